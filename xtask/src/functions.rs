@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 /// A function with a body.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Function {
+pub(crate) struct SourceFunction {
     /// The line of its name.
     pub(crate) line: usize,
     pub(crate) name: String,
@@ -16,13 +16,13 @@ pub(crate) struct Function {
 }
 
 /// The functions of a file outside its tests.
-pub(crate) fn of(text: &str) -> Result<Vec<Function>> {
+pub(crate) fn of(text: &str) -> Result<Vec<SourceFunction>> {
     let mut found = Vec::new();
     collect(tokens(text)?, &mut found);
     Ok(found)
 }
 
-fn collect(stream: TokenStream, found: &mut Vec<Function>) {
+fn collect(stream: TokenStream, found: &mut Vec<SourceFunction>) {
     let tokens = shipped(stream);
     for (at, token) in tokens.iter().enumerate() {
         // The type `fn(A) -> B` has no name.
@@ -33,7 +33,11 @@ fn collect(stream: TokenStream, found: &mut Vec<Function>) {
             if let Some(body) = end.and_then(braced) {
                 let mut lines = BTreeSet::new();
                 occupy(body, &mut lines);
-                found.push(Function { line: name.span().start().line, name: name.to_string(), lines: lines.len() });
+                found.push(SourceFunction {
+                    line: name.span().start().line,
+                    name: name.to_string(),
+                    lines: lines.len(),
+                });
             }
         }
         if let TokenTree::Group(group) = token {

@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// One test.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Case {
+pub(crate) struct TestResult {
     /// Package and executable: `stillgate-wire::all`, or `stillgate-wire` for unit tests.
     pub(crate) binary: String,
     /// Its path in the executable.
@@ -19,7 +19,7 @@ pub(crate) struct Case {
     pub(crate) output: String,
 }
 
-impl Case {
+impl TestResult {
     pub(crate) fn id(&self) -> String {
         format!("{} {}", self.binary, self.name)
     }
@@ -31,15 +31,15 @@ impl Case {
 }
 
 /// Reads a report.
-pub(crate) fn read(path: &Path) -> Result<Vec<Case>> {
+pub(crate) fn read(path: &Path) -> Result<Vec<TestResult>> {
     let text = fs::read_to_string(path).map_err(|error| format!("no report at {}: {error}", path.display()))?;
     cases(&text)
 }
 
-fn cases(text: &str) -> Result<Vec<Case>> {
+fn cases(text: &str) -> Result<Vec<TestResult>> {
     let mut reader = Reader::from_str(text);
     let mut cases = Vec::new();
-    let mut current: Option<Case> = None;
+    let mut current: Option<TestResult> = None;
     loop {
         match reader.read_event()? {
             Event::Eof => return Ok(cases),
@@ -67,8 +67,8 @@ fn cases(text: &str) -> Result<Vec<Case>> {
     }
 }
 
-fn case(tag: &BytesStart<'_>) -> Result<Case> {
-    let mut case = Case::default();
+fn case(tag: &BytesStart<'_>) -> Result<TestResult> {
+    let mut case = TestResult::default();
     for attribute in tag.attributes() {
         let attribute = attribute?;
         let value = attribute.unescape_value()?;

@@ -11,11 +11,11 @@ use stillgate_rig::programs;
 #[derive(Clone, Copy)]
 pub(crate) struct Package {
     name: &'static str,
-    probe: Probe,
+    probe: PackageProbe,
 }
 
 #[derive(Clone, Copy)]
-enum Probe {
+enum PackageProbe {
     Program(&'static str),
     PythonModule(&'static str),
     /// A file of a program without a version option.
@@ -23,7 +23,7 @@ enum Probe {
 }
 
 const fn program(name: &'static str, program: &'static str) -> Package {
-    Package { name, probe: Probe::Program(program) }
+    Package { name, probe: PackageProbe::Program(program) }
 }
 
 /// A client and an upstream of the end-to-end tests, written by others.
@@ -33,36 +33,41 @@ pub(crate) const NGINX: Package = program("nginx", "nginx");
 /// brotli in nginx, a peer of the benches.
 pub(crate) const NGINX_BROTLI: Package = Package {
     name: "libnginx-mod-http-brotli-filter",
-    probe: Probe::File("/usr/lib/nginx/modules/ngx_http_brotli_filter_module.so"),
+    probe: PackageProbe::File("/usr/lib/nginx/modules/ngx_http_brotli_filter_module.so"),
 };
 /// A gateway whose workers format their metrics in Lua, whose cost the laboratory shows.
-pub(crate) const NGINX_LUA: Package =
-    Package { name: "libnginx-mod-http-lua", probe: Probe::File("/usr/lib/nginx/modules/ngx_http_lua_module.so") };
+pub(crate) const NGINX_LUA: Package = Package {
+    name: "libnginx-mod-http-lua",
+    probe: PackageProbe::File("/usr/lib/nginx/modules/ngx_http_lua_module.so"),
+};
 /// Connections that back-ends publish to, in nginx: a peer of the benches.
 pub(crate) const NGINX_NCHAN: Package =
-    Package { name: "libnginx-mod-nchan", probe: Probe::File("/usr/lib/nginx/modules/ngx_nchan_module.so") };
+    Package { name: "libnginx-mod-nchan", probe: PackageProbe::File("/usr/lib/nginx/modules/ngx_nchan_module.so") };
 /// Connections that back-ends publish to, as a separate server.
 pub(crate) const PUSHPIN: Package = program("pushpin", "pushpin");
 /// Connections that back-ends publish to, over MQTT.
 pub(crate) const MOSQUITTO: Package = program("mosquitto", "mosquitto");
 /// Strictly validates every message in the end-to-end tests.
-pub(crate) const H11: Package = Package { name: "python3-h11", probe: Probe::PythonModule("h11") };
+pub(crate) const H11: Package = Package { name: "python3-h11", probe: PackageProbe::PythonModule("h11") };
 /// Decodes brotli in the end-to-end tests.
-pub(crate) const PYTHON_BROTLI: Package = Package { name: "python3-brotli", probe: Probe::PythonModule("brotli") };
+pub(crate) const PYTHON_BROTLI: Package =
+    Package { name: "python3-brotli", probe: PackageProbe::PythonModule("brotli") };
 /// Decodes zstd in the end-to-end tests, as `zstd` does.
-pub(crate) const PYTHON_ZSTD: Package = Package { name: "python3-zstandard", probe: Probe::PythonModule("zstandard") };
+pub(crate) const PYTHON_ZSTD: Package =
+    Package { name: "python3-zstandard", probe: PackageProbe::PythonModule("zstandard") };
 /// Decodes zstd in the end-to-end tests.
 pub(crate) const ZSTD: Package = program("zstd", "zstd");
 /// A WebSocket client and server of the end-to-end tests.
-pub(crate) const WEBSOCKETS: Package = Package { name: "python3-websockets", probe: Probe::PythonModule("websockets") };
+pub(crate) const WEBSOCKETS: Package =
+    Package { name: "python3-websockets", probe: PackageProbe::PythonModule("websockets") };
 /// A gRPC client and server of the end-to-end tests.
-pub(crate) const GRPCIO: Package = Package { name: "python3-grpcio", probe: Probe::PythonModule("grpc") };
+pub(crate) const GRPCIO: Package = Package { name: "python3-grpcio", probe: PackageProbe::PythonModule("grpc") };
 /// An ACME server of the end-to-end tests.
 pub(crate) const PROTOBUF: Package =
-    Package { name: "python3-protobuf", probe: Probe::PythonModule("google.protobuf") };
+    Package { name: "python3-protobuf", probe: PackageProbe::PythonModule("google.protobuf") };
 
 /// Fetches wheels if the first interpreter on the path has no pip.
-pub(crate) const PIP: Package = Package { name: "python3-pip", probe: Probe::PythonModule("pip") };
+pub(crate) const PIP: Package = Package { name: "python3-pip", probe: PackageProbe::PythonModule("pip") };
 pub(crate) const PERF: Package = program("linux-perf", "perf");
 
 pub(crate) const PEBBLE: Package = program("pebble", "pebble");
@@ -75,7 +80,7 @@ pub(crate) const RSYSLOG: Package = program("rsyslog", "rsyslogd");
 pub(crate) const PROMETHEUS: Package = program("prometheus", "prometheus");
 /// Parses expositions strictly.
 pub(crate) const PROMETHEUS_CLIENT: Package =
-    Package { name: "python3-prometheus-client", probe: Probe::PythonModule("prometheus_client") };
+    Package { name: "python3-prometheus-client", probe: PackageProbe::PythonModule("prometheus_client") };
 /// Renders the laboratory's reports.
 pub(crate) const CHROMIUM: Package = program("chromium", "chromium");
 /// libFuzzer is C++.
@@ -120,11 +125,11 @@ pub(crate) fn ensure(packages: &[Package]) -> Result {
     Ok(())
 }
 
-fn present(probe: Probe) -> bool {
+fn present(probe: PackageProbe) -> bool {
     match probe {
-        Probe::Program(name) => programs::find(name).is_some(),
-        Probe::File(path) => Path::new(path).is_file(),
-        Probe::PythonModule(name) => {
+        PackageProbe::Program(name) => programs::find(name).is_some(),
+        PackageProbe::File(path) => Path::new(path).is_file(),
+        PackageProbe::PythonModule(name) => {
             let import = format!("import {name}");
             // Debian's interpreter, which finds Debian's modules; another may come first on the path.
             let tried = step::capture(Command::new("/usr/bin/python3").args(["-c", &import]));

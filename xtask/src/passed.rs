@@ -4,7 +4,7 @@
 //! repository that is not Rust source (data, scripts, documents). Other programs do not count; `cargo xtask test --all` runs
 //! everything.
 
-use crate::junit::Case;
+use crate::junit::TestResult;
 use crate::step::target_dir;
 use crate::{Result, tree};
 use serde_json::Value;
@@ -23,7 +23,7 @@ const STARTING_LESS: (&str, &str, &[&str]) = ("stillgate-lab::all", "devices::",
 
 /// Tests with the same dependencies.
 #[derive(Debug, Clone, PartialEq)]
-struct Part {
+struct TestGroup {
     binary: String,
     /// The prefix of its tests' names, and whether they have it or lack it.
     prefix: Option<(&'static str, bool)>,
@@ -31,7 +31,7 @@ struct Part {
     digest: u64,
 }
 
-impl Part {
+impl TestGroup {
     fn name(&self) -> String {
         match self.prefix {
             Some((prefix, true)) => format!("{} {prefix}", self.binary),
@@ -48,7 +48,7 @@ impl Part {
         }
     }
 
-    fn has(&self, case: &Case) -> bool {
+    fn has(&self, case: &TestResult) -> bool {
         let is_in_part = |(prefix, begins): (&str, bool)| case.name.starts_with(prefix) == begins;
         case.binary == self.binary && self.prefix.is_none_or(is_in_part)
     }
@@ -56,7 +56,7 @@ impl Part {
 
 /// The tests as they were built now.
 #[derive(Default)]
-pub(crate) struct Parts(Vec<Part>);
+pub(crate) struct Parts(Vec<TestGroup>);
 
 impl Parts {
     /// From cargo's messages about executables.
@@ -80,7 +80,7 @@ impl Parts {
                 STARTED.iter().find(|(starting, _)| *starting == package).map_or(&[][..], |(_, programs)| programs);
             let (special, prefix, less) = STARTING_LESS;
             let mut part = |prefix, programs| {
-                parts.extend(digest(programs).map(|digest| Part { binary: binary.clone(), prefix, digest }));
+                parts.extend(digest(programs).map(|digest| TestGroup { binary: binary.clone(), prefix, digest }));
             };
             if binary == special {
                 part(Some((prefix, true)), programs);
@@ -102,7 +102,8 @@ impl Parts {
     /// Selects the tests that must run, in nextest's language; `None`: all.
     pub(crate) fn to_run(&self) -> Option<String> {
         let before = read();
-        let passed: Vec<&Part> = self.0.iter().filter(|part| before.get(&part.name()) == Some(&part.digest)).collect();
+        let passed: Vec<&TestGroup> =
+            self.0.iter().filter(|part| before.get(&part.name()) == Some(&part.digest)).collect();
         if passed.is_empty() {
             return None;
         }
@@ -116,7 +117,7 @@ impl Parts {
     }
 
     /// Records the tests that passed; `failed` are all that did not.
-    pub(crate) fn remember(&self, failed: &[&Case]) -> Result {
+    pub(crate) fn remember(&self, failed: &[&TestResult]) -> Result {
         let mut known = read();
         for part in &self.0 {
             match failed.iter().any(|case| part.has(case)) {
@@ -195,8 +196,8 @@ fn files_digest() -> Result<u64> {
 mod tests {
     use super::*;
 
-    fn part(prefix: Option<(&'static str, bool)>) -> Part {
-        Part { binary: "a::all".to_owned(), prefix, digest: 7 }
+    fn part(prefix: Option<(&'static str, bool)>) -> TestGroup {
+        TestGroup { binary: "a::all".to_owned(), prefix, digest: 7 }
     }
 
     #[test]
@@ -213,12 +214,13 @@ mod tests {
 
     #[test]
     fn a_part_has_its_own_tests_only() {
-        let case = |name: &str| Case { binary: "a::all".to_owned(), name: name.to_owned(), ..Case::default() };
+        let case =
+            |name: &str| TestResult { binary: "a::all".to_owned(), name: name.to_owned(), ..TestResult::default() };
         let (whole, devices, others) = (part(None), part(Some(("devices::", true))), part(Some(("devices::", false))));
         assert!(whole.has(&case("x")) && whole.has(&case("devices::x")));
         assert!(devices.has(&case("devices::x")) && !devices.has(&case("x")));
         assert!(others.has(&case("x")) && !others.has(&case("devices::x")));
-        assert!(!whole.has(&Case { binary: "b".to_owned(), ..Case::default() }));
+        assert!(!whole.has(&TestResult { binary: "b".to_owned(), ..TestResult::default() }));
         assert_eq!(others.expression(), "binary_id(=a::all) and not test(/^devices::/)");
     }
 

@@ -7,7 +7,7 @@
 //! test. One that passes then is reported at the end as flaky, with its output, and does not fail the step.
 
 use crate::Result;
-use crate::junit::{self, Case};
+use crate::junit::{self, TestResult};
 use crate::parallel;
 use crate::passed::Parts;
 use crate::step::{self, target_dir};
@@ -86,7 +86,7 @@ pub(crate) fn with_clippy(cargo: &mut Command) -> &mut Command {
 
 /// The tests to run, and how.
 #[derive(Default)]
-pub(crate) struct Run {
+pub(crate) struct TestRun {
     /// Nextest's arguments that select tests; none: all.
     pub(crate) selection: Vec<String>,
     /// The tests' environment.
@@ -97,7 +97,7 @@ pub(crate) struct Run {
     pub(crate) profile: Option<&'static str>,
 }
 
-impl Run {
+impl TestRun {
     /// Runs them, and lists the slowest. The error has the output of failed tests, and the commands that run them alone.
     pub(crate) fn start(&self) -> Result {
         let nextest = runner()?;
@@ -111,7 +111,7 @@ impl Run {
         // If nothing has changed, nothing ran and no report was written.
         let cases = if all_passed && !report.exists() { Vec::new() } else { junit::read(&report)? };
         print_longest(&cases);
-        let failed: Vec<&Case> = cases.iter().filter(|case| case.failed).collect();
+        let failed: Vec<&TestResult> = cases.iter().filter(|case| case.failed).collect();
         if failed.is_empty() && !all_passed {
             return Err("nextest failed, though no test did; its message is above".into());
         }
@@ -132,7 +132,7 @@ impl Run {
     }
 
     /// Returns those of `failed` that fail again when each runs alone.
-    fn failed_again(&self, nextest: &Path, report: &Path, failed: &[&Case]) -> Result<Vec<String>> {
+    fn failed_again(&self, nextest: &Path, report: &Path, failed: &[&TestResult]) -> Result<Vec<String>> {
         if failed.len() > RUN_AGAIN_MAX {
             return Ok(failed.iter().map(|case| case.id()).collect());
         }
@@ -190,11 +190,11 @@ fn runner() -> Result<PathBuf> {
     })
 }
 
-fn print_longest(cases: &[Case]) {
+fn print_longest(cases: &[TestResult]) {
     if cases.is_empty() {
         return;
     }
-    let mut longest: Vec<&Case> = cases.iter().collect();
+    let mut longest: Vec<&TestResult> = cases.iter().collect();
     longest.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
     println!("the longest of {} tests:", cases.len());
     for case in longest.iter().take(LONGEST_SHOWN) {
@@ -202,7 +202,7 @@ fn print_longest(cases: &[Case]) {
     }
 }
 
-fn describe(case: &Case, into: &mut String) {
+fn describe(case: &TestResult, into: &mut String) {
     let mut from = case.output.len().saturating_sub(OUTPUT_BYTES_SHOWN_MAX);
     while !case.output.is_char_boundary(from) {
         from += 1;

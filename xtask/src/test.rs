@@ -9,7 +9,7 @@ use crate::packages::{
 };
 use crate::passed::Parts;
 use crate::step::{self, Steps};
-use crate::suite::{self, LONG_FORMS, Run};
+use crate::suite::{self, LONG_FORMS, TestRun};
 use crate::{arrows, deny, documents, fuzz, go_peers, icount, rooms, tidy};
 use std::sync::Mutex;
 
@@ -66,7 +66,7 @@ pub(crate) fn run(mut args: Args) -> Result {
         if quick || all {
             return Err("--quick, --all and --record are for the whole run, not for a selection of tests".into());
         }
-        return Run { selection, ..Run::default() }.start();
+        return TestRun { selection, ..TestRun::default() }.start();
     }
     let mut steps = Steps::default();
     steps.run("Debian packages", || packages::ensure(PEERS));
@@ -74,7 +74,7 @@ pub(crate) fn run(mut args: Args) -> Result {
     let parts = build(&mut steps);
     steps.run("unit, property and end-to-end tests", || {
         let parts = if all { parts.without_memory() } else { parts };
-        Run { parts, ..Run::default() }.start()
+        TestRun { parts, ..TestRun::default() }.start()
     });
     steps.run("tests in the documentation", documentation_tests);
     if !quick {
@@ -110,7 +110,7 @@ pub(crate) fn nightly(mut args: Args) -> Result {
     build(&mut steps);
     steps.run("all tests in their long forms", || {
         let environment = LONG_FORMS.iter().map(|(name, value)| (*name, value.into())).collect();
-        Run { environment, profile: Some("nightly"), ..Run::default() }.start()
+        TestRun { environment, profile: Some("nightly"), ..TestRun::default() }.start()
     });
     steps.run("fuzz targets", || fuzz::all(seconds));
     steps.run("secrets with a real Vault", with_vault);
@@ -128,5 +128,5 @@ pub(crate) fn vault(args: Args) -> Result {
 fn with_vault() -> Result {
     let environment = vec![("VAULT", go_peers::vault()?)];
     let tests = "binary_id(=stillgate-testkit::vault) or binary_id(=stillgate-gateway::plugins) and test(/^secrets::/)";
-    Run { selection: vec!["-E".to_owned(), tests.to_owned()], environment, ..Run::default() }.start()
+    TestRun { selection: vec!["-E".to_owned(), tests.to_owned()], environment, ..TestRun::default() }.start()
 }

@@ -4,7 +4,7 @@
 
 use crate::Result;
 use crate::arrows::is_of_tests;
-use crate::functions::{self, Function};
+use crate::functions::{self, SourceFunction};
 use crate::tree::{self, File};
 
 /// The most lines of a source file. The aim is 150 to 400.
@@ -101,7 +101,7 @@ fn check_functions(file: &File, wrong: &mut Vec<String>) {
     match functions::of(file.text().unwrap_or_default()) {
         Err(error) => wrong.push(format!("{path}: {error}")),
         Ok(found) => {
-            for Function { line, name, lines } in found.into_iter().filter(|function| function.lines > *max) {
+            for SourceFunction { line, name, lines } in found.into_iter().filter(|function| function.lines > *max) {
                 wrong.push(format!(
                     "{path}:{line}: `{name}` has {lines} lines of code, {max} at most here; name its steps"
                 ));

@@ -1,7 +1,7 @@
 //! Checks an issued certificate before it replaces the previous one.
 
 use super::Certificate;
-use super::order::Failure;
+use super::order::OrderFailure;
 use std::time::Duration;
 use stillgate_tls::OrderedCertificate;
 use stillgate_tls::rustls::pki_types::UnixTime;
@@ -14,7 +14,7 @@ pub(super) fn inspect(
     issued: &mut Option<String>,
     certificate: &Certificate,
     now: UnixTime,
-) -> Result<OrderedCertificate, Failure> {
+) -> Result<OrderedCertificate, OrderFailure> {
     let text = issued.as_deref().unwrap_or_default();
     let result = usable(text, certificate, now);
     if result.is_err() {
@@ -27,12 +27,13 @@ pub(super) fn inspect(
     result
 }
 
-fn usable(text: &str, certificate: &Certificate, now: UnixTime) -> Result<OrderedCertificate, Failure> {
+fn usable(text: &str, certificate: &Certificate, now: UnixTime) -> Result<OrderedCertificate, OrderFailure> {
     const DOING: &str = "looking at what the server issued";
     const HINT: &str = "what was shown stays; ask the issuer";
-    let ordered = OrderedCertificate::read(text.as_bytes(), now).map_err(|error| Failure::new(DOING, error, HINT))?;
+    let ordered =
+        OrderedCertificate::read(text.as_bytes(), now).map_err(|error| OrderFailure::new(DOING, error, HINT))?;
     match certificate.names.iter().find(|name| !ordered.names.contains(name)) {
-        Some(name) => Err(Failure::new(DOING, format!("it is not for {name}"), HINT)),
+        Some(name) => Err(OrderFailure::new(DOING, format!("it is not for {name}"), HINT)),
         None => Ok(ordered),
     }
 }

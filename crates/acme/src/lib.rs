@@ -20,7 +20,7 @@ mod storage;
 mod suggested;
 mod tries;
 
-pub use tries::State;
+pub use tries::OrderState;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -54,7 +54,7 @@ pub struct Renewals {
     wanted: watch::Sender<Option<CertificateOrders>>,
     retry: Arc<Notify>,
     stored: Arc<Notify>,
-    states: watch::Receiver<BTreeMap<String, State>>,
+    states: watch::Receiver<BTreeMap<String, OrderState>>,
     failures: Arc<AtomicU64>,
     task: AbortHandle,
     /// The configuration that was followed last. Weak, so that it is freed once nothing serves it.
@@ -104,7 +104,7 @@ impl Renewals {
     }
 
     /// The state of each certificate, by the entry's id.
-    pub fn states(&self) -> BTreeMap<String, State> {
+    pub fn states(&self) -> BTreeMap<String, OrderState> {
         self.states.borrow().clone()
     }
 

@@ -50,7 +50,7 @@ pub(crate) struct Orderer {
 
 /// The reason why an order failed.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct OrderFailure {
     /// The step that failed.
     doing: &'static str,
     error: String,
@@ -69,7 +69,7 @@ struct AccountFile {
     credentials: AccountCredentials,
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for OrderFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let separator = if self.hint.is_empty() { "" } else { "; " };
         let error = &self.error[..self.error.floor_char_boundary(ERROR_BYTES_MAX)];
@@ -80,17 +80,17 @@ impl fmt::Display for Failure {
     }
 }
 
-impl Failure {
-    pub(crate) fn new(doing: &'static str, error: impl fmt::Display, hint: impl Into<String>) -> Failure {
+impl OrderFailure {
+    pub(crate) fn new(doing: &'static str, error: impl fmt::Display, hint: impl Into<String>) -> OrderFailure {
         let (error, hint) = (error.to_string(), hint.into());
-        Failure { doing, error, hint, retry_after: None, is_account_unknown: false }
+        OrderFailure { doing, error, hint, retry_after: None, is_account_unknown: false }
     }
 
-    fn of(doing: &'static str, error: &Error) -> Failure {
-        Failure {
+    fn of(doing: &'static str, error: &Error) -> OrderFailure {
+        OrderFailure {
             retry_after: retry_after(error),
             is_account_unknown: is_of_type(error, "accountDoesNotExist"),
-            ..Failure::new(doing, error, hint(error))
+            ..OrderFailure::new(doing, error, hint(error))
         }
     }
 }
@@ -107,7 +107,7 @@ impl Drop for OrderChallenges<'_> {
 impl Orderer {
     /// Orders a certificate for these names. Returns the PEM of the certificate, its chain and its key. `replaces`: the certificate
     /// that the new one replaces, for the server's rate limits (RFC 9773 section 5).
-    pub(crate) async fn order(&self, names: &[String], replaces: Option<&Key>) -> Result<String, Failure> {
+    pub(crate) async fn order(&self, names: &[String], replaces: Option<&Key>) -> Result<String, OrderFailure> {
         let told = RetryAfter::default();
         let mut failure = match self.ordered(names, replaces, &told).await {
             Ok(chain) => return Ok(chain),
@@ -124,23 +124,29 @@ impl Orderer {
         Err(failure)
     }
 
-    async fn ordered(&self, names: &[String], replaces: Option<&Key>, told: &RetryAfter) -> Result<String, Failure> {
+    async fn ordered(
+        &self,
+        names: &[String],
+        replaces: Option<&Key>,
+        told: &RetryAfter,
+    ) -> Result<String, OrderFailure> {
         let account = self.account(told).await?;
         let begun = begun(&account, names, replaces, told).await;
-        let mut order = begun.map_err(|error| Failure::of(ORDERING, &error))?;
+        let mut order = begun.map_err(|error| OrderFailure::of(ORDERING, &error))?;
         let answering = OrderChallenges(&self.plans.challenges);
         self.answer(&mut order, &answering).await?;
         drop(answering);
-        let (key, request) = stillgate_tls::request(names).map_err(|error| Failure::new("making a key", error, ""))?;
+        let (key, request) =
+            stillgate_tls::request(names).map_err(|error| OrderFailure::new("making a key", error, ""))?;
         let doing = "asking for the certificate";
-        order.finalize_csr(&request).await.map_err(|error| Failure::of(doing, &error))?;
+        order.finalize_csr(&request).await.map_err(|error| OrderFailure::of(doing, &error))?;
         let chain = order.poll_certificate(&patience()).await;
-        let chain = chain.map_err(|error| Failure::of("waiting for the certificate", &error))?;
+        let chain = chain.map_err(|error| OrderFailure::of("waiting for the certificate", &error))?;
         Ok(format!("{}\n{}", chain.trim_end(), key))
     }
 
     /// Proves to the server that we control the names.
-    async fn answer(&self, order: &mut Order, answering: &OrderChallenges<'_>) -> Result<(), Failure> {
+    async fn answer(&self, order: &mut Order, answering: &OrderChallenges<'_>) -> Result<(), OrderFailure> {
         let doing = "reading the order";
         let (kind, word) = match self.acme.challenge {
             AcmeChallenge::Http01 => (ChallengeType::Http01, "http-01"),
@@ -149,17 +155,19 @@ impl Orderer {
         let mut live = LiveChallenges::default();
         let mut authorizations = order.authorizations();
         while let Some(authorization) = authorizations.next().await {
-            let mut authorization = authorization.map_err(|error| Failure::of(doing, &error))?;
+            let mut authorization = authorization.map_err(|error| OrderFailure::of(doing, &error))?;
             let name = authorization.identifier().to_string();
             match authorization.status {
                 AuthorizationStatus::Pending => {}
                 // It was proved recently.
                 AuthorizationStatus::Valid => continue,
-                status => return Err(Failure::new(doing, format!("the authorization for {name} is {status:?}"), "")),
+                status => {
+                    return Err(OrderFailure::new(doing, format!("the authorization for {name} is {status:?}"), ""));
+                }
             }
             let Some(challenge) = authorization.challenge(kind.clone()) else {
                 let error = format!("the server offers no challenge {word} for {name}");
-                return Err(Failure::new(doing, error, "write another gateway.acme.challenge"));
+                return Err(OrderFailure::new(doing, error, "write another gateway.acme.challenge"));
             };
             let answer = challenge.key_authorization();
             if kind == ChallengeType::Http01 {
@@ -169,13 +177,13 @@ impl Orderer {
             let digest = answer.digest();
             let digest = digest.as_ref().try_into().expect("SHA-256 has 32 bytes");
             let config = stillgate_tls::acme_challenge(&name, digest);
-            live.tls.insert(name, config.map_err(|error| Failure::new("preparing for tls-alpn-01", error, ""))?);
+            live.tls.insert(name, config.map_err(|error| OrderFailure::new("preparing for tls-alpn-01", error, ""))?);
         }
         answering.0.set(live);
         let mut refused = None;
         let mut authorizations = order.authorizations();
         while let Some(authorization) = authorizations.next().await {
-            let mut authorization = authorization.map_err(|error| Failure::of(doing, &error))?;
+            let mut authorization = authorization.map_err(|error| OrderFailure::of(doing, &error))?;
             if authorization.status != AuthorizationStatus::Pending {
                 continue;
             }
@@ -198,7 +206,7 @@ impl Orderer {
     }
 
     /// Returns why the server rejected the challenge; its error is part of the challenge.
-    async fn refused(&self, order: &mut Order, word: &str, error: Option<Error>) -> Failure {
+    async fn refused(&self, order: &mut Order, word: &str, error: Option<Error>) -> OrderFailure {
         let mut reasons = Vec::new();
         let mut authorizations = order.authorizations();
         while let Some(Ok(mut authorization)) = authorizations.next().await {
@@ -214,40 +222,44 @@ impl Orderer {
             (true, Some(error)) => error.to_string(),
             (true, None) => "the server gives no reason".to_owned(),
         };
-        let failure =
-            Failure::new("showing that the names are ours", format!("the challenge {word} failed: {reason}"), hint);
-        Failure { retry_after: error.as_ref().and_then(retry_after), ..failure }
+        let failure = OrderFailure::new(
+            "showing that the names are ours",
+            format!("the challenge {word} failed: {reason}"),
+            hint,
+        );
+        OrderFailure { retry_after: error.as_ref().and_then(retry_after), ..failure }
     }
 
     /// Loads the account of the folder; `None`: there is none. `or_after`: the pause assumed if the server does not request one.
-    pub(crate) async fn known_account(&self, or_after: Duration) -> Result<Option<Account>, Failure> {
+    pub(crate) async fn known_account(&self, or_after: Duration) -> Result<Option<Account>, OrderFailure> {
         let Some(stored) = self.stored().await? else { return Ok(None) };
         let https = self.https(&RetryAfter::default()).or_after(or_after);
         let builder = Account::builder_with_http(Box::new(https));
         let account = builder.from_credentials(stored.credentials).await;
-        account.map(Some).map_err(|error| Failure::of(ACCOUNT, &error))
+        account.map(Some).map_err(|error| OrderFailure::of(ACCOUNT, &error))
     }
 
     fn https(&self, told: &RetryAfter) -> Https {
         Https::new(self.tls.clone(), told.clone())
     }
 
-    async fn stored(&self) -> Result<Option<AccountFile>, Failure> {
+    async fn stored(&self) -> Result<Option<AccountFile>, OrderFailure> {
         let acme = self.acme.clone();
-        let text = blocking(move || storage::account(&acme)).await.map_err(|error| Failure::new(ACCOUNT, error, ""))?;
+        let text =
+            blocking(move || storage::account(&acme)).await.map_err(|error| OrderFailure::new(ACCOUNT, error, ""))?;
         let stored = text.map(|text| serde_json::from_slice::<AccountFile>(&text)).transpose();
         stored.map_err(|error| {
             let what = format!("{}: {error}", self.acme.account_file().display());
-            Failure::new(ACCOUNT, what, "mend it, or remove it to have another account made")
+            OrderFailure::new(ACCOUNT, what, "mend it, or remove it to have another account made")
         })
     }
 
     /// Loads the account of the folder, or registers and stores a new one.
-    async fn account(&self, told: &RetryAfter) -> Result<Account, Failure> {
+    async fn account(&self, told: &RetryAfter) -> Result<Account, OrderFailure> {
         let stored = self.stored().await?;
         let contact = self.acme.email.as_ref().map(|email| format!("mailto:{email}"));
         let contact: Vec<&str> = contact.iter().map(String::as_str).collect();
-        let failed = |error: Error| Failure::of(ACCOUNT, &error);
+        let failed = |error: Error| OrderFailure::of(ACCOUNT, &error);
         let Some(stored) = stored else {
             let new = NewAccount { contact: &contact, terms_of_service_agreed: true, only_return_existing: false };
             let eab = self.acme.eab.as_ref().map(external_account).transpose()?;
@@ -263,17 +275,17 @@ impl Orderer {
         let account = builder.from_credentials(credentials).await.map_err(failed)?;
         if email != self.acme.email {
             account.update_contacts(&contact).await.map_err(failed)?;
-            self.keep(copy.map_err(|error| Failure::new(ACCOUNT, error, ""))?).await?;
+            self.keep(copy.map_err(|error| OrderFailure::new(ACCOUNT, error, ""))?).await?;
         }
         Ok(account)
     }
 
-    async fn keep(&self, credentials: AccountCredentials) -> Result<(), Failure> {
+    async fn keep(&self, credentials: AccountCredentials) -> Result<(), OrderFailure> {
         let stored = AccountFile { email: self.acme.email.clone(), credentials };
         let text = serde_json::json!(stored).to_string();
         let acme = self.acme.clone();
         let kept = blocking(move || storage::store_account(&acme, text.as_bytes())).await;
-        kept.map_err(|error| Failure::new("keeping the account", error, ""))
+        kept.map_err(|error| OrderFailure::new("keeping the account", error, ""))
     }
 }
 
@@ -285,7 +297,7 @@ async fn begun(account: &Account, names: &[String], replaces: Option<&Key>, told
     if let Some(key) = replaces {
         match account.new_order(&NewOrder::new(&identifiers).replaces(suggested::identifier(key))).await {
             Err(error) if is_of_replacing(&error) => {
-                debug!("ACME: not as a replacement: {}", Failure::of(ORDERING, &error));
+                debug!("ACME: not as a replacement: {}", OrderFailure::of(ORDERING, &error));
                 // That pause was about the refused order.
                 https::take(told);
             }
@@ -317,9 +329,9 @@ pub(crate) async fn blocking<T: Send + 'static>(
     }
 }
 
-fn external_account(eab: &AcmeEab) -> Result<ExternalAccountKey, Failure> {
+fn external_account(eab: &AcmeEab) -> Result<ExternalAccountKey, OrderFailure> {
     let key = HMAC_KEY.decode(&eab.hmac_key.0);
-    let key = key.map_err(|error| Failure::new("gateway.acme.eab.hmac_key", error, "copy it again"))?;
+    let key = key.map_err(|error| OrderFailure::new("gateway.acme.eab.hmac_key", error, "copy it again"))?;
     Ok(ExternalAccountKey::new(eab.kid.clone(), &key))
 }
 
@@ -369,11 +381,11 @@ mod tests {
 
     #[test]
     fn a_failure_is_one_line_that_says_what_to_do() {
-        let failure = Failure::new("ordering", "no\r\nway\u{1b}[2J", "do this");
+        let failure = OrderFailure::new("ordering", "no\r\nway\u{1b}[2J", "do this");
         assert_eq!(failure.to_string(), "ordering: no  way [2J; do this");
-        assert_eq!(Failure::new("a", "b", "").to_string(), "a: b");
+        assert_eq!(OrderFailure::new("a", "b", "").to_string(), "a: b");
         // A server's text may be long; our hint after it stays readable.
-        let failure = Failure::new("a", "ü".repeat(100_000), "do this").to_string();
+        let failure = OrderFailure::new("a", "ü".repeat(100_000), "do this").to_string();
         assert_eq!(failure.len(), ERROR_BYTES_MAX + "a: …; do this".len());
         assert!(failure.ends_with("ü…; do this"));
     }
@@ -381,10 +393,10 @@ mod tests {
     #[test]
     fn a_server_that_asks_for_patience_is_left_alone() {
         let at = Instant::now() + Duration::from_secs(3600);
-        let after = Failure::of("waiting", &Error::Timeout(Some(at))).retry_after.unwrap();
+        let after = OrderFailure::of("waiting", &Error::Timeout(Some(at))).retry_after.unwrap();
         assert!(after > Duration::from_secs(3300) && after <= Duration::from_secs(3600), "{after:?}");
-        assert_eq!(Failure::of("waiting", &Error::Timeout(None)).retry_after, None);
-        assert_eq!(Failure::of("waiting", &Error::Crypto).retry_after, None);
+        assert_eq!(OrderFailure::of("waiting", &Error::Timeout(None)).retry_after, None);
+        assert_eq!(OrderFailure::of("waiting", &Error::Crypto).retry_after, None);
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! The task that renews certificates: checks the files, orders the first that is due, and waits.
 
 use super::issued::inspect;
-use super::order::{Failure, Orderer, blocking};
-use super::schedule::{self, Reason};
+use super::order::{OrderFailure, Orderer, blocking};
+use super::schedule::{self, OrderReason};
 use super::storage::{self, Lock};
 use super::suggested::{self, Key, Suggestions};
-use super::tries::{self, AttemptNote, Note, State, Tries, forget_mended};
+use super::tries::{self, AttemptNote, Note, OrderState, Tries, forget_mended};
 use super::{Certificate, CertificateOrders};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -34,7 +34,7 @@ const STORAGE: &str = "gateway.acme.storage";
 /// Maintains the certificates of the latest configuration.
 pub(super) struct CertificateRenewal {
     plans: Arc<PlanCell>,
-    tell: watch::Sender<BTreeMap<String, State>>,
+    tell: watch::Sender<BTreeMap<String, OrderState>>,
     stored: Arc<Notify>,
     failures: Arc<AtomicU64>,
     tries: HashMap<String, Tries>,
@@ -49,7 +49,7 @@ type Told = (i64, Option<Key>);
 impl CertificateRenewal {
     pub(super) fn new(
         plans: Arc<PlanCell>,
-        tell: watch::Sender<BTreeMap<String, State>>,
+        tell: watch::Sender<BTreeMap<String, OrderState>>,
         stored: Arc<Notify>,
         failures: Arc<AtomicU64>,
     ) -> CertificateRenewal {
@@ -159,9 +159,9 @@ impl CertificateRenewal {
         self.suggestions.take(&certificate.id, &key, answer, Instant::now(), random::share());
     }
 
-    async fn attempt(&mut self, wanted: &CertificateOrders, certificate: &Certificate, reason: Reason) {
+    async fn attempt(&mut self, wanted: &CertificateOrders, certificate: &Certificate, reason: OrderReason) {
         let unsaved = self.tries.entry(certificate.id.clone()).or_default().unsaved.take();
-        let mut attempt = Attempt { begun: None, _lock: None, issued: unsaved };
+        let mut attempt = RenewalAttempt { begun: None, _lock: None, issued: unsaved };
         let result = self.obtain(wanted, certificate, reason, &mut attempt).await;
         let tries = self.tries.entry(certificate.id.clone()).or_default();
         let (acme, id, names) = (&wanted.acme, &certificate.id, certificate.names.join(", "));
@@ -228,11 +228,11 @@ impl CertificateRenewal {
         &mut self,
         wanted: &CertificateOrders,
         certificate: &Certificate,
-        reason: Reason,
-        attempt: &mut Attempt,
-    ) -> Result<AttemptResult, Failure> {
+        reason: OrderReason,
+        attempt: &mut RenewalAttempt,
+    ) -> Result<AttemptResult, OrderFailure> {
         let acme = &wanted.acme;
-        let on_disk = |error: String| Failure::new(STORAGE, error, "");
+        let on_disk = |error: String| OrderFailure::new(STORAGE, error, "");
         let (settings, id) = (acme.clone(), certificate.id.clone());
         let prepared = blocking(move || {
             storage::prepare(&settings)?;
@@ -266,7 +266,7 @@ impl CertificateRenewal {
         attempt.begun = Some(begun.map_err(on_disk)?);
         let (names, directory) = (certificate.names.join(", "), &acme.directory);
         info!(ssl = certificate.id, names, directory, "ACME: ordering a certificate: {}", reason.words());
-        let is_next = matches!(reason, Reason::EndsSoon | Reason::Suggested);
+        let is_next = matches!(reason, OrderReason::EndsSoon | OrderReason::Suggested);
         let replaces = found.and_then(|found| found.key).filter(|_| is_next);
         let (orderer, names) = (self.orderer(wanted), certificate.names.clone());
         let text = guarded(async move { orderer.order(&names, replaces.as_ref()).await }).await?;
@@ -282,7 +282,7 @@ impl CertificateRenewal {
         found: Option<&OrderedCertificate>,
         certificate: &Certificate,
         acme: &Acme,
-    ) -> Result<Reason, Duration> {
+    ) -> Result<OrderReason, Duration> {
         let suggested = found.and_then(|found| self.suggestions.at_seconds(&certificate.id, found));
         schedule::due(found, &certificate.names, acme.renew_before, suggested, now_seconds())
     }
@@ -294,7 +294,7 @@ impl CertificateRenewal {
 }
 
 /// What an attempt holds; it is released in this order if the attempt is cancelled.
-struct Attempt {
+struct RenewalAttempt {
     begun: Option<AttemptNote>,
     _lock: Option<Lock>,
     /// The issued certificate that is not stored yet.
@@ -306,13 +306,13 @@ async fn keep(
     acme: &Arc<Acme>,
     certificate: &Certificate,
     text: String,
-    attempt: &mut Attempt,
-) -> Result<AttemptResult, Failure> {
+    attempt: &mut RenewalAttempt,
+) -> Result<AttemptResult, OrderFailure> {
     attempt.issued = Some(text.clone());
     let ordered = inspect(&mut attempt.issued, certificate, now())?;
     let (settings, id) = (acme.clone(), certificate.id.clone());
     let stored = blocking(move || storage::store_certificate(&settings, &id, text.as_bytes())).await;
-    stored.map_err(|error| Failure::new(STORAGE, error, ""))?;
+    stored.map_err(|error| OrderFailure::new(STORAGE, error, ""))?;
     attempt.issued = None;
     Ok(AttemptResult::Stored(ordered))
 }
@@ -334,16 +334,18 @@ async fn keep_note(acme: &Arc<Acme>, id: &str, note: Option<Note>) {
 async fn guarded<T, E>(work: impl Future<Output = Result<T, E>> + Send + 'static) -> Result<T, E>
 where
     T: Send + 'static,
-    E: From<Failure> + Send + 'static,
+    E: From<OrderFailure> + Send + 'static,
 {
     const DOING: &str = "ordering";
     let mut task = JoinSet::new();
     task.spawn(work);
     let failure = match tokio::time::timeout(ORDER_TIMEOUT, task.join_next()).await {
         Ok(Some(Ok(done))) => return done,
-        Ok(Some(Err(error))) => Failure::new(DOING, format!("the server's answer led to a bug: {error}"), "report it"),
-        Ok(None) => Failure::new(DOING, "it was not begun", "report it"),
-        Err(_) => Failure::new(DOING, "the server took too long", ""),
+        Ok(Some(Err(error))) => {
+            OrderFailure::new(DOING, format!("the server's answer led to a bug: {error}"), "report it")
+        }
+        Ok(None) => OrderFailure::new(DOING, "it was not begun", "report it"),
+        Err(_) => OrderFailure::new(DOING, "the server took too long", ""),
     };
     Err(failure.into())
 }

@@ -18,7 +18,7 @@ const SUGGESTED_LEFT: i64 = 10;
 
 /// The reason for an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reason {
+pub(crate) enum OrderReason {
     /// There is no usable certificate.
     Missing,
     /// The certificate does not cover all configured names.
@@ -37,10 +37,10 @@ pub(crate) fn due(
     renew_before: Option<Duration>,
     suggested_seconds: Option<i64>,
     now_seconds: i64,
-) -> Result<Reason, Duration> {
-    let Some(found) = found else { return Ok(Reason::Missing) };
+) -> Result<OrderReason, Duration> {
+    let Some(found) = found else { return Ok(OrderReason::Missing) };
     if !names.iter().all(|name| found.names.contains(name)) {
-        return Ok(Reason::OtherNames);
+        return Ok(OrderReason::OtherNames);
     }
     let (begin, end) = (found.not_before_seconds, found.not_after_seconds);
     let lifetime = end.saturating_sub(begin).max(0);
@@ -52,8 +52,8 @@ pub(crate) fn due(
         at.max(earliest).min(end.saturating_sub(lifetime / SUGGESTED_LEFT))
     });
     let (at, reason) = match suggested {
-        Some(suggested) if renew_before.is_none() || suggested <= own => (suggested, Reason::Suggested),
-        _ => (own, Reason::EndsSoon),
+        Some(suggested) if renew_before.is_none() || suggested <= own => (suggested, OrderReason::Suggested),
+        _ => (own, OrderReason::EndsSoon),
     };
     match u64::try_from(at.saturating_sub(now_seconds)) {
         Ok(left @ 1..) => Err(Duration::from_secs(left)),
@@ -81,14 +81,14 @@ pub(crate) fn wait(failures: u32, server: Option<Duration>, random: f64) -> Dura
     own.min(RETRY_MAX).max(server.unwrap_or_default())
 }
 
-impl Reason {
+impl OrderReason {
     /// The reason in words, for the log.
     pub(crate) fn words(self) -> &'static str {
         match self {
-            Reason::Missing => "there is none that can be used",
-            Reason::OtherNames => "it lacks a name of the configuration",
-            Reason::EndsSoon => "it ends soon",
-            Reason::Suggested => "the server suggests it",
+            OrderReason::Missing => "there is none that can be used",
+            OrderReason::OtherNames => "it lacks a name of the configuration",
+            OrderReason::EndsSoon => "it ends soon",
+            OrderReason::Suggested => "the server suggests it",
         }
     }
 }
@@ -108,7 +108,7 @@ mod tests {
             not_after_seconds: 1090 * DAY,
             key: None,
         };
-        let check = |wanted: &[&str], before_days: Option<u64>, day: i64, expected: Result<Reason, i64>| {
+        let check = |wanted: &[&str], before_days: Option<u64>, day: i64, expected: Result<OrderReason, i64>| {
             let before = before_days.map(|days| Duration::from_secs(days * DAY as u64));
             let expected = expected.map_err(|days| Duration::from_secs((days * DAY) as u64));
             assert_eq!(
@@ -119,17 +119,17 @@ mod tests {
         };
         check(&["a", "b"], None, 1000, Err(60));
         check(&["a"], None, 1059, Err(1));
-        check(&["a", "b"], None, 1060, Ok(Reason::EndsSoon));
-        check(&["a", "b"], None, 2000, Ok(Reason::EndsSoon));
-        check(&["a", "c"], None, 1000, Ok(Reason::OtherNames));
+        check(&["a", "b"], None, 1060, Ok(OrderReason::EndsSoon));
+        check(&["a", "b"], None, 2000, Ok(OrderReason::EndsSoon));
+        check(&["a", "c"], None, 1000, Ok(OrderReason::OtherNames));
         check(&["a"], Some(10), 1079, Err(1));
-        check(&["a"], Some(10), 1080, Ok(Reason::EndsSoon));
+        check(&["a"], Some(10), 1080, Ok(OrderReason::EndsSoon));
         // Longer than its lifetime.
         check(&["a"], Some(365), 1000, Err(30));
-        check(&["a"], Some(365), 1030, Ok(Reason::EndsSoon));
-        assert_eq!(due(None, &names(&["a"]), None, None, 0), Ok(Reason::Missing));
+        check(&["a"], Some(365), 1030, Ok(OrderReason::EndsSoon));
+        assert_eq!(due(None, &names(&["a"]), None, None, 0), Ok(OrderReason::Missing));
         let backwards = OrderedCertificate { not_before_seconds: i64::MAX, not_after_seconds: i64::MIN, ..found };
-        assert_eq!(due(Some(&backwards), &names(&["a"]), None, None, 0), Ok(Reason::EndsSoon));
+        assert_eq!(due(Some(&backwards), &names(&["a"]), None, None, 0), Ok(OrderReason::EndsSoon));
     }
 
     #[test]
@@ -148,22 +148,22 @@ mod tests {
         let long = ordered(1000 * DAY, 1090 * DAY);
         // Earlier or later than our own rule, which gives 1060.
         check(&long, None, 1030 * DAY, 1029 * DAY, Err(DAY));
-        check(&long, None, 1030 * DAY, 1030 * DAY, Ok(Reason::Suggested));
+        check(&long, None, 1030 * DAY, 1030 * DAY, Ok(OrderReason::Suggested));
         check(&long, None, 1075 * DAY, 1070 * DAY, Err(5 * DAY));
-        check(&long, None, 1075 * DAY, 1076 * DAY, Ok(Reason::Suggested));
+        check(&long, None, 1075 * DAY, 1076 * DAY, Ok(OrderReason::Suggested));
         // The configured time takes precedence if it is earlier.
         check(&long, Some(20), 1075 * DAY, 1069 * DAY, Err(DAY));
-        check(&long, Some(20), 1075 * DAY, 1070 * DAY, Ok(Reason::EndsSoon));
-        check(&long, Some(20), 1030 * DAY, 1030 * DAY, Ok(Reason::Suggested));
+        check(&long, Some(20), 1075 * DAY, 1070 * DAY, Ok(OrderReason::EndsSoon));
+        check(&long, Some(20), 1030 * DAY, 1030 * DAY, Ok(OrderReason::Suggested));
         // Neither at once nor when no time is left.
         check(&long, None, i64::MIN, 1000 * DAY, Err(DAY));
-        check(&long, None, i64::MIN, 1001 * DAY, Ok(Reason::Suggested));
+        check(&long, None, i64::MIN, 1001 * DAY, Ok(OrderReason::Suggested));
         check(&long, None, i64::MAX, 1080 * DAY, Err(DAY));
-        check(&long, None, i64::MAX, 1081 * DAY, Ok(Reason::Suggested));
+        check(&long, None, i64::MAX, 1081 * DAY, Ok(OrderReason::Suggested));
         let short = ordered(0, 30);
         check(&short, None, 0, 9, Err(1));
-        check(&short, None, 0, 10, Ok(Reason::Suggested));
-        check(&ordered(i64::MAX, i64::MIN), None, 5, 0, Ok(Reason::Suggested));
+        check(&short, None, 0, 10, Ok(OrderReason::Suggested));
+        check(&ordered(i64::MAX, i64::MIN), None, 5, 0, Ok(OrderReason::Suggested));
     }
 
     #[test]

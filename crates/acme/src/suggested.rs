@@ -1,7 +1,7 @@
 //! The server's suggestions when to renew certificates (ARI, RFC 9773), requested now and then. If the server has none or cannot be
 //! reached, our own rule applies.
 
-use super::order::{Failure, Orderer};
+use super::order::{OrderFailure, Orderer};
 use super::schedule;
 use instant_acme::{CertificateIdentifier, Error};
 use std::collections::HashMap;
@@ -116,8 +116,8 @@ pub(super) struct NoSuggestion {
     pub(super) is_of_server: bool,
 }
 
-impl From<Failure> for NoSuggestion {
-    fn from(failure: Failure) -> NoSuggestion {
+impl From<OrderFailure> for NoSuggestion {
+    fn from(failure: OrderFailure) -> NoSuggestion {
         NoSuggestion { why: failure.to_string(), is_of_server: true }
     }
 }
@@ -144,7 +144,7 @@ pub(super) async fn ask(orderer: &Orderer, key: &Key) -> Result<(Window, Duratio
         Err(error) => {
             // The server was reached a moment ago, so another failure may concern this certificate only.
             let is_of_server = matches!(error, Error::Unsupported(_));
-            Err(NoSuggestion { why: Failure::new("asking", error, "").to_string(), is_of_server })
+            Err(NoSuggestion { why: OrderFailure::new("asking", error, "").to_string(), is_of_server })
         }
     }
 }

@@ -19,7 +19,7 @@ const CUT_SHORT: &str = "the gateway ended while it was ordering";
 
 /// The state of ordering one certificate, for the status.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct State {
+pub struct OrderState {
     /// Consecutive failures; 0 after a success.
     pub failures: u32,
     /// The error of the last attempt.
@@ -33,7 +33,7 @@ pub struct State {
 /// The state of one certificate besides its file.
 #[derive(Default)]
 pub(super) struct Tries {
-    pub(super) state: State,
+    pub(super) state: OrderState,
     /// No attempt is made before this.
     pub(super) not_before: Option<Instant>,
     /// No attempt is made before the server allows it, whatever changes here.
@@ -50,7 +50,7 @@ impl Tries {
         let next_try = rfc3339(now_seconds.saturating_add(wait.as_secs()).saturating_mul(1000));
         let now = Instant::now();
         Tries {
-            state: State { failures, last_error: Some(error), next_try: Some(next_try) },
+            state: OrderState { failures, last_error: Some(error), next_try: Some(next_try) },
             not_before: Some(now + wait),
             server_not_before: (!server.is_zero()).then(|| now + server),
             unsaved: None,

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use stillgate_devices::directory::{DeliveryError, Location, MessageRoute, Rejection, Step};
+use stillgate_devices::directory::{DeliveryError, DeliveryStep, Location, MessageRoute, Rejection};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -186,19 +186,19 @@ impl Cluster {
         let (mut sending, mut step) = self.directory.step(|view| MessageRoute::begin(device, view));
         loop {
             step = match step {
-                Step::LookUp => {
+                DeliveryStep::LookUp => {
                     let entry = self.directory.look_up(device).await;
                     self.directory.step(|view| sending.looked_up(entry, view))
                 }
-                Step::ReadMembers => {
+                DeliveryStep::ReadMembers => {
                     let read = self.directory.read_members().await;
                     self.directory.step(|view| sending.members_read(read, view))
                 }
-                Step::AskPeers => {
+                DeliveryStep::AskPeers => {
                     let found = self.who_has(device).await;
                     self.directory.step(|view| sending.peers_asked(found, view))
                 }
-                Step::Send { node } => {
+                DeliveryStep::Send { node } => {
                     let why = match self.call(&node, kind, body.clone(), patience).await {
                         Ok(Reply::Taken(answer)) => return Ok(answer),
                         Ok(Reply::Moved) => Rejection::Moved,
@@ -208,7 +208,7 @@ impl Cluster {
                     };
                     self.directory.step(|view| sending.sent(why, node, view))
                 }
-                Step::Answer(unsent) => return Err(SendError::Unsent(unsent)),
+                DeliveryStep::Answer(unsent) => return Err(SendError::Unsent(unsent)),
             };
         }
     }

@@ -6,11 +6,11 @@ use crate::model::Kind;
 use crate::secret_fields::encrypted_fields;
 use serde_json::{Map, Value as Json, json};
 use std::collections::BTreeSet;
-use stillgate_plugin::Table;
+use stillgate_plugin::PluginTable;
 use stillgate_schema::description::{ENVIRONMENT, schema_of};
 
 /// The JSON Schema (draft 2020-12) of a configuration file with these plugins.
-pub fn schema(plugins: &Table) -> Json {
+pub fn schema(plugins: &PluginTable) -> Json {
     schema_of::<File>(|definitions| {
         let (own, metadata) = plugins.schemas(definitions);
         definitions.insert(PLUGINS_SCHEMA, own);
@@ -33,7 +33,7 @@ pub struct PluginSchemas {
 #[derive(Debug, Clone)]
 pub struct Schemas {
     definitions: Map<String, Json>,
-    plugins: Table,
+    plugins: PluginTable,
 }
 
 const REF: &str = "$ref";
@@ -41,7 +41,7 @@ const PREFIX: &str = "#/$defs/";
 
 impl Schemas {
     /// With these plugins.
-    pub fn new(plugins: Table) -> Schemas {
+    pub fn new(plugins: PluginTable) -> Schemas {
         Schemas { definitions: definitions_of(schema(&plugins)), plugins }
     }
 
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn every_kind_has_a_schema_that_is_whole() {
-        let schemas = Schemas::new(Table {
+        let schemas = Schemas::new(PluginTable {
             plugins: &[],
             sought: &[],
             scripts: Scripts::NONE,

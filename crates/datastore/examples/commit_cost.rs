@@ -10,7 +10,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
-use stillgate_datastore::embedded::{Bounds, EmbeddedStore};
+use stillgate_datastore::embedded::{EmbeddedStore, HistoryBounds};
 use stillgate_datastore::transaction::WRITES_MAX;
 use stillgate_datastore::{Author, Key, Transaction, Write};
 
@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     print("fdatasync of a plain file", &mut plain(folder.path(), commits)?);
 
     let path = folder.path().join("config.redb");
-    let bounds = Bounds { history_changes_max: 10_000, history_age_max: Duration::from_secs(90 * 86_400) };
+    let bounds = HistoryBounds { history_changes_max: 10_000, history_age_max: Duration::from_secs(90 * 86_400) };
     let mut store = EmbeddedStore::open(&path, bounds)?;
     print("commit, empty store", &mut commit(&mut store, commits, 1000)?);
     let began = Instant::now();

@@ -23,10 +23,10 @@ pub trait Documents: Send + Sync {
 
 /// Documents by their keys, without any index.
 #[derive(Debug, Default)]
-pub struct DocumentTable(Mutex<State>);
+pub struct DocumentTable(Mutex<TableState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct TableState {
     revision: u64,
     documents: BTreeMap<Key, Document>,
 }
@@ -42,7 +42,7 @@ impl DocumentTable {
     /// Replaces everything.
     pub fn replace(&self, snapshot: Snapshot) {
         let Snapshot { revision, documents } = snapshot;
-        *self.state() = State { revision, documents: documents.into_iter().collect() };
+        *self.state() = TableState { revision, documents: documents.into_iter().collect() };
     }
 
     /// Applies a change.
@@ -57,7 +57,7 @@ impl DocumentTable {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, TableState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -13,8 +13,8 @@
 //!
 //! # How a gateway drives it
 //!
-//! Each connection belongs to one worker, which owns its [`frame::Reader`], its [`session::Session`] and its
-//! [`session::Pulse`]. Bytes of a socket go through [`frame::Reader::next`]; each event but a close is a sign of life
+//! Each connection belongs to one worker, which owns its [`frame::FrameReader`], its [`session::Session`] and its
+//! [`session::Pulse`]. Bytes of a socket go through [`frame::FrameReader::next`]; each event but a close is a sign of life
 //! ([`session::Pulse::heard`]), and a whole message goes through [`protocol::Protocol::read`] to
 //! [`session::Session::acknowledge`] or [`session::Session::reply`]. Errors have a close code, and their text is the
 //! reason. Once per turn the worker writes the messages of [`session::Session::next_to_write`], with one

@@ -44,14 +44,14 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// A running exporter. Dropping it ends it without waiting.
 #[derive(Debug)]
 pub struct Exporter {
-    commands: mpsc::Sender<Command>,
+    commands: mpsc::Sender<ExporterCommand>,
     address: Option<SocketAddr>,
     tally: Arc<Tally>,
     thread: JoinHandle<()>,
 }
 
 #[derive(Debug)]
-enum Command {
+enum ExporterCommand {
     Cardinality(oneshot::Sender<Vec<FamilyCardinality>>),
     Look(Look),
     /// Answer the request on this connection.
@@ -71,11 +71,11 @@ impl fmt::Debug for Look {
 
 /// A weak handle for reading the collector, which does not keep the exporter alive.
 #[derive(Debug, Clone)]
-pub struct Looker(mpsc::WeakSender<Command>);
+pub struct Looker(mpsc::WeakSender<ExporterCommand>);
 
 /// A weak handle for passing connections to the exporter, which does not keep it alive.
 #[derive(Debug, Clone)]
-pub struct SideDoor(mpsc::WeakSender<Command>, Entrance);
+pub struct SideDoor(mpsc::WeakSender<ExporterCommand>, Entrance);
 
 #[derive(Debug)]
 enum Order {
@@ -88,8 +88,8 @@ enum Order {
 }
 
 /// Everything that can wake the exporter, besides its connections.
-enum Event {
-    Command(Command),
+enum ExporterEvent {
+    Command(ExporterCommand),
     Tend,
     /// The handle was dropped.
     Stop,
@@ -134,7 +134,7 @@ impl Exporter {
         let commands = self.commands.downgrade();
         async move {
             let (answer, answered) = oneshot::channel();
-            commands.upgrade()?.send(Command::Cardinality(answer)).await.ok()?;
+            commands.upgrade()?.send(ExporterCommand::Cardinality(answer)).await.ok()?;
             answered.await.ok()
         }
     }
@@ -194,7 +194,7 @@ impl Exporter {
             let Some(commands) = commands.upgrade() else { return };
             let (done, is_done) = oneshot::channel();
             // If it ends meanwhile, the order is dropped.
-            let _ = commands.send(Command::Order(order, done)).await;
+            let _ = commands.send(ExporterCommand::Order(order, done)).await;
             drop(commands);
             // The error is the signal that it is done.
             let _ = is_done.await;
@@ -219,7 +219,7 @@ impl Looker {
         let (answer, answered) = oneshot::channel();
         // The caller may have gone meanwhile.
         let look = Look(Box::new(move |collector| drop(answer.send(look(collector)))));
-        self.0.upgrade()?.send(Command::Look(look)).await.ok()?;
+        self.0.upgrade()?.send(ExporterCommand::Look(look)).await.ok()?;
         answered.await.ok()
     }
 }
@@ -228,7 +228,9 @@ impl SideDoor {
     /// Passes on a connection, whose one request is answered with the exposition, whatever its path. False: that is not
     /// possible now. If there is no place, the connection is closed without an answer. It never blocks.
     pub fn give(&self, connection: UnixStream) -> bool {
-        self.0.upgrade().is_some_and(|commands| commands.try_send(Command::SideScrape(connection, self.1)).is_ok())
+        self.0
+            .upgrade()
+            .is_some_and(|commands| commands.try_send(ExporterCommand::SideScrape(connection, self.1)).is_ok())
     }
 }
 
@@ -237,7 +239,7 @@ fn run(
     runtime: Runtime,
     listener: Option<TcpListener>,
     source: &Arc<ExpositionSource>,
-    commands: mpsc::Receiver<Command>,
+    commands: mpsc::Receiver<ExporterCommand>,
 ) {
     let _profiled = Registration::of_current();
     let (end, ended) = watch::channel(false);
@@ -251,24 +253,28 @@ fn run(
     runtime.shutdown_background();
 }
 
-async fn control(listener: Option<TcpListener>, source: Arc<ExpositionSource>, mut commands: mpsc::Receiver<Command>) {
+async fn control(
+    listener: Option<TcpListener>,
+    source: Arc<ExpositionSource>,
+    mut commands: mpsc::Receiver<ExporterCommand>,
+) {
     let mut serving = listener.map(|listener| ScrapeTasks::start(listener, &source));
     let mut side_scrapes = SideScrapes::default();
     let mut tend_at = Instant::now();
     let mut is_broken = false;
     loop {
         let event = tokio::select! {
-            command = commands.recv() => command.map_or(Event::Stop, Event::Command),
-            () = sleep_until(tend_at) => Event::Tend,
+            command = commands.recv() => command.map_or(ExporterEvent::Stop, ExporterEvent::Command),
+            () = sleep_until(tend_at) => ExporterEvent::Tend,
         };
         let handled = match event {
-            Event::Command(command) => handle(command, &source, &mut serving, &mut side_scrapes).await,
-            Event::Tend => {
+            ExporterEvent::Command(command) => handle(command, &source, &mut serving, &mut side_scrapes).await,
+            ExporterEvent::Tend => {
                 let tended = source.tend().await;
                 tend_at = Instant::now() + if matches!(tended, Ok(true)) { TEND_AGAIN } else { TEND_EVERY };
                 tended.map(drop)
             }
-            Event::Stop => break,
+            ExporterEvent::Stop => break,
         };
         if let Err(error) = handled
             && !is_broken
@@ -286,24 +292,24 @@ async fn control(listener: Option<TcpListener>, source: Arc<ExpositionSource>, m
 }
 
 async fn handle(
-    command: Command,
+    command: ExporterCommand,
     source: &Arc<ExpositionSource>,
     serving: &mut Option<ScrapeTasks>,
     side_scrapes: &mut SideScrapes,
 ) -> Result<(), Unavailable> {
     // The sender of an order is dropped after it was carried out.
     match command {
-        Command::Cardinality(answer) => {
+        ExporterCommand::Cardinality(answer) => {
             // The caller may have gone meanwhile.
             let _ = answer.send(source.cardinality().await?);
         }
-        Command::Look(Look(look)) => source.look(look).await?,
-        Command::SideScrape(connection, entrance) => side_scrapes.serve(connection, entrance, source),
-        Command::Order(Order::Remove { labels, values }, _done) => source.remove(labels, values)?,
-        Command::Order(Order::Restore { labels, values }, _done) => source.restore(&labels, &values)?,
-        Command::Order(Order::SetSite(site), _done) => source.set_site(site)?,
-        Command::Order(Order::SetOptions(options), _done) => source.set_options(options)?,
-        Command::Order(Order::Serve(listener), _done) => {
+        ExporterCommand::Look(Look(look)) => source.look(look).await?,
+        ExporterCommand::SideScrape(connection, entrance) => side_scrapes.serve(connection, entrance, source),
+        ExporterCommand::Order(Order::Remove { labels, values }, _done) => source.remove(labels, values)?,
+        ExporterCommand::Order(Order::Restore { labels, values }, _done) => source.restore(&labels, &values)?,
+        ExporterCommand::Order(Order::SetSite(site), _done) => source.set_site(site)?,
+        ExporterCommand::Order(Order::SetOptions(options), _done) => source.set_options(options)?,
+        ExporterCommand::Order(Order::Serve(listener), _done) => {
             side_scrapes.is_closed = false;
             let Some(listener) = listener else { return Ok(()) };
             let listener = listener.set_nonblocking(true).and_then(|()| TcpListener::from_std(listener));
@@ -312,7 +318,7 @@ async fn handle(
                 Err(error) => error!(%error, "exporter: cannot serve; there are no metrics until a restart"),
             }
         }
-        Command::Order(Order::StopServing, _done) => {
+        ExporterCommand::Order(Order::StopServing, _done) => {
             side_scrapes.is_closed = true;
             if let Some(serving) = serving.take() {
                 // Its connections end by themselves.

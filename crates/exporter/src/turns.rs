@@ -75,7 +75,7 @@ struct NicedTurns<'a> {
     /// The thread that sets it to false runs the tasks.
     is_offered: &'a AtomicBool,
     offer: SyncSender<()>,
-    given_back: Receiver<End>,
+    given_back: Receiver<TurnEnd>,
     take_timeout: Duration,
 }
 
@@ -84,11 +84,11 @@ struct IdleTurns<'a> {
     is_offered: &'a AtomicBool,
     /// Wakes the thread; it does not grant a turn.
     offers: Receiver<()>,
-    give_back: SyncSender<End>,
+    give_back: SyncSender<TurnEnd>,
 }
 
 /// The reason why the idle thread gives back.
-enum End {
+enum TurnEnd {
     Stint,
     Starved,
 }
@@ -127,7 +127,7 @@ impl NicedTurns<'_> {
             // The offer was taken, or the idle thread has ended.
             Err(_) => self.given_back.recv(),
         };
-        matches!(end, Ok(End::Stint))
+        matches!(end, Ok(TurnEnd::Stint))
     }
 }
 
@@ -151,7 +151,7 @@ impl IdleTurns<'_> {
             });
             // One long refresh may take longer than a stint; that does not count as starving.
             let waited = began.elapsed().saturating_sub(ran().saturating_sub(ran_before));
-            let end = if waited > STINT + WAITED_MAX { End::Starved } else { End::Stint };
+            let end = if waited > STINT + WAITED_MAX { TurnEnd::Starved } else { TurnEnd::Stint };
             if self.give_back.send(end).is_err() {
                 return;
             }

@@ -9,7 +9,7 @@ use stillgate_config::ActiveCheck;
 
 /// How one check ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CheckOutcome {
     /// With a connection, where that is all that was asked for.
     Connected,
     /// With a response.
@@ -26,7 +26,7 @@ pub enum Outcome {
 
 /// The checks of one endpoint so far.
 #[derive(Debug, Clone, Default)]
-pub struct Record {
+pub struct CheckRecord {
     /// How many were made.
     pub checks: u64,
     /// How many of them failed.
@@ -43,7 +43,7 @@ pub struct Last {
     /// When it ended.
     pub at_unix_ms: u64,
     /// How.
-    pub outcome: Outcome,
+    pub outcome: CheckOutcome,
     /// What it took.
     pub latency: Duration,
 }
@@ -66,41 +66,43 @@ pub(crate) struct Judge {
     timeouts: u8,
 }
 
-impl Outcome {
+impl CheckOutcome {
     fn is_success(&self, rules: &ActiveCheck) -> bool {
         match self {
-            Outcome::Connected => true,
-            Outcome::Status(status) => rules.healthy.http_statuses.contains(status),
-            Outcome::Broken(_) | Outcome::NotHttp(_) | Outcome::TimedOut | Outcome::NotMade(_) => false,
+            CheckOutcome::Connected => true,
+            CheckOutcome::Status(status) => rules.healthy.http_statuses.contains(status),
+            CheckOutcome::Broken(_) | CheckOutcome::NotHttp(_) | CheckOutcome::TimedOut | CheckOutcome::NotMade(_) => {
+                false
+            }
         }
     }
 
     /// Whether it speaks against the endpoint.
     pub fn is_failure(&self, rules: &ActiveCheck) -> bool {
         match self {
-            Outcome::Connected | Outcome::NotMade(_) => false,
-            Outcome::Status(status) => !self.is_success(rules) && rules.unhealthy.http_statuses.contains(status),
-            Outcome::Broken(_) | Outcome::NotHttp(_) | Outcome::TimedOut => true,
+            CheckOutcome::Connected | CheckOutcome::NotMade(_) => false,
+            CheckOutcome::Status(status) => !self.is_success(rules) && rules.unhealthy.http_statuses.contains(status),
+            CheckOutcome::Broken(_) | CheckOutcome::NotHttp(_) | CheckOutcome::TimedOut => true,
         }
     }
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for CheckOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Outcome::Connected => f.write_str("connected"),
-            Outcome::Status(status) => write!(f, "status {status}"),
-            Outcome::Broken(error) => f.write_str(error),
-            Outcome::NotHttp(error) => write!(f, "not an HTTP response: {error}"),
-            Outcome::TimedOut => f.write_str("timed out"),
-            Outcome::NotMade(error) => write!(f, "the check could not be made: {error}"),
+            CheckOutcome::Connected => f.write_str("connected"),
+            CheckOutcome::Status(status) => write!(f, "status {status}"),
+            CheckOutcome::Broken(error) => f.write_str(error),
+            CheckOutcome::NotHttp(error) => write!(f, "not an HTTP response: {error}"),
+            CheckOutcome::TimedOut => f.write_str("timed out"),
+            CheckOutcome::NotMade(error) => write!(f, "the check could not be made: {error}"),
         }
     }
 }
 
-impl Record {
+impl CheckRecord {
     /// A check has ended.
-    pub fn add(&mut self, outcome: Outcome, is_failure: bool, latency: Duration, at_unix_ms: u64) {
+    pub fn add(&mut self, outcome: CheckOutcome, is_failure: bool, latency: Duration, at_unix_ms: u64) {
         self.checks += 1;
         self.failures += u64::from(is_failure);
         self.last = Some(Last { at_unix_ms, outcome, latency });
@@ -109,7 +111,7 @@ impl Record {
 
 impl Judge {
     /// Takes in the outcome of a check of an endpoint that `is_healthy`, or not; what follows, where that is news.
-    pub(crate) fn take(&mut self, outcome: &Outcome, is_healthy: bool, rules: &ActiveCheck) -> Option<Decision> {
+    pub(crate) fn take(&mut self, outcome: &CheckOutcome, is_healthy: bool, rules: &ActiveCheck) -> Option<Decision> {
         if outcome.is_success(rules) {
             *self = Judge { successes: self.successes.saturating_add(1), ..Judge::default() };
             let is_enough = !is_healthy && self.successes >= rules.healthy.successes;
@@ -121,8 +123,10 @@ impl Judge {
         }
         self.successes = 0;
         let (count, limit, one, many) = match outcome {
-            Outcome::TimedOut => (&mut self.timeouts, rules.unhealthy.timeouts, "timeout", "timeouts"),
-            Outcome::Broken(_) => (&mut self.tcp_failures, rules.unhealthy.tcp_failures, "TCP failure", "TCP failures"),
+            CheckOutcome::TimedOut => (&mut self.timeouts, rules.unhealthy.timeouts, "timeout", "timeouts"),
+            CheckOutcome::Broken(_) => {
+                (&mut self.tcp_failures, rules.unhealthy.tcp_failures, "TCP failure", "TCP failures")
+            }
             _ => (&mut self.http_failures, rules.unhealthy.http_failures, "HTTP failure", "HTTP failures"),
         };
         *count = count.saturating_add(1);
@@ -147,7 +151,7 @@ mod tests {
     }
 
     /// What each outcome makes of an endpoint that begins healthy, or not.
-    fn check(rules: &ActiveCheck, mut is_healthy: bool, outcomes: &[Outcome], expected: &[Option<bool>]) {
+    fn check(rules: &ActiveCheck, mut is_healthy: bool, outcomes: &[CheckOutcome], expected: &[Option<bool>]) {
         let mut judge = Judge::default();
         for (outcome, expected) in outcomes.iter().zip(expected) {
             let decided = judge.take(outcome, is_healthy, rules).map(|decision| decision.is_healthy);
@@ -159,10 +163,10 @@ mod tests {
 
     #[test]
     fn failures_of_a_kind_are_counted_until_a_success() {
-        use Outcome::{NotMade, Status, TimedOut};
+        use CheckOutcome::{NotMade, Status, TimedOut};
         let (ok, bad, odd) = (Status(200), Status(500), Status(404));
-        let broken = || Outcome::Broken("refused".to_owned());
-        let garbage = || Outcome::NotHttp("no status line".to_owned());
+        let broken = || CheckOutcome::Broken("refused".to_owned());
+        let garbage = || CheckOutcome::NotHttp("no status line".to_owned());
         let rules = rules();
         check(&rules, true, &[bad.clone(), garbage(), bad.clone(), bad.clone()], &[None, None, Some(false), None]);
         check(&rules, true, &[bad.clone(), bad.clone(), ok.clone(), bad.clone()], &[None; 4]);
@@ -177,7 +181,7 @@ mod tests {
 
     #[test]
     fn successes_in_a_row_make_healthy() {
-        use Outcome::{Connected, Status, TimedOut};
+        use CheckOutcome::{Connected, Status, TimedOut};
         let rules = rules();
         check(&rules, false, &[Status(200), Status(200), Status(200)], &[None, Some(true), None]);
         check(&rules, false, &[Status(200), TimedOut, Status(200), Status(200)], &[None, None, None, Some(true)]);
@@ -189,10 +193,10 @@ mod tests {
     fn reasons_are_for_people() {
         let rules = rules();
         let mut judge = Judge::default();
-        let decision = judge.take(&Outcome::TimedOut, true, &rules).unwrap();
+        let decision = judge.take(&CheckOutcome::TimedOut, true, &rules).unwrap();
         assert_eq!(decision.reason, "1 timeout: timed out");
-        judge.take(&Outcome::Status(200), false, &rules);
-        let decision = judge.take(&Outcome::Status(200), false, &rules).unwrap();
+        judge.take(&CheckOutcome::Status(200), false, &rules);
+        let decision = judge.take(&CheckOutcome::Status(200), false, &rules).unwrap();
         assert_eq!(decision.reason, "2 successes in a row: status 200");
     }
 }

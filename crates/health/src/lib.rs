@@ -2,14 +2,14 @@
 //! of workers.
 //!
 //! A task makes one check after the other, at the pace that the endpoint's state asks for, and alone decides what they
-//! come to (`judge`). Workers learn it through the endpoint's [`Verdict`]; the control loop receives changes, for the
+//! come to (`judge`). Workers learn it through the endpoint's [`HealthVerdict`]; the control loop receives changes, for the
 //! log and the metrics; the admin API reads the last record. A reload that leaves an endpoint and its checks as they were
 //! leaves its task alone.
 
 mod judge;
 mod probe;
 
-pub use judge::{Last, Outcome, Record};
+pub use judge::{CheckOutcome, CheckRecord, Last};
 
 use judge::Judge;
 use probe::Probe;
@@ -20,7 +20,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use stillgate_config::{ActiveCheck, Upstream};
 use stillgate_proxy::{Plan, random};
 use stillgate_tls::ClientTls;
-use stillgate_upstream::{Endpoint, Verdict};
+use stillgate_upstream::{Endpoint, HealthVerdict};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
@@ -54,8 +54,8 @@ type Tasks = HashMap<(SocketAddr, Arc<str>), Task>;
 
 /// Checks one endpoint until it is dropped.
 struct Task {
-    verdict: Arc<Verdict>,
-    record: watch::Receiver<Record>,
+    verdict: Arc<HealthVerdict>,
+    record: watch::Receiver<CheckRecord>,
     handle: AbortHandle,
 }
 
@@ -130,7 +130,7 @@ impl Checker {
     }
 
     /// What is known of every endpoint, by its upstream's key, address and host.
-    pub fn records(&self) -> HashMap<(String, SocketAddr, Arc<str>), Record> {
+    pub fn records(&self) -> HashMap<(String, SocketAddr, Arc<str>), CheckRecord> {
         let of = |(key, checked): (&String, &CheckedUpstream)| {
             let record = |((address, host), task): (&(SocketAddr, Arc<str>), &Task)| {
                 ((key.clone(), *address, host.clone()), task.record.borrow().clone())
@@ -180,12 +180,12 @@ impl Checker {
         &self,
         definition: &Arc<Upstream>,
         endpoint: &Endpoint,
-        verdict: &Arc<Verdict>,
+        verdict: &Arc<HealthVerdict>,
         tls: Option<&Arc<ClientTls>>,
         places: &Arc<Semaphore>,
     ) -> Task {
         let rules = rules(definition).clone();
-        let (records, record) = watch::channel(Record::default());
+        let (records, record) = watch::channel(CheckRecord::default());
         let checking = CheckTask {
             probe: Probe::new(
                 endpoint,
@@ -212,9 +212,9 @@ struct CheckTask {
     probe: Probe,
     upstream: String,
     endpoint: Endpoint,
-    verdict: Arc<Verdict>,
+    verdict: Arc<HealthVerdict>,
     places: Arc<Semaphore>,
-    records: watch::Sender<Record>,
+    records: watch::Sender<CheckRecord>,
     changes: mpsc::Sender<Change>,
 }
 
@@ -241,7 +241,7 @@ impl CheckTask {
         }
     }
 
-    async fn take(&self, judge: &mut Judge, outcome: Outcome, latency: Duration) {
+    async fn take(&self, judge: &mut Judge, outcome: CheckOutcome, latency: Duration) {
         let decided = judge.take(&outcome, self.verdict.is_healthy(), &self.rules);
         let now_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
         let is_failure = outcome.is_failure(&self.rules);

@@ -4,7 +4,7 @@
 //! Each check has a connection of its own, since whether one can be made is what it is about; the response's body is not
 //! read. What it comes to is the business of `judge`.
 
-use super::judge::Outcome;
+use super::judge::CheckOutcome;
 use rustix::io::Errno;
 use std::io;
 use std::net::SocketAddr;
@@ -68,20 +68,20 @@ impl Probe {
     }
 
     /// Makes the check.
-    pub(crate) async fn run(&self) -> Outcome {
-        timeout(self.timeout, self.exchange()).await.unwrap_or(Outcome::TimedOut)
+    pub(crate) async fn run(&self) -> CheckOutcome {
+        timeout(self.timeout, self.exchange()).await.unwrap_or(CheckOutcome::TimedOut)
     }
 
-    async fn exchange(&self) -> Outcome {
+    async fn exchange(&self) -> CheckOutcome {
         let mut stream = match TcpStream::connect(self.address).await {
             Ok(stream) => stream,
-            Err(error) if is_local(&error) => return Outcome::NotMade(error.to_string()),
-            Err(error) => return Outcome::Broken(error.to_string()),
+            Err(error) if is_local(&error) => return CheckOutcome::NotMade(error.to_string()),
+            Err(error) => return CheckOutcome::Broken(error.to_string()),
         };
         if let Err(error) = stream.write_all(self.preface).await {
-            return Outcome::Broken(error.to_string());
+            return CheckOutcome::Broken(error.to_string());
         }
-        let Some(request) = &self.request else { return Outcome::Connected };
+        let Some(request) = &self.request else { return CheckOutcome::Connected };
         let answer = match &self.tls {
             Some((connector, name)) => match connector.connect(name.clone(), stream).await {
                 Ok(mut stream) => ask(&mut stream, request).await,
@@ -89,7 +89,7 @@ impl Probe {
             },
             None => ask(&mut stream, request).await,
         };
-        answer.unwrap_or_else(|error| Outcome::Broken(error.to_string()))
+        answer.unwrap_or_else(|error| CheckOutcome::Broken(error.to_string()))
     }
 }
 
@@ -115,7 +115,7 @@ fn request(host: &str, rules: &ActiveCheck) -> String {
 }
 
 /// Sends the request and reads the head of the final response.
-async fn ask(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), request: &str) -> io::Result<Outcome> {
+async fn ask(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), request: &str) -> io::Result<CheckOutcome> {
     stream.write_all(request.as_bytes()).await?;
     let (mut bytes, mut head) = (Vec::new(), ResponseHead::default());
     let mut interims = 0;
@@ -127,12 +127,12 @@ async fn ask(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), request: &str) 
                 head.reset();
                 continue;
             }
-            Ok(Progress::Complete(_)) => return Ok(Outcome::Status(head.status)),
+            Ok(Progress::Complete(_)) => return Ok(CheckOutcome::Status(head.status)),
             Ok(Progress::Partial) => {}
-            Err(error) => return Ok(Outcome::NotHttp(error.to_string())),
+            Err(error) => return Ok(CheckOutcome::NotHttp(error.to_string())),
         }
         if stream.read_buf(&mut bytes).await? == 0 {
-            return Ok(Outcome::Broken("the connection was closed without a response".to_owned()));
+            return Ok(CheckOutcome::Broken("the connection was closed without a response".to_owned()));
         }
     }
 }
@@ -162,7 +162,7 @@ mod tests {
     }
 
     /// What comes of a check of a server that answers `response` and keeps the connection.
-    async fn answered(response: &'static [u8], keys: &str) -> Outcome {
+    async fn answered(response: &'static [u8], keys: &str) -> CheckOutcome {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let probe = Probe::new(&endpoint(listener.local_addr().unwrap()), &rules(keys), &PassHost::Pass, None, None);
         let (end, ended) = mpsc::sync_channel::<()>(1);
@@ -184,20 +184,20 @@ mod tests {
     #[tokio::test]
     async fn responses() {
         let (long, short) = ("timeout: 120", "timeout: 0.2");
-        assert_eq!(answered(b"HTTP/1.1 204 No Content\r\n\r\n", long).await, Outcome::Status(204));
-        assert_eq!(answered(b"HTTP/1.0 500 No\r\n\r\nbody", long).await, Outcome::Status(500));
+        assert_eq!(answered(b"HTTP/1.1 204 No Content\r\n\r\n", long).await, CheckOutcome::Status(204));
+        assert_eq!(answered(b"HTTP/1.0 500 No\r\n\r\nbody", long).await, CheckOutcome::Status(500));
         let interim = b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n";
-        assert_eq!(answered(interim, long).await, Outcome::Status(200));
-        assert!(matches!(answered(b"SSH-2.0-OpenSSH_9.7\r\n", long).await, Outcome::NotHttp(_)));
-        assert_eq!(answered(b"HTTP/1.1 200 OK\r\nContent-Le", short).await, Outcome::TimedOut);
-        assert!(matches!(answered(b"", long).await, Outcome::Broken(_)));
-        assert_eq!(answered(b"", "type: tcp, timeout: 120").await, Outcome::Connected);
+        assert_eq!(answered(interim, long).await, CheckOutcome::Status(200));
+        assert!(matches!(answered(b"SSH-2.0-OpenSSH_9.7\r\n", long).await, CheckOutcome::NotHttp(_)));
+        assert_eq!(answered(b"HTTP/1.1 200 OK\r\nContent-Le", short).await, CheckOutcome::TimedOut);
+        assert!(matches!(answered(b"", long).await, CheckOutcome::Broken(_)));
+        assert_eq!(answered(b"", "type: tcp, timeout: 120").await, CheckOutcome::Connected);
     }
 
     #[tokio::test]
     async fn a_head_without_an_end_is_not_read_for_ever() {
         static LONG: [u8; 40_000] = [b'a'; 40_000];
-        assert!(matches!(answered(&LONG, "timeout: 120").await, Outcome::NotHttp(_)));
+        assert!(matches!(answered(&LONG, "timeout: 120").await, CheckOutcome::NotHttp(_)));
     }
 
     #[tokio::test]
@@ -205,7 +205,7 @@ mod tests {
         let port = stillgate_testkit::ReservedPort::new();
         for keys in ["timeout: 120", "type: tcp, timeout: 120"] {
             let probe = Probe::new(&endpoint(port.addr()), &rules(keys), &PassHost::Pass, None, None);
-            assert!(matches!(probe.run().await, Outcome::Broken(_)));
+            assert!(matches!(probe.run().await, CheckOutcome::Broken(_)));
         }
     }
 
@@ -223,7 +223,7 @@ mod tests {
             (&to_port, Some(ProxyProtocol::V2), b""),
         ] {
             let outcome = Probe::new(&endpoint(address), &rules(keys), &PassHost::Pass, None, version).run().await;
-            assert_eq!(outcome, Outcome::Connected);
+            assert_eq!(outcome, CheckOutcome::Connected);
             let (mut stream, mut got) = (listener.accept().unwrap().0, Vec::new());
             stream.read_to_end(&mut got).unwrap();
             assert_eq!(got, expected, "{keys}");
@@ -263,7 +263,7 @@ mod tests {
     #[tokio::test]
     async fn a_head_without_a_body_is_an_answer() {
         let keys = "http_method: HEAD, timeout: 60";
-        assert_eq!(answered(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", keys).await, Outcome::Status(200));
+        assert_eq!(answered(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", keys).await, CheckOutcome::Status(200));
     }
 
     #[test]

@@ -34,7 +34,7 @@ const COUNT: u64 = (1 << COUNT_BITS) - 1;
 
 /// One counter.
 #[repr(C)]
-pub(crate) struct Slot {
+pub(crate) struct BucketSlot {
     pub(crate) tally: AtomicU64,
     key: [AtomicU64; 2],
     /// The last millisecond at which it counts.
@@ -46,7 +46,7 @@ pub(crate) struct Slot {
 pub(crate) struct Bucket<const WAYS: usize> {
     members: AtomicU64,
     spare: [AtomicU64; 3],
-    pub(crate) slots: [Slot; WAYS],
+    pub(crate) slots: [BucketSlot; WAYS],
 }
 
 /// The range of ends of windows that are considered.
@@ -226,7 +226,7 @@ enum Rank {
     Counting,
 }
 
-impl Slot {
+impl BucketSlot {
     fn has(&self, key: Key) -> bool {
         self.key[0].load(Ordering::Acquire) == key.0[0] && self.key[1].load(Ordering::Acquire) == key.0[1]
     }
@@ -255,7 +255,7 @@ impl<const WAYS: usize> Bucket<WAYS> {
     #[allow(dead_code, reason = "`xtask/interleavings` makes its own; shared memory begins as zeros")]
     pub(crate) fn new() -> Self {
         let word = || AtomicU64::new(0);
-        let slot = |_| Slot { tally: word(), key: [word(), word()], end_ms: word() };
+        let slot = |_| BucketSlot { tally: word(), key: [word(), word()], end_ms: word() };
         Bucket { members: word(), spare: [word(), word(), word()], slots: std::array::from_fn(slot) }
     }
 }

@@ -29,7 +29,7 @@ pub(crate) struct Shelf(pub(crate) Bucket<WAYS>);
 
 /// The first page. Its first two lines never change once the table is open.
 #[repr(C)]
-pub(crate) struct Header {
+pub(crate) struct TableHeader {
     pub(crate) magic: AtomicU64,
     pub(crate) version: AtomicU64,
     pub(crate) buckets: AtomicU64,
@@ -41,5 +41,5 @@ pub(crate) struct Header {
 }
 
 const _: () = assert!(BUCKET_BYTES == 512 && size_of::<Bucket<WAYS>>() == 512);
-const _: () = assert!(std::mem::offset_of!(Header, evicted) == 128 && size_of::<Header>() <= HEADER_BYTES);
+const _: () = assert!(std::mem::offset_of!(TableHeader, evicted) == 128 && size_of::<TableHeader>() <= HEADER_BYTES);
 const _: () = assert!(HEADER_BYTES.is_multiple_of(BUCKET_BYTES));

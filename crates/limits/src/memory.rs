@@ -4,7 +4,7 @@
 //! separate from the mapping of `stillgate-metrics`, which reserves, grows and has one writer; this one has a fixed
 //! size from the start.
 
-use crate::layout::{BUCKET_BYTES, HEADER_BYTES, Header, Shelf};
+use crate::layout::{BUCKET_BYTES, HEADER_BYTES, Shelf, TableHeader};
 use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
 };
@@ -14,9 +14,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 
-/// A mapped file: a [`Header`], then shelves.
+/// A mapped file: a [`TableHeader`], then shelves.
 #[derive(Debug)]
-pub(crate) struct Mapping {
+pub(crate) struct TableMapping {
     start: NonNull<u8>,
     bytes: usize,
     file: OwnedFd,
@@ -24,15 +24,15 @@ pub(crate) struct Mapping {
 
 // SAFETY: the range belongs to the mapping until it is dropped, and is only handed out as shared references to atomics.
 #[expect(unsafe_code, reason = "see above")]
-unsafe impl Send for Mapping {}
+unsafe impl Send for TableMapping {}
 // SAFETY: as above.
 #[expect(unsafe_code, reason = "see above")]
-unsafe impl Sync for Mapping {}
+unsafe impl Sync for TableMapping {}
 
-impl Mapping {
+impl TableMapping {
     /// Makes a file with room for so many shelves, and allocates all of its memory now, so that a later store cannot
     /// fail for lack of memory.
-    pub(crate) fn create(shelves: usize) -> io::Result<Mapping> {
+    pub(crate) fn create(shelves: usize) -> io::Result<TableMapping> {
         let create = |flags| memfd_create(c"stillgate-limits", flags | MemfdFlags::CLOEXEC);
         let file = match create(MemfdFlags::NOEXEC_SEAL) {
             // Linux before 6.3 does not know the flag; later kernels may require it.
@@ -44,12 +44,12 @@ impl Mapping {
         ftruncate(&file, bytes as u64)?;
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
         fallocate(&file, FallocateFlags::empty(), 0, bytes as u64)?;
-        Mapping::map(file, bytes)
+        TableMapping::map(file, bytes)
     }
 
     /// Maps a file of another process. A file that could be shortened is refused: an access beyond its end would kill
     /// this process.
-    pub(crate) fn open(file: OwnedFd) -> io::Result<Mapping> {
+    pub(crate) fn open(file: OwnedFd) -> io::Result<TableMapping> {
         let refuse = |what| Err(io::Error::new(io::ErrorKind::InvalidData, what));
         if !fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK)) {
             return refuse("no file of memory that is sealed against shrinking");
@@ -58,17 +58,17 @@ impl Mapping {
         if bytes < HEADER_BYTES + BUCKET_BYTES || !bytes.is_multiple_of(BUCKET_BYTES) {
             return refuse("a file of a size that no table of limits has");
         }
-        Mapping::map(file, bytes)
+        TableMapping::map(file, bytes)
     }
 
     #[expect(unsafe_code, reason = "mapping memory")]
-    fn map(file: OwnedFd, bytes: usize) -> io::Result<Mapping> {
+    fn map(file: OwnedFd, bytes: usize) -> io::Result<TableMapping> {
         // SAFETY: a new range without other references; by its seals the file is never shortened.
         let start = unsafe {
             mmap(std::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0)
         }?;
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Mapping { start, bytes, file })
+        Ok(TableMapping { start, bytes, file })
     }
 
     pub(crate) fn file(&self) -> &OwnedFd {
@@ -77,10 +77,10 @@ impl Mapping {
 
     #[inline]
     #[expect(unsafe_code, reason = "a view of mapped memory")]
-    pub(crate) fn header(&self) -> &Header {
-        // SAFETY: inside the mapping, whose start is aligned to a page; a `Header` is `repr(C)` and consists of atomics, for
+    pub(crate) fn header(&self) -> &TableHeader {
+        // SAFETY: inside the mapping, whose start is aligned to a page; a `TableHeader` is `repr(C)` and consists of atomics, for
         // which any bits are valid.
-        unsafe { self.start.cast::<Header>().as_ref() }
+        unsafe { self.start.cast::<TableHeader>().as_ref() }
     }
 
     #[inline]
@@ -93,7 +93,7 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for TableMapping {
     #[expect(unsafe_code, reason = "unmapping memory")]
     fn drop(&mut self) {
         // SAFETY: the range is this mapping's, and every reference into it borrowed from it.

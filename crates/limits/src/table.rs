@@ -4,7 +4,7 @@ use crate::bucket::{Bucket, BucketContention, Life, TRIES_MAX};
 use crate::key::{Key, KeyHasher, KeyPrefix};
 use crate::layout::{BUCKET_BYTES, HEADER_BYTES, MAGIC, Shelf, VERSION, WAYS};
 use crate::leaky::{CLOSED, Epoch, Leak, LeakyDecision};
-use crate::memory::Mapping;
+use crate::memory::TableMapping;
 use crate::window::{AlignedWindow, Limit, LimitDecision};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -18,7 +18,7 @@ const CLOCKS_DIFFER_MAX_MS: u64 = 1_000;
 /// Counters that all workers, and during an upgrade both processes, change together. See the crate's documentation.
 #[derive(Debug)]
 pub struct Limits {
-    mapping: Mapping,
+    mapping: TableMapping,
     /// A copy: the content of the memory is not trusted after its check.
     seeds: [u64; 2],
 }
@@ -48,7 +48,7 @@ impl Limits {
             let message = format!("{bytes_max} bytes are too few for a table of limits; give it at least {least}");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        let mapping = Mapping::create(shelves)?;
+        let mapping = TableMapping::create(shelves)?;
         // The standard library's only access to the system's randomness.
         let random = RandomState::new();
         let seeds = [random.hash_one(0), random.hash_one(1)];
@@ -69,7 +69,7 @@ impl Limits {
     /// `InvalidData` for anything that is not a table of this version.
     pub fn open(file: OwnedFd) -> io::Result<Limits> {
         let refuse = |what: String| Err(io::Error::new(io::ErrorKind::InvalidData, what));
-        let mapping = Mapping::open(file)?;
+        let mapping = TableMapping::open(file)?;
         let header = mapping.header();
         if header.magic.load(Acquire) != MAGIC {
             return refuse("no table of limits".to_owned());
@@ -263,7 +263,7 @@ impl AsFd for Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::Header;
+    use crate::layout::TableHeader;
     use std::os::fd::OwnedFd;
 
     const LIMIT: Limit = Limit { count: 2, window_ms: 1_000 };
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn what_is_no_table_is_refused() {
-        let check = |change: fn(&Header), wanted: &str| {
+        let check = |change: fn(&TableHeader), wanted: &str| {
             let limits = Limits::create(64 << 10).unwrap();
             change(limits.mapping.header());
             let error = Limits::open(copy(&limits)).unwrap_err();

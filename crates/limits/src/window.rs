@@ -39,7 +39,7 @@ pub struct LimitDecision {
 
 /// The answer, and the counter's new value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Verdict {
+pub(crate) struct WindowVerdict {
     pub(crate) taken: LimitDecision,
     pub(crate) count: u64,
 }
@@ -51,18 +51,18 @@ impl Limit {
     }
 
     /// Decides for a fixed window that has counted `count` and ends at `end_ms`.
-    pub(crate) fn fixed(self, count: u64, cost: u64, end_ms: u64, now_ms: u64) -> Verdict {
+    pub(crate) fn fixed(self, count: u64, cost: u64, end_ms: u64, now_ms: u64) -> WindowVerdict {
         let reset_ms = end_ms.saturating_sub(now_ms).min(self.window_ms);
         let after = count.saturating_add(cost);
         let admitted = after <= self.count;
         let remaining = if admitted { to_signed(self.count - after) } else { 0 };
         // A request that does not fit uses up the window. A full one is unchanged, without a store.
         let count = if admitted { after } else { count.max(self.count) };
-        Verdict { taken: LimitDecision { admitted, remaining, reset_ms }, count }
+        WindowVerdict { taken: LimitDecision { admitted, remaining, reset_ms }, count }
     }
 
     /// Decides for a sliding window with these counters.
-    pub(crate) fn sliding(self, at: AlignedWindow, previous: u64, count: u64, cost: u64) -> Verdict {
+    pub(crate) fn sliding(self, at: AlignedWindow, previous: u64, count: u64, cost: u64) -> WindowVerdict {
         let previous = previous.min(self.count);
         let wide = |number: u64| u128::from(number);
         // Everything in units of a request times a millisecond.
@@ -75,13 +75,13 @@ impl Limit {
                 _ => (weighted - room).div_ceil(wide(previous) * 10) * 10,
             };
             let reset_ms = u64::try_from(reset_ms).unwrap_or(u64::MAX);
-            return Verdict { taken: LimitDecision { admitted: false, remaining: 0, reset_ms }, count };
+            return WindowVerdict { taken: LimitDecision { admitted: false, remaining: 0, reset_ms }, count };
         }
         let after = count.saturating_add(cost).min(COUNT_MAX);
         let of_previous = u64::try_from(weighted.div_ceil(wide(self.window_ms))).unwrap_or(COUNT_MAX);
         let remaining = to_signed(self.count) - to_signed(after) - to_signed(of_previous);
         let reset_ms = at.remaining_ms.next_multiple_of(10);
-        Verdict { taken: LimitDecision { admitted: true, remaining, reset_ms }, count: after }
+        WindowVerdict { taken: LimitDecision { admitted: true, remaining, reset_ms }, count: after }
     }
 }
 

@@ -13,7 +13,7 @@ mod sampler;
 mod second;
 mod slow;
 
-use second::{Figures, ProcessFigures, Second};
+use second::{ProcessFigures, Second, SecondFigures};
 use slow::Slow;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -105,11 +105,11 @@ impl Live {
                     });
                     // Ends with the exporter; the workers' own counts continue.
                     let (of, figures) =
-                        sampled.await.map_or((None, Figures::default()), |(of, figures)| (Some(of), figures));
+                        sampled.await.map_or((None, SecondFigures::default()), |(of, figures)| (Some(of), figures));
                     sampler = of;
                     figures
                 }
-                _ => Figures::default(),
+                _ => SecondFigures::default(),
             };
             let at = Instant::now();
             let counters = tally.read();
@@ -240,7 +240,7 @@ mod tests {
 
     fn second(t: u64, routes: &[&str]) -> Second {
         let known = ProcessFigures { t, connections: 2, tunnels: 1, generation: 4 };
-        let mut second = Second::new(&known, &Figures::default(), 3, 1.0);
+        let mut second = Second::new(&known, &SecondFigures::default(), 3, 1.0);
         second.routes.extend(routes.iter().map(|route| ((*route).into(), format!("{{\"id\":\"{route}\"}}"))));
         second
     }

@@ -6,7 +6,7 @@
 //! Latencies come from the internal family of fine buckets. If there are more routes than it distinguishes, a route's latency comes
 //! from the classic buckets of the exposed family, which may be off by a third.
 
-use super::second::{Figures, OfRequests};
+use super::second::{OfRequests, SecondFigures};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
@@ -42,12 +42,12 @@ pub(super) struct Sampler {
 
 #[derive(Default, Clone, Copy)]
 struct Route {
-    before: Count,
-    now: Count,
+    before: RequestCount,
+    now: RequestCount,
 }
 
 #[derive(Default, Clone, Copy)]
-struct Count {
+struct RequestCount {
     requests: u64,
     errors: u64,
 }
@@ -79,7 +79,7 @@ struct Times {
 
 impl Sampler {
     /// Computes the difference to the last reading; empty the first time.
-    pub(super) fn sample(&mut self, collector: &Collector, followed: &[Arc<str>]) -> Figures {
+    pub(super) fn sample(&mut self, collector: &Collector, followed: &[Arc<str>]) -> SecondFigures {
         let began = Instant::now();
         let has_codes = self.count(collector);
         let busiest = self.top(TIMED_MAX, |route| route.now.requests.saturating_sub(route.before.requests));
@@ -101,16 +101,16 @@ impl Sampler {
         shown.extend(more);
         let of = |ids: &[Arc<str>]| ids.iter().map(|id| (id.clone(), self.of_route(id, has_codes, &since))).collect();
         let figures = match self.is_first {
-            true => Figures::default(),
-            false => Figures {
+            true => SecondFigures::default(),
+            false => SecondFigures {
                 all: Some(self.of_all(has_codes, &since)),
                 routes: of(&shown),
                 followed: of(followed),
-                ..Figures::default()
+                ..SecondFigures::default()
             },
         };
         self.routes.values_mut().for_each(|route| route.before = std::mem::take(&mut route.now));
-        Figures { took: began.elapsed(), ..figures }
+        SecondFigures { took: began.elapsed(), ..figures }
     }
 
     /// Counts requests by route; returns whether the status is known.
@@ -275,7 +275,7 @@ mod tests {
             }
         }
 
-        fn sample(&mut self, followed: &[&str]) -> Figures {
+        fn sample(&mut self, followed: &[&str]) -> SecondFigures {
             self.now_ms += 1_000;
             self.collector.refresh(self.now_ms).unwrap();
             let followed: Vec<Arc<str>> = followed.iter().map(|id| (*id).into()).collect();

@@ -11,7 +11,7 @@ const DIGITS: i32 = 4;
 
 /// The requests according to the metrics; empty if nothing is measured.
 #[derive(Debug, Default)]
-pub(super) struct Figures {
+pub(super) struct SecondFigures {
     /// `None`: not known yet, or not measured.
     pub(super) all: Option<OfRequests>,
     /// The busiest routes and those with the most errors.
@@ -84,7 +84,7 @@ struct SentRoute<'a> {
 
 impl Second {
     /// `counted`: requests as the workers count them, used if nothing is measured; `elapsed_s`: the time since the last second.
-    pub(super) fn new(known: &ProcessFigures, figures: &Figures, counted: u64, elapsed_s: f64) -> Second {
+    pub(super) fn new(known: &ProcessFigures, figures: &SecondFigures, counted: u64, elapsed_s: f64) -> Second {
         let counted = OfRequests { requests: counted, ..OfRequests::default() };
         let all = figures.all.as_ref().unwrap_or(&counted);
         let rate = |count| rate(count, elapsed_s);
@@ -158,7 +158,7 @@ mod tests {
             max: Some(1.5),
         };
         let known = ProcessFigures { t: 1_795_220_833, connections: 7, tunnels: 1, generation: 3 };
-        let figures = Figures {
+        let figures = SecondFigures {
             all: Some(of(1000, 20)),
             routes: vec![("orders \"<b>\"".into(), of(333, 2)), ("b".into(), OfRequests::default())],
             followed: vec![("b".into(), of(1, 0))],
@@ -169,7 +169,7 @@ mod tests {
         .assert_eq(str::from_utf8(&second.text).unwrap());
         expect![[r#"{"id":"b","requests":0.3333,"errors":0.0,"timed":1,"p50":0.001235,"p99":0.25,"max":1.5}"#]]
             .assert_eq(&second.routes["b"]);
-        let without = Second::new(&known, &Figures::default(), 5, 1.0);
+        let without = Second::new(&known, &SecondFigures::default(), 5, 1.0);
         expect![[r#"{"t":1795220833,"requests":5.0,"errors":null,"timed":0,"p50":null,"p99":null,"p999":null,"max":null,"connections":7,"tunnels":1,"generation":3,"routes":[]"#]]
         .assert_eq(str::from_utf8(&without.text).unwrap());
     }

@@ -16,7 +16,7 @@ const FREE_AGAIN: usize = 8;
 
 /// Entries that are sent together.
 #[derive(Default)]
-pub(crate) struct Batch {
+pub(crate) struct EntryBatch {
     pub(crate) entries: Entries,
     /// The bytes that the entries are counted with.
     pub(crate) bytes: usize,
@@ -25,11 +25,11 @@ pub(crate) struct Batch {
 /// The batches of one outlet.
 pub(crate) struct Batches {
     pub(crate) outlet: Arc<Outlet>,
-    collecting: Batch,
+    collecting: EntryBatch,
     /// When its first and its last entry came.
     first: Instant,
     last: Instant,
-    waiting: VecDeque<Batch>,
+    waiting: VecDeque<EntryBatch>,
     /// Totals of all pending entries, including those being delivered.
     held_bytes: usize,
     held_entries: usize,
@@ -41,7 +41,7 @@ impl Batches {
     pub(crate) fn new(outlet: Arc<Outlet>, now: Instant) -> Batches {
         Batches {
             outlet,
-            collecting: Batch::default(),
+            collecting: EntryBatch::default(),
             first: now,
             last: now,
             waiting: VecDeque::new(),
@@ -107,7 +107,7 @@ impl Batches {
     }
 
     /// The next batch to deliver.
-    pub(crate) fn next(&mut self, now: Instant) -> Option<Batch> {
+    pub(crate) fn next(&mut self, now: Instant) -> Option<EntryBatch> {
         if self.due().is_some_and(|due| due <= now) {
             self.close();
         }

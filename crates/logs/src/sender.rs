@@ -1,6 +1,6 @@
 //! The event loop of the thread: receives chunks from workers, sends batches, and handles ended deliveries.
 
-use crate::batch::{Batch, Batches, backoff};
+use crate::batch::{Batches, EntryBatch, backoff};
 use crate::delivery::{Delivery, DeliveryReport};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(crate) struct Sender {
     empties: Vec<SyncSender<Chunk>>,
     counts: Arc<Counts>,
     flush_timeout: Duration,
-    lines: HashMap<Identity, Line>,
+    lines: HashMap<Identity, OutletState>,
     deliveries: JoinSet<FinishedDelivery>,
     held_bytes: usize,
     /// Informs deliveries that the process ends, so that failures are not retried for long.
@@ -34,7 +34,7 @@ pub(crate) struct Sender {
 }
 
 /// The state of one outlet.
-struct Line {
+struct OutletState {
     batches: Batches,
     delivery: Arc<Delivery>,
     in_flight_entries: usize,
@@ -119,7 +119,7 @@ impl Sender {
     fn take(&mut self, worker: usize, mut chunk: Chunk) {
         let now = Instant::now();
         for (outlet, entry) in chunk.iter() {
-            let line = self.lines.entry(outlet.identity).or_insert_with(|| Line::new(outlet, now));
+            let line = self.lines.entry(outlet.identity).or_insert_with(|| OutletState::new(outlet, now));
             line.follow(outlet);
             let (room, before) = (HELD_BYTES_MAX.saturating_sub(self.held_bytes), line.batches.held_bytes());
             match line.batches.push(entry, room, now) {
@@ -143,7 +143,7 @@ impl Sender {
         let now = Instant::now();
         for (identity, line) in &mut self.lines {
             while line.batches.in_flight < line.delivery.at_once() {
-                let Some(Batch { entries, bytes }) = line.batches.next(now) else { break };
+                let Some(EntryBatch { entries, bytes }) = line.batches.next(now) else { break };
                 line.batches.in_flight += 1;
                 line.in_flight_entries += entries.len();
                 let (identity, outlet) = (*identity, line.batches.outlet.clone());
@@ -198,9 +198,9 @@ impl Sender {
     }
 }
 
-impl Line {
-    fn new(outlet: &Arc<Outlet>, now: Instant) -> Line {
-        Line {
+impl OutletState {
+    fn new(outlet: &Arc<Outlet>, now: Instant) -> OutletState {
+        OutletState {
             batches: Batches::new(outlet.clone(), now),
             delivery: Arc::new(Delivery::new(outlet)),
             in_flight_entries: 0,

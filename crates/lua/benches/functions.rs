@@ -6,7 +6,7 @@
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
-use stillgate_lua::{Change, Context, Host, Kind, Level, Outcome, Program, Side, run};
+use stillgate_lua::{CallKind, Context, HeaderChange, Host, MessageSide, NginxLevel, Program, RunOutcome, run};
 
 const EMPTY: &str = "return function() end";
 const USUAL: &str = "return function(conf, ctx)
@@ -40,13 +40,13 @@ impl Host for Thin {
         Ok(false)
     }
 
-    fn field(&self, _: Side, _: &[u8], visit: &mut dyn FnMut(&[u8])) {
+    fn field(&self, _: MessageSide, _: &[u8], visit: &mut dyn FnMut(&[u8])) {
         visit(b"curl/8.4.0");
     }
 
-    fn each_field(&self, _: Side, _: &mut dyn FnMut(&[u8], &[u8])) {}
+    fn each_field(&self, _: MessageSide, _: &mut dyn FnMut(&[u8], &[u8])) {}
 
-    fn change_field(&mut self, _: Side, name: &[u8], change: Change<'_>) -> Result<(), String> {
+    fn change_field(&mut self, _: MessageSide, name: &[u8], change: HeaderChange<'_>) -> Result<(), String> {
         black_box((name, change));
         self.changed += 1;
         Ok(())
@@ -56,11 +56,11 @@ impl Host for Thin {
         b"/"
     }
 
-    fn is_logged(&self, _: Level) -> bool {
+    fn is_logged(&self, _: NginxLevel) -> bool {
         true
     }
 
-    fn log(&self, _: Level, text: &str) {
+    fn log(&self, _: NginxLevel, text: &str) {
         println!("{text}");
     }
 
@@ -73,7 +73,7 @@ const ROUNDS: usize = 100;
 const CALLS: u32 = 10_000;
 
 fn measure(name: &str, source: &str) {
-    let program = Program::new(name.to_owned(), vec![source.to_owned()], serde_json::Value::Null, Kind::Plugin);
+    let program = Program::new(name.to_owned(), vec![source.to_owned()], serde_json::Value::Null, CallKind::Plugin);
     let mut times: Vec<f64> = (0..ROUNDS).map(|_| round(&program)).collect();
     times.sort_unstable_by(f64::total_cmp);
     println!("{name}: {:.0} ns (from {:.0} to {:.0})", times[ROUNDS / 2], times[0], times[ROUNDS - 1]);
@@ -84,7 +84,7 @@ fn round(program: &Arc<Program>) -> f64 {
     let began = Instant::now();
     for _ in 0..CALLS {
         let outcome = run(program, &mut host, &mut Context::default());
-        assert!(matches!(outcome, Outcome::Done(_)), "{outcome:?}");
+        assert!(matches!(outcome, RunOutcome::Done(_)), "{outcome:?}");
     }
     began.elapsed().as_nanos() as f64 / f64::from(CALLS)
 }

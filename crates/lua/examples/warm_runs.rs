@@ -10,7 +10,7 @@
 use std::process::Command;
 use std::time::Instant;
 use stillgate_lua::health::steps;
-use stillgate_lua::{Change, Context, Host, Kind, Level, Outcome, Program, Side, run};
+use stillgate_lua::{CallKind, Context, HeaderChange, Host, MessageSide, NginxLevel, Program, RunOutcome, run};
 
 /// Until then LuaJIT has given up the code that it does not compile.
 const WARM_UP_RUNS: usize = 200_000;
@@ -40,11 +40,11 @@ impl Host for Thin {
         Ok(false)
     }
 
-    fn field(&self, _: Side, _: &[u8], _: &mut dyn FnMut(&[u8])) {}
+    fn field(&self, _: MessageSide, _: &[u8], _: &mut dyn FnMut(&[u8])) {}
 
-    fn each_field(&self, _: Side, _: &mut dyn FnMut(&[u8], &[u8])) {}
+    fn each_field(&self, _: MessageSide, _: &mut dyn FnMut(&[u8], &[u8])) {}
 
-    fn change_field(&mut self, _: Side, _: &[u8], _: Change<'_>) -> Result<(), String> {
+    fn change_field(&mut self, _: MessageSide, _: &[u8], _: HeaderChange<'_>) -> Result<(), String> {
         Ok(())
     }
 
@@ -52,11 +52,11 @@ impl Host for Thin {
         b"/orders/7"
     }
 
-    fn is_logged(&self, _: Level) -> bool {
+    fn is_logged(&self, _: NginxLevel) -> bool {
         false
     }
 
-    fn log(&self, _: Level, _: &str) {}
+    fn log(&self, _: NginxLevel, _: &str) {}
 
     fn now_ms(&self) -> u64 {
         1_795_703_940_000
@@ -89,10 +89,10 @@ fn main() {
 /// Runs the function until LuaJIT is done with it, and then `runs` times.
 fn warm(file: &str, runs: usize, is_warm: impl FnOnce()) {
     let source = std::fs::read_to_string(file).unwrap();
-    let program = Program::new(file.to_owned(), vec![source], serde_json::json!({}), Kind::Plugin);
+    let program = Program::new(file.to_owned(), vec![source], serde_json::json!({}), CallKind::Plugin);
     let once = || {
         let outcome = run(&program, &mut Thin, &mut Context::default());
-        assert!(matches!(outcome, Outcome::Done(_) | Outcome::Answer { .. }), "{outcome:?}");
+        assert!(matches!(outcome, RunOutcome::Done(_) | RunOutcome::Answer { .. }), "{outcome:?}");
     };
     (0..WARM_UP_RUNS).for_each(|_| once());
     is_warm();

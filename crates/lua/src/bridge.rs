@@ -4,7 +4,7 @@
 //! numbers and bytes; the function never calls Lua, so the memory that it borrows does not move. User code cannot reach
 //! it: the prelude keeps it in locals, and `debug` is not available.
 
-use crate::host::{Host, Level, Side};
+use crate::host::{Host, MessageSide, NginxLevel};
 use crate::operations::{self, Operation};
 use crate::pattern;
 use crate::regexes::Regexes;
@@ -202,11 +202,11 @@ impl Host for NoRequest {
         Err(self.why.to_owned())
     }
 
-    fn field(&self, _: Side, _: &[u8], _: &mut dyn FnMut(&[u8])) {}
+    fn field(&self, _: MessageSide, _: &[u8], _: &mut dyn FnMut(&[u8])) {}
 
-    fn each_field(&self, _: Side, _: &mut dyn FnMut(&[u8], &[u8])) {}
+    fn each_field(&self, _: MessageSide, _: &mut dyn FnMut(&[u8], &[u8])) {}
 
-    fn change_field(&mut self, _: Side, _: &[u8], _: crate::host::Change<'_>) -> Result<(), String> {
+    fn change_field(&mut self, _: MessageSide, _: &[u8], _: crate::host::HeaderChange<'_>) -> Result<(), String> {
         Err(self.why.to_owned())
     }
 
@@ -214,11 +214,11 @@ impl Host for NoRequest {
         b"/"
     }
 
-    fn is_logged(&self, _: Level) -> bool {
+    fn is_logged(&self, _: NginxLevel) -> bool {
         false
     }
 
-    fn log(&self, _: Level, _: &str) {}
+    fn log(&self, _: NginxLevel, _: &str) {}
 
     fn check_schema(&self, schema: &Json, value: Json) -> Result<Json, String> {
         match self.check_schema {

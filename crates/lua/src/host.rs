@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// The message whose head is read or changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
+pub enum MessageSide {
     /// The request.
     Request,
     /// The response.
@@ -17,7 +17,7 @@ pub enum Side {
 
 /// A change of a header field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change<'a> {
+pub enum HeaderChange<'a> {
     /// Replace all lines of the name.
     Set(&'a [u8]),
     /// Add a line.
@@ -28,7 +28,7 @@ pub enum Change<'a> {
 
 /// Documents of a request as JSON: a resource as it is written, or claims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Document {
+pub enum RequestDocument {
     /// The matched route.
     Route,
     /// Its service.
@@ -39,7 +39,7 @@ pub enum Document {
 
 /// nginx's log levels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
+pub enum NginxLevel {
     /// `ngx.ERR` and above.
     Error,
     /// `ngx.WARN`
@@ -69,7 +69,7 @@ pub trait Host {
     fn set_variable(&mut self, name: &str, value: &[u8]) -> Result<bool, String>;
 
     /// Calls `visit` with the value of each line of a header field.
-    fn field(&self, side: Side, name: &[u8], visit: &mut dyn FnMut(&[u8])) {
+    fn field(&self, side: MessageSide, name: &[u8], visit: &mut dyn FnMut(&[u8])) {
         self.each_field(side, &mut |of, value| {
             if of.eq_ignore_ascii_case(name) {
                 visit(value);
@@ -78,10 +78,10 @@ pub trait Host {
     }
 
     /// Calls `visit` with name and value of each header line.
-    fn each_field(&self, side: Side, visit: &mut dyn FnMut(&[u8], &[u8]));
+    fn each_field(&self, side: MessageSide, visit: &mut dyn FnMut(&[u8], &[u8]));
 
     /// Changes a header.
-    fn change_field(&mut self, side: Side, name: &[u8], change: Change<'_>) -> Result<(), String>;
+    fn change_field(&mut self, side: MessageSide, name: &[u8], change: HeaderChange<'_>) -> Result<(), String>;
 
     /// The status of the response; `None`: there is no response yet.
     fn status(&self) -> Option<u16> {
@@ -153,10 +153,10 @@ pub trait Host {
     }
 
     /// Whether messages of a level are logged.
-    fn is_logged(&self, level: Level) -> bool;
+    fn is_logged(&self, level: NginxLevel) -> bool;
 
     /// Logs a message.
-    fn log(&self, level: Level, text: &str);
+    fn log(&self, level: NginxLevel, text: &str);
 
     /// Milliseconds since 1970.
     fn now_ms(&self) -> u64 {
@@ -175,7 +175,7 @@ pub trait Host {
     }
 
     /// A document of the request.
-    fn document(&self, _of: Document) -> Option<&Json> {
+    fn document(&self, _of: RequestDocument) -> Option<&Json> {
         None
     }
 

@@ -50,7 +50,7 @@ pub(crate) fn to_lua(lua: &Lua, json: &Json, array_mt: &Table) -> Result<Value> 
 /// Converts a text to Lua's values directly: they are in the VM's memory, which is limited. `None`: it took too long,
 /// and the function is being stopped.
 pub(crate) fn read(lua: &Lua, text: &[u8], array_mt: &Table) -> std::result::Result<Option<Value>, serde_json::Error> {
-    let reader = Reader { lua, array_mt, values: &Cell::new(0) };
+    let reader = JsonReader { lua, array_mt, values: &Cell::new(0) };
     let mut json = serde_json::Deserializer::from_slice(text);
     match reader.deserialize(&mut json).and_then(|value| json.end().map(|()| value)) {
         Ok(value) => Ok(Some(value)),
@@ -61,7 +61,7 @@ pub(crate) fn read(lua: &Lua, text: &[u8], array_mt: &Table) -> std::result::Res
 
 /// Reads one value.
 #[derive(Clone, Copy)]
-struct Reader<'a> {
+struct JsonReader<'a> {
     lua: &'a Lua,
     array_mt: &'a Table,
     /// Number of values read so far.
@@ -85,7 +85,7 @@ fn is_late(values: &Cell<u32>) -> bool {
 /// Number of values between two checks of the time.
 const VALUES_A_LOOK: u32 = 256;
 
-impl<'de> DeserializeSeed<'de> for Reader<'_> {
+impl<'de> DeserializeSeed<'de> for JsonReader<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> std::result::Result<Value, D::Error> {
@@ -96,7 +96,7 @@ impl<'de> DeserializeSeed<'de> for Reader<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Reader<'_> {
+impl<'de> Visitor<'de> for JsonReader<'_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -204,12 +204,12 @@ impl Default for Style {
 
 /// Writes a value as JSON.
 pub(crate) fn write(value: &Value, array_mt: &Table, style: Style) -> Result<Vec<u8>> {
-    let mut writer = Writer { out: Vec::new(), array_mt, style, depth: 0, values: Cell::new(0) };
+    let mut writer = JsonWriter { out: Vec::new(), array_mt, style, depth: 0, values: Cell::new(0) };
     writer.value(value)?;
     Ok(writer.out)
 }
 
-struct Writer<'a> {
+struct JsonWriter<'a> {
     out: Vec<u8>,
     array_mt: &'a Table,
     style: Style,
@@ -218,7 +218,7 @@ struct Writer<'a> {
 }
 
 /// The JSON form of a table.
-enum Form {
+enum TableForm {
     Array(i64),
     Object,
 }
@@ -227,7 +227,7 @@ fn bad(reason: impl Into<String>) -> Error {
     Error::RuntimeError(reason.into())
 }
 
-impl Writer<'_> {
+impl JsonWriter<'_> {
     fn value(&mut self, value: &Value) -> Result<()> {
         if is_late(&self.values) {
             return Err(bad("Cannot serialise, it took too long"));
@@ -300,7 +300,7 @@ impl Writer<'_> {
         }
         self.depth += 1;
         match self.form(table)? {
-            Form::Array(length) => {
+            TableForm::Array(length) => {
                 self.out.push(b'[');
                 for at in 1..=length {
                     if at > 1 {
@@ -310,7 +310,7 @@ impl Writer<'_> {
                 }
                 self.out.push(b']');
             }
-            Form::Object => self.object(table)?,
+            TableForm::Object => self.object(table)?,
         }
         self.depth -= 1;
         Ok(())
@@ -365,16 +365,16 @@ impl Writer<'_> {
         self.value(value)
     }
 
-    fn form(&self, table: &Table) -> Result<Form> {
+    fn form(&self, table: &Table) -> Result<TableForm> {
         if table.metatable().is_some_and(|metatable| metatable == *self.array_mt) {
-            return Ok(Form::Array(table.raw_len() as i64));
+            return Ok(TableForm::Array(table.raw_len() as i64));
         }
         let (mut most, mut count) = (0, 0);
         for pair in table.pairs::<Value, Value>() {
             match pair?.0 {
                 Value::Integer(at) if at > 0 => most = most.max(at),
                 Value::Number(at) if at > 0.0 && at.fract() == 0.0 && at < 1e9 => most = most.max(at as i64),
-                _ => return Ok(Form::Object),
+                _ => return Ok(TableForm::Object),
             }
             count += 1;
             if is_late(&self.values) {
@@ -383,17 +383,17 @@ impl Writer<'_> {
         }
         let Style { empty_is_array, sparse_ratio, sparse_safe, sparse_is_object, forced, .. } = self.style;
         if count == 0 {
-            return Ok(if empty_is_array { Form::Array(0) } else { Form::Object });
+            return Ok(if empty_is_array { TableForm::Array(0) } else { TableForm::Object });
         }
         if sparse_ratio > 0 && most > sparse_safe && most > count * sparse_ratio {
             return match forced || sparse_is_object {
-                true => Ok(Form::Object),
+                true => Ok(TableForm::Object),
                 false => Err(bad("Cannot serialise table: excessively sparse array")),
             };
         }
         // Each place takes five bytes as `null`.
         self.has_room(usize::try_from(most).unwrap_or(usize::MAX).saturating_mul(2))?;
-        Ok(Form::Array(most))
+        Ok(TableForm::Array(most))
     }
 }
 

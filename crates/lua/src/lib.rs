@@ -41,9 +41,9 @@ mod watchdog;
 
 pub use bridge::CheckSchema;
 pub use call::{CallReply, HttpCall, HttpReply, LinkCall, OpenedLink, WorkCall};
-pub use host::{Change, Document, Host, Level, Side};
+pub use host::{HeaderChange, Host, MessageSide, NginxLevel, RequestDocument};
 pub use module::{Description, Module, PHASES};
-pub use outcome::{Failure, FailureKind, MEMORY_BYTES_MAX, Outcome, PausedRun, WAITS_MAX, Wait};
-pub use program::{Kind, Program, check};
+pub use outcome::{FailureKind, MEMORY_BYTES_MAX, PausedRun, RunFailure, RunOutcome, RunWait, WAITS_MAX};
+pub use program::{CallKind, Program, check};
 pub use vm::{Context, kept, resume, resume_with, run, run_part, run_timer, timer_number};
 pub use watchdog::{RUN_TIME_MAX, WORK_TIME_MAX};

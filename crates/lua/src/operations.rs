@@ -1,10 +1,10 @@
 //! Operations that functions call in the gateway, each a few lines between bytes and [`Host`].
 
 use crate::bridge::{Buffers, OperationResult};
-use crate::host::{Change, Host, Level, Side};
+use crate::host::{HeaderChange, Host, MessageSide, NginxLevel};
 use crate::pattern;
 use crate::regexes::MatchDetail;
-use crate::shared::{self, SharedValue, Write};
+use crate::shared::{self, SharedValue, WriteCondition};
 use crate::signatures;
 use aws_lc_rs::{digest, hmac};
 use base64::Engine;
@@ -126,16 +126,16 @@ pub(crate) fn perform(
             Ok(false) => OperationResult::Nil,
             Err(why) => error(out, &why),
         },
-        O::RequestField => field(host, Side::Request, a, out),
-        O::ResponseField => field(host, Side::Response, a, out),
-        O::RequestFields => fields(host, Side::Request, out),
-        O::ResponseFields => fields(host, Side::Response, out),
-        O::SetRequestField => done(host.change_field(Side::Request, a, Change::Set(b)), out),
-        O::AddRequestField => done(host.change_field(Side::Request, a, Change::Add(b)), out),
-        O::RemoveRequestField => done(host.change_field(Side::Request, a, Change::Remove), out),
-        O::SetResponseField => done(host.change_field(Side::Response, a, Change::Set(b)), out),
-        O::AddResponseField => done(host.change_field(Side::Response, a, Change::Add(b)), out),
-        O::RemoveResponseField => done(host.change_field(Side::Response, a, Change::Remove), out),
+        O::RequestField => field(host, MessageSide::Request, a, out),
+        O::ResponseField => field(host, MessageSide::Response, a, out),
+        O::RequestFields => fields(host, MessageSide::Request, out),
+        O::ResponseFields => fields(host, MessageSide::Response, out),
+        O::SetRequestField => done(host.change_field(MessageSide::Request, a, HeaderChange::Set(b)), out),
+        O::AddRequestField => done(host.change_field(MessageSide::Request, a, HeaderChange::Add(b)), out),
+        O::RemoveRequestField => done(host.change_field(MessageSide::Request, a, HeaderChange::Remove), out),
+        O::SetResponseField => done(host.change_field(MessageSide::Response, a, HeaderChange::Set(b)), out),
+        O::AddResponseField => done(host.change_field(MessageSide::Response, a, HeaderChange::Add(b)), out),
+        O::RemoveResponseField => done(host.change_field(MessageSide::Response, a, HeaderChange::Remove), out),
         O::Status => match (host.status(), host.absent()) {
             (Some(status), _) => OperationResult::Number(status.into()),
             (None, Some(why)) => error(out, why),
@@ -255,18 +255,18 @@ fn truth(holds: bool) -> OperationResult {
 }
 
 /// The level with nginx's number.
-fn level(number: f64) -> Level {
+fn level(number: f64) -> NginxLevel {
     match number as i64 {
-        ..=4 => Level::Error,
-        5 => Level::Warn,
-        6 => Level::Notice,
-        7 => Level::Info,
-        _ => Level::Debug,
+        ..=4 => NginxLevel::Error,
+        5 => NginxLevel::Warn,
+        6 => NginxLevel::Notice,
+        7 => NginxLevel::Info,
+        _ => NginxLevel::Debug,
     }
 }
 
 /// The values of a field, each followed by a zero byte, which no value contains.
-fn field(host: &dyn Host, side: Side, name: &[u8], out: &mut Vec<u8>) -> OperationResult {
+fn field(host: &dyn Host, side: MessageSide, name: &[u8], out: &mut Vec<u8>) -> OperationResult {
     if let Some(why) = host.absent() {
         return error(out, why);
     }
@@ -278,7 +278,7 @@ fn field(host: &dyn Host, side: Side, name: &[u8], out: &mut Vec<u8>) -> Operati
 }
 
 /// Names and values, each followed by a zero byte.
-fn fields(host: &dyn Host, side: Side, out: &mut Vec<u8>) -> OperationResult {
+fn fields(host: &dyn Host, side: MessageSide, out: &mut Vec<u8>) -> OperationResult {
     if let Some(why) = host.absent() {
         return error(out, why);
     }
@@ -419,14 +419,14 @@ fn dictionary(
     let end = memchr::memchr(0, a).unwrap_or(a.len());
     let (name, key) = (&a[..end], a.get(end + 1..).unwrap_or_default());
     let ends_ms = |seconds: f64| (seconds > 0.0).then(|| now_ms.saturating_add((seconds * 1000.0) as u64));
-    let write = |write: Write| match value(b) {
+    let write = |write: WriteCondition| match value(b) {
         Some(value) => shared::set(name, key, value, ends_ms(number), write, now_ms),
         None => Err("bad value type"),
     };
     let result = match operation {
-        O::SharedSet => write(Write::Always),
-        O::SharedAdd => write(Write::IfAbsent),
-        O::SharedReplace => write(Write::IfPresent),
+        O::SharedSet => write(WriteCondition::Always),
+        O::SharedAdd => write(WriteCondition::IfAbsent),
+        O::SharedReplace => write(WriteCondition::IfPresent),
         O::SharedIncrease => {
             // `BY START`, or `BY`
             let mut parts = b.split(|byte| *byte == b' ').map(|part| {

@@ -11,7 +11,7 @@ pub const MEMORY_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Outcome of a run.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum RunOutcome {
     /// The functions have run; for a condition, whether it holds.
     Done(bool),
     /// The functions answer the request.
@@ -22,14 +22,14 @@ pub enum Outcome {
         body: Option<Vec<u8>>,
     },
     /// The functions wait.
-    Wait(Wait, PausedRun),
+    Wait(RunWait, PausedRun),
     /// They failed.
-    Failed(Failure),
+    Failed(RunFailure),
 }
 
 /// What a function waits for.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Wait {
+pub enum RunWait {
     /// `ngx.sleep`
     Sleep(Duration),
     /// The whole body of the request.
@@ -65,17 +65,17 @@ pub const WAITS_MAX: u32 = 2_500;
 
 /// The reason why a run failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
+pub struct RunFailure {
     /// The type of failure, for a counter.
     pub kind: FailureKind,
     /// `NAME:LINE: MESSAGE`
     pub text: String,
 }
 
-impl Failure {
+impl RunFailure {
     /// Some errors have no place: those for want of memory, those of a tail call, and errors raised without one. These
     /// are named after the program that ran.
-    pub(crate) fn of(mut self, program: &Program) -> Failure {
+    pub(crate) fn of(mut self, program: &Program) -> RunFailure {
         let file = program.module.as_ref().map(|module| module.file.as_str());
         let mut names = [Some(program.name.as_str()), file].into_iter().flatten();
         if !names.any(|name| self.text.starts_with(name)) {
@@ -108,8 +108,8 @@ impl FailureKind {
 }
 
 #[cold]
-pub(crate) fn failed(kind: FailureKind, text: String) -> Outcome {
-    Outcome::Failed(Failure { kind, text })
+pub(crate) fn failed(kind: FailureKind, text: String) -> RunOutcome {
+    RunOutcome::Failed(RunFailure { kind, text })
 }
 
 /// The first line of an error, without the stack trace.

@@ -37,8 +37,14 @@ pub(crate) fn find(text: &[u8], pattern: &[u8], from: usize, spans: &mut Vec<Spa
         Some((b'^', rest)) => (rest, true),
         _ => (pattern, false),
     };
-    let mut run =
-        Run { text, pattern, captures: [(0, Length::Open); CAPTURES_MAX], count: 0, steps: STEPS_MAX, depth: 0 };
+    let mut run = PatternMatch {
+        text,
+        pattern,
+        captures: [(0, Length::Open); CAPTURES_MAX],
+        count: 0,
+        steps: STEPS_MAX,
+        depth: 0,
+    };
     for start in from..=text.len() {
         run.count = 0;
         if let Some(end) = run.matches(start, 0)? {
@@ -64,7 +70,7 @@ pub(crate) fn is_plain(pattern: &[u8]) -> bool {
     !pattern.iter().any(|byte| b"^$*+?.([%-".contains(byte))
 }
 
-struct Run<'a> {
+struct PatternMatch<'a> {
     text: &'a [u8],
     pattern: &'a [u8],
     captures: [(usize, Length); CAPTURES_MAX],
@@ -75,7 +81,7 @@ struct Run<'a> {
 
 type Matched = Result<Option<usize>, Fault>;
 
-impl Run<'_> {
+impl PatternMatch<'_> {
     /// The end of the match of the pattern's rest from `p` on at `s`.
     fn matches(&mut self, s: usize, p: usize) -> Matched {
         self.depth += 1;

@@ -4,7 +4,7 @@
 //! The prelude takes the dangerous libraries into locals and closes them, before any code of a configuration is loaded.
 
 use crate::bridge::{self, Bridge, DECLARATIONS};
-use crate::host::Document;
+use crate::host::RequestDocument;
 use crate::json::{self, Invalid, Style};
 use crate::operations::Operation;
 use mlua::{Error, Function, LightUserData, Lua, LuaString, Table, Value};
@@ -39,7 +39,7 @@ const PRELUDE: [(&str, &str); 17] = [
 ];
 
 /// The functions of the prelude that Rust calls.
-pub(crate) struct Entries {
+pub(crate) struct PreludeFunctions {
     pub(crate) runner: Function,
     pub(crate) load: Function,
     pub(crate) release: Function,
@@ -56,7 +56,7 @@ pub(crate) struct Entries {
 }
 
 /// Runs the prelude: creates the sandbox and everything that functions can call.
-pub(crate) fn run(lua: &Lua, shared: &Table, bridge: &Rc<Bridge>, array_mt: &Table) -> mlua::Result<Entries> {
+pub(crate) fn run(lua: &Lua, shared: &Table, bridge: &Rc<Bridge>, array_mt: &Table) -> mlua::Result<PreludeFunctions> {
     let globals = lua.globals();
     let require: Function = globals.get("require")?;
     shared.set("ffi", require.call::<Value>("ffi")?)?;
@@ -96,7 +96,7 @@ pub(crate) fn run(lua: &Lua, shared: &Table, bridge: &Rc<Bridge>, array_mt: &Tab
         last = lua.load(source).set_name(format!("=({name})")).call(shared)?;
     }
     let Value::Table(entries) = last else { return Err(Error::runtime("the prelude gives no entries")) };
-    Ok(Entries {
+    Ok(PreludeFunctions {
         runner: entries.get("runner")?,
         load: entries.get("load")?,
         release: entries.get("release")?,
@@ -166,9 +166,9 @@ fn document(lua: &Lua, bridge: &Rc<Bridge>, array_mt: &Table) -> mlua::Result<Fu
     let (bridge, array_mt) = (Rc::clone(bridge), array_mt.clone());
     lua.create_function(move |lua, name: String| {
         let of = match name.as_str() {
-            "route" => Document::Route,
-            "service" => Document::Service,
-            "claims" => Document::Claims,
+            "route" => RequestDocument::Route,
+            "service" => RequestDocument::Service,
+            "claims" => RequestDocument::Claims,
             _ => {
                 let consumer = bridge.ask(|host| host.consumer());
                 return consumer.map(|json| json::to_lua(lua, &json, &array_mt)).transpose();

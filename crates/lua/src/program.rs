@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How the functions of a program are called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum CallKind {
     /// As a plugin: they may answer, by `ngx.exit` and similar functions, or by returning a status and a body like
     /// APISIX's plugins.
     Plugin,
@@ -30,7 +30,7 @@ pub struct Program {
     pub(crate) sources: Vec<String>,
     /// The argument `conf` of the functions.
     pub(crate) conf: Json,
-    pub(crate) kind: Kind,
+    pub(crate) kind: CallKind,
     /// Instead of sources, the plugin whose functions they are: a part for each phase.
     pub(crate) module: Option<Arc<Module>>,
 }
@@ -58,7 +58,7 @@ fn next_id(parts: usize) -> u64 {
 
 impl Program {
     /// Creates a program from sources that [`check`] accepts.
-    pub fn new(name: String, sources: Vec<String>, conf: Json, kind: Kind) -> Arc<Program> {
+    pub fn new(name: String, sources: Vec<String>, conf: Json, kind: CallKind) -> Arc<Program> {
         Arc::new(Program { id: next_id(1), name, sources, conf, kind, module: None })
     }
 
@@ -71,7 +71,7 @@ impl Program {
     /// [`PHASES`].
     pub fn of_module(name: String, module: Arc<Module>, conf: Json) -> Arc<Program> {
         let (id, sources) = (next_id(PHASES.len()), Vec::new());
-        Arc::new(Program { id, name, sources, conf, kind: Kind::Plugin, module: Some(module) })
+        Arc::new(Program { id, name, sources, conf, kind: CallKind::Plugin, module: Some(module) })
     }
 }
 

@@ -16,7 +16,7 @@
 //! No timer is armed while no profile is running.
 
 use crate::hook;
-use crate::watchdog::{self, Slot};
+use crate::watchdog::{self, VmSlot};
 use mlua::ffi;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -34,7 +34,7 @@ const STACKS_MAX: usize = 32_768;
 
 /// A function on the stack.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Frame {
+pub struct LuaFrame {
     /// Name of its text; `[C]` for functions of LuaJIT and of the gateway.
     pub source: String,
     /// The first line of the function; zero: of a whole text, or of C.
@@ -51,7 +51,7 @@ pub struct SampledStack {
     /// The thread's name.
     pub thread: String,
     /// The stack, innermost function first.
-    pub stack: Vec<Frame>,
+    pub stack: Vec<LuaFrame>,
     /// The program counter of the thread.
     pub address: u64,
     /// Number of periods of CPU time.
@@ -65,7 +65,7 @@ pub(crate) struct SampleBuffer {
     pending: AtomicU64,
     address: AtomicU64,
     call: AtomicU64,
-    stacks: Mutex<HashMap<(Vec<Frame>, u64), u64>>,
+    stacks: Mutex<HashMap<(Vec<LuaFrame>, u64), u64>>,
     lost: AtomicU64,
 }
 
@@ -75,7 +75,7 @@ static IS_ON: AtomicBool = AtomicBool::new(false);
 /// A running profile; one at a time.
 pub struct LuaProfiling {
     period: Duration,
-    armed: Vec<(Arc<Slot>, CpuTimer)>,
+    armed: Vec<(Arc<VmSlot>, CpuTimer)>,
 }
 
 impl LuaProfiling {
@@ -133,7 +133,7 @@ impl Drop for LuaProfiling {
 }
 
 impl SampleBuffer {
-    fn take(&self) -> HashMap<(Vec<Frame>, u64), u64> {
+    fn take(&self) -> HashMap<(Vec<LuaFrame>, u64), u64> {
         std::mem::take(&mut self.stacks.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -225,7 +225,7 @@ unsafe extern "C-unwind" fn look(state: *mut ffi::lua_State, _: *mut ffi::lua_De
 }
 
 /// The running functions, innermost first.
-unsafe fn stack_of(state: *mut ffi::lua_State) -> Vec<Frame> {
+unsafe fn stack_of(state: *mut ffi::lua_State) -> Vec<LuaFrame> {
     let text = |at: *const c_char| match at.is_null() {
         true => String::new(),
         // SAFETY: LuaJIT's texts end with zero, and live as long as their function.
@@ -244,7 +244,7 @@ unsafe fn stack_of(state: *mut ffi::lua_State) -> Vec<Frame> {
             }
             let source = text(place.source);
             let number = |number: c_int| u32::try_from(number).unwrap_or(0);
-            frames.push(Frame {
+            frames.push(LuaFrame {
                 source: source.strip_prefix('=').map(str::to_owned).unwrap_or(source),
                 first_line: number(place.linedefined),
                 line: number(place.currentline),

@@ -24,7 +24,7 @@ pub(crate) enum SharedValue {
 
 /// Condition for writing a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Write {
+pub(crate) enum WriteCondition {
     Always,
     /// `add`
     IfAbsent,
@@ -34,11 +34,11 @@ pub(crate) enum Write {
 
 #[derive(Default)]
 struct Dictionary {
-    entries: HashMap<Box<[u8]>, Entry>,
+    entries: HashMap<Box<[u8]>, SharedSlot>,
     bytes: usize,
 }
 
-struct Entry {
+struct SharedSlot {
     value: SharedValue,
     /// User flags of the function.
     flags: u32,
@@ -46,7 +46,7 @@ struct Entry {
     ends_ms: Option<u64>,
 }
 
-impl Entry {
+impl SharedSlot {
     fn is_over(&self, now_ms: u64) -> bool {
         self.ends_ms.is_some_and(|ends| ends <= now_ms)
     }
@@ -92,18 +92,18 @@ pub(crate) fn set(
     key: &[u8],
     (value, flags): (SharedValue, u32),
     ends_ms: Option<u64>,
-    write: Write,
+    write: WriteCondition,
     now_ms: u64,
 ) -> Result<(), &'static str> {
     let mut all = dictionaries();
     let dictionary = dictionary(&mut all, name)?;
     let is_there = dictionary.entries.get(key).is_some_and(|entry| !entry.is_over(now_ms));
     match (write, is_there) {
-        (Write::IfAbsent, true) => return Err("exists"),
-        (Write::IfPresent, false) => return Err("not found"),
+        (WriteCondition::IfAbsent, true) => return Err("exists"),
+        (WriteCondition::IfPresent, false) => return Err("not found"),
         _ => {}
     }
-    dictionary.put(key, Entry { value, flags, ends_ms }, now_ms)
+    dictionary.put(key, SharedSlot { value, flags, ends_ms }, now_ms)
 }
 
 /// Adds to a number; `start`: the initial value of a missing key, and its expiry.
@@ -122,7 +122,7 @@ pub(crate) fn increase(
         return Ok(*number);
     }
     let (from, ends_ms) = start.ok_or("not found")?;
-    dictionary.put(key, Entry { value: SharedValue::Number(from + by), flags: 0, ends_ms }, now_ms)?;
+    dictionary.put(key, SharedSlot { value: SharedValue::Number(from + by), flags: 0, ends_ms }, now_ms)?;
     Ok(from + by)
 }
 
@@ -160,7 +160,7 @@ fn dictionary<'a>(all: &'a mut Dictionaries, name: &[u8]) -> Result<&'a mut Dict
 }
 
 impl Dictionary {
-    fn put(&mut self, key: &[u8], entry: Entry, now_ms: u64) -> Result<(), &'static str> {
+    fn put(&mut self, key: &[u8], entry: SharedSlot, now_ms: u64) -> Result<(), &'static str> {
         self.take(key);
         let bytes = ENTRY_BYTES + key.len() + entry.value.bytes();
         if self.bytes + bytes > DICTIONARY_BYTES_MAX {
@@ -190,17 +190,20 @@ mod tests {
     fn values_end_and_what_does_not_fit_is_refused() {
         let name = b"values_end";
         let text = |length: usize| (SharedValue::Text(vec![b'x'; length].into()), 7);
-        assert_eq!(set(name, b"a", text(1), Some(2_000), Write::Always, 1_000), Ok(()));
+        assert_eq!(set(name, b"a", text(1), Some(2_000), WriteCondition::Always, 1_000), Ok(()));
         assert_eq!(get(name, b"a", 1_500), Some(SharedEntry { value: text(1).0, flags: 7, left_ms: 500 }));
         assert_eq!(get(name, b"a", 2_000), None);
-        assert_eq!(set(name, b"a", text(1), None, Write::IfPresent, 2_000), Err("not found"));
-        assert_eq!(set(name, b"a", text(1), None, Write::IfAbsent, 2_000), Ok(()));
-        assert_eq!(set(name, b"a", text(1), None, Write::IfAbsent, 2_000), Err("exists"));
-        assert_eq!(set(name, b"b", text(DICTIONARY_BYTES_MAX), None, Write::Always, 2_000), Err("no memory"));
-        assert_eq!(set(name, b"b", text(DICTIONARY_BYTES_MAX / 2), Some(3_000), Write::Always, 2_000), Ok(()));
+        assert_eq!(set(name, b"a", text(1), None, WriteCondition::IfPresent, 2_000), Err("not found"));
+        assert_eq!(set(name, b"a", text(1), None, WriteCondition::IfAbsent, 2_000), Ok(()));
+        assert_eq!(set(name, b"a", text(1), None, WriteCondition::IfAbsent, 2_000), Err("exists"));
+        assert_eq!(set(name, b"b", text(DICTIONARY_BYTES_MAX), None, WriteCondition::Always, 2_000), Err("no memory"));
+        assert_eq!(set(name, b"b", text(DICTIONARY_BYTES_MAX / 2), Some(3_000), WriteCondition::Always, 2_000), Ok(()));
         // Expired entries make room.
-        assert_eq!(set(name, b"c", text(DICTIONARY_BYTES_MAX / 2), None, Write::Always, 2_500), Err("no memory"));
-        assert_eq!(set(name, b"c", text(DICTIONARY_BYTES_MAX / 2), None, Write::Always, 3_000), Ok(()));
+        assert_eq!(
+            set(name, b"c", text(DICTIONARY_BYTES_MAX / 2), None, WriteCondition::Always, 2_500),
+            Err("no memory")
+        );
+        assert_eq!(set(name, b"c", text(DICTIONARY_BYTES_MAX / 2), None, WriteCondition::Always, 3_000), Ok(()));
         assert_eq!(increase(name, b"a", 1.0, None, 3_000), Err("not a number"));
         assert_eq!(increase(name, b"n", 1.0, None, 3_000), Err("not found"));
         assert_eq!(increase(name, b"n", 2.0, Some((5.0, None)), 3_000), Ok(7.0));

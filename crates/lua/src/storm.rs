@@ -8,7 +8,7 @@
 
 use crate::bridge::{NoRequest, WHILE_LOADING};
 use crate::sampler::{self, LuaProfiling};
-use crate::{Context, FailureKind, Kind, Outcome, Program, Wait, resume, run, watchdog};
+use crate::{CallKind, Context, FailureKind, Program, RunOutcome, RunWait, resume, run, watchdog};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -72,19 +72,19 @@ fn signals() -> u64 {
 }
 
 fn program(source: &str) -> Arc<Program> {
-    Program::new("storm".to_owned(), vec![source.to_owned()], serde_json::json!({}), Kind::Plugin)
+    Program::new("storm".to_owned(), vec![source.to_owned()], serde_json::json!({}), CallKind::Plugin)
 }
 
 /// Runs functions to their end; `None`: they were stopped, perhaps because of the time that handlers took.
-fn ended(program: &Arc<Program>) -> Option<Outcome> {
+fn ended(program: &Arc<Program>) -> Option<RunOutcome> {
     let mut host = WaitingHost(NoRequest { check_schema: None, why: WHILE_LOADING });
     let context = &mut Context::default();
     let mut outcome = run(program, &mut host, context);
-    while let Outcome::Wait(Wait::Sleep(_), paused) = outcome {
+    while let RunOutcome::Wait(RunWait::Sleep(_), paused) = outcome {
         outcome = resume(paused, &mut host, context);
     }
     match outcome {
-        Outcome::Failed(failure) if failure.kind == FailureKind::Time => None,
+        RunOutcome::Failed(failure) if failure.kind == FailureKind::Time => None,
         outcome => Some(outcome),
     }
 }
@@ -92,13 +92,13 @@ fn ended(program: &Arc<Program>) -> Option<Outcome> {
 fn says(program: &Arc<Program>, expected: &str) {
     match ended(program) {
         None => {}
-        Some(Outcome::Answer { body: Some(body), .. }) => assert_eq!(String::from_utf8_lossy(&body), expected),
+        Some(RunOutcome::Answer { body: Some(body), .. }) => assert_eq!(String::from_utf8_lossy(&body), expected),
         Some(other) => panic!("{expected}: {other:?}"),
     }
 }
 
 fn fails(program: &Arc<Program>) {
-    assert!(matches!(ended(program), None | Some(Outcome::Failed(_))));
+    assert!(matches!(ended(program), None | Some(RunOutcome::Failed(_))));
 }
 
 /// A host that can wait and answer.
@@ -117,15 +117,20 @@ impl crate::Host for WaitingHost {
         self.0.set_variable(name, value)
     }
 
-    fn field(&self, side: crate::Side, name: &[u8], visit: &mut dyn FnMut(&[u8])) {
+    fn field(&self, side: crate::MessageSide, name: &[u8], visit: &mut dyn FnMut(&[u8])) {
         self.0.field(side, name, visit);
     }
 
-    fn each_field(&self, side: crate::Side, visit: &mut dyn FnMut(&[u8], &[u8])) {
+    fn each_field(&self, side: crate::MessageSide, visit: &mut dyn FnMut(&[u8], &[u8])) {
         self.0.each_field(side, visit);
     }
 
-    fn change_field(&mut self, side: crate::Side, name: &[u8], change: crate::Change<'_>) -> Result<(), String> {
+    fn change_field(
+        &mut self,
+        side: crate::MessageSide,
+        name: &[u8],
+        change: crate::HeaderChange<'_>,
+    ) -> Result<(), String> {
         self.0.change_field(side, name, change)
     }
 
@@ -141,11 +146,11 @@ impl crate::Host for WaitingHost {
         true
     }
 
-    fn is_logged(&self, level: crate::Level) -> bool {
+    fn is_logged(&self, level: crate::NginxLevel) -> bool {
         self.0.is_logged(level)
     }
 
-    fn log(&self, level: crate::Level, text: &str) {
+    fn log(&self, level: crate::NginxLevel, text: &str) {
         self.0.log(level, text);
     }
 
@@ -164,14 +169,14 @@ impl Drop for StopGuard<'_> {
 }
 
 /// A thread with its turns and its work. The thread is replaced after some turns.
-struct Worker {
+struct StormWorker {
     now: Mutex<Option<Interrupter>>,
     turns: AtomicU64,
 }
 
-impl Worker {
-    const fn new() -> Worker {
-        Worker { now: Mutex::new(None), turns: AtomicU64::new(0) }
+impl StormWorker {
+    const fn new() -> StormWorker {
+        StormWorker { now: Mutex::new(None), turns: AtomicU64::new(0) }
     }
 
     fn work(&self, is_over: &AtomicBool, turns_max: usize, mut turn: impl FnMut(usize)) {
@@ -217,7 +222,7 @@ fn a_storm_of_signals_harms_no_function() {
     crate::check("return function() end").unwrap();
     let mut profile = Some(sampling());
     let is_over = AtomicBool::new(false);
-    let workers: [Worker; 5] = [const { Worker::new() }; 5];
+    let workers: [StormWorker; 5] = [const { StormWorker::new() }; 5];
     let (mut sent, mut samples) = (0_u64, 0_u64);
     thread::scope(|scope| {
         // Also if the test fails: a scope waits for its threads.

@@ -10,14 +10,14 @@
 
 use crate::bridge::{Bridge, CheckSchema, NoRequest, WHILE_LOADING};
 use crate::call::{CallReply, HttpCall, HttpReply, LinkCall, WorkCall};
-use crate::health::Watch;
+use crate::health::VmWatch;
 use crate::host::Host;
 use crate::json::{self, Style};
 use crate::outcome::{
-    Failure, FailureKind, MEMORY_BYTES_MAX, Outcome, PausedRun, RunUsage, WAITS_MAX, Wait, describe, failed,
+    FailureKind, MEMORY_BYTES_MAX, PausedRun, RunFailure, RunOutcome, RunUsage, RunWait, WAITS_MAX, describe, failed,
 };
-use crate::prelude::{self, Entries};
-use crate::program::{self, Kind, Program};
+use crate::prelude::{self, PreludeFunctions};
+use crate::program::{self, CallKind, Program};
 use crate::watchdog::WatchedVm;
 use mlua::{Error, IntoLuaMulti, Lua, LuaOptions, LuaString, StdLib, Table, Thread, Value};
 use std::cell::{Cell, RefCell};
@@ -67,12 +67,12 @@ thread_local! {
 }
 
 /// Runs the functions of a program for a request.
-pub fn run(program: &Arc<Program>, host: &mut dyn Host, context: &mut Context) -> Outcome {
+pub fn run(program: &Arc<Program>, host: &mut dyn Host, context: &mut Context) -> RunOutcome {
     run_part(program, 0, host, context)
 }
 
 /// Runs one part of a program: the plugin's function for a phase of [`crate::PHASES`], which must exist.
-pub fn run_part(program: &Arc<Program>, part: usize, host: &mut dyn Host, context: &mut Context) -> Outcome {
+pub fn run_part(program: &Arc<Program>, part: usize, host: &mut dyn Host, context: &mut Context) -> RunOutcome {
     with_vm(|vm| vm.run(program, part, host, context))
 }
 
@@ -85,7 +85,7 @@ pub fn timer_number() -> u64 {
 }
 
 /// Runs the function of a timer that a function of the program has started, by the number that its host assigned.
-pub fn run_timer(program: &Arc<Program>, timer: u64, host: &mut dyn Host, context: &mut Context) -> Outcome {
+pub fn run_timer(program: &Arc<Program>, timer: u64, host: &mut dyn Host, context: &mut Context) -> RunOutcome {
     with_vm(|vm| match vm.loaded.contains_key(&program.id) {
         true => vm.start(timer, program, host, context),
         // The VM was replaced, or had no memory for the program.
@@ -94,7 +94,7 @@ pub fn run_timer(program: &Arc<Program>, timer: u64, host: &mut dyn Host, contex
 }
 
 /// Continues a run that has waited, for the same request.
-pub fn resume(paused: PausedRun, host: &mut dyn Host, context: &mut Context) -> Outcome {
+pub fn resume(paused: PausedRun, host: &mut dyn Host, context: &mut Context) -> RunOutcome {
     with_vm(|vm| match paused.generation == vm.generation {
         true => vm.go_on(paused.thread, (0, 0, false), &paused.program, Some(paused.spent), host, context),
         false => lost(),
@@ -113,7 +113,7 @@ pub fn kept(context: &Context, name: &str) -> Option<serde_json::Value> {
 }
 
 /// Calls `then` with this thread's state of the compiler; `None`: no function has run.
-pub(crate) fn with_watch<R>(then: impl FnOnce(&Watch) -> R) -> Option<R> {
+pub(crate) fn with_watch<R>(then: impl FnOnce(&VmWatch) -> R) -> Option<R> {
     VM.with_borrow(|slot| slot.as_ref().map(|vm| then(&vm.watch)))
 }
 
@@ -148,7 +148,7 @@ pub fn resume_with(
     reply: Result<CallReply, String>,
     host: &mut dyn Host,
     context: &mut Context,
-) -> Outcome {
+) -> RunOutcome {
     with_vm(|vm| match paused.generation == vm.generation {
         true => vm.answer(paused, reply, host, context),
         false => lost(),
@@ -156,11 +156,11 @@ pub fn resume_with(
 }
 
 #[cold]
-fn lost() -> Outcome {
+fn lost() -> RunOutcome {
     failed(FailureKind::Memory, "other functions have used up the memory of this worker's functions".to_owned())
 }
 
-fn with_vm(then: impl FnOnce(&mut Vm) -> Outcome) -> Outcome {
+fn with_vm(then: impl FnOnce(&mut Vm) -> RunOutcome) -> RunOutcome {
     VM.with_borrow_mut(|slot| {
         let vm = match slot {
             Some(vm) => vm,
@@ -180,8 +180,8 @@ fn with_vm(then: impl FnOnce(&mut Vm) -> Outcome) -> Outcome {
 
 pub(crate) struct Vm {
     pub(crate) watched: WatchedVm,
-    watch: Watch,
-    pub(crate) entries: Entries,
+    watch: VmWatch,
+    pub(crate) entries: PreludeFunctions,
     idle: Option<Thread>,
     /// The flag says whether it is a plugin's file.
     loaded: HashMap<u64, (Weak<Program>, bool)>,
@@ -219,7 +219,7 @@ impl Vm {
         let shared = lua.create_table()?;
         let generation = GENERATION.get() + 1;
         GENERATION.set(generation);
-        let watch = Watch::new(&lua, &shared, generation)?;
+        let watch = VmWatch::new(&lua, &shared, generation)?;
         let entries = prelude::run(&lua, &shared, &bridge, &array_mt)?;
         lua.set_memory_limit(MEMORY_BYTES_MAX)?;
         Ok(Vm {
@@ -238,7 +238,7 @@ impl Vm {
         })
     }
 
-    fn run(&mut self, program: &Arc<Program>, part: usize, host: &mut dyn Host, context: &mut Context) -> Outcome {
+    fn run(&mut self, program: &Arc<Program>, part: usize, host: &mut dyn Host, context: &mut Context) -> RunOutcome {
         self.release();
         if self.gone != program::gone() {
             self.forget();
@@ -246,13 +246,13 @@ impl Vm {
         if !self.loaded.contains_key(&program.id)
             && let Err(failure) = self.load(program)
         {
-            return Outcome::Failed(failure);
+            return RunOutcome::Failed(failure);
         }
         self.start(program.id + part as u64, program, host, context)
     }
 
     /// Runs the function that is loaded under a number.
-    fn start(&mut self, id: u64, program: &Arc<Program>, host: &mut dyn Host, context: &mut Context) -> Outcome {
+    fn start(&mut self, id: u64, program: &Arc<Program>, host: &mut dyn Host, context: &mut Context) -> RunOutcome {
         if context.generation != self.generation {
             *context = Context { generation: self.generation, id: 0 };
         }
@@ -260,7 +260,7 @@ impl Vm {
             Some(thread) => thread,
             None => match self.lua.create_thread(self.entries.runner.clone()) {
                 Ok(thread) => thread,
-                Err(error) => return Outcome::Failed(self.failure(&error, false)),
+                Err(error) => return RunOutcome::Failed(self.failure(&error, false)),
             },
         };
         self.go_on(thread, (id, context.id, context.id != 0), program, None, host, context)
@@ -273,7 +273,7 @@ impl Vm {
         reply: Result<CallReply, String>,
         host: &mut dyn Host,
         context: &mut Context,
-    ) -> Outcome {
+    ) -> RunOutcome {
         let texts = match &reply {
             Ok(CallReply::Http(HttpReply { headers, body, .. })) => [&headers[..], body],
             Ok(CallReply::Work(result) | CallReply::Link(result)) => [&result[..], &[]],
@@ -282,7 +282,7 @@ impl Vm {
         let texts = texts.map(|text| self.lua.create_string(text));
         let (first, second) = match texts {
             [Ok(first), Ok(second)] => (first, second),
-            [Err(error), _] | [_, Err(error)] => return Outcome::Failed(self.failure(&error, false)),
+            [Err(error), _] | [_, Err(error)] => return RunOutcome::Failed(self.failure(&error, false)),
         };
         match reply {
             Ok(CallReply::Http(HttpReply { status, .. })) => {
@@ -304,7 +304,7 @@ impl Vm {
         spent: Option<RunUsage>,
         host: &mut dyn Host,
         context: &mut Context,
-    ) -> Outcome {
+    ) -> RunOutcome {
         let waits = spent.map_or(0, |spent| spent.waits);
         let resume = || thread.resume::<YieldedValues>(arguments);
         let (yielded, is_stopped, used) = self.bridge.with(host, || match spent.map(|spent| spent.time) {
@@ -323,46 +323,46 @@ impl Vm {
             Ok(yielded) => yielded,
             Err(error) => {
                 context.id = self.entries.failed.call(context.id).unwrap_or(context.id);
-                return Outcome::Failed(self.failure(&error, is_stopped).of(program));
+                return RunOutcome::Failed(self.failure(&error, is_stopped).of(program));
             }
         };
         context.id = id;
         // The first wait of this run beyond the limit.
         if matches!(kind, 2 | 3 | 5..=7) && waits >= WAITS_MAX {
             let text = format!("it waited more than {WAITS_MAX} times and was stopped");
-            return Outcome::Failed(Failure { kind: FailureKind::Time, text }.of(program));
+            return RunOutcome::Failed(RunFailure { kind: FailureKind::Time, text }.of(program));
         }
         let used = used.map(|time| RunUsage { time, waits: waits + 1 });
         match kind {
             0 => {
                 self.idle = Some(thread);
-                Outcome::Done(number == Some(1.0))
+                RunOutcome::Done(number == Some(1.0))
             }
             1 => {
                 let status = number.unwrap_or(200.0);
                 if !(200.0..600.0).contains(&status) {
                     return failed(FailureKind::Error, format!("{status} is not a valid status; use 200 to 599"));
                 }
-                Outcome::Answer { status: status as u16, body: text.map(|text| text.as_bytes().to_vec()) }
+                RunOutcome::Answer { status: status as u16, body: text.map(|text| text.as_bytes().to_vec()) }
             }
             2 => {
                 let time = Duration::try_from_secs_f64(number.unwrap_or_default()).unwrap_or(Duration::MAX);
-                Outcome::Wait(Wait::Sleep(time), self.paused(thread, program, used))
+                RunOutcome::Wait(RunWait::Sleep(time), self.paused(thread, program, used))
             }
-            3 => Outcome::Wait(Wait::Body, self.paused(thread, program, used)),
+            3 => RunOutcome::Wait(RunWait::Body, self.paused(thread, program, used)),
             5..=7 => {
                 let message = text.map_or_else(Vec::new, |text| text.as_bytes().to_vec());
                 let wait = match kind {
-                    5 => HttpCall::read(&message, number.unwrap_or_default()).map(|call| Wait::Call(Box::new(call))),
-                    6 => WorkCall::read(&message).map(|call| Wait::Work(Box::new(call))),
-                    _ => LinkCall::read(&message).map(|call| Wait::Link(Box::new(call))),
+                    5 => HttpCall::read(&message, number.unwrap_or_default()).map(|call| RunWait::Call(Box::new(call))),
+                    6 => WorkCall::read(&message).map(|call| RunWait::Work(Box::new(call))),
+                    _ => LinkCall::read(&message).map(|call| RunWait::Link(Box::new(call))),
                 };
                 match wait {
-                    Some(wait) => Outcome::Wait(wait, self.paused(thread, program, used)),
+                    Some(wait) => RunOutcome::Wait(wait, self.paused(thread, program, used)),
                     None => failed(FailureKind::Error, "no call; this is a bug of the gateway".to_owned()),
                 }
             }
-            _ => Outcome::Done(false),
+            _ => RunOutcome::Done(false),
         }
     }
 
@@ -391,14 +391,14 @@ impl Vm {
 
     /// Compiles the functions of a program.
     #[cold]
-    fn load(&mut self, program: &Arc<Program>) -> Result<(), Failure> {
+    fn load(&mut self, program: &Arc<Program>) -> Result<(), RunFailure> {
         let conf =
             json::to_lua(&self.lua, &program.conf, &self.array_mt).map_err(|error| self.failure(&error, false))?;
         let name = program.name.as_str();
         let module = program.module.as_ref().map(|module| module.to_lua(self)).transpose();
         let module = module.map_err(|error| self.failure(&error, false))?;
         let is_module = module.is_some();
-        let (is_plugin, is_filter) = (program.kind == Kind::Plugin, program.kind == Kind::Filter);
+        let (is_plugin, is_filter) = (program.kind == CallKind::Plugin, program.kind == CallKind::Filter);
         let (result, is_stopped) = self.watched.run(|| match module {
             Some(module) => self.entries.load_plugin.call::<()>((program.id, name, conf, module)),
             None => self.entries.load.call((program.id, name, program.sources.clone(), conf, is_plugin, is_filter)),
@@ -444,15 +444,15 @@ impl Vm {
 
     /// Converts an error to a failure; if memory has run out, makes room.
     #[cold]
-    fn failure(&mut self, error: &Error, is_stopped: bool) -> Failure {
+    fn failure(&mut self, error: &Error, is_stopped: bool) -> RunFailure {
         let (kind, text) = describe(error);
         if is_stopped {
-            return Failure { kind: FailureKind::Time, text };
+            return RunFailure { kind: FailureKind::Time, text };
         }
         if kind == FailureKind::Memory {
             self.collect();
             self.is_spent |= self.lua.used_memory() > SPENT_BYTES;
         }
-        Failure { kind, text }
+        RunFailure { kind, text }
     }
 }

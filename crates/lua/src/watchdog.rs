@@ -41,7 +41,7 @@ const STOPPED: &CStr = c"it ran for more than 50 ms of CPU time and was stopped"
 const STOPPED_WORK: &CStr = c"it ran for more than 5 s of CPU time and was stopped";
 
 /// One VM, as the watchdog sees it.
-pub(crate) struct Slot {
+pub(crate) struct VmSlot {
     /// The running call; zero: none.
     pub(crate) call: AtomicU64,
     /// The call that must be stopped.
@@ -59,19 +59,19 @@ pub(crate) struct Slot {
 
 /// A VM that is watched; dropped before the VM.
 pub(crate) struct WatchedVm {
-    slot: Arc<Slot>,
+    slot: Arc<VmSlot>,
     last: Cell<u64>,
 }
 
 thread_local! {
     /// The slot of the VM that runs on this thread, for the handler.
-    static RUNNING: Cell<*const Slot> = const { Cell::new(ptr::null()) };
+    static RUNNING: Cell<*const VmSlot> = const { Cell::new(ptr::null()) };
 }
 
 /// A running call, until it ends in any way.
 struct RunningCall<'a> {
-    slot: &'a Slot,
-    before: *const Slot,
+    slot: &'a VmSlot,
+    before: *const VmSlot,
 }
 
 impl Drop for RunningCall<'_> {
@@ -82,7 +82,7 @@ impl Drop for RunningCall<'_> {
     }
 }
 
-static SLOTS: Mutex<Vec<Arc<Slot>>> = Mutex::new(Vec::new());
+static SLOTS: Mutex<Vec<Arc<VmSlot>>> = Mutex::new(Vec::new());
 static IS_ASLEEP: AtomicBool = AtomicBool::new(false);
 static WATCHDOG: OnceLock<Thread> = OnceLock::new();
 
@@ -97,7 +97,7 @@ impl WatchedVm {
         let (call, doomed, seen, began_ns) = Default::default();
         let (limit_ns, state, kept) =
             (AtomicU64::new(nanos(RUN_TIME_MAX)), AtomicPtr::new(state), SampleBuffer::default());
-        let slot = Arc::new(Slot { call, doomed, limit_ns, seen, began_ns, state, thread, kept });
+        let slot = Arc::new(VmSlot { call, doomed, limit_ns, seen, began_ns, state, thread, kept });
         slots().push(slot.clone());
         Ok(WatchedVm { slot, last: Cell::new(0) })
     }
@@ -171,7 +171,7 @@ const fn nanos(time: Duration) -> u64 {
 }
 
 /// The slot of the VM that runs on this thread; null: none does. Also for signal handlers.
-pub(crate) fn running() -> *const Slot {
+pub(crate) fn running() -> *const VmSlot {
     RUNNING.get()
 }
 
@@ -188,11 +188,11 @@ pub(crate) fn is_doomed() -> bool {
 }
 
 /// The slots of all VMs.
-pub(crate) fn live() -> Vec<Arc<Slot>> {
+pub(crate) fn live() -> Vec<Arc<VmSlot>> {
     slots().clone()
 }
 
-fn slots() -> std::sync::MutexGuard<'static, Vec<Arc<Slot>>> {
+fn slots() -> std::sync::MutexGuard<'static, Vec<Arc<VmSlot>>> {
     SLOTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -267,7 +267,7 @@ fn look() -> bool {
     is_busy
 }
 
-impl Slot {
+impl VmSlot {
     fn limit(&self) -> Duration {
         Duration::from_nanos(self.limit_ns.load(Ordering::SeqCst))
     }

@@ -20,7 +20,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use stillgate_config::LogDestination;
 use stillgate_profiler::threads::Registration;
-use stillgate_proxy::access_log::{Chunk, Drain, Next};
+use stillgate_proxy::access_log::{Chunk, Drain, DrainResult};
 use tracing::{error, info, warn};
 
 /// The longest sleep of the thread before it checks whether to reopen its file.
@@ -88,7 +88,7 @@ impl AccessLogWriter {
         let reopen = Arc::new(AtomicBool::new(false));
         let dropped = drain.dropped_lines();
         let (end, ended) = sync_channel(0);
-        let writer = Writer {
+        let writer = LogFileWriter {
             destination,
             output: Output { file, torn: false },
             recent: recent.clone(),
@@ -154,7 +154,7 @@ fn open_file(path: &PathBuf) -> io::Result<File> {
     Ok(file)
 }
 
-struct Writer {
+struct LogFileWriter {
     destination: LogDestination,
     output: Output<File>,
     recent: Option<Arc<RecentLines>>,
@@ -167,7 +167,7 @@ struct Writer {
     failure: Option<io::Error>,
 }
 
-impl Writer {
+impl LogFileWriter {
     fn write_until_ended(mut self, mut drain: Drain) {
         loop {
             let next = drain.next(LOOK_UP_EVERY);
@@ -175,12 +175,12 @@ impl Writer {
                 self.open_anew();
             }
             match next {
-                Next::Chunk(chunk) => {
+                DrainResult::Chunk(chunk) => {
                     self.write(&chunk);
                     drain.give_back(chunk);
                 }
-                Next::Quiet => {}
-                Next::Ended => break,
+                DrainResult::Quiet => {}
+                DrainResult::Ended => break,
             }
             if Instant::now() >= self.report_next {
                 self.report();

@@ -19,7 +19,7 @@ use tracing::error;
 
 /// Carries out batches one by one.
 pub(crate) struct Orders {
-    waiting: Batch,
+    waiting: PendingOrders,
     /// Notified when a batch has ended, so that the next one can be sent.
     ended: Arc<Notify>,
     /// Records nodes; `None`: a batch is in progress, or lost the writer to a bug.
@@ -30,7 +30,7 @@ pub(crate) struct Orders {
 
 /// Pending orders without duplicates.
 #[derive(Default)]
-struct Batch {
+struct PendingOrders {
     site: Option<Site>,
     options: Option<CollectorOptions>,
     /// Whether they are in use.
@@ -51,7 +51,7 @@ struct Nodes {
 impl Orders {
     /// Makes orders with a separate writer.
     pub(crate) fn new(writer: Writer) -> Orders {
-        Orders { waiting: Batch::default(), ended: Arc::default(), writer: Some(writer), under_way: None }
+        Orders { waiting: PendingOrders::default(), ended: Arc::default(), writer: Some(writer), under_way: None }
     }
 
     /// Notified when [`Orders::send`] may have something to do.
@@ -103,7 +103,7 @@ impl Orders {
         if self.waiting.is_empty() {
             return;
         }
-        let Batch { site, options, subjects, nodes } = std::mem::take(&mut self.waiting);
+        let PendingOrders { site, options, subjects, nodes } = std::mem::take(&mut self.waiting);
         let mut orders: Vec<Pin<Box<dyn Future<Output = ()> + Send>>> = Vec::new();
         site.into_iter().for_each(|site| orders.push(Box::pin(exporter.set_site(site))));
         options.into_iter().for_each(|options| orders.push(Box::pin(exporter.set_options(options))));
@@ -138,7 +138,7 @@ impl Orders {
     }
 }
 
-impl Batch {
+impl PendingOrders {
     fn is_empty(&self) -> bool {
         self.site.is_none() && self.options.is_none() && self.subjects.is_empty() && self.nodes.is_none()
     }

@@ -2,7 +2,7 @@
 //! each label.
 //!
 //! Writers use this only when they meet a new label set. All of it is atomics that any writer may change; the policy
-//! (`protocol::Policy`) gains collapsed labels one by one, and drops all of them when their values would fit again.
+//! (`protocol::CollapseState`) gains collapsed labels one by one, and drops all of them when their values would fit again.
 //!
 //! ```text
 //!  label sets   0 ─────────────────────────────── bound - reserve ──── bound - reserve / 4 ──── bound
@@ -15,7 +15,7 @@
 //! many as the combinations of the other labels that have been seen.
 
 use crate::family::{Family, LABELS_MAX};
-use crate::protocol::{self, Policy};
+use crate::protocol::{self, CollapseState};
 use crate::segment::cells::Shape;
 use crate::sets::Sets;
 use crate::sketch::Sketch;
@@ -118,12 +118,12 @@ impl DeclaredFamily {
     }
 
     /// The current policy.
-    pub(crate) fn policy(&self) -> Policy {
+    pub(crate) fn policy(&self) -> CollapseState {
         protocol::policy(&self.policy)
     }
 
     /// The labels in which readers fold the series that existed before a policy.
-    pub(crate) fn folded(&self, policy: Policy) -> u32 {
+    pub(crate) fn folded(&self, policy: CollapseState) -> u32 {
         protocol::ever_collapsed(&self.ever, policy)
     }
 
@@ -148,14 +148,14 @@ impl DeclaredFamily {
     }
 
     /// Whether one more label set fits under this policy.
-    pub(crate) fn has_room(&self, policy: Policy) -> bool {
+    pub(crate) fn has_room(&self, policy: CollapseState) -> bool {
         let (sets, max) = (self.sets(), self.sets_max);
         // The reserve is never larger than half.
         sets < max / 2 || sets < max.saturating_sub(self.reserve_of(policy))
     }
 
     /// Number of label sets reserved for the combinations of the labels that remain when the next one collapses.
-    fn reserve_of(&self, policy: Policy) -> u32 {
+    fn reserve_of(&self, policy: CollapseState) -> u32 {
         let Some(label) = self.widest(policy.collapsed) else { return 0 };
         if self.is_settled(policy) {
             let (least, most) = (self.sets_max >> RESERVE_SHIFTS.0, self.sets_max >> RESERVE_SHIFTS.1);
@@ -175,7 +175,7 @@ impl DeclaredFamily {
     }
 
     /// Whether the label sets that this policy has folded have been taken out of the budget.
-    pub(crate) fn is_settled(&self, policy: Policy) -> bool {
+    pub(crate) fn is_settled(&self, policy: CollapseState) -> bool {
         self.settled.load(Relaxed) == policy.generation
     }
 
@@ -192,7 +192,7 @@ impl DeclaredFamily {
     /// Collapses one more label than in `seen`: the one with the most distinct values. If another writer has done so in
     /// the meantime, that is enough. Returns the policy that now holds.
     #[cold]
-    pub(crate) fn collapse(&self, seen: Policy) -> Policy {
+    pub(crate) fn collapse(&self, seen: CollapseState) -> CollapseState {
         let now = self.policy();
         if now != seen {
             return now;
@@ -263,10 +263,10 @@ mod tests {
     fn the_reserve_is_what_the_others_combine_to() {
         let family = declared(100_000);
         (0..90_000).for_each(|tenant| note(&family, [tenant % 300, tenant / 300 % 3, tenant / 900 % 4, tenant]));
-        let reserve = family.reserve_of(Policy::default());
+        let reserve = family.reserve_of(CollapseState::default());
         assert!((7_200..12_000).contains(&reserve), "3,600 combinations: {reserve}");
-        let policy = family.collapse(Policy::default());
-        assert_eq!(policy, Policy { collapsed: 0b1000, generation: 1 });
+        let policy = family.collapse(CollapseState::default());
+        assert_eq!(policy, CollapseState { collapsed: 0b1000, generation: 1 });
         assert_eq!(family.reserve_of(policy), reserve / 4, "until what was folded has been counted");
         family.settle(1);
         (0..90_000).for_each(|tenant| note(&family, [tenant % 300, tenant / 300 % 3, tenant / 900 % 4, tenant]));
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn labels_open_again_when_what_comes_in_fits() {
         let family = declared(1_000);
-        let policy = family.collapse(Policy::default());
+        let policy = family.collapse(CollapseState::default());
         family.reopen(1);
         assert_eq!(family.policy(), policy, "nothing has been counted yet");
         family.settle(1);
@@ -288,7 +288,7 @@ mod tests {
         family.reopen(2 + 2 * REOPEN_MS - 1);
         assert_eq!(family.policy(), policy, "not for long enough");
         family.reopen(2 + 2 * REOPEN_MS);
-        assert_eq!(family.policy(), Policy { collapsed: 0, generation: 1 });
+        assert_eq!(family.policy(), CollapseState { collapsed: 0, generation: 1 });
         assert_eq!(family.folded(family.policy()), policy.collapsed);
     }
 }

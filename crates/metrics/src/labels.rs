@@ -163,18 +163,18 @@ fn escape(clean: &[u8], take: &mut impl FnMut(&[u8]) -> bool) -> bool {
 
 /// The labels of an encoded label part, unescaped, in their order. Ends where the text is malformed.
 #[derive(Debug, Clone)]
-pub struct Pairs<'a> {
+pub struct LabelPairs<'a> {
     raw: RawPairs<'a>,
 }
 
-impl<'a> Pairs<'a> {
+impl<'a> LabelPairs<'a> {
     /// Reads the output of [`encode`].
     pub fn new(encoded: &'a [u8]) -> Self {
-        Pairs { raw: RawPairs { rest: encoded } }
+        LabelPairs { raw: RawPairs { rest: encoded } }
     }
 }
 
-impl<'a> Iterator for Pairs<'a> {
+impl<'a> Iterator for LabelPairs<'a> {
     type Item = (&'a str, Cow<'a, str>);
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn pairs_of_malformed_text_end() {
-        let count = |text: &[u8]| Pairs::new(text).count();
+        let count = |text: &[u8]| LabelPairs::new(text).count();
         assert_eq!(count(b""), 0);
         assert_eq!(count(b"a"), 0);
         assert_eq!(count(b"a=\"x"), 0);
@@ -340,7 +340,7 @@ mod tests {
             let mut text = Vec::new();
             encode(&mut text, &names, &values);
             let read: Vec<(String, String)> =
-                Pairs::new(&text).map(|(name, value)| (name.to_owned(), value.into_owned())).collect();
+                LabelPairs::new(&text).map(|(name, value)| (name.to_owned(), value.into_owned())).collect();
             let expected: Vec<(String, String)> =
                 names.iter().zip(&values).map(|(name, value)| (name.clone(), meant(value))).collect();
             prop_assert_eq!(read, expected);

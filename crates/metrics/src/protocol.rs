@@ -158,50 +158,50 @@ pub(crate) fn acquire<W: Word>(word: &W) -> W::Value {
 
 /// Which labels of a family have collapsed, and how many times one has collapsed: the state that all its writers share.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Policy {
+pub(crate) struct CollapseState {
     /// One bit a label, in the family's order.
     pub(crate) collapsed: u32,
     /// Grows with each label that collapses, and stays when labels open again.
     pub(crate) generation: u32,
 }
 
-impl Policy {
+impl CollapseState {
     fn pack(self) -> u64 {
         u64::from(self.collapsed) | u64::from(self.generation) << 32
     }
 
-    fn unpack(word: u64) -> Policy {
-        Policy { collapsed: word as u32, generation: (word >> 32) as u32 }
+    fn unpack(word: u64) -> CollapseState {
+        CollapseState { collapsed: word as u32, generation: (word >> 32) as u32 }
     }
 }
 
 /// The current policy.
 #[inline]
-pub(crate) fn policy(word: &AtomicU64) -> Policy {
-    Policy::unpack(word.load(Ordering::Acquire))
+pub(crate) fn policy(word: &AtomicU64) -> CollapseState {
+    CollapseState::unpack(word.load(Ordering::Acquire))
 }
 
 /// Collapses these labels, too, and returns the policy; the error is the policy that another writer has set since
 /// `seen`.
-pub(crate) fn collapse(word: &AtomicU64, seen: Policy, labels: u32) -> Result<Policy, Policy> {
-    let next = Policy { collapsed: seen.collapsed | labels, generation: seen.generation.saturating_add(1) };
+pub(crate) fn collapse(word: &AtomicU64, seen: CollapseState, labels: u32) -> Result<CollapseState, CollapseState> {
+    let next = CollapseState { collapsed: seen.collapsed | labels, generation: seen.generation.saturating_add(1) };
     match word.compare_exchange(seen.pack(), next.pack(), Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => Ok(next),
-        Err(now) => Err(Policy::unpack(now)),
+        Err(now) => Err(CollapseState::unpack(now)),
     }
 }
 
 /// Opens all labels again, unless a writer has changed the policy since `seen`. Their bits are in `ever` before any
 /// thread can see that they are open.
-pub(crate) fn reopen(word: &AtomicU64, ever: &AtomicU32, seen: Policy) {
+pub(crate) fn reopen(word: &AtomicU64, ever: &AtomicU32, seen: CollapseState) {
     ever.fetch_or(seen.collapsed, Ordering::Relaxed);
-    let next = Policy { collapsed: 0, ..seen };
+    let next = CollapseState { collapsed: 0, ..seen };
     // If a writer was faster, its policy holds.
     let _ = word.compare_exchange(seen.pack(), next.pack(), Ordering::AcqRel, Ordering::Relaxed);
 }
 
 /// All labels that had collapsed at any time up to the generation of this policy, which was loaded before.
 #[inline]
-pub(crate) fn ever_collapsed(ever: &AtomicU32, policy: Policy) -> u32 {
+pub(crate) fn ever_collapsed(ever: &AtomicU32, policy: CollapseState) -> u32 {
     ever.load(Ordering::Relaxed) | policy.collapsed
 }

@@ -10,9 +10,9 @@ use crate::family::{Family, FamilyError, Kind};
 use crate::reader::{Mount, Mounts};
 use crate::segment::layout::WORD;
 use crate::segment::{Process, Segment};
-use crate::shared::directory::{Directory, DirectoryError, Entry};
+use crate::shared::directory::{Directory, DirectoryError, SegmentName};
 use crate::writer::Writer;
-use crate::writer::memory::Memory;
+use crate::writer::memory::WriterMemory;
 use foldhash::SharedSeed;
 use foldhash::fast::SeedableRandomState;
 use std::fmt;
@@ -124,12 +124,12 @@ pub(crate) enum SegmentStorage {
 
 /// All metrics of one process. Dropping it ends the provisioner; writers that outlive it get no more memory.
 pub struct Registry {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) inner: Arc<RegistryCore>,
     provisioner: Option<JoinHandle<()>>,
 }
 
 /// The part that writers share.
-pub(crate) struct Inner {
+pub(crate) struct RegistryCore {
     pub(crate) options: Options,
     hasher: SeedableRandomState,
     families: Mutex<Vec<Arc<DeclaredFamily>>>,
@@ -148,7 +148,7 @@ pub(crate) struct Inner {
 
 #[derive(Default)]
 struct Writers {
-    memories: Vec<Arc<Memory>>,
+    memories: Vec<Arc<WriterMemory>>,
     /// Segments of earlier processes.
     inherited: Vec<Mount>,
     /// The next segment's serial.
@@ -197,7 +197,7 @@ impl Registry {
         counts_collapses: bool,
     ) -> Result<Registry, RegistryError> {
         let hasher = SeedableRandomState::with_seed(options.seed, SharedSeed::global_random());
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(RegistryCore {
             options,
             hasher,
             families: Mutex::default(),
@@ -262,12 +262,12 @@ impl Registry {
     }
 
     /// The memory of every segment.
-    pub(crate) fn memories(&self) -> Vec<Arc<Memory>> {
+    pub(crate) fn memories(&self) -> Vec<Arc<WriterMemory>> {
         lock(&self.inner.writers).memories.clone()
     }
 
     /// The memory of the segment with this serial.
-    pub(crate) fn memory(&self, serial: u64) -> Option<Arc<Memory>> {
+    pub(crate) fn memory(&self, serial: u64) -> Option<Arc<WriterMemory>> {
         lock(&self.inner.writers).memories.iter().find(|memory| memory.segment.serial == serial).cloned()
     }
 
@@ -281,7 +281,7 @@ impl Registry {
         let ended = self.ended_meanwhile();
         let mut writers = lock(&self.inner.writers);
         writers.note_ended(&ended);
-        let mount = |memory: &Arc<Memory>| Mount { segment: memory.segment.clone(), is_alive: true };
+        let mount = |memory: &Arc<WriterMemory>| Mount { segment: memory.segment.clone(), is_alive: true };
         let own = writers.memories.iter().map(mount);
         Mounts { version: writers.version, segments: own.chain(writers.inherited.iter().cloned()).collect() }
     }
@@ -298,7 +298,7 @@ impl Registry {
     pub fn bytes(&self) -> (usize, usize) {
         let of_families: usize = lock(&self.inner.families).iter().map(|family| family.bytes()).sum();
         let writers = lock(&self.inner.writers);
-        let sum = |(log, index), memory: &Arc<Memory>| (log + memory.bytes().0, index + memory.bytes().1);
+        let sum = |(log, index), memory: &Arc<WriterMemory>| (log + memory.bytes().0, index + memory.bytes().1);
         writers.memories.iter().fold((0, of_families), sum)
     }
 }
@@ -319,7 +319,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Inner {
+impl RegistryCore {
     fn declare(&self, family: Family, sets_max: u32) -> Result<Arc<DeclaredFamily>, RegistryError> {
         family.check()?;
         let mut families = lock(&self.families);
@@ -345,7 +345,7 @@ impl Inner {
     }
 
     /// Creates a new writer's memory, which readers find from now on.
-    pub(crate) fn add_memory(&self, is_exempt: bool) -> Result<Arc<Memory>, RegistryError> {
+    pub(crate) fn add_memory(&self, is_exempt: bool) -> Result<Arc<WriterMemory>, RegistryError> {
         let mut writers = lock(&self.writers);
         if self.is_handed_over() {
             return Err(RegistryError::HandedOver);
@@ -354,7 +354,7 @@ impl Inner {
         let serial = writers.serial;
         let file = self.file_of(serial);
         let log_bytes = self.writers_bytes_max().max(LOG_BYTES_MIN);
-        let memory = Memory::new(file.as_deref(), log_bytes, options.process, serial, is_exempt, options.now_ms)
+        let memory = WriterMemory::new(file.as_deref(), log_bytes, options.process, serial, is_exempt, options.now_ms)
             .map_err(|error| RegistryError::Io("a writer's memory", error))
             .and_then(|memory| self.list(&[], Some(serial)).map(|()| Arc::new(memory)));
         if let (Err(_), Some(file)) = (&memory, &file) {
@@ -370,7 +370,7 @@ impl Inner {
         Ok(memory)
     }
 
-    /// Reserves the next serial, for a segment that is made elsewhere and then passed to [`Inner::replace`].
+    /// Reserves the next serial, for a segment that is made elsewhere and then passed to [`RegistryCore::replace`].
     pub(crate) fn reserve_serial(&self) -> u64 {
         let mut writers = lock(&self.writers);
         writers.serial += 1;
@@ -382,17 +382,17 @@ impl Inner {
         match &self.place {
             SegmentStorage::Unnamed => None,
             SegmentStorage::Shared(directory) => {
-                Some(Entry { process: self.options.process, serial }.path(directory.folder()))
+                Some(SegmentName { process: self.options.process, serial }.path(directory.folder()))
             }
             SegmentStorage::File(path) => Some(path.clone()),
         }
     }
 
     /// Replaces segments by one, in one step for all readers; with `None` they are only removed.
-    pub(crate) fn replace(&self, gone: &[u64], by: Option<Arc<Memory>>) -> Result<(), RegistryError> {
+    pub(crate) fn replace(&self, gone: &[u64], by: Option<Arc<WriterMemory>>) -> Result<(), RegistryError> {
         let mut writers = lock(&self.writers);
         self.list(gone, by.as_ref().map(|memory| memory.segment.serial))?;
-        let is_gone = |memory: &Arc<Memory>| gone.contains(&memory.segment.serial);
+        let is_gone = |memory: &Arc<WriterMemory>| gone.contains(&memory.segment.serial);
         for memory in writers.memories.extract_if(.., |memory| is_gone(memory)) {
             self.taken.fetch_sub(memory.bytes().0 + memory.bytes().1, Ordering::Relaxed);
             if let Some(file) = self.file_of(memory.segment.serial) {
@@ -411,7 +411,7 @@ impl Inner {
     /// Changes this process's part of a shared folder's list.
     fn list(&self, gone: &[u64], new: Option<u64>) -> Result<(), RegistryError> {
         let SegmentStorage::Shared(directory) = &self.place else { return Ok(()) };
-        let own = |serial: u64| Entry { process: self.options.process, serial };
+        let own = |serial: u64| SegmentName { process: self.options.process, serial };
         let changing = directory.lock()?;
         let mut entries = directory.entries().1;
         entries.retain(|entry| !gone.iter().any(|serial| *entry == own(*serial)));
@@ -450,14 +450,14 @@ impl Inner {
 
     /// Calls the provisioner; once until it has come.
     #[inline]
-    pub(crate) fn call_provisioner(&self, memory: &Memory) {
+    pub(crate) fn call_provisioner(&self, memory: &WriterMemory) {
         if !memory.called.load(Ordering::Relaxed) {
             self.wake_provisioner(memory);
         }
     }
 
     #[cold]
-    fn wake_provisioner(&self, memory: &Memory) {
+    fn wake_provisioner(&self, memory: &WriterMemory) {
         match self.provisioner.get() {
             Some(thread) => {
                 memory.called.store(true, Ordering::Relaxed);
@@ -481,7 +481,7 @@ impl Inner {
 
     /// Prepares memory for a writer, within the budget. If that fails (a full tmpfs, a limit), the writer has to manage
     /// with its current memory.
-    fn provide(&self, memory: &Memory) {
+    fn provide(&self, memory: &WriterMemory) {
         let least = self.options.ahead_bytes / 8;
         let most = (AHEAD_BYTES_MAX / 8).max(least);
         let ahead = (memory.log.used() / 4).clamp(least, most);

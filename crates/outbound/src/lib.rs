@@ -62,7 +62,7 @@ impl HttpClient {
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
         let uri = request.uri().clone();
-        let origin = Origin::of(&uri, self.allows_plain)?;
+        let origin = UrlOrigin::of(&uri, self.allows_plain)?;
         let tls = match (origin.is_tls, &self.tls) {
             (true, Some(tls)) => Some((tls, origin.server_name()?)),
             (true, None) => return Err("TLS is not set up".to_owned()),
@@ -124,15 +124,15 @@ impl HttpClient {
 
 /// Where a URL leads.
 #[derive(Debug, PartialEq)]
-struct Origin<'a> {
+struct UrlOrigin<'a> {
     is_tls: bool,
     /// An address has no brackets.
     host: &'a str,
     port: u16,
 }
 
-impl Origin<'_> {
-    fn of(uri: &Uri, allows_plain: bool) -> Result<Origin<'_>, String> {
+impl UrlOrigin<'_> {
+    fn of(uri: &Uri, allows_plain: bool) -> Result<UrlOrigin<'_>, String> {
         let host = uri.host().map(|host| host.trim_start_matches('[').trim_end_matches(']'));
         let (is_tls, port) = match uri.scheme_str() {
             Some("https") => (true, 443),
@@ -141,7 +141,7 @@ impl Origin<'_> {
             _ => return Err("not an https URL".to_owned()),
         };
         let host = host.ok_or_else(|| "the URL has no host".to_owned())?;
-        Ok(Origin { is_tls, host, port: uri.port_u16().unwrap_or(port) })
+        Ok(UrlOrigin { is_tls, host, port: uri.port_u16().unwrap_or(port) })
     }
 
     fn server_name(&self) -> Result<ServerName<'static>, String> {
@@ -151,7 +151,7 @@ impl Origin<'_> {
 
 /// Looks the host up with the system's resolver, as other programs on the machine do; the gateway's own resolver is for names that
 /// it keeps up to date.
-async fn connect(origin: &Origin<'_>) -> io::Result<TcpStream> {
+async fn connect(origin: &UrlOrigin<'_>) -> io::Result<TcpStream> {
     let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in lookup_host((origin.host, origin.port)).await? {
         match timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
@@ -171,7 +171,7 @@ mod tests {
     fn a_url_leads_to_a_host_and_a_port() {
         let check = |url: &str, allows_plain: bool, expected: Result<(bool, &str, u16), &str>| {
             let uri: Uri = url.parse().unwrap();
-            let origin = Origin::of(&uri, allows_plain).map(|origin| (origin.is_tls, origin.host, origin.port));
+            let origin = UrlOrigin::of(&uri, allows_plain).map(|origin| (origin.is_tls, origin.host, origin.port));
             assert_eq!(origin, expected.map_err(str::to_owned), "{url}");
         };
         check("https://acme.example/dir", false, Ok((true, "acme.example", 443)));

@@ -13,12 +13,12 @@ pub struct Answer {
     /// `Content-Type`; `None`: the header is omitted.
     pub content_type: Option<Cow<'static, str>>,
     /// The body.
-    pub body: Body,
+    pub body: AnswerBody,
 }
 
 /// The body of an answer. A body from the configuration is shared, so that sending it takes no memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Body {
+pub enum AnswerBody {
     /// No body, with `Content-Length: 0`.
     Empty,
     /// A constant of the program.
@@ -41,12 +41,12 @@ const TEXT: &str = "text/plain; charset=utf-8";
 impl Answer {
     /// An answer without a body.
     pub const fn empty(status: u16) -> Answer {
-        Answer { status, content_type: None, body: Body::Empty }
+        Answer { status, content_type: None, body: AnswerBody::Empty }
     }
 
     /// An answer with a constant text.
     pub const fn text(status: u16, text: &'static str) -> Answer {
-        Answer { status, content_type: Some(Cow::Borrowed(TEXT)), body: Body::Static(text.as_bytes()) }
+        Answer { status, content_type: Some(Cow::Borrowed(TEXT)), body: AnswerBody::Static(text.as_bytes()) }
     }
 
     /// An answer with constant JSON. A line end is appended, as in APISIX.
@@ -75,27 +75,27 @@ impl Answer {
              <hr><center>stillgate</center>\r\n</body>\r\n</html>\r\n"
         );
         let content_type = Some(Cow::Borrowed("text/html; charset=utf-8"));
-        Answer { status, content_type, body: Body::Shared(page.into_bytes().into()) }
+        Answer { status, content_type, body: AnswerBody::Shared(page.into_bytes().into()) }
     }
 
     /// The metrics, or 404 without them.
     pub const fn metrics() -> Answer {
-        Answer { status: 200, content_type: None, body: Body::Metrics }
+        Answer { status: 200, content_type: None, body: AnswerBody::Metrics }
     }
 
     /// Turns the request, a WebSocket handshake, into the connection of a device.
     pub fn device(device: Device) -> Answer {
-        Answer { status: 101, content_type: None, body: Body::Device(Arc::new(device)) }
+        Answer { status: 101, content_type: None, body: AnswerBody::Device(Arc::new(device)) }
     }
 
     /// An answer with a body from the configuration.
     pub fn shared(status: u16, body: Arc<[u8]>) -> Answer {
-        Answer { status, content_type: Some(Cow::Borrowed(TEXT)), body: Body::Shared(body) }
+        Answer { status, content_type: Some(Cow::Borrowed(TEXT)), body: AnswerBody::Shared(body) }
     }
 
     /// An answer with a body written for this request.
     pub fn owned(status: u16, body: Vec<u8>) -> Answer {
-        Answer { status, content_type: Some(Cow::Borrowed(TEXT)), body: Body::Owned(body) }
+        Answer { status, content_type: Some(Cow::Borrowed(TEXT)), body: AnswerBody::Owned(body) }
     }
 }
 
@@ -118,14 +118,14 @@ fn page_title(status: u16) -> Option<&'static str> {
     })
 }
 
-impl Body {
+impl AnswerBody {
     /// Its bytes, if they are known already.
     pub fn bytes(&self) -> &[u8] {
         match self {
-            Body::Empty | Body::Metrics | Body::Device(_) => &[],
-            Body::Static(bytes) => bytes,
-            Body::Shared(bytes) => bytes,
-            Body::Owned(bytes) => bytes,
+            AnswerBody::Empty | AnswerBody::Metrics | AnswerBody::Device(_) => &[],
+            AnswerBody::Static(bytes) => bytes,
+            AnswerBody::Shared(bytes) => bytes,
+            AnswerBody::Owned(bytes) => bytes,
         }
     }
 }

@@ -84,7 +84,7 @@ impl fmt::Display for BodyError {
 }
 
 /// A change of a body.
-pub enum Change {
+pub enum BodyChange {
     /// Replaces the body. The original is read to its end and dropped.
     Replace(Vec<u8>),
     /// Passes the body through a filter.
@@ -94,10 +94,10 @@ pub enum Change {
 /// The changes of one body, in the order in which they apply. Most bodies have none.
 #[derive(Default)]
 pub struct BodyChanges {
-    list: Vec<(&'static str, Change)>,
+    list: Vec<(&'static str, BodyChange)>,
     /// The plugin that is being called: its changes are reported under its name.
     pub plugin: &'static str,
-    /// A spare buffer for the next [`Change::Replace`].
+    /// A spare buffer for the next [`BodyChange::Replace`].
     spare: Vec<u8>,
     /// The captured beginning of the forwarded body.
     capture: Capture,
@@ -167,19 +167,19 @@ impl BodyChanges {
         self.clear();
         let mut bytes = std::mem::take(&mut self.spare);
         bytes.extend_from_slice(body);
-        self.list.push((self.plugin, Change::Replace(bytes)));
+        self.list.push((self.plugin, BodyChange::Replace(bytes)));
     }
 
     /// Like [`BodyChanges::replace`], with the caller's memory.
     pub fn replace_with(&mut self, body: Vec<u8>) {
         self.clear();
-        self.list.push((self.plugin, Change::Replace(body)));
+        self.list.push((self.plugin, BodyChange::Replace(body)));
     }
 
     /// The replacement, if no filter changes it.
     pub fn replaced(&self) -> Option<&[u8]> {
         match &self.list[..] {
-            [(_, Change::Replace(body))] => Some(body),
+            [(_, BodyChange::Replace(body))] => Some(body),
             _ => None,
         }
     }
@@ -187,14 +187,14 @@ impl BodyChanges {
     /// Takes the replacement, if no filter changes it; [`BodyChanges::give_back`] undoes this.
     pub(crate) fn take_replaced(&mut self) -> Option<Vec<u8>> {
         match &mut self.list[..] {
-            [(_, Change::Replace(body))] => Some(std::mem::take(body)),
+            [(_, BodyChange::Replace(body))] => Some(std::mem::take(body)),
             _ => None,
         }
     }
 
     /// Puts a taken replacement back.
     pub(crate) fn give_back(&mut self, body: Vec<u8>) {
-        if let [(_, Change::Replace(place))] = &mut self.list[..] {
+        if let [(_, BodyChange::Replace(place))] = &mut self.list[..] {
             *place = body;
         }
     }
@@ -202,14 +202,14 @@ impl BodyChanges {
     /// Bytes of memory of the replacement.
     pub fn replaced_bytes(&self) -> usize {
         match self.list.first() {
-            Some((_, Change::Replace(body))) => body.capacity(),
+            Some((_, BodyChange::Replace(body))) => body.capacity(),
             _ => 0,
         }
     }
 
     /// Appends a filter.
     pub fn filter(&mut self, filter: Box<dyn BodyFilter>) {
-        self.list.push((self.plugin, Change::Filter(filter)));
+        self.list.push((self.plugin, BodyChange::Filter(filter)));
     }
 
     /// Number of changes.
@@ -220,7 +220,7 @@ impl BodyChanges {
     /// The plugin of the last change, if that is a filter.
     pub fn last_filter(&self) -> Option<&'static str> {
         match self.list.last() {
-            Some((plugin, Change::Filter(_))) => Some(plugin),
+            Some((plugin, BodyChange::Filter(_))) => Some(plugin),
             _ => None,
         }
     }
@@ -253,35 +253,35 @@ impl BodyChanges {
     /// The length of the resulting body, for an incoming body with this length, or without one.
     pub fn length_of(&self, length: Option<u64>) -> Option<u64> {
         self.list.iter().fold(length, |length, (_, change)| match change {
-            Change::Replace(body) => Some(body.len() as u64),
-            Change::Filter(filter) => length.and_then(|length| filter.length_of(length)),
+            BodyChange::Replace(body) => Some(body.len() as u64),
+            BodyChange::Filter(filter) => length.and_then(|length| filter.length_of(length)),
         })
     }
 
     /// Whether the incoming body is dropped because it is replaced.
     pub fn drops_what_comes(&self) -> bool {
-        matches!(self.list.first(), Some((_, Change::Replace(_))))
+        matches!(self.list.first(), Some((_, BodyChange::Replace(_))))
     }
 
     /// Largest piece that the filters process without blocking the worker for too long.
     pub fn piece_bytes_max(&self) -> usize {
-        let of_filter = |(_, change): &(&str, Change)| match change {
-            Change::Filter(filter) => filter.piece_bytes_max(),
-            Change::Replace(_) => usize::MAX,
+        let of_filter = |(_, change): &(&str, BodyChange)| match change {
+            BodyChange::Filter(filter) => filter.piece_bytes_max(),
+            BodyChange::Replace(_) => usize::MAX,
         };
         self.list.iter().map(of_filter).min().unwrap_or(usize::MAX)
     }
 
     /// The changes, in order.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Change> {
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut BodyChange> {
         self.list.iter_mut().map(|(_, change)| change)
     }
 
     /// The filters, in order, each with its plugin's name.
     pub fn filters_mut(&mut self) -> impl Iterator<Item = (&'static str, &mut Box<dyn BodyFilter>)> {
         self.list.iter_mut().filter_map(|(plugin, change)| match change {
-            Change::Filter(filter) => Some((*plugin, filter)),
-            Change::Replace(_) => None,
+            BodyChange::Filter(filter) => Some((*plugin, filter)),
+            BodyChange::Replace(_) => None,
         })
     }
 
@@ -290,7 +290,7 @@ impl BodyChanges {
         /// Larger buffers are freed.
         const KEPT_BYTES_MAX: usize = 64 * 1024;
         for (_, change) in self.list.drain(..) {
-            if let Change::Replace(mut bytes) = change
+            if let BodyChange::Replace(mut bytes) = change
                 && bytes.capacity() <= KEPT_BYTES_MAX
             {
                 bytes.clear();

@@ -18,7 +18,7 @@ pub const CHAIN_ENTRIES_MAX: usize = 64;
 
 /// The resource that contains a plugin's configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Origin {
+pub struct PluginOrigin {
     /// The type of the resource.
     pub level: Level,
     /// The resource's id.
@@ -60,14 +60,14 @@ impl Level {
     }
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for PluginOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {:?}", self.level.name(), self.id)
     }
 }
 
 /// One plugin with one configuration, compiled where it is defined and shared by every chain that contains it.
-pub struct Entry {
+pub struct ChainEntry {
     /// The plugin's name.
     pub name: &'static str,
     /// `_meta.priority`, or the plugin's own.
@@ -81,7 +81,7 @@ pub struct Entry {
     /// The arguments to wait for before it is called.
     pub awaited: BodyArguments,
     /// The resource that contains it.
-    pub origin: Origin,
+    pub origin: PluginOrigin,
     /// Position in the file.
     pub at: Position,
     /// Digest of its whole configuration, including `_meta` and resolved secrets.
@@ -99,7 +99,7 @@ pub struct BodyArguments {
     pub by_plugin: Option<Arguments>,
 }
 
-impl Entry {
+impl ChainEntry {
     /// What to wait for before its filter is evaluated; `None`: nothing.
     #[inline]
     pub fn before_filter(&self, request: &mut Request<'_>) -> Option<Flow> {
@@ -114,15 +114,15 @@ impl Entry {
 }
 
 /// Omits the configuration, which may hold secrets.
-impl fmt::Debug for Entry {
+impl fmt::Debug for ChainEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of {}", self.name, self.origin)
     }
 }
 
 /// Compares the identity: equal for the same configuration in the same resource, compiled once or twice.
-impl PartialEq for Entry {
-    fn eq(&self, other: &Entry) -> bool {
+impl PartialEq for ChainEntry {
+    fn eq(&self, other: &ChainEntry) -> bool {
         self.identity == other.identity
     }
 }
@@ -130,9 +130,9 @@ impl PartialEq for Entry {
 /// Plugins in the order in which they run in each phase.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Chain {
-    entries: Box<[Arc<Entry>]>,
+    entries: Box<[Arc<ChainEntry>]>,
     /// Disabled entries, for `explain`; requests never see them.
-    left_out: Box<[Arc<Entry>]>,
+    left_out: Box<[Arc<ChainEntry>]>,
     phases: Phases,
     /// Indices of the entries that are called in each phase, as bits.
     of_phase: [u64; Phase::ALL.len()],
@@ -151,15 +151,15 @@ impl Chain {
     /// # Errors
     ///
     /// If there are more than [`CHAIN_ENTRIES_MAX`] entries.
-    pub fn merge<'a>(lists: impl IntoIterator<Item = &'a [Arc<Entry>]>) -> Result<Chain, TooLong> {
-        let mut entries: Vec<Arc<Entry>> = Vec::new();
+    pub fn merge<'a>(lists: impl IntoIterator<Item = &'a [Arc<ChainEntry>]>) -> Result<Chain, TooLong> {
+        let mut entries: Vec<Arc<ChainEntry>> = Vec::new();
         for entry in lists.into_iter().flatten() {
             match entries.iter_mut().find(|earlier| earlier.name == entry.name) {
                 Some(earlier) => *earlier = entry.clone(),
                 None => entries.push(entry.clone()),
             }
         }
-        let mut left_out: Vec<Arc<Entry>> = entries.extract_if(.., |entry| entry.meta.disable).collect();
+        let mut left_out: Vec<Arc<ChainEntry>> = entries.extract_if(.., |entry| entry.meta.disable).collect();
         left_out.sort_by_key(|entry| entry.name);
         if entries.len() > CHAIN_ENTRIES_MAX {
             return Err(TooLong(entries.len()));
@@ -172,7 +172,7 @@ impl Chain {
             entry.phases.iter().for_each(|phase| of_phase[phase as usize] |= 1 << at);
         }
         let codes_content = entries.iter().any(|entry| entry.plugin.codes_content());
-        let places = |is_one: fn(&Entry) -> bool| {
+        let places = |is_one: fn(&ChainEntry) -> bool| {
             entries.iter().enumerate().fold(0, |places, (at, entry)| places | u64::from(is_one(entry)) << at)
         };
         let filtering = places(|entry| entry.plugin.filters_responses());
@@ -208,18 +208,18 @@ impl Chain {
     /// Whether some plugin may read or change the body of a node's response. `holds` says whether a plugin's
     /// `_meta.filter` does, if that is known before the request is forwarded.
     #[inline]
-    pub fn filters_responses(&self, holds: impl FnMut(&Entry) -> bool) -> bool {
+    pub fn filters_responses(&self, holds: impl FnMut(&ChainEntry) -> bool) -> bool {
         self.filtering != 0 && self.may_filter(holds)
     }
 
     #[cold]
-    fn may_filter(&self, mut holds: impl FnMut(&Entry) -> bool) -> bool {
+    fn may_filter(&self, mut holds: impl FnMut(&ChainEntry) -> bool) -> bool {
         let mut filtering = self.entries.iter().enumerate().filter(|(at, _)| self.filtering >> at & 1 == 1);
         filtering.any(|(at, entry)| self.filtered_late >> at & 1 == 1 || holds(entry))
     }
 
     /// All entries, in order.
-    pub fn entries(&self) -> &[Arc<Entry>] {
+    pub fn entries(&self) -> &[Arc<ChainEntry>] {
         &self.entries
     }
 
@@ -234,19 +234,19 @@ impl Chain {
     }
 
     /// Entries disabled by `_meta.disable`.
-    pub fn left_out(&self) -> &[Arc<Entry>] {
+    pub fn left_out(&self) -> &[Arc<ChainEntry>] {
         &self.left_out
     }
 
     /// The entries of a phase, each with its index in the chain.
     #[inline]
-    pub fn of(&self, phase: Phase) -> impl Iterator<Item = (usize, &Entry)> {
+    pub fn of(&self, phase: Phase) -> impl Iterator<Item = (usize, &ChainEntry)> {
         self.of_from(phase, 0)
     }
 
     /// The entries of a phase from an index on.
     #[inline]
-    pub fn of_from(&self, phase: Phase, place: usize) -> impl Iterator<Item = (usize, &Entry)> {
+    pub fn of_from(&self, phase: Phase, place: usize) -> impl Iterator<Item = (usize, &ChainEntry)> {
         // A chain may have as many entries as there are bits: the last of them has none behind it.
         let mut left = self.of_phase[phase as usize] & u64::MAX.checked_shl(place as u32).unwrap_or(0);
         std::iter::from_fn(move || {

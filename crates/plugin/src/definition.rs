@@ -1,7 +1,7 @@
 //! A plugin's definition: its name, its priority, its keys, and how its configuration is compiled.
 
 use crate::Plugin;
-use crate::chain::Origin;
+use crate::chain::PluginOrigin;
 use crate::consumers::Proof;
 use crate::phase::Phases;
 use crate::table::of_node;
@@ -71,7 +71,7 @@ pub struct Compile<'a> {
     /// Its position.
     pub at: Position,
     /// The resource that contains it.
-    pub origin: &'a Origin,
+    pub origin: &'a PluginOrigin,
     /// Identifies this configuration in this resource, in this process and in its successor: state that outlives a
     /// reload is stored under it. Another configuration has another identity.
     pub identity: Identity,

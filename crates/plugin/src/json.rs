@@ -113,7 +113,7 @@ impl Budget {
 /// If it is invalid, or exceeds the budget: [`is_exhausted`] distinguishes these.
 pub fn read(text: &[u8], budget: &mut Budget) -> Result<Value, serde_json::Error> {
     let mut deserializer = serde_json::Deserializer::from_slice(text);
-    let value = Reader(budget).deserialize(&mut deserializer)?;
+    let value = BudgetReader(budget).deserialize(&mut deserializer)?;
     deserializer.end()?;
     Ok(value)
 }
@@ -123,16 +123,16 @@ pub fn is_exhausted(error: &serde_json::Error) -> bool {
     error.is_data()
 }
 
-struct Reader<'b>(&'b mut Budget);
+struct BudgetReader<'b>(&'b mut Budget);
 
-impl Reader<'_> {
+impl BudgetReader<'_> {
     fn value<E: serde::de::Error>(self, value: Value) -> Result<Value, E> {
         self.0.take_value().map_err(E::custom)?;
         Ok(value)
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Reader<'_> {
+impl<'de> DeserializeSeed<'de> for BudgetReader<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
@@ -140,7 +140,7 @@ impl<'de> DeserializeSeed<'de> for Reader<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Reader<'_> {
+impl<'de> Visitor<'de> for BudgetReader<'_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -175,7 +175,7 @@ impl<'de> Visitor<'de> for Reader<'_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         self.0.take_value().map_err(A::Error::custom)?;
         let mut list = Vec::new();
-        while let Some(item) = items.next_element_seed(Reader(self.0))? {
+        while let Some(item) = items.next_element_seed(BudgetReader(self.0))? {
             list.push(item);
         }
         Ok(Value::Array(list))
@@ -189,7 +189,7 @@ impl<'de> Visitor<'de> for Reader<'_> {
                 self.0.take_table().map_err(A::Error::custom)?;
             }
             self.0.take_entry(&name).map_err(A::Error::custom)?;
-            let value = entries.next_value_seed(Reader(self.0))?;
+            let value = entries.next_value_seed(BudgetReader(self.0))?;
             object.insert(name, value);
         }
         Ok(Value::Object(object))

@@ -44,11 +44,11 @@ pub mod template;
 pub mod upstreams;
 pub mod worker;
 
-pub use answer::{Answer, Body};
+pub use answer::{Answer, AnswerBody};
 pub use arguments::Arguments;
 pub use body::{BodyChanges, BodyError, BodyFilter, Direction};
-pub use calls::{Call, CallError, Keep, Origin as CallOrigin, Reply, Url};
-pub use chain::{BodyArguments, CHAIN_ENTRIES_MAX, Chain, Entry, Level, Origin};
+pub use calls::{Call, CallError, Keep, Reply, ServerOrigin as CallOrigin, Url};
+pub use chain::{BodyArguments, CHAIN_ENTRIES_MAX, Chain, ChainEntry, Level, PluginOrigin};
 pub use consumers::{AttachedConsumer, Consumer, Consumers, Credential, Proof};
 pub use definition::{
     Authenticate, Compile, CompileCredential, Define, Descriptor, Identity, Metadata, MetadataItem, MetadataTable,
@@ -66,14 +66,14 @@ pub use per_worker::PerWorker;
 pub use phase::{Phase, Phases};
 pub use record::{Process, Record, Trace};
 pub use request::Request;
-pub use request_state::{RequestState, Span};
+pub use request_state::{OpenSpan, RequestState};
 pub use response::{LogValues, Response};
 pub use scripts::Scripts;
 pub use secrets::{NoSecrets, Secret, Secrets};
-pub use table::{Ignorable, Table};
-pub use template::{Part, Template};
+pub use table::{Ignorable, PluginTable};
+pub use template::{Template, TemplatePart};
 pub use upstreams::{NoUpstreams, OwnUpstream, Upstreams};
-pub use worker::{Counts, Worker};
+pub use worker::{ProcessTotals, Worker};
 
 use std::sync::Arc;
 use stillgate_route::Variable;

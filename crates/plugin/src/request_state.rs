@@ -23,7 +23,7 @@ pub struct RequestState {
     /// The trace context that a plugin has found or created.
     pub trace: Option<Trace>,
     /// Open spans.
-    pub spans: Vec<Span>,
+    pub spans: Vec<OpenSpan>,
     /// The request's id, if a plugin has set it; otherwise empty.
     pub request_id: Vec<u8>,
     /// The arguments of the body that have been read.
@@ -32,7 +32,7 @@ pub struct RequestState {
 
 /// A span of the gateway, from its start to the end of the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Span {
+pub struct OpenSpan {
     /// [`crate::Compile::identity`] of the plugin that has opened it.
     pub plugin: Identity,
     /// Id of the trace; its upper half is zero if it has only 64 bits.
@@ -81,7 +81,7 @@ impl RequestState {
     }
 
     /// The span of a configured plugin.
-    pub fn span(&self, plugin: Identity) -> Option<Span> {
+    pub fn span(&self, plugin: Identity) -> Option<OpenSpan> {
         self.spans.iter().find(|span| span.plugin == plugin).copied()
     }
 }

@@ -1,7 +1,7 @@
-//! Compilers of texts in Lua: the crate does not depend on Lua, so the creator of a [`crate::Table`] provides them.
+//! Compilers of texts in Lua: the crate does not depend on Lua, so the creator of a [`crate::PluginTable`] provides them.
 
 use crate::Plugin;
-use crate::chain::Origin;
+use crate::chain::PluginOrigin;
 use crate::own::{OwnFile, OwnPlugin};
 use serde_json::Value as Json;
 use std::fmt;
@@ -10,7 +10,7 @@ use stillgate_route::FilterFunction;
 
 /// Wraps a plugin in a function in Lua that runs before each of its phases: the text, the plugin and its name, its
 /// configuration, and its origin. Fails with a message if the text does not return a function.
-pub type Precede = fn(&str, Box<dyn Plugin>, &'static str, Json, &Origin) -> Result<Box<dyn Plugin>, String>;
+pub type Precede = fn(&str, Box<dyn Plugin>, &'static str, Json, &PluginOrigin) -> Result<Box<dyn Plugin>, String>;
 
 /// Makes plugins of files: [`Scripts::plugins`].
 pub type MakePlugins = fn(&[OwnFile], &Arc<Json>) -> Vec<Result<OwnPlugin, String>>;

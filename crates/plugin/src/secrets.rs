@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_schema::text::scalar::{Layout, Scalar, Style};
+use stillgate_schema::text::scalar::{Scalar, ScalarLayout, Style};
 use stillgate_schema::{Definitions, Entry, Fault, Json, Kind, Node, Path, Sink, Value};
 
 /// A text that never appears in logs, explanations, metrics or panic messages.
@@ -197,7 +197,7 @@ pub fn substitute(node: &Node, secrets: &dyn Secrets, path: &Path<'_>, sink: &mu
         Value::Scalar(scalar) if is_reference(&scalar.text) => match secrets.resolve(&scalar.text) {
             Ok(text) => {
                 sink.hide(&text);
-                Value::Scalar(Scalar { text: Rc::from(text), style: Style::Quoted, layout: Layout::Unknown })
+                Value::Scalar(Scalar { text: Rc::from(text), style: Style::Quoted, layout: ScalarLayout::Unknown })
             }
             Err(why) => {
                 let fault = Fault::new(format!("{}: {why}", scalar.text));

@@ -3,7 +3,7 @@
 use crate::Plugin;
 use crate::arguments::Arguments;
 use crate::body::FILTER_BYTES_MAX;
-use crate::chain::{BodyArguments, Entry, Origin};
+use crate::chain::{BodyArguments, ChainEntry, PluginOrigin};
 use crate::definition::{Compile, Descriptor, Identity};
 use crate::filter::Filter;
 use crate::meta::{Meta, MetaKeys};
@@ -23,7 +23,7 @@ const META: &str = "_meta";
 
 /// The table of all plugins.
 #[derive(Debug, Clone)]
-pub struct Table {
+pub struct PluginTable {
     /// The built-in plugins.
     pub plugins: &'static [Descriptor],
     /// Names of plugins that are not built, each with the plugins that come nearest to it, the best first.
@@ -74,7 +74,7 @@ struct NoopPlugin;
 impl Plugin for NoopPlugin {}
 
 /// What a plugin needs for its compilation, whatever its source.
-struct Kind<'a> {
+struct PluginKind<'a> {
     name: &'static str,
     priority: i32,
     phases: Phases,
@@ -86,15 +86,15 @@ struct Kind<'a> {
 
 type Compiling = dyn Fn(&Node, &mut Compile<'_>) -> Option<Box<dyn Plugin>>;
 
-impl Kind<'_> {
-    fn identity(&self, origin: &Origin, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Identity {
+impl PluginKind<'_> {
+    fn identity(&self, origin: &PluginOrigin, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Identity {
         let of_node = identity(self.name, origin, node, path, sink);
         let with_file = |file: Identity| Identity::of(&[&of_node.0.to_le_bytes(), &file.0.to_le_bytes()]);
         self.version.map_or(of_node, with_file)
     }
 }
 
-impl Table {
+impl PluginTable {
     /// A built-in plugin, and its index in the table.
     pub fn find(&self, name: &str) -> Option<(usize, &'static Descriptor)> {
         self.plugins.iter().enumerate().find(|(_, plugin)| plugin.name == name)
@@ -160,11 +160,11 @@ impl Table {
     pub fn compile(
         &self,
         node: &Node,
-        origin: &Origin,
+        origin: &PluginOrigin,
         (secrets, upstreams): (&dyn Secrets, &dyn Upstreams),
         path: &Path<'_>,
         sink: &mut Sink,
-    ) -> Vec<Arc<Entry>> {
+    ) -> Vec<Arc<ChainEntry>> {
         let entries = match &node.value {
             Value::Map(entries) => entries,
             Value::Refused => return Vec::new(),
@@ -176,7 +176,7 @@ impl Table {
         };
         let compiled = entries.iter().filter_map(|entry| {
             let path = path.key(&entry.key);
-            let mut compile = |kind: Kind<'_>| {
+            let mut compile = |kind: PluginKind<'_>| {
                 let node = substitute(&entry.value, secrets, &path, sink);
                 sink.open(|sink| self.compile_one(&kind, entry.key_at, &node, (origin, upstreams), &path, sink))
             };
@@ -196,31 +196,31 @@ impl Table {
             if let Some((_, descriptor)) = self.find(&entry.key) {
                 let Descriptor { name, priority, phases, authenticates, .. } = *descriptor;
                 let of_it = |node: &Node, cx: &mut Compile<'_>| descriptor.compile(node, cx);
-                return compile(Kind { name, priority, phases, authenticates, version: None, compile: &of_it });
+                return compile(PluginKind { name, priority, phases, authenticates, version: None, compile: &of_it });
             }
             if let Some(own) = self.own.find(&entry.key) {
                 let OwnPlugin { name, priority, phases, version, .. } = *own;
                 let (version, authenticates) = (Some(version), false);
-                return compile(Kind { name, priority, phases, authenticates, version, compile: &*own.compile });
+                return compile(PluginKind { name, priority, phases, authenticates, version, compile: &*own.compile });
             }
             let fault = self.refusal(&entry.key, sink);
             sink.error(entry.key_at, &path, fault);
             None
         });
-        let mut compiled: Vec<Arc<Entry>> = compiled.map(Arc::new).collect();
+        let mut compiled: Vec<Arc<ChainEntry>> = compiled.map(Arc::new).collect();
         compiled.sort_unstable_by_key(|entry| entry.name);
         compiled
     }
 
     fn compile_one(
         &self,
-        kind: &Kind<'_>,
+        kind: &PluginKind<'_>,
         at: Position,
         node: &Node,
-        (origin, upstreams): (&Origin, &dyn Upstreams),
+        (origin, upstreams): (&PluginOrigin, &dyn Upstreams),
         path: &Path<'_>,
         sink: &mut Sink,
-    ) -> Option<Entry> {
+    ) -> Option<ChainEntry> {
         let (own, meta) = split(node);
         let meta = match meta {
             None => Meta::default(),
@@ -247,7 +247,7 @@ impl Table {
             by_filter: meta.filter.as_ref().and_then(of_filter),
             by_plugin: Arguments::among(of_plugin, plugin.arguments_bytes_max(), only_watches),
         };
-        Some(Entry {
+        Some(ChainEntry {
             name: kind.name,
             priority: meta.priority.unwrap_or(kind.priority),
             phases: waiting(kind.phases.and(plugin.phases()), &awaited),
@@ -267,7 +267,7 @@ impl Table {
         function: &At<String>,
         plugin: Box<dyn Plugin>,
         (name, node): (&'static str, &Node),
-        origin: &Origin,
+        origin: &PluginOrigin,
         path: &Path<'_>,
         sink: &mut Sink,
     ) -> Option<Box<dyn Plugin>> {
@@ -282,7 +282,7 @@ impl Table {
 fn warn_of_dropped_fields(
     name: &str,
     plugin: &dyn Plugin,
-    (origin, at): (&Origin, Position),
+    (origin, at): (&PluginOrigin, Position),
     path: &Path<'_>,
     sink: &mut Sink,
 ) {
@@ -315,8 +315,8 @@ fn may_precede(configuration: &Node) -> bool {
 }
 
 /// An entry that is left out of chains, whatever its configuration says.
-fn ignored(name: &'static str, written: &stillgate_schema::Entry, origin: &Origin) -> Entry {
-    Entry {
+fn ignored(name: &'static str, written: &stillgate_schema::Entry, origin: &PluginOrigin) -> ChainEntry {
+    ChainEntry {
         name,
         priority: 0,
         phases: Phases::NONE,
@@ -350,7 +350,7 @@ fn split(node: &Node) -> (Node, Option<Node>) {
 }
 
 /// The identity of a configuration in a resource, independent of the order of its keys.
-pub fn identity(plugin: &str, origin: &Origin, own: &Node, path: &Path<'_>, sink: &mut Sink) -> Identity {
+pub fn identity(plugin: &str, origin: &PluginOrigin, own: &Node, path: &Path<'_>, sink: &mut Sink) -> Identity {
     of_node(&[plugin.as_bytes(), origin.level.name().as_bytes(), origin.id.as_bytes()], own, path, sink)
 }
 

@@ -5,11 +5,11 @@ use stillgate_route::{Lookup, Variable, VariableError};
 /// A parsed text with variables. A variable that the request does not have is empty, or its default: `${name ??
 /// default}`. `\$` is a literal dollar.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Template(Box<[Part]>);
+pub struct Template(Box<[TemplatePart]>);
 
 /// A part of a [`Template`].
 #[derive(Debug, Clone, PartialEq)]
-pub enum Part {
+pub enum TemplatePart {
     /// A literal text.
     Text(Box<[u8]>),
     /// Replaced by its value.
@@ -18,12 +18,12 @@ pub enum Part {
     WithDefault(Variable, Box<[u8]>),
 }
 
-impl Part {
+impl TemplatePart {
     /// The variable of this part.
     pub fn variable(&self) -> Option<&Variable> {
         match self {
-            Part::Variable(variable) | Part::WithDefault(variable, _) => Some(variable),
-            Part::Text(_) => None,
+            TemplatePart::Variable(variable) | TemplatePart::WithDefault(variable, _) => Some(variable),
+            TemplatePart::Text(_) => None,
         }
     }
 }
@@ -39,7 +39,7 @@ fn strict(parse: impl FnOnce(&mut dyn FnMut(VariableError)) -> Template) -> Resu
 
 impl From<Variable> for Template {
     fn from(variable: Variable) -> Template {
-        Template([Part::Variable(variable)].into())
+        Template([TemplatePart::Variable(variable)].into())
     }
 }
 
@@ -91,21 +91,21 @@ impl Template {
                 continue;
             };
             if !plain.is_empty() {
-                parts.push(Part::Text(std::mem::take(&mut plain).into_bytes().into()));
+                parts.push(TemplatePart::Text(std::mem::take(&mut plain).into_bytes().into()));
             }
             parts.extend(match (variable(name), default.map(|default| default.as_bytes().into())) {
-                (Ok(variable), None) => Some(Part::Variable(variable)),
-                (Ok(variable), Some(default)) => Some(Part::WithDefault(variable, default)),
+                (Ok(variable), None) => Some(TemplatePart::Variable(variable)),
+                (Ok(variable), Some(default)) => Some(TemplatePart::WithDefault(variable, default)),
                 (Err(error), default) => {
                     unknown(error);
-                    default.map(Part::Text)
+                    default.map(TemplatePart::Text)
                 }
             });
             rest = after;
         }
         plain.push_str(rest);
         if !plain.is_empty() {
-            parts.push(Part::Text(plain.into_bytes().into()));
+            parts.push(TemplatePart::Text(plain.into_bytes().into()));
         }
         Template(parts.into())
     }
@@ -114,7 +114,7 @@ impl Template {
     pub fn constant(&self) -> Option<&[u8]> {
         match &*self.0 {
             [] => Some(&[]),
-            [Part::Text(text)] => Some(text),
+            [TemplatePart::Text(text)] => Some(text),
             _ => None,
         }
     }
@@ -125,14 +125,14 @@ impl Template {
         let mut present = 0;
         for part in &self.0 {
             match part {
-                Part::Text(text) => out.extend_from_slice(text),
-                Part::Variable(variable) => {
+                TemplatePart::Text(text) => out.extend_from_slice(text),
+                TemplatePart::Variable(variable) => {
                     if let Some(value) = vars.value(variable, buffer) {
                         out.extend_from_slice(value);
                         present += 1;
                     }
                 }
-                Part::WithDefault(variable, default) => {
+                TemplatePart::WithDefault(variable, default) => {
                     out.extend_from_slice(vars.value(variable, buffer).unwrap_or(default));
                     present += 1;
                 }
@@ -142,18 +142,18 @@ impl Template {
     }
 
     /// Its parts, for a plugin that treats values differently from the text around them.
-    pub fn into_parts(self) -> Box<[Part]> {
+    pub fn into_parts(self) -> Box<[TemplatePart]> {
         self.0
     }
 
     /// Its parts in order.
-    pub fn parts(&self) -> &[Part] {
+    pub fn parts(&self) -> &[TemplatePart] {
         &self.0
     }
 
     /// The variables in it.
     pub fn variables(&self) -> impl Iterator<Item = &Variable> {
-        self.0.iter().filter_map(Part::variable)
+        self.0.iter().filter_map(TemplatePart::variable)
     }
 }
 

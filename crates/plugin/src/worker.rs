@@ -2,7 +2,7 @@
 
 use crate::io::{Io, NoIo};
 use crate::outbox::{Outbox, Outlet};
-use crate::record::{Process, Scratch};
+use crate::record::{Process, RecordScratch};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
@@ -10,7 +10,7 @@ use stillgate_limits::Limits;
 
 /// Totals of the process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct ProcessTotals {
     /// Open client connections.
     pub connections_open: u64,
     /// Accepted client connections.
@@ -31,11 +31,11 @@ pub struct Worker {
     random: Cell<u64>,
     process: Arc<Process>,
     outbox: RefCell<Outbox>,
-    records: RefCell<Scratch>,
+    records: RefCell<RecordScratch>,
     /// Buffers for values of variables.
     buffers: RefCell<(Vec<u8>, Vec<u8>)>,
     io: Rc<dyn Io>,
-    counts: Rc<dyn Fn() -> Counts>,
+    counts: Rc<dyn Fn() -> ProcessTotals>,
 }
 
 /// Without limits, and without an event loop.
@@ -54,10 +54,10 @@ impl Worker {
             random: Cell::default(),
             process: Arc::default(),
             outbox: RefCell::default(),
-            records: RefCell::new(Scratch::new([0, 1])),
+            records: RefCell::new(RecordScratch::new([0, 1])),
             buffers: RefCell::default(),
             io: Rc::new(NoIo),
-            counts: Rc::new(Counts::default),
+            counts: Rc::new(ProcessTotals::default),
         }
     }
 
@@ -67,12 +67,12 @@ impl Worker {
     }
 
     /// Sets the source of the process's totals.
-    pub fn with_counts(self, counts: Rc<dyn Fn() -> Counts>) -> Worker {
+    pub fn with_counts(self, counts: Rc<dyn Fn() -> ProcessTotals>) -> Worker {
         Worker { counts, ..self }
     }
 
     /// The process's totals so far.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> ProcessTotals {
         (self.counts)()
     }
 
@@ -83,7 +83,7 @@ impl Worker {
 
     /// Sets the channel to the sending thread, and a random seed for ids.
     pub fn sending(self, outbox: Outbox, process: Arc<Process>, seed: [u64; 2]) -> Worker {
-        Worker { outbox: RefCell::new(outbox), process, records: RefCell::new(Scratch::new(seed)), ..self }
+        Worker { outbox: RefCell::new(outbox), process, records: RefCell::new(RecordScratch::new(seed)), ..self }
     }
 
     /// The serving process.
@@ -93,7 +93,7 @@ impl Worker {
 
     /// Passes the entry that `write` appends to the sending thread, or counts it as lost. It never waits. It must not
     /// be called within `write`.
-    pub fn send(&self, outlet: &Arc<Outlet>, write: impl FnOnce(&mut Scratch, &mut Vec<u8>)) {
+    pub fn send(&self, outlet: &Arc<Outlet>, write: impl FnOnce(&mut RecordScratch, &mut Vec<u8>)) {
         let scratch = &mut *self.records.borrow_mut();
         self.outbox.borrow_mut().push(outlet, |out| write(scratch, out));
     }

@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use stillgate_plugin::{
-    BodyArguments, CHAIN_ENTRIES_MAX, Chain, Entry, Identity, Level, Meta, Origin, Phase, Phases, Plugin,
+    BodyArguments, CHAIN_ENTRIES_MAX, Chain, ChainEntry, Identity, Level, Meta, Phase, Phases, Plugin, PluginOrigin,
 };
 use stillgate_schema::Position;
 
@@ -40,17 +40,17 @@ struct IdlePlugin;
 
 impl Plugin for IdlePlugin {}
 
-fn entry(level: Level, of: &PluginUse) -> Arc<Entry> {
+fn entry(level: Level, of: &PluginUse) -> Arc<ChainEntry> {
     let (name, priority, phase) = NAMES[of.name];
     let text = format!("{name} {level:?} {of:?}");
-    Arc::new(Entry {
+    Arc::new(ChainEntry {
         name,
         priority: of.priority.unwrap_or(priority),
         phases: Phases::of(&[phase]),
         authenticates: name == "key-auth",
         meta: Meta { disable: of.disable, priority: of.priority, ..Meta::default() },
         awaited: BodyArguments::default(),
-        origin: Origin { level, id: "1".into() },
+        origin: PluginOrigin { level, id: "1".into() },
         at: Position { line: 1, column: 1 },
         identity: Identity::of(&[text.as_bytes()]),
         plugin: Box::new(IdlePlugin),
@@ -94,7 +94,7 @@ fn merged(resources: &[Vec<PluginUse>]) -> Chain {
     Chain::merge(lists.iter().map(|list| &list[..])).unwrap()
 }
 
-fn lists(resources: &[Vec<PluginUse>]) -> Vec<Vec<Arc<Entry>>> {
+fn lists(resources: &[Vec<PluginUse>]) -> Vec<Vec<Arc<ChainEntry>>> {
     let of_level = |(level, all): (&Level, &Vec<PluginUse>)| all.iter().map(|of| entry(*level, of)).collect();
     LEVELS.iter().zip(resources).map(of_level).collect()
 }
@@ -113,8 +113,8 @@ proptest! {
     fn higher_priorities_run_first_in_every_phase(resources in prop::collection::vec(resource(), 5)) {
         let chain = merged(&resources);
         // Equal priorities are ordered by name.
-        let sorted = |list: &[&Entry]| {
-            let place = |entry: &Entry| (Reverse(entry.priority), entry.name);
+        let sorted = |list: &[&ChainEntry]| {
+            let place = |entry: &ChainEntry| (Reverse(entry.priority), entry.name);
             list.windows(2).all(|pair| place(pair[0]) < place(pair[1]))
         };
         prop_assert!(sorted(&chain.entries().iter().map(|entry| &**entry).collect::<Vec<_>>()));
@@ -171,10 +171,10 @@ proptest! {
 #[test]
 fn a_chain_is_bounded() {
     let names: Vec<&'static str> = (0..=CHAIN_ENTRIES_MAX).map(|at| &*format!("plugin-{at}").leak()).collect();
-    let list = |disabled: usize| -> Vec<Arc<Entry>> {
+    let list = |disabled: usize| -> Vec<Arc<ChainEntry>> {
         let entries = names.iter().enumerate().map(|(at, name)| {
             let of = PluginUse { name: 0, disable: at < disabled, priority: None };
-            Arc::new(Entry { name, ..Arc::into_inner(entry(Level::Route, &of)).unwrap() })
+            Arc::new(ChainEntry { name, ..Arc::into_inner(entry(Level::Route, &of)).unwrap() })
         });
         entries.collect()
     };

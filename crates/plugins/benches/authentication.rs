@@ -17,8 +17,8 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Instant;
 use stillgate_plugin::{
-    BodyChanges, Consumer, Consumers, Credential, Facts, Flow, Level, MetadataTable, NoSecrets, NoUpstreams, Origin,
-    Request, RequestState, Worker,
+    BodyChanges, Consumer, Consumers, Credential, Facts, Flow, Level, MetadataTable, NoSecrets, NoUpstreams,
+    PluginOrigin, Request, RequestState, Worker,
 };
 use stillgate_plugins::TABLE;
 use stillgate_schema::text::tree;
@@ -64,7 +64,7 @@ fn show(what: &str, count: usize, mut run: impl FnMut(usize)) {
 /// Measures a plugin with one consumer, for each of some header fields in turn.
 fn show_plugin(name: &str, credential: &str, fields: &[String]) {
     let mut sink = Sink::default();
-    let origin = Origin { level: Level::Route, id: "r".into() };
+    let origin = PluginOrigin { level: Level::Route, id: "r".into() };
     let route = tree::parse(0, &format!("{name}: {{}}"), None, &mut sink).unwrap();
     let entries = TABLE.compile(&route.root, &origin, (&NoSecrets, &NoUpstreams), &Path::Root, &mut sink);
     let tree = tree::parse(0, credential, None, &mut sink).unwrap();

@@ -15,10 +15,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use stillgate_plugin::body::Change;
+use stillgate_plugin::body::BodyChange;
 use stillgate_plugin::{
-    BodyChanges, Chain, Consumers, Facts, Level, MetadataTable, NoSecrets, NoUpstreams, Origin, Phase, RequestState,
-    Response, Worker,
+    BodyChanges, Chain, Consumers, Facts, Level, MetadataTable, NoSecrets, NoUpstreams, Phase, PluginOrigin,
+    RequestState, Response, Worker,
 };
 use stillgate_plugins::TABLE;
 use stillgate_schema::text::tree;
@@ -114,7 +114,7 @@ struct Bench {
 impl Bench {
     fn of(plugins: &str) -> Bench {
         let mut sink = Sink::default();
-        let origin = Origin { level: Level::Route, id: "r".into() };
+        let origin = PluginOrigin { level: Level::Route, id: "r".into() };
         let written = tree::parse(0, plugins, None, &mut sink).unwrap().root;
         let entries = TABLE.compile(&written, &origin, (&NoSecrets, &NoUpstreams), &Place::Root, &mut sink);
         let mut request = RequestHead::default();
@@ -182,7 +182,7 @@ impl Bench {
         };
         chain.of(Phase::HeaderFilter).for_each(|(_, entry)| entry.plugin.header_filter(&mut response));
         chain.of(Phase::BodyFilter).for_each(|(_, entry)| entry.plugin.code_content(&mut response));
-        let Some(Change::Filter(filter)) = body.iter_mut().next() else { panic!("no filter") };
+        let Some(BodyChange::Filter(filter)) = body.iter_mut().next() else { panic!("no filter") };
         for piece in content.chunks(PIECE_BYTES.min(filter.piece_bytes_max())) {
             filter.piece(piece, out).unwrap();
         }

@@ -34,7 +34,7 @@ object! {
         external_user_label_field_key: String = NOT_EMPTY => optional;
         /// What the label must be: a text of several values, a JSON array in a text, or a list. Without it, a list, or a text as a
         /// consumer's label.
-        external_user_label_field_parser: At<Parser> = LocatedKind(PARSER) => optional;
+        external_user_label_field_parser: At<LabelParser> = LocatedKind(PARSER) => optional;
         /// For `segmented_text`: a regular expression of the separator. Blanks around it are ignored.
         external_user_label_field_separator: String = NOT_EMPTY => optional;
         any_of {
@@ -57,7 +57,7 @@ const JSON_PATH: Text<String> = text("a JSONPath", |text| match is_json_path(tex
 
 /// How the label of an external user is parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Parser {
+pub(crate) enum LabelParser {
     /// A text, with a separator.
     SegmentedText,
     /// A text that is a JSON array.
@@ -66,8 +66,12 @@ pub(crate) enum Parser {
     Table,
 }
 
-const PARSER: Choice<Parser> = Choice {
-    words: &[("segmented_text", Parser::SegmentedText), ("json", Parser::Json), ("table", Parser::Table)],
+const PARSER: Choice<LabelParser> = Choice {
+    words: &[
+        ("segmented_text", LabelParser::SegmentedText),
+        ("json", LabelParser::Json),
+        ("table", LabelParser::Table),
+    ],
     unbuilt: &[],
 };
 
@@ -111,7 +115,7 @@ pub(crate) struct Acl {
 struct Users {
     name: String,
     path: JsonPath,
-    parser: Option<Parser>,
+    parser: Option<LabelParser>,
     separator: Option<Regex>,
 }
 
@@ -192,12 +196,12 @@ impl Users {
             return None;
         };
         let separator = match (&keys.external_user_label_field_parser, &keys.external_user_label_field_separator) {
-            (Some(At { at, value: Parser::SegmentedText }), None) => {
+            (Some(At { at, value: LabelParser::SegmentedText }), None) => {
                 let fault = Fault::new("there is no separator").hint("add `external_user_label_field_separator`");
                 cx.sink.error(*at, &cx.path.key("external_user_label_field_parser"), fault);
                 return None;
             }
-            (Some(At { value: Parser::SegmentedText, .. }), Some(text)) => {
+            (Some(At { value: LabelParser::SegmentedText, .. }), Some(text)) => {
                 let compiled = patterns::compile(&format!(r"\s*{text}\s*"), Flags::default());
                 let path = cx.path.key("external_user_label_field_separator");
                 Some(compiled.map_err(|fault| cx.sink.error(cx.at, &path, fault)).ok()?)
@@ -212,12 +216,12 @@ impl Users {
     fn holds(&self, label: &Json, wanted: &[String]) -> bool {
         let is_wanted = |value: &[u8]| wanted.iter().any(|wanted| wanted.as_bytes() == value);
         match (self.parser, label) {
-            (None | Some(Parser::Table), Json::Array(items)) => {
+            (None | Some(LabelParser::Table), Json::Array(items)) => {
                 items.iter().filter_map(Json::as_str).any(|item| is_wanted(item.as_bytes()))
             }
             (None, Json::String(text)) => holds(text, wanted),
-            (Some(Parser::Json), Json::String(text)) => text.starts_with('[') && holds(text, wanted),
-            (Some(Parser::SegmentedText), Json::String(text)) => {
+            (Some(LabelParser::Json), Json::String(text)) => text.starts_with('[') && holds(text, wanted),
+            (Some(LabelParser::SegmentedText), Json::String(text)) => {
                 self.separator.as_ref().is_some_and(|separator| separator.split(text.as_bytes()).any(is_wanted))
             }
             _ => false,

@@ -10,7 +10,7 @@ object! {
     /// Admits requests by consumer, group, service or route.
     pub struct ConsumerRestrictionKeys {
         /// What the lists name: consumers, groups of consumers, services or routes.
-        r#type: Kind = KIND => default(Kind::ConsumerName);
+        r#type: RestrictedName = KIND => default(RestrictedName::ConsumerName);
         /// Only these are admitted.
         whitelist: Vec<String> = some(TEXT) => optional;
         /// These are refused.
@@ -39,7 +39,7 @@ object! {
 
 /// The kind of names in the lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum RestrictedName {
     /// Consumers, by `username`.
     ConsumerName,
     /// Groups, by the consumer's `group_id`.
@@ -50,14 +50,14 @@ pub(crate) enum Kind {
     RouteId,
 }
 
-const KINDS: &[(&str, Kind)] = &[
-    ("consumer_name", Kind::ConsumerName),
-    ("consumer_group_id", Kind::ConsumerGroupId),
-    ("service_id", Kind::ServiceId),
-    ("route_id", Kind::RouteId),
+const KINDS: &[(&str, RestrictedName)] = &[
+    ("consumer_name", RestrictedName::ConsumerName),
+    ("consumer_group_id", RestrictedName::ConsumerGroupId),
+    ("service_id", RestrictedName::ServiceId),
+    ("route_id", RestrictedName::RouteId),
 ];
 
-const KIND: Choice<Kind> = Choice { words: KINDS, unbuilt: &[] };
+const KIND: Choice<RestrictedName> = Choice { words: KINDS, unbuilt: &[] };
 
 /// APISIX's list.
 const METHODS: [&str; 10] = ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "CONNECT", "TRACE", "PURGE"];
@@ -69,11 +69,11 @@ const METHOD: Text<String> = text("a method", |text| match METHODS.contains(&tex
 
 /// consumer-restriction with one configuration.
 pub(crate) struct ConsumerRestriction {
-    kind: Kind,
+    kind: RestrictedName,
     variable: Variable,
     /// Empty: all are admitted.
-    whitelist: Names,
-    blacklist: Names,
+    whitelist: NameList,
+    blacklist: NameList,
     /// Sorted by name; the first entry of a name counts.
     allowed_by_methods: Box<[MethodsOf]>,
     unknown: Answer,
@@ -84,13 +84,13 @@ pub(crate) struct ConsumerRestriction {
 type MethodsOf = (Box<str>, Box<[String]>);
 
 /// Names, sorted.
-struct Names(Box<[String]>);
+struct NameList(Box<[String]>);
 
-impl Names {
-    fn new(names: Option<Vec<String>>) -> Names {
+impl NameList {
+    fn new(names: Option<Vec<String>>) -> NameList {
         let mut names = names.unwrap_or_default();
         names.sort_unstable();
-        Names(names.into())
+        NameList(names.into())
     }
 
     fn has(&self, name: &[u8]) -> bool {
@@ -117,13 +117,13 @@ impl Define for ConsumerRestriction {
         Some(ConsumerRestriction {
             kind,
             variable: match kind {
-                Kind::ConsumerName => Variable::ConsumerName,
-                Kind::ConsumerGroupId => Variable::ConsumerGroupId,
-                Kind::ServiceId => Variable::ServiceId,
-                Kind::RouteId => Variable::RouteId,
+                RestrictedName::ConsumerName => Variable::ConsumerName,
+                RestrictedName::ConsumerGroupId => Variable::ConsumerGroupId,
+                RestrictedName::ServiceId => Variable::ServiceId,
+                RestrictedName::RouteId => Variable::RouteId,
             },
-            whitelist: Names::new(keys.whitelist),
-            blacklist: Names::new(keys.blacklist),
+            whitelist: NameList::new(keys.whitelist),
+            blacklist: NameList::new(keys.blacklist),
             allowed_by_methods: allowed_by_methods.into(),
             unknown: message(401, &unknown),
             rejected: message(keys.rejected_code, &rejected),
@@ -149,7 +149,7 @@ impl Plugin for ConsumerRestriction {
     }
 
     fn reads_consumer(&self) -> bool {
-        matches!(self.kind, Kind::ConsumerName | Kind::ConsumerGroupId)
+        matches!(self.kind, RestrictedName::ConsumerName | RestrictedName::ConsumerGroupId)
     }
 }
 

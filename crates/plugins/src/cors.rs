@@ -57,7 +57,7 @@ pub(crate) struct Cors {
     /// The rules for reading.
     access: Access,
     /// The rule for reading timings.
-    timing: Option<Rule>,
+    timing: Option<OriginRule>,
     /// Lines that are the same for all origins.
     lines: Edits,
     /// Lines for each listed origin, including the one that allows it.
@@ -76,11 +76,11 @@ const TIMING: usize = 1;
 
 struct Access {
     /// `None`: only the metadata decides.
-    rule: Option<Rule>,
+    rule: Option<OriginRule>,
     metadata: Box<[String]>,
 }
 
-enum Rule {
+enum OriginRule {
     Listed(Origins),
     /// Index of its patterns.
     Matching(usize),
@@ -127,12 +127,12 @@ impl Define for Cors {
             pattern_set(keys.allow_origins_by_regex, "allow_origins_by_regex", cx)?,
             pattern_set(keys.timing_allow_origins_by_regex, "timing_allow_origins_by_regex", cx)?,
         ];
-        let matching = |at: usize| patterns[at].is_some().then_some(Rule::Matching(at));
+        let matching = |at: usize| patterns[at].is_some().then_some(OriginRule::Matching(at));
         let varies = origins != Origins::Any
             || patterns.iter().any(Option::is_some)
             || !metadata.is_empty()
             || timing_origins.as_ref().is_some_and(|origins| *origins != Origins::Any);
-        let listed = (metadata.is_empty() || origins != Origins::Any).then_some(Rule::Listed(origins));
+        let listed = (metadata.is_empty() || origins != Origins::Any).then_some(OriginRule::Listed(origins));
         let rule = matching(ACCESS).or(listed);
         let with_line = |origin: &OwnedFieldValue| {
             let mut lines = lines.clone();
@@ -140,12 +140,12 @@ impl Define for Cors {
             lines
         };
         let lines_of = match &rule {
-            Some(Rule::Listed(Origins::Listed(list))) => list.iter().map(with_line).collect(),
+            Some(OriginRule::Listed(Origins::Listed(list))) => list.iter().map(with_line).collect(),
             _ => Box::default(),
         };
         Some(Cors {
             access: Access { rule, metadata: metadata.into() },
-            timing: matching(TIMING).or(timing_origins.map(Rule::Listed)),
+            timing: matching(TIMING).or(timing_origins.map(OriginRule::Listed)),
             lines,
             lines_of,
             echoes_headers: keys.allow_headers == "**",
@@ -214,7 +214,7 @@ impl Plugin for Cors {
 impl Access {
     /// Index of the requesting origin among the listed ones.
     fn listed(&self, origin: Option<FieldValue<'_>>) -> Option<usize> {
-        let Some(Rule::Listed(Origins::Listed(list))) = &self.rule else { return None };
+        let Some(OriginRule::Listed(Origins::Listed(list))) = &self.rule else { return None };
         let origin = origin?;
         list.iter().position(|listed| listed.value().bytes() == origin.bytes())
     }
@@ -230,15 +230,15 @@ impl Access {
     }
 }
 
-impl Rule {
+impl OriginRule {
     fn allows<'a>(
         &self,
         origin: Option<FieldValue<'a>>,
         matches: impl Fn(usize, &[u8]) -> bool,
     ) -> Option<FieldValue<'a>> {
         match self {
-            Rule::Listed(origins) => origins.allow(origin),
-            Rule::Matching(at) => origin.filter(|origin| matches(*at, origin.bytes())),
+            OriginRule::Listed(origins) => origins.allow(origin),
+            OriginRule::Matching(at) => origin.filter(|origin| matches(*at, origin.bytes())),
         }
     }
 }

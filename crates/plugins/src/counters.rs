@@ -16,7 +16,7 @@ pub(crate) fn reads_consumer(limit: &impl Plugin) -> bool {
 }
 
 /// `policy`
-pub(crate) struct Policy;
+pub(crate) struct CounterPolicy;
 
 const LOCAL: Choice<()> = Choice { words: &[("local", ())], unbuilt: &[] };
 const REDIS: [&str; 3] = ["redis", "redis-cluster", "redis-sentinel"];
@@ -49,7 +49,7 @@ pub(crate) const OF_REDIS: Foreign = Foreign {
     hint: "remove the key; `policy: local` counts over all workers",
 };
 
-impl Kind for Policy {
+impl Kind for CounterPolicy {
     type Out = ();
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<()> {

@@ -45,9 +45,9 @@ impl BodyCoding {
 }
 
 /// Takes a coded body, and holds the decoded one.
-pub(crate) struct Decoder(State);
+pub(crate) struct Decoder(DecoderState);
 
-enum State {
+enum DecoderState {
     Identity(BoundedBuffer),
     Gzip(MultiGzDecoder<BoundedBuffer>),
     /// The first bytes show whether there is a zlib header, as RFC 9110 section 8.4.1.2 requires, or none, as some
@@ -67,9 +67,9 @@ impl Decoder {
     pub(crate) fn new(decoding: BodyCoding, bytes_max: usize) -> Decoder {
         let out = BoundedBuffer { bytes: Vec::new(), bytes_max };
         Decoder(match decoding {
-            BodyCoding::Identity => State::Identity(out),
-            BodyCoding::Unknown => State::Unknown,
-            other => State::Empty(other, out),
+            BodyCoding::Identity => DecoderState::Identity(out),
+            BodyCoding::Unknown => DecoderState::Unknown,
+            other => DecoderState::Empty(other, out),
         })
     }
 
@@ -81,12 +81,12 @@ impl Decoder {
         self.begin();
         let piece = self.settle(piece);
         let written = match &mut self.0 {
-            State::Identity(out) => out.write_all(piece),
-            State::Gzip(decoder) => decoder.write_all(piece),
-            State::Deflate(inflate) => return inflate.piece(piece),
-            State::Brotli(brotli) => return brotli.piece(piece),
-            State::Unsettled { .. } => Ok(()),
-            State::Unknown | State::Empty(..) => return Err(BodyError::Malformed),
+            DecoderState::Identity(out) => out.write_all(piece),
+            DecoderState::Gzip(decoder) => decoder.write_all(piece),
+            DecoderState::Deflate(inflate) => return inflate.piece(piece),
+            DecoderState::Brotli(brotli) => return brotli.piece(piece),
+            DecoderState::Unsettled { .. } => Ok(()),
+            DecoderState::Unknown | DecoderState::Empty(..) => return Err(BodyError::Malformed),
         };
         written.map_err(|error| why(&error))
     }
@@ -105,7 +105,7 @@ impl Decoder {
         for mut coded in piece.chunks(CODED_BYTES) {
             loop {
                 let is_full = match &mut self.0 {
-                    State::Brotli(brotli) => brotli.step(&mut coded, STEP_BYTES)?,
+                    DecoderState::Brotli(brotli) => brotli.step(&mut coded, STEP_BYTES)?,
                     _ => {
                         self.piece(std::mem::take(&mut coded))?;
                         false
@@ -127,13 +127,16 @@ impl Decoder {
 
     /// The body has ended: returns the decoded one.
     pub(crate) fn end(&mut self) -> Result<Vec<u8>, BodyError> {
-        let state = std::mem::replace(&mut self.0, State::Unknown);
+        let state = std::mem::replace(&mut self.0, DecoderState::Unknown);
         let out = match state {
-            State::Identity(out) | State::Empty(_, out) => out,
-            State::Gzip(decoder) => decoder.finish().map_err(|error| why(&error))?,
-            State::Deflate(inflate) if inflate.has_ended => inflate.out,
-            State::Brotli(brotli) if brotli.has_ended => brotli.out,
-            State::Deflate(_) | State::Brotli(_) | State::Unsettled { .. } | State::Unknown => {
+            DecoderState::Identity(out) | DecoderState::Empty(_, out) => out,
+            DecoderState::Gzip(decoder) => decoder.finish().map_err(|error| why(&error))?,
+            DecoderState::Deflate(inflate) if inflate.has_ended => inflate.out,
+            DecoderState::Brotli(brotli) if brotli.has_ended => brotli.out,
+            DecoderState::Deflate(_)
+            | DecoderState::Brotli(_)
+            | DecoderState::Unsettled { .. }
+            | DecoderState::Unknown => {
                 return Err(BodyError::Malformed);
             }
         };
@@ -143,11 +146,11 @@ impl Decoder {
     /// Takes the output so far, for a filter that streams.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         let out = match &mut self.0 {
-            State::Identity(out) | State::Empty(_, out) | State::Unsettled { out, .. } => out,
-            State::Gzip(decoder) => decoder.get_mut(),
-            State::Deflate(inflate) => &mut inflate.out,
-            State::Brotli(brotli) => &mut brotli.out,
-            State::Unknown => return Vec::new(),
+            DecoderState::Identity(out) | DecoderState::Empty(_, out) | DecoderState::Unsettled { out, .. } => out,
+            DecoderState::Gzip(decoder) => decoder.get_mut(),
+            DecoderState::Deflate(inflate) => &mut inflate.out,
+            DecoderState::Brotli(brotli) => &mut brotli.out,
+            DecoderState::Unknown => return Vec::new(),
         };
         std::mem::take(&mut out.bytes)
     }
@@ -155,32 +158,32 @@ impl Decoder {
     /// Bytes held, including the decoder's memory.
     pub(crate) fn held_bytes(&self) -> usize {
         let (out, own) = match &self.0 {
-            State::Identity(out) | State::Empty(_, out) | State::Unsettled { out, .. } => (out, 0),
-            State::Gzip(decoder) => (decoder.get_ref(), INFLATE_BYTES),
-            State::Deflate(inflate) => (&inflate.out, INFLATE_BYTES),
-            State::Brotli(brotli) => (&brotli.out, brotli.memory.0.get()),
-            State::Unknown => return 0,
+            DecoderState::Identity(out) | DecoderState::Empty(_, out) | DecoderState::Unsettled { out, .. } => (out, 0),
+            DecoderState::Gzip(decoder) => (decoder.get_ref(), INFLATE_BYTES),
+            DecoderState::Deflate(inflate) => (&inflate.out, INFLATE_BYTES),
+            DecoderState::Brotli(brotli) => (&brotli.out, brotli.memory.0.get()),
+            DecoderState::Unknown => return 0,
         };
         out.bytes.capacity() + own
     }
 
     /// Creates the decoder when there is something to decode.
     fn begin(&mut self) {
-        if let State::Empty(decoding, out) = &mut self.0 {
+        if let DecoderState::Empty(decoding, out) = &mut self.0 {
             let out = std::mem::take(out);
             self.0 = match decoding {
-                BodyCoding::Gzip => State::Gzip(MultiGzDecoder::new(out)),
-                BodyCoding::Deflate => State::Unsettled { first: None, out },
-                BodyCoding::Brotli => State::Brotli(Box::new(Brotli::new(out))),
-                BodyCoding::Identity => State::Identity(out),
-                BodyCoding::Unknown => State::Unknown,
+                BodyCoding::Gzip => DecoderState::Gzip(MultiGzDecoder::new(out)),
+                BodyCoding::Deflate => DecoderState::Unsettled { first: None, out },
+                BodyCoding::Brotli => DecoderState::Brotli(Box::new(Brotli::new(out))),
+                BodyCoding::Identity => DecoderState::Identity(out),
+                BodyCoding::Unknown => DecoderState::Unknown,
             };
         }
     }
 
     /// Detects the kind of `deflate` once two bytes are available; returns the bytes still to decode.
     fn settle<'p>(&mut self, piece: &'p [u8]) -> &'p [u8] {
-        let State::Unsettled { first, out } = &mut self.0 else { return piece };
+        let DecoderState::Unsettled { first, out } = &mut self.0 else { return piece };
         let (one, two, rest) = match (*first, piece) {
             (None, [one]) => {
                 *first = Some(*one);
@@ -197,7 +200,7 @@ impl Decoder {
             // Errors in it are found with the following bytes.
             let _ = inflate.piece(&[byte]);
         }
-        self.0 = State::Deflate(inflate);
+        self.0 = DecoderState::Deflate(inflate);
         rest
     }
 }
@@ -345,7 +348,7 @@ mod tests {
         let mut brotli = Decoder::new(BodyCoding::Brotli, 100);
         assert_eq!(brotli.held_bytes(), 0);
         brotli.piece(&BROTLI[..8]).unwrap();
-        let State::Brotli(state) = &brotli.0 else { panic!("it has begun") };
+        let DecoderState::Brotli(state) = &brotli.0 else { panic!("it has begun") };
         let allocated = state.memory.0.clone();
         assert!(allocated.get() > 1024, "{}", allocated.get());
         assert!(brotli.held_bytes() >= allocated.get());

@@ -17,7 +17,7 @@ use stillgate_plugin::{
     Answer, Compile, Define, Device, DeviceSettings, EventSettings, Flow, Phase, Phases, Plugin, Request, Template,
 };
 use stillgate_route::Variable;
-use stillgate_schema::quantity::{Size, Span, size, span};
+use stillgate_schema::quantity::{DurationRange, Size, size, span};
 use stillgate_schema::text::tree::{Node, Value};
 use stillgate_schema::{
     At, Choice, Definitions, Fault, Flag, Json, Kind, LocatedKind, Path, Sink, TEXT, Text, expected, int, map, object,
@@ -28,11 +28,11 @@ use stillgate_wire::{FieldName, FieldValue};
 /// Most labels of a connection.
 const LABELS_MAX: usize = 16;
 
-const PING_INTERVAL: Span = span(Duration::from_millis(100), Duration::from_secs(3600));
-const PING_TIMEOUT: Span = span(Duration::from_millis(100), Duration::from_secs(300));
-const RESUME: Span = span(Duration::ZERO, Duration::from_secs(3600));
-const TRY: Span = span(Duration::from_millis(10), Duration::from_secs(300));
-const RETRY: Span = span(Duration::ZERO, Duration::from_secs(24 * 3600));
+const PING_INTERVAL: DurationRange = span(Duration::from_millis(100), Duration::from_secs(3600));
+const PING_TIMEOUT: DurationRange = span(Duration::from_millis(100), Duration::from_secs(300));
+const RESUME: DurationRange = span(Duration::ZERO, Duration::from_secs(3600));
+const TRY: DurationRange = span(Duration::from_millis(10), Duration::from_secs(300));
+const RETRY: DurationRange = span(Duration::ZERO, Duration::from_secs(24 * 3600));
 const EVENT_BYTES: Size = size(1024, 16 * 1024 * 1024);
 
 object! {

@@ -35,7 +35,7 @@ object! {
         /// The body, a text with variables; without it the answer is an error page.
         body: At<String> = LocatedKind(TEXT) => optional;
         /// Header fields of the answer: a map of names to texts with variables, or to numbers.
-        headers: Vec<Header> = Headers => optional;
+        headers: Vec<AbortHeader> = Headers => optional;
         /// Percentage of requests that are answered; all without it.
         percentage: u8 = int(0, 100) => optional;
         /// Lists of conditions as in `vars` of a route: a request is answered if all conditions of one list hold.
@@ -62,7 +62,7 @@ const VARS_MAX: usize = 20;
 
 /// A header field of the answer.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Header {
+pub(crate) struct AbortHeader {
     name: OwnedFieldName,
     value: Template,
 }
@@ -71,9 +71,9 @@ pub(crate) struct Header {
 struct Headers;
 
 impl Kind for Headers {
-    type Out = Vec<Header>;
+    type Out = Vec<AbortHeader>;
 
-    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Vec<Header>> {
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Vec<AbortHeader>> {
         let entries = match &node.value {
             Value::Map(entries) if !entries.is_empty() => entries,
             _ => {
@@ -93,7 +93,7 @@ impl Kind for Headers {
             let value = FieldValue::new(text.as_bytes()).map_err(|error| error.to_string());
             let template = unknown::template_with_body(&text, entry.value.at, &path, sink);
             match (name, value.map(|_| template)) {
-                (Ok(name), Ok(value)) => headers.push(Header { name, value }),
+                (Ok(name), Ok(value)) => headers.push(AbortHeader { name, value }),
                 (Err(error), _) => sink.error(entry.key_at, &path, Fault::new(error)),
                 (_, Err(error)) => sink.error(entry.value.at, &path, Fault::new(error)),
             }
@@ -122,7 +122,7 @@ struct When {
 struct AbortReply {
     status: u16,
     body: Option<Template>,
-    headers: Box<[Header]>,
+    headers: Box<[AbortHeader]>,
 }
 
 impl Define for FaultInjection {

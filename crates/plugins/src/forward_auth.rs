@@ -56,9 +56,9 @@ object! {
 const METHOD: Choice<bool> = Choice { words: &[("GET", false), ("POST", true)], unbuilt: &[] };
 
 /// The plugin; shared with the requests that wait.
-pub(crate) struct ForwardAuth(Arc<Inner>);
+pub(crate) struct ForwardAuth(Arc<ForwardAuthConfig>);
 
-struct Inner {
+struct ForwardAuthConfig {
     url: Url,
     posts: bool,
     request_headers: Box<[OwnedFieldName]>,
@@ -85,7 +85,7 @@ impl Define for ForwardAuth {
             let (text, path) = (String::from_utf8_lossy(value.value().bytes()), cx.path.key("extra_headers"));
             extra_headers.push((name, unknown::template_with_body(&text, cx.at, &path, cx.sink)));
         }
-        Some(ForwardAuth(Arc::new(Inner {
+        Some(ForwardAuth(Arc::new(ForwardAuthConfig {
             url,
             posts: keys.request_method,
             request_headers: keys.request_headers.into(),
@@ -133,13 +133,13 @@ impl Plugin for ForwardAuth {
     }
 }
 
-fn ask(inner: &Arc<Inner>, request: &mut Request<'_>) -> Flow {
+fn ask(inner: &Arc<ForwardAuthConfig>, request: &mut Request<'_>) -> Flow {
     let call = inner.call(request);
     let inner = inner.clone();
     Flow::wait(request.worker.io().call(call), move |reply, request| inner.decide(reply, request))
 }
 
-impl Inner {
+impl ForwardAuthConfig {
     fn call(&self, request: &Request<'_>) -> Call {
         let method: &[u8] = if self.posts { b"POST" } else { b"GET" };
         let mut call = Call::new(&self.url.origin, method, self.url.target.as_bytes());

@@ -3,7 +3,7 @@
 //! Names and constant values are checked when a configuration is read. A value with variables is checked when it is
 //! assembled; if it could split the head, it is not sent and the request fails.
 
-use crate::replacement::{Groups, Language, Part, Replacement, group_max};
+use crate::replacement::{Groups, Language, Replacement, ReplacementPart, group_max};
 use crate::unknown::{Unknown, warn};
 use std::borrow::Cow;
 use stillgate_plugin::{Request, Response, Worker};
@@ -18,26 +18,26 @@ pub(crate) struct HeaderEdits(Box<[Edit]>);
 
 #[derive(Debug, Clone, PartialEq)]
 enum Edit {
-    Add(OwnedFieldName, Value),
+    Add(OwnedFieldName, EditValue),
     /// An empty value removes the field.
-    Set(OwnedFieldName, Value),
+    Set(OwnedFieldName, EditValue),
     /// Adds a line with a constant value that is not empty.
     AddLine(OwnedLine),
     /// Sets a line with a constant value that is not empty.
     SetLine(OwnedLine),
     /// Sets the `Host` for the node.
-    SetHost(Value),
+    SetHost(EditValue),
     Remove(OwnedFieldName),
 }
 
 #[derive(Debug, Clone, PartialEq)]
-enum Value {
+enum EditValue {
     Constant(OwnedFieldValue),
     Template(Replacement),
 }
 
 /// A head that can be edited.
-pub(crate) trait Head: Lookup {
+pub(crate) trait EditableHead: Lookup {
     fn add(&mut self, name: FieldName<'_>, value: FieldValue<'_>);
     fn set(&mut self, name: FieldName<'_>, value: FieldValue<'_>);
     fn add_line(&mut self, line: &OwnedLine);
@@ -46,7 +46,7 @@ pub(crate) trait Head: Lookup {
     fn remove(&mut self, name: FieldName<'_>);
 }
 
-impl Head for Request<'_> {
+impl EditableHead for Request<'_> {
     fn add(&mut self, name: FieldName<'_>, value: FieldValue<'_>) {
         self.add_header(name, value);
     }
@@ -72,7 +72,7 @@ impl Head for Request<'_> {
     }
 }
 
-impl Head for Response<'_> {
+impl EditableHead for Response<'_> {
     fn add(&mut self, name: FieldName<'_>, value: FieldValue<'_>) {
         self.add_header(name, value);
     }
@@ -102,7 +102,12 @@ impl Head for Response<'_> {
 
 impl HeaderEdits {
     /// Applies the edits. At the first invalid value it stops, and keeps the edits before it.
-    pub(crate) fn apply(&self, head: &mut impl Head, worker: &Worker, groups: &Groups<'_>) -> Result<(), EditError> {
+    pub(crate) fn apply(
+        &self,
+        head: &mut impl EditableHead,
+        worker: &Worker,
+        groups: &Groups<'_>,
+    ) -> Result<(), EditError> {
         if !self.0.iter().any(Edit::is_late) {
             let (mut out, mut buffer) = (Vec::new(), Vec::new());
             return self.0.iter().try_for_each(|edit| edit.apply(head, groups, &mut out, &mut buffer));
@@ -113,9 +118,9 @@ impl HeaderEdits {
     /// The highest group number in its values.
     pub(crate) fn group_max(&self) -> usize {
         let of_edit = |edit: &Edit| match edit {
-            Edit::Add(_, Value::Template(text))
-            | Edit::Set(_, Value::Template(text))
-            | Edit::SetHost(Value::Template(text)) => group_max(text.0.iter()),
+            Edit::Add(_, EditValue::Template(text))
+            | Edit::Set(_, EditValue::Template(text))
+            | Edit::SetHost(EditValue::Template(text)) => group_max(text.0.iter()),
             _ => 0,
         };
         self.0.iter().map(of_edit).max().unwrap_or(0)
@@ -124,9 +129,9 @@ impl HeaderEdits {
     /// The variables in its values.
     pub(crate) fn each_variable(&self, visit: &mut dyn FnMut(&Variable)) {
         for edit in &self.0 {
-            if let Edit::Add(_, Value::Template(text))
-            | Edit::Set(_, Value::Template(text))
-            | Edit::SetHost(Value::Template(text)) = edit
+            if let Edit::Add(_, EditValue::Template(text))
+            | Edit::Set(_, EditValue::Template(text))
+            | Edit::SetHost(EditValue::Template(text)) = edit
             {
                 text.variables().for_each(&mut *visit);
             }
@@ -139,10 +144,10 @@ impl Edit {
     fn written(self) -> Edit {
         let is_known = |value: &OwnedFieldValue| !value.value().bytes().is_empty();
         match self {
-            Edit::Add(name, Value::Constant(value)) if is_known(&value) => {
+            Edit::Add(name, EditValue::Constant(value)) if is_known(&value) => {
                 Edit::AddLine(OwnedLine::new(name.name(), value.value()))
             }
-            Edit::Set(name, Value::Constant(value)) if is_known(&value) => {
+            Edit::Set(name, EditValue::Constant(value)) if is_known(&value) => {
                 Edit::SetLine(OwnedLine::new(name.name(), value.value()))
             }
             edit => edit,
@@ -152,14 +157,14 @@ impl Edit {
     /// Whether its value is known only with the request.
     fn is_late(&self) -> bool {
         match self {
-            Edit::Add(_, value) | Edit::Set(_, value) | Edit::SetHost(value) => matches!(value, Value::Template(_)),
+            Edit::Add(_, value) | Edit::Set(_, value) | Edit::SetHost(value) => matches!(value, EditValue::Template(_)),
             Edit::AddLine(_) | Edit::SetLine(_) | Edit::Remove(_) => false,
         }
     }
 
     fn apply(
         &self,
-        head: &mut impl Head,
+        head: &mut impl EditableHead,
         groups: &Groups<'_>,
         out: &mut Vec<u8>,
         buffer: &mut Vec<u8>,
@@ -187,7 +192,7 @@ impl Edit {
     }
 }
 
-impl Value {
+impl EditValue {
     fn of<'a>(
         &'a self,
         vars: &dyn Lookup,
@@ -196,8 +201,8 @@ impl Value {
         buffer: &mut Vec<u8>,
     ) -> Result<FieldValue<'a>, EditError> {
         match self {
-            Value::Constant(value) => Ok(value.value()),
-            Value::Template(template) => {
+            EditValue::Constant(value) => Ok(value.value()),
+            EditValue::Template(template) => {
                 out.clear();
                 template.write(groups, vars, out, buffer);
                 FieldValue::new(out)
@@ -268,7 +273,7 @@ fn is_sent_as_host(value: &OwnedFieldValue) -> bool {
     value.value().bytes().is_empty() || is_host(value.value().bytes())
 }
 
-type MakeEdit = fn(OwnedFieldName, Value) -> Edit;
+type MakeEdit = fn(OwnedFieldName, EditValue) -> Edit;
 
 /// In the order in which they are applied.
 const ACTIONS: [&str; 3] = ["add", "set", "remove"];
@@ -417,7 +422,7 @@ impl Headers {
         let field = OwnedFieldName::new(name.as_bytes()).map_err(|error| Fault::new(error.to_string()))?;
         let edit = make(field, value(text, unknown)?);
         match edit {
-            Edit::Set(_, Value::Constant(value)) if self.is_of_node(name) && !is_sent_as_host(&value) => {
+            Edit::Set(_, EditValue::Constant(value)) if self.is_of_node(name) && !is_sent_as_host(&value) => {
                 Err(Fault::new(format!("{text:?} is not a host"))
                     .hint("write a name or an address, perhaps with a port"))
             }
@@ -459,17 +464,18 @@ pub(crate) fn text_or_number(node: &Node) -> Option<Cow<'_, str>> {
     }
 }
 
-fn value(text: &str, unknown: &mut Unknown<'_>) -> Result<Value, Fault> {
+fn value(text: &str, unknown: &mut Unknown<'_>) -> Result<EditValue, Fault> {
     let template = Replacement::parse(text, Language::Template, unknown)?;
     let refused = |error: EditError| Fault::new(error.to_string());
     if let Some(constant) = template.constant() {
-        return OwnedFieldValue::new(constant).map(Value::Constant).map_err(refused);
+        return OwnedFieldValue::new(constant).map(EditValue::Constant).map_err(refused);
     }
     for part in &template.0 {
         // Blanks at an end of a part are not at an end of the value: nothing is trimmed here.
-        if matches!(part, Part::Text(text) if text.iter().any(|byte| byte.is_ascii_control() && *byte != b'\t')) {
+        if matches!(part, ReplacementPart::Text(text) if text.iter().any(|byte| byte.is_ascii_control() && *byte != b'\t'))
+        {
             return Err(refused(EditError::Value));
         }
     }
-    Ok(Value::Template(template))
+    Ok(EditValue::Template(template))
 }

@@ -6,9 +6,9 @@
 use serde_json::Value as Json;
 
 /// A path for looking values up.
-pub(crate) struct JsonPath(Box<[Step]>);
+pub(crate) struct JsonPath(Box<[JsonStep]>);
 
-enum Step {
+enum JsonStep {
     /// A key of an object; digits are also an index of a list.
     Name(Box<str>),
     /// An index of a list, from 0.
@@ -37,7 +37,7 @@ impl JsonPath {
         let mut steps = Vec::new();
         while !rest.is_empty() {
             if let Some(behind) = rest.strip_prefix("..") {
-                steps.push(Step::Below);
+                steps.push(JsonStep::Below);
                 rest = behind;
             } else if let Some(behind) = rest.strip_prefix('.') {
                 rest = behind;
@@ -57,35 +57,35 @@ impl JsonPath {
     }
 }
 
-fn step(text: &str) -> Option<Step> {
+fn step(text: &str) -> Option<JsonStep> {
     let Some(inner) = text.strip_prefix('[').and_then(|inner| inner.strip_suffix(']')) else {
-        return Some(if text == "*" { Step::Each } else { Step::Name(text.into()) });
+        return Some(if text == "*" { JsonStep::Each } else { JsonStep::Name(text.into()) });
     };
     let inner = inner.trim_matches(BLANKS);
     let unquoted = |quote: char| inner.strip_prefix(quote)?.strip_suffix(quote);
     match unquoted('\'').or_else(|| unquoted('"')) {
-        Some(name) => (!name.contains(['\'', '"', '\\'])).then(|| Step::Name(name.into())),
-        None if inner == "*" => Some(Step::Each),
-        None => inner.parse().ok().map(Step::Index),
+        Some(name) => (!name.contains(['\'', '"', '\\'])).then(|| JsonStep::Name(name.into())),
+        None if inner == "*" => Some(JsonStep::Each),
+        None => inner.parse().ok().map(JsonStep::Index),
     }
 }
 
-fn first<'j>(json: &'j Json, steps: &[Step], looks: &mut u32) -> Option<&'j Json> {
+fn first<'j>(json: &'j Json, steps: &[JsonStep], looks: &mut u32) -> Option<&'j Json> {
     *looks = looks.checked_sub(1)?;
     let Some((step, behind)) = steps.split_first() else { return Some(json) };
-    let inside = |steps: &[Step], looks: &mut u32| match json {
+    let inside = |steps: &[JsonStep], looks: &mut u32| match json {
         Json::Array(items) => items.iter().find_map(|item| first(item, steps, looks)),
         Json::Object(entries) => entries.values().find_map(|value| first(value, steps, looks)),
         _ => None,
     };
     match step {
-        Step::Each => inside(behind, looks),
-        Step::Below => match first(json, behind, looks) {
+        JsonStep::Each => inside(behind, looks),
+        JsonStep::Below => match first(json, behind, looks) {
             Some(found) => Some(found),
             None => inside(steps, looks),
         },
-        Step::Index(at) => json.as_array()?.get(*at).and_then(|item| first(item, behind, looks)),
-        Step::Name(name) => match json {
+        JsonStep::Index(at) => json.as_array()?.get(*at).and_then(|item| first(item, behind, looks)),
+        JsonStep::Name(name) => match json {
             Json::Array(items) => items.get(name.parse::<usize>().ok()?),
             other => other.get(&**name),
         }

@@ -77,10 +77,10 @@ mod xml;
 pub use lua::{module_of, required_paths};
 pub use prometheus::disabled_labels;
 pub use request_validation::check_json;
-use stillgate_plugin::{Descriptor, Ignorable, OwnPlugins, Scripts, Table};
+use stillgate_plugin::{Descriptor, Ignorable, OwnPlugins, PluginTable, Scripts};
 
 /// All plugins.
-pub const TABLE: Table = Table {
+pub const TABLE: PluginTable = PluginTable {
     plugins: PLUGINS,
     sought: apisix::NAMES,
     scripts: SCRIPTS,

@@ -4,7 +4,7 @@
 //! A limit is shared by all workers, and by both processes of an upgrade, like that of `limit-count`: its buckets are
 //! in the table of `stillgate-limits`.
 
-use crate::counters::{OF_REDIS, Policy, reads_consumer};
+use crate::counters::{CounterPolicy, OF_REDIS, reads_consumer};
 use crate::decimal::Decimal;
 use crate::uri_blocker::REJECTED_MSG;
 use std::time::Duration;
@@ -34,7 +34,7 @@ object! {
         /// Whether a request continues if it cannot be counted; otherwise it is answered with 500.
         allow_degradation: bool = Flag => default(false);
         /// Where the counters are kept.
-        policy: () = Policy => default(());
+        policy: () = CounterPolicy => default(());
         foreign: OF_REDIS;
     }
 }

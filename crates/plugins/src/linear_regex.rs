@@ -10,13 +10,13 @@ use regex_syntax::hir::{Class, Hir, HirKind, Look, Repetition};
 /// A compiled regular expression of this form. It is anchored at the beginning of a text.
 #[derive(Debug)]
 pub(crate) struct LinearRegex {
-    steps: Box<[Step]>,
+    steps: Box<[RegexStep]>,
     /// Number of groups, including group 0, the match.
     groups: usize,
 }
 
 #[derive(Debug)]
-enum Step {
+enum RegexStep {
     Literal(Box<[u8]>),
     /// As many bytes of the set as possible.
     Run {
@@ -61,18 +61,18 @@ impl LinearRegex {
         for step in &self.steps {
             let rest = &text[at..];
             match step {
-                Step::Literal(literal) if rest.starts_with(literal) => at += literal.len(),
-                Step::Run { set, min, max } => {
+                RegexStep::Literal(literal) if rest.starts_with(literal) => at += literal.len(),
+                RegexStep::Run { set, min, max } => {
                     let bytes = rest.iter().take(*max).take_while(|byte| set[usize::from(**byte)]).count();
                     if bytes < *min {
                         return false;
                     }
                     at += bytes;
                 }
-                Step::Open(group) => groups[*group].0 = at,
-                Step::Close(group) => groups[*group].1 = at,
-                Step::End if rest.is_empty() => {}
-                Step::Literal(_) | Step::End => return false,
+                RegexStep::Open(group) => groups[*group].0 = at,
+                RegexStep::Close(group) => groups[*group].1 = at,
+                RegexStep::End if rest.is_empty() => {}
+                RegexStep::Literal(_) | RegexStep::End => return false,
             }
         }
         groups[0] = (0, at);
@@ -81,12 +81,12 @@ impl LinearRegex {
 }
 
 /// Adds the steps of a part; `None`: it does not have this form.
-fn add(part: &Hir, steps: &mut Vec<Step>) -> Option<()> {
+fn add(part: &Hir, steps: &mut Vec<RegexStep>) -> Option<()> {
     match part.kind() {
         HirKind::Empty => {}
-        HirKind::Literal(literal) => steps.push(Step::Literal(literal.0.clone())),
-        HirKind::Class(class) => steps.push(Step::Run { set: set(class)?, min: 1, max: 1 }),
-        HirKind::Look(Look::End) => steps.push(Step::End),
+        HirKind::Literal(literal) => steps.push(RegexStep::Literal(literal.0.clone())),
+        HirKind::Class(class) => steps.push(RegexStep::Run { set: set(class)?, min: 1, max: 1 }),
+        HirKind::Look(Look::End) => steps.push(RegexStep::End),
         HirKind::Repetition(Repetition { min, max, greedy: true, sub }) => {
             let set = match sub.kind() {
                 HirKind::Class(class) => set(class)?,
@@ -98,13 +98,13 @@ fn add(part: &Hir, steps: &mut Vec<Step>) -> Option<()> {
                 _ => return None,
             };
             let max = max.map_or(usize::MAX, |max| max as usize);
-            steps.push(Step::Run { set, min: *min as usize, max });
+            steps.push(RegexStep::Run { set, min: *min as usize, max });
         }
         HirKind::Capture(capture) => {
             let group = capture.index as usize;
-            steps.push(Step::Open(group));
+            steps.push(RegexStep::Open(group));
             add(&capture.sub, steps)?;
-            steps.push(Step::Close(group));
+            steps.push(RegexStep::Close(group));
         }
         HirKind::Concat(parts) => return parts.iter().try_for_each(|part| add(part, steps)),
         HirKind::Look(_) | HirKind::Repetition(_) | HirKind::Alternation(_) => return None,
@@ -121,18 +121,18 @@ fn set(class: &Class) -> Option<Box<[bool; 256]>> {
     Some(set)
 }
 
-impl Step {
+impl RegexStep {
     /// Whether the next step begins with no byte that this step could have left to it: then taking all is the only way
     /// to match.
-    fn ends_before(&self, behind: &[Step]) -> bool {
-        let Step::Run { set, min, max } = self else { return true };
+    fn ends_before(&self, behind: &[RegexStep]) -> bool {
+        let RegexStep::Run { set, min, max } = self else { return true };
         if min == max {
             return true;
         }
         for step in behind {
             match step {
-                Step::Literal(literal) => return !set[usize::from(literal[0])],
-                Step::Run { set: other, min, .. } => {
+                RegexStep::Literal(literal) => return !set[usize::from(literal[0])],
+                RegexStep::Run { set: other, min, .. } => {
                     if (0..set.len()).any(|byte| set[byte] && other[byte]) {
                         return false;
                     }
@@ -140,8 +140,8 @@ impl Step {
                         return true;
                     }
                 }
-                Step::End => return true,
-                Step::Open(_) | Step::Close(_) => {}
+                RegexStep::End => return true,
+                RegexStep::Open(_) | RegexStep::Close(_) => {}
             }
         }
         true

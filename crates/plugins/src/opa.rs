@@ -53,9 +53,9 @@ const POLICY: Text<String> = text("the path of a policy", |text| {
 .shown();
 
 /// The plugin; shared with the requests that wait.
-pub(crate) struct Opa(Arc<Inner>);
+pub(crate) struct Opa(Arc<OpaConfig>);
 
-struct Inner {
+struct OpaConfig {
     url: Url,
     target: Box<str>,
     timeout: Duration,
@@ -84,7 +84,7 @@ impl Define for Opa {
         }
         let url = url(&keys.host, keys.ssl_verify, "host", cx)?;
         let target = format!("{}/v1/data/{}", url.target.trim_end_matches('/'), keys.policy).into();
-        Some(Opa(Arc::new(Inner {
+        Some(Opa(Arc::new(OpaConfig {
             url,
             target,
             timeout: Duration::from_millis(u64::from(keys.timeout)),
@@ -120,7 +120,7 @@ impl Plugin for Opa {
     }
 }
 
-impl Inner {
+impl OpaConfig {
     fn add_documents(&self, input: &mut Json, request: &Request<'_>) {
         let documents = request.facts.route.and_then(|route| route.documents);
         if let Some(documents) = documents.filter(|_| self.has_route) {

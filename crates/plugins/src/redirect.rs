@@ -6,7 +6,7 @@
 
 use crate::encoding::{Percent, encode};
 use crate::patterns::{Flags, compile};
-use crate::replacement::{Groups, Language, Part as Group, Replacement, group_max, warn_of_group};
+use crate::replacement::{Groups, Language, Replacement, ReplacementPart as Group, group_max, warn_of_group};
 use crate::unknown::warn;
 use regex::bytes::{CaptureLocations, Regex};
 use stillgate_plugin::{Answer, Compile, Define, Flow, Metadata, PerWorker, Phase, Phases, Plugin, Request};
@@ -63,12 +63,12 @@ enum To {
     /// `http_to_https: false`
     Nowhere,
     Https,
-    Location(Box<[Part]>),
+    Location(Box<[RedirectPart]>),
     Matched(Box<(Regex, Replacement)>),
 }
 
 #[derive(Debug, PartialEq)]
-enum Part {
+enum RedirectPart {
     Text(Box<[u8]>),
     Variable(Variable),
 }
@@ -77,13 +77,13 @@ enum Part {
 struct Search {
     /// A copy of the plugin's, since searching takes memory.
     regex: Option<(Regex, CaptureLocations)>,
-    place: Location,
+    place: RedirectLocation,
     buffer: Vec<u8>,
 }
 
 /// A location being assembled.
 #[derive(Default)]
-struct Location {
+struct RedirectLocation {
     text: Vec<u8>,
     has_query: bool,
     encodes: bool,
@@ -153,7 +153,7 @@ fn by_regex(pair: &At<Vec<String>>, cx: &mut Compile<'_>) -> Option<(Regex, Repl
 }
 
 /// Unlike in other texts with variables, `\$name` keeps its backslash, and other backslashes are removed.
-fn parse(uri: &At<String>, cx: &mut Compile<'_>) -> Box<[Part]> {
+fn parse(uri: &At<String>, cx: &mut Compile<'_>) -> Box<[RedirectPart]> {
     let (mut parts, mut plain) = (Vec::new(), String::new());
     let mut rest = &*uri.value;
     while let Some(at) = rest.find(['$', '\\']) {
@@ -174,7 +174,7 @@ fn parse(uri: &At<String>, cx: &mut Compile<'_>) -> Box<[Part]> {
             (_, _, Some((name, after))) => {
                 parts.extend(text_part(&mut plain));
                 match Variable::parse_late(name) {
-                    Ok(variable) => parts.push(Part::Variable(variable)),
+                    Ok(variable) => parts.push(RedirectPart::Variable(variable)),
                     Err(error) => warn(&error, uri.at, &cx.path.key("uri"), cx.sink),
                 }
                 after
@@ -195,9 +195,9 @@ fn split_name(text: &str) -> (&str, &str) {
     text.split_at(text.bytes().position(|byte| !is_name(byte)).unwrap_or(text.len()))
 }
 
-fn text_part(plain: &mut String) -> Option<Part> {
+fn text_part(plain: &mut String) -> Option<RedirectPart> {
     let text = std::mem::take(plain);
-    (!text.is_empty()).then(|| Part::Text(text.into_bytes().into()))
+    (!text.is_empty()).then(|| RedirectPart::Text(text.into_bytes().into()))
 }
 
 impl Plugin for Redirect {
@@ -212,7 +212,7 @@ impl Redirect {
             To::Matched(matched) => Some((matched.0.clone(), matched.0.capture_locations())),
             _ => None,
         };
-        Search { regex, place: Location::default(), buffer: Vec::new() }
+        Search { regex, place: RedirectLocation::default(), buffer: Vec::new() }
     }
 
     fn redirect(&self, request: &mut Request<'_>, search: &mut Search) -> Flow {
@@ -251,7 +251,7 @@ impl Redirect {
     }
 }
 
-impl Location {
+impl RedirectLocation {
     fn begin(&mut self, encodes: bool) {
         self.text.clear();
         (self.has_query, self.encodes) = (false, encodes);
@@ -272,11 +272,11 @@ impl Location {
         self.has_query |= path < text.len();
     }
 
-    fn put_parts(&mut self, parts: &[Part], request: &Request<'_>, buffer: &mut Vec<u8>) {
+    fn put_parts(&mut self, parts: &[RedirectPart], request: &Request<'_>, buffer: &mut Vec<u8>) {
         for part in parts {
             match part {
-                Part::Text(text) => self.put(text, Percent::Encoded),
-                Part::Variable(variable) => {
+                RedirectPart::Text(text) => self.put(text, Percent::Encoded),
+                RedirectPart::Variable(variable) => {
                     // The path is encoded where needed.
                     let is_path = matches!(variable, Variable::Uri | Variable::RouteParam(_));
                     let percent = if is_path { Percent::Kept } else { Percent::Encoded };

@@ -4,37 +4,37 @@ use crate::linear_regex::Range;
 use crate::unknown::Unknown;
 use regex::bytes::CaptureLocations;
 use stillgate_plugin::Template;
-use stillgate_plugin::template::Part as TemplatePart;
+use stillgate_plugin::template::TemplatePart;
 use stillgate_route::{Lookup, Variable};
 use stillgate_schema::{Fault, Path, Position, Sink};
 
 /// Such a text, parsed. Its owner waits for the arguments of the body that it names. A group that did not take part in
 /// the match is empty, and so is a variable that the request does not have.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Replacement(pub(crate) Box<[Part]>);
+pub(crate) struct Replacement(pub(crate) Box<[ReplacementPart]>);
 
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Part {
+pub(crate) enum ReplacementPart {
     Text(Box<[u8]>),
     /// With its default if the request does not have it.
     Variable(Variable, Box<[u8]>),
     Group(usize),
 }
 
-impl Part {
+impl ReplacementPart {
     pub(crate) fn variable(&self) -> Option<&Variable> {
         match self {
-            Part::Variable(variable, _) => Some(variable),
-            Part::Text(_) | Part::Group(_) => None,
+            ReplacementPart::Variable(variable, _) => Some(variable),
+            ReplacementPart::Text(_) | ReplacementPart::Group(_) => None,
         }
     }
 }
 
 /// The largest group number in a text; 0: it has none, or only that of the whole match.
-pub(crate) fn group_max<'a>(parts: impl Iterator<Item = &'a Part>) -> usize {
-    let group = |part: &Part| match part {
-        Part::Group(group) => *group,
-        Part::Text(_) | Part::Variable(..) => 0,
+pub(crate) fn group_max<'a>(parts: impl Iterator<Item = &'a ReplacementPart>) -> usize {
+    let group = |part: &ReplacementPart| match part {
+        ReplacementPart::Group(group) => *group,
+        ReplacementPart::Text(_) | ReplacementPart::Variable(..) => 0,
     };
     parts.map(group).max().unwrap_or(0)
 }
@@ -117,7 +117,7 @@ impl Replacement {
                 }
                 Some((group, after)) => {
                     close(&mut plain, language, &mut parts, unknown);
-                    parts.push(Part::Group(group));
+                    parts.push(ReplacementPart::Group(group));
                     rest = after;
                 }
                 None if language != Language::Template && after.starts_with('$') => {
@@ -140,24 +140,24 @@ impl Replacement {
 
     /// Length of its texts and groups, without variables.
     pub(crate) fn fixed_bytes(&self, groups: &Groups<'_>) -> usize {
-        let of_part = |part: &Part| match part {
-            Part::Text(text) => text.len(),
-            Part::Group(group) => groups.get(*group).len(),
-            Part::Variable(..) => 0,
+        let of_part = |part: &ReplacementPart| match part {
+            ReplacementPart::Text(text) => text.len(),
+            ReplacementPart::Group(group) => groups.get(*group).len(),
+            ReplacementPart::Variable(..) => 0,
         };
         self.0.iter().map(of_part).sum()
     }
 
     /// Its variables.
     pub(crate) fn variables(&self) -> impl Iterator<Item = &Variable> {
-        self.0.iter().filter_map(Part::variable)
+        self.0.iter().filter_map(ReplacementPart::variable)
     }
 
     /// The text, if it has no groups or variables.
     pub(crate) fn constant(&self) -> Option<&[u8]> {
         match &*self.0 {
             [] => Some(&[]),
-            [Part::Text(text)] => Some(text),
+            [ReplacementPart::Text(text)] => Some(text),
             _ => None,
         }
     }
@@ -166,28 +166,28 @@ impl Replacement {
     pub(crate) fn write(&self, groups: &Groups<'_>, vars: &dyn Lookup, out: &mut Vec<u8>, buffer: &mut Vec<u8>) {
         for part in &self.0 {
             out.extend_from_slice(match part {
-                Part::Text(text) => text,
-                Part::Group(group) => groups.get(*group),
-                Part::Variable(variable, default) => vars.value(variable, buffer).unwrap_or(default),
+                ReplacementPart::Text(text) => text,
+                ReplacementPart::Group(group) => groups.get(*group),
+                ReplacementPart::Variable(variable, default) => vars.value(variable, buffer).unwrap_or(default),
             });
         }
     }
 }
 
 /// Adds the text between two groups.
-fn close(plain: &mut String, language: Language, parts: &mut Vec<Part>, unknown: &mut Unknown<'_>) {
+fn close(plain: &mut String, language: Language, parts: &mut Vec<ReplacementPart>, unknown: &mut Unknown<'_>) {
     let plain = std::mem::take(plain);
     if language == Language::Substitution {
         if !plain.is_empty() {
-            parts.push(Part::Text(plain.into_bytes().into()));
+            parts.push(ReplacementPart::Text(plain.into_bytes().into()));
         }
         return;
     }
     let template = Template::parse_lenient_with_body(&plain, unknown);
     parts.extend(template.into_parts().into_iter().map(|part| match part {
-        TemplatePart::Text(text) => Part::Text(text),
-        TemplatePart::Variable(variable) => Part::Variable(variable, Box::default()),
-        TemplatePart::WithDefault(variable, default) => Part::Variable(variable, default),
+        TemplatePart::Text(text) => ReplacementPart::Text(text),
+        TemplatePart::Variable(variable) => ReplacementPart::Variable(variable, Box::default()),
+        TemplatePart::WithDefault(variable, default) => ReplacementPart::Variable(variable, default),
     }));
 }
 

@@ -38,11 +38,11 @@ object! {
 
 /// The plugin.
 pub(crate) struct TrafficLabel {
-    rules: Box<[Rule]>,
+    rules: Box<[LabelRule]>,
     own: PerWorker<Vec<Vec<i64>>>,
 }
 
-struct Rule {
+struct LabelRule {
     condition: Option<Filter>,
     actions: Box<[Action]>,
 }
@@ -73,7 +73,7 @@ impl Define for TrafficLabel {
                 },
             };
             let action = |keys: TrafficLabelActionKeys| Action { fields: keys.set_headers, weight: keys.weight.into() };
-            rules.push(Rule { condition, actions: rule.actions.into_iter().map(action).collect() });
+            rules.push(LabelRule { condition, actions: rule.actions.into_iter().map(action).collect() });
         }
         Some(TrafficLabel { rules: rules.into(), own: PerWorker::new() })
     }
@@ -81,8 +81,9 @@ impl Define for TrafficLabel {
 
 impl Plugin for TrafficLabel {
     fn access(&self, request: &mut Request<'_>) -> Flow {
-        let matches =
-            |rule: &&Rule| rule.condition.as_ref().is_none_or(|condition| condition.is_true(&request.facts, request));
+        let matches = |rule: &&LabelRule| {
+            rule.condition.as_ref().is_none_or(|condition| condition.is_true(&request.facts, request))
+        };
         let Some((index, rule)) = self.rules.iter().enumerate().find(|(_, rule)| matches(rule)) else {
             return Flow::Continue;
         };

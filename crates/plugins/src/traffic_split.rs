@@ -77,13 +77,13 @@ impl Kind for UpstreamKind {
 
 /// The plugin.
 pub(crate) struct TrafficSplit {
-    rules: Box<[Rule]>,
+    rules: Box<[SplitRule]>,
     own: PerWorker<Vec<Vec<i64>>>,
     /// The upstreams that are written in it.
     written: Box<[OwnUpstream]>,
 }
 
-struct Rule {
+struct SplitRule {
     /// Conditions, of which one must hold; empty: every request matches.
     cases: Box<[Filter]>,
     shares: Box<[Share]>,
@@ -117,7 +117,7 @@ impl Define for TrafficSplit {
                 None => vec![Share { upstream: None, weight: 1 }],
                 Some(keys) => shares(keys, index, &path.key("weighted_upstreams"), cx, &mut written)?,
             };
-            rules.push(Rule { cases, shares: shares.into() });
+            rules.push(SplitRule { cases, shares: shares.into() });
         }
         Some(TrafficSplit { rules: rules.into(), own: PerWorker::new(), written: written.into() })
     }
@@ -199,8 +199,9 @@ fn own_key(cx: &Compile<'_>, rule: usize, index: usize) -> Arc<str> {
 
 impl Plugin for TrafficSplit {
     fn access(&self, request: &mut Request<'_>) -> Flow {
-        let matches =
-            |rule: &&Rule| rule.cases.is_empty() || rule.cases.iter().any(|case| case.is_true(&request.facts, request));
+        let matches = |rule: &&SplitRule| {
+            rule.cases.is_empty() || rule.cases.iter().any(|case| case.is_true(&request.facts, request))
+        };
         let Some((index, rule)) = self.rules.iter().enumerate().find(|(_, rule)| matches(rule)) else {
             return Flow::Continue;
         };

@@ -101,10 +101,10 @@ fn bad<T>(node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<T> {
 
 /// The plugin.
 pub(crate) struct Workflow {
-    rules: Box<[Rule]>,
+    rules: Box<[WorkflowRule]>,
 }
 
-struct Rule {
+struct WorkflowRule {
     case: Option<Filter>,
     /// `None`: the request continues.
     action: Option<Action>,
@@ -147,7 +147,7 @@ impl Define for Workflow {
                 let within = path.index(place);
                 compiled.push(compile_action(action, index, &within.index(1), cx)?);
             }
-            rules.push(Rule { case, action: compiled.into_iter().next() });
+            rules.push(WorkflowRule { case, action: compiled.into_iter().next() });
         }
         Some(Workflow { rules: rules.into() })
     }
@@ -169,7 +169,8 @@ fn compile_action(action: ActionKeys, rule: usize, path: &Path<'_>, cx: &mut Com
 
 impl Plugin for Workflow {
     fn access(&self, request: &mut Request<'_>) -> Flow {
-        let matches = |rule: &&Rule| rule.case.as_ref().is_none_or(|case| case.is_true(&request.facts, request));
+        let matches =
+            |rule: &&WorkflowRule| rule.case.as_ref().is_none_or(|case| case.is_true(&request.facts, request));
         match self.rules.iter().find(matches).and_then(|rule| rule.action.as_ref()) {
             None => Flow::Continue,
             Some(Action::Return(answer)) => Flow::Answer(answer.clone()),

@@ -1,7 +1,7 @@
 //! Shared by all profiles: distinct stacks, their functions, and a clock that converts ticks.
 
 use crate::machine;
-use crate::profile::{Function, Line, Location, Mapping};
+use crate::profile::{CodeMapping, Function, Line, Location};
 use crate::symbols::Modules;
 use crate::symbols::resolve::resolve;
 use std::collections::HashMap;
@@ -41,7 +41,7 @@ impl Stacks {
 /// Stacks with their functions.
 #[derive(Debug, Default)]
 pub(crate) struct NamedStacks {
-    pub(crate) mappings: Vec<Mapping>,
+    pub(crate) mappings: Vec<CodeMapping>,
     pub(crate) functions: Vec<Function>,
     pub(crate) locations: Vec<Location>,
     /// Stacks by number; each is a list of locations.
@@ -60,7 +60,7 @@ pub(crate) fn name(stacks: Stacks, modules: &Modules) -> NamedStacks {
     for module in modules.iter() {
         let (range, offset) = (module.range(), module.code.first().map_or(0, |mapping| mapping.offset));
         let path = module.path.to_string_lossy().into_owned();
-        named.mappings.push(Mapping { start: range.start, end: range.end, offset, path });
+        named.mappings.push(CodeMapping { start: range.start, end: range.end, offset, path });
     }
     let mut functions: HashMap<Function, usize> = HashMap::new();
     for address in &addresses {

@@ -142,7 +142,7 @@ struct CpuProfile {
     threads: Vec<ArmedThread>,
     unwinder: Unwinder,
     stacks: Stacks,
-    tally: Tally,
+    tally: ProfileTally,
     /// Samples and periods, by thread, stack, and whether the stack is complete.
     counts: HashMap<(usize, usize, bool), (i64, i64)>,
     /// Single samples with their ticks; `None` if there are too many.
@@ -157,7 +157,7 @@ struct TimedSample {
 
 /// Figures that the reader of a profile must know.
 #[derive(Debug, Default)]
-struct Tally {
+struct ProfileTally {
     samples: u64,
     periods: u64,
     truncated: u64,
@@ -176,7 +176,7 @@ impl CpuProfile {
             threads: Vec::new(),
             unwinder: Unwinder::new(Modules::read()?),
             stacks: Stacks::default(),
-            tally: Tally::default(),
+            tally: ProfileTally::default(),
             counts: HashMap::new(),
             timed: Some(Vec::new()),
         })
@@ -217,7 +217,7 @@ impl CpuProfile {
             let has_ended = Arc::strong_count(&thread) == 1;
             fence(Ordering::Acquire);
             while thread.ring.pop(&mut record) {
-                if let Some(sample) = signal::Sample::of_record(&record) {
+                if let Some(sample) = signal::RawSample::of_record(&record) {
                     self.add(number, &sample);
                 }
             }
@@ -233,7 +233,7 @@ impl CpuProfile {
         }
     }
 
-    fn add(&mut self, thread: usize, sample: &signal::Sample<'_>) {
+    fn add(&mut self, thread: usize, sample: &signal::RawSample<'_>) {
         // A signal from a profile that ended while it was on its way.
         if sample.cause != Cause::Timer || sample.ticks < self.began.ticks {
             return;
@@ -311,7 +311,7 @@ impl CpuProfile {
     }
 
     fn notes(&self) -> Vec<String> {
-        let Tally { samples, periods, truncated, unplaced, lost } = self.tally;
+        let ProfileTally { samples, periods, truncated, unplaced, lost } = self.tally;
         let cpu: Duration = self.threads.iter().map(|sampled| sampled.cpu).sum();
         let rate = |count: u64| count as f64 / cpu.as_secs_f64().max(1e-9);
         let mut notes = vec![format!(

@@ -34,7 +34,7 @@ pub struct Profile {
     /// Notes for its reader on how it was taken.
     pub notes: Vec<String>,
     /// The files that code was loaded from.
-    pub mappings: Vec<Mapping>,
+    pub mappings: Vec<CodeMapping>,
     /// All functions.
     pub functions: Vec<Function>,
     /// All places in code.
@@ -45,7 +45,7 @@ pub struct Profile {
 
 /// A file that code was loaded from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mapping {
+pub struct CodeMapping {
     /// Its lowest address.
     pub start: u64,
     /// The end of its addresses.

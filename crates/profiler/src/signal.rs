@@ -16,7 +16,7 @@ use crate::machine;
 use crate::symbols::maps;
 use crate::threads;
 use crate::timer::periods_of;
-use crate::walk::{End, FRAMES_MAX, Registers, walk};
+use crate::walk::{FRAMES_MAX, Registers, WalkEnd, walk};
 use std::io;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -46,12 +46,12 @@ pub(crate) enum Cause {
 
 /// A recorded sample.
 #[derive(Debug)]
-pub(crate) struct Sample<'a> {
+pub(crate) struct RawSample<'a> {
     pub(crate) cause: Cause,
     /// The number of periods that it represents.
     pub(crate) weight: u64,
     pub(crate) ticks: u64,
-    pub(crate) end: End,
+    pub(crate) end: WalkEnd,
     pub(crate) registers: Registers,
     /// Words from the stack pointer on.
     pub(crate) top: &'a [u64],
@@ -59,16 +59,16 @@ pub(crate) struct Sample<'a> {
     pub(crate) frames: &'a [u64],
 }
 
-impl<'a> Sample<'a> {
+impl<'a> RawSample<'a> {
     /// Reads a record of a ring.
-    pub(crate) fn of_record(record: &'a [u64]) -> Option<Sample<'a>> {
+    pub(crate) fn of_record(record: &'a [u64]) -> Option<RawSample<'a>> {
         let (&[cause, weight, ticks, end, ip, sp, fp, top], rest) = record.split_first_chunk::<HEADER_WORDS>()?;
         let (top, frames) = rest.split_at_checked(top as usize)?;
-        Some(Sample {
+        Some(RawSample {
             cause: if cause == 0 { Cause::Timer } else { Cause::Asked },
             weight,
             ticks,
-            end: End::of_word(end),
+            end: WalkEnd::of_word(end),
             registers: Registers { ip: ip as usize, sp: sp as usize, fp: fp as usize },
             top,
             frames,
@@ -146,13 +146,13 @@ pub(crate) fn ask(thread: &threads::Thread) -> io::Result<()> {
 
 /// Where the handler of one thread composes a stack: in existing memory, since an alternate stack may be small, and
 /// zeroing an array would call the C library.
-pub(crate) struct Scratch {
+pub(crate) struct StackScratch {
     frames: [u64; 2 * FRAMES_MAX],
     top: [u64; TOP_WORDS],
 }
 
-impl Scratch {
-    pub(crate) const EMPTY: Scratch = Scratch { frames: [0; 2 * FRAMES_MAX], top: [0; TOP_WORDS] };
+impl StackScratch {
+    pub(crate) const EMPTY: StackScratch = StackScratch { frames: [0; 2 * FRAMES_MAX], top: [0; TOP_WORDS] };
 }
 
 /// Runs on the interrupted thread, on its alternate stack, with all signals blocked. No lock, no allocation, no panic, no function of
@@ -174,7 +174,7 @@ extern "C" fn handle(_: libc::c_int, info: *mut libc::siginfo_t, context: *mut l
     // SAFETY: this is a handler with `SA_SIGINFO`.
     let registers = unsafe { machine::interrupted(context) };
     // SAFETY: only used by this handler, on this thread, and the signal is blocked while it runs.
-    let Scratch { frames, top } = unsafe { &mut *thread.scratch.get() };
+    let StackScratch { frames, top } = unsafe { &mut *thread.scratch.get() };
     // SAFETY: only called with aligned addresses from the stack pointer to the end of this thread's stack, which is
     // mapped.
     let read = |at| unsafe { machine::word_at(at) };

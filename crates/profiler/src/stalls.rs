@@ -83,7 +83,7 @@ impl Options {
 
 /// Watches on the calling thread.
 pub fn take(session: Session, options: Options, cancel: &Cancel) -> io::Result<Profile> {
-    let mut watch = Watch::new(options.over)?;
+    let mut watch = StallWatch::new(options.over)?;
     let (began, began_unix_ns) = (Instant::now(), unix_ns());
     let until = began + options.duration;
     let every = pause(options.over);
@@ -141,7 +141,7 @@ pub(crate) struct Stall {
     pub(crate) stacks: Vec<StallStack>,
 }
 
-pub(crate) struct Watch {
+pub(crate) struct StallWatch {
     over: Duration,
     threads: Vec<WatchedThread>,
     pub(crate) unwinder: Unwinder,
@@ -151,11 +151,11 @@ pub(crate) struct Watch {
     unseen: u64,
 }
 
-impl Watch {
-    pub(crate) fn new(over: Duration) -> io::Result<Watch> {
+impl StallWatch {
+    pub(crate) fn new(over: Duration) -> io::Result<StallWatch> {
         let unwinder = Unwinder::new(Modules::read()?);
         let (threads, stacks, stalls) = (Vec::new(), Stacks::default(), Vec::new());
-        Ok(Watch { over, threads, unwinder, stacks, stalls, uncounted: 0, unseen: 0 })
+        Ok(StallWatch { over, threads, unwinder, stacks, stalls, uncounted: 0, unseen: 0 })
     }
 
     pub(crate) fn look(&mut self) {
@@ -223,7 +223,8 @@ impl Watch {
         let mut record = Vec::new();
         let watched = &mut self.threads[number];
         while watched.thread.ring.pop(&mut record) {
-            let Some(sample) = signal::Sample::of_record(&record).filter(|sample| sample.cause == Cause::Asked) else {
+            let Some(sample) = signal::RawSample::of_record(&record).filter(|sample| sample.cause == Cause::Asked)
+            else {
                 continue;
             };
             let unwound = self.unwinder.unwind(&sample);
@@ -283,7 +284,7 @@ impl Watch {
 
     fn finish(self, began_unix_ns: i64, took: Duration) -> Profile {
         let notes = self.notes();
-        let Watch { over, unwinder, stacks, stalls, .. } = self;
+        let StallWatch { over, unwinder, stacks, stalls, .. } = self;
         let NamedStacks { mappings, functions, locations, stacks } = name(stacks, &unwinder.into_modules());
         let number = |value: u64| Label::Number(value as i64, "nanoseconds".to_owned());
         let mut samples = Vec::new();

@@ -4,8 +4,8 @@
 
 use crate::collect::be_nice;
 use crate::session::between;
-use crate::stalls::{Stall, Watch, pause};
-use crate::symbols::resolve::{Frame, resolve};
+use crate::stalls::{Stall, StallWatch, pause};
+use crate::symbols::resolve::{SymbolFrame, resolve};
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ const NAMES_MAX: usize = 1 << 14;
 /// A watch on the thread that made it.
 pub struct StandingWatch {
     over: Duration,
-    watch: Watch,
+    watch: StallWatch,
     /// The functions at an address, the innermost first.
     names: HashMap<u64, Vec<Arc<str>>>,
 }
@@ -54,7 +54,7 @@ impl StandingWatch {
     /// Watches for turns that take longer than this. The calling thread becomes nice.
     pub fn new(over: Duration) -> io::Result<StandingWatch> {
         be_nice();
-        let watch = Watch::new(over)?;
+        let watch = StallWatch::new(over)?;
         // Done now, since later it would delay the watch of the first turns.
         for module in watch.unwinder.modules().iter() {
             let _ = module.image();
@@ -115,7 +115,7 @@ impl StandingWatch {
     }
 }
 
-fn text(frame: &Frame) -> Arc<str> {
+fn text(frame: &SymbolFrame) -> Arc<str> {
     match frame.file.as_str() {
         "" => frame.function.as_str().into(),
         file => format!("{} {file}:{}", frame.function, frame.line).into(),

@@ -5,7 +5,7 @@
 
 use crate::heap::{self, SamplingAllocator};
 use crate::machine;
-use crate::signal::{Sample, ask};
+use crate::signal::{RawSample, ask};
 use crate::symbols::Modules;
 use crate::threads::{self, Registration, Thread};
 use crate::unwind::Unwinder;
@@ -163,7 +163,7 @@ fn a_storm_of_signals_harms_nothing() {
                     std::hint::spin_loop();
                 }
                 while thread.ring.pop(&mut record) {
-                    let sample = Sample::of_record(&record).expect("records are whole");
+                    let sample = RawSample::of_record(&record).expect("records are whole");
                     assert!(sample.ticks <= machine::ticks());
                     taken += 1;
                     complete += u64::from(unwinder.unwind(&sample).is_complete);

@@ -7,7 +7,7 @@
 
 use crate::machine;
 use crate::ring::Ring;
-use crate::signal::{self, Scratch};
+use crate::signal::{self, StackScratch};
 use crate::walk::{FRAMES_MAX, Stack, walk};
 use std::cell::{Cell, UnsafeCell};
 use std::fmt;
@@ -51,7 +51,7 @@ pub(crate) struct Thread {
     pub(crate) asked: AtomicBool,
     pub(crate) turns: Option<Turns>,
     /// Memory of the handler on this thread.
-    pub(crate) scratch: UnsafeCell<Scratch>,
+    pub(crate) scratch: UnsafeCell<StackScratch>,
 }
 
 // SAFETY: only the handler uses `scratch`, on this thread; everything else may be shared.
@@ -89,7 +89,7 @@ impl Registration {
             ring: Ring::default(),
             asked: AtomicBool::new(false),
             turns,
-            scratch: UnsafeCell::new(Scratch::EMPTY),
+            scratch: UnsafeCell::new(StackScratch::EMPTY),
         });
         let mut threads = list();
         if threads.len() >= THREADS_MAX {

@@ -8,10 +8,10 @@
 //!
 //! Stacks that cannot be recovered are counted as truncated, not guessed.
 
-use crate::signal::Sample;
+use crate::signal::RawSample;
 use crate::symbols::Modules;
 use crate::symbols::image::Image;
-use crate::walk::End;
+use crate::walk::WalkEnd;
 use addr2line::gimli::{
     BaseAddresses, CfaRule, EhFrame, EhFrameHdr, Encoding, EndianSlice, Format, LittleEndian, Operation, OperationIter,
     RegisterRule, UnwindContext, UnwindSection, X86_64,
@@ -26,7 +26,7 @@ const RULES_MAX: usize = 1 << 16;
 
 /// The way to find the caller at an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Rule {
+enum UnwindRule {
     /// By the frame pointer.
     Frame,
     /// By the position of the caller's stack pointer; its frame pointer is still in the register, or saved at this
@@ -52,7 +52,7 @@ enum Top {
 #[derive(Debug)]
 pub(crate) struct Unwinder {
     modules: Modules,
-    rules: HashMap<u64, Rule>,
+    rules: HashMap<u64, UnwindRule>,
 }
 
 /// A stack, from the innermost function on: the interrupted instruction, then the calls.
@@ -77,19 +77,19 @@ impl Unwinder {
     }
 
     /// The whole stack of a sample.
-    pub(crate) fn unwind(&mut self, sample: &Sample<'_>) -> UnwoundStack {
+    pub(crate) fn unwind(&mut self, sample: &RawSample<'_>) -> UnwoundStack {
         let mut addresses = vec![sample.registers.ip as u64];
         let (mut at, mut sp, mut fp) =
             (sample.registers.ip as u64, sample.registers.sp as u64, sample.registers.fp as u64);
         for _ in 0..STEPS_MAX {
             let (top, saved) = match self.rule(at) {
-                Rule::Stack { top, saved } => (top, saved),
-                Rule::Frame => return follow(addresses, sample, fp),
+                UnwindRule::Stack { top, saved } => (top, saved),
+                UnwindRule::Frame => return follow(addresses, sample, fp),
                 // Code without tables, such as a JIT's: the result of the walk is the best available.
-                Rule::Unknown if sample.end != End::Foreign && !sample.frames.is_empty() => {
+                UnwindRule::Unknown if sample.end != WalkEnd::Foreign && !sample.frames.is_empty() => {
                     return follow(addresses, sample, sample.frames[0]);
                 }
-                Rule::Unknown => break,
+                UnwindRule::Unknown => break,
             };
             let word = |at: u64| {
                 let offset = at.checked_sub(sample.registers.sp as u64)?;
@@ -119,11 +119,12 @@ impl Unwinder {
         UnwoundStack { addresses, is_complete: false }
     }
 
-    fn rule(&mut self, address: u64) -> Rule {
+    fn rule(&mut self, address: u64) -> UnwindRule {
         if let Some(rule) = self.rules.get(&address) {
             return *rule;
         }
-        let rule = self.modules.of(address).and_then(|module| rule(module.image()?, address)).unwrap_or(Rule::Unknown);
+        let rule =
+            self.modules.of(address).and_then(|module| rule(module.image()?, address)).unwrap_or(UnwindRule::Unknown);
         if self.rules.len() >= RULES_MAX {
             self.rules.clear();
         }
@@ -133,15 +134,15 @@ impl Unwinder {
 }
 
 /// The calls from the frame at `fp` on.
-fn follow(mut addresses: Vec<u64>, sample: &Sample<'_>, fp: u64) -> UnwoundStack {
+fn follow(mut addresses: Vec<u64>, sample: &RawSample<'_>, fp: u64) -> UnwoundStack {
     let frames = sample.frames.as_chunks::<2>().0;
     let first = frames.iter().position(|[frame, _]| *frame == fp);
     let Some(first) = first else { return UnwoundStack { addresses, is_complete: false } };
     addresses.extend(frames[first..].iter().map(|[_, caller]| caller.wrapping_sub(1)));
-    UnwoundStack { addresses, is_complete: sample.end == End::Bottom }
+    UnwoundStack { addresses, is_complete: sample.end == WalkEnd::Bottom }
 }
 
-fn rule(image: &Image, address: u64) -> Option<Rule> {
+fn rule(image: &Image, address: u64) -> Option<UnwindRule> {
     let (header, frames) = (image.eh_frame_hdr.as_ref()?, image.eh_frame.as_ref()?);
     let bases = BaseAddresses::default().set_eh_frame_hdr(header.address).set_eh_frame(frames.address);
     let parsed = EhFrameHdr::new(image.bytes_of(header), LittleEndian).parse(&bases, 8).ok()?;
@@ -158,7 +159,7 @@ fn rule(image: &Image, address: u64) -> Option<Rule> {
     let top = match row.cfa() {
         CfaRule::RegisterAndOffset { register: X86_64::RSP, offset } => Top::Above(*offset),
         CfaRule::RegisterAndOffset { register: X86_64::RBP, offset: 16 } if saved == Some(-16) => {
-            return Some(Rule::Frame);
+            return Some(UnwindRule::Frame);
         }
         CfaRule::RegisterAndOffset { register: X86_64::RBP, offset } => Top::AboveFrame(*offset),
         CfaRule::RegisterAndOffset { .. } => return None,
@@ -167,7 +168,7 @@ fn rule(image: &Image, address: u64) -> Option<Rule> {
             top_of(expression.get(&section).ok()?.operations(encoding), own)?
         }
     };
-    Some(Rule::Stack { top, saved })
+    Some(UnwindRule::Stack { top, saved })
 }
 
 /// The two kinds of expressions in binaries: those of assembly that has saved the former stack pointer, and those of

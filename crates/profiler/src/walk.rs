@@ -31,7 +31,7 @@ pub(crate) struct Registers {
 
 /// Why a walk ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum WalkEnd {
     /// At the thread's first function.
     Bottom,
     /// After [`FRAMES_MAX`] frames.
@@ -42,16 +42,16 @@ pub(crate) enum End {
     Foreign,
 }
 
-impl End {
+impl WalkEnd {
     pub(crate) fn word(self) -> u64 {
         self as u64
     }
 
-    pub(crate) fn of_word(word: u64) -> End {
-        [End::Bottom, End::Depth, End::Broken, End::Foreign]
+    pub(crate) fn of_word(word: u64) -> WalkEnd {
+        [WalkEnd::Bottom, WalkEnd::Depth, WalkEnd::Broken, WalkEnd::Foreign]
             .into_iter()
             .find(|end| end.word() == word)
-            .unwrap_or(End::Broken)
+            .unwrap_or(WalkEnd::Broken)
     }
 }
 
@@ -73,10 +73,10 @@ pub(crate) fn walk(
     read: impl Fn(usize) -> usize,
     is_code: impl Fn(usize) -> bool,
     frames: &mut [u64; 2 * FRAMES_MAX],
-) -> (usize, End) {
+) -> (usize, WalkEnd) {
     let Registers { sp, fp, .. } = registers;
     if !stack.range.contains(&sp) {
-        return (0, End::Foreign);
+        return (0, WalkEnd::Foreign);
     }
     let is_frame = |at: usize, above: usize| {
         at >= above && at.is_multiple_of(8) && at.checked_add(FRAME_BYTES).is_some_and(|end| end <= stack.range.end)
@@ -85,20 +85,20 @@ pub(crate) fn walk(
     if !is_frame(at, sp) || !is_code(read(at + 8)) {
         match search(sp, stack.range.end, &read, |at, above| is_frame(at, above) && is_code(read(at + 8))) {
             Some(found) => at = found,
-            None => return (0, End::Broken),
+            None => return (0, WalkEnd::Broken),
         }
     }
     let mut words = 0;
     loop {
         let (next, caller) = (read(at), read(at + 8));
-        let Some([frame, return_address]) = frames.get_mut(words..words + 2) else { return (words, End::Depth) };
+        let Some([frame, return_address]) = frames.get_mut(words..words + 2) else { return (words, WalkEnd::Depth) };
         (*frame, *return_address) = (at as u64, caller as u64);
         words += 2;
         if at == stack.bottom || next == 0 {
-            return (words, End::Bottom);
+            return (words, WalkEnd::Bottom);
         }
         if !is_frame(next, at + FRAME_BYTES) {
-            return (words, End::Broken);
+            return (words, WalkEnd::Broken);
         }
         at = next;
     }
@@ -131,7 +131,7 @@ mod tests {
     const BASE: usize = 0x7000_0000;
     const CODE: usize = 0x40_0000;
 
-    fn walked(words: &[usize], registers: Registers, bottom: usize) -> (Vec<u64>, End) {
+    fn walked(words: &[usize], registers: Registers, bottom: usize) -> (Vec<u64>, WalkEnd) {
         let range = BASE..BASE + 8 * words.len();
         let read = |at: usize| {
             assert!(at.is_multiple_of(8) && at >= registers.sp && at + 8 <= range.end, "reads {at:#x} of {range:#x?}");
@@ -152,11 +152,11 @@ mod tests {
         let words = [0, at(3), CODE + 1, at(5), CODE + 2, 99, CODE + 3];
         let registers = Registers { ip: CODE, sp: at(0), fp: at(1) };
         let frames = vec![at(1) as u64, CODE as u64 + 1, at(3) as u64, CODE as u64 + 2, at(5) as u64, CODE as u64 + 3];
-        assert_eq!(walked(&words, registers, at(5)), (frames.clone(), End::Bottom));
+        assert_eq!(walked(&words, registers, at(5)), (frames.clone(), WalkEnd::Bottom));
         // 99 is not a frame pointer.
-        assert_eq!(walked(&words, registers, 0), (frames, End::Broken));
+        assert_eq!(walked(&words, registers, 0), (frames, WalkEnd::Broken));
         let elsewhere = Registers { sp: 0x1000, ..registers };
-        assert_eq!(walked(&words, elsewhere, 0), (vec![], End::Foreign));
+        assert_eq!(walked(&words, elsewhere, 0), (vec![], WalkEnd::Foreign));
     }
 
     #[test]
@@ -164,7 +164,7 @@ mod tests {
         let words = [5, 6, at(4), 0, at(6), CODE + 1, 0, CODE + 2];
         let registers = Registers { ip: 1, sp: at(0), fp: 12345 };
         let frames = vec![at(4) as u64, CODE as u64 + 1, at(6) as u64, CODE as u64 + 2];
-        assert_eq!(walked(&words, registers, 0), (frames, End::Bottom));
+        assert_eq!(walked(&words, registers, 0), (frames, WalkEnd::Bottom));
     }
 
     #[test]
@@ -172,7 +172,7 @@ mod tests {
         let words: Vec<usize> =
             (0..2 * FRAMES_MAX + 20).map(|word| if word % 2 == 0 { at(word + 2) } else { CODE }).collect();
         let (frames, end) = walked(&words, Registers { ip: 0, sp: at(0), fp: at(0) }, 0);
-        assert_eq!((frames.len(), end), (2 * FRAMES_MAX, End::Depth));
+        assert_eq!((frames.len(), end), (2 * FRAMES_MAX, WalkEnd::Depth));
     }
 
     proptest! {

@@ -33,7 +33,7 @@ const NO_ROUTE: u32 = u32::MAX;
 /// Remembers which route took the requests seen last, and which requests no route took.
 #[derive(Debug)]
 pub struct RouteCache {
-    slots: Box<[Slot]>,
+    slots: Box<[CacheSlot]>,
     /// Slots that one key can be in; [`WAYS`], unless there are fewer slots.
     ways: usize,
     ring: Box<[u8]>,
@@ -48,7 +48,7 @@ pub struct RouteCache {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Slot {
+struct CacheSlot {
     /// Position of its record; the slot is free if that is before the tail.
     position: u64,
     /// Offset of the key in the ring.
@@ -66,12 +66,12 @@ impl RouteCache {
     /// Takes at most this many entries and this many bytes, half of them at most for the table. `seed` must be random,
     /// so that clients cannot know which keys displace each other.
     pub fn new(entries_max: usize, bytes_max: usize, seed: u64) -> RouteCache {
-        let entries = entries_max.min(bytes_max / 2 / size_of::<Slot>()).min(PADDING as usize - 1);
+        let entries = entries_max.min(bytes_max / 2 / size_of::<CacheSlot>()).min(PADDING as usize - 1);
         let ways = entries.min(WAYS);
         let slots = entries.checked_div(ways).unwrap_or_default() * ways;
-        let ring = (bytes_max - slots * size_of::<Slot>()).min(u32::MAX as usize);
+        let ring = (bytes_max - slots * size_of::<CacheSlot>()).min(u32::MAX as usize);
         RouteCache {
-            slots: vec![Slot::FREE; slots].into(),
+            slots: vec![CacheSlot::FREE; slots].into(),
             ways,
             ring: vec![0; if slots == 0 { 0 } else { ring }].into(),
             // The tail is behind the position of free slots, which is 0.
@@ -185,7 +185,7 @@ impl RouteCache {
     fn displace(&mut self, set: usize) -> usize {
         let tail = self.tail;
         let slots = &mut self.slots[set..][..self.ways];
-        let is_used = |slot: &Slot| slot.is_used && slot.position >= tail;
+        let is_used = |slot: &CacheSlot| slot.is_used && slot.position >= tail;
         if slots.iter().all(is_used) {
             slots.iter_mut().for_each(|slot| slot.is_used = false);
         }
@@ -203,7 +203,7 @@ impl RouteCache {
     }
 
     #[inline]
-    fn key_of(&self, slot: &Slot) -> &[u8] {
+    fn key_of(&self, slot: &CacheSlot) -> &[u8] {
         &self.ring[slot.offset as usize..][..usize::from(slot.key_bytes)]
     }
 
@@ -278,8 +278,9 @@ impl RouteCache {
     }
 }
 
-impl Slot {
-    const FREE: Slot = Slot { position: 0, offset: 0, key_bytes: 0, tag: 0, route: 0, path: 0, is_used: false };
+impl CacheSlot {
+    const FREE: CacheSlot =
+        CacheSlot { position: 0, offset: 0, key_bytes: 0, tag: 0, route: 0, path: 0, is_used: false };
 
     #[inline]
     fn found(self) -> Option<Match> {

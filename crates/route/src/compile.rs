@@ -1,7 +1,7 @@
 //! Compiles a list of routes into a matcher: checks the list, and puts all of it into a first layer.
 
 use crate::condition::Field;
-use crate::fields::Fields;
+use crate::fields::FieldSlots;
 use crate::layer::Layer;
 use crate::matcher::{CompiledAt, Matcher, PositionedLayer};
 use crate::pieces::Pieces;
@@ -104,7 +104,7 @@ impl Matcher {
     /// taken over.
     pub(crate) fn compile_all(specs: &[Arc<RouteSpec>], weight: Weight, previous: Option<&Matcher>) -> Matcher {
         let known = previous.map_or_else(Vec::new, Matcher::layers);
-        let layer = Arc::new(Layer::compile(specs, &Arc::new(Fields::default()), &known));
+        let layer = Arc::new(Layer::compile(specs, &Arc::new(FieldSlots::default()), &known));
         let all: Vec<u32> = (0..specs.len() as u32).collect();
         let homes: Vec<CompiledAt> = all.iter().copied().map(CompiledAt::Base).collect();
         let reads = layer.reads.clone();

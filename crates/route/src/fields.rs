@@ -9,22 +9,22 @@ use crate::variable::HEADER_NAME_BYTES_MAX;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
-/// Number of a [`Slot`].
+/// Number of a [`FieldSlot`].
 pub(crate) type SlotId = u32;
 
 /// The fields whose values are looked up, each at most once per request.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Fields {
-    slots: Vec<Slot>,
+pub(crate) struct FieldSlots {
+    slots: Vec<FieldSlot>,
     /// Slots of a field as it is, and in lower case.
     ids: HashMap<Field, [Option<SlotId>; 2], FixedState>,
-    headers: Names,
-    arguments: Names,
+    headers: FieldNames,
+    arguments: FieldNames,
 }
 
 /// A field, as it is or in lower case.
 #[derive(Debug, Clone)]
-pub(crate) struct Slot {
+pub(crate) struct FieldSlot {
     pub(crate) field: Field,
     /// The slot whose values are put into lower case; `None` if they are used unchanged.
     pub(crate) lower_of: Option<SlotId>,
@@ -32,14 +32,14 @@ pub(crate) struct Slot {
 
 /// Names of header fields in lower case, or of arguments.
 #[derive(Debug, Clone, Default)]
-struct Names {
+struct FieldNames {
     ids: HashMap<Box<[u8]>, SlotId, FixedState>,
     /// A bit for every length below 64 that a name has, so that most names of a request cost one test.
     lengths: u64,
     has_longer: bool,
 }
 
-impl Fields {
+impl FieldSlots {
     /// The number of a field, assigned now if it has none yet.
     pub(crate) fn slot(&mut self, field: &Field, lower: bool) -> SlotId {
         if let Some(id) = self.ids.get(field).and_then(|ids| ids[usize::from(lower)]) {
@@ -47,7 +47,7 @@ impl Fields {
         }
         let lower_of = lower.then(|| self.slot(field, false));
         let id = self.slots.len() as SlotId;
-        self.slots.push(Slot { field: field.clone(), lower_of });
+        self.slots.push(FieldSlot { field: field.clone(), lower_of });
         self.ids.entry(field.clone()).or_default()[usize::from(lower)] = Some(id);
         if !lower {
             match field {
@@ -63,7 +63,7 @@ impl Fields {
         self.slots.len()
     }
 
-    pub(crate) fn get(&self, id: SlotId) -> &Slot {
+    pub(crate) fn get(&self, id: SlotId) -> &FieldSlot {
         &self.slots[id as usize]
     }
 
@@ -71,7 +71,7 @@ impl Fields {
         // A name is kept three times: in its slot, in the map of fields and in that of names.
         const COPIES: usize = 3;
         let names: usize = self.slots.iter().map(|slot| slot.field.name_bytes()).sum();
-        self.slots.capacity() * size_of::<Slot>()
+        self.slots.capacity() * size_of::<FieldSlot>()
             + self.ids.allocation_size()
             + self.headers.ids.allocation_size()
             + self.arguments.ids.allocation_size()
@@ -103,7 +103,7 @@ impl Fields {
     }
 }
 
-impl Names {
+impl FieldNames {
     fn insert(&mut self, name: &[u8], id: SlotId) {
         match name.len() {
             length @ 0..64 => self.lengths |= 1 << length,

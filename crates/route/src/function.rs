@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// Decides about the request of these variables, and adds messages. The function itself must bound the number of its
 /// messages.
-pub type Decide = dyn Fn(&dyn Lookup, &mut Vec<Message>) -> bool + Send + Sync;
+pub type Decide = dyn Fn(&dyn Lookup, &mut Vec<FunctionMessage>) -> bool + Send + Sync;
 
 /// A function of a route.
 #[derive(Clone)]
@@ -23,7 +23,7 @@ pub struct FilterFunction {
 
 /// A message of a function, for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Message {
+pub struct FunctionMessage {
     /// Its severity.
     pub level: MessageLevel,
     /// Its text.
@@ -69,7 +69,7 @@ pub(crate) struct FunctionDecisions {
     /// Decisions by the address of the route, since a search goes through two layers.
     answers: Vec<(usize, bool)>,
     /// Kept until they are taken.
-    pub(crate) messages: Vec<Message>,
+    pub(crate) messages: Vec<FunctionMessage>,
 }
 
 impl FunctionDecisions {
@@ -125,7 +125,7 @@ mod tests {
             text: "function(vars) end".into(),
             decide: Arc::new(move |vars, messages| {
                 asked.fetch_add(1, Ordering::Relaxed);
-                messages.push(Message { level: MessageLevel::Warn, text: "asked".to_owned() });
+                messages.push(FunctionMessage { level: MessageLevel::Warn, text: "asked".to_owned() });
                 vars.value(&Variable::Arg("v".into()), &mut Vec::new()) == Some(b"yes")
             }),
         });

@@ -43,10 +43,10 @@ pub use body_path::{BodyPath, BodyStep};
 pub use cache::{CACHE_KEY_BYTES_MAX, RouteCache};
 pub use compile::{CompileError, CompileErrorKind, PLACES_MAX};
 pub use explain::{
-    Candidate, Explanation, MISSED_MAX, PredicateValue, RULED_OUT_MAX, Reason, RoutePart, VarsVerdict, Verdict,
+    Candidate, Explanation, MISSED_MAX, PredicateValue, RULED_OUT_MAX, Reason, RoutePart, RouteVerdict, VarsVerdict,
 };
 pub use expression::{Expression, ExpressionError, ExpressionErrorKind};
-pub use function::{Decide, FilterFunction, Message, MessageLevel};
+pub use function::{Decide, FilterFunction, FunctionMessage, MessageLevel};
 pub use host::{HOST_BYTES_MAX, HostError, HostPattern, canonical_host};
 pub use matcher::{Match, Matcher, Request, Scratch};
 pub use method::{MethodError, MethodSet, parse_method};
@@ -54,7 +54,7 @@ pub use path::{NormalPath, PathError};
 pub use pattern::{PARAMS_MAX, PATTERN_BYTES_MAX, PathPattern, PatternError, PatternErrorKind};
 pub use pieces::Pieces;
 pub use regex_like::RegexLike;
-pub use sample::Sample;
+pub use sample::SampleRequest;
 pub use spec::{RouteMatch, RouteSpec, Unread, UriRoute};
 pub use stillgate_wire::Method;
 pub use values::ARGUMENTS_MAX;

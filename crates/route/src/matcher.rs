@@ -10,13 +10,13 @@
 //! is sorted or allocated while matching, and only places whose keys the request has are evaluated (`layer`).
 
 use crate::compile::Weight;
-use crate::fields::Fields;
+use crate::fields::FieldSlots;
 use crate::layer::{Context, Layer, LayerScratch, PlaceId, RouteSlot, ValueSource, order};
 use crate::path::{self, NormalPath, PathError};
 use crate::pieces::Pieces;
 use crate::values::Values;
 use crate::variable::Lookup;
-use crate::{Message, Method, RouteSpec};
+use crate::{FunctionMessage, Method, RouteSpec};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -197,11 +197,11 @@ impl Scratch {
     }
 
     /// Takes the messages written since the last call.
-    pub fn take_messages(&mut self) -> Vec<Message> {
+    pub fn take_messages(&mut self) -> Vec<FunctionMessage> {
         std::mem::take(&mut self.values.decided.messages)
     }
 
-    pub(crate) fn context<'c, 'r>(&'c mut self, request: &'c Request<'r>, fields: &'c Fields) -> Context<'c, 'r> {
+    pub(crate) fn context<'c, 'r>(&'c mut self, request: &'c Request<'r>, fields: &'c FieldSlots) -> Context<'c, 'r> {
         Context { request, client: request.client.to_canonical(), values: &mut self.values, fields }
     }
 }

@@ -3,8 +3,8 @@
 //! It reads values as the matcher does and uses the same tests; it is slow and may allocate. Regexes that it had to
 //! compile are not kept: for a hundred thousand routes they would take more memory than the routes.
 
-use crate::condition::{Field, Predicate, Test, Value};
-use crate::fields::Fields;
+use crate::condition::{ConditionValue, Field, Predicate, Test};
+use crate::fields::FieldSlots;
 use crate::function::FunctionDecisions;
 use crate::layer::passes;
 use crate::matcher::Request;
@@ -14,7 +14,7 @@ use crate::{PathPattern, RouteSpec, Variable};
 /// The values that were read of one request.
 pub(crate) struct Plain<'p, 'r> {
     request: &'p Request<'r>,
-    fields: Fields,
+    fields: FieldSlots,
     values: Values,
     decided: FunctionDecisions,
 }
@@ -26,7 +26,7 @@ impl<'p, 'r> Plain<'p, 'r> {
 
     /// Continues after a search in which functions have decided, so that none is called again.
     pub(crate) fn after(request: &'p Request<'r>, decided: FunctionDecisions) -> Plain<'p, 'r> {
-        Plain { request, fields: Fields::default(), values: Values::default(), decided }
+        Plain { request, fields: FieldSlots::default(), values: Values::default(), decided }
     }
 
     /// Whether the function of a route, whose other conditions hold, lets it take the request.
@@ -58,6 +58,6 @@ impl<'p, 'r> Plain<'p, 'r> {
             return if predicate.any { results.any(|is| is) } else { !texts.is_empty() && results.all(|is| is) };
         }
         let kind = predicate.field.kind();
-        passes(texts.iter().filter_map(|text| Value::read(kind, text)), predicate)
+        passes(texts.iter().filter_map(|text| ConditionValue::read(kind, text)), predicate)
     }
 }

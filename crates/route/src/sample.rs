@@ -8,7 +8,7 @@ use crate::{HostPattern, Method, PathPattern};
 
 /// A request that some route is likely to take.
 #[derive(Debug, Clone)]
-pub struct Sample {
+pub struct SampleRequest {
     /// Its method.
     pub method: Method,
     /// In canonical form.
@@ -19,7 +19,7 @@ pub struct Sample {
     query: Vec<u8>,
 }
 
-impl Lookup for Sample {
+impl Lookup for SampleRequest {
     fn value<'a>(&'a self, variable: &Variable, _: &'a mut Vec<u8>) -> Option<&'a [u8]> {
         match variable {
             Variable::Args => Some(&self.query),
@@ -52,11 +52,11 @@ impl Lookup for Sample {
 
 impl Matcher {
     /// Up to this many requests, each for another route, from all over the list.
-    pub fn samples(&self, count_max: usize) -> Vec<Sample> {
+    pub fn samples(&self, count_max: usize) -> Vec<SampleRequest> {
         let step = self.specs.len().div_ceil(count_max.max(1)).max(1);
         let routes = self.specs.iter().step_by(step);
         let sample = |route: &std::sync::Arc<crate::RouteSpec>| {
-            let mut sample = Sample::new();
+            let mut sample = SampleRequest::new();
             if let (Some(uri), Some(place)) = (route.uri(), places_of(route).next()) {
                 sample.path = path_for(&uri.paths[place.path as usize]);
                 if let Some(host) = uri.hosts.first() {
@@ -70,10 +70,10 @@ impl Matcher {
     }
 }
 
-impl Sample {
-    fn new() -> Sample {
+impl SampleRequest {
+    fn new() -> SampleRequest {
         let headers = [("accept", "*/*"), ("user-agent", "sample/1.0"), ("accept-encoding", "gzip, br")];
-        Sample {
+        SampleRequest {
             method: Method::Get,
             host: b"www.example.com".to_vec(),
             path: b"/".to_vec(),

@@ -11,12 +11,12 @@ use std::hash::{BuildHasher, Hasher};
 /// Keys are pairs of a number and a text, so that one table serves the paths of all hosts.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    slots: HashTable<Slot>,
+    slots: HashTable<TextSlot>,
     text: Vec<u8>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Slot {
+struct TextSlot {
     /// Range of the key's text in [`Table::text`].
     start: u32,
     len: u32,
@@ -47,7 +47,7 @@ impl Table {
     /// Adds a key that is not in the table; the texts of all keys together must stay below 4 GiB.
     pub(crate) fn insert(&mut self, space: u32, text: &[u8], value: u32) {
         let Table { slots, text: pool } = self;
-        let slot = Slot { start: pool.len() as u32, len: text.len() as u32, space, value };
+        let slot = TextSlot { start: pool.len() as u32, len: text.len() as u32, space, value };
         pool.extend_from_slice(text);
         slots.insert_unique(TextHash::new(text).in_space(space), slot, |slot| {
             TextHash::new(slot.text(pool)).in_space(slot.space)
@@ -71,7 +71,7 @@ impl Table {
     }
 }
 
-impl Slot {
+impl TextSlot {
     fn text(self, pool: &[u8]) -> &[u8] {
         &pool[self.start as usize..][..self.len as usize]
     }

@@ -25,7 +25,7 @@ const NONE: u32 = u32::MAX;
 
 #[derive(Debug, Default)]
 pub(crate) struct Forest {
-    nodes: Vec<Node>,
+    nodes: Vec<UriNode>,
     /// First byte of each node's label, at the node's index.
     firsts: Vec<u8>,
     labels: Vec<u8>,
@@ -36,7 +36,7 @@ pub(crate) struct Forest {
 pub(crate) struct Root(u32);
 
 #[derive(Debug, Clone, Copy)]
-struct Node {
+struct UriNode {
     /// The text that leads into the node, as a range of [`Forest::labels`]. For a parameter: the text behind it.
     label: u32,
     label_len: u32,
@@ -72,7 +72,7 @@ impl Starts {
 }
 
 /// The progress of the search at a node.
-enum Step {
+enum SearchStep {
     Enter,
     Param,
     Star,
@@ -86,46 +86,46 @@ impl Forest {
         let mut starts = Starts { len: 0, positions: [0; PARAMS_MAX] };
         let mut index = root.0;
         let Some(mut at) = self.skip_label(&self.nodes[index as usize], path, 0) else { return };
-        let mut step = Step::Enter;
+        let mut step = SearchStep::Enter;
         loop {
             let node = &self.nodes[index as usize];
             step = match step {
-                Step::Enter if at == path.len() => {
+                SearchStep::Enter if at == path.len() => {
                     if node.leaf != NONE && visit(node.leaf).is_break() {
                         return;
                     }
-                    Step::Star
+                    SearchStep::Star
                 }
-                Step::Enter => match self.static_child(node, path, at) {
+                SearchStep::Enter => match self.static_child(node, path, at) {
                     Some((child, after)) => {
                         (index, at) = (child, after);
-                        Step::Enter
+                        SearchStep::Enter
                     }
-                    None => Step::Param,
+                    None => SearchStep::Param,
                 },
-                Step::Param => match self.param_child(node, path, at) {
+                SearchStep::Param => match self.param_child(node, path, at) {
                     Some(after) => {
                         starts.push(at);
                         (index, at) = (node.param, after);
-                        Step::Enter
+                        SearchStep::Enter
                     }
-                    None => Step::Star,
+                    None => SearchStep::Star,
                 },
-                Step::Star => {
+                SearchStep::Star => {
                     if node.star != NONE && visit(node.star).is_break() {
                         return;
                     }
-                    Step::Leave
+                    SearchStep::Leave
                 }
-                Step::Leave if index == root.0 => return,
-                Step::Leave => {
+                SearchStep::Leave if index == root.0 => return,
+                SearchStep::Leave => {
                     index = node.parent;
                     if node.is_param {
                         at = starts.pop();
-                        Step::Star
+                        SearchStep::Star
                     } else {
                         at -= node.label_len as usize;
-                        Step::Param
+                        SearchStep::Param
                     }
                 }
             }
@@ -134,7 +134,7 @@ impl Forest {
 
     /// The static child that continues as `path` does at `at`, and the position behind its label.
     #[inline]
-    fn static_child(&self, node: &Node, path: &[u8], at: usize) -> Option<(u32, usize)> {
+    fn static_child(&self, node: &UriNode, path: &[u8], at: usize) -> Option<(u32, usize)> {
         let first = node.children as usize;
         let firsts = &self.firsts[first..first + node.child_count as usize];
         let child = first + firsts.iter().position(|byte| *byte == path[at])?;
@@ -143,7 +143,7 @@ impl Forest {
 
     /// The position behind the segment at `at` and the label of the parameter's node.
     #[inline]
-    fn param_child(&self, node: &Node, path: &[u8], at: usize) -> Option<usize> {
+    fn param_child(&self, node: &UriNode, path: &[u8], at: usize) -> Option<usize> {
         if node.param == NONE {
             return None;
         }
@@ -155,13 +155,13 @@ impl Forest {
     }
 
     #[inline]
-    fn skip_label(&self, node: &Node, path: &[u8], at: usize) -> Option<usize> {
+    fn skip_label(&self, node: &UriNode, path: &[u8], at: usize) -> Option<usize> {
         let label = &self.labels[node.label as usize..][..node.label_len as usize];
         path[at..].starts_with(label).then_some(at + label.len())
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.nodes.capacity() * size_of::<Node>() + self.firsts.capacity() + self.labels.capacity()
+        self.nodes.capacity() * size_of::<UriNode>() + self.firsts.capacity() + self.labels.capacity()
     }
 }
 
@@ -227,7 +227,7 @@ impl Forest {
     fn push_node(&mut self, parent: u32, is_param: bool, first: u8) -> u32 {
         let index = self.nodes.len() as u32;
         self.firsts.push(first);
-        self.nodes.push(Node {
+        self.nodes.push(UriNode {
             label: 0,
             label_len: 0,
             parent,

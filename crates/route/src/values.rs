@@ -5,7 +5,7 @@
 
 use crate::Method;
 use crate::condition::Field;
-use crate::fields::{Fields, SlotId, variable_of};
+use crate::fields::{FieldSlots, SlotId, variable_of};
 use crate::function::FunctionDecisions;
 use crate::matcher::Request;
 use crate::text::{decode, is_plain, lower_case};
@@ -43,14 +43,14 @@ struct Present {
 #[derive(Debug, Default)]
 struct ValueCache {
     generation: u32,
-    chains: Vec<Chain>,
-    entries: Vec<Entry>,
+    chains: Vec<ValueChain>,
+    entries: Vec<ValueRange>,
     text: Vec<u8>,
 }
 
 /// The values of one slot.
 #[derive(Debug, Clone, Copy)]
-struct Chain {
+struct ValueChain {
     generation: u32,
     first: u32,
     last: u32,
@@ -58,7 +58,7 @@ struct Chain {
 
 /// One value, as a range of [`ValueCache::text`].
 #[derive(Debug, Clone, Copy)]
-struct Entry {
+struct ValueRange {
     start: u32,
     len: u32,
     next: u32,
@@ -66,7 +66,7 @@ struct Entry {
 
 impl Values {
     /// Forgets the previous request.
-    pub(crate) fn begin(&mut self, fields: &Fields) {
+    pub(crate) fn begin(&mut self, fields: &FieldSlots) {
         self.kept.begin(fields.len());
         self.has_too_many_arguments = false;
         self.decided.begin();
@@ -78,7 +78,7 @@ impl Values {
 
     /// The first value of a slot, for [`Values::text`] and [`Values::next`]; [`NONE`] where it is absent.
     #[inline]
-    pub(crate) fn first(&mut self, slot: SlotId, fields: &Fields, request: &Request<'_>) -> u32 {
+    pub(crate) fn first(&mut self, slot: SlotId, fields: &FieldSlots, request: &Request<'_>) -> u32 {
         if !self.kept.is_known(slot) {
             self.look_up(slot, fields, request);
         }
@@ -117,7 +117,7 @@ impl Values {
     }
 
     /// Whether the query has more than [`ARGUMENTS_MAX`] arguments that predicates read.
-    pub(crate) fn has_too_many_arguments(&mut self, fields: &Fields, request: &Request<'_>) -> bool {
+    pub(crate) fn has_too_many_arguments(&mut self, fields: &FieldSlots, request: &Request<'_>) -> bool {
         // An argument takes two bytes at least, so few queries have to be read for this.
         let query = request.vars.value(&Variable::Args, &mut self.buffer);
         if query.is_none_or(|query| query.len() <= 2 * ARGUMENTS_MAX) {
@@ -128,7 +128,7 @@ impl Values {
     }
 
     /// The number of header fields of the request that some predicate reads.
-    pub(crate) fn headers_present(&mut self, fields: &Fields, request: &Request<'_>) -> usize {
+    pub(crate) fn headers_present(&mut self, fields: &FieldSlots, request: &Request<'_>) -> usize {
         self.read_headers(fields, request);
         self.headers.slots.len()
     }
@@ -139,7 +139,7 @@ impl Values {
     }
 
     /// The number of arguments of the query that some predicate reads.
-    pub(crate) fn arguments_present(&mut self, fields: &Fields, request: &Request<'_>) -> usize {
+    pub(crate) fn arguments_present(&mut self, fields: &FieldSlots, request: &Request<'_>) -> usize {
         self.read_arguments(fields, request);
         self.arguments.slots.len()
     }
@@ -150,7 +150,7 @@ impl Values {
     }
 
     #[inline(never)]
-    fn look_up(&mut self, slot: SlotId, fields: &Fields, request: &Request<'_>) {
+    fn look_up(&mut self, slot: SlotId, fields: &FieldSlots, request: &Request<'_>) {
         let definition = fields.get(slot);
         if let Some(base) = definition.lower_of {
             return self.lower(slot, base, fields, request);
@@ -197,7 +197,7 @@ impl Values {
     }
 
     /// Fills a slot with the values of another in lower case.
-    fn lower(&mut self, slot: SlotId, base: SlotId, fields: &Fields, request: &Request<'_>) {
+    fn lower(&mut self, slot: SlotId, base: SlotId, fields: &FieldSlots, request: &Request<'_>) {
         let mut entry = self.first(base, fields, request);
         self.kept.set_absent(slot);
         while entry != NONE {
@@ -210,7 +210,7 @@ impl Values {
     }
 
     /// Fills the slots of all header fields at once, so that a request is walked once, however many names are read.
-    fn read_headers(&mut self, fields: &Fields, request: &Request<'_>) {
+    fn read_headers(&mut self, fields: &FieldSlots, request: &Request<'_>) {
         if std::mem::replace(&mut self.headers.is_read, true) {
             return;
         }
@@ -222,7 +222,7 @@ impl Values {
         });
     }
 
-    fn read_arguments(&mut self, fields: &Fields, request: &Request<'_>) {
+    fn read_arguments(&mut self, fields: &FieldSlots, request: &Request<'_>) {
         if std::mem::replace(&mut self.arguments.is_read, true) {
             return;
         }
@@ -292,7 +292,7 @@ impl ValueCache {
             self.generation = 1;
         }
         if self.chains.len() < slots {
-            self.chains.resize(slots, Chain { generation: 0, first: NONE, last: NONE });
+            self.chains.resize(slots, ValueChain { generation: 0, first: NONE, last: NONE });
         }
         self.entries.clear();
         self.text.clear();
@@ -304,7 +304,7 @@ impl ValueCache {
     }
 
     fn set_absent(&mut self, slot: SlotId) {
-        self.chains[slot as usize] = Chain { generation: self.generation, first: NONE, last: NONE };
+        self.chains[slot as usize] = ValueChain { generation: self.generation, first: NONE, last: NONE };
     }
 
     fn push(&mut self, slot: SlotId, value: &[u8]) {
@@ -322,7 +322,7 @@ impl ValueCache {
     /// Turns the text from `start` on into a value of a slot.
     fn link(&mut self, slot: SlotId, start: usize) {
         let entry = self.entries.len() as u32;
-        self.entries.push(Entry { start: start as u32, len: (self.text.len() - start) as u32, next: NONE });
+        self.entries.push(ValueRange { start: start as u32, len: (self.text.len() - start) as u32, next: NONE });
         let chain = &mut self.chains[slot as usize];
         match chain.last {
             NONE => chain.first = entry,

@@ -6,7 +6,7 @@
 use crate::partial_json::UNREADABLE;
 use serde_json::{Number, Value as Json};
 use stillgate_yaml::diagnostic::{Path, Position, Sink};
-use stillgate_yaml::scalar::{Layout, Scalar, Style};
+use stillgate_yaml::scalar::{Scalar, ScalarLayout, Style};
 use stillgate_yaml::tree::{DEPTH_MAX, Entry, Node, SCALAR_BYTES_MAX, Value};
 
 /// The position of everything in a document: a path is more useful than a line of JSON. No file has a line 0.
@@ -18,7 +18,7 @@ pub fn node(json: &Json, path: &Path<'_>, sink: &mut Sink) -> Node {
 }
 
 fn below(json: &Json, depth: usize, path: &Path<'_>, sink: &mut Sink) -> Node {
-    let scalar = |text: &str, style| Value::Scalar(Scalar { text: text.into(), style, layout: Layout::Unknown });
+    let scalar = |text: &str, style| Value::Scalar(Scalar { text: text.into(), style, layout: ScalarLayout::Unknown });
     let value = match json {
         Json::Array(_) | Json::Object(_) if depth == 0 => {
             sink.error(DOCUMENT, path, format!("more than {DEPTH_MAX} lists and maps inside one another"));

@@ -11,19 +11,19 @@ use serde_json::{Value as Json, json};
 use std::time::Duration;
 
 /// A time span within bounds.
-pub struct Span {
+pub struct DurationRange {
     min: Duration,
     max: Duration,
 }
 
 /// From `min` to `max` seconds and milliseconds.
-pub const fn span(min: Duration, max: Duration) -> Span {
-    Span { min, max }
+pub const fn span(min: Duration, max: Duration) -> DurationRange {
+    DurationRange { min, max }
 }
 
 const SPAN_UNITS: [(&str, f64); 4] = [("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
 
-impl Kind for Span {
+impl Kind for DurationRange {
     type Out = Duration;
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Duration> {

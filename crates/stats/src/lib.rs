@@ -52,6 +52,6 @@ pub use screening::{Looks, SCREEN_LEVELS, is_suspicious, is_undecided, screened,
 pub use sequential::{Spending, boundaries, crossing_probability, nominal_p};
 pub use signed_rank::{SignedRank, signed_rank};
 pub use simultaneous::{RateChange, Slice, rate_changes};
-pub use steps::{Conclusion, Level, Reading, StepPrior, Steps, choose, conclude, next_place, steps};
+pub use steps::{Conclusion, LevelBelief, Reading, StepPrior, Steps, choose, conclude, next_place, steps};
 pub use theil_sen::theil_sen;
 pub use two_sample::{TwoSampleT, two_sample_t};

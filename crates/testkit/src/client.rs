@@ -1,6 +1,6 @@
 //! A client that decides where its bytes are split.
 
-use crate::connection::Connection;
+use crate::connection::BufferedSocket;
 use crate::message::{Message, MessageError};
 use std::net::{SocketAddr, TcpStream};
 use std::ops::{Deref, DerefMut};
@@ -36,9 +36,9 @@ impl Delivery {
     }
 }
 
-/// A connection to the gateway; it dereferences to [`Connection`].
+/// A connection to the gateway; it dereferences to [`BufferedSocket`].
 #[derive(Debug)]
-pub struct Client(Connection);
+pub struct Client(BufferedSocket);
 
 impl Client {
     /// Connects.
@@ -47,7 +47,7 @@ impl Client {
     /// If nothing listens there.
     #[track_caller]
     pub fn connect(addr: SocketAddr) -> Self {
-        Self(Connection::new(TcpStream::connect(addr).expect("connect to the gateway")))
+        Self(BufferedSocket::new(TcpStream::connect(addr).expect("connect to the gateway")))
     }
 
     /// Sends `bytes` in pieces. Stops without an error when the peer has closed: it may refuse half-way.
@@ -97,26 +97,26 @@ impl Client {
     }
 
     /// An accepted connection, to deliver responses in pieces, too.
-    pub fn from_connection(connection: Connection) -> Self {
+    pub fn from_connection(connection: BufferedSocket) -> Self {
         Self(connection)
     }
 
     /// Returns the connection.
-    pub fn into_connection(self) -> Connection {
+    pub fn into_connection(self) -> BufferedSocket {
         self.0
     }
 }
 
 impl Deref for Client {
-    type Target = Connection;
+    type Target = BufferedSocket;
 
-    fn deref(&self) -> &Connection {
+    fn deref(&self) -> &BufferedSocket {
         &self.0
     }
 }
 
 impl DerefMut for Client {
-    fn deref_mut(&mut self) -> &mut Connection {
+    fn deref_mut(&mut self) -> &mut BufferedSocket {
         &mut self.0
     }
 }

@@ -15,13 +15,13 @@ const HEAD_BYTES_MAX: usize = 1024 * 1024;
 
 /// One socket, with the bytes that were read too far.
 #[derive(Debug)]
-pub struct Connection {
+pub struct BufferedSocket {
     stream: TcpStream,
     buffer: Vec<u8>,
     patience: Duration,
 }
 
-impl Connection {
+impl BufferedSocket {
     /// Takes over a socket.
     pub fn new(stream: TcpStream) -> Self {
         stream.set_nonblocking(false).expect("set a live socket blocking");
@@ -95,7 +95,7 @@ impl Connection {
         }
     }
 
-    /// Reads the rest of a final response whose head was read by [`Connection::read_head`].
+    /// Reads the rest of a final response whose head was read by [`BufferedSocket::read_head`].
     ///
     /// # Errors
     /// If it is not complete.
@@ -113,7 +113,7 @@ impl Connection {
         self.read_request_body(head)
     }
 
-    /// Reads the rest of a request whose head was read by [`Connection::read_head`].
+    /// Reads the rest of a request whose head was read by [`BufferedSocket::read_head`].
     ///
     /// # Errors
     /// If it is not complete.
@@ -321,7 +321,7 @@ mod tests {
         let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         sender.write_all(bytes).unwrap();
         drop(sender);
-        Connection::new(listener.accept().unwrap().0).read_response(method)
+        BufferedSocket::new(listener.accept().unwrap().0).read_response(method)
     }
 
     #[test]

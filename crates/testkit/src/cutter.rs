@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// How a connection ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum CutEnd {
     /// Orderly, as far as TCP goes.
     Fin,
     /// As if the peer's machine had forgotten it.
@@ -35,7 +35,7 @@ pub struct CutPoint {
     /// This many are passed on.
     pub after: u64,
     /// Then this happens.
-    pub end: End,
+    pub end: CutEnd,
 }
 
 /// A TCP relay in front of one address.
@@ -49,28 +49,28 @@ pub struct Cutter {
 #[derive(Debug, Default)]
 struct CutterState {
     is_over: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<RelayState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RelayState {
     cut: Option<CutPoint>,
     /// Weak, because a connection is reset by its last owner.
-    pairs: Vec<(Weak<Pair>, Arc<Tally>)>,
+    pairs: Vec<(Weak<RelayedPair>, Arc<RelayProgress>)>,
 }
 
 /// Both ends of one relayed connection.
 #[derive(Debug)]
-struct Pair {
+struct RelayedPair {
     client: TcpStream,
     node: TcpStream,
     cut: Option<CutPoint>,
-    tally: Arc<Tally>,
+    tally: Arc<RelayProgress>,
 }
 
 /// The progress of a connection.
 #[derive(Debug, Default)]
-struct Tally {
+struct RelayProgress {
     passed: [AtomicU64; 2],
     is_cut: AtomicBool,
 }
@@ -104,12 +104,12 @@ impl Cutter {
 
     /// Ends the current connections with a FIN, and later ones according to `cut`.
     pub fn arm(&self, cut: Option<CutPoint>) {
-        self.end_with(End::Fin);
+        self.end_with(CutEnd::Fin);
         self.shared.state.lock().unwrap().cut = cut;
     }
 
     /// Ends the current connections.
-    pub fn end_with(&self, end: End) {
+    pub fn end_with(&self, end: CutEnd) {
         for (pair, _) in self.shared.state.lock().unwrap().pairs.drain(..) {
             if let Some(pair) = pair.upgrade() {
                 pair.finish(end);
@@ -132,7 +132,7 @@ impl Cutter {
 impl Drop for Cutter {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::SeqCst);
-        self.end_with(End::Reset);
+        self.end_with(CutEnd::Reset);
         // Wakes the acceptor, which may have ended already.
         let _ = TcpStream::connect(self.addr());
         if let Some(acceptor) = self.acceptor.take() {
@@ -147,8 +147,8 @@ impl CutterState {
             stream.set_nodelay(true).expect("TCP_NODELAY on a live socket");
         }
         let mut state = self.state.lock().unwrap();
-        let tally = Arc::new(Tally::default());
-        let pair = Arc::new(Pair { client, node, cut: state.cut, tally: Arc::clone(&tally) });
+        let tally = Arc::new(RelayProgress::default());
+        let pair = Arc::new(RelayedPair { client, node, cut: state.cut, tally: Arc::clone(&tally) });
         state.pairs.push((Arc::downgrade(&pair), tally));
         drop(state);
         for side in [Side::Client, Side::Node] {
@@ -158,7 +158,7 @@ impl CutterState {
     }
 }
 
-impl Pair {
+impl RelayedPair {
     /// Passes on the bytes from `side`; once the connection is cut, discards them until that side ends, too.
     fn pump(&self, side: Side) {
         let (mut from, mut to) = match side {
@@ -182,7 +182,7 @@ impl Pair {
                     let _ = to.shutdown(Shutdown::Write);
                     return;
                 }
-                Err(_) => return self.finish(End::Reset),
+                Err(_) => return self.finish(CutEnd::Reset),
             };
             let take = n.min(usize::try_from(left).unwrap_or(n));
             if !self.tally.is_cut.load(Ordering::SeqCst) {
@@ -196,15 +196,15 @@ impl Pair {
     }
 
     /// Ends both directions of both sides.
-    fn finish(&self, end: End) {
+    fn finish(&self, end: CutEnd) {
         self.tally.is_cut.store(true, Ordering::SeqCst);
         for stream in [&self.client, &self.node] {
             match end {
-                End::Fin => {
+                CutEnd::Fin => {
                     // A connection that was reset needs no FIN.
                     let _ = stream.shutdown(Shutdown::Write);
                 }
-                End::Reset => {
+                CutEnd::Reset => {
                     let _ = socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO));
                     // Wakes its reader, in this process only; its last owner closes it, which resets it.
                     let _ = stream.shutdown(Shutdown::Read);
@@ -225,17 +225,17 @@ mod tests {
         let cutter = Cutter::to(upstream.addr());
         assert_eq!(Client::connect(cutter.addr()).get("/?size=1000").body.len(), 1000);
         let (asked, answered) = (cutter.passed(Side::Client), cutter.passed(Side::Node));
-        for end in [End::Fin, End::Reset] {
+        for end in [CutEnd::Fin, CutEnd::Reset] {
             for (side, after) in
                 [(Side::Client, 0), (Side::Client, asked - 1), (Side::Node, 0), (Side::Node, answered - 1)]
             {
                 cutter.arm(Some(CutPoint { side, after, end }));
                 let broken = Client::connect(cutter.addr()).try_request("GET", "/?size=1000", b"").unwrap_err();
                 match end {
-                    End::Fin => {
+                    CutEnd::Fin => {
                         assert!(matches!(broken, MessageError::Closed | MessageError::Truncated(_)), "{broken:?}")
                     }
-                    End::Reset => assert!(matches!(broken, MessageError::Reset(_)), "{broken:?}"),
+                    CutEnd::Reset => assert!(matches!(broken, MessageError::Reset(_)), "{broken:?}"),
                 }
                 eventually("the cut", || cutter.has_cut());
                 assert!(cutter.passed(side) <= after);

@@ -3,7 +3,7 @@
 //! Tests write and read it over its JSON gateway without TLS, by this crate's own client, which is independent of the
 //! client under test. A member with TLS listens on a second address for that.
 
-use crate::connection::Connection;
+use crate::connection::BufferedSocket;
 use crate::eventually;
 use crate::peers::require_tool;
 use crate::port::ReservedPort;
@@ -150,7 +150,7 @@ impl Etcd {
     /// Its refusal, or the reason why it does not answer.
     pub fn try_call(&self, member: usize, path: &str, request: &Value) -> Result<Value, String> {
         let stream = TcpStream::connect(self.addr(member)).map_err(|error| error.to_string())?;
-        let mut connection = Connection::new(stream);
+        let mut connection = BufferedSocket::new(stream);
         let body = request.to_string();
         let head = format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n", body.len());
         connection.try_send([head, body].concat()).map_err(|error| error.to_string())?;

@@ -22,9 +22,9 @@ pub fn go_top(file: &Path) -> String {
 }
 
 /// Ends with its owner.
-struct Server(Child);
+struct PprofServer(Child);
 
-impl Drop for Server {
+impl Drop for PprofServer {
     fn drop(&mut self) {
         // It may have ended by itself, which the test has then reported.
         let _ = self.0.kill();
@@ -45,7 +45,7 @@ pub fn go_pages(file: &Path) -> [String; 2] {
     let mut command = Command::new(tool.trim());
     command.args(["-http=127.0.0.1:", "-no_browser"]).arg(file);
     command.env("PPROF_TMPDIR", file.parent().expect("in a folder")).stderr(Stdio::piped());
-    let mut server = Server(command.spawn().expect("it starts"));
+    let mut server = PprofServer(command.spawn().expect("it starts"));
     let lines = BufReader::new(server.0.stderr.take().expect("it is piped")).lines();
     let mut told = Vec::new();
     let address = lines.map_while(Result::ok).find_map(|line| {

@@ -37,9 +37,9 @@ mod upstream;
 mod vault;
 
 pub use client::{Client, Delivery};
-pub use connection::Connection;
+pub use connection::BufferedSocket;
 pub use corpus::{HostileCase, hostile_cases};
-pub use cutter::{CutPoint, Cutter, End, Side};
+pub use cutter::{CutEnd, CutPoint, Cutter, Side};
 pub use etcd::{Etcd, EtcdSetup};
 pub use exposition::{Labels, ParsedExemplar, ParsedFamily, ParsedSample, promtool_check_metrics, python_families};
 pub use gateway::{Gateway, Setup};

@@ -4,7 +4,7 @@
 //! arrive before it. If that order is what a test is about, this asks the kernel, whose table also has the peer's
 //! socket.
 
-use crate::connection::Connection;
+use crate::connection::BufferedSocket;
 use crate::eventually;
 use stillgate_rig::proc::{self, TcpSocket};
 
@@ -15,7 +15,7 @@ const STATES_BEFORE_FIN: [u8; 3] = [TcpSocket::ESTABLISHED, TcpSocket::FIN_WAIT1
 ///
 /// # Panics
 /// If that takes longer than [`crate::PATIENCE`].
-pub(crate) fn close(connection: Connection) {
+pub(crate) fn close(connection: BufferedSocket) {
     let (ours, peer) = (connection.stream().local_addr(), connection.stream().peer_addr());
     drop(connection);
     // A connection without addresses had been reset, by the peer, which therefore knows.
@@ -40,7 +40,7 @@ mod tests {
     fn an_open_peer_is_distinguished_from_one_that_has_seen_the_end() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let ours = Connection::new(listener.accept().unwrap().0);
+        let ours = BufferedSocket::new(listener.accept().unwrap().0);
         let knows = |peer: u16| knows_the_end(peer, listener.local_addr().unwrap().port());
         let port = peer.local_addr().unwrap().port();
         assert!(!knows(port), "it is open");

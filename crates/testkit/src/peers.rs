@@ -2,7 +2,7 @@
 
 use crate::port::ReservedPort;
 use crate::process::Process;
-use crate::{Connection, eventually, eventually_within};
+use crate::{BufferedSocket, eventually, eventually_within};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Output};
@@ -114,8 +114,8 @@ impl Nginx {
     /// # Panics
     /// If it does not accept one.
     #[track_caller]
-    pub fn client(&self) -> Connection {
-        Connection::new(TcpStream::connect(self.addr()).expect("nginx takes a connection"))
+    pub fn client(&self) -> BufferedSocket {
+        BufferedSocket::new(TcpStream::connect(self.addr()).expect("nginx takes a connection"))
     }
 
     /// Its folder.

@@ -5,7 +5,7 @@
 //! of each answer; [`ScrapeFormat::Negotiated`] goes directly to the target.
 
 use crate::client::Client;
-use crate::connection::Connection;
+use crate::connection::BufferedSocket;
 use crate::exposition::{Labels, ParsedExemplar, elements, labels, number, word};
 use crate::peers::require_tool;
 use crate::port::ReservedPort;
@@ -306,13 +306,13 @@ impl Relay {
 }
 
 /// One exchange; the `Content-Type` of its answer.
-fn relay_one(prometheus: &mut Connection, target: SocketAddr, accept: &str) -> Option<String> {
+fn relay_one(prometheus: &mut BufferedSocket, target: SocketAddr, accept: &str) -> Option<String> {
     let request = prometheus.read_request().ok()?;
     let mut head = format!("{}\r\nAccept: {accept}\r\n", request.head.start);
     for (name, value) in request.head.fields.iter().filter(|(name, _)| !name.eq_ignore_ascii_case("accept")) {
         write!(head, "{name}: {value}\r\n").expect("writing to a String cannot fail");
     }
-    let mut exporter = Connection::new(TcpStream::connect(target).ok()?);
+    let mut exporter = BufferedSocket::new(TcpStream::connect(target).ok()?);
     exporter.try_send(head + "\r\n").ok()?;
     let response = exporter.read_response("GET").ok()?;
     let mut head = format!("{}\r\nContent-Length: {}\r\n", response.head.start, response.body.len());

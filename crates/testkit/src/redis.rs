@@ -29,13 +29,13 @@ pub struct RedisSetup {
 /// Running servers. They end when dropped.
 #[derive(Debug)]
 pub struct Redis {
-    servers: Vec<Server>,
+    servers: Vec<RedisServer>,
     setup: RedisSetup,
     dir: TempDir,
 }
 
 #[derive(Debug)]
-struct Server {
+struct RedisServer {
     process: Process,
     port: ReservedPort,
     /// The port for traffic between the servers of a cluster.
@@ -59,9 +59,9 @@ impl Redis {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let servers = (0..setup.cluster.max(1)).map(|index| {
             let (port, bus) = (ReservedPort::new(), ReservedPort::new());
-            Server { process: spawn(&dir, &setup, index, [port.addr(), bus.addr()]), port, bus }
+            RedisServer { process: spawn(&dir, &setup, index, [port.addr(), bus.addr()]), port, bus }
         });
-        let servers: Vec<Server> = servers.collect();
+        let servers: Vec<RedisServer> = servers.collect();
         let redis = Redis { servers, setup, dir };
         redis.await_answers();
         if redis.setup.cluster > 0 {

@@ -1,9 +1,9 @@
 //! A scraper in slow motion: it may read a whole exposition, read byte by byte, or disconnect.
 //!
-//! Whole scrapes are checked as strictly as a picky scraper would: the framing by [`Connection`], gzip by a reader that
+//! Whole scrapes are checked as strictly as a picky scraper would: the framing by [`BufferedSocket`], gzip by a reader that
 //! accepts exactly one member, as browsers and curl do.
 
-use crate::connection::Connection;
+use crate::connection::BufferedSocket;
 use crate::message::{Fields, Head, Message};
 use flate2::bufread::GzDecoder;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -71,7 +71,7 @@ impl Scrape {
 /// If the response is incomplete, or wrongly framed or compressed.
 #[track_caller]
 pub fn scrape(addr: SocketAddr, path: &str, accept: &str, gzip: bool) -> Scrape {
-    let mut connection = Connection::new(TcpStream::connect(addr).expect("connect to the exporter"));
+    let mut connection = BufferedSocket::new(TcpStream::connect(addr).expect("connect to the exporter"));
     scrape_on(&mut connection, path, accept, gzip)
 }
 
@@ -80,7 +80,7 @@ pub fn scrape(addr: SocketAddr, path: &str, accept: &str, gzip: bool) -> Scrape 
 /// # Panics
 /// As [`scrape`].
 #[track_caller]
-pub fn scrape_on(connection: &mut Connection, path: &str, accept: &str, gzip: bool) -> Scrape {
+pub fn scrape_on(connection: &mut BufferedSocket, path: &str, accept: &str, gzip: bool) -> Scrape {
     connection.send(request(path, accept, gzip));
     Scrape::of(connection.expect_response("GET"))
 }
@@ -138,7 +138,7 @@ impl SlowScrape {
     /// If the response is not complete.
     #[track_caller]
     pub fn finish(self) -> Scrape {
-        let mut connection = Connection::resume(self.stream, self.received);
+        let mut connection = BufferedSocket::resume(self.stream, self.received);
         Scrape::of(connection.expect_response("GET"))
     }
 

@@ -9,11 +9,11 @@
 //! the fields that a gateway adds for an untrusted client.
 //!
 //! Heads are compared as start line and ordered fields, bodies decoded: the division of a body into chunks is not
-//! guaranteed. Fields that a gateway may add by itself (`Date`, `Server`, `Connection: keep-alive`) count only if the
+//! guaranteed. Fields that a gateway may add by itself (`Date`, `Server`, `BufferedSocket: keep-alive`) count only if the
 //! transcript names them.
 
 use crate::client::Client;
-use crate::connection::Connection;
+use crate::connection::BufferedSocket;
 use crate::eventually;
 use crate::gateway::{Gateway, Setup};
 use crate::message::{Head, Message, MessageError, find};
@@ -28,11 +28,11 @@ use std::panic::AssertUnwindSafe;
 #[derive(Debug, Clone)]
 pub struct Transcript {
     name: String,
-    steps: Vec<Step>,
+    steps: Vec<ScriptStep>,
 }
 
 #[derive(Debug, Clone)]
-struct Step {
+struct ScriptStep {
     verb: String,
     text: String,
 }
@@ -40,10 +40,10 @@ struct Step {
 impl Transcript {
     /// Splits a file into steps.
     pub fn parse(name: &str, file: &str) -> Self {
-        let mut steps: Vec<Step> = Vec::new();
+        let mut steps: Vec<ScriptStep> = Vec::new();
         for line in file.lines() {
             if let Some(verb) = line.strip_prefix("=== ") {
-                steps.push(Step { verb: verb.trim().to_owned(), text: String::new() });
+                steps.push(ScriptStep { verb: verb.trim().to_owned(), text: String::new() });
             } else if let Some(step) = steps.last_mut() {
                 step.text.push_str(line);
                 step.text.push('\n');
@@ -90,7 +90,7 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 
 struct Player {
     upstream: Upstream,
-    node: Option<Connection>,
+    node: Option<BufferedSocket>,
     client: Option<Client>,
     /// The other client, if there are two.
     other: Option<Client>,
@@ -99,7 +99,7 @@ struct Player {
 }
 
 impl Player {
-    fn start(binary: &str, steps: &[Step]) -> Self {
+    fn start(binary: &str, steps: &[ScriptStep]) -> Self {
         let section = |verb: &str| steps.iter().find(|step| step.verb == verb).map(|step| step.text.as_str());
         let upstream = match section("no upstream") {
             Some(_) => Upstream::refusing(),
@@ -116,7 +116,7 @@ impl Player {
         Self { gateway: Gateway::start(binary, &setup), upstream, node: None, client: None, other: None }
     }
 
-    fn step(&mut self, step: &Step) -> Result<(), String> {
+    fn step(&mut self, step: &ScriptStep) -> Result<(), String> {
         match step.verb.as_str() {
             "gateway config" | "upstream config" | "route config" | "resources" | "no upstream" => {}
             "clients swap" => std::mem::swap(&mut self.client, &mut self.other),
@@ -163,7 +163,7 @@ impl Player {
             }
             "upstream shuts" => self.node().half_close(),
             "upstream closes" => self.node.take().into_iter().for_each(peer_socket::close),
-            "upstream resets" => self.node.take().into_iter().for_each(Connection::reset),
+            "upstream resets" => self.node.take().into_iter().for_each(BufferedSocket::reset),
             "upstream expects" => self.upstream_expects(&step.text)?,
             "upstream expects head" => self.upstream_expects_head(&step.text)?,
             "upstream expects raw" => {
@@ -199,7 +199,7 @@ impl Player {
         if let Some(mut extra) = self.upstream.try_accept() {
             return Err(format!("one more upstream connection: {}", encode(&extra.pending())));
         }
-        let pending = self.node.as_mut().map(Connection::pending).unwrap_or_default();
+        let pending = self.node.as_mut().map(BufferedSocket::pending).unwrap_or_default();
         if !pending.is_empty() {
             return Err(format!("the upstream got more:\n{}", encode(&pending)));
         }
@@ -214,7 +214,7 @@ impl Player {
     }
 
     fn upstream_expects(&mut self, text: &str) -> Result<(), String> {
-        let expected = expected_message(&self.bytes(text), Connection::read_request)?;
+        let expected = expected_message(&self.bytes(text), BufferedSocket::read_request)?;
         let actual = self.node().read_request().map_err(broken)?;
         compare(&expected, &actual)
     }
@@ -229,7 +229,7 @@ impl Player {
         self.client.get_or_insert_with(|| self.gateway.client())
     }
 
-    fn node(&mut self) -> &mut Connection {
+    fn node(&mut self) -> &mut BufferedSocket {
         self.node.get_or_insert_with(|| self.upstream.accept())
     }
 
@@ -273,13 +273,13 @@ fn shown(result: Result<Vec<u8>, MessageError>) -> String {
 /// Parses the expectation with the parser of the actual message, so that both mean the same.
 fn expected_message(
     bytes: &[u8],
-    read: impl FnOnce(&mut Connection) -> Result<Message, MessageError>,
+    read: impl FnOnce(&mut BufferedSocket) -> Result<Message, MessageError>,
 ) -> Result<Message, String> {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bind to any loopback port");
     let mut sender = TcpStream::connect(listener.local_addr().unwrap()).expect("connect to ourselves");
     sender.write_all(bytes).expect("a golden message fits the socket buffer");
     sender.shutdown(Shutdown::Write).expect("end a live socket");
-    let mut connection = Connection::new(listener.accept().expect("our own connection").0);
+    let mut connection = BufferedSocket::new(listener.accept().expect("our own connection").0);
     let message = read(&mut connection).map_err(|why| format!("the expectation itself: {}", broken(why)))?;
     match connection.pending() {
         rest if rest.is_empty() => Ok(message),

@@ -3,7 +3,7 @@
 //! A test that drives it ([`Upstream::bind`], [`Upstream::accept`]) reads as the dialogue it checks. One that serves by
 //! itself ([`Upstream::serve`], [`echo`]) suits load and peers. Both count connections and requests.
 
-use crate::connection::Connection;
+use crate::connection::BufferedSocket;
 use crate::message::{Message, MessageError};
 use crate::payload::{payload, sha256};
 use crate::port::ReservedPort;
@@ -60,7 +60,7 @@ impl Upstream {
     }
 
     /// Runs `handler` for each connection, in its own thread.
-    pub fn serve(handler: impl Fn(&mut Connection) + Send + Sync + 'static) -> Self {
+    pub fn serve(handler: impl Fn(&mut BufferedSocket) + Send + Sync + 'static) -> Self {
         let mut upstream = Self::refusing();
         upstream.start(handler);
         upstream
@@ -106,7 +106,7 @@ impl Upstream {
     }
 
     /// Begins (again) to serve.
-    pub fn start(&mut self, handler: impl Fn(&mut Connection) + Send + Sync + 'static) {
+    pub fn start(&mut self, handler: impl Fn(&mut BufferedSocket) + Send + Sync + 'static) {
         let listener = self.port.listen();
         let stop = Arc::new(AtomicBool::new(false));
         let open = Arc::new(Mutex::new(Vec::<TcpStream>::new()));
@@ -130,7 +130,7 @@ impl Upstream {
                 }
                 let handler = Arc::clone(&handler);
                 std::thread::spawn(move || {
-                    let mut connection = Connection::new(stream);
+                    let mut connection = BufferedSocket::new(stream);
                     connection.set_patience(PATIENCE * 6);
                     handler(&mut connection);
                     // The copy in `open` would otherwise keep it half open.
@@ -161,7 +161,7 @@ impl Upstream {
     /// # Panics
     /// If none comes in time, or the upstream serves by itself.
     #[track_caller]
-    pub fn accept(&self) -> Connection {
+    pub fn accept(&self) -> BufferedSocket {
         let mut accepted = None;
         eventually("a connection to the upstream", || {
             accepted = self.try_accept();
@@ -171,12 +171,12 @@ impl Upstream {
     }
 
     /// A connection that is already there; `None` if it does not listen or serves by itself.
-    pub fn try_accept(&self) -> Option<Connection> {
+    pub fn try_accept(&self) -> Option<BufferedSocket> {
         let listener = self.listener.as_ref()?;
         listener.set_nonblocking(true).expect("set the listener non-blocking");
         let (stream, _) = listener.accept().ok()?;
         self.counts.connections.fetch_add(1, Ordering::SeqCst);
-        Some(Connection::new(stream))
+        Some(BufferedSocket::new(stream))
     }
 
     /// Connections accepted so far.
@@ -220,7 +220,7 @@ impl UpstreamCounts {
 const ECHO_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// Reads a request and meets its expectation, if it has one.
-fn read_expecting(connection: &mut Connection) -> Result<Message, MessageError> {
+fn read_expecting(connection: &mut BufferedSocket) -> Result<Message, MessageError> {
     let head = connection.read_head()?;
     if head.get("expect").is_some_and(|value| value.eq_ignore_ascii_case("100-continue")) {
         // A client that has gone is noticed when the body is read.
@@ -234,7 +234,7 @@ fn read_expecting(connection: &mut Connection) -> Result<Message, MessageError> 
 /// `status=404` (200), `size=1000` bytes (0) of [`payload`] with `seed=7` (0), `echo` (the request's body instead),
 /// `chunked`, `close` (delimited, unless also chunked), `delay=50` ms, `piece=4096` (bytes a write), `cut=100` (close after that many body bytes).
 /// The response reports the request: `X-Body-Sha256`, `X-Body-Length` and `X-Got` (the request line).
-pub fn echo(connection: &mut Connection, request: &Message) -> bool {
+pub fn echo(connection: &mut BufferedSocket, request: &Message) -> bool {
     let (method, target) = request.head.method_and_target();
     let query = target.split_once('?').map_or("", |(_, query)| query);
     let param = |name: &str| {

@@ -30,13 +30,13 @@ const START_PATIENCE: Duration = Duration::from_secs(240);
 /// the policy `gate`, and with two login methods. It ends when dropped.
 #[derive(Debug)]
 pub struct Vault {
-    server: Server,
+    server: VaultServer,
     root: String,
     unseal_key: String,
 }
 
 #[derive(Debug)]
-enum Server {
+enum VaultServer {
     Real { program: OsString, port: ReservedPort, folder: TempDir, process: Process },
     Double(VaultDouble),
 }
@@ -63,7 +63,7 @@ impl Vault {
         let mut vault = match std::env::var_os(VARIABLE) {
             Some(program) => Vault::real(program),
             None => Vault {
-                server: Server::Double(VaultDouble::start()),
+                server: VaultServer::Double(VaultDouble::start()),
                 root: "root".to_owned(),
                 unseal_key: "k".to_owned(),
             },
@@ -76,7 +76,7 @@ impl Vault {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let port = ReservedPort::new();
         let process = spawn(&program, port.addr(), folder.path());
-        let server = Server::Real { program, port, folder, process };
+        let server = VaultServer::Real { program, port, folder, process };
         let mut vault = Vault { server, root: String::new(), unseal_key: String::new() };
         vault.await_listening();
         let made = vault.manage("PUT", "sys/init", &json!({"secret_shares": 1, "secret_threshold": 1}));
@@ -101,8 +101,8 @@ impl Vault {
     /// Its address.
     pub fn addr(&self) -> SocketAddr {
         match &self.server {
-            Server::Real { port, .. } => port.addr(),
-            Server::Double(double) => double.addr(),
+            VaultServer::Real { port, .. } => port.addr(),
+            VaultServer::Double(double) => double.addr(),
         }
     }
 
@@ -223,11 +223,11 @@ impl Vault {
     #[track_caller]
     pub fn kill(&mut self) {
         match &mut self.server {
-            Server::Real { process, .. } => {
+            VaultServer::Real { process, .. } => {
                 process.signal("KILL");
                 process.wait();
             }
-            Server::Double(double) => double.stop(),
+            VaultServer::Double(double) => double.stop(),
         }
     }
 
@@ -235,8 +235,10 @@ impl Vault {
     #[track_caller]
     pub fn start_again(&mut self) {
         match &mut self.server {
-            Server::Real { program, port, folder, process } => *process = spawn(program, port.addr(), folder.path()),
-            Server::Double(double) => double.start_again(),
+            VaultServer::Real { program, port, folder, process } => {
+                *process = spawn(program, port.addr(), folder.path())
+            }
+            VaultServer::Double(double) => double.start_again(),
         }
         self.await_listening();
     }

@@ -15,7 +15,7 @@ use stillgate_config::{ServerSsl, Ssl, SslUse};
 
 /// One entry of `ssls`, ready for use.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct SslEntry {
     pub(crate) ssl: Arc<Ssl>,
     /// Set for entries of clients of our listeners.
     pub(crate) server: Option<Arc<Configs>>,
@@ -28,7 +28,7 @@ pub(crate) struct Entry {
 }
 
 /// The texts of an entry of `ssls`.
-struct Texts {
+struct EntryTexts {
     /// Empty for an ordered certificate that has not been issued yet.
     pairs: Vec<(Text, Text)>,
     ca: Option<Text>,
@@ -40,10 +40,10 @@ struct Texts {
 pub(crate) fn entry(
     ssl: &Arc<Ssl>,
     path: &str,
-    known: Option<&Arc<Entry>>,
+    known: Option<&Arc<SslEntry>>,
     inputs: &Inputs<'_>,
     loading: &mut TlsLoad<'_>,
-) -> Option<Arc<Entry>> {
+) -> Option<Arc<SslEntry>> {
     let texts = texts(ssl, path, loading)?;
     let mut digest = Digester::new();
     for (cert, key) in &texts.pairs {
@@ -65,7 +65,7 @@ pub(crate) fn entry(
     let warnings = loading.problems.warnings_into(outer);
     let (identity, server, expiries) = made.filter(|_| is_good)?;
     warn_of_expiry(ssl, &expiries, inputs, loading);
-    Some(Arc::new(Entry { ssl: ssl.clone(), server, identity, digest, expiries, warnings }))
+    Some(Arc::new(SslEntry { ssl: ssl.clone(), server, identity, digest, expiries, warnings }))
 }
 
 /// For an ordered certificate the code that orders it reports this.
@@ -75,7 +75,7 @@ fn warn_of_expiry(ssl: &Ssl, expiries: &[Expiry], inputs: &Inputs<'_>, loading: 
     }
 }
 
-fn texts(ssl: &Ssl, path: &str, loading: &mut TlsLoad<'_>) -> Option<Texts> {
+fn texts(ssl: &Ssl, path: &str, loading: &mut TlsLoad<'_>) -> Option<EntryTexts> {
     let mut pairs = Vec::with_capacity(ssl.pairs.len());
     if let Some(text) = ssl.acme.then(|| ordered_certificate::text(ssl, path, loading)).flatten() {
         pairs.push((Some(text.clone()), Some(text)));
@@ -94,7 +94,7 @@ fn texts(ssl: &Ssl, path: &str, loading: &mut TlsLoad<'_>) -> Option<Texts> {
         }
     }
     let pairs = pairs.into_iter().map(|(cert, key)| Some((cert?, key?))).collect::<Option<Vec<_>>>();
-    Some(Texts { pairs: pairs?, ca: ca?, ocsp: ocsp? })
+    Some(EntryTexts { pairs: pairs?, ca: ca?, ocsp: ocsp? })
 }
 
 /// Where the certificate and the key of a pair are in the configuration.
@@ -109,9 +109,9 @@ type Made = (Arc<Identity>, Option<Arc<Configs>>, Vec<Expiry>);
 
 fn make(
     ssl: &Ssl,
-    texts: &Texts,
+    texts: &EntryTexts,
     path: &str,
-    known: Option<&Arc<Entry>>,
+    known: Option<&Arc<SslEntry>>,
     inputs: &Inputs<'_>,
     loading: &mut TlsLoad<'_>,
 ) -> Option<Made> {
@@ -129,7 +129,7 @@ fn make(
 /// The pairs of certificate and key that the configuration names.
 fn named(
     ssl: &Ssl,
-    texts: &Texts,
+    texts: &EntryTexts,
     path: &str,
     inputs: &Inputs<'_>,
     loading: &mut TlsLoad<'_>,
@@ -158,7 +158,7 @@ fn named(
 
 fn server_config(
     ssl: &ServerSsl,
-    texts: &Texts,
+    texts: &EntryTexts,
     identity: &Arc<Identity>,
     path: &str,
     inputs: &Inputs<'_>,

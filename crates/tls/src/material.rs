@@ -1,7 +1,7 @@
 //! Everything that one configuration needs for TLS: loaded whole or not at all; unchanged parts are kept.
 
 use crate::client::{ClientTls, name_of};
-use crate::entry::{Entry, entry};
+use crate::entry::{SslEntry, entry};
 use crate::loading::TlsLoad;
 use crate::pem::Files;
 use crate::problem::{Problem, Problems, Refused};
@@ -40,7 +40,7 @@ pub struct Material {
     /// Towards the server of `gateway.acme`, if there is one. A reload keeps the same one if nothing about it changed.
     pub acme: Option<Arc<ClientConfig>>,
     /// In the order of the file.
-    pub(crate) entries: Vec<Arc<Entry>>,
+    pub(crate) entries: Vec<Arc<SslEntry>>,
     /// Entries that no handshake is made with.
     refused: Vec<RefusedSsl>,
     pub(crate) towards: AllTowards,
@@ -127,7 +127,7 @@ impl Material {
     /// The ids of the entries of `ssls` and when the first of their certificates ends, in seconds since 1970. Entries
     /// without a certificate are left out.
     pub fn expiries(&self) -> impl Iterator<Item = (&str, i64)> {
-        let end = |entry: &Entry| entry.expiries.iter().map(|expiry| expiry.not_after_seconds).min();
+        let end = |entry: &SslEntry| entry.expiries.iter().map(|expiry| expiry.not_after_seconds).min();
         self.entries.iter().filter_map(move |entry| Some((entry.ssl.id.as_str(), end(entry)?)))
     }
 
@@ -160,6 +160,6 @@ impl Material {
     }
 }
 
-fn by_id(entries: &[Arc<Entry>]) -> HashMap<&str, &Arc<Entry>> {
+fn by_id(entries: &[Arc<SslEntry>]) -> HashMap<&str, &Arc<SslEntry>> {
     entries.iter().map(|entry| (entry.ssl.id.as_str(), entry)).collect()
 }

@@ -26,13 +26,13 @@ pub(crate) struct Staple {
 #[derive(Debug, PartialEq, Eq)]
 struct OcspContents {
     serial: Vec<u8>,
-    status: Status,
+    status: OcspStatus,
     this_update: u64,
     next_update: Option<u64>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Status {
+enum OcspStatus {
     Good,
     Revoked,
     Unknown,
@@ -55,13 +55,13 @@ pub(crate) fn read(
         }
     };
     match said.status {
-        Status::Good => {}
-        Status::Revoked => problems.warning(
+        OcspStatus::Good => {}
+        OcspStatus::Revoked => problems.warning(
             place,
             "the OCSP response says that the certificate is revoked, so clients will refuse it",
             "ask for another certificate",
         ),
-        Status::Unknown => {
+        OcspStatus::Unknown => {
             problems.error(place, "the OCSP response says that the certificate is not known to its issuer", ANEW);
             return None;
         }
@@ -116,9 +116,9 @@ fn single(response: &Any<'_>) -> Parsed<OcspContents> {
     let id = children(id, Tag::Sequence)?;
     let serial = id.last().filter(|serial| serial.tag() == Tag::Integer).ok_or("it names no certificate")?;
     let status = match (status.class(), status.tag().0) {
-        (Class::ContextSpecific, 0) => Status::Good,
-        (Class::ContextSpecific, 1) => Status::Revoked,
-        (Class::ContextSpecific, 2) => Status::Unknown,
+        (Class::ContextSpecific, 0) => OcspStatus::Good,
+        (Class::ContextSpecific, 1) => OcspStatus::Revoked,
+        (Class::ContextSpecific, 2) => OcspStatus::Unknown,
         _ => return Err("it has no status"),
     };
     let next_update = match rest.iter().find(|part| context(part, 0).is_ok()) {

@@ -4,7 +4,7 @@
 //! certificate or a self-signed placeholder.
 
 use crate::chain::ChainReceiver;
-use crate::entry::Entry;
+use crate::entry::SslEntry;
 use crate::identity::{Expiry, Identity, Purpose, UsablePair, pair};
 use crate::loading::{Text, TlsLoad};
 use crate::pem::Files;
@@ -52,7 +52,7 @@ pub(crate) fn identity(
     ssl: &Ssl,
     text: Option<&Text>,
     path: &str,
-    known: Option<&Arc<Entry>>,
+    known: Option<&Arc<SslEntry>>,
     loading: &mut TlsLoad<'_>,
 ) -> Option<(Arc<Identity>, Vec<Expiry>)> {
     let path = format!("{path}.acme");

@@ -2,7 +2,7 @@
 //! asks for.
 
 use crate::client_auth::{ClientCa, ClientDemands};
-use crate::entry::Entry;
+use crate::entry::SslEntry;
 use crate::identity::Identity;
 use crate::problem::{ConfigLocation, Problems};
 use crate::provider::provider;
@@ -94,7 +94,7 @@ impl Configs {
 
 impl ServerTls {
     /// `entries`: no name is in two of them. A name that is also in `refused` belongs to the entry.
-    pub(crate) fn new<'a>(entries: impl Iterator<Item = &'a Arc<Entry>>, refused: &[RefusedSsl]) -> ServerTls {
+    pub(crate) fn new<'a>(entries: impl Iterator<Item = &'a Arc<SslEntry>>, refused: &[RefusedSsl]) -> ServerTls {
         let (mut names, mut any_asks) = (ServerNames::default(), !refused.is_empty());
         for of in refused {
             of.names.iter().for_each(|name| names.insert(name, None));

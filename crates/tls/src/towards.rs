@@ -4,7 +4,7 @@ use crate::chain::ChainReceiver;
 use crate::client;
 use crate::client_auth::roots;
 use crate::digest::{Digest, Digester};
-use crate::entry::Entry;
+use crate::entry::SslEntry;
 use crate::identity::{Expiry, Identity, Purpose, pair};
 use crate::loading::{Text, TlsLoad};
 use crate::material::Inputs;
@@ -39,10 +39,10 @@ struct Paths {
 }
 
 /// The texts of an upstream's `tls`.
-struct Texts<'a> {
+struct UpstreamTexts<'a> {
     ca: Option<Text>,
     own: Option<(&'a KeyPair, Text, Text)>,
-    ssl: Option<&'a Arc<Entry>>,
+    ssl: Option<&'a Arc<SslEntry>>,
 }
 
 impl AllTowards {
@@ -56,7 +56,7 @@ impl AllTowards {
         &mut self,
         tls: &UpstreamTls,
         path: &str,
-        entries: &HashMap<&str, &Arc<Entry>>,
+        entries: &HashMap<&str, &Arc<SslEntry>>,
         inputs: &Inputs<'_>,
         loading: &mut TlsLoad<'_>,
     ) -> Option<Arc<ClientConfig>> {
@@ -89,7 +89,7 @@ impl AllTowards {
     fn make(
         &mut self,
         tls: &UpstreamTls,
-        texts: &Texts<'_>,
+        texts: &UpstreamTexts<'_>,
         paths: &Paths,
         inputs: &Inputs<'_>,
         loading: &mut TlsLoad<'_>,
@@ -154,9 +154,9 @@ impl AllTowards {
 fn texts<'a>(
     tls: &'a UpstreamTls,
     paths: &Paths,
-    entries: &HashMap<&str, &'a Arc<Entry>>,
+    entries: &HashMap<&str, &'a Arc<SslEntry>>,
     loading: &mut TlsLoad<'_>,
-) -> Option<Texts<'a>> {
+) -> Option<UpstreamTexts<'a>> {
     let ca = match tls.ca.as_ref().filter(|_| tls.verify) {
         Some(ca) => loading.pem(ca, &paths.ca).map(Some),
         None => Some(None),
@@ -170,10 +170,10 @@ fn texts<'a>(
             (Some((pair, cert?, key?)), None)
         }
     };
-    Some(Texts { ca: ca?, own, ssl })
+    Some(UpstreamTexts { ca: ca?, own, ssl })
 }
 
-impl Texts<'_> {
+impl UpstreamTexts<'_> {
     fn digest(&self, verify: bool) -> Digest {
         let mut digester = Digester::new();
         digester.add(&[u8::from(verify), u8::from(self.ca.is_some()), u8::from(self.own.is_some())]);

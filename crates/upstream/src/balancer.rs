@@ -15,7 +15,7 @@ mod least_conn;
 mod round_robin;
 
 use crate::endpoint::Endpoint;
-use crate::health::{News, Report, Step};
+use crate::health::{News, Step, TryReport};
 use crate::slot::{Slot, settle, usable};
 use crate::tried_endpoints::TriedEndpoints;
 pub(crate) use ewma::Latency;
@@ -156,8 +156,8 @@ impl Balancer {
 
     /// Handles the result of a try for the endpoint; returns a change of its state.
     #[inline]
-    pub fn report(&mut self, index: usize, report: Report, now_ms: u64) -> Option<News> {
-        if matches!(report, Report::Status(_) | Report::Opened) {
+    pub fn report(&mut self, index: usize, report: TryReport, now_ms: u64) -> Option<News> {
+        if matches!(report, TryReport::Status(_) | TryReport::Opened) {
             self.slots[index].unanswered.end();
         }
         let health = &mut self.slots[index].health;

@@ -10,7 +10,7 @@ mod lookup;
 
 use hickory_resolver::TokioResolver;
 use hosts::HostsFile;
-use lookup::{Addresses, Answer, Family};
+use lookup::{Addresses, FamilyLookup, LookupAnswer};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -56,7 +56,7 @@ impl Default for ResolverSettings {
 
 /// A change of the addresses of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
+pub struct AddressChange {
     /// The name.
     pub name: String,
     /// Its addresses, ascending, without duplicates, never empty.
@@ -85,16 +85,16 @@ pub struct Resolver {
     servers: TokioResolver,
     hosts: HostsFile,
     settings: ResolverSettings,
-    names: BTreeMap<String, Entry>,
+    names: BTreeMap<String, DnsEntry>,
     /// Names whose addresses changed and were not returned yet.
     changed: BTreeSet<String>,
-    lookups: JoinSet<Result<Answer, String>>,
+    lookups: JoinSet<Result<LookupAnswer, String>>,
     /// The name that each task looks up. Tasks of forgotten names are not included.
     tasks: HashMap<Id, String>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct DnsEntry {
     answer: Addresses,
     /// The present union of the answer's families, sorted.
     addresses: Vec<IpAddr>,
@@ -129,7 +129,7 @@ impl Resolver {
         let now = Instant::now();
         let mut old = std::mem::take(&mut self.names);
         for name in names {
-            let entry = old.remove(&name).unwrap_or_else(|| Entry::new(now));
+            let entry = old.remove(&name).unwrap_or_else(|| DnsEntry::new(now));
             self.names.entry(name).or_insert(entry);
         }
         for (name, entry) in old {
@@ -148,7 +148,7 @@ impl Resolver {
     pub async fn resolve_all(&mut self, bound: Duration) -> Vec<UnresolvedName> {
         let first_answers = async {
             let pending =
-                |entry: &Entry| entry.addresses.is_empty() && entry.failure.is_none() && !entry.was_waited_for;
+                |entry: &DnsEntry| entry.addresses.is_empty() && entry.failure.is_none() && !entry.was_waited_for;
             while self.names.values().any(pending) {
                 // A step with unreported changes would not wait.
                 self.changed.clear();
@@ -164,12 +164,12 @@ impl Resolver {
 
     /// Waits for the addresses of a name to change; forever if there are no names. Nothing is lost when the future is
     /// dropped, so it can be one arm of a `select!`. Lookups make progress only while it is awaited.
-    pub async fn next_change(&mut self) -> Change {
+    pub async fn next_change(&mut self) -> AddressChange {
         loop {
             while let Some(name) = self.changed.pop_first() {
                 if let Some(entry) = self.names.get(&name) {
                     let addresses = entry.addresses.clone();
-                    return Change { name, addresses };
+                    return AddressChange { name, addresses };
                 }
             }
             self.step().await;
@@ -183,7 +183,7 @@ impl Resolver {
 
     /// The names without addresses.
     pub fn unresolved(&self) -> Vec<UnresolvedName> {
-        let without = |entry: &&Entry| entry.addresses.is_empty();
+        let without = |entry: &&DnsEntry| entry.addresses.is_empty();
         self.names
             .iter()
             .filter(|(_, entry)| without(entry))
@@ -239,7 +239,7 @@ impl Resolver {
         next_due
     }
 
-    fn ended(&mut self, ended: Result<(Id, Result<Answer, String>), JoinError>) {
+    fn ended(&mut self, ended: Result<(Id, Result<LookupAnswer, String>), JoinError>) {
         let (id, result) = match ended {
             Ok(ended) => ended,
             Err(error) => (error.id(), Err(format!("the lookup ended early: {error}"))),
@@ -250,7 +250,7 @@ impl Resolver {
     }
 
     /// Handles the end of a name's lookup; returns when the next one is due.
-    fn answered(&mut self, name: &str, result: Result<Answer, String>) -> Option<Instant> {
+    fn answered(&mut self, name: &str, result: Result<LookupAnswer, String>) -> Option<Instant> {
         let entry = self.names.get_mut(name)?;
         entry.task = None;
         let pause = match result {
@@ -280,7 +280,7 @@ impl Resolver {
     }
 }
 
-impl Entry {
+impl DnsEntry {
     fn new(now: Instant) -> Self {
         Self {
             answer: Addresses::default(),
@@ -294,11 +294,11 @@ impl Entry {
     }
 
     /// Updates the addresses of each family that the answer has, and keeps the other. Returns whether the set changed.
-    fn update(&mut self, name: &str, answer: Answer) -> bool {
-        if let Family::Known(addresses) = answer.v4 {
+    fn update(&mut self, name: &str, answer: LookupAnswer) -> bool {
+        if let FamilyLookup::Known(addresses) = answer.v4 {
             self.answer.v4 = addresses;
         }
-        if let Family::Known(addresses) = answer.v6 {
+        if let FamilyLookup::Known(addresses) = answer.v6 {
             self.answer.v6 = addresses;
         }
         let v4 = self.answer.v4.iter().copied().map(IpAddr::V4);

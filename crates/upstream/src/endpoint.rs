@@ -4,7 +4,7 @@
 //! weight, as in nginx: a name with three addresses gets three times the traffic of a literal of the same weight, as
 //! intended by an operator who scales a service up behind its name. Resolving is not done here.
 
-use crate::health::Verdict;
+use crate::health::HealthVerdict;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub struct Endpoint {
     /// The configured node in the form of a `Host` header (see [`host_header`]).
     pub host: Arc<str>,
     /// The verdict of active checks; `None` if there are none.
-    pub verdict: Option<Arc<Verdict>>,
+    pub verdict: Option<Arc<HealthVerdict>>,
 }
 
 impl Endpoint {

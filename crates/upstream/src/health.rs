@@ -13,11 +13,11 @@
 //! node that drops packets costs one connect timeout per period and not one per request.
 //!
 //! `checks.passive` defines what is too often; without it, one failed connection is, and the next successful one closes
-//! the breaker. Active checks, with requests of their own, are made elsewhere; their result is a [`Verdict`].
+//! the breaker. Active checks, with requests of their own, are made elsewhere; their result is a [`HealthVerdict`].
 
 mod verdict;
 
-pub use verdict::Verdict;
+pub use verdict::HealthVerdict;
 
 use crate::retry::Failure;
 use stillgate_config::{CheckType, PassiveCheck};
@@ -29,7 +29,7 @@ pub const SET_ASIDE_MAX_MS: u64 = 30_000;
 
 /// The result of a try for its endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Report {
+pub enum TryReport {
     /// A connection was made, over which a request will be sent.
     Connected,
     /// A connection was made, or an answer came, and nothing else of a stream shows the endpoint's health.
@@ -69,7 +69,7 @@ pub enum Circuit {
 
 /// A kind of failure that is counted separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum FailureKind {
     Http,
     Tcp,
     Timeout,
@@ -80,7 +80,7 @@ enum Kind {
 enum Grade {
     Good,
     /// A failure of a kind, with the number of them that is too many.
-    Bad(Kind, u8),
+    Bad(FailureKind, u8),
     Nothing,
 }
 
@@ -141,15 +141,15 @@ impl Health {
 
     /// Without `checks.passive`: a failed connection opens the breaker, a successful one closes it.
     #[inline]
-    pub(crate) fn report_connection(&mut self, report: Report, now_ms: u64) -> Option<News> {
+    pub(crate) fn report_connection(&mut self, report: TryReport, now_ms: u64) -> Option<News> {
         match report {
-            Report::Connected | Report::Opened | Report::Status(_) => {
+            TryReport::Connected | TryReport::Opened | TryReport::Status(_) => {
                 self.probing = false;
                 (std::mem::take(&mut self.failures) > 0).then_some(News::Recovered)
             }
-            Report::Failed(failure) if failure.is_connect() => self.failed(now_ms),
-            Report::Failed(_) => None,
-            Report::Inconclusive => {
+            TryReport::Failed(failure) if failure.is_connect() => self.failed(now_ms),
+            TryReport::Failed(_) => None,
+            TryReport::Inconclusive => {
                 if self.probing {
                     self.end_probe(now_ms);
                 }
@@ -159,7 +159,7 @@ impl Health {
     }
 
     /// With `checks.passive`. Before a closed circuit opens, the caller has to check whether it may eject.
-    pub(crate) fn report(&mut self, report: Report, rules: &PassiveCheck, now_ms: u64) -> Step {
+    pub(crate) fn report(&mut self, report: TryReport, rules: &PassiveCheck, now_ms: u64) -> Step {
         match grade(report, rules) {
             Grade::Good if self.failures == 0 => {
                 self.counts = [0; 3];
@@ -178,7 +178,7 @@ impl Health {
             }
             Grade::Nothing => {
                 // A connection does not end the probe.
-                if report != Report::Connected {
+                if report != TryReport::Connected {
                     self.end_probe(now_ms);
                 }
                 Step::Stay
@@ -245,26 +245,28 @@ impl From<News> for Step {
     }
 }
 
-fn grade(report: Report, rules: &PassiveCheck) -> Grade {
+fn grade(report: TryReport, rules: &PassiveCheck) -> Grade {
     let unhealthy = &rules.unhealthy;
     let bad = |kind, limit| if limit == 0 { Grade::Nothing } else { Grade::Bad(kind, limit) };
     match report {
-        Report::Connected if rules.r#type == CheckType::Tcp => Grade::Good,
-        Report::Connected => Grade::Nothing,
+        TryReport::Connected if rules.r#type == CheckType::Tcp => Grade::Good,
+        TryReport::Connected => Grade::Nothing,
         // Independent of `type`, whose default is for HTTP.
-        Report::Opened => Grade::Good,
-        Report::Inconclusive => Grade::Nothing,
-        Report::Status(_) if rules.r#type == CheckType::Tcp => Grade::Good,
-        Report::Status(status) if rules.healthy.http_statuses.contains(&status) => Grade::Good,
-        Report::Status(status) if unhealthy.http_statuses.contains(&status) => bad(Kind::Http, unhealthy.http_failures),
-        Report::Status(_) => Grade::Nothing,
-        Report::Failed(failure) => match failure {
-            Failure::Connect | Failure::Reset => bad(Kind::Tcp, unhealthy.tcp_failures),
+        TryReport::Opened => Grade::Good,
+        TryReport::Inconclusive => Grade::Nothing,
+        TryReport::Status(_) if rules.r#type == CheckType::Tcp => Grade::Good,
+        TryReport::Status(status) if rules.healthy.http_statuses.contains(&status) => Grade::Good,
+        TryReport::Status(status) if unhealthy.http_statuses.contains(&status) => {
+            bad(FailureKind::Http, unhealthy.http_failures)
+        }
+        TryReport::Status(_) => Grade::Nothing,
+        TryReport::Failed(failure) => match failure {
+            Failure::Connect | Failure::Reset => bad(FailureKind::Tcp, unhealthy.tcp_failures),
             Failure::BadResponse if rules.r#type == CheckType::Tcp => Grade::Nothing,
-            Failure::BadResponse => bad(Kind::Http, unhealthy.http_failures),
+            Failure::BadResponse => bad(FailureKind::Http, unhealthy.http_failures),
             Failure::Name | Failure::Refused => Grade::Nothing,
             Failure::ConnectTimeout | Failure::SendTimeout | Failure::ReadTimeout | Failure::TryTimeout => {
-                bad(Kind::Timeout, unhealthy.timeouts)
+                bad(FailureKind::Timeout, unhealthy.timeouts)
             }
         },
     }

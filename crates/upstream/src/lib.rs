@@ -19,9 +19,9 @@ mod tried_endpoints;
 mod unanswered_requests;
 
 pub use balancer::Balancer;
-pub use dns::{Change, Resolver, ResolverSettings, UnresolvedName};
+pub use dns::{AddressChange, Resolver, ResolverSettings, UnresolvedName};
 pub use endpoint::{Endpoint, expand, host_header, share_verdicts};
-pub use health::{Circuit, News, Report, SET_ASIDE_FIRST_MS, SET_ASIDE_MAX_MS, Verdict};
+pub use health::{Circuit, HealthVerdict, News, SET_ASIDE_FIRST_MS, SET_ASIDE_MAX_MS, TryReport};
 pub use names::{NAMES_MAX, NameFault};
 pub use pool::{ConnMeta, Fit, Pool};
 pub use queue::Ticket;

@@ -57,7 +57,7 @@ impl ConnMeta {
 #[derive(Debug)]
 pub struct Pool<C> {
     bounds: KeepalivePool,
-    entries: Vec<Entry<C>>,
+    entries: Vec<PoolEntry<C>>,
     /// Top of each endpoint's stack.
     stacks: Vec<u32>,
     oldest: u32,
@@ -67,7 +67,7 @@ pub struct Pool<C> {
 }
 
 #[derive(Debug)]
-struct Entry<C> {
+struct PoolEntry<C> {
     /// `None` exactly for the entries of the free list.
     conn: Option<C>,
     meta: ConnMeta,
@@ -81,7 +81,7 @@ struct Entry<C> {
     newer: u32,
 }
 
-impl<C> Entry<C> {
+impl<C> PoolEntry<C> {
     fn is_stale(&self, now_ms: u64, timeout_ms: u128) -> bool {
         u128::from(now_ms.saturating_sub(self.idle_since_ms)) >= timeout_ms
     }
@@ -141,7 +141,7 @@ impl<C> Pool<C> {
         if endpoint >= self.stacks.len() {
             self.stacks.resize(endpoint + 1, NONE);
         }
-        let entry = Entry {
+        let entry = PoolEntry {
             conn: Some(conn),
             meta,
             idle_since_ms: now_ms,
@@ -177,7 +177,7 @@ impl<C> Pool<C> {
         self.drop_if(|entry| !keep(entry.endpoint as usize, &entry.meta))
     }
 
-    fn drop_if(&mut self, mut condition: impl FnMut(&mut Entry<C>) -> bool) -> usize {
+    fn drop_if(&mut self, mut condition: impl FnMut(&mut PoolEntry<C>) -> bool) -> usize {
         let before = self.len;
         let mut index = self.oldest;
         while let Some(entry) = self.entries.get_mut(index as usize) {
@@ -214,12 +214,12 @@ impl<C> Pool<C> {
         std::iter::successors(self.entries.get(top as usize), |entry| self.entries.get(entry.below as usize)).count()
     }
 
-    fn entry(&mut self, index: u32) -> Option<&mut Entry<C>> {
+    fn entry(&mut self, index: u32) -> Option<&mut PoolEntry<C>> {
         self.entries.get_mut(index as usize)
     }
 
     /// Puts the entry into a free place or a new one; returns its index.
-    fn occupy(&mut self, entry: Entry<C>) -> u32 {
+    fn occupy(&mut self, entry: PoolEntry<C>) -> u32 {
         let index = self.free;
         match self.entries.get_mut(index as usize) {
             Some(place) => {

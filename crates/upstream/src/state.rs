@@ -5,7 +5,7 @@
 
 use crate::balancer::Balancer;
 use crate::endpoint::Endpoint;
-use crate::health::{Circuit, News, Report};
+use crate::health::{Circuit, News, TryReport};
 use crate::names::{NameFault, Names};
 use crate::pool::{ConnMeta, Fit, Pool};
 use crate::queue::{Queue, Ticket};
@@ -214,7 +214,7 @@ impl<C> UpstreamState<C> {
 
     /// Handles the result of a try for the endpoint; see [`Balancer::report`].
     #[inline]
-    pub fn report(&mut self, index: usize, report: Report, now_ms: u64) -> Option<News> {
+    pub fn report(&mut self, index: usize, report: TryReport, now_ms: u64) -> Option<News> {
         self.balancer.report(index, report, now_ms)
     }
 

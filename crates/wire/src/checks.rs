@@ -4,7 +4,7 @@
 
 mod field_blocks;
 
-pub use field_blocks::{FieldEncoder, Form, field_blocks, held};
+pub use field_blocks::{FieldEncoder, FieldForm, field_blocks, held};
 
 use crate::{
     BodyDecoder, ChunkError, Framing, HeadLimits, Method, Progress, RequestEdits, RequestError, RequestHead,
@@ -27,7 +27,7 @@ pub fn request_head(bytes: &[u8]) {
     let mut again = Vec::new();
     write_request(&mut again, &bytes[..len], &head, &RequestEdits::default());
     let roomy = HeadLimits { head_bytes_max: limits.head_bytes_max + 16, ..limits };
-    if head.method == Method::Connect || head.form == crate::Form::Absolute {
+    if head.method == Method::Connect || head.form == crate::TargetForm::Absolute {
         return;
     }
     if head.version == crate::Version::Http10 && head.fields.get(&bytes[..len], crate::Name::Host).is_none() {

@@ -18,7 +18,7 @@ pub struct DecodedPart {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum State {
+enum ChunkState {
     /// In a size; `digits` of it were read.
     #[default]
     Size,
@@ -35,8 +35,8 @@ enum State {
 /// Decodes one chunked body, in any number of pieces.
 #[derive(Debug, Default)]
 pub struct ChunkDecoder {
-    state: State,
-    /// Content bytes of the current chunk still to come; while in [`State::Size`], the size read so far.
+    state: ChunkState,
+    /// Content bytes of the current chunk still to come; while in [`ChunkState::Size`], the size read so far.
     left: u64,
     digits: u8,
     /// Bytes of the current chunk line.
@@ -65,12 +65,12 @@ impl ChunkDecoder {
     /// Whether the last chunk and the trailer section were seen.
     #[inline]
     pub fn is_done(&self) -> bool {
-        self.state == State::Done
+        self.state == ChunkState::Done
     }
 
     /// See [`crate::BodyDecoder::content_left`].
     pub(crate) fn content_left(&self) -> u64 {
-        if self.state == State::Data { self.left } else { 0 }
+        if self.state == ChunkState::Data { self.left } else { 0 }
     }
 
     /// Complete lines of forwardable trailer fields; empty until done.
@@ -82,9 +82,9 @@ impl ChunkDecoder {
     pub fn decode(&mut self, buffer: &mut [u8]) -> Result<DecodedPart, ChunkError> {
         let mut read = 0;
         let mut data = 0;
-        while read < buffer.len() && self.state != State::Done {
+        while read < buffer.len() && self.state != ChunkState::Done {
             match self.state {
-                State::Data => {
+                ChunkState::Data => {
                     let take = (buffer.len() - read).min(usize::try_from(self.left).unwrap_or(usize::MAX));
                     if data != read {
                         buffer.copy_within(read..read + take, data);
@@ -93,10 +93,10 @@ impl ChunkDecoder {
                     read += take;
                     self.left -= take as u64;
                     if self.left == 0 {
-                        self.state = State::DataCr;
+                        self.state = ChunkState::DataCr;
                     }
                 }
-                State::Trailer => read += self.trailer(&buffer[read..])?,
+                ChunkState::Trailer => read += self.trailer(&buffer[read..])?,
                 _ => {
                     self.framing_byte(buffer[read])?;
                     read += 1;
@@ -108,27 +108,27 @@ impl ChunkDecoder {
 
     fn framing_byte(&mut self, byte: u8) -> Result<(), ChunkError> {
         match self.state {
-            State::Size => return self.size_byte(byte),
-            State::Extension => {
+            ChunkState::Size => return self.size_byte(byte),
+            ChunkState::Extension => {
                 self.count_line_byte()?;
                 match byte {
-                    b'\r' => self.state = State::SizeLf,
+                    b'\r' => self.state = ChunkState::SizeLf,
                     b'\n' => return Err(ChunkError::LineEnd),
                     b'\t' | b' '..=0x7e | 0x80.. => {}
                     _ => return Err(ChunkError::ExtensionMalformed),
                 }
             }
-            State::SizeLf => {
+            ChunkState::SizeLf => {
                 self.count_line_byte()?;
                 if byte != b'\n' {
                     return Err(ChunkError::LineEnd);
                 }
                 self.line = 0;
                 self.digits = 0;
-                self.state = if self.left == 0 { State::Trailer } else { State::Data };
+                self.state = if self.left == 0 { ChunkState::Trailer } else { ChunkState::Data };
             }
-            State::DataCr if byte == b'\r' => self.state = State::DataLf,
-            State::DataLf if byte == b'\n' => self.state = State::Size,
+            ChunkState::DataCr if byte == b'\r' => self.state = ChunkState::DataLf,
+            ChunkState::DataLf if byte == b'\n' => self.state = ChunkState::Size,
             _ => return Err(ChunkError::LineEnd),
         }
         Ok(())
@@ -142,11 +142,11 @@ impl ChunkDecoder {
             b'A'..=b'F' => byte - b'A' + 10,
             _ if self.digits == 0 => return Err(ChunkError::SizeMalformed),
             b'\r' => {
-                self.state = State::SizeLf;
+                self.state = ChunkState::SizeLf;
                 return Ok(());
             }
             b';' => {
-                self.state = State::Extension;
+                self.state = ChunkState::Extension;
                 return Ok(());
             }
             b'\n' => return Err(ChunkError::LineEnd),
@@ -173,7 +173,7 @@ impl ChunkDecoder {
         }
         // The usual end without trailers, whole in one buffer: nothing to keep.
         if self.trailer.is_empty() && bytes.starts_with(b"\r\n") {
-            self.state = State::Done;
+            self.state = ChunkState::Done;
             return Ok(2);
         }
         self.trailer.extend_from_slice(&bytes[..take]);
@@ -185,7 +185,7 @@ impl ChunkDecoder {
         }
         if self.trailer == b"\r\n" || self.trailer.ends_with(b"\r\n\r\n") {
             (self.trailer, self.dropped) = forwardable(&self.trailer, self.drops_underscores)?;
-            self.state = State::Done;
+            self.state = ChunkState::Done;
         }
         Ok(take)
     }

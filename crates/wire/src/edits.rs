@@ -17,7 +17,7 @@ pub use names::{FieldName, FieldValue, OwnedFieldName, OwnedFieldValue};
 use crate::fields::{Field, FieldSet, Fields};
 use crate::host::is_host;
 use crate::name::{Name, is_same};
-use lines::{Line, Lines, push_line};
+use lines::{FieldLine, Lines, push_line};
 use names::{Shapes, has_any, is_token};
 use std::borrow::Cow;
 use std::fmt;
@@ -347,7 +347,7 @@ impl Edits {
         if list.is_empty() {
             return;
         }
-        let name_of = |line: &Line| FieldName { bytes: line.name(text), id: line.id, tag: line.tag };
+        let name_of = |line: &FieldLine| FieldName { bytes: line.name(text), id: line.id, tag: line.tag };
         self.remove_shaped(fields, *shapes, |field| list.iter().any(|line| name_of(line).is_of(field, head)));
         if self.lines.tags & tags != 0 {
             list.iter().for_each(|line| self.lines.remove(name_of(line)));

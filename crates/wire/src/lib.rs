@@ -46,7 +46,7 @@ pub use limits::{
 };
 pub use method::Method;
 pub use name::Name;
-pub use request::{Form, RequestHead};
+pub use request::{RequestHead, TargetForm};
 pub use response::ResponseHead;
 pub use serialize::{CHUNK_HEAD_BYTES_MAX, chunk_head, write_request, write_response};
 pub use status::reason;

@@ -249,8 +249,8 @@ fn next_tlv<'b>(tlvs: &mut &'b [u8]) -> Result<Option<(u8, &'b [u8])>, ProxyProt
 /// Appends a version 1 header. Addresses of different families are both written as IPv6.
 pub fn write_v1(source: SocketAddr, destination: SocketAddr, out: &mut Vec<u8>) {
     let (protocol, from, to) = match same_family(source, destination) {
-        Family::Ip4(from, to) => ("TCP4", from.to_string(), to.to_string()),
-        Family::Ip6(from, to) => ("TCP6", from.to_string(), to.to_string()),
+        AddressPair::Ip4(from, to) => ("TCP4", from.to_string(), to.to_string()),
+        AddressPair::Ip6(from, to) => ("TCP6", from.to_string(), to.to_string()),
     };
     let line = format!("PROXY {protocol} {from} {to} {} {}\r\n", source.port(), destination.port());
     out.extend_from_slice(line.as_bytes());
@@ -260,12 +260,12 @@ pub fn write_v1(source: SocketAddr, destination: SocketAddr, out: &mut Vec<u8>) 
 pub fn write_v2(source: SocketAddr, destination: SocketAddr, out: &mut Vec<u8>) {
     out.extend_from_slice(V2_SIGNATURE);
     match same_family(source, destination) {
-        Family::Ip4(from, to) => {
+        AddressPair::Ip4(from, to) => {
             out.extend_from_slice(&[0x21, 0x11, 0, 12]);
             out.extend_from_slice(&from.octets());
             out.extend_from_slice(&to.octets());
         }
-        Family::Ip6(from, to) => {
+        AddressPair::Ip6(from, to) => {
             out.extend_from_slice(&[0x21, 0x21, 0, 36]);
             out.extend_from_slice(&from.octets());
             out.extend_from_slice(&to.octets());
@@ -275,19 +275,19 @@ pub fn write_v2(source: SocketAddr, destination: SocketAddr, out: &mut Vec<u8>) 
     out.extend_from_slice(&destination.port().to_be_bytes());
 }
 
-enum Family {
+enum AddressPair {
     Ip4(Ipv4Addr, Ipv4Addr),
     Ip6(Ipv6Addr, Ipv6Addr),
 }
 
 /// IPv4 if both are, including IPv4 addresses inside IPv6 as a socket of both families reports them.
-fn same_family(source: SocketAddr, destination: SocketAddr) -> Family {
+fn same_family(source: SocketAddr, destination: SocketAddr) -> AddressPair {
     let wide = |ip| match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
         IpAddr::V6(ip) => ip,
     };
     match (source.ip().to_canonical(), destination.ip().to_canonical()) {
-        (IpAddr::V4(from), IpAddr::V4(to)) => Family::Ip4(from, to),
-        (from, to) => Family::Ip6(wide(from), wide(to)),
+        (IpAddr::V4(from), IpAddr::V4(to)) => AddressPair::Ip4(from, to),
+        (from, to) => AddressPair::Ip6(wide(from), wide(to)),
     }
 }

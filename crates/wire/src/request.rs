@@ -13,7 +13,7 @@ use crate::upgrade::upgrade_protocols;
 
 /// The four forms of a request target (RFC 9112 section 3.2), without CONNECT's, whose method the proxy refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Form {
+pub enum TargetForm {
     /// `/path?query`
     #[default]
     Origin,
@@ -43,7 +43,7 @@ pub struct RequestHead {
     /// empty there).
     pub path_and_query: Span,
     /// The form of the target.
-    pub form: Form,
+    pub form: TargetForm,
     /// `Host`, or the authority of an absolute-form target; `host[:port]`, valid, perhaps empty.
     pub authority: Span,
     /// The sender's version.
@@ -173,19 +173,19 @@ impl RequestHead {
     fn read_target(&mut self, head: &[u8]) -> Result<(), RequestError> {
         let target = self.target.of(head);
         self.path_and_query = self.target;
-        self.form = Form::Origin;
+        self.form = TargetForm::Origin;
         // A fragment is never sent (RFC 9110 section 7.1): parties differ on whether it belongs to the path.
         if memchr::memchr(b'#', target).is_some() {
             return Err(RequestError::TargetForm);
         }
         if self.method == Method::Connect {
-            self.form = Form::Authority;
+            self.form = TargetForm::Authority;
             return Ok(());
         }
         match target[0] {
             b'/' => Ok(()),
             b'*' if target.len() == 1 && self.method == Method::Options => {
-                self.form = Form::Asterisk;
+                self.form = TargetForm::Asterisk;
                 Ok(())
             }
             _ => self.read_absolute(head, target),
@@ -208,7 +208,7 @@ impl RequestHead {
         if authority.is_empty() || split_authority(authority).is_none_or(|a| a.host.is_empty()) {
             return Err(RequestError::TargetForm);
         }
-        self.form = Form::Absolute;
+        self.form = TargetForm::Absolute;
         self.authority = Span::locate(head, authority);
         self.path_and_query = Span::locate(head, &rest[end..]);
         Ok(())

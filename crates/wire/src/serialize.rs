@@ -5,19 +5,22 @@
 use crate::Version;
 use crate::edits::{Edits, RequestEdits, ResponseEdits};
 use crate::fields::Fields;
-use crate::request::{Form, RequestHead};
+use crate::request::{RequestHead, TargetForm};
 use crate::response::ResponseHead;
 
 /// Appends a request head in HTTP/1.1, its target in origin (or asterisk) form.
 pub fn write_request(out: &mut Vec<u8>, head: &[u8], parsed: &RequestHead, edits: &RequestEdits) {
     let is_line_kept = edits.method().is_none() && edits.target().is_none();
-    if is_line_kept && parsed.version == Version::Http11 && matches!(parsed.form, Form::Origin | Form::Asterisk) {
+    if is_line_kept
+        && parsed.version == Version::Http11
+        && matches!(parsed.form, TargetForm::Origin | TargetForm::Asterisk)
+    {
         return write_request_lines(out, head, 0, &parsed.fields, &edits.fields);
     }
     let path = edits.target().unwrap_or_else(|| parsed.path_and_query.of(head));
     out.extend_from_slice(edits.method().unwrap_or_else(|| parsed.method_bytes(head)));
     out.push(b' ');
-    if path.first() != Some(&b'/') && parsed.form == Form::Absolute {
+    if path.first() != Some(&b'/') && parsed.form == TargetForm::Absolute {
         out.push(b'/');
     }
     out.extend_from_slice(path);

@@ -32,10 +32,10 @@ pub fn cut(text: &[u8], column: Option<usize>) -> Option<Cuts> {
     while at < text.len() {
         let end = memchr::memchr(b'\n', &text[at..]).map_or(text.len(), |n| at + n + 1);
         match line(&text[at..end], column)? {
-            Line::Inner if column.is_none() => return None,
-            Line::Inner | Line::Blank => {}
-            Line::End => break,
-            Line::Dash(found) => {
+            LineShape::Inner if column.is_none() => return None,
+            LineShape::Inner | LineShape::Blank => {}
+            LineShape::End => break,
+            LineShape::Dash(found) => {
                 column = Some(found);
                 if std::mem::replace(&mut begun, true) {
                     items.push(std::mem::replace(&mut current, ItemText { bytes: 0, lines: 0 }));
@@ -53,7 +53,7 @@ pub fn cut(text: &[u8], column: Option<usize>) -> Option<Cuts> {
     Some(Cuts { column: column?, items, rest: text.len() - at })
 }
 
-enum Line {
+enum LineShape {
     /// Apparently nothing but a comment at most.
     Blank,
     /// A line with the dash of an item.
@@ -64,18 +64,18 @@ enum Line {
     End,
 }
 
-fn line(line: &[u8], column: Option<usize>) -> Option<Line> {
+fn line(line: &[u8], column: Option<usize>) -> Option<LineShape> {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let indent = line.iter().position(|byte| *byte != b' ').unwrap_or(line.len());
     let dash = || matches!(line[indent..], [b'-'] | [b'-', b' ', ..]);
     match line.get(indent) {
-        None | Some(b'#') => Some(Line::Blank),
-        Some(_) if column.is_some_and(|column| indent > column) => Some(Line::Inner),
-        Some(b'-') if dash() && column.is_none_or(|column| indent == column) => Some(Line::Dash(indent)),
+        None | Some(b'#') => Some(LineShape::Blank),
+        Some(_) if column.is_some_and(|column| indent > column) => Some(LineShape::Inner),
+        Some(b'-') if dash() && column.is_none_or(|column| indent == column) => Some(LineShape::Dash(indent)),
         // A tab, which counts neither as indentation nor as empty, or a byte order mark.
         Some(b'\t' | 0xef) => None,
-        Some(_) if indent == 0 => Some(Line::End),
+        Some(_) if indent == 0 => Some(LineShape::End),
         // Indented by less than the items, or in front of the first: the parser will report the error.
         Some(_) => None,
     }

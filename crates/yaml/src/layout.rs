@@ -3,7 +3,7 @@
 //! The parser only reports where a scalar begins and ends. Scalars with escapes, and quoted or plain ones in several
 //! lines, are not taken apart: errors in them are reported at their beginning.
 
-use crate::scalar::Layout;
+use crate::scalar::ScalarLayout;
 use saphyr_parser::{ScalarStyle, Span};
 
 /// Finds the layout of one scalar after the other, going through the text from beginning to end.
@@ -21,23 +21,23 @@ impl<'a> LayoutFinder<'a> {
     }
 
     /// `span` is the scalar's, which does not begin before the previous one.
-    pub fn layout(&mut self, value: &str, style: ScalarStyle, span: Span) -> Layout {
+    pub fn layout(&mut self, value: &str, style: ScalarStyle, span: Span) -> ScalarLayout {
         let quotes = match style {
-            ScalarStyle::Literal => return Layout::Literal,
+            ScalarStyle::Literal => return ScalarLayout::Literal,
             ScalarStyle::Folded => return self.folded(value, span),
             ScalarStyle::Plain => 0,
             ScalarStyle::SingleQuoted | ScalarStyle::DoubleQuoted => 1,
         };
         // If it is as long as its value, it has no escapes, since each escape is longer.
         let is_literal = span.start.line() == span.end.line() && span.len() == value.chars().count() + 2 * quotes;
-        if is_literal { Layout::Line(quotes as u8) } else { Layout::Unknown }
+        if is_literal { ScalarLayout::Line(quotes as u8) } else { ScalarLayout::Unknown }
     }
 
     /// Matches the lines of the block with the parts of its value.
-    fn folded(&mut self, value: &str, span: Span) -> Layout {
+    fn folded(&mut self, value: &str, span: Span) -> ScalarLayout {
         let (first, indent) = (span.start.line(), span.start.col());
         while self.line < first {
-            let Some(end) = self.text[self.at..].find('\n') else { return Layout::Unknown };
+            let Some(end) = self.text[self.at..].find('\n') else { return ScalarLayout::Unknown };
             self.at += end + 1;
             self.line += 1;
         }
@@ -52,11 +52,11 @@ impl<'a> LayoutFinder<'a> {
             let is_joined = offset > 0 && breaks == 0 && value[offset..].starts_with(' ');
             offset += if is_joined { 1 } else { breaks };
             if !value[offset..].starts_with(line) {
-                return Layout::Unknown;
+                return ScalarLayout::Unknown;
             }
             lines.push((offset, number as u32));
             offset += line.len();
         }
-        Layout::Folded(lines.into())
+        ScalarLayout::Folded(lines.into())
     }
 }

@@ -17,12 +17,12 @@ pub struct Scalar {
     /// Its style of quoting.
     pub style: Style,
     /// The positions of its characters.
-    pub layout: Layout,
+    pub layout: ScalarLayout,
 }
 
 /// The position of each character in the file, relative to the beginning of the scalar.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Layout {
+pub enum ScalarLayout {
     /// In one line, behind this many characters, without escapes.
     Line(u8),
     /// A `|` block: each line of the text is one of the file.
@@ -80,20 +80,20 @@ impl Scalar {
     pub fn position(&self, at: Position, offset: usize) -> Option<Position> {
         let before = self.text.get(..offset)?;
         let (line, begin) = match &self.layout {
-            Layout::Line(skipped) => {
+            ScalarLayout::Line(skipped) => {
                 return Some(Position { column: at.column + u32::from(*skipped) + chars(before), ..at });
             }
-            Layout::Literal => {
+            ScalarLayout::Literal => {
                 // Blank lines at the beginning are before the scalar's position, which is its first character.
                 let blank = self.text.len() - self.text.trim_start_matches('\n').len();
                 let lines = before.get(blank..)?.matches('\n').count() as u32;
                 (lines, before.rfind('\n').map_or(0, |at| at + 1))
             }
-            Layout::Folded(lines) => {
+            ScalarLayout::Folded(lines) => {
                 let (begin, line) = *lines.iter().rev().find(|(begin, _)| *begin <= offset)?;
                 (line, begin)
             }
-            Layout::Unknown => return None,
+            ScalarLayout::Unknown => return None,
         };
         Some(Position { line: at.line + line, column: at.column + chars(&before[begin..]) })
     }

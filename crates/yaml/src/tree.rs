@@ -12,7 +12,7 @@ use crate::diagnostic::{Fault, Path, Position, Sink, shortened};
 use crate::environment::{Lookup, expand, expand_key};
 use crate::layout::LayoutFinder;
 use crate::margin::IndentedText;
-use crate::scalar::{Layout, Meaning, Scalar, Style};
+use crate::scalar::{Meaning, Scalar, ScalarLayout, Style};
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput, Tag};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -166,7 +166,7 @@ fn build(
         }
         let layout = match &event {
             Event::Scalar(value, style, ..) => layouts.layout(value, *style, span),
-            _ => Layout::Unknown,
+            _ => ScalarLayout::Unknown,
         };
         if !builder.event(event, position(span), layout) {
             return Ok(None);
@@ -178,7 +178,7 @@ fn build(
 
 /// The value of a text without a document.
 fn nothing() -> Node {
-    let scalar = Scalar { text: "".into(), style: Style::Plain, layout: Layout::Unknown };
+    let scalar = Scalar { text: "".into(), style: Style::Plain, layout: ScalarLayout::Unknown };
     Node { at: Position { line: 1, column: 1 }, value: Value::Scalar(scalar) }
 }
 
@@ -239,12 +239,12 @@ enum Items {
         index: HashMap<Rc<str>, Position>,
         /// Entries of merge keys, which give way to the map's own and to earlier ones.
         merged: Vec<Entry>,
-        key: Key,
+        key: NodeRole,
     },
 }
 
 /// The role of the next node of a map.
-enum Key {
+enum NodeRole {
     /// A key.
     Awaited,
     /// The value of this key.
@@ -260,7 +260,7 @@ const INDEXED_KEYS_MIN: usize = 16;
 
 impl Builder<'_> {
     /// Handles an event; returns whether to continue.
-    fn event(&mut self, event: Event<'_>, at: Position, layout: Layout) -> bool {
+    fn event(&mut self, event: Event<'_>, at: Position, layout: ScalarLayout) -> bool {
         match event {
             Event::Scalar(text, style, anchor, tag) => {
                 let value = match self.tagged(tag.as_deref(), at, TaggedKind::Scalar) {
@@ -285,7 +285,7 @@ impl Builder<'_> {
             Event::MappingStart(anchor, tag) => {
                 self.tagged(tag.as_deref(), at, TaggedKind::Map);
                 let (index, merged) = (HashMap::new(), Vec::new());
-                let items = Items::Map { entries: Vec::new(), index, merged, key: Key::Awaited };
+                let items = Items::Map { entries: Vec::new(), index, merged, key: NodeRole::Awaited };
                 self.begin(at, anchor, items)
             }
             Event::SequenceEnd | Event::MappingEnd => self.end(),
@@ -332,13 +332,14 @@ impl Builder<'_> {
         Value::Refused
     }
 
-    fn scalar(&mut self, text: Cow<'_, str>, plain: bool, layout: Layout, at: Position) -> Value {
+    fn scalar(&mut self, text: Cow<'_, str>, plain: bool, layout: ScalarLayout, at: Position) -> Value {
         if text.len() > SCALAR_BYTES_MAX {
             let message = format!("a scalar of {} bytes; at most {SCALAR_BYTES_MAX} are allowed", text.len());
             self.fault_at_value(at, Fault::new(message));
             return Value::Refused;
         }
-        let is_key = matches!(self.open.last(), Some(Collection { items: Items::Map { key: Key::Awaited, .. }, .. }));
+        let is_key =
+            matches!(self.open.last(), Some(Collection { items: Items::Map { key: NodeRole::Awaited, .. }, .. }));
         let expanded = match self.environment {
             Some(environment) if is_key => expand_key(&text, environment),
             Some(environment) => expand(&text, environment),
@@ -347,7 +348,7 @@ impl Builder<'_> {
         let (text, style, layout) = match (expanded, plain) {
             (Ok(None), true) => (Rc::from(text), Style::Plain, layout),
             (Ok(None), false) => (Rc::from(text), Style::Quoted, layout),
-            (Ok(Some(text)), plain) => (Rc::from(text), Style::Substituted { quoted: !plain }, Layout::Unknown),
+            (Ok(Some(text)), plain) => (Rc::from(text), Style::Substituted { quoted: !plain }, ScalarLayout::Unknown),
             (Err(fault), _) => {
                 self.fault_at_value(at, fault);
                 return Value::Refused;
@@ -418,9 +419,9 @@ impl Builder<'_> {
         parent.height = parent.height.max(height + 1);
         match &mut parent.items {
             Items::List(items) => items.push(node),
-            Items::Map { entries, index, merged, key } => match std::mem::replace(key, Key::Awaited) {
-                Key::Awaited if is_merge_key(&node) => *key = Key::Merge,
-                Key::Merge => {
+            Items::Map { entries, index, merged, key } => match std::mem::replace(key, NodeRole::Awaited) {
+                NodeRole::Awaited if is_merge_key(&node) => *key = NodeRole::Merge,
+                NodeRole::Merge => {
                     self.is_plain = false;
                     if !merge(&node, merged) {
                         let fault =
@@ -428,23 +429,23 @@ impl Builder<'_> {
                         self.fault_at_value(node.at, fault);
                     }
                 }
-                Key::Awaited => match new_key(node, entries, index) {
-                    Ok((name, at)) => *key = Key::Read(name, at),
+                NodeRole::Awaited => match new_key(node, entries, index) {
+                    Ok((name, at)) => *key = NodeRole::Read(name, at),
                     Err(refused) => {
-                        *key = Key::Refused;
+                        *key = NodeRole::Refused;
                         if let Some((at, fault)) = refused {
                             self.fault_at_value(at, fault);
                         }
                     }
                 },
-                Key::Read(name, key_at) => {
+                NodeRole::Read(name, key_at) => {
                     if node.is_null() {
                         // An absent value has no position of its own.
                         node.at = key_at;
                     }
                     entries.push(Entry { key: name, key_at, value: node });
                 }
-                Key::Refused => {}
+                NodeRole::Refused => {}
             },
         }
         true
@@ -462,7 +463,7 @@ fn report(open: &[Collection], path: &Path<'_>, at: Position, fault: Fault, sink
         None => sink.error(at, path, fault),
         Some((collection, inner)) => match &collection.items {
             Items::List(items) => report(inner, &path.index(items.len()), at, fault, sink),
-            Items::Map { key: Key::Read(key, _), .. } => report(inner, &path.key(key), at, fault, sink),
+            Items::Map { key: NodeRole::Read(key, _), .. } => report(inner, &path.key(key), at, fault, sink),
             Items::Map { .. } => report(&[], path, at, fault, sink),
         },
     }

@@ -31,12 +31,15 @@ async fn a_panic_is_a_failure_like_any_other() {
         // `instant-acme` expects every server to list URLs.
         let url = "https://<your-id>.example/dir".to_owned();
         let made = Account::builder_with_http(Box::new(Nobody)).create(&new, url, None).await;
-        made.map(|_| String::new()).map_err(|error| Failure::new("making an account", error, ""))
+        made.map(|_| String::new()).map_err(|error| OrderFailure::new("making an account", error, ""))
     });
     let told = ordered.await.unwrap_err().to_string();
     assert!(told.starts_with("ordering: the server's answer led to a bug: ") && told.contains("panic"), "{told}");
-    assert_eq!(guarded(async { Ok::<_, Failure>("text".to_owned()) }).await.unwrap(), "text");
-    assert_eq!(guarded(async { Err::<String, _>(Failure::new("a", "b", "")) }).await.unwrap_err().to_string(), "a: b");
+    assert_eq!(guarded(async { Ok::<_, OrderFailure>("text".to_owned()) }).await.unwrap(), "text");
+    assert_eq!(
+        guarded(async { Err::<String, _>(OrderFailure::new("a", "b", "")) }).await.unwrap_err().to_string(),
+        "a: b"
+    );
 }
 
 fn certificate(id: &str, names: &[&str]) -> Certificate {
@@ -121,15 +124,15 @@ async fn what_fails_here_at_the_start_does_not_make_a_note_void() {
     let wanted = CertificateOrders { acme: Arc::new(acme), tls: tls(), certificates: vec![shop.clone()] };
     let mut renewing = renewing(&Arc::default());
     fs::create_dir(&lock).unwrap();
-    renewing.attempt(&wanted, &shop, Reason::Suggested).await;
+    renewing.attempt(&wanted, &shop, OrderReason::Suggested).await;
     let state = renewing.tries["shop"].state.clone();
     assert!(state.failures == 1 && state.last_error.as_ref().unwrap().contains("lock"), "{state:?}");
     fs::remove_dir(&lock).unwrap();
-    renewing.attempt(&wanted, &shop, Reason::Suggested).await;
+    renewing.attempt(&wanted, &shop, OrderReason::Suggested).await;
     let state = renewing.tries["shop"].state.clone();
     assert_eq!((state.failures, state.last_error.as_deref()), (3, Some("no")));
     // The server was asked once; now a retry is forced.
-    renewing.attempt(&wanted, &shop, Reason::Suggested).await;
+    renewing.attempt(&wanted, &shop, OrderReason::Suggested).await;
     let state = renewing.tries["shop"].state.clone();
     let error = state.last_error.unwrap();
     assert!(

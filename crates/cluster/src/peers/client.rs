@@ -41,13 +41,13 @@ struct SharedPeers {
     tls: Option<PeerTls>,
     /// By node, one entry per past or present member. The inner lock is held while a connection is made, so other
     /// callers wait for it.
-    links: Mutex<HashMap<Box<str>, Arc<tokio::sync::Mutex<Link>>>>,
+    links: Mutex<HashMap<Box<str>, Arc<tokio::sync::Mutex<PeerLink>>>>,
     /// The number of connections made.
     count: AtomicU64,
 }
 
 #[derive(Default)]
-enum Link {
+enum PeerLink {
     #[default]
     None,
     Open {
@@ -148,8 +148,8 @@ impl Peers {
         let Some(link) = link else { return };
         let mut link = link.lock().await;
         // Another request may have given it up already, and a third may have made a new one.
-        if matches!(&*link, Link::Open { open, .. } if open.serial == serial) {
-            *link = Link::None;
+        if matches!(&*link, PeerLink::Open { open, .. } if open.serial == serial) {
+            *link = PeerLink::None;
         }
     }
 
@@ -157,9 +157,9 @@ impl Peers {
     pub fn connected(&self) -> usize {
         let links = self.shared.links.lock().expect("no holder panics");
         // A locked one is being made.
-        let is_open = |link: &Arc<tokio::sync::Mutex<Link>>| {
+        let is_open = |link: &Arc<tokio::sync::Mutex<PeerLink>>| {
             link.try_lock()
-                .is_ok_and(|link| matches!(&*link, Link::Open { connection, .. } if !connection.is_finished()))
+                .is_ok_and(|link| matches!(&*link, PeerLink::Open { connection, .. } if !connection.is_finished()))
         };
         links.values().filter(|link| is_open(link)).count()
     }
@@ -168,28 +168,28 @@ impl Peers {
         let link = self.shared.links.lock().expect("no holder panics").entry(node.into()).or_default().clone();
         let mut link = link.lock().await;
         match &*link {
-            Link::Open { address: known, open, connection } if **known == *address && !connection.is_finished() => {
+            PeerLink::Open { address: known, open, connection } if **known == *address && !connection.is_finished() => {
                 return Ok(open.clone());
             }
-            Link::Failed { address: known, at } if **known == *address && at.elapsed() < FAILURE_KEPT => {
+            PeerLink::Failed { address: known, at } if **known == *address && at.elapsed() < FAILURE_KEPT => {
                 return Err(CallError::Unreachable);
             }
-            Link::Open { connection, .. } => connection.abort(),
-            Link::Failed { .. } | Link::None => {}
+            PeerLink::Open { connection, .. } => connection.abort(),
+            PeerLink::Failed { .. } | PeerLink::None => {}
         }
         // In case this is dropped halfway.
-        *link = Link::None;
+        *link = PeerLink::None;
         let made = timeout(CONNECT_TIMEOUT, self.connect(node, address)).await;
         match made.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok((requests, connection)) => {
                 let serial = self.shared.count.fetch_add(1, Relaxed);
                 let open = OpenLink { requests, serial, room: Arc::new(Semaphore::new(REQUESTS_MAX as usize)) };
-                *link = Link::Open { address: address.into(), open: open.clone(), connection };
+                *link = PeerLink::Open { address: address.into(), open: open.clone(), connection };
                 Ok(open)
             }
             Err(error) => {
                 tracing::debug!(node, address, %error, "a peer cannot be reached");
-                *link = Link::Failed { address: address.into(), at: Instant::now() };
+                *link = PeerLink::Failed { address: address.into(), at: Instant::now() };
                 Err(CallError::Unreachable)
             }
         }

@@ -68,7 +68,7 @@ pub(super) struct SharedDirectory {
     pub(super) node: Box<str>,
     pub(super) address: Box<str>,
     pub(super) store: Store,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<DirectoryState>,
     pub(super) wake: Notify,
     /// Another process of this node holds its lease from now on.
     pub(super) is_leaving: AtomicBool,
@@ -87,7 +87,7 @@ pub(super) struct SharedDirectory {
     begun: Instant,
 }
 
-pub(super) struct State {
+pub(super) struct DirectoryState {
     pub(super) registrations: Registrations,
     /// Devices that wait for the answer about their place, by its number.
     pub(super) waiters: HashMap<Box<str>, (u64, oneshot::Sender<ConnectOutcome>)>,
@@ -103,7 +103,8 @@ impl Directory {
         let is_filling = AtomicBool::new(former.is_some());
         let former = former.unwrap_or_else(|| FormerDirectory { epoch: rand::random(), ..FormerDirectory::default() });
         let registrations = Registrations::new(node.clone(), former.epoch, first_place());
-        let state = State { registrations, waiters: HashMap::new(), disconnects: VecDeque::new(), in_flight: 0 };
+        let state =
+            DirectoryState { registrations, waiters: HashMap::new(), disconnects: VecDeque::new(), in_flight: 0 };
         let shared = SharedDirectory {
             node,
             address,
@@ -306,7 +307,7 @@ impl Directory {
 }
 
 impl SharedDirectory {
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, DirectoryState> {
         self.state.lock().expect("no holder panics")
     }
 
@@ -358,7 +359,7 @@ impl SharedDirectory {
     }
 }
 
-impl State {
+impl DirectoryState {
     pub(super) fn push_disconnect(&mut self, device: Arc<str>, ended: Disconnect) {
         if self.disconnects.len() >= DISCONNECTS_MAX {
             self.disconnects.pop_front();

@@ -31,14 +31,14 @@ pub struct RedisAddress {
 pub struct LinkError(redis::RedisError);
 
 /// A connection that is made when needed.
-pub(super) enum Link {
+pub(super) enum RegistryLink {
     One(ConnectionManager),
     Cluster { client: Box<ClusterClient>, connection: Mutex<Option<ClusterConnection>> },
 }
 
-impl Link {
+impl RegistryLink {
     /// Checks the address; connects later.
-    pub(super) fn new(address: &RedisAddress) -> Result<Link, LinkError> {
+    pub(super) fn new(address: &RedisAddress) -> Result<RegistryLink, LinkError> {
         let certificates = TlsCertificates { client_tls: None, root_cert: address.ca_pem.clone() };
         let infos = address.urls.iter().map(|url| url.as_str().into_connection_info());
         let infos = infos.collect::<Result<Vec<ConnectionInfo>, _>>().map_err(LinkError)?;
@@ -50,7 +50,7 @@ impl Link {
                 .retries(2);
             let builder = if address.ca_pem.is_some() { builder.certs(certificates) } else { builder };
             let client = Box::new(builder.build().map_err(LinkError)?);
-            return Ok(Link::Cluster { client, connection: Mutex::new(None) });
+            return Ok(RegistryLink::Cluster { client, connection: Mutex::new(None) });
         }
         let Some(info) = infos.into_iter().next() else {
             return Err(LinkError((redis::ErrorKind::InvalidClientConfig, "no url").into()));
@@ -65,7 +65,7 @@ impl Link {
             .set_number_of_retries(1)
             .set_max_delay(RECONNECT_DELAY_MAX);
         let manager = client.and_then(|client| client.get_connection_manager_lazy(config));
-        manager.map(Link::One).map_err(LinkError)
+        manager.map(RegistryLink::One).map_err(LinkError)
     }
 
     /// Runs a script.
@@ -83,8 +83,8 @@ impl Link {
             invocation.arg(*argument);
         });
         match self {
-            Link::One(manager) => answer(invocation.invoke_async(&mut manager.clone()).await),
-            Link::Cluster { .. } => answer(invocation.invoke_async(&mut self.cluster().await?).await),
+            RegistryLink::One(manager) => answer(invocation.invoke_async(&mut manager.clone()).await),
+            RegistryLink::Cluster { .. } => answer(invocation.invoke_async(&mut self.cluster().await?).await),
         }
     }
 
@@ -93,13 +93,13 @@ impl Link {
         let mut get = redis::cmd("GET");
         get.arg(key);
         match self {
-            Link::One(manager) => answer(get.query_async(&mut manager.clone()).await),
-            Link::Cluster { .. } => answer(get.query_async(&mut self.cluster().await?).await),
+            RegistryLink::One(manager) => answer(get.query_async(&mut manager.clone()).await),
+            RegistryLink::Cluster { .. } => answer(get.query_async(&mut self.cluster().await?).await),
         }
     }
 
     async fn cluster(&self) -> Result<ClusterConnection, Away> {
-        let Link::Cluster { client, connection } = self else { return Err(Away) };
+        let RegistryLink::Cluster { client, connection } = self else { return Err(Away) };
         let known = connection.lock().expect("no holder panics").clone();
         if let Some(known) = known {
             return Ok(known);

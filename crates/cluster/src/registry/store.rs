@@ -1,6 +1,6 @@
 //! The directory's functions as scripts, and the interpretation of their answers.
 
-use super::link::{Link, LinkError, RedisAddress};
+use super::link::{LinkError, RedisAddress, RegistryLink};
 use redis::Script;
 use std::fmt::Display;
 use stillgate_devices::Generation;
@@ -20,7 +20,7 @@ const DEAD_NODE_KEPT_MS: u64 = 3_600_000;
 const ERAS_BEGIN_S: u64 = 1_704_067_200;
 
 pub(super) struct Store {
-    link: Link,
+    link: RegistryLink,
     connect: Script,
     disconnect: Script,
     register: Script,
@@ -54,7 +54,7 @@ fn ordering(script: &str) -> Script {
 impl Store {
     pub(super) fn new(address: &RedisAddress) -> Result<Store, LinkError> {
         Ok(Store {
-            link: Link::new(address)?,
+            link: RegistryLink::new(address)?,
             connect: ordering(include_str!("scripts/connect.lua")),
             disconnect: ordering(include_str!("scripts/disconnect.lua")),
             register: ordering(include_str!("scripts/register.lua")),

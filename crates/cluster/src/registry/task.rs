@@ -12,7 +12,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use stillgate_devices::Generation;
 use stillgate_devices::directory::{
-    Away, Connect, ConnectOutcome, Disconnect, Duplicate, Effect, Era, HEARTBEAT_MS, LEASE_MS, Location, Request,
+    Away, Connect, ConnectOutcome, Disconnect, Duplicate, Effect, Era, HEARTBEAT_MS, LEASE_MS, Location,
+    RegistrationRequest,
 };
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
@@ -26,7 +27,7 @@ const BURST_MAX: f64 = 250.0;
 const AUDIT_MS: u64 = 600_000;
 
 /// The number of requests that may be made now.
-struct Pace {
+struct RequestPace {
     left: f64,
     at: Instant,
 }
@@ -34,7 +35,7 @@ struct Pace {
 pub(super) async fn run(shared: &Arc<SharedDirectory>, hooks: &Arc<Hooks>) {
     let mut heartbeats = interval(Duration::from_millis(HEARTBEAT_MS));
     heartbeats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut pace = Pace { left: BURST_MAX, at: Instant::now() };
+    let mut pace = RequestPace { left: BURST_MAX, at: Instant::now() };
     let mut requests = JoinSet::new();
     let mut lease = LeaseExpiry::default();
     let mut audited: Box<str> = "".into();
@@ -116,7 +117,7 @@ impl LeaseExpiry {
 
 /// The next request.
 enum Work {
-    Registration(Request),
+    Registration(RegistrationRequest),
     Disconnect(Arc<str>, Disconnect),
 }
 
@@ -139,11 +140,11 @@ impl Work {
                     shared.state().push_disconnect(device, ended);
                 }
             }
-            Work::Registration(Request::Connect { device, place, duplicate, era }) => {
+            Work::Registration(RegistrationRequest::Connect { device, place, duplicate, era }) => {
                 let connected = connect(&shared, &device, &place, era, duplicate).await;
                 answered(&shared, &hooks, &device, &place, connected);
             }
-            Work::Registration(Request::Register { device, place, generation, since_ms }) => {
+            Work::Registration(RegistrationRequest::Register { device, place, generation, since_ms }) => {
                 let registered = shared.ask(shared.store.register(&device, &place, generation, since_ms)).await;
                 let mut state = shared.state();
                 state.in_flight -= 1;
@@ -227,7 +228,7 @@ fn apply(shared: &SharedDirectory, hooks: &Hooks, device: &str, effect: Effect) 
     }
 }
 
-impl Pace {
+impl RequestPace {
     fn refill(&mut self) {
         let now = Instant::now();
         let more = now.duration_since(self.at).as_secs_f64() * f64::from(PER_SECOND_MAX);

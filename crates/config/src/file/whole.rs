@@ -9,7 +9,7 @@ use crate::resources::{
 use crate::values::SourceKind;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use stillgate_plugin::{Consumers, Entry};
+use stillgate_plugin::{ChainEntry, Consumers};
 use stillgate_schema::kind::At;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 
@@ -75,7 +75,7 @@ pub(super) fn resolve(file: File, digest: String, plugins: PluginSet, sink: &mut
 }
 
 /// Records the consumers that the plugins of a definition name.
-pub(super) fn note_names(entries: &[Arc<Entry>], named: &mut NamedConsumers) {
+pub(super) fn note_names(entries: &[Arc<ChainEntry>], named: &mut NamedConsumers) {
     for entry in entries {
         if let Some(name) = entry.plugin.named_consumer()
             && !named.contains_key(name)

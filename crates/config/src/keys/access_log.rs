@@ -17,7 +17,7 @@ object! {
         /// A file that is appended to and reopened on SIGUSR1; `-` or `stdout` for standard output.
         path: LogDestination = DESTINATION => default(LogDestination::Stdout);
         /// `combined` as Apache and nginx have it, or `json`: one object a line.
-        format: Format = FORMAT => default(Format::Combined);
+        format: LogFormat = FORMAT => default(LogFormat::Combined);
         /// With `format: json`, the values of a line, in order. Each is a name, or `{KEY: name}` to set its key, for example
         /// `{method: request_method}`. Names are nginx's request variables and those in [access-log.md](access-log.md). The
         /// default is time, remote_addr, request_method, host, request_uri, status,
@@ -27,13 +27,13 @@ object! {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Format {
+pub(crate) enum LogFormat {
     Combined,
     Json,
 }
 
-const FORMAT: Choice<Format> =
-    Choice { words: &[("combined", Format::Combined), ("json", Format::Json)], unbuilt: &[] };
+const FORMAT: Choice<LogFormat> =
+    Choice { words: &[("combined", LogFormat::Combined), ("json", LogFormat::Json)], unbuilt: &[] };
 
 const DESTINATION: Destination = Destination;
 
@@ -42,14 +42,14 @@ pub(crate) const ACCESS_LOG: Then<Map<AccessLogKeys>, AccessLog> = Then {
     kind: map::<AccessLogKeys>(),
     make: |keys, _, path, sink| {
         let format = match (keys.format, keys.fields) {
-            (Format::Combined, None) => AccessFormat::Combined,
-            (Format::Combined, Some(fields)) => {
+            (LogFormat::Combined, None) => AccessFormat::Combined,
+            (LogFormat::Combined, Some(fields)) => {
                 let fault = Fault::new("the combined format has fixed fields");
                 sink.error(fields.at, &path.key("fields"), fault.hint("write `format: json`, or remove the key"));
                 AccessFormat::Combined
             }
-            (Format::Json, Some(fields)) => AccessFormat::Json(fields.value),
-            (Format::Json, None) => AccessFormat::Json(default_fields()),
+            (LogFormat::Json, Some(fields)) => AccessFormat::Json(fields.value),
+            (LogFormat::Json, None) => AccessFormat::Json(default_fields()),
         };
         Some(AccessLog { destination: keys.path, format })
     },
@@ -124,8 +124,8 @@ impl Kind for Destination {
 
 const VALUE: Text<AccessValue> = text("the name of a value", access_value);
 
-const FIELDS: Then<List<Field>, Vec<AccessField>> = Then {
-    kind: some(Field),
+const FIELDS: Then<List<AccessFieldKind>, Vec<AccessField>> = Then {
+    kind: some(AccessFieldKind),
     make: |fields, node, path, sink| {
         let mut names = HashSet::with_capacity(fields.len());
         for field in &fields {
@@ -139,9 +139,9 @@ const FIELDS: Then<List<Field>, Vec<AccessField>> = Then {
 };
 
 /// A value's name, or a map of one key to a value's name.
-struct Field;
+struct AccessFieldKind;
 
-impl Kind for Field {
+impl Kind for AccessFieldKind {
     type Out = AccessField;
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<AccessField> {

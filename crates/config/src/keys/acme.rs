@@ -10,7 +10,7 @@ use std::time::Duration;
 use stillgate_schema::kind::{Choice, Flag, Text, Then, text};
 use stillgate_schema::object;
 use stillgate_schema::object::map;
-use stillgate_schema::quantity::{Span, span};
+use stillgate_schema::quantity::{DurationRange, span};
 use stillgate_schema::text::diagnostic::{Fault, shortened};
 
 /// Names of one certificate; what Let's Encrypt allows.
@@ -29,7 +29,7 @@ const FOLDER_DIGEST_CHARS: usize = 16;
 /// Let's Encrypt's production server.
 const LETS_ENCRYPT: &str = "https://acme-v02.api.letsencrypt.org/directory";
 
-const RENEW_BEFORE: Span = span(Duration::from_secs(1), Duration::from_secs(365 * 24 * 3600));
+const RENEW_BEFORE: DurationRange = span(Duration::from_secs(1), Duration::from_secs(365 * 24 * 3600));
 
 object! {
     /// Certificates ordered from an ACME server (RFC 8555) for the entries of `ssls` with `acme: true`;

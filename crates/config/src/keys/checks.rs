@@ -11,7 +11,7 @@ use stillgate_plugin::secrets::VeiledKind;
 use stillgate_schema::kind::{Choice, Flag, Int, TEXT, Text, int, list, some, text};
 use stillgate_schema::object;
 use stillgate_schema::object::map;
-use stillgate_schema::quantity::{Span, span};
+use stillgate_schema::quantity::{DurationRange, span};
 use stillgate_schema::text::diagnostic::{Fault, shortened};
 
 /// The largest count of successes or failures, as of APISIX.
@@ -22,11 +22,11 @@ pub const CHECK_CONCURRENCY_MAX: usize = 10_000;
 const QUEUE_MAX: u32 = 10_000;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
-const CHECK_TIMEOUT: Span = span(Duration::from_millis(1), Duration::from_secs(3600));
-const CHECK_INTERVAL: Span = span(Duration::from_millis(100), DAY);
-const QUEUE_TIMEOUT: Span = span(Duration::from_millis(1), Duration::from_secs(3600));
+const CHECK_TIMEOUT: DurationRange = span(Duration::from_millis(1), Duration::from_secs(3600));
+const CHECK_INTERVAL: DurationRange = span(Duration::from_millis(100), DAY);
+const QUEUE_TIMEOUT: DurationRange = span(Duration::from_millis(1), Duration::from_secs(3600));
 pub(crate) const QUEUE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(1);
-const SLOW_START: Span = span(Duration::ZERO, DAY);
+const SLOW_START: DurationRange = span(Duration::ZERO, DAY);
 const STATUS: Int<u16> = int(200, 599);
 const TIMES: Int<u8> = int(1, CHECK_COUNT_MAX as i64);
 const TIMES_OR_NEVER: Int<u8> = int(0, CHECK_COUNT_MAX as i64);

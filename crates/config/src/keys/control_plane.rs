@@ -11,15 +11,15 @@ use stillgate_plugin::secrets::SECRET;
 use stillgate_schema::kind::{Choice, Flag, TEXT, Text, int, list, some, text};
 use stillgate_schema::object;
 use stillgate_schema::object::map;
-use stillgate_schema::quantity::{Span, span};
+use stillgate_schema::quantity::{DurationRange, span};
 use stillgate_schema::text::diagnostic::{Fault, shortened};
 
 /// Bytes of the keys of AES-128 and AES-256, which APISIX's `keyring` takes.
 pub const KEYRING_KEY_BYTES: [usize; 2] = [16, 32];
 
 const HISTORY_CHANGES_MAX: i64 = 1_000_000;
-const HISTORY_AGE: Span = span(Duration::from_secs(60), Duration::from_secs(10 * 365 * 24 * 3600));
-const TIMEOUT: Span = span(Duration::from_millis(100), Duration::from_secs(60));
+const HISTORY_AGE: DurationRange = span(Duration::from_secs(60), Duration::from_secs(10 * 365 * 24 * 3600));
+const TIMEOUT: DurationRange = span(Duration::from_millis(100), Duration::from_secs(60));
 
 object! {
     /// Where the resources come from. The `gateway:` section always comes from the file.

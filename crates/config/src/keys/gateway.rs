@@ -24,7 +24,7 @@ use stillgate_schema::kind::{At, Choice, Flag, Kind, LocatedKind, Text, expected
 use stillgate_schema::matching::NETWORK;
 use stillgate_schema::object;
 use stillgate_schema::object::map;
-use stillgate_schema::quantity::{Size, Span, size, span};
+use stillgate_schema::quantity::{DurationRange, Size, size, span};
 use stillgate_schema::text::diagnostic::{Fault, Path, Sink};
 use stillgate_schema::text::scalar::Meaning;
 use stillgate_schema::text::tree::{Node, Value};
@@ -45,11 +45,11 @@ pub const ROUTE_CACHE_ENTRIES_MAX: usize = 1 << 20;
 /// The largest `gateway.route_cache.bytes`.
 pub const ROUTE_CACHE_BYTES_MAX: usize = 1 << 30;
 
-const CLIENT_TIMEOUT: Span = span(Duration::from_millis(1), Duration::from_secs(3600));
-const DRAIN: Span = span(Duration::ZERO, Duration::from_secs(3600));
-const UPGRADE: Span = span(Duration::ZERO, YEAR);
-const TUNNEL_IDLE: Span = span(Duration::from_millis(1), YEAR);
-const TUNNEL_TOTAL: Span = span(Duration::ZERO, YEAR);
+const CLIENT_TIMEOUT: DurationRange = span(Duration::from_millis(1), Duration::from_secs(3600));
+const DRAIN: DurationRange = span(Duration::ZERO, Duration::from_secs(3600));
+const UPGRADE: DurationRange = span(Duration::ZERO, YEAR);
+const TUNNEL_IDLE: DurationRange = span(Duration::from_millis(1), YEAR);
+const TUNNEL_TOTAL: DurationRange = span(Duration::ZERO, YEAR);
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 const HEAD_BYTES: Size = size(1024, HEAD_BYTES_MAX);
 const ROUTE_CACHE_BYTES: Size = size(64 * 1024, ROUTE_CACHE_BYTES_MAX);

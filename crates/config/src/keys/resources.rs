@@ -27,7 +27,7 @@ use stillgate_schema::kind::{
 use stillgate_schema::matching::{Expressions, HOST, METHOD, NETWORK, PATH, Vars};
 use stillgate_schema::object;
 use stillgate_schema::object::{Object, map, missing_key, unwritten};
-use stillgate_schema::quantity::{Span, span};
+use stillgate_schema::quantity::{DurationRange, span};
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 use stillgate_schema::text::tree::{Node, Value};
 
@@ -43,8 +43,8 @@ pub const POOL_REQUESTS_MAX: u32 = 1_000_000_000;
 pub const ROUTE_PRIORITY_MAX: i64 = (1 << 46) - 1;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
-const UPSTREAM_TIMEOUT: Span = span(Duration::from_millis(1), DAY);
-const FROM_ZERO: Span = span(Duration::ZERO, DAY);
+const UPSTREAM_TIMEOUT: DurationRange = span(Duration::from_millis(1), DAY);
+const FROM_ZERO: DurationRange = span(Duration::ZERO, DAY);
 /// When a resource was made or changed.
 pub(crate) const UNIX_TIME: stillgate_schema::kind::Int<i64> = int(0, 10_000_000_000);
 

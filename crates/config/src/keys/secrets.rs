@@ -12,13 +12,13 @@ use stillgate_plugin::secrets::{KvVersion, SECRET};
 use stillgate_schema::kind::{At, Choice, Flag, LocatedKind, TEXT, Text, text};
 use stillgate_schema::object;
 use stillgate_schema::object::map;
-use stillgate_schema::quantity::{Span, span};
+use stillgate_schema::quantity::{DurationRange, span};
 use stillgate_schema::text::diagnostic::{Fault, shortened};
 
 /// Bytes of `uri`, `prefix`, `namespace` and an id.
 const TEXT_BYTES_MAX: usize = 1024;
-const TIMEOUT: Span = span(Duration::from_millis(100), Duration::from_secs(60));
-const REFRESH: Span = span(Duration::from_secs(1), Duration::from_secs(24 * 3600));
+const TIMEOUT: DurationRange = span(Duration::from_millis(100), Duration::from_secs(60));
+const REFRESH: DurationRange = span(Duration::from_secs(1), Duration::from_secs(24 * 3600));
 
 resource! {
     /// A secret manager; [secrets.md](secrets.md) tells how references name it.

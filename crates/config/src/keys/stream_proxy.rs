@@ -11,14 +11,14 @@ use stillgate_schema::description::Definitions;
 use stillgate_schema::kind::{At, Flag, Kind, LocatedKind, int, list};
 use stillgate_schema::object;
 use stillgate_schema::object::{Object, map};
-use stillgate_schema::quantity::{Span, span};
+use stillgate_schema::quantity::{DurationRange, span};
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 use stillgate_schema::text::tree::Node;
 
 /// The largest `gateway.stream_proxy.udp_sessions_per_worker`.
 pub const UDP_SESSIONS_PER_WORKER_MAX: usize = 1 << 20;
 
-const IDLE: Span = span(Duration::from_millis(1), Duration::from_secs(365 * 24 * 3600));
+const IDLE: DurationRange = span(Duration::from_millis(1), Duration::from_secs(365 * 24 * 3600));
 
 object! {
     /// Connections that carry no HTTP: which addresses take them, and for how long. Where they go is said by `stream_routes`.

@@ -12,12 +12,12 @@ use stillgate_schema::kind::{At, LocatedKind, Text, int, text};
 use stillgate_schema::matching::NETWORK;
 use stillgate_schema::object;
 use stillgate_schema::object::map;
-use stillgate_schema::quantity::{Span, span};
+use stillgate_schema::quantity::{DurationRange, span};
 use stillgate_schema::text::diagnostic::Fault;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
-const BOUND: Span = span(Duration::from_millis(1), DAY);
-const IDLE: Span = span(Duration::from_millis(1), Duration::from_secs(365 * 24 * 3600));
+const BOUND: DurationRange = span(Duration::from_millis(1), DAY);
+const IDLE: DurationRange = span(Duration::from_millis(1), Duration::from_secs(365 * 24 * 3600));
 
 resource! {
     /// Which connections of `gateway.stream_proxy` a stream route takes, and where they go. Among routes that take the same

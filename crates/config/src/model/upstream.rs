@@ -7,7 +7,7 @@ use crate::values::{Host, ProxyProtocol};
 use serde::{Serialize, Serializer};
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_plugin::{Part, Template};
+use stillgate_plugin::{Template, TemplatePart};
 use stillgate_route::{Lookup, Variable};
 
 /// One upstream. Two that compare equal may share a balancer's state across a reload.
@@ -94,7 +94,7 @@ impl HashKey {
     }
 
     /// Its variables and the text between them. If the request has none of the variables, the client's address is hashed.
-    pub fn parts(&self) -> &[Part] {
+    pub fn parts(&self) -> &[TemplatePart] {
         self.template.parts()
     }
 

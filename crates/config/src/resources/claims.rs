@@ -5,7 +5,7 @@ use crate::model::Kind;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
-use stillgate_plugin::{Entry, Identity};
+use stillgate_plugin::{ChainEntry, Identity};
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 
 /// A claim of a resource.
@@ -67,7 +67,7 @@ impl Claim {
     }
 
     /// The groups of these plugins.
-    pub(super) fn groups<'a>(entries: impl Iterator<Item = &'a Arc<Entry>>) -> impl Iterator<Item = Claim> {
+    pub(super) fn groups<'a>(entries: impl Iterator<Item = &'a Arc<ChainEntry>>) -> impl Iterator<Item = Claim> {
         entries.filter_map(|entry| {
             let (name, identity) = entry.plugin.shared()?;
             let what = What::Group(entry.name, name.into());

@@ -20,7 +20,7 @@ use crate::keys::stream_routes::StreamRouteKeys;
 use crate::model::{Kind, Route, Ssl, StreamRoute, Target, Upstream};
 use std::sync::Arc;
 use stillgate_plugin::secrets::Manager;
-use stillgate_plugin::{Consumer, Credential, Entry, Level};
+use stillgate_plugin::{ChainEntry, Consumer, Credential, Level};
 use stillgate_schema::kind::{At, read};
 use stillgate_schema::object::{Object, map};
 use stillgate_schema::text::diagnostic::{Path, Position, Sink};
@@ -191,8 +191,8 @@ impl Definition {
     }
 
     /// Its inline plugins.
-    pub(crate) fn entries(&self) -> Vec<Arc<Entry>> {
-        let of_level = |entries: &[Arc<Entry>], level| {
+    pub(crate) fn entries(&self) -> Vec<Arc<ChainEntry>> {
+        let of_level = |entries: &[Arc<ChainEntry>], level| {
             entries.iter().filter(|entry| entry.origin.level == level).cloned().collect::<Vec<_>>()
         };
         match self {
@@ -249,6 +249,6 @@ pub(crate) fn own_upstreams(route: &Route) -> impl Iterator<Item = Arc<Upstream>
 }
 
 /// The inline upstreams in a plugin's configuration.
-fn of_plugin(entry: &Entry) -> impl Iterator<Item = Arc<Upstream>> {
+fn of_plugin(entry: &ChainEntry) -> impl Iterator<Item = Arc<Upstream>> {
     entry.plugin.own_upstreams().iter().filter_map(|own| own.clone().downcast().ok())
 }

@@ -15,8 +15,8 @@ use stillgate_plugin::own::CheckMetadata;
 use stillgate_plugin::secrets::substitute;
 use stillgate_plugin::table::identity;
 use stillgate_plugin::{
-    Chain, Entry, Ignorable, Level, MetadataItem, MetadataTable, NoSecrets, Origin, OwnFile, OwnPlugins, Scripts,
-    Secrets, Table, Upstreams,
+    Chain, ChainEntry, Ignorable, Level, MetadataItem, MetadataTable, NoSecrets, OwnFile, OwnPlugins, PluginOrigin,
+    PluginTable, Scripts, Secrets, Upstreams,
 };
 use stillgate_schema::kind::At;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink, shortened};
@@ -27,7 +27,7 @@ use stillgate_schema::{Json, json_of};
 #[derive(Clone)]
 pub struct PluginSet {
     /// All available plugins.
-    pub table: Table,
+    pub table: PluginTable,
     /// Resolves references to secrets.
     pub secrets: Arc<dyn Secrets>,
     /// Reads the operator's own plugins.
@@ -61,7 +61,7 @@ pub(crate) fn with_own(mut set: PluginSet, keys: &LuaKeys, at: Position, sink: &
 }
 
 /// Reports plugins in the list of ignored ones that may not be ignored. `at`: the position of the list.
-pub(crate) fn check_ignored(names: &[String], table: &Table, at: Position, sink: &mut Sink) {
+pub(crate) fn check_ignored(names: &[String], table: &PluginTable, at: Position, sink: &mut Sink) {
     let path = Path::Root.key("gateway");
     let path = path.key("config");
     let path = path.key("ignore_plugins");
@@ -84,7 +84,7 @@ pub(crate) fn check_ignored(names: &[String], table: &Table, at: Position, sink:
 /// An empty registry: every plugin name is refused.
 impl Default for PluginSet {
     fn default() -> Self {
-        let table = Table {
+        let table = PluginTable {
             plugins: &[],
             sought: &[],
             scripts: Scripts::NONE,
@@ -103,7 +103,7 @@ impl fmt::Debug for PluginSet {
 }
 
 /// The plugins of one resource.
-pub(crate) type List = Arc<[Arc<Entry>]>;
+pub(crate) type List = Arc<[Arc<ChainEntry>]>;
 
 /// The plugins that routes and consumers may refer to.
 #[derive(Debug, Default)]
@@ -133,7 +133,7 @@ impl SharedPlugins {
         sink: &mut Sink,
     ) -> List {
         let Some(plugins) = plugins else { return Arc::default() };
-        let origin = Origin { level, id: id.into() };
+        let origin = PluginOrigin { level, id: id.into() };
         let path = path.key("plugins");
         let list: List = self.set.table.compile(plugins, &origin, (&*self.set.secrets, upstreams), &path, sink).into();
         for entry in list.iter() {
@@ -142,8 +142,8 @@ impl SharedPlugins {
         list
     }
 
-    fn check_metadata(&self, entry: &Entry, path: &Path<'_>, sink: &mut Sink) {
-        let Table { own, .. } = &self.set.table;
+    fn check_metadata(&self, entry: &ChainEntry, path: &Path<'_>, sink: &mut Sink) {
+        let PluginTable { own, .. } = &self.set.table;
         let has_metadata = match self.set.table.find(entry.name) {
             Some((_, plugin)) => plugin.metadata.is_some(),
             None => own.find(entry.name).is_some_and(|plugin| plugin.check_metadata.is_some()),
@@ -218,7 +218,7 @@ impl ServicePlugins {
 }
 
 pub(crate) fn merge<'a>(
-    lists: impl IntoIterator<Item = &'a [Arc<Entry>]>,
+    lists: impl IntoIterator<Item = &'a [Arc<ChainEntry>]>,
     path: &Path<'_>,
     sink: &mut Sink,
 ) -> Option<Arc<Chain>> {
@@ -237,14 +237,14 @@ pub(crate) fn merge<'a>(
 pub(crate) struct LeftOut {
     /// The index of the rule.
     pub(crate) rule: usize,
-    pub(crate) entry: Arc<Entry>,
-    pub(crate) earlier: Arc<Entry>,
+    pub(crate) entry: Arc<ChainEntry>,
+    pub(crate) earlier: Arc<ChainEntry>,
 }
 
 /// The merged plugins of rules, and those that are left out. If two rules have the same plugin, the first one keeps it: APISIX
 /// drops it from both, so that a second rule could disable a guard of the first.
-pub(crate) fn first_of_each<'a>(rules: impl Iterator<Item = &'a List>) -> (Vec<Arc<Entry>>, Vec<LeftOut>) {
-    let (mut kept, mut left_out): (Vec<Arc<Entry>>, Vec<LeftOut>) = Default::default();
+pub(crate) fn first_of_each<'a>(rules: impl Iterator<Item = &'a List>) -> (Vec<Arc<ChainEntry>>, Vec<LeftOut>) {
+    let (mut kept, mut left_out): (Vec<Arc<ChainEntry>>, Vec<LeftOut>) = Default::default();
     for (rule, list) in rules.enumerate() {
         for entry in list.iter() {
             match kept.iter().find(|earlier| earlier.name == entry.name) {
@@ -296,7 +296,7 @@ pub(super) fn metadata(
 ) -> Option<Metadata> {
     let ResourceId { id, at, path, .. } = named;
     let item = |plugin: &'static str, node: &Node, value, written, sink: &mut Sink| {
-        let origin = Origin { level: Level::Metadata, id: plugin.into() };
+        let origin = PluginOrigin { level: Level::Metadata, id: plugin.into() };
         Metadata(MetadataItem { plugin, identity: identity(plugin, &origin, node, path, sink), value, written })
     };
     if let Some(plugin) = set.table.ignorable.chosen(id) {

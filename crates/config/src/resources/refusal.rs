@@ -18,7 +18,7 @@ use stillgate_schema::text::diagnostic::{Path, Position, Severity, Sink};
 use stillgate_schema::text::tree::{Entry, Node, Value};
 
 /// A refusal, and the keys by which it is broader than the resource.
-pub(crate) struct Refusal {
+pub(crate) struct ResourceRefusal {
     pub(crate) definition: Definition,
     /// The unreadable keys, which match anything: `host`, `path`.
     pub(crate) widened: Vec<&'static str>,
@@ -85,7 +85,7 @@ impl Readable<RouteKeys> {
 
 impl Catalog {
     /// The replacement of an unusable resource; `None`: it takes nothing. `document`: as it was put.
-    pub(crate) fn refusal(&self, kind: Kind, id: &str, document: &Node, reason: &str) -> Option<Refusal> {
+    pub(crate) fn refusal(&self, kind: Kind, id: &str, document: &Node, reason: &str) -> Option<ResourceRefusal> {
         let target = Target::Unavailable(reason.into());
         match kind {
             Kind::Routes => self.refused_route(id, document, target),
@@ -115,7 +115,7 @@ impl Catalog {
         }
     }
 
-    fn refused_route(&self, id: &str, document: &Node, target: Target) -> Option<Refusal> {
+    fn refused_route(&self, id: &str, document: &Node, target: Target) -> Option<ResourceRefusal> {
         let read: Readable<RouteKeys> = Readable::of(document)?;
         if !read.keys.status || !read.may_take() {
             return None;
@@ -141,7 +141,7 @@ impl Catalog {
             service_name,
             documents: None,
         };
-        Some(Refusal { definition: Definition::Route(Some(Arc::new(route))), widened })
+        Some(ResourceRefusal { definition: Definition::Route(Some(Arc::new(route))), widened })
     }
 
     fn refused_match(&self, id: &str, read: Readable<RouteKeys>) -> (RouteMatch, Vec<&'static str>) {
@@ -185,7 +185,7 @@ fn any_path() -> Vec<PathPattern> {
     vec![PathPattern::parse("/*").expect("that is any path")]
 }
 
-fn refused_stream_route(id: &str, document: &Node, target: Target) -> Option<Refusal> {
+fn refused_stream_route(id: &str, document: &Node, target: Target) -> Option<ResourceRefusal> {
     let read: Readable<StreamRouteKeys> = Readable::of(document)?;
     if !read.keys.status {
         return None;
@@ -205,10 +205,10 @@ fn refused_stream_route(id: &str, document: &Node, target: Target) -> Option<Ref
         on_change,
     };
     let widened = if is_sni_unread { vec!["server name"] } else { Vec::new() };
-    Some(Refusal { definition: Definition::StreamRoute(Some(Arc::new(route))), widened })
+    Some(ResourceRefusal { definition: Definition::StreamRoute(Some(Arc::new(route))), widened })
 }
 
-fn refused_ssl(id: &str, document: &Node) -> Option<Refusal> {
+fn refused_ssl(id: &str, document: &Node) -> Option<ResourceRefusal> {
     let read: Readable<SslKeys> = Readable::of(document)?;
     if !read.keys.status || read.keys.r#type == SslType::Client {
         return None;
@@ -238,5 +238,5 @@ fn refused_ssl(id: &str, document: &Node) -> Option<Refusal> {
     let usage = SslUse::Refused(RefusedSsl { names, is_name_unread, is_default });
     let ssl = Ssl { id: id.to_owned(), usage, pairs: Vec::new(), acme: false };
     let widened = if is_name_unread { vec!["server name"] } else { Vec::new() };
-    Some(Refusal { definition: Definition::Ssl(Some(Arc::new(ssl)), claims), widened })
+    Some(ResourceRefusal { definition: Definition::Ssl(Some(Arc::new(ssl)), claims), widened })
 }

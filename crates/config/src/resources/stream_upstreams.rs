@@ -3,7 +3,7 @@
 use crate::keys::resources::{Scheme, UpstreamKeys};
 use crate::model::{Balance, Protocol};
 use crate::values::{CheckType, ProxyProtocol};
-use stillgate_plugin::Part;
+use stillgate_plugin::TemplatePart;
 use stillgate_route::Variable;
 use stillgate_schema::kind::At;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
@@ -44,7 +44,7 @@ pub(crate) fn check_stream_keys(keys: &mut UpstreamKeys, balance: &Balance, path
         sink.warning(keys.limits.at, &limits.key("queue"), fault);
     }
     if let Balance::ConsistentHash(hashed) = balance
-        && !hashed.parts().iter().filter_map(Part::variable).all(is_of_connection)
+        && !hashed.parts().iter().filter_map(TemplatePart::variable).all(is_of_connection)
         && let Some(key) = &keys.key
     {
         let fault = Fault::new("is known of requests only");

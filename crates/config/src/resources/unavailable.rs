@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use stillgate_plugin::{
-    Answer, BodyArguments, Entry, Flow, Identity, Level, Meta, Origin, Phase, Phases, Plugin, Request,
+    Answer, BodyArguments, ChainEntry, Flow, Identity, Level, Meta, Phase, Phases, Plugin, PluginOrigin, Request,
 };
 use stillgate_schema::text::diagnostic::Position;
 
@@ -26,15 +26,15 @@ fn answer() -> Answer {
 }
 
 /// Replaces the plugins of a resource.
-pub(crate) fn unavailable(level: Level, id: &str) -> Arc<Entry> {
-    Arc::new(Entry {
+pub(crate) fn unavailable(level: Level, id: &str) -> Arc<ChainEntry> {
+    Arc::new(ChainEntry {
         name: NAME,
         priority: i32::MAX,
         phases: Phases::of(&[Phase::Rewrite, Phase::Access]),
         authenticates: false,
         meta: Meta::default(),
         awaited: BodyArguments::default(),
-        origin: Origin { level, id: id.into() },
+        origin: PluginOrigin { level, id: id.into() },
         at: Position::NOWHERE,
         identity: Identity::of(&[NAME.as_bytes(), level.name().as_bytes(), id.as_bytes()]),
         plugin: Box::new(Unavailable),

@@ -5,11 +5,11 @@
 use expect_test::expect_file;
 use std::path::PathBuf;
 use stillgate_config::{OnChange, Route, load, metrics_reference, reference, schema};
-use stillgate_plugin::{Ignorable, OwnPlugins, Scripts, Table};
+use stillgate_plugin::{Ignorable, OwnPlugins, PluginTable, Scripts};
 use stillgate_route::RouteMatch;
 
 /// Real plugins are in crates that depend on this one.
-const NO_PLUGINS: Table = Table {
+const NO_PLUGINS: PluginTable = PluginTable {
     plugins: &[],
     sought: &[],
     scripts: Scripts::NONE,

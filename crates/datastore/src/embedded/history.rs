@@ -3,7 +3,7 @@
 //! Revisions of the file are contiguous: each has one change, until the oldest are pruned. So a revision can be restored as
 //! long as the change after it is kept.
 
-use super::tables::{ChangeRow, NEVER, StoredDocument, View, key, stored};
+use super::tables::{ChangeRow, NEVER, StoredDocument, TablesView, key, stored};
 use crate::key::Key;
 use crate::transaction::{Author, CommitError, Write};
 use redb::{Error, ReadableTable};
@@ -89,7 +89,7 @@ pub struct WayBack<T = Write> {
 }
 
 /// Changes before `before` (`None`: from the newest), newest first.
-pub(super) fn summaries(view: &View, before: Option<u64>, count: usize) -> Result<Vec<ChangeSummary>, Error> {
+pub(super) fn summaries(view: &TablesView, before: Option<u64>, count: usize) -> Result<Vec<ChangeSummary>, Error> {
     let range = view.changes.range(..before.unwrap_or(u64::MAX))?.rev().take(count);
     let summary = |row: Result<_, redb::StorageError>| {
         let (revision, row): (redb::AccessGuard<'_, u64>, redb::AccessGuard<'_, ChangeRow>) = row?;
@@ -106,7 +106,7 @@ pub(super) fn summaries(view: &View, before: Option<u64>, count: usize) -> Resul
 }
 
 /// One change; `None` if it was pruned, or never made.
-pub(super) fn change(view: &View, revision: u64) -> Result<Option<Change>, Error> {
+pub(super) fn change(view: &TablesView, revision: u64) -> Result<Option<Change>, Error> {
     let Some(row) = view.changes.get(revision)? else { return Ok(None) };
     let (unix_ms, author, keys) = row.value();
     let value = |stored: Option<StoredDocument>| stored.map(|stored| stored.document.value);
@@ -124,7 +124,12 @@ pub(super) fn change(view: &View, revision: u64) -> Result<Option<Change>, Error
 }
 
 /// The writes that restore revision `to`.
-pub(super) fn back_to(view: &View, current: u64, to: u64, now_ms: u64) -> Result<WayBack<(Key, Restored)>, BackError> {
+pub(super) fn back_to(
+    view: &TablesView,
+    current: u64,
+    to: u64,
+    now_ms: u64,
+) -> Result<WayBack<(Key, Restored)>, BackError> {
     if to > current {
         return Err(BackError::Future { current });
     }
@@ -164,7 +169,7 @@ pub(super) fn as_write(key: Key, then: Restored, now_ms: u64) -> Write {
     }
 }
 
-fn before(view: &View, key: &str, revision: u64) -> Result<Option<StoredDocument>, Error> {
+fn before(view: &TablesView, key: &str, revision: u64) -> Result<Option<StoredDocument>, Error> {
     match view.edits.get((key, revision))? {
         Some(row) => Ok(StoredDocument::of_row(row.value())),
         None => Err(Error::Corrupted(format!("revision {revision} has no edit of {key}"))),

@@ -12,9 +12,9 @@
 //! last batch, and take a [`EmbeddedStore::snapshot`] if it differs.
 
 mod backup;
-mod change;
 mod history;
 mod open;
+mod pending_revision;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -30,7 +30,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tables::{DOCUMENTS, EXPIRIES, LAST_GOOD, NEVER, NUMBERS, REVISION, StoredDocument, View};
+use tables::{DOCUMENTS, EXPIRIES, LAST_GOOD, NEVER, NUMBERS, REVISION, StoredDocument, TablesView};
 
 /// Bytes of all values that one transaction writes.
 pub const TRANSACTION_BYTES_MAX: usize = 8 << 20;
@@ -43,7 +43,7 @@ pub const EXPIRED_AT_ONCE_MAX: usize = 1000;
 
 /// Bounds of the history. Both apply; every change removes entries beyond them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bounds {
+pub struct HistoryBounds {
     /// Changes.
     pub history_changes_max: u64,
     /// Age of a change.
@@ -56,7 +56,7 @@ pub struct EmbeddedStore {
     open: Opener,
     /// `None` if a write failed, and the file could not be opened since.
     database: Option<Database>,
-    bounds: Bounds,
+    bounds: HistoryBounds,
     revision: u64,
     next_expiry_ms: Option<u64>,
 }
@@ -69,14 +69,14 @@ pub struct Unavailable(pub String);
 type Opener = Box<dyn Fn() -> Result<Database, OpenError> + Send>;
 
 /// Why a change ends before its commit.
-enum Failure {
+enum ChangeFailure {
     Refused(CommitError),
     Disk(Error),
 }
 
 impl EmbeddedStore {
     /// Opens the store at `path`; makes an empty one, readable by its owner only, if there is none.
-    pub fn open(path: &Path, bounds: Bounds) -> Result<EmbeddedStore, OpenError> {
+    pub fn open(path: &Path, bounds: HistoryBounds) -> Result<EmbeddedStore, OpenError> {
         let again = path.to_owned();
         EmbeddedStore::open_by(path, Box::new(move || open::file(&again)), bounds)
     }
@@ -84,7 +84,7 @@ impl EmbeddedStore {
     /// Opens a copy of the store at `path`, which itself is not changed, for reading and for backups.
     pub fn open_copy(path: &Path) -> Result<EmbeddedStore, OpenError> {
         // Nothing is written, so the bounds of history are never applied.
-        const BOUNDS: Bounds = Bounds { history_changes_max: u64::MAX, history_age_max: Duration::MAX };
+        const BOUNDS: HistoryBounds = HistoryBounds { history_changes_max: u64::MAX, history_age_max: Duration::MAX };
         let again = path.to_owned();
         EmbeddedStore::open_by(path, Box::new(move || open::copy(&again)), BOUNDS)
     }
@@ -165,12 +165,12 @@ impl EmbeddedStore {
 
     /// The newest changes before revision `before` (`None`: all changes), newest first.
     pub fn history(&self, before: Option<u64>, count: usize) -> Result<Vec<ChangeSummary>, Unavailable> {
-        self.read(|from| history::summaries(&View::open(from)?, before, count))
+        self.read(|from| history::summaries(&TablesView::open(from)?, before, count))
     }
 
     /// One change with its values; `None` if it was pruned, or never made.
     pub fn change_at(&self, revision: u64) -> Result<Option<Change>, Unavailable> {
-        self.read(|from| history::change(&View::open(from)?, revision))
+        self.read(|from| history::change(&TablesView::open(from)?, revision))
     }
 
     /// The effect of [`EmbeddedStore::roll_back`], for a check or a preview. It may have more writes than a transaction can
@@ -243,7 +243,7 @@ impl EmbeddedStore {
         database.close().map_err(|error| Unavailable(format!("{}: {error}", self.path.display())))
     }
 
-    fn open_by(path: &Path, open: Opener, bounds: Bounds) -> Result<EmbeddedStore, OpenError> {
+    fn open_by(path: &Path, open: Opener, bounds: HistoryBounds) -> Result<EmbeddedStore, OpenError> {
         let path = path.to_owned();
         let mut store = EmbeddedStore { path, open, database: None, bounds, revision: 0, next_expiry_ms: None };
         store.database = Some(store.reopen()?);
@@ -280,7 +280,7 @@ impl EmbeddedStore {
     fn back_to(&self, to: u64, now_ms: u64) -> Result<WayBack<(Key, history::Restored)>, BackError> {
         let unavailable = |Unavailable(why)| BackError::Commit(CommitError::Unavailable(why));
         let from = self.begin_read().map_err(unavailable)?;
-        history::back_to(&View::open(&from)?, self.revision, to, now_ms)
+        history::back_to(&TablesView::open(&from)?, self.revision, to, now_ms)
     }
 
     /// One revision, made by `work`.
@@ -288,7 +288,7 @@ impl EmbeddedStore {
         &mut self,
         author: &Author,
         now_ms: u64,
-        work: impl FnOnce(&mut change::Change<'_>) -> Result<(), Failure>,
+        work: impl FnOnce(&mut pending_revision::PendingRevision<'_>) -> Result<(), ChangeFailure>,
     ) -> Result<Batch, CommitError> {
         let bounds = self.bounds;
         let batch = self.write(|mut change| {
@@ -304,15 +304,15 @@ impl EmbeddedStore {
     /// One write transaction of redb, committed if `work` reports a change.
     fn write<T>(
         &mut self,
-        work: impl FnOnce(change::Change<'_>) -> Result<(T, bool), Failure>,
+        work: impl FnOnce(pending_revision::PendingRevision<'_>) -> Result<(T, bool), ChangeFailure>,
     ) -> Result<T, CommitError> {
         let database = match self.database.take() {
             Some(database) => database,
             None => self.reopen_later()?,
         };
-        let attempt = || -> Result<_, Failure> {
+        let attempt = || -> Result<_, ChangeFailure> {
             let transaction = database.begin_write()?;
-            let (value, is_changed) = work(change::Change::begin(&transaction, self.revision)?)?;
+            let (value, is_changed) = work(pending_revision::PendingRevision::begin(&transaction, self.revision)?)?;
             let next_expiry_ms = next_expiry_ms(&transaction.open_table(EXPIRIES)?)?;
             if is_changed {
                 transaction.commit()?;
@@ -326,8 +326,8 @@ impl EmbeddedStore {
                 self.next_expiry_ms = next_expiry_ms;
                 Ok(value)
             }
-            Err(Failure::Refused(error)) => Err(error),
-            Err(Failure::Disk(error)) => {
+            Err(ChangeFailure::Refused(error)) => Err(error),
+            Err(ChangeFailure::Disk(error)) => {
                 // The file must be closed before it is opened again.
                 drop(database);
                 return Err(self.recover(&error));
@@ -390,7 +390,10 @@ fn check_size(writes: &[Write], writes_max: usize, bytes_max: usize) -> Result<(
     }
 }
 
-fn check_conditions(change: &change::Change<'_>, conditions: &[(Key, Condition)]) -> Result<(), Failure> {
+fn check_conditions(
+    change: &pending_revision::PendingRevision<'_>,
+    conditions: &[(Key, Condition)],
+) -> Result<(), ChangeFailure> {
     for (key, condition) in conditions {
         let stored = tables::stored(&change.tables.documents, key.as_str())?;
         let modified = stored.map(|stored| stored.document.modified);
@@ -400,16 +403,19 @@ fn check_conditions(change: &change::Change<'_>, conditions: &[(Key, Condition)]
             Condition::Modified(expected) => modified == Some(*expected),
         };
         if !holds {
-            return Err(Failure::Refused(CommitError::Conflict { key: key.clone(), modified }));
+            return Err(ChangeFailure::Refused(CommitError::Conflict { key: key.clone(), modified }));
         }
     }
     Ok(())
 }
 
-fn check_unreferenced(change: &change::Change<'_>, conditions: &[Unreferenced]) -> Result<(), Failure> {
+fn check_unreferenced(
+    change: &pending_revision::PendingRevision<'_>,
+    conditions: &[Unreferenced],
+) -> Result<(), ChangeFailure> {
     for condition in conditions {
         if let Some((key, modified)) = change.reference(condition)? {
-            return Err(Failure::Refused(CommitError::Conflict { key, modified: Some(modified) }));
+            return Err(ChangeFailure::Refused(CommitError::Conflict { key, modified: Some(modified) }));
         }
     }
     Ok(())
@@ -430,15 +436,18 @@ fn unix_ms(now: SystemTime) -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-impl<E: Into<Error>> From<E> for Failure {
-    fn from(error: E) -> Failure {
-        Failure::Disk(error.into())
+impl<E: Into<Error>> From<E> for ChangeFailure {
+    fn from(error: E) -> ChangeFailure {
+        ChangeFailure::Disk(error.into())
     }
 }
 
 impl fmt::Debug for EmbeddedStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EmbeddedStore").field("path", &self.path).field("revision", &self.revision).finish_non_exhaustive()
+        f.debug_struct("EmbeddedStore")
+            .field("path", &self.path)
+            .field("revision", &self.revision)
+            .finish_non_exhaustive()
     }
 }
 

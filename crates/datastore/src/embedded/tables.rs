@@ -88,15 +88,15 @@ impl<'t> Tables<'t> {
 }
 
 /// The tables for queries about documents and history, at one revision.
-pub(super) struct View {
+pub(super) struct TablesView {
     pub(super) documents: ReadOnlyTable<&'static str, Row>,
     pub(super) changes: ReadOnlyTable<u64, ChangeRow>,
     pub(super) edits: ReadOnlyTable<(&'static str, u64), Row>,
 }
 
-impl View {
-    pub(super) fn open(transaction: &ReadTransaction) -> Result<View, Error> {
-        Ok(View {
+impl TablesView {
+    pub(super) fn open(transaction: &ReadTransaction) -> Result<TablesView, Error> {
+        Ok(TablesView {
             documents: transaction.open_table(DOCUMENTS)?,
             changes: transaction.open_table(CHANGES)?,
             edits: transaction.open_table(EDITS)?,

@@ -4,7 +4,7 @@
 //! A token is requested when needed, and again when etcd rejects it.
 
 use super::connection::{Connection, connector, why_broken};
-use super::endpoint::Endpoint;
+use super::endpoint::EtcdEndpoint;
 use super::error::{EtcdError, code};
 use super::message::{AuthRequest, AuthResponse, Refusal};
 use super::options::{ENDPOINTS_MAX, EtcdOptions, OptionsError};
@@ -51,12 +51,12 @@ pub(crate) enum Repeat {
 /// Sends requests.
 pub(crate) struct Caller {
     /// At least one endpoint.
-    endpoints: Vec<Endpoint>,
+    endpoints: Vec<EtcdEndpoint>,
     rotation: Mutex<Rotation>,
     tls: TlsConnector,
     login: Option<Login>,
-    token: Mutex<Token>,
-    idle: Mutex<Vec<Idle>>,
+    token: Mutex<EtcdToken>,
+    idle: Mutex<Vec<IdleConnection>>,
     pub(crate) timeout: Duration,
 }
 
@@ -67,7 +67,7 @@ struct Login {
 }
 
 #[derive(Clone, PartialEq)]
-enum Token {
+enum EtcdToken {
     Unknown,
     /// etcd's authentication is switched off.
     Needless,
@@ -75,7 +75,7 @@ enum Token {
 }
 
 /// A connection that is ready for the next request.
-struct Idle {
+struct IdleConnection {
     endpoint: usize,
     connection: Connection,
     since: Instant,
@@ -88,7 +88,7 @@ impl Caller {
             return Err(OptionsError::new("endpoints", format!("{count} endpoints; write 1 to {ENDPOINTS_MAX}")));
         }
         let parsed = options.endpoints.iter().enumerate();
-        let endpoints = parsed.map(|(index, url)| Endpoint::parse(url, &format!("endpoints[{index}]")));
+        let endpoints = parsed.map(|(index, url)| EtcdEndpoint::parse(url, &format!("endpoints[{index}]")));
         let login = match (options.user, options.password) {
             (Some(user), Some(password)) => Some(Login { user, password }),
             (None, None) => None,
@@ -106,7 +106,7 @@ impl Caller {
             tls: connector(options.tls.as_ref(), is_tls).map_err(|message| OptionsError::new("tls", message))?,
             endpoints,
             login,
-            token: Mutex::new(Token::Unknown),
+            token: Mutex::new(EtcdToken::Unknown),
             idle: Mutex::default(),
             timeout: options.request_timeout,
         })
@@ -205,7 +205,7 @@ impl Caller {
 
     /// Forgets the token, so that the next request gets a new one.
     pub(crate) fn renew_token(&self) {
-        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = Token::Unknown;
+        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = EtcdToken::Unknown;
     }
 
     pub(crate) fn unreachable(&self, index: usize, why: String, is_sent: bool) -> EtcdError {
@@ -236,14 +236,14 @@ impl Caller {
         }
     }
 
-    async fn token(&self, index: usize) -> Result<Token, EtcdError> {
-        let Some(login) = &self.login else { return Ok(Token::Needless) };
+    async fn token(&self, index: usize) -> Result<EtcdToken, EtcdError> {
+        let Some(login) = &self.login else { return Ok(EtcdToken::Needless) };
         let known = self.token.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if known != Token::Unknown {
+        if known != EtcdToken::Unknown {
             return Ok(known);
         }
         let request = body(&AuthRequest { name: &login.user, password: &login.password });
-        let answer = self.exchange(index, AUTHENTICATE, &request, &Token::Needless).await;
+        let answer = self.exchange(index, AUTHENTICATE, &request, &EtcdToken::Needless).await;
         self.note(index, answer.as_ref().err());
         let token = match answer.and_then(|answer| self.read::<AuthResponse>(index, &answer)) {
             Ok(answer) => {
@@ -251,9 +251,9 @@ impl Caller {
                 let unreadable = |_| EtcdError::Unreadable { endpoint: self.url(index), why };
                 let mut token = HeaderValue::from_str(&answer.token).map_err(unreadable)?;
                 token.set_sensitive(true);
-                Token::Known(token)
+                EtcdToken::Known(token)
             }
-            Err(EtcdError::Refused { message, .. }) if message.contains(NO_AUTHENTICATION) => Token::Needless,
+            Err(EtcdError::Refused { message, .. }) if message.contains(NO_AUTHENTICATION) => EtcdToken::Needless,
             // The request that needs the token has not been sent.
             Err(EtcdError::Unreachable { endpoint, why, .. }) => {
                 return Err(EtcdError::Unreachable { endpoint, why, is_sent: false });
@@ -265,10 +265,10 @@ impl Caller {
     }
 
     /// Forgets the token, unless another request has renewed it meanwhile.
-    fn forget_token(&self, used: &Token) {
+    fn forget_token(&self, used: &EtcdToken) {
         let mut token = self.token.lock().unwrap_or_else(PoisonError::into_inner);
         if *token == *used {
-            *token = Token::Unknown;
+            *token = EtcdToken::Unknown;
         }
     }
 
@@ -278,7 +278,7 @@ impl Caller {
         index: usize,
         path: &'static str,
         body: &Bytes,
-        token: &Token,
+        token: &EtcdToken,
     ) -> Result<Bytes, EtcdError> {
         let mut connection = self.connect(index).await?;
         let request = self.request(index, path, body, token);
@@ -341,7 +341,7 @@ impl Caller {
         Ok(body.to_bytes())
     }
 
-    fn request(&self, index: usize, path: &'static str, body: &Bytes, token: &Token) -> Request<Full<Bytes>> {
+    fn request(&self, index: usize, path: &'static str, body: &Bytes, token: &EtcdToken) -> Request<Full<Bytes>> {
         let mut request = Request::new(Full::new(body.clone()));
         *request.method_mut() = hyper::Method::POST;
         *request.uri_mut() = hyper::Uri::from_static(path);
@@ -351,7 +351,7 @@ impl Caller {
         fields.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let (name, value) = REQUIRE_LEADER;
         fields.insert(name, value);
-        if let Token::Known(token) = token {
+        if let EtcdToken::Known(token) = token {
             fields.insert(AUTHORIZATION, token.clone());
         }
         request
@@ -376,7 +376,7 @@ impl Caller {
         if idle.len() == IDLE_MAX {
             idle.remove(0);
         }
-        idle.push(Idle { endpoint, connection, since: Instant::now() });
+        idle.push(IdleConnection { endpoint, connection, since: Instant::now() });
     }
 
     fn rotation(&self) -> MutexGuard<'_, Rotation> {

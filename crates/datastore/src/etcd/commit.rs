@@ -7,7 +7,8 @@ use super::Etcd;
 use super::call::Repeat;
 use super::error::{EtcdError, code};
 use super::message::{
-    Compare, LeaseRequest, LeaseResponse, Number, Operation, OperationResponse, RangeRequest, TxnRequest, TxnResponse,
+    Compare, EtcdOperation, LeaseRequest, LeaseResponse, Number, OperationResponse, RangeRequest, TxnRequest,
+    TxnResponse,
 };
 use crate::document::{Batch, Document, Event};
 use crate::key::Key;
@@ -92,27 +93,27 @@ impl Etcd {
         }
     }
 
-    fn operation(&self, write: &Write, leases: &BTreeMap<u64, Number>) -> Operation {
+    fn operation(&self, write: &Write, leases: &BTreeMap<u64, Number>) -> EtcdOperation {
         match write {
-            Write::Put { key, value, ttl_seconds } => Operation::Put {
+            Write::Put { key, value, ttl_seconds } => EtcdOperation::Put {
                 key: self.layout.name_of(key).into(),
                 value: value.as_bytes().to_vec().into(),
                 lease: ttl_seconds.and_then(|ttl| leases.get(&ttl).copied()),
                 // Returns the previous document, if there was one.
                 prev_kv: true,
             },
-            Write::Delete { key } => Operation::Delete { key: self.layout.name_of(key).into() },
+            Write::Delete { key } => EtcdOperation::Delete { key: self.layout.name_of(key).into() },
         }
     }
 
-    fn look(&self, key: &Key) -> Operation {
+    fn look(&self, key: &Key) -> EtcdOperation {
         let key = self.layout.name_of(key).into();
-        Operation::Range(RangeRequest { key, keys_only: true, ..RangeRequest::default() })
+        EtcdOperation::Range(RangeRequest { key, keys_only: true, ..RangeRequest::default() })
     }
 
-    fn look_below(&self, below: &str, since: u64) -> Operation {
+    fn look_below(&self, below: &str, since: u64) -> EtcdOperation {
         let (key, end) = self.layout.range_below(below);
-        Operation::Range(RangeRequest {
+        EtcdOperation::Range(RangeRequest {
             key: key.into(),
             range_end: Some(end.into()),
             limit: Some(Number(1)),

@@ -1,6 +1,6 @@
 //! One connection to an endpoint: TCP with keep-alive, TLS if the endpoint has it, HTTP/1.1.
 
-use super::endpoint::Endpoint;
+use super::endpoint::EtcdEndpoint;
 use super::options::EtcdTls;
 use bytes::Bytes;
 use http_body_util::Full;
@@ -35,7 +35,7 @@ pub(crate) struct Connection {
 
 impl Connection {
     /// Opens a connection. The error is one line without the endpoint.
-    pub(crate) async fn open(endpoint: &Endpoint, tls: &TlsConnector) -> Result<Connection, String> {
+    pub(crate) async fn open(endpoint: &EtcdEndpoint, tls: &TlsConnector) -> Result<Connection, String> {
         let stream = tcp(endpoint)
             .await
             .map_err(|error| format!("cannot connect: {error}; is it up, and can the gateway reach it?"))?;
@@ -91,7 +91,7 @@ pub(crate) fn why_broken(error: &hyper::Error) -> String {
 }
 
 /// Connects to the first address that answers.
-async fn tcp(endpoint: &Endpoint) -> io::Result<TcpStream> {
+async fn tcp(endpoint: &EtcdEndpoint) -> io::Result<TcpStream> {
     let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in lookup_host((&*endpoint.host, endpoint.port)).await? {
         match timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {

@@ -10,7 +10,7 @@ const PORT: u16 = 2379;
 
 /// The address of one member.
 #[derive(Debug, Clone)]
-pub(crate) struct Endpoint {
+pub(crate) struct EtcdEndpoint {
     /// For messages: `http://127.0.0.1:2379`.
     pub(crate) url: String,
     /// The host name or address, without brackets.
@@ -22,9 +22,9 @@ pub(crate) struct Endpoint {
     pub(crate) tls_name: Option<ServerName<'static>>,
 }
 
-impl Endpoint {
+impl EtcdEndpoint {
     /// `option` is the URL's name in messages, which do not repeat the URL: it may contain a password.
-    pub(crate) fn parse(url: &str, option: &str) -> Result<Endpoint, OptionsError> {
+    pub(crate) fn parse(url: &str, option: &str) -> Result<EtcdEndpoint, OptionsError> {
         const WRITE: &str = "write http://host:port or https://host:port";
         let refused = |what: &str| OptionsError::new(option, format!("{what}; {WRITE}"));
         let uri: Uri = url.parse().map_err(|_| refused("not a URL"))?;
@@ -43,7 +43,7 @@ impl Endpoint {
         }
         let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned();
         let name = ServerName::try_from(host.clone()).map_err(|_| refused("its host is not a host name"))?;
-        Ok(Endpoint {
+        Ok(EtcdEndpoint {
             url: format!("{}://{authority}", if is_tls { "https" } else { "http" }),
             host,
             port: uri.port_u16().unwrap_or(PORT),
@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn a_url_is_an_endpoint() {
         let check = |url: &str, expected: (&str, u16, bool)| {
-            let endpoint = Endpoint::parse(url, "endpoints[0]").unwrap();
+            let endpoint = EtcdEndpoint::parse(url, "endpoints[0]").unwrap();
             assert_eq!((&*endpoint.host, endpoint.port, endpoint.tls_name.is_some()), expected, "{url}");
         };
         check("http://127.0.0.1:2380", ("127.0.0.1", 2380, false));
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn what_is_none_is_refused_without_being_repeated() {
         let check = |url: &str, expected: &str| {
-            let error = Endpoint::parse(url, "endpoints[0]").unwrap_err().to_string();
+            let error = EtcdEndpoint::parse(url, "endpoints[0]").unwrap_err().to_string();
             assert!(error.contains(expected) && !error.contains("SECRET"), "{url}: {error}");
         };
         check("127.0.0.1:2379", "neither http nor https");

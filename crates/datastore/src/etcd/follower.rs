@@ -252,7 +252,7 @@ mod tests {
 
     /// A follower with its reader's state.
     #[derive(Default)]
-    struct Reader {
+    struct FollowerReader {
         follower: Follower,
         documents: DocumentTable,
         /// The watch's position in the history, if there is a watch.
@@ -262,7 +262,7 @@ mod tests {
         batches: Vec<u64>,
     }
 
-    impl Reader {
+    impl FollowerReader {
         fn take(&mut self, told: Option<FollowerEvent>) {
             match told {
                 Some(FollowerEvent::Snapshot(snapshot)) => {
@@ -383,7 +383,7 @@ mod tests {
         /// After any sequence of actions, the reader has the same documents as a fresh list.
         #[test]
         fn a_follower_ends_with_what_a_list_has(actions in actions()) {
-            let (mut model, mut reader) = (Model::default(), Reader::default());
+            let (mut model, mut reader) = (Model::default(), FollowerReader::default());
             for action in &actions {
                 reader.act(&mut model, action);
             }

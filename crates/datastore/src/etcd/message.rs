@@ -99,8 +99,8 @@ pub(crate) struct WatchEvent {
 #[derive(Debug, Serialize)]
 pub(crate) struct TxnRequest {
     pub(crate) compare: Vec<Compare>,
-    pub(crate) success: Vec<Operation>,
-    pub(crate) failure: Vec<Operation>,
+    pub(crate) success: Vec<EtcdOperation>,
+    pub(crate) failure: Vec<EtcdOperation>,
 }
 
 #[derive(Debug, Serialize)]
@@ -118,7 +118,7 @@ pub(crate) struct Compare {
 }
 
 #[derive(Debug, Serialize)]
-pub(crate) enum Operation {
+pub(crate) enum EtcdOperation {
     #[serde(rename = "request_put")]
     Put {
         key: Bytes64,
@@ -291,8 +291,8 @@ mod tests {
                 create_revision: None,
                 mod_revision: Some(Number(u64::MAX)),
             }],
-            success: vec![Operation::Delete { key: b"/a/1".to_vec().into() }],
-            failure: vec![Operation::Range(range)],
+            success: vec![EtcdOperation::Delete { key: b"/a/1".to_vec().into() }],
+            failure: vec![EtcdOperation::Range(range)],
         };
         assert_eq!(
             serde_json::to_string(&txn).unwrap(),

@@ -8,13 +8,13 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
-use stillgate_datastore::embedded::{Bounds, EmbeddedStore};
+use stillgate_datastore::embedded::{EmbeddedStore, HistoryBounds};
 use stillgate_datastore::{Author, CommitError, Key, Transaction, Write};
 
 /// The folder of tests that run in a process of their own; without it they do nothing.
 const FOLDER: &str = "STILLGATE_TEST_FULL";
 
-const BOUNDS: Bounds = Bounds { history_changes_max: 1000, history_age_max: Duration::from_secs(3600) };
+const BOUNDS: HistoryBounds = HistoryBounds { history_changes_max: 1000, history_age_max: Duration::from_secs(3600) };
 
 /// Bytes of the tmpfs.
 const TMPFS_BYTES: usize = 2 << 20;

@@ -9,7 +9,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
-use stillgate_datastore::embedded::{Bounds, EmbeddedStore};
+use stillgate_datastore::embedded::{EmbeddedStore, HistoryBounds};
 use stillgate_datastore::{Author, Condition, Key, Snapshot, Transaction, Write};
 
 /// The store of the test that runs in a process of its own; without it the test does nothing.
@@ -22,7 +22,7 @@ const KILLS_DEFAULT: u64 = 20;
 /// Printed before each revision that the store has acknowledged.
 const ACKNOWLEDGED: &str = "acknowledged ";
 
-const BOUNDS: Bounds = Bounds { history_changes_max: 50, history_age_max: Duration::from_secs(3600) };
+const BOUNDS: HistoryBounds = HistoryBounds { history_changes_max: 50, history_age_max: Duration::from_secs(3600) };
 
 /// Values are larger than a page now and then.
 const VALUE_BYTES_MAX: u64 = 9000;

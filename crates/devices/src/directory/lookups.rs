@@ -31,7 +31,7 @@ pub enum CachedLookup {
 }
 
 #[derive(Debug)]
-struct Slot {
+struct LookupSlot {
     /// `None` after the result was wrong; the slot keeps its position in the order.
     known: Option<CachedLookup>,
     until_ms: u64,
@@ -43,7 +43,7 @@ struct Slot {
 pub struct Lookups {
     bytes_max: usize,
     bytes: usize,
-    slots: HashMap<Arc<str>, Slot>,
+    slots: HashMap<Arc<str>, LookupSlot>,
     /// Each key of `slots` once.
     order: VecDeque<Arc<str>>,
 }
@@ -64,7 +64,7 @@ impl Lookups {
     /// Stores the result of a look-up.
     pub fn insert(&mut self, device: &str, known: CachedLookup, now_ms: u64) {
         let kept_ms = if matches!(known, CachedLookup::At(_)) { PLACE_KEPT_MS } else { ABSENCE_KEPT_MS };
-        let slot = Slot { known: Some(known), until_ms: now_ms.saturating_add(kept_ms), is_used: false };
+        let slot = LookupSlot { known: Some(known), until_ms: now_ms.saturating_add(kept_ms), is_used: false };
         if let Some(before) = self.slots.get_mut(device) {
             *before = slot;
             return;

@@ -23,7 +23,7 @@ const SENDS_MAX: u8 = 2;
 
 /// The next step for the message. The answer goes to the function of the same name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub enum DeliveryStep {
     /// Read the device's entry: [`MessageRoute::looked_up`].
     LookUp,
     /// Read the members again: [`MessageRoute::members_read`].
@@ -97,43 +97,45 @@ pub struct MessageRoute {
 
 impl MessageRoute {
     /// Begins with a device that is not connected to this node.
-    pub fn begin(device: &str, view: View<'_>) -> (MessageRoute, Step) {
+    pub fn begin(device: &str, view: View<'_>) -> (MessageRoute, DeliveryStep) {
         let mut sending = MessageRoute { device: device.into(), sends: 0, found: FoundNode::Nothing, last_node: None };
         let step = match view.lookups.get(device, view.now_ms) {
             Some(CachedLookup::At(node)) if view.members.get(&node).is_some() => sending.send(node, view),
-            Some(CachedLookup::Offline { last_seen_ms }) => Step::Answer(DeliveryError::Offline { last_seen_ms }),
-            Some(CachedLookup::NeverSeen) => Step::Answer(DeliveryError::NeverSeen),
-            Some(CachedLookup::At(_)) | None => Step::LookUp,
+            Some(CachedLookup::Offline { last_seen_ms }) => {
+                DeliveryStep::Answer(DeliveryError::Offline { last_seen_ms })
+            }
+            Some(CachedLookup::NeverSeen) => DeliveryStep::Answer(DeliveryError::NeverSeen),
+            Some(CachedLookup::At(_)) | None => DeliveryStep::LookUp,
         };
         (sending, step)
     }
 
     /// The directory's entry of the device.
-    pub fn looked_up(&mut self, entry: Result<Option<Entry>, Away>, view: View<'_>) -> Step {
+    pub fn looked_up(&mut self, entry: Result<Option<Entry>, Away>, view: View<'_>) -> DeliveryStep {
         match entry {
-            Err(Away) => Step::AskPeers,
+            Err(Away) => DeliveryStep::AskPeers,
             Ok(Some(Entry::Online { place, .. })) if view.members.get(&place.node).is_some() => {
                 self.send(place.node.into(), view)
             }
             Ok(Some(Entry::Online { place, .. })) => {
                 self.found = FoundNode::At(place.node.into());
-                Step::ReadMembers
+                DeliveryStep::ReadMembers
             }
             Ok(Some(Entry::Offline { last_seen_ms, .. })) if view.members.is_steady() => {
                 self.offline(Some(last_seen_ms), view)
             }
-            Ok(Some(Entry::Offline { .. })) => Step::AskPeers,
+            Ok(Some(Entry::Offline { .. })) => DeliveryStep::AskPeers,
             Ok(None) => {
                 self.found = FoundNode::Nothing;
-                Step::ReadMembers
+                DeliveryStep::ReadMembers
             }
         }
     }
 
     /// Whether the members were read; they are in the view.
-    pub fn members_read(&mut self, read: Result<(), Away>, view: View<'_>) -> Step {
+    pub fn members_read(&mut self, read: Result<(), Away>, view: View<'_>) -> DeliveryStep {
         match (read, &self.found) {
-            (Err(Away), _) => Step::AskPeers,
+            (Err(Away), _) => DeliveryStep::AskPeers,
             (Ok(()), FoundNode::At(node)) if view.members.get(node).is_some() => {
                 let node = node.clone();
                 self.send(node, view)
@@ -141,44 +143,44 @@ impl MessageRoute {
             (Ok(()), FoundNode::At(_)) if view.members.is_steady() => self.offline(None, view),
             (Ok(()), FoundNode::Nothing) if view.members.is_complete() => {
                 view.lookups.insert(&self.device, CachedLookup::NeverSeen, view.now_ms);
-                Step::Answer(DeliveryError::NeverSeen)
+                DeliveryStep::Answer(DeliveryError::NeverSeen)
             }
-            (Ok(()), FoundNode::At(_) | FoundNode::Nothing) => Step::AskPeers,
+            (Ok(()), FoundNode::At(_) | FoundNode::Nothing) => DeliveryStep::AskPeers,
         }
     }
 
     /// The node that reports having the device, if any.
-    pub fn peers_asked(&mut self, found: Option<Arc<str>>, view: View<'_>) -> Step {
+    pub fn peers_asked(&mut self, found: Option<Arc<str>>, view: View<'_>) -> DeliveryStep {
         match found {
             Some(node) if self.sends < SENDS_MAX => self.send(node, view),
-            _ => Step::Answer(DeliveryError::Unknown),
+            _ => DeliveryStep::Answer(DeliveryError::Unknown),
         }
     }
 
     /// The node that it was sent to did not accept it.
-    pub fn sent(&mut self, why: Rejection, node: Arc<str>, view: View<'_>) -> Step {
+    pub fn sent(&mut self, why: Rejection, node: Arc<str>, view: View<'_>) -> DeliveryStep {
         view.lookups.forget(&self.device);
         let is_same = self.last_node.replace(node.clone()).is_some_and(|last| last == node);
         if self.sends < SENDS_MAX {
-            return Step::LookUp;
+            return DeliveryStep::LookUp;
         }
         match why {
-            Rejection::Unreachable => Step::Answer(DeliveryError::Unknown),
+            Rejection::Unreachable => DeliveryStep::Answer(DeliveryError::Unknown),
             // Right after an outage of the directory, another node may not have registered it yet.
             Rejection::Moved if is_same && view.members.is_steady() => self.offline(None, view),
-            Rejection::Moved => Step::Answer(DeliveryError::Moved),
+            Rejection::Moved => DeliveryStep::Answer(DeliveryError::Moved),
         }
     }
 
-    fn send(&mut self, node: Arc<str>, view: View<'_>) -> Step {
+    fn send(&mut self, node: Arc<str>, view: View<'_>) -> DeliveryStep {
         self.sends += 1;
         view.lookups.insert(&self.device, CachedLookup::At(node.clone()), view.now_ms);
-        Step::Send { node }
+        DeliveryStep::Send { node }
     }
 
-    fn offline(&mut self, last_seen_ms: Option<u64>, view: View<'_>) -> Step {
+    fn offline(&mut self, last_seen_ms: Option<u64>, view: View<'_>) -> DeliveryStep {
         view.lookups.insert(&self.device, CachedLookup::Offline { last_seen_ms }, view.now_ms);
-        Step::Answer(DeliveryError::Offline { last_seen_ms })
+        DeliveryStep::Answer(DeliveryError::Offline { last_seen_ms })
     }
 }
 
@@ -214,19 +216,19 @@ mod tests {
         Ok(Some(Entry::Online { place, generation: Generation(1), since_ms: 0 }))
     }
 
-    fn send(node: &str) -> Step {
-        Step::Send { node: node.into() }
+    fn send(node: &str) -> DeliveryStep {
+        DeliveryStep::Send { node: node.into() }
     }
 
     #[test]
     fn a_place_is_looked_up_once() {
         let mut node = Node::with(&["b"]);
         let (mut first, step) = MessageRoute::begin("d", node.view());
-        assert_eq!(step, Step::LookUp);
+        assert_eq!(step, DeliveryStep::LookUp);
         assert_eq!(first.looked_up(online("b"), node.view()), send("b"));
         assert_eq!(MessageRoute::begin("d", node.view()).1, send("b"));
         node.members = members(&[]);
-        assert_eq!(MessageRoute::begin("d", node.view()).1, Step::LookUp, "its node has died");
+        assert_eq!(MessageRoute::begin("d", node.view()).1, DeliveryStep::LookUp, "its node has died");
     }
 
     #[test]
@@ -235,10 +237,10 @@ mod tests {
         node.lookups.insert("d", CachedLookup::At("b".into()), 0);
         let (mut sending, step) = MessageRoute::begin("d", node.view());
         assert_eq!(step, send("b"));
-        assert_eq!(sending.sent(Rejection::Moved, "b".into(), node.view()), Step::LookUp);
-        assert_eq!(MessageRoute::begin("d", node.view()).1, Step::LookUp, "a wrong result is removed");
+        assert_eq!(sending.sent(Rejection::Moved, "b".into(), node.view()), DeliveryStep::LookUp);
+        assert_eq!(MessageRoute::begin("d", node.view()).1, DeliveryStep::LookUp, "a wrong result is removed");
         assert_eq!(sending.looked_up(online("c"), node.view()), send("c"));
-        assert_eq!(sending.sent(Rejection::Moved, "c".into(), node.view()), Step::Answer(DeliveryError::Moved));
+        assert_eq!(sending.sent(Rejection::Moved, "c".into(), node.view()), DeliveryStep::Answer(DeliveryError::Moved));
     }
 
     #[test]
@@ -246,9 +248,9 @@ mod tests {
         let mut node = Node::with(&["b"]);
         let (mut sending, _) = MessageRoute::begin("d", node.view());
         assert_eq!(sending.looked_up(online("b"), node.view()), send("b"));
-        assert_eq!(sending.sent(Rejection::Moved, "b".into(), node.view()), Step::LookUp);
+        assert_eq!(sending.sent(Rejection::Moved, "b".into(), node.view()), DeliveryStep::LookUp);
         assert_eq!(sending.looked_up(online("b"), node.view()), send("b"));
-        let offline = Step::Answer(DeliveryError::Offline { last_seen_ms: None });
+        let offline = DeliveryStep::Answer(DeliveryError::Offline { last_seen_ms: None });
         assert_eq!(sending.sent(Rejection::Moved, "b".into(), node.view()), offline);
         assert_eq!(MessageRoute::begin("d", node.view()).1, offline, "and no repetition at once");
     }
@@ -257,12 +259,12 @@ mod tests {
     fn a_dead_node_is_distinguished_from_a_new_one() {
         let mut node = Node::with(&[]);
         let (mut sending, _) = MessageRoute::begin("d", node.view());
-        assert_eq!(sending.looked_up(online("b"), node.view()), Step::ReadMembers);
+        assert_eq!(sending.looked_up(online("b"), node.view()), DeliveryStep::ReadMembers);
         node.members = members(&["b"]);
         assert_eq!(sending.members_read(Ok(()), node.view()), send("b"));
         let (mut sending, _) = MessageRoute::begin("e", node.view());
-        assert_eq!(sending.looked_up(online("c"), node.view()), Step::ReadMembers);
-        let offline = Step::Answer(DeliveryError::Offline { last_seen_ms: None });
+        assert_eq!(sending.looked_up(online("c"), node.view()), DeliveryStep::ReadMembers);
+        let offline = DeliveryStep::Answer(DeliveryError::Offline { last_seen_ms: None });
         assert_eq!(sending.members_read(Ok(()), node.view()), offline);
     }
 
@@ -271,17 +273,17 @@ mod tests {
         let mut node = Node::with(&[]);
         node.members = members(&[]).after(0);
         let (mut sending, _) = MessageRoute::begin("d", node.view());
-        assert_eq!(sending.looked_up(online("b"), node.view()), Step::ReadMembers);
-        assert_eq!(sending.members_read(Ok(()), node.view()), Step::AskPeers);
+        assert_eq!(sending.looked_up(online("b"), node.view()), DeliveryStep::ReadMembers);
+        assert_eq!(sending.members_read(Ok(()), node.view()), DeliveryStep::AskPeers);
         let (mut sending, _) = MessageRoute::begin("e", node.view());
-        for said in [Step::LookUp, Step::Answer(DeliveryError::Moved)] {
+        for said in [DeliveryStep::LookUp, DeliveryStep::Answer(DeliveryError::Moved)] {
             assert_eq!(sending.peers_asked(Some("b".into()), node.view()), send("b"));
             assert_eq!(sending.sent(Rejection::Moved, "b".into(), node.view()), said);
         }
         let offline = Entry::Offline { generation: Generation(1), last_seen_ms: 7 };
-        assert_eq!(sending.looked_up(Ok(Some(offline.clone())), node.view()), Step::AskPeers);
+        assert_eq!(sending.looked_up(Ok(Some(offline.clone())), node.view()), DeliveryStep::AskPeers);
         node.members = members(&[]);
-        let said = Step::Answer(DeliveryError::Offline { last_seen_ms: Some(7) });
+        let said = DeliveryStep::Answer(DeliveryError::Offline { last_seen_ms: Some(7) });
         assert_eq!(sending.looked_up(Ok(Some(offline)), node.view()), said);
     }
 
@@ -289,24 +291,24 @@ mod tests {
     fn never_seen_is_said_by_a_complete_directory_only() {
         let mut node = Node::with(&["b"]);
         let (mut sending, _) = MessageRoute::begin("d", node.view());
-        assert_eq!(sending.looked_up(Ok(None), node.view()), Step::ReadMembers);
+        assert_eq!(sending.looked_up(Ok(None), node.view()), DeliveryStep::ReadMembers);
         let complete = std::mem::take(&mut node.members);
-        assert_eq!(sending.members_read(Ok(()), node.view()), Step::AskPeers);
-        assert_eq!(sending.peers_asked(None, node.view()), Step::Answer(DeliveryError::Unknown));
+        assert_eq!(sending.members_read(Ok(()), node.view()), DeliveryStep::AskPeers);
+        assert_eq!(sending.peers_asked(None, node.view()), DeliveryStep::Answer(DeliveryError::Unknown));
         node.members = complete;
-        assert_eq!(sending.members_read(Ok(()), node.view()), Step::Answer(DeliveryError::NeverSeen));
+        assert_eq!(sending.members_read(Ok(()), node.view()), DeliveryStep::Answer(DeliveryError::NeverSeen));
     }
 
     #[test]
     fn without_the_directory_peers_are_asked() {
         let mut node = Node::with(&["b"]);
         let (mut sending, _) = MessageRoute::begin("d", node.view());
-        assert_eq!(sending.looked_up(Err(Away), node.view()), Step::AskPeers);
+        assert_eq!(sending.looked_up(Err(Away), node.view()), DeliveryStep::AskPeers);
         assert_eq!(sending.peers_asked(Some("b".into()), node.view()), send("b"));
-        assert_eq!(sending.sent(Rejection::Unreachable, "b".into(), node.view()), Step::LookUp);
-        assert_eq!(sending.looked_up(Err(Away), node.view()), Step::AskPeers);
+        assert_eq!(sending.sent(Rejection::Unreachable, "b".into(), node.view()), DeliveryStep::LookUp);
+        assert_eq!(sending.looked_up(Err(Away), node.view()), DeliveryStep::AskPeers);
         assert_eq!(sending.peers_asked(Some("b".into()), node.view()), send("b"));
-        let unknown = Step::Answer(DeliveryError::Unknown);
+        let unknown = DeliveryStep::Answer(DeliveryError::Unknown);
         assert_eq!(sending.sent(Rejection::Unreachable, "b".into(), node.view()), unknown);
     }
 }

@@ -22,8 +22,8 @@ mod registrations;
 pub use lease::{Lease, LeaseConflict};
 pub use lookups::{ABSENCE_KEPT_MS, CachedLookup, Lookups, PLACE_KEPT_MS};
 pub use members::{HEARTBEAT_MS, LEASE_MS, Member, Members};
-pub use message_route::{Away, DeliveryError, MessageRoute, Rejection, Step, View};
-pub use registrations::{Effect, Registrations, Request};
+pub use message_route::{Away, DeliveryError, DeliveryStep, MessageRoute, Rejection, View};
+pub use registrations::{Effect, RegistrationRequest, Registrations};
 
 use crate::generation::Generation;
 

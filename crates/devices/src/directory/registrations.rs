@@ -11,7 +11,7 @@ use std::ops::Bound;
 
 /// A request to the directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Request {
+pub enum RegistrationRequest {
     /// [`super::connect`]
     Connect {
         /// The device.
@@ -263,7 +263,7 @@ impl Registrations {
 
     /// The next request; `None` until the era is known. Pass its answer to [`Registrations::answered`] or
     /// [`Registrations::registered`], a missing answer to [`Registrations::unanswered`].
-    pub fn next_request(&mut self) -> Option<Request> {
+    pub fn next_request(&mut self) -> Option<RegistrationRequest> {
         let era = self.era?;
         loop {
             let (number, device) = self.due.pop_front()?;
@@ -272,13 +272,13 @@ impl Registrations {
             let LocalDevice { place_number, duplicate, since_ms, generation, .. } = *local;
             let place = self.place(place_number);
             return Some(match generation {
-                None => Request::Connect { device, place, duplicate, era },
-                Some(generation) => Request::Register { device, place, generation, since_ms },
+                None => RegistrationRequest::Connect { device, place, duplicate, era },
+                Some(generation) => RegistrationRequest::Register { device, place, generation, since_ms },
             });
         }
     }
 
-    /// The directory's answer to a [`Request::Connect`].
+    /// The directory's answer to a [`RegistrationRequest::Connect`].
     pub fn answered(&mut self, device: &str, asked: &Location, answer: ConnectOutcome) -> Effect {
         let local = self.devices.get_mut(device).filter(|local| local.place_number == asked.connection);
         match answer {
@@ -308,7 +308,7 @@ impl Registrations {
         }
     }
 
-    /// The directory's answer to a [`Request::Register`].
+    /// The directory's answer to a [`RegistrationRequest::Register`].
     pub fn registered(&mut self, device: &str, asked: &Location, generation: Generation, answer: Registered) -> Effect {
         let local = self.devices.get(device).filter(|local| local.place_number == asked.connection);
         match (local, answer) {
@@ -406,8 +406,8 @@ mod tests {
         registrations.found_era(Some(Era(1)), 1);
         assert_eq!(registrations.filled(), None);
         let next = std::iter::from_fn(|| registrations.next_request());
-        let next: Vec<Request> = next.collect();
-        assert!(matches!(&next[..], [Request::Connect { device, .. }] if &**device == "stays"), "{next:?}");
+        let next: Vec<RegistrationRequest> = next.collect();
+        assert!(matches!(&next[..], [RegistrationRequest::Connect { device, .. }] if &**device == "stays"), "{next:?}");
     }
     #[test]
     fn an_audit_leaves_it_filled() {
@@ -516,7 +516,7 @@ mod tests {
         let mut asked = Vec::new();
         for _ in 0..3 {
             after = registrations.audit_after(&after, 2);
-            while let Some(Request::Connect { device, .. }) = registrations.next_request() {
+            while let Some(RegistrationRequest::Connect { device, .. }) = registrations.next_request() {
                 asked.push(device);
             }
         }

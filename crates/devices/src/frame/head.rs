@@ -57,7 +57,7 @@ pub(super) struct PartialHead {
 
 /// A complete head.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Head {
+pub(super) struct WebSocketHead {
     pub(super) is_final: bool,
     pub(super) opcode: Opcode,
     pub(super) payload_bytes: u64,
@@ -70,7 +70,7 @@ pub(super) enum HeadProgress {
     Partial,
     /// The length is known but not the mask: it can be refused before any payload.
     Length(u64),
-    Whole(Head),
+    Whole(WebSocketHead),
 }
 
 impl PartialHead {
@@ -130,7 +130,7 @@ impl PartialHead {
         Ok(length)
     }
 
-    fn finish(&mut self) -> Result<Head, FrameError> {
+    fn finish(&mut self) -> Result<WebSocketHead, FrameError> {
         let payload_bytes = match self.length_bytes() {
             0 => u64::from(self.bytes[1] & 0x7f),
             _ => self.extended_length()?,
@@ -138,7 +138,7 @@ impl PartialHead {
         let at = 2 + self.length_bytes();
         let opcode = self.opcode().ok_or(FrameError::Opcode(self.bytes[0] & 0x0f))?;
         let mask = [self.bytes[at], self.bytes[at + 1], self.bytes[at + 2], self.bytes[at + 3]];
-        let head = Head { is_final: self.bytes[0] & 0x80 != 0, opcode, payload_bytes, mask };
+        let head = WebSocketHead { is_final: self.bytes[0] & 0x80 != 0, opcode, payload_bytes, mask };
         self.len = 0;
         Ok(head)
     }

@@ -1,6 +1,6 @@
 //! WebSocket frames (RFC 6455) as a server reads and writes them.
 //!
-//! A [`Reader`] takes bytes as they arrive and returns whole messages and control frames. It owns no buffer while its
+//! A [`FrameReader`] takes bytes as they arrive and returns whole messages and control frames. It owns no buffer while its
 //! connection is idle: a whole frame is borrowed from the caller's buffer, and only data that is split over reads or
 //! frames is gathered. Written frames are not masked (section 5.1), and a message is one frame.
 //!
@@ -14,5 +14,5 @@ mod write;
 
 pub use close::{CLOSE_REASON_BYTES_MAX, CloseCode};
 pub use head::{CONTROL_PAYLOAD_BYTES_MAX, Opcode};
-pub use reader::{Event, FrameError, Reader};
+pub use reader::{FrameError, FrameEvent, FrameReader};
 pub use write::{FRAME_HEAD_BYTES_MAX, FrameHead, write_close, write_frame};

@@ -1,14 +1,14 @@
 //! Reads the frames of a client: in any pieces, they become whole messages and control frames (RFC 6455 section 5).
 
 use super::close::{CloseCode, parse_close};
-use super::head::{Head, HeadProgress, Opcode, PartialHead};
+use super::head::{HeadProgress, Opcode, PartialHead, WebSocketHead};
 use super::utf8::Utf8;
 use std::borrow::Cow;
 use std::fmt;
 
 /// A whole message or control frame of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event<'a> {
+pub enum FrameEvent<'a> {
     /// A message of text. Its bytes are valid UTF-8.
     Text(Cow<'a, [u8]>),
     /// A message of bytes.
@@ -86,7 +86,7 @@ impl std::error::Error for FrameError {}
 
 /// The frame whose payload is being read.
 #[derive(Debug, Clone, Copy)]
-struct Frame {
+struct PayloadFrame {
     opcode: Opcode,
     is_final: bool,
     /// Rotated so that its first byte is for the next byte of payload.
@@ -105,9 +105,9 @@ struct PartialPayload {
 ///
 /// Idle, that is between messages, it owns nothing outside its own few bytes.
 #[derive(Debug)]
-pub struct Reader {
+pub struct FrameReader {
     head: PartialHead,
-    frame: Option<Frame>,
+    frame: Option<PayloadFrame>,
     /// The opcode of an incomplete message, [`Opcode::Text`] or [`Opcode::Binary`].
     message: Option<Opcode>,
     utf8: Utf8,
@@ -117,10 +117,10 @@ pub struct Reader {
     gathered: Option<Box<PartialPayload>>,
 }
 
-impl Reader {
+impl FrameReader {
     /// A reader at the beginning of a connection, for messages of at most this many bytes.
-    pub fn new(message_bytes_max: u32) -> Reader {
-        Reader {
+    pub fn new(message_bytes_max: u32) -> FrameReader {
+        FrameReader {
             head: PartialHead::default(),
             frame: None,
             message: None,
@@ -140,7 +140,7 @@ impl Reader {
     /// Takes bytes from the front of `input` until something is whole: how many, and what. Without an event all of `input`
     /// was taken. Payloads are unmasked in place. After a close frame or an error everything is taken and ignored (section
     /// 1.4 and 7.1.7).
-    pub fn next<'a>(&mut self, input: &'a mut [u8]) -> Result<(usize, Option<Event<'a>>), FrameError> {
+    pub fn next<'a>(&mut self, input: &'a mut [u8]) -> Result<(usize, Option<FrameEvent<'a>>), FrameError> {
         let result = self.read(input);
         if result.is_err() {
             self.is_over = true;
@@ -149,7 +149,7 @@ impl Reader {
         result
     }
 
-    fn read<'a>(&mut self, input: &'a mut [u8]) -> Result<(usize, Option<Event<'a>>), FrameError> {
+    fn read<'a>(&mut self, input: &'a mut [u8]) -> Result<(usize, Option<FrameEvent<'a>>), FrameError> {
         let mut at = 0;
         while at < input.len() && !self.is_over {
             if self.frame.is_none() {
@@ -179,11 +179,11 @@ impl Reader {
         match self.head.push(byte, self.message.is_some())? {
             HeadProgress::Partial => {}
             HeadProgress::Length(payload_bytes) => self.check_length(payload_bytes)?,
-            HeadProgress::Whole(Head { is_final, opcode, payload_bytes, mask }) => {
+            HeadProgress::Whole(WebSocketHead { is_final, opcode, payload_bytes, mask }) => {
                 if matches!(opcode, Opcode::Text | Opcode::Binary) {
                     self.message = Some(opcode);
                 }
-                self.frame = Some(Frame { opcode, is_final, mask, left_bytes: payload_bytes as u32 });
+                self.frame = Some(PayloadFrame { opcode, is_final, mask, left_bytes: payload_bytes as u32 });
             }
         }
         Ok(())
@@ -199,7 +199,7 @@ impl Reader {
         Ok(())
     }
 
-    fn check_text(&mut self, frame: Frame, payload: &[u8]) -> Result<(), FrameError> {
+    fn check_text(&mut self, frame: PayloadFrame, payload: &[u8]) -> Result<(), FrameError> {
         if frame.opcode.is_control() || self.message != Some(Opcode::Text) {
             return Ok(());
         }
@@ -211,7 +211,7 @@ impl Reader {
     }
 
     /// Keeps a part of a message or control frame.
-    fn gather(&mut self, frame: Frame, payload: &[u8]) {
+    fn gather(&mut self, frame: PayloadFrame, payload: &[u8]) {
         if frame.left_bytes == 0 {
             self.frame = None;
         }
@@ -224,7 +224,7 @@ impl Reader {
     }
 
     /// The event that the end of a frame completes; `payload` is its last part.
-    fn finish<'a>(&mut self, frame: Frame, payload: &'a [u8]) -> Result<Event<'a>, FrameError> {
+    fn finish<'a>(&mut self, frame: PayloadFrame, payload: &'a [u8]) -> Result<FrameEvent<'a>, FrameError> {
         let is_control = frame.opcode.is_control();
         let before = match &mut self.gathered {
             Some(gathered) if is_control => std::mem::take(&mut gathered.control),
@@ -242,17 +242,17 @@ impl Reader {
             Cow::Owned(whole)
         };
         Ok(match frame.opcode {
-            Opcode::Ping => Event::Ping(whole),
-            Opcode::Pong => Event::Pong(whole),
+            Opcode::Ping => FrameEvent::Ping(whole),
+            Opcode::Pong => FrameEvent::Pong(whole),
             Opcode::Close => {
                 let said = parse_close(&whole)?;
                 self.is_over = true;
                 self.gathered = None;
-                Event::Close(said.map(|(code, reason)| (code, reason.to_owned())))
+                FrameEvent::Close(said.map(|(code, reason)| (code, reason.to_owned())))
             }
             Opcode::Text | Opcode::Binary | Opcode::Continuation => match self.message.take() {
-                Some(Opcode::Text) => Event::Text(whole),
-                _ => Event::Binary(whole),
+                Some(Opcode::Text) => FrameEvent::Text(whole),
+                _ => FrameEvent::Binary(whole),
             },
         })
     }
@@ -277,24 +277,24 @@ mod tests {
 
     #[test]
     fn an_idle_connection_is_a_few_bytes() {
-        assert!(size_of::<Reader>() <= 56, "{}", size_of::<Reader>());
+        assert!(size_of::<FrameReader>() <= 56, "{}", size_of::<FrameReader>());
     }
 
     #[test]
     fn an_idle_reader_owns_no_buffer() {
-        let mut reader = Reader::new(1000);
+        let mut reader = FrameReader::new(1000);
         // "He" and "llo" in two frames, the second one split over two reads.
         let mut first = *b"\x01\x82\0\0\0\0He\x80\x83\0\0\0\0l";
         assert_eq!(reader.next(&mut first).unwrap(), (15, None));
         assert!(reader.gathered.is_some() && !reader.is_idle());
         let mut second = *b"lo";
-        assert_eq!(reader.next(&mut second).unwrap(), (2, Some(Event::Text(Cow::Borrowed(b"Hello")))));
+        assert_eq!(reader.next(&mut second).unwrap(), (2, Some(FrameEvent::Text(Cow::Borrowed(b"Hello")))));
         assert!(reader.gathered.is_none() && reader.is_idle());
     }
 
     #[test]
     fn a_length_alone_allocates_nothing() {
-        let mut reader = Reader::new(u32::MAX);
+        let mut reader = FrameReader::new(u32::MAX);
         let mut head = *b"\x82\xff\0\0\0\0\x7f\xff\xff\xff\0\0\0\0";
         assert_eq!(reader.next(&mut head).unwrap(), (14, None));
         assert!(reader.gathered.is_none());

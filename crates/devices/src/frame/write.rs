@@ -40,7 +40,7 @@ impl FrameHead {
 }
 
 /// Appends a frame: of a message, a ping or a pong. The payload of a ping or pong is at most
-/// [`super::CONTROL_PAYLOAD_BYTES_MAX`] long, as every payload that a [`super::Reader`] gives back is.
+/// [`super::CONTROL_PAYLOAD_BYTES_MAX`] long, as every payload that a [`super::FrameReader`] gives back is.
 pub fn write_frame(opcode: Opcode, payload: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(FrameHead::new(opcode, payload.len()).as_bytes());
     out.extend_from_slice(payload);

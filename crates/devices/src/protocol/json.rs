@@ -92,7 +92,7 @@ impl<'de> Visitor<'de> for Keys<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields<'de>, A::Error> {
         let mut fields = Fields::default();
-        while let Some(key) = map.next_key_seed(Key)? {
+        while let Some(key) = map.next_key_seed(JsonKey)? {
             let value: &'de RawValue = map.next_value()?;
             if let Err(error) = fields.put(&key, value.get().as_bytes()) {
                 *self.wrong = Some(error);
@@ -104,9 +104,9 @@ impl<'de> Visitor<'de> for Keys<'_> {
 }
 
 /// A key, borrowed if it has no escapes.
-struct Key;
+struct JsonKey;
 
-impl<'de> DeserializeSeed<'de> for Key {
+impl<'de> DeserializeSeed<'de> for JsonKey {
     type Value = Cow<'de, str>;
 
     fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<Cow<'de, str>, D::Error> {
@@ -114,7 +114,7 @@ impl<'de> DeserializeSeed<'de> for Key {
     }
 }
 
-impl<'de> Visitor<'de> for Key {
+impl<'de> Visitor<'de> for JsonKey {
     type Value = Cow<'de, str>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

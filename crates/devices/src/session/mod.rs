@@ -28,7 +28,7 @@ pub use token::{ResumeToken, SessionId};
 use crate::generation::Generation;
 use crate::protocol::{Body, Encoded, MessageId};
 use std::fmt;
-use unacknowledged::{Entry, MessageQueue};
+use unacknowledged::{MessageQueue, UnacknowledgedMessage};
 
 /// The policy for a message that does not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,7 +110,7 @@ pub struct SessionTransfer {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum SessionState {
     Attached,
     Detached { since_ms: u64 },
     Over,
@@ -121,7 +121,7 @@ enum State {
 pub struct Session {
     id: SessionId,
     generation: Generation,
-    state: State,
+    state: SessionState,
     /// The highest number that was handed out.
     sent: u64,
     unacknowledged: MessageQueue,
@@ -130,14 +130,14 @@ pub struct Session {
 impl Session {
     /// A new session, for a new connection.
     pub fn new(id: SessionId, generation: Generation) -> Session {
-        Session { id, generation, state: State::Attached, sent: 0, unacknowledged: MessageQueue::default() }
+        Session { id, generation, state: SessionState::Attached, sent: 0, unacknowledged: MessageQueue::default() }
     }
 
     /// A session that came from another node with its device, which is now connected here.
     pub fn from_carried(carried: SessionTransfer, generation: Generation, now_ms: u64) -> Session {
         let mut session = Session { sent: carried.sent, ..Session::new(carried.id, generation) };
         for OutgoingMessage { id, seq, encoded } in carried.messages {
-            session.unacknowledged.push_entry(Entry::carried(id, seq, encoded, now_ms));
+            session.unacknowledged.push_entry(UnacknowledgedMessage::carried(id, seq, encoded, now_ms));
         }
         session
     }
@@ -145,7 +145,8 @@ impl Session {
     /// Whether it can continue in another process with its connection: no sender is waiting here, and all messages were
     /// handed out.
     pub fn is_movable(&self) -> bool {
-        self.state == State::Attached && self.unacknowledged.iter().all(|entry| entry.wait.is_none() && entry.seq > 0)
+        self.state == SessionState::Attached
+            && self.unacknowledged.iter().all(|entry| entry.wait.is_none() && entry.seq > 0)
     }
 
     /// The connection is the same as before: messages already sent are not handed out again.
@@ -165,12 +166,12 @@ impl Session {
 
     /// Whether it has ended, and can be forgotten.
     pub fn is_over(&self) -> bool {
-        self.state == State::Over
+        self.state == SessionState::Over
     }
 
     /// Accepts a message, or returns why not.
     pub fn push(&mut self, message: Message, limits: &SessionLimits, notices: &mut Vec<Notice>) -> Result<(), Refused> {
-        if self.state != State::Attached {
+        if self.state != SessionState::Attached {
             return Err(Refused::Offline);
         }
         if !limits.acknowledges && message.level != Level::Written {
@@ -184,7 +185,7 @@ impl Session {
             self.unacknowledged.supersede(key, notices);
         }
         while self.unacknowledged.bytes() + bytes > limits.queue_bytes_max {
-            let kept_for_resume = |entry: &Entry| entry.was_written() && entry.wait.is_none();
+            let kept_for_resume = |entry: &UnacknowledgedMessage| entry.was_written() && entry.wait.is_none();
             if self.unacknowledged.take_first(kept_for_resume).is_some() {
                 continue;
             }
@@ -201,7 +202,7 @@ impl Session {
 
     /// The next message to write on this connection. From here on it may have reached the device.
     pub fn next_to_write(&mut self, now_ms: u64) -> Option<OutgoingMessage> {
-        if self.state != State::Attached {
+        if self.state != SessionState::Attached {
             return None;
         }
         let entry = self.unacknowledged.hand_out()?;
@@ -264,10 +265,10 @@ impl Session {
 
     /// The connection has ended. The session waits for the device, unless it cannot resume.
     pub fn detach(&mut self, now_ms: u64, limits: &SessionLimits, notices: &mut Vec<Notice>) {
-        if self.state != State::Attached {
+        if self.state != SessionState::Attached {
             return;
         }
-        self.state = State::Detached { since_ms: now_ms };
+        self.state = SessionState::Detached { since_ms: now_ms };
         if !limits.acknowledges {
             self.end(notices);
         }
@@ -289,13 +290,13 @@ impl Session {
             return Err(ResumeError::Stale);
         }
         match self.state {
-            State::Over => return Err(ResumeError::Over),
-            State::Detached { since_ms } if now_ms >= since_ms.saturating_add(limits.resume_ms) => {
+            SessionState::Over => return Err(ResumeError::Over),
+            SessionState::Detached { since_ms } if now_ms >= since_ms.saturating_add(limits.resume_ms) => {
                 return Err(ResumeError::Over);
             }
-            State::Attached | State::Detached { .. } => {}
+            SessionState::Attached | SessionState::Detached { .. } => {}
         }
-        self.state = State::Attached;
+        self.state = SessionState::Attached;
         self.generation = generation;
         self.unacknowledged.rewind();
         Ok(())
@@ -309,7 +310,7 @@ impl Session {
             entry.forget_number();
             self.unacknowledged.push_entry(entry);
         }
-        other.state = State::Over;
+        other.state = SessionState::Over;
     }
 
     /// The device resumes on another node: its unacknowledged messages move there, and the session ends here.
@@ -320,7 +321,7 @@ impl Session {
         if token.generation != self.generation {
             return Err(ResumeError::Stale);
         }
-        if self.state == State::Over {
+        if self.state == SessionState::Over {
             return Err(ResumeError::Over);
         }
         let messages = self.unacknowledged.iter().filter(|entry| entry.was_written()).filter_map(|entry| {
@@ -334,7 +335,7 @@ impl Session {
 
     /// Ends it: a new session of the device has begun, or it must not be resumed.
     pub fn end(&mut self, notices: &mut Vec<Notice>) {
-        self.state = State::Over;
+        self.state = SessionState::Over;
         for mut entry in self.unacknowledged.clear() {
             let was_written = entry.was_written();
             entry.notify(Outcome::Ended { was_written }, notices);
@@ -343,7 +344,7 @@ impl Session {
 
     /// Does everything that is due, and returns when to call again.
     pub fn tick(&mut self, now_ms: u64, limits: &SessionLimits, notices: &mut Vec<Notice>) -> Option<u64> {
-        if let State::Detached { since_ms } = self.state
+        if let SessionState::Detached { since_ms } = self.state
             && now_ms >= since_ms.saturating_add(limits.resume_ms)
         {
             self.end(notices);
@@ -368,7 +369,7 @@ impl Session {
             }
             now_ms < until_ms
         });
-        if let State::Detached { since_ms } = self.state {
+        if let SessionState::Detached { since_ms } = self.state {
             next_ms = next_ms.min(since_ms.saturating_add(limits.resume_ms));
         }
         (next_ms != u64::MAX).then_some(next_ms)

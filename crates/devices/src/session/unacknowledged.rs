@@ -18,13 +18,13 @@ pub(super) const ENTRY_OVERHEAD_BYTES: usize = 64;
 
 /// The level that a sender waits for, and its deadline.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Wait {
+pub(super) struct AcknowledgementWait {
     pub(super) level: Level,
     pub(super) deadline_ms: u64,
 }
 
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct UnacknowledgedMessage {
     pub(super) id: MessageId,
     /// 0 until it is handed out for the first time in this session.
     pub(super) seq: u64,
@@ -34,14 +34,22 @@ pub(super) struct Entry {
     pub(super) encoded: Option<Encoded>,
     key: Option<Box<str>>,
     /// `None` once its sender has been notified.
-    pub(super) wait: Option<Wait>,
+    pub(super) wait: Option<AcknowledgementWait>,
     /// When it was last handed out.
     pub(super) handed_out_ms: u64,
 }
 
-impl Entry {
-    pub(super) fn carried(id: MessageId, seq: u64, encoded: Encoded, now_ms: u64) -> Entry {
-        Entry { id, seq, was_out: false, encoded: Some(encoded), key: None, wait: None, handed_out_ms: now_ms }
+impl UnacknowledgedMessage {
+    pub(super) fn carried(id: MessageId, seq: u64, encoded: Encoded, now_ms: u64) -> UnacknowledgedMessage {
+        UnacknowledgedMessage {
+            id,
+            seq,
+            was_out: false,
+            encoded: Some(encoded),
+            key: None,
+            wait: None,
+            handed_out_ms: now_ms,
+        }
     }
 
     pub(super) fn was_written(&self) -> bool {
@@ -69,7 +77,7 @@ impl Entry {
 
 #[derive(Debug, Default)]
 pub(super) struct MessageQueue {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<UnacknowledgedMessage>,
     /// Number of entries at the front that were handed out on this connection, or need not be.
     cursor: usize,
     /// The sum over the entries.
@@ -81,7 +89,7 @@ impl MessageQueue {
         self.bytes
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &UnacknowledgedMessage> {
         self.entries.iter()
     }
 
@@ -92,17 +100,25 @@ impl MessageQueue {
 
     pub(super) fn push(&mut self, message: Message) {
         let Message { id, encoded, key, level, deadline_ms } = message;
-        let wait = Some(Wait { level, deadline_ms });
-        self.push_entry(Entry { id, seq: 0, was_out: false, encoded: Some(encoded), key, wait, handed_out_ms: 0 });
+        let wait = Some(AcknowledgementWait { level, deadline_ms });
+        self.push_entry(UnacknowledgedMessage {
+            id,
+            seq: 0,
+            was_out: false,
+            encoded: Some(encoded),
+            key,
+            wait,
+            handed_out_ms: 0,
+        });
     }
 
-    pub(super) fn push_entry(&mut self, entry: Entry) {
+    pub(super) fn push_entry(&mut self, entry: UnacknowledgedMessage) {
         self.bytes += entry.bytes();
         self.entries.push_back(entry);
     }
 
     /// The next entry to hand out on this connection.
-    pub(super) fn hand_out(&mut self) -> Option<&mut Entry> {
+    pub(super) fn hand_out(&mut self) -> Option<&mut UnacknowledgedMessage> {
         let skip = self.entries.iter().skip(self.cursor).take_while(|entry| entry.encoded.is_none()).count();
         self.cursor += skip;
         let entry = self.entries.get_mut(self.cursor)?;
@@ -121,7 +137,7 @@ impl MessageQueue {
     }
 
     /// Keeps the entries for which `keep` returns true. It may shorten them.
-    pub(super) fn retain(&mut self, mut keep: impl FnMut(&mut Entry, bool) -> bool) {
+    pub(super) fn retain(&mut self, mut keep: impl FnMut(&mut UnacknowledgedMessage, bool) -> bool) {
         let (mut index, mut cursor, mut bytes) = (0, self.cursor, 0);
         let before = self.cursor;
         self.entries.retain_mut(|entry| {
@@ -138,7 +154,10 @@ impl MessageQueue {
     }
 
     /// Removes the first entry that `is_it`.
-    pub(super) fn take_first(&mut self, is_it: impl FnMut(&Entry) -> bool) -> Option<Entry> {
+    pub(super) fn take_first(
+        &mut self,
+        is_it: impl FnMut(&UnacknowledgedMessage) -> bool,
+    ) -> Option<UnacknowledgedMessage> {
         let index = self.entries.iter().position(is_it)?;
         let entry = self.entries.remove(index)?;
         self.cursor -= usize::from(index < self.cursor);
@@ -159,7 +178,7 @@ impl MessageQueue {
     }
 
     /// Removes everything.
-    pub(super) fn clear(&mut self) -> VecDeque<Entry> {
+    pub(super) fn clear(&mut self) -> VecDeque<UnacknowledgedMessage> {
         (self.cursor, self.bytes) = (0, 0);
         std::mem::take(&mut self.entries)
     }

@@ -7,21 +7,21 @@ use stillgate_metrics::reader::FamilyCardinality;
 #[derive(Debug, Serialize)]
 pub(crate) struct Cardinality {
     /// Families, the one with the most series first.
-    families: Vec<Family>,
+    families: Vec<FamilyUsage>,
 }
 
 #[derive(Debug, Serialize)]
-struct Family {
+struct FamilyUsage {
     name: String,
     /// Number of series, over all writers.
     series: usize,
     /// Bytes of the writers' memory.
     bytes: usize,
-    labels: Vec<Label>,
+    labels: Vec<LabelUsage>,
 }
 
 #[derive(Debug, Serialize)]
-struct Label {
+struct LabelUsage {
     name: String,
     /// About how many different values it has had.
     distinct: u64,
@@ -33,14 +33,14 @@ struct Label {
 
 impl From<Vec<FamilyCardinality>> for Cardinality {
     fn from(families: Vec<FamilyCardinality>) -> Cardinality {
-        let family = |family: FamilyCardinality| Family {
+        let family = |family: FamilyCardinality| FamilyUsage {
             name: family.name,
             series: family.series,
             bytes: family.bytes,
             labels: family
                 .labels
                 .into_iter()
-                .map(|label| Label {
+                .map(|label| LabelUsage {
                     name: label.name,
                     distinct: label.distinct,
                     collapsed: label.collapsed,

@@ -29,7 +29,7 @@ pub(super) fn stream(live: Arc<Live>, query: &str) -> Response {
     let route = arguments.find(|(name, _)| name == "route").map(|(_, route)| route.into_owned());
     let (pieces, sent) = mpsc::channel(PIECES_MAX);
     tokio::spawn(feed(live, route, pieces));
-    let mut response = Response::new(Body::new(Stream(sent)));
+    let mut response = Response::new(Body::new(LiveStream(sent)));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -59,9 +59,9 @@ async fn feed(live: Arc<Live>, route: Option<String>, pieces: mpsc::Sender<Bytes
     }
 }
 
-struct Stream(mpsc::Receiver<Bytes>);
+struct LiveStream(mpsc::Receiver<Bytes>);
 
-impl hyper::body::Body for Stream {
+impl hyper::body::Body for LiveStream {
     type Data = Bytes;
     type Error = Infallible;
 

@@ -4,7 +4,7 @@ use super::lua_profile;
 use serde_json::{Value as Json, json};
 use std::collections::{BTreeMap, BTreeSet};
 use stillgate_lua::MEMORY_BYTES_MAX;
-use stillgate_lua::health::{self, Abort, Function, Line, State, Worker};
+use stillgate_lua::health::{self, Abort, CompileState, LineHealth, TextFunction, VmHealth};
 
 /// The whole answer. `shows_texts`: with the texts of functions, which may contain secrets.
 pub(super) fn health(shows_texts: bool) -> Json {
@@ -23,7 +23,7 @@ pub(super) fn health(shows_texts: bool) -> Json {
     })
 }
 
-fn worker(Worker { thread, memory_bytes, generation, is_compiling, health }: &Worker) -> Json {
+fn worker(VmHealth { thread, memory_bytes, generation, is_compiling, health }: &VmHealth) -> Json {
     json!({
         "worker": thread,
         "memory_bytes": memory_bytes,
@@ -38,12 +38,13 @@ fn worker(Worker { thread, memory_bytes, generation, is_compiling, health }: &Wo
 }
 
 /// A text with its functions and lines. Workers become warm one by one: what is furthest on one counts.
-fn source(name: &str, workers: &[Worker], shows_texts: bool) -> Json {
-    let loaded: Vec<&health::Source> = workers.iter().filter_map(|worker| worker.health.sources.get(name)).collect();
+fn source(name: &str, workers: &[VmHealth], shows_texts: bool) -> Json {
+    let loaded: Vec<&health::LoadedText> =
+        workers.iter().filter_map(|worker| worker.health.sources.get(name)).collect();
     // Workers that have loaded the newest text know most about it; during a reload others still run an older one.
     let newest = loaded.iter().max_by_key(|source| source.generation).expect("the name is one of the sources'");
     let same: Vec<_> = loaded.iter().filter(|source| source.text == newest.text).collect();
-    let function = |function: &Function| {
+    let function = |function: &TextFunction| {
         let states = same.iter().map(|source| source.state(function));
         let mut by_state: BTreeMap<&str, usize> = BTreeMap::new();
         states.clone().for_each(|state| *by_state.entry(state.name()).or_default() += 1);
@@ -54,7 +55,7 @@ fn source(name: &str, workers: &[Worker], shows_texts: bool) -> Json {
             "workers": by_state,
         })
     };
-    let mut marks: BTreeMap<u32, Vec<(&Line, State)>> = BTreeMap::new();
+    let mut marks: BTreeMap<u32, Vec<(&LineHealth, CompileState)>> = BTreeMap::new();
     for ((_, number), line) in same.iter().flat_map(|source| &source.lines) {
         marks.entry(*number).or_default().push((line, line.state()));
     }
@@ -63,7 +64,7 @@ fn source(name: &str, workers: &[Worker], shows_texts: bool) -> Json {
     for number in code {
         marks.entry(*number).or_default();
     }
-    let line = |(number, marks): (u32, Vec<(&Line, State)>)| {
+    let line = |(number, marks): (u32, Vec<(&LineHealth, CompileState)>)| {
         let calls: BTreeSet<&String> = marks.iter().flat_map(|(line, _)| line.stitches.keys()).collect();
         json!({
             "line": number,
@@ -81,14 +82,15 @@ fn source(name: &str, workers: &[Worker], shows_texts: bool) -> Json {
 }
 
 /// The state that needs attention first.
-fn worst(states: impl Iterator<Item = State>) -> State {
-    const BY_RANK: [State; 4] = [State::Blacklisted, State::Stitched, State::Compiled, State::Interpreted];
-    let rank = |state: &State| BY_RANK.iter().position(|of| of == state);
-    states.min_by_key(rank).unwrap_or(State::Interpreted)
+fn worst(states: impl Iterator<Item = CompileState>) -> CompileState {
+    const BY_RANK: [CompileState; 4] =
+        [CompileState::Blacklisted, CompileState::Stitched, CompileState::Compiled, CompileState::Interpreted];
+    let rank = |state: &CompileState| BY_RANK.iter().position(|of| of == state);
+    states.min_by_key(rank).unwrap_or(CompileState::Interpreted)
 }
 
 /// Aborts, the most frequent first.
-fn aborts(workers: &[Worker]) -> Vec<Json> {
+fn aborts(workers: &[VmHealth]) -> Vec<Json> {
     let mut counts: BTreeMap<&Abort, u64> = BTreeMap::new();
     for (abort, count) in workers.iter().flat_map(|worker| &worker.health.aborts) {
         *counts.entry(abort).or_default() += count;

@@ -11,7 +11,7 @@ use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use stillgate_lua::sampler::{Frame, LuaProfiling, SampledStack};
+use stillgate_lua::sampler::{LuaFrame, LuaProfiling, SampledStack};
 use stillgate_profiler::names_of;
 use stillgate_profiler::profile::{Function, Label, Line, Location, Profile, Sample, THREAD, ValueType};
 use stillgate_profiler::session::{Cancel, Session};
@@ -160,7 +160,7 @@ impl ProfileBuilder {
     }
 
     /// Functions in Lua have no name of their own: the place where they begin identifies them.
-    fn place(&mut self, frame: &Frame) -> usize {
+    fn place(&mut self, frame: &LuaFrame) -> usize {
         let name = match (frame.first_line, frame.line) {
             (0, 0) if frame.name.is_empty() => "a function of C".to_owned(),
             (0, 0) => frame.name.clone(),
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn a_profile_of_bytecode_is_of_the_interpreter_only() {
-        let frame = |first_line, line| Frame { source: "a.lua".to_owned(), first_line, line, name: String::new() };
+        let frame = |first_line, line| LuaFrame { source: "a.lua".to_owned(), first_line, line, name: String::new() };
         let sampled = |address, periods| SampledStack {
             thread: "worker-0".to_owned(),
             stack: vec![frame(3, 4), frame(1, 9)],

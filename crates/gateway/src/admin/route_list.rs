@@ -36,7 +36,7 @@ pub(super) struct RouteList {
 pub(super) struct ListedRoute {
     id: Arc<str>,
     what: What,
-    status: Status,
+    status: RouteStatus,
     /// The text that is searched.
     text: Arc<str>,
 }
@@ -50,7 +50,7 @@ enum What {
 
 /// The state of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Status {
+enum RouteStatus {
     Served,
     /// Something else is served, or nothing.
     Rejected,
@@ -58,12 +58,12 @@ enum Status {
     Off,
 }
 
-impl Status {
+impl RouteStatus {
     fn name(self) -> &'static str {
         match self {
-            Status::Served => "served",
-            Status::Rejected => "rejected",
-            Status::Off => "off",
+            RouteStatus::Served => "served",
+            RouteStatus::Rejected => "rejected",
+            RouteStatus::Off => "off",
         }
     }
 }
@@ -88,7 +88,7 @@ impl RouteList {
         let lines = config.route_lines.iter().copied().chain(std::iter::repeat(0));
         let served = config.routes.iter().zip(lines).map(|(route, line)| {
             let is_rejected = rejected.contains(route.spec.id.as_str());
-            let status = if is_rejected { Status::Rejected } else { Status::Served };
+            let status = if is_rejected { RouteStatus::Rejected } else { RouteStatus::Served };
             let (id, text) = match known.get(&Arc::as_ptr(route)) {
                 Some(known) => (known.id.clone(), known.text.clone()),
                 None => (route.spec.id.as_str().into(), text_of_route(route)),
@@ -160,8 +160,8 @@ fn left(documents: &dyn Documents, served: &[ListedRoute], rejected: &HashSet<&s
     let others = documents.below("routes/").into_iter().filter(|(key, _)| !known.contains(key.id()));
     let listed = others.filter_map(|(key, document)| {
         let status = match rejected.contains(key.id()) {
-            true => Status::Rejected,
-            false if is_off(&document.value) => Status::Off,
+            true => RouteStatus::Rejected,
+            false if is_off(&document.value) => RouteStatus::Off,
             // It has been written, and is about to be served.
             false => return None,
         };

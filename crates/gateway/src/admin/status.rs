@@ -8,7 +8,7 @@ use crate::configuration::status::{ConfigStatus, RejectedStatus};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use stillgate_acme::State;
+use stillgate_acme::OrderState;
 use stillgate_config::{Ssl, SslUse};
 use stillgate_proxy::Counters;
 use stillgate_proxy::access_log::rfc3339;
@@ -46,7 +46,7 @@ pub(crate) struct Status {
     /// Client connections.
     pub(crate) connections: Connections,
     /// Requests.
-    pub(crate) requests: Requests,
+    pub(crate) requests: RequestCounts,
     /// Connections whose client and node speak another protocol.
     pub(crate) tunnels: Tunnels,
     /// Connections and sessions of `stream_proxy`.
@@ -75,7 +75,7 @@ pub(crate) struct CertificateStatus {
     pub(crate) not_after: Option<String>,
     /// The state of ordering it; absent where it is not ordered.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) acme: Option<State>,
+    pub(crate) acme: Option<OrderState>,
 }
 
 /// Client connections.
@@ -101,7 +101,7 @@ pub(crate) struct Connections {
 
 /// Requests.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Requests {
+pub(crate) struct RequestCounts {
     /// Since the start.
     pub(crate) total: u64,
     /// Now.
@@ -167,7 +167,7 @@ impl Status {
 }
 
 /// The counters under the names of the API.
-pub(crate) fn counted(counters: &Counters) -> (Connections, Requests, Tunnels, Streams) {
+pub(crate) fn counted(counters: &Counters) -> (Connections, RequestCounts, Tunnels, Streams) {
     (
         Connections {
             open: counters.connections_open,
@@ -179,7 +179,7 @@ pub(crate) fn counted(counters: &Counters) -> (Connections, Requests, Tunnels, S
             tls_handshakes: counters.tls_handshakes,
             tls_handshake_errors: counters.tls_handshakes_failed.iter().sum(),
         },
-        Requests {
+        RequestCounts {
             total: counters.requests_total,
             in_flight: counters.requests_in_flight,
             http2_refused: counters.http2_requests_refused,
@@ -196,7 +196,7 @@ pub(crate) fn counted(counters: &Counters) -> (Connections, Requests, Tunnels, S
 }
 
 /// The state of the certificates that are served; `states`: of those that are ordered.
-pub(crate) fn certificates(served: &Candidate, states: &BTreeMap<String, State>) -> Vec<CertificateStatus> {
+pub(crate) fn certificates(served: &Candidate, states: &BTreeMap<String, OrderState>) -> Vec<CertificateStatus> {
     let ends: HashMap<_, _> = served.tls.expiries().collect();
     let end = |seconds: i64| rfc3339(u64::try_from(seconds).unwrap_or(0).saturating_mul(1000));
     let status = |ssl: &Arc<Ssl>| CertificateStatus {

@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use stillgate_health::{Outcome, Record};
+use stillgate_health::{CheckOutcome, CheckRecord};
 use stillgate_proxy::access_log::rfc3339;
 use stillgate_proxy::{Plan, UpstreamOverview};
 use stillgate_upstream::{Circuit, Endpoint, EndpointStatus};
@@ -15,7 +15,7 @@ use stillgate_upstream::{Circuit, Endpoint, EndpointStatus};
 /// The part that is known before workers are asked.
 pub(crate) struct UpstreamsSnapshot {
     pub(crate) plan: Arc<Plan>,
-    pub(crate) records: HashMap<Peer, Record>,
+    pub(crate) records: HashMap<Peer, CheckRecord>,
 }
 
 /// An upstream's key, and an endpoint's address and host.
@@ -35,16 +35,16 @@ struct UpstreamStatus {
     id: String,
     /// Requests that wait for a place among those in flight.
     requests_waiting: usize,
-    endpoints: Vec<Node>,
+    endpoints: Vec<NodeStatus>,
 }
 
 #[derive(Debug, Serialize)]
-struct Node {
+struct NodeStatus {
     address: SocketAddr,
     host: String,
     weight: u32,
     priority: i32,
-    state: State,
+    state: NodeState,
     /// Null where no active checks are configured.
     active_checks: Option<ActiveChecks>,
     /// The workers that have set it aside.
@@ -56,7 +56,7 @@ struct Node {
 /// The worst known state of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum State {
+enum NodeState {
     Healthy,
     /// Some worker has set it aside.
     SetAside,
@@ -114,7 +114,7 @@ impl Upstreams {
         }
         let node = |key: &str, endpoint: &Endpoint| {
             let peer = (key.to_owned(), endpoint.address, endpoint.host.clone());
-            Node::new(endpoint, snapshot.records.get(&peer), by_peer.get(&peer).map_or(&[][..], Vec::as_slice))
+            NodeStatus::new(endpoint, snapshot.records.get(&peer), by_peer.get(&peer).map_or(&[][..], Vec::as_slice))
         };
         let upstreams = snapshot.plan.upstreams().map(|(definition, endpoints)| UpstreamStatus {
             id: definition.key.clone(),
@@ -125,8 +125,8 @@ impl Upstreams {
     }
 }
 
-impl Node {
-    fn new(endpoint: &Endpoint, record: Option<&Record>, workers: &[(usize, EndpointStatus)]) -> Node {
+impl NodeStatus {
+    fn new(endpoint: &Endpoint, record: Option<&CheckRecord>, workers: &[(usize, EndpointStatus)]) -> NodeStatus {
         let active_checks = endpoint.verdict.as_ref().map(|verdict| ActiveChecks::new(verdict.is_healthy(), record));
         let is_away = |(worker, node): &(usize, EndpointStatus)| {
             let circuit = match node.circuit {
@@ -138,11 +138,11 @@ impl Node {
         };
         let set_aside: Vec<SetAside> = workers.iter().filter_map(is_away).collect();
         let state = match &active_checks {
-            Some(checks) if !checks.healthy => State::Unhealthy,
-            _ if !set_aside.is_empty() => State::SetAside,
-            _ => State::Healthy,
+            Some(checks) if !checks.healthy => NodeState::Unhealthy,
+            _ if !set_aside.is_empty() => NodeState::SetAside,
+            _ => NodeState::Healthy,
         };
-        Node {
+        NodeStatus {
             address: endpoint.address,
             host: endpoint.host.to_string(),
             weight: endpoint.weight,
@@ -157,17 +157,17 @@ impl Node {
 }
 
 impl ActiveChecks {
-    fn new(healthy: bool, record: Option<&Record>) -> ActiveChecks {
+    fn new(healthy: bool, record: Option<&CheckRecord>) -> ActiveChecks {
         let changed = record.and_then(|record| record.changed.as_ref());
         let last = record.and_then(|record| record.last.as_ref()).map(|last| LastCheck {
             at: rfc3339(last.at_unix_ms),
             latency_ms: (last.latency.as_secs_f64() * 1e6).round() / 1e3,
             status: match last.outcome {
-                Outcome::Status(status) => Some(status),
+                CheckOutcome::Status(status) => Some(status),
                 _ => None,
             },
             error: match &last.outcome {
-                Outcome::Status(_) | Outcome::Connected => None,
+                CheckOutcome::Status(_) | CheckOutcome::Connected => None,
                 other => Some(other.to_string()),
             },
         });
@@ -212,9 +212,10 @@ mod tests {
         let plan = Arc::new(Plan::build(1, &config, &HashMap::new(), None, None, None).unwrap());
         let endpoints = plan.upstreams().next().unwrap().1.to_vec();
         endpoints[0].verdict.as_ref().unwrap().set(false);
-        let last = Last { at_unix_ms: 60_500, outcome: Outcome::TimedOut, latency: Duration::from_micros(1_000_500) };
+        let last =
+            Last { at_unix_ms: 60_500, outcome: CheckOutcome::TimedOut, latency: Duration::from_micros(1_000_500) };
         let changed = Some((60_500, "3 timeouts: timed out".to_owned()));
-        let record = Record { checks: 7, failures: 3, last: Some(last), changed };
+        let record = CheckRecord { checks: 7, failures: 3, last: Some(last), changed };
         let peer = ("u".to_owned(), endpoints[0].address, endpoints[0].host.clone());
         let snapshot = UpstreamsSnapshot { plan: plan.clone(), records: HashMap::from([(peer, record)]) };
         let answers =

@@ -6,7 +6,7 @@
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use stillgate_replay::explain::request_line::{Client, Header, RequestLine};
+use stillgate_replay::explain::request_line::{ClientAddress, HeaderArgument, RequestLine};
 
 /// Everything was right.
 pub(crate) const EXIT_GOOD: u8 = 0;
@@ -58,7 +58,7 @@ fn with_own_usage(command: clap::Command) -> clap::Command {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run the gateway until SIGTERM; SIGHUP and file changes reload the configuration, SIGUSR2 upgrades
-    Run(Run),
+    Run(RunArguments),
     /// Validate a configuration file and list everything that is wrong with it
     Check(Check),
     /// Show which route a request takes, and why each better-placed one does not match
@@ -87,7 +87,7 @@ pub(crate) enum Command {
 
 /// `stillgate run`.
 #[derive(Debug, Args)]
-pub(crate) struct Run {
+pub(crate) struct RunArguments {
     /// The configuration; by default ./stillgate.yaml, then /etc/stillgate/stillgate.yaml
     #[arg(long, short, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
@@ -150,10 +150,10 @@ pub(crate) struct Explain {
     pub(crate) request: RequestLine,
     /// A header field of the request; may be given several times
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
-    pub(crate) headers: Vec<Header>,
+    pub(crate) headers: Vec<HeaderArgument>,
     /// The client's address; with its port for routes that read net.src.port
     #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1")]
-    pub(crate) client: Client,
+    pub(crate) client: ClientAddress,
     /// The address that the client connected to, for routes that read net.dst.ip or net.dst.port
     #[arg(long, value_name = "IP:PORT")]
     pub(crate) server: Option<SocketAddr>,

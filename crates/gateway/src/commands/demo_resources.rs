@@ -6,14 +6,14 @@ use serde_json::{Value as Json, json};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
-use stillgate_datastore::embedded::{Bounds, EmbeddedStore};
+use stillgate_datastore::embedded::{EmbeddedStore, HistoryBounds};
 use stillgate_datastore::{Author, Key, Transaction, Write};
 
 /// Routes of the demo.
 pub(super) const ROUTES: usize = 7;
 
 /// The demo ends before any history is too old.
-const BOUNDS: Bounds = Bounds { history_changes_max: 1000, history_age_max: Duration::from_secs(86_400) };
+const BOUNDS: HistoryBounds = HistoryBounds { history_changes_max: 1000, history_age_max: Duration::from_secs(86_400) };
 
 /// Where its upstreams listen.
 pub(super) struct Nodes {

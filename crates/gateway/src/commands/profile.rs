@@ -4,7 +4,7 @@
 
 use super::cli::{EXIT_GOOD, Profile as Arguments, ProfileKind, ProfileThreads};
 use super::stdout::show;
-use super::transfer::{Failure, Remote};
+use super::transfer::{Remote, TransferFailure};
 use crate::admin::lua_profile::DOING;
 use std::fs;
 use std::path::Path;
@@ -27,22 +27,22 @@ pub(crate) fn run(arguments: &Arguments) -> u8 {
     }
 }
 
-fn write(arguments: &Arguments) -> Result<String, Failure> {
-    let form = Form::of_name(&arguments.output).map_err(|unnamed| Failure::Unusable(unnamed.to_string()))?;
+fn write(arguments: &Arguments) -> Result<String, TransferFailure> {
+    let form = Form::of_name(&arguments.output).map_err(|unnamed| TransferFailure::Unusable(unnamed.to_string()))?;
     if arguments.base.is_some() && form != Form::Html {
-        return Err(Failure::Unusable("--base: only an .html page compares two profiles".to_owned()));
+        return Err(TransferFailure::Unusable("--base: only an .html page compares two profiles".to_owned()));
     }
     let base = arguments.base.as_deref().map(read).transpose()?;
     let bytes = match &arguments.from {
         Some(file) => bytes_of(file)?,
         None => Remote::new("--admin", &arguments.admin, &arguments.asking)?.page(&path(arguments))?.to_vec(),
     };
-    let profile = pprof::read(&bytes).map_err(|error| Failure::Failed(error.to_string()))?;
+    let profile = pprof::read(&bytes).map_err(|error| TransferFailure::Failed(error.to_string()))?;
     let text = form.write(&profile, base.as_ref()).map_err(|error| match error {
-        WriteError::Timeless(_) => Failure::Failed(error.to_string()),
-        WriteError::OtherKind { .. } => Failure::Unusable(format!("--base: {error}")),
+        WriteError::Timeless(_) => TransferFailure::Failed(error.to_string()),
+        WriteError::OtherKind { .. } => TransferFailure::Unusable(format!("--base: {error}")),
     })?;
-    let unwritten = |error| Failure::Unusable(format!("cannot write {}: {error}", arguments.output.display()));
+    let unwritten = |error| TransferFailure::Unusable(format!("cannot write {}: {error}", arguments.output.display()));
     fs::write(&arguments.output, text).map_err(unwritten)?;
     let mut said = profile.notes.join("; ");
     for (title, label) in [("by thread", THREAD), ("by phase", PHASE), ("by what LuaJIT did", DOING)] {
@@ -80,12 +80,12 @@ fn path(arguments: &Arguments) -> String {
     }
 }
 
-fn bytes_of(file: &Path) -> Result<Vec<u8>, Failure> {
-    let unreadable = |error| Failure::Unusable(format!("cannot read {}: {error}", file.display()));
+fn bytes_of(file: &Path) -> Result<Vec<u8>, TransferFailure> {
+    let unreadable = |error| TransferFailure::Unusable(format!("cannot read {}: {error}", file.display()));
     read_bounded(file, FILE_BYTES_MAX).map_err(unreadable)
 }
 
-fn read(file: &Path) -> Result<Profile, Failure> {
-    let unusable = |error| Failure::Unusable(format!("{}: {error}", file.display()));
+fn read(file: &Path) -> Result<Profile, TransferFailure> {
+    let unusable = |error| TransferFailure::Unusable(format!("{}: {error}", file.display()));
     pprof::read(&bytes_of(file)?).map_err(unusable)
 }

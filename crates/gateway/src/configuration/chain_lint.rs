@@ -5,7 +5,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use stillgate_config::Config;
-use stillgate_plugin::{Chain, DeviceSettings, Entry};
+use stillgate_plugin::{Chain, ChainEntry, DeviceSettings};
 use stillgate_route::Variable;
 
 /// Maximum number of findings that are reported; the others are counted.
@@ -32,7 +32,7 @@ pub(crate) struct ChainFinding {
 
 /// What is wrong with an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Kind {
+enum LintKind {
     LetsNobodyIn,
     SecondToAuthenticate,
     NeedsConsumer,
@@ -42,18 +42,18 @@ enum Kind {
     MakesASeriesEach,
 }
 
-impl Kind {
+impl LintKind {
     fn hint(self) -> &'static str {
         match self {
-            Kind::LetsNobodyIn => "add credentials to consumers, or remove the plugin",
-            Kind::SecondToAuthenticate => "keep one of them, or disable one with `_meta: {disable: true}`",
-            Kind::NeedsConsumer => "add a plugin that authenticates, or use something else than the consumer",
-            Kind::LetsAnyDeviceIn => "add a plugin that authenticates, such as jwt-auth or key-auth",
-            Kind::ServesNoDevices => "add gateway.devices with an address",
-            Kind::MakesASeriesEach => {
+            LintKind::LetsNobodyIn => "add credentials to consumers, or remove the plugin",
+            LintKind::SecondToAuthenticate => "keep one of them, or disable one with `_meta: {disable: true}`",
+            LintKind::NeedsConsumer => "add a plugin that authenticates, or use something else than the consumer",
+            LintKind::LetsAnyDeviceIn => "add a plugin that authenticates, such as jwt-auth or key-auth",
+            LintKind::ServesNoDevices => "add gateway.devices with an address",
+            LintKind::MakesASeriesEach => {
                 "take the label out, or give it a variable with few values: $uri is the path without the query"
             }
-            Kind::NeverRuns => "correct the filter, or remove the plugin",
+            LintKind::NeverRuns => "correct the filter, or remove the plugin",
         }
     }
 }
@@ -102,13 +102,13 @@ struct Looker {
     /// The ones that occur in some chain.
     asked: HashSet<&'static str>,
     /// Entries by their address, and the kinds of findings reported about them.
-    told: HashSet<(usize, Kind)>,
+    told: HashSet<(usize, LintKind)>,
 }
 
 impl Looker {
     /// Checks one chain, behind the global rules.
-    fn look_at(&mut self, global: &[Arc<Entry>], chain: &Chain, route: Option<usize>) {
-        let mut first: Option<&Entry> = global.iter().map(|entry| &**entry).find(|entry| entry.authenticates);
+    fn look_at(&mut self, global: &[Arc<ChainEntry>], chain: &Chain, route: Option<usize>) {
+        let mut first: Option<&ChainEntry> = global.iter().map(|entry| &**entry).find(|entry| entry.authenticates);
         for entry in chain.entries() {
             self.look_at_filter(entry, route);
             if !entry.authenticates {
@@ -121,7 +121,7 @@ impl Looker {
             self.asked.extend(asked);
             if !asked.iter().any(|name| self.credentials.contains(name)) {
                 let message = "no consumer has a credential for it, so only the anonymous consumer gets in";
-                self.tell(entry, Kind::LetsNobodyIn, message, route);
+                self.tell(entry, LintKind::LetsNobodyIn, message, route);
             }
             match first {
                 None => first = Some(entry),
@@ -130,7 +130,7 @@ impl Looker {
                         "authenticates a second time, after {} of {} (line {}): a request must satisfy both",
                         first.name, first.origin, first.at.line
                     );
-                    self.tell(entry, Kind::SecondToAuthenticate, &message, route);
+                    self.tell(entry, LintKind::SecondToAuthenticate, &message, route);
                 }
             }
         }
@@ -138,31 +138,31 @@ impl Looker {
             self.look_at_labels(entry, settings, route);
             if first.is_none() {
                 let message = "lets any device in, under any id: no plugin before it authenticates";
-                self.tell(entry, Kind::LetsAnyDeviceIn, message, route);
+                self.tell(entry, LintKind::LetsAnyDeviceIn, message, route);
             }
             if !self.has_devices {
                 let message = "answers 503: gateway.devices is not configured";
-                self.tell(entry, Kind::ServesNoDevices, message, route);
+                self.tell(entry, LintKind::ServesNoDevices, message, route);
             }
         }
         // Routes may provide what a global rule needs, but its own phases come before theirs.
         if first.is_none() {
             for entry in chain.entries().iter().filter(|entry| entry.plugin.reads_consumer()) {
                 let message = "depends on the consumer, and no plugin before it authenticates";
-                self.tell(entry, Kind::NeedsConsumer, message, route);
+                self.tell(entry, LintKind::NeedsConsumer, message, route);
             }
         }
     }
 
-    fn look_at_filter(&mut self, entry: &Entry, route: Option<usize>) {
+    fn look_at_filter(&mut self, entry: &ChainEntry, route: Option<usize>) {
         if entry.meta.filter.as_ref().is_some_and(|filter| filter.never_holds()) {
             // The reason that it cannot hold is not reported: its values may come from secrets.
-            self.tell(entry, Kind::NeverRuns, "never runs, since no request can satisfy its _meta.filter", route);
+            self.tell(entry, LintKind::NeverRuns, "never runs, since no request can satisfy its _meta.filter", route);
         }
     }
 
     /// A label with a value for each device: the cost of every connect then grows with the number of devices ever seen.
-    fn look_at_labels(&mut self, entry: &Entry, settings: &DeviceSettings, route: Option<usize>) {
+    fn look_at_labels(&mut self, entry: &ChainEntry, settings: &DeviceSettings, route: Option<usize>) {
         let has_query = settings.id_variables.iter().any(|variable| matches!(variable, Variable::Arg(_)));
         let is_each = |variable: &Variable| {
             let is_whole_query = matches!(variable, Variable::RequestUri | Variable::Args);
@@ -173,7 +173,7 @@ impl Looker {
             format!("each device makes a series of its own in {family}: its label {label} is of ${variable}, which holds the id")
         });
         if let Some(message) = message {
-            self.tell(entry, Kind::MakesASeriesEach, &message, route);
+            self.tell(entry, LintKind::MakesASeriesEach, &message, route);
         }
     }
 
@@ -187,7 +187,7 @@ impl Looker {
         }
     }
 
-    fn tell(&mut self, entry: &Entry, kind: Kind, message: &str, route: Option<usize>) {
+    fn tell(&mut self, entry: &ChainEntry, kind: LintKind, message: &str, route: Option<usize>) {
         if self.told.insert((std::ptr::from_ref(entry).addr(), kind)) {
             let message = format!("{} of {}: {message}", entry.name, entry.origin);
             self.add(ChainFinding { line: entry.at.line, message, hint: kind.hint(), route });

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use stillgate_config::Config;
-use stillgate_plugin::Entry;
+use stillgate_plugin::ChainEntry;
 use tracing::warn;
 
 /// Number of resources in which a plugin is ignored, by its name.
@@ -18,8 +18,8 @@ pub(crate) fn of(config: &Config) -> Ignored {
     let chains = config.routes.iter().filter_map(|route| route.chain.as_ref()).chain([&config.plugins.global]);
     let of_chains = chains.flat_map(|chain| chain.left_out());
     let of_consumers = config.plugins.consumers.iter().flat_map(|consumer| consumer.plugins.iter());
-    let is_ignored = |entry: &&Arc<Entry>| entry.meta.is_ignored;
-    let key = |entry: &'_ Arc<Entry>| (entry.name, entry.origin.to_string());
+    let is_ignored = |entry: &&Arc<ChainEntry>| entry.meta.is_ignored;
+    let key = |entry: &'_ Arc<ChainEntry>| (entry.name, entry.origin.to_string());
     // Resources that routes share are in each of their chains.
     let resources: BTreeSet<(&'static str, String)> =
         of_chains.chain(of_consumers).filter(is_ignored).map(key).collect();

@@ -36,7 +36,7 @@ use stillgate_measures::own_metrics::ReloadTimes;
 use stillgate_measures::process_stats::now_unix_ms;
 use stillgate_proxy::{Fleet, MatchCost, Plan, PlanCell, PlanError};
 use stillgate_tls::Material;
-use stillgate_upstream::{Change, Resolver};
+use stillgate_upstream::{AddressChange, Resolver};
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
@@ -140,7 +140,7 @@ pub(crate) enum Step {
     /// Building has ended.
     Built(Result<Built, JoinError>),
     /// A name has other addresses.
-    AddressesChanged(Change),
+    AddressesChanged(AddressChange),
 }
 
 impl Reloader {

@@ -32,7 +32,7 @@ pub(crate) struct FileWatch {
     /// The folders that are watched.
     folders: BTreeMap<PathBuf, Identity>,
     /// The names in these folders, as the watcher's thread knows them.
-    names: Arc<Mutex<BTreeMap<PathBuf, Names>>>,
+    names: Arc<Mutex<BTreeMap<PathBuf, WatchedNames>>>,
     /// When the notice is due, once something has happened. Kept here so that [`FileWatch::changed`] can be cancelled.
     due: Option<Instant>,
 }
@@ -54,7 +54,7 @@ type Identity = Option<(u64, u64)>;
 
 /// The names in a folder that concern us.
 #[derive(Debug, Clone, PartialEq)]
-enum Names {
+enum WatchedNames {
     /// Files and links with these names.
     These(HashSet<OsString>),
     /// Any name: a link leads there, and its path is not known to us.
@@ -170,25 +170,25 @@ impl FileWatch {
 /// The folders that contain the files' names, and those of the files that the names finally point to. A folder among the
 /// files themselves is watched as a whole. A folder with several names is listed under one of them: the system would report all
 /// its events under the last one that was watched.
-fn folders_of<'a>(files: impl Iterator<Item = &'a PathBuf>) -> BTreeMap<PathBuf, (Identity, Names)> {
+fn folders_of<'a>(files: impl Iterator<Item = &'a PathBuf>) -> BTreeMap<PathBuf, (Identity, WatchedNames)> {
     let mut folders = BTreeMap::new();
     let mut spelled: BTreeMap<(u64, u64), PathBuf> = BTreeMap::new();
-    let mut add = |folder: PathBuf, names: Names| {
+    let mut add = |folder: PathBuf, names: WatchedNames| {
         let identity = folder.metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()));
         let folder = match identity {
             Some(identity) => spelled.entry(identity).or_insert(folder).clone(),
             None => folder,
         };
-        let (_, known) = folders.entry(folder).or_insert((identity, Names::These(HashSet::new())));
+        let (_, known) = folders.entry(folder).or_insert((identity, WatchedNames::These(HashSet::new())));
         match (known, names) {
-            (Names::These(known), Names::These(names)) => known.extend(names),
-            (known, Names::Any) => *known = Names::Any,
-            (Names::Any, _) => {}
+            (WatchedNames::These(known), WatchedNames::These(names)) => known.extend(names),
+            (known, WatchedNames::Any) => *known = WatchedNames::Any,
+            (WatchedNames::Any, _) => {}
         }
     };
     for file in files {
         if file.is_dir() {
-            add(file.clone(), Names::Any);
+            add(file.clone(), WatchedNames::Any);
         }
         let names = links_of(file).filter_map(|link| Some(link.file_name()?.to_owned())).collect();
         let folder = folder_of(file);
@@ -196,9 +196,9 @@ fn folders_of<'a>(files: impl Iterator<Item = &'a PathBuf>) -> BTreeMap<PathBuf,
         let target = file.canonicalize().ok().map(|target| folder_of(&target));
         let is_elsewhere = |target: &PathBuf| folder.canonicalize().ok().as_ref() != Some(target);
         let target = target.filter(is_elsewhere);
-        add(folder, Names::These(names));
+        add(folder, WatchedNames::These(names));
         if let Some(target) = target {
-            add(target, Names::Any);
+            add(target, WatchedNames::Any);
         }
     }
     folders
@@ -220,7 +220,7 @@ fn folder_of(file: &Path) -> PathBuf {
 }
 
 /// Whether an event may mean other content of a file of ours.
-fn concerns(event: &Event, folders: &BTreeMap<PathBuf, Names>) -> bool {
+fn concerns(event: &Event, folders: &BTreeMap<PathBuf, WatchedNames>) -> bool {
     // Reading a file is an event too, and must not lead to reading it again. Neither must a write: a file that is written slowly
     // would be read half, and half a list of routes is valid too. Closing the file shows that it is complete. A new file is written
     // and closed as well; a link that appears is not.
@@ -234,10 +234,10 @@ fn concerns(event: &Event, folders: &BTreeMap<PathBuf, Names>) -> bool {
     // Another file of the same folder, such as a log, does not concern us, except for the targets of our links and Kubernetes's
     // links. An event of the folder itself does: it may be gone.
     let ours = |path: &PathBuf| match path.parent().and_then(|folder| folders.get(folder)) {
-        Some(Names::These(names)) => {
+        Some(WatchedNames::These(names)) => {
             path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"..") || names.contains(name))
         }
-        Some(Names::Any) | None => true,
+        Some(WatchedNames::Any) | None => true,
     };
     changes && (event.paths.is_empty() || event.paths.iter().any(ours))
 }
@@ -378,9 +378,9 @@ mod tests {
     fn other_files_and_reading_are_no_concern() {
         let check = |kind, path: &str, expected| {
             let event = Event::new(kind).add_path(path.into());
-            let names = |names: &[&str]| Names::These(names.iter().map(OsString::from).collect());
+            let names = |names: &[&str]| WatchedNames::These(names.iter().map(OsString::from).collect());
             let folders =
-                [("/etc/x", names(&["s.yaml"])), ("/etc/tls", names(&["a.pem", "b.pem"])), ("/opt", Names::Any)];
+                [("/etc/x", names(&["s.yaml"])), ("/etc/tls", names(&["a.pem", "b.pem"])), ("/opt", WatchedNames::Any)];
             let folders = folders.map(|(folder, names)| (PathBuf::from(folder), names)).into();
             assert_eq!(concerns(&event, &folders), expected, "{path} {kind:?}");
         };

@@ -7,11 +7,11 @@
 use crate::transfer::{KEY, Site};
 use serde_json::{Value as Json, json};
 use std::net::TcpStream;
-use stillgate_testkit::{Connection, Upstream};
+use stillgate_testkit::{BufferedSocket, Upstream};
 
 /// Status and JSON of an answer; null without a body.
 fn ask(site: &Site, request: &str, body: &Json, digest: Option<&str>) -> (u16, Json) {
-    let mut connection = Connection::new(TcpStream::connect(site.gateway.admin_addr()).expect("connect"));
+    let mut connection = BufferedSocket::new(TcpStream::connect(site.gateway.admin_addr()).expect("connect"));
     let body = if body.is_null() { String::new() } else { body.to_string() };
     let digest = digest.map(|digest| format!("X-Digest: {digest}\r\n")).unwrap_or_default();
     let length = body.len();
@@ -82,7 +82,7 @@ fn the_backend_for_apisix_syncs_and_dumps() {
             assert_eq!(status, expected, "{path}: {answer}");
         }
     }
-    let mut client = Connection::new(TcpStream::connect(site.gateway.addr()).expect("connect"));
+    let mut client = BufferedSocket::new(TcpStream::connect(site.gateway.addr()).expect("connect"));
     client.send("GET /orders/1 HTTP/1.1\r\nHost: shop\r\napikey: jacks-key\r\n\r\n");
     assert_eq!(client.expect_response("GET").head.status(), 200);
 

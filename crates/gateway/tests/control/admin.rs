@@ -2,11 +2,13 @@
 
 use crate::shared::STILLGATE;
 use std::net::{SocketAddr, TcpStream};
-use stillgate_testkit::{ACCEPT_TEXT, Connection, Gateway, Head, ReservedPort, Setup, Upstream, eventually, scrape};
+use stillgate_testkit::{
+    ACCEPT_TEXT, BufferedSocket, Gateway, Head, ReservedPort, Setup, Upstream, eventually, scrape,
+};
 
 /// Status, head and body of the answer to a request with these lines.
 fn ask(addr: SocketAddr, request_line: &str, fields: &str) -> (u16, Head, String) {
-    let mut connection = Connection::new(TcpStream::connect(addr).expect("connect"));
+    let mut connection = BufferedSocket::new(TcpStream::connect(addr).expect("connect"));
     connection.send(format!("{request_line}\r\n{fields}\r\n"));
     let response = connection.expect_response("GET");
     let body = String::from_utf8(response.body).expect("UTF-8");

@@ -5,7 +5,7 @@ use expect_test::{Expect, expect};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::time::Duration;
-use stillgate_datastore::embedded::{Bounds, EmbeddedStore};
+use stillgate_datastore::embedded::{EmbeddedStore, HistoryBounds};
 use stillgate_testkit::{END_PATIENCE, Process, eventually};
 
 /// Debian's user and group that own nothing.
@@ -471,7 +471,7 @@ fn a_store_that_another_process_has_is_waited_for_and_that_is_said() {
         store.display()
     );
     std::fs::write(folder.path().join("store.yaml"), text).expect("write a file");
-    let bounds = Bounds { history_changes_max: 1, history_age_max: Duration::ZERO };
+    let bounds = HistoryBounds { history_changes_max: 1, history_age_max: Duration::ZERO };
     let other = EmbeddedStore::open(&store, bounds).expect("the store");
     let log = folder.path().join("log");
     let mut running = Process::spawn("stillgate", &mut folder.command(&["run", "-c", "store.yaml"]), &log);

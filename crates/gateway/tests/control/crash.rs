@@ -10,7 +10,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use stillgate_testkit::{
-    ACCEPT_OPENMETRICS, ACCEPT_TEXT, Client, Connection, Process, ReservedPort, Rounds, Upstream, eventually, scrape,
+    ACCEPT_OPENMETRICS, ACCEPT_TEXT, BufferedSocket, Client, Process, ReservedPort, Rounds, Upstream, eventually,
+    scrape,
 };
 
 /// Number of kills; `STILLGATE_KILLS` overrides it.
@@ -121,7 +122,7 @@ fn load(addr: SocketAddr, rounds: &Rounds) {
             std::thread::yield_now();
             continue;
         };
-        let mut client = Client::from_connection(Connection::new(stream));
+        let mut client = Client::from_connection(BufferedSocket::new(stream));
         while rounds.go_on() && client.try_request("GET", "/x", b"").is_ok_and(|answer| answer.head.status() == 200) {
             rounds.count();
         }

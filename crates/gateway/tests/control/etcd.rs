@@ -14,12 +14,12 @@ use serde_json::{Value, json};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 use stillgate_testkit::{
-    Connection, CutPoint, Cutter, End, Etcd, EtcdSetup, Gateway, PATIENCE, ReservedPort, Setup, Side, Upstream,
+    BufferedSocket, CutEnd, CutPoint, Cutter, Etcd, EtcdSetup, Gateway, PATIENCE, ReservedPort, Setup, Side, Upstream,
     eventually, eventually_within, run_tool, with_longer_times,
 };
 
 /// Cuts every connection, until it is disarmed.
-const CUT: CutPoint = CutPoint { side: Side::Client, after: 0, end: End::Fin };
+const CUT: CutPoint = CutPoint { side: Side::Client, after: 0, end: CutEnd::Fin };
 
 /// How long etcd is stopped; `STILLGATE_ETCD_STOPPED_SECONDS` overrides it.
 const STOPPED_SECONDS: u64 = 3;
@@ -107,7 +107,7 @@ fn every_kind_of_resource_that_another_program_writes_is_served() {
     assert_eq!(status(&gateway, "/auth"), 401);
     await_status(&gateway, "/auth?apikey=of-the-vault", 200);
     assert_eq!(gateway.get("/auth?apikey=of-jack").head.get("x-group"), Some("yes"));
-    let mut client = Connection::new(TcpStream::connect(stream.addr()).expect("connect"));
+    let mut client = BufferedSocket::new(TcpStream::connect(stream.addr()).expect("connect"));
     client.send("GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert_eq!(client.expect_response("GET").head.get("x-got"), Some("GET /stream HTTP/1.1"));
     let (proto, _, body) = ask(&gateway, "GET /apisix/admin/protos/1", "", &Value::Null);

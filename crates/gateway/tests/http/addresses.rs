@@ -3,7 +3,7 @@
 use crate::shared::STILLGATE;
 use socket2::{Domain, Socket, Type};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener};
-use stillgate_testkit::{Client, Connection, Gateway, Setup, Upstream};
+use stillgate_testkit::{BufferedSocket, Client, Gateway, Setup, Upstream};
 
 fn resources(node: &str) -> Setup {
     Setup::resources(format!(
@@ -25,7 +25,7 @@ fn a_node_on_ipv6_is_reached() {
     let gateway = Gateway::start(STILLGATE, &resources(&node.to_string()).gateway("trusted_proxies: [\"::1\"]"));
     let mut client = gateway.client();
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-    let mut connection = Connection::new(listener.accept().expect("the gateway connects").0);
+    let mut connection = BufferedSocket::new(listener.accept().expect("the gateway connects").0);
     connection.expect_request();
     connection.send("HTTP/1.1 204 No Content\r\n\r\n");
     assert_eq!(client.expect_response("GET").head.status(), 204);

@@ -185,7 +185,7 @@ fn both_directions_at_once() {
     let sender = {
         let body = body.clone();
         thread::spawn(move || {
-            let mut sending = stillgate_testkit::Connection::new(twin);
+            let mut sending = stillgate_testkit::BufferedSocket::new(twin);
             sending.send(format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", body.len()));
             sending.send(body);
         })

@@ -190,7 +190,7 @@ fn no_more_idle_upstream_connections_are_kept_than_allowed() {
         node.send("HTTP/1.1 204 No Content\r\n\r\n");
         client.expect_response("GET");
     }
-    let open = |nodes: &mut [stillgate_testkit::Connection; 2]| {
+    let open = |nodes: &mut [stillgate_testkit::BufferedSocket; 2]| {
         nodes.iter_mut().filter_map(|node| (!node.is_closed()).then_some(())).count()
     };
     eventually("one of two idle connections to be closed", || open(&mut nodes) == 1);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use stillgate_testkit::{
-    ACCEPT_TEXT, Client, Connection, Gateway, Nginx, ReservedPort, Rounds, Setup, Upstream, eventually, scrape,
+    ACCEPT_TEXT, BufferedSocket, Client, Gateway, Nginx, ReservedPort, Rounds, Setup, Upstream, eventually, scrape,
     with_longer_times,
 };
 
@@ -313,7 +313,7 @@ fn no_more_nodes_are_ejected_than_allowed() {
 #[test]
 fn one_of_three_nodes_killed_under_load_fails_no_request() {
     // Each response is sent in one piece: once a head is passed on, the rest may be cut.
-    let serve = |connection: &mut Connection| {
+    let serve = |connection: &mut BufferedSocket| {
         let response = [b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n", &[b'x'; 100][..]].concat();
         while connection.read_request().is_ok() && connection.try_send(&response).is_ok() {}
     };

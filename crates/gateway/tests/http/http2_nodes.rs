@@ -2,7 +2,7 @@
 
 use crate::shared::STILLGATE;
 use stillgate_testkit::http2::{END_STREAM, Http2, StreamEnd, code, get_fields, kind};
-use stillgate_testkit::{Client, Connection, Gateway, Setup, Upstream, eventually, payload, run_tool, sha256};
+use stillgate_testkit::{BufferedSocket, Client, Gateway, Setup, Upstream, eventually, payload, run_tool, sha256};
 
 /// A gateway in front of another that speaks both versions, in front of an echo.
 fn chain() -> (Upstream, Gateway, Gateway) {
@@ -17,7 +17,7 @@ fn outer_of(node: &Upstream) -> Gateway {
 }
 
 fn accept(node: &Upstream, settings: &[(u16, u32)]) -> Http2 {
-    let connection: Connection = node.accept();
+    let connection: BufferedSocket = node.accept();
     Http2::accept(connection.stream().try_clone().expect("a second handle"), settings)
 }
 

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use stillgate_testkit::{
-    ACCEPT_TEXT, Client, Connection, Gateway, ReservedPort, Rounds, Setup, Upstream, eventually, scrape, sha256,
+    ACCEPT_TEXT, BufferedSocket, Client, Gateway, ReservedPort, Rounds, Setup, Upstream, eventually, scrape, sha256,
 };
 
 const ROUNDS: usize = 5;
@@ -85,7 +85,7 @@ fn a_connection_that_was_accepted_by_the_kernel_is_served() {
             for _ in 0..4 {
                 scope.spawn(|| {
                     while let Ok(stream) = TcpStream::connect(further.addr()) {
-                        let mut client = Client::from_connection(Connection::new(stream));
+                        let mut client = Client::from_connection(BufferedSocket::new(stream));
                         let answer = client.try_request("GET", "/", b"").expect("an answer");
                         assert_eq!(answer.head.status(), 200);
                         served.fetch_add(1, Ordering::Relaxed);
@@ -157,7 +157,7 @@ fn a_port_may_move_between_addresses() {
     let asks = |ip: &str| {
         let addr: SocketAddr = format!("{ip}:{port}").parse().expect("an address");
         TcpStream::connect(addr).is_ok_and(|stream| {
-            let mut client = Client::from_connection(Connection::new(stream));
+            let mut client = Client::from_connection(BufferedSocket::new(stream));
             client.try_request("GET", "/", b"").is_ok_and(|answer| answer.head.status() == 200)
         })
     };

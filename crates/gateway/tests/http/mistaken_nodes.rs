@@ -2,10 +2,10 @@
 
 use crate::shared::STILLGATE;
 use stillgate_testkit::http2::{encode_frame, kind};
-use stillgate_testkit::{Connection, Gateway, Setup, Upstream, eventually};
+use stillgate_testkit::{BufferedSocket, Gateway, Setup, Upstream, eventually};
 
 #[track_caller]
-fn check(upstream: &str, node: impl Fn(&mut Connection) + Send + Sync + 'static, hint: &str) {
+fn check(upstream: &str, node: impl Fn(&mut BufferedSocket) + Send + Sync + 'static, hint: &str) {
     let node = Upstream::serve(node);
     let gateway = Gateway::start(STILLGATE, &Setup::to(node.addr()).upstream(upstream).upstream("retries: 0"));
     let answer = gateway.get("/");
@@ -16,7 +16,7 @@ fn check(upstream: &str, node: impl Fn(&mut Connection) + Send + Sync + 'static,
 }
 
 /// A TLS server's answer to anything else: `unexpected_message`.
-fn alert(connection: &mut Connection) {
+fn alert(connection: &mut BufferedSocket) {
     let _ = connection.read_exactly(1);
     let _ = connection.try_send([21, 3, 1, 0, 2, 2, 10]);
     // Closing with bytes unread would be a reset, which may come before the gateway has sent all of its request.
@@ -31,7 +31,7 @@ fn tls() {
 
 #[test]
 fn http1_only() {
-    let answer = |connection: &mut Connection| {
+    let answer = |connection: &mut BufferedSocket| {
         let _ = connection.read_exactly(1);
         let _ = connection.try_send("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
         let _ = connection.read_to_end();
@@ -41,7 +41,7 @@ fn http1_only() {
 
 #[test]
 fn http2_only() {
-    let answer = |connection: &mut Connection| {
+    let answer = |connection: &mut BufferedSocket| {
         let _ = connection.read_head();
         let _ = connection.try_send(encode_frame(kind::SETTINGS, 0, 0, &[]));
         let _ = connection.try_send(encode_frame(kind::GOAWAY, 0, 0, &[0, 0, 0, 0, 0, 0, 0, 1]));

@@ -4,7 +4,7 @@ use crate::shared::STILLGATE;
 use std::time::{Duration, Instant};
 use stillgate_testkit::http2::{END_STREAM, Http2, StreamEnd, code, kind};
 use stillgate_testkit::{
-    ACCEPT_TEXT, Client, Connection, END_PATIENCE, Gateway, ReservedPort, Setup, Upstream, eventually, scrape,
+    ACCEPT_TEXT, BufferedSocket, Client, END_PATIENCE, Gateway, ReservedPort, Setup, Upstream, eventually, scrape,
 };
 
 /// How far the gateway's clock may be behind, where it stood still in the middle of a turn.
@@ -15,7 +15,7 @@ struct Busy {
     gateway: Gateway,
     metrics: ReservedPort,
     upstream: Upstream,
-    node: Connection,
+    node: BufferedSocket,
     first: Client,
 }
 
@@ -95,11 +95,11 @@ fn ask(client: &mut Client, target: &str) {
 }
 
 #[track_caller]
-fn expect_target(node: &mut Connection, target: &str) {
+fn expect_target(node: &mut BufferedSocket, target: &str) {
     assert_eq!(node.expect_request().head.method_and_target().1, target);
 }
 
-fn answer(node: &mut Connection) {
+fn answer(node: &mut BufferedSocket) {
     node.send("HTTP/1.1 204 No Content\r\n\r\n");
 }
 
@@ -241,7 +241,7 @@ fn a_reload_that_changes_the_bound_wakes_who_waits() {
         let clients = [busy.queued("/2", 0), busy.queued("/3", 1)];
         busy.reload(limits);
         let at_once = if limits.contains("requests: 2") { 1 } else { 2 };
-        let mut nodes: Vec<Connection> = (0..at_once).map(|_| busy.upstream.accept()).collect();
+        let mut nodes: Vec<BufferedSocket> = (0..at_once).map(|_| busy.upstream.accept()).collect();
         for (index, node) in nodes.iter_mut().enumerate() {
             expect_target(node, &format!("/{}", index + 2));
         }

@@ -152,7 +152,7 @@ fn valid_dialogues_come_through_exactly() {
         let bytes: Vec<u8> = asks.iter().flat_map(|ask| ask.bytes.iter().copied()).collect();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let mut sending = Client::from_connection(stillgate_testkit::Connection::new(twin));
+                let mut sending = Client::from_connection(stillgate_testkit::BufferedSocket::new(twin));
                 deliver(&mut sending, &bytes, &mut random);
             });
             for (number, ask) in asks.iter().enumerate() {

@@ -5,12 +5,12 @@ use crate::shared::authority::Authority;
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use stillgate_testkit::http2::{END_STREAM, Http2, NO_DYNAMIC_TABLE, StreamEnd};
-use stillgate_testkit::{Connection, Gateway, Head, MessageError, Setup, Upstream, eventually};
+use stillgate_testkit::{BufferedSocket, Gateway, Head, MessageError, Setup, Upstream, eventually};
 
 /// All that comes before the end of the connection.
 #[track_caller]
 fn answer(addr: SocketAddr, request: &str) -> (Head, Vec<u8>) {
-    let mut client = Connection::new(TcpStream::connect(addr).expect("connect"));
+    let mut client = BufferedSocket::new(TcpStream::connect(addr).expect("connect"));
     client.send(request);
     client.half_close();
     let bytes = match client.read_to_end() {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use stillgate_testkit::http2::{END_STREAM, Http2, StreamEnd, kind};
 use stillgate_testkit::{
-    Client, Connection, CutPoint, Cutter, End, Gateway, MessageError, Setup, Side, Upstream, eventually, payload,
+    BufferedSocket, Client, CutEnd, CutPoint, Cutter, Gateway, MessageError, Setup, Side, Upstream, eventually, payload,
 };
 
 const NAME: &str = "node.test";
@@ -103,7 +103,7 @@ trait Carrier: Read + Write {}
 impl<T: Read + Write> Carrier for T {}
 
 /// Answers one request with as much as it brought, and in the same framing.
-fn answer(connection: &mut Connection, requests: &Requests) -> bool {
+fn answer(connection: &mut BufferedSocket, requests: &Requests) -> bool {
     let Ok(request) = connection.read_request() else { return false };
     let chunked = request.head.get("transfer-encoding").is_some();
     requests.whole.fetch_add(1, Ordering::SeqCst);
@@ -211,7 +211,9 @@ fn cut_everywhere(way: Way) {
     }
     let descriptors = [chain.outer.fd_count(), chain.inner.fd_count()];
     let (mut runs, mut cuts) = (0, 0);
-    for (side, end) in [Side::Client, Side::Node].into_iter().flat_map(|side| [(side, End::Fin), (side, End::Reset)]) {
+    for (side, end) in
+        [Side::Client, Side::Node].into_iter().flat_map(|side| [(side, CutEnd::Fin), (side, CutEnd::Reset)])
+    {
         for (first, chunked) in [(0, false), (31, true)] {
             let mut seen = BTreeMap::new();
             for (index, after) in (first..).step_by(way.step(side)).enumerate() {
@@ -275,7 +277,9 @@ fn clients_that_leave() {
     let (authority, node) = (Authority::new(), Upstream::bind());
     authority.issue("node", &[NAME]);
     let (tls, plain) = (setup(&authority, node.addr(), true), setup(&authority, node.addr(), false));
-    for (setup, tls, end) in [(plain, false, End::Reset), (tls.clone(), true, End::Fin), (tls, true, End::Reset)] {
+    for (setup, tls, end) in
+        [(plain, false, CutEnd::Reset), (tls.clone(), true, CutEnd::Fin), (tls, true, CutEnd::Reset)]
+    {
         let gateway = Gateway::start(STILLGATE, &setup);
         let (head, body) = ("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 6\r\n\r\nabc", "def");
         let cutter = Cutter::to(gateway.addr());

@@ -3,7 +3,9 @@
 use crate::shared::STILLGATE;
 use serde_json::Value;
 use std::net::{SocketAddr, TcpStream};
-use stillgate_testkit::{ACCEPT_TEXT, Client, Connection, Gateway, ReservedPort, Setup, Upstream, eventually, scrape};
+use stillgate_testkit::{
+    ACCEPT_TEXT, BufferedSocket, Client, Gateway, ReservedPort, Setup, Upstream, eventually, scrape,
+};
 
 fn health(admin: SocketAddr) -> u16 {
     Client::connect(admin).get("/v1/health").head.status()
@@ -86,7 +88,7 @@ fn what_a_drain_cuts_off_is_logged_and_counted() {
     tunnel_peer.expect_request();
     tunnel_peer.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
     tunnel.read_head().expect("a 101");
-    let stream = Connection::new(TcpStream::connect(port.addr()).expect("connect"));
+    let stream = BufferedSocket::new(TcpStream::connect(port.addr()).expect("connect"));
     let stream_peer = node.accept();
     eventually("the families", || {
         let text = scrape(metrics.addr(), "/metrics", ACCEPT_TEXT, false).text().to_owned();

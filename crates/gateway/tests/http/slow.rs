@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 use std::thread;
 use std::time::{Duration, Instant};
 use stillgate_testkit::{
-    Client, Connection, Gateway, Setup, Upstream, eventually, eventually_within, with_longer_times,
+    BufferedSocket, Client, Gateway, Setup, Upstream, eventually, eventually_within, with_longer_times,
 };
 
 /// How long the node takes at first. Far more than everything else, unless the machine holds up the gateway.
@@ -41,7 +41,7 @@ fn ask(gateway: &Gateway, target: &str) -> Client {
     client
 }
 
-fn answer(node: &mut Connection, slow: Duration) {
+fn answer(node: &mut BufferedSocket, slow: Duration) {
     node.expect_request();
     thread::sleep(slow);
     node.send("HTTP/1.1 204 No Content\r\n\r\n");
@@ -68,7 +68,7 @@ fn slow_requests_are_told_with_their_cause_while_that_is_switched_on() {
 }
 
 /// Two requests: the first waits for the node, and the second for the first. False: the machine took more time than the node.
-fn check_causes(gateway: &Gateway, upstream: &Upstream, node: &mut Option<Connection>, slow: Duration) -> bool {
+fn check_causes(gateway: &Gateway, upstream: &Upstream, node: &mut Option<BufferedSocket>, slow: Duration) -> bool {
     let [first, second] = ["first", "second"].map(|name| format!("/{name}-{}", slow.as_millis()));
     let mut asked = ask(gateway, &format!("{first}?token=secret"));
     let node = node.get_or_insert_with(|| upstream.accept());

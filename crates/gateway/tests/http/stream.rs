@@ -4,13 +4,13 @@ use crate::shared::streams::{Streams, lines, lines_so_far, nodes_of, wait};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use stillgate_testkit::{
-    Connection, END_PATIENCE, Gateway, MessageError, Upstream, eventually, payload, with_longer_times,
+    BufferedSocket, END_PATIENCE, Gateway, MessageError, Upstream, eventually, payload, with_longer_times,
 };
 
 /// Both ends of a connection through the gateway.
 struct Pair {
-    client: Connection,
-    node: Connection,
+    client: BufferedSocket,
+    node: BufferedSocket,
 }
 
 impl Pair {
@@ -359,7 +359,7 @@ fn a_changed_route_does_to_its_sessions_what_it_says() {
             let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
             socket.bind(&std::net::SocketAddr::from(([127, 0, 0, last], 0)).into()).expect("bind");
             socket.connect(&streams.addr().into()).expect("connect");
-            let mut pair = Pair { client: Connection::new(socket.into()), node: upstream.accept() };
+            let mut pair = Pair { client: BufferedSocket::new(socket.into()), node: upstream.accept() };
             pair.check();
             pair
         })

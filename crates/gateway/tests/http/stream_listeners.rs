@@ -5,7 +5,9 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
-use stillgate_testkit::{Connection, Gateway, PATIENCE, ReservedPort, Setup, eventually, sha256, with_longer_times};
+use stillgate_testkit::{
+    BufferedSocket, Gateway, PATIENCE, ReservedPort, Setup, eventually, sha256, with_longer_times,
+};
 
 /// Answers datagrams, and bytes of connections, with themselves.
 fn echo() -> SocketAddr {
@@ -55,12 +57,12 @@ fn setup(node: SocketAddr, listeners: &str) -> Setup {
     .gateway(&format!("workers: 2\nstream_proxy: {{{listeners}}}"))
 }
 
-fn tunnel(addr: SocketAddr) -> Connection {
-    Connection::new(TcpStream::connect(addr).expect("connect to the gateway"))
+fn tunnel(addr: SocketAddr) -> BufferedSocket {
+    BufferedSocket::new(TcpStream::connect(addr).expect("connect to the gateway"))
 }
 
 #[track_caller]
-fn echoes(connection: &mut Connection) {
+fn echoes(connection: &mut BufferedSocket) {
     connection.send("ping");
     assert_eq!(connection.read_exactly(4).expect("an answer"), b"ping");
 }

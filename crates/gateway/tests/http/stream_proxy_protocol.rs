@@ -5,7 +5,7 @@ use crate::shared::authority::{Authority, TlsClient};
 use crate::shared::streams::{Streams, nodes_of};
 use std::io::{Read, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener};
-use stillgate_testkit::{Client, Connection, Haproxy, Nginx, Upstream, run_tool};
+use stillgate_testkit::{BufferedSocket, Client, Haproxy, Nginx, Upstream, run_tool};
 
 fn to(upstream: &Upstream, version: &str) -> Streams {
     Streams::new(format!(
@@ -226,7 +226,7 @@ fn a_header_and_a_handshake_follow_each_other() {
 }
 
 /// What is next, left where it is.
-fn peeked(node: &Connection, len: usize) -> Vec<u8> {
+fn peeked(node: &BufferedSocket, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     stillgate_testkit::eventually("the header", || node.stream().peek(&mut bytes).expect("bytes") == len);
     bytes
@@ -254,7 +254,7 @@ fn a_listener_of_both_families_tells_ipv4_as_such() {
     );
     stillgate_testkit::eventually("all listeners", || gateway.log().contains("\"serving\""));
     for address in [streams.addr(), SocketAddr::from((Ipv6Addr::LOCALHOST, port))] {
-        let mut client = Connection::new(std::net::TcpStream::connect(address).expect("connect"));
+        let mut client = BufferedSocket::new(std::net::TcpStream::connect(address).expect("connect"));
         let expected = v2(client.stream().local_addr().expect("an address"), address);
         client.half_close();
         assert_eq!(upstream.accept().read_to_end().expect("an end"), expected);

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use stillgate_testkit::{Connection, Upstream, eventually, payload};
+use stillgate_testkit::{BufferedSocket, Upstream, eventually, payload};
 
 const THREADS: u64 = 8;
 const ROUNDS: u64 = 25;
@@ -15,7 +15,7 @@ const BYTES_MAX: u64 = 400_000;
 
 /// Sends back what comes, until its end.
 fn echo() -> Upstream {
-    Upstream::serve(|connection: &mut Connection| {
+    Upstream::serve(|connection: &mut BufferedSocket| {
         let mut stream = connection.stream();
         let mut buffer = [0; 32 * 1024];
         while let Ok(len @ 1..) = stream.read(&mut buffer) {

@@ -83,11 +83,11 @@ fn much_goes_both_ways_at_once() {
     let gateway = Gateway::start(STILLGATE, &setup(&upstream));
     let Tunnel { mut client, mut node } = Tunnel::open(&gateway, &upstream);
     let (up, down) = (payload(3, MUCH), payload(4, MUCH));
-    let mut client_sends = Client::from_connection(stillgate_testkit::Connection::new(
+    let mut client_sends = Client::from_connection(stillgate_testkit::BufferedSocket::new(
         client.stream().try_clone().expect("a second handle on the socket"),
     ));
     let node_sends = node.stream().try_clone().expect("a second handle on the socket");
-    let mut node_sends = stillgate_testkit::Connection::new(node_sends);
+    let mut node_sends = stillgate_testkit::BufferedSocket::new(node_sends);
     std::thread::scope(|scope| {
         scope.spawn(|| client_sends.send(&up));
         scope.spawn(|| node_sends.send(&down));

@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use stillgate_testkit::{
-    ACCEPT_TEXT, Connection, Gateway, MessageError, PATIENCE, ReservedPort, Setup, Upstream, eventually, scrape,
+    ACCEPT_TEXT, BufferedSocket, Gateway, MessageError, PATIENCE, ReservedPort, Setup, Upstream, eventually, scrape,
     with_longer_times,
 };
 
@@ -32,7 +32,7 @@ fn wait(time: Duration) {
 
 /// Sends a byte from one side to the other eight times as often as necessary, for so long; returns when it sent the last one.
 /// `None`: the tunnel was closed meanwhile, as nothing had moved for the maximum time.
-fn keep_busy(from: &mut Connection, to: &mut Connection, time: Duration, idle: Duration) -> Option<Instant> {
+fn keep_busy(from: &mut BufferedSocket, to: &mut BufferedSocket, time: Duration, idle: Duration) -> Option<Instant> {
     let since = Instant::now();
     let mut last = since;
     while since.elapsed() < time {

@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use stillgate_metrics::{Family, Kind, Options, Process as Writing, Registry, Writer};
-use stillgate_testkit::{ACCEPT_TEXT, Connection, END_PATIENCE, Process, ReservedPort, eventually, scrape};
+use stillgate_testkit::{ACCEPT_TEXT, BufferedSocket, END_PATIENCE, Process, ReservedPort, eventually, scrape};
 
 /// The process under test, and the address that it was given to listen on.
 fn start(folder: &Path, log: &Path) -> (Process, SocketAddr) {
@@ -81,7 +81,7 @@ fn over_loopback_it_answers_to_the_names_it_was_given() {
         start_with(dir.path(), &dir.path().join("log"), &["--host", "one.example", "--host", "two.example"]);
     for (host, status) in [("one.example:9091", 200), ("two.example", 200), ("localhost", 200), ("three.example", 403)]
     {
-        let mut connection = Connection::new(TcpStream::connect(addr).unwrap());
+        let mut connection = BufferedSocket::new(TcpStream::connect(addr).unwrap());
         connection.send(format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n"));
         let response = connection.expect_response("GET");
         assert_eq!(response.head.status(), status, "{host}");

@@ -8,7 +8,7 @@ mod opa;
 use crate::shared::logs;
 use crate::shared::reflect::{ask, asked, gateway, reflecting, route};
 use std::time::{Duration, Instant};
-use stillgate_testkit::{Connection, Gateway, Message, Upstream, eventually, http2, payload, sha256};
+use stillgate_testkit::{BufferedSocket, Gateway, Message, Upstream, eventually, http2, payload, sha256};
 
 /// The field of the request that says how the server is to answer; the server gets it.
 const WANTED: &str = "X-Wanted";
@@ -27,7 +27,7 @@ fn authority() -> Upstream {
     })
 }
 
-fn decide(connection: &mut Connection, request: &Message) -> bool {
+fn decide(connection: &mut BufferedSocket, request: &Message) -> bool {
     let answer = |status: &str, fields: &str, body: &[u8]| {
         let head = format!("HTTP/1.1 {status}\r\n{fields}Content-Length: {}\r\n\r\n", body.len());
         [head.as_bytes(), body].concat()

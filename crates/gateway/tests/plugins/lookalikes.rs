@@ -4,7 +4,7 @@
 use crate::shared::STILLGATE;
 use crate::shared::reflect::{ask, asked, check, check_with, reflecting, route, setup};
 use stillgate_testkit::http2::{END_STREAM, Http2, get_fields};
-use stillgate_testkit::{Connection, Gateway, Setup, Upstream, eventually};
+use stillgate_testkit::{BufferedSocket, Gateway, Setup, Upstream, eventually};
 
 const CONSUMERS: &str = r#"consumers: [{"username": "jack", "labels": {"custom_id": "7", "team": "blue"}, "credentials": [{"id": "c1", "plugins": {"key-auth": {"key": "k"}}}]}]
 routes:
@@ -88,7 +88,7 @@ fn gateway(node: &Upstream, authority: &Upstream, lines: &str) -> Gateway {
     Gateway::start(STILLGATE, &setup(node.addr(), &format!("{CONSUMERS}{routes}")).gateway(lines))
 }
 
-fn check_forged(client: &mut Connection, is_dropped: bool) {
+fn check_forged(client: &mut BufferedSocket, is_dropped: bool) {
     for (uri, _, names) in SETTERS {
         for name in *names {
             for spelling in spellings(name) {

@@ -5,7 +5,7 @@ use crate::shared::reflect;
 use crate::shared::reflect::{ask, asked, gateway, reflecting};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use stillgate_testkit::{ACCEPT_TEXT, Connection, Gateway, Message, ReservedPort, Upstream, eventually, scrape};
+use stillgate_testkit::{ACCEPT_TEXT, BufferedSocket, Gateway, Message, ReservedPort, Upstream, eventually, scrape};
 
 const LABELS: &str = r#""labels": {"key": "test_a6_route_labels"}, "#;
 
@@ -300,7 +300,7 @@ fn a_route_s_function_decides_among_candidates() {
 }
 
 /// More bytes than a function may be given.
-fn answer_much(connection: &mut Connection) {
+fn answer_much(connection: &mut BufferedSocket) {
     while connection.read_request().is_ok() {
         let body = "x".repeat(2 << 20);
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());

@@ -294,8 +294,9 @@ fn resources_of_a_store_have_plugins_of_files() {
     setup.resources = Some(String::new());
     let mut gateway = Gateway::start(STILLGATE, &setup);
     let admin = |method: &str, path: &str, body: &str| {
-        let mut client =
-            stillgate_testkit::Connection::new(std::net::TcpStream::connect(gateway.admin_addr()).expect("it listens"));
+        let mut client = stillgate_testkit::BufferedSocket::new(
+            std::net::TcpStream::connect(gateway.admin_addr()).expect("it listens"),
+        );
         let length = body.len();
         client.send(format!(
             "{method} /apisix/admin/{path} HTTP/1.1\r\nHost: localhost\r\nX-API-KEY: {KEY}\r\nContent-Length: {length}\r\n\r\n{body}"

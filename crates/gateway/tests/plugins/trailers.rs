@@ -4,7 +4,7 @@
 use crate::shared::STILLGATE;
 use crate::shared::reflect::{route, setup};
 use stillgate_testkit::http2::{END_HEADERS, END_STREAM, Http2, encode_fields, kind};
-use stillgate_testkit::{Connection, Gateway, Message, Upstream, eventually};
+use stillgate_testkit::{BufferedSocket, Gateway, Message, Upstream, eventually};
 
 const CONSUMERS: &str = r#"consumers: [{"username": "jack", "plugins": {"key-auth": {"key": "k"}, "basic-auth": {"username": "jack", "password": "p"}}}]
 routes:
@@ -57,7 +57,7 @@ fn gateway(node: &Upstream) -> Gateway {
 }
 
 /// The request as the node gets it.
-fn at_node(node: &mut Option<Connection>, upstream: &Upstream) -> Message {
+fn at_node(node: &mut Option<BufferedSocket>, upstream: &Upstream) -> Message {
     let connection = node.get_or_insert_with(|| upstream.accept());
     let request = connection.expect_request();
     connection.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");

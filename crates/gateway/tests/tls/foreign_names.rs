@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use stillgate_testkit::http2::{END_STREAM, Http2, NO_DYNAMIC_TABLE, StreamEnd, kind};
-use stillgate_testkit::{Client, Connection, Gateway, Nginx, Setup, Upstream, eventually};
+use stillgate_testkit::{BufferedSocket, Client, Gateway, Nginx, Setup, Upstream, eventually};
 
 /// What a node does when a client sends a name which it does not serve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,7 +108,7 @@ fn answer(mut tls: TlsServer) {
     let _ = tls.flush();
 }
 
-fn ask(client: &mut Connection, host: &str) -> u16 {
+fn ask(client: &mut BufferedSocket, host: &str) -> u16 {
     client.send(format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"));
     client.expect_response("GET").head.status()
 }

@@ -5,7 +5,7 @@ use crate::shared::STILLGATE;
 use crate::shared::authority::Authority;
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, date_time_ymd};
 use std::net::SocketAddr;
-use stillgate_testkit::{Connection, Gateway, Nginx, Setup, Upstream, eventually, run_tool};
+use stillgate_testkit::{BufferedSocket, Gateway, Nginx, Setup, Upstream, eventually, run_tool};
 
 const NAME: &str = "shop.example.com";
 
@@ -207,7 +207,7 @@ fn a_node_whose_certificate_does_not_hold_is_a_bad_gateway() {
     for (reason, change) in changes {
         let gateway = Gateway::start(STILLGATE, &setup(&authority, node.addr(), "", &upstream));
         authority.issue_with("node", &["node.test"], change);
-        let mut client: Connection = gateway.client().into_connection();
+        let mut client: BufferedSocket = gateway.client().into_connection();
         client.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
         let socket = node.accept().stream().try_clone().expect("a handle");
         let mut peer = authority.serve(socket, "node", &[]);

@@ -6,13 +6,13 @@ use crate::shared::tunnel::{AGREE, ASK, Tunnel};
 use crate::shared::upgrade::{UpgradedGateway, await_no_children, children, is_gateway, signal};
 use std::process::{Command, Stdio};
 use stillgate_testkit::{
-    Client, Connection, END_PATIENCE, ReservedPort, Setup, Upstream, eventually, eventually_within,
+    BufferedSocket, Client, END_PATIENCE, ReservedPort, Setup, Upstream, eventually, eventually_within,
 };
 
 const ANSWER: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
 /// A request that the node has not answered.
-fn ask(upgraded: &UpgradedGateway, upstream: &Upstream, request: &str) -> (Client, Connection) {
+fn ask(upgraded: &UpgradedGateway, upstream: &Upstream, request: &str) -> (Client, BufferedSocket) {
     let mut client = upgraded.gateway.client();
     client.send(request);
     let mut node = upstream.accept();

@@ -6,7 +6,9 @@ use crate::shared::tunnel::Tunnel;
 use crate::shared::upgrade::UpgradedGateway;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
-use stillgate_testkit::{ACCEPT_TEXT, Client, Connection, PATIENCE, ReservedPort, Setup, Upstream, eventually, scrape};
+use stillgate_testkit::{
+    ACCEPT_TEXT, BufferedSocket, Client, PATIENCE, ReservedPort, Setup, Upstream, eventually, scrape,
+};
 
 const ANSWER: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 /// Time in which a process reports on itself more than once, and folds what one that has ended has left.
@@ -39,10 +41,10 @@ struct Both {
     metrics: SocketAddr,
     /// The request's two ends.
     held: Client,
-    node: Connection,
+    node: BufferedSocket,
     /// The two ends of requests to the successor.
     client: Client,
-    other_node: Connection,
+    other_node: BufferedSocket,
     /// The names of the family that counts requests, and of one that has other counts.
     counters: [&'static str; 2],
     last: [f64; 2],

@@ -8,7 +8,8 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use stillgate_testkit::{
-    ACCEPT_TEXT, Client, Connection, END_PATIENCE, ReservedPort, Setup, Upstream, eventually, eventually_within, scrape,
+    ACCEPT_TEXT, BufferedSocket, Client, END_PATIENCE, ReservedPort, Setup, Upstream, eventually, eventually_within,
+    scrape,
 };
 
 /// A gateway that runs from a copy of the binary, which can be replaced by something else.
@@ -287,7 +288,7 @@ fn a_new_process_that_dies_later_leaves_the_rest_with_the_former_one() {
 }
 
 /// A request that the node has not answered.
-fn ask(upgraded: &UpgradedGateway, upstream: &Upstream) -> (Client, Connection) {
+fn ask(upgraded: &UpgradedGateway, upstream: &Upstream) -> (Client, BufferedSocket) {
     let mut client = upgraded.gateway.client();
     client.send("GET /slow HTTP/1.1\r\nHost: a\r\n\r\n");
     let mut node = upstream.accept();

@@ -5,9 +5,9 @@ use crate::shared::upgrade::UpgradedGateway;
 use serde_json::Value;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
-use stillgate_testkit::{Client, Connection, Setup, Upstream, eventually, with_longer_times};
+use stillgate_testkit::{BufferedSocket, Client, Setup, Upstream, eventually, with_longer_times};
 
-fn check(client: &mut Connection, node: &mut Connection) {
+fn check(client: &mut BufferedSocket, node: &mut BufferedSocket) {
     client.send("ping");
     assert_eq!(node.read_exactly(4).expect("what the client sent"), b"ping");
     node.send("pong!");

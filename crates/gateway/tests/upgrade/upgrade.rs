@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::TcpStream;
 use std::time::Duration;
-use stillgate_testkit::{Connection, Rounds, Setup, Upstream, eventually, payload};
+use stillgate_testkit::{BufferedSocket, Rounds, Setup, Upstream, eventually, payload};
 
 /// Number of clients that send requests all the time.
 const CLIENTS: usize = 8;
@@ -189,8 +189,8 @@ fn check_log(upgraded: &UpgradedGateway, count: usize) {
     assert_eq!(busy.map(|(_, count)| count).sum::<usize>(), 6, "{moved:?}");
 }
 
-fn second(stream: &TcpStream) -> Connection {
-    let second = Connection::new(stream.try_clone().expect("a second handle on the socket"));
+fn second(stream: &TcpStream) -> BufferedSocket {
+    let second = BufferedSocket::new(stream.try_clone().expect("a second handle on the socket"));
     second.stream().set_write_timeout(Some(SLOW_PATIENCE)).expect("a timeout");
     second
 }

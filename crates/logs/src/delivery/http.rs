@@ -23,8 +23,8 @@ type HeaderFields = Vec<(&'static str, String)>;
 
 /// The connections of one outlet.
 #[derive(Default)]
-pub(crate) struct Client {
-    idle: Mutex<Vec<Idle>>,
+pub(crate) struct OutletClient {
+    idle: Mutex<Vec<IdleSocket>>,
     /// Header fields that resulted from the receiver's answers, by address.
     learned: Mutex<Vec<(usize, HeaderFields)>>,
     /// The index of the next address.
@@ -32,19 +32,19 @@ pub(crate) struct Client {
 }
 
 /// A connection that is ready for the next request.
-struct Idle {
+struct IdleSocket {
     url: usize,
     sender: SendRequest<Full<Bytes>>,
     since: Instant,
 }
 
 /// The answer to a request.
-struct Answer {
+struct OutletAnswer {
     status: u16,
     body: Bytes,
 }
 
-impl Client {
+impl OutletClient {
     /// Posts a batch to one of the receiver's addresses. Returns its bytes, and the number of entries that the
     /// answer refuses.
     pub(crate) async fn post(&self, to: &HttpReceiver, body: Bytes) -> Result<(u64, u64), String> {
@@ -95,7 +95,12 @@ impl Client {
         known.iter().find(|(of, _)| *of == url).map(|(_, fields)| fields.clone())
     }
 
-    async fn exchange(&self, to: &HttpReceiver, url: usize, request: Request<Full<Bytes>>) -> Result<Answer, String> {
+    async fn exchange(
+        &self,
+        to: &HttpReceiver,
+        url: usize,
+        request: Request<Full<Bytes>>,
+    ) -> Result<OutletAnswer, String> {
         let mut request = request;
         if let Some(mut sender) = self.take_idle(to, url) {
             match sender.try_send_request(request).await {
@@ -119,14 +124,14 @@ impl Client {
         url: usize,
         sender: SendRequest<Full<Bytes>>,
         response: Response<hyper::body::Incoming>,
-    ) -> Result<Answer, String> {
+    ) -> Result<OutletAnswer, String> {
         let (parts, body) = response.into_parts();
         let body = Limited::new(body, RESPONSE_BYTES_MAX).collect().await.map_err(|error| error.to_string())?;
         if to.keepalive.is_some() && !sender.is_closed() {
-            let idle = Idle { url, sender, since: Instant::now() };
+            let idle = IdleSocket { url, sender, since: Instant::now() };
             self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(idle);
         }
-        Ok(Answer { status: parts.status.as_u16(), body: body.to_bytes() })
+        Ok(OutletAnswer { status: parts.status.as_u16(), body: body.to_bytes() })
     }
 
     /// The most recently used connection to an address.

@@ -7,8 +7,8 @@ mod tls;
 
 use bytes::Bytes;
 use file::AppendFile;
-use http::Client;
-use socket::{Datagrams, Stream};
+use http::OutletClient;
+use socket::{Datagrams, OutletSocket};
 use stillgate_plugin::outbox::{Entries, Outlet, Receiver};
 
 /// Batches of one outlet that are posted concurrently.
@@ -35,8 +35,8 @@ pub(crate) enum Payload {
 /// State that an outlet keeps between deliveries: connections, an open file.
 pub(crate) enum Delivery {
     File(AppendFile),
-    Http(Box<Client>),
-    Tcp(Stream),
+    Http(Box<OutletClient>),
+    Tcp(OutletSocket),
     Udp(Datagrams),
 }
 
@@ -45,7 +45,7 @@ impl Delivery {
         match &outlet.receiver {
             Receiver::File(_) => Delivery::File(AppendFile::default()),
             Receiver::Http(_) => Delivery::Http(Box::default()),
-            Receiver::Tcp(_) => Delivery::Tcp(Stream::default()),
+            Receiver::Tcp(_) => Delivery::Tcp(OutletSocket::default()),
             Receiver::Udp(_) => Delivery::Udp(Datagrams),
         }
     }

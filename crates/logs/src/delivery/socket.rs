@@ -15,14 +15,14 @@ const DATAGRAM_BYTES_MAX: usize = 65_507;
 
 /// A TCP connection, kept if the protocol does not end it after each batch.
 #[derive(Default)]
-pub(crate) struct Stream(Mutex<Option<Box<dyn Connection>>>);
+pub(crate) struct OutletSocket(Mutex<Option<Box<dyn LogSocket>>>);
 
 /// A connection with TLS or without.
-trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
+trait LogSocket: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> LogSocket for T {}
 
-impl Stream {
+impl OutletSocket {
     /// Writes a batch.
     pub(crate) async fn write(&self, to: &SocketReceiver, bytes: &[u8]) -> Result<u64, String> {
         let mut kept = self.0.lock().await;
@@ -54,7 +54,7 @@ impl Stream {
 }
 
 /// Whether the peer has neither closed the connection nor sent anything, which it should not.
-async fn is_open(stream: &mut Box<dyn Connection>) -> bool {
+async fn is_open(stream: &mut Box<dyn LogSocket>) -> bool {
     timeout(Duration::ZERO, stream.read(&mut [0])).await.is_err()
 }
 
@@ -63,7 +63,7 @@ async fn in_time<T>(time: Duration, what: &str, then: impl Future<Output = Resul
     timeout(time, then).await.unwrap_or_else(failed)
 }
 
-async fn connect(to: &SocketReceiver) -> Result<Box<dyn Connection>, String> {
+async fn connect(to: &SocketReceiver) -> Result<Box<dyn LogSocket>, String> {
     let stream = tcp(&to.host, to.port).await?;
     match &to.tls_name {
         None => Ok(Box::new(stream)),

@@ -8,11 +8,11 @@
 //! recording is not a finding by itself, since LuaJIT continues at another place. It is one if lines that run often
 //! stay in the interpreter, or if the compiler never finishes.
 
-use super::{Abort, Function, Health, Source, State, remedies, steps};
+use super::{Abort, CompileState, Health, LoadedText, TextFunction, remedies, steps};
 use crate::host::Host;
 use crate::module::{Module, PHASES};
-use crate::outcome::{Failure, FailureKind, Outcome, Wait};
-use crate::program::{Kind, Program};
+use crate::outcome::{FailureKind, RunFailure, RunOutcome, RunWait};
+use crate::program::{CallKind, Program};
 use crate::vm::{self, Context};
 use serde_json::Value as Json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,7 +55,7 @@ pub struct Examination {
     /// Costs without an alternative.
     pub notes: Vec<Finding>,
     /// State of each function, with its first line.
-    pub functions: Vec<(u32, State)>,
+    pub functions: Vec<(u32, CompileState)>,
     /// Number of lines in machine code.
     pub lines_compiled: usize,
     /// Number of traces: pieces of machine code.
@@ -69,7 +69,7 @@ pub struct Examination {
 }
 
 /// The code to examine.
-pub struct Subject {
+pub struct ExaminedCode {
     /// The name that precedes line numbers.
     name: String,
     program: Arc<Program>,
@@ -77,23 +77,23 @@ pub struct Subject {
     parts: Vec<(usize, &'static str)>,
 }
 
-impl Subject {
+impl ExaminedCode {
     /// A text that returns a function.
-    pub fn function(name: &str, source: &str, conf: Json) -> Subject {
-        let program = Program::new(name.to_owned(), vec![source.to_owned()], conf, Kind::Plugin);
-        Subject { name: name.to_owned(), program, parts: vec![(0, "access")] }
+    pub fn function(name: &str, source: &str, conf: Json) -> ExaminedCode {
+        let program = Program::new(name.to_owned(), vec![source.to_owned()], conf, CallKind::Plugin);
+        ExaminedCode { name: name.to_owned(), program, parts: vec![(0, "access")] }
     }
 
     /// A plugin's file, with the phases for which it has functions (as indices into [`PHASES`]) and a valid
     /// configuration.
-    pub fn plugin(module: Arc<Module>, phases: &[usize], conf: Json) -> Subject {
+    pub fn plugin(module: Arc<Module>, phases: &[usize], conf: Json) -> ExaminedCode {
         let parts = phases.iter().map(|at| (*at, PHASES[*at])).collect();
-        Subject { name: module.file.clone(), program: Program::of_module("check".to_owned(), module, conf), parts }
+        ExaminedCode { name: module.file.clone(), program: Program::of_module("check".to_owned(), module, conf), parts }
     }
 
     /// Runs all phases of a request, one after the other; an answered request continues with the phases of the
     /// response.
-    fn run<H: Host>(&self, mut host: impl FnMut(&'static str) -> H) -> Result<(), Failure> {
+    fn run<H: Host>(&self, mut host: impl FnMut(&'static str) -> H) -> Result<(), RunFailure> {
         let (context, mut is_answered) = (&mut Context::default(), false);
         for (part, phase) in &self.parts {
             if !is_answered || BEHIND_HEAD.contains(phase) {
@@ -107,10 +107,10 @@ impl Subject {
 /// Runs functions for requests, one after the other and again from the first, until the compiler is done. `host` makes
 /// the request of a run, of which there are `requests`, as it is in a phase.
 pub fn examine<H: Host>(
-    subject: &Subject,
+    subject: &ExaminedCode,
     requests: usize,
     mut host: impl FnMut(usize, &'static str) -> H,
-) -> Result<Examination, Failure> {
+) -> Result<Examination, RunFailure> {
     let name = &subject.name;
     let mut run = |at: usize| subject.run(|phase| host(at % requests, phase));
     // The first run creates the VM; and work that functions do only once for a request, such as filling a cache, must
@@ -128,17 +128,17 @@ pub fn examine<H: Host>(
     let runs = warm_up_runs + RUNS;
     let per_request =
         |place: String| hits.get(&format!("{name}:{place}")).map_or(0.0, |hits| *hits as f64 / counted as f64);
-    Ok(Verdict { name: name.as_str(), health: &health, warm: &warm, runs, per_request: &per_request }.examined())
+    Ok(JudgedFunction { name: name.as_str(), health: &health, warm: &warm, runs, per_request: &per_request }.examined())
 }
 
 /// Runs functions until they are warm, and then `runs` more between [`steps::begin`] and [`steps::end`], for a process
 /// that counts these.
 pub fn step<H: Host>(
-    subject: &Subject,
+    subject: &ExaminedCode,
     requests: usize,
     runs: usize,
     mut host: impl FnMut(usize, &'static str) -> H,
-) -> Result<(), Failure> {
+) -> Result<(), RunFailure> {
     let mut run = |at: usize| subject.run(|phase| host(at % requests, phase));
     warm_up(&mut run)?;
     steps::begin();
@@ -148,7 +148,7 @@ pub fn step<H: Host>(
 }
 
 /// Runs until the compiler is silent, and returns how many runs that took.
-fn warm_up(run: &mut impl FnMut(usize) -> Result<(), Failure>) -> Result<usize, Failure> {
+fn warm_up(run: &mut impl FnMut(usize) -> Result<(), RunFailure>) -> Result<usize, RunFailure> {
     let (began, mut silent, mut runs, mut events) = (Instant::now(), 0, 0, 0);
     while silent < SILENT_RUNS && runs < WARM_UP_RUNS_MAX && began.elapsed() < WARM_UP_TIME_MAX {
         run(runs)?;
@@ -163,28 +163,28 @@ fn warm_up(run: &mut impl FnMut(usize) -> Result<(), Failure>) -> Result<usize, 
 }
 
 /// Executes one run to its end, and returns whether it answers. Everything that it waits for is available at once.
-fn finish(program: &Arc<Program>, part: usize, host: &mut dyn Host, context: &mut Context) -> Result<bool, Failure> {
+fn finish(program: &Arc<Program>, part: usize, host: &mut dyn Host, context: &mut Context) -> Result<bool, RunFailure> {
     let mut outcome = vm::run_part(program, part, host, context);
     loop {
         outcome = match outcome {
-            Outcome::Wait(Wait::Sleep(_) | Wait::Body, paused) => vm::resume(paused, host, context),
-            Outcome::Wait(Wait::Call(_) | Wait::Work(_) | Wait::Link(_), paused) => {
+            RunOutcome::Wait(RunWait::Sleep(_) | RunWait::Body, paused) => vm::resume(paused, host, context),
+            RunOutcome::Wait(RunWait::Call(_) | RunWait::Work(_) | RunWait::Link(_), paused) => {
                 vm::resume_with(paused, Err("`lua check` makes no calls".to_owned()), host, context)
             }
-            Outcome::Failed(failure) => return Err(failure),
-            Outcome::Done(_) => return Ok(false),
-            Outcome::Answer { .. } => return Ok(true),
+            RunOutcome::Failed(failure) => return Err(failure),
+            RunOutcome::Done(_) => return Ok(false),
+            RunOutcome::Answer { .. } => return Ok(true),
         };
     }
 }
 
-fn watched<R>(then: impl FnOnce(&super::Watch) -> mlua::Result<R>) -> Result<R, Failure> {
+fn watched<R>(then: impl FnOnce(&super::VmWatch) -> mlua::Result<R>) -> Result<R, RunFailure> {
     let result = vm::with_watch(then).unwrap_or_else(|| Err(mlua::Error::runtime("there is no LuaJIT")));
-    result.map_err(|error| Failure { kind: FailureKind::Error, text: error.to_string() })
+    result.map_err(|error| RunFailure { kind: FailureKind::Error, text: error.to_string() })
 }
 
 /// The measurements to judge.
-struct Verdict<'a> {
+struct JudgedFunction<'a> {
     name: &'a str,
     health: &'a Health,
     warm: &'a Health,
@@ -193,9 +193,9 @@ struct Verdict<'a> {
     per_request: &'a dyn Fn(String) -> f64,
 }
 
-impl Verdict<'_> {
+impl JudgedFunction<'_> {
     fn examined(&self) -> Examination {
-        let empty = Source::default();
+        let empty = LoadedText::default();
         let source = self.health.sources.get(self.name).unwrap_or(&empty);
         let mut findings = self.in_interpreter(source);
         let late = self.late();
@@ -235,9 +235,9 @@ impl Verdict<'_> {
 
     /// Reasons why hot lines are not in machine code. Reasons that also occur on the way to machine code are named only
     /// if nothing else explains it: a function that is given up takes others with it.
-    fn in_interpreter(&self, source: &Source) -> BTreeSet<Finding> {
+    fn in_interpreter(&self, source: &LoadedText) -> BTreeSet<Finding> {
         let functions = || source.functions.iter().filter(|function| function.first_line > 0);
-        let left: Vec<(&Function, u32)> =
+        let left: Vec<(&TextFunction, u32)> =
             functions().filter_map(|function| Some((function, self.left(source, function)?))).collect();
         let named = |is_harmless: bool| -> BTreeSet<Finding> {
             left.iter().flat_map(|(function, _)| self.causes(source, function, is_harmless)).collect()
@@ -256,14 +256,14 @@ impl Verdict<'_> {
     }
 
     /// The first line of a function that runs often and is not in machine code.
-    fn left(&self, source: &Source, function: &Function) -> Option<u32> {
+    fn left(&self, source: &LoadedText, function: &TextFunction) -> Option<u32> {
         let is_compiled =
             |line: u32| source.lines.get(&(function.first_line, line)).is_some_and(|line| line.traces > 0);
         let is_hot = |line: u32| (self.per_request)(line.to_string()) * self.runs as f64 >= HOT_HITS;
         function.lines.iter().copied().find(|line| is_hot(*line) && !is_compiled(*line))
     }
 
-    fn causes(&self, source: &Source, function: &Function, is_harmless: bool) -> Vec<Finding> {
+    fn causes(&self, source: &LoadedText, function: &TextFunction, is_harmless: bool) -> Vec<Finding> {
         let is_within = |line: u32| (function.first_line..=function.last_line).contains(&line);
         let of_function = self.health.aborts.keys().filter(|abort| {
             let is_here = abort.source == self.name && function.lines.contains(&abort.line);
@@ -276,14 +276,14 @@ impl Verdict<'_> {
             found.retain(|abort| abort.instruction != Some("UCLO"));
         }
         let state = match source.state(function) {
-            State::Blacklisted => "LuaJIT has given the function up",
+            CompileState::Blacklisted => "LuaJIT has given the function up",
             _ => "the function stays in the interpreter",
         };
         found.iter().map(|abort| Finding { line: abort.line, reason: format!("{abort}; {state}") }).collect()
     }
 
     /// Calls that leave machine code: those in loops, and others.
-    fn stitches(&self, source: &Source) -> (Vec<Finding>, Vec<Finding>) {
+    fn stitches(&self, source: &LoadedText) -> (Vec<Finding>, Vec<Finding>) {
         let lines = source
             .lines
             .iter()

@@ -15,8 +15,8 @@ mod remedies;
 pub mod steps;
 mod watch;
 
-pub use reasons::Reason;
-pub(crate) use watch::Watch;
+pub use reasons::AbortReason;
+pub(crate) use watch::VmWatch;
 
 use arc_swap::ArcSwap;
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ const ABORTS_MAX: usize = 1024;
 
 /// State of a function or a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum State {
+pub enum CompileState {
     /// It is in compiled code.
     Compiled,
     /// It is in compiled code, but leaves it for a call that is not compiled.
@@ -46,24 +46,25 @@ pub enum State {
     Blacklisted,
 }
 
-impl State {
+impl CompileState {
     /// All states.
-    pub const ALL: [State; 4] = [State::Compiled, State::Stitched, State::Interpreted, State::Blacklisted];
+    pub const ALL: [CompileState; 4] =
+        [CompileState::Compiled, CompileState::Stitched, CompileState::Interpreted, CompileState::Blacklisted];
 
     /// Name in the API and in metrics.
     pub fn name(self) -> &'static str {
         match self {
-            State::Compiled => "compiled",
-            State::Stitched => "stitched",
-            State::Interpreted => "interpreted",
-            State::Blacklisted => "blacklisted",
+            CompileState::Compiled => "compiled",
+            CompileState::Stitched => "stitched",
+            CompileState::Interpreted => "interpreted",
+            CompileState::Blacklisted => "blacklisted",
         }
     }
 }
 
 /// A function in the text of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Function {
+pub struct TextFunction {
     /// Its first line; zero: the whole text, which runs once.
     pub first_line: u32,
     /// Its last line.
@@ -74,7 +75,7 @@ pub struct Function {
 
 /// State of a line of a function.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Line {
+pub struct LineHealth {
     /// Number of traces that contain it.
     pub traces: u32,
     /// The functions that it calls outside of compiled code, with the number of traces for each.
@@ -85,7 +86,7 @@ pub struct Line {
 
 /// One text, as a worker has loaded it.
 #[derive(Debug, Clone, Default)]
-pub struct Source {
+pub struct LoadedText {
     /// The text; empty: there was no room for it.
     pub text: Arc<str>,
     /// Its sequence number among all texts loaded in this process, the newest last.
@@ -93,9 +94,9 @@ pub struct Source {
     /// How often a text of this name is loaded: an old one goes after the new one has come.
     count: usize,
     /// In the order of the text, inner functions after the enclosing one.
-    pub functions: Vec<Function>,
+    pub functions: Vec<TextFunction>,
     /// Keyed by the first line of the function, and the line.
-    pub lines: BTreeMap<(u32, u32), Line>,
+    pub lines: BTreeMap<(u32, u32), LineHealth>,
 }
 
 /// A type of recording that ended without machine code.
@@ -110,7 +111,7 @@ pub struct Abort {
     /// The called function, if LuaJIT does not compile it.
     pub called: String,
     /// The reason.
-    pub reason: Reason,
+    pub reason: AbortReason,
     /// The instruction that is not compiled.
     pub instruction: Option<&'static str>,
     /// The text in which the recording began.
@@ -123,7 +124,7 @@ pub struct Abort {
 #[derive(Debug, Clone, Default)]
 pub struct Health {
     /// Keyed by name.
-    pub sources: BTreeMap<String, Source>,
+    pub sources: BTreeMap<String, LoadedText>,
     /// Each with its count.
     pub aborts: BTreeMap<Abort, u64>,
     /// Number of traces that were made.
@@ -142,13 +143,13 @@ pub struct Totals {
     /// Number of traces that were made.
     pub traces: u64,
     /// Recordings without a result, by the reason's number.
-    pub aborts: [u64; Reason::COUNT],
+    pub aborts: [u64; AbortReason::COUNT],
     /// How often all machine code of a worker was discarded.
     pub flushes: u64,
 }
 
 static TRACES: AtomicU64 = AtomicU64::new(0);
-static ABORTS: [AtomicU64; Reason::COUNT] = [const { AtomicU64::new(0) }; Reason::COUNT];
+static ABORTS: [AtomicU64; AbortReason::COUNT] = [const { AtomicU64::new(0) }; AbortReason::COUNT];
 static FLUSHES: AtomicU64 = AtomicU64::new(0);
 
 /// The totals of all workers so far.
@@ -159,7 +160,7 @@ pub fn totals() -> Totals {
 
 /// One worker's VM, as it was after its last run.
 #[derive(Debug, Clone)]
-pub struct Worker {
+pub struct VmHealth {
     /// The name of its thread.
     pub thread: String,
     /// Memory in use, limited by [`crate::MEMORY_BYTES_MAX`].
@@ -184,10 +185,10 @@ struct PublishedState {
 static PUBLISHED: Mutex<Vec<Weak<PublishedState>>> = Mutex::new(Vec::new());
 
 /// The VMs of all threads that have run functions.
-pub fn of_all_threads() -> Vec<Worker> {
+pub fn of_all_threads() -> Vec<VmHealth> {
     let published = PUBLISHED.lock().unwrap_or_else(PoisonError::into_inner);
     let live = published.iter().filter_map(Weak::upgrade);
-    live.map(|published| Worker {
+    live.map(|published| VmHealth {
         thread: published.thread.clone(),
         memory_bytes: published.memory_bytes.load(Ordering::Relaxed),
         generation: published.generation,
@@ -197,21 +198,23 @@ pub fn of_all_threads() -> Vec<Worker> {
     .collect()
 }
 
-impl Source {
+impl LoadedText {
     /// The state of a function.
-    pub fn state(&self, function: &Function) -> State {
+    pub fn state(&self, function: &TextFunction) -> CompileState {
         let lines = self.lines.range((function.first_line, 0)..=(function.first_line, u32::MAX));
         let has = |state| lines.clone().any(|(_, line)| line.state() == state);
         // One line that was given up or left is more important than all that are compiled.
-        let found = [State::Blacklisted, State::Stitched, State::Compiled].into_iter().find(|state| has(*state));
-        found.unwrap_or(State::Interpreted)
+        let found = [CompileState::Blacklisted, CompileState::Stitched, CompileState::Compiled]
+            .into_iter()
+            .find(|state| has(*state));
+        found.unwrap_or(CompileState::Interpreted)
     }
 }
 
 impl Health {
     /// Number of functions in this state, without whole texts, which run once.
-    pub fn functions_in(&self, state: State) -> usize {
-        let of_source = |source: &Source| {
+    pub fn functions_in(&self, state: CompileState) -> usize {
+        let of_source = |source: &LoadedText| {
             let functions = source.functions.iter().filter(|function| function.first_line > 0);
             functions.filter(|function| source.state(function) == state).count()
         };
@@ -219,14 +222,14 @@ impl Health {
     }
 }
 
-impl Line {
+impl LineHealth {
     /// The state of the line.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> CompileState {
         match self {
-            Line { is_given_up: true, .. } => State::Blacklisted,
-            Line { stitches, .. } if !stitches.is_empty() => State::Stitched,
-            Line { traces: 0, .. } => State::Interpreted,
-            _ => State::Compiled,
+            LineHealth { is_given_up: true, .. } => CompileState::Blacklisted,
+            LineHealth { stitches, .. } if !stitches.is_empty() => CompileState::Stitched,
+            LineHealth { traces: 0, .. } => CompileState::Interpreted,
+            _ => CompileState::Compiled,
         }
     }
 }

@@ -69,22 +69,22 @@ const BYTECODE: usize = 7;
 
 /// The reason why a recording has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Reason(u8);
+pub struct AbortReason(u8);
 
-impl Reason {
+impl AbortReason {
     /// Number of reasons, including the unknown one.
     pub const COUNT: usize = REASONS.len() + 1;
 
     /// The reason for LuaJIT's number.
-    pub(super) fn of(number: i64) -> Reason {
+    pub(super) fn of(number: i64) -> AbortReason {
         let known = usize::try_from(number).ok().filter(|number| *number < REASONS.len());
         // There are 36.
-        Reason(known.unwrap_or(REASONS.len()) as u8)
+        AbortReason(known.unwrap_or(REASONS.len()) as u8)
     }
 
     /// All reasons.
-    pub fn all() -> impl Iterator<Item = Reason> {
-        (0..Reason::COUNT as u8).map(Reason)
+    pub fn all() -> impl Iterator<Item = AbortReason> {
+        (0..AbortReason::COUNT as u8).map(AbortReason)
     }
 
     /// Its index among all.
@@ -142,14 +142,14 @@ mod tests {
 
     #[test]
     fn reasons_have_names_of_their_own() {
-        let mut names: Vec<&str> = Reason::all().map(Reason::name).collect();
+        let mut names: Vec<&str> = AbortReason::all().map(AbortReason::name).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), Reason::COUNT);
+        assert_eq!(names.len(), AbortReason::COUNT);
         assert_eq!(
-            (Reason::of(7).name(), Reason::of(35).name(), Reason::of(-1).name()),
+            (AbortReason::of(7).name(), AbortReason::of(35).name(), AbortReason::of(-1).name()),
             ("bytecode", "other", "other")
         );
-        assert_eq!((Reason::of(7).instruction(51), Reason::of(15).instruction(51)), (Some("FNEW"), None));
+        assert_eq!((AbortReason::of(7).instruction(51), AbortReason::of(15).instruction(51)), (Some("FNEW"), None));
     }
 }

@@ -1,9 +1,9 @@
 //! The worker's end: receives LuaJIT's events, and publishes them after the run.
 
-use super::reasons::{FNEW, Reason, given_up};
+use super::reasons::{AbortReason, FNEW, given_up};
 use super::{
-    ABORTS, ABORTS_MAX, Abort, FLUSHES, FUNCTIONS_MAX, Function, Health, LINES_MAX, PUBLISHED, PublishedState,
-    TEXT_BYTES_MAX, TRACES,
+    ABORTS, ABORTS_MAX, Abort, FLUSHES, FUNCTIONS_MAX, Health, LINES_MAX, PUBLISHED, PublishedState, TEXT_BYTES_MAX,
+    TRACES, TextFunction,
 };
 use arc_swap::ArcSwap;
 use mlua::{FromLuaMulti, Function as LuaFunction, Lua, Table};
@@ -19,7 +19,7 @@ use std::thread;
 static LOADED: AtomicU64 = AtomicU64::new(0);
 
 /// The state of one VM.
-pub(crate) struct Watch {
+pub(crate) struct VmWatch {
     heard: Rc<EventLog>,
     /// Table shared by the parts of the prelude.
     shared: Table,
@@ -37,9 +37,9 @@ struct EventLog {
 /// The arguments of an abort from `health.lua`.
 type AbortArguments = (String, u32, String, String, i64, i64, String, u32, u32, bool);
 
-impl Watch {
+impl VmWatch {
     /// Registers the event handlers with the prelude.
-    pub(crate) fn new(lua: &Lua, shared: &Table, generation: u64) -> mlua::Result<Watch> {
+    pub(crate) fn new(lua: &Lua, shared: &Table, generation: u64) -> mlua::Result<VmWatch> {
         let heard = Rc::new(EventLog::default());
         shared.set("fnew", FNEW)?;
         let numbers = lua.create_table()?;
@@ -54,7 +54,7 @@ impl Watch {
         hear(lua, shared, &heard, "on_loaded_text", Health::loaded_text)?;
         hear(lua, shared, &heard, "on_loaded_function", Health::loaded_function)?;
         hear(lua, shared, &heard, "on_forgotten", Health::forgotten)?;
-        Ok(Watch { heard, shared: shared.clone(), published: None, generation })
+        Ok(VmWatch { heard, shared: shared.clone(), published: None, generation })
     }
 
     /// The current state.
@@ -157,7 +157,7 @@ impl Health {
 
     fn aborted(&mut self, said: AbortArguments) {
         let (source, line, within, called, reason, detail, began_source, began_first, began_line, is_given_up) = said;
-        let reason = Reason::of(reason);
+        let reason = AbortReason::of(reason);
         ABORTS[reason.number()].fetch_add(1, Ordering::Relaxed);
         if is_given_up && let Some(line) = self.line(&began_source, began_first, began_line) {
             line.is_given_up = true;
@@ -227,12 +227,12 @@ impl Health {
         }
         lines.sort_unstable();
         lines.dedup();
-        source.functions.push(Function { first_line, last_line, lines });
+        source.functions.push(TextFunction { first_line, last_line, lines });
         source.functions.sort_by_key(|function| (function.first_line, Reverse(function.last_line)));
     }
 
     /// A line of a program's text; `None`: it belongs to no program, or there are too many.
-    fn line(&mut self, chunk: &str, first: u32, line: u32) -> Option<&mut super::Line> {
+    fn line(&mut self, chunk: &str, first: u32, line: u32) -> Option<&mut super::LineHealth> {
         let lines: usize = self.sources.values().map(|source| source.lines.len()).sum();
         let source = self.sources.get_mut(chunk.strip_prefix('=')?)?;
         if lines >= LINES_MAX && !source.lines.contains_key(&(first, line)) {

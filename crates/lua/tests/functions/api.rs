@@ -495,7 +495,7 @@ fn timers_run_once_without_their_request() {
         let mut later = Fake { phase: "timer", ..Fake::default() };
         let mut context = Context::default();
         let mut outcome = stillgate_lua::run_timer(&program, number, &mut later, &mut context);
-        while let stillgate_lua::Outcome::Wait(_, paused) = outcome {
+        while let stillgate_lua::RunOutcome::Wait(_, paused) = outcome {
             outcome = stillgate_lua::resume(paused, &mut later, &mut context);
         }
         (told(outcome), later.log.take())

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use stillgate_lua::{
-    CallReply, Change, Context, Document, Host, HttpReply, Kind, Level, LinkCall, OpenedLink, Outcome, Program, Side,
-    Wait, resume, resume_with, run_part,
+    CallKind, CallReply, Context, HeaderChange, Host, HttpReply, LinkCall, MessageSide, NginxLevel, OpenedLink,
+    Program, RequestDocument, RunOutcome, RunWait, resume, resume_with, run_part,
 };
 
 /// The request, and its changes.
@@ -57,8 +57,8 @@ impl Default for Fake {
 }
 
 impl Fake {
-    fn fields(&self, side: Side) -> &Vec<(String, Vec<u8>)> {
-        if side == Side::Request { &self.request } else { &self.response }
+    fn fields(&self, side: MessageSide) -> &Vec<(String, Vec<u8>)> {
+        if side == MessageSide::Request { &self.request } else { &self.response }
     }
 }
 
@@ -89,28 +89,30 @@ impl Host for Fake {
         Ok(name == "upstream_uri")
     }
 
-    fn field(&self, side: Side, name: &[u8], visit: &mut dyn FnMut(&[u8])) {
+    fn field(&self, side: MessageSide, name: &[u8], visit: &mut dyn FnMut(&[u8])) {
         let of_name = self.fields(side).iter().filter(|(of, _)| of.as_bytes().eq_ignore_ascii_case(name));
         of_name.for_each(|(_, value)| visit(value));
     }
 
-    fn each_field(&self, side: Side, visit: &mut dyn FnMut(&[u8], &[u8])) {
+    fn each_field(&self, side: MessageSide, visit: &mut dyn FnMut(&[u8], &[u8])) {
         self.fields(side).iter().for_each(|(name, value)| visit(name.as_bytes(), value));
     }
 
-    fn change_field(&mut self, side: Side, name: &[u8], change: Change<'_>) -> Result<(), String> {
+    fn change_field(&mut self, side: MessageSide, name: &[u8], change: HeaderChange<'_>) -> Result<(), String> {
         let name = String::from_utf8_lossy(name).into_owned();
-        let fields = if side == Side::Request { &mut self.request } else { &mut self.response };
-        if !matches!(change, Change::Add(_)) {
+        let fields = if side == MessageSide::Request { &mut self.request } else { &mut self.response };
+        if !matches!(change, HeaderChange::Add(_)) {
             fields.retain(|(of, _)| !of.eq_ignore_ascii_case(&name));
         }
         match change {
-            Change::Set(value) | Change::Add(value) if value.contains(&b'\n') => Err("a line break".to_owned()),
-            Change::Set(value) | Change::Add(value) => {
+            HeaderChange::Set(value) | HeaderChange::Add(value) if value.contains(&b'\n') => {
+                Err("a line break".to_owned())
+            }
+            HeaderChange::Set(value) | HeaderChange::Add(value) => {
                 fields.push((name, value.to_vec()));
                 Ok(())
             }
-            Change::Remove => Ok(()),
+            HeaderChange::Remove => Ok(()),
         }
     }
 
@@ -183,11 +185,11 @@ impl Host for Fake {
         matches!(self.phase, "rewrite" | "access" | "before_proxy")
     }
 
-    fn is_logged(&self, level: Level) -> bool {
-        level <= Level::Warn
+    fn is_logged(&self, level: NginxLevel) -> bool {
+        level <= NginxLevel::Warn
     }
 
-    fn log(&self, level: Level, text: &str) {
+    fn log(&self, level: NginxLevel, text: &str) {
         self.log.borrow_mut().push(format!("{level:?} {text}"));
     }
 
@@ -204,15 +206,15 @@ impl Host for Fake {
         Ok(own.map(|(version, value)| (*version, value)))
     }
 
-    fn document(&self, of: Document) -> Option<&serde_json::Value> {
-        (of == Document::Route).then_some(&self.route)
+    fn document(&self, of: RequestDocument) -> Option<&serde_json::Value> {
+        (of == RequestDocument::Route).then_some(&self.route)
     }
 }
 
 /// A program of these functions.
 pub(crate) fn program(sources: &[&str]) -> Arc<Program> {
     let sources = sources.iter().map(|source| source.to_string()).collect();
-    Program::new("test".to_owned(), sources, serde_json::json!({"phase": "access", "list": [1, "b"]}), Kind::Plugin)
+    Program::new("test".to_owned(), sources, serde_json::json!({"phase": "access", "list": [1, "b"]}), CallKind::Plugin)
 }
 
 /// The outcome of a run, as a text. Everything that it waits for is available at once.
@@ -226,16 +228,16 @@ pub(crate) fn run_with_part(program: &Arc<Program>, part: usize, fake: &mut Fake
     let mut waited = String::new();
     loop {
         outcome = match outcome {
-            Outcome::Wait(Wait::Sleep(time), paused) => {
+            RunOutcome::Wait(RunWait::Sleep(time), paused) => {
                 waited += &format!("slept {time:?}, ");
                 resume(paused, fake, context)
             }
-            Outcome::Wait(Wait::Body, paused) => {
+            RunOutcome::Wait(RunWait::Body, paused) => {
                 waited += "read the body, ";
                 fake.body = Some(b"the body".to_vec());
                 resume(paused, fake, context)
             }
-            Outcome::Wait(Wait::Call(call), paused) => {
+            RunOutcome::Wait(RunWait::Call(call), paused) => {
                 waited += &format!("{call:?}, ");
                 let mut reply = HttpReply { status: 203, body: vec![0xff, 0, b'a'], ..HttpReply::default() };
                 [("X-A", "1"), ("X-Two", "a"), ("x-two", "b")]
@@ -245,7 +247,7 @@ pub(crate) fn run_with_part(program: &Arc<Program>, part: usize, fake: &mut Fake
                 let reply = if is_down { Err("timeout".to_owned()) } else { Ok(CallReply::Http(reply)) };
                 resume_with(paused, reply, fake, context)
             }
-            Outcome::Wait(Wait::Link(call), paused) => {
+            RunOutcome::Wait(RunWait::Link(call), paused) => {
                 fake.links.push(*call.clone());
                 let reply = match *call {
                     LinkCall::Connect { port: 1, .. } => Err("connection refused".to_owned()),
@@ -255,7 +257,7 @@ pub(crate) fn run_with_part(program: &Arc<Program>, part: usize, fake: &mut Fake
                 };
                 resume_with(paused, reply.map(CallReply::Link), fake, context)
             }
-            Outcome::Wait(Wait::Work(call), paused) => {
+            RunOutcome::Wait(RunWait::Work(call), paused) => {
                 let module = program.module().unwrap().clone();
                 let work = std::thread::spawn(move || module.work(&call)).join().unwrap();
                 resume_with(paused, work.map(CallReply::Work), fake, context)
@@ -266,15 +268,15 @@ pub(crate) fn run_with_part(program: &Arc<Program>, part: usize, fake: &mut Fake
 }
 
 /// An outcome as a text.
-pub(crate) fn told(outcome: Outcome) -> String {
+pub(crate) fn told(outcome: RunOutcome) -> String {
     match outcome {
-        Outcome::Done(_) => "done".to_owned(),
-        Outcome::Answer { status, body } => {
+        RunOutcome::Done(_) => "done".to_owned(),
+        RunOutcome::Answer { status, body } => {
             let body = body.map_or("nothing".to_owned(), |body| format!("{:?}", String::from_utf8_lossy(&body)));
             format!("{status} {body}")
         }
-        Outcome::Failed(failure) => format!("{}: {}", failure.kind.name(), failure.text),
-        Outcome::Wait(wait, _) => format!("waits for {wait:?}"),
+        RunOutcome::Failed(failure) => format!("{}: {}", failure.kind.name(), failure.text),
+        RunOutcome::Wait(wait, _) => format!("waits for {wait:?}"),
     }
 }
 

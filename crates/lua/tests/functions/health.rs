@@ -2,9 +2,9 @@
 
 use crate::fake::Fake;
 use std::sync::Arc;
-use stillgate_lua::health::examine::{Examination, Finding, Subject, examine};
-use stillgate_lua::health::{self, Health, Reason, State, Worker};
-use stillgate_lua::{Context, Kind, Module, Outcome, Program, run, run_part};
+use stillgate_lua::health::examine::{Examination, ExaminedCode, Finding, examine};
+use stillgate_lua::health::{self, AbortReason, CompileState, Health, VmHealth};
+use stillgate_lua::{CallKind, Context, Module, Program, RunOutcome, run, run_part};
 
 const RUNS: usize = 3000;
 /// LuaJIT waits longer after each recording that has failed, until it gives up.
@@ -12,18 +12,18 @@ const RUNS_UNTIL_GIVEN_UP: usize = 200_000;
 
 fn named(name: &str, sources: &[&str]) -> Arc<Program> {
     let sources = sources.iter().map(|source| source.to_string()).collect();
-    Program::new(name.to_owned(), sources, serde_json::json!({}), Kind::Plugin)
+    Program::new(name.to_owned(), sources, serde_json::json!({}), CallKind::Plugin)
 }
 
 fn warm(program: &Arc<Program>, runs: usize) {
     for _ in 0..runs {
         let outcome = run(program, &mut Fake::default(), &mut Context::default());
-        assert!(matches!(outcome, Outcome::Done(_)), "{outcome:?}");
+        assert!(matches!(outcome, RunOutcome::Done(_)), "{outcome:?}");
     }
 }
 
 /// The published state of this thread.
-fn worker() -> Worker {
+fn worker() -> VmHealth {
     let name = std::thread::current().name().unwrap().to_owned();
     let mut all = health::of_all_threads();
     all.retain(|worker| worker.thread == name);
@@ -49,14 +49,14 @@ fn a_vm_tells_its_memory_and_that_it_was_replaced() {
         &["all = {}\nreturn function() for at = 1, 100 do all[#all + 1] = ('x'):rep(1e6 + #all) end end"],
     );
     let outcome = run(&fills, &mut Fake::default(), &mut Context::default());
-    assert!(matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
+    assert!(matches!(outcome, RunOutcome::Failed(_)), "{outcome:?}");
     warm(&keeps, 1);
     let second = worker();
     assert_eq!((first.generation, second.generation), (1, 2));
     assert!(second.memory_bytes < 16_000_000, "{second:?}");
 }
 
-fn states(health: &Health, source: &str) -> Vec<(u32, State)> {
+fn states(health: &Health, source: &str) -> Vec<(u32, CompileState)> {
     let source = &health.sources[source];
     source.functions.iter().map(|function| (function.first_line, source.state(function))).collect()
 }
@@ -80,7 +80,10 @@ fn functions_are_compiled_given_up_or_never_tried() {
     );
     warm(&good, RUNS);
     let health = published();
-    assert_eq!(states(&health, "good"), [(0, State::Interpreted), (1, State::Interpreted), (4, State::Compiled)]);
+    assert_eq!(
+        states(&health, "good"),
+        [(0, CompileState::Interpreted), (1, CompileState::Interpreted), (4, CompileState::Compiled)]
+    );
     assert!(health.traces > 0 && health.machine_code_bytes > 0, "{health:?}");
     assert!(health.sources["good"].text.starts_with("local seldom"));
 
@@ -93,9 +96,12 @@ fn functions_are_compiled_given_up_or_never_tried() {
     );
     warm(&bad, RUNS_UNTIL_GIVEN_UP);
     let health = published();
-    assert_eq!(states(&health, "bad"), [(0, State::Interpreted), (1, State::Blacklisted), (3, State::Compiled)]);
+    assert_eq!(
+        states(&health, "bad"),
+        [(0, CompileState::Interpreted), (1, CompileState::Blacklisted), (3, CompileState::Compiled)]
+    );
     assert!(aborts(&health, "bad").contains(&(3, "bytecode", Some("FNEW"), String::new())), "{health:#?}");
-    let reason = Reason::all().find(|reason| reason.name() == "bytecode").unwrap();
+    let reason = AbortReason::all().find(|reason| reason.name() == "bytecode").unwrap();
     assert!(health::totals().aborts[reason.number()] > before.aborts[reason.number()]);
 }
 
@@ -111,7 +117,7 @@ fn calls_that_leave_compiled_code_are_laid_at_the_user_s_line() {
     let health = published();
     let source = &health.sources["stitched"];
     let (_, line) = source.lines.iter().find(|((_, line), _)| *line == 5).unwrap();
-    assert_eq!(line.state(), State::Stitched, "{health:#?}");
+    assert_eq!(line.state(), CompileState::Stitched, "{health:#?}");
     assert_eq!(line.stitches.keys().collect::<Vec<_>>(), ["core.json.encode"]);
 }
 
@@ -126,7 +132,7 @@ fn a_program_that_is_gone_is_forgotten() {
     warm(&named("other", &["return function() end"]), RUNS);
     let health = published();
     assert_eq!(health.sources.keys().collect::<Vec<_>>(), ["other", "route[1]", "route[2]"]);
-    assert_eq!(states(&health, "route[2]"), [(0, State::Interpreted), (2, State::Compiled)]);
+    assert_eq!(states(&health, "route[2]"), [(0, CompileState::Interpreted), (2, CompileState::Compiled)]);
 }
 
 #[test]
@@ -162,7 +168,7 @@ fn a_file_s_text_is_known_for_as_long_as_a_program_runs_it() {
         warm(&other, 1);
         published().sources.keys().cloned().collect()
     };
-    assert!(matches!((run(&first), run(&second)), (Outcome::Done(_), Outcome::Done(_))));
+    assert!(matches!((run(&first), run(&second)), (RunOutcome::Done(_), RunOutcome::Done(_))));
     assert_eq!(known(), ["other", "own.lua"]);
     drop(first);
     assert_eq!(known(), ["other", "own.lua"]);
@@ -190,13 +196,16 @@ return function() fill(1) end";
         warm(&early, 1);
         assert_eq!(
             states(&published(), "early"),
-            [(0, State::Interpreted), (2, State::Compiled), (8, State::Interpreted)]
+            [(0, CompileState::Interpreted), (2, CompileState::Compiled), (8, CompileState::Interpreted)]
         );
     }
     // A text that cannot be loaded is not listed.
     let failing = named("failing", &["return function() end", "local x = nil\nreturn x.y"]);
     let outcome = run(&failing, &mut Fake::default(), &mut Context::default());
-    assert!(matches!(&outcome, Outcome::Failed(failure) if failure.text.starts_with("failing[2]:2: ")), "{outcome:?}");
+    assert!(
+        matches!(&outcome, RunOutcome::Failed(failure) if failure.text.starts_with("failing[2]:2: ")),
+        "{outcome:?}"
+    );
     warm(&named("other", &["return function() end"]), 1);
     let health = published();
     assert!(!health.sources.keys().any(|name| name.starts_with("failing")), "{:?}", health.sources.keys());
@@ -221,8 +230,11 @@ fn what_is_not_compiled_takes_nothing_else_with_it() {
     let mended = named("mended", &[include_str!("../../../../docs/jit-health/closure_mended.lua")]);
     warm(&mended, RUNS_UNTIL_GIVEN_UP);
     let health = published();
-    assert_eq!(states(&health, "closing")[1], (2, State::Blacklisted), "{health:#?}");
-    assert_eq!(states(&health, "mended")[1..], [(5, State::Compiled), (9, State::Compiled), (14, State::Compiled)]);
+    assert_eq!(states(&health, "closing")[1], (2, CompileState::Blacklisted), "{health:#?}");
+    assert_eq!(
+        states(&health, "mended")[1..],
+        [(5, CompileState::Compiled), (9, CompileState::Compiled), (14, CompileState::Compiled)]
+    );
     // A function of the prelude that could not be compiled by itself would be given up, and its callers with it.
     let lost: Vec<_> = health.aborts.iter().filter(|(abort, _)| abort.reason.name() == "lower_frame").collect();
     assert!(lost.is_empty(), "{lost:#?}");
@@ -246,7 +258,7 @@ return function(conf, ctx)
   ctx.sum = sum
 end";
     let host = |_, phase| Fake { phase, ..Fake::default() };
-    let found = examine(&Subject::function("loops.lua", looping, serde_json::json!({})), 1, host).unwrap();
+    let found = examine(&ExaminedCode::function("loops.lua", looping, serde_json::json!({})), 1, host).unwrap();
     assert_eq!((&found.findings[..], found.late), (&[][..], 0), "{found:#?}");
     let aborts = published().aborts.iter().filter(|(abort, _)| abort.reason.name() == "error").count();
     assert_eq!(aborts, 0, "{:#?}", published().aborts);
@@ -255,7 +267,7 @@ end";
 fn examined(source: &str) -> Examination {
     let targets = ["/a?x=1", "/b", "/c", "/d?y=2"];
     let host = |run: usize, phase| Fake { target: targets[run].into(), phase, ..Fake::default() };
-    examine(&Subject::function("key.lua", source, serde_json::json!({})), targets.len(), host).unwrap()
+    examine(&ExaminedCode::function("key.lua", source, serde_json::json!({})), targets.len(), host).unwrap()
 }
 
 /// Checks the examples of the documentation: the bad one has a finding with this reason at this line, and the good one
@@ -294,7 +306,7 @@ fn a_table_that_is_list_and_map_is_found() {
         include_str!("../../../../docs/jit-health/shape_mended.lua"),
     );
     check(bad, 8, "both list and map is made; keep what is a list", mended);
-    assert!(examined(bad).functions.contains(&(4, State::Blacklisted)));
+    assert!(examined(bad).functions.contains(&(4, CompileState::Blacklisted)));
 }
 
 #[test]
@@ -319,5 +331,5 @@ fn a_function_that_reads_and_sets_headers_compiles_whole() {
     let source = "local core = require('apisix.core')\nreturn function(conf, ctx)\n  core.request.set_header(ctx, 'X-Agent', core.request.header(ctx, 'User-Agent'))\n  core.response.set_header('X-Client', ctx.var.remote_addr)\nend";
     let examined = std::thread::scope(|scope| scope.spawn(|| examined(source)).join().unwrap());
     assert_eq!((&examined.findings[..], examined.late, examined.flushes), (&[][..], 0, 0), "{examined:#?}");
-    assert!(examined.functions.contains(&(2, State::Compiled)), "{examined:#?}");
+    assert!(examined.functions.contains(&(2, CompileState::Compiled)), "{examined:#?}");
 }

@@ -1,7 +1,7 @@
 //! How runs end, wait, and keep the data of a request.
 
 use crate::fake::{Fake, answer, program, run_with};
-use stillgate_lua::{Context, Kind, Outcome, Program, check, run};
+use stillgate_lua::{CallKind, Context, Program, RunOutcome, check, run};
 
 #[test]
 fn functions_run_one_after_the_other() {
@@ -79,13 +79,13 @@ fn requests_that_wait_do_not_meet() {
     for (at, (fake, context)) in requests.iter_mut().enumerate() {
         assert_eq!(run_with(&naming(&format!("n{at}")), fake, context), "done");
         match run(&waiting, fake, context) {
-            Outcome::Wait(_, waits) => paused.push(waits),
+            RunOutcome::Wait(_, waits) => paused.push(waits),
             other => panic!("{other:?}"),
         }
     }
     for ((at, (fake, context)), paused) in requests.iter_mut().enumerate().zip(paused).rev() {
         match stillgate_lua::resume(paused, fake, context) {
-            Outcome::Answer { body: Some(body), .. } => assert_eq!(body, format!("n{at}\n").into_bytes()),
+            RunOutcome::Answer { body: Some(body), .. } => assert_eq!(body, format!("n{at}\n").into_bytes()),
             other => panic!("{other:?}"),
         }
     }
@@ -110,9 +110,9 @@ fn what_belongs_to_a_request_goes_with_it() {
 fn conditions() {
     let holds = |source: &str| {
         let program =
-            Program::new("test".to_owned(), vec![source.to_owned()], serde_json::Value::Null, Kind::Condition);
+            Program::new("test".to_owned(), vec![source.to_owned()], serde_json::Value::Null, CallKind::Condition);
         match run(&program, &mut Fake::default(), &mut Context::default()) {
-            Outcome::Done(holds) => holds,
+            RunOutcome::Done(holds) => holds,
             other => panic!("{other:?}"),
         }
     };

@@ -2,7 +2,7 @@
 
 use super::{OwnMetrics, now_unix_ms};
 use stillgate_config::Measure;
-use stillgate_lua::health::{self, Reason, State, Totals};
+use stillgate_lua::health::{self, AbortReason, CompileState, Totals};
 
 /// The recorded totals.
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ impl OwnMetrics {
         }
         if let Some(family) = &aborts {
             // Reasons that have never occurred have no series: there are three dozen.
-            for reason in Reason::all().filter(|reason| now.aborts[reason.number()] > 0) {
+            for reason in AbortReason::all().filter(|reason| now.aborts[reason.number()] > 0) {
                 let at = reason.number();
                 let handle = writer.series_since(family, &[reason.name().as_bytes()], since_ms);
                 let _ = writer.add(handle, now.aborts[at] - before.as_ref().map_or(0, |before| before.aborts[at]));
@@ -45,7 +45,7 @@ impl OwnMetrics {
             let _ = writer.set(handle, bytes as f64);
         }
         if let Some(family) = &functions {
-            for state in State::ALL {
+            for state in CompileState::ALL {
                 let count: usize = workers.iter().map(|worker| worker.health.functions_in(state)).sum();
                 let handle = writer.series(family, &[state.name().as_bytes()]);
                 let _ = writer.set(handle, count as f64);

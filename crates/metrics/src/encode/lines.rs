@@ -2,7 +2,7 @@
 //!
 //! Metadata, and what only one of the formats has, is in the format's own file.
 
-use super::{Span, number};
+use super::{ValueSpan, number};
 use crate::value::{Distribution, Value};
 
 /// Longest number: a float's sign, 17 digits, point and exponent.
@@ -10,20 +10,20 @@ const NUMBER_BYTES_MAX: usize = 25;
 
 /// What the series of a family are printed as.
 #[derive(Debug, Clone)]
-pub(super) enum Lines {
-    Sample(Name),
+pub(super) enum SeriesLines {
+    Sample(SampleName),
     Histogram(HistogramLines),
 }
 
 /// A sample's name with the opening brace.
 #[derive(Debug, Clone)]
-pub(super) struct Name {
+pub(super) struct SampleName {
     text: Box<[u8]>,
 }
 
-impl Name {
+impl SampleName {
     pub(super) fn new(base: &str, suffix: &str) -> Self {
-        Name { text: format!("{base}{suffix}{{").into_bytes().into() }
+        SampleName { text: format!("{base}{suffix}{{").into_bytes().into() }
     }
 
     /// Upper bound of the bytes of a line with these labels, without anything that may follow the value.
@@ -46,21 +46,21 @@ impl Name {
 
     /// Appends a line up to the end of the value; the caller ends the line.
     #[inline]
-    pub(super) fn push_sample(&self, labels: &[u8], value: Value<'_>, out: &mut Vec<u8>) -> Span {
+    pub(super) fn push_sample(&self, labels: &[u8], value: Value<'_>, out: &mut Vec<u8>) -> ValueSpan {
         out.reserve(self.line_bytes_max(labels));
         self.push(labels, out);
         let start = out.len();
         number::push_value(out, value);
-        Span { start, end: out.len() }
+        ValueSpan { start, end: out.len() }
     }
 }
 
 /// The lines of a histogram.
 #[derive(Debug, Clone)]
 pub(super) struct HistogramLines {
-    bucket: Name,
-    sum: Name,
-    count: Name,
+    bucket: SampleName,
+    sum: SampleName,
+    count: SampleName,
     /// `,le="0.5"} ` for each bucket, `+Inf` last.
     bounds: Box<[Box<[u8]>]>,
 }
@@ -69,9 +69,9 @@ impl HistogramLines {
     pub(super) fn new(name: &str, bounds: &[f64], print: fn(f64) -> String) -> Self {
         let all = bounds.iter().copied().chain([f64::INFINITY]);
         HistogramLines {
-            bucket: Name::new(name, "_bucket"),
-            sum: Name::new(name, "_sum"),
-            count: Name::new(name, "_count"),
+            bucket: SampleName::new(name, "_bucket"),
+            sum: SampleName::new(name, "_sum"),
+            count: SampleName::new(name, "_count"),
             bounds: all.map(|bound| format!(",le=\"{}\"}} ", print(bound)).into_bytes().into()).collect(),
         }
     }

@@ -59,7 +59,7 @@ pub struct Options {
 
 /// Position of a series' value in the output, for [`FamilyEncoder::patch`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Span {
+pub struct ValueSpan {
     /// Its first byte.
     pub start: usize,
     /// The end of the value, exclusive.
@@ -117,7 +117,7 @@ impl FamilyEncoder {
         value: Value<'_>,
         exemplars: &[Exemplar],
         out: &mut Vec<u8>,
-    ) -> Option<Span> {
+    ) -> Option<ValueSpan> {
         match &self.encoder {
             Encoder::Text(text) => text.series(labels, value, out),
             Encoder::OpenMetrics(openmetrics) => openmetrics.series(labels, created_ms, value, exemplars, out),
@@ -125,7 +125,7 @@ impl FamilyEncoder {
         }
     }
 
-    /// Writes a value into the bytes of a [`Span`] that [`FamilyEncoder::series`] returned, if it has exactly that
+    /// Writes a value into the bytes of a [`ValueSpan`] that [`FamilyEncoder::series`] returned, if it has exactly that
     /// width; otherwise leaves them unchanged and returns false.
     #[inline]
     pub fn patch(&self, value: Value<'_>, bytes: &mut [u8]) -> bool {

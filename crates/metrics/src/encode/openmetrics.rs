@@ -4,8 +4,8 @@
 //! Sample names are always the same as in the older text format. Where OpenMetrics would require another suffix for a
 //! type, the family gets a type without that rule (`unknown`, `gauge`). OpenMetrics does not have native buckets.
 
-use super::lines::{HistogramLines, Lines, Name};
-use super::{Options, Span, newest, number};
+use super::lines::{HistogramLines, SampleName, SeriesLines};
+use super::{Options, ValueSpan, newest, number};
 use crate::family::{Family, Kind};
 use crate::labels::RawPairs;
 use crate::value::{Exemplar, Value};
@@ -16,9 +16,9 @@ const EXEMPLAR_CHARS_MAX: usize = 128;
 #[derive(Debug, Clone)]
 pub(super) struct OpenMetricsEncoder {
     pub(super) header: Box<[u8]>,
-    lines: Lines,
+    lines: SeriesLines,
     /// Names of the `_created` lines, if they are printed.
-    created: Option<Name>,
+    created: Option<SampleName>,
     /// Whether samples may carry exemplars.
     exemplars: bool,
 }
@@ -40,15 +40,15 @@ impl OpenMetricsEncoder {
         };
         let lines = match &family.kind {
             Kind::Histogram(buckets) => {
-                Lines::Histogram(HistogramLines::new(name, &buckets.classic, number::bound_with_point))
+                SeriesLines::Histogram(HistogramLines::new(name, &buckets.classic, number::bound_with_point))
             }
-            _ => Lines::Sample(Name::new(name, "")),
+            _ => SeriesLines::Sample(SampleName::new(name, "")),
         };
         let counts = matches!(kind, "counter" | "histogram");
         OpenMetricsEncoder {
             header: header(family, base, kind).into_bytes().into(),
             lines,
-            created: (options.created && counts).then(|| Name::new(base, "_created")),
+            created: (options.created && counts).then(|| SampleName::new(base, "_created")),
             exemplars: family.exemplars && counts,
         }
     }
@@ -61,21 +61,21 @@ impl OpenMetricsEncoder {
         value: Value<'_>,
         exemplars: &[Exemplar],
         out: &mut Vec<u8>,
-    ) -> Option<Span> {
+    ) -> Option<ValueSpan> {
         let exemplars = if self.exemplars { exemplars } else { &[] };
         let span = match (&self.lines, value) {
-            (Lines::Sample(name), value) => {
+            (SeriesLines::Sample(name), value) => {
                 let span = name.push_sample(labels, value, out);
                 push_exemplar(newest(exemplars, None), out);
                 out.push(b'\n');
                 (!self.exemplars).then_some(span)
             }
-            (Lines::Histogram(lines), Value::Histogram(value)) => {
+            (SeriesLines::Histogram(lines), Value::Histogram(value)) => {
                 let bucket = |index| (!lines.only_infinity()).then_some(index);
                 lines.push(labels, value, out, |index, out| push_exemplar(newest(exemplars, bucket(index)), out));
                 None
             }
-            (Lines::Histogram(_), Value::Unsigned(_) | Value::Float(_)) => {
+            (SeriesLines::Histogram(_), Value::Unsigned(_) | Value::Float(_)) => {
                 unreachable!("a histogram's series has a histogram's value")
             }
         };

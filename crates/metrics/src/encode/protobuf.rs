@@ -5,7 +5,7 @@
 //! 1, 2, 3, 5, 4 within a family, so that the series can be appended to a head made once; protobuf permits any order.
 //! Float histograms and gauge histograms are not written.
 
-use super::{Span, newest};
+use super::{ValueSpan, newest};
 use crate::family::{Family, Kind};
 use crate::labels::{self, RawPairs};
 use crate::value::{Distribution, Exemplar, Exponential, Value};
@@ -66,7 +66,7 @@ impl ProtobufEncoder {
         value: Value<'_>,
         exemplars: &[Exemplar],
         out: &mut Vec<u8>,
-    ) -> Option<Span> {
+    ) -> Option<ValueSpan> {
         out.reserve(labels.len() + 64);
         let exemplars = if self.exemplars { exemplars } else { &[] };
         // The exemplar or time that follows the value. Counted from the end, as the start of a message moves if its
@@ -97,7 +97,7 @@ impl ProtobufEncoder {
             }
         });
         let end = out.len() - tail?;
-        Some(Span { start: end - DOUBLE_BYTES, end })
+        Some(ValueSpan { start: end - DOUBLE_BYTES, end })
     }
 }
 

@@ -3,25 +3,25 @@
 //!
 //! The format has no exemplars, created times or native buckets; an info is exposed as a gauge.
 
-use super::lines::{HistogramLines, Lines, Name};
-use super::{Span, number};
+use super::lines::{HistogramLines, SampleName, SeriesLines};
+use super::{ValueSpan, number};
 use crate::family::{Family, Kind};
 use crate::value::Value;
 
 #[derive(Debug, Clone)]
 pub(super) struct TextEncoder {
     pub(super) header: Box<[u8]>,
-    lines: Lines,
+    lines: SeriesLines,
 }
 
 impl TextEncoder {
     pub(super) fn new(family: &Family) -> Self {
         let name = &family.name;
         let (kind, lines) = match &family.kind {
-            Kind::Counter | Kind::FloatCounter => ("counter", Lines::Sample(Name::new(name, ""))),
-            Kind::Gauge(_) | Kind::Info => ("gauge", Lines::Sample(Name::new(name, ""))),
+            Kind::Counter | Kind::FloatCounter => ("counter", SeriesLines::Sample(SampleName::new(name, ""))),
+            Kind::Gauge(_) | Kind::Info => ("gauge", SeriesLines::Sample(SampleName::new(name, ""))),
             Kind::Histogram(buckets) => {
-                ("histogram", Lines::Histogram(HistogramLines::new(name, &buckets.classic, number::bound)))
+                ("histogram", SeriesLines::Histogram(HistogramLines::new(name, &buckets.classic, number::bound)))
             }
         };
         let mut header = String::new();
@@ -33,18 +33,18 @@ impl TextEncoder {
     }
 
     #[inline]
-    pub(super) fn series(&self, labels: &[u8], value: Value<'_>, out: &mut Vec<u8>) -> Option<Span> {
+    pub(super) fn series(&self, labels: &[u8], value: Value<'_>, out: &mut Vec<u8>) -> Option<ValueSpan> {
         match (&self.lines, value) {
-            (Lines::Sample(name), value) => {
+            (SeriesLines::Sample(name), value) => {
                 let span = name.push_sample(labels, value, out);
                 out.push(b'\n');
                 Some(span)
             }
-            (Lines::Histogram(lines), Value::Histogram(value)) => {
+            (SeriesLines::Histogram(lines), Value::Histogram(value)) => {
                 lines.push(labels, value, out, |_, _| {});
                 None
             }
-            (Lines::Histogram(_), Value::Unsigned(_) | Value::Float(_)) => {
+            (SeriesLines::Histogram(_), Value::Unsigned(_) | Value::Float(_)) => {
                 unreachable!("a histogram's series has a histogram's value")
             }
         }

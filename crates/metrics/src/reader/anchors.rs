@@ -6,10 +6,10 @@
 
 use super::families::FamilyId;
 use super::mount::{Contribution, FamilyDeclaration, Mount, MountedSegment, NO_SERIES, RecordLocation};
-use super::store::{SeriesId, Slot, Store, UnlinkResult};
+use super::store::{SeriesId, SeriesSlot, Store, UnlinkResult};
 use crate::family::{Kind, Merge};
 use crate::segment::cells::{Shape, to_word};
-use crate::segment::layout::{HEAD_WORDS, Head, RecordKind, WORD, pair};
+use crate::segment::layout::{HEAD_WORDS, RecordHead, RecordKind, WORD, pair};
 use crate::segment::memory::PAGE;
 use crate::segment::{Process, Segment};
 use crate::sync::Ordering::Relaxed;
@@ -86,7 +86,7 @@ impl Store {
         let (place, record) = self.anchor_place(family, kind, text)?;
         let contribution = Contribution::new(record, id, first);
         self.place(place, contribution);
-        *self.slot_mut(id) = Slot::new(place, contribution);
+        *self.slot_mut(id) = SeriesSlot::new(place, contribution);
         Some(())
     }
 
@@ -113,7 +113,7 @@ impl Store {
             mounted.families.len() - 1
         });
         let family_number = u16::try_from(family_number).ok()?;
-        let head = Head { words: words as u32, kind: RecordKind::Series, flags: 0, family: family_number };
+        let head = RecordHead { words: words as u32, kind: RecordKind::Series, flags: 0, family: family_number };
         let nothing = match kind {
             Kind::Gauge(Merge::Max) => f64::NEG_INFINITY.to_bits(),
             _ => 0,
@@ -185,7 +185,7 @@ impl Store {
                 let next = places.get(index + 1).copied().unwrap_or(RecordLocation::NONE);
                 self.contribution_mut(*place).next = next;
             }
-            *self.slot_mut(id) = Slot::new(places[0], self.contribution(places[0]));
+            *self.slot_mut(id) = SeriesSlot::new(places[0], self.contribution(places[0]));
         }
         taken.iter().for_each(|(place, _)| *self.contribution_mut(*place) = Contribution::ABSENT);
         (taken, unlinked)

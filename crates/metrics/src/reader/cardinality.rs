@@ -2,7 +2,7 @@
 
 use super::Reader;
 use super::families::{FamilyId, MergedFamily};
-use crate::labels::Pairs;
+use crate::labels::LabelPairs;
 
 /// Most distinct values of a label that are shown.
 pub(super) const SAMPLES_MAX: usize = 5;
@@ -68,7 +68,7 @@ impl Reader {
             if labels.iter().all(|label| label.samples.len() == SAMPLES_MAX) {
                 break;
             }
-            for (name, value) in Pairs::new(self.store.text(series)) {
+            for (name, value) in LabelPairs::new(self.store.text(series)) {
                 let label = labels.iter_mut().find(|label| label.name == name);
                 if let Some(label) = label.filter(|label| label.samples.len() < SAMPLES_MAX)
                     && !label.samples.iter().any(|sample| *sample == value)

@@ -3,7 +3,7 @@
 
 use super::families::{CHUNK_SERIES_MAX, FamilyId, MergedFamily};
 use super::gather::ValueBatch;
-use super::store::{SeriesId, Slot, Store};
+use super::store::{SeriesId, SeriesSlot, Store};
 use super::values::value_of;
 use crate::encode::{FamilyEncoder, Format};
 use crate::family::Kind;
@@ -56,7 +56,7 @@ impl Bits {
 
 /// Position of a series in the bytes.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Line {
+pub(super) struct SeriesPosition {
     /// The end of the series, exclusive; it begins where the one before ends.
     end: u32,
     /// Offset of its value from its first byte.
@@ -65,13 +65,13 @@ pub(super) struct Line {
     value_bytes: u16,
 }
 
-const _: () = assert!(size_of::<Line>() == 8);
+const _: () = assert!(size_of::<SeriesPosition>() == 8);
 
 /// Bytes that may be sent.
 #[derive(Debug, Clone)]
 pub(super) struct EncodedChunk {
     pub(super) bytes: Arc<Vec<u8>>,
-    lines: Vec<Line>,
+    lines: Vec<SeriesPosition>,
     pub(super) deflated: Option<DeflatedChunk>,
 }
 
@@ -84,7 +84,7 @@ pub(super) struct DeflatedChunk {
 }
 
 impl EncodedChunk {
-    pub(super) fn new(bytes: Vec<u8>, lines: Vec<Line>) -> EncodedChunk {
+    pub(super) fn new(bytes: Vec<u8>, lines: Vec<SeriesPosition>) -> EncodedChunk {
         EncodedChunk { bytes: Arc::new(bytes), lines, deflated: None }
     }
 
@@ -92,7 +92,7 @@ impl EncodedChunk {
     pub(super) fn bytes(&self) -> usize {
         let deflated = self.deflated.as_ref().map_or(0, |packed| packed.bytes.capacity() + size_of::<Vec<u8>>() + 16);
         let plain = self.bytes.capacity() + size_of::<Vec<u8>>() + 16;
-        size_of::<EncodedChunk>() + plain + self.lines.capacity() * size_of::<Line>() + deflated
+        size_of::<EncodedChunk>() + plain + self.lines.capacity() * size_of::<SeriesPosition>() + deflated
     }
 
     /// Next time the whole series is encoded, not its value only.
@@ -120,7 +120,7 @@ pub(super) fn pack(deflater: &mut Deflater, bytes: &[u8]) -> DeflatedChunk {
 
 /// Buffers that are reused.
 #[derive(Debug, Default)]
-pub(super) struct Scratch {
+pub(super) struct ChunkScratch {
     distribution: Distribution,
     part: Distribution,
     exemplars: Vec<Exemplar>,
@@ -138,12 +138,12 @@ pub(super) struct ChunkEncoder<'a> {
     pub(super) family: &'a MergedFamily,
     pub(super) format: Format,
     pub(super) encoder: &'a FamilyEncoder,
-    pub(super) scratch: &'a mut Scratch,
+    pub(super) scratch: &'a mut ChunkScratch,
 }
 
 impl ChunkEncoder<'_> {
     /// Encodes all series.
-    pub(super) fn encode(&mut self, series: &[Slot]) -> EncodedChunk {
+    pub(super) fn encode(&mut self, series: &[SeriesSlot]) -> EncodedChunk {
         let kind = &self.family.family.kind;
         let is_single = !matches!(kind, Kind::Histogram(_));
         let mut gathered = std::mem::take(&mut self.scratch.gathered);
@@ -163,7 +163,7 @@ impl ChunkEncoder<'_> {
                     (0, 0)
                 }
             };
-            lines.push(Line { end: end_of(&bytes), value_at, value_bytes });
+            lines.push(SeriesPosition { end: end_of(&bytes), value_at, value_bytes });
             if index == 0 {
                 bytes.reserve((bytes.len() - start + 4) * series.len());
             }
@@ -176,7 +176,7 @@ impl ChunkEncoder<'_> {
     }
 
     /// Updates the encoded bytes of these series.
-    pub(super) fn update(&mut self, encoded: &mut EncodedChunk, series: &[Slot], dirty: Bits) {
+    pub(super) fn update(&mut self, encoded: &mut EncodedChunk, series: &[SeriesSlot], dirty: Bits) {
         let mut slots = std::mem::take(&mut self.scratch.slots);
         slots.clear();
         dirty.list(&mut slots);
@@ -189,7 +189,7 @@ impl ChunkEncoder<'_> {
     }
 
     /// Writes values over the old ones.
-    fn patch(&mut self, encoded: &mut EncodedChunk, series: &[Slot], slots: &[u16]) {
+    fn patch(&mut self, encoded: &mut EncodedChunk, series: &[SeriesSlot], slots: &[u16]) {
         let kind = &self.family.family.kind;
         let changed = slots.iter().map(|slot| series[*slot as usize]);
         self.scratch.gathered.read(self.store, kind, changed);
@@ -233,7 +233,7 @@ impl ChunkEncoder<'_> {
     }
 
     /// Encodes whole series again, between others that are unchanged.
-    fn renew(&mut self, encoded: &mut EncodedChunk, series: &[Slot], slots: &[u16]) {
+    fn renew(&mut self, encoded: &mut EncodedChunk, series: &[SeriesSlot], slots: &[u16]) {
         let kind = &self.family.family.kind;
         let is_single = !matches!(kind, Kind::Histogram(_));
         rebuild(encoded, slots.iter().copied(), slots.len(), |index, old, line, out| {
@@ -254,11 +254,11 @@ impl ChunkEncoder<'_> {
 
     /// Records where the value is, from the beginning of the series, and how wide it is.
     #[inline]
-    fn push_single(&mut self, slot: Slot, labels: &[u8], value: Value<'_>, out: &mut Vec<u8>) -> (u16, u16) {
+    fn push_single(&mut self, slot: SeriesSlot, labels: &[u8], value: Value<'_>, out: &mut Vec<u8>) -> (u16, u16) {
         let start = out.len();
         let exemplars = if self.read_exemplars(slot) { self.scratch.exemplars.as_slice() } else { &[] };
         let span = self.encoder.series(labels, self.created_ms(slot), value, exemplars, out);
-        let fits = |span: crate::encode::Span| {
+        let fits = |span: crate::encode::ValueSpan| {
             let value_at = u16::try_from(span.start - start).ok()?;
             Some((value_at, u16::try_from(span.end - span.start).ok()?))
         };
@@ -266,9 +266,9 @@ impl ChunkEncoder<'_> {
     }
 
     /// Returns false if the histogram is in the middle of a change.
-    fn push_histogram(&mut self, slot: Slot, labels: &[u8], out: &mut Vec<u8>) -> bool {
+    fn push_histogram(&mut self, slot: SeriesSlot, labels: &[u8], out: &mut Vec<u8>) -> bool {
         let exemplars = self.read_exemplars(slot);
-        let Scratch { distribution, part, unsettled, .. } = &mut *self.scratch;
+        let ChunkScratch { distribution, part, unsettled, .. } = &mut *self.scratch;
         let is_whole = self.store.histogram(&self.family.shape, slot, part, distribution);
         if !is_whole {
             unsettled.push(self.store.series_of(slot));
@@ -280,13 +280,13 @@ impl ChunkEncoder<'_> {
     }
 
     #[inline]
-    fn created_ms(&self, slot: Slot) -> u64 {
+    fn created_ms(&self, slot: SeriesSlot) -> u64 {
         // This takes one more look at every record; the text format does not show the time.
         if self.format == Format::Text { 0 } else { self.store.created_ms(slot) }
     }
 
     #[inline]
-    fn read_exemplars(&mut self, slot: Slot) -> bool {
+    fn read_exemplars(&mut self, slot: SeriesSlot) -> bool {
         let has_any = self.family.family.exemplars;
         if has_any {
             self.scratch.exemplars.clear();
@@ -301,7 +301,7 @@ fn rebuild(
     encoded: &mut EncodedChunk,
     slots: impl Iterator<Item = u16>,
     count: usize,
-    mut write: impl FnMut(usize, &[u8], Line, &mut Vec<u8>) -> (u16, u16),
+    mut write: impl FnMut(usize, &[u8], SeriesPosition, &mut Vec<u8>) -> (u16, u16),
 ) {
     let old = &encoded.bytes;
     let mut new = Vec::with_capacity(old.len() + count * 4);
@@ -316,7 +316,7 @@ fn rebuild(
         new.extend_from_slice(&old[copied..start]);
         move_ends(&mut encoded.lines[next..slot], new.len() as i64 - start as i64);
         let (value_at, value_bytes) = write(index, &old[start..line.end as usize], line, &mut new);
-        encoded.lines[slot] = Line { end: end_of(&new), value_at, value_bytes };
+        encoded.lines[slot] = SeriesPosition { end: end_of(&new), value_at, value_bytes };
         copied = line.end as usize;
         previous_end = copied;
         next = slot + 1;
@@ -332,13 +332,13 @@ fn rebuild(
 
 /// Range of a slot's value.
 #[inline]
-fn value_range(lines: &[Line], slot: u16) -> std::ops::Range<usize> {
+fn value_range(lines: &[SeriesPosition], slot: u16) -> std::ops::Range<usize> {
     let slot = slot as usize;
     let start = if slot == 0 { 0 } else { lines[slot - 1].end as usize } + lines[slot].value_at as usize;
     start..start + lines[slot].value_bytes as usize
 }
 
-fn move_ends(lines: &mut [Line], by: i64) {
+fn move_ends(lines: &mut [SeriesPosition], by: i64) {
     if by != 0 {
         lines.iter_mut().for_each(|line| line.end = (i64::from(line.end) + by) as u32);
     }

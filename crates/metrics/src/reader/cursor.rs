@@ -19,7 +19,7 @@ pub struct Cursor {
     names: Option<Vec<String>>,
     /// Trailer of the pieces produced so far, if they are deflated.
     trailer: Option<Trailer>,
-    state: State,
+    state: CursorState,
     /// The refresh it belongs to.
     refresh: u64,
     /// The version of the order that `family` and `chunk` refer to.
@@ -37,7 +37,7 @@ pub struct Cursor {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum CursorState {
     Start,
     Families,
     Footer,
@@ -72,7 +72,7 @@ impl Reader {
             format,
             names,
             trailer: deflate.then(Trailer::new),
-            state: State::Start,
+            state: CursorState::Start,
             refresh: self.refreshes,
             version: self.order.version,
             family: 0,
@@ -88,36 +88,36 @@ impl Reader {
         self.used_ms[cursor.format as usize] = self.now_ms;
         loop {
             match cursor.state {
-                State::Start => {
-                    cursor.state = State::Families;
+                CursorState::Start => {
+                    cursor.state = CursorState::Families;
                     if cursor.trailer.is_some() {
                         return Some(Piece::of(&gzip::HEADER));
                     }
                 }
-                State::Families => {
+                CursorState::Families => {
                     let plain = cursor.pinned.pop_front().or_else(|| self.next_of_families(cursor));
                     match plain {
                         Some(plain) if plain.bytes.is_empty() => {}
                         Some(plain) => return Some(self.piece(cursor, plain)),
-                        None => cursor.state = State::Footer,
+                        None => cursor.state = CursorState::Footer,
                     }
                 }
-                State::Footer => {
-                    cursor.state = State::Trailer;
+                CursorState::Footer => {
+                    cursor.state = CursorState::Trailer;
                     let footer = cursor.format.footer();
                     if !footer.is_empty() {
                         return Some(self.piece(cursor, PlainPiece { bytes: Arc::new(footer.to_vec()), packed: None }));
                     }
                 }
-                State::Trailer => {
-                    cursor.state = State::Done;
+                CursorState::Trailer => {
+                    cursor.state = CursorState::Done;
                     cursor.handed_out = None;
                     self.exposed(cursor.refresh, cursor.names.as_deref());
                     if let Some(trailer) = cursor.trailer.take() {
                         return Some(Piece::of(&trailer.finish()));
                     }
                 }
-                State::Done => return None,
+                CursorState::Done => return None,
             }
         }
     }

@@ -13,7 +13,7 @@ use crate::family::Family;
 use crate::labels::RawPairs;
 use crate::protocol;
 use crate::segment::cells::Shape;
-use crate::segment::layout::{FOLD_WORDS, HEAD_WORDS, Head, RecordKind, TOMBSTONE_WORDS, unpair};
+use crate::segment::layout::{FOLD_WORDS, HEAD_WORDS, RecordHead, RecordKind, TOMBSTONE_WORDS, unpair};
 use crate::segment::{Process, Segment, family_record};
 use crate::sync::{AtomicU32, ReadOnly, Word};
 use memchr::memchr;
@@ -78,7 +78,7 @@ impl Reader {
         mount: u16,
         segment: &Segment,
         at: usize,
-        head: Head,
+        head: RecordHead,
         refreshed: &mut RefreshSummary,
     ) -> Result<(), InvalidRecord> {
         match head.kind {
@@ -119,7 +119,7 @@ impl Reader {
         Ok(())
     }
 
-    fn read_fold(&mut self, mount: u16, segment: &Segment, at: usize, head: Head) -> Result<(), InvalidRecord> {
+    fn read_fold(&mut self, mount: u16, segment: &Segment, at: usize, head: RecordHead) -> Result<(), InvalidRecord> {
         let mounted = self.store.mounted_mut(mount);
         let declared = mounted.families.get_mut(head.family as usize).and_then(Option::as_mut).ok_or(InvalidRecord)?;
         let (generation, labels) = unpair(segment.log()[at + 1].get());
@@ -140,7 +140,7 @@ impl Reader {
         mount: u16,
         segment: &Segment,
         at: usize,
-        head: Head,
+        head: RecordHead,
         refreshed: &mut RefreshSummary,
     ) -> Result<(), InvalidRecord> {
         let (number, text) = segment.series(at, head).ok_or(InvalidRecord)?;

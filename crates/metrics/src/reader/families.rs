@@ -37,12 +37,12 @@ pub(super) struct MergedFamily {
     pub(super) chunk_series_max: usize,
     /// How to read its histograms.
     pub(super) shape: Shape,
-    heads: [Option<Box<Head>>; FORMATS],
+    heads: [Option<Box<FamilyHead>>; FORMATS],
 }
 
 /// The encoder of a family's series, and the bytes that precede them.
 #[derive(Debug)]
-pub(super) struct Head {
+pub(super) struct FamilyHead {
     pub(super) encoder: FamilyEncoder,
     pub(super) header: EncodedChunk,
 }
@@ -189,7 +189,7 @@ impl Families {
         let of_entries = self.entries.iter().flatten().map(|merged| {
             let texts = merged.family.help.capacity() + 2 * merged.name.len();
             let labels = merged.labels.iter().map(|label| 2 * (label.capacity() + size_of::<String>())).sum::<usize>();
-            let encoders = merged.heads.iter().flatten().count() * size_of::<Head>();
+            let encoders = merged.heads.iter().flatten().count() * size_of::<FamilyHead>();
             texts + labels + encoders + merged.chunks.capacity() * 4
         });
         of_entries.sum::<usize>()
@@ -231,13 +231,13 @@ impl MergedFamily {
     }
 
     /// The head, which is made on first use.
-    pub(super) fn head(&mut self, format: Format, options: Options) -> &mut Head {
+    pub(super) fn head(&mut self, format: Format, options: Options) -> &mut FamilyHead {
         let family = &self.family;
         self.heads[format as usize].get_or_insert_with(|| {
             let encoder = FamilyEncoder::new(family, format, options);
             let mut header = Vec::new();
             encoder.header(&mut header);
-            Box::new(Head { encoder, header: EncodedChunk::new(header, Vec::new()) })
+            Box::new(FamilyHead { encoder, header: EncodedChunk::new(header, Vec::new()) })
         })
     }
 

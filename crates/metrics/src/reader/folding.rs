@@ -19,7 +19,7 @@ use super::mount::{FamilyDeclaration, RecordLocation};
 use super::store::SeriesId;
 use super::{Reader, RefreshSummary};
 use crate::declared::OTHER;
-use crate::labels::{Pairs, RawPairs};
+use crate::labels::{LabelPairs, RawPairs};
 use crate::segment::Process;
 use std::sync::Arc;
 
@@ -120,7 +120,7 @@ impl FoldedSegments {
     /// Keeps some values of a folded label set, to help people find the label that exploded.
     fn keep_samples(&mut self, number: usize, labels: &[u8]) {
         let Some(folds) = self.entries.get_mut(number).and_then(Option::as_mut) else { return };
-        for (label, (samples, (_, value))) in folds.samples.iter_mut().zip(Pairs::new(labels)).enumerate() {
+        for (label, (samples, (_, value))) in folds.samples.iter_mut().zip(LabelPairs::new(labels)).enumerate() {
             let is_folded = folds.applied.labels & (1 << label) != 0 && value != OTHER;
             if is_folded && samples.len() < SAMPLES_MAX && !samples.iter().any(|sample| *sample == value) {
                 samples.push(value.into_owned());

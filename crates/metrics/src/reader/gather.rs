@@ -6,14 +6,14 @@
 //! after the other.
 
 use super::mount::{Contribution, RecordLocation};
-use super::store::{Slot, Store};
+use super::store::{SeriesSlot, Store};
 use crate::family::{Kind, Merge};
-use crate::segment::layout::{HEAD_WORDS, Head, WORD, unpair};
+use crate::segment::layout::{HEAD_WORDS, RecordHead, WORD, unpair};
 use crate::sync::{AtomicU64, ReadOnly, Word};
 
 /// Position of a label text: its words in the log, its length in bytes.
 #[derive(Debug, Clone, Copy)]
-struct Text {
+struct LabelText {
     word: u32,
     bytes: u32,
 }
@@ -26,7 +26,7 @@ const LINE_WORDS: usize = 8;
 pub(super) struct ValueBatch {
     /// A value for each series, as bits.
     pub(super) values: Vec<u64>,
-    texts: Vec<Text>,
+    texts: Vec<LabelText>,
     /// Series with one more record: their index, and the location of that record.
     more: Vec<(u32, RecordLocation)>,
     contributions: Vec<Contribution>,
@@ -34,11 +34,11 @@ pub(super) struct ValueBatch {
 
 impl ValueBatch {
     /// Finds the label texts of series, for [`ValueBatch::labels`].
-    pub(super) fn find_labels(&mut self, store: &Store, slots: &[Slot]) {
+    pub(super) fn find_labels(&mut self, store: &Store, slots: &[SeriesSlot]) {
         let mut mounts = ByMount::new(store);
         self.texts.clear();
         self.texts.extend(slots.iter().map(|slot| mounts.text(*slot)));
-        let touch = |all: u64, (slot, text): (&Slot, &Text)| {
+        let touch = |all: u64, (slot, text): (&SeriesSlot, &LabelText)| {
             mounts.turn_to(slot.mount);
             let words = &mounts.log[text.word as usize..][..(text.bytes as usize).div_ceil(WORD)];
             let lines = words.iter().step_by(LINE_WORDS).chain(words.last());
@@ -50,13 +50,13 @@ impl ValueBatch {
 
     /// The labels of the series at this index among those whose labels were found.
     #[inline]
-    pub(super) fn labels<'a>(&self, store: &'a Store, slot: Slot, index: usize) -> &'a [u8] {
+    pub(super) fn labels<'a>(&self, store: &'a Store, slot: SeriesSlot, index: usize) -> &'a [u8] {
         let text = self.texts[index];
         store.mounted(slot.mount).segment.frozen(text.word as usize, text.bytes as usize)
     }
 
     /// Reads the values of series that have a single value each.
-    pub(super) fn read(&mut self, store: &Store, kind: &Kind, slots: impl Iterator<Item = Slot> + Clone) {
+    pub(super) fn read(&mut self, store: &Store, kind: &Kind, slots: impl Iterator<Item = SeriesSlot> + Clone) {
         self.values.clear();
         if matches!(kind, Kind::Info | Kind::Gauge(Merge::Last)) {
             // Only few series, or histograms, whose cells must be combined.
@@ -138,16 +138,16 @@ impl<'a> ByMount<'a> {
     }
 
     #[inline]
-    fn text(&mut self, slot: Slot) -> Text {
+    fn text(&mut self, slot: SeriesSlot) -> LabelText {
         self.turn_to(slot.mount);
         let at = slot.record as usize;
-        let head = Head::unpack(self.log[at].get()).map_or(0, |head| head.words as usize);
+        let head = RecordHead::unpack(self.log[at].get()).map_or(0, |head| head.words as usize);
         let (_, bytes) = unpair(self.log[at + 1].get());
         let word = (at + head).checked_sub((bytes as usize).div_ceil(WORD)).filter(|word| *word >= at + HEAD_WORDS);
         match word {
-            Some(word) if at + head <= self.read_to => Text { word: word as u32, bytes },
+            Some(word) if at + head <= self.read_to => LabelText { word: word as u32, bytes },
             // The segment was damaged after it was read.
-            _ => Text { word: 0, bytes: 0 },
+            _ => LabelText { word: 0, bytes: 0 },
         }
     }
 

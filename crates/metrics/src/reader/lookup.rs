@@ -5,9 +5,9 @@
 
 use super::Reader;
 use super::families::MergedFamily;
-use super::store::Slot;
+use super::store::SeriesSlot;
 use crate::family::Kind;
-use crate::labels::{Pairs, value_of};
+use crate::labels::{LabelPairs, value_of};
 use crate::segment::Process;
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -79,7 +79,7 @@ impl Reader {
         // Usually a family has the expected labels, and its series need not be checked.
         let may_be = |merged: &MergedFamily| !matches!(known(merged), [labels] if *labels == merged.labels);
         self.located(own, max, may_be, |merged, series| {
-            let names = || Pairs::new(self.store.text(series)).map(|(name, _)| name);
+            let names = || LabelPairs::new(self.store.text(series)).map(|(name, _)| name);
             !known(merged).iter().any(|labels| names().eq(labels.iter().map(String::as_str)))
         })
     }
@@ -90,15 +90,15 @@ impl Reader {
         own: Process,
         max: usize,
         may_be: impl Fn(&MergedFamily) -> bool,
-        wanted: impl Fn(&MergedFamily, Slot) -> bool,
+        wanted: impl Fn(&MergedFamily, SeriesSlot) -> bool,
     ) -> Vec<LocatedSeries> {
         let families = self.order.families.all().filter(|merged| may_be(merged));
         let series = families.flat_map(|merged| {
             let slots = merged.chunks.iter().flat_map(|id| &self.store.slots[*id as usize]);
             slots.map(move |slot| (merged, *slot))
         });
-        let lives = |series: Slot| !self.store.places(series).all(|(_, each)| each.is_leaving());
-        let is_ours = |series: Slot| {
+        let lives = |series: SeriesSlot| !self.store.places(series).all(|(_, each)| each.is_leaving());
+        let is_ours = |series: SeriesSlot| {
             let mut mounts = self.store.places(series).map(|(at, _)| self.store.mounted(at.mount));
             mounts.all(|mounted| mounted.segment.process == own || !mounted.is_alive)
         };
@@ -107,7 +107,7 @@ impl Reader {
         found.map(|(merged, series)| self.locate(merged.name.clone(), series)).collect()
     }
 
-    fn locate(&self, family: Arc<str>, series: Slot) -> LocatedSeries {
+    fn locate(&self, family: Arc<str>, series: SeriesSlot) -> LocatedSeries {
         let records = self.store.places(series).filter(|(_, each)| !each.is_leaving());
         let located = records.map(|(place, contribution)| {
             let segment = &self.store.mounted(place.mount).segment;

@@ -34,13 +34,13 @@ pub use cursor::Cursor;
 pub(crate) use folding::{Fold, FoldedSet};
 pub(crate) use lookup::LocatedSeries;
 pub(crate) use mount::{Mount, Mounts};
-pub(crate) use records::{Record, Share};
+pub(crate) use records::{LiveRecord, Share};
 
 use crate::encode;
 use crate::gzip::Deflater;
 use crate::protocol;
 use crate::segment::Process;
-use chunk::{FORMATS, Scratch};
+use chunk::{ChunkScratch, FORMATS};
 use folding::FoldedSegments;
 use leaving::{LeavingRecord, Tombstone};
 use mount::{MOUNTS_MAX, MountedSegment, RecordLocation};
@@ -128,7 +128,7 @@ pub struct Reader {
     options: ReaderOptions,
     store: Store,
     order: Order,
-    scratch: Scratch,
+    scratch: ChunkScratch,
     deflater: Deflater,
     /// The version of the mounts that were mounted last.
     mounts_version: Option<u64>,
@@ -157,7 +157,7 @@ impl Reader {
             options,
             store: Store::default(),
             order: Order::default(),
-            scratch: Scratch::default(),
+            scratch: ChunkScratch::default(),
             deflater: Deflater::new(),
             mounts_version: None,
             refreshes: 0,

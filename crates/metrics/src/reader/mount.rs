@@ -4,7 +4,7 @@
 use super::families::FamilyId;
 use crate::segment::Segment;
 use crate::segment::cells::Shape;
-use crate::segment::layout::{CLOSED_BASE, HEAD_WORDS, Head};
+use crate::segment::layout::{CLOSED_BASE, HEAD_WORDS, RecordHead};
 use crate::sync::Word;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -182,7 +182,7 @@ impl MountedSegment {
     }
 
     #[inline]
-    pub(super) fn head(&self, record: usize) -> Option<Head> {
+    pub(super) fn head(&self, record: usize) -> Option<RecordHead> {
         self.segment.record(record, self.read_to)
     }
 

@@ -8,7 +8,7 @@ use super::chunk::{Bits, Chunk, FORMATS};
 use super::families::{Families, FamilyId};
 use super::mount::FamilyDeclaration;
 use super::sort::sort_by_text;
-use super::store::{SeriesId, Slot, Store, grow};
+use super::store::{SeriesId, SeriesSlot, Store, grow};
 use crate::family::Family;
 use std::sync::Arc;
 
@@ -72,10 +72,10 @@ impl Order {
     }
 
     /// Inserts new series of a family.
-    pub(super) fn insert(&mut self, store: &mut Store, family: FamilyId, new: &[(FamilyId, Slot)]) {
+    pub(super) fn insert(&mut self, store: &mut Store, family: FamilyId, new: &[(FamilyId, SeriesSlot)]) {
         let mut order: Vec<u32> = (0..new.len() as u32).collect();
         sort_by_text(&mut order, |index| store.text(new[index as usize].1));
-        let new: Vec<Slot> = order.into_iter().map(|index| new[index as usize].1).collect();
+        let new: Vec<SeriesSlot> = order.into_iter().map(|index| new[index as usize].1).collect();
         self.version += 1;
         self.families.get_mut(family).series += new.len();
         let mut rest = new.as_slice();
@@ -109,7 +109,7 @@ impl Order {
 
     /// Fills the chunk at this index with these series, and adds chunks behind it if they are too many. Returns the
     /// number of added chunks.
-    fn fill(&mut self, store: &mut Store, family: FamilyId, index: usize, slots: &[Slot]) -> usize {
+    fn fill(&mut self, store: &mut Store, family: FamilyId, index: usize, slots: &[SeriesSlot]) -> usize {
         let merged = self.families.get(family);
         let chunk = merged.chunks[index];
         let max = merged.chunk_series_max;
@@ -153,7 +153,7 @@ impl Order {
     }
 
     /// Gives a chunk its series, which invalidates its cache.
-    fn set(&mut self, store: &mut Store, id: u32, slots: &[Slot]) {
+    fn set(&mut self, store: &mut Store, id: u32, slots: &[SeriesSlot]) {
         self.forget_chunk(id);
         store.expose(id, slots);
     }
@@ -240,7 +240,7 @@ impl Order {
 }
 
 /// Merges two sorted lists. Most often the second is short: the place of each of its series is searched.
-fn merge(store: &Store, known: &[Slot], new: &[Slot], out: &mut Vec<Slot>) {
+fn merge(store: &Store, known: &[SeriesSlot], new: &[SeriesSlot], out: &mut Vec<SeriesSlot>) {
     out.clear();
     out.reserve(known.len() + new.len());
     let mut rest = known;

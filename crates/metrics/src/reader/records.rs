@@ -21,7 +21,7 @@ pub(crate) struct Share {
 }
 
 /// A record that counts.
-pub(crate) struct Record<'a> {
+pub(crate) struct LiveRecord<'a> {
     pub(crate) family: &'a Family,
     /// Labels of the series that it counts for.
     pub(crate) labels: &'a [u8],
@@ -52,7 +52,7 @@ impl Reader {
     }
 
     /// Visits the records of a segment that count.
-    pub(crate) fn records(&self, process: Process, serial: u64, mut visit: impl FnMut(Record<'_>)) {
+    pub(crate) fn records(&self, process: Process, serial: u64, mut visit: impl FnMut(LiveRecord<'_>)) {
         let Some(mounted) = self.mounted_as(process, serial) else { return };
         let records = mounted.contributions.iter().enumerate();
         for (number, contribution) in records.filter(|(_, each)| each.series != NO_SERIES) {
@@ -65,7 +65,7 @@ impl Reader {
                 true => self.store.text(self.store.slot(contribution.series)),
                 false => mounted.text(at),
             };
-            visit(Record { family, labels, created_ms: mounted.created_ms(at), changed_ms, cells });
+            visit(LiveRecord { family, labels, created_ms: mounted.created_ms(at), changed_ms, cells });
         }
     }
 }

@@ -5,7 +5,7 @@
 
 /// A text by its number, and the eight bytes of it that are compared.
 #[derive(Debug, Clone, Copy)]
-struct Key {
+struct SortKey {
     bytes: u64,
     item: u32,
 }
@@ -16,7 +16,7 @@ const FEW: usize = 12;
 
 /// Sorts items by their texts, bytewise.
 pub(super) fn sort_by_text<'a>(items: &mut [u32], text: impl Fn(u32) -> &'a [u8]) {
-    let mut keys: Vec<Key> = items.iter().map(|item| Key { bytes: 0, item: *item }).collect();
+    let mut keys: Vec<SortKey> = items.iter().map(|item| SortKey { bytes: 0, item: *item }).collect();
     // Ranges of texts that are equal up to a depth.
     let mut open = vec![(0, keys.len(), 0)];
     while let Some((from, to, depth)) = open.pop().filter(|(from, to, _)| from < to) {
@@ -51,7 +51,7 @@ pub(super) fn sort_by_text<'a>(items: &mut [u32], text: impl Fn(u32) -> &'a [u8]
 }
 
 /// Number of further bytes that all of them share.
-fn common<'a>(range: &[Key], depth: usize, text: &impl Fn(u32) -> &'a [u8]) -> usize {
+fn common<'a>(range: &[SortKey], depth: usize, text: &impl Fn(u32) -> &'a [u8]) -> usize {
     let first = rest(text(range[0].item), depth);
     range[1..].iter().fold(first.len(), |common, key| {
         let other = rest(text(key.item), depth);

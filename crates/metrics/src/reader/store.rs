@@ -15,7 +15,7 @@ pub(super) type SeriesId = u32;
 
 /// A series' entry in the order, with its first record: enough to encode it, if that is its only one.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Slot {
+pub(super) struct SeriesSlot {
     /// Position in words of the log.
     pub(super) record: u32,
     number: u32,
@@ -24,12 +24,12 @@ pub(super) struct Slot {
     pub(super) has_more: bool,
 }
 
-const _: () = assert!(size_of::<Slot>() == 12);
+const _: () = assert!(size_of::<SeriesSlot>() == 12);
 
-impl Slot {
-    pub(super) fn new(place: RecordLocation, contribution: Contribution) -> Slot {
+impl SeriesSlot {
+    pub(super) fn new(place: RecordLocation, contribution: Contribution) -> SeriesSlot {
         let (record, has_more) = (contribution.record() as u32, !contribution.next.is_none());
-        Slot { record, number: place.number, mount: place.mount, has_more }
+        SeriesSlot { record, number: place.number, mount: place.mount, has_more }
     }
 
     #[inline]
@@ -67,9 +67,9 @@ const _: () = assert!(CHUNK_SERIES_MAX <= 256);
 pub(super) struct Store {
     pub(super) mounts: Vec<Option<MountedSegment>>,
     /// The slots of each chunk.
-    pub(super) slots: Vec<Vec<Slot>>,
+    pub(super) slots: Vec<Vec<SeriesSlot>>,
     /// Series that are in no chunk yet, with their families.
-    pub(super) pending: Vec<(FamilyId, Slot)>,
+    pub(super) pending: Vec<(FamilyId, SeriesSlot)>,
     pub(super) anchors: Anchors,
     series: Vec<Position>,
     /// Numbers of series that may be reused.
@@ -110,14 +110,14 @@ impl Store {
 
     /// The slot of a live series.
     #[inline]
-    pub(super) fn slot(&self, series: SeriesId) -> Slot {
+    pub(super) fn slot(&self, series: SeriesId) -> SeriesSlot {
         match self.exposed(series) {
             Some((chunk, slot)) => self.slots[chunk as usize][slot as usize],
             None => self.pending[(self.series[series as usize].0 & !PENDING) as usize].1,
         }
     }
 
-    pub(super) fn slot_mut(&mut self, series: SeriesId) -> &mut Slot {
+    pub(super) fn slot_mut(&mut self, series: SeriesId) -> &mut SeriesSlot {
         match self.exposed(series) {
             Some((chunk, slot)) => &mut self.slots[chunk as usize][slot as usize],
             None => &mut self.pending[(self.series[series as usize].0 & !PENDING) as usize].1,
@@ -129,12 +129,12 @@ impl Store {
     }
 
     /// The series of a slot that is not dead.
-    pub(super) fn series_of(&self, slot: Slot) -> SeriesId {
+    pub(super) fn series_of(&self, slot: SeriesSlot) -> SeriesId {
         self.contribution(slot.first()).series
     }
 
     /// Gives a chunk its slots.
-    pub(super) fn expose(&mut self, chunk: u32, slots: &[Slot]) {
+    pub(super) fn expose(&mut self, chunk: u32, slots: &[SeriesSlot]) {
         // Eight million chunks of 256 lines are more than any memory holds.
         debug_assert!(chunk < PENDING >> 8 && slots.len() <= CHUNK_SERIES_MAX);
         let mut place = std::mem::take(&mut self.slots[chunk as usize]);
@@ -150,13 +150,13 @@ impl Store {
 
     /// The labels of a series, as in its segments.
     #[inline]
-    pub(super) fn text(&self, slot: Slot) -> &[u8] {
+    pub(super) fn text(&self, slot: SeriesSlot) -> &[u8] {
         self.mounted(slot.mount).text(slot.record as usize)
     }
 
     /// The contributions of a series, without an anchor.
     #[inline]
-    pub(super) fn places(&self, slot: Slot) -> impl Iterator<Item = (RecordLocation, Contribution)> {
+    pub(super) fn places(&self, slot: SeriesSlot) -> impl Iterator<Item = (RecordLocation, Contribution)> {
         let first = slot.first();
         let mut place = if self.is_anchor(first) { self.contribution(first).next } else { first };
         std::iter::from_fn(move || {
@@ -221,7 +221,7 @@ impl Store {
         let hash = self.hash_text(family, text);
         self.place(place, contribution);
         self.series[id as usize] = Position(PENDING | self.pending.len() as u32);
-        self.pending.push((family, Slot::new(place, contribution)));
+        self.pending.push((family, SeriesSlot::new(place, contribution)));
         let mut index = std::mem::take(&mut self.index);
         index.insert_unique(hash, id, |id| self.hash_of(*id));
         self.index = index;
@@ -277,7 +277,7 @@ impl Store {
             self.bury(id);
         } else if first == place {
             let next = self.contribution(gone.next);
-            *self.slot_mut(id) = Slot::new(gone.next, next);
+            *self.slot_mut(id) = SeriesSlot::new(gone.next, next);
         } else if let Some(before) = self.before(first, place) {
             self.contribution_mut(before).next = gone.next;
             if before == first {
@@ -324,14 +324,14 @@ impl Store {
         });
         of_mounts.sum::<usize>()
             + self.mounts.capacity() * size_of::<Option<MountedSegment>>()
-            + self.slots.iter().map(|slots| slots.capacity() * size_of::<Slot>()).sum::<usize>()
-            + self.slots.capacity() * size_of::<Vec<Slot>>()
-            + self.pending.capacity() * size_of::<(FamilyId, Slot)>()
+            + self.slots.iter().map(|slots| slots.capacity() * size_of::<SeriesSlot>()).sum::<usize>()
+            + self.slots.capacity() * size_of::<Vec<SeriesSlot>>()
+            + self.pending.capacity() * size_of::<(FamilyId, SeriesSlot)>()
             + (self.series.capacity() + self.free.capacity()) * 4
             + self.index.allocation_size()
     }
 
-    fn family(&self, slot: Slot) -> Option<FamilyId> {
+    fn family(&self, slot: SeriesSlot) -> Option<FamilyId> {
         self.mounted(slot.mount).declared(slot.record as usize).map(|declared| declared.family)
     }
 

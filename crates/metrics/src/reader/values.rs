@@ -4,10 +4,10 @@
 //! in the order of the list, which changes only with the list.
 
 use super::gather::merge;
-use super::store::{Slot, Store};
+use super::store::{SeriesSlot, Store};
 use crate::family::{Kind, Merge, NATIVE_SCHEMAS};
 use crate::protocol::ReadOutcome;
-use crate::segment::cells::{Form, Shape, read_histogram};
+use crate::segment::cells::{CellForm, Shape, read_histogram};
 use crate::segment::layout::HEAD_WORDS;
 use crate::sync::Word;
 use crate::value::{Distribution, Exemplar, Value};
@@ -57,7 +57,7 @@ impl Kind {
 impl Store {
     /// The value of a series that has a single one, as bits.
     #[inline]
-    pub(super) fn single(&self, kind: &Kind, slot: Slot) -> u64 {
+    pub(super) fn single(&self, kind: &Kind, slot: SeriesSlot) -> u64 {
         let words = self.places(slot).map(|(place, contribution)| {
             let cells = contribution.record() + HEAD_WORDS;
             let log = self.mounted(place.mount).segment.log();
@@ -80,8 +80,14 @@ impl Store {
 
     /// Reads a histogram; returns false if one of its records is in the middle of a change. If its writer was killed in
     /// it, the sum may lack one observation.
-    pub(super) fn histogram(&self, shape: &Shape, slot: Slot, part: &mut Distribution, out: &mut Distribution) -> bool {
-        let Form::Histogram { bounds, native } = &shape.form else { return false };
+    pub(super) fn histogram(
+        &self,
+        shape: &Shape,
+        slot: SeriesSlot,
+        part: &mut Distribution,
+        out: &mut Distribution,
+    ) -> bool {
+        let CellForm::Histogram { bounds, native } = &shape.form else { return false };
         let mut is_whole = true;
         for (index, (place, contribution)) in self.places(slot).enumerate() {
             let log = self.mounted(place.mount).segment.log();
@@ -103,13 +109,13 @@ impl Store {
 
     /// When the first of its records was made.
     #[inline]
-    pub(super) fn created_ms(&self, slot: Slot) -> u64 {
+    pub(super) fn created_ms(&self, slot: SeriesSlot) -> u64 {
         let created = self.places(slot).map(|(place, record)| self.mounted(place.mount).created_ms(record.record()));
         created.min().unwrap_or(0)
     }
 
     /// The exemplars of all its records.
-    pub(super) fn exemplars(&self, slot: Slot, out: &mut Vec<Exemplar>) {
+    pub(super) fn exemplars(&self, slot: SeriesSlot, out: &mut Vec<Exemplar>) {
         for (place, contribution) in self.places(slot) {
             let mounted = self.mounted(place.mount);
             if let Some(declared) = mounted.declared(contribution.record()) {

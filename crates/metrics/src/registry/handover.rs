@@ -7,7 +7,7 @@
 //!
 //! With a shared folder nothing is handed over: the successor finds everything there.
 
-use super::{Inner, Registry, SegmentStorage, Writers, lock};
+use super::{Registry, RegistryCore, SegmentStorage, Writers, lock};
 use crate::reader::Mount;
 use crate::segment::{Process, Segment, SegmentError};
 use crate::shared::directory::exists;
@@ -77,7 +77,7 @@ impl Registry {
     }
 }
 
-impl Inner {
+impl RegistryCore {
     /// Whether another process carries on the metrics.
     #[inline]
     pub(crate) fn is_handed_over(&self) -> bool {

@@ -28,7 +28,7 @@ pub(crate) const READ_TRIES: usize = 64;
 /// The layout of the cells of a family's series.
 #[derive(Debug, Clone)]
 pub(crate) struct Shape {
-    pub(crate) form: Form,
+    pub(crate) form: CellForm,
     /// Slots for exemplars: none, one, or one per classic bucket.
     pub(crate) exemplars: usize,
     /// Index of the first slot, in words from the first cell.
@@ -38,7 +38,7 @@ pub(crate) struct Shape {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) enum Form {
+pub(crate) enum CellForm {
     Unsigned,
     Float,
     Last,
@@ -48,14 +48,16 @@ pub(crate) enum Form {
 impl Shape {
     pub(crate) fn of(family: &Family) -> Shape {
         let (form, value_words) = match &family.kind {
-            Kind::Counter => (Form::Unsigned, 1),
-            Kind::FloatCounter | Kind::Info | Kind::Gauge(Merge::Sum | Merge::Total | Merge::Max) => (Form::Float, 1),
-            Kind::Gauge(Merge::Last) => (Form::Last, 2),
+            Kind::Counter => (CellForm::Unsigned, 1),
+            Kind::FloatCounter | Kind::Info | Kind::Gauge(Merge::Sum | Merge::Total | Merge::Max) => {
+                (CellForm::Float, 1)
+            }
+            Kind::Gauge(Merge::Last) => (CellForm::Last, 2),
             Kind::Histogram(buckets) => {
                 let classic = classic_words(&buckets.classic);
                 let native = buckets.native.map(|native| NativeShape::new(native, 2 + classic));
                 let words = 2 + classic + native.as_ref().map_or(0, |native| native.words);
-                (Form::Histogram { bounds: buckets.classic.clone().into(), native }, words)
+                (CellForm::Histogram { bounds: buckets.classic.clone().into(), native }, words)
             }
         };
         let exemplars = match (family.exemplars, &family.kind) {
@@ -68,7 +70,7 @@ impl Shape {
 
     /// A single value, without exemplars.
     pub(crate) fn single() -> Shape {
-        Shape { form: Form::Unsigned, exemplars: 0, exemplars_at: 1, words: 1 }
+        Shape { form: CellForm::Unsigned, exemplars: 0, exemplars_at: 1, words: 1 }
     }
 
     /// Words of a record with a label text of so many bytes.
@@ -251,7 +253,7 @@ mod tests {
     fn a_histogram_reads_back() {
         let shape = Shape::of(&family(Kind::Histogram(Buckets { classic: vec![1.0, 2.0], native: None }), false));
         let cells = cells(&shape);
-        let Form::Histogram { bounds, native } = &shape.form else { panic!("a histogram") };
+        let CellForm::Histogram { bounds, native } = &shape.form else { panic!("a histogram") };
         for value in [0.5, 1.0, 1.5, 99.0] {
             observe(&cells, bounds, native.as_ref(), value);
         }
@@ -264,7 +266,7 @@ mod tests {
     fn a_change_that_never_ended_is_read_as_it_is() {
         let shape = Shape::of(&family(Kind::Histogram(Buckets { classic: vec![1.0], native: None }), false));
         let cells = cells(&shape);
-        let Form::Histogram { bounds, .. } = &shape.form else { panic!("a histogram") };
+        let CellForm::Histogram { bounds, .. } = &shape.form else { panic!("a histogram") };
         observe(&cells, bounds, None, 0.5);
         // The writer is killed between the bucket and the sum.
         cells[0].store(3, Relaxed);

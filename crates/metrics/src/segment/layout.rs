@@ -39,7 +39,7 @@ pub(crate) const RECORD_WORDS_MAX: usize = 1 << 16;
 
 /// The first page of a segment. Constant fields are written before any other thread can see the segment.
 #[repr(C)]
-pub(crate) struct Header<W32 = AtomicU32, W64 = AtomicU64> {
+pub(crate) struct SegmentHeader<W32 = AtomicU32, W64 = AtomicU64> {
     pub(crate) magic: W64,
     pub(crate) abi: W32,
     /// The writing process.
@@ -66,24 +66,24 @@ pub(crate) struct Header<W32 = AtomicU32, W64 = AtomicU64> {
 }
 
 /// The header as readers see it.
-pub(crate) type ReadOnlyHeader = Header<ReadOnly<AtomicU32>, ReadOnly<AtomicU64>>;
+pub(crate) type ReadOnlyHeader = SegmentHeader<ReadOnly<AtomicU32>, ReadOnly<AtomicU64>>;
 
 const _: () = {
-    assert!(offset_of!(Header, magic) == 0);
-    assert!(offset_of!(Header, abi) == 8);
-    assert!(offset_of!(Header, pid) == 12);
-    assert!(offset_of!(Header, process_start) == 16);
-    assert!(offset_of!(Header, serial) == 24);
-    assert!(offset_of!(Header, created_ms) == 32);
-    assert!(offset_of!(Header, series_max) == 40);
-    assert!(offset_of!(Header, log_at) == 48);
-    assert!(offset_of!(Header, log_words) == 56);
-    assert!(offset_of!(Header, committed) == 64);
-    assert!(offset_of!(Header, epoch) == 72);
-    assert!(offset_of!(Header, closed) == 76);
-    assert!(offset_of!(Header, heartbeat_ms) == 80);
-    assert!(size_of::<Header>() == 88);
-    assert!(size_of::<Header>() <= HEADER_BYTES);
+    assert!(offset_of!(SegmentHeader, magic) == 0);
+    assert!(offset_of!(SegmentHeader, abi) == 8);
+    assert!(offset_of!(SegmentHeader, pid) == 12);
+    assert!(offset_of!(SegmentHeader, process_start) == 16);
+    assert!(offset_of!(SegmentHeader, serial) == 24);
+    assert!(offset_of!(SegmentHeader, created_ms) == 32);
+    assert!(offset_of!(SegmentHeader, series_max) == 40);
+    assert!(offset_of!(SegmentHeader, log_at) == 48);
+    assert!(offset_of!(SegmentHeader, log_words) == 56);
+    assert!(offset_of!(SegmentHeader, committed) == 64);
+    assert!(offset_of!(SegmentHeader, epoch) == 72);
+    assert!(offset_of!(SegmentHeader, closed) == 76);
+    assert!(offset_of!(SegmentHeader, heartbeat_ms) == 80);
+    assert!(size_of::<SegmentHeader>() == 88);
+    assert!(size_of::<SegmentHeader>() <= HEADER_BYTES);
 };
 
 /// The writer is done with the segment.
@@ -116,20 +116,20 @@ pub(crate) const FLAG_ESCAPED: u8 = 2;
 
 /// The first words of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Head {
+pub(crate) struct RecordHead {
     pub(crate) words: u32,
     pub(crate) kind: RecordKind,
     pub(crate) flags: u8,
     pub(crate) family: u16,
 }
 
-impl Head {
+impl RecordHead {
     pub(crate) fn pack(self) -> u64 {
         u64::from(self.words) | (self.kind as u64) << 32 | u64::from(self.flags) << 40 | u64::from(self.family) << 48
     }
 
     /// `None`: the memory does not hold a record there.
-    pub(crate) fn unpack(word: u64) -> Option<Head> {
+    pub(crate) fn unpack(word: u64) -> Option<RecordHead> {
         let kind = match (word >> 32) as u8 {
             1 => RecordKind::Family,
             2 => RecordKind::Series,
@@ -139,7 +139,7 @@ impl Head {
         };
         let words = word as u32;
         let fits = (HEAD_WORDS..=RECORD_WORDS_MAX).contains(&(words as usize));
-        fits.then_some(Head { words, kind, flags: (word >> 40) as u8, family: (word >> 48) as u16 })
+        fits.then_some(RecordHead { words, kind, flags: (word >> 40) as u8, family: (word >> 48) as u16 })
     }
 }
 

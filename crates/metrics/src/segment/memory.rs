@@ -308,7 +308,7 @@ pub(crate) unsafe trait Layout {
 
 // SAFETY: atomics only, `repr(C)`, aligned to 8.
 #[expect(unsafe_code, reason = "see above")]
-unsafe impl Layout for super::layout::Header {
+unsafe impl Layout for super::layout::SegmentHeader {
     type ReadOnly = super::layout::ReadOnlyHeader;
 }
 

@@ -8,7 +8,7 @@ pub(crate) mod native;
 
 use crate::protocol;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, ReadOnly, Word};
-use layout::{ABI, ABI_MIN, HEADER_BYTES, Head, Header, MAGIC, ReadOnlyHeader, WORD, unpair};
+use layout::{ABI, ABI_MIN, HEADER_BYTES, MAGIC, ReadOnlyHeader, RecordHead, SegmentHeader, WORD, unpair};
 use memory::{HUGE_PAGE, Mapping, PAGE};
 use std::fmt;
 use std::io;
@@ -130,7 +130,7 @@ impl Segment {
 
     fn of(mapping: io::Result<Mapping>, path: &Path) -> Result<Segment, SegmentError> {
         let mapping = mapping.map_err(|error| SegmentError::Io(path.to_owned(), error))?;
-        let header = mapping.shown_header::<Header>();
+        let header = mapping.shown_header::<SegmentHeader>();
         if protocol::acquire(&header.magic) != MAGIC {
             return Err(SegmentError::NotASegment(path.to_owned()));
         }
@@ -158,7 +158,7 @@ impl Segment {
 
     #[inline]
     pub(crate) fn header(&self) -> &ReadOnlyHeader {
-        self.mapping.shown_header::<Header>()
+        self.mapping.shown_header::<SegmentHeader>()
     }
 
     /// The epochs, one for each series.
@@ -174,7 +174,7 @@ impl Segment {
 
     /// The header for its writer, in the process that made the segment.
     #[inline]
-    pub(crate) fn own_header(&self) -> &Header {
+    pub(crate) fn own_header(&self) -> &SegmentHeader {
         self.mapping.header()
     }
 
@@ -213,14 +213,14 @@ impl Segment {
 
     /// The record at this word; `None` at the end, or if the memory is not what a writer of this version makes.
     #[inline]
-    pub(crate) fn record(&self, at: usize, committed: usize) -> Option<Head> {
-        let head = Head::unpack(self.log().get(at)?.get())?;
+    pub(crate) fn record(&self, at: usize, committed: usize) -> Option<RecordHead> {
+        let head = RecordHead::unpack(self.log().get(at)?.get())?;
         (at + head.words as usize <= committed).then_some(head)
     }
 
     /// Number and label text of the series whose record is here.
     #[inline]
-    pub(crate) fn series(&self, at: usize, head: Head) -> Option<(u32, &[u8])> {
+    pub(crate) fn series(&self, at: usize, head: RecordHead) -> Option<(u32, &[u8])> {
         let (number, bytes) = unpair(self.log()[at + 1].get());
         Some((number, self.text(at, head, bytes as usize)?))
     }
@@ -243,7 +243,7 @@ impl Segment {
 
     /// The last `bytes` bytes of a record, before its padding.
     #[inline]
-    pub(crate) fn text(&self, at: usize, head: Head, bytes: usize) -> Option<&[u8]> {
+    pub(crate) fn text(&self, at: usize, head: RecordHead, bytes: usize) -> Option<&[u8]> {
         let words = bytes.div_ceil(WORD);
         let start = (at + head.words as usize).checked_sub(words).filter(|start| *start >= at + layout::HEAD_WORDS)?;
         Some(self.mapping.frozen(self.log_at + start * WORD, bytes))

@@ -51,20 +51,20 @@ impl NativeShape {
 
 /// The word `state`.
 #[derive(Debug, Clone, Copy)]
-struct State {
+struct NativeState {
     bank: usize,
     schema: i8,
     /// Whether the sign (positive, negative) has any observation.
     used: [bool; 2],
 }
 
-impl State {
+impl NativeState {
     /// The state of a series that was never touched is all zeros: its schema is stored as the distance from the
     /// declared one.
-    fn unpack(word: u64, declared: i8) -> State {
+    fn unpack(word: u64, declared: i8) -> NativeState {
         // Not trusted: the memory may be damaged.
         let schema = declared.wrapping_sub((word >> 8) as u8 as i8).clamp(SCHEMA_MIN, declared);
-        State { bank: (word & 1) as usize, schema, used: [word & 2 != 0, word & 4 != 0] }
+        NativeState { bank: (word & 1) as usize, schema, used: [word & 2 != 0, word & 4 != 0] }
     }
 
     fn pack(self, declared: i8) -> u64 {
@@ -116,7 +116,7 @@ pub(crate) fn observe(cells: &[AtomicU64], shape: &NativeShape, value: f64) {
 fn add_at(cells: &[AtomicU64], shape: &NativeShape, negative: bool, index_at: impl Fn(i8) -> i32, count: u64) {
     let sign = usize::from(negative);
     let declared = shape.declared.schema;
-    let state = State::unpack(cells[shape.at + STATE].load(Relaxed), declared);
+    let state = NativeState::unpack(cells[shape.at + STATE].load(Relaxed), declared);
     let present = bank(cells, shape, state.bank);
     let place = i64::from(index_at(state.schema)) - i64::from(present.firsts()[sign]);
     if state.used[sign] && (0..shape.window() as i64).contains(&place) {
@@ -130,7 +130,7 @@ fn add_at(cells: &[AtomicU64], shape: &NativeShape, negative: bool, index_at: im
 fn rearrange(
     cells: &[AtomicU64],
     shape: &NativeShape,
-    state: State,
+    state: NativeState,
     sign: usize,
     index_at: &impl Fn(i8) -> i32,
     count: u64,
@@ -158,7 +158,7 @@ fn rearrange(
         }
         schema -= 1;
     };
-    let next = State { bank: 1 - state.bank, schema, used: [wanted[0].is_some(), wanted[1].is_some()] };
+    let next = NativeState { bank: 1 - state.bank, schema, used: [wanted[0].is_some(), wanted[1].is_some()] };
     let new = bank(cells, shape, next.bank);
     // The used range is put in the middle: both sides have room to grow.
     let first = |range: Option<(i32, i32)>| {
@@ -217,7 +217,7 @@ fn split(value: f64) -> (f64, i32) {
 /// The state in the form that readers use.
 pub(crate) fn read(cells: &[impl Word<Value = u64>], shape: &NativeShape) -> Exponential {
     let words = &cells[shape.at..];
-    let state = State::unpack(protocol::acquire(&words[STATE]), shape.declared.schema);
+    let state = NativeState::unpack(protocol::acquire(&words[STATE]), shape.declared.schema);
     let bank = bank(cells, shape, state.bank);
     let firsts = bank.firsts();
     let side = |sign: usize| {
@@ -245,7 +245,7 @@ pub(crate) fn restore(cells: &[AtomicU64], shape: &NativeShape, from: &Exponenti
     words[NAN].store(from.nan_count, Relaxed);
     words[BANKS..shape.words].iter().for_each(|word| word.store(0, Relaxed));
     let schema = from.schema.clamp(SCHEMA_MIN, declared);
-    words[STATE].store(State { bank: 0, schema, used: [false; 2] }.pack(declared), Relaxed);
+    words[STATE].store(NativeState { bank: 0, schema, used: [false; 2] }.pack(declared), Relaxed);
     for (negative, buckets) in [(false, &from.positive), (true, &from.negative)] {
         for (index, count) in buckets {
             add_at(cells, shape, negative, |schema| coarser(*index, from.schema - schema), *count);

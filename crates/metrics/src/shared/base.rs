@@ -2,11 +2,11 @@
 
 use crate::declared::DeclaredFamily;
 use crate::family::Family;
-use crate::labels::Pairs;
-use crate::reader::{Fold, Reader, Record};
+use crate::labels::LabelPairs;
+use crate::reader::{Fold, LiveRecord, Reader};
 use crate::registry::{Options, Registry, RegistryError, SegmentStorage};
 use crate::writer::Writer;
-use crate::writer::memory::Memory;
+use crate::writer::memory::WriterMemory;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -52,7 +52,7 @@ impl Base {
     }
 
     /// Adds the value of a record of another segment, which `reader` has found.
-    pub(super) fn add(&mut self, record: &Record<'_>, reader: &Reader) {
+    pub(super) fn add(&mut self, record: &LiveRecord<'_>, reader: &Reader) {
         if self.failed.is_none()
             && let Err(error) = self.try_add(record, reader)
         {
@@ -60,8 +60,8 @@ impl Base {
         }
     }
 
-    fn try_add(&mut self, record: &Record<'_>, reader: &Reader) -> Result<(), RegistryError> {
-        let names = || Pairs::new(record.labels).map(|(name, _)| name);
+    fn try_add(&mut self, record: &LiveRecord<'_>, reader: &Reader) -> Result<(), RegistryError> {
+        let names = || LabelPairs::new(record.labels).map(|(name, _)| name);
         // Series of one family may differ in their labels: each set of label names is a declaration.
         let is_same = |family: &Family, declared: &DeclaredFamily| {
             family == record.family && names().eq(declared.family().labels.iter().map(String::as_str))
@@ -75,7 +75,7 @@ impl Base {
                 (record.family.clone(), declared)
             }
         };
-        let values: Vec<_> = Pairs::new(record.labels).map(|(_, value)| value).collect();
+        let values: Vec<_> = LabelPairs::new(record.labels).map(|(_, value)| value).collect();
         let values: Vec<&[u8]> = values.iter().map(|value| value.as_bytes()).collect();
         let added = self.writer.restore_cells(&known.1, &values, record.created_ms, record.changed_ms, record.cells);
         self.last = Some(known);
@@ -100,7 +100,7 @@ impl Base {
     }
 
     /// The finished base, with its number of series; `None` if nothing was added.
-    pub(super) fn finish(self) -> Result<(Option<Arc<Memory>>, usize), RegistryError> {
+    pub(super) fn finish(self) -> Result<(Option<Arc<WriterMemory>>, usize), RegistryError> {
         if let Some(error) = self.failed {
             return Err(error);
         }

@@ -40,18 +40,18 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 #[repr(C)]
-struct File<W32 = AtomicU32, W64 = AtomicU64> {
+struct DirectoryFile<W32 = AtomicU32, W64 = AtomicU64> {
     magic: W64,
     abi: W32,
     reserved: W32,
     /// Counts the changes; its lowest bit selects the current table.
     active: W64,
-    processes: [Slot<W32, W64>; PROCESSES_MAX],
-    tables: [Table<W32, W64>; 2],
+    processes: [ProcessSlot<W32, W64>; PROCESSES_MAX],
+    tables: [DirectoryTable<W32, W64>; 2],
 }
 
 #[repr(C)]
-struct Slot<W32 = AtomicU32, W64 = AtomicU64> {
+struct ProcessSlot<W32 = AtomicU32, W64 = AtomicU64> {
     pid: W32,
     /// The namespace in which it has this id; 0: not known.
     namespace: W32,
@@ -61,13 +61,13 @@ struct Slot<W32 = AtomicU32, W64 = AtomicU64> {
 }
 
 #[repr(C)]
-struct Table<W32 = AtomicU32, W64 = AtomicU64> {
+struct DirectoryTable<W32 = AtomicU32, W64 = AtomicU64> {
     entries: W64,
-    rows: [Row<W32, W64>; SEGMENTS_MAX],
+    rows: [SegmentRow<W32, W64>; SEGMENTS_MAX],
 }
 
 #[repr(C)]
-struct Row<W32 = AtomicU32, W64 = AtomicU64> {
+struct SegmentRow<W32 = AtomicU32, W64 = AtomicU64> {
     pid: W32,
     reserved: W32,
     start: W64,
@@ -75,43 +75,43 @@ struct Row<W32 = AtomicU32, W64 = AtomicU64> {
 }
 
 /// The list as readers see it.
-type ReadOnlyFile = File<ReadOnly<AtomicU32>, ReadOnly<AtomicU64>>;
+type ReadOnlyFile = DirectoryFile<ReadOnly<AtomicU32>, ReadOnly<AtomicU64>>;
 
 const _: () = {
-    assert!(offset_of!(File, abi) == 8);
-    assert!(offset_of!(File, active) == 16);
-    assert!(offset_of!(File, processes) == 24);
-    assert!(offset_of!(File, tables) == 24 + 24 * PROCESSES_MAX);
-    assert!(offset_of!(Slot, start) == 8 && offset_of!(Slot, heartbeat_ms) == 16);
-    assert!(offset_of!(Table, rows) == 8);
-    assert!(offset_of!(Row, start) == 8 && offset_of!(Row, serial) == 16);
-    assert!(size_of::<Row>() == 24 && size_of::<Slot>() == 24);
+    assert!(offset_of!(DirectoryFile, abi) == 8);
+    assert!(offset_of!(DirectoryFile, active) == 16);
+    assert!(offset_of!(DirectoryFile, processes) == 24);
+    assert!(offset_of!(DirectoryFile, tables) == 24 + 24 * PROCESSES_MAX);
+    assert!(offset_of!(ProcessSlot, start) == 8 && offset_of!(ProcessSlot, heartbeat_ms) == 16);
+    assert!(offset_of!(DirectoryTable, rows) == 8);
+    assert!(offset_of!(SegmentRow, start) == 8 && offset_of!(SegmentRow, serial) == 16);
+    assert!(size_of::<SegmentRow>() == 24 && size_of::<ProcessSlot>() == 24);
 };
 
 // SAFETY: atomics only, `repr(C)`, aligned to 8.
 #[expect(unsafe_code, reason = "see above")]
-unsafe impl Layout for File {
+unsafe impl Layout for DirectoryFile {
     type ReadOnly = ReadOnlyFile;
 }
 
 /// A segment, by its process and its serial there. A base belongs to no process: pid 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Entry {
+pub(crate) struct SegmentName {
     pub(crate) process: Process,
     pub(crate) serial: u64,
 }
 
 impl Segment {
     /// Its entry in the list.
-    pub(crate) fn entry(&self) -> Entry {
-        Entry { process: self.process, serial: self.serial }
+    pub(crate) fn entry(&self) -> SegmentName {
+        SegmentName { process: self.process, serial: self.serial }
     }
 }
 
-impl Entry {
+impl SegmentName {
     /// A base, with the totals of dead processes.
-    pub(crate) fn base(serial: u64) -> Entry {
-        Entry { process: Process { pid: 0, start: 0 }, serial }
+    pub(crate) fn base(serial: u64) -> SegmentName {
+        SegmentName { process: Process { pid: 0, start: 0 }, serial }
     }
 
     pub(crate) fn is_base(&self) -> bool {
@@ -119,15 +119,15 @@ impl Entry {
     }
 
     /// The segment whose file has this name, if it is one.
-    pub(crate) fn of_file(name: &str) -> Option<Entry> {
+    pub(crate) fn of_file(name: &str) -> Option<SegmentName> {
         let name = name.strip_suffix(".segment")?;
         if let Some(serial) = name.strip_prefix("base-") {
-            return serial.parse().ok().map(Entry::base);
+            return serial.parse().ok().map(SegmentName::base);
         }
         let mut parts = name.split('-');
         let (pid, start, serial) = (parts.next()?, parts.next()?, parts.next()?);
         let process = Process { pid: pid.parse().ok()?, start: start.parse().ok()? };
-        (parts.next().is_none()).then_some(Entry { process, serial: serial.parse().ok()? })
+        (parts.next().is_none()).then_some(SegmentName { process, serial: serial.parse().ok()? })
     }
 
     /// The segment's file.
@@ -216,9 +216,9 @@ impl Directory {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
                 _ => {}
             }
-            let mapping = Mapping::create(&new, size_of::<File>()).map_err(failed)?;
-            mapping.prepare(0, size_of::<File>().next_multiple_of(PAGE)).map_err(failed)?;
-            let file = mapping.header::<File>();
+            let mapping = Mapping::create(&new, size_of::<DirectoryFile>()).map_err(failed)?;
+            mapping.prepare(0, size_of::<DirectoryFile>().next_multiple_of(PAGE)).map_err(failed)?;
+            let file = mapping.header::<DirectoryFile>();
             file.abi.store(ABI, Ordering::Relaxed);
             file.magic.store(MAGIC, Ordering::Release);
             std::fs::rename(&new, &path).map_err(failed)?;
@@ -235,10 +235,12 @@ impl Directory {
         let path = folder.join("directory");
         let mapping =
             Mapping::open(&path, is_writable).map_err(|error| DirectoryError::Io("open", path.clone(), error))?;
-        if mapping.bytes() < size_of::<File>() || protocol::acquire(&mapping.shown_header::<File>().magic) != MAGIC {
+        if mapping.bytes() < size_of::<DirectoryFile>()
+            || protocol::acquire(&mapping.shown_header::<DirectoryFile>().magic) != MAGIC
+        {
             return Err(DirectoryError::NotADirectory(path));
         }
-        let abi = mapping.shown_header::<File>().abi.get();
+        let abi = mapping.shown_header::<DirectoryFile>().abi.get();
         if abi != ABI {
             return Err(DirectoryError::Version(path, abi));
         }
@@ -250,11 +252,11 @@ impl Directory {
     }
 
     fn file(&self) -> &ReadOnlyFile {
-        self.mapping.shown_header::<File>()
+        self.mapping.shown_header::<DirectoryFile>()
     }
 
     /// The list, writable for a process that shares its metrics in it.
-    fn own_file(&self) -> &File {
+    fn own_file(&self) -> &DirectoryFile {
         self.mapping.header()
     }
 
@@ -264,10 +266,10 @@ impl Directory {
     }
 
     /// The list, and its generation.
-    pub(crate) fn entries(&self) -> (u64, Vec<Entry>) {
+    pub(crate) fn entries(&self) -> (u64, Vec<SegmentName>) {
         let file = self.file();
         let mut entries = Vec::new();
-        let entry = |row: &Row<ReadOnly<AtomicU32>, ReadOnly<AtomicU64>>| Entry {
+        let entry = |row: &SegmentRow<ReadOnly<AtomicU32>, ReadOnly<AtomicU64>>| SegmentName {
             process: Process { pid: row.pid.get(), start: row.start.get() },
             serial: row.serial.get(),
         };
@@ -281,7 +283,7 @@ impl Directory {
     }
 
     /// Replaces the list at once; the caller holds the lock.
-    pub(crate) fn replace(&self, _lock: &Lock, entries: &[Entry]) -> Result<(), DirectoryError> {
+    pub(crate) fn replace(&self, _lock: &Lock, entries: &[SegmentName]) -> Result<(), DirectoryError> {
         if entries.len() > SEGMENTS_MAX {
             return Err(DirectoryError::Full(self.folder.clone()));
         }
@@ -301,13 +303,13 @@ impl Directory {
     /// Records that the process is alive, in a slot of its own.
     pub(crate) fn beat(&self, process: Process, now_ms: u64) -> Result<(), DirectoryError> {
         let slots = &self.own_file().processes;
-        let is_own = |slot: &&Slot| slot.pid.get() == process.pid && slot.start.get() == process.start;
+        let is_own = |slot: &&ProcessSlot| slot.pid.get() == process.pid && slot.start.get() == process.start;
         if let Some(slot) = slots.iter().find(is_own) {
             slot.heartbeat_ms.store(now_ms, Ordering::Relaxed);
             return Ok(());
         }
         let _lock = self.lock()?;
-        let is_free = |slot: &&Slot| {
+        let is_free = |slot: &&ProcessSlot| {
             let process = Process { pid: slot.pid.get(), start: slot.start.get() };
             process.pid == 0 || !self.lives(slot, process, now_ms)
         };
@@ -326,7 +328,7 @@ impl Directory {
         })
     }
 
-    fn lives<W32, W64>(&self, slot: &Slot<W32, W64>, process: Process, now_ms: u64) -> bool
+    fn lives<W32, W64>(&self, slot: &ProcessSlot<W32, W64>, process: Process, now_ms: u64) -> bool
     where
         W32: Word<Value = u32>,
         W64: Word<Value = u64>,
@@ -374,8 +376,8 @@ fn lock(folder: &Path) -> Result<Lock, DirectoryError> {
 mod tests {
     use super::*;
 
-    fn entry(pid: u32, serial: u64) -> Entry {
-        Entry { process: Process { pid, start: 9 }, serial }
+    fn entry(pid: u32, serial: u64) -> SegmentName {
+        SegmentName { process: Process { pid, start: 9 }, serial }
     }
 
     #[test]
@@ -385,7 +387,7 @@ mod tests {
         let reading = Directory::open(folder.path()).unwrap();
         assert_eq!(reading.entries(), (0, vec![]));
         for (generation, list) in
-            [vec![entry(1, 0)], vec![entry(1, 0), entry(2, 5), Entry::base(7)], vec![]].iter().enumerate()
+            [vec![entry(1, 0)], vec![entry(1, 0), entry(2, 5), SegmentName::base(7)], vec![]].iter().enumerate()
         {
             let lock = writing.lock().unwrap();
             writing.replace(&lock, list).unwrap();
@@ -415,12 +417,12 @@ mod tests {
 
     #[test]
     fn file_names_identify_their_process() {
-        for entry in [entry(7, 3), Entry::base(12)] {
+        for entry in [entry(7, 3), SegmentName::base(12)] {
             let path = entry.path(Path::new("/metrics"));
-            assert_eq!(Entry::of_file(path.file_name().unwrap().to_str().unwrap()), Some(entry));
+            assert_eq!(SegmentName::of_file(path.file_name().unwrap().to_str().unwrap()), Some(entry));
         }
         for name in ["directory", "lock", "1-2.segment", "1-2-3-4.segment", "base-x.segment", "1-2-3.other"] {
-            assert_eq!(Entry::of_file(name), None, "{name}");
+            assert_eq!(SegmentName::of_file(name), None, "{name}");
         }
     }
 

@@ -7,11 +7,11 @@
 
 use super::rotation::Tombstones;
 use crate::declared::DeclaredFamily;
-use crate::labels::Pairs;
+use crate::labels::LabelPairs;
 use crate::reader::{LocatedSeries, Reader};
 use crate::registry::{COLLAPSED, Registry};
 use crate::writer::Writer;
-use crate::writer::requests::{FORGET_MAX, Request};
+use crate::writer::requests::{FORGET_MAX, WriterRequest};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub(crate) struct Endings {
     gone: HashMap<Vec<String>, RemovedValues>,
     /// The labels of the families in use, by name; `None`: all are in use.
     in_use: Option<HashMap<String, Vec<Vec<String>>>>,
-    batch: Option<Batch>,
+    batch: Option<EndingSeries>,
     next_look_ms: u64,
     /// Whether there may be series whose owner is gone.
     has_news: bool,
@@ -53,7 +53,7 @@ struct RemovedValues {
 
 /// Series whose writers are being asked to forget them.
 #[derive(Debug)]
-struct Batch {
+struct EndingSeries {
     why: EndReason,
     series: Vec<LocatedSeries>,
     /// Records whose writers have not been asked yet, by segment: a folded series may have many.
@@ -140,7 +140,7 @@ impl Endings {
     }
 
     /// Asks the writers to forget the next series to end.
-    fn next(&mut self, reader: &Reader, registry: &Registry, now_ms: u64) -> Option<Batch> {
+    fn next(&mut self, reader: &Reader, registry: &Registry, now_ms: u64) -> Option<EndingSeries> {
         if self.next_news_ms.is_some_and(|at_ms| now_ms >= at_ms) {
             self.next_news_ms = None;
             self.has_news = true;
@@ -168,7 +168,7 @@ impl Endings {
     }
 
     /// The writers have forgotten the series of the batch: ends those that still qualify. False: none did.
-    fn finish(&mut self, batch: &Batch, reader: &Reader, registry: &Registry, writer: &mut Writer) -> bool {
+    fn finish(&mut self, batch: &EndingSeries, reader: &Reader, registry: &Registry, writer: &mut Writer) -> bool {
         let ending: Vec<LocatedSeries> = match &batch.why {
             EndReason::Idle(ttl_ms) => {
                 let asked: HashMap<_, _> =
@@ -210,14 +210,14 @@ impl Endings {
     }
 }
 
-impl Batch {
+impl EndingSeries {
     /// Asks each writer to forget some more records.
     fn ask(&mut self, registry: &Registry) {
         self.unasked.retain(|serial, places| {
             // A closed segment has no writer any more.
             let Some(memory) = registry.memory(*serial).filter(|memory| !memory.is_closed()) else { return false };
             let rest = places.split_off(places.len().min(FORGET_MAX));
-            let is_posted = memory.inbox.post(Request::Forget(std::mem::replace(places, rest)));
+            let is_posted = memory.inbox.post(WriterRequest::Forget(std::mem::replace(places, rest)));
             debug_assert!(is_posted, "nobody else posts, and the last request has been done");
             !places.is_empty()
         });
@@ -238,7 +238,7 @@ impl Batch {
 
 /// Asks all writers of this process that have a record of one of these: now for as many as a request may hold, for
 /// others in the next steps. Records of ended processes need no request.
-fn ask(mut series: Vec<LocatedSeries>, why: EndReason, registry: &Registry) -> Batch {
+fn ask(mut series: Vec<LocatedSeries>, why: EndReason, registry: &Registry) -> EndingSeries {
     let mut places: HashMap<u64, Vec<u32>> = HashMap::new();
     let mut kept = 0;
     for each in &series {
@@ -252,7 +252,7 @@ fn ask(mut series: Vec<LocatedSeries>, why: EndReason, registry: &Registry) -> B
         kept += 1;
     }
     series.truncate(kept);
-    let mut batch = Batch { why, series, unasked: places };
+    let mut batch = EndingSeries { why, series, unasked: places };
     batch.ask(registry);
     batch
 }
@@ -264,12 +264,12 @@ pub(super) fn set_of<'a>(
     family: &str,
     labels: &[u8],
 ) -> Option<(&'a Arc<DeclaredFamily>, u64)> {
-    let names = || Pairs::new(labels).map(|(name, _)| name);
+    let names = || LabelPairs::new(labels).map(|(name, _)| name);
     let is_it = |each: &&Arc<DeclaredFamily>| {
         each.family().name == family && names().eq(each.family().labels.iter().map(String::as_str))
     };
     let declared = families.iter().find(is_it)?;
-    let values: Vec<_> = Pairs::new(labels).map(|(_, value)| value).collect();
+    let values: Vec<_> = LabelPairs::new(labels).map(|(_, value)| value).collect();
     let values: Vec<&[u8]> = values.iter().map(|value| value.as_bytes()).collect();
     Some((declared, registry.inner.hash(declared.id, &values)))
 }

@@ -6,11 +6,11 @@
 //! by the latter. Gauges and infos are left out: they were true of a process that has ended.
 
 use super::base::Base;
-use super::directory::{Directory, DirectoryError, Entry};
+use super::directory::{Directory, DirectoryError, SegmentName};
 use crate::reader::{Mount, Mounts, Reader, ReaderOptions};
 use crate::registry::{Options, Registry, RegistryError, SegmentStorage};
 use crate::segment::{Segment, SegmentError};
-use crate::writer::memory::Memory;
+use crate::writer::memory::WriterMemory;
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -49,13 +49,13 @@ impl fmt::Display for FoldError {
 pub(crate) fn fold(directory: &Directory, options: &Options, now_ms: u64) -> Result<FoldSummary, FoldError> {
     let own = options.process;
     let is_dead =
-        |entry: &Entry| !entry.is_base() && entry.process != own && !directory.is_alive(entry.process, now_ms);
+        |entry: &SegmentName| !entry.is_base() && entry.process != own && !directory.is_alive(entry.process, now_ms);
     if !directory.entries().1.iter().any(is_dead) {
         return Ok(FoldSummary::default());
     }
     let lock = directory.lock().map_err(FoldError::Directory)?;
     let (generation, entries) = directory.entries();
-    let (replaced, mut kept): (Vec<Entry>, Vec<Entry>) =
+    let (replaced, mut kept): (Vec<SegmentName>, Vec<SegmentName>) =
         entries.into_iter().partition(|entry| entry.is_base() || is_dead(entry));
     if !replaced.iter().any(is_dead) {
         return Ok(FoldSummary::default());
@@ -76,7 +76,7 @@ pub(crate) fn fold(directory: &Directory, options: &Options, now_ms: u64) -> Res
 
     // A generation never occurs twice, so neither does the name; an existing file of this name is of a process that was
     // killed right here.
-    let base = Entry::base(generation + 1);
+    let base = SegmentName::base(generation + 1);
     let path = base.path(directory.folder());
     remove(&path).map_err(FoldError::Remove)?;
     let totals = add_up(&mounts, base, SegmentStorage::File(path.clone()), options, now_ms).map_err(|error| {
@@ -109,7 +109,7 @@ pub(crate) fn fold_inherited(registry: &Registry, now_ms: u64) -> Result<FoldSum
     if ended().all(|mount| mount.segment.process == registry.process()) {
         return Ok(FoldSummary::default());
     }
-    let base = Entry { process: registry.process(), serial: registry.inner.reserve_serial() };
+    let base = SegmentName { process: registry.process(), serial: registry.inner.reserve_serial() };
     let options = &registry.inner.options;
     let totals = add_up(&mounts, base, SegmentStorage::Unnamed, options, now_ms).map_err(FoldError::Base)?;
     let replaced: Vec<Arc<Segment>> = ended().map(|mount| mount.segment.clone()).collect();
@@ -120,9 +120,9 @@ pub(crate) fn fold_inherited(registry: &Registry, now_ms: u64) -> Result<FoldSum
 
 /// Removes segments that are not in the list: their processes were killed while they made or removed them. The caller
 /// holds the lock.
-fn sweep(directory: &Directory, listed: &[Entry], now_ms: u64) -> io::Result<()> {
+fn sweep(directory: &Directory, listed: &[SegmentName], now_ms: u64) -> io::Result<()> {
     for file in std::fs::read_dir(directory.folder())? {
-        let Some(entry) = Entry::of_file(&file?.file_name().to_string_lossy()) else { continue };
+        let Some(entry) = SegmentName::of_file(&file?.file_name().to_string_lossy()) else { continue };
         // A live process may be just making it; bases are made under the lock.
         let is_wanted = listed.contains(&entry) || (!entry.is_base() && directory.is_alive(entry.process, now_ms));
         if !is_wanted {
@@ -135,16 +135,16 @@ fn sweep(directory: &Directory, listed: &[Entry], now_ms: u64) -> io::Result<()>
 /// The sum of several segments.
 struct Totals {
     /// `None`: nothing counted any more.
-    memory: Option<Arc<Memory>>,
+    memory: Option<Arc<WriterMemory>>,
     series: usize,
     /// Damaged segments among all that were read.
-    damaged: Vec<Entry>,
+    damaged: Vec<SegmentName>,
 }
 
 /// Adds up what counts in the segments of ended processes into a base; those of the living are read along.
 fn add_up(
     mounts: &Mounts,
-    base: Entry,
+    base: SegmentName,
     place: SegmentStorage,
     options: &Options,
     now_ms: u64,
@@ -159,7 +159,7 @@ fn add_up(
         reader.records(from.process, from.serial, |record| totals.add(&record, &reader));
     }
     let (memory, series) = totals.finish()?;
-    let damaged = refreshed.damaged.iter().map(|at| Entry { process: at.process, serial: at.serial });
+    let damaged = refreshed.damaged.iter().map(|at| SegmentName { process: at.process, serial: at.serial });
     Ok(Totals { memory, series, damaged: damaged.collect() })
 }
 

@@ -8,8 +8,8 @@ use super::base::Base;
 use crate::reader::{Reader, Share};
 use crate::registry::{Registry, RegistryError, SegmentStorage};
 use crate::writer::Writer;
-use crate::writer::memory::Memory;
-use crate::writer::requests::Request;
+use crate::writer::memory::WriterMemory;
+use crate::writer::requests::WriterRequest;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -26,7 +26,7 @@ pub(super) struct Rotation {
     /// The segment that its writer is leaving, or that has none.
     leaving: Option<u64>,
     /// The segment to which that writer moves.
-    next: Option<Arc<Memory>>,
+    next: Option<Arc<WriterMemory>>,
     next_look_ms: u64,
     /// Number of finished rotations.
     pub(super) done: u64,
@@ -60,7 +60,7 @@ impl Rotation {
             if !memory.is_closed() {
                 // Both segments exist until the old one goes.
                 let next = registry.inner.add_memory(true)?;
-                if !memory.inbox.post(Request::Move(next.clone())) {
+                if !memory.inbox.post(WriterRequest::Move(next.clone())) {
                     // The writer is busy with another request; try again later.
                     registry.inner.replace(&[next.segment.serial], None)?;
                     continue;
@@ -123,7 +123,7 @@ fn write_base(
     from: &[u64],
     serial: u64,
     now_ms: u64,
-) -> Result<Option<Arc<Memory>>, RegistryError> {
+) -> Result<Option<Arc<WriterMemory>>, RegistryError> {
     let process = registry.process();
     let bytes = from.iter().filter_map(|serial| registry.memory(*serial)).map(|memory| memory.bytes().0).sum();
     let place = registry.inner.file_of(serial).map_or(SegmentStorage::Unnamed, SegmentStorage::File);

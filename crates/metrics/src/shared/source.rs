@@ -1,6 +1,6 @@
 //! The source of segments: the registry of this process, a shared folder, or both.
 
-use super::directory::{Directory, DirectoryError, Entry};
+use super::directory::{Directory, DirectoryError, SegmentName};
 use crate::reader::{Mount, Mounts};
 use crate::registry::{Registry, SegmentStorage};
 use crate::segment::{Segment, SegmentError};
@@ -27,7 +27,7 @@ pub(super) struct Folder {
     /// Opened when it exists, with the identity of its file.
     directory: Option<(Directory, (u64, u64))>,
     generation: Option<u64>,
-    open: HashMap<Entry, Arc<Segment>>,
+    open: HashMap<SegmentName, Arc<Segment>>,
     mounts: Mounts,
 }
 
@@ -87,7 +87,8 @@ impl Folder {
             }
             let own = self.registry.as_ref().map(|registry| registry.process());
             let directory = self.directory()?;
-            let is_alive = |entry: &Entry| own == Some(entry.process) || directory.is_alive(entry.process, now_ms);
+            let is_alive =
+                |entry: &SegmentName| own == Some(entry.process) || directory.is_alive(entry.process, now_ms);
             let alive: Vec<bool> = entries.iter().map(|entry| !entry.is_base() && is_alive(entry)).collect();
             let listed = entries.iter().zip(alive);
             let segments = listed.filter_map(|(entry, is_alive)| {
@@ -107,7 +108,7 @@ impl Folder {
     }
 
     /// Opens new segments and closes removed ones. False: a file is gone, so the list must have changed meanwhile.
-    fn open_all(&mut self, entries: &[Entry], damaged: &mut Vec<SegmentError>, is_last_try: bool) -> bool {
+    fn open_all(&mut self, entries: &[SegmentName], damaged: &mut Vec<SegmentError>, is_last_try: bool) -> bool {
         self.open.retain(|entry, _| entries.contains(entry));
         for entry in entries {
             if self.open.contains_key(entry) {

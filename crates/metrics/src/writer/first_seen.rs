@@ -17,11 +17,11 @@ use super::{LocalFamily, Writer};
 use crate::declared::{DeclaredFamily, OTHER};
 use crate::family::LABELS_MAX;
 use crate::labels;
-use crate::protocol::{self, Policy};
+use crate::protocol::{self, CollapseState};
 use crate::segment::cells::to_word;
 use crate::segment::family_record;
 use crate::segment::layout::{
-    FLAG_COLLAPSED, FLAG_ESCAPED, FOLD_WORDS, HEAD_WORDS, Head, RECORD_WORDS_MAX, RecordKind, WORD, pair,
+    FLAG_COLLAPSED, FLAG_ESCAPED, FOLD_WORDS, HEAD_WORDS, RECORD_WORDS_MAX, RecordHead, RecordKind, WORD, pair,
 };
 use crate::sync::Ordering::Relaxed;
 use std::sync::Arc;
@@ -127,7 +127,7 @@ impl Writer {
     }
 
     /// The overflow series: made of memory that was reserved when the family became known.
-    fn overflow(&mut self, family: &Arc<DeclaredFamily>, policy: Policy) -> u32 {
+    fn overflow(&mut self, family: &Arc<DeclaredFamily>, policy: CollapseState) -> u32 {
         self.count_collapsed(family, family.all());
         let known = self.locals[family.id as usize].as_ref().and_then(|local| local.overflow);
         if let Some(at) = known {
@@ -185,7 +185,7 @@ impl Writer {
             self.inner.call_provisioner(&self.memory);
             return false;
         }
-        let head = Head { words: words as u32, kind: RecordKind::Family, flags: 0, family: number };
+        let head = RecordHead { words: words as u32, kind: RecordKind::Family, flags: 0, family: number };
         self.write_record(head, pair(u32::from(number), bytes.len() as u32), &bytes);
         self.reserve += reserve;
         self.reserved_series += 1;
@@ -201,7 +201,7 @@ impl Writer {
         values: &[&[u8]],
         hash: u64,
         replaced: u32,
-        policy: Policy,
+        policy: CollapseState,
     ) -> Result<u32, WriteRefusal> {
         let text: usize =
             family.family().labels.iter().zip(values).map(|(name, value)| name.len() + value.len() + 4).sum();
@@ -238,20 +238,20 @@ impl Writer {
 
     /// Whether this segment records that what follows was written under this policy. A base does not follow policies:
     /// it records the one under which it was made.
-    fn has_said(&self, family: &DeclaredFamily, policy: Policy) -> bool {
+    fn has_said(&self, family: &DeclaredFamily, policy: CollapseState) -> bool {
         let known = self.locals[family.id as usize].as_ref().map_or(0, |local| local.generation);
         known == policy.generation || !self.inner.counts_collapses
     }
 
     /// Records that what follows is written under this policy, unless that is recorded already; the caller has checked
     /// that there is room.
-    fn write_fold(&mut self, family: &DeclaredFamily, policy: Policy) {
+    fn write_fold(&mut self, family: &DeclaredFamily, policy: CollapseState) {
         if self.has_said(family, policy) {
             return;
         }
         let Some(local) = &mut self.locals[family.id as usize] else { return };
         local.generation = policy.generation;
-        let head = Head { words: FOLD_WORDS as u32, kind: RecordKind::Fold, flags: 0, family: local.number };
+        let head = RecordHead { words: FOLD_WORDS as u32, kind: RecordKind::Fold, flags: 0, family: local.number };
         self.write_record(head, pair(policy.generation, family.folded(policy)), &[]);
     }
 
@@ -267,7 +267,7 @@ impl Writer {
         };
         local.generation = generation;
         let number = local.number;
-        let head = Head { words: FOLD_WORDS as u32, kind: RecordKind::Fold, flags: 0, family: number };
+        let head = RecordHead { words: FOLD_WORDS as u32, kind: RecordKind::Fold, flags: 0, family: number };
         self.write_record(head, pair(generation, labels), &[]);
         true
     }
@@ -285,13 +285,13 @@ impl Writer {
         self.series += 1;
         self.memory.epochs.use_up_to(self.series);
         protocol::mark(&self.segment.own_epochs()[series as usize], self.epoch);
-        let head = Head { words, kind: RecordKind::Series, flags, family: number };
+        let head = RecordHead { words, kind: RecordKind::Series, flags, family: number };
         self.write_record(head, pair(series, text.len() as u32), &text);
         self.text = text;
     }
 
     /// Writes a record at the log's end and publishes it.
-    fn write_record(&mut self, head: Head, second: u64, text: &[u8]) {
+    fn write_record(&mut self, head: RecordHead, second: u64, text: &[u8]) {
         let (at, words) = (self.log_used, head.words as usize);
         let log = &self.segment.own_log()[at..at + words];
         log[0].store(head.pack(), Relaxed);

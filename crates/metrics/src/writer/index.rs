@@ -28,7 +28,7 @@ const NOWHERE: u32 = u32::MAX;
 
 /// The table; the caller passes in the memory of its pages.
 #[derive(Debug)]
-pub(crate) struct Index {
+pub(crate) struct RecordIndex {
     /// Page numbers by the first `depth` bits of the hash.
     directory: Vec<u32>,
     depth: u8,
@@ -58,13 +58,13 @@ impl Pages<'_> {
     }
 }
 
-impl Index {
+impl RecordIndex {
     /// Creates an empty table, which uses the first page.
-    pub(crate) fn new() -> Index {
+    pub(crate) fn new() -> RecordIndex {
         // Doubling then neither allocates nor copies; the unused part takes addresses only.
         let mut directory = Vec::with_capacity(DIRECTORY_PAGES);
         directory.push(0);
-        Index { directory, depth: 0, pages: vec![PageInfo { depth: 0, entries: 0 }] }
+        RecordIndex { directory, depth: 0, pages: vec![PageInfo { depth: 0, entries: 0 }] }
     }
 
     /// Number of pages in use.
@@ -219,7 +219,7 @@ mod tests {
     fn many_are_found_again() {
         let words = memory(1024);
         let pages = Pages { words: &words, ready: 1024 };
-        let mut index = Index::new();
+        let mut index = RecordIndex::new();
         for place in 0..100_000 {
             assert!(index.insert(pages, mix(place), place));
         }
@@ -234,7 +234,7 @@ mod tests {
     fn without_memory_it_says_so_and_keeps_what_it_has() {
         let words = memory(2);
         let pages = Pages { words: &words, ready: 2 };
-        let mut index = Index::new();
+        let mut index = RecordIndex::new();
         let taken = (0..2000).take_while(|place| index.insert(pages, mix(*place), *place)).count() as u32;
         assert!((800..=1008).contains(&taken), "{taken}");
         for place in 0..taken {
@@ -246,7 +246,7 @@ mod tests {
     fn hashes_all_alike_end_in_a_refusal() {
         let words = memory(64);
         let pages = Pages { words: &words, ready: 64 };
-        let mut index = Index::new();
+        let mut index = RecordIndex::new();
         let taken = (0..2000).take_while(|place| index.insert(pages, 7, *place)).count();
         assert_eq!(taken, FULL_WITHOUT_MEMORY as usize);
     }
@@ -256,7 +256,7 @@ mod tests {
         fn as_a_map(steps in prop::collection::vec((0u32..600, any::<bool>()), 0..3000)) {
             let words = memory(8);
             let pages = Pages { words: &words, ready: 8 };
-            let (mut index, mut model) = (Index::new(), HashMap::new());
+            let (mut index, mut model) = (RecordIndex::new(), HashMap::new());
             for (key, add) in steps {
                 // Few distinct hashes, so that runs are long.
                 let hash = mix(key / 3) & 0xC000_000F;

@@ -60,7 +60,7 @@ impl Area {
 
 /// One writer's memory; shared with the provisioner.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct WriterMemory {
     pub(crate) segment: Arc<Segment>,
     index: Mapping,
     /// Measured in words.
@@ -96,7 +96,7 @@ struct MemoryDemand {
     bytes: usize,
 }
 
-impl Memory {
+impl WriterMemory {
     /// Creates a segment with its index, with a little memory prepared.
     pub(crate) fn new(
         file: Option<&Path>,
@@ -105,11 +105,11 @@ impl Memory {
         serial: u64,
         is_exempt: bool,
         now_ms: u64,
-    ) -> io::Result<Memory> {
+    ) -> io::Result<WriterMemory> {
         let segment = Segment::create(file, log_bytes, process, serial, now_ms)?;
         let index = Mapping::anonymous((segment.room().1 / PAGE_WORDS + PAGES_FIRST) * PAGE)?;
         index.grow_huge(0, index.bytes());
-        let memory = Memory {
+        let memory = WriterMemory {
             segment: Arc::new(segment),
             index,
             log: Area::default(),
@@ -127,8 +127,8 @@ impl Memory {
     }
 
     /// The memory of a writer that has left: it can be read, but has no index any more.
-    pub(crate) fn without_index(&self) -> io::Result<Memory> {
-        let memory = Memory {
+    pub(crate) fn without_index(&self) -> io::Result<WriterMemory> {
+        let memory = WriterMemory {
             segment: self.segment.clone(),
             index: Mapping::anonymous(PAGE)?,
             log: Area::default(),

@@ -12,13 +12,13 @@ mod restore;
 use crate::declared::DeclaredFamily;
 use crate::labels;
 use crate::protocol;
-use crate::registry::Inner;
+use crate::registry::RegistryCore;
 use crate::segment::Segment;
-use crate::segment::cells::{self, Form, Shape};
-use crate::segment::layout::{FLAG_COLLAPSED, FLAG_ESCAPED, HEAD_WORDS, Head, unpair};
+use crate::segment::cells::{self, CellForm, Shape};
+use crate::segment::layout::{FLAG_COLLAPSED, FLAG_ESCAPED, HEAD_WORDS, RecordHead, unpair};
 use crate::sync::{AtomicU64, Ordering::Relaxed};
-use index::{Index, Pages};
-use memory::Memory;
+use index::{Pages, RecordIndex};
+use memory::WriterMemory;
 use std::fmt;
 use std::sync::Arc;
 
@@ -57,10 +57,10 @@ pub(crate) struct LocalFamily {
 
 /// The single writer of its segment.
 pub struct Writer {
-    pub(crate) inner: Arc<Inner>,
-    pub(crate) memory: Arc<Memory>,
+    pub(crate) inner: Arc<RegistryCore>,
+    pub(crate) memory: Arc<WriterMemory>,
     segment: Arc<Segment>,
-    index: Index,
+    index: RecordIndex,
     /// Indexed by the id of the declared family.
     locals: Vec<Option<LocalFamily>>,
     /// The declared id, by number in this segment.
@@ -88,7 +88,7 @@ impl fmt::Debug for Writer {
 }
 
 impl Writer {
-    pub(crate) fn new(inner: Arc<Inner>, memory: Arc<Memory>) -> Writer {
+    pub(crate) fn new(inner: Arc<RegistryCore>, memory: Arc<WriterMemory>) -> Writer {
         let segment = memory.segment.clone();
         memory.pages.use_up_to(1);
         Writer {
@@ -97,7 +97,7 @@ impl Writer {
             inner,
             memory,
             segment,
-            index: Index::new(),
+            index: RecordIndex::new(),
             locals: Vec::new(),
             numbers: Vec::new(),
             epoch: 1,
@@ -164,7 +164,7 @@ impl Writer {
     /// counted as collapsed must not keep a handle of it.
     #[inline]
     pub fn is_collapsed(&self, handle: Handle) -> bool {
-        let head = Head::unpack(self.segment.own_log()[handle.at as usize].load(Relaxed));
+        let head = RecordHead::unpack(self.segment.own_log()[handle.at as usize].load(Relaxed));
         head.is_some_and(|head| head.flags & FLAG_COLLAPSED != 0)
     }
 
@@ -207,7 +207,7 @@ impl Writer {
         let log = self.segment.own_log();
         let at = handle.at as usize;
         let Some(local) = self.local_of(log[at].load(Relaxed)) else { return false };
-        let Form::Histogram { bounds, native } = &local.declared.shape.form else { return false };
+        let CellForm::Histogram { bounds, native } = &local.declared.shape.form else { return false };
         cells::observe(&log[at + HEAD_WORDS..], bounds, native.as_ref(), value);
         self.mark(log, at);
         true
@@ -230,7 +230,7 @@ impl Writer {
         let kept = self.local_of(log[at].load(Relaxed)).is_some_and(|local| {
             let shape = &local.declared.shape;
             let bucket = match &shape.form {
-                Form::Histogram { bounds, .. } => cells::bucket_of(bounds, value),
+                CellForm::Histogram { bounds, .. } => cells::bucket_of(bounds, value),
                 _ => 0,
             };
             shape.keep_exemplar(&log[at + HEAD_WORDS..], bucket, value, self.now_ms, &text)
@@ -267,7 +267,7 @@ impl Writer {
 
     #[inline]
     fn local_of(&self, first_word: u64) -> Option<&LocalFamily> {
-        let head = Head::unpack(first_word)?;
+        let head = RecordHead::unpack(first_word)?;
         let id = *self.numbers.get(head.family as usize)?;
         self.locals.get(id as usize)?.as_ref()
     }
@@ -281,7 +281,7 @@ impl Writer {
         self.index.find(self.pages(), hash as u32, |at| {
             let at = at as usize;
             let (first, (_, bytes)) = (log[at].load(Relaxed), unpair(log[at + 1].load(Relaxed)));
-            let Some(head) = Head::unpack(first) else { return false };
+            let Some(head) = RecordHead::unpack(first) else { return false };
             // Series of one family have the text at the same offset.
             let text = self.segment.text_at(at + text_at, bytes as usize);
             head.family == local.number
@@ -301,10 +301,10 @@ impl Writer {
 #[inline]
 fn form_of(shape: &Shape) -> u32 {
     match shape.form {
-        Form::Unsigned => UNSIGNED,
-        Form::Float => FLOAT,
-        Form::Last => LAST,
-        Form::Histogram { .. } => HISTOGRAM,
+        CellForm::Unsigned => UNSIGNED,
+        CellForm::Float => FLOAT,
+        CellForm::Last => LAST,
+        CellForm::Histogram { .. } => HISTOGRAM,
     }
 }
 

@@ -4,13 +4,13 @@
 //! record, a new life. Readers keep counting the old one until a tombstone ends it. Memory of ended series is freed by
 //! leaving the whole segment, when most of its series have ended.
 
-use super::{Index, Pages, Writer};
-use crate::labels::Pairs;
+use super::{Pages, RecordIndex, Writer};
+use crate::labels::LabelPairs;
 use crate::protocol;
-use crate::segment::layout::{CLOSED, Head, RecordKind};
+use crate::segment::layout::{CLOSED, RecordHead, RecordKind};
 use crate::sync::AtomicU64;
 use crate::sync::Ordering::Relaxed;
-use crate::writer::memory::Memory;
+use crate::writer::memory::WriterMemory;
 use arc_swap::ArcSwapOption;
 use std::sync::Arc;
 
@@ -19,24 +19,24 @@ pub(crate) const FORGET_MAX: usize = 512;
 
 /// A request to a writer.
 #[derive(Debug)]
-pub(crate) enum Request {
+pub(crate) enum WriterRequest {
     /// Forget these series, given by the positions of their records in words of the log.
     Forget(Vec<u32>),
     /// Move to this new memory.
-    Move(Arc<Memory>),
+    Move(Arc<WriterMemory>),
 }
 
 /// A writer's inbox, which holds one request at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
-    request: ArcSwapOption<Request>,
+    request: ArcSwapOption<WriterRequest>,
     posted: AtomicU64,
     done: AtomicU64,
 }
 
 impl Inbox {
     /// Posts a request; false if the last one has not been taken yet.
-    pub(crate) fn post(&self, request: Request) -> bool {
+    pub(crate) fn post(&self, request: WriterRequest) -> bool {
         if self.is_pending() {
             return false;
         }
@@ -66,8 +66,8 @@ impl Writer {
         let memory = self.memory.clone();
         let inbox = &memory.inbox;
         match inbox.request.swap(None).as_deref() {
-            Some(Request::Forget(places)) => places.iter().for_each(|place| self.forget(*place)),
-            Some(Request::Move(to)) => self.move_to(to.clone()),
+            Some(WriterRequest::Forget(places)) => places.iter().for_each(|place| self.forget(*place)),
+            Some(WriterRequest::Move(to)) => self.move_to(to.clone()),
             None => {}
         }
         // Handles may refer to series that are forgotten now.
@@ -76,12 +76,12 @@ impl Writer {
     }
 
     /// Leaves the segment as it is and begins another, in which everything is new.
-    pub(crate) fn move_to(&mut self, memory: Arc<Memory>) {
+    pub(crate) fn move_to(&mut self, memory: Arc<WriterMemory>) {
         memory.pages.use_up_to(1);
         self.segment.own_header().closed.store(CLOSED, crate::sync::Ordering::Release);
         self.segment = memory.segment.clone();
         self.memory = memory;
-        self.index = Index::new();
+        self.index = RecordIndex::new();
         self.locals.clear();
         self.numbers.clear();
         self.epoch = 1;
@@ -91,12 +91,12 @@ impl Writer {
 
     fn forget(&mut self, place: u32) {
         let at = place as usize;
-        let Some(head) = self.segment.own_log().get(at).and_then(|word| Head::unpack(word.load(Relaxed))) else {
+        let Some(head) = self.segment.own_log().get(at).and_then(|word| RecordHead::unpack(word.load(Relaxed))) else {
             return;
         };
         let Some(local) = self.local_of(head.pack()).filter(|_| head.kind == RecordKind::Series) else { return };
         let Some((_, text)) = self.segment.series(at, head) else { return };
-        let values: Vec<_> = Pairs::new(text).map(|(_, value)| value.into_owned().into_bytes()).collect();
+        let values: Vec<_> = LabelPairs::new(text).map(|(_, value)| value.into_owned().into_bytes()).collect();
         let values: Vec<&[u8]> = values.iter().map(Vec::as_slice).collect();
         let hash = self.inner.hash(local.declared.id, &values);
         let memory = self.memory.clone();

@@ -7,8 +7,8 @@ use crate::declared::DeclaredFamily;
 use crate::family::{Kind, Merge};
 use crate::protocol;
 use crate::segment::Process;
-use crate::segment::cells::{self, Form};
-use crate::segment::layout::{CLOSED, CLOSED_BASE, HEAD_WORDS, Head, RecordKind, TOMBSTONE_WORDS, unpair};
+use crate::segment::cells::{self, CellForm};
+use crate::segment::layout::{CLOSED, CLOSED_BASE, HEAD_WORDS, RecordHead, RecordKind, TOMBSTONE_WORDS, unpair};
 use crate::sync::{AtomicU64, Ordering::Relaxed, ReadOnly, Word};
 use crate::value::Distribution;
 use std::sync::Arc;
@@ -32,19 +32,19 @@ impl Writer {
         let to = &log[at + HEAD_WORDS..];
         let float = f64::from_bits;
         match (&family.shape.form, &family.family().kind) {
-            (Form::Unsigned, _) => cells::add(&to[0], from[0].get()),
+            (CellForm::Unsigned, _) => cells::add(&to[0], from[0].get()),
             (_, Kind::Gauge(Merge::Max)) => {
                 to[0].store(float(to[0].get()).max(float(from[0].get())).to_bits(), Relaxed)
             }
             (_, Kind::Info) => to[0].store(from[0].get(), Relaxed),
-            (Form::Float, _) => cells::add_float(&to[0], float(from[0].get())),
-            (Form::Last, _) => {
+            (CellForm::Float, _) => cells::add_float(&to[0], float(from[0].get())),
+            (CellForm::Last, _) => {
                 if from[1].get() >= to[1].get() {
                     to[0].store(from[0].get(), Relaxed);
                     to[1].store(from[1].get(), Relaxed);
                 }
             }
-            (Form::Histogram { bounds, native }, _) => {
+            (CellForm::Histogram { bounds, native }, _) => {
                 let mut state = Distribution::default();
                 // Its writer has left it: it does not change any more.
                 cells::read_histogram(from, bounds, native.as_ref(), &mut state);
@@ -89,7 +89,7 @@ impl Writer {
         }
         let at = self.log_used;
         let log = &self.segment.own_log()[at..at + TOMBSTONE_WORDS];
-        let head = Head { words: TOMBSTONE_WORDS as u32, kind: RecordKind::Tombstone, flags: 0, family: 0 };
+        let head = RecordHead { words: TOMBSTONE_WORDS as u32, kind: RecordKind::Tombstone, flags: 0, family: 0 };
         for (word, value) in log.iter().zip([head.pack(), serial, record as u64, u64::from(process.pid), process.start])
         {
             word.store(value, Relaxed);

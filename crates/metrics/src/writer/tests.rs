@@ -78,8 +78,8 @@ fn handles_are_of_their_kind_and_generation() {
     assert!(!writer.add(gauge, 1) && !writer.set(histogram, 1.0) && !writer.observe(counter, 1.0));
     assert!(!writer.add(Handle::NONE, 1));
 
-    assert!(writer.memory.inbox.post(requests::Request::Forget(vec![counter.at])));
-    assert!(!writer.memory.inbox.post(requests::Request::Forget(vec![])), "one request at a time");
+    assert!(writer.memory.inbox.post(requests::WriterRequest::Forget(vec![counter.at])));
+    assert!(!writer.memory.inbox.post(requests::WriterRequest::Forget(vec![])), "one request at a time");
     assert!(writer.add(counter, 1), "until the tick");
     writer.tick(2_000);
     assert!(!writer.memory.inbox.is_pending());

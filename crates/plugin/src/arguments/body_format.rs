@@ -4,7 +4,7 @@
 //! `post_arg_NAME` is the first. A value that is not a text, number, flag or list of those counts as absent. One that
 //! cannot be read does not: its value is unknown.
 
-use super::multipart::{Part, parameter, parts};
+use super::multipart::{NamedPart, parameter, parts};
 use super::{VALUE_BYTES_MAX, Value, Values};
 use crate::json::{self, Budget, BudgetExhausted};
 use crate::query::decoded;
@@ -23,30 +23,30 @@ pub(super) enum ArgumentError {
 /// The format of a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BodyFormat {
-    kind: Kind,
+    kind: BodyKind,
     /// Whether it is compressed.
     is_coded: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Kind {
+enum BodyKind {
     Json,
     Form,
     /// Multipart, with the boundary, if it is given.
     Multipart(Option<Box<[u8]>>),
 }
 
-const KINDS: [(&[u8], Kind); 3] = [
-    (b"application/json", Kind::Json),
-    (b"application/x-www-form-urlencoded", Kind::Form),
-    (b"multipart/form-data", Kind::Multipart(None)),
+const KINDS: [(&[u8], BodyKind); 3] = [
+    (b"application/json", BodyKind::Json),
+    (b"application/x-www-form-urlencoded", BodyKind::Form),
+    (b"multipart/form-data", BodyKind::Multipart(None)),
 ];
 
 /// A parsed body.
 enum Contents<'b> {
     Json(Json),
     Form(&'b [u8]),
-    Parts(Vec<Part<'b>>),
+    Parts(Vec<NamedPart<'b>>),
 }
 
 impl BodyFormat {
@@ -60,7 +60,7 @@ impl BodyFormat {
             exact.or_else(|| KINDS.iter().find(|(name, _)| memchr::memmem::find(&whole, name).is_some()))?;
         let boundary = || parameter(parameters, b"boundary").flatten().filter(|boundary| !boundary.is_empty());
         let kind = match kind {
-            Kind::Multipart(_) => Kind::Multipart(boundary().map(Box::from)),
+            BodyKind::Multipart(_) => BodyKind::Multipart(boundary().map(Box::from)),
             kind => kind.clone(),
         };
         let is_coded = content_encoding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity"));
@@ -69,7 +69,7 @@ impl BodyFormat {
 
     /// Whether such a body may contain the variable.
     pub(super) fn may_have(&self, variable: &Variable) -> bool {
-        matches!(variable, Variable::BodyArg(_)) || self.kind == Kind::Form
+        matches!(variable, Variable::BodyArg(_)) || self.kind == BodyKind::Form
     }
 
     /// The values of variables in a body.
@@ -102,14 +102,14 @@ impl BodyFormat {
             return Ok(Err(ArgumentError::Body));
         }
         Ok(match &self.kind {
-            Kind::Json => match json::read(body, &mut Budget::of_body(bytes_max)) {
+            BodyKind::Json => match json::read(body, &mut Budget::of_body(bytes_max)) {
                 Ok(json) => Ok(Contents::Json(json)),
                 Err(error) if json::is_exhausted(&error) => return Err(BudgetExhausted),
                 Err(_) => Err(ArgumentError::Body),
             },
-            Kind::Form => Ok(Contents::Form(body)),
-            Kind::Multipart(Some(boundary)) => parts(body, boundary).map(Contents::Parts),
-            Kind::Multipart(None) => Err(ArgumentError::Body),
+            BodyKind::Form => Ok(Contents::Form(body)),
+            BodyKind::Multipart(Some(boundary)) => parts(body, boundary).map(Contents::Parts),
+            BodyKind::Multipart(None) => Err(ArgumentError::Body),
         })
     }
 }
@@ -263,12 +263,12 @@ mod tests {
     #[test]
     fn a_type_may_have_other_text_around_it() {
         let kind = |content_type: &str| BodyFormat::of(content_type.as_bytes(), None).map(|reading| reading.kind);
-        assert_eq!(kind("text/plain, application/json"), Some(Kind::Json));
-        assert_eq!(kind("application/json-patch+json"), Some(Kind::Json));
-        assert_eq!(kind(" APPLICATION/X-WWW-FORM-URLENCODED;charset=utf-8"), Some(Kind::Form));
+        assert_eq!(kind("text/plain, application/json"), Some(BodyKind::Json));
+        assert_eq!(kind("application/json-patch+json"), Some(BodyKind::Json));
+        assert_eq!(kind(" APPLICATION/X-WWW-FORM-URLENCODED;charset=utf-8"), Some(BodyKind::Form));
         assert_eq!(
             kind("multipart/form-data; boundary=application/json"),
-            Some(Kind::Multipart(Some(b"application/json"[..].into())))
+            Some(BodyKind::Multipart(Some(b"application/json"[..].into())))
         );
         for other in ["text/plain", "text/json", "multipart/mixed; boundary=B", ""] {
             assert_eq!(kind(other), None, "{other}");

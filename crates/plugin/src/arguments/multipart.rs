@@ -14,13 +14,13 @@ use super::body_format::ArgumentError;
 pub(super) const PARTS_MAX: usize = 256;
 
 /// A part with a name.
-pub(super) struct Part<'b> {
+pub(super) struct NamedPart<'b> {
     pub(super) name: &'b [u8],
     pub(super) content: &'b [u8],
 }
 
 /// The parts, in order.
-pub(super) fn parts<'b>(body: &'b [u8], boundary: &[u8]) -> Result<Vec<Part<'b>>, ArgumentError> {
+pub(super) fn parts<'b>(body: &'b [u8], boundary: &[u8]) -> Result<Vec<NamedPart<'b>>, ArgumentError> {
     let mark = [b"--", boundary].concat();
     let (mut parts, mut from) = (Vec::new(), None);
     for at in memchr::memmem::find_iter(body, &mark) {
@@ -52,10 +52,10 @@ pub(super) fn parts<'b>(body: &'b [u8], boundary: &[u8]) -> Result<Vec<Part<'b>>
 }
 
 /// A part, parsed from its head on.
-fn part(text: &[u8]) -> Result<Part<'_>, ArgumentError> {
+fn part(text: &[u8]) -> Result<NamedPart<'_>, ArgumentError> {
     let end = memchr::memmem::find(text, b"\r\n\r\n").ok_or(ArgumentError::Body)?;
     let name = name_of(&text[..end]).ok_or(ArgumentError::Body)?;
-    Ok(Part { name, content: &text[end + 4..] })
+    Ok(NamedPart { name, content: &text[end + 4..] })
 }
 
 /// The name of a part, from its head; `None`: it has none, or other parsers may read another one.

@@ -15,7 +15,7 @@ const PIECES: usize = 1024;
 
 /// The place of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Slot {
+pub(super) struct IndexSlot {
     hash: u64,
     /// The consumer's place.
     pub(super) place: u32,
@@ -23,34 +23,34 @@ pub(super) struct Slot {
     pub(super) which: u32,
 }
 
-const _: () = assert!(size_of::<Slot>() == 16, "one consumer has two or more of them");
+const _: () = assert!(size_of::<IndexSlot>() == 16, "one consumer has two or more of them");
 
 #[derive(Clone)]
-pub(super) struct Index {
+pub(super) struct CredentialIndex {
     /// Empty until the first text is inserted.
-    pieces: Vec<Arc<HashTable<Slot>>>,
+    pieces: Vec<Arc<HashTable<IndexSlot>>>,
     /// Hashes a text as one piece, unlike the standard library's.
     hasher: SipHasher13,
 }
 
-impl Default for Index {
+impl Default for CredentialIndex {
     fn default() -> Self {
         let random = RandomState::new();
         let hasher = SipHasher13::new_with_keys(random.hash_one(0), random.hash_one(1));
-        Index { pieces: Vec::new(), hasher }
+        CredentialIndex { pieces: Vec::new(), hasher }
     }
 }
 
-impl fmt::Debug for Index {
+impl fmt::Debug for CredentialIndex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Index")
     }
 }
 
-impl Index {
+impl CredentialIndex {
     /// The slot that `is_it` accepts, among those with the same hash.
     #[inline]
-    pub(super) fn find(&self, text: &[u8], is_it: impl Fn(&Slot) -> bool) -> Option<Slot> {
+    pub(super) fn find(&self, text: &[u8], is_it: impl Fn(&IndexSlot) -> bool) -> Option<IndexSlot> {
         let hash = self.hasher.hash(text);
         let piece = self.pieces.get(piece_of(hash))?;
         piece.find(hash, |slot| slot.hash == hash && is_it(slot)).copied()
@@ -62,12 +62,12 @@ impl Index {
         }
         let hash = self.hasher.hash(text);
         let piece = Arc::make_mut(&mut self.pieces[piece_of(hash)]);
-        piece.insert_unique(hash, Slot { hash, place, which }, |slot| slot.hash);
+        piece.insert_unique(hash, IndexSlot { hash, place, which }, |slot| slot.hash);
     }
 
     /// Removes a slot, if it exists.
     pub(super) fn remove(&mut self, text: &[u8], place: u32, which: u32) {
-        let slot = Slot { hash: self.hasher.hash(text), place, which };
+        let slot = IndexSlot { hash: self.hasher.hash(text), place, which };
         let Some(piece) = self.pieces.get_mut(piece_of(slot.hash)) else { return };
         if let Ok(found) = Arc::make_mut(piece).find_entry(slot.hash, |known| *known == slot) {
             found.remove();

@@ -7,9 +7,9 @@
 mod index;
 
 use crate::Phase;
-use crate::chain::Entry as Plugin;
+use crate::chain::ChainEntry as Plugin;
 use crate::definition::Identity;
-use index::{Index, Slot};
+use index::{CredentialIndex, IndexSlot};
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -112,7 +112,7 @@ impl fmt::Debug for Credential {
 #[derive(Debug, Default, Clone)]
 pub struct Consumers {
     pages: Vec<Arc<Page>>,
-    index: Index,
+    index: CredentialIndex,
     count: usize,
     /// Free places; the last is used first.
     free: Vec<u32>,
@@ -136,7 +136,7 @@ struct IndexedConsumer {
     credentials: Box<[Credential]>,
 }
 
-/// [`Slot::which`] of a name; other values are indices into [`IndexedConsumer::credentials`].
+/// [`IndexSlot::which`] of a name; other values are indices into [`IndexedConsumer::credentials`].
 const NAME: u32 = u32::MAX;
 /// Replaces the plugin's name in look-ups of names.
 const OF_NAMES: &str = "";
@@ -344,7 +344,7 @@ impl Consumers {
     }
 
     #[inline]
-    fn slot(&self, plugin: &str, text: &[u8]) -> Option<Slot> {
+    fn slot(&self, plugin: &str, text: &[u8]) -> Option<IndexSlot> {
         self.index.find(text, |slot| {
             self.known(slot.place).is_some_and(|known| match slot.which {
                 NAME => plugin == OF_NAMES && known.consumer.name.as_bytes() == text,

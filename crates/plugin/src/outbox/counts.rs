@@ -47,11 +47,11 @@ impl DropReason {
 
 /// Counters of entries, by plugin. Shared by workers, which write only when an entry is lost, and the sender.
 #[derive(Debug)]
-pub struct Counts(Box<[(&'static str, Count)]>);
+pub struct Counts(Box<[(&'static str, OutboxCounter)]>);
 
 /// Counters of one plugin.
 #[derive(Debug, Default)]
-pub struct Count {
+pub struct OutboxCounter {
     dropped: [AtomicU64; DropReason::COUNT],
     sent: AtomicU64,
     sent_bytes: AtomicU64,
@@ -61,10 +61,10 @@ pub struct Count {
 impl Counts {
     /// Creates the counters of these plugins.
     pub fn new(plugins: impl IntoIterator<Item = &'static str>) -> Counts {
-        Counts(plugins.into_iter().map(|plugin| (plugin, Count::default())).collect())
+        Counts(plugins.into_iter().map(|plugin| (plugin, OutboxCounter::default())).collect())
     }
 
-    fn of(&self, plugin: &str) -> Option<&Count> {
+    fn of(&self, plugin: &str) -> Option<&OutboxCounter> {
         self.0.iter().find(|(name, _)| *name == plugin).map(|(_, count)| count)
     }
 

@@ -11,7 +11,7 @@
 mod counts;
 mod receiver;
 
-pub use counts::{Count, Counts, DropReason, OutboxTotals};
+pub use counts::{Counts, DropReason, OutboxCounter, OutboxTotals};
 pub use receiver::{FileReceiver, HttpReceiver, Learn, Question, Receiver, Refused, SocketReceiver, Url};
 
 use crate::definition::Identity;

@@ -14,7 +14,7 @@ pub use ids::{Ids, trace_id};
 pub use stamp::{Stamp, rfc3339};
 pub use tries::{NodeTries, NodeTry};
 pub use value::{AccessValue, access_value, own_names};
-pub use write::{Scratch, push_recorded, push_value};
+pub use write::{RecordScratch, push_recorded, push_value};
 
 use std::cell::OnceCell;
 use std::net::IpAddr;

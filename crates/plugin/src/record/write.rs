@@ -14,7 +14,7 @@ use stillgate_route::{HeaderName, Variable};
 
 /// Buffers for writing, reused so that a line allocates nothing.
 #[derive(Debug)]
-pub struct Scratch {
+pub struct RecordScratch {
     /// The text of the current second.
     pub stamp: Stamp,
     /// The value of a variable that is not stored in the request.
@@ -24,12 +24,12 @@ pub struct Scratch {
     traceparent: Variable,
 }
 
-impl Scratch {
+impl RecordScratch {
     /// Creates it with a random seed for ids.
-    pub fn new(seed: [u64; 2]) -> Scratch {
+    pub fn new(seed: [u64; 2]) -> RecordScratch {
         let traceparent = HeaderName::from_variable("traceparent").expect("a good name");
         let traceparent = Variable::Header(traceparent);
-        Scratch { stamp: Stamp::new(), value: Vec::new(), ids: Ids::new(seed), traceparent }
+        RecordScratch { stamp: Stamp::new(), value: Vec::new(), ids: Ids::new(seed), traceparent }
     }
 }
 
@@ -41,7 +41,7 @@ pub fn push_value(
     value: &AccessValue,
     record: &Record<'_>,
     text_bytes_max: usize,
-    scratch: &mut Scratch,
+    scratch: &mut RecordScratch,
     line: &mut Vec<u8>,
 ) -> bool {
     match value {
@@ -111,7 +111,7 @@ pub fn push_recorded(name: &str, record: &Record<'_>, seed: [u64; 2], out: &mut 
     }
     let Ok(value) = access_value(name, false) else { return false };
     let start = out.len();
-    if !push_value(&value, record, usize::MAX, &mut Scratch::new(seed), out) {
+    if !push_value(&value, record, usize::MAX, &mut RecordScratch::new(seed), out) {
         return false;
     }
     if out.get(start) == Some(&b'"') {
@@ -161,7 +161,7 @@ fn push_tries(record: &Record<'_>, line: &mut Vec<u8>, push: impl Fn(&NodeTry, &
 }
 
 /// A request that could not be read has no request line.
-fn push_request_line(record: &Record<'_>, bytes_max: usize, scratch: &mut Scratch, line: &mut Vec<u8>) -> bool {
+fn push_request_line(record: &Record<'_>, bytes_max: usize, scratch: &mut RecordScratch, line: &mut Vec<u8>) -> bool {
     if record.method.is_empty() {
         return false;
     }
@@ -177,7 +177,7 @@ fn push_request_line(record: &Record<'_>, bytes_max: usize, scratch: &mut Scratc
     true
 }
 
-fn push_trace(value: &AccessValue, record: &Record<'_>, scratch: &mut Scratch, line: &mut Vec<u8>) -> bool {
+fn push_trace(value: &AccessValue, record: &Record<'_>, scratch: &mut RecordScratch, line: &mut Vec<u8>) -> bool {
     let shown = |by: &Tracer| record.trace.filter(|trace| trace.shown_by == Some(*by));
     match (value, record.trace) {
         (AccessValue::TraceId, Some(trace)) => in_quotes(line, |line| push_hex_number(trace.trace_id, 32, line)),

@@ -22,7 +22,7 @@ use stillgate_plugin::record::{NodeTries, Record};
 use stillgate_plugin::table::identity;
 use stillgate_plugin::{
     BodyChanges, Chain, Consumer, Consumers, Credential, Facts, Flow, Level, LogValues, MetadataItem, MetadataTable,
-    NoSecrets, NoUpstreams, Origin, Phase, Process, Request, RequestState, Response, Worker,
+    NoSecrets, NoUpstreams, Phase, PluginOrigin, Process, Request, RequestState, Response, Worker,
 };
 use stillgate_plugins::TABLE;
 use stillgate_route::path::normalise;
@@ -146,7 +146,7 @@ fn worker() -> Worker {
 impl Bench {
     fn of(case: Case) -> Bench {
         let mut sink = Sink::default();
-        let origin = Origin { level: Level::Route, id: "r".into() };
+        let origin = PluginOrigin { level: Level::Route, id: "r".into() };
         let entries =
             TABLE.compile(&parsed(&case.plugins), &origin, (&NoSecrets, &NoUpstreams), &Path::Root, &mut sink);
         let mut metadata = MetadataTable::default();

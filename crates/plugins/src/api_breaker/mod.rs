@@ -11,7 +11,7 @@ use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Req
 use stillgate_schema::kind::unique;
 use stillgate_schema::{At, LocatedKind, TEXT, int, list, map, object, some};
 use stillgate_wire::{FieldValue, Fields, OwnedFieldName};
-use table::{State, Table};
+use table::{BreakerTable, PathState};
 
 object! {
     /// Answers requests instead of a node that fails.
@@ -62,7 +62,7 @@ object! {
 }
 
 /// The state of all workers. It is created with the first configuration, off the workers.
-static KNOWN: LazyLock<Table> = LazyLock::new(Table::new);
+static KNOWN: LazyLock<BreakerTable> = LazyLock::new(BreakerTable::new);
 
 /// The plugin.
 pub(crate) struct ApiBreaker {
@@ -141,7 +141,7 @@ impl Plugin for ApiBreaker {
 }
 
 impl ApiBreaker {
-    fn is_broken(&self, state: State, now_s: u64) -> bool {
+    fn is_broken(&self, state: PathState, now_s: u64) -> bool {
         state.broken_s.is_some_and(|broken_s| broken_s + self.rest_s(state.failures) >= now_s)
     }
 
@@ -151,7 +151,7 @@ impl ApiBreaker {
         1u64.checked_shl(times).unwrap_or(u64::MAX).min(self.rest_s_max)
     }
 
-    fn learn(&self, known: &Table, key: u64, status: u16, now_s: u64) {
+    fn learn(&self, known: &BreakerTable, key: u64, status: u16, now_s: u64) {
         if self.unhealthy.http_statuses.contains(&status) {
             known.fail(key, now_s, self.unhealthy.failures);
         } else if self.healthy.http_statuses.contains(&status) {
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn the_rest_grows_up_to_its_bound() {
-        let (breaker, known) = (breaker(), Table::new());
+        let (breaker, known) = (breaker(), BreakerTable::new());
         let fail = |times: usize, now_s| {
             (0..times).for_each(|_| breaker.learn(&known, 7, 500, now_s));
             known.state(7).expect("it has failed")
@@ -200,13 +200,13 @@ mod tests {
 
     #[test]
     fn successes_heal_and_other_statuses_say_nothing() {
-        let (breaker, known) = (breaker(), Table::new());
+        let (breaker, known) = (breaker(), BreakerTable::new());
         for status in [200, 404, 500, 503, 404, 200] {
             breaker.learn(&known, 7, status, 0);
         }
-        assert_eq!(known.state(7), Some(State { failures: 2, successes: 1, broken_s: None }));
+        assert_eq!(known.state(7), Some(PathState { failures: 2, successes: 1, broken_s: None }));
         breaker.learn(&known, 7, 500, 0);
-        assert_eq!(known.state(7), Some(State { failures: 3, successes: 0, broken_s: Some(0) }));
+        assert_eq!(known.state(7), Some(PathState { failures: 3, successes: 0, broken_s: Some(0) }));
         breaker.learn(&known, 7, 200, 9);
         breaker.learn(&known, 7, 200, 9);
         assert_eq!(known.state(7), None);
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn all_configurations_know_the_same() {
         let (one, other) = (breaker(), ApiBreaker { rest_s_max: 300, ..breaker() });
-        let known = Table::new();
+        let known = BreakerTable::new();
         (0..3).for_each(|_| one.learn(&known, 7, 500, 0));
         assert!(other.is_broken(known.state(7).expect("it has failed"), 2));
         (0..2).for_each(|_| other.learn(&known, 7, 200, 3));

@@ -17,13 +17,13 @@ const SLOTS: usize = 16 * 1024;
 const WINDOW: usize = 8;
 
 /// By host and path.
-pub(super) struct Table {
-    slots: Box<[Slot]>,
+pub(super) struct BreakerTable {
+    slots: Box<[BreakerSlot]>,
     hashes: RandomState,
 }
 
 #[derive(Default)]
-struct Slot {
+struct BreakerSlot {
     /// 0: none.
     key: AtomicU64,
     /// Failures above, successes below.
@@ -35,16 +35,16 @@ struct Slot {
 
 /// State of a path that has failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct State {
+pub(super) struct PathState {
     pub(super) failures: u32,
     pub(super) successes: u32,
     /// When the limit of failures was last reached, in seconds.
     pub(super) broken_s: Option<u64>,
 }
 
-impl Table {
-    pub(super) fn new() -> Table {
-        Table { slots: (0..SLOTS).map(|_| Slot::default()).collect(), hashes: RandomState::new() }
+impl BreakerTable {
+    pub(super) fn new() -> BreakerTable {
+        BreakerTable { slots: (0..SLOTS).map(|_| BreakerSlot::default()).collect(), hashes: RandomState::new() }
     }
 
     /// The key of a host and a path.
@@ -53,11 +53,11 @@ impl Table {
     }
 
     /// `None`: it has not failed since it healed.
-    pub(super) fn state(&self, key: u64) -> Option<State> {
+    pub(super) fn state(&self, key: u64) -> Option<PathState> {
         let slot = self.find(key)?;
         let (failures, successes) = split(slot.counts.load(Ordering::Acquire));
         let broken_s = slot.broken.load(Ordering::Acquire).checked_sub(1);
-        (failures > 0).then_some(State { failures, successes, broken_s })
+        (failures > 0).then_some(PathState { failures, successes, broken_s })
     }
 
     /// Counts a failure. Every `enough` of them break the path again.
@@ -87,17 +87,17 @@ impl Table {
         }
     }
 
-    fn window(&self, key: u64) -> impl Iterator<Item = &Slot> {
+    fn window(&self, key: u64) -> impl Iterator<Item = &BreakerSlot> {
         (0..WINDOW).map(move |step| &self.slots[(key as usize + step) % SLOTS])
     }
 
-    fn find(&self, key: u64) -> Option<&Slot> {
+    fn find(&self, key: u64) -> Option<&BreakerSlot> {
         self.window(key).find(|slot| slot.key.load(Ordering::Acquire) == key)
     }
 
     /// Claims a slot for a key that has none.
-    fn claim(&self, key: u64) -> &Slot {
-        let age = |slot: &&Slot| match split(slot.counts.load(Ordering::Acquire)).0 {
+    fn claim(&self, key: u64) -> &BreakerSlot {
+        let age = |slot: &&BreakerSlot| match split(slot.counts.load(Ordering::Acquire)).0 {
             0 => 0,
             _ => slot.failed_s.load(Ordering::Acquire) + 1,
         };
@@ -123,7 +123,8 @@ mod tests {
 
     #[test]
     fn failures_break_and_successes_heal() {
-        let (table, state) = (Table::new(), |failures, successes, broken_s| State { failures, successes, broken_s });
+        let (table, state) =
+            (BreakerTable::new(), |failures, successes, broken_s| PathState { failures, successes, broken_s });
         let key = table.key(b"h/a");
         table.succeed(key, 1);
         assert_eq!(table.state(key), None);
@@ -144,7 +145,7 @@ mod tests {
 
     #[test]
     fn the_oldest_makes_place_and_what_has_healed_before_it() {
-        let table = Table::new();
+        let table = BreakerTable::new();
         let key = |at: u64| 5 + at * SLOTS as u64;
         (1..=WINDOW as u64).for_each(|at| table.fail(key(at), 100 + at, 1));
         assert!((1..=WINDOW as u64).all(|at| table.state(key(at)).is_some()));
@@ -157,7 +158,7 @@ mod tests {
 
     #[test]
     fn workers_count_together() {
-        let (table, key) = (Table::new(), 77);
+        let (table, key) = (BreakerTable::new(), 77);
         table.fail(key, 0, u32::MAX);
         std::thread::scope(|scope| {
             for _ in 0..4 {

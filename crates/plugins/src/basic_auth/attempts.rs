@@ -8,15 +8,15 @@ use crate::digest_cache::DigestCache;
 use std::net::IpAddr;
 
 /// Burst of comparisons for one user and one address; and the time after which one credit comes back.
-const OF_BOTH: Rate = Rate { credits: 32, back_ms: 4_000 };
+const OF_BOTH: CreditRate = CreditRate { credits: 32, back_ms: 4_000 };
 /// The rate for all users of one address.
-const OF_ADDRESS: Rate = Rate { credits: 256, back_ms: 250 };
+const OF_ADDRESS: CreditRate = CreditRate { credits: 256, back_ms: 250 };
 
 /// `Retry-After` of a refused request, in seconds.
 pub(super) const RETRY_AFTER_S: &str = "4";
 const _: () = assert!(OF_BOTH.back_ms == 4_000, "`RETRY_AFTER_S` says so");
 
-struct Rate {
+struct CreditRate {
     credits: u64,
     back_ms: u64,
 }
@@ -63,7 +63,7 @@ impl Attempts {
     }
 
     /// When all credits will be back if one more is taken.
-    fn back_at(&mut self, digest: u128, rate: &Rate, now_ms: u64) -> Option<u64> {
+    fn back_at(&mut self, digest: u128, rate: &CreditRate, now_ms: u64) -> Option<u64> {
         let back_at = self.spent.get(digest).copied().unwrap_or(0).max(now_ms) + rate.back_ms;
         (back_at <= now_ms + rate.credits * rate.back_ms).then_some(back_at)
     }

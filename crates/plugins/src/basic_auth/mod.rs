@@ -49,9 +49,9 @@ object! {
 }
 
 /// basic-auth with one configuration.
-pub(crate) struct BasicAuth(Arc<Config>);
+pub(crate) struct BasicAuth(Arc<BasicAuthConfig>);
 
-struct Config {
+struct BasicAuthConfig {
     hide_credentials: bool,
     strangers: Strangers,
 }
@@ -63,7 +63,7 @@ impl Define for BasicAuth {
     const PHASES: Phases = Phases::of(&[Phase::Rewrite]);
 
     fn compile(keys: BasicAuthKeys, _: &mut Compile<'_>) -> Option<BasicAuth> {
-        Some(BasicAuth(Arc::new(Config {
+        Some(BasicAuth(Arc::new(BasicAuthConfig {
             hide_credentials: keys.hide_credentials,
             strangers: Strangers::new(keys.anonymous_consumer, "Basic", &keys.realm),
         })))
@@ -91,7 +91,7 @@ const TOO_MANY: &str = "{\"message\":\"Too many attempts\"}\n";
 const RETRY_AFTER: FieldName<'static> = FieldName::constant("Retry-After");
 
 /// A worker's memory, for all configurations.
-struct Memory {
+struct BasicAuthMemory {
     /// Passwords that were found to match a hash.
     right: DigestCache<()>,
     attempts: Attempts,
@@ -99,12 +99,12 @@ struct Memory {
 
 thread_local! {
     /// Workers are threads: each has one, whatever the number of configurations.
-    static MEMORY: RefCell<Memory> =
-        RefCell::new(Memory { right: DigestCache::new(), attempts: Attempts::new() });
+    static MEMORY: RefCell<BasicAuthMemory> =
+        RefCell::new(BasicAuthMemory { right: DigestCache::new(), attempts: Attempts::new() });
 }
 
 /// Result of looking at a request.
-enum Outcome {
+enum BasicAuthOutcome {
     Known(AttachedConsumer),
     /// The password has to be compared with a hash.
     Hashed(Login),
@@ -124,8 +124,8 @@ impl Plugin for BasicAuth {
     fn rewrite(&self, request: &mut Request<'_>) -> Flow {
         let worker = request.worker;
         match worker.with_buffers(|buffer, spare| find(request, buffer, spare)) {
-            Ok(Outcome::Known(attached)) => self.0.finish(Ok(attached), request),
-            Ok(Outcome::Hashed(login)) => compare(self.0.clone(), login, request),
+            Ok(BasicAuthOutcome::Known(attached)) => self.0.finish(Ok(attached), request),
+            Ok(BasicAuthOutcome::Hashed(login)) => compare(self.0.clone(), login, request),
             Err(body) => self.0.finish(Err(body), request),
         }
     }
@@ -136,9 +136,9 @@ impl Plugin for BasicAuth {
 }
 
 /// Compares a password with a hash, unless it was correct before.
-fn compare(config: Arc<Config>, login: Login, request: &mut Request<'_>) -> Flow {
+fn compare(config: Arc<BasicAuthConfig>, login: Login, request: &mut Request<'_>) -> Flow {
     let Login { attached, identity, proof, password } = login;
-    let (digest, attempt) = MEMORY.with_borrow_mut(|Memory { right, attempts }| {
+    let (digest, attempt) = MEMORY.with_borrow_mut(|BasicAuthMemory { right, attempts }| {
         // Includes the credential's identity: a match with one hash says nothing about another.
         let digest = right.digest(&[&identity.to_le_bytes(), &password]);
         match right.get(digest) {
@@ -159,7 +159,7 @@ fn compare(config: Arc<Config>, login: Login, request: &mut Request<'_>) -> Flow
         _ => false,
     };
     Flow::offload(is_right, move |is_right, request| {
-        MEMORY.with_borrow_mut(|Memory { right, attempts }| {
+        MEMORY.with_borrow_mut(|BasicAuthMemory { right, attempts }| {
             if is_right != Ok(false) {
                 attempts.give_back(attempt);
             }
@@ -175,7 +175,7 @@ fn compare(config: Arc<Config>, login: Login, request: &mut Request<'_>) -> Flow
     })
 }
 
-impl Config {
+impl BasicAuthConfig {
     fn finish(&self, found: Result<AttachedConsumer, &'static str>, request: &mut Request<'_>) -> Flow {
         let (attached, is_known) = match found {
             Ok(attached) => (attached, true),
@@ -196,7 +196,7 @@ impl Config {
 }
 
 /// The consumer, or the reason for refusing the request. The buffers are for decoded data.
-fn find(request: &Request<'_>, buffer: &mut Vec<u8>, spare: &mut Vec<u8>) -> Result<Outcome, &'static str> {
+fn find(request: &Request<'_>, buffer: &mut Vec<u8>, spare: &mut Vec<u8>) -> Result<BasicAuthOutcome, &'static str> {
     let header = request.first_header(AUTHORIZATION).ok_or(MISSING)?;
     let (user, password) = decode(header, buffer).ok_or(MALFORMED)?;
     let user = without_blanks(user, spare);
@@ -206,7 +206,7 @@ fn find(request: &Request<'_>, buffer: &mut Vec<u8>, spare: &mut Vec<u8>) -> Res
         let password = without_line_end(password).to_vec();
         return match proof.get::<Password>() {
             Some(Password::Hashed(_)) => {
-                Ok(Outcome::Hashed(Login { attached: None, identity, proof: proof.clone(), password }))
+                Ok(BasicAuthOutcome::Hashed(Login { attached: None, identity, proof: proof.clone(), password }))
             }
             _ => Err(INVALID),
         };
@@ -214,14 +214,14 @@ fn find(request: &Request<'_>, buffer: &mut Vec<u8>, spare: &mut Vec<u8>) -> Res
     match proof.get::<Password>() {
         Some(Password::Plain(known)) => {
             match is_same(known, password) || is_same(known, without_blanks(password, spare)) {
-                true => Ok(Outcome::Known(attached)),
+                true => Ok(BasicAuthOutcome::Known(attached)),
                 false => Err(INVALID),
             }
         }
         Some(Password::Hashed(_)) => {
             let password = without_line_end(password).to_vec();
             let (attached, identity) = (Some(attached), proof.identity.0);
-            Ok(Outcome::Hashed(Login { attached, identity, proof: proof.clone(), password }))
+            Ok(BasicAuthOutcome::Hashed(Login { attached, identity, proof: proof.clone(), password }))
         }
         None => Err(INVALID),
     }

@@ -22,10 +22,10 @@ pub(super) enum Expression {
     Body,
     /// Index into the list.
     Variable(usize),
-    Field(Vec<Step>),
-    Call(Function, Box<Expression>),
+    Field(Vec<PathStep>),
+    Call(TemplateFunction, Box<Expression>),
     /// A call of a field, which always fails.
-    CallOf(Vec<Step>),
+    CallOf(Vec<PathStep>),
     Not(Box<Expression>),
     Negated(Box<Expression>),
     Length(Box<Expression>),
@@ -34,7 +34,7 @@ pub(super) enum Expression {
 
 /// A step to a field.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Step {
+pub(super) enum PathStep {
     Name(String),
     /// Counted from 1.
     Index(usize),
@@ -42,7 +42,7 @@ pub(super) enum Step {
 
 /// A function that can be called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Function {
+pub(super) enum TemplateFunction {
     EscapeJson,
     EscapeXml,
     ToNumber,
@@ -84,11 +84,11 @@ const LEVELS: [&[(&str, Operator)]; 6] = [
     &[("*", Operator::Multiply), ("/", Operator::Divide), ("%", Operator::Modulo)],
 ];
 
-const FUNCTIONS: [(&str, Function); 4] = [
-    ("_escape_json", Function::EscapeJson),
-    ("_escape_xml", Function::EscapeXml),
-    ("tonumber", Function::ToNumber),
-    ("tostring", Function::ToString),
+const FUNCTIONS: [(&str, TemplateFunction); 4] = [
+    ("_escape_json", TemplateFunction::EscapeJson),
+    ("_escape_xml", TemplateFunction::EscapeXml),
+    ("tonumber", TemplateFunction::ToNumber),
+    ("tostring", TemplateFunction::ToString),
 ];
 
 /// Words of Lua, and its globals: they are not fields.
@@ -133,26 +133,26 @@ const LUA: [&str; 34] = [
 const DEPTH_MAX: usize = 32;
 
 /// Parses the expressions of one template.
-pub(super) struct Parser<'u> {
+pub(super) struct ExpressionParser<'u> {
     /// The variables used by `_ctx.var`.
     pub(super) variables: Vec<Variable>,
     unknown: &'u mut dyn FnMut(VariableError),
 }
 
-impl<'u> Parser<'u> {
-    pub(super) fn new(unknown: &'u mut dyn FnMut(VariableError)) -> Parser<'u> {
-        Parser { variables: Vec::new(), unknown }
+impl<'u> ExpressionParser<'u> {
+    pub(super) fn new(unknown: &'u mut dyn FnMut(VariableError)) -> ExpressionParser<'u> {
+        ExpressionParser { variables: Vec::new(), unknown }
     }
 
     /// Parses a text that is one expression; the error says what is wrong with it.
     pub(super) fn whole(&mut self, text: &str) -> Result<Expression, String> {
-        let mut cursor = Cursor { text: text.trim(), whole: text.trim() };
+        let mut cursor = ExpressionCursor { text: text.trim(), whole: text.trim() };
         let value = self.level(&mut cursor, 0, 0)?;
         if cursor.text.is_empty() { Ok(value) } else { Err(cursor.refusal()) }
     }
 
     /// Parses the operands and operators of a level.
-    fn level(&mut self, cursor: &mut Cursor<'_>, level: usize, depth: usize) -> Result<Expression, String> {
+    fn level(&mut self, cursor: &mut ExpressionCursor<'_>, level: usize, depth: usize) -> Result<Expression, String> {
         if depth > DEPTH_MAX {
             return Err(cursor.refusal());
         }
@@ -175,7 +175,7 @@ impl<'u> Parser<'u> {
         Ok(left)
     }
 
-    fn unary(&mut self, cursor: &mut Cursor<'_>, depth: usize) -> Result<Expression, String> {
+    fn unary(&mut self, cursor: &mut ExpressionCursor<'_>, depth: usize) -> Result<Expression, String> {
         if depth > DEPTH_MAX {
             return Err(cursor.refusal());
         }
@@ -191,7 +191,7 @@ impl<'u> Parser<'u> {
         self.term(cursor, depth)
     }
 
-    fn term(&mut self, cursor: &mut Cursor<'_>, depth: usize) -> Result<Expression, String> {
+    fn term(&mut self, cursor: &mut ExpressionCursor<'_>, depth: usize) -> Result<Expression, String> {
         if let Some(text) = cursor.literal()? {
             return Ok(Expression::Text(text));
         }
@@ -223,7 +223,7 @@ impl<'u> Parser<'u> {
             "and" | "or" | "not" => Err(cursor.refusal()),
             name if LUA.contains(&name) => Err(cursor.refusal()),
             name => {
-                let mut steps = vec![Step::Name(name.to_owned())];
+                let mut steps = vec![PathStep::Name(name.to_owned())];
                 steps.extend(cursor.steps()?);
                 match cursor.take("(") {
                     true => self.call(cursor, steps, depth),
@@ -233,9 +233,9 @@ impl<'u> Parser<'u> {
         }
     }
 
-    fn variable(&mut self, cursor: &mut Cursor<'_>) -> Result<Expression, String> {
+    fn variable(&mut self, cursor: &mut ExpressionCursor<'_>) -> Result<Expression, String> {
         let steps = cursor.steps()?;
-        let [Step::Name(var), Step::Name(name)] = &steps[..] else { return Err(cursor.refusal()) };
+        let [PathStep::Name(var), PathStep::Name(name)] = &steps[..] else { return Err(cursor.refusal()) };
         if var != "var" {
             return Err(cursor.refusal());
         }
@@ -252,7 +252,12 @@ impl<'u> Parser<'u> {
     }
 
     /// Parses the arguments of a call of a field, which are ignored.
-    fn call(&mut self, cursor: &mut Cursor<'_>, steps: Vec<Step>, depth: usize) -> Result<Expression, String> {
+    fn call(
+        &mut self,
+        cursor: &mut ExpressionCursor<'_>,
+        steps: Vec<PathStep>,
+        depth: usize,
+    ) -> Result<Expression, String> {
         if !cursor.take(")") {
             loop {
                 self.level(cursor, 0, depth + 1)?;
@@ -270,17 +275,17 @@ impl<'u> Parser<'u> {
 
 /// Whether a text is a valid field name.
 pub(super) fn is_name(text: &str) -> bool {
-    let mut cursor = Cursor { text, whole: text };
+    let mut cursor = ExpressionCursor { text, whole: text };
     cursor.name().is_some_and(|name| name == text && !LUA.contains(&name))
 }
 
 /// The unread part of an expression.
-struct Cursor<'a> {
+struct ExpressionCursor<'a> {
     text: &'a str,
     whole: &'a str,
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> ExpressionCursor<'a> {
     fn refusal(&self) -> String {
         format!(
             "{:?} needs Lua, which is not built; fields, texts, numbers, operators, _body, _ctx.var, _escape_…, \
@@ -368,7 +373,7 @@ impl<'a> Cursor<'a> {
         Err(self.refusal())
     }
 
-    fn steps(&mut self) -> Result<Vec<Step>, String> {
+    fn steps(&mut self) -> Result<Vec<PathStep>, String> {
         let mut steps = Vec::new();
         loop {
             if self.text.trim_start().starts_with("..") {
@@ -376,15 +381,15 @@ impl<'a> Cursor<'a> {
             }
             if self.take(".") {
                 let name = self.name().ok_or_else(|| self.refusal())?;
-                steps.push(Step::Name(name.to_owned()));
+                steps.push(PathStep::Name(name.to_owned()));
             } else if self.take("[") {
                 steps.push(match self.literal()? {
-                    Some(name) => Step::Name(name),
+                    Some(name) => PathStep::Name(name),
                     None => {
                         let end = self.text.bytes().position(|byte| !byte.is_ascii_digit()).unwrap_or(self.text.len());
                         let (digits, rest) = self.text.split_at(end);
                         self.text = rest;
-                        Step::Index(digits.parse().map_err(|_| self.refusal())?)
+                        PathStep::Index(digits.parse().map_err(|_| self.refusal())?)
                     }
                 });
                 if !self.take("]") {

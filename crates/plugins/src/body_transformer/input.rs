@@ -8,7 +8,7 @@ use stillgate_plugin::query::decoded;
 
 /// The format of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Format {
+pub(crate) enum InputFormat {
     Json,
     Xml,
     /// A form in the body.
@@ -21,16 +21,16 @@ pub(crate) enum Format {
     Multipart,
 }
 
-impl Format {
+impl InputFormat {
     /// The format for the value of `Content-Type`; `None`: the template is filled without fields.
-    pub(super) fn of(content_type: Option<&[u8]>) -> Option<Format> {
+    pub(super) fn of(content_type: Option<&[u8]>) -> Option<InputFormat> {
         let text = content_type?.to_ascii_lowercase();
         let has = |part: &str| memchr::memmem::find(&text, part.as_bytes()).is_some();
         match () {
-            () if has("text/xml") => Some(Format::Xml),
-            () if has("application/json") => Some(Format::Json),
-            () if has("application/x-www-form-urlencoded") => Some(Format::Encoded),
-            () if has("multipart/") => Some(Format::Multipart),
+            () if has("text/xml") => Some(InputFormat::Xml),
+            () if has("application/json") => Some(InputFormat::Json),
+            () if has("application/x-www-form-urlencoded") => Some(InputFormat::Encoded),
+            () if has("multipart/") => Some(InputFormat::Multipart),
             () => None,
         }
     }
@@ -45,16 +45,16 @@ impl Format {
     ) -> Result<Json, String> {
         let of_form = |text, budget| form(text, budget).map_err(|exhausted| exhausted.to_string());
         match self {
-            Format::Plain => Ok(Json::Object(Map::new())),
-            Format::Json => match json::read(body, budget) {
+            InputFormat::Plain => Ok(Json::Object(Map::new())),
+            InputFormat::Json => match json::read(body, budget) {
                 Ok(json @ (Json::Object(_) | Json::Array(_))) => Ok(json),
                 Ok(_) => Err("neither an object nor an array".to_owned()),
                 Err(error) => Err(error.to_string()),
             },
-            Format::Encoded => of_form(body, budget),
-            Format::Args => of_form(query, budget),
-            Format::Xml => xml::fields(body, budget),
-            Format::Multipart => multipart::fields(body, content_type, budget),
+            InputFormat::Encoded => of_form(body, budget),
+            InputFormat::Args => of_form(query, budget),
+            InputFormat::Xml => xml::fields(body, budget),
+            InputFormat::Multipart => multipart::fields(body, content_type, budget),
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::unknown::warn;
 use base64::Engine;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
-use input::Format;
+use input::InputFormat;
 pub(crate) use input::{add, form};
 use serde_json::{Map, Value as Json, json};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use stillgate_plugin::{
 };
 use stillgate_route::{Lookup, Variable};
 use stillgate_schema::{At, Choice, Fault, Flag, LocatedKind, TEXT, int, map, object};
-use template::{Data, Template};
+use template::{BodyTemplate, Data};
 
 object! {
     /// Replaces bodies by filled templates.
@@ -61,7 +61,7 @@ object! {
     pub(crate) struct TransformKeys {
         /// The format of the old body: `json`, `xml`, `encoded` (a form), `multipart` (a multipart form), `args` (the
         /// query is read instead) or `plain`. Without the key it follows from `Content-Type`; a GET request is `args`.
-        input_format: Format = FORMAT => optional;
+        input_format: InputFormat = FORMAT => optional;
         /// The template.
         template: At<String> = LocatedKind(TEXT) => required;
         /// Whether the template is written in Base64. Base64 is also detected without this key.
@@ -69,14 +69,14 @@ object! {
     }
 }
 
-const FORMAT: Choice<Format> = Choice {
+const FORMAT: Choice<InputFormat> = Choice {
     words: &[
-        ("json", Format::Json),
-        ("xml", Format::Xml),
-        ("encoded", Format::Encoded),
-        ("args", Format::Args),
-        ("plain", Format::Plain),
-        ("multipart", Format::Multipart),
+        ("json", InputFormat::Json),
+        ("xml", InputFormat::Xml),
+        ("encoded", InputFormat::Encoded),
+        ("args", InputFormat::Args),
+        ("plain", InputFormat::Plain),
+        ("multipart", InputFormat::Multipart),
     ],
     unbuilt: &[],
 };
@@ -90,8 +90,8 @@ pub(crate) struct BodyTransformer {
 /// The transformation of one direction.
 struct Transform {
     /// `None`: it follows from `Content-Type`.
-    format: Option<Format>,
-    template: Template,
+    format: Option<InputFormat>,
+    template: BodyTemplate,
     /// Most bytes of the old body.
     body_bytes_max: usize,
 }
@@ -122,12 +122,12 @@ impl Transform {
         cx: &mut Compile<'_>,
     ) -> Option<Transform> {
         let At { at, value: text } = keys.template;
-        let is_form = matches!(keys.input_format, Some(Format::Encoded | Format::Args));
+        let is_form = matches!(keys.input_format, Some(InputFormat::Encoded | InputFormat::Args));
         let decoded = if is_form && !keys.template_is_base64 { None } else { of_base64(&text) };
         let within = cx.path.key(name);
         let path = within.key("template");
         let unknown = &mut |error| warn(&error, at, &path, cx.sink);
-        match Template::parse(decoded.as_deref().unwrap_or(&text), unknown) {
+        match BodyTemplate::parse(decoded.as_deref().unwrap_or(&text), unknown) {
             Ok(template) => Some(Transform { format: keys.input_format, template, body_bytes_max }),
             Err(message) => {
                 cx.sink.error(at, &path, Fault::new(message));
@@ -144,7 +144,7 @@ impl Transform {
     }
 
     /// Makes the new body; the error is a status, and a description.
-    fn make(&self, format: Option<Format>, old: &SourceBody, direction: &str) -> Result<Vec<u8>, (u16, String)> {
+    fn make(&self, format: Option<InputFormat>, old: &SourceBody, direction: &str) -> Result<Vec<u8>, (u16, String)> {
         let fields = match format {
             None => Json::Object(Map::new()),
             Some(format) => format
@@ -186,16 +186,16 @@ impl Plugin for BodyTransformer {
         let mut buffer = Vec::new();
         let content_type = request.header(CONTENT_TYPE, &mut buffer);
         let format = match transform.format {
-            _ if is_get => Some(Format::Args),
+            _ if is_get => Some(InputFormat::Args),
             Some(format) => Some(format),
-            None => Format::of(content_type),
+            None => InputFormat::of(content_type),
         };
         let content_type = content_type.unwrap_or_default().to_vec();
         Flow::body(transform.body_bytes_max, move |request| {
             let (query, variables) = (request.facts.query().unwrap_or_default().to_vec(), transform.variables(request));
             let old = SourceBody { body: request.take_whole_body(), query, content_type, variables };
             // Without a body nothing can be parsed, except the query.
-            let format = format.filter(|format| !old.body.is_empty() || *format == Format::Args);
+            let format = format.filter(|format| !old.body.is_empty() || *format == InputFormat::Args);
             if old.body.len() <= SHORT_BYTES_MAX && !transform.template.has_loops {
                 return finish(transform.make(format, &old, "request"), request);
             }
@@ -213,7 +213,7 @@ impl Plugin for BodyTransformer {
         let Some(transform) = self.response.clone() else { return };
         let mut buffer = Vec::new();
         let content_type = response.header(CONTENT_TYPE, &mut buffer).unwrap_or_default().to_vec();
-        let format = transform.format.or_else(|| Format::of(Some(&content_type)));
+        let format = transform.format.or_else(|| InputFormat::of(Some(&content_type)));
         let coding = BodyCoding::of(response.header(CONTENT_ENCODING, &mut buffer));
         let old = SourceBody {
             body: Vec::new(),
@@ -247,7 +247,7 @@ fn finish(made: Result<Vec<u8>, (u16, String)>, request: &mut Request<'_>) -> Fl
 /// The transformation of a response's body.
 struct Task {
     transform: Arc<Transform>,
-    format: Option<Format>,
+    format: Option<InputFormat>,
     /// A local reply, which is kept if it cannot be transformed: it may report that a request could not.
     is_own: bool,
 }

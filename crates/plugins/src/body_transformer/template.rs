@@ -10,15 +10,15 @@
 //! `expression` describes expressions, and `value` their values.
 
 use super::effort::Effort;
-use super::expression::{Expression, Parser};
-use super::value::{Scope, Value, escape_html};
+use super::expression::{Expression, ExpressionParser};
+use super::value::{Scope, TemplateValue, escape_html};
 use serde_json::Value as Json;
 use stillgate_route::{Variable, VariableError};
 
 /// A parsed template.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Template {
-    parts: Vec<Part>,
+pub(super) struct BodyTemplate {
+    parts: Vec<BlockPart>,
     /// The variables used by `_ctx.var`.
     pub(super) variables: Vec<Variable>,
     /// Whether its running time depends on more than its length.
@@ -26,18 +26,18 @@ pub(super) struct Template {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-enum Part {
+enum BlockPart {
     Text(String),
     Output {
         value: Expression,
         escapes: bool,
     },
     /// Branches, of which the first whose condition holds is used; `else` has none.
-    If(Vec<(Option<Expression>, Vec<Part>)>),
+    If(Vec<(Option<Expression>, Vec<BlockPart>)>),
     For {
         names: [String; 2],
         list: Expression,
-        body: Vec<Part>,
+        body: Vec<BlockPart>,
     },
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Data<'a> {
     pub(super) fields: &'a Json,
     /// The body as it came.
     pub(super) body: &'a [u8],
-    /// The values of [`Template::variables`].
+    /// The values of [`BodyTemplate::variables`].
     pub(super) variables: &'a [Option<Vec<u8>>],
 }
 
@@ -64,24 +64,25 @@ const PART_COST: usize = 16;
 
 /// A block whose end was not read yet.
 enum Block {
-    If { done: Vec<(Option<Expression>, Vec<Part>)>, condition: Option<Expression> },
+    If { done: Vec<(Option<Expression>, Vec<BlockPart>)>, condition: Option<Expression> },
     For { names: [String; 2], list: Expression },
 }
 
 /// Parses a template: holds the parts of the open blocks, outermost first.
-struct Reader<'u> {
-    open: Vec<(Vec<Part>, Block)>,
-    parts: Vec<Part>,
+struct TemplateReader<'u> {
+    open: Vec<(Vec<BlockPart>, Block)>,
+    parts: Vec<BlockPart>,
     plain: String,
-    parser: Parser<'u>,
+    parser: ExpressionParser<'u>,
     has_loops: bool,
 }
 
-impl Template {
+impl BodyTemplate {
     /// Parses a text; the error says what is wrong with it. An unknown variable is nil; `unknown` is called with it.
-    pub(super) fn parse(text: &str, unknown: &mut dyn FnMut(VariableError)) -> Result<Template, String> {
-        let parser = Parser::new(unknown);
-        let mut reader = Reader { open: Vec::new(), parts: Vec::new(), plain: String::new(), parser, has_loops: false };
+    pub(super) fn parse(text: &str, unknown: &mut dyn FnMut(VariableError)) -> Result<BodyTemplate, String> {
+        let parser = ExpressionParser::new(unknown);
+        let mut reader =
+            TemplateReader { open: Vec::new(), parts: Vec::new(), plain: String::new(), parser, has_loops: false };
         let mut rest = text;
         while let Some(at) = rest.find('{') {
             let (before, tag) = rest.split_at(at);
@@ -98,8 +99,8 @@ impl Template {
         reader.close_text();
         match reader.open.is_empty() {
             true => {
-                let Reader { parts, parser, has_loops, .. } = reader;
-                Ok(Template { parts, variables: parser.variables, has_loops })
+                let TemplateReader { parts, parser, has_loops, .. } = reader;
+                Ok(BodyTemplate { parts, variables: parser.variables, has_loops })
             }
             false => Err("a block has no {% end %}".to_owned()),
         }
@@ -115,7 +116,7 @@ impl Template {
     }
 }
 
-impl Reader<'_> {
+impl TemplateReader<'_> {
     /// Parses a tag; returns the rest, or `None` if it is not a tag.
     fn tag<'a>(&mut self, tag: &'a str) -> Result<Option<&'a str>, String> {
         let end_of = |end: &str| tag.get(2..).and_then(|inner| inner.split_once(end));
@@ -137,13 +138,13 @@ impl Reader<'_> {
         let Some((inner, after)) = found else { return Ok(None) };
         let value = self.parser.whole(inner)?;
         self.close_text();
-        self.parts.push(Part::Output { value, escapes });
+        self.parts.push(BlockPart::Output { value, escapes });
         Ok(Some(after))
     }
 
     fn close_text(&mut self) {
         if !self.plain.is_empty() {
-            self.parts.push(Part::Text(std::mem::take(&mut self.plain)));
+            self.parts.push(BlockPart::Text(std::mem::take(&mut self.plain)));
         }
     }
 
@@ -207,24 +208,24 @@ impl Reader<'_> {
         self.parts.push(match block {
             Block::If { mut done, condition } => {
                 done.push((condition, body));
-                Part::If(done)
+                BlockPart::If(done)
             }
-            Block::For { names, list } => Part::For { names, list, body },
+            Block::For { names, list } => BlockPart::For { names, list, body },
         });
         Some(())
     }
 }
 
-fn render<'a>(parts: &'a [Part], scope: &mut Scope<'a>, out: &mut Vec<u8>) -> Result<(), String> {
+fn render<'a>(parts: &'a [BlockPart], scope: &mut Scope<'a>, out: &mut Vec<u8>) -> Result<(), String> {
     for part in parts {
         scope.effort.work(PART_COST)?;
         match part {
-            Part::Text(text) => scope.effort.append(text.as_bytes(), out)?,
-            Part::Output { value, escapes } => match scope.value(value)? {
-                Value::Bytes(text) if *escapes => scope.effort.append_escaped(&text, escape_html, out)?,
+            BlockPart::Text(text) => scope.effort.append(text.as_bytes(), out)?,
+            BlockPart::Output { value, escapes } => match scope.value(value)? {
+                TemplateValue::Bytes(text) if *escapes => scope.effort.append_escaped(&text, escape_html, out)?,
                 value => scope.effort.append(&value.into_bytes(), out)?,
             },
-            Part::If(branches) => {
+            BlockPart::If(branches) => {
                 for (condition, body) in branches {
                     let holds = match condition {
                         Some(condition) => scope.value(condition)?.is_true(),
@@ -236,11 +237,11 @@ fn render<'a>(parts: &'a [Part], scope: &mut Scope<'a>, out: &mut Vec<u8>) -> Re
                     }
                 }
             }
-            Part::For { names, list, body } => {
+            BlockPart::For { names, list, body } => {
                 let items: &[Json] = match scope.value(list)? {
-                    Value::Table(Json::Array(items)) => items,
+                    TemplateValue::Table(Json::Array(items)) => items,
                     // `ipairs` of a table without the item 1.
-                    Value::Table(_) => &[],
+                    TemplateValue::Table(_) => &[],
                     other => return Err(format!("bad argument #1 to 'ipairs' (table expected, got {})", other.kind())),
                 };
                 // Like `ipairs`, it ends at the first nil.

@@ -1,7 +1,7 @@
 //! Values of expressions in templates: values of Lua, with its rules of comparison, arithmetic and concatenation.
 
 use super::effort::Effort;
-use super::expression::{Expression, Function, Operator, Step};
+use super::expression::{Expression, Operator, PathStep, TemplateFunction};
 use super::template::Data;
 use serde_json::Value as Json;
 use std::borrow::Cow;
@@ -10,7 +10,7 @@ use stillgate_plugin::record::written::json_string_bytes;
 
 /// A value.
 #[derive(Debug)]
-pub(super) enum Value<'a> {
+pub(super) enum TemplateValue<'a> {
     /// Also JSON's null.
     Nil,
     Bool(bool),
@@ -65,35 +65,40 @@ impl<'a> Scope<'a> {
     }
 
     /// The value of an expression; the error is Lua's.
-    pub(super) fn value(&self, expression: &'a Expression) -> Result<Value<'a>, String> {
+    pub(super) fn value(&self, expression: &'a Expression) -> Result<TemplateValue<'a>, String> {
         Ok(match expression {
-            Expression::Nil => Value::Nil,
-            Expression::Bool(value) => Value::Bool(*value),
-            Expression::Number(number) => Value::Number(*number),
-            Expression::Text(text) => Value::Bytes(Cow::Borrowed(text.as_bytes())),
-            Expression::Body => Value::Bytes(Cow::Borrowed(self.body)),
+            Expression::Nil => TemplateValue::Nil,
+            Expression::Bool(value) => TemplateValue::Bool(*value),
+            Expression::Number(number) => TemplateValue::Number(*number),
+            Expression::Text(text) => TemplateValue::Bytes(Cow::Borrowed(text.as_bytes())),
+            Expression::Body => TemplateValue::Bytes(Cow::Borrowed(self.body)),
             Expression::Variable(at) => match self.variables.get(*at) {
-                Some(Some(value)) => Value::Bytes(Cow::Borrowed(value)),
-                _ => Value::Nil,
+                Some(Some(value)) => TemplateValue::Bytes(Cow::Borrowed(value)),
+                _ => TemplateValue::Nil,
             },
             Expression::Field(steps) => self.field(steps)?,
             Expression::CallOf(steps) => {
                 return Err(format!("attempt to call a {} value", self.field(steps)?.kind()));
             }
             Expression::Call(function, argument) => self.call(*function, self.value(argument)?)?,
-            Expression::Not(inner) => Value::Bool(!self.value(inner)?.is_true()),
-            Expression::Negated(inner) => Value::Number(-self.operand(&self.value(inner)?)?),
+            Expression::Not(inner) => TemplateValue::Bool(!self.value(inner)?.is_true()),
+            Expression::Negated(inner) => TemplateValue::Number(-self.operand(&self.value(inner)?)?),
             Expression::Length(inner) => match self.value(inner)? {
-                Value::Bytes(text) => Value::Number(text.len() as f64),
-                Value::Table(Json::Array(items)) => Value::Number(items.len() as f64),
-                Value::Table(_) => Value::Number(0.0),
+                TemplateValue::Bytes(text) => TemplateValue::Number(text.len() as f64),
+                TemplateValue::Table(Json::Array(items)) => TemplateValue::Number(items.len() as f64),
+                TemplateValue::Table(_) => TemplateValue::Number(0.0),
                 other => return Err(format!("attempt to get length of a {} value", other.kind())),
             },
             Expression::Binary(operator, sides) => self.binary(*operator, &sides[0], &sides[1])?,
         })
     }
 
-    fn binary(&self, operator: Operator, left: &'a Expression, right: &'a Expression) -> Result<Value<'a>, String> {
+    fn binary(
+        &self,
+        operator: Operator,
+        left: &'a Expression,
+        right: &'a Expression,
+    ) -> Result<TemplateValue<'a>, String> {
         let first = self.value(left)?;
         match operator {
             Operator::And if !first.is_true() => return Ok(first),
@@ -101,44 +106,44 @@ impl<'a> Scope<'a> {
             _ => {}
         }
         let second = self.value(right)?;
-        if let (Value::Bytes(first), Value::Bytes(second)) = (&first, &second) {
+        if let (TemplateValue::Bytes(first), TemplateValue::Bytes(second)) = (&first, &second) {
             // The compared bytes.
             self.effort.work(first.len().min(second.len()))?;
         }
         let numbers = || Ok::<_, String>((self.operand(&first)?, self.operand(&second)?));
         Ok(match operator {
             Operator::And | Operator::Or => second,
-            Operator::Equal => Value::Bool(first.equals(&second)),
-            Operator::Different => Value::Bool(!first.equals(&second)),
-            Operator::Less => Value::Bool(first.compared(&second)? == Some(Ordering::Less)),
-            Operator::Greater => Value::Bool(first.compared(&second)? == Some(Ordering::Greater)),
-            Operator::LessOrEqual => Value::Bool(first.compared(&second)?.is_some_and(Ordering::is_le)),
-            Operator::GreaterOrEqual => Value::Bool(first.compared(&second)?.is_some_and(Ordering::is_ge)),
+            Operator::Equal => TemplateValue::Bool(first.equals(&second)),
+            Operator::Different => TemplateValue::Bool(!first.equals(&second)),
+            Operator::Less => TemplateValue::Bool(first.compared(&second)? == Some(Ordering::Less)),
+            Operator::Greater => TemplateValue::Bool(first.compared(&second)? == Some(Ordering::Greater)),
+            Operator::LessOrEqual => TemplateValue::Bool(first.compared(&second)?.is_some_and(Ordering::is_le)),
+            Operator::GreaterOrEqual => TemplateValue::Bool(first.compared(&second)?.is_some_and(Ordering::is_ge)),
             Operator::Concatenate => {
                 let (first, second) = (first.part()?, second.part()?);
                 let mut joined = Vec::new();
                 self.effort.append(&first, &mut joined)?;
                 self.effort.append(&second, &mut joined)?;
-                Value::Bytes(Cow::Owned(joined))
+                TemplateValue::Bytes(Cow::Owned(joined))
             }
-            Operator::Add => numbers().map(|(a, b)| Value::Number(a + b))?,
-            Operator::Subtract => numbers().map(|(a, b)| Value::Number(a - b))?,
-            Operator::Multiply => numbers().map(|(a, b)| Value::Number(a * b))?,
-            Operator::Divide => numbers().map(|(a, b)| Value::Number(a / b))?,
+            Operator::Add => numbers().map(|(a, b)| TemplateValue::Number(a + b))?,
+            Operator::Subtract => numbers().map(|(a, b)| TemplateValue::Number(a - b))?,
+            Operator::Multiply => numbers().map(|(a, b)| TemplateValue::Number(a * b))?,
+            Operator::Divide => numbers().map(|(a, b)| TemplateValue::Number(a / b))?,
             // The result has the sign of the divisor.
-            Operator::Modulo => numbers().map(|(a, b)| Value::Number(a - (a / b).floor() * b))?,
+            Operator::Modulo => numbers().map(|(a, b)| TemplateValue::Number(a - (a / b).floor() * b))?,
         })
     }
 
     /// Looks fields up like Lua: fields of a missing field are missing.
-    fn field(&self, steps: &'a [Step]) -> Result<Value<'a>, String> {
+    fn field(&self, steps: &'a [PathStep]) -> Result<TemplateValue<'a>, String> {
         let mut steps = steps;
         let mut value = Some(self.fields);
-        if let [Step::Name(first), rest @ ..] = steps {
+        if let [PathStep::Name(first), rest @ ..] = steps {
             for local in self.locals.iter().rev() {
                 match local {
                     Local::Number(name, number) if name == first && rest.is_empty() => {
-                        return Ok(Value::Number(*number as f64));
+                        return Ok(TemplateValue::Number(*number as f64));
                     }
                     Local::Item(name, item) if name == first => {
                         (value, steps) = (Some(*item), rest);
@@ -150,113 +155,113 @@ impl<'a> Scope<'a> {
         }
         for step in steps {
             value = match (value, step) {
-                (Some(Json::Object(map)), Step::Name(name)) => map.get(name),
-                (Some(Json::Array(items)), Step::Index(index)) => index.checked_sub(1).and_then(|at| items.get(at)),
+                (Some(Json::Object(map)), PathStep::Name(name)) => map.get(name),
+                (Some(Json::Array(items)), PathStep::Index(index)) => index.checked_sub(1).and_then(|at| items.get(at)),
                 (Some(Json::Object(_) | Json::Array(_) | Json::String(_)), _) => None,
-                (None | Some(_), Step::Name(name)) => {
+                (None | Some(_), PathStep::Name(name)) => {
                     return Err(format!("attempt to index a nil value at {name:?}"));
                 }
-                (None | Some(_), Step::Index(index)) => {
+                (None | Some(_), PathStep::Index(index)) => {
                     return Err(format!("attempt to index a nil value at [{index}]"));
                 }
             };
         }
         Ok(match value {
-            None | Some(Json::Null) => Value::Nil,
-            Some(Json::Bool(value)) => Value::Bool(*value),
-            Some(Json::Number(number)) => Value::Written(number),
-            Some(Json::String(text)) => Value::Bytes(Cow::Borrowed(text.as_bytes())),
-            Some(table) => Value::Table(table),
+            None | Some(Json::Null) => TemplateValue::Nil,
+            Some(Json::Bool(value)) => TemplateValue::Bool(*value),
+            Some(Json::Number(number)) => TemplateValue::Written(number),
+            Some(Json::String(text)) => TemplateValue::Bytes(Cow::Borrowed(text.as_bytes())),
+            Some(table) => TemplateValue::Table(table),
         })
     }
 
-    fn call(&self, function: Function, argument: Value<'a>) -> Result<Value<'a>, String> {
+    fn call(&self, function: TemplateFunction, argument: TemplateValue<'a>) -> Result<TemplateValue<'a>, String> {
         let effort = &self.effort;
-        let owned = |text: Vec<u8>| Value::Bytes(Cow::Owned(text));
+        let owned = |text: Vec<u8>| TemplateValue::Bytes(Cow::Owned(text));
         Ok(match function {
-            Function::EscapeJson => match argument {
-                Value::Bytes(bytes) => {
+            TemplateFunction::EscapeJson => match argument {
+                TemplateValue::Bytes(bytes) => {
                     let length = json_string_bytes(&bytes);
                     effort.check_length(length)?;
                     effort.work(length)?;
                     owned(Json::from(String::from_utf8_lossy(&bytes)).to_string().into_bytes())
                 }
-                Value::Nil => owned(b"null".to_vec()),
+                TemplateValue::Nil => owned(b"null".to_vec()),
                 other => self.text(other)?,
             },
-            Function::EscapeXml => {
+            TemplateFunction::EscapeXml => {
                 let mut out = Vec::new();
                 effort.append_escaped(&argument.into_bytes(), crate::xml::escape, &mut out)?;
                 owned(out)
             }
-            Function::ToNumber => {
-                if let Value::Bytes(bytes) = &argument {
+            TemplateFunction::ToNumber => {
+                if let TemplateValue::Bytes(bytes) = &argument {
                     effort.work(bytes.len())?;
                 }
-                argument.number().map_or(Value::Nil, Value::Number)
+                argument.number().map_or(TemplateValue::Nil, TemplateValue::Number)
             }
-            Function::ToString => match argument {
-                Value::Nil => Value::Bytes(Cow::Borrowed(b"nil")),
+            TemplateFunction::ToString => match argument {
+                TemplateValue::Nil => TemplateValue::Bytes(Cow::Borrowed(b"nil")),
                 other => self.text(other)?,
             },
         })
     }
 
     /// A value for arithmetic: a text may be a number.
-    fn operand(&self, value: &Value<'_>) -> Result<f64, String> {
-        if let Value::Bytes(text) = value {
+    fn operand(&self, value: &TemplateValue<'_>) -> Result<f64, String> {
+        if let TemplateValue::Bytes(text) = value {
             self.effort.work(text.len())?;
         }
         value.operand()
     }
 
     /// A value as a text.
-    fn text(&self, value: Value<'a>) -> Result<Value<'a>, String> {
+    fn text(&self, value: TemplateValue<'a>) -> Result<TemplateValue<'a>, String> {
         let text = value.into_bytes();
         self.effort.check_length(text.len())?;
         self.effort.work(text.len())?;
-        Ok(Value::Bytes(text))
+        Ok(TemplateValue::Bytes(text))
     }
 }
 
-impl<'a> Value<'a> {
+impl<'a> TemplateValue<'a> {
     pub(super) fn is_true(&self) -> bool {
-        !matches!(self, Value::Nil | Value::Bool(false))
+        !matches!(self, TemplateValue::Nil | TemplateValue::Bool(false))
     }
 
     /// As Lua's `type`.
     pub(super) fn kind(&self) -> &'static str {
         match self {
-            Value::Nil => "nil",
-            Value::Bool(_) => "boolean",
-            Value::Number(_) | Value::Written(_) => "number",
-            Value::Bytes(_) => "string",
-            Value::Table(_) => "table",
+            TemplateValue::Nil => "nil",
+            TemplateValue::Bool(_) => "boolean",
+            TemplateValue::Number(_) | TemplateValue::Written(_) => "number",
+            TemplateValue::Bytes(_) => "string",
+            TemplateValue::Table(_) => "table",
         }
     }
 
     /// Its form in the output.
     pub(super) fn into_bytes(self) -> Cow<'a, [u8]> {
         match self {
-            Value::Nil => Cow::Borrowed(&[]),
-            Value::Bool(value) => Cow::Borrowed(if value { b"true" } else { b"false" }),
-            Value::Number(number) => Cow::Owned(written(number).into_bytes()),
+            TemplateValue::Nil => Cow::Borrowed(&[]),
+            TemplateValue::Bool(value) => Cow::Borrowed(if value { b"true" } else { b"false" }),
+            TemplateValue::Number(number) => Cow::Owned(written(number).into_bytes()),
             // Lua does not distinguish 1 from 1.0.
-            Value::Written(number) => {
+            TemplateValue::Written(number) => {
                 let text = number.to_string();
                 Cow::Owned(text.strip_suffix(".0").unwrap_or(&text).as_bytes().to_vec())
             }
-            Value::Bytes(bytes) => bytes,
-            Value::Table(json) => Cow::Owned(json.to_string().into_bytes()),
+            TemplateValue::Bytes(bytes) => bytes,
+            TemplateValue::Table(json) => Cow::Owned(json.to_string().into_bytes()),
         }
     }
 
     /// Like `tonumber`: a text may be a number.
     fn number(&self) -> Option<f64> {
         match self {
-            Value::Number(number) => Some(*number),
-            Value::Written(number) => number.as_f64(),
-            Value::Bytes(text) => {
+            TemplateValue::Number(number) => Some(*number),
+            TemplateValue::Written(number) => number.as_f64(),
+            TemplateValue::Bytes(text) => {
                 let text = std::str::from_utf8(text).ok()?.trim();
                 match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
                     Some(digits) => u64::from_str_radix(digits, 16).ok().map(|number| number as f64),
@@ -265,7 +270,7 @@ impl<'a> Value<'a> {
                     None => None,
                 }
             }
-            Value::Nil | Value::Bool(_) | Value::Table(_) => None,
+            TemplateValue::Nil | TemplateValue::Bool(_) | TemplateValue::Table(_) => None,
         }
     }
 
@@ -276,33 +281,35 @@ impl<'a> Value<'a> {
     /// A text for concatenation.
     fn part(&self) -> Result<Cow<'_, [u8]>, String> {
         match self {
-            Value::Number(number) => Ok(Cow::Owned(written(*number).into_bytes())),
-            Value::Written(number) => Ok(Value::Written(number).into_bytes()),
-            Value::Bytes(bytes) => Ok(Cow::Borrowed(bytes)),
+            TemplateValue::Number(number) => Ok(Cow::Owned(written(*number).into_bytes())),
+            TemplateValue::Written(number) => Ok(TemplateValue::Written(number).into_bytes()),
+            TemplateValue::Bytes(bytes) => Ok(Cow::Borrowed(bytes)),
             other => Err(format!("attempt to concatenate a {} value", other.kind())),
         }
     }
 
-    fn equals(&self, other: &Value<'_>) -> bool {
+    fn equals(&self, other: &TemplateValue<'_>) -> bool {
         match (self, other) {
-            (Value::Nil, Value::Nil) => true,
-            (Value::Bool(a), Value::Bool(b)) => a == b,
-            (Value::Bytes(a), Value::Bytes(b)) => a == b,
-            (Value::Table(a), Value::Table(b)) => std::ptr::eq(*a, *b),
-            (Value::Number(_) | Value::Written(_), Value::Number(_) | Value::Written(_)) => {
-                self.number() == other.number()
-            }
+            (TemplateValue::Nil, TemplateValue::Nil) => true,
+            (TemplateValue::Bool(a), TemplateValue::Bool(b)) => a == b,
+            (TemplateValue::Bytes(a), TemplateValue::Bytes(b)) => a == b,
+            (TemplateValue::Table(a), TemplateValue::Table(b)) => std::ptr::eq(*a, *b),
+            (
+                TemplateValue::Number(_) | TemplateValue::Written(_),
+                TemplateValue::Number(_) | TemplateValue::Written(_),
+            ) => self.number() == other.number(),
             _ => false,
         }
     }
 
     /// `None`: one is NaN.
-    fn compared(&self, other: &Value<'_>) -> Result<Option<Ordering>, String> {
+    fn compared(&self, other: &TemplateValue<'_>) -> Result<Option<Ordering>, String> {
         match (self, other) {
-            (Value::Bytes(a), Value::Bytes(b)) => Ok(Some(a.cmp(b))),
-            (Value::Number(_) | Value::Written(_), Value::Number(_) | Value::Written(_)) => {
-                Ok(self.number().zip(other.number()).and_then(|(a, b)| a.partial_cmp(&b)))
-            }
+            (TemplateValue::Bytes(a), TemplateValue::Bytes(b)) => Ok(Some(a.cmp(b))),
+            (
+                TemplateValue::Number(_) | TemplateValue::Written(_),
+                TemplateValue::Number(_) | TemplateValue::Written(_),
+            ) => Ok(self.number().zip(other.number()).and_then(|(a, b)| a.partial_cmp(&b))),
             _ => Err(format!("attempt to compare {} with {}", self.kind(), other.kind())),
         }
     }

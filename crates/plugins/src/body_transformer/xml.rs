@@ -19,11 +19,11 @@ const COMPARISONS_A_STEP: usize = 16;
 /// Parses elements by their names without prefix: one with text only is that text, one with attributes has them under
 /// `_attr` and its text as the first item; several of one name are a list. The document's own entities are refused.
 pub(super) fn fields(body: &[u8], budget: &mut Budget) -> Result<Json, String> {
-    Document::new(budget).read(body)
+    XmlDocument::new(budget).read(body)
 }
 
 /// A partly parsed document.
-struct Document<'b> {
+struct XmlDocument<'b> {
     budget: &'b mut Budget,
     steps_left: usize,
     comparisons: usize,
@@ -39,9 +39,9 @@ struct Element {
     text: String,
 }
 
-impl Document<'_> {
-    fn new(budget: &mut Budget) -> Document<'_> {
-        Document { budget, steps_left: STEPS_MAX, comparisons: 0, open: vec![Element::default()] }
+impl XmlDocument<'_> {
+    fn new(budget: &mut Budget) -> XmlDocument<'_> {
+        XmlDocument { budget, steps_left: STEPS_MAX, comparisons: 0, open: vec![Element::default()] }
     }
 
     fn read(&mut self, body: &[u8]) -> Result<Json, String> {
@@ -201,7 +201,7 @@ mod tests {
 
     fn work_of(body: &str) -> Work {
         let mut budget = Budget::of_body(0);
-        let mut document = Document::new(&mut budget);
+        let mut document = XmlDocument::new(&mut budget);
         let mut result = Err(String::new());
         let allocated = allocation_counter::measure(|| result = document.read(body.as_bytes()));
         assert!(result.is_ok(), "{}: {result:?}", &body[..40]);

@@ -37,15 +37,15 @@ impl Drop for ReservedMemory {
 }
 
 /// Encoders that a worker keeps for later bodies, since creating one means clearing all its memory.
-pub(super) struct Idle<T> {
+pub(super) struct IdleEncoders<T> {
     /// Each with its level.
     list: RefCell<Vec<(i32, T)>>,
     count_max: usize,
 }
 
-impl<T> Idle<T> {
-    pub(super) const fn new(count_max: usize) -> Idle<T> {
-        Idle { list: RefCell::new(Vec::new()), count_max }
+impl<T> IdleEncoders<T> {
+    pub(super) const fn new(count_max: usize) -> IdleEncoders<T> {
+        IdleEncoders { list: RefCell::new(Vec::new()), count_max }
     }
 
     /// Takes an encoder of a level.

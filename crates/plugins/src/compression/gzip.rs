@@ -1,6 +1,6 @@
 //! `gzip`
 
-use super::filter::{self, Encoder, Idle};
+use super::filter::{self, Encoder, IdleEncoders};
 use super::policy::{HTTP_VERSION, HttpVersion, Policy, Types, TypesKind};
 use crc32fast::Hasher;
 use flate2::{Compress, Compression, FlushCompress, Status};
@@ -101,9 +101,9 @@ const ENCODER_BYTES: usize = 352 * 1024;
 const IDLE_MAX: usize = 4;
 
 thread_local! {
-    static STREAMS: Idle<Compress> = const { Idle::new(IDLE_MAX) };
+    static STREAMS: IdleEncoders<Compress> = const { IdleEncoders::new(IDLE_MAX) };
     /// For whole bodies. A worker has one for each configured level, each in use only during a call.
-    static WHOLES: Idle<Compressor> = const { Idle::new(IDLE_MAX) };
+    static WHOLES: IdleEncoders<Compressor> = const { IdleEncoders::new(IDLE_MAX) };
 }
 
 /// The header that nginx writes: no name, no time, system Unix.

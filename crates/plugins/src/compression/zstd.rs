@@ -1,6 +1,6 @@
 //! `zstd`, which APISIX does not have (RFC 8878): at its default level about as small as gzip at 6, at half the CPU of gzip at 1.
 
-use super::filter::{self, Encoder, Idle};
+use super::filter::{self, Encoder, IdleEncoders};
 use super::policy::{HTTP_VERSION, HttpVersion, Policy, Types, TypesKind};
 use stillgate_plugin::{BodyError, Compile, Define, Phase, Phases, Plugin, Response};
 use stillgate_schema::{Flag, int, object};
@@ -87,7 +87,7 @@ const ENCODER_BYTES: usize = 3 * 1024 * 1024;
 const IDLE_MAX: usize = 2;
 
 thread_local! {
-    static IDLE: Idle<CCtx<'static>> = const { Idle::new(IDLE_MAX) };
+    static IDLE: IdleEncoders<CCtx<'static>> = const { IdleEncoders::new(IDLE_MAX) };
 }
 
 struct ZstdEncoder {

@@ -106,9 +106,9 @@ impl Kind for KeyText {
 }
 
 /// hmac-auth with one configuration.
-pub(crate) struct HmacAuth(Arc<Config>);
+pub(crate) struct HmacAuth(Arc<HmacAuthConfig>);
 
-struct Config {
+struct HmacAuthConfig {
     allowed: Box<[Algorithm]>,
     clock_skew_s: u64,
     signed: Box<[String]>,
@@ -139,7 +139,7 @@ impl Define for HmacAuth {
                 fault.hint("add \"digest\" to signed_headers"),
             );
         }
-        Some(HmacAuth(Arc::new(Config {
+        Some(HmacAuth(Arc::new(HmacAuthConfig {
             allowed: keys.allowed_algorithms.into(),
             clock_skew_s: keys.clock_skew,
             signed: keys.signed_headers.into(),
@@ -182,7 +182,7 @@ impl Plugin for HmacAuth {
         match (config.find(request), config.body_bytes_max) {
             (Ok(attached), Some(bytes_max)) => match request.first_header(DIGEST).and_then(sha256_of) {
                 Some(digest) => Flow::body(bytes_max, move |request| {
-                    validate(Body { config, attached, digest, hashed: Context::new(&SHA256), at: 0 }, request)
+                    validate(DigestedBody { config, attached, digest, hashed: Context::new(&SHA256), at: 0 }, request)
                 }),
                 None => config.finish(Err(INVALID), request),
             },
@@ -195,7 +195,7 @@ impl Plugin for HmacAuth {
     }
 }
 
-impl Config {
+impl HmacAuthConfig {
     fn finish(&self, found: Result<AttachedConsumer, &'static str>, request: &mut Request<'_>) -> Flow {
         let (attached, is_known) = match found {
             Ok(attached) => (attached, true),
@@ -276,8 +276,8 @@ fn sha256_of(value: &[u8]) -> Option<[u8; SHA256_BYTES]> {
 }
 
 /// A body that is being validated.
-struct Body {
-    config: Arc<Config>,
+struct DigestedBody {
+    config: Arc<HmacAuthConfig>,
     attached: AttachedConsumer,
     digest: [u8; SHA256_BYTES],
     hashed: Context,
@@ -288,7 +288,7 @@ struct Body {
 const HASHED_BYTES_AT_ONCE: usize = 16 * 1024;
 
 /// Hashes the body, one piece in each turn of the event loop.
-fn validate(mut body: Body, request: &mut Request<'_>) -> Flow {
+fn validate(mut body: DigestedBody, request: &mut Request<'_>) -> Flow {
     let Some(bytes) = request.whole_body() else { return body.config.finish(Err(INVALID), request) };
     let rest = bytes.get(body.at..).unwrap_or_default();
     let piece = &rest[..rest.len().min(HASHED_BYTES_AT_ONCE)];
@@ -297,7 +297,7 @@ fn validate(mut body: Body, request: &mut Request<'_>) -> Flow {
     if piece.len() < rest.len() {
         return Flow::wait(one_turn(), move |(), request| validate(body, request));
     }
-    let Body { config, attached, digest, hashed, .. } = body;
+    let DigestedBody { config, attached, digest, hashed, .. } = body;
     let is_same = constant_time::verify_slices_are_equal(hashed.finish().as_ref(), &digest).is_ok();
     config.finish(if is_same { Ok(attached) } else { Err(INVALID) }, request)
 }

@@ -3,7 +3,7 @@
 //! An issuer signs the tokens of all its clients with the same keys. So a signature alone does not prove that a token
 //! was issued for this API.
 
-use super::token::{Token, Value};
+use super::token::{ClaimValue, Token};
 
 /// The values that a credential accepts for both claims.
 pub(super) struct ExpectedClaims {
@@ -27,14 +27,15 @@ impl ExpectedClaims {
         let Some([issuer, audience]) = token.issuer_and_audience(&mut buffer) else { return false };
         let is_issuer = |issuer: &str| self.issuers.iter().any(|known| known == issuer);
         let is_audience = |audience: &str| self.audiences.iter().any(|known| known == audience);
-        let has_issuer = self.issuers.is_empty() || matches!(&issuer, Some(Value::Text(issuer)) if is_issuer(issuer));
+        let has_issuer =
+            self.issuers.is_empty() || matches!(&issuer, Some(ClaimValue::Text(issuer)) if is_issuer(issuer));
         let has_audience = || match &audience {
             _ if self.audiences.is_empty() => true,
-            Some(Value::Text(audience)) => is_audience(audience),
-            Some(Value::Other) => {
+            Some(ClaimValue::Text(audience)) => is_audience(audience),
+            Some(ClaimValue::Other) => {
                 token.audiences().is_some_and(|audiences| audiences.iter().any(|one| is_audience(one)))
             }
-            Some(Value::Number(_) | Value::False) | None => false,
+            Some(ClaimValue::Number(_) | ClaimValue::False) | None => false,
         };
         has_issuer && has_audience()
     }

@@ -21,7 +21,7 @@ pub(super) struct Jwk {
     /// Unique among all keys of this worker; kept if a fetched set still contains the key.
     pub(super) serial: u64,
     kid: Option<Box<str>>,
-    kind: Kind,
+    kind: JwkKind,
     /// The only algorithm that it may be used for.
     algorithm: Option<Algorithm>,
     der: Box<[u8]>,
@@ -30,7 +30,7 @@ pub(super) struct Jwk {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum JwkKind {
     Rsa,
     P256,
     P384,
@@ -86,12 +86,12 @@ impl Jwk {
             is_point.then(|| [before, &x, &y].concat())
         };
         let (kind, der) = match (text("kty")?, text("crv")) {
-            ("RSA", _) => (Kind::Rsa, sequence(&[integer(&bytes("n")?)?, integer(&bytes("e")?)?].concat())),
-            ("EC", Some("P-256")) => (Kind::P256, point(P256_BEFORE, 32)?),
-            ("EC", Some("P-384")) => (Kind::P384, point(P384_BEFORE, 48)?),
-            ("EC", Some("P-521")) => (Kind::P521, point(P521_BEFORE, 66)?),
+            ("RSA", _) => (JwkKind::Rsa, sequence(&[integer(&bytes("n")?)?, integer(&bytes("e")?)?].concat())),
+            ("EC", Some("P-256")) => (JwkKind::P256, point(P256_BEFORE, 32)?),
+            ("EC", Some("P-384")) => (JwkKind::P384, point(P384_BEFORE, 48)?),
+            ("EC", Some("P-521")) => (JwkKind::P521, point(P521_BEFORE, 66)?),
             ("OKP", Some("Ed25519")) => {
-                (Kind::Ed25519, [ED25519_BEFORE, &bytes("x").filter(|x| x.len() == 32)?].concat())
+                (JwkKind::Ed25519, [ED25519_BEFORE, &bytes("x").filter(|x| x.len() == 32)?].concat())
             }
             _ => return None,
         };
@@ -124,15 +124,15 @@ impl Jwk {
 }
 
 /// The type of key for an algorithm; `None`: the algorithm does not use public keys.
-fn kind_of(algorithm: Algorithm) -> Option<Kind> {
+fn kind_of(algorithm: Algorithm) -> Option<JwkKind> {
     Some(match algorithm {
         Algorithm::Hs256 | Algorithm::Hs384 | Algorithm::Hs512 => return None,
-        Algorithm::Rs256 | Algorithm::Rs384 | Algorithm::Rs512 => Kind::Rsa,
-        Algorithm::Ps256 | Algorithm::Ps384 | Algorithm::Ps512 => Kind::Rsa,
-        Algorithm::Es256 => Kind::P256,
-        Algorithm::Es384 => Kind::P384,
-        Algorithm::Es512 => Kind::P521,
-        Algorithm::EdDsa => Kind::Ed25519,
+        Algorithm::Rs256 | Algorithm::Rs384 | Algorithm::Rs512 => JwkKind::Rsa,
+        Algorithm::Ps256 | Algorithm::Ps384 | Algorithm::Ps512 => JwkKind::Rsa,
+        Algorithm::Es256 => JwkKind::P256,
+        Algorithm::Es384 => JwkKind::P384,
+        Algorithm::Es512 => JwkKind::P521,
+        Algorithm::EdDsa => JwkKind::Ed25519,
     })
 }
 

@@ -21,7 +21,7 @@ use stillgate_schema::Fault;
 pub(crate) struct Verifier {
     /// The required `alg` of a token.
     pub(super) algorithm: Algorithm,
-    key: Key,
+    key: VerifyingKey,
     is_slow: bool,
     /// `lifetime_grace_period`
     pub(super) grace_s: u64,
@@ -29,7 +29,7 @@ pub(crate) struct Verifier {
     pub(super) expected: Option<Box<ExpectedClaims>>,
 }
 
-enum Key {
+enum VerifyingKey {
     Shared(SharedSecret),
     Public(Box<ParsedPublicKey>),
     /// A key from a set that is published at a URL.
@@ -102,15 +102,15 @@ impl Verifier {
                         }
                     },
                 };
-                Key::Shared(SharedSecret::new(algorithm, &secret))
+                VerifyingKey::Shared(SharedSecret::new(algorithm, &secret))
             }
-            None if keys.jwks_uri.is_some() => Key::Set(Box::new(key_set(&keys, cx)?)),
+            None if keys.jwks_uri.is_some() => VerifyingKey::Set(Box::new(key_set(&keys, cx)?)),
             None => {
                 let Some(text) = &keys.public_key else {
                     return missing("public_key", "for this algorithm", "tokens are verified with it", cx);
                 };
                 match public_key(keys.algorithm, text.reveal().as_bytes()) {
-                    Ok(key) => Key::Public(Box::new(key)),
+                    Ok(key) => VerifyingKey::Public(Box::new(key)),
                     Err(why) => {
                         return refuse("public_key", why, "give the PEM of the key that belongs to `algorithm`", cx);
                     }
@@ -118,8 +118,8 @@ impl Verifier {
             }
         };
         let is_slow = match &key {
-            Key::Shared(_) | Key::Set(_) => false,
-            Key::Public(key) => is_slow(keys.algorithm, key),
+            VerifyingKey::Shared(_) | VerifyingKey::Set(_) => false,
+            VerifyingKey::Public(key) => is_slow(keys.algorithm, key),
         };
         Some(Verifier { algorithm: keys.algorithm, key, is_slow, grace_s, expected })
     }
@@ -128,8 +128,8 @@ impl Verifier {
     #[inline]
     pub(super) fn key_set(&self) -> Option<&KeySet> {
         match &self.key {
-            Key::Set(set) => Some(set),
-            Key::Shared(_) | Key::Public(_) => None,
+            VerifyingKey::Set(set) => Some(set),
+            VerifyingKey::Shared(_) | VerifyingKey::Public(_) => None,
         }
     }
 
@@ -146,7 +146,7 @@ impl Verifier {
         signed: &[u8],
         signature: &[u8],
     ) -> bool {
-        let Key::Shared(SharedSecret { algorithm, secret }) = &self.key else {
+        let VerifyingKey::Shared(SharedSecret { algorithm, secret }) = &self.key else {
             return self.verifies(signed, signature);
         };
         let made = match &mut prepared.0 {
@@ -162,12 +162,12 @@ impl Verifier {
     /// Whether a signature is valid.
     pub(super) fn verifies(&self, signed: &[u8], signature: &[u8]) -> bool {
         match &self.key {
-            Key::Shared(SharedSecret { algorithm, secret }) => {
+            VerifyingKey::Shared(SharedSecret { algorithm, secret }) => {
                 hmac::verify(&hmac::Key::new(*algorithm, secret), signed, signature).is_ok()
             }
-            Key::Public(key) => key.verify_sig(signed, signature).is_ok(),
+            VerifyingKey::Public(key) => key.verify_sig(signed, signature).is_ok(),
             // The key found in the set is used instead.
-            Key::Set(_) => false,
+            VerifyingKey::Set(_) => false,
         }
     }
 }
@@ -210,7 +210,7 @@ mod tests {
     fn what_was_made_of_a_secret_is_not_used_for_another() {
         let verifier = |secret: &[u8]| Verifier {
             algorithm: Algorithm::Hs256,
-            key: Key::Shared(SharedSecret::new(hmac::HMAC_SHA256, secret)),
+            key: VerifyingKey::Shared(SharedSecret::new(hmac::HMAC_SHA256, secret)),
             is_slow: false,
             grace_s: 0,
             expected: None,
@@ -230,7 +230,7 @@ mod tests {
     fn secrets_of_any_length_are_those_of_hmac() {
         let check = |secret: &[u8]| {
             for algorithm in [hmac::HMAC_SHA256, hmac::HMAC_SHA384, hmac::HMAC_SHA512] {
-                let key = Key::Shared(SharedSecret::new(algorithm, secret));
+                let key = VerifyingKey::Shared(SharedSecret::new(algorithm, secret));
                 let verifier =
                     Verifier { algorithm: Algorithm::Hs256, key, is_slow: false, grace_s: 0, expected: None };
                 let good = hmac::sign(&hmac::Key::new(algorithm, secret), b"signed");
@@ -239,14 +239,14 @@ mod tests {
                     assert_eq!(verifier.verifies(signed, good.as_ref()), is_good);
                     assert_eq!(verifier.verifies_with(&mut prepared, Identity(1), signed, good.as_ref()), is_good);
                 }
-                let Key::Shared(shared) = &verifier.key else { panic!("made above") };
+                let VerifyingKey::Shared(shared) = &verifier.key else { panic!("made above") };
                 assert!(size_of::<Verifier>() + shared.secret.len() < 1024);
             }
         };
         for length in [0, 1, 63, 64, 65, 127, 128, 129, 131, 60_000] {
             check(&vec![0xaa; length]);
         }
-        let key = Key::Shared(SharedSecret::new(hmac::HMAC_SHA256, &[0xaa; 131]));
+        let key = VerifyingKey::Shared(SharedSecret::new(hmac::HMAC_SHA256, &[0xaa; 131]));
         let verifier = Verifier { algorithm: Algorithm::Hs256, key, is_slow: false, grace_s: 0, expected: None };
         let expected = "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54";
         let expected: Vec<u8> =
@@ -267,7 +267,7 @@ mod tests {
         ];
         let der = [&before[..], &decoded(x), &decoded(y)].concat();
         let pem = format!("-----BEGIN PUBLIC KEY-----\n{}\n-----END PUBLIC KEY-----\n", STANDARD.encode(der));
-        let key = Key::Public(Box::new(public_key(Algorithm::Es512, pem.as_bytes()).unwrap()));
+        let key = VerifyingKey::Public(Box::new(public_key(Algorithm::Es512, pem.as_bytes()).unwrap()));
         let verifier = Verifier { algorithm: Algorithm::Es512, key, is_slow: true, grace_s: 0, expected: None };
         let mut signature = decoded(
             "AdwMgeerwtHoh-l192l60hp9wAHZFVJbLfD_UxMi70cwnZOYaRI1bKPWROc-mZZqwqT2SI-KGDKB34XO0aw_7XdtAG8GaSwFKdCAPZgoXD2YBJ\

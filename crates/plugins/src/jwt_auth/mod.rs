@@ -29,7 +29,7 @@ use stillgate_plugin::{
 };
 use stillgate_schema::kind::{Text, list, some, unique};
 use stillgate_schema::{Choice, Fault, Flag, Json, TEXT, int, object, text};
-use token::{Claims, LastHeader, Time, Token, Value};
+use token::{ClaimValue, Claims, LastHeader, Time, Token};
 use token_location::{LocatedToken, TokenLocations};
 
 object! {
@@ -132,9 +132,9 @@ impl Check {
 }
 
 /// jwt-auth with one configuration.
-pub(crate) struct JwtAuth(Arc<Config>);
+pub(crate) struct JwtAuth(Arc<JwtAuthConfig>);
 
-struct Config {
+struct JwtAuthConfig {
     places: TokenLocations,
     hide_credentials: bool,
     keeps_claims: bool,
@@ -158,7 +158,7 @@ impl Define for JwtAuth {
             false if listed.is_empty() => Check::WherePresent,
             false => Check::Never,
         };
-        Some(JwtAuth(Arc::new(Config {
+        Some(JwtAuth(Arc::new(JwtAuthConfig {
             exp: check(Claim::Exp),
             nbf: check(Claim::Nbf),
             places: TokenLocations::new(keys.header, keys.query, keys.cookie),
@@ -202,7 +202,7 @@ const UNKNOWN_KEY: &str = "{\"message\":\"Invalid user key in JWT token\"}\n";
 const UNVERIFIED: &str = "{\"message\":\"failed to verify jwt\"}\n";
 
 /// A worker's state: verified tokens, of all configurations, and buffers.
-struct Memory {
+struct JwtAuthMemory {
     verified: DigestCache<VerifiedToken>,
     text: Vec<u8>,
     json: Vec<u8>,
@@ -231,7 +231,7 @@ struct VerifiedToken {
 
 thread_local! {
     /// Workers are threads: each has one, whatever the number of configurations.
-    static MEMORY: RefCell<Memory> = RefCell::new(Memory {
+    static MEMORY: RefCell<JwtAuthMemory> = RefCell::new(JwtAuthMemory {
         verified: DigestCache::new(),
         text: Vec::new(),
         json: Vec::new(),
@@ -241,7 +241,7 @@ thread_local! {
 }
 
 /// Result of looking at a request.
-enum Outcome {
+enum JwtAuthOutcome {
     VerifiedToken(AttachedConsumer),
     Stranger(&'static str),
     /// Its token is verified on another thread.
@@ -274,27 +274,27 @@ impl Plugin for JwtAuth {
     fn rewrite(&self, request: &mut Request<'_>) -> Flow {
         let config = &self.0;
         let outcome = MEMORY.with_borrow_mut(|memory| {
-            let Memory { verified, text, json, signature, last } = memory;
+            let JwtAuthMemory { verified, text, json, signature, last } = memory;
             match config.places.find(request, text) {
-                LocatedToken::Nothing => Outcome::Stranger(MISSING),
-                LocatedToken::Unreadable => Outcome::Stranger(INVALID),
+                LocatedToken::Nothing => JwtAuthOutcome::Stranger(MISSING),
+                LocatedToken::Unreadable => JwtAuthOutcome::Stranger(INVALID),
                 LocatedToken::Token(token) => {
                     let outcome = config.verify(request, token, verified, (json, signature), last);
-                    outcome.unwrap_or_else(Outcome::Stranger)
+                    outcome.unwrap_or_else(JwtAuthOutcome::Stranger)
                 }
             }
         });
         match outcome {
-            Outcome::VerifiedToken(attached) => config.finish(Ok(attached), request),
-            Outcome::Stranger(body) => config.finish(Err(body), request),
-            Outcome::Slow(slow) => {
+            JwtAuthOutcome::VerifiedToken(attached) => config.finish(Ok(attached), request),
+            JwtAuthOutcome::Stranger(body) => config.finish(Err(body), request),
+            JwtAuthOutcome::Slow(slow) => {
                 let proof = slow.proof.clone();
                 let verifies = move |signed: &[u8], signature: &[u8]| {
                     proof.get::<Verifier>().is_some_and(|verifier| verifier.verifies(signed, signature))
                 };
                 verify_elsewhere(config.clone(), slow, verifies)
             }
-            Outcome::OfSet(of_set) => verify_by_set(config.clone(), of_set, false, request),
+            JwtAuthOutcome::OfSet(of_set) => verify_by_set(config.clone(), of_set, false, request),
         }
     }
 
@@ -305,7 +305,7 @@ impl Plugin for JwtAuth {
 
 /// Verifies a token on a thread that does not serve requests.
 fn verify_elsewhere(
-    config: Arc<Config>,
+    config: Arc<JwtAuthConfig>,
     slow: Slow,
     verifies: impl FnOnce(&[u8], &[u8]) -> bool + Send + 'static,
 ) -> Flow {
@@ -322,7 +322,7 @@ fn verify_elsewhere(
 }
 
 /// Verifies a token by the key that it names, once that is available.
-fn verify_by_set(config: Arc<Config>, of_set: OfSet, has_waited: bool, request: &mut Request<'_>) -> Flow {
+fn verify_by_set(config: Arc<JwtAuthConfig>, of_set: OfSet, has_waited: bool, request: &mut Request<'_>) -> Flow {
     let proof = of_set.token.proof.clone();
     let Some(verifier) = proof.get::<Verifier>() else { return config.finish(Err(UNVERIFIED), request) };
     let Some(set) = verifier.key_set() else { return config.finish(Err(UNVERIFIED), request) };
@@ -352,7 +352,7 @@ fn verify_by_set(config: Arc<Config>, of_set: OfSet, has_waited: bool, request: 
     }
 }
 
-impl Config {
+impl JwtAuthConfig {
     fn finish(&self, found: Result<AttachedConsumer, &'static str>, request: &mut Request<'_>) -> Flow {
         let (attached, is_known) = match found {
             Ok(attached) => (attached, true),
@@ -362,10 +362,11 @@ impl Config {
             },
         };
         if is_known && self.keeps_claims {
-            let claims = MEMORY.with_borrow_mut(|Memory { text, json, .. }| match self.places.find(request, text) {
-                LocatedToken::Token(token) => Token::split(token).and_then(|token| token.payload(json)),
-                _ => None,
-            });
+            let claims =
+                MEMORY.with_borrow_mut(|JwtAuthMemory { text, json, .. }| match self.places.find(request, text) {
+                    LocatedToken::Token(token) => Token::split(token).and_then(|token| token.payload(json)),
+                    _ => None,
+                });
             request.settled.held.extend(claims.map(|claims| Box::new(KeptClaims(claims)) as Box<dyn Any>));
         }
         if self.hide_credentials {
@@ -386,7 +387,7 @@ impl Config {
         verified: &mut DigestCache<VerifiedToken>,
         (json, signature): (&mut Vec<u8>, &mut Vec<u8>),
         last: &mut Last,
-    ) -> Result<Outcome, &'static str> {
+    ) -> Result<JwtAuthOutcome, &'static str> {
         let digest = verified.digest(&[self.key_claim.as_bytes(), token]);
         if let Some(known) = verified.get(digest)
             && let Some((attached, proof)) = request.consumers.find_with_proof(JwtAuth::NAME, &known.key)
@@ -394,15 +395,17 @@ impl Config {
             && let Some(verifier) = proof.get::<Verifier>()
             && is_still_published(verifier, known, request)
         {
-            return self.in_time(known.exp, known.nbf, verifier, request).map(|()| Outcome::VerifiedToken(attached));
+            return self
+                .in_time(known.exp, known.nbf, verifier, request)
+                .map(|()| JwtAuthOutcome::VerifiedToken(attached));
         }
         let parts = Token::split(token).ok_or(INVALID)?;
         let algorithm = parts.algorithm_with(&mut last.header, json).ok_or(INVALID)?;
         let Claims { key, exp, nbf } = parts.claims(&self.key_claim, json).ok_or(INVALID)?;
         let key = match key {
-            None | Some(Value::False) => return Err(NO_KEY),
-            Some(Value::Text(key)) => key,
-            Some(Value::Number(_) | Value::Other) => return Err(UNKNOWN_KEY),
+            None | Some(ClaimValue::False) => return Err(NO_KEY),
+            Some(ClaimValue::Text(key)) => key,
+            Some(ClaimValue::Number(_) | ClaimValue::Other) => return Err(UNKNOWN_KEY),
         };
         let found = request.consumers.find_with_proof(JwtAuth::NAME, key.as_bytes());
         let (attached, proof) = found.ok_or(UNKNOWN_KEY)?;
@@ -422,17 +425,17 @@ impl Config {
             let kid = parts.kid(json).ok_or(UNVERIFIED)?;
             let (proof, signed, signature) = (proof.clone(), parts.signed.into(), signature.into());
             let token = Slow { attached, proof, signed, signature, digest, known };
-            return Ok(Outcome::OfSet(OfSet { kid, token }));
+            return Ok(JwtAuthOutcome::OfSet(OfSet { kid, token }));
         }
         if verifier.is_slow() {
             let (proof, signed, signature) = (proof.clone(), parts.signed.into(), signature.into());
-            return Ok(Outcome::Slow(Slow { attached, proof, signed, signature, digest, known }));
+            return Ok(JwtAuthOutcome::Slow(Slow { attached, proof, signed, signature, digest, known }));
         }
         if !verifier.verifies_with(&mut last.prepared, proof.identity, parts.signed, signature) {
             return Err(UNVERIFIED);
         }
         verified.put(digest, known);
-        Ok(Outcome::VerifiedToken(attached))
+        Ok(JwtAuthOutcome::VerifiedToken(attached))
     }
 
     /// As in APISIX, to the second: a token ends with the second of `exp`, and begins after that of `nbf`.

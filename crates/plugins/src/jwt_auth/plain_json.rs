@@ -3,7 +3,7 @@
 //! Most tokens have this form, and parsing it takes a fraction of the time of a full parser, which is a quarter of the
 //! cost of a new token. Text in any other form, right or wrong, is left to `serde_json`, which decides.
 
-use super::token::Value;
+use super::token::ClaimValue;
 use std::borrow::Cow;
 
 /// Most levels of nested lists and objects.
@@ -16,13 +16,13 @@ const DIGITS_MAX: usize = 15;
 pub(super) fn read<'a, const N: usize>(
     text: &'a str,
     which: impl Fn(&str) -> Option<usize>,
-) -> Option<[Option<Value<'a>>; N]> {
+) -> Option<[Option<ClaimValue<'a>>; N]> {
     // Without these a quotation mark is always the start or the end of a string. Many bytes are checked at once.
     let is_hard = |byte: u8| (byte < b' ') | (byte == b'\\');
     if text.bytes().fold(false, |is_found, byte| is_found | is_hard(byte)) {
         return None;
     }
-    let mut reader = Reader { text, at: 0 };
+    let mut reader = PlainJsonReader { text, at: 0 };
     let mut values = [const { None }; N];
     reader.object(DEPTH_MAX, |name, value| match which(name) {
         None => Some(()),
@@ -31,14 +31,14 @@ pub(super) fn read<'a, const N: usize>(
     (reader.at == text.len()).then_some(values)
 }
 
-struct Reader<'a> {
+struct PlainJsonReader<'a> {
     text: &'a str,
     /// Everything before it was read.
     at: usize,
 }
 
-impl<'a> Reader<'a> {
-    fn object(&mut self, depth_left: usize, mut each: impl FnMut(&'a str, Value<'a>) -> Option<()>) -> Option<()> {
+impl<'a> PlainJsonReader<'a> {
+    fn object(&mut self, depth_left: usize, mut each: impl FnMut(&'a str, ClaimValue<'a>) -> Option<()>) -> Option<()> {
         self.take("{")?;
         if self.take("}").is_some() {
             return Some(());
@@ -67,14 +67,14 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn value(&mut self, depth_left: usize) -> Option<Value<'a>> {
-        let other = |()| Value::Other;
+    fn value(&mut self, depth_left: usize) -> Option<ClaimValue<'a>> {
+        let other = |()| ClaimValue::Other;
         match self.text.as_bytes().get(self.at)? {
-            b'"' => self.string().map(|text| Value::Text(Cow::Borrowed(text))),
-            b'0'..=b'9' => self.number().map(Value::Number),
+            b'"' => self.string().map(|text| ClaimValue::Text(Cow::Borrowed(text))),
+            b'0'..=b'9' => self.number().map(ClaimValue::Number),
             b'{' => self.object(depth_left.checked_sub(1)?, |_, _| Some(())).map(other),
             b'[' => self.list(depth_left.checked_sub(1)?).map(other),
-            b'f' => self.take("false").map(|()| Value::False),
+            b'f' => self.take("false").map(|()| ClaimValue::False),
             b't' => self.take("true").map(other),
             b'n' => self.take("null").map(other),
             _ => None,

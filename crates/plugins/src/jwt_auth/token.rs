@@ -64,7 +64,7 @@ impl<'a> Token<'a> {
         let [alg, crit, enc] = read(json, which)?;
         match (alg, crit, enc) {
             // Critical headers are not understood, whatever they are; an encrypted token is not a JWS.
-            (Some(Value::Text(alg)), None, None) => Some(Algorithm::named(&alg)),
+            (Some(ClaimValue::Text(alg)), None, None) => Some(Algorithm::named(&alg)),
             (_, None, None) => Some(None),
             _ => None,
         }
@@ -75,7 +75,7 @@ impl<'a> Token<'a> {
         let json = decode(self.header, buffer)?;
         match read(json, |name| (name == "kid").then_some(0))? {
             [None] => Some(None),
-            [Some(Value::Text(kid))] => Some(Some(kid.into())),
+            [Some(ClaimValue::Text(kid))] => Some(Some(kid.into())),
             [Some(_)] => None,
         }
     }
@@ -98,7 +98,7 @@ impl<'a> Token<'a> {
     }
 
     /// The claims `iss` and `aud`. `None`: one of them occurs twice.
-    pub(super) fn issuer_and_audience<'b>(&self, buffer: &'b mut Vec<u8>) -> Option<[Option<Value<'b>>; 2]> {
+    pub(super) fn issuer_and_audience<'b>(&self, buffer: &'b mut Vec<u8>) -> Option<[Option<ClaimValue<'b>>; 2]> {
         let which = |name: &str| match name {
             "iss" => Some(0),
             "aud" => Some(1),
@@ -142,7 +142,7 @@ const HEADER_BYTES_KEPT_MAX: usize = 256;
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Claims<'a> {
     /// The claim that identifies the consumer.
-    pub(super) key: Option<Value<'a>>,
+    pub(super) key: Option<ClaimValue<'a>>,
     pub(super) exp: Time,
     pub(super) nbf: Time,
 }
@@ -158,11 +158,11 @@ pub(super) enum Time {
     Broken,
 }
 
-impl From<Option<Value<'_>>> for Time {
-    fn from(value: Option<Value<'_>>) -> Time {
+impl From<Option<ClaimValue<'_>>> for Time {
+    fn from(value: Option<ClaimValue<'_>>) -> Time {
         match value {
             None => Time::Absent,
-            Some(Value::Number(seconds)) => Time::At(seconds),
+            Some(ClaimValue::Number(seconds)) => Time::At(seconds),
             Some(_) => Time::Broken,
         }
     }
@@ -170,7 +170,7 @@ impl From<Option<Value<'_>>> for Time {
 
 /// The relevant part of a value.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Value<'a> {
+pub(super) enum ClaimValue<'a> {
     Text(Cow<'a, str>),
     Number(f64),
     /// Lua treats it as absent.
@@ -193,7 +193,7 @@ fn decode<'b>(encoded: &[u8], buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
 fn read<'de, const N: usize>(
     json: &'de [u8],
     which: impl Fn(&str) -> Option<usize>,
-) -> Option<[Option<Value<'de>>; N]> {
+) -> Option<[Option<ClaimValue<'de>>; N]> {
     let text = str::from_utf8(json).ok()?;
     plain_json::read(text, &which).or_else(|| read_any(text, which))
 }
@@ -202,7 +202,7 @@ fn read<'de, const N: usize>(
 pub(super) fn read_any<'de, const N: usize>(
     text: &'de str,
     which: impl Fn(&str) -> Option<usize>,
-) -> Option<[Option<Value<'de>>; N]> {
+) -> Option<[Option<ClaimValue<'de>>; N]> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let values = deserializer.deserialize_map(Values(which)).ok()?;
     deserializer.end().ok()?;
@@ -212,7 +212,7 @@ pub(super) fn read_any<'de, const N: usize>(
 struct Values<W, const N: usize>(W);
 
 impl<'de, W: Fn(&str) -> Option<usize>, const N: usize> Visitor<'de> for Values<W, N> {
-    type Value = [Option<Value<'de>>; N];
+    type Value = [Option<ClaimValue<'de>>; N];
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
@@ -220,7 +220,7 @@ impl<'de, W: Fn(&str) -> Option<usize>, const N: usize> Visitor<'de> for Values<
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
         let mut values = [const { None }; N];
-        while let Some(which) = entries.next_key_seed(Name(&self.0))? {
+        while let Some(which) = entries.next_key_seed(NameIndex(&self.0))? {
             match which {
                 None => {
                     entries.next_value::<IgnoredAny>()?;
@@ -234,9 +234,9 @@ impl<'de, W: Fn(&str) -> Option<usize>, const N: usize> Visitor<'de> for Values<
 }
 
 /// A name, mapped to its index.
-struct Name<'w, W>(&'w W);
+struct NameIndex<'w, W>(&'w W);
 
-impl<'de, W: Fn(&str) -> Option<usize>> DeserializeSeed<'de> for Name<'_, W> {
+impl<'de, W: Fn(&str) -> Option<usize>> DeserializeSeed<'de> for NameIndex<'_, W> {
     type Value = Option<usize>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<usize>, D::Error> {
@@ -244,7 +244,7 @@ impl<'de, W: Fn(&str) -> Option<usize>> DeserializeSeed<'de> for Name<'_, W> {
     }
 }
 
-impl<W: Fn(&str) -> Option<usize>> Visitor<'_> for Name<'_, W> {
+impl<W: Fn(&str) -> Option<usize>> Visitor<'_> for NameIndex<'_, W> {
     type Value = Option<usize>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -260,56 +260,56 @@ impl<W: Fn(&str) -> Option<usize>> Visitor<'_> for Name<'_, W> {
 struct One;
 
 impl<'de> DeserializeSeed<'de> for One {
-    type Value = Value<'de>;
+    type Value = ClaimValue<'de>;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value<'de>, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<ClaimValue<'de>, D::Error> {
         deserializer.deserialize_any(self)
     }
 }
 
 impl<'de> Visitor<'de> for One {
-    type Value = Value<'de>;
+    type Value = ClaimValue<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a value")
     }
 
-    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Value<'de>, E> {
-        Ok(Value::Text(Cow::Borrowed(text)))
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<ClaimValue<'de>, E> {
+        Ok(ClaimValue::Text(Cow::Borrowed(text)))
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<Value<'de>, E> {
-        Ok(Value::Text(Cow::Owned(text.to_owned())))
+    fn visit_str<E>(self, text: &str) -> Result<ClaimValue<'de>, E> {
+        Ok(ClaimValue::Text(Cow::Owned(text.to_owned())))
     }
 
-    fn visit_i64<E>(self, number: i64) -> Result<Value<'de>, E> {
-        Ok(Value::Number(number as f64))
+    fn visit_i64<E>(self, number: i64) -> Result<ClaimValue<'de>, E> {
+        Ok(ClaimValue::Number(number as f64))
     }
 
-    fn visit_u64<E>(self, number: u64) -> Result<Value<'de>, E> {
-        Ok(Value::Number(number as f64))
+    fn visit_u64<E>(self, number: u64) -> Result<ClaimValue<'de>, E> {
+        Ok(ClaimValue::Number(number as f64))
     }
 
-    fn visit_f64<E>(self, number: f64) -> Result<Value<'de>, E> {
-        Ok(Value::Number(number))
+    fn visit_f64<E>(self, number: f64) -> Result<ClaimValue<'de>, E> {
+        Ok(ClaimValue::Number(number))
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Value<'de>, E> {
-        Ok(if value { Value::Other } else { Value::False })
+    fn visit_bool<E>(self, value: bool) -> Result<ClaimValue<'de>, E> {
+        Ok(if value { ClaimValue::Other } else { ClaimValue::False })
     }
 
-    fn visit_unit<E>(self) -> Result<Value<'de>, E> {
-        Ok(Value::Other)
+    fn visit_unit<E>(self) -> Result<ClaimValue<'de>, E> {
+        Ok(ClaimValue::Other)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value<'de>, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<ClaimValue<'de>, A::Error> {
         while items.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Value::Other)
+        Ok(ClaimValue::Other)
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value<'de>, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<ClaimValue<'de>, A::Error> {
         while entries.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-        Ok(Value::Other)
+        Ok(ClaimValue::Other)
     }
 }
 
@@ -421,16 +421,16 @@ mod tests {
             let (text, mut buffer) = (token("{}", payload), Vec::new());
             assert_eq!(Token::split(text.as_bytes()).unwrap().claims(claim, &mut buffer), expected, "{payload}");
         };
-        let text = |text: &'static str| Some(Value::Text(Cow::Borrowed(text)));
+        let text = |text: &'static str| Some(ClaimValue::Text(Cow::Borrowed(text)));
         let claims = |key, exp, nbf| Some(Claims { key, exp, nbf });
         check("key", r#"{"key":"k","exp":7,"nbf":1.5}"#, claims(text("k"), Time::At(7.0), Time::At(1.5)));
         check("iss", r#"{"key":"k","iss":"i"}"#, claims(text("i"), Time::Absent, Time::Absent));
         check("key", r#"{"key":"k","exp":"7","nbf":null}"#, claims(text("k"), Time::Broken, Time::Broken));
-        check("key", r#"{"key":false,"exp":-1e300}"#, claims(Some(Value::False), Time::At(-1e300), Time::Absent));
+        check("key", r#"{"key":false,"exp":-1e300}"#, claims(Some(ClaimValue::False), Time::At(-1e300), Time::Absent));
         check("key", r#"{"exp":false,"nbf":true}"#, claims(None, Time::Broken, Time::Broken));
-        check("key", r#"{"key":1}"#, claims(Some(Value::Number(1.0)), Time::Absent, Time::Absent));
-        check("key", r#"{"key":{"key":"k"}}"#, claims(Some(Value::Other), Time::Absent, Time::Absent));
-        check("exp", r#"{"exp":7}"#, claims(Some(Value::Number(7.0)), Time::At(7.0), Time::Absent));
+        check("key", r#"{"key":1}"#, claims(Some(ClaimValue::Number(1.0)), Time::Absent, Time::Absent));
+        check("key", r#"{"key":{"key":"k"}}"#, claims(Some(ClaimValue::Other), Time::Absent, Time::Absent));
+        check("exp", r#"{"exp":7}"#, claims(Some(ClaimValue::Number(7.0)), Time::At(7.0), Time::Absent));
         check("key", r#"{"key":"a","key":"b"}"#, None);
         check("key", r#"{"exp":1e999}"#, None);
         check("key", r#"{"key":"\ud800"}"#, None);

@@ -1,6 +1,6 @@
 //! The keys of `limit-conn`.
 
-use crate::counters::{OF_REDIS, Policy};
+use crate::counters::{CounterPolicy, OF_REDIS};
 use crate::decimal::Decimal;
 use crate::number::{ABOVE_ZERO, FROM_ZERO, Number};
 use stillgate_schema::{At, Choice, Fault, Flag, LocatedKind, TEXT, Text, int, map, object, some, text};
@@ -25,7 +25,7 @@ object! {
         /// Several limits, each with a key of its own, instead of `conn`, `burst` and `key`. All must hold.
         rules: Vec<ConnRuleKeys> = some(map::<ConnRuleKeys>()) => optional;
         /// Where the counters are kept.
-        policy: () = Policy => default(());
+        policy: () = CounterPolicy => default(());
         /// The status for a request that is refused.
         rejected_code: u16 = int(200, 599) => default(503);
         /// `error_msg` of the answer; without it the answer is an error page.

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use stillgate_plugin::{Answer, Compile, Define, Flow, Identity, Phase, Phases, Plugin, Request, Template};
 use stillgate_route::{Lookup, Variable};
 use stillgate_schema::{At, Fault};
-use table::{CountError, Table};
+use table::{ConnTable, CountError};
 
 /// Longest delay of a request of the burst.
 const DELAY_MAX: Duration = Duration::from_secs(60);
@@ -25,25 +25,25 @@ const DELAY_MAX: Duration = Duration::from_secs(60);
 const DELAY_MIN: Duration = Duration::from_millis(1);
 
 /// The plugin; shared with the requests that wait.
-pub(crate) struct LimitConn(Arc<Inner>);
+pub(crate) struct LimitConn(Arc<LimitConnConfig>);
 
-struct Inner {
-    rules: Box<[Rule]>,
+struct LimitConnConfig {
+    rules: Box<[ConnRule]>,
     default_us: u64,
     is_default_only: bool,
     rejected: Answer,
     degrades: bool,
     hashes: RandomState,
-    table: Arc<Table>,
+    table: Arc<ConnTable>,
 }
 
-struct Rule {
+struct ConnRule {
     conn: Number,
     burst: Number,
-    key: Key,
+    key: ConnKey,
 }
 
-enum Key {
+enum ConnKey {
     Variable(Variable),
     Combination(Template),
     /// A text with variables, but the rule does not apply to a request with none of its variables.
@@ -61,12 +61,12 @@ impl Define for LimitConn {
             (Some(rules), None, None, None) => several(rules, cx)?,
             (None, Some(conn), Some(burst), Some(key)) => {
                 let parsed = match keys.key_type {
-                    false => Variable::parse_with_body(&key.value).map(Key::Variable),
-                    true => Template::parse_with_body(&key.value).map(Key::Combination),
+                    false => Variable::parse_with_body(&key.value).map(ConnKey::Variable),
+                    true => Template::parse_with_body(&key.value).map(ConnKey::Combination),
                 };
                 let fault = |error| Fault::new(format!("{error}"));
                 let parsed = parsed.map_err(|error| cx.sink.error(key.at, &cx.path.key("key"), fault(error)));
-                Box::new([Rule { conn, burst, key: parsed.ok()? }])
+                Box::new([ConnRule { conn, burst, key: parsed.ok()? }])
             }
             (Some(_), ..) => {
                 return refuse("`rules` cannot be combined with `conn`, `burst` or `key`", "keep one of them", cx);
@@ -74,7 +74,7 @@ impl Define for LimitConn {
             (None, ..) => return refuse("there is no limit", "add `conn`, `burst` and `key`, or `rules`", cx),
         };
         let (hashes, table) = shared(cx.identity);
-        Some(LimitConn(Arc::new(Inner {
+        Some(LimitConn(Arc::new(LimitConnConfig {
             rules,
             default_us: (keys.default_conn_delay * 1e6) as u64,
             is_default_only: keys.only_use_default_delay,
@@ -91,7 +91,7 @@ fn refuse<T>(what: &str, hint: &str, cx: &mut Compile<'_>) -> Option<T> {
     None
 }
 
-fn several(keys: Vec<ConnRuleKeys>, cx: &mut Compile<'_>) -> Option<Box<[Rule]>> {
+fn several(keys: Vec<ConnRuleKeys>, cx: &mut Compile<'_>) -> Option<Box<[ConnRule]>> {
     let list = cx.path.key("rules");
     let mut rules = Vec::with_capacity(keys.len());
     for (index, ConnRuleKeys { conn, burst, key: At { at, value } }) in keys.into_iter().enumerate() {
@@ -103,19 +103,19 @@ fn several(keys: Vec<ConnRuleKeys>, cx: &mut Compile<'_>) -> Option<Box<[Rule]>>
             let fault = Fault::new(format!("the key {value:?} has no variable, so the rule applies to no request"));
             cx.sink.warning(at, &path.key("key"), fault.hint("write one, such as $remote_addr"));
         }
-        rules.push(Rule { conn, burst, key: Key::Present(template) });
+        rules.push(ConnRule { conn, burst, key: ConnKey::Present(template) });
     }
     Some(rules.into())
 }
 
 /// The counters of a configuration, which are the same each time it is compiled. Called only on the control side.
-fn shared(identity: Identity) -> (RandomState, Arc<Table>) {
-    static TABLES: LazyLock<Mutex<HashMap<Identity, Weak<Table>>>> = LazyLock::new(Mutex::default);
+fn shared(identity: Identity) -> (RandomState, Arc<ConnTable>) {
+    static TABLES: LazyLock<Mutex<HashMap<Identity, Weak<ConnTable>>>> = LazyLock::new(Mutex::default);
     static HASHES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     let mut tables = TABLES.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     tables.retain(|_, table| table.strong_count() > 0);
     let known = tables.get(&identity).and_then(Weak::upgrade);
-    let table = known.unwrap_or_else(|| Arc::new(Table::new()));
+    let table = known.unwrap_or_else(|| Arc::new(ConnTable::new()));
     tables.insert(identity, Arc::downgrade(&table));
     (HASHES.clone(), table)
 }
@@ -128,8 +128,10 @@ impl Plugin for LimitConn {
     fn each_variable(&self, visit: &mut dyn FnMut(&Variable)) {
         for rule in &self.0.rules {
             match &rule.key {
-                Key::Variable(variable) => visit(variable),
-                Key::Combination(template) | Key::Present(template) => template.variables().for_each(&mut *visit),
+                ConnKey::Variable(variable) => visit(variable),
+                ConnKey::Combination(template) | ConnKey::Present(template) => {
+                    template.variables().for_each(&mut *visit)
+                }
             }
             rule.conn.variables().chain(rule.burst.variables()).for_each(&mut *visit);
         }
@@ -141,7 +143,7 @@ impl Plugin for LimitConn {
 }
 
 /// Counts a request under the rules from an index on, until it waits or is refused.
-fn go_on(inner: &Arc<Inner>, from: usize, mut applies: bool, request: &mut Request<'_>) -> Flow {
+fn go_on(inner: &Arc<LimitConnConfig>, from: usize, mut applies: bool, request: &mut Request<'_>) -> Flow {
     for (index, rule) in inner.rules.iter().enumerate().skip(from) {
         let hash = inner.hash(index, rule, request);
         let limit = rule.conn.of(1, request).zip(rule.burst.of(0, request));
@@ -170,19 +172,19 @@ fn go_on(inner: &Arc<Inner>, from: usize, mut applies: bool, request: &mut Reque
     }
 }
 
-impl Inner {
+impl LimitConnConfig {
     /// The hash of the request's key; `None`: the rule does not apply to it.
-    fn hash(&self, index: usize, rule: &Rule, request: &Request<'_>) -> Option<u64> {
+    fn hash(&self, index: usize, rule: &ConnRule, request: &Request<'_>) -> Option<u64> {
         request.worker.with_buffers(|text, buffer| {
             let value = match &rule.key {
-                Key::Variable(variable) => request.value(variable, buffer),
-                Key::Combination(template) | Key::Present(template) => {
+                ConnKey::Variable(variable) => request.value(variable, buffer),
+                ConnKey::Combination(template) | ConnKey::Present(template) => {
                     (template.write(request, text, buffer) > 0).then_some(&text[..])
                 }
             };
             match value {
                 Some(value) => Some(self.hashes.hash_one((index, value))),
-                None if matches!(rule.key, Key::Present(_)) => None,
+                None if matches!(rule.key, ConnKey::Present(_)) => None,
                 None => Some(self.hashes.hash_one((index, request.facts.client))),
             }
         })
@@ -202,7 +204,7 @@ impl Inner {
 
 /// A request that is counted until it has ended.
 struct ConcurrentRequest {
-    table: Arc<Table>,
+    table: Arc<ConnTable>,
     slot: usize,
     /// When it started; `None`: the duration of requests does not matter.
     began: Option<Instant>,

@@ -18,7 +18,7 @@ const COUNT_BITS: u32 = 24;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 
 /// Counters of requests, and their average duration.
-pub(super) struct Table {
+pub(super) struct ConnTable {
     slots: Box<[AtomicU64]>,
     /// Average duration of a request, in microseconds; zero: not known yet.
     pub(super) unit_us: AtomicU64,
@@ -41,9 +41,9 @@ pub(super) enum CountError {
     Full,
 }
 
-impl Table {
-    pub(super) fn new() -> Table {
-        Table { slots: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(), unit_us: AtomicU64::new(0) }
+impl ConnTable {
+    pub(super) fn new() -> ConnTable {
+        ConnTable { slots: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(), unit_us: AtomicU64::new(0) }
     }
 
     /// Counts a request, unless its key has `max` already.
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn as_many_as_may_be_are_let_in() {
-        let table = Table::new();
+        let table = ConnTable::new();
         let slots: Vec<usize> = (1..=5)
             .map(|count| {
                 let counted = table.enter(hash(7), 5).unwrap();
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_full_window_is_told() {
-        let table = Table::new();
+        let table = ConnTable::new();
         // The same window, other tags.
         let keys = (0..WINDOW as u64 + 1).map(|tag| 5 + (tag << COUNT_BITS));
         let results: Vec<_> = keys.map(|hash| table.enter(hash, 9)).collect();
@@ -126,7 +126,7 @@ mod tests {
         const WORKERS: usize = 4;
         // Each round has a key of its own; they stay far below the number of slots.
         const ROUNDS: usize = 4_000;
-        let (table, begin) = (Table::new(), std::sync::Barrier::new(WORKERS));
+        let (table, begin) = (ConnTable::new(), std::sync::Barrier::new(WORKERS));
         let let_in: Vec<Atomic> = (0..ROUNDS).map(|_| Atomic::new(0)).collect();
         std::thread::scope(|scope| {
             for _ in 0..WORKERS {
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn workers_count_together() {
-        let (table, most) = (Table::new(), Atomic::new(0));
+        let (table, most) = (ConnTable::new(), Atomic::new(0));
         let inside: Vec<Atomic> = (0..3).map(|_| Atomic::new(0)).collect();
         std::thread::scope(|scope| {
             for _ in 0..4 {

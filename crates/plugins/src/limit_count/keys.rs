@@ -1,6 +1,6 @@
 //! The keys of `limit-count`, and those of its metadata.
 
-use crate::counters::{OF_REDIS, Policy};
+use crate::counters::{CounterPolicy, OF_REDIS};
 use crate::number::{ABOVE_ZERO, Number};
 use serde_json::json;
 use stillgate_schema::kind::unplaced;
@@ -36,7 +36,7 @@ object! {
         /// `error_msg` of the answer; without it the answer is an error page.
         rejected_msg: String = MESSAGE => optional;
         /// Where the counters are kept.
-        policy: () = Policy => default(());
+        policy: () = CounterPolicy => default(());
         /// Whether a request is admitted if it cannot be counted; otherwise it is answered with 500.
         allow_degradation: bool = Flag => default(false);
         /// Whether responses state the limit, what remains of it and when the window resets.

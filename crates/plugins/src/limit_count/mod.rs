@@ -27,7 +27,7 @@ const NAME: &str = "limit-count";
 
 /// A compiled limit-count.
 pub(crate) struct LimitCount {
-    rules: Box<[Rule]>,
+    rules: Box<[CountRule]>,
     /// Whether some rule's limit is known only with the request.
     is_late: bool,
     window_type: WindowType,
@@ -38,17 +38,17 @@ pub(crate) struct LimitCount {
     group: Option<Box<str>>,
 }
 
-struct Rule {
+struct CountRule {
     count: Number,
     seconds: Number,
-    key: Key,
+    key: CountKey,
     /// Prefix in the names of its headers; `None`: none.
     prefix: Option<Box<str>>,
     /// Common prefix of all its keys.
     begun: KeyPrefix,
 }
 
-enum Key {
+enum CountKey {
     Variable(Variable),
     Combination(Template),
     Constant(Box<[u8]>),
@@ -72,7 +72,7 @@ impl Define for LimitCount {
             (Some(rules), None, None) => several(rules, cx)?,
             (None, Some(count), Some(seconds)) => {
                 let key = key(&keys.key, keys.key_type, cx)?;
-                Box::new([Rule { count, seconds, key, prefix: None, begun: KeyPrefix::default() }])
+                Box::new([CountRule { count, seconds, key, prefix: None, begun: KeyPrefix::default() }])
             }
             (Some(_), ..) => {
                 return refuse("`rules` cannot be combined with `count` or `time_window`", "keep one of the two", cx);
@@ -80,7 +80,7 @@ impl Define for LimitCount {
             (None, ..) => return refuse("there is no limit", "add `count` and `time_window`, or `rules`", cx),
         };
         Some(LimitCount {
-            is_late: rules.iter().any(Rule::is_late),
+            is_late: rules.iter().any(CountRule::is_late),
             rules,
             window_type: keys.window_type,
             rejected,
@@ -108,7 +108,7 @@ fn in_group(keys: &LimitCountKeys) -> String {
     format!("{:?}", (count, time_window, window_type, &key.value, key_type, rejected_code, rejected_msg, shown))
 }
 
-fn several(keys: Vec<RuleKeys>, cx: &mut Compile<'_>) -> Option<Box<[Rule]>> {
+fn several(keys: Vec<RuleKeys>, cx: &mut Compile<'_>) -> Option<Box<[CountRule]>> {
     let mut seen: Vec<String> = Vec::with_capacity(keys.len());
     let mut rules = Vec::with_capacity(keys.len());
     let list = cx.path.key("rules");
@@ -134,10 +134,10 @@ fn several(keys: Vec<RuleKeys>, cx: &mut Compile<'_>) -> Option<Box<[Rule]>> {
         seen.push(text.clone());
         let prefix = rule.header_prefix.unwrap_or_else(|| (index + 1).to_string());
         let (count, seconds) = (rule.count, rule.time_window);
-        rules.push(Rule {
+        rules.push(CountRule {
             count,
             seconds,
-            key: Key::Present(template),
+            key: CountKey::Present(template),
             prefix: Some(prefix.into()),
             begun: KeyPrefix::default(),
         });
@@ -145,12 +145,12 @@ fn several(keys: Vec<RuleKeys>, cx: &mut Compile<'_>) -> Option<Box<[Rule]>> {
     Some(rules.into())
 }
 
-fn key(key: &At<String>, kind: KeyType, cx: &mut Compile<'_>) -> Option<Key> {
+fn key(key: &At<String>, kind: KeyType, cx: &mut Compile<'_>) -> Option<CountKey> {
     let text = &key.value;
     let parsed = match kind {
-        KeyType::Constant => Ok(Key::Constant(text.as_bytes().into())),
-        KeyType::Var => Variable::parse_with_body(text).map(Key::Variable),
-        KeyType::VarCombination => Template::parse_with_body(text).map(Key::Combination),
+        KeyType::Constant => Ok(CountKey::Constant(text.as_bytes().into())),
+        KeyType::Var => Variable::parse_with_body(text).map(CountKey::Variable),
+        KeyType::VarCombination => Template::parse_with_body(text).map(CountKey::Combination),
     };
     parsed.map_err(|error| cx.sink.error(key.at, &cx.path.key("key"), Fault::new(error.to_string()))).ok()
 }
@@ -179,9 +179,11 @@ impl Plugin for LimitCount {
     fn each_variable(&self, visit: &mut dyn FnMut(&Variable)) {
         for rule in &self.rules {
             match &rule.key {
-                Key::Variable(variable) => visit(variable),
-                Key::Combination(template) | Key::Present(template) => template.variables().for_each(&mut *visit),
-                Key::Constant(_) => {}
+                CountKey::Variable(variable) => visit(variable),
+                CountKey::Combination(template) | CountKey::Present(template) => {
+                    template.variables().for_each(&mut *visit)
+                }
+                CountKey::Constant(_) => {}
             }
             rule.count.variables().chain(rule.seconds.variables()).for_each(&mut *visit);
         }
@@ -221,25 +223,25 @@ impl LimitCount {
     }
 
     /// The key of a request; `None`: the rule does not apply to it.
-    fn key(&self, limits: &Limits, index: usize, rule: &Rule, request: &Request<'_>) -> Option<KeyHasher> {
+    fn key(&self, limits: &Limits, index: usize, rule: &CountRule, request: &Request<'_>) -> Option<KeyHasher> {
         let take_in =
             |hasher: KeyHasher| hasher.part(&self.identity.0.to_le_bytes()).part(&(index as u64).to_le_bytes());
         let hasher = limits.hasher_of(&rule.begun, take_in);
-        if let (Key::Variable(Variable::RemoteAddr), IpAddr::V4(client)) = (&rule.key, request.facts.client) {
+        if let (CountKey::Variable(Variable::RemoteAddr), IpAddr::V4(client)) = (&rule.key, request.facts.client) {
             return Some(hasher.part(AddressText::new(client).bytes()));
         }
         request.worker.with_buffers(|text, buffer| {
             let present = match &rule.key {
-                Key::Constant(text) => return Some(hasher.part(text)),
-                Key::Variable(variable) => match request.value(variable, buffer) {
+                CountKey::Constant(text) => return Some(hasher.part(text)),
+                CountKey::Variable(variable) => match request.value(variable, buffer) {
                     Some(value) => return Some(hasher.part(value)),
                     None => 0,
                 },
-                Key::Combination(template) | Key::Present(template) => template.write(request, text, buffer),
+                CountKey::Combination(template) | CountKey::Present(template) => template.write(request, text, buffer),
             };
             match &rule.key {
                 _ if present > 0 => Some(hasher.part(text)),
-                Key::Present(_) => None,
+                CountKey::Present(_) => None,
                 _ => request.value(&Variable::RemoteAddr, buffer).map(|client| hasher.part(client)),
             }
         })
@@ -255,7 +257,7 @@ fn uncounted() -> Answer {
     Answer::json(500, r#"{"error_msg":"failed to limit count"}"#)
 }
 
-impl Rule {
+impl CountRule {
     fn is_late(&self) -> bool {
         matches!((&self.count, &self.seconds), (Number::Text(_), _) | (_, Number::Text(_)))
     }
@@ -263,7 +265,7 @@ impl Rule {
     /// Whether it has a limit for a request, or does not apply to it.
     fn is_sound(&self, request: &Request<'_>) -> bool {
         let applies = match &self.key {
-            Key::Present(key) => request.worker.with_buffers(|text, buffer| key.write(request, text, buffer)) > 0,
+            CountKey::Present(key) => request.worker.with_buffers(|text, buffer| key.write(request, text, buffer)) > 0,
             _ => true,
         };
         !applies || self.limit(request).is_some()

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_plugin::outbox::{HttpReceiver, Outlet, Question, Receiver};
-use stillgate_plugin::record::Scratch;
+use stillgate_plugin::record::RecordScratch;
 use stillgate_plugin::record::written::push_json_string;
 use stillgate_plugin::secrets::{SECRET, VeiledKind};
 use stillgate_plugin::{Compile, Define, Phases, Response, Secret, Template};
@@ -142,7 +142,7 @@ impl Define for ElasticsearchLogger {
 
 impl ElasticsearchLogger {
     fn send(&self, response: &Response<'_>) {
-        let write = |finished: &FinishedRequest<'_, '_>, scratch: &mut Scratch, out: &mut Vec<u8>| {
+        let write = |finished: &FinishedRequest<'_, '_>, scratch: &mut RecordScratch, out: &mut Vec<u8>| {
             out.extend_from_slice(b"{\"create\":{\"_index\":");
             self.write_index(finished, scratch, out);
             out.extend_from_slice(b"}}\n");
@@ -156,7 +156,7 @@ impl ElasticsearchLogger {
         );
     }
 
-    fn write_index(&self, finished: &FinishedRequest<'_, '_>, scratch: &mut Scratch, out: &mut Vec<u8>) {
+    fn write_index(&self, finished: &FinishedRequest<'_, '_>, scratch: &mut RecordScratch, out: &mut Vec<u8>) {
         let mut name = Vec::new();
         for part in &self.index {
             match part {

@@ -17,9 +17,9 @@ impl Encode for JsonArray {
 }
 
 /// The entries, separated by line ends.
-pub(super) struct Lines;
+pub(super) struct LineEncoding;
 
-impl Encode for Lines {
+impl Encode for LineEncoding {
     fn encode(&self, entries: &Entries, out: &mut Vec<u8>) {
         join(entries, b"\n", out);
     }

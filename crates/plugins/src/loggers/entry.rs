@@ -1,11 +1,11 @@
 //! An entry without `log_format`: everything that is known of a request, in APISIX's form.
 
-use super::format::{FinishedRequest, Format};
+use super::format::{EntryFormat, FinishedRequest};
 use super::logger::Bodies;
 use std::io::Write;
 use stillgate_plugin::query::decoded;
 use stillgate_plugin::record::written::{push_ip, push_json_string, push_number};
-use stillgate_plugin::record::{AccessValue, Scratch, push_value};
+use stillgate_plugin::record::{AccessValue, RecordScratch, push_value};
 use stillgate_route::{Lookup, Variable};
 
 /// Most header fields, and most arguments, of an entry; APISIX's limit.
@@ -16,9 +16,9 @@ const NAMES_MAX: usize = 100;
 pub(super) fn write(
     finished: &FinishedRequest<'_, '_>,
     bodies: Bodies<'_>,
-    extra: Option<&Format>,
+    extra: Option<&EntryFormat>,
     unmatched: Option<&str>,
-    scratch: &mut Scratch,
+    scratch: &mut RecordScratch,
     out: &mut Vec<u8>,
 ) {
     let is_extra = |name: &str| extra.is_some_and(|extra| extra.has(name));
@@ -95,7 +95,12 @@ fn write_rest(
     }
 }
 
-fn write_request(finished: &FinishedRequest<'_, '_>, body: Option<&[u8]>, scratch: &mut Scratch, out: &mut Vec<u8>) {
+fn write_request(
+    finished: &FinishedRequest<'_, '_>,
+    body: Option<&[u8]>,
+    scratch: &mut RecordScratch,
+    out: &mut Vec<u8>,
+) {
     let facts = &finished.response.facts;
     let target = facts.path_and_query();
     let mut object = Object::begin(out);

@@ -4,7 +4,7 @@ use super::coded::CodedBody;
 use serde_json::json;
 use stillgate_plugin::Response;
 use stillgate_plugin::record::written::push_json_string;
-use stillgate_plugin::record::{AccessValue, Record, Scratch, access_value, push_value};
+use stillgate_plugin::record::{AccessValue, Record, RecordScratch, access_value, push_value};
 use stillgate_route::Variable;
 use stillgate_schema::text::scalar::Meaning;
 use stillgate_schema::{Definitions, Fault, Json, Kind, Node, Path, Sink, Value, expected, json_of};
@@ -15,7 +15,7 @@ const LEVELS_MAX: usize = 5;
 
 /// The members of an entry, in their order.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct Format(pub(super) Vec<Member>);
+pub(crate) struct EntryFormat(pub(super) Vec<Member>);
 
 /// A name and its value.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,24 +23,24 @@ pub(super) struct Member {
     pub(super) name: Box<str>,
     /// The name as JSON, with its colon.
     pub(super) key: Box<[u8]>,
-    value: Part,
+    value: FormatPart,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-enum Part {
+enum FormatPart {
     /// JSON that is equal in all entries.
     Constant(Box<[u8]>),
     Value(AccessValue),
-    Object(Format),
+    Object(EntryFormat),
 }
 
 /// The kind of `log_format`.
 pub(crate) struct FormatKind;
 
 impl Kind for FormatKind {
-    type Out = Format;
+    type Out = EntryFormat;
 
-    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Format> {
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<EntryFormat> {
         read_format(node, path, sink, 1)
     }
 
@@ -49,7 +49,7 @@ impl Kind for FormatKind {
     }
 }
 
-fn read_format(node: &Node, path: &Path<'_>, sink: &mut Sink, level: usize) -> Option<Format> {
+fn read_format(node: &Node, path: &Path<'_>, sink: &mut Sink, level: usize) -> Option<EntryFormat> {
     let Value::Map(entries) = &node.value else {
         expected("a map of names and values", node, path, sink);
         return None;
@@ -63,10 +63,10 @@ fn read_format(node: &Node, path: &Path<'_>, sink: &mut Sink, level: usize) -> O
                 sink.warning(entry.value.at, &path, Fault::new(fault));
                 continue;
             }
-            Value::Map(_) => Part::Object(read_format(&entry.value, &path, sink, level + 1)?),
+            Value::Map(_) => FormatPart::Object(read_format(&entry.value, &path, sink, level + 1)?),
             Value::Scalar(scalar) => match scalar.text.strip_prefix('$') {
                 Some(name) => match access_value(name, true) {
-                    Ok(value) => Part::Value(value),
+                    Ok(value) => FormatPart::Value(value),
                     // As in APISIX, an unknown variable is left out of entries.
                     Err(fault) => {
                         sink.warning(entry.value.at, &path, fault);
@@ -86,14 +86,14 @@ fn read_format(node: &Node, path: &Path<'_>, sink: &mut Sink, level: usize) -> O
         key.push(b':');
         members.push(Member { name: (&*entry.key).into(), key: key.into(), value });
     }
-    Some(Format(members))
+    Some(EntryFormat(members))
 }
 
-fn constant(json: &Json) -> Part {
-    Part::Constant(json.to_string().into_bytes().into())
+fn constant(json: &Json) -> FormatPart {
+    FormatPart::Constant(json.to_string().into_bytes().into())
 }
 
-impl Format {
+impl EntryFormat {
     /// Whether it is empty.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -102,9 +102,11 @@ impl Format {
     /// Whether a value in it is this body: `request_body` or `resp_body`.
     pub(super) fn reads(&self, body: &str) -> bool {
         self.0.iter().any(|member| match &member.value {
-            Part::Constant(_) => false,
-            Part::Value(value) => matches!(value, AccessValue::Variable(Variable::Recorded(name)) if *name == body),
-            Part::Object(format) => format.reads(body),
+            FormatPart::Constant(_) => false,
+            FormatPart::Value(value) => {
+                matches!(value, AccessValue::Variable(Variable::Recorded(name)) if *name == body)
+            }
+            FormatPart::Object(format) => format.reads(body),
         })
     }
 
@@ -120,7 +122,7 @@ impl Format {
         finished: &FinishedRequest<'_, '_>,
         skips: &dyn Fn(&str) -> bool,
         mut is_first: bool,
-        scratch: &mut Scratch,
+        scratch: &mut RecordScratch,
         out: &mut Vec<u8>,
     ) -> bool {
         for member in self.0.iter().filter(|member| !skips(&member.name)) {
@@ -130,12 +132,12 @@ impl Format {
             }
             out.extend_from_slice(&member.key);
             let is_there = match &member.value {
-                Part::Constant(json) => {
+                FormatPart::Constant(json) => {
                     out.extend_from_slice(json);
                     true
                 }
-                Part::Value(value) => push(value, finished, scratch, out),
-                Part::Object(format) => {
+                FormatPart::Value(value) => push(value, finished, scratch, out),
+                FormatPart::Object(format) => {
                     out.push(b'{');
                     format.write(finished, &|_| false, true, scratch, out);
                     out.push(b'}');
@@ -160,7 +162,12 @@ pub(super) struct FinishedRequest<'a, 'r> {
 }
 
 /// Writes a value like APISIX: most variables of nginx are texts, even if they look like numbers.
-fn push(value: &AccessValue, finished: &FinishedRequest<'_, '_>, scratch: &mut Scratch, out: &mut Vec<u8>) -> bool {
+fn push(
+    value: &AccessValue,
+    finished: &FinishedRequest<'_, '_>,
+    scratch: &mut RecordScratch,
+    out: &mut Vec<u8>,
+) -> bool {
     let is_text = matches!(
         value,
         AccessValue::BodyBytesSent

@@ -1,6 +1,6 @@
 //! `http-logger`: posts entries to an HTTP server.
 
-use super::encoding::{JsonArray, Lines};
+use super::encoding::{JsonArray, LineEncoding};
 use super::keys::{HeaderSecret, URL, UrlText, batching_logger_keys, logger_metadata};
 use super::logger::{Logger, PHASES, of_metadata, plugin_of_logger};
 use std::sync::Arc;
@@ -68,7 +68,7 @@ impl Define for HttpLogger {
         }
         let encode: Box<dyn Encode> = match keys.concat_method {
             Concat::Json => logger.encode(JsonArray { is_single: keys.batch_max_size == 1 }),
-            Concat::NewLine => logger.encode(Lines),
+            Concat::NewLine => logger.encode(LineEncoding),
         };
         let (batching, name) = (keys.batching(), (NAME, keys.name));
         let receiver = Receiver::Http(Box::new(HttpReceiver {

@@ -1,6 +1,6 @@
 //! Keys that several loggers share, and the types of their values.
 
-use super::format::Format;
+use super::format::EntryFormat;
 use serde_json::json;
 use std::time::Duration;
 use stillgate_plugin::Secret;
@@ -22,9 +22,9 @@ macro_rules! logger_keys {
                 $($own)*
                 /// Content of an entry: names, each with a value, a variable such as `$remote_addr`, or an object of
                 /// them. Overrides the plugin's metadata.
-                log_format: $crate::loggers::format::Format = $crate::loggers::format::FormatKind => optional;
+                log_format: $crate::loggers::format::EntryFormat = $crate::loggers::format::FormatKind => optional;
                 /// Members that are added to, or override, those of an entry without `log_format`.
-                log_format_extra: $crate::loggers::format::Format = $crate::loggers::format::FormatKind => optional;
+                log_format_extra: $crate::loggers::format::EntryFormat = $crate::loggers::format::FormatKind => optional;
                 /// Log the request's body.
                 include_req_body: bool = stillgate_schema::Flag => default(false);
                 /// Log it only if these conditions hold, as in `vars` of a route.
@@ -110,8 +110,8 @@ pub(super) const RETRIES_MAX: i64 = 1_000_000;
 
 /// The content of an entry, as it was written.
 pub(super) struct Contents {
-    pub(super) log_format: Option<Format>,
-    pub(super) log_format_extra: Option<Format>,
+    pub(super) log_format: Option<EntryFormat>,
+    pub(super) log_format_extra: Option<EntryFormat>,
     pub(super) request_bytes_max: usize,
     /// Limit in bytes.
     pub(super) request_body: Option<usize>,
@@ -141,9 +141,9 @@ macro_rules! logger_metadata {
             /// Defaults for all configurations of the logger.
             pub(crate) struct $name {
                 /// Default of the plugin's `log_format`.
-                log_format: $crate::loggers::format::Format = $crate::loggers::format::FormatKind => optional;
+                log_format: $crate::loggers::format::EntryFormat = $crate::loggers::format::FormatKind => optional;
                 /// Default of the plugin's `log_format_extra`.
-                log_format_extra: $crate::loggers::format::Format = $crate::loggers::format::FormatKind => optional;
+                log_format_extra: $crate::loggers::format::EntryFormat = $crate::loggers::format::FormatKind => optional;
                 /// Most entries of one configuration that wait, 8192 without the key; further ones are lost and
                 /// counted.
                 max_pending_entries: usize = stillgate_schema::int(1, i64::MAX) => optional;
@@ -174,8 +174,8 @@ pub(crate) trait LoggerMetadata: 'static {
 /// The keys that the metadata of each logger has.
 #[derive(Clone, Copy)]
 pub(crate) struct SharedKeys<'a> {
-    pub(crate) log_format: Option<&'a Format>,
-    pub(crate) extra: Option<&'a Format>,
+    pub(crate) log_format: Option<&'a EntryFormat>,
+    pub(crate) extra: Option<&'a EntryFormat>,
     pub(crate) pending_entries_max: usize,
 }
 

@@ -2,11 +2,11 @@
 
 use super::coded::{BodyDecoding, CodedBody};
 use super::entry;
-use super::format::{FinishedRequest, Format};
+use super::format::{EntryFormat, FinishedRequest};
 use super::keys::{Contents, LoggerMetadata, SharedKeys};
 use std::sync::Arc;
 use stillgate_plugin::outbox::{Encode, Outlet};
-use stillgate_plugin::record::Scratch;
+use stillgate_plugin::record::RecordScratch;
 use stillgate_plugin::record::written::push_json_string;
 use stillgate_plugin::{Compile, Filter, Phase, Phases, Record, Request, Response};
 use stillgate_route::vars::Expr;
@@ -17,10 +17,10 @@ pub(crate) const PHASES: Phases = Phases::of(&[Phase::BeforeProxy, Phase::Header
 
 /// A logger without its receiver.
 pub(crate) struct Logger {
-    log_format: Option<Format>,
-    extra: Option<Format>,
-    request: Option<Body>,
-    response: Option<Body>,
+    log_format: Option<EntryFormat>,
+    extra: Option<EntryFormat>,
+    request: Option<LoggedBody>,
+    response: Option<LoggedBody>,
     /// `route_id` of a request that matched no route.
     pub(super) unmatched: Option<&'static str>,
 }
@@ -32,7 +32,7 @@ pub(super) fn of_metadata<'a, M: LoggerMetadata>(plugin: &str, response: &Respon
 }
 
 /// A body that is logged.
-struct Body {
+struct LoggedBody {
     bytes_max: usize,
     condition: Option<Filter>,
 }
@@ -53,7 +53,7 @@ impl Logger {
         // As in APISIX, the variable does not need `include_req_body`; that of the response's body does.
         let reads = [&log_format, &extra].into_iter().flatten().any(|format| format.reads("request_body"));
         let request = match request {
-            None if reads => Some(Body { bytes_max: contents.request_bytes_max, condition: None }),
+            None if reads => Some(LoggedBody { bytes_max: contents.request_bytes_max, condition: None }),
             request => request,
         };
         Some(Logger { log_format, extra, request, response, unmatched: None })
@@ -99,7 +99,7 @@ impl Logger {
         SharedKeys { log_format, extra, pending_entries_max }: SharedKeys<'_>,
         outlet: &Arc<Outlet>,
         response: &Response<'_>,
-        before: impl FnOnce(&FinishedRequest<'_, '_>, &mut Scratch, &mut Vec<u8>),
+        before: impl FnOnce(&FinishedRequest<'_, '_>, &mut RecordScratch, &mut Vec<u8>),
         after: &[u8],
     ) {
         let Some(ended) = response.ended else { return };
@@ -128,7 +128,13 @@ impl Logger {
     }
 
     /// The members of `log_format`, and the ids of route and service.
-    fn write(&self, finished: &FinishedRequest<'_, '_>, custom: &Format, scratch: &mut Scratch, out: &mut Vec<u8>) {
+    fn write(
+        &self,
+        finished: &FinishedRequest<'_, '_>,
+        custom: &EntryFormat,
+        scratch: &mut RecordScratch,
+        out: &mut Vec<u8>,
+    ) {
         let ids =
             [("service_id", finished.record.service_id), ("route_id", finished.record.route_id.or(self.unmatched))];
         let has_id = |name: &str| ids.iter().any(|(id, value)| *id == name && value.is_some());
@@ -149,7 +155,7 @@ impl Logger {
 }
 
 /// The logged part of a body.
-fn kept<'a>(body: &Option<Body>, bytes: Option<&'a [u8]>, response: &Response<'_>) -> Option<&'a [u8]> {
+fn kept<'a>(body: &Option<LoggedBody>, bytes: Option<&'a [u8]>, response: &Response<'_>) -> Option<&'a [u8]> {
     let (body, bytes) = body.as_ref().zip(bytes)?;
     let holds = body.condition.as_ref().is_none_or(|condition| condition.holds(&response.facts, response));
     holds.then(|| &bytes[..bytes.len().min(body.bytes_max)])
@@ -161,12 +167,12 @@ fn body(
     condition: Option<At<Expr>>,
     key: &str,
     cx: &mut Compile<'_>,
-) -> Option<Option<Body>> {
+) -> Option<Option<LoggedBody>> {
     let condition = match condition {
         None => None,
         Some(condition) => Some(compiled(condition, key, cx)?),
     };
-    Some(bytes_max.map(|bytes_max| Body { bytes_max, condition }))
+    Some(bytes_max.map(|bytes_max| LoggedBody { bytes_max, condition }))
 }
 
 /// Compiles a condition under a key.

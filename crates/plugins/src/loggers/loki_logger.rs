@@ -56,10 +56,10 @@ const TARGET: Text<String> = text("a path", |text| {
 
 /// Labels of a stream.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct LogLabels(Vec<Label>);
+pub(crate) struct LogLabels(Vec<LokiLabel>);
 
 #[derive(Debug, Clone, PartialEq)]
-struct Label {
+struct LokiLabel {
     name: String,
     value: Template,
     /// The text of a value with variables: used if the request has none of them.
@@ -69,7 +69,7 @@ struct Label {
 impl LogLabels {
     fn job() -> LogLabels {
         let value = Template::parse("apisix").expect("it has no variables");
-        LogLabels(vec![Label { name: "job".to_owned(), value, text: String::new() }])
+        LogLabels(vec![LokiLabel { name: "job".to_owned(), value, text: String::new() }])
     }
 }
 
@@ -96,7 +96,7 @@ impl Kind for LabelsKind {
                 sink.warning(entry.value.at, &path, Fault::new(format!("{error}; it is not put in")));
             };
             let value = Template::parse_lenient(&text, unknown);
-            labels.push(Label { name: entry.key.to_string(), value, text });
+            labels.push(LokiLabel { name: entry.key.to_string(), value, text });
         }
         Some(LogLabels(labels))
     }

@@ -8,7 +8,7 @@ use super::logger::{Logger, PHASES, of_metadata, plugin_of_logger};
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_plugin::outbox::{BatchPolicy, Outlet, Receiver, SocketReceiver};
-use stillgate_plugin::record::Scratch;
+use stillgate_plugin::record::RecordScratch;
 use stillgate_plugin::record::written::push_number;
 use stillgate_plugin::{Compile, Define, Phases, Response};
 use stillgate_schema::{Choice, Flag, int};
@@ -87,7 +87,7 @@ impl Syslog {
 }
 
 /// The part before the entry: time, host, application, process, and neither id nor structured data.
-fn write_header(finished: &FinishedRequest<'_, '_>, scratch: &mut Scratch, out: &mut Vec<u8>) {
+fn write_header(finished: &FinishedRequest<'_, '_>, scratch: &mut RecordScratch, out: &mut Vec<u8>) {
     out.extend_from_slice(PRIORITY);
     scratch.stamp.push_rfc3339(finished.record.end_unix_ms, out);
     out.push(b' ');

@@ -9,9 +9,9 @@ use super::variables;
 use serde_json::Value as Json;
 use std::cell::RefCell;
 use std::sync::Arc;
-use stillgate_lua::{Change, Context, Host, Kind, Level, Outcome, Program, Side, check, run};
+use stillgate_lua::{CallKind, Context, HeaderChange, Host, MessageSide, NginxLevel, Program, RunOutcome, check, run};
 use stillgate_plugin::LogLevel;
-use stillgate_route::{FilterFunction, Lookup, Message, MessageLevel, RECORDED_EARLY, Variable};
+use stillgate_route::{FilterFunction, FunctionMessage, Lookup, MessageLevel, RECORDED_EARLY, Variable};
 
 /// Most messages that are kept for all functions of a request; failures are always kept.
 const MESSAGES_MAX: usize = 64;
@@ -28,18 +28,18 @@ pub(crate) fn filter(text: &str, route: &str) -> Result<FilterFunction, String> 
         None if why.starts_with(NO_FUNCTION.0) => NO_FUNCTION.1.to_owned(),
         None => why,
     })?;
-    let program = Program::new(format!("route {route:?}, filter_func"), vec![source], Json::Null, Kind::Filter);
-    let decide = move |vars: &dyn Lookup, messages: &mut Vec<Message>| {
+    let program = Program::new(format!("route {route:?}, filter_func"), vec![source], Json::Null, CallKind::Filter);
+    let decide = move |vars: &dyn Lookup, messages: &mut Vec<FunctionMessage>| {
         let mut host = OfVars { vars, target: Vec::new(), messages: RefCell::new(std::mem::take(messages)) };
         vars.value(&Variable::RequestUri, &mut Vec::new()).unwrap_or(b"/").clone_into(&mut host.target);
         let outcome = run(&program, &mut host, &mut Context::default());
         *messages = host.messages.into_inner();
         let why = match outcome {
-            Outcome::Done(holds) => return holds,
-            Outcome::Failed(failure) => failure.text,
-            Outcome::Answer { .. } | Outcome::Wait(..) => "it can neither answer nor wait".to_owned(),
+            RunOutcome::Done(holds) => return holds,
+            RunOutcome::Failed(failure) => failure.text,
+            RunOutcome::Answer { .. } | RunOutcome::Wait(..) => "it can neither answer nor wait".to_owned(),
         };
-        messages.push(Message { level: MessageLevel::Failed, text: why });
+        messages.push(FunctionMessage { level: MessageLevel::Failed, text: why });
         false
     };
     Ok(FilterFunction { text: text.into(), decide: Arc::new(decide) })
@@ -49,7 +49,7 @@ pub(crate) fn filter(text: &str, route: &str) -> Result<FilterFunction, String> 
 struct OfVars<'a> {
     vars: &'a dyn Lookup,
     target: Vec<u8>,
-    messages: RefCell<Vec<Message>>,
+    messages: RefCell<Vec<FunctionMessage>>,
 }
 
 const READ_ONLY: &str = "the request cannot be changed in filter_func";
@@ -74,13 +74,13 @@ impl Host for OfVars<'_> {
         }
     }
 
-    fn each_field(&self, side: Side, visit: &mut dyn FnMut(&[u8], &[u8])) {
-        if side == Side::Request {
+    fn each_field(&self, side: MessageSide, visit: &mut dyn FnMut(&[u8], &[u8])) {
+        if side == MessageSide::Request {
             self.vars.each_header(visit);
         }
     }
 
-    fn change_field(&mut self, _: Side, _: &[u8], _: Change<'_>) -> Result<(), String> {
+    fn change_field(&mut self, _: MessageSide, _: &[u8], _: HeaderChange<'_>) -> Result<(), String> {
         Err(READ_ONLY.to_owned())
     }
 
@@ -89,11 +89,11 @@ impl Host for OfVars<'_> {
     }
 
     /// The level is checked when the messages are logged.
-    fn is_logged(&self, _: Level) -> bool {
+    fn is_logged(&self, _: NginxLevel) -> bool {
         true
     }
 
-    fn log(&self, level: Level, text: &str) {
+    fn log(&self, level: NginxLevel, text: &str) {
         let level = match level_of(level) {
             LogLevel::Error => MessageLevel::Error,
             LogLevel::Warn => MessageLevel::Warn,
@@ -102,7 +102,7 @@ impl Host for OfVars<'_> {
         };
         let mut messages = self.messages.borrow_mut();
         if messages.len() < MESSAGES_MAX {
-            messages.push(Message { level, text: text.to_owned() });
+            messages.push(FunctionMessage { level, text: text.to_owned() });
         }
     }
 }

@@ -15,7 +15,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_lua::{
-    CallReply, Context, Failure, FailureKind, HttpCall, Outcome, PausedRun, Program, Wait, WorkCall, resume,
+    CallReply, Context, FailureKind, HttpCall, PausedRun, Program, RunFailure, RunOutcome, RunWait, WorkCall, resume,
     resume_with, run_part,
 };
 use stillgate_plugin::body::FILTER_BYTES_MAX;
@@ -55,7 +55,7 @@ impl Functions {
     }
 
     /// Starts the timers that a run has scheduled.
-    fn ran(&self, host: OfRequest<'_, '_>, outcome: Outcome) -> Outcome {
+    fn ran(&self, host: OfRequest<'_, '_>, outcome: RunOutcome) -> RunOutcome {
         let OfRequest { timers, request, .. } = host;
         timers.spawn(self.plugin, &self.program, request.worker.io());
         outcome
@@ -87,11 +87,11 @@ impl Functions {
     }
 
     /// Translates an outcome for the request.
-    fn flow(self: &Arc<Self>, phase: Phase, outcome: Outcome, request: &mut Request<'_>) -> Flow {
+    fn flow(self: &Arc<Self>, phase: Phase, outcome: RunOutcome, request: &mut Request<'_>) -> Flow {
         match outcome {
-            Outcome::Done(_) => self.then(phase, request),
-            Outcome::Answer { status, body: None } => Flow::Answer(Answer::page(status)),
-            Outcome::Answer { status, body: Some(body) } => {
+            RunOutcome::Done(_) => self.then(phase, request),
+            RunOutcome::Answer { status, body: None } => Flow::Answer(Answer::page(status)),
+            RunOutcome::Answer { status, body: Some(body) } => {
                 let mut answer = Answer::owned(status, body);
                 // If the function has set a type, the answer has that.
                 if request.response.added(CONTENT_TYPE).next().is_some() {
@@ -99,25 +99,25 @@ impl Functions {
                 }
                 Flow::Answer(answer)
             }
-            Outcome::Wait(Wait::Sleep(time), paused) => {
+            RunOutcome::Wait(RunWait::Sleep(time), paused) => {
                 let own = self.clone();
                 let sleep = request.worker.io().sleep(time.min(SLEEP_MAX));
                 Flow::wait(sleep, move |(), request| own.go_on(phase, paused, request))
             }
-            Outcome::Wait(Wait::Body, paused) => {
+            RunOutcome::Wait(RunWait::Body, paused) => {
                 let own = self.clone();
                 Flow::body(FILTER_BYTES_MAX, move |request| own.go_on(phase, paused, request))
             }
-            Outcome::Wait(Wait::Call(call), paused) => self.call(phase, *call, paused, request),
-            Outcome::Wait(Wait::Work(asked), paused) => self.work(phase, *asked, paused),
-            Outcome::Wait(Wait::Link(call), paused) => {
+            RunOutcome::Wait(RunWait::Call(call), paused) => self.call(phase, *call, paused, request),
+            RunOutcome::Wait(RunWait::Work(asked), paused) => self.work(phase, *asked, paused),
+            RunOutcome::Wait(RunWait::Link(call), paused) => {
                 let (own, links) = (self.clone(), Links::of(request.settled));
                 let performed = links.perform(*call, request.worker.io().clone());
                 Flow::wait(performed, move |done, request| {
                     own.answered(phase, paused, done.map(CallReply::Link), request)
                 })
             }
-            Outcome::Failed(failure) => {
+            RunOutcome::Failed(failure) => {
                 request.worker.io().fail(self.plugin, &failure.text);
                 match self.goes_on(&failure) {
                     true => self.then(phase, request),
@@ -167,7 +167,7 @@ impl Functions {
 
     /// Whether a failure is only logged: APISIX runs a plugin whose `pre_function` has failed. A function that had to
     /// be stopped is different.
-    fn goes_on(&self, failure: &Failure) -> bool {
+    fn goes_on(&self, failure: &RunFailure) -> bool {
         self.then.is_some() && failure.kind == FailureKind::Error
     }
 
@@ -201,7 +201,7 @@ impl Functions {
         if !shared.borrow().is_empty() {
             keep(response.settled, &shared);
         }
-        let Outcome::Failed(failure) = outcome else { return true };
+        let RunOutcome::Failed(failure) = outcome else { return true };
         response.worker.io().fail(self.plugin, &failure.text);
         let goes_on = phase != Phase::HeaderFilter || self.goes_on(&failure);
         if !goes_on {
@@ -303,7 +303,10 @@ fn keep(settled: &mut RequestState, context: &SharedContext) {
 }
 
 /// Runs functions for a request. Their state takes memory only if there is any.
-fn with_context(request: &mut Request<'_>, then: impl FnOnce(&mut Request<'_>, &mut Context) -> Outcome) -> Outcome {
+fn with_context(
+    request: &mut Request<'_>,
+    then: impl FnOnce(&mut Request<'_>, &mut Context) -> RunOutcome,
+) -> RunOutcome {
     let held = request.settled.held.iter().find_map(|held| held.downcast_ref::<SharedContext>()).cloned();
     if let Some(context) = held {
         return then(request, &mut context.borrow_mut());
@@ -350,7 +353,7 @@ impl Pieces {
         std::mem::take(&mut host.timers).spawn(self.plugin, &self.program, &self.io);
         self.is_over = host.ends_body;
         match outcome {
-            Outcome::Failed(failure) => {
+            RunOutcome::Failed(failure) => {
                 self.io.fail(self.plugin, &failure.text);
                 Err(BodyError::Failed)
             }

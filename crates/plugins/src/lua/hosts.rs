@@ -9,7 +9,7 @@ use serde_json::{Value as Json, json};
 use std::cell::OnceCell;
 use std::rc::Rc;
 use std::time::Duration;
-use stillgate_lua::{Change, Document, Host, Level, Side};
+use stillgate_lua::{HeaderChange, Host, MessageSide, NginxLevel, RequestDocument};
 use stillgate_plugin::facts::RouteFacts;
 use stillgate_plugin::{
     AttachedConsumer, Consumers, Facts, Io, LogLevel, MetadataTable, Phase, Request, RequestState, Response,
@@ -61,12 +61,12 @@ impl<'r, 'a> OfResponse<'r, 'a> {
     }
 }
 
-pub(super) fn level_of(level: Level) -> LogLevel {
+pub(super) fn level_of(level: NginxLevel) -> LogLevel {
     match level {
-        Level::Error => LogLevel::Error,
-        Level::Warn => LogLevel::Warn,
-        Level::Notice | Level::Info => LogLevel::Info,
-        Level::Debug => LogLevel::Debug,
+        NginxLevel::Error => LogLevel::Error,
+        NginxLevel::Warn => LogLevel::Warn,
+        NginxLevel::Notice | NginxLevel::Info => LogLevel::Info,
+        NginxLevel::Debug => LogLevel::Debug,
     }
 }
 
@@ -84,16 +84,22 @@ fn values(edits: &Edits, fields: &Fields, head: &[u8], name: &[u8], visit: &mut 
 
 /// Changes one head. Framing fields are the gateway's: removing one is not an error, as functions that change a body do
 /// that.
-fn change(edits: &mut Edits, fields: &Fields, head: &[u8], name: &[u8], change: Change<'_>) -> Result<(), String> {
+fn change(
+    edits: &mut Edits,
+    fields: &Fields,
+    head: &[u8],
+    name: &[u8],
+    change: HeaderChange<'_>,
+) -> Result<(), String> {
     let said = |error: EditError| format!("{:?}: {error}", String::from_utf8_lossy(name));
     let name = match FieldName::new(name) {
-        Err(EditError::Framing) if change == Change::Remove => return Ok(()),
+        Err(EditError::Framing) if change == HeaderChange::Remove => return Ok(()),
         name => name.map_err(said)?,
     };
     match change {
-        Change::Set(value) => edits.set(fields, head, name, FieldValue::new(value).map_err(said)?),
-        Change::Add(value) => edits.add(name, FieldValue::new(value).map_err(said)?),
-        Change::Remove => edits.remove(fields, head, name),
+        HeaderChange::Set(value) => edits.set(fields, head, name, FieldValue::new(value).map_err(said)?),
+        HeaderChange::Add(value) => edits.add(name, FieldValue::new(value).map_err(said)?),
+        HeaderChange::Remove => edits.remove(fields, head, name),
     }
     Ok(())
 }
@@ -123,12 +129,12 @@ pub(super) fn consumer_of(found: AttachedConsumer, consumers: &Consumers) -> Jso
     known
 }
 
-pub(super) fn document_of<'a>(facts: &Facts<'a>, settled: &'a RequestState, of: Document) -> Option<&'a Json> {
+pub(super) fn document_of<'a>(facts: &Facts<'a>, settled: &'a RequestState, of: RequestDocument) -> Option<&'a Json> {
     let documents = || facts.route?.documents;
     match of {
-        Document::Route => Some(&documents()?.route),
-        Document::Service => documents()?.service.as_ref(),
-        Document::Claims => claims_of(settled),
+        RequestDocument::Route => Some(&documents()?.route),
+        RequestDocument::Service => documents()?.service.as_ref(),
+        RequestDocument::Claims => claims_of(settled),
     }
 }
 
@@ -160,32 +166,32 @@ impl Host for OfRequest<'_, '_> {
         variables::set(name, value, self.request)
     }
 
-    fn field(&self, side: Side, name: &[u8], visit: &mut dyn FnMut(&[u8])) {
+    fn field(&self, side: MessageSide, name: &[u8], visit: &mut dyn FnMut(&[u8])) {
         let facts = &self.request.facts;
         match side {
-            Side::Request => values(&self.request.edits.fields, &facts.request.fields, facts.head, name, visit),
-            Side::Response => values(self.request.response, &Fields::default(), &[], name, visit),
+            MessageSide::Request => values(&self.request.edits.fields, &facts.request.fields, facts.head, name, visit),
+            MessageSide::Response => values(self.request.response, &Fields::default(), &[], name, visit),
         }
     }
 
-    fn each_field(&self, side: Side, visit: &mut dyn FnMut(&[u8], &[u8])) {
+    fn each_field(&self, side: MessageSide, visit: &mut dyn FnMut(&[u8], &[u8])) {
         let facts = &self.request.facts;
         match side {
-            Side::Request => self.request.edits.fields.each(&facts.request.fields, facts.head, visit),
-            Side::Response => self.request.response.each(&Fields::default(), &[], visit),
+            MessageSide::Request => self.request.edits.fields.each(&facts.request.fields, facts.head, visit),
+            MessageSide::Response => self.request.response.each(&Fields::default(), &[], visit),
         }
     }
 
-    fn change_field(&mut self, side: Side, name: &[u8], what: Change<'_>) -> Result<(), String> {
+    fn change_field(&mut self, side: MessageSide, name: &[u8], what: HeaderChange<'_>) -> Result<(), String> {
         let facts = self.request.facts;
         match (side, what) {
-            (Side::Request, Change::Set(value)) if name.eq_ignore_ascii_case(b"host") => {
+            (MessageSide::Request, HeaderChange::Set(value)) if name.eq_ignore_ascii_case(b"host") => {
                 self.request.edits.set_host(value).map_err(|error| error.to_string())
             }
-            (Side::Request, what) => {
+            (MessageSide::Request, what) => {
                 change(&mut self.request.edits.fields, &facts.request.fields, facts.head, name, what)
             }
-            (Side::Response, what) => change(self.request.response, &Fields::default(), &[], name, what),
+            (MessageSide::Response, what) => change(self.request.response, &Fields::default(), &[], name, what),
         }
     }
 
@@ -234,11 +240,11 @@ impl Host for OfRequest<'_, '_> {
         true
     }
 
-    fn is_logged(&self, level: Level) -> bool {
+    fn is_logged(&self, level: NginxLevel) -> bool {
         self.request.worker.io().is_logged(level_of(level))
     }
 
-    fn log(&self, level: Level, text: &str) {
+    fn log(&self, level: NginxLevel, text: &str) {
         self.request.worker.io().log(self.plugin, level_of(level), text);
     }
 
@@ -253,7 +259,7 @@ impl Host for OfRequest<'_, '_> {
         self.matched.as_deref()
     }
 
-    fn document(&self, of: Document) -> Option<&Json> {
+    fn document(&self, of: RequestDocument) -> Option<&Json> {
         document_of(&self.request.facts, self.request.settled, of)
     }
 
@@ -296,32 +302,32 @@ impl Host for OfResponse<'_, '_> {
         Ok(false)
     }
 
-    fn field(&self, side: Side, name: &[u8], visit: &mut dyn FnMut(&[u8])) {
+    fn field(&self, side: MessageSide, name: &[u8], visit: &mut dyn FnMut(&[u8])) {
         match side {
-            Side::Request => self.each_field(side, &mut |of, value| {
+            MessageSide::Request => self.each_field(side, &mut |of, value| {
                 if of.eq_ignore_ascii_case(name) {
                     visit(value);
                 }
             }),
-            Side::Response => {
+            MessageSide::Response => {
                 values(&self.response.edits.fields, self.response.fields, self.response.head, name, visit);
             }
         }
     }
 
-    fn each_field(&self, side: Side, visit: &mut dyn FnMut(&[u8], &[u8])) {
+    fn each_field(&self, side: MessageSide, visit: &mut dyn FnMut(&[u8], &[u8])) {
         let facts = &self.response.facts;
         match (side, self.response.ended) {
-            (Side::Request, _) => self.response.request_edits.each(&facts.request.fields, facts.head, visit),
-            (Side::Response, None) => {
+            (MessageSide::Request, _) => self.response.request_edits.each(&facts.request.fields, facts.head, visit),
+            (MessageSide::Response, None) => {
                 self.response.edits.fields.each(self.response.fields, self.response.head, visit);
             }
-            (Side::Response, Some(_)) => self.response.each_sent(visit),
+            (MessageSide::Response, Some(_)) => self.response.each_sent(visit),
         }
     }
 
-    fn change_field(&mut self, side: Side, name: &[u8], what: Change<'_>) -> Result<(), String> {
-        if side == Side::Request {
+    fn change_field(&mut self, side: MessageSide, name: &[u8], what: HeaderChange<'_>) -> Result<(), String> {
+        if side == MessageSide::Request {
             return Err(format!("the request cannot be changed in the phase {}", self.phase.name()));
         }
         if self.phase == Phase::Log {
@@ -345,11 +351,11 @@ impl Host for OfResponse<'_, '_> {
         self.response.facts.path_and_query()
     }
 
-    fn is_logged(&self, level: Level) -> bool {
+    fn is_logged(&self, level: NginxLevel) -> bool {
         self.response.worker.io().is_logged(level_of(level))
     }
 
-    fn log(&self, level: Level, text: &str) {
+    fn log(&self, level: NginxLevel, text: &str) {
         self.response.worker.io().log(self.plugin, level_of(level), text);
     }
 
@@ -364,7 +370,7 @@ impl Host for OfResponse<'_, '_> {
         self.matched.as_deref()
     }
 
-    fn document(&self, of: Document) -> Option<&Json> {
+    fn document(&self, of: RequestDocument) -> Option<&Json> {
         document_of(&self.response.facts, self.response.settled, of)
     }
 
@@ -405,13 +411,13 @@ impl Host for OfPiece<'_> {
         }
     }
 
-    fn each_field(&self, side: Side, visit: &mut dyn FnMut(&[u8], &[u8])) {
+    fn each_field(&self, side: MessageSide, visit: &mut dyn FnMut(&[u8], &[u8])) {
         if let Some(seen) = self.seen.get() {
             seen.each_field(side, visit);
         }
     }
 
-    fn change_field(&mut self, _: Side, _: &[u8], _: Change<'_>) -> Result<(), String> {
+    fn change_field(&mut self, _: MessageSide, _: &[u8], _: HeaderChange<'_>) -> Result<(), String> {
         Err("the head is being sent: it cannot be changed in the phase body_filter".to_owned())
     }
 
@@ -440,7 +446,7 @@ impl Host for OfPiece<'_> {
         self.seen.get()?.consumer().cloned()
     }
 
-    fn document(&self, of: Document) -> Option<&Json> {
+    fn document(&self, of: RequestDocument) -> Option<&Json> {
         self.seen.get()?.document(of)
     }
 
@@ -467,11 +473,11 @@ impl Host for OfPiece<'_> {
         Ok(())
     }
 
-    fn is_logged(&self, level: Level) -> bool {
+    fn is_logged(&self, level: NginxLevel) -> bool {
         self.io.is_logged(level_of(level))
     }
 
-    fn log(&self, level: Level, text: &str) {
+    fn log(&self, level: NginxLevel, text: &str) {
         self.io.log(self.plugin, level_of(level), text);
     }
 }

@@ -63,7 +63,7 @@ fn plugin<'f>(file: &'f OwnFile, known: &mut Files<'f>) -> Result<Option<OwnPlug
     let behind_head = phases.contains(&Phase::BodyFilter).then_some(Phase::HeaderFilter);
     let called = Phases::of(&phases.iter().copied().chain(behind_head).collect::<Vec<Phase>>());
     let warnings = unused.iter().map(|key| format!("{path}: {key} has no effect here")).collect();
-    let own = Arc::new(Kind {
+    let own = Arc::new(FilePluginKind {
         name: name_for_ever(name),
         module,
         wants_documents: texts.iter().any(|text| text.contains("matched_route")),
@@ -88,7 +88,7 @@ fn plugin<'f>(file: &'f OwnFile, known: &mut Files<'f>) -> Result<Option<OwnPlug
 }
 
 /// Like APISIX, it calls the plugin's own `check_schema` first.
-fn check_metadata(own: Arc<Kind>, schema: Json) -> Box<CheckMetadata> {
+fn check_metadata(own: Arc<FilePluginKind>, schema: Json) -> Box<CheckMetadata> {
     Box::new(move |metadata| match own.checks {
         true => own.module.check_metadata(&metadata, check_json),
         false => check_json(&schema, metadata),
@@ -96,7 +96,7 @@ fn check_metadata(own: Arc<Kind>, schema: Json) -> Box<CheckMetadata> {
 }
 
 /// A plugin of a file, before it is configured.
-struct Kind {
+struct FilePluginKind {
     name: &'static str,
     module: Arc<Module>,
     wants_documents: bool,
@@ -108,7 +108,7 @@ struct Kind {
     checks: bool,
 }
 
-impl Kind {
+impl FilePluginKind {
     fn compile(&self, node: &Node, cx: &mut Compile<'_>) -> Option<Box<dyn Plugin>> {
         let conf = json_of(node, cx.path, cx.sink)?;
         let checked = match self.checks {

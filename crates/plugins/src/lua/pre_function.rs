@@ -8,9 +8,9 @@ use super::functions::{Functions, before_the_node};
 use super::request_copy::Wishes;
 use serde_json::Value as Json;
 use std::sync::Arc;
-use stillgate_lua::{Kind, Program, check};
+use stillgate_lua::{CallKind, Program, check};
 use stillgate_plugin::definition::MetadataTable;
-use stillgate_plugin::{Identity, Origin, OwnUpstream, Phase, Phases, Plugin, Response};
+use stillgate_plugin::{Identity, OwnUpstream, Phase, Phases, Plugin, PluginOrigin, Response};
 use stillgate_route::Variable;
 
 /// A plugin with a function before it.
@@ -25,12 +25,12 @@ pub(crate) fn precede(
     plugin: Box<dyn Plugin>,
     name: &'static str,
     conf: Json,
-    origin: &Origin,
+    origin: &PluginOrigin,
 ) -> Result<Box<dyn Plugin>, String> {
     check(source)?;
     let inner: Arc<dyn Plugin> = plugin.into();
     let program =
-        Program::new(format!("{origin}, pre_function of {name}"), vec![source.to_owned()], conf, Kind::Condition);
+        Program::new(format!("{origin}, pre_function of {name}"), vec![source.to_owned()], conf, CallKind::Condition);
     let wants_documents = source.contains("matched_route") || inner.wants_documents();
     let (wishes, then) = (Arc::new(Wishes::of(&[])), Some(inner.clone()));
     let functions = Functions { plugin: name, program, wants_documents, has_parts: false, wishes, then };

@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
-use stillgate_lua::{Document, Side};
+use stillgate_lua::{MessageSide, RequestDocument};
 use stillgate_plugin::facts::Documents;
 use stillgate_plugin::{MetadataTable, Response};
 use stillgate_route::{Lookup, Variable};
@@ -76,12 +76,12 @@ fn each_name<'t>(text: &'t str, table: &str, visit: &mut dyn FnMut(&'t str)) {
 
 /// Names and values.
 #[derive(Default)]
-struct Lines {
+struct CopiedFields {
     text: Vec<u8>,
     list: Vec<(Range<usize>, Range<usize>)>,
 }
 
-impl Lines {
+impl CopiedFields {
     fn push(&mut self, name: &[u8], value: &[u8]) {
         let start = self.text.len();
         self.text.extend_from_slice(name);
@@ -97,8 +97,8 @@ impl Lines {
 
 /// The copy.
 pub(super) struct RequestCopy {
-    request: Lines,
-    response: Lines,
+    request: CopiedFields,
+    response: CopiedFields,
     status: u16,
     target: Vec<u8>,
     rewritten: Vec<u8>,
@@ -116,7 +116,8 @@ pub(super) struct RequestCopy {
 impl RequestCopy {
     pub(super) fn of(response: &Response<'_>, wishes: &Wishes) -> RequestCopy {
         let facts = &response.facts;
-        let (mut request, mut of_response, mut rewritten) = (Lines::default(), Lines::default(), Vec::new());
+        let (mut request, mut of_response, mut rewritten) =
+            (CopiedFields::default(), CopiedFields::default(), Vec::new());
         response.request_edits.each(&facts.request.fields, facts.head, &mut |name, value| request.push(name, value));
         let edits = &response.edits.fields;
         edits.each(response.fields, response.head, &mut |name, value| of_response.push(name, value));
@@ -138,7 +139,7 @@ impl RequestCopy {
             documents: facts.route.and_then(|route| route.documents.cloned()),
             claims: wishes
                 .wants_claims
-                .then(|| document_of(facts, response.settled, Document::Claims).cloned())
+                .then(|| document_of(facts, response.settled, RequestDocument::Claims).cloned())
                 .flatten(),
             consumer: response.consumer.map(|found| consumer_of(found, response.consumers)),
             metadata: wishes.wants_metadata.then(|| response.metadata.clone()),
@@ -165,11 +166,11 @@ impl RequestCopy {
         self.consumer.as_ref()
     }
 
-    pub(super) fn document(&self, of: Document) -> Option<&Json> {
+    pub(super) fn document(&self, of: RequestDocument) -> Option<&Json> {
         match of {
-            Document::Route => self.documents.as_ref().map(|documents| &documents.route),
-            Document::Service => self.documents.as_ref()?.service.as_ref(),
-            Document::Claims => self.claims.as_ref(),
+            RequestDocument::Route => self.documents.as_ref().map(|documents| &documents.route),
+            RequestDocument::Service => self.documents.as_ref()?.service.as_ref(),
+            RequestDocument::Claims => self.claims.as_ref(),
         }
     }
 
@@ -183,10 +184,10 @@ impl RequestCopy {
         }
     }
 
-    pub(super) fn each_field(&self, side: Side, visit: &mut dyn FnMut(&[u8], &[u8])) {
+    pub(super) fn each_field(&self, side: MessageSide, visit: &mut dyn FnMut(&[u8], &[u8])) {
         match side {
-            Side::Request => self.request.each(visit),
-            Side::Response => self.response.each(visit),
+            MessageSide::Request => self.request.each(visit),
+            MessageSide::Response => self.response.each(visit),
         }
     }
 
@@ -202,10 +203,10 @@ impl RequestCopy {
             return Ok(value.map(|value| out.extend_from_slice(value)).is_some());
         }
         if let Some(field) = spelled.strip_prefix("http_") {
-            return Ok(self.joined(Side::Request, field, out));
+            return Ok(self.joined(MessageSide::Request, field, out));
         }
         if let Some(field) = spelled.strip_prefix("sent_http_") {
-            return Ok(self.joined(Side::Response, field, out));
+            return Ok(self.joined(MessageSide::Response, field, out));
         }
         match variables::parse(&spelled) {
             None => Ok(false),
@@ -217,7 +218,7 @@ impl RequestCopy {
     }
 
     /// Appends the values of a field in the form of variables: several are joined by `, `.
-    fn joined(&self, side: Side, variable: &str, out: &mut Vec<u8>) -> bool {
+    fn joined(&self, side: MessageSide, variable: &str, out: &mut Vec<u8>) -> bool {
         let (mut is_there, name) = (false, variable.replace('_', "-"));
         self.each_field(side, &mut |of, value| {
             if of.eq_ignore_ascii_case(name.as_bytes()) {

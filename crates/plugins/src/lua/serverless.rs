@@ -8,7 +8,7 @@ use super::functions::{Functions, before_the_node};
 use super::request_copy::Wishes;
 use serde_json::json;
 use std::sync::Arc;
-use stillgate_lua::{Kind, Program, check};
+use stillgate_lua::{CallKind, Program, check};
 use stillgate_plugin::{Compile, Define, Phase, Phases, Plugin, Response};
 use stillgate_schema::kind::some;
 use stillgate_schema::{At, Choice, Fault, LocatedKind, TEXT, object};
@@ -127,7 +127,7 @@ impl Serverless {
         let conf = json!({"phase": keys.phase.name(), "functions": &sources});
         // A route may have both plugins.
         let name = format!("{}, {plugin}", cx.origin);
-        let program = Program::new(name, sources, conf, Kind::Plugin);
+        let program = Program::new(name, sources, conf, CallKind::Plugin);
         let functions = Functions { plugin, program, wants_documents, has_parts: false, wishes, then: None };
         Some(Serverless { phase: keys.phase, functions: Arc::new(functions) })
     }

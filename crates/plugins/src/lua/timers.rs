@@ -10,8 +10,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_lua::{
-    CallReply, Change, Context, Host, Level, Outcome, PausedRun, Program, Side, Wait, resume, resume_with, run_timer,
-    timer_number,
+    CallReply, Context, HeaderChange, Host, MessageSide, NginxLevel, PausedRun, Program, RunOutcome, RunWait, resume,
+    resume_with, run_timer, timer_number,
 };
 use stillgate_plugin::Io;
 
@@ -25,19 +25,19 @@ thread_local! {
 }
 
 /// A reserved place among the timers of a worker.
-struct Place;
+struct TimerPlace;
 
-impl Place {
-    fn take() -> Option<Place> {
+impl TimerPlace {
+    fn take() -> Option<TimerPlace> {
         let count = PENDING.get();
         (count < TIMERS_MAX).then(|| {
             PENDING.set(count + 1);
-            Place
+            TimerPlace
         })
     }
 }
 
-impl Drop for Place {
+impl Drop for TimerPlace {
     fn drop(&mut self) {
         PENDING.set(PENDING.get() - 1);
     }
@@ -45,12 +45,12 @@ impl Drop for Place {
 
 /// Timers that the functions of one run have scheduled, until it is over: only then can others run.
 #[derive(Default)]
-pub(super) struct ScheduledTimers(Vec<(u64, Duration, Place)>);
+pub(super) struct ScheduledTimers(Vec<(u64, Duration, TimerPlace)>);
 
 impl ScheduledTimers {
     /// Adds one; `None`: there are too many.
     pub(super) fn add(&mut self, delay: Duration) -> Option<u64> {
-        let (place, number) = (Place::take()?, timer_number());
+        let (place, number) = (TimerPlace::take()?, timer_number());
         self.0.push((number, delay.min(SLEEP_MAX), place));
         Some(number)
     }
@@ -76,27 +76,33 @@ async fn run(plugin: &'static str, program: &Arc<Program>, number: u64, io: Rc<d
     loop {
         std::mem::take(&mut host.started).spawn(plugin, program, &host.io);
         let (wait, paused) = match outcome {
-            Outcome::Wait(wait, paused) => (wait, paused),
-            Outcome::Failed(failure) => return host.io.fail(plugin, &failure.text),
-            Outcome::Done(_) | Outcome::Answer { .. } => return,
+            RunOutcome::Wait(wait, paused) => (wait, paused),
+            RunOutcome::Failed(failure) => return host.io.fail(plugin, &failure.text),
+            RunOutcome::Done(_) | RunOutcome::Answer { .. } => return,
         };
         outcome = go_on(wait, paused, &links, &mut host, &mut context).await;
     }
 }
 
-async fn go_on(wait: Wait, paused: PausedRun, links: &Links, host: &mut OfTimer, context: &mut Context) -> Outcome {
+async fn go_on(
+    wait: RunWait,
+    paused: PausedRun,
+    links: &Links,
+    host: &mut OfTimer,
+    context: &mut Context,
+) -> RunOutcome {
     let reply = match wait {
-        Wait::Sleep(time) => {
+        RunWait::Sleep(time) => {
             host.io.sleep(time.min(SLEEP_MAX)).await;
             return resume(paused, host, context);
         }
-        Wait::Call(call) => match call_of(*call) {
+        RunWait::Call(call) => match call_of(*call) {
             Ok(call) => reply_of(host.io.call(call).await).map(CallReply::Http),
             Err(why) => Err(why),
         },
-        Wait::Link(call) => links.clone().perform(*call, host.io.clone()).await.map(CallReply::Link),
-        Wait::Work(_) => Err("ngx.run_worker_thread cannot be used in a timer".to_owned()),
-        Wait::Body => Err(NO_REQUEST.to_owned()),
+        RunWait::Link(call) => links.clone().perform(*call, host.io.clone()).await.map(CallReply::Link),
+        RunWait::Work(_) => Err("ngx.run_worker_thread cannot be used in a timer".to_owned()),
+        RunWait::Body => Err(NO_REQUEST.to_owned()),
     };
     resume_with(paused, reply, host, context)
 }
@@ -124,11 +130,11 @@ impl Host for OfTimer {
         Err(NO_REQUEST.to_owned())
     }
 
-    fn field(&self, _: Side, _: &[u8], _: &mut dyn FnMut(&[u8])) {}
+    fn field(&self, _: MessageSide, _: &[u8], _: &mut dyn FnMut(&[u8])) {}
 
-    fn each_field(&self, _: Side, _: &mut dyn FnMut(&[u8], &[u8])) {}
+    fn each_field(&self, _: MessageSide, _: &mut dyn FnMut(&[u8], &[u8])) {}
 
-    fn change_field(&mut self, _: Side, _: &[u8], _: Change<'_>) -> Result<(), String> {
+    fn change_field(&mut self, _: MessageSide, _: &[u8], _: HeaderChange<'_>) -> Result<(), String> {
         Err(NO_REQUEST.to_owned())
     }
 
@@ -144,11 +150,11 @@ impl Host for OfTimer {
         Ok(self.started.add(delay))
     }
 
-    fn is_logged(&self, level: Level) -> bool {
+    fn is_logged(&self, level: NginxLevel) -> bool {
         self.io.is_logged(level_of(level))
     }
 
-    fn log(&self, level: Level, text: &str) {
+    fn log(&self, level: NginxLevel, text: &str) {
         self.io.log(self.plugin, level_of(level), text);
     }
 }

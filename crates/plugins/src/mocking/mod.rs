@@ -4,10 +4,10 @@ mod schema;
 
 use crate::fields::{FieldMap, Fields};
 use crate::unknown;
-use schema::{Schema, SchemaKind, Writer};
+use schema::{MockWriter, Schema, SchemaKind};
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_plugin::{Answer, Body, Compile, Define, Flow, Phase, Phases, Plugin, Request, Template};
+use stillgate_plugin::{Answer, AnswerBody, Compile, Define, Flow, Phase, Phases, Plugin, Request, Template};
 use stillgate_schema::{At, Fault, Flag, LocatedKind, TEXT, Text, int, object, text};
 use stillgate_wire::{EditError, FieldName, FieldValue, OwnedFieldName, OwnedFieldValue};
 
@@ -42,12 +42,12 @@ const DELAY_S_MAX: u32 = 3600;
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ContentType {
     value: OwnedFieldValue,
-    form: Form,
+    form: MockFormat,
 }
 
 /// The format of generated data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum MockFormat {
     Json,
     Xml,
     /// `text/html` has no format for data: the body is empty, as in APISIX.
@@ -57,9 +57,9 @@ enum Form {
 const CONTENT_TYPE: Text<ContentType> = text("a content type", |text| {
     let media_type = text.split(';').next().unwrap_or_default().trim();
     let form = match media_type {
-        "application/json" | "text/plain" => Form::Json,
-        "application/xml" | "text/xml" => Form::Xml,
-        "text/html" => Form::None,
+        "application/json" | "text/plain" => MockFormat::Json,
+        "application/xml" | "text/xml" => MockFormat::Xml,
+        "text/html" => MockFormat::None,
         _ => {
             let hint = "write application/json, application/xml, text/plain, text/html or text/xml";
             return Err(Fault::new("unsupported content type!").hint(hint));
@@ -71,7 +71,7 @@ const CONTENT_TYPE: Text<ContentType> = text("a content type", |text| {
 
 fn default_content_type() -> ContentType {
     let value = OwnedFieldValue::new(b"application/json;charset=utf8").expect("a value without control characters");
-    ContentType { value, form: Form::Json }
+    ContentType { value, form: MockFormat::Json }
 }
 
 /// The plugin.
@@ -92,7 +92,7 @@ struct Mock {
 enum Content {
     Constant(Arc<[u8]>),
     Template(Template),
-    MadeUp(Schema, Form),
+    MadeUp(Schema, MockFormat),
 }
 
 impl Define for Mocking {
@@ -155,19 +155,19 @@ impl Mock {
             return Flow::Answer(Answer::page(500));
         }
         let body = match &self.content {
-            Content::Constant(text) => Body::Shared(text.clone()),
-            Content::Template(template) => Body::Owned(request.worker.with_buffers(|text, buffer| {
+            Content::Constant(text) => AnswerBody::Shared(text.clone()),
+            Content::Template(template) => AnswerBody::Owned(request.worker.with_buffers(|text, buffer| {
                 template.write(request, text, buffer);
                 text.clone()
             })),
             Content::MadeUp(schema, form) => {
-                let mut writer = Writer::new(request);
+                let mut writer = MockWriter::new(request);
                 match form {
-                    Form::Json => writer.json(schema),
-                    Form::Xml => writer.xml(schema),
-                    Form::None => {}
+                    MockFormat::Json => writer.json(schema),
+                    MockFormat::Xml => writer.xml(schema),
+                    MockFormat::None => {}
                 }
-                Body::Owned(writer.out)
+                AnswerBody::Owned(writer.out)
             }
         };
         Flow::Answer(Answer { status: self.status, content_type: None, body })

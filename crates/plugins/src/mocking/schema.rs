@@ -79,7 +79,7 @@ fn property(schema: &Json, unknown: &mut Unknown<'_>) -> Result<Option<Property>
 }
 
 /// Writes generated data.
-pub(super) struct Writer<'a, 'r> {
+pub(super) struct MockWriter<'a, 'r> {
     request: &'a Request<'r>,
     text: Vec<u8>,
     buffer: Vec<u8>,
@@ -87,9 +87,9 @@ pub(super) struct Writer<'a, 'r> {
     pub(super) out: Vec<u8>,
 }
 
-impl<'a, 'r> Writer<'a, 'r> {
-    pub(super) fn new(request: &'a Request<'r>) -> Writer<'a, 'r> {
-        Writer { request, text: Vec::new(), buffer: Vec::new(), out: Vec::new() }
+impl<'a, 'r> MockWriter<'a, 'r> {
+    pub(super) fn new(request: &'a Request<'r>) -> MockWriter<'a, 'r> {
+        MockWriter { request, text: Vec::new(), buffer: Vec::new(), out: Vec::new() }
     }
 
     pub(super) fn json(&mut self, schema: &Schema) {

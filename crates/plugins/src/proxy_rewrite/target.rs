@@ -7,7 +7,7 @@
 use crate::encoding::{Percent, encode};
 use crate::linear_regex::{LinearRegex, Range};
 use crate::patterns::{Flags, compile};
-use crate::replacement::{Groups, Language, Part, Replacement, group_max, warn_of_group};
+use crate::replacement::{Groups, Language, Replacement, ReplacementPart, group_max, warn_of_group};
 use crate::unknown::{Unknown, warn};
 use regex::bytes::{CaptureLocations, Regex};
 use stillgate_plugin::{Compile, Request};
@@ -39,7 +39,7 @@ enum Finder {
 
 /// A target with variables and groups, its constant parts encoded.
 pub(super) struct TargetTemplate {
-    parts: Box<[(TargetPart, Part)]>,
+    parts: Box<[(TargetPart, ReplacementPart)]>,
     /// The part of the target at its end.
     ends_in: TargetPart,
 }
@@ -188,7 +188,7 @@ impl TargetTemplate {
         let mut parts = Vec::new();
         for part in Replacement::parse(text, language, unknown)?.0 {
             let part = match part {
-                Part::Text(text) => {
+                ReplacementPart::Text(text) => {
                     let path = match place {
                         TargetPart::Query => 0,
                         TargetPart::Path => text.iter().position(|byte| *byte == b'?').unwrap_or(text.len()),
@@ -203,7 +203,7 @@ impl TargetTemplate {
                     if path < text.len() {
                         place = TargetPart::Query;
                     }
-                    Part::Text(encoded.into())
+                    ReplacementPart::Text(encoded.into())
                 }
                 part => part,
             };
@@ -232,9 +232,9 @@ impl TargetTemplate {
         for (place, part) in &self.parts {
             let begin = out.len();
             match part {
-                Part::Text(text) => out.extend_from_slice(text),
-                Part::Group(group) => place.write(groups.get(*group), Percent::Kept, out),
-                Part::Variable(variable, default) => {
+                ReplacementPart::Text(text) => out.extend_from_slice(text),
+                ReplacementPart::Group(group) => place.write(groups.get(*group), Percent::Kept, out),
+                ReplacementPart::Variable(variable, default) => {
                     let value = vars.value(variable, buffer).unwrap_or(default);
                     match (place, variable) {
                         (TargetPart::Path, Variable::Uri | Variable::PathParam(_)) => encode(value, Percent::Kept, out),
@@ -244,7 +244,7 @@ impl TargetTemplate {
                     }
                 }
             }
-            if *place == TargetPart::Path && !matches!(part, Part::Text(_)) {
+            if *place == TargetPart::Path && !matches!(part, ReplacementPart::Text(_)) {
                 values.push((begin, out.len()));
             }
         }

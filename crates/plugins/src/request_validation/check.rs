@@ -3,7 +3,7 @@
 //! Each check of a schema, a name, a text or an item takes steps of a budget, so that neither a schema nor a body can
 //! block a thread for long: the number of checks may grow exponentially with the depth of a body.
 
-use super::schema::{Dependency, Index, Part, Schema};
+use super::schema::{Dependency, Index, Schema, SchemaPart};
 use regex::bytes::Regex;
 use serde_json::{Map, Value as Json};
 use std::collections::HashMap;
@@ -43,22 +43,22 @@ fn within(result: Checked, before: impl FnOnce() -> String) -> Checked {
 impl Schema {
     /// Validates a value in so many steps at most.
     pub(super) fn check(&self, value: &Json, steps: u64) -> Checked {
-        Run { schema: self, steps, depth: 0 }.part(0, value)
+        ValidationRun { schema: self, steps, depth: 0 }.part(0, value)
     }
 
     /// Adds the defaults of missing properties to a valid value. An object of two bytes may get many.
     pub(super) fn fill(&self, value: &mut Json, steps: u64, budget: &mut Budget) -> Checked {
-        Run { schema: self, steps, depth: 0 }.fill(0, value, budget)
+        ValidationRun { schema: self, steps, depth: 0 }.fill(0, value, budget)
     }
 }
 
-struct Run<'s> {
+struct ValidationRun<'s> {
     schema: &'s Schema,
     steps: u64,
     depth: u32,
 }
 
-impl<'s> Run<'s> {
+impl<'s> ValidationRun<'s> {
     fn take(&mut self, steps: usize) -> Checked {
         self.steps = self.steps.checked_sub(steps as u64).ok_or(Bad::OutOfSteps)?;
         Ok(())
@@ -93,7 +93,7 @@ impl<'s> Run<'s> {
         result
     }
 
-    fn keywords(&mut self, part: &'s Part, value: &Json) -> Checked {
+    fn keywords(&mut self, part: &'s SchemaPart, value: &Json) -> Checked {
         if part.is_never {
             return Err(bad("expect false always"));
         }
@@ -115,7 +115,7 @@ impl<'s> Run<'s> {
         self.compound(part, value)
     }
 
-    fn constants(&mut self, part: &Part, value: &Json) -> Checked {
+    fn constants(&mut self, part: &SchemaPart, value: &Json) -> Checked {
         if let Some(choices) = &part.choices {
             self.take(choices.len())?;
             if !choices.iter().any(|choice| is_same(choice, value)) {
@@ -128,7 +128,7 @@ impl<'s> Run<'s> {
         }
     }
 
-    fn compound(&mut self, part: &Part, value: &Json) -> Checked {
+    fn compound(&mut self, part: &SchemaPart, value: &Json) -> Checked {
         for (at, index) in part.all_of.iter().enumerate() {
             within(self.part(*index, value), || format!("allOf {} failed: ", at + 1))?;
         }
@@ -175,7 +175,7 @@ impl<'s> Run<'s> {
         matched.map(|_| ()).ok_or_else(|| bad("value should match only one schema, but matches none"))
     }
 
-    fn object(&mut self, part: &Part, map: &Map<String, Json>) -> Checked {
+    fn object(&mut self, part: &SchemaPart, map: &Map<String, Json>) -> Checked {
         let object = &part.object;
         self.take(object.properties.len() + object.required.len() + object.dependencies.len())?;
         for (name, index) in &object.properties {
@@ -202,7 +202,7 @@ impl<'s> Run<'s> {
         }
     }
 
-    fn dependencies(&mut self, part: &Part, map: &Map<String, Json>) -> Checked {
+    fn dependencies(&mut self, part: &SchemaPart, map: &Map<String, Json>) -> Checked {
         for (name, dependency) in part.object.dependencies.iter().filter(|(name, _)| map.contains_key(name)) {
             match dependency {
                 Dependency::Names(names) => {
@@ -223,7 +223,7 @@ impl<'s> Run<'s> {
         Ok(())
     }
 
-    fn other_properties(&mut self, part: &Part, map: &Map<String, Json>) -> Checked {
+    fn other_properties(&mut self, part: &SchemaPart, map: &Map<String, Json>) -> Checked {
         let object = &part.object;
         if object.patterns.is_empty() && object.additional.is_none() && object.names.is_none() {
             return Ok(());
@@ -252,7 +252,7 @@ impl<'s> Run<'s> {
         Ok(())
     }
 
-    fn list(&mut self, part: &Part, items: &[Json]) -> Checked {
+    fn list(&mut self, part: &SchemaPart, items: &[Json]) -> Checked {
         let (list, count) = (&part.list, items.len() as u64);
         if let Some(min) = list.min.filter(|min| count < *min) {
             return Err(bad(format!("expect array to have at least {min} items")));
@@ -297,7 +297,7 @@ impl<'s> Run<'s> {
         Ok(())
     }
 
-    fn text(&mut self, part: &Part, text: &str) -> Checked {
+    fn text(&mut self, part: &SchemaPart, text: &str) -> Checked {
         let rules = &part.text;
         if rules.min.is_some() || rules.max.is_some() {
             self.take(1 + text.len() / STEP_BYTES)?;
@@ -365,7 +365,7 @@ impl<'s> Run<'s> {
     }
 }
 
-fn number(part: &Part, value: &Json) -> Checked {
+fn number(part: &SchemaPart, value: &Json) -> Checked {
     let rules = &part.number;
     let Some(number) = value.as_f64() else { return Ok(()) };
     let is_no_multiple = |of: &f64| {

@@ -80,9 +80,9 @@ impl Kind for SchemaKind {
 }
 
 /// The plugin; shared with the requests that wait.
-pub(crate) struct RequestValidation(Arc<Inner>);
+pub(crate) struct RequestValidation(Arc<RequestValidationConfig>);
 
-struct Inner {
+struct RequestValidationConfig {
     header: Option<Schema>,
     body: Option<Schema>,
     status: u16,
@@ -104,7 +104,7 @@ impl Define for RequestValidation {
                 .map(Some)
                 .ok(),
         };
-        Some(RequestValidation(Arc::new(Inner {
+        Some(RequestValidation(Arc::new(RequestValidationConfig {
             header: compile(keys.header_schema, "header_schema")?,
             body: compile(keys.body_schema, "body_schema")?,
             status: keys.rejected_code,
@@ -116,15 +116,17 @@ impl Define for RequestValidation {
 
 impl Plugin for RequestValidation {
     fn rewrite(&self, request: &mut Request<'_>) -> Flow {
-        let Some(schema) = &self.0.header else { return Inner::wait_for_body(self.0.clone(), request) };
+        let Some(schema) = &self.0.header else {
+            return RequestValidationConfig::wait_for_body(self.0.clone(), request);
+        };
         let header = header(request, &schema.names);
         match schema.check(&header, SHORT_STEPS_MAX) {
-            Ok(()) => Inner::go_on(self.0.clone(), request),
+            Ok(()) => RequestValidationConfig::go_on(self.0.clone(), request),
             Err(Bad::OutOfSteps) => {
                 let (inner, after) = (self.0.clone(), self.0.clone());
                 let work = move || inner.header.as_ref().map_or(Ok(()), |schema| schema.check(&header, STEPS_MAX));
                 Flow::offload(work, move |checked, request| match checked {
-                    Ok(Ok(())) => Inner::go_on(after, request),
+                    Ok(Ok(())) => RequestValidationConfig::go_on(after, request),
                     Ok(Err(why)) => after.reject(Some(why)),
                     Err(full) => full.into(),
                 })
@@ -137,18 +139,18 @@ impl Plugin for RequestValidation {
 /// The node's body, if it differs from the client's.
 type Made = Result<Option<Vec<u8>>, Bad>;
 
-impl Inner {
+impl RequestValidationConfig {
     /// The header is good. A node must not take another field for one that was validated. A property with a `_` may be either.
-    fn go_on(inner: Arc<Inner>, request: &mut Request<'_>) -> Flow {
+    fn go_on(inner: Arc<RequestValidationConfig>, request: &mut Request<'_>) -> Flow {
         let (fields, head) = (&request.facts.request.fields, request.facts.head);
         let names = inner.header.iter().flat_map(|schema| &schema.names).filter(|name| !name.contains('_'));
         for name in names.filter_map(|name| FieldName::new(name.as_bytes()).ok()) {
             request.edits.fields.remove_lookalikes(fields, head, name);
         }
-        Inner::wait_for_body(inner, request)
+        RequestValidationConfig::wait_for_body(inner, request)
     }
 
-    fn wait_for_body(inner: Arc<Inner>, request: &Request<'_>) -> Flow {
+    fn wait_for_body(inner: Arc<RequestValidationConfig>, request: &Request<'_>) -> Flow {
         if inner.body.is_none() {
             return Flow::Continue;
         }

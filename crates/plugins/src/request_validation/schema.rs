@@ -18,14 +18,14 @@ pub(super) type Index = usize;
 
 /// A compiled schema. The first part is its root.
 pub(super) struct Schema {
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Vec<SchemaPart>,
     /// Names of properties in it.
     pub(super) names: Vec<String>,
 }
 
 /// The constraints of one schema. An empty one accepts everything.
 #[derive(Default)]
-pub(super) struct Part {
+pub(super) struct SchemaPart {
     /// It is `false`: no value is valid.
     pub(super) is_never: bool,
     /// `$ref`, beside which everything else is ignored.
@@ -35,7 +35,7 @@ pub(super) struct Part {
     pub(super) constant: Option<Json>,
     pub(super) default: Option<Json>,
     pub(super) number: Numbers,
-    pub(super) text: Texts,
+    pub(super) text: TextRules,
     pub(super) object: Objects,
     pub(super) list: Lists,
     pub(super) all_of: Vec<Index>,
@@ -58,7 +58,7 @@ pub(super) struct Numbers {
 }
 
 #[derive(Default)]
-pub(super) struct Texts {
+pub(super) struct TextRules {
     pub(super) min: Option<u64>,
     pub(super) max: Option<u64>,
     pub(super) pattern: Option<(String, Regex)>,
@@ -117,14 +117,14 @@ impl Schema {
     pub(super) fn compile(root: &Json) -> Result<Schema, String> {
         let mut compiler = Compiler { places: HashMap::new(), queue: Vec::new(), names: Vec::new(), patterns: 0 };
         compiler.part(String::new())?;
-        let mut parts: Vec<Part> = Vec::new();
+        let mut parts: Vec<SchemaPart> = Vec::new();
         // A queue of the parts to read, since references may lead through thousands of schemas.
         while let Some(pointer) = compiler.queue.get(parts.len()).cloned() {
             let json = root.pointer(&pointer).ok_or_else(|| format!("{pointer:?} leads nowhere"))?;
             let part = compiler.read(&pointer, json);
             parts.push(part.map_err(|what| if pointer.is_empty() { what } else { format!("{pointer}: {what}") })?);
         }
-        let mut states = vec![State::Unseen; parts.len()];
+        let mut states = vec![ItemState::Unseen; parts.len()];
         for index in 0..parts.len() {
             ends(index, 0, &parts, &mut states)?;
         }
@@ -152,16 +152,16 @@ impl Compiler {
         Ok(self.queue.len() - 1)
     }
 
-    fn read(&mut self, at: &str, json: &Json) -> Result<Part, String> {
+    fn read(&mut self, at: &str, json: &Json) -> Result<SchemaPart, String> {
         let map = match json {
-            Json::Bool(is_any) => return Ok(Part { is_never: !is_any, ..Part::default() }),
+            Json::Bool(is_any) => return Ok(SchemaPart { is_never: !is_any, ..SchemaPart::default() }),
             Json::Object(map) => map,
             _ => return Err("a schema is an object, true or false".to_owned()),
         };
         self.check_keywords(at, map)?;
         if let Some(target) = map.get("$ref") {
             let reference = Some(self.reference(target)?);
-            return Ok(Part { reference, ..Part::default() });
+            return Ok(SchemaPart { reference, ..SchemaPart::default() });
         }
         let of = |key: &str| map.get(key);
         let types = match of("type") {
@@ -181,7 +181,7 @@ impl Compiler {
             None => None,
             Some(_) => Some([self.one(at, map, "if")?, self.one(at, map, "then")?, self.one(at, map, "else")?]),
         };
-        Ok(Part {
+        Ok(SchemaPart {
             types,
             choices,
             condition,
@@ -196,7 +196,7 @@ impl Compiler {
             one_of: self.several(at, map, "oneOf")?,
             not: self.one(at, map, "not")?,
             required_json: of("required").map(Json::to_string),
-            ..Part::default()
+            ..SchemaPart::default()
         })
     }
 
@@ -253,14 +253,14 @@ impl Compiler {
         })
     }
 
-    fn texts(&mut self, map: &Map<String, Json>) -> Result<Texts, String> {
+    fn texts(&mut self, map: &Map<String, Json>) -> Result<TextRules, String> {
         let pattern = match map.get("pattern") {
             None => None,
             Some(Json::String(text)) => Some((text.clone(), self.pattern(text)?)),
             Some(_) => return Err("`pattern` is a text".to_owned()),
         };
         let format = map.get("format").and_then(Json::as_str).map(str::to_owned);
-        Ok(Texts { min: count(map, "minLength")?, max: count(map, "maxLength")?, pattern, format })
+        Ok(TextRules { min: count(map, "minLength")?, max: count(map, "maxLength")?, pattern, format })
     }
 
     fn objects(&mut self, at: &str, map: &Map<String, Json>) -> Result<Objects, String> {
@@ -369,7 +369,7 @@ fn percent_decoded(path: &str) -> Vec<u8> {
 const NESTED_MAX: u32 = 24;
 
 #[derive(Clone, Copy)]
-enum State {
+enum ItemState {
     Unseen,
     Open,
     /// Its depth in parts.
@@ -377,11 +377,11 @@ enum State {
 }
 
 /// Number of nested parts that check one value, from this one on.
-fn ends(index: Index, above: u32, parts: &[Part], states: &mut [State]) -> Result<u32, String> {
+fn ends(index: Index, above: u32, parts: &[SchemaPart], states: &mut [ItemState]) -> Result<u32, String> {
     match states[index] {
-        State::Done(depth) => return Ok(depth),
-        State::Open => return Err("a `$ref` leads back to itself without going into the value".to_owned()),
-        State::Unseen => states[index] = State::Open,
+        ItemState::Done(depth) => return Ok(depth),
+        ItemState::Open => return Err("a `$ref` leads back to itself without going into the value".to_owned()),
+        ItemState::Unseen => states[index] = ItemState::Open,
     }
     let too_deep = || format!("more than {NESTED_MAX} nested schemas for one value");
     if above > NESTED_MAX {
@@ -401,6 +401,6 @@ fn ends(index: Index, above: u32, parts: &[Part], states: &mut [State]) -> Resul
     if deepest > NESTED_MAX {
         return Err(too_deep());
     }
-    states[index] = State::Done(deepest);
+    states[index] = ItemState::Done(deepest);
     Ok(deepest)
 }

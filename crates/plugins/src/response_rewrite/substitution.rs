@@ -44,7 +44,7 @@ impl Substitution {
     fn compile(keys: &ResponseFilterKeys, path: &Path<'_>, sink: &mut Sink) -> Option<Substitution> {
         let mut report = |key, at, fault: Fault| sink.error(at, &path.key(key), fault);
         let replacement = Replacement::parse(&keys.replace.value, Language::Substitution, &mut |_| {});
-        let options = Options::parse(&keys.options.value, keys.scope);
+        let options = SubstitutionOptions::parse(&keys.options.value, keys.scope);
         let (replacement, options) = match (replacement, options) {
             (Ok(replacement), Ok(options)) => (replacement, options),
             (Err(message), _) => {
@@ -129,14 +129,14 @@ fn has_end(pattern: &str, flags: Flags) -> bool {
     parsed.is_ok_and(|hir| hir.properties().look_set().contains(regex_syntax::hir::Look::End))
 }
 
-struct Options {
+struct SubstitutionOptions {
     flags: Flags,
     is_anchored: bool,
 }
 
-impl Options {
-    fn parse(text: &str, scope: Scope) -> Result<Options, Fault> {
-        let mut options = Options { flags: Flags::default(), is_anchored: false };
+impl SubstitutionOptions {
+    fn parse(text: &str, scope: Scope) -> Result<SubstitutionOptions, Fault> {
+        let mut options = SubstitutionOptions { flags: Flags::default(), is_anchored: false };
         for letter in text.chars() {
             match letter {
                 'i' => options.flags.ignores_case = true,

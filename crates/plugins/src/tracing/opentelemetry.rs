@@ -2,8 +2,8 @@
 //!
 //! Without metadata it does nothing, as in APISIX: the metadata has the collector's address.
 
-use super::otlp::{Any, Export, FixedPart, KeyValue, Writer, rejected};
-use super::sampling::{Share, ShareKind};
+use super::otlp::{Any, Export, FixedPart, KeyValue, SpanWriter, rejected};
+use super::sampling::{SampledShare, ShareKind};
 use super::w3c::{Parent, number};
 use crate::loggers::{HeaderSecret, UrlText};
 use serde_json::json;
@@ -15,7 +15,7 @@ use stillgate_plugin::record::Tracer;
 use stillgate_plugin::record::write::push_traceparent;
 use stillgate_plugin::secrets::VeiledKind;
 use stillgate_plugin::{
-    Compile, Define, Flow, Identity, Metadata, Phase, Phases, Plugin, Request, Response, Secret, Span, Trace,
+    Compile, Define, Flow, Identity, Metadata, OpenSpan, Phase, Phases, Plugin, Request, Response, Secret, Trace,
 };
 use stillgate_route::{Lookup, RouteMatch, Variable};
 use stillgate_schema::description::KeyDescription;
@@ -63,7 +63,7 @@ object! {
     /// Options of a sampler.
     pub(crate) struct OpenTelemetrySamplerOptions {
         /// The share of `trace_id_ratio`.
-        fraction: Share = FRACTION => default(Share(0.0));
+        fraction: SampledShare = FRACTION => default(SampledShare(0.0));
         /// The sampler of `parent_base` for requests without a caller.
         root: OpenTelemetryRoot = map::<OpenTelemetryRoot>() => nested;
     }
@@ -83,7 +83,7 @@ object! {
     /// Options of the sampler for requests without a caller.
     pub(crate) struct OpenTelemetryRootOptions {
         /// The share of `trace_id_ratio`.
-        fraction: Share = FRACTION => default(Share(0.0));
+        fraction: SampledShare = FRACTION => default(SampledShare(0.0));
     }
 }
 
@@ -397,9 +397,9 @@ impl Collector {
 /// The sampler of requests.
 #[derive(Debug, Clone, Copy)]
 enum Sampler {
-    Share(Share),
+    Share(SampledShare),
     /// Follows the caller; without one it samples a share.
-    Parent(Share),
+    Parent(SampledShare),
 }
 
 impl Sampler {
@@ -430,13 +430,13 @@ impl Define for OpenTelemetry {
         let options = keys.sampler.options;
         let root = options.root;
         let root = match root.name {
-            RootName::AlwaysOn => Share(1.0),
-            RootName::AlwaysOff => Share(0.0),
+            RootName::AlwaysOn => SampledShare(1.0),
+            RootName::AlwaysOff => SampledShare(0.0),
             RootName::Ratio => root.options.fraction,
         };
         let sampler = match keys.sampler.name {
-            SamplerName::AlwaysOn => Sampler::Share(Share(1.0)),
-            SamplerName::AlwaysOff => Sampler::Share(Share(0.0)),
+            SamplerName::AlwaysOn => Sampler::Share(SampledShare(1.0)),
+            SamplerName::AlwaysOff => Sampler::Share(SampledShare(0.0)),
             SamplerName::Ratio => Sampler::Share(options.fraction),
             SamplerName::ParentBase => Sampler::Parent(root),
         };
@@ -495,10 +495,10 @@ impl OpenTelemetry {
         request.set_header(TRACEPARENT, FieldValue::new(&value).expect("digits and dashes"));
         let parent = parent.map_or(0, |parent| parent.span_id);
         request.settled.trace = Some(trace);
-        request.settled.spans.push(Span { plugin: self.identity, trace_id, id, parent, node_id: 0, is_sampled });
+        request.settled.spans.push(OpenSpan { plugin: self.identity, trace_id, id, parent, node_id: 0, is_sampled });
     }
 
-    fn end(&self, span: Span, outlet: &Arc<Outlet>, response: &Response<'_>) {
+    fn end(&self, span: OpenSpan, outlet: &Arc<Outlet>, response: &Response<'_>) {
         let Some(ended) = response.ended else { return };
         let record = &ended.record;
         let fixed = FixedPart {
@@ -510,14 +510,14 @@ impl OpenTelemetry {
             status: record.tries.last().map_or(0, |last| last.status),
         };
         response.worker.send(outlet, |scratch, out| {
-            let mut writer = Writer::begin(&fixed, out);
+            let mut writer = SpanWriter::begin(&fixed, out);
             writer.text(record.process.hostname.as_bytes());
             self.describe(span, response, &mut writer, &mut scratch.value);
         });
     }
 
     /// Writes the span's name, `tracestate`, and its attributes.
-    fn describe(&self, span: Span, response: &Response<'_>, writer: &mut Writer<'_>, buffer: &mut Vec<u8>) {
+    fn describe(&self, span: OpenSpan, response: &Response<'_>, writer: &mut SpanWriter<'_>, buffer: &mut Vec<u8>) {
         let facts = &response.facts;
         let path = facts.route.and_then(|route| match &route.matcher.specs()[route.found.route].takes {
             RouteMatch::Uri(uri) => uri.paths.get(route.found.path),

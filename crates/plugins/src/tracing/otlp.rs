@@ -55,7 +55,7 @@ pub(super) struct ScopeSpans {
     #[prost(message, optional, tag = "1")]
     pub(super) scope: Option<InstrumentationScope>,
     #[prost(message, repeated, tag = "2")]
-    pub(super) spans: Vec<Span>,
+    pub(super) spans: Vec<OtlpSpan>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -67,7 +67,7 @@ pub(super) struct InstrumentationScope {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Span {
+pub(super) struct OtlpSpan {
     #[prost(bytes = "vec", tag = "1")]
     pub(super) trace_id: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
@@ -87,11 +87,11 @@ pub(super) struct Span {
     #[prost(message, repeated, tag = "9")]
     pub(super) attributes: Vec<KeyValue>,
     #[prost(message, optional, tag = "15")]
-    pub(super) status: Option<Status>,
+    pub(super) status: Option<SpanStatus>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Status {
+pub(super) struct SpanStatus {
     #[prost(string, tag = "2")]
     pub(super) message: String,
     #[prost(int32, tag = "3")]
@@ -151,16 +151,16 @@ pub(super) struct FixedPart {
 
 /// Writes a span: fixed parts, then texts, each with its length before it: the machine's name, the span's name,
 /// `tracestate`, and names and values of attributes in turn.
-pub(super) struct Writer<'a>(&'a mut Vec<u8>);
+pub(super) struct SpanWriter<'a>(&'a mut Vec<u8>);
 
-impl<'a> Writer<'a> {
-    pub(super) fn begin(fixed: &FixedPart, out: &'a mut Vec<u8>) -> Writer<'a> {
+impl<'a> SpanWriter<'a> {
+    pub(super) fn begin(fixed: &FixedPart, out: &'a mut Vec<u8>) -> SpanWriter<'a> {
         out.extend_from_slice(&fixed.trace_id.to_be_bytes());
         for number in [fixed.span_id, fixed.parent_id, fixed.start_us, fixed.end_us] {
             out.extend_from_slice(&number.to_be_bytes());
         }
         out.extend_from_slice(&fixed.status.to_be_bytes());
-        Writer(out)
+        SpanWriter(out)
     }
 
     pub(super) fn text(&mut self, text: &[u8]) {
@@ -183,10 +183,10 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Reads the output of [`Writer`].
-struct Reader<'a>(&'a [u8]);
+/// Reads the output of [`SpanWriter`].
+struct SpanReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> SpanReader<'a> {
     fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (bytes, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
@@ -226,11 +226,11 @@ impl Encode for Export {
     fn encode(&self, entries: &Entries, out: &mut Vec<u8>) {
         let mut hostname = String::new();
         let spans = entries.iter().filter_map(|entry| {
-            let (of, span) = span(&mut Reader(entry))?;
+            let (of, span) = span(&mut SpanReader(entry))?;
             hostname = of;
             Some(span)
         });
-        let spans: Vec<Span> = spans.collect();
+        let spans: Vec<OtlpSpan> = spans.collect();
         let mut attributes = vec![KeyValue::new("hostname", Any::Text(hostname))];
         // Names of OpenTelemetry's semantic conventions.
         attributes.extend(SDK.map(|(name, value)| KeyValue::new(name, Any::Text(value.to_owned()))));
@@ -249,7 +249,7 @@ impl Encode for Export {
 }
 
 /// Reads the machine's name and the span.
-fn span(reader: &mut Reader<'_>) -> Option<(String, Span)> {
+fn span(reader: &mut SpanReader<'_>) -> Option<(String, OtlpSpan)> {
     let trace_id: [u8; 16] = reader.take()?;
     let span_id: [u8; 8] = reader.take()?;
     let parent_id: [u8; 8] = reader.take()?;
@@ -265,9 +265,9 @@ fn span(reader: &mut Reader<'_>) -> Option<(String, Span)> {
             attributes.push(KeyValue::new(name, Any::Int(status.into())));
         }
     }
-    let failed =
-        (status >= FAILED_FROM).then(|| Status { message: format!("upstream response status: {status}"), code: ERROR });
-    let span = Span {
+    let failed = (status >= FAILED_FROM)
+        .then(|| SpanStatus { message: format!("upstream response status: {status}"), code: ERROR });
+    let span = OtlpSpan {
         trace_id: trace_id.to_vec(),
         span_id: span_id.to_vec(),
         trace_state,
@@ -293,7 +293,7 @@ mod tests {
     #[test]
     fn a_span_is_read_as_it_was_written() {
         let (mut entries, mut entry) = (Entries::default(), Vec::new());
-        let mut writer = Writer::begin(&fixed(503), &mut entry);
+        let mut writer = SpanWriter::begin(&fixed(503), &mut entry);
         writer.text(b"host");
         writer.text_with(|out| out.extend_from_slice(b"GET /a"));
         writer.text(b"");

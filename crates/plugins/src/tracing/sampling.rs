@@ -6,7 +6,7 @@ use stillgate_schema::{Definitions, Json, Kind, Node, Path, Sink, Value, expecte
 
 /// A share of all requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Share(pub(super) f64);
+pub(crate) struct SampledShare(pub(super) f64);
 
 /// The type of a share from `min` to 1; others are refused, or clamped if `is_lenient`.
 pub(crate) struct ShareKind {
@@ -15,9 +15,9 @@ pub(crate) struct ShareKind {
 }
 
 impl Kind for ShareKind {
-    type Out = Share;
+    type Out = SampledShare;
 
-    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Share> {
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<SampledShare> {
         let share = match &node.value {
             Value::Scalar(scalar) => match scalar.meaning() {
                 Meaning::Int(number) => Some(number as f64),
@@ -27,7 +27,9 @@ impl Kind for ShareKind {
             _ => None,
         };
         match share {
-            Some(share) if self.is_lenient || (self.min..=1.0).contains(&share) => Some(Share(share.clamp(0.0, 1.0))),
+            Some(share) if self.is_lenient || (self.min..=1.0).contains(&share) => {
+                Some(SampledShare(share.clamp(0.0, 1.0)))
+            }
             _ => {
                 expected(&format!("a number from {} to 1", self.min), node, path, sink);
                 None
@@ -42,12 +44,12 @@ impl Kind for ShareKind {
         }
     }
 
-    fn show(&self, share: &Share) -> Json {
+    fn show(&self, share: &SampledShare) -> Json {
         json!(share.0)
     }
 }
 
-impl Share {
+impl SampledShare {
     /// Whether it contains a random number.
     pub(super) fn takes(self, random: u64) -> bool {
         // A share of 1 contains all, although its bound does not fit into 64 bits.
@@ -61,8 +63,8 @@ mod tests {
 
     #[test]
     fn a_share_takes_what_is_below_it() {
-        assert!(Share(1.0).takes(u64::MAX) && !Share(0.0).takes(0));
+        assert!(SampledShare(1.0).takes(u64::MAX) && !SampledShare(0.0).takes(0));
         let half = 1 << 63;
-        assert!(Share(0.5).takes(half - 2048) && !Share(0.5).takes(half));
+        assert!(SampledShare(0.5).takes(half - 2048) && !SampledShare(0.5).takes(half));
     }
 }

@@ -1,7 +1,7 @@
 //! `zipkin`: propagates B3 contexts, and sends spans of each sampled request to a Zipkin server.
 
 use super::b3::Context;
-use super::sampling::{Share, ShareKind};
+use super::sampling::{SampledShare, ShareKind};
 use crate::loggers::{URL, UrlText, write_array};
 use serde_json::json;
 use std::net::{IpAddr, Ipv4Addr};
@@ -11,7 +11,8 @@ use stillgate_plugin::outbox::{BatchPolicy, Encode, Entries, HttpReceiver, Outle
 use stillgate_plugin::record::Tracer;
 use stillgate_plugin::record::written::{push_hex_number, push_ip, push_json_string, push_number};
 use stillgate_plugin::{
-    Answer, Compile, Define, Flow, Identity, Metadata, Phase, Phases, Plugin, Record, Request, Response, Span, Trace,
+    Answer, Compile, Define, Flow, Identity, Metadata, OpenSpan, Phase, Phases, Plugin, Record, Request, Response,
+    Trace,
 };
 use stillgate_schema::{
     Definitions, Fault, Flag, Json, Kind, Node, Path, Sink, TEXT, Text, Value, expected, object, text,
@@ -45,7 +46,7 @@ object! {
         /// The server's address, such as `http://127.0.0.1:9411/api/v2/spans`.
         endpoint: UrlText = URL => required;
         /// The share of requests that are sampled, if the caller does not decide.
-        sample_ratio: Share = RATIO => required;
+        sample_ratio: SampledShare = RATIO => required;
         /// The gateway's name in spans.
         service_name: String = TEXT.shown() => default("APISIX".to_owned());
         /// Its address in spans, instead of the connection's.
@@ -101,7 +102,7 @@ impl Kind for Version {
 
 /// The plugin.
 pub(crate) struct Zipkin {
-    share: Share,
+    share: SampledShare,
     service: Box<str>,
     address: Option<Ipv4Addr>,
     version: u8,
@@ -187,7 +188,7 @@ impl Plugin for Zipkin {
         }
         set(request, SAMPLED, if is_sampled { b"1" } else { b"0" });
         if is_sampled {
-            request.settled.spans.push(Span { plugin: self.identity, trace_id, id, parent, node_id, is_sampled });
+            request.settled.spans.push(OpenSpan { plugin: self.identity, trace_id, id, parent, node_id, is_sampled });
         }
         let is_shown = request.metadata::<ZipkinMetadata>(NAME).is_some_and(|metadata| metadata.set_ngx_var);
         let trace = Trace { trace_id, span_id: id, is_sampled, shown_by: is_shown.then_some(Tracer::Zipkin) };
@@ -207,7 +208,7 @@ fn set(request: &mut Request<'_>, name: FieldName<'_>, value: &[u8]) {
 }
 
 /// A span to write.
-struct Part {
+struct ZipkinSpan {
     name: &'static str,
     id: u64,
     parent: u64,
@@ -217,18 +218,20 @@ struct Part {
 }
 
 impl Zipkin {
-    fn write(&self, span: Span, response: &Response<'_>, record: &Record<'_>, out: &mut Vec<u8>) {
+    fn write(&self, span: OpenSpan, response: &Response<'_>, record: &Record<'_>, out: &mut Vec<u8>) {
         let end_us = record.request_time_us;
-        let request = Part { name: "apisix.request", id: span.id, parent: span.parent, from_us: 0, to_us: end_us };
+        let request =
+            ZipkinSpan { name: "apisix.request", id: span.id, parent: span.parent, from_us: 0, to_us: end_us };
         self.write_part(&span, &request, response, record, out);
         let Some(asked_us) = record.asked_us.map(|asked_us| asked_us.min(end_us)) else { return };
         let answered_us = (asked_us + record.upstream_time_us.unwrap_or(end_us)).min(end_us);
         let below = |name: &'static str, number: u64, parent: u64, from_us: u64, to_us: u64| {
             // Ids derived from the span's own: as good as random ones, and different in each request.
             let id = (span.node_id ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15)).max(1);
-            Part { name, id, parent, from_us, to_us }
+            ZipkinSpan { name, id, parent, from_us, to_us }
         };
-        let node = |to_us| Part { name: "apisix.proxy", id: span.node_id, parent: span.id, from_us: asked_us, to_us };
+        let node =
+            |to_us| ZipkinSpan { name: "apisix.proxy", id: span.node_id, parent: span.id, from_us: asked_us, to_us };
         let parts = match self.version {
             1 => vec![
                 below("apisix.rewrite", 1, span.id, 0, asked_us),
@@ -244,7 +247,14 @@ impl Zipkin {
         }
     }
 
-    fn write_part(&self, span: &Span, part: &Part, response: &Response<'_>, record: &Record<'_>, out: &mut Vec<u8>) {
+    fn write_part(
+        &self,
+        span: &OpenSpan,
+        part: &ZipkinSpan,
+        response: &Response<'_>,
+        record: &Record<'_>,
+        out: &mut Vec<u8>,
+    ) {
         let facts = &response.facts;
         let is_request = part.id == span.id;
         let hex = |name: &[u8], number: u128, digits: u32, out: &mut Vec<u8>| {

@@ -5,17 +5,17 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use stillgate_plugin::{
-    BodyChanges, Consumer, Consumers, Credential, Entry, Facts, Flow, Level, MetadataTable, NoSecrets, NoUpstreams,
-    Origin, Request, RequestState, Worker,
+    BodyChanges, ChainEntry, Consumer, Consumers, Credential, Facts, Flow, Level, MetadataTable, NoSecrets,
+    NoUpstreams, PluginOrigin, Request, RequestState, Worker,
 };
 use stillgate_schema::text::tree::parse;
 use stillgate_schema::{Path, Sink};
 use stillgate_wire::{Edits, HeadLimits, Progress, RequestEdits, RequestHead};
 
-fn compile(keys: &str) -> Result<Arc<Entry>, String> {
+fn compile(keys: &str) -> Result<Arc<ChainEntry>, String> {
     let mut sink = Sink::default();
     let tree = parse(0, &format!("key-auth: {keys}"), Some(&|_| None), &mut sink).unwrap();
-    let origin = Origin { level: Level::Route, id: "r".into() };
+    let origin = PluginOrigin { level: Level::Route, id: "r".into() };
     let entries =
         stillgate_plugins::TABLE.compile(&tree.root, &origin, (&NoSecrets, &NoUpstreams), &Path::Root, &mut sink);
     match sink.has_errors() {
@@ -49,7 +49,7 @@ fn consumers() -> Consumers {
 }
 
 /// Runs the phase `rewrite` and returns the outcome as text.
-fn rewrite(entry: &Entry, consumers: &Consumers, head: &str) -> String {
+fn rewrite(entry: &ChainEntry, consumers: &Consumers, head: &str) -> String {
     let bytes = format!("{}\r\n\r\n", head.replace('\n', "\r\n"));
     let mut request = RequestHead::default();
     let progress = request.advance(bytes.as_bytes(), &HeadLimits::default()).unwrap();

@@ -31,11 +31,11 @@ pub(super) struct StackSlot {
     is_ready: AtomicBool,
     length: AtomicUsize,
     addresses: [AtomicU64; STACK_FRAMES_MAX],
-    allocated: Count,
-    freed: Count,
+    allocated: StackCount,
+    freed: StackCount,
 }
 
-struct Count {
+struct StackCount {
     /// Objects in 256ths.
     objects: AtomicU64,
     bytes: AtomicU64,
@@ -55,13 +55,13 @@ impl StackSlot {
             is_ready: AtomicBool::new(false),
             length: AtomicUsize::new(0),
             addresses: [const { AtomicU64::new(0) }; STACK_FRAMES_MAX],
-            allocated: Count { objects: AtomicU64::new(0), bytes: AtomicU64::new(0) },
-            freed: Count { objects: AtomicU64::new(0), bytes: AtomicU64::new(0) },
+            allocated: StackCount { objects: AtomicU64::new(0), bytes: AtomicU64::new(0) },
+            freed: StackCount { objects: AtomicU64::new(0), bytes: AtomicU64::new(0) },
         }
     }
 }
 
-impl Count {
+impl StackCount {
     fn add(&self, size: usize, weight: u64) {
         self.objects.fetch_add(weight, Ordering::Relaxed);
         self.bytes.fetch_add((size as u64).saturating_mul(weight) / 256, Ordering::Relaxed);

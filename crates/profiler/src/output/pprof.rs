@@ -3,8 +3,8 @@
 //! The command line reads profiles in this form from a gateway and shows them in others. Reading checks everything that
 //! a [`Profile`] guarantees, so a damaged file is refused and not shown in part.
 
-use super::protobuf::{Fields, ProtobufError, Value, Writer};
-use crate::profile::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
+use super::protobuf::{FieldContent, FieldReader, ProtobufError, ProtobufWriter};
+use crate::profile::{CodeMapping, Function, Label, Line, Location, Profile, Sample, ValueType};
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
@@ -49,9 +49,9 @@ impl From<ProtobufError> for ReadError {
 
 /// Texts by number; the first is empty.
 #[derive(Default)]
-struct Texts<'a>(HashMap<&'a str, i64>, Vec<&'a str>);
+struct StringTable<'a>(HashMap<&'a str, i64>, Vec<&'a str>);
 
-impl<'a> Texts<'a> {
+impl<'a> StringTable<'a> {
     fn number(&mut self, text: &'a str) -> i64 {
         if self.1.is_empty() {
             self.0.insert("", 0);
@@ -65,7 +65,7 @@ impl<'a> Texts<'a> {
     }
 
     fn value_type(&mut self, of: &'a ValueType) -> Vec<u8> {
-        let mut message = Writer::default();
+        let mut message = ProtobufWriter::default();
         message.number(1, self.number(&of.kind));
         message.number(2, self.number(&of.unit));
         message.0
@@ -81,7 +81,7 @@ pub fn write(profile: &Profile) -> Vec<u8> {
 }
 
 fn message(profile: &Profile) -> Vec<u8> {
-    let (mut out, mut texts) = (Writer::default(), Texts::default());
+    let (mut out, mut texts) = (ProtobufWriter::default(), StringTable::default());
     for of in &profile.values {
         out.bytes(1, &texts.value_type(of));
     }
@@ -89,7 +89,7 @@ fn message(profile: &Profile) -> Vec<u8> {
         out.bytes(2, &sample_message(sample, &mut texts));
     }
     for (index, mapping) in profile.mappings.iter().enumerate() {
-        let mut message = Writer::default();
+        let mut message = ProtobufWriter::default();
         message.number(1, index as i64 + 1);
         message.number(2, mapping.start as i64);
         message.number(3, mapping.end as i64);
@@ -100,12 +100,12 @@ fn message(profile: &Profile) -> Vec<u8> {
         out.bytes(3, &message.0);
     }
     for (index, location) in profile.locations.iter().enumerate() {
-        let mut message = Writer::default();
+        let mut message = ProtobufWriter::default();
         message.number(1, index as i64 + 1);
         message.number(2, location.mapping.map_or(0, |mapping| mapping as i64 + 1));
         message.number(3, location.address as i64);
         for line in &location.lines {
-            let mut inner = Writer::default();
+            let mut inner = ProtobufWriter::default();
             inner.number(1, line.function as i64 + 1);
             inner.number(2, line.line);
             message.bytes(4, &inner.0);
@@ -113,7 +113,7 @@ fn message(profile: &Profile) -> Vec<u8> {
         out.bytes(4, &message.0);
     }
     for (index, function) in profile.functions.iter().enumerate() {
-        let mut message = Writer::default();
+        let mut message = ProtobufWriter::default();
         message.number(1, index as i64 + 1);
         let name = texts.number(&function.name);
         message.number(2, name);
@@ -134,12 +134,12 @@ fn message(profile: &Profile) -> Vec<u8> {
     out.0
 }
 
-fn sample_message<'a>(sample: &'a Sample, texts: &mut Texts<'a>) -> Vec<u8> {
-    let mut message = Writer::default();
+fn sample_message<'a>(sample: &'a Sample, texts: &mut StringTable<'a>) -> Vec<u8> {
+    let mut message = ProtobufWriter::default();
     message.packed(1, sample.stack.iter().map(|place| *place as i64 + 1));
     message.packed(2, sample.values.iter().copied());
     for (key, label) in &sample.labels {
-        let mut inner = Writer::default();
+        let mut inner = ProtobufWriter::default();
         inner.number(1, texts.number(key));
         match label {
             Label::Text(text) => inner.number(2, texts.number(text)),
@@ -163,7 +163,7 @@ pub fn read(bytes: &[u8]) -> Result<Profile, ReadError> {
     Parts::of(&message)?.profile()
 }
 
-type Message<'a> = Vec<(u64, Value<'a>)>;
+type Message<'a> = Vec<(u64, FieldContent<'a>)>;
 
 /// The parts of a message; references are not resolved yet.
 #[derive(Default)]
@@ -180,9 +180,9 @@ struct Parts<'a> {
     numbers: HashMap<u64, i64>,
 }
 
-fn fields(value: Value<'_>) -> Result<Message<'_>, ReadError> {
+fn fields(value: FieldContent<'_>) -> Result<Message<'_>, ReadError> {
     let bytes = value.bytes().ok_or(ReadError::Message)?;
-    Ok(Fields(bytes).collect::<Result<_, _>>()?)
+    Ok(FieldReader(bytes).collect::<Result<_, _>>()?)
 }
 
 fn number(message: &Message<'_>, field: u64) -> i64 {
@@ -198,7 +198,7 @@ fn numbers(message: &Message<'_>, field: u64) -> Result<Vec<i64>, ReadError> {
 impl<'a> Parts<'a> {
     fn of(message: &'a [u8]) -> Result<Parts<'a>, ReadError> {
         let mut parts = Parts::default();
-        for field in Fields(message) {
+        for field in FieldReader(message) {
             match field? {
                 (1, value) => parts.values.push(fields(value)?),
                 (2, value) => parts.samples.push(fields(value)?),
@@ -211,11 +211,11 @@ impl<'a> Parts<'a> {
                 }
                 (11, value) => parts.period = fields(value)?,
                 (13, value) => parts.notes.extend(value.numbers().ok_or(ReadError::Message)?),
-                (field, Value::Number(number)) => {
+                (field, FieldContent::Number(number)) => {
                     parts.numbers.insert(field, number);
                 }
                 // A field of a later version of the format.
-                (_, Value::Bytes(_)) => {}
+                (_, FieldContent::Bytes(_)) => {}
             }
         }
         Ok(parts)
@@ -258,7 +258,7 @@ impl<'a> Parts<'a> {
         for message in &self.mappings {
             let part = |field| number(message, field) as u64;
             let path = self.text(number(message, 5))?;
-            profile.mappings.push(Mapping { start: part(2), end: part(3), offset: part(4), path });
+            profile.mappings.push(CodeMapping { start: part(2), end: part(3), offset: part(4), path });
         }
         for message in &self.functions {
             let (name, file) = (self.text(number(message, 2))?, self.text(number(message, 4))?);

@@ -5,9 +5,9 @@
 
 /// Writes fields of a message.
 #[derive(Debug, Default)]
-pub(super) struct Writer(pub(super) Vec<u8>);
+pub(super) struct ProtobufWriter(pub(super) Vec<u8>);
 
-impl Writer {
+impl ProtobufWriter {
     /// A number; zero is the default and not written.
     pub(super) fn number(&mut self, field: u64, value: i64) {
         if value != 0 {
@@ -25,7 +25,7 @@ impl Writer {
 
     /// Numbers in one field.
     pub(super) fn packed(&mut self, field: u64, values: impl Iterator<Item = i64>) {
-        let mut packed = Writer::default();
+        let mut packed = ProtobufWriter::default();
         values.for_each(|value| packed.varint(value as u64));
         self.bytes(field, &packed.0);
     }
@@ -41,31 +41,31 @@ impl Writer {
 
 /// The content of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Value<'a> {
+pub(super) enum FieldContent<'a> {
     Number(i64),
     Bytes(&'a [u8]),
 }
 
-impl<'a> Value<'a> {
+impl<'a> FieldContent<'a> {
     pub(super) fn number(self) -> Option<i64> {
         match self {
-            Value::Number(number) => Some(number),
-            Value::Bytes(_) => None,
+            FieldContent::Number(number) => Some(number),
+            FieldContent::Bytes(_) => None,
         }
     }
 
     pub(super) fn bytes(self) -> Option<&'a [u8]> {
         match self {
-            Value::Bytes(bytes) => Some(bytes),
-            Value::Number(_) => None,
+            FieldContent::Bytes(bytes) => Some(bytes),
+            FieldContent::Number(_) => None,
         }
     }
 
     /// Numbers in one field, or one number.
     pub(super) fn numbers(self) -> Option<Vec<i64>> {
         match self {
-            Value::Number(number) => Some(vec![number]),
-            Value::Bytes(mut bytes) => {
+            FieldContent::Number(number) => Some(vec![number]),
+            FieldContent::Bytes(mut bytes) => {
                 let mut numbers = Vec::new();
                 while !bytes.is_empty() {
                     numbers.push(varint(&mut bytes)? as i64);
@@ -78,14 +78,14 @@ impl<'a> Value<'a> {
 
 /// Reads fields of a message: number and value. Ends with `Err` if the bytes are not a message.
 #[derive(Debug)]
-pub(super) struct Fields<'a>(pub(super) &'a [u8]);
+pub(super) struct FieldReader<'a>(pub(super) &'a [u8]);
 
 /// The bytes are not a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ProtobufError;
 
-impl<'a> Iterator for Fields<'a> {
-    type Item = Result<(u64, Value<'a>), ProtobufError>;
+impl<'a> Iterator for FieldReader<'a> {
+    type Item = Result<(u64, FieldContent<'a>), ProtobufError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.0.is_empty() {
@@ -99,17 +99,17 @@ impl<'a> Iterator for Fields<'a> {
     }
 }
 
-impl<'a> Fields<'a> {
-    fn field(&mut self) -> Option<(u64, Value<'a>)> {
+impl<'a> FieldReader<'a> {
+    fn field(&mut self) -> Option<(u64, FieldContent<'a>)> {
         let key = varint(&mut self.0)?;
         let value = match key & 7 {
-            0 => Value::Number(varint(&mut self.0)? as i64),
-            1 => Value::Bytes(self.take(8)?),
+            0 => FieldContent::Number(varint(&mut self.0)? as i64),
+            1 => FieldContent::Bytes(self.take(8)?),
             2 => {
                 let length = varint(&mut self.0)?;
-                Value::Bytes(self.take(usize::try_from(length).ok()?)?)
+                FieldContent::Bytes(self.take(usize::try_from(length).ok()?)?)
             }
-            5 => Value::Bytes(self.take(4)?),
+            5 => FieldContent::Bytes(self.take(4)?),
             _ => return None,
         };
         Some((key >> 3, value))

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 /// A function below its callers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Node {
+pub struct CallNode {
     /// Index in [`Profile::functions`]; `None` for the root.
     pub function: Option<usize>,
     /// The value of the function and its callees.
@@ -20,13 +20,13 @@ pub struct Node {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tree {
     /// The first is the root, which represents everything.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<CallNode>,
 }
 
 impl Tree {
     /// Adds up a profile by one of its values.
     pub fn new(profile: &Profile, value: usize) -> Tree {
-        let mut nodes = vec![Node { function: None, total: 0, own: 0, children: Vec::new() }];
+        let mut nodes = vec![CallNode { function: None, total: 0, own: 0, children: Vec::new() }];
         let mut known: HashMap<(usize, usize), usize> = HashMap::new();
         for sample in &profile.samples {
             let Some(amount) = sample.values.get(value).copied().filter(|amount| *amount != 0) else { continue };
@@ -36,7 +36,7 @@ impl Tree {
                 let next = nodes.len();
                 let below = *known.entry((at, line.function)).or_insert(next);
                 if below == next {
-                    nodes.push(Node { function: Some(line.function), total: 0, own: 0, children: Vec::new() });
+                    nodes.push(CallNode { function: Some(line.function), total: 0, own: 0, children: Vec::new() });
                     nodes[at].children.push(below);
                 }
                 at = below;
@@ -44,7 +44,7 @@ impl Tree {
             }
             nodes[at].own += amount;
         }
-        let name = |nodes: &[Node], node: usize| {
+        let name = |nodes: &[CallNode], node: usize| {
             nodes[node].function.map_or("", |function| profile.functions[function].name.as_str())
         };
         for node in 0..nodes.len() {
@@ -71,7 +71,7 @@ impl Tree {
 /// A small profile for tests of all forms.
 #[cfg(test)]
 pub(crate) fn example() -> Profile {
-    use crate::profile::{Function, Label, Line, Location, Mapping, Sample, THREAD, TIME, ValueType};
+    use crate::profile::{CodeMapping, Function, Label, Line, Location, Sample, THREAD, TIME, ValueType};
     let function = |name: &str| Function { name: name.to_owned(), file: "src/main.rs".to_owned() };
     let location = |address, lines: &[(usize, i64)]| Location {
         address,
@@ -93,7 +93,7 @@ pub(crate) fn example() -> Profile {
         time_ns: 1_795_000_000_000_000_000,
         duration_ns: 1_000_000_000,
         notes: vec!["an example".to_owned()],
-        mappings: vec![Mapping { start: 0x1000, end: 0x9000, offset: 0, path: "/bin/example".to_owned() }],
+        mappings: vec![CodeMapping { start: 0x1000, end: 0x9000, offset: 0, path: "/bin/example".to_owned() }],
         functions: ["main", "route", "<&str as Matches>::find", "memchr", "</script><b>\"é"].map(function).to_vec(),
         locations: vec![
             location(0x1010, &[(0, 7)]),

@@ -30,7 +30,7 @@ type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
 /// A function at an address.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Frame {
+pub(crate) struct SymbolFrame {
     pub(crate) function: String,
     /// Empty if unknown.
     pub(crate) file: String,
@@ -38,7 +38,7 @@ pub(crate) struct Frame {
 }
 
 /// The frames at each address, the innermost first; never empty.
-pub(crate) fn resolve(modules: &Modules, mut addresses: Vec<u64>) -> HashMap<u64, Vec<Frame>> {
+pub(crate) fn resolve(modules: &Modules, mut addresses: Vec<u64>) -> HashMap<u64, Vec<SymbolFrame>> {
     addresses.sort_unstable();
     addresses.dedup();
     let mut resolved = HashMap::with_capacity(addresses.len());
@@ -63,8 +63,8 @@ pub(crate) fn resolve(modules: &Modules, mut addresses: Vec<u64>) -> HashMap<u64
     resolved
 }
 
-fn unnamed(module: &str, offset: u64) -> Frame {
-    Frame { function: format!("{module}+{offset:#x}"), file: String::new(), line: 0 }
+fn unnamed(module: &str, offset: u64) -> SymbolFrame {
+    SymbolFrame { function: format!("{module}+{offset:#x}"), file: String::new(), line: 0 }
 }
 
 /// The known facts of one file.
@@ -127,7 +127,7 @@ impl<'a> FileSymbols<'a> {
         sort(&mut self.symbols);
     }
 
-    fn frames(&self, address: u64) -> Vec<Frame> {
+    fn frames(&self, address: u64) -> Vec<SymbolFrame> {
         let own = address.wrapping_sub(self.image.bias);
         let mut frames = self.frames_with_lines(own);
         // A symbol has the function's whole path, its debugging information perhaps only the last part.
@@ -136,13 +136,13 @@ impl<'a> FileSymbols<'a> {
             (Some(_), None) => {}
             (None, symbol) => {
                 let function = symbol.unwrap_or_else(|| self.without_name(own));
-                frames.push(Frame { function, file: String::new(), line: 0 });
+                frames.push(SymbolFrame { function, file: String::new(), line: 0 });
             }
         }
         frames
     }
 
-    fn frames_with_lines(&self, own: u64) -> Vec<Frame> {
+    fn frames_with_lines(&self, own: u64) -> Vec<SymbolFrame> {
         let Some(mut found) = self.lines.as_ref().and_then(|lines| lines.find_frames(own).skip_all_loads().ok()) else {
             return Vec::new();
         };
@@ -150,7 +150,7 @@ impl<'a> FileSymbols<'a> {
         while let (Ok(Some(frame)), true) = (found.next(), frames.len() < INLINED_MAX) {
             let name = frame.function.as_ref().and_then(|name| name.raw_name().ok());
             let (file, line) = frame.location.map_or((None, None), |location| (location.file, location.line));
-            frames.push(Frame {
+            frames.push(SymbolFrame {
                 function: name.map_or_else(|| self.without_name(own), |name| readable(&name)),
                 file: file.unwrap_or_default().to_owned(),
                 line: line.unwrap_or(0),
@@ -240,7 +240,7 @@ fn readable(name: &str) -> String {
 mod tests {
     use super::*;
 
-    fn of(address: u64) -> Vec<Frame> {
+    fn of(address: u64) -> Vec<SymbolFrame> {
         resolve(&Modules::read().unwrap(), vec![address]).remove(&address).unwrap()
     }
 

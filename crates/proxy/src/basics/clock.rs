@@ -58,7 +58,7 @@ pub(crate) struct Clock {
 
 /// A place in the wheel.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Cursor {
+pub(crate) struct WheelPlace {
     slot: usize,
     entry: usize,
 }
@@ -269,14 +269,14 @@ impl Clock {
 
     /// Wakes the next few tasks that have a deadline, and returns where to continue; `None`: there are no more. Timers may move
     /// between two calls, so that one pass need not visit all of them.
-    pub(crate) fn wake_some(&self, from: Cursor, count: usize) -> Option<Cursor> {
+    pub(crate) fn wake_some(&self, from: WheelPlace, count: usize) -> Option<WheelPlace> {
         let wheel = self.wheel.borrow();
-        let Cursor { mut slot, mut entry } = from;
+        let WheelPlace { mut slot, mut entry } = from;
         let mut left = count;
         while let Some(entries) = wheel.get(slot) {
             while let Some(cell) = entries.get(entry) {
                 if left == 0 {
-                    return Some(Cursor { slot, entry });
+                    return Some(WheelPlace { slot, entry });
                 }
                 left -= usize::from(cell.wake());
                 entry += 1;

@@ -16,11 +16,11 @@ const IDLE_MAX: usize = 256;
 
 /// Idle connections by server and pool, the last one used last.
 #[derive(Default)]
-pub(super) struct IdleLinks(RefCell<HashMap<Key, Vec<Idle>>>);
+pub(super) struct IdleLinks(RefCell<HashMap<Key, Vec<IdleLink>>>);
 
 type Key = (Arc<CallOrigin>, Box<str>);
 
-struct Idle {
+struct IdleLink {
     stream: Stream,
     reused: u32,
     until: Instant,
@@ -55,7 +55,7 @@ impl IdleLinks {
             idle.remove(0);
         }
         if most > 0 {
-            idle.push(Idle { stream, reused, until: now + keep.idle });
+            idle.push(IdleLink { stream, reused, until: now + keep.idle });
         }
     }
 }

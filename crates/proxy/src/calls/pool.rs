@@ -22,13 +22,13 @@ pub(super) struct Pool {
     pub(super) breaker: Breaker,
     /// Calls under way.
     pub(super) under_way: Cell<usize>,
-    idle: RefCell<Vec<Idle>>,
+    idle: RefCell<Vec<IdleStream>>,
     addresses: RefCell<Option<(Vec<SocketAddr>, Instant)>>,
     /// One call resolves the name; the others wait for its result.
     asking: Semaphore,
 }
 
-struct Idle {
+struct IdleStream {
     stream: Stream,
     until: Instant,
 }
@@ -66,7 +66,7 @@ impl Pool {
         if idle.len() >= keep.connections_max.min(IDLE_MAX) && !idle.is_empty() {
             idle.remove(0);
         }
-        idle.push(Idle { stream, until: now + keep.idle });
+        idle.push(IdleStream { stream, until: now + keep.idle });
     }
 
     /// The server's addresses; a name is resolved by the system, off the worker.

@@ -3,7 +3,7 @@
 use super::*;
 use std::time::Duration;
 use stillgate_plugin::{Keep, Url};
-use stillgate_testkit::{Connection, Upstream};
+use stillgate_testkit::{BufferedSocket, Upstream};
 use tokio::task::LocalSet;
 
 fn call_to(server: &Upstream, target: &str) -> Call {
@@ -36,7 +36,7 @@ fn run(calls: impl IntoIterator<Item = Call>) -> Vec<Result<(u16, String), CallE
 }
 
 fn answering(response: &'static str) -> Upstream {
-    Upstream::serve(move |connection: &mut Connection| {
+    Upstream::serve(move |connection: &mut BufferedSocket| {
         while connection.read_request().is_ok() {
             connection.send(response);
         }
@@ -72,7 +72,7 @@ fn replies_of_all_framings() {
 #[test]
 fn a_reply_may_end_with_its_connection_or_break_off() {
     let check = |response: &'static str, expected: Result<(u16, String), CallError>| {
-        let server = Upstream::serve(move |connection: &mut Connection| {
+        let server = Upstream::serve(move |connection: &mut BufferedSocket| {
             if connection.read_request().is_ok() {
                 connection.send(response);
             }
@@ -88,7 +88,7 @@ fn a_reply_may_end_with_its_connection_or_break_off() {
 #[test]
 fn a_kept_connection_that_ends_is_replaced() {
     // Each connection answers once without announcing that it ends.
-    let server = Upstream::serve(|connection: &mut Connection| {
+    let server = Upstream::serve(|connection: &mut BufferedSocket| {
         if connection.read_request().is_ok() {
             connection.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
             let _ = connection.read_request();
@@ -112,7 +112,7 @@ fn a_server_that_cannot_be_connected_to_rests_after_a_while() {
 /// The content of one client's request must not keep others from the server.
 #[test]
 fn one_that_closes_on_some_calls_does_not_rest() {
-    let server = Upstream::serve(|connection: &mut Connection| {
+    let server = Upstream::serve(|connection: &mut BufferedSocket| {
         while let Ok(request) = connection.read_request() {
             if request.head.method_and_target().1 == "/bad" {
                 return;

@@ -6,7 +6,7 @@ use crate::basics::uptake::{self, Uptake};
 use crate::connection::client::Client;
 use crate::connection::http2::bounds::*;
 use crate::connection::http2::client_stream::{ClientStream, StreamsShared};
-use crate::connection::http2::frames::Rate;
+use crate::connection::http2::frames::EventRate;
 use crate::connection::http2::transport::{Io, Transport};
 use crate::connection::stream::Stream;
 use crate::connection::tls_facts::TlsFacts;
@@ -27,7 +27,7 @@ use tokio::io::AsyncWrite;
 use tokio::task::spawn_local;
 
 /// What every request of a connection learns about the connection.
-struct Origin {
+struct ConnectionFacts {
     peer: SocketAddr,
     local: SocketAddr,
     listener: Rc<Listener>,
@@ -44,7 +44,8 @@ const NO_HTTP2: [u8; 17] = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client, early: &[u8]) -> After {
     let Client { stream, timer, peer, local, listener, forwarded, tls, is_https, .. } = client;
     let (forwarded, tls) = (forwarded.clone(), tls.clone());
-    let origin = Origin { peer: *peer, local: *local, listener: listener.clone(), forwarded, tls, is_https: *is_https };
+    let origin =
+        ConnectionFacts { peer: *peer, local: *local, listener: listener.clone(), forwarded, tls, is_https: *is_https };
     let shared: Rc<StreamsShared> = Rc::default();
     let transport = Transport::to_client(stream, early, shared.marked.clone(), &worker.buffers, &worker.clock);
     let connection = match shake_hands(worker, timer, &transport).await {
@@ -67,7 +68,7 @@ pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client, early: &[u8]
         quiet_since_ms: now_ms,
         stuck: Uptake::begin(now_ms, 0),
         parting_since_ms: None,
-        resets: Rate::default(),
+        resets: EventRate::default(),
         accepted: 0,
         refused: 0,
     };
@@ -133,7 +134,7 @@ fn builder(settings: &Settings) -> Builder {
 struct Driver<'w, 't, 'a> {
     worker: &'w Rc<Worker>,
     timer: &'w Timer,
-    origin: Origin,
+    origin: ConnectionFacts,
     connection: Connection<Io<'t, 'a>, Bytes>,
     transport: &'t Transport<'a>,
     shared: Rc<StreamsShared>,
@@ -143,7 +144,7 @@ struct Driver<'w, 't, 'a> {
     stuck: Uptake,
     /// When the client was notified that the connection ends; requests in flight are served to their end.
     parting_since_ms: Option<u64>,
-    resets: Rate,
+    resets: EventRate,
     /// Streams accepted as requests, and those that `h2` has refused as such.
     accepted: u64,
     refused: u64,
@@ -225,7 +226,7 @@ impl Driver<'_, '_, '_> {
             self.worker.troubles.note_streams(self.origin.peer, 1, why);
             return respond.send_reset(Reason::REFUSED_STREAM);
         }
-        let Origin { peer, local, listener, forwarded, tls, is_https } = &self.origin;
+        let ConnectionFacts { peer, local, listener, forwarded, tls, is_https } = &self.origin;
         let stream = Stream::Http2(Box::new(ClientStream::new(&self.shared, request, respond)));
         let now_ms = self.worker.clock.now_ms();
         let mut client =

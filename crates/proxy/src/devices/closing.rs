@@ -4,7 +4,7 @@ use stillgate_devices::frame::CloseCode;
 
 /// Why a connection has ended, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reason {
+pub(super) enum CloseReason {
     /// The device has closed it, with a close frame.
     Closed,
     /// The device has gone without a close frame: its connection ended or was reset.
@@ -33,39 +33,39 @@ pub(super) enum Reason {
     Failed,
 }
 
-impl Reason {
+impl CloseReason {
     /// Name of the reason as a label.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Reason::Closed => "closed",
-            Reason::Gone => "gone",
-            Reason::Silent => "silent",
-            Reason::Slow => "slow",
-            Reason::Frames => "bad_frames",
-            Reason::Messages => "bad_messages",
-            Reason::TooBig => "too_big",
-            Reason::Replaced => "replaced",
-            Reason::Asked => "asked",
-            Reason::Revoked => "revoked",
-            Reason::Route => "route",
-            Reason::Drained => "drained",
-            Reason::Failed => "failed",
+            CloseReason::Closed => "closed",
+            CloseReason::Gone => "gone",
+            CloseReason::Silent => "silent",
+            CloseReason::Slow => "slow",
+            CloseReason::Frames => "bad_frames",
+            CloseReason::Messages => "bad_messages",
+            CloseReason::TooBig => "too_big",
+            CloseReason::Replaced => "replaced",
+            CloseReason::Asked => "asked",
+            CloseReason::Revoked => "revoked",
+            CloseReason::Route => "route",
+            CloseReason::Drained => "drained",
+            CloseReason::Failed => "failed",
         }
     }
 
     /// Whether bytes may be lost, so that the end must not look orderly.
     pub(super) fn is_cut(self) -> bool {
-        matches!(self, Reason::Silent | Reason::Slow | Reason::Failed)
+        matches!(self, CloseReason::Silent | CloseReason::Slow | CloseReason::Failed)
     }
 
     /// The close code and reason sent to the device; `None`: nothing is sent, or it is gone.
     pub(super) fn close(self) -> Option<(CloseCode, &'static str)> {
         match self {
-            Reason::Replaced => Some((CloseCode::POLICY, "replaced by another connection of this device")),
-            Reason::Asked => Some((CloseCode::NORMAL, "closed by a back-end")),
-            Reason::Revoked => Some((CloseCode::POLICY, "the credential is no longer valid; authenticate again")),
-            Reason::Route => Some((CloseCode::SERVICE_RESTART, "the route has changed; connect again")),
-            Reason::Drained => Some((CloseCode::SERVICE_RESTART, "the gateway restarts; connect again")),
+            CloseReason::Replaced => Some((CloseCode::POLICY, "replaced by another connection of this device")),
+            CloseReason::Asked => Some((CloseCode::NORMAL, "closed by a back-end")),
+            CloseReason::Revoked => Some((CloseCode::POLICY, "the credential is no longer valid; authenticate again")),
+            CloseReason::Route => Some((CloseCode::SERVICE_RESTART, "the route has changed; connect again")),
+            CloseReason::Drained => Some((CloseCode::SERVICE_RESTART, "the gateway restarts; connect again")),
             _ => None,
         }
     }

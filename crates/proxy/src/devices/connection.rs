@@ -1,6 +1,6 @@
 //! The connection of one device: its task, from its first frame to its record.
 
-use super::closing::Reason;
+use super::closing::CloseReason;
 use super::events::Events;
 use super::input::DeviceRead;
 use super::output::{Output, Wrote};
@@ -8,7 +8,7 @@ use crate::connection::client::Client;
 use crate::device_link::{Before, CloseWhy, Command, DeviceState, Report};
 use crate::exchange::{BegunDevice, DeviceIdentity, UpgradedRequest};
 use crate::plan::Lease;
-use crate::worker::devices::{Devices, Place};
+use crate::worker::devices::{DeviceRegistration, Devices};
 use crate::worker::watches::WatchedLease;
 use crate::worker::{Open, Worker};
 use std::pin::Pin;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use stillgate_config::{Measure, OnChange, Route};
 use stillgate_devices::Generation;
-use stillgate_devices::frame::{CloseCode, Reader};
+use stillgate_devices::frame::{CloseCode, FrameReader};
 use stillgate_devices::protocol::Protocol;
 use stillgate_devices::session::{Beat, Level, Message, Policy, Pulse, Refused, Session, SessionId, SessionLimits};
 use stillgate_plugin::DeviceSettings;
@@ -28,20 +28,20 @@ const CLOSING_MS: u64 = 2_000;
 const FAR_MS: u64 = u64::MAX / 4;
 
 /// One device's connection.
-pub(super) struct Connection {
+pub(super) struct DeviceConnection {
     pub(super) client: Client,
-    pub(super) place: Place,
+    pub(super) place: DeviceRegistration,
     pub(super) protocol: Protocol,
     /// `None`: the connection ends, and messages for the device wait elsewhere.
     pub(super) session: Option<Session>,
-    pub(super) reader: Reader,
+    pub(super) reader: FrameReader,
     pub(super) pulse: Pulse,
     pub(super) output: Output,
     /// Set once the first frame has shown whether the device resumes an earlier session.
     pub(super) is_settled: bool,
     /// It has requested its previous session, which is on its way.
     pub(super) awaits_session: bool,
-    stage: Stage,
+    stage: ConnectionStage,
     /// Nothing more is written.
     is_shut: bool,
     /// Bytes of messages, as they are counted for the worker.
@@ -68,7 +68,7 @@ pub(super) struct More {
     pub(super) since_ms: u64,
     /// Bytes that wait until the upstream has accepted what came before them.
     pub(super) held: Vec<u8>,
-    reason: Reason,
+    reason: CloseReason,
     /// It continues in another process, where it will be recorded.
     is_given: bool,
     /// The version of the list of consumers in which the credential was last looked up.
@@ -80,7 +80,7 @@ pub(super) struct More {
 
 /// Stage of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum ConnectionStage {
     Open,
     /// The device was notified, or has closed by itself; its side is awaited until the given time.
     Closing {
@@ -91,7 +91,7 @@ enum Stage {
 
 /// State with which a connection continues, from its request or another process.
 pub(super) struct ResumedDevice {
-    pub(super) place: Place,
+    pub(super) place: DeviceRegistration,
     pub(super) device: Arc<str>,
     pub(super) labels: Box<[(Box<str>, Box<str>)]>,
     pub(super) protocol: Protocol,
@@ -110,9 +110,9 @@ pub(super) struct ResumedDevice {
     pub(super) events: u64,
 }
 
-impl Connection {
+impl DeviceConnection {
     /// Begins after a 101 has been sent.
-    pub(super) fn new(open: Open, client: Client, begun: BegunDevice) -> Connection {
+    pub(super) fn new(open: Open, client: Client, begun: BegunDevice) -> DeviceConnection {
         let BegunDevice { place, device, labels, protocol, settings, generation, session, request, credential, .. } =
             begun;
         let held = begun.early.map_or_else(Vec::new, |(buffer, range)| {
@@ -137,7 +137,7 @@ impl Connection {
             is_settled: protocol == Protocol::Raw,
             events: 0,
         };
-        let mut connection = Connection::resume(open, client, resumed);
+        let mut connection = DeviceConnection::resume(open, client, resumed);
         connection.more.held = held;
         connection.output.owes_hello = protocol != Protocol::Raw;
         let worker = connection.worker();
@@ -150,7 +150,7 @@ impl Connection {
     }
 
     /// Continues where another process has left it.
-    pub(super) fn resume(open: Open, mut client: Client, resumed: ResumedDevice) -> Connection {
+    pub(super) fn resume(open: Open, mut client: Client, resumed: ResumedDevice) -> DeviceConnection {
         let ResumedDevice {
             place, device, labels, protocol, settings, generation, session, request, credential, ..
         } = resumed;
@@ -176,24 +176,24 @@ impl Connection {
             sent_before: resumed.written,
             since_ms: resumed.since_ms,
             held: Vec::new(),
-            reason: Reason::Failed,
+            reason: CloseReason::Failed,
             is_given: false,
             consumers_seen: 0,
             untold: 0,
             told_ms: now_ms,
         });
         worker.counters.devices_open.add(1);
-        Connection {
+        DeviceConnection {
             client,
             place,
             protocol,
             session: Some(session),
-            reader: Reader::new(u32::try_from(frame_bytes_max(message_bytes_max)).unwrap_or(u32::MAX)),
+            reader: FrameReader::new(u32::try_from(frame_bytes_max(message_bytes_max)).unwrap_or(u32::MAX)),
             pulse: Pulse::new(now_ms, worker.random() as u16),
             output: Output::default(),
             is_settled: resumed.is_settled,
             awaits_session: false,
-            stage: Stage::Open,
+            stage: ConnectionStage::Open,
             is_shut: false,
             counted_bytes: 0,
             leaving: resumed.lease.map(|lease| WatchedLease::new(&worker.watches, lease)),
@@ -205,7 +205,7 @@ impl Connection {
     /// Another process has taken it over.
     pub(super) fn gone(&mut self) {
         self.more.is_given = true;
-        self.stage = Stage::Over;
+        self.stage = ConnectionStage::Over;
         self.place.leave(None, "given", true);
     }
 
@@ -229,11 +229,11 @@ impl Connection {
 
     /// Whether it is still open.
     pub(super) fn is_open(&self) -> bool {
-        self.stage == Stage::Open
+        self.stage == ConnectionStage::Open
     }
 
     /// Ends it: the device is notified where possible, and has a moment to answer.
-    pub(super) fn close(&mut self, reason: Reason) {
+    pub(super) fn close(&mut self, reason: CloseReason) {
         match reason.close() {
             Some((code, why)) => self.close_with(reason, code, why),
             None => self.end(reason),
@@ -241,36 +241,36 @@ impl Connection {
     }
 
     /// Like `close`, with a given code.
-    pub(super) fn close_with(&mut self, reason: Reason, code: CloseCode, why: &str) {
+    pub(super) fn close_with(&mut self, reason: CloseReason, code: CloseCode, why: &str) {
         if !self.is_open() {
             return;
         }
         self.leave(reason);
         (self.output.owes_hello, self.output.owes_ping) = (false, false);
         self.output.close(code, why);
-        self.stage = Stage::Closing { until_ms: self.worker().clock.now_ms() + CLOSING_MS };
+        self.stage = ConnectionStage::Closing { until_ms: self.worker().clock.now_ms() + CLOSING_MS };
     }
 
     /// The device has sent a close frame: it is answered, and nothing more is read.
     pub(super) fn answer_close(&mut self, code: CloseCode) {
         if self.is_open() {
-            self.close_with(Reason::Closed, code, "");
+            self.close_with(CloseReason::Closed, code, "");
         } else if self.output.is_idle() {
-            self.stage = Stage::Over;
+            self.stage = ConnectionStage::Over;
         }
         self.client.eof = true;
     }
 
     /// Ends it without a close frame.
-    pub(super) fn end(&mut self, reason: Reason) {
+    pub(super) fn end(&mut self, reason: CloseReason) {
         if self.is_open() {
             self.leave(reason);
         }
-        self.stage = Stage::Over;
+        self.stage = ConnectionStage::Over;
     }
 
     /// The device is offline from here on; its messages are kept if it may resume the session.
-    fn leave(&mut self, reason: Reason) {
+    fn leave(&mut self, reason: CloseReason) {
         self.more.reason = reason;
         let worker = self.open.worker.clone();
         self.tell_messages(worker.clock.now_ms(), true);
@@ -305,8 +305,8 @@ impl Connection {
                     let message = Message { id, encoded, key: None, level: Level::Written, deadline_ms: timeout_ms };
                     self.push(message, devices);
                 }
-                Command::Close { why: CloseWhy::Replaced, .. } => self.close(Reason::Replaced),
-                Command::Close { why: CloseWhy::Asked, .. } => self.close(Reason::Asked),
+                Command::Close { why: CloseWhy::Replaced, .. } => self.close(CloseReason::Replaced),
+                Command::Close { why: CloseWhy::Asked, .. } => self.close(CloseReason::Asked),
                 Command::Resume { session, .. } => self.go_on_with(session, devices),
                 Command::Inspect { answer, .. } => {
                     // The caller may be gone.
@@ -369,10 +369,10 @@ impl Connection {
             self.poll_due(cx, devices);
         }
         // Also if it has just begun to close.
-        if let Stage::Closing { until_ms } = self.stage {
+        if let ConnectionStage::Closing { until_ms } = self.stage {
             let clock = &self.open.worker.clock;
             match clock.now_ms() >= until_ms {
-                true => self.stage = Stage::Over,
+                true => self.stage = ConnectionStage::Over,
                 false => self.client.timer.set(clock, until_ms, cx),
             }
         }
@@ -391,7 +391,7 @@ impl Connection {
             }
             // The event loop has not seen it yet; it will on its next turn.
             Beat::Dead if self.client.stream.has_arrived() && self.more.held.is_empty() => cx.waker().wake_by_ref(),
-            Beat::Dead => return self.end(Reason::Silent),
+            Beat::Dead => return self.end(CloseReason::Silent),
         }
         let limits = self.limits(devices);
         if let Some(session) = &mut self.session {
@@ -404,14 +404,14 @@ impl Connection {
         if let Some(until_ms) = self.more.credential.as_ref().and_then(|credential| credential.until_ms) {
             let left_ms = until_ms.saturating_sub(worker.clock.now_unix_ms());
             if left_ms == 0 {
-                return self.close(Reason::Revoked);
+                return self.close(CloseReason::Revoked);
             }
             next_ms = next_ms.min(now_ms + left_ms);
         }
         if self.output.stuck_since_ms > 0 {
             let until_ms = self.output.stuck_since_ms + worker.snapshot().plan.settings.send_ms;
             if now_ms >= until_ms {
-                return self.end(Reason::Slow);
+                return self.end(CloseReason::Slow);
             }
             next_ms = next_ms.min(until_ms);
         }
@@ -420,23 +420,23 @@ impl Connection {
         }
         let end_ms = self.client.listener.end_ms();
         if now_ms >= end_ms {
-            return self.close(Reason::Route);
+            return self.close(CloseReason::Route);
         }
         self.client.timer.set(&worker.clock, next_ms.min(end_ms), cx);
     }
 
     /// Whether its route, its credential or its worker wants it to end.
-    fn poll_leaving(&mut self, cx: &mut Context<'_>, devices: &Devices, now_ms: u64) -> Option<Reason> {
+    fn poll_leaving(&mut self, cx: &mut Context<'_>, devices: &Devices, now_ms: u64) -> Option<CloseReason> {
         if let Some(leaving) = &mut self.leaving {
             leaving.look(cx, now_ms);
             // A device that is drained is notified at once: it reconnects by itself, and nothing is cut.
             if leaving.since_ms.is_some() && leaving.lease.policy != OnChange::Keep {
-                return Some(Reason::Route);
+                return Some(CloseReason::Route);
             }
         }
         let worker = &self.open.worker;
         if worker.draining.get() && !self.may_ever_go() && !self.is_held() {
-            return Some(Reason::Drained);
+            return Some(CloseReason::Drained);
         }
         let seen = devices.consumers_seen.get();
         if self.more.consumers_seen != seen {
@@ -444,7 +444,7 @@ impl Connection {
             let snapshot = worker.snapshot();
             let holds = |credential: &DeviceIdentity| credential.holds(&snapshot.plan.consumers);
             if !self.more.credential.as_ref().is_none_or(holds) {
-                return Some(Reason::Revoked);
+                return Some(CloseReason::Revoked);
             }
         }
         None
@@ -460,7 +460,7 @@ impl Connection {
             let times = (worker.clock.now_ms(), devices.session_ms(&worker.clock));
             match self.output.poll_write(cx, &mut self.client.stream, said, times, &worker.buffers) {
                 Poll::Pending => return,
-                Poll::Ready(Err(_)) => return self.end(Reason::Gone),
+                Poll::Ready(Err(_)) => return self.end(CloseReason::Gone),
                 Poll::Ready(Ok(Wrote::Nothing)) => break,
                 Poll::Ready(Ok(Wrote::Messages)) => {
                     if let Some(session) = &mut self.session {
@@ -475,7 +475,7 @@ impl Connection {
                 return;
             }
         }
-        if self.stage == Stage::Open {
+        if self.stage == ConnectionStage::Open {
             return;
         }
         // The device sees our end at once, and what it still sends is read, so that no reset overtakes our last bytes.
@@ -483,7 +483,7 @@ impl Connection {
             self.is_shut = self.client.stream.poll_shutdown(cx).is_ready();
         }
         if self.client.eof {
-            self.stage = Stage::Over;
+            self.stage = ConnectionStage::Over;
         }
     }
 
@@ -493,7 +493,7 @@ impl Connection {
     }
 }
 
-impl Future for Connection {
+impl Future for DeviceConnection {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -506,14 +506,14 @@ impl Future for Connection {
         connection.take_commands(cx, devices);
         match connection.poll_input(cx, devices) {
             DeviceRead::Nothing => {}
-            DeviceRead::End if connection.is_open() => connection.end(Reason::Gone),
+            DeviceRead::End if connection.is_open() => connection.end(CloseReason::Gone),
             // Our last bytes may still reach it.
             DeviceRead::End => connection.client.eof = true,
         }
-        if connection.stage != Stage::Over {
+        if connection.stage != ConnectionStage::Over {
             connection.poll_time(cx, devices);
         }
-        if connection.stage != Stage::Over {
+        if connection.stage != ConnectionStage::Over {
             connection.poll_output(cx, devices);
         }
         // What it waited for may have arrived, and nothing else may wake it for long.
@@ -521,19 +521,19 @@ impl Future for Connection {
             return Poll::Ready(());
         }
         match connection.stage {
-            Stage::Over => Poll::Ready(()),
-            Stage::Open | Stage::Closing { .. } => Poll::Pending,
+            ConnectionStage::Over => Poll::Ready(()),
+            ConnectionStage::Open | ConnectionStage::Closing { .. } => Poll::Pending,
         }
     }
 }
 
-impl Drop for Connection {
+impl Drop for DeviceConnection {
     /// Runs whatever ended it: the device, time, the worker's end or a bug.
     fn drop(&mut self) {
         if self.is_open() {
             // The event loop ends, and sends nothing more.
             self.more.events = None;
-            let reason = if std::thread::panicking() { Reason::Failed } else { Reason::Drained };
+            let reason = if std::thread::panicking() { CloseReason::Failed } else { CloseReason::Drained };
             self.leave(reason);
         }
         let worker = self.open.worker.clone();
@@ -567,7 +567,7 @@ mod tests {
     #[test]
     fn the_task_of_a_device_is_small() {
         const CONNECTION_BYTES_MAX: usize = 1024;
-        let bytes = size_of::<Connection>() + size_of::<More>();
+        let bytes = size_of::<DeviceConnection>() + size_of::<More>();
         assert!(bytes <= CONNECTION_BYTES_MAX, "{bytes} bytes, and 3 KiB are all that a device may take");
     }
 }

@@ -33,7 +33,7 @@ struct Queue {
     settings: Arc<DeviceSettings>,
     /// The id of its route, for counters.
     route: Arc<str>,
-    waiting: RefCell<VecDeque<Event>>,
+    waiting: RefCell<VecDeque<DeviceEvent>>,
     bytes: Cell<usize>,
     /// The number of the last event.
     seq: Cell<u64>,
@@ -42,13 +42,13 @@ struct Queue {
     waker: RefCell<Option<Waker>>,
 }
 
-struct Event {
+struct DeviceEvent {
     kind: &'static str,
     seq: u64,
     body: Body<'static>,
 }
 
-impl Event {
+impl DeviceEvent {
     fn bytes(&self) -> usize {
         EVENT_OVERHEAD_BYTES + self.body.bytes().len()
     }
@@ -120,7 +120,7 @@ impl Events {
         let queue = &self.0;
         let Some(settings) = &queue.settings.events else { return };
         queue.seq.set(queue.seq.get() + 1);
-        let event = Event { kind, seq: queue.seq.get(), body };
+        let event = DeviceEvent { kind, seq: queue.seq.get(), body };
         let bytes = queue.bytes.get() + event.bytes();
         if bytes > settings.queue_bytes_max && !fits {
             worker.tell_device_event_dropped(&queue.route);

@@ -4,7 +4,7 @@
 //! and no sender waits for the outcome of a message, which could not be reported from the other process. A device that is never
 //! quiet is requested to reconnect. None goes while a broadcast runs: it would miss those that went before its turn.
 
-use super::connection::{Connection, ResumedDevice};
+use super::connection::{DeviceConnection, ResumedDevice};
 use super::events::Events;
 use crate::connection::client::Client;
 use crate::device_link::{DeviceFacts, Former};
@@ -15,8 +15,8 @@ use crate::handover::{
 };
 use crate::plan::{Lease, PlanRoute};
 use crate::telemetry::access_log::ResponseFields;
-use crate::telemetry::outcome::{Outcome, RetainedConfig};
-use crate::worker::devices::Place;
+use crate::telemetry::outcome::{RequestOutcome, RetainedConfig};
+use crate::worker::devices::DeviceRegistration;
 use crate::worker::{Open, Worker};
 use std::io;
 use std::rc::Rc;
@@ -30,7 +30,7 @@ use stillgate_plugin::record::NodeTries;
 use stillgate_route::Match;
 use tokio::task::spawn_local;
 
-impl Connection {
+impl DeviceConnection {
     /// Gives it away if possible. True: it belongs to the other process, and ours is to be dropped.
     pub(super) fn give(&mut self) -> bool {
         let worker = self.worker().clone();
@@ -204,7 +204,7 @@ pub(crate) fn take(
         mark: credential.mark,
         until_ms: credential.until_ms,
     });
-    let mut own = Place::new(&worker, devices);
+    let mut own = DeviceRegistration::new(&worker, devices);
     // Its admission is certain; a device with a newer connection closes this one.
     drop(own.ask(facts, Some(Former { generation, since_ms: state.since_ms })));
     let resumed = ResumedDevice {
@@ -225,7 +225,7 @@ pub(crate) fn take(
         events: state.events,
     };
     drop(snapshot);
-    spawn_local(Connection::resume(open, client, resumed));
+    spawn_local(DeviceConnection::resume(open, client, resumed));
     Ok(())
 }
 
@@ -252,14 +252,14 @@ fn request(
     let paths = route.route.spec.uri().map_or(1, |uri| uri.paths.len());
     let path = state.request.path.filter(|path| *path < paths).unwrap_or(0);
     let since = |ago_us| Instant::now().checked_sub(Duration::from_micros(ago_us));
-    let outcome = Outcome {
+    let outcome = RequestOutcome {
         timing: worker.timing(),
         started: state.request.started_us.and_then(since),
         status: state.request.status,
         head_bytes: state.request.head_bytes,
         route: Some(Match { route: place, path }).filter(|_| !is_changed),
         kept: Some(Rc::new(RetainedConfig { route: route.route.clone(), path, upstream: None })),
-        ..Outcome::default()
+        ..RequestOutcome::default()
     };
     let (tries, fields) = (NodeTries::default(), ResponseFields::default());
     UpgradedRequest { head: head.into(), outcome, tries, fields, chains: None }

@@ -1,11 +1,11 @@
 //! Input from a device: bytes become frames, frames become messages, and messages are processed.
 
-use super::closing::Reason;
-use super::connection::Connection;
+use super::closing::CloseReason;
+use super::connection::DeviceConnection;
 use crate::device_link::Report;
 use crate::worker::devices::Devices;
 use std::task::{Context, Poll};
-use stillgate_devices::frame::{CloseCode, Event, FrameError};
+use stillgate_devices::frame::{CloseCode, FrameError, FrameEvent};
 use stillgate_devices::protocol::FromDevice;
 use stillgate_devices::session::ResumeToken;
 use tokio::io::ReadBuf;
@@ -24,13 +24,13 @@ pub(super) enum DeviceRead {
 
 /// Whether the next message is processed now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
+enum InputDecision {
     Goes,
     /// It waits until the upstream has what came before.
     Waits,
 }
 
-impl Connection {
+impl DeviceConnection {
     /// Reads and processes all there is, a few buffers at a time.
     pub(super) fn poll_input(&mut self, cx: &mut Context<'_>, devices: &Devices) -> DeviceRead {
         if !self.may_read(cx) {
@@ -96,7 +96,7 @@ impl Connection {
                 Some(event) => self.take_event(event, devices),
             };
             bytes = &mut bytes[taken..];
-            if next == Next::Waits {
+            if next == InputDecision::Waits {
                 self.more.received -= bytes.len() as u64;
                 self.more.held = bytes.to_vec();
                 return;
@@ -105,28 +105,28 @@ impl Connection {
     }
 
     fn refuse_frame(&mut self, error: FrameError) {
-        let reason = if matches!(error, FrameError::TooBig(_)) { Reason::TooBig } else { Reason::Frames };
+        let reason = if matches!(error, FrameError::TooBig(_)) { CloseReason::TooBig } else { CloseReason::Frames };
         self.close_with(reason, error.close_code(), &error.to_string());
     }
 
-    fn take_event(&mut self, event: Event<'_>, devices: &Devices) -> Next {
+    fn take_event(&mut self, event: FrameEvent<'_>, devices: &Devices) -> InputDecision {
         match event {
-            Event::Ping(payload) if self.is_open() => self.output.pong(&payload),
-            Event::Ping(_) | Event::Pong(_) => {}
-            Event::Close(said) => self.answer_close(said.map_or(CloseCode::NORMAL, |(code, _)| code)),
-            Event::Text(payload) if self.is_open() => return self.take_message(true, &payload, devices),
-            Event::Binary(payload) if self.is_open() => return self.take_message(false, &payload, devices),
-            Event::Text(_) | Event::Binary(_) => {}
+            FrameEvent::Ping(payload) if self.is_open() => self.output.pong(&payload),
+            FrameEvent::Ping(_) | FrameEvent::Pong(_) => {}
+            FrameEvent::Close(said) => self.answer_close(said.map_or(CloseCode::NORMAL, |(code, _)| code)),
+            FrameEvent::Text(payload) if self.is_open() => return self.take_message(true, &payload, devices),
+            FrameEvent::Binary(payload) if self.is_open() => return self.take_message(false, &payload, devices),
+            FrameEvent::Text(_) | FrameEvent::Binary(_) => {}
         }
-        Next::Goes
+        InputDecision::Goes
     }
 
-    fn take_message(&mut self, is_text: bool, payload: &[u8], devices: &Devices) -> Next {
+    fn take_message(&mut self, is_text: bool, payload: &[u8], devices: &Devices) -> InputDecision {
         let said = match self.protocol.read(is_text, payload) {
             Ok(said) => said,
             Err(error) => {
-                self.close_with(Reason::Messages, error.close_code(), &error.to_string());
-                return Next::Goes;
+                self.close_with(CloseReason::Messages, error.close_code(), &error.to_string());
+                return InputDecision::Goes;
             }
         };
         self.more.untold += 1;
@@ -158,13 +158,13 @@ impl Connection {
                     self.refuse_frame(FrameError::TooBig(devices.limits.message_bytes as u32));
                 } else if let Some(events) = &self.more.events {
                     return match events.said(self.worker(), body.into_owned()) {
-                        true => Next::Waits,
-                        false => Next::Goes,
+                        true => InputDecision::Waits,
+                        false => InputDecision::Goes,
                     };
                 }
             }
         }
-        Next::Goes
+        InputDecision::Goes
     }
 
     fn acknowledge(&mut self, seq: u64, devices: &Devices) {
@@ -172,7 +172,7 @@ impl Connection {
         let acknowledged = devices.with_notices(|notices| session.acknowledge(seq, notices));
         self.count_bytes(devices);
         if let Err(error) = acknowledged {
-            self.close_with(Reason::Messages, CloseCode::POLICY, &error.to_string());
+            self.close_with(CloseReason::Messages, CloseCode::POLICY, &error.to_string());
         }
     }
 }

@@ -26,13 +26,13 @@ use crate::connection::client::Client;
 use crate::exchange::Switch;
 use crate::tunnel::Tunnel;
 use crate::worker::Open;
-use connection::Connection;
+use connection::DeviceConnection;
 use tokio::task::spawn_local;
 
 /// Continues a connection that a request has turned into something else, as a task of its own.
 pub(crate) fn go_on(open: Open, client: Client, switch: Switch) {
     match switch {
         Switch::Tunnel(upgraded) => drop(spawn_local(Tunnel::new(open, client, (*upgraded).into()))),
-        Switch::Device(begun) => drop(spawn_local(Connection::new(open, client, *begun))),
+        Switch::Device(begun) => drop(spawn_local(DeviceConnection::new(open, client, *begun))),
     }
 }

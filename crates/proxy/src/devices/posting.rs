@@ -12,7 +12,7 @@ use std::sync::Arc;
 use stillgate_devices::Generation;
 use stillgate_plugin::{Call, CallError, EventSettings, Url};
 use stillgate_tls::rustls::pki_types::ServerName;
-use stillgate_upstream::{ConnMeta, Failure, Report, TriedEndpoints};
+use stillgate_upstream::{ConnMeta, Failure, TriedEndpoints, TryReport};
 use stillgate_wire::{FieldName, FieldValue};
 
 const CONTENT_TYPE: FieldName<'static> = FieldName::constant("Content-Type");
@@ -58,7 +58,7 @@ pub(super) async fn post(worker: &Rc<Worker>, settings: &EventSettings, event: &
     let Some(call) = call(settings, event, &upstream, index) else { return PostResult::Refused };
     match trying.exchange(call).await {
         Ok(status) => {
-            health::report(worker, &upstream, index, Report::Status(status), || format!("status {status}"));
+            health::report(worker, &upstream, index, TryReport::Status(status), || format!("status {status}"));
             match status {
                 200..300 => PostResult::Taken,
                 408 | 425 | 429 | 500.. => PostResult::Failed,
@@ -106,7 +106,7 @@ impl<'a> PostGuard<'a> {
         let timeout_ms = call.timeout.as_millis() as u64;
         let connected = node::connect(worker, &Timer::new(), destination, timeout_ms).await;
         let (stream, _) = connected.map_err(|error| (!error.is_local).then_some(error.failure))?;
-        health::report(worker, upstream, *index, Report::Connected, String::new);
+        health::report(worker, upstream, *index, TryReport::Connected, String::new);
         let meta = upstream.state.borrow().fresh_meta(*index);
         let now_ms = worker.clock.now_ms();
         let (mut stream, meta) = node::keep_shared(&mut upstream.state.borrow_mut(), *index, stream, meta, now_ms);

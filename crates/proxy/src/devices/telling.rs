@@ -1,6 +1,6 @@
 //! What the metrics and the access log get about a device's connection.
 
-use super::connection::Connection;
+use super::connection::DeviceConnection;
 use crate::exchange::{self, Exchange, UpgradedRequest};
 use crate::telemetry::metrics::DeviceLabels;
 use stillgate_config::Measure;
@@ -12,7 +12,7 @@ const TELL_EVERY_MS: u64 = 1_000;
 const HEAD_LIMITS: HeadLimits =
     HeadLimits { head_bytes_max: HEAD_BYTES_MAX, target_bytes_max: HEAD_BYTES_MAX, headers_max: HEADERS_MAX };
 
-impl Connection {
+impl DeviceConnection {
     pub(super) fn labels<'a>(&'a self, reason: &'a str, direction: &'a str) -> DeviceLabels<'a> {
         let route = self.route().map_or("", |route| route.spec.id.as_str());
         DeviceLabels { route, protocol: self.protocol, reason, direction }

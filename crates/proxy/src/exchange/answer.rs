@@ -14,7 +14,7 @@ use std::future::poll_fn;
 use std::io::Write;
 use std::sync::Arc;
 use std::task::Poll;
-use stillgate_plugin::{Answer, Body, Device};
+use stillgate_plugin::{Answer, AnswerBody, Device};
 use stillgate_wire::{ChunkError, Fault, FieldName, FieldValue, Method, RequestError, reason};
 
 const CONTENT_TYPE: FieldName<'_> = FieldName::constant("Content-Type");
@@ -28,11 +28,11 @@ struct LocalAnswer {
     answer: Answer,
     /// For logs, and for gRPC calls, whose answers have no body.
     message: Cow<'static, str>,
-    kind: Kind,
+    kind: LocalReplyKind,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum LocalReplyKind {
     Plain,
     /// What follows on the connection may not be a request.
     Closing,
@@ -56,9 +56,9 @@ impl OwnAnswer {
     /// An error in APISIX's form.
     pub(crate) fn error(status: u16, message: impl Into<Cow<'static, str>>) -> OwnAnswer {
         let message = message.into();
-        let body = Body::Owned(error_body(status, &message).into_bytes());
+        let body = AnswerBody::Owned(error_body(status, &message).into_bytes());
         let answer = Answer { status, content_type: Some(Cow::Borrowed("application/json")), body };
-        OwnAnswer(Box::new(LocalAnswer { answer, message, kind: Kind::Plain }))
+        OwnAnswer(Box::new(LocalAnswer { answer, message, kind: LocalReplyKind::Plain }))
     }
 
     /// No route takes the request. APISIX sends JSON as well, with the content type text.
@@ -68,60 +68,60 @@ impl OwnAnswer {
         answer
     }
 
-    fn of_kind(mut self, kind: Kind) -> OwnAnswer {
+    fn of_kind(mut self, kind: LocalReplyKind) -> OwnAnswer {
         self.0.kind = kind;
         self
     }
 
     /// An error after which the connection is closed.
     pub(crate) fn closing(status: u16, message: impl Into<Cow<'static, str>>) -> OwnAnswer {
-        OwnAnswer::error(status, message).of_kind(Kind::Closing)
+        OwnAnswer::error(status, message).of_kind(LocalReplyKind::Closing)
     }
 
     /// Response to the request of an ACME server.
     pub(crate) fn challenge(key_authorization: String) -> OwnAnswer {
-        let body = Body::Owned(key_authorization.into_bytes());
+        let body = AnswerBody::Owned(key_authorization.into_bytes());
         let answer = Answer { status: 200, content_type: Some(Cow::Borrowed("application/octet-stream")), body };
         OwnAnswer::of_plugin(answer)
     }
 
     /// The gateway is overloaded.
     pub(crate) fn overload(message: &'static str) -> OwnAnswer {
-        OwnAnswer::error(503, message).of_kind(Kind::Overload)
+        OwnAnswer::error(503, message).of_kind(LocalReplyKind::Overload)
     }
 
     /// Like `overload`, with the seconds after which the client may retry.
     pub(crate) fn later(message: &'static str, after_s: u64) -> OwnAnswer {
-        OwnAnswer::error(503, message).of_kind(Kind::Later(after_s))
+        OwnAnswer::error(503, message).of_kind(LocalReplyKind::Later(after_s))
     }
 
     /// The client's deadline for its call has passed.
     pub(crate) fn deadline() -> OwnAnswer {
-        OwnAnswer::error(504, "the time that the client gave the call has passed").of_kind(Kind::Deadline)
+        OwnAnswer::error(504, "the time that the client gave the call has passed").of_kind(LocalReplyKind::Deadline)
     }
 
     /// The answer of a plugin.
     pub(crate) fn of_plugin(answer: Answer) -> OwnAnswer {
         let message = Cow::Borrowed(reason(answer.status));
-        OwnAnswer(Box::new(LocalAnswer { answer, message, kind: Kind::Plain }))
+        OwnAnswer(Box::new(LocalAnswer { answer, message, kind: LocalReplyKind::Plain }))
     }
 
     /// Like `of_plugin`, where what follows on the connection may not be a request.
     pub(crate) fn of_plugin_closing(answer: Answer) -> OwnAnswer {
-        OwnAnswer::of_plugin(answer).of_kind(Kind::Closing)
+        OwnAnswer::of_plugin(answer).of_kind(LocalReplyKind::Closing)
     }
 
     /// Where the answer comes from; `None`: from here.
     pub(super) fn elsewhere(&self) -> Option<Elsewhere> {
         match &self.0.answer.body {
-            Body::Metrics => Some(Elsewhere::Metrics),
-            Body::Device(device) => Some(Elsewhere::Device(device.clone())),
+            AnswerBody::Metrics => Some(Elsewhere::Metrics),
+            AnswerBody::Device(device) => Some(Elsewhere::Device(device.clone())),
             _ => None,
         }
     }
 
     pub(crate) fn is_overload(&self) -> bool {
-        self.0.kind == Kind::Overload
+        self.0.kind == LocalReplyKind::Overload
     }
 }
 
@@ -154,7 +154,7 @@ pub(crate) async fn stage(serving: &mut RequestContext<'_>, own: OwnAnswer) -> O
     if !exchange.to_client.is_idle() {
         return None;
     }
-    let is_closing = own.kind == Kind::Closing;
+    let is_closing = own.kind == LocalReplyKind::Closing;
     let keep_alive =
         !is_closing && exchange.request.keep_alive && exchange.from_client.is_done() && !worker.parts_with(client);
     exchange.to_client.coding = BodyDelimiting::Raw;
@@ -211,7 +211,7 @@ async fn run_filters(serving: &mut RequestContext<'_>, own: LocalAnswer) -> Resu
     let filtered = filter_all(&mut exchange.response_body, answer.body.bytes(), client.address, worker).await;
     let filtered = filtered.inspect_err(|broken| broken.tell(worker));
     if let Some(filtered) = filtered.map_err(AnswerFailure::Broken)? {
-        answer.body = Body::Owned(filtered);
+        answer.body = AnswerBody::Owned(filtered);
     }
     answer.status = exchange.response_edits.status().unwrap_or(answer.status);
     Ok(LocalAnswer { answer, message, kind })
@@ -230,18 +230,18 @@ fn write(serving: &mut RequestContext<'_>, own: &LocalAnswer, keep_alive: bool) 
     {
         body = &[];
         exchange.response_edits.fields.remove_added(CONTENT_TYPE);
-        grpc::write_answer(out, call, answer.status, *kind == Kind::Deadline, message);
+        grpc::write_answer(out, call, answer.status, *kind == LocalReplyKind::Deadline, message);
     } else {
         let has_body = !matches!(answer.status, 204 | 304);
         body = if has_body { body } else { &[] };
         write_head(out, answer.status, answer.content_type.as_deref(), has_body.then_some(body.len()));
     }
     match kind {
-        Kind::Overload => out.extend_from_slice(b"Retry-After: 1\r\n"),
-        Kind::Later(after_s) => {
+        LocalReplyKind::Overload => out.extend_from_slice(b"Retry-After: 1\r\n"),
+        LocalReplyKind::Later(after_s) => {
             write!(out, "Retry-After: {after_s}\r\n").expect("writing to a vector does not fail");
         }
-        Kind::Plain | Kind::Closing | Kind::Deadline => {}
+        LocalReplyKind::Plain | LocalReplyKind::Closing | LocalReplyKind::Deadline => {}
     }
     let edits = &exchange.response_edits.fields;
     out.extend_from_slice(edits.lines());

@@ -3,8 +3,8 @@
 //! The relay moves the bytes; what its events mean is decided here. Whether to retry is decided elsewhere.
 
 use super::answer::OwnAnswer;
-use super::connecting::{Connection, connect, judge_refusal, pooled};
-use super::relay::{Event, Relay};
+use super::connecting::{NodeConnection, connect, judge_refusal, pooled};
+use super::relay::{Relay, RelayEvent};
 use super::tries::Tries;
 use super::{After, Exchange, RequestContext, forwarding, response};
 use crate::connection::stream::Stream;
@@ -13,7 +13,7 @@ use crate::plan::snapshot::WorkerUpstream;
 use crate::worker::Worker;
 use std::future::poll_fn;
 use std::time::Instant;
-use stillgate_upstream::{Failure, Report};
+use stillgate_upstream::{Failure, TryReport};
 use stillgate_wire::ResponseError;
 
 /// nginx's status for a request whose client did not wait for the response; only the access log shows it.
@@ -102,7 +102,9 @@ impl<'a> AttemptGuard<'a> {
     /// The final response's head has arrived.
     fn answered(&mut self, exchange: &mut Exchange) {
         let status = exchange.response.status;
-        health::report(self.worker, self.upstream, self.index, Report::Status(status), || format!("status {status}"));
+        health::report(self.worker, self.upstream, self.index, TryReport::Status(status), || {
+            format!("status {status}")
+        });
         if let Some(closed) = self.closed.take() {
             health::report_failure(self.worker, self.upstream, closed, Failure::Reset, false);
         }
@@ -140,8 +142,8 @@ impl<'a> AttemptGuard<'a> {
         &self,
         exchange: &mut Exchange,
         tries: &Tries<'_>,
-        connection: &Connection,
-        event: Event,
+        connection: &NodeConnection,
+        event: RelayEvent,
         (begun, awaited_client): (bool, bool),
     ) -> AttemptOutcome {
         let stream = &connection.stream;
@@ -149,14 +151,14 @@ impl<'a> AttemptGuard<'a> {
         let is_unseen = stream.is_unseen();
         // Once: a node that does so on a new connection as well has failed.
         let reused = connection.meta.is_reused() || (is_unseen && !tries.is_fresh);
-        if matches!(event, Event::NodeFailed(Failure::SendTimeout | Failure::ReadTimeout | Failure::TryTimeout)) {
+        if matches!(event, RelayEvent::NodeFailed(Failure::SendTimeout | Failure::ReadTimeout | Failure::TryTimeout)) {
             stream.retire();
         }
         exchange.mistaken = stream.mistaken(exchange.from_node.unparsed());
         // A connection that ends because of it may have ended because of another request on it; a new one shows which.
         let is_refused = stream.is_refused() && (!is_unseen || tries.is_fresh);
         let event = match event {
-            Event::NodeFailed(Failure::Reset) if is_refused => Event::NodeFailed(Failure::Refused),
+            RelayEvent::NodeFailed(Failure::Reset) if is_refused => RelayEvent::NodeFailed(Failure::Refused),
             event => event,
         };
         let mut failed = match interrupted(exchange, event, reused, begun) {
@@ -172,7 +174,7 @@ impl<'a> AttemptGuard<'a> {
             self.note_unanswered(&mut failed);
         }
         if is_of_client && !failed.is_of_node {
-            health::report(self.worker, self.upstream, self.index, Report::Inconclusive, String::new);
+            health::report(self.worker, self.upstream, self.index, TryReport::Inconclusive, String::new);
         } else if !failed.is_closed() {
             health::report_failure(self.worker, self.upstream, self.index, failed.failure, failed.reused);
         }
@@ -219,11 +221,11 @@ pub(super) async fn run(serving: &mut RequestContext<'_>, tries: &Tries<'_>, ind
     let mut relay = Relay::new(serving.lend(), &mut connection.stream, tries.target.bounds, trying.began_ms);
     let event = match staged {
         Ok(()) => drive(&mut relay, &mut trying).await,
-        Err(broken) => Event::BrokenRequest(broken),
+        Err(broken) => RelayEvent::BrokenRequest(broken),
     };
     let (sent, begun, keep_alive) = (relay.request_sent && !relay.node_deaf, relay.has_begun(), relay.keep_alive);
     let awaited_client = relay.awaits_client();
-    if event != Event::Finished {
+    if event != RelayEvent::Finished {
         return trying.broke(serving.exchange, tries, &connection, event, (begun, awaited_client));
     }
     if serving.exchange.response.status == response::STATUS_SWITCHING {
@@ -233,15 +235,15 @@ pub(super) async fn run(serving: &mut RequestContext<'_>, tries: &Tries<'_>, ind
 }
 
 /// Moves the bytes of a try until it ends.
-async fn drive(relay: &mut Relay<'_>, trying: &mut AttemptGuard<'_>) -> Event {
+async fn drive(relay: &mut Relay<'_>, trying: &mut AttemptGuard<'_>) -> RelayEvent {
     loop {
         let passed = match poll_fn(|cx| relay.poll(cx)).await {
-            Event::Head if response::is_interim(&relay.serving.exchange.response) => response::pass_interim(relay),
-            Event::Head => {
+            RelayEvent::Head if response::is_interim(&relay.serving.exchange.response) => response::pass_interim(relay),
+            RelayEvent::Head => {
                 trying.answered(relay.serving.exchange);
                 response::begin(relay)
             }
-            Event::Finished => return Event::Finished,
+            RelayEvent::Finished => return RelayEvent::Finished,
             event => {
                 relay.serving.exchange.outcome.node_ended();
                 return event;
@@ -257,7 +259,7 @@ async fn drive(relay: &mut Relay<'_>, trying: &mut AttemptGuard<'_>) -> Event {
 fn finish(
     serving: &mut RequestContext<'_>,
     tries: &Tries<'_>,
-    connection: Connection,
+    connection: NodeConnection,
     request_sent: bool,
     keep_alive: bool,
 ) -> After {
@@ -272,7 +274,7 @@ fn finish(
     exchange.from_node.release(&worker.buffers);
     exchange.to_node.release(&worker.buffers);
     if reusable {
-        let Connection { index, stream, meta, .. } = connection;
+        let NodeConnection { index, stream, meta, .. } = connection;
         let surplus = tries.target.upstream.state.borrow_mut().put(index, stream, meta, worker.clock.now_ms());
         drop(surplus);
     }
@@ -291,9 +293,9 @@ pub(super) fn after(exchange: &Exchange, keep_alive: bool) -> After {
 
 /// What an event that ended a try means for the request. A response that has begun can only be truncated; the client sees that by
 /// its length, its chunks, or the reset that [`crate::connection::client::Client`] ends with.
-pub(super) fn interrupted(exchange: &mut Exchange, event: Event, reused: bool, begun: bool) -> AttemptOutcome {
+pub(super) fn interrupted(exchange: &mut Exchange, event: RelayEvent, reused: bool, begun: bool) -> AttemptOutcome {
     match event {
-        Event::NodeFailed(failure) => AttemptOutcome::Failed(FailedAttempt {
+        RelayEvent::NodeFailed(failure) => AttemptOutcome::Failed(FailedAttempt {
             failure,
             reused,
             request_sent: exchange.to_node.total > 0,
@@ -302,7 +304,7 @@ pub(super) fn interrupted(exchange: &mut Exchange, event: Event, reused: bool, b
             is_of_node: false,
             reason: None,
         }),
-        Event::ClientGone => {
+        RelayEvent::ClientGone => {
             if !begun {
                 exchange.outcome.status = STATUS_CLIENT_GONE;
             }
@@ -314,20 +316,20 @@ pub(super) fn interrupted(exchange: &mut Exchange, event: Event, reused: bool, b
 }
 
 /// The answer if no part of a response has been sent.
-fn answer_to(event: Event) -> OwnAnswer {
+fn answer_to(event: RelayEvent) -> OwnAnswer {
     match event {
-        Event::BodyTimeout => OwnAnswer::closing(408, "the request body did not come in time"),
-        Event::BadBody(malformed) => malformed.into(),
-        Event::BadBase64 => OwnAnswer::closing(400, "the body of the call is not base64"),
-        Event::Inexpressible => {
+        RelayEvent::BodyTimeout => OwnAnswer::closing(408, "the request body did not come in time"),
+        RelayEvent::BadBody(malformed) => malformed.into(),
+        RelayEvent::BadBase64 => OwnAnswer::closing(400, "the body of the call is not base64"),
+        RelayEvent::Inexpressible => {
             OwnAnswer::closing(400, "the request cannot be sent over HTTP/2, which its node speaks")
         }
-        Event::BrokenRequest(broken) => OwnAnswer::closing(broken.status(), broken.message()),
-        Event::Deadline => OwnAnswer::deadline(),
-        Event::BrokenResponse(broken) => OwnAnswer::error(broken.status_of_response(), broken.message()),
-        Event::PluginFailed => OwnAnswer::error(500, "a plugin failed"),
-        Event::Cut => OwnAnswer::error(502, "the node broke its response off"),
-        Event::Head | Event::Finished | Event::NodeFailed(_) | Event::ClientGone => {
+        RelayEvent::BrokenRequest(broken) => OwnAnswer::closing(broken.status(), broken.message()),
+        RelayEvent::Deadline => OwnAnswer::deadline(),
+        RelayEvent::BrokenResponse(broken) => OwnAnswer::error(broken.status_of_response(), broken.message()),
+        RelayEvent::PluginFailed => OwnAnswer::error(500, "a plugin failed"),
+        RelayEvent::Cut => OwnAnswer::error(502, "the node broke its response off"),
+        RelayEvent::Head | RelayEvent::Finished | RelayEvent::NodeFailed(_) | RelayEvent::ClientGone => {
             unreachable!("handled where the try is driven")
         }
     }

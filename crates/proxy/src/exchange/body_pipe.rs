@@ -18,7 +18,7 @@ mod capture;
 mod offloaded;
 
 use super::filter_time::Stopwatch;
-use super::filters::{Filters, Step};
+use super::filters::{Filters, PieceEnd};
 use super::receiver::Receiver;
 use super::sender::Sender;
 use crate::basics::buffer::Buffers;
@@ -26,7 +26,7 @@ use crate::connection::stream::Stream;
 use crate::worker::Worker;
 use crate::worker::body_memory::{BodyLease, Full};
 use crate::worker::offload::OffloadPools;
-use crate::worker::plugins::{Refusal, guarded};
+use crate::worker::plugins::{PluginRefusal, guarded};
 use offloaded::OffloadedWork;
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -36,7 +36,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use stillgate_plugin::BodyChanges;
-use stillgate_plugin::body::Change;
+use stillgate_plugin::body::BodyChange;
 use stillgate_plugin::flow::Output;
 use stillgate_wire::Edits;
 use tokio::time::Sleep;
@@ -99,7 +99,7 @@ struct OffloadedFilter {
     /// Its place among the filters.
     at: usize,
     plugin: &'static str,
-    step: Step,
+    step: PieceEnd,
     doing: OffloadedWork,
     /// Ends the wait; `None`: it has not begun.
     limit: Option<Pin<Box<Sleep>>>,
@@ -115,7 +115,7 @@ pub(crate) struct BrokenBody {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Why {
-    Refused(Refusal),
+    Refused(PluginRefusal),
     /// A filter panicked.
     Panic,
 }
@@ -124,9 +124,9 @@ impl BrokenBody {
     /// Status if the request's body is refused.
     pub(crate) fn status(self) -> u16 {
         match self.why {
-            Why::Refused(Refusal::Malformed) => 400,
-            Why::Refused(Refusal::Failed) | Why::Panic => 500,
-            Why::Refused(Refusal::Busy) => 503,
+            Why::Refused(PluginRefusal::Malformed) => 400,
+            Why::Refused(PluginRefusal::Failed) | Why::Panic => 500,
+            Why::Refused(PluginRefusal::Busy) => 503,
             Why::Refused(_) => 413,
         }
     }
@@ -134,27 +134,27 @@ impl BrokenBody {
     /// Status if the response's body is refused.
     pub(crate) fn status_of_response(self) -> u16 {
         match self.why {
-            Why::Refused(Refusal::Busy) => 503,
+            Why::Refused(PluginRefusal::Busy) => 503,
             _ => 502,
         }
     }
 
     pub(crate) fn message(self) -> &'static str {
         match self.why {
-            Why::Refused(Refusal::Malformed) => "the body is not in the coding that its head names",
-            Why::Refused(Refusal::Memory | Refusal::ClientMemory) => {
+            Why::Refused(PluginRefusal::Malformed) => "the body is not in the coding that its head names",
+            Why::Refused(PluginRefusal::Memory | PluginRefusal::ClientMemory) => {
                 "the memory limit for bodies held by plugins is reached"
             }
-            Why::Refused(Refusal::Busy) => "the threads that do the work of plugins are busy",
-            Why::Refused(Refusal::Time) => "plugins exceeded their CPU limit for this body",
-            Why::Refused(Refusal::Head | Refusal::TooLarge) => "the body is larger than a plugin may hold",
-            Why::Refused(Refusal::Failed) | Why::Panic => "a plugin failed",
+            Why::Refused(PluginRefusal::Busy) => "the threads that do the work of plugins are busy",
+            Why::Refused(PluginRefusal::Time) => "plugins exceeded their CPU limit for this body",
+            Why::Refused(PluginRefusal::Head | PluginRefusal::TooLarge) => "the body is larger than a plugin may hold",
+            Why::Refused(PluginRefusal::Failed) | Why::Panic => "a plugin failed",
         }
     }
 
     /// The body is larger than this plugin accepts.
     pub(crate) fn too_large(plugin: &'static str) -> BrokenBody {
-        BrokenBody { plugin, why: Why::Refused(Refusal::TooLarge) }
+        BrokenBody { plugin, why: Why::Refused(PluginRefusal::TooLarge) }
     }
 
     pub(crate) fn is_panic(self) -> bool {
@@ -162,7 +162,7 @@ impl BrokenBody {
     }
 
     pub(crate) fn is_busy(self) -> bool {
-        self.why == Why::Refused(Refusal::Busy)
+        self.why == Why::Refused(PluginRefusal::Busy)
     }
 
     /// Counts and logs it.
@@ -285,11 +285,11 @@ impl FilteredBody {
                 let (bytes, left) = (piece.len(), receiver.content().len() - piece.len());
                 assert!(bytes > 0);
                 // The end comes with the last piece: what filters do is counted once, and is one write.
-                let step = if left == 0 && receiver.is_done() { Step::End } else { Step::Piece };
+                let step = if left == 0 && receiver.is_done() { PieceEnd::End } else { PieceEnd::Piece };
                 self.run(piece, step)?;
                 receiver.written_but(left);
             } else if receiver.is_done() {
-                self.run(&[], Step::End)?;
+                self.run(&[], PieceEnd::End)?;
             } else {
                 break;
             }
@@ -313,7 +313,7 @@ impl FilteredBody {
             return Ok(false);
         }
         self.make_room();
-        self.run(&[], Step::Pause)?;
+        self.run(&[], PieceEnd::Pause)?;
         self.has_begun |= !self.unwritten().is_empty();
         Ok(!self.unwritten().is_empty() || self.waiting.is_some())
     }
@@ -329,7 +329,7 @@ impl FilteredBody {
         let body = std::mem::take(replacement(&mut self.changes));
         let rest = &body[self.taken..];
         let piece = &rest[..rest.len().min(self.piece_bytes)];
-        let step = if piece.len() == rest.len() { Step::End } else { Step::Piece };
+        let step = if piece.len() == rest.len() { PieceEnd::End } else { PieceEnd::Piece };
         let ran = self.run(piece, step);
         self.taken += piece.len();
         *replacement(&mut self.changes) = body;
@@ -340,10 +340,10 @@ impl FilteredBody {
     async fn run_all(&mut self, body: &[u8], threads: &OffloadPools) -> Result<(), BrokenBody> {
         if !self.changes.drops_what_comes() {
             for piece in body.chunks(PIECE_BYTES_MAX) {
-                self.run(piece, Step::Piece)?;
+                self.run(piece, PieceEnd::Piece)?;
                 self.finish_work(threads).await?;
             }
-            self.run(&[], Step::End)?;
+            self.run(&[], PieceEnd::End)?;
             return self.finish_work(threads).await;
         }
         while !self.is_ended {
@@ -354,23 +354,28 @@ impl FilteredBody {
     }
 
     /// Runs a piece, and what follows it, through all filters.
-    fn run(&mut self, piece: &[u8], step: Step) -> Result<(), BrokenBody> {
+    fn run(&mut self, piece: &[u8], step: PieceEnd) -> Result<(), BrokenBody> {
         if self.changes.filters_mut().next().is_none() {
             self.out.extend_from_slice(piece);
-            self.is_ended |= step == Step::End;
+            self.is_ended |= step == PieceEnd::End;
             if self.changes.captured().is_on() {
                 self.capture(piece, self.is_ended);
             }
             return Ok(());
         }
-        self.is_paused = step == Step::Pause;
-        self.is_tired = self.piece_bytes < PIECE_BYTES_MAX && step == Step::Piece;
+        self.is_paused = step == PieceEnd::Pause;
+        self.is_tired = self.piece_bytes < PIECE_BYTES_MAX && step == PieceEnd::Piece;
         self.seen_bytes += piece.len() as u64;
         self.run_from(0, None, (piece, step))
     }
 
     /// Runs a piece through the filters from one on; with a result, the work of that filter is done.
-    fn run_from(&mut self, at: usize, result: Option<Output>, (piece, step): (&[u8], Step)) -> Result<(), BrokenBody> {
+    fn run_from(
+        &mut self,
+        at: usize,
+        result: Option<Output>,
+        (piece, step): (&[u8], PieceEnd),
+    ) -> Result<(), BrokenBody> {
         let cpu_max = CPU_MAX + Duration::from_nanos(self.seen_bytes.saturating_mul(CPU_NANOS_PER_BYTE));
         let stopwatch = Stopwatch::start();
         let running = Cell::new("");
@@ -383,7 +388,7 @@ impl FilteredBody {
         self.cpu += stopwatch.elapsed();
         let broken = |why| BrokenBody { plugin: running.get(), why };
         let work = ran.map_err(|_| broken(Why::Panic))?.map_err(|refusal| broken(Why::Refused(refusal)))?;
-        self.is_ended |= step == Step::End && work.is_none();
+        self.is_ended |= step == PieceEnd::End && work.is_none();
         if self.changes.captured().is_on() {
             let out = std::mem::take(&mut self.out);
             self.capture(&out[before..], self.is_ended);
@@ -392,7 +397,7 @@ impl FilteredBody {
         let given = (self.out.len() - before) as u64;
         self.seen_bytes += given;
         if self.cpu > cpu_max + Duration::from_nanos(given * CPU_NANOS_PER_BYTE) {
-            return Err(broken(Why::Refused(Refusal::Time)));
+            return Err(broken(Why::Refused(PluginRefusal::Time)));
         }
         let plugin = running.get();
         self.waiting = work.map(|(at, work)| OffloadedFilter {
@@ -412,16 +417,16 @@ impl FilteredBody {
 /// The body that replaces the one received.
 fn replacement(changes: &mut BodyChanges) -> &mut Vec<u8> {
     match changes.iter_mut().next() {
-        Some(Change::Replace(body)) => body,
+        Some(BodyChange::Replace(body)) => body,
         _ => unreachable!("asked of a body that is replaced"),
     }
 }
 
-impl From<Full> for Refusal {
-    fn from(full: Full) -> Refusal {
+impl From<Full> for PluginRefusal {
+    fn from(full: Full) -> PluginRefusal {
         match full {
-            Full::Worker => Refusal::Memory,
-            Full::Client => Refusal::ClientMemory,
+            Full::Worker => PluginRefusal::Memory,
+            Full::Client => PluginRefusal::ClientMemory,
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::plan::snapshot::Snapshot;
 use calls::{CallMoment, Calls};
 use pinned::{PinnedChain, chosen};
 pub(super) use run::edited_value;
-use run::{Run, open};
+use run::{PhaseRun, open};
 pub(super) use steps::{ChainPosition, PausedChain, before_target, resume, with_paused};
 
 use std::rc::Rc;
@@ -32,7 +32,7 @@ use std::sync::Arc;
 use stillgate_plugin::definition::MetadataTable;
 
 use stillgate_plugin::{
-    AttachedConsumer, Chain, Consumers, Entry, Facts, LogValues, Phase, Phases, RequestState, Response, Trace,
+    AttachedConsumer, Chain, ChainEntry, Consumers, Facts, LogValues, Phase, Phases, RequestState, Response, Trace,
 };
 use stillgate_route::Lookup;
 use stillgate_wire::{Edits, Fields, Framing};
@@ -89,7 +89,7 @@ struct FilterResults {
 
 impl FilterResults {
     /// Whether an entry's filter does not hold; it is evaluated once.
-    fn skips(&mut self, at: usize, entry: &Entry, holds: impl FnOnce() -> bool) -> bool {
+    fn skips(&mut self, at: usize, entry: &ChainEntry, holds: impl FnOnce() -> bool) -> bool {
         if entry.meta.filter.is_none() {
             return false;
         }
@@ -229,7 +229,7 @@ pub(crate) fn before_proxy(serving: &mut RequestContext<'_>) -> Result<(), OwnAn
     }
     for of in [Of::Global, Of::Route] {
         let Some(chain) = chosen(serving, of) else { continue };
-        let run = Run { chain: &chain, of, phase: Phase::BeforeProxy, joins: false, of_route: None };
+        let run = PhaseRun { chain: &chain, of, phase: Phase::BeforeProxy, joins: false, of_route: None };
         if let Some((entry, ..)) = run.from(0, &mut open(serving))? {
             // The upstream has a place for the request now, and not later.
             tracing::error!(plugin = chain.entries()[entry].name, "a plugin cannot wait in before_proxy");
@@ -433,6 +433,6 @@ fn run_response_phase(
     Ok(())
 }
 
-fn holds(entry: &Entry, facts: Facts<'_>, vars: &dyn Lookup) -> bool {
+fn holds(entry: &ChainEntry, facts: Facts<'_>, vars: &dyn Lookup) -> bool {
     entry.meta.filter.as_ref().is_none_or(|filter| filter.holds(&facts, vars))
 }

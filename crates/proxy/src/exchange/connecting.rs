@@ -10,10 +10,10 @@ use crate::worker::pending_connections::{ConnectionKey, PendingConnection};
 use std::rc::Rc;
 use stillgate_config::PassHost;
 use stillgate_tls::rustls::pki_types::ServerName;
-use stillgate_upstream::{ConnMeta, Failure, NameFault, Report};
+use stillgate_upstream::{ConnMeta, Failure, NameFault, TryReport};
 
 /// The node's connection while a try uses it.
-pub(super) struct Connection {
+pub(super) struct NodeConnection {
     pub(super) index: usize,
     pub(super) stream: Stream,
     pub(super) meta: ConnMeta,
@@ -44,7 +44,7 @@ fn is_name_of_request(exchange: &Exchange, tries: &Tries<'_>) -> bool {
 }
 
 /// Takes a connection that already exists.
-pub(super) fn pooled(worker: &Worker, exchange: &Exchange, tries: &Tries<'_>, index: usize) -> Option<Connection> {
+pub(super) fn pooled(worker: &Worker, exchange: &Exchange, tries: &Tries<'_>, index: usize) -> Option<NodeConnection> {
     if tries.is_fresh {
         return None;
     }
@@ -55,7 +55,7 @@ pub(super) fn pooled(worker: &Worker, exchange: &Exchange, tries: &Tries<'_>, in
     };
     let mut state = upstream.state.borrow_mut();
     let (stream, meta) = node::take_live(&mut state, index, is_name, worker.clock.now_ms())?;
-    Some(Connection { index, stream, meta, connect_us: 0 })
+    Some(NodeConnection { index, stream, meta, connect_us: 0 })
 }
 
 /// Makes a new connection; with HTTP/2, it may be one that another request makes meanwhile.
@@ -63,7 +63,7 @@ pub(super) async fn connect(
     serving: &RequestContext<'_>,
     tries: &Tries<'_>,
     index: usize,
-) -> Result<Connection, ConnectError> {
+) -> Result<NodeConnection, ConnectError> {
     let RequestContext { worker, client, exchange, .. } = serving;
     let (upstream, bounds) = (tries.target.upstream, tries.target.bounds);
     let state = &upstream.state;
@@ -97,14 +97,14 @@ pub(super) async fn connect(
     let left_ms = deadline_ms.saturating_sub(worker.clock.now_ms());
     match node::connect(worker, &client.timer, destination, left_ms).await {
         Ok((stream, connect_us)) => {
-            health::report(worker, upstream, index, Report::Connected, String::new);
+            health::report(worker, upstream, index, TryReport::Connected, String::new);
             if let Some(name) = &given {
                 state.borrow_mut().accept_name(index, name);
             }
             let meta = state.borrow().fresh_meta(index);
             let (stream, meta) = node::keep_shared(&mut state.borrow_mut(), index, stream, meta, worker.clock.now_ms());
             making.iter().for_each(PendingConnection::made);
-            Ok(Connection { index, stream, meta, connect_us })
+            Ok(NodeConnection { index, stream, meta, connect_us })
         }
         Err(mut error) => {
             let fault = given.filter(|_| error.is_handshake && !error.is_local);
@@ -115,7 +115,7 @@ pub(super) async fn connect(
                 error.failure = Failure::Name;
             }
             let is_of_node = !error.is_local && !is_late && matches!(fault, None | Some(NameFault::Node));
-            let report = if is_of_node { Report::Failed(error.failure) } else { Report::Inconclusive };
+            let report = if is_of_node { TryReport::Failed(error.failure) } else { TryReport::Inconclusive };
             health::report(worker, upstream, index, report, || error.reason());
             Err(error)
         }
@@ -136,6 +136,6 @@ pub(super) fn judge_refusal(serving: &RequestContext<'_>, tries: &Tries<'_>, ref
     };
     if fault == NameFault::Node {
         let why = || "it refuses a server name that another node accepts".to_owned();
-        health::report(serving.worker, upstream, refused, Report::Failed(Failure::Connect), why);
+        health::report(serving.worker, upstream, refused, TryReport::Failed(Failure::Connect), why);
     }
 }

@@ -9,7 +9,7 @@ use crate::basics::clock::Timer;
 use crate::device_link::{Admission, DeviceFacts};
 use crate::plan::Lease;
 use crate::telemetry::outcome::RetainedConfig;
-use crate::worker::devices::{DeviceRefusal, Place};
+use crate::worker::devices::{DeviceRefusal, DeviceRegistration};
 use std::future::poll_fn;
 use std::ops::Range;
 use std::pin::pin;
@@ -29,7 +29,7 @@ const FULL_RETRY_SPREAD_S: u64 = 20;
 
 /// The beginning of a device's connection, without the socket.
 pub(crate) struct BegunDevice {
-    pub(crate) place: Place,
+    pub(crate) place: DeviceRegistration,
     pub(crate) device: Arc<str>,
     pub(crate) labels: Box<[(Box<str>, Box<str>)]>,
     pub(crate) protocol: Protocol,
@@ -77,7 +77,7 @@ pub(super) async fn begin(serving: &mut RequestContext<'_>, device: &Device) -> 
         DeviceRefusal::TooFast { after_s } => OwnAnswer::later("too many devices connect at once", after_s),
         DeviceRefusal::Busy => OwnAnswer::later("too many devices wait to be let in", 1 + worker.random() % 10),
     })?;
-    let mut place = Place::new(&worker, devices);
+    let mut place = DeviceRegistration::new(&worker, devices);
     let name: Arc<str> = Arc::from(&*device.id);
     let facts = DeviceFacts {
         device: name.clone(),
@@ -114,7 +114,7 @@ pub(super) async fn begin(serving: &mut RequestContext<'_>, device: &Device) -> 
 /// Requests admission for the device.
 async fn admitted(
     serving: &RequestContext<'_>,
-    place: &mut Place,
+    place: &mut DeviceRegistration,
     facts: DeviceFacts,
 ) -> Result<(Generation, SessionId), OwnAnswer> {
     let worker = serving.worker;

@@ -6,8 +6,8 @@
 
 use super::answer::OwnAnswer;
 use super::attempt::{AttemptOutcome, after, interrupted};
-use super::relay::{Event, Relay};
-use super::target::Bounds;
+use super::relay::{Relay, RelayEvent};
+use super::target::ExchangeBounds;
 use super::{After, RequestContext, response};
 use crate::connection::stream::Stream;
 use std::future::poll_fn;
@@ -31,15 +31,15 @@ pub(super) async fn give(serving: &mut RequestContext<'_>) -> Result<After, OwnA
     exchange.response.reset();
     exchange.response_body.clear();
     exchange.method_sent = Method::Get;
-    let (bounds, now_ms) = (Bounds::of_own(&serving.snapshot.plan.settings), worker.clock.now_ms());
+    let (bounds, now_ms) = (ExchangeBounds::of_own(&serving.snapshot.plan.settings), worker.clock.now_ms());
     let mut relay = Relay::new(serving.lend(), &mut exporter, bounds, now_ms);
     relay.request_sent = true;
     let ended = loop {
         match poll_fn(|cx| relay.poll(cx)).await {
-            Event::Head if relay.serving.exchange.response.status < 200 => {
-                break Event::NodeFailed(Failure::BadResponse);
+            RelayEvent::Head if relay.serving.exchange.response.status < 200 => {
+                break RelayEvent::NodeFailed(Failure::BadResponse);
             }
-            Event::Head => {
+            RelayEvent::Head => {
                 if let Err(event) = response::begin(&mut relay) {
                     break event;
                 }
@@ -50,7 +50,7 @@ pub(super) async fn give(serving: &mut RequestContext<'_>) -> Result<After, OwnA
     let (begun, keep_alive) = (relay.has_begun(), relay.keep_alive);
     let RequestContext { worker, client, exchange, .. } = serving;
     exchange.from_node.release(&worker.buffers);
-    if ended == Event::Finished {
+    if ended == RelayEvent::Finished {
         client.ends_with_connection = false;
         return Ok(after(exchange, keep_alive));
     }

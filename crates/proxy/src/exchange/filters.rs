@@ -1,7 +1,7 @@
 //! The filters of one body, each called with the output of the previous one.
 
 use super::body_pipe::PIECE_BYTES_MAX;
-use crate::worker::plugins::Refusal;
+use crate::worker::plugins::PluginRefusal;
 use std::cell::Cell;
 use stillgate_plugin::flow::{Output, Work};
 use stillgate_plugin::{BodyChanges, BodyError};
@@ -11,7 +11,7 @@ const KEPT_BYTES_MAX: usize = 64 * 1024;
 
 /// What a piece is followed by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum PieceEnd {
     /// Another piece may follow.
     Piece,
     /// Nothing follows for now.
@@ -35,9 +35,9 @@ impl Filters<'_> {
         self,
         first: usize,
         mut result: Option<Output>,
-        (piece, step): (&[u8], Step),
+        (piece, step): (&[u8], PieceEnd),
         out: &mut Vec<u8>,
-    ) -> Result<Option<(usize, Work)>, Refusal> {
+    ) -> Result<Option<(usize, Work)>, PluginRefusal> {
         let [current, next] = self.between;
         let last = self.changes.filters_mut().count().saturating_sub(1);
         let mut most = (0, "");
@@ -55,9 +55,9 @@ impl Filters<'_> {
                         filter.piece(piece, gives).map_err(refusal)?;
                     }
                     match step {
-                        Step::Piece => {}
-                        Step::Pause => filter.pause(gives).map_err(refusal)?,
-                        Step::End => filter.end(gives).map_err(refusal)?,
+                        PieceEnd::Piece => {}
+                        PieceEnd::Pause => filter.pause(gives).map_err(refusal)?,
+                        PieceEnd::End => filter.end(gives).map_err(refusal)?,
                     }
                 }
             }
@@ -77,10 +77,10 @@ impl Filters<'_> {
     }
 }
 
-fn refusal(error: BodyError) -> Refusal {
+fn refusal(error: BodyError) -> PluginRefusal {
     match error {
-        BodyError::TooLarge => Refusal::TooLarge,
-        BodyError::Malformed => Refusal::Malformed,
-        BodyError::Failed => Refusal::Failed,
+        BodyError::TooLarge => PluginRefusal::TooLarge,
+        BodyError::Malformed => PluginRefusal::Malformed,
+        BodyError::Failed => PluginRefusal::Failed,
     }
 }

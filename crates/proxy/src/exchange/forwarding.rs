@@ -15,8 +15,8 @@ use stillgate_config::PassHost;
 use stillgate_plugin::body::UNDONE_CODINGS;
 use stillgate_plugin::facts::append_address;
 use stillgate_wire::{
-    Edits, FieldName, FieldValue, Form, Framing, Method, Name, RequestHead, Version, remove_lines, upgrade_protocols,
-    write_request, write_upgrade_lines,
+    Edits, FieldName, FieldValue, Framing, Method, Name, RequestHead, TargetForm, Version, remove_lines,
+    upgrade_protocols, write_request, write_upgrade_lines,
 };
 
 /// Another protocol is required (RFC 9110 section 15.5.22).
@@ -123,7 +123,7 @@ fn edit_fields(serving: &mut RequestContext<'_>, pass_host: &PassHost) {
     let edits = &mut exchange.request_edits.fields;
     edits.removed = edits.removed.with(exchange.request.hop_by_hop);
     let trusted = is_trusted(client.peer.ip().to_canonical(), &settings.trusted_proxies);
-    let replaces_host = has_own_host || *pass_host != PassHost::Pass || exchange.request.form == Form::Absolute;
+    let replaces_host = has_own_host || *pass_host != PassHost::Pass || exchange.request.form == TargetForm::Absolute;
     let mut has_host = false;
     for (index, field) in exchange.request.fields.iter().enumerate() {
         match field.id {

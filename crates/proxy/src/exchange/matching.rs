@@ -6,16 +6,16 @@ use super::{Exchange, RequestContext, chain};
 use crate::worker::Worker;
 use stillgate_plugin::{Facts, LogLevel};
 use stillgate_route::path::{normalise, target_path};
-use stillgate_route::{Match, Message, MessageLevel};
-use stillgate_wire::Form;
+use stillgate_route::{FunctionMessage, Match, MessageLevel};
+use stillgate_wire::TargetForm;
 
 /// Finds the route. If there is none, global rules run before the answer.
 pub(super) fn select(serving: &mut RequestContext<'_>) -> Result<(), OwnAnswer> {
     match serving.exchange.request.form {
-        Form::Authority => return Err(OwnAnswer::closing(405, "CONNECT is not served here")),
+        TargetForm::Authority => return Err(OwnAnswer::closing(405, "CONNECT is not served here")),
         // The request is about the server as a whole (RFC 9110 section 9.3.7): it has no path to route by.
-        Form::Asterisk => return Err(OwnAnswer::no_route()),
-        Form::Origin | Form::Absolute => {}
+        TargetForm::Asterisk => return Err(OwnAnswer::no_route()),
+        TargetForm::Origin | TargetForm::Absolute => {}
     }
     let found = find(serving)?;
     serving.exchange.outcome.route = found;
@@ -49,10 +49,10 @@ fn find(serving: &mut RequestContext<'_>) -> Result<Option<Match>, OwnAnswer> {
 
 /// Logs the messages of functions of routes.
 #[cold]
-fn tell(messages: Vec<Message>, worker: &Worker) {
+fn tell(messages: Vec<FunctionMessage>, worker: &Worker) {
     const WHO: &str = "filter_func";
     let io = worker.plugins.own.io();
-    for Message { level, text } in messages {
+    for FunctionMessage { level, text } in messages {
         let level = match level {
             MessageLevel::Failed => {
                 io.fail(WHO, &text);

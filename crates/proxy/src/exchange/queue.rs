@@ -5,7 +5,7 @@
 use super::answer::OwnAnswer;
 use super::attempt::STATUS_CLIENT_GONE;
 use super::relay::is_still_there;
-use super::target::Target;
+use super::target::ExchangeTarget;
 use super::{After, Exchange, RequestContext};
 use crate::basics::clock::TICK_MS;
 use crate::connection::client::Client;
@@ -54,7 +54,10 @@ impl WaitLost {
 /// Admits the request; `Some`: its client is gone. From then on until its try begins there must be no await: the place is free for
 /// others.
 #[inline]
-pub(super) async fn admit(serving: &mut RequestContext<'_>, target: &Target<'_>) -> Result<Option<After>, OwnAnswer> {
+pub(super) async fn admit(
+    serving: &mut RequestContext<'_>,
+    target: &ExchangeTarget<'_>,
+) -> Result<Option<After>, OwnAnswer> {
     if target.upstream.state.borrow().has_place() {
         return Ok(None);
     }
@@ -62,7 +65,10 @@ pub(super) async fn admit(serving: &mut RequestContext<'_>, target: &Target<'_>)
     Box::pin(wait_or_answer(serving, target)).await
 }
 
-async fn wait_or_answer(serving: &mut RequestContext<'_>, target: &Target<'_>) -> Result<Option<After>, OwnAnswer> {
+async fn wait_or_answer(
+    serving: &mut RequestContext<'_>,
+    target: &ExchangeTarget<'_>,
+) -> Result<Option<After>, OwnAnswer> {
     let began = Instant::now();
     let waited = wait(serving, target).await;
     (serving.exchange.queued, serving.exchange.outcome.timing.has_queued) = (began.elapsed(), true);
@@ -106,7 +112,7 @@ impl Drop for QueuePlace<'_> {
     }
 }
 
-async fn wait(serving: &mut RequestContext<'_>, target: &Target<'_>) -> Result<(), QueueRefusal> {
+async fn wait(serving: &mut RequestContext<'_>, target: &ExchangeTarget<'_>) -> Result<(), QueueRefusal> {
     let RequestContext { worker, client, exchange, .. } = serving;
     let (upstream, deadline_ms) = (target.upstream, target.bounds.deadline_ms);
     let mut waiting = None;

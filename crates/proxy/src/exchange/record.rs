@@ -4,9 +4,9 @@ use super::{Exchange, slow};
 use crate::connection::client::Client;
 use crate::plan::Plan;
 use crate::plan::snapshot::Snapshot;
-use crate::telemetry::access_log::Line;
+use crate::telemetry::access_log::LogLine;
 use crate::telemetry::metrics::FinishedRequest;
-use crate::telemetry::outcome::Outcome;
+use crate::telemetry::outcome::RequestOutcome;
 use crate::worker::Worker;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -23,7 +23,7 @@ struct FinishedExchange<'a> {
 
 impl FinishedRequest for FinishedExchange<'_> {
     #[inline]
-    fn outcome(&self) -> &Outcome {
+    fn outcome(&self) -> &RequestOutcome {
         &self.exchange.outcome
     }
 
@@ -131,7 +131,7 @@ impl Worker {
             trace: exchange.chains.trace(),
         };
         let record = Record { vars: &vars, ..told.record(ended, &vars.facts, &snapshot.plan, self) };
-        sink.record(&Line { record, fields: Some(&exchange.fields) });
+        sink.record(&LogLine { record, fields: Some(&exchange.fields) });
     }
 }
 
@@ -142,7 +142,7 @@ pub(crate) struct Moment(Option<Instant>);
 impl Moment {
     /// Now.
     #[inline]
-    pub(crate) fn now(outcome: &Outcome) -> Moment {
+    pub(crate) fn now(outcome: &RequestOutcome) -> Moment {
         Moment(outcome.started.map(|_| Instant::now()))
     }
 }
@@ -167,7 +167,7 @@ fn micros(until: Instant, since: Instant) -> u64 {
 
 /// The parts of an exchange that are recorded at its end.
 pub(crate) struct ExchangeParts<'a> {
-    pub(crate) outcome: &'a Outcome,
+    pub(crate) outcome: &'a RequestOutcome,
     pub(crate) tries: &'a NodeTries,
     pub(crate) id: &'a RequestId,
     pub(crate) given_id: &'a [u8],

@@ -2,10 +2,10 @@
 //!
 //! One poll function drives both directions, so that a response may begin, and end, while the request is still arriving. Each
 //! direction has one buffer; it is read into again only when its previous content was written, and that is the backpressure. The
-//! relay makes no decisions: whatever needs one ends the poll with an [`Event`].
+//! relay makes no decisions: whatever needs one ends the poll with an [`RelayEvent`].
 
 use super::body_pipe::BrokenBody;
-use super::target::Bounds;
+use super::target::ExchangeBounds;
 use super::{Exchange, RequestContext};
 use crate::basics::uptake::{self, Uptake};
 use crate::connection::client::Client;
@@ -28,7 +28,7 @@ pub(crate) const PROBE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// What stopped the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Event {
+pub(crate) enum RelayEvent {
     /// A whole response head, interim or final, was parsed.
     Head,
     /// The response has been written to its end.
@@ -59,7 +59,7 @@ pub(crate) enum Event {
 
 /// What has been awaited for longest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wait {
+enum RelayWait {
     NodeSend,
     NodeRead,
     ClientBody,
@@ -74,7 +74,7 @@ enum Wait {
 
 /// State of the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum RelayPhase {
     Head,
     Body,
     /// A 101 is staged, and nothing follows it.
@@ -85,8 +85,8 @@ enum Phase {
 pub(crate) struct Relay<'a> {
     pub(crate) serving: RequestContext<'a>,
     pub(crate) node: &'a mut Stream,
-    bounds: Bounds,
-    phase: Phase,
+    bounds: ExchangeBounds,
+    phase: RelayPhase,
     /// All of the request is written.
     pub(crate) request_sent: bool,
     /// No more of the request goes to the node: writing failed, or its response has begun and the rest does not come. Its response
@@ -112,7 +112,7 @@ impl<'a> Relay<'a> {
     pub(super) fn new(
         serving: RequestContext<'a>,
         node: &'a mut Stream,
-        bounds: Bounds,
+        bounds: ExchangeBounds,
         try_began_ms: u64,
     ) -> Relay<'a> {
         let now = serving.worker.clock.now_ms();
@@ -124,7 +124,7 @@ impl<'a> Relay<'a> {
             serving,
             node,
             bounds,
-            phase: Phase::Head,
+            phase: RelayPhase::Head,
             request_sent: false,
             node_deaf: false,
             awaits_continue,
@@ -140,7 +140,7 @@ impl<'a> Relay<'a> {
 
     /// Whether part of the final response may have reached the client.
     pub(crate) fn has_begun(&self) -> bool {
-        self.phase != Phase::Head && !self.serving.exchange.holds_response()
+        self.phase != RelayPhase::Head && !self.serving.exchange.holds_response()
     }
 
     /// A 100 was passed on: if the client waited for it, its body is what is awaited now.
@@ -151,32 +151,32 @@ impl<'a> Relay<'a> {
 
     /// The final response head is staged: what follows is its body.
     pub(crate) fn enter_body(&mut self) {
-        self.phase = Phase::Body;
+        self.phase = RelayPhase::Body;
     }
 
     /// The head of a 101 is staged: it is the last of the exchange.
     pub(crate) fn enter_switch(&mut self) {
-        self.phase = Phase::Switch;
+        self.phase = RelayPhase::Switch;
     }
 
     /// Moves what can be moved. To be called again after every event that does not end the try.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Event> {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<RelayEvent> {
         match self.poll_pumps(cx) {
             Ok(()) => Poll::Pending,
             Err(event) => Poll::Ready(event),
         }
     }
 
-    fn poll_pumps(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
+    fn poll_pumps(&mut self, cx: &mut Context<'_>) -> Result<(), RelayEvent> {
         if !self.request_sent && !self.node_deaf {
             self.pump_request(cx)?;
         }
         match self.phase {
-            Phase::Head => self.pump_head(cx)?,
-            Phase::Body => self.pump_body(cx)?,
-            Phase::Switch => {
+            RelayPhase::Head => self.pump_head(cx)?,
+            RelayPhase::Body => self.pump_body(cx)?,
+            RelayPhase::Switch => {
                 if self.flush_to_client(cx)?.is_ready() {
-                    return Err(Event::Finished);
+                    return Err(RelayEvent::Finished);
                 }
             }
         }
@@ -187,7 +187,7 @@ impl<'a> Relay<'a> {
     }
 
     /// Moves bytes from client to node, until it has to wait for one of them.
-    fn pump_request(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
+    fn pump_request(&mut self, cx: &mut Context<'_>) -> Result<(), RelayEvent> {
         loop {
             if !self.serving.exchange.to_node.is_idle() {
                 let before = self.serving.exchange.to_node.total;
@@ -203,8 +203,10 @@ impl<'a> Relay<'a> {
                 match flushed {
                     Poll::Pending => return Ok(()),
                     Poll::Ready(Ok(())) => {}
-                    Poll::Ready(Err(error)) if http2::is_bad_base64(&error) => return Err(Event::BadBase64),
-                    Poll::Ready(Err(error)) if http2::is_inexpressible(&error) => return Err(Event::Inexpressible),
+                    Poll::Ready(Err(error)) if http2::is_bad_base64(&error) => return Err(RelayEvent::BadBase64),
+                    Poll::Ready(Err(error)) if http2::is_inexpressible(&error) => {
+                        return Err(RelayEvent::Inexpressible);
+                    }
                     Poll::Ready(Err(_)) => {
                         self.node_deaf = true;
                         return Ok(());
@@ -230,7 +232,7 @@ impl<'a> Relay<'a> {
 
     /// Filters of the request work on other threads, or have worked for long enough.
     #[cold]
-    fn wait_for_request_filters(&mut self, cx: &mut Context<'_>) -> Result<Poll<()>, Event> {
+    fn wait_for_request_filters(&mut self, cx: &mut Context<'_>) -> Result<Poll<()>, RelayEvent> {
         let RequestContext { worker, exchange, .. } = &mut self.serving;
         let was_waiting = exchange.request_body.is_waiting();
         match exchange.request_pipe().wait_for_filters(cx, worker) {
@@ -242,21 +244,21 @@ impl<'a> Relay<'a> {
                 }
                 Ok(Poll::Ready(()))
             }
-            Poll::Ready(Err(broken)) => Err(Event::BrokenRequest(broken)),
+            Poll::Ready(Err(broken)) => Err(RelayEvent::BrokenRequest(broken)),
         }
     }
 
-    fn read_request_body(&mut self, cx: &mut Context<'_>) -> Result<Poll<()>, Event> {
+    fn read_request_body(&mut self, cx: &mut Context<'_>) -> Result<Poll<()>, RelayEvent> {
         let buffers = &self.serving.worker.buffers;
         let exchange = &mut *self.serving.exchange;
         match exchange.from_client.poll_read_body(true, cx, &mut self.serving.client.stream, buffers) {
             Poll::Pending => Ok(Poll::Pending),
-            Poll::Ready(Ok(Ok(0))) | Poll::Ready(Err(_)) => Err(Event::ClientGone),
-            Poll::Ready(Ok(Err(_))) if self.phase == Phase::Body => {
+            Poll::Ready(Ok(Ok(0))) | Poll::Ready(Err(_)) => Err(RelayEvent::ClientGone),
+            Poll::Ready(Ok(Err(_))) if self.phase == RelayPhase::Body => {
                 self.node_deaf = true;
                 Ok(Poll::Pending)
             }
-            Poll::Ready(Ok(Err(malformed))) => Err(Event::BadBody(malformed)),
+            Poll::Ready(Ok(Err(malformed))) => Err(RelayEvent::BadBody(malformed)),
             Poll::Ready(Ok(Ok(_))) => {
                 self.request_moved_ms = self.serving.worker.clock.now_ms();
                 self.try_began_ms = self.request_moved_ms;
@@ -268,20 +270,20 @@ impl<'a> Relay<'a> {
     }
 
     #[inline]
-    fn stage_request_body(&mut self) -> Result<(), Event> {
+    fn stage_request_body(&mut self) -> Result<(), RelayEvent> {
         let RequestContext { worker, exchange, .. } = &mut self.serving;
         match exchange.request_pipe().stage(worker) {
             Ok(()) => Ok(()),
-            Err(_) if self.phase == Phase::Body => {
+            Err(_) if self.phase == RelayPhase::Body => {
                 self.node_deaf = true;
                 Ok(())
             }
-            Err(broken) => Err(Event::BrokenRequest(broken)),
+            Err(broken) => Err(RelayEvent::BrokenRequest(broken)),
         }
     }
 
     /// Reads the response's head. An interim response passed on before must have been sent first.
-    fn pump_head(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
+    fn pump_head(&mut self, cx: &mut Context<'_>) -> Result<(), RelayEvent> {
         if self.flush_to_client(cx)?.is_pending() {
             return Ok(());
         }
@@ -293,24 +295,24 @@ impl<'a> Relay<'a> {
                     exchange.method_sent,
                     &self.bounds.response_head,
                 ) {
-                    Ok(Progress::Complete(_)) => return Err(Event::Head),
+                    Ok(Progress::Complete(_)) => return Err(RelayEvent::Head),
                     Ok(Progress::Partial) => {}
                     Err(error) => {
                         exchange.bad_response = Some(error);
-                        return Err(Event::NodeFailed(Failure::BadResponse));
+                        return Err(RelayEvent::NodeFailed(Failure::BadResponse));
                     }
                 }
             }
             match exchange.from_node.poll_read_head(cx, self.node, &self.serving.worker.buffers) {
                 Poll::Pending => return Ok(()),
-                Poll::Ready(Ok(0)) | Poll::Ready(Err(_)) => return Err(Event::NodeFailed(Failure::Reset)),
+                Poll::Ready(Ok(0)) | Poll::Ready(Err(_)) => return Err(RelayEvent::NodeFailed(Failure::Reset)),
                 Poll::Ready(Ok(_)) => self.response_moved_ms = self.serving.worker.clock.now_ms(),
             }
         }
     }
 
     /// Moves bytes from node to client, until it has to wait for one of them.
-    fn pump_body(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
+    fn pump_body(&mut self, cx: &mut Context<'_>) -> Result<(), RelayEvent> {
         loop {
             if !self.serving.exchange.holds_response() && self.flush_to_client(cx)?.is_pending() {
                 return Ok(());
@@ -324,7 +326,7 @@ impl<'a> Relay<'a> {
                 continue;
             }
             if pipe.is_over() {
-                return Err(Event::Finished);
+                return Err(RelayEvent::Finished);
             }
             let RequestContext { worker, exchange, .. } = &mut self.serving;
             match exchange.from_node.poll_read_body(false, cx, self.node, &worker.buffers) {
@@ -349,7 +351,7 @@ impl<'a> Relay<'a> {
 
     /// Filters of the response work on other threads, or have worked for long enough.
     #[inline]
-    fn wait_for_filters(&mut self, cx: &mut Context<'_>) -> Result<Poll<()>, Event> {
+    fn wait_for_filters(&mut self, cx: &mut Context<'_>) -> Result<Poll<()>, RelayEvent> {
         if self.serving.exchange.response_body.is_empty() {
             return Ok(Poll::Ready(()));
         }
@@ -363,35 +365,35 @@ impl<'a> Relay<'a> {
                 }
                 Ok(Poll::Ready(()))
             }
-            Poll::Ready(Err(broken)) => Err(self.stop(Event::BrokenResponse(broken))),
+            Poll::Ready(Err(broken)) => Err(self.stop(RelayEvent::BrokenResponse(broken))),
         }
     }
 
     /// The node has nothing more for now: returns whether filters have.
     #[cold]
-    fn pause_response(&mut self) -> Result<bool, Event> {
+    fn pause_response(&mut self) -> Result<bool, RelayEvent> {
         let RequestContext { worker, exchange, .. } = &mut self.serving;
-        exchange.response_pipe().pause(worker).map_err(|broken| self.stop(Event::BrokenResponse(broken)))
+        exchange.response_pipe().pause(worker).map_err(|broken| self.stop(RelayEvent::BrokenResponse(broken)))
     }
 
     #[inline]
-    fn stage_response_body(&mut self) -> Result<(), Event> {
+    fn stage_response_body(&mut self) -> Result<(), RelayEvent> {
         let RequestContext { worker, exchange, .. } = &mut self.serving;
-        exchange.response_pipe().stage(worker).map_err(|broken| self.stop(Event::BrokenResponse(broken)))
+        exchange.response_pipe().stage(worker).map_err(|broken| self.stop(RelayEvent::BrokenResponse(broken)))
     }
 
     /// The node's response broke off; where something else takes its place, nothing is lost.
     #[cold]
-    fn cut(&mut self) -> Event {
+    fn cut(&mut self) -> RelayEvent {
         match self.serving.exchange.response_body.is_end_staged() {
-            true => Event::Finished,
-            false => self.stop(Event::Cut),
+            true => RelayEvent::Finished,
+            false => self.stop(RelayEvent::Cut),
         }
     }
 
     /// The response cannot continue. Its head may still wait for its body: then it is as if it had not arrived.
     #[cold]
-    fn stop(&mut self, event: Event) -> Event {
+    fn stop(&mut self, event: RelayEvent) -> RelayEvent {
         let RequestContext { worker, client, exchange, .. } = &mut self.serving;
         if exchange.holds_response() {
             exchange.to_client.release(&worker.buffers);
@@ -400,7 +402,7 @@ impl<'a> Relay<'a> {
         event
     }
 
-    fn flush_to_client(&mut self, cx: &mut Context<'_>) -> Result<Poll<()>, Event> {
+    fn flush_to_client(&mut self, cx: &mut Context<'_>) -> Result<Poll<()>, RelayEvent> {
         let exchange = &mut *self.serving.exchange;
         if exchange.to_client.is_idle() {
             return Ok(Poll::Ready(()));
@@ -417,12 +419,12 @@ impl<'a> Relay<'a> {
         match flushed {
             Poll::Pending => Ok(Poll::Pending),
             Poll::Ready(Ok(())) => Ok(Poll::Ready(())),
-            Poll::Ready(Err(_)) => Err(Event::ClientGone),
+            Poll::Ready(Err(_)) => Err(RelayEvent::ClientGone),
         }
     }
 
     /// Reads ahead on the client's connection while it waits for its response: a pipelined request, or the end.
-    fn watch_client(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
+    fn watch_client(&mut self, cx: &mut Context<'_>) -> Result<(), RelayEvent> {
         let Some(read) = self.serving.exchange.from_client.poll_read_ahead(
             cx,
             &mut self.serving.client.stream,
@@ -438,12 +440,12 @@ impl<'a> Relay<'a> {
                 Ok(())
             }
             Poll::Ready(Ok(_)) => self.watch_client(cx),
-            Poll::Ready(Err(_)) => Err(Event::ClientGone),
+            Poll::Ready(Err(_)) => Err(RelayEvent::ClientGone),
         }
     }
 
     /// Sets the timer to the nearest deadline, or handles its expiry.
-    fn wait(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
+    fn wait(&mut self, cx: &mut Context<'_>) -> Result<(), RelayEvent> {
         loop {
             let (deadline_ms, wait) = self.deadline();
             if deadline_ms > self.serving.worker.clock.now_ms() {
@@ -451,24 +453,28 @@ impl<'a> Relay<'a> {
                 return Ok(());
             }
             match wait {
-                Wait::NodeSend if self.phase == Phase::Head => return Err(Event::NodeFailed(Failure::SendTimeout)),
-                Wait::Try => return Err(Event::NodeFailed(Failure::TryTimeout)),
-                Wait::NodeRead if self.phase == Phase::Head => return Err(Event::NodeFailed(Failure::ReadTimeout)),
-                Wait::NodeRead => return Err(self.cut()),
-                Wait::ClientBody if self.phase == Phase::Head => return Err(Event::BodyTimeout),
+                RelayWait::NodeSend if self.phase == RelayPhase::Head => {
+                    return Err(RelayEvent::NodeFailed(Failure::SendTimeout));
+                }
+                RelayWait::Try => return Err(RelayEvent::NodeFailed(Failure::TryTimeout)),
+                RelayWait::NodeRead if self.phase == RelayPhase::Head => {
+                    return Err(RelayEvent::NodeFailed(Failure::ReadTimeout));
+                }
+                RelayWait::NodeRead => return Err(self.cut()),
+                RelayWait::ClientBody if self.phase == RelayPhase::Head => return Err(RelayEvent::BodyTimeout),
                 // The response is on its way: a side that stopped reading or sending the request does not need the rest of it.
-                Wait::NodeSend | Wait::ClientBody => self.node_deaf = true,
-                Wait::ClientSend => return Err(Event::ClientGone),
-                Wait::Deadline => return Err(self.stop(Event::Deadline)),
-                Wait::HalfClosed => self.probe_half_closed(cx)?,
-                Wait::Permission => self.permit_body(cx)?,
+                RelayWait::NodeSend | RelayWait::ClientBody => self.node_deaf = true,
+                RelayWait::ClientSend => return Err(RelayEvent::ClientGone),
+                RelayWait::Deadline => return Err(self.stop(RelayEvent::Deadline)),
+                RelayWait::HalfClosed => self.probe_half_closed(cx)?,
+                RelayWait::Permission => self.permit_body(cx)?,
             }
         }
     }
 
-    fn deadline(&self) -> (u64, Wait) {
-        let mut nearest = (self.bounds.deadline_ms, Wait::Deadline);
-        let mut consider = |deadline_ms: u64, wait: Wait| {
+    fn deadline(&self) -> (u64, RelayWait) {
+        let mut nearest = (self.bounds.deadline_ms, RelayWait::Deadline);
+        let mut consider = |deadline_ms: u64, wait: RelayWait| {
             if deadline_ms < nearest.0 {
                 nearest = (deadline_ms, wait);
             }
@@ -476,28 +482,28 @@ impl<'a> Relay<'a> {
         let sending = !self.request_sent && !self.node_deaf;
         if sending && !self.serving.exchange.to_node.is_idle() {
             let since_ms = self.node_takes.map_or(self.request_moved_ms, |uptake| uptake.since_ms());
-            consider(since_ms + self.bounds.node.send, Wait::NodeSend);
+            consider(since_ms + self.bounds.node.send, RelayWait::NodeSend);
         } else if sending && self.awaits_continue {
-            if self.phase == Phase::Head {
-                consider(self.request_moved_ms.max(self.response_moved_ms) + PERMISSION_WAIT_MS, Wait::Permission);
+            if self.phase == RelayPhase::Head {
+                consider(self.request_moved_ms.max(self.response_moved_ms) + PERMISSION_WAIT_MS, RelayWait::Permission);
             }
         } else if sending && !self.serving.exchange.request_body.is_waiting() {
-            consider(self.request_moved_ms + self.bounds.client_body_ms, Wait::ClientBody);
+            consider(self.request_moved_ms + self.bounds.client_body_ms, RelayWait::ClientBody);
         }
         if !self.serving.exchange.to_client.is_idle() && !self.serving.exchange.holds_response() {
             let since_ms = self.client_takes.map_or(self.response_moved_ms, |uptake| uptake.since_ms());
-            consider(since_ms + self.bounds.client_send_ms, Wait::ClientSend);
+            consider(since_ms + self.bounds.client_send_ms, RelayWait::ClientSend);
         } else if self.serving.exchange.response_body.is_waiting() {
             // The filters have a limit of their own.
-        } else if !sending || self.awaits_continue || self.phase == Phase::Body {
+        } else if !sending || self.awaits_continue || self.phase == RelayPhase::Body {
             let moved_ms = self.request_moved_ms.max(self.response_moved_ms);
-            consider(moved_ms + self.bounds.node.read, Wait::NodeRead);
+            consider(moved_ms + self.bounds.node.read, RelayWait::NodeRead);
         }
-        if self.phase == Phase::Head && !self.awaits_client() {
-            consider(self.try_began_ms + self.bounds.node.per_try, Wait::Try);
+        if self.phase == RelayPhase::Head && !self.awaits_client() {
+            consider(self.try_began_ms + self.bounds.node.per_try, RelayWait::Try);
         }
         if self.half_closed_ms != 0 && !self.has_begun() {
-            consider(self.half_closed_ms + HALF_CLOSE_PROBE_MS, Wait::HalfClosed);
+            consider(self.half_closed_ms + HALF_CLOSE_PROBE_MS, RelayWait::HalfClosed);
         }
         nearest
     }
@@ -512,7 +518,7 @@ impl<'a> Relay<'a> {
     /// The node does not say whether it accepts the body: the gateway permits the client to send it, as it may (RFC 9110 section
     /// 10.1.1). The node's silence counts against it only after the whole request.
     #[cold]
-    fn permit_body(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
+    fn permit_body(&mut self, cx: &mut Context<'_>) -> Result<(), RelayEvent> {
         self.continue_passed();
         let RequestContext { worker, exchange, .. } = &mut self.serving;
         // Another try does not wait again.
@@ -525,11 +531,11 @@ impl<'a> Relay<'a> {
         self.flush_to_client(cx).map(|_| ())
     }
 
-    fn probe_half_closed(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
+    fn probe_half_closed(&mut self, cx: &mut Context<'_>) -> Result<(), RelayEvent> {
         self.half_closed_ms = self.serving.worker.clock.now_ms();
         let before = self.serving.exchange.to_client.total;
         if !is_still_there(self.serving.worker, self.serving.client, self.serving.exchange, cx) {
-            return Err(Event::ClientGone);
+            return Err(RelayEvent::ClientGone);
         }
         if self.serving.exchange.to_client.total != before {
             self.response_moved_ms = self.half_closed_ms;

@@ -6,7 +6,7 @@ use super::forwarding::client_address;
 use super::matching;
 use super::record::Moment;
 use super::reply::method_of;
-use super::target::Target;
+use super::target::ExchangeTarget;
 use super::{After, Exchange, RequestContext, chain, device, exposition, queue, tries, waiting_place};
 use crate::connection::client::Client;
 use crate::plan::snapshot::Snapshot;
@@ -85,7 +85,7 @@ async fn phases(serving: &mut RequestContext<'_>) -> Result<After, OwnAnswer> {
             return Ok(after);
         }
     }
-    let target = Target::new(serving)?;
+    let target = ExchangeTarget::new(serving)?;
     if let Some(after) = queue::admit(serving, &target).await? {
         return Ok(after);
     }

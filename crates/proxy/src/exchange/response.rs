@@ -3,7 +3,7 @@
 
 use super::chain::{self, ResponseSource};
 use super::forwarding;
-use super::relay::{Event, Relay};
+use super::relay::{Relay, RelayEvent};
 use super::sender::BodyDelimiting;
 use super::{Exchange, RequestContext, upgraded_exchange};
 use std::io::Write;
@@ -20,12 +20,12 @@ pub(super) fn is_interim(response: &ResponseHead) -> bool {
 
 /// Passes an interim response on (RFC 9110 section 15.2).
 #[cold]
-pub(super) fn pass_interim(relay: &mut Relay<'_>) -> Result<(), Event> {
+pub(super) fn pass_interim(relay: &mut Relay<'_>) -> Result<(), RelayEvent> {
     let settings = relay.serving.settings();
     let RequestContext { worker, exchange, .. } = &mut relay.serving;
     exchange.interims += 1;
     if exchange.interims > INTERIMS_MAX {
-        return Err(Event::NodeFailed(Failure::BadResponse));
+        return Err(RelayEvent::NodeFailed(Failure::BadResponse));
     }
     // A second permission to send the body adds nothing.
     let is_repeated = exchange.response.status == 100 && exchange.probed;
@@ -46,17 +46,17 @@ pub(super) fn pass_interim(relay: &mut Relay<'_>) -> Result<(), Event> {
 }
 
 /// Serialises the final head for the client, with what has arrived of the body.
-pub(super) fn begin(relay: &mut Relay<'_>) -> Result<(), Event> {
+pub(super) fn begin(relay: &mut Relay<'_>) -> Result<(), RelayEvent> {
     if relay.serving.exchange.response.status == STATUS_SWITCHING {
         return upgraded_exchange::agree(relay);
     }
     let exchange = &mut *relay.serving.exchange;
     let decoder = BodyDecoder::new(exchange.response.framing);
     let started = exchange.from_node.start_body(exchange.response.len, decoder);
-    started.map_err(|_| Event::NodeFailed(Failure::BadResponse))?;
+    started.map_err(|_| RelayEvent::NodeFailed(Failure::BadResponse))?;
     forwarding::edit_response(exchange, &relay.serving.snapshot.plan.settings);
     if exchange.chains.is_on() {
-        chain::header_filter(&mut relay.serving, ResponseSource::Node).map_err(|_| Event::PluginFailed)?;
+        chain::header_filter(&mut relay.serving, ResponseSource::Node).map_err(|_| RelayEvent::PluginFailed)?;
         let RequestContext { worker, client, exchange, .. } = &mut relay.serving;
         exchange.response_body.start_capture(|| worker.plugins.held.begin(client.address));
     }
@@ -66,7 +66,7 @@ pub(super) fn begin(relay: &mut Relay<'_>) -> Result<(), Event> {
     exchange.response_pipe().stage(worker).map_err(|broken| {
         // Nothing of it has been sent.
         exchange.to_client.release(&worker.buffers);
-        Event::BrokenResponse(broken)
+        RelayEvent::BrokenResponse(broken)
     })?;
     exchange.from_node.drop_head();
     relay.serving.client.ends_with_connection = delimited == ResponseEnd::Close;

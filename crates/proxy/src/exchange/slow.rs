@@ -3,7 +3,7 @@
 use super::Exchange;
 use crate::basics::slow_request::{PATH_BYTES_MAX, SlowRequest, Times};
 use crate::plan::Plan;
-use crate::telemetry::outcome::Outcome;
+use crate::telemetry::outcome::RequestOutcome;
 use crate::worker::Worker;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -38,7 +38,7 @@ fn unix_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn times(worker: &Worker, exchange: &Exchange, outcome: &Outcome, started: Instant, ended: Instant) -> Times {
+fn times(worker: &Worker, exchange: &Exchange, outcome: &RequestOutcome, started: Instant, ended: Instant) -> Times {
     let node_since = outcome.node_since.unwrap_or(ended);
     let node_until = outcome.node_until.unwrap_or(ended).max(node_since);
     Times {

@@ -11,7 +11,7 @@ use crate::connection::client::Client;
 use crate::connection::mistaken::Mistaken;
 use crate::plan::Plan;
 use crate::telemetry::access_log::ResponseFields;
-use crate::telemetry::outcome::{Outcome, Timing};
+use crate::telemetry::outcome::{RequestOutcome, Timing};
 use crate::worker::Worker;
 use std::time::Duration;
 use stillgate_plugin::Facts;
@@ -64,7 +64,7 @@ pub(crate) struct Exchange {
     pub(crate) bad_response: Option<ResponseError>,
     /// What the node that was tried last, and did not answer, seems to speak.
     pub(crate) mistaken: Option<Mistaken>,
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: RequestOutcome,
     /// How long the request has waited for a place at its upstream; set only if the outcome's timing says that it has.
     pub(crate) queued: Duration,
     /// Its id, once a log contains it.
@@ -103,7 +103,7 @@ impl Exchange {
         self.tries.clear();
         self.fields.clear();
         self.id.take();
-        self.outcome = Outcome { timing, ..Outcome::default() };
+        self.outcome = RequestOutcome { timing, ..RequestOutcome::default() };
         if self.from_client.has_leftover() {
             self.outcome.arrived();
         }

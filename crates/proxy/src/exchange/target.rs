@@ -7,20 +7,20 @@ use crate::connection::grpc;
 use crate::plan::snapshot::WorkerUpstream;
 use crate::plan::{Settings, TimeoutsMs};
 use stillgate_config::Balance;
-use stillgate_plugin::Part;
+use stillgate_plugin::TemplatePart;
 use stillgate_plugin::facts::append_address;
 use stillgate_route::Lookup;
 use stillgate_wire::HeadLimits;
 
 /// Where a request goes.
-pub(super) struct Target<'a> {
+pub(super) struct ExchangeTarget<'a> {
     pub(super) upstream: &'a WorkerUpstream,
-    pub(super) bounds: Bounds,
+    pub(super) bounds: ExchangeBounds,
 }
 
 /// The time and size bounds of an exchange.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Bounds {
+pub(crate) struct ExchangeBounds {
     pub(crate) node: TimeoutsMs,
     pub(crate) client_body_ms: u64,
     pub(crate) client_send_ms: u64,
@@ -36,9 +36,9 @@ const FAR_MS: u64 = u64::MAX / 2;
 /// How long another thread of this process, which gets the time that others leave, may be silent.
 const OWN_TIMEOUT_MS: u64 = 60_000;
 
-impl Bounds {
-    fn new(node: TimeoutsMs, settings: &Settings) -> Bounds {
-        Bounds {
+impl ExchangeBounds {
+    fn new(node: TimeoutsMs, settings: &Settings) -> ExchangeBounds {
+        ExchangeBounds {
             node,
             client_body_ms: settings.body_ms,
             client_send_ms: settings.send_ms,
@@ -49,17 +49,17 @@ impl Bounds {
     }
 
     /// Bounds for a response that another thread of this process makes.
-    pub(super) fn of_own(settings: &Settings) -> Bounds {
+    pub(super) fn of_own(settings: &Settings) -> ExchangeBounds {
         let node = TimeoutsMs { connect: OWN_TIMEOUT_MS, send: OWN_TIMEOUT_MS, read: OWN_TIMEOUT_MS, per_try: FAR_MS };
-        Bounds::new(node, settings)
+        ExchangeBounds::new(node, settings)
     }
 }
 
-impl<'a> Target<'a> {
+impl<'a> ExchangeTarget<'a> {
     /// The upstream that a plugin has chosen, or otherwise that of the request's route; the client's own deadline is among the
     /// bounds if it uses gRPC.
     #[inline]
-    pub(super) fn new(serving: &mut RequestContext<'a>) -> Result<Target<'a>, OwnAnswer> {
+    pub(super) fn new(serving: &mut RequestContext<'a>) -> Result<ExchangeTarget<'a>, OwnAnswer> {
         let snapshot = serving.snapshot;
         let route = serving.route.ok_or_else(OwnAnswer::no_route)?;
         let unavailable = || OwnAnswer::error(503, "Route Unavailable");
@@ -70,14 +70,14 @@ impl<'a> Target<'a> {
         serving.exchange.outcome.upstream = chosen;
         let slot = chosen.unwrap_or_else(|| route.upstream());
         let upstream = snapshot.upstreams.get(slot).ok_or_else(unavailable)?;
-        let mut bounds = Bounds::new(snapshot.plan.timeouts(route, slot), serving.settings());
+        let mut bounds = ExchangeBounds::new(snapshot.plan.timeouts(route, slot), serving.settings());
         // Without HTTP/2 there can be no gRPC except gRPC-Web.
         let is_grpc = serving.client.stream.is_http2() || upstream.planned.link.grpc;
         let exchange = &*serving.exchange;
         if is_grpc && let Some(timeout_ms) = grpc::timeout_ms(&exchange.request, exchange.from_client.head()) {
             bounds.deadline_ms = serving.worker.clock.now_ms().saturating_add(timeout_ms);
         }
-        Ok(Target { upstream, bounds })
+        Ok(ExchangeTarget { upstream, bounds })
     }
 
     /// Makes the head that every node gets, and the key by which the node is chosen.
@@ -103,12 +103,12 @@ fn hash_key(serving: &mut RequestContext<'_>, balance: &Balance) -> bool {
     let mut has_value = false;
     for part in hashed.parts() {
         let (variable, default) = match part {
-            Part::Text(text) => {
+            TemplatePart::Text(text) => {
                 key.extend_from_slice(text);
                 continue;
             }
-            Part::Variable(variable) => (variable, None),
-            Part::WithDefault(variable, default) => (variable, Some(&**default)),
+            TemplatePart::Variable(variable) => (variable, None),
+            TemplatePart::WithDefault(variable, default) => (variable, Some(&**default)),
         };
         let mut take = |value: Option<&[u8]>| value.or(default).map(|value| key.extend_from_slice(value)).is_some();
         has_value |= match serving.exchange.chains.is_on() {

@@ -4,19 +4,19 @@
 
 use super::answer::OwnAnswer;
 use super::attempt::{self, AttemptOutcome, FailedAttempt};
-use super::target::Target;
+use super::target::ExchangeTarget;
 use super::upgraded_exchange::{Switch, UpgradedExchange};
 use super::{After, Exchange, RequestContext};
 use crate::node::health;
 use crate::telemetry::metrics::UpstreamEvent;
 use std::borrow::Cow;
 use std::cell::Cell;
-use stillgate_upstream::{Attempt, Decision, Failure, Report, decide};
+use stillgate_upstream::{Attempt, Decision, Failure, TryReport, decide};
 use stillgate_wire::ResponseError;
 
 /// State of one request's tries.
 pub(super) struct Tries<'a> {
-    pub(super) target: &'a Target<'a>,
+    pub(super) target: &'a ExchangeTarget<'a>,
     began_ms: u64,
     pub(super) retries_used: u32,
     /// The next try must not use the pool.
@@ -32,7 +32,7 @@ pub(super) struct Tries<'a> {
 }
 
 /// Tries nodes, and returns what becomes of the connection.
-pub(super) async fn run(serving: &mut RequestContext<'_>, target: &Target<'_>) -> Result<After, OwnAnswer> {
+pub(super) async fn run(serving: &mut RequestContext<'_>, target: &ExchangeTarget<'_>) -> Result<After, OwnAnswer> {
     let began_ms = serving.worker.clock.now_ms();
     let mut tries = Tries {
         target,
@@ -138,7 +138,7 @@ impl Tries<'_> {
     #[cold]
     fn acquit(&self, closed: [Option<usize>; 2], serving: &RequestContext<'_>) {
         for index in closed.into_iter().flatten() {
-            health::report(serving.worker, self.target.upstream, index, Report::Inconclusive, String::new);
+            health::report(serving.worker, self.target.upstream, index, TryReport::Inconclusive, String::new);
         }
     }
 

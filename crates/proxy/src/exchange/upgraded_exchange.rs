@@ -2,14 +2,14 @@
 
 use super::chain::{self, Chains, ResponseSource};
 use super::device::BegunDevice;
-use super::relay::{Event, Relay};
+use super::relay::{Relay, RelayEvent};
 use super::{RequestContext, forwarding};
 use crate::basics::buffer::Buffer;
 use crate::connection::stream::Stream;
 use crate::plan::snapshot::WorkerUpstream;
 use crate::plan::{Lease, TunnelBounds};
 use crate::telemetry::access_log::ResponseFields;
-use crate::telemetry::outcome::{Outcome, RetainedConfig};
+use crate::telemetry::outcome::{RequestOutcome, RetainedConfig};
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ pub(crate) struct UpgradedRequest {
     /// The head, byte for byte.
     pub(crate) head: Box<[u8]>,
     /// Its `kept` is set.
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: RequestOutcome,
     pub(crate) tries: NodeTries,
     /// Fields of the 101; empty where another process has sent it.
     pub(crate) fields: ResponseFields,
@@ -60,7 +60,7 @@ pub(crate) struct UpgradedRequest {
 }
 
 /// Stages the head of a 101 for the client, if the client requested what it switches to and all of the request is out.
-pub(super) fn agree(relay: &mut Relay<'_>) -> Result<(), Event> {
+pub(super) fn agree(relay: &mut Relay<'_>) -> Result<(), RelayEvent> {
     let is_sent = relay.request_sent && !relay.node_deaf;
     let settings = relay.serving.settings();
     let exchange = &mut *relay.serving.exchange;
@@ -68,11 +68,11 @@ pub(super) fn agree(relay: &mut Relay<'_>) -> Result<(), Event> {
     let is_asked = exchange.passes_upgrade
         && switches_as_asked(&exchange.request, exchange.from_client.head(), &exchange.response, head);
     if !is_asked || !is_sent {
-        return Err(Event::NodeFailed(Failure::BadResponse));
+        return Err(RelayEvent::NodeFailed(Failure::BadResponse));
     }
     forwarding::edit_interim(exchange, settings);
     if exchange.chains.is_on() {
-        chain::header_filter(&mut relay.serving, ResponseSource::Switching).map_err(|_| Event::PluginFailed)?;
+        chain::header_filter(&mut relay.serving, ResponseSource::Switching).map_err(|_| RelayEvent::PluginFailed)?;
         // What follows is not a body, and only a 101 says so.
         relay.serving.exchange.response_body.clear();
         relay.serving.exchange.response_edits.keep_status();

@@ -33,7 +33,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use stillgate_config::{Gateway, ListenPlace, Listener};
 use stillgate_metrics::Writer;
 use stillgate_plugin::{Outbox, Process};
-use thread::{Command, Setup};
+use thread::{Setup, WorkerCommand};
 use tokio::sync::{mpsc, watch};
 use worker_listeners::ListenerUpdate;
 
@@ -77,18 +77,18 @@ pub struct NewListeners {
 
 /// Sends commands to the workers, also after the [`Fleet`] has been handed over to be joined.
 #[derive(Debug, Clone)]
-pub struct Commander(watch::Sender<Command>);
+pub struct Commander(watch::Sender<WorkerCommand>);
 
 impl Commander {
     /// Has all workers stop accepting, finish what is in flight within this time, and end.
     pub fn drain(&self, deadline: Duration) {
-        self.0.send_replace(Command::Drain(deadline));
+        self.0.send_replace(WorkerCommand::Drain(deadline));
     }
 
     /// Has workers that hand over continue, but finish within this time.
     pub fn hurry(&self, deadline: Duration) {
         self.0.send_modify(|command| {
-            if let Command::HandOver { within, is_hurried, .. } = command {
+            if let WorkerCommand::HandOver { within, is_hurried, .. } = command {
                 (*within, *is_hurried) = (deadline, true);
             }
         });
@@ -132,7 +132,7 @@ impl Fleet {
         let dealt = sockets.deal(workers).map_err(StartError::Thread)?;
         let (arrivals, inboxes): (Vec<_>, Vec<_>) = (0..workers).map(|_| mpsc::channel(INBOX)).unzip();
         let mut inboxes = inboxes.into_iter();
-        let (commands, receiver) = watch::channel(Command::Share);
+        let (commands, receiver) = watch::channel(WorkerCommand::Share);
         let counters: Arc<[_]> = (0..workers).map(|_| Arc::new(WorkerCounters::default())).collect();
         let (inquiry, questions) = Inquiry::new(workers);
         let (devices, links) = device_queues(gateway, workers);
@@ -251,7 +251,7 @@ impl Fleet {
 
     /// Makes the workers read datagrams also where the previous process has read them until now.
     pub fn read_all(&self) {
-        self.commander.0.send_replace(Command::Serve);
+        self.commander.0.send_replace(WorkerCommand::Serve);
     }
 
     /// Has all workers stop accepting, finish what is in flight within this time, and end.
@@ -265,7 +265,7 @@ impl Fleet {
         self.sockets = None;
         // No process hands over to this one any more, unless it has begun already.
         self.arrivals.clear();
-        let command = Command::HandOver { to: Arc::new(successor), within: deadline, is_hurried: false };
+        let command = WorkerCommand::HandOver { to: Arc::new(successor), within: deadline, is_hurried: false };
         self.commander.0.send_replace(command);
     }
 

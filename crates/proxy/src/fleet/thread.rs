@@ -44,7 +44,7 @@ const END_LOOK: Duration = Duration::from_millis(50);
 
 /// Commands of the control thread to the workers.
 #[derive(Debug, Clone)]
-pub(crate) enum Command {
+pub(crate) enum WorkerCommand {
     /// Accept connections, but leave datagrams to the previous process if it has the same sockets: otherwise each process would get
     /// some of a client's.
     Share,
@@ -75,7 +75,7 @@ pub(crate) struct Setup {
     /// Queue to the thread that sends for plugins.
     pub(crate) outbox: Outbox,
     pub(crate) process: Arc<Process>,
-    pub(crate) commands: watch::Receiver<Command>,
+    pub(crate) commands: watch::Receiver<WorkerCommand>,
     pub(crate) questions: mpsc::Receiver<Question>,
     /// Connections that another process hands over.
     pub(crate) arrivals: mpsc::Receiver<Arrival>,
@@ -201,7 +201,7 @@ fn profiled(number: usize, runtime: &Runtime) -> Option<Registration> {
 
 /// The queues by which others reach the worker.
 struct WorkerQueues {
-    commands: watch::Receiver<Command>,
+    commands: watch::Receiver<WorkerCommand>,
     updates: mpsc::Receiver<ListenerUpdate>,
     questions: mpsc::Receiver<Question>,
     arrivals: mpsc::Receiver<Arrival>,
@@ -230,15 +230,15 @@ impl Worker {
                 Some(update) = updates.recv() => self.update_listeners(&serving, update),
                 changed = commands.changed() => {
                     // The control thread is gone only when the process ends: then there is nothing to finish for.
-                    let command = if changed.is_ok() { commands.borrow_and_update().clone() } else { Command::Drain(Duration::ZERO) };
+                    let command = if changed.is_ok() { commands.borrow_and_update().clone() } else { WorkerCommand::Drain(Duration::ZERO) };
                     let (successor, time) = match command {
-                        Command::Share => continue,
-                        Command::Serve => {
+                        WorkerCommand::Share => continue,
+                        WorkerCommand::Serve => {
                             serving.read_left(self);
                             continue;
                         }
-                        Command::HandOver { to, within, is_hurried } => (Some((to, is_hurried)), within),
-                        Command::Drain(time) => (None, time),
+                        WorkerCommand::HandOver { to, within, is_hurried } => (Some((to, is_hurried)), within),
+                        WorkerCommand::Drain(time) => (None, time),
                     };
                     // Earlier updates are applied first: connections may wait in those sockets.
                     while let Ok(update) = updates.try_recv() {

@@ -49,10 +49,10 @@ pub(crate) struct ListenerUpdate {
 
 /// The listeners of a worker.
 #[derive(Default)]
-pub(crate) struct WorkerListeners(RefCell<Vec<Reader>>);
+pub(crate) struct WorkerListeners(RefCell<Vec<ListenerSocket>>);
 
 /// One socket.
-struct Reader {
+struct ListenerSocket {
     listener: Rc<Listener>,
     socket: ReadSocket,
     /// Shows that the socket still exists to a listener that is to bind the same place.
@@ -83,7 +83,7 @@ impl WorkerListeners {
             for socket in sockets {
                 let (listener, _held) = (listener.clone(), held.clone());
                 match read(worker, &listener, socket) {
-                    Ok(socket) => self.0.borrow_mut().push(Reader { listener, socket, _held }),
+                    Ok(socket) => self.0.borrow_mut().push(ListenerSocket { listener, socket, _held }),
                     Err(error) => result = Err(error),
                 }
             }
@@ -110,12 +110,12 @@ impl WorkerListeners {
     /// Reads also what the previous process has read until now.
     pub(crate) fn read_left(&self, worker: &Rc<Worker>) {
         let readers = std::mem::take(&mut *self.0.borrow_mut());
-        let read = |Reader { listener, socket, _held }: Reader| {
+        let read = |ListenerSocket { listener, socket, _held }: ListenerSocket| {
             let socket = match socket {
                 ReadSocket::LeftUdp(socket) => receive(worker, &listener, socket),
                 other => other,
             };
-            Reader { listener, socket, _held }
+            ListenerSocket { listener, socket, _held }
         };
         *self.0.borrow_mut() = readers.into_iter().map(read).collect();
     }
@@ -123,7 +123,7 @@ impl WorkerListeners {
     /// Ends all listeners except those that `stays` selects, which another process continues to read: nothing more is taken from
     /// them. What waits in the queues of the others is taken first. UDP sockets are read on, for their existing sessions.
     pub(crate) fn end(&self, worker: &Rc<Worker>, stays: impl Fn(ListenPlace) -> bool) {
-        for Reader { listener, socket, .. } in self.0.take() {
+        for ListenerSocket { listener, socket, .. } in self.0.take() {
             let is_left = stays(listener.bound);
             match socket {
                 ReadSocket::Tcp { socket, accepting } => {
@@ -169,9 +169,9 @@ impl WorkerListeners {
     /// Closes the sockets at a place, having taken what waits in their queues.
     fn close(&self, worker: &Rc<Worker>, place: ListenPlace) {
         let mut readers = self.0.borrow_mut();
-        let closed: Vec<Reader> = readers.extract_if(.., |reader| reader.listener.place == place).collect();
+        let closed: Vec<ListenerSocket> = readers.extract_if(.., |reader| reader.listener.place == place).collect();
         drop(readers);
-        for Reader { listener, socket, .. } in closed {
+        for ListenerSocket { listener, socket, .. } in closed {
             match socket {
                 ReadSocket::Tcp { socket, accepting } => {
                     accepting.abort();

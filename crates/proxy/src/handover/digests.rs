@@ -9,7 +9,7 @@ use crate::plan::Plan;
 use serde::{Deserialize, Serialize};
 use std::fmt::Display;
 use stillgate_config::{Route, StreamRoute, Target, Upstream};
-use stillgate_plugin::Entry;
+use stillgate_plugin::ChainEntry;
 use stillgate_route::{RouteMatch, RouteSpec, Unread, UriRoute};
 
 /// A route that may have tunnels.
@@ -45,7 +45,7 @@ impl Plan {
             let key = format!("{ROUTES}{}", spec.id);
             let upstream = named(target);
             // As text: JSON numbers have 64 bits here.
-            let identity = |entry: &Entry| format!("{:032x}", entry.identity.0);
+            let identity = |entry: &ChainEntry| format!("{:032x}", entry.identity.0);
             let plugins: Vec<String> = route.route.own_plugins().map(identity).collect();
             let said = (Spec::of(spec), service_id, timeout, upgrades, on_change, upstream);
             // For a route without plugins, the digest is what versions before plugins made of it.

@@ -1,7 +1,7 @@
 //! The old process's side: connections are woken a few at a time, and each hands itself over.
 
 use super::state::Parcel;
-use crate::basics::clock::{Clock, Cursor};
+use crate::basics::clock::{Clock, WheelPlace};
 use crate::connection::stream::Stream;
 use crate::telemetry::troubles::Troubles;
 use std::cell::Cell;
@@ -49,7 +49,7 @@ pub(crate) struct LeavingWorker {
     /// When this process may end, whatever it still has.
     deadline_ms: u64,
     /// Position of the current pass over the timers; `None`: between two passes.
-    cursor: Cell<Option<Cursor>>,
+    cursor: Cell<Option<WheelPlace>>,
     /// When the next batch may be given, and how many connections of the previous one may still be given.
     due: Cell<Instant>,
     allowance: Cell<usize>,
@@ -143,7 +143,7 @@ impl LeavingWorker {
             }
             self.is_worth_a_pass.set(false);
             self.is_settled.set(false);
-            self.cursor.set(Some(Cursor::default()));
+            self.cursor.set(Some(WheelPlace::default()));
             return;
         };
         match self.is_hurried || clock.now_ms() >= self.deadline_ms {

@@ -81,7 +81,7 @@ pub(crate) async fn begin(
 async fn read(worker: &Worker, stream: &TcpStream, timer: &Timer) -> Result<ForwardedEndpoints, NoHeader> {
     let begun_ms = worker.clock.now_ms();
     let head_ms = worker.snapshot().plan.settings.head_ms;
-    let mut header = Header::default();
+    let mut header = PartialHeader::default();
     poll_fn(|cx| {
         if let Poll::Ready(result) = header.poll(cx, stream) {
             return Poll::Ready(result);
@@ -100,11 +100,11 @@ async fn read(worker: &Worker, stream: &TcpStream, timer: &Timer) -> Result<Forw
 
 /// The part of an incomplete header that has been read; most arrive in one piece, and then it stays empty.
 #[derive(Default)]
-struct Header {
+struct PartialHeader {
     taken: Vec<u8>,
 }
 
-impl Header {
+impl PartialHeader {
     fn poll(&mut self, cx: &mut Context<'_>, stream: &TcpStream) -> Poll<Result<ForwardedEndpoints, NoHeader>> {
         loop {
             let mut space = [MaybeUninit::uninit(); V2_BYTES_MAX];
@@ -173,7 +173,7 @@ mod tests {
     async fn what_follows_the_header_stays_in_the_socket() {
         let (mut peer, mut stream) = pair().await;
         peer.write_all(&[LINE, b"GET / HTTP/1.1\r\n"].concat()).unwrap();
-        let mut header = Header::default();
+        let mut header = PartialHeader::default();
         let found = poll_fn(|cx| header.poll(cx, &stream)).await.unwrap();
         assert_eq!(found, forwarded());
         let mut rest = [0; 16];
@@ -185,7 +185,7 @@ mod tests {
     #[tokio::test]
     async fn a_header_in_pieces_is_taken_from_the_socket() {
         let (mut peer, stream) = pair().await;
-        let mut header = Header::default();
+        let mut header = PartialHeader::default();
         for (already, byte) in LINE.iter().enumerate() {
             peer.write_all(&[*byte]).unwrap();
             let taken = poll_fn(|cx| match header.poll(cx, &stream) {
@@ -206,7 +206,7 @@ mod tests {
             let (mut peer, stream) = pair().await;
             peer.write_all(sent).unwrap();
             drop(peer);
-            let mut header = Header::default();
+            let mut header = PartialHeader::default();
             let error = poll_fn(|cx| header.poll(cx, &stream)).await.unwrap_err();
             assert!(error.to_string().contains(expected), "{error}");
         }

@@ -2,7 +2,7 @@
 
 use crate::plan::snapshot::WorkerUpstream;
 use crate::worker::Worker;
-use stillgate_upstream::{Failure, News, Report};
+use stillgate_upstream::{Failure, News, TryReport};
 
 /// Reports the result of a try; `why` is called only if the node is set aside.
 #[inline]
@@ -10,7 +10,7 @@ pub(crate) fn report(
     worker: &Worker,
     upstream: &WorkerUpstream,
     index: usize,
-    report: Report,
+    report: TryReport,
     why: impl FnOnce() -> String,
 ) {
     let news = upstream.state.borrow_mut().report(index, report, worker.clock.now_ms());
@@ -22,7 +22,7 @@ pub(crate) fn report(
 /// [`report`] of a try that failed after it had a connection. A reused connection that was closed shows nothing about the node.
 pub(crate) fn report_failure(worker: &Worker, upstream: &WorkerUpstream, index: usize, failure: Failure, reused: bool) {
     if !(reused && failure == Failure::Reset) {
-        report(worker, upstream, index, Report::Failed(failure), || describe(failure).to_owned());
+        report(worker, upstream, index, TryReport::Failed(failure), || describe(failure).to_owned());
     }
 }
 

@@ -6,7 +6,7 @@
 //! times a second.
 
 use super::metrics::{MetricsPlan, node_label, upstream_path};
-use super::routes::Difference;
+use super::routes::PlanDifference;
 use super::{Plan, PlanUpstream, PlanUpstreams};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub struct Changes {
 impl Changes {
     /// Computes the changes of `plan`, whose routes differ by `difference`. Without a previous Plan there is nothing to report:
     /// nothing has been recorded.
-    pub(super) fn new(plan: &Plan, previous: Option<&Plan>, difference: &Difference) -> Changes {
+    pub(super) fn new(plan: &Plan, previous: Option<&Plan>, difference: &PlanDifference) -> Changes {
         let Some(previous) = previous else { return Changes::default() };
         let Changes { mut arrived, mut left } = match (plan.metrics(), previous.metrics()) {
             (None, None) => Changes::default(),
@@ -91,7 +91,7 @@ fn all(plan: &Plan, metrics: &MetricsPlan) -> BTreeSet<Subject> {
 }
 
 /// Subjects only in one and only in the other Plan; some may also occur elsewhere in the other.
-fn of_difference(plan: &Plan, previous: &Plan, metrics: &MetricsPlan, difference: &Difference) -> Changes {
+fn of_difference(plan: &Plan, previous: &Plan, metrics: &MetricsPlan, difference: &PlanDifference) -> Changes {
     let side = |routes: &[Arc<Route>], upstreams: &PlanUpstreams, others: &PlanUpstreams| {
         let mut values = BTreeSet::new();
         let mut add = |labels: &'static [Label], of: &[&str]| {

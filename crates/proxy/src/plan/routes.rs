@@ -76,7 +76,7 @@ pub(crate) struct PlanRoute {
 
 /// Differences from the previous Plan.
 #[derive(Debug, Default)]
-pub(super) struct Difference {
+pub(super) struct PlanDifference {
     /// Routes that are gone, or say something else in labels, and those that are new, or do. The other routes may have changed in
     /// what no label shows.
     pub(super) left: Vec<Arc<Route>>,
@@ -94,7 +94,7 @@ impl Routes {
         named: bool,
         upstreams: &PlanUpstreams,
         previous: Option<&Routes>,
-    ) -> (Routes, Difference) {
+    ) -> (Routes, PlanDifference) {
         let routes: Vec<&Arc<Route>> = routes.iter().collect();
         let old = previous.map_or(&[][..], |previous| &previous.pieces);
         let is_shared = |piece: usize, routes: &[&Arc<Route>]| {
@@ -121,7 +121,7 @@ impl Routes {
             .flat_map(|(_, routes)| routes.iter())
             .map(|known| (known.route.spec.id.as_str(), known))
             .collect();
-        let mut difference = Difference { is_renumbered, ..Difference::default() };
+        let mut difference = PlanDifference { is_renumbered, ..PlanDifference::default() };
         let mut pieces: Vec<Arc<[PlanRoute]>> = Vec::with_capacity(shared.len());
         for (piece, routes) in routes.chunks(PIECE).enumerate() {
             if shared[piece] {
@@ -267,7 +267,7 @@ mod tests {
         config.routes.iter().cloned().collect()
     }
 
-    fn new(routes: &[Arc<Route>], previous: Option<&Routes>) -> (Routes, Difference) {
+    fn new(routes: &[Arc<Route>], previous: Option<&Routes>) -> (Routes, PlanDifference) {
         let upstreams = "upstreams: [{id: u, type: roundrobin, nodes: {}}]\nroutes: []\n";
         let config = stillgate_config::load(upstreams, &|_| None).unwrap().config;
         let routes = routes.iter().cloned().collect();

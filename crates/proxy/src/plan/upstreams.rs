@@ -20,12 +20,12 @@ pub(crate) struct PlanUpstream {
     pub(crate) endpoints: Vec<Endpoint>,
     pub(super) timeouts: TimeoutsMs,
     /// How to connect to its nodes.
-    pub(crate) link: Link,
+    pub(crate) link: LinkParameters,
 }
 
 /// Parameters of a connection to a node. A connection made with one link can be used for every equal link.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Link {
+pub(crate) struct LinkParameters {
     pub(crate) http2: bool,
     pub(crate) grpc: bool,
     /// `None`: without TLS.
@@ -155,7 +155,7 @@ impl PlanUpstream {
         tls: Option<&Arc<ClientTls>>,
         before: Option<&Arc<PlanUpstream>>,
     ) -> Arc<PlanUpstream> {
-        let link = Link { http2: definition.http2, grpc: definition.grpc, tls: tls.cloned().map(SharedTls) };
+        let link = LinkParameters { http2: definition.http2, grpc: definition.grpc, tls: tls.cloned().map(SharedTls) };
         let same = before
             .filter(|old| Arc::ptr_eq(&old.definition, definition) || old.definition == *definition)
             .filter(|old| old.link == link);

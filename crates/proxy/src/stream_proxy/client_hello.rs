@@ -129,7 +129,7 @@ fn record(bytes: &[u8]) -> Result<Option<Record<'_>>, NoHello> {
 }
 
 fn server_name(hello: &[u8]) -> Result<Option<Box<str>>, NoHello> {
-    let mut hello = Reader(hello);
+    let mut hello = ByteReader(hello);
     hello.take(2 + RANDOM_BYTES)?;
     hello.block(1)?;
     hello.block(2)?;
@@ -138,7 +138,7 @@ fn server_name(hello: &[u8]) -> Result<Option<Box<str>>, NoHello> {
         // RFC 5246 section 7.4.1.2: extensions are optional.
         return Ok(None);
     }
-    let mut extensions = Reader(hello.block(2)?);
+    let mut extensions = ByteReader(hello.block(2)?);
     if !hello.0.is_empty() {
         return Err(NoHello::Malformed);
     }
@@ -159,8 +159,8 @@ fn server_name(hello: &[u8]) -> Result<Option<Box<str>>, NoHello> {
 
 /// The host among the names of the extension.
 fn host_name(content: &[u8]) -> Result<Option<Box<str>>, NoHello> {
-    let mut content = Reader(content);
-    let mut names = Reader(content.block(2)?);
+    let mut content = ByteReader(content);
+    let mut names = ByteReader(content.block(2)?);
     // RFC 6066 section 3: there is at least one.
     if names.0.is_empty() {
         return Err(NoHello::Malformed);
@@ -184,9 +184,9 @@ fn host_name(content: &[u8]) -> Result<Option<Box<str>>, NoHello> {
 }
 
 /// Takes bytes from the front.
-struct Reader<'a>(&'a [u8]);
+struct ByteReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> ByteReader<'a> {
     fn take(&mut self, len: usize) -> Result<&'a [u8], NoHello> {
         let (taken, rest) = self.0.split_at_checked(len).ok_or(NoHello::Malformed)?;
         self.0 = rest;

@@ -9,7 +9,7 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::task::Waker;
-use stillgate_upstream::{Failure, Report};
+use stillgate_upstream::{Failure, TryReport};
 use tokio::net::UdpSocket;
 
 /// How long datagrams to a node must not have been refused before it counts as healthy again if it never answers. Longer than it
@@ -17,7 +17,7 @@ use tokio::net::UdpSocket;
 const TRIAL_MS: u64 = 5_000;
 
 /// A session's link to its node, and counts of what has gone over it.
-pub(super) struct Link {
+pub(super) struct SessionLink {
     pub(super) socket: UdpSocket,
     pub(super) upstream: Rc<WorkerUpstream>,
     pub(super) slot: usize,
@@ -36,10 +36,10 @@ pub(super) struct Link {
     pub(super) waker: RefCell<Option<Waker>>,
 }
 
-impl Link {
-    pub(super) fn new(socket: UdpSocket, upstream: Rc<WorkerUpstream>, slot: usize, worker: &Worker) -> Link {
+impl SessionLink {
+    pub(super) fn new(socket: UdpSocket, upstream: Rc<WorkerUpstream>, slot: usize, worker: &Worker) -> SessionLink {
         let now_ms = worker.clock.now_ms();
-        Link {
+        SessionLink {
             socket,
             upstream,
             slot,
@@ -80,7 +80,7 @@ impl Link {
     pub(super) fn vouch(&self, worker: &Worker) {
         let is_long = worker.clock.now_ms() >= self.began_ms + TRIAL_MS;
         if is_long && self.upstream.state.borrow().is_doubted_since(self.slot, self.began_ms) {
-            health::report(worker, &self.upstream, self.slot, Report::Opened, String::new);
+            health::report(worker, &self.upstream, self.slot, TryReport::Opened, String::new);
         }
     }
 
@@ -88,7 +88,7 @@ impl Link {
     pub(super) fn fail(&self, worker: &Worker) {
         if !self.has_failed.replace(true) {
             let why = || "nobody listens there (ICMP)".to_owned();
-            health::report(worker, &self.upstream, self.slot, Report::Failed(Failure::Connect), why);
+            health::report(worker, &self.upstream, self.slot, TryReport::Failed(Failure::Connect), why);
         }
         self.end();
     }

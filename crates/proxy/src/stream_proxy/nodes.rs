@@ -4,14 +4,14 @@ use super::STATUS_UNAVAILABLE;
 use crate::node::health;
 use crate::plan::snapshot::WorkerUpstream;
 use crate::telemetry::metrics::UpstreamEvent;
-use crate::telemetry::session::{Ends, Session, StreamVars};
+use crate::telemetry::session::{ClientSession, Ends, StreamVars};
 use crate::worker::Worker;
 use stillgate_config::{Balance, Protocol};
 use stillgate_route::{Lookup, Variable};
-use stillgate_upstream::{Attempt, Decision, Failure, Report, TriedEndpoints, decide};
+use stillgate_upstream::{Attempt, Decision, Failure, TriedEndpoints, TryReport, decide};
 
 /// The tries of one session.
-pub(super) struct Choice<'a> {
+pub(super) struct SessionTries<'a> {
     worker: &'a Worker,
     upstream: &'a WorkerUpstream,
     /// The text for the consistent hash.
@@ -23,14 +23,14 @@ pub(super) struct Choice<'a> {
     status: u16,
 }
 
-impl<'a> Choice<'a> {
+impl<'a> SessionTries<'a> {
     /// Err: the status if the upstream accepts no more sessions.
     pub(super) fn new(
         worker: &'a Worker,
         upstream: &'a WorkerUpstream,
-        session: &Session,
+        session: &ClientSession,
         ends: Ends<'_>,
-    ) -> Result<Choice<'a>, u16> {
+    ) -> Result<SessionTries<'a>, u16> {
         let definition = &upstream.planned.definition;
         if !upstream.state.borrow().has_place() {
             // With UDP, each datagram is counted as dropped.
@@ -50,12 +50,12 @@ impl<'a> Choice<'a> {
             Balance::RoundRobin | Balance::LeastConn | Balance::Ewma => None,
         };
         let (began_ms, status) = (worker.clock.now_ms(), STATUS_UNAVAILABLE);
-        Ok(Choice { worker, upstream, key, tried: TriedEndpoints::default(), retries_used: 0, began_ms, status })
+        Ok(SessionTries { worker, upstream, key, tried: TriedEndpoints::default(), retries_used: 0, began_ms, status })
     }
 
     /// Returns the next node to try, or the status.
-    pub(super) fn pick(&mut self, session: &mut Session) -> Result<Try<'a>, u16> {
-        let Choice { worker, upstream, .. } = *self;
+    pub(super) fn pick(&mut self, session: &mut ClientSession) -> Result<Try<'a>, u16> {
+        let SessionTries { worker, upstream, .. } = *self;
         let now_ms = worker.clock.now_ms();
         let picked = upstream.state.borrow_mut().pick(self.key.as_deref(), now_ms, worker.random(), &self.tried);
         let Some(slot) = picked else {
@@ -77,17 +77,17 @@ impl<'a> Choice<'a> {
     /// The node could not be reached. Ok: another one may be tried.
     pub(super) fn failed(
         &mut self,
-        session: &mut Session,
+        session: &mut ClientSession,
         slot: usize,
         failure: Failure,
         is_local: bool,
         why: &str,
     ) -> Result<(), u16> {
-        let Choice { worker, upstream, .. } = *self;
+        let SessionTries { worker, upstream, .. } = *self;
         let definition = &upstream.planned.definition;
         session.tries.answered(failure.status());
         if !is_local {
-            health::report(worker, upstream, slot, Report::Failed(failure), || why.to_owned());
+            health::report(worker, upstream, slot, TryReport::Failed(failure), || why.to_owned());
         }
         let decision = decide(&Attempt {
             failure,
@@ -127,7 +127,7 @@ impl<'a> Choice<'a> {
         }
     }
 
-    fn note(&self, session: &Session, why: &str) {
+    fn note(&self, session: &ClientSession, why: &str) {
         self.worker.troubles.note(&self.upstream.planned.definition.key, why, &session.tries);
     }
 }

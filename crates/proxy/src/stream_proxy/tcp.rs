@@ -1,7 +1,7 @@
 //! A TCP connection from accept to its tunnel: what comes before its bytes, its route, its node.
 
 use super::client_hello::{CLIENT_HELLO_BYTES_MAX, HelloReader, NoHello, ParsedHello};
-use super::nodes::Choice;
+use super::nodes::SessionTries;
 use super::{STATUS_MISDIRECTED, STATUS_NO_ROUTE, STATUS_UNAVAILABLE};
 use crate::basics::buffer::Buffer;
 use crate::basics::clock::Timer;
@@ -14,8 +14,8 @@ use crate::node::{self, Destination};
 use crate::plan::snapshot::{Snapshot, WorkerUpstream};
 use crate::plan::{PlanStreamRoute, StreamProperties, TimeoutsMs, TunnelBounds, millis};
 use crate::sockets::listener::ConnectionEvent;
-use crate::telemetry::session::{Ends, STATUS_SERVED, Session};
-use crate::tunnel::{Direction, NewTunnel, Origin, Tunnel};
+use crate::telemetry::session::{ClientSession, Ends, STATUS_SERVED};
+use crate::tunnel::{Direction, NewTunnel, Tunnel, TunnelOrigin};
 use crate::worker::{FreshConnection, Open, Worker};
 use std::fmt;
 use std::io;
@@ -25,7 +25,7 @@ use std::rc::Rc;
 use std::time::Instant;
 use stillgate_config::{Protocol, ProxyProtocol};
 use stillgate_tls::{FailureReason, Offer};
-use stillgate_upstream::Report;
+use stillgate_upstream::TryReport;
 use stillgate_wire::proxy_protocol::{write_v1, write_v2};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
@@ -68,7 +68,7 @@ type Early = Option<(Buffer, Range<usize>)>;
 
 impl AcceptedTcp {
     async fn begin(self, worker: &Rc<Worker>) -> Option<(Client, NewTunnel)> {
-        let mut session = Session::new(Protocol::Tcp);
+        let mut session = ClientSession::new(Protocol::Tcp);
         let timer = Timer::new();
         let AcceptedTcp { accepted, tls, tls_passthrough, proxy_protocol } = self;
         let FreshConnection { mut stream, mut peer, mut local, listener } = accepted;
@@ -124,14 +124,14 @@ struct TcpPair<'a> {
 }
 
 impl TcpPair<'_> {
-    fn switched(self, worker: &Worker, session: Session, early: Early, snapshot: &Snapshot) -> NewTunnel {
+    fn switched(self, worker: &Worker, session: ClientSession, early: Early, snapshot: &Snapshot) -> NewTunnel {
         let TcpPair { route, upstream, timeouts, node, slot } = self;
         let (settings, now_ms) = (&snapshot.plan.settings, worker.clock.now_ms());
         let idle_ms = route.route.timeout.idle.map_or(settings.tcp_idle_ms, millis);
         let received = early.as_ref().map_or(0, |(_, held)| held.len() as u64);
         NewTunnel {
             node,
-            origin: Origin::Session(Box::new(session)),
+            origin: TunnelOrigin::Session(Box::new(session)),
             upstream,
             slot,
             lease: route.lease.clone(),
@@ -148,7 +148,7 @@ async fn to_node<'a>(
     worker: &Rc<Worker>,
     client: &Client,
     at: SocketAddr,
-    session: &mut Session,
+    session: &mut ClientSession,
     snapshot: &'a Snapshot,
 ) -> Result<TcpPair<'a>, u16> {
     let plan = &snapshot.plan;
@@ -181,11 +181,11 @@ async fn to_node<'a>(
 async fn connect(
     worker: &Rc<Worker>,
     client: &Client,
-    session: &mut Session,
+    session: &mut ClientSession,
     upstream: &WorkerUpstream,
     timeouts: TimeoutsMs,
 ) -> Result<(Stream, usize), u16> {
-    let mut choice = Choice::new(worker, upstream, session, ends(client))?;
+    let mut choice = SessionTries::new(worker, upstream, session, ends(client))?;
     let preface = preface(client, upstream.planned.definition.proxy_protocol);
     loop {
         let mut trying = choice.pick(session)?;
@@ -198,7 +198,7 @@ async fn connect(
         let destination = Destination { upstream, address, tls, http2: false, grpc: false, preface: &preface };
         match node::connect(worker, &client.timer, destination, timeouts.connect).await {
             Ok((stream, connect_us)) => {
-                health::report(worker, upstream, trying.slot, Report::Opened, String::new);
+                health::report(worker, upstream, trying.slot, TryReport::Opened, String::new);
                 trying.connect_us = Some(u32::try_from(connect_us).unwrap_or(u32::MAX));
                 session.tries.connected(connect_us);
                 session.tries.answered(STATUS_SERVED);

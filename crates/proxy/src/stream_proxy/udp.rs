@@ -5,14 +5,14 @@
 //! worker's socket, as long as there are as many. What cannot be passed on at once is dropped and counted: that is UDP.
 
 use super::STATUS_NODE_FAILED;
-use super::link::{Link, is_refused, socket_to};
-use super::nodes::Choice;
+use super::link::{SessionLink, is_refused, socket_to};
+use super::nodes::SessionTries;
 use crate::basics::clock::Timer;
 use crate::node::health;
 use crate::plan::snapshot::WorkerUpstream;
 use crate::plan::{Lease, StreamProperties, millis};
 use crate::sockets::listener::Listener;
-use crate::telemetry::session::{Ends, STATUS_SERVED, Session};
+use crate::telemetry::session::{ClientSession, Ends, STATUS_SERVED};
 use crate::worker::Worker;
 use crate::worker::watches::{QUIET_MS, WatchedLease};
 use socket2::SockRef;
@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use stillgate_config::Protocol;
-use stillgate_upstream::{Failure, Report};
+use stillgate_upstream::{Failure, TryReport};
 use tokio::io::ReadBuf;
 use tokio::net::UdpSocket;
 use tokio::task::{spawn_local, yield_now};
@@ -51,7 +51,7 @@ struct UdpListener {
     socket: UdpSocket,
     local: SocketAddr,
     /// Sessions by client.
-    sessions: RefCell<HashMap<SocketAddr, Rc<Link>>>,
+    sessions: RefCell<HashMap<SocketAddr, Rc<SessionLink>>>,
     /// When the next datagram without a session is recorded.
     next_refusal_ms: Cell<u64>,
     /// Buffer for datagrams being passed on.
@@ -125,7 +125,7 @@ impl UdpListener {
 
     /// Opens a session with a client, if there is a route and a node for it and room. A session that replaces another takes that
     /// one's place, which counts until its task has run.
-    fn open(self: &Rc<Self>, client: SocketAddr, is_replacing: bool) -> Option<Rc<Link>> {
+    fn open(self: &Rc<Self>, client: SocketAddr, is_replacing: bool) -> Option<Rc<SessionLink>> {
         let worker = &self.worker;
         let snapshot = worker.snapshot();
         let settings = &snapshot.plan.settings;
@@ -146,11 +146,11 @@ impl UdpListener {
             worker.troubles.note_datagram(client, format!("the stream route {:?} is unavailable", found.route.id));
             return None;
         };
-        let mut session = Session::new(Protocol::Udp);
+        let mut session = ClientSession::new(Protocol::Udp);
         session.route = Some(found.route.clone());
         let ends = Ends { peer: client, local: self.local, tls: None };
         let link = match connect(worker, &upstream, &mut session, ends) {
-            Ok((socket, slot)) => Rc::new(Link::new(socket, upstream, slot, worker)),
+            Ok((socket, slot)) => Rc::new(SessionLink::new(socket, upstream, slot, worker)),
             Err(status) => {
                 session.status = status;
                 self.record_refusal(&session, ends);
@@ -165,7 +165,7 @@ impl UdpListener {
     }
 
     /// Records some of them only, as nothing slows the sender. All are counted as dropped.
-    fn record_refusal(&self, session: &Session, ends: Ends<'_>) {
+    fn record_refusal(&self, session: &ClientSession, ends: Ends<'_>) {
         let now_ms = self.worker.clock.now_ms();
         if now_ms >= self.next_refusal_ms.get() {
             self.next_refusal_ms.set(now_ms + REFUSAL_EVERY_MS);
@@ -178,10 +178,10 @@ impl UdpListener {
 fn connect(
     worker: &Rc<Worker>,
     upstream: &Rc<WorkerUpstream>,
-    session: &mut Session,
+    session: &mut ClientSession,
     ends: Ends<'_>,
 ) -> Result<(UdpSocket, usize), u16> {
-    let mut choice = Choice::new(worker, upstream, session, ends)?;
+    let mut choice = SessionTries::new(worker, upstream, session, ends)?;
     loop {
         let trying = choice.pick(session)?;
         let slot = trying.slot;
@@ -201,8 +201,8 @@ fn connect(
 struct UdpSession {
     listening: Rc<UdpListener>,
     client: SocketAddr,
-    session: Session,
-    link: Rc<Link>,
+    session: ClientSession,
+    link: Rc<SessionLink>,
     leaving: Option<WatchedLease>,
     timer: Timer,
     idle_ms: u64,
@@ -215,8 +215,8 @@ impl UdpSession {
     fn new(
         listening: &Rc<UdpListener>,
         client: SocketAddr,
-        session: Session,
-        link: &Rc<Link>,
+        session: ClientSession,
+        link: &Rc<SessionLink>,
         lease: Option<Arc<Lease>>,
         idle_ms: u64,
         drain_ms: u64,
@@ -278,7 +278,7 @@ impl UdpSession {
                         self.has_answered = true;
                         let since = self.session.started;
                         self.session.connect_us = Some(Instant::now().duration_since(since).as_micros() as u64);
-                        health::report(worker, &link.upstream, link.slot, Report::Opened, String::new);
+                        health::report(worker, &link.upstream, link.slot, TryReport::Opened, String::new);
                     }
                     match SockRef::from(socket).send_to(datagram, &self.client.into()) {
                         Ok(_) => link.sent.set(link.sent.get() + datagram.len() as u64),

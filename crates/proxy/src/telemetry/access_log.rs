@@ -20,13 +20,13 @@ pub use stillgate_plugin::record::rfc3339;
 pub use stillgate_plugin::record::written::VALUE_BYTES_MAX;
 
 use crate::random;
-use line::Layout;
+use line::LineLayout;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 use stillgate_config::AccessFormat;
-use stillgate_plugin::record::{Record, Scratch};
+use stillgate_plugin::record::{Record, RecordScratch};
 
 /// Capacity of a chunk, the unit in which lines travel.
 pub const CHUNK_BYTES: usize = 64 * 1024;
@@ -38,7 +38,7 @@ const CHUNK_SEND_BYTES: usize = CHUNK_BYTES - 4 * 1024;
 pub const CHUNKS_PER_WORKER: usize = 32;
 
 /// What a line contains.
-pub(crate) struct Line<'a> {
+pub(crate) struct LogLine<'a> {
     pub(crate) record: Record<'a>,
     /// Fields noted from the response's header; `None`: there is no response.
     pub(crate) fields: Option<&'a ResponseFields>,
@@ -49,7 +49,7 @@ pub fn channel(format: &AccessFormat, workers: usize) -> (Vec<Sink>, Drain) {
     // All existing chunks fit into it at once: sending can fail only if the writer is gone.
     let (filled, chunks) = sync_channel(workers * CHUNKS_PER_WORKER);
     let dropped = Arc::new(AtomicU64::new(0));
-    let (layout, wanted) = (Layout::new(format), WantedFields::new(format));
+    let (layout, wanted) = (LineLayout::new(format), WantedFields::new(format));
     let mut sinks = Vec::with_capacity(workers);
     let mut empties = Vec::with_capacity(workers);
     for worker in 0..workers {
@@ -62,7 +62,7 @@ pub fn channel(format: &AccessFormat, workers: usize) -> (Vec<Sink>, Drain) {
             worker,
             layout: layout.clone(),
             wanted: wanted.clone(),
-            scratch: Scratch::new([random::number(), random::number()]),
+            scratch: RecordScratch::new([random::number(), random::number()]),
             current: Vec::new(),
             lines: 0,
             filled: filled.clone(),
@@ -77,9 +77,9 @@ pub fn channel(format: &AccessFormat, workers: usize) -> (Vec<Sink>, Drain) {
 /// A worker's end. Dropping it hands over the remaining lines.
 pub struct Sink {
     worker: usize,
-    layout: Layout,
+    layout: LineLayout,
     wanted: WantedFields,
-    scratch: Scratch,
+    scratch: RecordScratch,
     /// The chunk being filled; without capacity while the worker holds none.
     current: Vec<u8>,
     /// Lines in `current`.
@@ -96,7 +96,7 @@ impl Sink {
     }
 
     /// Adds one line, or drops and counts it where no chunk is free. Never blocks.
-    pub(crate) fn record(&mut self, line: &Line<'_>) {
+    pub(crate) fn record(&mut self, line: &LogLine<'_>) {
         if self.current.capacity() == 0 {
             match self.empty.try_recv() {
                 Ok(chunk) => self.current = chunk,
@@ -145,7 +145,7 @@ pub struct Chunk {
 }
 
 /// What [`Drain::next`] found.
-pub enum Next {
+pub enum DrainResult {
     /// Lines to be written; to be returned by [`Drain::give_back`].
     Chunk(Chunk),
     /// Nothing arrived in time.
@@ -163,11 +163,11 @@ pub struct Drain {
 
 impl Drain {
     /// Waits at most this long for lines.
-    pub fn next(&mut self, at_most: Duration) -> Next {
+    pub fn next(&mut self, at_most: Duration) -> DrainResult {
         match self.chunks.recv_timeout(at_most) {
-            Ok(chunk) => Next::Chunk(chunk),
-            Err(RecvTimeoutError::Timeout) => Next::Quiet,
-            Err(RecvTimeoutError::Disconnected) => Next::Ended,
+            Ok(chunk) => DrainResult::Chunk(chunk),
+            Err(RecvTimeoutError::Timeout) => DrainResult::Quiet,
+            Err(RecvTimeoutError::Disconnected) => DrainResult::Ended,
         }
     }
 
@@ -248,15 +248,15 @@ mod tests {
     }
 
     /// Its line, without header fields.
-    pub(super) fn line_of(record: Record<'_>) -> Line<'_> {
-        Line { record, fields: None }
+    pub(super) fn line_of(record: Record<'_>) -> LogLine<'_> {
+        LogLine { record, fields: None }
     }
 
-    fn lines_of(next: Next) -> u64 {
+    fn lines_of(next: DrainResult) -> u64 {
         match next {
-            Next::Chunk(chunk) => chunk.lines,
-            Next::Quiet => panic!("nothing came"),
-            Next::Ended => panic!("ended"),
+            DrainResult::Chunk(chunk) => chunk.lines,
+            DrainResult::Quiet => panic!("nothing came"),
+            DrainResult::Ended => panic!("ended"),
         }
     }
 
@@ -265,7 +265,7 @@ mod tests {
         let (mut sinks, mut drain) = channel(&AccessFormat::Combined, 2);
         let vars = Vars(vec![]);
         sinks[0].record(&line_of(record(&vars)));
-        assert!(matches!(drain.next(Duration::ZERO), Next::Quiet));
+        assert!(matches!(drain.next(Duration::ZERO), DrainResult::Quiet));
         sinks[0].flush();
         sinks[0].flush();
         assert_eq!(lines_of(drain.next(Duration::ZERO)), 1);
@@ -273,7 +273,7 @@ mod tests {
         sinks[1].record(&line_of(record(&vars)));
         drop(sinks);
         assert_eq!(lines_of(drain.next(Duration::ZERO)), 2);
-        assert!(matches!(drain.next(Duration::ZERO), Next::Ended));
+        assert!(matches!(drain.next(Duration::ZERO), DrainResult::Ended));
     }
 
     #[test]
@@ -288,7 +288,7 @@ mod tests {
         }
         let mut written = 0;
         let mut chunks = 0;
-        while let Next::Chunk(chunk) = drain.next(Duration::ZERO) {
+        while let DrainResult::Chunk(chunk) = drain.next(Duration::ZERO) {
             assert_eq!(chunk.bytes.capacity(), CHUNK_BYTES);
             assert_eq!(chunk.bytes.iter().filter(|&&byte| byte == b'\n').count() as u64, chunk.lines);
             written += chunk.lines;

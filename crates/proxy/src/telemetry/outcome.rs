@@ -25,7 +25,7 @@ pub(crate) struct Timing {
 
 /// What the access log and the metrics record.
 #[derive(Default)]
-pub(crate) struct Outcome {
+pub(crate) struct RequestOutcome {
     pub(crate) timing: Timing,
     /// When its first bytes were read.
     pub(crate) started: Option<Instant>,
@@ -53,7 +53,7 @@ pub(crate) struct RetainedConfig {
     pub(crate) upstream: Option<Rc<WorkerUpstream>>,
 }
 
-impl Outcome {
+impl RequestOutcome {
     /// A tunnel has ended under this Plan: the position of its route no longer counts if another route is there.
     pub(crate) fn forget_moved_route(&mut self, plan: &Plan) {
         let Some(kept) = &self.kept else { return };

@@ -14,7 +14,7 @@ use stillgate_upstream::Endpoint;
 pub(crate) const STATUS_SERVED: u16 = 200;
 
 /// One client's connection, or what it sends from one port over UDP.
-pub(crate) struct Session {
+pub(crate) struct ClientSession {
     pub(crate) protocol: Protocol,
     pub(crate) started: Instant,
     /// What the access log shows; see the statuses in `stream_proxy`.
@@ -41,13 +41,13 @@ pub(crate) struct Ends<'a> {
 
 /// A session's variables.
 pub(crate) struct StreamVars<'a> {
-    pub(crate) session: &'a Session,
+    pub(crate) session: &'a ClientSession,
     pub(crate) ends: Ends<'a>,
 }
 
-impl Session {
-    pub(crate) fn new(protocol: Protocol) -> Session {
-        Session {
+impl ClientSession {
+    pub(crate) fn new(protocol: Protocol) -> ClientSession {
+        ClientSession {
             protocol,
             started: Instant::now(),
             status: STATUS_SERVED,
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn variables_are_those_of_a_connection() {
         let check = |protocol: Protocol, peer: &str, local: &str, name: Option<&str>, expected: [Option<&str>; 6]| {
-            let session = Session { server_name: name.map(Into::into), ..Session::new(protocol) };
+            let session = ClientSession { server_name: name.map(Into::into), ..ClientSession::new(protocol) };
             let ends = Ends { peer: peer.parse().unwrap(), local: local.parse().unwrap(), tls: None };
             let vars = StreamVars { session: &session, ends };
             let value = |name: &str| {

@@ -13,21 +13,21 @@ const REPORT_EVERY_MS: u64 = 10_000;
 #[derive(Default)]
 pub(crate) struct Troubles {
     /// Requests that their upstream did not serve.
-    requests: Kind<Trouble>,
+    requests: TroubleKind<Trouble>,
     /// Clients' connections closed before their first request.
-    connections: Kind<(SocketAddr, String)>,
+    connections: TroubleKind<(SocketAddr, String)>,
     /// TLS handshakes with clients that failed.
-    handshakes: Kind<(SocketAddr, Option<Box<str>>, String)>,
+    handshakes: TroubleKind<(SocketAddr, Option<Box<str>>, String)>,
     /// Datagrams dropped for lack of a session.
-    datagrams: Kind<(SocketAddr, String)>,
+    datagrams: TroubleKind<(SocketAddr, String)>,
     /// HTTP/2 streams refused before they became requests.
-    streams: Kind<(SocketAddr, &'static str)>,
+    streams: TroubleKind<(SocketAddr, &'static str)>,
     /// HTTP/2 connections to nodes that ended after an error, with all requests on them.
-    node_connections: Kind<(SocketAddr, String)>,
+    node_connections: TroubleKind<(SocketAddr, String)>,
     /// Heads and bodies that plugins refused.
-    plugins: Kind<(&'static str, &'static str)>,
+    plugins: TroubleKind<(&'static str, &'static str)>,
     /// Connections that another process would take, but that cannot be handed over.
-    kept: Kind<io::Error>,
+    kept: TroubleKind<io::Error>,
 }
 
 struct Trouble {
@@ -38,19 +38,19 @@ struct Trouble {
 }
 
 /// What has gone wrong since the last line about it.
-struct Kind<T> {
+struct TroubleKind<T> {
     count: Cell<u64>,
     latest: RefCell<Option<T>>,
     reported_ms: Cell<u64>,
 }
 
-impl<T> Default for Kind<T> {
-    fn default() -> Kind<T> {
-        Kind { count: Cell::new(0), latest: RefCell::new(None), reported_ms: Cell::new(0) }
+impl<T> Default for TroubleKind<T> {
+    fn default() -> TroubleKind<T> {
+        TroubleKind { count: Cell::new(0), latest: RefCell::new(None), reported_ms: Cell::new(0) }
     }
 }
 
-impl<T> Kind<T> {
+impl<T> TroubleKind<T> {
     fn note(&self, count: u64, latest: T) {
         self.count.set(self.count.get() + count);
         self.latest.replace(Some(latest));
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn each_kind_is_told_now_and_then_with_its_count() {
-        let kind = Kind::default();
+        let kind = TroubleKind::default();
         assert_eq!(kind.due(1_000), None);
         kind.note(1, "first");
         kind.note(2, "second");

@@ -21,7 +21,7 @@ pub(super) enum BrokenSide {
 
 /// State of a direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum FlowState {
     Flowing,
     /// The sender has ended; the receiver has not been notified.
     Ending,
@@ -37,7 +37,7 @@ pub(crate) struct Direction {
     held: Range<usize>,
     /// The receiver's stream may hold data back, as TLS does.
     is_unflushed: bool,
-    state: State,
+    state: FlowState,
     /// Bytes read so far, and written.
     pub(crate) read: u64,
     pub(crate) written: u64,
@@ -49,7 +49,7 @@ impl Direction {
     /// Begins with bytes that arrived early, after so many that were read and written before; `has_ended`: nothing more arrives.
     pub(crate) fn new(early: Option<(Buffer, Range<usize>)>, has_ended: bool, so_far: (u64, u64), now_ms: u64) -> Self {
         let (buffer, held) = early.map_or((None, 0..0), |(buffer, held)| (Some(buffer), held));
-        let state = if has_ended { State::Ending } else { State::Flowing };
+        let state = if has_ended { FlowState::Ending } else { FlowState::Flowing };
         let (read, written) = so_far;
         Direction { buffer, held, is_unflushed: false, state, read, written, moved_ms: now_ms }
     }
@@ -60,9 +60,9 @@ impl Direction {
         DirectionState {
             held: self.buffer.as_ref().map_or(0, |_| self.held.len()),
             ends: match self.state {
-                State::Flowing => Ends::Open,
-                State::Ending => Ends::Untold,
-                State::Done => Ends::Told,
+                FlowState::Flowing => Ends::Open,
+                FlowState::Ending => Ends::Untold,
+                FlowState::Done => Ends::Told,
             },
             read: self.read,
             written: self.written,
@@ -82,9 +82,9 @@ impl Direction {
             held: 0..held.len(),
             is_unflushed: false,
             state: match state.ends {
-                Ends::Open => State::Flowing,
-                Ends::Untold => State::Ending,
-                Ends::Told => State::Done,
+                Ends::Open => FlowState::Flowing,
+                Ends::Untold => FlowState::Ending,
+                Ends::Told => FlowState::Done,
             },
             read: state.read,
             written: state.written,
@@ -94,12 +94,12 @@ impl Direction {
 
     /// Whether the sender has not ended.
     pub(super) fn is_flowing(&self) -> bool {
-        self.state == State::Flowing
+        self.state == FlowState::Flowing
     }
 
     /// Whether the end has been passed on.
     pub(super) fn is_done(&self) -> bool {
-        self.state == State::Done
+        self.state == FlowState::Done
     }
 
     /// Whether there are bytes that the receiver has not taken.
@@ -129,15 +129,15 @@ impl Direction {
                 return Ok(());
             }
             match self.state {
-                State::Done => return Ok(()),
-                State::Ending => {
+                FlowState::Done => return Ok(()),
+                FlowState::Ending => {
                     // An error means that the receiver is gone, which ends this direction as well.
                     if to.poll_shutdown(cx).is_ready() {
-                        self.state = State::Done;
+                        self.state = FlowState::Done;
                     }
                     return Ok(());
                 }
-                State::Flowing => {
+                FlowState::Flowing => {
                     if self.poll_read(cx, from, buffers, now_ms)?.is_pending() {
                         return Ok(());
                     }
@@ -205,7 +205,7 @@ impl Direction {
         match read {
             Poll::Pending => Ok(Poll::Pending),
             Poll::Ready(Ok(())) => {
-                self.state = State::Ending;
+                self.state = FlowState::Ending;
                 Ok(Poll::Ready(()))
             }
             Poll::Ready(Err(_)) => Err(BrokenSide::Sender),

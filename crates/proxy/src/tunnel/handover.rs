@@ -5,7 +5,7 @@
 
 use super::Tunnel;
 use super::direction::Direction;
-use super::opening::{NewTunnel, Origin};
+use super::opening::{NewTunnel, TunnelOrigin};
 use crate::connection::client::Client;
 use crate::connection::stream::Stream;
 use crate::exchange::UpgradedRequest;
@@ -16,8 +16,8 @@ use crate::handover::{
 use crate::plan::snapshot::{Snapshot, WorkerUpstream};
 use crate::plan::{Lease, PlanRoute, PlanStreamRoute};
 use crate::telemetry::access_log::ResponseFields;
-use crate::telemetry::outcome::{Outcome, RetainedConfig};
-use crate::telemetry::session::Session;
+use crate::telemetry::outcome::{RequestOutcome, RetainedConfig};
+use crate::telemetry::session::ClientSession;
 use crate::worker::watches::WatchedLease;
 use crate::worker::{Open, Worker};
 use std::io;
@@ -37,7 +37,7 @@ impl Tunnel {
             return false;
         }
         let Some(giving) = self.open.worker.giving() else { return false };
-        let is_http = matches!(self.switched.origin, Origin::Request(_));
+        let is_http = matches!(self.switched.origin, TunnelOrigin::Request(_));
         let may_go = self.client.listener.is_http() == is_http
             && self.open.worker.gives(&self.client)
             && matches!(self.switched.node, Stream::Plain(_))
@@ -108,11 +108,11 @@ impl Tunnel {
             (OriginState::Request(request), CurrentRoute::Http(at, route)) => {
                 let found = request.path.filter(|_| !is_changed).map(|path| Match { route: *at, path });
                 let request = request.unpack(&worker, head, state, slot, found, route, &upstream);
-                Origin::Request(Box::new(request))
+                TunnelOrigin::Request(Box::new(request))
             }
             (OriginState::Session(session), CurrentRoute::Stream(route)) => {
                 let node = upstream.state.borrow().endpoint(slot).clone();
-                Origin::Session(Box::new(session.unpack(node, route)))
+                TunnelOrigin::Session(Box::new(session.unpack(node, route)))
             }
             _ => return Err(cut(client, &node, format!("its route {:?} is of another kind", state.route))),
         };
@@ -187,18 +187,18 @@ impl<'a> CurrentRoute<'a> {
     }
 }
 
-impl Origin {
+impl TunnelOrigin {
     /// The key of the route that it came through.
     fn route_key(&self) -> Option<String> {
         Some(match self {
-            Origin::Request(request) => format!("{ROUTES}{}", request.outcome.kept.as_ref()?.route.spec.id),
-            Origin::Session(session) => format!("{STREAM_ROUTES}{}", session.route.as_ref()?.id),
+            TunnelOrigin::Request(request) => format!("{ROUTES}{}", request.outcome.kept.as_ref()?.route.spec.id),
+            TunnelOrigin::Session(session) => format!("{STREAM_ROUTES}{}", session.route.as_ref()?.id),
         })
     }
 
     /// The key of its upstream if that is not its route's own.
     fn chosen_upstream(&self) -> Option<String> {
-        let Origin::Request(request) = self else { return None };
+        let TunnelOrigin::Request(request) = self else { return None };
         let kept = request.outcome.kept.as_ref()?;
         let key = &kept.upstream.as_ref()?.planned.definition.key;
         (kept.route.target.key() != Some(key)).then(|| key.clone())
@@ -206,8 +206,8 @@ impl Origin {
 
     fn pack(&self, worker: &Worker, bytes: &mut Vec<u8>) -> OriginState {
         let UpgradedRequest { head, outcome, tries, .. } = match self {
-            Origin::Request(request) => &**request,
-            Origin::Session(session) => {
+            TunnelOrigin::Request(request) => &**request,
+            TunnelOrigin::Session(session) => {
                 return OriginState::Session(SessionState {
                     status: session.status,
                     server_name: session.server_name.as_deref().map(str::to_owned),
@@ -237,8 +237,8 @@ impl Origin {
 }
 
 impl SessionState {
-    fn unpack(&self, node: Endpoint, route: &PlanStreamRoute) -> Session {
-        Session {
+    fn unpack(&self, node: Endpoint, route: &PlanStreamRoute) -> ClientSession {
+        ClientSession {
             started: since(self.started_us).unwrap_or_else(Instant::now),
             status: self.status,
             route: Some(route.route.clone()),
@@ -246,7 +246,7 @@ impl SessionState {
             tries: tries(&self.tries, node.address, self.status),
             node: Some(node),
             connect_us: self.connect_us,
-            ..Session::new(Protocol::Tcp)
+            ..ClientSession::new(Protocol::Tcp)
         }
     }
 }
@@ -280,7 +280,7 @@ impl RequestState {
     ) -> UpgradedRequest {
         let paths = route.route.spec.uri().map_or(1, |uri| uri.paths.len());
         let path = self.path.filter(|path| *path < paths).unwrap_or(0);
-        let outcome = Outcome {
+        let outcome = RequestOutcome {
             timing: worker.timing(),
             started: self.started_us.and_then(since),
             node_since: self.node_since_us.and_then(since),
@@ -290,7 +290,7 @@ impl RequestState {
             upstream_us: self.upstream_us,
             route: found.map(|found| Match { path, ..found }),
             kept: Some(Rc::new(RetainedConfig { route: route.route.clone(), path, upstream: Some(upstream.clone()) })),
-            ..Outcome::default()
+            ..RequestOutcome::default()
         };
         let tries = tries(&self.tries, state.node, self.status);
         UpgradedRequest { head: head.into(), outcome, tries, fields: ResponseFields::default(), chains: None }

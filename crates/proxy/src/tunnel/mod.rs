@@ -17,7 +17,7 @@ mod handover;
 mod opening;
 
 pub(crate) use direction::Direction;
-pub(crate) use opening::{NewTunnel, Origin};
+pub(crate) use opening::{NewTunnel, TunnelOrigin};
 
 use crate::connection::client::Client;
 use crate::exchange::{self, Exchange, UpgradedRequest};
@@ -59,7 +59,7 @@ struct Deadline {
 impl Tunnel {
     /// Begins after an exchange.
     pub(crate) fn new(open: Open, client: Client, switched: NewTunnel) -> Tunnel {
-        if let Origin::Request(_) = switched.origin {
+        if let TunnelOrigin::Request(_) = switched.origin {
             open.worker.counters.tunnels_total.add(1);
         }
         Tunnel::begin(open, client, switched)
@@ -69,12 +69,12 @@ impl Tunnel {
         let worker = &open.worker;
         let mut state = switched.upstream.state.borrow_mut();
         match switched.origin {
-            Origin::Request(_) => {
+            TunnelOrigin::Request(_) => {
                 worker.counters.tunnels_open.add(1);
                 state.on_tunnel_start(switched.slot);
             }
             // The tunnel is the whole session, so the timeouts of its upstream apply to it.
-            Origin::Session(_) => {
+            TunnelOrigin::Session(_) => {
                 worker.counters.stream_sessions_open.add(1);
                 state.on_start(switched.slot);
             }
@@ -162,8 +162,8 @@ impl Tunnel {
         let worker = self.open.worker.clone();
         let NewTunnel { origin, up, down, .. } = &mut self.switched;
         let UpgradedRequest { head, outcome, tries, fields, chains } = match origin {
-            Origin::Request(request) => &mut **request,
-            Origin::Session(session) => {
+            TunnelOrigin::Request(request) => &mut **request,
+            TunnelOrigin::Session(session) => {
                 let ends = Ends { peer: self.client.peer, local: self.client.local, tls: self.client.tls.as_deref() };
                 return worker.record_session(session, ends, up.read, down.written);
             }
@@ -227,11 +227,11 @@ impl Drop for Tunnel {
         let slot = *slot;
         let now_ms = worker.clock.now_ms();
         match self.switched.origin {
-            Origin::Request(_) => {
+            TunnelOrigin::Request(_) => {
                 worker.counters.tunnels_open.sub(1);
                 self.switched.upstream.state.borrow_mut().on_tunnel_finish(slot, now_ms);
             }
-            Origin::Session(_) => {
+            TunnelOrigin::Session(_) => {
                 worker.counters.stream_sessions_open.sub(1);
                 self.switched.upstream.state.borrow_mut().on_finish(slot, None, now_ms);
             }

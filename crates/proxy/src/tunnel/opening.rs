@@ -5,14 +5,14 @@ use crate::connection::stream::Stream;
 use crate::exchange::{UpgradedExchange, UpgradedRequest};
 use crate::plan::snapshot::WorkerUpstream;
 use crate::plan::{Lease, TunnelBounds};
-use crate::telemetry::session::Session;
+use crate::telemetry::session::ClientSession;
 use std::rc::Rc;
 use std::sync::Arc;
 
 /// Everything in a tunnel except the client's connection.
 pub(crate) struct NewTunnel {
     pub(crate) node: Stream,
-    pub(crate) origin: Origin,
+    pub(crate) origin: TunnelOrigin,
     pub(crate) upstream: Rc<WorkerUpstream>,
     /// The node's slot in the upstream's state.
     pub(crate) slot: usize,
@@ -27,11 +27,11 @@ pub(crate) struct NewTunnel {
 }
 
 /// Origin of a tunnel, which the access log and the metrics record at its end.
-pub(crate) enum Origin {
+pub(crate) enum TunnelOrigin {
     /// A request that was answered 101.
     Request(Box<UpgradedRequest>),
     /// A connection of `stream_proxy`.
-    Session(Box<Session>),
+    Session(Box<ClientSession>),
 }
 
 impl From<UpgradedExchange> for NewTunnel {
@@ -42,7 +42,7 @@ impl From<UpgradedExchange> for NewTunnel {
         let (received, sent) = (upgraded.received, upgraded.sent);
         NewTunnel {
             node,
-            origin: Origin::Request(request),
+            origin: TunnelOrigin::Request(request),
             upstream,
             slot,
             lease,

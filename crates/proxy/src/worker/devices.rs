@@ -83,7 +83,7 @@ struct Rate {
 }
 
 /// A connection's place among the worker's; when it is dropped, the connection has ended.
-pub(crate) struct Place {
+pub(crate) struct DeviceRegistration {
     worker: Rc<Worker>,
     pub(crate) connection: u64,
     pub(crate) mailbox: Rc<Mailbox>,
@@ -331,15 +331,15 @@ impl Mailbox {
     }
 }
 
-impl Place {
+impl DeviceRegistration {
     /// A place for a connection that is about to begin.
-    pub(crate) fn new(worker: &Rc<Worker>, devices: &Devices) -> Place {
+    pub(crate) fn new(worker: &Rc<Worker>, devices: &Devices) -> DeviceRegistration {
         let count = devices.count.get();
         devices.count.set(count + 1);
         let connection = connection_number(devices.worker, count);
         let mailbox = Rc::new(Mailbox::default());
         devices.add(connection, &mailbox);
-        Place { worker: worker.clone(), connection, mailbox, is_told: true }
+        DeviceRegistration { worker: worker.clone(), connection, mailbox, is_told: true }
     }
 
     /// Requests admission for the device; from here on the thread of devices knows of the connection.
@@ -374,7 +374,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for DeviceRegistration {
     fn drop(&mut self) {
         self.leave(None, "gone", false);
         // The waker keeps the task's memory.

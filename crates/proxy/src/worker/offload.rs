@@ -49,13 +49,13 @@ struct Pool {
 }
 
 /// A place in the queue of a plugin's work.
-pub(crate) struct Place(OwnedSemaphorePermit);
+pub(crate) struct OffloadPlace(OwnedSemaphorePermit);
 
 struct Job {
     work: Work,
     done: oneshot::Sender<Done>,
     /// Returned when a thread takes the job.
-    place: Place,
+    place: OffloadPlace,
 }
 
 impl OffloadPools {
@@ -63,13 +63,13 @@ impl OffloadPools {
     pub(crate) fn submit(&self, plugin: &'static str, work: Work) -> Result<oneshot::Receiver<Done>, QueueFull> {
         let pool = self.pool_of(plugin).ok_or(QueueFull)?;
         let place = pool.places.clone().try_acquire_owned().map_err(|_| QueueFull)?;
-        pool.submit(work, Place(place))
+        pool.submit(work, OffloadPlace(place))
     }
 
     /// Waits for a place in the queue.
-    pub(crate) fn place(&self, plugin: &'static str) -> impl Future<Output = Result<Place, QueueFull>> + use<> {
+    pub(crate) fn place(&self, plugin: &'static str) -> impl Future<Output = Result<OffloadPlace, QueueFull>> + use<> {
         let places = self.pool_of(plugin).map(|pool| pool.places.clone());
-        async move { places.ok_or(QueueFull)?.acquire_owned().await.map(Place).map_err(|_| QueueFull) }
+        async move { places.ok_or(QueueFull)?.acquire_owned().await.map(OffloadPlace).map_err(|_| QueueFull) }
     }
 
     /// [`OffloadPools::submit`] with a place of the plugin's queue.
@@ -77,7 +77,7 @@ impl OffloadPools {
         &self,
         plugin: &'static str,
         work: Work,
-        place: Place,
+        place: OffloadPlace,
     ) -> Result<oneshot::Receiver<Done>, QueueFull> {
         self.pool_of(plugin).ok_or(QueueFull)?.submit(work, place)
     }
@@ -100,7 +100,7 @@ impl Pool {
         Pool { plugin, queue: begin(), places: Arc::new(Semaphore::new(QUEUE_MAX)) }
     }
 
-    fn submit(&self, work: Work, place: Place) -> Result<oneshot::Receiver<Done>, QueueFull> {
+    fn submit(&self, work: Work, place: OffloadPlace) -> Result<oneshot::Receiver<Done>, QueueFull> {
         let queue = self.queue.as_ref().ok_or(QueueFull)?;
         let (done, receiver) = oneshot::channel();
         // A job was taken out of the queue before its place was returned: there is room.
@@ -127,7 +127,7 @@ fn serve(jobs: &Receiver<Job>) {
     let _profiled = Registration::of_current();
     // For this thread only. If it is refused, the work is still done.
     let _ = rustix::process::setpriority_process(None, NICE);
-    for Job { work, done, place: Place(place) } in jobs {
+    for Job { work, done, place: OffloadPlace(place) } in jobs {
         drop(place);
         if !done.is_closed() {
             let began = thread_cpu_time();

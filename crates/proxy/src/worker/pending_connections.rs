@@ -9,16 +9,16 @@ use tokio::sync::futures::Notified;
 
 /// The connections that a worker is making.
 #[derive(Default)]
-pub(crate) struct PendingConnections(RefCell<Vec<(ConnectionKey, Rc<Outcome>)>>);
+pub(crate) struct PendingConnections(RefCell<Vec<(ConnectionKey, Rc<ConnectionOutcome>)>>);
 
 /// Result for those that wait for a connection.
 #[derive(Default)]
-pub(crate) struct Outcome {
+pub(crate) struct ConnectionOutcome {
     done: Notify,
     is_made: Cell<bool>,
 }
 
-impl Outcome {
+impl ConnectionOutcome {
     /// Ready when there is a connection, or when making it has failed.
     pub(crate) fn wait(&self) -> Notified<'_> {
         self.done.notified()
@@ -42,7 +42,7 @@ pub(crate) struct ConnectionKey {
 
 impl PendingConnections {
     /// Records that a connection is being made from now on, or returns the outcome of one that is already being made.
-    pub(crate) fn begin(&self, wanted: ConnectionKey) -> Result<PendingConnection<'_>, Rc<Outcome>> {
+    pub(crate) fn begin(&self, wanted: ConnectionKey) -> Result<PendingConnection<'_>, Rc<ConnectionOutcome>> {
         let mut list = self.0.borrow_mut();
         match list.iter().find(|entry| entry.0 == wanted) {
             Some((_, other)) => Err(other.clone()),

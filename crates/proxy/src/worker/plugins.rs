@@ -18,7 +18,7 @@ use std::sync::{Arc, Once, OnceLock};
 use std::time::Instant;
 use stillgate_limits::Limits;
 use stillgate_plugin::chain::TooLong;
-use stillgate_plugin::{AttachedConsumer, Chain, Consumers, Counts, Entry, Outbox, Phase, Process};
+use stillgate_plugin::{AttachedConsumer, Chain, ChainEntry, Consumers, Outbox, Phase, Process, ProcessTotals};
 
 /// One in this many requests is timed.
 const TIMED_OF: u32 = 1_000;
@@ -46,7 +46,7 @@ struct MergedChain {
     chain: Rc<Chain>,
     /// The route's chain, and a position at which a Plan has it.
     of_route: Option<(usize, Arc<Chain>)>,
-    of_consumer: Arc<[Arc<Entry>]>,
+    of_consumer: Arc<[Arc<ChainEntry>]>,
     /// A consumer that has these plugins.
     consumer: AttachedConsumer,
 }
@@ -78,7 +78,7 @@ impl Plugins {
         let io = PluginIo { worker, calls: Rc::new(Calls::new(begin_http2)) };
         let counts = move || {
             let Counters { connections_open, connections_total, requests_in_flight, requests_total, .. } = tally.read();
-            Counts { connections_open, connections_total, requests_in_flight, requests_total }
+            ProcessTotals { connections_open, connections_total, requests_in_flight, requests_total }
         };
         let own = stillgate_plugin::Worker::new(limits).with_io(Rc::new(io)).with_counts(Rc::new(counts));
         own.seed(random::number());
@@ -130,7 +130,7 @@ pub(crate) struct PluginPanic;
 #[inline]
 pub(crate) fn call<R>(
     worker: &Worker,
-    entry: &Entry,
+    entry: &ChainEntry,
     phase: Phase,
     is_timed: bool,
     then: impl FnOnce() -> R,
@@ -163,7 +163,13 @@ pub(crate) fn call_each<R>(
 
 /// Calls a plugin, and reports how long it takes if that is wanted.
 #[inline]
-pub(crate) fn timed<R>(worker: &Worker, entry: &Entry, phase: Phase, is_timed: bool, then: impl FnOnce() -> R) -> R {
+pub(crate) fn timed<R>(
+    worker: &Worker,
+    entry: &ChainEntry,
+    phase: Phase,
+    is_timed: bool,
+    then: impl FnOnce() -> R,
+) -> R {
     let began = is_timed.then(Instant::now);
     let result = then();
     if let Some(began) = began {
@@ -173,21 +179,21 @@ pub(crate) fn timed<R>(worker: &Worker, entry: &Entry, phase: Phase, is_timed: b
 }
 
 #[cold]
-fn tell_time(worker: &Worker, entry: &Entry, phase: Phase, began: Instant) {
+fn tell_time(worker: &Worker, entry: &ChainEntry, phase: Phase, began: Instant) {
     let took = began.elapsed();
     worker.tell_plugin(|recorder, metrics| recorder.observe_plugin(metrics, entry.name, phase, took));
 }
 
 /// Counts a panic, and logs which plugin it came from.
 #[cold]
-pub(crate) fn tell_panic(worker: &Worker, entry: &Entry, phase: Phase) {
+pub(crate) fn tell_panic(worker: &Worker, entry: &ChainEntry, phase: Phase) {
     worker.tell_plugin(|recorder, metrics| recorder.count_plugin_panic(metrics, entry.name));
     tracing::error!(plugin = entry.name, origin = %entry.origin, phase = phase.name(), "a plugin panicked");
 }
 
 /// How plugins end a request, apart from answering it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum PluginRefusal {
     /// A plugin adds more to a head than it may have.
     Head,
     /// A body is larger than the plugin holds.
@@ -206,18 +212,18 @@ pub(crate) enum Refusal {
     Busy,
 }
 
-impl Refusal {
+impl PluginRefusal {
     /// Value of the label `reason`.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Refusal::Head => "head",
-            Refusal::TooLarge => "too_large",
-            Refusal::Malformed => "malformed",
-            Refusal::Failed => "failed",
-            Refusal::Memory => "memory",
-            Refusal::ClientMemory => "client_memory",
-            Refusal::Time => "time",
-            Refusal::Busy => "busy",
+            PluginRefusal::Head => "head",
+            PluginRefusal::TooLarge => "too_large",
+            PluginRefusal::Malformed => "malformed",
+            PluginRefusal::Failed => "failed",
+            PluginRefusal::Memory => "memory",
+            PluginRefusal::ClientMemory => "client_memory",
+            PluginRefusal::Time => "time",
+            PluginRefusal::Busy => "busy",
         }
     }
 }
@@ -225,9 +231,9 @@ impl Refusal {
 impl Worker {
     /// Records that a plugin refuses a head or a body.
     #[cold]
-    pub(crate) fn note_refusal(&self, plugin: &'static str, refusal: Refusal) {
+    pub(crate) fn note_refusal(&self, plugin: &'static str, refusal: PluginRefusal) {
         self.tell_plugin(|recorder, metrics| match refusal {
-            Refusal::Head => recorder.count_refused_head(metrics, plugin),
+            PluginRefusal::Head => recorder.count_refused_head(metrics, plugin),
             of_body => recorder.count_refused_body(metrics, plugin, of_body.name()),
         });
         self.troubles.note_plugin(plugin, refusal.name());

@@ -5,9 +5,9 @@ use crate::plan::Plan;
 use crate::plan::metrics::MetricsPlan;
 use crate::plan::snapshot::WorkerUpstream;
 use crate::sockets::listener::{ConnectionEvent, Listener};
-use crate::telemetry::access_log::Line;
+use crate::telemetry::access_log::LogLine;
 use crate::telemetry::metrics::{Recorder, UpstreamEvent};
-use crate::telemetry::session::{Ends, Session, StreamVars};
+use crate::telemetry::session::{ClientSession, Ends, StreamVars};
 use std::cell::Cell;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use stillgate_config::Measure;
@@ -150,7 +150,7 @@ impl Worker {
 
     /// Counts a session of `stream_proxy` that has ended, and writes its line in the access log. Bytes are those from the client,
     /// and to it.
-    pub(crate) fn record_session(&self, session: &Session, ends: Ends<'_>, received: u64, sent: u64) {
+    pub(crate) fn record_session(&self, session: &ClientSession, ends: Ends<'_>, received: u64, sent: u64) {
         self.counters.stream_sessions_total.add(1);
         let vars = StreamVars { session, ends };
         self.turns.note_news();
@@ -160,7 +160,7 @@ impl Worker {
         if let Some(sink) = &mut *self.sink.borrow_mut() {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             let about = (&RequestId::new(), &**self.plugins.own.process());
-            sink.record(&Line { record: vars.record(now.as_millis() as u64, received, sent, about), fields: None });
+            sink.record(&LogLine { record: vars.record(now.as_millis() as u64, received, sent, about), fields: None });
         }
     }
 }

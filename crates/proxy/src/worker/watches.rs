@@ -15,13 +15,13 @@ pub(crate) const QUIET_MS: u64 = 1_000;
 /// A worker's tunnels that want to be notified.
 #[derive(Default)]
 pub(crate) struct Watches {
-    list: RefCell<Vec<Rc<Watch>>>,
+    list: RefCell<Vec<Rc<TunnelWatch>>>,
     /// The count of revocations at the last check.
     seen: Cell<u64>,
 }
 
 /// One tunnel's place on the list.
-struct Watch {
+struct TunnelWatch {
     lease: Arc<Lease>,
     waker: RefCell<Option<Waker>>,
     at: Cell<usize>,
@@ -40,14 +40,14 @@ impl Watches {
         }
     }
 
-    fn add(&self, lease: Arc<Lease>) -> Rc<Watch> {
+    fn add(&self, lease: Arc<Lease>) -> Rc<TunnelWatch> {
         let mut list = self.list.borrow_mut();
-        let watch = Rc::new(Watch { lease, waker: RefCell::default(), at: Cell::new(list.len()) });
+        let watch = Rc::new(TunnelWatch { lease, waker: RefCell::default(), at: Cell::new(list.len()) });
         list.push(watch.clone());
         watch
     }
 
-    fn remove(&self, watch: &Watch) {
+    fn remove(&self, watch: &TunnelWatch) {
         let mut list = self.list.borrow_mut();
         list.swap_remove(watch.at.get());
         if let Some(moved) = list.get(watch.at.get()) {
@@ -58,7 +58,7 @@ impl Watches {
     }
 }
 
-impl Watch {
+impl TunnelWatch {
     /// Registers this task to be woken.
     fn wakes(&self, cx: &Context<'_>) {
         let mut waker = self.waker.borrow_mut();
@@ -71,7 +71,7 @@ impl Watch {
 /// How a tunnel is notified that its route was changed.
 pub(crate) struct WatchedLease {
     pub(crate) lease: Arc<Lease>,
-    watch: Rc<Watch>,
+    watch: Rc<TunnelWatch>,
     /// When the revocation was first seen.
     pub(crate) since_ms: Option<u64>,
 }
@@ -130,7 +130,7 @@ mod tests {
         let watches = Watches::default();
         let leases: Vec<Arc<Lease>> = (0..5).map(|_| Arc::new(Lease::new(OnChange::Close))).collect();
         let woken: Vec<Arc<Woken>> = leases.iter().map(|_| Arc::default()).collect();
-        let places: Vec<Rc<Watch>> = leases.iter().map(|lease| watches.add(lease.clone())).collect();
+        let places: Vec<Rc<TunnelWatch>> = leases.iter().map(|lease| watches.add(lease.clone())).collect();
         for (place, woken) in places.iter().zip(&woken) {
             place.wakes(&Context::from_waker(&woken.clone().into()));
         }

@@ -6,23 +6,23 @@
 use serde_json::{Value, json};
 use std::sync::Arc;
 use stillgate_config::{Config, Route};
-use stillgate_plugin::{AttachedConsumer, Chain, Consumer, Entry, Phase};
+use stillgate_plugin::{AttachedConsumer, Chain, ChainEntry, Consumer, Phase};
 use stillgate_route::{Lookup, PredicateValue, Request, Variable, VarsVerdict};
 
 /// The plugins of one request.
 #[derive(Debug, Default)]
 pub struct ExplainedChain {
-    runs: Vec<Run>,
+    runs: Vec<EntryRun>,
     /// Entries disabled by `_meta.disable`, or ignored.
-    left_out: Vec<Arc<Entry>>,
+    left_out: Vec<Arc<ChainEntry>>,
     /// Why the answer may be incomplete.
     pub notes: Vec<String>,
 }
 
 /// An entry, and whether it runs.
 #[derive(Debug)]
-struct Run {
-    entry: Arc<Entry>,
+struct EntryRun {
+    entry: Arc<ChainEntry>,
     is_global: bool,
     /// The result of `_meta.filter`.
     filter: VarsVerdict,
@@ -95,7 +95,7 @@ impl ExplainedChain {
                 let request = Request { vars: &vars, ..*request };
                 let none = || VarsVerdict { holds: Some(true), predicates: Vec::new() };
                 let filter = entry.meta.filter.as_ref().map_or_else(none, |filter| filter.explain(&request));
-                explained.runs.push(Run { entry: entry.clone(), is_global, filter });
+                explained.runs.push(EntryRun { entry: entry.clone(), is_global, filter });
                 is_found |= entry.authenticates;
             }
         }
@@ -135,7 +135,7 @@ impl ExplainedChain {
         if !self.runs.is_empty() {
             out.push_str("plugins, in each phase in this order:\n");
         }
-        for Run { entry, filter, .. } in &self.runs {
+        for EntryRun { entry, filter, .. } in &self.runs {
             let phases: Vec<&str> = entry.phases.iter().map(Phase::name).collect();
             let line = line_of(entry).map_or(String::new(), |line| format!("line {line}; "));
             let about = format!("{line}priority {}; {}", entry.priority, phases.join(", "));
@@ -162,7 +162,7 @@ impl ExplainedChain {
 
     /// For programs: the entries that run, and those that do not.
     pub fn json(&self) -> (Value, Value) {
-        let run = |run: &Run| {
+        let run = |run: &EntryRun| {
             let mut shown = shown(&run.entry, run.is_global);
             shown["runs"] = json!(run.filter.holds);
             shown["filter"] = run.filter.predicates.iter().map(shown_value).collect();
@@ -173,7 +173,7 @@ impl ExplainedChain {
     }
 }
 
-fn shown(entry: &Entry, is_global: bool) -> Value {
+fn shown(entry: &ChainEntry, is_global: bool) -> Value {
     json!({
         "name": entry.name,
         "chain": if is_global { "global" } else { "route" },
@@ -183,20 +183,20 @@ fn shown(entry: &Entry, is_global: bool) -> Value {
     })
 }
 
-fn left_out(entry: &Arc<Entry>) -> Value {
+fn left_out(entry: &Arc<ChainEntry>) -> Value {
     json!({"name": entry.name, "origin": origin(entry), "is_ignored": entry.meta.is_ignored})
 }
 
-fn is_in(entry: &Entry, list: &[Arc<Entry>]) -> bool {
+fn is_in(entry: &ChainEntry, list: &[Arc<ChainEntry>]) -> bool {
     list.iter().any(|other| other.name == entry.name)
 }
 
 /// The line in the file; `None`: the entry comes from a store, where the resource is enough to find it.
-fn line_of(entry: &Entry) -> Option<u32> {
+fn line_of(entry: &ChainEntry) -> Option<u32> {
     Some(entry.at.line).filter(|line| *line > 0)
 }
 
-fn origin(entry: &Entry) -> Value {
+fn origin(entry: &ChainEntry) -> Value {
     let kind = entry.origin.level.name().replace(' ', "_");
     json!({"kind": kind, "id": entry.origin.id, "line": line_of(entry)})
 }

@@ -14,7 +14,7 @@ use stillgate_config::{Config, Host, Route, Target, Upstream};
 use stillgate_plugin::Consumer;
 use stillgate_proxy::Plan;
 use stillgate_route::path::PathError;
-use stillgate_route::{Candidate, Explanation, PredicateValue, Reason, RouteMatch, RoutePart, Variable, Verdict};
+use stillgate_route::{Candidate, Explanation, PredicateValue, Reason, RouteMatch, RoutePart, RouteVerdict, Variable};
 
 /// The outcome of a request.
 pub struct Answer<'a> {
@@ -143,7 +143,7 @@ impl<'a> Answer<'a> {
                     "id": id,
                     "verdict": verdict_text(verdict),
                     "predicates": match verdict {
-                        Verdict::RuledOut(reason) => predicates_json(reason),
+                        RouteVerdict::RuledOut(reason) => predicates_json(reason),
                         _ => Vec::new(),
                     },
                 })
@@ -274,13 +274,13 @@ fn hide_conditions(value: &mut Value) {
     }
 }
 
-fn verdict_text(verdict: &Verdict) -> String {
+fn verdict_text(verdict: &RouteVerdict) -> String {
     match verdict {
-        Verdict::Unknown => "does not exist, or has `status: 0`".to_owned(),
-        Verdict::Chosen => "takes the request".to_owned(),
-        Verdict::Host(why) | Verdict::Path(why) => format!("cannot take it: {why}"),
-        Verdict::RuledOut(reason) => format!("cannot take it: {reason}"),
-        Verdict::Later(why) => format!("could take it, but comes later: {why}"),
+        RouteVerdict::Unknown => "does not exist, or has `status: 0`".to_owned(),
+        RouteVerdict::Chosen => "takes the request".to_owned(),
+        RouteVerdict::Host(why) | RouteVerdict::Path(why) => format!("cannot take it: {why}"),
+        RouteVerdict::RuledOut(reason) => format!("cannot take it: {reason}"),
+        RouteVerdict::Later(why) => format!("could take it, but comes later: {why}"),
     }
 }
 

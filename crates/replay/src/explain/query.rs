@@ -3,7 +3,7 @@
 //! Every invalid parameter is reported; nothing is guessed.
 
 use super::request_head::RequestHead;
-use super::request_line::{Client, Header, RequestLine};
+use super::request_line::{ClientAddress, HeaderArgument, RequestLine};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 /// A request to explain.
@@ -43,7 +43,7 @@ impl ExplainQuery {
                     if is_lossy(&value) {
                         return Err("header: bytes that are no UTF-8 cannot be asked about".to_owned());
                     }
-                    let header: Header = value.parse().map_err(|error| format!("header: {error}"))?;
+                    let header: HeaderArgument = value.parse().map_err(|error| format!("header: {error}"))?;
                     headers.push((header.name, header.value));
                     continue;
                 }
@@ -67,7 +67,7 @@ impl ExplainQuery {
         }
         let client = match client {
             Some(client) => client.parse().map_err(|wrong| format!("client: {wrong}"))?,
-            None => Client { address: IpAddr::V4(Ipv4Addr::LOCALHOST), port: None },
+            None => ClientAddress { address: IpAddr::V4(Ipv4Addr::LOCALHOST), port: None },
         };
         let RequestLine { method, scheme, authority, target } = line;
         let mut head = RequestHead { method, scheme, target, ..RequestHead::new(client.address) };

@@ -69,19 +69,19 @@ impl RequestLine {
 
 /// `192.0.2.1`, `2001:db8::1`, `192.0.2.1:5000` or `[2001:db8::1]:5000`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Client {
+pub struct ClientAddress {
     /// Where the request comes from.
     pub address: IpAddr,
     /// The client's port, if known.
     pub port: Option<u16>,
 }
 
-impl std::str::FromStr for Client {
+impl std::str::FromStr for ClientAddress {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Client, String> {
-        let with_port = |client: SocketAddr| Client { address: client.ip(), port: Some(client.port()) };
-        let alone = text.parse().map(|address| Client { address, port: None });
+    fn from_str(text: &str) -> Result<ClientAddress, String> {
+        let with_port = |client: SocketAddr| ClientAddress { address: client.ip(), port: Some(client.port()) };
+        let alone = text.parse().map(|address| ClientAddress { address, port: None });
         alone.or_else(|_| text.parse().map(with_port)).map_err(|_| {
             format!(
                 "{text:?} is not an address; write it as 192.0.2.1 or 2001:db8::1, or with a port as 192.0.2.1:5000 or \
@@ -93,20 +93,20 @@ impl std::str::FromStr for Client {
 
 /// One `name: value`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Header {
+pub struct HeaderArgument {
     /// As written.
     pub name: String,
     /// Without surrounding blanks.
     pub value: String,
 }
 
-impl std::str::FromStr for Header {
+impl std::str::FromStr for HeaderArgument {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Header, String> {
+    fn from_str(text: &str) -> Result<HeaderArgument, String> {
         match text.split_once(':') {
             Some((name, value)) if !name.is_empty() && name.bytes().all(is_token_byte) => {
-                Ok(Header { name: name.to_owned(), value: value.trim().to_owned() })
+                Ok(HeaderArgument { name: name.to_owned(), value: value.trim().to_owned() })
             }
             _ => Err(format!("\"{text}\" is not a header field; write it as \"name: value\"")),
         }
@@ -149,9 +149,9 @@ mod tests {
 
     #[test]
     fn headers() {
-        let header = "x-a: b:c ".parse::<Header>().expect("a header");
+        let header = "x-a: b:c ".parse::<HeaderArgument>().expect("a header");
         assert_eq!((header.name.as_str(), header.value.as_str()), ("x-a", "b:c"));
-        assert!("no colon".parse::<Header>().is_err());
-        assert!(": value".parse::<Header>().is_err());
+        assert!("no colon".parse::<HeaderArgument>().is_err());
+        assert!(": value".parse::<HeaderArgument>().is_err());
     }
 }

@@ -1,8 +1,8 @@
 //! The results of two configurations for recorded requests, in the JSON format for programs. Only this file knows the format.
 
 use super::needs::UnloggedField;
-use super::plugins::Difference;
-use super::tally::{self, Group, Outcome, PluginChange, Tally};
+use super::plugins::PluginDifference;
+use super::tally::{self, OutcomeGroup, PluginChange, ReplayOutcome, Tally};
 use serde::Serialize;
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -25,7 +25,7 @@ pub struct Comparison {
     /// Requests that had no route and have one now.
     pub(super) newly_routed: u64,
     /// The largest first.
-    pub(super) changes: Vec<Change>,
+    pub(super) changes: Vec<RouteChange>,
     /// Requests that take the same route but pass other plugins.
     pub(super) other_plugins: u64,
     /// The largest first.
@@ -46,22 +46,22 @@ pub(super) struct OtherPlugins {
     /// The route's id; null: no route takes them, and global rules differ.
     pub(super) route: Option<String>,
     #[serde(flatten)]
-    pub(super) difference: Difference,
+    pub(super) difference: PluginDifference,
     pub(super) requests: u64,
     pub(super) examples: Vec<Example>,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Change {
-    pub(super) old: Side,
-    pub(super) new: Side,
+pub(super) struct RouteChange {
+    pub(super) old: ReplaySide,
+    pub(super) new: ReplaySide,
     pub(super) requests: u64,
     pub(super) examples: Vec<Example>,
 }
 
 /// The outcome of requests in one of the configurations.
 #[derive(Debug, Serialize)]
-pub(super) struct Side {
+pub(super) struct ReplaySide {
     /// The route's id; null: no route takes them.
     pub(super) route: Option<String>,
     /// The line in which the route begins.
@@ -91,11 +91,11 @@ pub(super) struct OmittedCounts {
 #[derive(Debug, Serialize)]
 pub(super) struct Unreadable {
     pub(super) lines: u64,
-    pub(super) first: Vec<Reason>,
+    pub(super) first: Vec<RefusedLine>,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Reason {
+pub(super) struct RefusedLine {
     pub(super) line: u64,
     pub(super) reason: String,
 }
@@ -129,7 +129,7 @@ impl Comparison {
     pub(super) fn new(old: &Config, new: &Config, tally: Tally<'_>, missing: Vec<UnloggedField>) -> Comparison {
         let requests = tally.requests();
         let plugin_changes = plugin_changes(old, tally.plugins);
-        let mut groups: Vec<((Outcome, Outcome), Group)> = tally.groups.into_iter().collect();
+        let mut groups: Vec<((ReplayOutcome, ReplayOutcome), OutcomeGroup)> = tally.groups.into_iter().collect();
         groups.sort_by(|(_, a), (_, b)| by_size(a, b));
         let left_out = groups.split_off(groups.len().min(CHANGES_MAX));
         let omitted = OmittedCounts {
@@ -137,13 +137,13 @@ impl Comparison {
             ungrouped: tally.ungrouped,
             requests: tally.ungrouped + left_out.iter().map(|(_, group)| group.count).sum::<u64>(),
         };
-        let change = |((from, to), group): ((Outcome, Outcome), Group)| Change {
-            old: Side::new(from, old),
-            new: Side::new(to, new),
+        let change = |((from, to), group): ((ReplayOutcome, ReplayOutcome), OutcomeGroup)| RouteChange {
+            old: ReplaySide::new(from, old),
+            new: ReplaySide::new(to, new),
             requests: group.count,
             examples: examples(group),
         };
-        let first = tally.unreadable_shown.into_iter().map(|(line, reason)| Reason { line, reason }).collect();
+        let first = tally.unreadable_shown.into_iter().map(|(line, reason)| RefusedLine { line, reason }).collect();
         let missing_field = |UnloggedField { field, key, routes, lines }: UnloggedField| MissingField {
             field,
             name: key,
@@ -167,13 +167,13 @@ impl Comparison {
     }
 }
 
-fn plugin_changes(old: &Config, changes: HashMap<Outcome, PluginChange>) -> Vec<OtherPlugins> {
-    let mut changes: Vec<(Outcome, PluginChange)> =
+fn plugin_changes(old: &Config, changes: HashMap<ReplayOutcome, PluginChange>) -> Vec<OtherPlugins> {
+    let mut changes: Vec<(ReplayOutcome, PluginChange)> =
         changes.into_iter().filter(|(_, change)| change.group.count > 0).collect();
     changes.sort_by(|(_, a), (_, b)| by_size(&a.group, &b.group));
     changes.truncate(CHANGES_MAX);
-    let told = |(outcome, PluginChange { difference, group }): (Outcome, PluginChange)| OtherPlugins {
-        route: Side::new(outcome, old).route,
+    let told = |(outcome, PluginChange { difference, group }): (ReplayOutcome, PluginChange)| OtherPlugins {
+        route: ReplaySide::new(outcome, old).route,
         difference,
         requests: group.count,
         examples: examples(group),
@@ -182,28 +182,28 @@ fn plugin_changes(old: &Config, changes: HashMap<Outcome, PluginChange>) -> Vec<
 }
 
 /// Orders by descending size, then by first occurrence.
-fn by_size(a: &Group, b: &Group) -> Ordering {
-    let first_line = |group: &Group| group.examples.first().map(|example| example.line);
+fn by_size(a: &OutcomeGroup, b: &OutcomeGroup) -> Ordering {
+    let first_line = |group: &OutcomeGroup| group.examples.first().map(|example| example.line);
     b.count.cmp(&a.count).then_with(|| first_line(a).cmp(&first_line(b)))
 }
 
-fn examples(group: Group) -> Vec<Example> {
+fn examples(group: OutcomeGroup) -> Vec<Example> {
     let example =
         |tally::Example { line, method, scheme, host, target }| Example { line, method, scheme, host, uri: target };
     group.examples.into_iter().map(example).collect()
 }
 
-impl Side {
-    fn new(outcome: Outcome, config: &Config) -> Side {
-        let without = |status| Side { route: None, line: None, status: Some(status) };
+impl ReplaySide {
+    fn new(outcome: ReplayOutcome, config: &Config) -> ReplaySide {
+        let without = |status| ReplaySide { route: None, line: None, status: Some(status) };
         match outcome {
-            Outcome::Route(position) => Side {
+            ReplayOutcome::Route(position) => ReplaySide {
                 route: Some(config.routes[position].spec.id.clone()),
                 line: Some(config.route_lines[position]),
                 status: None,
             },
-            Outcome::NoRoute => without(404),
-            Outcome::Refused => without(400),
+            ReplayOutcome::NoRoute => without(404),
+            ReplayOutcome::Refused => without(400),
         }
     }
 }

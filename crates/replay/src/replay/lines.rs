@@ -14,7 +14,7 @@ pub(super) const LINES_WITHOUT_REQUEST_MAX: u64 = 1_000_000;
 const BUFFER_BYTES: usize = 256 * 1024;
 
 /// Reads lines.
-pub(super) struct Lines<R> {
+pub(super) struct LogLines<R> {
     file: BufReader<R>,
     line: Vec<u8>,
     number: u64,
@@ -23,7 +23,7 @@ pub(super) struct Lines<R> {
 
 /// One line, without its end.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Line<'a> {
+pub(super) enum RawLine<'a> {
     /// Nothing but blanks.
     Blank,
     /// More than [`LINE_BYTES_MAX`] bytes.
@@ -32,9 +32,9 @@ pub(super) enum Line<'a> {
     Text(&'a [u8]),
 }
 
-impl<R: Read> Lines<R> {
-    pub(super) fn new(file: R) -> Lines<R> {
-        Lines { file: BufReader::with_capacity(BUFFER_BYTES, file), line: Vec::new(), number: 0, bytes: 0 }
+impl<R: Read> LogLines<R> {
+    pub(super) fn new(file: R) -> LogLines<R> {
+        LogLines { file: BufReader::with_capacity(BUFFER_BYTES, file), line: Vec::new(), number: 0, bytes: 0 }
     }
 
     /// Whether the input is gzip (RFC 1952) instead of text. Call it first.
@@ -44,7 +44,7 @@ impl<R: Read> Lines<R> {
     }
 
     /// The next line with its number, from 1.
-    pub(super) fn next(&mut self) -> io::Result<Option<(u64, Line<'_>)>> {
+    pub(super) fn next(&mut self) -> io::Result<Option<(u64, RawLine<'_>)>> {
         const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
         self.line.clear();
         let read = self.file.by_ref().take(LINE_BYTES_MAX as u64 + 1).read_until(b'\n', &mut self.line)?;
@@ -61,14 +61,14 @@ impl<R: Read> Lines<R> {
                 return Err(io::Error::new(ErrorKind::InvalidData, why));
             }
             self.bytes += skipped;
-            return Ok(Some((self.number, Line::TooLong)));
+            return Ok(Some((self.number, RawLine::TooLong)));
         }
         let text = match self.number {
             1 => self.line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&self.line),
             _ => &self.line,
         };
         let text = text.trim_ascii();
-        Ok(Some((self.number, if text.is_empty() { Line::Blank } else { Line::Text(text) })))
+        Ok(Some((self.number, if text.is_empty() { RawLine::Blank } else { RawLine::Text(text) })))
     }
 
     /// The number of bytes read.
@@ -83,8 +83,8 @@ mod tests {
 
     #[test]
     fn a_line_without_an_end_is_an_error() {
-        let mut lines = Lines::new(b"a\n".chain(io::repeat(0)));
-        assert_eq!(lines.next().unwrap(), Some((1, Line::Text(b"a"))));
+        let mut lines = LogLines::new(b"a\n".chain(io::repeat(0)));
+        assert_eq!(lines.next().unwrap(), Some((1, RawLine::Text(b"a"))));
         assert_eq!(lines.next().unwrap_err().to_string(), "line 2 has no end within 64 MiB, so this is not a log");
     }
 
@@ -93,21 +93,21 @@ mod tests {
         let long = vec![b'x'; LINE_BYTES_MAX];
         let longer = [&long[..], b"xx"].concat();
         let file = [b"\xef\xbb\xbfa\r\n\r\n\nb\n", &long[..], b"\n", &longer, b"\nc\n", &longer].concat();
-        let mut lines = Lines::new(&file[..]);
-        let mut check = |expected: Line<'_>| {
+        let mut lines = LogLines::new(&file[..]);
+        let mut check = |expected: RawLine<'_>| {
             let (number, line) = lines.next().unwrap().unwrap();
             assert!(line == expected, "line {number}");
         };
-        check(Line::Text(b"a"));
-        check(Line::Blank);
-        check(Line::Blank);
-        check(Line::Text(b"b"));
-        check(Line::Text(&long));
-        check(Line::TooLong);
-        check(Line::Text(b"c"));
-        check(Line::TooLong);
+        check(RawLine::Text(b"a"));
+        check(RawLine::Blank);
+        check(RawLine::Blank);
+        check(RawLine::Text(b"b"));
+        check(RawLine::Text(&long));
+        check(RawLine::TooLong);
+        check(RawLine::Text(b"c"));
+        check(RawLine::TooLong);
         assert_eq!(lines.next().unwrap(), None);
         assert_eq!(lines.bytes(), file.len() as u64);
-        assert_eq!(Lines::new(&b""[..]).next().unwrap(), None);
+        assert_eq!(LogLines::new(&b""[..]).next().unwrap(), None);
     }
 }

@@ -1,8 +1,8 @@
 //! Reads the requests of a log in order to run them instead of routing them.
 
-use super::lines::{LINES_WITHOUT_REQUEST_MAX, Line, Lines};
+use super::lines::{LINES_WITHOUT_REQUEST_MAX, LogLines, RawLine};
 use super::needs::Needs;
-use super::recorded::Reader;
+use super::recorded::RecordReader;
 use super::{ReplayError, ReplayFailure, RequestHead};
 use serde_json::{Map, Value};
 use std::fs::File;
@@ -16,17 +16,17 @@ impl LogReader {
     /// Reads the first requests of a log with all recorded header fields.
     pub fn read(log: &Path, requests_max: usize) -> Result<Vec<RequestHead>, ReplayError> {
         let unreadable = |error| ReplayFailure::Unreadable(error).of(log);
-        let mut lines = Lines::new(File::open(log).map_err(unreadable)?);
+        let mut lines = LogLines::new(File::open(log).map_err(unreadable)?);
         if lines.are_compressed().map_err(unreadable)? {
             return Err(ReplayFailure::Compressed.of(log));
         }
-        let mut reader = Reader::new(Needs::default(), [].iter());
+        let mut reader = RecordReader::new(Needs::default(), [].iter());
         let (mut heads, mut wrong) = (Vec::new(), None);
         while let Some((number, line)) = lines.next().map_err(unreadable)? {
             if number > LINES_WITHOUT_REQUEST_MAX && heads.is_empty() {
                 break;
             }
-            let Line::Text(text) = line else { continue };
+            let RawLine::Text(text) = line else { continue };
             let mut head = RequestHead::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
             match reader.read(text, &mut head) {
                 Ok(()) => {

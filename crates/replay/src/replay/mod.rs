@@ -22,9 +22,9 @@ pub use log_reader::LogReader;
 pub use report::Report;
 
 use crate::explain::request_head::{Buffers, RequestHead};
-use lines::{LINES_WITHOUT_REQUEST_MAX, Line, Lines};
+use lines::{LINES_WITHOUT_REQUEST_MAX, LogLines, RawLine};
 use needs::Needs;
-use recorded::{Reader, RecordedRoute};
+use recorded::{RecordReader, RecordedRoute};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
@@ -33,7 +33,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use stillgate_config::{AccessField, AccessFormat, Config};
 use stillgate_route::{Matcher, Scratch};
-use tally::{Outcome, Tally};
+use tally::{ReplayOutcome, Tally};
 
 /// The name of the log that means standard input.
 const STANDARD_INPUT: &str = "-";
@@ -106,10 +106,10 @@ pub fn run(log: &Path, old: (&Path, Routed<'_>), new: Routed<'_>) -> Result<Repo
         let bytes = file.metadata().ok().filter(|metadata| metadata.is_file()).map(|metadata| metadata.len());
         (Box::new(file), bytes)
     };
-    let mut progress = Progress::new(bytes);
+    let mut progress = ProgressLine::new(bytes);
     let (old_file, old) = old;
     let mut replay = Replay::new(old, new);
-    let mut lines = Lines::new(file);
+    let mut lines = LogLines::new(file);
     if lines.are_compressed().map_err(unreadable)? {
         return Err(ReplayFailure::Compressed.of(log));
     }
@@ -136,7 +136,7 @@ pub fn run(log: &Path, old: (&Path, Routed<'_>), new: Routed<'_>) -> Result<Repo
 pub fn run_lines<'a>(lines: impl Iterator<Item = &'a [u8]>, old: Routed<'_>, new: Routed<'_>) -> Comparison {
     let mut replay = Replay::new(old, new);
     for (number, line) in (1..).zip(lines) {
-        replay.take(number, &Line::Text(line));
+        replay.take(number, &RawLine::Text(line));
     }
     replay.into_comparison()
 }
@@ -145,7 +145,7 @@ pub fn run_lines<'a>(lines: impl Iterator<Item = &'a [u8]>, old: Routed<'_>, new
 struct Replay<'a> {
     old: Routed<'a>,
     new: Routed<'a>,
-    reader: Reader,
+    reader: RecordReader,
     router: Router,
     tally: Tally<'a>,
     head: RequestHead,
@@ -159,18 +159,18 @@ impl<'a> Replay<'a> {
         Replay {
             old,
             new,
-            reader: Reader::new(needs, fields),
+            reader: RecordReader::new(needs, fields),
             router: Router::default(),
             tally: Tally::new(old.config, new.config),
             head: RequestHead::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
         }
     }
 
-    fn take(&mut self, number: u64, line: &Line<'_>) {
+    fn take(&mut self, number: u64, line: &RawLine<'_>) {
         match line {
-            Line::Blank => {}
-            Line::TooLong => self.tally.unreadable(number, format!("longer than {} bytes", lines::LINE_BYTES_MAX)),
-            Line::Text(text) => match self.reader.read(text, &mut self.head) {
+            RawLine::Blank => {}
+            RawLine::TooLong => self.tally.unreadable(number, format!("longer than {} bytes", lines::LINE_BYTES_MAX)),
+            RawLine::Text(text) => match self.reader.read(text, &mut self.head) {
                 Ok(()) => {
                     let head = &self.head;
                     let mut outcome = |of: Routed<'_>| self.router.outcome(of.matcher, head);
@@ -190,11 +190,11 @@ impl<'a> Replay<'a> {
 }
 
 /// Whether the log records another route for a request than `outcome`.
-fn is_other(taken: &RecordedRoute, outcome: Outcome, config: &Config) -> bool {
+fn is_other(taken: &RecordedRoute, outcome: ReplayOutcome, config: &Config) -> bool {
     match (taken, outcome) {
         (RecordedRoute::NotRecorded, _) => false,
-        (RecordedRoute::By(id), Outcome::Route(route)) => config.routes[route].spec.id != *id,
-        (RecordedRoute::ByNone, Outcome::Route(_)) | (RecordedRoute::By(_), _) => true,
+        (RecordedRoute::By(id), ReplayOutcome::Route(route)) => config.routes[route].spec.id != *id,
+        (RecordedRoute::ByNone, ReplayOutcome::Route(_)) | (RecordedRoute::By(_), _) => true,
         (RecordedRoute::ByNone, _) => false,
     }
 }
@@ -215,31 +215,31 @@ struct Router {
 }
 
 impl Router {
-    fn outcome(&mut self, matcher: &Matcher, head: &RequestHead) -> Outcome {
+    fn outcome(&mut self, matcher: &Matcher, head: &RequestHead) -> ReplayOutcome {
         if head.is_unrouted() {
-            return Outcome::NoRoute;
+            return ReplayOutcome::NoRoute;
         }
         let scratch = &mut self.scratch;
         let found = head.with_request(&mut self.buffers, |request| matcher.find(request, scratch));
         match found.and_then(|found| found) {
-            Ok(Some(found)) => Outcome::Route(found.route),
-            Ok(None) => Outcome::NoRoute,
-            Err(_) => Outcome::Refused,
+            Ok(Some(found)) => ReplayOutcome::Route(found.route),
+            Ok(None) => ReplayOutcome::NoRoute,
+            Err(_) => ReplayOutcome::Refused,
         }
     }
 }
 
 /// A progress line on the terminal, if standard error is one.
-struct Progress {
+struct ProgressLine {
     bytes: Option<u64>,
     is_terminal: bool,
     told: Instant,
     has_told: bool,
 }
 
-impl Progress {
-    fn new(bytes: Option<u64>) -> Progress {
-        Progress { bytes, is_terminal: io::stderr().is_terminal(), told: Instant::now(), has_told: false }
+impl ProgressLine {
+    fn new(bytes: Option<u64>) -> ProgressLine {
+        ProgressLine { bytes, is_terminal: io::stderr().is_terminal(), told: Instant::now(), has_told: false }
     }
 
     fn look(&mut self, line: u64, read: u64) {

@@ -30,12 +30,12 @@ struct Need {
     /// The name in routes.
     field: String,
     routes: usize,
-    of: Family,
+    of: FieldGroup,
 }
 
 /// A group of fields that may contain the value of a single one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Family {
+enum FieldGroup {
     Own,
     Header,
     Cookie,
@@ -137,27 +137,29 @@ impl LineFields {
         self.own.push(position);
     }
 
-    fn has(&self, at: usize, family: Family) -> bool {
+    fn has(&self, at: usize, family: FieldGroup) -> bool {
         let with_others = match family {
-            Family::Own => false,
-            Family::Header => self.headers,
-            Family::Cookie => self.headers || self.cookies,
-            Family::Query => self.query,
+            FieldGroup::Own => false,
+            FieldGroup::Header => self.headers,
+            FieldGroup::Cookie => self.headers || self.cookies,
+            FieldGroup::Query => self.query,
         };
         with_others || self.own.binary_search(&at).is_ok()
     }
 }
 
 /// The name of a field in the access log; `None`: every request has it.
-fn key_of(field: &Field) -> Option<(String, Family)> {
+fn key_of(field: &Field) -> Option<(String, FieldGroup)> {
     let variable = variable_of(field)?;
     let family = match &variable {
         Variable::Uri | Variable::PathParam(_) => return None,
-        Variable::RequestUri | Variable::Args | Variable::IsArgs | Variable::Arg(_) => Family::Query,
-        Variable::Header(name) if name.as_str() == "host" => return Some((Variable::Host.to_string(), Family::Own)),
-        Variable::Header(_) => Family::Header,
-        Variable::Cookie(_) => Family::Cookie,
-        _ => Family::Own,
+        Variable::RequestUri | Variable::Args | Variable::IsArgs | Variable::Arg(_) => FieldGroup::Query,
+        Variable::Header(name) if name.as_str() == "host" => {
+            return Some((Variable::Host.to_string(), FieldGroup::Own));
+        }
+        Variable::Header(_) => FieldGroup::Header,
+        Variable::Cookie(_) => FieldGroup::Cookie,
+        _ => FieldGroup::Own,
     };
     Some((variable.to_string(), family))
 }

@@ -3,21 +3,21 @@
 use serde::Serialize;
 use std::sync::Arc;
 use stillgate_config::{Config, Route};
-use stillgate_plugin::{Chain, Entry};
+use stillgate_plugin::{Chain, ChainEntry};
 
 /// Names of plugins, each list sorted and without duplicates.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Difference {
+pub(super) struct PluginDifference {
     added: Vec<&'static str>,
     removed: Vec<&'static str>,
     /// Plugins with another configuration.
     changed: Vec<&'static str>,
 }
 
-impl Difference {
+impl PluginDifference {
     /// Compares the plugins that run for every consumer: the global rules and the route's chain.
-    pub(super) fn of(old: (&Config, Option<&Route>), new: (&Config, Option<&Route>)) -> Difference {
-        let mut difference = Difference::default();
+    pub(super) fn of(old: (&Config, Option<&Route>), new: (&Config, Option<&Route>)) -> PluginDifference {
+        let mut difference = PluginDifference::default();
         let (old, new) = (chains(old), chains(new));
         for (old, new) in old.into_iter().zip(new) {
             difference.add(old.map_or(&[], Chain::entries), new.map_or(&[], Chain::entries));
@@ -30,7 +30,7 @@ impl Difference {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        *self == Difference::default()
+        *self == PluginDifference::default()
     }
 
     /// `adds cors; removes key-auth`.
@@ -44,8 +44,8 @@ impl Difference {
         told.join("; ")
     }
 
-    fn add(&mut self, old: &[Arc<Entry>], new: &[Arc<Entry>]) {
-        let has = |list: &[Arc<Entry>], name| list.iter().any(|entry| entry.name == name);
+    fn add(&mut self, old: &[Arc<ChainEntry>], new: &[Arc<ChainEntry>]) {
+        let has = |list: &[Arc<ChainEntry>], name| list.iter().any(|entry| entry.name == name);
         // Several global rules may have the same plugin.
         for entry in old.iter().filter(|entry| !new.contains(entry)) {
             if has(new, entry.name) { self.changed.push(entry.name) } else { self.removed.push(entry.name) }

@@ -15,10 +15,10 @@ use stillgate_route::Variable;
 const KEYS_MAX: usize = 4096;
 
 /// Reads lines.
-pub(super) struct Reader {
+pub(super) struct RecordReader {
     needs: Needs,
     /// The meanings of keys.
-    parts: HashMap<String, Part>,
+    parts: HashMap<String, RecordPart>,
     held: LineFields,
     /// The route of the request according to the last line.
     pub(super) taken: RecordedRoute,
@@ -37,7 +37,7 @@ pub(super) enum RecordedRoute {
 
 /// The meaning of a key's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Part {
+enum RecordPart {
     /// Irrelevant for routing.
     Other,
     /// The id of the route that took it.
@@ -71,18 +71,22 @@ struct Loose {
     headers: Vec<(String, String)>,
 }
 
-impl Reader {
+impl RecordReader {
     /// `fields`: the access log fields of the configurations that may have written the log, since their keys can be chosen freely;
     /// the first one with a name counts.
-    pub(super) fn new<'a>(needs: Needs, fields: impl Iterator<Item = &'a AccessField>) -> Reader {
-        let mut reader =
-            Reader { needs, parts: HashMap::new(), held: LineFields::default(), taken: RecordedRoute::NotRecorded };
+    pub(super) fn new<'a>(needs: Needs, fields: impl Iterator<Item = &'a AccessField>) -> RecordReader {
+        let mut reader = RecordReader {
+            needs,
+            parts: HashMap::new(),
+            held: LineFields::default(),
+            taken: RecordedRoute::NotRecorded,
+        };
         for field in fields {
             if !reader.parts.contains_key(&field.name) && reader.parts.len() < KEYS_MAX {
                 let part = match &field.value {
                     AccessValue::Variable(variable) => reader.part_of(variable),
-                    AccessValue::RouteId => Part::RouteId,
-                    _ => Part::Other,
+                    AccessValue::RouteId => RecordPart::RouteId,
+                    _ => RecordPart::Other,
                 };
                 reader.parts.insert(field.name.clone(), part);
             }
@@ -135,36 +139,40 @@ impl Reader {
             None => self.learn(key),
         };
         let position = match &part {
-            Part::Other => return Ok(()),
-            Part::Headers => return self.take_headers(key, value, head),
-            Part::Host(at) | Part::HttpHost(at) | Part::Scheme(at) | Part::Client(at) | Part::Header(_, at) => *at,
-            Part::Variable(_, at) => Some(*at),
-            Part::Method => self.needs.position("request_method"),
-            Part::RouteId | Part::Target | Part::Path | Part::Query => None,
+            RecordPart::Other => return Ok(()),
+            RecordPart::Headers => return self.take_headers(key, value, head),
+            RecordPart::Host(at)
+            | RecordPart::HttpHost(at)
+            | RecordPart::Scheme(at)
+            | RecordPart::Client(at)
+            | RecordPart::Header(_, at) => *at,
+            RecordPart::Variable(_, at) => Some(*at),
+            RecordPart::Method => self.needs.position("request_method"),
+            RecordPart::RouteId | RecordPart::Target | RecordPart::Path | RecordPart::Query => None,
         };
         let text = text_of(key, value)?;
         match (part, text) {
-            (Part::Client(_), Some(text)) => match text.parse() {
+            (RecordPart::Client(_), Some(text)) => match text.parse() {
                 Ok(client) => head.client = client,
                 // `unix:` and the like: the client's address was not recorded.
                 Err(_) => return Ok(()),
             },
-            (Part::RouteId, text) => {
+            (RecordPart::RouteId, text) => {
                 self.taken = text.filter(|id| !id.is_empty()).map_or(RecordedRoute::ByNone, RecordedRoute::By)
             }
-            (Part::Method, Some(text)) => head.method = text,
-            (Part::Target, Some(text)) => loose.target = Some(text),
-            (Part::Path, Some(text)) => loose.path = Some(text),
-            (Part::Query, text) => loose.query = Some(text.unwrap_or_default()),
-            (Part::HttpHost(_), Some(text)) => head.authority = text,
-            (Part::Host(_), Some(text)) if head.authority.is_empty() => head.authority = text,
-            (Part::Scheme(_), Some(text)) => head.scheme = text,
-            (Part::Header(name, _), Some(text)) => {
+            (RecordPart::Method, Some(text)) => head.method = text,
+            (RecordPart::Target, Some(text)) => loose.target = Some(text),
+            (RecordPart::Path, Some(text)) => loose.path = Some(text),
+            (RecordPart::Query, text) => loose.query = Some(text.unwrap_or_default()),
+            (RecordPart::HttpHost(_), Some(text)) => head.authority = text,
+            (RecordPart::Host(_), Some(text)) if head.authority.is_empty() => head.authority = text,
+            (RecordPart::Scheme(_), Some(text)) => head.scheme = text,
+            (RecordPart::Header(name, _), Some(text)) => {
                 self.held.cookies |= name == "cookie";
                 loose.headers.push((name, text));
             }
-            (Part::Header(name, _), None) => self.held.cookies |= name == "cookie",
-            (Part::Variable(variable, _), Some(text)) => head.known.push((variable, text)),
+            (RecordPart::Header(name, _), None) => self.held.cookies |= name == "cookie",
+            (RecordPart::Variable(variable, _), Some(text)) => head.known.push((variable, text)),
             // Recorded as absent.
             _ => {}
         }
@@ -197,12 +205,12 @@ impl Reader {
     }
 
     /// Determines and caches the meaning of a key that no configuration defines.
-    fn learn(&mut self, key: &str) -> Part {
+    fn learn(&mut self, key: &str) -> RecordPart {
         let part = match key {
-            "method" => Part::Method,
-            "headers" => Part::Headers,
-            "route_id" => Part::RouteId,
-            _ => Variable::parse(key).map_or(Part::Other, |variable| self.part_of(&variable)),
+            "method" => RecordPart::Method,
+            "headers" => RecordPart::Headers,
+            "route_id" => RecordPart::RouteId,
+            _ => Variable::parse(key).map_or(RecordPart::Other, |variable| self.part_of(&variable)),
         };
         if self.parts.len() < KEYS_MAX {
             self.parts.insert(key.to_owned(), part.clone());
@@ -210,23 +218,23 @@ impl Reader {
         part
     }
 
-    fn part_of(&self, variable: &Variable) -> Part {
+    fn part_of(&self, variable: &Variable) -> RecordPart {
         let position = || self.needs.position(&variable.to_string());
         match variable {
-            Variable::RequestMethod => Part::Method,
-            Variable::RequestUri => Part::Target,
-            Variable::Uri => Part::Path,
-            Variable::Args => Part::Query,
-            Variable::Host => Part::Host(position()),
+            Variable::RequestMethod => RecordPart::Method,
+            Variable::RequestUri => RecordPart::Target,
+            Variable::Uri => RecordPart::Path,
+            Variable::Args => RecordPart::Query,
+            Variable::Host => RecordPart::Host(position()),
             Variable::Header(name) => match (name.as_str(), position()) {
-                ("host", _) => Part::HttpHost(self.needs.position("host")),
-                (name, at) if at.is_some() || name == "cookie" => Part::Header(name.to_owned(), at),
-                _ => Part::Other,
+                ("host", _) => RecordPart::HttpHost(self.needs.position("host")),
+                (name, at) if at.is_some() || name == "cookie" => RecordPart::Header(name.to_owned(), at),
+                _ => RecordPart::Other,
             },
-            Variable::Scheme => Part::Scheme(position()),
-            Variable::RemoteAddr => Part::Client(position()),
-            Variable::IsArgs | Variable::PathParam(_) => Part::Other,
-            other => position().map_or(Part::Other, |position| Part::Variable(other.clone(), position)),
+            Variable::Scheme => RecordPart::Scheme(position()),
+            Variable::RemoteAddr => RecordPart::Client(position()),
+            Variable::IsArgs | Variable::PathParam(_) => RecordPart::Other,
+            other => position().map_or(RecordPart::Other, |position| RecordPart::Variable(other.clone(), position)),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The result of replaying a log, as text and as JSON.
 
-use super::comparison::{Change, Comparison, Example, MissingField, OtherPlugins, Reason, Side};
+use super::comparison::{Comparison, Example, MissingField, OtherPlugins, RefusedLine, ReplaySide, RouteChange};
 use crate::explain::explanation::counted;
 use serde::Serialize;
 use std::path::Path;
@@ -55,7 +55,7 @@ impl Report {
         self.write_plugin_changes(&mut out);
         if self.found.unreadable.lines > 0 {
             out.push_str(&format!("{file}: {} cannot be read\n", many(self.found.unreadable.lines, "line")));
-            for Reason { line, reason } in &self.found.unreadable.first {
+            for RefusedLine { line, reason } in &self.found.unreadable.first {
                 out.push_str(&format!("  line {line}: {reason}\n"));
             }
         }
@@ -109,7 +109,7 @@ impl Report {
     }
 }
 
-impl Change {
+impl RouteChange {
     fn write(&self, out: &mut String) {
         out.push_str(&format!("  {} -> {}: {}\n", self.old.text(), self.new.text(), many(self.requests, "request")));
         for Example { line, method, scheme, host, uri } in &self.examples {
@@ -123,7 +123,7 @@ impl Change {
     }
 }
 
-impl Side {
+impl ReplaySide {
     fn text(&self) -> String {
         match (&self.route, self.line, self.status) {
             (Some(route), Some(line), _) => format!("{route:?} (line {line})"),

@@ -2,7 +2,7 @@
 //!
 //! Routes with the same id are the same.
 
-use super::plugins::Difference;
+use super::plugins::PluginDifference;
 use crate::explain::request_head::RequestHead;
 use std::collections::HashMap;
 use stillgate_config::{Config, Route};
@@ -18,7 +18,7 @@ const SHOWN_CHARS_MAX: usize = 200;
 
 /// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Outcome {
+pub(super) enum ReplayOutcome {
     /// A route takes it, by its position.
     Route(usize),
     /// No route takes it; it is answered with 404.
@@ -36,12 +36,12 @@ pub(super) struct Tally<'a> {
     /// Requests that keep their route but pass other plugins.
     pub(super) other_plugins: u64,
     /// Their changes, by route.
-    pub(super) plugins: HashMap<Outcome, PluginChange>,
+    pub(super) plugins: HashMap<ReplayOutcome, PluginChange>,
     pub(super) same: u64,
     pub(super) changed: u64,
     pub(super) now_without: u64,
     pub(super) newly_routed: u64,
-    pub(super) groups: HashMap<(Outcome, Outcome), Group>,
+    pub(super) groups: HashMap<(ReplayOutcome, ReplayOutcome), OutcomeGroup>,
     /// Requests of pairs beyond [`GROUPS_MAX`].
     pub(super) ungrouped: u64,
     /// Requests for which the log records another route than the old configuration gives.
@@ -52,15 +52,15 @@ pub(super) struct Tally<'a> {
 
 /// The requests of one old and one new outcome.
 #[derive(Debug, Default)]
-pub(super) struct Group {
+pub(super) struct OutcomeGroup {
     pub(super) count: u64,
     pub(super) examples: Vec<Example>,
 }
 
 /// Requests that keep their route but pass other plugins than before.
 pub(super) struct PluginChange {
-    pub(super) difference: Difference,
-    pub(super) group: Group,
+    pub(super) difference: PluginDifference,
+    pub(super) group: OutcomeGroup,
 }
 
 /// A recorded request.
@@ -96,9 +96,9 @@ impl<'a> Tally<'a> {
     }
 
     /// Counts a request by its outcome in the old and the new configuration.
-    pub(super) fn count(&mut self, outcomes: (Outcome, Outcome), line: u64, head: &RequestHead) {
+    pub(super) fn count(&mut self, outcomes: (ReplayOutcome, ReplayOutcome), line: u64, head: &RequestHead) {
         let is_same = match outcomes {
-            (Outcome::Route(old), Outcome::Route(new)) => self.new_of_old[old] == Some(new),
+            (ReplayOutcome::Route(old), ReplayOutcome::Route(new)) => self.new_of_old[old] == Some(new),
             (old, new) => old == new,
         };
         if is_same {
@@ -107,8 +107,8 @@ impl<'a> Tally<'a> {
             return;
         }
         match outcomes {
-            (Outcome::Route(_), Outcome::NoRoute | Outcome::Refused) => self.now_without += 1,
-            (Outcome::NoRoute | Outcome::Refused, Outcome::Route(_)) => self.newly_routed += 1,
+            (ReplayOutcome::Route(_), ReplayOutcome::NoRoute | ReplayOutcome::Refused) => self.now_without += 1,
+            (ReplayOutcome::NoRoute | ReplayOutcome::Refused, ReplayOutcome::Route(_)) => self.newly_routed += 1,
             _ => self.changed += 1,
         }
         if self.groups.len() >= GROUPS_MAX && !self.groups.contains_key(&outcomes) {
@@ -123,8 +123,8 @@ impl<'a> Tally<'a> {
     }
 
     /// Counts a request that keeps its route by the changes of its plugins.
-    fn count_plugins(&mut self, (old, new): (Outcome, Outcome), line: u64, head: &RequestHead) {
-        if old == Outcome::Refused {
+    fn count_plugins(&mut self, (old, new): (ReplayOutcome, ReplayOutcome), line: u64, head: &RequestHead) {
+        if old == ReplayOutcome::Refused {
             return;
         }
         // Each route is compared once.
@@ -132,8 +132,8 @@ impl<'a> Tally<'a> {
             return;
         }
         let change = self.plugins.entry(old).or_insert_with(|| {
-            let difference = Difference::of((self.old, route(self.old, old)), (self.new, route(self.new, new)));
-            PluginChange { difference, group: Group::default() }
+            let difference = PluginDifference::of((self.old, route(self.old, old)), (self.new, route(self.new, new)));
+            PluginChange { difference, group: OutcomeGroup::default() }
         });
         if change.difference.is_empty() {
             return;
@@ -176,10 +176,10 @@ impl Example {
     }
 }
 
-fn route(config: &Config, outcome: Outcome) -> Option<&Route> {
+fn route(config: &Config, outcome: ReplayOutcome) -> Option<&Route> {
     match outcome {
-        Outcome::Route(position) => Some(&config.routes[position]),
-        Outcome::NoRoute | Outcome::Refused => None,
+        ReplayOutcome::Route(position) => Some(&config.routes[position]),
+        ReplayOutcome::NoRoute | ReplayOutcome::Refused => None,
     }
 }
 

@@ -26,7 +26,7 @@ const IS_TABLE: u32 = 1 << 31;
 pub(super) struct Ranges<T> {
     pub(super) all: Box<[(T, T)]>,
     /// The first covers all ranges; empty where one window is enough.
-    tables: Box<[Table<T>]>,
+    tables: Box<[RangeTable<T>]>,
     /// Pieces of all tables. Each is the number of the first range of its window, or a table's number with
     /// [`IS_TABLE`]. The window has the last range that begins at an address of the piece, and the one before that
     /// reaches into it.
@@ -37,7 +37,7 @@ pub(super) struct Ranges<T> {
 
 /// Finds ranges by where they begin, or records for blocks of addresses whether they are in a range.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Table<T> {
+struct RangeTable<T> {
     /// The beginning of its first unit. Addresses before it are in no range, or count to that unit.
     begin: T,
     /// The size of a unit (a piece, or the block that one bit represents) as a power of two.
@@ -53,7 +53,7 @@ impl<T: Address> Ranges<T> {
     /// There are fewer than 2^31 of them: each was a text in a configuration.
     pub(super) fn new(mut all: Vec<(T, T)>) -> Ranges<T> {
         all.sort_unstable();
-        let mut index = Index { all: &all, tables: Vec::new(), pieces: Vec::new(), words: Vec::new() };
+        let mut index = RangeIndex { all: &all, tables: Vec::new(), pieces: Vec::new(), words: Vec::new() };
         if all.len() > WINDOW {
             index.add(0..all.len(), all[0].0);
         }
@@ -103,14 +103,14 @@ fn holds<T: Ord + Copy>(ranges: &[(T, T)], address: T) -> bool {
 }
 
 /// Tables as they are made.
-struct Index<'a, T> {
+struct RangeIndex<'a, T> {
     all: &'a [(T, T)],
-    tables: Vec<Table<T>>,
+    tables: Vec<RangeTable<T>>,
     pieces: Vec<u32>,
     words: Vec<u64>,
 }
 
-impl<T: Address> Index<'_, T> {
+impl<T: Address> RangeIndex<'_, T> {
     /// Adds a table of some ranges, more than [`WINDOW`], and the tables below it. Returns its number. Addresses before
     /// `begin` are only looked up in it where no range has them.
     fn add(&mut self, ranges: Range<usize>, begin: T) -> u32 {
@@ -136,7 +136,7 @@ impl<T: Address> Index<'_, T> {
                 self.words[first + (unit / u64::BITS) as usize] |= 1 << (unit % u64::BITS);
             }
         }
-        self.tables.push(Table { begin, unit_bits, first: first as u32, last, holds_bits: true });
+        self.tables.push(RangeTable { begin, unit_bits, first: first as u32, last, holds_bits: true });
         true
     }
 
@@ -147,7 +147,7 @@ impl<T: Address> Index<'_, T> {
         let unit_bits = (0..T::BITS).find(is_few).expect("one bit is left, so there are at most two pieces");
         let last = end.units_from(begin, unit_bits);
         let first = self.pieces.len();
-        self.tables.push(Table { begin, unit_bits, first: first as u32, last, holds_bits: false });
+        self.tables.push(RangeTable { begin, unit_bits, first: first as u32, last, holds_bits: false });
         // Its pieces are contiguous, before those of the tables below it.
         self.pieces.resize(first + last as usize + 1, 0);
         let mut from = ranges.start;

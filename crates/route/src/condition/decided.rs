@@ -3,7 +3,7 @@
 //! Each answer comes with its reason, which lint shows to the author of the predicate. Only what is certain is claimed:
 //! `None` means unknown.
 
-use crate::condition::{Field, FieldKind, Predicate, Test, Value};
+use crate::condition::{ConditionValue, Field, FieldKind, Predicate, Test};
 use crate::path;
 use crate::pattern::STAR;
 
@@ -18,10 +18,10 @@ pub(crate) fn never(predicate: &Predicate) -> Option<String> {
         });
     }
     if let Some(values) = finite_domain(field).filter(|_| !matches!(predicate.test, Test::Regex(_))) {
-        let passes = |value: &&[u8]| predicate.test.passes(Value::Text(value));
+        let passes = |value: &&[u8]| predicate.test.passes(ConditionValue::Text(value));
         return (!values.iter().any(passes)).then(|| format!("{field} is \"http\" or \"https\""));
     }
-    let literal = Literal::of(&predicate.test)?;
+    let literal = RequiredText::of(&predicate.test)?;
     if predicate.lower
         && let Some(reason) = unlike_lower_case(literal)
     {
@@ -41,7 +41,7 @@ pub(crate) fn always(predicate: &Predicate) -> Option<String> {
         return (low <= first && high >= last).then(|| format!("{field} is never below 0"));
     }
     if let Some(values) = finite_domain(field).filter(|_| !matches!(predicate.test, Test::Regex(_))) {
-        let all = values.iter().all(|value| predicate.test.passes(Value::Text(value)));
+        let all = values.iter().all(|value| predicate.test.passes(ConditionValue::Text(value)));
         return all.then(|| format!("{field} is always \"http\" or \"https\""));
     }
     match &predicate.test {
@@ -64,7 +64,7 @@ pub(crate) fn always(predicate: &Predicate) -> Option<String> {
             every.then(|| format!("the regex matches every {}", if *field == Field::Path { "path" } else { "text" }))
         }
         Test::NotEqual(text) if field.kind() == FieldKind::Text => {
-            value_flaw(field, Literal { text, begins: true, ends: true }, predicate.lower)
+            value_flaw(field, RequiredText { text, begins: true, ends: true }, predicate.lower)
         }
         _ => None,
     }
@@ -100,7 +100,7 @@ pub(crate) fn int_range(test: &Test) -> Option<(i64, i64)> {
 
 /// Text that every value has which passes a test.
 #[derive(Clone, Copy)]
-struct Literal<'a> {
+struct RequiredText<'a> {
     text: &'a [u8],
     /// Whether values begin with it.
     begins: bool,
@@ -108,8 +108,8 @@ struct Literal<'a> {
     ends: bool,
 }
 
-impl Literal<'_> {
-    fn of(test: &Test) -> Option<Literal<'_>> {
+impl RequiredText<'_> {
+    fn of(test: &Test) -> Option<RequiredText<'_>> {
         let (text, begins, ends) = match test {
             Test::Equal(text) => (text, true, true),
             Test::Prefix(text) => (text, true, false),
@@ -117,12 +117,12 @@ impl Literal<'_> {
             Test::Contains(text) => (text, false, false),
             _ => return None,
         };
-        Some(Literal { text, begins, ends })
+        Some(RequiredText { text, begins, ends })
     }
 }
 
 /// Why the literal cannot be in a value that was put into lower case.
-fn unlike_lower_case(literal: Literal<'_>) -> Option<String> {
+fn unlike_lower_case(literal: RequiredText<'_>) -> Option<String> {
     let text = literal.text;
     let lower = || String::from_utf8_lossy(text).to_lowercase();
     // Beyond ASCII only a whole text is certain: in values that are not UTF-8 only ASCII letters are lowered.
@@ -132,7 +132,7 @@ fn unlike_lower_case(literal: Literal<'_>) -> Option<String> {
     certain.then(|| format!("lower() leaves no upper case; write {:?}", lower()))
 }
 
-fn value_flaw(field: &Field, literal: Literal<'_>, lower: bool) -> Option<String> {
+fn value_flaw(field: &Field, literal: RequiredText<'_>, lower: bool) -> Option<String> {
     match field {
         Field::Host => host_flaw(literal),
         Field::Path => path_flaw(literal, lower),
@@ -142,7 +142,7 @@ fn value_flaw(field: &Field, literal: Literal<'_>, lower: bool) -> Option<String
 }
 
 /// Why the literal cannot be in a host, see [`crate::canonical_host`].
-fn host_flaw(literal: Literal<'_>) -> Option<String> {
+fn host_flaw(literal: RequiredText<'_>) -> Option<String> {
     let text = literal.text;
     if text.is_empty() && literal.begins && literal.ends {
         return Some("a request without host has no http.host; write !(http.host contains \"\")".to_owned());
@@ -179,7 +179,7 @@ fn host_flaw(literal: Literal<'_>) -> Option<String> {
 }
 
 /// Why the literal cannot be in a path in normal form.
-fn path_flaw(literal: Literal<'_>, lower: bool) -> Option<String> {
+fn path_flaw(literal: RequiredText<'_>, lower: bool) -> Option<String> {
     let text = literal.text;
     if literal.begins && text.first().map_or(literal.ends, |first| *first != b'/') {
         let write = [b"/", text].concat();
@@ -189,7 +189,7 @@ fn path_flaw(literal: Literal<'_>, lower: bool) -> Option<String> {
     flaw_inside(literal, lower)
 }
 
-fn segment_flaw(field: &Field, literal: Literal<'_>, lower: bool) -> Option<String> {
+fn segment_flaw(field: &Field, literal: RequiredText<'_>, lower: bool) -> Option<String> {
     let text = literal.text;
     if text.is_empty() && literal.begins && literal.ends {
         return Some("no segment of a path is empty".to_owned());
@@ -217,7 +217,7 @@ fn segment_flaw(field: &Field, literal: Literal<'_>, lower: bool) -> Option<Stri
 }
 
 /// Why the literal cannot be anywhere in a path in normal form, see [`path`].
-fn flaw_inside(literal: Literal<'_>, lower: bool) -> Option<String> {
+fn flaw_inside(literal: RequiredText<'_>, lower: bool) -> Option<String> {
     let text = literal.text;
     let write = || suggest(normal_form(text, lower));
     let mut before = 0;

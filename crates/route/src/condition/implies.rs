@@ -6,7 +6,7 @@
 
 use crate::condition::decided::{finite_domain, int_domain, int_range};
 use crate::condition::path_sets::{every_path_from, every_path_of, some_path_from, some_path_of_both};
-use crate::condition::{NumberTest, Predicate, Test, Value};
+use crate::condition::{ConditionValue, NumberTest, Predicate, Test};
 use crate::pattern::PARAM;
 use crate::text::lower_case;
 use crate::{HostPattern, Method};
@@ -58,12 +58,18 @@ fn cover(p: &Predicate, q: &Predicate) -> bool {
         return false;
     }
     if let Some(values) = finite_domain(&p.field) {
-        return values.iter().all(|value| p.test.passes(Value::Text(value)) || q.test.passes(Value::Text(value)));
+        return values
+            .iter()
+            .all(|value| p.test.passes(ConditionValue::Text(value)) || q.test.passes(ConditionValue::Text(value)));
     }
     match (&p.test, &q.test) {
-        (Test::NotEqual(text), other) | (other, Test::NotEqual(text)) => other.passes(Value::Text(text)),
-        (Test::IntNotEqual(number), other) | (other, Test::IntNotEqual(number)) => other.passes(Value::Int(*number)),
-        (Test::IpNotEqual(address), other) | (other, Test::IpNotEqual(address)) => other.passes(Value::Ip(*address)),
+        (Test::NotEqual(text), other) | (other, Test::NotEqual(text)) => other.passes(ConditionValue::Text(text)),
+        (Test::IntNotEqual(number), other) | (other, Test::IntNotEqual(number)) => {
+            other.passes(ConditionValue::Int(*number))
+        }
+        (Test::IpNotEqual(address), other) | (other, Test::IpNotEqual(address)) => {
+            other.passes(ConditionValue::Ip(*address))
+        }
         (Test::NotInNetwork(network), other) | (other, Test::NotInNetwork(network)) => {
             subset(&Test::InNetwork(*network), other)
         }
@@ -108,7 +114,7 @@ fn subset(a: &Test, b: &Test) -> bool {
         (_, Test::Present) => true,
         (_, Test::NotEqual(text)) => excludes_text(a, text),
         (_, Test::IntNotEqual(number)) => int_range(a).is_some_and(|(low, high)| *number < low || *number > high),
-        (_, Test::IpNotEqual(address)) => is_about_addresses(a) && !a.passes(Value::Ip(*address)),
+        (_, Test::IpNotEqual(address)) => is_about_addresses(a) && !a.passes(ConditionValue::Ip(*address)),
         (Test::Prefix(text), Test::Prefix(other)) => text.starts_with(other),
         (Test::Suffix(text), Test::Suffix(other)) => text.ends_with(other),
         (Test::Prefix(text) | Test::Suffix(text) | Test::Contains(text), Test::Contains(other)) => {
@@ -177,14 +183,14 @@ fn disjoint_in_order(a: &Test, b: &Test) -> bool {
 }
 
 /// The value, where only one passes.
-fn only_value(test: &Test) -> Option<Value<'_>> {
+fn only_value(test: &Test) -> Option<ConditionValue<'_>> {
     match test {
-        Test::Equal(text) => Some(Value::Text(text)),
-        Test::IntEqual(number) => Some(Value::Int(*number)),
-        Test::IpEqual(address) => Some(Value::Ip(*address)),
-        Test::Host(pattern) if !pattern.is_suffix() => Some(Value::Text(pattern.key())),
-        Test::Path(pattern) if pattern.is_exact() => Some(Value::Text(pattern.key())),
-        Test::Methods(methods) => Some(Value::Text(methods.only().and_then(Method::name)?.as_bytes())),
+        Test::Equal(text) => Some(ConditionValue::Text(text)),
+        Test::IntEqual(number) => Some(ConditionValue::Int(*number)),
+        Test::IpEqual(address) => Some(ConditionValue::Ip(*address)),
+        Test::Host(pattern) if !pattern.is_suffix() => Some(ConditionValue::Text(pattern.key())),
+        Test::Path(pattern) if pattern.is_exact() => Some(ConditionValue::Text(pattern.key())),
+        Test::Methods(methods) => Some(ConditionValue::Text(methods.only().and_then(Method::name)?.as_bytes())),
         _ => None,
     }
 }
@@ -205,7 +211,7 @@ fn excludes_text(test: &Test, text: &[u8]) -> bool {
             | Test::HasElement(_)
             | Test::Addresses(_)
     );
-    is_about_texts && !test.passes(Value::Text(text))
+    is_about_texts && !test.passes(ConditionValue::Text(text))
 }
 
 fn is_about_addresses(test: &Test) -> bool {

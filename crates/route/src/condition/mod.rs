@@ -15,7 +15,7 @@ pub(crate) mod simplify;
 mod tests;
 
 pub use field::{Field, FieldError, FieldKind};
-pub use predicate::{NumberTest, Predicate, PredicateOrigin, Test, Value};
+pub use predicate::{ConditionValue, NumberTest, Predicate, PredicateOrigin, Test};
 pub(crate) use predicate::{parse_address, parse_number};
 
 use std::sync::Arc;

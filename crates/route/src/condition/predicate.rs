@@ -102,7 +102,7 @@ pub enum NumberTest {
 
 /// One value of a field.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Value<'a> {
+pub enum ConditionValue<'a> {
     /// A value of a text field.
     Text(&'a [u8]),
     /// A value of a number field.
@@ -111,13 +111,13 @@ pub enum Value<'a> {
     Ip(IpAddr),
 }
 
-impl Value<'_> {
+impl ConditionValue<'_> {
     /// Reads a text as a value of that kind; `None` where it is not one.
-    pub(crate) fn read(kind: FieldKind, text: &[u8]) -> Option<Value<'_>> {
+    pub(crate) fn read(kind: FieldKind, text: &[u8]) -> Option<ConditionValue<'_>> {
         match kind {
-            FieldKind::Text => Some(Value::Text(text)),
-            FieldKind::Int => std::str::from_utf8(text).ok()?.parse().ok().map(Value::Int),
-            FieldKind::Ip => parse_address(text).map(Value::Ip),
+            FieldKind::Text => Some(ConditionValue::Text(text)),
+            FieldKind::Int => std::str::from_utf8(text).ok()?.parse().ok().map(ConditionValue::Int),
+            FieldKind::Ip => parse_address(text).map(ConditionValue::Ip),
         }
     }
 }
@@ -132,12 +132,12 @@ impl Test {
     /// Whether a value passes. A value of another type than the test's does not.
     ///
     /// Regexes are matched here one by one, in whatever time that takes; the matcher has automata for them.
-    pub fn passes(&self, value: Value<'_>) -> bool {
+    pub fn passes(&self, value: ConditionValue<'_>) -> bool {
         match (self, value) {
             (Test::Present, _) => true,
-            (_, Value::Text(text)) => self.passes_text(text),
-            (_, Value::Int(number)) => self.passes_int(number),
-            (_, Value::Ip(address)) => self.passes_ip(address),
+            (_, ConditionValue::Text(text)) => self.passes_text(text),
+            (_, ConditionValue::Int(number)) => self.passes_int(number),
+            (_, ConditionValue::Ip(address)) => self.passes_ip(address),
         }
     }
 

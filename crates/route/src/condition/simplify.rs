@@ -37,8 +37,8 @@ pub(crate) fn simplify(condition: &Condition, negated: bool) -> Condition {
                 literal(predicate.clone(), negated)
             }
         }
-        Condition::All(parts) => chain(parts, negated, Kind { all: !negated }),
-        Condition::Any(parts) => chain(parts, negated, Kind { all: negated }),
+        Condition::All(parts) => chain(parts, negated, JoinKind { all: !negated }),
+        Condition::Any(parts) => chain(parts, negated, JoinKind { all: negated }),
     }
 }
 
@@ -65,11 +65,11 @@ pub(crate) fn as_literal(condition: &Condition) -> Option<(&Arc<Predicate>, bool
 
 /// `&&` or `||`. Every rule for one holds for the other with true and false exchanged.
 #[derive(Clone, Copy, PartialEq)]
-struct Kind {
+struct JoinKind {
     all: bool,
 }
 
-impl Kind {
+impl JoinKind {
     /// The value of a part that decides the chain.
     fn absorbing(self) -> Condition {
         constant(!self.all)
@@ -97,7 +97,7 @@ impl Kind {
     }
 }
 
-fn chain(conditions: &[Condition], negated: bool, kind: Kind) -> Condition {
+fn chain(conditions: &[Condition], negated: bool, kind: JoinKind) -> Condition {
     let mut parts = Vec::with_capacity(conditions.len());
     for condition in conditions {
         if !kind.push(simplify(condition, negated), &mut parts) {
@@ -121,7 +121,7 @@ fn chain(conditions: &[Condition], negated: bool, kind: Kind) -> Condition {
 }
 
 /// Takes out predicates that others in the chain make superfluous. `false`: two decide the chain.
-fn compare(parts: &mut Vec<Condition>, kind: Kind) -> bool {
+fn compare(parts: &mut Vec<Condition>, kind: JoinKind) -> bool {
     let count = parts.iter().filter(|part| as_literal(part).is_some()).count();
     if count < 2 {
         return true;
@@ -187,14 +187,14 @@ fn remove_equal(parts: &mut Vec<Condition>) -> bool {
 
 enum AbsorbResult {
     Nothing,
-    /// The chain has the value of [`Kind::absorbing`].
+    /// The chain has the value of [`JoinKind::absorbing`].
     Decided,
     To(Vec<Condition>),
 }
 
 /// Simplifies the chains among the parts by the values of the predicates among them: where the predicates of
 /// `a && (!a || b)` don't hold, the value of the rest does not matter.
-fn absorb(parts: &[Condition], kind: Kind) -> AbsorbResult {
+fn absorb(parts: &[Condition], kind: JoinKind) -> AbsorbResult {
     let literals = parts.iter().filter(|part| as_literal(part).is_some()).count();
     if literals == parts.len() {
         return AbsorbResult::Nothing;
@@ -283,12 +283,12 @@ fn substitute(condition: &Condition, known: &Assignment<'_>) -> Option<Condition
             Condition::False => Condition::True,
             other => Condition::Not(Box::new(other)),
         }),
-        Condition::All(parts) => substitute_chain(parts, Kind { all: true }, known),
-        Condition::Any(parts) => substitute_chain(parts, Kind { all: false }, known),
+        Condition::All(parts) => substitute_chain(parts, JoinKind { all: true }, known),
+        Condition::Any(parts) => substitute_chain(parts, JoinKind { all: false }, known),
     }
 }
 
-fn substitute_chain(parts: &[Condition], kind: Kind, known: &Assignment<'_>) -> Option<Condition> {
+fn substitute_chain(parts: &[Condition], kind: JoinKind, known: &Assignment<'_>) -> Option<Condition> {
     let changed = |part: (usize, &Condition)| Some((part.0, substitute(part.1, known)?));
     let (first, changed) = parts.iter().enumerate().find_map(changed)?;
     let is_constant = matches!(changed, Condition::True | Condition::False);

@@ -3,7 +3,7 @@
 
 use crate::condition::decided::{always, never};
 use crate::condition::implies::implies;
-use crate::condition::{Condition, Field, NumberTest, Predicate, PredicateOrigin, Test, Value};
+use crate::condition::{Condition, ConditionValue, Field, NumberTest, Predicate, PredicateOrigin, Test};
 use crate::regex::Pattern;
 use crate::text::lower_case;
 use crate::{AddressSet, HostPattern, Method, MethodSet, PathPattern, path};
@@ -60,11 +60,11 @@ impl World {
             OwnedValue::Text(text) if predicate.lower => {
                 let mut lower = Vec::new();
                 lower_case(text, &mut lower);
-                predicate.test.passes(Value::Text(&lower))
+                predicate.test.passes(ConditionValue::Text(&lower))
             }
-            OwnedValue::Text(text) => predicate.test.passes(Value::Text(text)),
-            OwnedValue::Int(number) => predicate.test.passes(Value::Int(*number)),
-            OwnedValue::Ip(address) => predicate.test.passes(Value::Ip(*address)),
+            OwnedValue::Text(text) => predicate.test.passes(ConditionValue::Text(text)),
+            OwnedValue::Int(number) => predicate.test.passes(ConditionValue::Int(*number)),
+            OwnedValue::Ip(address) => predicate.test.passes(ConditionValue::Ip(*address)),
         };
         let values = self.values(&predicate.field);
         match predicate.any {

@@ -1,7 +1,7 @@
 //! Routes that match a request but for its host: what a person looks for first where no route takes a request.
 
 use super::reason::{Distance, PredicateValue, Reason};
-use super::{Candidate, Place, PlaceEvaluator, list};
+use super::{Candidate, PlaceEvaluator, RoutePlace, list};
 use crate::condition::Field;
 use crate::{RouteMatch, UriRoute};
 use std::cmp::Reverse;
@@ -16,7 +16,7 @@ impl PlaceEvaluator<'_, '_, '_> {
     /// URI routes of the request's path whose hosts all differ from the request's: first those that nothing else keeps
     /// from taking it, and among these first those whose hosts end most like the request's. And how many are left out.
     pub(super) fn missed(&mut self) -> (Vec<(Candidate, Reason)>, usize) {
-        let mut missed: Vec<(Miss, usize, Place)> = Vec::new();
+        let mut missed: Vec<(Miss, usize, RoutePlace)> = Vec::new();
         for (route, spec) in self.matcher.specs.iter().enumerate() {
             let RouteMatch::Uri(uri) = &spec.takes else { continue };
             if uri.hosts.is_empty() || uri.hosts.iter().any(|host| host.matches(self.request.host)) {
@@ -40,12 +40,12 @@ impl PlaceEvaluator<'_, '_, '_> {
     }
 
     /// The number of bytes that a place's host and the request's have in common at their ends.
-    fn likeness(&self, uri: &UriRoute, place: Place) -> usize {
+    fn likeness(&self, uri: &UriRoute, place: RoutePlace) -> usize {
         let host = uri.hosts[place.id.host as usize].to_string();
         host.bytes().rev().zip(self.request.host.iter().rev()).take_while(|(a, b)| a == *b).count()
     }
 
-    fn other_hosts(&mut self, place: Place) -> Reason {
+    fn other_hosts(&mut self, place: RoutePlace) -> Reason {
         let hosts = self.spec(place).uri().map_or(&[][..], |uri| &uri.hosts);
         let predicate = format!("hosts are {}", list(hosts));
         let (fact, values) = match self.request.host {

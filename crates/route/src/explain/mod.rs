@@ -43,12 +43,12 @@ pub struct Explanation {
     /// The number of others, beyond [`MISSED_MAX`].
     pub missed_omitted: usize,
     /// The verdict on the route that was asked about.
-    pub asked: Option<(String, Verdict)>,
+    pub asked: Option<(String, RouteVerdict)>,
 }
 
 /// Why the route that was asked about takes the request or does not.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RouteVerdict {
     /// No route has that id.
     Unknown,
     /// It takes the request.
@@ -93,7 +93,7 @@ impl Matcher {
 
 /// A place of a route, by the route's position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Place {
+struct RoutePlace {
     route: usize,
     id: PlaceId,
 }
@@ -106,26 +106,26 @@ struct PlaceEvaluator<'m, 'p, 'r> {
 }
 
 impl<'m> PlaceEvaluator<'m, '_, '_> {
-    fn spec(&self, place: Place) -> &'m RouteSpec {
+    fn spec(&self, place: RoutePlace) -> &'m RouteSpec {
         &self.matcher.specs[place.route]
     }
 
-    fn order(&self, a: Place, b: Place) -> Ordering {
+    fn order(&self, a: RoutePlace, b: RoutePlace) -> Ordering {
         order((self.spec(a), a.route, a.id), (self.spec(b), b.route, b.id))
     }
 
-    fn places(&self, route: usize) -> impl Iterator<Item = Place> + use<'m> {
-        places_of(&self.matcher.specs[route]).map(move |id| Place { route, id })
+    fn places(&self, route: usize) -> impl Iterator<Item = RoutePlace> + use<'m> {
+        places_of(&self.matcher.specs[route]).map(move |id| RoutePlace { route, id })
     }
 
     /// The place at which a route was found.
-    fn place_of(&self, found: Match) -> Option<Place> {
+    fn place_of(&self, found: Match) -> Option<RoutePlace> {
         let places = self.places(found.route).filter(|place| place.id.path as usize == found.path);
         places.filter(|place| self.is_at(*place)).min_by(|a, b| self.order(*a, *b))
     }
 
     /// Whether the place has the request's host and path. An expression has neither.
-    fn is_at(&self, place: Place) -> bool {
+    fn is_at(&self, place: RoutePlace) -> bool {
         match &self.spec(place).takes {
             RouteMatch::Expression(_) => true,
             RouteMatch::Uri(uri) => {
@@ -137,17 +137,17 @@ impl<'m> PlaceEvaluator<'m, '_, '_> {
     }
 
     /// How far the conditions of a place other than host and path are from holding; `None` where they hold.
-    fn distance(&mut self, place: Place) -> Option<Distance> {
+    fn distance(&mut self, place: RoutePlace) -> Option<Distance> {
         Why::new(&mut self.plain, self.request).distance(&self.matcher.specs[place.route], place.id.path)
     }
 
-    fn why_not(&mut self, place: Place) -> Option<Reason> {
+    fn why_not(&mut self, place: RoutePlace) -> Option<Reason> {
         Why::new(&mut self.plain, self.request).why_not(&self.matcher.specs[place.route], place.id.path)
     }
 
     /// The places before the chosen one that don't hold, in their order, and how many are left out.
-    fn ruled_out(&mut self, chosen: Option<Place>) -> (Vec<Place>, usize) {
-        let mut failing: Vec<(Place, Distance)> = Vec::new();
+    fn ruled_out(&mut self, chosen: Option<RoutePlace>) -> (Vec<RoutePlace>, usize) {
+        let mut failing: Vec<(RoutePlace, Distance)> = Vec::new();
         for route in 0..self.matcher.specs.len() {
             for place in self.places(route) {
                 if chosen.is_some_and(|chosen| self.order(place, chosen).is_ge()) || !self.is_at(place) {
@@ -174,43 +174,43 @@ impl<'m> PlaceEvaluator<'m, '_, '_> {
         (failing.into_iter().map(|(place, _)| place).collect(), omitted)
     }
 
-    fn candidate(&self, place: Place) -> Candidate {
+    fn candidate(&self, place: RoutePlace) -> Candidate {
         Candidate::new(place.route, self.spec(place), place.id)
     }
 
-    fn verdict(&mut self, id: &str, chosen: Option<Place>) -> Verdict {
+    fn verdict(&mut self, id: &str, chosen: Option<RoutePlace>) -> RouteVerdict {
         let Some(route) = self.matcher.specs.iter().position(|spec| spec.id == id) else {
-            return Verdict::Unknown;
+            return RouteVerdict::Unknown;
         };
         if chosen.is_some_and(|chosen| chosen.route == route) {
-            return Verdict::Chosen;
+            return RouteVerdict::Chosen;
         }
-        let mut places: Vec<Place> = self.places(route).filter(|place| self.is_at(*place)).collect();
+        let mut places: Vec<RoutePlace> = self.places(route).filter(|place| self.is_at(*place)).collect();
         places.sort_by(|a, b| self.order(*a, *b));
         let Some(first) = places.first().copied() else {
             return self.elsewhere(self.matcher.specs[route].uri());
         };
         match (places.into_iter().find(|place| self.distance(*place).is_none()), chosen) {
-            (Some(place), Some(chosen)) => Verdict::Later(self.why_later(place, chosen)),
+            (Some(place), Some(chosen)) => RouteVerdict::Later(self.why_later(place, chosen)),
             // It holds, so some route was chosen; the chosen one is handled above.
-            (Some(_), None) => Verdict::Chosen,
-            (None, _) => self.why_not(first).map_or(Verdict::Chosen, Verdict::RuledOut),
+            (Some(_), None) => RouteVerdict::Chosen,
+            (None, _) => self.why_not(first).map_or(RouteVerdict::Chosen, RouteVerdict::RuledOut),
         }
     }
 
     /// The verdict on a URI route with no place at the request's host and path.
-    fn elsewhere(&self, uri: Option<&UriRoute>) -> Verdict {
+    fn elsewhere(&self, uri: Option<&UriRoute>) -> RouteVerdict {
         let (hosts, paths) = uri.map_or((&[][..], &[][..]), |uri| (&uri.hosts, &uri.paths));
         if !hosts.is_empty() && !hosts.iter().any(|pattern| pattern.matches(self.request.host)) {
             let host = String::from_utf8_lossy(self.request.host);
-            return Verdict::Host(format!("hosts are {}; the request's is {host:?}", list(hosts)));
+            return RouteVerdict::Host(format!("hosts are {}; the request's is {host:?}", list(hosts)));
         }
         let path = String::from_utf8_lossy(self.request.path.bytes());
-        Verdict::Path(format!("paths are {}; the request's is {path:?}", list(paths)))
+        RouteVerdict::Path(format!("paths are {}; the request's is {path:?}", list(paths)))
     }
 
     /// The rule by which a place comes after the chosen one.
-    fn why_later(&self, place: Place, chosen: Place) -> String {
+    fn why_later(&self, place: RoutePlace, chosen: RoutePlace) -> String {
         let (spec, first) = (self.spec(place), self.spec(chosen));
         let same = match (&spec.takes, &first.takes) {
             (RouteMatch::Uri(_), RouteMatch::Expression(_)) => {
@@ -220,7 +220,7 @@ impl<'m> PlaceEvaluator<'m, '_, '_> {
                 if uri.unread.host != uri_first.unread.host {
                     return "its hosts could not be read, so it comes before all others".to_owned();
                 }
-                let host = |uri: &UriRoute, place: Place| {
+                let host = |uri: &UriRoute, place: RoutePlace| {
                     uri.hosts.get(place.id.host as usize).map_or_else(|| "any host".to_owned(), ToString::to_string)
                 };
                 let (here, there) = (host(uri, place), host(uri_first, chosen));
@@ -287,11 +287,11 @@ impl fmt::Display for Explanation {
             return Ok(());
         };
         match verdict {
-            Verdict::Unknown => writeln!(f, "there is no route \"{id}\""),
-            Verdict::Chosen => writeln!(f, "route \"{id}\" takes the request"),
-            Verdict::Host(why) | Verdict::Path(why) => writeln!(f, "route \"{id}\" cannot take it: {why}"),
-            Verdict::RuledOut(why) => writeln!(f, "route \"{id}\" cannot take it: {why}"),
-            Verdict::Later(why) => writeln!(f, "route \"{id}\" could take it, but comes later: {why}"),
+            RouteVerdict::Unknown => writeln!(f, "there is no route \"{id}\""),
+            RouteVerdict::Chosen => writeln!(f, "route \"{id}\" takes the request"),
+            RouteVerdict::Host(why) | RouteVerdict::Path(why) => writeln!(f, "route \"{id}\" cannot take it: {why}"),
+            RouteVerdict::RuledOut(why) => writeln!(f, "route \"{id}\" cannot take it: {why}"),
+            RouteVerdict::Later(why) => writeln!(f, "route \"{id}\" could take it, but comes later: {why}"),
         }
     }
 }

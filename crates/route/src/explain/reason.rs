@@ -58,7 +58,7 @@ pub(super) struct Why<'a, 'p, 'r> {
 }
 
 /// One condition as text: `what: fact`. Neighbours with the same fact are put together.
-pub(super) struct Line {
+pub(super) struct ReasonLine {
     what: String,
     fact: String,
 }
@@ -90,7 +90,7 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
     pub(super) fn why_not(mut self, spec: &RouteSpec, path: u32) -> Option<Reason> {
         let uri = match &spec.takes {
             RouteMatch::Expression(expression) => {
-                let Line { what, fact } = self.explain_failing(expression.condition(), None)?;
+                let ReasonLine { what, fact } = self.explain_failing(expression.condition(), None)?;
                 return Some(Reason { text: joined(&what, &fact), predicates: self.predicates });
             }
             RouteMatch::Uri(uri) => uri,
@@ -151,12 +151,12 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
         }
     }
 
-    fn explain_failing(&mut self, condition: &Condition, pattern: Option<&PathPattern>) -> Option<Line> {
+    fn explain_failing(&mut self, condition: &Condition, pattern: Option<&PathPattern>) -> Option<ReasonLine> {
         (!self.holds(condition, pattern)).then(|| self.explain(condition, false, pattern))
     }
 
     /// Explains why a condition has the value `value`, which is its value.
-    fn explain(&mut self, condition: &Condition, value: bool, pattern: Option<&PathPattern>) -> Line {
+    fn explain(&mut self, condition: &Condition, value: bool, pattern: Option<&PathPattern>) -> ReasonLine {
         if let Some(predicate) = written_negation(condition) {
             return self.explain_predicate(predicate, value, pattern);
         }
@@ -172,14 +172,14 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
                 }
             }
             Condition::True | Condition::False => {
-                Line { what: String::new(), fact: format!("it always {}", if value { "holds" } else { "fails" }) }
+                ReasonLine { what: String::new(), fact: format!("it always {}", if value { "holds" } else { "fails" }) }
             }
         }
     }
 
     /// Explains why all parts have the value `value`.
-    fn explain_all(&mut self, parts: &[Condition], value: bool, pattern: Option<&PathPattern>) -> Line {
-        let mut lines: Vec<Line> = Vec::new();
+    fn explain_all(&mut self, parts: &[Condition], value: bool, pattern: Option<&PathPattern>) -> ReasonLine {
+        let mut lines: Vec<ReasonLine> = Vec::new();
         let mut shown = 0;
         for part in parts {
             if self.predicates.len() >= PREDICATES_SHOWN_MAX {
@@ -199,7 +199,7 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
             items.push(format!("and {} more", parts.len() - shown));
         }
         let lead = if value { "all hold" } else { "none holds" };
-        Line { what: String::new(), fact: format!("{lead}: {}", items.join("; ")) }
+        ReasonLine { what: String::new(), fact: format!("{lead}: {}", items.join("; ")) }
     }
 
     /// `holds` is about the predicate as written, which may itself be a negation.
@@ -208,7 +208,7 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
         predicate: &Predicate,
         holds: bool,
         pattern: Option<&PathPattern>,
-    ) -> Line {
+    ) -> ReasonLine {
         let text = |value: &Vec<u8>| shortened(&String::from_utf8_lossy(value), VALUE_CHARS_MAX);
         let all = self.plain.values(predicate, pattern);
         let values: Vec<String> = all.iter().take(VALUES_SHOWN_MAX).map(text).collect();
@@ -239,7 +239,7 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
             omitted,
             holds,
         });
-        Line { what, fact }
+        ReasonLine { what, fact }
     }
 }
 

@@ -14,12 +14,12 @@ pub(super) struct Foreign {
     pub(super) length: usize,
     /// Its meaning, or at least the type of its value.
     pub(super) operator: Operator,
-    write: Write,
+    write: ForeignWriting,
 }
 
 /// How this language writes it.
 #[derive(Clone, Copy)]
-enum Write {
+enum ForeignWriting {
     /// With the operator.
     Same,
     /// With the operator, within `!( … )`.
@@ -35,82 +35,82 @@ impl Foreign {
     pub(super) fn hint(&self, left: &str) -> String {
         let operator = self.operator.as_str();
         match self.write {
-            Write::Same => format!("write `{operator}`"),
-            Write::Negated => format!("write `!({left} {operator} …)`"),
-            Write::AnyCase => "write `~ \"(?i)…\"`".to_owned(),
-            Write::NegatedAnyCase => format!("write `!({left} ~ \"(?i)…\")`"),
+            ForeignWriting::Same => format!("write `{operator}`"),
+            ForeignWriting::Negated => format!("write `!({left} {operator} …)`"),
+            ForeignWriting::AnyCase => "write `~ \"(?i)…\"`".to_owned(),
+            ForeignWriting::NegatedAnyCase => format!("write `!({left} ~ \"(?i)…\")`"),
         }
     }
 }
 
 /// Operators that begin with one of ours, so that they must be looked for first.
-const LONGER_SIGNS: [(&str, Operator, Write); 7] = [
-    ("===", Operator::Equal, Write::Same),
-    ("!==", Operator::NotEqual, Write::Same),
-    ("~~*", Operator::Regex, Write::AnyCase),
-    ("~~", Operator::Regex, Write::Same),
-    ("~*", Operator::Regex, Write::AnyCase),
-    ("~=", Operator::NotEqual, Write::Same),
-    ("<>", Operator::NotEqual, Write::Same),
+const LONGER_SIGNS: [(&str, Operator, ForeignWriting); 7] = [
+    ("===", Operator::Equal, ForeignWriting::Same),
+    ("!==", Operator::NotEqual, ForeignWriting::Same),
+    ("~~*", Operator::Regex, ForeignWriting::AnyCase),
+    ("~~", Operator::Regex, ForeignWriting::Same),
+    ("~*", Operator::Regex, ForeignWriting::AnyCase),
+    ("~=", Operator::NotEqual, ForeignWriting::Same),
+    ("<>", Operator::NotEqual, ForeignWriting::Same),
 ];
 
-const SIGNS: [(&str, Operator, Write); 14] = [
-    ("!~~", Operator::Regex, Write::Negated),
-    ("!~*", Operator::Regex, Write::NegatedAnyCase),
-    ("!~", Operator::Regex, Write::Negated),
-    ("!^=", Operator::Prefix, Write::Negated),
-    ("=~*", Operator::Regex, Write::AnyCase),
-    ("=~", Operator::Regex, Write::Same),
-    ("=>", Operator::GreaterOrEqual, Write::Same),
-    ("=<", Operator::LessOrEqual, Write::Same),
-    ("^~", Operator::Prefix, Write::Same),
-    ("$=", Operator::Suffix, Write::Same),
-    ("*=", Operator::Contains, Write::Same),
-    (":=", Operator::Equal, Write::Same),
-    ("=", Operator::Equal, Write::Same),
-    (":", Operator::Equal, Write::Same),
+const SIGNS: [(&str, Operator, ForeignWriting); 14] = [
+    ("!~~", Operator::Regex, ForeignWriting::Negated),
+    ("!~*", Operator::Regex, ForeignWriting::NegatedAnyCase),
+    ("!~", Operator::Regex, ForeignWriting::Negated),
+    ("!^=", Operator::Prefix, ForeignWriting::Negated),
+    ("=~*", Operator::Regex, ForeignWriting::AnyCase),
+    ("=~", Operator::Regex, ForeignWriting::Same),
+    ("=>", Operator::GreaterOrEqual, ForeignWriting::Same),
+    ("=<", Operator::LessOrEqual, ForeignWriting::Same),
+    ("^~", Operator::Prefix, ForeignWriting::Same),
+    ("$=", Operator::Suffix, ForeignWriting::Same),
+    ("*=", Operator::Contains, ForeignWriting::Same),
+    (":=", Operator::Equal, ForeignWriting::Same),
+    ("=", Operator::Equal, ForeignWriting::Same),
+    (":", Operator::Equal, ForeignWriting::Same),
 ];
 
 /// In lower case; two words may have any blanks between them. Longer ones first.
-const WORDS: [(&str, Operator, Write); 38] = [
-    ("not contains", Operator::Contains, Write::Negated),
-    ("not matches", Operator::Regex, Write::Negated),
-    ("not like", Operator::Regex, Write::Negated),
-    ("not ~", Operator::Regex, Write::Negated),
-    ("not ^=", Operator::Prefix, Write::Negated),
-    ("not =^", Operator::Suffix, Write::Negated),
-    ("not in", Operator::NotIn, Write::Same),
-    ("! in", Operator::NotIn, Write::Same),
-    ("!in", Operator::NotIn, Write::Same),
-    ("notin", Operator::NotIn, Write::Same),
-    ("is not", Operator::NotEqual, Write::Same),
-    ("starts with", Operator::Prefix, Write::Same),
-    ("ends with", Operator::Suffix, Write::Same),
-    ("in", Operator::In, Write::Same),
-    ("contains", Operator::Contains, Write::Same),
-    ("contain", Operator::Contains, Write::Same),
-    ("has", Operator::Contains, Write::Same),
-    ("includes", Operator::Contains, Write::Same),
-    ("is", Operator::Equal, Write::Same),
-    ("eq", Operator::Equal, Write::Same),
-    ("equals", Operator::Equal, Write::Same),
-    ("ne", Operator::NotEqual, Write::Same),
-    ("gt", Operator::Greater, Write::Same),
-    ("ge", Operator::GreaterOrEqual, Write::Same),
-    ("gte", Operator::GreaterOrEqual, Write::Same),
-    ("lt", Operator::Less, Write::Same),
-    ("le", Operator::LessOrEqual, Write::Same),
-    ("lte", Operator::LessOrEqual, Write::Same),
-    ("matches", Operator::Regex, Write::Same),
-    ("match", Operator::Regex, Write::Same),
-    ("like", Operator::Regex, Write::Same),
-    ("starts_with", Operator::Prefix, Write::Same),
-    ("startswith", Operator::Prefix, Write::Same),
-    ("prefix", Operator::Prefix, Write::Same),
-    ("ends_with", Operator::Suffix, Write::Same),
-    ("endswith", Operator::Suffix, Write::Same),
-    ("suffix", Operator::Suffix, Write::Same),
-    ("ipmatch", Operator::In, Write::Same),
+const WORDS: [(&str, Operator, ForeignWriting); 38] = [
+    ("not contains", Operator::Contains, ForeignWriting::Negated),
+    ("not matches", Operator::Regex, ForeignWriting::Negated),
+    ("not like", Operator::Regex, ForeignWriting::Negated),
+    ("not ~", Operator::Regex, ForeignWriting::Negated),
+    ("not ^=", Operator::Prefix, ForeignWriting::Negated),
+    ("not =^", Operator::Suffix, ForeignWriting::Negated),
+    ("not in", Operator::NotIn, ForeignWriting::Same),
+    ("! in", Operator::NotIn, ForeignWriting::Same),
+    ("!in", Operator::NotIn, ForeignWriting::Same),
+    ("notin", Operator::NotIn, ForeignWriting::Same),
+    ("is not", Operator::NotEqual, ForeignWriting::Same),
+    ("starts with", Operator::Prefix, ForeignWriting::Same),
+    ("ends with", Operator::Suffix, ForeignWriting::Same),
+    ("in", Operator::In, ForeignWriting::Same),
+    ("contains", Operator::Contains, ForeignWriting::Same),
+    ("contain", Operator::Contains, ForeignWriting::Same),
+    ("has", Operator::Contains, ForeignWriting::Same),
+    ("includes", Operator::Contains, ForeignWriting::Same),
+    ("is", Operator::Equal, ForeignWriting::Same),
+    ("eq", Operator::Equal, ForeignWriting::Same),
+    ("equals", Operator::Equal, ForeignWriting::Same),
+    ("ne", Operator::NotEqual, ForeignWriting::Same),
+    ("gt", Operator::Greater, ForeignWriting::Same),
+    ("ge", Operator::GreaterOrEqual, ForeignWriting::Same),
+    ("gte", Operator::GreaterOrEqual, ForeignWriting::Same),
+    ("lt", Operator::Less, ForeignWriting::Same),
+    ("le", Operator::LessOrEqual, ForeignWriting::Same),
+    ("lte", Operator::LessOrEqual, ForeignWriting::Same),
+    ("matches", Operator::Regex, ForeignWriting::Same),
+    ("match", Operator::Regex, ForeignWriting::Same),
+    ("like", Operator::Regex, ForeignWriting::Same),
+    ("starts_with", Operator::Prefix, ForeignWriting::Same),
+    ("startswith", Operator::Prefix, ForeignWriting::Same),
+    ("prefix", Operator::Prefix, ForeignWriting::Same),
+    ("ends_with", Operator::Suffix, ForeignWriting::Same),
+    ("endswith", Operator::Suffix, ForeignWriting::Same),
+    ("suffix", Operator::Suffix, ForeignWriting::Same),
+    ("ipmatch", Operator::In, ForeignWriting::Same),
 ];
 
 pub(super) fn longer_operator(text: &str) -> Option<Foreign> {
@@ -125,7 +125,7 @@ pub(super) fn operator(text: &str) -> Option<Foreign> {
     word.or_else(|| sign(&SIGNS, text))
 }
 
-fn sign(signs: &[(&str, Operator, Write)], text: &str) -> Option<Foreign> {
+fn sign(signs: &[(&str, Operator, ForeignWriting)], text: &str) -> Option<Foreign> {
     let (sign, operator, write) = signs.iter().find(|(sign, ..)| text.starts_with(sign))?;
     Some(Foreign { length: sign.len(), operator: *operator, write: *write })
 }

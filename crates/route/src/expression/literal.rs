@@ -12,14 +12,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
 
 /// A value and its position, quotes included.
-pub(super) struct Literal {
-    pub(super) value: Value,
+pub(super) struct SpannedLiteral {
+    pub(super) value: LiteralValue,
     pub(super) span: Range<usize>,
 }
 
 /// A value of an expression.
 #[derive(Debug, PartialEq)]
-pub(super) enum Value {
+pub(super) enum LiteralValue {
     Text(String),
     Number(i64),
     /// IPv4 addresses are of that type however they were written.
@@ -35,13 +35,13 @@ struct NoNumber {
     hint: Option<String>,
 }
 
-impl Value {
+impl LiteralValue {
     pub(super) fn type_name(&self) -> &'static str {
         match self {
-            Value::Text(_) => "text",
-            Value::Number(_) => "number",
-            Value::Address(_) => "address",
-            Value::Network(_) => "network",
+            LiteralValue::Text(_) => "text",
+            LiteralValue::Number(_) => "number",
+            LiteralValue::Address(_) => "address",
+            LiteralValue::Network(_) => "network",
         }
     }
 }
@@ -49,7 +49,12 @@ impl Value {
 impl Parser<'_> {
     /// Reads the value to the right of an operator; `None` where it is invalid, which is reported, with the cursor
     /// behind it.
-    pub(super) fn literal(&mut self, field: Option<&Field>, left: &str, operator: Operator) -> Parsed<Option<Literal>> {
+    pub(super) fn literal(
+        &mut self,
+        field: Option<&Field>,
+        left: &str,
+        operator: Operator,
+    ) -> Parsed<Option<SpannedLiteral>> {
         let begin = self.cursor.at();
         let expected = rules::wanted(field, operator).unwrap_or(ExpectedPart::Value);
         let value = if self.cursor.eat("\"") {
@@ -61,7 +66,7 @@ impl Parser<'_> {
                 return Err(self.lose_rest(begin..begin + 3, Kind::Unclosed { opened: "r#\"" }, Some(hint)));
             };
             self.cursor.go_to(begin + 3 + length + 2);
-            Some(Value::Text(rest[..length].to_owned()))
+            Some(LiteralValue::Text(rest[..length].to_owned()))
         } else if begins_number(self.cursor.rest()) {
             self.number(expected, left)
         } else if let Some((content, length)) = foreign::quotes(self.cursor.rest()) {
@@ -72,7 +77,7 @@ impl Parser<'_> {
                 false => format!("write `\"{content}\"`"),
             };
             self.report(begin..begin + length, Kind::Expected { expected, found }, Some(hint));
-            Some(Value::Text(content.to_owned()))
+            Some(LiteralValue::Text(content.to_owned()))
         } else {
             let hint = foreign::no_value(self.cursor.rest(), expected, left, operator);
             if matches!(self.cursor.peek(), Some('(' | ')' | '&' | '|') | None) {
@@ -84,17 +89,17 @@ impl Parser<'_> {
             None
         };
         self.literal = begin..self.cursor.at();
-        Ok(value.map(|value| Literal { value, span: begin..self.cursor.at() }))
+        Ok(value.map(|value| SpannedLiteral { value, span: begin..self.cursor.at() }))
     }
 
     /// Reads a text behind its opening quote; `None` where an escape is wrong.
-    fn text(&mut self, begin: usize) -> Parsed<Option<Value>> {
+    fn text(&mut self, begin: usize) -> Parsed<Option<LiteralValue>> {
         let mut text = String::new();
         let mut is_right = true;
         loop {
             text.push_str(self.cursor.take_while(|c| !matches!(c, '"' | '\\')));
             if self.cursor.eat("\"") {
-                return Ok(is_right.then_some(Value::Text(text)));
+                return Ok(is_right.then_some(LiteralValue::Text(text)));
             }
             let at = self.cursor.at();
             let mut escape = self.cursor.rest().chars();
@@ -128,13 +133,13 @@ impl Parser<'_> {
 
     /// Reads a text that begins like a number or an address. None of its characters may follow a value, so it is read
     /// as far as they go.
-    fn number(&mut self, expected: ExpectedPart, left: &str) -> Option<Value> {
+    fn number(&mut self, expected: ExpectedPart, left: &str) -> Option<LiteralValue> {
         let begin = self.cursor.at();
         let run = self.cursor.take_while(|c| is_name(c) || matches!(c, ':' | '/' | '%' | '-'));
         let parsed = if run.contains(':') || (run.contains('.') && !run.starts_with('-')) {
             address(run)
         } else {
-            integer(run).map(Value::Number)
+            integer(run).map(LiteralValue::Number)
         };
         let no_number = match parsed {
             Ok(value) => return Some(value),
@@ -235,7 +240,7 @@ fn integer(run: &str) -> Result<i64, NoNumber> {
         .or_else(|_| no("it does not fit into 64 bits", Some("the largest is 9223372036854775807".to_owned())))
 }
 
-fn address(run: &str) -> Result<Value, NoNumber> {
+fn address(run: &str) -> Result<LiteralValue, NoNumber> {
     let no = |reason, hint: Option<String>| Err(NoNumber { is_address: true, reason, hint });
     let (host, bits) = run.split_once('/').map_or((run, None), |(host, bits)| (host, Some(bits)));
     let address: IpAddr = if host.contains(':') {
@@ -264,7 +269,7 @@ fn address(run: &str) -> Result<Value, NoNumber> {
             Err(_) => return no_ipv4(host),
         }
     };
-    let Some(bits) = bits else { return Ok(Value::Address(address.to_canonical())) };
+    let Some(bits) = bits else { return Ok(LiteralValue::Address(address.to_canonical())) };
     let width_max = if address.is_ipv4() { 2 } else { 3 };
     let bits = match bits.parse::<u8>() {
         Ok(number) if bits.bytes().all(|b| b.is_ascii_digit()) && bits.len() <= width_max => number,
@@ -281,10 +286,10 @@ fn address(run: &str) -> Result<Value, NoNumber> {
         let hint = format!("write `{}`, or `{address}/{}` for one address", network.trunc(), network.max_prefix_len());
         return no("bits after the prefix are set", Some(hint));
     }
-    Ok(Value::Network(canonical(network)))
+    Ok(LiteralValue::Network(canonical(network)))
 }
 
-fn no_ipv4(host: &str) -> Result<Value, NoNumber> {
+fn no_ipv4(host: &str) -> Result<LiteralValue, NoNumber> {
     let no = |is_address, reason, hint: Option<String>| Err(NoNumber { is_address, reason, hint });
     let parts: Vec<&str> = host.split('.').collect();
     if !parts.iter().all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit())) {

@@ -2,7 +2,7 @@
 
 use super::error::{ExpectedPart, ExpressionErrorKind as Kind};
 use super::excerpt::quoted;
-use super::literal::{Literal, Value, source_offset};
+use super::literal::{LiteralValue, SpannedLiteral, source_offset};
 use super::predicate::Operator;
 use crate::condition::{Field, FieldKind, Test};
 use crate::regex::Pattern;
@@ -49,31 +49,31 @@ pub(super) fn test(
     left: &str,
     field: &Field,
     (operator, operator_span): (Operator, Range<usize>),
-    literal: Literal,
+    literal: SpannedLiteral,
 ) -> Result<Test, Problem> {
     let Some(expected) = wanted(Some(field), operator) else {
         let kind = Kind::OperatorType { operator: operator.as_str(), field: field.clone() };
         let hint = Some(operators_of(left, field, operator));
         return Err(Problem { span: operator_span, kind, hint });
     };
-    let Literal { value, span } = literal;
+    let SpannedLiteral { value, span } = literal;
     Ok(match (operator, expected, value) {
-        (Operator::Regex, _, Value::Text(source)) => return regex(text, span, &source),
-        (Operator::Equal, ExpectedPart::Text, Value::Text(value)) => Test::Equal(bytes(value)),
-        (Operator::NotEqual, ExpectedPart::Text, Value::Text(value)) => Test::NotEqual(bytes(value)),
-        (Operator::Prefix, _, Value::Text(value)) => Test::Prefix(bytes(value)),
-        (Operator::Suffix, _, Value::Text(value)) => Test::Suffix(bytes(value)),
-        (Operator::Contains, _, Value::Text(value)) => Test::Contains(bytes(value)),
-        (Operator::Equal, ExpectedPart::Number, Value::Number(number)) => Test::IntEqual(number),
-        (Operator::NotEqual, ExpectedPart::Number, Value::Number(number)) => Test::IntNotEqual(number),
-        (Operator::Less, _, Value::Number(number)) => Test::Less(number),
-        (Operator::LessOrEqual, _, Value::Number(number)) => Test::LessOrEqual(number),
-        (Operator::Greater, _, Value::Number(number)) => Test::Greater(number),
-        (Operator::GreaterOrEqual, _, Value::Number(number)) => Test::GreaterOrEqual(number),
-        (Operator::Equal, ExpectedPart::Address, Value::Address(address)) => Test::IpEqual(address),
-        (Operator::NotEqual, ExpectedPart::Address, Value::Address(address)) => Test::IpNotEqual(address),
-        (Operator::In, _, Value::Network(network)) => Test::InNetwork(network),
-        (Operator::NotIn, _, Value::Network(network)) => Test::NotInNetwork(network),
+        (Operator::Regex, _, LiteralValue::Text(source)) => return regex(text, span, &source),
+        (Operator::Equal, ExpectedPart::Text, LiteralValue::Text(value)) => Test::Equal(bytes(value)),
+        (Operator::NotEqual, ExpectedPart::Text, LiteralValue::Text(value)) => Test::NotEqual(bytes(value)),
+        (Operator::Prefix, _, LiteralValue::Text(value)) => Test::Prefix(bytes(value)),
+        (Operator::Suffix, _, LiteralValue::Text(value)) => Test::Suffix(bytes(value)),
+        (Operator::Contains, _, LiteralValue::Text(value)) => Test::Contains(bytes(value)),
+        (Operator::Equal, ExpectedPart::Number, LiteralValue::Number(number)) => Test::IntEqual(number),
+        (Operator::NotEqual, ExpectedPart::Number, LiteralValue::Number(number)) => Test::IntNotEqual(number),
+        (Operator::Less, _, LiteralValue::Number(number)) => Test::Less(number),
+        (Operator::LessOrEqual, _, LiteralValue::Number(number)) => Test::LessOrEqual(number),
+        (Operator::Greater, _, LiteralValue::Number(number)) => Test::Greater(number),
+        (Operator::GreaterOrEqual, _, LiteralValue::Number(number)) => Test::GreaterOrEqual(number),
+        (Operator::Equal, ExpectedPart::Address, LiteralValue::Address(address)) => Test::IpEqual(address),
+        (Operator::NotEqual, ExpectedPart::Address, LiteralValue::Address(address)) => Test::IpNotEqual(address),
+        (Operator::In, _, LiteralValue::Network(network)) => Test::InNetwork(network),
+        (Operator::NotIn, _, LiteralValue::Network(network)) => Test::NotInNetwork(network),
         (_, _, value) => {
             let written = &text[span.clone()];
             let hint = other_value(left, operator, expected, &value, written);
@@ -105,17 +105,23 @@ fn operators_of(left: &str, field: &Field, operator: Operator) -> String {
     }
 }
 
-fn other_value(left: &str, operator: Operator, expected: ExpectedPart, value: &Value, written: &str) -> Option<String> {
+fn other_value(
+    left: &str,
+    operator: Operator,
+    expected: ExpectedPart,
+    value: &LiteralValue,
+    written: &str,
+) -> Option<String> {
     let single = if operator == Operator::NotIn { "!=" } else { "==" };
     let several = if operator == Operator::NotEqual { "not in" } else { "in" };
     match (expected, value) {
         (ExpectedPart::Text, _) => Some(format!("write `\"{written}\"`")),
-        (ExpectedPart::Network, Value::Address(address)) => {
+        (ExpectedPart::Network, LiteralValue::Address(address)) => {
             let bits = if address.is_ipv4() { 32 } else { 128 };
             Some(format!("write `{address}/{bits}`, or `{left} {single} {address}`"))
         }
-        (ExpectedPart::Address, Value::Network(network)) => Some(format!("write `{left} {several} {network}`")),
-        (_, Value::Text(text)) => {
+        (ExpectedPart::Address, LiteralValue::Network(network)) => Some(format!("write `{left} {several} {network}`")),
+        (_, LiteralValue::Text(text)) => {
             let fits = match expected {
                 ExpectedPart::Number => text.parse::<i64>().is_ok(),
                 ExpectedPart::Address if text.parse::<IpNet>().is_ok() => {

@@ -1,11 +1,11 @@
 //! Makes a layer's [`Program`]: predicates, regexes and code, each stored once however many routes have it.
 
 use super::NONE;
-use super::filing::{Atom, Dimension, Origin};
+use super::filing::{Atom, AtomSource, Dimension};
 use super::place::PlaceId;
 use super::program::{ANY, CODE, Engine, Group, Item, NEGATED, PlacedPredicate, Program, ValueSource};
 use crate::condition::{Condition, Field, Predicate, PredicateOrigin, Test};
-use crate::fields::Fields;
+use crate::fields::FieldSlots;
 use crate::regex::{Pattern, RegexGroup, Tail, TailEngine};
 use crate::{HostPattern, PathPattern, UriRoute};
 use foldhash::fast::FixedState;
@@ -19,7 +19,7 @@ const SHARED_PREFIX_MAX: u32 = 16;
 
 /// A program in the making.
 pub(super) struct Assembler<'k> {
-    fields: Fields,
+    fields: FieldSlots,
     program: Program,
     predicates: HashMap<Arc<Predicate>, u32, FixedState>,
     code: HashMap<Box<[u32]>, Item, FixedState>,
@@ -47,7 +47,7 @@ enum Remainder {
 
 impl<'k> Assembler<'k> {
     /// Goes on from `fields`, for the predicates of `conditions`.
-    pub(super) fn new(fields: Fields, conditions: &[Condition], known: Vec<&'k Program>) -> Assembler<'k> {
+    pub(super) fn new(fields: FieldSlots, conditions: &[Condition], known: Vec<&'k Program>) -> Assembler<'k> {
         let mut beginnings = HashMap::default();
         for condition in conditions {
             condition.each_predicate(&mut |predicate| {
@@ -67,11 +67,11 @@ impl<'k> Assembler<'k> {
         }
     }
 
-    pub(super) fn fields(&mut self) -> &mut Fields {
+    pub(super) fn fields(&mut self) -> &mut FieldSlots {
         &mut self.fields
     }
 
-    pub(super) fn finish(mut self) -> (Program, Fields) {
+    pub(super) fn finish(mut self) -> (Program, FieldSlots) {
         self.program.groups = self
             .groups
             .into_iter()
@@ -91,7 +91,7 @@ impl<'k> Assembler<'k> {
         Some(Atom {
             dimension: Dimension::Regex(group),
             key: Cow::Owned(regex_key(number, predicate.any).to_vec()),
-            origin: Origin::Predicate { predicate, slot: 0 },
+            origin: AtomSource::Predicate { predicate, slot: 0 },
             proves: true,
         })
     }
@@ -102,15 +102,15 @@ impl<'k> Assembler<'k> {
         &mut self,
         uri: Option<(&UriRoute, PlaceId)>,
         condition: &Condition,
-        proven: &[Origin<'_>],
+        proven: &[AtomSource<'_>],
     ) -> u32 {
         let mut items = Vec::new();
         if let Some((uri, place)) = uri {
-            if !proven.iter().any(|origin| matches!(origin, Origin::Path)) {
+            if !proven.iter().any(|origin| matches!(origin, AtomSource::Path)) {
                 items.push(self.path_item(&uri.paths[place.path as usize]));
             }
             if let Some(host) = uri.hosts.get(place.host as usize).filter(|host| !host.is_any())
-                && !proven.iter().any(|origin| matches!(origin, Origin::Host))
+                && !proven.iter().any(|origin| matches!(origin, AtomSource::Host))
             {
                 items.push(self.host_item(host));
             }
@@ -128,10 +128,10 @@ impl<'k> Assembler<'k> {
         }
     }
 
-    fn left(&mut self, condition: &Condition, proven: &[Origin<'_>]) -> Remainder {
+    fn left(&mut self, condition: &Condition, proven: &[AtomSource<'_>]) -> Remainder {
         let is_same = |a: &Arc<Predicate>, b: &Arc<Predicate>| Arc::ptr_eq(a, b) || a == b;
         let is_proven = |predicate: &Arc<Predicate>| {
-            let proves = |origin: &Origin<'_>| matches!(origin, Origin::Predicate { predicate: it, .. } if is_same(it, predicate));
+            let proves = |origin: &AtomSource<'_>| matches!(origin, AtomSource::Predicate { predicate: it, .. } if is_same(it, predicate));
             proven.iter().any(proves)
         };
         match condition {
@@ -150,7 +150,7 @@ impl<'k> Assembler<'k> {
         }
     }
 
-    fn joined(&mut self, conditions: &[Condition], proven: &[Origin<'_>], any: bool) -> Remainder {
+    fn joined(&mut self, conditions: &[Condition], proven: &[AtomSource<'_>], any: bool) -> Remainder {
         let mut items = Vec::with_capacity(conditions.len());
         for condition in conditions {
             match (self.left(condition, proven), any) {

@@ -5,12 +5,12 @@
 //! worth it, form a run.
 
 use super::assemble::Assembler;
-use super::filing::{Atom, Dimension, Origin, atom_of, parts};
+use super::filing::{Atom, AtomSource, Dimension, atom_of, parts};
 use super::place::{PlaceId, order, places_of};
 use super::program::ValueSource;
-use super::{Child, Dispatch, Layer, NONE, Node, Place, Probe, Space};
+use super::{Child, DecisionNode, Dispatch, Layer, NONE, Place, Space, TreeProbe};
 use crate::condition::{Condition, Field, Predicate, PredicateOrigin, Test};
-use crate::fields::{Fields, SlotId};
+use crate::fields::{FieldSlots, SlotId};
 use crate::table::Table;
 use crate::tree::Forest;
 use crate::{AddressSet, RouteMatch, RouteSpec, UriRoute};
@@ -60,7 +60,7 @@ pub(super) struct Builder<'a> {
 
 #[derive(Default)]
 pub(super) struct Parts {
-    pub(super) nodes: Vec<Node>,
+    pub(super) nodes: Vec<DecisionNode>,
     pub(super) dispatches: Vec<Dispatch>,
     pub(super) spaces: Vec<Space>,
     pub(super) prefixes: Vec<(u8, u8)>,
@@ -73,7 +73,7 @@ pub(super) struct Parts {
 impl Layer {
     /// Compiles routes. Fields that have a number in `fields` keep it, and equal parts of `known` layers are taken
     /// over.
-    pub(crate) fn compile(routes: &[Arc<RouteSpec>], fields: &Arc<Fields>, known: &[&Layer]) -> Layer {
+    pub(crate) fn compile(routes: &[Arc<RouteSpec>], fields: &Arc<FieldSlots>, known: &[&Layer]) -> Layer {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
         let conditions: Vec<Condition> = routes.iter().map(|route| condition_of(route)).collect();
         let places = sorted_places(routes);
@@ -218,7 +218,7 @@ impl<'a> Builder<'a> {
         dispatches.sort_by_key(|dispatch| dispatch.rank_min);
         let (first, count) = (self.out.dispatches.len() as u32, dispatches.len() as u32);
         self.out.dispatches.append(&mut dispatches);
-        self.out.nodes.push(Node { rank_min, run, first, count });
+        self.out.nodes.push(DecisionNode { rank_min, run, first, count });
         Child::node(self.out.nodes.len() as u32 - 1)
     }
 
@@ -330,13 +330,13 @@ impl<'a> Builder<'a> {
                 self.path_probe(slot, is_ranked, &groups)
             }
             Dimension::Host => self.host_probe(&groups),
-            Dimension::Prefix(slot, any) => Probe::Prefix { tree: self.plant(&groups), slot, any },
+            Dimension::Prefix(slot, any) => TreeProbe::Prefix { tree: self.plant(&groups), slot, any },
             Dimension::Equal(of) => self.equal_probe(of, &groups),
             Dimension::Network(slot) => self.network_probe(slot, &groups),
             Dimension::Regex(group) => {
                 let space = self.out.new_space();
                 self.insert_all(space, &groups);
-                Probe::Regex { group, space }
+                TreeProbe::Regex { group, space }
             }
         };
         Dispatch { rank_min, probe }
@@ -374,7 +374,7 @@ impl Parts {
 impl Atom<'_> {
     pub(super) fn key(&self) -> Key<'_> {
         let (slot, any) = match (self.dimension, self.origin) {
-            (Dimension::Equal(_), Origin::Predicate { predicate, slot }) => (slot, predicate.any),
+            (Dimension::Equal(_), AtomSource::Predicate { predicate, slot }) => (slot, predicate.any),
             _ => (0, false),
         };
         (self.dimension, slot, any, &self.key)

@@ -5,10 +5,10 @@
 //! weaker, never wrong: they are checked when the place is met. Where alternatives would become too many, a part of the
 //! condition is left out.
 
-use super::Family;
+use super::DispatchFields;
 use super::place::PlaceId;
 use crate::condition::{Condition, Field, Predicate, Test};
-use crate::fields::{Fields, SlotId};
+use crate::fields::{FieldSlots, SlotId};
 use crate::pattern::STAR;
 use crate::{HOST_BYTES_MAX, Method, UriRoute};
 use std::borrow::Cow;
@@ -30,7 +30,7 @@ pub(super) const ATOMS_MAX: usize = 16;
 pub(super) struct Atom<'a> {
     pub(super) dimension: Dimension,
     pub(super) key: Cow<'a, [u8]>,
-    pub(super) origin: Origin<'a>,
+    pub(super) origin: AtomSource<'a>,
     /// Whether finding the key in the index proves the predicate, so that it need not be checked again.
     pub(super) proves: bool,
 }
@@ -45,7 +45,7 @@ pub(super) enum Dimension {
     /// The beginning of a text; all values must have it, or with the flag any.
     Prefix(SlotId, bool),
     /// Equality of a field.
-    Equal(Family),
+    Equal(DispatchFields),
     /// The network that contains an address: the client's, or a slot's. Keys are made by [`network_key`].
     Network(Option<SlotId>),
     /// A regex of the group of that number; the key is its number in the group.
@@ -54,7 +54,7 @@ pub(super) enum Dimension {
 
 /// The source of an atom.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Origin<'a> {
+pub(super) enum AtomSource<'a> {
     Predicate {
         predicate: &'a Arc<Predicate>,
         slot: SlotId,
@@ -69,7 +69,7 @@ pub(super) enum Origin<'a> {
 type Alternative<'a> = Vec<&'a Arc<Predicate>>;
 
 /// A part of a place's condition that takes requests by itself, with the atoms of one of its alternatives.
-pub(super) struct Part<'a> {
+pub(super) struct ConditionPart<'a> {
     pub(super) condition: &'a Condition,
     pub(super) atoms: Vec<Atom<'a>>,
 }
@@ -81,7 +81,7 @@ pub(super) fn parts<'a>(
     condition: &'a Condition,
     in_full: bool,
     mut atom: impl FnMut(&'a Arc<Predicate>) -> Option<Atom<'a>>,
-    mut file: impl FnMut(Part<'a>),
+    mut file: impl FnMut(ConditionPart<'a>),
 ) {
     let places = uri.map_or(1, |(uri, _)| uri.hosts.len().max(1) * uri.paths.len());
     let alternatives_max = if uri.is_some() { ROUTE_ALTERNATIVES_MAX / places } else { ALTERNATIVES_MAX };
@@ -90,7 +90,7 @@ pub(super) fn parts<'a>(
         let mut atoms = uri.map_or_else(Vec::new, |(uri, place)| place_atoms(uri, place));
         atoms.extend(predicates.into_iter().filter_map(&mut atom));
         atoms.truncate(ATOMS_MAX);
-        file(Part { condition, atoms });
+        file(ConditionPart { condition, atoms });
     };
     let count: usize = found.iter().map(|(_, alternatives)| alternatives.len()).sum();
     let tells_nothing = |(_, alternatives): &(&Condition, Vec<Alternative<'_>>)| alternatives.iter().any(Vec::is_empty);
@@ -118,10 +118,10 @@ fn branches(condition: &Condition) -> Vec<(&Condition, Vec<Alternative<'_>>)> {
 fn place_atoms(uri: &UriRoute, place: PlaceId) -> Vec<Atom<'_>> {
     let atom = |dimension, key, origin| Atom { dimension, key: Cow::Borrowed(key), origin, proves: true };
     let pattern = &uri.paths[place.path as usize];
-    let path = atom(Dimension::Path(None), pattern.key(), Origin::Path);
+    let path = atom(Dimension::Path(None), pattern.key(), AtomSource::Path);
     let path = Atom { proves: pattern.tail().is_empty(), ..path };
     let host = uri.hosts.get(place.host as usize).filter(|host| !host.is_any());
-    std::iter::once(path).chain(host.map(|host| atom(Dimension::Host, host.key(), Origin::Host))).collect()
+    std::iter::once(path).chain(host.map(|host| atom(Dimension::Host, host.key(), AtomSource::Host))).collect()
 }
 
 /// The alternatives of a condition in negation normal form. One without predicates means every request.
@@ -192,19 +192,19 @@ fn may_be_atom(predicate: &Predicate) -> bool {
 }
 
 /// The atom of a predicate, except for regexes without a literal prefix.
-pub(super) fn atom_of<'a>(predicate: &'a Arc<Predicate>, fields: &mut Fields) -> Option<Atom<'a>> {
+pub(super) fn atom_of<'a>(predicate: &'a Arc<Predicate>, fields: &mut FieldSlots) -> Option<Atom<'a>> {
     let lower = predicate.lower;
     let mut slot = 0;
     let mut proves = true;
-    let mut equal = |fields: &mut Fields, lower: bool| {
+    let mut equal = |fields: &mut FieldSlots, lower: bool| {
         slot = fields.slot(&predicate.field, lower);
         Dimension::Equal(match &predicate.field {
-            Field::Header(_) => Family::Header,
-            Field::Query(_) => Family::Argument,
-            _ => Family::Other(slot),
+            Field::Header(_) => DispatchFields::Header,
+            Field::Query(_) => DispatchFields::Argument,
+            _ => DispatchFields::Other(slot),
         })
     };
-    let path = |fields: &mut Fields| Dimension::Path(lower.then(|| fields.slot(&Field::Path, true)));
+    let path = |fields: &mut FieldSlots| Dimension::Path(lower.then(|| fields.slot(&Field::Path, true)));
     let prefix = |text: &[u8]| Cow::Owned([text, &[STAR]].concat());
     let (dimension, key) = match (&predicate.field, &predicate.test) {
         (Field::Path, Test::Equal(text)) => (path(fields), Cow::Borrowed(&**text)),
@@ -248,10 +248,10 @@ pub(super) fn atom_of<'a>(predicate: &'a Arc<Predicate>, fields: &mut Fields) ->
             return None;
         }
     }
-    Some(Atom { dimension, key, origin: Origin::Predicate { predicate, slot }, proves })
+    Some(Atom { dimension, key, origin: AtomSource::Predicate { predicate, slot }, proves })
 }
 
-fn network_of(field: &Field, fields: &mut Fields) -> Dimension {
+fn network_of(field: &Field, fields: &mut FieldSlots) -> Dimension {
     Dimension::Network((*field != Field::SourceIp).then(|| fields.slot(field, false)))
 }
 

@@ -3,7 +3,7 @@
 use super::assemble::regex_key;
 use super::filing::network_key;
 use super::search::Search;
-use super::{Child, Family, Space};
+use super::{Child, DispatchFields, Space};
 use crate::condition::parse_address;
 use crate::fields::SlotId;
 use crate::table::TextHash;
@@ -99,15 +99,15 @@ impl Search<'_, '_> {
         }
     }
 
-    pub(super) fn equal(&mut self, of: Family, spaces: &[Space]) {
+    pub(super) fn equal(&mut self, of: DispatchFields, spaces: &[Space]) {
         /// Up to this many fields are looked up one by one; for more, the request's own fields are
         /// walked.
         const ONE_BY_ONE_MAX: usize = 4;
         let present = match of {
             _ if spaces.len() <= ONE_BY_ONE_MAX => None,
-            Family::Header => Some(self.values.headers_present(self.fields, self.request)),
-            Family::Argument => Some(self.values.arguments_present(self.fields, self.request)),
-            Family::Other(_) => None,
+            DispatchFields::Header => Some(self.values.headers_present(self.fields, self.request)),
+            DispatchFields::Argument => Some(self.values.arguments_present(self.fields, self.request)),
+            DispatchFields::Other(_) => None,
         };
         let Some(present) = present else {
             spaces.iter().for_each(|space| self.equal_in(space));
@@ -115,7 +115,7 @@ impl Search<'_, '_> {
         };
         for index in 0..present {
             let slot = match of {
-                Family::Header => self.values.header_present(index),
+                DispatchFields::Header => self.values.header_present(index),
                 _ => self.values.argument_present(index),
             };
             let from = spaces.partition_point(|space| space.slot < slot);

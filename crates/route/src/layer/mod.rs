@@ -25,7 +25,7 @@ pub(crate) use program::ValueSource;
 pub(crate) use search::{Context, LayerScratch, passes};
 
 use crate::RouteSpec;
-use crate::fields::{Fields, SlotId};
+use crate::fields::{FieldSlots, SlotId};
 use crate::table::Table;
 use crate::tree::{Forest, Root};
 use program::Program;
@@ -39,13 +39,13 @@ pub(crate) type RouteSlot = u32;
 pub(crate) struct Layer {
     /// Identifies the layer that a scratch's memory belongs to.
     serial: u64,
-    pub(crate) fields: Arc<Fields>,
+    pub(crate) fields: Arc<FieldSlots>,
     root: Child,
-    nodes: Vec<Node>,
+    nodes: Vec<DecisionNode>,
     dispatches: Vec<Dispatch>,
-    /// For [`Probe::Equal`], sorted within each dispatch.
+    /// For [`TreeProbe::Equal`], sorted within each dispatch.
     spaces: Vec<Space>,
-    /// For [`Probe::Network`]: families (0 or 1) and lengths.
+    /// For [`TreeProbe::Network`]: families (0 or 1) and lengths.
     prefixes: Vec<(u8, u8)>,
     table: Table,
     forest: Forest,
@@ -63,7 +63,7 @@ pub(crate) struct Layer {
 /// A node of the decision tree: a run of places that could not be separated further, and dispatches that lead to
 /// others.
 #[derive(Debug, Clone, Copy)]
-struct Node {
+struct DecisionNode {
     /// The best of all places below.
     rank_min: u32,
     /// First of a run in [`Layer::places`], or [`NONE`].
@@ -77,18 +77,18 @@ struct Node {
 #[derive(Debug, Clone, Copy)]
 struct Dispatch {
     rank_min: u32,
-    probe: Probe,
+    probe: TreeProbe,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Probe {
+enum TreeProbe {
     /// The path: exact ones in the table, patterns in a tree. Where there is a slot, its value is used as the path. If
     /// they are ranked, keys that are tried later lead to worse places only, so that the first hit is the best.
     Path { space: Option<u32>, tree: Option<Root>, slot: Option<SlotId>, is_ranked: bool },
     /// The host: whole, and every suffix from a dot on that is at most that long.
     Host { space: u32, suffix_bytes_max: u32 },
     /// Equality of fields, each in a space of its own; a range of [`Layer::spaces`].
-    Equal { of: Family, first: u32, count: u32 },
+    Equal { of: DispatchFields, first: u32, count: u32 },
     /// The beginning of a text.
     Prefix { tree: Root, slot: SlotId, any: bool },
     /// The networks of an address, the client's if there is no slot; a range of [`Layer::prefixes`].
@@ -99,7 +99,7 @@ enum Probe {
 
 /// The kind of fields that an equality dispatch reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Family {
+enum DispatchFields {
     /// All header fields together, so that a request's own fields can be walked instead of all those that routes name.
     Header,
     /// All arguments of the query together.
@@ -159,7 +159,7 @@ impl Child {
 impl Layer {
     /// Bytes of memory that it takes, without the routes themselves.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.nodes.capacity() * size_of::<Node>()
+        self.nodes.capacity() * size_of::<DecisionNode>()
             + self.dispatches.capacity() * size_of::<Dispatch>()
             + self.spaces.capacity() * size_of::<Space>()
             + self.places.capacity() * size_of::<Place>()

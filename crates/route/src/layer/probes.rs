@@ -2,7 +2,7 @@
 //! up.
 
 use super::build::Builder;
-use super::{Child, Family, Probe, Space};
+use super::{Child, DispatchFields, Space, TreeProbe};
 use crate::fields::SlotId;
 use crate::pattern::PARAM;
 use crate::tree::Root;
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 impl Builder<'_> {
-    pub(super) fn path_probe(&mut self, slot: Option<SlotId>, is_ranked: bool, groups: &[(u32, Child)]) -> Probe {
+    pub(super) fn path_probe(&mut self, slot: Option<SlotId>, is_ranked: bool, groups: &[(u32, Child)]) -> TreeProbe {
         let is_exact = |atom: u32| !self.atoms[atom as usize].key.iter().any(|byte| *byte >= PARAM);
         let (exact, patterns): (Vec<_>, Vec<_>) = groups.iter().partition(|(atom, _)| is_exact(*atom));
         let space = (!exact.is_empty()).then(|| self.out.new_space());
@@ -18,7 +18,7 @@ impl Builder<'_> {
             self.insert_all(space, &exact);
         }
         let tree = (!patterns.is_empty()).then(|| self.plant(&patterns));
-        Probe::Path { space, tree, slot, is_ranked }
+        TreeProbe::Path { space, tree, slot, is_ranked }
     }
 
     /// A tree of keys, which are sorted.
@@ -29,7 +29,7 @@ impl Builder<'_> {
     }
 
     /// The prefix lengths of the networks are kept, so that only those are looked up.
-    pub(super) fn network_probe(&mut self, slot: Option<SlotId>, groups: &[(u32, Child)]) -> Probe {
+    pub(super) fn network_probe(&mut self, slot: Option<SlotId>, groups: &[(u32, Child)]) -> TreeProbe {
         let space = self.out.new_space();
         self.insert_all(space, groups);
         let first = self.out.prefixes.len() as u32;
@@ -39,20 +39,20 @@ impl Builder<'_> {
         });
         let prefixes: BTreeSet<(u8, u8)> = prefixes.collect();
         self.out.prefixes.extend(prefixes);
-        Probe::Network { slot, space, first, count: self.out.prefixes.len() as u32 - first }
+        TreeProbe::Network { slot, space, first, count: self.out.prefixes.len() as u32 - first }
     }
 
-    pub(super) fn host_probe(&mut self, groups: &[(u32, Child)]) -> Probe {
+    pub(super) fn host_probe(&mut self, groups: &[(u32, Child)]) -> TreeProbe {
         let space = self.out.new_space();
         self.insert_all(space, groups);
         let suffixes =
             groups.iter().map(|(atom, _)| &self.atoms[*atom as usize].key).filter(|key| key.starts_with(b"."));
         let suffix_bytes_max = suffixes.map(|key| key.len()).max().unwrap_or(0) as u32;
-        Probe::Host { space, suffix_bytes_max }
+        TreeProbe::Host { space, suffix_bytes_max }
     }
 
     /// Groups are sorted by their field, so the groups of each field are contiguous.
-    pub(super) fn equal_probe(&mut self, of: Family, groups: &[(u32, Child)]) -> Probe {
+    pub(super) fn equal_probe(&mut self, of: DispatchFields, groups: &[(u32, Child)]) -> TreeProbe {
         let mut spaces = Vec::new();
         let field = |atom: u32| {
             let (_, slot, any, _) = self.atoms[atom as usize].key();
@@ -79,7 +79,7 @@ impl Builder<'_> {
             self.out.spaces.push(Space { slot, any, space });
             self.insert_all(space, &groups[run]);
         }
-        Probe::Equal { of, first, count }
+        TreeProbe::Equal { of, first, count }
     }
 
     pub(super) fn insert_all(&mut self, space: u32, groups: &[(u32, Child)]) {

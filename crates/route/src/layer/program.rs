@@ -6,8 +6,8 @@
 
 use super::NONE;
 use super::search::Search;
-use crate::condition::{Field, Predicate, Test, Value};
-use crate::fields::{Fields, SlotId};
+use crate::condition::{ConditionValue, Field, Predicate, Test};
+use crate::fields::{FieldSlots, SlotId};
 use crate::regex::{RegexGroup, Tail, TailEngine};
 use crate::values::segment_count;
 use foldhash::fast::FixedState;
@@ -87,7 +87,7 @@ pub(super) struct Group {
 
 impl ValueSource {
     /// The source of the values of a predicate's field.
-    pub(super) fn of(predicate: &Predicate, fields: &mut Fields) -> ValueSource {
+    pub(super) fn of(predicate: &Predicate, fields: &mut FieldSlots) -> ValueSource {
         match &predicate.field {
             Field::Variable(crate::Variable::PathParam(_)) => ValueSource::Param,
             field @ Field::Method if !predicate.lower => ValueSource::Method(fields.slot(field, false)),
@@ -150,17 +150,19 @@ impl Program {
             }
             (Engine::Test, ValueSource::Method(slot)) => match (test, request.method.name()) {
                 (Test::Methods(methods), _) => methods.admits(request.method),
-                (test, Some(name)) => test.passes(Value::Text(name.as_bytes())),
+                (test, Some(name)) => test.passes(ConditionValue::Text(name.as_bytes())),
                 (_, None) => search.texts_pass(slot, predicate),
             },
-            (Engine::Test, ValueSource::Host) => !request.host.is_empty() && test.passes(Value::Text(request.host)),
-            (Engine::Test, ValueSource::Path) => test.passes(Value::Text(request.path.bytes())),
-            (Engine::Test, ValueSource::SourceIp) => test.passes(Value::Ip(search.client)),
-            (Engine::Test, ValueSource::SegmentCount) => test.passes(Value::Int(segment_count(request))),
+            (Engine::Test, ValueSource::Host) => {
+                !request.host.is_empty() && test.passes(ConditionValue::Text(request.host))
+            }
+            (Engine::Test, ValueSource::Path) => test.passes(ConditionValue::Text(request.path.bytes())),
+            (Engine::Test, ValueSource::SourceIp) => test.passes(ConditionValue::Ip(search.client)),
+            (Engine::Test, ValueSource::SegmentCount) => test.passes(ConditionValue::Int(segment_count(request))),
             (Engine::Test, ValueSource::Text(slot)) => search.texts_pass(slot, predicate),
             (Engine::Test, ValueSource::Int(slot) | ValueSource::Ip(slot)) => {
                 let kind = predicate.field.kind();
-                search.single(slot, |text| Value::read(kind, text).is_some_and(|value| test.passes(value)))
+                search.single(slot, |text| ConditionValue::read(kind, text).is_some_and(|value| test.passes(value)))
             }
             (Engine::Test, ValueSource::Param) => search.param_passes(place, predicate),
         }

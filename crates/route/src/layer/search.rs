@@ -4,10 +4,10 @@
 //! places whose keys the request has are evaluated, each run best first and no further than its first that holds.
 
 use super::program::ValueSource;
-use super::{Child, Layer, NONE, Place, PlaceId, Probe, RouteSlot};
+use super::{Child, Layer, NONE, Place, PlaceId, RouteSlot, TreeProbe};
 use crate::Variable;
-use crate::condition::{Field, Predicate, Value};
-use crate::fields::{Fields, SlotId};
+use crate::condition::{ConditionValue, Field, Predicate};
+use crate::fields::{FieldSlots, SlotId};
 use crate::matcher::Request;
 use crate::pieces::Pieces;
 use crate::regex::RegexMemory;
@@ -20,7 +20,7 @@ pub(crate) struct Context<'c, 'r> {
     pub(crate) client: IpAddr,
     pub(crate) values: &'c mut Values,
     /// The fields of the newest layer, which extend those of the others.
-    pub(crate) fields: &'c Fields,
+    pub(crate) fields: &'c FieldSlots,
 }
 
 /// Memory of one layer's searches, reused by each.
@@ -47,7 +47,7 @@ pub(super) struct Search<'s, 'r> {
     pub(super) request: &'s Request<'r>,
     pub(super) client: IpAddr,
     pub(super) layer: &'s Layer,
-    pub(super) fields: &'s Fields,
+    pub(super) fields: &'s FieldSlots,
     pub(super) values: &'s mut Values,
     pub(super) own: &'s mut LayerScratch,
     /// A route is dead if its position is [`NONE`].
@@ -188,23 +188,25 @@ impl<'s> Search<'s, '_> {
     }
 
     #[inline]
-    fn probe(&mut self, probe: Probe) {
+    fn probe(&mut self, probe: TreeProbe) {
         match probe {
-            Probe::Path { space, tree, slot: None, is_ranked } => {
+            TreeProbe::Path { space, tree, slot: None, is_ranked } => {
                 self.path(space, tree, is_ranked, self.request.path.bytes());
             }
-            Probe::Path { space, tree, slot: Some(slot), is_ranked } => self.slot_path(space, tree, is_ranked, slot),
-            Probe::Host { space, suffix_bytes_max } => self.host(space, suffix_bytes_max as usize),
-            Probe::Equal { of, first, count } => {
+            TreeProbe::Path { space, tree, slot: Some(slot), is_ranked } => {
+                self.slot_path(space, tree, is_ranked, slot)
+            }
+            TreeProbe::Host { space, suffix_bytes_max } => self.host(space, suffix_bytes_max as usize),
+            TreeProbe::Equal { of, first, count } => {
                 let layer = self.layer;
                 self.equal(of, &layer.spaces[first as usize..][..count as usize]);
             }
-            Probe::Prefix { tree, slot, any } => self.prefix(tree, slot, any),
-            Probe::Network { slot, space, first, count } => {
+            TreeProbe::Prefix { tree, slot, any } => self.prefix(tree, slot, any),
+            TreeProbe::Network { slot, space, first, count } => {
                 let layer = self.layer;
                 self.network(slot, space, &layer.prefixes[first as usize..][..count as usize]);
             }
-            Probe::Regex { group, space } => self.regex(group, space),
+            TreeProbe::Regex { group, space } => self.regex(group, space),
         }
     }
 
@@ -264,7 +266,7 @@ impl<'s> Search<'s, '_> {
     /// Whether the values of a text field pass a predicate's test.
     pub(super) fn texts_pass(&mut self, slot: SlotId, predicate: &Predicate) -> bool {
         let first = self.values.first(slot, self.fields, self.request);
-        passes(self.values.chain(first).map(Value::Text), predicate)
+        passes(self.values.chain(first).map(ConditionValue::Text), predicate)
     }
 
     /// Whether a field has a value and `test` accepts it; the field has at most one.
@@ -275,7 +277,7 @@ impl<'s> Search<'s, '_> {
 
     /// Whether the value of a parameter of the place's path passes a test.
     pub(super) fn param_passes(&self, place: &Place, predicate: &Predicate) -> bool {
-        self.param(place, predicate).is_some_and(|value| predicate.test.passes(Value::Text(value)))
+        self.param(place, predicate).is_some_and(|value| predicate.test.passes(ConditionValue::Text(value)))
     }
 
     fn param(&self, place: &Place, predicate: &Predicate) -> Option<&'s [u8]> {
@@ -286,7 +288,7 @@ impl<'s> Search<'s, '_> {
 }
 
 /// Whether values pass a predicate's test: all of them, or any. A field without values never passes.
-pub(crate) fn passes<'v>(mut values: impl Iterator<Item = Value<'v>>, predicate: &Predicate) -> bool {
+pub(crate) fn passes<'v>(mut values: impl Iterator<Item = ConditionValue<'v>>, predicate: &Predicate) -> bool {
     if predicate.any {
         return values.any(|value| predicate.test.passes(value));
     }

@@ -18,7 +18,7 @@ use std::hash::BuildHasher;
 
 /// A predicate that holds, or with `negated` does not.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Literal<'a> {
+pub(super) struct SignedPredicate<'a> {
     pub(super) predicate: &'a Predicate,
     pub(super) negated: bool,
 }
@@ -41,22 +41,24 @@ pub(super) struct Index {
 }
 
 #[derive(Clone, Copy)]
-enum End {
+enum MatchedEnd {
     Begins = 0,
     Ends = 1,
 }
 
 /// The keys of a predicate.
-struct Key<'a> {
+struct PredicateKeys<'a> {
     hash: u64,
-    text: Option<(u64, End, &'a [u8])>,
+    text: Option<(u64, MatchedEnd, &'a [u8])>,
     /// The key of the same predicate, where the first key is the field alone.
     exact: Option<u64>,
 }
 
 impl Index {
     /// Files the alternatives that come with their numbers.
-    pub(super) fn new<'a>(alternatives: impl Iterator<Item = (AlternativeId, &'a [Literal<'a>])> + Clone) -> Index {
+    pub(super) fn new<'a>(
+        alternatives: impl Iterator<Item = (AlternativeId, &'a [SignedPredicate<'a>])> + Clone,
+    ) -> Index {
         let mut counts: HashMap<u64, u32, FixedState> = HashMap::default();
         for literal in alternatives.clone().flat_map(|(_, literals)| literals) {
             *counts.entry(key(literal).hash).or_default() += 1;
@@ -96,7 +98,7 @@ impl Index {
     /// some more than once.
     pub(super) fn candidates(
         &self,
-        literals: &[Literal<'_>],
+        literals: &[SignedPredicate<'_>],
         end: AlternativeId,
         visit: &mut dyn FnMut(AlternativeId) -> bool,
     ) -> bool {
@@ -105,7 +107,12 @@ impl Index {
             || literals.iter().any(|literal| self.with(field_key(&literal.predicate.field), end, visit))
     }
 
-    fn texts(&self, literal: &Literal<'_>, end: AlternativeId, visit: &mut dyn FnMut(AlternativeId) -> bool) -> bool {
+    fn texts(
+        &self,
+        literal: &SignedPredicate<'_>,
+        end: AlternativeId,
+        visit: &mut dyn FnMut(AlternativeId) -> bool,
+    ) -> bool {
         let predicate = literal.predicate;
         if literal.negated {
             return false;
@@ -126,13 +133,14 @@ impl Index {
         visit: &mut dyn FnMut(AlternativeId) -> bool,
     ) -> bool {
         let field = field_hash(field, lower);
-        let lengths = |of: End| self.lengths[of as usize].get(&field).into_iter().flatten().copied();
+        let lengths = |of: MatchedEnd| self.lengths[of as usize].get(&field).into_iter().flatten().copied();
         beginning(test).is_some_and(|text| {
-            let parts = lengths(End::Begins).take_while(|len| *len <= text.len()).map(|len| &text[..len]);
-            { parts }.any(|part| self.with(text_key(field, End::Begins, part), end, visit))
+            let parts = lengths(MatchedEnd::Begins).take_while(|len| *len <= text.len()).map(|len| &text[..len]);
+            { parts }.any(|part| self.with(text_key(field, MatchedEnd::Begins, part), end, visit))
         }) || ending(test).is_some_and(|text| {
-            let parts = lengths(End::Ends).take_while(|len| *len <= text.len()).map(|len| &text[text.len() - len..]);
-            { parts }.any(|part| self.with(text_key(field, End::Ends, part), end, visit))
+            let parts =
+                lengths(MatchedEnd::Ends).take_while(|len| *len <= text.len()).map(|len| &text[text.len() - len..]);
+            { parts }.any(|part| self.with(text_key(field, MatchedEnd::Ends, part), end, visit))
         })
     }
 
@@ -143,25 +151,25 @@ impl Index {
     }
 }
 
-fn key<'a>(literal: &Literal<'a>) -> Key<'a> {
+fn key<'a>(literal: &SignedPredicate<'a>) -> PredicateKeys<'a> {
     let predicate = literal.predicate;
     let field = || field_hash(&predicate.field, predicate.lower);
     let of_text = |end, text: &'a [u8]| {
         let field = field();
-        Key { hash: text_key(field, end, text), text: Some((field, end, text)), exact: None }
+        PredicateKeys { hash: text_key(field, end, text), text: Some((field, end, text)), exact: None }
     };
     let text = match &predicate.test {
         _ if literal.negated => None,
-        Test::Equal(text) | Test::Prefix(text) => Some((End::Begins, &**text)),
-        Test::Path(pattern) => Some((End::Begins, head(pattern))),
-        Test::Methods(_) => beginning(&predicate.test).map(|name| (End::Begins, name)),
-        Test::Suffix(text) => Some((End::Ends, &**text)),
-        Test::Host(pattern) => Some((End::Ends, pattern.key())),
+        Test::Equal(text) | Test::Prefix(text) => Some((MatchedEnd::Begins, &**text)),
+        Test::Path(pattern) => Some((MatchedEnd::Begins, head(pattern))),
+        Test::Methods(_) => beginning(&predicate.test).map(|name| (MatchedEnd::Begins, name)),
+        Test::Suffix(text) => Some((MatchedEnd::Ends, &**text)),
+        Test::Host(pattern) => Some((MatchedEnd::Ends, pattern.key())),
         _ => None,
     };
     match text {
         Some((end, text)) if !text.is_empty() => of_text(end, text),
-        _ => Key { hash: field_key(&predicate.field), text: None, exact: Some(exact_key(literal)) },
+        _ => PredicateKeys { hash: field_key(&predicate.field), text: None, exact: Some(exact_key(literal)) },
     }
 }
 
@@ -202,10 +210,10 @@ fn field_key(field: &Field) -> u64 {
     FixedState::default().hash_one((0u8, field))
 }
 
-fn text_key(field: u64, end: End, text: &[u8]) -> u64 {
+fn text_key(field: u64, end: MatchedEnd, text: &[u8]) -> u64 {
     FixedState::default().hash_one((1 + end as u8, field, text))
 }
 
-fn exact_key(literal: &Literal<'_>) -> u64 {
+fn exact_key(literal: &SignedPredicate<'_>) -> u64 {
     FixedState::default().hash_one((3u8, literal.predicate, literal.negated))
 }

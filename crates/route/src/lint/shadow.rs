@@ -4,7 +4,7 @@
 //! the condition of an earlier place. On the shadowed side alternatives may be too wide (parts that multiply them or
 //! cannot be compared are left out); on the shadowing side they are exact, or the place is not considered.
 
-use super::index::{AlternativeId, Index, Literal};
+use super::index::{AlternativeId, Index, SignedPredicate};
 use crate::condition::decided::always;
 use crate::condition::implies::implies;
 use crate::condition::simplify::as_literal;
@@ -42,7 +42,7 @@ pub(super) struct Shadow {
 /// Checks each route; `conditions` are theirs, simplified.
 pub(super) fn find(specs: &[Arc<RouteSpec>], conditions: &[Condition]) -> Vec<Option<Shadow>> {
     let mut room = PLACES_MAX;
-    let pairs: Vec<Pairs> = specs.iter().map(|spec| Pairs::new(spec, &mut room)).collect();
+    let pairs: Vec<RoutePredicates> = specs.iter().map(|spec| RoutePredicates::new(spec, &mut room)).collect();
     let places = Places::new(specs, conditions, &pairs);
     let exact = |(_, alternative): &(AlternativeId, &Alternative)| places.list[alternative.place as usize].exact;
     let filed = (0..).zip(&places.alternatives).filter(exact);
@@ -86,7 +86,7 @@ struct Cover {
 impl Cover {
     /// Whether an alternative implies the condition of an earlier place. A place of the same route counts: its requests
     /// are checked at its own alternatives, and the first place of a route has none before it.
-    fn close(&mut self, id: AlternativeId, place: &Place, places: &Places<'_>, index: &Index) -> bool {
+    fn close(&mut self, id: AlternativeId, place: &ShadowPlace, places: &Places<'_>, index: &Index) -> bool {
         let alternative = places.literals(&places.alternatives[id as usize]);
         if contradicts_itself(alternative) {
             return true;
@@ -120,59 +120,61 @@ impl Cover {
 }
 
 /// Whether it is a regex, which is matched against equal texts.
-fn is_costly(literal: &Literal<'_>) -> bool {
+fn is_costly(literal: &SignedPredicate<'_>) -> bool {
     matches!(literal.predicate.test, Test::Regex(_))
 }
 
 /// Whether all of `then` follow from `literals`.
-fn follows(literals: &[Literal<'_>], then: &[Literal<'_>]) -> bool {
-    let from = |q: &Literal<'_>| literals.iter().any(|p| implies(p.predicate, p.negated, q.predicate, q.negated));
+fn follows(literals: &[SignedPredicate<'_>], then: &[SignedPredicate<'_>]) -> bool {
+    let from =
+        |q: &SignedPredicate<'_>| literals.iter().any(|p| implies(p.predicate, p.negated, q.predicate, q.negated));
     then.iter().all(from)
 }
 
-fn contradicts_itself(literals: &[Literal<'_>]) -> bool {
-    let excludes = |p: &Literal<'_>, q: &Literal<'_>| implies(p.predicate, p.negated, q.predicate, !q.negated);
+fn contradicts_itself(literals: &[SignedPredicate<'_>]) -> bool {
+    let excludes =
+        |p: &SignedPredicate<'_>, q: &SignedPredicate<'_>| implies(p.predicate, p.negated, q.predicate, !q.negated);
     literals.iter().enumerate().any(|(index, q)| literals[..index].iter().any(|p| excludes(p, q)))
 }
 
 /// A URI route's hosts and paths as predicates.
-struct Pairs {
+struct RoutePredicates {
     hosts: Vec<Predicate>,
     paths: Vec<Predicate>,
     are_skipped: bool,
 }
 
-impl Pairs {
-    fn new(spec: &RouteSpec, room: &mut usize) -> Pairs {
-        let none = Pairs { hosts: Vec::new(), paths: Vec::new(), are_skipped: false };
+impl RoutePredicates {
+    fn new(spec: &RouteSpec, room: &mut usize) -> RoutePredicates {
+        let none = RoutePredicates { hosts: Vec::new(), paths: Vec::new(), are_skipped: false };
         let count = spec.uri().map_or(1, |uri| uri.hosts.len().max(1).saturating_mul(uri.paths.len()));
         if count > PLACES_OF_ROUTE_MAX.min(*room) {
-            return Pairs { are_skipped: true, ..none };
+            return RoutePredicates { are_skipped: true, ..none };
         }
         *room -= count;
         let Some(uri) = spec.uri() else { return none };
         let is = |field, test| Predicate { field, lower: false, any: false, test, source: PredicateOrigin::default() };
-        Pairs {
+        RoutePredicates {
             hosts: uri.hosts.iter().map(|host| is(Field::Host, Test::Host(host.clone()))).collect(),
             paths: uri.paths.iter().map(|path| is(Field::Path, Test::Path(path.clone()))).collect(),
             are_skipped: false,
         }
     }
 
-    fn literals(&self, place: PlaceId) -> impl Iterator<Item = Literal<'_>> {
+    fn literals(&self, place: PlaceId) -> impl Iterator<Item = SignedPredicate<'_>> {
         let pair = [self.hosts.get(place.host as usize), self.paths.get(place.path as usize)];
-        pair.into_iter().flatten().map(|predicate| Literal { predicate, negated: false })
+        pair.into_iter().flatten().map(|predicate| SignedPredicate { predicate, negated: false })
     }
 }
 
 /// All places in the order of ranks, with their alternatives.
 struct Places<'a> {
-    list: Vec<Place>,
+    list: Vec<ShadowPlace>,
     alternatives: Vec<Alternative>,
-    literals: Vec<Literal<'a>>,
+    literals: Vec<SignedPredicate<'a>>,
 }
 
-struct Place {
+struct ShadowPlace {
     route: u32,
     alternatives: std::ops::Range<AlternativeId>,
     /// Whether the alternatives are equivalent to the place's condition.
@@ -189,7 +191,7 @@ struct Alternative {
 }
 
 impl<'a> Places<'a> {
-    fn new(specs: &[Arc<RouteSpec>], conditions: &'a [Condition], pairs: &'a [Pairs]) -> Places<'a> {
+    fn new(specs: &[Arc<RouteSpec>], conditions: &'a [Condition], pairs: &'a [RoutePredicates]) -> Places<'a> {
         let is_looked_at = |route: usize| !pairs[route].are_skipped && conditions[route] != Condition::False;
         let routes = (0..specs.len()).filter(|route| is_looked_at(*route));
         let of_route = |route: usize| places_of(&specs[route]).map(move |place| (route, place));
@@ -208,18 +210,23 @@ impl<'a> Places<'a> {
                 }
             }
             let alternatives = first..places.alternatives.len() as AlternativeId;
-            places.list.push(Place { route: route as u32, alternatives, exact, is_skipped });
+            places.list.push(ShadowPlace { route: route as u32, alternatives, exact, is_skipped });
         }
         places
     }
 
-    fn push(&mut self, pair: impl Iterator<Item = Literal<'a>>, rest: Vec<Literal<'a>>, exact: &mut bool) {
+    fn push(
+        &mut self,
+        pair: impl Iterator<Item = SignedPredicate<'a>>,
+        rest: Vec<SignedPredicate<'a>>,
+        exact: &mut bool,
+    ) {
         let first = self.literals.len();
-        let is_every_path = |literal: &Literal<'_>| always(literal.predicate).is_some();
+        let is_every_path = |literal: &SignedPredicate<'_>| always(literal.predicate).is_some();
         self.literals.extend(pair.filter(|literal| !is_every_path(literal)));
         // The value of a parameter depends on the route.
         let is_of_route =
-            |literal: &Literal<'_>| matches!(literal.predicate.field, Field::Variable(Variable::PathParam(_)));
+            |literal: &SignedPredicate<'_>| matches!(literal.predicate.field, Field::Variable(Variable::PathParam(_)));
         let room = LITERALS_MAX - (self.literals.len() - first);
         *exact &= rest.len() <= room && !rest.iter().any(is_of_route);
         self.literals.extend(rest.into_iter().filter(|literal| !is_of_route(literal)).take(room));
@@ -227,22 +234,23 @@ impl<'a> Places<'a> {
         self.alternatives.push(Alternative { place: self.list.len() as u32, first: first as u32, count });
     }
 
-    fn literals(&self, alternative: &Alternative) -> &[Literal<'a>] {
+    fn literals(&self, alternative: &Alternative) -> &[SignedPredicate<'a>] {
         &self.literals[alternative.first as usize..][..alternative.count as usize]
     }
 }
 
 /// The alternatives of a simplified condition. Where they would be too many a part is left out, which makes them wider;
 /// then `exact` becomes false.
-fn alternatives_of<'a>(condition: &'a Condition, exact: &mut bool) -> Vec<Vec<Literal<'a>>> {
+fn alternatives_of<'a>(condition: &'a Condition, exact: &mut bool) -> Vec<Vec<SignedPredicate<'a>>> {
     if let Some((predicate, negated)) = as_literal(condition) {
-        return vec![vec![Literal { predicate, negated }]];
+        return vec![vec![SignedPredicate { predicate, negated }]];
     }
     match condition {
         Condition::False => Vec::new(),
         Condition::All(parts) => {
             let literals = parts.iter().filter_map(as_literal);
-            let own: Vec<Literal<'_>> = literals.map(|(predicate, negated)| Literal { predicate, negated }).collect();
+            let own: Vec<SignedPredicate<'_>> =
+                literals.map(|(predicate, negated)| SignedPredicate { predicate, negated }).collect();
             let mut product = vec![own];
             for part in parts.iter().filter(|part| as_literal(part).is_none()) {
                 let by = alternatives_of(part, exact);

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bounds of the automata of a group, in bytes.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Bounds {
+pub(super) struct AutomatonBounds {
     /// The NFA from which states are built; a larger group is split.
     pub(super) nfa_bytes_max: usize,
     /// The largest NFA for which building the whole automaton is tried.
@@ -34,7 +34,7 @@ pub(super) struct Bounds {
     pub(super) lingering_caches_bytes: usize,
 }
 
-pub(super) const BOUNDS: Bounds = Bounds {
+pub(super) const BOUNDS: AutomatonBounds = AutomatonBounds {
     nfa_bytes_max: 16 << 20,
     table_nfa_bytes_max: 48 << 10,
     table_bytes_max: 256 << 10,
@@ -56,12 +56,12 @@ pub(crate) struct RegexGroup {
     /// Distinguishes groups, so that a worker's memory is never used with another group.
     id: u64,
     patterns: usize,
-    parts: Box<[Part]>,
+    parts: Box<[GroupPart]>,
 }
 
 /// Some patterns of a group, with one automaton.
 #[derive(Debug)]
-struct Part {
+struct GroupPart {
     automaton: Automaton,
     /// Numbers of its patterns in the group.
     patterns: Box<[u32]>,
@@ -108,7 +108,7 @@ impl RegexGroup {
         RegexGroup::compile_within(BOUNDS, patterns, ascii)
     }
 
-    pub(super) fn compile_within(bounds: Bounds, patterns: &[Pattern], ascii: bool) -> RegexGroup {
+    pub(super) fn compile_within(bounds: AutomatonBounds, patterns: &[Pattern], ascii: bool) -> RegexGroup {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let mut kinds: [Vec<(u32, Hir)>; 4] = Default::default();
         let mut lingering: [Vec<LingeringGroup>; 4] = Default::default();
@@ -129,10 +129,10 @@ impl RegexGroup {
         let share = bounds.lingering_caches_bytes / (pieces.len() - first_lingering).max(1);
         // There may be many of these, and each would take long to turn out too large.
         let cache_bytes_max = share.min(bounds.lingering_cache_bytes).min(bounds.cache_bytes_max);
-        let lazy = Bounds { table_nfa_bytes_max: 0, cache_bytes_max, ..bounds };
-        let bounds = Bounds { cache_bytes_max: bounds.cache_bytes_max / first_lingering.max(1), ..bounds };
+        let lazy = AutomatonBounds { table_nfa_bytes_max: 0, cache_bytes_max, ..bounds };
+        let bounds = AutomatonBounds { cache_bytes_max: bounds.cache_bytes_max / first_lingering.max(1), ..bounds };
         let parts = pieces.into_iter().enumerate().map(|(index, (nfa, indices))| {
-            Part::new(if index < first_lingering { bounds } else { lazy }, nfa, indices, patterns)
+            GroupPart::new(if index < first_lingering { bounds } else { lazy }, nfa, indices, patterns)
         });
         let parts = parts.collect();
         RegexGroup { id: NEXT_ID.fetch_add(1, Ordering::Relaxed), patterns: patterns.len(), parts }
@@ -161,20 +161,20 @@ impl RegexGroup {
 
     /// Heap memory, in bytes, without that of the patterns and of workers.
     pub(crate) fn memory_bytes(&self) -> usize {
-        let part = |part: &Part| {
+        let part = |part: &GroupPart| {
             let automaton = match &part.automaton {
                 Automaton::Table(dfa) => dfa.memory_usage(),
                 Automaton::Lazy(dfa) => dfa.memory_usage() + dfa.get_nfa().memory_usage(),
                 Automaton::None => 0,
             };
-            size_of::<Part>() + automaton + size_of_val(&*part.patterns) + size_of_val(&*part.alone)
+            size_of::<GroupPart>() + automaton + size_of_val(&*part.patterns) + size_of_val(&*part.alone)
         };
         self.parts.iter().map(part).sum()
     }
 }
 
 /// Builds the NFAs for the automata, in as few pieces as the bounds allow; `None` where one pattern exceeds them.
-fn build(bounds: Bounds, hirs: &[(u32, Hir)], pieces: &mut Vec<(Option<NFA>, Box<[u32]>)>) {
+fn build(bounds: AutomatonBounds, hirs: &[(u32, Hir)], pieces: &mut Vec<(Option<NFA>, Box<[u32]>)>) {
     let bytes_max = bounds.nfa_bytes_max;
     let nfa = Config::new().utf8(false).which_captures(WhichCaptures::None).nfa_size_limit(Some(bytes_max));
     let nfa = Compiler::new().configure(nfa).build_many_from_hir(&hirs.iter().map(|(_, hir)| hir).collect::<Vec<_>>());
@@ -197,8 +197,8 @@ fn lazy_config() -> hybrid::dfa::Config {
     hybrid::dfa::Config::new().match_kind(MatchKind::All).unicode_word_boundary(true)
 }
 
-impl Part {
-    fn new(bounds: Bounds, nfa: Option<NFA>, indices: Box<[u32]>, patterns: &[Pattern]) -> Part {
+impl GroupPart {
+    fn new(bounds: AutomatonBounds, nfa: Option<NFA>, indices: Box<[u32]>, patterns: &[Pattern]) -> GroupPart {
         let gives_up = nfa.as_ref().is_some_and(|nfa| nfa.look_set_any().contains_word_unicode());
         let automaton = nfa.map_or(Automaton::None, |nfa| Automaton::new(bounds, nfa));
         let alone: Box<[Pattern]> = match gives_up || matches!(automaton, Automaton::None) {
@@ -209,7 +209,7 @@ impl Part {
         for pattern in &alone {
             pattern.regex();
         }
-        Part { automaton, patterns: indices, alone }
+        GroupPart { automaton, patterns: indices, alone }
     }
 
     fn search(&self, value: &[u8], cache: Option<&mut hybrid::dfa::Cache>, memory: &mut RegexMemory) {
@@ -234,7 +234,7 @@ impl Part {
 }
 
 impl Automaton {
-    fn new(bounds: Bounds, nfa: NFA) -> Automaton {
+    fn new(bounds: AutomatonBounds, nfa: NFA) -> Automaton {
         if nfa.memory_usage() <= bounds.table_nfa_bytes_max {
             let config = dense::Config::new()
                 .start_kind(StartKind::Unanchored)

@@ -13,22 +13,23 @@ const STEPS_MAX: usize = 64;
 
 /// A step from one state to its only successor.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Step {
+enum AutomatonStep {
     Look(u32),
     Range(u8, u8),
     Ranges(Vec<(u8, u8)>),
 }
 
 /// The beginning of a pattern, up to where it branches.
-struct Chain {
+struct PatternStart {
     /// The states, each with the step that leads on.
-    steps: Vec<(Step, StateID)>,
+    steps: Vec<(AutomatonStep, StateID)>,
     end: StateID,
 }
 
 /// An equivalent automaton with shared beginnings; `None` if it would exceed the limit, or has an unexpected form.
 pub(super) fn share_beginnings(nfa: &NFA, bytes_max: usize) -> Option<NFA> {
-    let mut chains: Vec<Chain> = (0..nfa.pattern_len()).map(|pattern| chain(nfa, pattern)).collect::<Option<_>>()?;
+    let mut chains: Vec<PatternStart> =
+        (0..nfa.pattern_len()).map(|pattern| chain(nfa, pattern)).collect::<Option<_>>()?;
     chains.sort_by(|a, b| a.steps.iter().map(|(step, _)| step).cmp(b.steps.iter().map(|(step, _)| step)));
     let (mut builder, _) = copied(nfa, &vec![true; nfa.states().len()], bytes_max)?;
     let root = node(&mut builder, &chains, 0)?;
@@ -40,26 +41,26 @@ pub(super) fn share_beginnings(nfa: &NFA, bytes_max: usize) -> Option<NFA> {
     builder.build(number(shared.start_anchored()), number(shared.start_unanchored())).ok()
 }
 
-fn chain(nfa: &NFA, pattern: usize) -> Option<Chain> {
+fn chain(nfa: &NFA, pattern: usize) -> Option<PatternStart> {
     let mut end = nfa.start_pattern(PatternID::new(pattern).ok()?)?;
     let mut steps = Vec::new();
     while steps.len() < STEPS_MAX {
         let (step, next) = match nfa.state(end) {
-            State::Look { look, next } => (Step::Look(look.as_repr()), *next),
-            State::ByteRange { trans } => (Step::Range(trans.start, trans.end), trans.next),
+            State::Look { look, next } => (AutomatonStep::Look(look.as_repr()), *next),
+            State::ByteRange { trans } => (AutomatonStep::Range(trans.start, trans.end), trans.next),
             State::Sparse(sparse) => {
                 let next = sparse.transitions.first()?.next;
                 if sparse.transitions.iter().any(|trans| trans.next != next) {
                     break;
                 }
-                (Step::Ranges(sparse.transitions.iter().map(|trans| (trans.start, trans.end)).collect()), next)
+                (AutomatonStep::Ranges(sparse.transitions.iter().map(|trans| (trans.start, trans.end)).collect()), next)
             }
             _ => break,
         };
         steps.push((step, end));
         end = next;
     }
-    Some(Chain { steps, end })
+    Some(PatternStart { steps, end })
 }
 
 /// Marks the states that a search can reach, and those that report a match.
@@ -130,7 +131,7 @@ fn copied(nfa: &NFA, kept: &[bool], bytes_max: usize) -> Option<(Builder, Vec<St
 
 /// The state from which all chains continue at a depth up to which they are equal. They are sorted, and at least one.
 /// `None` where the limit is exceeded.
-fn node(builder: &mut Builder, chains: &[Chain], depth: usize) -> Option<StateID> {
+fn node(builder: &mut Builder, chains: &[PatternStart], depth: usize) -> Option<StateID> {
     if let [chain] = chains {
         return Some(chain.steps.get(depth).map_or(chain.end, |(_, state)| *state));
     }
@@ -142,12 +143,12 @@ fn node(builder: &mut Builder, chains: &[Chain], depth: usize) -> Option<StateID
         let next = node(builder, equal, depth + 1)?;
         let transition = |(start, end): (u8, u8)| Transition { start, end, next };
         match &equal[0].steps[depth].0 {
-            Step::Look(look) => {
+            AutomatonStep::Look(look) => {
                 let look = Look::from_repr(*look).expect("it was made from a look");
                 alternates.push(builder.add_look(next, look).ok()?);
             }
-            Step::Range(start, end) => branches.push(vec![transition((*start, *end))]),
-            Step::Ranges(ranges) => branches.push(ranges.iter().copied().map(transition).collect()),
+            AutomatonStep::Range(start, end) => branches.push(vec![transition((*start, *end))]),
+            AutomatonStep::Ranges(ranges) => branches.push(ranges.iter().copied().map(transition).collect()),
         }
     }
     let mut all = branches.concat();

@@ -1,7 +1,7 @@
 //! Properties of every regex: however it is taken apart, restricted or combined with others, it matches the same
 //! values as with the `regex` crate.
 
-use super::group::{BOUNDS, Bounds};
+use super::group::{AutomatonBounds, BOUNDS};
 use super::{Pattern, REGEX_TEXT_BYTES_MAX, RegexError, RegexGroup, RegexMemory, TailEngine};
 use ::regex::bytes::RegexBuilder;
 use proptest::prelude::*;
@@ -257,17 +257,17 @@ proptest! {
 }
 
 /// The bounds in use, and bounds with which automata are not built whole, groups are split, or nothing fits.
-fn bounds() -> impl Strategy<Value = Bounds> {
+fn bounds() -> impl Strategy<Value = AutomatonBounds> {
     prop_oneof![
         Just(BOUNDS),
-        Just(Bounds { table_nfa_bytes_max: 0, ..BOUNDS }),
-        Just(Bounds { table_nfa_bytes_max: 0, nfa_bytes_max: 4000, ..BOUNDS }),
-        Just(Bounds { table_nfa_bytes_max: 0, cache_bytes_max: 30_000, ..BOUNDS }),
-        Just(Bounds { nfa_bytes_max: 0, ..BOUNDS }),
+        Just(AutomatonBounds { table_nfa_bytes_max: 0, ..BOUNDS }),
+        Just(AutomatonBounds { table_nfa_bytes_max: 0, nfa_bytes_max: 4000, ..BOUNDS }),
+        Just(AutomatonBounds { table_nfa_bytes_max: 0, cache_bytes_max: 30_000, ..BOUNDS }),
+        Just(AutomatonBounds { nfa_bytes_max: 0, ..BOUNDS }),
     ]
 }
 
-fn check_group(bounds: Bounds, patterns: &[Pattern], searches: &[Vec<Vec<u8>>]) -> Result<(), TestCaseError> {
+fn check_group(bounds: AutomatonBounds, patterns: &[Pattern], searches: &[Vec<Vec<u8>>]) -> Result<(), TestCaseError> {
     let group = RegexGroup::compile_within(bounds, patterns, false);
     let mut memory = RegexMemory::default();
     for values in searches {

@@ -50,7 +50,7 @@ impl fmt::Display for Expr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::condition::{Field, Predicate, Test, Value};
+    use crate::condition::{ConditionValue, Field, Predicate, Test};
     use std::net::IpAddr;
 
     /// Names and values of variables.
@@ -80,9 +80,9 @@ mod tests {
         expr.condition().holds(&mut |predicate: &Predicate| match &predicate.field {
             Field::SourceIp => {
                 let address = std::str::from_utf8(value("remote_addr").unwrap()).unwrap();
-                predicate.test.passes(Value::Ip(address.parse::<IpAddr>().unwrap().to_canonical()))
+                predicate.test.passes(ConditionValue::Ip(address.parse::<IpAddr>().unwrap().to_canonical()))
             }
-            field => value(&field.to_string()).is_some_and(|value| predicate.test.passes(Value::Text(value))),
+            field => value(&field.to_string()).is_some_and(|value| predicate.test.passes(ConditionValue::Text(value))),
         })
     }
 

@@ -54,7 +54,7 @@ impl Expr {
     }
 
     fn parse_with(variable: ParseVariable, value: &Value) -> Result<Expr, VarsError> {
-        let mut parser = Parser { variable, path: Vec::new(), predicates: 0, text: String::new() };
+        let mut parser = VarsParser { variable, path: Vec::new(), predicates: 0, text: String::new() };
         let condition = match value {
             Value::Array(items) if items.is_empty() => parser.joined("AND", &[]),
             Value::Array(items) if items[0].is_string() && logic(&items[0]).is_none() => {
@@ -70,7 +70,7 @@ type Parsed<T> = Result<T, VarsError>;
 
 type ParseVariable = fn(&str) -> Result<Variable, crate::VariableError>;
 
-struct Parser {
+struct VarsParser {
     variable: ParseVariable,
     path: Vec<usize>,
     predicates: usize,
@@ -88,13 +88,13 @@ fn not(condition: Condition) -> Condition {
     Condition::Not(Box::new(condition))
 }
 
-impl Parser {
+impl VarsParser {
     fn fail<T>(&self, message: impl Into<String>) -> Parsed<T> {
         Err(VarsError { path: self.path.clone(), message: message.into() })
     }
 
     /// Runs `parse` on an item of the list at hand, so that errors point at it.
-    fn at<T>(&mut self, index: usize, parse: impl FnOnce(&mut Parser) -> Parsed<T>) -> Parsed<T> {
+    fn at<T>(&mut self, index: usize, parse: impl FnOnce(&mut VarsParser) -> Parsed<T>) -> Parsed<T> {
         self.path.push(index);
         let parsed = parse(self)?;
         self.path.pop();
@@ -213,14 +213,14 @@ impl Parser {
             Operator::IpMatch => {
                 let networks = match value.is_string() {
                     true => vec![self.network(value)?],
-                    false => self.each(value, Parser::network)?,
+                    false => self.each(value, VarsParser::network)?,
                 };
                 tested.passes(Test::Addresses(AddressSet::new(&networks)))
             }
         })
     }
 
-    fn each<T>(&mut self, value: &Value, parse: impl Fn(&Parser, &Value) -> Parsed<T>) -> Parsed<Vec<T>> {
+    fn each<T>(&mut self, value: &Value, parse: impl Fn(&VarsParser, &Value) -> Parsed<T>) -> Parsed<Vec<T>> {
         match value {
             Value::Array(items) if !items.is_empty() => {
                 let items = items.iter().enumerate();

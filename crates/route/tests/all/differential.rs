@@ -302,9 +302,9 @@ fn passes(predicate: &condition::Predicate, values: &[Value]) -> bool {
         _ => text.to_vec(),
     };
     let mut passing = values.iter().map(|value| match value {
-        Value::Text(text) => predicate.test.passes(condition::Value::Text(&lower(text))),
-        Value::Int(number) => predicate.test.passes(condition::Value::Int(*number)),
-        Value::Ip(address) => predicate.test.passes(condition::Value::Ip(IpAddr::to_canonical(address))),
+        Value::Text(text) => predicate.test.passes(condition::ConditionValue::Text(&lower(text))),
+        Value::Int(number) => predicate.test.passes(condition::ConditionValue::Int(*number)),
+        Value::Ip(address) => predicate.test.passes(condition::ConditionValue::Ip(IpAddr::to_canonical(address))),
     });
     if predicate.any { passing.any(|passes| passes) } else { !values.is_empty() && passing.all(|passes| passes) }
 }

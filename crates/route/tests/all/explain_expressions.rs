@@ -5,7 +5,7 @@ use expect_test::{Expect, expect};
 use std::sync::Arc;
 use stillgate_route::path::normalise;
 use stillgate_route::{
-    Lookup, Matcher, Method, RULED_OUT_MAX, Request, RoutePart, RouteSpec, UriRoute, Variable, Verdict,
+    Lookup, Matcher, Method, RULED_OUT_MAX, Request, RoutePart, RouteSpec, RouteVerdict, UriRoute, Variable,
 };
 
 #[test]
@@ -235,7 +235,9 @@ fn of_many_routes_the_nearest_are_reported() {
         (near.predicates[0].field.as_str(), &near.predicates[0].values[..]),
         ("http.method", &["GET".to_owned()][..])
     );
-    assert!(matches!(&explanation.asked, Some((_, Verdict::RuledOut(reason))) if reason.text.contains("5000.com")));
+    assert!(
+        matches!(&explanation.asked, Some((_, RouteVerdict::RuledOut(reason))) if reason.text.contains("5000.com"))
+    );
 }
 
 #[test]

@@ -6,7 +6,7 @@ use crate::oracle::expressions::Expressions;
 use crate::oracle::random::{Random, check_and_shrink, from_environment};
 use crate::oracle::routes::{self, Route};
 use crate::oracle::scan::{self, Ambiguous};
-use stillgate_route::{Matcher, PathError, Request, Scratch, Verdict};
+use stillgate_route::{Matcher, PathError, Request, RouteVerdict, Scratch};
 
 #[derive(Debug, Clone)]
 struct Case {
@@ -89,8 +89,8 @@ impl Case {
             let params = expected.as_ref().map(|found| found.params.clone()).unwrap_or_default();
             let same = explanation.chosen.as_ref().map(|chosen| chosen.route) == expected_route
                 && (expected_route.is_none_or(|at| self.routes[at].is_expression()) || explanation.params == params)
-                && (*verdict == Verdict::Chosen) == (expected_route == Some(position))
-                && matches!(verdict, Verdict::Chosen | Verdict::Later(_)) == could;
+                && (*verdict == RouteVerdict::Chosen) == (expected_route == Some(position))
+                && matches!(verdict, RouteVerdict::Chosen | RouteVerdict::Later(_)) == could;
             if !same {
                 return Err(format!(
                     "asked about r{}: {explanation:?}\nexpected {expected:?}, could: {could}",

@@ -5,7 +5,7 @@
 //! the sum over all earlier levels runs along the grid once in each direction, not once for each pair of levels.
 
 use super::grid::{Grid, Noise};
-use super::{Level, Reading};
+use super::{LevelBelief, Reading};
 
 /// Numbers of steps a chain may have had: 0, 1, 2.
 const COUNTS: usize = 3;
@@ -17,7 +17,7 @@ pub(super) const TAILS: [(f64, f64); 2] = [(0.7, 0.03), (0.3, 0.25)];
 const FACTORS: usize = 4;
 
 /// A place with readings, and the possible steps between it and the row before.
-pub(super) struct Row {
+pub(super) struct ChainRow {
     pub(super) place: usize,
     pub(super) values: Vec<f64>,
     /// Sum of the weights since the row before.
@@ -27,10 +27,10 @@ pub(super) struct Row {
 }
 
 /// The places with readings in their order.
-pub(super) fn rows(readings: &[Reading], weights: &[f64]) -> Vec<Row> {
+pub(super) fn rows(readings: &[Reading], weights: &[f64]) -> Vec<ChainRow> {
     let mut sorted = readings.to_vec();
     sorted.sort_by_key(|reading| reading.place);
-    let mut rows: Vec<Row> = Vec::new();
+    let mut rows: Vec<ChainRow> = Vec::new();
     for of_place in sorted.chunk_by(|a, b| a.place == b.place) {
         let place = of_place[0].place;
         let between = &weights[rows.last().map_or(place, |row| row.place)..place];
@@ -38,7 +38,7 @@ pub(super) fn rows(readings: &[Reading], weights: &[f64]) -> Vec<Row> {
         let squares: f64 = between.iter().map(|weight| weight * weight).sum();
         // For a single weight it is 0, apart from rounding.
         let two = if between.len() > 1 { ((one * one - squares) / 2.0).max(0.0) } else { 0.0 };
-        rows.push(Row { place, values: of_place.iter().map(|reading| reading.value).collect(), one, two });
+        rows.push(ChainRow { place, values: of_place.iter().map(|reading| reading.value).collect(), one, two });
     }
     rows
 }
@@ -57,7 +57,7 @@ pub(super) struct ForwardSums {
 
 /// All sums of one noise model.
 #[derive(Debug, Clone)]
-pub(super) struct Chain {
+pub(super) struct NoiseChain {
     pub(super) noise: Noise,
     /// Its share among the models.
     pub(super) share: f64,
@@ -84,7 +84,7 @@ pub(super) type Fates = [Vec<f64>; 4];
 
 impl ForwardSums {
     /// `ends` are the weights of chains with none, one, two steps.
-    pub(super) fn of(rows: &[Row], noise: Noise, ends: [f64; COUNTS], jump: &Jump, grid: &Grid) -> ForwardSums {
+    pub(super) fn of(rows: &[ChainRow], noise: Noise, ends: [f64; COUNTS], jump: &Jump, grid: &Grid) -> ForwardSums {
         let mut log_scale = 0.0;
         let levels: Vec<f64> = (0..grid.cells).map(|index| grid.level(index)).collect();
         let seen: Vec<Vec<f64>> = rows.iter().map(|row| likelihood(row, noise, &levels, &mut log_scale)).collect();
@@ -96,13 +96,19 @@ impl ForwardSums {
     }
 }
 
-impl Chain {
+impl NoiseChain {
     /// `share` is that of its noise among the models, `ends` are the weights of chains with none, one, two steps.
-    pub(super) fn of(explained: ForwardSums, rows: &[Row], share: f64, ends: [f64; COUNTS], jump: &Jump) -> Chain {
+    pub(super) fn of(
+        explained: ForwardSums,
+        rows: &[ChainRow],
+        share: f64,
+        ends: [f64; COUNTS],
+        jump: &Jump,
+    ) -> NoiseChain {
         let ForwardSums { noise, counts, seen, before, .. } = explained;
         let behind = backward(rows, &seen, jump);
         let total: f64 = counts.iter().sum();
-        let mut chain = Chain {
+        let mut chain = NoiseChain {
             noise,
             share,
             none: counts[0] / total,
@@ -127,7 +133,7 @@ impl Chain {
         chain
     }
 
-    fn gap(&self, row: &Row, next: usize) -> [f64; 2] {
+    fn gap(&self, row: &ChainRow, next: usize) -> [f64; 2] {
         let (before, behind) = (&self.before[next - 1], &self.behind[next]);
         let sum = |of: &[Vec<f64>], here: usize| -> f64 {
             // Adds up all ways to reach a number of steps with `here` of them in this gap.
@@ -159,7 +165,7 @@ impl Chain {
 }
 
 /// Probability of each level given the row's readings, apart from a factor whose logarithm is added to `log_scale`.
-fn likelihood(row: &Row, noise: Noise, levels: &[f64], log_scale: &mut f64) -> Vec<f64> {
+fn likelihood(row: &ChainRow, noise: Noise, levels: &[f64], log_scale: &mut f64) -> Vec<f64> {
     let Noise { scale, degrees } = noise;
     let (inverse, power) = (1.0 / (scale * scale * degrees), ((degrees + 1.0) / 2.0) as i32);
     // The product of the densities' denominators; the smallest is 1, and those of distant levels may become infinite.
@@ -184,7 +190,7 @@ fn likelihood(row: &Row, noise: Noise, levels: &[f64], log_scale: &mut f64) -> V
 }
 
 /// Sums up to and including each row.
-fn forward(rows: &[Row], seen: &[Vec<f64>], jump: &Jump, log_scale: &mut f64) -> Vec<Sums> {
+fn forward(rows: &[ChainRow], seen: &[Vec<f64>], jump: &Jump, log_scale: &mut f64) -> Vec<Sums> {
     let cells = seen[0].len();
     let first = seen[0].iter().map(|seen| seen / cells as f64).collect();
     let mut all: Vec<Sums> = vec![[first, vec![0.0; cells], vec![0.0; cells]]];
@@ -200,7 +206,7 @@ fn forward(rows: &[Row], seen: &[Vec<f64>], jump: &Jump, log_scale: &mut f64) ->
 }
 
 /// Sums after each row, excluding it; the index is the number of steps still to come.
-fn backward(rows: &[Row], seen: &[Vec<f64>], jump: &Jump) -> Vec<Sums> {
+fn backward(rows: &[ChainRow], seen: &[Vec<f64>], jump: &Jump) -> Vec<Sums> {
     let cells = seen[0].len();
     let mut all: Vec<Sums> = vec![[vec![1.0; cells], vec![0.0; cells], vec![0.0; cells]]];
     for (row, seen) in rows.iter().zip(seen).skip(1).rev() {
@@ -217,7 +223,7 @@ fn backward(rows: &[Row], seen: &[Vec<f64>], jump: &Jump) -> Vec<Sums> {
 }
 
 /// Moves sums over the gap before a row, in either direction.
-fn moved(mut sums: Sums, row: &Row, jump: &Jump) -> Sums {
+fn moved(mut sums: Sums, row: &ChainRow, jump: &Jump) -> Sums {
     let once = jump.over(&sums[0]);
     let second = jump.over(&sums[1]);
     add(&mut sums[1], &once, row.one);
@@ -238,7 +244,7 @@ fn rescale(sums: &mut Sums) -> f64 {
 }
 
 /// Probability of a step between each place and the next, over all models.
-pub(super) fn steps(chains: &[Chain], rows: &[Row], weights: &[f64]) -> Vec<f64> {
+pub(super) fn steps(chains: &[NoiseChain], rows: &[ChainRow], weights: &[f64]) -> Vec<f64> {
     let mut steps = vec![0.0; weights.len()];
     for (index, row) in rows.iter().enumerate().skip(1) {
         let [one, two] =
@@ -258,7 +264,7 @@ pub(super) fn steps(chains: &[Chain], rows: &[Row], weights: &[f64]) -> Vec<f64>
 
 /// How likely each fate is at each level, for every place. A place between two rows has the level of the one or of the
 /// other, by the share of the weights on either side.
-pub(super) fn fates(chains: &[Chain], rows: &[Row], weights: &[f64]) -> Vec<Fates> {
+pub(super) fn fates(chains: &[NoiseChain], rows: &[ChainRow], weights: &[f64]) -> Vec<Fates> {
     let mixed = |index: usize| {
         let mut fates: Fates = std::array::from_fn(|fate| vec![0.0; chains[0].states[index][fate].len()]);
         for chain in chains {
@@ -285,7 +291,7 @@ pub(super) fn fates(chains: &[Chain], rows: &[Row], weights: &[f64]) -> Vec<Fate
 }
 
 /// Mean and variance of a place's level.
-pub(super) fn level(fates: &Fates, grid: &Grid) -> Level {
+pub(super) fn level(fates: &Fates, grid: &Grid) -> LevelBelief {
     let (mut mass, mut first, mut second) = (0.0, 0.0, 0.0);
     for index in 0..grid.cells {
         let here: f64 = fates.iter().map(|fate| fate[index]).sum();
@@ -296,12 +302,12 @@ pub(super) fn level(fates: &Fates, grid: &Grid) -> Level {
         second += here * offset * offset;
     }
     let offset = first / mass;
-    Level { mean: grid.low + offset, variance: (second / mass - offset * offset).max(0.0) }
+    LevelBelief { mean: grid.low + offset, variance: (second / mass - offset * offset).max(0.0) }
 }
 
 /// How likely each size of the step between `place` and the next is, as far as it is a single step: in cells, from the
 /// largest fall to the largest rise, with nothing in the middle.
-pub(super) fn sizes(chains: &[Chain], place: usize, grid: &Grid) -> Vec<f64> {
+pub(super) fn sizes(chains: &[NoiseChain], place: usize, grid: &Grid) -> Vec<f64> {
     let cells = grid.cells;
     let mut sizes = vec![0.0; 2 * cells - 1];
     for chain in chains {

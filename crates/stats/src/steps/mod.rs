@@ -15,7 +15,7 @@ mod walk;
 pub use choice::{Conclusion, choose, conclude, next_place};
 
 use crate::estimate::{Estimate, Interval};
-use chain::{Chain, Fates, ForwardSums, Jump, Row};
+use chain::{ChainRow, Fates, ForwardSums, Jump, NoiseChain};
 use grid::Grid;
 use walk::WalkReading;
 
@@ -52,7 +52,7 @@ pub struct StepPrior {
 
 /// Mean and variance of the belief about a place's level.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Level {
+pub struct LevelBelief {
     /// In the unit of the values.
     pub mean: f64,
     /// In the square of the unit of the values.
@@ -70,7 +70,7 @@ pub struct Steps {
     /// expected number of steps.
     pub steps: Vec<f64>,
     /// The level of each place.
-    pub levels: Vec<Level>,
+    pub levels: Vec<LevelBelief>,
     /// The scale of one reading's noise: its standard deviation without outliers.
     pub noise: f64,
     /// How much better a step explains the readings than no step does, as a logarithm. If there is no step, the
@@ -87,7 +87,7 @@ pub struct Steps {
     /// See [`StepPrior::step_min`].
     step_min: f64,
     grid: Grid,
-    chains: Vec<Chain>,
+    chains: Vec<NoiseChain>,
     /// Fates of each place.
     fates: Vec<Fates>,
 }
@@ -156,9 +156,11 @@ fn on_grid(readings: &[Reading], drift: Vec<f64>, prior: &StepPrior, grid: Grid)
         .filter(|(share, _)| *share >= MODEL_SHARE_MIN)
         .collect();
     let sum: f64 = counted.iter().map(|(share, _)| share).sum();
-    let chains: Vec<Chain> =
-        counted.into_iter().map(|(share, explained)| Chain::of(explained, &rows, share / sum, ends, &jump)).collect();
-    let over = |of: fn(&Chain) -> f64| chains.iter().map(|chain| chain.share * of(chain)).sum::<f64>();
+    let chains: Vec<NoiseChain> = counted
+        .into_iter()
+        .map(|(share, explained)| NoiseChain::of(explained, &rows, share / sum, ends, &jump))
+        .collect();
+    let over = |of: fn(&NoiseChain) -> f64| chains.iter().map(|chain| chain.share * of(chain)).sum::<f64>();
     let (none, several) = (over(|chain| chain.none), over(|chain| chain.several));
     let noise = over(|chain| chain.noise.scale);
     let log_evidence = log_evidence(none, ends, pairs);
@@ -261,7 +263,7 @@ impl Steps {
     }
 
     /// The readings as input of the walk.
-    fn seen(&self, readings: &[Reading], rows: &[Row], degrees: f64) -> Vec<WalkReading> {
+    fn seen(&self, readings: &[Reading], rows: &[ChainRow], degrees: f64) -> Vec<WalkReading> {
         let row = |place: usize| rows.iter().position(|row| row.place == place).unwrap_or(0);
         let seen = readings.iter().zip(&self.drift).map(|(reading, drift)| {
             let left = (reading.value - drift - self.levels[reading.place].mean) / self.noise;

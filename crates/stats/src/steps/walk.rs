@@ -8,7 +8,7 @@
 //! (as Durbin & Koopman 2012, "Time Series Analysis by State Space Methods", section 6.2). The scale of the noise and
 //! the size of the step are summed over, too.
 
-use super::chain::{Row, TAILS};
+use super::chain::{ChainRow, TAILS};
 
 /// Variances of a step of the walk, in variances of a reading's noise, with their prior probabilities; the first means no
 /// walk.
@@ -47,7 +47,7 @@ pub(super) struct WalkReading {
 pub(super) fn walked(
     readings: &[WalkReading],
     degrees: f64,
-    rows: &[Row],
+    rows: &[ChainRow],
     ends: [f64; 3],
     step_min: f64,
 ) -> Option<WalkPosterior> {

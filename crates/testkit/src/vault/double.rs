@@ -4,7 +4,7 @@
 //! root token may do everything.
 
 use crate::client::Client;
-use crate::connection::Connection;
+use crate::connection::BufferedSocket;
 use crate::message::Message;
 use crate::upstream::Upstream;
 use base64::Engine as _;
@@ -24,12 +24,12 @@ type Answer = (u16, Value);
 
 #[derive(Debug)]
 pub(super) struct VaultDouble {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<VaultState>>,
     upstream: Upstream,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct VaultState {
     is_sealed: bool,
     /// Counter for generated names.
     named: u32,
@@ -39,12 +39,12 @@ struct State {
     secrets: BTreeMap<String, Option<Value>>,
     /// The paths that each policy allows to read.
     policies: BTreeMap<String, Vec<String>>,
-    tokens: BTreeMap<String, Token>,
+    tokens: BTreeMap<String, DoubleToken>,
     methods: BTreeMap<String, Method>,
 }
 
 #[derive(Debug)]
-struct Token {
+struct DoubleToken {
     policies: Vec<String>,
     until: Instant,
     /// Remaining uses; `None`: unlimited.
@@ -86,7 +86,7 @@ impl VaultDouble {
 
     fn listen(&mut self) {
         let state = self.state.clone();
-        self.upstream.start(move |connection: &mut Connection| {
+        self.upstream.start(move |connection: &mut BufferedSocket| {
             while let Ok(request) = connection.read_request() {
                 let (status, body) = state.lock().unwrap().answer(&request);
                 let body = if body.is_null() { String::new() } else { body.to_string() };
@@ -101,7 +101,7 @@ impl VaultDouble {
     }
 }
 
-impl State {
+impl VaultState {
     fn answer(&mut self, request: &Message) -> Answer {
         let (method, target) = request.head.method_and_target();
         let Some(path) = target.strip_prefix("/v1/").and_then(decoded) else { return errors(404, &[]) };
@@ -251,7 +251,7 @@ impl State {
             json!({"client_token": name, "policies": policies, "lease_duration": ttl.as_secs(), "renewable": true});
         self.tokens.insert(
             name,
-            Token { policies, until: Instant::now() + ttl, uses: uses.as_u64().filter(|uses| *uses > 0) },
+            DoubleToken { policies, until: Instant::now() + ttl, uses: uses.as_u64().filter(|uses| *uses > 0) },
         );
         (200, json!({"auth": auth}))
     }

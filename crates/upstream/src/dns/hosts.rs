@@ -3,7 +3,7 @@
 //! As in the C library, a name in it is answered from it alone: no server is asked for the other address family, which
 //! would make a gateway without a network wait for answers it does not need.
 
-use super::lookup::{Answer, Family};
+use super::lookup::{FamilyLookup, LookupAnswer};
 use hickory_resolver::Hosts;
 use hickory_resolver::proto::op::Query;
 use hickory_resolver::proto::rr::{Name, RData, RecordType};
@@ -31,7 +31,7 @@ impl HostsFile {
     }
 
     /// The file's answer for the name, if it has one.
-    pub(super) fn lookup(&mut self, name: &str) -> Option<Answer> {
+    pub(super) fn lookup(&mut self, name: &str) -> Option<LookupAnswer> {
         self.refresh();
         let name = Name::from_utf8(name).ok()?;
         let records = |record_type| {
@@ -51,9 +51,9 @@ impl HostsFile {
                 _ => None,
             })
             .collect();
-        (!v4.is_empty() || !v6.is_empty()).then_some(Answer {
-            v4: Family::Known(v4),
-            v6: Family::Known(v6),
+        (!v4.is_empty() || !v6.is_empty()).then_some(LookupAnswer {
+            v4: FamilyLookup::Known(v4),
+            v6: FamilyLookup::Known(v6),
             ttl: HOSTS_TTL,
         })
     }

@@ -27,15 +27,15 @@ pub(super) struct Addresses {
 
 /// The result of a lookup; at least one address in one family.
 #[derive(Debug)]
-pub(super) struct Answer {
-    pub(super) v4: Family<Ipv4Addr>,
-    pub(super) v6: Family<Ipv6Addr>,
+pub(super) struct LookupAnswer {
+    pub(super) v4: FamilyLookup<Ipv4Addr>,
+    pub(super) v6: FamilyLookup<Ipv6Addr>,
     pub(super) ttl: Duration,
 }
 
 /// The result for one address family.
 #[derive(Debug)]
-pub(super) enum Family<A> {
+pub(super) enum FamilyLookup<A> {
     /// These addresses, possibly none.
     Known(Vec<A>),
     /// The lookup failed.
@@ -65,14 +65,14 @@ pub(super) fn servers(servers: &[SocketAddr]) -> Result<TokioResolver, String> {
 }
 
 /// Looks a name up. The error is the reason, for people.
-pub(super) async fn lookup(servers: TokioResolver, name: String) -> Result<Answer, String> {
+pub(super) async fn lookup(servers: TokioResolver, name: String) -> Result<LookupAnswer, String> {
     match timeout(LOOKUP_TIMEOUT, both_families(&servers, &name)).await {
         Ok(result) => result,
         Err(_elapsed) => Err(format!("no answer within {} s", LOOKUP_TIMEOUT.as_secs())),
     }
 }
 
-async fn both_families(servers: &TokioResolver, name: &str) -> Result<Answer, String> {
+async fn both_families(servers: &TokioResolver, name: &str) -> Result<LookupAnswer, String> {
     let name = Name::from_utf8(name).map_err(|error| format!("not a DNS name: {error}"))?;
     let v4 = one_family(servers, name.clone(), RecordType::A, |data| match data {
         RData::A(address) => Some(address.0),
@@ -92,7 +92,7 @@ async fn both_families(servers: &TokioResolver, name: &str) -> Result<Answer, St
     }
     let ttls = [v4.as_ref().ok().map(|found| found.ttl_s), v6.as_ref().ok().map(|found| found.ttl_s)];
     let ttl_s = ttls.into_iter().flatten().min().unwrap_or(0);
-    Ok(Answer { v4: family(v4), v6: family(v6), ttl: Duration::from_secs(u64::from(ttl_s)) })
+    Ok(LookupAnswer { v4: family(v4), v6: family(v6), ttl: Duration::from_secs(u64::from(ttl_s)) })
 }
 
 /// A family's addresses and the name that had them.
@@ -120,11 +120,11 @@ async fn one_family<A>(
     })
 }
 
-fn family<A>(result: Result<FamilyAddresses<A>, NetError>) -> Family<A> {
+fn family<A>(result: Result<FamilyAddresses<A>, NetError>) -> FamilyLookup<A> {
     match result {
-        Ok(found) => Family::Known(found.addresses),
-        Err(error) if is_negative(&error) => Family::Known(Vec::new()),
-        Err(_) => Family::Unknown,
+        Ok(found) => FamilyLookup::Known(found.addresses),
+        Err(error) if is_negative(&error) => FamilyLookup::Known(Vec::new()),
+        Err(_) => FamilyLookup::Unknown,
     }
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 use stillgate_config::{PassiveHealthy, PassiveUnhealthy};
 
-const REFUSED: Report = Report::Failed(Failure::Connect);
+const REFUSED: TryReport = TryReport::Failed(Failure::Connect);
 
 fn rules() -> PassiveCheck {
     PassiveCheck {
@@ -14,7 +14,7 @@ fn rules() -> PassiveCheck {
 }
 
 /// Applies `reports` to a closed endpoint; returns whether the last of them, and none before, ejects it.
-fn ejects(rules: &PassiveCheck, reports: &[Report]) -> bool {
+fn ejects(rules: &PassiveCheck, reports: &[TryReport]) -> bool {
     let mut health = Health::default();
     let steps: Vec<Step> = reports.iter().map(|report| health.report(*report, rules, 5)).collect();
     let early = steps.iter().rev().skip(1).any(|step| *step != Step::Stay);
@@ -27,14 +27,14 @@ fn a_probe_that_shows_nothing_leaves_room_for_the_next() {
     let mut health = Health::default();
     assert_eq!(health.report_connection(REFUSED, 0), Some(News::SetAside { period_ms: SET_ASIDE_FIRST_MS }));
     // It stays set aside for the period.
-    assert_eq!(health.report_connection(Report::Inconclusive, 10), None);
+    assert_eq!(health.report_connection(TryReport::Inconclusive, 10), None);
     assert!(!health.usable(SET_ASIDE_FIRST_MS - 1) && health.usable(SET_ASIDE_FIRST_MS));
     health.chosen(SET_ASIDE_FIRST_MS);
     assert!(!health.usable(SET_ASIDE_FIRST_MS + 1), "one probe at a time");
-    assert_eq!(health.report_connection(Report::Inconclusive, SET_ASIDE_FIRST_MS + 2), None);
+    assert_eq!(health.report_connection(TryReport::Inconclusive, SET_ASIDE_FIRST_MS + 2), None);
     assert!(health.usable(SET_ASIDE_FIRST_MS + 2));
     assert_eq!(health.circuit(SET_ASIDE_FIRST_MS + 2), Circuit::HalfOpen);
-    assert_eq!(health.report_connection(Report::Connected, SET_ASIDE_FIRST_MS + 3), Some(News::Recovered));
+    assert_eq!(health.report_connection(TryReport::Connected, SET_ASIDE_FIRST_MS + 3), Some(News::Recovered));
 }
 
 #[test]
@@ -51,8 +51,8 @@ fn without_rules_it_grows_to_the_bound_and_resets() {
         now_ms += expected_ms;
     }
     assert_eq!(health.circuit(now_ms), Circuit::HalfOpen);
-    assert_eq!(health.report_connection(Report::Connected, now_ms), Some(News::Recovered));
-    assert_eq!(health.report_connection(Report::Status(500), now_ms), None);
+    assert_eq!(health.report_connection(TryReport::Connected, now_ms), Some(News::Recovered));
+    assert_eq!(health.report_connection(TryReport::Status(500), now_ms), None);
     assert_eq!(health.circuit(now_ms), Circuit::Closed);
     health.failed(now_ms);
     assert_eq!(health.set_aside_ms(now_ms), SET_ASIDE_FIRST_MS);
@@ -64,9 +64,9 @@ fn without_rules_only_connections_count() {
     for failure in
         [Failure::Reset, Failure::SendTimeout, Failure::ReadTimeout, Failure::TryTimeout, Failure::BadResponse]
     {
-        assert_eq!(health.report_connection(Report::Failed(failure), 1), None, "{failure:?}");
+        assert_eq!(health.report_connection(TryReport::Failed(failure), 1), None, "{failure:?}");
     }
-    assert!(health.report_connection(Report::Failed(Failure::ConnectTimeout), 1).is_some());
+    assert!(health.report_connection(TryReport::Failed(Failure::ConnectTimeout), 1).is_some());
 }
 
 #[test]
@@ -101,9 +101,9 @@ fn last_failure_is_kept_while_set_aside() {
 
 #[test]
 fn each_kind_is_counted_by_itself_until_a_success() {
-    let (ok, bad, odd) = (Report::Status(200), Report::Status(500), Report::Status(404));
-    let (reset, slow) = (Report::Failed(Failure::Reset), Report::Failed(Failure::ReadTimeout));
-    let garbage = Report::Failed(Failure::BadResponse);
+    let (ok, bad, odd) = (TryReport::Status(200), TryReport::Status(500), TryReport::Status(404));
+    let (reset, slow) = (TryReport::Failed(Failure::Reset), TryReport::Failed(Failure::ReadTimeout));
+    let garbage = TryReport::Failed(Failure::BadResponse);
     let rules = rules();
     assert!(!ejects(&rules, &[bad, bad]));
     assert!(ejects(&rules, &[bad, bad, bad]));
@@ -112,11 +112,11 @@ fn each_kind_is_counted_by_itself_until_a_success() {
     assert!(ejects(&rules, &[bad, bad, odd, bad]), "a status in neither list counts as nothing");
     assert!(!ejects(&rules, &[REFUSED]));
     assert!(ejects(&rules, &[REFUSED, reset]));
-    assert!(ejects(&rules, &[REFUSED, Report::Connected, reset]), "to connect is no good answer");
-    assert!(!ejects(&rules, &[REFUSED, Report::Opened, reset]), "of a stream it is");
+    assert!(ejects(&rules, &[REFUSED, TryReport::Connected, reset]), "to connect is no good answer");
+    assert!(!ejects(&rules, &[REFUSED, TryReport::Opened, reset]), "of a stream it is");
     assert!(!ejects(&rules, &[bad, bad, reset]));
     for failure in [Failure::ConnectTimeout, Failure::SendTimeout, Failure::TryTimeout] {
-        assert!(ejects(&rules, &[Report::Failed(failure)]), "{failure:?}");
+        assert!(ejects(&rules, &[TryReport::Failed(failure)]), "{failure:?}");
     }
     assert!(ejects(&rules, &[slow]));
     let mut never = rules;
@@ -132,27 +132,27 @@ fn half_open_it_takes_one_at_a_time_until_enough_were_good() {
     let rules = rules();
     let mut health = Health::default();
     health.failed(0);
-    assert_eq!(health.report(Report::Status(200), &rules, 10), Step::Stay, "it was under way when it opened");
+    assert_eq!(health.report(TryReport::Status(200), &rules, 10), Step::Stay, "it was under way when it opened");
     health.chosen(1_000);
-    assert_eq!(health.report(Report::Connected, &rules, 1_010), Step::Stay);
+    assert_eq!(health.report(TryReport::Connected, &rules, 1_010), Step::Stay);
     assert!(!health.usable(1_010), "the probe is not over");
-    assert_eq!(health.report(Report::Status(200), &rules, 1_020), Step::Stay);
+    assert_eq!(health.report(TryReport::Status(200), &rules, 1_020), Step::Stay);
     assert!(health.usable(1_020), "the next may come at once");
     health.chosen(1_020);
     assert!(!health.usable(1_020));
-    assert_eq!(health.report(Report::Status(404), &rules, 1_030), Step::Stay);
+    assert_eq!(health.report(TryReport::Status(404), &rules, 1_030), Step::Stay);
     assert!(health.usable(1_030), "neither good nor bad: another one");
     health.chosen(1_030);
-    assert_eq!(health.report(Report::Status(200), &rules, 1_040), Step::Recovered);
+    assert_eq!(health.report(TryReport::Status(200), &rules, 1_040), Step::Recovered);
     assert_eq!(health.circuit(1_040), Circuit::Closed);
 
     health.failed(2_000);
     health.chosen(3_000);
-    assert_eq!(health.report(Report::Status(200), &rules, 3_000), Step::Stay);
+    assert_eq!(health.report(TryReport::Status(200), &rules, 3_000), Step::Stay);
     health.chosen(3_000);
-    assert_eq!(health.report(Report::Status(500), &rules, 3_000), Step::SetAside(2_000), "one failure is enough");
+    assert_eq!(health.report(TryReport::Status(500), &rules, 3_000), Step::SetAside(2_000), "one failure is enough");
     health.chosen(5_000);
-    assert_eq!(health.report(Report::Status(200), &rules, 5_000), Step::Stay, "it begins anew");
+    assert_eq!(health.report(TryReport::Status(200), &rules, 5_000), Step::Stay, "it begins anew");
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn a_good_answer_to_a_last_resort_counts() {
     let mut health = Health::default();
     health.failed(0);
     health.chosen_as_last_resort();
-    assert_eq!(health.report(Report::Status(200), &rules, 10), Step::Stay);
+    assert_eq!(health.report(TryReport::Status(200), &rules, 10), Step::Stay);
     assert_eq!(health.circuit(10), Circuit::HalfOpen);
     health.failed(20);
     health.chosen_as_last_resort();

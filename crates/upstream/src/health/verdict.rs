@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Healthy until set otherwise. Two are equal only if they are identical.
 #[derive(Debug, Default)]
-pub struct Verdict {
+pub struct HealthVerdict {
     /// The number of changes, so that none can be missed; odd if unhealthy.
     changes: AtomicU64,
 }
 
-impl Verdict {
+impl HealthVerdict {
     /// Whether requests may be sent there.
     #[inline]
     pub fn is_healthy(&self) -> bool {
@@ -34,10 +34,10 @@ impl Verdict {
     }
 }
 
-impl PartialEq for Verdict {
-    fn eq(&self, other: &Verdict) -> bool {
+impl PartialEq for HealthVerdict {
+    fn eq(&self, other: &HealthVerdict) -> bool {
         std::ptr::eq(self, other)
     }
 }
 
-impl Eq for Verdict {}
+impl Eq for HealthVerdict {}

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use stillgate_config::Balance;
 use stillgate_route::Variable;
-use stillgate_upstream::{Balancer, Endpoint, Failure, Report, SET_ASIDE_FIRST_MS, TriedEndpoints, Verdict};
+use stillgate_upstream::{Balancer, Endpoint, Failure, HealthVerdict, SET_ASIDE_FIRST_MS, TriedEndpoints, TryReport};
 
 fn chash() -> Balance {
     Balance::ConsistentHash(Variable::Uri.into())
@@ -85,10 +85,10 @@ fn lower_tiers_only_when_all_higher_are_unusable() {
         }
         assert_eq!(order, [5, 5, 0, -1], "{balance:?}");
         for index in [1, 2] {
-            balancer.report(index, Report::Failed(Failure::Connect), 0);
+            balancer.report(index, TryReport::Failed(Failure::Connect), 0);
         }
         assert_eq!(balancer.pick(Some(b"k"), 1, 7, &TriedEndpoints::new()), Some(0));
-        balancer.report(2, Report::Connected, 0);
+        balancer.report(2, TryReport::Connected, 0);
         assert_eq!(balancer.pick(Some(b"k"), 1, 7, &TriedEndpoints::new()), Some(2));
     }
 }
@@ -98,7 +98,7 @@ fn when_all_are_set_aside_the_least_recently_failed_is_tried() {
     for balance in methods() {
         let mut balancer = Balancer::new(&balance, &weighted(&[1, 1, 1, 0]));
         for (index, now_ms) in [(0, 20), (1, 10), (2, 30)] {
-            balancer.report(index, Report::Failed(Failure::Connect), now_ms);
+            balancer.report(index, TryReport::Failed(Failure::Connect), now_ms);
         }
         let mut tried = TriedEndpoints::new();
         let mut order = Vec::new();
@@ -113,13 +113,13 @@ fn when_all_are_set_aside_the_least_recently_failed_is_tried() {
 #[test]
 fn a_returning_endpoint_gets_one_probe() {
     let mut balancer = Balancer::new(&Balance::RoundRobin, &weighted(&[1, 1]));
-    balancer.report(0, Report::Failed(Failure::Connect), 0);
+    balancer.report(0, TryReport::Failed(Failure::Connect), 0);
     let picks = |balancer: &mut Balancer, now_ms| -> usize {
         (0..10).filter(|_| balancer.pick(None, now_ms, 0, &TriedEndpoints::new()) == Some(0)).count()
     };
     assert_eq!(picks(&mut balancer, SET_ASIDE_FIRST_MS - 1), 0);
     assert_eq!(picks(&mut balancer, SET_ASIDE_FIRST_MS), 1);
-    balancer.report(0, Report::Connected, 0);
+    balancer.report(0, TryReport::Connected, 0);
     assert_eq!(picks(&mut balancer, SET_ASIDE_FIRST_MS), 5);
 }
 
@@ -267,9 +267,9 @@ proptest! {
         let mut tried = TriedEndpoints::new();
         tried.insert(gone);
         prop_assert_eq!(&owners(&mut balancer, &tried), &after, "tried is as good as gone");
-        balancer.report(gone, Report::Failed(Failure::Connect), 0);
+        balancer.report(gone, TryReport::Failed(Failure::Connect), 0);
         prop_assert_eq!(&owners(&mut balancer, &TriedEndpoints::new()), &after, "so is set aside");
-        balancer.report(gone, Report::Connected, 0);
+        balancer.report(gone, TryReport::Connected, 0);
         prop_assert_eq!(&owners(&mut balancer, &TriedEndpoints::new()), &before, "and its keys come back");
         rest.reverse();
         let reversed = owners(&mut Balancer::new(&chash(), &rest), &TriedEndpoints::new());
@@ -288,7 +288,7 @@ proptest! {
         let mut aside = vec![false; all.len()];
         if !all.is_empty() {
             for index in failed.iter().map(|index| index.index(all.len())) {
-                balancer.report(index, Report::Failed(Failure::Connect), 5);
+                balancer.report(index, TryReport::Failed(Failure::Connect), 5);
                 aside[index] = true;
             }
         }
@@ -314,9 +314,9 @@ proptest! {
 
 #[test]
 fn what_can_move_leaves_for_what_is_better() {
-    let failed = Report::Failed(Failure::Connect);
+    let failed = TryReport::Failed(Failure::Connect);
     let mut nodes = weighted(&[1, 1]);
-    let verdict = Arc::new(Verdict::default());
+    let verdict = Arc::new(HealthVerdict::default());
     nodes[0].verdict = Some(verdict.clone());
     let mut balancer = Balancer::new(&Balance::RoundRobin, &nodes);
     assert!(!balancer.is_to_be_left(0, 5, 10), "all is well");

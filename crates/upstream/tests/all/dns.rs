@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use stillgate_upstream::{Change, Resolver, ResolverSettings};
+use stillgate_upstream::{AddressChange, Resolver, ResolverSettings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::time::timeout;
@@ -156,7 +156,7 @@ fn ips(addresses: &[&str]) -> Vec<IpAddr> {
     addresses.iter().map(|a| a.parse().unwrap()).collect()
 }
 
-async fn change(resolver: &mut Resolver) -> Change {
+async fn change(resolver: &mut Resolver) -> AddressChange {
     timeout(BOUND, resolver.next_change()).await.unwrap()
 }
 
@@ -191,7 +191,7 @@ async fn starts_with_what_resolves_and_reports_the_rest() {
     assert!(resolver.addresses("gone.test").is_empty());
 
     server.set("gone.test", Says::Addresses(ips(&["10.0.0.9"]), 60));
-    let expected = Change { name: "gone.test".into(), addresses: ips(&["10.0.0.9"]) };
+    let expected = AddressChange { name: "gone.test".into(), addresses: ips(&["10.0.0.9"]) };
     assert_eq!(change(&mut resolver).await, expected, "and nothing of the others");
 }
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use stillgate_config::{Balance, CheckType, Checks, PassiveCheck, PassiveHealthy, PassiveUnhealthy};
 use stillgate_upstream::{
-    Balancer, Endpoint, Failure, News, Report, SET_ASIDE_FIRST_MS, TriedEndpoints, Verdict, share_verdicts,
+    Balancer, Endpoint, Failure, HealthVerdict, News, SET_ASIDE_FIRST_MS, TriedEndpoints, TryReport, share_verdicts,
 };
 
-const REFUSED: Report = Report::Failed(Failure::Connect);
+const REFUSED: TryReport = TryReport::Failed(Failure::Connect);
 
 fn endpoints(count: u8) -> Vec<Endpoint> {
     (0..count)
@@ -22,7 +22,7 @@ fn endpoints(count: u8) -> Vec<Endpoint> {
         .collect()
 }
 
-fn checked(count: u8) -> (Vec<Endpoint>, Vec<Arc<Verdict>>) {
+fn checked(count: u8) -> (Vec<Endpoint>, Vec<Arc<HealthVerdict>>) {
     let mut endpoints = endpoints(count);
     share_verdicts(&mut endpoints, &[]);
     let verdicts = endpoints.iter().map(|endpoint| endpoint.verdict.clone().unwrap()).collect();
@@ -71,8 +71,11 @@ fn one_that_could_not_be_ejected_is_when_there_is_room() {
     assert_eq!(balancer.report(1, REFUSED, 1), None);
     let probe = 1 + SET_ASIDE_FIRST_MS;
     while balancer.pick(None, probe, 0, &TriedEndpoints::new()) != Some(0) {}
-    assert_eq!(balancer.report(0, Report::Status(200), probe), Some(News::Recovered));
-    assert_eq!(balancer.report(1, Report::Status(500), probe), Some(News::SetAside { period_ms: SET_ASIDE_FIRST_MS }));
+    assert_eq!(balancer.report(0, TryReport::Status(200), probe), Some(News::Recovered));
+    assert_eq!(
+        balancer.report(1, TryReport::Status(500), probe),
+        Some(News::SetAside { period_ms: SET_ASIDE_FIRST_MS })
+    );
     let shares = shares(&mut balancer, probe, 10);
     assert!(shares[0] >= 4 && shares[1] == 0 && shares[2] >= 4, "{shares:?}");
 }
@@ -138,7 +141,7 @@ fn the_weight_of_one_that_has_recovered_grows() {
     // And after passive checks have ejected it.
     balancer.report(1, REFUSED, 100_000);
     while balancer.pick(None, 102_000, 0, &TriedEndpoints::new()) != Some(1) {}
-    assert_eq!(balancer.report(1, Report::Status(200), 102_000), Some(News::Recovered));
+    assert_eq!(balancer.report(1, TryReport::Status(200), 102_000), Some(News::Recovered));
     check(&mut balancer, 102_000);
 }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 use stillgate_config::{Balance, KeepalivePool, PassHost, RetryBudget, Upstream, UpstreamTimeouts};
-use stillgate_upstream::{ConnMeta, Endpoint, Failure, Fit, Report, TriedEndpoints, UpstreamState};
+use stillgate_upstream::{ConnMeta, Endpoint, Failure, Fit, TriedEndpoints, TryReport, UpstreamState};
 
 fn upstream(balance: Balance, pool_size: usize) -> Upstream {
     let second = Duration::from_secs(1);
@@ -53,7 +53,7 @@ fn what_stays_keeps_its_connections_failures_and_turn() {
     for (index, conn) in ['a', 'b', 'c'].into_iter().enumerate() {
         state.put(index, conn, state.fresh_meta(index), 0);
     }
-    state.report(2, Report::Failed(Failure::Connect), 0);
+    state.report(2, TryReport::Failed(Failure::Connect), 0);
 
     state.migrate(&definition, &[4, 3, 2].map(|n| endpoint(n, 1)));
     let mut status: Vec<_> = state.status(0).map(|s| (s.address.to_string(), s.idle, s.failures)).collect();

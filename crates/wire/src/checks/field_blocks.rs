@@ -162,7 +162,7 @@ fn text(block: &mut &[u8]) -> Option<Vec<u8>> {
 
 /// The form in which a field is written (RFC 7541 section 6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum FieldForm {
     /// As an index, if it is in a table; else inserted.
     Indexed,
     /// With insertion into the dynamic table.
@@ -181,16 +181,16 @@ pub struct FieldEncoder {
 
 impl FieldEncoder {
     /// Writes a field; if `is_short`, a name that is in a table by its index, and texts in Huffman's code.
-    pub fn field(&mut self, out: &mut Vec<u8>, name: &[u8], value: &[u8], form: Form, is_short: bool) {
+    pub fn field(&mut self, out: &mut Vec<u8>, name: &[u8], value: &[u8], form: FieldForm, is_short: bool) {
         let whole = self.tables.position(|n, v| (n, v) == (name, value));
-        if let (Form::Indexed, Some(index)) = (form, whole) {
+        if let (FieldForm::Indexed, Some(index)) = (form, whole) {
             return push_integer(out, 0x80, 7, index);
         }
         let index = self.tables.position(|n, _| n == name).filter(|_| is_short);
         let (first, bits) = match form {
-            Form::Indexed | Form::Inserted => (0x40, 6),
-            Form::Literal => (0, 4),
-            Form::NeverIndexed => (0x10, 4),
+            FieldForm::Indexed | FieldForm::Inserted => (0x40, 6),
+            FieldForm::Literal => (0, 4),
+            FieldForm::NeverIndexed => (0x10, 4),
         };
         push_integer(out, first, bits, index.unwrap_or(0));
         if index.is_none() {

@@ -8,7 +8,7 @@ use crate::name::Name;
 pub(super) struct Lines {
     /// Each with its CRLF.
     pub(super) text: Vec<u8>,
-    pub(super) list: Vec<Line>,
+    pub(super) list: Vec<FieldLine>,
     /// Bits of the tags of the lines, and perhaps of lines that were removed.
     pub(super) tags: u64,
     /// Shapes of their names, in the same way.
@@ -17,7 +17,7 @@ pub(super) struct Lines {
 
 /// The position of a line in [`Lines::text`].
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Line {
+pub(super) struct FieldLine {
     start: u32,
     /// The offset behind its CRLF.
     end: u32,
@@ -26,7 +26,7 @@ pub(super) struct Line {
     pub(super) id: Name,
 }
 
-impl Line {
+impl FieldLine {
     #[inline]
     pub(super) fn name(self, text: &[u8]) -> &[u8] {
         &text[self.start as usize..(self.start + self.name_bytes) as usize]
@@ -71,7 +71,7 @@ impl Lines {
         self.tags |= 1 << name.tag;
         self.shapes = self.shapes.with(name);
         let name_bytes = name.bytes.len() as u32;
-        self.list.push(Line { start: start as u32, end: end as u32, name_bytes, tag: name.tag, id: name.id });
+        self.list.push(FieldLine { start: start as u32, end: end as u32, name_bytes, tag: name.tag, id: name.id });
     }
 
     #[inline]
@@ -80,7 +80,7 @@ impl Lines {
     }
 
     #[inline]
-    pub(super) fn is(&self, line: Line, name: FieldName<'_>) -> bool {
+    pub(super) fn is(&self, line: FieldLine, name: FieldName<'_>) -> bool {
         line.tag == name.tag && name.is(line.name(&self.text))
     }
 
@@ -97,7 +97,7 @@ impl Lines {
 
     fn remove_found(&mut self, name: FieldName<'_>) {
         while let Some(at) = self.find(name) {
-            let Line { start, end, .. } = self.list.remove(at);
+            let FieldLine { start, end, .. } = self.list.remove(at);
             self.text.drain(start as usize..end as usize);
             for behind in &mut self.list[at..] {
                 behind.start -= end - start;
@@ -109,7 +109,7 @@ impl Lines {
     pub(super) fn append(&mut self, over: &Lines) {
         let before = self.text.len() as u32;
         self.text.extend_from_slice(&over.text);
-        let moved = |line: &Line| Line { start: line.start + before, end: line.end + before, ..*line };
+        let moved = |line: &FieldLine| FieldLine { start: line.start + before, end: line.end + before, ..*line };
         self.list.extend(over.list.iter().map(moved));
         self.tags |= over.tags;
         self.shapes = self.shapes.or(over.shapes);

@@ -8,14 +8,15 @@ pub(crate) mod huffman;
 pub(crate) mod table;
 
 use huffman::Decoder;
-use table::{Field, Kind, Name, Table};
+use table::{FieldNameKind, HpackField, HpackName, HpackTable};
 
 /// Largest shift of an integer's bytes behind its prefix, so that it fits in 32 bits.
 const INTEGER_SHIFT_MAX: u32 = 21;
 /// Bytes at the beginning of a string that are examined: one more than the longest name of interest.
 const START_BYTES: usize = "transfer-encoding".len() + 1;
 /// The kinds of fields that no pseudo-header may follow, each with its bit.
-const REGULAR: u16 = 1 << Kind::Plain as u16 | 1 << Kind::Connection as u16 | 1 << Kind::Te as u16;
+const REGULAR: u16 =
+    1 << FieldNameKind::Plain as u16 | 1 << FieldNameKind::Connection as u16 | 1 << FieldNameKind::Te as u16;
 
 /// Facts about a block of fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -38,10 +39,10 @@ pub struct FieldBlock {
 /// Follows the blocks of one direction of a connection, whatever pieces they come in.
 #[derive(Debug)]
 pub struct FieldWalker {
-    table: Table,
+    table: HpackTable,
     at: At,
-    literal: Literal,
-    text: Text,
+    literal: HpackLiteral,
+    text: PartialString,
     block: FieldBlock,
     /// The kinds of the block's fields, each with its bit.
     kinds: u16,
@@ -73,15 +74,15 @@ enum Purpose {
 
 /// A literal field.
 #[derive(Debug, Clone, Copy, Default)]
-struct Literal {
+struct HpackLiteral {
     is_inserted: bool,
     /// Set once it is known: the next string is the value.
-    name: Option<Name>,
+    name: Option<HpackName>,
 }
 
 /// A partially read string.
 #[derive(Debug, Clone, Copy, Default)]
-struct Text {
+struct PartialString {
     /// Bytes to come.
     left: u32,
     /// Present if the string is Huffman coded.
@@ -100,7 +101,7 @@ struct StringFacts {
 impl Default for FieldWalker {
     fn default() -> FieldWalker {
         let (literal, text, block) = Default::default();
-        FieldWalker { table: Table::new(), at: At::Field, literal, text, block, kinds: 0 }
+        FieldWalker { table: HpackTable::new(), at: At::Field, literal, text, block, kinds: 0 }
     }
 }
 
@@ -117,7 +118,10 @@ impl FieldWalker {
                 At::Field => self.begin(*first),
                 At::Integer { purpose, value, shift } => self.integer(purpose, value, shift, *first),
                 At::Length => {
-                    self.text = Text { decoder: (first & 0x80 != 0).then(Decoder::default), ..Text::default() };
+                    self.text = PartialString {
+                        decoder: (first & 0x80 != 0).then(Decoder::default),
+                        ..PartialString::default()
+                    };
                     self.prefixed(Purpose::Length, *first, 0x7f);
                 }
                 At::Text | At::Lost => return,
@@ -145,7 +149,7 @@ impl FieldWalker {
             return self.prefixed(Purpose::Resize, first, 0x1f);
         }
         let is_inserted = first & 0x40 != 0;
-        self.literal = Literal { is_inserted, name: None };
+        self.literal = HpackLiteral { is_inserted, name: None };
         self.prefixed(Purpose::NameIndex, first, if is_inserted { 0x3f } else { 0x0f });
     }
 
@@ -218,17 +222,17 @@ impl FieldWalker {
         };
         let start = &start[..START_BYTES.min(bytes as usize)];
         let Some(name) = self.literal.name else {
-            self.literal.name = Some(Name { kind: Kind::of(start), bytes });
+            self.literal.name = Some(HpackName { kind: FieldNameKind::of(start), bytes });
             self.at = At::Length;
             return;
         };
         let is_notable = match name.kind {
-            Kind::Path => has_hash,
-            Kind::Status => start.first() == Some(&b'1'),
-            Kind::Te => start != b"trailers",
+            FieldNameKind::Path => has_hash,
+            FieldNameKind::Status => start.first() == Some(&b'1'),
+            FieldNameKind::Te => start != b"trailers",
             _ => false,
         };
-        let field = Field { name, value_bytes: bytes, is_notable };
+        let field = HpackField { name, value_bytes: bytes, is_notable };
         if self.literal.is_inserted {
             self.table.insert(field);
         }
@@ -237,26 +241,26 @@ impl FieldWalker {
     }
 
     #[inline]
-    fn note(&mut self, field: Field) {
+    fn note(&mut self, field: HpackField) {
         let kind = field.name.kind;
         let bit = 1 << kind as u16;
         let block = &mut self.block;
         block.size = block.size.saturating_add(field.size());
         block.has_pseudo |= kind.is_pseudo();
-        block.has_request_pseudo |= kind.is_pseudo() && kind != Kind::Status;
-        block.has_fragment |= kind == Kind::Path && field.is_notable;
-        block.is_interim |= kind == Kind::Status && field.is_notable;
+        block.has_request_pseudo |= kind.is_pseudo() && kind != FieldNameKind::Status;
+        block.has_fragment |= kind == FieldNameKind::Path && field.is_notable;
+        block.is_interim |= kind == FieldNameKind::Status && field.is_notable;
         block.is_malformed |= match kind {
-            Kind::Plain => false,
-            Kind::Connection | Kind::Unknown => true,
-            Kind::Te => field.is_notable,
+            FieldNameKind::Plain => false,
+            FieldNameKind::Connection | FieldNameKind::Unknown => true,
+            FieldNameKind::Te => field.is_notable,
             _ => self.kinds & (bit | REGULAR) != 0,
         };
         self.kinds |= bit;
     }
 }
 
-impl Text {
+impl PartialString {
     fn take(&mut self, bytes: &[u8]) -> Result<(), huffman::Invalid> {
         // Copies, so that they can be in registers.
         let mut read = self.read;

@@ -7,7 +7,7 @@ const ENTRY_OVERHEAD_BYTES: u32 = 32;
 
 /// The kind of a field's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Kind {
+pub(super) enum FieldNameKind {
     /// Not of interest.
     #[default]
     Plain,
@@ -24,45 +24,47 @@ pub(super) enum Kind {
     Unknown,
 }
 
-impl Kind {
+impl FieldNameKind {
     /// `start` is the name, or more bytes of its beginning than any name of interest has.
-    pub(super) const fn of(start: &[u8]) -> Kind {
+    pub(super) const fn of(start: &[u8]) -> FieldNameKind {
         match start {
-            b":authority" => Kind::Authority,
-            b":method" => Kind::Method,
-            b":path" => Kind::Path,
-            b":protocol" => Kind::Protocol,
-            b":scheme" => Kind::Scheme,
-            b":status" => Kind::Status,
-            [b':', ..] => Kind::Unknown,
-            b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding" | b"upgrade" => Kind::Connection,
-            b"te" => Kind::Te,
-            _ => Kind::Plain,
+            b":authority" => FieldNameKind::Authority,
+            b":method" => FieldNameKind::Method,
+            b":path" => FieldNameKind::Path,
+            b":protocol" => FieldNameKind::Protocol,
+            b":scheme" => FieldNameKind::Scheme,
+            b":status" => FieldNameKind::Status,
+            [b':', ..] => FieldNameKind::Unknown,
+            b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding" | b"upgrade" => {
+                FieldNameKind::Connection
+            }
+            b"te" => FieldNameKind::Te,
+            _ => FieldNameKind::Plain,
         }
     }
 
     pub(super) const fn is_pseudo(self) -> bool {
-        !matches!(self, Kind::Plain | Kind::Connection | Kind::Te)
+        !matches!(self, FieldNameKind::Plain | FieldNameKind::Connection | FieldNameKind::Te)
     }
 }
 
 /// The name of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Name {
-    pub(super) kind: Kind,
+pub(super) struct HpackName {
+    pub(super) kind: FieldNameKind,
     pub(super) bytes: u32,
 }
 
 /// A field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Field {
-    pub(super) name: Name,
+pub(super) struct HpackField {
+    pub(super) name: HpackName,
     pub(super) value_bytes: u32,
     /// The value is of interest: a path with a `#`, a status that begins with `1`, a `te` that is not `trailers`.
     pub(super) is_notable: bool,
 }
 
-impl Field {
+impl HpackField {
     /// The size as both the table and SETTINGS_MAX_HEADER_LIST_SIZE count it.
     pub(super) fn size(&self) -> u32 {
         self.name.bytes.saturating_add(self.value_bytes).saturating_add(ENTRY_OVERHEAD_BYTES)
@@ -71,24 +73,24 @@ impl Field {
 
 /// The fields that an index can mean.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct HpackTable {
     /// The newest first. Their sizes are within `size_max`, so there are 128 at most.
-    dynamic: VecDeque<Field>,
+    dynamic: VecDeque<HpackField>,
     size: u32,
     size_max: u32,
 }
 
-impl Table {
+impl HpackTable {
     /// Bytes of the dynamic table where no SETTINGS_HEADER_TABLE_SIZE was sent (RFC 9113 section 6.5.2).
     const SIZE_MAX: u32 = 4096;
 
-    pub(super) fn new() -> Table {
-        Table { dynamic: VecDeque::new(), size: 0, size_max: Table::SIZE_MAX }
+    pub(super) fn new() -> HpackTable {
+        HpackTable { dynamic: VecDeque::new(), size: 0, size_max: HpackTable::SIZE_MAX }
     }
 
     /// The entry of an index, counted from one, the static table's first.
     #[inline]
-    pub(super) fn get(&self, index: u32) -> Option<Field> {
+    pub(super) fn get(&self, index: u32) -> Option<HpackField> {
         let at = (index as usize).checked_sub(1)?;
         match STATIC.get(at) {
             Some(field) => Some(*field),
@@ -97,7 +99,7 @@ impl Table {
     }
 
     /// Adds a field. One that is larger than the table empties it (RFC 7541 section 4.4).
-    pub(super) fn insert(&mut self, field: Field) {
+    pub(super) fn insert(&mut self, field: HpackField) {
         let size = field.size();
         self.evict(self.size_max.saturating_sub(size));
         if size <= self.size_max {
@@ -108,7 +110,7 @@ impl Table {
 
     /// Handles a size update (RFC 7541 section 6.3); `false` if it is larger than allowed.
     pub(super) fn resize(&mut self, size_max: u32) -> bool {
-        if size_max > Table::SIZE_MAX {
+        if size_max > HpackTable::SIZE_MAX {
             return false;
         }
         self.size_max = size_max;
@@ -125,14 +127,15 @@ impl Table {
 }
 
 /// RFC 7541 appendix A.
-static STATIC: [Field; STATIC_TEXT.len()] = {
+static STATIC: [HpackField; STATIC_TEXT.len()] = {
     let mut table =
-        [Field { name: Name { kind: Kind::Plain, bytes: 0 }, value_bytes: 0, is_notable: false }; STATIC_TEXT.len()];
+        [HpackField { name: HpackName { kind: FieldNameKind::Plain, bytes: 0 }, value_bytes: 0, is_notable: false };
+            STATIC_TEXT.len()];
     let mut at = 0;
     while at < table.len() {
         let (name, value) = STATIC_TEXT[at];
         // None of their values is notable.
-        table[at].name = Name { kind: Kind::of(name.as_bytes()), bytes: name.len() as u32 };
+        table[at].name = HpackName { kind: FieldNameKind::of(name.as_bytes()), bytes: name.len() as u32 };
         table[at].value_bytes = value.len() as u32;
         at += 1;
     }

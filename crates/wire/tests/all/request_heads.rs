@@ -4,7 +4,7 @@
 //! forwarded.
 
 use stillgate_wire::{
-    CONNECTION_OPTIONS_MAX, Fault, Form, Framing, HeadLimits, Progress, RequestError, RequestHead, checks,
+    CONNECTION_OPTIONS_MAX, Fault, Framing, HeadLimits, Progress, RequestError, RequestHead, TargetForm, checks,
     leading_empty_lines,
 };
 
@@ -68,10 +68,10 @@ fn status(fault: Fault) -> u16 {
 fn describe(input: &[u8], head: &RequestHead) -> String {
     let text = |span: stillgate_wire::Span| span.of(input).escape_ascii().to_string();
     let form = match head.form {
-        Form::Origin => "origin",
-        Form::Absolute => "absolute",
-        Form::Asterisk => "asterisk",
-        Form::Authority => "authority",
+        TargetForm::Origin => "origin",
+        TargetForm::Absolute => "absolute",
+        TargetForm::Asterisk => "asterisk",
+        TargetForm::Authority => "authority",
     };
     let framing = match head.framing {
         Framing::None => "none".to_owned(),

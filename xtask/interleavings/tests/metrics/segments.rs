@@ -308,7 +308,7 @@ impl Notes {
     }
 
     /// Makes a series, like a writer that has seen this policy.
-    fn make(&self, policy: Policy) {
+    fn make(&self, policy: CollapseState) {
         match policy.generation {
             0 => self.write(&[EXACT]),
             _ => self.write(&[FOLD, OTHER]),
@@ -331,7 +331,8 @@ fn who_reads_what_was_made_under_a_policy_has_read_the_fold() {
         let world = Arc::new(World { policy: AtomicU64::new(0), notes: [Notes::new(), Notes::new()] });
         let collapsing = world.clone();
         let first = thread::spawn(move || {
-            collapsing.notes[0].make(collapse(&collapsing.policy, Policy::default(), 1).unwrap_or_else(|now| now));
+            collapsing.notes[0]
+                .make(collapse(&collapsing.policy, CollapseState::default(), 1).unwrap_or_else(|now| now));
         });
         let following = world.clone();
         let second = thread::spawn(move || following.notes[1].make(policy(&following.policy)));
@@ -357,9 +358,9 @@ fn a_fold_names_all_labels_that_have_collapsed_before() {
         ever: AtomicU32,
     }
     explore(|| {
-        let before = Policy { collapsed: 0b01, generation: 1 };
+        let before = CollapseState { collapsed: 0b01, generation: 1 };
         let world = Arc::new(World { policy: AtomicU64::new(0), ever: AtomicU32::new(0) });
-        assert_eq!(collapse(&world.policy, Policy::default(), 0b01), Ok(before));
+        assert_eq!(collapse(&world.policy, CollapseState::default(), 0b01), Ok(before));
         let opening = world.clone();
         let collector = thread::spawn(move || reopen(&opening.policy, &opening.ever, before));
         let collapsing = world.clone();

@@ -1,6 +1,6 @@
 //! Reads a text by its differences from the previous one.
 
-use super::difference::{Difference, OldItems};
+use super::difference::{OldItems, TextDifference};
 use super::items::{Item, Keeps, only_item};
 use super::{SplitText, Text, outline};
 use crate::file::whole::{NamedConsumers, id_of, note_names};
@@ -16,7 +16,7 @@ use stillgate_schema::text::environment::Lookup;
 use stillgate_schema::text::tree::NODES_MAX;
 
 /// The replacement of the previous state.
-pub(super) struct Next {
+pub(super) struct ResourcesUpdate {
     pub(super) loaded: Loaded,
     pub(super) items: Vec<Item>,
     /// Warnings outside of items, with their new lines.
@@ -33,9 +33,9 @@ struct FileResources {
 }
 
 /// `None`: it cannot be read this way, or has an error.
-pub(super) fn read(kept: &SplitText, text: &Text, environment: Lookup<'_>) -> Option<Next> {
+pub(super) fn read(kept: &SplitText, text: &Text, environment: Lookup<'_>) -> Option<ResourcesUpdate> {
     let new = &text.bytes[..];
-    let difference = Difference::between(&kept.text.bytes, &kept.list, &kept.items, new)?;
+    let difference = TextDifference::between(&kept.text.bytes, &kept.list, &kept.items, new)?;
     let mut next = Assembly::new(kept, new, environment);
     let (first, last) = (difference.first, kept.items.len() - difference.last);
     for index in 0..first {
@@ -179,7 +179,7 @@ impl<'a> Assembly<'a> {
         self.named.keys().all(|name| consumers.named(name).is_some()).then_some(())
     }
 
-    fn finish(mut self, text: &Text) -> Option<Next> {
+    fn finish(mut self, text: &Text) -> Option<ResourcesUpdate> {
         let kept = self.kept;
         // All ids that were read are distinct: they differ from each other and from the kept ones.
         self.ids.sort_unstable();
@@ -211,6 +211,6 @@ impl<'a> Assembly<'a> {
         let config =
             Config { gateway, listeners, upstreams, routes, route_lines, stream_routes, ssls, plugins, digest };
         let loaded = Loaded { config, warnings, warnings_beside: Vec::new(), rejected: Vec::new() };
-        Some(Next { loaded, items: self.items, warnings: outside, named: self.named })
+        Some(ResourcesUpdate { loaded, items: self.items, warnings: outside, named: self.named })
     }
 }

@@ -1,6 +1,6 @@
 //! Reads a text that differs from the previous one only in the list of consumers.
 
-use super::difference::{Difference, OldItems};
+use super::difference::{OldItems, TextDifference};
 use super::items::{Item, Keeps, hash_of, only_item};
 use super::outline::ListItems;
 use super::{SplitText, Text};
@@ -18,7 +18,7 @@ use stillgate_schema::text::environment::Lookup;
 use stillgate_schema::text::tree::{NODES_MAX, Node};
 
 /// The replacement of the previous state.
-pub(super) struct Next {
+pub(super) struct ConsumersUpdate {
     pub(super) loaded: Loaded,
     pub(super) items: Vec<Item>,
     /// Warnings outside of routes, with their new lines.
@@ -26,10 +26,10 @@ pub(super) struct Next {
 }
 
 /// `None`: it cannot be read this way, or has an error.
-pub(super) fn read(kept: &SplitText, text: &Text, environment: Lookup<'_>) -> Option<Next> {
+pub(super) fn read(kept: &SplitText, text: &Text, environment: Lookup<'_>) -> Option<ConsumersUpdate> {
     let listed = kept.consumers.as_ref()?;
     let (old, new) = (&kept.text.bytes[..], &text.bytes[..]);
-    let difference = Difference::between(old, &listed.list, &listed.items, new)?;
+    let difference = TextDifference::between(old, &listed.list, &listed.items, new)?;
     let mut next = Assembly::new(kept, listed, new, environment);
     let (first, last) = (difference.first, listed.items.len() - difference.last);
     for index in 0..first {
@@ -132,7 +132,7 @@ impl<'a> Assembly<'a> {
         Some(())
     }
 
-    fn finish(mut self, text: &Text) -> Option<Next> {
+    fn finish(mut self, text: &Text) -> Option<ConsumersUpdate> {
         let consumers = self.table()?;
         let Assembly { kept, listed, items, sink, line, .. } = self;
         let count = |items: &[Item]| items.iter().map(|item| item.nodes as usize).sum::<usize>();
@@ -159,7 +159,7 @@ impl<'a> Assembly<'a> {
             *place = *place - end + line;
         }
         let loaded = Loaded { config, warnings, warnings_beside: Vec::new(), rejected: Vec::new() };
-        Some(Next { loaded, items, warnings: of_no_route })
+        Some(ConsumersUpdate { loaded, items, warnings: of_no_route })
     }
 
     /// The consumers without the removed ones, and with those that were read.

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use stillgate_schema::text::cuts::{Cuts, ItemText, cut, has_plain_lines};
 
 /// The items of a text that are also in the previous text.
-pub(super) struct Difference {
+pub(super) struct TextDifference {
     /// Number of equal items at the beginning of the list.
     pub(super) first: usize,
     /// The items in between.
@@ -17,9 +17,9 @@ pub(super) struct Difference {
     pub(super) last: usize,
 }
 
-impl Difference {
+impl TextDifference {
     /// `old` has the items; `None`: something else differs, or may differ.
-    pub(super) fn between(old: &[u8], list: &List, items: &[Item], new: &[u8]) -> Option<Difference> {
+    pub(super) fn between(old: &[u8], list: &List, items: &[Item], new: &[u8]) -> Option<TextDifference> {
         if new.len() > FILE_BYTES_MAX || new.len() < list.head + list.tail {
             return None;
         }
@@ -48,7 +48,7 @@ impl Difference {
                 _ => return None,
             },
         };
-        Some(Difference { first, changed, last })
+        Some(TextDifference { first, changed, last })
     }
 }
 

@@ -21,7 +21,7 @@ use stillgate_schema::kind::{
 use stillgate_schema::matching::{OWN_NAME, parse_recorded};
 use stillgate_schema::object;
 use stillgate_schema::object::{Map, map};
-use stillgate_schema::quantity::{Size, Span, size, span};
+use stillgate_schema::quantity::{DurationRange, Size, size, span};
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink, shortened};
 use stillgate_schema::text::tree::{Entry, Node, Value};
 
@@ -37,7 +37,7 @@ const _: () = assert!(EXTRA_LABELS_MAX < LABELS_MAX);
 
 const MEMORY: Size = size(4 << 20, 64 << 30);
 const EXPIRE_MIN: Duration = Duration::from_secs(1);
-const EXPIRE: Span = span(Duration::ZERO, Duration::from_secs(30 * 24 * 3600));
+const EXPIRE: DurationRange = span(Duration::ZERO, Duration::from_secs(30 * 24 * 3600));
 
 object! {
     /// What is measured and where it is exposed; [metrics.md](metrics.md) has the families and their labels.

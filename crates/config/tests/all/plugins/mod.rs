@@ -3,7 +3,7 @@
 use stillgate_plugin::secrets::SECRET;
 use stillgate_plugin::{
     Authenticate, Compile, CompileCredential, Define, Descriptor, Identity, Ignorable, Metadata, OwnPlugins, Phase,
-    Phases, Plugin, Scripts, Secret, Table,
+    Phases, Plugin, PluginTable, Scripts, Secret,
 };
 use stillgate_schema::kind::{TEXT, int};
 use stillgate_schema::object;
@@ -104,7 +104,7 @@ impl Authenticate for Auth {
 }
 
 /// All of them.
-pub(crate) const TABLE: Table = Table {
+pub(crate) const TABLE: PluginTable = PluginTable {
     plugins: &[Descriptor::of::<Auth>().authenticates::<Auth>(), Descriptor::of::<Count>().with_metadata::<Count>()],
     sought: &[],
     scripts: Scripts::NONE,

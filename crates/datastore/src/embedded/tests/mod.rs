@@ -11,7 +11,7 @@ use crate::document::{Document, Event};
 /// Unix time of the tests, in seconds.
 const NOW: u64 = 1_700_000_000;
 
-const BOUNDS: Bounds = Bounds { history_changes_max: 1000, history_age_max: Duration::from_secs(3600) };
+const BOUNDS: HistoryBounds = HistoryBounds { history_changes_max: 1000, history_age_max: Duration::from_secs(3600) };
 
 fn at(seconds: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(seconds)
@@ -69,7 +69,7 @@ impl Fixture {
         Fixture::with(BOUNDS)
     }
 
-    fn with(bounds: Bounds) -> Fixture {
+    fn with(bounds: HistoryBounds) -> Fixture {
         let folder = tempfile::tempdir().unwrap();
         let store = EmbeddedStore::open(&folder.path().join("config.redb"), bounds).unwrap();
         Fixture { folder, store }
@@ -125,7 +125,7 @@ fn conditions_are_checked_before_anything_is_written() {
 fn references_are_looked_for_in_what_was_written_since() {
     // Most of this history is pruned.
     for history_changes_max in [1000, 1] {
-        let Fixture { mut store, folder: _folder } = Fixture::with(Bounds { history_changes_max, ..BOUNDS });
+        let Fixture { mut store, folder: _folder } = Fixture::with(HistoryBounds { history_changes_max, ..BOUNDS });
         commit(&mut store, vec![put("routes/1", "{\"upstream_id\": \"u\"}")]);
         commit(&mut store, vec![put("upstreams/u", "{}"), put("routes/2", "{\"uri\": \"/2\"}")]);
         commit(&mut store, vec![put("routes/3", "{\"upstream_id\": \"u\"}")]);
@@ -231,7 +231,7 @@ fn history_tells_who_did_what() {
 
 #[test]
 fn history_is_bounded_by_count_and_age() {
-    let bounds = Bounds { history_changes_max: 3, history_age_max: Duration::from_secs(100) };
+    let bounds = HistoryBounds { history_changes_max: 3, history_age_max: Duration::from_secs(100) };
     let Fixture { mut store, folder: _folder } = Fixture::with(bounds);
     let mut commit_at = |seconds: u64| {
         let change = transaction(vec![put("routes/1", &seconds.to_string())]);

@@ -180,7 +180,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 fn check(steps: &[Step]) {
     let folder = tempfile::tempdir().unwrap();
     let (path, copy) = (folder.path().join("config.redb"), folder.path().join("copy.redb"));
-    let bounds = Bounds { history_changes_max: HISTORY_CHANGES_MAX, history_age_max: Duration::from_secs(1 << 30) };
+    let bounds =
+        HistoryBounds { history_changes_max: HISTORY_CHANGES_MAX, history_age_max: Duration::from_secs(1 << 30) };
     let mut store = EmbeddedStore::open(&path, bounds).unwrap();
     let mut model = Model { states: vec![BTreeMap::new()], ..Model::default() };
     let mut second = NOW;

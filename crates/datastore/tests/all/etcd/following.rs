@@ -2,10 +2,10 @@
 
 use crate::etcd::{FollowerThread, impatient, options};
 use std::time::{Duration, Instant};
-use stillgate_testkit::{CutPoint, Cutter, End, Etcd as Server, EtcdSetup, Side, eventually};
+use stillgate_testkit::{CutEnd, CutPoint, Cutter, Etcd as Server, EtcdSetup, Side, eventually};
 
 /// Cuts every connection, until it is disarmed.
-const CUT: CutPoint = CutPoint { side: Side::Client, after: 0, end: End::Fin };
+const CUT: CutPoint = CutPoint { side: Side::Client, after: 0, end: CutEnd::Fin };
 
 #[test]
 fn what_is_written_is_followed() {
@@ -134,7 +134,7 @@ fn breaks_at_any_time_lose_nothing() {
             server.delete(0, &format!("/apisix/routes/{}", number % 13));
         }
         if number % 30 == 29 {
-            relay.end_with(if number % 60 == 59 { End::Fin } else { End::Reset });
+            relay.end_with(if number % 60 == 59 { CutEnd::Fin } else { CutEnd::Reset });
         }
     }
     following.await_equal(server.endpoint(0));
@@ -170,7 +170,7 @@ fn an_etcd_that_was_made_again_is_noticed_at_a_later_revision() {
     following.await_value("routes/4", Some("a"));
     let losses = following.losses();
     relay.arm(Some(CUT));
-    relay.end_with(End::Fin);
+    relay.end_with(CutEnd::Fin);
     eventually("the loss to be told", || following.losses() > losses);
     let before = server.revision(0);
     server.kill(0);

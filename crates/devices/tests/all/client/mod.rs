@@ -1,6 +1,6 @@
 //! The other side of the frames: a client that masks, and a reader's view of its bytes.
 
-use stillgate_devices::frame::{Event, FrameError, Reader};
+use stillgate_devices::frame::{FrameError, FrameEvent, FrameReader};
 
 /// A reader's events, as owned values.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub(crate) fn close(code: u16, reason: &[u8]) -> Vec<u8> {
 
 /// Everything that a reader returns for these pieces, up to the first error.
 pub(crate) fn read(message_bytes_max: u32, pieces: &[&[u8]]) -> Vec<ReaderEvent> {
-    let mut reader = Reader::new(message_bytes_max);
+    let mut reader = FrameReader::new(message_bytes_max);
     let mut seen = Vec::new();
     for piece in pieces {
         let mut buffer = piece.to_vec();
@@ -58,14 +58,14 @@ pub(crate) fn read(message_bytes_max: u32, pieces: &[&[u8]]) -> Vec<ReaderEvent>
     seen
 }
 
-impl From<Event<'_>> for ReaderEvent {
-    fn from(event: Event<'_>) -> ReaderEvent {
+impl From<FrameEvent<'_>> for ReaderEvent {
+    fn from(event: FrameEvent<'_>) -> ReaderEvent {
         match event {
-            Event::Text(payload) => ReaderEvent::Text(payload.into_owned()),
-            Event::Binary(payload) => ReaderEvent::Binary(payload.into_owned()),
-            Event::Ping(payload) => ReaderEvent::Ping(payload.into_owned()),
-            Event::Pong(payload) => ReaderEvent::Pong(payload.into_owned()),
-            Event::Close(said) => ReaderEvent::Close(said.map(|(code, reason)| (code.number(), reason))),
+            FrameEvent::Text(payload) => ReaderEvent::Text(payload.into_owned()),
+            FrameEvent::Binary(payload) => ReaderEvent::Binary(payload.into_owned()),
+            FrameEvent::Ping(payload) => ReaderEvent::Ping(payload.into_owned()),
+            FrameEvent::Pong(payload) => ReaderEvent::Pong(payload.into_owned()),
+            FrameEvent::Close(said) => ReaderEvent::Close(said.map(|(code, reason)| (code.number(), reason))),
         }
     }
 }

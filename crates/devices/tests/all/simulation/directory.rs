@@ -3,7 +3,7 @@
 use super::{Answer, DirectoryCall, Mail, Process, World};
 use std::collections::{BTreeMap, HashMap};
 use stillgate_devices::directory::{
-    self, Connect, ConnectOutcome, Entry, Era, LEASE_MS, Lease, Member, Members, Request,
+    self, Connect, ConnectOutcome, Entry, Era, LEASE_MS, Lease, Member, Members, RegistrationRequest,
 };
 
 #[derive(Default)]
@@ -52,7 +52,10 @@ impl World {
                 }
                 self.reading()
             }
-            DirectoryCall::Registration { request: Request::Connect { device, place, duplicate, era }, dead } => {
+            DirectoryCall::Registration {
+                request: RegistrationRequest::Connect { device, place, duplicate, era },
+                dead,
+            } => {
                 let request = Connect { place, era, duplicate, dead, now_ms };
                 let connected = directory::connect(entries.entry(device).or_default(), request);
                 let is_dead = match &connected {
@@ -65,7 +68,8 @@ impl World {
                 Answer::Connected(connected, is_dead)
             }
             DirectoryCall::Registration {
-                request: Request::Register { device, place, generation, since_ms }, ..
+                request: RegistrationRequest::Register { device, place, generation, since_ms },
+                ..
             } => {
                 let entry = entries.entry(device).or_default();
                 Answer::Registered(directory::register(entry, place, generation, since_ms))

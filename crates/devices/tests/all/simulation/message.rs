@@ -4,7 +4,7 @@ use super::device::{Device, ENCODED, LIMITS};
 use super::node::Node;
 use super::{DEVICES, DirectoryCall, FAULTS_END_MS, Level, Mail, NODES, Process, SETTLED_MS, TICK_MS, World};
 use std::sync::Arc;
-use stillgate_devices::directory::{Away, DeliveryError, Entry, MessageRoute, Rejection, Step, View};
+use stillgate_devices::directory::{Away, DeliveryError, DeliveryStep, Entry, MessageRoute, Rejection, View};
 use stillgate_devices::protocol::MessageId;
 use stillgate_devices::session::{Message, Notice, Outcome, Refused};
 
@@ -102,14 +102,14 @@ impl World {
         self.nodes[node].sessions.get(&device).is_some_and(|held| held.connection.is_some())
     }
 
-    fn follow(&mut self, node: usize, id: MessageId, step: Step) {
+    fn follow(&mut self, node: usize, id: MessageId, step: DeliveryStep) {
         match step {
-            Step::LookUp => {
+            DeliveryStep::LookUp => {
                 let device = format!("device-{}", self.messages[id.0 as usize].device).into();
                 self.ask(node, DirectoryCall::LookUp { message: id, device });
             }
-            Step::ReadMembers => self.ask(node, DirectoryCall::Members { message: id }),
-            Step::AskPeers => {
+            DeliveryStep::ReadMembers => self.ask(node, DirectoryCall::Members { message: id }),
+            DeliveryStep::AskPeers => {
                 let living = self.nodes[node].members.iter().map(|(name, _)| self.index(name));
                 let number = self.nodes[node].number;
                 let others: Vec<usize> = living.filter(|other| self.nodes[*other].number != number).collect();
@@ -119,8 +119,8 @@ impl World {
                 let until_ms = self.now_ms + PEERS_ASKED_MS;
                 self.waiting(node, id).asked_peers_until_ms = Some(until_ms);
             }
-            Step::Send { node: to } => self.forward(node, self.index(&to), id),
-            Step::Answer(unsent) => self.record_answer(node, id, SenderAnswer::Unsent(unsent)),
+            DeliveryStep::Send { node: to } => self.forward(node, self.index(&to), id),
+            DeliveryStep::Answer(unsent) => self.record_answer(node, id, SenderAnswer::Unsent(unsent)),
         }
     }
 
@@ -299,7 +299,12 @@ impl World {
         }
     }
 
-    fn step_of(&mut self, node: usize, id: MessageId, step: impl FnOnce(&mut MessageRoute, View<'_>) -> Step) -> Step {
+    fn step_of(
+        &mut self,
+        node: usize,
+        id: MessageId,
+        step: impl FnOnce(&mut MessageRoute, View<'_>) -> DeliveryStep,
+    ) -> DeliveryStep {
         let now_ms = self.now_ms;
         let node = &mut self.nodes[node];
         let view = View { lookups: &mut node.lookups, members: &node.members, now_ms };

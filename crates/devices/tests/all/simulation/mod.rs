@@ -26,7 +26,7 @@ use message::{MessageRecord, SenderAnswer};
 use node::Node;
 use stillgate_devices::Generation;
 use stillgate_devices::directory::{
-    ConnectOutcome, Disconnect, Duplicate, Entry, Era, Location, Member, Registered, Request,
+    ConnectOutcome, Disconnect, Duplicate, Entry, Era, Location, Member, Registered, RegistrationRequest,
 };
 use stillgate_devices::protocol::MessageId;
 use stillgate_devices::session::{Level, ResumeToken, SessionTransfer};
@@ -76,7 +76,7 @@ enum DirectoryCall {
         era: Era,
     },
     Registration {
-        request: Request,
+        request: RegistrationRequest,
         dead: Option<Generation>,
     },
     Disconnect {

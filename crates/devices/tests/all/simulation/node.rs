@@ -5,7 +5,8 @@ use super::message::PendingSend;
 use super::{Answer, DirectoryCall, Mail, TICK_MS, World};
 use std::collections::{BTreeMap, HashMap};
 use stillgate_devices::directory::{
-    ConnectOutcome, Effect, Era, HEARTBEAT_MS, LEASE_MS, Location, Lookups, Member, Members, Registrations, Request,
+    ConnectOutcome, Effect, Era, HEARTBEAT_MS, LEASE_MS, Location, Lookups, Member, Members, RegistrationRequest,
+    Registrations,
 };
 use stillgate_devices::protocol::MessageId;
 use stillgate_devices::session::Session;
@@ -135,14 +136,17 @@ impl World {
                 self.ask(node, DirectoryCall::Registration { request, dead: Some(generation) });
             }
             (
-                DirectoryCall::Registration { request: Request::Connect { device, place, .. }, .. },
+                DirectoryCall::Registration { request: RegistrationRequest::Connect { device, place, .. }, .. },
                 Answer::Connected(answer, _),
             ) => {
                 let effect = registrations.answered(&device, &place, answer);
                 self.apply(node, &device, effect);
             }
             (
-                DirectoryCall::Registration { request: Request::Register { device, place, generation, .. }, .. },
+                DirectoryCall::Registration {
+                    request: RegistrationRequest::Register { device, place, generation, .. },
+                    ..
+                },
                 Answer::Registered(answer),
             ) => {
                 let effect = registrations.registered(&device, &place, generation, answer);
@@ -237,8 +241,8 @@ impl World {
         self.nodes[node].contact_since_ms = None;
         self.nodes[node].members = std::mem::take(&mut self.nodes[node].members).after(0);
         match asked {
-            DirectoryCall::Registration { request: Request::Connect { device, place, .. }, .. }
-            | DirectoryCall::Registration { request: Request::Register { device, place, .. }, .. } => {
+            DirectoryCall::Registration { request: RegistrationRequest::Connect { device, place, .. }, .. }
+            | DirectoryCall::Registration { request: RegistrationRequest::Register { device, place, .. }, .. } => {
                 let effect = self.nodes[node].registrations.unanswered(&device, &place);
                 self.apply(node, &device, effect);
             }

@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::{fs, io};
 use stillgate_files::read_bounded;
-use stillgate_lua::health::examine::{Examination, Finding, Subject, examine, step};
+use stillgate_lua::health::examine::{Examination, ExaminedCode, Finding, examine, step};
 use stillgate_lua::health::steps;
 use stillgate_lua::{Module, check as check_text};
 use stillgate_plugin::OwnFile;
@@ -128,7 +128,7 @@ fn counted(runs: usize) -> Result<u64, String> {
 }
 
 /// The name of the file, what is in it, and the requests.
-fn read(arguments: &LuaCheck) -> Result<(String, Subject, Vec<RequestHead>), String> {
+fn read(arguments: &LuaCheck) -> Result<(String, ExaminedCode, Vec<RequestHead>), String> {
     let file = &arguments.file;
     let bytes =
         read_bounded(file, FILE_BYTES_MAX).map_err(|error| format!("cannot read {}: {error}", file.display()))?;
@@ -148,9 +148,9 @@ fn read(arguments: &LuaCheck) -> Result<(String, Subject, Vec<RequestHead>), Str
 }
 
 /// A function, or a plugin with a configuration that it takes.
-fn subject(file: &Path, name: &str, source: String, conf: Json) -> Result<Subject, String> {
+fn subject(file: &Path, name: &str, source: String, conf: Json) -> Result<ExaminedCode, String> {
     match check_text(&source) {
-        Ok(()) => Ok(Subject::function(name, &source, conf)),
+        Ok(()) => Ok(ExaminedCode::function(name, &source, conf)),
         // A file with modules runs only together with them.
         Err(why) if why == RETURNS_TABLE || has_modules(file, &source) => {
             let module = module(file, name, source)?;
@@ -159,7 +159,7 @@ fn subject(file: &Path, name: &str, source: String, conf: Json) -> Result<Subjec
                 true => module.check_conf(&conf, check_json),
                 false => check_json(&described.schema, conf),
             };
-            Ok(Subject::plugin(module, &described.phases, conf.map_err(|why| format!("--conf: {why}"))?))
+            Ok(ExaminedCode::plugin(module, &described.phases, conf.map_err(|why| format!("--conf: {why}"))?))
         }
         Err(why) => Err(format!("{name}: {why}")),
     }

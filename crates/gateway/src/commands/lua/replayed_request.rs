@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use stillgate_lua::{Change, Host, Level, Side};
+use stillgate_lua::{HeaderChange, Host, MessageSide, NginxLevel};
 use stillgate_plugins::check_json;
 use stillgate_replay::explain::request_head::{Buffers, RequestHead};
 use stillgate_route::Variable;
@@ -79,7 +79,7 @@ impl Host for ReplayedRequest<'_> {
         Ok(matches!(name, "upstream_uri" | "upstream_host" | "args"))
     }
 
-    fn field(&self, side: Side, name: &[u8], visit: &mut dyn FnMut(&[u8])) {
+    fn field(&self, side: MessageSide, name: &[u8], visit: &mut dyn FnMut(&[u8])) {
         self.each_field(side, &mut |of, value| {
             if of.eq_ignore_ascii_case(name) {
                 visit(value);
@@ -87,29 +87,29 @@ impl Host for ReplayedRequest<'_> {
         });
     }
 
-    fn each_field(&self, side: Side, visit: &mut dyn FnMut(&[u8], &[u8])) {
+    fn each_field(&self, side: MessageSide, visit: &mut dyn FnMut(&[u8], &[u8])) {
         match (side, &self.request) {
-            (Side::Response, _) => self.response.iter().for_each(|(name, value)| visit(name, value)),
-            (Side::Request, Some(fields)) => fields.iter().for_each(|(name, value)| visit(name, value)),
-            (Side::Request, None) => {
+            (MessageSide::Response, _) => self.response.iter().for_each(|(name, value)| visit(name, value)),
+            (MessageSide::Request, Some(fields)) => fields.iter().for_each(|(name, value)| visit(name, value)),
+            (MessageSide::Request, None) => {
                 visit(b"Host", self.head.authority.as_bytes());
                 self.head.headers.iter().for_each(|(name, value)| visit(name.as_bytes(), value.as_bytes()));
             }
         }
     }
 
-    fn change_field(&mut self, side: Side, name: &[u8], change: Change<'_>) -> Result<(), String> {
+    fn change_field(&mut self, side: MessageSide, name: &[u8], change: HeaderChange<'_>) -> Result<(), String> {
         let mut fields = Vec::new();
         self.each_field(side, &mut |of, value| fields.push((of.to_vec(), value.to_vec())));
-        if !matches!(change, Change::Add(_)) {
+        if !matches!(change, HeaderChange::Add(_)) {
             fields.retain(|(of, _)| !of.eq_ignore_ascii_case(name));
         }
-        if let Change::Set(value) | Change::Add(value) = change {
+        if let HeaderChange::Set(value) | HeaderChange::Add(value) = change {
             fields.push((name.to_vec(), value.to_vec()));
         }
         match side {
-            Side::Request => self.request = Some(fields),
-            Side::Response => self.response = fields,
+            MessageSide::Request => self.request = Some(fields),
+            MessageSide::Response => self.response = fields,
         }
         Ok(())
     }
@@ -179,11 +179,11 @@ impl Host for ReplayedRequest<'_> {
         check_json(schema, value)
     }
 
-    fn is_logged(&self, _: Level) -> bool {
+    fn is_logged(&self, _: NginxLevel) -> bool {
         false
     }
 
-    fn log(&self, _: Level, _: &str) {}
+    fn log(&self, _: NginxLevel, _: &str) {}
 
     fn now_ms(&self) -> u64 {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);

@@ -2,10 +2,10 @@
 
 use super::diff::{compared, line, numbers};
 use super::export::{counted, some};
-use super::plan::{Plan, Step};
+use super::plan::{TransferPlan, TransferStep};
 use super::remote::{BatchRefusal, Blame, Remote};
 use super::resources::{Resources, path_of};
-use super::{Failure, file};
+use super::{TransferFailure, file};
 use crate::commands::cli::{Apply, EXIT_ERRORS, EXIT_GOOD};
 use crate::commands::stdout::show;
 use serde_json::Value as Json;
@@ -24,7 +24,7 @@ pub(crate) fn apply(arguments: &Apply) -> u8 {
     run(arguments).unwrap_or_else(|failure| failure.report())
 }
 
-fn run(arguments: &Apply) -> Result<u8, Failure> {
+fn run(arguments: &Apply) -> Result<u8, TransferFailure> {
     let text = file::text(&arguments.file)?;
     let remote = Remote::new("--to", &arguments.to, &arguments.asking)?;
     let there = remote.read_all()?;
@@ -39,7 +39,7 @@ fn run(arguments: &Apply) -> Result<u8, Failure> {
 }
 
 /// Shows what would be done. What the gateway thinks of it can be asked only for changes that are made together.
-fn try_out(file: &Path, remote: &Remote, plan: &Plan) -> u8 {
+fn try_out(file: &Path, remote: &Remote, plan: &TransferPlan) -> u8 {
     list(&plan.steps, plan);
     let batches = plan.batches();
     if let [batch] = batches[..] {
@@ -66,7 +66,7 @@ fn try_out(file: &Path, remote: &Remote, plan: &Plan) -> u8 {
 }
 
 /// Makes one batch after the other, until one is refused.
-fn make(file: &Path, remote: &Remote, plan: &Plan) -> u8 {
+fn make(file: &Path, remote: &Remote, plan: &TransferPlan) -> u8 {
     let batches = plan.batches();
     let (mut made, mut said) = (0, Instant::now());
     let mut warnings = Warnings::default();
@@ -120,18 +120,18 @@ fn stopped(made: usize, all: usize, blame: Blame) -> String {
     )
 }
 
-fn operations(batch: &[Step]) -> Vec<&Json> {
+fn operations(batch: &[TransferStep]) -> Vec<&Json> {
     batch.iter().map(|step| &step.operation).collect()
 }
 
-fn list(steps: &[Step], plan: &Plan) {
+fn list(steps: &[TransferStep], plan: &TransferPlan) {
     if plan.steps.len() <= LISTED_MAX {
         show(steps.iter().map(line).collect::<String>());
     }
 }
 
 /// Why a batch was refused, with the place of the resource in the file.
-fn explained(file: &Path, batch: &[Step], refused: &BatchRefusal) -> String {
+fn explained(file: &Path, batch: &[TransferStep], refused: &BatchRefusal) -> String {
     if let Some(step) = refused.operation.and_then(|index| batch.get(index)) {
         return format!("{}: {}", place(file, step), refused.message);
     }
@@ -149,14 +149,14 @@ fn explained(file: &Path, batch: &[Step], refused: &BatchRefusal) -> String {
     }
 }
 
-fn place(file: &Path, step: &Step) -> String {
+fn place(file: &Path, step: &TransferStep) -> String {
     match step.at {
         Some((line, column)) => format!("{}:{line}:{column}: {}", file.display(), path_of(&step.name)),
         None => path_of(&step.name),
     }
 }
 
-fn summary(made: &[Step], plan: &Plan, would: &str) -> String {
+fn summary(made: &[TransferStep], plan: &TransferPlan, would: &str) -> String {
     let [created, changed, deleted] = numbers(made);
     let mut text = format!(
         "{created} {would}created, {changed} {would}changed, {deleted} {would}deleted, {} unchanged",

@@ -1,6 +1,6 @@
 //! `stillgate store backup`: a copy of a store, from its file, or from the gateway that has it open.
 
-use super::Failure;
+use super::TransferFailure;
 use super::remote::Remote;
 use crate::commands::cli::{Backup, EXIT_GOOD};
 use crate::commands::stdout::show;
@@ -22,26 +22,27 @@ pub(crate) fn backup(arguments: &Backup) -> u8 {
 }
 
 /// What was copied.
-fn run(arguments: &Backup) -> Result<String, Failure> {
+fn run(arguments: &Backup) -> Result<String, TransferFailure> {
     if let Some(store) = &arguments.store {
         match back_up(store, &arguments.file) {
             Ok(()) => return Ok(store.display().to_string()),
             Err(Offline::InUse) => {}
-            Err(Offline::Unusable(why)) => return Err(Failure::Unusable(why)),
+            Err(Offline::Unusable(why)) => return Err(TransferFailure::Unusable(why)),
         }
     }
     let (bytes, from) = Remote::new("--to", &arguments.to, &arguments.asking)?.backup()?;
     if let Some(store) = &arguments.store {
         let meant = fs::canonicalize(store).unwrap_or_else(|_| store.clone());
         if meant != Path::new(&from) {
-            return Err(Failure::Failed(format!(
+            return Err(TransferFailure::Failed(format!(
                 "{} is open in another gateway; the one at {} uses {from}. Name the right gateway with --to",
                 store.display(),
                 arguments.to
             )));
         }
     }
-    let unwritten = |error: io::Error| Failure::Unusable(format!("cannot write {}: {error}", arguments.file.display()));
+    let unwritten =
+        |error: io::Error| TransferFailure::Unusable(format!("cannot write {}: {error}", arguments.file.display()));
     write(&bytes, &arguments.file).map_err(unwritten)?;
     Ok(format!("{from} from {}", arguments.to))
 }

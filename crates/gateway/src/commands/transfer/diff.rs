@@ -1,9 +1,9 @@
 //! `stillgate diff`: what differs between a file and the resources of a running gateway.
 
-use super::plan::{Plan, Step, What, plan};
+use super::plan::{TransferPlan, TransferStep, What, plan};
 use super::remote::Remote;
 use super::resources::{Resources, path_of};
-use super::{Failure, file};
+use super::{TransferFailure, file};
 use crate::commands::cli::{Diff, EXIT_DIFFERS, EXIT_GOOD};
 use crate::commands::stdout::show;
 use std::path::Path;
@@ -20,7 +20,7 @@ pub(crate) fn diff(arguments: &Diff) -> u8 {
     }
 }
 
-fn run(arguments: &Diff) -> Result<Plan, Failure> {
+fn run(arguments: &Diff) -> Result<TransferPlan, TransferFailure> {
     let text = file::text(&arguments.file)?;
     let there = Remote::new("--to", &arguments.to, &arguments.asking)?.read_all()?;
     let resources = file::read(&arguments.file, &text, &there)?;
@@ -28,12 +28,17 @@ fn run(arguments: &Diff) -> Result<Plan, Failure> {
 }
 
 /// The differences between the gateway's resources and the file's.
-pub(super) fn compared(path: &Path, here: &Resources, there: &Resources, prunes: bool) -> Result<Plan, Failure> {
+pub(super) fn compared(
+    path: &Path,
+    here: &Resources,
+    there: &Resources,
+    prunes: bool,
+) -> Result<TransferPlan, TransferFailure> {
     plan(here, there, prunes).map_err(|masked| file::refused_masks(path, &masked))
 }
 
 /// One change, as people read it.
-pub(super) fn line(step: &Step) -> String {
+pub(super) fn line(step: &TransferStep) -> String {
     let path = path_of(&step.name);
     match &step.what {
         What::Create => format!("+ {path}\n"),
@@ -45,13 +50,13 @@ pub(super) fn line(step: &Step) -> String {
     }
 }
 
-fn summary(plan: &Plan) -> String {
+fn summary(plan: &TransferPlan) -> String {
     let [created, changed, deleted] = numbers(&plan.steps);
     format!("{created} only in the file, {changed} different, {deleted} only in the gateway, {} equal", plan.unchanged)
 }
 
 /// How many are created, changed and deleted.
-pub(super) fn numbers(steps: &[Step]) -> [usize; 3] {
+pub(super) fn numbers(steps: &[TransferStep]) -> [usize; 3] {
     let count = |is_one: fn(&What) -> bool| steps.iter().filter(|step| is_one(&step.what)).count();
     [
         count(|what| *what == What::Create),

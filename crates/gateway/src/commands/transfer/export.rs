@@ -1,6 +1,6 @@
 //! `stillgate export`: the resources of a running gateway, an APISIX, or the file of a store, as a configuration file.
 
-use super::Failure;
+use super::TransferFailure;
 use super::remote::Remote;
 use super::resources::{Resource, Resources, hide_secrets, mark_hidden_key, masks, path_of};
 use super::yaml;
@@ -25,7 +25,7 @@ pub(crate) fn export(arguments: &Export) -> u8 {
     }
 }
 
-fn run(arguments: &Export) -> Result<String, Failure> {
+fn run(arguments: &Export) -> Result<String, TransferFailure> {
     let mut found = match arguments.from.contains("://") {
         true => Remote::new("--from", &arguments.from, &arguments.asking)?.read_all()?,
         false => of_store(Path::new(&arguments.from), arguments.config.as_deref())?,
@@ -61,15 +61,15 @@ fn run(arguments: &Export) -> Result<String, Failure> {
     Ok(format!("{head}{}{}", yaml::write(&lists(found)), end_flag::LAST_LINE))
 }
 
-fn of_store(file: &Path, config: Option<&Path>) -> Result<Resources, Failure> {
+fn of_store(file: &Path, config: Option<&Path>) -> Result<Resources, TransferFailure> {
     let keys = config.map(keyring).transpose()?.unwrap_or_default();
     let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
     let documents = read_store(file, &keys).map_err(|error| match error {
-        Offline::InUse => Failure::Failed(format!(
+        Offline::InUse => TransferFailure::Failed(format!(
             "{}: a gateway has the store open; export from its admin address, for example --from http://127.0.0.1:9180",
             file.display()
         )),
-        Offline::Unusable(why) => Failure::Unusable(why),
+        Offline::Unusable(why) => TransferFailure::Unusable(why),
     })?;
     let known = documents.into_iter().filter_map(|(key, stored, mut document)| {
         let name = resource_of(&key)?;
@@ -83,10 +83,10 @@ fn of_store(file: &Path, config: Option<&Path>) -> Result<Resources, Failure> {
 }
 
 /// The keys of a configuration's `gateway.data_encryption`.
-fn keyring(config: &Path) -> Result<Vec<String>, Failure> {
+fn keyring(config: &Path) -> Result<Vec<String>, TransferFailure> {
     let source = ConfigSource::File(config.to_owned());
-    let text = source.read().map_err(|error| Failure::Unusable(error.to_string()))?;
-    let loaded = source.parse(&text).map_err(|errors| Failure::Unusable(errors.to_string()))?;
+    let text = source.read().map_err(|error| TransferFailure::Unusable(error.to_string()))?;
+    let loaded = source.parse(&text).map_err(|errors| TransferFailure::Unusable(errors.to_string()))?;
     let keys = &loaded.config.gateway.data_encryption.keyring;
     Ok(keys.iter().map(|key| key.reveal().to_owned()).collect())
 }

@@ -2,7 +2,7 @@
 //!
 //! References to secrets are not resolved: they refer to the gateway's machine, not to this one.
 
-use super::Failure;
+use super::TransferFailure;
 use super::resources::{Resource, Resources};
 use crate::configuration::source::{ConfigSource, plugins};
 use std::path::Path;
@@ -22,15 +22,15 @@ impl Secrets for Elsewhere {
 }
 
 /// The bytes of a file.
-pub(super) fn text(file: &Path) -> Result<Vec<u8>, Failure> {
-    ConfigSource::File(file.to_owned()).read().map_err(|error| Failure::Unusable(error.to_string()))
+pub(super) fn text(file: &Path) -> Result<Vec<u8>, TransferFailure> {
+    ConfigSource::File(file.to_owned()).read().map_err(|error| TransferFailure::Unusable(error.to_string()))
 }
 
 /// Reads the text of a file; the error has every finding with its place. `beside`: the other resources, which those of the file may
 /// refer to.
-pub(super) fn read(file: &Path, text: &[u8], beside: &Resources) -> Result<Resources, Failure> {
+pub(super) fn read(file: &Path, text: &[u8], beside: &Resources) -> Result<Resources, TransferFailure> {
     let source = ConfigSource::File(file.to_owned());
-    let refused = |errors: Errors| Failure::Failed(format!("the file is refused\n{errors}"));
+    let refused = |errors: Errors| TransferFailure::Failed(format!("the file is refused\n{errors}"));
     source.check_end(text, false).map_err(refused)?;
     let plugins = PluginSet { secrets: Arc::new(Elsewhere), ..plugins() };
     let (found, mut errors) = documents(text, &|name| std::env::var(name).ok(), plugins, beside.keys().cloned());
@@ -46,9 +46,9 @@ pub(super) fn read(file: &Path, text: &[u8], beside: &Resources) -> Result<Resou
 }
 
 /// A file that has masks in place of private keys that are not in the gateway. `places`: with line and column.
-pub(super) fn refused_masks(file: &Path, places: &[String]) -> Failure {
+pub(super) fn refused_masks(file: &Path, places: &[String]) -> TransferFailure {
     let named: Vec<String> = places.iter().map(|place| format!("{}:{place}", file.display())).collect();
-    Failure::Failed(format!(
+    TransferFailure::Failed(format!(
         "the file has masks in place of secrets; write the secrets, or export the file again with --secrets\n{}",
         named.join("\n")
     ))

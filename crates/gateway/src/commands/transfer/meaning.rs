@@ -32,7 +32,7 @@ pub(super) fn differences(name: &Name, here: &Json, there: &Json) -> Vec<String>
     hide_secrets(name, &mut a);
     hide_secrets(name, &mut b);
     let left_out = places.len().saturating_sub(PLACES_MAX);
-    let line = |place: &Difference| match (at(&a, &place.keys), at(&b, &place.keys)) {
+    let line = |place: &DocumentDifference| match (at(&a, &place.keys), at(&b, &place.keys)) {
         (Some(here), Some(there)) if here == there => format!("{} (a secret)", place.path),
         (Some(here), Some(there)) => format!("{}: {} -> {}", place.path, shown(there), shown(here)),
         (Some(here), None) => format!("{}: + {}", place.path, shown(here)),
@@ -143,19 +143,19 @@ fn number(value: &Json) -> Json {
 }
 
 /// Where two documents differ.
-struct Difference {
+struct DocumentDifference {
     keys: Vec<String>,
     path: String,
 }
 
-fn compare(here: &Json, there: &Json, path: &str, places: &mut Vec<Difference>) {
+fn compare(here: &Json, there: &Json, path: &str, places: &mut Vec<DocumentDifference>) {
     let mut walk = Walk { keys: Vec::new(), places };
     walk.compare(here, there, path);
 }
 
 struct Walk<'a> {
     keys: Vec<String>,
-    places: &'a mut Vec<Difference>,
+    places: &'a mut Vec<DocumentDifference>,
 }
 
 impl Walk<'_> {
@@ -164,7 +164,7 @@ impl Walk<'_> {
             return;
         }
         let (Json::Object(a), Json::Object(b)) = (here, there) else {
-            self.places.push(Difference { keys: self.keys.clone(), path: path.to_owned() });
+            self.places.push(DocumentDifference { keys: self.keys.clone(), path: path.to_owned() });
             return;
         };
         let added = b.keys().filter(|name| !a.contains_key(*name));
@@ -173,7 +173,7 @@ impl Walk<'_> {
             self.keys.push(name.clone());
             match (a.get(name), b.get(name)) {
                 (Some(here), Some(there)) => self.compare(here, there, &path),
-                _ => self.places.push(Difference { keys: self.keys.clone(), path }),
+                _ => self.places.push(DocumentDifference { keys: self.keys.clone(), path }),
             }
             self.keys.pop();
         }

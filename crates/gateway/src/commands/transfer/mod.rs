@@ -31,17 +31,17 @@ use super::cli::{EXIT_ERRORS, EXIT_UNUSABLE};
 
 /// Why a command ends without having done its work.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum TransferFailure {
     /// The arguments cannot be used.
     Unusable(String),
     /// The work failed.
     Failed(String),
 }
 
-impl Failure {
+impl TransferFailure {
     fn message(&self) -> &str {
         match self {
-            Failure::Unusable(message) | Failure::Failed(message) => message,
+            TransferFailure::Unusable(message) | TransferFailure::Failed(message) => message,
         }
     }
 
@@ -49,8 +49,8 @@ impl Failure {
     pub(super) fn report(&self) -> u8 {
         eprintln!("stillgate: {}", self.message());
         match self {
-            Failure::Unusable(_) => EXIT_UNUSABLE,
-            Failure::Failed(_) => EXIT_ERRORS,
+            TransferFailure::Unusable(_) => EXIT_UNUSABLE,
+            TransferFailure::Failed(_) => EXIT_ERRORS,
         }
     }
 }

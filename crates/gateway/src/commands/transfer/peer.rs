@@ -3,7 +3,7 @@
 //! Any web server answers any path with something, often with 200. So each answer has to have the form that the Admin API gives
 //! it, before a command says that it has read or changed anything.
 
-use super::Failure;
+use super::TransferFailure;
 use super::remote::Remote;
 use bytes::Bytes;
 use hyper::header::SERVER;
@@ -58,7 +58,7 @@ pub(super) fn reason(answer: &Response<Bytes>) -> Option<String> {
 }
 
 /// The failure for an answer that does not come from an Admin API. `asked`: the request, with its method.
-pub(super) fn stranger(remote: &Remote, asked: &str, answer: &Response<Bytes>) -> Failure {
+pub(super) fn stranger(remote: &Remote, asked: &str, answer: &Response<Bytes>) -> TransferFailure {
     let server = answer.headers().get(SERVER).and_then(|server| server.to_str().ok());
     let server = server.map_or(String::new(), |server| format!(" by {}", shown(server)));
     let body = shown(&String::from_utf8_lossy(answer.body()));
@@ -68,7 +68,7 @@ pub(super) fn stranger(remote: &Remote, asked: &str, answer: &Response<Bytes>) -
         true => format!("leave the path out of {option}"),
         false => format!("name the address of gateway.admin with {option}"),
     };
-    Failure::Failed(format!(
+    TransferFailure::Failed(format!(
         "{}: this is not the Admin API: {asked} was answered {}{server}{body}; {remedy}",
         remote.base,
         status(answer.status()),

@@ -27,7 +27,7 @@ pub(super) enum What {
 
 /// One change.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Step {
+pub(super) struct TransferStep {
     pub(super) name: Name,
     pub(super) what: What,
     /// Line and column of the file.
@@ -39,16 +39,16 @@ pub(super) struct Step {
 
 /// All changes in their order.
 #[derive(Debug, Default)]
-pub(super) struct Plan {
-    pub(super) steps: Vec<Step>,
+pub(super) struct TransferPlan {
+    pub(super) steps: Vec<TransferStep>,
     pub(super) unchanged: usize,
     /// Resources of the gateway that are not in the file.
     pub(super) extra: Vec<Name>,
 }
 
 /// Compares; `Err`: the masks in the file in place of secrets that cannot be known.
-pub(super) fn plan(file: &Resources, there: &Resources, prunes: bool) -> Result<Plan, Vec<String>> {
-    let mut plan = Plan::default();
+pub(super) fn plan(file: &Resources, there: &Resources, prunes: bool) -> Result<TransferPlan, Vec<String>> {
+    let mut plan = TransferPlan::default();
     let mut masked = Vec::new();
     for (name, resource) in file {
         let old = there.get(name);
@@ -69,15 +69,16 @@ pub(super) fn plan(file: &Resources, there: &Resources, prunes: bool) -> Result<
             Some(old) => patch(name, &resource.document, &old.document),
             None => json!({"method": "PUT", "path": api_path(name), "body": resource.document}),
         };
-        plan.steps.push(Step::new(name, what, resource.at, operation));
+        plan.steps.push(TransferStep::new(name, what, resource.at, operation));
     }
     if !masked.is_empty() {
         return Err(masked);
     }
     plan.extra = there.keys().filter(|name| !file.contains_key(*name)).cloned().collect();
     if prunes {
-        let delete =
-            |name: &Name| Step::new(name, What::Delete, None, json!({"method": "DELETE", "path": api_path(name)}));
+        let delete = |name: &Name| {
+            TransferStep::new(name, What::Delete, None, json!({"method": "DELETE", "path": api_path(name)}))
+        };
         plan.steps.extend(plan.extra.drain(..).map(|name| delete(&name)));
     }
     let place = |name: &Name| file.get(name).map_or(0, |resource| resource.created);
@@ -85,14 +86,14 @@ pub(super) fn plan(file: &Resources, there: &Resources, prunes: bool) -> Result<
     Ok(plan)
 }
 
-impl Plan {
+impl TransferPlan {
     /// The changes that are made together.
-    pub(super) fn batches(&self) -> Vec<&[Step]> {
+    pub(super) fn batches(&self) -> Vec<&[TransferStep]> {
         let mut batches = Vec::new();
         let mut rest = &self.steps[..];
         while !rest.is_empty() {
             let mut bytes = 0;
-            let fits = |step: &&Step| {
+            let fits = |step: &&TransferStep| {
                 bytes += step.bytes;
                 bytes <= BATCH_BYTES_MAX
             };
@@ -105,10 +106,10 @@ impl Plan {
     }
 }
 
-impl Step {
-    fn new(name: &Name, what: What, at: Option<(u32, u32)>, operation: Json) -> Step {
+impl TransferStep {
+    fn new(name: &Name, what: What, at: Option<(u32, u32)>, operation: Json) -> TransferStep {
         let bytes = operation.to_string().len();
-        Step { name: name.clone(), what, at, operation, bytes }
+        TransferStep { name: name.clone(), what, at, operation, bytes }
     }
 }
 
@@ -137,7 +138,7 @@ fn patch(name: &Name, here: &Json, there: &Json) -> Json {
     json!({"method": "PATCH", "path": api_path(name), "body": body})
 }
 
-fn phase(step: &Step) -> u8 {
+fn phase(step: &TransferStep) -> u8 {
     let kind = step.name.0;
     let stands_alone = matches!(kind, Kind::GlobalRules | Kind::Credentials | Kind::Consumers);
     let is_last = matches!(kind, Kind::StreamRoutes | Kind::Routes);
@@ -151,7 +152,7 @@ fn phase(step: &Step) -> u8 {
 }
 
 /// Among those of a phase.
-fn rank(step: &Step) -> usize {
+fn rank(step: &TransferStep) -> usize {
     let kind = step.name.0 as usize;
     match (&step.what, step.name.0) {
         // A credential needs its consumer, and goes before it.
@@ -182,8 +183,9 @@ mod tests {
         names.iter().enumerate().map(resource).collect()
     }
 
-    fn steps(plan: &Plan) -> Vec<String> {
-        let step = |step: &Step| format!("{} {}", step.operation["method"].as_str().unwrap(), path_of(&step.name));
+    fn steps(plan: &TransferPlan) -> Vec<String> {
+        let step =
+            |step: &TransferStep| format!("{} {}", step.operation["method"].as_str().unwrap(), path_of(&step.name));
         plan.steps.iter().map(step).collect()
     }
 
@@ -242,7 +244,7 @@ mod tests {
             let all = (0..count).map(route).map(|(name, document)| (name, Resource { document, created: 0, at: None }));
             plan(&all.collect(), &Resources::new(), false).unwrap()
         };
-        let sizes = |plan: &Plan| plan.batches().iter().map(|batch| batch.len()).collect::<Vec<_>>();
+        let sizes = |plan: &TransferPlan| plan.batches().iter().map(|batch| batch.len()).collect::<Vec<_>>();
         assert_eq!(sizes(&routes(300, "")), [128, 128, 44]);
         assert_eq!(sizes(&routes(3, &"x".repeat(600_000))), [1, 1, 1]);
         assert_eq!(sizes(&routes(0, "")), [0; 0]);

@@ -3,7 +3,7 @@
 //! A Stillgate and an APISIX without etcd give everything in one answer; of another APISIX the lists are read page by page.
 
 use super::resources::{Resource, Resources, mark_hidden_key};
-use super::{Failure, peer};
+use super::{TransferFailure, peer};
 use crate::commands::cli::AdminApiArguments;
 use crate::configuration::kept::resource_of;
 use bytes::Bytes;
@@ -91,8 +91,8 @@ impl Remote {
         option: &'static str,
         url: &str,
         asking: &AdminApiArguments,
-    ) -> Result<Remote, Failure> {
-        let unusable = |why: String| Failure::Unusable(format!("{url}: {why}"));
+    ) -> Result<Remote, TransferFailure> {
+        let unusable = |why: String| TransferFailure::Unusable(format!("{url}: {why}"));
         let uri: Uri =
             url.parse().map_err(|_| unusable("not a URL; write it like \"http://127.0.0.1:9180\"".into()))?;
         let is_tls = match (uri.scheme_str(), uri.host()) {
@@ -102,9 +102,9 @@ impl Remote {
         };
         let key = asking.key.clone().or_else(|| std::env::var(KEY_VARIABLE).ok()).filter(|key| !key.is_empty());
         if key.as_ref().is_some_and(|key| !key.bytes().all(|byte| byte.is_ascii_graphic())) {
-            return Err(Failure::Unusable("the admin key must be printable ASCII without spaces".to_owned()));
+            return Err(TransferFailure::Unusable("the admin key must be printable ASCII without spaces".to_owned()));
         }
-        let tls = is_tls.then(|| connector(asking)).transpose().map_err(Failure::Unusable)?;
+        let tls = is_tls.then(|| connector(asking)).transpose().map_err(TransferFailure::Unusable)?;
         let client = HttpClient {
             tls,
             allows_plain: true,
@@ -114,13 +114,13 @@ impl Remote {
             response_bytes_max: ANSWER_BYTES_MAX,
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| Failure::Failed(error.to_string()))?;
+        let runtime = runtime.map_err(|error| TransferFailure::Failed(error.to_string()))?;
         let (base, has_path) = (url.trim_end_matches('/').to_owned(), !uri.path().trim_matches('/').is_empty());
         Ok(Remote { base, has_path, option, key, client, runtime })
     }
 
     /// All resources, as far as the key may see them.
-    pub(super) fn read_all(&self) -> Result<Resources, Failure> {
+    pub(super) fn read_all(&self) -> Result<Resources, TransferFailure> {
         const ALL: &str = "/apisix/admin/configs?created=true";
         self.check_source()?;
         let answer = self.ask(Method::GET, ALL, None)?;
@@ -139,8 +139,11 @@ impl Remote {
     pub(super) fn batch(&self, operations: &[&Json], query: &str) -> Result<BatchReply, BatchRefusal> {
         const PATH: &str = "/v1/batch";
         let body = json!(operations).to_string();
-        let refused =
-            |failure: &Failure, blame| BatchRefusal { message: failure.message().to_owned(), operation: None, blame };
+        let refused = |failure: &TransferFailure, blame| BatchRefusal {
+            message: failure.message().to_owned(),
+            operation: None,
+            blame,
+        };
         let mut tries = 0;
         let answer = loop {
             let answer = self.ask(Method::POST, &format!("{PATH}{query}"), Some(body.clone().into()));
@@ -181,7 +184,7 @@ impl Remote {
     }
 
     /// A copy of the store, and the path of it on the gateway's machine.
-    pub(super) fn backup(&self) -> Result<(Bytes, String), Failure> {
+    pub(super) fn backup(&self) -> Result<(Bytes, String), TransferFailure> {
         const PATH: &str = "/v1/store/backup";
         let answer = self.ask(Method::POST, PATH, None)?;
         if answer.status() != StatusCode::OK {
@@ -195,7 +198,7 @@ impl Remote {
     }
 
     /// What a page of the gateway answers.
-    pub(in crate::commands) fn page(&self, path: &str) -> Result<Bytes, Failure> {
+    pub(in crate::commands) fn page(&self, path: &str) -> Result<Bytes, TransferFailure> {
         let answer = self.ask(Method::GET, path, None)?;
         match answer.status() {
             StatusCode::OK => Ok(answer.into_body()),
@@ -204,11 +207,11 @@ impl Remote {
     }
 
     /// A gateway that reads a file has nothing to give or to change.
-    fn check_source(&self) -> Result<(), Failure> {
+    fn check_source(&self) -> Result<(), TransferFailure> {
         let answer = self.ask(Method::GET, "/v1/status", None)?;
         let status: Json = serde_json::from_slice(answer.body()).unwrap_or_default();
         match status["source"] == "file" {
-            true => Err(Failure::Failed(format!(
+            true => Err(TransferFailure::Failed(format!(
                 "{}: this gateway's resources come from its file; use that file, or set gateway.config.source to store",
                 self.base
             ))),
@@ -216,7 +219,7 @@ impl Remote {
         }
     }
 
-    fn read_lists(&self) -> Result<Resources, Failure> {
+    fn read_lists(&self) -> Result<Resources, TransferFailure> {
         let mut found = Resources::new();
         for kind in Kind::all().filter(|kind| *kind != Kind::Credentials) {
             self.read_list(kind, kind.name(), &mut found)?;
@@ -229,7 +232,7 @@ impl Remote {
     }
 
     /// All pages of a list; empty, where the list does not exist.
-    fn read_list(&self, kind: Kind, path: &str, found: &mut Resources) -> Result<(), Failure> {
+    fn read_list(&self, kind: Kind, path: &str, found: &mut Resources) -> Result<(), TransferFailure> {
         for page in 1..=PAGES_MAX {
             let path = format!("/apisix/admin/{path}?page={page}&page_size={PAGE_SIZE}");
             let asked = format!("GET {path}");
@@ -250,24 +253,25 @@ impl Remote {
                 return Ok(());
             }
         }
-        Err(Failure::Failed(format!(
+        Err(TransferFailure::Failed(format!(
             "{}: the list of {path} does not end; is this the address of an Admin API?",
             self.base
         )))
     }
 
-    fn take(&self, mut item: Json, found: &mut Resources) -> Result<(), Failure> {
+    fn take(&self, mut item: Json, found: &mut Resources) -> Result<(), TransferFailure> {
         let key = item["key"].as_str().and_then(|key| Key::parse(key.strip_prefix("/apisix/")?).ok());
         let name = key.as_ref().and_then(resource_of);
-        let name = name
-            .ok_or_else(|| Failure::Failed(format!("{}: {} is not the key of a resource", self.base, item["key"])))?;
+        let name = name.ok_or_else(|| {
+            TransferFailure::Failed(format!("{}: {} is not the key of a resource", self.base, item["key"]))
+        })?;
         let created = item["createdIndex"].as_u64().unwrap_or_default();
         add(found, name, Resource::stored(item.get_mut("value").map(Json::take).unwrap_or_default(), created));
         Ok(())
     }
 
-    fn ask(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Response<Bytes>, Failure> {
-        let unusable = |why: String| Failure::Failed(format!("{}: {why}", self.base));
+    fn ask(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Response<Bytes>, TransferFailure> {
+        let unusable = |why: String| TransferFailure::Failed(format!("{}: {why}", self.base));
         let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
         if let Some(key) = &self.key {
             request = request.header("X-API-KEY", key);
@@ -280,7 +284,7 @@ impl Remote {
     }
 
     /// The failure that an answer without a success status means. `asked`: the request, with its method.
-    fn refusal(&self, asked: &str, answer: &Response<Bytes>) -> Failure {
+    fn refusal(&self, asked: &str, answer: &Response<Bytes>) -> TransferFailure {
         if is_no_path(answer.status()) {
             return peer::stranger(self, asked, answer);
         }
@@ -293,7 +297,7 @@ impl Remote {
             said if said.is_empty() => peer::status(answer.status()),
             said => format!("{}: {}", answer.status().as_u16(), said.trim()),
         };
-        Failure::Failed(format!("{}: {said}{hint}", self.base))
+        TransferFailure::Failed(format!("{}: {said}{hint}", self.base))
     }
 }
 
@@ -326,7 +330,7 @@ fn connector(asking: &AdminApiArguments) -> Result<TlsConnector, String> {
 }
 
 /// The resources of `configs`.
-fn of_whole(whole: &Json) -> Result<Resources, Failure> {
+fn of_whole(whole: &Json) -> Result<Resources, TransferFailure> {
     let mut found = Resources::new();
     for kind in Kind::all() {
         for item in whole[kind.name()].as_array().into_iter().flatten() {

@@ -21,7 +21,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Why it was not upgraded, with the exit code.
-struct Failure(u8, String);
+struct UpgradeFailure(u8, String);
 
 /// Runs the command; returns the exit code.
 pub(crate) fn run(arguments: Upgrade) -> u8 {
@@ -30,15 +30,15 @@ pub(crate) fn run(arguments: Upgrade) -> u8 {
             println!("upgraded: process {new} serves; the former one ends when its work is done");
             EXIT_GOOD
         }
-        Err(Failure(code, message)) => {
+        Err(UpgradeFailure(code, message)) => {
             eprintln!("stillgate: {message}");
             code
         }
     }
 }
 
-fn upgrade(arguments: Upgrade) -> Result<u32, Failure> {
-    let unusable = |message: String| Failure(EXIT_UNUSABLE, message);
+fn upgrade(arguments: Upgrade) -> Result<u32, UpgradeFailure> {
+    let unusable = |message: String| UpgradeFailure(EXIT_UNUSABLE, message);
     // Before the folder is another one.
     let named = arguments.config.as_deref().map(|file| {
         std::path::absolute(file).map_err(|error| unusable(format!("cannot read {}: {error}", file.display())))
@@ -55,7 +55,7 @@ fn upgrade(arguments: Upgrade) -> Result<u32, Failure> {
     check(&enter_and_find_configuration(pid, named).map_err(unusable)?, &environment(pid))?;
     let before = Before::of(pid);
     if let Some(new) = before.alike.iter().find(|other| parent(**other) == Some(pid)) {
-        return Err(Failure(
+        return Err(UpgradeFailure(
             EXIT_ERRORS,
             format!(
                 "not upgraded: process {pid} is already being upgraded by process {new}; see its log for the result"
@@ -63,36 +63,36 @@ fn upgrade(arguments: Upgrade) -> Result<u32, Failure> {
         ));
     }
     kill_process(raw, Signal::USR2)
-        .map_err(|error| Failure(EXIT_ERRORS, format!("cannot signal process {pid}: {error}")))?;
+        .map_err(|error| UpgradeFailure(EXIT_ERRORS, format!("cannot signal process {pid}: {error}")))?;
     before.await_successor()
 }
 
 /// The process that the configuration names.
-fn configured(source: &ConfigSource) -> Result<u32, Failure> {
-    let text = source.read().map_err(|error| Failure(EXIT_UNUSABLE, error.to_string()))?;
+fn configured(source: &ConfigSource) -> Result<u32, UpgradeFailure> {
+    let text = source.read().map_err(|error| UpgradeFailure(EXIT_UNUSABLE, error.to_string()))?;
     let loaded = source.parse(&text).map_err(|errors| refused(&errors))?;
     let file = loaded.config.gateway.pid_file.as_deref().ok_or_else(|| {
         let message = "which process? The configuration has no gateway.pid_file; use --pid or --pid-file";
-        Failure(EXIT_UNUSABLE, message.to_owned())
+        UpgradeFailure(EXIT_UNUSABLE, message.to_owned())
     });
     read(file?)
 }
 
 /// An invalid configuration is refused before anything happens.
-fn check(source: &ConfigSource, environment: &dyn Fn(&str) -> Option<String>) -> Result<(), Failure> {
-    let text = source.read().map_err(|error| Failure(EXIT_UNUSABLE, error.to_string()))?;
+fn check(source: &ConfigSource, environment: &dyn Fn(&str) -> Option<String>) -> Result<(), UpgradeFailure> {
+    let text = source.read().map_err(|error| UpgradeFailure(EXIT_UNUSABLE, error.to_string()))?;
     let loaded = source.parse_with(&text, environment).map_err(|errors| refused(&errors))?;
     tls_material::load(&loaded.config, None).map_err(|errors| refused(&errors))?;
     Ok(())
 }
 
-fn refused(errors: &dyn std::fmt::Display) -> Failure {
-    Failure(EXIT_ERRORS, format!("nothing was upgraded: the configuration is refused\n{errors}"))
+fn refused(errors: &dyn std::fmt::Display) -> UpgradeFailure {
+    UpgradeFailure(EXIT_ERRORS, format!("nothing was upgraded: the configuration is refused\n{errors}"))
 }
 
-fn read(file: &Path) -> Result<u32, Failure> {
+fn read(file: &Path) -> Result<u32, UpgradeFailure> {
     PidFile::read(file).map_err(|error| {
-        Failure(EXIT_UNUSABLE, format!("cannot read {}: {error}; is a gateway running with it?", file.display()))
+        UpgradeFailure(EXIT_UNUSABLE, format!("cannot read {}: {error}; is a gateway running with it?", file.display()))
     })
 }
 
@@ -112,9 +112,9 @@ impl Before {
     }
 
     /// The old process renames itself when another has taken over, and one of its threads when none has.
-    fn await_successor(&self) -> Result<u32, Failure> {
+    fn await_successor(&self) -> Result<u32, UpgradeFailure> {
         let pid = self.pid;
-        let fail = |message: String| Err(Failure(EXIT_ERRORS, message));
+        let fail = |message: String| Err(UpgradeFailure(EXIT_ERRORS, message));
         let began = Instant::now();
         // The successor is remembered once it is known: a former process that has ended is not a parent of anything.
         let mut new = None;

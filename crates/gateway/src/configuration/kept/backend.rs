@@ -1,6 +1,6 @@
 //! The datastore behind a keeper: a file that only this process changes, or an etcd that is followed.
 
-use super::embedded_file::File;
+use super::embedded_file::DatastoreFile;
 use super::followed_etcd::FollowedEtcd;
 use super::keeper::Keeper;
 use super::thread::{StoreCopy, WriteFailure};
@@ -21,7 +21,7 @@ const NO_BACKUP: &str = "the resources are in etcd; back up etcd (`etcdctl snaps
 /// A datastore.
 pub(super) enum Backend {
     /// A file.
-    File(File),
+    File(DatastoreFile),
     /// An etcd.
     Etcd(FollowedEtcd),
 }
@@ -111,7 +111,7 @@ impl Backend {
         }
     }
 
-    fn history_of(&mut self) -> Result<&mut File, WriteFailure> {
+    fn history_of(&mut self) -> Result<&mut DatastoreFile, WriteFailure> {
         match self {
             Backend::File(file) => Ok(file),
             Backend::Etcd(_) => Err(WriteFailure::Unsupported(NO_HISTORY.to_owned())),

@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
-use stillgate_datastore::embedded::{Bounds, EmbeddedStore, OpenError, OpenProblem};
+use stillgate_datastore::embedded::{EmbeddedStore, HistoryBounds, OpenError, OpenProblem};
 use stillgate_datastore::{Batch, CommitError, Key};
 use tracing::{error, info, warn};
 
@@ -27,9 +27,9 @@ const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 const OTHERS_MODE: u32 = 0o066;
 
 /// An embedded store.
-pub(super) struct File {
+pub(super) struct DatastoreFile {
     path: PathBuf,
-    bounds: Bounds,
+    bounds: HistoryBounds,
     /// `None`: another process has it open, or opening failed.
     open: Option<EmbeddedStore>,
     /// Another process is to open it.
@@ -40,9 +40,9 @@ pub(super) struct File {
     failed_at: Option<Instant>,
 }
 
-impl File {
+impl DatastoreFile {
     /// Opens the store, or creates an empty one.
-    pub(super) fn open(path: PathBuf, bounds: Bounds) -> Result<File, OpenError> {
+    pub(super) fn open(path: PathBuf, bounds: HistoryBounds) -> Result<DatastoreFile, OpenError> {
         let is_new = matches!(path.try_exists(), Ok(false));
         let (began, mut is_said) = (Instant::now(), false);
         let open = loop {
@@ -64,7 +64,7 @@ impl File {
         }
         let last_good = open.last_good().unwrap_or_default();
         let last_good = last_good.into_iter().map(|(key, value)| (key, value.into())).collect();
-        Ok(File { path, bounds, open: Some(open), is_held: false, last_good, failed_at: None })
+        Ok(DatastoreFile { path, bounds, open: Some(open), is_held: false, last_good, failed_at: None })
     }
 
     /// Takes in everything that it contains.
@@ -199,7 +199,7 @@ impl File {
     }
 
     fn open_again(&mut self, keeper: &Keeper) {
-        match File::open(self.path.clone(), self.bounds) {
+        match DatastoreFile::open(self.path.clone(), self.bounds) {
             Ok(file) => {
                 info!("store: opened again");
                 *self = file;

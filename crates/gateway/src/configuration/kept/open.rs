@@ -1,7 +1,7 @@
 //! Opens the datastore that the `gateway:` section names, and starts the thread that talks to it.
 
 use super::backend::Backend;
-use super::embedded_file::File;
+use super::embedded_file::DatastoreFile;
 use super::followed_etcd::FollowedEtcd;
 use super::keeper::Keeper;
 use super::thread::{ASKED_MAX, StoreRequest, run};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 use stillgate_config::{EtcdKeys, Gateway, Pem, PluginSet, SourceKind};
-use stillgate_datastore::embedded::{Bounds, EmbeddedStore, OpenError, OpenProblem};
+use stillgate_datastore::embedded::{EmbeddedStore, HistoryBounds, OpenError, OpenProblem};
 use stillgate_datastore::etcd::{Etcd, EtcdOptions, EtcdTls};
 use stillgate_files::read_bounded;
 use stillgate_tls::{FILE_BYTES_MAX, Problem};
@@ -83,9 +83,11 @@ pub(super) fn open(gateway: &Gateway, plugins: PluginSet) -> Result<Opened, Prob
             Backend::Etcd(followed)
         }
         SourceKind::Store | SourceKind::File => {
-            let bounds =
-                Bounds { history_changes_max: config.history_changes as u64, history_age_max: config.history_age };
-            let file = File::open(config.store.clone(), bounds);
+            let bounds = HistoryBounds {
+                history_changes_max: config.history_changes as u64,
+                history_age_max: config.history_age,
+            };
+            let file = DatastoreFile::open(config.store.clone(), bounds);
             let file = file.map_err(|error| at("gateway.config.store")(error.to_string()))?;
             file.read(&keeper).map_err(|error| at("gateway.config.store")(error.to_string()))?;
             Backend::File(file)

@@ -31,7 +31,7 @@ pub(super) type Data = Arc<Map<String, Json>>;
 
 /// Why the data could not be read.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Failure {
+pub(super) enum VaultFailure {
     /// The Vault has answered, and a repeated request would not change the answer.
     Definite(String),
     /// A later request may succeed: the last value stays good.
@@ -39,21 +39,21 @@ pub(super) enum Failure {
 }
 
 /// A client of one Vault.
-pub(super) struct Client {
+pub(super) struct VaultClient {
     manager: Arc<Manager>,
     http: HttpClient,
-    token: Option<Token>,
+    token: Option<VaultToken>,
 }
 
-struct Token {
+struct VaultToken {
     text: HeaderValue,
     /// When to log in again; `None`: the token was configured.
     until: Option<Instant>,
 }
 
-impl Client {
+impl VaultClient {
     /// `tls`: for `https` URLs.
-    pub(super) fn new(manager: Arc<Manager>, tls: Option<TlsConnector>) -> Client {
+    pub(super) fn new(manager: Arc<Manager>, tls: Option<TlsConnector>) -> VaultClient {
         let http = HttpClient {
             tls,
             allows_plain: true,
@@ -62,11 +62,11 @@ impl Client {
             timeout: manager.timeout,
             response_bytes_max: RESPONSE_BYTES_MAX,
         };
-        Client { manager, http, token: None }
+        VaultClient { manager, http, token: None }
     }
 
     /// Reads a path behind the prefix.
-    pub(super) async fn read(&mut self, path: &str) -> Result<Data, Failure> {
+    pub(super) async fn read(&mut self, path: &str) -> Result<Data, VaultFailure> {
         let url = self.url_of(path)?;
         let was_logged_in = self.token.is_some();
         let response = self.get(&url).await?;
@@ -81,14 +81,14 @@ impl Client {
         data_of(&response, path, self.manager.version)
     }
 
-    async fn get(&mut self, url: &str) -> Result<Response<Bytes>, Failure> {
+    async fn get(&mut self, url: &str) -> Result<Response<Bytes>, VaultFailure> {
         let token = self.token().await?;
         let request = self.request(Method::GET, url).header("X-Vault-Token", token);
         self.send(request.body(Full::default())).await
     }
 
     /// The token to authenticate with, which may have to be obtained first.
-    async fn token(&mut self) -> Result<HeaderValue, Failure> {
+    async fn token(&mut self) -> Result<HeaderValue, VaultFailure> {
         if let Some(token) = &self.token
             && token.until.is_none_or(|until| Instant::now() < until)
         {
@@ -97,7 +97,7 @@ impl Client {
         let (mount, credentials) = match &self.manager.login {
             VaultLogin::Token(token) => {
                 let text = header_of(token.reveal())?;
-                self.token = Some(Token { text: text.clone(), until: None });
+                self.token = Some(VaultToken { text: text.clone(), until: None });
                 return Ok(text);
             }
             VaultLogin::Kubernetes { mount, role, jwt_file } => {
@@ -129,25 +129,25 @@ impl Client {
     async fn send(
         &self,
         request: Result<Request<Full<Bytes>>, hyper::http::Error>,
-    ) -> Result<Response<Bytes>, Failure> {
-        let request = request.map_err(|error| Failure::Definite(format!("the Vault cannot be asked: {error}")))?;
+    ) -> Result<Response<Bytes>, VaultFailure> {
+        let request = request.map_err(|error| VaultFailure::Definite(format!("the Vault cannot be asked: {error}")))?;
         let response = self.http.send(request).await;
-        let response = response.map_err(|error| Failure::Passing(format!("{}: {error}", self.manager.uri)))?;
+        let response = response.map_err(|error| VaultFailure::Passing(format!("{}: {error}", self.manager.uri)))?;
         match response.status() {
             status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
                 let sealed = if status == StatusCode::SERVICE_UNAVAILABLE { "; is it sealed?" } else { "" };
-                Err(Failure::Passing(format!("{} answered {status}{sealed}", self.manager.uri)))
+                Err(VaultFailure::Passing(format!("{} answered {status}{sealed}", self.manager.uri)))
             }
             status if status.is_redirection() => {
                 let message = format!("{} answered {status}; write the address that it leads to", self.manager.uri);
-                Err(Failure::Definite(message))
+                Err(VaultFailure::Definite(message))
             }
             _ => Ok(response),
         }
     }
 
     /// Version 2 of the engine has `data` between its mount, which is the first part of the prefix, and the path.
-    fn url_of(&self, path: &str) -> Result<String, Failure> {
+    fn url_of(&self, path: &str) -> Result<String, VaultFailure> {
         let Manager { uri, prefix, version, .. } = &*self.manager;
         let (prefix, path) = (encoded(prefix)?, encoded(path)?);
         Ok(match version {
@@ -161,11 +161,11 @@ impl Client {
 }
 
 /// A path in a URL. Parts that are empty or lead to a parent are refused.
-fn encoded(path: &str) -> Result<String, Failure> {
+fn encoded(path: &str) -> Result<String, VaultFailure> {
     let mut out = String::with_capacity(path.len());
     for (at, part) in path.trim_matches('/').split('/').enumerate() {
         if matches!(part, "" | "." | "..") {
-            return Err(Failure::Definite(format!("{path:?} is not a path of a Vault; write it as A/B")));
+            return Err(VaultFailure::Definite(format!("{path:?} is not a path of a Vault; write it as A/B")));
         }
         if at > 0 {
             out.push('/');
@@ -180,25 +180,27 @@ fn encoded(path: &str) -> Result<String, Failure> {
     Ok(out)
 }
 
-fn header_of(token: &str) -> Result<HeaderValue, Failure> {
+fn header_of(token: &str) -> Result<HeaderValue, VaultFailure> {
     let value = HeaderValue::from_str(token.trim());
-    let mut value = value.map_err(|_| Failure::Definite("the token has characters that no token has".to_owned()))?;
+    let mut value =
+        value.map_err(|_| VaultFailure::Definite("the token has characters that no token has".to_owned()))?;
     value.set_sensitive(true);
     Ok(value)
 }
 
-fn service_account(file: &Path) -> Result<String, Failure> {
+fn service_account(file: &Path) -> Result<String, VaultFailure> {
     let path = file.display();
-    let bytes = stillgate_files::read_bounded(file, JWT_BYTES_MAX)
-        .map_err(|error| Failure::Passing(format!("the service account's token {path} cannot be read: {error}")))?;
+    let bytes = stillgate_files::read_bounded(file, JWT_BYTES_MAX).map_err(|error| {
+        VaultFailure::Passing(format!("the service account's token {path} cannot be read: {error}"))
+    })?;
     let text = String::from_utf8(bytes).ok().filter(|text| text.len() <= JWT_BYTES_MAX);
     match text.as_deref().map(str::trim) {
         Some(text) if !text.is_empty() => Ok(text.to_owned()),
-        _ => Err(Failure::Definite(format!("{path} holds no token of a service account"))),
+        _ => Err(VaultFailure::Definite(format!("{path} holds no token of a service account"))),
     }
 }
 
-fn data_of(response: &Response<Bytes>, path: &str, version: KvVersion) -> Result<Data, Failure> {
+fn data_of(response: &Response<Bytes>, path: &str, version: KvVersion) -> Result<Data, VaultFailure> {
     let body: Option<Json> = serde_json::from_slice(response.body()).ok();
     match response.status() {
         StatusCode::OK => {}
@@ -207,18 +209,18 @@ fn data_of(response: &Response<Bytes>, path: &str, version: KvVersion) -> Result
                 KvVersion::One => "write it, or set `kv_version: 2` if the engine has versions",
                 KvVersion::Two => "write it, or remove `kv_version` if the engine has no versions",
             };
-            return Err(Failure::Definite(format!("the Vault has nothing under {path:?}; {hint}")));
+            return Err(VaultFailure::Definite(format!("the Vault has nothing under {path:?}; {hint}")));
         }
         StatusCode::FORBIDDEN => {
             let hint = "give the token a policy that can read it";
-            return Err(Failure::Definite(format!("the Vault does not let {path:?} be read; {hint}")));
+            return Err(VaultFailure::Definite(format!("the Vault does not let {path:?} be read; {hint}")));
         }
         StatusCode::BAD_REQUEST if body.as_ref().is_some_and(|body| body["errors"].to_string().contains(UPGRADING)) => {
-            return Err(Failure::Passing(format!(
+            return Err(VaultFailure::Passing(format!(
                 "the Vault is upgrading the engine of {path:?} to version 2; it can be read when that is done"
             )));
         }
-        status => return Err(Failure::Definite(format!("the Vault answered {status} for {path:?}"))),
+        status => return Err(VaultFailure::Definite(format!("the Vault answered {status} for {path:?}"))),
     }
     let data = body.as_ref().and_then(|body| body.get("data"));
     let data = match version {
@@ -227,14 +229,14 @@ fn data_of(response: &Response<Bytes>, path: &str, version: KvVersion) -> Result
     };
     match data.and_then(Json::as_object) {
         Some(data) => Ok(Arc::new(data.clone())),
-        None => Err(Failure::Definite(format!("what the Vault has under {path:?} is not a map of keys"))),
+        None => Err(VaultFailure::Definite(format!("what the Vault has under {path:?} is not a map of keys"))),
     }
 }
 
-fn token_of(response: &Response<Bytes>, mount: &str) -> Result<Token, Failure> {
+fn token_of(response: &Response<Bytes>, mount: &str) -> Result<VaultToken, VaultFailure> {
     if response.status() != StatusCode::OK {
         let hint = "look at the role, and at what the Vault's audit log says";
-        return Err(Failure::Definite(format!(
+        return Err(VaultFailure::Definite(format!(
             "logging in at auth/{mount} was answered {}; {hint}",
             response.status()
         )));
@@ -242,12 +244,12 @@ fn token_of(response: &Response<Bytes>, mount: &str) -> Result<Token, Failure> {
     let body: Option<Json> = serde_json::from_slice(response.body()).ok();
     let auth = body.as_ref().and_then(|body| body.get("auth"));
     let Some(text) = auth.and_then(|auth| auth.get("client_token")?.as_str()) else {
-        return Err(Failure::Definite(format!("logging in at auth/{mount} gave no token")));
+        return Err(VaultFailure::Definite(format!("logging in at auth/{mount} gave no token")));
     };
     let lease = auth.and_then(|auth| auth.get("lease_duration")?.as_u64()).filter(|seconds| *seconds > 0);
     // Two thirds, so that a Vault that is away for a while is back before the token has ended.
     let lease = lease.map_or(LOGIN_AGAIN, |seconds| Duration::from_secs(seconds.min(30 * 24 * 3600)) * 2 / 3);
-    Ok(Token { text: header_of(text)?, until: Some(Instant::now() + lease) })
+    Ok(VaultToken { text: header_of(text)?, until: Some(Instant::now() + lease) })
 }
 
 #[cfg(test)]
@@ -278,10 +280,10 @@ mod tests {
              period and will resume service when the primary is finished.",
         ] {
             assert!(
-                matches!(answered(upgrading), Failure::Passing(why) if why.contains("is upgrading")),
+                matches!(answered(upgrading), VaultFailure::Passing(why) if why.contains("is upgrading")),
                 "{upgrading}"
             );
         }
-        assert!(matches!(answered("missing client token"), Failure::Definite(_)));
+        assert!(matches!(answered("missing client token"), VaultFailure::Definite(_)));
     }
 }

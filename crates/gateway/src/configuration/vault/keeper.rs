@@ -1,6 +1,6 @@
 //! The secrets that were read from Vaults, and the thread that reads them.
 
-use super::client::{Client, Data, Failure};
+use super::client::{Data, VaultClient, VaultFailure};
 use serde_json::Value as Json;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -52,7 +52,8 @@ impl Vaults {
         let shared = Arc::new(VaultCache { kept: Mutex::default(), read: Condvar::new() });
         let (orders, ordered) = mpsc::channel(PATHS_MAX);
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        let reader = Reader { shared: shared.clone(), clients: HashMap::new(), down: HashMap::new(), tls, changes };
+        let reader =
+            VaultThread { shared: shared.clone(), clients: HashMap::new(), down: HashMap::new(), tls, changes };
         thread::Builder::new().name("secrets".to_owned()).spawn(move || runtime.block_on(reader.run(ordered)))?;
         Ok(Vaults { shared, orders })
     }
@@ -120,16 +121,16 @@ fn text_of(value: Option<&Json>, path: &str, key: &str) -> Result<String, String
 }
 
 /// The thread's state.
-struct Reader {
+struct VaultThread {
     shared: Arc<VaultCache>,
-    clients: HashMap<Arc<Manager>, Result<Client, String>>,
+    clients: HashMap<Arc<Manager>, Result<VaultClient, String>>,
     /// Vaults that did not answer: until when they get no requests, and why.
     down: HashMap<Arc<Manager>, (Instant, String)>,
     tls: Tls,
     changes: watch::Sender<u64>,
 }
 
-impl Reader {
+impl VaultThread {
     async fn run(mut self, mut ordered: mpsc::Receiver<SecretPath>) {
         loop {
             let due = self.next_due();
@@ -171,18 +172,18 @@ impl Reader {
         }
         let client = self.clients.entry(manager.clone()).or_insert_with(|| {
             let tls = manager.uri.starts_with("https://").then(|| tls(manager)).transpose()?;
-            Ok(Client::new(manager.clone(), tls))
+            Ok(VaultClient::new(manager.clone(), tls))
         });
         let answer = match (client, self.down.get(manager)) {
-            (Err(why), _) => Err(Failure::Definite(why.clone())),
-            (Ok(_), Some((until, why))) if Instant::now() < *until => Err(Failure::Passing(why.clone())),
+            (Err(why), _) => Err(VaultFailure::Definite(why.clone())),
+            (Ok(_), Some((until, why))) if Instant::now() < *until => Err(VaultFailure::Passing(why.clone())),
             (Ok(client), _) => {
                 let answer = client.read(path).await;
                 match &answer {
-                    Err(Failure::Passing(why)) => {
+                    Err(VaultFailure::Passing(why)) => {
                         self.down.insert(manager.clone(), (Instant::now() + NEGATIVE, why.clone()));
                     }
-                    Ok(_) | Err(Failure::Definite(_)) => drop(self.down.remove(manager)),
+                    Ok(_) | Err(VaultFailure::Definite(_)) => drop(self.down.remove(manager)),
                 }
                 answer
             }
@@ -193,7 +194,7 @@ impl Reader {
     }
 
     /// Whether the answer differs from the one before.
-    fn keep(&self, place: &SecretPath, answer: Result<Data, Failure>) -> bool {
+    fn keep(&self, place: &SecretPath, answer: Result<Data, VaultFailure>) -> bool {
         let mut kept = self.shared.lock();
         let one = kept.entry(place.clone()).or_insert_with(|| CachedSecret::new(Instant::now()));
         (one.at, one.is_asked) = (Instant::now(), false);
@@ -205,17 +206,17 @@ impl Reader {
                 }
                 Ok(data)
             }
-            (Err(Failure::Passing(why)), Some(Ok(data))) => {
+            (Err(VaultFailure::Passing(why)), Some(Ok(data))) => {
                 if !std::mem::replace(&mut one.is_failing, true) {
                     warn!(path = %path, "a secret cannot be read again; what was read before stays in use: {why}");
                 }
                 Ok(data)
             }
-            (Err(Failure::Passing(why)), _) => {
+            (Err(VaultFailure::Passing(why)), _) => {
                 one.is_failing = true;
                 Err(why)
             }
-            (Err(Failure::Definite(why)), _) => Err(why),
+            (Err(VaultFailure::Definite(why)), _) => Err(why),
         };
         let is_changed = before.is_some_and(|before| before != next);
         one.answer = Some(next);
@@ -243,7 +244,7 @@ mod tests {
             timeout: Duration::from_secs(20),
             refresh: Duration::from_secs(3600),
         };
-        let reader = Reader {
+        let reader = VaultThread {
             shared: Arc::new(VaultCache { kept: Mutex::default(), read: Condvar::new() }),
             clients: HashMap::new(),
             down: HashMap::new(),
@@ -252,10 +253,10 @@ mod tests {
         };
         let place: SecretPath = (Arc::new(manager), "jack".into());
         for (answer, secs) in [
-            (Err(Failure::Definite("nothing there".to_owned())), 3600),
-            (Err(Failure::Passing("sealed".to_owned())), 360),
+            (Err(VaultFailure::Definite("nothing there".to_owned())), 3600),
+            (Err(VaultFailure::Passing("sealed".to_owned())), 360),
             (Ok(Arc::default()), 3600),
-            (Err(Failure::Passing("sealed".to_owned())), 360),
+            (Err(VaultFailure::Passing("sealed".to_owned())), 360),
         ] {
             let before = Instant::now();
             reader.keep(&place, answer);

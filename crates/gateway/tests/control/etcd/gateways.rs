@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use stillgate_testkit::{Client, Connection, Etcd, Gateway, Head, Setup, eventually};
+use stillgate_testkit::{BufferedSocket, Client, Etcd, Gateway, Head, Setup, eventually};
 
 const ADMIN_KEY: &str = "the-admin-key-of-these-tests";
 
@@ -39,7 +39,7 @@ pub(crate) fn endpoints(etcd: &Etcd, members: usize) -> Vec<String> {
 /// Sends a request to the Admin API: status, head and body of the answer. `fields`: further lines of the request's head.
 #[track_caller]
 pub(crate) fn ask(gateway: &Gateway, request_line: &str, fields: &str, body: &Value) -> (u16, Head, Value) {
-    let mut connection = Connection::new(TcpStream::connect(gateway.admin_addr()).expect("connect"));
+    let mut connection = BufferedSocket::new(TcpStream::connect(gateway.admin_addr()).expect("connect"));
     let body = if body.is_null() { String::new() } else { body.to_string() };
     connection.send(format!(
         "{request_line} HTTP/1.1\r\nHost: localhost\r\nX-API-KEY: {ADMIN_KEY}\r\n{fields}Content-Length: {}\r\n\r\n{body}",

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
-use stillgate_testkit::{Client, Connection, Etcd, Gateway, ReservedPort, Setup, Upstream, eventually, scrape};
+use stillgate_testkit::{BufferedSocket, Client, Etcd, Gateway, ReservedPort, Setup, Upstream, eventually, scrape};
 
 /// Beside a route that is open to everybody, each of these requires a key and cannot be read in part. A request that it guards is
 /// never answered without one.
@@ -83,7 +83,7 @@ fn what_cannot_be_read_in_part_does_not_leave_its_requests_to_an_open_route() {
     );
     let gateway = start(&etcd, 1);
     let status = |host: &str, path: &str| {
-        let mut connection = Connection::new(TcpStream::connect(gateway.addr()).expect("connect"));
+        let mut connection = BufferedSocket::new(TcpStream::connect(gateway.addr()).expect("connect"));
         connection.send(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
         connection.expect_response("GET").head.status()
     };

@@ -5,7 +5,7 @@ use crate::shared::authority::Authority;
 use serde_json::{Value as Json, json};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use stillgate_testkit::{Connection, Setup, eventually, is_nightly, run_tool};
+use stillgate_testkit::{BufferedSocket, Setup, eventually, is_nightly, run_tool};
 
 /// Number of wrong keys, here and in the nightly run.
 const WRONG_KEYS: usize = 2_000;
@@ -123,7 +123,7 @@ fn pages_of_others_in_a_browser_cannot_write() {
 fn guesses_that_wait_leave_places_for_right_keys() {
     let mut stage = Stage::with(&with_key());
     let guess = |_| {
-        let mut connection = Connection::new(std::net::TcpStream::connect(stage.admin.addr).expect("connect"));
+        let mut connection = BufferedSocket::new(std::net::TcpStream::connect(stage.admin.addr).expect("connect"));
         let _ = connection.try_send("GET /apisix/admin/routes HTTP/1.1\r\nHost: h\r\nX-API-KEY: wrong\r\n\r\n");
         connection
     };
@@ -136,7 +136,7 @@ fn guesses_that_wait_leave_places_for_right_keys() {
     let begun = Instant::now();
     assert!(is_served());
     let reference = begun.elapsed();
-    let guesses: Vec<Connection> = (0..400).map(guess).collect();
+    let guesses: Vec<BufferedSocket> = (0..400).map(guess).collect();
     let begun = Instant::now();
     eventually("the right key to be served", is_served);
     let most = Duration::from_secs(5).max(50 * reference);
@@ -156,7 +156,7 @@ fn guessing_keys_costs_the_guesser_and_nobody_else() {
             scope.spawn(|| {
                 while tried.fetch_add(1, Ordering::Relaxed) < wrong_keys {
                     let stream = std::net::TcpStream::connect(stage.admin.addr).expect("connect");
-                    let mut connection = Connection::new(stream);
+                    let mut connection = BufferedSocket::new(stream);
                     // A client that guesses quickly does not wait for the answer.
                     let _ =
                         connection.try_send("GET /apisix/admin/routes HTTP/1.1\r\nHost: h\r\nX-API-KEY: wrong\r\n\r\n");

@@ -3,7 +3,7 @@
 use super::stage::{Stage, upstream};
 use serde_json::json;
 use std::net::TcpStream;
-use stillgate_testkit::{Connection, Upstream};
+use stillgate_testkit::{BufferedSocket, Upstream};
 
 /// Size of a body that nothing needs.
 const BODY_BYTES: usize = 100 * 1024 * 1024;
@@ -26,7 +26,7 @@ fn bodies_of_a_hundred_mebibytes() {
                 true => "Transfer-Encoding: chunked".to_owned(),
                 false => format!("Content-Length: {BODY_BYTES}"),
             };
-            let mut connection = Connection::new(TcpStream::connect(stage.admin.addr).expect("connect"));
+            let mut connection = BufferedSocket::new(TcpStream::connect(stage.admin.addr).expect("connect"));
             let method = if path.starts_with("/v1/") { "POST" } else { "PUT" };
             let key = &stage.admin.key;
             connection

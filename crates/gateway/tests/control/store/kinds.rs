@@ -6,7 +6,7 @@ use serde_json::json;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use stillgate_testkit::{Connection, ReservedPort, Setup, Upstream, eventually};
+use stillgate_testkit::{BufferedSocket, ReservedPort, Setup, Upstream, eventually};
 
 /// A route behind key-auth.
 fn guarded(stage: &Stage, node: &Upstream) {
@@ -51,7 +51,7 @@ fn consumers_and_their_credentials() {
 
 /// Serves one secret to every client.
 fn vault(secret: &'static str) -> Upstream {
-    Upstream::serve(move |connection: &mut Connection| {
+    Upstream::serve(move |connection: &mut BufferedSocket| {
         let Ok(request) = connection.read_request() else { return };
         let is_known = request.head.start == "GET /v1/kv/gate/jack HTTP/1.1";
         let body = json!({ "data": { "key": secret } }).to_string();

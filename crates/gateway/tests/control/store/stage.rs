@@ -4,7 +4,7 @@ use crate::shared::STILLGATE;
 use serde_json::Value as Json;
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
-use stillgate_testkit::{Connection, Gateway, Head, MessageError, Setup};
+use stillgate_testkit::{BufferedSocket, Gateway, Head, MessageError, Setup};
 
 /// A key of the Admin API, where the test configures one.
 pub(crate) const KEY: &str = "key-of-an-admin-0123456789";
@@ -93,7 +93,7 @@ impl Admin {
     /// Like [`Admin::ask_with`]; the error says what came instead of an answer.
     pub(crate) fn try_ask(&self, method: &str, path: &str, lines: &str, body: &[u8]) -> Result<Answer, MessageError> {
         let refused = |_| MessageError::Closed;
-        let mut connection = Connection::new(TcpStream::connect(self.addr).map_err(refused)?);
+        let mut connection = BufferedSocket::new(TcpStream::connect(self.addr).map_err(refused)?);
         let host = if lines.to_ascii_lowercase().contains("host:") { "" } else { "Host: localhost\r\n" };
         let length = body.len();
         let head = format!("{method} {path} HTTP/1.1\r\n{host}{lines}Content-Length: {length}\r\n\r\n");

@@ -2,7 +2,7 @@
 
 use crate::shared::STILLGATE;
 use stillgate_testkit::http2::{Http2, kind};
-use stillgate_testkit::{Connection, Gateway, Head, MessageError, Setup, Upstream, eventually};
+use stillgate_testkit::{BufferedSocket, Gateway, Head, MessageError, Setup, Upstream, eventually};
 
 /// More than a gateway may grow by all that nodes of a test send it. The build under test is not optimised.
 pub(crate) const GROWTH_BYTES_MAX: usize = 32 * 1024 * 1024;
@@ -84,7 +84,7 @@ pub(crate) fn begin(peer: &mut Http2, stream: u32) {
 
 /// Reads the response to a request with this method.
 #[track_caller]
-pub(crate) fn seen(client: &mut Connection, method: &str) -> ClientResult {
+pub(crate) fn seen(client: &mut BufferedSocket, method: &str) -> ClientResult {
     let head: Head = loop {
         match client.read_head() {
             Ok(head) if (100..200).contains(&head.status()) => {}

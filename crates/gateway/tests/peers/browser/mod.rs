@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use stillgate_testkit::{Connection, Gateway, Setup, Upstream, require_tool};
+use stillgate_testkit::{BufferedSocket, Gateway, Setup, Upstream, require_tool};
 
 const PAGE: &str = include_str!("page.html");
 
@@ -77,7 +77,7 @@ fn pages(gateway: Arc<Mutex<String>>, told: SyncSender<Told>) -> Upstream {
 
 /// A node that answers with its request. Its own CORS fields must not reach the page.
 fn node(seen: Arc<Mutex<Vec<String>>>) -> Upstream {
-    Upstream::serve(move |connection: &mut Connection| {
+    Upstream::serve(move |connection: &mut BufferedSocket| {
         while let Ok(request) = connection.read_request() {
             let (method, target) = request.head.method_and_target();
             seen.lock().expect("no holder panics").push(format!("{method} {target}"));

@@ -5,7 +5,7 @@ use crate::shared::logs::{self, route};
 use crate::shared::measured::MeasuredGateway;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use stillgate_testkit::{Connection, Gateway, Head, Setup, Upstream, eventually, payload};
+use stillgate_testkit::{BufferedSocket, Gateway, Head, Setup, Upstream, eventually, payload};
 
 const MIB: usize = 1024 * 1024;
 /// Maximum memory that waits for a mirror, of one worker; see `docs/plugins/proxy-mirror.md`.
@@ -27,7 +27,7 @@ type Noted = Arc<Mutex<Vec<(Head, Vec<u8>)>>>;
 fn noting() -> (Upstream, Noted) {
     let noted = Noted::default();
     let notes = noted.clone();
-    let serve = move |connection: &mut Connection| {
+    let serve = move |connection: &mut BufferedSocket| {
         while let Ok(request) = connection.read_request() {
             notes.lock().expect("no panic").push((request.head, request.body));
             if connection.try_send("HTTP/1.1 500 Never Seen\r\nContent-Length: 3\r\n\r\nno!").is_err() {
@@ -205,7 +205,7 @@ fn a_mirror_that_reads_and_never_answers_costs_nothing() {
 fn a_mirror_that_resets_costs_nothing() {
     let mirror = Upstream::serve(|connection| {
         let twin = connection.stream().try_clone().expect("a descriptor");
-        Connection::new(twin).reset();
+        BufferedSocket::new(twin).reset();
     });
     check_mirror(&mirror, "resets");
 }

@@ -4,7 +4,7 @@ use crate::shared::reflect::{gateway, route};
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
-use stillgate_testkit::{Connection, Gateway, Message, Upstream};
+use stillgate_testkit::{BufferedSocket, Gateway, Message, Upstream};
 
 /// Words are marked; what follows the colon goes.
 pub(crate) const FILTERED: &str = r#"{"response-rewrite": {"filters": [{"regex": "secret: ([a-z]+)[0-9]*", "scope": "global", "replace": "public: $1!"}, {"regex": "$", "replace": "end"}]}}"#;
@@ -54,7 +54,7 @@ impl Node {
     }
 }
 
-pub(crate) fn send(connection: &mut Connection, piece: &[u8]) -> bool {
+pub(crate) fn send(connection: &mut BufferedSocket, piece: &[u8]) -> bool {
     std::thread::yield_now();
     connection.try_send(piece).is_ok()
 }

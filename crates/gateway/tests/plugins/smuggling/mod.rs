@@ -9,7 +9,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use stillgate_testkit::{Connection, Upstream, require_tool};
+use stillgate_testkit::{BufferedSocket, Upstream, require_tool};
 
 /// Marks a field that only an attack can make.
 const EVIL: &str = "x-evil";
@@ -117,7 +117,7 @@ fn decision(is_let_in: bool, asked: usize) -> Value {
 }
 
 /// A head, the body that it announces, and what came with it.
-fn request_bytes(connection: &mut Connection) -> Vec<u8> {
+fn request_bytes(connection: &mut BufferedSocket) -> Vec<u8> {
     let mut bytes = until(connection, b"\r\n\r\n");
     let head = String::from_utf8_lossy(&bytes).to_ascii_lowercase();
     let length = head.split_once("\r\ncontent-length: ").and_then(|(_, after)| after.split_once('\r')?.0.parse().ok());
@@ -130,7 +130,7 @@ fn request_bytes(connection: &mut Connection) -> Vec<u8> {
     bytes
 }
 
-fn until(connection: &mut Connection, end: &[u8]) -> Vec<u8> {
+fn until(connection: &mut BufferedSocket, end: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     while !bytes.ends_with(end) {
         match connection.read_exactly(1) {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use stillgate_testkit::{Connection, Gateway, Setup, Upstream, Vault, eventually};
+use stillgate_testkit::{BufferedSocket, Gateway, Setup, Upstream, Vault, eventually};
 
 /// How long a token lives where a test waits for its end.
 const TTL: &str = "4s";
@@ -215,7 +215,7 @@ fn service_account(namespace: &str, number: u32) -> String {
 /// A cluster's API that knows one token at a time.
 fn cluster(known: &Arc<Mutex<String>>) -> Upstream {
     let known = known.clone();
-    Upstream::serve(move |connection: &mut Connection| {
+    Upstream::serve(move |connection: &mut BufferedSocket| {
         while let Ok(request) = connection.read_request() {
             assert_eq!(request.head.start, "POST /apis/authentication.k8s.io/v1/tokenreviews HTTP/1.1");
             assert_eq!(request.head.get("authorization"), Some(&*format!("Bearer {}", Vault::REVIEWER)));

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use stillgate_testkit::{Connection, Gateway, Head, Process, ReservedPort, Setup, Upstream, eventually};
+use stillgate_testkit::{BufferedSocket, Gateway, Head, Process, ReservedPort, Setup, Upstream, eventually};
 
 /// A request's head and body.
 type Got = (Head, Vec<u8>);
@@ -69,7 +69,7 @@ pub(crate) fn entries_of(seen: &ReceivedLogs) -> Vec<Value> {
 pub(crate) fn receiver(status: impl Fn(usize) -> u16 + Send + Sync + 'static) -> (Upstream, ReceivedLogs) {
     let seen = ReceivedLogs::default();
     let noted = seen.clone();
-    let serve = move |connection: &mut Connection| {
+    let serve = move |connection: &mut BufferedSocket| {
         while let Ok(request) = connection.read_request() {
             let status = {
                 let mut got = noted.got.lock().expect("no panic");
@@ -105,7 +105,7 @@ pub(crate) fn stalled() -> Upstream {
 pub(crate) fn elasticsearch(version: &'static str) -> (Upstream, ReceivedLogs) {
     let seen = ReceivedLogs::default();
     let noted = seen.clone();
-    let serve = move |connection: &mut Connection| {
+    let serve = move |connection: &mut BufferedSocket| {
         while let Ok(request) = connection.read_request() {
             let answer = match request.head.method_and_target() {
                 ("GET", "/") => format!("{{\"version\":{{\"number\":\"{version}\"}}}}"),
@@ -128,7 +128,7 @@ impl TcpBytes {
     pub(crate) fn lines() -> (Upstream, TcpBytes) {
         let collected = TcpBytes::default();
         let noted = collected.clone();
-        let serve = move |connection: &mut Connection| {
+        let serve = move |connection: &mut BufferedSocket| {
             if let Ok(bytes) = connection.read_to_end() {
                 noted.0.lock().expect("no panic").extend(bytes);
             }

@@ -3,7 +3,7 @@
 use super::ReceivedLogs;
 use serde_json::Value;
 use std::sync::{Arc, Mutex};
-use stillgate_testkit::{Connection, Head, Upstream};
+use stillgate_testkit::{BufferedSocket, Head, Upstream};
 
 /// The answers of a double: its requests are counted from 0.
 pub(crate) type Script = fn(usize) -> (u16, &'static str);
@@ -23,7 +23,7 @@ impl Strict {
     ) -> Strict {
         let (seen, faults) = (ReceivedLogs::default(), Arc::<Mutex<Vec<String>>>::default());
         let (noted, wrong) = (seen.clone(), faults.clone());
-        let serve = move |connection: &mut Connection| {
+        let serve = move |connection: &mut BufferedSocket| {
             while let Ok(request) = connection.read_request() {
                 let (status, body) = match own(&request.head) {
                     Some(body) => (200, body),

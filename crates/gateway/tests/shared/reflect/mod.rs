@@ -3,7 +3,7 @@
 use crate::shared::STILLGATE;
 use std::net::SocketAddr;
 use std::process::Command;
-use stillgate_testkit::{Connection, Fields, Gateway, Head, Message, MessageError, Setup, Upstream};
+use stillgate_testkit::{BufferedSocket, Fields, Gateway, Head, Message, MessageError, Setup, Upstream};
 
 /// A node that answers with the head it was sent, a field a line, an empty line and the body. Fields of its own: `X-Node`,
 /// `Vary: Accept-Encoding`, two of `X-Twice`, and what the query says: `status=404`.
@@ -11,7 +11,7 @@ pub(crate) fn reflecting() -> Upstream {
     Upstream::serve(|connection| while connection.read_request().is_ok_and(|request| reflect(connection, &request)) {})
 }
 
-fn reflect(connection: &mut Connection, request: &Message) -> bool {
+fn reflect(connection: &mut BufferedSocket, request: &Message) -> bool {
     let (method, target) = request.head.method_and_target();
     let mut body = format!("{}\n", request.head.start);
     for (name, value) in &request.head.fields {
@@ -66,12 +66,12 @@ pub(crate) fn route(uri: &str, plugins: &str) -> String {
 
 /// Sends a head with these lines and reads the response. `start` is `GET /a`.
 #[track_caller]
-pub(crate) fn ask(client: &mut Connection, start: &str, lines: &[&str]) -> Message {
+pub(crate) fn ask(client: &mut BufferedSocket, start: &str, lines: &[&str]) -> Message {
     try_ask(client, start, lines).unwrap_or_else(|broken| panic!("{start} {lines:?}: {broken:?}"))
 }
 
 /// Like [`ask`], for a connection that may fail.
-pub(crate) fn try_ask(client: &mut Connection, start: &str, lines: &[&str]) -> Result<Message, MessageError> {
+pub(crate) fn try_ask(client: &mut BufferedSocket, start: &str, lines: &[&str]) -> Result<Message, MessageError> {
     let mut head = format!("{start} HTTP/1.1\r\nHost: h.example\r\n");
     for line in lines {
         head.push_str(line);

@@ -4,7 +4,7 @@ use crate::shared::STILLGATE;
 use serde_json::Value;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
-use stillgate_testkit::{ACCEPT_TEXT, Connection, Gateway, PATIENCE, ReservedPort, Setup, eventually, scrape};
+use stillgate_testkit::{ACCEPT_TEXT, BufferedSocket, Gateway, PATIENCE, ReservedPort, Setup, eventually, scrape};
 
 const ACCESS_LOG: &str = "access_log: {path: \"{dir}/access.log\", format: json, fields: [status, bytes_sent, bytes_received, \
     request_time, upstream_response_time, upstream_addr, route_id, remote_addr, server_port, protocol, ssl_server_name, request_method]}";
@@ -74,8 +74,8 @@ impl Streams {
         self.port.addr()
     }
 
-    pub(crate) fn client(&self) -> Connection {
-        Connection::new(std::net::TcpStream::connect(self.addr()).expect("connect to the gateway"))
+    pub(crate) fn client(&self) -> BufferedSocket {
+        BufferedSocket::new(std::net::TcpStream::connect(self.addr()).expect("connect to the gateway"))
     }
 
     pub(crate) fn metrics(&self) -> String {

@@ -1,6 +1,6 @@
 //! A gateway with one tunnel through it, as the tests of tunnels begin.
 
-use stillgate_testkit::{Client, Connection, Gateway, MessageError, Setup, Upstream};
+use stillgate_testkit::{BufferedSocket, Client, Gateway, MessageError, Setup, Upstream};
 
 /// A request to switch to another protocol.
 pub(crate) const ASK: &str =
@@ -18,7 +18,7 @@ pub(crate) fn setup(upstream: &Upstream) -> Setup {
 #[derive(Debug)]
 pub(crate) struct Tunnel {
     pub(crate) client: Client,
-    pub(crate) node: Connection,
+    pub(crate) node: BufferedSocket,
 }
 
 impl Tunnel {

@@ -10,8 +10,8 @@ use super::{Cursor, Mount, Mounts, Reader, ReaderOptions, RefreshSummary};
 use crate::encode::Format;
 use crate::family::{Buckets, Family, Kind, Merge};
 use crate::protocol;
-use crate::segment::cells::{self, Form, Shape};
-use crate::segment::layout::{HEAD_WORDS, Head, RecordKind, TOMBSTONE_WORDS, WORD, pair};
+use crate::segment::cells::{self, CellForm, Shape};
+use crate::segment::layout::{HEAD_WORDS, RecordHead, RecordKind, TOMBSTONE_WORDS, WORD, pair};
 use crate::segment::{Process, Segment, family_record};
 use crate::sync::AtomicU64;
 use crate::sync::Ordering::Relaxed;
@@ -77,7 +77,7 @@ impl Pen {
     ) -> usize {
         let at = self.used;
         let log = &self.segment.own_log()[at..at + words];
-        log[0].store(Head { words: words as u32, kind, flags: 0, family }.pack(), Relaxed);
+        log[0].store(RecordHead { words: words as u32, kind, flags: 0, family }.pack(), Relaxed);
         log[1].store(second, Relaxed);
         log[2].store(third, Relaxed);
         let text_at = words - text.len().div_ceil(WORD);
@@ -131,7 +131,7 @@ impl Pen {
 
     pub(super) fn set(&self, ink: Ink, value: f64) {
         let cells = self.cells(ink);
-        if matches!(self.shapes[ink.family as usize].form, Form::Last) {
+        if matches!(self.shapes[ink.family as usize].form, CellForm::Last) {
             cells[1].store(self.now_ms, Relaxed);
         }
         cells[0].store(value.to_bits(), Relaxed);
@@ -139,7 +139,9 @@ impl Pen {
     }
 
     pub(super) fn observe(&self, ink: Ink, value: f64) {
-        let Form::Histogram { bounds, native } = &self.shapes[ink.family as usize].form else { panic!("a histogram") };
+        let CellForm::Histogram { bounds, native } = &self.shapes[ink.family as usize].form else {
+            panic!("a histogram")
+        };
         cells::observe(self.cells(ink), bounds, native.as_ref(), value);
         self.mark(ink);
     }

@@ -153,7 +153,7 @@ fn fold(old: Part, serial: u64) -> Part {
             }
             crate::value::Value::Histogram(state) => {
                 let ink = base.pen.series(1, text);
-                let Form::Histogram { bounds, native } = &base.pen.shapes[1].form else { panic!("a histogram") };
+                let CellForm::Histogram { bounds, native } = &base.pen.shapes[1].form else { panic!("a histogram") };
                 cells::restore_histogram(base.pen.cells(ink), bounds, native.as_ref(), state);
             }
             crate::value::Value::Float(_) => panic!("there are none"),

@@ -12,7 +12,8 @@ type Vector<'a> = (usize, &'a [u8], &'a [u8], bool);
 /// Verifies vectors with a public key; returns the number of valid ones.
 fn check<'a>(name: &str, algorithm: Algorithm, pem: &str, vectors: impl Iterator<Item = Vector<'a>>) -> usize {
     let key = public_key(algorithm, pem.as_bytes()).unwrap_or_else(|why| panic!("{name}: {why}\n{pem}"));
-    let verifier = Verifier { algorithm, key: Key::Public(Box::new(key)), is_slow: false, grace_s: 0, expected: None };
+    let verifier =
+        Verifier { algorithm, key: VerifyingKey::Public(Box::new(key)), is_slow: false, grace_s: 0, expected: None };
     let mut valid = 0;
     for (number, signed, signature, is_valid) in vectors {
         assert_eq!(verifier.verifies(signed, signature), is_valid, "{name}, {number}");
@@ -116,7 +117,8 @@ fn hmac_tags() {
         let mut valid = 0;
         for test in set.test_groups.iter().flat_map(|group| &group.tests) {
             let shared = SharedSecret::new(algorithm.hmac().unwrap(), &test.key);
-            let verifier = Verifier { algorithm, key: Key::Shared(shared), is_slow: false, grace_s: 0, expected: None };
+            let verifier =
+                Verifier { algorithm, key: VerifyingKey::Shared(shared), is_slow: false, grace_s: 0, expected: None };
             let expected = is_valid(test.result) && test.tag.len() == bytes;
             assert_eq!(verifier.verifies(&test.msg, &test.tag), expected, "{name:?}, {}", test.tc_id);
             let with = verifier.verifies_with(&mut LastSecret::default(), Identity(1), &test.msg, &test.tag);

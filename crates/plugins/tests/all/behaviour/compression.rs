@@ -7,7 +7,7 @@ use harness::{plugins, refusal, work};
 use proptest::prelude::*;
 use std::io::Read;
 use stillgate_plugin::BodyChanges;
-use stillgate_plugin::body::Change;
+use stillgate_plugin::body::BodyChange;
 
 /// The plugins, with their values of `Content-Encoding`.
 const ALL: [(&str, &str); 3] = [("gzip", "gzip"), ("brotli", "br"), ("zstd", "zstd")];
@@ -63,7 +63,7 @@ fn begin(config: &str, request: &str, response: &str) -> (String, BodyChanges) {
 /// Passes pieces to the filter, with a pause after those for which `pauses` returns true.
 fn code(changes: &mut BodyChanges, pieces: &[&[u8]], pauses: impl Fn(usize) -> bool) -> Vec<u8> {
     let mut out = Vec::new();
-    let Some(Change::Filter(filter)) = changes.iter_mut().next() else { panic!("no filter") };
+    let Some(BodyChange::Filter(filter)) = changes.iter_mut().next() else { panic!("no filter") };
     for (at, piece) in pieces.iter().enumerate() {
         filter.piece(piece, &mut out).unwrap();
         work(&mut **filter, &mut out).unwrap();
@@ -255,7 +255,7 @@ fn nothing_is_held_back_at_a_pause() {
     let body = text(3000);
     for (plugin, coding) in ALL {
         let (_, mut changes) = begin(&format!("{plugin}: {{}}"), GET, HTML);
-        let Some(Change::Filter(filter)) = changes.iter_mut().next() else { panic!("no filter") };
+        let Some(BodyChange::Filter(filter)) = changes.iter_mut().next() else { panic!("no filter") };
         let mut out = Vec::new();
         for (at, piece) in body.chunks(100).enumerate() {
             filter.piece(piece, &mut out).unwrap();

@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use stillgate_plugin::NoUpstreams;
-use stillgate_plugin::body::Change;
+use stillgate_plugin::body::BodyChange;
 use stillgate_plugin::definition::{MetadataItem, MetadataTable};
 use stillgate_plugin::flow::Offload;
 use stillgate_plugin::secrets::NoSecrets;
 use stillgate_plugin::{
-    Body, BodyChanges, BodyError, BodyFilter, Call, CallError, Chain, Consumers, Device, Entry, Facts, Flow, Identity,
-    Io, Level, LocalFuture, LogLevel, Origin, Phase, Reply, Request, RequestState, Response, Worker,
+    AnswerBody, BodyChanges, BodyError, BodyFilter, Call, CallError, Chain, ChainEntry, Consumers, Device, Facts, Flow,
+    Identity, Io, Level, LocalFuture, LogLevel, Phase, PluginOrigin, Reply, Request, RequestState, Response, Worker,
 };
 use stillgate_plugins::TABLE;
 use stillgate_route::path::{normalise, target_path};
@@ -78,8 +78,8 @@ pub(crate) fn said_of_store(yaml: &str) -> String {
     }
 }
 
-fn compiled(yaml: &str, sink: &mut Sink) -> Option<Vec<Arc<Entry>>> {
-    let origin = Origin { level: Level::Route, id: "r".into() };
+fn compiled(yaml: &str, sink: &mut Sink) -> Option<Vec<Arc<ChainEntry>>> {
+    let origin = PluginOrigin { level: Level::Route, id: "r".into() };
     let node = read_yaml(yaml, sink)?;
     Some(TABLE.compile(&node, &origin, (&NoSecrets, &NoUpstreams), &Path::Root, sink))
 }
@@ -228,8 +228,8 @@ impl Plugins {
             for (_, entry) in self.chain.of(phase) {
                 if let Flow::Answer(answer) = called(entry, phase, &mut request) {
                     let body = match &answer.body {
-                        Body::Metrics => b"(the metrics)".to_vec(),
-                        Body::Device(device) => shown(device).into_bytes(),
+                        AnswerBody::Metrics => b"(the metrics)".to_vec(),
+                        AnswerBody::Device(device) => shown(device).into_bytes(),
                         body => body.bytes().to_vec(),
                     };
                     self.sent.replace(format!("{} {}", answer.status, String::from_utf8_lossy(&body)));
@@ -373,7 +373,7 @@ impl Io for Server {
 }
 
 /// Runs a phase of a plugin, after the arguments that it waits for. Its filter is evaluated in each.
-fn called(entry: &Entry, phase: Phase, request: &mut Request<'_>) -> Flow {
+fn called(entry: &ChainEntry, phase: Phase, request: &mut Request<'_>) -> Flow {
     let can_wait = phase != Phase::BeforeProxy;
     if can_wait && let Some(flow) = entry.before_filter(request) {
         match settled_flow(flow, request) {
@@ -445,8 +445,8 @@ pub(crate) fn changed(changes: &mut BodyChanges, pieces: &[&[u8]]) -> Result<Vec
     let mut pieces: Vec<Vec<u8>> = pieces.iter().map(|piece| piece.to_vec()).collect();
     for change in changes.iter_mut() {
         pieces = match change {
-            Change::Replace(body) => vec![body.clone()],
-            Change::Filter(filter) => {
+            BodyChange::Replace(body) => vec![body.clone()],
+            BodyChange::Filter(filter) => {
                 let mut out = Vec::new();
                 for piece in &pieces {
                     filter.piece(piece, &mut out)?;

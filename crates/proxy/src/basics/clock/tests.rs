@@ -113,7 +113,7 @@ fn everybody_is_woken_a_few_at_a_time() {
     }
     drop(Task::new());
     let woken = || tasks.iter().map(Task::woken).sum::<u32>();
-    let (mut cursor, mut turns) = (Some(Cursor::default()), 0);
+    let (mut cursor, mut turns) = (Some(WheelPlace::default()), 0);
     while let Some(from) = cursor {
         assert_eq!(woken(), turns * 7);
         cursor = clock.wake_some(from, 7);

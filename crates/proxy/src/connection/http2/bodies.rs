@@ -15,9 +15,9 @@ use std::task::{Context, Poll, Waker};
 
 /// All bodies of one connection.
 #[derive(Default)]
-pub(crate) struct Bodies(RefCell<Slab<Body>>);
+pub(crate) struct Bodies(RefCell<Slab<ReceivedBody>>);
 
-struct Body {
+struct ReceivedBody {
     stream: RecvStream,
     /// Taken from `h2` and not read yet.
     gathered: BytesMut,
@@ -28,7 +28,7 @@ struct Body {
 }
 
 /// One body, for its reader.
-pub(super) struct Reader {
+pub(super) struct BodyReader {
     bodies: Rc<Bodies>,
     key: usize,
 }
@@ -42,7 +42,7 @@ impl Bodies {
     }
 }
 
-impl Body {
+impl ReceivedBody {
     fn gather(&mut self) {
         // The reader waits by a waker that `h2` holds and that a poll which is ready leaves in place. So this polls only where
         // something has arrived.
@@ -74,11 +74,11 @@ impl Body {
     }
 }
 
-impl Reader {
-    pub(super) fn new(bodies: Rc<Bodies>, stream: RecvStream) -> Reader {
-        let body = Body { stream, gathered: BytesMut::new(), unreleased: 0, failure: None };
+impl BodyReader {
+    pub(super) fn new(bodies: Rc<Bodies>, stream: RecvStream) -> BodyReader {
+        let body = ReceivedBody { stream, gathered: BytesMut::new(), unreleased: 0, failure: None };
         let key = bodies.0.borrow_mut().insert(body);
-        Reader { bodies, key }
+        BodyReader { bodies, key }
     }
 
     /// The next part of the body; `None` at its end. Its bytes must be released after they have been processed.
@@ -104,7 +104,7 @@ impl Reader {
     }
 }
 
-impl Drop for Reader {
+impl Drop for BodyReader {
     fn drop(&mut self) {
         let body = self.bodies.0.borrow_mut().remove(self.key);
         drop(body);

@@ -1,6 +1,6 @@
 //! One request of a client that speaks HTTP/2, presented as an HTTP/1.1 connection to our engine.
 
-use super::bodies::{Bodies, Reader};
+use super::bodies::{Bodies, BodyReader};
 use super::field_watch::MalformedStreams;
 use super::incoming_body::{IncomingBody, broken};
 use super::outgoing_body::{self, OutgoingBody, malformed};
@@ -34,12 +34,12 @@ pub(crate) struct StreamsShared {
     /// Woken when the last request is served: the connection is idle then.
     pub(crate) driver: RefCell<Option<Waker>>,
     pub(crate) bodies: Rc<Bodies>,
-    scratch: RefCell<Scratch>,
+    scratch: RefCell<ClientScratch>,
 }
 
 /// Scratch memory for what is built and parsed at once.
 #[derive(Default)]
-struct Scratch {
+struct ClientScratch {
     request: Vec<u8>,
     response: ResponseHead,
 }
@@ -89,7 +89,7 @@ impl ClientStream {
             method: Method::from_bytes(method.as_bytes()),
             is_connect,
             request: Some(parts),
-            incoming: IncomingBody::new(Reader::new(shared.bodies.clone(), body), is_chunked),
+            incoming: IncomingBody::new(BodyReader::new(shared.bodies.clone(), body), is_chunked),
             response: ResponseSending::Head(respond, Vec::new()),
             is_gone: false,
         }

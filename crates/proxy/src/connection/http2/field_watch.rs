@@ -86,7 +86,7 @@ pub(super) struct FieldWatch {
     messages: Messages,
     walker: FieldWalker,
     /// The current frame, if it carries fields.
-    frame: Option<Frame>,
+    frame: Option<HeadersFrame>,
     /// Stream of the block, and whether the block opens or ends it, which CONTINUATION does not say.
     stream: u32,
     is_new: bool,
@@ -102,7 +102,7 @@ pub(super) struct FieldWatch {
 
 /// One HEADERS or CONTINUATION.
 #[derive(Debug)]
-struct Frame {
+struct HeadersFrame {
     /// Padding length and priority, as far as the frame has them.
     prefix: [u8; 1 + PRIORITY_BYTES],
     prefix_bytes: usize,
@@ -147,11 +147,11 @@ impl FieldWatch {
                 self.opened = self.opened.max(head.stream);
                 self.ends_stream = head.is_last_of_stream();
                 self.is_continued = false;
-                self.frame = Some(Frame::new(head));
+                self.frame = Some(HeadersFrame::new(head));
             }
             kind::CONTINUATION => {
                 self.is_continued = true;
-                self.frame = Some(Frame::new(&FrameHead { flags: head.flags & END_HEADERS, ..*head }))
+                self.frame = Some(HeadersFrame::new(&FrameHead { flags: head.flags & END_HEADERS, ..*head }))
             }
             kind::DATA if head.is_last_of_stream() => self.forget(head.stream),
             kind::RST_STREAM => self.forget(head.stream),
@@ -219,11 +219,11 @@ impl FieldWatch {
     }
 }
 
-impl Frame {
-    fn new(head: &FrameHead) -> Frame {
+impl HeadersFrame {
+    fn new(head: &FrameHead) -> HeadersFrame {
         let has = |flag, bytes| if head.flags & flag != 0 { bytes } else { 0 };
         let prefix_bytes = has(PADDED, 1) + has(PRIORITY, PRIORITY_BYTES);
-        Frame {
+        HeadersFrame {
             prefix: [0; 1 + PRIORITY_BYTES],
             prefix_bytes,
             have: 0,

@@ -90,14 +90,14 @@ pub(super) struct Frames {
     skip: usize,
     /// The last stream opened, and the state of its head.
     opened: u32,
-    head: Head,
+    head: HeadState,
     /// The current field section continues in another frame, and no other frame may come in between.
     is_amid_fields: bool,
 }
 
 /// State of the head that opens a stream.
 #[derive(Debug, Default, PartialEq, Eq)]
-enum Head {
+enum HeadState {
     /// No head is under way.
     #[default]
     No,
@@ -124,8 +124,8 @@ impl Frames {
             see(FramePart::Payload(payload));
             if self.skip == 0 {
                 see(FramePart::End);
-                if self.head == Head::Ending {
-                    self.head = Head::No;
+                if self.head == HeadState::Ending {
+                    self.head = HeadState::No;
                     walked.opened += 1;
                 }
             }
@@ -166,8 +166,8 @@ impl Frames {
         if is_new {
             self.opened = head.stream;
         }
-        if is_new || (head.kind == kind::CONTINUATION && self.head == Head::Begun) {
-            self.head = if head.flags & END_HEADERS != 0 { Head::Ending } else { Head::Begun };
+        if is_new || (head.kind == kind::CONTINUATION && self.head == HeadState::Begun) {
+            self.head = if head.flags & END_HEADERS != 0 { HeadState::Ending } else { HeadState::Begun };
         }
     }
 }
@@ -183,16 +183,16 @@ pub(super) struct WalkResult {
 
 /// Counts events per second.
 #[derive(Debug, Default)]
-pub(crate) struct Rate {
+pub(crate) struct EventRate {
     since_ms: u64,
     count: u32,
 }
 
-impl Rate {
+impl EventRate {
     /// Adds events; returns whether there were more than `max` within the second.
     pub(crate) fn exceeds(&mut self, more: u32, max: u32, now_ms: u64) -> bool {
         if now_ms >= self.since_ms + 1_000 {
-            *self = Rate { since_ms: now_ms, count: 0 };
+            *self = EventRate { since_ms: now_ms, count: 0 };
         }
         self.count = self.count.saturating_add(more);
         self.count > max
@@ -205,13 +205,13 @@ impl Rate {
 
 /// Both directions of a connection.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct FrameWatch {
     received: Frames,
     sent: Frames,
     is_client: bool,
     fields: FieldWatch,
-    malformed: Rate,
-    fruitless: Rate,
+    malformed: EventRate,
+    fruitless: EventRate,
     /// For a node: the windows that it has opened.
     windows: Option<Windows>,
     /// What the peer is to be sent in addition to the frames of `h2`.
@@ -224,15 +224,15 @@ pub(super) struct Watch {
     pub(super) is_flooded: bool,
 }
 
-impl Watch {
-    pub(super) fn of_client(marked: Rc<MalformedStreams>) -> Watch {
-        Watch {
+impl FrameWatch {
+    pub(super) fn of_client(marked: Rc<MalformedStreams>) -> FrameWatch {
+        FrameWatch {
             received: Frames::after_preface(),
             sent: Frames::default(),
             is_client: true,
             fields: FieldWatch::of_requests(marked),
-            malformed: Rate::default(),
-            fruitless: Rate::default(),
+            malformed: EventRate::default(),
+            fruitless: EventRate::default(),
             windows: None,
             owed: OwedFrames::default(),
             small: 0,
@@ -241,15 +241,15 @@ impl Watch {
         }
     }
 
-    pub(super) fn of_node(marked: Rc<MalformedStreams>) -> Watch {
+    pub(super) fn of_node(marked: Rc<MalformedStreams>) -> FrameWatch {
         let (fields, windows) = (FieldWatch::of_responses(marked.clone()), Some(Windows::new()));
-        Watch {
+        FrameWatch {
             received: Frames::default(),
             sent: Frames::after_preface(),
             is_client: false,
             fields,
             windows,
-            ..Watch::of_client(marked)
+            ..FrameWatch::of_client(marked)
         }
     }
 
@@ -329,7 +329,7 @@ impl Watch {
     }
 }
 
-/// Bytes of a frame's payload that [`Watch::amend`] looks at, of which at most `bytes_max` are available.
+/// Bytes of a frame's payload that [`FrameWatch::amend`] looks at, of which at most `bytes_max` are available.
 pub(super) fn looked_into(head: &FrameHead, bytes_max: usize) -> usize {
     match head.kind {
         kind::SETTINGS | kind::WINDOW_UPDATE if head.payload_bytes <= bytes_max => head.payload_bytes,
@@ -392,7 +392,7 @@ mod tests {
 
     #[test]
     fn a_flood_is_what_moves_nothing_for_a_second() {
-        let mut watch = Watch::of_client(Rc::default());
+        let mut watch = FrameWatch::of_client(Rc::default());
         watch.received(PREFACE, 1_000);
         let pings = frame(6, 0, 8).repeat(FRUITLESS_FRAMES_PER_SECOND_MAX as usize);
         watch.received(&pings, 1_000);

@@ -9,7 +9,7 @@
 //! ```
 
 use super::bounds::FRAME_BYTES_MAX;
-use super::frames::{FrameHead, HEADER_BYTES, PREFACE, Watch, looked_into};
+use super::frames::{FrameHead, FrameWatch, HEADER_BYTES, PREFACE, looked_into};
 use std::io;
 use std::task::{Context, Poll, ready};
 use tokio::io::ReadBuf;
@@ -45,7 +45,7 @@ impl Inbound {
         &mut self,
         cx: &mut Context<'_>,
         space: &mut ReadBuf<'_>,
-        watch: &mut Watch,
+        watch: &mut FrameWatch,
         mut source: impl FnMut(&mut Context<'_>, &mut ReadBuf<'_>) -> Poll<io::Result<()>>,
     ) -> Poll<io::Result<()>> {
         let before = space.filled().len();
@@ -65,7 +65,7 @@ impl Inbound {
     }
 
     /// Amends what was read into `space` from `before` on, and keeps back a unit that is incomplete.
-    fn pass(&mut self, space: &mut ReadBuf<'_>, before: usize, watch: &mut Watch) {
+    fn pass(&mut self, space: &mut ReadBuf<'_>, before: usize, watch: &mut FrameWatch) {
         let bytes = space.filled_mut();
         let mut at = before;
         loop {
@@ -93,7 +93,7 @@ impl Inbound {
     fn poll_unit(
         &mut self,
         cx: &mut Context<'_>,
-        watch: &mut Watch,
+        watch: &mut FrameWatch,
         source: &mut impl FnMut(&mut Context<'_>, &mut ReadBuf<'_>) -> Poll<io::Result<()>>,
     ) -> Poll<io::Result<()>> {
         while self.given.is_none() {
@@ -163,7 +163,7 @@ mod tests {
     }
 
     /// The bytes that pass of `bytes`, which arrive in pieces of at most `step` and are read with room for `room`.
-    fn pass(bytes: &[u8], mut inbound: Inbound, mut watch: Watch, step: usize, room: usize) -> Vec<u8> {
+    fn pass(bytes: &[u8], mut inbound: Inbound, mut watch: FrameWatch, step: usize, room: usize) -> Vec<u8> {
         let (mut rest, mut passed) = (bytes, Vec::new());
         let mut cx = Context::from_waker(Waker::noop());
         loop {
@@ -204,7 +204,7 @@ mod tests {
         let bytes =
             kept.iter().flat_map(|frame| [frame.clone(), empty.clone(), padded.clone()].concat()).collect::<Vec<_>>();
         for step in 1..80 {
-            let passed = pass(&bytes, Inbound::of_node(), Watch::of_node(Rc::default()), step, 100);
+            let passed = pass(&bytes, Inbound::of_node(), FrameWatch::of_node(Rc::default()), step, 100);
             let mut at = 0;
             for frame in &kept {
                 assert_eq!(&passed[at..at + frame.len()], frame, "by {step}");
@@ -228,11 +228,11 @@ mod tests {
         fn nothing_is_lost(bytes in proptest::collection::vec(0..5_u8, 0..400), step in 1..50_usize, room in 1..50_usize) {
             for is_client in [false, true] {
                 let (inbound, watch) = match is_client {
-                    true => (Inbound::of_client(), Watch::of_client(Rc::default())),
-                    false => (Inbound::of_node(), Watch::of_node(Rc::default())),
+                    true => (Inbound::of_client(), FrameWatch::of_client(Rc::default())),
+                    false => (Inbound::of_node(), FrameWatch::of_node(Rc::default())),
                 };
                 let whole = pass(&bytes, if is_client { Inbound::of_client() } else { Inbound::of_node() },
-                    if is_client { Watch::of_client(Rc::default()) } else { Watch::of_node(Rc::default()) }, 1_000, 1_000);
+                    if is_client { FrameWatch::of_client(Rc::default()) } else { FrameWatch::of_node(Rc::default()) }, 1_000, 1_000);
                 let passed = pass(&bytes, inbound, watch, step, room);
                 prop_assert_eq!(passed.len(), bytes.len());
                 prop_assert_eq!(passed, whole);

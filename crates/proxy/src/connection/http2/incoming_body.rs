@@ -2,7 +2,7 @@
 //!
 //! Only what the engine takes is released to flow control: the window bounds what is held of a stream.
 
-use super::bodies::Reader;
+use super::bodies::BodyReader;
 use super::grpc_web;
 use crate::connection::grpc::Web;
 use bytes::{Buf, Bytes};
@@ -14,7 +14,7 @@ use tokio::io::ReadBuf;
 
 /// State of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum BodyState {
     Data,
     Trailers,
     Done,
@@ -22,7 +22,7 @@ enum State {
 
 /// The body of one message, and the part of its head that the engine has not read yet.
 pub(super) struct IncomingBody {
-    body: Reader,
+    body: BodyReader,
     /// Our own bytes before `data`: the head, chunk lines, trailers.
     staged: Vec<u8>,
     staged_read: usize,
@@ -34,12 +34,12 @@ pub(super) struct IncomingBody {
     /// For a response to a gRPC-Web call, and whether its head carries the call's status.
     web: Option<Web>,
     has_status: bool,
-    state: State,
+    state: BodyState,
 }
 
 impl IncomingBody {
     /// `is_chunked`: the head announces the chunked coding; otherwise it states the length, which may be absent.
-    pub(super) fn new(body: Reader, is_chunked: bool) -> IncomingBody {
+    pub(super) fn new(body: BodyReader, is_chunked: bool) -> IncomingBody {
         IncomingBody {
             body,
             staged: Vec::new(),
@@ -49,7 +49,7 @@ impl IncomingBody {
             in_chunk: false,
             web: None,
             has_status: false,
-            state: State::Data,
+            state: BodyState::Data,
         }
     }
 
@@ -76,7 +76,7 @@ impl IncomingBody {
 
     /// Whether the engine has read all of it.
     pub(super) fn is_done(&self) -> bool {
-        self.state == State::Done && self.staged_read == self.staged.len()
+        self.state == BodyState::Done && self.staged_read == self.staged.len()
     }
 
     /// Reads as much as there is. Ready with nothing read only if the message is complete.
@@ -86,11 +86,11 @@ impl IncomingBody {
             self.read_staged(space);
             self.read_data(space)?;
             let is_full = space.remaining() == 0 || self.staged_read < self.staged.len() || !self.data.is_empty();
-            if is_full || self.state == State::Done {
+            if is_full || self.state == BodyState::Done {
                 return Poll::Ready(Ok(()));
             }
             let advanced = match self.state {
-                State::Data => self.poll_data(cx),
+                BodyState::Data => self.poll_data(cx),
                 _ => self.poll_trailers(cx),
             };
             match advanced {
@@ -130,7 +130,7 @@ impl IncomingBody {
 
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
         match ready!(self.body.poll_data(cx)).transpose()? {
-            None => self.state = State::Trailers,
+            None => self.state = BodyState::Trailers,
             // A chunk of no bytes would be the last one.
             Some(data) if data.is_empty() => {}
             // One frame at a time: it is held as text until it is read, and no more is taken before.
@@ -178,7 +178,7 @@ impl IncomingBody {
             }
             self.staged.extend_from_slice(b"\r\n");
         }
-        self.state = State::Done;
+        self.state = BodyState::Done;
         Poll::Ready(Ok(()))
     }
 }

@@ -28,7 +28,7 @@ pub(crate) struct NodeShared {
     pub(crate) bodies: Rc<Bodies>,
     /// Streams whose head or trailers are malformed.
     pub(crate) marked: Rc<MalformedStreams>,
-    pub(crate) scratch: RefCell<Scratch>,
+    pub(crate) scratch: RefCell<NodeScratch>,
 }
 
 impl NodeShared {
@@ -48,7 +48,7 @@ impl NodeShared {
 
 /// Scratch memory for what is built and parsed at once.
 #[derive(Default)]
-pub(crate) struct Scratch {
+pub(crate) struct NodeScratch {
     pub(crate) request: RequestHead,
     pub(crate) response: Vec<u8>,
 }

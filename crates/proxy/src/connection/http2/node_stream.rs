@@ -1,6 +1,6 @@
 //! One request to a node that speaks HTTP/2, presented as an HTTP/1.1 connection to which our engine writes.
 
-use super::bodies::Reader;
+use super::bodies::BodyReader;
 use super::grpc_web;
 use super::incoming_body::{IncomingBody, broken};
 use super::node::NodeShared;
@@ -130,7 +130,7 @@ impl NodeStream {
     fn write_interim(&mut self, interim: &Response<()>, space: &mut ReadBuf<'_>) -> io::Result<()> {
         let head = &mut self.shared.scratch.borrow_mut().response;
         head.clear();
-        response::write_head(head, interim.status(), interim.headers(), response::Body::None);
+        response::write_head(head, interim.status(), interim.headers(), response::ResponseBody::None);
         if head.len() > space.remaining() {
             return Err(malformed("an interim response that is larger than a buffer"));
         }
@@ -141,14 +141,14 @@ impl NodeStream {
     fn write_head(&mut self, response: Response<RecvStream>, space: &mut ReadBuf<'_>) {
         let (mut parts, body) = response.into_parts();
         let web = self.web.filter(|web| grpc_web::edit_response(*web, &mut parts.headers));
-        let mut kind = response::Body::of(self.method, &parts, body.is_end_stream());
+        let mut kind = response::ResponseBody::of(self.method, &parts, body.is_end_stream());
         // In HTTP/1.1 trailers come only after chunks. The end of the stream shows what the length would: `h2` compares the two.
-        if kind == response::Body::Length && self.takes_trailers && !body.is_end_stream() {
+        if kind == response::ResponseBody::Length && self.takes_trailers && !body.is_end_stream() {
             parts.headers.remove(header::CONTENT_LENGTH);
-            kind = response::Body::Chunked;
+            kind = response::ResponseBody::Chunked;
         }
-        let body = Reader::new(self.shared.bodies.clone(), body);
-        let mut incoming = IncomingBody::new(body, kind == response::Body::Chunked);
+        let body = BodyReader::new(self.shared.bodies.clone(), body);
+        let mut incoming = IncomingBody::new(body, kind == response::ResponseBody::Chunked);
         if let Some(web) = web {
             incoming = incoming.bridged(web, parts.headers.contains_key(grpc_web::STATUS));
         }

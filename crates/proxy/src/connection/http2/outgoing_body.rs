@@ -13,7 +13,7 @@ use stillgate_wire::{BodyDecoder, FieldSet, Fields, Framing, Name, Progress};
 /// A body whose head has been sent.
 pub(super) struct OutgoingBody {
     send: SendStream<Bytes>,
-    body: Body,
+    body: UnframedBody,
     /// A body whose end has no other sign has been ended.
     is_finished: bool,
     /// For a base64 body: the decoder.
@@ -22,7 +22,7 @@ pub(super) struct OutgoingBody {
 
 impl OutgoingBody {
     pub(super) fn new(send: SendStream<Bytes>, framing: Framing) -> OutgoingBody {
-        OutgoingBody { send, body: Body(BodyDecoder::new(framing)), is_finished: false, text: None }
+        OutgoingBody { send, body: UnframedBody(BodyDecoder::new(framing)), is_finished: false, text: None }
     }
 
     /// Decodes the body from base64 before it is passed on.
@@ -143,16 +143,16 @@ impl OutgoingBody {
 }
 
 /// Removes the framing of a body.
-struct Body(BodyDecoder);
+struct UnframedBody(BodyDecoder);
 
-/// What [`Body::take`] took.
+/// What [`UnframedBody::take`] took.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct TakenBytes {
     consumed: usize,
     data: Option<Bytes>,
 }
 
-impl Body {
+impl UnframedBody {
     /// Takes framing and up to `room` bytes of content, stopping after the content.
     fn take(&mut self, bytes: &[u8], room: usize) -> io::Result<TakenBytes> {
         let mut consumed = 0;
@@ -249,7 +249,7 @@ mod tests {
 
     /// Content, trailers and the remaining bytes, taken in pieces of `step` bytes with room for `room`.
     fn run(bytes: &[u8], framing: Framing, step: usize, room: usize) -> (Vec<u8>, Option<HeaderMap>, usize) {
-        let mut body = Body(BodyDecoder::new(framing));
+        let mut body = UnframedBody(BodyDecoder::new(framing));
         let (mut content, mut at) = (Vec::new(), 0);
         while at < bytes.len() && !body.0.is_done() {
             let taken = body.take(&bytes[at..(at + step).min(bytes.len())], room).unwrap();
@@ -279,7 +279,7 @@ mod tests {
     /// An empty window must not hold back the end of a body.
     #[test]
     fn framing_needs_no_room() {
-        let mut body = Body(BodyDecoder::new(Framing::Chunked));
+        let mut body = UnframedBody(BodyDecoder::new(Framing::Chunked));
         assert_eq!(body.take(b"1\r\na\r\n0\r\n\r\n", 0).unwrap(), TakenBytes { consumed: 3, data: None });
         assert_eq!(body.take(b"a\r\n0\r\n\r\n", 0).unwrap(), TakenBytes::default());
         let data = Some(Bytes::from_static(b"a"));

@@ -7,7 +7,7 @@ use stillgate_wire::Method;
 
 /// What follows a response's head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Body {
+pub(super) enum ResponseBody {
     /// The response must not have a body.
     None,
     /// The response has no body.
@@ -17,28 +17,28 @@ pub(super) enum Body {
     Chunked,
 }
 
-impl Body {
-    pub(super) fn of(method: Method, response: &Parts, is_end: bool) -> Body {
+impl ResponseBody {
+    pub(super) fn of(method: Method, response: &Parts, is_end: bool) -> ResponseBody {
         let forbidden = method == Method::Head || matches!(response.status.as_u16(), 204 | 304);
         match response.headers.contains_key(header::CONTENT_LENGTH) {
-            _ if forbidden => Body::None,
-            true => Body::Length,
-            false if is_end => Body::Empty,
-            false => Body::Chunked,
+            _ if forbidden => ResponseBody::None,
+            true => ResponseBody::Length,
+            false if is_end => ResponseBody::Empty,
+            false => ResponseBody::Chunked,
         }
     }
 }
 
 /// Appends a response's head in HTTP/1.1 form. Our parser validates the result like any other head.
-pub(super) fn write_head(out: &mut Vec<u8>, status: StatusCode, fields: &HeaderMap, body: Body) {
+pub(super) fn write_head(out: &mut Vec<u8>, status: StatusCode, fields: &HeaderMap, body: ResponseBody) {
     out.extend_from_slice(b"HTTP/1.1 ");
     out.extend_from_slice(status.as_str().as_bytes());
     out.extend_from_slice(b" \r\n");
     push_fields(out, fields, |_| true);
     match body {
-        Body::Chunked => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
-        Body::Empty => out.extend_from_slice(b"content-length: 0\r\n"),
-        Body::None | Body::Length => {}
+        ResponseBody::Chunked => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
+        ResponseBody::Empty => out.extend_from_slice(b"content-length: 0\r\n"),
+        ResponseBody::None | ResponseBody::Length => {}
     }
     out.extend_from_slice(b"\r\n");
 }
@@ -56,7 +56,7 @@ mod tests {
             }
             let (parts, ()) = response.body(()).unwrap().into_parts();
             let mut out = Vec::new();
-            write_head(&mut out, parts.status, &parts.headers, Body::of(method, &parts, is_end));
+            write_head(&mut out, parts.status, &parts.headers, ResponseBody::of(method, &parts, is_end));
             assert_eq!(String::from_utf8(out).unwrap(), expected);
         };
         check(

@@ -5,7 +5,7 @@
 
 use super::bounds::{OUTPUT_BYTES_MAX, SMALL_FRAMES_MAX};
 use super::field_watch::MalformedStreams;
-use super::frames::Watch;
+use super::frames::FrameWatch;
 use super::inbound::Inbound;
 use crate::basics::buffer::Buffers;
 use crate::basics::clock::Clock;
@@ -20,10 +20,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// A connection's socket and what waits to be written to it.
 pub(crate) struct Transport<'a> {
-    inner: RefCell<Inner<'a>>,
+    inner: RefCell<TransportState<'a>>,
 }
 
-struct Inner<'a> {
+struct TransportState<'a> {
     stream: &'a mut Stream,
     buffers: &'a Buffers,
     clock: &'a Clock,
@@ -34,7 +34,7 @@ struct Inner<'a> {
     sent: usize,
     written: u64,
     inbound: Inbound,
-    watch: Watch,
+    watch: FrameWatch,
     /// `h2` waits for room to write, and processes nothing that has arrived until there is.
     is_held_up: bool,
     has_read: bool,
@@ -51,7 +51,7 @@ impl<'a> Transport<'a> {
         buffers: &'a Buffers,
         clock: &'a Clock,
     ) -> Transport<'a> {
-        Transport::new(stream, early, Inbound::of_client(), Watch::of_client(marked), buffers, clock)
+        Transport::new(stream, early, Inbound::of_client(), FrameWatch::of_client(marked), buffers, clock)
     }
 
     pub(crate) fn to_node(
@@ -60,18 +60,18 @@ impl<'a> Transport<'a> {
         buffers: &'a Buffers,
         clock: &'a Clock,
     ) -> Transport<'a> {
-        Transport::new(stream, &[], Inbound::of_node(), Watch::of_node(marked), buffers, clock)
+        Transport::new(stream, &[], Inbound::of_node(), FrameWatch::of_node(marked), buffers, clock)
     }
 
     fn new(
         stream: &'a mut Stream,
         early: &'a [u8],
         inbound: Inbound,
-        watch: Watch,
+        watch: FrameWatch,
         buffers: &'a Buffers,
         clock: &'a Clock,
     ) -> Transport<'a> {
-        let inner = Inner {
+        let inner = TransportState {
             stream,
             buffers,
             clock,
@@ -130,7 +130,7 @@ impl<'a> Transport<'a> {
     }
 }
 
-impl Inner<'_> {
+impl TransportState<'_> {
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.sent < self.output.len() {
             match ready!(self.stream.poll_write(cx, &self.output[self.sent..]))? {
@@ -179,7 +179,7 @@ impl Inner<'_> {
     }
 }
 
-impl Drop for Inner<'_> {
+impl Drop for TransportState<'_> {
     fn drop(&mut self) {
         self.release();
     }

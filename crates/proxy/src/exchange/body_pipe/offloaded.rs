@@ -1,9 +1,9 @@
 //! Work of filters that is done by other threads, while nothing more of the body is read.
 
-use super::super::filters::Step;
+use super::super::filters::PieceEnd;
 use super::{BrokenBody, FilteredBody, OffloadedFilter, Why};
-use crate::worker::offload::{Done, FinishedWork, OffloadPools, Place};
-use crate::worker::plugins::Refusal;
+use crate::worker::offload::{Done, FinishedWork, OffloadPlace, OffloadPools};
+use crate::worker::plugins::PluginRefusal;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -27,7 +27,7 @@ pub(super) enum OffloadedWork {
     /// Still with the filter's pipe.
     NotBegun(Work),
     /// It waits for a place in the queue, which is full.
-    Queueing(Work, LocalFuture<Result<Place, QueueFull>>),
+    Queueing(Work, LocalFuture<Result<OffloadPlace, QueueFull>>),
     Elsewhere(oneshot::Receiver<Done>),
 }
 
@@ -39,7 +39,7 @@ impl OffloadedWork {
         threads: &OffloadPools,
         plugin: &'static str,
     ) -> Result<Result<FinishedWork, OffloadedWork>, Why> {
-        let busy = |_| Why::Refused(Refusal::Busy);
+        let busy = |_| Why::Refused(PluginRefusal::Busy);
         let (work, mut place) = match self {
             OffloadedWork::Elsewhere(mut receiver) => {
                 return match Pin::new(&mut receiver).poll(cx) {
@@ -74,7 +74,7 @@ impl FilteredBody {
                 Err(doing) => {
                     let mut limit = limit.unwrap_or_else(|| Box::pin(sleep(WAIT_MAX)));
                     if limit.as_mut().poll(cx).is_ready() {
-                        return Poll::Ready(Err(BrokenBody { plugin, why: Why::Refused(Refusal::Busy) }));
+                        return Poll::Ready(Err(BrokenBody { plugin, why: Why::Refused(PluginRefusal::Busy) }));
                     }
                     self.waiting = Some(OffloadedFilter { at, plugin, step, doing, limit: Some(limit) });
                     return Poll::Pending;
@@ -90,11 +90,17 @@ impl FilteredBody {
         self.waiting.is_some()
     }
 
-    fn worked(&mut self, at: usize, plugin: &'static str, worked: FinishedWork, step: Step) -> Result<(), BrokenBody> {
+    fn worked(
+        &mut self,
+        at: usize,
+        plugin: &'static str,
+        worked: FinishedWork,
+        step: PieceEnd,
+    ) -> Result<(), BrokenBody> {
         self.offloaded_cpu += worked.cpu;
         let per_byte = Duration::from_nanos(self.seen_bytes.saturating_mul(OFFLOADED_CPU_NANOS_PER_BYTE));
         if self.offloaded_cpu > OFFLOADED_CPU_MAX + per_byte {
-            return Err(BrokenBody { plugin, why: Why::Refused(Refusal::Time) });
+            return Err(BrokenBody { plugin, why: Why::Refused(PluginRefusal::Time) });
         }
         self.run_from(at, Some(worked.output), (&[], step))?;
         self.has_begun |= self.is_ended || !self.unwritten().is_empty();

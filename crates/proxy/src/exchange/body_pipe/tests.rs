@@ -67,7 +67,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(future)
 }
 
-fn refused(refusal: Refusal) -> Result<(), BrokenBody> {
+fn refused(refusal: PluginRefusal) -> Result<(), BrokenBody> {
     Err(BrokenBody { plugin: "holding", why: Why::Refused(refusal) })
 }
 
@@ -79,7 +79,7 @@ fn what_filters_of_a_worker_hold_is_bounded() {
     let mut bodies: Vec<FilteredBody> = Vec::new();
     let last = loop {
         let mut filtered = start();
-        let ran = filtered.run(&piece, Step::Piece);
+        let ran = filtered.run(&piece, PieceEnd::Piece);
         bodies.push(filtered);
         if ran.is_err() {
             break ran;
@@ -87,10 +87,10 @@ fn what_filters_of_a_worker_hold_is_bounded() {
         assert!(bodies.len() * piece.len() <= WORKER_BYTES_MAX);
     };
     // They belong to one client.
-    assert_eq!((last, bodies.len()), (refused(Refusal::ClientMemory), 33));
+    assert_eq!((last, bodies.len()), (refused(PluginRefusal::ClientMemory), 33));
     // However a body ends, it returns what it held.
     bodies.iter_mut().for_each(FilteredBody::clear);
-    assert!(start().run(&piece[..1024], Step::Piece).is_ok());
+    assert!(start().run(&piece[..1024], PieceEnd::Piece).is_ok());
 }
 
 #[test]
@@ -99,16 +99,16 @@ fn the_time_that_filters_take_is_bounded() {
     let threads = OffloadPools::default();
     let end = |mut filtered: FilteredBody| {
         let ran = block_on(async {
-            filtered.run(b"a", Step::End)?;
+            filtered.run(b"a", PieceEnd::End)?;
             filtered.finish_work(&threads).await
         });
         (ran, filtered)
     };
     assert_eq!(end(filtered(&worker, CPU_MAX / 10, 5)).0, Ok(()));
-    assert_eq!(end(filtered(&worker, CPU_MAX * 2, 1)).0, refused(Refusal::Time));
+    assert_eq!(end(filtered(&worker, CPU_MAX * 2, 1)).0, refused(PluginRefusal::Time));
     // In parts on other threads it may take longer, and no part is begun beyond that.
     let (ran, long) = end(filtered(&worker, CPU_MAX / 2, 10_000));
-    assert_eq!(ran, refused(Refusal::Time));
+    assert_eq!(ran, refused(PluginRefusal::Time));
     assert!(long.offloaded_cpu < OFFLOADED_CPU_MAX + CPU_MAX * 2, "{:?}", long.offloaded_cpu);
     // A long body may take longer.
     let seen_bytes = CPU_MAX.as_nanos() as u64 * 2 / CPU_NANOS_PER_BYTE;
@@ -177,7 +177,7 @@ fn working() -> (FilteredBody, mpsc::Receiver<ThreadId>) {
     filtered.changes.plugin = "working";
     filtered.changes.filter(Box::new(OffloadingFilter(Some(told))));
     filtered.start(false, Rc::<BodyMemory>::default().begin(CLIENT));
-    filtered.run(b"a", Step::End).unwrap();
+    filtered.run(b"a", PieceEnd::End).unwrap();
     (filtered, hears)
 }
 
@@ -235,7 +235,7 @@ fn the_wait_for_work_elsewhere_has_a_bound() {
         filtered.finish_work(&threads).await
     });
     let broken = ran.unwrap_err();
-    assert_eq!(broken, BrokenBody { plugin: "working", why: Why::Refused(Refusal::Busy) });
+    assert_eq!(broken, BrokenBody { plugin: "working", why: Why::Refused(PluginRefusal::Busy) });
     assert_eq!((broken.status(), broken.status_of_response()), (503, 503));
     drop(hold);
     assert!(hears.recv().is_err(), "what nobody waits for is not begun");

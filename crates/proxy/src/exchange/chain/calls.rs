@@ -4,7 +4,7 @@ use super::super::receiver::Receiver;
 use super::super::record::Moment;
 use super::{FilterResults, PluginFailed, ResponseSource, head_of, holds};
 use crate::worker::Worker;
-use crate::worker::plugins::{PanickedAt, Refusal, call_each, timed};
+use crate::worker::plugins::{PanickedAt, PluginRefusal, call_each, timed};
 use std::cell::Cell;
 use stillgate_plugin::body::Capture;
 use stillgate_plugin::{BodyChanges, Chain, Phase, Response};
@@ -92,7 +92,7 @@ impl Calls<'_> {
             });
             if *phase != Phase::Log && answer.edits.fields.is_too_large() {
                 if !std::mem::replace(*is_head_refused, true) {
-                    worker.note_refusal(entry.name, Refusal::Head);
+                    worker.note_refusal(entry.name, PluginRefusal::Head);
                 }
                 return Err(PluginFailed);
             }

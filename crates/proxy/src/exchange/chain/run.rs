@@ -5,10 +5,10 @@ use crate::exchange::answer::OwnAnswer;
 use crate::exchange::facts::facts_of;
 use crate::exchange::{Exchange, RequestContext};
 use crate::worker::Worker;
-use crate::worker::plugins::{PluginPanic, Refusal, call_each, timed};
+use crate::worker::plugins::{PluginPanic, PluginRefusal, call_each, timed};
 use std::cell::Cell;
 use stillgate_plugin::facts::{argument_of, cookie_of};
-use stillgate_plugin::{Body, Chain, Entry, Flow, Phase, Request};
+use stillgate_plugin::{AnswerBody, Chain, ChainEntry, Flow, Phase, Request};
 use stillgate_route::path::target_path;
 use stillgate_route::{Lookup, Variable};
 use stillgate_wire::FieldName;
@@ -82,7 +82,7 @@ impl PluginArguments<'_> {
 }
 
 /// A phase of one chain.
-pub(super) struct Run<'a> {
+pub(super) struct PhaseRun<'a> {
     pub(super) chain: &'a Chain,
     pub(super) of: Of,
     pub(super) phase: Phase,
@@ -91,7 +91,7 @@ pub(super) struct Run<'a> {
     pub(super) of_route: Option<&'a Chain>,
 }
 
-impl Run<'_> {
+impl PhaseRun<'_> {
     /// Calls its plugins from an entry on, until one answers or waits: then returns the entry, whether it has not been called yet,
     /// and what it waits for.
     #[inline(always)]
@@ -117,7 +117,7 @@ impl Run<'_> {
         opened: &mut PluginArguments<'_>,
         called: &Cell<usize>,
     ) -> Result<Option<(usize, bool, Flow)>, OwnAnswer> {
-        let Run { chain, of, phase, joins, of_route } = *self;
+        let PhaseRun { chain, of, phase, joins, of_route } = *self;
         let PluginArguments { worker, asked, global, route, is_timed } = opened;
         let judged = if of == Of::Global { global } else { route };
         let can_wait = phase != Phase::BeforeProxy;
@@ -161,17 +161,17 @@ impl Run<'_> {
 }
 
 /// Whether an entry of a chain that a consumer has joined is not called: the route had it, or the consumer is already known.
-fn is_left_out(entry: &Entry, of_route: Option<&Chain>) -> bool {
+fn is_left_out(entry: &ChainEntry, of_route: Option<&Chain>) -> bool {
     entry.authenticates || of_route.is_some_and(|chain| chain.entries().iter().any(|of| of.name == entry.name))
 }
 
 /// Refuses a request if a plugin has added more to its head, or to its response's, than a head may have.
-pub(super) fn check_heads(worker: &Worker, entry: &Entry, asked: &mut Request<'_>) -> Result<(), OwnAnswer> {
+pub(super) fn check_heads(worker: &Worker, entry: &ChainEntry, asked: &mut Request<'_>) -> Result<(), OwnAnswer> {
     if !asked.edits.fields.is_too_large() && !asked.response.is_too_large() {
         return Ok(());
     }
     asked.response.clear();
-    worker.note_refusal(entry.name, Refusal::Head);
+    worker.note_refusal(entry.name, PluginRefusal::Head);
     Err(OwnAnswer::error(500, "a plugin has added more to a head than it may"))
 }
 
@@ -179,14 +179,14 @@ pub(super) fn check_heads(worker: &Worker, entry: &Entry, asked: &mut Request<'_
 #[cold]
 pub(super) fn settle(
     worker: &Worker,
-    entry: &Entry,
+    entry: &ChainEntry,
     flow: Result<Flow, PluginPanic>,
 ) -> Result<Option<Flow>, OwnAnswer> {
     match flow {
         Ok(Flow::Continue) => Ok(None),
         Ok(Flow::Answer(mut answer)) => {
             if let Some(body) = entry.meta.error_response.as_ref().filter(|_| answer.status >= 400) {
-                answer.body = Body::Shared(body.clone());
+                answer.body = AnswerBody::Shared(body.clone());
             }
             worker.tell_plugin(|recorder, metrics| recorder.count_plugin_answer(metrics, entry.name, answer.status));
             Err(OwnAnswer::of_plugin(answer))

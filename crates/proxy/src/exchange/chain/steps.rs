@@ -1,16 +1,16 @@
 //! The phases before the upstream is known, in steps, and the position of a request among them.
 
 use super::pinned::chosen;
-use super::run::{PluginArguments, Run, check_heads, open, settle};
+use super::run::{PhaseRun, PluginArguments, check_heads, open, settle};
 use super::{FilterResults, Of};
 use crate::exchange::RequestContext;
 use crate::exchange::answer::OwnAnswer;
 use crate::worker::plugins::call;
 use stillgate_plugin::flow::Resume;
-use stillgate_plugin::{Entry, Flow, Phase};
+use stillgate_plugin::{ChainEntry, Flow, Phase};
 
 /// One of the phases before the upstream is known.
-struct Step {
+struct ChainStep {
     of: Of,
     phase: Phase,
     /// A consumer that was found brings its plugins: they join the route's, and the new ones are run.
@@ -18,12 +18,12 @@ struct Step {
 }
 
 /// Everything that global rules do before the consumer is known comes first.
-const STEPS: [Step; 5] = [
-    Step { of: Of::Global, phase: Phase::Rewrite, joins: false },
-    Step { of: Of::Global, phase: Phase::Access, joins: false },
-    Step { of: Of::Route, phase: Phase::Rewrite, joins: false },
-    Step { of: Of::Route, phase: Phase::Rewrite, joins: true },
-    Step { of: Of::Route, phase: Phase::Access, joins: false },
+const STEPS: [ChainStep; 5] = [
+    ChainStep { of: Of::Global, phase: Phase::Rewrite, joins: false },
+    ChainStep { of: Of::Global, phase: Phase::Access, joins: false },
+    ChainStep { of: Of::Route, phase: Phase::Rewrite, joins: false },
+    ChainStep { of: Of::Route, phase: Phase::Rewrite, joins: true },
+    ChainStep { of: Of::Route, phase: Phase::Access, joins: false },
 ];
 
 /// A position among the calls of the phases before the upstream is known.
@@ -64,7 +64,7 @@ pub(in crate::exchange) fn before_target(serving: &mut RequestContext<'_>) -> Re
 #[inline(never)]
 fn go_on(serving: &mut RequestContext<'_>, from: ChainPosition) -> Result<Option<PausedChain>, OwnAnswer> {
     let mut at = from;
-    while let Some(Step { of, joins, .. }) = STEPS.get(at.step) {
+    while let Some(ChainStep { of, joins, .. }) = STEPS.get(at.step) {
         let is_run = match of {
             Of::Global => serving.snapshot.plan.global.is_some(),
             // Without a route only global rules are run.
@@ -104,12 +104,12 @@ fn run_steps(serving: &mut RequestContext<'_>, from: ChainPosition) -> Result<Ra
     let of_route = serving.route.and_then(|route| route.chain.as_deref());
     let mut opened = open(serving);
     let mut at = from;
-    while let Some(Step { phase, joins, .. }) = STEPS.get(at.step).filter(|step| step.of == of) {
+    while let Some(ChainStep { phase, joins, .. }) = STEPS.get(at.step).filter(|step| step.of == of) {
         if *joins && at != from && opened.has_consumer_plugins() {
             break;
         }
         if chain.has(*phase) && (!joins || at == from) {
-            let run = Run { chain: &chain, of, phase: *phase, joins: *joins, of_route };
+            let run = PhaseRun { chain: &chain, of, phase: *phase, joins: *joins, of_route };
             if let Some((entry, is_before, flow)) = run.from(at.entry, &mut opened)? {
                 return Ok(Ran::Paused(PausedChain { at: ChainPosition { step: at.step, entry, is_before }, flow }));
             }
@@ -125,7 +125,7 @@ pub(in crate::exchange) fn resume(
     at: ChainPosition,
     then: Resume,
 ) -> Result<Option<PausedChain>, OwnAnswer> {
-    let Step { of, phase, .. } = STEPS[at.step];
+    let ChainStep { of, phase, .. } = STEPS[at.step];
     let chain = chosen(serving, of).expect("the chain that has paused");
     let entry = &chain.entries()[at.entry];
     let PluginArguments { worker, mut asked, is_timed, .. } = open(serving);
@@ -167,9 +167,9 @@ fn adopt_client(serving: &mut RequestContext<'_>) {
 pub(in crate::exchange) fn with_paused<R>(
     serving: &RequestContext<'_>,
     at: ChainPosition,
-    then: impl FnOnce(&Entry, Phase) -> R,
+    then: impl FnOnce(&ChainEntry, Phase) -> R,
 ) -> R {
-    let Step { of, phase, .. } = STEPS[at.step];
+    let ChainStep { of, phase, .. } = STEPS[at.step];
     let chain = chosen(serving, of).expect("the chain that has paused");
     then(&chain.entries()[at.entry], phase)
 }

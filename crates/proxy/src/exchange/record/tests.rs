@@ -94,7 +94,7 @@ impl Bench {
         exchange.known.make(&exchange.request, exchange.from_client.head()).unwrap();
         let started = Instant::now();
         let node = |ms: u64| asked.map(|_| started + Duration::from_millis(ms));
-        exchange.outcome = Outcome {
+        exchange.outcome = RequestOutcome {
             timing: Timing { request: true, node: true, ..Timing::default() },
             started: Some(started),
             node_since: node(1),
@@ -102,7 +102,7 @@ impl Bench {
             asked: asked.map(|slot| (slot, SocketAddr::from(([10, 0, 0, slot as u8 + 1], 81 + slot as u16)))),
             status,
             route: route.map(|(route, path)| Match { route, path }),
-            ..Outcome::default()
+            ..RequestOutcome::default()
         };
         exchange
     }

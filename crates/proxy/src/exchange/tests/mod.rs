@@ -20,8 +20,8 @@ use stillgate_metrics::encode::Format;
 use stillgate_metrics::{Collector, CollectorOptions, Options, Process, Registry, Writer};
 use stillgate_plugin::definition::Identity;
 use stillgate_plugin::{
-    BodyArguments, BodyError, BodyFilter, Chain, Entry, Flow, Level, Meta, Origin, Phase, Phases, Plugin, Request,
-    Response,
+    BodyArguments, BodyError, BodyFilter, Chain, ChainEntry, Flow, Level, Meta, Phase, Phases, Plugin, PluginOrigin,
+    Request, Response,
 };
 use stillgate_testkit::{Client, Upstream};
 
@@ -85,15 +85,15 @@ impl ScriptedPlugin {
     }
 
     /// The entry as it is in a chain.
-    fn entry(self, name: &'static str, meta: Meta) -> Arc<Entry> {
-        Arc::new(Entry {
+    fn entry(self, name: &'static str, meta: Meta) -> Arc<ChainEntry> {
+        Arc::new(ChainEntry {
             name,
             priority: meta.priority.unwrap_or(0),
             phases: self.phases(),
             authenticates: false,
             meta,
             awaited: BodyArguments::default(),
-            origin: Origin { level: Level::Route, id: "r".into() },
+            origin: PluginOrigin { level: Level::Route, id: "r".into() },
             at: Default::default(),
             identity: Identity::of(&[name.as_bytes()]),
             plugin: Box::new(self),
@@ -105,7 +105,7 @@ impl ScriptedPlugin {
     }
 }
 
-fn chain<const N: usize>(entries: [Arc<Entry>; N]) -> Option<Arc<Chain>> {
+fn chain<const N: usize>(entries: [Arc<ChainEntry>; N]) -> Option<Arc<Chain>> {
     Some(Arc::new(Chain::merge([&entries[..]]).unwrap()))
 }
 

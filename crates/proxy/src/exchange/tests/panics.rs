@@ -7,7 +7,7 @@ use std::future::poll_fn;
 use std::process::Command;
 use std::task::Poll;
 use stillgate_testkit::http2::{Http2, StreamEnd};
-use stillgate_testkit::{Connection, eventually};
+use stillgate_testkit::{BufferedSocket, eventually};
 
 /// The text of panics; built when it is formatted, so that the source does not contain it.
 struct PanicText;
@@ -98,7 +98,7 @@ fn of_two_streams_the_other_lives() {
         let mut lives = node.accept();
         lives.expect_request();
         client.get(3, target);
-        let mut panics_later: Option<Connection> = None;
+        let mut panics_later: Option<BufferedSocket> = None;
         if matches!(what, "header_filter" | "log") {
             let connection = panics_later.insert(node.accept());
             connection.expect_request();

@@ -4,8 +4,8 @@ use super::*;
 use serde_json::{Value as Json, json};
 use stillgate_config::{Change, Kind, Origin as From, PluginSet, Store};
 use stillgate_plugin::{
-    Authenticate, Compile, CompileCredential, Define, Descriptor, Ignorable, NoSecrets, OwnPlugins, Request, Scripts,
-    Secret, Table, secrets::SECRET,
+    Authenticate, Compile, CompileCredential, Define, Descriptor, Ignorable, NoSecrets, OwnPlugins, PluginTable,
+    Request, Scripts, Secret, secrets::SECRET,
 };
 use stillgate_schema::object;
 use stillgate_wire::FieldName;
@@ -64,7 +64,7 @@ impl Authenticate for ByKey {
     }
 }
 
-const TABLE: Table = Table {
+const TABLE: PluginTable = PluginTable {
     plugins: &[Descriptor::of::<ByKey>().authenticates::<ByKey>()],
     sought: &[],
     scripts: Scripts::NONE,

@@ -111,7 +111,7 @@ fn a_client_that_leaves_ends_the_waiting() {
         ..ScriptedPlugin::default()
     };
     let bench = Bench::new(&[&node], None, scripted.chain());
-    for leave in [|client: stillgate_testkit::Connection| drop(client), stillgate_testkit::Connection::reset] {
+    for leave in [|client: stillgate_testkit::BufferedSocket| drop(client), stillgate_testkit::BufferedSocket::reset] {
         let before = story.told().len();
         let mut client = bench.client().into_connection();
         client.send("GET /r HTTP/1.1\r\nHost: h\r\n\r\n");
@@ -336,7 +336,7 @@ fn arguments_are_here_before_a_plugin_is_called() {
         })
     };
     let asked = || Arguments::among(|visit| visit(&argument), 1_000_000, false);
-    let with = |mut entry: Arc<Entry>, awaited| {
+    let with = |mut entry: Arc<ChainEntry>, awaited| {
         Arc::get_mut(&mut entry).unwrap().awaited = awaited;
         entry
     };

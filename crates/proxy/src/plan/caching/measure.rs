@@ -11,7 +11,7 @@ use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 use stillgate_route::path::normalise;
-use stillgate_route::{Matcher, Request, RouteCache, Sample, Scratch};
+use stillgate_route::{Matcher, Request, RouteCache, SampleRequest, Scratch};
 
 /// Requests that are matched in a measurement.
 const SAMPLES: usize = 64;
@@ -84,7 +84,7 @@ impl MatchCost {
     }
 }
 
-fn to_request<'a>(sample: &'a Sample, normal: &'a mut Vec<u8>) -> Option<Request<'a>> {
+fn to_request<'a>(sample: &'a SampleRequest, normal: &'a mut Vec<u8>) -> Option<Request<'a>> {
     Some(Request {
         method: sample.method,
         host: &sample.host,

@@ -4,28 +4,28 @@
 //! U+FFFD for invalid UTF-8; the combined format escapes as nginx does (`\x22`). So a line is always one line, and always parses.
 //! How values are written is in `stillgate_plugin::record`; chunks and threads are in the parent module.
 
-use super::{Line, VALUE_BYTES_MAX};
+use super::{LogLine, VALUE_BYTES_MAX};
 use stillgate_config::{AccessFormat, AccessValue};
 use stillgate_plugin::record::written::{push_combined, push_ip, push_json_string, push_number};
-use stillgate_plugin::record::{Record, Scratch, push_value};
+use stillgate_plugin::record::{Record, RecordScratch, push_value};
 use stillgate_route::{Lookup, Variable};
 
 /// A line's layout, with everything precomputed that does not depend on the request.
 #[derive(Debug, Clone)]
-pub(super) enum Layout {
+pub(super) enum LineLayout {
     /// The two header fields are looked up like any other variable. The user is unknown: `-`.
     Combined { referer: Variable, user_agent: Variable },
     /// For each field `{"name":` or `,"name":`, escaped, and the value that follows it.
     Json(Vec<(Vec<u8>, AccessValue)>),
 }
 
-impl Layout {
-    pub(super) fn new(format: &AccessFormat) -> Layout {
+impl LineLayout {
+    pub(super) fn new(format: &AccessFormat) -> LineLayout {
         match format {
             AccessFormat::Combined => {
-                Layout::Combined { referer: variable("http_referer"), user_agent: variable("http_user_agent") }
+                LineLayout::Combined { referer: variable("http_referer"), user_agent: variable("http_user_agent") }
             }
-            AccessFormat::Json(fields) => Layout::Json(
+            AccessFormat::Json(fields) => LineLayout::Json(
                 fields
                     .iter()
                     .enumerate()
@@ -41,10 +41,10 @@ impl Layout {
     }
 
     /// Appends the line and its newline.
-    pub(super) fn push(&self, told: &Line<'_>, scratch: &mut Scratch, line: &mut Vec<u8>) {
+    pub(super) fn push(&self, told: &LogLine<'_>, scratch: &mut RecordScratch, line: &mut Vec<u8>) {
         let record = &told.record;
         match self {
-            Layout::Combined { referer, user_agent } => {
+            LineLayout::Combined { referer, user_agent } => {
                 push_ip(record.client, line);
                 line.extend_from_slice(b" - - [");
                 scratch.stamp.push_common(record.end_unix_ms, line);
@@ -60,7 +60,7 @@ impl Layout {
                 push_combined_variable(record.vars, user_agent, &mut scratch.value, line);
                 line.push(b'"');
             }
-            Layout::Json(fields) => {
+            LineLayout::Json(fields) => {
                 if fields.is_empty() {
                     line.push(b'{');
                 }
@@ -122,7 +122,7 @@ mod tests {
 
     fn check(format: &AccessFormat, record: &Record<'_>, expected: Expect) {
         let mut line = Vec::new();
-        Layout::new(format).push(&line_of(*record), &mut Scratch::new(SEED), &mut line);
+        LineLayout::new(format).push(&line_of(*record), &mut RecordScratch::new(SEED), &mut line);
         expected.assert_eq(&String::from_utf8(line).expect("a line is UTF-8"));
     }
 
@@ -208,7 +208,7 @@ mod tests {
         }
         tries.connected(12);
         tries.answered(0);
-        let (layout, mut scratch, none) = (Layout::new(&format), Scratch::new(SEED), Vars(vec![]));
+        let (layout, mut scratch, none) = (LineLayout::new(&format), RecordScratch::new(SEED), Vars(vec![]));
         let mut line = Vec::new();
         let base = record(&none);
         let mut push = |line: &mut Vec<u8>| {
@@ -217,7 +217,7 @@ mod tests {
             fields.note_answer(&wanted, b"HTTP/1.1 200 OK\r\nX-A: \"b\"\r\n\r\n");
             let id = RequestId::new();
             let record = Record { tries: &tries, vars: &vars, id: &id, ..base };
-            layout.push(&Line { record, fields: Some(&fields) }, &mut scratch, line);
+            layout.push(&LogLine { record, fields: Some(&fields) }, &mut scratch, line);
         };
         push(&mut line);
         let counted = allocation_counter::measure(|| push(&mut line));
@@ -262,7 +262,7 @@ mod tests {
             let value = [first, b'x', first];
             let vars = Vars(vec![("http_user_agent", &value)]);
             let mut line = Vec::new();
-            Layout::new(&all_fields()).push(&line_of(record(&vars)), &mut Scratch::new(SEED), &mut line);
+            LineLayout::new(&all_fields()).push(&line_of(record(&vars)), &mut RecordScratch::new(SEED), &mut line);
             assert_eq!(line.iter().filter(|&&byte| byte == b'\n').count(), 1);
             let parsed: serde_json::Value = serde_json::from_slice(&line).expect("the line is JSON");
             assert_eq!(parsed["agent \"x\""].as_str().expect("a string"), String::from_utf8_lossy(&value));
@@ -274,7 +274,11 @@ mod tests {
         let long = vec![b'a'; VALUE_BYTES_MAX + 1];
         let vars = Vars(vec![("http_user_agent", &long)]);
         let mut line = Vec::new();
-        Layout::new(&AccessFormat::Combined).push(&line_of(record(&vars)), &mut Scratch::new(SEED), &mut line);
+        LineLayout::new(&AccessFormat::Combined).push(
+            &line_of(record(&vars)),
+            &mut RecordScratch::new(SEED),
+            &mut line,
+        );
         assert!(line.ends_with(b"aaa...\"\n"));
         assert!(line.len() < VALUE_BYTES_MAX + 200);
     }

@@ -9,7 +9,7 @@ use stillgate_wire::ResponseHead;
 
 /// The side whose response it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Side {
+enum ResponseSide {
     /// The response as sent to the client.
     Sent,
     /// The response as received from the node.
@@ -18,7 +18,7 @@ enum Side {
 
 /// The fields that the log needs, in the order in which they are in a line.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct WantedFields(Box<[(Side, HeaderName)]>);
+pub(crate) struct WantedFields(Box<[(ResponseSide, HeaderName)]>);
 
 /// Their values in one response, in the same order. Its memory is reused from request to request.
 #[derive(Debug, Clone, Default)]
@@ -32,8 +32,8 @@ impl WantedFields {
     pub(crate) fn new(format: &AccessFormat) -> WantedFields {
         let AccessFormat::Json(fields) = format else { return WantedFields::default() };
         let wanted = fields.iter().filter_map(|field| match &field.value {
-            AccessValue::SentHeader(name) => Some((Side::Sent, name.clone())),
-            AccessValue::UpstreamHeader(name) => Some((Side::Node, name.clone())),
+            AccessValue::SentHeader(name) => Some((ResponseSide::Sent, name.clone())),
+            AccessValue::UpstreamHeader(name) => Some((ResponseSide::Node, name.clone())),
             _ => None,
         });
         WantedFields(wanted.collect())
@@ -56,15 +56,15 @@ impl ResponseFields {
     pub(crate) fn note_response(&mut self, wanted: &WantedFields, response: &ResponseHead, head: &[u8], sent: &[u8]) {
         if !wanted.is_empty() {
             let fields = response.fields.iter().map(|field| (field.name.of(head), field.value.of(head)));
-            self.note(wanted, Side::Node, fields);
-            self.note(wanted, Side::Sent, fields_of(sent));
+            self.note(wanted, ResponseSide::Node, fields);
+            self.note(wanted, ResponseSide::Sent, fields_of(sent));
         }
     }
 
     /// Notes the fields of an answer of our own.
     pub(crate) fn note_answer(&mut self, wanted: &WantedFields, sent: &[u8]) {
         if !wanted.is_empty() {
-            self.note(wanted, Side::Sent, fields_of(sent));
+            self.note(wanted, ResponseSide::Sent, fields_of(sent));
         }
     }
 
@@ -72,7 +72,7 @@ impl ResponseFields {
     fn note<'a>(
         &mut self,
         wanted: &WantedFields,
-        side: Side,
+        side: ResponseSide,
         fields: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
     ) {
         self.values.resize(wanted.0.len(), None);
@@ -128,12 +128,12 @@ mod tests {
             (0..4).map(|slot| noted.get(slot).map(|value| String::from_utf8(value.to_vec()).unwrap())).collect()
         };
         assert_eq!(shown(&noted), [None, None, None, None]);
-        noted.note(&wanted, Side::Node, [(&b"X-a"[..], &b"node"[..])].into_iter());
+        noted.note(&wanted, ResponseSide::Node, [(&b"X-a"[..], &b"node"[..])].into_iter());
         let head = b"HTTP/1.1 200 OK: yes\r\nX-A:  us \r\nSet-Cookie: a=1\r\nset-cookie: b=2\r\n\r\n";
-        noted.note(&wanted, Side::Sent, fields_of(head));
+        noted.note(&wanted, ResponseSide::Sent, fields_of(head));
         let some = |text: &str| Some(text.to_owned());
         assert_eq!(shown(&noted), [some("us"), some("node"), some("a=1, b=2"), None]);
-        noted.note(&wanted, Side::Sent, fields_of(b"HTTP/1.1 502 Bad Gateway\r\nx-a: again\r\n\r\n"));
+        noted.note(&wanted, ResponseSide::Sent, fields_of(b"HTTP/1.1 502 Bad Gateway\r\nx-a: again\r\n\r\n"));
         assert_eq!(shown(&noted), [some("again"), some("node"), None, None]);
         noted.clear();
         assert_eq!(shown(&noted), [None, None, None, None]);

@@ -5,13 +5,13 @@
 //! labels: series seen for the first time, those whose label has collapsed (each such request is counted as collapsed), and
 //! families with labels from variables of the request.
 
-use super::table::{Handles, Key, Table};
-use super::values::{LabelInputs, Texts, Values};
+use super::table::{HandleTable, Handles, SeriesKey};
+use super::values::{LabelInputs, TextRoom, Values};
 use super::workers::Itself;
 use crate::plan::Plan;
 use crate::plan::metrics::{Aspect, CountedFamilies, MetricsPlan};
 use crate::plan::snapshot::{Snapshot, WorkerUpstream};
-use crate::telemetry::outcome::{Outcome, RetainedConfig};
+use crate::telemetry::outcome::{RequestOutcome, RetainedConfig};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stillgate_config::{EXTRA_LABELS_MAX, Route};
@@ -21,7 +21,7 @@ use stillgate_plugin::{AttachedConsumer, Consumers};
 use stillgate_route::{Lookup, Match};
 use stillgate_wire::Method;
 
-/// Bits of [`Key::request`]: the status, the node's slot plus one, the method, and the number of the route, with one bit above all.
+/// Bits of [`SeriesKey::request`]: the status, the node's slot plus one, the method, and the number of the route, with one bit above all.
 const STATUS_BITS: u32 = 10;
 const NODE_BITS: u32 = 20;
 const METHOD_BITS: u32 = 4;
@@ -32,7 +32,7 @@ const _: () = assert!(Method::NAMED.len() + 1 < 1 << METHOD_BITS);
 /// A request that has ended.
 pub(crate) trait FinishedRequest {
     /// Its outcome.
-    fn outcome(&self) -> &Outcome;
+    fn outcome(&self) -> &RequestOutcome;
     /// Bytes from the client.
     fn bytes_received(&self) -> u64;
     /// Bytes to the client.
@@ -54,11 +54,11 @@ pub(crate) trait FinishedRequest {
 /// A worker's end of the metrics.
 pub(crate) struct Recorder {
     pub(super) writer: Writer,
-    table: Table,
+    table: HandleTable,
     /// What the table's keys are valid for: the numbering of the Plan and the generation of the handles.
     numbering: u64,
     generation: u32,
-    texts: Texts,
+    texts: TextRoom,
     /// Buffers for values of variables that have to be built.
     buffers: Vec<Vec<u8>>,
     /// The last numbers of connections reported.
@@ -95,10 +95,10 @@ impl Recorder {
         let generation = writer.generation();
         Recorder {
             writer,
-            table: Table::default(),
+            table: HandleTable::default(),
             numbering: 0,
             generation,
-            texts: Texts::default(),
+            texts: TextRoom::default(),
             buffers: vec![Vec::new(); EXTRA_LABELS_MAX],
             told: Vec::new(),
             itself: Itself::new(number),
@@ -310,7 +310,7 @@ fn key(
     snapshot: &Snapshot,
     metrics: &MetricsPlan,
     host: Option<usize>,
-) -> Option<Key> {
+) -> Option<SeriesKey> {
     // A tunnel's route, and its number, may be gone. And nodes are numbered within the route's own upstream.
     if finished.outcome().kept.is_some() || finished.outcome().upstream.is_some() {
         return None;
@@ -330,7 +330,7 @@ fn key(
     let consumer = finished.consumer().filter(|_| metrics.tells_consumer).map_or(0, |found| found.consumer + 1);
     let fits = route < 1 << ROUTE_BITS && node < 1 << NODE_BITS && status < 1 << STATUS_BITS;
     let place = (route << METHOD_BITS | method) << NODE_BITS | node;
-    fits.then_some(Key { request: 1 << 63 | place << STATUS_BITS | status, consumer })
+    fits.then_some(SeriesKey { request: 1 << 63 | place << STATUS_BITS | status, consumer })
 }
 
 /// The route's host that matches the request's: the exact one, or otherwise the longest suffix, as in the matcher.

@@ -4,7 +4,7 @@
 
 use super::Recorder;
 use crate::plan::metrics::{MetricsPlan, PlanFamily, node_label};
-use crate::telemetry::session::Session;
+use crate::telemetry::session::ClientSession;
 use std::fmt::Write;
 use stillgate_config::{Label, LabelSource, Measure, Protocol};
 use stillgate_metrics::family::LABELS_MAX;
@@ -14,7 +14,7 @@ impl Recorder {
     pub(crate) fn record_session(
         &mut self,
         metrics: Option<&MetricsPlan>,
-        session: &Session,
+        session: &ClientSession,
         received: u64,
         sent: u64,
     ) {
@@ -32,7 +32,7 @@ impl Recorder {
         &mut self,
         metrics: &MetricsPlan,
         family: &PlanFamily,
-        session: &Session,
+        session: &ClientSession,
         direction: &str,
         amount: u64,
     ) {

@@ -18,7 +18,7 @@ const ENTRIES: usize = 5;
 
 /// What distinguishes the series of one request from those of others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Key {
+pub(crate) struct SeriesKey {
     /// Its route, its node, its method and its status. Not zero.
     pub(crate) request: u64,
     /// The slot of its consumer; zero: it has none, or no label contains it.
@@ -39,7 +39,7 @@ impl Handles {
 
 /// A worker's handles.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub(crate) struct HandleTable {
     buckets: Box<[Option<Box<Bucket>>]>,
     /// Entries with another stamp are invalid.
     stamp: u32,
@@ -49,9 +49,9 @@ pub(crate) struct Table {
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Bucket {
-    /// [`Key::request`]; zero: free.
+    /// [`SeriesKey::request`]; zero: free.
     requests: [u64; ENTRIES],
-    /// [`Key::consumer`] of the same entries.
+    /// [`SeriesKey::consumer`] of the same entries.
     consumers: [u32; ENTRIES],
     stamp: u32,
     handles: [Handles; ENTRIES],
@@ -59,13 +59,13 @@ struct Bucket {
     next: u8,
 }
 
-impl Default for Table {
-    fn default() -> Table {
-        Table { buckets: (0..BUCKETS).map(|_| None).collect(), stamp: 1 }
+impl Default for HandleTable {
+    fn default() -> HandleTable {
+        HandleTable { buckets: (0..BUCKETS).map(|_| None).collect(), stamp: 1 }
     }
 }
 
-impl Table {
+impl HandleTable {
     /// Forgets everything.
     pub(crate) fn clear(&mut self) {
         // Buckets are not cleared: a stamp that recurs after four billion reloads could match one as old.
@@ -74,7 +74,7 @@ impl Table {
 
     /// The handles kept under a key.
     #[inline]
-    pub(crate) fn get(&self, key: Key) -> Option<&Handles> {
+    pub(crate) fn get(&self, key: SeriesKey) -> Option<&Handles> {
         let bucket = self.buckets[place(key)].as_deref().filter(|bucket| bucket.stamp == self.stamp)?;
         let mut keys = bucket.requests.iter().zip(&bucket.consumers);
         let index = keys.position(|(request, consumer)| *request == key.request && *consumer == key.consumer)?;
@@ -82,7 +82,7 @@ impl Table {
     }
 
     /// Keeps handles under a key that is not in the table.
-    pub(crate) fn insert(&mut self, key: Key, handles: Handles) {
+    pub(crate) fn insert(&mut self, key: SeriesKey, handles: Handles) {
         assert!(key.request != 0 && self.get(key).is_none());
         let stamp = self.stamp;
         let fresh = || Bucket {
@@ -106,7 +106,7 @@ impl Table {
 
 /// Keys consist of numbers counted from zero, not of what clients send: multiplying spreads them well enough.
 #[inline]
-fn place(key: Key) -> usize {
+fn place(key: SeriesKey) -> usize {
     const ODD: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xd1b5_4a32_d192_ed03];
     let mixed = key.request.wrapping_mul(ODD[0]).wrapping_add(u64::from(key.consumer).wrapping_mul(ODD[1]));
     (mixed >> (64 - BUCKETS.trailing_zeros())) as usize
@@ -123,13 +123,13 @@ mod tests {
         Handles { kept, ..Handles::NONE }
     }
 
-    fn key(request: u64) -> Key {
-        Key { request, consumer: 0 }
+    fn key(request: u64) -> SeriesKey {
+        SeriesKey { request, consumer: 0 }
     }
 
     #[test]
     fn keeps_what_it_was_given_until_it_is_cleared() {
-        let mut table = Table::default();
+        let mut table = HandleTable::default();
         for request in 1..=1000 {
             assert!(table.get(key(request)).is_none());
             table.insert(key(request), handles(request as u8));
@@ -144,23 +144,23 @@ mod tests {
 
     #[test]
     fn consumers_have_handles_of_their_own() {
-        let mut table = Table::default();
-        let keys = (0..100).flat_map(|consumer| (1..=10).map(move |request| Key { request, consumer }));
+        let mut table = HandleTable::default();
+        let keys = (0..100).flat_map(|consumer| (1..=10).map(move |request| SeriesKey { request, consumer }));
         for (kept, key) in keys.clone().enumerate() {
             assert!(table.get(key).is_none());
             table.insert(key, handles(kept as u8));
         }
         assert!(keys.enumerate().all(|(kept, key)| table.get(key).is_some_and(|found| found.kept == kept as u8)));
-        let last = Key { request: u64::MAX, consumer: u32::MAX };
+        let last = SeriesKey { request: u64::MAX, consumer: u32::MAX };
         table.insert(last, handles(1));
-        assert!(table.get(last).is_some() && table.get(Key { consumer: 0, ..last }).is_none());
+        assert!(table.get(last).is_some() && table.get(SeriesKey { consumer: 0, ..last }).is_none());
     }
 
     #[test]
     fn is_bounded_and_replaces_in_turn() {
-        let mut table = Table::default();
+        let mut table = HandleTable::default();
         let crowd = (1..).map(key).filter(|each| place(*each) == place(key(1)));
-        let crowd: Vec<Key> = crowd.take(ENTRIES + 2).collect();
+        let crowd: Vec<SeriesKey> = crowd.take(ENTRIES + 2).collect();
         for key in &crowd {
             table.insert(*key, handles(0));
         }

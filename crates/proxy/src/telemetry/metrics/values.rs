@@ -28,7 +28,7 @@ const OTHER: &str = "__other__";
 
 /// Room for texts that are not stored anywhere.
 #[derive(Debug, Default)]
-pub(crate) struct Texts {
+pub(crate) struct TextRoom {
     node: String,
     uri: String,
     host: String,
@@ -67,9 +67,9 @@ impl<'a> Values<'a> {
         route: Option<(&'a Route, usize)>,
         host_index: Option<usize>,
         asked: &LabelInputs<'a>,
-        texts: &'a mut Texts,
+        texts: &'a mut TextRoom,
     ) -> Values<'a> {
-        let Texts { node, uri, host } = texts;
+        let TextRoom { node, uri, host } = texts;
         uri.clear();
         host.clear();
         if metrics.tells_match

@@ -3,13 +3,13 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
-use stillgate_wire::checks::{FieldEncoder, Form, held};
+use stillgate_wire::checks::{FieldEncoder, FieldForm, held};
 use stillgate_wire::{FieldBlock, FieldWalker};
 
 type Pair = (Vec<u8>, Vec<u8>);
 
 /// A field, its form, and whether it is written briefly.
-type Written = (Pair, Form, bool);
+type Written = (Pair, FieldForm, bool);
 
 #[rustfmt::skip]
 const NAMES: &[&str] = &[
@@ -26,7 +26,9 @@ fn field() -> impl Strategy<Value = Written> {
         // Long enough that the table overflows now and then.
         (0..3000_usize).prop_map(|length| vec![b'y'; length]),
     ];
-    let form = select(&[Form::Indexed, Form::Indexed, Form::Inserted, Form::Literal, Form::NeverIndexed][..]);
+    let form = select(
+        &[FieldForm::Indexed, FieldForm::Indexed, FieldForm::Inserted, FieldForm::Literal, FieldForm::NeverIndexed][..],
+    );
     ((name, value), form, any::<bool>())
 }
 

@@ -6,7 +6,7 @@
 use crate::properties::generate::{damaged, nasty_request, nasty_response, request, response};
 use proptest::prelude::*;
 use stillgate_wire::{
-    FieldSet, Fields, Form, Framing, HeadLimits, Method, Progress, RequestHead, ResponseHead, Version,
+    FieldSet, Fields, Framing, HeadLimits, Method, Progress, RequestHead, ResponseHead, TargetForm, Version,
     leading_empty_lines,
 };
 
@@ -169,7 +169,7 @@ struct Read {
     method: Vec<u8>,
     target: Vec<u8>,
     version: Version,
-    form: Form,
+    form: TargetForm,
     authority: Vec<u8>,
     path: Vec<u8>,
     expects_continue: bool,
@@ -178,20 +178,20 @@ struct Read {
 }
 
 /// RFC 9112 section 3.2: form, authority and path of a target.
-fn read_target(method: &[u8], target: &[u8], host: &[u8]) -> Option<(Form, Vec<u8>, Vec<u8>)> {
+fn read_target(method: &[u8], target: &[u8], host: &[u8]) -> Option<(TargetForm, Vec<u8>, Vec<u8>)> {
     // Laxer: any visible character, and anything beyond ASCII that is UTF-8.
     let text = std::str::from_utf8(target).ok()?;
     if text.is_empty() || text.bytes().any(|b| b <= b' ' || b == 0x7f || b == b'#') {
         return None;
     }
     if method == b"CONNECT" {
-        return Some((Form::Authority, host.to_vec(), target.to_vec()));
+        return Some((TargetForm::Authority, host.to_vec(), target.to_vec()));
     }
     if text.starts_with('/') {
-        return Some((Form::Origin, host.to_vec(), target.to_vec()));
+        return Some((TargetForm::Origin, host.to_vec(), target.to_vec()));
     }
     if text == "*" {
-        return (method == b"OPTIONS").then(|| (Form::Asterisk, host.to_vec(), target.to_vec()));
+        return (method == b"OPTIONS").then(|| (TargetForm::Asterisk, host.to_vec(), target.to_vec()));
     }
     let (scheme, rest) = text.split_once("://")?;
     let end = rest.find(['/', '?']).unwrap_or(rest.len());
@@ -199,7 +199,7 @@ fn read_target(method: &[u8], target: &[u8], host: &[u8]) -> Option<(Form, Vec<u
     let is_http = ["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
     let has_host = !authority.is_empty() && !authority.starts_with(':');
     (is_http && has_host && is_authority(authority.as_bytes()))
-        .then(|| (Form::Absolute, authority.as_bytes().to_vec(), path.as_bytes().to_vec()))
+        .then(|| (TargetForm::Absolute, authority.as_bytes().to_vec(), path.as_bytes().to_vec()))
 }
 
 fn read_request(lines: &[&[u8]], len: usize) -> Option<Read> {

@@ -1,7 +1,7 @@
 //! Compares what is marked with what `h2` makes of the same bytes.
 
 use super::super::bounds::RESETS_PER_SECOND_MAX;
-use super::super::frames::{END_STREAM, PREFACE, Watch};
+use super::super::frames::{END_STREAM, FrameWatch, PREFACE};
 use super::*;
 use bytes::Bytes;
 use http::{HeaderMap, Request};
@@ -11,7 +11,7 @@ use proptest::sample::select;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use stillgate_wire::checks::{FieldEncoder, Form, held};
+use stillgate_wire::checks::{FieldEncoder, FieldForm, held};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);
@@ -30,7 +30,7 @@ fn pairs(fields: &[(&str, &str)]) -> Vec<Pair> {
 /// How a block is split into frames.
 #[derive(Debug, Clone)]
 struct Shape {
-    form: Form,
+    form: FieldForm,
     is_short: bool,
     padding: Option<u8>,
     /// The stream that the priority depends on, relative to the stream itself.
@@ -39,7 +39,9 @@ struct Shape {
 }
 
 fn shape() -> impl Strategy<Value = Shape> {
-    let form = select(&[Form::Indexed, Form::Indexed, Form::Inserted, Form::Literal, Form::NeverIndexed][..]);
+    let form = select(
+        &[FieldForm::Indexed, FieldForm::Indexed, FieldForm::Inserted, FieldForm::Literal, FieldForm::NeverIndexed][..],
+    );
     let padding = proptest::option::weighted(0.3, 0..20_u8);
     // Few depend on themselves.
     let depends_on = proptest::option::weighted(0.3, 0..5_u32);
@@ -172,7 +174,7 @@ proptest! {
     fn what_h2_repairs_is_marked(requests in vec(asked(), 1..12), step in 1..100_usize) {
         let (bytes, malformed) = sent(&requests);
         let marked = Rc::new(MalformedStreams::default());
-        let mut watch = Watch::of_client(marked.clone());
+        let mut watch = FrameWatch::of_client(marked.clone());
         bytes.chunks(step).for_each(|piece| watch.received(piece, 0));
         prop_assert_eq!(&*marked.streams.borrow(), &malformed);
         // This helps only if `h2` reads the same.
@@ -193,7 +195,7 @@ proptest! {
     }
 }
 
-fn marks(watch: &mut Watch, marked: &MalformedStreams, bytes: &[u8]) -> Vec<u32> {
+fn marks(watch: &mut FrameWatch, marked: &MalformedStreams, bytes: &[u8]) -> Vec<u32> {
     bytes.chunks(3).for_each(|piece| watch.received(piece, 0));
     marked.streams.take()
 }
@@ -201,11 +203,11 @@ fn marks(watch: &mut Watch, marked: &MalformedStreams, bytes: &[u8]) -> Vec<u32>
 #[test]
 fn responses() {
     let marked = Rc::new(MalformedStreams::default());
-    let mut watch = Watch::of_node(marked.clone());
+    let mut watch = FrameWatch::of_node(marked.clone());
     let head = |stream, flags, fields: &[(&str, &str)]| {
         let mut block = Vec::new();
         for (name, value) in fields {
-            FieldEncoder::default().field(&mut block, name.as_bytes(), value.as_bytes(), Form::Literal, false);
+            FieldEncoder::default().field(&mut block, name.as_bytes(), value.as_bytes(), FieldForm::Literal, false);
         }
         frame(kind::HEADERS, flags | END_HEADERS, stream, &block)
     };
@@ -228,10 +230,10 @@ fn responses() {
 #[test]
 fn marks_are_bounded() {
     let mut block = Vec::new();
-    FieldEncoder::default().field(&mut block, b":path", b"/#", Form::Literal, true);
+    FieldEncoder::default().field(&mut block, b":path", b"/#", FieldForm::Literal, true);
     let head = |at: usize| frame(kind::HEADERS, END_HEADERS | END_STREAM, 2 * at as u32 + 1, &block);
     let marked = Rc::new(MalformedStreams::default());
-    let mut watch = Watch::of_client(marked.clone());
+    let mut watch = FrameWatch::of_client(marked.clone());
     watch.received(PREFACE, 0);
     for at in 0..3 * MARKED_MAX {
         watch.received(&head(at), 1_000 + 10 * at as u64);
@@ -269,11 +271,11 @@ fn marks_of_streams_that_are_not_served_are_forgotten() {
 fn of_too_many_responses_the_oldest_are_forgotten() {
     let head = |stream: usize, flags| {
         let mut block = Vec::new();
-        FieldEncoder::default().field(&mut block, b":status", b"200", Form::Literal, false);
+        FieldEncoder::default().field(&mut block, b":status", b"200", FieldForm::Literal, false);
         frame(kind::HEADERS, flags | END_HEADERS, stream as u32, &block)
     };
     let marked = Rc::new(MalformedStreams::default());
-    let mut watch = Watch::of_node(marked.clone());
+    let mut watch = FrameWatch::of_node(marked.clone());
     let newest = 2 * ANSWERED_MAX + 1;
     (1..newest).step_by(2).for_each(|stream| watch.received(&head(stream, 0), 0));
     watch.received(&frame(kind::DATA, END_STREAM, 1, b"a"), 0);

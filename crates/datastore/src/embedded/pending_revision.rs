@@ -2,7 +2,7 @@
 //!
 //! It writes without checks: the caller checks conditions and bounds.
 
-use super::Bounds;
+use super::HistoryBounds;
 use super::tables::{NEVER, REVISION, StoredDocument, Tables, key, stored};
 use crate::document::{Batch, Document, Event};
 use crate::key::Key;
@@ -10,16 +10,16 @@ use crate::transaction::{Author, Unreferenced};
 use redb::{Error, ReadableTable, ReadableTableMetadata, WriteTransaction};
 
 /// A revision that is not committed yet.
-pub(super) struct Change<'t> {
+pub(super) struct PendingRevision<'t> {
     pub(super) tables: Tables<'t>,
     revision: u64,
     events: Vec<Event>,
 }
 
-impl<'t> Change<'t> {
+impl<'t> PendingRevision<'t> {
     /// Begins the revision after `last`.
-    pub(super) fn begin(transaction: &'t WriteTransaction, last: u64) -> Result<Change<'t>, Error> {
-        Ok(Change { tables: Tables::open(transaction)?, revision: last + 1, events: Vec::new() })
+    pub(super) fn begin(transaction: &'t WriteTransaction, last: u64) -> Result<PendingRevision<'t>, Error> {
+        Ok(PendingRevision { tables: Tables::open(transaction)?, revision: last + 1, events: Vec::new() })
     }
 
     /// The first document that breaks a condition, with the revision that wrote it. History lists the few that were
@@ -84,7 +84,7 @@ impl<'t> Change<'t> {
     }
 
     /// Ends the revision; without a write there is none. The caller commits the transaction.
-    pub(super) fn end(mut self, author: &Author, now_ms: u64, bounds: &Bounds) -> Result<Batch, Error> {
+    pub(super) fn end(mut self, author: &Author, now_ms: u64, bounds: &HistoryBounds) -> Result<Batch, Error> {
         if self.events.is_empty() {
             return Ok(Batch { revision: self.revision - 1, events: Vec::new() });
         }
@@ -110,7 +110,7 @@ impl<'t> Change<'t> {
     }
 
     /// Removes the oldest changes until both bounds hold.
-    fn prune(&mut self, now_ms: u64, bounds: &Bounds) -> Result<(), Error> {
+    fn prune(&mut self, now_ms: u64, bounds: &HistoryBounds) -> Result<(), Error> {
         let age_ms = u64::try_from(bounds.history_age_max.as_millis()).unwrap_or(u64::MAX);
         loop {
             let Some((revision, unix_ms, keys)) = self.oldest()? else { return Ok(()) };
