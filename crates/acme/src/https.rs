@@ -109,7 +109,7 @@ fn usable(mut response: Response<Bytes>, told: &RetryAfter) -> Result<Response<B
         false if status.is_redirection() => {
             Err(format!("answered {status}; write the URL that it leads to in gateway.acme.directory"))
         }
-        false => Err(format!("answered {status}, which is no answer of an ACME server; is the URL right?")),
+        false => Err(format!("answered {status}, which is not an answer of an ACME server; is the URL right?")),
     }
 }
 

@@ -29,7 +29,7 @@ const NOTE_BYTES_MAX: usize = 16 * 1024;
 /// The space that must be free before anything is ordered: more than a certificate with its chain and key takes.
 const ROOM_BYTES: usize = 64 * 1024;
 
-/// Creates the missing folders. Folders of other users are refused: whoever can write in them could have their own keys served.
+/// Creates the missing folders. Folders of other users are refused: their owners could replace the keys that are served.
 pub(crate) fn prepare(acme: &Acme) -> Result<(), String> {
     let folder = acme.certificates();
     let made = DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(&folder);
@@ -123,7 +123,7 @@ pub(crate) fn store_account(acme: &Acme, text: &[u8]) -> Result<(), String> {
 pub(crate) fn account(acme: &Acme) -> Result<Option<Vec<u8>>, String> {
     let path = acme.account_file();
     match read_bounded(&path, ACCOUNT_BYTES_MAX) {
-        Ok(text) if text.len() > ACCOUNT_BYTES_MAX => Err(format!("{} is no account's file", path.display())),
+        Ok(text) if text.len() > ACCOUNT_BYTES_MAX => Err(format!("{} is not an account's file", path.display())),
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(failed("read", &path, &error)),
@@ -139,7 +139,7 @@ pub(crate) fn set_account_aside(acme: &Acme) -> Result<(), String> {
 /// Replaces a file atomically: the new content is on the disk before it gets the name.
 fn replace(path: &Path, content: &[u8]) -> Result<(), String> {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
-        return Err(format!("{} is no file's path", path.display()));
+        return Err(format!("{} is not the path of a file", path.display()));
     };
     let mut beside = std::ffi::OsString::from(".");
     beside.push(name);
@@ -280,7 +280,7 @@ pub(super) mod tests {
         assert!(account(&acme).unwrap_err().contains("account.json"));
         fs::remove_dir(acme.account_file()).unwrap();
         fs::write(acme.account_file(), vec![b' '; ACCOUNT_BYTES_MAX + 1]).unwrap();
-        assert!(account(&acme).unwrap_err().contains("no account's file"));
+        assert!(account(&acme).unwrap_err().contains("not an account's file"));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use tracing::warn;
 
 /// The longest error text in a note.
 const ERROR_CHARS_MAX: usize = 2048;
-/// The error in the note of an attempt in progress: whoever reads it starts after a crash.
+/// The error in the note of an attempt in progress: it is only read after a crash.
 const CUT_SHORT: &str = "the gateway ended while it was ordering";
 
 /// The state of ordering one certificate, for the status.

@@ -16,7 +16,7 @@ pub enum CheckOutcome {
     Status(u16),
     /// Without a connection, or with one that broke before there was a response.
     Broken(String),
-    /// With something that is no HTTP response.
+    /// With something other than an HTTP response.
     NotHttp(String),
     /// Not in time.
     TimedOut,

@@ -64,10 +64,10 @@ pub struct KeyPrefix(OnceLock<([u64; 2], KeyHasher)>);
 impl KeyPrefix {
     /// A hasher of the table with these seeds that has absorbed the parts; `take_in` absorbs them the first time.
     pub(crate) fn hasher(&self, seeds: [u64; 2], take_in: impl Fn(KeyHasher) -> KeyHasher) -> KeyHasher {
-        let anew = || take_in(KeyHasher::new(seeds));
-        let (of_seeds, hasher) = self.0.get_or_init(|| (seeds, anew()));
+        let absorb = || take_in(KeyHasher::new(seeds));
+        let (of_seeds, hasher) = self.0.get_or_init(|| (seeds, absorb()));
         // A process has one table, and tests have several.
-        if *of_seeds == seeds { *hasher } else { anew() }
+        if *of_seeds == seeds { *hasher } else { absorb() }
     }
 }
 

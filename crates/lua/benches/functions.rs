@@ -15,7 +15,7 @@ const USUAL: &str = "return function(conf, ctx)
     core.request.set_header(ctx, 'X-Agent', agent)
     core.response.set_header('X-Client', ctx.var.remote_addr)
 end";
-/// The same function in nginx style.
+/// The function above in nginx style.
 const NGX: &str = "return function()
     ngx.req.set_header('X-Agent', ngx.var.http_user_agent)
     ngx.header['X-Client'] = ngx.var.remote_addr

@@ -107,7 +107,7 @@ pub enum FamilyError {
     Unit(String, String),
     /// A label's name is not `[a-zA-Z_][a-zA-Z0-9_]*`, or reserved.
     Label(String, String),
-    /// The same label twice.
+    /// A label is listed twice.
     LabelTwice(String, String),
     /// Too many labels.
     Labels(String, usize),

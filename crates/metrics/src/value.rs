@@ -34,7 +34,7 @@ pub struct Exponential {
     pub zero_count: u64,
     /// Bucket index and observations, ascending, without empty ones.
     pub positive: Vec<(i32, u64)>,
-    /// The same for negative observations.
+    /// Buckets of negative observations.
     pub negative: Vec<(i32, u64)>,
     /// NaN observations, which are counted but are in no bucket.
     pub nan_count: u64,

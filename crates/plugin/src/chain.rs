@@ -140,7 +140,7 @@ pub struct Chain {
     codes_content: bool,
     /// Indices of the entries with [`crate::Plugin::filters_responses`].
     filtering: u64,
-    /// Those of them whose `_meta.filter` may depend on values that are known only with the response.
+    /// The entries whose `_meta.filter` may depend on values that are known only with the response.
     filtered_late: u64,
 }
 

@@ -19,7 +19,7 @@ pub struct Response<'a> {
     pub came_with: u16,
     /// Whether a node has answered; `false`: it is a local reply.
     pub is_of_node: bool,
-    /// Whether the request was forwarded to a node, whoever answered in the end.
+    /// Whether the request was forwarded to a node, even if the gateway answered in the end.
     pub was_asked: bool,
     /// The node's header fields; empty for a local reply, whose fields are edits.
     pub fields: &'a Fields,

@@ -62,11 +62,11 @@ pub(crate) struct Cors {
     lines: Edits,
     /// Lines for each listed origin, including the one that allows it.
     lines_of: Box<[Edits]>,
-    /// `**` of `allow_headers`.
+    /// Whether `allow_headers` is `**`.
     echoes_headers: bool,
     /// Set if the response depends on the origin.
     vary: Option<OwnedLine>,
-    /// Those of [`ACCESS`] and [`TIMING`]. Each worker searches with a copy, since searching takes memory.
+    /// The names of [`ACCESS`] and [`TIMING`]. Each worker searches with a copy, since searching takes memory.
     patterns: [Option<RegexSet>; 2],
     own: PerWorker<[Option<RegexSet>; 2]>,
 }

@@ -1,6 +1,6 @@
 //! `opa`: asks an Open Policy Agent about each request, which goes on where the policy allows it.
 //!
-//! Different from APISIX: a consumer's plugins and credentials are no part of its document, documents of routes and services
+//! Different from APISIX: a consumer's plugins and credentials are not part of its document, documents of routes and services
 //! are there only where the plugin is a route's, a service's or a plugin config's, and only `true` allows a request.
 
 use crate::asking::{FIELD_NAME, keep, url};
@@ -47,7 +47,7 @@ const POLICY: Text<String> = text("the path of a policy", |text| {
     let is_good = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'?' | b'#');
     match !text.is_empty() && text.bytes().all(is_good) {
         true => Ok(text.trim_start_matches('/').to_owned()),
-        false => Err(Fault::new(format!("{text:?} is no path of a policy")).hint("write it as in `http/authz`")),
+        false => Err(Fault::new(format!("{text:?} is not a path of a policy")).hint("write it as in `http/authz`")),
     }
 })
 .shown();
@@ -154,7 +154,7 @@ impl OpaConfig {
         };
         let none = Map::new();
         let headers = result.get("headers").and_then(Json::as_object).unwrap_or(&none);
-        // Whatever else stands there is no decision: `"false"`, 0 or `{}` would allow all.
+        // Any other value is not a decision: `"false"`, 0 or `{}` would allow all.
         if result.get("allow") != Some(&Json::Bool(true)) {
             for (name, value) in headers {
                 let Ok(name) = FieldName::new(name.as_bytes()) else { continue };

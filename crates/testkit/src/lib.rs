@@ -100,7 +100,7 @@ pub fn eventually_within(limit: Duration, what: &str, mut condition: impl FnMut(
 }
 
 /// For a time that the test itself may use up, as when the gateway closes connections that are idle for a second and
-/// the test stands still for two: tries with `first`, and with twice as much each time, until `attempt` succeeds. It
+/// the test stalls for two: tries with `first`, and with twice as much each time, until `attempt` succeeds. It
 /// returns false if the test stood still for too long.
 ///
 /// # Panics

@@ -62,7 +62,7 @@ impl Process {
         if name == "STOP" {
             // A thread that runs on another CPU stops a moment later.
             let is_stopped = || Stat::read(self.pid()).is_ok_and(|stat| stat.state() == Some('T'));
-            crate::eventually("the process to stand still", is_stopped);
+            crate::eventually("the process to be stopped", is_stopped);
         }
     }
 

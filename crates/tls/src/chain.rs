@@ -70,16 +70,16 @@ pub(crate) fn check(
 /// Why a chain does not hold although each certificate was signed by the next; `number` is the last one checked.
 fn reason(error: Error, number: usize, shown: ChainReceiver) -> String {
     match error {
-        Error::EndEntityUsedAsCa => "a certificate that is no issuer's has signed another".to_owned(),
+        Error::EndEntityUsedAsCa => "a certificate that is not an issuer's has signed another".to_owned(),
         Error::CaUsedAsEndEntity => "the first certificate is an issuer's".to_owned(),
         Error::PathLenConstraintViolated => "an issuer has more issuers below it than it may have".to_owned(),
         Error::NameConstraintViolation => "an issuer may not issue certificates for these names".to_owned(),
         Error::RequiredEkuNotFoundContext(_) => {
-            let whom = match shown {
+            let audience = match shown {
                 ChainReceiver::ToClients => "servers",
                 ChainReceiver::ToUpstreams => "clients",
             };
-            format!("a certificate is not for {whom} (extended key usage)")
+            format!("a certificate is not for {audience} (extended key usage)")
         }
         other => format!("it does not lead to certificate {number}: {}", chain_failure(&other)),
     }

@@ -88,8 +88,8 @@ fn certificate_failure(error: &CertificateError, with: Peer) -> (String, &'stati
             (format!("its certificate is not for \"{}\", but {certified}", expected.to_str()), name(with))
         }
         E::InvalidPurpose | E::InvalidPurposeContext { .. } => {
-            let whom = if with == Peer::Client { "clients" } else { "servers" };
-            (format!("its certificate is not for {whom} (extended key usage)"), reissue)
+            let audience = if with == Peer::Client { "clients" } else { "servers" };
+            (format!("its certificate is not for {audience} (extended key usage)"), reissue)
         }
         E::Revoked => ("its certificate has been revoked".to_owned(), reissue),
         E::BadEncoding => ("its certificate cannot be read".to_owned(), reissue),
@@ -110,7 +110,7 @@ pub(crate) fn chain_failure(error: &webpki::Error) -> String {
     use webpki::Error as E;
     let words = match error {
         E::CaUsedAsEndEntity => "its certificate is an issuer's (CA:TRUE), which is to sign others only",
-        E::EndEntityUsedAsCa => "a certificate that is no issuer's (CA:FALSE) has signed another",
+        E::EndEntityUsedAsCa => "a certificate that is not an issuer's (CA:FALSE) has signed another",
         E::PathLenConstraintViolated => "an issuer has more issuers below it than it may have",
         E::NameConstraintViolation => "an issuer may not issue certificates for these names",
         E::MaximumPathDepthExceeded => "its chain is too long",
@@ -136,7 +136,7 @@ fn alert_received(alert: AlertDescription, with: Peer) -> (String, &'static str)
         Peer::Node => "look at `tls.client_cert`, and at what the node says in its log",
         Peer::Client => "it trusts other roots, or has another name for the gateway",
         Peer::AcmeServer | Peer::Service => {
-            "look at what stands between: a proxy that ends TLS wants something of its own"
+            "look for something in between: a proxy that ends TLS wants something of its own"
         }
         Peer::Etcd => "name a certificate that etcd trusts in `gateway.config.etcd.tls`, as `cert` and `key`",
         Peer::Admin => "present one with --client-cert and --client-key that `gateway.admin.tls.client_ca` has issued",
@@ -163,7 +163,7 @@ fn alert_received(alert: AlertDescription, with: Peer) -> (String, &'static str)
 fn protocol_failure(error: &Error, with: Peer) -> (String, &'static str) {
     use PeerIncompatible as P;
     match error {
-        Error::InvalidMessage(_) => ("what it sent is no TLS".to_owned(), not_tls(with)),
+        Error::InvalidMessage(_) => ("what it sent is not TLS".to_owned(), not_tls(with)),
         Error::NoCertificatesPresented => (
             "it showed no certificate".to_owned(),
             match with {
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn each_failure_says_what_to_do_and_to_whom() {
+    fn each_failure_says_what_each_side_can_do() {
         let at = |seconds| UnixTime::since_unix_epoch(Duration::from_secs(seconds));
         let (time, of) =
             (at(1_780_315_200), |error: webpki::Error| CertificateError::Other(OtherError(Arc::new(error))));
@@ -292,7 +292,7 @@ mod tests {
                     "(CA:TRUE), which is to sign others only; its operator",
                 ],
             ),
-            (of(webpki::Error::EndEntityUsedAsCa).into(), ["no issuer's (CA:FALSE) has signed another"; 3]),
+            (of(webpki::Error::EndEntityUsedAsCa).into(), ["not an issuer's (CA:FALSE) has signed another"; 3]),
             (
                 CertificateError::InvalidPurpose.into(),
                 [
@@ -307,7 +307,7 @@ mod tests {
             ),
             (
                 Error::AlertReceived(AlertDescription::CertificateRequired),
-                ["`tls.client_cert`", "it wants", "what stands between"],
+                ["`tls.client_cert`", "it wants", "something in between"],
             ),
             (
                 Error::AlertReceived(AlertDescription::UnrecognisedName),

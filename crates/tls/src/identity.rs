@@ -32,7 +32,7 @@ pub(crate) struct Identity {
 #[derive(Debug)]
 struct CertifiedIdentity {
     key: Arc<CertifiedKey>,
-    /// The same key and chain with an OCSP response, and the time until which the response holds.
+    /// The key and the chain with an OCSP response, and the time until which the response holds.
     stapled: Option<(Arc<CertifiedKey>, UnixTime)>,
 }
 
@@ -255,7 +255,7 @@ impl Identity {
             })
             .collect();
         if !is_stapled {
-            let hint = "ask the certificate's issuer for the response anew";
+            let hint = "ask the certificate's issuer for a new response";
             problems.error(place, "the OCSP response is of another certificate", hint);
         }
         // An RSA signature costs some ten times an ECDSA one.

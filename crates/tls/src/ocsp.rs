@@ -46,11 +46,11 @@ pub(crate) fn read(
     place: ConfigLocation<'_>,
     problems: &mut Problems,
 ) -> Option<Staple> {
-    const ANEW: &str = "ask the certificate's issuer for a response anew";
+    const NEW_RESPONSE: &str = "ask the certificate's issuer for a new response";
     let said = match said(response) {
         Ok(said) => said,
         Err(what) => {
-            problems.error(place, format!("not an OCSP response in DER: {what}"), ANEW);
+            problems.error(place, format!("not an OCSP response in DER: {what}"), NEW_RESPONSE);
             return None;
         }
     };
@@ -62,7 +62,11 @@ pub(crate) fn read(
             "ask for another certificate",
         ),
         OcspStatus::Unknown => {
-            problems.error(place, "the OCSP response says that the certificate is not known to its issuer", ANEW);
+            problems.error(
+                place,
+                "the OCSP response says that the certificate is not known to its issuer",
+                NEW_RESPONSE,
+            );
             return None;
         }
     }
@@ -72,7 +76,7 @@ pub(crate) fn read(
     }
     let until = said.next_update.unwrap_or(said.this_update.saturating_add(NO_END.as_secs()));
     if until <= now.as_secs() {
-        problems.warning(place, "the OCSP response is too old; it is not used", ANEW);
+        problems.warning(place, "the OCSP response is too old; it is not used", NEW_RESPONSE);
         return None;
     }
     let until = UnixTime::since_unix_epoch(Duration::from_secs(until));
@@ -204,7 +208,7 @@ mod tests {
     fn what_is_none_is_refused() {
         let check = |response: &[u8], expected: &str| {
             let expected = format!(
-                "ocsp: not an OCSP response in DER: {expected}; ask the certificate's issuer for a response anew"
+                "ocsp: not an OCSP response in DER: {expected}; ask the certificate's issuer for a new response"
             );
             assert_eq!(read_at(response, SIGNED), (None, Err(expected)));
         };

@@ -92,7 +92,7 @@ pub(crate) fn config_with(ssls: &str, tls: &str) -> Config {
     stillgate_config::load(text, &|_| None).unwrap_or_else(|errors| panic!("{errors}")).config
 }
 
-/// The same configuration without the upstream.
+/// This configuration without the upstream.
 #[track_caller]
 pub(crate) fn config(ssls: &str) -> Config {
     Config { upstreams: Vec::new(), ..config_with(ssls, "") }

@@ -64,14 +64,14 @@ impl HiddenTexts {
         Fault { message: cover(fault.message), hint: fault.hint.map(cover), excerpt }
     }
 
-    /// A path without them: a value may stand where a key is wanted. Plain keys are shown.
+    /// A path without them: a value may be written where a key is wanted. Plain keys are shown.
     pub(crate) fn cover_path(&self, path: String) -> String {
         let Some(begin) = path.find("[\"") else { return path };
         let keys = self.texts.iter().fold(path[begin..].to_owned(), |keys, hidden| cover(keys, hidden));
         path[..begin].to_owned() + &keys
     }
 
-    /// The same of a finding that has its place.
+    /// Hides the texts of a finding that has its place.
     pub(crate) fn cover_diagnostic(&self, found: Diagnostic) -> Diagnostic {
         let Diagnostic { severity, path, line, column, message, hint, excerpt } = found;
         let Fault { message, hint, excerpt } = self.cover(&path, Fault { message, hint, excerpt });

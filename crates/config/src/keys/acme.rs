@@ -21,9 +21,9 @@ const DIRECTORY_BYTES_MAX: usize = 2048;
 const CONTACT_BYTES_MAX: usize = 320;
 /// The longest `gateway.acme.eab.hmac_key`.
 const HMAC_KEY_BYTES_MAX: usize = 1024;
-/// Of the server's name in that of its folder; what comes behind it tells servers apart.
+/// Bytes of the server's name in the name of its folder; the digest that follows distinguishes servers.
 const FOLDER_HOST_BYTES_MAX: usize = 100;
-/// Of the digest in the folder's name.
+/// Bytes of the digest in the folder's name.
 const FOLDER_DIGEST_CHARS: usize = 16;
 
 /// Let's Encrypt's production server.

@@ -80,7 +80,7 @@ object! {
         data_encryption: DataEncryption = map::<DataEncryption>() => nested;
         /// What is measured and where it is exposed. Without it the defaults hold, and `/metrics` of the admin address exposes them.
         metrics: Option<Metrics> = METRICS => nested;
-        /// Who issues the certificates of the entries of `ssls` with `acme: true`.
+        /// The issuer of the certificates of the entries of `ssls` with `acme: true`.
         acme: Acme = map::<Acme>() => optional;
         /// A file with the number of the process, for `stillgate upgrade`: written when it serves, and by its successor when that takes over; removed at exit, unless a successor has taken it over.
         pid_file: PathBuf = WHOLE_PATH => optional;

@@ -1,4 +1,4 @@
-//! The keys of what has plugins and is no route: plugin configs, global rules, consumers and their groups, metadata.
+//! The keys of resources with plugins, except routes: plugin configs, global rules, consumers and their groups, metadata.
 
 use crate::keys::resources::{ID, Resource, resources};
 use crate::keys::shared::resource;
@@ -111,7 +111,7 @@ resource! {
 }
 
 resource! {
-    /// Who may send requests, and with which credentials.
+    /// The clients that may send requests, with their credentials.
     pub(crate) struct ConsumerKeys {
         /// Unique among consumers.
         username: At<String> = LocatedKind(USERNAME) => required;
@@ -154,7 +154,7 @@ pub(crate) struct MetadataKeys {
 pub(crate) struct PluginMetadata;
 
 impl MetadataKeys {
-    /// `None`: it is no map, which has been reported.
+    /// `None`: it is not a map, which has been reported.
     pub(crate) fn read(node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<MetadataKeys> {
         let Value::Map(entries) = &node.value else {
             sink.error(node.at, path, Fault::new("expected a map with the key \"id\""));

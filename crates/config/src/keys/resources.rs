@@ -72,7 +72,7 @@ object! {
         plugin_configs: Vec<Resource<PluginConfigKeys>> = resources::<PluginConfigKeys>(false) => default(Vec::new());
         /// Plugins that run for every request.
         global_rules: Vec<Resource<GlobalRuleKeys>> = resources::<GlobalRuleKeys>(false) => default(Vec::new());
-        /// Who may send requests.
+        /// The clients that may send requests.
         consumers: Vec<Resource<ConsumerKeys>> = resources::<ConsumerKeys>(false) => default(Vec::new());
         /// Plugins that consumers share.
         consumer_groups: Vec<Resource<ConsumerGroupKeys>> = resources::<ConsumerGroupKeys>(false) => default(Vec::new());
@@ -87,7 +87,7 @@ object! {
     }
 }
 
-/// `plugins`; nothing is no list.
+/// `plugins`; an empty value is not a list.
 struct LoadedPlugins;
 
 impl Kind for LoadedPlugins {

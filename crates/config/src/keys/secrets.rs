@@ -61,13 +61,13 @@ object! {
         method: VaultMethod = METHOD => required;
         /// Where the method is mounted below `auth/`; its own name where it is absent.
         mount: String = VAULT_PATH => optional;
-        /// Of `kubernetes`: the Vault's role.
+        /// The Vault's role, for `kubernetes`.
         role: String = TEXT => optional;
-        /// Of `kubernetes`: the file with the service account's token.
+        /// The file with the service account's token, for `kubernetes`.
         jwt_file: PathBuf = JWT_FILE => default(PathBuf::from("/var/run/secrets/kubernetes.io/serviceaccount/token"));
-        /// Of `approle`.
+        /// The id of the role, for `approle`.
         role_id: Secret = SECRET => optional;
-        /// Of `approle`; absent where the role is bound otherwise.
+        /// The secret id, for `approle`; absent where the role is bound otherwise.
         secret_id: Secret = SECRET => optional;
     }
 }

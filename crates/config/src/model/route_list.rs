@@ -209,7 +209,7 @@ mod tests {
         list.put(2_000, route(2_000, "/a"));
         let is_shared = |(old, new): (&Arc<_>, &Arc<_>)| Arc::ptr_eq(old, new);
         let shared: Vec<bool> = before.pieces.iter().zip(&list.pieces).map(is_shared).collect();
-        assert_eq!(shared, [true, false, true, true, true, true], "an equal route is no change");
+        assert_eq!(shared, [true, false, true, true, true, true], "an equal route does not count as a change");
         assert_eq!(before[1_000].spec, route(1_000, "/a").spec);
         assert_eq!(list[1_000].spec, route(1_000, "/b").spec);
         assert_ne!(before, list);

@@ -55,7 +55,7 @@ impl Route {
         self.itself() == other.itself() && self.own_plugins().eq(other.own_plugins())
     }
 
-    /// Destructured completely, so that whoever adds a field has to decide whether it belongs here. A name is only a label.
+    /// Destructured completely, so that a new field requires a decision whether it belongs here. A name is only a label.
     fn itself(&self) -> impl PartialEq {
         let Route {
             spec,

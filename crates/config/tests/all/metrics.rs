@@ -102,13 +102,13 @@ fn path_and_dialect() {
     refused(
         "path: \"/a?b\"",
         expect![[
-            r##"1:54: gateway.metrics.path: the path "/a?b" could not stand in a request; use printable ASCII without spaces, "?" and "#""##
+            r##"1:54: gateway.metrics.path: the path "/a?b" cannot be sent in a request; use printable ASCII without spaces, "?" and "#""##
         ]],
     );
     refused(
         "path: \"/a\\r\\nb\"",
         expect![[
-            r##"1:54: gateway.metrics.path: the path "/a��b" could not stand in a request; use printable ASCII without spaces, "?" and "#""##
+            r##"1:54: gateway.metrics.path: the path "/a��b" cannot be sent in a request; use printable ASCII without spaces, "?" and "#""##
         ]],
     );
     refused(
@@ -181,16 +181,18 @@ fn shared_and_switches() {
     refused(
         "shared: shm/stillgate",
         expect![[
-            r#"1:56: gateway.metrics.shared: "shm/stillgate" is no absolute path; write one like "/dev/shm/stillgate""#
+            r#"1:56: gateway.metrics.shared: "shm/stillgate" is not an absolute path; write one like "/dev/shm/stillgate""#
         ]],
     );
     refused(
         "shared: \"\"",
-        expect![[r#"1:56: gateway.metrics.shared: "" is no absolute path; write one like "/dev/shm/stillgate""#]],
+        expect![[r#"1:56: gateway.metrics.shared: "" is not an absolute path; write one like "/dev/shm/stillgate""#]],
     );
     refused(
         "shared: \"/a\\0b\"",
-        expect![[r#"1:56: gateway.metrics.shared: "/a�b" is no absolute path; write one like "/dev/shm/stillgate""#]],
+        expect![[
+            r#"1:56: gateway.metrics.shared: "/a�b" is not an absolute path; write one like "/dev/shm/stillgate""#
+        ]],
     );
     refused(
         "native_histograms: 1",
@@ -433,7 +435,7 @@ fn names_and_variables_of_added_labels() {
     );
     for name in ["le", "__a", "a:b", "a-b", "1a", "\"\"", "ä", "\"a\\nb\"", &"a".repeat(256), &"a".repeat(60_000)] {
         let error = metrics(&format!("labels: {{http_requests_total: {{{name}: $uri}}}}")).unwrap_err();
-        assert!(error.contains("is no label name; write up to 255"), "{error}");
+        assert!(error.contains("is not a label name; write up to 255"), "{error}");
     }
     let many: Vec<String> = (0..=EXTRA_LABELS_MAX).map(|i| format!("l{i}: $uri")).collect();
     refused(

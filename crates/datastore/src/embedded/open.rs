@@ -266,7 +266,7 @@ impl fmt::Display for OpenError {
                 f.write_str("this is not a store of Stillgate; name another file, or move this one away")
             }
             OpenProblem::Empty => f.write_str(
-                "the file is empty, so it is no store; put a backup in its place, or remove it to begin with a new store",
+                "the file is empty, so it is not a store; put a backup in its place, or remove it to begin with a new store",
             ),
             OpenProblem::Damaged(why) => {
                 write!(f, "the store is damaged ({why}); move it away, and put a backup in its place if you have one")

@@ -120,7 +120,7 @@ pub enum ConnectOutcome {
     },
     /// Another connection of this generation is current. If its node is dead, repeat the request with `dead`.
     Occupied {
-        /// That connection.
+        /// The other connection.
         place: Location,
         /// Generation of that connection.
         generation: Generation,

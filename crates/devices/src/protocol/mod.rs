@@ -38,7 +38,7 @@ pub const TOKEN_BYTES_MAX: usize = 256;
 pub enum Protocol {
     /// JSON in text frames.
     Json,
-    /// The same messages in CBOR (RFC 8949), in binary frames.
+    /// The messages of `Json` in CBOR (RFC 8949), in binary frames.
     Cbor,
     /// A message is one frame and nothing more: no acknowledgements, no replies, no hello.
     Raw,

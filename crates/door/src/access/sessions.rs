@@ -29,7 +29,7 @@ const TOKEN_BYTES: usize = 32;
 /// One session.
 #[derive(Debug, Clone)]
 pub struct Session {
-    /// Who opened it.
+    /// The caller that opened it.
     pub caller: Caller,
     /// The token that a write must contain besides the cookie.
     pub csrf: String,

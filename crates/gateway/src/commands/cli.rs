@@ -334,14 +334,14 @@ pub(crate) enum ProfileKind {
     Stalls,
     /// Where functions in Lua spend CPU time, by their own stacks
     LuaCpu,
-    /// The same, of the interpreter only: machine code counts nothing
+    /// Only the interpreter's share of it: machine code counts nothing
     LuaBytecode,
 }
 
 /// Which threads a profile is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ProfileThreads {
-    /// Those that serve requests
+    /// The threads that serve requests
     Workers,
     /// The control thread, the exporter and those that write logs, too
     All,
@@ -379,7 +379,7 @@ pub(crate) enum Format {
     Json,
 }
 
-/// A path as it can stand in a request, as gateway.metrics.path is one.
+/// A path that can be sent in a request, such as gateway.metrics.path.
 fn parse_path(text: &str) -> Result<String, String> {
     let is_good = text.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#".contains(&byte));
     match text.starts_with('/') && is_good {

@@ -189,7 +189,7 @@ fn of_key(text: String, key: Option<&str>) -> Result<String, String> {
     match object.get(key) {
         Some(Json::String(text)) => Ok(text.clone()),
         Some(Json::Number(number)) => Ok(number.to_string()),
-        Some(_) => Err(format!("its key {key:?} is no text")),
+        Some(_) => Err(format!("its key {key:?} is not a text")),
         None => Err(format!("there is no key {key:?} in it")),
     }
 }
@@ -241,7 +241,7 @@ mod tests {
         check(b" planted ", "", Ok(" planted "));
         check(br#"{"a": "planted", "b": 7, "c": ["planted"]}"#, "#a", Ok("planted"));
         check(br#"{"a": "planted", "b": 7, "c": ["planted"]}"#, "#b", Ok("7"));
-        check(br#"{"a": "planted", "b": 7, "c": ["planted"]}"#, "#c", Err("its key \"c\" is no text"));
+        check(br#"{"a": "planted", "b": 7, "c": ["planted"]}"#, "#c", Err("its key \"c\" is not a text"));
         check(br#"{"a": "planted"}"#, "#d", Err("there is no key \"d\" in it"));
         check(b"planted", "#a", Err("it is not a JSON object"));
         check(b"\n", "", Err("it is empty"));

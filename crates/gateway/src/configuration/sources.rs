@@ -48,7 +48,7 @@ pub(crate) trait Source: Send {
 
 /// The result of reading a source.
 pub(crate) enum Given {
-    /// The same configuration as before.
+    /// The configuration has not changed.
     Same,
     /// A configuration that can be used.
     Loaded {

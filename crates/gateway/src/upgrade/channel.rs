@@ -20,7 +20,7 @@ use tracing::warn;
 pub(crate) const DATAGRAM_BYTES_MAX: usize = 192 * 1024;
 const _: () = assert!(PARCEL_BYTES_MAX <= DATAGRAM_BYTES_MAX);
 /// Bytes that may wait to be received, as the system counts them: about a third of them is payload with small datagrams. Tunnels in
-/// transit stand still, so they are few.
+/// transit are paused, so they are few.
 const WAITING_BYTES_MAX: usize = 16 * 1024;
 /// The bound while a datagram is sent that exceeds it.
 const LARGE_WAITING_BYTES_MAX: usize = DATAGRAM_BYTES_MAX + 8192;

@@ -88,7 +88,7 @@ fn the_backend_for_apisix_syncs_and_dumps() {
 
     let (status, credentials) = ask(&site, "GET /apisix/admin/consumers/jack/credentials", &Json::Null, None);
     assert_eq!((status, &credentials["list"][0]["value"]["plugins"]["key-auth"]["key"]), (200, &json!("jacks-key")));
-    assert_eq!(list(&site, "consumers").len(), 1, "credentials are no consumers");
+    assert_eq!(list(&site, "consumers").len(), 1, "credentials are not consumers");
     assert_eq!(list(&site, "plugin_metadata")[0]["key"], "/apisix/plugin_metadata/http-logger");
     // `diff` relies on these: the written fields come back.
     let route = &list(&site, "routes")[0]["value"];

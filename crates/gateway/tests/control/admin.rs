@@ -34,7 +34,7 @@ fn the_root_lists_every_path() {
     // Live figures have no end.
     for path in paths.into_iter().filter(|path| *path != "/v1/live") {
         let (_, _, answer) = ask(admin, &format!("GET {path} HTTP/1.1"), "Host: localhost\r\n");
-        assert!(!answer.contains("404 Not Found: the paths are"), "{path} is no path: {answer}");
+        assert!(!answer.contains("404 Not Found: the paths are"), "{path} is not a path: {answer}");
     }
     let (_, head, page) = ask(admin, "GET / HTTP/1.1", "Host: localhost\r\nAccept: text/html,*/*\r\n");
     assert_eq!(head.get("content-type"), Some("text/html; charset=utf-8"));

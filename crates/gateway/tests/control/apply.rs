@@ -215,7 +215,7 @@ fn a_store_is_copied_and_read_offline() {
     }
     assert!(std::fs::read(&store).expect("the store") == before, "who only reads it writes nothing to it");
     let empty = site.file("empty.redb", "").display().to_string();
-    assert!(offline(&empty).expect(2).err.contains("the file is empty, so it is no store"));
+    assert!(offline(&empty).expect(2).err.contains("the file is empty, so it is not a store"));
     assert_eq!(std::fs::read(&empty).expect("the file"), b"");
     let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&copy).expect("the copy").permissions());
     assert_eq!(mode & 0o777, 0o600);

@@ -36,7 +36,7 @@ fn the_place_of_a_store() {
     refused(&at("/tmp"), "f.yaml:2:34: gateway.config.store: /tmp is a folder; name a file in it");
     let folder = tempfile::tempdir().expect("a folder");
     for (name, text, why) in [
-        ("empty.redb", "", "the file is empty, so it is no store"),
+        ("empty.redb", "", "the file is empty, so it is not a store"),
         ("text.redb", "routes: []\n", "this is not a store of Stillgate; name another file"),
         ("short.redb", "redb\x1a\n", "this is not a store of Stillgate; name another file"),
     ] {

@@ -106,10 +106,10 @@ fn kill_9_loses_no_total() {
         rounds.end();
         let told = look(ACCEPT_TEXT);
         let answered = rounds.done() as f64;
-        println!("{kills} kills, {answered} requests answered, {told} told of");
+        println!("{kills} kills, {answered} requests answered, {told} reported");
         // A request is recorded once its response is out: a kill may come in between, and so may the last look.
         let in_between = ((kills + 1) * CLIENTS) as f64;
-        assert!(told + in_between >= answered, "{answered} requests were answered, {told} are told of");
+        assert!(told + in_between >= answered, "{answered} requests were answered, {told} are reported");
     });
     // A thread with low priority folds them.
     eventually("segments of the dead to be folded", || std::fs::read_dir(&shared).unwrap().count() < 20);

@@ -227,7 +227,7 @@ fn wrong_questions_are_answered_400_with_what_to_write() {
         ),
         (
             "?url=/&client=%ff",
-            "client: bytes that are no UTF-8 cannot be asked about; write %25ff for a \"%ff\" of the url",
+            "client: bytes that are not UTF-8 cannot be asked about; write %25ff for a \"%ff\" of the url",
         ),
     ] {
         let (status, answer) = explain(&gateway, query);

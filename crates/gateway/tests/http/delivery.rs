@@ -19,7 +19,7 @@ const GROWTH_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Bytes that may leave the sender: the kernel's buffers of two loopback connections.
 const IN_FLIGHT_BYTES_MAX: usize = 32 * 1024 * 1024;
 
-/// If so many looks at a counter find the same value, it stands still.
+/// If so many looks at a counter find the same value, it no longer changes.
 const LOOKS_UNTIL_STILL: usize = 100;
 
 #[test]

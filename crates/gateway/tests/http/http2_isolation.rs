@@ -55,7 +55,7 @@ fn small_messages_to_a_client_that_reads_nothing_harm_no_other_client() {
         let SharedConnection { mut slow, mut client, mut node, unread, other } = SharedConnection::begin(&bench);
         let sent = node.fill(unread, frame_bytes, FULL_BYTES);
         assert!(sent < FULL_BYTES, "nothing holds the node back");
-        assert!(sent > FULL_BYTES / 8, "{sent} bytes are no flood");
+        assert!(sent > FULL_BYTES / 8, "{sent} bytes are not a flood");
         node.peer.send(kind::DATA, END_STREAM, other, b"end");
         assert_eq!(seen(&mut client, "GET"), Whole, "by {frame_bytes}");
         let grown = bench.gateway.rss().saturating_sub(rss);

@@ -294,7 +294,7 @@ fn a_bad_file_at_the_start_is_refused_with_all_its_errors() {
     assert!(log.contains("urri") && log.contains("nowhere"), "{log}");
 }
 
-/// The gateway's own log may stand still too: a terminal that is paused, a collector that hangs.
+/// The gateway's own log may stall too: a terminal that is paused, a collector that hangs.
 #[test]
 fn a_stalled_reader_of_the_log_slows_nobody() {
     let upstream = Upstream::echo();

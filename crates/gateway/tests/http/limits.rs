@@ -112,7 +112,7 @@ fn an_expectation_never_met_is_answered_504() {
 #[test]
 fn an_idle_client_is_closed_without_a_word() {
     let upstream = Upstream::echo();
-    // It holds for the first request too, before which the client may stand still.
+    // It holds for the first request too, before which the client may stall.
     with_longer_times(Duration::from_secs(1), "a first request in time", |time| {
         let setup = Setup::to(upstream.addr()).gateway(&format!("timeouts: {{keepalive: {}ms}}", time.as_millis()));
         let gateway = Gateway::start(STILLGATE, &setup);

@@ -239,7 +239,7 @@ fn cut_everywhere(way: Way) {
             cuts += cut;
         }
     }
-    assert!(cuts > 3, "{way:?}: no response was cut in its midst");
+    assert!(cuts > 3, "{way:?}: no response was cut after its beginning");
     chain.cutter.arm(None);
     assert_eq!((ask(&chain.outer, false), ask_http2(&chain.outer, true)), (ResetResult::Whole, ResetResult::Whole));
     chain.cutter.arm(None);
@@ -315,7 +315,7 @@ fn clients_that_leave() {
 fn only_a_whole_response_has_an_orderly_end() {
     let (authority, node) = (Authority::new(), Upstream::bind());
     authority.issue("node", &[NAME]);
-    // It holds for the first request too, so it is longer than a client may stand still before that.
+    // It holds for the first request too, so it is longer than a client may stall before that.
     let setup = setup(&authority, node.addr(), true).gateway("timeouts: {keepalive: 5s}");
     let gateway = Gateway::start(STILLGATE, &setup);
     let begin = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n";

@@ -26,7 +26,7 @@ fn health_fails_before_the_listeners_close() {
     gateway.signal("TERM");
     eventually("the signal to be seen", || logged(&gateway, "health is 503 from now on").is_some());
     if gateway.ended().is_none() && logged(&gateway, "finishing what is in flight").is_none() {
-        // The machine may stand still for longer than the delay: only what is seen before its end counts.
+        // The machine may stall for longer than the delay: only what is seen before its end counts.
         let (status, served) = (health(gateway.admin_addr()), TcpStream::connect(gateway.addr()).is_ok());
         if logged(&gateway, "finishing what is in flight").is_none() {
             assert_eq!((status, served), (503, true));

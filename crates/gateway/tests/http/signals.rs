@@ -123,7 +123,7 @@ fn catches(process: &Process, signals: &[u32]) -> bool {
 /// A gateway that is stopped while it starts, after it has taken over its signals.
 fn stopped_during_start(config: &Path) -> Process {
     let mut stopped = None;
-    // Where the machine stands still it may be up before it is stopped; then another one is started.
+    // Where the machine stalls it may be up before it is stopped; then another one is started.
     eventually("one that is stopped early enough", || {
         let mut command = Command::new(STILLGATE);
         command.arg("run").arg("--config").arg(config);

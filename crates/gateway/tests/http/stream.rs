@@ -132,7 +132,7 @@ fn much_goes_both_ways_at_once_and_a_slow_reader_slows_its_sender() {
 
 /// Sessions whose idle time is the one that `streams` is given.
 fn check_idle(upstream: &Upstream, streams: impl Fn(Duration) -> Streams) {
-    // Where the test itself stands still for so long the end is right, and another session has to show what is to be seen.
+    // Where the test itself stalls for so long the end is right, and another session has to show what is to be seen.
     with_longer_times(Duration::from_secs(1), "a session that is never idle", |idle| {
         let streams = streams(idle);
         let _gateway = streams.start();
@@ -373,7 +373,7 @@ fn a_changed_route_does_to_its_sessions_what_it_says() {
     let reloaded = Instant::now();
     gateway.reload(&streams.setup());
     pairs[2].expect_end();
-    // Goes on while it is busy: until nothing has moved for a second, for which a test may also stand still.
+    // Goes on while it is busy: until nothing has moved for a second, for which a test may also stall.
     let (since, mut last) = (Instant::now(), reloaded);
     while since.elapsed() < Duration::from_millis(1_500) {
         let before = std::mem::replace(&mut last, Instant::now());

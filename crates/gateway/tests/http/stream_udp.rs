@@ -241,7 +241,7 @@ fn a_node_that_is_not_there_is_passed_over() {
         }
         assert!(since.elapsed() < PATIENCE, "nobody answers");
     }
-    // A gateway that stands still answers late, but loses none.
+    // A gateway that stalls answers late, but loses none.
     eventually(&format!("all of {sent} datagrams but two to get through"), || echo.seen() + 2 >= sent);
     eventually("the log to tell of the node", || gateway.log().contains("a node fails: it is set aside"));
     let line = lines(&gateway, 1).remove(0);

@@ -49,7 +49,7 @@ fn keep_busy(from: &mut BufferedSocket, to: &mut BufferedSocket, time: Duration,
 
 /// Tunnels through it may be idle for the time that `setup` is given.
 fn check_idle(upstream: &Upstream, setup: impl Fn(Duration) -> Setup) {
-    // Where the test itself stands still for so long the end is right, and another tunnel has to show what is to be seen.
+    // Where the test itself stalls for so long the end is right, and another tunnel has to show what is to be seen.
     with_longer_times(Duration::from_millis(800), "a tunnel that is never idle", |idle| {
         let gateway = Gateway::start(STILLGATE, &setup(idle));
         let Some(mut tunnel) = open_in_time(&gateway, upstream) else { return false };
@@ -189,7 +189,7 @@ fn open_at(gateway: &Gateway, upstream: &Upstream, path: &str) -> Tunnel {
     Tunnel { client, node }
 }
 
-/// Moves bytes in a tunnel that ends when nothing has moved in it for a second, for which a test may also stand still: until it is
+/// Moves bytes in a tunnel that ends when nothing has moved in it for a second, for which a test may also stall: until it is
 /// closed, or for so long. Returns the longest time in which nothing may have moved.
 fn keep_from_quiet(tunnel: &mut Tunnel, time: Duration) -> Duration {
     let since = Instant::now();
@@ -238,7 +238,7 @@ fn a_change_of_its_route_does_to_a_tunnel_what_the_route_says() {
     expect_end(&mut again);
     keep.check();
     drop(keep);
-    eventually("all to be told of", || lines(&gateway).len() == 5);
+    eventually("all to be logged", || lines(&gateway).len() == 5);
     let mut routes: Vec<_> = lines(&gateway).iter().map(|line| line["route_id"].to_string()).collect();
     routes.sort();
     assert_eq!(routes, ["\"close\"", "\"close\"", "\"drain\"", "\"drain\"", "\"keep\""]);

@@ -117,7 +117,7 @@ fn a_stalled_pipe_drops_lines_and_slows_nobody() {
         assert_eq!(client.expect_response("GET").head.status(), 200);
     }
     eventually("lines to be dropped", || gateway.status()["access_log"]["dropped_lines"].as_u64() > Some(0));
-    // A gateway whose log stands still can still end.
+    // A gateway whose log stalls can still end.
     gateway.signal("TERM");
     assert!(gateway.wait_within(END_PATIENCE).success());
 }

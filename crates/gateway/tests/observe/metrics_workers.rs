@@ -52,7 +52,7 @@ fn a_reload_is_told_of_by_its_time() {
     measured.gateway.write_config_text("nonsense");
     eventually("a refusal", || times().0 > began);
     let (refused, success) = times();
-    assert_eq!(success, began, "that was no success");
+    assert_eq!(success, began, "that was not a success");
     measured.reload(Setup::to(upstream.addr()).upstream("retries: 0"), "");
     eventually("a success", || times().1 > refused);
     let (last, success) = times();

@@ -102,7 +102,7 @@ fn a_window_ends_and_another_begins() {
     let setup = limited(&upstream, 2, "count: 2, time_window: 1, rejected_code: 429, rejected_msg: later");
     let gateway = Gateway::start(STILLGATE, &setup);
     let mut client = gateway.client();
-    // However the windows fall: a second admits two, and the next two more. Where the test stands still for that long, one may
+    // However the windows fall: a second admits two, and the next two more. Where the test stalls for that long, one may
     // have ended that was not full.
     let (mut admitted, mut in_a_row, mut first) = (0, 0, Instant::now());
     eventually("three windows", || {

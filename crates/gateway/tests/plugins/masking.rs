@@ -17,7 +17,7 @@ const REPLACEMENT: &str =
 const FILTERED_BY: &str =
     r#"{"response-rewrite": {"filters": [{"regex": "none", "replace": ""}], "_meta": {"filter": [WHEN]}}}"#;
 const TEMPLATE: &str =
-    r#"{"body-transformer": {"response": {"input_format": "plain", "template": "made anew, of some length"}}}"#;
+    r#"{"body-transformer": {"response": {"input_format": "plain", "template": "a new body, of some length"}}}"#;
 const AROUND: &str = r#"{"echo": {"before_body": "before "}}"#;
 
 /// The plugins, together with another that compresses, at any position.
@@ -76,7 +76,7 @@ fn contents_are_coded_behind_all_filters() {
     let global = Gateway::start(STILLGATE, &setup(node.upstream.addr(), &format!("{rule}{resources}")));
     check(&global, "/function", MASKED, true);
     check(&global, "/replacement", MASKED, true);
-    check(&global, "/template", "made anew, of some length", true);
+    check(&global, "/template", "a new body, of some length", true);
     check(&global, "/around", &format!("before {CARDS}"), true);
 }
 

@@ -346,7 +346,7 @@ fn filters_of_every_plugin_read_the_body() {
             wrong.push(format!("{name}: the filter does not hold, and yet: {passed:?}"));
         }
         if passed.head.status() != ask(row, &bare, 0).head.status() {
-            wrong.push(format!("{name}: the filter does not hold, and yet it is no plain response: {passed:?}"));
+            wrong.push(format!("{name}: the filter does not hold, and yet it is not a plain response: {passed:?}"));
         }
         let run = ask(row, &path, 1);
         if !shows(&run, *seen) {

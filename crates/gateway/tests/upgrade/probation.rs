@@ -89,7 +89,7 @@ fn a_new_process_that_is_killed_early_is_no_loss() {
     });
     let failures = failures.into_inner().expect("no panic");
     assert!(failures.is_empty(), "{failures:?}\n{}", upgraded.gateway.log());
-    // Whichever process serves: on a machine that stands still, one of the new ones may have been confirmed.
+    // Whichever process serves: on a machine that stalls, one of the new ones may have been confirmed.
     assert!(!upgraded.gateway.log().contains("panicked"), "{}", upgraded.gateway.log());
     assert_eq!(upgraded.gateway.get("/").head.status(), 200);
     // The next one may live.

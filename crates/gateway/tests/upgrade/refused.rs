@@ -125,7 +125,7 @@ fn a_file_that_has_lost_its_end_is_not_what_the_new_process_serves() {
 const IMPOSTOR: &str = "STILLGATE_TEST_IMPOSTOR";
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "what it plays dies in the midst")]
+#[expect(clippy::disallowed_methods, reason = "the process that it plays dies halfway")]
 fn plays_a_new_process() {
     let Ok(role) = std::env::var(IMPOSTOR) else { return };
     // Before it can end: later this is another one's child.

@@ -46,7 +46,7 @@ fn a_plugin_requires_modules_beside_it() {
     assert!(own.has_plugin(check).unwrap() && !util.has_plugin(check).unwrap());
     own.describe(check).unwrap();
     assert_eq!(run(&own, &mut Fake::default()), "200 \"lib.textX1niltruetable\"");
-    // One version of a module is loaded once on a worker, whoever requires it; another version is separate.
+    // One version of a module is loaded once on a worker, however often it is required; another version is separate.
     let other = plugin("local util = require('helpers')", "return 200, util.hello('y')");
     let other = module("other.lua", &other, &[("helpers", &util)]);
     assert_eq!(run(&other, &mut Fake::default()), "200 \"lib.textY2nil\"");

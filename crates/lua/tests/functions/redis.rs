@@ -23,7 +23,7 @@ fn run(body: &str, replies: &[Result<&str, &str>]) -> (String, Vec<LinkCall>) {
     (text, fake.links)
 }
 
-/// The same after `connect`, for one exchange with these replies: the commands, and the output.
+/// Runs it after `connect`, for one exchange with these replies: the commands, and the output.
 #[track_caller]
 fn check(body: &str, replies: &str, sent: &str, said: &str) {
     let (text, links) = run(&format!("red:connect('h', 6379) {body}"), &[Ok(replies)]);

@@ -75,7 +75,7 @@ pub(super) struct EncodedChunk {
     pub(super) deflated: Option<DeflatedChunk>,
 }
 
-/// The same bytes deflated.
+/// The bytes, deflated.
 #[derive(Debug, Clone)]
 pub(super) struct DeflatedChunk {
     pub(super) bytes: Arc<Vec<u8>>,

@@ -6,7 +6,7 @@
 //! earlier counts: it never jumps.
 //!
 //! ```text
-//!  writer A   x="1"  x="2"  fold(1: x)  x="__other__"        the fold is in front of what was made under it, so whoever
+//!  writer A   x="1"  x="2"  fold(1: x)  x="__other__"        the fold is in front of what was made under it, so a reader that
 //!  writer B   x="3"                 x="4"                    reads x="__other__" anywhere has read the fold
 //!             ╰──────┴─ all of these count for x="__other__" ─╯   B's records do, until B has written the fold, too
 //! ```

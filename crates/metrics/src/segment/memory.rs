@@ -92,7 +92,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Maps an unnamed file read-only, whoever made it: refuses a file that could be truncated, as reading truncated
+    /// Maps an unnamed file read-only, whatever process made it: refuses a file that could be truncated, as reading truncated
     /// memory would end this process.
     pub(crate) fn inherit(file: OwnedFd) -> io::Result<Mapping> {
         let is_lasting = fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
@@ -302,7 +302,7 @@ impl Drop for Mapping {
 /// [`ReadOnly`].
 #[expect(unsafe_code, reason = "the contract of `Mapping::header`")]
 pub(crate) unsafe trait Layout {
-    /// The same layout without stores.
+    /// This layout without stores.
     type ReadOnly;
 }
 

@@ -421,7 +421,7 @@ mod tests {
         assert_eq!(all.find("key-auth", &[1]), Some(by));
         assert_eq!(all.find("key-auth", &[2]), all.named("b"));
         assert_eq!(all.find("jwt-auth", &[2]), None);
-        assert_eq!(all.find("", b"a"), None, "a name is no credential");
+        assert_eq!(all.find("", b"a"), None, "a name is not a credential");
         let twice = all.insert(consumer("c"), vec![credential(3), credential(3)]).unwrap_err();
         assert_eq!((twice.at, Some(twice.by)), (1, all.named("c")));
         // b's removal does not affect the credential that it did not get.

@@ -226,7 +226,7 @@ impl<'de, W: Fn(&str) -> Option<usize>, const N: usize> Visitor<'de> for Values<
                     entries.next_value::<IgnoredAny>()?;
                 }
                 Some(at) if values[at].is_none() => values[at] = Some(entries.next_value_seed(One)?),
-                Some(_) => return Err(A::Error::custom("a name stands twice")),
+                Some(_) => return Err(A::Error::custom("a name is repeated")),
             }
         }
         Ok(values)

@@ -115,7 +115,7 @@ const PREFIX: Text<String> = text("the name of a header field", |text| {
 });
 
 fn named(name: &str) -> OwnedFieldName {
-    OwnedFieldName::new(name.as_bytes()).expect("a name that stands here")
+    OwnedFieldName::new(name.as_bytes()).expect("a name written here")
 }
 
 /// A number that has no meaning here.

@@ -15,7 +15,7 @@ pub(super) fn call_of(asked: HttpCall) -> Result<Call, String> {
     let HttpCall { method, url, verifies, keep, headers, body, timeout } = asked;
     let url = Url::parse(&url, verifies)?;
     if method.is_empty() || !method.iter().all(u8::is_ascii_graphic) {
-        return Err(format!("{:?} is no method", String::from_utf8_lossy(&method)));
+        return Err(format!("{:?} is not a method", String::from_utf8_lossy(&method)));
     }
     let mut call = Call::new(&url.origin, &method, url.target.as_bytes());
     for (name, value) in &headers {

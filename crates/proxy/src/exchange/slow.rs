@@ -19,7 +19,7 @@ pub(super) fn tell(worker: &Worker, exchange: &Exchange, plan: &Plan, ended: Opt
     let path = &path[..path.len().min(PATH_BYTES_MAX)];
     let told = SlowRequest {
         worker: worker.slowest.worker,
-        // The worker's clock stands still in a turn, which may have been long.
+        // The worker's clock does not advance within a turn, which may have been long.
         ended_unix_ms: unix_ms(),
         times: times(worker, exchange, outcome, started, ended),
         status: outcome.status,

@@ -46,7 +46,7 @@ fn try_take(worker: &Rc<Worker>, arrival: Arrival) -> Result<(), ParcelError> {
             let (open, client) = begin(&state.connection, worker, client, is_http)?;
             spawn_local(Tunnel::resume(open, client, node, &state, &bytes, is_changed)?);
         }
-        State::Broadcast { .. } => return Err(ParcelError("a broadcast is no connection".to_owned())),
+        State::Broadcast { .. } => return Err(ParcelError("a broadcast is not a connection".to_owned())),
     }
     Ok(())
 }

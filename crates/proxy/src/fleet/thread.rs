@@ -191,7 +191,7 @@ fn begin_http2(worker: Weak<Worker>) -> BeginHttp2 {
     })
 }
 
-/// Registers the thread with the profiler, which detects whether its event loop stands still by what tokio counts anyway.
+/// Registers the thread with the profiler, which detects whether its event loop stalls by what tokio counts anyway.
 fn profiled(number: usize, runtime: &Runtime) -> Option<Registration> {
     let metrics = runtime.metrics();
     let turns = Box::new(move || metrics.worker_park_unpark_count(0));

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::collections::HashSet;
 use tokio::sync::mpsc;
 
-/// Connections that may wait for a worker. A tunnel stands still while it waits.
+/// Connections that may wait for a worker. A tunnel pauses while it waits.
 pub const INBOX: usize = 8;
 
 /// A parcel for a worker, with its state under the new configuration.

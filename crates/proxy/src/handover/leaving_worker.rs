@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// Connections that may wait for the thread that sends them, of all workers. A tunnel stands still while it waits.
+/// Connections that may wait for the thread that sends them, of all workers. A tunnel pauses while it waits.
 pub const OUTBOX: usize = 16;
 /// Connections that a worker hands over together, and the pause between two such batches: handing over takes CPU in both processes
 /// which served requests need meanwhile.

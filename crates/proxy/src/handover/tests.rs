@@ -213,7 +213,7 @@ fn foreign_parcels_are_refused_by_name() {
     fn check(change: impl Fn(String) -> String, sockets_count: usize, expected: &str) {
         let text = String::from_utf8(example().encode()).unwrap();
         let found = Parcel::decode(change(text).as_bytes(), sockets(sockets_count));
-        let error = found.expect_err("it is no parcel").to_string();
+        let error = found.expect_err("it is not a parcel").to_string();
         assert!(error.contains(expected), "{error}");
     }
     let same = |text: String| text;

@@ -51,7 +51,7 @@ impl fmt::Display for NoHeader {
                  set proxy_protocol: false for this listener",
             ),
             NoHeader::Malformed(error) => error.fmt(f),
-            NoHeader::Cut => f.write_str("it was closed in the midst of the header"),
+            NoHeader::Cut => f.write_str("it was closed within the header"),
             NoHeader::Late => f.write_str("the header was not complete within gateway.timeouts.head"),
             NoHeader::Failed(error) => error.fmt(f),
         }
@@ -202,7 +202,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_end_is_told_apart() {
-        for (sent, expected) in [(&b""[..], "before its first byte"), (&LINE[..9], "in the midst")] {
+        for (sent, expected) in [(&b""[..], "before its first byte"), (&LINE[..9], "within the header")] {
             let (mut peer, stream) = pair().await;
             peer.write_all(sent).unwrap();
             drop(peer);

@@ -71,7 +71,7 @@ pub(crate) struct WorkerListener {
     pub(crate) configured: Listener,
     pub(crate) bound: ListenPlace,
     pub(crate) sockets: Vec<WorkerSocket>,
-    /// Whoever holds this has sockets.
+    /// Its owner has sockets.
     pub(crate) held: Arc<()>,
 }
 

@@ -41,7 +41,7 @@ impl ExplainQuery {
                 "consumer" => &mut consumer,
                 "header" => {
                     if is_lossy(&value) {
-                        return Err("header: bytes that are no UTF-8 cannot be asked about".to_owned());
+                        return Err("header: bytes that are not UTF-8 cannot be asked about".to_owned());
                     }
                     let header: HeaderArgument = value.parse().map_err(|error| format!("header: {error}"))?;
                     headers.push((header.name, header.value));
@@ -51,7 +51,7 @@ impl ExplainQuery {
             };
             if is_lossy(&value) {
                 return Err(format!(
-                    "{name}: bytes that are no UTF-8 cannot be asked about; write %25ff for a \"%ff\" of the url"
+                    "{name}: bytes that are not UTF-8 cannot be asked about; write %25ff for a \"%ff\" of the url"
                 ));
             }
             if once.replace(value.into_owned()).is_some() {
@@ -141,8 +141,8 @@ mod tests {
         check("url=/&method=", "\"\" is not a method");
         check("url=/&header=a", "header: \"a\" is not a header field; write");
         check("url=/&client=me", "client: \"me\" is not an address; write");
-        check("url=/%ff", "url: bytes that are no UTF-8 cannot be asked about");
-        check("url=/&header=x:%ff", "header: bytes that are no UTF-8 cannot be asked about");
+        check("url=/%ff", "url: bytes that are not UTF-8 cannot be asked about");
+        check("url=/&header=x:%ff", "header: bytes that are not UTF-8 cannot be asked about");
         check("url=/&header=x:%01", "this request cannot be routed: the value of \"x\" holds a control character");
         check("url=/&server=127.0.0.1", "server: \"127.0.0.1\" is not an address with a port; write");
         check("url=/&host=a,b", "this request cannot be routed: \"a,b\" is not a host");

@@ -21,7 +21,7 @@ pub fn is_installed() -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// What stands before the words of a program so that its counts, and those of the processes that it starts, are in `folder` at its
+/// The words before those of a program so that its counts, and those of the processes that it starts, are in `folder` at its
 /// end.
 pub fn words(folder: &Path, options: &[String]) -> Vec<OsString> {
     let mut words: Vec<OsString> =

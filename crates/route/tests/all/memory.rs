@@ -19,7 +19,7 @@ fn check(name: &str, expression: fn(usize) -> String) {
     let said = matcher.unwrap().index_bytes();
     // The list itself was allocated before, and its memory is given back.
     let kept = usize::try_from(counted.bytes_current).unwrap() + ROUTES * size_of::<Arc<RouteSpec>>();
-    assert!(kept <= said + said / 10, "{name}: {kept} bytes are kept, {said} are told of");
+    assert!(kept <= said + said / 10, "{name}: {kept} bytes are kept, {said} are reported");
     assert!(said / ROUTES <= ROUTE_BYTES_MAX, "{name}: {} bytes a route", said / ROUTES);
 }
 

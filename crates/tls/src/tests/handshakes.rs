@@ -320,8 +320,8 @@ fn a_client_is_handed_the_ocsp_response_of_its_certificate() {
     let refused = memory.load_at(&entry("cert: other.pem, key: other.key"), None, at).unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "ssls[\"a\"].ocsp: a.der: the OCSP response is of another certificate; ask the certificate's issuer for the \
-         response anew"
+        "ssls[\"a\"].ocsp: a.der: the OCSP response is of another certificate; ask the certificate's issuer for a \
+         new response"
     );
 }
 

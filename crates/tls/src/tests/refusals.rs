@@ -188,7 +188,7 @@ fn chains() {
     refused(
         &one_text(&text, &key),
         ENTRY,
-        "ssls[\"a\"].cert: a.pem: wrong chain: a certificate that is no issuer's has signed another; take the chain that \
+        "ssls[\"a\"].cert: a.pem: wrong chain: a certificate that is not an issuer's has signed another; take the chain that \
          came with the certificate",
     );
     // A certificate that is not for servers.

@@ -112,7 +112,7 @@ fn each_kind_is_counted_by_itself_until_a_success() {
     assert!(ejects(&rules, &[bad, bad, odd, bad]), "a status in neither list counts as nothing");
     assert!(!ejects(&rules, &[REFUSED]));
     assert!(ejects(&rules, &[REFUSED, reset]));
-    assert!(ejects(&rules, &[REFUSED, TryReport::Connected, reset]), "to connect is no good answer");
+    assert!(ejects(&rules, &[REFUSED, TryReport::Connected, reset]), "to connect is not a good answer");
     assert!(!ejects(&rules, &[REFUSED, TryReport::Opened, reset]), "of a stream it is");
     assert!(!ejects(&rules, &[bad, bad, reset]));
     for failure in [Failure::ConnectTimeout, Failure::SendTimeout, Failure::TryTimeout] {
@@ -152,7 +152,7 @@ fn half_open_it_takes_one_at_a_time_until_enough_were_good() {
     health.chosen(3_000);
     assert_eq!(health.report(TryReport::Status(500), &rules, 3_000), Step::SetAside(2_000), "one failure is enough");
     health.chosen(5_000);
-    assert_eq!(health.report(TryReport::Status(200), &rules, 5_000), Step::Stay, "it begins anew");
+    assert_eq!(health.report(TryReport::Status(200), &rules, 5_000), Step::Stay, "it begins again");
 }
 
 #[test]
@@ -167,5 +167,5 @@ fn a_good_answer_to_a_last_resort_counts() {
     health.chosen_as_last_resort();
     let before = health.set_aside_ms(30);
     assert_eq!(health.report(REFUSED, &rules, 30), Step::Stay);
-    assert_eq!(health.set_aside_ms(30), before, "that it fails is no news");
+    assert_eq!(health.set_aside_ms(30), before, "its failure is already known");
 }

@@ -56,7 +56,7 @@ object! {
         memory: usize = MEMORY => default(256 << 20);
         /// Label sets of one family; near the bound the label with the most values collapses to `__other__` ([how large](monitoring.md#labels-that-explode)).
         series_per_family: usize = int(100, SERIES_PER_FAMILY_MAX as i64) => default(100_000);
-        /// Idle time after which a counter or histogram goes (gauges are true as long as they stand); `0s`: never.
+        /// Idle time after which a counter or histogram goes (gauges remain: they are true until they change); `0s`: never.
         expire: At<Duration> = LocatedKind(EXPIRE) => default(unplaced(Duration::ZERO));
         /// The absolute path of a directory, in memory as `/dev/shm/stillgate` is, that `stillgate exporter` may read;
         /// without it the memory is the process's own.
@@ -118,7 +118,7 @@ const METRICS_PATH: Text<String> = text("a path", |text| match text {
         Err(Fault::new(format!("the path has more than {METRICS_PATH_BYTES_MAX} bytes")).hint("write a shorter one"))
     }
     _ if !text.bytes().all(|b| b.is_ascii_graphic() && b != b'?' && b != b'#') => {
-        let fault = Fault::new(format!("the path {:?} could not stand in a request", shortened(text)));
+        let fault = Fault::new(format!("the path {:?} cannot be sent in a request", shortened(text)));
         Err(fault.hint("use printable ASCII without spaces, \"?\" and \"#\""))
     }
     _ => Ok(text.to_owned()),
@@ -128,7 +128,7 @@ const METRICS_PATH: Text<String> = text("a path", |text| match text {
 const SHARED: Text<PathBuf> = text("a directory", |text| match text.starts_with('/') && !text.contains('\0') {
     true => Ok(PathBuf::from(text)),
     false => {
-        let fault = Fault::new(format!("{:?} is no absolute path", shortened(text)));
+        let fault = Fault::new(format!("{:?} is not an absolute path", shortened(text)));
         Err(fault.hint("write one like \"/dev/shm/stillgate\""))
     }
 });

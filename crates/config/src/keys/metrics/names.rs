@@ -125,7 +125,7 @@ pub(super) fn extra_labels(
         labels.sort_by(|(a, _), (b, _)| a.cmp(b));
         extra.push((spec.measure, labels));
     }
-    // Only now: a family that is written twice is so even where nothing stands behind it.
+    // Only now: a family that is written twice is so even where it has no series.
     extra.retain(|(_, labels)| !labels.is_empty());
     extra
 }
@@ -160,7 +160,7 @@ fn label_fault(spec: &FamilySpec, enabled: &[Label], name: &str) -> Option<Fault
         exemplars: false,
     };
     family.check().is_err().then(|| {
-        Fault::new(format!("{:?} is no label name", shortened(name)))
+        Fault::new(format!("{:?} is not a label name", shortened(name)))
             .hint("write up to 255 letters, digits and \"_\", not \"le\", no digit and no \"__\" in front")
     })
 }

@@ -10,7 +10,7 @@ use stillgate_schema::object;
 use stillgate_schema::object::map;
 
 object! {
-    /// Of a plugin that authenticates.
+    /// The keys of a plugin that authenticates.
     struct NoKeys {
         /// Stands for those that say nothing of themselves.
         anonymous_consumer: String = TEXT => optional;
@@ -18,7 +18,7 @@ object! {
 }
 
 object! {
-    /// Of a plugin whose configurations share something.
+    /// The keys of a plugin whose configurations share something.
     struct CountKeys {
         /// What is shared.
         count: u32 = int(1, 100) => required;

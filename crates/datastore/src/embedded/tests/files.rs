@@ -76,7 +76,7 @@ fn a_refusal_says_what_to_do() {
     File::create(folder.path().join("empty")).unwrap();
     check(
         "empty",
-        "FOLDER/empty: the file is empty, so it is no store; put a backup in its place, or remove it to begin with a new store",
+        "FOLDER/empty: the file is empty, so it is not a store; put a backup in its place, or remove it to begin with a new store",
     );
     assert_eq!(fs::metadata(folder.path().join("empty")).unwrap().len(), 0);
     fs::create_dir(folder.path().join("folder")).unwrap();

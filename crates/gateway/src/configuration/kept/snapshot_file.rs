@@ -67,7 +67,7 @@ impl SnapshotFile {
             Ok(saved) => values(saved.last_good),
             Err(SavedError::Absent(_)) => HashMap::new(),
             Err(error) => {
-                warn!("etcd: the snapshot cannot be used, and is written anew: {error}");
+                warn!("etcd: the snapshot cannot be used, and is written again: {error}");
                 HashMap::new()
             }
         }

@@ -121,7 +121,7 @@ fn resources(gateway: &Gateway) -> Value {
 pub(crate) fn await_equal(gateway: &Gateway, setup: &Setup) {
     let fresh = Gateway::start(STILLGATE, setup);
     let seen = |gateway: &Gateway| (resources(gateway), rejected(gateway));
-    eventually("the state to be that of a gateway started anew", || seen(gateway) == seen(&fresh));
+    eventually("the state to be that of a gateway that was just started", || seen(gateway) == seen(&fresh));
 }
 
 /// Requests one after the other, none of which may fail.

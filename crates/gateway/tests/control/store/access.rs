@@ -80,7 +80,7 @@ fn over_tls_with_certificates_of_clients() {
         };
         assert_eq!(curl(&asked), if is_mutual { 0 } else { 200 });
         assert_eq!(as_client(&authority, &asked), 200);
-        assert_eq!(as_client(&authority, &["--cacert", &ca, &url]), 401, "a certificate is no key");
+        assert_eq!(as_client(&authority, &["--cacert", &ca, &url]), 401, "a certificate is not a key");
         assert_eq!(as_client(&others, &asked), if is_mutual { 0 } else { 200 });
         let plain = stage.admin.try_ask("GET", "/", "", b"");
         assert!(plain.is_err(), "HTTP where TLS is spoken: {plain:?}");

@@ -95,7 +95,7 @@ fn a_file_that_is_no_store_is_told_from_a_new_one() {
     let arguments = ["run", "--config", stage.gateway.config_path().to_str().expect("UTF-8")].map(str::to_owned);
     let ended = std::process::Command::new(crate::shared::STILLGATE).args(arguments).output().expect("run it");
     let told = String::from_utf8_lossy(&ended.stderr).into_owned();
-    assert!(!ended.status.success() && told.contains("the file is empty, so it is no store"), "{told}");
+    assert!(!ended.status.success() && told.contains("the file is empty, so it is not a store"), "{told}");
     assert_eq!(std::fs::metadata(&file).expect("the file").len(), 0, "left as it is");
 }
 

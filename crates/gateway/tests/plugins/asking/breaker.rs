@@ -13,7 +13,7 @@ fn a_node_that_fails_is_answered_for_and_found_again() {
     let mut gateway = Gateway::start(STILLGATE, &setup(node.addr(), &routes));
     let mut client = gateway.client();
     let mut get = |target: &str| ask(&mut client, &format!("GET {target}"), &[]);
-    // Where the machine stands still for as long as the node is answered for, another path has to show it.
+    // Where the machine stalls for as long as the node is answered for, another path has to show it.
     let (mut tried, mut found) = (0, None);
     eventually("the node to be answered for", || {
         tried += 1;

@@ -99,7 +99,7 @@ fn check_stream(stream: &Value) -> Result<(), String> {
         if name.is_empty() || !name.bytes().enumerate().all(is_name) {
             return Err(format!("the label name {name:?}"));
         }
-        value.as_str().ok_or_else(|| format!("the label {name} is no text"))?;
+        value.as_str().ok_or_else(|| format!("the label {name} is not a text"))?;
     }
     let values = stream["values"].as_array().filter(|values| !values.is_empty());
     for value in values.ok_or("a stream without entries")? {
@@ -107,10 +107,10 @@ fn check_stream(stream: &Value) -> Result<(), String> {
         let (Some(time), Some(line), None) = (texts(&value[0]), texts(&value[1]), value.get(2)) else {
             return Err(format!("no pair of texts: {value}"));
         };
-        let time: u64 = time.parse().map_err(|_| format!("the time {time:?} is no number in a text"))?;
+        let time: u64 = time.parse().map_err(|_| format!("the time {time:?} is not a number in a text"))?;
         // Nanoseconds since 1970: from 2020 to 2100.
         if !(1_577_836_800_000_000_000..4_102_444_800_000_000_000).contains(&time) {
-            return Err(format!("{time} are no nanoseconds of these days"));
+            return Err(format!("{time} are not nanoseconds of the present"));
         }
         if line.is_empty() || serde_json::from_str::<Value>(&line).is_err() {
             return Err(format!("the line {line:?}"));
@@ -131,7 +131,7 @@ fn check_bulk(head: &Head, body: &[u8]) -> Result<(), String> {
     let lines = text.strip_suffix('\n').ok_or("The bulk request must be terminated by a newline [\\n]")?;
     let lines: Vec<&str> = lines.split('\n').collect();
     if !lines.len().is_multiple_of(2) {
-        return Err(format!("{} lines are no pairs", lines.len()));
+        return Err(format!("{} lines are not pairs", lines.len()));
     }
     for pair in lines.chunks(2) {
         let action: Value = serde_json::from_str(pair[0]).map_err(|error| format!("{error}: {}", pair[0]))?;

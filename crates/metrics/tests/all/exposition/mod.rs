@@ -118,7 +118,7 @@ impl Reading {
         let value = value.strip_prefix(' ').ok_or("no space before the value")?;
         // An exemplar may follow; other tests check its content.
         let value = value.split_once(" # ").map_or(value, |(value, _)| value);
-        let value: f64 = value.parse().map_err(|_| format!("{value:?} is no number"))?;
+        let value: f64 = value.parse().map_err(|_| format!("{value:?} is not a number"))?;
         self.sample(name, labels, value)
     }
 
@@ -157,7 +157,7 @@ impl Reading {
         }
         if suffix == "_bucket" {
             let (_, bound) = labels.pop().filter(|(name, _)| name == "le").ok_or("le is not the last label")?;
-            let bound: f64 = bound.parse().map_err(|_| "le is no number")?;
+            let bound: f64 = bound.parse().map_err(|_| "le is not a number")?;
             self.buckets.entry(labels.clone()).or_default().push((bound, value));
             // OpenMetrics writes 1.0 where the text format has 1.
             labels.push(("le".to_owned(), bound.to_string()));

@@ -474,7 +474,7 @@ fn bad_configurations_are_refused() {
         1:77: forward-auth.timeout: expected a whole number from 1 to 60000, found the number 0
         accepted
         1:6: opa: the key "policy" is missing; add it
-        1:33: opa.policy: "a b" is no path of a policy; write it as in `http/authz`
+        1:33: opa.policy: "a b" is not a path of a policy; write it as in `http/authz`
         1:40: opa.with_body: unknown key "with_body"; did you mean "with_route"?
         1:22: proxy-mirror.host: the host has a path; write it under `path`
         1:22: proxy-mirror.host: the host has a path; write it under `path`
