@@ -1,6 +1,6 @@
 //! Changes of a body in transit: filters that see it piece by piece, and replacements.
 
-use crate::flow::{Output, Work};
+use crate::work::{Output, Work};
 use std::fmt;
 
 /// Direction of a body.

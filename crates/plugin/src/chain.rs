@@ -1,103 +1,16 @@
 //! The plugins of a request, in the order in which they run.
 
-use crate::Plugin;
-use crate::arguments::Arguments;
-use crate::definition::Identity;
 use crate::filter::Filter;
 use crate::flow::Flow;
-use crate::meta::Meta;
 use crate::phase::{Phase, Phases};
+use crate::plugin::ChainEntry;
 use crate::request::Request;
 use std::fmt;
 use std::sync::Arc;
 use stillgate_route::Variable;
-use stillgate_schema::Position;
 
 /// Most plugins of one chain: the skipped ones are a bit set in one integer.
 pub const CHAIN_ENTRIES_MAX: usize = 64;
-
-/// The resource that contains a plugin's configuration.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct PluginOrigin {
-    /// The type of the resource.
-    pub level: Level,
-    /// The resource's id.
-    pub id: Box<str>,
-}
-
-/// The types of resources that have plugins. Later ones override earlier ones, plugin by plugin; global rules are
-/// separate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Level {
-    /// `global_rules`
-    GlobalRule,
-    /// `services`
-    Service,
-    /// `plugin_configs`
-    PluginConfig,
-    /// `routes`
-    Route,
-    /// `consumer_groups`
-    ConsumerGroup,
-    /// `consumers`
-    Consumer,
-    /// `plugin_metadata`
-    Metadata,
-}
-
-impl Level {
-    /// Its name in messages.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Level::GlobalRule => "global rule",
-            Level::Service => "service",
-            Level::PluginConfig => "plugin config",
-            Level::Route => "route",
-            Level::ConsumerGroup => "consumer group",
-            Level::Consumer => "consumer",
-            Level::Metadata => "plugin metadata",
-        }
-    }
-}
-
-impl fmt::Display for PluginOrigin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {:?}", self.level.name(), self.id)
-    }
-}
-
-/// One plugin with one configuration, compiled where it is defined and shared by every chain that contains it.
-pub struct ChainEntry {
-    /// The plugin's name.
-    pub name: &'static str,
-    /// `_meta.priority`, or the plugin's own.
-    pub priority: i32,
-    /// The phases in which it is called.
-    pub phases: Phases,
-    /// Whether it authenticates clients.
-    pub authenticates: bool,
-    /// The keys that every plugin has.
-    pub meta: Meta,
-    /// The arguments to wait for before it is called.
-    pub awaited: BodyArguments,
-    /// The resource that contains it.
-    pub origin: PluginOrigin,
-    /// Position in the file.
-    pub at: Position,
-    /// Digest of its whole configuration, including `_meta` and resolved secrets.
-    pub identity: Identity,
-    /// The plugin.
-    pub plugin: Box<dyn Plugin>,
-}
-
-/// Arguments of the body that an entry needs.
-#[derive(Debug, Default)]
-pub struct BodyArguments {
-    /// For its filter.
-    pub by_filter: Option<Arguments>,
-    /// For its plugin.
-    pub by_plugin: Option<Arguments>,
-}
 
 impl ChainEntry {
     /// What to wait for before its filter is evaluated; `None`: nothing.
@@ -110,20 +23,6 @@ impl ChainEntry {
     #[inline]
     pub fn before_call(&self, request: &mut Request<'_>) -> Option<Flow> {
         request.await_arguments(self.awaited.by_plugin.as_ref()?)
-    }
-}
-
-/// Omits the configuration, which may hold secrets.
-impl fmt::Debug for ChainEntry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {}", self.name, self.origin)
-    }
-}
-
-/// Compares the identity: equal for the same configuration in the same resource, compiled once or twice.
-impl PartialEq for ChainEntry {
-    fn eq(&self, other: &ChainEntry) -> bool {
-        self.identity == other.identity
     }
 }
 

@@ -1,13 +1,12 @@
 //! A plugin's definition: its name, its priority, its keys, and how its configuration is compiled.
 
-use crate::Plugin;
-use crate::chain::PluginOrigin;
 use crate::consumers::Proof;
+use crate::identity::{Identity, of_node};
+use crate::origin::PluginOrigin;
 use crate::phase::Phases;
-use crate::table::of_node;
+use crate::plugin::Plugin;
 use crate::upstreams::Upstreams;
 use serde_json::Value as Json;
-use sha2::{Digest, Sha256};
 use std::any::{Any, TypeId};
 use std::fmt;
 use std::sync::Arc;
@@ -77,24 +76,6 @@ pub struct Compile<'a> {
     pub identity: Identity,
     /// The upstreams that it may refer to.
     pub upstreams: &'a dyn Upstreams,
-}
-
-/// Digest of a plugin's name, resource and configuration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Identity(pub u128);
-
-impl Identity {
-    /// Digest of parts, each with its length before it, so that different lists of parts differ.
-    pub fn of(parts: &[&[u8]]) -> Identity {
-        let mut digest = Sha256::new();
-        for part in parts {
-            digest.update((part.len() as u64).to_le_bytes());
-            digest.update(part);
-        }
-        let bytes: [u8; 32] = digest.finalize().into();
-        let half: [u8; 16] = std::array::from_fn(|at| bytes[at]);
-        Identity(u128::from_le_bytes(half))
-    }
 }
 
 type CompileFn = fn(&Node, &mut Compile<'_>) -> Option<Box<dyn Plugin>>;
@@ -201,63 +182,5 @@ impl Descriptor {
 impl fmt::Debug for Descriptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Descriptor").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
-/// The content of `plugin_metadata`, by plugin.
-///
-/// A list, as requests look into it, and few plugins have any.
-#[derive(Default, Clone)]
-pub struct MetadataTable(Vec<MetadataItem>);
-
-/// The metadata of one plugin.
-#[derive(Clone)]
-pub struct MetadataItem {
-    /// The plugin's name.
-    pub plugin: &'static str,
-    /// Changes with its text.
-    pub identity: Identity,
-    /// The compiled metadata.
-    pub value: Arc<dyn Any + Send + Sync>,
-    /// Its text with resolved secrets, without the id.
-    pub written: Arc<Json>,
-}
-
-impl MetadataTable {
-    /// Removes the metadata of a plugin.
-    pub fn remove(&mut self, plugin: &str) {
-        self.0.retain(|item| item.plugin != plugin);
-    }
-
-    /// Sets the metadata of a plugin.
-    pub fn insert(&mut self, item: MetadataItem) {
-        self.remove(item.plugin);
-        self.0.push(item);
-    }
-
-    /// The compiled metadata of a plugin.
-    #[inline]
-    pub fn get<T: 'static>(&self, plugin: &str) -> Option<&T> {
-        self.item(plugin)?.value.downcast_ref()
-    }
-
-    /// The whole entry of a plugin.
-    #[inline]
-    pub fn item(&self, plugin: &str) -> Option<&MetadataItem> {
-        self.0.iter().find(|item| item.plugin == plugin)
-    }
-}
-
-/// Compares identities: equal for the same configuration, read once or twice.
-impl PartialEq for MetadataTable {
-    fn eq(&self, other: &MetadataTable) -> bool {
-        let is_there = |item: &MetadataItem| other.item(item.plugin).is_some_and(|of| of.identity == item.identity);
-        self.0.len() == other.0.len() && self.0.iter().all(is_there)
-    }
-}
-
-impl fmt::Debug for MetadataTable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.0.iter().map(|item| item.plugin)).finish()
     }
 }

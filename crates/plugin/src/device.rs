@@ -3,7 +3,7 @@
 //! The plugin answers a WebSocket handshake with [`crate::Answer::device`]; the proxy opens the connection, or refuses
 //! it if there is no room, and serves it from then on.
 
-use crate::definition::Identity;
+use crate::identity::Identity;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;

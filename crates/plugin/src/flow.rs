@@ -15,16 +15,11 @@
 
 use crate::answer::Answer;
 use crate::request::Request;
-use std::any::Any;
+use crate::work::{LocalFuture, Output, QueueFull, Work};
 use std::fmt;
-use std::pin::Pin;
 
-/// A future of one worker.
-pub type LocalFuture<T> = Pin<Box<dyn Future<Output = T>>>;
 /// Continuation of a request that has waited.
 pub type Resume = Box<dyn FnOnce(&mut Request<'_>) -> Flow>;
-/// The result of offloaded work.
-pub type Output = Box<dyn Any + Send>;
 /// Continuation with the result, or with an error if the work was never started.
 pub type ResumeWith = Box<dyn FnOnce(Result<Output, QueueFull>, &mut Request<'_>) -> Flow>;
 
@@ -43,9 +38,6 @@ pub enum Flow {
     Body(WholeBody),
 }
 
-/// Work for a thread that does not serve requests.
-pub type Work = Box<dyn FnOnce() -> Output + Send>;
-
 /// Work for a thread that does not serve requests, and the continuation.
 pub struct Offload {
     /// The work.
@@ -53,10 +45,6 @@ pub struct Offload {
     /// The continuation.
     pub then: ResumeWith,
 }
-
-/// The queue of offloaded work is full.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct QueueFull;
 
 /// A wait for a whole body.
 pub struct WholeBody {
@@ -108,6 +96,26 @@ impl Flow {
     /// Like [`Flow::body`], with another answer for a larger body.
     pub fn body_or(bytes_max: usize, too_large: Answer, then: impl FnOnce(&mut Request<'_>) -> Flow + 'static) -> Flow {
         Flow::Body(WholeBody { bytes_max, too_large, then: Box::new(then) })
+    }
+}
+
+impl Request<'_> {
+    /// Offloads work with the whole body to a thread that does not serve requests. The body is not copied, so if the
+    /// queue is full it is lost, and `then` must answer.
+    pub fn offload_with_body<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce(&[u8]) -> T + Send + 'static,
+        then: impl FnOnce(Result<T, QueueFull>, &mut Request<'_>) -> Flow + 'static,
+    ) -> Flow {
+        let body = self.take_whole_body();
+        let work = move || (work(&body), body);
+        Flow::offload(work, move |done, request| {
+            let done = done.map(|(done, body)| {
+                request.body.give_back(body);
+                done
+            });
+            then(done, request)
+        })
     }
 }
 

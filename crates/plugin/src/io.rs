@@ -2,8 +2,8 @@
 //! their own.
 
 use crate::calls::{Call, CallError, Reply};
-use crate::flow::LocalFuture;
 use crate::link::{Link, LinkTo};
+use crate::work::LocalFuture;
 use std::time::Duration;
 
 /// Severity of a plugin's message.

@@ -4,7 +4,7 @@
 //! The plugin interprets the bytes; connecting, TLS, timeouts and idle connections are handled by [`crate::Io`].
 
 use crate::calls::{CallError, Keep, ServerOrigin};
-use crate::flow::LocalFuture;
+use crate::work::LocalFuture;
 use std::sync::Arc;
 use std::time::Duration;
 

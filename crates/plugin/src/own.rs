@@ -3,9 +3,11 @@
 //! The crate reads no files and does not depend on Lua: it gets texts, and [`crate::Scripts::plugins`] makes plugins of
 //! them.
 
-use crate::definition::{Compile, Identity};
+use crate::definition::Compile;
+use crate::identity::Identity;
 use crate::phase::Phases;
-use crate::{Plugin, Scripts};
+use crate::plugin::Plugin;
+use crate::scripts::Scripts;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -3,7 +3,6 @@
 use crate::body::{BodyChanges, Direction};
 use crate::consumers::{AttachedConsumer, Consumers};
 use crate::facts::{Facts, join};
-use crate::flow::{Flow, QueueFull};
 use crate::record::{NodeTries, Record, RequestId, push_recorded};
 use crate::request_state::RequestState;
 use crate::worker::Worker;
@@ -41,7 +40,7 @@ pub struct Request<'a> {
     /// The worker's state for plugins.
     pub worker: &'a Worker,
     /// The content of `plugin_metadata`, for [`Request::metadata`].
-    pub metadata: &'a crate::definition::MetadataTable,
+    pub metadata: &'a crate::metadata::MetadataTable,
 }
 
 impl<'a> Request<'a> {
@@ -95,24 +94,6 @@ impl<'a> Request<'a> {
         self.body.take_replaced().unwrap_or_else(|| {
             // A body that a filter will change is returned as it came.
             self.whole_body().or(self.received).unwrap_or_default().to_vec()
-        })
-    }
-
-    /// Offloads work with the whole body to a thread that does not serve requests. The body is not copied, so if the
-    /// queue is full it is lost, and `then` must answer.
-    pub fn offload_with_body<T: Send + 'static>(
-        &mut self,
-        work: impl FnOnce(&[u8]) -> T + Send + 'static,
-        then: impl FnOnce(Result<T, QueueFull>, &mut Request<'_>) -> Flow + 'static,
-    ) -> Flow {
-        let body = self.take_whole_body();
-        let work = move || (work(&body), body);
-        Flow::offload(work, move |done, request| {
-            let done = done.map(|(done, body)| {
-                request.body.give_back(body);
-                done
-            });
-            then(done, request)
         })
     }
 

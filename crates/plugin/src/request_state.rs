@@ -1,7 +1,7 @@
 //! State of a request that plugins set, besides its head and its body.
 
-use crate::arguments::ReadArguments;
-use crate::definition::Identity;
+use crate::arguments::values::ReadArguments;
+use crate::identity::Identity;
 use crate::record::Trace;
 use std::any::Any;
 use std::cell::Cell;

@@ -44,7 +44,7 @@ pub struct Response<'a> {
     /// The worker's state for plugins.
     pub worker: &'a Worker,
     /// The content of `plugin_metadata`.
-    pub metadata: &'a crate::definition::MetadataTable,
+    pub metadata: &'a crate::metadata::MetadataTable,
 }
 
 /// Values of a request that are known only in the phase `log`.

@@ -1,8 +1,8 @@
 //! Compilers of texts in Lua: the crate does not depend on Lua, so the creator of a [`crate::PluginTable`] provides them.
 
-use crate::Plugin;
-use crate::chain::PluginOrigin;
+use crate::origin::PluginOrigin;
 use crate::own::{OwnFile, OwnPlugin};
+use crate::plugin::Plugin;
 use serde_json::Value as Json;
 use std::fmt;
 use std::sync::Arc;

@@ -1,14 +1,15 @@
 //! The table of plugins, and the compilation of a resource's `plugins` into entries.
 
-use crate::Plugin;
-use crate::arguments::Arguments;
+use crate::arguments::values::Arguments;
 use crate::body::FILTER_BYTES_MAX;
-use crate::chain::{BodyArguments, ChainEntry, PluginOrigin};
-use crate::definition::{Compile, Descriptor, Identity};
+use crate::definition::{Compile, Descriptor};
 use crate::filter::Filter;
+use crate::identity::{Identity, of_node};
 use crate::meta::{Meta, MetaKeys};
+use crate::origin::PluginOrigin;
 use crate::own::{OwnPlugin, OwnPlugins};
 use crate::phase::{Phase, Phases};
+use crate::plugin::{BodyArguments, ChainEntry, Plugin};
 use crate::scripts::Scripts;
 use crate::secrets::{Secrets, substitute};
 use crate::upstreams::Upstreams;
@@ -352,39 +353,4 @@ fn split(node: &Node) -> (Node, Option<Node>) {
 /// The identity of a configuration in a resource, independent of the order of its keys.
 pub fn identity(plugin: &str, origin: &PluginOrigin, own: &Node, path: &Path<'_>, sink: &mut Sink) -> Identity {
     of_node(&[plugin.as_bytes(), origin.level.name().as_bytes(), origin.id.as_bytes()], own, path, sink)
-}
-
-/// Digest of parts and the content of a node.
-pub(crate) fn of_node(parts: &[&[u8]], node: &Node, path: &Path<'_>, sink: &mut Sink) -> Identity {
-    let mut text = String::new();
-    if let Some(json) = json_of(node, path, sink) {
-        write_sorted(&json, &mut text);
-    }
-    Identity::of(&[parts, &[text.as_bytes()]].concat())
-}
-
-fn write_sorted(json: &Json, out: &mut String) {
-    match json {
-        Json::Object(map) => {
-            let mut entries: Vec<_> = map.iter().collect();
-            entries.sort_unstable_by_key(|(key, _)| key.as_str());
-            out.push('{');
-            for (key, value) in entries {
-                out.push_str(&Json::from(key.as_str()).to_string());
-                out.push(':');
-                write_sorted(value, out);
-                out.push(',');
-            }
-            out.push('}');
-        }
-        Json::Array(items) => {
-            out.push('[');
-            for item in items {
-                write_sorted(item, out);
-                out.push(',');
-            }
-            out.push(']');
-        }
-        plain => out.push_str(&plain.to_string()),
-    }
 }

@@ -5,7 +5,7 @@
 //! exist here. A store may be APISIX's as well, and causes a warning.
 
 use serde_json::json;
-use stillgate_plugin::definition::MetadataTable;
+use stillgate_plugin::metadata::MetadataTable;
 use stillgate_plugin::{Compile, Define, Metadata, Phases, Plugin};
 use stillgate_schema::kind::{alternatives, list};
 use stillgate_schema::object::Foreign;

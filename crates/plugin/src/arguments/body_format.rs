@@ -5,20 +5,11 @@
 //! cannot be read does not: its value is unknown.
 
 use super::multipart::{NamedPart, parameter, parts};
-use super::{VALUE_BYTES_MAX, Value, Values};
+use super::values::{ArgumentError, VALUE_BYTES_MAX, Value, Values};
 use crate::json::{self, Budget, BudgetExhausted};
 use crate::query::decoded;
 use serde_json::Value as Json;
 use stillgate_route::{BodyPath, BodyStep, Variable};
-
-/// The reason why a value is unknown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ArgumentError {
-    /// The body does not have the type of its `Content-Type`.
-    Body,
-    /// The value is longer than [`VALUE_BYTES_MAX`].
-    TooLong,
-}
 
 /// The format of a body.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,7 +8,7 @@
 //!  --B-- CRLF
 //! ```
 
-use super::body_format::ArgumentError;
+use super::values::ArgumentError;
 
 /// Most parts of a body that are read.
 pub(super) const PARTS_MAX: usize = 256;

@@ -7,8 +7,8 @@
 mod index;
 
 use crate::Phase;
-use crate::chain::ChainEntry as Plugin;
-use crate::definition::Identity;
+use crate::identity::Identity;
+use crate::plugin::ChainEntry as Plugin;
 use index::{CredentialIndex, IndexSlot};
 use std::any::Any;
 use std::collections::BTreeSet;

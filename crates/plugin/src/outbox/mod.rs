@@ -14,7 +14,7 @@ mod receiver;
 pub use counts::{Counts, DropReason, OutboxCounter, OutboxTotals};
 pub use receiver::{FileReceiver, HttpReceiver, Learn, Question, Receiver, Refused, SocketReceiver, Url};
 
-use crate::definition::Identity;
+use crate::identity::Identity;
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;

@@ -23,8 +23,8 @@ pub(crate) use input::{add, form};
 use serde_json::{Map, Value as Json, json};
 use std::sync::Arc;
 use stillgate_plugin::body::FILTER_BYTES_MAX;
-use stillgate_plugin::flow::{Output, Work};
 use stillgate_plugin::json::Budget;
+use stillgate_plugin::work::{Output, Work};
 use stillgate_plugin::{
     Answer, BodyError, BodyFilter, Compile, Define, Flow, Phase, Phases, Plugin, Request, Response,
 };

@@ -6,7 +6,7 @@
 use super::filter::ReservedMemory;
 use super::policy::{HTTP_VERSION, HttpVersion, Policy, Types, TypesKind};
 use stillgate_brotli::{Encoder, Params, Then};
-use stillgate_plugin::flow::{Output, Work};
+use stillgate_plugin::work::{Output, Work};
 use stillgate_plugin::{BodyError, BodyFilter, Compile, Define, Phase, Phases, Plugin, Response};
 use stillgate_schema::{Choice, Flag, int, object};
 

@@ -13,7 +13,7 @@ use aws_lc_rs::{digest, hmac};
 use base64::Engine;
 use stillgate_jws::public_key;
 pub(crate) use stillgate_jws::{ALGORITHMS, Algorithm, is_slow, parse_der};
-use stillgate_plugin::definition::Identity;
+use stillgate_plugin::identity::Identity;
 use stillgate_plugin::{CompileCredential, Url};
 use stillgate_schema::Fault;
 

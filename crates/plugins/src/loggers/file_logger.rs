@@ -8,7 +8,7 @@ use super::keys::{PENDING_ENTRIES_MAX, logger_keys, logger_metadata};
 use super::logger::{Logger, PHASES, compiled, of_metadata};
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_plugin::definition::MetadataTable;
+use stillgate_plugin::metadata::MetadataTable;
 use stillgate_plugin::outbox::{BatchPolicy, FileReceiver, Outlet, PENDING_BYTES_MAX, Receiver};
 use stillgate_plugin::{Compile, Define, Filter, Flow, Identity, Metadata, Phases, Plugin, Request, Response};
 use stillgate_route::vars::Expr;

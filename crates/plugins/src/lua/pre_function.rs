@@ -9,7 +9,7 @@ use super::request_copy::Wishes;
 use serde_json::Value as Json;
 use std::sync::Arc;
 use stillgate_lua::{CallKind, Program, check};
-use stillgate_plugin::definition::MetadataTable;
+use stillgate_plugin::metadata::MetadataTable;
 use stillgate_plugin::{Identity, OwnUpstream, Phase, Phases, Plugin, PluginOrigin, Response};
 use stillgate_route::Variable;
 

@@ -11,7 +11,7 @@ use crate::replacement::{Groups, Language, Replacement, group_max, warn_of_group
 use regex::bytes::{CaptureLocations, Regex};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use stillgate_plugin::flow::{Output, Work};
+use stillgate_plugin::work::{Output, Work};
 use stillgate_plugin::{BodyError, BodyFilter, Compile};
 use stillgate_route::{Lookup, Variable};
 use stillgate_schema::{At, Fault, Path, Sink};

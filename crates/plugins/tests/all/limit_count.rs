@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 use stillgate_limits::Limits;
-use stillgate_plugin::definition::{MetadataItem, MetadataTable};
+use stillgate_plugin::metadata::{MetadataItem, MetadataTable};
 use stillgate_plugin::{
     BodyChanges, Chain, Consumers, Facts, Flow, Identity, Level, NoSecrets, NoUpstreams, Phase, PluginOrigin, Request,
     RequestState, Worker,

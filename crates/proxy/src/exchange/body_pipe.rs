@@ -37,7 +37,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use stillgate_plugin::BodyChanges;
 use stillgate_plugin::body::BodyChange;
-use stillgate_plugin::flow::Output;
+use stillgate_plugin::work::Output;
 use stillgate_wire::Edits;
 use tokio::time::Sleep;
 

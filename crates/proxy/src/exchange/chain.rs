@@ -29,7 +29,7 @@ pub(super) use steps::{ChainPosition, PausedChain, before_target, resume, with_p
 
 use std::rc::Rc;
 use std::sync::Arc;
-use stillgate_plugin::definition::MetadataTable;
+use stillgate_plugin::metadata::MetadataTable;
 
 use stillgate_plugin::{
     AttachedConsumer, Chain, ChainEntry, Consumers, Facts, LogValues, Phase, Phases, RequestState, Response, Trace,

@@ -3,7 +3,7 @@
 use super::body_pipe::PIECE_BYTES_MAX;
 use crate::worker::plugins::PluginRefusal;
 use std::cell::Cell;
-use stillgate_plugin::flow::{Output, Work};
+use stillgate_plugin::work::{Output, Work};
 use stillgate_plugin::{BodyChanges, BodyError};
 
 /// How much memory is kept of what lies between filters.

@@ -13,7 +13,8 @@ use crate::worker::plugins::{PluginPanic, call, tell_panic};
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 use stillgate_config::Measure;
-use stillgate_plugin::flow::{Offload, Output, Resume};
+use stillgate_plugin::flow::{Offload, Resume};
+use stillgate_plugin::work::Output;
 use stillgate_plugin::{Flow, LocalFuture, QueueFull};
 
 /// Requests of a worker that may wait for plugins: each keeps its buffers.

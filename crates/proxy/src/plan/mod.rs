@@ -39,7 +39,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use stillgate_config::{Balance, Config, Gateway, RouteCacheMode, Upstream, UpstreamTimeouts};
 use stillgate_limits::Limits;
-use stillgate_plugin::definition::MetadataTable;
+use stillgate_plugin::metadata::MetadataTable;
 use stillgate_plugin::{Chain, Consumers, Phase};
 use stillgate_route::{CompileError, Matcher, RouteSpec};
 use stillgate_tls::{ClientTls, Material, ServerTls};
@@ -59,6 +59,8 @@ pub struct Plan {
     /// Counts the changes of the matcher: cached answers of one are useless for the next.
     pub(crate) matching: u64,
     pub(crate) caching: CachePolicy,
+    /// Whether fields of the header determine routes.
+    pub(crate) matches_headers: bool,
     match_cost: Option<MeasuredCost>,
     pub(crate) routes: Routes,
     /// Shared with the previous Plan if the configuration's stream routes did not change.
@@ -202,6 +204,7 @@ impl Plan {
         let mut plan = Plan {
             generation,
             digest: config.digest.clone(),
+            matches_headers: matcher.reads_headers(),
             matcher,
             matching,
             caching,

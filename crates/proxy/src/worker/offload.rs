@@ -9,7 +9,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use stillgate_plugin::QueueFull;
-use stillgate_plugin::flow::{Output, Work};
+use stillgate_plugin::work::{Output, Work};
 use stillgate_profiler::threads::Registration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 

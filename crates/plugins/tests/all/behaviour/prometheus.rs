@@ -5,7 +5,7 @@ use expect_test::expect;
 use harness::{plugins, refusal};
 use std::sync::Arc;
 use stillgate_plugin::Identity;
-use stillgate_plugin::definition::{MetadataItem, MetadataTable};
+use stillgate_plugin::metadata::{MetadataItem, MetadataTable};
 use stillgate_plugins::{TABLE, disabled_labels};
 use stillgate_schema::text::tree;
 use stillgate_schema::{Path, Sink};

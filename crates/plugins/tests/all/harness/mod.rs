@@ -11,8 +11,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use stillgate_plugin::NoUpstreams;
 use stillgate_plugin::body::BodyChange;
-use stillgate_plugin::definition::{MetadataItem, MetadataTable};
 use stillgate_plugin::flow::Offload;
+use stillgate_plugin::metadata::{MetadataItem, MetadataTable};
 use stillgate_plugin::secrets::NoSecrets;
 use stillgate_plugin::{
     AnswerBody, BodyChanges, BodyError, BodyFilter, Call, CallError, Chain, ChainEntry, Consumers, Device, Facts, Flow,

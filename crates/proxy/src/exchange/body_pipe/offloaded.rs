@@ -8,7 +8,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use stillgate_plugin::flow::Work;
+use stillgate_plugin::work::Work;
 use stillgate_plugin::{LocalFuture, QueueFull};
 use tokio::sync::oneshot;
 use tokio::time::sleep;

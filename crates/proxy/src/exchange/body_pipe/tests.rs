@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::mpsc;
 use std::thread::{self, ThreadId};
 use stillgate_plugin::QueueFull;
-use stillgate_plugin::flow::Work;
+use stillgate_plugin::work::Work;
 use stillgate_wire::{BodyDecoder, Framing};
 
 const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);

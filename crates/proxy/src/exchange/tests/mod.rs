@@ -18,7 +18,7 @@ use std::time::Duration;
 use stillgate_config::Config;
 use stillgate_metrics::encode::Format;
 use stillgate_metrics::{Collector, CollectorOptions, Options, Process, Registry, Writer};
-use stillgate_plugin::definition::Identity;
+use stillgate_plugin::identity::Identity;
 use stillgate_plugin::{
     BodyArguments, BodyError, BodyFilter, Chain, ChainEntry, Flow, Level, Meta, Phase, Phases, Plugin, PluginOrigin,
     Request, Response,
