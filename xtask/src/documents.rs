@@ -25,7 +25,7 @@ type Pages = BTreeMap<String, String>;
 pub(crate) fn check() -> Result {
     let files = tree::files()?;
     let paths: BTreeSet<String> = files.iter().map(|file| file.path.clone()).collect();
-    let page = |file: &tree::File| Some((file.path.clone(), file.text()?.to_owned()));
+    let page = |file: &tree::RepositoryFile| Some((file.path.clone(), file.text()?.to_owned()));
     let pages: Pages = files.iter().filter(|file| file.path.ends_with(".md")).filter_map(page).collect();
     let wrong = violations(&pages, &paths);
     if wrong.is_empty() {

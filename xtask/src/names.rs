@@ -15,13 +15,13 @@ use std::collections::BTreeSet;
 
 /// A name and its line. The name of the whole root (`crate::*`) is `*`.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Named {
+pub(crate) struct NameUse {
     pub(crate) line: usize,
     pub(crate) name: String,
 }
 
 /// The names that a file uses outside its tests; `path` is its path below `src/`.
-pub(crate) fn below_root(path: &str, text: &str) -> Result<BTreeSet<Named>> {
+pub(crate) fn below_root(path: &str, text: &str) -> Result<BTreeSet<NameUse>> {
     let mut finder = Finder { module: module(path), found: BTreeSet::new() };
     finder.walk(tokens(text)?);
     Ok(finder.found)
@@ -37,7 +37,7 @@ fn module(path: &str) -> Vec<String> {
 struct Finder {
     /// The module of the tokens.
     module: Vec<String>,
-    found: BTreeSet<Named>,
+    found: BTreeSet<NameUse>,
 }
 
 impl Finder {
@@ -84,7 +84,7 @@ impl Finder {
             }
             name => {
                 if prefix.is_empty() {
-                    self.found.insert(Named { line: segment.span().start().line, name: name.to_owned() });
+                    self.found.insert(NameUse { line: segment.span().start().line, name: name.to_owned() });
                 }
                 prefix.push(name.to_owned());
             }

@@ -6,8 +6,8 @@
 
 use crate::Result;
 use crate::arrows::is_of_tests;
-use crate::names::{self, Named};
-use crate::tree::{self, File};
+use crate::names::{self, NameUse};
+use crate::tree::{self, RepositoryFile};
 use std::collections::BTreeSet;
 
 /// The rooms of one crate.
@@ -21,11 +21,7 @@ struct Rooms {
 }
 
 const CRATES: &[Rooms] = &[
-    Rooms {
-        folder: "gateway",
-        order: &["commands", "control", "admin", "configuration", "upgrade"],
-        upward: &[],
-    },
+    Rooms { folder: "gateway", order: &["commands", "control", "admin", "configuration", "upgrade"], upward: &[] },
     Rooms {
         folder: "proxy",
         order: &[
@@ -73,7 +69,7 @@ pub(crate) fn check() -> Result {
 }
 
 impl Rooms {
-    fn check(&self, files: &[File], wrong: &mut Vec<String>) -> Result {
+    fn check(&self, files: &[RepositoryFile], wrong: &mut Vec<String>) -> Result {
         let source = format!("crates/{}/src/", self.folder);
         let (mut empty, mut unused) = (BTreeSet::from_iter(self.order), BTreeSet::from_iter(self.allowed()));
         for file in files.iter().filter(|file| file.is_rust()) {
@@ -85,7 +81,7 @@ impl Rooms {
                 wrong.push(format!("{}: the room \"{room}\" {place}", file.path));
                 continue;
             }
-            for Named { line, name } in self.upward_names(path, file)? {
+            for NameUse { line, name } in self.upward_names(path, file)? {
                 let arrow = self.allowed().find(|(from, to)| *from == path && *to == name);
                 match arrow {
                     Some(arrow) => drop(unused.remove(&arrow)),
@@ -108,7 +104,7 @@ impl Rooms {
     }
 
     /// The names in a file at this path that are not from rooms below it.
-    fn upward_names(&self, path: &str, file: &File) -> Result<Vec<Named>> {
+    fn upward_names(&self, path: &str, file: &RepositoryFile) -> Result<Vec<NameUse>> {
         if is_of_tests(path) {
             return Ok(Vec::new());
         }
@@ -157,11 +153,11 @@ mod tests {
     ];
 
     fn check(files: &[(&str, &str)]) -> Vec<String> {
-        let file = |(path, text): &(&str, &str)| File {
+        let file = |(path, text): &(&str, &str)| RepositoryFile {
             path: format!("crates/a/src/{path}"),
             bytes: text.as_bytes().to_vec(),
         };
-        let files: Vec<File> = files.iter().map(file).collect();
+        let files: Vec<RepositoryFile> = files.iter().map(file).collect();
         let mut wrong = Vec::new();
         ROOMS.check(&files, &mut wrong).unwrap();
         wrong

@@ -5,7 +5,7 @@
 use crate::Result;
 use crate::arrows::is_of_tests;
 use crate::functions::{self, SourceFunction};
-use crate::tree::{self, File};
+use crate::tree::{self, RepositoryFile};
 
 /// The most lines of a source file. The aim is 150 to 400.
 const LINES_MAX: usize = 600;
@@ -64,7 +64,7 @@ pub(crate) fn check() -> Result {
     Err(wrong.join("\n").into())
 }
 
-fn check_file(file: &File, wrong: &mut Vec<String>) {
+fn check_file(file: &RepositoryFile, wrong: &mut Vec<String>) {
     let path = &file.path;
     for part in path.split('/') {
         let stem = part.strip_suffix(".rs").unwrap_or(part);
@@ -94,7 +94,7 @@ fn check_file(file: &File, wrong: &mut Vec<String>) {
 }
 
 /// Checks shipped functions against the bound of their folder.
-fn check_functions(file: &File, wrong: &mut Vec<String>) {
+fn check_functions(file: &RepositoryFile, wrong: &mut Vec<String>) {
     let path = &file.path;
     let bound = FUNCTION_LINES_MAX.iter().find(|(folder, _)| path.starts_with(folder) && !is_of_tests(path));
     let Some((_, max)) = bound.filter(|_| file.is_rust()) else { return };
@@ -110,7 +110,7 @@ fn check_functions(file: &File, wrong: &mut Vec<String>) {
     }
 }
 
-fn lines(file: &File) -> usize {
+fn lines(file: &RepositoryFile) -> usize {
     file.bytes.iter().filter(|&&byte| byte == b'\n').count()
 }
 
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     fn check(path: &str, text: &str) -> Vec<String> {
-        let file = File { path: path.to_owned(), bytes: text.as_bytes().to_vec() };
+        let file = RepositoryFile { path: path.to_owned(), bytes: text.as_bytes().to_vec() };
         let mut wrong = Vec::new();
         check_file(&file, &mut wrong);
         wrong
@@ -155,7 +155,7 @@ mod tests {
         let check = |path: &str, lines: usize| {
             let text = format!("fn long() {{\n{}}}\n", "    step();\n".repeat(lines));
             let mut wrong = Vec::new();
-            check_functions(&File { path: path.to_owned(), bytes: text.into_bytes() }, &mut wrong);
+            check_functions(&RepositoryFile { path: path.to_owned(), bytes: text.into_bytes() }, &mut wrong);
             wrong
         };
         let (folder, max) = FUNCTION_LINES_MAX[0];

@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 const IGNORED: &[&str] = &["target", ".git", "fuzz/target", "fuzz/artifacts"];
 
 /// One file: its path from the root, with `/`, and its content.
-pub(crate) struct File {
+pub(crate) struct RepositoryFile {
     pub(crate) path: String,
     pub(crate) bytes: Vec<u8>,
 }
 
-impl File {
+impl RepositoryFile {
     /// The content, if it is text.
     pub(crate) fn text(&self) -> Option<&str> {
         std::str::from_utf8(&self.bytes).ok()
@@ -28,7 +28,7 @@ impl File {
 }
 
 /// All files, in the order of their paths.
-pub(crate) fn files() -> Result<Vec<File>> {
+pub(crate) fn files() -> Result<Vec<RepositoryFile>> {
     let root = root();
     let mut found = Vec::new();
     let mut folders = vec![PathBuf::new()];
@@ -43,7 +43,10 @@ pub(crate) fn files() -> Result<Vec<File>> {
             if kind.is_dir() {
                 folders.push(path);
             } else if kind.is_file() {
-                found.push(File { bytes: fs::read(root.join(&path))?, path: path.to_string_lossy().into_owned() });
+                found.push(RepositoryFile {
+                    bytes: fs::read(root.join(&path))?,
+                    path: path.to_string_lossy().into_owned(),
+                });
             }
         }
     }

@@ -11,25 +11,25 @@ const SESSION_BYTES: usize = 256;
 
 /// The sessions of one node.
 #[derive(Debug)]
-pub(super) struct Away {
+pub(super) struct OfflineSessions {
     bytes_max: usize,
     bytes: usize,
-    sessions: HashMap<Arc<str>, Kept>,
+    sessions: HashMap<Arc<str>, OfflineSession>,
     /// When each session is to be checked next.
     due: BTreeSet<(u64, Arc<str>)>,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct OfflineSession {
     session: Session,
     limits: SessionLimits,
     due_ms: u64,
     bytes: usize,
 }
 
-impl Away {
-    pub(super) fn new(bytes_max: usize) -> Away {
-        Away { bytes_max, bytes: 0, sessions: HashMap::new(), due: BTreeSet::new() }
+impl OfflineSessions {
+    pub(super) fn new(bytes_max: usize) -> OfflineSessions {
+        OfflineSessions { bytes_max, bytes: 0, sessions: HashMap::new(), due: BTreeSet::new() }
     }
 
     /// Keeps a session. A session that the device had before ends.
@@ -47,7 +47,7 @@ impl Away {
         let bytes = SESSION_BYTES + session.queued_bytes();
         self.bytes += bytes;
         self.due.insert((due_ms, device.clone()));
-        self.sessions.insert(device.clone(), Kept { session, limits, due_ms, bytes });
+        self.sessions.insert(device.clone(), OfflineSession { session, limits, due_ms, bytes });
         while self.bytes > self.bytes_max
             && let Some((_, first)) = self.due.first().cloned()
         {
@@ -68,7 +68,7 @@ impl Away {
         }
     }
 
-    fn remove(&mut self, device: &str) -> Option<Kept> {
+    fn remove(&mut self, device: &str) -> Option<OfflineSession> {
         let (device, kept) = self.sessions.remove_entry(device)?;
         self.due.remove(&(kept.due_ms, device));
         self.bytes -= kept.bytes;

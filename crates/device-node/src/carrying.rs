@@ -10,7 +10,7 @@ use super::peers::{CARRY, PATIENCE};
 use super::registry::Shared;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
-use stillgate_devices::protocol::{Encoded, MessageId};
+use stillgate_devices::protocol::{EncodedBody, MessageId};
 use stillgate_devices::session::{OutgoingMessage, ResumeToken, Session, SessionTransfer};
 use tokio::time::sleep;
 
@@ -20,14 +20,14 @@ const ENDING_LOOK: Duration = Duration::from_millis(10);
 
 /// The request for a session.
 #[derive(Serialize, Deserialize)]
-struct Wanted {
+struct SessionRequest {
     device: String,
     token: String,
 }
 
 /// A session, followed by its messages.
 #[derive(Serialize, Deserialize)]
-struct Given {
+struct CarriedSession {
     sent: u64,
     messages: Vec<GivenMessage>,
 }
@@ -42,7 +42,7 @@ struct GivenMessage {
 
 /// Fetches the session that a device wants to resume from the node that has it.
 pub(super) async fn fetch(shared: &Shared, device: &str, token: ResumeToken) -> Option<Session> {
-    let wanted = Wanted { device: device.to_owned(), token: token.to_string() };
+    let wanted = SessionRequest { device: device.to_owned(), token: token.to_string() };
     let given = shared.ask_any(CARRY, serde_json::to_vec(&wanted).ok()?.into(), PATIENCE).await?;
     let carried = read(&given, token)?;
     Some(Session::from_carried(carried, token.generation, session_ms()))
@@ -50,7 +50,7 @@ pub(super) async fn fetch(shared: &Shared, device: &str, token: ResumeToken) -> 
 
 /// Gives a session away; `None`: it is not here.
 pub(super) async fn give(node: &Node, wanted: &[u8]) -> Option<Vec<u8>> {
-    let Wanted { device, token } = serde_json::from_slice(wanted).ok()?;
+    let SessionRequest { device, token } = serde_json::from_slice(wanted).ok()?;
     let token = ResumeToken::parse(&token)?;
     let until_ms = session_ms() + ENDING_MS;
     loop {
@@ -79,16 +79,16 @@ fn write(carried: &SessionTransfer) -> Vec<u8> {
         is_text: encoded.is_text(),
     });
     let bytes: Vec<u8> = carried.messages.iter().flat_map(|message| message.encoded.as_bytes()).copied().collect();
-    join(&Given { sent: carried.sent, messages: messages.collect() }, &bytes)
+    join(&CarriedSession { sent: carried.sent, messages: messages.collect() }, &bytes)
 }
 
 fn read(given: &[u8], token: ResumeToken) -> Option<SessionTransfer> {
     let (head, mut bytes) = split(given)?;
-    let Given { sent, messages } = serde_json::from_slice(head).ok()?;
+    let CarriedSession { sent, messages } = serde_json::from_slice(head).ok()?;
     let mut read = Vec::with_capacity(messages.len());
     for message in messages {
         let (encoded, behind) = bytes.split_at_checked(message.bytes)?;
-        let encoded = Encoded::from_parts(encoded, message.is_text);
+        let encoded = EncodedBody::from_parts(encoded, message.is_text);
         read.push(OutgoingMessage { id: MessageId::parse(&message.id)?, seq: message.seq, encoded });
         bytes = behind;
     }
@@ -106,7 +106,7 @@ mod tests {
         let message = |id, seq, bytes: &[u8], is_text| OutgoingMessage {
             id: MessageId(id),
             seq,
-            encoded: Encoded::from_parts(bytes, is_text),
+            encoded: EncodedBody::from_parts(bytes, is_text),
         };
         let messages = vec![message(7, 3, b"\n{}", true), message(8, 4, b"", true), message(9, 5, &[0, 255], false)];
         let carried = SessionTransfer { id: SessionId(5), sent: 5, messages };

@@ -1,7 +1,7 @@
 //! Commands to the workers: those with messages are refused where a worker's queue is full, the others wait.
 
 use std::collections::VecDeque;
-use stillgate_proxy::device_link::{Command, worker_of};
+use stillgate_proxy::device_link::{DeviceCommand, worker_of};
 use tokio::sync::mpsc::Sender;
 
 /// The queues of all workers.
@@ -12,9 +12,9 @@ pub(super) struct Commands {
 
 #[derive(Debug)]
 struct Worker {
-    sender: Sender<Command>,
+    sender: Sender<DeviceCommand>,
     /// Commands about connections that open and close: no more than one for each of those.
-    waiting: VecDeque<Command>,
+    waiting: VecDeque<DeviceCommand>,
 }
 
 /// The queue for a worker is full.
@@ -22,7 +22,7 @@ struct Worker {
 pub(super) struct Busy;
 
 impl Commands {
-    pub(super) fn new(senders: Vec<Sender<Command>>) -> Commands {
+    pub(super) fn new(senders: Vec<Sender<DeviceCommand>>) -> Commands {
         let worker = |sender| Worker { sender, waiting: VecDeque::new() };
         Commands { workers: senders.into_iter().map(worker).collect() }
     }
@@ -33,12 +33,12 @@ impl Commands {
     }
 
     /// Sends a command to the worker of a connection, now or not at all.
-    pub(super) fn try_send(&mut self, connection: u64, command: Command) -> Result<(), Busy> {
+    pub(super) fn try_send(&mut self, connection: u64, command: DeviceCommand) -> Result<(), Busy> {
         self.try_send_to(worker_of(connection), command)
     }
 
     /// Sends a command to a worker, now or not at all.
-    pub(super) fn try_send_to(&mut self, worker: usize, command: Command) -> Result<(), Busy> {
+    pub(super) fn try_send_to(&mut self, worker: usize, command: DeviceCommand) -> Result<(), Busy> {
         let worker = self.workers.get_mut(worker).ok_or(Busy)?;
         if !worker.waiting.is_empty() {
             return Err(Busy);
@@ -47,7 +47,7 @@ impl Commands {
     }
 
     /// Sends a command to the worker of a connection, as soon as there is room.
-    pub(super) fn send(&mut self, connection: u64, command: Command) {
+    pub(super) fn send(&mut self, connection: u64, command: DeviceCommand) {
         if let Some(worker) = self.workers.get_mut(worker_of(connection)) {
             worker.waiting.push_back(command);
             worker.flush();

@@ -7,7 +7,7 @@ use super::post::{Post, Verdict};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use stillgate_devices::protocol::{Body, BodyError, MessageId};
-use stillgate_devices::session::{Level, Outcome, Refused};
+use stillgate_devices::session::{Level, MessageOutcome, MessageRefusal};
 
 #[derive(Serialize, Deserialize)]
 struct PostHead<'a> {
@@ -122,21 +122,23 @@ pub(super) fn read_post(bytes: &[u8]) -> Option<Post> {
 pub(super) fn write_verdict(verdict: &Verdict, id: Option<MessageId>) -> Vec<u8> {
     let mut body: &[u8] = b"";
     let verdict = match verdict {
-        Verdict::Outcome(Outcome::Written) => VerdictHead::Written,
-        Verdict::Outcome(Outcome::Acknowledged) => VerdictHead::Acknowledged,
-        Verdict::Outcome(Outcome::Replied(reply)) => {
+        Verdict::Outcome(MessageOutcome::Written) => VerdictHead::Written,
+        Verdict::Outcome(MessageOutcome::Acknowledged) => VerdictHead::Acknowledged,
+        Verdict::Outcome(MessageOutcome::Replied(reply)) => {
             body = reply.bytes();
             VerdictHead::Replied { body: kind(reply) }
         }
-        Verdict::Outcome(Outcome::TimedOut { was_written }) => VerdictHead::TimedOut { was_written: *was_written },
-        Verdict::Outcome(Outcome::Superseded) => VerdictHead::Superseded,
-        Verdict::Outcome(Outcome::Dropped { was_written }) => VerdictHead::Dropped { was_written: *was_written },
-        Verdict::Outcome(Outcome::Ended { was_written }) => VerdictHead::Ended { was_written: *was_written },
+        Verdict::Outcome(MessageOutcome::TimedOut { was_written }) => {
+            VerdictHead::TimedOut { was_written: *was_written }
+        }
+        Verdict::Outcome(MessageOutcome::Superseded) => VerdictHead::Superseded,
+        Verdict::Outcome(MessageOutcome::Dropped { was_written }) => VerdictHead::Dropped { was_written: *was_written },
+        Verdict::Outcome(MessageOutcome::Ended { was_written }) => VerdictHead::Ended { was_written: *was_written },
         Verdict::RepliedBefore => VerdictHead::RepliedBefore,
-        Verdict::Refused(Refused::Offline) => VerdictHead::RefusedOffline,
-        Verdict::Refused(Refused::Full) => VerdictHead::RefusedFull,
-        Verdict::Refused(Refused::TooLong) => VerdictHead::RefusedTooLong,
-        Verdict::Refused(Refused::NeverAcknowledges) => VerdictHead::NeverAcknowledges,
+        Verdict::Refused(MessageRefusal::Offline) => VerdictHead::RefusedOffline,
+        Verdict::Refused(MessageRefusal::Full) => VerdictHead::RefusedFull,
+        Verdict::Refused(MessageRefusal::TooLong) => VerdictHead::RefusedTooLong,
+        Verdict::Refused(MessageRefusal::NeverAcknowledges) => VerdictHead::NeverAcknowledges,
         Verdict::Body(BodyError::Json { line, column }) => VerdictHead::BodyJson { line: *line, column: *column },
         Verdict::Body(BodyError::Utf8 { at }) => VerdictHead::BodyUtf8 { at: *at },
         Verdict::Body(BodyError::Depth) => VerdictHead::BodyDepth,
@@ -164,21 +166,21 @@ pub(super) fn read_verdict(bytes: &[u8]) -> (Option<MessageId>, Verdict) {
 
 fn verdict_of(head: VerdictHead, body: &[u8]) -> Verdict {
     let outcome = match head {
-        VerdictHead::Written => Outcome::Written,
-        VerdictHead::Acknowledged => Outcome::Acknowledged,
+        VerdictHead::Written => MessageOutcome::Written,
+        VerdictHead::Acknowledged => MessageOutcome::Acknowledged,
         VerdictHead::Replied { body: kind } => match body_of(kind, body) {
-            Some(body) => Outcome::Replied(body),
+            Some(body) => MessageOutcome::Replied(body),
             None => return Verdict::Lost,
         },
-        VerdictHead::TimedOut { was_written } => Outcome::TimedOut { was_written },
-        VerdictHead::Superseded => Outcome::Superseded,
-        VerdictHead::Dropped { was_written } => Outcome::Dropped { was_written },
-        VerdictHead::Ended { was_written } => Outcome::Ended { was_written },
+        VerdictHead::TimedOut { was_written } => MessageOutcome::TimedOut { was_written },
+        VerdictHead::Superseded => MessageOutcome::Superseded,
+        VerdictHead::Dropped { was_written } => MessageOutcome::Dropped { was_written },
+        VerdictHead::Ended { was_written } => MessageOutcome::Ended { was_written },
         VerdictHead::RepliedBefore => return Verdict::RepliedBefore,
-        VerdictHead::RefusedOffline => return Verdict::Refused(Refused::Offline),
-        VerdictHead::RefusedFull => return Verdict::Refused(Refused::Full),
-        VerdictHead::RefusedTooLong => return Verdict::Refused(Refused::TooLong),
-        VerdictHead::NeverAcknowledges => return Verdict::Refused(Refused::NeverAcknowledges),
+        VerdictHead::RefusedOffline => return Verdict::Refused(MessageRefusal::Offline),
+        VerdictHead::RefusedFull => return Verdict::Refused(MessageRefusal::Full),
+        VerdictHead::RefusedTooLong => return Verdict::Refused(MessageRefusal::TooLong),
+        VerdictHead::NeverAcknowledges => return Verdict::Refused(MessageRefusal::NeverAcknowledges),
         VerdictHead::BodyJson { line, column } => return Verdict::Body(BodyError::Json { line, column }),
         VerdictHead::BodyUtf8 { at } => return Verdict::Body(BodyError::Utf8 { at }),
         VerdictHead::BodyDepth => return Verdict::Body(BodyError::Depth),
@@ -258,10 +260,10 @@ mod tests {
     #[test]
     fn a_verdict_arrives_as_it_was_sent() {
         let verdicts = [
-            Verdict::Outcome(Outcome::Acknowledged),
-            Verdict::Outcome(Outcome::Replied(Body::Json("[1,\n2]".into()))),
-            Verdict::Outcome(Outcome::Ended { was_written: true }),
-            Verdict::Refused(Refused::Full),
+            Verdict::Outcome(MessageOutcome::Acknowledged),
+            Verdict::Outcome(MessageOutcome::Replied(Body::Json("[1,\n2]".into()))),
+            Verdict::Outcome(MessageOutcome::Ended { was_written: true }),
+            Verdict::Refused(MessageRefusal::Full),
             Verdict::Body(BodyError::Json { line: 3, column: 4 }),
             Verdict::TooLong { bytes_max: 9 },
             Verdict::Offline { last_seen_ms: Some(5) },

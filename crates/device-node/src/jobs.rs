@@ -10,9 +10,9 @@ use std::collections::{HashMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_devices::protocol::{Body, BodyError, Encoded, MessageId, Protocol};
-use stillgate_devices::session::{Outcome, Refused};
-use stillgate_proxy::device_link::{Command, Hold, worker_of};
+use stillgate_devices::protocol::{Body, BodyError, EncodedBody, MessageId, Protocol};
+use stillgate_devices::session::{MessageOutcome, MessageRefusal};
+use stillgate_proxy::device_link::{DeviceCommand, Hold, worker_of};
 use tokio::time::{MissedTickBehavior, interval};
 
 /// Devices in a batch, and the time between two batches: 32,000 devices a second. Other messages are sent in between; at a higher
@@ -60,7 +60,7 @@ struct Job {
 #[derive(Debug, Clone)]
 struct Copies {
     of: Match,
-    encoded: [Encoded; 3],
+    encoded: [EncodedBody; 3],
     /// The last device that was looked at, in the order of devices.
     after: Option<Arc<str>>,
     /// All devices have been looked at.
@@ -69,7 +69,7 @@ struct Copies {
 
 /// The report of a process to the one that takes over.
 #[derive(Serialize, Deserialize)]
-struct Told {
+struct JobReport {
     job: String,
     #[serde(flatten)]
     known: Known,
@@ -112,14 +112,14 @@ pub(super) enum NoJob {
 
 impl Jobs {
     /// Notes the outcome of a message, which may be a copy of a job's.
-    pub(super) fn note(&mut self, message: MessageId, outcome: Result<&Outcome, Refused>) {
+    pub(super) fn note(&mut self, message: MessageId, outcome: Result<&MessageOutcome, MessageRefusal>) {
         let Some(job) = self.jobs.get_mut(&message) else { return };
         job.is_news = true;
         let counts = &mut job.counts;
         match outcome {
             Ok(outcome) if was_written(outcome) => counts.written += 1,
-            Ok(Outcome::TimedOut { .. }) => counts.late += 1,
-            Ok(Outcome::Ended { .. }) | Err(Refused::Offline) => counts.gone += 1,
+            Ok(MessageOutcome::TimedOut { .. }) => counts.late += 1,
+            Ok(MessageOutcome::Ended { .. }) | Err(MessageRefusal::Offline) => counts.gone += 1,
             Ok(_) | Err(_) => counts.full += 1,
         }
     }
@@ -171,7 +171,7 @@ impl Jobs {
                 && std::mem::take(&mut job.is_news)
             {
                 let known = Known { counts: job.counts, nodes: job.nodes.clone() };
-                let told = Told { job: message.to_string(), known };
+                let told = JobReport { job: message.to_string(), known };
                 news.push(serde_json::to_vec(&told).expect("numbers and names become JSON"));
             }
         }
@@ -180,8 +180,8 @@ impl Jobs {
 
     /// Takes in a report of the former process.
     pub(super) fn learn(&mut self, told: &[u8]) {
-        let read = serde_json::from_slice::<Told>(told).ok();
-        let read = read.and_then(|Told { job, known }| Some((MessageId::parse(&job)?, known)));
+        let read = serde_json::from_slice::<JobReport>(told).ok();
+        let read = read.and_then(|JobReport { job, known }| Some((MessageId::parse(&job)?, known)));
         let Some((message, Known { counts, nodes })) = read else {
             return tracing::warn!(
                 "upgrade: what the former process tells of a broadcast cannot be read; passing over it"
@@ -342,7 +342,7 @@ impl State {
             let count = connections.len() as u64;
             let (encoded, hold) = (copies.encoded[protocol].clone(), hold.clone());
             let connections = connections.into();
-            let command = Command::Broadcast { connections, id, encoded, timeout_ms: COPY_MS, hold };
+            let command = DeviceCommand::Broadcast { connections, id, encoded, timeout_ms: COPY_MS, hold };
             if commands.try_send_to(worker, command).is_err() {
                 job.counts.full += count;
             }
@@ -360,7 +360,7 @@ impl State {
             let (connections, encoded) = (Arc::new([local.connection]), copies.encoded[protocol].clone());
             // If this process is being replaced as well, the device may have moved on before the copy arrives. That is counted.
             let hold = hold.clone().unwrap_or_default();
-            let command = Command::Broadcast { connections, id: *id, encoded, timeout_ms: COPY_MS, hold };
+            let command = DeviceCommand::Broadcast { connections, id: *id, encoded, timeout_ms: COPY_MS, hold };
             job.is_news = true;
             job.counts.matched += 1;
             if commands.try_send(local.connection, command).is_err() {

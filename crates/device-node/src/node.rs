@@ -1,6 +1,6 @@
 //! One node: its connected devices, and the senders that wait for outcomes.
 
-use super::away::Away;
+use super::away::OfflineSessions;
 use super::clock::session_ms;
 use super::commands::Commands;
 use super::jobs::{Jobs, Known as KnownJob};
@@ -20,9 +20,10 @@ use stillgate_config::DeviceLimits;
 use stillgate_devices::Generation;
 use stillgate_devices::protocol::{Body, MessageId};
 use stillgate_devices::session::{
-    Idempotency, IdempotencyError, IdempotencyLimits, Message, Notice, Outcome, Refused, RepeatOutcome, ResumeToken,
+    Idempotency, IdempotencyError, IdempotencyLimits, Message, MessageOutcome, MessageRefusal, Notice, RepeatOutcome,
+    ResumeToken,
 };
-use stillgate_proxy::device_link::{CloseWhy, Command, DeviceFacts, DeviceState, Hold};
+use stillgate_proxy::device_link::{CloseWhy, DeviceCommand, DeviceFacts, DeviceState, Hold};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
@@ -81,8 +82,8 @@ pub(super) struct State {
     pub(super) arriving: HashSet<u64>,
     /// Devices that wait for a session which is not here yet.
     pub(super) resuming: HashMap<Arc<str>, (u64, ResumeToken)>,
-    pub(super) away: Away,
-    waiting: HashMap<MessageId, Waiting>,
+    pub(super) away: OfflineSessions,
+    waiting: HashMap<MessageId, WaitingSender>,
     idempotency: Idempotency,
     pub(super) jobs: Jobs,
     /// `None`: another process has taken over, and gets the devices as soon as no job sends any more.
@@ -101,7 +102,7 @@ pub(super) struct Local {
 
 /// A sender that waits for the outcome of a message.
 #[derive(Debug)]
-struct Waiting {
+struct WaitingSender {
     device: Arc<str>,
     key: Option<Box<str>>,
     senders: Vec<oneshot::Sender<Verdict>>,
@@ -132,7 +133,7 @@ impl Node {
             ending: HashMap::new(),
             arriving: HashSet::new(),
             resuming: HashMap::new(),
-            away: Away::new(limits.node_bytes),
+            away: OfflineSessions::new(limits.node_bytes),
             waiting: HashMap::new(),
             idempotency: Idempotency::new((random(), random())),
             jobs: Jobs::default(),
@@ -314,14 +315,14 @@ impl Node {
         }
         let begun = self.state().begin(post);
         let verdict = match begun {
-            Ok(word) => self.word(Known::Pending(word), post).await,
+            Ok(word) => self.word(EarlierResult::Pending(word), post).await,
             Err(verdict) => {
                 self.state().forget_key(post);
                 verdict?
             }
         };
         // The device disconnected before its worker had the message.
-        (verdict != Verdict::Refused(Refused::Offline)).then_some(verdict)
+        (verdict != Verdict::Refused(MessageRefusal::Offline)).then_some(verdict)
     }
 
     /// Answers all senders that still wait. The workers have ended, so nothing more will be known of their messages.
@@ -331,10 +332,10 @@ impl Node {
     }
 
     /// Waits for the outcome of a message.
-    async fn word(&self, known: Known, post: &Post) -> Verdict {
+    async fn word(&self, known: EarlierResult, post: &Post) -> Verdict {
         match known {
-            Known::Verdict(verdict) => verdict,
-            Known::Pending(word) => {
+            EarlierResult::Verdict(verdict) => verdict,
+            EarlierResult::Pending(word) => {
                 let within = Duration::from_millis(post.timeout_ms) + WORD_LATE;
                 // If the sender is dropped, the worker is gone, and the outcome is not known.
                 let verdict = timeout(within, word).await.ok().and_then(Result::ok);
@@ -357,7 +358,7 @@ impl Node {
                 .map(|(connection, generation, since_ms, facts)| {
                     let (answer, answered) = oneshot::channel();
                     // If the queue is full, the rest is still reported.
-                    let _ = state.commands.try_send(connection, Command::Inspect { connection, answer });
+                    let _ = state.commands.try_send(connection, DeviceCommand::Inspect { connection, answer });
                     (generation, since_ms, facts, answered)
                 })?
         };
@@ -376,7 +377,7 @@ impl Node {
 
     /// Closes a connection, if it is still open.
     pub(super) fn close_connection(&self, connection: u64, why: CloseWhy) {
-        self.state().commands.send(connection, Command::Close { connection, why });
+        self.state().commands.send(connection, DeviceCommand::Close { connection, why });
     }
 
     /// Runs everything that is due; called a few times a second.
@@ -390,7 +391,7 @@ impl Node {
 }
 
 /// The earlier result for a request.
-enum Known {
+enum EarlierResult {
     Verdict(Verdict),
     Pending(oneshot::Receiver<Verdict>),
 }
@@ -398,7 +399,7 @@ enum Known {
 impl State {
     /// The outcome of an earlier request with the same key; the post gets its id. `None`: this is the first one, and the key is now
     /// taken.
-    fn remembered(&mut self, post: &mut Post) -> Option<Known> {
+    fn remembered(&mut self, post: &mut Post) -> Option<EarlierResult> {
         let key = post.idempotency.as_deref()?;
         let again = self.idempotency.begin((&post.device, key), &fingerprint(post), post.id, session_ms(), KEYS);
         if let Ok(Some((sent, _))) = &again {
@@ -410,19 +411,19 @@ impl State {
                 Some(waiting) => {
                     let (sender, word) = oneshot::channel();
                     waiting.senders.push(sender);
-                    Some(Known::Pending(word))
+                    Some(EarlierResult::Pending(word))
                 }
-                None => Some(Known::Verdict(Verdict::Lost)),
+                None => Some(EarlierResult::Verdict(Verdict::Lost)),
             },
-            Ok(Some(RepeatOutcome::Done(outcome))) => Some(Known::Verdict(Verdict::Outcome(outcome))),
-            Ok(Some(RepeatOutcome::RepliedBefore)) => Some(Known::Verdict(Verdict::RepliedBefore)),
-            Err(IdempotencyError::OtherBody) => Some(Known::Verdict(Verdict::OtherBody)),
-            Err(IdempotencyError::Full) => Some(Known::Verdict(Verdict::KeysFull)),
+            Ok(Some(RepeatOutcome::Done(outcome))) => Some(EarlierResult::Verdict(Verdict::Outcome(outcome))),
+            Ok(Some(RepeatOutcome::RepliedBefore)) => Some(EarlierResult::Verdict(Verdict::RepliedBefore)),
+            Err(IdempotencyError::OtherBody) => Some(EarlierResult::Verdict(Verdict::OtherBody)),
+            Err(IdempotencyError::Full) => Some(EarlierResult::Verdict(Verdict::KeysFull)),
         }
     }
 
     /// Looks a message up, without taking its key.
-    fn recall(&mut self, post: &mut Post) -> Option<Known> {
+    fn recall(&mut self, post: &mut Post) -> Option<EarlierResult> {
         let known = self.remembered(post);
         if known.is_none() {
             self.forget_key(post);
@@ -447,9 +448,10 @@ impl State {
         let message =
             Box::new(Message { id, encoded, key: post.key.clone(), level: post.level, deadline_ms: post.timeout_ms });
         let (sender, word) = oneshot::channel();
-        let waiting = Waiting { device: post.device.clone(), key: post.idempotency.clone(), senders: vec![sender] };
+        let waiting =
+            WaitingSender { device: post.device.clone(), key: post.idempotency.clone(), senders: vec![sender] };
         self.waiting.insert(id, waiting);
-        if self.commands.try_send(connection, Command::Deliver { connection, message }).is_err() {
+        if self.commands.try_send(connection, DeviceCommand::Deliver { connection, message }).is_err() {
             self.waiting.remove(&id);
             return Err(Some(Verdict::Busy));
         }
@@ -480,7 +482,7 @@ impl State {
     }
 
     /// Notifies the sender of a message that it was not accepted.
-    pub(super) fn tell_refused(&mut self, id: MessageId, why: Refused) {
+    pub(super) fn tell_refused(&mut self, id: MessageId, why: MessageRefusal) {
         self.jobs.note(id, Err(why));
         if let Some(waiting) = self.waiting.remove(&id) {
             if let Some(key) = &waiting.key {
@@ -491,7 +493,7 @@ impl State {
     }
 }
 
-impl Waiting {
+impl WaitingSender {
     fn tell(self, verdict: &Verdict) {
         for sender in self.senders {
             // A sender that has gone needs no answer.
@@ -514,13 +516,13 @@ fn fingerprint(post: &Post) -> Vec<u8> {
 }
 
 /// Whether a message may have reached its device, for the counters.
-pub(super) fn was_written(outcome: &Outcome) -> bool {
+pub(super) fn was_written(outcome: &MessageOutcome) -> bool {
     match outcome {
-        Outcome::Written | Outcome::Acknowledged | Outcome::Replied(_) => true,
-        Outcome::Superseded => false,
-        Outcome::TimedOut { was_written } | Outcome::Dropped { was_written } | Outcome::Ended { was_written } => {
-            *was_written
-        }
+        MessageOutcome::Written | MessageOutcome::Acknowledged | MessageOutcome::Replied(_) => true,
+        MessageOutcome::Superseded => false,
+        MessageOutcome::TimedOut { was_written }
+        | MessageOutcome::Dropped { was_written }
+        | MessageOutcome::Ended { was_written } => *was_written,
     }
 }
 

@@ -3,7 +3,7 @@
 use super::registry::Gone;
 use std::sync::Arc;
 use stillgate_devices::protocol::{Body, BodyError, MessageId};
-use stillgate_devices::session::{Level, Outcome, Refused};
+use stillgate_devices::session::{Level, MessageOutcome, MessageRefusal};
 
 /// A message for one device.
 #[derive(Debug, Clone)]
@@ -25,11 +25,11 @@ pub(crate) struct Post {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Verdict {
     /// The message's outcome.
-    Outcome(Outcome),
+    Outcome(MessageOutcome),
     /// The device has replied to the first request with this key, and its reply was not kept.
     RepliedBefore,
     /// The session did not take it.
-    Refused(Refused),
+    Refused(MessageRefusal),
     /// Its body cannot be expressed in the device's protocol.
     Body(BodyError),
     /// More bytes than a message may have.

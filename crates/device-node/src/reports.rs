@@ -11,7 +11,7 @@ use stillgate_devices::directory::{ConnectOutcome, Duplicate};
 use stillgate_devices::protocol::Protocol;
 use stillgate_devices::session::{ResumeToken, Session, SessionId, SessionLimits};
 use stillgate_plugin::DeviceSettings;
-use stillgate_proxy::device_link::{Admission, Before, CloseWhy, Command, DeviceFacts, Former, Report};
+use stillgate_proxy::device_link::{Admission, Before, CloseWhy, DeviceCommand, DeviceFacts, Former, Report};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -124,7 +124,7 @@ impl Node {
         if is_older || !self.registry.adopt(&device, connection, former) {
             state.connections.insert(connection, device.clone());
             *state.ending.entry(device).or_default() += 1;
-            state.commands.send(connection, Command::Close { connection, why: CloseWhy::Replaced });
+            state.commands.send(connection, DeviceCommand::Close { connection, why: CloseWhy::Replaced });
         } else {
             let Former { generation, since_ms, .. } = former;
             state.admit(device.clone(), Local { connection, generation, since_ms, facts });
@@ -182,13 +182,13 @@ impl Node {
             tokio::spawn(async move {
                 let session = carrying::fetch(node.registry.shared()?, &device, token).await;
                 let session = session.map(|session| Box::new(Before { device, session, limits }));
-                node.state().commands.send(connection, Command::Resume { connection, session });
+                node.state().commands.send(connection, DeviceCommand::Resume { connection, session });
                 Some(())
             });
             return;
         }
         let session = known.map(|(session, limits)| Box::new(Before { device, session, limits }));
-        state.commands.send(connection, Command::Resume { connection, session });
+        state.commands.send(connection, DeviceCommand::Resume { connection, session });
     }
 }
 
@@ -205,7 +205,7 @@ impl State {
         if let Some(before) = self.devices.insert(device.clone(), local) {
             let connection = before.connection;
             *self.ending.entry(device).or_default() += 1;
-            self.commands.send(connection, Command::Close { connection, why: CloseWhy::Replaced });
+            self.commands.send(connection, DeviceCommand::Close { connection, why: CloseWhy::Replaced });
         }
     }
 

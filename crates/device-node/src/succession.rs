@@ -4,7 +4,7 @@ use super::node::Node;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-use stillgate_proxy::handover::{BROADCAST_BYTES_MAX, Parcel, State};
+use stillgate_proxy::handover::{BROADCAST_BYTES_MAX, HandedState, Parcel};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
@@ -30,7 +30,7 @@ pub(super) async fn tell(node: Arc<Node>, outbox: mpsc::Sender<Parcel>, mut over
             if bytes.len() > BROADCAST_BYTES_MAX {
                 continue;
             }
-            let state = State::Broadcast { bytes: bytes.len() };
+            let state = HandedState::Broadcast { bytes: bytes.len() };
             if outbox.send(Parcel { state, bytes, sockets: Vec::new() }).await.is_err() {
                 return;
             }

@@ -100,7 +100,7 @@ impl Bounds {
 pub struct Serving {
     accepting: AbortHandle,
     /// Whether connections are to end.
-    ending: watch::Sender<Ending>,
+    ending: watch::Sender<ServerState>,
     /// Closed when no connection is left.
     open: mpsc::Receiver<Infallible>,
     name: &'static str,
@@ -108,7 +108,7 @@ pub struct Serving {
 
 /// The state of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ending {
+enum ServerState {
     Serving,
     /// Another process accepts, and clients go on with their requests there.
     Leaving,
@@ -118,7 +118,7 @@ enum Ending {
 
 /// Serves until it is ended, or with the runtime.
 pub fn serve(listener: TcpListener, server: Server<impl Answers>) -> Serving {
-    let (ending, is_ending) = watch::channel(Ending::Serving);
+    let (ending, is_ending) = watch::channel(ServerState::Serving);
     let (is_open, open) = mpsc::channel(1);
     let name = server.bounds.name;
     let accepting = async move {
@@ -144,7 +144,7 @@ impl Serving {
     /// Accepts no more, and ends each connection with the answer that it waits for, or with the next one.
     pub fn leave(&self) {
         self.accepting.abort();
-        self.ending.send_replace(Ending::Leaving);
+        self.ending.send_replace(ServerState::Leaving);
     }
 
     /// Answers requests that have arrived or are about to, on open connections.
@@ -152,9 +152,9 @@ impl Serving {
         self.accepting.abort();
         self.ending.send_if_modified(|ending| {
             // A server that is already leaving stays so.
-            let is_serving = *ending == Ending::Serving;
+            let is_serving = *ending == ServerState::Serving;
             if is_serving {
-                *ending = Ending::Over;
+                *ending = ServerState::Over;
             }
             is_serving
         });
@@ -168,7 +168,7 @@ async fn serve_stream(
     stream: TcpStream,
     peer: SocketAddr,
     server: Server<impl Answers>,
-    is_ending: watch::Receiver<Ending>,
+    is_ending: watch::Receiver<ServerState>,
 ) {
     let Server { answers, tls, bounds } = server;
     let Some(tls) = tls else { return serve_connection(stream, peer, answers, bounds, is_ending).await };
@@ -184,7 +184,7 @@ async fn serve_connection(
     peer: SocketAddr,
     answers: impl Answers,
     bounds: Bounds,
-    is_ending: watch::Receiver<Ending>,
+    is_ending: watch::Receiver<ServerState>,
 ) {
     let (asked, is_asked) = watch::channel(false);
     let (answers, server) = (&answers, &is_ending.clone());
@@ -195,7 +195,7 @@ async fn serve_connection(
         let answer = answers.answer(request);
         async move {
             let mut answer = answer.await;
-            if *server.borrow() == Ending::Leaving {
+            if *server.borrow() == ServerState::Leaving {
                 answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
             Ok::<_, Infallible>(answer)
@@ -224,11 +224,11 @@ async fn serve_connection(
 /// Waits until a connection is too old, or until the server ends and the connection has had a request: its client may have sent the
 /// first one already, and would get no answer. When the server leaves, each client gets some time: the next answer carries
 /// `Connection: close`.
-async fn until_over(age: Duration, mut is_ending: watch::Receiver<Ending>, mut is_asked: watch::Receiver<bool>) {
+async fn until_over(age: Duration, mut is_ending: watch::Receiver<ServerState>, mut is_asked: watch::Receiver<bool>) {
     let ends = async {
         // A server that is gone has ended.
-        let ending = is_ending.wait_for(|ending| *ending != Ending::Serving).await;
-        if ending.is_ok_and(|ending| *ending == Ending::Leaving) {
+        let ending = is_ending.wait_for(|ending| *ending != ServerState::Serving).await;
+        if ending.is_ok_and(|ending| *ending == ServerState::Leaving) {
             return sleep(LINGER_TIMEOUT).await;
         }
         let _ = timeout(FIRST_REQUEST_TIMEOUT, is_asked.wait_for(|is_asked| *is_asked)).await;
@@ -257,7 +257,7 @@ mod tests {
         client.set_read_timeout(Some(PATIENCE)).unwrap();
         let (stream, _) = listener.accept().await.unwrap();
         let peer = "192.0.2.1:5000".parse().unwrap();
-        let (_ending, is_ending) = watch::channel(Ending::Serving);
+        let (_ending, is_ending) = watch::channel(ServerState::Serving);
         let serving = tokio::spawn(serve_connection(stream, peer, router, Bounds::ADMIN, is_ending));
         for more in ["", "Connection: close\r\n"] {
             write!(client, "GET / HTTP/1.1\r\nHost: gateway\r\n{more}\r\n").unwrap();

@@ -3,9 +3,9 @@
 //! The listening address decides who can reach it; there are no keys here. On loopback the requested host name is checked
 //! (`hosts`).
 
-use crate::negotiation::Choice;
+use crate::negotiation::NegotiatedFormat;
 use crate::source::{ExpositionSource, Unavailable};
-use crate::stream::Stream;
+use crate::stream::ExpositionBody;
 use bytes::Bytes;
 use http_body_util::{Either, Full};
 use hyper::header::{ALLOW, CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, RETRY_AFTER, VARY};
@@ -19,7 +19,7 @@ const NAMES_KEY: &str = "name[]";
 const PLAIN: &str = "text/plain; charset=utf-8";
 
 /// The body of a response.
-pub(crate) type Payload = Either<Full<Bytes>, Stream>;
+pub(crate) type Payload = Either<Full<Bytes>, ExpositionBody>;
 
 /// Answers a request; the exposition's bytes are produced later, as the client takes them.
 pub(crate) async fn answer<B>(
@@ -48,9 +48,9 @@ pub(crate) async fn answer<B>(
         }
     };
     match endpoint {
-        Endpoint::Index => text(StatusCode::OK, "text/html; charset=utf-8", index(path)),
-        Endpoint::Healthy => text(StatusCode::OK, PLAIN, "healthy\n".to_owned()),
-        Endpoint::Metrics => answer_scrape(request, source).await,
+        ExporterPage::Index => text(StatusCode::OK, "text/html; charset=utf-8", index(path)),
+        ExporterPage::Healthy => text(StatusCode::OK, PLAIN, "healthy\n".to_owned()),
+        ExporterPage::Metrics => answer_scrape(request, source).await,
     }
 }
 
@@ -66,7 +66,7 @@ pub(crate) async fn answer_scrape<B>(request: &Request<B>, source: &Arc<Expositi
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Endpoint {
+enum ExporterPage {
     Metrics,
     Index,
     Healthy,
@@ -81,12 +81,12 @@ enum Refusal {
 /// Where APISIX exposes metrics unless `export_uri` says otherwise: scrape jobs for it find ours there, too.
 const APISIX_PATH: &str = "/apisix/prometheus/metrics";
 
-fn find(method: &Method, path: &str, metrics_path: &str) -> Result<Endpoint, Refusal> {
+fn find(method: &Method, path: &str, metrics_path: &str) -> Result<ExporterPage, Refusal> {
     let endpoint = match path {
         // First, since it may be one of the others.
-        _ if path == metrics_path || path == APISIX_PATH => Endpoint::Metrics,
-        "/" => Endpoint::Index,
-        "/-/healthy" => Endpoint::Healthy,
+        _ if path == metrics_path || path == APISIX_PATH => ExporterPage::Metrics,
+        "/" => ExporterPage::Index,
+        "/-/healthy" => ExporterPage::Healthy,
         _ => return Err(Refusal::NoSuchPath),
     };
     match *method {
@@ -98,13 +98,13 @@ fn find(method: &Method, path: &str, metrics_path: &str) -> Result<Endpoint, Ref
 async fn expose<B>(request: &Request<B>, source: &Arc<ExpositionSource>) -> Result<Response<Payload>, Unavailable> {
     let place = source.place()?;
     source.refresh().await?;
-    let choice = Choice::of(request.headers(), source.prefers_text()?);
+    let choice = NegotiatedFormat::of(request.headers(), source.prefers_text()?);
     let body = match *request.method() {
         Method::HEAD => Either::Left(Full::default()),
         _ => {
             let names = names(request.uri().query().unwrap_or_default());
             let cursor = source.cursor(choice.format, choice.gzip, names)?;
-            Either::Right(Stream::new(source.clone(), cursor, place))
+            Either::Right(ExpositionBody::new(source.clone(), cursor, place))
         }
     };
     let mut response = Response::new(body);
@@ -166,15 +166,15 @@ mod tests {
         let check = |method: Method, path: &str, metrics_path: &str, expected| {
             assert_eq!(find(&method, path, metrics_path), expected, "{method} {path}");
         };
-        check(Method::GET, "/metrics", "/metrics", Ok(Endpoint::Metrics));
-        check(Method::HEAD, "/metrics", "/metrics", Ok(Endpoint::Metrics));
+        check(Method::GET, "/metrics", "/metrics", Ok(ExporterPage::Metrics));
+        check(Method::HEAD, "/metrics", "/metrics", Ok(ExporterPage::Metrics));
         check(Method::GET, "/metrics/", "/metrics", Err(Refusal::NoSuchPath));
         check(Method::GET, "/metrics", "/m", Err(Refusal::NoSuchPath));
-        check(Method::GET, "/apisix/prometheus/metrics", "/m", Ok(Endpoint::Metrics));
+        check(Method::GET, "/apisix/prometheus/metrics", "/m", Ok(ExporterPage::Metrics));
         check(Method::GET, "/apisix/prometheus/metrics/", "/m", Err(Refusal::NoSuchPath));
-        check(Method::GET, "/", "/metrics", Ok(Endpoint::Index));
-        check(Method::GET, "/", "/", Ok(Endpoint::Metrics));
-        check(Method::GET, "/-/healthy", "/metrics", Ok(Endpoint::Healthy));
+        check(Method::GET, "/", "/metrics", Ok(ExporterPage::Index));
+        check(Method::GET, "/", "/", Ok(ExporterPage::Metrics));
+        check(Method::GET, "/-/healthy", "/metrics", Ok(ExporterPage::Healthy));
         check(Method::POST, "/metrics", "/metrics", Err(Refusal::MethodNotAllowed));
         check(Method::POST, "/x", "/metrics", Err(Refusal::NoSuchPath));
     }

@@ -5,7 +5,7 @@
 use crate::server::{self, Connections};
 use crate::side_scrapes::{Entrance, SideScrapes};
 use crate::source::{ExpositionSource, Site, Unavailable};
-use crate::tally::{Counts, Tally};
+use crate::tally::{ExporterCounts, ExporterTally};
 use crate::turns;
 use std::fmt;
 use std::future::Future;
@@ -46,7 +46,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Exporter {
     commands: mpsc::Sender<ExporterCommand>,
     address: Option<SocketAddr>,
-    tally: Arc<Tally>,
+    tally: Arc<ExporterTally>,
     thread: JoinHandle<()>,
 }
 
@@ -124,7 +124,7 @@ impl Exporter {
     }
 
     /// Counters of its work.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> ExporterCounts {
         self.tally.read()
     }
 

@@ -19,4 +19,4 @@ mod turns;
 
 pub use exporter::{Exporter, Looker, SideDoor};
 pub use source::Site;
-pub use tally::Counts;
+pub use tally::ExporterCounts;

@@ -17,18 +17,18 @@ const MESSAGE: &str = "io.prometheus.client.MetricFamily";
 
 /// How an exposition is to be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Choice {
+pub(crate) struct NegotiatedFormat {
     pub(crate) format: Format,
     /// The `Content-Type`.
     pub(crate) content_type: &'static str,
     pub(crate) gzip: bool,
 }
 
-impl Choice {
+impl NegotiatedFormat {
     /// The best choice for these fields of a request; `prefers_text` ranks text before OpenMetrics.
-    pub(crate) fn of(headers: &HeaderMap, prefers_text: bool) -> Choice {
+    pub(crate) fn of(headers: &HeaderMap, prefers_text: bool) -> NegotiatedFormat {
         let (format, content_type) = format(headers, prefers_text);
-        Choice { format, content_type, gzip: gzip(headers) }
+        NegotiatedFormat { format, content_type, gzip: gzip(headers) }
     }
 }
 

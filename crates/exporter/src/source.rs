@@ -3,14 +3,14 @@
 //! Work on it is done in short stretches: a refresh, or a piece. Other scrapes have their turn in between. The clock is
 //! read here, and nowhere below.
 
-use crate::tally::Tally;
+use crate::tally::ExporterTally;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use stillgate_door::Hosts;
 use stillgate_metrics::encode::Format;
-use stillgate_metrics::reader::{Cursor, FamilyCardinality, Piece};
-use stillgate_metrics::{CollectError, Collector, CollectorOptions, Event};
+use stillgate_metrics::reader::{ExpositionCursor, FamilyCardinality, Piece};
+use stillgate_metrics::{CollectError, Collector, CollectorEvent, CollectorOptions};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tracing::{info, warn};
 
@@ -38,15 +38,15 @@ impl Site {
 pub(crate) struct ExpositionSource {
     /// The tasks run on one thread at a time, so nobody ever waits here: it is a lock only so that they may go on on
     /// another thread (see `turns`).
-    inner: Mutex<Inner>,
+    inner: Mutex<SourceState>,
     places: Arc<Semaphore>,
-    pub(crate) tally: Arc<Tally>,
+    pub(crate) tally: Arc<ExporterTally>,
     /// Notified before there is work to do.
     pub(crate) work: Notify,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct SourceState {
     collector: Collector,
     site: Arc<Site>,
     /// Changes with each refresh.
@@ -86,7 +86,7 @@ impl std::error::Error for Unavailable {}
 /// Permission to send an exposition, held as long as it is sent.
 #[derive(Debug)]
 pub(crate) struct SendPermit {
-    tally: Arc<Tally>,
+    tally: Arc<ExporterTally>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -99,14 +99,14 @@ impl Drop for SendPermit {
 impl ExpositionSource {
     pub(crate) fn new(collector: Collector, site: Site) -> ExpositionSource {
         ExpositionSource {
-            inner: Mutex::new(Inner { collector, site: Arc::new(site), refreshes: 0, is_available: true }),
+            inner: Mutex::new(SourceState { collector, site: Arc::new(site), refreshes: 0, is_available: true }),
             places: Arc::new(Semaphore::new(SCRAPES_MAX)),
             tally: Arc::default(),
             work: Notify::new(),
         }
     }
 
-    fn lock(&self) -> Result<MutexGuard<'_, Inner>, Unavailable> {
+    fn lock(&self) -> Result<MutexGuard<'_, SourceState>, Unavailable> {
         self.inner.lock().map_err(|_| Unavailable::Broken)
     }
 
@@ -140,7 +140,7 @@ impl ExpositionSource {
         self.refresh_now(&mut inner).map_err(Unavailable::Collect)
     }
 
-    fn refresh_now(&self, inner: &mut Inner) -> Result<(), CollectError> {
+    fn refresh_now(&self, inner: &mut SourceState) -> Result<(), CollectError> {
         let began = Instant::now();
         let refreshed = inner.collector.refresh(now_ms());
         self.tally.encoded(began.elapsed());
@@ -160,13 +160,18 @@ impl ExpositionSource {
     }
 
     /// The beginning of an exposition; `names` restricts it to some families.
-    pub(crate) fn cursor(&self, format: Format, gzip: bool, names: Option<Vec<String>>) -> Result<Cursor, Unavailable> {
+    pub(crate) fn cursor(
+        &self,
+        format: Format,
+        gzip: bool,
+        names: Option<Vec<String>>,
+    ) -> Result<ExpositionCursor, Unavailable> {
         self.tally.begun(format);
         Ok(self.lock()?.collector.cursor(format, gzip, names))
     }
 
     /// The next piece of an exposition.
-    pub(crate) fn next(&self, cursor: &mut Cursor) -> Result<Option<Piece>, Unavailable> {
+    pub(crate) fn next(&self, cursor: &mut ExpositionCursor) -> Result<Option<Piece>, Unavailable> {
         let mut inner = self.lock()?;
         let began = Instant::now();
         let piece = inner.collector.next(cursor);
@@ -191,7 +196,7 @@ impl ExpositionSource {
         let is_busy = inner.collector.tend(now_ms());
         for event in inner.collector.events() {
             match event {
-                Event::Folded { .. } => info!("{event}"),
+                CollectorEvent::Folded { .. } => info!("{event}"),
                 _ => warn!("{event}"),
             }
         }
@@ -250,7 +255,7 @@ fn now_ms() -> u64 {
 mod tests {
     use super::*;
     use std::future::ready;
-    use stillgate_metrics::{Family, Kind, Options, Process, Registry};
+    use stillgate_metrics::{Family, FamilyType, Options, Process, Registry};
     use stillgate_testkit::eventually;
 
     #[test]
@@ -261,7 +266,7 @@ mod tests {
             name: "requests_total".to_owned(),
             help: "Requests.".to_owned(),
             unit: String::new(),
-            kind: Kind::Counter,
+            kind: FamilyType::Counter,
             labels: vec!["n".to_owned()],
             exemplars: false,
         };

@@ -10,28 +10,28 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use stillgate_metrics::reader::Cursor;
+use stillgate_metrics::reader::ExpositionCursor;
 
 /// After so much work, by the wall clock, the other tasks have their turn.
 const SLICE: Duration = Duration::from_micros(500);
 
 /// The body of a response.
 #[derive(Debug)]
-pub(crate) struct Stream {
+pub(crate) struct ExpositionBody {
     source: Arc<ExpositionSource>,
-    cursor: Cursor,
+    cursor: ExpositionCursor,
     /// When the current slice began.
     slice: Option<Instant>,
     _place: SendPermit,
 }
 
-impl Stream {
-    pub(crate) fn new(source: Arc<ExpositionSource>, cursor: Cursor, place: SendPermit) -> Stream {
-        Stream { source, cursor, slice: None, _place: place }
+impl ExpositionBody {
+    pub(crate) fn new(source: Arc<ExpositionSource>, cursor: ExpositionCursor, place: SendPermit) -> ExpositionBody {
+        ExpositionBody { source, cursor, slice: None, _place: place }
     }
 }
 
-impl Body for Stream {
+impl Body for ExpositionBody {
     type Data = Bytes;
     type Error = Unavailable;
 

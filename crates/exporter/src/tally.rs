@@ -8,7 +8,7 @@ use stillgate_metrics::encode::Format;
 
 /// Totals since the exporter began, each exact, together about the same moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
+pub struct ExporterCounts {
     /// Scrapes begun in text, OpenMetrics and protobuf.
     pub text: u64,
     /// See `text`.
@@ -29,7 +29,7 @@ pub struct Counts {
 
 /// The counters.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct ExporterTally {
     text: AtomicU64,
     openmetrics: AtomicU64,
     protobuf: AtomicU64,
@@ -40,7 +40,7 @@ pub(crate) struct Tally {
     scraping: AtomicU64,
 }
 
-impl Tally {
+impl ExporterTally {
     pub(crate) fn begun(&self, format: Format) {
         let counter = match format {
             Format::Text => &self.text,
@@ -70,8 +70,8 @@ impl Tally {
         };
     }
 
-    pub(crate) fn read(&self) -> Counts {
-        Counts {
+    pub(crate) fn read(&self) -> ExporterCounts {
+        ExporterCounts {
             text: self.text.load(Relaxed),
             openmetrics: self.openmetrics.load(Relaxed),
             protobuf: self.protobuf.load(Relaxed),

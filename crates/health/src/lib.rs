@@ -35,8 +35,8 @@ pub struct Checker {
     upstreams: HashMap<String, CheckedUpstream>,
     /// The Plan that was followed last. Weak, since a Plan is freed when no worker holds it.
     plan: Weak<Plan>,
-    results: mpsc::Sender<Change>,
-    received: mpsc::Receiver<Change>,
+    results: mpsc::Sender<HealthChange>,
+    received: mpsc::Receiver<HealthChange>,
 }
 
 /// One upstream with active checks.
@@ -77,7 +77,7 @@ impl Drop for Task {
 
 /// An endpoint has become healthy, or is no more.
 #[derive(Debug)]
-pub struct Change {
+pub struct HealthChange {
     /// The upstream's key.
     pub upstream: String,
     /// Which one.
@@ -120,7 +120,7 @@ impl Checker {
     }
 
     /// Waits for the next change. May be cancelled without losing any.
-    pub async fn changed(&mut self) -> Change {
+    pub async fn changed(&mut self) -> HealthChange {
         self.received.recv().await.expect("this holds a sender")
     }
 
@@ -215,7 +215,7 @@ struct CheckTask {
     verdict: Arc<HealthVerdict>,
     places: Arc<Semaphore>,
     records: watch::Sender<CheckRecord>,
-    changes: mpsc::Sender<Change>,
+    changes: mpsc::Sender<HealthChange>,
 }
 
 impl CheckTask {
@@ -249,7 +249,7 @@ impl CheckTask {
         let Some(decision) = decided else { return };
         self.verdict.set(decision.is_healthy);
         self.records.send_modify(|record| record.changed = Some((now_unix_ms, decision.reason.clone())));
-        let change = Change {
+        let change = HealthChange {
             upstream: self.upstream.clone(),
             endpoint: self.endpoint.clone(),
             is_healthy: decision.is_healthy,

@@ -10,7 +10,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
-use stillgate_limits::{Key, Limit, Limits};
+use stillgate_limits::{CounterKey, Limit, Limits};
 
 const RUNS: usize = 9;
 const TAKES: u64 = 1_000_000;
@@ -22,7 +22,7 @@ const FULL: Limit = Limit { count: 1, window_ms: 3_600_000 };
 fn main() {
     let limits = Limits::create(64 << 20).unwrap();
     let key = |number: u64| limits.hasher().part(b"a limit").part(&number.to_le_bytes()).finish();
-    let keys: Vec<Key> = (0..1 << 16).map(key).collect();
+    let keys: Vec<CounterKey> = (0..1 << 16).map(key).collect();
     let spread = |at: u64| keys[(at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 48) as usize];
     let of_limit = limits.hasher().part(b"a limit");
     show("hash of an address", 1, |_, _| {
@@ -46,7 +46,7 @@ fn main() {
     println!("{:?}", limits.happened());
 }
 
-fn take_fixed(limits: &Limits, key: Key, limit: Limit) {
+fn take_fixed(limits: &Limits, key: CounterKey, limit: Limit) {
     black_box(limits.take_fixed(key, limit, 1, NOW_MS).unwrap());
 }
 

@@ -21,7 +21,7 @@
 //!
 //! This module does not depend on where the atomics are, so that loom can try every interleaving.
 
-use crate::key::Key;
+use crate::key::CounterKey;
 use crate::members::Members;
 use crate::sync::{AtomicU64, Ordering};
 use std::fmt;
@@ -103,7 +103,7 @@ pub(crate) struct InsertedCounter {
 
 impl<const WAYS: usize> Bucket<WAYS> {
     /// The counter of this key, if it is shown.
-    pub(crate) fn find(&self, key: Key, life: Life) -> Result<Option<CounterSnapshot>, BucketContention> {
+    pub(crate) fn find(&self, key: CounterKey, life: Life) -> Result<Option<CounterSnapshot>, BucketContention> {
         for _ in 0..TRIES_MAX {
             let members = self.members();
             let found = self.look(members, key, life);
@@ -123,7 +123,7 @@ impl<const WAYS: usize> Bucket<WAYS> {
     }
 
     /// Adds a counter with a count of zero, unless there is one.
-    pub(crate) fn add(&self, key: Key, end_ms: u64, life: Life) -> InsertedCounter {
+    pub(crate) fn add(&self, key: CounterKey, end_ms: u64, life: Life) -> InsertedCounter {
         let mut added = InsertedCounter::default();
         for _ in 0..TRIES_MAX {
             let members = self.members();
@@ -149,7 +149,7 @@ impl<const WAYS: usize> Bucket<WAYS> {
         members.shown().filter(|way| self.slots[*way].end_ms.load(Ordering::Relaxed) >= now_ms).count()
     }
 
-    fn look(&self, members: Members, key: Key, life: Life) -> Option<CounterSnapshot> {
+    fn look(&self, members: Members, key: CounterKey, life: Life) -> Option<CounterSnapshot> {
         members.shown().find_map(|way| {
             let slot = &self.slots[way];
             let tally = slot.tally.load(Ordering::Acquire);
@@ -165,7 +165,7 @@ impl<const WAYS: usize> Bucket<WAYS> {
     }
 
     /// Shows a slot that this thread has written, unless another thread has shown one for that key.
-    fn show(&self, way: usize, own: u64, key: Key, life: Life, added: &mut InsertedCounter) {
+    fn show(&self, way: usize, own: u64, key: CounterKey, life: Life, added: &mut InsertedCounter) {
         for _ in 0..TRIES_MAX {
             let members = self.members();
             if !members.is_claimed(way) || self.slots[way].tally.load(Ordering::Acquire) != own {
@@ -184,7 +184,7 @@ impl<const WAYS: usize> Bucket<WAYS> {
     }
 
     /// The slot for a new counter of this key, if there is one that no other thread has claimed.
-    fn choose(&self, members: Members, key: Key, now_ms: u64) -> Option<Victim> {
+    fn choose(&self, members: Members, key: CounterKey, now_ms: u64) -> Option<Victim> {
         let ranked = (0..WAYS).filter_map(|way| {
             let slot = &self.slots[way];
             let end_ms = slot.end_ms.load(Ordering::Relaxed);
@@ -227,12 +227,12 @@ enum Rank {
 }
 
 impl BucketSlot {
-    fn has(&self, key: Key) -> bool {
+    fn has(&self, key: CounterKey) -> bool {
         self.key[0].load(Ordering::Acquire) == key.0[0] && self.key[1].load(Ordering::Acquire) == key.0[1]
     }
 
     /// Makes it the counter of a key; called by the thread that has claimed it. Returns its tally.
-    fn write(&self, key: Key, end_ms: u64) -> u64 {
+    fn write(&self, key: CounterKey, end_ms: u64) -> u64 {
         // Odd from here on, even if a killed thread left it odd. No other thread changes generations meanwhile.
         let step = if is_written(self.tally.load(Ordering::Acquire)) { 2 } else { 1 };
         let before = self.tally.fetch_add(step << COUNT_BITS, Ordering::AcqRel);

@@ -9,16 +9,16 @@ use std::sync::OnceLock;
 
 /// Identifies a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Key(pub(crate) [u64; 2]);
+pub struct CounterKey(pub(crate) [u64; 2]);
 
-impl Key {
+impl CounterKey {
     /// The key of one window of a sliding limit. Distinct windows have distinct keys.
-    pub(crate) fn of_window(self, number: u64) -> Key {
-        Key([self.0[0], self.0[1].wrapping_add(number)])
+    pub(crate) fn of_window(self, number: u64) -> CounterKey {
+        CounterKey([self.0[0], self.0[1].wrapping_add(number)])
     }
 }
 
-/// Makes a [`Key`] from its parts: usually the identity of the limit, then the value by which requests are counted.
+/// Makes a [`CounterKey`] from its parts: usually the identity of the limit, then the value by which requests are counted.
 ///
 /// It is `Copy`: a limit keeps one that has absorbed its own identity, and adds each request's part to a copy.
 #[derive(Debug, Clone, Copy)]
@@ -51,9 +51,9 @@ impl KeyHasher {
     }
 
     /// The key of the parts so far.
-    pub fn finish(self) -> Key {
+    pub fn finish(self) -> CounterKey {
         let hash = self.0.finish128();
-        Key([hash.h1, hash.h2])
+        CounterKey([hash.h1, hash.h2])
     }
 }
 
@@ -75,7 +75,7 @@ impl KeyPrefix {
 mod tests {
     use super::*;
 
-    fn key(seeds: [u64; 2], parts: &[&str]) -> Key {
+    fn key(seeds: [u64; 2], parts: &[&str]) -> CounterKey {
         parts.iter().fold(KeyHasher::new(seeds), |hasher, part| hasher.part(part.as_bytes())).finish()
     }
 

@@ -45,7 +45,7 @@ mod table;
 mod window;
 
 pub use bucket::BucketContention;
-pub use key::{Key, KeyHasher, KeyPrefix};
+pub use key::{CounterKey, KeyHasher, KeyPrefix};
 pub use leaky::{BURST_MAX, Leak, LeakyDecision, RATE_MAX, RATE_MIN};
 pub use table::{Limits, TableEvents};
 pub use window::{Limit, LimitDecision};

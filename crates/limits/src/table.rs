@@ -1,7 +1,7 @@
 //! The table: many buckets in memory that two processes share, and the loop from a key to an answer.
 
 use crate::bucket::{Bucket, BucketContention, Life, TRIES_MAX};
-use crate::key::{Key, KeyHasher, KeyPrefix};
+use crate::key::{CounterKey, KeyHasher, KeyPrefix};
 use crate::layout::{BUCKET_BYTES, HEADER_BYTES, MAGIC, Shelf, VERSION, WAYS};
 use crate::leaky::{CLOSED, Epoch, Leak, LeakyDecision};
 use crate::memory::TableMapping;
@@ -106,7 +106,7 @@ impl Limits {
     /// [`BucketContention`] if the counter could not be reached; nothing was counted then.
     pub fn take_fixed(
         &self,
-        key: Key,
+        key: CounterKey,
         limit: Limit,
         cost: u64,
         now_ms: u64,
@@ -137,7 +137,7 @@ impl Limits {
     /// [`BucketContention`] where the counter could not be reached; nothing was counted then.
     pub fn take_sliding(
         &self,
-        key: Key,
+        key: CounterKey,
         limit: Limit,
         cost: u64,
         now_ms: u64,
@@ -171,7 +171,7 @@ impl Limits {
     /// # Errors
     ///
     /// [`BucketContention`] if the counter could not be reached; nothing was counted then.
-    pub fn pour(&self, key: Key, leak: Leak, now_ms: u64) -> Result<LeakyDecision, BucketContention> {
+    pub fn pour(&self, key: CounterKey, leak: Leak, now_ms: u64) -> Result<LeakyDecision, BucketContention> {
         let bucket = self.bucket(key);
         let life = Life { now_ms, end_max_ms: u64::MAX };
         let mut epoch = Epoch::of(leak, now_ms);
@@ -225,13 +225,13 @@ impl Limits {
     }
 
     /// Only the base of a key selects the bucket: a sliding limit's two counters are in one bucket.
-    fn bucket(&self, key: Key) -> &Bucket<WAYS> {
+    fn bucket(&self, key: CounterKey) -> &Bucket<WAYS> {
         let shelves: &[Shelf] = self.mapping.shelves();
         let at = (u128::from(key.0[0]) * shelves.len() as u128) >> 64;
         &shelves[at as usize].0
     }
 
-    fn add(&self, bucket: &Bucket<WAYS>, key: Key, end_ms: u64, life: Life) -> Result<(), BucketContention> {
+    fn add(&self, bucket: &Bucket<WAYS>, key: CounterKey, end_ms: u64, life: Life) -> Result<(), BucketContention> {
         let added = bucket.add(key, end_ms, life);
         let header = self.mapping.header();
         if added.has_evicted {
@@ -278,7 +278,7 @@ mod tests {
         Limits::create(HEADER_BYTES + BUCKET_BYTES).unwrap()
     }
 
-    fn key(limits: &Limits, number: usize) -> Key {
+    fn key(limits: &Limits, number: usize) -> CounterKey {
         limits.hasher().part(&number.to_le_bytes()).finish()
     }
 

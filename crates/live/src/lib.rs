@@ -22,7 +22,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use sampler::Sampler;
 use stillgate_exporter::Looker;
-use stillgate_proxy::{PlanCell, Tally};
+use stillgate_proxy::{PlanCell, WorkerTally};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
@@ -78,7 +78,7 @@ pub struct RouteInterest {
 
 impl Live {
     /// Starts; `None`: only what the workers count in any case is known. The task ends with the runtime.
-    pub fn start(looker: Option<Looker>, tally: Tally, plans: Arc<PlanCell>, give_back: fn()) -> Arc<Live> {
+    pub fn start(looker: Option<Looker>, tally: WorkerTally, plans: Arc<PlanCell>, give_back: fn()) -> Arc<Live> {
         let live = Arc::new(Live {
             has_metrics: looker.is_some(),
             known: Mutex::default(),
@@ -90,7 +90,7 @@ impl Live {
         live
     }
 
-    async fn run(&self, looker: Option<Looker>, tally: Tally, plans: Arc<PlanCell>) {
+    async fn run(&self, looker: Option<Looker>, tally: WorkerTally, plans: Arc<PlanCell>) {
         let mut sampler = Some(Sampler::default());
         let mut due = Instant::now();
         let mut before: Option<(Instant, u64)> = None;

@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 use stillgate_metrics::labels::value_of;
-use stillgate_metrics::{Buckets, Collector, Distribution, Kind, OTHER, Value};
+use stillgate_metrics::{Buckets, Collector, Distribution, FamilyType, OTHER, Value};
 use stillgate_proxy::LIVE_DURATION;
 
 /// Number of routes shown for having the most requests, and of those shown for having the most errors.
@@ -167,7 +167,7 @@ impl Sampler {
                     now.routes.entry(id.clone()).or_default().merge(state);
                 }
             });
-            let Some(Kind::Histogram(buckets)) = found.map(|family| family.kind.clone()) else { continue };
+            let Some(FamilyType::Histogram(buckets)) = found.map(|family| family.kind.clone()) else { continue };
             let all = now.all.since(&before.all);
             let nothing = Distribution::default();
             let is_new = |id: &str| self.routes.get(id).is_some_and(|route| route.before.requests == 0);
@@ -251,9 +251,9 @@ mod tests {
                 labels: labels.iter().map(|label| (*label).to_owned()).collect(),
                 exemplars: false,
             };
-            let counted = registry.declare(family(COUNTED[0], Kind::Counter, &["route", "code"])).unwrap();
+            let counted = registry.declare(family(COUNTED[0], FamilyType::Counter, &["route", "code"])).unwrap();
             let buckets = Buckets { classic: vec![0.001, 0.01, 0.1, 1.0], native: None };
-            let classic = registry.declare(family(TIMED[1].0, Kind::Histogram(buckets), &["route"])).unwrap();
+            let classic = registry.declare(family(TIMED[1].0, FamilyType::Histogram(buckets), &["route"])).unwrap();
             let loaded = stillgate_config::load("gateway: {}\n", &|_| None).unwrap();
             let metrics = Metrics { live_routes, ..loaded.config.gateway.metrics.unwrap() };
             let timed = [classic, declare_live(&metrics, &registry).unwrap().unwrap()];

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use stillgate_proxy::slow::{Cause, SLOW_QUEUE_MAX, SlowRequest};
-use stillgate_proxy::{PlanCell, Tally};
+use stillgate_proxy::{PlanCell, WorkerTally};
 use tokio::sync::mpsc;
 
 /// Number of minutes that are kept, including the current one.
@@ -23,7 +23,7 @@ const MINUTE_MS: u64 = 60_000;
 pub struct Slow {
     /// Locked for a few instructions, by the control side only.
     minutes: Mutex<VecDeque<Minute>>,
-    tally: Tally,
+    tally: WorkerTally,
     turns: Arc<LongTurns>,
 }
 
@@ -36,7 +36,7 @@ struct Minute {
 
 impl Slow {
     /// Starts to receive what the workers send. The task ends with the runtime.
-    pub(super) fn start(plans: &PlanCell, tally: Tally, give_back: fn()) -> Arc<Slow> {
+    pub(super) fn start(plans: &PlanCell, tally: WorkerTally, give_back: fn()) -> Arc<Slow> {
         let (sender, mut told) = mpsc::channel(SLOW_QUEUE_MAX);
         let slow = Arc::new(Slow::new(tally, give_back));
         // It is set once, since a process has only one of these.
@@ -51,14 +51,14 @@ impl Slow {
         slow
     }
 
-    fn new(tally: Tally, give_back: fn()) -> Slow {
+    fn new(tally: WorkerTally, give_back: fn()) -> Slow {
         Slow { minutes: Mutex::default(), tally, turns: LongTurns::new(give_back) }
     }
 
     /// An instance that receives nothing.
     #[cfg(test)]
     pub(super) fn unfed() -> Arc<Slow> {
-        Arc::new(Slow::new(Tally::default(), || {}))
+        Arc::new(Slow::new(WorkerTally::default(), || {}))
     }
 
     /// Switches recording on or off.

@@ -13,13 +13,13 @@ const LEAVING_MAX: usize = 100_000;
 
 /// The waiting subjects.
 #[derive(Debug, Default)]
-pub(crate) struct Leaving {
+pub(crate) struct WaitingSubjects {
     /// The newest Plan that contained the subject.
     last: HashMap<Subject, u64>,
     by_plan: BTreeMap<u64, BTreeSet<Subject>>,
 }
 
-impl Leaving {
+impl WaitingSubjects {
     /// Records that Plan `plan` was the last one with these.
     pub(crate) fn add(&mut self, plan: u64, subjects: &BTreeSet<Subject>) {
         for subject in subjects {
@@ -68,14 +68,14 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(leaving: &mut Leaving, oldest: Option<u64>, expected: &[&str]) {
+    fn check(leaving: &mut WaitingSubjects, oldest: Option<u64>, expected: &[&str]) {
         let taken: Vec<String> = leaving.take(oldest).into_iter().flat_map(|subject| subject.values).collect();
         assert_eq!(taken, expected);
     }
 
     #[test]
     fn values_go_when_no_plan_is_left_that_had_them() {
-        let mut leaving = Leaving::default();
+        let mut leaving = WaitingSubjects::default();
         leaving.add(1, &values(&["a", "b"]));
         leaving.add(2, &values(&["c"]));
         check(&mut leaving, Some(1), &[]);
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn what_comes_back_stays_and_may_leave_once_more() {
-        let mut leaving = Leaving::default();
+        let mut leaving = WaitingSubjects::default();
         leaving.add(1, &values(&["a"]));
         leaving.cancel(&Subject::new(&[Label::Route], &["a"]));
         check(&mut leaving, None, &[]);
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn the_wait_is_bounded() {
-        let mut leaving = Leaving::default();
+        let mut leaving = WaitingSubjects::default();
         for plan in 1..=2 * LEAVING_MAX as u64 {
             leaving.add(plan, &values(&[&plan.to_string()]));
             let gone = leaving.take(Some(1));

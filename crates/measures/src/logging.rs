@@ -16,7 +16,7 @@ use tracing_subscriber::{EnvFilter, Registry, reload};
 const LINES_WAITING_MAX: usize = 8192;
 
 /// The running log.
-pub struct Logging {
+pub struct RunningLog {
     /// Dropping it writes the waiting lines, for a second at most.
     _writer: WorkerGuard,
     filter: reload::Handle<EnvFilter, Registry>,
@@ -42,9 +42,9 @@ impl fmt::Display for LevelError {
 
 impl std::error::Error for LevelError {}
 
-impl Logging {
+impl RunningLog {
     /// Starts the log of this process; call it once.
-    pub fn start(log: &Log) -> Result<Logging, LevelError> {
+    pub fn start(log: &Log) -> Result<RunningLog, LevelError> {
         let human = match log.format {
             LogFormat::Auto => std::io::stderr().is_terminal(),
             LogFormat::Human => true,
@@ -64,7 +64,7 @@ impl Logging {
             Ok(()) => {}
             Err(error) => tracing::warn!("{error}"),
         }
-        Ok(Logging { _writer: guard, filter: handle })
+        Ok(RunningLog { _writer: guard, filter: handle })
     }
 
     /// Changes the level.

@@ -4,7 +4,7 @@
 //! The registry and the exporter live as long as the process; what is recorded changes with the configuration. Workers record
 //! requests, and `own_metrics` records the process itself.
 
-use super::leaving::Leaving;
+use super::leaving::WaitingSubjects;
 use super::orders::Orders;
 use super::own_metrics::{Facts, OwnMetrics};
 use super::process_stats::{self, now_unix_ms};
@@ -81,7 +81,7 @@ pub struct Handover {
 }
 
 /// What is created before the workers.
-pub struct Prepared {
+pub struct PreparedMetrics {
     registry: Arc<Registry>,
     listener: Option<TcpListener>,
     /// Whether another process still serves on the same socket.
@@ -91,9 +91,9 @@ pub struct Prepared {
     started_unix_s: f64,
 }
 
-impl Prepared {
+impl PreparedMetrics {
     /// Binds the address, allocates the memory and declares the families. Inherited counters continue.
-    pub fn new(settings: &Metrics, inherited: Handover) -> Result<Prepared, MeteringError> {
+    pub fn new(settings: &Metrics, inherited: Handover) -> Result<PreparedMetrics, MeteringError> {
         let (listener, is_inherited) = match settings.address {
             Some(address) => listen(address, inherited.listener).map(|(listener, is)| (Some(listener), is))?,
             None => (None, false),
@@ -110,7 +110,7 @@ impl Prepared {
         inherit(&registry, as_text(settings), inherited.shared, inherited.segments);
         let plan = Arc::new(MetricsPlan::new(settings, &registry)?);
         let (settings, started_unix_s) = (settings.clone(), start.unix_s);
-        Ok(Prepared { registry, listener, is_inherited, settings, plan, started_unix_s })
+        Ok(PreparedMetrics { registry, listener, is_inherited, settings, plan, started_unix_s })
     }
 
     /// What requests add to.
@@ -125,7 +125,7 @@ impl Prepared {
 
     /// Starts to expose what is known by now; on an inherited socket [`Metering::serve`] does.
     pub fn start(self, plan: &Plan, facts: &Facts) -> Result<Metering, MeteringError> {
-        let Prepared { registry, listener, is_inherited, settings, plan: recorded, started_unix_s } = self;
+        let PreparedMetrics { registry, listener, is_inherited, settings, plan: recorded, started_unix_s } = self;
         let writer = registry.writer()?;
         let mut own = OwnMetrics::new(writer, started_unix_s, &settings, &registry)?;
         own.tell_nodes(&recorded, plan);
@@ -135,7 +135,7 @@ impl Prepared {
         let (waiting, served) = if is_inherited { (served, None) } else { (None, served) };
         let exporter = Exporter::spawn(served, collector, site(&settings)).map_err(MeteringError::Thread)?;
         let orders = Orders::new(registry.writer()?);
-        let leaving = Leaving::default();
+        let leaving = WaitingSubjects::default();
         Ok(Metering {
             registry,
             exporter,
@@ -164,18 +164,18 @@ pub struct Metering {
     /// The current settings.
     settings: Metrics,
     plan: Arc<MetricsPlan>,
-    leaving: Leaving,
+    leaving: WaitingSubjects,
     /// When each certificate expires, as last recorded.
     certificates: Arc<BTreeMap<String, i64>>,
 }
 
 /// What a configuration records, until it is published or discarded.
-pub struct Next {
+pub struct PendingPlan {
     settings: Metrics,
     plan: Arc<MetricsPlan>,
 }
 
-impl Next {
+impl PendingPlan {
     /// What requests add to.
     pub fn plan(&self) -> Arc<MetricsPlan> {
         self.plan.clone()
@@ -226,7 +226,7 @@ impl Metering {
 
     /// What another configuration, or the same one, records. It stays unchanged if that configuration has no metrics, and for
     /// everything that needs a restart.
-    pub fn next(&self, config: &Config) -> Result<Next, RegistryError> {
+    pub fn next(&self, config: &Config) -> Result<PendingPlan, RegistryError> {
         // What was allocated at the start stays.
         let Metrics { address, memory_bytes, series_per_family, shared, live_routes, .. } = self.settings.clone();
         let wanted = wanted(config).unwrap_or_else(|| self.settings.clone());
@@ -235,19 +235,19 @@ impl Metering {
             true => self.plan.clone(),
             false => Arc::new(MetricsPlan::new(&settings, &self.registry)?),
         };
-        Ok(Next { settings, plan })
+        Ok(PendingPlan { settings, plan })
     }
 
     /// Handles that a Plan with these metrics was published in place of the one with number `replaced_number`. An error concerns
     /// the metrics of the process itself; everything else is done anyway.
     pub fn published(
         &mut self,
-        next: Next,
+        next: PendingPlan,
         plan: &Arc<Plan>,
         replaced: &Arc<Plan>,
         replaced_number: u64,
     ) -> Result<(), RegistryError> {
-        let Next { settings, plan: recorded } = next;
+        let PendingPlan { settings, plan: recorded } = next;
         let changes = plan.changes();
         changes.arrived.iter().for_each(|subject| self.leaving.cancel(subject));
         self.leaving.add(replaced_number, &changes.left);
@@ -374,7 +374,8 @@ fn live_routes(gateway: &Gateway, metrics: &Metrics) -> u32 {
 pub fn problem(config: &Config) -> Option<Problem> {
     let settings = Metrics { address: None, shared: None, ..wanted(config)? };
     let workers = worker_count(&config.gateway);
-    let tried = Prepared::new(&settings, Handover::default()).and_then(|prepared| prepared.writers(workers).map(drop));
+    let tried =
+        PreparedMetrics::new(&settings, Handover::default()).and_then(|prepared| prepared.writers(workers).map(drop));
     let message = tried.err()?.to_string();
     let message = message.strip_prefix("gateway.metrics: ").map_or(message.clone(), str::to_owned);
     Some(Problem { path: "gateway.metrics".to_owned(), message, hint: None })

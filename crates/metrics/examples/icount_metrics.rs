@@ -11,7 +11,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use stillgate_metrics::encode::Format;
 use stillgate_metrics::{
-    Buckets, Collector, CollectorOptions, DeclaredFamily, Family, Handle, Kind, Options, Process, Registry, Writer,
+    Buckets, Collector, CollectorOptions, DeclaredFamily, Family, FamilyType, Handle, Options, Process, Registry,
+    Writer,
 };
 
 /// Series of the counter.
@@ -57,9 +58,9 @@ impl Metrics {
             ..Options::new(Process { pid: 1, start: 1 }, NOW_MS, 77)
         };
         let registry = Arc::new(Registry::start(options).unwrap());
-        let counter = registry.declare(family("requests_total", Kind::Counter)).unwrap();
+        let counter = registry.declare(family("requests_total", FamilyType::Counter)).unwrap();
         let buckets = Buckets { classic: BOUNDS.to_vec(), native: None };
-        let seconds = registry.declare(family("seconds", Kind::Histogram(buckets))).unwrap();
+        let seconds = registry.declare(family("seconds", FamilyType::Histogram(buckets))).unwrap();
         let writer = registry.writer().unwrap();
         let collector = Collector::of_registry(registry, CollectorOptions::default()).unwrap();
         let routes = (0..SERIES).map(|number| format!("route-{number}")).collect();
@@ -117,7 +118,7 @@ impl Metrics {
     }
 }
 
-fn family(name: &str, kind: Kind) -> Family {
+fn family(name: &str, kind: FamilyType) -> Family {
     let labels = ["route", "code"].map(str::to_owned).to_vec();
     Family { name: name.to_owned(), help: "Counted.".to_owned(), unit: String::new(), kind, labels, exemplars: false }
 }

@@ -239,13 +239,17 @@ impl DeclaredFamily {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::family::Kind;
+    use crate::family::FamilyType;
 
     fn declared(sets_max: u32) -> DeclaredFamily {
         let labels = ["route", "node", "code", "tenant"].map(str::to_owned).to_vec();
         let (name, help, unit) = ("a_total".to_owned(), "h".to_owned(), String::new());
-        DeclaredFamily::new(1, Family { name, help, unit, kind: Kind::Counter, labels, exemplars: false }, sets_max)
-            .unwrap()
+        DeclaredFamily::new(
+            1,
+            Family { name, help, unit, kind: FamilyType::Counter, labels, exemplars: false },
+            sets_max,
+        )
+        .unwrap()
     }
 
     /// A good hash of a label's value.

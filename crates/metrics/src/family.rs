@@ -33,7 +33,7 @@ pub struct Family {
     /// OpenMetrics' unit: the name's last part (before `_total`), or empty.
     pub unit: String,
     /// Type of its series.
-    pub kind: Kind,
+    pub kind: FamilyType,
     /// Label names, in the order in which values are given.
     pub labels: Vec<String>,
     /// Whether its counters or buckets may carry exemplars, which cost 192 bytes each.
@@ -42,7 +42,7 @@ pub struct Family {
 
 /// The type of a family's series.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Kind {
+pub enum FamilyType {
     /// Only grows, by integers; 64 bits, exact.
     Counter,
     /// Only grows, by any amount.
@@ -185,7 +185,7 @@ impl Family {
             }
         }
         match &self.kind {
-            Kind::Histogram(buckets) => buckets.check(&self.name),
+            FamilyType::Histogram(buckets) => buckets.check(&self.name),
             _ => Ok(()),
         }
     }
@@ -197,7 +197,7 @@ impl Family {
 
     /// Whether OpenMetrics has no type for it: a counter whose name does not end in `_total`.
     pub fn is_unknown_in_openmetrics(&self) -> bool {
-        matches!(self.kind, Kind::Counter | Kind::FloatCounter) && !self.name.ends_with("_total")
+        matches!(self.kind, FamilyType::Counter | FamilyType::FloatCounter) && !self.name.ends_with("_total")
     }
 
     /// Whether the two can share one `# TYPE` line: everything is equal but the labels, and the help text, which the
@@ -240,7 +240,7 @@ fn is_name(name: &str, colons: bool) -> bool {
 mod tests {
     use super::*;
 
-    fn family(name: &str, labels: &[&str], kind: Kind) -> Family {
+    fn family(name: &str, labels: &[&str], kind: FamilyType) -> Family {
         Family {
             name: name.into(),
             help: "h".into(),
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn names() {
         let check = |name: &str, labels: &[&str], good: bool| {
-            assert_eq!(family(name, labels, Kind::Counter).check().is_ok(), good, "{name} {labels:?}");
+            assert_eq!(family(name, labels, FamilyType::Counter).check().is_ok(), good, "{name} {labels:?}");
         };
         check("a_total", &["b", "c1"], true);
         check("ns:a", &[], true);
@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn units() {
-        let mut seconds = family("a_seconds_total", &[], Kind::FloatCounter);
+        let mut seconds = family("a_seconds_total", &[], FamilyType::FloatCounter);
         seconds.unit = "seconds".into();
         assert_eq!(seconds.check(), Ok(()));
         seconds.unit = "onds".into();
@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn buckets() {
         let check = |classic: &[f64], native: Option<Native>, good: bool| {
-            let kind = Kind::Histogram(Buckets { classic: classic.into(), native });
+            let kind = FamilyType::Histogram(Buckets { classic: classic.into(), native });
             assert_eq!(family("a", &[], kind).check().is_ok(), good, "{classic:?} {native:?}");
         };
         check(&[0.1, 1.0], None, true);

@@ -68,10 +68,10 @@ pub mod value;
 pub mod writer;
 
 pub use declared::{DeclaredFamily, OTHER};
-pub use family::{Buckets, Family, FamilyError, Kind, Merge, Native};
+pub use family::{Buckets, Family, FamilyError, FamilyType, Merge, Native};
 pub use registry::{Options, Registry, RegistryError};
 pub use segment::cells::EXEMPLAR_BYTES_MAX;
 pub use segment::{Process, SegmentError};
-pub use shared::{CollectError, Collector, CollectorOptions, DirectoryError, Event};
+pub use shared::{CollectError, Collector, CollectorEvent, CollectorOptions, DirectoryError};
 pub use value::{Distribution, Exemplar, Exponential, Value};
 pub use writer::{Handle, Writer};

@@ -6,7 +6,7 @@
 mod handover;
 
 use crate::declared::DeclaredFamily;
-use crate::family::{Family, FamilyError, Kind};
+use crate::family::{Family, FamilyError, FamilyType};
 use crate::reader::{Mount, Mounts};
 use crate::segment::layout::WORD;
 use crate::segment::{Process, Segment};
@@ -214,7 +214,7 @@ impl Registry {
                 name: COLLAPSED.to_owned(),
                 help: "Observations whose label value was replaced by __other__, by family and label.".to_owned(),
                 unit: String::new(),
-                kind: Kind::Counter,
+                kind: FamilyType::Counter,
                 labels: vec!["family".to_owned(), "label".to_owned()],
                 exemplars: false,
             },

@@ -21,7 +21,7 @@ const HTTPS_PORT: u16 = 443;
 
 /// A server: the key of connections and the circuit breaker.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct ServerOrigin {
+pub struct CallOrigin {
     /// Whether it uses TLS.
     pub is_https: bool,
     /// Whether its certificate is verified.
@@ -40,7 +40,7 @@ pub struct ServerOrigin {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Url {
     /// The server.
-    pub origin: Arc<ServerOrigin>,
+    pub origin: Arc<CallOrigin>,
     /// Path and query; begins with `/`.
     pub target: Box<str>,
 }
@@ -73,13 +73,13 @@ impl Url {
         }
         let port = parsed.port.unwrap_or(if is_https { HTTPS_PORT } else { HTTP_PORT });
         let (host, authority) = (host.to_ascii_lowercase().into(), authority.into());
-        let origin = ServerOrigin { is_https, verifies, host, port, is_grpc: false, authority };
+        let origin = CallOrigin { is_https, verifies, host, port, is_grpc: false, authority };
         Ok(Url { origin: Arc::new(origin), target: target.into() })
     }
 
     /// The URL of a gRPC server.
     pub fn of_grpc(self) -> Url {
-        Url { origin: Arc::new(ServerOrigin { is_grpc: true, ..(*self.origin).clone() }), ..self }
+        Url { origin: Arc::new(CallOrigin { is_grpc: true, ..(*self.origin).clone() }), ..self }
     }
 }
 
@@ -111,7 +111,7 @@ const FURTHER_BYTES: usize = 128;
 #[derive(Debug, Clone)]
 pub struct Call {
     /// The server.
-    pub origin: Arc<ServerOrigin>,
+    pub origin: Arc<CallOrigin>,
     /// Timeout of connecting, of sending, and of waiting for the whole response, each.
     pub timeout: Duration,
     /// `None`: the connection is closed after it.
@@ -128,7 +128,7 @@ pub struct Call {
 impl Call {
     /// Creates a call with a method and a target from a request or a configuration. Values that would split the message
     /// are replaced by `GET` or `/`.
-    pub fn new(origin: &Arc<ServerOrigin>, method: &[u8], target: &[u8]) -> Call {
+    pub fn new(origin: &Arc<CallOrigin>, method: &[u8], target: &[u8]) -> Call {
         let target = if is_target(target) { target } else { b"/" };
         let is_method = !method.is_empty() && method.iter().all(u8::is_ascii_graphic);
         let name = if is_method { method } else { b"GET" };

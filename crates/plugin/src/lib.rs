@@ -52,7 +52,7 @@ pub mod worker;
 pub use answer::{Answer, AnswerBody};
 pub use arguments::Arguments;
 pub use body::{BodyChanges, BodyError, BodyFilter, Direction};
-pub use calls::{Call, CallError, Keep, Reply, ServerOrigin as CallOrigin, Url};
+pub use calls::{Call, CallError, CallOrigin, Keep, Reply, Url};
 pub use chain::{CHAIN_ENTRIES_MAX, Chain};
 pub use consumers::{AttachedConsumer, Consumer, Consumers, Credential, Proof};
 pub use definition::{Authenticate, Compile, CompileCredential, Define, Descriptor, Metadata};

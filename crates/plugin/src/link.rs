@@ -3,7 +3,7 @@
 //!
 //! The plugin interprets the bytes; connecting, TLS, timeouts and idle connections are handled by [`crate::Io`].
 
-use crate::calls::{CallError, Keep, ServerOrigin};
+use crate::calls::{CallError, CallOrigin, Keep};
 use crate::work::LocalFuture;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use std::time::Duration;
 #[derive(Debug, Clone)]
 pub struct LinkTo {
     /// The server.
-    pub origin: Arc<ServerOrigin>,
+    pub origin: Arc<CallOrigin>,
     /// Name of the pool: idle connections are reused by server and pool.
     pub pool: Box<str>,
     /// Timeout of connecting, TLS included.

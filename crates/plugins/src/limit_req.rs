@@ -8,7 +8,7 @@ use crate::counters::{CounterPolicy, OF_REDIS, reads_consumer};
 use crate::decimal::Decimal;
 use crate::uri_blocker::REJECTED_MSG;
 use std::time::Duration;
-use stillgate_limits::{BURST_MAX, Key, Leak, Limits, RATE_MAX, RATE_MIN};
+use stillgate_limits::{BURST_MAX, CounterKey, Leak, Limits, RATE_MAX, RATE_MIN};
 use stillgate_plugin::{Answer, Compile, Define, Flow, Identity, Phase, Phases, Plugin, Request, Template};
 use stillgate_route::{Lookup, Variable};
 use stillgate_schema::{At, Choice, Fault, Flag, LocatedKind, TEXT, int, object};
@@ -129,7 +129,7 @@ impl Plugin for LimitReq {
 
 impl LimitReq {
     /// The key of a request.
-    fn key(&self, limits: &Limits, request: &Request<'_>) -> Key {
+    fn key(&self, limits: &Limits, request: &Request<'_>) -> CounterKey {
         let hasher = limits.hasher().part(&self.identity.0.to_le_bytes());
         request.worker.with_buffers(|text, buffer| {
             let value = match &self.key {

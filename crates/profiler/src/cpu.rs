@@ -7,7 +7,7 @@
 
 use crate::collect::{Moment, NamedStacks, Stacks, be_nice, name, unix_ns};
 use crate::profile::{Label, Profile, Sample, THREAD, TIME, TRUNCATED, ValueType};
-use crate::session::{Cancel, Session};
+use crate::session::{Cancel, ProfileSession};
 use crate::signal::{self, Cause, SIGNAL};
 use crate::symbols::Modules;
 use crate::threads::{self, Thread};
@@ -50,7 +50,7 @@ pub enum ThreadScope {
 
 /// The threads, length and rate of a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Options {
+pub struct CpuOptions {
     of: ThreadScope,
     duration: Duration,
     hz: u32,
@@ -76,13 +76,13 @@ impl fmt::Display for InvalidOptions {
 
 impl std::error::Error for InvalidOptions {}
 
-impl Options {
+impl CpuOptions {
     /// Checks the options.
-    pub fn new(of: ThreadScope, seconds: u64, hz: u32) -> Result<Options, InvalidOptions> {
+    pub fn new(of: ThreadScope, seconds: u64, hz: u32) -> Result<CpuOptions, InvalidOptions> {
         if !(1..=HZ_MAX).contains(&hz) {
             return Err(InvalidOptions::Hz);
         }
-        Ok(Options { of, duration: duration(seconds)?, hz })
+        Ok(CpuOptions { of, duration: duration(seconds)?, hz })
     }
 
     /// The duration of the profile.
@@ -100,7 +100,7 @@ pub fn duration(seconds: u64) -> Result<Duration, InvalidOptions> {
 }
 
 /// Takes a profile on the calling thread, whose priority is lowered for good. Fails if no timer can be made.
-pub fn take(session: Session, options: Options, cancel: &Cancel) -> io::Result<Profile> {
+pub fn take(session: ProfileSession, options: CpuOptions, cancel: &Cancel) -> io::Result<Profile> {
     let mut sampling = CpuProfile::new(options)?;
     let until = Instant::now() + options.duration;
     loop {
@@ -135,7 +135,7 @@ struct ArmedThread {
 
 /// A profile in progress.
 struct CpuProfile {
-    options: Options,
+    options: CpuOptions,
     period: Duration,
     began: Moment,
     began_unix_ns: i64,
@@ -167,7 +167,7 @@ struct ProfileTally {
 }
 
 impl CpuProfile {
-    fn new(options: Options) -> io::Result<CpuProfile> {
+    fn new(options: CpuOptions) -> io::Result<CpuProfile> {
         Ok(CpuProfile {
             options,
             period: Duration::from_secs(1) / options.hz,
@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_has_ended_keeps_its_samples_and_not_its_ring() {
-        let mut sampling = CpuProfile::new(Options::new(ThreadScope::EventLoops, 1, 1000).unwrap()).unwrap();
+        let mut sampling = CpuProfile::new(CpuOptions::new(ThreadScope::EventLoops, 1, 1000).unwrap()).unwrap();
         let (registered, is_registered) = sync_channel(1);
         let (go_on, may_go_on) = sync_channel::<()>(1);
         let passing = thread::spawn(move || {

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! - Ownership: a [`threads::Registration`] is owned by its thread and ends with it. Only the signal handler on that
-//!   thread writes its ring, only the running [`session::Session`] reads it. A session owns its timers; dropping it
+//!   thread writes its ring, only the running [`session::ProfileSession`] reads it. A session owns its timers; dropping it
 //!   disarms them.
 //! - The handler ([`mod@signal`]) takes no lock, allocates nothing and calls no function of the C library. It reads
 //!   only the stack of its own thread, above the stack pointer, so it cannot fault.

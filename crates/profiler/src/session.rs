@@ -41,17 +41,17 @@ impl std::error::Error for Busy {}
 
 /// The right to take a profile, until it is dropped.
 #[derive(Debug)]
-pub struct Session(());
+pub struct ProfileSession(());
 
-impl Session {
+impl ProfileSession {
     /// Takes the right, unless another profile has it.
-    pub fn begin(what: &'static str, who: &str, wanted: Duration) -> Result<Session, Busy> {
+    pub fn begin(what: &'static str, who: &str, wanted: Duration) -> Result<ProfileSession, Busy> {
         let mut running = running();
         if let Some(RunningProfile { what, who, since, wanted }) = running.clone() {
             return Err(Busy { what, who, age: since.elapsed(), wanted });
         }
         *running = Some(RunningProfile { what, who: who.to_owned(), since: Instant::now(), wanted });
-        Ok(Session(()))
+        Ok(ProfileSession(()))
     }
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn between<T>(work: impl FnOnce() -> T) -> Option<T> {
     done
 }
 
-impl Drop for Session {
+impl Drop for ProfileSession {
     fn drop(&mut self) {
         *running() = None;
     }

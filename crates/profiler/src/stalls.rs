@@ -10,7 +10,7 @@
 
 use crate::collect::{NamedStacks, Stacks, name, unix_ns};
 use crate::profile::{Label, Profile, Sample, THREAD, TRUNCATED, ValueType};
-use crate::session::{Cancel, Session};
+use crate::session::{Cancel, ProfileSession};
 use crate::signal::{self, Cause};
 use crate::symbols::Modules;
 use crate::threads::{self, Thread};
@@ -49,7 +49,7 @@ const STALLS_MAX: usize = 4096;
 
 /// The threshold of turns, and how long to watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Options {
+pub struct StallOptions {
     duration: Duration,
     over: Duration,
 }
@@ -66,11 +66,11 @@ impl fmt::Display for InvalidThreshold {
 
 impl std::error::Error for InvalidThreshold {}
 
-impl Options {
+impl StallOptions {
     /// Checks the options; `duration` comes from [`crate::cpu::duration`].
-    pub fn new(duration: Duration, over: Duration) -> Result<Options, InvalidThreshold> {
+    pub fn new(duration: Duration, over: Duration) -> Result<StallOptions, InvalidThreshold> {
         match (OVER_MIN..=OVER_MAX).contains(&over) {
-            true => Ok(Options { duration, over }),
+            true => Ok(StallOptions { duration, over }),
             false => Err(InvalidThreshold),
         }
     }
@@ -82,7 +82,7 @@ impl Options {
 }
 
 /// Watches on the calling thread.
-pub fn take(session: Session, options: Options, cancel: &Cancel) -> io::Result<Profile> {
+pub fn take(session: ProfileSession, options: StallOptions, cancel: &Cancel) -> io::Result<Profile> {
     let mut watch = StallWatch::new(options.over)?;
     let (began, began_unix_ns) = (Instant::now(), unix_ns());
     let until = began + options.duration;

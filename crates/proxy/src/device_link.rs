@@ -12,8 +12,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, LazyLock, Weak};
 use std::time::Instant;
 use stillgate_devices::Generation;
-use stillgate_devices::protocol::{Encoded, MessageId, Protocol};
-use stillgate_devices::session::{Message, Notice, Refused, ResumeToken, Session, SessionId, SessionLimits};
+use stillgate_devices::protocol::{EncodedBody, MessageId, Protocol};
+use stillgate_devices::session::{Message, MessageRefusal, Notice, ResumeToken, Session, SessionId, SessionLimits};
 use stillgate_plugin::DeviceSettings;
 use tokio::sync::{mpsc, oneshot};
 
@@ -46,7 +46,7 @@ pub(crate) fn connection_number(worker: usize, count: u64) -> u64 {
 #[derive(Debug)]
 pub struct DeviceQueues {
     /// One for each worker.
-    pub commands: Vec<mpsc::Sender<Command>>,
+    pub commands: Vec<mpsc::Sender<DeviceCommand>>,
     /// From all of them.
     pub reports: mpsc::Receiver<Report>,
     /// Connections may go to another process once this and all its copies were dropped.
@@ -133,7 +133,7 @@ pub enum Report {
         /// The id of the message.
         id: MessageId,
         /// Why.
-        why: Refused,
+        why: MessageRefusal,
     },
     /// The device wants to resume an earlier session.
     Resume {
@@ -189,7 +189,7 @@ pub enum CloseWhy {
 
 /// What a worker is instructed to do.
 #[derive(Debug)]
-pub enum Command {
+pub enum DeviceCommand {
     /// Send this message. Its deadline counts from now.
     Deliver {
         /// Id of the connection.
@@ -204,7 +204,7 @@ pub enum Command {
         /// Id of the message, the same for all.
         id: MessageId,
         /// What to send.
-        encoded: Encoded,
+        encoded: EncodedBody,
         /// How long it may wait for a device, in milliseconds.
         timeout_ms: u64,
         /// Held until all devices have it.
@@ -251,15 +251,15 @@ pub struct DeviceState {
     pub bytes_sent: u64,
 }
 
-impl Command {
+impl DeviceCommand {
     /// The connection that the command is for; `None`: it is for several.
     pub(crate) fn connection(&self) -> Option<u64> {
         match self {
-            Command::Deliver { connection, .. }
-            | Command::Close { connection, .. }
-            | Command::Resume { connection, .. }
-            | Command::Inspect { connection, .. } => Some(*connection),
-            Command::Broadcast { .. } | Command::Top { .. } => None,
+            DeviceCommand::Deliver { connection, .. }
+            | DeviceCommand::Close { connection, .. }
+            | DeviceCommand::Resume { connection, .. }
+            | DeviceCommand::Inspect { connection, .. } => Some(*connection),
+            DeviceCommand::Broadcast { .. } | DeviceCommand::Top { .. } => None,
         }
     }
 }

@@ -47,7 +47,7 @@ mod telemetry;
 mod tunnel;
 mod worker;
 
-pub use basics::counters::{Counters, Tally};
+pub use basics::counters::{Counters, WorkerTally};
 pub use basics::slow_request as slow;
 pub use fleet::{Commander, Fleet, Measuring, WORKER_NAME, raise_fd_limit, worker_count};
 pub use plan::caching::measure::MatchCost;

@@ -44,7 +44,7 @@ pub use handshake_failure::{Peer, handshake_failure};
 pub use material::{Inputs, Material, files_of};
 pub use ordered_certificate::OrderedCertificate;
 pub use pem::{FILE_BYTES_MAX, Files};
-pub use problem::{Problem, Refused};
+pub use problem::{Problem, TlsProblems};
 pub use rustls;
 pub use self_signed::{ACME_TLS_ALPN, acme_challenge, request};
 pub use server::{Offer, ServerChoice, ServerTls, UNRECOGNIZED_NAME};

@@ -4,7 +4,7 @@ use crate::client::{ClientTls, name_of};
 use crate::entry::{SslEntry, entry};
 use crate::loading::TlsLoad;
 use crate::pem::Files;
-use crate::problem::{Problem, Problems, Refused};
+use crate::problem::{Problem, Problems, TlsProblems};
 use crate::server::ServerTls;
 use crate::towards::AllTowards;
 use rustls::ClientConfig;
@@ -65,7 +65,7 @@ pub fn files_of(config: &Config) -> BTreeSet<PathBuf> {
 
 impl Material {
     /// Loads all of it; the warnings are for the operator even when loading succeeds.
-    pub fn load(config: &Config, inputs: &Inputs<'_>) -> Result<(Material, Vec<Problem>), Refused> {
+    pub fn load(config: &Config, inputs: &Inputs<'_>) -> Result<(Material, Vec<Problem>), TlsProblems> {
         let (material, problems) = Material::gather(config, inputs, None);
         problems.finish().map(|warnings| (material, warnings))
     }

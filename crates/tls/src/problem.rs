@@ -19,7 +19,7 @@ pub struct Problem {
 
 /// Why a configuration cannot be used: at least one error, and the warnings beside it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused {
+pub struct TlsProblems {
     /// Errors that have to be fixed.
     pub errors: Vec<Problem>,
     /// Findings that would not refuse the configuration.
@@ -39,7 +39,7 @@ impl fmt::Display for Problem {
     }
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for TlsProblems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, error) in self.errors.iter().enumerate() {
             let separator = if index > 0 { "\n" } else { "" };
@@ -49,7 +49,7 @@ impl fmt::Display for Refused {
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for TlsProblems {}
 
 /// Gathers problems.
 #[derive(Debug, Default)]
@@ -107,11 +107,11 @@ impl Problems {
     }
 
     /// Returns the warnings, or the refusal if there are errors.
-    pub(crate) fn finish(self) -> Result<Vec<Problem>, Refused> {
+    pub(crate) fn finish(self) -> Result<Vec<Problem>, TlsProblems> {
         let warnings = self.warnings.finish();
         match self.errors.finish() {
             errors if errors.is_empty() => Ok(warnings),
-            errors => Err(Refused { errors, warnings }),
+            errors => Err(TlsProblems { errors, warnings }),
         }
     }
 }

@@ -5,7 +5,7 @@ mod ordered;
 mod refusals;
 mod reloads;
 
-use crate::{Files, Inputs, Material, Problem, Refused};
+use crate::{Files, Inputs, Material, Problem, TlsProblems};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
     PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256, SignatureAlgorithm,
@@ -63,13 +63,13 @@ impl Memory {
         config: &Config,
         previous: Option<&Material>,
         seconds: u64,
-    ) -> Result<(Material, Vec<Problem>), Refused> {
+    ) -> Result<(Material, Vec<Problem>), TlsProblems> {
         let now = UnixTime::since_unix_epoch(Duration::from_secs(seconds));
         let alpn: &[&[u8]] = &[b"http/1.1"];
         Material::load(config, &Inputs { files: self, previous, now, alpn, upstream_alpn: alpn })
     }
 
-    pub(crate) fn load(&self, config: &Config) -> Result<(Material, Vec<Problem>), Refused> {
+    pub(crate) fn load(&self, config: &Config) -> Result<(Material, Vec<Problem>), TlsProblems> {
         self.load_at(config, None, NOW_SECONDS)
     }
 

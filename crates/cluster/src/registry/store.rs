@@ -6,7 +6,7 @@ use std::fmt::Display;
 use stillgate_devices::Generation;
 use stillgate_devices::directory::{
     Away, Connect, ConnectOutcome, Disconnect, Duplicate, Entry, Era, LEASE_MS, Lease, Location, Member, Members,
-    OFFLINE_RETENTION_MS, Registered,
+    OFFLINE_RETENTION_MS, RegistrationAnswer,
 };
 
 const ERA_KEY: &[u8] = b"sg:{nodes}:era";
@@ -83,12 +83,12 @@ impl Store {
         place: &Location,
         generation: Generation,
         since_ms: u64,
-    ) -> Result<Registered, Away> {
+    ) -> Result<RegistrationAnswer, Away> {
         let [epoch, connection] = [text(place.epoch), text(place.connection)];
         let [generation, since, kept] = [text(generation), text(since_ms), text(OFFLINE_RETENTION_MS)];
         let arguments = [&*place.node, &epoch, &connection, &generation, &since, &kept];
         let is_current: bool = self.run(&self.register, device, &arguments).await?;
-        Ok(if is_current { Registered::Current } else { Registered::Superseded })
+        Ok(if is_current { RegistrationAnswer::Current } else { RegistrationAnswer::Superseded })
     }
 
     /// `directory::disconnect`.

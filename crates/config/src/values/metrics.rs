@@ -4,7 +4,7 @@ use super::dialect::{Dialect, FamilyKind, FamilySpec, Label, Measure};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-use stillgate_metrics::{Buckets, Family, Kind, Native};
+use stillgate_metrics::{Buckets, Family, FamilyType, Native};
 use stillgate_route::Variable;
 
 /// `gateway.metrics`: the settings of recording and exposition. Every name in it exists in its dialect.
@@ -113,14 +113,14 @@ impl FamilySpec {
 }
 
 impl FamilyKind {
-    fn declared(self, native: bool) -> Kind {
+    fn declared(self, native: bool) -> FamilyType {
         match self {
-            FamilyKind::Counter => Kind::Counter,
-            FamilyKind::FloatCounter => Kind::FloatCounter,
-            FamilyKind::Gauge(merge) => Kind::Gauge(merge),
-            FamilyKind::Info => Kind::Info,
+            FamilyKind::Counter => FamilyType::Counter,
+            FamilyKind::FloatCounter => FamilyType::FloatCounter,
+            FamilyKind::Gauge(merge) => FamilyType::Gauge(merge),
+            FamilyKind::Info => FamilyType::Info,
             FamilyKind::Histogram(bounds) => {
-                Kind::Histogram(Buckets { classic: bounds.to_vec(), native: native.then(Native::default) })
+                FamilyType::Histogram(Buckets { classic: bounds.to_vec(), native: native.then(Native::default) })
             }
         }
     }

@@ -5,7 +5,7 @@
 use expect_test::{Expect, expect};
 use std::fmt::Write;
 use stillgate_config::{Dialect, EXTRA_LABELS_MAX, LabelSource, Measure, Metrics, load};
-use stillgate_metrics::Kind;
+use stillgate_metrics::FamilyType;
 
 /// `keys` of `gateway.metrics`, next to an address.
 fn metrics(keys: &str) -> Result<Metrics, String> {
@@ -521,7 +521,7 @@ fn every_family_can_be_declared() {
                     family.labels.len(),
                     spec.labels.len() + spec.optional.len() + if spec.per_request { EXTRA_LABELS_MAX } else { 0 }
                 );
-                if let Kind::Histogram(buckets) = &family.kind {
+                if let FamilyType::Histogram(buckets) = &family.kind {
                     assert_eq!(buckets.native.is_some(), native);
                 }
             }

@@ -8,7 +8,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
 use serde_json::{Value as Json, json};
 use stillgate_devices::protocol::MessageId;
-use stillgate_devices::session::{Outcome, Refused};
+use stillgate_devices::session::{MessageOutcome, MessageRefusal};
 
 /// The id of the message, on every answer about one.
 const MESSAGE_ID: &str = "x-message-id";
@@ -72,34 +72,36 @@ pub(super) fn of_verdict(id: MessageId, verdict: Verdict) -> Response {
     response
 }
 
-fn of_outcome(id: &str, outcome: Outcome) -> Response {
+fn of_outcome(id: &str, outcome: MessageOutcome) -> Response {
     // The text is written without a tree of JSON: this is the most common answer.
     let state = |status, state: &str| json_line(status, format!("{{\"state\":\"{state}\",\"id\":\"{id}\"}}\n"));
     match outcome {
-        Outcome::Written => state(StatusCode::ACCEPTED, "written"),
-        Outcome::Acknowledged => state(StatusCode::OK, "acknowledged"),
-        Outcome::Replied(body) => {
+        MessageOutcome::Written => state(StatusCode::ACCEPTED, "written"),
+        MessageOutcome::Acknowledged => state(StatusCode::OK, "acknowledged"),
+        MessageOutcome::Replied(body) => {
             let content_type = HeaderValue::from_static(body.content_type());
             let mut response = Response::new(Body::from(body.bytes().to_vec()));
             response.headers_mut().insert(CONTENT_TYPE, content_type);
             response
         }
-        Outcome::TimedOut { was_written: true } => unknown("no acknowledgement came in time"),
-        Outcome::TimedOut { was_written: false } => {
+        MessageOutcome::TimedOut { was_written: true } => unknown("no acknowledgement came in time"),
+        MessageOutcome::TimedOut { was_written: false } => {
             let body = json!({
                 "error_msg": "the device did not take the message in time; it was withdrawn and not delivered",
                 "delivered": "no",
             });
             json(StatusCode::GATEWAY_TIMEOUT, &body)
         }
-        Outcome::Superseded => error(StatusCode::CONFLICT, "a later message with this key replaced it; not delivered"),
-        Outcome::Dropped { was_written: false } => {
+        MessageOutcome::Superseded => {
+            error(StatusCode::CONFLICT, "a later message with this key replaced it; not delivered")
+        }
+        MessageOutcome::Dropped { was_written: false } => {
             error(StatusCode::CONFLICT, "it was dropped to make room for a later message; not delivered")
         }
-        Outcome::Ended { was_written: false } => {
+        MessageOutcome::Ended { was_written: false } => {
             error(StatusCode::CONFLICT, "the device's connection was replaced or ended; not delivered")
         }
-        Outcome::Dropped { was_written: true } | Outcome::Ended { was_written: true } => {
+        MessageOutcome::Dropped { was_written: true } | MessageOutcome::Ended { was_written: true } => {
             unknown("the device's session ended before it acknowledged the message")
         }
     }
@@ -111,12 +113,12 @@ pub(super) fn unknown(why: &str) -> Response {
     json(StatusCode::GATEWAY_TIMEOUT, &body)
 }
 
-fn of_refused(why: Refused) -> Response {
+fn of_refused(why: MessageRefusal) -> Response {
     match why {
-        Refused::Offline => offline(Some(unix_ms())),
-        Refused::Full => later(StatusCode::TOO_MANY_REQUESTS, &why.to_string(), 1),
-        Refused::TooLong => error(StatusCode::PAYLOAD_TOO_LARGE, &why.to_string()),
-        Refused::NeverAcknowledges => error(StatusCode::BAD_REQUEST, &why.to_string()),
+        MessageRefusal::Offline => offline(Some(unix_ms())),
+        MessageRefusal::Full => later(StatusCode::TOO_MANY_REQUESTS, &why.to_string(), 1),
+        MessageRefusal::TooLong => error(StatusCode::PAYLOAD_TOO_LARGE, &why.to_string()),
+        MessageRefusal::NeverAcknowledges => error(StatusCode::BAD_REQUEST, &why.to_string()),
     }
 }
 

@@ -7,7 +7,7 @@ use axum::response::Response;
 use serde_json::json;
 use std::cmp::Reverse;
 use std::time::Duration;
-use stillgate_proxy::device_link::Command;
+use stillgate_proxy::device_link::DeviceCommand;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -21,7 +21,7 @@ pub(super) async fn top(node: &Node) -> Response {
         workers
             .filter_map(|worker| {
                 let (answer, answered) = oneshot::channel();
-                state.commands.try_send_to(worker, Command::Top { answer }).ok().map(|()| answered)
+                state.commands.try_send_to(worker, DeviceCommand::Top { answer }).ok().map(|()| answered)
             })
             .collect()
     };

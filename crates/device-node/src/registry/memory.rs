@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use stillgate_devices::directory::{
-    Connect, ConnectOutcome, Disconnect, Duplicate, Entry, Era, Location, Registered, connect, disconnect, register,
+    Connect, ConnectOutcome, Disconnect, Duplicate, Entry, Era, Location, RegistrationAnswer, connect, disconnect,
+    register,
 };
 use stillgate_proxy::device_link::Former;
 
@@ -28,7 +29,7 @@ pub(crate) struct Memory {
 #[derive(Debug, Default)]
 struct Entries {
     /// Entries in order, so that a prefix can be listed.
-    all: BTreeMap<Arc<str>, Known>,
+    all: BTreeMap<Arc<str>, MemoryEntry>,
     /// The number of the last place.
     connections: u64,
     /// Devices that went offline, in that order. A device that came back may still be listed.
@@ -36,7 +37,7 @@ struct Entries {
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct MemoryEntry {
     entry: Option<Entry>,
     /// The number that the worker knows the entry's connection by. Its place has another.
     connection: u64,
@@ -69,7 +70,7 @@ impl Memory {
     pub(super) fn adopt(&self, device: &Arc<str>, connection: u64, former: Former) -> bool {
         self.change(device, connection, |entry, place| {
             // A newer connection may have registered already: it stays.
-            let is_current = register(entry, place, former.generation, former.since_ms) == Registered::Current;
+            let is_current = register(entry, place, former.generation, former.since_ms) == RegistrationAnswer::Current;
             (is_current, is_current)
         })
     }

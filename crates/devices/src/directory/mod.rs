@@ -138,7 +138,7 @@ pub struct Disconnect {
 
 /// The answer to a registration that is repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Registered {
+pub enum RegistrationAnswer {
     /// The entry is this connection's.
     Current,
     /// A newer connection is current: close this one.
@@ -217,9 +217,14 @@ pub fn disconnect(entry: &mut Option<Entry>, ended: &Disconnect, now_ms: u64) ->
 
 /// Registers a connection again that has its generation: after a loss of the directory, or of the node's lease, and
 /// periodically to find out whether it is still current.
-pub fn register(entry: &mut Option<Entry>, place: Location, generation: Generation, since_ms: u64) -> Registered {
+pub fn register(
+    entry: &mut Option<Entry>,
+    place: Location,
+    generation: Generation,
+    since_ms: u64,
+) -> RegistrationAnswer {
     if newer(entry, &place).is_some() {
-        return Registered::Superseded;
+        return RegistrationAnswer::Superseded;
     }
     match entry {
         // The connection's own entry. If its generation is higher, the answer that carried it was lost, so it is unused. If its
@@ -228,11 +233,11 @@ pub fn register(entry: &mut Option<Entry>, place: Location, generation: Generati
             if other.node == place.node && (other.connection == place.connection || *stored == generation) => {}
         // Including one with the same generation: a directory that lost its last writes gave it twice. The stored one
         // stays.
-        Some(entry) if entry.generation() >= generation => return Registered::Superseded,
+        Some(entry) if entry.generation() >= generation => return RegistrationAnswer::Superseded,
         _ => {}
     }
     *entry = Some(Entry::Online { place, generation, since_ms });
-    Registered::Current
+    RegistrationAnswer::Current
 }
 
 #[cfg(test)]
@@ -262,7 +267,7 @@ mod tests {
         let second = connect(&mut entry, request(at("b", 1), Duplicate::Replace));
         assert_eq!(second, current(SECOND, Some(at("a", 1))));
         assert!(!disconnect(&mut entry, &end("a", 1), 9), "the end of the first leaves the second");
-        assert_eq!(register(&mut entry, at("a", 1), FIRST, 0), Registered::Superseded);
+        assert_eq!(register(&mut entry, at("a", 1), FIRST, 0), RegistrationAnswer::Superseded);
         assert!(disconnect(&mut entry, &end("b", 1), 9));
         assert_eq!(entry, Some(Entry::Offline { generation: SECOND, last_seen_ms: 9 }));
     }
@@ -295,10 +300,10 @@ mod tests {
         let mut entry = None;
         connect(&mut entry, Connect { era, ..request(at("b", 1), Duplicate::Replace) });
         let old = Generation(FIRST.0 + 1000);
-        assert_eq!(register(&mut entry, at("a", 1), old, 0), Registered::Superseded);
+        assert_eq!(register(&mut entry, at("a", 1), old, 0), RegistrationAnswer::Superseded);
         // In the other order, too.
         let mut entry = None;
-        assert_eq!(register(&mut entry, at("a", 1), old, 0), Registered::Current);
+        assert_eq!(register(&mut entry, at("a", 1), old, 0), RegistrationAnswer::Current);
         let newer = connect(&mut entry, Connect { era, ..request(at("b", 1), Duplicate::Replace) });
         assert_eq!(
             newer,
@@ -311,7 +316,7 @@ mod tests {
         let mut entry = None;
         connect(&mut entry, request(at("a", 1), Duplicate::Refuse));
         connect(&mut entry, Connect { era: Era(6), ..request(at("a", 1), Duplicate::Refuse) });
-        assert_eq!(register(&mut entry, at("a", 1), FIRST, 0), Registered::Current);
+        assert_eq!(register(&mut entry, at("a", 1), FIRST, 0), RegistrationAnswer::Current);
         assert_eq!(entry.as_ref().map(Entry::generation), Some(FIRST));
         assert!(disconnect(&mut entry, &end("a", 1), 9));
     }
@@ -320,8 +325,8 @@ mod tests {
     fn a_connection_goes_on_in_another_process_of_its_node() {
         let mut entry = None;
         connect(&mut entry, request(at("a", 1), Duplicate::Replace));
-        assert_eq!(register(&mut entry, at("b", 7), FIRST, 0), Registered::Superseded);
-        assert_eq!(register(&mut entry, at("a", 7), FIRST, 0), Registered::Current);
+        assert_eq!(register(&mut entry, at("b", 7), FIRST, 0), RegistrationAnswer::Superseded);
+        assert_eq!(register(&mut entry, at("a", 7), FIRST, 0), RegistrationAnswer::Current);
         assert!(!disconnect(&mut entry, &end("a", 1), 9) && disconnect(&mut entry, &end("a", 7), 9));
     }
 
@@ -331,7 +336,7 @@ mod tests {
         connect(&mut entry, request(at("a", 7), Duplicate::Replace));
         let late = connect(&mut entry, request(at("a", 5), Duplicate::Replace));
         assert_eq!(late, ConnectOutcome::Occupied { place: at("a", 7), generation: FIRST });
-        assert_eq!(register(&mut entry, at("a", 5), SECOND, 0), Registered::Superseded);
+        assert_eq!(register(&mut entry, at("a", 5), SECOND, 0), RegistrationAnswer::Superseded);
         assert!(disconnect(&mut entry, &end("a", 7), 9));
     }
 
@@ -351,7 +356,7 @@ mod tests {
         let mut entry = None;
         connect(&mut entry, request(at("a", 1), Duplicate::Replace));
         let place = Location { epoch: 2, ..at("a", 1) };
-        assert_eq!(register(&mut entry, place.clone(), FIRST, 0), Registered::Current);
+        assert_eq!(register(&mut entry, place.clone(), FIRST, 0), RegistrationAnswer::Current);
         assert!(matches!(entry, Some(Entry::Online { place: stored, .. }) if stored == place));
     }
 

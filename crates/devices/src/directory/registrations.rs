@@ -4,7 +4,7 @@
 //! in one queue, taken at the caller's pace: new connections, and after a new era or epoch all of them. A request
 //! without an answer is repeated, which the directory's functions allow.
 
-use super::{ConnectOutcome, Disconnect, Duplicate, Era, Location, Registered};
+use super::{ConnectOutcome, Disconnect, Duplicate, Era, Location, RegistrationAnswer};
 use crate::generation::Generation;
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ops::Bound;
@@ -309,13 +309,21 @@ impl Registrations {
     }
 
     /// The directory's answer to a [`RegistrationRequest::Register`].
-    pub fn registered(&mut self, device: &str, asked: &Location, generation: Generation, answer: Registered) -> Effect {
+    pub fn registered(
+        &mut self,
+        device: &str,
+        asked: &Location,
+        generation: Generation,
+        answer: RegistrationAnswer,
+    ) -> Effect {
         let local = self.devices.get(device).filter(|local| local.place_number == asked.connection);
         match (local, answer) {
             // It ended meanwhile, and its disconnect may have come before.
-            (None, Registered::Current) => self.undo(asked),
-            (Some(local), Registered::Superseded) if local.generation == Some(generation) => self.close(device, asked),
-            (Some(_), Registered::Current) => {
+            (None, RegistrationAnswer::Current) => self.undo(asked),
+            (Some(local), RegistrationAnswer::Superseded) if local.generation == Some(generation) => {
+                self.close(device, asked)
+            }
+            (Some(_), RegistrationAnswer::Current) => {
                 self.is_registered(device);
                 Effect::None
             }
@@ -423,10 +431,10 @@ mod tests {
         registrations.next_request();
         assert_eq!(registrations.filled(), Some(Era(1)));
         registrations.found_era(Some(Era(2)), 2);
-        registrations.registered("d", &place, Generation(1), Registered::Current);
+        registrations.registered("d", &place, Generation(1), RegistrationAnswer::Current);
         assert_eq!(registrations.filled(), None, "the answer is from before the loss");
         registrations.next_request();
-        registrations.registered("d", &place, Generation(1), Registered::Current);
+        registrations.registered("d", &place, Generation(1), RegistrationAnswer::Current);
         assert_eq!(registrations.filled(), Some(Era(2)));
         registrations.connected("e", 2, Duplicate::Replace, 0);
         registrations.disconnected("e", 2);
@@ -481,7 +489,7 @@ mod tests {
         }
         let [d, e, f] = [1, 2, 3].map(|connection| registrations.place(connection));
         assert_eq!(registrations.answered("d", &d, current), Effect::None);
-        assert_eq!(registrations.registered("e", &e, Generation(1), Registered::Current), Effect::None);
+        assert_eq!(registrations.registered("e", &e, Generation(1), RegistrationAnswer::Current), Effect::None);
         assert_eq!(registrations.unanswered("f", &f), Effect::None);
         // The registration of an ended connection is undone.
         registrations.connected("g", 4, Duplicate::Replace, 0);

@@ -76,16 +76,16 @@ pub enum FromDevice<'a> {
 
 /// An encoded body, made once for any number of devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Encoded {
+pub struct EncodedBody {
     /// The bytes after the message's number, up to the end of its frame.
     bytes: Arc<[u8]>,
     is_text: bool,
 }
 
-impl Encoded {
-    /// Rebuilds an encoded message from [`Encoded::as_bytes`] and [`Encoded::is_text`].
-    pub fn from_parts(bytes: &[u8], is_text: bool) -> Encoded {
-        Encoded { bytes: bytes.into(), is_text }
+impl EncodedBody {
+    /// Rebuilds an encoded message from [`EncodedBody::as_bytes`] and [`EncodedBody::is_text`].
+    pub fn from_parts(bytes: &[u8], is_text: bool) -> EncodedBody {
+        EncodedBody { bytes: bytes.into(), is_text }
     }
 
     /// For another process, which takes over the connection.
@@ -120,7 +120,7 @@ impl Protocol {
     }
 
     /// Encodes a body for [`Protocol::write_message`].
-    pub fn encode(self, body: &Body<'_>) -> Result<Encoded, BodyError> {
+    pub fn encode(self, body: &Body<'_>) -> Result<EncodedBody, BodyError> {
         let bytes = match self {
             Protocol::Json => json::encode(body),
             Protocol::Cbor => cbor::encode(body)?,
@@ -131,11 +131,11 @@ impl Protocol {
             Protocol::Cbor => false,
             Protocol::Raw => !matches!(body, Body::Bytes(_)),
         };
-        Ok(Encoded { bytes: bytes.into(), is_text })
+        Ok(EncodedBody { bytes: bytes.into(), is_text })
     }
 
     /// Appends a message, the payload of one frame. `encoded` must be of this protocol.
-    pub fn write_message(self, id: MessageId, seq: u64, encoded: &Encoded, out: &mut Vec<u8>) {
+    pub fn write_message(self, id: MessageId, seq: u64, encoded: &EncodedBody, out: &mut Vec<u8>) {
         match self {
             Protocol::Json => json::write_message_head(id, seq, out),
             Protocol::Cbor => cbor::write_message_head(id, seq, out),

@@ -4,7 +4,7 @@
 //! One table per node, bounded in bytes. At the bound a new key is refused rather than an old one forgotten: forgetting
 //! one would send its message twice. Keys, devices and bodies are kept as keyed hashes of 128 bits.
 
-use super::outcome::Outcome;
+use super::outcome::MessageOutcome;
 use crate::protocol::{Body, MessageId};
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::collections::{HashMap, VecDeque};
@@ -28,7 +28,7 @@ pub enum RepeatOutcome {
     /// It is on its way: wait for its outcome.
     Pending,
     /// It is done.
-    Done(Outcome),
+    Done(MessageOutcome),
     /// The device has replied, but there was no room to store the reply.
     RepliedBefore,
 }
@@ -102,7 +102,7 @@ impl Idempotency {
 
     /// Stores the outcome of a request's message. If the message never reaches its device, the entry is removed: the
     /// next request with its key sends it.
-    pub fn finish(&mut self, (device, key): (&str, &str), outcome: &Outcome, limits: IdempotencyLimits) {
+    pub fn finish(&mut self, (device, key): (&str, &str), outcome: &MessageOutcome, limits: IdempotencyLimits) {
         let key = self.hash(device.as_bytes(), key.as_bytes());
         if is_undelivered(outcome) {
             self.forget(key);
@@ -154,20 +154,20 @@ impl Idempotency {
     }
 }
 
-fn is_undelivered(outcome: &Outcome) -> bool {
+fn is_undelivered(outcome: &MessageOutcome) -> bool {
     match outcome {
-        Outcome::Superseded => true,
-        Outcome::TimedOut { was_written } | Outcome::Dropped { was_written } | Outcome::Ended { was_written } => {
-            !was_written
-        }
-        Outcome::Written | Outcome::Acknowledged | Outcome::Replied(_) => false,
+        MessageOutcome::Superseded => true,
+        MessageOutcome::TimedOut { was_written }
+        | MessageOutcome::Dropped { was_written }
+        | MessageOutcome::Ended { was_written } => !was_written,
+        MessageOutcome::Written | MessageOutcome::Acknowledged | MessageOutcome::Replied(_) => false,
     }
 }
 
-fn reply_bytes(outcome: &Outcome) -> usize {
+fn reply_bytes(outcome: &MessageOutcome) -> usize {
     match outcome {
-        Outcome::Replied(Body::Json(text) | Body::Text(text)) => text.len(),
-        Outcome::Replied(Body::Bytes(bytes)) => bytes.len(),
+        MessageOutcome::Replied(Body::Json(text) | Body::Text(text)) => text.len(),
+        MessageOutcome::Replied(Body::Bytes(bytes)) => bytes.len(),
         _ => 0,
     }
 }

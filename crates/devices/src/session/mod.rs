@@ -8,7 +8,7 @@
 //!
 //! A message gets its number when it is handed out for the first time, so a device that has missed nothing sees no
 //! gaps. Delivery is at least once: a device that resumes with its token gets its unacknowledged messages again, with
-//! the same numbers and ids. Every sender gets one [`Outcome`].
+//! the same numbers and ids. Every sender gets one [`MessageOutcome`].
 //!
 //! Bytes are bounded. At the bound, written messages without a waiting sender are dropped first (a resume will then
 //! show a gap in the numbers), then the [`Policy`] decides. All lists here are walked: 64 KiB hold at most 1,024
@@ -21,12 +21,12 @@ mod token;
 mod unacknowledged;
 
 pub use idempotency::{Idempotency, IdempotencyError, IdempotencyLimits, RepeatOutcome};
-pub use outcome::{Level, Message, Notice, Outcome};
+pub use outcome::{Level, Message, MessageOutcome, Notice};
 pub use pulse::{Beat, Pulse, PulseLimits};
 pub use token::{ResumeToken, SessionId};
 
 use crate::generation::Generation;
-use crate::protocol::{Body, Encoded, MessageId};
+use crate::protocol::{Body, EncodedBody, MessageId};
 use std::fmt;
 use unacknowledged::{MessageQueue, UnacknowledgedMessage};
 
@@ -56,7 +56,7 @@ pub struct SessionLimits {
 
 /// Why a message was not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refused {
+pub enum MessageRefusal {
     /// The device is not connected (410).
     Offline,
     /// The session's bytes are full (429).
@@ -95,7 +95,7 @@ pub struct OutgoingMessage {
     /// Its number in the session, from 1.
     pub seq: u64,
     /// Its body.
-    pub encoded: Encoded,
+    pub encoded: EncodedBody,
 }
 
 /// The state that moves to another node with its device: the messages that were sent to it and are not acknowledged.
@@ -170,16 +170,21 @@ impl Session {
     }
 
     /// Accepts a message, or returns why not.
-    pub fn push(&mut self, message: Message, limits: &SessionLimits, notices: &mut Vec<Notice>) -> Result<(), Refused> {
+    pub fn push(
+        &mut self,
+        message: Message,
+        limits: &SessionLimits,
+        notices: &mut Vec<Notice>,
+    ) -> Result<(), MessageRefusal> {
         if self.state != SessionState::Attached {
-            return Err(Refused::Offline);
+            return Err(MessageRefusal::Offline);
         }
         if !limits.acknowledges && message.level != Level::Written {
-            return Err(Refused::NeverAcknowledges);
+            return Err(MessageRefusal::NeverAcknowledges);
         }
         let bytes = MessageQueue::bytes_of(&message);
         if bytes > limits.queue_bytes_max {
-            return Err(Refused::TooLong);
+            return Err(MessageRefusal::TooLong);
         }
         if let (Policy::LatestPerKey, Some(key)) = (limits.policy, &message.key) {
             self.unacknowledged.supersede(key, notices);
@@ -190,11 +195,11 @@ impl Session {
                 continue;
             }
             if limits.policy != Policy::DropOldest {
-                return Err(Refused::Full);
+                return Err(MessageRefusal::Full);
             }
             let mut oldest = self.unacknowledged.take_first(|_| true).expect("an empty session has room, see above");
             let was_written = oldest.was_written();
-            oldest.notify(Outcome::Dropped { was_written }, notices);
+            oldest.notify(MessageOutcome::Dropped { was_written }, notices);
         }
         self.unacknowledged.push(message);
         Ok(())
@@ -219,7 +224,7 @@ impl Session {
     pub fn written(&mut self, limits: &SessionLimits, notices: &mut Vec<Notice>) {
         self.unacknowledged.retain(|entry, is_handed_out| {
             if is_handed_out && entry.wait.is_some_and(|wait| wait.level == Level::Written) {
-                entry.notify(Outcome::Written, notices);
+                entry.notify(MessageOutcome::Written, notices);
             }
             limits.acknowledges || !is_handed_out
         });
@@ -239,8 +244,8 @@ impl Session {
                     entry.encoded = None;
                     return true;
                 }
-                Some(Level::Acknowledged) => entry.notify(Outcome::Acknowledged, notices),
-                Some(Level::Written) => entry.notify(Outcome::Written, notices),
+                Some(Level::Acknowledged) => entry.notify(MessageOutcome::Acknowledged, notices),
+                Some(Level::Written) => entry.notify(MessageOutcome::Written, notices),
                 None => {}
             }
             false
@@ -255,9 +260,9 @@ impl Session {
             return false;
         };
         match entry.wait.map(|wait| wait.level) {
-            Some(Level::Replied) => entry.notify(Outcome::Replied(body.into_owned()), notices),
-            Some(Level::Acknowledged) => entry.notify(Outcome::Acknowledged, notices),
-            Some(Level::Written) => entry.notify(Outcome::Written, notices),
+            Some(Level::Replied) => entry.notify(MessageOutcome::Replied(body.into_owned()), notices),
+            Some(Level::Acknowledged) => entry.notify(MessageOutcome::Acknowledged, notices),
+            Some(Level::Written) => entry.notify(MessageOutcome::Written, notices),
             None => return false,
         }
         true
@@ -338,7 +343,7 @@ impl Session {
         self.state = SessionState::Over;
         for mut entry in self.unacknowledged.clear() {
             let was_written = entry.was_written();
-            entry.notify(Outcome::Ended { was_written }, notices);
+            entry.notify(MessageOutcome::Ended { was_written }, notices);
         }
     }
 
@@ -353,7 +358,7 @@ impl Session {
         self.unacknowledged.retain(|entry, _| {
             if entry.wait.is_some_and(|wait| now_ms >= wait.deadline_ms) {
                 let was_written = entry.was_written();
-                entry.notify(Outcome::TimedOut { was_written }, notices);
+                entry.notify(MessageOutcome::TimedOut { was_written }, notices);
                 // Unwritten messages are withdrawn. For messages that the device has, no sender wants the reply any
                 // longer.
                 if !was_written || entry.encoded.is_none() {
@@ -376,18 +381,20 @@ impl Session {
     }
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for MessageRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Refused::Offline => "the device is not connected; send again when it is",
-            Refused::Full => "the device's queue is full; send again later",
-            Refused::TooLong => "longer than the device's queue; send less at once",
-            Refused::NeverAcknowledges => "this device's protocol has no acknowledgements; send with ack=written",
+            MessageRefusal::Offline => "the device is not connected; send again when it is",
+            MessageRefusal::Full => "the device's queue is full; send again later",
+            MessageRefusal::TooLong => "longer than the device's queue; send less at once",
+            MessageRefusal::NeverAcknowledges => {
+                "this device's protocol has no acknowledgements; send with ack=written"
+            }
         })
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for MessageRefusal {}
 
 impl fmt::Display for AckError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,6 +1,6 @@
 //! The outcome of a message, for the back-end that sent it.
 
-use crate::protocol::{Body, Encoded, MessageId};
+use crate::protocol::{Body, EncodedBody, MessageId};
 
 /// The point that a message must reach before its sender is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct Message {
     /// The id of the message.
     pub id: MessageId,
     /// Its body, for the session's protocol.
-    pub encoded: Encoded,
+    pub encoded: EncodedBody,
     /// With [`super::Policy::LatestPerKey`], the key whose latest value it is.
     pub key: Option<Box<str>>,
     /// The level that its sender waits for.
@@ -32,7 +32,7 @@ pub struct Message {
 ///
 /// `was_written`: whether it may have reached the device. If not, it has not, and will not.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub enum MessageOutcome {
     /// Handed to the kernel (202).
     Written,
     /// The device has it (200).
@@ -41,19 +41,19 @@ pub enum Outcome {
     Replied(Body<'static>),
     /// No answer in time (504). If it was written, the outcome is unknown.
     TimedOut {
-        /// See [`Outcome`].
+        /// See [`MessageOutcome`].
         was_written: bool,
     },
     /// A later message with the same key replaced it before it was written (409).
     Superseded,
     /// It made room for a later one (409).
     Dropped {
-        /// See [`Outcome`].
+        /// See [`MessageOutcome`].
         was_written: bool,
     },
     /// Its session ended: the device connected again or elsewhere (409), or did not resume (410, or 504 if written).
     Ended {
-        /// See [`Outcome`].
+        /// See [`MessageOutcome`].
         was_written: bool,
     },
 }
@@ -64,5 +64,5 @@ pub struct Notice {
     /// The id of the message.
     pub id: MessageId,
     /// The outcome of the message.
-    pub outcome: Outcome,
+    pub outcome: MessageOutcome,
 }

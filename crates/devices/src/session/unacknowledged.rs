@@ -9,8 +9,8 @@
 //!                          cursor ▲
 //! ```
 
-use super::outcome::{Level, Message, Notice, Outcome};
-use crate::protocol::{Encoded, MessageId};
+use super::outcome::{Level, Message, MessageOutcome, Notice};
+use crate::protocol::{EncodedBody, MessageId};
 use std::collections::VecDeque;
 
 /// Bytes that an entry counts besides its contents, so that messages without any are bounded, too.
@@ -31,7 +31,7 @@ pub(super) struct UnacknowledgedMessage {
     /// It was handed out in its former session.
     was_out: bool,
     /// `None` once the device has it, while its sender waits for the reply.
-    pub(super) encoded: Option<Encoded>,
+    pub(super) encoded: Option<EncodedBody>,
     key: Option<Box<str>>,
     /// `None` once its sender has been notified.
     pub(super) wait: Option<AcknowledgementWait>,
@@ -40,7 +40,7 @@ pub(super) struct UnacknowledgedMessage {
 }
 
 impl UnacknowledgedMessage {
-    pub(super) fn carried(id: MessageId, seq: u64, encoded: Encoded, now_ms: u64) -> UnacknowledgedMessage {
+    pub(super) fn carried(id: MessageId, seq: u64, encoded: EncodedBody, now_ms: u64) -> UnacknowledgedMessage {
         UnacknowledgedMessage {
             id,
             seq,
@@ -64,11 +64,11 @@ impl UnacknowledgedMessage {
 
     fn bytes(&self) -> usize {
         let key = self.key.as_ref().map_or(0, |key| key.len());
-        ENTRY_OVERHEAD_BYTES + key + self.encoded.as_ref().map_or(0, Encoded::len)
+        ENTRY_OVERHEAD_BYTES + key + self.encoded.as_ref().map_or(0, EncodedBody::len)
     }
 
     /// Notifies its sender, if it still waits.
-    pub(super) fn notify(&mut self, outcome: Outcome, notices: &mut Vec<Notice>) {
+    pub(super) fn notify(&mut self, outcome: MessageOutcome, notices: &mut Vec<Notice>) {
         if self.wait.take().is_some() {
             notices.push(Notice { id: self.id, outcome });
         }
@@ -171,7 +171,7 @@ impl MessageQueue {
         self.retain(|entry, _| {
             let is_worthless = entry.key.as_deref() == Some(key) && (!entry.was_written() || entry.wait.is_none());
             if is_worthless {
-                entry.notify(Outcome::Superseded, notices);
+                entry.notify(MessageOutcome::Superseded, notices);
             }
             !is_worthless
         });

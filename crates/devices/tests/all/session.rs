@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use stillgate_devices::Generation;
 use stillgate_devices::protocol::{Body, MessageId, Protocol};
 use stillgate_devices::session::{
-    AckError, Idempotency, IdempotencyError, IdempotencyLimits, Level, Message, Notice, Outcome, Policy, Refused,
-    RepeatOutcome, ResumeError, ResumeToken, Session, SessionId, SessionLimits,
+    AckError, Idempotency, IdempotencyError, IdempotencyLimits, Level, Message, MessageOutcome, MessageRefusal, Notice,
+    Policy, RepeatOutcome, ResumeError, ResumeToken, Session, SessionId, SessionLimits,
 };
 
 const LIMITS: SessionLimits =
@@ -26,7 +26,7 @@ fn begin(limits: SessionLimits) -> SessionHarness {
 
 impl SessionHarness {
     /// Sends a message of 100 bytes with its overhead; its sender waits for 5 seconds.
-    fn push(&mut self, id: u128, level: Level, key: Option<&str>) -> Result<(), Refused> {
+    fn push(&mut self, id: u128, level: Level, key: Option<&str>) -> Result<(), MessageRefusal> {
         let bytes = 36 - key.map_or(0, str::len);
         let encoded = Protocol::Raw.encode(&Body::Bytes(vec![b'*'; bytes].into())).unwrap();
         let key = key.map(Into::into);
@@ -66,7 +66,7 @@ impl SessionHarness {
     }
 
     /// The outcomes that senders got since the last call.
-    fn learned(&mut self) -> Vec<(u128, Outcome)> {
+    fn learned(&mut self) -> Vec<(u128, MessageOutcome)> {
         self.notices.drain(..).map(|notice| (notice.id.0, notice.outcome)).collect()
     }
 }
@@ -79,11 +79,11 @@ fn senders_learn_what_they_wait_for() {
     it.push(3, Level::Replied, None).unwrap();
     assert_eq!(it.learned(), []);
     assert_eq!(it.write(), [(1, 1), (2, 2), (3, 3)]);
-    assert_eq!(it.learned(), [(1, Outcome::Written)]);
+    assert_eq!(it.learned(), [(1, MessageOutcome::Written)]);
     it.acknowledge(3).unwrap();
-    assert_eq!(it.learned(), [(2, Outcome::Acknowledged)]);
+    assert_eq!(it.learned(), [(2, MessageOutcome::Acknowledged)]);
     assert!(it.reply(3));
-    assert_eq!(it.learned(), [(3, Outcome::Replied(Body::Json("1".into())))]);
+    assert_eq!(it.learned(), [(3, MessageOutcome::Replied(Body::Json("1".into())))]);
     assert!(!it.reply(3), "the second answer to the same message");
     assert_eq!((it.session.queued_bytes(), it.tick(1_000_000)), (0, None));
 }
@@ -96,9 +96,9 @@ fn acknowledgements_are_cumulative_and_replies_are_not() {
     }
     it.write();
     assert!(it.reply(3));
-    assert_eq!(it.learned(), [(3, Outcome::Acknowledged)]);
+    assert_eq!(it.learned(), [(3, MessageOutcome::Acknowledged)]);
     it.acknowledge(2).unwrap();
-    assert_eq!(it.learned(), [(1, Outcome::Acknowledged), (2, Outcome::Acknowledged)]);
+    assert_eq!(it.learned(), [(1, MessageOutcome::Acknowledged), (2, MessageOutcome::Acknowledged)]);
     it.acknowledge(1).unwrap();
     assert_eq!(it.acknowledge(5), Err(AckError { seq: 5, sent: 4 }));
     assert_eq!(it.learned(), []);
@@ -122,7 +122,7 @@ fn timeouts_say_whether_the_message_may_have_arrived() {
     assert_eq!(it.tick(4_999), Some(5_000));
     assert_eq!(it.learned(), []);
     it.tick(5_000);
-    let late = |was_written| Outcome::TimedOut { was_written };
+    let late = |was_written| MessageOutcome::TimedOut { was_written };
     assert_eq!(it.learned(), [(1, late(true)), (2, late(false))]);
     // The second was withdrawn, as its sender was notified. The first can be acknowledged, though no sender is waiting.
     assert_eq!(it.write(), []);
@@ -151,11 +151,11 @@ fn a_full_queue_refuses() {
         it.push(id, Level::Acknowledged, None).unwrap();
     }
     it.write();
-    assert_eq!(it.push(11, Level::Written, None), Err(Refused::Full));
+    assert_eq!(it.push(11, Level::Written, None), Err(MessageRefusal::Full));
     it.acknowledge(1).unwrap();
     assert_eq!(it.push(11, Level::Written, None), Ok(()));
     let mut tiny = begin(SessionLimits { queue_bytes_max: 99, ..LIMITS });
-    assert_eq!(tiny.push(1, Level::Written, None), Err(Refused::TooLong));
+    assert_eq!(tiny.push(1, Level::Written, None), Err(MessageRefusal::TooLong));
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn a_full_queue_drops_the_oldest() {
     for id in 2..=12 {
         it.push(id, Level::Written, None).unwrap();
     }
-    let dropped = |was_written| Outcome::Dropped { was_written };
+    let dropped = |was_written| MessageOutcome::Dropped { was_written };
     assert_eq!(it.learned(), [(1, dropped(true)), (2, dropped(false))]);
     // Numbers are assigned on writing, so the device sees no gap.
     assert_eq!(it.write(), (3..=12).zip(2..=11).collect::<Vec<_>>());
@@ -180,7 +180,7 @@ fn the_latest_of_a_key_remains() {
     it.push(2, Level::Written, Some("a")).unwrap();
     it.push(3, Level::Written, Some("b")).unwrap();
     it.push(4, Level::Written, Some("a")).unwrap();
-    assert_eq!(it.learned(), [(1, Outcome::Written), (2, Outcome::Superseded)]);
+    assert_eq!(it.learned(), [(1, MessageOutcome::Written), (2, MessageOutcome::Superseded)]);
     assert_eq!(it.write(), [(3, 2), (4, 3)]);
     // A resume gives the latest ones only.
     let token = it.session.token();
@@ -199,15 +199,19 @@ fn a_resume_gives_what_was_not_acknowledged() {
     it.push(4, Level::Written, None).unwrap();
     let token = it.session.token();
     it.detach();
-    assert_eq!(it.push(5, Level::Written, None), Err(Refused::Offline));
+    assert_eq!(it.push(5, Level::Written, None), Err(MessageRefusal::Offline));
     assert!(it.session.next_to_write(0).is_none());
     assert_eq!(it.resume(ResumeToken { session: SessionId(9), ..token }, 2), Err(ResumeError::OtherSession));
     it.resume(token, 2).unwrap();
     assert_eq!(it.resume(token, 3), Err(ResumeError::Stale), "an older copy of the token");
     assert_eq!(it.write(), [(2, 2), (3, 3), (4, 4)]);
     it.acknowledge(4).unwrap();
-    let expected =
-        [(1, Outcome::Acknowledged), (4, Outcome::Written), (2, Outcome::Acknowledged), (3, Outcome::Acknowledged)];
+    let expected = [
+        (1, MessageOutcome::Acknowledged),
+        (4, MessageOutcome::Written),
+        (2, MessageOutcome::Acknowledged),
+        (3, MessageOutcome::Acknowledged),
+    ];
     assert_eq!(it.learned(), expected);
 }
 
@@ -223,7 +227,7 @@ fn a_session_ends_when_its_device_stays_away() {
     assert_eq!(it.resume(token, 2), Err(ResumeError::Over));
     it.tick(120_000);
     assert!(it.session.is_over());
-    assert_eq!(it.learned(), [(1, Outcome::Ended { was_written: true })]);
+    assert_eq!(it.learned(), [(1, MessageOutcome::Ended { was_written: true })]);
 }
 
 #[test]
@@ -246,9 +250,9 @@ fn a_session_moves_with_its_device() {
     it.acknowledge(1).unwrap();
     let token = it.session.token();
     let carried = it.session.carry(token, &mut it.notices).unwrap();
-    let ended = |was_written| Outcome::Ended { was_written };
+    let ended = |was_written| MessageOutcome::Ended { was_written };
     // Unwritten messages do not move, so that they certainly have not arrived.
-    assert_eq!(it.learned(), [(1, Outcome::Acknowledged), (2, ended(true)), (3, ended(false))]);
+    assert_eq!(it.learned(), [(1, MessageOutcome::Acknowledged), (2, ended(true)), (3, ended(false))]);
     assert!(it.session.carry(token, &mut it.notices).is_err());
     let mut there = SessionHarness { session: Session::from_carried(carried, Generation(2), 0), ..begin(LIMITS) };
     there.push(4, Level::Acknowledged, None).unwrap();
@@ -259,13 +263,13 @@ fn a_session_moves_with_its_device() {
 #[test]
 fn raw_devices_have_nothing_to_resume() {
     let mut it = begin(SessionLimits { acknowledges: false, ..LIMITS });
-    assert_eq!(it.push(1, Level::Acknowledged, None), Err(Refused::NeverAcknowledges));
+    assert_eq!(it.push(1, Level::Acknowledged, None), Err(MessageRefusal::NeverAcknowledges));
     it.push(1, Level::Written, None).unwrap();
     it.write();
     it.push(2, Level::Written, None).unwrap();
     it.detach();
     assert!(it.session.is_over());
-    assert_eq!(it.learned(), [(1, Outcome::Written), (2, Outcome::Ended { was_written: false })]);
+    assert_eq!(it.learned(), [(1, MessageOutcome::Written), (2, MessageOutcome::Ended { was_written: false })]);
 }
 
 #[test]
@@ -279,15 +283,15 @@ fn repeated_requests_are_sent_once() {
     assert_eq!(table.begin(a, b"off", two, 0, limits), Err(IdempotencyError::OtherBody));
     assert_eq!(table.begin(("devic", "ea"), b"on", two, 0, limits), Ok(None), "not the same pair");
     table.cancel(("devic", "ea"));
-    let replied = Outcome::Replied(Body::Json("1".into()));
+    let replied = MessageOutcome::Replied(Body::Json("1".into()));
     table.finish(a, &replied, limits);
     assert_eq!(table.begin(a, b"on", two, 599_999, limits), Ok(Some((one, RepeatOutcome::Done(replied)))));
     // A message that did not arrive may be sent again.
     assert_eq!(table.begin(b, b"on", two, 0, limits), Ok(None));
     assert_eq!(table.begin(c, b"on", two, 0, limits), Err(IdempotencyError::Full));
-    table.finish(b, &Outcome::TimedOut { was_written: false }, limits);
+    table.finish(b, &MessageOutcome::TimedOut { was_written: false }, limits);
     assert_eq!(table.begin(b, b"on", two, 0, limits), Ok(None));
-    table.finish(b, &Outcome::Replied(Body::Bytes(vec![0; 200].into())), limits);
+    table.finish(b, &MessageOutcome::Replied(Body::Bytes(vec![0; 200].into())), limits);
     assert_eq!(table.begin(b, b"on", one, 0, limits), Ok(Some((two, RepeatOutcome::RepliedBefore))));
     assert_eq!(table.begin(a, b"off", two, 600_000, limits), Ok(None), "ten minutes later");
     assert!(table.bytes() <= 400);
@@ -353,15 +357,15 @@ proptest! {
             for (id, outcome) in it.learned() {
                 let seq = written.iter().find(|(written, _)| *written == id).map(|(_, seq)| *seq);
                 match &outcome {
-                    Outcome::Written => prop_assert!(seq.is_some()),
-                    Outcome::Acknowledged => {
+                    MessageOutcome::Written => prop_assert!(seq.is_some()),
+                    MessageOutcome::Acknowledged => {
                         prop_assert!(seq.is_some_and(|seq| seq <= acknowledged) || replied.contains(&id));
                     }
-                    Outcome::Replied(_) => prop_assert!(replied.contains(&id)),
-                    Outcome::TimedOut { was_written } | Outcome::Dropped { was_written } | Outcome::Ended { was_written } => {
+                    MessageOutcome::Replied(_) => prop_assert!(replied.contains(&id)),
+                    MessageOutcome::TimedOut { was_written } | MessageOutcome::Dropped { was_written } | MessageOutcome::Ended { was_written } => {
                         prop_assert_eq!(*was_written, seq.is_some());
                     }
-                    Outcome::Superseded => prop_assert!(false, "no key was given"),
+                    MessageOutcome::Superseded => prop_assert!(false, "no key was given"),
                 }
                 prop_assert!(told.insert(id, outcome).is_none(), "notified twice");
             }
@@ -373,7 +377,7 @@ proptest! {
         for (id, _) in written {
             let is_undelivered = matches!(
                 told[&id],
-                Outcome::TimedOut { was_written: false } | Outcome::Dropped { was_written: false } | Outcome::Ended { was_written: false }
+                MessageOutcome::TimedOut { was_written: false } | MessageOutcome::Dropped { was_written: false } | MessageOutcome::Ended { was_written: false }
             );
             prop_assert!(!is_undelivered);
         }

@@ -27,7 +27,7 @@ pub(super) struct Facts<'a> {
     pub(super) area: Area,
     /// Whether the method is GET or HEAD.
     pub(super) is_read: bool,
-    pub(super) given: Given<'a>,
+    pub(super) given: CallerCredential<'a>,
     /// Why a request from loopback needs a key.
     pub(super) stranger: Option<Stranger>,
     pub(super) origin: Origin,
@@ -35,7 +35,7 @@ pub(super) struct Facts<'a> {
 
 /// The credential of a caller.
 #[derive(Debug)]
-pub(super) enum Given<'a> {
+pub(super) enum CallerCredential<'a> {
     Nothing,
     Key {
         key: Cow<'a, [u8]>,
@@ -81,7 +81,7 @@ fn area(path: &str) -> Area {
     }
 }
 
-fn given<'a>(request: &'a Request<Body>, guard: &Guard) -> Given<'a> {
+fn given<'a>(request: &'a Request<Body>, guard: &Guard) -> CallerCredential<'a> {
     let headers = request.headers();
     let key = match argument(request.uri().query(), KEY_ARGUMENT) {
         Some(Cow::Borrowed(key)) => Some(key.as_bytes().into()),
@@ -89,7 +89,7 @@ fn given<'a>(request: &'a Request<Body>, guard: &Guard) -> Given<'a> {
         None => headers.get(KEY_HEADER).map(|key| key.as_bytes().into()),
     };
     if let Some(key) = key {
-        return Given::Key { key, is_ambient: false };
+        return CallerCredential::Key { key, is_ambient: false };
     }
     // Signing in again does not depend on an old session, whose token the page may not know.
     let is_sign_in = area(request.uri().path()) == Area::SignIn && *request.method() == Method::POST;
@@ -97,11 +97,11 @@ fn given<'a>(request: &'a Request<Body>, guard: &Guard) -> Given<'a> {
     if let Some(session) = if is_sign_in { None } else { session() } {
         let token = headers.get(TOKEN_HEADER).map_or(&b""[..], |token| token.as_bytes());
         let has_token = equal_in_constant_time(token, session.csrf.as_bytes());
-        return Given::Session { session, has_token };
+        return CallerCredential::Session { session, has_token };
     }
     match cookie(headers, KEY_COOKIE) {
-        Some(key) => Given::Key { key: key.as_bytes().into(), is_ambient: true },
-        None => Given::Nothing,
+        Some(key) => CallerCredential::Key { key: key.as_bytes().into(), is_ambient: true },
+        None => CallerCredential::Nothing,
     }
 }
 

@@ -19,7 +19,7 @@ pub use refusal::Rejection;
 pub use sessions::{SESSION_COOKIE, Session};
 
 use crate::hosts::{Hosts, Stranger};
-use facts::{Facts, Given, Origin};
+use facts::{CallerCredential, Facts, Origin};
 use ipnet::IpNet;
 use refusal::Refusal;
 use std::fmt;
@@ -110,14 +110,14 @@ fn decide(access: &Access, facts: &Facts<'_>) -> Result<Caller, Refusal> {
         return Err(if is_open { Refusal::LoopbackOnly(section) } else { Refusal::NotAllowed(section) });
     }
     let caller = match &facts.given {
-        Given::Key { key, is_ambient } if !access.keys.is_empty() => match find(access, key) {
+        CallerCredential::Key { key, is_ambient } if !access.keys.is_empty() => match find(access, key) {
             Some(_) if *is_ambient && is_forged(facts) => return Err(Refusal::ForeignOrigin),
             Some(key) => Caller { name: key.name.clone(), role: key.role, key: Some(key) },
             // A wrong key does not hide what is visible without one: a browser sends cookies of other servers, too.
             None if matches!(facts.area, Area::Open | Area::Files) => return keyless(access, peer, facts),
             None => return Err(Refusal::KeyWrong),
         },
-        Given::Session { session, has_token } if is_alive(access, session) => {
+        CallerCredential::Session { session, has_token } if is_alive(access, session) => {
             if is_forged(facts) {
                 return Err(Refusal::ForeignOrigin);
             }

@@ -24,19 +24,19 @@ fn access(keys: Vec<Arc<AdminKey>>) -> Access {
     }
 }
 
-fn facts<'a>(peer: &str, area: Area, is_read: bool, given: Given<'a>) -> Facts<'a> {
+fn facts<'a>(peer: &str, area: Area, is_read: bool, given: CallerCredential<'a>) -> Facts<'a> {
     Facts { peer: peer.parse().unwrap(), area, is_read, given, stranger: None, origin: Origin::Absent }
 }
 
-fn given(key: &str) -> Given<'_> {
-    Given::Key { key: Cow::Borrowed(key.as_bytes()), is_ambient: false }
+fn given(key: &str) -> CallerCredential<'_> {
+    CallerCredential::Key { key: Cow::Borrowed(key.as_bytes()), is_ambient: false }
 }
 
-fn session(key: Option<Arc<AdminKey>>, role: Role, has_token: bool) -> Given<'static> {
+fn session(key: Option<Arc<AdminKey>>, role: Role, has_token: bool) -> CallerCredential<'static> {
     let mut sessions = sessions::Sessions::default();
     let now = tokio::time::Instant::now();
     let (token, _) = sessions.open(Caller { name: "s".to_owned(), role, key }, now);
-    Given::Session { session: sessions.get(&token, now).unwrap(), has_token }
+    CallerCredential::Session { session: sessions.get(&token, now).unwrap(), has_token }
 }
 
 fn outcome(access: &Access, facts: &Facts<'_>) -> String {
@@ -50,7 +50,7 @@ fn outcome(access: &Access, facts: &Facts<'_>) -> String {
 fn with_keys() {
     let access = access(vec![key("ci", Role::Admin), key("tv", Role::Viewer)]);
     let check = |peer: &str, area: Area, is_read: bool, text: Option<&str>, expected: &str| {
-        let found = outcome(&access, &facts(peer, area, is_read, text.map_or(Given::Nothing, given)));
+        let found = outcome(&access, &facts(peer, area, is_read, text.map_or(CallerCredential::Nothing, given)));
         assert_eq!(found, expected, "{peer} {area:?} read={is_read} {text:?}");
     };
     for peer in [LOCAL, "::1", "::ffff:127.0.0.1", REMOTE, "::ffff:192.0.2.1"] {
@@ -82,7 +82,7 @@ fn with_keys() {
 fn without_keys_loopback_reads() {
     let access = access(Vec::new());
     let check = |peer: &str, area: Area, is_read: bool, text: Option<&str>, expected: &str| {
-        let found = outcome(&access, &facts(peer, area, is_read, text.map_or(Given::Nothing, given)));
+        let found = outcome(&access, &facts(peer, area, is_read, text.map_or(CallerCredential::Nothing, given)));
         assert_eq!(found, expected, "{peer} {area:?} read={is_read} {text:?}");
     };
     check(LOCAL, Area::Data, true, None, "viewer");
@@ -99,13 +99,13 @@ fn strangers_and_forgers() {
     let access = access(vec![key("ci", Role::Admin)]);
     let rebound = || Stranger::Host { host: "evil.example".to_owned(), key: "gateway.admin.hosts" };
     let check = |facts: Facts<'_>, expected: &str| assert_eq!(outcome(&access, &facts), expected, "{facts:?}");
-    let ambient = || Given::Key { key: Cow::Borrowed(b"key-of-ci"), is_ambient: true };
-    let open = facts(LOCAL, Area::Open, true, Given::Nothing);
+    let ambient = || CallerCredential::Key { key: Cow::Borrowed(b"key-of-ci"), is_ambient: true };
+    let open = facts(LOCAL, Area::Open, true, CallerCredential::Nothing);
     check(
         Facts { stranger: Some(rebound()), ..open },
         "Stranger(Host { host: \"evil.example\", key: \"gateway.admin.hosts\" })",
     );
-    let sign_in = || facts(LOCAL, Area::SignIn, false, Given::Nothing);
+    let sign_in = || facts(LOCAL, Area::SignIn, false, CallerCredential::Nothing);
     check(Facts { stranger: Some(Stranger::CrossSite), ..sign_in() }, "Stranger(CrossSite)");
     check(Facts { origin: Origin::Foreign, ..sign_in() }, "ForeignOrigin");
     // A key that a page had to receive explicitly is sufficient proof.
@@ -122,7 +122,7 @@ fn strangers_and_forgers() {
 fn sessions_write_with_their_token_only() {
     let ci = key("ci", Role::Admin);
     let access = access(vec![ci.clone()]);
-    let check = |is_read: bool, origin: Origin, given: Given<'_>, expected: &str| {
+    let check = |is_read: bool, origin: Origin, given: CallerCredential<'_>, expected: &str| {
         let facts = Facts { origin, ..facts(REMOTE, Area::Data, is_read, given) };
         assert_eq!(outcome(&access, &facts), expected, "{facts:?}");
     };

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use stillgate_exporter::{Exporter, Site};
 use stillgate_metrics::{
-    Buckets, Collector, CollectorOptions, DeclaredFamily, Family, Kind, Merge, Native, Options, Process, Registry,
-    Writer,
+    Buckets, Collector, CollectorOptions, DeclaredFamily, Family, FamilyType, Merge, Native, Options, Process,
+    Registry, Writer,
 };
 use stillgate_testkit::{Prometheus, PrometheusSetup, ScrapeFormat};
 
@@ -44,12 +44,12 @@ impl MetricsFixture {
             };
             registry.declare(family).unwrap()
         };
-        let requests = declare("requests_total", &["route", "code"], Kind::Counter);
+        let requests = declare("requests_total", &["route", "code"], FamilyType::Counter);
         let native = Native { schema: 3, ..Native::default() };
         let classic = vec![0.1, 0.5, 1.0];
-        let seconds = declare("seconds", &[], Kind::Histogram(Buckets { classic, native: None }));
-        let sizes = declare("sizes", &[], Kind::Histogram(Buckets { classic: vec![], native: Some(native) }));
-        let level = declare("level", &["of"], Kind::Gauge(Merge::Sum));
+        let seconds = declare("seconds", &[], FamilyType::Histogram(Buckets { classic, native: None }));
+        let sizes = declare("sizes", &[], FamilyType::Histogram(Buckets { classic: vec![], native: Some(native) }));
+        let level = declare("level", &["of"], FamilyType::Gauge(Merge::Sum));
         let writers = [registry.writer().unwrap(), registry.writer().unwrap()];
         let collector = Collector::of_registry(registry, CollectorOptions::default()).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -43,7 +43,11 @@ const PATHS: [(Method, &str, &str); 6] = [
 /// The pages; empty where no devices are configured. `access` is that of the device API, which follows the configuration.
 pub(crate) fn pages(gateway: &Gateway, access: &watch::Receiver<Access>) -> Vec<Page> {
     let Some(devices) = &gateway.devices else { return Vec::new() };
-    let there = There { address: reached_at(devices.address), is_tls: devices.tls.is_some(), access: access.clone() };
+    let there = DeviceApiAddress {
+        address: reached_at(devices.address),
+        is_tls: devices.tls.is_some(),
+        access: access.clone(),
+    };
     let page = |(method, path, summary): (Method, &'static str, &'static str)| {
         let answer = passed_on(&method, there.clone());
         Page { method, path, summary, answer }
@@ -53,18 +57,18 @@ pub(crate) fn pages(gateway: &Gateway, access: &watch::Receiver<Access>) -> Vec<
 
 /// The device API.
 #[derive(Clone)]
-struct There {
+struct DeviceApiAddress {
     address: SocketAddr,
     is_tls: bool,
     access: watch::Receiver<Access>,
 }
 
-fn passed_on(method: &Method, there: There) -> MethodRouter {
+fn passed_on(method: &Method, there: DeviceApiAddress) -> MethodRouter {
     let filter = MethodFilter::try_from(method.clone()).expect("the table has standard methods only");
     on(filter, move |request: Request| pass_on(there.clone(), request))
 }
 
-async fn pass_on(there: There, request: Request) -> Response {
+async fn pass_on(there: DeviceApiAddress, request: Request) -> Response {
     if there.is_tls {
         let why = "the device API speaks TLS only; ask it itself, at gateway.devices.address";
         return error(StatusCode::NOT_IMPLEMENTED, why.into());
@@ -82,7 +86,7 @@ async fn pass_on(there: There, request: Request) -> Response {
     }
 }
 
-async fn exchange(there: &There, request: Request) -> Result<Response, String> {
+async fn exchange(there: &DeviceApiAddress, request: Request) -> Result<Response, String> {
     let stream = timeout(CONNECT_TIMEOUT, TcpStream::connect(there.address)).await;
     let stream = stream.map_err(|_| "it does not accept connections".to_owned())?.map_err(|error| error.to_string())?;
     let opened = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
@@ -105,7 +109,7 @@ async fn exchange(there: &There, request: Request) -> Result<Response, String> {
 }
 
 /// The request as a back-end on this machine would send it. Cookies and keys of the admin API stay here.
-fn inner(there: &There, request: Request) -> Result<hyper::Request<Body>, String> {
+fn inner(there: &DeviceApiAddress, request: Request) -> Result<hyper::Request<Body>, String> {
     let (asked, body) = request.into_parts();
     // A key of the admin API must not reach the device API, percent-encoded or not.
     let is_key = |part: &str| form_urlencoded::parse(part.as_bytes()).any(|(name, _)| name == KEY_ARGUMENT);
@@ -146,7 +150,7 @@ mod tests {
             is_loopback_reader: false,
             is_loopback_writer: false,
         });
-        let there = There { address: "127.0.0.1:9190".parse().unwrap(), is_tls: false, access };
+        let there = DeviceApiAddress { address: "127.0.0.1:9190".parse().unwrap(), is_tls: false, access };
         let request = Request::builder()
             .method(Method::POST)
             .uri("/v1/devices/a%2Fb/messages?api_key=outer&ack=reply&%61pi_key=outer")

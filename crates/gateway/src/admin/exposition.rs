@@ -4,7 +4,7 @@
 //! them. Access control is up to the admin address.
 
 use super::pages::Api;
-use super::refusal::{Refusal, refuse};
+use super::refusal::{PageRefusal, refuse};
 use axum::body::Body;
 use axum::response::Response;
 use axum::routing::{MethodRouter, get};
@@ -24,7 +24,7 @@ pub(super) fn page(api: &Api) -> MethodRouter {
 }
 
 async fn answer(door: Option<SideDoor>, method: Method, uri: Uri, headers: HeaderMap) -> Response {
-    let Some(door) = door else { return refuse(&Refusal::NoMetrics) };
+    let Some(door) = door else { return refuse(&PageRefusal::NoMetrics) };
     match ask(&door, question(method, &uri, &headers)).await {
         Ok(mut response) => {
             response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -32,7 +32,7 @@ async fn answer(door: Option<SideDoor>, method: Method, uri: Uri, headers: Heade
         }
         Err(error) => {
             debug!(%error, "admin API: the exporter cannot be asked");
-            let mut refused = refuse(&Refusal::MetricsBusy);
+            let mut refused = refuse(&PageRefusal::MetricsBusy);
             refused.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
             refused
         }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use stillgate_lua::sampler::{LuaFrame, LuaProfiling, SampledStack};
 use stillgate_profiler::names_of;
 use stillgate_profiler::profile::{Function, Label, Line, Location, Profile, Sample, THREAD, ValueType};
-use stillgate_profiler::session::{Cancel, Session};
+use stillgate_profiler::session::{Cancel, ProfileSession};
 
 /// The label with the activity of LuaJIT.
 pub(crate) const DOING: &str = "luajit";
@@ -72,7 +72,7 @@ fn keep_shares(profile: &Profile, ended: SystemTime) {
 
 /// Takes a profile on the calling thread.
 pub(super) fn take(
-    session: Session,
+    session: ProfileSession,
     kind: LuaKind,
     duration: Duration,
     hz: u32,

@@ -8,12 +8,12 @@ use super::index::index;
 use super::live;
 use super::lua;
 use super::profiling;
-use super::refusal::{Refusal, error, json, refuse};
+use super::refusal::{PageRefusal, error, json, refuse};
 use super::routes::{self, Lists};
-use super::status::Status;
+use super::status::StatusPage;
 use super::upstreams::{Upstreams, UpstreamsSnapshot};
 use crate::configuration::kept::Opened;
-use crate::configuration::reload::Served;
+use crate::configuration::reload::ServedPlan;
 use axum::Extension;
 use axum::extract::{Path, RawQuery};
 use axum::response::Response;
@@ -32,7 +32,7 @@ use stillgate_measures::metrics::Metering;
 use stillgate_measures::recent_lines::RecentLines;
 use stillgate_proxy::UpstreamOverview;
 use stillgate_replay::explain::chain::consumer;
-use stillgate_replay::explain::explanation::Answer;
+use stillgate_replay::explain::explanation::ExplainedRequest;
 use stillgate_replay::explain::query::ExplainQuery;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::spawn_blocking;
@@ -48,13 +48,13 @@ pub(crate) const EXPLAINED_MAX: usize = 1;
 /// A question to the control loop.
 pub(crate) enum Question {
     /// The status.
-    Status(oneshot::Sender<Status>),
+    Status(oneshot::Sender<StatusPage>),
     /// The number of series of each family; `None`: nothing is measured.
     Cardinality(oneshot::Sender<Option<Cardinality>>),
     /// The state of the nodes: the snapshot, and each worker's answer.
     Upstreams(oneshot::Sender<(UpstreamsSnapshot, Vec<Option<Vec<UpstreamOverview>>>)>),
     /// The configuration that is served.
-    Served(oneshot::Sender<Served>),
+    Served(oneshot::Sender<ServedPlan>),
 }
 
 /// The parts that all pages need.
@@ -171,16 +171,18 @@ async fn live(query: String, api: Api) -> Response {
 
 async fn slow(api: Api) -> Response {
     match api.ask(Question::Served).await {
-        Some(Served { loaded, .. }) if loaded.config.gateway.debug.slow => json(StatusCode::OK, &api.live.slow.show()),
+        Some(ServedPlan { loaded, .. }) if loaded.config.gateway.debug.slow => {
+            json(StatusCode::OK, &api.live.slow.show())
+        }
         Some(_) => error(StatusCode::NOT_FOUND, "slow requests are not kept; set gateway.debug.slow to true".into()),
-        None => refuse(&Refusal::Ending),
+        None => refuse(&PageRefusal::Ending),
     }
 }
 
 async fn status(api: Api) -> Response {
     match api.ask(Question::Status).await {
         Some(status) => json(StatusCode::OK, &status),
-        None => refuse(&Refusal::Ending),
+        None => refuse(&PageRefusal::Ending),
     }
 }
 
@@ -188,15 +190,15 @@ async fn health(api: Api) -> Response {
     match api.ask(Question::Status).await {
         Some(status) if !status.is_ready() => json(StatusCode::SERVICE_UNAVAILABLE, &status.health()),
         Some(status) => json(StatusCode::OK, &status.health()),
-        None => refuse(&Refusal::Ending),
+        None => refuse(&PageRefusal::Ending),
     }
 }
 
 async fn cardinality(api: Api) -> Response {
     match api.ask(Question::Cardinality).await {
         Some(Some(cardinality)) => json(StatusCode::OK, &cardinality),
-        Some(None) => refuse(&Refusal::NoMetrics),
-        None => refuse(&Refusal::Ending),
+        Some(None) => refuse(&PageRefusal::NoMetrics),
+        None => refuse(&PageRefusal::Ending),
     }
 }
 
@@ -214,14 +216,15 @@ async fn explain(query: String, api: Api, caller: Caller) -> Response {
         Err(wrong) => return error(StatusCode::BAD_REQUEST, Cow::Owned(wrong)),
     };
     let place = api.explaining.clone().acquire_owned().await.expect("the semaphore is never closed");
-    let Some(Served { plan, loaded }) = api.ask(Question::Served).await else {
-        return refuse(&Refusal::Ending);
+    let Some(ServedPlan { plan, loaded }) = api.ask(Question::Served).await else {
+        return refuse(&PageRefusal::Ending);
     };
     // The place is kept until it is done, even if the client has gone.
     let explained = spawn_blocking(move || {
         let answer = match consumer(&loaded.config, asked.consumer.as_deref()) {
             Ok(consumer) => {
-                let answer = Answer::new(&plan, &loaded.config, &asked.head, asked.route.as_deref(), consumer);
+                let answer =
+                    ExplainedRequest::new(&plan, &loaded.config, &asked.head, asked.route.as_deref(), consumer);
                 let mut answer = answer.json(caller.sees_secrets());
                 answer["generation"] = json!(plan.generation);
                 json(StatusCode::OK, &answer)
@@ -233,7 +236,7 @@ async fn explain(query: String, api: Api, caller: Caller) -> Response {
     });
     explained.await.unwrap_or_else(|error| {
         warn!(%error, "admin API: explaining failed, which is a bug");
-        refuse(&Refusal::Failed)
+        refuse(&PageRefusal::Failed)
     })
 }
 
@@ -241,7 +244,7 @@ async fn explain(query: String, api: Api, caller: Caller) -> Response {
 async fn upstreams(api: Api) -> Response {
     let place = api.explaining.clone().acquire_owned().await.expect("the semaphore is never closed");
     let Some((snapshot, answers)) = api.ask(Question::Upstreams).await else {
-        return refuse(&Refusal::Ending);
+        return refuse(&PageRefusal::Ending);
     };
     let answered = spawn_blocking(move || {
         let answer = json(StatusCode::OK, &Upstreams::new(&snapshot, answers));
@@ -250,6 +253,6 @@ async fn upstreams(api: Api) -> Response {
     });
     answered.await.unwrap_or_else(|error| {
         warn!(%error, "admin API: telling of upstreams failed, which is a bug");
-        refuse(&Refusal::Failed)
+        refuse(&PageRefusal::Failed)
     })
 }

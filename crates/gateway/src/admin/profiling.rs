@@ -5,8 +5,8 @@
 use super::lua_profile;
 use super::pages::{Api, Question};
 use super::phases::PHASES;
-use super::refusal::{Refusal, error, json, refuse};
-use crate::configuration::reload::Served;
+use super::refusal::{PageRefusal, error, json, refuse};
+use crate::configuration::reload::ServedPlan;
 use axum::body::Body;
 use axum::extract::{Extension, RawQuery};
 use axum::response::Response;
@@ -22,7 +22,7 @@ use stillgate_door::{Caller, Peer};
 use stillgate_profiler::cpu::{self, ThreadScope};
 use stillgate_profiler::output::{pprof, stacks};
 use stillgate_profiler::profile::Profile;
-use stillgate_profiler::session::{Cancel, Session};
+use stillgate_profiler::session::{Cancel, ProfileSession};
 use stillgate_profiler::{heap, stalls};
 use tokio::sync::oneshot;
 use tracing::{info, warn};
@@ -43,11 +43,11 @@ const INDEX: &str = concat!(
 
 /// The requested profile, with checked arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wanted {
-    Cpu(cpu::Options),
+enum ProfileRequest {
+    Cpu(cpu::CpuOptions),
     Lua(LuaKind, Duration, u32),
     Heap(heap::MainValue),
-    Stalls(stalls::Options),
+    Stalls(stalls::StallOptions),
 }
 
 /// The unit that is counted in functions in Lua.
@@ -78,7 +78,7 @@ impl LuaKind {
 }
 
 /// A parser of arguments.
-type Read = fn(&Arguments<'_>) -> Result<Wanted, String>;
+type Read = fn(&Arguments<'_>) -> Result<ProfileRequest, String>;
 
 /// All pages of profiles.
 pub(super) fn pages(api: &Api) -> Vec<Page> {
@@ -136,9 +136,9 @@ fn taken(api: &Api, read: Read) -> MethodRouter {
 
 async fn is_on(api: &Api) -> Result<(), Response> {
     match api.ask(Question::Served).await {
-        Some(Served { loaded, .. }) if loaded.config.gateway.debug.pprof => Ok(()),
+        Some(ServedPlan { loaded, .. }) if loaded.config.gateway.debug.pprof => Ok(()),
         Some(_) => Err(error(StatusCode::NOT_FOUND, OFF.into())),
-        None => Err(refuse(&Refusal::Ending)),
+        None => Err(refuse(&PageRefusal::Ending)),
     }
 }
 
@@ -146,17 +146,17 @@ async fn take(api: &Api, read: Read, query: &str, who: &str) -> Result<Response,
     is_on(api).await?;
     let bad = |why: String| error(StatusCode::BAD_REQUEST, Cow::Owned(why));
     let wanted = read(&Arguments(query)).map_err(bad)?;
-    let answered = Answered::of(&Arguments(query)).map_err(bad)?;
-    let session = Session::begin(wanted.name(), who, wanted.duration());
+    let answered = ProfileFormat::of(&Arguments(query)).map_err(bad)?;
+    let session = ProfileSession::begin(wanted.name(), who, wanted.duration());
     let session = session.map_err(|busy| error(StatusCode::CONFLICT, Cow::Owned(busy.to_string())))?;
     info!(target: "audit", who, what = wanted.name(), seconds = wanted.duration().as_secs(), "taking a profile");
     let failed = |error: &dyn std::fmt::Display| {
         warn!(%error, "a profile cannot be taken");
-        refuse(&Refusal::Failed)
+        refuse(&PageRefusal::Failed)
     };
     let (send, sent) = oneshot::channel();
     // This is dropped when the client has gone away.
-    let waiting = Waiting(Cancel::default());
+    let waiting = ProfileGuard(Cancel::default());
     let cancel = waiting.0.clone();
     let give_back = api.give_back;
     let work = move || {
@@ -178,8 +178,8 @@ async fn take(api: &Api, read: Read, query: &str, who: &str) -> Result<Response,
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     match answered {
-        Answered::Json => drop(headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"))),
-        Answered::Pprof => {
+        ProfileFormat::Json => drop(headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"))),
+        ProfileFormat::Pprof => {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
             headers.insert(CONTENT_DISPOSITION, HeaderValue::from_static(wanted.disposition()));
         }
@@ -189,72 +189,72 @@ async fn take(api: &Api, read: Read, query: &str, who: &str) -> Result<Response,
 
 /// The format of a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Answered {
+enum ProfileFormat {
     Pprof,
     /// JSON for the dashboard.
     Json,
 }
 
-impl Answered {
-    fn of(arguments: &Arguments<'_>) -> Result<Answered, String> {
+impl ProfileFormat {
+    fn of(arguments: &Arguments<'_>) -> Result<ProfileFormat, String> {
         match arguments.text("format").as_deref() {
-            None | Some("pprof") => Ok(Answered::Pprof),
-            Some("json") => Ok(Answered::Json),
+            None | Some("pprof") => Ok(ProfileFormat::Pprof),
+            Some("json") => Ok(ProfileFormat::Json),
             Some(_) => Err("format: pprof or json".to_owned()),
         }
     }
 
     fn write(self, profile: &Profile) -> Vec<u8> {
         match self {
-            Answered::Pprof => pprof::write(profile),
-            Answered::Json => stacks::of(profile, profile.main).to_string().into(),
+            ProfileFormat::Pprof => pprof::write(profile),
+            ProfileFormat::Json => stacks::of(profile, profile.main).to_string().into(),
         }
     }
 }
 
 /// Ends the profile when it is dropped.
-struct Waiting(Cancel);
+struct ProfileGuard(Cancel);
 
-impl Drop for Waiting {
+impl Drop for ProfileGuard {
     fn drop(&mut self) {
         self.0.cancel();
     }
 }
 
-impl Wanted {
+impl ProfileRequest {
     fn name(self) -> &'static str {
         match self {
-            Wanted::Cpu(_) => "CPU",
-            Wanted::Lua(..) => "Lua",
-            Wanted::Heap(_) => "heap",
-            Wanted::Stalls(_) => "stalls",
+            ProfileRequest::Cpu(_) => "CPU",
+            ProfileRequest::Lua(..) => "Lua",
+            ProfileRequest::Heap(_) => "heap",
+            ProfileRequest::Stalls(_) => "stalls",
         }
     }
 
     fn disposition(self) -> &'static str {
         match self {
-            Wanted::Cpu(_) => "attachment; filename=\"cpu.pb.gz\"",
-            Wanted::Lua(..) => "attachment; filename=\"lua.pb.gz\"",
-            Wanted::Heap(_) => "attachment; filename=\"heap.pb.gz\"",
-            Wanted::Stalls(_) => "attachment; filename=\"stalls.pb.gz\"",
+            ProfileRequest::Cpu(_) => "attachment; filename=\"cpu.pb.gz\"",
+            ProfileRequest::Lua(..) => "attachment; filename=\"lua.pb.gz\"",
+            ProfileRequest::Heap(_) => "attachment; filename=\"heap.pb.gz\"",
+            ProfileRequest::Stalls(_) => "attachment; filename=\"stalls.pb.gz\"",
         }
     }
 
     fn duration(self) -> Duration {
         match self {
-            Wanted::Cpu(options) => options.duration(),
-            Wanted::Lua(_, duration, _) => duration,
-            Wanted::Heap(_) => Duration::ZERO,
-            Wanted::Stalls(options) => options.duration(),
+            ProfileRequest::Cpu(options) => options.duration(),
+            ProfileRequest::Lua(_, duration, _) => duration,
+            ProfileRequest::Heap(_) => Duration::ZERO,
+            ProfileRequest::Stalls(options) => options.duration(),
         }
     }
 
-    fn take(self, session: Session, cancel: &Cancel) -> io::Result<Profile> {
+    fn take(self, session: ProfileSession, cancel: &Cancel) -> io::Result<Profile> {
         match self {
-            Wanted::Cpu(options) => cpu::take(session, options, cancel),
-            Wanted::Lua(kind, duration, hz) => lua_profile::take(session, kind, duration, hz, cancel),
-            Wanted::Heap(shown) => heap::snapshot(session, shown),
-            Wanted::Stalls(options) => stalls::take(session, options, cancel),
+            ProfileRequest::Cpu(options) => cpu::take(session, options, cancel),
+            ProfileRequest::Lua(kind, duration, hz) => lua_profile::take(session, kind, duration, hz, cancel),
+            ProfileRequest::Heap(shown) => heap::snapshot(session, shown),
+            ProfileRequest::Stalls(options) => stalls::take(session, options, cancel),
         }
     }
 }
@@ -278,17 +278,17 @@ impl Arguments<'_> {
     }
 }
 
-fn read_cpu(arguments: &Arguments<'_>) -> Result<Wanted, String> {
+fn read_cpu(arguments: &Arguments<'_>) -> Result<ProfileRequest, String> {
     let hz = u32::try_from(arguments.number("hz", cpu::HZ_DEFAULT.into())).unwrap_or(u32::MAX);
     let of = match arguments.text("threads").as_deref() {
         None | Some("workers") => ThreadScope::EventLoops,
         Some("all") => ThreadScope::AllThreads,
         Some(_) => return Err("threads: workers or all".to_owned()),
     };
-    cpu::Options::new(of, arguments.seconds(), hz).map(Wanted::Cpu).map_err(|refused| refused.to_string())
+    cpu::CpuOptions::new(of, arguments.seconds(), hz).map(ProfileRequest::Cpu).map_err(|refused| refused.to_string())
 }
 
-fn read_lua(arguments: &Arguments<'_>) -> Result<Wanted, String> {
+fn read_lua(arguments: &Arguments<'_>) -> Result<ProfileRequest, String> {
     let kind = match arguments.text("kind").as_deref() {
         None | Some("cpu") => LuaKind::Cpu,
         Some("bytecode") => LuaKind::Bytecode,
@@ -296,18 +296,18 @@ fn read_lua(arguments: &Arguments<'_>) -> Result<Wanted, String> {
     };
     let hz = u32::try_from(arguments.number("hz", cpu::HZ_DEFAULT.into())).unwrap_or(u32::MAX);
     // Checks both bounds.
-    let options =
-        cpu::Options::new(ThreadScope::EventLoops, arguments.seconds(), hz).map_err(|refused| refused.to_string())?;
-    Ok(Wanted::Lua(kind, options.duration(), hz))
+    let options = cpu::CpuOptions::new(ThreadScope::EventLoops, arguments.seconds(), hz)
+        .map_err(|refused| refused.to_string())?;
+    Ok(ProfileRequest::Lua(kind, options.duration(), hz))
 }
 
-fn read_stalls(arguments: &Arguments<'_>) -> Result<Wanted, String> {
+fn read_stalls(arguments: &Arguments<'_>) -> Result<ProfileRequest, String> {
     let duration = cpu::duration(arguments.seconds()).map_err(|refused| refused.to_string())?;
     let over = match arguments.text("over") {
         None => stalls::OVER_DEFAULT,
         Some(text) => span(&text).ok_or("over: a time such as 10ms or 1s")?,
     };
-    stalls::Options::new(duration, over).map(Wanted::Stalls).map_err(|refused| refused.to_string())
+    stalls::StallOptions::new(duration, over).map(ProfileRequest::Stalls).map_err(|refused| refused.to_string())
 }
 
 /// Parses a duration such as `10ms` or `1s`.
@@ -319,16 +319,16 @@ fn span(text: &str) -> Option<Duration> {
     }
 }
 
-fn live_heap() -> Result<Wanted, String> {
+fn live_heap() -> Result<ProfileRequest, String> {
     sampled(heap::MainValue::Live)
 }
 
-fn all_allocated() -> Result<Wanted, String> {
+fn all_allocated() -> Result<ProfileRequest, String> {
     sampled(heap::MainValue::Allocated)
 }
 
-fn sampled(shown: heap::MainValue) -> Result<Wanted, String> {
-    heap::mean_bytes().map(|_| Wanted::Heap(shown)).ok_or_else(|| NO_HEAP.to_owned())
+fn sampled(shown: heap::MainValue) -> Result<ProfileRequest, String> {
+    heap::mean_bytes().map(|_| ProfileRequest::Heap(shown)).ok_or_else(|| NO_HEAP.to_owned())
 }
 
 #[cfg(test)]
@@ -339,10 +339,10 @@ mod tests {
     fn arguments_are_read_and_bounded() {
         let seconds = Duration::from_secs;
         let cpu = |query: &str| read_cpu(&Arguments(query));
-        assert_eq!(cpu(""), Ok(Wanted::Cpu(cpu::Options::new(ThreadScope::EventLoops, 30, 99).unwrap())));
+        assert_eq!(cpu(""), Ok(ProfileRequest::Cpu(cpu::CpuOptions::new(ThreadScope::EventLoops, 30, 99).unwrap())));
         assert_eq!(
             cpu("seconds=5&hz=250"),
-            Ok(Wanted::Cpu(cpu::Options::new(ThreadScope::EventLoops, 5, 250).unwrap()))
+            Ok(ProfileRequest::Cpu(cpu::CpuOptions::new(ThreadScope::EventLoops, 5, 250).unwrap()))
         );
         for query in ["seconds=0", "seconds=1000000000", "seconds=-1", "seconds=", "seconds=9e9", "seconds=241"] {
             assert_eq!(cpu(query), Err("seconds: a number from 1 to 240".to_owned()), "{query}");
@@ -351,18 +351,18 @@ mod tests {
             assert_eq!(cpu(query), Err("hz: a number from 1 to 1000".to_owned()), "{query}");
         }
         let lua = |query: &str| read_lua(&Arguments(query));
-        assert_eq!(lua("kind=bytecode&seconds=2"), Ok(Wanted::Lua(LuaKind::Bytecode, seconds(2), 99)));
+        assert_eq!(lua("kind=bytecode&seconds=2"), Ok(ProfileRequest::Lua(LuaKind::Bytecode, seconds(2), 99)));
         assert_eq!(lua("kind=all"), Err("kind: cpu or bytecode".to_owned()));
         assert!(lua("hz=0").is_err() && lua("seconds=241").is_err());
         assert_eq!(
             cpu("threads=all&seconds=1"),
-            Ok(Wanted::Cpu(cpu::Options::new(ThreadScope::AllThreads, 1, 99).unwrap()))
+            Ok(ProfileRequest::Cpu(cpu::CpuOptions::new(ThreadScope::AllThreads, 1, 99).unwrap()))
         );
         assert_eq!(cpu("threads=some"), Err("threads: workers or all".to_owned()));
-        assert_eq!(Answered::of(&Arguments("format=json")), Ok(Answered::Json));
-        assert!(Answered::of(&Arguments("format=svg")).is_err());
+        assert_eq!(ProfileFormat::of(&Arguments("format=json")), Ok(ProfileFormat::Json));
+        assert!(ProfileFormat::of(&Arguments("format=svg")).is_err());
         let stalls = |query: &str| read_stalls(&Arguments(query));
-        let options = |over| Wanted::Stalls(stalls::Options::new(seconds(30), over).unwrap());
+        let options = |over| ProfileRequest::Stalls(stalls::StallOptions::new(seconds(30), over).unwrap());
         assert_eq!(stalls(""), Ok(options(Duration::from_millis(10))));
         assert_eq!(stalls("over=1s"), Ok(options(seconds(1))));
         assert_eq!(stalls("over=1000"), Err("over: a time such as 10ms or 1s".to_owned()));

@@ -1,10 +1,10 @@
 //! Which of the last requests a change would send to another route, or through other plugins: a part of the answer to a dry run.
 
 use super::pages::{Api, Question};
-use crate::configuration::reload::Served;
+use crate::configuration::reload::ServedPlan;
 use serde_json::{Value as Json, json};
 use stillgate_config::{AccessFormat, Config, Gateway};
-use stillgate_replay::replay::{self, Comparison, Routed};
+use stillgate_replay::replay::{self, Comparison, RoutedConfig};
 use tokio::task::spawn_blocking;
 use tracing::warn;
 
@@ -38,11 +38,11 @@ pub(super) async fn compared(api: &Api, next: Config) -> Json {
     }
 }
 
-fn compare(lines: &[u8], served: &Served, next: &Config) -> Option<Comparison> {
+fn compare(lines: &[u8], served: &ServedPlan, next: &Config) -> Option<Comparison> {
     let matcher = served.plan.matcher_of(next).ok()?;
-    let old = Routed { config: &served.loaded.config, matcher: served.plan.matcher() };
+    let old = RoutedConfig { config: &served.loaded.config, matcher: served.plan.matcher() };
     let lines = lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-    Some(replay::run_lines(lines, old, Routed { config: next, matcher: &matcher }).without_queries())
+    Some(replay::run_lines(lines, old, RoutedConfig { config: next, matcher: &matcher }).without_queries())
 }
 
 /// Why requests are not recorded, if they are not.

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 
 /// Why a page cannot be served.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum PageRefusal {
     NoMetrics,
     MetricsBusy,
     Ending,
@@ -21,17 +21,17 @@ struct ErrorBody {
     error_msg: Cow<'static, str>,
 }
 
-pub(super) fn refuse(refusal: &Refusal) -> Response {
+pub(super) fn refuse(refusal: &PageRefusal) -> Response {
     let (status, error_msg) = match refusal {
-        Refusal::NoMetrics => {
+        PageRefusal::NoMetrics => {
             (StatusCode::NOT_FOUND, "404 Not Found: metrics are off; set gateway.metrics.enabled to true and restart")
         }
-        Refusal::MetricsBusy => (
+        PageRefusal::MetricsBusy => (
             StatusCode::SERVICE_UNAVAILABLE,
             "the metrics cannot be had now: too many scrapes are being answered here, or another process takes over",
         ),
-        Refusal::Ending => (StatusCode::SERVICE_UNAVAILABLE, "the gateway is shutting down"),
-        Refusal::Failed => (StatusCode::INTERNAL_SERVER_ERROR, "500 Internal Server Error; see the gateway's log"),
+        PageRefusal::Ending => (StatusCode::SERVICE_UNAVAILABLE, "the gateway is shutting down"),
+        PageRefusal::Failed => (StatusCode::INTERNAL_SERVER_ERROR, "500 Internal Server Error; see the gateway's log"),
     };
     error(status, error_msg.into())
 }

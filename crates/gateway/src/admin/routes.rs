@@ -4,9 +4,9 @@
 //! plugins they go and where each of those is written.
 
 use super::pages::{Api, Question};
-use super::refusal::{Refusal, error, json, refuse};
+use super::refusal::{PageRefusal, error, json, refuse};
 use super::route_list::{PAGE_MAX, RouteList, refusal};
-use crate::configuration::reload::Served;
+use crate::configuration::reload::ServedPlan;
 use axum::response::Response;
 use hyper::StatusCode;
 use serde_json::{Value as Json, json};
@@ -74,10 +74,10 @@ pub(super) async fn route(api: Api, id: String, sees_secrets: bool) -> Response 
 }
 
 /// Evaluates the list of what is served, on a thread that may take its time.
-async fn answer(api: Api, look: impl FnOnce(&RouteList, &Served) -> Option<Json> + Send + 'static) -> Response {
+async fn answer(api: Api, look: impl FnOnce(&RouteList, &ServedPlan) -> Option<Json> + Send + 'static) -> Response {
     let place = api.explaining.clone().acquire_owned().await.expect("the semaphore is never closed");
     let Some(served) = api.ask(Question::Served).await else {
-        return refuse(&Refusal::Ending);
+        return refuse(&PageRefusal::Ending);
     };
     let lists = api.lists.clone();
     let looked = spawn_blocking(move || {
@@ -99,7 +99,7 @@ async fn answer(api: Api, look: impl FnOnce(&RouteList, &Served) -> Option<Json>
         }
         Err(error) => {
             warn!(%error, "admin API: listing routes failed, which is a bug");
-            refuse(&Refusal::Failed)
+            refuse(&PageRefusal::Failed)
         }
     }
 }

@@ -15,7 +15,7 @@ use stillgate_proxy::access_log::rfc3339;
 
 /// `GET /v1/status`.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Status {
+pub(crate) struct StatusPage {
     /// Version of this program.
     pub(crate) version: &'static str,
     /// Where resources come from: `file`, `store` or `etcd`.
@@ -148,7 +148,7 @@ pub(crate) struct Health {
     pub(crate) status: &'static str,
 }
 
-impl Status {
+impl StatusPage {
     /// Whether a balancer in front should send requests here: it has something to serve, and does not end.
     pub(crate) fn is_ready(&self) -> bool {
         !self.draining && !self.is_waiting
@@ -219,7 +219,7 @@ mod tests {
     #[expect(clippy::too_many_lines, reason = "a table")]
     fn the_shape_is_a_contract() {
         let (connections, requests, tunnels, streams) = counted(&Counters::default());
-        let status = Status {
+        let status = StatusPage {
             version: "1.2.3",
             source: "etcd",
             source_path: Some("http://127.0.0.1:2379".into()),

@@ -4,7 +4,7 @@
 //! Whether its addresses are free and its names resolve is only seen when it runs. With `--against` and `--requests` it also
 //! reports which requests of a log would change route (`replaying`).
 
-use super::cli::{Check, EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Format};
+use super::cli::{Check, EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, OutputFormat};
 use super::deep_hosts::{DeepHosts, deep_hosts};
 use super::stdout::show;
 use crate::configuration::chain_lint::{ChainFinding, chain_lint};
@@ -19,12 +19,12 @@ use std::sync::Arc;
 use stillgate_config::{Config, Diagnostic, Severity};
 use stillgate_proxy::Plan;
 use stillgate_replay::explain::explanation::counted;
-use stillgate_replay::replay::{self, Routed};
+use stillgate_replay::replay::{self, RoutedConfig};
 use stillgate_route::lint::{self, Finding, FindingKind};
 
 /// The report, as `--format json` prints it.
 #[derive(Debug, Serialize)]
-struct Report {
+struct CheckReport {
     /// Whether the gateway would accept the file.
     valid: bool,
     /// The file that was checked.
@@ -38,17 +38,17 @@ struct Report {
     errors: usize,
     warnings: usize,
     /// Findings, in the order of the file.
-    diagnostics: Vec<Found>,
+    diagnostics: Vec<CheckFinding>,
     /// Findings beyond the loader's bound, or lint's.
     omitted: usize,
     /// Summary of a log's requests; absent without `--requests`, or where the file is not valid.
     #[serde(skip_serializing_if = "Option::is_none")]
-    requests: Option<replay::Report>,
+    requests: Option<replay::ReplayReport>,
 }
 
 /// One finding.
 #[derive(Debug, Serialize)]
-struct Found {
+struct CheckFinding {
     #[serde(flatten)]
     diagnostic: Diagnostic,
     /// The route it is about, for findings about matching; then the routes that take its requests.
@@ -64,14 +64,14 @@ struct RouteAt {
 }
 
 /// A file that the gateway would accept.
-pub(crate) struct Compiled {
+pub(crate) struct AcceptedFile {
     pub(crate) config: Config,
     pub(crate) plan: Plan,
 }
 
-impl Compiled {
-    fn routed(&self) -> Routed<'_> {
-        Routed { config: &self.config, matcher: self.plan.matcher() }
+impl AcceptedFile {
+    fn routed(&self) -> RoutedConfig<'_> {
+        RoutedConfig { config: &self.config, matcher: self.plan.matcher() }
     }
 }
 
@@ -101,19 +101,19 @@ pub(crate) fn run(arguments: &Check) -> u8 {
         }
     }
     match arguments.format {
-        Format::Json => show(format_args!("{:#}\n", serde_json::json!(report))),
-        Format::Text => {
+        OutputFormat::Json => show(format_args!("{:#}\n", serde_json::json!(report))),
+        OutputFormat::Text => {
             show(text(&report));
             if let Some(requests) = &report.requests {
                 show(requests.text());
             }
         }
     }
-    let changes_nothing = report.requests.as_ref().is_none_or(replay::Report::changes_nothing);
+    let changes_nothing = report.requests.as_ref().is_none_or(replay::ReplayReport::changes_nothing);
     if report.valid && changes_nothing { EXIT_GOOD } else { EXIT_ERRORS }
 }
 
-fn replayed(old: &Path, log: &Path, new: &Compiled) -> Result<replay::Report, String> {
+fn replayed(old: &Path, log: &Path, new: &AcceptedFile) -> Result<replay::ReplayReport, String> {
     let (report, compiled) = look_at(old, Depth::Routes, false).map_err(|unreadable| unreadable.to_string())?;
     let Some(compiled) = compiled else {
         return Err(format!("--against: {}", text(&report).trim_end()));
@@ -137,7 +137,7 @@ fn has_end_flag(file: &Path) -> bool {
     ConfigSource::File(file.to_owned()).read().is_ok_and(|text| end_flag::is_at_end_of(&text))
 }
 
-fn look_at(file: &Path, depth: Depth, had_end_flag: bool) -> Result<(Report, Option<Compiled>), ReadError> {
+fn look_at(file: &Path, depth: Depth, had_end_flag: bool) -> Result<(CheckReport, Option<AcceptedFile>), ReadError> {
     let source = ConfigSource::File(file.to_owned());
     let text = source.read()?;
     let (config, diagnostics, mut omitted) =
@@ -145,8 +145,8 @@ fn look_at(file: &Path, depth: Depth, had_end_flag: bool) -> Result<(Report, Opt
             Ok(loaded) => (Some(loaded.config), loaded.warnings, 0),
             Err(errors) => (None, errors.diagnostics, errors.omitted),
         };
-    let plain = |diagnostic| Found { diagnostic, routes: Vec::new() };
-    let mut diagnostics: Vec<Found> = diagnostics.into_iter().map(plain).collect();
+    let plain = |diagnostic| CheckFinding { diagnostic, routes: Vec::new() };
+    let mut diagnostics: Vec<CheckFinding> = diagnostics.into_iter().map(plain).collect();
     if let Some(config) = config.as_ref().filter(|_| depth >= Depth::Machine) {
         diagnostics.extend(of_machine(config, &text).into_iter().map(plain));
     }
@@ -160,7 +160,7 @@ fn look_at(file: &Path, depth: Depth, had_end_flag: bool) -> Result<(Report, Opt
         }
         None => None,
     };
-    if let Some(Compiled { config, .. }) = compiled.as_ref().filter(|_| depth >= Depth::File) {
+    if let Some(AcceptedFile { config, .. }) = compiled.as_ref().filter(|_| depth >= Depth::File) {
         let specs: Vec<Arc<_>> = config.routes.iter().map(|route| route.spec.clone()).collect();
         let linted = lint::lint(&specs);
         diagnostics.extend(linted.findings.iter().map(|finding| lint_found(finding, config)));
@@ -171,7 +171,7 @@ fn look_at(file: &Path, depth: Depth, had_end_flag: bool) -> Result<(Report, Opt
         omitted += linted.omitted + of_chains.omitted;
     }
     let count = |severity| diagnostics.iter().filter(|found| found.diagnostic.severity == severity).count();
-    let report = Report {
+    let report = CheckReport {
         valid: compiled.is_some(),
         file: file.display().to_string(),
         routes: compiled.as_ref().map(|compiled| compiled.config.routes.len()),
@@ -205,9 +205,9 @@ fn of_machine(config: &Config, text: &[u8]) -> Vec<Diagnostic> {
     found
 }
 
-fn compile(config: Config) -> Result<Compiled, Diagnostic> {
+fn compile(config: Config) -> Result<AcceptedFile, Diagnostic> {
     match Plan::build(1, &config, &HashMap::new(), None, None, None) {
-        Ok(plan) => Ok(Compiled { config, plan }),
+        Ok(plan) => Ok(AcceptedFile { config, plan }),
         Err(error) => Err(Diagnostic {
             severity: Severity::Error,
             path: "routes".to_owned(),
@@ -221,7 +221,7 @@ fn compile(config: Config) -> Result<Compiled, Diagnostic> {
 }
 
 /// A finding about matching. It has the line of its route, and no column.
-fn lint_found(finding: &Finding, config: &Config) -> Found {
+fn lint_found(finding: &Finding, config: &Config) -> CheckFinding {
     let at = |route: usize, id: &str| RouteAt { id: id.to_owned(), line: config.route_lines[route] };
     let others: Vec<RouteAt> = match &finding.kind {
         FindingKind::Shadowed { by, .. } => by.iter().map(|(route, id)| at(*route, id)).collect(),
@@ -240,11 +240,11 @@ fn lint_found(finding: &Finding, config: &Config) -> Found {
         hint,
         excerpt: None,
     };
-    Found { diagnostic, routes }
+    CheckFinding { diagnostic, routes }
 }
 
 /// A finding about hosts that client certificates do not reach, reported at the first route with one of them.
-fn deep_found(deep: DeepHosts, config: &Config) -> Found {
+fn deep_found(deep: DeepHosts, config: &Config) -> CheckFinding {
     let at = |route: &usize| RouteAt { id: config.routes[*route].spec.id.clone(), line: config.route_lines[*route] };
     let routes: Vec<RouteAt> = deep.routes.iter().map(at).collect();
     let diagnostic = Diagnostic {
@@ -256,11 +256,11 @@ fn deep_found(deep: DeepHosts, config: &Config) -> Found {
         hint: Some(deep.hint),
         excerpt: None,
     };
-    Found { diagnostic, routes }
+    CheckFinding { diagnostic, routes }
 }
 
 /// A finding about plugins, reported where they are configured.
-fn chain_found(finding: ChainFinding, config: &Config) -> Found {
+fn chain_found(finding: ChainFinding, config: &Config) -> CheckFinding {
     let at = |route: usize| RouteAt { id: config.routes[route].spec.id.clone(), line: config.route_lines[route] };
     let diagnostic = Diagnostic {
         severity: Severity::Warning,
@@ -271,7 +271,7 @@ fn chain_found(finding: ChainFinding, config: &Config) -> Found {
         hint: Some(finding.hint.to_owned()),
         excerpt: None,
     };
-    Found { diagnostic, routes: finding.route.map(at).into_iter().collect() }
+    CheckFinding { diagnostic, routes: finding.route.map(at).into_iter().collect() }
 }
 
 fn see(routes: &[RouteAt]) -> String {
@@ -283,9 +283,9 @@ fn see(routes: &[RouteAt]) -> String {
     format!("see {word} {}{others}", lines.join(", "))
 }
 
-fn text(report: &Report) -> String {
+fn text(report: &CheckReport) -> String {
     let mut out = String::new();
-    for Found { diagnostic, .. } in &report.diagnostics {
+    for CheckFinding { diagnostic, .. } in &report.diagnostics {
         match (diagnostic.line, diagnostic.column) {
             (line @ 1.., 0) => {
                 let nowhere = Diagnostic { line: 0, ..diagnostic.clone() };

@@ -123,8 +123,8 @@ pub(crate) struct Check {
     #[arg(value_name = "FILE", required_unless_present = "schema")]
     pub(crate) file: Option<PathBuf>,
     /// How findings are printed
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    pub(crate) format: Format,
+    #[arg(long, value_enum, default_value_t = OutputFormat::Text)]
+    pub(crate) format: OutputFormat,
     /// Check only the file, not the certificates, folders and addresses it needs on this machine; for CI
     #[arg(long)]
     pub(crate) offline: bool,
@@ -167,8 +167,8 @@ pub(crate) struct Explain {
     #[arg(long, value_name = "USERNAME")]
     pub(crate) consumer: Option<String>,
     /// How the answer is printed
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    pub(crate) format: Format,
+    #[arg(long, value_enum, default_value_t = OutputFormat::Text)]
+    pub(crate) format: OutputFormat,
 }
 
 /// `stillgate exporter`.
@@ -372,7 +372,7 @@ pub(crate) struct Backup {
 
 /// How a command prints its result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
+pub(crate) enum OutputFormat {
     /// For people
     Text,
     /// For programs

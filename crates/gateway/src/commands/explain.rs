@@ -3,13 +3,13 @@
 //! The `route` crate explains the search itself; here the request is made from the arguments. `explanation` renders the answer.
 //! Nothing is sent anywhere.
 
-use super::cli::{EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Explain, Format};
+use super::cli::{EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Explain, OutputFormat};
 use super::stdout::show;
 use crate::configuration::source::ConfigSource;
 use std::collections::HashMap;
 use stillgate_proxy::Plan;
 use stillgate_replay::explain::chain::consumer;
-use stillgate_replay::explain::explanation::Answer;
+use stillgate_replay::explain::explanation::ExplainedRequest;
 use stillgate_replay::explain::request_head::RequestHead;
 use stillgate_replay::explain::request_line::RequestLine;
 
@@ -53,10 +53,10 @@ pub(crate) fn run(arguments: &Explain) -> u8 {
             return EXIT_UNUSABLE;
         }
     };
-    let answer = Answer::new(&plan, &config, &head, arguments.route.as_deref(), consumer);
+    let answer = ExplainedRequest::new(&plan, &config, &head, arguments.route.as_deref(), consumer);
     match arguments.format {
-        Format::Text => show(answer.text()),
-        Format::Json => show(format_args!("{:#}\n", answer.json(true))),
+        OutputFormat::Text => show(answer.text()),
+        OutputFormat::Json => show(format_args!("{:#}\n", answer.json(true))),
     }
     EXIT_GOOD
 }

@@ -4,7 +4,7 @@
 //! exist when it starts: what a gateway writes later is picked up, and until then scrapes are answered 503.
 
 use super::cli::{EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Exporter as Arguments};
-use crate::control::signals::Ending;
+use crate::control::signals::EndSignals;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -13,7 +13,7 @@ use std::time::Duration;
 use stillgate_config::{Log, LogFormat};
 use stillgate_door::Hosts;
 use stillgate_exporter::{Exporter, Site};
-use stillgate_measures::logging::{LevelError, Logging};
+use stillgate_measures::logging::{LevelError, RunningLog};
 use stillgate_measures::process_stats;
 use stillgate_metrics::encode;
 use stillgate_metrics::reader::ReaderOptions;
@@ -91,13 +91,13 @@ fn serve(arguments: &Arguments) -> Result<(), ExporterError> {
         .map_err(system("cannot start the runtime"))?;
     let mut signals = {
         let _entered = runtime.enter();
-        Ending::take_alone().map_err(system("cannot take signals"))?
+        EndSignals::take_alone().map_err(system("cannot take signals"))?
     };
     let folder = &arguments.metrics_dir;
     look_at(folder)?;
     let log = Log { level: "info".to_owned(), format: LogFormat::Auto };
     // Dropping it writes what waits.
-    let _logging = Logging::start(&log).map_err(ExporterError::Log)?;
+    let _logging = RunningLog::start(&log).map_err(ExporterError::Log)?;
     let result = runtime.block_on(async {
         let listener = listen(arguments.listen)?;
         let exporter = Exporter::spawn(Some(listener), Collector::open(folder, options()), site(arguments))
@@ -143,7 +143,7 @@ fn look_at(folder: &Path) -> Result<(), ExporterError> {
 
 /// What the gateway's own exporter exposes by default.
 fn options() -> CollectorOptions {
-    let encode = encode::Options { created: true };
+    let encode = encode::EncodeOptions { created: true };
     CollectorOptions { reader: ReaderOptions { encode, ..ReaderOptions::default() }, ..CollectorOptions::default() }
 }
 

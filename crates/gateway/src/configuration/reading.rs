@@ -1,7 +1,7 @@
 //! A reload's first step: a configuration from its source, and the certificates that it names.
 
 use super::kept::Opened;
-use super::sources::{Given, Refused, Source, millis};
+use super::sources::{Source, SourceError, SourceResult, millis};
 use super::tls_material;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -46,7 +46,7 @@ pub(crate) struct Candidate {
 }
 
 /// Reads one configuration after the other.
-pub(crate) struct Reading {
+pub(crate) struct ConfigReader {
     source: Box<dyn Source>,
     /// Creates what must exist before the files of a configuration are watched.
     prepare: fn(&Config),
@@ -64,11 +64,11 @@ struct Last {
     errors: Vec<String>,
 }
 
-impl Reading {
+impl ConfigReader {
     /// Begins with a source that has given `loaded` already, if anything.
-    pub(crate) fn new(source: Box<dyn Source>, loaded: Option<Arc<Loaded>>, prepare: fn(&Config)) -> Reading {
+    pub(crate) fn new(source: Box<dyn Source>, loaded: Option<Arc<Loaded>>, prepare: fn(&Config)) -> ConfigReader {
         let last = loaded.map(|loaded| Last { loaded, errors: Vec::new() });
-        Reading { source, prepare, last, missed: BTreeSet::new(), stays: Vec::new() }
+        ConfigReader { source, prepare, last, missed: BTreeSet::new(), stays: Vec::new() }
     }
 
     /// Reads and validates what the source has now, unless its digest is `unless` and its certificates are the `served` ones.
@@ -97,8 +97,8 @@ impl Reading {
 
     fn read(&mut self, unless: Option<&str>, served: &Material) -> ReadResult {
         match self.source.read(unless) {
-            Ok(Given::Same) => self.look_at_certificates(served),
-            Ok(Given::Loaded { loaded, text_refused }) => match self.with_certificates(loaded.clone(), served) {
+            Ok(SourceResult::Same) => self.look_at_certificates(served),
+            Ok(SourceResult::Loaded { loaded, text_refused }) => match self.with_certificates(loaded.clone(), served) {
                 ReadResult::Good(candidate) => {
                     let file_errors = text_refused.map(|refused| refused.lines()).unwrap_or_default();
                     ReadResult::Good(Candidate { file_errors, ..candidate })
@@ -110,7 +110,7 @@ impl Reading {
                 other => other,
             },
             Err(refused) => {
-                if let Refused::Wrong { .. } = refused {
+                if let SourceError::Wrong { .. } = refused {
                     self.last = None;
                 }
                 ReadResult::Refused { digest: refused.digest(), errors: refused.lines() }

@@ -17,7 +17,7 @@ use super::background::{self, Waits};
 use super::ignored::{self, Ignored};
 use super::kept::revision_of;
 use super::names;
-use super::reading::{Candidate, Look, ReadResult, Reading};
+use super::reading::{Candidate, ConfigReader, Look, ReadResult};
 use super::restart::needs_restart;
 use super::retired_plans::{Garbage, RetiredPlans};
 use super::source::ConfigSource;
@@ -30,8 +30,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_config::{Config, Gateway, Kind, Loaded, SourceKind};
-use stillgate_measures::logging::Logging;
-use stillgate_measures::metrics::{Metering, Next};
+use stillgate_measures::logging::RunningLog;
+use stillgate_measures::metrics::{Metering, PendingPlan};
 use stillgate_measures::own_metrics::ReloadTimes;
 use stillgate_measures::process_stats::now_unix_ms;
 use stillgate_proxy::{Fleet, MatchCost, Plan, PlanCell, PlanError};
@@ -53,7 +53,7 @@ pub(crate) type Published = Box<dyn Fn(&Config, u64)>;
 /// The parts of the process besides the Plan that follow a reload.
 pub(crate) struct Reloadable {
     /// Takes over `gateway.log.level`.
-    pub(crate) logging: Logging,
+    pub(crate) logging: RunningLog,
     /// Notifies those that follow what is published.
     pub(crate) published: Published,
     /// Creates what must exist before the files of a configuration are watched.
@@ -63,7 +63,7 @@ pub(crate) struct Reloadable {
 }
 
 /// A Plan and what it was built from.
-pub(crate) struct Served {
+pub(crate) struct ServedPlan {
     pub(crate) plan: Arc<Plan>,
     pub(crate) loaded: Arc<Loaded>,
 }
@@ -84,7 +84,7 @@ pub(crate) struct Reloader {
     /// When those certificates end.
     certificate_ends: Arc<BTreeMap<String, i64>>,
     /// `None`: it is in use.
-    reading: Option<Box<Reading>>,
+    reading: Option<Box<ConfigReader>>,
     /// The files besides the configuration's own that may change what is read.
     files: BTreeSet<PathBuf>,
     /// Whether a version of the file ended with `#END`, so that later ones must.
@@ -109,12 +109,12 @@ pub(crate) struct Reloader {
 enum Work {
     Idle,
     /// The flag says whether a user requested it, and should see the same errors again.
-    Reading(JoinHandle<(Box<Reading>, Look)>, bool),
+    Reading(JoinHandle<(Box<ConfigReader>, Look)>, bool),
     Resolving {
         next: Candidate,
         since: Instant,
     },
-    Building(JoinHandle<Built>, Option<Box<Next>>),
+    Building(JoinHandle<Built>, Option<Box<PendingPlan>>),
 }
 
 /// The result of building.
@@ -132,9 +132,9 @@ struct FollowUp {
 }
 
 /// What can happen to a [`Reloader`].
-pub(crate) enum Step {
+pub(crate) enum ReloadEvent {
     /// Reading has ended.
-    Read(Result<(Box<Reading>, Look), JoinError>),
+    Read(Result<(Box<ConfigReader>, Look), JoinError>),
     /// New names are resolved, or their time is up.
     NamesSettled,
     /// Building has ended.
@@ -147,7 +147,7 @@ impl Reloader {
     /// Begins with what `plans` holds, which was built from `served`.
     pub(crate) fn new(
         source: ConfigSource,
-        reading: Reading,
+        reading: ConfigReader,
         served: Candidate,
         plans: Arc<PlanCell>,
         resolver: Resolver,
@@ -201,8 +201,8 @@ impl Reloader {
     }
 
     /// What is served right now.
-    pub(crate) fn served(&self) -> Served {
-        Served { plan: self.plans.load(), loaded: self.served.clone() }
+    pub(crate) fn served(&self) -> ServedPlan {
+        ServedPlan { plan: self.plans.load(), loaded: self.served.clone() }
     }
 
     /// The configuration that is served, with its certificates.
@@ -288,32 +288,32 @@ impl Reloader {
     }
 
     /// Waits for the next step; where `is_held`, nothing is published. May be cancelled without losing anything.
-    pub(crate) async fn next(&mut self, is_held: bool) -> Step {
+    pub(crate) async fn next(&mut self, is_held: bool) -> ReloadEvent {
         let resolver = &mut self.resolver;
         match &mut self.work {
-            Work::Idle => Step::AddressesChanged(resolver.next_change().await),
+            Work::Idle => ReloadEvent::AddressesChanged(resolver.next_change().await),
             Work::Reading(task, _) => tokio::select! {
-                read = task => Step::Read(read),
-                change = resolver.next_change() => Step::AddressesChanged(change),
+                read = task => ReloadEvent::Read(read),
+                change = resolver.next_change() => ReloadEvent::AddressesChanged(change),
             },
             Work::Resolving { since, .. } => {
                 let bound = if self.wanted.reload.is_some() { NAMES_TIMEOUT_WHILE_OTHERS_WAIT } else { NAMES_TIMEOUT };
                 let left = bound.saturating_sub(since.elapsed());
                 // Names still without addresses are reported when it is published.
                 let _unresolved = resolver.resolve_all(left).await;
-                Step::NamesSettled
+                ReloadEvent::NamesSettled
             }
             Work::Building(task, _) => tokio::select! {
-                built = task, if !is_held => Step::Built(built),
-                change = resolver.next_change() => Step::AddressesChanged(change),
+                built = task, if !is_held => ReloadEvent::Built(built),
+                change = resolver.next_change() => ReloadEvent::AddressesChanged(change),
             },
         }
     }
 
     /// Takes in a step and begins what follows from it. Without a fleet nothing is bound any more.
-    pub(crate) fn handle(&mut self, step: Step, fleet: Option<&mut Fleet>) {
+    pub(crate) fn handle(&mut self, step: ReloadEvent, fleet: Option<&mut Fleet>) {
         match step {
-            Step::Read(Ok((reading, look))) => {
+            ReloadEvent::Read(Ok((reading, look))) => {
                 self.files = reading.files();
                 self.files.append(&mut tls_material::files(&self.served.config));
                 self.had_end_flag = reading.had_end_flag();
@@ -325,22 +325,22 @@ impl Reloader {
                     self.wanted.parts = true;
                 }
             }
-            Step::Built(Ok((next, built))) => self.take_built(next, built, fleet),
-            Step::Read(Err(error)) => {
+            ReloadEvent::Built(Ok((next, built))) => self.take_built(next, built, fleet),
+            ReloadEvent::Read(Err(error)) => {
                 self.work = Work::Idle;
                 self.refuse(vec![format!("loading failed, which is a bug: {error}")]);
             }
-            Step::Built(Err(error)) => {
+            ReloadEvent::Built(Err(error)) => {
                 self.work = Work::Idle;
                 self.give_up(vec![format!("compiling failed, which is a bug: {error}")]);
             }
-            Step::NamesSettled => {
+            ReloadEvent::NamesSettled => {
                 if let Work::Resolving { next, .. } = std::mem::replace(&mut self.work, Work::Idle) {
                     let generation = self.plans.load().generation + 1;
                     self.build(generation, next);
                 }
             }
-            Step::AddressesChanged(change) => {
+            ReloadEvent::AddressesChanged(change) => {
                 info!(name = change.name, addresses = ?change.addresses, "addresses changed");
                 self.wanted.parts = true;
             }
@@ -360,7 +360,7 @@ impl Reloader {
             // If a step was lost to a bug, the next one starts over.
             let begin_anew = || {
                 let source = self.source.open(self.had_end_flag);
-                Box::new(Reading::new(source, None, self.reloadable.prepare))
+                Box::new(ConfigReader::new(source, None, self.reloadable.prepare))
             };
             let mut reading = self.reading.take().unwrap_or_else(begin_anew);
             let (served, waits) = (self.candidate(), self.waits());
@@ -421,7 +421,7 @@ impl Reloader {
             Ok(next) => next,
             Err(error) => return self.give_up(vec![format!("gateway.metrics: {error}")]),
         };
-        let recorded = next.as_ref().map(Next::plan);
+        let recorded = next.as_ref().map(PendingPlan::plan);
         let garbage = std::mem::take(&mut self.garbage);
         let (plans, waits) = (self.plans.clone(), self.waits());
         let task = spawn_blocking(move || {

@@ -18,10 +18,10 @@ use tracing::debug;
 /// Gives configurations.
 pub(crate) trait Source: Send {
     /// Reads the text alone, once, before all else: the log depends on it, and opening a datastore may take long.
-    fn begin(&mut self) -> Result<Arc<Loaded>, Refused>;
+    fn begin(&mut self) -> Result<Arc<Loaded>, SourceError>;
 
     /// Reads the current configuration, unless its digest is `unless`. It may take long.
-    fn read(&mut self, unless: Option<&str>) -> Result<Given, Refused>;
+    fn read(&mut self, unless: Option<&str>) -> Result<SourceResult, SourceError>;
 
     /// The files whose change may change what is read, besides those that the configuration itself names.
     fn files(&self) -> BTreeSet<PathBuf>;
@@ -30,7 +30,7 @@ pub(crate) trait Source: Send {
     fn had_end_flag(&self) -> bool;
 
     /// A former process has read a version that ended with `#END`. An error: the text that was read here does not.
-    fn require_end_flag(&mut self) -> Result<(), Refused>;
+    fn require_end_flag(&mut self) -> Result<(), SourceError>;
 
     /// The last configuration cannot be used, for these reasons: whether the source has something else in its place.
     fn put_back(&mut self, _errors: &[String]) -> bool {
@@ -47,7 +47,7 @@ pub(crate) trait Source: Send {
 }
 
 /// The result of reading a source.
-pub(crate) enum Given {
+pub(crate) enum SourceResult {
     /// The configuration has not changed.
     Same,
     /// A configuration that can be used.
@@ -55,12 +55,12 @@ pub(crate) enum Given {
         /// The configuration.
         loaded: Arc<Loaded>,
         /// Why the last text is not part of it, but the last good one before.
-        text_refused: Option<Refused>,
+        text_refused: Option<SourceError>,
     },
 }
 
 /// Why a source returns nothing, or not everything.
-pub(crate) enum Refused {
+pub(crate) enum SourceError {
     /// The text cannot be read.
     Unreadable(ReadError),
     /// The text is invalid.
@@ -72,20 +72,20 @@ pub(crate) enum Refused {
     },
 }
 
-impl Refused {
+impl SourceError {
     /// Digest of the text, if it could be read.
     pub(crate) fn digest(&self) -> Option<String> {
         match self {
-            Refused::Unreadable(_) => None,
-            Refused::Wrong { digest, .. } => Some(digest.clone()),
+            SourceError::Unreadable(_) => None,
+            SourceError::Wrong { digest, .. } => Some(digest.clone()),
         }
     }
 
     /// One line per finding.
     pub(crate) fn lines(&self) -> Vec<String> {
         let errors = match self {
-            Refused::Unreadable(error) => return vec![error.to_string()],
-            Refused::Wrong { errors, .. } => errors,
+            SourceError::Unreadable(error) => return vec![error.to_string()],
+            SourceError::Wrong { errors, .. } => errors,
         };
         let file = errors.file.as_deref();
         let mut lines: Vec<String> = errors.diagnostics.iter().map(|diagnostic| diagnostic.in_file(file)).collect();
@@ -139,7 +139,7 @@ impl Beside {
         of_text: &mut OneText,
         kind: Option<SourceKind>,
         unless: Option<&str>,
-    ) -> Result<Given, Refused> {
+    ) -> Result<SourceResult, SourceError> {
         self.replaced = None;
         let refused = self.read_text(of_text, kind).err();
         let was_refused = std::mem::replace(&mut self.is_refused, refused.is_some());
@@ -147,13 +147,13 @@ impl Beside {
             Some(refused) if !self.store.has_news() => Err(refused),
             // A text that is valid again is returned again, so that its recovery is seen.
             text_refused => match self.store.read(&self.text, unless.filter(|_| !was_refused)) {
-                Some(loaded) => Ok(Given::Loaded { loaded, text_refused }),
-                None => Ok(Given::Same),
+                Some(loaded) => Ok(SourceResult::Loaded { loaded, text_refused }),
+                None => Ok(SourceResult::Same),
             },
         }
     }
 
-    fn read_text(&mut self, of_text: &mut OneText, kind: Option<SourceKind>) -> Result<(), Refused> {
+    fn read_text(&mut self, of_text: &mut OneText, kind: Option<SourceKind>) -> Result<(), SourceError> {
         let Some(loaded) = of_text.read_unless(Some(&self.text.config.digest))? else { return Ok(()) };
         check_kind(&loaded, kind)?;
         let digest = &loaded.config.digest;
@@ -168,12 +168,12 @@ impl Beside {
 }
 
 impl Source for TextSource {
-    fn begin(&mut self) -> Result<Arc<Loaded>, Refused> {
-        let loaded = self.text.read_unless(None)?.ok_or(Refused::Unreadable(ReadError::NotFound))?;
+    fn begin(&mut self) -> Result<Arc<Loaded>, SourceError> {
+        let loaded = self.text.read_unless(None)?.ok_or(SourceError::Unreadable(ReadError::NotFound))?;
         Ok(self.begun.insert(loaded).clone())
     }
 
-    fn read(&mut self, unless: Option<&str>) -> Result<Given, Refused> {
+    fn read(&mut self, unless: Option<&str>) -> Result<SourceResult, SourceError> {
         if let Some(kept) = &mut self.kept {
             return kept.read(&mut self.text, self.kind, unless);
         }
@@ -181,14 +181,14 @@ impl Source for TextSource {
             Some(begun) => begun,
             None => match self.text.read_unless(unless)? {
                 Some(loaded) => loaded,
-                None => return Ok(Given::Same),
+                None => return Ok(SourceResult::Same),
             },
         };
         check_kind(&loaded, self.kind)?;
         let gateway = &loaded.config.gateway;
         self.kind = Some(gateway.config.source);
         if gateway.config.source == SourceKind::File {
-            return Ok(Given::Loaded { loaded, text_refused: None });
+            return Ok(SourceResult::Loaded { loaded, text_refused: None });
         }
         let store = KeptSource::open(&loaded.config)
             .map_err(|why| refusal(loaded.config.digest.clone(), &[why.to_string()]))?;
@@ -206,7 +206,7 @@ impl Source for TextSource {
         self.text.had_end_flag
     }
 
-    fn require_end_flag(&mut self) -> Result<(), Refused> {
+    fn require_end_flag(&mut self) -> Result<(), SourceError> {
         self.text.require_end_flag()
     }
 
@@ -232,7 +232,7 @@ impl Source for TextSource {
 }
 
 /// Refuses a text that selects another source than the one at the start.
-fn check_kind(loaded: &Loaded, started: Option<SourceKind>) -> Result<(), Refused> {
+fn check_kind(loaded: &Loaded, started: Option<SourceKind>) -> Result<(), SourceError> {
     match started {
         Some(started) if started != loaded.config.gateway.config.source => {
             let why = "gateway.config.source takes effect at the next start; restart the gateway, or set it back";
@@ -243,7 +243,7 @@ fn check_kind(loaded: &Loaded, started: Option<SourceKind>) -> Result<(), Refuse
 }
 
 /// Findings about the file as a whole.
-fn refusal(digest: String, why: &[String]) -> Refused {
+fn refusal(digest: String, why: &[String]) -> SourceError {
     let of_file = |why: &String| Diagnostic {
         severity: Severity::Error,
         path: String::new(),
@@ -254,7 +254,7 @@ fn refusal(digest: String, why: &[String]) -> Refused {
         excerpt: None,
     };
     let diagnostics = why.iter().map(of_file).collect();
-    Refused::Wrong { digest, errors: Errors { file: None, diagnostics, omitted: 0 } }
+    SourceError::Wrong { digest, errors: Errors { file: None, diagnostics, omitted: 0 } }
 }
 
 /// One text, mostly a file's, refused as a whole. A text that changed is read by what changed.
@@ -264,14 +264,14 @@ struct OneText {
     /// Whether a version that was read here or by a former process ended with `#END`.
     had_end_flag: bool,
     /// Why the last version is refused if an earlier one ended with `#END`.
-    refused_if_required: Option<Refused>,
+    refused_if_required: Option<SourceError>,
 }
 
 impl OneText {
     /// Reads it, unless its digest is `unless`.
-    fn read_unless(&mut self, unless: Option<&str>) -> Result<Option<Arc<Loaded>>, Refused> {
+    fn read_unless(&mut self, unless: Option<&str>) -> Result<Option<Arc<Loaded>>, SourceError> {
         let began = Instant::now();
-        let text = self.source.read().map_err(Refused::Unreadable)?;
+        let text = self.source.read().map_err(SourceError::Unreadable)?;
         let (bytes, read_ms) = (text.len(), millis(began));
         let text = Text::new(text);
         let of_text = text.digest().to_owned();
@@ -279,7 +279,7 @@ impl OneText {
         if unless == Some(&digest) && self.reader.has_current_secrets() {
             return Ok(None);
         }
-        let refused = |errors| Refused::Wrong { digest: digest.clone(), errors };
+        let refused = |errors| SourceError::Wrong { digest: digest.clone(), errors };
         self.refused_if_required = self.source.check_end(text.bytes(), true).map_err(refused).err();
         self.source.check_end(text.bytes(), self.had_end_flag).map_err(refused)?;
         let has_end_flag = end_flag::is_at_end_of(text.bytes());
@@ -289,10 +289,10 @@ impl OneText {
         debug!(bytes, read_ms, digest_ms, parse_ms, was_incremental, "configuration read");
         self.had_end_flag |= has_end_flag && parsed.is_ok();
         // The text may have named other plugins than the one before.
-        parsed.map(Some).map_err(|errors| Refused::Wrong { digest: self.reader.digest_of(&of_text), errors })
+        parsed.map(Some).map_err(|errors| SourceError::Wrong { digest: self.reader.digest_of(&of_text), errors })
     }
 
-    fn require_end_flag(&mut self) -> Result<(), Refused> {
+    fn require_end_flag(&mut self) -> Result<(), SourceError> {
         self.had_end_flag = true;
         self.refused_if_required.take().map_or(Ok(()), Err)
     }

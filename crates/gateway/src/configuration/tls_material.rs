@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use stillgate_config::{Config, Diagnostic, Severity};
 use stillgate_files::read_bounded;
 use stillgate_tls::rustls::pki_types::UnixTime;
-use stillgate_tls::{FILE_BYTES_MAX, Files, Inputs, Material, Problem, Refused, files_of};
+use stillgate_tls::{FILE_BYTES_MAX, Files, Inputs, Material, Problem, TlsProblems, files_of};
 
 /// The protocols that clients are offered (RFC 7301), the best first.
 const ALPN: &[&[u8]] = &[b"h2", b"http/1.1"];
@@ -18,7 +18,7 @@ const ALPN: &[&[u8]] = &[b"h2", b"http/1.1"];
 const UPSTREAM_ALPN: &[&[u8]] = &[b"http/1.1"];
 
 /// Loads everything that `config` needs for TLS; unchanged parts of `previous` are kept.
-pub(crate) fn load(config: &Config, previous: Option<&Material>) -> Result<(Arc<Material>, Vec<Problem>), Refused> {
+pub(crate) fn load(config: &Config, previous: Option<&Material>) -> Result<(Arc<Material>, Vec<Problem>), TlsProblems> {
     Material::load(config, &inputs(previous)).map(|(material, warnings)| (Arc::new(material), warnings))
 }
 

@@ -10,10 +10,10 @@ use super::signals::Signals;
 use super::start::LOGS_FLUSH_TIMEOUT;
 use crate::admin::cardinality::Cardinality;
 use crate::admin::pages::Question;
-use crate::admin::status::{AccessLogStatus, Status, certificates, counted};
+use crate::admin::status::{AccessLogStatus, StatusPage, certificates, counted};
 use crate::admin::upstreams::UpstreamsSnapshot;
 use crate::configuration::kept::{Opened, Stored};
-use crate::configuration::reload::{Reloader, Step};
+use crate::configuration::reload::{ReloadEvent, Reloader};
 use crate::configuration::secrets;
 use crate::configuration::watch::FileWatch;
 use crate::upgrade::{self, PidFile, Predecessor};
@@ -24,14 +24,14 @@ use std::time::Duration;
 use stillgate_acme::Renewals;
 use stillgate_device_node::DeviceThread;
 use stillgate_door::Serving;
-use stillgate_health::{Change, Checker};
+use stillgate_health::{Checker, HealthChange};
 use stillgate_logs::Logs;
 use stillgate_measures::access_log_writer::AccessLogWriter;
 use stillgate_measures::limits::LimitsReader;
 use stillgate_measures::own_metrics::{DirectoryFacts, Facts};
 use stillgate_plugin::outbox::Counts;
 use stillgate_proxy::access_log::rfc3339;
-use stillgate_proxy::{Commander, Counters, Fleet, Inquiry, StartError, Tally};
+use stillgate_proxy::{Commander, Counters, Fleet, Inquiry, StartError, WorkerTally};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, Interval, interval, sleep_until};
@@ -48,7 +48,7 @@ const LOGS_END_TIMEOUT: Duration = LOGS_FLUSH_TIMEOUT.saturating_add(Duration::f
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Everything that can wake the control thread.
-enum Event {
+enum ControlEvent {
     /// SIGHUP: reload, whether or not the file changed; without a file as SIGTERM.
     Hangup,
     /// SIGTERM, SIGINT or SIGQUIT: finish and end; the second time end at once.
@@ -66,9 +66,9 @@ enum Event {
     /// A question of the admin API.
     Asked(Question),
     /// A reload, or a change of addresses, has come a step further.
-    Reload(Box<Step>),
+    Reload(Box<ReloadEvent>),
     /// Active checks have found that a node's state has changed.
-    NodeChanged(Box<Change>),
+    NodeChanged(Box<HealthChange>),
     /// A certificate was ordered and stored.
     CertificateStored,
     /// A secret of a Vault has changed.
@@ -108,7 +108,7 @@ pub(crate) struct Control {
     orders_ended: Arc<Notify>,
     workers: Workers,
     workers_count: usize,
-    tally: Tally,
+    tally: WorkerTally,
     inquiry: Inquiry,
     checker: Checker,
     certificates: Renewals,
@@ -201,7 +201,7 @@ impl Control {
     }
 
     /// Every arm can be cancelled without losing what it waits for.
-    async fn next(&mut self) -> Event {
+    async fn next(&mut self) -> ControlEvent {
         let watch = &mut self.watch;
         let touched = async {
             match watch {
@@ -228,7 +228,7 @@ impl Control {
         let ended = async {
             match workers {
                 Workers::Serving(_) => std::future::pending().await,
-                Workers::Ending { ended, .. } => Event::WorkersEnded(match ended.await {
+                Workers::Ending { ended, .. } => ControlEvent::WorkersEnded(match ended.await {
                     Ok(result) => result.map_err(|error| error.to_string()),
                     Err(error) => Err(error.to_string()),
                 }),
@@ -237,23 +237,23 @@ impl Control {
         tokio::select! {
             // Ending takes priority over answering, so that a flood of questions cannot delay it.
             biased;
-            signal = self.signals.ending.next() => Event::Terminate(signal),
-            () = delay_ended => Event::DelayEnded,
+            signal = self.signals.ending.next() => ControlEvent::Terminate(signal),
+            () = delay_ended => ControlEvent::DelayEnded,
             event = ended => event,
-            _ = self.second.tick() => Event::Second,
-            Some(()) = self.signals.hangup.recv() => Event::Hangup,
-            Some(()) = self.signals.reopen.recv() => Event::ReopenLogs,
-            Some(()) = self.signals.upgrade.recv() => Event::Upgrade,
-            step = self.predecessor.next() => Event::UpgradeStep(step),
-            () = touched => Event::FileTouched,
-            () = self.orders_ended.notified() => Event::OrdersEnded,
-            change = self.checker.changed() => Event::NodeChanged(Box::new(change)),
-            () = self.certificates.stored() => Event::CertificateStored,
-            Ok(()) = self.secrets.changed() => Event::SecretChanged,
-            () = stored => Event::Stored,
+            _ = self.second.tick() => ControlEvent::Second,
+            Some(()) = self.signals.hangup.recv() => ControlEvent::Hangup,
+            Some(()) = self.signals.reopen.recv() => ControlEvent::ReopenLogs,
+            Some(()) = self.signals.upgrade.recv() => ControlEvent::Upgrade,
+            step = self.predecessor.next() => ControlEvent::UpgradeStep(step),
+            () = touched => ControlEvent::FileTouched,
+            () = self.orders_ended.notified() => ControlEvent::OrdersEnded,
+            change = self.checker.changed() => ControlEvent::NodeChanged(Box::new(change)),
+            () = self.certificates.stored() => ControlEvent::CertificateStored,
+            Ok(()) = self.secrets.changed() => ControlEvent::SecretChanged,
+            () = stored => ControlEvent::Stored,
             // A successor compares itself with what is served now; later changes are published when that is decided.
-            step = self.reloader.next(is_deciding) => Event::Reload(Box::new(step)),
-            Some(question) = self.questions.recv() => Event::Asked(question),
+            step = self.reloader.next(is_deciding) => ControlEvent::Reload(Box::new(step)),
+            Some(question) = self.questions.recv() => ControlEvent::Asked(question),
         }
     }
 
@@ -263,11 +263,11 @@ impl Control {
         }
     }
 
-    fn handle(&mut self, event: Event) -> ControlFlow<Result<(), String>> {
+    fn handle(&mut self, event: ControlEvent) -> ControlFlow<Result<(), String>> {
         match event {
             // A demo whose terminal is closed ends: there is nothing to reload.
-            Event::Hangup if self.watch.is_none() => return self.terminate("SIGHUP"),
-            Event::Hangup => {
+            ControlEvent::Hangup if self.watch.is_none() => return self.terminate("SIGHUP"),
+            ControlEvent::Hangup => {
                 match self.predecessor.is_deciding() {
                     true => info!("SIGHUP: reloading, as soon as it is known which process serves on"),
                     false => info!("SIGHUP: reloading"),
@@ -276,13 +276,15 @@ impl Control {
                 self.certificates.retry();
                 self.reloader.request(true);
             }
-            Event::CertificateStored => {
+            ControlEvent::CertificateStored => {
                 // The folder may have been missing when it was to be watched.
                 self.watch_folders();
                 self.reloader.request(false);
             }
-            Event::FileTouched | Event::SecretChanged | Event::Stored => self.reloader.request(false),
-            Event::Reload(step) => {
+            ControlEvent::FileTouched | ControlEvent::SecretChanged | ControlEvent::Stored => {
+                self.reloader.request(false)
+            }
+            ControlEvent::Reload(step) => {
                 let fleet = match &mut self.workers {
                     Workers::Serving(fleet) => Some(fleet),
                     Workers::Ending { .. } => None,
@@ -297,26 +299,26 @@ impl Control {
                     watch.set_others(self.reloader.files());
                 }
             }
-            Event::ReopenLogs => match &self.access_log {
+            ControlEvent::ReopenLogs => match &self.access_log {
                 Some(access_log) => access_log.reopen(),
                 None => info!("SIGUSR1: there is no access log to reopen"),
             },
-            Event::Upgrade => self.upgrade(),
-            Event::UpgradeStep(step) => self.upgrade_step(step),
-            Event::OrdersEnded => {
+            ControlEvent::Upgrade => self.upgrade(),
+            ControlEvent::UpgradeStep(step) => self.upgrade_step(step),
+            ControlEvent::OrdersEnded => {
                 if let Some(metering) = self.reloader.metering() {
                     metering.send_orders();
                 }
             }
-            Event::Asked(question) => self.answer(question),
-            Event::NodeChanged(change) => self.tell_change(&change),
-            Event::Terminate(signal) => return self.announce(signal),
-            Event::DelayEnded => {
+            ControlEvent::Asked(question) => self.answer(question),
+            ControlEvent::NodeChanged(change) => self.tell_change(&change),
+            ControlEvent::Terminate(signal) => return self.announce(signal),
+            ControlEvent::DelayEnded => {
                 if let Some((signal, _)) = self.announced.take() {
                     return self.terminate(signal);
                 }
             }
-            Event::Second => {
+            ControlEvent::Second => {
                 self.reloader.sweep();
                 self.tell_metrics();
                 // The others would serve on, with less and less; the supervisor restarts the whole process.
@@ -325,7 +327,7 @@ impl Control {
                     return self.terminate("worker lost");
                 }
             }
-            Event::WorkersEnded(result) => {
+            ControlEvent::WorkersEnded(result) => {
                 self.log_cut();
                 match &result {
                     Ok(()) => info!("ended"),
@@ -472,8 +474,8 @@ impl Control {
         }
     }
 
-    fn tell_change(&mut self, change: &Change) {
-        let Change { upstream, endpoint, is_healthy, reason } = change;
+    fn tell_change(&mut self, change: &HealthChange) {
+        let HealthChange { upstream, endpoint, is_healthy, reason } = change;
         match is_healthy {
             true => info!(%upstream, node = %endpoint.address, reason, "active checks: a node is healthy again"),
             false => warn!(%upstream, node = %endpoint.address, reason, "active checks: a node is unhealthy"),
@@ -520,10 +522,10 @@ impl Control {
         self.signals.ending.unless_asked(spawn_blocking(|| metering.end())).await;
     }
 
-    fn status(&self) -> Status {
+    fn status(&self) -> StatusPage {
         let (connections, requests, tunnels, streams) = counted(&self.tally.read());
         let stored = self.datastore.as_ref().map(Datastore::state);
-        Status {
+        StatusPage {
             version: env!("CARGO_PKG_VERSION"),
             source: self.datastore.as_ref().map_or("file", Datastore::kind),
             source_path: self.reloader.source_path(),

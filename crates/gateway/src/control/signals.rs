@@ -24,7 +24,7 @@ const SURVIVED: [Number; 8] = [
 ];
 
 /// Signals that end the process.
-pub(crate) struct Ending {
+pub(crate) struct EndSignals {
     terminate: Signal,
     interrupt: Signal,
     quit: Signal,
@@ -32,17 +32,17 @@ pub(crate) struct Ending {
 
 /// Signals that a gateway acts on.
 pub(crate) struct Signals {
-    pub(crate) ending: Ending,
+    pub(crate) ending: EndSignals,
     pub(crate) hangup: Signal,
     pub(crate) reopen: Signal,
     pub(crate) upgrade: Signal,
 }
 
-impl Ending {
+impl EndSignals {
     /// From here on these signals are events. Needs a running runtime.
-    pub(crate) fn take() -> io::Result<Ending> {
+    pub(crate) fn take() -> io::Result<EndSignals> {
         survive(&SURVIVED)?;
-        Ok(Ending {
+        Ok(EndSignals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             quit: signal(SignalKind::quit())?,
@@ -51,9 +51,9 @@ impl Ending {
 
     /// The signals of a process that has nothing to reload, to reopen or to upgrade, but often receives signals meant for one that
     /// has.
-    pub(crate) fn take_alone() -> io::Result<Ending> {
+    pub(crate) fn take_alone() -> io::Result<EndSignals> {
         survive(&[Number::HUP, Number::USR1, Number::USR2])?;
-        Ending::take()
+        EndSignals::take()
     }
 
     /// The name of the next one.
@@ -78,7 +78,7 @@ impl Signals {
     /// From here on these signals are events. Needs a running runtime.
     pub(crate) fn take() -> io::Result<Signals> {
         Ok(Signals {
-            ending: Ending::take()?,
+            ending: EndSignals::take()?,
             hangup: signal(SignalKind::hangup())?,
             reopen: signal(SignalKind::user_defined1())?,
             upgrade: signal(SignalKind::user_defined2())?,

@@ -14,10 +14,10 @@ use crate::configuration::background::CONTROL_NICE;
 use crate::configuration::ignored::{self, Ignored};
 use crate::configuration::kept::{Opened, Served, revision_of};
 use crate::configuration::names;
-use crate::configuration::reading::{Candidate, Reading};
+use crate::configuration::reading::{Candidate, ConfigReader};
 use crate::configuration::reload::{NAMES_TIMEOUT, Published, Reloadable, Reloader, provide_limits, tell_route_cache};
 use crate::configuration::source::{ConfigSource, ReadError};
-use crate::configuration::sources::{Given, Refused, Source};
+use crate::configuration::sources::{Source, SourceError, SourceResult};
 use crate::configuration::tls_material;
 use crate::configuration::warnings::{tell_rejected, tell_warnings};
 use crate::configuration::watch::{FileWatch, Stamp};
@@ -39,8 +39,8 @@ use stillgate_limits::Limits;
 use stillgate_live::Live;
 use stillgate_logs::Logs;
 use stillgate_measures::access_log_writer::{AccessLogWriter, OpenError};
-use stillgate_measures::logging::{LevelError, Logging};
-use stillgate_measures::metrics::{Metering, MeteringError, Prepared, wanted};
+use stillgate_measures::logging::{LevelError, RunningLog};
+use stillgate_measures::metrics::{Metering, MeteringError, PreparedMetrics, wanted};
 use stillgate_measures::own_metrics::{Facts, LimitFacts, ReloadTimes};
 use stillgate_measures::process_stats;
 use stillgate_plugin::{Outbox, Process};
@@ -86,7 +86,7 @@ pub(crate) enum RunError {
     /// The configuration is wrong.
     Config(Errors),
     /// Certificates or keys that it names cannot be used.
-    Certificates(stillgate_tls::Refused),
+    Certificates(stillgate_tls::TlsProblems),
     /// The system refuses something essential.
     System(&'static str, io::Error),
     /// The log cannot be opened as configured.
@@ -131,11 +131,11 @@ impl fmt::Display for RunError {
 
 impl std::error::Error for RunError {}
 
-impl From<Refused> for RunError {
-    fn from(refused: Refused) -> RunError {
+impl From<SourceError> for RunError {
+    fn from(refused: SourceError) -> RunError {
         match refused {
-            Refused::Unreadable(error) => RunError::Read(error),
-            Refused::Wrong { errors, .. } => RunError::Config(errors),
+            SourceError::Unreadable(error) => RunError::Read(error),
+            SourceError::Wrong { errors, .. } => RunError::Config(errors),
         }
     }
 }
@@ -158,14 +158,14 @@ pub(crate) fn serve(source: ConfigSource, announce: impl FnOnce(&Up<'_>)) -> Res
     let stamp = FileWatch::stamp(&source);
     let mut opened = source.open(false);
     let begun = opened.begin()?;
-    let logging = Logging::start(&begun.config.gateway.log).map_err(RunError::Log)?;
+    let logging = RunningLog::start(&begun.config.gateway.log).map_err(RunError::Log)?;
     // This comes before the datastore is read: the memory that it takes shows in the first profile.
     sample_heap(&begun.config);
     drop(begun);
     let loaded = match opened.read(None)? {
-        Given::Loaded { loaded, .. } => loaded,
+        SourceResult::Loaded { loaded, .. } => loaded,
         // What was given before: nothing yet.
-        Given::Same => return Err(RunError::Read(ReadError::NotFound)),
+        SourceResult::Same => return Err(RunError::Read(ReadError::NotFound)),
     };
     // Reading took many times the memory that its result keeps.
     allocator::give_back();
@@ -176,7 +176,7 @@ pub(crate) fn serve(source: ConfigSource, announce: impl FnOnce(&Up<'_>)) -> Res
     if takeover.as_ref().is_some_and(|(_, former)| former.had_end_flag) {
         opened.require_end_flag()?;
     }
-    let beginning = Beginning { signals, source, opened, stamp, loaded, logging, program, takeover };
+    let beginning = StartContext { signals, source, opened, stamp, loaded, logging, program, takeover };
     // Its name is `main`; this is what it is called everywhere else.
     let _profiled = Registration::new("control", None).ok();
     let result = runtime.block_on(async {
@@ -191,26 +191,26 @@ pub(crate) fn serve(source: ConfigSource, announce: impl FnOnce(&Up<'_>)) -> Res
 }
 
 /// What exists before anything is started.
-struct Beginning {
+struct StartContext {
     signals: Signals,
     source: ConfigSource,
     opened: Box<dyn Source>,
     /// Stamp of the file, from before it was read.
     stamp: Option<Stamp>,
     loaded: Arc<Loaded>,
-    logging: Logging,
+    logging: RunningLog,
     program: Program,
     takeover: Option<(Takeover, Former)>,
 }
 
 /// `None`: the process was asked to end before it served.
-async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<Option<Control>, RunError> {
-    let Beginning { mut signals, source, opened, stamp, loaded, logging, program, takeover } = beginning;
+async fn start(beginning: StartContext, announce: impl FnOnce(&Up<'_>)) -> Result<Option<Control>, RunError> {
+    let StartContext { mut signals, source, opened, stamp, loaded, logging, program, takeover } = beginning;
     let (takeover, mut former) = takeover.map_or_else(Default::default, |(way, former)| (Some(way), former));
     let config = &loaded.config;
     stillgate_acme::prepare(config);
     // This comes before the certificates are read, with the file's former stamp: a change during the start is noticed after it.
-    let reading = Reading::new(opened, Some(loaded.clone()), stillgate_acme::prepare);
+    let reading = ConfigReader::new(opened, Some(loaded.clone()), stillgate_acme::prepare);
     let kept = reading.kept().cloned();
     tell_start(&source, config);
     let watch = stamp.and_then(|stamp| FileWatch::of(&source, stamp, &reading.files()));
@@ -225,7 +225,7 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     };
     let addresses = names::addresses(&resolver, config);
     let prepared = prepare_metrics(config, &mut former)?;
-    let recorded = prepared.as_ref().map(Prepared::plan);
+    let recorded = prepared.as_ref().map(PreparedMetrics::plan);
     let plan = Arc::new(Plan::build(1, config, &addresses, None, recorded, Some(&tls)).map_err(RunError::Plan)?);
     tell_route_cache(&plan);
     let plans = first(&plan, former.limits.take(), gateway);
@@ -321,15 +321,15 @@ fn publishing(
 }
 
 /// Metrics go on from what a former process has counted.
-fn prepare_metrics(config: &Config, former: &mut Former) -> Result<Option<Prepared>, RunError> {
+fn prepare_metrics(config: &Config, former: &mut Former) -> Result<Option<PreparedMetrics>, RunError> {
     let counted = std::mem::take(&mut former.metrics);
-    let prepared = wanted(config).map(|metrics| Prepared::new(&metrics, counted)).transpose();
+    let prepared = wanted(config).map(|metrics| PreparedMetrics::new(&metrics, counted)).transpose();
     prepared.map_err(RunError::Metrics)
 }
 
 /// The writers of the workers, and their reader.
 fn start_metrics(
-    prepared: Option<Prepared>,
+    prepared: Option<PreparedMetrics>,
     workers: usize,
     plan: &Plan,
     access_log: Option<&AccessLogWriter>,

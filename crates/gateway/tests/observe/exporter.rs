@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
-use stillgate_metrics::{Family, Kind, Options, Process as Writing, Registry, Writer};
+use stillgate_metrics::{Family, FamilyType, Options, Process as Writing, Registry, Writer};
 use stillgate_testkit::{ACCEPT_TEXT, BufferedSocket, END_PATIENCE, Process, ReservedPort, eventually, scrape};
 
 /// The process under test, and the address that it was given to listen on.
@@ -39,7 +39,7 @@ fn write(folder: &Path, requests: u64) -> (Arc<Registry>, Writer) {
         name: "requests_total".into(),
         help: "Requests.".into(),
         unit: String::new(),
-        kind: Kind::Counter,
+        kind: FamilyType::Counter,
         labels: Vec::new(),
         exemplars: false,
     };

@@ -4,7 +4,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use stillgate_limits::{Key, Limit, LimitDecision, Limits, TableEvents};
+use stillgate_limits::{CounterKey, Limit, LimitDecision, Limits, TableEvents};
 
 const THREADS: usize = 4;
 /// Reached by a failure only.
@@ -15,7 +15,7 @@ fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64
 }
 
-fn key(limits: &Limits, name: &str) -> Key {
+fn key(limits: &Limits, name: &str) -> CounterKey {
     limits.hasher().part(b"a limit").part(name.as_bytes()).finish()
 }
 

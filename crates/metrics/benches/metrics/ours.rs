@@ -5,8 +5,8 @@ use std::sync::Arc;
 use stillgate_metrics::encode::{self, Format};
 use stillgate_metrics::reader::ReaderOptions;
 use stillgate_metrics::{
-    Buckets, Collector, CollectorOptions, DeclaredFamily, Family, Handle, Kind, Merge, Options, Process, Registry,
-    Writer,
+    Buckets, Collector, CollectorOptions, DeclaredFamily, Family, FamilyType, Handle, Merge, Options, Process,
+    Registry, Writer,
 };
 
 /// Enough for any label set to fit into the budget.
@@ -48,7 +48,7 @@ impl Stillgate {
     }
 }
 
-fn family(name: &str, labels: &[&str], kind: Kind) -> Family {
+fn family(name: &str, labels: &[&str], kind: FamilyType) -> Family {
     let labels = labels.iter().map(|label| (*label).to_owned()).collect();
     Family { name: name.to_owned(), help: HELP.to_owned(), unit: String::new(), kind, labels, exemplars: false }
 }
@@ -69,10 +69,10 @@ impl Library for Stillgate {
             ..Options::new(Process { pid: 1, start: 1 }, NOW_MS, 77)
         };
         let registry = Arc::new(Registry::start(options).unwrap());
-        let counters = registry.declare(family(FAMILY, &LABELS, Kind::Counter)).unwrap();
+        let counters = registry.declare(family(FAMILY, &LABELS, FamilyType::Counter)).unwrap();
         let buckets = Buckets { classic: BOUNDS.to_vec(), native: None };
-        let histograms = registry.declare(family(SECONDS, &LABELS, Kind::Histogram(buckets))).unwrap();
-        let bytes = registry.declare(family("bench_bytes", &["part"], Kind::Gauge(Merge::Sum))).unwrap();
+        let histograms = registry.declare(family(SECONDS, &LABELS, FamilyType::Histogram(buckets))).unwrap();
+        let bytes = registry.declare(family("bench_bytes", &["part"], FamilyType::Gauge(Merge::Sum))).unwrap();
         let writer = registry.writer().unwrap();
         let collector = collector(&registry, &bytes);
         Stillgate { registry, counters, histograms, bytes, writer, collector, has_created: false }
@@ -147,7 +147,7 @@ fn collector(registry: &Arc<Registry>, bytes: &Arc<DeclaredFamily>) -> Collector
 
 /// `has_created` does not affect this format, but changing it drops the encoded text.
 fn options(bytes: &Arc<DeclaredFamily>, has_created: bool) -> CollectorOptions {
-    let encode = encode::Options { created: has_created };
+    let encode = encode::EncodeOptions { created: has_created };
     let reader = ReaderOptions { encode, ..ReaderOptions::default() };
     CollectorOptions { bytes: Some(bytes.clone()), reader, ..CollectorOptions::default() }
 }

@@ -52,7 +52,7 @@ impl Format {
 
 /// Parts of an exposition that are optional.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Options {
+pub struct EncodeOptions {
     /// Print `_created` lines in OpenMetrics, one for each counter or histogram. Protobuf has the time in any case.
     pub created: bool,
 }
@@ -81,7 +81,7 @@ enum Encoder {
 
 impl FamilyEncoder {
     /// Prepares the encoder; the family has been checked.
-    pub fn new(family: &Family, format: Format, options: Options) -> Self {
+    pub fn new(family: &Family, format: Format, options: EncodeOptions) -> Self {
         let encoder = match format {
             Format::Text => Encoder::Text(TextEncoder::new(family)),
             Format::OpenMetrics => Encoder::OpenMetrics(OpenMetricsEncoder::new(family, options)),

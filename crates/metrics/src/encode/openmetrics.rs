@@ -5,8 +5,8 @@
 //! type, the family gets a type without that rule (`unknown`, `gauge`). OpenMetrics does not have native buckets.
 
 use super::lines::{HistogramLines, SampleName, SeriesLines};
-use super::{Options, ValueSpan, newest, number};
-use crate::family::{Family, Kind};
+use super::{EncodeOptions, ValueSpan, newest, number};
+use crate::family::{Family, FamilyType};
 use crate::labels::RawPairs;
 use crate::value::{Exemplar, Value};
 
@@ -24,22 +24,22 @@ pub(super) struct OpenMetricsEncoder {
 }
 
 impl OpenMetricsEncoder {
-    pub(super) fn new(family: &Family, options: Options) -> Self {
+    pub(super) fn new(family: &Family, options: EncodeOptions) -> Self {
         let name = family.name.as_str();
         let (base, kind) = match &family.kind {
-            Kind::Counter | Kind::FloatCounter => match name.strip_suffix("_total") {
+            FamilyType::Counter | FamilyType::FloatCounter => match name.strip_suffix("_total") {
                 Some(base) => (base, "counter"),
                 None => (name, "unknown"),
             },
-            Kind::Gauge(_) => (name, "gauge"),
-            Kind::Info => match name.strip_suffix("_info") {
+            FamilyType::Gauge(_) => (name, "gauge"),
+            FamilyType::Info => match name.strip_suffix("_info") {
                 Some(base) => (base, "info"),
                 None => (name, "gauge"),
             },
-            Kind::Histogram(_) => (name, "histogram"),
+            FamilyType::Histogram(_) => (name, "histogram"),
         };
         let lines = match &family.kind {
-            Kind::Histogram(buckets) => {
+            FamilyType::Histogram(buckets) => {
                 SeriesLines::Histogram(HistogramLines::new(name, &buckets.classic, number::bound_with_point))
             }
             _ => SeriesLines::Sample(SampleName::new(name, "")),

@@ -6,7 +6,7 @@
 //! Float histograms and gauge histograms are not written.
 
 use super::{ValueSpan, newest};
-use crate::family::{Family, Kind};
+use crate::family::{Family, FamilyType};
 use crate::labels::{self, RawPairs};
 use crate::value::{Distribution, Exemplar, Exponential, Value};
 
@@ -35,10 +35,10 @@ enum Shape {
 impl ProtobufEncoder {
     pub(super) fn new(family: &Family) -> Self {
         let (kind, shape) = match &family.kind {
-            Kind::Counter | Kind::FloatCounter => (0, Shape::Counter),
-            Kind::Gauge(_) | Kind::Info => (1, Shape::Gauge),
-            Kind::Histogram(buckets) if buckets.classic.is_empty() => (4, Shape::Histogram([].into())),
-            Kind::Histogram(buckets) => {
+            FamilyType::Counter | FamilyType::FloatCounter => (0, Shape::Counter),
+            FamilyType::Gauge(_) | FamilyType::Info => (1, Shape::Gauge),
+            FamilyType::Histogram(buckets) if buckets.classic.is_empty() => (4, Shape::Histogram([].into())),
+            FamilyType::Histogram(buckets) => {
                 (4, Shape::Histogram(buckets.classic.iter().copied().chain([f64::INFINITY]).collect()))
             }
         };

@@ -5,7 +5,7 @@
 
 use super::lines::{HistogramLines, SampleName, SeriesLines};
 use super::{ValueSpan, number};
-use crate::family::{Family, Kind};
+use crate::family::{Family, FamilyType};
 use crate::value::Value;
 
 #[derive(Debug, Clone)]
@@ -18,9 +18,11 @@ impl TextEncoder {
     pub(super) fn new(family: &Family) -> Self {
         let name = &family.name;
         let (kind, lines) = match &family.kind {
-            Kind::Counter | Kind::FloatCounter => ("counter", SeriesLines::Sample(SampleName::new(name, ""))),
-            Kind::Gauge(_) | Kind::Info => ("gauge", SeriesLines::Sample(SampleName::new(name, ""))),
-            Kind::Histogram(buckets) => {
+            FamilyType::Counter | FamilyType::FloatCounter => {
+                ("counter", SeriesLines::Sample(SampleName::new(name, "")))
+            }
+            FamilyType::Gauge(_) | FamilyType::Info => ("gauge", SeriesLines::Sample(SampleName::new(name, ""))),
+            FamilyType::Histogram(buckets) => {
                 ("histogram", SeriesLines::Histogram(HistogramLines::new(name, &buckets.classic, number::bound)))
             }
         };

@@ -7,7 +7,7 @@
 use super::families::FamilyId;
 use super::mount::{Contribution, FamilyDeclaration, Mount, MountedSegment, NO_SERIES, RecordLocation};
 use super::store::{SeriesId, SeriesSlot, Store, UnlinkResult};
-use crate::family::{Kind, Merge};
+use crate::family::{FamilyType, Merge};
 use crate::segment::cells::{Shape, to_word};
 use crate::segment::layout::{HEAD_WORDS, RecordHead, RecordKind, WORD, pair};
 use crate::segment::memory::PAGE;
@@ -46,7 +46,7 @@ impl Store {
     /// it is new. `None`: memory for the text ran out.
     pub(super) fn link_folded(
         &mut self,
-        (family, kind): (FamilyId, &Kind),
+        (family, kind): (FamilyId, &FamilyType),
         text: &[u8],
         place: RecordLocation,
         record: u32,
@@ -78,7 +78,7 @@ impl Store {
     fn anchor(
         &mut self,
         family: FamilyId,
-        kind: &Kind,
+        kind: &FamilyType,
         text: &[u8],
         id: SeriesId,
         first: RecordLocation,
@@ -91,7 +91,7 @@ impl Store {
     }
 
     /// Writes an anchor: returns its place, and that of its record.
-    fn anchor_place(&mut self, family: FamilyId, kind: &Kind, text: &[u8]) -> Option<(RecordLocation, u32)> {
+    fn anchor_place(&mut self, family: FamilyId, kind: &FamilyType, text: &[u8]) -> Option<(RecordLocation, u32)> {
         if self.anchors.mount == RecordLocation::NONE.mount {
             self.mount_anchors()?;
         }
@@ -115,7 +115,7 @@ impl Store {
         let family_number = u16::try_from(family_number).ok()?;
         let head = RecordHead { words: words as u32, kind: RecordKind::Series, flags: 0, family: family_number };
         let nothing = match kind {
-            Kind::Gauge(Merge::Max) => f64::NEG_INFINITY.to_bits(),
+            FamilyType::Gauge(Merge::Max) => f64::NEG_INFINITY.to_bits(),
             _ => 0,
         };
         let log = &mounted.segment.own_log()[at..at + words];

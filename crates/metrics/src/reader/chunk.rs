@@ -6,7 +6,7 @@ use super::gather::ValueBatch;
 use super::store::{SeriesId, SeriesSlot, Store};
 use super::values::value_of;
 use crate::encode::{FamilyEncoder, Format};
-use crate::family::Kind;
+use crate::family::FamilyType;
 use crate::gzip::Deflater;
 use crate::value::{Distribution, Exemplar, Value};
 use std::sync::Arc;
@@ -145,7 +145,7 @@ impl ChunkEncoder<'_> {
     /// Encodes all series.
     pub(super) fn encode(&mut self, series: &[SeriesSlot]) -> EncodedChunk {
         let kind = &self.family.family.kind;
-        let is_single = !matches!(kind, Kind::Histogram(_));
+        let is_single = !matches!(kind, FamilyType::Histogram(_));
         let mut gathered = std::mem::take(&mut self.scratch.gathered);
         if is_single {
             gathered.read(self.store, kind, series.iter().copied());
@@ -235,7 +235,7 @@ impl ChunkEncoder<'_> {
     /// Encodes whole series again, between others that are unchanged.
     fn renew(&mut self, encoded: &mut EncodedChunk, series: &[SeriesSlot], slots: &[u16]) {
         let kind = &self.family.family.kind;
-        let is_single = !matches!(kind, Kind::Histogram(_));
+        let is_single = !matches!(kind, FamilyType::Histogram(_));
         rebuild(encoded, slots.iter().copied(), slots.len(), |index, old, line, out| {
             let slot = series[slots[index] as usize];
             let labels = self.store.text(slot);

@@ -6,14 +6,14 @@
 use super::chunk::{ChunkEncoder, DeflatedChunk, EncodedChunk, pack};
 use super::{Piece, Reader};
 use crate::encode::Format;
-use crate::family::{Family, Kind};
+use crate::family::{Family, FamilyType};
 use crate::gzip::{self, Trailer};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Position of an exposition.
 #[derive(Debug)]
-pub struct Cursor {
+pub struct ExpositionCursor {
     format: Format,
     /// Restricts the exposition to the families that have one of these names.
     names: Option<Vec<String>>,
@@ -65,10 +65,10 @@ struct PlainPiece {
 impl Reader {
     /// Begins an exposition of the state that the last refresh found, as gzip if `deflate`, of all families or only of
     /// those in which one of `names` is the name of a sample.
-    pub fn cursor(&mut self, format: Format, deflate: bool, names: Option<Vec<String>>) -> Cursor {
+    pub fn cursor(&mut self, format: Format, deflate: bool, names: Option<Vec<String>>) -> ExpositionCursor {
         self.order.active[format as usize] = true;
         self.used_ms[format as usize] = self.now_ms;
-        Cursor {
+        ExpositionCursor {
             format,
             names,
             trailer: deflate.then(Trailer::new),
@@ -84,7 +84,7 @@ impl Reader {
     }
 
     /// The next piece; `None` at the end.
-    pub fn next(&mut self, cursor: &mut Cursor) -> Option<Piece> {
+    pub fn next(&mut self, cursor: &mut ExpositionCursor) -> Option<Piece> {
         self.used_ms[cursor.format as usize] = self.now_ms;
         loop {
             match cursor.state {
@@ -123,7 +123,7 @@ impl Reader {
     }
 
     /// Makes a piece of it, deflated if the cursor is.
-    fn piece(&mut self, cursor: &mut Cursor, plain: PlainPiece) -> Piece {
+    fn piece(&mut self, cursor: &mut ExpositionCursor, plain: PlainPiece) -> Piece {
         let Some(trailer) = &mut cursor.trailer else { return Piece { bytes: plain.bytes } };
         let packed = plain.packed.unwrap_or_else(|| pack(&mut self.deflater, &plain.bytes));
         trailer.add(packed.crc, packed.len);
@@ -131,7 +131,7 @@ impl Reader {
     }
 
     /// The next header or chunk. An empty one does not mean the end: more may follow.
-    fn next_of_families(&mut self, cursor: &mut Cursor) -> Option<PlainPiece> {
+    fn next_of_families(&mut self, cursor: &mut ExpositionCursor) -> Option<PlainPiece> {
         if cursor.version != self.order.version {
             self.seek(cursor);
         }
@@ -156,7 +156,7 @@ impl Reader {
     }
 
     /// The bytes that precede the first series of a family.
-    fn header(&mut self, family: u32, cursor: &Cursor) -> PlainPiece {
+    fn header(&mut self, family: u32, cursor: &ExpositionCursor) -> PlainPiece {
         let head = self.order.families.get_mut(family).head(cursor.format, self.options.encode);
         if cursor.trailer.is_some() {
             head.header.deflate(&mut self.deflater);
@@ -165,7 +165,7 @@ impl Reader {
     }
 
     /// Pins a whole family, and returns the bytes that precede it, which include its length.
-    fn pin_family(&mut self, family: u32, cursor: &mut Cursor) -> PlainPiece {
+    fn pin_family(&mut self, family: u32, cursor: &mut ExpositionCursor) -> PlainPiece {
         let chunks = self.order.families.get(family).chunks.clone();
         let pieces: VecDeque<PlainPiece> = chunks.iter().map(|chunk| self.chunk(*chunk, cursor)).collect();
         let bytes = pieces.iter().map(|piece| piece.bytes.len()).sum();
@@ -182,7 +182,7 @@ impl Reader {
     }
 
     /// The chunk at this index of the current family, from the first series that is not below `low`.
-    fn next_chunk(&mut self, cursor: &mut Cursor, index: usize, low: &[u8]) -> PlainPiece {
+    fn next_chunk(&mut self, cursor: &mut ExpositionCursor, index: usize, low: &[u8]) -> PlainPiece {
         let family = self.order.families.get(self.order.families.exposed[cursor.family]);
         let Some(chunk) = family.chunks.get(index).copied() else {
             cursor.end_family();
@@ -204,7 +204,7 @@ impl Reader {
     }
 
     /// Finds its place again after families or chunks have changed.
-    fn seek(&mut self, cursor: &mut Cursor) {
+    fn seek(&mut self, cursor: &mut ExpositionCursor) {
         cursor.version = self.order.version;
         let families = &self.order.families;
         let Some(at) = &mut cursor.at else {
@@ -230,7 +230,7 @@ impl Reader {
     }
 
     /// A chunk's current bytes: the cached ones, if they are up to date.
-    fn chunk(&mut self, id: u32, cursor: &Cursor) -> PlainPiece {
+    fn chunk(&mut self, id: u32, cursor: &ExpositionCursor) -> PlainPiece {
         let format = cursor.format as usize;
         let Reader { order, store, scratch, deflater, options, .. } = self;
         let chunk = &mut order.chunks[id as usize];
@@ -269,7 +269,7 @@ impl Reader {
     }
 
     /// The rest of a chunk, part of which was produced already; it is not cached.
-    fn part_of_chunk(&mut self, id: u32, from: usize, cursor: &Cursor) -> PlainPiece {
+    fn part_of_chunk(&mut self, id: u32, from: usize, cursor: &ExpositionCursor) -> PlainPiece {
         let Reader { order, store, scratch, options, .. } = self;
         let chunk = &order.chunks[id as usize];
         let (family, encoder) = order.families.get_mut(chunk.family).encoder(cursor.format, options.encode);
@@ -279,7 +279,7 @@ impl Reader {
     }
 }
 
-impl Cursor {
+impl ExpositionCursor {
     fn end_family(&mut self) {
         if let Some(at) = &mut self.at {
             at.next = None;
@@ -299,10 +299,10 @@ pub(super) fn covers(names: Option<&[String]>, family: &Family) -> bool {
     let Some(names) = names else { return true };
     let base = family.name.strip_suffix("_total").or_else(|| family.name.strip_suffix("_info")).unwrap_or(&family.name);
     let suffixes: &[&str] = match family.kind {
-        Kind::Counter | Kind::FloatCounter => &["_total", "_created"],
-        Kind::Gauge(_) => &[],
-        Kind::Info => &["_info"],
-        Kind::Histogram(_) => &["_bucket", "_sum", "_count", "_created"],
+        FamilyType::Counter | FamilyType::FloatCounter => &["_total", "_created"],
+        FamilyType::Gauge(_) => &[],
+        FamilyType::Info => &["_info"],
+        FamilyType::Histogram(_) => &["_bucket", "_sum", "_count", "_created"],
     };
     names.iter().any(|name| {
         *name == family.name || name.strip_prefix(base).is_some_and(|rest| rest.is_empty() || suffixes.contains(&rest))

@@ -2,8 +2,8 @@
 
 use super::chunk::{EncodedChunk, FORMATS};
 use super::mount::FamilyDeclaration;
-use crate::encode::{FamilyEncoder, Format, Options};
-use crate::family::{Family, Kind};
+use crate::encode::{EncodeOptions, FamilyEncoder, Format};
+use crate::family::{Family, FamilyType};
 use crate::segment::cells::Shape;
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -201,7 +201,7 @@ impl Families {
 impl MergedFamily {
     fn new(family: Family, declared: (u64, u64)) -> MergedFamily {
         let lines = match &family.kind {
-            Kind::Histogram(buckets) => buckets.classic.len() + 3,
+            FamilyType::Histogram(buckets) => buckets.classic.len() + 3,
             _ => 1,
         };
         let mut merged = MergedFamily {
@@ -231,7 +231,7 @@ impl MergedFamily {
     }
 
     /// The head, which is made on first use.
-    pub(super) fn head(&mut self, format: Format, options: Options) -> &mut FamilyHead {
+    pub(super) fn head(&mut self, format: Format, options: EncodeOptions) -> &mut FamilyHead {
         let family = &self.family;
         self.heads[format as usize].get_or_insert_with(|| {
             let encoder = FamilyEncoder::new(family, format, options);
@@ -242,7 +242,7 @@ impl MergedFamily {
     }
 
     /// The family with the encoder of its series.
-    pub(super) fn encoder(&mut self, format: Format, options: Options) -> (&MergedFamily, &FamilyEncoder) {
+    pub(super) fn encoder(&mut self, format: Format, options: EncodeOptions) -> (&MergedFamily, &FamilyEncoder) {
         self.head(format, options);
         let head = self.heads[format as usize].as_ref().expect("made above");
         (self, &head.encoder)

@@ -7,7 +7,7 @@
 
 use super::mount::{Contribution, RecordLocation};
 use super::store::{SeriesSlot, Store};
-use crate::family::{Kind, Merge};
+use crate::family::{FamilyType, Merge};
 use crate::segment::layout::{HEAD_WORDS, RecordHead, WORD, unpair};
 use crate::sync::{AtomicU64, ReadOnly, Word};
 
@@ -56,9 +56,9 @@ impl ValueBatch {
     }
 
     /// Reads the values of series that have a single value each.
-    pub(super) fn read(&mut self, store: &Store, kind: &Kind, slots: impl Iterator<Item = SeriesSlot> + Clone) {
+    pub(super) fn read(&mut self, store: &Store, kind: &FamilyType, slots: impl Iterator<Item = SeriesSlot> + Clone) {
         self.values.clear();
-        if matches!(kind, Kind::Info | Kind::Gauge(Merge::Last)) {
+        if matches!(kind, FamilyType::Info | FamilyType::Gauge(Merge::Last)) {
             // Only few series, or histograms, whose cells must be combined.
             self.values.extend(slots.map(|slot| store.single(kind, slot)));
             return;
@@ -99,11 +99,11 @@ impl ValueBatch {
 
 /// Two records' values as one.
 #[inline]
-pub(super) fn merge(kind: &Kind, a: u64, b: u64) -> u64 {
+pub(super) fn merge(kind: &FamilyType, a: u64, b: u64) -> u64 {
     let (x, y) = (f64::from_bits(a), f64::from_bits(b));
     match kind {
-        Kind::Counter => a.wrapping_add(b),
-        Kind::Gauge(Merge::Max) => x.max(y).to_bits(),
+        FamilyType::Counter => a.wrapping_add(b),
+        FamilyType::Gauge(Merge::Max) => x.max(y).to_bits(),
         _ => (x + y).to_bits(),
     }
 }

@@ -6,7 +6,7 @@
 use super::Reader;
 use super::families::MergedFamily;
 use super::store::SeriesSlot;
-use crate::family::Kind;
+use crate::family::FamilyType;
 use crate::labels::{LabelPairs, value_of};
 use crate::segment::Process;
 use std::cell::RefCell;
@@ -38,7 +38,7 @@ impl Reader {
     /// change is as true as one that does.
     pub(crate) fn idle(&self, own: Process, ttl_ms: u64, max: usize) -> Vec<LocatedSeries> {
         let Some(before_ms) = self.now_ms.checked_sub(ttl_ms) else { return Vec::new() };
-        let counts = |merged: &MergedFamily| !matches!(merged.family.kind, Kind::Gauge(_) | Kind::Info);
+        let counts = |merged: &MergedFamily| !matches!(merged.family.kind, FamilyType::Gauge(_) | FamilyType::Info);
         self.located(own, max, counts, |_, series| {
             self.store.places(series).all(|(place, _)| self.store.mounted(place.mount).is_idle(place.number, before_ms))
         })

@@ -30,7 +30,7 @@ mod values;
 mod visit;
 
 pub use cardinality::{FamilyCardinality, LabelCardinality};
-pub use cursor::Cursor;
+pub use cursor::ExpositionCursor;
 pub(crate) use folding::{Fold, FoldedSet};
 pub(crate) use lookup::LocatedSeries;
 pub(crate) use mount::{Mount, Mounts};
@@ -53,7 +53,7 @@ use store::Store;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReaderOptions {
     /// Optional parts of the exposition.
-    pub encode: encode::Options,
+    pub encode: encode::EncodeOptions,
     /// Bytes of encoded text that are cached; beyond that, chunks are encoded again for each scrape.
     pub cache_bytes_max: usize,
     /// The cache of a format is dropped when the format was not requested for this long.
@@ -62,7 +62,11 @@ pub struct ReaderOptions {
 
 impl Default for ReaderOptions {
     fn default() -> Self {
-        ReaderOptions { encode: encode::Options::default(), cache_bytes_max: 256 << 20, cache_idle_ms: 5 * 60 * 1000 }
+        ReaderOptions {
+            encode: encode::EncodeOptions::default(),
+            cache_bytes_max: 256 << 20,
+            cache_idle_ms: 5 * 60 * 1000,
+        }
     }
 }
 

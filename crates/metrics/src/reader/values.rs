@@ -5,7 +5,7 @@
 
 use super::gather::merge;
 use super::store::{SeriesSlot, Store};
-use crate::family::{Kind, Merge, NATIVE_SCHEMAS};
+use crate::family::{FamilyType, Merge, NATIVE_SCHEMAS};
 use crate::protocol::ReadOutcome;
 use crate::segment::cells::{CellForm, Shape, read_histogram};
 use crate::segment::layout::HEAD_WORDS;
@@ -13,9 +13,9 @@ use crate::sync::Word;
 use crate::value::{Distribution, Exemplar, Value};
 
 /// The value of these bits, an integer or a float, as its family's kind says.
-pub(super) fn value_of(kind: &Kind, bits: u64) -> Value<'static> {
+pub(super) fn value_of(kind: &FamilyType, bits: u64) -> Value<'static> {
     match kind {
-        Kind::Counter => Value::Unsigned(bits),
+        FamilyType::Counter => Value::Unsigned(bits),
         _ => Value::Float(f64::from_bits(bits)),
     }
 }
@@ -47,34 +47,36 @@ fn settle(state: &mut Distribution) {
     }
 }
 
-impl Kind {
+impl FamilyType {
     /// Whether a value is true only while the process that set it lives. Counts outlive their process.
     pub(super) fn ends_with_its_process(&self) -> bool {
-        matches!(self, Kind::Gauge(Merge::Sum | Merge::Last | Merge::Max) | Kind::Info)
+        matches!(self, FamilyType::Gauge(Merge::Sum | Merge::Last | Merge::Max) | FamilyType::Info)
     }
 }
 
 impl Store {
     /// The value of a series that has a single one, as bits.
     #[inline]
-    pub(super) fn single(&self, kind: &Kind, slot: SeriesSlot) -> u64 {
+    pub(super) fn single(&self, kind: &FamilyType, slot: SeriesSlot) -> u64 {
         let words = self.places(slot).map(|(place, contribution)| {
             let cells = contribution.record() + HEAD_WORDS;
             let log = self.mounted(place.mount).segment.log();
             (log, cells)
         });
         match kind {
-            Kind::Counter | Kind::FloatCounter | Kind::Gauge(Merge::Sum | Merge::Total | Merge::Max) => {
+            FamilyType::Counter
+            | FamilyType::FloatCounter
+            | FamilyType::Gauge(Merge::Sum | Merge::Total | Merge::Max) => {
                 let values = words.map(|(log, cells)| log[cells].get());
                 // The sum does not start from 0.0: a single value keeps all its bits.
                 values.reduce(|sum, each| merge(kind, sum, each)).unwrap_or(0)
             }
-            Kind::Gauge(Merge::Last) => {
+            FamilyType::Gauge(Merge::Last) => {
                 let last = words.map(|(log, cells)| (log[cells + 1].get(), log[cells].get()));
                 last.max_by_key(|(stamp, _)| *stamp).map_or(0, |(_, bits)| bits)
             }
-            Kind::Info => 1f64.to_bits(),
-            Kind::Histogram(_) => 0,
+            FamilyType::Info => 1f64.to_bits(),
+            FamilyType::Histogram(_) => 0,
         }
     }
 

@@ -5,7 +5,7 @@
 
 use super::Reader;
 use super::values::value_of;
-use crate::family::{Family, Kind};
+use crate::family::{Family, FamilyType};
 use crate::value::{Distribution, Value};
 
 impl Reader {
@@ -19,7 +19,7 @@ impl Reader {
         let slots = merged.chunks.iter().flat_map(|id| &self.store.slots[*id as usize]);
         for slot in slots.filter(|slot| !slot.is_dead()) {
             let value = match kind {
-                Kind::Histogram(_) => {
+                FamilyType::Histogram(_) => {
                     // A histogram in the middle of a change may lack an observation, which is seen the next time.
                     let _ = self.store.histogram(&merged.shape, *slot, &mut part, &mut whole);
                     Value::Histogram(&whole)
@@ -72,7 +72,7 @@ mod tests {
             let number = pen.family(family);
             let ink = pen.series(number, "a=\"1\"");
             match family.kind {
-                Kind::Histogram(_) => pen.observe(ink, 0.05),
+                FamilyType::Histogram(_) => pen.observe(ink, 0.05),
                 _ => pen.add(ink, 1),
             }
         }

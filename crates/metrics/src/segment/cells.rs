@@ -13,7 +13,7 @@
 
 use super::layout::{HEAD_WORDS, WORD};
 use super::native::{self, NativeShape};
-use crate::family::{Family, Kind, Merge};
+use crate::family::{Family, FamilyType, Merge};
 use crate::protocol::{self, ReadOutcome};
 use crate::sync::{AtomicU64, Ordering::Relaxed, Word};
 use crate::value::{Distribution, Exemplar};
@@ -48,12 +48,12 @@ pub(crate) enum CellForm {
 impl Shape {
     pub(crate) fn of(family: &Family) -> Shape {
         let (form, value_words) = match &family.kind {
-            Kind::Counter => (CellForm::Unsigned, 1),
-            Kind::FloatCounter | Kind::Info | Kind::Gauge(Merge::Sum | Merge::Total | Merge::Max) => {
+            FamilyType::Counter => (CellForm::Unsigned, 1),
+            FamilyType::FloatCounter | FamilyType::Info | FamilyType::Gauge(Merge::Sum | Merge::Total | Merge::Max) => {
                 (CellForm::Float, 1)
             }
-            Kind::Gauge(Merge::Last) => (CellForm::Last, 2),
-            Kind::Histogram(buckets) => {
+            FamilyType::Gauge(Merge::Last) => (CellForm::Last, 2),
+            FamilyType::Histogram(buckets) => {
                 let classic = classic_words(&buckets.classic);
                 let native = buckets.native.map(|native| NativeShape::new(native, 2 + classic));
                 let words = 2 + classic + native.as_ref().map_or(0, |native| native.words);
@@ -61,9 +61,9 @@ impl Shape {
             }
         };
         let exemplars = match (family.exemplars, &family.kind) {
-            (false, _) | (_, Kind::Gauge(_) | Kind::Info) => 0,
-            (_, Kind::Counter | Kind::FloatCounter) => 1,
-            (_, Kind::Histogram(buckets)) => classic_words(&buckets.classic),
+            (false, _) | (_, FamilyType::Gauge(_) | FamilyType::Info) => 0,
+            (_, FamilyType::Counter | FamilyType::FloatCounter) => 1,
+            (_, FamilyType::Histogram(buckets)) => classic_words(&buckets.classic),
         };
         Shape { form, exemplars, exemplars_at: value_words, words: value_words + exemplars * EXEMPLAR_WORDS }
     }
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
     use crate::family::Buckets;
 
-    fn family(kind: Kind, exemplars: bool) -> Family {
+    fn family(kind: FamilyType, exemplars: bool) -> Family {
         let (name, help, unit) = ("a".into(), "h".into(), String::new());
         Family { name, help, unit, kind, labels: vec![], exemplars }
     }
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_histogram_reads_back() {
-        let shape = Shape::of(&family(Kind::Histogram(Buckets { classic: vec![1.0, 2.0], native: None }), false));
+        let shape = Shape::of(&family(FamilyType::Histogram(Buckets { classic: vec![1.0, 2.0], native: None }), false));
         let cells = cells(&shape);
         let CellForm::Histogram { bounds, native } = &shape.form else { panic!("a histogram") };
         for value in [0.5, 1.0, 1.5, 99.0] {
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_change_that_never_ended_is_read_as_it_is() {
-        let shape = Shape::of(&family(Kind::Histogram(Buckets { classic: vec![1.0], native: None }), false));
+        let shape = Shape::of(&family(FamilyType::Histogram(Buckets { classic: vec![1.0], native: None }), false));
         let cells = cells(&shape);
         let CellForm::Histogram { bounds, .. } = &shape.form else { panic!("a histogram") };
         observe(&cells, bounds, None, 0.5);
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn the_newest_exemplar_wins() {
-        let shape = Shape::of(&family(Kind::Histogram(Buckets { classic: vec![1.0], native: None }), true));
+        let shape = Shape::of(&family(FamilyType::Histogram(Buckets { classic: vec![1.0], native: None }), true));
         let cells = cells(&shape);
         assert!(shape.keep_exemplar(&cells, 1, 7.0, 1, b"trace_id=\"a\""));
         assert!(shape.keep_exemplar(&cells, 1, 8.0, 2, b"trace_id=\"b\""));
@@ -292,8 +292,8 @@ mod tests {
 
     #[test]
     fn counters_have_one_exemplar_and_gauges_none() {
-        assert_eq!(Shape::of(&family(Kind::Counter, true)).exemplars, 1);
-        assert_eq!(Shape::of(&family(Kind::Counter, true)).words, 1 + EXEMPLAR_WORDS);
-        assert_eq!(Shape::of(&family(Kind::Gauge(Merge::Last), true)).words, 2);
+        assert_eq!(Shape::of(&family(FamilyType::Counter, true)).exemplars, 1);
+        assert_eq!(Shape::of(&family(FamilyType::Counter, true)).words, 1 + EXEMPLAR_WORDS);
+        assert_eq!(Shape::of(&family(FamilyType::Gauge(Merge::Last), true)).words, 2);
     }
 }

@@ -2,20 +2,20 @@
 //!
 //! The bytes are not trusted: the file may be another version's, or damaged.
 
-use crate::family::{Buckets, Family, Kind, Merge, Native};
+use crate::family::{Buckets, Family, FamilyType, Merge, Native};
 
 /// The bytes that follow a family record's head.
 pub(crate) fn encode(family: &Family) -> Vec<u8> {
     let mut out = Vec::with_capacity(128 + family.help.len());
     let code = match &family.kind {
-        Kind::Counter => 0,
-        Kind::FloatCounter => 1,
-        Kind::Gauge(Merge::Sum) => 2,
-        Kind::Gauge(Merge::Last) => 3,
-        Kind::Gauge(Merge::Max) => 4,
-        Kind::Info => 5,
-        Kind::Histogram(_) => 6,
-        Kind::Gauge(Merge::Total) => 7,
+        FamilyType::Counter => 0,
+        FamilyType::FloatCounter => 1,
+        FamilyType::Gauge(Merge::Sum) => 2,
+        FamilyType::Gauge(Merge::Last) => 3,
+        FamilyType::Gauge(Merge::Max) => 4,
+        FamilyType::Info => 5,
+        FamilyType::Histogram(_) => 6,
+        FamilyType::Gauge(Merge::Total) => 7,
     };
     out.extend([code, u8::from(family.exemplars), family.labels.len() as u8]);
     let labels = family.labels.iter();
@@ -23,7 +23,7 @@ pub(crate) fn encode(family: &Family) -> Vec<u8> {
         out.extend((text.len() as u16).to_le_bytes());
         out.extend(text.as_bytes());
     }
-    if let Kind::Histogram(buckets) = &family.kind {
+    if let FamilyType::Histogram(buckets) = &family.kind {
         out.extend((buckets.classic.len() as u16).to_le_bytes());
         buckets.classic.iter().for_each(|bound| out.extend(bound.to_le_bytes()));
         if let Some(native) = &buckets.native {
@@ -44,12 +44,12 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Family> {
     let unit = rest.text()?;
     let labels = (0..labels).map(|_| rest.text()).collect::<Option<Vec<String>>>()?;
     let kind = match code {
-        0 => Kind::Counter,
-        1 => Kind::FloatCounter,
-        2 => Kind::Gauge(Merge::Sum),
-        3 => Kind::Gauge(Merge::Last),
-        4 => Kind::Gauge(Merge::Max),
-        5 => Kind::Info,
+        0 => FamilyType::Counter,
+        1 => FamilyType::FloatCounter,
+        2 => FamilyType::Gauge(Merge::Sum),
+        3 => FamilyType::Gauge(Merge::Last),
+        4 => FamilyType::Gauge(Merge::Max),
+        5 => FamilyType::Info,
         6 => {
             let count = u16::from_le_bytes(rest.array()?);
             let classic = (0..count).map(|_| rest.array().map(f64::from_le_bytes)).collect::<Option<Vec<f64>>>()?;
@@ -61,9 +61,9 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Family> {
                     buckets_max: u16::from_le_bytes(rest.array()?),
                 }),
             };
-            Kind::Histogram(Buckets { classic, native })
+            FamilyType::Histogram(Buckets { classic, native })
         }
-        7 => Kind::Gauge(Merge::Total),
+        7 => FamilyType::Gauge(Merge::Total),
         _ => return None,
     };
     let family = Family { name, help, unit, kind, labels, exemplars: exemplars == 1 };
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let check = |kind: Kind, labels: &[&str]| {
+        let check = |kind: FamilyType, labels: &[&str]| {
             let labels = labels.iter().map(|label| (*label).to_owned()).collect();
             let (name, help, unit) = ("a_bytes_total".into(), "What.\n\"x\"".into(), "bytes".into());
             let family = Family { name, help, unit, kind, labels, exemplars: true };
@@ -105,14 +105,14 @@ mod tests {
                 assert!(cut.is_none_or(|cut| cut.kind != family.kind), "{end}");
             }
         };
-        check(Kind::Counter, &["a", "b"]);
-        check(Kind::FloatCounter, &[]);
+        check(FamilyType::Counter, &["a", "b"]);
+        check(FamilyType::FloatCounter, &[]);
         for merge in [Merge::Sum, Merge::Total, Merge::Last, Merge::Max] {
-            check(Kind::Gauge(merge), &["a"]);
+            check(FamilyType::Gauge(merge), &["a"]);
         }
-        check(Kind::Info, &["version"]);
-        check(Kind::Histogram(Buckets { classic: vec![0.1, 2.5], native: None }), &[]);
-        check(Kind::Histogram(Buckets { classic: vec![], native: Some(Native::default()) }), &["a"]);
+        check(FamilyType::Info, &["version"]);
+        check(FamilyType::Histogram(Buckets { classic: vec![0.1, 2.5], native: None }), &[]);
+        check(FamilyType::Histogram(Buckets { classic: vec![], native: Some(Native::default()) }), &["a"]);
     }
 
     #[test]

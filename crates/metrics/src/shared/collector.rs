@@ -1,7 +1,7 @@
 //! The public interface of reading: all values of an exposition, whatever their source, and the maintenance of series.
 //!
 //! A collector belongs to one thread of low priority. It scrapes on request ([`Collector::refresh`], then a
-//! [`Cursor`]), and maintains the metrics once in a while ([`Collector::tend`]): ending series, ended processes, events
+//! [`ExpositionCursor`]), and maintains the metrics once in a while ([`Collector::tend`]): ending series, ended processes, events
 //! for the operator.
 
 use super::directory::DirectoryError;
@@ -12,7 +12,7 @@ use super::source::{Folder, SegmentSource};
 use crate::declared::DeclaredFamily;
 use crate::encode::Format;
 use crate::family::Family;
-use crate::reader::{Cursor, DamagedSegment, FamilyCardinality, FoldedSet, Piece, Reader, ReaderOptions};
+use crate::reader::{DamagedSegment, ExpositionCursor, FamilyCardinality, FoldedSet, Piece, Reader, ReaderOptions};
 use crate::registry::{Registry, RegistryError, SegmentStorage};
 use crate::segment::SegmentError;
 use crate::value::Value;
@@ -62,7 +62,7 @@ impl std::error::Error for CollectError {}
 
 /// An event for the operator, reported once.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Event {
+pub enum CollectorEvent {
     /// A label has so many values that they are counted as `__other__`.
     Collapsed {
         /// The family.
@@ -87,20 +87,20 @@ pub enum Event {
     Hidden(usize),
 }
 
-impl fmt::Display for Event {
+impl fmt::Display for CollectorEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Event::Collapsed { family, label, distinct } => write!(
+            CollectorEvent::Collapsed { family, label, distinct } => write!(
                 f,
                 "the label {label} of {family} has had about {distinct} values: all are counted as __other__ from now on; \
                  leave the label out, or raise the number of series or the memory for metrics"
             ),
-            Event::Damaged(what) => write!(f, "{what}; the rest of it is not exposed"),
-            Event::NotFolded(why) => write!(f, "totals of ended processes stay in their segments: {why}"),
-            Event::Folded { segments, series } => {
+            CollectorEvent::Damaged(what) => write!(f, "{what}; the rest of it is not exposed"),
+            CollectorEvent::NotFolded(why) => write!(f, "totals of ended processes stay in their segments: {why}"),
+            CollectorEvent::Folded { segments, series } => {
                 write!(f, "totals of ended processes are carried on: {series} series of {segments} segments")
             }
-            Event::Hidden(families) => {
+            CollectorEvent::Hidden(families) => {
                 write!(f, "{families} families are not exposed: later declarations use their names")
             }
         }
@@ -120,8 +120,8 @@ pub struct Collector {
     now_ms: u64,
     /// Families whose number of series was in the last report.
     reported: HashSet<String>,
-    seen_events: HashSet<Event>,
-    events: Vec<Event>,
+    seen_events: HashSet<CollectorEvent>,
+    events: Vec<CollectorEvent>,
 }
 
 impl fmt::Debug for Collector {
@@ -165,7 +165,7 @@ impl Collector {
         self.now_ms = now_ms;
         let mut unreadable: Vec<SegmentError> = Vec::new();
         let mounts = self.source.mounts(now_ms, &mut unreadable);
-        unreadable.into_iter().for_each(|error| self.report_once(Event::Damaged(error.to_string())));
+        unreadable.into_iter().for_each(|error| self.report_once(CollectorEvent::Damaged(error.to_string())));
         let refreshed = self.reader.refresh(&mounts.map_err(CollectError::Directory)?, now_ms);
         if refreshed.series_new > 0 {
             self.endings.look_again(now_ms);
@@ -173,10 +173,10 @@ impl Collector {
         self.settle(&refreshed.folded);
         for DamagedSegment { process, serial, word } in refreshed.damaged {
             let what = format!("segment {serial} of process {} holds no record at word {word}", process.pid);
-            self.report_once(Event::Damaged(what));
+            self.report_once(CollectorEvent::Damaged(what));
         }
         if refreshed.hidden_families > 0 {
-            self.report_once(Event::Hidden(refreshed.hidden_families));
+            self.report_once(CollectorEvent::Hidden(refreshed.hidden_families));
         }
         Ok(())
     }
@@ -201,12 +201,12 @@ impl Collector {
     }
 
     /// Begins an exposition of the state of the last refresh; of some families only, if `names` are given.
-    pub fn cursor(&mut self, format: Format, gzip: bool, names: Option<Vec<String>>) -> Cursor {
+    pub fn cursor(&mut self, format: Format, gzip: bool, names: Option<Vec<String>>) -> ExpositionCursor {
         self.reader.cursor(format, gzip, names)
     }
 
     /// The next piece of an exposition.
-    pub fn next(&mut self, cursor: &mut Cursor) -> Option<Piece> {
+    pub fn next(&mut self, cursor: &mut ExpositionCursor) -> Option<Piece> {
         self.reader.next(cursor)
     }
 
@@ -247,7 +247,7 @@ impl Collector {
         match rotated.and_then(|is_busy| compacted.map(|()| is_busy)) {
             Ok(is_busy) => is_busy,
             Err(error) => {
-                self.report_once(Event::NotFolded(error.to_string()));
+                self.report_once(CollectorEvent::NotFolded(error.to_string()));
                 false
             }
         }
@@ -293,7 +293,7 @@ impl Collector {
     }
 
     /// The events since the last call.
-    pub fn events(&mut self) -> Vec<Event> {
+    pub fn events(&mut self) -> Vec<CollectorEvent> {
         std::mem::take(&mut self.events)
     }
 
@@ -323,7 +323,7 @@ impl Collector {
     fn beat(&mut self, registry: &Registry, now_ms: u64) {
         let SegmentStorage::Shared(directory) = &registry.inner.place else { return };
         if let Err(error) = directory.beat(registry.process(), now_ms) {
-            self.report_once(Event::NotFolded(error.to_string()));
+            self.report_once(CollectorEvent::NotFolded(error.to_string()));
         }
     }
 
@@ -343,13 +343,13 @@ impl Collector {
                 self.endings.look_again(now_ms);
                 if folded.damaged > 0 {
                     let what = format!("{} segments of ended processes were damaged; see *.damaged", folded.damaged);
-                    self.report_once(Event::Damaged(what));
+                    self.report_once(CollectorEvent::Damaged(what));
                 }
-                self.events.push(Event::Folded { segments: folded.segments, series: folded.series });
+                self.events.push(CollectorEvent::Folded { segments: folded.segments, series: folded.series });
             }
             Ok(_) => {}
             Err(error) => {
-                self.report_once(Event::NotFolded(error.to_string()));
+                self.report_once(CollectorEvent::NotFolded(error.to_string()));
             }
         }
     }
@@ -360,9 +360,9 @@ impl Collector {
             let labels = declared.family().labels.iter().enumerate();
             for (index, label) in labels.filter(|(index, _)| collapsed & (1 << index) != 0) {
                 let (family, label) = (declared.family().name.clone(), label.clone());
-                let key = Event::Collapsed { family: family.clone(), label: label.clone(), distinct: 0 };
+                let key = CollectorEvent::Collapsed { family: family.clone(), label: label.clone(), distinct: 0 };
                 if self.seen_events.insert(key) {
-                    self.events.push(Event::Collapsed { family, label, distinct: declared.distinct()[index] });
+                    self.events.push(CollectorEvent::Collapsed { family, label, distinct: declared.distinct()[index] });
                 }
             }
         }
@@ -397,7 +397,7 @@ impl Collector {
     }
 
     /// Reports an event, unless it was reported before.
-    fn report_once(&mut self, event: Event) {
+    fn report_once(&mut self, event: CollectorEvent) {
         if self.seen_events.len() < EVENTS_MAX && self.seen_events.insert(event.clone()) {
             self.events.push(event);
         }

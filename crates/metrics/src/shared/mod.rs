@@ -8,5 +8,5 @@ mod fold;
 mod rotation;
 mod source;
 
-pub use collector::{CollectError, Collector, CollectorOptions, Event};
+pub use collector::{CollectError, Collector, CollectorEvent, CollectorOptions};
 pub use directory::DirectoryError;

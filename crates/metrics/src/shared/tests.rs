@@ -1,12 +1,12 @@
 //! Collectors over real registries: ending series, carrying on totals, events.
 
 use super::*;
-use crate::family::{Buckets, Family, Kind, Merge};
+use crate::family::{Buckets, Family, FamilyType, Merge};
 use crate::registry::Options;
 use crate::segment::Process;
 use std::collections::BTreeMap;
 
-fn family(name: &str, labels: &[&str], kind: Kind) -> Family {
+fn family(name: &str, labels: &[&str], kind: FamilyType) -> Family {
     let labels = labels.iter().map(|label| (*label).to_owned()).collect();
     Family { name: name.to_owned(), help: "h".to_owned(), unit: String::new(), kind, labels, exemplars: false }
 }
@@ -54,7 +54,7 @@ fn tend(collector: &mut Collector, writers: &mut [&mut Writer], now_ms: u64) {
 #[test]
 fn idle_series_end_and_come_back_as_new_ones() {
     let registry = Arc::new(Registry::start(options(1, None)).unwrap());
-    let requests = registry.declare(family("a_total", &["x"], Kind::Counter)).unwrap();
+    let requests = registry.declare(family("a_total", &["x"], FamilyType::Counter)).unwrap();
     let mut writers = [registry.writer().unwrap(), registry.writer().unwrap()];
     let expiry = CollectorOptions { expire_ms: Some(10_000), ..CollectorOptions::default() };
     let mut collector = Collector::of_registry(registry.clone(), expiry).unwrap();
@@ -80,7 +80,7 @@ fn idle_series_end_and_come_back_as_new_ones() {
 #[test]
 fn what_is_used_by_one_writer_is_idle_for_none() {
     let registry = Arc::new(Registry::start(options(1, None)).unwrap());
-    let requests = registry.declare(family("a_total", &["x"], Kind::Counter)).unwrap();
+    let requests = registry.declare(family("a_total", &["x"], FamilyType::Counter)).unwrap();
     let mut writers = [registry.writer().unwrap(), registry.writer().unwrap()];
     let expiry = CollectorOptions { expire_ms: Some(5_000), ..CollectorOptions::default() };
     let mut collector = Collector::of_registry(registry.clone(), expiry).unwrap();
@@ -96,8 +96,8 @@ fn what_is_used_by_one_writer_is_idle_for_none() {
 #[test]
 fn what_belongs_to_a_removed_route_is_shown_once_more() {
     let registry = Arc::new(Registry::start(options(1, None)).unwrap());
-    let requests = registry.declare(family("a_total", &["route", "code"], Kind::Counter)).unwrap();
-    let other = registry.declare(family("b_total", &["code"], Kind::Counter)).unwrap();
+    let requests = registry.declare(family("a_total", &["route", "code"], FamilyType::Counter)).unwrap();
+    let other = registry.declare(family("b_total", &["code"], FamilyType::Counter)).unwrap();
     let mut writer = registry.writer().unwrap();
     let mut collector = Collector::of_registry(registry.clone(), CollectorOptions::default()).unwrap();
     for number in 0..2_000 {
@@ -138,9 +138,9 @@ fn totals_of_ended_processes_are_carried_on() {
     for pid in 1..=5 {
         let options = Options { now_ms, ..options(pid, Some(&folder.path().join("m"))) };
         let registry = Arc::new(Registry::start(options).unwrap());
-        let requests = registry.declare(family("a_total", &["x"], Kind::Counter)).unwrap();
-        let sizes = registry.declare(family("s", &[], Kind::Histogram(buckets.clone()))).unwrap();
-        let level = registry.declare(family("g", &[], Kind::Gauge(Merge::Sum))).unwrap();
+        let requests = registry.declare(family("a_total", &["x"], FamilyType::Counter)).unwrap();
+        let sizes = registry.declare(family("s", &[], FamilyType::Histogram(buckets.clone()))).unwrap();
+        let level = registry.declare(family("g", &[], FamilyType::Gauge(Merge::Sum))).unwrap();
         let mut writer = registry.writer().unwrap();
         let mut collector = Collector::of_registry(registry.clone(), CollectorOptions::default()).unwrap();
         count(&mut writer, &requests, &["v"], 10);
@@ -163,7 +163,7 @@ fn totals_of_ended_processes_are_carried_on() {
 #[test]
 fn a_collapse_is_reported_once() {
     let registry = Arc::new(Registry::start(Options { series_per_family: 100, ..options(1, None) }).unwrap());
-    let requests = registry.declare(family("a_total", &["x", "code"], Kind::Counter)).unwrap();
+    let requests = registry.declare(family("a_total", &["x", "code"], FamilyType::Counter)).unwrap();
     let mut writer = registry.writer().unwrap();
     let mut collector = Collector::of_registry(registry.clone(), CollectorOptions::default()).unwrap();
     (0..1_000).for_each(|number: u32| count(&mut writer, &requests, &[&number.to_string(), "200"], 1));
@@ -171,7 +171,7 @@ fn a_collapse_is_reported_once() {
     tend(&mut collector, &mut [&mut writer], 3_000);
     let events = collector.events();
     assert!(
-        matches!(&events[..], [Event::Collapsed { family, label, .. }] if family == "a_total" && label == "x"),
+        matches!(&events[..], [CollectorEvent::Collapsed { family, label, .. }] if family == "a_total" && label == "x"),
         "{events:?}"
     );
     let cardinality = collector.cardinality();
@@ -192,9 +192,9 @@ fn memory_of_ended_series_comes_back() {
         let folder = tempfile::tempdir().unwrap();
         let options = options(1, is_shared.then_some(folder.path()));
         let registry = Arc::new(Registry::start(Options { memory_bytes: 10 << 20, ..options }).unwrap());
-        let requests = registry.declare(family("a_total", &["x"], Kind::Counter)).unwrap();
-        let level = registry.declare(family("g", &[], Kind::Gauge(Merge::Sum))).unwrap();
-        let last = registry.declare(family("l", &[], Kind::Gauge(Merge::Last))).unwrap();
+        let requests = registry.declare(family("a_total", &["x"], FamilyType::Counter)).unwrap();
+        let level = registry.declare(family("g", &[], FamilyType::Gauge(Merge::Sum))).unwrap();
+        let last = registry.declare(family("l", &[], FamilyType::Gauge(Merge::Last))).unwrap();
         let mut writer = registry.writer().unwrap();
         let expiry = CollectorOptions { expire_ms: Some(10_000), ..CollectorOptions::default() };
         let mut collector = Collector::of_registry(registry.clone(), expiry).unwrap();
@@ -228,9 +228,9 @@ fn memory_of_ended_series_comes_back() {
 #[test]
 fn families_no_longer_in_use_are_shown_once_more() {
     let registry = Arc::new(Registry::start(options(1, None)).unwrap());
-    let old = registry.declare(family("a_total", &["x", "y"], Kind::Counter)).unwrap();
-    let off = registry.declare(family("b", &[], Kind::Gauge(Merge::Last))).unwrap();
-    let stays = registry.declare(family("c_total", &["x"], Kind::Counter)).unwrap();
+    let old = registry.declare(family("a_total", &["x", "y"], FamilyType::Counter)).unwrap();
+    let off = registry.declare(family("b", &[], FamilyType::Gauge(Merge::Last))).unwrap();
+    let stays = registry.declare(family("c_total", &["x"], FamilyType::Counter)).unwrap();
     let mut writer = registry.writer().unwrap();
     let mut collector = Collector::of_registry(registry.clone(), CollectorOptions::default()).unwrap();
     count(&mut writer, &old, &["1", "2"], 1);
@@ -238,7 +238,7 @@ fn families_no_longer_in_use_are_shown_once_more() {
     let gauge = writer.series(&off, &[]);
     assert!(writer.set(gauge, 1.0));
     assert_eq!(scrape(&mut collector, 2_000).len(), 3);
-    let new = registry.declare(family("a_total", &["x"], Kind::Counter)).unwrap();
+    let new = registry.declare(family("a_total", &["x"], FamilyType::Counter)).unwrap();
     let in_use = Some(vec![new.clone(), stays]);
     collector.set_options(CollectorOptions { in_use, ..CollectorOptions::default() });
     count(&mut writer, &new, &["1"], 2);
@@ -257,8 +257,8 @@ fn a_fold_loses_no_series_and_leaves_the_living_alone() {
     let mut seen: BTreeMap<String, f64> = BTreeMap::new();
     for (pid, buckets) in [(1, classic), (2, both)] {
         let registry = Arc::new(Registry::start(bounded(pid, u64::from(pid) * 100_000)).unwrap());
-        let requests = registry.declare(family("a_total", &["x"], Kind::Counter)).unwrap();
-        let sizes = registry.declare(family("s", &[], Kind::Histogram(buckets))).unwrap();
+        let requests = registry.declare(family("a_total", &["x"], FamilyType::Counter)).unwrap();
+        let sizes = registry.declare(family("s", &[], FamilyType::Histogram(buckets))).unwrap();
         let mut writer = registry.writer().unwrap();
         // As many as fit: a base has to hold all of them.
         (0..187).for_each(|number| count(&mut writer, &requests, &[&format!("{pid}-{number}")], 1));
@@ -290,9 +290,9 @@ fn in_a_folder_the_next_process_only_needs_its_path() {
         [first, options(2, Some(folder.path()))].map(|options| Arc::new(Registry::start(options).unwrap()));
     let declare = |registry: &Registry, name: &str, kind| registry.declare(family(name, &[], kind)).unwrap();
     let mut ends = registries.each_ref().map(|registry| {
-        let counter = declare(registry, "a_total", Kind::Counter);
-        let open = declare(registry, "open", Kind::Gauge(Merge::Sum));
-        let last = declare(registry, "last", Kind::Gauge(Merge::Last));
+        let counter = declare(registry, "a_total", FamilyType::Counter);
+        let open = declare(registry, "open", FamilyType::Gauge(Merge::Sum));
+        let last = declare(registry, "last", FamilyType::Gauge(Merge::Last));
         let collector = Collector::of_registry(registry.clone(), CollectorOptions::default()).unwrap();
         (registry.writer().unwrap(), collector, counter, open, last)
     });
@@ -322,7 +322,7 @@ fn in_a_folder_the_next_process_only_needs_its_path() {
 fn who_has_handed_over_gets_by_with_what_it_has() {
     let bounded = |process| Options { memory_bytes: 16 << 20, process, ..options(0, None) };
     let first = Arc::new(Registry::start(bounded(living())).unwrap());
-    let requests = first.declare(family("a_total", &["x"], Kind::Counter)).unwrap();
+    let requests = first.declare(family("a_total", &["x"], FamilyType::Counter)).unwrap();
     let mut writer = first.writer().unwrap();
     let expiry = CollectorOptions { expire_ms: Some(5_000), ..CollectorOptions::default() };
     let mut before = Collector::of_registry(first.clone(), expiry).unwrap();

@@ -4,7 +4,7 @@
 
 use super::Writer;
 use crate::declared::DeclaredFamily;
-use crate::family::{Kind, Merge};
+use crate::family::{FamilyType, Merge};
 use crate::protocol;
 use crate::segment::Process;
 use crate::segment::cells::{self, CellForm};
@@ -33,10 +33,10 @@ impl Writer {
         let float = f64::from_bits;
         match (&family.shape.form, &family.family().kind) {
             (CellForm::Unsigned, _) => cells::add(&to[0], from[0].get()),
-            (_, Kind::Gauge(Merge::Max)) => {
+            (_, FamilyType::Gauge(Merge::Max)) => {
                 to[0].store(float(to[0].get()).max(float(from[0].get())).to_bits(), Relaxed)
             }
-            (_, Kind::Info) => to[0].store(from[0].get(), Relaxed),
+            (_, FamilyType::Info) => to[0].store(from[0].get(), Relaxed),
             (CellForm::Float, _) => cells::add_float(&to[0], float(from[0].get())),
             (CellForm::Last, _) => {
                 if from[1].get() >= to[1].get() {

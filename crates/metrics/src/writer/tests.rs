@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::declared::OTHER;
-use crate::family::{Buckets, Family, Kind, Merge};
+use crate::family::{Buckets, Family, FamilyType, Merge};
 use crate::registry::{Options, Registry};
 use crate::segment::Process;
 use crate::segment::layout::RecordKind;
@@ -15,7 +15,7 @@ pub(crate) fn options() -> Options {
     Options { memory_bytes: 64 << 20, ..Options::new(PROCESS, 1_000, 7) }
 }
 
-pub(crate) fn family(name: &str, labels: &[&str], kind: Kind) -> Family {
+pub(crate) fn family(name: &str, labels: &[&str], kind: FamilyType) -> Family {
     Family {
         name: name.into(),
         help: "h".into(),
@@ -52,7 +52,7 @@ fn count(writer: &mut Writer, family: &Arc<DeclaredFamily>, values: &[&[u8]]) {
 #[test]
 fn the_same_labels_are_the_same_series() {
     let registry = Registry::start(options()).unwrap();
-    let requests = registry.declare(family("a_total", &["x", "y"], Kind::Counter)).unwrap();
+    let requests = registry.declare(family("a_total", &["x", "y"], FamilyType::Counter)).unwrap();
     let mut writer = registry.writer().unwrap();
     let first = writer.series(&requests, &[b"1", b"2"]);
     assert!(writer.add(first, 2));
@@ -67,10 +67,11 @@ fn the_same_labels_are_the_same_series() {
 #[test]
 fn handles_are_of_their_kind_and_generation() {
     let registry = Registry::start(options()).unwrap();
-    let requests = registry.declare(family("a_total", &["x"], Kind::Counter)).unwrap();
-    let level = registry.declare(family("b", &[], Kind::Gauge(Merge::Last))).unwrap();
-    let sizes =
-        registry.declare(family("c", &[], Kind::Histogram(Buckets { classic: vec![1.0], native: None }))).unwrap();
+    let requests = registry.declare(family("a_total", &["x"], FamilyType::Counter)).unwrap();
+    let level = registry.declare(family("b", &[], FamilyType::Gauge(Merge::Last))).unwrap();
+    let sizes = registry
+        .declare(family("c", &[], FamilyType::Histogram(Buckets { classic: vec![1.0], native: None })))
+        .unwrap();
     let mut writer = registry.writer().unwrap();
     let (counter, gauge, histogram) =
         (writer.series(&requests, &[b"1"]), writer.series(&level, &[]), writer.series(&sizes, &[]));
@@ -93,7 +94,7 @@ fn handles_are_of_their_kind_and_generation() {
 #[test]
 fn values_that_are_printed_alike_are_one_series() {
     let registry = Registry::start(options()).unwrap();
-    let requests = registry.declare(family("a_total", &["x"], Kind::Counter)).unwrap();
+    let requests = registry.declare(family("a_total", &["x"], FamilyType::Counter)).unwrap();
     let mut writer = registry.writer().unwrap();
     let long = vec![b'y'; 1 << 20];
     for value in [&b"\xff"[..], b"\xfe", b"\xff", &long, &long[1..], b"\"\n\\"] {
@@ -109,7 +110,7 @@ fn values_that_are_printed_alike_are_one_series() {
 fn the_exploding_label_collapses_and_the_others_stay_exact() {
     let options = Options { series_per_family: 1000, ..options() };
     let registry = Registry::start(options).unwrap();
-    let requests = registry.declare(family("a_total", &["route", "uri", "code"], Kind::Counter)).unwrap();
+    let requests = registry.declare(family("a_total", &["route", "uri", "code"], FamilyType::Counter)).unwrap();
     let mut writers = [registry.writer().unwrap(), registry.writer().unwrap()];
     for number in 0..20_000u32 {
         let writer = &mut writers[number as usize % 2];
@@ -137,7 +138,7 @@ fn the_exploding_label_collapses_and_the_others_stay_exact() {
 fn without_memory_everything_new_goes_to_others() {
     let options = Options { memory_bytes: 1 << 20, ahead_bytes: 64 << 10, ..options() };
     let registry = Registry::start(options).unwrap();
-    let requests = registry.declare(family("a_total", &["a", "b"], Kind::Counter)).unwrap();
+    let requests = registry.declare(family("a_total", &["a", "b"], FamilyType::Counter)).unwrap();
     let mut writer = registry.writer().unwrap();
     for number in 0..50_000u32 {
         let value = format!("{number:08}");

@@ -3,12 +3,14 @@
 use crate::client_model;
 use proptest::prelude::*;
 use prost::Message;
-use stillgate_metrics::encode::{FamilyEncoder, Format, Options};
-use stillgate_metrics::{Buckets, Distribution, Exemplar, Exponential, Family, Kind, Merge, Native, Value, labels};
+use stillgate_metrics::encode::{EncodeOptions, FamilyEncoder, Format};
+use stillgate_metrics::{
+    Buckets, Distribution, Exemplar, Exponential, Family, FamilyType, Merge, Native, Value, labels,
+};
 
 const FORMATS: [Format; 3] = [Format::Text, Format::OpenMetrics, Format::Protobuf];
 
-fn family(kind: Kind) -> Family {
+fn family(kind: FamilyType) -> Family {
     let labels = vec!["a".into(), "b".into()];
     Family { name: "x_total".into(), help: "h".into(), unit: String::new(), kind, labels, exemplars: false }
 }
@@ -69,12 +71,12 @@ proptest! {
         let labels = encoded_labels(&values);
         let float = |bits: u64| if whole { (bits >> shift) as f64 / 8.0 } else { f64::from_bits(bits) };
         let cases = [
-            (Kind::Counter, Value::Unsigned(old >> shift), Value::Unsigned(new >> shift)),
-            (Kind::FloatCounter, Value::Float(float(old)), Value::Float(float(new))),
-            (Kind::Gauge(Merge::Sum), Value::Float(float(old)), Value::Float(float(new))),
+            (FamilyType::Counter, Value::Unsigned(old >> shift), Value::Unsigned(new >> shift)),
+            (FamilyType::FloatCounter, Value::Float(float(old)), Value::Float(float(new))),
+            (FamilyType::Gauge(Merge::Sum), Value::Float(float(old)), Value::Float(float(new))),
         ];
         for ((kind, old, new), format) in cases.into_iter().flat_map(|case| FORMATS.map(|format| (case.clone(), format))) {
-            let encoder = FamilyEncoder::new(&family(kind), format, Options { created: true });
+            let encoder = FamilyEncoder::new(&family(kind), format, EncodeOptions { created: true });
             let (mut patched, mut fresh) = (vec![b'#'; before], vec![b'#'; before]);
             let span = encoder.series(&labels, 1_700_000_000_000, old, &[], &mut patched).unwrap();
             encoder.series(&labels, 1_700_000_000_000, new, &[], &mut fresh).unwrap();
@@ -90,7 +92,7 @@ proptest! {
 
     #[test]
     fn protobuf_labels_and_values_are_read_back(values in prop::collection::vec("(?s).{0,120}", 2), bits in any::<u64>()) {
-        let encoder = FamilyEncoder::new(&family(Kind::Gauge(Merge::Max)), Format::Protobuf, Options::default());
+        let encoder = FamilyEncoder::new(&family(FamilyType::Gauge(Merge::Max)), Format::Protobuf, EncodeOptions::default());
         let mut body = Vec::new();
         for value in [Value::Float(f64::from_bits(bits)), Value::Float(1.0)] {
             encoder.series(&encoded_labels(&values), 0, value, &[], &mut body).unwrap();
@@ -111,10 +113,10 @@ proptest! {
     ) {
         let bounds = if with_classic { vec![0.5, 1.0, 10.0] } else { vec![] };
         let classic = if with_classic { classic } else { vec![] };
-        let kind = Kind::Histogram(Buckets { classic: bounds, native: Some(Native::default()) });
+        let kind = FamilyType::Histogram(Buckets { classic: bounds, native: Some(Native::default()) });
         let native = Exponential { schema, zero_threshold: 0.0, zero_count, positive, negative, nan_count };
         let value = Distribution { sum: 1.25, classic: classic.clone(), native: Some(native.clone()) };
-        let encoder = FamilyEncoder::new(&family(kind), Format::Protobuf, Options::default());
+        let encoder = FamilyEncoder::new(&family(kind), Format::Protobuf, EncodeOptions::default());
         let mut body = Vec::new();
         prop_assert_eq!(encoder.series(b"", 5, Value::Histogram(&value), &[], &mut body), None);
         let read = decoded(&encoder, &body).metric[0].histogram.clone().unwrap();
@@ -132,11 +134,11 @@ proptest! {
 
 #[test]
 fn a_counter_with_exemplars_cannot_be_patched() {
-    let mut traced = family(Kind::Counter);
+    let mut traced = family(FamilyType::Counter);
     traced.exemplars = true;
     let exemplar = Exemplar { bucket: 0, labels: b"t=\"1\"".to_vec(), value: 1.0, unix_ms: 1 };
     for (format, patchable) in FORMATS.into_iter().zip([true, false, false]) {
-        let encoder = FamilyEncoder::new(&traced, format, Options::default());
+        let encoder = FamilyEncoder::new(&traced, format, EncodeOptions::default());
         for exemplars in [&[][..], std::slice::from_ref(&exemplar)] {
             let span = encoder.series(b"", 0, Value::Unsigned(1), exemplars, &mut Vec::new());
             assert_eq!(span.is_some(), patchable, "{format:?}");

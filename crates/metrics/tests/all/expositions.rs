@@ -5,8 +5,10 @@ use std::path::Path;
 
 use expect_test::expect_file;
 use prost::Message;
-use stillgate_metrics::encode::{FamilyEncoder, Format, Options};
-use stillgate_metrics::{Buckets, Distribution, Exemplar, Exponential, Family, Kind, Merge, Native, Value, labels};
+use stillgate_metrics::encode::{EncodeOptions, FamilyEncoder, Format};
+use stillgate_metrics::{
+    Buckets, Distribution, Exemplar, Exponential, Family, FamilyType, Merge, Native, Value, labels,
+};
 
 /// Milliseconds since the epoch, some time in 2023.
 const CREATED_MS: u64 = 1_700_000_000_123;
@@ -23,7 +25,7 @@ struct Series {
     exemplars: Vec<Exemplar>,
 }
 
-fn family(name: &str, kind: Kind, label_names: &[&str]) -> Family {
+fn family(name: &str, kind: FamilyType, label_names: &[&str]) -> Family {
     let family = Family {
         name: name.into(),
         help: format!("What {name} is."),
@@ -50,7 +52,7 @@ fn exemplar(bucket: u32, trace: &str, value: f64, unix_ms: u64) -> Exemplar {
 }
 
 fn counters() -> Vec<(Family, Vec<Series>)> {
-    let mut requests = family("http_requests_total", Kind::Counter, &["route", "code"]);
+    let mut requests = family("http_requests_total", FamilyType::Counter, &["route", "code"]);
     requests.help = "Requests, \"all\" of them;\nby C:\\route.".into();
     let hostile = "a\"b\\c\nd\te\u{1}{},=🧀";
     let requests_series = vec![
@@ -59,7 +61,7 @@ fn counters() -> Vec<(Family, Vec<Series>)> {
         series(&requests, &[hostile, "500"], Sample::Unsigned(u64::MAX)),
         series(&requests, &[&"long".repeat(64), "200"], Sample::Unsigned(1)),
     ];
-    let mut traced = family("traced_seconds_total", Kind::FloatCounter, &[]);
+    let mut traced = family("traced_seconds_total", FamilyType::FloatCounter, &[]);
     (traced.unit, traced.exemplars) = ("seconds".into(), true);
     traced.check().unwrap();
     let mut traced_series = series(&traced, &[], Sample::Float(1.5));
@@ -67,19 +69,19 @@ fn counters() -> Vec<(Family, Vec<Series>)> {
     let mut long = series(&traced, &[], Sample::Float(2.0));
     long.labels = b"long=\"exemplar\"".into();
     long.exemplars = vec![exemplar(0, &"x".repeat(121), 1.0, 5)];
-    let status = family("apisix_http_status", Kind::Counter, &["code"]);
+    let status = family("apisix_http_status", FamilyType::Counter, &["code"]);
     let status_series = vec![series(&status, &["200"], Sample::Unsigned(3))];
     vec![(requests, requests_series), (traced, vec![traced_series, long]), (status, status_series)]
 }
 
 fn gauges() -> Vec<(Family, Vec<Series>)> {
-    let temperature = family("temperature", Kind::Gauge(Merge::Last), &["at"]);
+    let temperature = family("temperature", FamilyType::Gauge(Merge::Last), &["at"]);
     let values = [0.0, -2.5, 1e300, 9_007_199_254_740_993.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
     let temperature_series =
         values.map(|value| series(&temperature, &[&format!("{value:e}")], Sample::Float(value))).into();
-    let build = family("build_info", Kind::Info, &["version"]);
+    let build = family("build_info", FamilyType::Info, &["version"]);
     let build_series = vec![series(&build, &["0.1.0"], Sample::Float(1.0))];
-    let mut node = family("node_data", Kind::Info, &["host"]);
+    let mut node = family("node_data", FamilyType::Info, &["host"]);
     node.help = String::new();
     let node_series = vec![series(&node, &["a"], Sample::Float(1.0))];
     vec![(temperature, temperature_series), (build, build_series), (node, node_series)]
@@ -87,7 +89,7 @@ fn gauges() -> Vec<(Family, Vec<Series>)> {
 
 fn histograms() -> Vec<(Family, Vec<Series>)> {
     let bounds = vec![0.005, 1.0, 2.5, 1e6];
-    let kind = Kind::Histogram(Buckets { classic: bounds.clone(), native: None });
+    let kind = FamilyType::Histogram(Buckets { classic: bounds.clone(), native: None });
     let mut latency = family("latency_seconds", kind, &["route"]);
     (latency.unit, latency.exemplars) = ("seconds".into(), true);
     let observed = Distribution { sum: 12.75, classic: vec![1, 0, 4, 2, 3], native: None };
@@ -104,12 +106,12 @@ fn histograms() -> Vec<(Family, Vec<Series>)> {
         negative: vec![(0, 4)],
         nan_count: 1,
     };
-    let both_kind = Kind::Histogram(Buckets { classic: bounds, native: Some(native) });
+    let both_kind = FamilyType::Histogram(Buckets { classic: bounds, native: Some(native) });
     let both = family("both", both_kind, &[]);
     let both_value = Distribution { sum: 77.5, classic: vec![6, 5, 3, 301, 1], native: Some(buckets.clone()) };
     let both_series = vec![series(&both, &[], Sample::Histogram(both_value))];
 
-    let native_kind = Kind::Histogram(Buckets { classic: vec![], native: Some(native) });
+    let native_kind = FamilyType::Histogram(Buckets { classic: vec![], native: Some(native) });
     let mut only = family("native_only", native_kind, &["x"]);
     only.exemplars = true;
     let only_value = Distribution { sum: 99.5, classic: vec![], native: Some(buckets) };
@@ -120,7 +122,7 @@ fn histograms() -> Vec<(Family, Vec<Series>)> {
     vec![(latency, vec![observed, empty]), (both, both_series), (only, only_series)]
 }
 
-fn exposition(format: Format, options: Options) -> Vec<u8> {
+fn exposition(format: Format, options: EncodeOptions) -> Vec<u8> {
     let mut out = Vec::new();
     for (family, all) in [counters(), gauges(), histograms()].into_iter().flatten() {
         let encoder = FamilyEncoder::new(&family, format, options);
@@ -148,25 +150,25 @@ fn check(file: &str, exposition: &str) {
 
 #[test]
 fn text() {
-    let bytes = exposition(Format::Text, Options { created: true });
+    let bytes = exposition(Format::Text, EncodeOptions { created: true });
     check("text.txt", str::from_utf8(&bytes).unwrap());
 }
 
 #[test]
 fn openmetrics() {
-    let bytes = exposition(Format::OpenMetrics, Options::default());
+    let bytes = exposition(Format::OpenMetrics, EncodeOptions::default());
     check("openmetrics.txt", str::from_utf8(&bytes).unwrap());
 }
 
 #[test]
 fn openmetrics_with_created_times() {
-    let bytes = exposition(Format::OpenMetrics, Options { created: true });
+    let bytes = exposition(Format::OpenMetrics, EncodeOptions { created: true });
     check("openmetrics_created.txt", str::from_utf8(&bytes).unwrap());
 }
 
 #[test]
 fn protobuf() {
-    let bytes = exposition(Format::Protobuf, Options::default());
+    let bytes = exposition(Format::Protobuf, EncodeOptions::default());
     let mut rest = bytes.as_slice();
     let mut families = Vec::new();
     while !rest.is_empty() {

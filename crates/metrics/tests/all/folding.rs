@@ -9,7 +9,8 @@ use std::sync::Arc;
 use stillgate_metrics::encode::{self, Format};
 use stillgate_metrics::reader::ReaderOptions;
 use stillgate_metrics::{
-    Buckets, Collector, CollectorOptions, DeclaredFamily, Event, Family, Handle, Kind, OTHER, Options, Registry, Writer,
+    Buckets, Collector, CollectorEvent, CollectorOptions, DeclaredFamily, Family, FamilyType, Handle, OTHER, Options,
+    Registry, Writer,
 };
 
 const NOW_MS: u64 = 1_700_000_000_000;
@@ -32,7 +33,7 @@ struct Fleet {
     shown: Option<(Exposition, u64)>,
 }
 
-fn family(name: &str, kind: Kind) -> Family {
+fn family(name: &str, kind: FamilyType) -> Family {
     let labels = LABELS.map(str::to_owned).to_vec();
     Family { name: name.to_owned(), help: "Help.".to_owned(), unit: String::new(), kind, labels, exemplars: false }
 }
@@ -46,9 +47,9 @@ impl Fleet {
             ..Options::new(identity(std::process::id()), NOW_MS, 7)
         };
         let registry = Arc::new(Registry::start(options).unwrap());
-        let requests = registry.declare(family(NAME, Kind::Counter)).unwrap();
+        let requests = registry.declare(family(NAME, FamilyType::Counter)).unwrap();
         let writers = vec![registry.writer().unwrap(), registry.writer().unwrap()];
-        let reader = ReaderOptions { encode: encode::Options { created: true }, ..ReaderOptions::default() };
+        let reader = ReaderOptions { encode: encode::EncodeOptions { created: true }, ..ReaderOptions::default() };
         let options = CollectorOptions { reader, ..CollectorOptions::default() };
         let collector = Collector::of_registry(registry.clone(), options).unwrap();
         let (by_route, shown) = (BTreeMap::new(), None);
@@ -140,7 +141,7 @@ fn an_exploding_label_costs_the_others_nothing() {
     let first = created.map(|(_, created)| *created).fold(f64::INFINITY, f64::min);
     assert_eq!(first, NOW_MS as f64 / 1e3, "it has begun with the first of its series");
     let events = fleet.collector.events();
-    let collapses = events.iter().filter(|event| matches!(event, Event::Collapsed { .. }));
+    let collapses = events.iter().filter(|event| matches!(event, CollectorEvent::Collapsed { .. }));
     assert_eq!(collapses.count(), 1, "{events:?}");
     let cardinality = fleet.collector.cardinality();
     let of_tenant = &cardinality.iter().find(|family| family.name == NAME).unwrap().labels[3];
@@ -229,7 +230,7 @@ fn a_process_that_follows_shows_the_same() {
     let options = Options::new(stillgate_metrics::Process { pid: 1, start: 0 }, fleet.now_ms, 8);
     let next = Arc::new(Registry::start(options).unwrap());
     assert!(next.inherit(fleet.registry.hand_over().unwrap()).is_empty());
-    let reader = ReaderOptions { encode: encode::Options { created: true }, ..ReaderOptions::default() };
+    let reader = ReaderOptions { encode: encode::EncodeOptions { created: true }, ..ReaderOptions::default() };
     let mut collector =
         Collector::of_registry(next, CollectorOptions { reader, ..CollectorOptions::default() }).unwrap();
     collector.refresh(fleet.now_ms).unwrap();
@@ -308,8 +309,8 @@ fn histograms_and_gauges_are_folded_too() {
     };
     let registry = Arc::new(Registry::start(options).unwrap());
     let buckets = Buckets { classic: vec![0.1, 1.0], native: None };
-    let sizes = registry.declare(family("sizes", Kind::Histogram(buckets))).unwrap();
-    let level = registry.declare(family("level", Kind::Gauge(stillgate_metrics::Merge::Max))).unwrap();
+    let sizes = registry.declare(family("sizes", FamilyType::Histogram(buckets))).unwrap();
+    let level = registry.declare(family("level", FamilyType::Gauge(stillgate_metrics::Merge::Max))).unwrap();
     let mut writer = registry.writer().unwrap();
     let mut collector = Collector::of_registry(registry, CollectorOptions::default()).unwrap();
     for number in 0..5_000u32 {

@@ -9,7 +9,7 @@ use crate::exposition::{Exposition, parse, read};
 use prost::Message;
 use stillgate_metrics::encode::Format;
 use stillgate_metrics::labels::{CUT_MARK, VALUE_BYTES_MAX};
-use stillgate_metrics::{Collector, CollectorOptions, Family, Kind, Options, Process, Registry};
+use stillgate_metrics::{Collector, CollectorOptions, Family, FamilyType, Options, Process, Registry};
 use stillgate_testkit::{promtool_check_metrics, python_families};
 
 /// Sent values, and their exposed forms.
@@ -69,9 +69,9 @@ fn collector() -> Collector {
         labels: vec!["before".to_owned(), "value".to_owned()],
         exemplars: false,
     };
-    let requests = registry.declare(family("requests_total", Kind::Counter)).unwrap();
+    let requests = registry.declare(family("requests_total", FamilyType::Counter)).unwrap();
     let buckets = stillgate_metrics::Buckets { classic: vec![1.0], native: None };
-    let sizes = registry.declare(family("sizes", Kind::Histogram(buckets))).unwrap();
+    let sizes = registry.declare(family("sizes", FamilyType::Histogram(buckets))).unwrap();
     let mut writer = registry.writer().unwrap();
     for (index, (value, _)) in values().iter().enumerate() {
         let handle = writer.series(&requests, &[b"b", value]);

@@ -19,8 +19,8 @@ use proptest::prelude::*;
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create, open};
 use stillgate_metrics::encode::Format;
 use stillgate_metrics::{
-    Buckets, Collector, CollectorOptions, DeclaredFamily, Event, Family, Kind, Merge, Options, Process, Registry,
-    RegistryError, Writer,
+    Buckets, Collector, CollectorEvent, CollectorOptions, DeclaredFamily, Family, FamilyType, Merge, Options, Process,
+    Registry, RegistryError, Writer,
 };
 
 const NOW_MS: u64 = 1_700_000_000_000;
@@ -71,11 +71,11 @@ impl Generation {
         Generation {
             writer: registry.writer().unwrap(),
             collector: Collector::of_registry(registry.clone(), CollectorOptions::default()).unwrap(),
-            requests: declare("requests_total", Kind::Counter),
-            sizes: declare("sizes", Kind::Histogram(buckets)),
-            level: declare("level", Kind::Gauge(Merge::Sum)),
-            grown: declare("grown", Kind::Gauge(Merge::Total)),
-            latest: declare("latest", Kind::Gauge(Merge::Last)),
+            requests: declare("requests_total", FamilyType::Counter),
+            sizes: declare("sizes", FamilyType::Histogram(buckets)),
+            level: declare("level", FamilyType::Gauge(Merge::Sum)),
+            grown: declare("grown", FamilyType::Gauge(Merge::Total)),
+            latest: declare("latest", FamilyType::Gauge(Merge::Last)),
             registry,
             _life: life,
         }
@@ -106,7 +106,7 @@ impl Generation {
             self.writer.tick(now_ms);
         }
         let events = self.collector.events();
-        assert!(events.iter().all(|event| matches!(event, Event::Folded { .. })), "{events:?}");
+        assert!(events.iter().all(|event| matches!(event, CollectorEvent::Folded { .. })), "{events:?}");
     }
 }
 
@@ -303,7 +303,7 @@ fn the_next_release_may_say_what_a_family_is_in_other_words() {
     let mut first = Generation::new(Vec::new(), NOW_MS);
     first.count(1, 10);
     let mut second = Generation::new(first.registry.hand_over().unwrap(), NOW_MS + 1);
-    let reworded = Family { help: "Better said.".to_owned(), ..family("requests_total", Kind::Counter) };
+    let reworded = Family { help: "Better said.".to_owned(), ..family("requests_total", FamilyType::Counter) };
     second.requests = second.registry.declare(reworded).unwrap();
     assert_eq!(second.shown(NOW_MS + 1).sum("requests_total"), 10.0);
     second.count(1, 1);
@@ -350,7 +350,7 @@ fn series_of_a_process_that_lives_do_not_end_elsewhere() {
 fn a_segment() -> (Registry, Writer, OwnedFd) {
     let ended = Process { pid: u32::MAX, start: 1 };
     let registry = Registry::start(Options { memory_bytes: 1 << 20, ..Options::new(ended, NOW_MS, 7) }).unwrap();
-    let requests = registry.declare(family("requests_total", Kind::Counter)).unwrap();
+    let requests = registry.declare(family("requests_total", FamilyType::Counter)).unwrap();
     let mut writer = registry.writer().unwrap();
     let handle = writer.series(&requests, &[b"theirs"]);
     assert!(writer.add(handle, 1));

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use stillgate_metrics::encode::{self, Format};
 use stillgate_metrics::reader::ReaderOptions;
 use stillgate_metrics::{
-    Buckets, Collector, CollectorOptions, DeclaredFamily, Family, Kind, OTHER, Options, Process, Registry, Writer,
+    Buckets, Collector, CollectorOptions, DeclaredFamily, Family, FamilyType, OTHER, Options, Process, Registry, Writer,
 };
 
 /// Idle series end after this time, in runs with expiry.
@@ -124,7 +124,7 @@ struct World {
     _folder: tempfile::TempDir,
 }
 
-fn family(name: &str, kind: Kind) -> Family {
+fn family(name: &str, kind: FamilyType) -> Family {
     let labels = vec!["route".to_owned(), "uri".to_owned()];
     Family { name: name.to_owned(), help: "Help.".to_owned(), unit: String::new(), kind, labels, exemplars: false }
 }
@@ -142,11 +142,11 @@ impl World {
             ..Options::new(Process { pid: std::process::id(), start: 1 }, now_ms, 7)
         };
         let registry = Arc::new(Registry::start(options).unwrap());
-        let requests = registry.declare(family("requests_total", Kind::Counter)).unwrap();
+        let requests = registry.declare(family("requests_total", FamilyType::Counter)).unwrap();
         let buckets = Buckets { classic: vec![0.1, 1.0], native: None };
-        let sizes = registry.declare(family("sizes", Kind::Histogram(buckets))).unwrap();
+        let sizes = registry.declare(family("sizes", FamilyType::Histogram(buckets))).unwrap();
         let writers = (0..setting.writers).map(|_| registry.writer().unwrap()).collect();
-        let reader = ReaderOptions { encode: encode::Options { created: true }, ..ReaderOptions::default() };
+        let reader = ReaderOptions { encode: encode::EncodeOptions { created: true }, ..ReaderOptions::default() };
         let expire_ms = setting.expires.then_some(EXPIRE_MS);
         let options = CollectorOptions { reader, expire_ms, ..CollectorOptions::default() };
         let collector = Collector::of_registry(registry.clone(), options).unwrap();

@@ -11,7 +11,7 @@ use crate::exposition::{Exposition, label};
 use expect_test::{Expect, expect};
 use stillgate_metrics::encode::Format;
 use stillgate_metrics::{
-    Collector, CollectorOptions, Event, Family, Kind, Options, Process, Registry, RegistryError, Writer,
+    Collector, CollectorEvent, CollectorOptions, Family, FamilyType, Options, Process, Registry, RegistryError, Writer,
 };
 
 const NOW_MS: u64 = 1_700_000_000_000;
@@ -24,7 +24,7 @@ fn family(name: &str) -> Family {
         name: name.to_owned(),
         help: "Help.".to_owned(),
         unit: String::new(),
-        kind: Kind::Counter,
+        kind: FamilyType::Counter,
         labels,
         exemplars: false,
     }
@@ -103,8 +103,10 @@ fn on_a_full_tmpfs() {
         let of_route = shown.sum_where("requests_total", |labels| label(labels, "route") == route);
         assert_eq!(of_route, COUNTS as f64 / 3.0, "{route} stays exact");
     }
-    let collapsed =
-        collector.events().iter().any(|event| matches!(event, Event::Collapsed { label, .. } if label == "uri"));
+    let collapsed = collector
+        .events()
+        .iter()
+        .any(|event| matches!(event, CollectorEvent::Collapsed { label, .. } if label == "uri"));
     assert!(collapsed, "the operator gets an event");
     let mut outside = Collector::open(&folder, CollectorOptions::default());
     outside.refresh(NOW_MS + 1_000).unwrap();

@@ -18,7 +18,9 @@ use rustix::net::{
     recvmsg, sendmsg,
 };
 use stillgate_metrics::encode::Format;
-use stillgate_metrics::{Buckets, Collector, CollectorOptions, Event, Kind, Merge, Options, Registry, Writer};
+use stillgate_metrics::{
+    Buckets, Collector, CollectorEvent, CollectorOptions, FamilyType, Merge, Options, Registry, Writer,
+};
 
 const NOW_MS: u64 = 1_700_000_000_000;
 /// Counts between two notes of their number.
@@ -90,9 +92,9 @@ impl ProcessMetrics {
     fn count(&mut self) {
         let route = format!("r{}", self.count % ROUTES);
         let declare = |name, kind| self.registry.declare(family(name, kind)).unwrap();
-        let requests = declare("requests_total", Kind::Counter);
-        let sizes = declare("sizes", Kind::Histogram(Buckets { classic: vec![0.1, 1.0], native: None }));
-        let lives = declare("lives", Kind::Gauge(Merge::Sum));
+        let requests = declare("requests_total", FamilyType::Counter);
+        let sizes = declare("sizes", FamilyType::Histogram(Buckets { classic: vec![0.1, 1.0], native: None }));
+        let lives = declare("lives", FamilyType::Gauge(Merge::Sum));
         let handle = self.writer.series(&requests, &[route.as_bytes()]);
         assert!(self.writer.add(handle, 1));
         let handle = self.writer.series(&sizes, &[route.as_bytes()]);
@@ -180,7 +182,7 @@ fn killed_at_any_moment_nothing_is_lost() {
             now_ms += 10_000;
             counting.collector.tend(now_ms);
             let events = counting.collector.events();
-            assert!(matches!(&events[..], [Event::Folded { segments, .. }] if *segments >= 2), "{events:?}");
+            assert!(matches!(&events[..], [CollectorEvent::Folded { segments, .. }] if *segments >= 2), "{events:?}");
             folded += events.len() as u64;
             look(&mut counting, folder.path(), numbers.clone(), &mut last);
         }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::exposition::{Exposition, read};
 use crate::started::{Notes, StartedProcess, family, identity, is_wanted, task};
 use stillgate_metrics::encode::Format;
-use stillgate_metrics::{Buckets, Collector, CollectorOptions, Kind, Native, Options, Registry};
+use stillgate_metrics::{Buckets, Collector, CollectorOptions, FamilyType, Native, Options, Registry};
 
 /// How much faster time runs.
 const SPEED: u64 = 200;
@@ -42,11 +42,11 @@ fn writing_process() {
         ..Options::new(identity(std::process::id()), now_ms(), number)
     };
     let registry = Arc::new(Registry::start(options).unwrap());
-    let requests = registry.declare(family("requests_total", Kind::Counter)).unwrap();
+    let requests = registry.declare(family("requests_total", FamilyType::Counter)).unwrap();
     let buckets = Buckets { classic: vec![0.1, 1.0], native: None };
-    let sizes = registry.declare(family("sizes", Kind::Histogram(buckets))).unwrap();
+    let sizes = registry.declare(family("sizes", FamilyType::Histogram(buckets))).unwrap();
     let both = Buckets { classic: vec![0.1, 1.0], native: Some(Native::default()) };
-    let spans = registry.declare(family("spans", Kind::Histogram(both))).unwrap();
+    let spans = registry.declare(family("spans", FamilyType::Histogram(both))).unwrap();
     let mut writer = registry.writer().unwrap();
     let mut collector = Collector::of_registry(registry, CollectorOptions::default()).unwrap();
     for batch in (0..).take_while(|_| is_wanted(parent)) {
@@ -65,7 +65,7 @@ fn writing_process() {
             writer.tick(now_ms());
             collector.tend(now_ms());
             let events = collector.events();
-            let is_good = |event| matches!(event, &stillgate_metrics::Event::Folded { .. });
+            let is_good = |event| matches!(event, &stillgate_metrics::CollectorEvent::Folded { .. });
             assert!(events.iter().all(is_good), "{events:?}");
         }
     }

@@ -5,7 +5,7 @@ use super::mean_bytes;
 use super::stacks::{STACK_FRAMES_MAX, STACKS};
 use crate::collect::{NamedStacks, Stacks, be_nice, name, unix_ns};
 use crate::profile::{Label, Location, Profile, Sample, TRUNCATED, ValueType};
-use crate::session::Session;
+use crate::session::ProfileSession;
 use crate::symbols::Modules;
 use std::io;
 
@@ -23,7 +23,7 @@ pub enum MainValue {
 const ALLOCATING: &[&str] = &["stillgate_profiler::heap::", "__rust_", "__rustc::__rust_", "__rg_", "alloc::alloc::"];
 
 /// Reads the tables on the calling thread, whose priority is lowered for good.
-pub fn snapshot(session: Session, shown: MainValue) -> io::Result<Profile> {
+pub fn snapshot(session: ProfileSession, shown: MainValue) -> io::Result<Profile> {
     be_nice();
     let modules = Modules::read()?;
     let mut stacks = Stacks::default();

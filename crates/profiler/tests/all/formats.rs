@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
-use stillgate_profiler::cpu::{self, Options, ThreadScope};
+use stillgate_profiler::cpu::{self, CpuOptions, ThreadScope};
 use stillgate_profiler::output::{chrome, html, pprof, speedscope, svg};
 use stillgate_profiler::profile::Profile;
-use stillgate_profiler::session::{Cancel, Session};
+use stillgate_profiler::session::{Cancel, ProfileSession};
 use stillgate_profiler::threads::Registration;
 use stillgate_testkit::PATIENCE;
 
@@ -50,10 +50,10 @@ fn profile() -> &'static Profile {
             }
         };
         std::thread::scope(|scope| {
-            let session = Session::begin("CPU", "the test", PATIENCE).unwrap();
+            let session = ProfileSession::begin("CPU", "the test", PATIENCE).unwrap();
             scope.spawn(busy(0));
             scope.spawn(busy(1));
-            let profile = cpu::take(session, Options::new(ThreadScope::AllThreads, 240, 250).unwrap(), &cancel);
+            let profile = cpu::take(session, CpuOptions::new(ThreadScope::AllThreads, 240, 250).unwrap(), &cancel);
             is_over.store(true, Ordering::Relaxed);
             profile.unwrap()
         })

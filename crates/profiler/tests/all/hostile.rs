@@ -6,21 +6,22 @@ use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use stillgate_profiler::cpu::{self, InvalidOptions, Options, ThreadScope};
-use stillgate_profiler::session::{Busy, Cancel, Session};
+use stillgate_profiler::cpu::{self, CpuOptions, InvalidOptions, ThreadScope};
+use stillgate_profiler::session::{Busy, Cancel, ProfileSession};
 use stillgate_profiler::threads::Registration;
 use stillgate_testkit::PATIENCE;
 
 #[test]
 fn arguments_are_bounded() {
     for seconds in [0, 241, 1_000_000_000, u64::MAX] {
-        assert_eq!(Options::new(ThreadScope::AllThreads, seconds, 99), Err(InvalidOptions::Seconds), "{seconds}");
+        assert_eq!(CpuOptions::new(ThreadScope::AllThreads, seconds, 99), Err(InvalidOptions::Seconds), "{seconds}");
     }
     for hz in [0, 1001, u32::MAX] {
-        assert_eq!(Options::new(ThreadScope::AllThreads, 1, hz), Err(InvalidOptions::Hz), "{hz}");
+        assert_eq!(CpuOptions::new(ThreadScope::AllThreads, 1, hz), Err(InvalidOptions::Hz), "{hz}");
     }
     assert!(
-        Options::new(ThreadScope::AllThreads, 240, 1000).is_ok() && Options::new(ThreadScope::AllThreads, 1, 1).is_ok()
+        CpuOptions::new(ThreadScope::AllThreads, 240, 1000).is_ok()
+            && CpuOptions::new(ThreadScope::AllThreads, 1, 1).is_ok()
     );
 }
 
@@ -66,12 +67,14 @@ fn one_at_a_time_and_nothing_stays_armed() {
             let _registered = Registration::new("spinning", None).unwrap();
             spin(&is_over);
         });
-        let session = Session::begin("CPU", "the first", PATIENCE).unwrap();
+        let session = ProfileSession::begin("CPU", "the first", PATIENCE).unwrap();
         let taken = {
             let cancel = cancel.clone();
-            scope.spawn(move || cpu::take(session, Options::new(ThreadScope::AllThreads, 240, 1000).unwrap(), &cancel))
+            scope.spawn(move || {
+                cpu::take(session, CpuOptions::new(ThreadScope::AllThreads, 240, 1000).unwrap(), &cancel)
+            })
         };
-        let Busy { what, who, .. } = Session::begin("heap", "the second", PATIENCE).unwrap_err();
+        let Busy { what, who, .. } = ProfileSession::begin("heap", "the second", PATIENCE).unwrap_err();
         assert_eq!((what, &*who), ("CPU", "the first"));
         if timers().is_some() {
             stillgate_testkit::eventually("the thread's timer to be armed", || timers() == Some(1));
@@ -92,6 +95,6 @@ fn one_at_a_time_and_nothing_stays_armed() {
         let seen = |name: &str| profile.samples.iter().filter(|sample| sample.thread() == name).count();
         assert!(seen("spinning") > 0 && seen("passing") > 0, "{:?}", profile.notes);
         assert!(timers().is_none_or(|timers| timers == 0), "{:?}", fs::read_to_string("/proc/self/timers"));
-        drop(Session::begin("heap", "the third", PATIENCE).unwrap());
+        drop(ProfileSession::begin("heap", "the third", PATIENCE).unwrap());
     });
 }

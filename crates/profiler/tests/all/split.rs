@@ -8,9 +8,9 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
-use stillgate_profiler::cpu::{self, Options, ThreadScope};
+use stillgate_profiler::cpu::{self, CpuOptions, ThreadScope};
 use stillgate_profiler::profile::Profile;
-use stillgate_profiler::session::{Cancel, Session};
+use stillgate_profiler::session::{Cancel, ProfileSession};
 use stillgate_profiler::threads::Registration;
 use stillgate_testkit::PATIENCE;
 
@@ -148,7 +148,7 @@ fn a_planted_split_is_found() {
                 })
             })
             .collect();
-        let session = Session::begin("CPU", "the test", PATIENCE).unwrap();
+        let session = ProfileSession::begin("CPU", "the test", PATIENCE).unwrap();
         // Until there are enough samples.
         let (cancel, watched) = (Cancel::default(), Cancel::default());
         let watcher = {
@@ -162,7 +162,8 @@ fn a_planted_split_is_found() {
                 cancel.cancel();
             })
         };
-        let profile = cpu::take(session, Options::new(ThreadScope::AllThreads, 240, 1000).unwrap(), &cancel).unwrap();
+        let profile =
+            cpu::take(session, CpuOptions::new(ThreadScope::AllThreads, 240, 1000).unwrap(), &cancel).unwrap();
         watched.cancel();
         watcher.join().unwrap();
         is_over.store(true, Ordering::Relaxed);

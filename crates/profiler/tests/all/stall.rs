@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 use stillgate_profiler::profile::{Label, Profile, Sample};
-use stillgate_profiler::session::{Cancel, Session};
-use stillgate_profiler::stalls::{self, Options};
+use stillgate_profiler::session::{Cancel, ProfileSession};
+use stillgate_profiler::stalls::{self, StallOptions};
 use stillgate_profiler::standing::{LongTurn, StandingWatch};
 use stillgate_profiler::threads::Registration;
 
@@ -90,8 +90,8 @@ fn watched() -> Profile {
             event_loop(&turns, &is_over);
         });
         let duration = stillgate_profiler::cpu::duration(3).unwrap();
-        let session = Session::begin("stalls", "the test", duration).unwrap();
-        let options = Options::new(duration, OVER).unwrap();
+        let session = ProfileSession::begin("stalls", "the test", duration).unwrap();
+        let options = StallOptions::new(duration, OVER).unwrap();
         // The thread that takes a profile has a low priority from then on, and must not take another one.
         let profile = scope.spawn(move || stalls::take(session, options, &Cancel::default())).join();
         is_over.store(true, Ordering::Relaxed);
@@ -159,7 +159,7 @@ fn a_standing_watch_tells_of_each_stall() {
 fn lengths_that_cannot_be_watched_are_refused() {
     let second = Duration::from_secs(1);
     for over in [Duration::ZERO, Duration::from_micros(999), Duration::from_secs(60), Duration::MAX] {
-        assert!(Options::new(second, over).is_err(), "{over:?}");
+        assert!(StallOptions::new(second, over).is_err(), "{over:?}");
     }
-    assert_eq!(Options::new(second, OVER).unwrap().duration(), second);
+    assert_eq!(StallOptions::new(second, OVER).unwrap().duration(), second);
 }

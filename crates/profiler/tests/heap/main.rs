@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 use stillgate_profiler::heap::{MainValue, SamplingAllocator, sample_every, snapshot};
 use stillgate_profiler::profile::Profile;
-use stillgate_profiler::session::Session;
+use stillgate_profiler::session::ProfileSession;
 
 #[global_allocator]
 static ALLOCATOR: SamplingAllocator<System> = SamplingAllocator::new(System);
@@ -49,7 +49,7 @@ fn of(profile: &Profile, name: &str) -> [i64; 4] {
 }
 
 fn taken() -> Profile {
-    snapshot(Session::begin("heap", "the test", Duration::ZERO).unwrap(), MainValue::Live).unwrap()
+    snapshot(ProfileSession::begin("heap", "the test", Duration::ZERO).unwrap(), MainValue::Live).unwrap()
 }
 
 /// Whether a number is within a fifth of the expected one.

@@ -107,9 +107,9 @@ counters! {
 
 /// Reads the counts of all workers, also after the [`crate::Fleet`] has been handed over to be joined.
 #[derive(Debug, Clone, Default)]
-pub struct Tally(pub(crate) Arc<[Arc<WorkerCounters>]>);
+pub struct WorkerTally(pub(crate) Arc<[Arc<WorkerCounters>]>);
 
-impl Tally {
+impl WorkerTally {
     /// The sums at this moment.
     pub fn read(&self) -> Counters {
         let mut sum = Counters::default();

@@ -5,7 +5,7 @@ use super::events::Events;
 use super::input::DeviceRead;
 use super::output::{Output, Wrote};
 use crate::connection::client::Client;
-use crate::device_link::{Before, CloseWhy, Command, DeviceState, Report};
+use crate::device_link::{Before, CloseWhy, DeviceCommand, DeviceState, Report};
 use crate::exchange::{BegunDevice, DeviceIdentity, UpgradedRequest};
 use crate::plan::Lease;
 use crate::worker::devices::{DeviceRegistration, Devices};
@@ -19,7 +19,9 @@ use stillgate_config::{Measure, OnChange, Route};
 use stillgate_devices::Generation;
 use stillgate_devices::frame::{CloseCode, FrameReader};
 use stillgate_devices::protocol::Protocol;
-use stillgate_devices::session::{Beat, Level, Message, Policy, Pulse, Refused, Session, SessionId, SessionLimits};
+use stillgate_devices::session::{
+    Beat, Level, Message, MessageRefusal, Policy, Pulse, Session, SessionId, SessionLimits,
+};
 use stillgate_plugin::DeviceSettings;
 
 /// How long a device has to answer a close frame, or to take one.
@@ -300,19 +302,19 @@ impl DeviceConnection {
     fn take_commands(&mut self, cx: &Context<'_>, devices: &Devices) {
         for command in self.place.mailbox.take(cx) {
             match command {
-                Command::Deliver { message, .. } => self.push(*message, devices),
-                Command::Broadcast { id, encoded, timeout_ms, .. } => {
+                DeviceCommand::Deliver { message, .. } => self.push(*message, devices),
+                DeviceCommand::Broadcast { id, encoded, timeout_ms, .. } => {
                     let message = Message { id, encoded, key: None, level: Level::Written, deadline_ms: timeout_ms };
                     self.push(message, devices);
                 }
-                Command::Close { why: CloseWhy::Replaced, .. } => self.close(CloseReason::Replaced),
-                Command::Close { why: CloseWhy::Asked, .. } => self.close(CloseReason::Asked),
-                Command::Resume { session, .. } => self.go_on_with(session, devices),
-                Command::Inspect { answer, .. } => {
+                DeviceCommand::Close { why: CloseWhy::Replaced, .. } => self.close(CloseReason::Replaced),
+                DeviceCommand::Close { why: CloseWhy::Asked, .. } => self.close(CloseReason::Asked),
+                DeviceCommand::Resume { session, .. } => self.go_on_with(session, devices),
+                DeviceCommand::Inspect { answer, .. } => {
                     // The caller may be gone.
                     let _ = answer.send(self.state());
                 }
-                Command::Top { .. } => {}
+                DeviceCommand::Top { .. } => {}
             }
         }
     }
@@ -333,8 +335,8 @@ impl DeviceConnection {
         message.deadline_ms = message.deadline_ms.saturating_add(devices.session_ms(&self.worker().clock));
         let is_full = devices.queued_bytes.get() >= devices.queued_bytes_max && limits.policy != Policy::DropOldest;
         let pushed = match &mut self.session {
-            None => Err(Refused::Offline),
-            Some(_) if is_full => Err(Refused::Full),
+            None => Err(MessageRefusal::Offline),
+            Some(_) if is_full => Err(MessageRefusal::Full),
             Some(session) => devices.with_notices(|notices| session.push(message, &limits, notices)),
         };
         if let Err(why) = pushed {

@@ -10,8 +10,8 @@ use crate::connection::client::Client;
 use crate::device_link::{DeviceFacts, Former};
 use crate::exchange::{DeviceIdentity, UpgradedRequest};
 use crate::handover::{
-    CredentialState, DEVICE_MESSAGES_BYTES_MAX, DEVICE_MESSAGES_MAX, DeviceState, MessageState, Parcel, ParcelError,
-    ProtocolState, ROUTES, RequestState, State, share,
+    CredentialState, DEVICE_MESSAGES_BYTES_MAX, DEVICE_MESSAGES_MAX, DeviceState, HandedState, MessageState, Parcel,
+    ParcelError, ProtocolState, ROUTES, RequestState, share,
 };
 use crate::plan::{Lease, PlanRoute};
 use crate::telemetry::access_log::ResponseFields;
@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stillgate_config::OnChange;
 use stillgate_devices::Generation;
-use stillgate_devices::protocol::{Encoded, MessageId, Protocol};
+use stillgate_devices::protocol::{EncodedBody, MessageId, Protocol};
 use stillgate_devices::session::{OutgoingMessage, Session, SessionId, SessionTransfer};
 use stillgate_plugin::record::NodeTries;
 use stillgate_route::Match;
@@ -128,7 +128,7 @@ impl DeviceConnection {
             written: self.more.sent_before + self.output.total,
             events: self.more.events.as_ref().map_or(0, Events::seq),
         };
-        Ok(Parcel { state: State::Device(Box::new(state)), bytes, sockets: vec![socket] })
+        Ok(Parcel { state: HandedState::Device(Box::new(state)), bytes, sockets: vec![socket] })
     }
 
     fn request_state(&self) -> RequestState {
@@ -234,7 +234,7 @@ fn messages(state: &DeviceState, mut bytes: &[u8]) -> Option<Vec<OutgoingMessage
     let mut messages = Vec::with_capacity(state.messages.len());
     for message in &state.messages {
         let (encoded, behind) = bytes.split_at(message.bytes);
-        let encoded = Encoded::from_parts(encoded, message.is_text);
+        let encoded = EncodedBody::from_parts(encoded, message.is_text);
         messages.push(OutgoingMessage { id: MessageId::parse(&message.id)?, seq: message.seq, encoded });
         bytes = behind;
     }

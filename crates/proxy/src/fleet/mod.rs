@@ -13,7 +13,7 @@ mod thread;
 mod turns;
 mod worker_listeners;
 
-use crate::basics::counters::{Tally, WorkerCounters};
+use crate::basics::counters::{WorkerCounters, WorkerTally};
 use crate::device_link::{COMMANDS_MAX, DeviceQueues, Hold, REPORTS_MAX};
 use crate::handover::{Arrival, INBOX, Inbox, Successor};
 use crate::plan::PlanCell;
@@ -53,7 +53,7 @@ pub type Measuring = (Vec<Writer>, Option<Expose>);
 /// The running workers.
 pub struct Fleet {
     threads: Vec<JoinHandle<io::Result<()>>>,
-    tally: Tally,
+    tally: WorkerTally,
     inquiry: Inquiry,
     /// Descriptors of the workers' listening sockets, so that they can be left to another process; `None`: no longer.
     sockets: Option<Sockets>,
@@ -139,7 +139,7 @@ impl Fleet {
         let mut links = links.into_iter();
         let mut fleet = Fleet {
             threads: Vec::new(),
-            tally: Tally(counters.clone()),
+            tally: WorkerTally(counters.clone()),
             inquiry,
             sockets: Some(sockets),
             arrivals,
@@ -162,7 +162,7 @@ impl Fleet {
                 updates,
                 plans: plans.clone(),
                 counters: counters[index].clone(),
-                tally: Tally(counters.clone()),
+                tally: WorkerTally(counters.clone()),
                 sink: sinks.next(),
                 writer: writers.next(),
                 expose: expose.clone(),
@@ -240,7 +240,7 @@ impl Fleet {
     }
 
     /// Handle to read the workers' counters.
-    pub fn tally(&self) -> Tally {
+    pub fn tally(&self) -> WorkerTally {
         self.tally.clone()
     }
 

@@ -5,7 +5,7 @@ use crate::client;
 use crate::connection::client::Client;
 use crate::connection::stream::Stream;
 use crate::devices;
-use crate::handover::{Arrival, ConnectionState, OriginState, Parcel, ParcelError, State};
+use crate::handover::{Arrival, ConnectionState, HandedState, OriginState, Parcel, ParcelError};
 use crate::tunnel::Tunnel;
 use crate::worker::{Open, Worker};
 use socket2::{Socket, Type};
@@ -28,7 +28,7 @@ fn try_take(worker: &Rc<Worker>, arrival: Arrival) -> Result<(), ParcelError> {
     let mut streams = sockets.into_iter().map(|socket| stream(socket).map_err(|error| ParcelError(error.to_string())));
     let mut next = || streams.next().unwrap_or_else(|| Err(ParcelError("a socket is missing".to_owned())));
     match state {
-        State::Connection(state) => {
+        HandedState::Connection(state) => {
             let (open, mut client) = begin(&state, worker, next()?, true)?;
             spawn_local(async move {
                 if let Some(upgraded) = client::serve(&open.worker, &mut client).await {
@@ -36,17 +36,17 @@ fn try_take(worker: &Rc<Worker>, arrival: Arrival) -> Result<(), ParcelError> {
                 }
             });
         }
-        State::Device(state) => {
+        HandedState::Device(state) => {
             let (open, client) = begin(&state.connection, worker, next()?, true)?;
             devices::take(open, client, &state, &bytes, is_changed)?;
         }
-        State::Tunnel(state) => {
+        HandedState::Tunnel(state) => {
             let (client, node) = (next()?, next()?);
             let is_http = matches!(state.origin, OriginState::Request(_));
             let (open, client) = begin(&state.connection, worker, client, is_http)?;
             spawn_local(Tunnel::resume(open, client, node, &state, &bytes, is_changed)?);
         }
-        State::Broadcast { .. } => return Err(ParcelError("a broadcast is not a connection".to_owned())),
+        HandedState::Broadcast { .. } => return Err(ParcelError("a broadcast is not a connection".to_owned())),
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use super::worker_listeners::{ListenerUpdate, WorkerListeners};
 use super::{WORKER_NAME, overview, taking, turns};
 use crate::basics::buffer::Buffers;
 use crate::basics::clock::Clock;
-use crate::basics::counters::{Tally, WorkerCounters};
+use crate::basics::counters::{WorkerCounters, WorkerTally};
 use crate::calls::BeginHttp2;
 use crate::device_link::Report;
 use crate::handover::{Arrival, LeavingWorker, RoutePlaces, Successor};
@@ -67,7 +67,7 @@ pub(crate) struct Setup {
     pub(crate) plans: Arc<PlanCell>,
     pub(crate) counters: Arc<WorkerCounters>,
     /// Counters of all workers.
-    pub(crate) tally: Tally,
+    pub(crate) tally: WorkerTally,
     pub(crate) sink: Option<Sink>,
     pub(crate) writer: Option<Writer>,
     /// `None`: metrics are off.

@@ -1,6 +1,6 @@
 //! The new process's side: connections come in from the thread that receives them, and are distributed to the workers.
 
-use super::state::{Parcel, State};
+use super::state::{HandedState, Parcel};
 use std::cell::Cell;
 use std::collections::HashSet;
 use tokio::sync::mpsc;
@@ -31,9 +31,9 @@ impl Inbox {
     /// Gives a connection to a worker, and waits if that worker has many to begin with. False: the workers have ended.
     pub fn put(&self, parcel: Parcel) -> bool {
         let is_changed = match &parcel.state {
-            State::Connection(_) | State::Broadcast { .. } => false,
-            State::Tunnel(tunnel) => self.changed.contains(&tunnel.route),
-            State::Device(device) => self.changed.contains(&device.route),
+            HandedState::Connection(_) | HandedState::Broadcast { .. } => false,
+            HandedState::Tunnel(tunnel) => self.changed.contains(&tunnel.route),
+            HandedState::Device(device) => self.changed.contains(&device.route),
         };
         let at = self.next.get();
         self.next.set((at + 1) % self.workers.len());

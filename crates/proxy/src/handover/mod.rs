@@ -24,7 +24,7 @@ pub use inbox::{INBOX, Inbox};
 pub(crate) use leaving_worker::{GIVING_MS, LeavingWorker, share};
 pub use leaving_worker::{OUTBOX, Successor};
 pub(crate) use places::RoutePlaces;
-pub use state::{BROADCAST_BYTES_MAX, PARCEL_BYTES_MAX, Parcel, ParcelError, State};
+pub use state::{BROADCAST_BYTES_MAX, HandedState, PARCEL_BYTES_MAX, Parcel, ParcelError};
 pub(crate) use state::{
     ConnectionState, CredentialState, DEVICE_MESSAGES_BYTES_MAX, DEVICE_MESSAGES_MAX, DeviceState, DirectionState,
     Ends, MessageState, OriginState, PolicyState, ProtocolState, RequestState, SessionState, TunnelState,

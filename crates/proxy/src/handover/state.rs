@@ -33,7 +33,7 @@ pub(crate) const COUNT_MAX: u64 = u64::MAX / 4;
 #[derive(Debug)]
 pub struct Parcel {
     /// Its state.
-    pub state: State,
+    pub state: HandedState,
     /// Bytes that it holds: for a tunnel the head of its request, then what is on its way to the node and to the client.
     pub bytes: Vec<u8>,
     /// The client's socket, and for a tunnel the node's.
@@ -43,7 +43,7 @@ pub struct Parcel {
 /// State of a connection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum HandedState {
     /// It waits for a request.
     Connection(ConnectionState),
     /// It is tied to a node's.
@@ -239,7 +239,7 @@ impl std::error::Error for ParcelError {}
 impl Parcel {
     /// Whether it is a connection. Otherwise it is a message.
     pub fn is_connection(&self) -> bool {
-        !matches!(self.state, State::Broadcast { .. })
+        !matches!(self.state, HandedState::Broadcast { .. })
     }
 
     /// The datagram; the sockets are sent along with it.
@@ -254,7 +254,7 @@ impl Parcel {
     pub fn decode(datagram: &[u8], sockets: Vec<OwnedFd>) -> Result<Parcel, ParcelError> {
         let end =
             datagram.iter().position(|byte| *byte == b'\n').ok_or_else(|| ParcelError("it has no end".to_owned()))?;
-        let mut state: State =
+        let mut state: HandedState =
             serde_json::from_slice(&datagram[..end]).map_err(|error| ParcelError(error.to_string()))?;
         let bytes = datagram[end + 1..].to_vec();
         if sockets.len() != state.sockets() {
@@ -268,21 +268,21 @@ impl Parcel {
     }
 }
 
-impl State {
+impl HandedState {
     fn sockets(&self) -> usize {
         match self {
-            State::Connection(_) | State::Device(_) => 1,
-            State::Tunnel(_) => 2,
-            State::Broadcast { .. } => 0,
+            HandedState::Connection(_) | HandedState::Device(_) => 1,
+            HandedState::Tunnel(_) => 2,
+            HandedState::Broadcast { .. } => 0,
         }
     }
 
     fn clamp(&mut self) {
         let clamp = |count: &mut u64| *count = COUNT_MAX.min(*count);
         let tunnel = match self {
-            State::Connection(_) | State::Broadcast { .. } => return,
-            State::Tunnel(tunnel) => tunnel,
-            State::Device(device) => {
+            HandedState::Connection(_) | HandedState::Broadcast { .. } => return,
+            HandedState::Tunnel(tunnel) => tunnel,
+            HandedState::Device(device) => {
                 let DeviceState { received, written, sent, events, generation, request, .. } = &mut **device;
                 let RequestState { head_bytes, upstream_us, .. } = request;
                 [received, written, sent, events, generation, head_bytes].into_iter().for_each(clamp);
@@ -310,10 +310,10 @@ impl State {
     /// How many bytes it must come with; `None`: more than it may.
     fn bytes(&self) -> Option<usize> {
         let tunnel = match self {
-            State::Connection(_) => return Some(0),
-            State::Broadcast { bytes } => return Some(*bytes).filter(|bytes| *bytes <= BROADCAST_BYTES_MAX),
-            State::Tunnel(tunnel) => tunnel,
-            State::Device(device) => {
+            HandedState::Connection(_) => return Some(0),
+            HandedState::Broadcast { bytes } => return Some(*bytes).filter(|bytes| *bytes <= BROADCAST_BYTES_MAX),
+            HandedState::Tunnel(tunnel) => tunnel,
+            HandedState::Device(device) => {
                 let messages =
                     device.messages.iter().try_fold(0, |sum: usize, message| sum.checked_add(message.bytes))?;
                 let may_be = device.request.head <= HEAD_BYTES_MAX && messages <= DEVICE_MESSAGES_BYTES_MAX;

@@ -97,29 +97,29 @@ prop_compose! {
     }
 }
 
-fn state(max: u64) -> impl Strategy<Value = State> {
+fn state(max: u64) -> impl Strategy<Value = HandedState> {
     prop_oneof![
-        connection().prop_map(State::Connection),
-        tunnel(max).prop_map(|state| State::Tunnel(Box::new(state))),
-        (0..=BROADCAST_BYTES_MAX).prop_map(|bytes| State::Broadcast { bytes }),
+        connection().prop_map(HandedState::Connection),
+        tunnel(max).prop_map(|state| HandedState::Tunnel(Box::new(state))),
+        (0..=BROADCAST_BYTES_MAX).prop_map(|bytes| HandedState::Broadcast { bytes }),
     ]
 }
 
 /// A parcel with as many bytes and sockets as the state requires.
-fn parcel(state: State) -> Parcel {
+fn parcel(state: HandedState) -> Parcel {
     let (bytes, count) = match &state {
-        State::Connection(_) => (0, 1),
-        State::Tunnel(tunnel) => {
+        HandedState::Connection(_) => (0, 1),
+        HandedState::Tunnel(tunnel) => {
             let head = match &tunnel.origin {
                 OriginState::Request(request) => request.head,
                 OriginState::Session(_) => 0,
             };
             (head + tunnel.up.held + tunnel.down.held, 2)
         }
-        State::Device(device) => {
+        HandedState::Device(device) => {
             (device.request.head + device.messages.iter().map(|message| message.bytes).sum::<usize>(), 1)
         }
-        State::Broadcast { bytes } => (*bytes, 0),
+        HandedState::Broadcast { bytes } => (*bytes, 0),
     };
     // Line ends are among them.
     let bytes = (0..bytes).map(|at| (at % 251) as u8).collect();
@@ -139,8 +139,8 @@ proptest! {
     /// Checks how they are used: bounds are added to the current time, counts to each other.
     #[test]
     fn counts_can_be_added_up(tunnel in tunnel(u64::MAX)) {
-        let packed = parcel(State::Tunnel(Box::new(tunnel)));
-        let Parcel { state: State::Tunnel(found), .. } = Parcel::decode(&packed.encode(), sockets(2)).unwrap() else {
+        let packed = parcel(HandedState::Tunnel(Box::new(tunnel)));
+        let Parcel { state: HandedState::Tunnel(found), .. } = Parcel::decode(&packed.encode(), sockets(2)).unwrap() else {
             panic!("it was a tunnel");
         };
         let TunnelBounds { idle_ms, total_ms, node_send_ms, client_send_ms, drain_ms } = found.bounds;
@@ -190,7 +190,7 @@ fn example() -> Parcel {
         node_since_us: None,
     };
     let bounds = TunnelBounds { idle_ms: 1, total_ms: 2, node_send_ms: 3, client_send_ms: 4, drain_ms: 5 };
-    parcel(State::Tunnel(Box::new(TunnelState {
+    parcel(HandedState::Tunnel(Box::new(TunnelState {
         connection,
         address: any.ip(),
         origin: OriginState::Request(request),

@@ -6,7 +6,7 @@
 use std::fmt::Write;
 use std::sync::Arc;
 use stillgate_config::{FamilySpec, Label, LabelSource, Measure, Metrics};
-use stillgate_metrics::{Buckets, DeclaredFamily, Family, Kind, Registry, RegistryError};
+use stillgate_metrics::{Buckets, DeclaredFamily, Family, FamilyType, Registry, RegistryError};
 use stillgate_upstream::Endpoint;
 
 /// The internal family from which the dashboard computes percentiles: seconds that requests took, by route, whatever the dialect
@@ -240,7 +240,7 @@ pub fn declare_live(metrics: &Metrics, registry: &Registry) -> Result<Option<Arc
         name: LIVE_DURATION.to_owned(),
         help: "Seconds that requests took, in fine buckets for the dashboard.".to_owned(),
         unit: "seconds".to_owned(),
-        kind: Kind::Histogram(Buckets { classic: octaves.map(bound).collect(), native: None }),
+        kind: FamilyType::Histogram(Buckets { classic: octaves.map(bound).collect(), native: None }),
         labels: vec![Label::Route.name().to_owned()],
         exemplars: false,
     };

@@ -10,7 +10,7 @@ use crate::connection::client::Client;
 use crate::connection::stream::Stream;
 use crate::exchange::UpgradedRequest;
 use crate::handover::{
-    OriginState, Parcel, ParcelError, PolicyState, ROUTES, RequestState, STREAM_ROUTES, SessionState, State,
+    HandedState, OriginState, Parcel, ParcelError, PolicyState, ROUTES, RequestState, STREAM_ROUTES, SessionState,
     TunnelState, share,
 };
 use crate::plan::snapshot::{Snapshot, WorkerUpstream};
@@ -77,7 +77,7 @@ impl Tunnel {
             up: up.pack(&mut bytes, now_ms),
             down: down.pack(&mut bytes, now_ms),
         };
-        Ok(Parcel { state: State::Tunnel(Box::new(state)), bytes, sockets })
+        Ok(Parcel { state: HandedState::Tunnel(Box::new(state)), bytes, sockets })
     }
 
     /// Continues a tunnel that another process has given. `bytes` are as many as the state says.

@@ -6,7 +6,9 @@
 
 use super::Worker;
 use crate::basics::clock::Clock;
-use crate::device_link::{Admission, Command, DeviceFacts, Former, HoldWitness, Report, connection_number, process_ms};
+use crate::device_link::{
+    Admission, DeviceCommand, DeviceFacts, Former, HoldWitness, Report, connection_number, process_ms,
+};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -14,7 +16,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 use stillgate_config::DeviceLimits;
-use stillgate_devices::session::{Notice, Refused, Session};
+use stillgate_devices::session::{MessageRefusal, Notice, Session};
 use stillgate_plugin::{Consumers, DeviceSettings, Identity};
 use tokio::sync::{Notify, mpsc, oneshot};
 
@@ -61,7 +63,7 @@ pub(crate) struct Devices {
 pub(crate) struct DeviceLink {
     pub(crate) limits: DeviceLimits,
     pub(crate) workers: usize,
-    pub(crate) commands: mpsc::Receiver<Command>,
+    pub(crate) commands: mpsc::Receiver<DeviceCommand>,
     pub(crate) reports: mpsc::Sender<Report>,
     pub(crate) held: HoldWitness,
 }
@@ -69,7 +71,7 @@ pub(crate) struct DeviceLink {
 /// Where a connection finds its commands.
 #[derive(Default)]
 pub(crate) struct Mailbox {
-    commands: RefCell<Vec<Command>>,
+    commands: RefCell<Vec<DeviceCommand>>,
     waker: RefCell<Option<Waker>>,
     /// Bytes from the device, and to it; for queries for the busiest.
     pub(crate) moved_bytes: Cell<u64>,
@@ -147,14 +149,14 @@ impl Devices {
     }
 
     /// Distributes commands until the other side is gone.
-    pub(crate) async fn take_commands(&self, commands: &mut mpsc::Receiver<Command>) {
+    pub(crate) async fn take_commands(&self, commands: &mut mpsc::Receiver<DeviceCommand>) {
         let mut batch = Vec::with_capacity(COMMANDS_AT_ONCE);
         while commands.recv_many(&mut batch, COMMANDS_AT_ONCE).await > 0 {
             batch.drain(..).for_each(|command| self.hand_out(command));
         }
     }
 
-    fn hand_out(&self, command: Command) {
+    fn hand_out(&self, command: DeviceCommand) {
         if let Some(connection) = command.connection() {
             let mailbox = self.mailboxes.borrow().get(&connection).cloned();
             match mailbox {
@@ -164,18 +166,18 @@ impl Devices {
             return;
         }
         match command {
-            Command::Broadcast { connections, id, encoded, timeout_ms, hold } => {
+            DeviceCommand::Broadcast { connections, id, encoded, timeout_ms, hold } => {
                 let mailboxes = self.mailboxes.borrow();
                 for connection in connections.iter() {
                     let (connections, encoded, hold) = (Arc::default(), encoded.clone(), hold.clone());
-                    let one = || Command::Broadcast { connections, id, encoded, timeout_ms, hold };
+                    let one = || DeviceCommand::Broadcast { connections, id, encoded, timeout_ms, hold };
                     match mailboxes.get(connection) {
                         Some(mailbox) => mailbox.put(one()),
-                        None => self.report(Report::Refused { id, why: Refused::Offline }),
+                        None => self.report(Report::Refused { id, why: MessageRefusal::Offline }),
                     }
                 }
             }
-            Command::Top { answer } => {
+            DeviceCommand::Top { answer } => {
                 // The caller may be gone.
                 let _ = answer.send(self.top());
             }
@@ -184,13 +186,13 @@ impl Devices {
     }
 
     /// Returns a command whose connection has ended meanwhile.
-    fn return_to_sender(&self, command: Command) {
+    fn return_to_sender(&self, command: DeviceCommand) {
         match command {
-            Command::Deliver { message, .. } => {
-                let why = Refused::Offline;
+            DeviceCommand::Deliver { message, .. } => {
+                let why = MessageRefusal::Offline;
                 self.report(Report::Refused { id: message.id, why });
             }
-            Command::Resume { session: Some(before), .. } => self.report(Report::Returned(before)),
+            DeviceCommand::Resume { session: Some(before), .. } => self.report(Report::Returned(before)),
             _ => {}
         }
     }
@@ -310,7 +312,7 @@ impl Devices {
 }
 
 impl Mailbox {
-    fn put(&self, command: Command) {
+    fn put(&self, command: DeviceCommand) {
         self.commands.borrow_mut().push(command);
         self.wake();
     }
@@ -322,7 +324,7 @@ impl Mailbox {
     }
 
     /// Takes the commands that have arrived; further ones wake the task.
-    pub(crate) fn take(&self, cx: &Context<'_>) -> Vec<Command> {
+    pub(crate) fn take(&self, cx: &Context<'_>) -> Vec<DeviceCommand> {
         let mut waker = self.waker.borrow_mut();
         if !waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
             *waker = Some(cx.waker().clone());
@@ -365,8 +367,8 @@ impl DeviceRegistration {
         }
         for command in self.mailbox.commands.take() {
             match command {
-                Command::Broadcast { id, .. } => {
-                    devices.report(Report::Refused { id, why: Refused::Offline });
+                DeviceCommand::Broadcast { id, .. } => {
+                    devices.report(Report::Refused { id, why: MessageRefusal::Offline });
                 }
                 command => devices.return_to_sender(command),
             }

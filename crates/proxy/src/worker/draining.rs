@@ -3,7 +3,7 @@
 use super::Worker;
 use crate::basics::clock::Timer;
 use crate::connection::client::Client;
-use crate::handover::{ConnectionState, GIVING_MS, LeavingWorker, Parcel, State, share};
+use crate::handover::{ConnectionState, GIVING_MS, HandedState, LeavingWorker, Parcel, share};
 use std::future::{pending, poll_fn};
 use std::rc::Rc;
 use std::task::Poll;
@@ -63,7 +63,7 @@ impl Worker {
         client.listener.is_http()
             && giving.takes(&client.stream, client.listener.bound)
             && giving.send(&self.troubles, || {
-                let state = State::Connection(self.state_of(client));
+                let state = HandedState::Connection(self.state_of(client));
                 Ok(Parcel { state, bytes: Vec::new(), sockets: vec![share(&client.stream)?] })
             })
     }

@@ -6,7 +6,7 @@ use super::Worker;
 use super::body_memory::BodyMemory;
 use super::offload::OffloadPools;
 use super::plugin_io::PluginIo;
-use crate::basics::counters::{Counters, Tally};
+use crate::basics::counters::{Counters, WorkerTally};
 use crate::calls::{BeginHttp2, Calls};
 use crate::plan::Plan;
 use crate::random;
@@ -71,7 +71,7 @@ impl Plugins {
         limits: Arc<OnceLock<Arc<Limits>>>,
         offloading: Arc<OffloadPools>,
         worker: Weak<Worker>,
-        tally: Tally,
+        tally: WorkerTally,
         (outbox, process): (Outbox, Arc<Process>),
         begin_http2: BeginHttp2,
     ) -> Plugins {

@@ -17,7 +17,7 @@ use stillgate_route::path::PathError;
 use stillgate_route::{Candidate, Explanation, PredicateValue, Reason, RouteMatch, RoutePart, RouteVerdict, Variable};
 
 /// The outcome of a request.
-pub struct Answer<'a> {
+pub struct ExplainedRequest<'a> {
     config: &'a Config,
     /// An error: a path that cannot be routed. The gateway answers such a request with 400.
     explained: Result<(Explanation, ExplainedChain), PathError>,
@@ -28,7 +28,7 @@ pub struct Answer<'a> {
 /// The longest expression in the JSON form; the file has the rest.
 const EXPRESSION_CHARS_MAX: usize = 2000;
 
-impl<'a> Answer<'a> {
+impl<'a> ExplainedRequest<'a> {
     /// Queries the plan, which was built from `config`. `route`: the id of a route to describe in any case. `consumer`: the
     /// consumer that makes the request.
     pub fn new(
@@ -37,7 +37,7 @@ impl<'a> Answer<'a> {
         head: &RequestHead,
         route: Option<&str>,
         consumer: Option<&Consumer>,
-    ) -> Answer<'a> {
+    ) -> ExplainedRequest<'a> {
         let explain = |request: &stillgate_route::Request<'_>| {
             let explanation = plan.matcher().explain(request, route)?;
             let chosen = explanation.chosen.as_ref().map(|chosen| &*config.routes[chosen.route]);
@@ -49,7 +49,7 @@ impl<'a> Answer<'a> {
         if let Ok((_, chain)) = &mut explained {
             notes.append(&mut chain.notes);
         }
-        Answer { config, explained, notes }
+        ExplainedRequest { config, explained, notes }
     }
 
     /// The line in the file; `None`: the route comes from a store.

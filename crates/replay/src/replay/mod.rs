@@ -19,7 +19,7 @@ mod tally;
 
 pub use comparison::Comparison;
 pub use log_reader::LogReader;
-pub use report::Report;
+pub use report::ReplayReport;
 
 use crate::explain::request_head::{Buffers, RequestHead};
 use lines::{LINES_WITHOUT_REQUEST_MAX, LogLines, RawLine};
@@ -89,7 +89,7 @@ impl std::error::Error for ReplayError {}
 
 /// A configuration, and its compiled routes.
 #[derive(Clone, Copy)]
-pub struct Routed<'a> {
+pub struct RoutedConfig<'a> {
     /// The whole configuration.
     pub config: &'a Config,
     /// Its routes, compiled.
@@ -97,7 +97,7 @@ pub struct Routed<'a> {
 }
 
 /// Replays a log through the current configuration, which is in the file `old.0`, and the next one.
-pub fn run(log: &Path, old: (&Path, Routed<'_>), new: Routed<'_>) -> Result<Report, ReplayError> {
+pub fn run(log: &Path, old: (&Path, RoutedConfig<'_>), new: RoutedConfig<'_>) -> Result<ReplayReport, ReplayError> {
     let unreadable = |error| ReplayFailure::Unreadable(error).of(log);
     let (file, bytes): (Box<dyn Read>, _) = if log == Path::new(STANDARD_INPUT) {
         (Box::new(io::stdin().lock()), None)
@@ -129,11 +129,15 @@ pub fn run(log: &Path, old: (&Path, Routed<'_>), new: Routed<'_>) -> Result<Repo
     if replay.tally.requests() == 0 {
         return Err(ReplayFailure::Empty.of(log));
     }
-    Ok(Report::new(log, old_file, replay.into_comparison()))
+    Ok(ReplayReport::new(log, old_file, replay.into_comparison()))
 }
 
 /// Replays lines in memory.
-pub fn run_lines<'a>(lines: impl Iterator<Item = &'a [u8]>, old: Routed<'_>, new: Routed<'_>) -> Comparison {
+pub fn run_lines<'a>(
+    lines: impl Iterator<Item = &'a [u8]>,
+    old: RoutedConfig<'_>,
+    new: RoutedConfig<'_>,
+) -> Comparison {
     let mut replay = Replay::new(old, new);
     for (number, line) in (1..).zip(lines) {
         replay.take(number, &RawLine::Text(line));
@@ -143,8 +147,8 @@ pub fn run_lines<'a>(lines: impl Iterator<Item = &'a [u8]>, old: Routed<'_>, new
 
 /// Two configurations, and the results so far.
 struct Replay<'a> {
-    old: Routed<'a>,
-    new: Routed<'a>,
+    old: RoutedConfig<'a>,
+    new: RoutedConfig<'a>,
     reader: RecordReader,
     router: Router,
     tally: Tally<'a>,
@@ -152,7 +156,7 @@ struct Replay<'a> {
 }
 
 impl<'a> Replay<'a> {
-    fn new(old: Routed<'a>, new: Routed<'a>) -> Replay<'a> {
+    fn new(old: RoutedConfig<'a>, new: RoutedConfig<'a>) -> Replay<'a> {
         let needs = Needs::of(&[old.config, new.config]);
         // The fields of the old configuration come first, since the gateway that serves it wrote the log.
         let fields = [old.config, new.config].into_iter().flat_map(fields_of);
@@ -173,7 +177,7 @@ impl<'a> Replay<'a> {
             RawLine::Text(text) => match self.reader.read(text, &mut self.head) {
                 Ok(()) => {
                     let head = &self.head;
-                    let mut outcome = |of: Routed<'_>| self.router.outcome(of.matcher, head);
+                    let mut outcome = |of: RoutedConfig<'_>| self.router.outcome(of.matcher, head);
                     let outcomes = (outcome(self.old), outcome(self.new));
                     self.tally.count(outcomes, number, head);
                     let is_other = is_other(&self.reader.taken, outcomes.0, self.old.config);

@@ -10,7 +10,7 @@ const CHANGES_SHOWN_MAX: usize = 50;
 
 /// The result.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct ReplayReport {
     /// The log.
     file: String,
     /// The current configuration.
@@ -19,9 +19,9 @@ pub struct Report {
     found: Comparison,
 }
 
-impl Report {
-    pub(super) fn new(log: &Path, old_file: &Path, found: Comparison) -> Report {
-        Report { file: log.display().to_string(), against: old_file.display().to_string(), found }
+impl ReplayReport {
+    pub(super) fn new(log: &Path, old_file: &Path, found: Comparison) -> ReplayReport {
+        ReplayReport { file: log.display().to_string(), against: old_file.display().to_string(), found }
     }
 
     /// Whether every request takes the same route as before.

@@ -3,7 +3,7 @@
 //! Each model is as small as possible while it can still fail: two threads, two slots, one to three operations each.
 
 use crate::bucket::*;
-use crate::key::Key;
+use crate::key::CounterKey;
 use crate::members::Members;
 use crate::sync::Ordering;
 use crate::window::{AlignedWindow, Limit};
@@ -24,8 +24,8 @@ fn explore(model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-fn key(number: u64) -> Key {
-    Key([number, number])
+fn key(number: u64) -> CounterKey {
+    CounterKey([number, number])
 }
 
 fn life(now_ms: u64) -> Life {
@@ -33,7 +33,7 @@ fn life(now_ms: u64) -> Life {
 }
 
 /// Like `Limits::take_fixed`, for a cost of 1.
-fn take(bucket: &Small, key: Key, count: u64, now_ms: u64) -> Result<bool, BucketContention> {
+fn take(bucket: &Small, key: CounterKey, count: u64, now_ms: u64) -> Result<bool, BucketContention> {
     let limit = Limit { count, window_ms: WINDOW_MS };
     loop {
         let Some(found) = bucket.find(key, life(now_ms))? else {
@@ -198,7 +198,7 @@ fn who_is_killed_while_adding_holds_up_nobody() {
 /// Like `Limits::take_sliding`, for a cost of 1.
 fn slide<const WAYS: usize>(
     bucket: &Bucket<WAYS>,
-    key: Key,
+    key: CounterKey,
     count: u64,
     now_ms: u64,
 ) -> Result<bool, BucketContention> {

@@ -155,7 +155,7 @@ fn label_fault(spec: &FamilySpec, enabled: &[Label], name: &str) -> Option<Fault
         name: spec.name.to_owned(),
         help: String::new(),
         unit: String::new(),
-        kind: stillgate_metrics::Kind::Counter,
+        kind: stillgate_metrics::FamilyType::Counter,
         labels: vec![name.to_owned()],
         exemplars: false,
     };

@@ -266,7 +266,7 @@ pub struct FamilySpec {
     pub per_request: bool,
 }
 
-/// The type of a family's series; [`stillgate_metrics::Kind`] as a constant.
+/// The type of a family's series; [`stillgate_metrics::FamilyType`] as a constant.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum FamilyKind {
     /// Only grows, by whole numbers.

@@ -5,7 +5,7 @@ use super::{DEVICES, Mail, NODES, Process, World};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 use stillgate_devices::Generation;
-use stillgate_devices::protocol::{Body, Encoded, MessageId, Protocol};
+use stillgate_devices::protocol::{Body, EncodedBody, MessageId, Protocol};
 use stillgate_devices::session::{Policy, ResumeToken, Session, SessionId, SessionLimits, SessionTransfer};
 
 pub(super) const LIMITS: SessionLimits =
@@ -14,7 +14,7 @@ pub(super) const LIMITS: SessionLimits =
 /// How long a node waits for a session that moves from another.
 const CARRY_MS: u64 = 500;
 
-pub(super) static ENCODED: LazyLock<Encoded> =
+pub(super) static ENCODED: LazyLock<EncodedBody> =
     LazyLock::new(|| Protocol::Json.encode(&Body::Json("1".into())).unwrap());
 
 /// A frame in flight on a connection.

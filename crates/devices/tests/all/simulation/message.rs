@@ -6,7 +6,7 @@ use super::{DEVICES, DirectoryCall, FAULTS_END_MS, Level, Mail, NODES, Process, 
 use std::sync::Arc;
 use stillgate_devices::directory::{Away, DeliveryError, DeliveryStep, Entry, MessageRoute, Rejection, View};
 use stillgate_devices::protocol::MessageId;
-use stillgate_devices::session::{Message, Notice, Outcome, Refused};
+use stillgate_devices::session::{Message, MessageOutcome, MessageRefusal, Notice};
 
 const TIMEOUT_MS: u64 = 2_000;
 /// Extra time that the sender's node waits, beyond the node of the device.
@@ -29,8 +29,8 @@ pub(super) struct MessageRecord {
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum SenderAnswer {
-    Outcome(Outcome),
-    Refused(Refused),
+    Outcome(MessageOutcome),
+    Refused(MessageRefusal),
     Unsent(DeliveryError),
     NotTaken(Rejection),
     /// No answer in time: it may have been received.
@@ -48,16 +48,20 @@ impl SenderAnswer {
     /// Whether it means that the device will never receive it.
     pub(super) fn is_undelivered(&self) -> bool {
         match self {
-            SenderAnswer::Unsent(_) | SenderAnswer::Refused(_) | SenderAnswer::Outcome(Outcome::Superseded) => true,
+            SenderAnswer::Unsent(_) | SenderAnswer::Refused(_) | SenderAnswer::Outcome(MessageOutcome::Superseded) => {
+                true
+            }
             SenderAnswer::Outcome(
-                Outcome::TimedOut { was_written } | Outcome::Dropped { was_written } | Outcome::Ended { was_written },
+                MessageOutcome::TimedOut { was_written }
+                | MessageOutcome::Dropped { was_written }
+                | MessageOutcome::Ended { was_written },
             ) => !was_written,
             SenderAnswer::Outcome(_) | SenderAnswer::NotTaken(_) | SenderAnswer::Lost => false,
         }
     }
 
     pub(super) fn is_acknowledged(&self) -> bool {
-        matches!(self, SenderAnswer::Outcome(Outcome::Acknowledged | Outcome::Replied(_)))
+        matches!(self, SenderAnswer::Outcome(MessageOutcome::Acknowledged | MessageOutcome::Replied(_)))
     }
 }
 
@@ -154,13 +158,13 @@ impl World {
         let mut notices = Vec::new();
         let pushed = match self.nodes[node].sessions.get_mut(&device) {
             Some(held) => held.session.push(message, &LIMITS, &mut notices),
-            None => Err(Refused::Offline),
+            None => Err(MessageRefusal::Offline),
         };
         match pushed {
             Ok(()) => {
                 self.nodes[node].taken.insert(id, from);
             }
-            Err(Refused::Offline) => {
+            Err(MessageRefusal::Offline) => {
                 let is_between = self.is_filling(node) || self.nodes[node].successor.is_some();
                 let why = if is_between { Rejection::Unreachable } else { Rejection::Moved };
                 self.answer_sender(node, from, id, SenderAnswer::NotTaken(why));

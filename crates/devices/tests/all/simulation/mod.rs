@@ -26,7 +26,7 @@ use message::{MessageRecord, SenderAnswer};
 use node::Node;
 use stillgate_devices::Generation;
 use stillgate_devices::directory::{
-    ConnectOutcome, Disconnect, Duplicate, Entry, Era, Location, Member, Registered, RegistrationRequest,
+    ConnectOutcome, Disconnect, Duplicate, Entry, Era, Location, Member, RegistrationAnswer, RegistrationRequest,
 };
 use stillgate_devices::protocol::MessageId;
 use stillgate_devices::session::{Level, ResumeToken, SessionTransfer};
@@ -97,7 +97,7 @@ enum DirectoryCall {
 enum Answer {
     Read { era: Option<Era>, members: Vec<(Box<str>, Member)>, now_ms: u64 },
     Connected(ConnectOutcome, bool),
-    Registered(Registered),
+    Registered(RegistrationAnswer),
     Entry(Option<Entry>),
     Done,
 }

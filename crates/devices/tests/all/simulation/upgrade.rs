@@ -8,7 +8,7 @@ use super::node::{AttachedSession, Node};
 use super::{DEVICES, World};
 use stillgate_devices::Generation;
 use stillgate_devices::directory::{Era, Members};
-use stillgate_devices::session::{Outcome, Session};
+use stillgate_devices::session::{MessageOutcome, Session};
 
 impl World {
     /// Begins, unless a replacement is under way on this node.
@@ -129,7 +129,7 @@ impl World {
             match self.now_ms < self.deadline_ms(id) {
                 true => self.take(node, from, id),
                 false => {
-                    let late = SenderAnswer::Outcome(Outcome::TimedOut { was_written: false });
+                    let late = SenderAnswer::Outcome(MessageOutcome::TimedOut { was_written: false });
                     self.answer_sender(node, from, id, late);
                 }
             }

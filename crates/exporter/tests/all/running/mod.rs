@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use stillgate_exporter::{Exporter, Site};
 use stillgate_metrics::{
-    Buckets, Collector, CollectorOptions, DeclaredFamily, Family, Kind, Options, Process, Registry, Writer,
+    Buckets, Collector, CollectorOptions, DeclaredFamily, Family, FamilyType, Options, Process, Registry, Writer,
 };
 
 /// The smaller family, a histogram.
@@ -44,9 +44,9 @@ impl RunningExporter {
 
     /// Like [`RunningExporter::of`], on this socket.
     pub fn on(listener: TcpListener, registry: Arc<Registry>, series: usize, digits: usize) -> RunningExporter {
-        let requests = registry.declare(family("requests_total", &["n"], Kind::Counter)).unwrap();
+        let requests = registry.declare(family("requests_total", &["n"], FamilyType::Counter)).unwrap();
         let buckets = Buckets { classic: vec![1.0, 10.0], native: None };
-        let sizes = registry.declare(family("sizes", &[], Kind::Histogram(buckets))).unwrap();
+        let sizes = registry.declare(family("sizes", &[], FamilyType::Histogram(buckets))).unwrap();
         let writer = registry.writer().unwrap();
         let collector = Collector::of_registry(registry, CollectorOptions::default()).unwrap();
         let exporter = Exporter::spawn(Some(listener), collector, Site::at("/metrics")).unwrap();
@@ -92,7 +92,7 @@ fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64
 }
 
-fn family(name: &str, labels: &[&str], kind: Kind) -> Family {
+fn family(name: &str, labels: &[&str], kind: FamilyType) -> Family {
     Family {
         name: name.into(),
         help: "Help.".into(),

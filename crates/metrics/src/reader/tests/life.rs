@@ -172,7 +172,7 @@ fn the_newer_of_two_declarations_wins() {
     let (pen, _) = counting(0, X, 10);
     let mut newer = Pen::new(1, 1 << 16);
     newer.now_ms = 5000;
-    let changed = newer.family(&Family { kind: Kind::Gauge(Merge::Sum), ..counter() });
+    let changed = newer.family(&Family { kind: FamilyType::Gauge(Merge::Sum), ..counter() });
     let ink = newer.series(changed, Y);
     newer.set(ink, 1.5);
     let mut desk = Desk::new(&[newer.mount(), pen.mount()]);

@@ -6,9 +6,9 @@ mod model;
 mod pieces;
 
 use super::values::value_of;
-use super::{Cursor, Mount, Mounts, Reader, ReaderOptions, RefreshSummary};
+use super::{ExpositionCursor, Mount, Mounts, Reader, ReaderOptions, RefreshSummary};
 use crate::encode::Format;
-use crate::family::{Buckets, Family, Kind, Merge};
+use crate::family::{Buckets, Family, FamilyType, Merge};
 use crate::protocol;
 use crate::segment::cells::{self, CellForm, Shape};
 use crate::segment::layout::{HEAD_WORDS, RecordHead, RecordKind, TOMBSTONE_WORDS, WORD, pair};
@@ -21,21 +21,21 @@ use std::sync::Arc;
 
 pub(super) const PROCESS: Process = Process { pid: 7, start: 70 };
 
-pub(super) fn family(name: &str, kind: Kind) -> Family {
+pub(super) fn family(name: &str, kind: FamilyType) -> Family {
     let labels = vec!["a".into(), "b".into()];
     Family { name: name.into(), help: "Help.".into(), unit: String::new(), kind, labels, exemplars: false }
 }
 
 pub(super) fn counter() -> Family {
-    family("requests_total", Kind::Counter)
+    family("requests_total", FamilyType::Counter)
 }
 
 pub(super) fn gauge(merge: Merge) -> Family {
-    family("connections", Kind::Gauge(merge))
+    family("connections", FamilyType::Gauge(merge))
 }
 
 pub(super) fn histogram() -> Family {
-    family("seconds", Kind::Histogram(Buckets { classic: vec![0.1, 1.0], native: None }))
+    family("seconds", FamilyType::Histogram(Buckets { classic: vec![0.1, 1.0], native: None }))
 }
 
 /// Writes a segment as `Writer` does, but one step at a time.
@@ -180,7 +180,7 @@ impl Desk {
         self.reader.refresh(&self.mounts, self.now_ms)
     }
 
-    pub(super) fn rest(&mut self, cursor: &mut Cursor) -> Vec<u8> {
+    pub(super) fn rest(&mut self, cursor: &mut ExpositionCursor) -> Vec<u8> {
         let mut all = Vec::new();
         while let Some(piece) = self.reader.next(cursor) {
             all.extend_from_slice(piece.as_ref());
@@ -294,7 +294,7 @@ impl super::Reader {
             let kind = &merged.family.kind;
             for slot in merged.chunks.iter().flat_map(|id| &self.store.slots[*id as usize]) {
                 let value = match kind {
-                    Kind::Histogram(_) => {
+                    FamilyType::Histogram(_) => {
                         self.store.histogram(&merged.shape, *slot, &mut part, &mut distribution);
                         Value::Histogram(&distribution)
                     }

@@ -91,7 +91,7 @@ fn run(events: Vec<Event>, chunk_lines: usize) {
     let mut desk = Desk::new(&[]);
     let mut pens: Vec<(Part, bool)> = (0..PENS).map(|serial| (Part::new(serial as u64), true)).collect();
     let mut bases: Vec<Part> = Vec::new();
-    let mut slow: Option<(Cursor, Vec<u8>)> = None;
+    let mut slow: Option<(ExpositionCursor, Vec<u8>)> = None;
     let mut serial = 100;
     let mut is_remounted = true;
     for event in events {

@@ -134,7 +134,7 @@ fn a_scraper_whose_family_has_gone_gets_the_next() {
     let mut desk = Desk::new(&[pen.mount()]);
     desk.refresh();
     let mut other = Pen::new(1, 1 << 16);
-    let last = other.family(&family("z_total", Kind::Counter));
+    let last = other.family(&family("z_total", FamilyType::Counter));
     other.series(last, "");
     let mut cursor = desk.reader.cursor(Format::Text, false, None);
     // The gauge comes first; then two pieces of the counters.
@@ -207,7 +207,7 @@ fn exemplars_and_created_times_come_along() {
     let ink = pen.series(requests, r#"a="1",b="2""#);
     pen.add(ink, 1);
     let mut desk = Desk::new(&[pen.mount()]);
-    desk.reader.options.encode = encode::Options { created: true };
+    desk.reader.options.encode = encode::EncodeOptions { created: true };
     desk.refresh();
     let text = |desk: &mut Desk| String::from_utf8(desk.bytes(Format::OpenMetrics)).unwrap();
     expect_test::expect![[r#"

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use stillgate_metrics::{Family, Kind, Process};
+use stillgate_metrics::{Family, FamilyType, Process};
 
 /// The folder of a started process; without it, the test does nothing.
 const FOLDER: &str = "STILLGATE_TEST_FOLDER";
@@ -88,7 +88,7 @@ impl Notes {
 }
 
 /// A family with one label.
-pub fn family(name: &str, kind: Kind) -> Family {
+pub fn family(name: &str, kind: FamilyType) -> Family {
     let labels = vec!["route".to_owned()];
     Family { name: name.to_owned(), help: "Help.".to_owned(), unit: String::new(), kind, labels, exemplars: false }
 }
