@@ -42,9 +42,10 @@ pub use keys::lua::LuaKeys;
 pub use keys::metrics::{EXTRA_LABELS_MAX, METRICS_PATH_BYTES_MAX, SERIES_PER_FAMILY_MAX};
 pub use keys::nodes::{PRIORITY_MAX, WEIGHT_MAX};
 pub use keys::resources::{
-    ID_BYTES_MAX, KeepalivePool, POOL_REQUESTS_MAX, POOL_SIZE_MAX, RETRIES_MAX, ROUTE_PRIORITY_MAX,
-    TimeoutKeys as RouteTimeouts, UpstreamOptions,
+    KeepalivePool, POOL_REQUESTS_MAX, POOL_SIZE_MAX, RETRIES_MAX, ROUTE_PRIORITY_MAX, TimeoutKeys as RouteTimeouts,
+    UpstreamOptions,
 };
+pub use keys::shared::ID_BYTES_MAX;
 pub use keys::ssls::CLIENT_DEPTH_MAX;
 pub use keys::stream_proxy::{StreamListener, StreamProxy, UDP_SESSIONS_PER_WORKER_MAX, UdpListener};
 pub use keys::stream_routes::StreamTimeouts;

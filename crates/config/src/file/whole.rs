@@ -1,6 +1,7 @@
 //! Compiles a file that is read as a whole: its resources are defined one by one, and refused together.
 
-use crate::keys::resources::{File, Resource};
+use crate::keys::resource_list::Resource;
+use crate::keys::resources::File;
 use crate::model::{Config, Kind, Route, Ssl, StreamRoute, Upstream, plugins};
 use crate::resources::{
     Catalog, Claims, Definition, Holder, LeftOut, List, Metadata, PluginSet, ResourceId, ResourceKeys, check_nodes,

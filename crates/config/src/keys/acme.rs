@@ -2,8 +2,8 @@
 //!
 //! How certificates are ordered is the business of the gateway; which entries want one, of `resolve::ssls`.
 
+use crate::keys::files::{FILE, PEM};
 use crate::keys::nodes::parse_authority;
-use crate::keys::ssls::{FILE, PEM};
 use crate::values::{AcmeChallenge, HmacKey};
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The keys of `gateway.admin`: the admin address, and who may use it.
 
-use crate::keys::gateway::ADDRESS;
-use crate::keys::ssls::PEM;
+use crate::keys::address::ADDRESS;
+use crate::keys::files::PEM;
 use crate::values::{Pem, Role};
 use ipnet::IpNet;
 use serde_json::Value as Json;

@@ -1,8 +1,7 @@
 //! The keys of `gateway.config` and `gateway.data_encryption`: where resources come from, and how they are kept there.
 
-use crate::keys::gateway::WHOLE_PATH;
+use crate::keys::files::{PEM, WHOLE_PATH};
 use crate::keys::nodes::parse_authority;
-use crate::keys::ssls::PEM;
 use crate::values::{Pem, RejectedGlobalRule, SourceKind};
 use std::path::PathBuf;
 use std::time::Duration;

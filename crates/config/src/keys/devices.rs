@@ -1,8 +1,8 @@
 //! The keys of `gateway.devices`: the node of devices that this process is, and its API for back-ends.
 
+use crate::keys::address::ADDRESS;
 use crate::keys::admin::{ADMIN_KEY, AdminKey, AdminTls, check_keys};
-use crate::keys::gateway::ADDRESS;
-use crate::keys::ssls::PEM;
+use crate::keys::files::PEM;
 use crate::values::{DeviceRegistry, Pem};
 use ipnet::IpNet;
 use serde_json::{Value as Json, json};

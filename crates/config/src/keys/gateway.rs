@@ -4,10 +4,12 @@
 
 use crate::keys::access_log::ACCESS_LOG;
 use crate::keys::acme::Acme;
+use crate::keys::address::ADDRESS;
 use crate::keys::admin::{Admin, AdminSection};
 use crate::keys::control_plane::{ConfigSourceKeys, DataEncryption};
 use crate::keys::debug::Debug;
 use crate::keys::devices::{Devices, DevicesSection};
+use crate::keys::files::WHOLE_PATH;
 use crate::keys::lua::LuaKeys;
 use crate::keys::metrics::METRICS;
 use crate::keys::stream_proxy::StreamProxy;
@@ -196,28 +198,6 @@ const LOG_FORMAT: Choice<LogFormat> = Choice {
     words: &[("auto", LogFormat::Auto), ("human", LogFormat::Human), ("json", LogFormat::Json)],
     unbuilt: &[],
 };
-
-/// Where something listens.
-pub(crate) const ADDRESS: Text<SocketAddr> = text("an address as IP:PORT", parse_address);
-
-fn parse_address(text: &str) -> Result<SocketAddr, Fault> {
-    text.parse().map_err(|_| {
-        let fault = Fault::new(format!("expected an address as IP:PORT, found {text:?}"));
-        match text.rsplit_once(':') {
-            Some(("" | "*", port)) => fault.hint(format!("write \"0.0.0.0:{port}\"")),
-            Some(("localhost", port)) => fault.hint(format!("write \"127.0.0.1:{port}\"")),
-            _ => fault.hint("write it like \"0.0.0.0:9080\" or \"[::]:9080\""),
-        }
-    })
-}
-
-/// A file by its whole path.
-pub(crate) const WHOLE_PATH: Text<PathBuf> =
-    text("a file", |text| match text.starts_with('/') && !text.contains('\0') {
-        true => Ok(PathBuf::from(text)),
-        false => Err(Fault::new("a relative path would mean another file in another folder")
-            .hint("write it from the root, as in \"/run/stillgate.pid\"")),
-    });
 
 const LOG_LEVEL: Text<String> = text("a log level", parse_log_level).shown();
 

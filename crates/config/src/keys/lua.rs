@@ -1,6 +1,6 @@
 //! The keys of `gateway.lua`: where plugins in Lua are.
 
-use crate::keys::gateway::WHOLE_PATH;
+use crate::keys::files::WHOLE_PATH;
 use serde_json::{Value as Json, json};
 use std::path::PathBuf;
 use std::sync::Arc;

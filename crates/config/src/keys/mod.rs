@@ -4,17 +4,20 @@
 
 pub(crate) mod access_log;
 pub(crate) mod acme;
+pub(crate) mod address;
 pub(crate) mod admin;
 pub(crate) mod checks;
 pub(crate) mod control_plane;
 pub(crate) mod debug;
 pub(crate) mod devices;
+pub(crate) mod files;
 pub(crate) mod gateway;
 pub(crate) mod lua;
 pub(crate) mod metrics;
 pub(crate) mod nodes;
 pub(crate) mod plugins;
 pub(crate) mod protos;
+pub(crate) mod resource_list;
 pub(crate) mod resources;
 pub(crate) mod secrets;
 pub(crate) mod shared;

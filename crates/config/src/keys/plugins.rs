@@ -1,7 +1,7 @@
 //! The keys of resources with plugins, except routes: plugin configs, global rules, consumers and their groups, metadata.
 
-use crate::keys::resources::{ID, Resource, resources};
-use crate::keys::shared::resource;
+use crate::keys::resource_list::{Resource, resources};
+use crate::keys::shared::{ID, resource};
 use std::collections::BTreeMap;
 use stillgate_schema::description::Definitions;
 use stillgate_schema::kind::{At, Kind, LocatedKind, TEXT, Text, expected, read, text};

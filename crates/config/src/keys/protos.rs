@@ -2,8 +2,7 @@
 //!
 //! No plugin reads them. A store keeps them for other programs that share it; a file may have them on their way there.
 
-use crate::keys::resources::ID;
-use crate::keys::shared::resource;
+use crate::keys::shared::{ID, resource};
 use stillgate_schema::kind::{At, LocatedKind, TEXT};
 
 resource! {

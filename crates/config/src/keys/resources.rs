@@ -10,8 +10,9 @@ use crate::keys::plugins::{
     ConsumerGroupKeys, ConsumerKeys, GlobalRuleKeys, MetadataKeys, PluginConfigKeys, PluginMetadata, Plugins,
 };
 use crate::keys::protos::ProtoKeys;
+use crate::keys::resource_list::{Resource, resources};
 use crate::keys::secrets::SecretManagerKeys;
-use crate::keys::shared::resource;
+use crate::keys::shared::{ID, ON_CHANGE, STATUS, resource};
 use crate::keys::ssls::{SslKeys, UpstreamTlsKeys};
 use crate::keys::stream_routes::StreamRouteKeys;
 use crate::values::{OnChange, ProxyProtocol};
@@ -21,18 +22,14 @@ use serde_json::{Value as Json, json};
 use std::time::Duration;
 use stillgate_route::{Expression, HostPattern, Method, PathPattern, vars::Expr};
 use stillgate_schema::description::Definitions;
-use stillgate_schema::kind::{
-    At, Choice, Flag, Kind, LocatedKind, TEXT, Text, expected, int, list, read, some, text, unplaced,
-};
+use stillgate_schema::kind::{At, Choice, Flag, Kind, LocatedKind, TEXT, Text, int, list, read, some, text, unplaced};
 use stillgate_schema::matching::{Expressions, HOST, METHOD, NETWORK, PATH, Vars};
 use stillgate_schema::object;
-use stillgate_schema::object::{Object, map, missing_key, unwritten};
+use stillgate_schema::object::{map, unwritten};
 use stillgate_schema::quantity::{DurationRange, span};
-use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
+use stillgate_schema::text::diagnostic::{Path, Sink};
 use stillgate_schema::text::tree::{Node, Value};
 
-/// The longest id of a resource.
-pub const ID_BYTES_MAX: usize = 64;
 /// The largest `retries`.
 pub const RETRIES_MAX: u32 = 100;
 /// The largest `keepalive_pool.size`.
@@ -45,9 +42,6 @@ pub const ROUTE_PRIORITY_MAX: i64 = (1 << 46) - 1;
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const UPSTREAM_TIMEOUT: DurationRange = span(Duration::from_millis(1), DAY);
 const FROM_ZERO: DurationRange = span(Duration::ZERO, DAY);
-/// When a resource was made or changed.
-pub(crate) const UNIX_TIME: stillgate_schema::kind::Int<i64> = int(0, 10_000_000_000);
-
 object! {
     /// One configuration file: the process under `gateway`, and the resources by APISIX's names and meaning. A scalar
     /// may hold `${NAME}` or `${NAME:-default}`, which stand for an environment variable; `$${` stands for `${`, and
@@ -397,81 +391,5 @@ const SCHEME: Choice<Scheme> = Choice {
 const PROXY_PROTOCOL: Choice<Option<ProxyProtocol>> =
     Choice { words: &[("off", None), ("v1", Some(ProxyProtocol::V1)), ("v2", Some(ProxyProtocol::V2))], unbuilt: &[] };
 
-/// `on_change` of a route.
-pub(crate) const ON_CHANGE: Choice<OnChange> =
-    Choice { words: &[("keep", OnChange::Keep), ("drain", OnChange::Drain), ("close", OnChange::Close)], unbuilt: &[] };
-
-/// `status` of a resource.
-pub(crate) const STATUS: Choice<bool> = Choice { words: &[("1", true), ("0", false)], unbuilt: &[] };
-
-/// An id by APISIX's rule; a whole number is taken as its digits.
-pub(crate) const ID: Text<String> = text("an id", |text| {
-    let bytes_ok = text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
-    if bytes_ok && (1..=ID_BYTES_MAX).contains(&text.len()) {
-        return Ok(text.to_owned());
-    }
-    let fault = Fault::new(format!("{:?} is not an id", stillgate_schema::text::diagnostic::shortened(text)));
-    Err(fault.hint(format!("use 1 to {ID_BYTES_MAX} letters, digits, \"-\", \"_\" and \".\"")))
-})
-.pattern("^[A-Za-z0-9._-]{1,64}$")
-.or_number();
-
 /// `host` or `host:port`, kept as written.
 const AUTHORITY: Text<String> = text("a host", |text| parse_authority(text).map(|_| text.to_owned()));
-
-/// One item of a resource list that was a map, and where it is.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Resource<T> {
-    pub(crate) index: usize,
-    pub(crate) at: Position,
-    /// As it is written.
-    pub(crate) node: Node,
-    pub(crate) keys: T,
-}
-
-/// A list of resources. Unlike `List` it keeps the positions of items that cannot be read, and may be left empty, as
-/// APISIX's examples do.
-pub(crate) struct Resources<T> {
-    needs_id: bool,
-    item: stillgate_schema::object::Map<T>,
-}
-
-pub(crate) const fn resources<T: Object>(needs_id: bool) -> Resources<T> {
-    Resources { needs_id, item: map::<T>() }
-}
-
-impl<T: Object> Kind for Resources<T> {
-    type Out = Vec<Resource<T>>;
-
-    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Vec<Resource<T>>> {
-        if node.is_null() {
-            return Some(Vec::new());
-        }
-        let Value::List(items) = &node.value else {
-            expected("a list", node, path, sink);
-            return None;
-        };
-        let mut resources = Vec::with_capacity(items.len());
-        for (index, item) in items.iter().enumerate() {
-            let path = path.index(index);
-            if let Value::Map(entries) = &item.value
-                && self.needs_id
-                && !entries.iter().any(|e| &*e.key == "id")
-            {
-                missing_key("id", item.at, &path, sink);
-            }
-            if let Some(keys) = read(&self.item, item, &path, sink) {
-                resources.push(Resource { index, at: item.at, node: item.clone(), keys });
-            }
-        }
-        Some(resources)
-    }
-
-    fn schema(&self, definitions: &mut Definitions) -> Json {
-        let mut item = self.item.schema(definitions);
-        if self.needs_id {
-            item["required"] = json!(["id"]);
-        }
-        json!({"type": ["array", "null"], "items": item})
-    }
-}

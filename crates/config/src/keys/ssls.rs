@@ -2,9 +2,9 @@
 //!
 //! Files are only named here. Who reads them, and whether what is in them can be used, is the business of `stillgate-tls`.
 
+use crate::keys::files::{FILE, PEM};
 use crate::keys::nodes::parse_authority;
-use crate::keys::resources::{ID, STATUS};
-use crate::keys::shared::resource;
+use crate::keys::shared::{ID, STATUS, resource};
 use crate::values::{Host, Pem, TlsVersion};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -111,40 +111,6 @@ const VERSION: Text<TlsVersion> = text("a version of TLS", |text| match text {
     _ => Err(Fault::new(format!("{:?} is not a version of TLS", shortened(text))).hint("write TLSv1.2 or TLSv1.3")),
 })
 .pattern("^TLSv1\\.[23]$");
-
-/// PEM text, or where it is. Faults never quote it: it may be a key.
-pub(crate) const PEM: Text<Pem> = text("PEM text or a file of it", |text| {
-    let trimmed = text.trim();
-    if trimmed.starts_with("-----BEGIN") {
-        return Ok(Pem::Inline(trimmed.to_owned()));
-    }
-    if trimmed.starts_with("$secret://") {
-        return Err(
-            Fault::new("secrets are not built yet").hint("write a file's path, or ${NAME} for the environment's")
-        );
-    }
-    if let Some(name) = trimmed.strip_prefix("$env://") {
-        let name = if name.is_empty() { "NAME" } else { name };
-        return Err(
-            Fault::new("the environment is read by ${NAME}").hint(format!("write \"${{{}}}\"", shortened(name)))
-        );
-    }
-    file_path(text).map(Pem::File)
-});
-
-pub(crate) const FILE: Text<PathBuf> = text("a file", file_path);
-
-fn file_path(text: &str) -> Result<PathBuf, Fault> {
-    const PATH_BYTES_MAX: usize = 4096;
-    if text.trim().is_empty() {
-        return Err(Fault::new("nothing is here").hint("write a file's path"));
-    }
-    if text.len() > PATH_BYTES_MAX || text.contains(char::is_control) {
-        let fault = Fault::new("this is neither PEM text nor a file's path");
-        return Err(fault.hint("PEM text begins with -----BEGIN; a file's path is one line"));
-    }
-    Ok(text.into())
-}
 
 /// A server name: a DNS name in lower case, one with a wildcard as its first label, or `*` for any.
 const SNI: Text<String> = text("a server name", |text| {

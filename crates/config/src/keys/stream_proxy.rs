@@ -2,7 +2,7 @@
 //!
 //! Where they go is said by `stream_routes`.
 
-use crate::keys::gateway::ADDRESS;
+use crate::keys::address::ADDRESS;
 use serde_json::{Value as Json, json};
 use std::collections::HashMap;
 use std::net::SocketAddr;

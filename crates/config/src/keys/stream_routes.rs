@@ -1,8 +1,8 @@
 //! The keys of `stream_routes`, which say which connections go where.
 
 use crate::keys::nodes::parse_authority;
-use crate::keys::resources::{ID, ON_CHANGE, STATUS, UpstreamKeys};
-use crate::keys::shared::resource;
+use crate::keys::resources::UpstreamKeys;
+use crate::keys::shared::{ID, ON_CHANGE, STATUS, resource};
 use crate::values::OnChange;
 use ipnet::IpNet;
 use serde::Serialize;

@@ -1,9 +1,10 @@
 //! Compiles consumers, and the credentials by which they are found.
 
-use super::catalog::{Catalog, CatalogItem, find};
+use super::catalog::Catalog;
+use super::catalog_item::{CatalogItem, find};
 use super::plugins::{List, SharedPlugins};
 use crate::keys::plugins::{ConsumerKeys, CredentialKeys};
-use crate::keys::resources::Resource;
+use crate::keys::resource_list::Resource;
 use crate::model::Kind;
 use std::collections::HashMap;
 use stillgate_plugin::secrets::{each_text, substitute};

@@ -4,6 +4,7 @@ use super::catalog::{Catalog, Service};
 use super::claims::Claim;
 use super::consumers::{consumer, credential};
 use super::plugins::{List, Metadata, metadata};
+use super::resource_id::ResourceId;
 use super::secrets::manager;
 use super::ssls::ssl;
 use super::stream_routes::check_reach;
@@ -23,7 +24,7 @@ use stillgate_plugin::secrets::Manager;
 use stillgate_plugin::{ChainEntry, Consumer, Credential, Level};
 use stillgate_schema::kind::{At, read};
 use stillgate_schema::object::{Object, map};
-use stillgate_schema::text::diagnostic::{Path, Position, Sink};
+use stillgate_schema::text::diagnostic::{Path, Sink};
 use stillgate_schema::text::tree::Node;
 
 /// The written keys of a resource.
@@ -42,16 +43,6 @@ pub(crate) enum ResourceKeys {
     GlobalRule(GlobalRuleKeys),
     StreamRoute(StreamRouteKeys),
     Route(RouteKeys),
-}
-
-/// Its identity.
-#[derive(Clone, Copy)]
-pub(crate) struct ResourceId<'a> {
-    pub(crate) id: &'a str,
-    pub(crate) at: Position,
-    pub(crate) path: &'a Path<'a>,
-    /// Its keys.
-    pub(crate) node: &'a Node,
 }
 
 /// The compiled resource. A disabled one compiles to nothing.

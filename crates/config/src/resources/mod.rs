@@ -13,6 +13,7 @@
 
 mod addresses;
 mod catalog;
+mod catalog_item;
 mod checks;
 mod claims;
 mod consumers;
@@ -20,6 +21,7 @@ mod definition;
 mod plugins;
 mod refusal;
 mod remembered_secrets;
+mod resource_id;
 mod secrets;
 mod ssls;
 mod stream_routes;
@@ -31,11 +33,12 @@ mod upstream;
 pub(crate) use addresses::{check_nodes, check_own_addresses};
 pub(crate) use catalog::Catalog;
 pub(crate) use claims::{Claim, Claims, Holder};
-pub(crate) use definition::{Definition, ResourceId, ResourceKeys, own_upstreams};
+pub(crate) use definition::{Definition, ResourceKeys, own_upstreams};
 pub(crate) use plugins::{LeftOut, List, Metadata, first_of_each, merge, metadata_table};
 pub use plugins::{OwnFiles, PluginSet};
 pub(crate) use plugins::{check_ignored, with_own};
 pub(crate) use remembered_secrets::{RememberedSecrets, SecretHashes};
+pub(crate) use resource_id::ResourceId;
 pub(crate) use secrets::with_managers;
 pub(crate) use unavailable::unavailable;
 

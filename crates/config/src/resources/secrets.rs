@@ -2,7 +2,7 @@
 
 use super::plugins::PluginSet;
 use super::take_id;
-use crate::keys::resources::Resource;
+use crate::keys::resource_list::Resource;
 use crate::keys::secrets::{SecretManagerKeys, VaultAuthKeys, VaultMethod};
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! Compiles stream routes, and checks whether a listener receives their connections.
 
-use super::catalog::{Catalog, UNUSABLE, UpstreamTarget, find};
+use super::catalog::{Catalog, UNUSABLE, UpstreamTarget};
+use super::catalog_item::find;
 use crate::keys::resources::Scheme;
 use crate::keys::stream_routes::StreamRouteKeys;
 use crate::model::{Kind, Listener, ListenerKind, Protocol, StreamRoute, Target};

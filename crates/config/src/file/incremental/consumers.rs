@@ -5,7 +5,7 @@ use super::items::{Item, Keeps, hash_of, only_item};
 use super::outline::ListItems;
 use super::{SplitText, Text};
 use crate::keys::plugins::ConsumerKeys;
-use crate::keys::resources::Resource;
+use crate::keys::resource_list::Resource;
 use crate::model::{Config, Loaded};
 use crate::resources::{Definition, ResourceId, ResourceKeys};
 use std::sync::Arc;

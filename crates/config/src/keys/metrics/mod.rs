@@ -5,7 +5,7 @@
 
 mod names;
 
-use crate::keys::gateway::ADDRESS;
+use crate::keys::address::ADDRESS;
 use crate::values::{Dialect, Metrics};
 use names::{LabelNames, disabled_families, disabled_labels, enabled_labels, extra_labels};
 use serde_json::{Value as Json, json};

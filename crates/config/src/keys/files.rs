@@ -1,0 +1,48 @@
+//! Files that keys name, and PEM texts, which may be written instead.
+
+use crate::values::Pem;
+use std::path::PathBuf;
+use stillgate_schema::kind::{Text, text};
+use stillgate_schema::text::diagnostic::{Fault, shortened};
+
+/// A file by its whole path.
+pub(crate) const WHOLE_PATH: Text<PathBuf> =
+    text("a file", |text| match text.starts_with('/') && !text.contains('\0') {
+        true => Ok(PathBuf::from(text)),
+        false => Err(Fault::new("a relative path would mean another file in another folder")
+            .hint("write it from the root, as in \"/run/stillgate.pid\"")),
+    });
+
+/// PEM text, or where it is. Faults never quote it: it may be a key.
+pub(crate) const PEM: Text<Pem> = text("PEM text or a file of it", |text| {
+    let trimmed = text.trim();
+    if trimmed.starts_with("-----BEGIN") {
+        return Ok(Pem::Inline(trimmed.to_owned()));
+    }
+    if trimmed.starts_with("$secret://") {
+        return Err(
+            Fault::new("secrets are not built yet").hint("write a file's path, or ${NAME} for the environment's")
+        );
+    }
+    if let Some(name) = trimmed.strip_prefix("$env://") {
+        let name = if name.is_empty() { "NAME" } else { name };
+        return Err(
+            Fault::new("the environment is read by ${NAME}").hint(format!("write \"${{{}}}\"", shortened(name)))
+        );
+    }
+    file_path(text).map(Pem::File)
+});
+
+pub(crate) const FILE: Text<PathBuf> = text("a file", file_path);
+
+fn file_path(text: &str) -> Result<PathBuf, Fault> {
+    const PATH_BYTES_MAX: usize = 4096;
+    if text.trim().is_empty() {
+        return Err(Fault::new("nothing is here").hint("write a file's path"));
+    }
+    if text.len() > PATH_BYTES_MAX || text.contains(char::is_control) {
+        let fault = Fault::new("this is neither PEM text nor a file's path");
+        return Err(fault.hint("PEM text begins with -----BEGIN; a file's path is one line"));
+    }
+    Ok(text.into())
+}
