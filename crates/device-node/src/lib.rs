@@ -14,12 +14,15 @@
 
 mod api;
 mod away;
+mod broadcast_request;
 mod carrying;
 mod clock;
 mod commands;
+mod connected;
 mod envelope;
 mod jobs;
 mod node;
+mod peer_answers;
 mod peer_tls;
 mod peers;
 mod post;

@@ -3,13 +3,14 @@
 use super::api::Api;
 use super::commands::Commands;
 use super::node::Node;
+use super::peer_answers::{Home, handler};
 use super::peer_tls::peer_tls;
-use super::registry::{Home, Memory, Registry, Shared, Sharing};
+use super::registry::{Memory, Registry, Shared, Sharing};
 use super::reports;
 use super::succession::{self, Leaving};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use stillgate_cluster::Watch;
@@ -19,7 +20,7 @@ use stillgate_door::tls::trusted;
 use stillgate_door::{Access, Bounds, Guard, Server, Serving, serve};
 use stillgate_measures::process_stats::hostname;
 use stillgate_profiler::threads::Registration;
-use stillgate_proxy::device_link::{DeviceQueues, Report};
+use stillgate_proxy::device_link::{CloseWhy, DeviceQueues, Report};
 use stillgate_tls::rustls::ServerConfig;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep;
@@ -214,8 +215,16 @@ fn registry(keys: &Devices, node: &str, peer: Option<PeerSocket>, home: &Home) -
     let ca_pem = ca.as_ref().map(trusted).transpose().map_err(io::Error::other)?;
     let redis = RedisAddress { urls: vec![url.reveal().to_owned()], is_cluster: *is_cluster, ca_pem };
     let message_bytes_max = keys.limits.message_bytes;
-    let sharing = Sharing { node: node.to_owned(), redis, listener, advertise, tls, former, message_bytes_max };
-    Shared::start(sharing, home.clone()).map(Registry::Shared)
+    let closing = home.clone();
+    let close = Arc::new(move |connection| {
+        if let Some(node) = closing.get().and_then(Weak::upgrade) {
+            node.close_connection(connection, CloseWhy::Replaced);
+        }
+    });
+    let answers = handler(home.clone());
+    let node = node.to_owned();
+    let sharing = Sharing { node, redis, listener, advertise, tls, former, message_bytes_max, answers, close };
+    Shared::start(sharing).map(Registry::Shared)
 }
 
 fn begin(

@@ -1,7 +1,8 @@
 //! `POST /v1/broadcast` and `GET /v1/broadcast/{job}`
 
+use super::super::broadcast_request;
 use super::super::envelope::join;
-use super::super::jobs::{Counts, JOBS_MAX, Known, Match, NoJob};
+use super::super::jobs::{Counts, JOBS_MAX, Known, NoJob};
 use super::super::node::Node;
 use super::super::peers::{BROADCAST, JOB, PATIENCE};
 use super::super::post::Verdict;
@@ -12,16 +13,12 @@ use axum::extract::Request;
 use axum::http::header::LOCATION;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use rand::random;
-use serde::Deserialize;
-use serde_json::value::RawValue;
 use serde_json::{Value as Json, json};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_devices::protocol::{Body, MessageId};
+use stillgate_devices::protocol::MessageId;
 
 /// The fields of the request besides its message.
 const WORDS_BYTES_MAX: usize = 16 * 1024;
@@ -31,31 +28,6 @@ const JOB_WAIT: Duration = Duration::from_secs(5);
 
 /// Time for other nodes to begin: one whose process is being replaced waits until it is known which of the two goes on.
 const BEGIN_PATIENCE: Duration = Duration::from_secs(5);
-
-/// The body of the request.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Asked {
-    #[serde(default, rename = "match")]
-    of: AskedMatch,
-    body: Box<RawValue>,
-    encoding: Option<Encoding>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields)]
-struct AskedMatch {
-    #[serde(default)]
-    prefix: String,
-    #[serde(default)]
-    label: BTreeMap<String, String>,
-}
-
-#[derive(Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-enum Encoding {
-    Base64,
-}
 
 pub(super) async fn begin(node: &Arc<Node>, request: Request) -> Response {
     let (message, bytes_max) = (MessageId(random()), node.limits.message_bytes);
@@ -72,7 +44,8 @@ pub(super) async fn begin(node: &Arc<Node>, request: Request) -> Response {
     {
         return answer;
     }
-    let begun = asked(&bytes, bytes_max).and_then(|(of, body)| node.broadcast(message, of, &body, None));
+    let begun =
+        broadcast_request::parse(&bytes, bytes_max).and_then(|(of, body)| node.broadcast(message, of, &body, None));
     match begun {
         Ok(()) => {}
         Err(NoJob::TooLong) => return of_verdict(message, Verdict::TooLong { bytes_max }),
@@ -93,36 +66,6 @@ pub(super) async fn begin(node: &Arc<Node>, request: Request) -> Response {
         response.headers_mut().insert(LOCATION, location);
     }
     response
-}
-
-/// Begins a job here at the request of another node.
-pub(in super::super) fn begun(node: &Arc<Node>, from: &str, message: &[u8], request: &[u8]) -> Option<Vec<u8>> {
-    let message = MessageId::parse(&serde_json::from_slice::<String>(message).ok()?)?;
-    let (of, body) = asked(request, node.limits.message_bytes).ok()?;
-    node.broadcast(message, of, &body, Some(from)).ok()?;
-    Some(Vec::new())
-}
-
-/// Parses a request.
-fn asked(bytes: &[u8], bytes_max: usize) -> Result<(Match, Body<'static>), NoJob> {
-    let asked: Asked = serde_json::from_slice(bytes).map_err(|why| NoJob::Asked(format!("the body: {why}")))?;
-    let decoded;
-    let body = match asked.encoding {
-        None => Body::of_request(Some("application/json"), asked.body.get().as_bytes()),
-        Some(Encoding::Base64) => {
-            let text = serde_json::from_str::<String>(asked.body.get()).ok();
-            let bytes = text.and_then(|text| STANDARD.decode(text).ok());
-            let wrong = || NoJob::Asked("\"body\" must be padded base64, as \"encoding\" says".to_owned());
-            decoded = bytes.ok_or_else(wrong)?;
-            Body::of_request(None, &decoded)
-        }
-    };
-    let body = body.map_err(NoJob::Body)?;
-    if body.bytes().len() > bytes_max {
-        return Err(NoJob::TooLong);
-    }
-    let of = Match { prefix: asked.of.prefix, labels: asked.of.label.into_iter().collect() };
-    Ok((of, body.into_owned()))
 }
 
 /// Adds up the counts of a job on all nodes. Any of them can be asked, also one that did not exist when it began.

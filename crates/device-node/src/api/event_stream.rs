@@ -4,7 +4,7 @@
 
 use super::super::clock::rfc3339;
 use super::super::node::Node;
-use super::super::presence::Change;
+use super::super::presence::PresenceChange;
 use super::answer::later;
 use super::query::Query;
 use axum::body::{Body, Bytes};
@@ -64,7 +64,7 @@ impl Drop for Place {
 }
 
 /// Writes events until the listener leaves.
-async fn follow(mut changes: Receiver<Change>, prefix: String, sender: mpsc::Sender<Bytes>, place: Place) {
+async fn follow(mut changes: Receiver<PresenceChange>, prefix: String, sender: mpsc::Sender<Bytes>, place: Place) {
     if sender.send(Bytes::from_static(b": connects and disconnects from now on\n\n")).await.is_err() {
         return;
     }
@@ -88,7 +88,7 @@ async fn follow(mut changes: Receiver<Change>, prefix: String, sender: mpsc::Sen
 }
 
 /// The next change of a device whose id begins with the prefix.
-async fn next(changes: &mut Receiver<Change>, prefix: &str) -> Result<Change, RecvError> {
+async fn next(changes: &mut Receiver<PresenceChange>, prefix: &str) -> Result<PresenceChange, RecvError> {
     loop {
         let change = changes.recv().await?;
         if change.device.starts_with(prefix) {
@@ -97,7 +97,7 @@ async fn next(changes: &mut Receiver<Change>, prefix: &str) -> Result<Change, Re
     }
 }
 
-fn event(change: &Change) -> String {
+fn event(change: &PresenceChange) -> String {
     let mut data = json!({
         "id": &*change.device,
         "connection": change.generation.0,

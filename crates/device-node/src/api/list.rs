@@ -1,20 +1,17 @@
 //! Connected devices: `GET /v1/devices/{id}`, `GET /v1/devices`, and `DELETE /v1/devices/{id}/connection`.
 
-use super::super::clock::{rfc3339, unix_ms};
-use super::super::node::{Node, Online};
+use super::super::clock::rfc3339;
+use super::super::connected::{page_of, shown};
+use super::super::node::Node;
 use super::super::peers::{DISCONNECT, LIST, PATIENCE, Page, SHOW};
 use super::super::registry::{Gone, Registry, Shared};
 use super::answer::{error, json, json_text, later, offline};
-use super::query::{PAGE_MAX, Query};
+use super::query::Query;
 use axum::http::StatusCode;
 use axum::response::Response;
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Value as Json, json};
 use std::cmp::Reverse;
-use std::ops::Bound;
 use std::sync::Arc;
-use stillgate_devices::Generation;
-use stillgate_devices::protocol::Protocol;
-use stillgate_proxy::device_link::DeviceFacts;
 
 pub(super) async fn show(node: &Node, device: &str) -> Response {
     if let Some(shown) = shown(node, device).await {
@@ -26,19 +23,6 @@ pub(super) async fn show(node: &Node, device: &str) -> Response {
         Err(Gone::Unknown) => error(StatusCode::NOT_FOUND, "this device has not been seen"),
         Err(Gone::Away) => away(),
     }
-}
-
-/// A device that is connected to this node.
-pub(in super::super) async fn shown(node: &Node, device: &str) -> Option<Json> {
-    let Online { generation, since_ms, facts, state } = node.inspect(device).await?;
-    let mut shown = online(node, device, (generation, since_ms), &facts);
-    if let Some(state) = state {
-        shown["last_seen"] = rfc3339(unix_ms().saturating_sub(state.quiet_ms)).into();
-        shown["queue_bytes"] = state.queued_bytes.into();
-        shown["bytes_received"] = state.bytes_received.into();
-        shown["bytes_sent"] = state.bytes_sent.into();
-    }
-    Some(shown)
 }
 
 pub(super) async fn close(node: &Node, device: &str) -> Response {
@@ -62,30 +46,6 @@ fn away() -> Response {
     later(StatusCode::SERVICE_UNAVAILABLE, "it is not known right now where the device is", 1)
 }
 
-fn online(node: &Node, device: &str, (generation, since_ms): (Generation, u64), facts: &DeviceFacts) -> Json {
-    let labels: Map<String, Json> =
-        facts.labels.iter().map(|(name, value)| (name.to_string(), Json::from(&**value))).collect();
-    json!({
-        "id": device,
-        "online": true,
-        "connection": generation.0,
-        "node": node.name,
-        "since": rfc3339(since_ms),
-        "address": facts.peer.to_string(),
-        "route": &*facts.route,
-        "protocol": protocol(facts.protocol),
-        "labels": labels,
-    })
-}
-
-fn protocol(protocol: Protocol) -> &'static str {
-    match protocol {
-        Protocol::Json => "json",
-        Protocol::Cbor => "cbor",
-        Protocol::Raw => "raw",
-    }
-}
-
 pub(super) async fn list(node: &Node, query: &Query) -> Response {
     let (size, is_online) = match (query.page_size(), query.is_online()) {
         (Ok(size), Ok(is_online)) => (size, is_online),
@@ -94,7 +54,7 @@ pub(super) async fn list(node: &Node, query: &Query) -> Response {
     let (prefix, after) = (query.get("prefix").unwrap_or_default(), query.get("page").unwrap_or_default());
     let page = Page { prefix: prefix.to_owned(), after: after.to_owned(), count: size + 1 };
     let all = match (is_online, &node.registry) {
-        (true, Registry::Memory(_)) => Listed::of(connected_page(node, &page)),
+        (true, Registry::Memory(_)) => Listed::of(page_of(node, &page)),
         (true, Registry::Shared(shared)) => of_all_nodes(node, shared, &page).await,
         (false, Registry::Memory(memory)) => {
             let offline = memory.offline(prefix, after, size + 1);
@@ -111,23 +71,6 @@ pub(super) async fn list(node: &Node, query: &Query) -> Response {
     json(StatusCode::OK, &all.page(size))
 }
 
-/// The devices that are connected to this node, in order.
-pub(in super::super) fn connected_page(node: &Node, page: &Page) -> Json {
-    let state = node.state();
-    let (prefix, after) = (page.prefix.as_str(), page.after.as_str());
-    let begin = match after >= prefix && !after.is_empty() {
-        true => Bound::Excluded(after),
-        false => Bound::Included(prefix),
-    };
-    let range = state.devices.range::<str, _>((begin, Bound::Unbounded));
-    let shown: Vec<Json> = range
-        .take_while(|(device, _)| device.starts_with(prefix))
-        .take(page.count.min(PAGE_MAX + 1))
-        .map(|(device, local)| online(node, device, (local.generation, local.since_ms), &local.facts))
-        .collect();
-    json!({"devices": shown, "connected": state.devices.len()})
-}
-
 /// Devices of some nodes.
 #[derive(Default)]
 struct Listed {
@@ -141,7 +84,7 @@ struct Listed {
 async fn of_all_nodes(node: &Node, shared: &Shared, page: &Page) -> Listed {
     let asked = serde_json::to_vec(page).unwrap_or_default();
     let answers = shared.ask_all(LIST, asked.into(), PATIENCE).await;
-    let mut all = Listed::of(connected_page(node, page));
+    let mut all = Listed::of(page_of(node, page));
     for (node, answer) in answers {
         match answer.and_then(|answer| serde_json::from_slice(&answer).ok()) {
             Some(theirs) => all.add(Listed::of(theirs)),

@@ -15,9 +15,6 @@ mod routes;
 mod successor;
 mod top;
 
-pub(super) use broadcast::begun;
-pub(super) use list::{connected_page, shown};
-
 use super::node::Node;
 use answer::{error, json};
 use axum::body::Body;

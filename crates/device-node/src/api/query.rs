@@ -1,5 +1,6 @@
 //! Arguments of a query: only those in the table, each once.
 
+use super::super::peers::PAGE_MAX;
 use super::endpoints::Endpoint;
 use std::time::Duration;
 use stillgate_devices::session::Level;
@@ -8,8 +9,6 @@ use stillgate_door::KEY_ARGUMENT;
 /// How long a sender may wait.
 const TIMEOUT_MAX: Duration = Duration::from_secs(300);
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum number of devices on a page.
-pub(super) const PAGE_MAX: usize = 1000;
 const PAGE: usize = 100;
 
 /// The parsed query.

@@ -4,7 +4,7 @@ mod memory;
 mod shared;
 
 pub(crate) use memory::Memory;
-pub(crate) use shared::{Home, Shared, Sharing, Unanswered};
+pub(crate) use shared::{Shared, Sharing, Unanswered};
 
 use std::sync::Arc;
 use stillgate_devices::directory::{Away, ConnectOutcome, Duplicate, Entry};

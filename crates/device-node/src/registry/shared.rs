@@ -1,27 +1,21 @@
 //! A directory that nodes share, and the way to the other nodes.
 
-use super::super::node::Node;
-use super::super::peers;
 use super::Gone;
 use bytes::Bytes;
 use std::fmt;
 use std::io;
 use std::net::TcpListener;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
 use std::time::Duration;
-use stillgate_cluster::peers::{Call, Handler, PeerTls, Reply, ReplyFuture};
+use stillgate_cluster::peers::{Handler, PeerTls};
 use stillgate_cluster::registry::{Directory, DirectorySettings, FormerDirectory, RedisAddress};
 use stillgate_cluster::{Cluster, ClusterSettings, SendError, Watch};
 use stillgate_devices::directory::DeliveryError;
-use stillgate_proxy::device_link::CloseWhy;
 
 /// The fields of a request besides its message, which may be in base64.
 const WORDS_BYTES_MAX: usize = 64 * 1024;
 /// Maximum size of cached look-ups, in bytes.
 const LOOKUP_BYTES_MAX: usize = 64 * 1024 * 1024;
-
-/// The node, once there is one: it owns the directory that calls it.
-pub(crate) type Home = Arc<OnceLock<Weak<Node>>>;
 
 /// The settings for taking part.
 pub(crate) struct Sharing {
@@ -34,6 +28,10 @@ pub(crate) struct Sharing {
     /// Directory of the process that this one follows.
     pub(crate) former: Option<FormerDirectory>,
     pub(crate) message_bytes_max: usize,
+    /// Answers requests of other nodes.
+    pub(crate) answers: Handler,
+    /// Closes a connection that was replaced on another node.
+    pub(crate) close: Arc<dyn Fn(u64) + Send + Sync>,
 }
 
 /// The directory and the peers of one node.
@@ -53,9 +51,8 @@ pub(crate) enum Unanswered {
 }
 
 impl Shared {
-    /// Begins, on the current runtime. Before `home` is set, every device is elsewhere.
-    pub(crate) fn start(sharing: Sharing, home: Home) -> io::Result<Shared> {
-        let closing = home.clone();
+    /// Begins, on the current runtime.
+    pub(crate) fn start(sharing: Sharing) -> io::Result<Shared> {
         let listener = tokio::net::TcpListener::from_std(sharing.listener)?;
         let cluster = Cluster::start(ClusterSettings {
             directory: DirectorySettings {
@@ -68,12 +65,8 @@ impl Shared {
             tls: sharing.tls,
             listener: Some(listener),
             body_bytes_max: 2 * sharing.message_bytes_max + WORDS_BYTES_MAX,
-            handler: handler(home),
-            close: Arc::new(move |connection| {
-                if let Some(node) = closing.get().and_then(Weak::upgrade) {
-                    node.close_connection(connection, CloseWhy::Replaced);
-                }
-            }),
+            handler: sharing.answers,
+            close: sharing.close,
         });
         Ok(Shared { cluster: cluster.map_err(io::Error::other)? })
     }
@@ -122,18 +115,6 @@ impl Shared {
     pub(crate) async fn ask_any(&self, kind: &str, body: Bytes, patience: Duration) -> Option<Bytes> {
         self.cluster.ask_any(kind, body, patience).await.map(|(_, answer)| answer)
     }
-}
-
-fn handler(home: Home) -> Handler {
-    Arc::new(move |call: Call| -> ReplyFuture {
-        let node = home.get().and_then(Weak::upgrade);
-        Box::pin(async move {
-            match node {
-                Some(node) => peers::answer(&node, &call).await,
-                None => Reply::Leaving,
-            }
-        })
-    })
 }
 
 impl fmt::Debug for Shared {
