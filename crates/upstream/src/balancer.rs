@@ -18,7 +18,6 @@ use crate::endpoint::Endpoint;
 use crate::health::{News, Step, TryReport};
 use crate::slot::{Slot, settle, usable};
 use crate::tried_endpoints::TriedEndpoints;
-pub(crate) use ewma::Latency;
 use ketama::Ring;
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -9,6 +9,7 @@ mod balancer;
 mod dns;
 mod endpoint;
 mod health;
+mod latency;
 mod names;
 mod pool;
 mod queue;

@@ -4,9 +4,9 @@
 //! redefined: a request that began before a reload ends with the index it was given. A removed peer leaves a retired
 //! slot, which is reused when no request uses it any more.
 
-use crate::balancer::Latency;
 use crate::endpoint::Endpoint;
 use crate::health::Health;
+use crate::latency::Latency;
 use crate::tried_endpoints::TriedEndpoints;
 use crate::unanswered_requests::UnansweredRequests;
 use std::collections::HashMap;

@@ -3,13 +3,13 @@
 //! A key that has another use, an unknown type or errors is skipped: issuers publish such keys beside others.
 //! Certificates (`x5c`) and private parts are ignored. Base64 is parsed strictly.
 
-use super::key::{Algorithm, parse_der};
 use aws_lc_rs::signature::ParsedPublicKey;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::Value as Json;
 use std::cell::RefCell;
 use std::sync::Arc;
+use stillgate_jws::{Algorithm, parse_der};
 
 /// Most keys of a set; a larger one is refused.
 const KEYS_MAX: usize = 128;

@@ -12,7 +12,6 @@
 //! stops verifying once the set is fetched again, also for cached tokens.
 
 use super::jwk::{Jwk, KID_BYTES_MAX, read_set};
-use super::key::Algorithm;
 use aws_lc_rs::signature::ParsedPublicKey;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -21,6 +20,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
+use stillgate_jws::Algorithm;
 use stillgate_plugin::{Call, CallError, Identity, LocalFuture, Reply, Url, Worker};
 use stillgate_wire::{FieldName, FieldValue};
 

@@ -17,11 +17,12 @@ mod token_location;
 
 use crate::authentication::{HEADER, REALM, Strangers};
 use crate::digest_cache::DigestCache;
-use key::{ALGORITHMS, Algorithm, LastSecret, Verifier, is_slow};
+use key::{LastSecret, Verifier};
 use key_set::KeyLookup;
 use std::any::Any;
 use std::cell::RefCell;
 use std::sync::Arc;
+use stillgate_jws::{ALGORITHMS, Algorithm, is_slow};
 use stillgate_plugin::secrets::SECRET;
 use stillgate_plugin::{
     Answer, AttachedConsumer, Authenticate, Compile, CompileCredential, Define, Flow, Identity, Phase, Phases, Plugin,

@@ -3,13 +3,13 @@
 //! Nothing is allocated but in reused buffers, and for a key with an escape. Parsers may disagree about an object in
 //! which a name occurs twice, so such a token is refused.
 
-use super::key::Algorithm;
 use super::plain_json;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use base64::{Engine, decoded_len_estimate};
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::borrow::Cow;
 use std::fmt;
+use stillgate_jws::Algorithm;
 
 /// Longest token. It is above the default limit of a head.
 pub(super) const TOKEN_BYTES_MAX: usize = 32 * 1024;
