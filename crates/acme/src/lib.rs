@@ -25,7 +25,7 @@ pub use tries::OrderState;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use stillgate_config::{Acme, Config, Loaded, SslUse};
+use stillgate_config::{Acme, Config, LoadedConfig, SslUse};
 use stillgate_proxy::PlanCell;
 use stillgate_tls::rustls::ClientConfig;
 use stillgate_tls::{Material, Problem};
@@ -58,7 +58,7 @@ pub struct Renewals {
     failures: Arc<AtomicU64>,
     task: AbortHandle,
     /// The configuration that was followed last. Weak, so that it is freed once nothing serves it.
-    followed: Weak<Loaded>,
+    followed: Weak<LoadedConfig>,
     followed_tls: Weak<Material>,
 }
 
@@ -76,7 +76,7 @@ impl Renewals {
     }
 
     /// Orders the certificates of this configuration from now on. An order in progress is completed first.
-    pub fn follow(&mut self, served: &Arc<Loaded>, tls: &Arc<Material>) {
+    pub fn follow(&mut self, served: &Arc<LoadedConfig>, tls: &Arc<Material>) {
         let (followed, followed_tls) = (Arc::downgrade(served), Arc::downgrade(tls));
         if followed.ptr_eq(&self.followed) && followed_tls.ptr_eq(&self.followed_tls) {
             return;

@@ -156,7 +156,7 @@ fn operation(sent: Sent) -> Result<Operation, String> {
     let unknown = || format!("path: {path:?} is not the path of a resource; write one such as /apisix/admin/routes/1");
     let below = path.strip_prefix("/apisix/admin/").ok_or_else(unknown)?;
     let segments = below.trim_end_matches('/').split('/').map(decoded).collect::<Option<Vec<String>>>();
-    let segments = segments.ok_or("the path has a part that is no UTF-8")?;
+    let segments = segments.ok_or("the path has a part that is not UTF-8")?;
     let (collection, parent, depth) = collection_of(&segments).ok_or_else(unknown)?;
     let id = segments.get(depth).cloned();
     let sub_path = segments.get(depth + 1..).filter(|rest| !rest.is_empty()).map(|rest| rest.join("/"));

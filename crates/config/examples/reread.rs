@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};
-use stillgate_config::{Reader, Text, digest, load};
+use stillgate_config::{DigestedText, IncrementalReader, digest, load};
 
 const ROUNDS: usize = 21;
 
@@ -19,10 +19,10 @@ fn main() {
         println!("{name}: {routes} routes, {:.1} MB", before.len() as f64 / 1e6);
         report("digest alone", || drop(digest(before.as_bytes())));
         report("load", || drop(load(&before, &|_| None).expect("the file is valid")));
-        let mut reader = Reader::default();
+        let mut reader = IncrementalReader::default();
         report("first load of a reader", || {
-            reader = Reader::default();
-            reader.load(Text::new(before.clone().into()), &|_| None).expect("the file is valid");
+            reader = IncrementalReader::default();
+            reader.load(DigestedText::new(before.clone().into()), &|_| None).expect("the file is valid");
         });
         assert!(reader.is_incremental());
         for (what, edit) in [
@@ -34,10 +34,10 @@ fn main() {
             let texts: Vec<Vec<u8>> = (0..=ROUNDS).map(|n| file(routes, kind, Some((edit, n))).into_bytes()).collect();
             let mut texts = texts.into_iter();
             let mut served =
-                reader.load(Text::new(texts.next().expect("there is one")), &|_| None).expect("it is valid");
+                reader.load(DigestedText::new(texts.next().expect("there is one")), &|_| None).expect("it is valid");
             report(what, || {
                 let text = texts.next().expect("as many as there are rounds");
-                served = reader.load(Text::new(text), &|_| None).expect("the file is valid");
+                served = reader.load(DigestedText::new(text), &|_| None).expect("the file is valid");
             });
             assert!(served.config.routes.len() >= routes);
         }

@@ -23,7 +23,9 @@ pub mod secret_fields;
 mod store;
 mod values;
 
-pub use file::{FILE_BYTES_MAX, FileDocument, MASK, Reader, Text, documents, is_masked, load, load_with};
+pub use file::{
+    DigestedText, FILE_BYTES_MAX, FileDocument, IncrementalReader, MASK, documents, is_masked, load, load_with,
+};
 pub use keys::acme::{ACME_NAMES_MAX, Acme, AcmeEab};
 pub use keys::admin::{Admin, AdminKey, AdminTls, SHORT_KEY_NAME};
 pub use keys::checks::{

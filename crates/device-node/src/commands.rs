@@ -7,11 +7,11 @@ use tokio::sync::mpsc::Sender;
 /// The queues of all workers.
 #[derive(Debug)]
 pub(super) struct Commands {
-    workers: Vec<Worker>,
+    workers: Vec<WorkerCommands>,
 }
 
 #[derive(Debug)]
-struct Worker {
+struct WorkerCommands {
     sender: Sender<DeviceCommand>,
     /// Commands about connections that open and close: no more than one for each of those.
     waiting: VecDeque<DeviceCommand>,
@@ -23,7 +23,7 @@ pub(super) struct Busy;
 
 impl Commands {
     pub(super) fn new(senders: Vec<Sender<DeviceCommand>>) -> Commands {
-        let worker = |sender| Worker { sender, waiting: VecDeque::new() };
+        let worker = |sender| WorkerCommands { sender, waiting: VecDeque::new() };
         Commands { workers: senders.into_iter().map(worker).collect() }
     }
 
@@ -56,11 +56,11 @@ impl Commands {
 
     /// Sends waiting commands.
     pub(super) fn flush(&mut self) {
-        self.workers.iter_mut().for_each(Worker::flush);
+        self.workers.iter_mut().for_each(WorkerCommands::flush);
     }
 }
 
-impl Worker {
+impl WorkerCommands {
     fn flush(&mut self) {
         while !self.waiting.is_empty() {
             let Ok(room) = self.sender.try_reserve() else { return };

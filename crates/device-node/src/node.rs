@@ -6,7 +6,7 @@ use super::commands::Commands;
 use super::jobs::{Jobs, Known as KnownJob};
 use super::peers;
 use super::post::{Post, Verdict};
-use super::presence::{Change, Presence};
+use super::presence::{Presence, PresenceChange};
 use super::registry::{Gone, Registry, Unanswered};
 use bytes::Bytes;
 use rand::random;
@@ -527,8 +527,8 @@ pub(super) fn was_written(outcome: &MessageOutcome) -> bool {
 }
 
 /// A change that listeners are notified of.
-pub(super) fn change(local: &Local, device: &Arc<str>, is_connected: bool, reason: &'static str) -> Change {
-    Change {
+pub(super) fn change(local: &Local, device: &Arc<str>, is_connected: bool, reason: &'static str) -> PresenceChange {
+    PresenceChange {
         device: device.clone(),
         is_connected,
         generation: local.generation,

@@ -9,7 +9,7 @@ const BEHIND_MAX: usize = 4096;
 
 /// A device came or went.
 #[derive(Debug, Clone)]
-pub(super) struct Change {
+pub(super) struct PresenceChange {
     pub(super) device: Arc<str>,
     pub(super) is_connected: bool,
     pub(super) generation: Generation,
@@ -22,7 +22,7 @@ pub(super) struct Change {
 
 /// Where changes go.
 #[derive(Debug)]
-pub(super) struct Presence(Sender<Change>);
+pub(super) struct Presence(Sender<PresenceChange>);
 
 impl Default for Presence {
     fn default() -> Presence {
@@ -31,11 +31,11 @@ impl Default for Presence {
 }
 
 impl Presence {
-    pub(super) fn listen(&self) -> Receiver<Change> {
+    pub(super) fn listen(&self) -> Receiver<PresenceChange> {
         self.0.subscribe()
     }
 
-    pub(super) fn tell(&self, change: impl FnOnce() -> Change) {
+    pub(super) fn tell(&self, change: impl FnOnce() -> PresenceChange) {
         if self.0.receiver_count() > 0 {
             // Without listeners the change is dropped.
             let _ = self.0.send(change());

@@ -236,7 +236,7 @@ mod tests {
     use crate::commands::Commands;
     use crate::registry::{Memory, Registry};
     use stillgate_config::DeviceLimits;
-    use stillgate_devices::session::Policy;
+    use stillgate_devices::session::QueuePolicy;
     use stillgate_proxy::device_link::Hold;
 
     /// A device that leaves again while its session is on its way finds it the next time.
@@ -250,7 +250,7 @@ mod tests {
         let session = Session::new(SessionId(7), stillgate_devices::Generation(1));
         let token = session.token();
         let limits =
-            SessionLimits { queue_bytes_max: 1024, resume_ms: 60_000, policy: Policy::Refuse, acknowledges: true };
+            SessionLimits { queue_bytes_max: 1024, resume_ms: 60_000, policy: QueuePolicy::Refuse, acknowledges: true };
         // The session as the connection has left it.
         let mut session = session;
         session.detach(session_ms(), &limits, &mut Vec::new());

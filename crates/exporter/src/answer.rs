@@ -37,10 +37,10 @@ pub(crate) async fn answer<B>(
     let path = &site.path;
     let endpoint = match find(request.method(), request.uri().path(), path) {
         Ok(endpoint) => endpoint,
-        Err(Refusal::NoSuchPath) => {
+        Err(ScrapeRefusal::NoSuchPath) => {
             return text(StatusCode::NOT_FOUND, PLAIN, format!("404 Not Found: the metrics are at {path}\n"));
         }
-        Err(Refusal::MethodNotAllowed) => {
+        Err(ScrapeRefusal::MethodNotAllowed) => {
             let body = "405 Method Not Allowed: use GET\n".to_owned();
             let mut response = text(StatusCode::METHOD_NOT_ALLOWED, PLAIN, body);
             response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
@@ -73,7 +73,7 @@ enum ExporterPage {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Refusal {
+enum ScrapeRefusal {
     NoSuchPath,
     MethodNotAllowed,
 }
@@ -81,17 +81,17 @@ enum Refusal {
 /// Where APISIX exposes metrics unless `export_uri` says otherwise: scrape jobs for it find ours there, too.
 const APISIX_PATH: &str = "/apisix/prometheus/metrics";
 
-fn find(method: &Method, path: &str, metrics_path: &str) -> Result<ExporterPage, Refusal> {
+fn find(method: &Method, path: &str, metrics_path: &str) -> Result<ExporterPage, ScrapeRefusal> {
     let endpoint = match path {
         // First, since it may be one of the others.
         _ if path == metrics_path || path == APISIX_PATH => ExporterPage::Metrics,
         "/" => ExporterPage::Index,
         "/-/healthy" => ExporterPage::Healthy,
-        _ => return Err(Refusal::NoSuchPath),
+        _ => return Err(ScrapeRefusal::NoSuchPath),
     };
     match *method {
         Method::GET | Method::HEAD => Ok(endpoint),
-        _ => Err(Refusal::MethodNotAllowed),
+        _ => Err(ScrapeRefusal::MethodNotAllowed),
     }
 }
 
@@ -168,15 +168,15 @@ mod tests {
         };
         check(Method::GET, "/metrics", "/metrics", Ok(ExporterPage::Metrics));
         check(Method::HEAD, "/metrics", "/metrics", Ok(ExporterPage::Metrics));
-        check(Method::GET, "/metrics/", "/metrics", Err(Refusal::NoSuchPath));
-        check(Method::GET, "/metrics", "/m", Err(Refusal::NoSuchPath));
+        check(Method::GET, "/metrics/", "/metrics", Err(ScrapeRefusal::NoSuchPath));
+        check(Method::GET, "/metrics", "/m", Err(ScrapeRefusal::NoSuchPath));
         check(Method::GET, "/apisix/prometheus/metrics", "/m", Ok(ExporterPage::Metrics));
-        check(Method::GET, "/apisix/prometheus/metrics/", "/m", Err(Refusal::NoSuchPath));
+        check(Method::GET, "/apisix/prometheus/metrics/", "/m", Err(ScrapeRefusal::NoSuchPath));
         check(Method::GET, "/", "/metrics", Ok(ExporterPage::Index));
         check(Method::GET, "/", "/", Ok(ExporterPage::Metrics));
         check(Method::GET, "/-/healthy", "/metrics", Ok(ExporterPage::Healthy));
-        check(Method::POST, "/metrics", "/metrics", Err(Refusal::MethodNotAllowed));
-        check(Method::POST, "/x", "/metrics", Err(Refusal::NoSuchPath));
+        check(Method::POST, "/metrics", "/metrics", Err(ScrapeRefusal::MethodNotAllowed));
+        check(Method::POST, "/x", "/metrics", Err(ScrapeRefusal::NoSuchPath));
     }
 
     #[test]

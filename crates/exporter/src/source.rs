@@ -255,12 +255,12 @@ fn now_ms() -> u64 {
 mod tests {
     use super::*;
     use std::future::ready;
-    use stillgate_metrics::{Family, FamilyType, Options, Process, Registry};
+    use stillgate_metrics::{Family, FamilyType, Registry, RegistryOptions, SegmentProcess};
     use stillgate_testkit::eventually;
 
     #[test]
     fn the_other_thread_is_woken_only_where_there_is_much_to_look_after() {
-        let options = Options::new(Process { pid: std::process::id(), start: 1 }, now_ms(), 1);
+        let options = RegistryOptions::new(SegmentProcess { pid: std::process::id(), start: 1 }, now_ms(), 1);
         let registry = Arc::new(Registry::start(options).unwrap());
         let family = Family {
             name: "requests_total".to_owned(),

@@ -224,7 +224,9 @@ impl Since {
 mod tests {
     use super::*;
     use stillgate_config::Metrics;
-    use stillgate_metrics::{CollectorOptions, DeclaredFamily, Family, Options, Process, Registry, Writer};
+    use stillgate_metrics::{
+        CollectorOptions, DeclaredFamily, Family, Registry, RegistryOptions, SegmentProcess, Writer,
+    };
     use stillgate_proxy::declare_live;
     use stillgate_testkit::eventually;
 
@@ -242,7 +244,8 @@ mod tests {
     impl Bench {
         /// Makes metrics with fine buckets for some routes.
         fn new(live_routes: u32) -> Bench {
-            let registry = Arc::new(Registry::start(Options::new(Process { pid: 1, start: 1 }, 1_000, 7)).unwrap());
+            let registry =
+                Arc::new(Registry::start(RegistryOptions::new(SegmentProcess { pid: 1, start: 1 }, 1_000, 7)).unwrap());
             let family = |name: &str, kind, labels: &[&str]| Family {
                 name: name.to_owned(),
                 help: "Help.".to_owned(),

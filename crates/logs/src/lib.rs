@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::Duration;
-use stillgate_plugin::outbox::{Chunk, Counts, Outbox, Post};
+use stillgate_plugin::outbox::{Chunk, Outbox, OutboxCounters, Post};
 use stillgate_profiler::threads::Registration;
 use tokio::sync::mpsc;
 
@@ -41,7 +41,7 @@ const BLOCKING_THREADS_MAX: usize = 8;
 /// The thread that sends.
 pub struct Logs {
     /// The numbers of entries by result so far.
-    pub counts: Arc<Counts>,
+    pub counts: Arc<OutboxCounters>,
     /// Disconnected when the thread has ended.
     ended: Receiver<()>,
 }
@@ -58,7 +58,7 @@ impl Logs {
         plugins: impl IntoIterator<Item = &'static str>,
         flush_timeout: Duration,
     ) -> io::Result<(Logs, Vec<Outbox>)> {
-        let counts = Arc::new(Counts::new(plugins));
+        let counts = Arc::new(OutboxCounters::new(plugins));
         let (filled, chunks) = mpsc::channel(workers.max(1) * CHUNKS_PER_WORKER);
         let (mut outboxes, mut empties) = (Vec::with_capacity(workers), Vec::with_capacity(workers));
         for worker in 0..workers {

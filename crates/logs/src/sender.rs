@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 use stillgate_plugin::Identity;
-use stillgate_plugin::outbox::{Chunk, Counts, DropReason, Entries, Outlet};
+use stillgate_plugin::outbox::{Chunk, DropReason, Entries, OutboxCounters, Outlet};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -24,7 +24,7 @@ const IDLE: Duration = Duration::from_secs(60);
 pub(crate) struct Sender {
     chunks: mpsc::Receiver<(usize, Chunk)>,
     empties: Vec<SyncSender<Chunk>>,
-    counts: Arc<Counts>,
+    counts: Arc<OutboxCounters>,
     flush_timeout: Duration,
     lines: HashMap<Identity, OutletState>,
     deliveries: JoinSet<FinishedDelivery>,
@@ -57,7 +57,7 @@ impl Sender {
     pub(crate) fn new(
         chunks: mpsc::Receiver<(usize, Chunk)>,
         empties: Vec<SyncSender<Chunk>>,
-        counts: Arc<Counts>,
+        counts: Arc<OutboxCounters>,
         flush_timeout: Duration,
     ) -> Sender {
         Sender {

@@ -20,7 +20,7 @@ const KEPT_BYTES_MAX: usize = 64 * 1024;
 
 /// The layout of a reply in C; the prelude declares the same.
 #[repr(C)]
-pub(crate) struct Reply {
+pub(crate) struct ReplyLayout {
     at: *const u8,
     length: usize,
     number: f64,
@@ -53,7 +53,7 @@ pub(crate) struct Bridge {
 #[derive(Default)]
 pub(crate) struct Buffers {
     pub(crate) out: Vec<u8>,
-    /// See [`Reply::flags`].
+    /// See [`ReplyLayout::flags`].
     pub(crate) flags: u32,
     /// Pairs of positions; -1: no match.
     pub(crate) positions: Vec<i32>,
@@ -109,7 +109,7 @@ impl Bridge {
         result
     }
 
-    fn serve(&self, operation: i32, a: &[u8], b: &[u8], number: f64, reply: &mut Reply) -> OperationResult {
+    fn serve(&self, operation: i32, a: &[u8], b: &[u8], number: f64, reply: &mut ReplyLayout) -> OperationResult {
         let mut buffers = self.buffers.borrow_mut();
         let buffers = &mut *buffers;
         buffers.out.clear();
@@ -146,7 +146,7 @@ pub(crate) extern "C" fn call(
     b: *const u8,
     b_length: usize,
     number: f64,
-    reply: *mut Reply,
+    reply: *mut ReplyLayout,
 ) -> i32 {
     // SAFETY: only the prelude calls, with the address of its VM's bridge, with Lua's strings (never null, alive during
     // the call) and their lengths, and with a reply of its own.
@@ -166,7 +166,7 @@ pub(crate) extern "C" fn call(
 }
 
 #[cold]
-fn failed(reply: &mut Reply) -> OperationResult {
+fn failed(reply: &mut ReplyLayout) -> OperationResult {
     const TEXT: &[u8] = b"the gateway has failed here; this is a bug of it";
     (reply.at, reply.length) = (TEXT.as_ptr(), TEXT.len());
     OperationResult::Error

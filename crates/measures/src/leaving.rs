@@ -5,7 +5,7 @@
 //! the order in which they are published.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use stillgate_proxy::Subject;
+use stillgate_proxy::SeriesSubject;
 
 /// The most subjects that may wait. A request that lasts for hours holds up all that leave meanwhile. Beyond this number the oldest
 /// are removed at once; if such a request is counted under one of them after all, its series stays until the process ends.
@@ -15,13 +15,13 @@ const LEAVING_MAX: usize = 100_000;
 #[derive(Debug, Default)]
 pub(crate) struct WaitingSubjects {
     /// The newest Plan that contained the subject.
-    last: HashMap<Subject, u64>,
-    by_plan: BTreeMap<u64, BTreeSet<Subject>>,
+    last: HashMap<SeriesSubject, u64>,
+    by_plan: BTreeMap<u64, BTreeSet<SeriesSubject>>,
 }
 
 impl WaitingSubjects {
     /// Records that Plan `plan` was the last one with these.
-    pub(crate) fn add(&mut self, plan: u64, subjects: &BTreeSet<Subject>) {
+    pub(crate) fn add(&mut self, plan: u64, subjects: &BTreeSet<SeriesSubject>) {
         for subject in subjects {
             self.cancel(subject);
             self.last.insert(subject.clone(), plan);
@@ -30,7 +30,7 @@ impl WaitingSubjects {
     }
 
     /// Handles that a Plan contains it again.
-    pub(crate) fn cancel(&mut self, subject: &Subject) {
+    pub(crate) fn cancel(&mut self, subject: &SeriesSubject) {
         if let Some(plan) = self.last.remove(subject)
             && let Some(subjects) = self.by_plan.get_mut(&plan)
         {
@@ -42,7 +42,7 @@ impl WaitingSubjects {
     }
 
     /// Takes the subjects that may be removed, as all Plans before `oldest` are gone; `None`: only the current Plan is left.
-    pub(crate) fn take(&mut self, oldest: Option<u64>) -> Vec<Subject> {
+    pub(crate) fn take(&mut self, oldest: Option<u64>) -> Vec<SeriesSubject> {
         let mut gone = Vec::new();
         while let Some(first) = self.by_plan.first_entry() {
             let is_over = oldest.is_none_or(|oldest| *first.key() < oldest);
@@ -63,8 +63,8 @@ mod tests {
     use super::*;
     use stillgate_config::Label;
 
-    fn values(names: &[&str]) -> BTreeSet<Subject> {
-        names.iter().map(|name| Subject::new(&[Label::Route], &[name])).collect()
+    fn values(names: &[&str]) -> BTreeSet<SeriesSubject> {
+        names.iter().map(|name| SeriesSubject::new(&[Label::Route], &[name])).collect()
     }
 
     #[track_caller]
@@ -88,7 +88,7 @@ mod tests {
     fn what_comes_back_stays_and_may_leave_once_more() {
         let mut leaving = WaitingSubjects::default();
         leaving.add(1, &values(&["a"]));
-        leaving.cancel(&Subject::new(&[Label::Route], &["a"]));
+        leaving.cancel(&SeriesSubject::new(&[Label::Route], &["a"]));
         check(&mut leaving, None, &[]);
         leaving.add(3, &values(&["a"]));
         check(&mut leaving, Some(3), &[]);

@@ -19,10 +19,12 @@ use stillgate_door::Hosts;
 use stillgate_exporter::{Exporter, Looker, SideDoor, Site};
 use stillgate_metrics::reader::{FamilyCardinality, ReaderOptions};
 use stillgate_metrics::{
-    Collector, CollectorOptions, DeclaredFamily, Options, Process, Registry, RegistryError, Writer,
+    Collector, CollectorOptions, DeclaredFamily, Registry, RegistryError, RegistryOptions, SegmentProcess, Writer,
 };
-use stillgate_plugin::outbox::Counts;
-use stillgate_proxy::{LIVE_SERIES_BYTES, MetricsPlan, Plan, StartError, Subject, declare_live, random, worker_count};
+use stillgate_plugin::outbox::OutboxCounters;
+use stillgate_proxy::{
+    LIVE_SERIES_BYTES, MetricsPlan, Plan, SeriesSubject, StartError, declare_live, random, worker_count,
+};
 use stillgate_tls::Problem;
 use stillgate_upstream::Endpoint;
 use tokio::sync::Notify;
@@ -99,12 +101,16 @@ impl PreparedMetrics {
             None => (None, false),
         };
         let start = process_stats::start().map_err(MeteringError::Process)?;
-        let options = Options {
+        let options = RegistryOptions {
             memory_bytes: settings.memory_bytes,
             // The configuration's bound fits.
             series_per_family: u32::try_from(settings.series_per_family).unwrap_or(u32::MAX),
             shared: settings.shared.clone(),
-            ..Options::new(Process { pid: std::process::id(), start: start.ticks }, now_unix_ms(), random::number())
+            ..RegistryOptions::new(
+                SegmentProcess { pid: std::process::id(), start: start.ticks },
+                now_unix_ms(),
+                random::number(),
+            )
         };
         let registry = Arc::new(Registry::start(options)?);
         inherit(&registry, as_text(settings), inherited.shared, inherited.segments);
@@ -290,7 +296,7 @@ impl Metering {
     }
 
     /// Records the outcome of the entries of logging and tracing plugins.
-    pub fn tell_sent(&mut self, counts: &Counts) {
+    pub fn tell_sent(&mut self, counts: &OutboxCounters) {
         self.own.tell_sent(counts.iter());
         self.own.tell_lua();
     }
@@ -304,7 +310,10 @@ impl Metering {
     pub fn tell_certificates(&mut self, ends: &Arc<BTreeMap<String, i64>>) {
         if !Arc::ptr_eq(ends, &self.certificates) {
             let only = |of: &BTreeMap<String, i64>, other: &BTreeMap<String, i64>| -> Vec<_> {
-                of.keys().filter(|id| !other.contains_key(*id)).map(|id| Subject::new(&[Label::Ssl], &[id])).collect()
+                of.keys()
+                    .filter(|id| !other.contains_key(*id))
+                    .map(|id| SeriesSubject::new(&[Label::Ssl], &[id]))
+                    .collect()
             };
             self.orders.set_in_use(only(ends, &self.certificates), true);
             self.orders.set_in_use(only(&self.certificates, ends), false);

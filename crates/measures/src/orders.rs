@@ -11,7 +11,7 @@ use std::sync::Arc;
 use stillgate_config::Label;
 use stillgate_exporter::{Exporter, Site};
 use stillgate_metrics::{CollectorOptions, Writer};
-use stillgate_proxy::{MetricsPlan, Plan, Subject};
+use stillgate_proxy::{MetricsPlan, Plan, SeriesSubject};
 use tokio::sync::Notify;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 use tokio::task::spawn_blocking;
@@ -34,7 +34,7 @@ struct PendingOrders {
     site: Option<Site>,
     options: Option<CollectorOptions>,
     /// Whether they are in use.
-    subjects: BTreeMap<Subject, bool>,
+    subjects: BTreeMap<SeriesSubject, bool>,
     nodes: Option<Nodes>,
 }
 
@@ -73,7 +73,7 @@ impl Orders {
     }
 
     /// Records subjects that are now in use, or no longer.
-    pub(crate) fn set_in_use(&mut self, subjects: impl IntoIterator<Item = Subject>, are_in_use: bool) {
+    pub(crate) fn set_in_use(&mut self, subjects: impl IntoIterator<Item = SeriesSubject>, are_in_use: bool) {
         self.waiting.subjects.extend(subjects.into_iter().map(|subject| (subject, are_in_use)));
     }
 
@@ -156,16 +156,17 @@ impl Nodes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stillgate_metrics::{Collector, CollectorOptions, Options, Process, Registry};
+    use stillgate_metrics::{Collector, CollectorOptions, Registry, RegistryOptions, SegmentProcess};
 
-    fn route(id: &str) -> [Subject; 1] {
-        [Subject::new(&[Label::Route], &[id])]
+    fn route(id: &str) -> [SeriesSubject; 1] {
+        [SeriesSubject::new(&[Label::Route], &[id])]
     }
 
     /// The first order is in progress when the others arrive: if they were sent at once, they could be taken before its end.
     #[tokio::test]
     async fn the_latest_news_of_a_value_counts() {
-        let registry = Arc::new(Registry::start(Options::new(Process { pid: 1, start: 1 }, 1_000, 7)).unwrap());
+        let registry =
+            Arc::new(Registry::start(RegistryOptions::new(SegmentProcess { pid: 1, start: 1 }, 1_000, 7)).unwrap());
         let collector = Collector::of_registry(registry.clone(), CollectorOptions::default()).unwrap();
         let exporter = Exporter::spawn(None, collector, Site::at("/metrics")).unwrap();
         let mut orders = Orders::new(registry.writer().unwrap());

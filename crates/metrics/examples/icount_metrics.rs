@@ -11,8 +11,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use stillgate_metrics::encode::Format;
 use stillgate_metrics::{
-    Buckets, Collector, CollectorOptions, DeclaredFamily, Family, FamilyType, Handle, Options, Process, Registry,
-    Writer,
+    Buckets, Collector, CollectorOptions, DeclaredFamily, Family, FamilyType, Handle, Registry, RegistryOptions,
+    SegmentProcess, Writer,
 };
 
 /// Series of the counter.
@@ -52,10 +52,10 @@ struct Metrics {
 
 impl Metrics {
     fn new() -> Metrics {
-        let options = Options {
+        let options = RegistryOptions {
             memory_bytes: 64 << 20,
             series_per_family: 2 * SERIES as u32,
-            ..Options::new(Process { pid: 1, start: 1 }, NOW_MS, 77)
+            ..RegistryOptions::new(SegmentProcess { pid: 1, start: 1 }, NOW_MS, 77)
         };
         let registry = Arc::new(Registry::start(options).unwrap());
         let counter = registry.declare(family("requests_total", FamilyType::Counter)).unwrap();

@@ -69,9 +69,9 @@ pub mod writer;
 
 pub use declared::{DeclaredFamily, OTHER};
 pub use family::{Buckets, Family, FamilyError, FamilyType, Merge, Native};
-pub use registry::{Options, Registry, RegistryError};
+pub use registry::{Registry, RegistryError, RegistryOptions};
 pub use segment::cells::EXEMPLAR_BYTES_MAX;
-pub use segment::{Process, SegmentError};
+pub use segment::{SegmentError, SegmentProcess};
 pub use shared::{CollectError, Collector, CollectorEvent, CollectorOptions, DirectoryError};
 pub use value::{Distribution, Exemplar, Exponential, Value};
 pub use writer::{Handle, Writer};

@@ -9,7 +9,7 @@ use crate::declared::DeclaredFamily;
 use crate::family::{Family, FamilyError, FamilyType};
 use crate::reader::{Mount, Mounts};
 use crate::segment::layout::WORD;
-use crate::segment::{Process, Segment};
+use crate::segment::{Segment, SegmentProcess};
 use crate::shared::directory::{Directory, DirectoryError, SegmentName};
 use crate::writer::Writer;
 use crate::writer::memory::WriterMemory;
@@ -40,7 +40,7 @@ pub const COLLAPSED: &str = "stillgate_metrics_collapsed_observations_total";
 
 /// Options of a registry.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct RegistryOptions {
     /// Memory limit in bytes for everything: segments, indices, readers and their caches.
     pub memory_bytes: usize,
     /// Most label sets of each family.
@@ -48,7 +48,7 @@ pub struct Options {
     /// Bytes of log prepared for each writer, at least; a writer that uses much more gets a quarter of what it uses.
     pub ahead_bytes: usize,
     /// The process that writes.
-    pub process: Process,
+    pub process: SegmentProcess,
     /// The time, in milliseconds since the epoch.
     pub now_ms: u64,
     /// Random, so that clients cannot choose label values whose hashes collide.
@@ -59,10 +59,10 @@ pub struct Options {
     pub shared: Option<PathBuf>,
 }
 
-impl Options {
+impl RegistryOptions {
     /// The defaults, for this process at this time.
-    pub fn new(process: Process, now_ms: u64, seed: u64) -> Options {
-        Options {
+    pub fn new(process: SegmentProcess, now_ms: u64, seed: u64) -> RegistryOptions {
+        RegistryOptions {
             memory_bytes: 256 << 20,
             series_per_family: 100_000,
             ahead_bytes: 512 << 10,
@@ -130,7 +130,7 @@ pub struct Registry {
 
 /// The part that writers share.
 pub(crate) struct RegistryCore {
-    pub(crate) options: Options,
+    pub(crate) options: RegistryOptions,
     hasher: SeedableRandomState,
     families: Mutex<Vec<Arc<DeclaredFamily>>>,
     writers: Mutex<Writers>,
@@ -165,7 +165,7 @@ impl fmt::Debug for Registry {
 
 impl Registry {
     /// Creates an empty registry and starts its provisioner.
-    pub fn start(options: Options) -> Result<Registry, RegistryError> {
+    pub fn start(options: RegistryOptions) -> Result<Registry, RegistryError> {
         let place = match &options.shared {
             None => SegmentStorage::Unnamed,
             Some(folder) => {
@@ -186,12 +186,16 @@ impl Registry {
     }
 
     /// Creates an empty registry whose writers prepare their memory themselves. Its first segment has this serial.
-    pub(crate) fn inline(options: Options, place: SegmentStorage, serial: u64) -> Result<Registry, RegistryError> {
+    pub(crate) fn inline(
+        options: RegistryOptions,
+        place: SegmentStorage,
+        serial: u64,
+    ) -> Result<Registry, RegistryError> {
         Registry::with(options, place, serial, false)
     }
 
     fn with(
-        options: Options,
+        options: RegistryOptions,
         place: SegmentStorage,
         serial: u64,
         counts_collapses: bool,
@@ -228,7 +232,7 @@ impl Registry {
         self.declare_bounded(family, u32::MAX)
     }
 
-    /// Declares a family with its own bound on label sets, if that is less than [`Options::series_per_family`]. A
+    /// Declares a family with its own bound on label sets, if that is less than [`RegistryOptions::series_per_family`]. A
     /// family that was declared before keeps its bound.
     pub fn declare_bounded(&self, family: Family, sets_max: u32) -> Result<Arc<DeclaredFamily>, RegistryError> {
         self.inner.declare(family, sets_max)
@@ -252,7 +256,7 @@ impl Registry {
     }
 
     /// The process that writes its segments.
-    pub(crate) fn process(&self) -> Process {
+    pub(crate) fn process(&self) -> SegmentProcess {
         self.inner.options.process
     }
 

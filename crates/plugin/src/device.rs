@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use stillgate_devices::directory::Duplicate;
 use stillgate_devices::protocol::Protocol;
-use stillgate_devices::session::{Policy, PulseLimits};
+use stillgate_devices::session::{PulseLimits, QueuePolicy};
 use stillgate_route::Variable;
 
 /// Longest id of a device, in bytes.
@@ -29,7 +29,7 @@ pub struct DeviceSettings {
     /// Policy for a second connection of one device.
     pub duplicate: Duplicate,
     /// Policy for messages that do not fit into a device's queue.
-    pub policy: Policy,
+    pub policy: QueuePolicy,
     /// How long a session outlives its connection.
     pub resume_ms: u64,
     /// When quiet connections are pinged.

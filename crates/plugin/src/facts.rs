@@ -11,7 +11,7 @@ use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use stillgate_route::path::target_path;
-use stillgate_route::{HeaderName, Lookup, Match, Matcher, NormalPath, Request as Asked, SslVariable, Variable};
+use stillgate_route::{HeaderName, Lookup, Match, MatchRequest as Asked, Matcher, NormalPath, SslVariable, Variable};
 use stillgate_wire::{Field, Method, Name, RequestHead};
 
 /// Values of a connection's TLS session.

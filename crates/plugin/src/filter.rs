@@ -6,8 +6,8 @@ use std::sync::Arc;
 use stillgate_route::lint::{FindingKind, lint};
 use stillgate_route::vars::Expr;
 use stillgate_route::{
-    CompileError, Lookup, Matcher, MethodSet, NormalPath, PathPattern, Request, RouteMatch, RouteSpec, Scratch, Unread,
-    UriRoute, Variable, VarsVerdict, condition::Field,
+    CompileError, Lookup, MatchRequest, Matcher, MethodSet, NormalPath, PathPattern, RouteMatch, RouteSpec, Scratch,
+    Unread, UriRoute, Variable, VarsVerdict, condition::Field,
 };
 
 use crate::facts::Facts;
@@ -53,7 +53,7 @@ impl Filter {
     /// `None`: it cannot be evaluated.
     fn evaluate(&self, facts: &Facts<'_>, vars: &dyn Lookup) -> Option<bool> {
         let path = facts.path.unwrap_or(NormalPath::ROOT);
-        let request = Request { method: facts.request.method, host: facts.host, path, client: facts.client, vars };
+        let request = MatchRequest { method: facts.request.method, host: facts.host, path, client: facts.client, vars };
         SCRATCH.with_borrow_mut(|scratch| self.0.find(&request, scratch).ok().map(|found| found.is_some()))
     }
 
@@ -70,7 +70,7 @@ impl Filter {
     }
 
     /// Evaluates it for a hypothetical request, some parts of which may be unknown.
-    pub fn explain(&self, request: &Request<'_>) -> VarsVerdict {
+    pub fn explain(&self, request: &MatchRequest<'_>) -> VarsVerdict {
         self.0.explain_vars(0, request)
     }
 

@@ -71,7 +71,7 @@ pub use own::{OwnFile, OwnPlugin, OwnPlugins};
 pub use per_worker::PerWorker;
 pub use phase::{Phase, Phases};
 pub use plugin::{BodyArguments, ChainEntry, Plugin};
-pub use record::{Process, Record, Trace};
+pub use record::{Record, ServingProcess, Trace};
 pub use request::Request;
 pub use request_state::{OpenSpan, RequestState};
 pub use response::{LogValues, Response};

@@ -2,7 +2,7 @@
 
 use crate::io::{Io, NoIo};
 use crate::outbox::{Outbox, Outlet};
-use crate::record::{Process, RecordScratch};
+use crate::record::{RecordScratch, ServingProcess};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
@@ -29,7 +29,7 @@ pub struct Worker {
     now_ms: Cell<u64>,
     /// State of [`Worker::random`].
     random: Cell<u64>,
-    process: Arc<Process>,
+    process: Arc<ServingProcess>,
     outbox: RefCell<Outbox>,
     records: RefCell<RecordScratch>,
     /// Buffers for values of variables.
@@ -82,12 +82,12 @@ impl Worker {
     }
 
     /// Sets the channel to the sending thread, and a random seed for ids.
-    pub fn sending(self, outbox: Outbox, process: Arc<Process>, seed: [u64; 2]) -> Worker {
+    pub fn sending(self, outbox: Outbox, process: Arc<ServingProcess>, seed: [u64; 2]) -> Worker {
         Worker { outbox: RefCell::new(outbox), process, records: RefCell::new(RecordScratch::new(seed)), ..self }
     }
 
     /// The serving process.
-    pub fn process(&self) -> &Arc<Process> {
+    pub fn process(&self) -> &Arc<ServingProcess> {
         &self.process
     }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use stillgate_devices::directory::Duplicate;
 use stillgate_devices::protocol::Protocol;
-use stillgate_devices::session::{Policy, PulseLimits};
+use stillgate_devices::session::{PulseLimits, QueuePolicy};
 use stillgate_plugin::device::{DEVICE_ID_BYTES_MAX, DEVICE_LABEL_BYTES_MAX, WEBSOCKET_ACCEPT_BYTES};
 use stillgate_plugin::{
     Answer, Compile, Define, Device, DeviceSettings, EventSettings, Flow, Phase, Phases, Plugin, Request, Template,
@@ -56,7 +56,7 @@ object! {
         resume: Duration = RESUME => default(Duration::from_secs(120));
         /// Policy for a message that does not fit into the queue of its device: `refuse` it (429), `drop_oldest`, or
         /// `latest`: it replaces an earlier one with the same `key`.
-        queue_policy: Policy = POLICY => default(Policy::Refuse);
+        queue_policy: QueuePolicy = POLICY => default(QueuePolicy::Refuse);
         /// Most new connections in a second; further ones are answered 503 with `Retry-After`. Without the key the rate
         /// is unlimited.
         connects_per_second: u32 = int(1, 1_000_000) => optional;
@@ -89,8 +89,12 @@ const PROTOCOL: Choice<Protocol> =
     Choice { words: &[("json", Protocol::Json), ("cbor", Protocol::Cbor), ("raw", Protocol::Raw)], unbuilt: &[] };
 const DUPLICATE: Choice<Duplicate> =
     Choice { words: &[("replace", Duplicate::Replace), ("refuse", Duplicate::Refuse)], unbuilt: &[] };
-const POLICY: Choice<Policy> = Choice {
-    words: &[("refuse", Policy::Refuse), ("drop_oldest", Policy::DropOldest), ("latest", Policy::LatestPerKey)],
+const POLICY: Choice<QueuePolicy> = Choice {
+    words: &[
+        ("refuse", QueuePolicy::Refuse),
+        ("drop_oldest", QueuePolicy::DropOldest),
+        ("latest", QueuePolicy::LatestPerKey),
+    ],
     unbuilt: &[],
 };
 

@@ -44,10 +44,10 @@ pub(crate) struct TrafficLabel {
 
 struct LabelRule {
     condition: Option<Filter>,
-    actions: Box<[Action]>,
+    actions: Box<[LabelAction]>,
 }
 
-struct Action {
+struct LabelAction {
     fields: HeaderEdits,
     weight: i64,
 }
@@ -72,7 +72,8 @@ impl Define for TrafficLabel {
                     }
                 },
             };
-            let action = |keys: TrafficLabelActionKeys| Action { fields: keys.set_headers, weight: keys.weight.into() };
+            let action =
+                |keys: TrafficLabelActionKeys| LabelAction { fields: keys.set_headers, weight: keys.weight.into() };
             rules.push(LabelRule { condition, actions: rule.actions.into_iter().map(action).collect() });
         }
         Some(TrafficLabel { rules: rules.into(), own: PerWorker::new() })
@@ -110,7 +111,7 @@ impl Plugin for TrafficLabel {
 }
 
 /// Smooth weighted round-robin: each worker gives every action its share, and interleaves the actions evenly.
-fn next(actions: &[Action], credits: &mut [i64]) -> usize {
+fn next(actions: &[LabelAction], credits: &mut [i64]) -> usize {
     let mut best = 0;
     let mut sum = 0;
     for (index, action) in actions.iter().enumerate() {

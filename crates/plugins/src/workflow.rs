@@ -107,10 +107,10 @@ pub(crate) struct Workflow {
 struct WorkflowRule {
     case: Option<Filter>,
     /// `None`: the request continues.
-    action: Option<Action>,
+    action: Option<WorkflowAction>,
 }
 
-enum Action {
+enum WorkflowAction {
     Return(Answer),
     Limit(Box<dyn Plugin>),
 }
@@ -156,14 +156,14 @@ impl Define for Workflow {
 /// With the line end that APISIX appends to its JSON.
 const REJECTED: &[u8] = b"{\"error_msg\":\"rejected by workflow\"}\n";
 
-fn compile_action(action: ActionKeys, rule: usize, path: &Path<'_>, cx: &mut Compile<'_>) -> Option<Action> {
+fn compile_action(action: ActionKeys, rule: usize, path: &Path<'_>, cx: &mut Compile<'_>) -> Option<WorkflowAction> {
     let identity = Identity::of(&[&cx.identity.0.to_le_bytes(), &(rule as u64).to_le_bytes()]);
     let Compile { at, origin, upstreams, .. } = *cx;
     let mut cx = Compile { path, at, origin, identity, upstreams, sink: cx.sink };
     Some(match action {
-        ActionKeys::Return(status) => Action::Return(Answer::shared(status, Arc::from(REJECTED))),
-        ActionKeys::LimitCount(keys) => Action::Limit(Box::new(LimitCount::compile(*keys, &mut cx)?)),
-        ActionKeys::LimitConn(keys) => Action::Limit(Box::new(LimitConn::compile(*keys, &mut cx)?)),
+        ActionKeys::Return(status) => WorkflowAction::Return(Answer::shared(status, Arc::from(REJECTED))),
+        ActionKeys::LimitCount(keys) => WorkflowAction::Limit(Box::new(LimitCount::compile(*keys, &mut cx)?)),
+        ActionKeys::LimitConn(keys) => WorkflowAction::Limit(Box::new(LimitConn::compile(*keys, &mut cx)?)),
     })
 }
 
@@ -173,8 +173,8 @@ impl Plugin for Workflow {
             |rule: &&WorkflowRule| rule.case.as_ref().is_none_or(|case| case.is_true(&request.facts, request));
         match self.rules.iter().find(matches).and_then(|rule| rule.action.as_ref()) {
             None => Flow::Continue,
-            Some(Action::Return(answer)) => Flow::Answer(answer.clone()),
-            Some(Action::Limit(limit)) => limit.access(request),
+            Some(WorkflowAction::Return(answer)) => Flow::Answer(answer.clone()),
+            Some(WorkflowAction::Limit(limit)) => limit.access(request),
         }
     }
 
@@ -195,7 +195,7 @@ impl Plugin for Workflow {
 impl Workflow {
     fn limits(&self) -> impl Iterator<Item = &dyn Plugin> {
         self.rules.iter().filter_map(|rule| match &rule.action {
-            Some(Action::Limit(limit)) => Some(&**limit),
+            Some(WorkflowAction::Limit(limit)) => Some(&**limit),
             _ => None,
         })
     }

@@ -53,7 +53,7 @@ pub use fleet::{Commander, Fleet, Measuring, WORKER_NAME, raise_fd_limit, worker
 pub use plan::caching::measure::MatchCost;
 pub use plan::challenges::{Challenges, LiveChallenges};
 pub use plan::metrics::{LIVE_DURATION, LIVE_SERIES_BYTES, MetricsPlan, declare_live};
-pub use plan::{Changes, Plan, PlanCell, PlanError, Subject};
+pub use plan::{Changes, Plan, PlanCell, PlanError, SeriesSubject};
 pub use sockets::{Inherited, ListenError, ListenerSockets, Sockets, StartError};
 pub use stillgate_plugin::facts::{argument_of, cookie_of};
 pub use telemetry::access_log;

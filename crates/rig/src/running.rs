@@ -215,7 +215,7 @@ impl Running {
     /// How it has ended, in words for behind "has ended"; `None`: it goes on.
     fn end(&mut self) -> Result<Option<String>> {
         if let Some(pid) = self.successor {
-            // Whoever is its parent by now knows how.
+            // Its present parent knows how.
             return Ok((!proc::runs(pid)).then(String::new));
         }
         let exit = self.child.exit().map_err(|error| format!("{}: cannot be waited for: {error}", self.name))?;

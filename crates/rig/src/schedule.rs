@@ -1,4 +1,4 @@
-//! Who goes first on a CPU, so that what is measured is the target and not the tools.
+//! Priorities on a CPU, so that what is measured is the target and not the tools.
 //!
 //! Real-time priority (`SCHED_FIFO`, the lowest one), for threads that sleep nearly always: nice values are not enough, because
 //! since Linux 6.6 a task that just woke, however important, may wait for milliseconds until a running one has had its

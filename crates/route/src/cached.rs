@@ -7,7 +7,7 @@
 
 use crate::cache::RouteCache;
 use crate::layer::{Context, ValueSource};
-use crate::matcher::{Match, Matcher, Request, Scratch};
+use crate::matcher::{Match, MatchRequest, Matcher, Scratch};
 use crate::path::PathError;
 use crate::values::NONE;
 
@@ -18,7 +18,7 @@ impl Matcher {
     /// A path with `%2F` bypasses it.
     pub fn find_cached(
         &self,
-        request: &Request<'_>,
+        request: &MatchRequest<'_>,
         scratch: &mut Scratch,
         cache: &mut RouteCache,
     ) -> Result<Option<Match>, PathError> {

@@ -103,8 +103,8 @@ mod tests {
     use crate::lint::lint;
     use crate::path::normalise;
     use crate::{
-        Match, Matcher, Method, MethodSet, PathPattern, Request, RouteCache, RouteMatch, Scratch, Unread, UriRoute,
-        Variable, vars,
+        Match, MatchRequest, Matcher, Method, MethodSet, PathPattern, RouteCache, RouteMatch, Scratch, Unread,
+        UriRoute, Variable, vars,
     };
     use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -141,10 +141,10 @@ mod tests {
         Arc::new(RouteSpec { id: id.to_owned(), priority: 0, takes: RouteMatch::Uri(uri) })
     }
 
-    fn with_request<R>(path: &str, vars: &dyn Lookup, then: impl FnOnce(&Request<'_>) -> R) -> R {
+    fn with_request<R>(path: &str, vars: &dyn Lookup, then: impl FnOnce(&MatchRequest<'_>) -> R) -> R {
         let mut buffer = Vec::new();
         let path = normalise(path.as_bytes(), &mut buffer).unwrap();
-        then(&Request { method: Method::Get, host: b"", path, client: [127, 0, 0, 1].into(), vars })
+        then(&MatchRequest { method: Method::Get, host: b"", path, client: [127, 0, 0, 1].into(), vars })
     }
 
     #[test]

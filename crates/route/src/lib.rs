@@ -48,7 +48,7 @@ pub use explain::{
 pub use expression::{Expression, ExpressionError, ExpressionErrorKind};
 pub use function::{Decide, FilterFunction, FunctionMessage, MessageLevel};
 pub use host::{HOST_BYTES_MAX, HostError, HostPattern, canonical_host};
-pub use matcher::{Match, Matcher, Request, Scratch};
+pub use matcher::{Match, MatchRequest, Matcher, Scratch};
 pub use method::{MethodError, MethodSet, parse_method};
 pub use path::{NormalPath, PathError};
 pub use pattern::{PARAMS_MAX, PATTERN_BYTES_MAX, PathPattern, PatternError, PatternErrorKind};

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 /// The parts of a request that are matched.
 #[derive(Clone, Copy)]
-pub struct Request<'a> {
+pub struct MatchRequest<'a> {
     /// Its method.
     pub method: Method,
     /// In the form of [`crate::canonical_host`]; empty where it has none.
@@ -97,7 +97,7 @@ impl Matcher {
     /// Fails with [`PathError::EncodedSlash`] if the path holds `%2F` and the result would differ if that were a slash:
     /// the server behind may read it either way. Fails with [`PathError::TooManyArguments`] if the query has more than
     /// [`crate::ARGUMENTS_MAX`] arguments that routes read.
-    pub fn find(&self, request: &Request<'_>, scratch: &mut Scratch) -> Result<Option<Match>, PathError> {
+    pub fn find(&self, request: &MatchRequest<'_>, scratch: &mut Scratch) -> Result<Option<Match>, PathError> {
         let found = self.find_as_read(request, scratch)?;
         if request.path.has_encoded_slash() {
             self.check_other_reading(request, found, scratch)?;
@@ -127,7 +127,7 @@ impl Matcher {
     /// Forgets the previous request. Refuses a request with too many arguments, whether the search would read them or
     /// not, so that the result does not depend on the order of the search.
     #[inline]
-    pub(crate) fn begin(&self, request: &Request<'_>, scratch: &mut Scratch) -> Result<(), PathError> {
+    pub(crate) fn begin(&self, request: &MatchRequest<'_>, scratch: &mut Scratch) -> Result<(), PathError> {
         let fields = &self.newest().layer.fields;
         scratch.values.begin(fields);
         if fields.has_arguments() && scratch.values.has_too_many_arguments(fields, request) {
@@ -137,7 +137,7 @@ impl Matcher {
     }
 
     /// Like [`Matcher::find`], after [`Matcher::begin`] and for a path without `%2F`.
-    pub(crate) fn find_as_begun(&self, request: &Request<'_>, scratch: &mut Scratch) -> Option<Match> {
+    pub(crate) fn find_as_begun(&self, request: &MatchRequest<'_>, scratch: &mut Scratch) -> Option<Match> {
         let found = self.search(request, scratch);
         found.map(|(route, place)| Match { route, path: place.path as usize })
     }
@@ -145,7 +145,7 @@ impl Matcher {
     #[inline]
     fn find_as_read(
         &self,
-        request: &Request<'_>,
+        request: &MatchRequest<'_>,
         scratch: &mut Scratch,
     ) -> Result<Option<(usize, PlaceId)>, PathError> {
         self.begin(request, scratch)?;
@@ -154,7 +154,7 @@ impl Matcher {
 
     /// The position and place of the route.
     #[inline]
-    fn search(&self, request: &Request<'_>, scratch: &mut Scratch) -> Option<(usize, PlaceId)> {
+    fn search(&self, request: &MatchRequest<'_>, scratch: &mut Scratch) -> Option<(usize, PlaceId)> {
         let Scratch { values, base, delta, .. } = scratch;
         let client = request.client.to_canonical();
         let mut context = Context { request, client, values, fields: &self.newest().layer.fields };
@@ -172,14 +172,14 @@ impl Matcher {
     #[cold]
     fn check_other_reading(
         &self,
-        request: &Request<'_>,
+        request: &MatchRequest<'_>,
         found: Option<(usize, PlaceId)>,
         scratch: &mut Scratch,
     ) -> Result<(), PathError> {
         let (mut decoded, mut normal) =
             (std::mem::take(&mut scratch.decoded), std::mem::take(&mut scratch.decoded_normal));
         let other = path::decode_slashes(request.path, &mut decoded, &mut normal)
-            .and_then(|path| self.find_as_read(&Request { path, ..*request }, scratch));
+            .and_then(|path| self.find_as_read(&MatchRequest { path, ..*request }, scratch));
         (scratch.decoded, scratch.decoded_normal) = (decoded, normal);
         if other?.map(|(route, _)| route) == found.map(|(route, _)| route) {
             Ok(())
@@ -201,7 +201,11 @@ impl Scratch {
         std::mem::take(&mut self.values.decided.messages)
     }
 
-    pub(crate) fn context<'c, 'r>(&'c mut self, request: &'c Request<'r>, fields: &'c FieldSlots) -> Context<'c, 'r> {
+    pub(crate) fn context<'c, 'r>(
+        &'c mut self,
+        request: &'c MatchRequest<'r>,
+        fields: &'c FieldSlots,
+    ) -> Context<'c, 'r> {
         Context { request, client: request.client.to_canonical(), values: &mut self.values, fields }
     }
 }
@@ -254,7 +258,7 @@ mod tests {
             for (value, expected) in [("a", Some(0)), ("b", Some(1)), ("c", None)] {
                 let path = path::normalise(b"/", &mut buffer).unwrap();
                 let client = IpAddr::from([127, 0, 0, 1]);
-                let request = Request { method: Method::Get, host: b"", path, client, vars: &Header(value) };
+                let request = MatchRequest { method: Method::Get, host: b"", path, client, vars: &Header(value) };
                 let found = matcher.find(&request, &mut scratch).unwrap();
                 assert_eq!(found.map(|found| found.route), expected, "round {round}, {value}");
             }

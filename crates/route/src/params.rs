@@ -1,7 +1,7 @@
 //! Captures of the found route's path and regexes, computed only when needed.
 
 use crate::condition::Test;
-use crate::matcher::{Match, Matcher, Request};
+use crate::matcher::{Match, MatchRequest, Matcher};
 use crate::plain::Plain;
 use crate::{Expression, RouteMatch};
 
@@ -11,7 +11,7 @@ impl Matcher {
     pub fn param<'a>(
         &'a self,
         found: Match,
-        request: &Request<'a>,
+        request: &MatchRequest<'a>,
         name: &str,
         buffer: &'a mut Vec<u8>,
     ) -> Option<&'a [u8]> {
@@ -22,7 +22,7 @@ impl Matcher {
     }
 
     /// Names and values of everything that the route captured, for people.
-    pub fn params(&self, found: Match, request: &Request<'_>) -> Vec<(String, Vec<u8>)> {
+    pub fn params(&self, found: Match, request: &MatchRequest<'_>) -> Vec<(String, Vec<u8>)> {
         let names: Vec<String> = match &self.specs[found.route].takes {
             RouteMatch::Uri(uri) => uri.paths[found.path].names().iter().map(ToString::to_string).collect(),
             RouteMatch::Expression(expression) => group_names(expression),
@@ -45,7 +45,12 @@ fn group_names(expression: &Expression) -> Vec<String> {
 }
 
 /// Evaluates the expression from the left, as the search did, and keeps what its regexes captured under that name.
-fn group<'a>(expression: &Expression, request: &Request<'_>, name: &str, out: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+fn group<'a>(
+    expression: &Expression,
+    request: &MatchRequest<'_>,
+    name: &str,
+    out: &'a mut Vec<u8>,
+) -> Option<&'a [u8]> {
     let mut has_name = false;
     expression.condition().each_predicate(&mut |predicate| {
         has_name |=

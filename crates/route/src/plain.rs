@@ -7,25 +7,25 @@ use crate::condition::{ConditionValue, Field, Predicate, Test};
 use crate::fields::FieldSlots;
 use crate::function::FunctionDecisions;
 use crate::layer::passes;
-use crate::matcher::Request;
+use crate::matcher::MatchRequest;
 use crate::values::Values;
 use crate::{PathPattern, RouteSpec, Variable};
 
 /// The values that were read of one request.
 pub(crate) struct Plain<'p, 'r> {
-    request: &'p Request<'r>,
+    request: &'p MatchRequest<'r>,
     fields: FieldSlots,
     values: Values,
     decided: FunctionDecisions,
 }
 
 impl<'p, 'r> Plain<'p, 'r> {
-    pub(crate) fn new(request: &'p Request<'r>) -> Plain<'p, 'r> {
+    pub(crate) fn new(request: &'p MatchRequest<'r>) -> Plain<'p, 'r> {
         Plain::after(request, FunctionDecisions::default())
     }
 
     /// Continues after a search in which functions have decided, so that none is called again.
-    pub(crate) fn after(request: &'p Request<'r>, decided: FunctionDecisions) -> Plain<'p, 'r> {
+    pub(crate) fn after(request: &'p MatchRequest<'r>, decided: FunctionDecisions) -> Plain<'p, 'r> {
         Plain { request, fields: FieldSlots::default(), values: Values::default(), decided }
     }
 

@@ -151,7 +151,7 @@ fn host_for(pattern: &HostPattern) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Expression, Request, RouteMatch, RouteSpec, Scratch};
+    use crate::{Expression, MatchRequest, RouteMatch, RouteSpec, Scratch};
     use std::sync::Arc;
 
     #[test]
@@ -173,7 +173,7 @@ mod tests {
             let mut buffer = Vec::new();
             let path = crate::path::normalise(&sample.path, &mut buffer).unwrap();
             let client = std::net::IpAddr::from([127, 0, 0, 1]);
-            let request = Request { method: sample.method, host: &sample.host, path, client, vars: sample };
+            let request = MatchRequest { method: sample.method, host: &sample.host, path, client, vars: sample };
             let found = matcher.find(&request, &mut Scratch::default()).unwrap();
             assert_eq!(found.map(|found| found.route), Some(index), "{sample:?}");
         }

@@ -7,7 +7,7 @@ use crate::Method;
 use crate::condition::Field;
 use crate::fields::{FieldSlots, SlotId, variable_of};
 use crate::function::FunctionDecisions;
-use crate::matcher::Request;
+use crate::matcher::MatchRequest;
 use crate::text::{decode, is_plain, lower_case};
 use crate::variable::Variable;
 use std::io::Write;
@@ -78,7 +78,7 @@ impl Values {
 
     /// The first value of a slot, for [`Values::text`] and [`Values::next`]; [`NONE`] where it is absent.
     #[inline]
-    pub(crate) fn first(&mut self, slot: SlotId, fields: &FieldSlots, request: &Request<'_>) -> u32 {
+    pub(crate) fn first(&mut self, slot: SlotId, fields: &FieldSlots, request: &MatchRequest<'_>) -> u32 {
         if !self.kept.is_known(slot) {
             self.look_up(slot, fields, request);
         }
@@ -117,7 +117,7 @@ impl Values {
     }
 
     /// Whether the query has more than [`ARGUMENTS_MAX`] arguments that predicates read.
-    pub(crate) fn has_too_many_arguments(&mut self, fields: &FieldSlots, request: &Request<'_>) -> bool {
+    pub(crate) fn has_too_many_arguments(&mut self, fields: &FieldSlots, request: &MatchRequest<'_>) -> bool {
         // An argument takes two bytes at least, so few queries have to be read for this.
         let query = request.vars.value(&Variable::Args, &mut self.buffer);
         if query.is_none_or(|query| query.len() <= 2 * ARGUMENTS_MAX) {
@@ -128,7 +128,7 @@ impl Values {
     }
 
     /// The number of header fields of the request that some predicate reads.
-    pub(crate) fn headers_present(&mut self, fields: &FieldSlots, request: &Request<'_>) -> usize {
+    pub(crate) fn headers_present(&mut self, fields: &FieldSlots, request: &MatchRequest<'_>) -> usize {
         self.read_headers(fields, request);
         self.headers.slots.len()
     }
@@ -139,7 +139,7 @@ impl Values {
     }
 
     /// The number of arguments of the query that some predicate reads.
-    pub(crate) fn arguments_present(&mut self, fields: &FieldSlots, request: &Request<'_>) -> usize {
+    pub(crate) fn arguments_present(&mut self, fields: &FieldSlots, request: &MatchRequest<'_>) -> usize {
         self.read_arguments(fields, request);
         self.arguments.slots.len()
     }
@@ -150,7 +150,7 @@ impl Values {
     }
 
     #[inline(never)]
-    fn look_up(&mut self, slot: SlotId, fields: &FieldSlots, request: &Request<'_>) {
+    fn look_up(&mut self, slot: SlotId, fields: &FieldSlots, request: &MatchRequest<'_>) {
         let definition = fields.get(slot);
         if let Some(base) = definition.lower_of {
             return self.lower(slot, base, fields, request);
@@ -197,7 +197,7 @@ impl Values {
     }
 
     /// Fills a slot with the values of another in lower case.
-    fn lower(&mut self, slot: SlotId, base: SlotId, fields: &FieldSlots, request: &Request<'_>) {
+    fn lower(&mut self, slot: SlotId, base: SlotId, fields: &FieldSlots, request: &MatchRequest<'_>) {
         let mut entry = self.first(base, fields, request);
         self.kept.set_absent(slot);
         while entry != NONE {
@@ -210,7 +210,7 @@ impl Values {
     }
 
     /// Fills the slots of all header fields at once, so that a request is walked once, however many names are read.
-    fn read_headers(&mut self, fields: &FieldSlots, request: &Request<'_>) {
+    fn read_headers(&mut self, fields: &FieldSlots, request: &MatchRequest<'_>) {
         if std::mem::replace(&mut self.headers.is_read, true) {
             return;
         }
@@ -222,7 +222,7 @@ impl Values {
         });
     }
 
-    fn read_arguments(&mut self, fields: &FieldSlots, request: &Request<'_>) {
+    fn read_arguments(&mut self, fields: &FieldSlots, request: &MatchRequest<'_>) {
         if std::mem::replace(&mut self.arguments.is_read, true) {
             return;
         }
@@ -345,7 +345,7 @@ impl ValueCache {
 }
 
 /// The method as text.
-fn method_text<'a>(request: &'a Request<'_>, buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+fn method_text<'a>(request: &'a MatchRequest<'_>, buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
     match request.method {
         Method::Other => request.vars.value(&Variable::RequestMethod, buffer),
         named => named.name().map(str::as_bytes),
@@ -353,14 +353,14 @@ fn method_text<'a>(request: &'a Request<'_>, buffer: &'a mut Vec<u8>) -> Option<
 }
 
 /// The path without the slashes it begins and ends with.
-fn inner_path<'a>(request: &Request<'a>) -> &'a [u8] {
+fn inner_path<'a>(request: &MatchRequest<'a>) -> &'a [u8] {
     let path = request.path.bytes();
     let path = path.strip_prefix(b"/").unwrap_or(path);
     path.strip_suffix(b"/").unwrap_or(path)
 }
 
 /// The number of segments of the path. A slash at the end begins none, and the root has none.
-pub(crate) fn segment_count(request: &Request<'_>) -> i64 {
+pub(crate) fn segment_count(request: &MatchRequest<'_>) -> i64 {
     match inner_path(request) {
         b"" => 0,
         path => memchr::memchr_iter(b'/', path).count() as i64 + 1,
@@ -368,7 +368,7 @@ pub(crate) fn segment_count(request: &Request<'_>) -> i64 {
 }
 
 /// The segments from `first` to `last` with the slashes between them; `None` if there is no segment `last`.
-fn segments<'a>(request: &Request<'a>, first: u16, last: u16) -> Option<&'a [u8]> {
+fn segments<'a>(request: &MatchRequest<'a>, first: u16, last: u16) -> Option<&'a [u8]> {
     let path = inner_path(request);
     if path.is_empty() {
         return None;

@@ -24,25 +24,25 @@ const DEPTH_MAX: usize = 127;
 
 /// A document of a datastore, as far as it can be read.
 #[derive(Debug, PartialEq)]
-pub struct Document<'t> {
+pub struct PartialDocument<'t> {
     /// For a value that is not UTF-8, the text that the datastore puts before its readable part: `(no text: REASON) `.
     pub prefix: &'t str,
     /// The content.
     pub json: Json,
 }
 
-impl<'t> Document<'t> {
+impl<'t> PartialDocument<'t> {
     /// Reads a text. An object is always read, in parts if necessary.
     ///
     /// # Errors
     ///
     /// If it is neither JSON nor a truncated object.
-    pub fn read(text: &'t str) -> serde_json::Result<Document<'t>> {
+    pub fn read(text: &'t str) -> serde_json::Result<PartialDocument<'t>> {
         let behind = text.strip_prefix("(no text: ").and_then(|rest| rest.split_once(')'));
         let object = behind.map_or(text, |(_, rest)| rest.trim_start());
         let prefix = &text[..text.len() - object.len()];
         let json = serde_json::from_str(&escaped(object)).or_else(|error| in_parts(object).ok_or(error))?;
-        Ok(Document { prefix, json })
+        Ok(PartialDocument { prefix, json })
     }
 
     /// Why its value is not UTF-8, if it is not.
@@ -260,7 +260,7 @@ mod tests {
 
     #[track_caller]
     fn check(text: &str, expected: Json) {
-        assert_eq!(Document::read(text).unwrap().json, expected, "{text:?}");
+        assert_eq!(PartialDocument::read(text).unwrap().json, expected, "{text:?}");
     }
 
     #[track_caller]
@@ -294,7 +294,7 @@ mod tests {
         check_value("\"a\0b\"", "control character (\\u0000-\\u001F) found while parsing a string");
         let deep = |depth: usize| "[".repeat(depth) + "\"]\\\"\"" + &"]".repeat(depth);
         let text = format!("{{\"a\": {}, \"b\": 010}}", deep(1000));
-        let json = Document::read(&text).unwrap().json;
+        let json = PartialDocument::read(&text).unwrap().json;
         assert_eq!(json["b"], json!({UNREADABLE: "invalid number"}));
         assert_eq!(json.to_string().matches(UNREADABLE).count(), 2);
         check(&format!("{{\"a\": {}}}", deep(100)), serde_json::from_str(&format!("{{\"a\":{}}}", deep(100))).unwrap());
@@ -324,18 +324,18 @@ mod tests {
         broken("{not JSON", json!({UNREADABLE: "expected a key at byte 2"}));
         broken("{\"a\": 1}\0{\"b\": 2}", json!({"a": 1, UNREADABLE: "trailing characters at byte 9"}));
         for none in ["", "not JSON", "[{\"a\": 010}]", "\"{", "\u{feff}{}", "010"] {
-            assert!(Document::read(none).is_err(), "{none:?}");
+            assert!(PartialDocument::read(none).is_err(), "{none:?}");
         }
     }
 
     #[test]
     fn bytes_that_are_no_text_leave_a_prefix() {
         let text = "(no text: byte 9 is not UTF-8; write JSON) {\"a\": \"\u{fffd}\", \"b\": 010}";
-        let document = Document::read(text).unwrap();
+        let document = PartialDocument::read(text).unwrap();
         assert_eq!(document.no_text(), Some("byte 9 is not UTF-8; write JSON"));
         assert_eq!(document.json, json!({"a": "\u{fffd}", "b": {UNREADABLE: "invalid number"}}));
-        assert_eq!(Document::read(&document.text()).unwrap(), document);
-        let document = Document::read("{ }").unwrap();
+        assert_eq!(PartialDocument::read(&document.text()).unwrap(), document);
+        let document = PartialDocument::read("{ }").unwrap();
         assert_eq!((document.no_text(), document.text()), (None, "{}".to_owned()));
     }
 
@@ -344,7 +344,7 @@ mod tests {
     fn long_texts_are_read_in_one_pass() {
         for part in ["{\"a\":", "[", "\"", "\"\\", "010,", "\"a\":010,", " ", "}", "\"a\":[nan],", "\"\u{1}"] {
             let text = format!("{{\"x\": 010, {}", part.repeat(1_000_000 / part.len()));
-            let json = Document::read(&text).unwrap().json;
+            let json = PartialDocument::read(&text).unwrap().json;
             assert_eq!(json["x"], json!({UNREADABLE: "invalid number"}), "{part:?}");
         }
     }

@@ -27,7 +27,7 @@ const OPERATIONS_MAX: usize = 128;
 pub struct EtcdSetup {
     /// 1 or more.
     pub members: usize,
-    /// PEM files of a certificate for 127.0.0.1 and its key: each member also serves TLS, see [`Etcd::tls_endpoint`].
+    /// PEM files of a certificate for 127.0.0.1 and its key: each member also serves TLS, see [`EtcdServer::tls_endpoint`].
     pub certificate: Option<(PathBuf, PathBuf)>,
     /// A PEM file of roots: over TLS, clients need a certificate issued by one of them.
     pub client_ca: Option<PathBuf>,
@@ -43,7 +43,7 @@ impl Default for EtcdSetup {
 
 /// A running etcd. It ends when dropped, and its data is deleted.
 #[derive(Debug)]
-pub struct Etcd {
+pub struct EtcdServer {
     members: Vec<Member>,
     dir: TempDir,
 }
@@ -57,7 +57,7 @@ struct Member {
     arguments: Vec<String>,
 }
 
-impl Etcd {
+impl EtcdServer {
     /// Starts one member.
     ///
     /// # Panics
@@ -124,7 +124,7 @@ impl Etcd {
         self.await_healthy(member);
     }
 
-    /// [`Etcd::start_again`] if there is no leader yet.
+    /// [`EtcdServer::start_again`] if there is no leader yet.
     #[track_caller]
     pub fn start_without_waiting(&mut self, member: usize) {
         self.members[member].process = spawn(&self.dir, member, &self.members[member].arguments);
@@ -144,7 +144,7 @@ impl Etcd {
         self.try_call(member, path, request).unwrap_or_else(|answer| panic!("etcd: {path}: {answer}"))
     }
 
-    /// As [`Etcd::call`].
+    /// As [`EtcdServer::call`].
     ///
     /// # Errors
     /// Its refusal, or the reason why it does not answer.

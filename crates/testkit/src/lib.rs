@@ -40,7 +40,7 @@ pub use client::{Client, Delivery};
 pub use connection::BufferedSocket;
 pub use corpus::{HostileCase, hostile_cases};
 pub use cutter::{CutEnd, CutPoint, Cutter, Side};
-pub use etcd::{Etcd, EtcdSetup};
+pub use etcd::{EtcdServer, EtcdSetup};
 pub use exposition::{Labels, ParsedExemplar, ParsedFamily, ParsedSample, promtool_check_metrics, python_families};
 pub use gateway::{Gateway, Setup};
 pub use go_pprof::{go_pages, go_top};

@@ -364,7 +364,7 @@ fn report(blocks: &[Block], followed: &Followed) -> Value {
     let (idle_percent, storm_percent) = (idle.0 / idle.1 * 100.0, storm.0 / storm.1 * 100.0);
     let config_ms = storm.0 / 1e3 / reloads as f64;
     println!(
-        "threads that are no workers took {storm_percent:.1}% of a CPU in storms, {idle_percent:.1}% without: {config_ms:.1} ms a \
+        "threads that are not workers took {storm_percent:.1}% of a CPU in storms, {idle_percent:.1}% without: {config_ms:.1} ms a \
          config"
     );
     let took = |part: f64| f64::from(percentile(&followed.took_us, part)) / 1e3;

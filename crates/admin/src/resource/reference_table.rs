@@ -1,7 +1,7 @@
 //! The places in documents that name other documents: one table, which determines what must exist for a write and what a deletion
 //! would break.
 //!
-//! References that APISIX does not check are included: a gateway rejects a resource that names a missing one, whoever wrote it. A
+//! References that APISIX does not check are included: a gateway rejects a resource that names a missing one, also if it was not written here. A
 //! list of ids that a plugin compares, as in `consumer-restriction`, is not a reference.
 
 use super::references::text_of;

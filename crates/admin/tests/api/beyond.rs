@@ -404,7 +404,7 @@ async fn paths_of_a_batch_are_decoded_like_those_of_requests() {
     assert_eq!(client.memory.get("routes/a.b").unwrap()["labels"], json!({ "a b+c": "x" }));
     let no_text = r#"POST /v1/batch [{"method": "DELETE", "path": "/apisix/admin/routes/%ff"}]"#;
     let (status, answer) = client.ask(no_text).await;
-    assert!(status == 400 && answer.contains("no UTF-8"), "{answer}");
+    assert!(status == 400 && answer.contains("not UTF-8"), "{answer}");
 }
 
 /// Another client writes between the check of a write and its commit.

@@ -7,12 +7,12 @@ mod masks;
 mod whole;
 
 use crate::keys::resources::File;
-use crate::model::{Config, Kind, Listener, Loaded};
+use crate::model::{Config, Kind, Listener, LoadedConfig};
 use crate::resources::{PluginSet, check_ignored, with_own};
 use crate::secret_fields::hide_in;
 use crate::values::{SourceKind, digest};
 pub use documents::{FileDocument, documents};
-pub use incremental::{Reader, Text};
+pub use incremental::{DigestedText, IncrementalReader};
 use masks::Masks;
 pub use masks::{MASK, is_masked};
 use stillgate_schema::text::diagnostic::{Errors, Fault, Path, Position, Sink};
@@ -24,14 +24,14 @@ use stillgate_schema::{kind, object};
 /// The largest configuration file.
 pub const FILE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Reads a configuration from its text, without plugins. `environment` resolves `${NAME}`. For successive texts use a [`Reader`],
+/// Reads a configuration from its text, without plugins. `environment` resolves `${NAME}`. For successive texts use a [`IncrementalReader`],
 /// whose time is proportional to the differences.
-pub fn load(text: impl AsRef<[u8]>, environment: Lookup<'_>) -> Result<Loaded, Errors> {
+pub fn load(text: impl AsRef<[u8]>, environment: Lookup<'_>) -> Result<LoadedConfig, Errors> {
     load_with(text, environment, PluginSet::default())
 }
 
 /// Like [`load`], with plugins.
-pub fn load_with(text: impl AsRef<[u8]>, environment: Lookup<'_>, plugins: PluginSet) -> Result<Loaded, Errors> {
+pub fn load_with(text: impl AsRef<[u8]>, environment: Lookup<'_>, plugins: PluginSet) -> Result<LoadedConfig, Errors> {
     let text = text.as_ref();
     let mut sink = Sink::default();
     let config = read(text, environment, &mut sink)
@@ -201,11 +201,14 @@ fn position(root: &Node, key: &str) -> Position {
     entries.iter().find(|entry| &*entry.key == key).map_or(root.at, |entry| entry.key_at)
 }
 
-fn finish(config: Option<Config>, sink: Sink) -> Result<Loaded, Errors> {
+fn finish(config: Option<Config>, sink: Sink) -> Result<LoadedConfig, Errors> {
     match config {
-        Some(config) if !sink.has_errors() => {
-            Ok(Loaded { config, warnings: sink.into_warnings(), warnings_beside: Vec::new(), rejected: Vec::new() })
-        }
+        Some(config) if !sink.has_errors() => Ok(LoadedConfig {
+            config,
+            warnings: sink.into_warnings(),
+            warnings_beside: Vec::new(),
+            rejected: Vec::new(),
+        }),
         _ => Err(sink.into_errors()),
     }
 }

@@ -6,7 +6,7 @@ use stillgate_schema::text::diagnostic::Diagnostic;
 
 /// A valid configuration.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Loaded {
+pub struct LoadedConfig {
     /// The configuration.
     pub config: Config,
     /// Warnings for its authors, in the order of the file.

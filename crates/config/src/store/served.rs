@@ -4,7 +4,7 @@ use super::Change;
 use super::stored_resource::{self, Key, StoredResource, define, readable, reason};
 use crate::keys::gateway::Gateway;
 use crate::model::{
-    Config, Kind, Loaded, Origin, RejectedResource, Replacement, RouteList, Ssl, StreamRoute, Upstream, plugins,
+    Config, Kind, LoadedConfig, Origin, RejectedResource, Replacement, RouteList, Ssl, StreamRoute, Upstream, plugins,
 };
 use crate::resources::{
     Catalog, Claims, Definition, LeftOut, List, Metadata, PluginSet, RememberedSecrets, check_nodes, first_of_each,
@@ -248,7 +248,7 @@ impl Store {
     }
 
     /// The served configuration, with the rejected resources. `revision` takes the place of a file's digest.
-    pub fn load(&self, revision: &str) -> Loaded {
+    pub fn load(&self, revision: &str) -> LoadedConfig {
         let (global, mut warnings) = self.global();
         warnings.extend(self.warnings.values().flatten().cloned());
         let config = Config {
@@ -268,7 +268,7 @@ impl Store {
             digest: revision.to_owned(),
         };
         let rejected = self.rejected.values().cloned().collect();
-        Loaded { config, warnings, warnings_beside: Vec::new(), rejected }
+        LoadedConfig { config, warnings, warnings_beside: Vec::new(), rejected }
     }
 
     /// The plugins of every request, and those that are left out.

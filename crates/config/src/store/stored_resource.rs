@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 use std::collections::HashSet;
 use std::sync::Arc;
 use stillgate_schema::json::{DOCUMENT, node};
-use stillgate_schema::partial_json::Document;
+use stillgate_schema::partial_json::PartialDocument;
 use stillgate_schema::text::diagnostic::{Diagnostic, Fault, Path, Sink, shortened};
 use stillgate_schema::text::tree::Node;
 
@@ -205,7 +205,7 @@ struct Tree {
 /// Parses a document, and refuses values that are not JSON; `None`: nothing can be read. Both have been reported.
 fn tree(kind: Kind, id: &str, document: &str, sink: &mut Sink) -> Option<Tree> {
     let root = &Path::Root;
-    let read = Document::read(document);
+    let read = PartialDocument::read(document);
     if let Err(error) = &read {
         sink.error(DOCUMENT, root, Fault::new(format!("not JSON: {error}")));
     }

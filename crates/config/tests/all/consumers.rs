@@ -5,7 +5,7 @@ use crate::plugins::TABLE;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use std::sync::{Arc, Mutex};
-use stillgate_config::{Loaded, PluginSet, Reader, Text, load_with};
+use stillgate_config::{DigestedText, IncrementalReader, LoadedConfig, PluginSet, load_with};
 use stillgate_plugin::Secrets;
 use stillgate_plugin::secrets::Managers;
 
@@ -28,14 +28,14 @@ fn plugin_set() -> (PluginSet, Arc<One>) {
 
 /// Reads it in both ways, which must give the same result.
 #[track_caller]
-fn read(reader: &mut Reader, plugins: &PluginSet, text: &str) -> Result<Arc<Loaded>, String> {
-    let again = reader.load(Text::new(text.into()), &|_| None);
+fn read(reader: &mut IncrementalReader, plugins: &PluginSet, text: &str) -> Result<Arc<LoadedConfig>, String> {
+    let again = reader.load(DigestedText::new(text.into()), &|_| None);
     let whole = load_with(text, &|_| None, plugins.clone());
     match (again, whole) {
         (Ok(again), Ok(whole)) => {
             assert_eq!(*again, whole, "{text}");
             for key in 0..20 {
-                let name_by = |loaded: &Loaded| {
+                let name_by = |loaded: &LoadedConfig| {
                     let consumers = &loaded.config.plugins.consumers;
                     let found = consumers.find("key-auth", format!("k{key}").as_bytes());
                     found.map(|found| consumers.of(found).name.to_string())
@@ -106,7 +106,7 @@ proptest! {
     #[test]
     fn a_text_read_after_others_is_what_it_is_by_itself(edits in prop::collection::vec(edit(), 1..25)) {
         let (plugins, _) = plugin_set();
-        let mut reader = Reader::new(plugins.clone());
+        let mut reader = IncrementalReader::new(plugins.clone());
         let (mut routes, mut consumers, mut is_above) = (vec!["{id: r, uri: /r, upstream_id: u}".to_owned()], Vec::new(), false);
         for edit in edits {
             let before = (routes.clone(), consumers.clone());
@@ -134,13 +134,13 @@ proptest! {
 #[test]
 fn consumers_keep_their_places() {
     let (plugins, _) = plugin_set();
-    let mut reader = Reader::new(plugins.clone());
+    let mut reader = IncrementalReader::new(plugins.clone());
     let item = |n: u32| format!("{{username: c{n}, plugins: {{key-auth: {{key: k{n}}}}}}}");
     let route = ["{id: r, uri: /r, upstream_id: u}".to_owned()];
     let of = |numbers: &[u32]| file(&route, &numbers.iter().map(|n| item(*n)).collect::<Vec<_>>(), false);
     let old = read(&mut reader, &plugins, &of(&[1, 2, 3])).unwrap();
     let new = read(&mut reader, &plugins, &of(&[4, 3, 2, 5])).unwrap();
-    let place = |loaded: &Loaded, name: &str| loaded.config.plugins.consumers.named(name);
+    let place = |loaded: &LoadedConfig, name: &str| loaded.config.plugins.consumers.named(name);
     for name in ["c2", "c3"] {
         assert_eq!(place(&old, name), place(&new, name));
     }
@@ -192,18 +192,18 @@ fn no_message_shows_a_credential() {
 #[test]
 fn a_changed_secret_is_noticed() {
     let (plugins, secret) = plugin_set();
-    let mut reader = Reader::new(plugins);
+    let mut reader = IncrementalReader::new(plugins);
     let route = ["{id: r, uri: /r, upstream_id: u}".to_owned()];
     let text = file(&route, &["{username: jack, plugins: {key-auth: {key: $env://ONE}}}".to_owned()], false);
     for value in ["first secret", "first secret", "second secret"] {
         *secret.0.lock().unwrap() = value.to_owned();
-        let loaded = reader.load(Text::new(text.clone().into()), &|_| None).unwrap();
+        let loaded = reader.load(DigestedText::new(text.clone().into()), &|_| None).unwrap();
         let consumers = &loaded.config.plugins.consumers;
         assert!(consumers.find("key-auth", value.as_bytes()).is_some(), "{value}");
         assert_eq!(consumers.find("key-auth", b"$env://ONE"), None);
     }
     let unset = text.replace("ONE", "TWO");
-    let error = reader.load(Text::new(unset.into()), &|_| None).unwrap_err().to_string();
+    let error = reader.load(DigestedText::new(unset.into()), &|_| None).unwrap_err().to_string();
     assert!(error.contains("consumers[0].plugins.key-auth.key: $env://TWO: it is not set"), "{error}");
 }
 
@@ -213,8 +213,8 @@ fn a_changed_secret_is_noticed_where_a_text_was_refused_before() {
     let text = file(&route, &["{username: jack, plugins: {key-auth: {key: $env://ONE}}}".to_owned()], false);
     for refused in [text.replace("ONE", "TWO"), format!("{text}\n["), text.replace("$env://ONE", "k1, unknown: 1")] {
         let (plugins, secret) = plugin_set();
-        let mut reader = Reader::new(plugins);
-        let mut load = |text: &str| reader.load(Text::new(text.into()), &|_| None);
+        let mut reader = IncrementalReader::new(plugins);
+        let mut load = |text: &str| reader.load(DigestedText::new(text.into()), &|_| None);
         let first = load(&text).unwrap();
         for _ in 0..2 {
             assert!(load(&refused).is_err(), "{refused}");
@@ -224,7 +224,7 @@ fn a_changed_secret_is_noticed_where_a_text_was_refused_before() {
         assert!(reader.has_current_secrets());
         "second secret".clone_into(&mut secret.0.lock().unwrap());
         assert!(!reader.has_current_secrets(), "{refused}");
-        let loaded = reader.load(Text::new(text.clone().into()), &|_| None).unwrap();
+        let loaded = reader.load(DigestedText::new(text.clone().into()), &|_| None).unwrap();
         assert!(loaded.config.plugins.consumers.find("key-auth", b"second secret").is_some(), "{refused}");
     }
 }
@@ -252,7 +252,7 @@ fn other_secrets_may_be_forgotten_only_where_all_that_are_used_are_known() {
     let check = |text: &str, expected: &[&[&str]]| {
         let noted = RecordingSecrets::default();
         let plugins = PluginSet { table: TABLE, secrets: Arc::new(noted.clone()), ..PluginSet::default() };
-        Reader::new(plugins).load(Text::new(text.into()), &|_| None).unwrap();
+        IncrementalReader::new(plugins).load(DigestedText::new(text.into()), &|_| None).unwrap();
         assert_eq!(*noted.0.lock().unwrap(), expected, "{text}");
     };
     let route = ["{id: r, uri: /r, upstream_id: u}".to_owned()];
@@ -267,7 +267,7 @@ fn other_secrets_may_be_forgotten_only_where_all_that_are_used_are_known() {
 #[test]
 fn an_anonymous_consumer_must_be_there() {
     let (plugins, _) = plugin_set();
-    let mut reader = Reader::new(plugins.clone());
+    let mut reader = IncrementalReader::new(plugins.clone());
     let route = |guest: &str| {
         format!("{{id: r, uri: /r, upstream_id: u, plugins: {{key-auth: {{anonymous_consumer: {guest}}}}}}}")
     };
@@ -290,10 +290,10 @@ fn a_consumer_takes_less_than_a_kibibyte() {
     let names: Vec<String> = (0..CONSUMERS).map(|n| format!("{{username: user-{n}, labels: {{team: t{}}}, plugins: {{key-auth: {{key: a-rather-long-key-of-the-user-{n}}}}}}}", n % 7)).collect();
     let text = file(&["{id: r, uri: /r, upstream_id: u}".to_owned()], &names, false);
     let (plugins, _) = plugin_set();
-    let mut reader = Reader::new(plugins);
+    let mut reader = IncrementalReader::new(plugins);
     let mut loaded = None;
     let taken = allocation_counter::measure(|| {
-        loaded = Some(reader.load(Text::new(text.clone().into_bytes()), &|_| None).unwrap());
+        loaded = Some(reader.load(DigestedText::new(text.clone().into_bytes()), &|_| None).unwrap());
     });
     assert!(reader.is_incremental());
     let each = taken.bytes_current / CONSUMERS as i64;

@@ -3,19 +3,19 @@
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use std::sync::Arc;
-use stillgate_config::{Loaded, Reader, Text, load};
+use stillgate_config::{DigestedText, IncrementalReader, LoadedConfig, load};
 
 fn environment(name: &str) -> Option<String> {
     (name == "SET").then(|| "from-environment".to_owned())
 }
 
-fn text(bytes: impl Into<Vec<u8>>) -> Text {
-    Text::new(bytes.into())
+fn text(bytes: impl Into<Vec<u8>>) -> DigestedText {
+    DigestedText::new(bytes.into())
 }
 
 /// Reads it in both ways, which must give the same result.
 #[track_caller]
-fn read(reader: &mut Reader, bytes: &str) -> Option<Arc<Loaded>> {
+fn read(reader: &mut IncrementalReader, bytes: &str) -> Option<Arc<LoadedConfig>> {
     let again = reader.load(text(bytes), &environment);
     let whole = load(bytes, &environment);
     match (again, whole) {
@@ -296,7 +296,7 @@ proptest! {
         edits in prop::collection::vec(edit(), 1..30),
     ) {
         let mut draft = without_errors(draft);
-        let mut reader = Reader::default();
+        let mut reader = IncrementalReader::default();
         read(&mut reader, &draft.text());
         for edit in &edits {
             let before = draft.clone();
@@ -310,15 +310,15 @@ proptest! {
 
 /// A reader that has read `before`, for comparison with other texts.
 #[track_caller]
-fn reader_of(before: &str) -> (Reader, Arc<Loaded>) {
-    let mut reader = Reader::default();
+fn reader_of(before: &str) -> (IncrementalReader, Arc<LoadedConfig>) {
+    let mut reader = IncrementalReader::default();
     let loaded = read(&mut reader, before).unwrap();
     assert!(reader.is_incremental());
     (reader, loaded)
 }
 
 /// The routes that are the same as before, and those with at least the same spec.
-fn shared(before: &Loaded, after: &Loaded) -> (Vec<String>, Vec<String>) {
+fn shared(before: &LoadedConfig, after: &LoadedConfig) -> (Vec<String>, Vec<String>) {
     let (mut routes, mut specs) = (Vec::new(), Vec::new());
     for new in &after.config.routes {
         let id = || new.spec.id.clone();
@@ -387,7 +387,7 @@ fn what_cannot_be_taken_apart_is_read_as_a_whole() {
             Some(open) => format!("{open}, upstreams: [{{id: u, nodes: {{a: 1}}}}]}}\n"),
             None => format!("{routes}\nupstreams: [{{id: u, nodes: {{a: 1}}}}]\n"),
         };
-        let mut reader = Reader::default();
+        let mut reader = IncrementalReader::default();
         if read(&mut reader, &text).is_some() {
             assert!(!reader.is_incremental(), "{text}");
         }
@@ -399,7 +399,7 @@ fn a_changed_environment_is_noticed() {
     let before = file(&["{id: a, uri: \"${PATH_OF_A}\", upstream_id: u}", B]);
     let path = std::cell::Cell::new("/one");
     let environment = |name: &str| (name == "PATH_OF_A").then(|| path.get().to_owned());
-    let mut reader = Reader::default();
+    let mut reader = IncrementalReader::default();
     for value in ["/one", "/one", "/two"] {
         path.set(value);
         let loaded = reader.load(text(&*before), &environment).unwrap();
@@ -420,7 +420,7 @@ fn after_an_error_the_last_good_text_counts() {
 
 #[test]
 fn a_mask_is_refused_wherever_it_comes_in() {
-    let mut reader = Reader::default();
+    let mut reader = IncrementalReader::default();
     let consumers = |name: &str| format!("consumers:\n- username: jack\n  desc: \"{name}\"\n");
     let route = |name: &str| format!("- {{id: a, uri: /a, upstream_id: u, desc: \"{name}\"}}\n");
     let file = |route: &str, consumers: &str| format!("{HEAD}{route}{TAIL}{consumers}");

@@ -3,10 +3,10 @@
 //! An endpoint that fails is set aside for a while and the next one is asked, as long as that cannot do anything twice.
 //! A token is requested when needed, and again when etcd rejects it.
 
-use super::connection::{Connection, connector, why_broken};
+use super::connection::{EtcdConnection, connector, why_broken};
 use super::endpoint::EtcdEndpoint;
 use super::error::{EtcdError, code};
-use super::message::{AuthRequest, AuthResponse, Refusal};
+use super::message::{AuthRequest, AuthResponse, EtcdErrorBody};
 use super::options::{ENDPOINTS_MAX, EtcdOptions, OptionsError};
 use super::rotation::Rotation;
 use bytes::Bytes;
@@ -77,7 +77,7 @@ enum EtcdToken {
 /// A connection that is ready for the next request.
 struct IdleConnection {
     endpoint: usize,
-    connection: Connection,
+    connection: EtcdConnection,
     since: Instant,
 }
 
@@ -158,7 +158,7 @@ impl Caller {
         index: usize,
         path: &'static str,
         request: &impl Serialize,
-    ) -> Result<(Connection, Incoming), EtcdError> {
+    ) -> Result<(EtcdConnection, Incoming), EtcdError> {
         let token = self.token(index).await?;
         let request = self.request(index, path, &body(request), &token);
         let opened = async {
@@ -220,7 +220,7 @@ impl Caller {
 
     /// An error for an answer with an error status.
     pub(crate) fn refusal(&self, index: usize, status: u16, body: &[u8]) -> EtcdError {
-        match serde_json::from_slice::<Refusal>(body) {
+        match serde_json::from_slice::<EtcdErrorBody>(body) {
             Ok(refusal) if refusal.message.is_some() || refusal.error.is_some() => self.refused(index, refusal),
             // A proxy in between, which got no answer from etcd.
             _ if matches!(status, 502..=504) => self.unreachable(index, format!("status {status}"), true),
@@ -228,7 +228,7 @@ impl Caller {
         }
     }
 
-    pub(crate) fn refused(&self, index: usize, refusal: Refusal) -> EtcdError {
+    pub(crate) fn refused(&self, index: usize, refusal: EtcdErrorBody) -> EtcdError {
         let (code, message) = (refusal.code(), refusal.into_text());
         match code == code::OUT_OF_RANGE && message.contains("compacted") {
             true => EtcdError::Compacted { oldest: None },
@@ -306,16 +306,16 @@ impl Caller {
         }
     }
 
-    async fn connect(&self, index: usize) -> Result<Connection, EtcdError> {
+    async fn connect(&self, index: usize) -> Result<EtcdConnection, EtcdError> {
         match self.take_idle(index) {
             Some(connection) => Ok(connection),
             None => self.open(index).await,
         }
     }
 
-    async fn open(&self, index: usize) -> Result<Connection, EtcdError> {
+    async fn open(&self, index: usize) -> Result<EtcdConnection, EtcdError> {
         let opened = async {
-            let opened = Connection::open(&self.endpoints[index], &self.tls).await;
+            let opened = EtcdConnection::open(&self.endpoints[index], &self.tls).await;
             opened.map_err(|why| self.unreachable(index, why, false))
         };
         self.in_time(index, false, opened).await
@@ -364,14 +364,14 @@ impl Caller {
     }
 
     /// The most recently used connection to an endpoint.
-    fn take_idle(&self, index: usize) -> Option<Connection> {
+    fn take_idle(&self, index: usize) -> Option<EtcdConnection> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         idle.retain(|idle| !idle.connection.sender.is_closed() && idle.since.elapsed() < IDLE_KEPT);
         let at = idle.iter().rposition(|idle| idle.endpoint == index)?;
         Some(idle.remove(at).connection)
     }
 
-    fn keep(&self, endpoint: usize, connection: Connection) {
+    fn keep(&self, endpoint: usize, connection: EtcdConnection) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() == IDLE_MAX {
             idle.remove(0);

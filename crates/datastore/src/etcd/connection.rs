@@ -27,26 +27,26 @@ const KEEPALIVE_PROBES: u32 = 3;
 
 /// An open connection. It is closed on drop, even in the middle of a response.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct EtcdConnection {
     pub(crate) sender: SendRequest<Full<Bytes>>,
     /// The only task that moves its bytes; it ends with the set.
     _driver: JoinSet<()>,
 }
 
-impl Connection {
+impl EtcdConnection {
     /// Opens a connection. The error is one line without the endpoint.
-    pub(crate) async fn open(endpoint: &EtcdEndpoint, tls: &TlsConnector) -> Result<Connection, String> {
+    pub(crate) async fn open(endpoint: &EtcdEndpoint, tls: &TlsConnector) -> Result<EtcdConnection, String> {
         let stream = tcp(endpoint)
             .await
             .map_err(|error| format!("cannot connect: {error}; is it up, and can the gateway reach it?"))?;
         let Some(name) = endpoint.tls_name.clone() else {
-            return Connection::over(stream).await;
+            return EtcdConnection::over(stream).await;
         };
         let stream = tls.connect(name, stream).await;
-        Connection::over(stream.map_err(|error| format!("TLS: {}", handshake_failure(&error, Peer::Etcd)))?).await
+        EtcdConnection::over(stream.map_err(|error| format!("TLS: {}", handshake_failure(&error, Peer::Etcd)))?).await
     }
 
-    async fn over<S>(stream: S) -> Result<Connection, String>
+    async fn over<S>(stream: S) -> Result<EtcdConnection, String>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
@@ -54,7 +54,7 @@ impl Connection {
         let mut driver = JoinSet::new();
         // Its failure is reported by the request on it.
         driver.spawn(async move { drop(connection.await) });
-        Ok(Connection { sender, _driver: driver })
+        Ok(EtcdConnection { sender, _driver: driver })
     }
 }
 

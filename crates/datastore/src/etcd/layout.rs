@@ -19,13 +19,13 @@ const NO_TEXT: &str = "\u{fffd}";
 
 /// The keys of one prefix.
 #[derive(Debug)]
-pub(crate) struct Layout {
+pub(crate) struct KeyLayout {
     /// Ends with a slash.
     folder: String,
 }
 
-impl Layout {
-    pub(crate) fn new(prefix: &str) -> Result<Layout, OptionsError> {
+impl KeyLayout {
+    pub(crate) fn new(prefix: &str) -> Result<KeyLayout, OptionsError> {
         let prefix = prefix.trim_end_matches('/');
         let refused = |message: &str| Err(OptionsError::new("prefix", message));
         if prefix.is_empty() {
@@ -37,7 +37,7 @@ impl Layout {
         if prefix.chars().any(char::is_control) {
             return refused("it contains a control character");
         }
-        Ok(Layout { folder: format!("{prefix}/") })
+        Ok(KeyLayout { folder: format!("{prefix}/") })
     }
 
     pub(crate) fn prefix(&self) -> &str {
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn documents_are_told_from_other_keys() {
-        let layout = Layout::new("/apisix/").unwrap();
+        let layout = KeyLayout::new("/apisix/").unwrap();
         let check = |name: &[u8], expected: Option<&str>| {
             let key = layout.key_of(name);
             assert_eq!(key.as_ref().map(Key::as_str), expected, "{}", String::from_utf8_lossy(name));
@@ -132,8 +132,8 @@ mod tests {
     #[test]
     fn a_prefix_is_checked() {
         for prefix in ["", "/", "//", "/a\nb", &"x".repeat(PREFIX_BYTES_MAX + 1)] {
-            assert_eq!(Layout::new(prefix).unwrap_err().option, "prefix", "{prefix:?}");
+            assert_eq!(KeyLayout::new(prefix).unwrap_err().option, "prefix", "{prefix:?}");
         }
-        assert_eq!(Layout::new("apisix").unwrap().prefix(), "apisix");
+        assert_eq!(KeyLayout::new("apisix").unwrap().prefix(), "apisix");
     }
 }

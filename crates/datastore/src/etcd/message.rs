@@ -34,7 +34,7 @@ pub(crate) struct RangeRequest {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Header {
+pub(crate) struct EtcdHeader {
     pub(crate) cluster_id: Number,
     pub(crate) revision: Number,
 }
@@ -51,7 +51,7 @@ pub(crate) struct KeyValue {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct RangeResponse {
-    pub(crate) header: Header,
+    pub(crate) header: EtcdHeader,
     pub(crate) kvs: Vec<KeyValue>,
     pub(crate) more: bool,
 }
@@ -74,13 +74,13 @@ pub(crate) struct WatchCreate {
 #[serde(default)]
 pub(crate) struct WatchLine {
     pub(crate) result: Option<WatchResponse>,
-    pub(crate) error: Option<Refusal>,
+    pub(crate) error: Option<EtcdErrorBody>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct WatchResponse {
-    pub(crate) header: Header,
+    pub(crate) header: EtcdHeader,
     pub(crate) created: bool,
     pub(crate) canceled: bool,
     pub(crate) compact_revision: Number,
@@ -136,7 +136,7 @@ pub(crate) enum EtcdOperation {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct TxnResponse {
-    pub(crate) header: Header,
+    pub(crate) header: EtcdHeader,
     pub(crate) succeeded: bool,
     /// One for each operation.
     pub(crate) responses: Vec<OperationResponse>,
@@ -191,14 +191,14 @@ pub(crate) struct AuthResponse {
 /// stream `grpc_code` and `message`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Refusal {
+pub(crate) struct EtcdErrorBody {
     pub(crate) code: Option<u32>,
     pub(crate) grpc_code: Option<u32>,
     pub(crate) message: Option<String>,
     pub(crate) error: Option<String>,
 }
 
-impl Refusal {
+impl EtcdErrorBody {
     /// gRPC's code, or 2 ("unknown").
     pub(crate) fn code(&self) -> u32 {
         self.code.or(self.grpc_code).unwrap_or(2)
@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn responses_of_all_versions_are_read() {
         let check = |text: &str, code: u32, message: &str| {
-            let refusal: Refusal = serde_json::from_str(text).unwrap();
+            let refusal: EtcdErrorBody = serde_json::from_str(text).unwrap();
             assert_eq!((refusal.code(), &*refusal.into_text()), (code, message), "{text}");
         };
         check(r#"{"error":"a","message":"a","code":11}"#, 11, "a");

@@ -33,16 +33,16 @@ pub use follower::FollowerEvent;
 pub use list::{ListResult, Unreadable};
 pub use options::{EtcdOptions, EtcdTls, OptionsError};
 pub use saved_snapshot::{SavedError, SavedSnapshot};
-pub use watch::{EtcdWatchEvent, Watch};
+pub use watch::{EtcdWatch, EtcdWatchEvent};
 
 use call::Caller;
-use layout::Layout;
+use layout::KeyLayout;
 
 /// One etcd, or the members of one cluster.
 #[derive(Debug)]
 pub struct Etcd {
     caller: Caller,
-    layout: Layout,
+    layout: KeyLayout,
 }
 
 impl Etcd {
@@ -51,7 +51,7 @@ impl Etcd {
     /// # Errors
     /// The option that cannot be used, with a suggestion.
     pub fn new(options: EtcdOptions) -> Result<Etcd, OptionsError> {
-        let layout = Layout::new(&options.prefix)?;
+        let layout = KeyLayout::new(&options.prefix)?;
         Ok(Etcd { caller: Caller::new(options)?, layout })
     }
 

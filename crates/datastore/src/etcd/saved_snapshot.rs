@@ -71,7 +71,7 @@ pub enum SavedError {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Head {
+struct SavedHeader {
     format: String,
     version: u32,
     prefix: String,
@@ -80,14 +80,14 @@ struct Head {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Line {
-    Document(Entry),
-    LastGood(Entry),
+enum SnapshotLine {
+    Document(SavedEntry),
+    LastGood(SavedEntry),
     End { lines: u64, crc32: u32 },
 }
 
 #[derive(Serialize, Deserialize)]
-struct Entry {
+struct SavedEntry {
     key: String,
     value: String,
     created: u64,
@@ -123,15 +123,15 @@ impl SavedSnapshot {
     fn write_to(&self, file: &File, prefix: &str) -> io::Result<()> {
         let mut out = SummingWriter { out: BufWriter::new(file), crc32: crc32fast::Hasher::new(), lines: 0 };
         let revision = self.snapshot.revision;
-        out.line(&Head { format: FORMAT.to_owned(), version: VERSION, prefix: prefix.to_owned(), revision })?;
+        out.line(&SavedHeader { format: FORMAT.to_owned(), version: VERSION, prefix: prefix.to_owned(), revision })?;
         for (key, document) in &self.snapshot.documents {
-            out.line(&Line::Document(Entry::of(key, document)))?;
+            out.line(&SnapshotLine::Document(SavedEntry::of(key, document)))?;
         }
         for (key, document) in &self.last_good {
-            out.line(&Line::LastGood(Entry::of(key, document)))?;
+            out.line(&SnapshotLine::LastGood(SavedEntry::of(key, document)))?;
         }
         let (lines, crc32) = (out.lines, out.crc32.clone().finalize());
-        out.line(&Line::End { lines, crc32 })?;
+        out.line(&SnapshotLine::End { lines, crc32 })?;
         out.out.flush()
     }
 
@@ -144,10 +144,15 @@ impl SavedSnapshot {
             io::ErrorKind::NotFound => SavedError::Absent(path.to_owned()),
             _ => SavedError::Io { what: "cannot open", path: path.to_owned(), error },
         })?;
-        let mut lines =
-            Lines { path, file: BufReader::new(file), crc32: crc32fast::Hasher::new(), lines: 0, text: Vec::new() };
+        let mut lines = SnapshotLines {
+            path,
+            file: BufReader::new(file),
+            crc32: crc32fast::Hasher::new(),
+            lines: 0,
+            text: Vec::new(),
+        };
         lines.next()?;
-        let head: Head = lines.parse("not a snapshot of etcd")?;
+        let head: SavedHeader = lines.parse("not a snapshot of etcd")?;
         if head.format != FORMAT {
             return Err(lines.damaged("not a snapshot of etcd"));
         }
@@ -164,19 +169,19 @@ impl SavedSnapshot {
             let before = (lines.lines, lines.crc32.clone().finalize());
             lines.next()?;
             match lines.parse("the line cannot be read")? {
-                Line::Document(entry) => saved.snapshot.documents.push(lines.entry(entry)?),
-                Line::LastGood(entry) => saved.last_good.push(lines.entry(entry)?),
-                Line::End { lines: count, crc32 } if (count, crc32) == before => return Ok(saved),
-                Line::End { .. } => return Err(lines.damaged("the checksum does not match")),
+                SnapshotLine::Document(entry) => saved.snapshot.documents.push(lines.entry(entry)?),
+                SnapshotLine::LastGood(entry) => saved.last_good.push(lines.entry(entry)?),
+                SnapshotLine::End { lines: count, crc32 } if (count, crc32) == before => return Ok(saved),
+                SnapshotLine::End { .. } => return Err(lines.damaged("the checksum does not match")),
             }
         }
     }
 }
 
-impl Entry {
-    fn of(key: &Key, document: &Document) -> Entry {
+impl SavedEntry {
+    fn of(key: &Key, document: &Document) -> SavedEntry {
         let Document { value, created, modified } = document;
-        Entry { key: key.to_string(), value: value.to_string(), created: *created, modified: *modified }
+        SavedEntry { key: key.to_string(), value: value.to_string(), created: *created, modified: *modified }
     }
 }
 
@@ -198,7 +203,7 @@ impl<W: Write> SummingWriter<W> {
 }
 
 /// Reads lines and sums them up.
-struct Lines<'a> {
+struct SnapshotLines<'a> {
     path: &'a Path,
     file: BufReader<File>,
     crc32: crc32fast::Hasher,
@@ -207,7 +212,7 @@ struct Lines<'a> {
     text: Vec<u8>,
 }
 
-impl Lines<'_> {
+impl SnapshotLines<'_> {
     fn next(&mut self) -> Result<(), SavedError> {
         self.text.clear();
         let mut bounded = io::Read::take(&mut self.file, LINE_BYTES_MAX);
@@ -226,7 +231,7 @@ impl Lines<'_> {
         serde_json::from_slice(&self.text).map_err(|_| self.damaged(why))
     }
 
-    fn entry(&self, entry: Entry) -> Result<(Key, Document), SavedError> {
+    fn entry(&self, entry: SavedEntry) -> Result<(Key, Document), SavedError> {
         let key = Key::found(&entry.key).ok_or_else(|| self.damaged("not the key of a resource"))?;
         Ok((key, Document { value: entry.value.into(), created: entry.created, modified: entry.modified }))
     }

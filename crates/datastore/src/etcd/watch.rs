@@ -3,19 +3,19 @@
 //! A silent watch may be quiet, or its member may be stopped, partitioned or restored from a backup. So a quiet watch
 //! requests the member's current revision every few seconds, on another connection: a read that needs the majority.
 //! etcd's `progress_request` would test the watch itself, but it needs a request body that stays open during the
-//! response: over HTTP/1.1 etcd allows that only with `Connection: close`, and proxies in between do not. A dead
+//! response: over HTTP/1.1 etcd allows that only with `EtcdConnection: close`, and proxies in between do not. A dead
 //! connection of the watch itself, which this probe does not notice, is detected by TCP's keep-alive, and by etcd's
 //! notifications every ten minutes.
 
 use super::Etcd;
 use super::call::{RESPONSE_BYTES_MAX, Repeat, misunderstood};
-use super::connection::Connection;
+use super::connection::EtcdConnection;
 use super::error::EtcdError;
 use super::follower::Position;
 use super::list::{RANGE, document};
 use super::message::{
-    Header, KeyValue, Number, RangeRequest, RangeResponse, Refusal, WatchCreate, WatchEvent, WatchLine, WatchRequest,
-    WatchResponse,
+    EtcdErrorBody, EtcdHeader, KeyValue, Number, RangeRequest, RangeResponse, WatchCreate, WatchEvent, WatchLine,
+    WatchRequest, WatchResponse,
 };
 use crate::document::{Batch, Event};
 use bytes::{Buf as _, BytesMut};
@@ -36,11 +36,11 @@ const SILENCE_MAX: Duration = Duration::from_secs(15 * 60);
 const WATCH: &str = "/v3/watch";
 
 /// A running watch. It ends when dropped.
-pub struct Watch<'a> {
+pub struct EtcdWatch<'a> {
     etcd: &'a Etcd,
     endpoint: usize,
     body: Incoming,
-    _connection: Connection,
+    _connection: EtcdConnection,
     /// Received bytes without a line end yet.
     buffer: BytesMut,
     /// The length of the buffer that was searched for a line end.
@@ -71,7 +71,7 @@ impl Etcd {
     ///
     /// # Errors
     /// If no endpoint answers, etcd refuses, or has no history from `after` on.
-    pub async fn watch(&self, after: u64, cluster: u64) -> Result<Watch<'_>, EtcdError> {
+    pub async fn watch(&self, after: u64, cluster: u64) -> Result<EtcdWatch<'_>, EtcdError> {
         let mut tried = Vec::new();
         loop {
             let index = self.caller.choose(&tried);
@@ -107,7 +107,7 @@ impl Etcd {
         Err(EtcdError::Replaced { why: format!("{} was another document", witness.key) })
     }
 
-    async fn watch_at(&self, endpoint: usize, after: u64, cluster: u64) -> Result<Watch<'_>, EtcdError> {
+    async fn watch_at(&self, endpoint: usize, after: u64, cluster: u64) -> Result<EtcdWatch<'_>, EtcdError> {
         // Also proves that the token is valid; a watch would only report missing permissions.
         self.probe(endpoint, (after, cluster)).await?;
         let (key, range_end) = self.layout.range();
@@ -117,7 +117,7 @@ impl Etcd {
         let request = WatchRequest { create_request: create };
         let (connection, body) = self.caller.stream_at(endpoint, WATCH, &request).await?;
         let now = Instant::now();
-        let mut watch = Watch {
+        let mut watch = EtcdWatch {
             etcd: self,
             endpoint,
             body,
@@ -146,7 +146,7 @@ impl Etcd {
     }
 }
 
-impl Watch<'_> {
+impl EtcdWatch<'_> {
     /// Waits for the next event. May be dropped while it waits, and called again.
     ///
     /// # Errors
@@ -247,7 +247,9 @@ impl Watch<'_> {
         }
         if response.canceled {
             let message = format!("the watch was cancelled: {}", response.cancel_reason);
-            return Err(caller.refused(self.endpoint, Refusal { message: Some(message), ..Refusal::default() }));
+            return Err(
+                caller.refused(self.endpoint, EtcdErrorBody { message: Some(message), ..EtcdErrorBody::default() })
+            );
         }
         if response.created {
             // A member may lag behind, so its revision is not compared; the probe has done that.
@@ -295,7 +297,7 @@ impl Watch<'_> {
     }
 }
 
-impl fmt::Debug for Watch<'_> {
+impl fmt::Debug for EtcdWatch<'_> {
     /// Without the received data, which may be secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Watch").field("etcd", self.etcd).field("seen", &self.seen).finish_non_exhaustive()
@@ -303,7 +305,7 @@ impl fmt::Debug for Watch<'_> {
 }
 
 /// Whether a member that answers with this header can have the history that was seen.
-fn same_history(header: &Header, seen: (u64, u64)) -> Result<(), EtcdError> {
+fn same_history(header: &EtcdHeader, seen: (u64, u64)) -> Result<(), EtcdError> {
     let why = match (header.revision.0, header.cluster_id.0) {
         (_, cluster) if cluster != seen.1 => "another cluster answers".to_owned(),
         (revision, _) if revision < seen.0 => format!("it is at revision {revision}, and was at {} before", seen.0),

@@ -11,7 +11,7 @@
 //! the same numbers and ids. Every sender gets one [`MessageOutcome`].
 //!
 //! Bytes are bounded. At the bound, written messages without a waiting sender are dropped first (a resume will then
-//! show a gap in the numbers), then the [`Policy`] decides. All lists here are walked: 64 KiB hold at most 1,024
+//! show a gap in the numbers), then the [`QueuePolicy`] decides. All lists here are walked: 64 KiB hold at most 1,024
 //! entries.
 
 mod idempotency;
@@ -32,7 +32,7 @@ use unacknowledged::{MessageQueue, UnacknowledgedMessage};
 
 /// The policy for a message that does not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Policy {
+pub enum QueuePolicy {
     /// It is refused (429).
     Refuse,
     /// The oldest ones make room for it.
@@ -49,7 +49,7 @@ pub struct SessionLimits {
     /// How long a session outlives its connection, and how long a written message without a waiting sender stays for a resume.
     pub resume_ms: u64,
     /// The policy at `queue_bytes_max`.
-    pub policy: Policy,
+    pub policy: QueuePolicy,
     /// Whether the device acknowledges messages: not with `raw`.
     pub acknowledges: bool,
 }
@@ -186,7 +186,7 @@ impl Session {
         if bytes > limits.queue_bytes_max {
             return Err(MessageRefusal::TooLong);
         }
-        if let (Policy::LatestPerKey, Some(key)) = (limits.policy, &message.key) {
+        if let (QueuePolicy::LatestPerKey, Some(key)) = (limits.policy, &message.key) {
             self.unacknowledged.supersede(key, notices);
         }
         while self.unacknowledged.bytes() + bytes > limits.queue_bytes_max {
@@ -194,7 +194,7 @@ impl Session {
             if self.unacknowledged.take_first(kept_for_resume).is_some() {
                 continue;
             }
-            if limits.policy != Policy::DropOldest {
+            if limits.policy != QueuePolicy::DropOldest {
                 return Err(MessageRefusal::Full);
             }
             let mut oldest = self.unacknowledged.take_first(|_| true).expect("an empty session has room, see above");

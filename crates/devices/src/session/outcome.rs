@@ -20,7 +20,7 @@ pub struct Message {
     pub id: MessageId,
     /// Its body, for the session's protocol.
     pub encoded: EncodedBody,
-    /// With [`super::Policy::LatestPerKey`], the key whose latest value it is.
+    /// With [`super::QueuePolicy::LatestPerKey`], the key whose latest value it is.
     pub key: Option<Box<str>>,
     /// The level that its sender waits for.
     pub level: Level,

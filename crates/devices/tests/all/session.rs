@@ -5,11 +5,11 @@ use stillgate_devices::Generation;
 use stillgate_devices::protocol::{Body, MessageId, Protocol};
 use stillgate_devices::session::{
     AckError, Idempotency, IdempotencyError, IdempotencyLimits, Level, Message, MessageOutcome, MessageRefusal, Notice,
-    Policy, RepeatOutcome, ResumeError, ResumeToken, Session, SessionId, SessionLimits,
+    QueuePolicy, RepeatOutcome, ResumeError, ResumeToken, Session, SessionId, SessionLimits,
 };
 
 const LIMITS: SessionLimits =
-    SessionLimits { queue_bytes_max: 1000, resume_ms: 120_000, policy: Policy::Refuse, acknowledges: true };
+    SessionLimits { queue_bytes_max: 1000, resume_ms: 120_000, policy: QueuePolicy::Refuse, acknowledges: true };
 
 /// A session, its notices and its clock.
 struct SessionHarness {
@@ -160,7 +160,7 @@ fn a_full_queue_refuses() {
 
 #[test]
 fn a_full_queue_drops_the_oldest() {
-    let mut it = begin(SessionLimits { policy: Policy::DropOldest, ..LIMITS });
+    let mut it = begin(SessionLimits { policy: QueuePolicy::DropOldest, ..LIMITS });
     it.push(1, Level::Acknowledged, None).unwrap();
     it.write();
     for id in 2..=12 {
@@ -174,7 +174,7 @@ fn a_full_queue_drops_the_oldest() {
 
 #[test]
 fn the_latest_of_a_key_remains() {
-    let mut it = begin(SessionLimits { policy: Policy::LatestPerKey, ..LIMITS });
+    let mut it = begin(SessionLimits { policy: QueuePolicy::LatestPerKey, ..LIMITS });
     it.push(1, Level::Written, Some("a")).unwrap();
     it.write();
     it.push(2, Level::Written, Some("a")).unwrap();
@@ -326,7 +326,7 @@ proptest! {
 
     #[test]
     fn senders_are_always_notified_once_and_truthfully(steps in steps(), policy in 0..3u8) {
-        let policy = [Policy::Refuse, Policy::DropOldest, Policy::LatestPerKey][usize::from(policy)];
+        let policy = [QueuePolicy::Refuse, QueuePolicy::DropOldest, QueuePolicy::LatestPerKey][usize::from(policy)];
         let mut it = begin(SessionLimits { policy, ..LIMITS });
         let (mut pushed, mut written, mut told) = (Vec::new(), Vec::<(u128, u64)>::new(), std::collections::HashMap::new());
         let (mut acknowledged, mut replied) = (0u64, std::collections::HashSet::new());

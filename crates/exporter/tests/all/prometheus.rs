@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use stillgate_exporter::{Exporter, Site};
 use stillgate_metrics::{
-    Buckets, Collector, CollectorOptions, DeclaredFamily, Family, FamilyType, Merge, Native, Options, Process,
-    Registry, Writer,
+    Buckets, Collector, CollectorOptions, DeclaredFamily, Family, FamilyType, Merge, Native, Registry, RegistryOptions,
+    SegmentProcess, Writer,
 };
 use stillgate_testkit::{Prometheus, PrometheusSetup, ScrapeFormat};
 
@@ -30,7 +30,7 @@ fn now_ms() -> u64 {
 
 impl MetricsFixture {
     fn start() -> MetricsFixture {
-        let options = Options::new(Process { pid: std::process::id(), start: 1 }, now_ms(), 7);
+        let options = RegistryOptions::new(SegmentProcess { pid: std::process::id(), start: 1 }, now_ms(), 7);
         let registry = Arc::new(Registry::start(options).unwrap());
         let declare = |name: &str, labels: &[&str], kind| {
             let labels = labels.iter().map(|label| (*label).to_owned()).collect();

@@ -3,7 +3,7 @@
 //! The exporter's thread makes it and sends it over a socket pair; this thread passes the bytes on, as fast as the client takes
 //! them. Access control is up to the admin address.
 
-use super::pages::Api;
+use super::pages::PageContext;
 use super::refusal::{PageRefusal, refuse};
 use axum::body::Body;
 use axum::response::Response;
@@ -18,7 +18,7 @@ use std::os::unix::net::UnixStream;
 use stillgate_exporter::SideDoor;
 use tracing::debug;
 
-pub(super) fn page(api: &Api) -> MethodRouter {
+pub(super) fn page(api: &PageContext) -> MethodRouter {
     let door = api.exposition.clone();
     get(move |method: Method, uri: Uri, headers: HeaderMap| answer(door.clone(), method, uri, headers))
 }

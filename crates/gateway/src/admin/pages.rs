@@ -12,7 +12,7 @@ use super::refusal::{PageRefusal, error, json, refuse};
 use super::routes::{self, Lists};
 use super::status::StatusPage;
 use super::upstreams::{Upstreams, UpstreamsSnapshot};
-use crate::configuration::kept::Opened;
+use crate::configuration::kept::OpenStore;
 use crate::configuration::reload::ServedPlan;
 use axum::Extension;
 use axum::extract::{Path, RawQuery};
@@ -59,13 +59,13 @@ pub(crate) enum Question {
 
 /// The parts that all pages need.
 #[derive(Clone)]
-pub(crate) struct Api {
+pub(crate) struct PageContext {
     questions: mpsc::Sender<Question>,
     /// [`EXPLAINED_MAX`] places.
     pub(super) explaining: Arc<Semaphore>,
     pub(super) lists: Arc<Lists>,
     /// The datastore; `None`: resources come from the file.
-    pub(crate) kept: Option<Opened>,
+    pub(crate) kept: Option<OpenStore>,
     pub(super) live: Arc<Live>,
     /// Recent lines of the access log; `None`: without an access log, or where resources come from the file.
     pub(super) recent: Option<Arc<RecentLines>>,
@@ -75,18 +75,18 @@ pub(crate) struct Api {
     pub(super) give_back: fn(),
 }
 
-impl Api {
+impl PageContext {
     pub(crate) fn new(
         questions: mpsc::Sender<Question>,
-        kept: Option<Opened>,
+        kept: Option<OpenStore>,
         live: Arc<Live>,
         recent: Option<Arc<RecentLines>>,
         metering: Option<&Metering>,
         give_back: fn(),
-    ) -> Api {
+    ) -> PageContext {
         let exposition = metering.map(Metering::admin_door);
         let explaining = Arc::new(Semaphore::new(EXPLAINED_MAX));
-        Api { questions, explaining, lists: Arc::default(), kept, live, recent, exposition, give_back }
+        PageContext { questions, explaining, lists: Arc::default(), kept, live, recent, exposition, give_back }
     }
 
     /// Sends a question to the control loop; `None`: the gateway is shutting down.
@@ -98,7 +98,7 @@ impl Api {
 }
 
 /// All pages: path, purpose, and handler.
-pub(crate) fn pages(api: &Api) -> Vec<Page> {
+pub(crate) fn pages(api: &PageContext) -> Vec<Page> {
     let page = |path, summary, answer| Page { method: Method::GET, path, summary, answer };
     let mut pages = vec![
         page("/", "List the paths", get(|headers: HeaderMap| async move { index(&headers) })),
@@ -134,7 +134,7 @@ pub(crate) fn pages(api: &Api) -> Vec<Page> {
     pages
 }
 
-fn answered<F>(api: &Api, answer: fn(Api) -> F) -> MethodRouter
+fn answered<F>(api: &PageContext, answer: fn(PageContext) -> F) -> MethodRouter
 where
     F: Future<Output = Response> + Send + 'static,
 {
@@ -143,7 +143,7 @@ where
 }
 
 /// A page that takes arguments.
-fn asked<F>(api: &Api, answer: fn(String, Api) -> F) -> MethodRouter
+fn asked<F>(api: &PageContext, answer: fn(String, PageContext) -> F) -> MethodRouter
 where
     F: Future<Output = Response> + Send + 'static,
 {
@@ -151,25 +151,25 @@ where
     get(move |RawQuery(query): RawQuery| answer(query.unwrap_or_default(), api.clone()))
 }
 
-fn route(api: &Api) -> MethodRouter {
+fn route(api: &PageContext) -> MethodRouter {
     let api = api.clone();
     get(move |Extension(caller): Extension<Caller>, Path(id): Path<String>| {
         routes::route(api.clone(), id, caller.sees_secrets())
     })
 }
 
-fn search(api: &Api) -> MethodRouter {
+fn search(api: &PageContext) -> MethodRouter {
     let api = api.clone();
     get(async move |Extension(caller): Extension<Caller>, RawQuery(query): RawQuery| {
         routes::search(api.clone(), &query.unwrap_or_default(), caller.sees_secrets()).await
     })
 }
 
-async fn live(query: String, api: Api) -> Response {
+async fn live(query: String, api: PageContext) -> Response {
     live::stream(api.live, &query)
 }
 
-async fn slow(api: Api) -> Response {
+async fn slow(api: PageContext) -> Response {
     match api.ask(Question::Served).await {
         Some(ServedPlan { loaded, .. }) if loaded.config.gateway.debug.slow => {
             json(StatusCode::OK, &api.live.slow.show())
@@ -179,14 +179,14 @@ async fn slow(api: Api) -> Response {
     }
 }
 
-async fn status(api: Api) -> Response {
+async fn status(api: PageContext) -> Response {
     match api.ask(Question::Status).await {
         Some(status) => json(StatusCode::OK, &status),
         None => refuse(&PageRefusal::Ending),
     }
 }
 
-async fn health(api: Api) -> Response {
+async fn health(api: PageContext) -> Response {
     match api.ask(Question::Status).await {
         Some(status) if !status.is_ready() => json(StatusCode::SERVICE_UNAVAILABLE, &status.health()),
         Some(status) => json(StatusCode::OK, &status.health()),
@@ -194,7 +194,7 @@ async fn health(api: Api) -> Response {
     }
 }
 
-async fn cardinality(api: Api) -> Response {
+async fn cardinality(api: PageContext) -> Response {
     match api.ask(Question::Cardinality).await {
         Some(Some(cardinality)) => json(StatusCode::OK, &cardinality),
         Some(None) => refuse(&PageRefusal::NoMetrics),
@@ -202,7 +202,7 @@ async fn cardinality(api: Api) -> Response {
     }
 }
 
-fn explain_page(api: &Api) -> MethodRouter {
+fn explain_page(api: &PageContext) -> MethodRouter {
     let api = api.clone();
     get(move |Extension(caller): Extension<Caller>, RawQuery(query): RawQuery| {
         explain(query.unwrap_or_default(), api.clone(), caller)
@@ -210,7 +210,7 @@ fn explain_page(api: &Api) -> MethodRouter {
 }
 
 /// Which route of those served now takes a request.
-async fn explain(query: String, api: Api, caller: Caller) -> Response {
+async fn explain(query: String, api: PageContext, caller: Caller) -> Response {
     let asked = match ExplainQuery::parse(&query) {
         Ok(asked) => asked,
         Err(wrong) => return error(StatusCode::BAD_REQUEST, Cow::Owned(wrong)),
@@ -241,7 +241,7 @@ async fn explain(query: String, api: Api, caller: Caller) -> Response {
 }
 
 /// The state of the nodes. There may be very many.
-async fn upstreams(api: Api) -> Response {
+async fn upstreams(api: PageContext) -> Response {
     let place = api.explaining.clone().acquire_owned().await.expect("the semaphore is never closed");
     let Some((snapshot, answers)) = api.ask(Question::Upstreams).await else {
         return refuse(&PageRefusal::Ending);

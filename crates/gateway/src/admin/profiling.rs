@@ -3,7 +3,7 @@
 //! A profile is taken by a thread of its own, one at a time in the process. It stops when the client goes away.
 
 use super::lua_profile;
-use super::pages::{Api, Question};
+use super::pages::{PageContext, Question};
 use super::phases::PHASES;
 use super::refusal::{PageRefusal, error, json, refuse};
 use crate::configuration::reload::ServedPlan;
@@ -81,7 +81,7 @@ impl LuaKind {
 type Read = fn(&Arguments<'_>) -> Result<ProfileRequest, String>;
 
 /// All pages of profiles.
-pub(super) fn pages(api: &Api) -> Vec<Page> {
+pub(super) fn pages(api: &PageContext) -> Vec<Page> {
     let page = |path, summary, answer| Page { method: Method::GET, path, summary, answer };
     vec![
         page("/debug/pprof/", "List the profiles", index(api)),
@@ -101,7 +101,7 @@ pub(super) fn pages(api: &Api) -> Vec<Page> {
     ]
 }
 
-fn index(api: &Api) -> MethodRouter {
+fn index(api: &PageContext) -> MethodRouter {
     let api = api.clone();
     get(async move |headers: HeaderMap| match is_on(&api).await {
         // The form for the dashboard.
@@ -120,7 +120,7 @@ fn index(api: &Api) -> MethodRouter {
     })
 }
 
-fn taken(api: &Api, read: Read) -> MethodRouter {
+fn taken(api: &PageContext, read: Read) -> MethodRouter {
     let api = api.clone();
     get(move |Extension(caller): Extension<Caller>, Extension(peer): Extension<Peer>, RawQuery(query): RawQuery| {
         let api = api.clone();
@@ -134,7 +134,7 @@ fn taken(api: &Api, read: Read) -> MethodRouter {
     })
 }
 
-async fn is_on(api: &Api) -> Result<(), Response> {
+async fn is_on(api: &PageContext) -> Result<(), Response> {
     match api.ask(Question::Served).await {
         Some(ServedPlan { loaded, .. }) if loaded.config.gateway.debug.pprof => Ok(()),
         Some(_) => Err(error(StatusCode::NOT_FOUND, OFF.into())),
@@ -142,7 +142,7 @@ async fn is_on(api: &Api) -> Result<(), Response> {
     }
 }
 
-async fn take(api: &Api, read: Read, query: &str, who: &str) -> Result<Response, Response> {
+async fn take(api: &PageContext, read: Read, query: &str, who: &str) -> Result<Response, Response> {
     is_on(api).await?;
     let bad = |why: String| error(StatusCode::BAD_REQUEST, Cow::Owned(why));
     let wanted = read(&Arguments(query)).map_err(bad)?;

@@ -1,6 +1,6 @@
 //! Which of the last requests a change would send to another route, or through other plugins: a part of the answer to a dry run.
 
-use super::pages::{Api, Question};
+use super::pages::{PageContext, Question};
 use crate::configuration::reload::ServedPlan;
 use serde_json::{Value as Json, json};
 use stillgate_config::{AccessFormat, Config, Gateway};
@@ -15,7 +15,7 @@ const NOT_COMPILED: &str = "not known: the routes cannot be compiled";
 const ENDING: &str = "not known: the gateway is shutting down";
 
 /// The last requests with the served configuration and with `next`: the shape of `stillgate check --requests`, or a reason.
-pub(super) async fn compared(api: &Api, next: Config) -> Json {
+pub(super) async fn compared(api: &PageContext, next: Config) -> Json {
     let Some(recent) = api.recent.clone() else { return reason(NO_LOG) };
     // A comparison takes as long as an explanation, and one runs at a time.
     let place = api.explaining.clone().acquire_owned().await.expect("the semaphore is never closed");

@@ -1,9 +1,9 @@
 //! The Admin API's access to its data: the datastore behind its keeper, and the tables of keys and plugins.
 
-use super::pages::Api;
+use super::pages::PageContext;
 use super::recent_requests;
 use crate::configuration::kept::{
-    CommittedChange, Keeper, Opened, StoreCopy, StoreRequest, Stored, Trial, WriteFailure,
+    CommittedChange, FollowedRevision, Keeper, OpenStore, StoreCopy, StoreRequest, Trial, WriteFailure,
 };
 use serde_json::Value as Json;
 use std::future::Future;
@@ -31,16 +31,16 @@ const FROM_FILE: &str =
 static SCHEMAS: LazyLock<Schemas> = LazyLock::new(|| Schemas::new(stillgate_plugins::TABLE));
 
 /// The control side, as the Admin API sees it.
-pub(crate) struct Resources {
-    api: Api,
+pub(crate) struct ControlSide {
+    api: PageContext,
     /// `None`: resources come from the file.
-    kept: Option<Opened>,
+    kept: Option<OpenStore>,
     nothing: Arc<DocumentTable>,
 }
 
-impl Resources {
-    pub(crate) fn new(api: Api) -> Resources {
-        Resources { kept: api.kept.clone(), api, nothing: Arc::default() }
+impl ControlSide {
+    pub(crate) fn new(api: PageContext) -> ControlSide {
+        ControlSide { kept: api.kept.clone(), api, nothing: Arc::default() }
     }
 
     /// Sends a request to the thread of the datastore.
@@ -83,7 +83,7 @@ impl Resources {
                 }
                 (Wait::Stored, Some(keeper)) => {
                     // An etcd is followed: the next request of this client must see what it wrote.
-                    let is_known = |stored: &Stored| stored.revision.is_some_and(|known| known >= revision);
+                    let is_known = |stored: &FollowedRevision| stored.revision.is_some_and(|known| known >= revision);
                     if timeout(SERVED_TIMEOUT, keeper.stored.subscribe().wait_for(is_known)).await.is_err() {
                         warnings.push(NOT_FOLLOWED_YET.to_owned());
                     }
@@ -96,7 +96,7 @@ impl Resources {
     }
 }
 
-impl Control for Resources {
+impl Control for ControlSide {
     fn documents(&self) -> Arc<dyn Documents> {
         match &self.kept {
             Some(kept) => kept.keeper.clone(),

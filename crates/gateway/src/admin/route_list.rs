@@ -11,7 +11,7 @@ use std::fmt::{Display, Write as _};
 use std::sync::Arc;
 use stillgate_admin::MASK;
 use stillgate_config::secret_fields::{each_possible_secret, masked_expression};
-use stillgate_config::{Kind, Loaded, RejectedResource, Replacement, Route, Target};
+use stillgate_config::{Kind, LoadedConfig, RejectedResource, Replacement, Route, Target};
 use stillgate_datastore::Documents;
 use stillgate_route::RouteMatch;
 
@@ -72,7 +72,7 @@ impl RouteList {
     /// The list of a configuration; `former`: the list before it.
     pub(super) fn new(
         generation: u64,
-        loaded: &Loaded,
+        loaded: &LoadedConfig,
         documents: Option<&dyn Documents>,
         former: Option<&RouteList>,
     ) -> RouteList {
@@ -104,7 +104,7 @@ impl RouteList {
     }
 
     /// Whether the list was made of this configuration.
-    pub(super) fn is_of(&self, generation: u64, loaded: &Loaded) -> bool {
+    pub(super) fn is_of(&self, generation: u64, loaded: &LoadedConfig) -> bool {
         self.version.0 == generation && self.version.1 == loaded.config.digest
     }
 
@@ -150,7 +150,7 @@ impl ListedRoute {
 }
 
 /// Routes that are not served as they were put.
-pub(super) fn rejected(loaded: &Loaded) -> impl Iterator<Item = &RejectedResource> {
+pub(super) fn rejected(loaded: &LoadedConfig) -> impl Iterator<Item = &RejectedResource> {
     loaded.rejected.iter().filter(|of| of.kind == Kind::Routes)
 }
 
@@ -293,7 +293,7 @@ fn text_of(summary: &Json) -> Arc<str> {
 }
 
 /// What is served in place of a rejected route, and why.
-pub(super) fn refusal(loaded: &Loaded, id: &str) -> Option<(String, Replacement)> {
+pub(super) fn refusal(loaded: &LoadedConfig, id: &str) -> Option<(String, Replacement)> {
     rejected(loaded).find(|of| of.id == id).map(|of| (of.reason.clone(), of.serving))
 }
 
@@ -302,7 +302,7 @@ mod tests {
     use super::*;
     use std::time::Instant;
 
-    fn loaded(routes: &str) -> Loaded {
+    fn loaded(routes: &str) -> LoadedConfig {
         let text = format!("upstreams: [{{id: u, nodes: {{\"127.0.0.1:81\": 1}}}}]\nroutes:\n{routes}");
         stillgate_config::load(&text, &|_| None).unwrap()
     }

@@ -3,7 +3,7 @@
 //! The Admin API shows documents as they were written; these pages show their effect: which routes take requests, through which
 //! plugins they go and where each of those is written.
 
-use super::pages::{Api, Question};
+use super::pages::{PageContext, Question};
 use super::refusal::{PageRefusal, error, json, refuse};
 use super::route_list::{PAGE_MAX, RouteList, refusal};
 use crate::configuration::reload::ServedPlan;
@@ -13,7 +13,7 @@ use serde_json::{Value as Json, json};
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use stillgate_config::Loaded;
+use stillgate_config::LoadedConfig;
 use stillgate_datastore::Documents;
 use stillgate_replay::explain::chain;
 use stillgate_replay::explain::explanation::upstream_of;
@@ -41,7 +41,7 @@ struct CachedRouteList {
 }
 
 /// A page of the search results. `sees_secrets`: whether expressions show all values that they compare with.
-pub(super) async fn search(api: Api, query: &str, sees_secrets: bool) -> Response {
+pub(super) async fn search(api: PageContext, query: &str, sees_secrets: bool) -> Response {
     let arguments: Vec<(Cow<'_, str>, Cow<'_, str>)> = form_urlencoded::parse(query.as_bytes()).collect();
     let argument = |name: &str| arguments.iter().find(|(of, _)| of == name).map(|(_, value)| &**value);
     let number = |name: &str, default: usize| argument(name).map_or(Some(default), |text| text.parse::<usize>().ok());
@@ -54,7 +54,7 @@ pub(super) async fn search(api: Api, query: &str, sees_secrets: bool) -> Respons
 }
 
 /// One route.
-pub(super) async fn route(api: Api, id: String, sees_secrets: bool) -> Response {
+pub(super) async fn route(api: PageContext, id: String, sees_secrets: bool) -> Response {
     answer(api, move |list, served| {
         let listed = list.get(&id)?;
         let mut route = listed.summary(sees_secrets);
@@ -74,7 +74,10 @@ pub(super) async fn route(api: Api, id: String, sees_secrets: bool) -> Response 
 }
 
 /// Evaluates the list of what is served, on a thread that may take its time.
-async fn answer(api: Api, look: impl FnOnce(&RouteList, &ServedPlan) -> Option<Json> + Send + 'static) -> Response {
+async fn answer(
+    api: PageContext,
+    look: impl FnOnce(&RouteList, &ServedPlan) -> Option<Json> + Send + 'static,
+) -> Response {
     let place = api.explaining.clone().acquire_owned().await.expect("the semaphore is never closed");
     let Some(served) = api.ask(Question::Served).await else {
         return refuse(&PageRefusal::Ending);
@@ -105,7 +108,7 @@ async fn answer(api: Api, look: impl FnOnce(&RouteList, &ServedPlan) -> Option<J
 }
 
 /// The list of this configuration. Only one is made at a time: its maker holds the place.
-fn list_of(api: &Api, generation: u64, loaded: &Loaded) -> Arc<RouteList> {
+fn list_of(api: &PageContext, generation: u64, loaded: &LoadedConfig) -> Arc<RouteList> {
     let former = api.lists.lock().list.clone();
     let documents = api.kept.as_ref().map(|kept| &*kept.keeper as &dyn Documents);
     let list = match former {

@@ -44,7 +44,7 @@ pub(crate) struct StatusPage {
     /// Since the start of the process.
     pub(crate) uptime_seconds: u64,
     /// Client connections.
-    pub(crate) connections: Connections,
+    pub(crate) connections: ConnectionCounts,
     /// Requests.
     pub(crate) requests: RequestCounts,
     /// Connections whose client and node speak another protocol.
@@ -80,7 +80,7 @@ pub(crate) struct CertificateStatus {
 
 /// Client connections.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Connections {
+pub(crate) struct ConnectionCounts {
     /// Now.
     pub(crate) open: u64,
     /// Since the start.
@@ -167,9 +167,9 @@ impl StatusPage {
 }
 
 /// The counters under the names of the API.
-pub(crate) fn counted(counters: &Counters) -> (Connections, RequestCounts, Tunnels, Streams) {
+pub(crate) fn counted(counters: &Counters) -> (ConnectionCounts, RequestCounts, Tunnels, Streams) {
     (
-        Connections {
+        ConnectionCounts {
             open: counters.connections_open,
             total: counters.connections_total,
             refused: counters.connections_refused,

@@ -1,13 +1,13 @@
 //! A reload's first step: a configuration from its source, and the certificates that it names.
 
-use super::kept::Opened;
+use super::kept::OpenStore;
 use super::sources::{Source, SourceError, SourceResult, millis};
 use super::tls_material;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
-use stillgate_config::{Config, Loaded};
+use stillgate_config::{Config, LoadedConfig};
 use stillgate_tls::Material;
 use tracing::{debug, warn};
 
@@ -37,7 +37,7 @@ pub(crate) struct Look {
 /// A configuration that could be served.
 #[derive(Clone)]
 pub(crate) struct Candidate {
-    pub(crate) loaded: Arc<Loaded>,
+    pub(crate) loaded: Arc<LoadedConfig>,
     pub(crate) tls: Arc<Material>,
     /// Warnings about certificates for its author.
     pub(crate) tls_warnings: Vec<String>,
@@ -59,14 +59,18 @@ pub(crate) struct ConfigReader {
 }
 
 struct Last {
-    loaded: Arc<Loaded>,
+    loaded: Arc<LoadedConfig>,
     /// Why its certificates cannot be used; empty where they can.
     errors: Vec<String>,
 }
 
 impl ConfigReader {
     /// Begins with a source that has given `loaded` already, if anything.
-    pub(crate) fn new(source: Box<dyn Source>, loaded: Option<Arc<Loaded>>, prepare: fn(&Config)) -> ConfigReader {
+    pub(crate) fn new(
+        source: Box<dyn Source>,
+        loaded: Option<Arc<LoadedConfig>>,
+        prepare: fn(&Config),
+    ) -> ConfigReader {
         let last = loaded.map(|loaded| Last { loaded, errors: Vec::new() });
         ConfigReader { source, prepare, last, missed: BTreeSet::new(), stays: Vec::new() }
     }
@@ -134,7 +138,7 @@ impl ConfigReader {
         }
     }
 
-    fn with_certificates(&mut self, loaded: Arc<Loaded>, served: &Material) -> ReadResult {
+    fn with_certificates(&mut self, loaded: Arc<LoadedConfig>, served: &Material) -> ReadResult {
         let began = Instant::now();
         let material = tls_material::load(&loaded.config, Some(served));
         debug!(tls_ms = millis(began), "certificates read");
@@ -173,7 +177,7 @@ impl ConfigReader {
     }
 
     /// The datastore that configurations come from.
-    pub(crate) fn kept(&self) -> Option<&Opened> {
+    pub(crate) fn kept(&self) -> Option<&OpenStore> {
         self.source.kept()
     }
 

@@ -29,7 +29,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_config::{Config, Gateway, Kind, Loaded, SourceKind};
+use stillgate_config::{Config, Gateway, Kind, LoadedConfig, SourceKind};
 use stillgate_measures::logging::RunningLog;
 use stillgate_measures::metrics::{Metering, PendingPlan};
 use stillgate_measures::own_metrics::ReloadTimes;
@@ -65,7 +65,7 @@ pub(crate) struct Reloadable {
 /// A Plan and what it was built from.
 pub(crate) struct ServedPlan {
     pub(crate) plan: Arc<Plan>,
-    pub(crate) loaded: Arc<Loaded>,
+    pub(crate) loaded: Arc<LoadedConfig>,
 }
 
 /// Owns the configuration that is served, and all steps to the next one.
@@ -74,7 +74,7 @@ pub(crate) struct Reloader {
     plans: Arc<PlanCell>,
     resolver: Resolver,
     reloadable: Reloadable,
-    served: Arc<Loaded>,
+    served: Arc<LoadedConfig>,
     /// The certificates that `served` is served with.
     tls: Arc<Material>,
     /// The last warnings about certificates that were logged; they are not repeated.

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use stillgate_config::Loaded;
+use stillgate_config::LoadedConfig;
 use stillgate_proxy::Plan;
 
 /// Replaced Plans watched for the end of the requests that hold them; beyond it the oldest is left to the worker that holds
@@ -25,7 +25,7 @@ pub(crate) struct RetiredPlans {
 pub(crate) struct Garbage {
     plans: Vec<Arc<Plan>>,
     /// Configurations that were replaced.
-    pub(crate) configs: Vec<Arc<Loaded>>,
+    pub(crate) configs: Vec<Arc<LoadedConfig>>,
 }
 
 impl Garbage {

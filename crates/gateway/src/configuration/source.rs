@@ -11,7 +11,9 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use stillgate_config::{Diagnostic, Errors, FILE_BYTES_MAX, Loaded, PluginSet, Reader, Severity, Text};
+use stillgate_config::{
+    Diagnostic, DigestedText, Errors, FILE_BYTES_MAX, IncrementalReader, LoadedConfig, PluginSet, Severity,
+};
 use stillgate_files::read_bounded;
 use stillgate_plugin::Secrets;
 use stillgate_plugin::secrets::Managers;
@@ -124,12 +126,16 @@ impl ConfigSource {
     }
 
     /// Validates what was read. Errors name the file.
-    pub(crate) fn parse(&self, text: &[u8]) -> Result<Loaded, Errors> {
+    pub(crate) fn parse(&self, text: &[u8]) -> Result<LoadedConfig, Errors> {
         self.parse_with(text, &environment)
     }
 
     /// [`ConfigSource::parse`] with the environment of another process.
-    pub(crate) fn parse_with(&self, text: &[u8], lookup: &dyn Fn(&str) -> Option<String>) -> Result<Loaded, Errors> {
+    pub(crate) fn parse_with(
+        &self,
+        text: &[u8],
+        lookup: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<LoadedConfig, Errors> {
         self.check_end(text, false)?;
         let secrets = Arc::new(SecretFiles::default());
         let loaded = stillgate_config::load_with(text, lookup, with_secrets(secrets.clone()));
@@ -139,7 +145,11 @@ impl ConfigSource {
     }
 
     /// [`ConfigSource::parse`] after earlier texts; the work is in proportion to the changes since.
-    pub(crate) fn parse_next(&self, reader: &mut Reader, text: Text) -> Result<Arc<Loaded>, Errors> {
+    pub(crate) fn parse_next(
+        &self,
+        reader: &mut IncrementalReader,
+        text: DigestedText,
+    ) -> Result<Arc<LoadedConfig>, Errors> {
         reader.load(text, &environment).map_err(|errors| self.named(errors))
     }
 

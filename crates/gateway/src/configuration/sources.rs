@@ -4,7 +4,7 @@
 //! one is in use.
 
 use super::end_flag;
-use super::kept::{KeptSource, Opened};
+use super::kept::{KeptSource, OpenStore};
 use super::own_files;
 use super::secrets::file_of;
 use super::source::{ConfigSource, ReadError, plugins};
@@ -12,13 +12,13 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
-use stillgate_config::{Diagnostic, Errors, Loaded, Reader, Severity, SourceKind, Text};
+use stillgate_config::{Diagnostic, DigestedText, Errors, IncrementalReader, LoadedConfig, Severity, SourceKind};
 use tracing::debug;
 
 /// Gives configurations.
 pub(crate) trait Source: Send {
     /// Reads the text alone, once, before all else: the log depends on it, and opening a datastore may take long.
-    fn begin(&mut self) -> Result<Arc<Loaded>, SourceError>;
+    fn begin(&mut self) -> Result<Arc<LoadedConfig>, SourceError>;
 
     /// Reads the current configuration, unless its digest is `unless`. It may take long.
     fn read(&mut self, unless: Option<&str>) -> Result<SourceResult, SourceError>;
@@ -41,7 +41,7 @@ pub(crate) trait Source: Send {
     fn try_again(&mut self) {}
 
     /// The datastore that it reads; `None`: it is a text.
-    fn kept(&self) -> Option<&Opened> {
+    fn kept(&self) -> Option<&OpenStore> {
         None
     }
 }
@@ -53,7 +53,7 @@ pub(crate) enum SourceResult {
     /// A configuration that can be used.
     Loaded {
         /// The configuration.
-        loaded: Arc<Loaded>,
+        loaded: Arc<LoadedConfig>,
         /// Why the last text is not part of it, but the last good one before.
         text_refused: Option<SourceError>,
     },
@@ -101,7 +101,7 @@ impl ConfigSource {
     pub(crate) fn open(&self, had_end_flag: bool) -> Box<dyn Source> {
         match self {
             ConfigSource::File(_) | ConfigSource::Text(_) => {
-                let (source, reader) = (self.clone(), Reader::new(plugins()));
+                let (source, reader) = (self.clone(), IncrementalReader::new(plugins()));
                 let text = OneText { source, reader, had_end_flag, refused_if_required: None };
                 Box::new(TextSource { text, begun: None, kind: None, kept: None })
             }
@@ -113,7 +113,7 @@ impl ConfigSource {
 struct TextSource {
     text: OneText,
     /// The text that was read to begin with, and is returned next.
-    begun: Option<Arc<Loaded>>,
+    begun: Option<Arc<LoadedConfig>>,
     /// The kind that was found at the start, which holds until the end of the process.
     kind: Option<SourceKind>,
     kept: Option<Beside>,
@@ -123,9 +123,9 @@ struct TextSource {
 struct Beside {
     store: KeptSource,
     /// The last text that was good.
-    text: Arc<Loaded>,
+    text: Arc<LoadedConfig>,
     /// The one before that, if the last look replaced it.
-    replaced: Option<Arc<Loaded>>,
+    replaced: Option<Arc<LoadedConfig>>,
     /// Whether the text that was read last differs from `text`, because it was refused.
     is_refused: bool,
     /// A text that was valid and could not be used, and why.
@@ -168,7 +168,7 @@ impl Beside {
 }
 
 impl Source for TextSource {
-    fn begin(&mut self) -> Result<Arc<Loaded>, SourceError> {
+    fn begin(&mut self) -> Result<Arc<LoadedConfig>, SourceError> {
         let loaded = self.text.read_unless(None)?.ok_or(SourceError::Unreadable(ReadError::NotFound))?;
         Ok(self.begun.insert(loaded).clone())
     }
@@ -226,13 +226,13 @@ impl Source for TextSource {
         }
     }
 
-    fn kept(&self) -> Option<&Opened> {
+    fn kept(&self) -> Option<&OpenStore> {
         self.kept.as_ref().map(|kept| kept.store.opened())
     }
 }
 
 /// Refuses a text that selects another source than the one at the start.
-fn check_kind(loaded: &Loaded, started: Option<SourceKind>) -> Result<(), SourceError> {
+fn check_kind(loaded: &LoadedConfig, started: Option<SourceKind>) -> Result<(), SourceError> {
     match started {
         Some(started) if started != loaded.config.gateway.config.source => {
             let why = "gateway.config.source takes effect at the next start; restart the gateway, or set it back";
@@ -260,7 +260,7 @@ fn refusal(digest: String, why: &[String]) -> SourceError {
 /// One text, mostly a file's, refused as a whole. A text that changed is read by what changed.
 struct OneText {
     source: ConfigSource,
-    reader: Reader,
+    reader: IncrementalReader,
     /// Whether a version that was read here or by a former process ended with `#END`.
     had_end_flag: bool,
     /// Why the last version is refused if an earlier one ended with `#END`.
@@ -269,11 +269,11 @@ struct OneText {
 
 impl OneText {
     /// Reads it, unless its digest is `unless`.
-    fn read_unless(&mut self, unless: Option<&str>) -> Result<Option<Arc<Loaded>>, SourceError> {
+    fn read_unless(&mut self, unless: Option<&str>) -> Result<Option<Arc<LoadedConfig>>, SourceError> {
         let began = Instant::now();
         let text = self.source.read().map_err(SourceError::Unreadable)?;
         let (bytes, read_ms) = (text.len(), millis(began));
-        let text = Text::new(text);
+        let text = DigestedText::new(text);
         let of_text = text.digest().to_owned();
         let digest = self.reader.digest_of(&of_text);
         if unless == Some(&digest) && self.reader.has_current_secrets() {

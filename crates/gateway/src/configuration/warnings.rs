@@ -1,14 +1,14 @@
 //! Logs what the authors of a configuration should know: warnings, and resources that are not served as they were put.
 
 use std::collections::HashSet;
-use stillgate_config::{Diagnostic, Loaded, RejectedResource, SourceKind};
+use stillgate_config::{Diagnostic, LoadedConfig, RejectedResource, SourceKind};
 use tracing::{error, warn};
 
 /// Logs warnings for the authors of a configuration, except those already logged for the served one. The contents of a datastore
 /// are not in the file.
-pub(crate) fn tell_warnings(loaded: &Loaded, served: Option<&Loaded>, file: Option<&str>) {
+pub(crate) fn tell_warnings(loaded: &LoadedConfig, served: Option<&LoadedConfig>, file: Option<&str>) {
     let key = |warning: &'_ Diagnostic| (warning.path.clone(), warning.message.clone());
-    let all = |loaded: &'_ Loaded| loaded.warnings.iter().chain(&loaded.warnings_beside).map(key).collect();
+    let all = |loaded: &'_ LoadedConfig| loaded.warnings.iter().chain(&loaded.warnings_beside).map(key).collect();
     let told: HashSet<(String, String)> = served.map(all).unwrap_or_default();
     let of_resources = file.filter(|_| loaded.config.gateway.config.source == SourceKind::File);
     for (warnings, file) in [(&loaded.warnings, of_resources), (&loaded.warnings_beside, file)] {

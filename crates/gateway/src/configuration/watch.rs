@@ -39,13 +39,13 @@ pub(crate) struct FileWatch {
 
 /// Which file is at a path, and when it last changed; another stamp shows a change that the watcher missed.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Stamp(Option<(u64, u64, u64, i64, i64)>);
+pub(crate) struct FileStamp(Option<(u64, u64, u64, i64, i64)>);
 
-impl Stamp {
+impl FileStamp {
     /// The stamp of a file now, to be taken before the file is read.
-    pub(crate) fn of(file: &Path) -> Stamp {
+    pub(crate) fn of(file: &Path) -> FileStamp {
         let metadata = file.metadata();
-        Stamp(metadata.ok().map(|file| (file.dev(), file.ino(), file.size(), file.ctime(), file.ctime_nsec())))
+        FileStamp(metadata.ok().map(|file| (file.dev(), file.ino(), file.size(), file.ctime(), file.ctime_nsec())))
     }
 }
 
@@ -63,12 +63,12 @@ enum WatchedNames {
 
 impl FileWatch {
     /// The stamp of what a source reads, before it is read; `None`: it never changes.
-    pub(crate) fn stamp(source: &ConfigSource) -> Option<Stamp> {
-        source.file().map(Stamp::of)
+    pub(crate) fn stamp(source: &ConfigSource) -> Option<FileStamp> {
+        source.file().map(FileStamp::of)
     }
 
     /// Watches what a source reads, which had that stamp when it was read, and other files.
-    pub(crate) fn of(source: &ConfigSource, read: Stamp, others: &BTreeSet<PathBuf>) -> Option<FileWatch> {
+    pub(crate) fn of(source: &ConfigSource, read: FileStamp, others: &BTreeSet<PathBuf>) -> Option<FileWatch> {
         let mut watch = FileWatch::start(source.file()?, read);
         watch.set_others(others);
         Some(watch)
@@ -76,7 +76,7 @@ impl FileWatch {
 
     /// Begins to watch a file that was read when it had that stamp. Where watching fails the log says so, and no notice ever
     /// comes.
-    pub(crate) fn start(file: &Path, read: Stamp) -> FileWatch {
+    pub(crate) fn start(file: &Path, read: FileStamp) -> FileWatch {
         let (touched, names) = (Arc::new(Notify::new()), Arc::new(Mutex::new(BTreeMap::new())));
         let watcher = notify::recommended_watcher({
             let (touched, names) = (touched.clone(), names.clone());
@@ -102,7 +102,7 @@ impl FileWatch {
             ),
         }
         watch.watch_folders();
-        if Stamp::of(&watch.file) != read {
+        if FileStamp::of(&watch.file) != read {
             watch.touched.notify_one();
         }
         watch
@@ -262,7 +262,7 @@ mod tests {
         let file = folder.path().join("stillgate.yaml");
         let beside = folder.path().join("new");
         fs::write(&file, "1").expect("write");
-        let mut watch = FileWatch::start(&file, Stamp::of(&file));
+        let mut watch = FileWatch::start(&file, FileStamp::of(&file));
         notices(&mut watch, || fs::write(&file, "2").expect("in place")).await;
         notices(&mut watch, || {
             fs::write(&beside, "3").expect("write");
@@ -279,7 +279,7 @@ mod tests {
         let (file, beside) = (folder.path().join("stillgate.yaml"), folder.path().join("new"));
         let check = async |change: &dyn Fn(), expected: bool| {
             fs::write(&file, "1").expect("write");
-            let read = Stamp::of(&file);
+            let read = FileStamp::of(&file);
             change();
             let mut watch = FileWatch::start(&file, read);
             let patience = if expected { Duration::from_secs(180) } else { 4 * SETTLE };
@@ -306,7 +306,7 @@ mod tests {
         }
         symlink("..v1", at("..data")).expect("link");
         symlink("..data/stillgate.yaml", at("stillgate.yaml")).expect("link");
-        let mut watch = FileWatch::start(&at("stillgate.yaml"), Stamp::of(&at("stillgate.yaml")));
+        let mut watch = FileWatch::start(&at("stillgate.yaml"), FileStamp::of(&at("stillgate.yaml")));
         notices(&mut watch, || {
             symlink("..v2", at("..tmp")).expect("link");
             fs::rename(at("..tmp"), at("..data")).expect("swap");
@@ -325,7 +325,7 @@ mod tests {
         let at = |name: &str| folder.path().join(name);
         fs::write(at("x.yaml"), "1").expect("write");
         symlink("x.yaml", at("stillgate.yaml")).expect("link");
-        let mut watch = FileWatch::start(&at("stillgate.yaml"), Stamp::of(&at("stillgate.yaml")));
+        let mut watch = FileWatch::start(&at("stillgate.yaml"), FileStamp::of(&at("stillgate.yaml")));
         notices(&mut watch, || fs::write(at("x.yaml"), "2").expect("in place")).await;
         notices(&mut watch, || {
             fs::write(at("new"), "3").expect("write");
@@ -343,7 +343,7 @@ mod tests {
             fs::write(at(folder).join("stillgate.yaml"), folder).expect("write");
         }
         let file = at("k").join("stillgate.yaml");
-        let mut watch = FileWatch::start(&file, Stamp::of(&file));
+        let mut watch = FileWatch::start(&file, FileStamp::of(&file));
         fs::rename(at("k"), at("old")).expect("move away");
         fs::rename(at("new"), at("k")).expect("swap");
         // This happens on SIGHUP.
@@ -363,7 +363,7 @@ mod tests {
         fs::write(&beside, "1").expect("write");
         fs::write(target.join("a.pem"), "1").expect("write");
         symlink(target.join("a.pem"), &linked).expect("link");
-        let mut watch = FileWatch::start(&file, Stamp::of(&file));
+        let mut watch = FileWatch::start(&file, FileStamp::of(&file));
         watch.set_others(&[beside.clone(), linked.clone(), elsewhere.path().join("missing.pem")].into());
         notices(&mut watch, || fs::write(&beside, "2").expect("in place")).await;
         notices(&mut watch, || fs::write(target.join("a.pem"), "2").expect("in place")).await;

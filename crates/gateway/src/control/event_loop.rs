@@ -12,7 +12,7 @@ use crate::admin::cardinality::Cardinality;
 use crate::admin::pages::Question;
 use crate::admin::status::{AccessLogStatus, StatusPage, certificates, counted};
 use crate::admin::upstreams::UpstreamsSnapshot;
-use crate::configuration::kept::{Opened, Stored};
+use crate::configuration::kept::{FollowedRevision, OpenStore};
 use crate::configuration::reload::{ReloadEvent, Reloader};
 use crate::configuration::secrets;
 use crate::configuration::watch::FileWatch;
@@ -29,7 +29,7 @@ use stillgate_logs::Logs;
 use stillgate_measures::access_log_writer::AccessLogWriter;
 use stillgate_measures::limits::LimitsReader;
 use stillgate_measures::own_metrics::{DirectoryFacts, Facts};
-use stillgate_plugin::outbox::Counts;
+use stillgate_plugin::outbox::OutboxCounters;
 use stillgate_proxy::access_log::rfc3339;
 use stillgate_proxy::{Commander, Counters, Fleet, Inquiry, StartError, WorkerTally};
 use tokio::sync::{Notify, mpsc, watch};
@@ -119,7 +119,7 @@ pub(crate) struct Control {
     /// `None`: the thread has ended, or is being waited for.
     logs: Option<Logs>,
     /// Counts of the entries that it was to send.
-    sent: Arc<Counts>,
+    sent: Arc<OutboxCounters>,
     limits: LimitsReader,
     predecessor: Predecessor,
     /// Removed as the process ends; `None` once it is the successor's.
@@ -138,7 +138,7 @@ impl Control {
     /// Takes over everything that was started.
     pub(crate) fn new(
         signals: Signals,
-        (watch, kept): (Option<FileWatch>, Option<Opened>),
+        (watch, kept): (Option<FileWatch>, Option<OpenStore>),
         (questions, admin): (mpsc::Receiver<Question>, Option<Serving>),
         mut reloader: Reloader,
         (fleet, devices): (Fleet, Option<DeviceThread>),
@@ -530,7 +530,7 @@ impl Control {
             source: self.datastore.as_ref().map_or("file", Datastore::kind),
             source_path: self.reloader.source_path(),
             revision: stored.as_ref().and_then(|_| self.reloader.revision()),
-            source_error: stored.as_ref().and_then(Stored::error),
+            source_error: stored.as_ref().and_then(FollowedRevision::error),
             source_heard_at: self.datastore.as_ref().and_then(Datastore::heard_unix_ms).map(rfc3339),
             rejected: self.reloader.rejected_status(),
             ignored_plugins: self.reloader.ignored().clone(),

@@ -8,11 +8,11 @@ use super::event_loop::Control;
 use super::signals::Signals;
 use crate::admin;
 use crate::admin::access::{access_of, access_of_devices, with_made_key};
-use crate::admin::pages::Api;
-use crate::admin::resources::Resources;
+use crate::admin::pages::PageContext;
+use crate::admin::resources::ControlSide;
 use crate::configuration::background::CONTROL_NICE;
 use crate::configuration::ignored::{self, Ignored};
-use crate::configuration::kept::{Opened, Served, revision_of};
+use crate::configuration::kept::{OpenStore, ServedRevision, revision_of};
 use crate::configuration::names;
 use crate::configuration::reading::{Candidate, ConfigReader};
 use crate::configuration::reload::{NAMES_TIMEOUT, Published, Reloadable, Reloader, provide_limits, tell_route_cache};
@@ -20,7 +20,7 @@ use crate::configuration::source::{ConfigSource, ReadError};
 use crate::configuration::sources::{Source, SourceError, SourceResult};
 use crate::configuration::tls_material;
 use crate::configuration::warnings::{tell_rejected, tell_warnings};
-use crate::configuration::watch::{FileWatch, Stamp};
+use crate::configuration::watch::{FileStamp, FileWatch};
 use crate::upgrade::{
     AdminSocket, DeviceSocket, Following, Former, Launcher, PeerOffer, PidFile, Predecessor, Program, Takeover,
     tell_supervisor,
@@ -32,7 +32,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_cluster::registry::FormerDirectory;
-use stillgate_config::{Config, Errors, Gateway, Loaded, SourceKind, Transport};
+use stillgate_config::{Config, Errors, Gateway, LoadedConfig, SourceKind, Transport};
 use stillgate_device_node::{self as device_node, DeviceThread, Starting};
 use stillgate_door::{Access, Bounds, Guard, Server, Serving, tls};
 use stillgate_limits::Limits;
@@ -43,7 +43,7 @@ use stillgate_measures::logging::{LevelError, RunningLog};
 use stillgate_measures::metrics::{Metering, MeteringError, PreparedMetrics, wanted};
 use stillgate_measures::own_metrics::{Facts, LimitFacts, ReloadTimes};
 use stillgate_measures::process_stats;
-use stillgate_plugin::{Outbox, Process};
+use stillgate_plugin::{Outbox, ServingProcess};
 use stillgate_profiler::heap;
 use stillgate_profiler::threads::Registration;
 use stillgate_proxy::{
@@ -196,8 +196,8 @@ struct StartContext {
     source: ConfigSource,
     opened: Box<dyn Source>,
     /// Stamp of the file, from before it was read.
-    stamp: Option<Stamp>,
-    loaded: Arc<Loaded>,
+    stamp: Option<FileStamp>,
+    loaded: Arc<LoadedConfig>,
     logging: RunningLog,
     program: Program,
     takeover: Option<(Takeover, Former)>,
@@ -261,7 +261,7 @@ async fn start(beginning: StartContext, announce: impl FnOnce(&Up<'_>)) -> Resul
     let guard = Arc::new(Guard::new(access));
     let live = Live::start(metering.as_ref().map(Metering::looker), fleet.tally(), plans.clone(), allocator::give_back);
     let recent = access_log.as_ref().and_then(AccessLogWriter::recent);
-    let api = Api::new(ask, kept.clone(), live.clone(), recent, metering.as_ref(), allocator::give_back);
+    let api = PageContext::new(ask, kept.clone(), live.clone(), recent, metering.as_ref(), allocator::give_back);
     let server = admin_server(gateway, (&guard, &device_access), api)?;
     let (admin, serving) = admin.map(|(address, listener)| serve_admin(address, listener, server)).transpose()?.unzip();
     expose(metering.as_mut()).await;
@@ -305,7 +305,7 @@ fn sample_heap(config: &Config) {
 fn publishing(
     (access, device_access): (watch::Sender<Access>, watch::Sender<Access>),
     made_key: Option<Arc<str>>,
-    kept: Option<&Opened>,
+    kept: Option<&OpenStore>,
     live: Arc<Live>,
 ) -> Published {
     let keeper = kept.map(|kept| kept.keeper.clone());
@@ -315,7 +315,7 @@ fn publishing(
         sample_heap(config);
         live.slow.switch(config.gateway.debug.slow);
         if let (Some(keeper), Some(revision)) = (&keeper, revision_of(&config.digest)) {
-            keeper.served.send_replace(Served { revision, generation });
+            keeper.served.send_replace(ServedRevision { revision, generation });
         }
     })
 }
@@ -357,8 +357,12 @@ fn start_logs(workers: usize) -> Result<(Logs, Vec<Outbox>), RunError> {
 }
 
 /// The process as the entries of logging plugins name it.
-fn process() -> Process {
-    Process { hostname: process_stats::hostname().into(), pid: std::process::id(), version: env!("CARGO_PKG_VERSION") }
+fn process() -> ServingProcess {
+    ServingProcess {
+        hostname: process_stats::hostname().into(),
+        pid: std::process::id(),
+        version: env!("CARGO_PKG_VERSION"),
+    }
 }
 
 /// Logs warnings, and returns them as they are logged.
@@ -539,13 +543,13 @@ fn start_devices(
 fn admin_server(
     gateway: &Gateway,
     (guard, device_access): (&Arc<Guard>, &watch::Sender<Access>),
-    api: Api,
+    api: PageContext,
 ) -> Result<Server<Router>, RunError> {
     let tls = gateway.admin.as_ref().and_then(|admin| admin.tls.as_ref());
     let tls = tls.map(|tls| tls::server_config(tls, tls::ADMIN)).transpose().map_err(RunError::Admin)?;
     let mut pages = admin::pages::pages(&api);
     pages.extend(admin::devices::pages(gateway, &device_access.subscribe()));
-    let router = stillgate_admin::router(Arc::new(Resources::new(api)), guard.clone(), pages);
+    let router = stillgate_admin::router(Arc::new(ControlSide::new(api)), guard.clone(), pages);
     Ok(Server { answers: router, tls, bounds: Bounds::ADMIN })
 }
 

@@ -3,11 +3,11 @@
 use crate::shared::authority::Authority;
 use crate::transfer::{KEY, Site, resources, run, server};
 use serde_json::{Value as Json, json};
-use stillgate_testkit::Etcd;
+use stillgate_testkit::EtcdServer;
 
 #[test]
 fn resources_go_from_a_store_to_an_etcd() {
-    let (store, etcd) = (Site::new(), Etcd::start());
+    let (store, etcd) = (Site::new(), EtcdServer::start());
     let route = |id: usize| format!("  - {{id: r{id}, uri: /{id}, upstream_id: main, plugins: {{key-auth: {{}}}}}}\n");
     let routes: String = (0..300).map(route).collect();
     let text = format!(

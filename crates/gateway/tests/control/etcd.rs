@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 use stillgate_testkit::{
-    BufferedSocket, CutEnd, CutPoint, Cutter, Etcd, EtcdSetup, Gateway, PATIENCE, ReservedPort, Setup, Side, Upstream,
-    eventually, eventually_within, run_tool, with_longer_times,
+    BufferedSocket, CutEnd, CutPoint, Cutter, EtcdServer, EtcdSetup, Gateway, PATIENCE, ReservedPort, Setup, Side,
+    Upstream, eventually, eventually_within, run_tool, with_longer_times,
 };
 
 /// Cuts every connection, until it is disarmed.
@@ -39,7 +39,7 @@ fn encrypted(secret: &str) -> String {
     String::from_utf8(output.stdout).expect("UTF-8").trim().to_owned()
 }
 
-fn write(etcd: &Etcd, key: &str, value: &Value) {
+fn write(etcd: &EtcdServer, key: &str, value: &Value) {
     etcd.put(0, &format!("/apisix/{key}"), value.to_string());
 }
 
@@ -58,7 +58,8 @@ fn vault(secret: &'static str) -> Upstream {
 
 #[test]
 fn every_kind_of_resource_that_another_program_writes_is_served() {
-    let (etcd, node, vault, stream) = (Etcd::start(), Upstream::echo(), vault("of-the-vault"), ReservedPort::new());
+    let (etcd, node, vault, stream) =
+        (EtcdServer::start(), Upstream::echo(), vault("of-the-vault"), ReservedPort::new());
     let setup = setup(&endpoints(&etcd, 1), "").gateway(&format!("data_encryption: {{keyring: [{}]}}", KEYRING.0));
     let with_streams = format!("stream_proxy: {{tcp: [{{address: \"{}\"}}]}}", stream.addr());
     let gateway = Gateway::start(STILLGATE, &setup.clone().gateway(&with_streams));
@@ -121,7 +122,7 @@ fn every_kind_of_resource_that_another_program_writes_is_served() {
 
 #[test]
 fn a_certificate_whose_key_is_encrypted_is_shown() {
-    let (etcd, node, authority) = (Etcd::start(), Upstream::echo(), Authority::new());
+    let (etcd, node, authority) = (EtcdServer::start(), Upstream::echo(), Authority::new());
     authority.issue("shop", &["shop.example.com"]);
     let read = |name: &str| std::fs::read_to_string(authority.file(name)).expect("read");
     let (cert, key) = (read("shop.pem"), encrypted(&read("shop.key")));
@@ -148,7 +149,7 @@ fn a_certificate_whose_key_is_encrypted_is_shown() {
 
 #[test]
 fn a_ciphertext_that_no_key_decrypts_is_no_credential() {
-    let (etcd, node) = (Etcd::start(), Upstream::echo());
+    let (etcd, node) = (EtcdServer::start(), Upstream::echo());
     let jack = |secret: &str| json!({"username": "jack", "plugins": {"key-auth": {"key": secret}}});
     let mut with_auth = route("/*", node.addr());
     with_auth["plugins"] = json!({"key-auth": {}});
@@ -177,7 +178,7 @@ fn a_ciphertext_that_no_key_decrypts_is_no_credential() {
 
 #[test]
 fn etcd_comes_and_goes_under_load() {
-    let (mut etcd, node) = (Etcd::start(), Upstream::echo());
+    let (mut etcd, node) = (EtcdServer::start(), Upstream::echo());
     let relay = Cutter::to(etcd.addr(0));
     write(&etcd, "routes/always", &route("/always", node.addr()));
     // The timeout is short enough to notice an etcd that sends nothing.
@@ -185,7 +186,7 @@ fn etcd_comes_and_goes_under_load() {
     let gateway = Gateway::start(STILLGATE, &setup_here.gateway("workers: 2"));
     let load = Load::start(gateway.addr(), "/always");
     let lost = || !gateway.status()["source_error"].is_null();
-    let change = |etcd: &Etcd, number: usize| {
+    let change = |etcd: &EtcdServer, number: usize| {
         write(etcd, "routes/1", &route(&format!("/v{number}"), node.addr()));
         await_status(&gateway, &format!("/v{number}"), 200);
         assert_eq!(status(&gateway, &format!("/v{}", number - 1)), 404);
@@ -226,7 +227,8 @@ fn etcd_comes_and_goes_under_load() {
 
 #[test]
 fn members_of_a_cluster_are_lost_one_after_the_other() {
-    let (mut etcd, node) = (Etcd::start_with(&EtcdSetup { members: 3, ..EtcdSetup::default() }), Upstream::echo());
+    let (mut etcd, node) =
+        (EtcdServer::start_with(&EtcdSetup { members: 3, ..EtcdSetup::default() }), Upstream::echo());
     write(&etcd, "routes/always", &route("/always", node.addr()));
     let gateway = start(&etcd, 3);
     let load = Load::start(gateway.addr(), "/always");
@@ -261,7 +263,7 @@ fn orders(of: &[usize]) -> Vec<Vec<usize>> {
 
 #[test]
 fn references_may_come_in_any_order() {
-    let (etcd, node) = (Etcd::start(), Upstream::echo());
+    let (etcd, node) = (EtcdServer::start(), Upstream::echo());
     let gateway = start(&etcd, 1);
     let orders = orders(&[0, 1, 2, 3]);
     for (number, order) in orders.iter().enumerate() {
@@ -294,7 +296,7 @@ fn references_may_come_in_any_order() {
 
 #[test]
 fn what_cannot_be_used_is_listed_and_closes_only_what_it_would_take() {
-    let (etcd, node) = (Etcd::start(), Upstream::echo());
+    let (etcd, node) = (EtcdServer::start(), Upstream::echo());
     let gateway = start(&etcd, 1);
     let good = |id: &str| route(&format!("/{id}"), node.addr());
     let with = |id: &str, key: &str, value: Value| {
@@ -357,7 +359,7 @@ fn what_cannot_be_used_is_listed_and_closes_only_what_it_would_take() {
 
 #[test]
 fn writes_through_the_admin_api_are_in_etcd_and_served() {
-    let (etcd, node) = (Etcd::start(), Upstream::echo());
+    let (etcd, node) = (EtcdServer::start(), Upstream::echo());
     let gateway = Gateway::start(STILLGATE, &setup(&endpoints(&etcd, 1), "").gateway("workers: 2"));
     for number in 0..20 {
         let head = put(&gateway, "routes/1", &route(&format!("/v{number}"), node.addr()));
@@ -413,7 +415,7 @@ fn writes_through_the_admin_api_are_in_etcd_and_served() {
 
 #[test]
 fn an_etcd_that_is_away_refuses_writes() {
-    let (mut etcd, node) = (Etcd::start(), Upstream::echo());
+    let (mut etcd, node) = (EtcdServer::start(), Upstream::echo());
     let gateway = start(&etcd, 1);
     put(&gateway, "routes/1", &route("/one", node.addr()));
     etcd.kill(0);
@@ -429,7 +431,7 @@ fn an_etcd_that_is_away_refuses_writes() {
 /// APISIX's parser of JSON accepts them; they occur where a certificate is put into etcd from a shell.
 #[test]
 fn raw_line_breaks_in_strings_are_read() {
-    let (etcd, node) = (Etcd::start(), Upstream::echo());
+    let (etcd, node) = (EtcdServer::start(), Upstream::echo());
     let gateway = start(&etcd, 1);
     let document = route("/a", node.addr()).to_string().replacen('{', "{\"desc\": \"one\ntwo\t\u{1}\", ", 1);
     etcd.put(0, "/apisix/routes/1", &document);
@@ -441,7 +443,7 @@ fn raw_line_breaks_in_strings_are_read() {
 
 #[test]
 fn two_gateways_see_each_others_writes() {
-    let (etcd, node) = (Etcd::start(), Upstream::echo());
+    let (etcd, node) = (EtcdServer::start(), Upstream::echo());
     let gateways = [start(&etcd, 1), start(&etcd, 1)];
     std::thread::scope(|scope| {
         for (index, gateway) in gateways.iter().enumerate() {
@@ -463,7 +465,7 @@ fn two_gateways_see_each_others_writes() {
 
 #[test]
 fn a_mistake_in_the_file_does_not_stop_changes_of_etcd() {
-    let (etcd, node) = (Etcd::start(), Upstream::echo());
+    let (etcd, node) = (EtcdServer::start(), Upstream::echo());
     let gateway = start(&etcd, 1);
     let file = std::fs::read_to_string(gateway.config_path()).expect("the file");
     let error = || gateway.status()["config"]["last_error"].clone();
@@ -482,7 +484,7 @@ fn a_mistake_in_the_file_does_not_stop_changes_of_etcd() {
 
 #[test]
 fn etcd_may_ask_for_a_password() {
-    let (mut etcd, node) = (Etcd::start(), Upstream::echo());
+    let (mut etcd, node) = (EtcdServer::start(), Upstream::echo());
     write(&etcd, "routes/1", &route("/one", node.addr()));
     etcd.require_password("correct-horse");
     let with = |password: &str| setup(&endpoints(&etcd, 1), &format!(", user: root, password: {password}"));
@@ -510,7 +512,7 @@ fn etcd_may_ask_for_a_certificate() {
     let (authority, node) = (Authority::new(), Upstream::echo());
     authority.issue("etcd", &["127.0.0.1"]);
     authority.issue("gateway", &["gateway.example.com"]);
-    let etcd = Etcd::start_with(&EtcdSetup {
+    let etcd = EtcdServer::start_with(&EtcdSetup {
         certificate: Some((authority.file("etcd.pem"), authority.file("etcd.key"))),
         client_ca: Some(authority.file("ca.pem")),
         ..EtcdSetup::default()

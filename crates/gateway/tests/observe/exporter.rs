@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
-use stillgate_metrics::{Family, FamilyType, Options, Process as Writing, Registry, Writer};
+use stillgate_metrics::{Family, FamilyType, Registry, RegistryOptions, SegmentProcess as Writing, Writer};
 use stillgate_testkit::{ACCEPT_TEXT, BufferedSocket, END_PATIENCE, Process, ReservedPort, eventually, scrape};
 
 /// The process under test, and the address that it was given to listen on.
@@ -33,7 +33,7 @@ fn start_with(folder: &Path, log: &Path, more: &[&str]) -> (Process, SocketAddr)
 fn write(folder: &Path, requests: u64) -> (Arc<Registry>, Writer) {
     let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
     let process = Writing { pid: std::process::id(), start: 1 };
-    let options = Options { shared: Some(folder.to_owned()), ..Options::new(process, now_ms, 7) };
+    let options = RegistryOptions { shared: Some(folder.to_owned()), ..RegistryOptions::new(process, now_ms, 7) };
     let registry = Arc::new(Registry::start(options).unwrap());
     let family = Family {
         name: "requests_total".into(),

@@ -2,7 +2,7 @@
 //!
 //! A result file is sent around and published, so credentials are removed from it; the command that it shows can be
 //! typed again with the reader's own. Secrets in a URL's query, in a named file, or in a target's command remain:
-//! whoever puts them there publishes them.
+//! they are published by being there.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -42,7 +42,7 @@ pub(crate) enum Via {
     Any,
     /// The one that the device is connected to
     Own,
-    /// One that the device is not connected to
+    /// A node that the device is not connected to
     Other,
 }
 

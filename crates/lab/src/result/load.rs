@@ -33,7 +33,7 @@ pub(crate) struct LoadResult {
     /// Whether it was ended early; `duration_s` is then the measured time.
     #[serde(default)]
     pub(crate) interrupted: bool,
-    /// Of the requests that were due in the measured time, those that were answered by the end of it or in `drain_s`
+    /// Requests that were due in the measured time and were answered by the end of it or in `drain_s`
     /// after it.
     #[serde(default)]
     pub(crate) requests: u64,

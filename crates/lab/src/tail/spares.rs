@@ -66,7 +66,7 @@ impl LatePairs {
         }
     }
 
-    /// ` Of 13 pairs of blocks 3 are void …`; empty if no spare was run.
+    /// The sentence ` Of 13 pairs of blocks 3 are void …`; empty if no spare was run.
     pub(crate) fn words(&self, design: &TailDesign, done: usize) -> String {
         let replaced = done.saturating_sub(design.pairs);
         if replaced == 0 {

@@ -1,4 +1,4 @@
-//! Who runs on which CPUs: the target on its own, everything that measures on others.
+//! Placement on CPUs: the target on its own, everything that measures on others.
 
 use crate::error::Result;
 use crate::hosts;

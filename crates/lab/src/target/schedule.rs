@@ -1,4 +1,4 @@
-//! Who goes first on the load's CPUs: generator and upstream, where the target has CPUs of its own.
+//! Priorities on the load's CPUs: generator and upstream, where the target has CPUs of its own.
 
 use super::placement;
 use crate::error::Result;

@@ -281,7 +281,7 @@ fn slow_answers_are_no_failures() {
             let rate = |pair: &Value| pair[side]["saturation"]["rate_achieved"].as_f64().unwrap();
             result["pairs"].as_array().unwrap().iter().map(rate).collect()
         };
-        // Four connections: at most 100 and 82 answers per second, fewer while the machine stands still.
+        // Four connections: at most 100 and 82 answers per second, fewer while the machine stalls.
         let (rates_a, rates_b) = (rates("a"), rates("b"));
         assert!(rates_a.iter().all(|rate| *rate < 102.0) && rates_b.iter().all(|rate| *rate < 84.0), "{result:#}");
         verdict(&result, "throughput") == "slower"

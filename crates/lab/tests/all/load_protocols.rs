@@ -208,7 +208,7 @@ fn count_requests() {
         let arguments = [&[url.as_str(), "--connections", "5", "--threads", "3"], options, &ANY_LATENESS].concat();
         let json = load_json(&arguments, 0);
         assert_eq!((number(&json, &["requests"]), number(&json, &["errors"])), (asked, 0.0), "{arguments:?} {json}");
-        // With a rate, answers of a machine that stands still come after the last request was due.
+        // With a rate, answers of a machine that stalls come after the last request was due.
         let answered = number(&json, &["answered_in_time"]);
         assert!(answered == asked || options.contains(&"--rate") && (1.0..asked).contains(&answered), "{json}");
         assert_eq!((json["interrupted"].as_bool(), json["void"].as_bool()), (Some(false), Some(false)), "{json}");

@@ -1,4 +1,4 @@
-//! Whether the results of `stillgate-lab load` are true: about a target that stands still, about itself, about a known
+//! Whether the results of `stillgate-lab load` are true: about a target that stalls, about itself, about a known
 //! distribution.
 //!
 //! The machine of a test is busy. Predictions are therefore computed from observations: how long the target actually
@@ -42,7 +42,7 @@ fn share_from(histogram: &Histogram<u64>, ms: f64) -> f64 {
     1.0 - below as f64 / histogram.len() as f64
 }
 
-/// Requests come evenly over 5 s, and the target stands still for S of them. One intended at time s of the stop is
+/// Requests come evenly over 5 s, and the target stalls for S of them. One intended at time s of the stop is
 /// answered S - s after its intended start at the earliest: latencies of the share (S - t) / 5 s are t or more. The
 /// measured share is that, to within two in a hundred of all requests; it is larger by the time that the target, a
 /// debug build here, takes for the accumulated requests, and by the delays of a busy machine at both ends of the stop.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use stillgate_metrics::encode::{self, Format};
 use stillgate_metrics::reader::ReaderOptions;
 use stillgate_metrics::{
-    Buckets, Collector, CollectorOptions, DeclaredFamily, Family, FamilyType, Handle, Merge, Options, Process,
-    Registry, Writer,
+    Buckets, Collector, CollectorOptions, DeclaredFamily, Family, FamilyType, Handle, Merge, Registry, RegistryOptions,
+    SegmentProcess, Writer,
 };
 
 /// Enough for any label set to fit into the budget.
@@ -63,10 +63,10 @@ impl Library for Stillgate {
     type Set = [String; 4];
 
     fn new(series: usize) -> Stillgate {
-        let options = Options {
+        let options = RegistryOptions {
             memory_bytes: (series * BYTES_PER_SERIES).max(64 << 20),
             series_per_family: (series + series / 8).max(1000) as u32,
-            ..Options::new(Process { pid: 1, start: 1 }, NOW_MS, 77)
+            ..RegistryOptions::new(SegmentProcess { pid: 1, start: 1 }, NOW_MS, 77)
         };
         let registry = Arc::new(Registry::start(options).unwrap());
         let counters = registry.declare(family(FAMILY, &LABELS, FamilyType::Counter)).unwrap();

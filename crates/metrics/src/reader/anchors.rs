@@ -11,7 +11,7 @@ use crate::family::{FamilyType, Merge};
 use crate::segment::cells::{Shape, to_word};
 use crate::segment::layout::{HEAD_WORDS, RecordHead, RecordKind, WORD, pair};
 use crate::segment::memory::PAGE;
-use crate::segment::{Process, Segment};
+use crate::segment::{Segment, SegmentProcess};
 use crate::sync::Ordering::Relaxed;
 use std::sync::Arc;
 
@@ -131,7 +131,7 @@ impl Store {
     }
 
     fn mount_anchors(&mut self) -> Option<()> {
-        let nobody = Process { pid: 0, start: 0 };
+        let nobody = SegmentProcess { pid: 0, start: 0 };
         let segment = Segment::create(None, ANCHORS_BYTES_MAX, nobody, u64::MAX, 0).ok()?;
         let mounted = Some(MountedSegment::new(&Mount { segment: Arc::new(segment), is_alive: true }, 0));
         let free = self.mounts.iter().position(Option::is_none);

@@ -14,7 +14,7 @@ use crate::labels::RawPairs;
 use crate::protocol;
 use crate::segment::cells::Shape;
 use crate::segment::layout::{FOLD_WORDS, HEAD_WORDS, RecordHead, RecordKind, TOMBSTONE_WORDS, unpair};
-use crate::segment::{Process, Segment, family_record};
+use crate::segment::{Segment, SegmentProcess, family_record};
 use crate::sync::{AtomicU32, ReadOnly, Word};
 use memchr::memchr;
 
@@ -97,7 +97,7 @@ impl Reader {
                 let [serial, record, pid, start] = std::array::from_fn(|word| segment.log()[at + 1 + word].get());
                 let record = usize::try_from(record).map_err(|_| InvalidRecord)?;
                 let pid = u32::try_from(pid).map_err(|_| InvalidRecord)?;
-                self.ended.push(Tombstone { process: Process { pid, start }, serial, record });
+                self.ended.push(Tombstone { process: SegmentProcess { pid, start }, serial, record });
                 Ok(())
             }
         }

@@ -20,7 +20,7 @@ use super::store::SeriesId;
 use super::{Reader, RefreshSummary};
 use crate::declared::OTHER;
 use crate::labels::{LabelPairs, RawPairs};
-use crate::segment::Process;
+use crate::segment::SegmentProcess;
 use std::sync::Arc;
 
 /// Time that a running exposition is given to end before series are folded: half of it would be from before.
@@ -37,7 +37,7 @@ pub(crate) struct Fold {
 /// The folds of one family that the writers of a process have declared alike.
 #[derive(Debug)]
 pub(super) struct Folds {
-    process: Process,
+    process: SegmentProcess,
     family: FamilyId,
     labels: Vec<String>,
     /// Number of segments that declare it.
@@ -63,7 +63,7 @@ pub(super) struct FoldedSegments {
 /// A label set that no longer has a series of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FoldedSet {
-    pub(crate) process: Process,
+    pub(crate) process: SegmentProcess,
     pub(crate) family: Arc<str>,
     /// The label text, as in the segments.
     pub(crate) labels: Vec<u8>,
@@ -73,7 +73,7 @@ pub(crate) struct FoldedSet {
 
 impl FoldedSegments {
     /// A segment of this process declares a family with these labels; returns the number of its folds' entry.
-    pub(super) fn declare(&mut self, process: Process, family: FamilyId, labels: &[String]) -> usize {
+    pub(super) fn declare(&mut self, process: SegmentProcess, family: FamilyId, labels: &[String]) -> usize {
         let is_it = |folds: &Folds| folds.process == process && folds.family == family && folds.labels == labels;
         if let Some(known) = self.entries.iter().position(|entry| entry.as_ref().is_some_and(is_it)) {
             self.entries[known].iter_mut().for_each(|folds| folds.segments += 1);
@@ -151,7 +151,7 @@ impl FoldedSegments {
 
 impl Reader {
     /// The last applied fold of a process for this family with these labels.
-    pub(crate) fn applied_fold(&self, process: Process, family: &str, labels: &[String]) -> Fold {
+    pub(crate) fn applied_fold(&self, process: SegmentProcess, family: &str, labels: &[String]) -> Fold {
         let is_it = |folds: &&Folds| {
             folds.process == process && folds.labels == labels && *self.order.families.get(folds.family).name == *family
         };
@@ -248,7 +248,7 @@ impl Reader {
     /// Records for the family's budget that a label set no longer counts for itself.
     pub(super) fn note_folded(
         &self,
-        process: Process,
+        process: SegmentProcess,
         family: FamilyId,
         labels: Vec<u8>,
         to: Vec<u8>,

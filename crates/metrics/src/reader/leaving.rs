@@ -8,7 +8,7 @@ use super::cursor::covers;
 use super::mount::RecordLocation;
 use super::store::{SeriesId, UnlinkResult};
 use super::{Reader, RefreshSummary};
-use crate::segment::Process;
+use crate::segment::SegmentProcess;
 use crate::segment::layout::RecordKind;
 
 /// How long a series waits to be scraped once more; after that it is assumed that nothing scrapes.
@@ -18,7 +18,7 @@ const LEAVING_MS_MAX: u64 = 15 * 60 * 1000;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Tombstone {
     /// Process that writes the segment.
-    pub(super) process: Process,
+    pub(super) process: SegmentProcess,
     pub(super) serial: u64,
     /// Position of the record, in words of its log.
     pub(super) record: usize,

@@ -8,7 +8,7 @@ use super::families::MergedFamily;
 use super::store::SeriesSlot;
 use crate::family::FamilyType;
 use crate::labels::{LabelPairs, value_of};
-use crate::segment::Process;
+use crate::segment::SegmentProcess;
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// Location of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RecordAddress {
-    pub(crate) process: Process,
+    pub(crate) process: SegmentProcess,
     /// Serial number of the segment.
     pub(crate) serial: u64,
     /// Position in words of its log, as in a tombstone.
@@ -36,7 +36,7 @@ impl Reader {
     /// Up to `max` counters and histograms whose value no writer has changed for `ttl_ms` before the last refresh, as
     /// far as the writers' ticks since this reader began show: never one that was changed later. A gauge that does not
     /// change is as true as one that does.
-    pub(crate) fn idle(&self, own: Process, ttl_ms: u64, max: usize) -> Vec<LocatedSeries> {
+    pub(crate) fn idle(&self, own: SegmentProcess, ttl_ms: u64, max: usize) -> Vec<LocatedSeries> {
         let Some(before_ms) = self.now_ms.checked_sub(ttl_ms) else { return Vec::new() };
         let counts = |merged: &MergedFamily| !matches!(merged.family.kind, FamilyType::Gauge(_) | FamilyType::Info);
         self.located(own, max, counts, |_, series| {
@@ -48,7 +48,7 @@ impl Reader {
     /// are labels.
     pub(crate) fn with_labels(
         &self,
-        own: Process,
+        own: SegmentProcess,
         labels: &[String],
         values: &HashSet<Vec<String>>,
         max: usize,
@@ -72,7 +72,7 @@ impl Reader {
     pub(crate) fn unused(
         &self,
         in_use: &HashMap<String, Vec<Vec<String>>>,
-        own: Process,
+        own: SegmentProcess,
         max: usize,
     ) -> Vec<LocatedSeries> {
         let known = |merged: &MergedFamily| in_use.get(&*merged.name).map_or(&[][..], Vec::as_slice);
@@ -87,7 +87,7 @@ impl Reader {
     /// Live series of another process are skipped: only that process can ask its writers.
     fn located(
         &self,
-        own: Process,
+        own: SegmentProcess,
         max: usize,
         may_be: impl Fn(&MergedFamily) -> bool,
         wanted: impl Fn(&MergedFamily, SeriesSlot) -> bool,

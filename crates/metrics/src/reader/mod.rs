@@ -39,7 +39,7 @@ pub(crate) use records::{LiveRecord, Share};
 use crate::encode;
 use crate::gzip::Deflater;
 use crate::protocol;
-use crate::segment::Process;
+use crate::segment::SegmentProcess;
 use chunk::{ChunkScratch, FORMATS};
 use folding::FoldedSegments;
 use leaving::{LeavingRecord, Tombstone};
@@ -93,7 +93,7 @@ pub struct RefreshSummary {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DamagedSegment {
     /// Process that writes it.
-    pub process: Process,
+    pub process: SegmentProcess,
     /// Serial number of the segment.
     pub serial: u64,
     /// The word of the log at which reading ended.

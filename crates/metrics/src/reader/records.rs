@@ -3,7 +3,7 @@
 use super::Reader;
 use super::mount::{MountedSegment, NO_SERIES};
 use crate::family::Family;
-use crate::segment::Process;
+use crate::segment::SegmentProcess;
 use crate::segment::layout::HEAD_WORDS;
 use crate::sync::{AtomicU64, ReadOnly};
 
@@ -32,18 +32,18 @@ pub(crate) struct LiveRecord<'a> {
 }
 
 impl Reader {
-    fn mounted_as(&self, process: Process, serial: u64) -> Option<&MountedSegment> {
+    fn mounted_as(&self, process: SegmentProcess, serial: u64) -> Option<&MountedSegment> {
         let is_it = |mounted: &&MountedSegment| mounted.segment.process == process && mounted.segment.serial == serial;
         self.store.mounts.iter().flatten().find(is_it)
     }
 
     /// Whether the segment exists.
-    pub(crate) fn has_segment(&self, process: Process, serial: u64) -> bool {
+    pub(crate) fn has_segment(&self, process: SegmentProcess, serial: u64) -> bool {
         self.mounted_as(process, serial).is_some()
     }
 
     /// How much of a segment counts; `None` if it is not read, or not in full.
-    pub(crate) fn share(&self, process: Process, serial: u64) -> Option<Share> {
+    pub(crate) fn share(&self, process: SegmentProcess, serial: u64) -> Option<Share> {
         let mounted = self.mounted_as(process, serial).filter(|mounted| !mounted.is_damaged)?;
         let living = mounted.contributions.iter().filter(|each| each.series != NO_SERIES);
         let leaving = living.clone().filter(|each| each.is_leaving()).count();
@@ -52,7 +52,7 @@ impl Reader {
     }
 
     /// Visits the records of a segment that count.
-    pub(crate) fn records(&self, process: Process, serial: u64, mut visit: impl FnMut(LiveRecord<'_>)) {
+    pub(crate) fn records(&self, process: SegmentProcess, serial: u64, mut visit: impl FnMut(LiveRecord<'_>)) {
         let Some(mounted) = self.mounted_as(process, serial) else { return };
         let records = mounted.contributions.iter().enumerate();
         for (number, contribution) in records.filter(|(_, each)| each.series != NO_SERIES) {

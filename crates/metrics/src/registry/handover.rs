@@ -9,7 +9,7 @@
 
 use super::{Registry, RegistryCore, SegmentStorage, Writers, lock};
 use crate::reader::Mount;
-use crate::segment::{Process, Segment, SegmentError};
+use crate::segment::{Segment, SegmentError, SegmentProcess};
 use crate::shared::directory::exists;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -65,8 +65,8 @@ impl Registry {
 
     /// Processes that were alive at the last check, and are not any more. Asking the system takes time, so the lock is
     /// not held meanwhile: the caller has the lowest priority.
-    pub(super) fn ended_meanwhile(&self) -> Vec<Process> {
-        let mut processes: Vec<Process> = Vec::new();
+    pub(super) fn ended_meanwhile(&self) -> Vec<SegmentProcess> {
+        let mut processes: Vec<SegmentProcess> = Vec::new();
         for mount in lock(&self.inner.writers).inherited.iter().filter(|mount| mount.is_alive) {
             if !processes.contains(&mount.segment.process) {
                 processes.push(mount.segment.process);
@@ -96,7 +96,7 @@ impl RegistryCore {
 
 impl Writers {
     /// Marks these processes as ended.
-    pub(super) fn note_ended(&mut self, ended: &[Process]) {
+    pub(super) fn note_ended(&mut self, ended: &[SegmentProcess]) {
         for mount in &mut self.inherited {
             if mount.is_alive && ended.contains(&mount.segment.process) {
                 mount.is_alive = false;

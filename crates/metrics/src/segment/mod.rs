@@ -20,7 +20,7 @@ const SERIES_BYTES_MIN: usize = 40;
 
 /// The process that writes a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Process {
+pub struct SegmentProcess {
     /// Its process id.
     pub pid: u32,
     /// When it started, in clock ticks since boot (field 22 of `/proc/PID/stat`): pids are reused.
@@ -36,7 +36,7 @@ pub(crate) struct Segment {
     /// Unique in the writing process.
     pub(crate) serial: u64,
     /// The process that writes it.
-    pub(crate) process: Process,
+    pub(crate) process: SegmentProcess,
 }
 
 impl fmt::Debug for Segment {
@@ -86,7 +86,7 @@ impl Segment {
     pub(crate) fn create(
         file: Option<&Path>,
         log_bytes: usize,
-        process: Process,
+        process: SegmentProcess,
         serial: u64,
         now_ms: u64,
     ) -> io::Result<Segment> {
@@ -146,7 +146,7 @@ impl Segment {
         if !fits || log_at % WORD != 0 {
             return Err(SegmentError::Damaged(path.to_owned()));
         }
-        let process = Process { pid: header.pid.get(), start: header.process_start.get() };
+        let process = SegmentProcess { pid: header.pid.get(), start: header.process_start.get() };
         let serial = header.serial.get();
         Ok(Segment { mapping, series_max, log_at, log_words, serial, process })
     }

@@ -4,7 +4,7 @@ use crate::declared::DeclaredFamily;
 use crate::family::Family;
 use crate::labels::LabelPairs;
 use crate::reader::{Fold, LiveRecord, Reader};
-use crate::registry::{Options, Registry, RegistryError, SegmentStorage};
+use crate::registry::{Registry, RegistryError, RegistryOptions, SegmentStorage};
 use crate::writer::Writer;
 use crate::writer::memory::WriterMemory;
 use std::io;
@@ -32,13 +32,13 @@ pub(super) struct Base {
 impl Base {
     /// Creates an empty base, for about so many bytes of records.
     pub(super) fn new(
-        options: &Options,
+        options: &RegistryOptions,
         place: SegmentStorage,
         serial: u64,
         bytes: usize,
         now_ms: u64,
     ) -> Result<Base, RegistryError> {
-        let options = Options {
+        let options = RegistryOptions {
             memory_bytes: 4 * bytes + SLACK_BYTES,
             series_per_family: options.series_per_family.saturating_mul(SETS_FACTOR),
             shared: None,

@@ -12,7 +12,7 @@
 
 use crate::protocol;
 use crate::segment::memory::{Layout, Mapping, PAGE};
-use crate::segment::{Process, Segment};
+use crate::segment::{Segment, SegmentProcess};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, ReadOnly, Word};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use std::fmt;
@@ -97,7 +97,7 @@ unsafe impl Layout for DirectoryFile {
 /// A segment, by its process and its serial there. A base belongs to no process: pid 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct SegmentName {
-    pub(crate) process: Process,
+    pub(crate) process: SegmentProcess,
     pub(crate) serial: u64,
 }
 
@@ -111,7 +111,7 @@ impl Segment {
 impl SegmentName {
     /// A base, with the totals of dead processes.
     pub(crate) fn base(serial: u64) -> SegmentName {
-        SegmentName { process: Process { pid: 0, start: 0 }, serial }
+        SegmentName { process: SegmentProcess { pid: 0, start: 0 }, serial }
     }
 
     pub(crate) fn is_base(&self) -> bool {
@@ -126,7 +126,7 @@ impl SegmentName {
         }
         let mut parts = name.split('-');
         let (pid, start, serial) = (parts.next()?, parts.next()?, parts.next()?);
-        let process = Process { pid: pid.parse().ok()?, start: start.parse().ok()? };
+        let process = SegmentProcess { pid: pid.parse().ok()?, start: start.parse().ok()? };
         (parts.next().is_none()).then_some(SegmentName { process, serial: serial.parse().ok()? })
     }
 
@@ -270,7 +270,7 @@ impl Directory {
         let file = self.file();
         let mut entries = Vec::new();
         let entry = |row: &SegmentRow<ReadOnly<AtomicU32>, ReadOnly<AtomicU64>>| SegmentName {
-            process: Process { pid: row.pid.get(), start: row.start.get() },
+            process: SegmentProcess { pid: row.pid.get(), start: row.start.get() },
             serial: row.serial.get(),
         };
         let generation = protocol::look(&file.active, |table| {
@@ -301,7 +301,7 @@ impl Directory {
     }
 
     /// Records that the process is alive, in a slot of its own.
-    pub(crate) fn beat(&self, process: Process, now_ms: u64) -> Result<(), DirectoryError> {
+    pub(crate) fn beat(&self, process: SegmentProcess, now_ms: u64) -> Result<(), DirectoryError> {
         let slots = &self.own_file().processes;
         let is_own = |slot: &&ProcessSlot| slot.pid.get() == process.pid && slot.start.get() == process.start;
         if let Some(slot) = slots.iter().find(is_own) {
@@ -310,7 +310,7 @@ impl Directory {
         }
         let _lock = self.lock()?;
         let is_free = |slot: &&ProcessSlot| {
-            let process = Process { pid: slot.pid.get(), start: slot.start.get() };
+            let process = SegmentProcess { pid: slot.pid.get(), start: slot.start.get() };
             process.pid == 0 || !self.lives(slot, process, now_ms)
         };
         let slot = slots.iter().find(is_free).ok_or_else(|| DirectoryError::Full(self.folder.clone()))?;
@@ -322,13 +322,13 @@ impl Directory {
     }
 
     /// Whether the process is alive.
-    pub(crate) fn is_alive(&self, process: Process, now_ms: u64) -> bool {
+    pub(crate) fn is_alive(&self, process: SegmentProcess, now_ms: u64) -> bool {
         self.file().processes.iter().any(|slot| {
             slot.pid.get() == process.pid && slot.start.get() == process.start && self.lives(slot, process, now_ms)
         })
     }
 
-    fn lives<W32, W64>(&self, slot: &ProcessSlot<W32, W64>, process: Process, now_ms: u64) -> bool
+    fn lives<W32, W64>(&self, slot: &ProcessSlot<W32, W64>, process: SegmentProcess, now_ms: u64) -> bool
     where
         W32: Word<Value = u32>,
         W64: Word<Value = u64>,
@@ -345,7 +345,7 @@ fn namespace() -> u32 {
 }
 
 /// Whether there is a process with this id that started then.
-pub(crate) fn exists(process: Process) -> bool {
+pub(crate) fn exists(process: SegmentProcess) -> bool {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{}/stat", process.pid)) else { return false };
     // The command in parentheses may contain anything; the start is the 20th field behind it. A zombie has ended.
     let Some((_, fields)) = stat.rsplit_once(')') else { return false };
@@ -377,7 +377,7 @@ mod tests {
     use super::*;
 
     fn entry(pid: u32, serial: u64) -> SegmentName {
-        SegmentName { process: Process { pid, start: 9 }, serial }
+        SegmentName { process: SegmentProcess { pid, start: 9 }, serial }
     }
 
     #[test]
@@ -407,8 +407,8 @@ mod tests {
         let directory = Directory::create(folder.path()).unwrap();
         let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
         let start = stat.rsplit_once(')').unwrap().1.split_ascii_whitespace().nth(19).unwrap().parse().unwrap();
-        let this = Process { pid: std::process::id(), start };
-        let other = Process { start: start + 1, ..this };
+        let this = SegmentProcess { pid: std::process::id(), start };
+        let other = SegmentProcess { start: start + 1, ..this };
         directory.beat(this, 1_000).unwrap();
         directory.beat(other, 1_000).unwrap();
         assert!(directory.is_alive(this, 1_000 + 10 * HEARTBEAT_MAX_MS));
@@ -430,12 +430,12 @@ mod tests {
     fn who_has_not_been_seen_lately_is_dead() {
         let folder = tempfile::tempdir().unwrap();
         let directory = elsewhere(folder.path());
-        let process = Process { pid: 5, start: 6 };
+        let process = SegmentProcess { pid: 5, start: 6 };
         assert!(!directory.is_alive(process, 1_000));
         directory.beat(process, 1_000).unwrap();
         assert!(directory.is_alive(process, 1_000 + HEARTBEAT_MAX_MS));
         assert!(!directory.is_alive(process, 1_001 + HEARTBEAT_MAX_MS));
-        assert!(!directory.is_alive(Process { pid: 5, start: 7 }, 1_000));
+        assert!(!directory.is_alive(SegmentProcess { pid: 5, start: 7 }, 1_000));
     }
 
     #[test]
@@ -443,9 +443,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let directory = elsewhere(folder.path());
         for pid in 1..=PROCESSES_MAX as u32 {
-            directory.beat(Process { pid, start: 1 }, 1_000).unwrap();
+            directory.beat(SegmentProcess { pid, start: 1 }, 1_000).unwrap();
         }
-        let late = Process { pid: 1000, start: 1 };
+        let late = SegmentProcess { pid: 1000, start: 1 };
         assert!(matches!(directory.beat(late, 2_000), Err(DirectoryError::Full(_))));
         directory.beat(late, 2_000 + HEARTBEAT_MAX_MS).unwrap();
         assert!(directory.is_alive(late, 2_000 + HEARTBEAT_MAX_MS));

@@ -8,7 +8,7 @@
 use super::base::Base;
 use super::directory::{Directory, DirectoryError, SegmentName};
 use crate::reader::{Mount, Mounts, Reader, ReaderOptions};
-use crate::registry::{Options, Registry, RegistryError, SegmentStorage};
+use crate::registry::{Registry, RegistryError, RegistryOptions, SegmentStorage};
 use crate::segment::{Segment, SegmentError};
 use crate::writer::memory::WriterMemory;
 use std::fmt;
@@ -46,7 +46,7 @@ impl fmt::Display for FoldError {
 }
 
 /// Folds the segments of all ended processes, if there are any. `options` are those of the folding process.
-pub(crate) fn fold(directory: &Directory, options: &Options, now_ms: u64) -> Result<FoldSummary, FoldError> {
+pub(crate) fn fold(directory: &Directory, options: &RegistryOptions, now_ms: u64) -> Result<FoldSummary, FoldError> {
     let own = options.process;
     let is_dead =
         |entry: &SegmentName| !entry.is_base() && entry.process != own && !directory.is_alive(entry.process, now_ms);
@@ -146,14 +146,14 @@ fn add_up(
     mounts: &Mounts,
     base: SegmentName,
     place: SegmentStorage,
-    options: &Options,
+    options: &RegistryOptions,
     now_ms: u64,
 ) -> Result<Totals, RegistryError> {
     let mut reader = Reader::new(ReaderOptions::default());
     let refreshed = reader.refresh(mounts, now_ms);
     let ended = || mounts.segments.iter().filter(|mount| !mount.is_alive).map(|mount| &mount.segment);
     let bytes = ended().map(|segment| segment.committed() * 8).sum();
-    let options = Options { process: base.process, ..options.clone() };
+    let options = RegistryOptions { process: base.process, ..options.clone() };
     let mut totals = Base::new(&options, place, base.serial, bytes, now_ms)?;
     for from in ended() {
         reader.records(from.process, from.serial, |record| totals.add(&record, &reader));

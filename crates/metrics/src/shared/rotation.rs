@@ -137,12 +137,12 @@ fn write_base(
 /// The tombstones of segments that still exist: all that a new segment for them has to hold.
 #[derive(Debug, Default)]
 pub(super) struct Tombstones {
-    tombstones: Vec<(crate::segment::Process, u64, usize)>,
+    tombstones: Vec<(crate::segment::SegmentProcess, u64, usize)>,
     written: usize,
 }
 
 impl Tombstones {
-    pub(super) fn note(&mut self, process: crate::segment::Process, serial: u64, record: usize) {
+    pub(super) fn note(&mut self, process: crate::segment::SegmentProcess, serial: u64, record: usize) {
         self.tombstones.push((process, serial, record));
         self.written += 1;
     }

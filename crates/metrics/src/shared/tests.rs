@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::family::{Buckets, Family, FamilyType, Merge};
-use crate::registry::Options;
-use crate::segment::Process;
+use crate::registry::RegistryOptions;
+use crate::segment::SegmentProcess;
 use std::collections::BTreeMap;
 
 fn family(name: &str, labels: &[&str], kind: FamilyType) -> Family {
@@ -11,10 +11,10 @@ fn family(name: &str, labels: &[&str], kind: FamilyType) -> Family {
     Family { name: name.to_owned(), help: "h".to_owned(), unit: String::new(), kind, labels, exemplars: false }
 }
 
-fn options(pid: u32, folder: Option<&Path>) -> Options {
-    let process = Process { pid, start: 1 };
+fn options(pid: u32, folder: Option<&Path>) -> RegistryOptions {
+    let process = SegmentProcess { pid, start: 1 };
     let shared = folder.map(Path::to_owned);
-    Options { memory_bytes: 16 << 20, shared, ..Options::new(process, 1_000, 5) }
+    RegistryOptions { memory_bytes: 16 << 20, shared, ..RegistryOptions::new(process, 1_000, 5) }
 }
 
 /// All samples of an exposition.
@@ -136,7 +136,7 @@ fn totals_of_ended_processes_are_carried_on() {
     let mut total = 0;
     let mut now_ms = 1_000;
     for pid in 1..=5 {
-        let options = Options { now_ms, ..options(pid, Some(&folder.path().join("m"))) };
+        let options = RegistryOptions { now_ms, ..options(pid, Some(&folder.path().join("m"))) };
         let registry = Arc::new(Registry::start(options).unwrap());
         let requests = registry.declare(family("a_total", &["x"], FamilyType::Counter)).unwrap();
         let sizes = registry.declare(family("s", &[], FamilyType::Histogram(buckets.clone()))).unwrap();
@@ -162,7 +162,7 @@ fn totals_of_ended_processes_are_carried_on() {
 
 #[test]
 fn a_collapse_is_reported_once() {
-    let registry = Arc::new(Registry::start(Options { series_per_family: 100, ..options(1, None) }).unwrap());
+    let registry = Arc::new(Registry::start(RegistryOptions { series_per_family: 100, ..options(1, None) }).unwrap());
     let requests = registry.declare(family("a_total", &["x", "code"], FamilyType::Counter)).unwrap();
     let mut writer = registry.writer().unwrap();
     let mut collector = Collector::of_registry(registry.clone(), CollectorOptions::default()).unwrap();
@@ -191,7 +191,7 @@ fn memory_of_ended_series_comes_back() {
     for is_shared in [false, true] {
         let folder = tempfile::tempdir().unwrap();
         let options = options(1, is_shared.then_some(folder.path()));
-        let registry = Arc::new(Registry::start(Options { memory_bytes: 10 << 20, ..options }).unwrap());
+        let registry = Arc::new(Registry::start(RegistryOptions { memory_bytes: 10 << 20, ..options }).unwrap());
         let requests = registry.declare(family("a_total", &["x"], FamilyType::Counter)).unwrap();
         let level = registry.declare(family("g", &[], FamilyType::Gauge(Merge::Sum))).unwrap();
         let last = registry.declare(family("l", &[], FamilyType::Gauge(Merge::Last))).unwrap();
@@ -251,7 +251,7 @@ fn families_no_longer_in_use_are_shown_once_more() {
 #[test]
 fn a_fold_loses_no_series_and_leaves_the_living_alone() {
     let folder = tempfile::tempdir().unwrap();
-    let bounded = |pid, now_ms| Options { now_ms, series_per_family: 200, ..options(pid, Some(folder.path())) };
+    let bounded = |pid, now_ms| RegistryOptions { now_ms, series_per_family: 200, ..options(pid, Some(folder.path())) };
     let classic = Buckets { classic: vec![1.0], native: None };
     let both = Buckets { classic: vec![1.0], native: Some(crate::family::Native::default()) };
     let mut seen: BTreeMap<String, f64> = BTreeMap::new();
@@ -276,16 +276,16 @@ fn a_fold_loses_no_series_and_leaves_the_living_alone() {
 }
 
 /// The identity of this process, which lives as long as the test.
-fn living() -> Process {
+fn living() -> SegmentProcess {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let start = stat.rsplit_once(')').unwrap().1.split_ascii_whitespace().nth(19).unwrap().parse().unwrap();
-    Process { pid: std::process::id(), start }
+    SegmentProcess { pid: std::process::id(), start }
 }
 
 #[test]
 fn in_a_folder_the_next_process_only_needs_its_path() {
     let folder = tempfile::tempdir().unwrap();
-    let first = Options { process: living(), ..options(0, Some(folder.path())) };
+    let first = RegistryOptions { process: living(), ..options(0, Some(folder.path())) };
     let registries =
         [first, options(2, Some(folder.path()))].map(|options| Arc::new(Registry::start(options).unwrap()));
     let declare = |registry: &Registry, name: &str, kind| registry.declare(family(name, &[], kind)).unwrap();
@@ -320,7 +320,7 @@ fn in_a_folder_the_next_process_only_needs_its_path() {
 
 #[test]
 fn who_has_handed_over_gets_by_with_what_it_has() {
-    let bounded = |process| Options { memory_bytes: 16 << 20, process, ..options(0, None) };
+    let bounded = |process| RegistryOptions { memory_bytes: 16 << 20, process, ..options(0, None) };
     let first = Arc::new(Registry::start(bounded(living())).unwrap());
     let requests = first.declare(family("a_total", &["x"], FamilyType::Counter)).unwrap();
     let mut writer = first.writer().unwrap();
@@ -334,7 +334,7 @@ fn who_has_handed_over_gets_by_with_what_it_has() {
         count(&mut writer, &requests, &["always"], 1);
         tend(&mut before, &mut [&mut writer], now_ms);
         if round == 4 {
-            let second = Arc::new(Registry::start(bounded(Process { pid: u32::MAX, start: 1 })).unwrap());
+            let second = Arc::new(Registry::start(bounded(SegmentProcess { pid: u32::MAX, start: 1 })).unwrap());
             assert!(second.inherit(first.hand_over().unwrap()).is_empty());
             after = Some(Collector::of_registry(second, CollectorOptions::default()).unwrap());
         }

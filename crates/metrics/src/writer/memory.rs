@@ -6,7 +6,7 @@
 use super::requests::Inbox;
 use crate::protocol;
 use crate::segment::memory::{HUGE_PAGE, Mapping, PAGE, SMALL_BYTES};
-use crate::segment::{Process, Segment};
+use crate::segment::{Segment, SegmentProcess};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -101,7 +101,7 @@ impl WriterMemory {
     pub(crate) fn new(
         file: Option<&Path>,
         log_bytes: usize,
-        process: Process,
+        process: SegmentProcess,
         serial: u64,
         is_exempt: bool,
         now_ms: u64,

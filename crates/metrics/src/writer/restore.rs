@@ -6,7 +6,7 @@ use super::Writer;
 use crate::declared::DeclaredFamily;
 use crate::family::{FamilyType, Merge};
 use crate::protocol;
-use crate::segment::Process;
+use crate::segment::SegmentProcess;
 use crate::segment::cells::{self, CellForm};
 use crate::segment::layout::{CLOSED, CLOSED_BASE, HEAD_WORDS, RecordHead, RecordKind, TOMBSTONE_WORDS, unpair};
 use crate::sync::{AtomicU64, Ordering::Relaxed, ReadOnly, Word};
@@ -79,7 +79,7 @@ impl Writer {
     }
 
     /// Ends the series whose record is there; false if there is no room for the tombstone.
-    pub(crate) fn tombstone(&mut self, process: Process, serial: u64, record: usize) -> bool {
+    pub(crate) fn tombstone(&mut self, process: SegmentProcess, serial: u64, record: usize) -> bool {
         let room = self.memory.log.ready() - self.log_used;
         if room < 8 * TOMBSTONE_WORDS + self.reserve {
             self.inner.call_provisioner(&self.memory);

@@ -3,16 +3,16 @@
 use super::*;
 use crate::declared::OTHER;
 use crate::family::{Buckets, Family, FamilyType, Merge};
-use crate::registry::{Options, Registry};
-use crate::segment::Process;
+use crate::registry::{Registry, RegistryOptions};
+use crate::segment::SegmentProcess;
 use crate::segment::layout::RecordKind;
 use crate::sync::Word;
 use std::collections::BTreeMap;
 
-const PROCESS: Process = Process { pid: 1, start: 1 };
+const PROCESS: SegmentProcess = SegmentProcess { pid: 1, start: 1 };
 
-pub(crate) fn options() -> Options {
-    Options { memory_bytes: 64 << 20, ..Options::new(PROCESS, 1_000, 7) }
+pub(crate) fn options() -> RegistryOptions {
+    RegistryOptions { memory_bytes: 64 << 20, ..RegistryOptions::new(PROCESS, 1_000, 7) }
 }
 
 pub(crate) fn family(name: &str, labels: &[&str], kind: FamilyType) -> Family {
@@ -108,7 +108,7 @@ fn values_that_are_printed_alike_are_one_series() {
 
 #[test]
 fn the_exploding_label_collapses_and_the_others_stay_exact() {
-    let options = Options { series_per_family: 1000, ..options() };
+    let options = RegistryOptions { series_per_family: 1000, ..options() };
     let registry = Registry::start(options).unwrap();
     let requests = registry.declare(family("a_total", &["route", "uri", "code"], FamilyType::Counter)).unwrap();
     let mut writers = [registry.writer().unwrap(), registry.writer().unwrap()];
@@ -136,7 +136,7 @@ fn the_exploding_label_collapses_and_the_others_stay_exact() {
 
 #[test]
 fn without_memory_everything_new_goes_to_others() {
-    let options = Options { memory_bytes: 1 << 20, ahead_bytes: 64 << 10, ..options() };
+    let options = RegistryOptions { memory_bytes: 1 << 20, ahead_bytes: 64 << 10, ..options() };
     let registry = Registry::start(options).unwrap();
     let requests = registry.declare(family("a_total", &["a", "b"], FamilyType::Counter)).unwrap();
     let mut writer = registry.writer().unwrap();

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use stillgate_metrics::encode::{self, Format};
 use stillgate_metrics::reader::ReaderOptions;
 use stillgate_metrics::{
-    Buckets, Collector, CollectorEvent, CollectorOptions, DeclaredFamily, Family, FamilyType, Handle, OTHER, Options,
-    Registry, Writer,
+    Buckets, Collector, CollectorEvent, CollectorOptions, DeclaredFamily, Family, FamilyType, Handle, OTHER, Registry,
+    RegistryOptions, Writer,
 };
 
 const NOW_MS: u64 = 1_700_000_000_000;
@@ -40,11 +40,11 @@ fn family(name: &str, kind: FamilyType) -> Family {
 
 impl Fleet {
     fn new() -> Fleet {
-        let options = Options {
+        let options = RegistryOptions {
             series_per_family: BUDGET,
             // Enough for the whole test, so that nothing depends on the speed of the provisioner.
             ahead_bytes: 4 << 20,
-            ..Options::new(identity(std::process::id()), NOW_MS, 7)
+            ..RegistryOptions::new(identity(std::process::id()), NOW_MS, 7)
         };
         let registry = Arc::new(Registry::start(options).unwrap());
         let requests = registry.declare(family(NAME, FamilyType::Counter)).unwrap();
@@ -227,7 +227,7 @@ fn a_process_that_follows_shows_the_same() {
     let before = fleet.scrape();
     assert_eq!(values_of(&before, "tenant"), 1);
     // A reader that has not seen the previous state.
-    let options = Options::new(stillgate_metrics::Process { pid: 1, start: 0 }, fleet.now_ms, 8);
+    let options = RegistryOptions::new(stillgate_metrics::SegmentProcess { pid: 1, start: 0 }, fleet.now_ms, 8);
     let next = Arc::new(Registry::start(options).unwrap());
     assert!(next.inherit(fleet.registry.hand_over().unwrap()).is_empty());
     let reader = ReaderOptions { encode: encode::EncodeOptions { created: true }, ..ReaderOptions::default() };
@@ -302,10 +302,10 @@ fn a_handle_from_before_counts_for_the_folded_series() {
 /// All kinds are folded: nothing of a histogram is lost or counted twice, and a gauge has the value that was set last.
 #[test]
 fn histograms_and_gauges_are_folded_too() {
-    let options = Options {
+    let options = RegistryOptions {
         series_per_family: 1_000,
         ahead_bytes: 4 << 20,
-        ..Options::new(identity(std::process::id()), NOW_MS, 7)
+        ..RegistryOptions::new(identity(std::process::id()), NOW_MS, 7)
     };
     let registry = Arc::new(Registry::start(options).unwrap());
     let buckets = Buckets { classic: vec![0.1, 1.0], native: None };

@@ -9,7 +9,7 @@ use crate::exposition::{Exposition, parse, read};
 use prost::Message;
 use stillgate_metrics::encode::Format;
 use stillgate_metrics::labels::{CUT_MARK, VALUE_BYTES_MAX};
-use stillgate_metrics::{Collector, CollectorOptions, Family, FamilyType, Options, Process, Registry};
+use stillgate_metrics::{Collector, CollectorOptions, Family, FamilyType, Registry, RegistryOptions, SegmentProcess};
 use stillgate_testkit::{promtool_check_metrics, python_families};
 
 /// Sent values, and their exposed forms.
@@ -59,7 +59,10 @@ fn values() -> Vec<(Vec<u8>, String)> {
 
 /// Counts each value as often as its index in the list says, as a label of a counter and of a histogram.
 fn collector() -> Collector {
-    let options = Options { ahead_bytes: 4 << 20, ..Options::new(Process { pid: 1, start: 1 }, 1_700_000_000_000, 7) };
+    let options = RegistryOptions {
+        ahead_bytes: 4 << 20,
+        ..RegistryOptions::new(SegmentProcess { pid: 1, start: 1 }, 1_700_000_000_000, 7)
+    };
     let registry = Arc::new(Registry::start(options).unwrap());
     let family = |name: &str, kind| Family {
         name: name.to_owned(),

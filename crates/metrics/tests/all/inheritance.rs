@@ -19,8 +19,8 @@ use proptest::prelude::*;
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create, open};
 use stillgate_metrics::encode::Format;
 use stillgate_metrics::{
-    Buckets, Collector, CollectorEvent, CollectorOptions, DeclaredFamily, Family, FamilyType, Merge, Options, Process,
-    Registry, RegistryError, Writer,
+    Buckets, Collector, CollectorEvent, CollectorOptions, DeclaredFamily, Family, FamilyType, Merge, Registry,
+    RegistryError, RegistryOptions, SegmentProcess, Writer,
 };
 
 const NOW_MS: u64 = 1_700_000_000_000;
@@ -62,7 +62,8 @@ struct Generation {
 impl Generation {
     fn new(inherited: Vec<OwnedFd>, now_ms: u64) -> Generation {
         let life = Life::new();
-        let options = Options { memory_bytes: 4 << 20, ..Options::new(identity(life.0.id()), now_ms, 7) };
+        let options =
+            RegistryOptions { memory_bytes: 4 << 20, ..RegistryOptions::new(identity(life.0.id()), now_ms, 7) };
         let registry = Arc::new(Registry::start(options).unwrap());
         let refused = registry.inherit(inherited);
         assert!(refused.is_empty(), "{refused:?}");
@@ -348,8 +349,9 @@ fn series_of_a_process_that_lives_do_not_end_elsewhere() {
 
 /// A segment of a process that has ended, with one count.
 fn a_segment() -> (Registry, Writer, OwnedFd) {
-    let ended = Process { pid: u32::MAX, start: 1 };
-    let registry = Registry::start(Options { memory_bytes: 1 << 20, ..Options::new(ended, NOW_MS, 7) }).unwrap();
+    let ended = SegmentProcess { pid: u32::MAX, start: 1 };
+    let registry =
+        Registry::start(RegistryOptions { memory_bytes: 1 << 20, ..RegistryOptions::new(ended, NOW_MS, 7) }).unwrap();
     let requests = registry.declare(family("requests_total", FamilyType::Counter)).unwrap();
     let mut writer = registry.writer().unwrap();
     let handle = writer.series(&requests, &[b"theirs"]);

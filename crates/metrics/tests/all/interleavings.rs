@@ -13,7 +13,8 @@ use proptest::prelude::*;
 use stillgate_metrics::encode::{self, Format};
 use stillgate_metrics::reader::ReaderOptions;
 use stillgate_metrics::{
-    Buckets, Collector, CollectorOptions, DeclaredFamily, Family, FamilyType, OTHER, Options, Process, Registry, Writer,
+    Buckets, Collector, CollectorOptions, DeclaredFamily, Family, FamilyType, OTHER, Registry, RegistryOptions,
+    SegmentProcess, Writer,
 };
 
 /// Idle series end after this time, in runs with expiry.
@@ -133,13 +134,13 @@ impl World {
     fn new(setting: ModelSettings) -> World {
         let folder = tempfile::tempdir().unwrap();
         let now_ms = 1_700_000_000_000;
-        let options = Options {
+        let options = RegistryOptions {
             memory_bytes: 16 << 20,
             series_per_family: setting.series_per_family,
             // Enough for the whole test, so that nothing depends on the speed of the provisioner.
             ahead_bytes: 1 << 20,
             shared: setting.is_shared.then(|| folder.path().to_owned()),
-            ..Options::new(Process { pid: std::process::id(), start: 1 }, now_ms, 7)
+            ..RegistryOptions::new(SegmentProcess { pid: std::process::id(), start: 1 }, now_ms, 7)
         };
         let registry = Arc::new(Registry::start(options).unwrap());
         let requests = registry.declare(family("requests_total", FamilyType::Counter)).unwrap();

@@ -11,7 +11,8 @@ use crate::exposition::{Exposition, label};
 use expect_test::{Expect, expect};
 use stillgate_metrics::encode::Format;
 use stillgate_metrics::{
-    Collector, CollectorEvent, CollectorOptions, Family, FamilyType, Options, Process, Registry, RegistryError, Writer,
+    Collector, CollectorEvent, CollectorOptions, Family, FamilyType, Registry, RegistryError, RegistryOptions,
+    SegmentProcess, Writer,
 };
 
 const NOW_MS: u64 = 1_700_000_000_000;
@@ -30,9 +31,13 @@ fn family(name: &str) -> Family {
     }
 }
 
-fn options(folder: &Path) -> Options {
-    let process = Process { pid: std::process::id(), start: 1 };
-    Options { shared: Some(folder.to_owned()), memory_bytes: 64 << 20, ..Options::new(process, NOW_MS, 7) }
+fn options(folder: &Path) -> RegistryOptions {
+    let process = SegmentProcess { pid: std::process::id(), start: 1 };
+    RegistryOptions {
+        shared: Some(folder.to_owned()),
+        memory_bytes: 64 << 20,
+        ..RegistryOptions::new(process, NOW_MS, 7)
+    }
 }
 
 fn start(folder: &Path) -> Result<(Arc<Registry>, Writer), RegistryError> {

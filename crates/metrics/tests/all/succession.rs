@@ -19,7 +19,7 @@ use rustix::net::{
 };
 use stillgate_metrics::encode::Format;
 use stillgate_metrics::{
-    Buckets, Collector, CollectorEvent, CollectorOptions, FamilyType, Merge, Options, Registry, Writer,
+    Buckets, Collector, CollectorEvent, CollectorOptions, FamilyType, Merge, Registry, RegistryOptions, Writer,
 };
 
 const NOW_MS: u64 = 1_700_000_000_000;
@@ -79,7 +79,8 @@ struct ProcessMetrics {
 impl ProcessMetrics {
     fn new(inherited: Vec<OwnedFd>, seed: u64) -> ProcessMetrics {
         let own = identity(std::process::id());
-        let options = Options { memory_bytes: 4 << 20, ahead_bytes: 64 << 10, ..Options::new(own, NOW_MS, seed) };
+        let options =
+            RegistryOptions { memory_bytes: 4 << 20, ahead_bytes: 64 << 10, ..RegistryOptions::new(own, NOW_MS, seed) };
         let registry = Arc::new(Registry::start(options).unwrap());
         let refused = registry.inherit(inherited);
         assert!(refused.is_empty(), "{refused:?}");

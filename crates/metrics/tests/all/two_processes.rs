@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::exposition::{Exposition, read};
 use crate::started::{Notes, StartedProcess, family, identity, is_wanted, task};
 use stillgate_metrics::encode::Format;
-use stillgate_metrics::{Buckets, Collector, CollectorOptions, FamilyType, Native, Options, Registry};
+use stillgate_metrics::{Buckets, Collector, CollectorOptions, FamilyType, Native, Registry, RegistryOptions};
 
 /// How much faster time runs.
 const SPEED: u64 = 200;
@@ -35,11 +35,11 @@ fn writing_process() {
     let Some((folder, number)) = task() else { return };
     let parent = std::os::unix::process::parent_id();
     let notes = Notes::create(&folder, number);
-    let options = Options {
+    let options = RegistryOptions {
         memory_bytes: 4 << 20,
         ahead_bytes: 64 << 10,
         shared: Some(folder.join("metrics")),
-        ..Options::new(identity(std::process::id()), now_ms(), number)
+        ..RegistryOptions::new(identity(std::process::id()), now_ms(), number)
     };
     let registry = Arc::new(Registry::start(options).unwrap());
     let requests = registry.declare(family("requests_total", FamilyType::Counter)).unwrap();

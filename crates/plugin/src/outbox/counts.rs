@@ -47,7 +47,7 @@ impl DropReason {
 
 /// Counters of entries, by plugin. Shared by workers, which write only when an entry is lost, and the sender.
 #[derive(Debug)]
-pub struct Counts(Box<[(&'static str, OutboxCounter)]>);
+pub struct OutboxCounters(Box<[(&'static str, OutboxCounter)]>);
 
 /// Counters of one plugin.
 #[derive(Debug, Default)]
@@ -58,10 +58,10 @@ pub struct OutboxCounter {
     held_bytes: AtomicU64,
 }
 
-impl Counts {
+impl OutboxCounters {
     /// Creates the counters of these plugins.
-    pub fn new(plugins: impl IntoIterator<Item = &'static str>) -> Counts {
-        Counts(plugins.into_iter().map(|plugin| (plugin, OutboxCounter::default())).collect())
+    pub fn new(plugins: impl IntoIterator<Item = &'static str>) -> OutboxCounters {
+        OutboxCounters(plugins.into_iter().map(|plugin| (plugin, OutboxCounter::default())).collect())
     }
 
     fn of(&self, plugin: &str) -> Option<&OutboxCounter> {

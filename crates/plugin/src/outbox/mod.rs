@@ -11,7 +11,7 @@
 mod counts;
 mod receiver;
 
-pub use counts::{Counts, DropReason, OutboxCounter, OutboxTotals};
+pub use counts::{DropReason, OutboxCounter, OutboxCounters, OutboxTotals};
 pub use receiver::{FileReceiver, HttpReceiver, Learn, Question, Receiver, Refused, SocketReceiver, Url};
 
 use crate::identity::Identity;
@@ -246,18 +246,23 @@ pub struct Outbox {
     post: Option<Box<dyn Post>>,
     current: Chunk,
     queued: Arc<AtomicUsize>,
-    counts: Arc<Counts>,
+    counts: Arc<OutboxCounters>,
 }
 
 impl Default for Outbox {
     fn default() -> Outbox {
-        Outbox { post: None, current: Chunk::default(), queued: Arc::default(), counts: Arc::new(Counts::new([])) }
+        Outbox {
+            post: None,
+            current: Chunk::default(),
+            queued: Arc::default(),
+            counts: Arc::new(OutboxCounters::new([])),
+        }
     }
 }
 
 impl Outbox {
     /// Creates an outbox with a channel to the sender, and the counters of lost entries.
-    pub fn new(post: Box<dyn Post>, counts: Arc<Counts>) -> Outbox {
+    pub fn new(post: Box<dyn Post>, counts: Arc<OutboxCounters>) -> Outbox {
         Outbox { post: Some(post), current: Chunk::default(), queued: Arc::default(), counts }
     }
 
@@ -359,12 +364,12 @@ mod tests {
         Arc::new(Outlet::new((plugin, String::new()), Identity(1), BATCHING, receiver, Box::new(Lines)))
     }
 
-    fn outbox() -> (Outbox, Taken<Chunk>, Arc<Counts>) {
-        let ((send, taken), counts) = (sync_channel(1000), Arc::new(Counts::new(["a", "b"])));
+    fn outbox() -> (Outbox, Taken<Chunk>, Arc<OutboxCounters>) {
+        let ((send, taken), counts) = (sync_channel(1000), Arc::new(OutboxCounters::new(["a", "b"])));
         (Outbox::new(Box::new(Channel(send)), counts.clone()), taken, counts)
     }
 
-    fn dropped(counts: &Counts, plugin: &str, reason: DropReason) -> u64 {
+    fn dropped(counts: &OutboxCounters, plugin: &str, reason: DropReason) -> u64 {
         counts.iter().find(|(name, _)| *name == plugin).unwrap().1.dropped[reason as usize]
     }
 

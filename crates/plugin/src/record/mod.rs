@@ -68,7 +68,7 @@ pub struct Record<'a> {
     /// The id that a plugin has set; empty: none has.
     pub given_id: &'a [u8],
     /// The process that serves it.
-    pub process: &'a Process,
+    pub process: &'a ServingProcess,
 }
 
 impl Record<'_> {
@@ -102,7 +102,7 @@ pub enum Tracer {
 
 /// The serving process, as named in logs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Process {
+pub struct ServingProcess {
     /// The machine's name.
     pub hostname: Box<str>,
     /// Its pid.
@@ -111,8 +111,8 @@ pub struct Process {
     pub version: &'static str,
 }
 
-impl Default for Process {
-    fn default() -> Process {
-        Process { hostname: "localhost".into(), pid: 0, version: env!("CARGO_PKG_VERSION") }
+impl Default for ServingProcess {
+    fn default() -> ServingProcess {
+        ServingProcess { hostname: "localhost".into(), pid: 0, version: env!("CARGO_PKG_VERSION") }
     }
 }

@@ -17,12 +17,12 @@ use std::process::Command;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use stillgate_limits::Limits;
-use stillgate_plugin::outbox::{Chunk, Counts, Outbox, Post};
+use stillgate_plugin::outbox::{Chunk, Outbox, OutboxCounters, Post};
 use stillgate_plugin::record::{NodeTries, Record};
 use stillgate_plugin::table::identity;
 use stillgate_plugin::{
     BodyChanges, Chain, Consumer, Consumers, Credential, Facts, Flow, Level, LogValues, MetadataItem, MetadataTable,
-    NoSecrets, NoUpstreams, Phase, PluginOrigin, Process, Request, RequestState, Response, Worker,
+    NoSecrets, NoUpstreams, Phase, PluginOrigin, Request, RequestState, Response, ServingProcess, Worker,
 };
 use stillgate_plugins::TABLE;
 use stillgate_route::path::normalise;
@@ -127,7 +127,7 @@ struct ConnectionState {
     body: BodyChanges,
     settled: RequestState,
     tries: NodeTries,
-    process: Process,
+    process: ServingProcess,
 }
 
 fn parsed(text: &str) -> Node {
@@ -137,7 +137,7 @@ fn parsed(text: &str) -> Node {
 fn worker() -> Worker {
     let limits = OnceLock::new();
     limits.get_or_init(|| Arc::new(Limits::create(LIMITS_BYTES).unwrap()));
-    let outbox = Outbox::new(Box::new(Nowhere::default()), Arc::new(Counts::new(["opentelemetry"])));
+    let outbox = Outbox::new(Box::new(Nowhere::default()), Arc::new(OutboxCounters::new(["opentelemetry"])));
     let worker = Worker::new(Arc::new(limits)).sending(outbox, Arc::default(), [1, 2]);
     worker.set_now_ms(NOW_MS);
     worker
@@ -261,7 +261,13 @@ impl Bench {
 }
 
 /// Runs the response's phases.
-fn respond(chain: &Chain, request: Request<'_>, edits: &mut ResponseEdits, tries: &NodeTries, process: &Process) {
+fn respond(
+    chain: &Chain,
+    request: Request<'_>,
+    edits: &mut ResponseEdits,
+    tries: &NodeTries,
+    process: &ServingProcess,
+) {
     let Request { facts, edits: asked, body, settled, consumer, consumers, worker, metadata, .. } = request;
     let fields = Fields::default();
     let mut response = Response {

@@ -4,6 +4,6 @@
 pub(crate) mod buffer;
 pub(crate) mod clock;
 pub(crate) mod counters;
+pub(crate) mod min_rate;
 pub mod slow_request;
 pub(crate) mod text;
-pub(crate) mod uptake;

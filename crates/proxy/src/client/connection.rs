@@ -3,8 +3,8 @@
 use super::http2;
 use crate::connection::client::Client;
 use crate::connection::http2::{PREFACE, starts};
-use crate::exchange::answer::OwnAnswer;
-use crate::exchange::{self, After, Exchange, Switch};
+use crate::exchange::answer::LocalReply;
+use crate::exchange::{self, ConnectionNext, Exchange, Switch};
 use crate::plan::Settings;
 use crate::sockets::listener::Busy;
 use crate::worker::Worker;
@@ -31,21 +31,21 @@ pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client) -> Option<Sw
         let _busy = Busy::new(&client.listener);
         let mut exchange = Exchange::take();
         let after = busy(worker, client, &mut exchange).await;
-        let early = if after == After::Http2 { exchange.from_client.unparsed().to_vec() } else { Vec::new() };
+        let early = if after == ConnectionNext::Http2 { exchange.from_client.unparsed().to_vec() } else { Vec::new() };
         let upgraded = exchange.upgraded.take();
         exchange.give(worker);
         match after {
-            After::KeepAlive => {}
-            After::Close => return None,
-            After::Tunnel => return upgraded,
-            After::Linger => {
+            ConnectionNext::KeepAlive => {}
+            ConnectionNext::Close => return None,
+            ConnectionNext::Tunnel => return upgraded,
+            ConnectionNext::Linger => {
                 linger(worker, client).await;
                 return None;
             }
-            After::Http2 => {
+            ConnectionNext::Http2 => {
                 drop(_busy);
                 // On the heap, as most connections do not need it.
-                if Box::pin(http2::serve(worker, client, &early)).await == After::Linger {
+                if Box::pin(http2::serve(worker, client, &early)).await == ConnectionNext::Linger {
                     linger(worker, client).await;
                 }
                 return None;
@@ -100,16 +100,16 @@ async fn idle(worker: &Worker, client: &mut Client) -> bool {
 }
 
 /// Serves requests until there is nothing more to read.
-async fn busy(worker: &Rc<Worker>, client: &mut Client, exchange: &mut Exchange) -> After {
+async fn busy(worker: &Rc<Worker>, client: &mut Client, exchange: &mut Exchange) -> ConnectionNext {
     loop {
         exchange.begin(worker.timing());
         match read_head(worker, client, exchange).await {
             HeadArrival::Head => {}
-            HeadArrival::Nothing => return After::KeepAlive,
-            HeadArrival::Closed => return After::Close,
-            HeadArrival::Http2 => return After::Http2,
+            HeadArrival::Nothing => return ConnectionNext::KeepAlive,
+            HeadArrival::Closed => return ConnectionNext::Close,
+            HeadArrival::Http2 => return ConnectionNext::Http2,
             HeadArrival::Timeout => {
-                let late = OwnAnswer::closing(408, "the request head did not come in time");
+                let late = LocalReply::closing(408, "the request head did not come in time");
                 return exchange::refuse(worker, client, exchange, late).await;
             }
             HeadArrival::Refused(error) => return exchange::refuse(worker, client, exchange, error.into()).await,
@@ -117,11 +117,11 @@ async fn busy(worker: &Rc<Worker>, client: &mut Client, exchange: &mut Exchange)
         let after = exchange::run(worker, client, exchange).await;
         // What follows the request on an HTTP/2 stream is not another request: for an extended CONNECT it is whatever the tunnel
         // would carry.
-        let after = if client.stream.is_http2() { after.max(After::Close) } else { after };
+        let after = if client.stream.is_http2() { after.max(ConnectionNext::Close) } else { after };
         client.is_new = false;
         client.quiet_since_ms = worker.clock.now_ms();
-        if after != After::KeepAlive || (client.eof && !exchange.from_client.has_leftover()) {
-            return after.max(if client.eof { After::Close } else { After::KeepAlive });
+        if after != ConnectionNext::KeepAlive || (client.eof && !exchange.from_client.has_leftover()) {
+            return after.max(if client.eof { ConnectionNext::Close } else { ConnectionNext::KeepAlive });
         }
     }
 }

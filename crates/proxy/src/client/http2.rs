@@ -2,7 +2,7 @@
 
 use super::serve_stream;
 use crate::basics::clock::Timer;
-use crate::basics::uptake::{self, Uptake};
+use crate::basics::min_rate::{self, MinRate};
 use crate::connection::client::Client;
 use crate::connection::http2::bounds::*;
 use crate::connection::http2::client_stream::{ClientStream, StreamsShared};
@@ -11,7 +11,7 @@ use crate::connection::http2::transport::{Io, Transport};
 use crate::connection::stream::Stream;
 use crate::connection::tls_facts::TlsFacts;
 use crate::devices;
-use crate::exchange::After;
+use crate::exchange::ConnectionNext;
 use crate::plan::Settings;
 use crate::sockets::listener::{Active, Busy, Listener};
 use crate::worker::{Open, Worker};
@@ -41,7 +41,7 @@ const NO_HTTP2: [u8; 17] = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 
 /// Serves a connection that speaks HTTP/2, from the client's preface on; `early` is what was already read of it. Lingering is left
 /// to the caller.
-pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client, early: &[u8]) -> After {
+pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client, early: &[u8]) -> ConnectionNext {
     let Client { stream, timer, peer, local, listener, forwarded, tls, is_https, .. } = client;
     let (forwarded, tls) = (forwarded.clone(), tls.clone());
     let origin =
@@ -52,9 +52,9 @@ pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client, early: &[u8]
         Shaken::Hands(connection) => connection,
         Shaken::NoPreface => {
             tracing::debug!(%peer, "a client that agreed on HTTP/2 speaks something else");
-            return After::Linger;
+            return ConnectionNext::Linger;
         }
-        Shaken::Gone => return After::Close,
+        Shaken::Gone => return ConnectionNext::Close,
     };
     let now_ms = worker.clock.now_ms();
     let mut driver = Driver {
@@ -66,14 +66,14 @@ pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client, early: &[u8]
         shared,
         busy: None,
         quiet_since_ms: now_ms,
-        stuck: Uptake::begin(now_ms, 0),
+        stuck: MinRate::begin(now_ms, 0),
         parting_since_ms: None,
         resets: EventRate::default(),
         accepted: 0,
         refused: 0,
     };
     poll_fn(|cx| driver.poll(cx)).await;
-    After::Close
+    ConnectionNext::Close
 }
 
 /// How a connection begins.
@@ -141,7 +141,7 @@ struct Driver<'w, 't, 'a> {
     /// While requests are served.
     busy: Option<(Busy, Active)>,
     quiet_since_ms: u64,
-    stuck: Uptake,
+    stuck: MinRate,
     /// When the client was notified that the connection ends; requests in flight are served to their end.
     parting_since_ms: Option<u64>,
     resets: EventRate,
@@ -267,8 +267,8 @@ impl Driver<'_, '_, '_> {
         let must_move = is_full || (!is_serving && self.connection.has_streams());
         let written = self.transport.written();
         match must_move {
-            true => self.stuck.update(now_ms, written, uptake::client_bytes_min(settings.send_ms)),
-            false => self.stuck = Uptake::begin(now_ms, written),
+            true => self.stuck.update(now_ms, written, min_rate::client_bytes_min(settings.send_ms)),
+            false => self.stuck = MinRate::begin(now_ms, written),
         }
         let mut deadline_ms = now_ms + settings.keepalive_ms;
         if must_move {

@@ -20,7 +20,7 @@ use stillgate_devices::Generation;
 use stillgate_devices::frame::{CloseCode, FrameReader};
 use stillgate_devices::protocol::Protocol;
 use stillgate_devices::session::{
-    Beat, Level, Message, MessageRefusal, Policy, Pulse, Session, SessionId, SessionLimits,
+    Beat, Level, Message, MessageRefusal, Pulse, QueuePolicy, Session, SessionId, SessionLimits,
 };
 use stillgate_plugin::DeviceSettings;
 
@@ -333,7 +333,8 @@ impl DeviceConnection {
         let limits = self.limits(devices);
         let id = message.id;
         message.deadline_ms = message.deadline_ms.saturating_add(devices.session_ms(&self.worker().clock));
-        let is_full = devices.queued_bytes.get() >= devices.queued_bytes_max && limits.policy != Policy::DropOldest;
+        let is_full =
+            devices.queued_bytes.get() >= devices.queued_bytes_max && limits.policy != QueuePolicy::DropOldest;
         let pushed = match &mut self.session {
             None => Err(MessageRefusal::Offline),
             Some(_) if is_full => Err(MessageRefusal::Full),

@@ -7,7 +7,7 @@ use super::body_pipe::{BrokenBody, filter_all};
 use super::chain::{self, ResponseSource};
 use super::forwarding::CommonLines;
 use super::sender::BodyDelimiting;
-use super::{After, RequestContext};
+use super::{ConnectionNext, RequestContext};
 use crate::connection::grpc;
 use std::borrow::Cow;
 use std::future::poll_fn;
@@ -21,10 +21,10 @@ const CONTENT_TYPE: FieldName<'_> = FieldName::constant("Content-Type");
 
 /// A local answer, and what it means beyond its bytes. It is on the heap, as the result of every phase has room for it.
 #[derive(Debug)]
-pub(crate) struct OwnAnswer(Box<LocalAnswer>);
+pub(crate) struct LocalReply(Box<ReplyDraft>);
 
 #[derive(Debug)]
-struct LocalAnswer {
+struct ReplyDraft {
     answer: Answer,
     /// For logs, and for gRPC calls, whose answers have no body.
     message: Cow<'static, str>,
@@ -45,77 +45,77 @@ enum LocalReplyKind {
 }
 
 /// Where an answer that a plugin has named comes from.
-pub(super) enum Elsewhere {
+pub(super) enum SpecialReply {
     /// The thread that exposes the metrics.
     Metrics,
     /// Instead of an answer, the request becomes the connection of this device.
     Device(Arc<Device>),
 }
 
-impl OwnAnswer {
+impl LocalReply {
     /// An error in APISIX's form.
-    pub(crate) fn error(status: u16, message: impl Into<Cow<'static, str>>) -> OwnAnswer {
+    pub(crate) fn error(status: u16, message: impl Into<Cow<'static, str>>) -> LocalReply {
         let message = message.into();
         let body = AnswerBody::Owned(error_body(status, &message).into_bytes());
         let answer = Answer { status, content_type: Some(Cow::Borrowed("application/json")), body };
-        OwnAnswer(Box::new(LocalAnswer { answer, message, kind: LocalReplyKind::Plain }))
+        LocalReply(Box::new(ReplyDraft { answer, message, kind: LocalReplyKind::Plain }))
     }
 
     /// No route takes the request. APISIX sends JSON as well, with the content type text.
-    pub(crate) fn no_route() -> OwnAnswer {
-        let mut answer = OwnAnswer::error(404, "Route Not Found");
+    pub(crate) fn no_route() -> LocalReply {
+        let mut answer = LocalReply::error(404, "Route Not Found");
         answer.0.answer.content_type = Some(Cow::Borrowed("text/plain; charset=utf-8"));
         answer
     }
 
-    fn of_kind(mut self, kind: LocalReplyKind) -> OwnAnswer {
+    fn of_kind(mut self, kind: LocalReplyKind) -> LocalReply {
         self.0.kind = kind;
         self
     }
 
     /// An error after which the connection is closed.
-    pub(crate) fn closing(status: u16, message: impl Into<Cow<'static, str>>) -> OwnAnswer {
-        OwnAnswer::error(status, message).of_kind(LocalReplyKind::Closing)
+    pub(crate) fn closing(status: u16, message: impl Into<Cow<'static, str>>) -> LocalReply {
+        LocalReply::error(status, message).of_kind(LocalReplyKind::Closing)
     }
 
     /// Response to the request of an ACME server.
-    pub(crate) fn challenge(key_authorization: String) -> OwnAnswer {
+    pub(crate) fn challenge(key_authorization: String) -> LocalReply {
         let body = AnswerBody::Owned(key_authorization.into_bytes());
         let answer = Answer { status: 200, content_type: Some(Cow::Borrowed("application/octet-stream")), body };
-        OwnAnswer::of_plugin(answer)
+        LocalReply::of_plugin(answer)
     }
 
     /// The gateway is overloaded.
-    pub(crate) fn overload(message: &'static str) -> OwnAnswer {
-        OwnAnswer::error(503, message).of_kind(LocalReplyKind::Overload)
+    pub(crate) fn overload(message: &'static str) -> LocalReply {
+        LocalReply::error(503, message).of_kind(LocalReplyKind::Overload)
     }
 
     /// Like `overload`, with the seconds after which the client may retry.
-    pub(crate) fn later(message: &'static str, after_s: u64) -> OwnAnswer {
-        OwnAnswer::error(503, message).of_kind(LocalReplyKind::Later(after_s))
+    pub(crate) fn later(message: &'static str, after_s: u64) -> LocalReply {
+        LocalReply::error(503, message).of_kind(LocalReplyKind::Later(after_s))
     }
 
     /// The client's deadline for its call has passed.
-    pub(crate) fn deadline() -> OwnAnswer {
-        OwnAnswer::error(504, "the time that the client gave the call has passed").of_kind(LocalReplyKind::Deadline)
+    pub(crate) fn deadline() -> LocalReply {
+        LocalReply::error(504, "the time that the client gave the call has passed").of_kind(LocalReplyKind::Deadline)
     }
 
     /// The answer of a plugin.
-    pub(crate) fn of_plugin(answer: Answer) -> OwnAnswer {
+    pub(crate) fn of_plugin(answer: Answer) -> LocalReply {
         let message = Cow::Borrowed(reason(answer.status));
-        OwnAnswer(Box::new(LocalAnswer { answer, message, kind: LocalReplyKind::Plain }))
+        LocalReply(Box::new(ReplyDraft { answer, message, kind: LocalReplyKind::Plain }))
     }
 
     /// Like `of_plugin`, where what follows on the connection may not be a request.
-    pub(crate) fn of_plugin_closing(answer: Answer) -> OwnAnswer {
-        OwnAnswer::of_plugin(answer).of_kind(LocalReplyKind::Closing)
+    pub(crate) fn of_plugin_closing(answer: Answer) -> LocalReply {
+        LocalReply::of_plugin(answer).of_kind(LocalReplyKind::Closing)
     }
 
     /// Where the answer comes from; `None`: from here.
-    pub(super) fn elsewhere(&self) -> Option<Elsewhere> {
+    pub(super) fn elsewhere(&self) -> Option<SpecialReply> {
         match &self.0.answer.body {
-            AnswerBody::Metrics => Some(Elsewhere::Metrics),
-            AnswerBody::Device(device) => Some(Elsewhere::Device(device.clone())),
+            AnswerBody::Metrics => Some(SpecialReply::Metrics),
+            AnswerBody::Device(device) => Some(SpecialReply::Device(device.clone())),
             _ => None,
         }
     }
@@ -125,28 +125,28 @@ impl OwnAnswer {
     }
 }
 
-impl From<RequestError> for OwnAnswer {
-    fn from(error: RequestError) -> OwnAnswer {
+impl From<RequestError> for LocalReply {
+    fn from(error: RequestError) -> LocalReply {
         let status = match error.fault() {
             Fault::BadRequest => 400,
             Fault::TargetTooLong => 414,
             Fault::HeadTooLarge => 431,
             Fault::Version => 505,
         };
-        OwnAnswer::closing(status, error.to_string())
+        LocalReply::closing(status, error.to_string())
     }
 }
 
-impl From<ChunkError> for OwnAnswer {
-    fn from(error: ChunkError) -> OwnAnswer {
-        OwnAnswer::closing(400, error.to_string())
+impl From<ChunkError> for LocalReply {
+    fn from(error: ChunkError) -> LocalReply {
+        LocalReply::closing(400, error.to_string())
     }
 }
 
 /// Stages an answer to the request; the connection is kept if the request's body has arrived and the answer does not forbid it.
 /// `None`: it is too late for an answer.
-pub(crate) async fn stage(serving: &mut RequestContext<'_>, own: OwnAnswer) -> Option<KeepAlive> {
-    let OwnAnswer(own) = own;
+pub(crate) async fn stage(serving: &mut RequestContext<'_>, own: LocalReply) -> Option<KeepAlive> {
+    let LocalReply(own) = own;
     tracing::debug!(status = own.answer.status, message = %own.message, "answered by the gateway");
     let RequestContext { worker, client, exchange, .. } = serving;
     exchange.outcome.status = own.answer.status;
@@ -173,7 +173,7 @@ pub(crate) struct KeepAlive(bool);
 
 /// Lets the plugins see the answer, and change it. If it cannot be given to them in the form they need, an error in our own form
 /// takes its place.
-async fn filter(serving: &mut RequestContext<'_>, own: LocalAnswer) -> LocalAnswer {
+async fn filter(serving: &mut RequestContext<'_>, own: ReplyDraft) -> ReplyDraft {
     let (kind, came_with) = (own.kind, own.answer.status);
     let filtered = run_filters(serving, own).await;
     let exchange = &mut *serving.exchange;
@@ -185,7 +185,7 @@ async fn filter(serving: &mut RequestContext<'_>, own: LocalAnswer) -> LocalAnsw
             AnswerFailure::Broken(broken) if !broken.is_panic() && came_with >= 400 => (came_with, "a plugin failed"),
             AnswerFailure::Panicked | AnswerFailure::Broken(_) => (500, "a plugin failed"),
         };
-        *OwnAnswer::error(status, message).of_kind(kind).0
+        *LocalReply::error(status, message).of_kind(kind).0
     });
     exchange.outcome.status = own.answer.status;
     own
@@ -199,8 +199,8 @@ enum AnswerFailure {
     Broken(BrokenBody),
 }
 
-async fn run_filters(serving: &mut RequestContext<'_>, own: LocalAnswer) -> Result<LocalAnswer, AnswerFailure> {
-    let LocalAnswer { mut answer, message, kind } = own;
+async fn run_filters(serving: &mut RequestContext<'_>, own: ReplyDraft) -> Result<ReplyDraft, AnswerFailure> {
+    let ReplyDraft { mut answer, message, kind } = own;
     let content_type = answer.content_type.take();
     if let Some(Ok(value)) = content_type.as_deref().map(|text| FieldValue::new(text.as_bytes())) {
         serving.exchange.response_edits.fields.add(CONTENT_TYPE, value);
@@ -214,14 +214,14 @@ async fn run_filters(serving: &mut RequestContext<'_>, own: LocalAnswer) -> Resu
         answer.body = AnswerBody::Owned(filtered);
     }
     answer.status = exchange.response_edits.status().unwrap_or(answer.status);
-    Ok(LocalAnswer { answer, message, kind })
+    Ok(ReplyDraft { answer, message, kind })
 }
 
-fn write(serving: &mut RequestContext<'_>, own: &LocalAnswer, keep_alive: bool) {
+fn write(serving: &mut RequestContext<'_>, own: &ReplyDraft, keep_alive: bool) {
     let RequestContext { worker, exchange, snapshot, .. } = serving;
     let before = exchange.bytes_sent();
     let out = exchange.to_client.head(&worker.buffers);
-    let LocalAnswer { answer, message, kind } = own;
+    let ReplyDraft { answer, message, kind } = own;
     let mut body = answer.body.bytes();
     // An answer that is not an error, such as a redirect or a response to a preflight, has content of its own.
     let call = || grpc::call(&exchange.request, exchange.from_client.head());
@@ -277,7 +277,7 @@ pub(super) fn write_head(out: &mut Vec<u8>, status: u16, content_type: Option<&s
 }
 
 /// Writes what is staged.
-pub(crate) async fn flush(serving: &mut RequestContext<'_>, KeepAlive(keep_alive): KeepAlive) -> After {
+pub(crate) async fn flush(serving: &mut RequestContext<'_>, KeepAlive(keep_alive): KeepAlive) -> ConnectionNext {
     let RequestContext { worker, client, exchange, snapshot, .. } = serving;
     let deadline_ms = worker.clock.now_ms() + snapshot.plan.settings.send_ms;
     let written = poll_fn(|cx| match exchange.to_client.poll_flush(cx, &mut client.stream, &[], &worker.buffers) {
@@ -290,8 +290,8 @@ pub(crate) async fn flush(serving: &mut RequestContext<'_>, KeepAlive(keep_alive
     })
     .await;
     match (written, keep_alive) {
-        (false, _) => After::Close,
-        (true, true) => After::KeepAlive,
-        (true, false) => After::Linger,
+        (false, _) => ConnectionNext::Close,
+        (true, true) => ConnectionNext::KeepAlive,
+        (true, false) => ConnectionNext::Linger,
     }
 }

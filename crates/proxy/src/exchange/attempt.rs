@@ -2,11 +2,11 @@
 //!
 //! The relay moves the bytes; what its events mean is decided here. Whether to retry is decided elsewhere.
 
-use super::answer::OwnAnswer;
+use super::answer::LocalReply;
 use super::connecting::{NodeConnection, connect, judge_refusal, pooled};
 use super::relay::{Relay, RelayEvent};
 use super::tries::Tries;
-use super::{After, Exchange, RequestContext, forwarding, response};
+use super::{ConnectionNext, Exchange, RequestContext, forwarding, response};
 use crate::connection::stream::Stream;
 use crate::node::{ConnectError, health};
 use crate::plan::snapshot::WorkerUpstream;
@@ -22,11 +22,11 @@ pub(crate) const STATUS_CLIENT_GONE: u16 = 499;
 /// How one try ended.
 pub(super) enum AttemptOutcome {
     /// The client has its response, or does not need it any more.
-    Done(After),
+    Done(ConnectionNext),
     /// The client has its 101, and another protocol follows.
     Switched(Stream),
     /// The gateway answers itself.
-    Refused(OwnAnswer),
+    Refused(LocalReply),
     /// Nothing has reached the client.
     Failed(FailedAttempt),
 }
@@ -262,7 +262,7 @@ fn finish(
     connection: NodeConnection,
     request_sent: bool,
     keep_alive: bool,
-) -> After {
+) -> ConnectionNext {
     let RequestContext { worker, client, exchange, .. } = serving;
     client.ends_with_connection = false;
     // Bytes beyond the end of the response belong to no request: the next one on that connection would get them.
@@ -282,12 +282,12 @@ fn finish(
 }
 
 /// What becomes of the client's connection after a response that has been sent.
-pub(super) fn after(exchange: &Exchange, keep_alive: bool) -> After {
+pub(super) fn after(exchange: &Exchange, keep_alive: bool) -> ConnectionNext {
     let clean = exchange.from_client.is_done() && !exchange.from_client.has_leftover();
     match (keep_alive, clean) {
-        (true, _) => After::KeepAlive,
-        (false, true) => After::Close,
-        (false, false) => After::Linger,
+        (true, _) => ConnectionNext::KeepAlive,
+        (false, true) => ConnectionNext::Close,
+        (false, false) => ConnectionNext::Linger,
     }
 }
 
@@ -308,27 +308,27 @@ pub(super) fn interrupted(exchange: &mut Exchange, event: RelayEvent, reused: bo
             if !begun {
                 exchange.outcome.status = STATUS_CLIENT_GONE;
             }
-            AttemptOutcome::Done(After::Close)
+            AttemptOutcome::Done(ConnectionNext::Close)
         }
-        _ if begun => AttemptOutcome::Done(After::Close),
+        _ if begun => AttemptOutcome::Done(ConnectionNext::Close),
         event => AttemptOutcome::Refused(answer_to(event)),
     }
 }
 
 /// The answer if no part of a response has been sent.
-fn answer_to(event: RelayEvent) -> OwnAnswer {
+fn answer_to(event: RelayEvent) -> LocalReply {
     match event {
-        RelayEvent::BodyTimeout => OwnAnswer::closing(408, "the request body did not come in time"),
+        RelayEvent::BodyTimeout => LocalReply::closing(408, "the request body did not come in time"),
         RelayEvent::BadBody(malformed) => malformed.into(),
-        RelayEvent::BadBase64 => OwnAnswer::closing(400, "the body of the call is not base64"),
+        RelayEvent::BadBase64 => LocalReply::closing(400, "the body of the call is not base64"),
         RelayEvent::Inexpressible => {
-            OwnAnswer::closing(400, "the request cannot be sent over HTTP/2, which its node speaks")
+            LocalReply::closing(400, "the request cannot be sent over HTTP/2, which its node speaks")
         }
-        RelayEvent::BrokenRequest(broken) => OwnAnswer::closing(broken.status(), broken.message()),
-        RelayEvent::Deadline => OwnAnswer::deadline(),
-        RelayEvent::BrokenResponse(broken) => OwnAnswer::error(broken.status_of_response(), broken.message()),
-        RelayEvent::PluginFailed => OwnAnswer::error(500, "a plugin failed"),
-        RelayEvent::Cut => OwnAnswer::error(502, "the node broke its response off"),
+        RelayEvent::BrokenRequest(broken) => LocalReply::closing(broken.status(), broken.message()),
+        RelayEvent::Deadline => LocalReply::deadline(),
+        RelayEvent::BrokenResponse(broken) => LocalReply::error(broken.status_of_response(), broken.message()),
+        RelayEvent::PluginFailed => LocalReply::error(500, "a plugin failed"),
+        RelayEvent::Cut => LocalReply::error(502, "the node broke its response off"),
         RelayEvent::Head | RelayEvent::Finished | RelayEvent::NodeFailed(_) | RelayEvent::ClientGone => {
             unreachable!("handled where the try is driven")
         }

@@ -13,9 +13,9 @@ mod pinned;
 mod run;
 mod steps;
 
-use super::answer::OwnAnswer;
+use super::answer::LocalReply;
 use super::facts::facts_of;
-use super::prospect::Prospect;
+use super::pending_record::PendingRecord;
 use super::receiver::Receiver;
 use super::record::{ExchangeParts, Moment};
 use super::{Exchange, RequestContext};
@@ -223,7 +223,7 @@ fn start(serving: &mut RequestContext<'_>) {
 
 /// `before_proxy`: the request is about to be sent to the node.
 #[inline]
-pub(crate) fn before_proxy(serving: &mut RequestContext<'_>) -> Result<(), OwnAnswer> {
+pub(crate) fn before_proxy(serving: &mut RequestContext<'_>) -> Result<(), LocalReply> {
     if !serving.exchange.chains.phases.contains(Phase::BeforeProxy) {
         return Ok(());
     }
@@ -233,7 +233,7 @@ pub(crate) fn before_proxy(serving: &mut RequestContext<'_>) -> Result<(), OwnAn
         if let Some((entry, ..)) = run.from(0, &mut open(serving))? {
             // The upstream has a place for the request now, and not later.
             tracing::error!(plugin = chain.entries()[entry].name, "a plugin cannot wait in before_proxy");
-            return Err(OwnAnswer::error(500, "a plugin failed"));
+            return Err(LocalReply::error(500, "a plugin failed"));
         }
     }
     steps::hold_body(serving)
@@ -395,7 +395,7 @@ fn run_response_phase(
     let told = ExchangeParts { outcome, tries, id, given_id, sizes, trace: chains.settled.trace };
     let captured = called.lend(&mut response_body.changes);
     let moment = called.moment();
-    let prospect = Prospect { told: &told, facts: &facts, edits: request_edits, snapshot, worker, ended: moment };
+    let pending = PendingRecord { told: &told, facts: &facts, edits: request_edits, snapshot, worker, ended: moment };
     let ended = moment.map(|ended| LogValues {
         record: told.record(ended, &facts, &snapshot.plan, worker),
         request_body: request_body.changes.captured().bytes(),
@@ -419,7 +419,7 @@ fn run_response_phase(
         consumers: kept.map_or(&snapshot.plan.consumers, |kept| &kept.consumers),
         settled: &mut chains.settled,
         ended: ended.as_ref(),
-        recorded: &prospect,
+        recorded: &pending,
         worker: &worker.plugins.own,
         metadata: kept.map_or(&snapshot.plan.plugin_metadata, |kept| &kept.metadata),
     };

@@ -1,9 +1,9 @@
 //! From a request to the connection of a device: whether there is room for it, its 101, and which parts of the exchange are kept.
 
-use super::answer::OwnAnswer;
+use super::answer::LocalReply;
 use super::chain::{self, ResponseSource};
 use super::upgraded_exchange::UpgradedRequest;
-use super::{After, RequestContext, Switch};
+use super::{ConnectionNext, RequestContext, Switch};
 use crate::basics::buffer::Buffer;
 use crate::basics::clock::Timer;
 use crate::device_link::{Admission, DeviceFacts};
@@ -60,22 +60,22 @@ pub(crate) struct DeviceIdentity {
 }
 
 /// Turns the request into the connection of a device; an error is the answer to the request.
-pub(super) async fn begin(serving: &mut RequestContext<'_>, device: &Device) -> Result<After, OwnAnswer> {
+pub(super) async fn begin(serving: &mut RequestContext<'_>, device: &Device) -> Result<ConnectionNext, LocalReply> {
     let worker = serving.worker.clone();
     let Some(devices) = &worker.devices else {
-        return Err(OwnAnswer::error(503, "no devices are served: gateway.devices is not configured"));
+        return Err(LocalReply::error(503, "no devices are served: gateway.devices is not configured"));
     };
-    let Some(route) = serving.route else { return Err(OwnAnswer::no_route()) };
+    let Some(route) = serving.route else { return Err(LocalReply::no_route()) };
     if !serving.exchange.from_client.is_done() || !serving.exchange.to_client.is_idle() {
-        return Err(OwnAnswer::closing(400, "a handshake of WebSocket has no body"));
+        return Err(LocalReply::closing(400, "a handshake of WebSocket has no body"));
     }
     if worker.parts_with(serving.client) {
-        return Err(OwnAnswer::later("this process is about to end", 1));
+        return Err(LocalReply::later("this process is about to end", 1));
     }
     let now_ms = worker.clock.now_ms();
     devices.may_begin(&device.settings, now_ms, worker.random()).map_err(|turned| match turned {
-        DeviceRefusal::TooFast { after_s } => OwnAnswer::later("too many devices connect at once", after_s),
-        DeviceRefusal::Busy => OwnAnswer::later("too many devices wait to be let in", 1 + worker.random() % 10),
+        DeviceRefusal::TooFast { after_s } => LocalReply::later("too many devices connect at once", after_s),
+        DeviceRefusal::Busy => LocalReply::later("too many devices wait to be let in", 1 + worker.random() % 10),
     })?;
     let mut place = DeviceRegistration::new(&worker, devices);
     let name: Arc<str> = Arc::from(&*device.id);
@@ -89,7 +89,7 @@ pub(super) async fn begin(serving: &mut RequestContext<'_>, device: &Device) -> 
     };
     let (generation, session) = admitted(serving, &mut place, facts).await?;
     answer(serving, device).await?;
-    let after = After::Tunnel;
+    let after = ConnectionNext::Tunnel;
     let credential = authenticated(serving);
     let request = Box::new(kept(serving));
     let exchange = &mut *serving.exchange;
@@ -116,7 +116,7 @@ async fn admitted(
     serving: &RequestContext<'_>,
     place: &mut DeviceRegistration,
     facts: DeviceFacts,
-) -> Result<(Generation, SessionId), OwnAnswer> {
+) -> Result<(Generation, SessionId), LocalReply> {
     let worker = serving.worker;
     let mut arriving = place.ask(facts, None);
     let timer = Timer::new();
@@ -125,19 +125,19 @@ async fn admitted(
     let retry_s = || FULL_RETRY_S + worker.random() % FULL_RETRY_SPREAD_S;
     match answer.flatten() {
         Some(Admission::Admitted { generation, session }) => Ok((generation, session)),
-        Some(Admission::Occupied) => Err(OwnAnswer::error(409, "the device is connected already")),
-        Some(Admission::Full) => Err(OwnAnswer::later("as many devices are connected as may be", retry_s())),
-        None => Err(OwnAnswer::later("devices cannot be let in now", retry_s())),
+        Some(Admission::Occupied) => Err(LocalReply::error(409, "the device is connected already")),
+        Some(Admission::Full) => Err(LocalReply::later("as many devices are connected as may be", retry_s())),
+        None => Err(LocalReply::later("devices cannot be let in now", retry_s())),
     }
 }
 
 /// Writes the 101.
-async fn answer(serving: &mut RequestContext<'_>, device: &Device) -> Result<(), OwnAnswer> {
+async fn answer(serving: &mut RequestContext<'_>, device: &Device) -> Result<(), LocalReply> {
     let RequestContext { worker, exchange, .. } = serving;
     exchange.outcome.status = 101;
     exchange.from_node.release(&worker.buffers);
     exchange.response_edits.clear();
-    chain::header_filter(serving, ResponseSource::Us(101, 0)).map_err(|_| OwnAnswer::error(500, "a plugin failed"))?;
+    chain::header_filter(serving, ResponseSource::Us(101, 0)).map_err(|_| LocalReply::error(500, "a plugin failed"))?;
     let RequestContext { worker, client, exchange, snapshot, .. } = serving;
     // What follows is not a body, and only a 101 says so.
     exchange.response_body.clear();
@@ -170,7 +170,7 @@ async fn answer(serving: &mut RequestContext<'_>, device: &Device) -> Result<(),
     match is_out.await {
         true => Ok(()),
         // The client is gone: no answer would be read.
-        false => Err(OwnAnswer::closing(400, "the client is gone")),
+        false => Err(LocalReply::closing(400, "the client is gone")),
     }
 }
 

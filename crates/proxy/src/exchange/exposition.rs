@@ -4,11 +4,11 @@
 //! by piece, as fast as the client takes it. What is between the two threads is in the kernel's buffers, and bounded: neither ever
 //! waits for the other.
 
-use super::answer::OwnAnswer;
+use super::answer::LocalReply;
 use super::attempt::{AttemptOutcome, after, interrupted};
 use super::relay::{Relay, RelayEvent};
 use super::target::ExchangeBounds;
-use super::{After, RequestContext, response};
+use super::{ConnectionNext, RequestContext, response};
 use crate::connection::stream::Stream;
 use std::future::poll_fn;
 use std::io::{self, Write};
@@ -22,7 +22,7 @@ use stillgate_wire::{FieldName, Method};
 const CHOOSING: [FieldName<'static>; 2] = [FieldName::constant("Accept"), FieldName::constant("Accept-Encoding")];
 
 /// Sends the exposition; an error: nothing has been sent yet, and this is the answer.
-pub(super) async fn give(serving: &mut RequestContext<'_>) -> Result<After, OwnAnswer> {
+pub(super) async fn give(serving: &mut RequestContext<'_>) -> Result<ConnectionNext, LocalReply> {
     let mut exporter = connect(serving)?;
     let RequestContext { worker, exchange, .. } = serving;
     exchange.to_node.reset(&worker.buffers);
@@ -62,8 +62,8 @@ pub(super) async fn give(serving: &mut RequestContext<'_>) -> Result<After, OwnA
 }
 
 /// Makes a connection on which the exporter has got a request.
-fn connect(serving: &RequestContext<'_>) -> Result<Stream, OwnAnswer> {
-    let expose = serving.worker.expose.as_ref().ok_or_else(|| OwnAnswer::of_plugin(Answer::page(404)))?;
+fn connect(serving: &RequestContext<'_>) -> Result<Stream, LocalReply> {
+    let expose = serving.worker.expose.as_ref().ok_or_else(|| LocalReply::of_plugin(Answer::page(404)))?;
     let connected = || -> io::Result<Stream> {
         let (ours, exporters) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;
@@ -103,6 +103,6 @@ fn question(serving: &RequestContext<'_>) -> Vec<u8> {
     out
 }
 
-fn unavailable() -> OwnAnswer {
-    OwnAnswer::overload("the metrics cannot be had now")
+fn unavailable() -> LocalReply {
+    LocalReply::overload("the metrics cannot be had now")
 }

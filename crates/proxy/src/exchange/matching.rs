@@ -1,6 +1,6 @@
 //! The phase `match`: which route a request takes.
 
-use super::answer::OwnAnswer;
+use super::answer::LocalReply;
 use super::facts::facts_of;
 use super::{Exchange, RequestContext, chain};
 use crate::worker::Worker;
@@ -10,11 +10,11 @@ use stillgate_route::{FunctionMessage, Match, MessageLevel};
 use stillgate_wire::TargetForm;
 
 /// Finds the route. If there is none, global rules run before the answer.
-pub(super) fn select(serving: &mut RequestContext<'_>) -> Result<(), OwnAnswer> {
+pub(super) fn select(serving: &mut RequestContext<'_>) -> Result<(), LocalReply> {
     match serving.exchange.request.form {
-        TargetForm::Authority => return Err(OwnAnswer::closing(405, "CONNECT is not served here")),
+        TargetForm::Authority => return Err(LocalReply::closing(405, "CONNECT is not served here")),
         // The request is about the server as a whole (RFC 9110 section 9.3.7): it has no path to route by.
-        TargetForm::Asterisk => return Err(OwnAnswer::no_route()),
+        TargetForm::Asterisk => return Err(LocalReply::no_route()),
         TargetForm::Origin | TargetForm::Absolute => {}
     }
     let found = find(serving)?;
@@ -25,26 +25,26 @@ pub(super) fn select(serving: &mut RequestContext<'_>) -> Result<(), OwnAnswer> 
 }
 
 /// Runs the matcher, unless the request is answered or refused before it.
-fn find(serving: &mut RequestContext<'_>) -> Result<Option<Match>, OwnAnswer> {
+fn find(serving: &mut RequestContext<'_>) -> Result<Option<Match>, LocalReply> {
     let RequestContext { worker, client, exchange, snapshot, .. } = serving;
     let Exchange { request, from_client, known, matching, .. } = &mut **exchange;
     let facts = facts_of(known, request, from_client.head(), client, &snapshot.plan, None);
     let raw_path = target_path(facts.path_and_query()).0;
     if let Some(answer) = worker.challenges().http(request.method, raw_path) {
-        return Err(OwnAnswer::challenge(answer));
+        return Err(LocalReply::challenge(answer));
     }
     let Some(asked) = facts.as_asked(&facts) else { return Err(no_path(&facts)) };
     if let (Some(tls), Some(of_client)) = (&snapshot.plan.tls, &client.tls)
         && !of_client.may_ask_for(tls, facts.host)
     {
         let why = "a certificate is asked for that was not shown; connect by the host's own name";
-        return Err(OwnAnswer::error(421, why));
+        return Err(LocalReply::error(421, why));
     }
     let found = worker.routes.borrow_mut().find(&snapshot.plan, &asked, matching, &worker.counters);
     if matching.has_messages() {
         tell(matching.take_messages(), worker);
     }
-    found.map_err(|error| OwnAnswer::error(400, error.to_string()))
+    found.map_err(|error| LocalReply::error(400, error.to_string()))
 }
 
 /// Logs the messages of functions of routes.
@@ -69,8 +69,8 @@ fn tell(messages: Vec<FunctionMessage>, worker: &Worker) {
 
 /// The path has no normal form: determines the reason again.
 #[cold]
-fn no_path(facts: &Facts<'_>) -> OwnAnswer {
+fn no_path(facts: &Facts<'_>) -> LocalReply {
     let mut scratch = Vec::new();
     let why = normalise(target_path(facts.path_and_query()).0, &mut scratch).err();
-    OwnAnswer::error(400, why.map_or_else(String::new, |error| error.to_string()))
+    LocalReply::error(400, why.map_or_else(String::new, |error| error.to_string()))
 }

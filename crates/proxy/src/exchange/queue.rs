@@ -2,11 +2,11 @@
 //!
 //! The order is determined by `upstream`; this module decides what ends the wait.
 
-use super::answer::OwnAnswer;
+use super::answer::LocalReply;
 use super::attempt::STATUS_CLIENT_GONE;
 use super::relay::is_still_there;
 use super::target::ExchangeTarget;
-use super::{After, Exchange, RequestContext};
+use super::{ConnectionNext, Exchange, RequestContext};
 use crate::basics::clock::TICK_MS;
 use crate::connection::client::Client;
 use crate::plan::snapshot::WorkerUpstream;
@@ -40,12 +40,12 @@ pub(super) enum WaitLost {
 
 impl WaitLost {
     /// The answer, if there is still a client to answer.
-    pub(super) fn end(self, exchange: &mut Exchange) -> Result<Option<After>, OwnAnswer> {
+    pub(super) fn end(self, exchange: &mut Exchange) -> Result<Option<ConnectionNext>, LocalReply> {
         match self {
             WaitLost::BadBody(malformed) => Err(malformed.into()),
             WaitLost::ClientGone => {
                 exchange.outcome.status = STATUS_CLIENT_GONE;
-                Ok(Some(After::Close))
+                Ok(Some(ConnectionNext::Close))
             }
         }
     }
@@ -57,7 +57,7 @@ impl WaitLost {
 pub(super) async fn admit(
     serving: &mut RequestContext<'_>,
     target: &ExchangeTarget<'_>,
-) -> Result<Option<After>, OwnAnswer> {
+) -> Result<Option<ConnectionNext>, LocalReply> {
     if target.upstream.state.borrow().has_place() {
         return Ok(None);
     }
@@ -68,15 +68,15 @@ pub(super) async fn admit(
 async fn wait_or_answer(
     serving: &mut RequestContext<'_>,
     target: &ExchangeTarget<'_>,
-) -> Result<Option<After>, OwnAnswer> {
+) -> Result<Option<ConnectionNext>, LocalReply> {
     let began = Instant::now();
     let waited = wait(serving, target).await;
     (serving.exchange.queued, serving.exchange.outcome.timing.has_queued) = (began.elapsed(), true);
     let Err(denied) = waited else { return Ok(None) };
     let own = match denied {
-        QueueRefusal::Full => OwnAnswer::overload("the upstream has as many requests as it may have"),
-        QueueRefusal::TimeUp => OwnAnswer::overload("the upstream had no place for the request in time"),
-        QueueRefusal::Deadline => OwnAnswer::deadline(),
+        QueueRefusal::Full => LocalReply::overload("the upstream has as many requests as it may have"),
+        QueueRefusal::TimeUp => LocalReply::overload("the upstream had no place for the request in time"),
+        QueueRefusal::Deadline => LocalReply::deadline(),
         QueueRefusal::Lost(lost) => return lost.end(serving.exchange),
     };
     if own.is_overload() {

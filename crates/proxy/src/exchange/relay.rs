@@ -7,7 +7,7 @@
 use super::body_pipe::BrokenBody;
 use super::target::ExchangeBounds;
 use super::{Exchange, RequestContext};
-use crate::basics::uptake::{self, Uptake};
+use crate::basics::min_rate::{self, MinRate};
 use crate::connection::client::Client;
 use crate::connection::http2;
 use crate::connection::stream::Stream;
@@ -100,8 +100,8 @@ pub(crate) struct Relay<'a> {
     request_moved_ms: u64,
     response_moved_ms: u64,
     /// How fast the node takes the waiting part of the request, and the client the waiting part of the response.
-    node_takes: Option<Uptake>,
-    client_takes: Option<Uptake>,
+    node_takes: Option<MinRate>,
+    client_takes: Option<MinRate>,
     /// When the end of the client's sending was seen, or last probed; zero: not yet.
     half_closed_ms: u64,
     /// Whether the client's connection is kept after the response; known from its head on.
@@ -199,7 +199,7 @@ impl<'a> Relay<'a> {
                 }
                 let total = self.serving.exchange.to_node.total;
                 self.node_takes =
-                    taking(self.node_takes, flushed.is_pending(), now_ms, [before, total], uptake::BYTES_MIN);
+                    taking(self.node_takes, flushed.is_pending(), now_ms, [before, total], min_rate::BYTES_MIN);
                 match flushed {
                     Poll::Pending => return Ok(()),
                     Poll::Ready(Ok(())) => {}
@@ -546,9 +546,15 @@ impl<'a> Relay<'a> {
 
 /// Measures how fast waiting bytes are taken, after a write that moved the count from the first to the second value; `None` if
 /// nothing waits any more.
-fn taking(earlier: Option<Uptake>, is_waiting: bool, now_ms: u64, counts: [u64; 2], bytes_min: u64) -> Option<Uptake> {
+fn taking(
+    earlier: Option<MinRate>,
+    is_waiting: bool,
+    now_ms: u64,
+    counts: [u64; 2],
+    bytes_min: u64,
+) -> Option<MinRate> {
     is_waiting.then(|| {
-        let mut uptake = earlier.unwrap_or_else(|| Uptake::begin(now_ms, counts[0]));
+        let mut uptake = earlier.unwrap_or_else(|| MinRate::begin(now_ms, counts[0]));
         uptake.update(now_ms, counts[1], bytes_min);
         uptake
     })

@@ -1,13 +1,13 @@
 //! One request, from its head to its line in the access log: the list of its phases.
 
-use super::answer::{self, Elsewhere, OwnAnswer};
+use super::answer::{self, LocalReply, SpecialReply};
 use super::chain::Chains;
 use super::forwarding::client_address;
 use super::matching;
 use super::record::Moment;
 use super::reply::method_of;
 use super::target::ExchangeTarget;
-use super::{After, Exchange, RequestContext, chain, device, exposition, queue, tries, waiting_place};
+use super::{ConnectionNext, Exchange, RequestContext, chain, device, exposition, queue, tries, waiting_place};
 use crate::connection::client::Client;
 use crate::plan::snapshot::Snapshot;
 use crate::sockets::listener::Active;
@@ -16,7 +16,7 @@ use std::rc::Rc;
 use stillgate_wire::BodyDecoder;
 
 /// Serves the request whose head was just parsed.
-pub(crate) async fn run(worker: &Rc<Worker>, client: &mut Client, exchange: &mut Exchange) -> After {
+pub(crate) async fn run(worker: &Rc<Worker>, client: &mut Client, exchange: &mut Exchange) -> ConnectionNext {
     let _in_flight = InFlight::new(worker, client);
     let snapshot = worker.snapshot();
     let serving = RequestContext { worker, client, exchange, snapshot: &snapshot, route: None };
@@ -24,12 +24,12 @@ pub(crate) async fn run(worker: &Rc<Worker>, client: &mut Client, exchange: &mut
     let serving = &mut under_way.serving;
     let after = match phases(serving).await {
         Ok(after) => after,
-        Err(own) => give(serving, own).await,
+        Err(own) => send_local_reply(serving, own).await,
     };
     under_way.is_over = true;
     worker.counters.requests_total.add(1);
     // A tunnel is recorded at its end.
-    if after != After::Tunnel {
+    if after != ConnectionNext::Tunnel {
         log(&mut under_way.serving);
     }
     after
@@ -61,7 +61,12 @@ impl Drop for UnderWay<'_> {
 }
 
 /// Answers a head that did not arrive or was malformed, and closes. It is logged and counted like any request.
-pub(crate) async fn refuse(worker: &Rc<Worker>, client: &mut Client, exchange: &mut Exchange, own: OwnAnswer) -> After {
+pub(crate) async fn refuse(
+    worker: &Rc<Worker>,
+    client: &mut Client,
+    exchange: &mut Exchange,
+    own: LocalReply,
+) -> ConnectionNext {
     let snapshot = worker.snapshot();
     // Properties of the connection's last request do not apply to this one.
     exchange.request.clear();
@@ -69,14 +74,14 @@ pub(crate) async fn refuse(worker: &Rc<Worker>, client: &mut Client, exchange: &
     client.address = client.peer.ip().to_canonical();
     (client.port, client.is_named) = (client.peer.port(), false);
     let mut serving = RequestContext { worker, client, exchange, snapshot: &snapshot, route: None };
-    let after = give(&mut serving, own).await;
+    let after = send_local_reply(&mut serving, own).await;
     worker.counters.requests_total.add(1);
     log(&mut serving);
     after
 }
 
 /// All phases up to the end of the response; each may end the request with a local answer.
-async fn phases(serving: &mut RequestContext<'_>) -> Result<After, OwnAnswer> {
+async fn phases(serving: &mut RequestContext<'_>) -> Result<ConnectionNext, LocalReply> {
     receive(serving)?;
     matching::select(serving)?;
     if let Some(paused) = chain::before_target(serving)? {
@@ -96,7 +101,7 @@ async fn phases(serving: &mut RequestContext<'_>) -> Result<After, OwnAnswer> {
 
 /// Computes the facts of the request, and begins its body.
 #[inline]
-fn receive(serving: &mut RequestContext<'_>) -> Result<(), OwnAnswer> {
+fn receive(serving: &mut RequestContext<'_>) -> Result<(), LocalReply> {
     let settings = serving.settings();
     let RequestContext { client, exchange, .. } = serving;
     let decoder = BodyDecoder::of_request(exchange.request.framing, exchange.request.drops_underscores);
@@ -106,26 +111,26 @@ fn receive(serving: &mut RequestContext<'_>) -> Result<(), OwnAnswer> {
     (client.port, client.is_named) = (client.peer.port(), false);
     // A path without a normal form is refused when the request is routed by it.
     let _ = exchange.known.make(&exchange.request, head);
-    started.map_err(OwnAnswer::from)
+    started.map_err(LocalReply::from)
 }
 
 /// Sends a local answer.
-async fn give(serving: &mut RequestContext<'_>, own: OwnAnswer) -> After {
+async fn send_local_reply(serving: &mut RequestContext<'_>, own: LocalReply) -> ConnectionNext {
     let own = match own.elsewhere() {
         None => own,
         // On the heap, as they are rare.
-        Some(Elsewhere::Metrics) => match Box::pin(exposition::give(serving)).await {
+        Some(SpecialReply::Metrics) => match Box::pin(exposition::give(serving)).await {
             Ok(after) => return after,
             Err(own) => own,
         },
-        Some(Elsewhere::Device(device)) => match Box::pin(device::begin(serving, &device)).await {
+        Some(SpecialReply::Device(device)) => match Box::pin(device::begin(serving, &device)).await {
             Ok(after) => return after,
             Err(own) => own,
         },
     };
     match answer::stage(serving, own).await {
         Some(keep_alive) => answer::flush(serving, keep_alive).await,
-        None => After::Close,
+        None => ConnectionNext::Close,
     }
 }
 

@@ -75,7 +75,7 @@ pub(crate) struct Exchange {
 
 /// What becomes of the client's connection; a greater value is worse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum After {
+pub(crate) enum ConnectionNext {
     KeepAlive,
     Close,
     /// Close, but read and discard for a while first.

@@ -1,8 +1,8 @@
 //! The phase `target`: where a request goes, within which limits, and with which head.
 
-use super::answer::OwnAnswer;
+use super::answer::LocalReply;
 use super::{RequestContext, chain, forwarding};
-use crate::basics::uptake;
+use crate::basics::min_rate;
 use crate::connection::grpc;
 use crate::plan::snapshot::WorkerUpstream;
 use crate::plan::{Settings, TimeoutsMs};
@@ -42,7 +42,7 @@ impl ExchangeBounds {
             node,
             client_body_ms: settings.body_ms,
             client_send_ms: settings.send_ms,
-            client_send_bytes_min: uptake::client_bytes_min(settings.send_ms),
+            client_send_bytes_min: min_rate::client_bytes_min(settings.send_ms),
             response_head: HeadLimits { target_bytes_max: 0, ..settings.request_limits },
             deadline_ms: FAR_MS,
         }
@@ -59,10 +59,10 @@ impl<'a> ExchangeTarget<'a> {
     /// The upstream that a plugin has chosen, or otherwise that of the request's route; the client's own deadline is among the
     /// bounds if it uses gRPC.
     #[inline]
-    pub(super) fn new(serving: &mut RequestContext<'a>) -> Result<ExchangeTarget<'a>, OwnAnswer> {
+    pub(super) fn new(serving: &mut RequestContext<'a>) -> Result<ExchangeTarget<'a>, LocalReply> {
         let snapshot = serving.snapshot;
-        let route = serving.route.ok_or_else(OwnAnswer::no_route)?;
-        let unavailable = || OwnAnswer::error(503, "Route Unavailable");
+        let route = serving.route.ok_or_else(LocalReply::no_route)?;
+        let unavailable = || LocalReply::error(503, "Route Unavailable");
         let chosen = match serving.exchange.chains.upstream() {
             None => None,
             Some(key) => Some(snapshot.plan.upstreams.slot(key).ok_or_else(unavailable)?),

@@ -2,11 +2,11 @@
 //!
 //! `attempt` handles what happens at one node.
 
-use super::answer::OwnAnswer;
+use super::answer::LocalReply;
 use super::attempt::{self, AttemptOutcome, FailedAttempt};
 use super::target::ExchangeTarget;
 use super::upgraded_exchange::{Switch, UpgradedExchange};
-use super::{After, Exchange, RequestContext};
+use super::{ConnectionNext, Exchange, RequestContext};
 use crate::node::health;
 use crate::telemetry::metrics::UpstreamEvent;
 use std::borrow::Cow;
@@ -32,7 +32,10 @@ pub(super) struct Tries<'a> {
 }
 
 /// Tries nodes, and returns what becomes of the connection.
-pub(super) async fn run(serving: &mut RequestContext<'_>, target: &ExchangeTarget<'_>) -> Result<After, OwnAnswer> {
+pub(super) async fn run(
+    serving: &mut RequestContext<'_>,
+    target: &ExchangeTarget<'_>,
+) -> Result<ConnectionNext, LocalReply> {
     let began_ms = serving.worker.clock.now_ms();
     let mut tries = Tries {
         target,
@@ -58,7 +61,7 @@ pub(super) async fn run(serving: &mut RequestContext<'_>, target: &ExchangeTarge
             }
             AttemptOutcome::Switched(node) => {
                 serving.exchange.upgraded = Some(Switch::Tunnel(Box::new(UpgradedExchange::new(serving, index, node))));
-                return Ok(After::Tunnel);
+                return Ok(ConnectionNext::Tunnel);
             }
             AttemptOutcome::Refused(own) => {
                 tries.spare_closed(serving);
@@ -81,14 +84,14 @@ impl Tries<'_> {
     }
 
     #[cold]
-    fn no_node(&self, serving: &RequestContext<'_>) -> OwnAnswer {
+    fn no_node(&self, serving: &RequestContext<'_>) -> LocalReply {
         self.blame_closed(serving);
         let why = match self.status {
             503 => "the upstream has no node",
             _ => "every node of the upstream failed",
         };
         serving.worker.troubles.note(&self.target.upstream.planned.definition.key, why, &serving.exchange.tries);
-        OwnAnswer::error(self.status, why)
+        LocalReply::error(self.status, why)
     }
 
     /// Whether to try the same node again after a try that failed; otherwise the next one is tried.
@@ -98,7 +101,7 @@ impl Tries<'_> {
         serving: &mut RequestContext<'_>,
         index: usize,
         failed: FailedAttempt,
-    ) -> Result<bool, OwnAnswer> {
+    ) -> Result<bool, LocalReply> {
         let attempt = self.judge(serving, index, &failed);
         if failed.is_closed() {
             let before = self.closed.replace(index);
@@ -114,7 +117,7 @@ impl Tries<'_> {
         }
         if serving.worker.clock.now_ms() >= self.target.bounds.deadline_ms {
             self.spare_closed(serving);
-            return Err(OwnAnswer::deadline());
+            return Err(LocalReply::deadline());
         }
         match decide(&attempt) {
             Decision::RetrySame => {
@@ -159,7 +162,7 @@ impl Tries<'_> {
         }
     }
 
-    fn fail(&self, serving: &mut RequestContext<'_>, failed: FailedAttempt, status: u16) -> OwnAnswer {
+    fn fail(&self, serving: &mut RequestContext<'_>, failed: FailedAttempt, status: u16) -> LocalReply {
         self.blame_closed(serving);
         let exchange = &mut *serving.exchange;
         let message = describe(failed.failure, exchange.bad_response.take());
@@ -167,7 +170,7 @@ impl Tries<'_> {
         let hint = hint.map(|hint| format!("{message}; {hint}"));
         let why = hint.as_deref().unwrap_or(&message);
         serving.worker.troubles.note(&self.target.upstream.planned.definition.key, why, &exchange.tries);
-        OwnAnswer::error(status, message)
+        LocalReply::error(status, message)
     }
 
     fn judge(&self, serving: &RequestContext<'_>, index: usize, failed: &FailedAttempt) -> Attempt {

@@ -3,10 +3,10 @@
 //! Its client is watched meanwhile: if it disconnects, whatever is awaited is dropped and the request ends as one whose client did
 //! not wait. The Plan is the one that the request began with, however often another is published.
 
-use super::answer::OwnAnswer;
+use super::answer::LocalReply;
 use super::chain::{self, ChainPosition, PausedChain};
 use super::queue::{WaitLost, watch_client};
-use super::{After, RequestContext, whole_body};
+use super::{ConnectionNext, RequestContext, whole_body};
 use crate::basics::clock::TICK_MS;
 use crate::worker::Worker;
 use crate::worker::plugins::{PluginPanic, call, tell_panic};
@@ -21,11 +21,14 @@ use stillgate_plugin::{Flow, LocalFuture, QueueFull};
 const WAITING_MAX: usize = 8 * 1024;
 
 /// Waits, and continues with the phases, as often as plugins need it. `Some`: the client is gone.
-pub(super) async fn run(serving: &mut RequestContext<'_>, mut paused: PausedChain) -> Result<Option<After>, OwnAnswer> {
+pub(super) async fn run(
+    serving: &mut RequestContext<'_>,
+    mut paused: PausedChain,
+) -> Result<Option<ConnectionNext>, LocalReply> {
     let worker = serving.worker.clone();
     let Some(_place) = WaitingPlace::begin(&worker) else {
         count(serving, paused.at, Measure::PluginWaitsRefused);
-        return Err(OwnAnswer::overload("as many requests wait for plugins as may"));
+        return Err(LocalReply::overload("as many requests wait for plugins as may"));
     };
     loop {
         count(serving, paused.at, Measure::PluginWaits);
@@ -63,7 +66,7 @@ impl Drop for WaitingPlace<'_> {
 async fn wait(
     serving: &mut RequestContext<'_>,
     paused: PausedChain,
-) -> Result<Result<(ChainPosition, Resume), WaitLost>, OwnAnswer> {
+) -> Result<Result<(ChainPosition, Resume), WaitLost>, LocalReply> {
     let at = paused.at;
     let then = match paused.flow {
         Flow::Wait(future) => until(serving, at, future).await?,
@@ -79,9 +82,9 @@ async fn until(
     serving: &mut RequestContext<'_>,
     at: ChainPosition,
     mut future: LocalFuture<Resume>,
-) -> Result<Result<Resume, WaitLost>, OwnAnswer> {
+) -> Result<Result<Resume, WaitLost>, LocalReply> {
     poll_fn(|cx| match guarded(serving, at, || future.as_mut().poll(cx)) {
-        Err(PluginPanic) => Poll::Ready(Err(OwnAnswer::error(500, "a plugin failed"))),
+        Err(PluginPanic) => Poll::Ready(Err(LocalReply::error(500, "a plugin failed"))),
         Ok(Poll::Ready(then)) => Poll::Ready(Ok(Ok(then))),
         Ok(Poll::Pending) => poll_client(serving, cx).map(|lost| Ok(Err(lost))),
     })
@@ -93,7 +96,7 @@ async fn offloaded(
     serving: &mut RequestContext<'_>,
     at: ChainPosition,
     Offload { work, then }: Offload,
-) -> Result<Result<Resume, WaitLost>, OwnAnswer> {
+) -> Result<Result<Resume, WaitLost>, LocalReply> {
     let plugin = chain::with_paused(serving, at, |entry, _| entry.name);
     let output: Result<Output, QueueFull> = match serving.worker.plugins.offloading.submit(plugin, work) {
         Err(full) => {
@@ -111,7 +114,7 @@ async fn offloaded(
                 // The thread's end is gone only after a panic.
                 Ok(Ok(Err(PluginPanic)) | Err(_)) => {
                     chain::with_paused(serving, at, |entry, phase| tell_panic(serving.worker, entry, phase));
-                    return Err(OwnAnswer::error(500, "a plugin failed"));
+                    return Err(LocalReply::error(500, "a plugin failed"));
                 }
                 Err(lost) => return Ok(Err(lost)),
             }

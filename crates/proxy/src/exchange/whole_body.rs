@@ -4,7 +4,7 @@
 //! plugin's bound and the worker's, and takes its place: then the node gets its length, whatever its framing was, and no trailers.
 //! The plugin decides how a body beyond its bound is answered.
 
-use super::answer::OwnAnswer;
+use super::answer::LocalReply;
 use super::body_pipe::{BrokenBody, filter_all};
 use super::queue::WaitLost;
 use super::relay::PROBE;
@@ -21,7 +21,7 @@ pub(super) async fn receive(
     serving: &mut RequestContext<'_>,
     bytes_max: usize,
     too_large: Answer,
-) -> Result<Result<(), WaitLost>, OwnAnswer> {
+) -> Result<Result<(), WaitLost>, LocalReply> {
     let mut kept = Vec::new();
     if let Framing::Length(length) = serving.exchange.request.framing
         && length > bytes_max as u64
@@ -46,17 +46,17 @@ enum BodyLoss {
     Broken(BrokenBody),
     /// It exceeds the plugin's limit.
     TooLarge,
-    Answered(OwnAnswer),
+    Answered(LocalReply),
 }
 
-fn refused(serving: &RequestContext<'_>, broken: BrokenBody) -> OwnAnswer {
+fn refused(serving: &RequestContext<'_>, broken: BrokenBody) -> LocalReply {
     broken.tell(serving.worker);
-    OwnAnswer::closing(broken.status(), broken.message())
+    LocalReply::closing(broken.status(), broken.message())
 }
 
-fn beyond(serving: &RequestContext<'_>, too_large: Answer) -> OwnAnswer {
+fn beyond(serving: &RequestContext<'_>, too_large: Answer) -> LocalReply {
     BrokenBody::too_large(serving.exchange.request_body.changes.plugin).tell(serving.worker);
-    OwnAnswer::of_plugin_closing(too_large)
+    LocalReply::of_plugin_closing(too_large)
 }
 
 /// A client that waits for permission to send its body gets it from us, and the expectation is not forwarded to the node.
@@ -118,7 +118,7 @@ fn poll(
         }
         let deadline_ms = *moved_ms + snapshot.plan.settings.body_ms;
         if worker.clock.now_ms() >= deadline_ms {
-            let late = OwnAnswer::closing(408, "the request body did not come in time");
+            let late = LocalReply::closing(408, "the request body did not come in time");
             return Poll::Ready(Err(BodyLoss::Answered(late)));
         }
         client.timer.set(&worker.clock, deadline_ms, cx);

@@ -32,7 +32,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use stillgate_config::{Gateway, ListenPlace, Listener};
 use stillgate_metrics::Writer;
-use stillgate_plugin::{Outbox, Process};
+use stillgate_plugin::{Outbox, ServingProcess};
 use thread::{Setup, WorkerCommand};
 use tokio::sync::{mpsc, watch};
 use worker_listeners::ListenerUpdate;
@@ -105,7 +105,7 @@ impl Fleet {
         plans: Arc<PlanCell>,
         sinks: Vec<Sink>,
         measuring: Measuring,
-        sending: (Arc<Process>, Vec<Outbox>),
+        sending: (Arc<ServingProcess>, Vec<Outbox>),
         give_back: fn(),
     ) -> Result<Fleet, StartError> {
         let (mut fleet, setups) = Fleet::set_up(gateway, sockets, plans, sinks, measuring, sending, give_back)?;
@@ -123,7 +123,7 @@ impl Fleet {
         plans: Arc<PlanCell>,
         sinks: Vec<Sink>,
         (writers, expose): Measuring,
-        (process, outboxes): (Arc<Process>, Vec<Outbox>),
+        (process, outboxes): (Arc<ServingProcess>, Vec<Outbox>),
         give_back: fn(),
     ) -> Result<(Fleet, Vec<Setup>), StartError> {
         let workers = worker_count(gateway);

@@ -32,7 +32,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_metrics::Writer;
-use stillgate_plugin::{Outbox, Process};
+use stillgate_plugin::{Outbox, ServingProcess};
 use stillgate_profiler::threads::Registration;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
@@ -74,7 +74,7 @@ pub(crate) struct Setup {
     pub(crate) expose: Option<Expose>,
     /// Queue to the thread that sends for plugins.
     pub(crate) outbox: Outbox,
-    pub(crate) process: Arc<Process>,
+    pub(crate) process: Arc<ServingProcess>,
     pub(crate) commands: watch::Receiver<WorkerCommand>,
     pub(crate) questions: mpsc::Receiver<Question>,
     /// Connections that another process hands over.

@@ -8,7 +8,7 @@ pub(crate) mod measure;
 
 use super::Plan;
 use crate::basics::counters::WorkerCounters;
-use stillgate_route::{Match, PathError, Request, RouteCache, Scratch};
+use stillgate_route::{Match, MatchRequest, PathError, RouteCache, Scratch};
 
 /// Look-ups after which hits are evaluated.
 const WINDOW: u32 = 4096;
@@ -67,7 +67,7 @@ impl RouteMemory {
     pub(crate) fn find(
         &mut self,
         plan: &Plan,
-        request: &Request<'_>,
+        request: &MatchRequest<'_>,
         scratch: &mut Scratch,
         counters: &WorkerCounters,
     ) -> Result<Option<Match>, PathError> {
@@ -192,7 +192,7 @@ mod tests {
         let first = plan("on", "/a", None);
         let sample = first.matcher().samples(1).remove(0);
         let mut normal = Vec::new();
-        let request = Request {
+        let request = MatchRequest {
             method: sample.method,
             host: &sample.host,
             path: normalise(&sample.path, &mut normal).unwrap(),

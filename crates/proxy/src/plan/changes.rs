@@ -14,17 +14,17 @@ use stillgate_config::{Label, Route};
 
 /// The subject of series: a thing with the values of the labels that name it, one per label.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Subject {
+pub struct SeriesSubject {
     /// One label, or several that name the thing only together.
     pub labels: &'static [Label],
     /// The values in the same order.
     pub values: Vec<String>,
 }
 
-impl Subject {
+impl SeriesSubject {
     /// Makes the subject that has these values of these labels.
-    pub fn new(labels: &'static [Label], values: &[&str]) -> Subject {
-        Subject { labels, values: values.iter().map(|value| (*value).to_owned()).collect() }
+    pub fn new(labels: &'static [Label], values: &[&str]) -> SeriesSubject {
+        SeriesSubject { labels, values: values.iter().map(|value| (*value).to_owned()).collect() }
     }
 }
 
@@ -32,9 +32,9 @@ impl Subject {
 #[derive(Debug, Default)]
 pub struct Changes {
     /// Subjects that the previous Plan did not have.
-    pub arrived: BTreeSet<Subject>,
+    pub arrived: BTreeSet<SeriesSubject>,
     /// Subjects that this Plan no longer has.
-    pub left: BTreeSet<Subject>,
+    pub left: BTreeSet<SeriesSubject>,
 }
 
 impl Changes {
@@ -70,9 +70,10 @@ impl Changes {
         forget(&mut arrived, previous, has_names);
         forget(&mut left, plan, has_names);
         // If the whole has left, so have its parts.
-        let wholes: BTreeSet<Subject> = left.iter().filter(|subject| subject.labels.len() == 1).cloned().collect();
+        let wholes: BTreeSet<SeriesSubject> =
+            left.iter().filter(|subject| subject.labels.len() == 1).cloned().collect();
         left.retain(|subject| {
-            let whole = Subject { labels: &subject.labels[..1], values: subject.values[..1].to_vec() };
+            let whole = SeriesSubject { labels: &subject.labels[..1], values: subject.values[..1].to_vec() };
             subject.labels.len() == 1 || !wholes.contains(&whole)
         });
         Changes { arrived, left }
@@ -80,10 +81,10 @@ impl Changes {
 }
 
 /// All subjects of a Plan.
-fn all(plan: &Plan, metrics: &MetricsPlan) -> BTreeSet<Subject> {
+fn all(plan: &Plan, metrics: &MetricsPlan) -> BTreeSet<SeriesSubject> {
     let mut values = BTreeSet::new();
     let mut add = |labels: &'static [Label], of: &[&str]| {
-        values.insert(Subject::new(labels, of));
+        values.insert(SeriesSubject::new(labels, of));
     };
     plan.routes.iter().for_each(|route| of_route(&route.route, plan.routes.named, &mut add));
     plan.upstreams.iter().for_each(|upstream| of_upstream(upstream, metrics, &mut add));
@@ -95,7 +96,7 @@ fn of_difference(plan: &Plan, previous: &Plan, metrics: &MetricsPlan, difference
     let side = |routes: &[Arc<Route>], upstreams: &PlanUpstreams, others: &PlanUpstreams| {
         let mut values = BTreeSet::new();
         let mut add = |labels: &'static [Label], of: &[&str]| {
-            values.insert(Subject::new(labels, of));
+            values.insert(SeriesSubject::new(labels, of));
         };
         routes.iter().for_each(|route| of_route(route, plan.routes.named, &mut add));
         if !std::ptr::eq(upstreams, others) {
@@ -116,24 +117,24 @@ fn of_difference(plan: &Plan, previous: &Plan, metrics: &MetricsPlan, difference
 }
 
 /// The ids of stream routes that only `plan` has.
-fn of_stream_routes(plan: &Plan, other: &Plan, values: &mut BTreeSet<Subject>) {
+fn of_stream_routes(plan: &Plan, other: &Plan, values: &mut BTreeSet<SeriesSubject>) {
     if Arc::ptr_eq(&plan.stream_routes, &other.stream_routes) {
         return;
     }
     let there: BTreeSet<&str> = other.stream_routes.iter().map(|of| of.route.id.as_str()).collect();
     let ids = plan.stream_routes.iter().map(|of| of.route.id.as_str()).filter(|id| !there.contains(id));
-    values.extend(ids.map(|id| Subject::new(&[Label::StreamRoute], &[id])));
+    values.extend(ids.map(|id| SeriesSubject::new(&[Label::StreamRoute], &[id])));
 }
 
 /// Removes the subjects of a Plan. All routes and upstreams are looked at, but only if there is something to be found.
-fn forget(values: &mut BTreeSet<Subject>, plan: &Plan, has_names: bool) {
+fn forget(values: &mut BTreeSet<SeriesSubject>, plan: &Plan, has_names: bool) {
     let Some(metrics) = plan.metrics() else { return };
-    let has = |values: &BTreeSet<Subject>, of: fn(&[Label]) -> bool| values.iter().any(|each| of(each.labels));
+    let has = |values: &BTreeSet<SeriesSubject>, of: fn(&[Label]) -> bool| values.iter().any(|each| of(each.labels));
     // A route's id occurs in one place only, which has been looked at; its name may be shared with others.
     if has_names && has(values, |labels| labels[0] == Label::Route) {
         for route in plan.routes.iter() {
             of_route(&route.route, plan.routes.named, &mut |labels, of| {
-                values.remove(&Subject::new(labels, of));
+                values.remove(&SeriesSubject::new(labels, of));
             });
         }
     }
@@ -141,7 +142,7 @@ fn forget(values: &mut BTreeSet<Subject>, plan: &Plan, has_names: bool) {
         let mut last = None;
         for service in plan.routes.iter().filter_map(|route| route.route.labels(plan.routes.named).1) {
             if last != Some(service) {
-                values.remove(&Subject::new(&[Label::Service], &[service]));
+                values.remove(&SeriesSubject::new(&[Label::Service], &[service]));
                 last = Some(service);
             }
         }
@@ -149,7 +150,7 @@ fn forget(values: &mut BTreeSet<Subject>, plan: &Plan, has_names: bool) {
     if has(values, |labels| !matches!(labels[0], Label::Route | Label::Service | Label::StreamRoute)) {
         for upstream in plan.upstreams.iter() {
             of_upstream(upstream, metrics, &mut |labels, of| {
-                values.remove(&Subject::new(labels, of));
+                values.remove(&SeriesSubject::new(labels, of));
             });
         }
     }

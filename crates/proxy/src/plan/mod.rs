@@ -16,7 +16,7 @@ mod stream_routes;
 mod tunnel_bounds;
 mod upstreams;
 
-pub use changes::{Changes, Subject};
+pub use changes::{Changes, SeriesSubject};
 pub(crate) use lease::Lease;
 pub(crate) use routes::PlanRoute;
 pub(crate) use stream_routes::{PlanStreamRoute, StreamProperties, StreamRoutes};

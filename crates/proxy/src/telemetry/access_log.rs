@@ -192,7 +192,7 @@ mod tests {
     use super::*;
     use std::net::{IpAddr, Ipv4Addr, SocketAddr};
     use std::sync::LazyLock;
-    use stillgate_plugin::record::{NodeTries, NodeTry, Process, RequestId};
+    use stillgate_plugin::record::{NodeTries, NodeTry, RequestId, ServingProcess};
     use stillgate_route::{Lookup, Variable};
 
     /// The variables of a request, by name.
@@ -209,7 +209,7 @@ mod tests {
 
     pub(super) const SEED: [u64; 2] = [1, 2];
 
-    static PROCESS: LazyLock<Process> = LazyLock::new(Process::default);
+    static PROCESS: LazyLock<ServingProcess> = LazyLock::new(ServingProcess::default);
 
     pub(super) static NO_TRIES: LazyLock<NodeTries> = LazyLock::new(NodeTries::default);
 

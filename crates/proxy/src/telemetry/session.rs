@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 use stillgate_config::{Protocol, StreamRoute};
-use stillgate_plugin::record::{NodeTries, Process, Record, RequestId};
+use stillgate_plugin::record::{NodeTries, Record, RequestId, ServingProcess};
 use stillgate_route::{Lookup, Variable};
 use stillgate_upstream::Endpoint;
 
@@ -77,7 +77,7 @@ impl StreamVars<'_> {
         end_unix_ms: u64,
         received: u64,
         sent: u64,
-        (id, process): (&'a RequestId, &'a Process),
+        (id, process): (&'a RequestId, &'a ServingProcess),
     ) -> Record<'a> {
         Record {
             end_unix_ms,
@@ -151,7 +151,7 @@ mod tests {
             {
                 assert_eq!(value(of_requests), None, "{of_requests}");
             }
-            let (id, process) = (RequestId::new(), Process::default());
+            let (id, process) = (RequestId::new(), ServingProcess::default());
             let line = vars.record(7, 1, 2, (&id, &process));
             assert_eq!((line.bytes_received, line.bytes_sent, line.status), (1, 2, 200));
             assert!(line.method.is_empty() && line.route_id.is_none() && line.tries.count() == 0);

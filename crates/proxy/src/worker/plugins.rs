@@ -18,7 +18,7 @@ use std::sync::{Arc, Once, OnceLock};
 use std::time::Instant;
 use stillgate_limits::Limits;
 use stillgate_plugin::chain::TooLong;
-use stillgate_plugin::{AttachedConsumer, Chain, ChainEntry, Consumers, Outbox, Phase, Process, ProcessTotals};
+use stillgate_plugin::{AttachedConsumer, Chain, ChainEntry, Consumers, Outbox, Phase, ProcessTotals, ServingProcess};
 
 /// One in this many requests is timed.
 const TIMED_OF: u32 = 1_000;
@@ -72,7 +72,7 @@ impl Plugins {
         offloading: Arc<OffloadPools>,
         worker: Weak<Worker>,
         tally: WorkerTally,
-        (outbox, process): (Outbox, Arc<Process>),
+        (outbox, process): (Outbox, Arc<ServingProcess>),
         begin_http2: BeginHttp2,
     ) -> Plugins {
         let io = PluginIo { worker, calls: Rc::new(Calls::new(begin_http2)) };

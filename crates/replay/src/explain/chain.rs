@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use stillgate_config::{Config, Route};
 use stillgate_plugin::{AttachedConsumer, Chain, ChainEntry, Consumer, Phase};
-use stillgate_route::{Lookup, PredicateValue, Request, Variable, VarsVerdict};
+use stillgate_route::{Lookup, MatchRequest, PredicateValue, Variable, VarsVerdict};
 
 /// The plugins of one request.
 #[derive(Debug, Default)]
@@ -70,7 +70,7 @@ impl ExplainedChain {
         config: &Config,
         (route, params): (Option<&Route>, &[(String, String)]),
         consumer: Option<&Consumer>,
-        request: &Request<'_>,
+        request: &MatchRequest<'_>,
     ) -> ExplainedChain {
         let mut explained = ExplainedChain::default();
         let global = &*config.plugins.global;
@@ -92,7 +92,7 @@ impl ExplainedChain {
                 let is_early = is_global || entry.phases.contains(Phase::Rewrite);
                 let asker = if is_early && !is_found { Asker::NotKnown } else { asker };
                 let vars = Vars { of_request: request.vars, route, params, asker };
-                let request = Request { vars: &vars, ..*request };
+                let request = MatchRequest { vars: &vars, ..*request };
                 let none = || VarsVerdict { holds: Some(true), predicates: Vec::new() };
                 let filter = entry.meta.filter.as_ref().map_or_else(none, |filter| filter.explain(&request));
                 explained.runs.push(EntryRun { entry: entry.clone(), is_global, filter });

@@ -38,7 +38,7 @@ impl<'a> ExplainedRequest<'a> {
         route: Option<&str>,
         consumer: Option<&Consumer>,
     ) -> ExplainedRequest<'a> {
-        let explain = |request: &stillgate_route::Request<'_>| {
+        let explain = |request: &stillgate_route::MatchRequest<'_>| {
             let explanation = plan.matcher().explain(request, route)?;
             let chosen = explanation.chosen.as_ref().map(|chosen| &*config.routes[chosen.route]);
             let chain = ExplainedChain::new(config, (chosen, &explanation.params), consumer, request);

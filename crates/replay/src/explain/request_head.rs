@@ -8,7 +8,7 @@ use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use stillgate_proxy::{argument_of, cookie_of};
 use stillgate_route::path::{PathError, normalise, target_path};
-use stillgate_route::{HeaderName, Lookup, Method, NormalPath, Request, Variable, canonical_host};
+use stillgate_route::{HeaderName, Lookup, MatchRequest, Method, NormalPath, Variable, canonical_host};
 use stillgate_wire::split_authority;
 
 /// The known parts of a request.
@@ -143,12 +143,16 @@ impl RequestHead {
     }
 
     /// Calls `then` with the input of the route matcher; fails if the path has no normal form.
-    pub fn with_request<R>(&self, buffers: &mut Buffers, then: impl FnOnce(&Request<'_>) -> R) -> Result<R, PathError> {
+    pub fn with_request<R>(
+        &self,
+        buffers: &mut Buffers,
+        then: impl FnOnce(&MatchRequest<'_>) -> R,
+    ) -> Result<R, PathError> {
         let path = normalise(target_path(self.target.as_bytes()).0, &mut buffers.path)?;
         let host = canonical_host(self.authority.as_bytes(), &mut buffers.host);
         let vars = Vars { head: self, host, path };
         let method = Method::from_bytes(self.method.as_bytes());
-        Ok(then(&Request { method, host, path, client: self.client, vars: &vars }))
+        Ok(then(&MatchRequest { method, host, path, client: self.client, vars: &vars }))
     }
 
     fn query(&self) -> Option<&[u8]> {

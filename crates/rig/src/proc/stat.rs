@@ -14,7 +14,7 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// That of a process (a number or `self`), or of a thread (`thread-self`).
+    /// The statistics of a process (a number or `self`), or of a thread (`thread-self`).
     pub fn read(process: impl Display) -> io::Result<Stat> {
         Stat::of_file(Path::new(&format!("/proc/{process}/stat")))
     }

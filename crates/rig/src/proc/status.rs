@@ -10,7 +10,7 @@ use std::path::Path;
 pub struct Status(String);
 
 impl Status {
-    /// That of a process: a number or `self`.
+    /// The status of a process: a number or `self`.
     pub fn read(process: impl Display) -> io::Result<Status> {
         Status::of_file(Path::new(&format!("/proc/{process}/status")))
     }

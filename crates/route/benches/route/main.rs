@@ -14,7 +14,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stillgate_route::path::normalise;
-use stillgate_route::{Matcher, Method, Request, RouteSpec, Scratch};
+use stillgate_route::{MatchRequest, Matcher, Method, RouteSpec, Scratch};
 
 const ROUNDS: usize = 5;
 const ROUND_TIME: Duration = Duration::from_millis(20);
@@ -119,7 +119,7 @@ fn ours(matcher: &Matcher, samples: &[Sample], methods: &[&str], expect_hit: boo
     let mut ask = |index: usize| {
         let sample = &samples[index];
         let path = normalise(black_box(sample.path.as_bytes()), &mut buffer).expect("a path of ours");
-        let request = Request {
+        let request = MatchRequest {
             method: Method::from_bytes(methods[index].as_bytes()),
             host: black_box(sample.host.as_bytes()),
             path,

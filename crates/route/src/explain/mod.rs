@@ -16,7 +16,7 @@ pub use vars::VarsVerdict;
 
 use crate::layer::{PlaceId, order, places_of};
 use crate::plain::Plain;
-use crate::{Match, Matcher, PathError, Request, RouteMatch, RouteSpec, Scratch, UriRoute};
+use crate::{Match, MatchRequest, Matcher, PathError, RouteMatch, RouteSpec, Scratch, UriRoute};
 use reason::{Distance, Why};
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -67,7 +67,7 @@ impl Matcher {
     /// Explains which route takes a request, and why no other does; `asked` is the id of a route to report in any case.
     ///
     /// Fails where [`Matcher::find`] does.
-    pub fn explain(&self, request: &Request<'_>, asked: Option<&str>) -> Result<Explanation, PathError> {
+    pub fn explain(&self, request: &MatchRequest<'_>, asked: Option<&str>) -> Result<Explanation, PathError> {
         let mut scratch = Scratch::default();
         let found = self.find(request, &mut scratch)?;
         let plain = Plain::after(request, std::mem::take(&mut scratch.values.decided));
@@ -101,7 +101,7 @@ struct RoutePlace {
 /// Evaluates places of one request.
 struct PlaceEvaluator<'m, 'p, 'r> {
     matcher: &'m Matcher,
-    request: &'p Request<'r>,
+    request: &'p MatchRequest<'r>,
     plain: Plain<'p, 'r>,
 }
 

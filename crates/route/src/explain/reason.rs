@@ -8,7 +8,7 @@ use super::list;
 use crate::condition::{Condition, Field, FieldKind, Predicate, Test};
 use crate::fields::variable_of;
 use crate::plain::Plain;
-use crate::{AddressSet, PathPattern, Request, RouteMatch, RouteSpec, UriRoute};
+use crate::{AddressSet, MatchRequest, PathPattern, RouteMatch, RouteSpec, UriRoute};
 use std::fmt;
 
 /// Most predicates reported in one reason.
@@ -53,7 +53,7 @@ pub(super) type Distance = u32;
 /// Evaluates conditions and collects the reasons.
 pub(super) struct Why<'a, 'p, 'r> {
     plain: &'a mut Plain<'p, 'r>,
-    request: &'p Request<'r>,
+    request: &'p MatchRequest<'r>,
     pub(super) predicates: Vec<PredicateValue>,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct ReasonLine {
 }
 
 impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
-    pub(super) fn new(plain: &'a mut Plain<'p, 'r>, request: &'p Request<'r>) -> Why<'a, 'p, 'r> {
+    pub(super) fn new(plain: &'a mut Plain<'p, 'r>, request: &'p MatchRequest<'r>) -> Why<'a, 'p, 'r> {
         Why { plain, request, predicates: Vec::new() }
     }
 

@@ -8,7 +8,7 @@ use super::reason::{PredicateValue, Why};
 use crate::condition::Predicate;
 use crate::fields::variable_of;
 use crate::plain::Plain;
-use crate::{Matcher, Request};
+use crate::{MatchRequest, Matcher};
 
 /// The value of a route's `vars`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct VarsVerdict {
 
 impl Matcher {
     /// The value of the `vars` of the route at this position; a route without `vars` holds.
-    pub fn explain_vars(&self, route: usize, request: &Request<'_>) -> VarsVerdict {
+    pub fn explain_vars(&self, route: usize, request: &MatchRequest<'_>) -> VarsVerdict {
         let spec = &self.specs[route];
         let Some(uri) = spec.uri() else { return VarsVerdict { holds: Some(true), predicates: Vec::new() } };
         let Some(vars) = &uri.vars else { return VarsVerdict { holds: Some(true), predicates: Vec::new() } };
@@ -96,7 +96,7 @@ mod tests {
             let matcher = Matcher::compile(vec![Arc::new(spec)]).unwrap();
             let path = NormalPath::ROOT;
             let client = [127, 0, 0, 1].into();
-            let request = Request { method: Method::Get, host: b"", path, client, vars: &Vars };
+            let request = MatchRequest { method: Method::Get, host: b"", path, client, vars: &Vars };
             let known = matcher.explain_vars(0, &request);
             let fields: Vec<&str> = known.predicates.iter().map(|predicates| predicates.field.as_str()).collect();
             assert_eq!((known.holds, &fields[..]), (expected, predicates));

@@ -8,7 +8,7 @@ use super::{Child, Layer, NONE, Place, PlaceId, RouteSlot, TreeProbe};
 use crate::Variable;
 use crate::condition::{ConditionValue, Field, Predicate};
 use crate::fields::{FieldSlots, SlotId};
-use crate::matcher::Request;
+use crate::matcher::MatchRequest;
 use crate::pieces::Pieces;
 use crate::regex::RegexMemory;
 use crate::values::{self, Values};
@@ -16,7 +16,7 @@ use std::net::IpAddr;
 
 /// A request and the values that were looked up for it; for all layers of a matcher.
 pub(crate) struct Context<'c, 'r> {
-    pub(crate) request: &'c Request<'r>,
+    pub(crate) request: &'c MatchRequest<'r>,
     pub(crate) client: IpAddr,
     pub(crate) values: &'c mut Values,
     /// The fields of the newest layer, which extend those of the others.
@@ -44,7 +44,7 @@ pub(super) struct GroupMemory {
 
 /// One search.
 pub(super) struct Search<'s, 'r> {
-    pub(super) request: &'s Request<'r>,
+    pub(super) request: &'s MatchRequest<'r>,
     pub(super) client: IpAddr,
     pub(super) layer: &'s Layer,
     pub(super) fields: &'s FieldSlots,

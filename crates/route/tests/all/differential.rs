@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use stillgate_route::condition::{self, Condition};
-use stillgate_route::{Expression, Match, Matcher, PathError, Request, RouteMatch, RouteSpec, Scratch};
+use stillgate_route::{Expression, Match, MatchRequest, Matcher, PathError, RouteMatch, RouteSpec, Scratch};
 
 /// A set of routes, and one request of it.
 #[derive(Debug, Clone)]
@@ -255,7 +255,7 @@ impl RoutePair {
         &mut self,
         at: usize,
         asked: &RequestFacts,
-        request: &Request<'_>,
+        request: &MatchRequest<'_>,
         path: &str,
     ) -> Result<bool, String> {
         let text = &self.texts[at];
@@ -273,7 +273,12 @@ impl RoutePair {
     }
 
     /// Compares the captures of named groups; returns the number of captures.
-    fn check_captures(&self, found: Match, taken: &MatchedExpression, request: &Request<'_>) -> Result<u64, String> {
+    fn check_captures(
+        &self,
+        found: Match,
+        taken: &MatchedExpression,
+        request: &MatchRequest<'_>,
+    ) -> Result<u64, String> {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         let params = self.matcher.params(found, request);
         let captured = params.into_iter().map(|(name, value)| (name, text(value))).collect::<BTreeMap<_, _>>();

@@ -3,7 +3,7 @@
 use crate::explained::{Head, ask, route, uri};
 use expect_test::{Expect, expect};
 use stillgate_route::path::normalise;
-use stillgate_route::{Lookup, Matcher, Method, Request, UriRoute, Variable, parse_method, vars};
+use stillgate_route::{Lookup, MatchRequest, Matcher, Method, UriRoute, Variable, parse_method, vars};
 
 struct Query(Option<&'static str>);
 
@@ -33,7 +33,7 @@ fn routes() -> Matcher {
 
 fn check(host: &str, path: &str, query: Option<&'static str>, asked: Option<&str>, expected: Expect) {
     let mut buffer = Vec::new();
-    let request = Request {
+    let request = MatchRequest {
         method: Method::Get,
         host: host.as_bytes(),
         path: normalise(path.as_bytes(), &mut buffer).unwrap(),
@@ -303,7 +303,7 @@ fn nothing_matches_nothing() {
     let mut buffer = Vec::new();
     let path = normalise(b"/", &mut buffer).unwrap();
     let client = "192.0.2.1".parse().unwrap();
-    let request = Request { method: Method::Other, host: b"", path, client, vars: &Query(None) };
+    let request = MatchRequest { method: Method::Other, host: b"", path, client, vars: &Query(None) };
     let explanation = Matcher::compile(Vec::new()).unwrap().explain(&request, None).unwrap();
     expect![[r#"
         no route takes the request

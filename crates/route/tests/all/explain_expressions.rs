@@ -5,7 +5,7 @@ use expect_test::{Expect, expect};
 use std::sync::Arc;
 use stillgate_route::path::normalise;
 use stillgate_route::{
-    Lookup, Matcher, Method, RULED_OUT_MAX, Request, RoutePart, RouteSpec, RouteVerdict, UriRoute, Variable,
+    Lookup, MatchRequest, Matcher, Method, RULED_OUT_MAX, RoutePart, RouteSpec, RouteVerdict, UriRoute, Variable,
 };
 
 #[test]
@@ -222,7 +222,7 @@ fn of_many_routes_the_nearest_are_reported() {
     let mut buffer = Vec::new();
     let path = normalise(b"/", &mut buffer).unwrap();
     let client = "192.0.2.1".parse().unwrap();
-    let request = Request { method: Method::Get, host: b"shop.com", path, client, vars: &Head(None, &[]) };
+    let request = MatchRequest { method: Method::Get, host: b"shop.com", path, client, vars: &Head(None, &[]) };
     let explanation = Matcher::compile(routes).unwrap().explain(&request, Some("r5000")).unwrap();
     assert_eq!((explanation.ruled_out.len(), explanation.omitted), (RULED_OUT_MAX, 10_001 - RULED_OUT_MAX));
     let ids: Vec<&str> = explanation.ruled_out.iter().map(|(candidate, _)| candidate.id.as_str()).collect();
@@ -261,7 +261,7 @@ fn reports_are_bounded() {
     let mut buffer = Vec::new();
     let path = normalise(b"/", &mut buffer).unwrap();
     let client = "192.0.2.1".parse().unwrap();
-    let request = Request { method: Method::Get, host: b"", path, client, vars: &Many };
+    let request = MatchRequest { method: Method::Get, host: b"", path, client, vars: &Many };
     let explanation = Matcher::compile(routes).unwrap().explain(&request, Some("many")).unwrap();
     assert_eq!(explanation.ruled_out.len(), 3);
     for (candidate, reason) in &explanation.ruled_out {
@@ -282,7 +282,7 @@ fn an_updated_matcher_is_explained_as_one() {
     after.remove(0);
     let matcher = before.update(after.clone()).unwrap();
     let mut buffer = Vec::new();
-    let request = Request {
+    let request = MatchRequest {
         method: Method::Get,
         host: b"shop.com",
         path: normalise(b"/orders/7", &mut buffer).unwrap(),

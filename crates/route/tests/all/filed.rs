@@ -8,8 +8,8 @@ use std::time::Duration;
 use stillgate_route::path::normalise;
 use stillgate_route::vars::Expr;
 use stillgate_route::{
-    Expression, HostPattern, Lookup, Matcher, Method, MethodSet, PathPattern, Request, RouteMatch, RouteSpec, Scratch,
-    Unread, UriRoute, Variable,
+    Expression, HostPattern, Lookup, MatchRequest, Matcher, Method, MethodSet, PathPattern, RouteMatch, RouteSpec,
+    Scratch, Unread, UriRoute, Variable,
 };
 
 /// The parts of a request besides its path.
@@ -66,7 +66,7 @@ fn find(matcher: &Matcher, scratch: &mut Scratch, path: &str, wire: &Wire) -> Op
     let mut buffer = Vec::new();
     let path = normalise(path.as_bytes(), &mut buffer).unwrap();
     let client = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    let request = Request { method: Method::Get, host: wire.host.as_bytes(), path, client, vars: wire };
+    let request = MatchRequest { method: Method::Get, host: wire.host.as_bytes(), path, client, vars: wire };
     matcher.find(&request, scratch).unwrap().map(|found| found.route)
 }
 
@@ -167,7 +167,7 @@ fn captures_compile_their_regex_once() {
     let (wire, mut normal, mut buffer) = (Wire::default(), Vec::new(), Vec::new());
     let path = normalise(b"/users/17/orders", &mut normal).unwrap();
     let client = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    let request = Request { method: Method::Get, host: b"", path, client, vars: &wire };
+    let request = MatchRequest { method: Method::Get, host: b"", path, client, vars: &wire };
     let found = matcher.find(&request, &mut Scratch::default()).unwrap().unwrap();
     assert_eq!(matcher.param(found, &request, "user", &mut buffer), Some(&b"17"[..]));
     let counted = allocation_counter::measure(|| {

@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use stillgate_route::path::normalise;
 use stillgate_route::{
-    CompileErrorKind, HostPattern, Lookup, Matcher, Method, MethodSet, PathError, PathPattern, Request, RouteMatch,
-    RouteSpec, Scratch, Unread, UriRoute, Variable, vars,
+    CompileErrorKind, HostPattern, Lookup, MatchRequest, Matcher, Method, MethodSet, PathError, PathPattern,
+    RouteMatch, RouteSpec, Scratch, Unread, UriRoute, Variable, vars,
 };
 
 struct Values;
@@ -50,7 +50,7 @@ fn uri(host: Option<&str>, path: &str) -> UriRoute {
 
 fn find(matcher: &Matcher, scratch: &mut Scratch, host: &str, path: &str) -> Result<Option<usize>, PathError> {
     let mut buffer = Vec::new();
-    let request = Request {
+    let request = MatchRequest {
         method: Method::Get,
         host: host.as_bytes(),
         path: normalise(path.as_bytes(), &mut buffer)?,

@@ -6,7 +6,7 @@ use crate::oracle::expressions::Expressions;
 use crate::oracle::random::{Random, check_and_shrink, from_environment};
 use crate::oracle::routes::{self, Route};
 use crate::oracle::scan::{self, Ambiguous};
-use stillgate_route::{Matcher, PathError, Request, RouteVerdict, Scratch};
+use stillgate_route::{MatchRequest, Matcher, PathError, RouteVerdict, Scratch};
 
 #[derive(Debug, Clone)]
 struct Case {
@@ -70,7 +70,7 @@ impl Case {
     fn check_explanations(
         &self,
         matcher: &Matcher,
-        request: &Request<'_>,
+        request: &MatchRequest<'_>,
         expected: Result<Option<scan::ScanResult>, PathError>,
     ) -> Result<(), String> {
         for (position, route) in self.routes.iter().enumerate() {

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use stillgate_route::path::normalise;
 use stillgate_route::{
-    Expression, HostPattern, Matcher, Method, MethodSet, PathPattern, Request, RouteCache, RouteMatch, RouteSpec,
+    Expression, HostPattern, MatchRequest, Matcher, Method, MethodSet, PathPattern, RouteCache, RouteMatch, RouteSpec,
     Scratch, Unread, UriRoute,
 };
 
@@ -68,7 +68,7 @@ fn find(name: &str, n: usize, is_hit: bool, count: usize) {
     let method = Method::from_bytes(family.method(n).as_bytes());
     let (mut scratch, mut buffer) = (Scratch::default(), Vec::new());
     for _ in 0..count {
-        let request = Request { method, ..request(&sample, &mut buffer) };
+        let request = MatchRequest { method, ..request(&sample, &mut buffer) };
         let found = matcher.find(&request, &mut scratch).expect("no encoded slash");
         assert_eq!(black_box(found).is_some(), is_hit, "{} {}", sample.host, sample.path);
     }
@@ -178,8 +178,8 @@ fn expression_route(n: usize) -> Arc<RouteSpec> {
     Arc::new(RouteSpec { id: n.to_string(), priority: 0, takes })
 }
 
-fn request<'a>(sample: &'a Sample, buffer: &'a mut Vec<u8>) -> Request<'a> {
-    Request {
+fn request<'a>(sample: &'a Sample, buffer: &'a mut Vec<u8>) -> MatchRequest<'a> {
+    MatchRequest {
         method: Method::Get,
         host: black_box(sample.host.as_bytes()),
         path: normalise(black_box(sample.path.as_bytes()), buffer).expect("a path of ours"),

@@ -2,11 +2,11 @@
 
 use super::difference::{OldItems, TextDifference};
 use super::items::{Item, Keeps, only_item};
-use super::{SplitText, Text, outline};
+use super::{DigestedText, SplitText, outline};
 use crate::file::whole::{NamedConsumers, id_of, note_names};
 use crate::keys::resource_list::Resource;
 use crate::keys::resources::RouteKeys;
-use crate::model::{Config, Kind, Loaded, Route, Upstream};
+use crate::model::{Config, Kind, LoadedConfig, Route, Upstream};
 use crate::resources::{Definition, Holder, ResourceId, ResourceKeys, check_nodes, own_upstreams};
 use std::sync::Arc;
 use stillgate_schema::kind;
@@ -18,7 +18,7 @@ use stillgate_schema::text::tree::NODES_MAX;
 
 /// The replacement of the previous state.
 pub(super) struct ResourcesUpdate {
-    pub(super) loaded: Loaded,
+    pub(super) loaded: LoadedConfig,
     pub(super) items: Vec<Item>,
     /// Warnings outside of items, with their new lines.
     pub(super) warnings: Vec<Diagnostic>,
@@ -34,7 +34,7 @@ struct FileResources {
 }
 
 /// `None`: it cannot be read this way, or has an error.
-pub(super) fn read(kept: &SplitText, text: &Text, environment: Lookup<'_>) -> Option<ResourcesUpdate> {
+pub(super) fn read(kept: &SplitText, text: &DigestedText, environment: Lookup<'_>) -> Option<ResourcesUpdate> {
     let new = &text.bytes[..];
     let difference = TextDifference::between(&kept.text.bytes, &kept.list, &kept.items, new)?;
     let mut next = Assembly::new(kept, new, environment);
@@ -180,7 +180,7 @@ impl<'a> Assembly<'a> {
         self.named.keys().all(|name| consumers.named(name).is_some()).then_some(())
     }
 
-    fn finish(mut self, text: &Text) -> Option<ResourcesUpdate> {
+    fn finish(mut self, text: &DigestedText) -> Option<ResourcesUpdate> {
         let kept = self.kept;
         // All ids that were read are distinct: they differ from each other and from the kept ones.
         self.ids.sort_unstable();
@@ -211,7 +211,7 @@ impl<'a> Assembly<'a> {
         let digest = plugins.own.beside(&text.digest);
         let config =
             Config { gateway, listeners, upstreams, routes, route_lines, stream_routes, ssls, plugins, digest };
-        let loaded = Loaded { config, warnings, warnings_beside: Vec::new(), rejected: Vec::new() };
+        let loaded = LoadedConfig { config, warnings, warnings_beside: Vec::new(), rejected: Vec::new() };
         Some(ResourcesUpdate { loaded, items: self.items, warnings: outside, named: self.named })
     }
 }

@@ -3,10 +3,10 @@
 use super::difference::{OldItems, TextDifference};
 use super::items::{Item, Keeps, hash_of, only_item};
 use super::outline::ListItems;
-use super::{SplitText, Text};
+use super::{DigestedText, SplitText};
 use crate::keys::plugins::ConsumerKeys;
 use crate::keys::resource_list::Resource;
-use crate::model::{Config, Loaded};
+use crate::model::{Config, LoadedConfig};
 use crate::resources::{Definition, ResourceId, ResourceKeys};
 use std::sync::Arc;
 use stillgate_plugin::{Consumer, Consumers, Credential};
@@ -19,14 +19,14 @@ use stillgate_schema::text::tree::{NODES_MAX, Node};
 
 /// The replacement of the previous state.
 pub(super) struct ConsumersUpdate {
-    pub(super) loaded: Loaded,
+    pub(super) loaded: LoadedConfig,
     pub(super) items: Vec<Item>,
     /// Warnings outside of routes, with their new lines.
     pub(super) warnings: Vec<Diagnostic>,
 }
 
 /// `None`: it cannot be read this way, or has an error.
-pub(super) fn read(kept: &SplitText, text: &Text, environment: Lookup<'_>) -> Option<ConsumersUpdate> {
+pub(super) fn read(kept: &SplitText, text: &DigestedText, environment: Lookup<'_>) -> Option<ConsumersUpdate> {
     let listed = kept.consumers.as_ref()?;
     let (old, new) = (&kept.text.bytes[..], &text.bytes[..]);
     let difference = TextDifference::between(old, &listed.list, &listed.items, new)?;
@@ -132,7 +132,7 @@ impl<'a> Assembly<'a> {
         Some(())
     }
 
-    fn finish(mut self, text: &Text) -> Option<ConsumersUpdate> {
+    fn finish(mut self, text: &DigestedText) -> Option<ConsumersUpdate> {
         let consumers = self.table()?;
         let Assembly { kept, listed, items, sink, line, .. } = self;
         let count = |items: &[Item]| items.iter().map(|item| item.nodes as usize).sum::<usize>();
@@ -158,7 +158,7 @@ impl<'a> Assembly<'a> {
         for place in config.route_lines.iter_mut().filter(|place| **place >= end) {
             *place = *place - end + line;
         }
-        let loaded = Loaded { config, warnings, warnings_beside: Vec::new(), rejected: Vec::new() };
+        let loaded = LoadedConfig { config, warnings, warnings_beside: Vec::new(), rejected: Vec::new() };
         Some(ConsumersUpdate { loaded, items, warnings: of_no_route })
     }
 

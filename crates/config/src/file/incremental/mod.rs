@@ -26,7 +26,7 @@ mod outline;
 
 use crate::file::whole::CatalogState;
 use crate::file::{finish, read, resolve, without_secrets};
-use crate::model::Loaded;
+use crate::model::LoadedConfig;
 use crate::resources::{PluginSet, RememberedSecrets, SecretHashes};
 use crate::values::{SourceKind, digest};
 use items::Item;
@@ -49,15 +49,15 @@ const REFERENCES_MAX: usize = 1000;
 
 /// The text of a configuration with its digest. Computing the digest takes longer than reading a small change.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Text {
+pub struct DigestedText {
     bytes: Vec<u8>,
     digest: String,
 }
 
-impl Text {
+impl DigestedText {
     /// Computes the digest.
-    pub fn new(bytes: Vec<u8>) -> Text {
-        Text { digest: digest(&bytes), bytes }
+    pub fn new(bytes: Vec<u8>) -> DigestedText {
+        DigestedText { digest: digest(&bytes), bytes }
     }
 
     /// The digest in the form of [`Config::digest`](crate::Config::digest).
@@ -72,7 +72,7 @@ impl Text {
 }
 
 /// Reads the successive texts of one configuration, and keeps the last good one for comparison with the next.
-pub struct Reader {
+pub struct IncrementalReader {
     /// Its lookups of secrets are remembered, like those of environment variables.
     plugins: PluginSet,
     secrets: Arc<RememberedSecrets>,
@@ -91,8 +91,8 @@ struct TextNeeds {
 
 /// The state kept of a text that can be split.
 struct SplitText {
-    text: Text,
-    loaded: Arc<Loaded>,
+    text: DigestedText,
+    loaded: Arc<LoadedConfig>,
     known: CatalogState,
     /// The environment variables that the text used.
     variables: Variables,
@@ -122,17 +122,17 @@ struct List {
 
 type Variables = BTreeMap<String, Option<String>>;
 
-impl Default for Reader {
+impl Default for IncrementalReader {
     fn default() -> Self {
-        Reader::new(PluginSet::default())
+        IncrementalReader::new(PluginSet::default())
     }
 }
 
-impl Reader {
+impl IncrementalReader {
     /// Makes a reader for texts with plugins.
-    pub fn new(plugins: PluginSet) -> Reader {
+    pub fn new(plugins: PluginSet) -> IncrementalReader {
         let secrets = Arc::new(RememberedSecrets::new(plugins.secrets, REFERENCES_MAX));
-        Reader {
+        IncrementalReader {
             plugins: PluginSet { secrets: secrets.clone(), ..plugins },
             secrets,
             own_paths: Vec::new(),
@@ -143,7 +143,7 @@ impl Reader {
 
     /// Reads the text with the same result as [`load`](crate::load). Routes with unchanged text are the same as before, by
     /// [`Arc::ptr_eq`]. After an error the next text is compared with the last good one.
-    pub fn load(&mut self, text: Text, environment: Lookup<'_>) -> Result<Arc<Loaded>, Errors> {
+    pub fn load(&mut self, text: DigestedText, environment: Lookup<'_>) -> Result<Arc<LoadedConfig>, Errors> {
         let recorder = Recorder { environment, told: RefCell::default() };
         let environment = |name: &str| recorder.ask(name);
         let put_aside = self.put_aside.take();
@@ -180,13 +180,13 @@ impl Reader {
     }
 
     /// The values of other secrets may be forgotten, unless resources of a datastore use them.
-    fn tell_secrets_in_use(&self, loaded: &Loaded) {
+    fn tell_secrets_in_use(&self, loaded: &LoadedConfig) {
         if loaded.config.gateway.config.source == SourceKind::File {
             self.secrets.tell_in_use();
         }
     }
 
-    fn load_whole(&mut self, text: Text, recorder: &Recorder<'_>) -> Result<Arc<Loaded>, Errors> {
+    fn load_whole(&mut self, text: DigestedText, recorder: &Recorder<'_>) -> Result<Arc<LoadedConfig>, Errors> {
         let environment = |name: &str| recorder.ask(name);
         let mut sink = Sink::default();
         let Some(written) = read(&text.bytes, &environment, &mut sink) else {
@@ -250,7 +250,7 @@ fn has_current_files(plugins: &PluginSet, paths: &[PathBuf], kept: &SplitText) -
 
 impl SplitText {
     /// Applies a text that differs in one list.
-    fn read(&mut self, text: &Text, environment: Lookup<'_>) -> Option<()> {
+    fn read(&mut self, text: &DigestedText, environment: Lookup<'_>) -> Option<()> {
         if let Some(next) = again::read(self, text, environment) {
             let (before, after) = (lines_of(&self.items), lines_of(&next.items));
             if let Some(consumers) = &mut self.consumers {
@@ -301,7 +301,7 @@ impl Recorder<'_> {
     }
 }
 
-impl fmt::Debug for Reader {
+impl fmt::Debug for IncrementalReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let items = self.kept.as_ref().map(|kept| kept.items.len());
         f.debug_struct("Reader").field("items", &items).finish_non_exhaustive()

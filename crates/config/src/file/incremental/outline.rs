@@ -1,12 +1,12 @@
 //! Splits a text that was read as a whole, and keeps the state that the next one needs.
 
 use super::items::{Item, Keeps, hash_of};
-use super::{List, SplitText, Text, Variables, consumers};
+use super::{DigestedText, List, SplitText, Variables, consumers};
 use crate::file::ParsedFile;
 use crate::file::whole::CatalogState;
 use crate::keys::resource_list::Resource;
 use crate::keys::resources::RouteKeys;
-use crate::model::Loaded;
+use crate::model::LoadedConfig;
 use crate::resources::check_nodes;
 use std::sync::Arc;
 use stillgate_schema::text::cuts::{Cuts, ItemText, cut, has_plain_lines};
@@ -113,8 +113,8 @@ impl Outline {
     /// Makes the outline of a valid text.
     pub(super) fn keep(
         mut self,
-        text: Text,
-        loaded: Arc<Loaded>,
+        text: DigestedText,
+        loaded: Arc<LoadedConfig>,
         known: CatalogState,
         variables: Variables,
     ) -> Option<SplitText> {

@@ -6,7 +6,7 @@ use serde_json::{Value as Json, json};
 use std::sync::Arc;
 use stillgate_config::{Change, Config, Kind, Origin, Replacement, Route, Store, Target};
 use stillgate_route::path::normalise;
-use stillgate_route::{Lookup, Matcher, Method, Request, Scratch, Variable};
+use stillgate_route::{Lookup, MatchRequest, Matcher, Method, Scratch, Variable};
 
 /// The argument `x`.
 struct Argument<'a>(&'a [u8]);
@@ -54,7 +54,7 @@ fn taken(config: &Config, requests: &[TestRequest<'_>]) -> Vec<Option<Arc<Route>
         let path = normalise(asked.path.as_bytes(), &mut buffer).unwrap();
         let vars = Argument(asked.x.as_bytes());
         let (host, client) = (asked.host.as_bytes(), asked.client.into());
-        let request = Request { method: asked.method, host, path, client, vars: &vars };
+        let request = MatchRequest { method: asked.method, host, path, client, vars: &vars };
         let found = matcher.find(&request, &mut Scratch::default()).unwrap();
         found.map(|found| config.routes[found.route].clone())
     };

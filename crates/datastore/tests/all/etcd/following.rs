@@ -2,7 +2,7 @@
 
 use crate::etcd::{FollowerThread, impatient, options};
 use std::time::{Duration, Instant};
-use stillgate_testkit::{CutEnd, CutPoint, Cutter, Etcd as Server, EtcdSetup, Side, eventually};
+use stillgate_testkit::{CutEnd, CutPoint, Cutter, EtcdServer as Server, EtcdSetup, Side, eventually};
 
 /// Cuts every connection, until it is disarmed.
 const CUT: CutPoint = CutPoint { side: Side::Client, after: 0, end: CutEnd::Fin };

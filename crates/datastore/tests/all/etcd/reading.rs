@@ -4,7 +4,7 @@ use crate::etcd::{PREFIX, client, key, options, run, texts};
 use std::sync::atomic::{AtomicBool, Ordering};
 use stillgate_datastore::Event;
 use stillgate_datastore::etcd::{Etcd, EtcdError, EtcdOptions, EtcdWatchEvent};
-use stillgate_testkit::{Etcd as Server, ReservedPort};
+use stillgate_testkit::{EtcdServer as Server, ReservedPort};
 
 #[test]
 fn a_list_of_many_pages_has_everything_in_order() {

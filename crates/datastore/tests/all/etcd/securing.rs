@@ -4,7 +4,7 @@ use crate::etcd::{FollowerThread, options, run, texts};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 use std::path::PathBuf;
 use stillgate_datastore::etcd::{Etcd, EtcdError, EtcdOptions, EtcdTls};
-use stillgate_testkit::{Etcd as Server, EtcdSetup, eventually};
+use stillgate_testkit::{EtcdServer as Server, EtcdSetup, eventually};
 use tempfile::TempDir;
 
 const PASSWORD: &str = "correct-horse";

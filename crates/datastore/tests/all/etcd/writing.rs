@@ -3,7 +3,7 @@
 use crate::etcd::{client, impatient, key, run, texts};
 use stillgate_datastore::etcd::Etcd;
 use stillgate_datastore::{Author, CommitError, Condition, Document, Event, Transaction, Unreferenced, Write};
-use stillgate_testkit::{Etcd as Server, ReservedPort, eventually};
+use stillgate_testkit::{EtcdServer as Server, ReservedPort, eventually};
 
 fn put(path: &str, value: &str) -> Write {
     Write::Put { key: key(path), value: value.to_owned(), ttl_seconds: None }

@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 use stillgate_devices::Generation;
 use stillgate_devices::protocol::{Body, EncodedBody, MessageId, Protocol};
-use stillgate_devices::session::{Policy, ResumeToken, Session, SessionId, SessionLimits, SessionTransfer};
+use stillgate_devices::session::{QueuePolicy, ResumeToken, Session, SessionId, SessionLimits, SessionTransfer};
 
 pub(super) const LIMITS: SessionLimits =
-    SessionLimits { queue_bytes_max: 240, resume_ms: 10_000, policy: Policy::Refuse, acknowledges: true };
+    SessionLimits { queue_bytes_max: 240, resume_ms: 10_000, policy: QueuePolicy::Refuse, acknowledges: true };
 
 /// How long a node waits for a session that moves from another.
 const CARRY_MS: u64 = 500;

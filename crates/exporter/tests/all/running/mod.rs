@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use stillgate_exporter::{Exporter, Site};
 use stillgate_metrics::{
-    Buckets, Collector, CollectorOptions, DeclaredFamily, Family, FamilyType, Options, Process, Registry, Writer,
+    Buckets, Collector, CollectorOptions, DeclaredFamily, Family, FamilyType, Registry, RegistryOptions,
+    SegmentProcess, Writer,
 };
 
 /// The smaller family, a histogram.
@@ -77,13 +78,13 @@ impl RunningExporter {
 
 /// An empty registry, in a folder that others can read where one is given.
 pub fn registry(shared: Option<PathBuf>) -> Arc<Registry> {
-    let options = Options {
+    let options = RegistryOptions {
         memory_bytes: 512 << 20,
         series_per_family: 1_000_000,
         // Enough for all series of a test, which come faster than memory is prepared.
         ahead_bytes: 64 << 20,
         shared,
-        ..Options::new(Process { pid: std::process::id(), start: 1 }, now_ms(), 7)
+        ..RegistryOptions::new(SegmentProcess { pid: std::process::id(), start: 1 }, now_ms(), 7)
     };
     Arc::new(Registry::start(options).unwrap())
 }

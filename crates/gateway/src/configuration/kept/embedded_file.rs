@@ -1,7 +1,7 @@
 //! An embedded store that this process has open, until an upgrade needs it elsewhere.
 
 use super::backend::PAUSE_MAX;
-use super::keeper::{Connection, Keeper};
+use super::keeper::{FollowStatus, Keeper};
 use super::thread::{StoreCopy, WriteFailure};
 use std::collections::HashMap;
 use std::fs;
@@ -101,11 +101,11 @@ impl DatastoreFile {
         match failure {
             Some(why) if !has_failed => {
                 error!("store: a write failed, and so may others until the disk takes them; serving goes on: {why}");
-                keeper.set_connection(Connection::Lost(format!("it cannot be written: {why}")));
+                keeper.set_connection(FollowStatus::Lost(format!("it cannot be written: {why}")));
             }
             None if has_failed => {
                 info!("store: writes are made again");
-                keeper.set_connection(Connection::Good);
+                keeper.set_connection(FollowStatus::Good);
             }
             _ => {}
         }
@@ -191,7 +191,7 @@ impl DatastoreFile {
                 {
                     error!("store: {error}");
                 }
-                keeper.set_connection(Connection::HandedOver);
+                keeper.set_connection(FollowStatus::HandedOver);
             }
             false if self.open.is_none() => self.open_again(keeper),
             false => {}
@@ -209,7 +209,7 @@ impl DatastoreFile {
             }
             Err(error) => {
                 error!("store: {error}");
-                keeper.set_connection(Connection::Lost(error.to_string()));
+                keeper.set_connection(FollowStatus::Lost(error.to_string()));
             }
         }
     }

@@ -14,7 +14,7 @@ use stillgate_config::secret_fields::each_encrypted;
 use stillgate_config::{ENCRYPTED_WITH, Gateway, SourceKind};
 use stillgate_datastore::Key;
 use stillgate_datastore::cipher::{Keyring, has_form};
-use stillgate_schema::partial_json::Document;
+use stillgate_schema::partial_json::PartialDocument;
 
 /// Shown in place of the fingerprint of a key that is not known.
 const UNKNOWN: &str = "unknown";
@@ -44,7 +44,7 @@ impl Encryption {
             return text.clone();
         }
         // Text that is not JSON is refused elsewhere, with a message; but what can be read of it is known by its secrets.
-        let Ok(mut document) = Document::read(text) else { return text.clone() };
+        let Ok(mut document) = PartialDocument::read(text) else { return text.clone() };
         let mark = document.json.as_object_mut().and_then(|keys| keys.remove(ENCRYPTED_WITH));
         let (mut is_other, mut is_unreadable) = (mark.is_some(), false);
         each_encrypted(collection(key), &mut document.json, &mut |secret| match self
@@ -62,7 +62,7 @@ impl Encryption {
             // The original secret is kept; nothing of the new one is left by now.
             (true, _) => {
                 let with = mark.as_ref().and_then(Json::as_str).unwrap_or(UNKNOWN);
-                Document::read(text).map_or_else(|_| text.clone(), |kept| marked(kept, with))
+                PartialDocument::read(text).map_or_else(|_| text.clone(), |kept| marked(kept, with))
             }
             (false, true) => document.text().into(),
             (false, false) => text.clone(),
@@ -75,7 +75,7 @@ impl Encryption {
         if self.keyring.is_none() && !may_be_marked {
             return text.clone();
         }
-        let Ok(mut document) = Document::read(text) else { return text.clone() };
+        let Ok(mut document) = PartialDocument::read(text) else { return text.clone() };
         // A secret that could not be decrypted is kept as it was.
         if document.json.get(ENCRYPTED_WITH).is_some() {
             if let Some(keys) = document.json.as_object_mut().filter(|_| !self.has_marks) {
@@ -136,7 +136,7 @@ fn is_reference(secret: &str) -> bool {
     secret.starts_with('$')
 }
 
-fn marked(mut document: Document<'_>, with: &str) -> Arc<str> {
+fn marked(mut document: PartialDocument<'_>, with: &str) -> Arc<str> {
     if let Some(keys) = document.json.as_object_mut() {
         keys.insert(ENCRYPTED_WITH.to_owned(), with.into());
     }
@@ -222,7 +222,7 @@ mod tests {
             (format!("(no text: byte 9 is not UTF-8) {encrypted}"), "(no text: byte 9 is not UTF-8) "),
         ] {
             let read = of(&[NEW, OLD]).plain(&key(), &kept.as_str().into());
-            let document = Document::read(&read).unwrap();
+            let document = PartialDocument::read(&read).unwrap();
             assert_eq!(document.prefix, prefix);
             assert_eq!(document.json["plugins"]["key-auth"]["key"], "plain", "{read}");
             assert!(!prefix.is_empty() || read.contains(UNREADABLE), "{read}");

@@ -2,7 +2,7 @@
 
 use super::addresses::resource_of;
 use super::backend::PAUSE_MAX;
-use super::keeper::{Connection, Keeper};
+use super::keeper::{FollowStatus, Keeper};
 use super::snapshot_file::SnapshotFile;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl FollowedEtcd {
                 error!("{why}; {no_snapshot}, so every request is answered 503; trying again");
             }
         }
-        keeper.set_connection(Connection::Lost(why));
+        keeper.set_connection(FollowStatus::Lost(why));
     }
 
     /// Everything, once etcd has answered; `None`: it cannot be followed. `why`: it has not answered so far.

@@ -20,11 +20,11 @@ use tokio::sync::watch;
 
 /// How far a datastore is followed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Stored {
+pub(crate) struct FollowedRevision {
     /// The revision of documents and store; `None`: nothing has been read yet.
     pub(crate) revision: Option<u64>,
     /// Whether later changes will be seen.
-    pub(crate) connection: Connection,
+    pub(crate) connection: FollowStatus,
     /// When the datastore last answered, in milliseconds since 1970; `None`: never.
     pub(crate) heard_unix_ms: Option<u64>,
     /// The newest revision that it has named, whatever its contents.
@@ -33,20 +33,20 @@ pub(crate) struct Stored {
     pub(crate) modified: [u64; Kind::COUNT],
 }
 
-impl Stored {
+impl FollowedRevision {
     /// Why it cannot be followed, where it cannot.
     pub(crate) fn error(&self) -> Option<String> {
         match &self.connection {
-            Connection::Good => None,
-            Connection::Lost(why) => Some(why.clone()),
-            Connection::HandedOver => Some("the store is with the new process".to_owned()),
+            FollowStatus::Good => None,
+            FollowStatus::Lost(why) => Some(why.clone()),
+            FollowStatus::HandedOver => Some("the store is with the new process".to_owned()),
         }
     }
 }
 
 /// Whether a datastore can be followed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) enum Connection {
+pub(crate) enum FollowStatus {
     /// It can.
     #[default]
     Good,
@@ -58,7 +58,7 @@ pub(crate) enum Connection {
 
 /// What the workers serve of a datastore.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Served {
+pub(crate) struct ServedRevision {
     /// Its revision.
     pub(crate) revision: u64,
     /// The number of the configuration.
@@ -70,8 +70,8 @@ pub(crate) struct Keeper {
     pub(crate) kind: SourceKind,
     /// Prefix of keys in etcd; empty elsewhere.
     pub(super) prefix: String,
-    pub(crate) stored: watch::Sender<Stored>,
-    pub(crate) served: watch::Sender<Served>,
+    pub(crate) stored: watch::Sender<FollowedRevision>,
+    pub(crate) served: watch::Sender<ServedRevision>,
     /// Another process is to follow it and to serve later writes.
     pub(crate) is_leaving: watch::Sender<bool>,
     known: Mutex<KnownDocuments>,
@@ -172,7 +172,7 @@ impl Keeper {
         let modified = known.modified_anew();
         drop(known);
         self.stored.send_modify(|stored| {
-            (stored.revision, stored.connection) = (Some(revision), Connection::Good);
+            (stored.revision, stored.connection) = (Some(revision), FollowStatus::Good);
             stored.modified = modified;
         });
     }
@@ -209,11 +209,11 @@ impl Keeper {
     }
 
     /// Notes whether the datastore can be followed.
-    pub(super) fn set_connection(&self, connection: Connection) {
+    pub(super) fn set_connection(&self, connection: FollowStatus) {
         self.stored.send_if_modified(|stored| {
             let is_other = stored.connection != connection;
             // A store is available until it cannot be written; etcd is, when it sends something.
-            if self.kind == SourceKind::Store && is_other && stored.connection == Connection::Good {
+            if self.kind == SourceKind::Store && is_other && stored.connection == FollowStatus::Good {
                 stored.heard_unix_ms = Some(now_unix_ms());
             }
             stored.connection = connection;

@@ -25,9 +25,9 @@ mod thread;
 mod trial;
 
 pub(crate) use addresses::resource_of;
-pub(crate) use keeper::{Connection, Keeper, Served, Stored};
+pub(crate) use keeper::{FollowStatus, FollowedRevision, Keeper, ServedRevision};
 pub(crate) use offline::{Offline, back_up, read_store};
-pub(crate) use open::{Opened, problem};
+pub(crate) use open::{OpenStore, problem};
 pub(crate) use source::{KeptSource, revision_of};
 pub(crate) use thread::{CommittedChange, StoreCopy, StoreRequest, WriteFailure};
 pub(crate) use trial::Trial;

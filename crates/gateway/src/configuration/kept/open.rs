@@ -29,7 +29,7 @@ const SAVING_IDLE_MAX: Duration = Duration::from_millis(100);
 
 /// A datastore that is open: its state, and the channel for requests.
 #[derive(Clone)]
-pub(crate) struct Opened {
+pub(crate) struct OpenStore {
     pub(crate) keeper: Arc<Keeper>,
     pub(crate) asks: mpsc::Sender<StoreRequest>,
     /// Key of the Admin API, generated at the first start because none is configured.
@@ -61,7 +61,7 @@ fn store_problem(path: &Path) -> Option<Problem> {
 }
 
 /// Opens the datastore; the error says what is wrong and what to do.
-pub(super) fn open(gateway: &Gateway, plugins: PluginSet) -> Result<Opened, Problem> {
+pub(super) fn open(gateway: &Gateway, plugins: PluginSet) -> Result<OpenStore, Problem> {
     let config = &gateway.config;
     let at = |path: &str| {
         let path = path.to_owned();
@@ -99,7 +99,7 @@ pub(super) fn open(gateway: &Gateway, plugins: PluginSet) -> Result<Opened, Prob
         thread::Builder::new().name("datastore".to_owned()).spawn(move || run(&runtime, &known, backend, asked));
     started.map_err(no_thread)?;
     let key = made_key(gateway, true)?;
-    Ok(Opened { keeper, asks, key })
+    Ok(OpenStore { keeper, asks, key })
 }
 
 /// The etcd that the section names.

@@ -1,13 +1,13 @@
 //! Resources of a datastore as a source of configurations, with the `gateway:` section of a file.
 
 use super::keeper::Keeper;
-use super::open::{Opened, open};
+use super::open::{OpenStore, open};
 use crate::configuration::secrets::file_of;
 use crate::configuration::source::plugins;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
-use stillgate_config::{Config, Gateway, Loaded, SourceKind};
+use stillgate_config::{Config, Gateway, LoadedConfig, SourceKind};
 use stillgate_datastore::Documents as _;
 use stillgate_plugin::OwnPlugins;
 use stillgate_tls::Problem;
@@ -20,7 +20,7 @@ const CHECKED_REFERENCES_MAX: usize = 1000;
 
 /// Gives what a datastore means.
 pub(crate) struct KeptSource {
-    opened: Opened,
+    opened: OpenStore,
     gateway: Gateway,
     /// Plugins of files that the section names.
     own: OwnPlugins,
@@ -39,7 +39,7 @@ impl KeptSource {
     }
 
     /// The state of the datastore, and the channel for requests.
-    pub(crate) fn opened(&self) -> &Opened {
+    pub(crate) fn opened(&self) -> &OpenStore {
         &self.opened
     }
 
@@ -54,7 +54,7 @@ impl KeptSource {
     }
 
     /// The current configuration of the datastore, unless that is what `unless` names. `file`: the file as it was read.
-    pub(crate) fn read(&mut self, file: &Loaded, unless: Option<&str>) -> Option<Arc<Loaded>> {
+    pub(crate) fn read(&mut self, file: &LoadedConfig, unless: Option<&str>) -> Option<Arc<LoadedConfig>> {
         let keeper = &self.opened.keeper;
         let (gateway, own) = (&file.config.gateway, &file.config.plugins.own);
         let mut known = keeper.known();

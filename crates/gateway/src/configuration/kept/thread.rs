@@ -2,7 +2,7 @@
 
 use super::backend::Backend;
 use super::followed_etcd::tell_read;
-use super::keeper::{Connection, Keeper};
+use super::keeper::{FollowStatus, Keeper};
 use super::trial::Trial;
 use crate::configuration::background::CONTROL_NICE;
 use std::collections::HashMap;
@@ -131,11 +131,11 @@ fn take(keeper: &Keeper, backend: &mut Backend, followed: FollowerEvent) {
                 None => "nothing has been read yet, so every request is answered 503",
             };
             warn!("{reason}; {serving}; trying again");
-            keeper.set_connection(Connection::Lost(reason));
+            keeper.set_connection(FollowStatus::Lost(reason));
         }
         FollowerEvent::Back => {
             keeper.heard(None);
-            keeper.set_connection(Connection::Good);
+            keeper.set_connection(FollowStatus::Good);
             info!("etcd: followed");
         }
     }

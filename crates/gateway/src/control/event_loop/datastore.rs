@@ -1,6 +1,6 @@
 //! The datastore, as the control loop sees it: a source of changes, which a successor may need.
 
-use crate::configuration::kept::{Connection, Opened, StoreRequest, Stored};
+use crate::configuration::kept::{FollowStatus, FollowedRevision, OpenStore, StoreRequest};
 use std::time::Duration;
 use stillgate_config::SourceKind;
 use stillgate_measures::own_metrics::{EtcdFacts, SourceFacts};
@@ -17,14 +17,14 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) struct Datastore {
     kind: SourceKind,
     name: &'static str,
-    stored: watch::Receiver<Stored>,
+    stored: watch::Receiver<FollowedRevision>,
     asks: mpsc::Sender<StoreRequest>,
     /// Revision that was last requested to be read.
     revision: Option<u64>,
 }
 
 impl Datastore {
-    pub(super) fn new(kept: Opened) -> Datastore {
+    pub(super) fn new(kept: OpenStore) -> Datastore {
         let mut stored = kept.keeper.stored.subscribe();
         // The datastore may have changed since it was read at the start.
         stored.mark_changed();
@@ -51,14 +51,14 @@ impl Datastore {
     }
 
     /// How it is followed.
-    pub(super) fn state(&self) -> Stored {
+    pub(super) fn state(&self) -> FollowedRevision {
         self.stored.borrow().clone()
     }
 
     /// When the datastore last answered, in milliseconds since 1970. A store that can be written is in this process.
     pub(super) fn heard_unix_ms(&self) -> Option<u64> {
         let stored = self.stored.borrow();
-        match self.kind == SourceKind::Store && stored.connection == Connection::Good {
+        match self.kind == SourceKind::Store && stored.connection == FollowStatus::Good {
             true => Some(now_unix_ms()),
             false => stored.heard_unix_ms,
         }
@@ -69,7 +69,7 @@ impl Datastore {
         let heard_unix_ms = self.heard_unix_ms();
         let stored = self.stored.borrow();
         // A datastore that a successor has opened is not lost.
-        let is_up = !matches!(stored.connection, Connection::Lost(_));
+        let is_up = !matches!(stored.connection, FollowStatus::Lost(_));
         let etcd = EtcdFacts { newest: stored.newest, modified: stored.modified };
         let etcd = (self.kind == SourceKind::Etcd).then_some(etcd);
         SourceFacts { is_up, revision: stored.revision, heard_unix_ms, etcd }

@@ -11,7 +11,7 @@ fn check(script: &str, ready_timeout: Duration, expected: &str) {
     let program = Program { path: "/bin/sh".into(), name: "sh".into(), arguments, ready_timeout };
     let hello = |_| (Message::Hello { version: 1, pid: 1, digest: "x".repeat(1000), had_end_flag: false }, Vec::new());
     let offer = (0..1000).map(hello).collect();
-    let found = launch(&program, offer, &Starting::default(), &|_| {}).expect_err("it is no gateway");
+    let found = launch(&program, offer, &Starting::default(), &|_| {}).expect_err("it is not a gateway");
     assert!(found.contains(expected), "{script}: {found}");
 }
 

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use stillgate_testkit::{BufferedSocket, Client, Etcd, Gateway, Head, Setup, eventually};
+use stillgate_testkit::{BufferedSocket, Client, EtcdServer, Gateway, Head, Setup, eventually};
 
 const ADMIN_KEY: &str = "the-admin-key-of-these-tests";
 
@@ -28,11 +28,11 @@ pub(crate) fn setup_within(endpoints: &[String], timeout: &str, keys: &str) -> S
 
 /// Starts one on all members of an etcd.
 #[track_caller]
-pub(crate) fn start(etcd: &Etcd, members: usize) -> Gateway {
+pub(crate) fn start(etcd: &EtcdServer, members: usize) -> Gateway {
     Gateway::start(STILLGATE, &setup(&endpoints(etcd, members), ""))
 }
 
-pub(crate) fn endpoints(etcd: &Etcd, members: usize) -> Vec<String> {
+pub(crate) fn endpoints(etcd: &EtcdServer, members: usize) -> Vec<String> {
     (0..members).map(|member| etcd.endpoint(member)).collect()
 }
 

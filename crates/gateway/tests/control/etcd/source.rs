@@ -8,13 +8,15 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
-use stillgate_testkit::{BufferedSocket, Client, Etcd, Gateway, ReservedPort, Setup, Upstream, eventually, scrape};
+use stillgate_testkit::{
+    BufferedSocket, Client, EtcdServer, Gateway, ReservedPort, Setup, Upstream, eventually, scrape,
+};
 
 /// Beside a route that is open to everybody, each of these requires a key and cannot be read in part. A request that it guards is
 /// never answered without one.
 #[test]
 fn what_cannot_be_read_in_part_does_not_leave_its_requests_to_an_open_route() {
-    let (etcd, node) = (Etcd::start(), Upstream::echo());
+    let (etcd, node) = (EtcdServer::start(), Upstream::echo());
     let open = |host: Option<&str>| {
         let mut open = route("/*", node.addr());
         if let Some(host) = host {
@@ -113,7 +115,7 @@ fn metric(port: &ReservedPort, name: &str) -> Option<f64> {
 
 #[test]
 fn an_etcd_that_is_away_is_in_the_metrics_and_the_health() {
-    let (mut etcd, node) = (Etcd::start(), Upstream::echo());
+    let (mut etcd, node) = (EtcdServer::start(), Upstream::echo());
     let port = ReservedPort::new();
     let metrics = format!("metrics: {{address: \"{}\", dialect: apisix}}", port.addr());
     let gateway = Gateway::start(STILLGATE, &setup(&endpoints(&etcd, 1), "").gateway(&metrics));
@@ -156,7 +158,7 @@ fn an_etcd_that_is_away_is_in_the_metrics_and_the_health() {
 
 #[test]
 fn plugins_that_only_watch_can_be_ignored() {
-    let (etcd, node, port) = (Etcd::start(), Upstream::echo(), ReservedPort::new());
+    let (etcd, node, port) = (EtcdServer::start(), Upstream::echo(), ReservedPort::new());
     let text = |ignored: &str| {
         let etcd = format!("etcd: {{endpoints: {:?}, timeout: 50s}}", endpoints(&etcd, 1));
         Setup::resources("").gateway(&format!(

@@ -5,7 +5,7 @@ use crate::shared::STILLGATE;
 
 #[test]
 fn a_start_without_etcd_answers_503_until_it_is_there() {
-    let (mut etcd, node) = (Etcd::start(), Upstream::echo());
+    let (mut etcd, node) = (EtcdServer::start(), Upstream::echo());
     write(&etcd, "routes/1", &route("/*", node.addr()));
     etcd.kill(0);
     let mut gateway = start(&etcd, 1);
@@ -40,7 +40,7 @@ fn a_start_without_etcd_answers_503_until_it_is_there() {
 
 #[test]
 fn a_start_without_etcd_serves_the_snapshot() {
-    let (mut etcd, node) = (Etcd::start(), Upstream::echo());
+    let (mut etcd, node) = (EtcdServer::start(), Upstream::echo());
     write(&etcd, "routes/1", &route("/one", node.addr()));
     write(&etcd, "routes/2", &route("/two", node.addr()));
     let setup = setup(&endpoints(&etcd, 1), ", snapshot: \"{dir}/snapshot\"");
@@ -76,7 +76,7 @@ fn a_start_without_etcd_serves_the_snapshot() {
 
 #[test]
 fn a_prefix_without_resources_is_told() {
-    let (etcd, node) = (Etcd::start(), Upstream::echo());
+    let (etcd, node) = (EtcdServer::start(), Upstream::echo());
     write(&etcd, "routes/1", &route("/one", node.addr()));
     write(&etcd, "plugins", &json!([{"name": "cors"}]));
     let gateway = start(&etcd, 1);
@@ -89,7 +89,7 @@ fn a_prefix_without_resources_is_told() {
 
 #[test]
 fn a_snapshot_that_cannot_be_used_is_told_from_none() {
-    let mut etcd = Etcd::start();
+    let mut etcd = EtcdServer::start();
     let setup = setup(&endpoints(&etcd, 1), ", snapshot: \"{dir}/snapshot\"");
     etcd.kill(0);
     let mut gateway = Gateway::start(STILLGATE, &setup);
@@ -109,7 +109,7 @@ fn a_snapshot_that_cannot_be_used_is_told_from_none() {
 
 #[test]
 fn what_was_written_last_is_in_the_snapshot_of_a_process_that_ends() {
-    let (mut etcd, node) = (Etcd::start(), Upstream::echo());
+    let (mut etcd, node) = (EtcdServer::start(), Upstream::echo());
     let setup = setup(&endpoints(&etcd, 1), ", snapshot: \"{dir}/snapshot\"");
     let mut gateway = Gateway::start(STILLGATE, &setup);
     for number in 0..3 {
@@ -127,7 +127,7 @@ fn what_was_written_last_is_in_the_snapshot_of_a_process_that_ends() {
 /// Secrets are encrypted in it, also those that were written to etcd in plain text.
 #[test]
 fn a_snapshot_has_no_secret_in_plain() {
-    let (mut etcd, node) = (Etcd::start(), Upstream::echo());
+    let (mut etcd, node) = (EtcdServer::start(), Upstream::echo());
     let keys = ", snapshot: \"{dir}/snapshot\"";
     let setup = setup(&endpoints(&etcd, 1), keys).gateway("data_encryption: {keyring: [edd1c9f0985e76a2]}");
     let mut gateway = Gateway::start(STILLGATE, &setup);

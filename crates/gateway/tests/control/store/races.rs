@@ -3,7 +3,7 @@
 use super::stage::{Admin, KEY, Stage, upstream};
 use serde_json::{Value as Json, json};
 use std::sync::Barrier;
-use stillgate_testkit::{Etcd, Setup, eventually};
+use stillgate_testkit::{EtcdServer, Setup, eventually};
 
 /// Two requests: method, path and document of each.
 type Pair = [(&'static str, &'static str, Json); 2];
@@ -163,7 +163,7 @@ fn a_store_makes_one_of_two_writes_that_exclude_each_other() {
 
 #[test]
 fn an_etcd_makes_one_of_two_writes_that_exclude_each_other() {
-    let etcd = Etcd::start();
+    let etcd = EtcdServer::start();
     let source = format!("config: {{source: etcd, etcd: {{endpoints: [{:?}]}}}}", etcd.endpoint(0));
     let setup = Setup::default().gateway(&source).admin(&format!("key: {KEY}"));
     let stages = [Stage::with(&setup), Stage::with(&setup)];

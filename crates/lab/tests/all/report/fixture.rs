@@ -317,7 +317,7 @@ struct Run {
     elapsed_s: f64,
 }
 
-/// Requests at a constant rate to a server that stands still for `stop_s` from each of `stops` on.
+/// Requests at a constant rate to a server that stalls for `stop_s` from each of `stops` on.
 fn simulate(rate: f64, seconds: f64, stops: &[f64], stop_s: f64, random: &mut Random) -> Run {
     let count = (rate * seconds) as usize;
     let mut run = Run {

@@ -12,14 +12,14 @@ use crate::family::{Buckets, Family, FamilyType, Merge};
 use crate::protocol;
 use crate::segment::cells::{self, CellForm, Shape};
 use crate::segment::layout::{HEAD_WORDS, RecordHead, RecordKind, TOMBSTONE_WORDS, WORD, pair};
-use crate::segment::{Process, Segment, family_record};
+use crate::segment::{Segment, SegmentProcess, family_record};
 use crate::sync::AtomicU64;
 use crate::sync::Ordering::Relaxed;
 use crate::value::{Distribution, Value};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-pub(super) const PROCESS: Process = Process { pid: 7, start: 70 };
+pub(super) const PROCESS: SegmentProcess = SegmentProcess { pid: 7, start: 70 };
 
 pub(super) fn family(name: &str, kind: FamilyType) -> Family {
     let labels = vec!["a".into(), "b".into()];

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use stillgate_metrics::{Family, FamilyType, Process};
+use stillgate_metrics::{Family, FamilyType, SegmentProcess};
 
 /// The folder of a started process; without it, the test does nothing.
 const FOLDER: &str = "STILLGATE_TEST_FOLDER";
@@ -19,10 +19,10 @@ pub fn task() -> Option<(PathBuf, u64)> {
 }
 
 /// The identity of the process with this pid.
-pub fn identity(pid: u32) -> Process {
+pub fn identity(pid: u32) -> SegmentProcess {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let start = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(19).unwrap().parse().unwrap();
-    Process { pid, start }
+    SegmentProcess { pid, start }
 }
 
 /// A process that is killed when this value is dropped.

@@ -1,7 +1,7 @@
 //! The calls of plugins with a request.
 
 use super::{FilterResults, Of, holds};
-use crate::exchange::answer::OwnAnswer;
+use crate::exchange::answer::LocalReply;
 use crate::exchange::facts::facts_of;
 use crate::exchange::{Exchange, RequestContext};
 use crate::worker::Worker;
@@ -99,14 +99,14 @@ impl PhaseRun<'_> {
         &self,
         entry: usize,
         opened: &mut PluginArguments<'_>,
-    ) -> Result<Option<(usize, bool, Flow)>, OwnAnswer> {
+    ) -> Result<Option<(usize, bool, Flow)>, LocalReply> {
         let worker = opened.worker;
         // Written from within: whatever a guard returns is copied.
         let mut ran = Ok(None);
         let guarded = call_each(worker, self.chain, self.phase, |called| ran = self.run_from(entry, opened, called));
         match guarded {
             Ok(()) => ran,
-            Err(_) => Err(OwnAnswer::error(500, "a plugin failed")),
+            Err(_) => Err(LocalReply::error(500, "a plugin failed")),
         }
     }
 
@@ -116,7 +116,7 @@ impl PhaseRun<'_> {
         entry: usize,
         opened: &mut PluginArguments<'_>,
         called: &Cell<usize>,
-    ) -> Result<Option<(usize, bool, Flow)>, OwnAnswer> {
+    ) -> Result<Option<(usize, bool, Flow)>, LocalReply> {
         let PhaseRun { chain, of, phase, joins, of_route } = *self;
         let PluginArguments { worker, asked, global, route, is_timed } = opened;
         let judged = if of == Of::Global { global } else { route };
@@ -166,13 +166,13 @@ fn is_left_out(entry: &ChainEntry, of_route: Option<&Chain>) -> bool {
 }
 
 /// Refuses a request if a plugin has added more to its head, or to its response's, than a head may have.
-pub(super) fn check_heads(worker: &Worker, entry: &ChainEntry, asked: &mut Request<'_>) -> Result<(), OwnAnswer> {
+pub(super) fn check_heads(worker: &Worker, entry: &ChainEntry, asked: &mut Request<'_>) -> Result<(), LocalReply> {
     if !asked.edits.fields.is_too_large() && !asked.response.is_too_large() {
         return Ok(());
     }
     asked.response.clear();
     worker.note_refusal(entry.name, PluginRefusal::Head);
-    Err(OwnAnswer::error(500, "a plugin has added more to a head than it may"))
+    Err(LocalReply::error(500, "a plugin has added more to a head than it may"))
 }
 
 /// What a plugin's result means for its request; `Some`: it waits.
@@ -181,7 +181,7 @@ pub(super) fn settle(
     worker: &Worker,
     entry: &ChainEntry,
     flow: Result<Flow, PluginPanic>,
-) -> Result<Option<Flow>, OwnAnswer> {
+) -> Result<Option<Flow>, LocalReply> {
     match flow {
         Ok(Flow::Continue) => Ok(None),
         Ok(Flow::Answer(mut answer)) => {
@@ -189,9 +189,9 @@ pub(super) fn settle(
                 answer.body = AnswerBody::Shared(body.clone());
             }
             worker.tell_plugin(|recorder, metrics| recorder.count_plugin_answer(metrics, entry.name, answer.status));
-            Err(OwnAnswer::of_plugin(answer))
+            Err(LocalReply::of_plugin(answer))
         }
         Ok(waits) => Ok(Some(waits)),
-        Err(PluginPanic) => Err(OwnAnswer::error(500, "a plugin failed")),
+        Err(PluginPanic) => Err(LocalReply::error(500, "a plugin failed")),
     }
 }

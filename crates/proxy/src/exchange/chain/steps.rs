@@ -4,7 +4,7 @@ use super::pinned::chosen;
 use super::run::{PhaseRun, PluginArguments, check_heads, open, settle};
 use super::{FilterResults, Of};
 use crate::exchange::RequestContext;
-use crate::exchange::answer::OwnAnswer;
+use crate::exchange::answer::LocalReply;
 use crate::worker::plugins::call;
 use stillgate_plugin::flow::Resume;
 use stillgate_plugin::{ChainEntry, Flow, Phase};
@@ -53,7 +53,7 @@ pub(in crate::exchange) struct PausedChain {
 
 /// Runs all phases before the upstream is known, until a plugin answers or waits.
 #[inline]
-pub(in crate::exchange) fn before_target(serving: &mut RequestContext<'_>) -> Result<Option<PausedChain>, OwnAnswer> {
+pub(in crate::exchange) fn before_target(serving: &mut RequestContext<'_>) -> Result<Option<PausedChain>, LocalReply> {
     match serving.exchange.chains.is_on {
         true => go_on(serving, ChainPosition::at_step(0)),
         false => Ok(None),
@@ -62,7 +62,7 @@ pub(in crate::exchange) fn before_target(serving: &mut RequestContext<'_>) -> Re
 
 /// Runs the phases from a position on.
 #[inline(never)]
-fn go_on(serving: &mut RequestContext<'_>, from: ChainPosition) -> Result<Option<PausedChain>, OwnAnswer> {
+fn go_on(serving: &mut RequestContext<'_>, from: ChainPosition) -> Result<Option<PausedChain>, LocalReply> {
     let mut at = from;
     while let Some(ChainStep { of, joins, .. }) = STEPS.get(at.step) {
         let is_run = match of {
@@ -98,7 +98,7 @@ enum Ran {
 /// Runs the steps of one chain from a position on, until a plugin answers or waits. They end where the consumer's plugins join the
 /// chain.
 #[inline(never)]
-fn run_steps(serving: &mut RequestContext<'_>, from: ChainPosition) -> Result<Ran, OwnAnswer> {
+fn run_steps(serving: &mut RequestContext<'_>, from: ChainPosition) -> Result<Ran, LocalReply> {
     let of = STEPS[from.step].of;
     let Some(chain) = chosen(serving, of) else { return Ok(Ran::Until(from.step + 1)) };
     let of_route = serving.route.and_then(|route| route.chain.as_deref());
@@ -124,7 +124,7 @@ pub(in crate::exchange) fn resume(
     serving: &mut RequestContext<'_>,
     at: ChainPosition,
     then: Resume,
-) -> Result<Option<PausedChain>, OwnAnswer> {
+) -> Result<Option<PausedChain>, LocalReply> {
     let ChainStep { of, phase, .. } = STEPS[at.step];
     let chain = chosen(serving, of).expect("the chain that has paused");
     let entry = &chain.entries()[at.entry];
@@ -145,12 +145,12 @@ pub(in crate::exchange) fn resume(
 
 /// Accounts for a body that plugins have put in place of the received one, as long as the request has it.
 #[inline]
-pub(super) fn hold_body(serving: &mut RequestContext<'_>) -> Result<(), OwnAnswer> {
+pub(super) fn hold_body(serving: &mut RequestContext<'_>) -> Result<(), LocalReply> {
     let RequestContext { worker, client, exchange, .. } = serving;
     let held = exchange.request_body.hold_replaced(|| worker.plugins.held.begin(client.address));
     held.map_err(|broken| {
         broken.tell(worker);
-        OwnAnswer::error(broken.status(), broken.message())
+        LocalReply::error(broken.status(), broken.message())
     })
 }
 
@@ -175,7 +175,7 @@ pub(in crate::exchange) fn with_paused<R>(
 }
 
 /// The plugins of a consumer that was found join the route's; false: there are none.
-fn join_consumer(serving: &mut RequestContext<'_>) -> Result<bool, OwnAnswer> {
+fn join_consumer(serving: &mut RequestContext<'_>) -> Result<bool, LocalReply> {
     let Some(attached) = serving.exchange.chains.consumer else { return Ok(false) };
     let consumer = serving.snapshot.plan.consumers.of(attached);
     if consumer.plugins.is_empty() {
@@ -186,7 +186,7 @@ fn join_consumer(serving: &mut RequestContext<'_>) -> Result<bool, OwnAnswer> {
     let consumers = &serving.snapshot.plan.consumers;
     let merged = serving.worker.plugins.merged(of_route, consumers, attached).map_err(|error| {
         tracing::error!(consumer = %consumer.name, "a request is refused: {error}");
-        OwnAnswer::error(500, "the plugins of the route and the consumer are too many")
+        LocalReply::error(500, "the plugins of the route and the consumer are too many")
     })?;
     let chains = &mut serving.exchange.chains;
     chains.phases = chains.phases.or(merged.phases());

@@ -4,7 +4,7 @@ use super::*;
 use crate::basics::buffer::Buffers;
 use crate::connection::stream::Stream;
 use crate::plan::metrics::MetricsPlan;
-use crate::plan::{Plan, Subject};
+use crate::plan::{Plan, SeriesSubject};
 use crate::sockets::listener::Listener;
 use crate::telemetry::metrics::Recorder;
 use crate::telemetry::outcome::Timing;
@@ -18,7 +18,7 @@ use std::time::Duration;
 use stillgate_config::{ListenPlace, ListenerKind, Upstream};
 use stillgate_metrics::encode::Format;
 
-use stillgate_metrics::{Collector, CollectorOptions, Options, Process, Registry};
+use stillgate_metrics::{Collector, CollectorOptions, Registry, RegistryOptions, SegmentProcess};
 use stillgate_route::Match;
 use stillgate_wire::{BodyDecoder, HeadLimits, Progress};
 use tokio::io::AsyncWriteExt;
@@ -46,7 +46,10 @@ impl Bench {
         );
         let config = stillgate_config::load(text, &|_| None).unwrap().config;
         let series_per_family = config.gateway.metrics.as_ref().unwrap().series_per_family as u32;
-        let options = Options { series_per_family, ..Options::new(Process { pid: 1, start: 1 }, 1_000, 7) };
+        let options = RegistryOptions {
+            series_per_family,
+            ..RegistryOptions::new(SegmentProcess { pid: 1, start: 1 }, 1_000, 7)
+        };
         let registry = Arc::new(Registry::start(options).unwrap());
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -383,7 +386,7 @@ async fn a_change_of_another_route_makes_nothing_be_looked_up_again() {
 }
 
 /// The label values of what was added or removed.
-fn values(subjects: &BTreeSet<Subject>) -> Vec<&[String]> {
+fn values(subjects: &BTreeSet<SeriesSubject>) -> Vec<&[String]> {
     subjects.iter().map(|subject| subject.values.as_slice()).collect()
 }
 

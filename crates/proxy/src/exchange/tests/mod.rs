@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use stillgate_config::Config;
 use stillgate_metrics::encode::Format;
-use stillgate_metrics::{Collector, CollectorOptions, Options, Process, Registry, Writer};
+use stillgate_metrics::{Collector, CollectorOptions, Registry, RegistryOptions, SegmentProcess, Writer};
 use stillgate_plugin::identity::Identity;
 use stillgate_plugin::{
     BodyArguments, BodyError, BodyFilter, Chain, ChainEntry, Flow, Level, Meta, Phase, Phases, Plugin, PluginOrigin,
@@ -168,7 +168,7 @@ impl Bench {
 
     /// A worker with metrics, and their registry.
     fn measured(nodes: &[&Upstream], route: Option<Arc<Chain>>) -> (Bench, Arc<Registry>) {
-        let registry = Registry::start(Options::new(Process { pid: 1, start: 1 }, 1_000, 7)).unwrap();
+        let registry = Registry::start(RegistryOptions::new(SegmentProcess { pid: 1, start: 1 }, 1_000, 7)).unwrap();
         let registry = Arc::new(registry);
         let text = "gateway: {metrics: {address: \"127.0.0.1:1\"}}";
         let config = stillgate_config::load(text, &|_| None).unwrap().config;

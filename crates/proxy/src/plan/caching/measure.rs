@@ -11,7 +11,7 @@ use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 use stillgate_route::path::normalise;
-use stillgate_route::{Matcher, Request, RouteCache, SampleRequest, Scratch};
+use stillgate_route::{MatchRequest, Matcher, RouteCache, SampleRequest, Scratch};
 
 /// Requests that are matched in a measurement.
 const SAMPLES: usize = 64;
@@ -48,7 +48,7 @@ impl MatchCost {
         let samples = matcher.samples(SAMPLES);
         let mut normal: Vec<Vec<u8>> = vec![Vec::new(); samples.len()];
         let request = |(sample, normal)| to_request(sample, normal);
-        let requests: Vec<Request<'_>> = samples.iter().zip(&mut normal).filter_map(request).collect();
+        let requests: Vec<MatchRequest<'_>> = samples.iter().zip(&mut normal).filter_map(request).collect();
         if requests.is_empty() {
             return None;
         }
@@ -84,8 +84,8 @@ impl MatchCost {
     }
 }
 
-fn to_request<'a>(sample: &'a SampleRequest, normal: &'a mut Vec<u8>) -> Option<Request<'a>> {
-    Some(Request {
+fn to_request<'a>(sample: &'a SampleRequest, normal: &'a mut Vec<u8>) -> Option<MatchRequest<'a>> {
+    Some(MatchRequest {
         method: sample.method,
         host: &sample.host,
         path: normalise(&sample.path, normal).ok()?,
@@ -97,9 +97,9 @@ fn to_request<'a>(sample: &'a SampleRequest, normal: &'a mut Vec<u8>) -> Option<
 /// Nanoseconds per request in the fastest turn; `before` runs before each turn.
 fn fastest(
     clock: &mut dyn FnMut() -> Duration,
-    requests: &[Request<'_>],
+    requests: &[MatchRequest<'_>],
     before: &mut dyn FnMut(),
-    find: &mut dyn FnMut(&Request<'_>),
+    find: &mut dyn FnMut(&MatchRequest<'_>),
 ) -> f64 {
     // Memory grows in the first turn, and the data that is looked up gets into the processor's caches.
     requests.iter().for_each(&mut *find);

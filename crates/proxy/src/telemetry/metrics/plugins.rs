@@ -66,13 +66,13 @@ mod tests {
     use super::*;
     use std::sync::Arc;
     use stillgate_metrics::encode::Format;
-    use stillgate_metrics::{Collector, CollectorOptions, Options, Process, Registry};
+    use stillgate_metrics::{Collector, CollectorOptions, Registry, RegistryOptions, SegmentProcess};
 
     #[test]
     fn plugins_are_told_of_by_name() {
         let text = "gateway: {metrics: {address: \"127.0.0.1:1\"}}";
         let config = stillgate_config::load(text, &|_| None).unwrap().config;
-        let options = Options::new(Process { pid: 1, start: 1 }, 1_000, 7);
+        let options = RegistryOptions::new(SegmentProcess { pid: 1, start: 1 }, 1_000, 7);
         let registry = Arc::new(Registry::start(options).unwrap());
         let metrics = MetricsPlan::new(config.gateway.metrics.as_ref().unwrap(), &registry).unwrap();
         let mut recorder = Recorder::new(registry.writer().unwrap(), 0);

@@ -6,8 +6,8 @@ use expect_test::Expect;
 use std::sync::Arc;
 use stillgate_route::path::normalise;
 use stillgate_route::{
-    Expression, HostPattern, Lookup, Matcher, Method, PathPattern, Request, RouteMatch, RouteSpec, Unread, UriRoute,
-    Variable,
+    Expression, HostPattern, Lookup, MatchRequest, Matcher, Method, PathPattern, RouteMatch, RouteSpec, Unread,
+    UriRoute, Variable,
 };
 
 pub(crate) fn route(id: &str, priority: i64, uri: UriRoute) -> Arc<RouteSpec> {
@@ -50,7 +50,7 @@ impl Lookup for Head {
 
 pub(crate) fn ask(routes: Vec<Arc<RouteSpec>>, path: &str, head: &Head, asked: Option<&str>, expected: Expect) {
     let mut buffer = Vec::new();
-    let request = Request {
+    let request = MatchRequest {
         method: Method::Get,
         host: b"shop.com",
         path: normalise(path.as_bytes(), &mut buffer).unwrap(),

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use stillgate_route::path::normalise;
 use stillgate_route::{
-    ARGUMENTS_MAX, Expression, ExpressionErrorKind, Lookup, Matcher, Method, PathError, Request, RouteMatch, RouteSpec,
-    Scratch, Variable,
+    ARGUMENTS_MAX, Expression, ExpressionErrorKind, Lookup, MatchRequest, Matcher, Method, PathError, RouteMatch,
+    RouteSpec, Scratch, Variable,
 };
 
 /// A request's header fields and query, passed on as they are.
@@ -56,7 +56,7 @@ fn find(matcher: &Matcher, scratch: &mut Scratch, path: &str, wire: &Wire) -> Op
 
 fn try_find(matcher: &Matcher, scratch: &mut Scratch, path: &str, wire: &Wire) -> Result<Option<usize>, PathError> {
     let mut buffer = Vec::new();
-    let request = Request {
+    let request = MatchRequest {
         method: Method::Get,
         host: b"www.example.com",
         path: normalise(path.as_bytes(), &mut buffer).unwrap(),

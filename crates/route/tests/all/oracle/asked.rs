@@ -3,7 +3,7 @@
 use super::random::{Random, without_one};
 use std::net::IpAddr;
 use stillgate_route::path::{NormalPath, normalise};
-use stillgate_route::{Lookup, Method, Request, Variable};
+use stillgate_route::{Lookup, MatchRequest, Method, Variable};
 
 /// Texts that values and literals are drawn from, so that they meet: separators, blanks, cases that change their length.
 pub(crate) const TEXTS: &[&str] = &[
@@ -139,15 +139,15 @@ impl RequestFacts {
     }
 
     /// Hands the request as the matcher takes it to `then`.
-    pub(crate) fn with_request<R>(&self, then: impl FnOnce(&Request<'_>) -> R) -> R {
+    pub(crate) fn with_request<R>(&self, then: impl FnOnce(&MatchRequest<'_>) -> R) -> R {
         let mut buffer = Vec::new();
         let path = normalise(self.path.as_bytes(), &mut buffer).expect("generated paths are normal or can be made so");
         then(&self.request(path))
     }
 
-    pub(crate) fn request<'a>(&'a self, path: NormalPath<'a>) -> Request<'a> {
+    pub(crate) fn request<'a>(&'a self, path: NormalPath<'a>) -> MatchRequest<'a> {
         let method = Method::from_bytes(self.method.as_bytes());
-        Request { method, host: self.host.as_bytes(), path, client: self.client, vars: self }
+        MatchRequest { method, host: self.host.as_bytes(), path, client: self.client, vars: self }
     }
 
     /// The values of one of Kong's fields by its name in an expression, where `path` is the normalised path.

@@ -13,7 +13,7 @@ use stillgate_route::{Lookup, Variable};
 use stillgate_wire::RequestEdits;
 
 /// Provides [`Variable::Recorded`] from the head of the response on.
-pub(super) struct Prospect<'a> {
+pub(super) struct PendingRecord<'a> {
     pub(super) told: &'a ExchangeParts<'a>,
     pub(super) facts: &'a Facts<'a>,
     pub(super) edits: &'a RequestEdits,
@@ -23,7 +23,7 @@ pub(super) struct Prospect<'a> {
     pub(super) ended: Option<Moment>,
 }
 
-impl Prospect<'_> {
+impl PendingRecord<'_> {
     fn upstream(&self) -> Option<&WorkerUpstream> {
         let outcome = self.told.outcome;
         upstream(outcome.route, outcome.upstream, outcome.kept.as_deref(), self.snapshot)
@@ -70,7 +70,7 @@ impl Prospect<'_> {
     }
 }
 
-impl Lookup for Prospect<'_> {
+impl Lookup for PendingRecord<'_> {
     fn value<'a>(&'a self, variable: &Variable, buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
         let Variable::Recorded(name) = variable else { return None };
         buffer.clear();

@@ -14,23 +14,23 @@ pub(crate) fn client_bytes_min(send_ms: u64) -> u64 {
 
 /// When the current measurement began.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Uptake {
+pub(crate) struct MinRate {
     since_ms: u64,
     /// Bytes taken up to then.
     taken: u64,
 }
 
-impl Uptake {
+impl MinRate {
     /// Begins to measure, after so many bytes.
-    pub(crate) fn begin(now_ms: u64, taken: u64) -> Uptake {
-        Uptake { since_ms: now_ms, taken }
+    pub(crate) fn begin(now_ms: u64, taken: u64) -> MinRate {
+        MinRate { since_ms: now_ms, taken }
     }
 
     /// `taken` is the number of bytes taken so far, which only grows. Measuring restarts whenever another `bytes_min` have been
     /// taken.
     pub(crate) fn update(&mut self, now_ms: u64, taken: u64, bytes_min: u64) {
         if taken >= self.taken + bytes_min {
-            *self = Uptake::begin(now_ms, taken);
+            *self = MinRate::begin(now_ms, taken);
         }
     }
 
@@ -45,13 +45,13 @@ mod tests {
 
     #[test]
     fn a_drip_is_no_progress() {
-        let mut uptake = Uptake::begin(100, 5_000);
+        let mut rate = MinRate::begin(100, 5_000);
         for taken in 0..BYTES_MIN {
-            uptake.update(101 + taken, 5_000 + taken, BYTES_MIN);
+            rate.update(101 + taken, 5_000 + taken, BYTES_MIN);
         }
-        assert_eq!(uptake.since_ms(), 100);
-        uptake.update(2_000, 5_000 + BYTES_MIN, BYTES_MIN);
-        assert_eq!(uptake.since_ms(), 2_000);
+        assert_eq!(rate.since_ms(), 100);
+        rate.update(2_000, 5_000 + BYTES_MIN, BYTES_MIN);
+        assert_eq!(rate.since_ms(), 2_000);
     }
 
     #[test]
