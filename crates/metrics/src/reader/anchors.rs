@@ -4,8 +4,7 @@
 //! precedes them: a record of the reader's own, with the text of the series and a value that changes nothing. It is in
 //! no list of segments, and is removed when no record of its series is folded any longer.
 
-use super::families::FamilyId;
-use super::mount::{Contribution, FamilyDeclaration, Mount, MountedSegment, NO_SERIES, RecordLocation};
+use super::mount::{Contribution, FamilyDeclaration, FamilyId, Mount, MountedSegment, NO_SERIES, RecordLocation};
 use super::store::{SeriesId, SeriesSlot, Store, UnlinkResult};
 use crate::family::{FamilyType, Merge};
 use crate::segment::cells::{Shape, to_word};

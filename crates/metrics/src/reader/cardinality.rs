@@ -1,7 +1,8 @@
 //! The number of series of each family, to find the label that explodes.
 
 use super::Reader;
-use super::families::{FamilyId, MergedFamily};
+use super::families::MergedFamily;
+use super::mount::FamilyId;
 use crate::labels::LabelPairs;
 
 /// Most distinct values of a label that are shown.

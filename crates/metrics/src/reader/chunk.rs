@@ -1,9 +1,10 @@
 //! A chunk's bytes in a format, cached from scrape to scrape: a changed value is written over the old one if it has the
 //! same width; otherwise the chunk is assembled from its old bytes and the new ones.
 
-use super::families::{CHUNK_SERIES_MAX, FamilyId, MergedFamily};
+use super::families::MergedFamily;
 use super::gather::ValueBatch;
-use super::store::{SeriesId, SeriesSlot, Store};
+use super::mount::FamilyId;
+use super::store::{CHUNK_SERIES_MAX, SeriesId, SeriesSlot, Store};
 use super::values::value_of;
 use crate::encode::{FamilyEncoder, Format};
 use crate::family::FamilyType;

@@ -1,20 +1,13 @@
 //! The families of all segments: which declarations are the same family, and which of several with one name is exposed.
 
 use super::chunk::{EncodedChunk, FORMATS};
-use super::mount::FamilyDeclaration;
+use super::mount::{FamilyDeclaration, FamilyId};
+use super::store::{CHUNK_LINES, CHUNK_SERIES_MAX};
 use crate::encode::{EncodeOptions, FamilyEncoder, Format};
 use crate::family::{Family, FamilyType};
 use crate::segment::cells::Shape;
 use std::cmp::Reverse;
 use std::sync::Arc;
-
-/// A merged family, by its index.
-pub(super) type FamilyId = u32;
-
-/// About the number of lines in a chunk: small enough to encode again after one change, large enough to compress well.
-pub(super) const CHUNK_LINES: usize = 256;
-/// Most series of a chunk; it has a bit for each.
-pub(super) const CHUNK_SERIES_MAX: usize = CHUNK_LINES;
 
 /// A family, merged over all segments.
 #[derive(Debug)]

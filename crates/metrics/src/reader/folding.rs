@@ -14,8 +14,7 @@
 //! A fold names the labels that have ever collapsed in its process, so a later reader needs only the last one.
 
 use super::cardinality::SAMPLES_MAX;
-use super::families::FamilyId;
-use super::mount::{FamilyDeclaration, RecordLocation};
+use super::mount::{FamilyDeclaration, FamilyId, RecordLocation};
 use super::store::SeriesId;
 use super::{Reader, RefreshSummary};
 use crate::declared::OTHER;

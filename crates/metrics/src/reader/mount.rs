@@ -1,13 +1,15 @@
 //! The segments that a reader reads, and its state of each: how far it has read, and which series its records belong
 //! to.
 
-use super::families::FamilyId;
 use crate::segment::Segment;
 use crate::segment::cells::Shape;
 use crate::segment::layout::{CLOSED_BASE, HEAD_WORDS, RecordHead};
 use crate::sync::Word;
 use std::collections::VecDeque;
 use std::sync::Arc;
+
+/// A merged family, by its index among those of the reader.
+pub(super) type FamilyId = u32;
 
 /// The list of segments.
 #[derive(Debug, Clone, Default)]

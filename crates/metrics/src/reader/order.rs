@@ -5,8 +5,8 @@
 //! chunk that becomes too long is split, one that becomes short joins its neighbour.
 
 use super::chunk::{Bits, Chunk, FORMATS};
-use super::families::{Families, FamilyId};
-use super::mount::FamilyDeclaration;
+use super::families::Families;
+use super::mount::{FamilyDeclaration, FamilyId};
 use super::sort::sort_by_text;
 use super::store::{SeriesId, SeriesSlot, Store, grow};
 use crate::family::Family;

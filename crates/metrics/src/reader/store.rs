@@ -4,8 +4,7 @@
 //! for each record (`mount::Contribution`), one for each series, and an index from labels to series.
 
 use super::anchors::Anchors;
-use super::families::{CHUNK_SERIES_MAX, FamilyId};
-use super::mount::{Contribution, MountedSegment, NO_SERIES, RecordLocation};
+use super::mount::{Contribution, FamilyId, MountedSegment, NO_SERIES, RecordLocation};
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use std::hash::{BuildHasher, Hasher};
@@ -59,6 +58,11 @@ impl Position {
         (self.0 & PENDING == 0).then_some((self.0 >> 8, (self.0 & 0xff) as u16))
     }
 }
+
+/// About the number of lines in a chunk: small enough to encode again after one change, large enough to compress well.
+pub(super) const CHUNK_LINES: usize = 256;
+/// Most series of a chunk; it has a bit for each.
+pub(super) const CHUNK_SERIES_MAX: usize = CHUNK_LINES;
 
 const _: () = assert!(CHUNK_SERIES_MAX <= 256);
 
