@@ -7,7 +7,8 @@
 
 use crate::cache::RouteCache;
 use crate::layer::{Context, ValueSource};
-use crate::matcher::{Match, MatchRequest, Matcher, Scratch};
+use crate::match_request::MatchRequest;
+use crate::matcher::{Match, Matcher, Scratch};
 use crate::path::PathError;
 use crate::values::NONE;
 

@@ -19,6 +19,7 @@ mod function;
 mod host;
 mod layer;
 pub mod lint;
+mod match_request;
 mod matcher;
 mod method;
 mod params;
@@ -48,7 +49,8 @@ pub use explain::{
 pub use expression::{Expression, ExpressionError, ExpressionErrorKind};
 pub use function::{Decide, FilterFunction, FunctionMessage, MessageLevel};
 pub use host::{HOST_BYTES_MAX, HostError, HostPattern, canonical_host};
-pub use matcher::{Match, MatchRequest, Matcher, Scratch};
+pub use match_request::MatchRequest;
+pub use matcher::{Match, Matcher, Scratch};
 pub use method::{MethodError, MethodSet, parse_method};
 pub use path::{NormalPath, PathError};
 pub use pattern::{PARAMS_MAX, PATTERN_BYTES_MAX, PathPattern, PatternError, PatternErrorKind};

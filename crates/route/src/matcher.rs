@@ -12,28 +12,12 @@
 use crate::compile::Weight;
 use crate::fields::FieldSlots;
 use crate::layer::{Context, Layer, LayerScratch, PlaceId, RouteSlot, ValueSource, order};
-use crate::path::{self, NormalPath, PathError};
+use crate::match_request::MatchRequest;
+use crate::path::{self, PathError};
 use crate::pieces::Pieces;
 use crate::values::Values;
-use crate::variable::Lookup;
-use crate::{FunctionMessage, Method, RouteSpec};
-use std::net::IpAddr;
+use crate::{FunctionMessage, RouteSpec};
 use std::sync::Arc;
-
-/// The parts of a request that are matched.
-#[derive(Clone, Copy)]
-pub struct MatchRequest<'a> {
-    /// Its method.
-    pub method: Method,
-    /// In the form of [`crate::canonical_host`]; empty where it has none.
-    pub host: &'a [u8],
-    /// Made by [`path::normalise`].
-    pub path: NormalPath<'a>,
-    /// The client, after trusted proxies were believed.
-    pub client: IpAddr,
-    /// Everything else.
-    pub vars: &'a dyn Lookup,
-}
 
 /// Memory that searches reuse, so that they allocate nothing once it has grown. One for each worker.
 #[derive(Debug, Default)]
@@ -222,7 +206,10 @@ impl PositionedLayer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Method;
+    use crate::variable::Lookup;
     use crate::{Expression, RouteMatch, Variable};
+    use std::net::IpAddr;
 
     struct Header(&'static str);
 

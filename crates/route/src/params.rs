@@ -1,7 +1,8 @@
 //! Captures of the found route's path and regexes, computed only when needed.
 
 use crate::condition::Test;
-use crate::matcher::{Match, MatchRequest, Matcher};
+use crate::match_request::MatchRequest;
+use crate::matcher::{Match, Matcher};
 use crate::plain::Plain;
 use crate::{Expression, RouteMatch};
 

@@ -7,7 +7,7 @@ use crate::condition::{ConditionValue, Field, Predicate, Test};
 use crate::fields::FieldSlots;
 use crate::function::FunctionDecisions;
 use crate::layer::passes;
-use crate::matcher::MatchRequest;
+use crate::match_request::MatchRequest;
 use crate::values::Values;
 use crate::{PathPattern, RouteSpec, Variable};
 

@@ -1,6 +1,6 @@
 //! The node's connection for one try: from the pool, or a new one.
 
-use super::forwarding::host_for;
+use super::node_host::host_for;
 use super::tries::Tries;
 use super::{Exchange, RequestContext};
 use crate::connection::stream::Stream;

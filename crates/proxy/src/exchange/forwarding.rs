@@ -3,6 +3,7 @@
 
 use super::body_pipe::BrokenBody;
 use super::chain;
+use super::node_host::host_for;
 use super::sender::BodyDelimiting;
 use super::{Exchange, RequestContext};
 use crate::connection::client::Client;
@@ -360,30 +361,6 @@ fn add_forwarded_host(edits: &mut Edits, head: &[u8], request: &RequestHead) {
     let authority = request.authority.of(head);
     if !authority.is_empty() {
         edits.append(X_FORWARDED_HOST, FieldValue::of_head(authority));
-    }
-}
-
-/// The `Host` that a node gets if it is not the client's own line.
-pub(crate) fn host_for<'a>(exchange: &'a Exchange, pass_host: &'a PassHost, node_host: &'a str) -> &'a [u8] {
-    let authority = exchange.request.authority.of(exchange.from_client.head());
-    host_of(exchange.request_edits.host(), authority, pass_host, node_host)
-}
-
-/// Like `host_for`, from the parts of an exchange: the host that a plugin has set, and the one that was requested.
-pub(crate) fn host_of<'a>(
-    set: Option<&'a [u8]>,
-    authority: &'a [u8],
-    pass_host: &'a PassHost,
-    node_host: &'a str,
-) -> &'a [u8] {
-    if let Some(host) = set {
-        return host;
-    }
-    match pass_host {
-        PassHost::Rewrite(host) => host.as_bytes(),
-        PassHost::Pass if !authority.is_empty() => authority,
-        // HTTP/1.0 without Host: only the node's own name is available.
-        PassHost::Pass | PassHost::Node => node_host.as_bytes(),
     }
 }
 

@@ -29,6 +29,7 @@ mod filter_time;
 mod filters;
 pub(crate) mod forwarding;
 mod matching;
+pub(crate) mod node_host;
 mod pending_record;
 mod pool;
 mod queue;

@@ -2,7 +2,7 @@
 //!
 //! It is computed only where a plugin reads one of these variables; until then it is a few references.
 
-use super::forwarding::host_of;
+use super::node_host::host_of;
 use super::record::{ExchangeParts, Moment};
 use crate::plan::snapshot::{Snapshot, WorkerUpstream};
 use crate::telemetry::metrics::upstream;
