@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_servers_answer_is_bounded_and_told_apart_from_others() {
+    async fn a_servers_answer_is_bounded_and_distinguished_from_others() {
         let ok = |body: usize| {
             let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {body}\r\n\r\n");
             [head.into_bytes(), vec![b'x'; body]].concat()
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_of_an_acme_server_is_told() {
+    fn what_is_not_an_answer_of_an_acme_server_is_reported() {
         let check = |status: u16, kind: &str, expected: Option<&str>| {
             let response = Response::builder().status(status).header(CONTENT_TYPE, kind).header(RETRY_AFTER, "90");
             let told = RetryAfter::default();

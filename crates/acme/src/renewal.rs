@@ -114,7 +114,7 @@ impl CertificateRenewal {
         };
         let mut pause = LOOK_EVERY;
         for (certificate, found) in wanted.certificates.iter().zip(found) {
-            self.tell_change(&certificate.id, found.as_ref());
+            self.report_change(&certificate.id, found.as_ref());
             let now = Instant::now();
             match found.as_ref().and_then(|found| self.suggestions.ask_in(&certificate.id, found, now)) {
                 Some(Duration::ZERO) => {
@@ -144,7 +144,7 @@ impl CertificateRenewal {
 
     /// Notifies of a changed file. The file watch may miss a change, for example on a network file system. The first check notifies
     /// too: the file may have changed since it was loaded.
-    fn tell_change(&mut self, id: &str, found: Option<&OrderedCertificate>) {
+    fn report_change(&mut self, id: &str, found: Option<&OrderedCertificate>) {
         let is = found.map(told);
         let before = self.told.insert(id.to_owned(), is.clone());
         if before != Some(is) {

@@ -284,7 +284,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_file_in_the_way_of_a_folder_is_told() {
+    fn a_file_in_the_way_of_a_folder_is_reported() {
         let (folder, acme) = storage();
         fs::write(folder.path().join("a"), "").unwrap();
         assert!(prepare(&acme).unwrap_err().contains("cannot make the folder"));
@@ -324,7 +324,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_told_as_such() {
+    fn a_full_disk_is_reported_as_one() {
         let error = failed("write", Path::new("/x"), &io::ErrorKind::StorageFull.into());
         assert!(error.ends_with("; make room there"), "{error}");
         // A device that is always full.

@@ -94,7 +94,7 @@ impl Suggestions {
             Some(before) if before.0 == window => Some(before),
             _ => {
                 let at_seconds = schedule::draw(window.start_seconds, window.end_seconds, random)?;
-                tell(id, &window, at_seconds);
+                log_window(id, &window, at_seconds);
                 Some((window, at_seconds))
             }
         });
@@ -102,7 +102,7 @@ impl Suggestions {
     }
 }
 
-fn tell(id: &str, window: &Window, at_seconds: i64) {
+fn log_window(id: &str, window: &Window, at_seconds: i64) {
     let at = rfc3339(u64::try_from(at_seconds).unwrap_or(0).saturating_mul(1000));
     let why = window.explanation.as_deref().unwrap_or("it does not say why");
     info!(ssl = id, at, why, "ACME: the server suggests when to renew");

@@ -26,7 +26,7 @@ use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::sync::Arc;
 use stillgate_datastore::transaction::WRITES_MAX;
-use stillgate_datastore::{Condition, Key, Unreferenced, Write};
+use stillgate_datastore::{Condition, Key, ReferenceCheck, Write};
 use stillgate_schema::lenient_json;
 
 /// One operation of the request.
@@ -71,7 +71,7 @@ struct Planned {
     stored: View,
     writes: Vec<Write>,
     conditions: Vec<(Key, Condition)>,
-    unreferenced: Vec<Unreferenced>,
+    unreferenced: Vec<ReferenceCheck>,
     /// The bodies of the answers as text: as trees they would take many times their size.
     results: Vec<String>,
 }

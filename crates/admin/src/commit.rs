@@ -14,7 +14,7 @@ use axum::http::header::HeaderName;
 use serde_json::{Value as Json, json};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use stillgate_datastore::transaction::WRITES_MAX;
-use stillgate_datastore::{Author, Condition, Key, Transaction, Unreferenced, Write};
+use stillgate_datastore::{Author, Condition, Key, ReferenceCheck, Transaction, Write};
 use tracing::info;
 
 /// The most keys in a line of the audit log; history has all.
@@ -78,7 +78,7 @@ pub(crate) fn author(asked: &ParsedRequest) -> Author {
 pub(crate) fn transaction(
     asked: &ParsedRequest,
     conditions: Vec<(Key, Condition)>,
-    unreferenced: Vec<Unreferenced>,
+    unreferenced: Vec<ReferenceCheck>,
     writes: Vec<Write>,
 ) -> Transaction {
     Transaction { conditions, unreferenced, writes, author: author(asked) }

@@ -30,7 +30,7 @@ use serde_json::{Map, Value as Json, json};
 use std::collections::{BTreeSet, HashSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use stillgate_datastore::{Condition, Document, Key, Unreferenced, Write};
+use stillgate_datastore::{Condition, Document, Key, ReferenceCheck, Write};
 
 const DIGEST: HeaderName = HeaderName::from_static("x-digest");
 const LAST_MODIFIED: HeaderName = HeaderName::from_static("x-last-modified");
@@ -204,7 +204,7 @@ struct Planned {
     /// The conditions until the commit: the references of its documents exist, apart from those it writes itself.
     conditions: Vec<(Key, Condition)>,
     /// The conditions that no document has been added that refers to a deleted one, or that has something that must be unique.
-    unreferenced: Vec<Unreferenced>,
+    unreferenced: Vec<ReferenceCheck>,
 }
 
 /// `None`: the stored documents already came with this digest.
@@ -235,7 +235,7 @@ fn plan(api: &Api, body: &[u8], digest: Option<&str>, unnamed: Unnamed) -> Resul
     }
     let conditions = referred.into_iter().map(|key| (key, Condition::Present)).collect();
     // One condition for all documents of a collection: there may be very many.
-    let untouched = |below| Unreferenced { below, since: revision, mention: String::new() };
+    let untouched = |below| ReferenceCheck { below, since: revision, mention: String::new() };
     unreferenced.extend(shared.into_iter().map(untouched));
     Ok(Some(Planned {
         digest: digest.unwrap_or_default().to_owned(),
@@ -287,13 +287,13 @@ async fn commit_plan(
 }
 
 /// The conditions for deleting a document: nothing that was written meanwhile refers to it.
-fn still_unreferenced(view: &View, collection: &Collection, key: &Key) -> Vec<Unreferenced> {
+fn still_unreferenced(view: &View, collection: &Collection, key: &Key) -> Vec<ReferenceCheck> {
     match collection.naming {
         Naming::Username => {
             // Its credentials. The condition covers all consumers, since etcd limits the number of conditions.
             let below = format!("{}/", collection.name);
             let mut unused = still_unused(view, collection, key);
-            unused.push(Unreferenced { below, since: view.revision(), mention: String::new() });
+            unused.push(ReferenceCheck { below, since: view.revision(), mention: String::new() });
             unused
         }
         _ => still_unused(view, collection, key),

@@ -1,6 +1,6 @@
 //! Routes a message to the node that has its device, using the directory and the peers.
 
-use crate::peers::{Call, CallError, Handler, PeerServerSettings, PeerTls, Peers, Reply, serve};
+use crate::peers::{Call, CallError, Handler, PeerReply, PeerServerSettings, PeerTls, Peers, serve};
 use crate::registry::{Directory, DirectorySettings, FormerDirectory, Hooks, LinkError};
 use bytes::Bytes;
 use std::fmt;
@@ -169,7 +169,7 @@ impl Cluster {
     }
 
     /// Sends a request to the node of this name, and returns its answer.
-    pub async fn call(&self, node: &str, kind: &str, body: Bytes, patience: Duration) -> Result<Reply, CallError> {
+    pub async fn call(&self, node: &str, kind: &str, body: Bytes, patience: Duration) -> Result<PeerReply, CallError> {
         if node == self.directory.node() {
             return Ok(self.ask_myself(kind, body).await);
         }
@@ -200,9 +200,9 @@ impl Cluster {
                 }
                 DeliveryStep::Send { node } => {
                     let why = match self.call(&node, kind, body.clone(), patience).await {
-                        Ok(Reply::Taken(answer)) => return Ok(answer),
-                        Ok(Reply::Moved) => Rejection::Moved,
-                        Ok(Reply::Leaving) | Err(CallError::Unreachable) => Rejection::Unreachable,
+                        Ok(PeerReply::Taken(answer)) => return Ok(answer),
+                        Ok(PeerReply::Moved) => Rejection::Moved,
+                        Ok(PeerReply::Leaving) | Err(CallError::Unreachable) => Rejection::Unreachable,
                         Err(CallError::Busy) => return Err(SendError::Busy),
                         Err(CallError::Lost) => return Err(SendError::Lost),
                     };
@@ -219,7 +219,7 @@ impl Cluster {
         found.map(|(node, _)| node)
     }
 
-    async fn ask_myself(&self, kind: &str, body: Bytes) -> Reply {
+    async fn ask_myself(&self, kind: &str, body: Bytes) -> PeerReply {
         (self.handler)(Call { from: self.directory.node().into(), kind: kind.into(), body }).await
     }
 }
@@ -268,8 +268,8 @@ async fn ask_one(peers: &Peers, to: (&str, &str), kind: &str, body: Bytes, patie
     loop {
         let left = until.saturating_duration_since(Instant::now());
         match peers.call(to, kind, body.clone(), left).await {
-            Ok(Reply::Taken(answer)) => return Some(answer),
-            Ok(Reply::Leaving) if left > LEAVING_PAUSE => sleep(LEAVING_PAUSE).await,
+            Ok(PeerReply::Taken(answer)) => return Some(answer),
+            Ok(PeerReply::Leaving) if left > LEAVING_PAUSE => sleep(LEAVING_PAUSE).await,
             _ => return None,
         }
     }
@@ -281,9 +281,9 @@ fn answering(directory: Directory, close: Arc<dyn Fn(u64) + Send + Sync>, node: 
         HAVE => {
             let has = std::str::from_utf8(&call.body).is_ok_and(|device| directory.has(device));
             ready(match has {
-                true => Reply::Taken(Bytes::new()),
-                false if directory.is_between() => Reply::Leaving,
-                false => Reply::Moved,
+                true => PeerReply::Taken(Bytes::new()),
+                false if directory.is_between() => PeerReply::Leaving,
+                false => PeerReply::Moved,
             })
         }
         CLOSE => {
@@ -292,13 +292,13 @@ fn answering(directory: Directory, close: Arc<dyn Fn(u64) + Send + Sync>, node: 
             if let Some(connection) = connection {
                 close(connection);
             }
-            ready(Reply::Taken(Bytes::new()))
+            ready(PeerReply::Taken(Bytes::new()))
         }
         _ => node(call),
     })
 }
 
-fn ready(reply: Reply) -> crate::peers::ReplyFuture {
+fn ready(reply: PeerReply) -> crate::peers::ReplyFuture {
     Box::pin(std::future::ready(reply))
 }
 

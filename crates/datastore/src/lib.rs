@@ -22,4 +22,4 @@ pub mod transaction;
 pub use document::{Batch, Document, Event, Snapshot};
 pub use documents::{DocumentTable, Documents};
 pub use key::{Key, KeyError};
-pub use transaction::{Author, CommitError, Condition, Transaction, Unreferenced, Write};
+pub use transaction::{Author, CommitError, Condition, ReferenceCheck, Transaction, Write};

@@ -13,7 +13,7 @@ pub struct Transaction {
     /// All must hold.
     pub conditions: Vec<(Key, Condition)>,
     /// All must hold, too.
-    pub unreferenced: Vec<Unreferenced>,
+    pub unreferenced: Vec<ReferenceCheck>,
     /// 1 to [`WRITES_MAX`], at most one per key.
     pub writes: Vec<Write>,
     /// Used in history and audit.
@@ -34,7 +34,7 @@ pub enum Condition {
 /// No document has begun to refer to something since the author checked: for a change that deletes it, or that takes
 /// something that only one document may have.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unreferenced {
+pub struct ReferenceCheck {
     /// The path of the documents that could refer to it, with a slash at its end: `routes/`.
     pub below: String,
     /// The revision at which the author checked.
@@ -91,7 +91,7 @@ pub enum CommitError {
     Unavailable(String),
 }
 
-impl Unreferenced {
+impl ReferenceCheck {
     /// Whether a document below the path breaks the condition. A text with escapes may contain any other text.
     pub(crate) fn is_broken_by(&self, document: &Document) -> bool {
         let mentions = |text: &str| text.contains(&self.mention) || text.contains('\\');

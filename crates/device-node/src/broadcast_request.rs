@@ -15,7 +15,7 @@ struct BroadcastRequest {
     #[serde(default, rename = "match")]
     of: RequestedMatch,
     body: Box<RawValue>,
-    encoding: Option<Encoding>,
+    encoding: Option<BodyEncoding>,
 }
 
 #[derive(Deserialize, Default)]
@@ -29,7 +29,7 @@ struct RequestedMatch {
 
 #[derive(Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
-enum Encoding {
+enum BodyEncoding {
     Base64,
 }
 
@@ -40,7 +40,7 @@ pub(super) fn parse(bytes: &[u8], bytes_max: usize) -> Result<(Match, Body<'stat
     let decoded;
     let body = match asked.encoding {
         None => Body::of_request(Some("application/json"), asked.body.get().as_bytes()),
-        Some(Encoding::Base64) => {
+        Some(BodyEncoding::Base64) => {
             let text = serde_json::from_str::<String>(asked.body.get()).ok();
             let bytes = text.and_then(|text| STANDARD.decode(text).ok());
             let wrong = || NoJob::Asked("\"body\" must be padded base64, as \"encoding\" says".to_owned());

@@ -5,9 +5,9 @@
 
 use super::clock::session_ms;
 use super::envelope::{join, split};
-use super::node::Node;
+use super::node::DeviceNode;
 use super::peers::{CARRY, PATIENCE};
-use super::registry::Shared;
+use super::registry::SharedRegistry;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use stillgate_devices::protocol::{EncodedBody, MessageId};
@@ -41,7 +41,7 @@ struct GivenMessage {
 }
 
 /// Fetches the session that a device wants to resume from the node that has it.
-pub(super) async fn fetch(shared: &Shared, device: &str, token: ResumeToken) -> Option<Session> {
+pub(super) async fn fetch(shared: &SharedRegistry, device: &str, token: ResumeToken) -> Option<Session> {
     let wanted = SessionRequest { device: device.to_owned(), token: token.to_string() };
     let given = shared.ask_any(CARRY, serde_json::to_vec(&wanted).ok()?.into(), PATIENCE).await?;
     let carried = read(&given, token)?;
@@ -49,7 +49,7 @@ pub(super) async fn fetch(shared: &Shared, device: &str, token: ResumeToken) -> 
 }
 
 /// Gives a session away; `None`: it is not here.
-pub(super) async fn give(node: &Node, wanted: &[u8]) -> Option<Vec<u8>> {
+pub(super) async fn give(node: &DeviceNode, wanted: &[u8]) -> Option<Vec<u8>> {
     let SessionRequest { device, token } = serde_json::from_slice(wanted).ok()?;
     let token = ResumeToken::parse(&token)?;
     let until_ms = session_ms() + ENDING_MS;

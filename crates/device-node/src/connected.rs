@@ -1,16 +1,16 @@
 //! The devices that are connected to this node, as the device API and other nodes show them.
 
 use super::clock::{rfc3339, unix_ms};
-use super::node::{Node, Online};
+use super::node::{DeviceNode, Online};
 use super::peers::{PAGE_MAX, Page};
 use serde_json::{Map, Value as Json, json};
 use std::ops::Bound;
 use stillgate_devices::Generation;
-use stillgate_devices::protocol::Protocol;
+use stillgate_devices::protocol::DeviceProtocol;
 use stillgate_proxy::device_link::DeviceFacts;
 
 /// A device that is connected to this node.
-pub(super) async fn shown(node: &Node, device: &str) -> Option<Json> {
+pub(super) async fn shown(node: &DeviceNode, device: &str) -> Option<Json> {
     let Online { generation, since_ms, facts, state } = node.inspect(device).await?;
     let mut shown = online(node, device, (generation, since_ms), &facts);
     if let Some(state) = state {
@@ -23,7 +23,7 @@ pub(super) async fn shown(node: &Node, device: &str) -> Option<Json> {
 }
 
 /// The devices that are connected to this node, in order.
-pub(super) fn page_of(node: &Node, page: &Page) -> Json {
+pub(super) fn page_of(node: &DeviceNode, page: &Page) -> Json {
     let state = node.state();
     let (prefix, after) = (page.prefix.as_str(), page.after.as_str());
     let begin = match after >= prefix && !after.is_empty() {
@@ -39,7 +39,7 @@ pub(super) fn page_of(node: &Node, page: &Page) -> Json {
     json!({"devices": shown, "connected": state.devices.len()})
 }
 
-fn online(node: &Node, device: &str, (generation, since_ms): (Generation, u64), facts: &DeviceFacts) -> Json {
+fn online(node: &DeviceNode, device: &str, (generation, since_ms): (Generation, u64), facts: &DeviceFacts) -> Json {
     let labels: Map<String, Json> =
         facts.labels.iter().map(|(name, value)| (name.to_string(), Json::from(&**value))).collect();
     json!({
@@ -55,10 +55,10 @@ fn online(node: &Node, device: &str, (generation, since_ms): (Generation, u64), 
     })
 }
 
-fn protocol(protocol: Protocol) -> &'static str {
+fn protocol(protocol: DeviceProtocol) -> &'static str {
     match protocol {
-        Protocol::Json => "json",
-        Protocol::Cbor => "cbor",
-        Protocol::Raw => "raw",
+        DeviceProtocol::Json => "json",
+        DeviceProtocol::Cbor => "cbor",
+        DeviceProtocol::Raw => "raw",
     }
 }

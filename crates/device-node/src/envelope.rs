@@ -3,7 +3,7 @@
 //! Nodes of two releases may talk while one replaces the other: an unknown key is skipped, and an unknown verdict counts as an
 //! unknown outcome.
 
-use super::post::{Post, Verdict};
+use super::post::{Post, PostVerdict};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use stillgate_devices::protocol::{Body, BodyError, MessageId};
@@ -39,7 +39,7 @@ enum LevelName {
     Replied,
 }
 
-/// [`Verdict`], without the variants that only a sender's own node uses.
+/// [`PostVerdict`], without the variants that only a sender's own node uses.
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "verdict", rename_all = "snake_case")]
 enum VerdictHead {
@@ -119,84 +119,86 @@ pub(super) fn read_post(bytes: &[u8]) -> Option<Post> {
 }
 
 /// A verdict as an answer. `id` is that of the earlier message, if the request repeats one.
-pub(super) fn write_verdict(verdict: &Verdict, id: Option<MessageId>) -> Vec<u8> {
+pub(super) fn write_verdict(verdict: &PostVerdict, id: Option<MessageId>) -> Vec<u8> {
     let mut body: &[u8] = b"";
     let verdict = match verdict {
-        Verdict::Outcome(MessageOutcome::Written) => VerdictHead::Written,
-        Verdict::Outcome(MessageOutcome::Acknowledged) => VerdictHead::Acknowledged,
-        Verdict::Outcome(MessageOutcome::Replied(reply)) => {
+        PostVerdict::Outcome(MessageOutcome::Written) => VerdictHead::Written,
+        PostVerdict::Outcome(MessageOutcome::Acknowledged) => VerdictHead::Acknowledged,
+        PostVerdict::Outcome(MessageOutcome::Replied(reply)) => {
             body = reply.bytes();
             VerdictHead::Replied { body: kind(reply) }
         }
-        Verdict::Outcome(MessageOutcome::TimedOut { was_written }) => {
+        PostVerdict::Outcome(MessageOutcome::TimedOut { was_written }) => {
             VerdictHead::TimedOut { was_written: *was_written }
         }
-        Verdict::Outcome(MessageOutcome::Superseded) => VerdictHead::Superseded,
-        Verdict::Outcome(MessageOutcome::Dropped { was_written }) => VerdictHead::Dropped { was_written: *was_written },
-        Verdict::Outcome(MessageOutcome::Ended { was_written }) => VerdictHead::Ended { was_written: *was_written },
-        Verdict::RepliedBefore => VerdictHead::RepliedBefore,
-        Verdict::Refused(MessageRefusal::Offline) => VerdictHead::RefusedOffline,
-        Verdict::Refused(MessageRefusal::Full) => VerdictHead::RefusedFull,
-        Verdict::Refused(MessageRefusal::TooLong) => VerdictHead::RefusedTooLong,
-        Verdict::Refused(MessageRefusal::NeverAcknowledges) => VerdictHead::NeverAcknowledges,
-        Verdict::Body(BodyError::Json { line, column }) => VerdictHead::BodyJson { line: *line, column: *column },
-        Verdict::Body(BodyError::Utf8 { at }) => VerdictHead::BodyUtf8 { at: *at },
-        Verdict::Body(BodyError::Depth) => VerdictHead::BodyDepth,
-        Verdict::Body(BodyError::Number) => VerdictHead::BodyNumber,
-        Verdict::Body(BodyError::Cbor { at }) => VerdictHead::BodyCbor { at: *at },
-        Verdict::Body(BodyError::Key { at }) => VerdictHead::BodyKey { at: *at },
-        Verdict::TooLong { bytes_max } => VerdictHead::TooLong { bytes_max: *bytes_max },
-        Verdict::OtherBody => VerdictHead::OtherBody,
-        Verdict::KeysFull => VerdictHead::KeysFull,
-        Verdict::Unknown => VerdictHead::Unknown,
-        Verdict::Offline { last_seen_ms } => VerdictHead::Offline { last_seen_ms: *last_seen_ms },
-        Verdict::Away => VerdictHead::Away,
-        Verdict::Busy => VerdictHead::Busy,
-        Verdict::Lost => VerdictHead::Lost,
+        PostVerdict::Outcome(MessageOutcome::Superseded) => VerdictHead::Superseded,
+        PostVerdict::Outcome(MessageOutcome::Dropped { was_written }) => {
+            VerdictHead::Dropped { was_written: *was_written }
+        }
+        PostVerdict::Outcome(MessageOutcome::Ended { was_written }) => VerdictHead::Ended { was_written: *was_written },
+        PostVerdict::RepliedBefore => VerdictHead::RepliedBefore,
+        PostVerdict::Refused(MessageRefusal::Offline) => VerdictHead::RefusedOffline,
+        PostVerdict::Refused(MessageRefusal::Full) => VerdictHead::RefusedFull,
+        PostVerdict::Refused(MessageRefusal::TooLong) => VerdictHead::RefusedTooLong,
+        PostVerdict::Refused(MessageRefusal::NeverAcknowledges) => VerdictHead::NeverAcknowledges,
+        PostVerdict::Body(BodyError::Json { line, column }) => VerdictHead::BodyJson { line: *line, column: *column },
+        PostVerdict::Body(BodyError::Utf8 { at }) => VerdictHead::BodyUtf8 { at: *at },
+        PostVerdict::Body(BodyError::Depth) => VerdictHead::BodyDepth,
+        PostVerdict::Body(BodyError::Number) => VerdictHead::BodyNumber,
+        PostVerdict::Body(BodyError::Cbor { at }) => VerdictHead::BodyCbor { at: *at },
+        PostVerdict::Body(BodyError::Key { at }) => VerdictHead::BodyKey { at: *at },
+        PostVerdict::TooLong { bytes_max } => VerdictHead::TooLong { bytes_max: *bytes_max },
+        PostVerdict::OtherBody => VerdictHead::OtherBody,
+        PostVerdict::KeysFull => VerdictHead::KeysFull,
+        PostVerdict::Unknown => VerdictHead::Unknown,
+        PostVerdict::Offline { last_seen_ms } => VerdictHead::Offline { last_seen_ms: *last_seen_ms },
+        PostVerdict::Away => VerdictHead::Away,
+        PostVerdict::Busy => VerdictHead::Busy,
+        PostVerdict::Lost => VerdictHead::Lost,
     };
     join(&AnswerHead { id: id.map(|id| id.to_string().into()), verdict }, body)
 }
 
 /// Parses an answer.
-pub(super) fn read_verdict(bytes: &[u8]) -> (Option<MessageId>, Verdict) {
+pub(super) fn read_verdict(bytes: &[u8]) -> (Option<MessageId>, PostVerdict) {
     let read = split(bytes).and_then(|(head, body)| Some((serde_json::from_slice::<AnswerHead<'_>>(head).ok()?, body)));
-    let Some((head, body)) = read else { return (None, Verdict::Lost) };
+    let Some((head, body)) = read else { return (None, PostVerdict::Lost) };
     (head.id.and_then(|id| MessageId::parse(&id)), verdict_of(head.verdict, body))
 }
 
-fn verdict_of(head: VerdictHead, body: &[u8]) -> Verdict {
+fn verdict_of(head: VerdictHead, body: &[u8]) -> PostVerdict {
     let outcome = match head {
         VerdictHead::Written => MessageOutcome::Written,
         VerdictHead::Acknowledged => MessageOutcome::Acknowledged,
         VerdictHead::Replied { body: kind } => match body_of(kind, body) {
             Some(body) => MessageOutcome::Replied(body),
-            None => return Verdict::Lost,
+            None => return PostVerdict::Lost,
         },
         VerdictHead::TimedOut { was_written } => MessageOutcome::TimedOut { was_written },
         VerdictHead::Superseded => MessageOutcome::Superseded,
         VerdictHead::Dropped { was_written } => MessageOutcome::Dropped { was_written },
         VerdictHead::Ended { was_written } => MessageOutcome::Ended { was_written },
-        VerdictHead::RepliedBefore => return Verdict::RepliedBefore,
-        VerdictHead::RefusedOffline => return Verdict::Refused(MessageRefusal::Offline),
-        VerdictHead::RefusedFull => return Verdict::Refused(MessageRefusal::Full),
-        VerdictHead::RefusedTooLong => return Verdict::Refused(MessageRefusal::TooLong),
-        VerdictHead::NeverAcknowledges => return Verdict::Refused(MessageRefusal::NeverAcknowledges),
-        VerdictHead::BodyJson { line, column } => return Verdict::Body(BodyError::Json { line, column }),
-        VerdictHead::BodyUtf8 { at } => return Verdict::Body(BodyError::Utf8 { at }),
-        VerdictHead::BodyDepth => return Verdict::Body(BodyError::Depth),
-        VerdictHead::BodyNumber => return Verdict::Body(BodyError::Number),
-        VerdictHead::BodyCbor { at } => return Verdict::Body(BodyError::Cbor { at }),
-        VerdictHead::BodyKey { at } => return Verdict::Body(BodyError::Key { at }),
-        VerdictHead::TooLong { bytes_max } => return Verdict::TooLong { bytes_max },
-        VerdictHead::OtherBody => return Verdict::OtherBody,
-        VerdictHead::KeysFull => return Verdict::KeysFull,
-        VerdictHead::Unknown => return Verdict::Unknown,
-        VerdictHead::Offline { last_seen_ms } => return Verdict::Offline { last_seen_ms },
-        VerdictHead::Away => return Verdict::Away,
-        VerdictHead::Busy => return Verdict::Busy,
-        VerdictHead::Lost => return Verdict::Lost,
+        VerdictHead::RepliedBefore => return PostVerdict::RepliedBefore,
+        VerdictHead::RefusedOffline => return PostVerdict::Refused(MessageRefusal::Offline),
+        VerdictHead::RefusedFull => return PostVerdict::Refused(MessageRefusal::Full),
+        VerdictHead::RefusedTooLong => return PostVerdict::Refused(MessageRefusal::TooLong),
+        VerdictHead::NeverAcknowledges => return PostVerdict::Refused(MessageRefusal::NeverAcknowledges),
+        VerdictHead::BodyJson { line, column } => return PostVerdict::Body(BodyError::Json { line, column }),
+        VerdictHead::BodyUtf8 { at } => return PostVerdict::Body(BodyError::Utf8 { at }),
+        VerdictHead::BodyDepth => return PostVerdict::Body(BodyError::Depth),
+        VerdictHead::BodyNumber => return PostVerdict::Body(BodyError::Number),
+        VerdictHead::BodyCbor { at } => return PostVerdict::Body(BodyError::Cbor { at }),
+        VerdictHead::BodyKey { at } => return PostVerdict::Body(BodyError::Key { at }),
+        VerdictHead::TooLong { bytes_max } => return PostVerdict::TooLong { bytes_max },
+        VerdictHead::OtherBody => return PostVerdict::OtherBody,
+        VerdictHead::KeysFull => return PostVerdict::KeysFull,
+        VerdictHead::Unknown => return PostVerdict::Unknown,
+        VerdictHead::Offline { last_seen_ms } => return PostVerdict::Offline { last_seen_ms },
+        VerdictHead::Away => return PostVerdict::Away,
+        VerdictHead::Busy => return PostVerdict::Busy,
+        VerdictHead::Lost => return PostVerdict::Lost,
     };
-    Verdict::Outcome(outcome)
+    PostVerdict::Outcome(outcome)
 }
 
 fn kind(body: &Body<'_>) -> BodyKind {
@@ -260,20 +262,20 @@ mod tests {
     #[test]
     fn a_verdict_arrives_as_it_was_sent() {
         let verdicts = [
-            Verdict::Outcome(MessageOutcome::Acknowledged),
-            Verdict::Outcome(MessageOutcome::Replied(Body::Json("[1,\n2]".into()))),
-            Verdict::Outcome(MessageOutcome::Ended { was_written: true }),
-            Verdict::Refused(MessageRefusal::Full),
-            Verdict::Body(BodyError::Json { line: 3, column: 4 }),
-            Verdict::TooLong { bytes_max: 9 },
-            Verdict::Offline { last_seen_ms: Some(5) },
-            Verdict::Busy,
+            PostVerdict::Outcome(MessageOutcome::Acknowledged),
+            PostVerdict::Outcome(MessageOutcome::Replied(Body::Json("[1,\n2]".into()))),
+            PostVerdict::Outcome(MessageOutcome::Ended { was_written: true }),
+            PostVerdict::Refused(MessageRefusal::Full),
+            PostVerdict::Body(BodyError::Json { line: 3, column: 4 }),
+            PostVerdict::TooLong { bytes_max: 9 },
+            PostVerdict::Offline { last_seen_ms: Some(5) },
+            PostVerdict::Busy,
         ];
         for verdict in verdicts {
             for id in [None, Some(MessageId(7))] {
                 assert_eq!(read_verdict(&write_verdict(&verdict, id)), (id, verdict.clone()));
             }
         }
-        assert_eq!(read_verdict(b"{\"verdict\":\"of a later release\"}\n"), (None, Verdict::Lost));
+        assert_eq!(read_verdict(b"{\"verdict\":\"of a later release\"}\n"), (None, PostVerdict::Lost));
     }
 }

@@ -3,14 +3,14 @@
 //! While one runs, no device goes to a process that takes over: each has the message before it goes. The other way round a process
 //! that has taken over sends its own jobs also to devices that come to it later, since they were connected when those began.
 
-use super::node::{Local, Node, State, was_written};
+use super::node::{DeviceNode, Local, State, was_written};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 use std::collections::{HashMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_devices::protocol::{Body, BodyError, EncodedBody, MessageId, Protocol};
+use stillgate_devices::protocol::{Body, BodyError, DeviceProtocol, EncodedBody, MessageId};
 use stillgate_devices::session::{MessageOutcome, MessageRefusal};
 use stillgate_proxy::device_link::{DeviceCommand, Hold, worker_of};
 use tokio::time::{MissedTickBehavior, interval};
@@ -45,7 +45,7 @@ pub(super) struct Jobs {
 /// One job on this node.
 #[derive(Debug, Clone)]
 struct Job {
-    counts: Counts,
+    counts: JobCounts,
     /// Other nodes that take part: all, where the job began here, else the one where it began.
     nodes: Vec<String>,
     /// The job belongs to the former process, which reports its progress.
@@ -72,21 +72,21 @@ struct Copies {
 struct JobReport {
     job: String,
     #[serde(flatten)]
-    known: Known,
+    known: JobKnowledge,
 }
 
 /// What a node knows about a job.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(super) struct Known {
+pub(super) struct JobKnowledge {
     #[serde(flatten)]
-    pub(super) counts: Counts,
+    pub(super) counts: JobCounts,
     /// Other nodes that take part.
     pub(super) nodes: Vec<String>,
 }
 
 /// The progress of a job, on one node or on several.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-pub(super) struct Counts {
+pub(super) struct JobCounts {
     is_sending: bool,
     matched: u64,
     written: u64,
@@ -129,7 +129,7 @@ impl Jobs {
         if self.jobs.values().filter(is_sending).count() >= SENDING_MAX {
             return Err(NoJob::TooMany);
         }
-        let counts = Counts { is_sending: true, ..Counts::default() };
+        let counts = JobCounts { is_sending: true, ..JobCounts::default() };
         self.insert(message, Job { counts, nodes, is_former: false, is_news: true, copies: Some(copies) });
         Ok(())
     }
@@ -170,7 +170,7 @@ impl Jobs {
             if let Some(job) = self.jobs.get_mut(message)
                 && std::mem::take(&mut job.is_news)
             {
-                let known = Known { counts: job.counts, nodes: job.nodes.clone() };
+                let known = JobKnowledge { counts: job.counts, nodes: job.nodes.clone() };
                 let told = JobReport { job: message.to_string(), known };
                 news.push(serde_json::to_vec(&told).expect("numbers and names become JSON"));
             }
@@ -182,7 +182,7 @@ impl Jobs {
     pub(super) fn learn(&mut self, told: &[u8]) {
         let read = serde_json::from_slice::<JobReport>(told).ok();
         let read = read.and_then(|JobReport { job, known }| Some((MessageId::parse(&job)?, known)));
-        let Some((message, Known { counts, nodes })) = read else {
+        let Some((message, JobKnowledge { counts, nodes })) = read else {
             return tracing::warn!(
                 "upgrade: what the former process tells of a broadcast cannot be read; passing over it"
             );
@@ -210,9 +210,9 @@ impl Jobs {
     }
 
     /// The state of a job on this node.
-    pub(super) fn known(&self, message: MessageId) -> Option<Known> {
+    pub(super) fn known(&self, message: MessageId) -> Option<JobKnowledge> {
         let Job { counts, nodes, .. } = self.jobs.get(&message)?;
-        Some(Known { counts: *counts, nodes: nodes.clone() })
+        Some(JobKnowledge { counts: *counts, nodes: nodes.clone() })
     }
 }
 
@@ -235,9 +235,9 @@ impl Copies {
         };
         let matches = device.starts_with(&self.of.prefix) && self.of.labels.iter().all(has);
         matches.then_some(match local.facts.protocol {
-            Protocol::Json => 0,
-            Protocol::Cbor => 1,
-            Protocol::Raw => 2,
+            DeviceProtocol::Json => 0,
+            DeviceProtocol::Cbor => 1,
+            DeviceProtocol::Raw => 2,
         })
     }
 
@@ -247,13 +247,13 @@ impl Copies {
     }
 }
 
-impl Counts {
+impl JobCounts {
     /// Copies with a known result.
     fn told(&self) -> u64 {
         self.written + self.full + self.gone + self.late
     }
 
-    pub(super) fn add(&mut self, other: &Counts) {
+    pub(super) fn add(&mut self, other: &JobCounts) {
         self.is_sending |= other.is_sending;
         self.matched += other.matched;
         self.written += other.written;
@@ -278,10 +278,10 @@ impl Counts {
     }
 }
 
-impl Node {
+impl DeviceNode {
     /// Starts sending to all matching devices of this node. `from`: the node that asked, if it is another one.
     pub(super) fn broadcast(
-        self: &Arc<Node>,
+        self: &Arc<DeviceNode>,
         message: MessageId,
         of: Match,
         body: &Body<'_>,
@@ -289,8 +289,8 @@ impl Node {
     ) -> Result<(), NoJob> {
         // Devices that are connected to the other process would be left out.
         let hold = self.state().hold.clone().filter(|_| !self.has_company()).ok_or(NoJob::Leaving)?;
-        let encode = |protocol: Protocol| protocol.encode(body).map_err(NoJob::Body);
-        let encoded = [encode(Protocol::Json)?, encode(Protocol::Cbor)?, encode(Protocol::Raw)?];
+        let encode = |protocol: DeviceProtocol| protocol.encode(body).map_err(NoJob::Body);
+        let encoded = [encode(DeviceProtocol::Json)?, encode(DeviceProtocol::Cbor)?, encode(DeviceProtocol::Raw)?];
         let copies = Box::new(Copies { of, encoded, after: None, is_through: false });
         self.state().jobs.begin(message, from.into_iter().map(str::to_owned).collect(), copies)?;
         tokio::spawn(send(self.clone(), message, hold));
@@ -299,7 +299,7 @@ impl Node {
 }
 
 /// Sends a job's copies, batch by batch.
-async fn send(node: Arc<Node>, id: MessageId, hold: Hold) {
+async fn send(node: Arc<DeviceNode>, id: MessageId, hold: Hold) {
     node.all_given().await;
     let mut due = interval(BATCH_EVERY);
     // Do not catch up after a delay: the machine is busy.

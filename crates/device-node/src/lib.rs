@@ -34,4 +34,4 @@ mod thread;
 
 pub use peer_tls::problem;
 pub use succession::Leaving;
-pub use thread::{DeviceThread, PeerSocket, Starting, listen, reached_at};
+pub use thread::{DeviceThread, NodeParameters, PeerSocket, listen, reached_at};

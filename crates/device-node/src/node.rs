@@ -3,11 +3,11 @@
 use super::away::OfflineSessions;
 use super::clock::session_ms;
 use super::commands::Commands;
-use super::jobs::{Jobs, Known as KnownJob};
+use super::jobs::{JobKnowledge as KnownJob, Jobs};
 use super::peers;
-use super::post::{Post, Verdict};
+use super::post::{Post, PostVerdict};
 use super::presence::{Presence, PresenceChange};
-use super::registry::{Gone, Registry, Unanswered};
+use super::registry::{NotConnected, PeerSilence, Registry};
 use bytes::Bytes;
 use rand::random;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -50,7 +50,7 @@ const KEYS: IdempotencyLimits = IdempotencyLimits { keep_ms: KEYS_KEPT_MS, bytes
 
 /// A node.
 #[derive(Debug)]
-pub(crate) struct Node {
+pub(crate) struct DeviceNode {
     pub(super) name: String,
     pub(super) limits: DeviceLimits,
     pub(super) registry: Registry,
@@ -105,7 +105,7 @@ pub(super) struct Local {
 struct WaitingSender {
     device: Arc<str>,
     key: Option<Box<str>>,
-    senders: Vec<oneshot::Sender<Verdict>>,
+    senders: Vec<oneshot::Sender<PostVerdict>>,
 }
 
 /// The state of a device that is connected here.
@@ -118,14 +118,14 @@ pub(super) struct Online {
     pub(super) state: Option<DeviceState>,
 }
 
-impl Node {
+impl DeviceNode {
     pub(super) fn new(
         name: String,
         limits: DeviceLimits,
         registry: Registry,
         (commands, hold): (Commands, Hold),
         follows: bool,
-    ) -> Node {
+    ) -> DeviceNode {
         let state = State {
             commands,
             devices: BTreeMap::new(),
@@ -140,7 +140,7 @@ impl Node {
             hold: Some(hold),
         };
         let filled_ms = AtomicU64::new(if follows { FAR_MS } else { 0 });
-        Node {
+        DeviceNode {
             name,
             limits,
             registry,
@@ -159,9 +159,9 @@ impl Node {
     }
 
     /// Sends a message to its device, wherever that is. If the request repeats an earlier one, the post gets the id that was sent.
-    pub(crate) async fn send(&self, post: &mut Post) -> Verdict {
+    pub(crate) async fn send(&self, post: &mut Post) -> PostVerdict {
         if post.body.bytes().len() > self.limits.message_bytes {
-            return Verdict::TooLong { bytes_max: self.limits.message_bytes };
+            return PostVerdict::TooLong { bytes_max: self.limits.message_bytes };
         }
         let Some(shared) = self.registry.shared() else { return self.send_here(post).await };
         let (is_here, known) = {
@@ -181,41 +181,41 @@ impl Node {
     }
 
     /// Sends where this is the only node.
-    async fn send_here(&self, post: &mut Post) -> Verdict {
+    async fn send_here(&self, post: &mut Post) -> PostVerdict {
         for _ in 0..SENDS_MAX {
             if let Some(verdict) = self.receive(post).await {
                 return verdict;
             }
             // The device is moving here, or to the process that has taken over.
             if self.is_between() {
-                return Verdict::Away;
+                return PostVerdict::Away;
             }
             let gone = self.gone(&post.device);
-            if gone != Gone::Away {
+            if gone != NotConnected::Away {
                 return gone.into();
             }
         }
-        Verdict::Away
+        PostVerdict::Away
     }
 
     /// Why a device that is not here is not connected, where this is the only node.
-    fn gone(&self, device: &str) -> Gone {
+    fn gone(&self, device: &str) -> NotConnected {
         match &self.registry {
             Registry::Memory(memory) => memory.locate(device).into(),
-            Registry::Shared(_) => Gone::Away,
+            Registry::Shared(_) => NotConnected::Away,
         }
     }
 
     /// Sends a request to the node of a device that is not here.
-    pub(super) async fn ask_elsewhere(&self, device: &str, kind: &str) -> Result<Bytes, Gone> {
+    pub(super) async fn ask_elsewhere(&self, device: &str, kind: &str) -> Result<Bytes, NotConnected> {
         let Some(shared) = self.registry.shared() else {
             // The device is moving here, or to the process that has taken over.
-            return Err(if self.is_between() { Gone::Away } else { self.gone(device) });
+            return Err(if self.is_between() { NotConnected::Away } else { self.gone(device) });
         };
         let asked = shared.ask(device, kind, Bytes::copy_from_slice(device.as_bytes()), peers::PATIENCE).await;
         asked.map_err(|why| match why {
-            Unanswered::Gone(gone) => gone,
-            Unanswered::Lost | Unanswered::Busy => Gone::Away,
+            PeerSilence::Gone(gone) => gone,
+            PeerSilence::Lost | PeerSilence::Busy => NotConnected::Away,
         })
     }
 
@@ -306,7 +306,7 @@ impl Node {
     }
 
     /// Sends a message to a device that is connected here; `None`: it is not.
-    pub(super) async fn receive(&self, post: &mut Post) -> Option<Verdict> {
+    pub(super) async fn receive(&self, post: &mut Post) -> Option<PostVerdict> {
         // This comes before its key is remembered: the sender may go meanwhile.
         self.filled(post).await;
         let known = self.state().remembered(post);
@@ -322,17 +322,17 @@ impl Node {
             }
         };
         // The device disconnected before its worker had the message.
-        (verdict != Verdict::Refused(MessageRefusal::Offline)).then_some(verdict)
+        (verdict != PostVerdict::Refused(MessageRefusal::Offline)).then_some(verdict)
     }
 
     /// Answers all senders that still wait. The workers have ended, so nothing more will be known of their messages.
     pub(super) fn end_waiting(&self) {
         let waiting = std::mem::take(&mut self.state().waiting);
-        waiting.into_values().for_each(|waiting| waiting.tell(&Verdict::Lost));
+        waiting.into_values().for_each(|waiting| waiting.tell(&PostVerdict::Lost));
     }
 
     /// Waits for the outcome of a message.
-    async fn word(&self, known: EarlierResult, post: &Post) -> Verdict {
+    async fn word(&self, known: EarlierResult, post: &Post) -> PostVerdict {
         match known {
             EarlierResult::Verdict(verdict) => verdict,
             EarlierResult::Pending(word) => {
@@ -341,7 +341,7 @@ impl Node {
                 let verdict = timeout(within, word).await.ok().and_then(Result::ok);
                 verdict.unwrap_or_else(|| {
                     self.state().give_up(post.id);
-                    Verdict::Lost
+                    PostVerdict::Lost
                 })
             }
         }
@@ -392,8 +392,8 @@ impl Node {
 
 /// The earlier result for a request.
 enum EarlierResult {
-    Verdict(Verdict),
-    Pending(oneshot::Receiver<Verdict>),
+    Verdict(PostVerdict),
+    Pending(oneshot::Receiver<PostVerdict>),
 }
 
 impl State {
@@ -413,12 +413,12 @@ impl State {
                     waiting.senders.push(sender);
                     Some(EarlierResult::Pending(word))
                 }
-                None => Some(EarlierResult::Verdict(Verdict::Lost)),
+                None => Some(EarlierResult::Verdict(PostVerdict::Lost)),
             },
-            Ok(Some(RepeatOutcome::Done(outcome))) => Some(EarlierResult::Verdict(Verdict::Outcome(outcome))),
-            Ok(Some(RepeatOutcome::RepliedBefore)) => Some(EarlierResult::Verdict(Verdict::RepliedBefore)),
-            Err(IdempotencyError::OtherBody) => Some(EarlierResult::Verdict(Verdict::OtherBody)),
-            Err(IdempotencyError::Full) => Some(EarlierResult::Verdict(Verdict::KeysFull)),
+            Ok(Some(RepeatOutcome::Done(outcome))) => Some(EarlierResult::Verdict(PostVerdict::Outcome(outcome))),
+            Ok(Some(RepeatOutcome::RepliedBefore)) => Some(EarlierResult::Verdict(PostVerdict::RepliedBefore)),
+            Err(IdempotencyError::OtherBody) => Some(EarlierResult::Verdict(PostVerdict::OtherBody)),
+            Err(IdempotencyError::Full) => Some(EarlierResult::Verdict(PostVerdict::KeysFull)),
         }
     }
 
@@ -438,12 +438,12 @@ impl State {
     }
 
     /// Hands a message to the worker that has its device. `None` as the verdict: the device is not here.
-    fn begin(&mut self, post: &Post) -> Result<oneshot::Receiver<Verdict>, Option<Verdict>> {
+    fn begin(&mut self, post: &Post) -> Result<oneshot::Receiver<PostVerdict>, Option<PostVerdict>> {
         let local = self.devices.get(&post.device).ok_or(None)?;
         if self.waiting.len() >= WAITING_MAX {
-            return Err(Some(Verdict::Busy));
+            return Err(Some(PostVerdict::Busy));
         }
-        let encoded = local.facts.protocol.encode(&post.body).map_err(|why| Some(Verdict::Body(why)))?;
+        let encoded = local.facts.protocol.encode(&post.body).map_err(|why| Some(PostVerdict::Body(why)))?;
         let (id, connection) = (post.id, local.connection);
         let message =
             Box::new(Message { id, encoded, key: post.key.clone(), level: post.level, deadline_ms: post.timeout_ms });
@@ -453,7 +453,7 @@ impl State {
         self.waiting.insert(id, waiting);
         if self.commands.try_send(connection, DeviceCommand::Deliver { connection, message }).is_err() {
             self.waiting.remove(&id);
-            return Err(Some(Verdict::Busy));
+            return Err(Some(PostVerdict::Busy));
         }
         Ok(word)
     }
@@ -476,25 +476,25 @@ impl State {
                 if let Some(key) = &waiting.key {
                     self.idempotency.finish((&waiting.device, key), &outcome, KEYS);
                 }
-                waiting.tell(&Verdict::Outcome(outcome));
+                waiting.tell(&PostVerdict::Outcome(outcome));
             }
         }
     }
 
     /// Notifies the sender of a message that it was not accepted.
-    pub(super) fn tell_refused(&mut self, id: MessageId, why: MessageRefusal) {
+    pub(super) fn report_refused(&mut self, id: MessageId, why: MessageRefusal) {
         self.jobs.note(id, Err(why));
         if let Some(waiting) = self.waiting.remove(&id) {
             if let Some(key) = &waiting.key {
                 self.idempotency.cancel((&waiting.device, key));
             }
-            waiting.tell(&Verdict::Refused(why));
+            waiting.tell(&PostVerdict::Refused(why));
         }
     }
 }
 
 impl WaitingSender {
-    fn tell(self, verdict: &Verdict) {
+    fn tell(self, verdict: &PostVerdict) {
         for sender in self.senders {
             // A sender that has gone needs no answer.
             let _ = sender.send(verdict.clone());

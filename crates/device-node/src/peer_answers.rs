@@ -4,19 +4,19 @@ use super::broadcast_request;
 use super::carrying;
 use super::connected::{page_of, shown};
 use super::envelope::{read_post, split, write_verdict};
-use super::node::Node;
+use super::node::DeviceNode;
 use super::peers::{BROADCAST, CARRY, DISCONNECT, JOB, LIST, MESSAGE, SHOW};
-use super::post::Verdict;
+use super::post::PostVerdict;
 use bytes::Bytes;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
-use stillgate_cluster::peers::{Call, Handler, Reply, ReplyFuture};
+use stillgate_cluster::peers::{Call, Handler, PeerReply, ReplyFuture};
 use stillgate_devices::protocol::MessageId;
 
 /// How long to wait for the state of a job that another process of this node may have: less than that.
 const JOB_WAIT: Duration = Duration::from_millis(1_500);
 /// The node, once there is one: it owns the directory that calls it.
-pub(super) type Home = Arc<OnceLock<Weak<Node>>>;
+pub(super) type Home = Arc<OnceLock<Weak<DeviceNode>>>;
 
 /// What answers other nodes. Before `home` is set, every device is elsewhere.
 pub(super) fn handler(home: Home) -> Handler {
@@ -25,14 +25,14 @@ pub(super) fn handler(home: Home) -> Handler {
         Box::pin(async move {
             match node {
                 Some(node) => answer(&node, &call).await,
-                None => Reply::Leaving,
+                None => PeerReply::Leaving,
             }
         })
     })
 }
 
 /// Answers another node, or this one where the directory names it.
-async fn answer(node: &Arc<Node>, call: &Call) -> Reply {
+async fn answer(node: &Arc<DeviceNode>, call: &Call) -> PeerReply {
     let device = || std::str::from_utf8(&call.body).unwrap_or_default();
     let answer = match &*call.kind {
         MESSAGE => match read_post(&call.body) {
@@ -41,7 +41,7 @@ async fn answer(node: &Arc<Node>, call: &Call) -> Reply {
                 let verdict = node.receive(&mut post).await;
                 verdict.map(|verdict| write_verdict(&verdict, Some(post.id).filter(|sent| *sent != asked)))
             }
-            None => Some(write_verdict(&Verdict::Lost, None)),
+            None => Some(write_verdict(&PostVerdict::Lost, None)),
         },
         SHOW => shown(node, device()).await.map(|shown| shown.to_string().into_bytes()),
         DISCONNECT => node.close(device()).then(Vec::new),
@@ -58,15 +58,15 @@ async fn answer(node: &Arc<Node>, call: &Call) -> Reply {
         _ => None,
     };
     match answer {
-        Some(answer) => Reply::Taken(Bytes::from(answer)),
+        Some(answer) => PeerReply::Taken(Bytes::from(answer)),
         // The former process has reported its jobs, or has been waited for.
-        None if node.has_left() || node.is_between() && &*call.kind != JOB => Reply::Leaving,
-        None => Reply::Moved,
+        None if node.has_left() || node.is_between() && &*call.kind != JOB => PeerReply::Leaving,
+        None => PeerReply::Moved,
     }
 }
 
 /// Begins a job here at the request of another node.
-fn begun(node: &Arc<Node>, from: &str, message: &[u8], request: &[u8]) -> Option<Vec<u8>> {
+fn begun(node: &Arc<DeviceNode>, from: &str, message: &[u8], request: &[u8]) -> Option<Vec<u8>> {
     let message = MessageId::parse(&serde_json::from_slice::<String>(message).ok()?)?;
     let (of, body) = broadcast_request::parse(request, node.limits.message_bytes).ok()?;
     node.broadcast(message, of, &body, Some(from)).ok()?;

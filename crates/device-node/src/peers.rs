@@ -3,8 +3,8 @@
 //! A request about a device goes to the node that has it, by way of the directory; lists and broadcasts go to all nodes.
 
 use super::envelope::{read_verdict, write_post};
-use super::post::{Post, Verdict};
-use super::registry::{Shared, Unanswered};
+use super::post::{Post, PostVerdict};
+use super::registry::{PeerSilence, SharedRegistry};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ pub(super) struct Page {
 }
 
 /// Sends a message to the node of a device that was not here a moment ago.
-pub(super) async fn send(shared: &Shared, post: &mut Post) -> Verdict {
+pub(super) async fn send(shared: &SharedRegistry, post: &mut Post) -> PostVerdict {
     let patience = Duration::from_millis(post.timeout_ms) + ANSWER_LATE;
     match shared.ask(&post.device, MESSAGE, write_post(post).into(), patience).await {
         Ok(answer) => {
@@ -48,8 +48,8 @@ pub(super) async fn send(shared: &Shared, post: &mut Post) -> Verdict {
             post.id = id.unwrap_or(post.id);
             verdict
         }
-        Err(Unanswered::Lost) => Verdict::Lost,
-        Err(Unanswered::Busy) => Verdict::Busy,
-        Err(Unanswered::Gone(gone)) => gone.into(),
+        Err(PeerSilence::Lost) => PostVerdict::Lost,
+        Err(PeerSilence::Busy) => PostVerdict::Busy,
+        Err(PeerSilence::Gone(gone)) => gone.into(),
     }
 }

@@ -1,6 +1,6 @@
 //! A message on its way to the node that has its device, and the answer to its sender.
 
-use super::registry::Gone;
+use super::registry::NotConnected;
 use std::sync::Arc;
 use stillgate_devices::protocol::{Body, BodyError, MessageId};
 use stillgate_devices::session::{Level, MessageOutcome, MessageRefusal};
@@ -23,7 +23,7 @@ pub(crate) struct Post {
 
 /// The answer to a sender.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Verdict {
+pub(crate) enum PostVerdict {
     /// The message's outcome.
     Outcome(MessageOutcome),
     /// The device has replied to the first request with this key, and its reply was not kept.
@@ -50,12 +50,12 @@ pub(crate) enum Verdict {
     Lost,
 }
 
-impl From<Gone> for Verdict {
-    fn from(gone: Gone) -> Verdict {
+impl From<NotConnected> for PostVerdict {
+    fn from(gone: NotConnected) -> PostVerdict {
         match gone {
-            Gone::Offline { last_seen_ms } => Verdict::Offline { last_seen_ms },
-            Gone::Unknown => Verdict::Unknown,
-            Gone::Away => Verdict::Away,
+            NotConnected::Offline { last_seen_ms } => PostVerdict::Offline { last_seen_ms },
+            NotConnected::Unknown => PostVerdict::Unknown,
+            NotConnected::Away => PostVerdict::Away,
         }
     }
 }

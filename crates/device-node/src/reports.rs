@@ -2,16 +2,16 @@
 
 use super::carrying;
 use super::clock::{session_ms, unix_ms};
-use super::node::{Local, Node, State, change};
+use super::node::{DeviceNode, Local, State, change};
 use rand::random;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_devices::Generation;
 use stillgate_devices::directory::{ConnectOutcome, Duplicate};
-use stillgate_devices::protocol::Protocol;
+use stillgate_devices::protocol::DeviceProtocol;
 use stillgate_devices::session::{ResumeToken, Session, SessionId, SessionLimits};
 use stillgate_plugin::DeviceSettings;
-use stillgate_proxy::device_link::{Admission, Before, CloseWhy, DeviceCommand, DeviceFacts, Former, Report};
+use stillgate_proxy::device_link::{Admission, Before, CloseWhy, DeviceCommand, DeviceFacts, DeviceReport, Former};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -21,7 +21,7 @@ const AT_ONCE: usize = 256;
 const TICK: Duration = Duration::from_millis(50);
 
 /// Takes in reports, until the workers are gone.
-pub(super) async fn take(node: Arc<Node>, mut reports: mpsc::Receiver<Report>) {
+pub(super) async fn take(node: Arc<DeviceNode>, mut reports: mpsc::Receiver<DeviceReport>) {
     let mut batch = Vec::with_capacity(AT_ONCE);
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -40,25 +40,27 @@ pub(super) async fn take(node: Arc<Node>, mut reports: mpsc::Receiver<Report>) {
     }
 }
 
-impl Node {
-    fn take_report(self: Arc<Node>, report: Report) {
+impl DeviceNode {
+    fn take_report(self: Arc<DeviceNode>, report: DeviceReport) {
         match report {
-            Report::Arrived { connection, facts, former: Some(former), answer } => {
+            DeviceReport::Arrived { connection, facts, former: Some(former), answer } => {
                 self.adopt(connection, facts, former, answer);
             }
-            Report::Arrived { connection, facts, former: None, answer } => {
+            DeviceReport::Arrived { connection, facts, former: None, answer } => {
                 self.state().arriving.insert(connection);
                 tokio::spawn(self.arrive(connection, facts, answer));
             }
-            Report::Left { connection, session, reason, is_given } => self.end(connection, session, reason, is_given),
-            Report::Notices(notices) => self.state().tell(notices),
-            Report::Refused { id, why } => self.state().tell_refused(id, why),
-            Report::Resume { connection, token } => self.resume(connection, token),
-            Report::Returned(before) => {
+            DeviceReport::Left { connection, session, reason, is_given } => {
+                self.end(connection, session, reason, is_given)
+            }
+            DeviceReport::Notices(notices) => self.state().tell(notices),
+            DeviceReport::Refused { id, why } => self.state().report_refused(id, why),
+            DeviceReport::Resume { connection, token } => self.resume(connection, token),
+            DeviceReport::Returned(before) => {
                 let Before { device, session, limits } = *before;
                 self.state().keep(&device, session, limits);
             }
-            Report::Fresh { connection } => {
+            DeviceReport::Fresh { connection } => {
                 let mut state = self.state();
                 if let Some(device) = state.connections.get(&connection).cloned() {
                     let mut notices = Vec::new();
@@ -70,7 +72,12 @@ impl Node {
     }
 
     /// Admits a device, or refuses it.
-    async fn arrive(self: Arc<Node>, connection: u64, facts: Box<DeviceFacts>, answer: oneshot::Sender<Admission>) {
+    async fn arrive(
+        self: Arc<DeviceNode>,
+        connection: u64,
+        facts: Box<DeviceFacts>,
+        answer: oneshot::Sender<Admission>,
+    ) {
         let (device, duplicate) = (facts.device.clone(), facts.settings.duplicate);
         let refusal = {
             let state = self.state();
@@ -134,7 +141,13 @@ impl Node {
     }
 
     /// A connection has ended.
-    fn end(self: &Arc<Node>, connection: u64, session: Option<Box<Session>>, reason: &'static str, is_given: bool) {
+    fn end(
+        self: &Arc<DeviceNode>,
+        connection: u64,
+        session: Option<Box<Session>>,
+        reason: &'static str,
+        is_given: bool,
+    ) {
         let mut state = self.state();
         state.arriving.remove(&connection);
         let Some(device) = state.connections.remove(&connection) else { return };
@@ -166,7 +179,7 @@ impl Node {
     }
 
     /// Gives a connection the session that its device wants to resume, or reports that it does not exist.
-    fn resume(self: &Arc<Node>, connection: u64, token: ResumeToken) {
+    fn resume(self: &Arc<DeviceNode>, connection: u64, token: ResumeToken) {
         let mut state = self.state();
         let Some(device) = state.connections.get(&connection).cloned() else { return };
         let known = state.away.take(&device, token);
@@ -221,12 +234,12 @@ impl State {
 }
 
 /// The bounds of a session without a connection.
-fn session_limits(settings: &DeviceSettings, protocol: Protocol, queue_bytes_max: usize) -> SessionLimits {
+fn session_limits(settings: &DeviceSettings, protocol: DeviceProtocol, queue_bytes_max: usize) -> SessionLimits {
     SessionLimits {
         queue_bytes_max,
         resume_ms: settings.resume_ms,
         policy: settings.policy,
-        acknowledges: protocol != Protocol::Raw,
+        acknowledges: protocol != DeviceProtocol::Raw,
     }
 }
 
@@ -244,8 +257,13 @@ mod tests {
     fn a_session_that_finds_its_device_gone_waits_for_it_again() {
         let limits = DeviceLimits { devices: 10, queue_bytes: 1024, message_bytes: 1024, node_bytes: 1 << 20 };
         let registry = Registry::Memory(Memory::new(10));
-        let node =
-            Arc::new(Node::new("a".to_owned(), limits, registry, (Commands::new(Vec::new()), Hold::default()), false));
+        let node = Arc::new(DeviceNode::new(
+            "a".to_owned(),
+            limits,
+            registry,
+            (Commands::new(Vec::new()), Hold::default()),
+            false,
+        ));
         let device: Arc<str> = "d".into();
         let session = Session::new(SessionId(7), stillgate_devices::Generation(1));
         let token = session.token();
@@ -254,7 +272,7 @@ mod tests {
         // The session as the connection has left it.
         let mut session = session;
         session.detach(session_ms(), &limits, &mut Vec::new());
-        node.clone().take_report(Report::Returned(Box::new(Before { device, session, limits })));
+        node.clone().take_report(DeviceReport::Returned(Box::new(Before { device, session, limits })));
         assert!(node.state().away.take("d", token).is_some());
     }
 }

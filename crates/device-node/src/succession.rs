@@ -1,6 +1,6 @@
 //! What the process that takes over learns of broadcasts: the jobs that this one knows, and how those that it has begun go on.
 
-use super::node::Node;
+use super::node::DeviceNode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub struct Leaving {
 }
 
 /// Sends the news until `over` is dropped, when the workers have ended. Nothing more goes to the other process after this.
-pub(super) async fn tell(node: Arc<Node>, outbox: mpsc::Sender<Parcel>, mut over: oneshot::Receiver<()>) {
+pub(super) async fn tell(node: Arc<DeviceNode>, outbox: mpsc::Sender<Parcel>, mut over: oneshot::Receiver<()>) {
     let mut is_over = false;
     loop {
         let news = node.state().jobs.news();

@@ -1,11 +1,11 @@
 //! The thread of devices: its event loop, and its parameters.
 
-use super::api::Api;
+use super::api::DeviceApi;
 use super::commands::Commands;
-use super::node::Node;
+use super::node::DeviceNode;
 use super::peer_answers::{Home, handler};
 use super::peer_tls::peer_tls;
-use super::registry::{Memory, Registry, Shared, Sharing};
+use super::registry::{Memory, Registry, RegistrySettings, SharedRegistry};
 use super::reports;
 use super::succession::{self, Leaving};
 use std::io;
@@ -17,10 +17,10 @@ use stillgate_cluster::Watch;
 use stillgate_cluster::registry::{FormerDirectory, RedisAddress};
 use stillgate_config::{DeviceRegistry, Devices};
 use stillgate_door::tls::trusted;
-use stillgate_door::{Access, Bounds, Guard, Server, Serving, serve};
+use stillgate_door::{Access, Bounds, Guard, RunningServer, Server, serve};
 use stillgate_measures::process_stats::hostname;
 use stillgate_profiler::threads::Registration;
-use stillgate_proxy::device_link::{CloseWhy, DeviceQueues, Report};
+use stillgate_proxy::device_link::{CloseWhy, DeviceQueues, DeviceReport};
 use stillgate_tls::rustls::ServerConfig;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep;
@@ -37,7 +37,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(310);
 const ADOPTING: Duration = Duration::from_millis(500);
 
 /// The parameters of the thread.
-pub struct Starting {
+pub struct NodeParameters {
     /// The queues to and from the workers.
     pub queues: DeviceQueues,
     /// The socket of the device API.
@@ -102,16 +102,16 @@ pub fn reached_at(address: SocketAddr) -> SocketAddr {
 
 impl DeviceThread {
     /// Serves from now on.
-    pub fn start(keys: &Devices, starting: Starting) -> io::Result<DeviceThread> {
+    pub fn start(keys: &Devices, starting: NodeParameters) -> io::Result<DeviceThread> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         let (name, home) = (node_name(keys), Home::default());
         let registry = {
             let _entered = runtime.enter();
             registry(keys, &name, starting.peer, &home)?
         };
-        let directory = registry.shared().map(Shared::watch);
+        let directory = registry.shared().map(SharedRegistry::watch);
         let DeviceQueues { commands, reports: reported, hold } = starting.queues;
-        let node = Node::new(name, keys.limits, registry, (Commands::new(commands), hold), starting.follows);
+        let node = DeviceNode::new(name, keys.limits, registry, (Commands::new(commands), hold), starting.follows);
         let node = Arc::new(node);
         // It is set only here.
         let _is_first = home.set(Arc::downgrade(&node));
@@ -184,12 +184,12 @@ impl DeviceThread {
 }
 
 /// Takes what the workers report until they have ended, when `_over` is dropped.
-async fn take(node: Arc<Node>, reported: mpsc::Receiver<Report>, _over: oneshot::Sender<()>) {
+async fn take(node: Arc<DeviceNode>, reported: mpsc::Receiver<DeviceReport>, _over: oneshot::Sender<()>) {
     reports::take(node, reported).await;
 }
 
 /// Waits for the former process to give what it has.
-async fn follow(node: Arc<Node>, followed: oneshot::Receiver<mpsc::Receiver<Vec<u8>>>) {
+async fn follow(node: Arc<DeviceNode>, followed: oneshot::Receiver<mpsc::Receiver<Vec<u8>>>) {
     let told = followed.await;
     node.is_given_from_now();
     if let Ok(mut told) = told {
@@ -223,21 +223,21 @@ fn registry(keys: &Devices, node: &str, peer: Option<PeerSocket>, home: &Home) -
     });
     let answers = handler(home.clone());
     let node = node.to_owned();
-    let sharing = Sharing { node, redis, listener, advertise, tls, former, message_bytes_max, answers, close };
-    Shared::start(sharing).map(Registry::Shared)
+    let sharing = RegistrySettings { node, redis, listener, advertise, tls, former, message_bytes_max, answers, close };
+    SharedRegistry::start(sharing).map(Registry::Shared)
 }
 
 fn begin(
-    node: &Arc<Node>,
+    node: &Arc<DeviceNode>,
     listener: TcpListener,
     access: watch::Receiver<Access>,
     tls: Option<Arc<ServerConfig>>,
-) -> io::Result<Serving> {
+) -> io::Result<RunningServer> {
     if tls.is_none() {
         // It is set only here.
         let _is_first = node.successor_api.set(reached_at(listener.local_addr()?));
     }
-    let answers = Api::new(node.clone(), Arc::new(Guard::new(access)));
+    let answers = DeviceApi::new(node.clone(), Arc::new(Guard::new(access)));
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let bounds =
         Bounds { name: "device API", head: IDLE_TIMEOUT, age: CONNECTION_AGE_MAX, end: END_TIMEOUT, is_wide: true };

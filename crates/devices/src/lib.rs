@@ -15,10 +15,10 @@
 //!
 //! Each connection belongs to one worker, which owns its [`frame::FrameReader`], its [`session::Session`] and its
 //! [`session::Pulse`]. Bytes of a socket go through [`frame::FrameReader::next`]; each event but a close is a sign of life
-//! ([`session::Pulse::heard`]), and a whole message goes through [`protocol::Protocol::read`] to
+//! ([`session::Pulse::heard`]), and a whole message goes through [`protocol::DeviceProtocol::read`] to
 //! [`session::Session::acknowledge`] or [`session::Session::reply`]. Errors have a close code, and their text is the
 //! reason. Once per turn the worker writes the messages of [`session::Session::next_to_write`], with one
-//! [`protocol::Protocol::write_message`] and [`frame::FrameHead`] each, and calls [`session::Session::written`] when
+//! [`protocol::DeviceProtocol::write_message`] and [`frame::FrameHead`] each, and calls [`session::Session::written`] when
 //! the kernel has taken all of it. Notices go to the waiting requests. One timer per connection fires at the earlier of
 //! [`session::Session::tick`] and [`session::Pulse::beat`].
 //!

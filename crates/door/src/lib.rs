@@ -23,4 +23,4 @@ pub use access::{
 };
 pub use connection_slots::{CONNECTIONS_MAX, ConnectionSlot, ConnectionSlots};
 pub use hosts::{Hosts, Stranger};
-pub use server::{Answers, Bounds, Server, Serving, serve};
+pub use server::{Answers, Bounds, RunningServer, Server, serve};

@@ -97,7 +97,7 @@ impl Bounds {
 
 /// A running server.
 #[derive(Debug)]
-pub struct Serving {
+pub struct RunningServer {
     accepting: AbortHandle,
     /// Whether connections are to end.
     ending: watch::Sender<ServerState>,
@@ -117,7 +117,7 @@ enum ServerState {
 }
 
 /// Serves until it is ended, or with the runtime.
-pub fn serve(listener: TcpListener, server: Server<impl Answers>) -> Serving {
+pub fn serve(listener: TcpListener, server: Server<impl Answers>) -> RunningServer {
     let (ending, is_ending) = watch::channel(ServerState::Serving);
     let (is_open, open) = mpsc::channel(1);
     let name = server.bounds.name;
@@ -132,10 +132,10 @@ pub fn serve(listener: TcpListener, server: Server<impl Answers>) -> Serving {
         })
         .await;
     };
-    Serving { accepting: tokio::spawn(accepting).abort_handle(), ending, open, name }
+    RunningServer { accepting: tokio::spawn(accepting).abort_handle(), ending, open, name }
 }
 
-impl Serving {
+impl RunningServer {
     /// Ends accepting, when another process does that.
     pub fn accepting(&self) -> AbortHandle {
         self.accepting.clone()

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_no_markup() {
+    fn a_path_is_not_markup() {
         assert!(index("/a\"><b&").contains("<a href=\"/a&quot;>&lt;b&amp;\">"));
     }
 }

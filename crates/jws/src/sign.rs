@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_private_key_is_refused() {
+    fn what_is_not_a_private_key_is_refused() {
         let (private, public) = keys(Algorithm::Es256);
         let with_parameters = format!("{}{private}", pem("EC PARAMETERS", &[6, 8, 42, 134, 72, 206, 61, 3, 1, 7]));
         assert!(sign(Algorithm::Es256, with_parameters.as_bytes(), b"m").is_ok());

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_table_is_refused() {
+    fn what_is_not_a_table_is_refused() {
         let check = |change: fn(&TableHeader), wanted: &str| {
             let limits = Limits::create(64 << 10).unwrap();
             change(limits.mapping.header());

@@ -348,7 +348,7 @@ mod tests {
 
     /// The total stays exact.
     #[test]
-    fn with_more_routes_than_are_told_apart_theirs_come_from_classic_buckets() {
+    fn with_more_routes_than_are_distinguished_theirs_come_from_classic_buckets() {
         let mut bench = Bench::new(64);
         (0..300).for_each(|n| bench.requests(&format!("r{n}"), "200", 1, 0.3));
         bench.sample(&[]);

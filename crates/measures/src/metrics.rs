@@ -129,12 +129,12 @@ impl PreparedMetrics {
         (0..workers).map(|_| self.registry.writer().map_err(MeteringError::from)).collect()
     }
 
-    /// Starts to expose what is known by now; on an inherited socket [`Metering::serve`] does.
-    pub fn start(self, plan: &Plan, facts: &Facts) -> Result<Metering, MeteringError> {
+    /// Starts to expose what is known by now; on an inherited socket [`MetricsRuntime::serve`] does.
+    pub fn start(self, plan: &Plan, facts: &Facts) -> Result<MetricsRuntime, MeteringError> {
         let PreparedMetrics { registry, listener, is_inherited, settings, plan: recorded, started_unix_s } = self;
         let writer = registry.writer()?;
         let mut own = OwnMetrics::new(writer, started_unix_s, &settings, &registry)?;
-        own.tell_nodes(&recorded, plan);
+        own.report_nodes(&recorded, plan);
         own.tell(facts, registry.lost());
         let collector = Collector::of_registry(registry.clone(), collector_options(&settings, &own, &registry))?;
         let served = listener.as_ref().map(TcpListener::try_clone).transpose().map_err(MeteringError::Thread)?;
@@ -142,7 +142,7 @@ impl PreparedMetrics {
         let exporter = Exporter::spawn(served, collector, site(&settings)).map_err(MeteringError::Thread)?;
         let orders = Orders::new(registry.writer()?);
         let leaving = WaitingSubjects::default();
-        Ok(Metering {
+        Ok(MetricsRuntime {
             registry,
             exporter,
             listener,
@@ -158,7 +158,7 @@ impl PreparedMetrics {
 }
 
 /// Owns recording and exposition.
-pub struct Metering {
+pub struct MetricsRuntime {
     registry: Arc<Registry>,
     exporter: Exporter,
     /// The socket to hand over; `None`: there is none, or another process serves on it.
@@ -188,7 +188,7 @@ impl PendingPlan {
     }
 }
 
-impl Metering {
+impl MetricsRuntime {
     /// The address of the exposition.
     pub fn address(&self) -> Option<SocketAddr> {
         self.listener.as_ref().and_then(|listener| listener.local_addr().ok())
@@ -200,7 +200,7 @@ impl Metering {
         Ok(Handover { listener, shared: as_text(&self.settings), segments: self.registry.hand_over()? })
     }
 
-    /// Continues as before [`Metering::hand_over`] and [`Metering::stop_serving`], because no process takes over.
+    /// Continues as before [`MetricsRuntime::hand_over`] and [`MetricsRuntime::stop_serving`], because no process takes over.
     pub fn keep(&mut self) {
         self.registry.keep();
         if self.listener.is_none()
@@ -258,7 +258,7 @@ impl Metering {
         changes.arrived.iter().for_each(|subject| self.leaving.cancel(subject));
         self.leaving.add(replaced_number, &changes.left);
         self.orders.set_in_use(changes.arrived.iter().cloned(), true);
-        self.orders.tell_nodes(recorded.clone(), plan, replaced, now_unix_ms());
+        self.orders.report_nodes(recorded.clone(), plan, replaced, now_unix_ms());
         let mut declared = Ok(());
         if settings != self.settings {
             declared = self.own.declare(&settings, &self.registry);
@@ -272,7 +272,7 @@ impl Metering {
         Ok(())
     }
 
-    /// Notified when [`Metering::send_orders`] may have something to do.
+    /// Notified when [`MetricsRuntime::send_orders`] may have something to do.
     pub fn orders_ended(&self) -> Arc<Notify> {
         self.orders.ended()
     }
@@ -296,18 +296,18 @@ impl Metering {
     }
 
     /// Records the outcome of the entries of logging and tracing plugins.
-    pub fn tell_sent(&mut self, counts: &OutboxCounters) {
-        self.own.tell_sent(counts.iter());
-        self.own.tell_lua();
+    pub fn report_sent(&mut self, counts: &OutboxCounters) {
+        self.own.report_sent(counts.iter());
+        self.own.report_lua();
     }
 
     /// Records which plugins are ignored, and how many resources have each.
-    pub fn tell_ignored(&mut self, ignored: &BTreeMap<&'static str, usize>) {
-        self.own.tell_ignored(ignored);
+    pub fn report_ignored(&mut self, ignored: &BTreeMap<&'static str, usize>) {
+        self.own.report_ignored(ignored);
     }
 
     /// Records when certificates expire, by the ids of their entries; those of removed entries are no longer exposed.
-    pub fn tell_certificates(&mut self, ends: &Arc<BTreeMap<String, i64>>) {
+    pub fn report_certificates(&mut self, ends: &Arc<BTreeMap<String, i64>>) {
         if !Arc::ptr_eq(ends, &self.certificates) {
             let only = |of: &BTreeMap<String, i64>, other: &BTreeMap<String, i64>| -> Vec<_> {
                 of.keys()
@@ -319,12 +319,12 @@ impl Metering {
             self.orders.set_in_use(only(&self.certificates, ends), false);
             self.certificates = ends.clone();
         }
-        self.own.tell_certificates(ends);
+        self.own.report_certificates(ends);
     }
 
     /// Records the result of active checks for a node, which is one of `endpoints`.
-    pub fn tell_checked(&mut self, upstream: &str, node: &Endpoint, endpoints: &[Endpoint]) {
-        self.own.tell_checked(&self.plan, upstream, node, endpoints);
+    pub fn report_checked(&mut self, upstream: &str, node: &Endpoint, endpoints: &[Endpoint]) {
+        self.own.report_checked(&self.plan, upstream, node, endpoints);
     }
 
     /// Counts the series of each family.
@@ -354,7 +354,7 @@ impl Metering {
 
     /// Stops the exporter and waits for scrapes in flight, some seconds at most.
     pub fn end(self) {
-        let Metering { registry, exporter, own, orders, .. } = self;
+        let MetricsRuntime { registry, exporter, own, orders, .. } = self;
         drop((own, orders));
         // A panic of that thread has already been reported.
         let _ = exporter.stop();

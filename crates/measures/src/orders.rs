@@ -78,7 +78,7 @@ impl Orders {
     }
 
     /// Records the nodes that are new in a Plan.
-    pub(crate) fn tell_nodes(
+    pub(crate) fn report_nodes(
         &mut self,
         metrics: Arc<MetricsPlan>,
         plan: &Arc<Plan>,
@@ -147,7 +147,7 @@ impl PendingOrders {
 impl Nodes {
     fn told(self, mut writer: Writer) -> Writer {
         writer.tick(self.published_unix_ms);
-        self.metrics.tell_new_nodes(&self.plan, Some(&self.previous), &mut writer);
+        self.metrics.report_new_nodes(&self.plan, Some(&self.previous), &mut writer);
         writer.tick(self.published_unix_ms);
         writer
     }

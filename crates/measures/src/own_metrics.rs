@@ -241,19 +241,19 @@ impl OwnMetrics {
     }
 
     /// Records all nodes of the first Plan; `orders` records those of later ones.
-    pub fn tell_nodes(&mut self, metrics: &MetricsPlan, plan: &Plan) {
-        metrics.tell_new_nodes(plan, None, &mut self.writer);
+    pub fn report_nodes(&mut self, metrics: &MetricsPlan, plan: &Plan) {
+        metrics.report_new_nodes(plan, None, &mut self.writer);
     }
 
     /// Records the result of active checks for a node, which is one of `endpoints`.
-    pub fn tell_checked(&mut self, metrics: &MetricsPlan, upstream: &str, node: &Endpoint, endpoints: &[Endpoint]) {
+    pub fn report_checked(&mut self, metrics: &MetricsPlan, upstream: &str, node: &Endpoint, endpoints: &[Endpoint]) {
         self.writer.tick(now_unix_ms());
-        metrics.tell_checked(&mut self.writer, upstream, node, endpoints);
+        metrics.report_checked(&mut self.writer, upstream, node, endpoints);
         self.writer.tick(now_unix_ms());
     }
 
     /// Records when certificates expire, in seconds since 1970, by the ids of their entries.
-    pub fn tell_certificates(&mut self, ends: &BTreeMap<String, i64>) {
+    pub fn report_certificates(&mut self, ends: &BTreeMap<String, i64>) {
         let Some(declared) = self.declared(Measure::TlsCertificateExpiry).cloned() else { return };
         self.writer.tick(now_unix_ms());
         for (id, seconds) in ends {
@@ -265,7 +265,7 @@ impl OwnMetrics {
     }
 
     /// Records which plugins are ignored, and in how many resources; 0 for those that no longer are.
-    pub fn tell_ignored(&mut self, ignored: &BTreeMap<&'static str, usize>) {
+    pub fn report_ignored(&mut self, ignored: &BTreeMap<&'static str, usize>) {
         let Some(declared) = self.declared(Measure::ConfigIgnoredPlugins).cloned() else { return };
         let OwnMetrics { writer, counted, .. } = self;
         counted.ignored.extend(ignored.keys());
@@ -280,7 +280,7 @@ impl OwnMetrics {
     }
 
     /// Records the outcome of the entries of logging and tracing plugins that had any.
-    pub fn tell_sent(&mut self, sent: impl Iterator<Item = (&'static str, Sent)>) {
+    pub fn report_sent(&mut self, sent: impl Iterator<Item = (&'static str, Sent)>) {
         let of = |measure| self.declared(measure).cloned();
         let (entries, bytes, dropped, held) = (
             of(Measure::LoggerSent),
@@ -363,11 +363,11 @@ impl OwnMetrics {
                 | Measure::LuaMachineCode
                 | Measure::LuaFunctions => continue,
                 Measure::TlsHandshakesFailed => {
-                    tell_failed_handshakes(writer, declared, counted, &facts.workers, since_ms);
+                    report_failed_handshakes(writer, declared, counted, &facts.workers, since_ms);
                     continue;
                 }
                 Measure::ShutdownCut => {
-                    tell_cut(writer, declared, counted, &facts.workers, since_ms);
+                    report_cut(writer, declared, counted, &facts.workers, since_ms);
                     continue;
                 }
                 // The total has accumulated since the start.
@@ -400,7 +400,7 @@ fn tell_each(writer: &mut Writer, declared: &Arc<DeclaredFamily>, values: impl I
 }
 
 /// Records every reason, including those that have not occurred: an alert on a rate must see the first one.
-fn tell_failed_handshakes(
+fn report_failed_handshakes(
     writer: &mut Writer,
     declared: &Arc<DeclaredFamily>,
     counted: &mut RecordedTotals,
@@ -417,7 +417,7 @@ fn tell_failed_handshakes(
 }
 
 /// Records every kind, including those without any cuts.
-fn tell_cut(
+fn report_cut(
     writer: &mut Writer,
     declared: &Arc<DeclaredFamily>,
     counted: &mut RecordedTotals,

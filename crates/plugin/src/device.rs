@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_devices::directory::Duplicate;
-use stillgate_devices::protocol::Protocol;
+use stillgate_devices::protocol::DeviceProtocol;
 use stillgate_devices::session::{PulseLimits, QueuePolicy};
 use stillgate_route::Variable;
 
@@ -65,7 +65,7 @@ pub struct Device {
     /// Names and values of its connection's labels, for back-ends.
     pub labels: Box<[(Box<str>, Box<str>)]>,
     /// Its protocol.
-    pub protocol: Protocol,
+    pub protocol: DeviceProtocol,
     /// The subprotocol in the response of the handshake.
     pub subprotocol: Option<Box<str>>,
     /// `Sec-WebSocket-Accept` of the response.

@@ -10,7 +10,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_devices::directory::Duplicate;
-use stillgate_devices::protocol::Protocol;
+use stillgate_devices::protocol::DeviceProtocol;
 use stillgate_devices::session::{PulseLimits, QueuePolicy};
 use stillgate_plugin::device::{DEVICE_ID_BYTES_MAX, DEVICE_LABEL_BYTES_MAX, WEBSOCKET_ACCEPT_BYTES};
 use stillgate_plugin::{
@@ -42,7 +42,7 @@ object! {
         id: At<String> = LocatedKind(TEXT.shown()) => required;
         /// The protocol: `json` or `cbor` of [the protocol](../devices-protocol.md), or the subprotocol that the device
         /// requests; `raw`: a message is one frame, nothing more.
-        protocol: Protocol = PROTOCOL => default(Protocol::Json);
+        protocol: DeviceProtocol = PROTOCOL => default(DeviceProtocol::Json);
         /// Where events of devices are sent: their messages, that they connected and that they disconnected.
         on_event: OnEventKeys = map::<OnEventKeys>() => optional;
         /// Policy for a second connection of a device: `replace`: the first is closed; `refuse`: the second is answered
@@ -85,8 +85,10 @@ object! {
     }
 }
 
-const PROTOCOL: Choice<Protocol> =
-    Choice { words: &[("json", Protocol::Json), ("cbor", Protocol::Cbor), ("raw", Protocol::Raw)], unbuilt: &[] };
+const PROTOCOL: Choice<DeviceProtocol> = Choice {
+    words: &[("json", DeviceProtocol::Json), ("cbor", DeviceProtocol::Cbor), ("raw", DeviceProtocol::Raw)],
+    unbuilt: &[],
+};
 const DUPLICATE: Choice<Duplicate> =
     Choice { words: &[("replace", Duplicate::Replace), ("refuse", Duplicate::Refuse)], unbuilt: &[] };
 const POLICY: Choice<QueuePolicy> = Choice {
@@ -139,7 +141,7 @@ impl Kind for Labels {
 pub(crate) struct DeviceGateway {
     id: Template,
     labels: Box<[(Box<str>, Template)]>,
-    protocol: Protocol,
+    protocol: DeviceProtocol,
     settings: Arc<DeviceSettings>,
 }
 
@@ -259,17 +261,17 @@ impl DeviceGateway {
     }
 
     /// The protocol that the device chooses, and the subprotocol for the response.
-    fn spoken(&self, request: &Request<'_>) -> Result<(Protocol, Option<Box<str>>), Answer> {
+    fn spoken(&self, request: &Request<'_>) -> Result<(DeviceProtocol, Option<Box<str>>), Answer> {
         let mut buffer = Vec::new();
         let Some(offered) = request.header(PROTOCOLS, &mut buffer) else { return Ok((self.protocol, None)) };
         let mut offered = offered.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
         let mut offered = offered.by_ref().filter_map(|name| std::str::from_utf8(name).ok());
-        if self.protocol == Protocol::Raw {
+        if self.protocol == DeviceProtocol::Raw {
             // A token, as any subprotocol (RFC 6455 section 4.1), as it is copied to the answer.
             let name = offered.find(|name| FieldName::new(name.as_bytes()).is_ok());
-            return Ok((Protocol::Raw, name.map(Box::from)));
+            return Ok((DeviceProtocol::Raw, name.map(Box::from)));
         }
-        let chosen = offered.find_map(|name| Some((Protocol::of_subprotocol(name)?, Some(Box::from(name)))));
+        let chosen = offered.find_map(|name| Some((DeviceProtocol::of_subprotocol(name)?, Some(Box::from(name)))));
         chosen.ok_or_else(|| refusal(400, "offer the subprotocol stillgate.v1 or stillgate.v1+cbor, or none"))
     }
 }

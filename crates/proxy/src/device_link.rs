@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, LazyLock, Weak};
 use std::time::Instant;
 use stillgate_devices::Generation;
-use stillgate_devices::protocol::{EncodedBody, MessageId, Protocol};
+use stillgate_devices::protocol::{DeviceProtocol, EncodedBody, MessageId};
 use stillgate_devices::session::{Message, MessageRefusal, Notice, ResumeToken, Session, SessionId, SessionLimits};
 use stillgate_plugin::DeviceSettings;
 use tokio::sync::{mpsc, oneshot};
@@ -48,7 +48,7 @@ pub struct DeviceQueues {
     /// One for each worker.
     pub commands: Vec<mpsc::Sender<DeviceCommand>>,
     /// From all of them.
-    pub reports: mpsc::Receiver<Report>,
+    pub reports: mpsc::Receiver<DeviceReport>,
     /// Connections may go to another process once this and all its copies were dropped.
     pub hold: Hold,
 }
@@ -83,7 +83,7 @@ pub struct DeviceFacts {
     /// Names and texts of the labels of the connection.
     pub labels: Box<[(Box<str>, Box<str>)]>,
     /// The protocol that it speaks.
-    pub protocol: Protocol,
+    pub protocol: DeviceProtocol,
     /// Its address.
     pub peer: SocketAddr,
     /// The id of its route.
@@ -103,7 +103,7 @@ pub struct Former {
 
 /// What a worker reports.
 #[derive(Debug)]
-pub enum Report {
+pub enum DeviceReport {
     /// A device requests admission. It waits for the answer; without one it is refused.
     Arrived {
         /// Id of the connection.
@@ -217,7 +217,7 @@ pub enum DeviceCommand {
         /// Why.
         why: CloseWhy,
     },
-    /// The answer to [`Report::Resume`].
+    /// The answer to [`DeviceReport::Resume`].
     Resume {
         /// Id of the connection.
         connection: u64,

@@ -54,7 +54,7 @@ pub use plan::caching::measure::MatchCost;
 pub use plan::challenges::{Challenges, LiveChallenges};
 pub use plan::metrics::{LIVE_DURATION, LIVE_SERIES_BYTES, MetricsPlan, declare_live};
 pub use plan::{Changes, Plan, PlanCell, PlanError, SeriesSubject};
-pub use sockets::{Inherited, ListenError, ListenerSockets, Sockets, StartError};
+pub use sockets::{InheritedSockets, ListenError, ListenerSockets, Sockets, StartError};
 pub use stillgate_plugin::facts::{argument_of, cookie_of};
 pub use telemetry::access_log;
 pub use telemetry::overview::{Inquiry, UpstreamOverview};

@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_leave_a_prefix() {
+    fn bytes_that_are_not_text_leave_a_prefix() {
         let text = "(no text: byte 9 is not UTF-8; write JSON) {\"a\": \"\u{fffd}\", \"b\": 010}";
         let document = PartialDocument::read(text).unwrap();
         assert_eq!(document.no_text(), Some("byte 9 is not UTF-8; write JSON"));

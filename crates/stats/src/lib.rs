@@ -49,7 +49,7 @@ pub use power::{
 pub use quantile::{median, quantile, quantile_interval, quantile_ranks};
 pub use random::Random;
 pub use screening::{Looks, SCREEN_LEVELS, is_suspicious, is_undecided, screened, third_look_level};
-pub use sequential::{Spending, boundaries, crossing_probability, nominal_p};
+pub use sequential::{SpendingFunction, boundaries, crossing_probability, nominal_p};
 pub use signed_rank::{SignedRank, signed_rank};
 pub use simultaneous::{RateChange, Slice, rate_changes};
 pub use steps::{Conclusion, LevelBelief, Reading, StepPrior, Steps, choose, conclude, next_place, steps};

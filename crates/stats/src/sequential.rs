@@ -22,14 +22,14 @@ const Z_MAX: f64 = 38.0;
 /// How the error is spent over the information, for a look at any share t of it (Lan & DeMets 1983, "Discrete
 /// Sequential Boundaries for Clinical Trials").
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Spending {
+pub enum SpendingFunction {
     /// Hardly any early, and the last look almost as good as a single one.
     OBrienFleming,
     /// About evenly, for stopping early; the last look pays for it.
     Pocock,
 }
 
-impl Spending {
+impl SpendingFunction {
     /// The two-sided error spent up to `share`, of `alpha` in all; each side has its half.
     fn spent(self, alpha: f64, share: f64) -> f64 {
         match self {
@@ -49,7 +49,7 @@ impl Spending {
 ///
 /// `None` without looks or with more than 200, where one adds less than a thousandth of the information, where one is
 /// not finite, or where `alpha` is not in (0, 1).
-pub fn boundaries(information: &[f64], alpha: f64, spending: Spending) -> Option<Vec<f64>> {
+pub fn boundaries(information: &[f64], alpha: f64, spending: SpendingFunction) -> Option<Vec<f64>> {
     let steps = steps(information)?;
     if !is_level(alpha) {
         return None;

@@ -151,7 +151,7 @@ mod tests {
     use rustls::pki_types::pem::PemObject;
 
     #[test]
-    fn a_certificate_is_told_as_openssl_tells_it() {
+    fn a_certificate_is_described_as_openssl_describes_it() {
         let chain = CertificateDer::from_pem_slice(include_bytes!("../tests/data/subject.pem")).unwrap();
         // The output of `openssl x509 -subject -nameopt RFC2253 -serial -fingerprint`.
         let expected = ClientCertificate {

@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_error_of_tls_is_told_as_it_is() {
+    fn errors_other_than_those_of_tls_are_reported_as_they_are() {
         let broken = io::Error::from(io::ErrorKind::ConnectionReset);
         assert_eq!(handshake_failure(&broken, Peer::Node), "connection reset");
         let ended = io::Error::new(io::ErrorKind::UnexpectedEof, "tls handshake eof");

@@ -134,7 +134,7 @@ mod tests {
             timeout: UpstreamTimeouts { connect: second, send: second, read: second, per_try: None },
             pass_host: PassHost::Node,
             keepalive: KeepalivePool { size: 1, idle_timeout: second, requests: 1 },
-            protocol: stillgate_config::Protocol::Http,
+            protocol: stillgate_config::NodeProtocol::Http,
             proxy_protocol: None,
             http2: false,
             grpc: false,

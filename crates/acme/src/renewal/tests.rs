@@ -142,7 +142,7 @@ async fn what_fails_here_at_the_start_does_not_make_a_note_void() {
 }
 
 #[tokio::test]
-async fn every_other_certificate_is_told_and_the_first_look_too() {
+async fn every_other_certificate_is_reported_and_the_first_look_too() {
     let stored = Arc::<Notify>::default();
     let mut renewing = renewing(&stored);
     let of = |end: i64, serial: u8| {
@@ -151,7 +151,7 @@ async fn every_other_certificate_is_told_and_the_first_look_too() {
     };
     let looks = [(None, true), (None, false), (of(9, 1), true), (of(9, 1), false), (of(9, 2), true), (of(8, 2), true)];
     for (found, is_told) in looks {
-        renewing.tell_change("shop", found.as_ref());
+        renewing.report_change("shop", found.as_ref());
         let told = tokio::time::timeout(Duration::ZERO, stored.notified()).await;
         assert_eq!(told.is_ok(), is_told, "{found:?}");
     }

@@ -16,7 +16,7 @@ use crate::masks::{MASK, has_mask, hide_private_keys};
 use axum::http::StatusCode;
 use bytes::Bytes;
 use serde_json::{Value as Json, json};
-use stillgate_datastore::{Condition, Key, Unreferenced, Write};
+use stillgate_datastore::{Condition, Key, ReferenceCheck, Write};
 
 /// The prefix of all keys in answers, as in etcd.
 pub(crate) const PREFIX: &str = "/apisix/";
@@ -41,7 +41,7 @@ pub(crate) struct Plan {
     pub(crate) key: Key,
     pub(crate) writes: Vec<Write>,
     pub(crate) conditions: Vec<(Key, Condition)>,
-    pub(crate) unreferenced: Vec<Unreferenced>,
+    pub(crate) unreferenced: Vec<ReferenceCheck>,
     pub(crate) answer: Answer,
 }
 
@@ -171,7 +171,7 @@ fn delete(view: &View, op: &Operation) -> Result<Plan, Answer> {
         let below = format!("{key}/credentials/");
         writes.extend(view.below(&below).into_iter().map(|(key, _)| Write::Delete { key }));
         // A credential that is written meanwhile would outlive its consumer.
-        unreferenced.push(Unreferenced { below, since: view.revision(), mention: String::new() });
+        unreferenced.push(ReferenceCheck { below, since: view.revision(), mention: String::new() });
     }
     let body = json!({ "key": format!("{PREFIX}{key}"), "deleted": "1" });
     Ok(Plan { key, writes, conditions: Vec::new(), unreferenced, answer: Answer::json(StatusCode::OK, body) })

@@ -8,7 +8,7 @@ use crate::answer::Answer;
 use crate::collections::Collection;
 use axum::http::StatusCode;
 use serde_json::Value as Json;
-use stillgate_datastore::{Key, Unreferenced};
+use stillgate_datastore::{Key, ReferenceCheck};
 
 /// The stored keys that a document refers to; `Err`: a required one is missing.
 pub(crate) fn present(view: &View, collection: &Collection, document: &Json) -> Result<Vec<Key>, Answer> {
@@ -39,15 +39,18 @@ pub(crate) fn missing(reference: &Reference, id: &str) -> String {
 }
 
 /// The conditions for deleting a document without references to it.
-pub(crate) fn still_unused(view: &View, collection: &Collection, key: &Key) -> Vec<Unreferenced> {
-    let still =
-        |users: &str| Unreferenced { below: format!("{users}/"), since: view.revision(), mention: key.id().to_owned() };
+pub(crate) fn still_unused(view: &View, collection: &Collection, key: &Key) -> Vec<ReferenceCheck> {
+    let still = |users: &str| ReferenceCheck {
+        below: format!("{users}/"),
+        since: view.revision(),
+        mention: key.id().to_owned(),
+    };
     users_of(collection.name).into_iter().map(still).collect()
 }
 
 /// The conditions for writing a document with things that must be unique: plugins of a global rule, keys of a consumer, names of a
 /// certificate.
-pub(crate) fn still_alone(view: &View, collection: &Collection, document: &Json) -> Vec<Unreferenced> {
+pub(crate) fn still_alone(view: &View, collection: &Collection, document: &Json) -> Vec<ReferenceCheck> {
     let (below, mentions): (&str, Vec<String>) = match collection.name {
         "global_rules" => {
             let plugins = document["plugins"].as_object().into_iter().flat_map(|plugins| plugins.keys());
@@ -60,7 +63,7 @@ pub(crate) fn still_alone(view: &View, collection: &Collection, document: &Json)
         "ssls" => ("ssls/", vec![String::new()]),
         _ => return Vec::new(),
     };
-    let still = |mention| Unreferenced { below: below.to_owned(), since: view.revision(), mention };
+    let still = |mention| ReferenceCheck { below: below.to_owned(), since: view.revision(), mention };
     mentions.into_iter().map(still).collect()
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use stillgate_admin::control::{Change, ChangeSummary, Edit, Pending};
 use stillgate_admin::{Backup, Checked, Control, Outcome, Plugin, PluginSchema, Wait, WriteError};
 use stillgate_datastore::{
-    Author, Batch, Condition, Document, DocumentTable, Documents, Event, Key, Snapshot, Transaction, Unreferenced,
+    Author, Batch, Condition, Document, DocumentTable, Documents, Event, Key, ReferenceCheck, Snapshot, Transaction,
     Write,
 };
 
@@ -92,7 +92,7 @@ impl Memory {
                 return Err(WriteError::Conflict { key: key.clone(), modified });
             }
         }
-        for Unreferenced { below, since, mention } in &transaction.unreferenced {
+        for ReferenceCheck { below, since, mention } in &transaction.unreferenced {
             let mut written = self.documents.below(below);
             written.retain(|(_, document)| document.modified > *since && document.value.contains(mention));
             if let Some((key, document)) = written.pop() {

@@ -1,7 +1,7 @@
 //! The client side: a connection to each peer, made when needed.
 
 use super::tls::PeerTls;
-use super::{CONNECTION_WINDOW_BYTES, CallError, NODE_FIELD, REQUESTS_MAX, Reply, STREAM_WINDOW_BYTES};
+use super::{CONNECTION_WINDOW_BYTES, CallError, NODE_FIELD, PeerReply, REQUESTS_MAX, STREAM_WINDOW_BYTES};
 use bytes::{Bytes, BytesMut};
 use h2::client::SendRequest;
 use h2::{Ping, PingPong, Reason, RecvStream};
@@ -96,7 +96,7 @@ impl Peers {
         kind: &str,
         body: Bytes,
         patience: Duration,
-    ) -> Result<Reply, CallError> {
+    ) -> Result<PeerReply, CallError> {
         let request = Request::post(format!("/{kind}")).header(NODE_FIELD, &*self.shared.node).body(());
         let request = request.map_err(|_| CallError::Unreachable)?;
         let until = Instant::now() + patience;
@@ -112,11 +112,11 @@ impl Peers {
         };
         let (status, body) = timeout_at(until.into(), asked).await.unwrap_or(Err(CallError::Lost))?;
         match status {
-            StatusCode::OK => Ok(Reply::Taken(body)),
-            StatusCode::MISDIRECTED_REQUEST => Ok(Reply::Moved),
+            StatusCode::OK => Ok(PeerReply::Taken(body)),
+            StatusCode::MISDIRECTED_REQUEST => Ok(PeerReply::Moved),
             StatusCode::SERVICE_UNAVAILABLE => {
                 self.leave(node, turn.serial).await;
-                Ok(Reply::Leaving)
+                Ok(PeerReply::Leaving)
             }
             status => {
                 tracing::warn!(node, %status, "a peer refused a request: {}", String::from_utf8_lossy(&body));

@@ -42,7 +42,7 @@ pub struct Call {
 
 /// The answer to a [`Call`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reply {
+pub enum PeerReply {
     /// It was processed, with this result.
     Taken(Bytes),
     /// Its subject is not here.
@@ -52,7 +52,7 @@ pub enum Reply {
     Leaving,
 }
 
-/// Why a call has no [`Reply`].
+/// Why a call has no [`PeerReply`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallError {
     /// The node has not received the request, and will not.
@@ -67,4 +67,4 @@ pub enum CallError {
 pub type Handler = Arc<dyn Fn(Call) -> ReplyFuture + Send + Sync>;
 
 /// A future answer.
-pub type ReplyFuture = Pin<Box<dyn Future<Output = Reply> + Send>>;
+pub type ReplyFuture = Pin<Box<dyn Future<Output = PeerReply> + Send>>;

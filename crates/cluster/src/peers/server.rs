@@ -1,7 +1,7 @@
 //! The server side.
 
 use super::tls::{PeerTls, carries};
-use super::{CONNECTION_WINDOW_BYTES, Call, Handler, NODE_FIELD, REQUESTS_MAX, Reply, STREAM_WINDOW_BYTES};
+use super::{CONNECTION_WINDOW_BYTES, Call, Handler, NODE_FIELD, PeerReply, REQUESTS_MAX, STREAM_WINDOW_BYTES};
 use bytes::{Bytes, BytesMut};
 use h2::RecvStream;
 use h2::server::SendResponse;
@@ -143,9 +143,9 @@ async fn answer_request(
         return respond(&mut answer, StatusCode::PAYLOAD_TOO_LARGE, "longer than this node accepts".into());
     };
     match (served.handler)(Call { from, kind, body }).await {
-        Reply::Taken(body) => respond(&mut answer, StatusCode::OK, body),
-        Reply::Moved => respond(&mut answer, StatusCode::MISDIRECTED_REQUEST, Bytes::new()),
-        Reply::Leaving => respond(&mut answer, StatusCode::SERVICE_UNAVAILABLE, Bytes::new()),
+        PeerReply::Taken(body) => respond(&mut answer, StatusCode::OK, body),
+        PeerReply::Moved => respond(&mut answer, StatusCode::MISDIRECTED_REQUEST, Bytes::new()),
+        PeerReply::Leaving => respond(&mut answer, StatusCode::SERVICE_UNAVAILABLE, Bytes::new()),
     }
 }
 

@@ -3,7 +3,7 @@
 use super::link::RedisAddress;
 use super::store::{OwnLease, Store};
 use stillgate_devices::Generation;
-use stillgate_devices::directory::{self, Connect, Disconnect, Duplicate, Entry, Era, Location};
+use stillgate_devices::directory::{self, Connect, DirectoryEntry, Disconnect, Duplicate, Era, Location};
 use stillgate_testkit::Redis;
 
 /// SplitMix64.
@@ -35,7 +35,7 @@ async fn entries_change_alike() {
     let store = store(&redis);
     let mut random = Random(7);
     for device in ["d", "a/b%20{c}.\u{e4} \n", &"x".repeat(1_024)] {
-        let mut entry: Option<Entry> = None;
+        let mut entry: Option<DirectoryEntry> = None;
         for step in 0..1_500_u64 {
             let place = random.place();
             let last = entry.as_ref().map_or(0, |entry| entry.generation().0);
@@ -56,7 +56,7 @@ async fn entries_change_alike() {
                 _ => {
                     // Mostly the present connection.
                     let place = match &entry {
-                        Some(Entry::Online { place: current, .. }) if random.below(3) > 0 => current.clone(),
+                        Some(DirectoryEntry::Online { place: current, .. }) if random.below(3) > 0 => current.clone(),
                         _ => place,
                     };
                     let ended = Disconnect { place, and_older: random.below(2) == 0 };
@@ -89,12 +89,15 @@ async fn a_lease_is_held_by_one_process() {
 }
 
 #[tokio::test]
-async fn what_is_no_entry_is_overwritten() {
+async fn what_is_not_an_entry_is_overwritten() {
     let redis = Redis::start();
     let store = store(&redis);
     redis.cli(&["SET", "sg:d:d", "nonsense"]);
     assert_eq!(store.look_up("d").await.unwrap(), None);
     let place = Location { node: "a".into(), epoch: 1, connection: 1 };
     store.register("d", &place, Generation(3), 0).await.unwrap();
-    assert!(matches!(store.look_up("d").await.unwrap(), Some(Entry::Online { generation: Generation(3), .. })));
+    assert!(matches!(
+        store.look_up("d").await.unwrap(),
+        Some(DirectoryEntry::Online { generation: Generation(3), .. })
+    ));
 }

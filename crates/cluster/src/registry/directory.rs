@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use stillgate_devices::Generation;
 use stillgate_devices::directory::{
-    Away, ConnectOutcome, Disconnect, Duplicate, Effect, Entry, Era, Location, Lookups, Members, Registrations, View,
+    ConnectOutcome, DirectoryEntry, DirectoryUnavailable, Disconnect, Duplicate, Effect, Era, Location, Lookups,
+    Members, Registrations, View,
 };
 use tokio::sync::{Notify, oneshot};
 
@@ -142,7 +143,7 @@ impl Directory {
         device: &Arc<str>,
         connection: u64,
         duplicate: Duplicate,
-    ) -> Result<ConnectOutcome, Away> {
+    ) -> Result<ConnectOutcome, DirectoryUnavailable> {
         let (sender, answer) = oneshot::channel();
         let number = {
             let mut state = self.shared.state();
@@ -167,7 +168,7 @@ impl Directory {
             // A still newer connection of the device waits here.
             Some(Err(_)) => {
                 let newer = state.registrations.place_of(device).filter(|newer| newer.connection != number);
-                let place = newer.ok_or(Away)?;
+                let place = newer.ok_or(DirectoryUnavailable)?;
                 let generation = state.registrations.connection(device).and_then(|(_, generation)| generation);
                 return Ok(ConnectOutcome::Occupied { place, generation: generation.unwrap_or_default() });
             }
@@ -176,7 +177,7 @@ impl Directory {
         if state.waiters.get(&**device).is_some_and(|(waiting, _)| *waiting == number) {
             state.waiters.remove(&**device);
         }
-        Err(Away)
+        Err(DirectoryUnavailable)
     }
 
     /// Takes over a connection from another process of this node. Returns `false` if its device has a newer one, and it
@@ -258,12 +259,12 @@ impl Directory {
     }
 
     /// A device's entry, read from the directory.
-    pub async fn look_up(&self, device: &str) -> Result<Option<Entry>, Away> {
+    pub async fn look_up(&self, device: &str) -> Result<Option<DirectoryEntry>, DirectoryUnavailable> {
         self.shared.ask(self.shared.store.look_up(device)).await
     }
 
     /// Reads the members again, or waits for a reading that began after this call.
-    pub async fn read_members(&self) -> Result<(), Away> {
+    pub async fn read_members(&self) -> Result<(), DirectoryUnavailable> {
         let called = Instant::now();
         let mut last_read = self.shared.last_read.lock().await;
         if last_read.is_some_and(|begun| begun > called) {
@@ -336,14 +337,20 @@ impl SharedDirectory {
     }
 
     /// Sends a request to the directory, unless it is known to be unavailable.
-    pub(super) async fn ask<T>(&self, question: impl Future<Output = Result<T, Away>>) -> Result<T, Away> {
+    pub(super) async fn ask<T>(
+        &self,
+        question: impl Future<Output = Result<T, DirectoryUnavailable>>,
+    ) -> Result<T, DirectoryUnavailable> {
         if self.is_away() {
-            return Err(Away);
+            return Err(DirectoryUnavailable);
         }
         self.ask_anyway(question).await
     }
 
-    pub(super) async fn ask_anyway<T>(&self, question: impl Future<Output = Result<T, Away>>) -> Result<T, Away> {
+    pub(super) async fn ask_anyway<T>(
+        &self,
+        question: impl Future<Output = Result<T, DirectoryUnavailable>>,
+    ) -> Result<T, DirectoryUnavailable> {
         self.commands.fetch_add(1, Ordering::Relaxed);
         let answer = question.await;
         if self.is_away.swap(answer.is_err(), Ordering::Relaxed) != answer.is_err() {

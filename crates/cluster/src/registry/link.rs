@@ -7,7 +7,7 @@ use redis::{Client, ConnectionInfo, FromRedisValue, IntoConnectionInfo, Script, 
 use std::fmt;
 use std::sync::Mutex;
 use std::time::Duration;
-use stillgate_devices::directory::Away;
+use stillgate_devices::directory::DirectoryUnavailable;
 
 /// Timeout of an answer. Then the directory counts as away. Unit tests compare answers, however late.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(if cfg!(test) { 120_000 } else { 1_000 });
@@ -74,7 +74,7 @@ impl RegistryLink {
         script: &Script,
         keys: &[&[u8]],
         arguments: &[&[u8]],
-    ) -> Result<T, Away> {
+    ) -> Result<T, DirectoryUnavailable> {
         let mut invocation = script.prepare_invoke();
         keys.iter().for_each(|key| {
             invocation.key(*key);
@@ -89,7 +89,7 @@ impl RegistryLink {
     }
 
     /// Reads a key.
-    pub(super) async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Away> {
+    pub(super) async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, DirectoryUnavailable> {
         let mut get = redis::cmd("GET");
         get.arg(key);
         match self {
@@ -98,8 +98,8 @@ impl RegistryLink {
         }
     }
 
-    async fn cluster(&self) -> Result<ClusterConnection, Away> {
-        let RegistryLink::Cluster { client, connection } = self else { return Err(Away) };
+    async fn cluster(&self) -> Result<ClusterConnection, DirectoryUnavailable> {
+        let RegistryLink::Cluster { client, connection } = self else { return Err(DirectoryUnavailable) };
         let known = connection.lock().expect("no holder panics").clone();
         if let Some(known) = known {
             return Ok(known);
@@ -111,10 +111,10 @@ impl RegistryLink {
 }
 
 /// Every error of a directory means that it cannot be used now.
-fn answer<T>(answered: redis::RedisResult<T>) -> Result<T, Away> {
+fn answer<T>(answered: redis::RedisResult<T>) -> Result<T, DirectoryUnavailable> {
     answered.map_err(|error| {
         tracing::debug!(%error, "the directory of devices did not answer");
-        Away
+        DirectoryUnavailable
     })
 }
 

@@ -19,4 +19,4 @@ mod task;
 pub(crate) use directory::Hooks;
 pub use directory::{Directory, DirectorySettings, FormerDirectory};
 pub use link::{LinkError, RedisAddress};
-pub use stillgate_devices::directory::Away;
+pub use stillgate_devices::directory::DirectoryUnavailable;

@@ -5,8 +5,8 @@ use redis::Script;
 use std::fmt::Display;
 use stillgate_devices::Generation;
 use stillgate_devices::directory::{
-    Away, Connect, ConnectOutcome, Disconnect, Duplicate, Entry, Era, LEASE_MS, Lease, Location, Member, Members,
-    OFFLINE_RETENTION_MS, RegistrationAnswer,
+    Connect, ConnectOutcome, DirectoryEntry, DirectoryUnavailable, Disconnect, Duplicate, Era, LEASE_MS, Lease,
+    Location, Member, Members, OFFLINE_RETENTION_MS, RegistrationAnswer,
 };
 
 const ERA_KEY: &[u8] = b"sg:{nodes}:era";
@@ -64,7 +64,11 @@ impl Store {
     }
 
     /// `directory::connect`.
-    pub(super) async fn connect(&self, device: &str, request: &Connect) -> Result<ConnectOutcome, Away> {
+    pub(super) async fn connect(
+        &self,
+        device: &str,
+        request: &Connect,
+    ) -> Result<ConnectOutcome, DirectoryUnavailable> {
         let Connect { place, era, duplicate, dead, now_ms } = request;
         let stays = u8::from(*duplicate == Duplicate::Refuse);
         let dead = dead.map_or_else(String::new, |dead| dead.to_string());
@@ -73,7 +77,7 @@ impl Store {
         let [stays, now, kept] = [text(stays), text(now_ms), text(OFFLINE_RETENTION_MS)];
         let arguments = [&*place.node, &epoch, &connection, &first, &stays, &dead, &now, &kept];
         let answer: Vec<redis::Value> = self.run(&self.connect, device, &arguments).await?;
-        connected(&answer).ok_or(Away)
+        connected(&answer).ok_or(DirectoryUnavailable)
     }
 
     /// `directory::register`.
@@ -83,7 +87,7 @@ impl Store {
         place: &Location,
         generation: Generation,
         since_ms: u64,
-    ) -> Result<RegistrationAnswer, Away> {
+    ) -> Result<RegistrationAnswer, DirectoryUnavailable> {
         let [epoch, connection] = [text(place.epoch), text(place.connection)];
         let [generation, since, kept] = [text(generation), text(since_ms), text(OFFLINE_RETENTION_MS)];
         let arguments = [&*place.node, &epoch, &connection, &generation, &since, &kept];
@@ -92,7 +96,12 @@ impl Store {
     }
 
     /// `directory::disconnect`.
-    pub(super) async fn disconnect(&self, device: &str, ended: &Disconnect, now_ms: u64) -> Result<(), Away> {
+    pub(super) async fn disconnect(
+        &self,
+        device: &str,
+        ended: &Disconnect,
+        now_ms: u64,
+    ) -> Result<(), DirectoryUnavailable> {
         let Disconnect { place, and_older } = ended;
         let [epoch, connection, older] = [text(place.epoch), text(place.connection), text(u8::from(*and_older))];
         let [now, kept] = [text(now_ms), text(OFFLINE_RETENTION_MS)];
@@ -102,30 +111,30 @@ impl Store {
     }
 
     /// A device's entry.
-    pub(super) async fn look_up(&self, device: &str) -> Result<Option<Entry>, Away> {
+    pub(super) async fn look_up(&self, device: &str) -> Result<Option<DirectoryEntry>, DirectoryUnavailable> {
         let entry = self.link.get(&device_key(device)).await?;
         // Anything that is not an entry counts as absent; the next connection overwrites it.
         Ok(entry.and_then(|entry| parse_entry(&String::from_utf8_lossy(&entry))))
     }
 
     /// Renews this node's lease, and reads all of them.
-    pub(super) async fn hold(&self, myself: &OwnLease<'_>) -> Result<HeartbeatResult, Away> {
+    pub(super) async fn hold(&self, myself: &OwnLease<'_>) -> Result<HeartbeatResult, DirectoryUnavailable> {
         self.beat(myself, Some(LEASE_MS)).await
     }
 
     /// Reads all leases.
-    pub(super) async fn read(&self) -> Result<HeartbeatResult, Away> {
+    pub(super) async fn read(&self) -> Result<HeartbeatResult, DirectoryUnavailable> {
         self.beat(&OwnLease { node: "", epoch: 0, filled: None, address: "" }, None).await
     }
 
     /// Ends this node's lease.
-    pub(super) async fn release(&self, node: &str, epoch: u64) -> Result<(), Away> {
+    pub(super) async fn release(&self, node: &str, epoch: u64) -> Result<(), DirectoryUnavailable> {
         let _reading = self.beat(&OwnLease { node, epoch, filled: None, address: "" }, Some(0)).await?;
         Ok(())
     }
 
     /// Begins another era, unless another node has.
-    pub(super) async fn begin_era(&self, found: Option<Era>, era: Era) -> Result<(), Away> {
+    pub(super) async fn begin_era(&self, found: Option<Era>, era: Era) -> Result<(), DirectoryUnavailable> {
         let found = found.map_or_else(String::new, |found| found.0.to_string());
         let arguments = [found.as_bytes(), &text(era.0).into_bytes()];
         let _era: String = self.link.run(&self.begin_era, &[ERA_KEY], &arguments).await?;
@@ -133,7 +142,11 @@ impl Store {
     }
 
     /// `lease_ms` is the length of this node's lease; `None` only reads.
-    async fn beat(&self, myself: &OwnLease<'_>, lease_ms: Option<u64>) -> Result<HeartbeatResult, Away> {
+    async fn beat(
+        &self,
+        myself: &OwnLease<'_>,
+        lease_ms: Option<u64>,
+    ) -> Result<HeartbeatResult, DirectoryUnavailable> {
         let [epoch, length, filled] =
             [text(myself.epoch), text(lease_ms.unwrap_or(0)), text(myself.filled.map_or(0, |filled| filled.0))];
         let [holds, kept] = [text(u8::from(lease_ms.is_some())), text(DEAD_NODE_KEPT_MS)];
@@ -153,7 +166,7 @@ impl Store {
         script: &Script,
         device: &str,
         arguments: &[&str],
-    ) -> Result<T, Away> {
+    ) -> Result<T, DirectoryUnavailable> {
         let arguments: Vec<&[u8]> = arguments.iter().map(|argument| argument.as_bytes()).collect();
         self.link.run(script, &[&device_key(device)], &arguments).await
     }
@@ -182,16 +195,16 @@ fn connected(answer: &[redis::Value]) -> Option<ConnectOutcome> {
     }
 }
 
-fn parse_entry(entry: &str) -> Option<Entry> {
+fn parse_entry(entry: &str) -> Option<DirectoryEntry> {
     let mut parts = entry.splitn(6, ' ');
     let is_online = parts.next()? == "1";
     let [generation, at_ms, epoch, connection] = [(); 4].map(|()| parts.next().and_then(|part| part.parse().ok()));
     let (generation, at_ms) = (Generation(generation?), at_ms?);
     if !is_online {
-        return Some(Entry::Offline { generation, last_seen_ms: at_ms });
+        return Some(DirectoryEntry::Offline { generation, last_seen_ms: at_ms });
     }
     let place = Location { node: parts.next()?.into(), epoch: epoch?, connection: connection? };
-    Some(Entry::Online { place, generation, since_ms: at_ms })
+    Some(DirectoryEntry::Online { place, generation, since_ms: at_ms })
 }
 
 fn parse_member(lease: &str) -> Option<Member> {
@@ -209,9 +222,9 @@ mod tests {
     #[test]
     fn entries_are_read_back() {
         let place = Location { node: "a node".into(), epoch: u64::MAX, connection: 7 };
-        let online = Entry::Online { place, generation: Generation(9), since_ms: 5 };
+        let online = DirectoryEntry::Online { place, generation: Generation(9), since_ms: 5 };
         assert_eq!(parse_entry("1 9 5 18446744073709551615 7 a node"), Some(online));
-        let offline = Entry::Offline { generation: Generation(9), last_seen_ms: 5 };
+        let offline = DirectoryEntry::Offline { generation: Generation(9), last_seen_ms: 5 };
         assert_eq!(parse_entry("0 9 5 0 0 "), Some(offline));
         for garbage in ["", "1", "1 x 5 1 7 a", "1 9 5 1", "nonsense", "1 9 5 1 -7 a"] {
             assert_eq!(parse_entry(garbage), None, "{garbage}");

@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use stillgate_devices::Generation;
 use stillgate_devices::directory::{
-    Away, Connect, ConnectOutcome, Disconnect, Duplicate, Effect, Era, HEARTBEAT_MS, LEASE_MS, Location,
-    RegistrationRequest,
+    Connect, ConnectOutcome, DirectoryUnavailable, Disconnect, Duplicate, Effect, Era, HEARTBEAT_MS, LEASE_MS,
+    Location, RegistrationRequest,
 };
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
@@ -101,7 +101,7 @@ impl LeaseExpiry {
         }
     }
 
-    async fn hold(&mut self, shared: &SharedDirectory) -> Result<HeartbeatResult, Away> {
+    async fn hold(&mut self, shared: &SharedDirectory) -> Result<HeartbeatResult, DirectoryUnavailable> {
         let (epoch, filled) = shared.registered();
         let begun = Instant::now();
         let myself = OwnLease { node: &shared.node, epoch, filled, address: &shared.address };
@@ -150,7 +150,7 @@ impl Work {
                 state.in_flight -= 1;
                 let effect = match registered {
                     Ok(registered) => state.registrations.registered(&device, &place, generation, registered),
-                    Err(Away) => state.registrations.unanswered(&device, &place),
+                    Err(DirectoryUnavailable) => state.registrations.unanswered(&device, &place),
                 };
                 drop(state);
                 apply(&shared, &hooks, &device, effect);
@@ -165,7 +165,7 @@ async fn connect(
     place: &Location,
     era: Era,
     duplicate: Duplicate,
-) -> Result<ConnectOutcome, Away> {
+) -> Result<ConnectOutcome, DirectoryUnavailable> {
     let request = |dead: Option<Generation>| Connect { place: place.clone(), era, duplicate, dead, now_ms: wall_ms() };
     let connected = shared.ask(shared.store.connect(device, &request(None))).await?;
     let ConnectOutcome::Occupied { place: other, generation } = &connected else { return Ok(connected) };
@@ -188,13 +188,13 @@ fn answered(
     hooks: &Hooks,
     device: &str,
     place: &Location,
-    connected: Result<ConnectOutcome, Away>,
+    connected: Result<ConnectOutcome, DirectoryUnavailable>,
 ) {
     let mut state = shared.state();
     state.in_flight -= 1;
     let connected = match connected {
         Ok(connected) => connected,
-        Err(Away) => {
+        Err(DirectoryUnavailable) => {
             let effect = state.registrations.unanswered(device, place);
             drop(state);
             return apply(shared, hooks, device, effect);

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use stillgate_cluster::SendError;
 use stillgate_cluster::registry::{FormerDirectory, RedisAddress};
-use stillgate_devices::directory::{Away, ConnectOutcome, DeliveryError, Duplicate};
+use stillgate_devices::directory::{ConnectOutcome, DeliveryError, DirectoryUnavailable, Duplicate};
 use stillgate_testkit::{Redis, RedisSetup};
 
 const OFFLINE: Result<bytes::Bytes, SendError> = Err(SendError::Unsent(DeliveryError::Offline { last_seen_ms: None }));
@@ -133,7 +133,7 @@ async fn a_redis_that_was_killed_and_comes_back_empty_is_filled_again() {
     // Not in memory, but its node has it.
     a.deliver("d1").await;
     assert_eq!(a.send("nobody").await, UNKNOWN);
-    assert_eq!(b.connect("new").await, Err(Away), "and it is let in");
+    assert_eq!(b.connect("new").await, Err(DirectoryUnavailable), "and it is let in");
     a.deliver("new").await;
     double::check_promised("requests without a directory", begun.elapsed(), Duration::from_secs(2));
     assert!(a.cluster.directory().is_away() && b.cluster.directory().is_away(), "they did not wait for it to be back");
@@ -154,7 +154,7 @@ async fn a_redis_that_was_killed_and_comes_back_empty_is_filled_again() {
 }
 
 #[tokio::test]
-async fn a_redis_that_stands_still_for_ten_seconds_costs_no_connection() {
+async fn a_redis_that_stalls_for_ten_seconds_costs_no_connection() {
     let redis = Redis::start();
     let (a, b) = (Node::start("a", &address_of(&redis)).await, Node::start("b", &address_of(&redis)).await);
     for number in 0..50 {
@@ -173,7 +173,7 @@ async fn a_redis_that_stands_still_for_ten_seconds_costs_no_connection() {
     double::check_promised("the slowest message without a directory", slowest, Duration::from_millis(500));
     a.deliver("d49").await;
     eventually("its stop to be noticed", || b.cluster.directory().is_away()).await;
-    assert_eq!(b.connect("new").await, Err(Away));
+    assert_eq!(b.connect("new").await, Err(DirectoryUnavailable));
     redis.process(0).signal("CONT");
     eventually("the directory to be back", || !a.cluster.directory().is_away() && !b.cluster.directory().is_away())
         .await;

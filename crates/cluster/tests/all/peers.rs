@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use stillgate_cluster::peers::{
-    Call, CallError, PeerServerSettings, PeerTls, PeerTlsError, Peers, Reply, ReplyFuture, serve,
+    Call, CallError, PeerReply, PeerServerSettings, PeerTls, PeerTlsError, Peers, ReplyFuture, serve,
 };
 use stillgate_testkit::PATIENCE;
 use tokio::net::{TcpListener, TcpStream};
@@ -23,17 +23,17 @@ async fn start(tls: Option<PeerTls>) -> (SocketAddr, JoinHandle<()>) {
     let handler = |call: Call| -> ReplyFuture {
         Box::pin(async move {
             match &*call.kind {
-                "moved" => Reply::Moved,
+                "moved" => PeerReply::Moved,
                 "leaving" => {
                     // The body is the delay in milliseconds.
                     let after_ms = std::str::from_utf8(&call.body).unwrap().parse().unwrap();
                     tokio::time::sleep(Duration::from_millis(after_ms)).await;
-                    Reply::Leaving
+                    PeerReply::Leaving
                 }
                 "never" => std::future::pending().await,
                 kind => {
                     let head = format!("{} {kind} ", call.from);
-                    Reply::Taken([head.as_bytes(), &call.body].concat().into())
+                    PeerReply::Taken([head.as_bytes(), &call.body].concat().into())
                 }
             }
         })
@@ -64,12 +64,12 @@ impl Authority {
     }
 }
 
-async fn call(peers: &Peers, node: &str, address: SocketAddr, kind: &str) -> Result<Reply, CallError> {
+async fn call(peers: &Peers, node: &str, address: SocketAddr, kind: &str) -> Result<PeerReply, CallError> {
     peers.call((node, &address.to_string()), kind, "x".into(), PATIENCE).await
 }
 
-fn taken(text: &str) -> Result<Reply, CallError> {
-    Ok(Reply::Taken(Bytes::copy_from_slice(text.as_bytes())))
+fn taken(text: &str) -> Result<PeerReply, CallError> {
+    Ok(PeerReply::Taken(Bytes::copy_from_slice(text.as_bytes())))
 }
 
 #[tokio::test]
@@ -77,9 +77,10 @@ async fn peers_on_one_machine_need_no_tls() {
     let (address, _server) = start(None).await;
     let peers = Peers::new("a", None);
     assert_eq!(call(&peers, "b", address, "message").await, taken("a message x"));
-    assert_eq!(call(&peers, "b", address, "moved").await, Ok(Reply::Moved));
+    assert_eq!(call(&peers, "b", address, "moved").await, Ok(PeerReply::Moved));
     let large = Bytes::from(vec![7; 900_000]);
-    let Ok(Reply::Taken(answer)) = peers.call(("b", &address.to_string()), "m", large.clone(), PATIENCE).await else {
+    let Ok(PeerReply::Taken(answer)) = peers.call(("b", &address.to_string()), "m", large.clone(), PATIENCE).await
+    else {
         panic!("more than a window");
     };
     assert_eq!(answer[4..], large);
@@ -135,10 +136,10 @@ async fn a_connection_is_left_once() {
     };
     assert_eq!(call(&peers, "b", address, "message").await, taken("a message x"));
     let (soon, late) = (leaving("50"), leaving("500"));
-    assert_eq!(soon.await.unwrap(), Ok(Reply::Leaving));
+    assert_eq!(soon.await.unwrap(), Ok(PeerReply::Leaving));
     assert_eq!(call(&peers, "b", address, "message").await, taken("a message x"));
     // It was sent over the first connection: the second stays.
-    assert_eq!(late.await.unwrap(), Ok(Reply::Leaving));
+    assert_eq!(late.await.unwrap(), Ok(PeerReply::Leaving));
     assert_eq!(call(&peers, "b", address, "message").await, taken("a message x"));
     assert_eq!(connections.load(Ordering::Relaxed), 2);
 }
@@ -197,7 +198,7 @@ async fn what_is_in_flight_when_a_peer_ends_is_lost() {
     assert_eq!(call(&peers, "b", address, "message").await, Err(CallError::Unreachable));
     // It comes back at the same address.
     let listener = TcpListener::bind(address).await.unwrap();
-    let handler = |_: Call| -> ReplyFuture { Box::pin(async { Reply::Taken("again".into()) }) };
+    let handler = |_: Call| -> ReplyFuture { Box::pin(async { PeerReply::Taken("again".into()) }) };
     let _server = tokio::spawn(serve(
         listener,
         PeerServerSettings { tls: None, body_bytes_max: 1_000, handler: Arc::new(handler) },

@@ -77,7 +77,7 @@ async fn a_node_that_is_killed_leaves_no_message_without_an_answer() {
 }
 
 #[tokio::test]
-async fn a_node_that_stands_still_for_ten_seconds_comes_back_with_its_devices() {
+async fn a_node_that_stalls_for_ten_seconds_comes_back_with_its_devices() {
     let (redis, folder) = (Redis::start(), tempfile::tempdir().unwrap());
     let a = Node::start("a", &address_of(&redis)).await;
     let b = spawn(&redis, "b", "d", &folder);

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_stand_apart() {
+    fn credentials_are_separate() {
         let (found, _) = of("consumers:\n  - {username: jack, credentials: [{id: 1, plugins: {}}]}\n");
         let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["consumers/jack 2", "credentials/jack/1 2"]);

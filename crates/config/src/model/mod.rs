@@ -23,7 +23,7 @@ pub use origin::{Kind, Origin};
 pub use route_list::RouteList;
 pub use routes::{Route, StreamRoute, Target};
 pub use ssls::{ClientAuth, ClientPair, KeyPair, RefusedSsl, ServerSsl, Ssl, SslUse, TlsVersions, UpstreamTls};
-pub use upstream::{Balance, HashKey, Node, PassHost, Protocol, Upstream, UpstreamTimeouts};
+pub use upstream::{Balance, HashKey, Node, NodeProtocol, PassHost, Upstream, UpstreamTimeouts};
 
 use crate::keys::gateway::Gateway;
 use std::sync::Arc;

@@ -34,7 +34,7 @@ pub struct Upstream {
     /// Limits of the idle connections.
     pub keepalive: KeepalivePool,
     /// The protocol of the nodes.
-    pub protocol: Protocol,
+    pub protocol: NodeProtocol,
     /// The header at the beginning of a connection to a node.
     pub proxy_protocol: Option<ProxyProtocol>,
     /// Whether requests are sent to nodes over HTTP/2.
@@ -47,7 +47,7 @@ pub struct Upstream {
 
 /// The protocol of an upstream's nodes, below TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub enum Protocol {
+pub enum NodeProtocol {
     /// HTTP, for `routes`.
     Http,
     /// HTTP for `routes`, and TCP or UDP for `stream_routes`, like the client. This is `scheme: http`, APISIX's default, without
@@ -60,10 +60,10 @@ pub enum Protocol {
     Udp,
 }
 
-impl Protocol {
+impl NodeProtocol {
     /// Whether requests can be sent there.
     pub(crate) fn takes_requests(self) -> bool {
-        matches!(self, Protocol::Http | Protocol::Plain)
+        matches!(self, NodeProtocol::Http | NodeProtocol::Plain)
     }
 }
 

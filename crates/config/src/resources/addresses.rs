@@ -3,7 +3,7 @@
 //! All parts have been read by then. Whether an address can be bound is found out when it is bound.
 
 use crate::keys::gateway::Gateway;
-use crate::model::{ListenPlace, Listener, Protocol, Transport, Upstream, listed};
+use crate::model::{ListenPlace, Listener, NodeProtocol, Transport, Upstream, listed};
 use crate::values::Host;
 use std::net::SocketAddr;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
@@ -59,8 +59,8 @@ pub(super) fn at_listener(path: &Path<'_>, list: &[&str], index: usize, report: 
 /// Reports nodes that are the gateway itself.
 pub(crate) fn check_nodes(listeners: &[Listener], upstream: &Upstream, sink: &mut Sink) {
     let transport = match upstream.protocol {
-        Protocol::Udp => Transport::Udp,
-        Protocol::Http | Protocol::Plain | Protocol::Tcp => Transport::Tcp,
+        NodeProtocol::Udp => Transport::Udp,
+        NodeProtocol::Http | NodeProtocol::Plain | NodeProtocol::Tcp => Transport::Tcp,
     };
     for node in &upstream.nodes {
         let Host::Ip(ip) = node.host else { continue };

@@ -14,7 +14,7 @@ use super::upstream::upstream;
 use crate::keys::acme::Acme;
 use crate::keys::gateway::Gateway;
 use crate::keys::resources::{RouteKeys, ServiceKeys, UpstreamKeys};
-use crate::model::{Kind, Listener, Protocol, Route, Target, Upstream, UpstreamTimeouts, listeners_of};
+use crate::model::{Kind, Listener, NodeProtocol, Route, Target, Upstream, UpstreamTimeouts, listeners_of};
 use serde_json::Value as Json;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ pub(crate) struct Catalog {
     /// `gateway.path_parameters`.
     has_path_parameters: bool,
     /// Their keys, and the protocols of their nodes.
-    upstream_ids: HashMap<String, CatalogItem<(Arc<str>, Protocol)>>,
+    upstream_ids: HashMap<String, CatalogItem<(Arc<str>, NodeProtocol)>>,
     pub(super) services: HashMap<String, CatalogItem<Arc<Service>>>,
     /// The readable hosts of services that cannot be used; if there are none, any host.
     pub(super) refused_services: HashMap<String, Option<Vec<HostPattern>>>,
@@ -83,7 +83,7 @@ fn document(named: ResourceId<'_>) -> Json {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum UpstreamTarget {
     /// A named or inline one; its nodes speak this protocol.
-    Target(Target, Protocol),
+    Target(Target, NodeProtocol),
     /// None is named.
     Absent,
     /// It is named by an invalid key, which has been reported.
@@ -254,7 +254,7 @@ impl Catalog {
         at: Position,
         path: &Path<'_>,
         sink: &mut Sink,
-    ) -> (Route, Option<Protocol>) {
+    ) -> (Route, Option<NodeProtocol>) {
         let (service_id, timeout, priority) = (keys.service_id.clone(), keys.timeout, keys.priority);
         let (own_upgrades, on_change) = (keys.enable_websocket, keys.on_change);
         // Inner `None`: the service does not exist, which is reported here.
@@ -367,7 +367,7 @@ impl Upstreams for Catalog {
 }
 
 /// Reports an upstream that cannot take requests.
-fn check_http(protocol: Protocol, at: Position, path: &Path<'_>, sink: &mut Sink) -> bool {
+fn check_http(protocol: NodeProtocol, at: Position, path: &Path<'_>, sink: &mut Sink) -> bool {
     if !protocol.takes_requests() {
         let fault = Fault::new("the nodes of this upstream are not spoken to in HTTP");
         sink.error(at, path, fault.hint("write `scheme: http` in it"));

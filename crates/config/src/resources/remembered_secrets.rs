@@ -49,7 +49,7 @@ impl RememberedSecrets {
 
     /// Handles that a text was read: values of earlier texts may be forgotten. With very many references none is, since not all are
     /// known here.
-    pub(crate) fn tell_in_use(&self) {
+    pub(crate) fn report_in_use(&self) {
         if self.is_full() {
             return;
         }

@@ -4,7 +4,7 @@ use super::catalog::{Catalog, UNUSABLE, UpstreamTarget};
 use super::catalog_item::find;
 use crate::keys::resources::Scheme;
 use crate::keys::stream_routes::StreamRouteKeys;
-use crate::model::{Kind, Listener, ListenerKind, Protocol, StreamRoute, Target};
+use crate::model::{Kind, Listener, ListenerKind, NodeProtocol, StreamRoute, Target};
 use std::net::SocketAddr;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 
@@ -17,7 +17,7 @@ impl Catalog {
         at: Position,
         path: &Path<'_>,
         sink: &mut Sink,
-    ) -> (StreamRoute, Option<Protocol>) {
+    ) -> (StreamRoute, Option<NodeProtocol>) {
         if let Some(inline) = &mut keys.upstream
             && inline.value.scheme.value == Scheme::Http
         {
@@ -47,13 +47,13 @@ impl Catalog {
             UpstreamTarget::Absent | UpstreamTarget::Wrong => (Target::Unavailable(UNUSABLE.into()), None),
         };
         match (protocol, &keys.sni) {
-            (Some(Protocol::Http), _) => {
+            (Some(NodeProtocol::Http), _) => {
                 let fault = Fault::new("the nodes of this upstream are spoken to in HTTP, which is for `routes`");
                 let fault =
                     fault.hint("write `scheme: tcp`, `tls` or `udp` in the upstream, and a port with each node");
                 sink.error(place_at.0, &path.key(place_at.1), fault);
             }
-            (Some(Protocol::Udp), Some(sni)) => {
+            (Some(NodeProtocol::Udp), Some(sni)) => {
                 let fault = Fault::new("UDP has no server name").hint("remove the key, or use `scheme: tcp` or `tls`");
                 sink.error(sni.at, &path.key("sni"), fault);
             }
@@ -73,14 +73,14 @@ impl Catalog {
             timeout,
             on_change,
         };
-        (route, protocol.filter(|protocol| *protocol != Protocol::Http))
+        (route, protocol.filter(|protocol| *protocol != NodeProtocol::Http))
     }
 }
 
 /// Warns of a route whose connections no listener receives.
 pub(super) fn check_reach(
     route: &StreamRoute,
-    protocol: Protocol,
+    protocol: NodeProtocol,
     listeners: &[Listener],
     at: Position,
     path: &Path<'_>,
@@ -95,14 +95,14 @@ pub(super) fn check_reach(
     let of_udp = listeners.iter().filter(|listener| listener.kind == ListenerKind::Udp);
     let datagrams = || of_udp.clone().map(|listener| listener.address);
     let (what, is_there, has_names) = match protocol {
-        Protocol::Udp => {
+        NodeProtocol::Udp => {
             let mut all = datagrams();
             ("udp", all.any(|address| holds(address) && is_told(address)), true)
         }
-        Protocol::Plain if route.sni.is_none() && datagrams().any(|address| holds(address) && is_told(address)) => {
+        NodeProtocol::Plain if route.sni.is_none() && datagrams().any(|address| holds(address) && is_told(address)) => {
             ("udp", true, true)
         }
-        Protocol::Http | Protocol::Plain | Protocol::Tcp => {
+        NodeProtocol::Http | NodeProtocol::Plain | NodeProtocol::Tcp => {
             // The local address in a PROXY header does not count.
             let learns_names =
                 listeners.iter().filter(|listener| holds(listener.address)).filter_map(|of| match of.kind {
@@ -119,7 +119,7 @@ pub(super) fn check_reach(
             _ => " of its server_addr and server_port",
         };
         let fault = Fault::new(format!("it takes no connection: no listener{which} is in gateway.stream_proxy.{what}"));
-        let is_wide = protocol == Protocol::Udp && datagrams().any(|address| holds(address) && !is_told(address));
+        let is_wide = protocol == NodeProtocol::Udp && datagrams().any(|address| holds(address) && !is_told(address));
         let hint = match is_wide {
             true => {
                 "a UDP listener on all addresses does not know which one a datagram was sent to; give it the address itself"

@@ -1,7 +1,7 @@
 //! Checks the combination of an upstream's keys if its nodes do not speak HTTP.
 
 use crate::keys::resources::{Scheme, UpstreamKeys};
-use crate::model::{Balance, Protocol};
+use crate::model::{Balance, NodeProtocol};
 use crate::values::{CheckType, ProxyProtocol};
 use stillgate_plugin::TemplatePart;
 use stillgate_route::Variable;
@@ -9,12 +9,12 @@ use stillgate_schema::kind::At;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 
 impl Scheme {
-    pub(crate) fn protocol(self) -> Protocol {
+    pub(crate) fn protocol(self) -> NodeProtocol {
         match self {
-            Scheme::Http | Scheme::Https | Scheme::Grpc | Scheme::Grpcs => Protocol::Http,
-            Scheme::Tcp | Scheme::Tls => Protocol::Tcp,
-            Scheme::Udp => Protocol::Udp,
-            Scheme::Plain => Protocol::Plain,
+            Scheme::Http | Scheme::Https | Scheme::Grpc | Scheme::Grpcs => NodeProtocol::Http,
+            Scheme::Tcp | Scheme::Tls => NodeProtocol::Tcp,
+            Scheme::Udp => NodeProtocol::Udp,
+            Scheme::Plain => NodeProtocol::Plain,
         }
     }
 }
@@ -23,7 +23,7 @@ impl Scheme {
 pub(crate) fn check_stream_keys(keys: &mut UpstreamKeys, balance: &Balance, path: &Path<'_>, sink: &mut Sink) {
     let protocol = keys.scheme.value.protocol();
     check_proxy_protocol(keys.proxy_protocol.as_ref(), protocol, path, sink);
-    if protocol == Protocol::Http {
+    if protocol == NodeProtocol::Http {
         return;
     }
     if keys.http2.value {
@@ -60,30 +60,30 @@ pub(crate) fn check_stream_keys(keys: &mut UpstreamKeys, balance: &Balance, path
 
 fn check_proxy_protocol(
     written: Option<&At<Option<ProxyProtocol>>>,
-    protocol: Protocol,
+    protocol: NodeProtocol,
     path: &Path<'_>,
     sink: &mut Sink,
 ) {
     let Some(At { at, value: Some(_) }) = written else { return };
     let fault = match protocol {
         // Datagrams do not use it.
-        Protocol::Tcp | Protocol::Plain => return,
-        Protocol::Http => Fault::new(
+        NodeProtocol::Tcp | NodeProtocol::Plain => return,
+        NodeProtocol::Http => Fault::new(
             "a connection kept to a node of HTTP carries requests of many clients, and a header at its beginning names one",
         )
         .hint("remove the key: such nodes learn the client's address from X-Forwarded-For"),
-        Protocol::Udp => Fault::new("the header is for TCP; it is not written to UDP nodes").hint("remove the key"),
+        NodeProtocol::Udp => Fault::new("the header is for TCP; it is not written to UDP nodes").hint("remove the key"),
     };
     sink.error(*at, &path.key("proxy_protocol"), fault);
 }
 
 /// Active checks over HTTP, and those of UDP nodes, need a port that answers them.
-fn check_checks(keys: &UpstreamKeys, protocol: Protocol, path: &Path<'_>, sink: &mut Sink) {
+fn check_checks(keys: &UpstreamKeys, protocol: NodeProtocol, path: &Path<'_>, sink: &mut Sink) {
     let Some(At { at, value: checks }) = &keys.checks else { return };
     let Some(active) = checks.active.as_ref().filter(|active| active.port.is_none()) else { return };
     let path = path.key("checks");
     let path = path.key("active");
-    if protocol == Protocol::Udp {
+    if protocol == NodeProtocol::Udp {
         let fault = Fault::new("UDP nodes are checked over TCP, at a port of their own");
         sink.error(*at, &path.key("port"), fault.hint("name the port that answers checks"));
     } else if active.r#type != CheckType::Tcp {

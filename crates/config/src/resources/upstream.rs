@@ -5,7 +5,7 @@ use super::ssls::{Ssls, refuse_without_https};
 use super::stream_upstreams::check_stream_keys;
 use crate::keys::nodes::NodeEntry;
 use crate::keys::resources::{HashOn, HostChoice, Scheme, Type, UpstreamKeys};
-use crate::model::{Balance, HashKey, Node, PassHost, Protocol, Upstream, UpstreamTimeouts};
+use crate::model::{Balance, HashKey, Node, NodeProtocol, PassHost, Upstream, UpstreamTimeouts};
 use std::collections::HashMap;
 use std::time::Duration;
 use stillgate_plugin::Template;
@@ -51,7 +51,7 @@ pub(crate) fn upstream(
     let http2 = keys.http2.value || grpc;
     let has_ports = keys.nodes.as_ref().is_none_or(|nodes| nodes.value.iter().all(|node| node.port.is_some()));
     let protocol = match keys.scheme.value {
-        Scheme::Http if !http2 && has_ports => Protocol::Plain,
+        Scheme::Http if !http2 && has_ports => NodeProtocol::Plain,
         scheme => scheme.protocol(),
     };
     let tls_path = path.key("tls");

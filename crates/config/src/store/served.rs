@@ -207,7 +207,7 @@ impl Store {
         *self = Store { is_waiting, ..Store::with(gateway, self.plugins.clone(), &managers) };
         changes.into_iter().for_each(|change| self.hold(change));
         self.settle_all();
-        self.secrets.tell_in_use();
+        self.secrets.report_in_use();
     }
 
     /// The usable secret managers.

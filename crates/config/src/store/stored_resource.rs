@@ -283,7 +283,7 @@ mod tests {
 
     /// APISIX serves any key below a collection, so none may be ignored.
     #[test]
-    fn a_key_that_is_no_resources_is_refused_and_guards() {
+    fn a_key_of_no_resource_is_refused_and_guards() {
         let gateway = load("upstreams: []\n", &|_| None).unwrap().config.gateway;
         let mut store = Store::new(gateway, PluginSet::default());
         let nodes = r#""upstream": {"type": "roundrobin", "nodes": {"10.0.0.1:1": 1}}"#;

@@ -134,7 +134,7 @@ fn harmful_expressions_are_refused() {
 }
 
 #[test]
-fn no_more_than_some_errors_of_one_expression_are_told() {
+fn no_more_than_some_errors_of_one_expression_are_reported() {
     let errors = errors_of(&["http.path == 1"; 3000].join(" && "));
     assert_eq!((errors.diagnostics.len(), errors.omitted), (ERRORS_MAX + 1, 0));
 }

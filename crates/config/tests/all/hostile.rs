@@ -451,7 +451,7 @@ fn a_file_beyond_the_bound_is_refused_unparsed() {
 }
 
 #[test]
-fn addresses_in_each_others_way_are_told() {
+fn addresses_in_each_others_way_are_reported() {
     check(
         "gateway:\n  listeners: [{address: \"0.0.0.0:9080\"}, {address: \"127.0.0.1:9080\"}]\n  admin: {address: \"127.0.0.1:9080\"}\n",
         expect![[r#"

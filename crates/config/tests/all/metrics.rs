@@ -460,7 +460,7 @@ fn added_labels_come_after_the_familys_own_by_name() {
 }
 
 #[test]
-fn labels_of_a_disabled_family_are_told_of() {
+fn labels_of_a_disabled_family_are_reported() {
     let text = "gateway:\n  metrics:\n    shared: /a\n    disable: {families: [http_bytes_total]}\n    \
                 labels: {http_bytes_total: {uri: $uri}}\nroutes: [{uri: /, upstream: {nodes: {a: 1}}}]\n";
     let warnings = load(text, &|_| None).unwrap().warnings;
@@ -469,7 +469,7 @@ fn labels_of_a_disabled_family_are_told_of() {
 }
 
 #[test]
-fn labels_that_receivers_have_a_use_of_their_own_for_are_told_of() {
+fn labels_that_receivers_have_a_use_of_their_own_for_are_reported() {
     #[track_caller]
     fn check(label: &str, expected: &[&str]) {
         let text = format!(

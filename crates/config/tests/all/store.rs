@@ -148,7 +148,7 @@ fn what_refers_to_a_refused_or_missing_resource_is_answered_503() {
 }
 
 #[test]
-fn what_is_still_encrypted_is_no_secret() {
+fn what_is_still_encrypted_is_not_a_secret() {
     let with = |mut document: Json| {
         document[stillgate_config::ENCRYPTED_WITH] = "0a1b2c3d".into();
         document
@@ -486,7 +486,7 @@ fn hostile_documents_are_refused() {
 }
 
 #[test]
-fn text_that_is_no_json_is_refused() {
+fn text_that_is_not_json_is_refused() {
     let mut store = store();
     let origin = || Origin::named("test");
     // A truncated object may guard anything.

@@ -24,7 +24,7 @@ pub use open::{MAGIC, OpenError, OpenProblem};
 
 use crate::document::{Batch, Snapshot};
 use crate::key::Key;
-use crate::transaction::{Author, CommitError, Condition, Transaction, Unreferenced, WRITES_MAX, Write};
+use crate::transaction::{Author, CommitError, Condition, ReferenceCheck, Transaction, WRITES_MAX, Write};
 use redb::{Database, Error, ReadTransaction, ReadableDatabase as _, ReadableTable as _};
 use std::collections::HashSet;
 use std::fmt;
@@ -411,7 +411,7 @@ fn check_conditions(
 
 fn check_unreferenced(
     change: &pending_revision::PendingRevision<'_>,
-    conditions: &[Unreferenced],
+    conditions: &[ReferenceCheck],
 ) -> Result<(), ChangeFailure> {
     for condition in conditions {
         if let Some((key, modified)) = change.reference(condition)? {

@@ -6,7 +6,7 @@ use super::HistoryBounds;
 use super::tables::{NEVER, REVISION, StoredDocument, Tables, key, stored};
 use crate::document::{Batch, Document, Event};
 use crate::key::Key;
-use crate::transaction::{Author, Unreferenced};
+use crate::transaction::{Author, ReferenceCheck};
 use redb::{Error, ReadableTable, ReadableTableMetadata, WriteTransaction};
 
 /// A revision that is not committed yet.
@@ -24,7 +24,7 @@ impl<'t> PendingRevision<'t> {
 
     /// The first document that breaks a condition, with the revision that wrote it. History lists the few that were
     /// written since; if it does not reach back far enough, all documents below the path are checked.
-    pub(super) fn reference(&self, condition: &Unreferenced) -> Result<Option<(Key, u64)>, Error> {
+    pub(super) fn reference(&self, condition: &ReferenceCheck) -> Result<Option<(Key, u64)>, Error> {
         let mut expected = condition.since + 1;
         for row in self.tables.changes.range(expected..)? {
             let (revision, row) = row?;

@@ -12,7 +12,7 @@ use super::message::{
 };
 use crate::document::{Batch, Document, Event};
 use crate::key::Key;
-use crate::transaction::{CommitError, Condition, Transaction, Unreferenced, WRITES_MAX, Write};
+use crate::transaction::{CommitError, Condition, ReferenceCheck, Transaction, WRITES_MAX, Write};
 use std::collections::BTreeMap;
 
 const TXN: &str = "/v3/kv/txn";
@@ -152,7 +152,7 @@ impl Etcd {
 }
 
 /// One condition for each path: it ignores which texts the documents must not mention.
-fn oldest_of_each_path(conditions: &[Unreferenced]) -> BTreeMap<&str, u64> {
+fn oldest_of_each_path(conditions: &[ReferenceCheck]) -> BTreeMap<&str, u64> {
     let mut oldest = BTreeMap::new();
     for condition in conditions {
         let since = oldest.entry(condition.below.as_str()).or_insert(condition.since);

@@ -39,7 +39,7 @@ async fn follow_on(etcd: &Etcd, sender: &Sender<FollowerEvent>) {
         }
         tracing::debug!(%error, "etcd: following is interrupted");
         let (told, pause) = follower.failed(&error, rand::random());
-        if tell(sender, told).await.is_err() {
+        if send_event(sender, told).await.is_err() {
             return;
         }
         sleep(pause).await;
@@ -56,25 +56,25 @@ async fn run(etcd: &Etcd, follower: &mut Follower, sender: &Sender<FollowerEvent
             let listed = etcd.list().await?;
             let at = (listed.snapshot.revision, listed.cluster);
             let told = follower.listed(listed.snapshot, listed.cluster);
-            tell(sender, Some(told)).await?;
+            send_event(sender, Some(told)).await?;
             at
         }
     };
     let mut watch = etcd.watch(at, cluster).await?;
-    tell(sender, follower.watching()).await?;
+    send_event(sender, follower.watching()).await?;
     loop {
         match watch.next().await? {
-            EtcdWatchEvent::Batch(batch) => tell(sender, follower.batch(batch)).await?,
+            EtcdWatchEvent::Batch(batch) => send_event(sender, follower.batch(batch)).await?,
             EtcdWatchEvent::Progress(revision) => {
                 follower.progress(revision);
-                tell(sender, Some(FollowerEvent::Heard { revision })).await?;
+                send_event(sender, Some(FollowerEvent::Heard { revision })).await?;
             }
-            EtcdWatchEvent::Heard(revision) => tell(sender, Some(FollowerEvent::Heard { revision })).await?,
+            EtcdWatchEvent::Heard(revision) => send_event(sender, Some(FollowerEvent::Heard { revision })).await?,
         }
     }
 }
 
-async fn tell(sender: &Sender<FollowerEvent>, told: Option<FollowerEvent>) -> Result<(), FollowEnd> {
+async fn send_event(sender: &Sender<FollowerEvent>, told: Option<FollowerEvent>) -> Result<(), FollowEnd> {
     match told {
         Some(told) => sender.send(told).await.map_err(|_| FollowEnd::Unheard),
         None => Ok(()),

@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_is_told_once_for_each_reason_and_pauses_grow() {
+    fn a_loss_is_reported_once_for_each_reason_and_pauses_grow() {
         let mut follower = Follower::default();
         let error =
             |why: &str| EtcdError::Unreachable { endpoint: "http://e".to_owned(), why: why.to_owned(), is_sent: false };

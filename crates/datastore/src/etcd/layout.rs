@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn documents_are_told_from_other_keys() {
+    fn documents_are_distinguished_from_other_keys() {
         let layout = KeyLayout::new("/apisix/").unwrap();
         let check = |name: &[u8], expected: Option<&str>| {
             let key = layout.key_of(name);

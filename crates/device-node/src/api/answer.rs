@@ -1,7 +1,7 @@
 //! The form of answers, and the one place that maps a message's outcome to a status.
 
 use super::super::clock::{rfc3339, unix_ms};
-use super::super::post::Verdict;
+use super::super::post::PostVerdict;
 use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
@@ -43,28 +43,28 @@ pub(super) fn later(status: StatusCode, message: &str, seconds: u64) -> Response
 }
 
 /// The answer to the sender of a message.
-pub(super) fn of_verdict(id: MessageId, verdict: Verdict) -> Response {
+pub(super) fn of_verdict(id: MessageId, verdict: PostVerdict) -> Response {
     let id = id.to_string();
     let mut response = match verdict {
-        Verdict::Outcome(outcome) => of_outcome(&id, outcome),
-        Verdict::RepliedBefore => json(
+        PostVerdict::Outcome(outcome) => of_outcome(&id, outcome),
+        PostVerdict::RepliedBefore => json(
             StatusCode::OK,
             &json!({"state": "replied", "error_msg": "the device replied to the first request; the reply was not kept"}),
         ),
-        Verdict::Refused(why) => of_refused(why),
-        Verdict::Body(why) => error(StatusCode::BAD_REQUEST, &format!("the body: {why}")),
-        Verdict::TooLong { bytes_max } => {
+        PostVerdict::Refused(why) => of_refused(why),
+        PostVerdict::Body(why) => error(StatusCode::BAD_REQUEST, &format!("the body: {why}")),
+        PostVerdict::TooLong { bytes_max } => {
             error(StatusCode::PAYLOAD_TOO_LARGE, &format!("a message may have at most {bytes_max} bytes"))
         }
-        Verdict::OtherBody => {
+        PostVerdict::OtherBody => {
             error(StatusCode::UNPROCESSABLE_ENTITY, "this Idempotency-Key was used before with another body")
         }
-        Verdict::KeysFull => later(StatusCode::TOO_MANY_REQUESTS, "too many recent Idempotency-Keys", 60),
-        Verdict::Unknown => error(StatusCode::NOT_FOUND, "this device has not been seen"),
-        Verdict::Offline { last_seen_ms } => offline(last_seen_ms),
-        Verdict::Away => later(StatusCode::SERVICE_UNAVAILABLE, "it is not known right now where the device is", 1),
-        Verdict::Busy => later(StatusCode::SERVICE_UNAVAILABLE, "the gateway is busy; not delivered", 1),
-        Verdict::Lost => unknown("no answer from the device or its node came in time"),
+        PostVerdict::KeysFull => later(StatusCode::TOO_MANY_REQUESTS, "too many recent Idempotency-Keys", 60),
+        PostVerdict::Unknown => error(StatusCode::NOT_FOUND, "this device has not been seen"),
+        PostVerdict::Offline { last_seen_ms } => offline(last_seen_ms),
+        PostVerdict::Away => later(StatusCode::SERVICE_UNAVAILABLE, "it is not known right now where the device is", 1),
+        PostVerdict::Busy => later(StatusCode::SERVICE_UNAVAILABLE, "the gateway is busy; not delivered", 1),
+        PostVerdict::Lost => unknown("no answer from the device or its node came in time"),
     };
     if let Ok(value) = HeaderValue::try_from(id) {
         response.headers_mut().insert(MESSAGE_ID, value);

@@ -2,10 +2,10 @@
 
 use super::super::broadcast_request;
 use super::super::envelope::join;
-use super::super::jobs::{Counts, JOBS_MAX, Known, NoJob};
-use super::super::node::Node;
+use super::super::jobs::{JOBS_MAX, JobCounts, JobKnowledge, NoJob};
+use super::super::node::DeviceNode;
 use super::super::peers::{BROADCAST, JOB, PATIENCE};
-use super::super::post::Verdict;
+use super::super::post::PostVerdict;
 use super::answer::{error, json, later, of_verdict};
 use super::messages::read;
 use super::successor::pass_on;
@@ -29,7 +29,7 @@ const JOB_WAIT: Duration = Duration::from_secs(5);
 /// Time for other nodes to begin: one whose process is being replaced waits until it is known which of the two goes on.
 const BEGIN_PATIENCE: Duration = Duration::from_secs(5);
 
-pub(super) async fn begin(node: &Arc<Node>, request: Request) -> Response {
+pub(super) async fn begin(node: &Arc<DeviceNode>, request: Request) -> Response {
     let (message, bytes_max) = (MessageId(random()), node.limits.message_bytes);
     // A message takes more in base64.
     let (head, body) = request.into_parts();
@@ -48,7 +48,7 @@ pub(super) async fn begin(node: &Arc<Node>, request: Request) -> Response {
         broadcast_request::parse(&bytes, bytes_max).and_then(|(of, body)| node.broadcast(message, of, &body, None));
     match begun {
         Ok(()) => {}
-        Err(NoJob::TooLong) => return of_verdict(message, Verdict::TooLong { bytes_max }),
+        Err(NoJob::TooLong) => return of_verdict(message, PostVerdict::TooLong { bytes_max }),
         Err(NoJob::Asked(why)) => return error(StatusCode::BAD_REQUEST, &why),
         Err(NoJob::Body(why)) => return error(StatusCode::BAD_REQUEST, &format!("\"body\": {why}")),
         Err(NoJob::TooMany) => return later(StatusCode::TOO_MANY_REQUESTS, "too many jobs are sending", 1),
@@ -69,7 +69,7 @@ pub(super) async fn begin(node: &Arc<Node>, request: Request) -> Response {
 }
 
 /// Adds up the counts of a job on all nodes. Any of them can be asked, also one that did not exist when it began.
-pub(super) async fn show(node: &Node, job: &str, request: Request) -> Response {
+pub(super) async fn show(node: &DeviceNode, job: &str, request: Request) -> Response {
     let message = MessageId::parse(job);
     let here = match message {
         Some(message) => node.job(message, JOB_WAIT).await,
@@ -102,8 +102,8 @@ pub(super) async fn show(node: &Node, job: &str, request: Request) -> Response {
 }
 
 /// `None`: no node knows it.
-fn add_up(message: MessageId, nodes: impl Iterator<Item = (Arc<str>, Option<Known>)>) -> Option<Json> {
-    let (mut counts, mut part, mut told) = (Counts::default(), BTreeSet::new(), BTreeSet::new());
+fn add_up(message: MessageId, nodes: impl Iterator<Item = (Arc<str>, Option<JobKnowledge>)>) -> Option<Json> {
+    let (mut counts, mut part, mut told) = (JobCounts::default(), BTreeSet::new(), BTreeSet::new());
     for (name, known) in nodes {
         let Some(known) = known else { continue };
         counts.add(&known.counts);
@@ -122,14 +122,14 @@ fn add_up(message: MessageId, nodes: impl Iterator<Item = (Arc<str>, Option<Know
 mod tests {
     use super::*;
 
-    fn known(matched: u64, nodes: &[&str]) -> Option<Known> {
+    fn known(matched: u64, nodes: &[&str]) -> Option<JobKnowledge> {
         let counts = serde_json::from_value(json!({
             "is_sending": false, "matched": matched, "written": matched, "full": 0, "gone": 0, "late": 0
         }));
-        Some(Known { counts: counts.unwrap(), nodes: nodes.iter().map(|name| (*name).to_owned()).collect() })
+        Some(JobKnowledge { counts: counts.unwrap(), nodes: nodes.iter().map(|name| (*name).to_owned()).collect() })
     }
 
-    fn check(nodes: Vec<(&str, Option<Known>)>, want: Option<Json>) {
+    fn check(nodes: Vec<(&str, Option<JobKnowledge>)>, want: Option<Json>) {
         let nodes = nodes.into_iter().map(|(name, known)| (Arc::from(name), known));
         let shown = add_up(MessageId(7), nodes);
         let facts = shown.map(|it| json!({"matched": it["matched"], "state": it["state"], "missing": it["missing"]}));

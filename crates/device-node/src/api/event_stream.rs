@@ -3,7 +3,7 @@
 //! A listener that is too slow misses some events, and is sent their number: it then reads the list again.
 
 use super::super::clock::rfc3339;
-use super::super::node::Node;
+use super::super::node::DeviceNode;
 use super::super::presence::PresenceChange;
 use super::answer::later;
 use super::query::Query;
@@ -32,7 +32,7 @@ const COMMENT_EVERY: Duration = Duration::from_secs(15);
 
 static LISTENERS: AtomicUsize = AtomicUsize::new(0);
 
-pub(super) fn stream(node: &Node, query: &Query) -> Response {
+pub(super) fn stream(node: &DeviceNode, query: &Query) -> Response {
     let Some(place) = Place::take() else {
         return later(StatusCode::SERVICE_UNAVAILABLE, "too many listeners", 10);
     };

@@ -2,9 +2,9 @@
 
 use super::super::clock::rfc3339;
 use super::super::connected::{page_of, shown};
-use super::super::node::Node;
+use super::super::node::DeviceNode;
 use super::super::peers::{DISCONNECT, LIST, PATIENCE, Page, SHOW};
-use super::super::registry::{Gone, Registry, Shared};
+use super::super::registry::{NotConnected, Registry, SharedRegistry};
 use super::answer::{error, json, json_text, later, offline};
 use super::query::Query;
 use axum::http::StatusCode;
@@ -13,28 +13,28 @@ use serde_json::{Value as Json, json};
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-pub(super) async fn show(node: &Node, device: &str) -> Response {
+pub(super) async fn show(node: &DeviceNode, device: &str) -> Response {
     if let Some(shown) = shown(node, device).await {
         return json(StatusCode::OK, &shown);
     }
     match node.ask_elsewhere(device, SHOW).await {
         Ok(shown) => json_text(StatusCode::OK, &String::from_utf8_lossy(&shown)),
-        Err(Gone::Offline { last_seen_ms }) => json(StatusCode::OK, &disconnected(device, last_seen_ms)),
-        Err(Gone::Unknown) => error(StatusCode::NOT_FOUND, "this device has not been seen"),
-        Err(Gone::Away) => away(),
+        Err(NotConnected::Offline { last_seen_ms }) => json(StatusCode::OK, &disconnected(device, last_seen_ms)),
+        Err(NotConnected::Unknown) => error(StatusCode::NOT_FOUND, "this device has not been seen"),
+        Err(NotConnected::Away) => away(),
     }
 }
 
-pub(super) async fn close(node: &Node, device: &str) -> Response {
+pub(super) async fn close(node: &DeviceNode, device: &str) -> Response {
     let closing = || json(StatusCode::ACCEPTED, &json!({"id": device, "state": "closing"}));
     if node.close(device) {
         return closing();
     }
     match node.ask_elsewhere(device, DISCONNECT).await {
         Ok(_) => closing(),
-        Err(Gone::Offline { last_seen_ms }) => offline(last_seen_ms),
-        Err(Gone::Unknown) => error(StatusCode::NOT_FOUND, "this device has not been seen"),
-        Err(Gone::Away) => away(),
+        Err(NotConnected::Offline { last_seen_ms }) => offline(last_seen_ms),
+        Err(NotConnected::Unknown) => error(StatusCode::NOT_FOUND, "this device has not been seen"),
+        Err(NotConnected::Away) => away(),
     }
 }
 
@@ -46,7 +46,7 @@ fn away() -> Response {
     later(StatusCode::SERVICE_UNAVAILABLE, "it is not known right now where the device is", 1)
 }
 
-pub(super) async fn list(node: &Node, query: &Query) -> Response {
+pub(super) async fn list(node: &DeviceNode, query: &Query) -> Response {
     let (size, is_online) = match (query.page_size(), query.is_online()) {
         (Ok(size), Ok(is_online)) => (size, is_online),
         (Err(why), _) | (_, Err(why)) => return error(StatusCode::BAD_REQUEST, &why),
@@ -54,12 +54,12 @@ pub(super) async fn list(node: &Node, query: &Query) -> Response {
     let (prefix, after) = (query.get("prefix").unwrap_or_default(), query.get("page").unwrap_or_default());
     let page = Page { prefix: prefix.to_owned(), after: after.to_owned(), count: size + 1 };
     let all = match (is_online, &node.registry) {
-        (true, Registry::Memory(_)) => Listed::of(page_of(node, &page)),
+        (true, Registry::Memory(_)) => DeviceList::of(page_of(node, &page)),
         (true, Registry::Shared(shared)) => of_all_nodes(node, shared, &page).await,
         (false, Registry::Memory(memory)) => {
             let offline = memory.offline(prefix, after, size + 1);
             let offline = offline.into_iter().map(|(device, ms)| disconnected(&device, Some(ms))).collect();
-            Listed { devices: offline, connected: node.state().devices.len() as u64, missing: Vec::new() }
+            DeviceList { devices: offline, connected: node.state().devices.len() as u64, missing: Vec::new() }
         }
         (false, Registry::Shared(_)) => {
             return error(
@@ -73,7 +73,7 @@ pub(super) async fn list(node: &Node, query: &Query) -> Response {
 
 /// Devices of some nodes.
 #[derive(Default)]
-struct Listed {
+struct DeviceList {
     devices: Vec<Json>,
     connected: u64,
     /// Nodes that have not answered.
@@ -81,13 +81,13 @@ struct Listed {
 }
 
 /// One page over all nodes: each returns its devices from there on.
-async fn of_all_nodes(node: &Node, shared: &Shared, page: &Page) -> Listed {
+async fn of_all_nodes(node: &DeviceNode, shared: &SharedRegistry, page: &Page) -> DeviceList {
     let asked = serde_json::to_vec(page).unwrap_or_default();
     let answers = shared.ask_all(LIST, asked.into(), PATIENCE).await;
-    let mut all = Listed::of(page_of(node, page));
+    let mut all = DeviceList::of(page_of(node, page));
     for (node, answer) in answers {
         match answer.and_then(|answer| serde_json::from_slice(&answer).ok()) {
-            Some(theirs) => all.add(Listed::of(theirs)),
+            Some(theirs) => all.add(DeviceList::of(theirs)),
             None => all.missing.push(node),
         }
     }
@@ -95,13 +95,13 @@ async fn of_all_nodes(node: &Node, shared: &Shared, page: &Page) -> Listed {
     all
 }
 
-impl Listed {
-    fn of(mut page: Json) -> Listed {
+impl DeviceList {
+    fn of(mut page: Json) -> DeviceList {
         let devices = if let Json::Array(devices) = page["devices"].take() { devices } else { Vec::new() };
-        Listed { devices, connected: page["connected"].as_u64().unwrap_or(0), missing: Vec::new() }
+        DeviceList { devices, connected: page["connected"].as_u64().unwrap_or(0), missing: Vec::new() }
     }
 
-    fn add(&mut self, other: Listed) {
+    fn add(&mut self, other: DeviceList) {
         self.devices.extend(other.devices);
         self.connected += other.connected;
     }

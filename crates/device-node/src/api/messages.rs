@@ -1,7 +1,7 @@
 //! `POST /v1/devices/{id}/messages`
 
-use super::super::node::Node;
-use super::super::post::{Post, Verdict};
+use super::super::node::DeviceNode;
+use super::super::post::{Post, PostVerdict};
 use super::answer::{error, of_verdict};
 use super::query::Query;
 use super::successor;
@@ -24,7 +24,7 @@ const DISCARDED_BYTES_MAX: usize = 1024 * 1024;
 /// Maximum length of `Idempotency-Key`, and of `key`, in bytes.
 const KEY_BYTES_MAX: usize = 256;
 
-pub(super) async fn send(node: &Node, device: &str, query: &Query, request: Request) -> Response {
+pub(super) async fn send(node: &DeviceNode, device: &str, query: &Query, request: Request) -> Response {
     let (level, timeout_ms) = match (query.level(), query.timeout_ms()) {
         (Ok(level), Ok(timeout_ms)) => (level, timeout_ms),
         (Err(why), _) | (_, Err(why)) => return error(StatusCode::BAD_REQUEST, &why),
@@ -47,16 +47,16 @@ pub(super) async fn send(node: &Node, device: &str, query: &Query, request: Requ
     let content_type = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let body = match Body::of_request(content_type, &bytes) {
         Ok(body) => body.into_owned(),
-        Err(why) => return of_verdict(id, Verdict::Body(why)),
+        Err(why) => return of_verdict(id, PostVerdict::Body(why)),
     };
     let mut post = Post { device: device.into(), id, body, level, timeout_ms, key, idempotency };
     let verdict = node.send(&mut post).await;
     let id = post.id;
     match verdict {
         // The device was already moving to the other process.
-        Verdict::Away if node.has_left() => {
+        PostVerdict::Away if node.has_left() => {
             let again = Box::pin(successor::pass_on(node, Request::from_parts(head, bytes.into()))).await;
-            again.unwrap_or_else(|_| of_verdict(id, Verdict::Away))
+            again.unwrap_or_else(|_| of_verdict(id, PostVerdict::Away))
         }
         verdict => of_verdict(id, verdict),
     }
@@ -74,7 +74,7 @@ impl ReadError {
     /// The answer to the sender of a message. It closes the connection, on which the rest of the body may still come.
     pub(super) fn answer(&self, id: MessageId, bytes_max: usize) -> Response {
         let mut response = match self {
-            ReadError::TooLong => of_verdict(id, Verdict::TooLong { bytes_max }),
+            ReadError::TooLong => of_verdict(id, PostVerdict::TooLong { bytes_max }),
             ReadError::TooSlow => error(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time"),
             ReadError::Malformed => {
                 error(StatusCode::BAD_REQUEST, "the body ends too early, or its chunks are malformed")

@@ -15,7 +15,7 @@ mod routes;
 mod successor;
 mod top;
 
-use super::node::Node;
+use super::node::DeviceNode;
 use answer::{error, json};
 use axum::body::Body;
 use axum::http::header::ALLOW;
@@ -23,47 +23,47 @@ use axum::http::{Request, Response, StatusCode};
 use endpoints::{Action, Endpoint};
 use percent_encoding::percent_decode_str;
 use query::Query;
-use routes::{Found, find};
+use routes::{EndpointMatch, find};
 use std::borrow::Cow;
 use std::sync::Arc;
 use stillgate_door::{Answers, Guard};
 
 /// Answers requests to the device API that its guard admits.
 #[derive(Clone)]
-pub(super) struct Api {
-    node: Arc<Node>,
+pub(super) struct DeviceApi {
+    node: Arc<DeviceNode>,
     guard: Arc<Guard>,
 }
 
-impl Api {
-    pub(super) fn new(node: Arc<Node>, guard: Arc<Guard>) -> Api {
-        Api { node, guard }
+impl DeviceApi {
+    pub(super) fn new(node: Arc<DeviceNode>, guard: Arc<Guard>) -> DeviceApi {
+        DeviceApi { node, guard }
     }
 }
 
-impl Answers for Api {
+impl Answers for DeviceApi {
     async fn answer(&self, mut request: Request<Body>) -> Response<Body> {
         if let Err(refusal) = self.guard.admit(&mut request).await {
             return refusal;
         }
         let path = request.uri().path();
         match find(request.method(), path) {
-            Found::Endpoint(endpoint, part) => {
+            EndpointMatch::Endpoint(endpoint, part) => {
                 let part = percent_decode_str(part).decode_utf8().map(Cow::into_owned);
                 answer_to(&self.node, endpoint, part.ok(), request).await
             }
-            Found::Methods(methods) => {
+            EndpointMatch::Methods(methods) => {
                 let mut response = error(StatusCode::METHOD_NOT_ALLOWED, "unsupported method: see Allow");
                 response.headers_mut().insert(ALLOW, methods);
                 response
             }
-            Found::Nothing => error(StatusCode::NOT_FOUND, "there is no such path: see /v1/openapi.json"),
+            EndpointMatch::Nothing => error(StatusCode::NOT_FOUND, "there is no such path: see /v1/openapi.json"),
         }
     }
 }
 
 async fn answer_to(
-    node: &Arc<Node>,
+    node: &Arc<DeviceNode>,
     endpoint: &'static Endpoint,
     part: Option<String>,
     request: Request<Body>,

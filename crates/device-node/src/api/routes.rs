@@ -5,7 +5,7 @@ use axum::http::{HeaderValue, Method};
 
 /// The match for a method and a path.
 #[derive(Debug)]
-pub(super) enum Found<'p> {
+pub(super) enum EndpointMatch<'p> {
     /// The endpoint, and the value of its path's variable, still percent-encoded; empty if it has none.
     Endpoint(&'static Endpoint, &'p str),
     /// The path exists, but not with this method: the value of `Allow`.
@@ -13,14 +13,14 @@ pub(super) enum Found<'p> {
     Nothing,
 }
 
-pub(super) fn find<'p>(method: &Method, path: &'p str) -> Found<'p> {
+pub(super) fn find<'p>(method: &Method, path: &'p str) -> EndpointMatch<'p> {
     let mut methods = Vec::new();
     for endpoint in &ENDPOINTS {
         let Some(part) = part(endpoint.path, path) else { continue };
         // HEAD is answered like GET; hyper leaves the body out.
         let is_head = endpoint.method == Method::GET && *method == Method::HEAD;
         if endpoint.method == *method || is_head {
-            return Found::Endpoint(endpoint, part);
+            return EndpointMatch::Endpoint(endpoint, part);
         }
         methods.push(endpoint.method.as_str());
         if endpoint.method == Method::GET {
@@ -28,8 +28,8 @@ pub(super) fn find<'p>(method: &Method, path: &'p str) -> Found<'p> {
         }
     }
     match HeaderValue::try_from(methods.join(",")) {
-        Ok(allow) if !methods.is_empty() => Found::Methods(allow),
-        _ => Found::Nothing,
+        Ok(allow) if !methods.is_empty() => EndpointMatch::Methods(allow),
+        _ => EndpointMatch::Nothing,
     }
 }
 
@@ -49,7 +49,7 @@ mod tests {
     #[test]
     fn endpoints_are_found_by_method_and_path() {
         let action = |method: Method, path: &'static str| match find(&method, path) {
-            Found::Endpoint(endpoint, part) => Some((endpoint.action, part)),
+            EndpointMatch::Endpoint(endpoint, part) => Some((endpoint.action, part)),
             _ => None,
         };
         assert_eq!(action(Method::POST, "/v1/devices/a%2Fb/messages"), Some((Action::Send, "a%2Fb")));
@@ -60,14 +60,14 @@ mod tests {
         for nothing in
             ["/v1/devices/", "/v1/devices//messages", "/v1/devices/a/b", "/v1/devices/a/messages/", "/", "*", ""]
         {
-            assert!(matches!(find(&Method::POST, nothing), Found::Nothing), "{nothing}");
+            assert!(matches!(find(&Method::POST, nothing), EndpointMatch::Nothing), "{nothing}");
         }
     }
 
     #[test]
     fn other_methods_of_a_path_are_named() {
         let allowed = |method: Method, path: &str| match find(&method, path) {
-            Found::Methods(methods) => methods.to_str().unwrap().to_owned(),
+            EndpointMatch::Methods(methods) => methods.to_str().unwrap().to_owned(),
             other => panic!("{path}: {other:?}"),
         };
         assert_eq!(allowed(Method::PUT, "/v1/devices"), "GET,HEAD");

@@ -4,7 +4,7 @@
 //! the back-end could not know whether it was carried out. So the request goes to the new process, and its answer comes back with
 //! `Connection: close`. Over TLS nothing is forwarded: a request for a device that has moved is answered 503, to be repeated.
 
-use super::super::node::Node;
+use super::super::node::DeviceNode;
 use super::answer::unknown;
 use axum::body::Body;
 use axum::extract::Request;
@@ -21,7 +21,7 @@ use tokio::time::timeout;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The other process's answer. An error gives the request back: it could not be sent.
-pub(super) async fn pass_on(node: &Node, request: Request) -> Result<Response, Box<Request>> {
+pub(super) async fn pass_on(node: &DeviceNode, request: Request) -> Result<Response, Box<Request>> {
     let Some(mut sender) = connected(node).await else { return Err(Box::new(request)) };
     let (mut head, body) = request.into_parts();
     head.version = Version::HTTP_11;
@@ -36,7 +36,7 @@ pub(super) async fn pass_on(node: &Node, request: Request) -> Result<Response, B
     }
 }
 
-async fn connected(node: &Node) -> Option<SendRequest<Body>> {
+async fn connected(node: &DeviceNode) -> Option<SendRequest<Body>> {
     let address = *node.successor_api.get().filter(|_| node.has_left())?;
     let stream = timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await.ok()?.ok()?;
     stream.set_nodelay(true).ok()?;

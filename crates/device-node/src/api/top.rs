@@ -1,6 +1,6 @@
 //! `GET /v1/device-stats/top`: each worker names its busiest connections.
 
-use super::super::node::Node;
+use super::super::node::DeviceNode;
 use super::answer::json;
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -14,7 +14,7 @@ use tokio::time::timeout;
 const SHOWN_MAX: usize = 20;
 const WAIT: Duration = Duration::from_secs(1);
 
-pub(super) async fn top(node: &Node) -> Response {
+pub(super) async fn top(node: &DeviceNode) -> Response {
     let asked: Vec<_> = {
         let mut state = node.state();
         let workers = 0..state.commands.workers();

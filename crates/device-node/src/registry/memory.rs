@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use stillgate_devices::directory::{
-    Connect, ConnectOutcome, Disconnect, Duplicate, Entry, Era, Location, RegistrationAnswer, connect, disconnect,
-    register,
+    Connect, ConnectOutcome, DirectoryEntry, Disconnect, Duplicate, Era, Location, RegistrationAnswer, connect,
+    disconnect, register,
 };
 use stillgate_proxy::device_link::Former;
 
@@ -38,7 +38,7 @@ struct Entries {
 
 #[derive(Debug, Default)]
 struct MemoryEntry {
-    entry: Option<Entry>,
+    entry: Option<DirectoryEntry>,
     /// The number that the worker knows the entry's connection by. Its place has another.
     connection: u64,
 }
@@ -80,7 +80,7 @@ impl Memory {
         &self,
         device: &Arc<str>,
         connection: u64,
-        ask: impl FnOnce(&mut Option<Entry>, Location) -> (bool, T),
+        ask: impl FnOnce(&mut Option<DirectoryEntry>, Location) -> (bool, T),
     ) -> T {
         let mut entries = self.entries();
         entries.connections += 1;
@@ -96,7 +96,7 @@ impl Memory {
     pub(super) fn disconnect(&self, device: &Arc<str>, connection: u64) {
         let mut entries = self.entries();
         let Some(known) = entries.all.get_mut(device).filter(|known| known.connection == connection) else { return };
-        let Some(Entry::Online { place, .. }) = &known.entry else { return };
+        let Some(DirectoryEntry::Online { place, .. }) = &known.entry else { return };
         let ended = Disconnect { place: place.clone(), and_older: false };
         if disconnect(&mut known.entry, &ended, unix_ms()) {
             entries.left.push_back(device.clone());
@@ -104,7 +104,7 @@ impl Memory {
         }
     }
 
-    pub(in super::super) fn locate(&self, device: &str) -> Option<Entry> {
+    pub(in super::super) fn locate(&self, device: &str) -> Option<DirectoryEntry> {
         let entries = self.entries();
         entries.all.get(device)?.entry.clone().filter(|entry| !entry.is_forgotten(unix_ms()))
     }
@@ -117,7 +117,7 @@ impl Memory {
         let now_ms = unix_ms();
         of_prefix
             .filter_map(|(device, known)| match &known.entry {
-                Some(entry @ Entry::Offline { last_seen_ms, .. }) if !entry.is_forgotten(now_ms) => {
+                Some(entry @ DirectoryEntry::Offline { last_seen_ms, .. }) if !entry.is_forgotten(now_ms) => {
                     Some((device.clone(), *last_seen_ms))
                 }
                 _ => None,
@@ -133,7 +133,7 @@ impl Entries {
         let now_ms = unix_ms();
         while let Some(first) = self.left.front() {
             let entry = self.all.get(first).and_then(|known| known.entry.as_ref());
-            let is_offline = matches!(entry, Some(Entry::Offline { .. }));
+            let is_offline = matches!(entry, Some(DirectoryEntry::Offline { .. }));
             let is_old = entry.is_none_or(|entry| entry.is_forgotten(now_ms));
             if is_offline && !is_old && self.left.len() <= entries_max {
                 return;
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(names("x", ""), ["x3"]);
         assert_eq!(names("", "x3"), ["y1"]);
         assert_eq!(memory.locate("x1"), None);
-        assert!(matches!(memory.locate("y1"), Some(Entry::Offline { .. })));
+        assert!(matches!(memory.locate("y1"), Some(DirectoryEntry::Offline { .. })));
     }
 
     #[test]
@@ -176,7 +176,7 @@ mod tests {
         assert!(memory.adopt(&device, 1, former(Generation(newest.0 - 2))));
         memory.connect(&device, 2, Duplicate::Replace);
         assert!(!memory.adopt(&device, 3, former(Generation(newest.0 - 1))));
-        assert!(matches!(memory.locate("d"), Some(Entry::Online { place, .. }) if place.connection == 2));
+        assert!(matches!(memory.locate("d"), Some(DirectoryEntry::Online { place, .. }) if place.connection == 2));
     }
 
     #[test]
@@ -186,6 +186,6 @@ mod tests {
         memory.connect(&device, 1, Duplicate::Replace);
         memory.connect(&device, 2, Duplicate::Replace);
         memory.disconnect(&device, 1);
-        assert!(matches!(memory.locate("d"), Some(Entry::Online { place, .. }) if place.connection == 2));
+        assert!(matches!(memory.locate("d"), Some(DirectoryEntry::Online { place, .. }) if place.connection == 2));
     }
 }

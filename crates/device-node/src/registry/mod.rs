@@ -4,10 +4,10 @@ mod memory;
 mod shared;
 
 pub(crate) use memory::Memory;
-pub(crate) use shared::{Shared, Sharing, Unanswered};
+pub(crate) use shared::{PeerSilence, RegistrySettings, SharedRegistry};
 
 use std::sync::Arc;
-use stillgate_devices::directory::{Away, ConnectOutcome, Duplicate, Entry};
+use stillgate_devices::directory::{ConnectOutcome, DirectoryEntry, DirectoryUnavailable, Duplicate};
 use stillgate_proxy::device_link::Former;
 
 /// What knows which node has a device.
@@ -16,12 +16,12 @@ pub(crate) enum Registry {
     /// This node, which is the only one.
     Memory(Memory),
     /// A directory, for several.
-    Shared(Shared),
+    Shared(SharedRegistry),
 }
 
 /// Why a device is not connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Gone {
+pub(crate) enum NotConnected {
     /// It was connected. If its node has died, the time is not known.
     Offline { last_seen_ms: Option<u64> },
     /// It has never been seen.
@@ -37,7 +37,7 @@ impl Registry {
         device: &Arc<str>,
         connection: u64,
         duplicate: Duplicate,
-    ) -> Result<ConnectOutcome, Away> {
+    ) -> Result<ConnectOutcome, DirectoryUnavailable> {
         match self {
             Registry::Memory(memory) => Ok(memory.connect(device, connection, duplicate)),
             Registry::Shared(shared) => shared.directory().connect(device, connection, duplicate).await,
@@ -73,7 +73,7 @@ impl Registry {
     }
 
     /// The way to other nodes, where there may be some.
-    pub(crate) fn shared(&self) -> Option<&Shared> {
+    pub(crate) fn shared(&self) -> Option<&SharedRegistry> {
         match self {
             Registry::Memory(_) => None,
             Registry::Shared(shared) => Some(shared),
@@ -102,13 +102,15 @@ impl Registry {
     }
 }
 
-impl From<Option<Entry>> for Gone {
+impl From<Option<DirectoryEntry>> for NotConnected {
     /// Why a device is not here, on the only node.
-    fn from(entry: Option<Entry>) -> Gone {
+    fn from(entry: Option<DirectoryEntry>) -> NotConnected {
         match entry {
-            Some(Entry::Offline { last_seen_ms, .. }) => Gone::Offline { last_seen_ms: Some(last_seen_ms) },
-            None => Gone::Unknown,
-            Some(Entry::Online { .. }) => Gone::Away,
+            Some(DirectoryEntry::Offline { last_seen_ms, .. }) => {
+                NotConnected::Offline { last_seen_ms: Some(last_seen_ms) }
+            }
+            None => NotConnected::Unknown,
+            Some(DirectoryEntry::Online { .. }) => NotConnected::Away,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A directory that nodes share, and the way to the other nodes.
 
-use super::Gone;
+use super::NotConnected;
 use bytes::Bytes;
 use std::fmt;
 use std::io;
@@ -18,7 +18,7 @@ const WORDS_BYTES_MAX: usize = 64 * 1024;
 const LOOKUP_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// The settings for taking part.
-pub(crate) struct Sharing {
+pub(crate) struct RegistrySettings {
     pub(crate) node: String,
     pub(crate) redis: RedisAddress,
     pub(crate) listener: TcpListener,
@@ -35,24 +35,24 @@ pub(crate) struct Sharing {
 }
 
 /// The directory and the peers of one node.
-pub(crate) struct Shared {
+pub(crate) struct SharedRegistry {
     cluster: Cluster,
 }
 
 /// Why a device's node has not answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unanswered {
+pub(crate) enum PeerSilence {
     /// No request was sent to it.
-    Gone(Gone),
+    Gone(NotConnected),
     /// Not sent: its node already has as many requests in flight as it takes.
     Busy,
     /// The request was sent, and the connection or the time ended first.
     Lost,
 }
 
-impl Shared {
+impl SharedRegistry {
     /// Begins, on the current runtime.
-    pub(crate) fn start(sharing: Sharing) -> io::Result<Shared> {
+    pub(crate) fn start(sharing: RegistrySettings) -> io::Result<SharedRegistry> {
         let listener = tokio::net::TcpListener::from_std(sharing.listener)?;
         let cluster = Cluster::start(ClusterSettings {
             directory: DirectorySettings {
@@ -68,7 +68,7 @@ impl Shared {
             handler: sharing.answers,
             close: sharing.close,
         });
-        Ok(Shared { cluster: cluster.map_err(io::Error::other)? })
+        Ok(SharedRegistry { cluster: cluster.map_err(io::Error::other)? })
     }
 
     pub(super) fn directory(&self) -> &Directory {
@@ -94,16 +94,16 @@ impl Shared {
         kind: &str,
         body: Bytes,
         patience: Duration,
-    ) -> Result<Bytes, Unanswered> {
+    ) -> Result<Bytes, PeerSilence> {
         let gone = match self.cluster.send(device, kind, body, patience).await {
             Ok(answer) => return Ok(answer),
-            Err(SendError::Lost) => return Err(Unanswered::Lost),
-            Err(SendError::Busy) => return Err(Unanswered::Busy),
-            Err(SendError::Unsent(DeliveryError::NeverSeen)) => Gone::Unknown,
-            Err(SendError::Unsent(DeliveryError::Offline { last_seen_ms })) => Gone::Offline { last_seen_ms },
-            Err(SendError::Unsent(DeliveryError::Moved | DeliveryError::Unknown)) => Gone::Away,
+            Err(SendError::Lost) => return Err(PeerSilence::Lost),
+            Err(SendError::Busy) => return Err(PeerSilence::Busy),
+            Err(SendError::Unsent(DeliveryError::NeverSeen)) => NotConnected::Unknown,
+            Err(SendError::Unsent(DeliveryError::Offline { last_seen_ms })) => NotConnected::Offline { last_seen_ms },
+            Err(SendError::Unsent(DeliveryError::Moved | DeliveryError::Unknown)) => NotConnected::Away,
         };
-        Err(Unanswered::Gone(gone))
+        Err(PeerSilence::Gone(gone))
     }
 
     /// Sends a request to every other node: its name, and its answer if it sends one.
@@ -117,7 +117,7 @@ impl Shared {
     }
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for SharedRegistry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.directory().fmt(f)
     }

@@ -15,7 +15,7 @@
 //! entry; "never seen" on a complete directory.
 
 use super::lookups::{CachedLookup, Lookups};
-use super::{Entry, Members};
+use super::{DirectoryEntry, Members};
 use std::sync::Arc;
 
 /// How often a message is sent: once more if the first node did not accept it.
@@ -66,7 +66,7 @@ pub enum Rejection {
 
 /// The directory did not answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Away;
+pub struct DirectoryUnavailable;
 
 /// Inputs of the steps.
 #[derive(Debug)]
@@ -111,20 +111,24 @@ impl MessageRoute {
     }
 
     /// The directory's entry of the device.
-    pub fn looked_up(&mut self, entry: Result<Option<Entry>, Away>, view: View<'_>) -> DeliveryStep {
+    pub fn looked_up(
+        &mut self,
+        entry: Result<Option<DirectoryEntry>, DirectoryUnavailable>,
+        view: View<'_>,
+    ) -> DeliveryStep {
         match entry {
-            Err(Away) => DeliveryStep::AskPeers,
-            Ok(Some(Entry::Online { place, .. })) if view.members.get(&place.node).is_some() => {
+            Err(DirectoryUnavailable) => DeliveryStep::AskPeers,
+            Ok(Some(DirectoryEntry::Online { place, .. })) if view.members.get(&place.node).is_some() => {
                 self.send(place.node.into(), view)
             }
-            Ok(Some(Entry::Online { place, .. })) => {
+            Ok(Some(DirectoryEntry::Online { place, .. })) => {
                 self.found = FoundNode::At(place.node.into());
                 DeliveryStep::ReadMembers
             }
-            Ok(Some(Entry::Offline { last_seen_ms, .. })) if view.members.is_steady() => {
+            Ok(Some(DirectoryEntry::Offline { last_seen_ms, .. })) if view.members.is_steady() => {
                 self.offline(Some(last_seen_ms), view)
             }
-            Ok(Some(Entry::Offline { .. })) => DeliveryStep::AskPeers,
+            Ok(Some(DirectoryEntry::Offline { .. })) => DeliveryStep::AskPeers,
             Ok(None) => {
                 self.found = FoundNode::Nothing;
                 DeliveryStep::ReadMembers
@@ -133,9 +137,9 @@ impl MessageRoute {
     }
 
     /// Whether the members were read; they are in the view.
-    pub fn members_read(&mut self, read: Result<(), Away>, view: View<'_>) -> DeliveryStep {
+    pub fn members_read(&mut self, read: Result<(), DirectoryUnavailable>, view: View<'_>) -> DeliveryStep {
         match (read, &self.found) {
-            (Err(Away), _) => DeliveryStep::AskPeers,
+            (Err(DirectoryUnavailable), _) => DeliveryStep::AskPeers,
             (Ok(()), FoundNode::At(node)) if view.members.get(node).is_some() => {
                 let node = node.clone();
                 self.send(node, view)
@@ -211,9 +215,9 @@ mod tests {
         Members::new(living.iter().map(|node| ((*node).into(), member.clone())), Some(Era(1)), 0, Era(100))
     }
 
-    fn online(node: &str) -> Result<Option<Entry>, Away> {
+    fn online(node: &str) -> Result<Option<DirectoryEntry>, DirectoryUnavailable> {
         let place = Location { node: node.into(), epoch: 1, connection: 1 };
-        Ok(Some(Entry::Online { place, generation: Generation(1), since_ms: 0 }))
+        Ok(Some(DirectoryEntry::Online { place, generation: Generation(1), since_ms: 0 }))
     }
 
     fn send(node: &str) -> DeliveryStep {
@@ -280,7 +284,7 @@ mod tests {
             assert_eq!(sending.peers_asked(Some("b".into()), node.view()), send("b"));
             assert_eq!(sending.sent(Rejection::Moved, "b".into(), node.view()), said);
         }
-        let offline = Entry::Offline { generation: Generation(1), last_seen_ms: 7 };
+        let offline = DirectoryEntry::Offline { generation: Generation(1), last_seen_ms: 7 };
         assert_eq!(sending.looked_up(Ok(Some(offline.clone())), node.view()), DeliveryStep::AskPeers);
         node.members = members(&[]);
         let said = DeliveryStep::Answer(DeliveryError::Offline { last_seen_ms: Some(7) });
@@ -303,10 +307,10 @@ mod tests {
     fn without_the_directory_peers_are_asked() {
         let mut node = Node::with(&["b"]);
         let (mut sending, _) = MessageRoute::begin("d", node.view());
-        assert_eq!(sending.looked_up(Err(Away), node.view()), DeliveryStep::AskPeers);
+        assert_eq!(sending.looked_up(Err(DirectoryUnavailable), node.view()), DeliveryStep::AskPeers);
         assert_eq!(sending.peers_asked(Some("b".into()), node.view()), send("b"));
         assert_eq!(sending.sent(Rejection::Unreachable, "b".into(), node.view()), DeliveryStep::LookUp);
-        assert_eq!(sending.looked_up(Err(Away), node.view()), DeliveryStep::AskPeers);
+        assert_eq!(sending.looked_up(Err(DirectoryUnavailable), node.view()), DeliveryStep::AskPeers);
         assert_eq!(sending.peers_asked(Some("b".into()), node.view()), send("b"));
         let unknown = DeliveryStep::Answer(DeliveryError::Unknown);
         assert_eq!(sending.sent(Rejection::Unreachable, "b".into(), node.view()), unknown);

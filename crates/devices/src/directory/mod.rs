@@ -22,7 +22,7 @@ mod registrations;
 pub use lease::{Lease, LeaseConflict};
 pub use lookups::{ABSENCE_KEPT_MS, CachedLookup, Lookups, PLACE_KEPT_MS};
 pub use members::{HEARTBEAT_MS, LEASE_MS, Member, Members};
-pub use message_route::{Away, DeliveryError, DeliveryStep, MessageRoute, Rejection, View};
+pub use message_route::{DeliveryError, DeliveryStep, DirectoryUnavailable, MessageRoute, Rejection, View};
 pub use registrations::{Effect, RegistrationRequest, Registrations};
 
 use crate::generation::Generation;
@@ -65,7 +65,7 @@ pub struct Location {
 
 /// The directory's entry for a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Entry {
+pub enum DirectoryEntry {
     /// Connected, if the place's node is alive in this epoch.
     Online {
         /// The connection.
@@ -145,24 +145,24 @@ pub enum RegistrationAnswer {
     Superseded,
 }
 
-impl Entry {
+impl DirectoryEntry {
     /// Generation of the current or last connection.
     pub fn generation(&self) -> Generation {
         match self {
-            Entry::Online { generation, .. } | Entry::Offline { generation, .. } => *generation,
+            DirectoryEntry::Online { generation, .. } | DirectoryEntry::Offline { generation, .. } => *generation,
         }
     }
 
     /// Whether the entry has expired.
     pub fn is_forgotten(&self, now_ms: u64) -> bool {
-        matches!(self, Entry::Offline { last_seen_ms, .. } if now_ms >= last_seen_ms.saturating_add(OFFLINE_RETENTION_MS))
+        matches!(self, DirectoryEntry::Offline { last_seen_ms, .. } if now_ms >= last_seen_ms.saturating_add(OFFLINE_RETENTION_MS))
     }
 }
 
 /// The entry's connection, if it has the same node and epoch and a higher number: the request is late.
-fn newer<'a>(entry: &'a Option<Entry>, place: &Location) -> Option<(&'a Location, Generation)> {
+fn newer<'a>(entry: &'a Option<DirectoryEntry>, place: &Location) -> Option<(&'a Location, Generation)> {
     match entry {
-        Some(Entry::Online { place: other, generation, .. })
+        Some(DirectoryEntry::Online { place: other, generation, .. })
             if (&other.node, other.epoch) == (&place.node, place.epoch) && other.connection > place.connection =>
         {
             Some((other, *generation))
@@ -172,12 +172,12 @@ fn newer<'a>(entry: &'a Option<Entry>, place: &Location) -> Option<(&'a Location
 }
 
 /// Makes a connection the current one.
-pub fn connect(entry: &mut Option<Entry>, request: Connect) -> ConnectOutcome {
+pub fn connect(entry: &mut Option<DirectoryEntry>, request: Connect) -> ConnectOutcome {
     let Connect { place, era, duplicate, dead, now_ms } = request;
     if let Some((other, generation)) = newer(entry, &place) {
         return ConnectOutcome::Occupied { place: other.clone(), generation };
     }
-    if let Some(Entry::Online { place: other, generation, .. }) = entry
+    if let Some(DirectoryEntry::Online { place: other, generation, .. }) = entry
         && duplicate == Duplicate::Refuse
         // A node that connects again has closed its former connection.
         && (&other.node, other.epoch) != (&place.node, place.epoch)
@@ -188,13 +188,13 @@ pub fn connect(entry: &mut Option<Entry>, request: Connect) -> ConnectOutcome {
     let generation = match entry {
         None => Generation(1),
         // The same connection, whose answer was lost: a repeated request gets the same generation.
-        Some(Entry::Online { place: other, generation, .. }) if *other == place => *generation,
+        Some(DirectoryEntry::Online { place: other, generation, .. }) if *other == place => *generation,
         Some(entry) => Generation(entry.generation().0 + 1),
     };
     let generation = generation.max(era.first_generation());
-    let new = Entry::Online { place: place.clone(), generation, since_ms: now_ms };
+    let new = DirectoryEntry::Online { place: place.clone(), generation, since_ms: now_ms };
     let replaced = match entry.replace(new) {
-        Some(Entry::Online { place: other, .. }) if other != place => Some(other),
+        Some(DirectoryEntry::Online { place: other, .. }) if other != place => Some(other),
         _ => None,
     };
     ConnectOutcome::Current { generation, replaced }
@@ -202,8 +202,8 @@ pub fn connect(entry: &mut Option<Entry>, request: Connect) -> ConnectOutcome {
 
 /// Makes a device offline, unless the entry belongs to another connection by now; returns whether it did. It takes no
 /// generation: a place belongs to one connection, and the answer with the generation may have been lost.
-pub fn disconnect(entry: &mut Option<Entry>, ended: &Disconnect, now_ms: u64) -> bool {
-    let Some(Entry::Online { place: current, generation, .. }) = entry else { return false };
+pub fn disconnect(entry: &mut Option<DirectoryEntry>, ended: &Disconnect, now_ms: u64) -> bool {
+    let Some(DirectoryEntry::Online { place: current, generation, .. }) = entry else { return false };
     let Disconnect { place, and_older } = ended;
     let is_older = *and_older && current.connection < place.connection;
     if (&current.node, current.epoch) != (&place.node, place.epoch)
@@ -211,14 +211,14 @@ pub fn disconnect(entry: &mut Option<Entry>, ended: &Disconnect, now_ms: u64) ->
     {
         return false;
     }
-    *entry = Some(Entry::Offline { generation: *generation, last_seen_ms: now_ms });
+    *entry = Some(DirectoryEntry::Offline { generation: *generation, last_seen_ms: now_ms });
     true
 }
 
 /// Registers a connection again that has its generation: after a loss of the directory, or of the node's lease, and
 /// periodically to find out whether it is still current.
 pub fn register(
-    entry: &mut Option<Entry>,
+    entry: &mut Option<DirectoryEntry>,
     place: Location,
     generation: Generation,
     since_ms: u64,
@@ -229,14 +229,14 @@ pub fn register(
     match entry {
         // The connection's own entry. If its generation is higher, the answer that carried it was lost, so it is unused. If its
         // number differs, the connection has moved to another process of the same node.
-        Some(Entry::Online { place: other, generation: stored, .. })
+        Some(DirectoryEntry::Online { place: other, generation: stored, .. })
             if other.node == place.node && (other.connection == place.connection || *stored == generation) => {}
         // Including one with the same generation: a directory that lost its last writes gave it twice. The stored one
         // stays.
         Some(entry) if entry.generation() >= generation => return RegistrationAnswer::Superseded,
         _ => {}
     }
-    *entry = Some(Entry::Online { place, generation, since_ms });
+    *entry = Some(DirectoryEntry::Online { place, generation, since_ms });
     RegistrationAnswer::Current
 }
 
@@ -269,7 +269,7 @@ mod tests {
         assert!(!disconnect(&mut entry, &end("a", 1), 9), "the end of the first leaves the second");
         assert_eq!(register(&mut entry, at("a", 1), FIRST, 0), RegistrationAnswer::Superseded);
         assert!(disconnect(&mut entry, &end("b", 1), 9));
-        assert_eq!(entry, Some(Entry::Offline { generation: SECOND, last_seen_ms: 9 }));
+        assert_eq!(entry, Some(DirectoryEntry::Offline { generation: SECOND, last_seen_ms: 9 }));
     }
 
     #[test]
@@ -317,7 +317,7 @@ mod tests {
         connect(&mut entry, request(at("a", 1), Duplicate::Refuse));
         connect(&mut entry, Connect { era: Era(6), ..request(at("a", 1), Duplicate::Refuse) });
         assert_eq!(register(&mut entry, at("a", 1), FIRST, 0), RegistrationAnswer::Current);
-        assert_eq!(entry.as_ref().map(Entry::generation), Some(FIRST));
+        assert_eq!(entry.as_ref().map(DirectoryEntry::generation), Some(FIRST));
         assert!(disconnect(&mut entry, &end("a", 1), 9));
     }
 
@@ -357,7 +357,7 @@ mod tests {
         connect(&mut entry, request(at("a", 1), Duplicate::Replace));
         let place = Location { epoch: 2, ..at("a", 1) };
         assert_eq!(register(&mut entry, place.clone(), FIRST, 0), RegistrationAnswer::Current);
-        assert!(matches!(entry, Some(Entry::Online { place: stored, .. }) if stored == place));
+        assert!(matches!(entry, Some(DirectoryEntry::Online { place: stored, .. }) if stored == place));
     }
 
     #[test]
@@ -368,7 +368,7 @@ mod tests {
 
     #[test]
     fn offline_entries_are_kept_for_a_month() {
-        let entry = Entry::Offline { generation: FIRST, last_seen_ms: 1 };
+        let entry = DirectoryEntry::Offline { generation: FIRST, last_seen_ms: 1 };
         assert!(!entry.is_forgotten(OFFLINE_RETENTION_MS) && entry.is_forgotten(OFFLINE_RETENTION_MS + 1));
     }
 }

@@ -35,7 +35,7 @@ pub const TOKEN_BYTES_MAX: usize = 256;
 
 /// The protocol of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Protocol {
+pub enum DeviceProtocol {
     /// JSON in text frames.
     Json,
     /// The messages of `Json` in CBOR (RFC 8949), in binary frames.
@@ -66,7 +66,7 @@ pub enum FromDevice<'a> {
         /// The answer: [`Body::Json`] or [`Body::Bytes`].
         body: Body<'a>,
     },
-    /// Something for the upstream: [`Body::Json`] or [`Body::Bytes`], and with [`Protocol::Raw`] [`Body::Text`] or
+    /// Something for the upstream: [`Body::Json`] or [`Body::Bytes`], and with [`DeviceProtocol::Raw`] [`Body::Text`] or
     /// [`Body::Bytes`].
     Event {
         /// The body of the event.
@@ -98,7 +98,7 @@ impl EncodedBody {
         self.bytes.len()
     }
 
-    /// Whether it has no bytes: an empty body of [`Protocol::Raw`].
+    /// Whether it has no bytes: an empty body of [`DeviceProtocol::Raw`].
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -109,27 +109,27 @@ impl EncodedBody {
     }
 }
 
-impl Protocol {
+impl DeviceProtocol {
     /// The protocol that a subprotocol of a handshake names (RFC 6455 section 1.9).
-    pub fn of_subprotocol(name: &str) -> Option<Protocol> {
+    pub fn of_subprotocol(name: &str) -> Option<DeviceProtocol> {
         match name {
-            "stillgate.v1" => Some(Protocol::Json),
-            "stillgate.v1+cbor" => Some(Protocol::Cbor),
+            "stillgate.v1" => Some(DeviceProtocol::Json),
+            "stillgate.v1+cbor" => Some(DeviceProtocol::Cbor),
             _ => None,
         }
     }
 
-    /// Encodes a body for [`Protocol::write_message`].
+    /// Encodes a body for [`DeviceProtocol::write_message`].
     pub fn encode(self, body: &Body<'_>) -> Result<EncodedBody, BodyError> {
         let bytes = match self {
-            Protocol::Json => json::encode(body),
-            Protocol::Cbor => cbor::encode(body)?,
-            Protocol::Raw => body.bytes().to_vec(),
+            DeviceProtocol::Json => json::encode(body),
+            DeviceProtocol::Cbor => cbor::encode(body)?,
+            DeviceProtocol::Raw => body.bytes().to_vec(),
         };
         let is_text = match self {
-            Protocol::Json => true,
-            Protocol::Cbor => false,
-            Protocol::Raw => !matches!(body, Body::Bytes(_)),
+            DeviceProtocol::Json => true,
+            DeviceProtocol::Cbor => false,
+            DeviceProtocol::Raw => !matches!(body, Body::Bytes(_)),
         };
         Ok(EncodedBody { bytes: bytes.into(), is_text })
     }
@@ -137,38 +137,38 @@ impl Protocol {
     /// Appends a message, the payload of one frame. `encoded` must be of this protocol.
     pub fn write_message(self, id: MessageId, seq: u64, encoded: &EncodedBody, out: &mut Vec<u8>) {
         match self {
-            Protocol::Json => json::write_message_head(id, seq, out),
-            Protocol::Cbor => cbor::write_message_head(id, seq, out),
-            Protocol::Raw => {}
+            DeviceProtocol::Json => json::write_message_head(id, seq, out),
+            DeviceProtocol::Cbor => cbor::write_message_head(id, seq, out),
+            DeviceProtocol::Raw => {}
         }
         out.extend_from_slice(&encoded.bytes);
     }
 
-    /// Appends the gateway's greeting, the payload of one frame; nothing with [`Protocol::Raw`]. Neither string needs
+    /// Appends the gateway's greeting, the payload of one frame; nothing with [`DeviceProtocol::Raw`]. Neither string needs
     /// escaping: they are this crate's.
     pub fn write_hello(self, session: &str, resume: &str, out: &mut Vec<u8>) {
         match self {
-            Protocol::Json => json::write_hello(session, resume, out),
-            Protocol::Cbor => cbor::write_hello(session, resume, out),
-            Protocol::Raw => {}
+            DeviceProtocol::Json => json::write_hello(session, resume, out),
+            DeviceProtocol::Cbor => cbor::write_hello(session, resume, out),
+            DeviceProtocol::Raw => {}
         }
     }
 
     /// Reads a whole message of a device. `is_text`: which kind of frame it came in; text is valid UTF-8.
     pub fn read(self, is_text: bool, payload: &[u8]) -> Result<FromDevice<'_>, ProtocolError> {
         match self {
-            Protocol::Json if is_text => combine(&json::read_fields(payload)?, self),
-            Protocol::Json => Err(ProtocolError::Binary),
-            Protocol::Cbor if is_text => Err(ProtocolError::Text),
-            Protocol::Cbor => combine(&cbor::read_fields(payload)?, self),
-            Protocol::Raw => Ok(FromDevice::Event { body: raw_body(is_text, payload) }),
+            DeviceProtocol::Json if is_text => combine(&json::read_fields(payload)?, self),
+            DeviceProtocol::Json => Err(ProtocolError::Binary),
+            DeviceProtocol::Cbor if is_text => Err(ProtocolError::Text),
+            DeviceProtocol::Cbor => combine(&cbor::read_fields(payload)?, self),
+            DeviceProtocol::Raw => Ok(FromDevice::Event { body: raw_body(is_text, payload) }),
         }
     }
 
     /// A string as this protocol writes it.
     fn string(self, raw: &[u8]) -> Option<Cow<'_, str>> {
         match self {
-            Protocol::Cbor => cbor::string(raw),
+            DeviceProtocol::Cbor => cbor::string(raw),
             _ => json::string(raw),
         }
     }
@@ -176,17 +176,17 @@ impl Protocol {
     /// A whole number as this protocol writes it.
     fn number(self, raw: &[u8]) -> Option<u64> {
         match self {
-            Protocol::Cbor => cbor::number(raw),
+            DeviceProtocol::Cbor => cbor::number(raw),
             _ => json::number(raw),
         }
     }
 
     fn body<'a>(self, raw: &'a [u8], is_base64: bool) -> Result<Body<'a>, ProtocolError> {
         match self {
-            Protocol::Cbor if is_base64 => {
+            DeviceProtocol::Cbor if is_base64 => {
                 Err(ProtocolError::Value { key: "encoding", wanted: "left out: send bytes as bytes" })
             }
-            Protocol::Cbor => cbor::body(raw),
+            DeviceProtocol::Cbor => cbor::body(raw),
             _ => json::body(raw, is_base64),
         }
     }
@@ -200,7 +200,7 @@ fn raw_body(is_text: bool, payload: &[u8]) -> Body<'_> {
 }
 
 /// Combines the keys of a message.
-fn combine<'a>(fields: &Fields<'a>, protocol: Protocol) -> Result<FromDevice<'a>, ProtocolError> {
+fn combine<'a>(fields: &Fields<'a>, protocol: DeviceProtocol) -> Result<FromDevice<'a>, ProtocolError> {
     const TYPE: ProtocolError = ProtocolError::Value { key: "type", wanted: "a string: ack, reply, event or hello" };
     let kind = fields.get("type").ok_or(ProtocolError::Missing { key: "type", of: "a message" })?;
     let kind = protocol.string(kind).ok_or(TYPE)?;
@@ -231,7 +231,7 @@ fn combine<'a>(fields: &Fields<'a>, protocol: Protocol) -> Result<FromDevice<'a>
     }
 }
 
-fn body_of<'a>(of: &'static str, fields: &Fields<'a>, protocol: Protocol) -> Result<Body<'a>, ProtocolError> {
+fn body_of<'a>(of: &'static str, fields: &Fields<'a>, protocol: DeviceProtocol) -> Result<Body<'a>, ProtocolError> {
     let body = fields.need(of, "body")?;
     let encoding = fields.get("encoding").map(|raw| protocol.string(raw));
     match encoding.as_ref().map(Option::as_deref) {
@@ -244,7 +244,7 @@ fn body_of<'a>(of: &'static str, fields: &Fields<'a>, protocol: Protocol) -> Res
 fn token<'a>(
     fields: &Fields<'a>,
     key: &'static str,
-    protocol: Protocol,
+    protocol: DeviceProtocol,
 ) -> Result<Option<Cow<'a, str>>, ProtocolError> {
     let Some(raw) = fields.get(key) else { return Ok(None) };
     let token = protocol.string(raw).filter(|token| token.len() <= TOKEN_BYTES_MAX);

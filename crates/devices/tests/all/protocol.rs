@@ -3,19 +3,19 @@
 use minicbor::Encoder;
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use stillgate_devices::protocol::{Body, BodyError, DEPTH_MAX, FromDevice, MessageId, Protocol, ProtocolError};
+use stillgate_devices::protocol::{Body, BodyError, DEPTH_MAX, DeviceProtocol, FromDevice, MessageId, ProtocolError};
 
 const ID: MessageId = MessageId(0x5f);
 const ID_TEXT: &str = "0000000000000000000000000000005f";
 
 /// The gateway's message for this body.
-fn message(protocol: Protocol, body: &Body<'_>) -> Vec<u8> {
+fn message(protocol: DeviceProtocol, body: &Body<'_>) -> Vec<u8> {
     let encoded = protocol.encode(body).unwrap();
     let mut out = Vec::new();
     protocol.write_message(ID, 7, &encoded, &mut out);
     assert_eq!(
         encoded.is_text(),
-        protocol == Protocol::Json || (protocol == Protocol::Raw && !matches!(body, Body::Bytes(_)))
+        protocol == DeviceProtocol::Json || (protocol == DeviceProtocol::Raw && !matches!(body, Body::Bytes(_)))
     );
     out
 }
@@ -32,14 +32,14 @@ fn bodies_are_embedded_in_json() {
         (Body::Text("\"on\"\n\u{1}".into()), with(r#""\"on\"\n\u0001""#)),
         (bytes(b"\xff\xfe\xfd\xfc"), with(r#""//79/A==","encoding":"base64""#)),
     ] {
-        assert_eq!(String::from_utf8(message(Protocol::Json, &body)).unwrap(), expected);
+        assert_eq!(String::from_utf8(message(DeviceProtocol::Json, &body)).unwrap(), expected);
     }
 }
 
 /// A CBOR message read by the converter for bodies, whose own tests are below.
 fn cbor_as_json(payload: &[u8]) -> Value {
     let event = &b"\xa2\x64type\x65event\x64body"[..];
-    match Protocol::Cbor.read(false, &[event, payload].concat()).unwrap() {
+    match DeviceProtocol::Cbor.read(false, &[event, payload].concat()).unwrap() {
         FromDevice::Event { body: Body::Json(json) } => serde_json::from_str(&json).unwrap(),
         other => panic!("{other:?}"),
     }
@@ -60,30 +60,30 @@ fn bodies_are_embedded_in_cbor() {
         // Bytes inside a value are base64url in JSON.
         (bytes(b"\xff\xfe\xfd\xfc"), json!("__79_A")),
     ] {
-        assert_eq!(cbor_as_json(&message(Protocol::Cbor, &body)), with(expected));
+        assert_eq!(cbor_as_json(&message(DeviceProtocol::Cbor, &body)), with(expected));
     }
-    assert_eq!(Protocol::Cbor.encode(&Body::Json("[1e400]".into())), Err(BodyError::Number));
+    assert_eq!(DeviceProtocol::Cbor.encode(&Body::Json("[1e400]".into())), Err(BodyError::Number));
 }
 
 #[test]
 fn raw_is_the_body_and_nothing_more() {
-    assert_eq!(message(Protocol::Raw, &Body::Text("on".into())), b"on");
-    assert_eq!(message(Protocol::Raw, &bytes(b"\xff")), b"\xff");
+    assert_eq!(message(DeviceProtocol::Raw, &Body::Text("on".into())), b"on");
+    assert_eq!(message(DeviceProtocol::Raw, &bytes(b"\xff")), b"\xff");
     let event = |body| Ok(FromDevice::Event { body });
-    assert_eq!(Protocol::Raw.read(true, b"{\"type\":1}"), event(Body::Text("{\"type\":1}".into())));
-    assert_eq!(Protocol::Raw.read(false, b"on"), event(bytes(b"on")));
+    assert_eq!(DeviceProtocol::Raw.read(true, b"{\"type\":1}"), event(Body::Text("{\"type\":1}".into())));
+    assert_eq!(DeviceProtocol::Raw.read(false, b"on"), event(bytes(b"on")));
     let mut out = Vec::new();
-    Protocol::Raw.write_hello("s", "r", &mut out);
+    DeviceProtocol::Raw.write_hello("s", "r", &mut out);
     assert!(out.is_empty());
 }
 
 #[test]
 fn greetings() {
     let mut out = Vec::new();
-    Protocol::Json.write_hello("s", "r", &mut out);
+    DeviceProtocol::Json.write_hello("s", "r", &mut out);
     assert_eq!(out, br#"{"type":"hello","session":"s","resume":"r"}"#);
     out.clear();
-    Protocol::Cbor.write_hello("s", "r", &mut out);
+    DeviceProtocol::Cbor.write_hello("s", "r", &mut out);
     assert_eq!(cbor_as_json(&out), json!({"type": "hello", "session": "s", "resume": "r"}));
 }
 
@@ -107,7 +107,7 @@ fn what_a_device_says_in_json() {
             FromDevice::Hello { session: Some("a".into()), resume: Some("b".into()) },
         ),
     ] {
-        assert_eq!(Protocol::Json.read(true, text.as_bytes()).unwrap(), expected, "{text}");
+        assert_eq!(DeviceProtocol::Json.read(true, text.as_bytes()).unwrap(), expected, "{text}");
     }
 }
 
@@ -150,23 +150,23 @@ fn hostile_json() {
         (deep.as_bytes(), r#""body": nested more than 64 deep; flatten it"#),
         (open.as_bytes(), "not JSON at line 1, column 50023"),
     ] {
-        let error = Protocol::Json.read(true, text).unwrap_err();
+        let error = DeviceProtocol::Json.read(true, text).unwrap_err();
         let shown = String::from_utf8_lossy(&text[..text.len().min(80)]).into_owned();
         assert_eq!(error.to_string(), expected, "{shown}");
     }
-    assert_eq!(Protocol::Json.read(false, br#"{"type":"ack","seq":7}"#), Err(ProtocolError::Binary));
+    assert_eq!(DeviceProtocol::Json.read(false, br#"{"type":"ack","seq":7}"#), Err(ProtocolError::Binary));
 }
 
 #[test]
 fn what_a_device_says_in_cbor() {
     let ack = b"\xa2\x63seq\x07\x64type\x63ack";
-    assert_eq!(Protocol::Cbor.read(false, ack), Ok(FromDevice::Ack { seq: 7 }));
-    assert_eq!(Protocol::Cbor.read(true, ack), Err(ProtocolError::Text));
+    assert_eq!(DeviceProtocol::Cbor.read(false, ack), Ok(FromDevice::Ack { seq: 7 }));
+    assert_eq!(DeviceProtocol::Cbor.read(true, ack), Err(ProtocolError::Text));
     let reply = cbor(|it| {
         it.begin_map().unwrap().str("type").unwrap().str("reply").unwrap().str("id").unwrap().str(ID_TEXT).unwrap();
         it.str("body").unwrap().bytes(b"\xff").unwrap().end().unwrap();
     });
-    assert_eq!(Protocol::Cbor.read(false, &reply), Ok(FromDevice::Reply { id: ID, body: bytes(b"\xff") }));
+    assert_eq!(DeviceProtocol::Cbor.read(false, &reply), Ok(FromDevice::Reply { id: ID, body: bytes(b"\xff") }));
 }
 
 /// `{"type":"event","body":BODY}`.
@@ -194,7 +194,7 @@ fn cbor_values_as_json() {
     ] {
         let event = cbor_event(body);
         assert_eq!(
-            Protocol::Cbor.read(false, &event),
+            DeviceProtocol::Cbor.read(false, &event),
             Ok(FromDevice::Event { body: Body::Json(expected.into()) }),
             "{body:x?}"
         );
@@ -225,14 +225,14 @@ fn hostile_cbor() {
         (cbor_event(b"\xa1\x01\x02"), body(BodyError::Key { at: 1 })),
         (cbor_event(b"\xe0"), body(BodyError::Cbor { at: 0 })),
     ] {
-        let error = Protocol::Cbor.read(false, &payload).unwrap_err();
+        let error = DeviceProtocol::Cbor.read(false, &payload).unwrap_err();
         match (&error, &expected) {
             // The library's limit is its own choice.
             (ProtocolError::Cbor { .. }, ProtocolError::Cbor { .. }) => {}
             _ => assert_eq!(error, expected, "{:x?}", &payload[..payload.len().min(40)]),
         }
     }
-    assert!(Protocol::Cbor.read(false, &deep(b"\x81", DEPTH_MAX)).is_ok());
+    assert!(DeviceProtocol::Cbor.read(false, &deep(b"\x81", DEPTH_MAX)).is_ok());
 }
 
 fn a_value() -> impl Strategy<Value = Value> {
@@ -258,7 +258,7 @@ proptest! {
 
     #[test]
     fn any_bytes_are_read_or_refused(payload in prop::collection::vec(any::<u8>(), 0..200)) {
-        for protocol in [Protocol::Json, Protocol::Cbor, Protocol::Raw] {
+        for protocol in [DeviceProtocol::Json, DeviceProtocol::Cbor, DeviceProtocol::Raw] {
             let is_utf8 = std::str::from_utf8(&payload).is_ok();
             let _is_fine = protocol.read(is_utf8, &payload).is_ok();
             let _is_fine = protocol.read(false, &payload).is_ok();
@@ -272,15 +272,15 @@ proptest! {
         byte in any::<u8>(),
         cut in any::<prop::sample::Index>(),
     ) {
-        let json = Protocol::Json.encode(&Body::Json(value.to_string().into())).unwrap();
-        let cbor = Protocol::Cbor.encode(&Body::Json(value.to_string().into())).unwrap();
-        for (protocol, encoded) in [(Protocol::Json, json), (Protocol::Cbor, cbor)] {
+        let json = DeviceProtocol::Json.encode(&Body::Json(value.to_string().into())).unwrap();
+        let cbor = DeviceProtocol::Cbor.encode(&Body::Json(value.to_string().into())).unwrap();
+        for (protocol, encoded) in [(DeviceProtocol::Json, json), (DeviceProtocol::Cbor, cbor)] {
             let mut payload = Vec::new();
             protocol.write_message(ID, 1, &encoded, &mut payload);
             let at = at.index(payload.len());
             payload[at] = byte;
             payload.truncate(cut.index(payload.len()) + 1);
-            if let Ok(FromDevice::Event { body: Body::Json(json) }) = protocol.read(protocol == Protocol::Json, &payload) {
+            if let Ok(FromDevice::Event { body: Body::Json(json) }) = protocol.read(protocol == DeviceProtocol::Json, &payload) {
                 prop_assert!(serde_json::from_str::<serde::de::IgnoredAny>(&json).is_ok());
             }
         }
@@ -289,9 +289,9 @@ proptest! {
     #[test]
     fn bodies_survive_both_protocols(value in a_value()) {
         let text = value.to_string();
-        let cbor = message(Protocol::Cbor, &Body::Json(text.as_str().into()));
+        let cbor = message(DeviceProtocol::Cbor, &Body::Json(text.as_str().into()));
         prop_assert_eq!(&cbor_as_json(&cbor)["body"], &value);
-        let json: Value = serde_json::from_slice(&message(Protocol::Json, &Body::Json(text.into()))).unwrap();
+        let json: Value = serde_json::from_slice(&message(DeviceProtocol::Json, &Body::Json(text.into()))).unwrap();
         prop_assert_eq!(&json["body"], &value);
     }
 }

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use stillgate_devices::Generation;
-use stillgate_devices::protocol::{Body, MessageId, Protocol};
+use stillgate_devices::protocol::{Body, DeviceProtocol, MessageId};
 use stillgate_devices::session::{
     AckError, Idempotency, IdempotencyError, IdempotencyLimits, Level, Message, MessageOutcome, MessageRefusal, Notice,
     QueuePolicy, RepeatOutcome, ResumeError, ResumeToken, Session, SessionId, SessionLimits,
@@ -28,7 +28,7 @@ impl SessionHarness {
     /// Sends a message of 100 bytes with its overhead; its sender waits for 5 seconds.
     fn push(&mut self, id: u128, level: Level, key: Option<&str>) -> Result<(), MessageRefusal> {
         let bytes = 36 - key.map_or(0, str::len);
-        let encoded = Protocol::Raw.encode(&Body::Bytes(vec![b'*'; bytes].into())).unwrap();
+        let encoded = DeviceProtocol::Raw.encode(&Body::Bytes(vec![b'*'; bytes].into())).unwrap();
         let key = key.map(Into::into);
         let message = Message { id: MessageId(id), encoded, key, level, deadline_ms: self.now_ms + 5_000 };
         self.session.push(message, &self.limits, &mut self.notices)

@@ -28,7 +28,7 @@ use stillgate_admin::Page;
 use stillgate_door::{CONNECTIONS_MAX, Caller};
 use stillgate_exporter::SideDoor;
 use stillgate_live::Live;
-use stillgate_measures::metrics::Metering;
+use stillgate_measures::metrics::MetricsRuntime;
 use stillgate_measures::recent_lines::RecentLines;
 use stillgate_proxy::UpstreamOverview;
 use stillgate_replay::explain::chain::consumer;
@@ -81,10 +81,10 @@ impl PageContext {
         kept: Option<OpenStore>,
         live: Arc<Live>,
         recent: Option<Arc<RecentLines>>,
-        metering: Option<&Metering>,
+        metering: Option<&MetricsRuntime>,
         give_back: fn(),
     ) -> PageContext {
-        let exposition = metering.map(Metering::admin_door);
+        let exposition = metering.map(MetricsRuntime::admin_door);
         let explaining = Arc::new(Semaphore::new(EXPLAINED_MAX));
         PageContext { questions, explaining, lists: Arc::default(), kept, live, recent, exposition, give_back }
     }

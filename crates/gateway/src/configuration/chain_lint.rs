@@ -121,7 +121,7 @@ impl Looker {
             self.asked.extend(asked);
             if !asked.iter().any(|name| self.credentials.contains(name)) {
                 let message = "no consumer has a credential for it, so only the anonymous consumer gets in";
-                self.tell(entry, LintKind::LetsNobodyIn, message, route);
+                self.report(entry, LintKind::LetsNobodyIn, message, route);
             }
             match first {
                 None => first = Some(entry),
@@ -130,7 +130,7 @@ impl Looker {
                         "authenticates a second time, after {} of {} (line {}): a request must satisfy both",
                         first.name, first.origin, first.at.line
                     );
-                    self.tell(entry, LintKind::SecondToAuthenticate, &message, route);
+                    self.report(entry, LintKind::SecondToAuthenticate, &message, route);
                 }
             }
         }
@@ -138,18 +138,18 @@ impl Looker {
             self.look_at_labels(entry, settings, route);
             if first.is_none() {
                 let message = "lets any device in, under any id: no plugin before it authenticates";
-                self.tell(entry, LintKind::LetsAnyDeviceIn, message, route);
+                self.report(entry, LintKind::LetsAnyDeviceIn, message, route);
             }
             if !self.has_devices {
                 let message = "answers 503: gateway.devices is not configured";
-                self.tell(entry, LintKind::ServesNoDevices, message, route);
+                self.report(entry, LintKind::ServesNoDevices, message, route);
             }
         }
         // Routes may provide what a global rule needs, but its own phases come before theirs.
         if first.is_none() {
             for entry in chain.entries().iter().filter(|entry| entry.plugin.reads_consumer()) {
                 let message = "depends on the consumer, and no plugin before it authenticates";
-                self.tell(entry, LintKind::NeedsConsumer, message, route);
+                self.report(entry, LintKind::NeedsConsumer, message, route);
             }
         }
     }
@@ -157,7 +157,7 @@ impl Looker {
     fn look_at_filter(&mut self, entry: &ChainEntry, route: Option<usize>) {
         if entry.meta.filter.as_ref().is_some_and(|filter| filter.never_holds()) {
             // The reason that it cannot hold is not reported: its values may come from secrets.
-            self.tell(entry, LintKind::NeverRuns, "never runs, since no request can satisfy its _meta.filter", route);
+            self.report(entry, LintKind::NeverRuns, "never runs, since no request can satisfy its _meta.filter", route);
         }
     }
 
@@ -173,7 +173,7 @@ impl Looker {
             format!("each device makes a series of its own in {family}: its label {label} is of ${variable}, which holds the id")
         });
         if let Some(message) = message {
-            self.tell(entry, LintKind::MakesASeriesEach, &message, route);
+            self.report(entry, LintKind::MakesASeriesEach, &message, route);
         }
     }
 
@@ -187,7 +187,7 @@ impl Looker {
         }
     }
 
-    fn tell(&mut self, entry: &ChainEntry, kind: LintKind, message: &str, route: Option<usize>) {
+    fn report(&mut self, entry: &ChainEntry, kind: LintKind, message: &str, route: Option<usize>) {
         if self.told.insert((std::ptr::from_ref(entry).addr(), kind)) {
             let message = format!("{} of {}: {message}", entry.name, entry.origin);
             self.add(ChainFinding { line: entry.at.line, message, hint: kind.hint(), route });

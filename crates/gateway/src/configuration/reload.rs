@@ -24,14 +24,14 @@ use super::source::ConfigSource;
 use super::sources::millis;
 use super::status::{ConfigStatus, LastError, RejectedStatus, now_rfc3339};
 use super::tls_material;
-use super::warnings::{tell_rejected, tell_warnings};
+use super::warnings::{report_rejected, report_warnings};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_config::{Config, Gateway, Kind, LoadedConfig, SourceKind};
 use stillgate_measures::logging::RunningLog;
-use stillgate_measures::metrics::{Metering, PendingPlan};
+use stillgate_measures::metrics::{MetricsRuntime, PendingPlan};
 use stillgate_measures::own_metrics::ReloadTimes;
 use stillgate_measures::process_stats::now_unix_ms;
 use stillgate_proxy::{Fleet, MatchCost, Plan, PlanCell, PlanError};
@@ -59,7 +59,7 @@ pub(crate) struct Reloadable {
     /// Creates what must exist before the files of a configuration are watched.
     pub(crate) prepare: fn(&Config),
     /// Takes over the part of `gateway.metrics` that needs no restart; `None`: the process was started without metrics.
-    pub(crate) metering: Option<Metering>,
+    pub(crate) metering: Option<MetricsRuntime>,
 }
 
 /// A Plan and what it was built from.
@@ -271,12 +271,12 @@ impl Reloader {
     }
 
     /// The metrics; `None`: they are disabled.
-    pub(crate) fn metering(&mut self) -> Option<&mut Metering> {
+    pub(crate) fn metering(&mut self) -> Option<&mut MetricsRuntime> {
         self.reloadable.metering.as_mut()
     }
 
     /// Ends with what only the end of the process takes away.
-    pub(crate) fn take_metering(&mut self) -> Option<Metering> {
+    pub(crate) fn take_metering(&mut self) -> Option<MetricsRuntime> {
         self.reloadable.metering.take()
     }
 
@@ -398,7 +398,7 @@ impl Reloader {
             ReadResult::Good(next) => {
                 let loaded = &next.loaded;
                 self.looked_at = Some(loaded.config.digest.clone());
-                tell_warnings(loaded, Some(&self.served), self.source.name().as_deref());
+                report_warnings(loaded, Some(&self.served), self.source.name().as_deref());
                 let is_new = |warning: &&String| !self.tls_warnings.contains(warning);
                 next.tls_warnings.iter().filter(is_new).for_each(|warning| warn!("{warning}"));
                 self.tls_warnings.clone_from(&next.tls_warnings);
@@ -465,7 +465,7 @@ impl Reloader {
                     fleet.listen(opened, config.gateway.timeouts.drain);
                 }
                 if plan.has_route_cache() != replaced.has_route_cache() {
-                    tell_route_cache(&plan);
+                    report_route_cache(&plan);
                 }
                 let number = self.retired.push(replaced.clone());
                 if let Some((metering, next)) = self.reloadable.metering.as_mut().zip(next)
@@ -513,7 +513,7 @@ impl Reloader {
             "configuration published"
         );
         names::warn_unresolved(&self.resolver);
-        tell_rejected(&loaded.rejected, &self.served.rejected);
+        report_rejected(&loaded.rejected, &self.served.rejected);
         let ignored = ignored::of(config);
         ignored::warn_of(&ignored, &std::mem::replace(&mut self.ignored, ignored.clone()));
         let (old, new) = (&self.served.config.gateway, &config.gateway);
@@ -578,7 +578,7 @@ pub(crate) fn provide_limits(plans: &PlanCell, plan: &Plan, gateway: &Gateway) {
 }
 
 /// Logs whether routes are cached, and why.
-pub(crate) fn tell_route_cache(plan: &Plan) {
+pub(crate) fn report_route_cache(plan: &Plan) {
     let cost = plan.match_cost();
     let ns = |of: fn(&MatchCost) -> f64| cost.map(|cost| of(cost).round() as u64);
     debug!(

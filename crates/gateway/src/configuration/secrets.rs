@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_everybody_can_read_is_told_of() {
+    fn a_file_that_others_can_read_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("secret");
         fs::write(&file, "planted").unwrap();

@@ -6,7 +6,7 @@ use tracing::{error, warn};
 
 /// Logs warnings for the authors of a configuration, except those already logged for the served one. The contents of a datastore
 /// are not in the file.
-pub(crate) fn tell_warnings(loaded: &LoadedConfig, served: Option<&LoadedConfig>, file: Option<&str>) {
+pub(crate) fn report_warnings(loaded: &LoadedConfig, served: Option<&LoadedConfig>, file: Option<&str>) {
     let key = |warning: &'_ Diagnostic| (warning.path.clone(), warning.message.clone());
     let all = |loaded: &'_ LoadedConfig| loaded.warnings.iter().chain(&loaded.warnings_beside).map(key).collect();
     let told: HashSet<(String, String)> = served.map(all).unwrap_or_default();
@@ -19,7 +19,7 @@ pub(crate) fn tell_warnings(loaded: &LoadedConfig, served: Option<&LoadedConfig>
 }
 
 /// Logs rejected resources, except those logged before.
-pub(crate) fn tell_rejected(rejected: &[RejectedResource], told: &[RejectedResource]) {
+pub(crate) fn report_rejected(rejected: &[RejectedResource], told: &[RejectedResource]) {
     for of in rejected.iter().filter(|of| !told.contains(of)) {
         let RejectedResource { kind, id, reason, origin, serving } = of;
         error!(kind = kind.name(), id, %origin, %serving, "resource rejected: {reason}");

@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn other_files_and_reading_are_no_concern() {
+    fn other_files_and_reading_are_ignored() {
         let check = |kind, path: &str, expected| {
             let event = Event::new(kind).add_path(path.into());
             let names = |names: &[&str]| WatchedNames::These(names.iter().map(OsString::from).collect());

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use stillgate_acme::Renewals;
 use stillgate_device_node::DeviceThread;
-use stillgate_door::Serving;
+use stillgate_door::RunningServer;
 use stillgate_health::{Checker, HealthChange};
 use stillgate_logs::Logs;
 use stillgate_measures::access_log_writer::AccessLogWriter;
@@ -101,7 +101,7 @@ pub(crate) struct Control {
     watch: Option<FileWatch>,
     questions: mpsc::Receiver<Question>,
     /// The admin address's connections; `None`: not configured, or they were ended.
-    admin: Option<Serving>,
+    admin: Option<RunningServer>,
     /// `None`: no devices are configured, or the thread has ended.
     devices: Option<DeviceThread>,
     reloader: Reloader,
@@ -139,7 +139,7 @@ impl Control {
     pub(crate) fn new(
         signals: Signals,
         (watch, kept): (Option<FileWatch>, Option<OpenStore>),
-        (questions, admin): (mpsc::Receiver<Question>, Option<Serving>),
+        (questions, admin): (mpsc::Receiver<Question>, Option<RunningServer>),
         mut reloader: Reloader,
         (fleet, devices): (Fleet, Option<DeviceThread>),
         (access_log, logs): (Option<AccessLogWriter>, Logs),
@@ -311,7 +311,7 @@ impl Control {
                 }
             }
             ControlEvent::Asked(question) => self.answer(question),
-            ControlEvent::NodeChanged(change) => self.tell_change(&change),
+            ControlEvent::NodeChanged(change) => self.report_change(&change),
             ControlEvent::Terminate(signal) => return self.announce(signal),
             ControlEvent::DelayEnded => {
                 if let Some((signal, _)) = self.announced.take() {
@@ -320,7 +320,7 @@ impl Control {
             }
             ControlEvent::Second => {
                 self.reloader.sweep();
-                self.tell_metrics();
+                self.report_metrics();
                 // The others would serve on, with less and less; the supervisor restarts the whole process.
                 if matches!(&self.workers, Workers::Serving(fleet) if fleet.has_ended()) {
                     error!("a worker has ended, which is a bug; so the gateway ends");
@@ -474,18 +474,18 @@ impl Control {
         }
     }
 
-    fn tell_change(&mut self, change: &HealthChange) {
+    fn report_change(&mut self, change: &HealthChange) {
         let HealthChange { upstream, endpoint, is_healthy, reason } = change;
         match is_healthy {
             true => info!(%upstream, node = %endpoint.address, reason, "active checks: a node is healthy again"),
             false => warn!(%upstream, node = %endpoint.address, reason, "active checks: a node is unhealthy"),
         }
         if let (Some(metering), Some(endpoints)) = (self.reloader.metering(), self.checker.endpoints(upstream)) {
-            metering.tell_checked(upstream, endpoint, endpoints);
+            metering.report_checked(upstream, endpoint, endpoints);
         }
     }
 
-    fn tell_metrics(&mut self) {
+    fn report_metrics(&mut self) {
         let config = self.reloader.status();
         let facts = Facts {
             generation: config.generation,
@@ -504,9 +504,9 @@ impl Control {
         let ignored = self.reloader.ignored().clone();
         let Some(metering) = self.reloader.metering() else { return };
         metering.tell(&facts);
-        metering.tell_sent(&self.sent);
-        metering.tell_certificates(&ends);
-        metering.tell_ignored(&ignored);
+        metering.report_sent(&self.sent);
+        metering.report_certificates(&ends);
+        metering.report_ignored(&ignored);
         if metering.is_broken() && !std::mem::replace(&mut self.is_exporter_lost, true) {
             error!(
                 "the exporter has ended, which is a bug; requests are served, but there are no metrics until a restart"
@@ -517,7 +517,7 @@ impl Control {
     /// The exposition is there until the last request is counted. A scrape in flight is waited for, unless the process is to end at
     /// once.
     async fn end_metrics(&mut self) {
-        self.tell_metrics();
+        self.report_metrics();
         let Some(metering) = self.reloader.take_metering() else { return };
         self.signals.ending.unless_asked(spawn_blocking(|| metering.end())).await;
     }

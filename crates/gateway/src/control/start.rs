@@ -15,11 +15,13 @@ use crate::configuration::ignored::{self, Ignored};
 use crate::configuration::kept::{OpenStore, ServedRevision, revision_of};
 use crate::configuration::names;
 use crate::configuration::reading::{Candidate, ConfigReader};
-use crate::configuration::reload::{NAMES_TIMEOUT, Published, Reloadable, Reloader, provide_limits, tell_route_cache};
+use crate::configuration::reload::{
+    NAMES_TIMEOUT, Published, Reloadable, Reloader, provide_limits, report_route_cache,
+};
 use crate::configuration::source::{ConfigSource, ReadError};
 use crate::configuration::sources::{Source, SourceError, SourceResult};
 use crate::configuration::tls_material;
-use crate::configuration::warnings::{tell_rejected, tell_warnings};
+use crate::configuration::warnings::{report_rejected, report_warnings};
 use crate::configuration::watch::{FileStamp, FileWatch};
 use crate::upgrade::{
     AdminSocket, DeviceSocket, Following, Former, Launcher, PeerOffer, PidFile, Predecessor, Program, Takeover,
@@ -33,21 +35,21 @@ use std::sync::Arc;
 use std::time::Duration;
 use stillgate_cluster::registry::FormerDirectory;
 use stillgate_config::{Config, Errors, Gateway, LoadedConfig, SourceKind, Transport};
-use stillgate_device_node::{self as device_node, DeviceThread, Starting};
-use stillgate_door::{Access, Bounds, Guard, Server, Serving, tls};
+use stillgate_device_node::{self as device_node, DeviceThread, NodeParameters};
+use stillgate_door::{Access, Bounds, Guard, RunningServer, Server, tls};
 use stillgate_limits::Limits;
 use stillgate_live::Live;
 use stillgate_logs::Logs;
 use stillgate_measures::access_log_writer::{AccessLogWriter, OpenError};
 use stillgate_measures::logging::{LevelError, RunningLog};
-use stillgate_measures::metrics::{Metering, MeteringError, PreparedMetrics, wanted};
+use stillgate_measures::metrics::{MeteringError, MetricsRuntime, PreparedMetrics, wanted};
 use stillgate_measures::own_metrics::{Facts, LimitFacts, ReloadTimes};
 use stillgate_measures::process_stats;
 use stillgate_plugin::{Outbox, ServingProcess};
 use stillgate_profiler::heap;
 use stillgate_profiler::threads::Registration;
 use stillgate_proxy::{
-    Counters, Expose, Fleet, Inherited, ListenError, Measuring, Plan, PlanCell, PlanError, Sockets, StartError,
+    Counters, Expose, Fleet, InheritedSockets, ListenError, Measuring, Plan, PlanCell, PlanError, Sockets, StartError,
     access_log,
 };
 use stillgate_upstream::{Resolver, ResolverSettings};
@@ -169,8 +171,8 @@ pub(crate) fn serve(source: ConfigSource, announce: impl FnOnce(&Up<'_>)) -> Res
     };
     // Reading took many times the memory that its result keeps.
     allocator::give_back();
-    tell_warnings(&loaded, None, source.name().as_deref());
-    tell_rejected(&loaded.rejected, &[]);
+    report_warnings(&loaded, None, source.name().as_deref());
+    report_rejected(&loaded.rejected, &[]);
     ignored::warn_of(&ignored::of(&loaded.config), &Ignored::default());
     let takeover = Takeover::find().map_err(|error| RunError::System(NO_TAKEOVER, error))?;
     if takeover.as_ref().is_some_and(|(_, former)| former.had_end_flag) {
@@ -212,7 +214,7 @@ async fn start(beginning: StartContext, announce: impl FnOnce(&Up<'_>)) -> Resul
     // This comes before the certificates are read, with the file's former stamp: a change during the start is noticed after it.
     let reading = ConfigReader::new(opened, Some(loaded.clone()), stillgate_acme::prepare);
     let kept = reading.kept().cloned();
-    tell_start(&source, config);
+    report_start(&source, config);
     let watch = stamp.and_then(|stamp| FileWatch::of(&source, stamp, &reading.files()));
     let (tls, warnings) = tls_material::load(config, None).map_err(RunError::Certificates)?;
     let tls_warnings = told(warnings);
@@ -227,7 +229,7 @@ async fn start(beginning: StartContext, announce: impl FnOnce(&Up<'_>)) -> Resul
     let prepared = prepare_metrics(config, &mut former)?;
     let recorded = prepared.as_ref().map(PreparedMetrics::plan);
     let plan = Arc::new(Plan::build(1, config, &addresses, None, recorded, Some(&tls)).map_err(RunError::Plan)?);
-    tell_route_cache(&plan);
+    report_route_cache(&plan);
     let plans = first(&plan, former.limits.take(), gateway);
 
     let admin = gateway.admin.as_ref().map(|admin| listen_admin(admin.address, former.admin.take())).transpose()?;
@@ -246,7 +248,7 @@ async fn start(beginning: StartContext, announce: impl FnOnce(&Up<'_>)) -> Resul
     let launcher = start_launcher(program)?;
     // Sockets that nothing listens on any more are closed by the former process, after it has accepted the connections waiting
     // there.
-    former.listeners = Inherited::default();
+    former.listeners = InheritedSockets::default();
     let following = takeover.map(|takeover| takeover.serve(&former, &plans.load(), &mut fleet)).transpose();
     let mut following = following.map_err(|error| RunError::System(NO_TAKEOVER, error))?;
     // This comes after the workers' threads were started, since a new thread inherits it.
@@ -259,7 +261,8 @@ async fn start(beginning: StartContext, announce: impl FnOnce(&Up<'_>)) -> Resul
     let (admin_access, access) = watch::channel(with_made_key(access_of(gateway), made_key.as_deref()));
     let (ask, questions) = mpsc::channel(admin::pages::QUESTIONS_MAX);
     let guard = Arc::new(Guard::new(access));
-    let live = Live::start(metering.as_ref().map(Metering::looker), fleet.tally(), plans.clone(), allocator::give_back);
+    let live =
+        Live::start(metering.as_ref().map(MetricsRuntime::looker), fleet.tally(), plans.clone(), allocator::give_back);
     let recent = access_log.as_ref().and_then(AccessLogWriter::recent);
     let api = PageContext::new(ask, kept.clone(), live.clone(), recent, metering.as_ref(), allocator::give_back);
     let server = admin_server(gateway, (&guard, &device_access), api)?;
@@ -267,7 +270,7 @@ async fn start(beginning: StartContext, announce: impl FnOnce(&Up<'_>)) -> Resul
     expose(metering.as_mut()).await;
     let pid_file = gateway.pid_file.as_deref().and_then(PidFile::write);
     tell_supervisor("READY=1");
-    let metrics = metering.as_ref().and_then(Metering::address);
+    let metrics = metering.as_ref().and_then(MetricsRuntime::address);
     let admin_address = admin.as_ref().and_then(|admin| admin.listener.local_addr().ok());
     // Building Plans takes more memory than they keep.
     allocator::give_back();
@@ -333,7 +336,7 @@ fn start_metrics(
     workers: usize,
     plan: &Plan,
     access_log: Option<&AccessLogWriter>,
-) -> Result<(Measuring, Option<Metering>), RunError> {
+) -> Result<(Measuring, Option<MetricsRuntime>), RunError> {
     let writers = prepared.as_ref().map_or(Ok(Vec::new()), |prepared| prepared.writers(workers));
     let writers = writers.map_err(RunError::Metrics)?;
     let metering = prepared.map(|prepared| prepared.start(plan, &at_start(access_log)));
@@ -342,7 +345,7 @@ fn start_metrics(
 }
 
 /// How workers get scrapes answered.
-fn expose_by(metering: &Metering) -> Expose {
+fn expose_by(metering: &MetricsRuntime) -> Expose {
     let door = metering.side_door();
     Arc::new(move |connection| door.give(connection))
 }
@@ -372,7 +375,7 @@ fn told(warnings: Vec<stillgate_tls::Problem>) -> Vec<String> {
     lines
 }
 
-fn tell_start(source: &ConfigSource, config: &Config) {
+fn report_start(source: &ConfigSource, config: &Config) {
     info!(
         version = env!("CARGO_PKG_VERSION"),
         digest = config.digest,
@@ -394,7 +397,7 @@ fn first(plan: &Arc<Plan>, limits: Option<Limits>, gateway: &Gateway) -> Arc<Pla
 }
 
 /// Answers scrapes, on a former process's socket from now on.
-async fn expose(metering: Option<&mut Metering>) {
+async fn expose(metering: Option<&mut MetricsRuntime>) {
     let Some(metering) = metering else { return };
     // It is a task of its own, so that it goes on where nothing waits for it.
     let served = tokio::spawn(metering.serve());
@@ -431,13 +434,13 @@ async fn resolve(config: &Config) -> Result<Resolver, RunError> {
 
 fn raise_descriptors(config: &Config) {
     match stillgate_proxy::raise_fd_limit() {
-        Ok(limit) => tell_descriptors(limit, config),
+        Ok(limit) => report_descriptors(limit, config),
         Err(error) => warn!(%error, "the limit of file descriptors stays as it is"),
     }
 }
 
 /// Warns of a low limit: clients alone could take all descriptors, and then none is left to reach a node with.
-fn tell_descriptors(limit: Option<u64>, config: &Config) {
+fn report_descriptors(limit: Option<u64>, config: &Config) {
     let gateway = &config.gateway;
     let has_udp = config.listeners.iter().any(|listener| listener.kind.transport() == Transport::Udp);
     let sessions = if has_udp { gateway.stream_proxy.udp_sessions_per_worker } else { 0 };
@@ -530,7 +533,7 @@ fn start_devices(
     let peer_kept = peers.as_ref().map(|(address, peer)| Ok((*address, peer.listener.try_clone()?))).transpose();
     let peer_kept = peer_kept.map_err(fail)?;
     let peer = peers.map(|(_, peer)| peer);
-    let starting = Starting { queues, listener, access, tls, peer, follows };
+    let starting = NodeParameters { queues, listener, access, tls, peer, follows };
     let thread = DeviceThread::start(keys, starting);
     let mut thread = thread.map_err(|error| RunError::System("cannot start the thread of devices", error))?;
     let peer = peer_kept.zip(thread.directory.clone());
@@ -557,7 +560,7 @@ fn serve_admin(
     address: SocketAddr,
     listener: TcpListener,
     server: Server<Router>,
-) -> Result<(AdminSocket, Serving), RunError> {
+) -> Result<(AdminSocket, RunningServer), RunError> {
     let fail = |error| admin_refused(address, error);
     let served = listener.try_clone().and_then(tokio::net::TcpListener::from_std).map_err(fail)?;
     let serving = stillgate_door::serve(served, server);

@@ -12,7 +12,7 @@ use stillgate_cluster::Watch;
 use stillgate_cluster::registry::FormerDirectory;
 use stillgate_config::ListenPlace;
 use stillgate_device_node::Leaving;
-use stillgate_measures::metrics::Metering;
+use stillgate_measures::metrics::MetricsRuntime;
 use stillgate_proxy::handover::{OUTBOX, Parcel, Successor, digest};
 use stillgate_proxy::{Fleet, PlanCell};
 use tokio::sync::mpsc;
@@ -136,7 +136,7 @@ impl Predecessor {
     pub(crate) fn launch(
         &mut self,
         (fleet, plans): (&Fleet, &PlanCell),
-        metering: Option<&Metering>,
+        metering: Option<&MetricsRuntime>,
         had_end_flag: bool,
     ) -> io::Result<()> {
         let plan = plans.load();

@@ -15,7 +15,7 @@ use stillgate_config::ListenPlace;
 use stillgate_limits::Limits;
 use stillgate_measures::metrics::Handover;
 use stillgate_proxy::handover::{Inbox, Parcel, RouteDigest, digest};
-use stillgate_proxy::{Fleet, Inherited, Plan};
+use stillgate_proxy::{Fleet, InheritedSockets, Plan};
 use tokio::sync::{mpsc, oneshot};
 use tracing::{error, info, warn};
 
@@ -42,7 +42,7 @@ pub(crate) struct Former {
     digest: String,
     /// A version of its file ended with `#END`.
     pub(crate) had_end_flag: bool,
-    pub(crate) listeners: Inherited,
+    pub(crate) listeners: InheritedSockets,
     /// What each listener does, as a digest, and whether the configuration of `digest` says so.
     digests: HashMap<ListenPlace, (u64, bool)>,
     /// The admin API's, and its address as configured.

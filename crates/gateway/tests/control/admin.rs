@@ -58,7 +58,7 @@ fn resources_of_a_file_are_not_written() {
 }
 
 #[test]
-fn what_waits_for_a_restart_is_told_until_it_is_undone() {
+fn what_waits_for_a_restart_is_reported_until_it_is_undone() {
     let metrics = ReservedPort::new();
     let address = format!("metrics: {{address: \"{}\"}}", metrics.addr());
     let setup = Setup::to(Upstream::echo().addr()).gateway(&address);

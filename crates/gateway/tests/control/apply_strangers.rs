@@ -74,7 +74,7 @@ fn a_write_that_is_not_answered_by_the_admin_api_is_not_made() {
 }
 
 #[test]
-fn a_server_that_speaks_tls_or_wants_a_certificate_is_told_apart() {
+fn a_server_that_speaks_tls_or_wants_a_certificate_is_distinguished() {
     let authority = Authority::new();
     authority.issue("server", &["127.0.0.1"]);
     let dir = authority.dir().display();

@@ -440,7 +440,7 @@ fn run_says_what_it_needs() {
 }
 
 #[test]
-fn an_address_in_use_is_told_before_anything_is_served() {
+fn an_address_in_use_is_reported_before_anything_is_served() {
     let holder = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = holder.local_addr().expect("its address");
     let free = "127.0.0.1:0";

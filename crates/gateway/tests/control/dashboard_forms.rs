@@ -151,7 +151,7 @@ fn plugins_are_added_in_the_form_of_a_global_rule_and_run() {
 }
 
 #[test]
-fn a_conflict_is_told_and_nothing_is_overwritten() {
+fn a_conflict_is_reported_and_nothing_is_overwritten() {
     let gateway = gateway();
     let document = |name: &str| json!({ "name": name, "nodes": { "127.0.0.1:9": 1 } });
     put(&gateway, "upstreams/u", &document("first"));

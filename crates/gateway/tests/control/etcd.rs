@@ -148,7 +148,7 @@ fn a_certificate_whose_key_is_encrypted_is_shown() {
 }
 
 #[test]
-fn a_ciphertext_that_no_key_decrypts_is_no_credential() {
+fn a_ciphertext_that_no_key_decrypts_is_not_a_credential() {
     let (etcd, node) = (EtcdServer::start(), Upstream::echo());
     let jack = |secret: &str| json!({"username": "jack", "plugins": {"key-auth": {"key": secret}}});
     let mut with_auth = route("/*", node.addr());

@@ -72,7 +72,7 @@ fn explain_tells_the_route_and_who_was_ruled_out() {
 }
 
 #[test]
-fn hosts_that_were_missed_are_told_the_nearest_first() {
+fn hosts_that_were_missed_are_listed_the_nearest_first() {
     let upstream = "upstreams: [{id: u, nodes: {\"10.0.0.1:80\": 1}}]\nroutes:\n";
     let hosts = ["far.test", "other.example", "*.shop.example", "www.shop.exmaple", "none.example"];
     let mut yaml = upstream.to_owned();

@@ -174,7 +174,7 @@ fn what_is_served_is_explained() {
 }
 
 #[test]
-fn routes_of_other_hosts_are_told_where_none_takes_the_request() {
+fn routes_of_other_hosts_are_reported_where_none_takes_the_request() {
     let yaml = "upstreams: [{id: u, nodes: {\"127.0.0.1:1\": 1}}]\nroutes:\n  - {id: shop, host: shop.example, uri: /a, upstream_id: u}\n";
     let gateway = Gateway::start(STILLGATE, &Setup::resources(yaml));
     let (_, answer) = explain(&gateway, "?url=http://shop.exmaple/a");

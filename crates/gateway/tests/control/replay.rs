@@ -76,7 +76,7 @@ fn requests(log: impl AsRef<[u8]>) -> Value {
 }
 
 #[test]
-fn the_changes_are_told() {
+fn the_changes_are_printed() {
     check(
         LOG,
         expect![[r#"
@@ -97,7 +97,7 @@ fn the_changes_are_told() {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
-fn the_changes_are_told_to_programs() {
+fn the_changes_are_printed_as_json() {
     let expected = expect![[r#"
         {
           "file": "log.json",
@@ -221,7 +221,7 @@ fn the_same_configuration_changes_nothing() {
 }
 
 #[test]
-fn other_plugins_of_the_same_route_are_told() {
+fn other_plugins_of_the_same_route_are_reported() {
     let with = |plugins: &str, global: &str| {
         let route = |id: &str, uri: &str, plugins: &str| {
             format!("  - {{id: {id}, uri: {uri}, upstream_id: shop, plugins: {{{plugins}}}}}\n")
@@ -505,7 +505,7 @@ fn what_a_gateway_logs_can_be_replayed() {
 
 /// An endless file and an empty one are not logs.
 #[test]
-fn a_file_without_an_end_is_no_log() {
+fn a_file_without_an_end_is_not_a_log() {
     let folder = folder("");
     for (file, words) in [("/dev/zero", "line 1 has no end within 64 MiB"), ("/dev/null", "it is empty")] {
         let mut arguments = ARGUMENTS;

@@ -110,7 +110,7 @@ fn a_directory_that_comes_back_empty_is_filled_again() {
 }
 
 #[test]
-fn a_directory_or_a_node_that_stands_still_costs_no_connection() {
+fn a_directory_or_a_node_that_stalls_costs_no_connection() {
     let nodes = Nodes::start(&["a", "b"], |_| String::new());
     let mut script = nodes.begin("stopped");
     script.announced("stop");

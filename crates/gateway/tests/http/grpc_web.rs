@@ -166,7 +166,7 @@ fn a_response_without_a_status_gets_one() {
 
 /// A response that is not gRPC, and an upstream that is not, are left unchanged.
 #[test]
-fn what_is_no_grpc_passes_as_it_is() {
+fn other_traffic_than_grpc_passes_as_it_is() {
     let upstream = Upstream::bind();
     let gateway = gateway_to(upstream.addr());
     let mut client = gateway.client();

@@ -221,7 +221,7 @@ fn a_reset_by_the_client_ends_the_exchange_with_the_node() {
 /// Without an open window nothing is sent, and no more is taken from the node than the bounds of the gateway. DATA is let in only
 /// as the node takes it.
 #[test]
-fn an_idle_connection_is_told_and_closed() {
+fn an_idle_connection_is_reported_and_closed() {
     with_longer_times(Duration::from_secs(2), "requests in time", |time| {
         let (_upstream, gateway) = echo_gateway_with(&format!("timeouts: {{keepalive: {}ms}}", time.as_millis()));
         let connected = Instant::now();

@@ -6,7 +6,7 @@ use stillgate_testkit::http2::{END_HEADERS, END_STREAM, Http2, code, encode_fiel
 use stillgate_testkit::payload;
 
 #[test]
-fn what_is_no_frame_ends_the_connection() {
+fn what_is_not_a_frame_ends_the_connection() {
     Bench::new("").check(
         true,
         &[

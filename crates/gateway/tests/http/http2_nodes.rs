@@ -142,7 +142,7 @@ fn unseen_requests_are_tried_again() {
 }
 
 #[test]
-fn a_reset_is_no_whole_response() {
+fn a_reset_is_not_a_whole_response() {
     let node = Upstream::bind();
     let gateway = outer_of(&node);
     let mut peer = None;
@@ -186,7 +186,7 @@ fn more_requests_than_a_node_allows_take_another_connection() {
 }
 
 #[test]
-fn what_is_no_http_2_is_a_bad_gateway() {
+fn what_is_not_http_2_is_a_bad_gateway() {
     let node = Upstream::serve(|connection| {
         let _ = connection.try_send("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
         let _ = connection.read_to_end();

@@ -148,7 +148,7 @@ fn a_request_in_flight_ends_as_it_began() {
 }
 
 #[test]
-fn a_bad_file_changes_nothing_and_is_told() {
+fn a_bad_file_changes_nothing_and_is_reported() {
     let upstream = Upstream::echo();
     let gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()));
     let digest = gateway.status()["config"]["digest"].clone();

@@ -61,7 +61,7 @@ fn a_bucket_lets_through_its_burst_and_one_over_all_workers() {
 }
 
 #[test]
-fn what_is_let_through_while_loading_anew_is_exact() {
+fn what_is_let_through_while_loading_again_is_exact() {
     let upstream = Upstream::echo();
     let half = ASKED / 2;
     for (workers, plugin) in [(1, bucket(half)), (4, bucket(half)), (1, window(half)), (4, window(half))] {

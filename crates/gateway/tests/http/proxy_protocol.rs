@@ -186,7 +186,7 @@ fn routes_and_trust_go_by_the_header() {
 }
 
 #[test]
-fn what_is_no_header_is_closed_without_an_answer() {
+fn what_is_not_a_header_is_closed_without_an_answer() {
     let upstream = witness();
     let mut gateway = Gateway::start(STILLGATE, &setup(&upstream));
     let too_long = ["PROXY UNKNOWN ", &"x".repeat(100)].concat();
@@ -215,7 +215,7 @@ fn what_is_no_header_is_closed_without_an_answer() {
 
 /// A probe that only checks whether we listen sends nothing.
 #[test]
-fn a_connection_without_a_byte_is_no_error() {
+fn a_connection_without_a_byte_is_not_an_error() {
     let upstream = witness();
     let gateway = Gateway::start(STILLGATE, &setup(&upstream));
     for _ in 0..5 {

@@ -48,7 +48,7 @@ fn answer(node: &mut BufferedSocket, slow: Duration) {
 }
 
 #[test]
-fn slow_requests_are_told_with_their_cause_while_that_is_switched_on() {
+fn slow_requests_are_reported_with_their_cause_while_that_is_switched_on() {
     let upstream = Upstream::bind();
     let setup = Setup::to(upstream.addr()).upstream("limits: {requests: 1, queue: 4, queue_timeout: 1h}\nretries: 0");
     let on = setup.clone().gateway("debug: {slow: true}");
@@ -101,7 +101,7 @@ fn check_causes(gateway: &Gateway, upstream: &Upstream, node: &mut Option<Buffer
 
 /// A function in Lua that computes blocks the worker's event loop. Each request that had to wait is listed with its stack.
 #[test]
-fn what_a_plugin_blocked_the_event_loop_with_is_told() {
+fn what_a_plugin_blocked_the_event_loop_with_is_reported() {
     let upstream = Upstream::echo();
     let function =
         "return function() local sum = 0 for at = 1, 1e7 do sum = (function() return sum + at % 7 end)() end end";

@@ -311,7 +311,7 @@ fn connections_are_spread_and_hashed() {
 }
 
 #[test]
-fn a_session_is_told_of_at_its_end() {
+fn a_session_is_reported_at_its_end() {
     let upstream = Upstream::bind();
     let streams = Streams::to(&[upstream.addr()]);
     let gateway = streams.start();

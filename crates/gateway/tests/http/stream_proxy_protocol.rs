@@ -42,7 +42,7 @@ fn v1(source: SocketAddr, destination: SocketAddr) -> Vec<u8> {
 }
 
 #[test]
-fn the_node_is_told_who_the_client_is_before_anything_else() {
+fn the_node_learns_the_clients_address_before_anything_else() {
     let upstream = Upstream::bind();
     for version in ["v1", "v2"] {
         let header =

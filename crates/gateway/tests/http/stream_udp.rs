@@ -120,7 +120,7 @@ fn datagrams_stay_whole_whatever_their_length() {
 }
 
 #[test]
-fn a_session_ends_when_nothing_moves_and_is_told_of() {
+fn a_session_ends_when_nothing_moves_and_is_reported() {
     let echo = Echo::start();
     with_longer_times(Duration::from_secs(2), "datagrams without a pause", |idle| {
         let streams = Streams::new(resources(&[echo.addr], "")).stream_proxy(&format!("udp_idle: {}s", idle.as_secs()));

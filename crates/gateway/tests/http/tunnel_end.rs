@@ -259,7 +259,7 @@ fn a_changed_routes_busy_tunnel_is_closed_in_the_end() {
 }
 
 #[test]
-fn a_tunnel_is_told_of_once_and_exactly() {
+fn a_tunnel_is_reported_once_and_exactly() {
     let upstream = Upstream::bind();
     let metrics = ReservedPort::new();
     let with =

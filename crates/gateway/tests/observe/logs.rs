@@ -302,7 +302,7 @@ fn what_is_left_is_sent_at_the_end_and_at_an_upgrade() {
 }
 
 #[test]
-fn a_file_is_appended_to_and_made_anew() {
+fn a_file_is_appended_to_and_made_again() {
     let node = Upstream::echo();
     let plugin =
         "file-logger: {path: \"{dir}/a.log\", match: [[arg_log, \"==\", \"1\"]], log_format: {uri: $request_uri}}";

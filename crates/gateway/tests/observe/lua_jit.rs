@@ -80,7 +80,7 @@ fn state(source: &Json, line: u64) -> &str {
 }
 
 #[test]
-fn what_luajit_has_made_of_functions_is_told() {
+fn what_luajit_has_made_of_functions_is_reported() {
     let metrics = ReservedPort::new();
     let (gateway, _node) = warm(&metrics);
     let health = health(&gateway);
@@ -125,7 +125,7 @@ fn sources(gateway: &Gateway) -> Vec<(String, String)> {
 }
 
 #[test]
-fn each_text_is_told_by_itself_for_as_long_as_it_is_in_use() {
+fn each_text_is_reported_by_itself_for_as_long_as_it_is_in_use() {
     let folder = tempfile::tempdir().unwrap();
     let plugin = |name: &str| {
         format!(

@@ -164,7 +164,7 @@ consumer_groups:
 
 /// The consumer as a label, as labels by variables, and in the log; refused requests have none to report.
 #[test]
-fn who_asked_is_told() {
+fn the_consumer_of_a_request_is_recorded() {
     for (dialect, family) in [("native", "stillgate_http_requests_total"), ("apisix", "apisix_http_status")] {
         let upstream = Upstream::echo();
         let log = "access_log: {path: \"{dir}/access.log\", format: json, \

@@ -38,7 +38,7 @@ fn connections_are_counted_by_listener() {
 }
 
 #[test]
-fn a_reload_is_told_of_by_its_time() {
+fn a_reload_is_reported_by_its_time() {
     let upstream = Upstream::echo();
     let measured = MeasuredGateway::start(Setup::to(upstream.addr()), "");
     let time = |of: &str| {
@@ -153,7 +153,7 @@ fn what_workers_tell_can_be_switched_off() {
 }
 
 #[test]
-fn short_times_are_told_apart() {
+fn short_times_are_distinguished() {
     let upstream = Upstream::echo();
     let measured = MeasuredGateway::start(Setup::to(upstream.addr()), "");
     assert_eq!(measured.gateway.get("/").head.status(), 200);
@@ -166,7 +166,7 @@ fn short_times_are_told_apart() {
 }
 
 #[test]
-fn how_long_a_tunnel_lasts_is_no_time_of_a_request() {
+fn how_long_a_tunnel_lasts_does_not_count_as_time_of_a_request() {
     let upstream = Upstream::bind();
     for (keys, tunnels, requests) in [
         ("", "stillgate_http_tunnel_duration_seconds_count", 0.0),
@@ -189,7 +189,7 @@ fn how_long_a_tunnel_lasts_is_no_time_of_a_request() {
 }
 
 #[test]
-fn the_method_is_told_on_demand() {
+fn the_method_is_reported_on_demand() {
     let upstream = Upstream::echo();
     let setup = || Setup::to(upstream.addr());
     let measured = MeasuredGateway::start(setup(), "enable: {labels: [method]}\ndisable: {labels: [node]}");

@@ -127,7 +127,7 @@ fn a_window_ends_and_another_begins() {
 }
 
 #[test]
-fn counters_survive_a_reload_and_a_changed_limit_begins_anew() {
+fn counters_survive_a_reload_and_a_changed_limit_begins_again() {
     let upstream = Upstream::echo();
     let keys = format!("count: 5, time_window: {LONG_S}");
     let gateway = Gateway::start(STILLGATE, &limited(&upstream, 2, &keys));

@@ -86,7 +86,7 @@ fn no_value_of_a_client_splits_a_message() {
 
 /// A plugin answers before the body has arrived: the rest of the body is not taken for a request.
 #[test]
-fn an_unread_body_is_no_request() {
+fn an_unread_body_is_not_taken_for_a_request() {
     let upstream = Upstream::echo();
     let routes = routes(&[
         ("/auth", r#"{"key-auth": {}}"#),

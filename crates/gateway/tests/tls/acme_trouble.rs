@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use stillgate_testkit::{END_PATIENCE, ReservedPort, Setup, eventually, eventually_within};
 
 #[test]
-fn a_challenge_that_does_not_come_through_is_told_and_tried_again() {
+fn a_challenge_that_does_not_come_through_is_reported_and_tried_again() {
     let nobody = ReservedPort::new();
     let mut stage = Stage::new(|pebble| pebble.http_port = nobody.addr().port());
     let root = stage.pebble.root();

@@ -146,7 +146,7 @@ fn one_that_takes_too_long_is_counted() {
 
 /// The first is logged at once, the others together after a while: clients must not be able to fill the log.
 #[test]
-fn one_of_many_is_told_in_the_log() {
+fn one_of_many_is_reported_in_the_log() {
     let (world, began) = (World::start(""), Instant::now());
     let lines = || world.gateway.log().matches("TLS handshakes with clients failed").count();
     world.fail(|| world.roots.connect(world.gateway.addr(), "sec.example", &[]));

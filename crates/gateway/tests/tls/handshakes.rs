@@ -314,7 +314,7 @@ fn what_cannot_be_agreed_on_is_refused_by_an_alert() {
 }
 
 #[test]
-fn handshakes_that_stand_still_are_closed_while_others_are_served() {
+fn handshakes_that_stall_are_closed_while_others_are_served() {
     // Together with those of tests beside it, this is below the number of descriptors that a process usually may open.
     const STALLED: usize = 300;
     let (authority, upstream) = (Authority::new(), Upstream::echo());

@@ -235,7 +235,7 @@ fn a_hello_may_come_in_any_pieces_and_be_long() {
 }
 
 #[test]
-fn what_is_no_hello_reaches_no_node() {
+fn what_is_not_a_hello_reaches_no_node() {
     let authority = Authority::new();
     let upstream = Upstream::bind();
     let streams = Streams::new(format!("stream_routes: [{{upstream: {{{}}}}}]\n", nodes_of(&[upstream.addr()])))

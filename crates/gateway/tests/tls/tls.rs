@@ -270,7 +270,7 @@ fn a_session_is_resumed_by_another_worker() {
 }
 
 #[test]
-fn what_is_no_tls_is_told_so() {
+fn a_client_without_tls_is_reported() {
     let (authority, upstream) = (Authority::new(), witness());
     authority.issue("shop", &["shop.example.com"]);
     with_longer_times(Duration::from_secs(1), "a request in time", |head| {

@@ -85,7 +85,7 @@ fn a_second_upgrade_in_the_midst_of_the_first_loses_nothing() {
 }
 
 #[test]
-fn a_former_process_that_is_told_to_end_hands_over_first() {
+fn a_former_process_that_is_asked_to_end_hands_over_first() {
     let upstream = Upstream::bind();
     let mut upgraded = UpgradedGateway::start(&tunnel::setup(&upstream).gateway("workers: 2"));
     let mut tunnels: Vec<Tunnel> = (0..TUNNELS).map(|_| Tunnel::open(&upgraded.gateway, &upstream)).collect();

@@ -263,7 +263,7 @@ fn nothing_leaks_into_the_new_process() {
 }
 
 #[test]
-fn a_supervisor_is_told_which_process_it_is() {
+fn a_supervisor_learns_the_pid_of_the_process() {
     let upstream = Upstream::echo();
     let dir = tempfile::tempdir().expect("a temporary folder");
     let socket = UnixDatagram::bind(dir.path().join("notify")).expect("a socket");

@@ -47,7 +47,7 @@ fn answered(metrics: SocketAddr) -> f64 {
 }
 
 #[test]
-fn a_new_process_that_is_killed_early_is_no_loss() {
+fn a_new_process_that_is_killed_early_costs_nothing() {
     let millis = Duration::from_millis;
     let after = [4, 10, 20, 50].map(|time| When::After(millis(time)));
     let serving = [0, 5, 50, 100].map(|time| When::Serving(millis(time)));

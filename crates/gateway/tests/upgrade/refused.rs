@@ -77,7 +77,7 @@ impl Replaceable {
 }
 
 #[test]
-fn a_binary_that_does_not_work_is_no_loss() {
+fn a_binary_that_does_not_work_costs_nothing() {
     let upstream = Upstream::echo();
     let mut gateway = Replaceable::start(&Setup::to(upstream.addr()));
     gateway.replace("exit 3");
@@ -170,7 +170,7 @@ fn impostor(role: &str) -> String {
 }
 
 #[test]
-fn a_process_that_is_told_to_end_when_the_new_one_is_ready_ends_both() {
+fn a_process_that_is_asked_to_end_when_the_new_one_is_ready_ends_both() {
     // Some come while the new process proves itself, some while the old one stops exposing, some before and some after it has
     // ordered the new one to go on.
     let after = [0, 2000, 990_000, 1_000_000, 1_001_000, 1_002_000, 1_005_000].map(|us| format!("TERM after {us}"));
@@ -215,7 +215,7 @@ fn a_reload_waits_until_it_is_known_who_serves_on() {
 }
 
 #[test]
-fn one_that_dies_when_it_is_ready_is_no_loss() {
+fn a_process_that_dies_when_it_is_ready_costs_nothing() {
     let upstream = Upstream::echo();
     let metrics = ReservedPort::new();
     let setup = Setup::to(upstream.addr()).gateway(&format!("metrics: {{address: \"{}\"}}", metrics.addr()));

@@ -48,7 +48,7 @@ fn sessions_of_tcp_go_on_to_the_byte() {
 }
 
 #[test]
-fn changed_and_removed_stream_routes_are_told_apart() {
+fn changed_and_removed_stream_routes_are_distinguished() {
     let upstream = Upstream::bind();
     let nodes = nodes_of(&[upstream.addr()]);
     let route = |keys: &str| format!("stream_routes: [{{id: all, upstream: {{{nodes}}}{keys}}}]\n");

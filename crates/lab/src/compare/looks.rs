@@ -15,7 +15,7 @@
 
 use super::measures;
 use crate::result::compare::CompareDesign;
-use stillgate_stats::{Spending, boundaries, holm, nominal_p};
+use stillgate_stats::{SpendingFunction, boundaries, holm, nominal_p};
 
 /// The approximate share of a measure's error that a look may spend; it only decides which looks are worth planning.
 const LEVEL_SHARE: f64 = 0.5;
@@ -45,7 +45,7 @@ pub(crate) fn at(design: &CompareDesign, done: usize, family: usize) -> Look {
     let spent = design.looks.iter().position(|&look| look >= done).and_then(|index| {
         let last = *design.looks.last()? as f64;
         let information: Vec<f64> = design.looks.iter().map(|&look| look as f64 / last).collect();
-        let bounds = boundaries(&information, once, Spending::Pocock)?;
+        let bounds = boundaries(&information, once, SpendingFunction::Pocock)?;
         nominal_p(&bounds).get(index).copied()
     });
     // A run that was not planned like this has nothing to spend.

@@ -122,7 +122,7 @@ fn conditions() {
 }
 
 #[test]
-fn texts_that_are_no_functions() {
+fn texts_that_are_not_functions() {
     assert_eq!(check("return function() end"), Ok(()));
     assert_eq!(check("local count = 1; return function() count = count + 1 end"), Ok(()));
     let why = |source: &str| check(source).unwrap_err();

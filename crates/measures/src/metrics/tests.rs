@@ -32,7 +32,7 @@ fn a_socket_is_inherited_where_it_is_at_the_address() {
 }
 
 #[test]
-fn totals_begin_anew_where_another_folder_is_shared() {
+fn totals_begin_again_where_another_folder_is_shared() {
     const SEGMENTS: bool = true;
     for (now, before, segments, expected) in [
         (None, None, SEGMENTS, None),

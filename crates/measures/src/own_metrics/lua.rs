@@ -10,7 +10,7 @@ pub(super) struct RecordedLua(Option<Totals>);
 
 impl OwnMetrics {
     /// Records them if a worker has run functions.
-    pub fn tell_lua(&mut self) {
+    pub fn report_lua(&mut self) {
         let workers = health::of_all_threads();
         if workers.is_empty() && self.counted.lua.0.is_none() {
             return;

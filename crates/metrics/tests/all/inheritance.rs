@@ -391,7 +391,7 @@ fn forged(bytes: Option<u64>, at: u64, change: &[u8], seals: SealFlags) -> Owned
 }
 
 #[test]
-fn what_is_no_segment_is_refused() {
+fn what_is_not_a_segment_is_refused() {
     let not_ours = expect!["10; inherited segment 0: not a memory file that is sealed against shrinking"];
     check(io::pipe().unwrap().0, &not_ours);
     check(File::open("/dev/null").unwrap(), &not_ours);

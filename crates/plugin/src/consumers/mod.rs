@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn places_that_others_have_now_are_told() {
+    fn places_that_others_have_now_are_reported() {
         let mut all = Consumers::default();
         for number in 0..2 * PAGE_PLACES {
             all.insert(consumer(&number.to_string()), vec![]).unwrap();

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_set_is_refused() {
+    fn what_is_not_a_set_is_refused() {
         let check = |text: &str, part: &str| assert!(read_set(text.as_bytes()).err().unwrap().contains(part), "{text}");
         check("", "not JSON");
         check("[]", "no list of keys");

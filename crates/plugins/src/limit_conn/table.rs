@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_window_is_told() {
+    fn a_full_window_is_reported() {
         let table = ConnTable::new();
         // The same window, other tags.
         let keys = (0..WINDOW as u64 + 1).map(|tag| 5 + (tag << COUNT_BITS));

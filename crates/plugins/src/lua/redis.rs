@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_reply_is_refused() {
+    fn what_is_not_a_reply_is_refused() {
         for text in [
             "\r\n",
             "OK\r\n",

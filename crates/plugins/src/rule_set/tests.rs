@@ -79,7 +79,7 @@ proptest! {
 }
 
 #[test]
-fn bytes_are_no_utf8() {
+fn bytes_are_not_utf8() {
     let rules = set(&["/\\xff", "(?i)Stra\u{df}e"]);
     assert!(matches(&rules, b"/a/\xff\xfe"));
     assert!(matches(&rules, "STRA\u{df}E".as_bytes()));

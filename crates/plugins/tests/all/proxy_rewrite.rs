@@ -150,7 +150,7 @@ fn lists_of_values_make_several_lines() {
 }
 
 #[test]
-fn groups_that_no_match_fills_are_told() {
+fn groups_that_no_match_fills_are_reported() {
     for (config, warned) in [
         ("{regex_uri: ['^/(.*)/(.*)', '/$2']}", None),
         ("{regex_uri: ['^/(.*)', '/$2']}", Some("regex_uri[1]: there is one group, so $2 is always empty")),

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_drip_is_no_progress() {
+    fn a_drip_does_not_count_as_progress() {
         let mut rate = MinRate::begin(100, 5_000);
         for taken in 0..BYTES_MIN {
             rate.update(101 + taken, 5_000 + taken, BYTES_MIN);

@@ -1,7 +1,7 @@
 //! A client's connection, from accept to close: waiting, reading heads, running exchanges, closing gracefully.
 
 use super::http2;
-use crate::connection::client::Client;
+use crate::connection::client::ClientConnection;
 use crate::connection::http2::{PREFACE, starts};
 use crate::exchange::answer::LocalReply;
 use crate::exchange::{self, ConnectionNext, Exchange, Switch};
@@ -26,7 +26,7 @@ const LINGER_BYTES_MAX: usize = 1024 * 1024;
 
 /// Serves one connection to its end, or until it becomes a tunnel. The client is used where it was passed in: a copy of it would
 /// make every idle connection larger by its size.
-pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client) -> Option<Switch> {
+pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut ClientConnection) -> Option<Switch> {
     while idle(worker, client).await {
         let _busy = Busy::new(&client.listener);
         let mut exchange = Exchange::take();
@@ -56,7 +56,7 @@ pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client) -> Option<Sw
 }
 
 /// Serves the one request of an HTTP/2 stream to its end, or until it becomes a tunnel.
-pub(crate) async fn serve_stream(worker: &Rc<Worker>, client: &mut Client) -> Option<Switch> {
+pub(crate) async fn serve_stream(worker: &Rc<Worker>, client: &mut ClientConnection) -> Option<Switch> {
     let mut exchange = Exchange::take();
     busy(worker, client, &mut exchange).await;
     let upgraded = exchange.upgraded.take();
@@ -68,7 +68,7 @@ pub(crate) async fn serve_stream(worker: &Rc<Worker>, client: &mut Client) -> Op
 }
 
 /// Waits for bytes, owning no buffer; false if the connection is to be closed instead, or has been given away.
-async fn idle(worker: &Worker, client: &mut Client) -> bool {
+async fn idle(worker: &Worker, client: &mut ClientConnection) -> bool {
     let keepalive_ms = worker.snapshot().plan.settings.keepalive_ms;
     poll_fn(|cx| {
         // Bytes that have arrived and were not read go along.
@@ -100,7 +100,7 @@ async fn idle(worker: &Worker, client: &mut Client) -> bool {
 }
 
 /// Serves requests until there is nothing more to read.
-async fn busy(worker: &Rc<Worker>, client: &mut Client, exchange: &mut Exchange) -> ConnectionNext {
+async fn busy(worker: &Rc<Worker>, client: &mut ClientConnection, exchange: &mut Exchange) -> ConnectionNext {
     loop {
         exchange.begin(worker.timing());
         match read_head(worker, client, exchange).await {
@@ -137,7 +137,7 @@ enum HeadArrival {
 }
 
 /// Reads and parses one head. The bytes of the last read of the connection may hold several.
-async fn read_head(worker: &Worker, client: &mut Client, exchange: &mut Exchange) -> HeadArrival {
+async fn read_head(worker: &Worker, client: &mut ClientConnection, exchange: &mut Exchange) -> HeadArrival {
     let snapshot = worker.snapshot();
     let settings = &snapshot.plan.settings;
     let deadline_ms = worker.clock.now_ms() + settings.head_ms;
@@ -199,7 +199,7 @@ fn parse_head(exchange: &mut Exchange, settings: &Settings) -> Result<Progress, 
 }
 
 /// Closes our side and discards what the client still sends, for a while. Owns no buffer while it waits.
-async fn linger(worker: &Worker, client: &mut Client) {
+async fn linger(worker: &Worker, client: &mut ClientConnection) {
     let deadline_ms = worker.clock.now_ms() + LINGER_MS;
     let mut left = LINGER_BYTES_MAX;
     let mut shut = false;
@@ -218,7 +218,7 @@ async fn linger(worker: &Worker, client: &mut Client) {
 
 fn discard(
     cx: &mut Context<'_>,
-    client: &mut Client,
+    client: &mut ClientConnection,
     buffer: &mut [u8],
     left: &mut usize,
     worker: &Worker,

@@ -3,7 +3,7 @@
 use super::serve_stream;
 use crate::basics::clock::Timer;
 use crate::basics::min_rate::{self, MinRate};
-use crate::connection::client::Client;
+use crate::connection::client::ClientConnection;
 use crate::connection::http2::bounds::*;
 use crate::connection::http2::client_stream::{ClientStream, StreamsShared};
 use crate::connection::http2::frames::EventRate;
@@ -41,8 +41,8 @@ const NO_HTTP2: [u8; 17] = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 
 /// Serves a connection that speaks HTTP/2, from the client's preface on; `early` is what was already read of it. Lingering is left
 /// to the caller.
-pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client, early: &[u8]) -> ConnectionNext {
-    let Client { stream, timer, peer, local, listener, forwarded, tls, is_https, .. } = client;
+pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut ClientConnection, early: &[u8]) -> ConnectionNext {
+    let ClientConnection { stream, timer, peer, local, listener, forwarded, tls, is_https, .. } = client;
     let (forwarded, tls) = (forwarded.clone(), tls.clone());
     let origin =
         ConnectionFacts { peer: *peer, local: *local, listener: listener.clone(), forwarded, tls, is_https: *is_https };
@@ -229,8 +229,15 @@ impl Driver<'_, '_, '_> {
         let ConnectionFacts { peer, local, listener, forwarded, tls, is_https } = &self.origin;
         let stream = Stream::Http2(Box::new(ClientStream::new(&self.shared, request, respond)));
         let now_ms = self.worker.clock.now_ms();
-        let mut client =
-            Client::with_facts(stream, *peer, *local, listener.clone(), forwarded.clone(), tls.clone(), now_ms);
+        let mut client = ClientConnection::with_facts(
+            stream,
+            *peer,
+            *local,
+            listener.clone(),
+            forwarded.clone(),
+            tls.clone(),
+            now_ms,
+        );
         client.is_https = *is_https;
         let listener = listener.clone();
         self.busy.get_or_insert_with(|| (Busy::new(&listener), Active::new(&listener)));

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use stillgate_wire::RequestHead;
 
 /// One client connection.
-pub(crate) struct Client {
+pub(crate) struct ClientConnection {
     pub(crate) stream: Stream,
     pub(crate) timer: Timer,
     pub(crate) peer: SocketAddr,
@@ -38,7 +38,7 @@ pub(crate) struct Client {
     pub(crate) is_new: bool,
 }
 
-impl Client {
+impl ClientConnection {
     /// Makes a client whose connection facts are already known.
     pub(crate) fn with_facts(
         stream: Stream,
@@ -48,8 +48,8 @@ impl Client {
         forwarded: Rc<[u8]>,
         tls: Option<Rc<TlsFacts>>,
         now_ms: u64,
-    ) -> Client {
-        Client {
+    ) -> ClientConnection {
+        ClientConnection {
             stream,
             timer: Timer::new(),
             peer,
@@ -84,7 +84,7 @@ pub(crate) fn scheme(is_https: bool) -> &'static str {
     if is_https { "https" } else { "http" }
 }
 
-impl Drop for Client {
+impl Drop for ClientConnection {
     /// Whatever ended the connection, a timeout, the worker's end or a bug: a truncated response must not look complete. A response
     /// that ends with its connection is reset; for any other the framing shows it, so the connection may be closed in an orderly
     /// way.

@@ -4,8 +4,8 @@ use super::closing::CloseReason;
 use super::events::Events;
 use super::input::DeviceRead;
 use super::output::{Output, Wrote};
-use crate::connection::client::Client;
-use crate::device_link::{Before, CloseWhy, DeviceCommand, DeviceState, Report};
+use crate::connection::client::ClientConnection;
+use crate::device_link::{Before, CloseWhy, DeviceCommand, DeviceReport, DeviceState};
 use crate::exchange::{BegunDevice, DeviceIdentity, UpgradedRequest};
 use crate::plan::Lease;
 use crate::worker::devices::{DeviceRegistration, Devices};
@@ -18,7 +18,7 @@ use std::task::{Context, Poll};
 use stillgate_config::{Measure, OnChange, Route};
 use stillgate_devices::Generation;
 use stillgate_devices::frame::{CloseCode, FrameReader};
-use stillgate_devices::protocol::Protocol;
+use stillgate_devices::protocol::DeviceProtocol;
 use stillgate_devices::session::{
     Beat, Level, Message, MessageRefusal, Pulse, QueuePolicy, Session, SessionId, SessionLimits,
 };
@@ -31,9 +31,9 @@ const FAR_MS: u64 = u64::MAX / 4;
 
 /// One device's connection.
 pub(super) struct DeviceConnection {
-    pub(super) client: Client,
+    pub(super) client: ClientConnection,
     pub(super) place: DeviceRegistration,
-    pub(super) protocol: Protocol,
+    pub(super) protocol: DeviceProtocol,
     /// `None`: the connection ends, and messages for the device wait elsewhere.
     pub(super) session: Option<Session>,
     pub(super) reader: FrameReader,
@@ -96,7 +96,7 @@ pub(super) struct ResumedDevice {
     pub(super) place: DeviceRegistration,
     pub(super) device: Arc<str>,
     pub(super) labels: Box<[(Box<str>, Box<str>)]>,
-    pub(super) protocol: Protocol,
+    pub(super) protocol: DeviceProtocol,
     pub(super) settings: Arc<DeviceSettings>,
     pub(super) generation: Generation,
     pub(super) session: Session,
@@ -114,7 +114,7 @@ pub(super) struct ResumedDevice {
 
 impl DeviceConnection {
     /// Begins after a 101 has been sent.
-    pub(super) fn new(open: Open, client: Client, begun: BegunDevice) -> DeviceConnection {
+    pub(super) fn new(open: Open, client: ClientConnection, begun: BegunDevice) -> DeviceConnection {
         let BegunDevice { place, device, labels, protocol, settings, generation, session, request, credential, .. } =
             begun;
         let held = begun.early.map_or_else(Vec::new, |(buffer, range)| {
@@ -136,15 +136,15 @@ impl DeviceConnection {
             received: begun.received - held.len() as u64,
             written: begun.sent,
             since_ms: open.worker.clock.now_unix_ms(),
-            is_settled: protocol == Protocol::Raw,
+            is_settled: protocol == DeviceProtocol::Raw,
             events: 0,
         };
         let mut connection = DeviceConnection::resume(open, client, resumed);
         connection.more.held = held;
-        connection.output.owes_hello = protocol != Protocol::Raw;
+        connection.output.owes_hello = protocol != DeviceProtocol::Raw;
         let worker = connection.worker();
         worker.counters.devices_total.add(1);
-        worker.tell_devices(Measure::DeviceConnections, connection.labels("", ""), 1);
+        worker.report_devices(Measure::DeviceConnections, connection.labels("", ""), 1);
         if let Some(events) = &connection.more.events {
             events.connected(worker);
         }
@@ -152,7 +152,7 @@ impl DeviceConnection {
     }
 
     /// Continues where another process has left it.
-    pub(super) fn resume(open: Open, mut client: Client, resumed: ResumedDevice) -> DeviceConnection {
+    pub(super) fn resume(open: Open, mut client: ClientConnection, resumed: ResumedDevice) -> DeviceConnection {
         let ResumedDevice {
             place, device, labels, protocol, settings, generation, session, request, credential, ..
         } = resumed;
@@ -225,7 +225,7 @@ impl DeviceConnection {
             queue_bytes_max: devices.limits.queue_bytes,
             resume_ms: self.more.settings.resume_ms,
             policy: self.more.settings.policy,
-            acknowledges: self.protocol != Protocol::Raw,
+            acknowledges: self.protocol != DeviceProtocol::Raw,
         }
     }
 
@@ -275,8 +275,8 @@ impl DeviceConnection {
     fn leave(&mut self, reason: CloseReason) {
         self.more.reason = reason;
         let worker = self.open.worker.clone();
-        self.tell_messages(worker.clock.now_ms(), true);
-        worker.tell_devices(Measure::DeviceDisconnections, self.labels(reason.name(), ""), 1);
+        self.report_messages(worker.clock.now_ms(), true);
+        worker.report_devices(Measure::DeviceDisconnections, self.labels(reason.name(), ""), 1);
         let Some(devices) = &worker.devices else { return };
         let limits = self.limits(devices);
         let session = self.session.take().map(|mut session| {
@@ -341,7 +341,7 @@ impl DeviceConnection {
             Some(session) => devices.with_notices(|notices| session.push(message, &limits, notices)),
         };
         if let Err(why) = pushed {
-            devices.report(Report::Refused { id, why });
+            devices.report(DeviceReport::Refused { id, why });
         }
         self.count_bytes(devices);
     }
@@ -403,7 +403,7 @@ impl DeviceConnection {
             next_ms = next_ms.min(due_ms.map_or(FAR_MS, |due_ms| devices.worker_ms(due_ms)));
         }
         self.count_bytes(devices);
-        self.tell_messages(now_ms, false);
+        self.report_messages(now_ms, false);
         if let Some(until_ms) = self.more.credential.as_ref().and_then(|credential| credential.until_ms) {
             let left_ms = until_ms.saturating_sub(worker.clock.now_unix_ms());
             if left_ms == 0 {

@@ -123,7 +123,7 @@ impl Events {
         let event = DeviceEvent { kind, seq: queue.seq.get(), body };
         let bytes = queue.bytes.get() + event.bytes();
         if bytes > settings.queue_bytes_max && !fits {
-            worker.tell_device_event_dropped(&queue.route);
+            worker.report_device_event_dropped(&queue.route);
             return;
         }
         queue.bytes.set(bytes);
@@ -138,7 +138,7 @@ impl Events {
 async fn send(worker: Rc<Worker>, queue: Rc<Queue>) {
     while let Some(request) = queue.next() {
         if !deliver(&worker, &queue, &request).await {
-            worker.tell_device_event_dropped(&queue.route);
+            worker.report_device_event_dropped(&queue.route);
         }
         queue.done();
     }

@@ -6,7 +6,7 @@
 
 use super::connection::{DeviceConnection, ResumedDevice};
 use super::events::Events;
-use crate::connection::client::Client;
+use crate::connection::client::ClientConnection;
 use crate::device_link::{DeviceFacts, Former};
 use crate::exchange::{DeviceIdentity, UpgradedRequest};
 use crate::handover::{
@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stillgate_config::OnChange;
 use stillgate_devices::Generation;
-use stillgate_devices::protocol::{EncodedBody, MessageId, Protocol};
+use stillgate_devices::protocol::{DeviceProtocol, EncodedBody, MessageId};
 use stillgate_devices::session::{OutgoingMessage, Session, SessionId, SessionTransfer};
 use stillgate_plugin::record::NodeTries;
 use stillgate_route::Match;
@@ -113,9 +113,9 @@ impl DeviceConnection {
             device: self.more.device.to_string(),
             labels,
             protocol: match self.protocol {
-                Protocol::Json => ProtocolState::Json,
-                Protocol::Cbor => ProtocolState::Cbor,
-                Protocol::Raw => ProtocolState::Raw,
+                DeviceProtocol::Json => ProtocolState::Json,
+                DeviceProtocol::Cbor => ProtocolState::Cbor,
+                DeviceProtocol::Raw => ProtocolState::Raw,
             },
             generation: self.more.generation.0,
             since_ms: self.more.since_ms,
@@ -159,7 +159,7 @@ fn continued(carried: SessionTransfer, generation: Generation) -> Session {
 /// Continues a connection that another process has given.
 pub(crate) fn take(
     open: Open,
-    mut client: Client,
+    mut client: ClientConnection,
     state: &DeviceState,
     bytes: &[u8],
     is_changed: bool,
@@ -177,9 +177,9 @@ pub(crate) fn take(
     let settings = route.route.devices();
     let settings = settings.ok_or_else(|| damaged(format!("its route {id:?} takes no devices")))?.clone();
     let protocol = match state.protocol {
-        ProtocolState::Json => Protocol::Json,
-        ProtocolState::Cbor => Protocol::Cbor,
-        ProtocolState::Raw => Protocol::Raw,
+        ProtocolState::Json => DeviceProtocol::Json,
+        ProtocolState::Cbor => DeviceProtocol::Cbor,
+        ProtocolState::Raw => DeviceProtocol::Raw,
     };
     let (head, rest) = bytes.split_at(state.request.head);
     let messages = messages(state, rest).ok_or_else(|| damaged("the id of a message is none".to_owned()))?;

@@ -2,7 +2,7 @@
 
 use super::closing::CloseReason;
 use super::connection::DeviceConnection;
-use crate::device_link::Report;
+use crate::device_link::DeviceReport;
 use crate::worker::devices::Devices;
 use std::task::{Context, Poll};
 use stillgate_devices::frame::{CloseCode, FrameError, FrameEvent};
@@ -137,12 +137,12 @@ impl DeviceConnection {
         };
         let token = token.filter(|token| is_first && self.is_other_session(token.session));
         if let (true, None) = (is_first, token) {
-            devices.report(Report::Fresh { connection: self.place.connection });
+            devices.report(DeviceReport::Fresh { connection: self.place.connection });
         }
         match (said, token) {
             (FromDevice::Hello { .. }, Some(token)) => {
                 self.awaits_session = true;
-                devices.report(Report::Resume { connection: self.place.connection, token });
+                devices.report(DeviceReport::Resume { connection: self.place.connection, token });
             }
             (FromDevice::Hello { .. }, None) => self.output.owes_hello = true,
             (FromDevice::Ack { seq }, _) => self.acknowledge(seq, devices),

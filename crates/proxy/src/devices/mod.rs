@@ -22,7 +22,7 @@ mod telling;
 
 pub(crate) use handover::take;
 
-use crate::connection::client::Client;
+use crate::connection::client::ClientConnection;
 use crate::exchange::Switch;
 use crate::tunnel::Tunnel;
 use crate::worker::Open;
@@ -30,7 +30,7 @@ use connection::DeviceConnection;
 use tokio::task::spawn_local;
 
 /// Continues a connection that a request has turned into something else, as a task of its own.
-pub(crate) fn go_on(open: Open, client: Client, switch: Switch) {
+pub(crate) fn go_on(open: Open, client: ClientConnection, switch: Switch) {
     match switch {
         Switch::Tunnel(upgraded) => drop(spawn_local(Tunnel::new(open, client, (*upgraded).into()))),
         Switch::Device(begun) => drop(spawn_local(DeviceConnection::new(open, client, *begun))),

@@ -8,7 +8,7 @@ use crate::connection::stream::Stream;
 use std::io;
 use std::task::{Context, Poll};
 use stillgate_devices::frame::{CloseCode, FRAME_HEAD_BYTES_MAX, FrameHead, Opcode, write_close, write_frame};
-use stillgate_devices::protocol::Protocol;
+use stillgate_devices::protocol::DeviceProtocol;
 use stillgate_devices::session::{OutgoingMessage, Session};
 
 /// Messages are collected up to this many bytes.
@@ -61,7 +61,7 @@ impl Output {
     }
 
     /// Collects the next frames. Messages only if there is a session.
-    fn fill(&mut self, protocol: Protocol, session: Option<&mut Session>, now_ms: u64, buffers: &Buffers) {
+    fn fill(&mut self, protocol: DeviceProtocol, session: Option<&mut Session>, now_ms: u64, buffers: &Buffers) {
         let has_session = session.is_some();
         if self.is_closed || !(has_session || self.pong.is_some() || self.close.is_some()) {
             return;
@@ -76,7 +76,7 @@ impl Output {
         if let Some(session) = session {
             if std::mem::take(&mut self.owes_hello) {
                 let token = session.token();
-                framed(protocol, protocol != Protocol::Cbor, out, |out| {
+                framed(protocol, protocol != DeviceProtocol::Cbor, out, |out| {
                     protocol.write_hello(&token.session.to_string(), &token.to_string(), out);
                 });
             }
@@ -102,7 +102,7 @@ impl Output {
         &mut self,
         cx: &mut Context<'_>,
         stream: &mut Stream,
-        (protocol, session): (Protocol, Option<&mut Session>),
+        (protocol, session): (DeviceProtocol, Option<&mut Session>),
         (now_ms, session_ms): (u64, u64),
         buffers: &Buffers,
     ) -> Poll<io::Result<Wrote>> {
@@ -154,13 +154,13 @@ impl Output {
 }
 
 /// Appends a frame whose payload is written by `write`; no frame if it writes nothing and the protocol is not raw.
-fn framed(protocol: Protocol, is_text: bool, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+fn framed(protocol: DeviceProtocol, is_text: bool, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.resize(start + FRAME_HEAD_BYTES_MAX, 0);
     let payload = out.len();
     write(out);
     let len = out.len() - payload;
-    if len == 0 && protocol != Protocol::Raw {
+    if len == 0 && protocol != DeviceProtocol::Raw {
         out.truncate(start);
         return;
     }

@@ -19,15 +19,15 @@ impl DeviceConnection {
     }
 
     /// Reports messages to the metrics, not too often.
-    pub(super) fn tell_messages(&mut self, now_ms: u64, is_last: bool) {
+    pub(super) fn report_messages(&mut self, now_ms: u64, is_last: bool) {
         if !is_last && now_ms < self.more.told_ms + TELL_EVERY_MS {
             return;
         }
         let (received, sent) = (std::mem::take(&mut self.more.untold), std::mem::take(&mut self.output.messages));
         self.more.told_ms = now_ms;
         let worker = &self.open.worker;
-        worker.tell_devices(Measure::DeviceMessages, self.labels("", "ingress"), received);
-        worker.tell_devices(Measure::DeviceMessages, self.labels("", "egress"), sent);
+        worker.report_devices(Measure::DeviceMessages, self.labels("", "ingress"), received);
+        worker.report_devices(Measure::DeviceMessages, self.labels("", "egress"), sent);
     }
 
     /// Writes the line in the access log and the observation in the metrics.

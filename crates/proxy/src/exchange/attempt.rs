@@ -292,7 +292,7 @@ pub(super) fn after(exchange: &Exchange, keep_alive: bool) -> ConnectionNext {
 }
 
 /// What an event that ended a try means for the request. A response that has begun can only be truncated; the client sees that by
-/// its length, its chunks, or the reset that [`crate::connection::client::Client`] ends with.
+/// its length, its chunks, or the reset that [`crate::connection::client::ClientConnection`] ends with.
 pub(super) fn interrupted(exchange: &mut Exchange, event: RelayEvent, reused: bool, begun: bool) -> AttemptOutcome {
     match event {
         RelayEvent::NodeFailed(failure) => AttemptOutcome::Failed(FailedAttempt {

@@ -17,7 +17,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 use stillgate_devices::Generation;
-use stillgate_devices::protocol::Protocol;
+use stillgate_devices::protocol::DeviceProtocol;
 use stillgate_devices::session::SessionId;
 use stillgate_plugin::{Device, DeviceSettings};
 
@@ -32,7 +32,7 @@ pub(crate) struct BegunDevice {
     pub(crate) place: DeviceRegistration,
     pub(crate) device: Arc<str>,
     pub(crate) labels: Box<[(Box<str>, Box<str>)]>,
-    pub(crate) protocol: Protocol,
+    pub(crate) protocol: DeviceProtocol,
     pub(crate) settings: Arc<DeviceSettings>,
     pub(crate) generation: Generation,
     pub(crate) session: SessionId,

@@ -1,6 +1,6 @@
 //! Facts of a request that take some work, computed once and kept as positions in its head.
 
-use crate::connection::client::Client;
+use crate::connection::client::ClientConnection;
 use crate::connection::tls_facts::TlsFacts;
 use crate::plan::Plan;
 use stillgate_plugin::facts::RouteFacts;
@@ -92,7 +92,7 @@ pub(crate) fn facts_of<'a>(
     known: &'a RequestFacts,
     request: &'a RequestHead,
     head: &'a [u8],
-    client: &'a Client,
+    client: &'a ClientConnection,
     plan: &'a Plan,
     found: Option<Match>,
 ) -> Facts<'a> {

@@ -6,7 +6,7 @@ use super::chain;
 use super::node_host::host_for;
 use super::sender::BodyDelimiting;
 use super::{Exchange, RequestContext};
-use crate::connection::client::Client;
+use crate::connection::client::ClientConnection;
 use crate::plan::Settings;
 use crate::plan::snapshot::WorkerUpstream;
 use crate::worker::Worker;
@@ -307,7 +307,7 @@ pub(super) fn stage_request(
 
 /// What a trusted proxy said is kept, its own address is appended, and what it left out is filled in; `X-Real-IP` is the address
 /// that it forwarded for.
-fn trusted_lines(edits: &mut Edits, head: &[u8], request: &RequestHead, client: &Client, client_ip: IpAddr) {
+fn trusted_lines(edits: &mut Edits, head: &[u8], request: &RequestHead, client: &ClientConnection, client_ip: IpAddr) {
     let missing = |id: Name| request.fields.get(head, id).is_none();
     edits.appended.extend_from_slice(b"X-Forwarded-For: ");
     let is_kept = !edits.is_withdrawn(X_FORWARDED_FOR);
@@ -331,13 +331,13 @@ fn trusted_lines(edits: &mut Edits, head: &[u8], request: &RequestHead, client: 
 }
 
 /// Address appended to `X-Forwarded-For`: the peer's, or the one that a plugin set.
-fn speaker(client: &Client) -> IpAddr {
+fn speaker(client: &ClientConnection) -> IpAddr {
     if client.is_named { client.address } else { client.peer.ip().to_canonical() }
 }
 
 /// [`untrusted_lines`] for a client that a plugin names.
 #[cold]
-fn named_lines(edits: &mut Edits, client: &Client) {
+fn named_lines(edits: &mut Edits, client: &ClientConnection) {
     for name in ["X-Real-IP: ", "X-Forwarded-For: "] {
         edits.appended.extend_from_slice(name.as_bytes());
         write_address_line_end(&mut edits.appended, client.address);

@@ -42,14 +42,14 @@ fn find(serving: &mut RequestContext<'_>) -> Result<Option<Match>, LocalReply> {
     }
     let found = worker.routes.borrow_mut().find(&snapshot.plan, &asked, matching, &worker.counters);
     if matching.has_messages() {
-        tell(matching.take_messages(), worker);
+        log_messages(matching.take_messages(), worker);
     }
     found.map_err(|error| LocalReply::error(400, error.to_string()))
 }
 
 /// Logs the messages of functions of routes.
 #[cold]
-fn tell(messages: Vec<FunctionMessage>, worker: &Worker) {
+fn log_messages(messages: Vec<FunctionMessage>, worker: &Worker) {
     const WHO: &str = "filter_func";
     let io = worker.plugins.own.io();
     for FunctionMessage { level, text } in messages {

@@ -8,7 +8,7 @@ use super::relay::is_still_there;
 use super::target::ExchangeTarget;
 use super::{ConnectionNext, Exchange, RequestContext};
 use crate::basics::clock::TICK_MS;
-use crate::connection::client::Client;
+use crate::connection::client::ClientConnection;
 use crate::plan::snapshot::WorkerUpstream;
 use crate::telemetry::metrics::UpstreamEvent;
 use crate::worker::Worker;
@@ -149,7 +149,7 @@ async fn wait(serving: &mut RequestContext<'_>, target: &ExchangeTarget<'_>) -> 
 /// Reads ahead as far as there is room, to see whether the client is still there.
 pub(super) fn watch_client(
     worker: &Worker,
-    client: &mut Client,
+    client: &mut ClientConnection,
     exchange: &mut Exchange,
     cx: &mut Context<'_>,
 ) -> Result<(), WaitLost> {

@@ -1,7 +1,7 @@
 //! What is recorded of a request at its end: its line in the access log, and what it adds to the metrics.
 
 use super::{Exchange, slow};
-use crate::connection::client::Client;
+use crate::connection::client::ClientConnection;
 use crate::plan::Plan;
 use crate::plan::snapshot::Snapshot;
 use crate::telemetry::access_log::LogLine;
@@ -17,7 +17,7 @@ use stillgate_wire::Method;
 
 /// An exchange that has ended, and its client.
 struct FinishedExchange<'a> {
-    client: &'a Client,
+    client: &'a ClientConnection,
     exchange: &'a mut Exchange,
 }
 
@@ -74,7 +74,7 @@ struct RecordedVariables<'a> {
     target: Option<&'a [u8]>,
 }
 
-fn recorded<'a>(exchange: &'a Exchange, client: &'a Client, plan: &'a Plan) -> RecordedVariables<'a> {
+fn recorded<'a>(exchange: &'a Exchange, client: &'a ClientConnection, plan: &'a Plan) -> RecordedVariables<'a> {
     let consumers = exchange.chains.kept_consumers().unwrap_or(&plan.consumers);
     let consumer = exchange.chains.consumer.map(|found| consumers.of(found));
     RecordedVariables { facts: exchange.facts(client, plan), consumer, target: None }
@@ -97,27 +97,33 @@ impl Lookup for RecordedVariables<'_> {
 
 impl Worker {
     /// Counts a finished request, and writes its line of the access log.
-    pub(crate) fn record(&self, client: &Client, exchange: &mut Exchange, snapshot: &Snapshot, ended: Moment) {
+    pub(crate) fn record(
+        &self,
+        client: &ClientConnection,
+        exchange: &mut Exchange,
+        snapshot: &Snapshot,
+        ended: Moment,
+    ) {
         self.turns.note_news();
         if let Some(recorder) = &self.recorder {
             recorder.borrow_mut().record(&mut FinishedExchange { client, exchange }, snapshot, ended.0);
         }
         if self.telling.requests.get() {
-            self.tell(client, exchange, snapshot, ended);
+            self.report_request(client, exchange, snapshot, ended);
         }
     }
 
     /// Reports to everything but the metrics that wants it.
-    fn tell(&self, client: &Client, exchange: &Exchange, snapshot: &Snapshot, ended: Moment) {
+    fn report_request(&self, client: &ClientConnection, exchange: &Exchange, snapshot: &Snapshot, ended: Moment) {
         if self.is_logging {
             self.log(client, exchange, snapshot, ended);
         }
         if snapshot.plan.settings.slow {
-            slow::tell(self, exchange, &snapshot.plan, ended.0);
+            slow::report(self, exchange, &snapshot.plan, ended.0);
         }
     }
 
-    fn log(&self, client: &Client, exchange: &Exchange, snapshot: &Snapshot, ended: Moment) {
+    fn log(&self, client: &ClientConnection, exchange: &Exchange, snapshot: &Snapshot, ended: Moment) {
         let mut sink = self.sink.borrow_mut();
         let Some(sink) = &mut *sink else { return };
         let vars =

@@ -8,7 +8,7 @@ use super::body_pipe::BrokenBody;
 use super::target::ExchangeBounds;
 use super::{Exchange, RequestContext};
 use crate::basics::min_rate::{self, MinRate};
-use crate::connection::client::Client;
+use crate::connection::client::ClientConnection;
 use crate::connection::http2;
 use crate::connection::stream::Stream;
 use crate::worker::Worker;
@@ -565,7 +565,7 @@ fn taking(
 /// time to a client of HTTP/1.1 (RFC 9110 section 15.2); others are assumed to be there.
 pub(crate) fn is_still_there(
     worker: &Worker,
-    client: &mut Client,
+    client: &mut ClientConnection,
     exchange: &mut Exchange,
     cx: &mut Context<'_>,
 ) -> bool {
@@ -585,7 +585,7 @@ pub(crate) fn is_still_there(
 }
 
 /// Whether the client may be sent [`PROBE`].
-fn probe(worker: &Worker, client: &mut Client, exchange: &mut Exchange, cx: &mut Context<'_>) -> bool {
+fn probe(worker: &Worker, client: &mut ClientConnection, exchange: &mut Exchange, cx: &mut Context<'_>) -> bool {
     exchange.probed = true;
     exchange.to_client.head(&worker.buffers).extend_from_slice(PROBE);
     exchange.to_client.stage(&[], None, &worker.buffers);

@@ -8,7 +8,7 @@ use super::record::Moment;
 use super::reply::method_of;
 use super::target::ExchangeTarget;
 use super::{ConnectionNext, Exchange, RequestContext, chain, device, exposition, queue, tries, waiting_place};
-use crate::connection::client::Client;
+use crate::connection::client::ClientConnection;
 use crate::plan::snapshot::Snapshot;
 use crate::sockets::listener::Active;
 use crate::worker::Worker;
@@ -16,7 +16,7 @@ use std::rc::Rc;
 use stillgate_wire::BodyDecoder;
 
 /// Serves the request whose head was just parsed.
-pub(crate) async fn run(worker: &Rc<Worker>, client: &mut Client, exchange: &mut Exchange) -> ConnectionNext {
+pub(crate) async fn run(worker: &Rc<Worker>, client: &mut ClientConnection, exchange: &mut Exchange) -> ConnectionNext {
     let _in_flight = InFlight::new(worker, client);
     let snapshot = worker.snapshot();
     let serving = RequestContext { worker, client, exchange, snapshot: &snapshot, route: None };
@@ -63,7 +63,7 @@ impl Drop for UnderWay<'_> {
 /// Answers a head that did not arrive or was malformed, and closes. It is logged and counted like any request.
 pub(crate) async fn refuse(
     worker: &Rc<Worker>,
-    client: &mut Client,
+    client: &mut ClientConnection,
     exchange: &mut Exchange,
     own: LocalReply,
 ) -> ConnectionNext {
@@ -149,7 +149,7 @@ fn log(serving: &mut RequestContext<'_>) {
 /// The tunnel that a request has become has ended.
 pub(crate) fn end_upgraded(
     worker: &Rc<Worker>,
-    client: &mut Client,
+    client: &mut ClientConnection,
     exchange: &mut Exchange,
     snapshot: &Snapshot,
     chains: Option<Box<Chains>>,
@@ -166,7 +166,7 @@ struct InFlight<'a> {
 }
 
 impl<'a> InFlight<'a> {
-    fn new(worker: &'a Worker, client: &Client) -> Self {
+    fn new(worker: &'a Worker, client: &ClientConnection) -> Self {
         worker.counters.requests_in_flight.add(1);
         let is_alone = !client.stream.is_http2();
         InFlight { worker, _active: is_alone.then(|| Active::new(&client.listener)) }

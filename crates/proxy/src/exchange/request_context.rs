@@ -1,7 +1,7 @@
 //! Context of the phases of a request.
 
 use super::Exchange;
-use crate::connection::client::Client;
+use crate::connection::client::ClientConnection;
 use crate::plan::snapshot::Snapshot;
 use crate::plan::{PlanRoute, Settings};
 use crate::worker::Worker;
@@ -10,7 +10,7 @@ use std::rc::Rc;
 /// A request being served. It is passed from phase to phase.
 pub(crate) struct RequestContext<'a> {
     pub(crate) worker: &'a Rc<Worker>,
-    pub(crate) client: &'a mut Client,
+    pub(crate) client: &'a mut ClientConnection,
     pub(crate) exchange: &'a mut Exchange,
     /// Snapshot from which it is served to its end, whatever is published meanwhile.
     pub(crate) snapshot: &'a Snapshot,

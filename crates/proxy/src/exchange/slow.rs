@@ -8,7 +8,7 @@ use crate::worker::Worker;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Reports the request if it is one of the slowest of this minute. Tunnels do not count: they last as long as their ends want.
-pub(super) fn tell(worker: &Worker, exchange: &Exchange, plan: &Plan, ended: Option<Instant>) {
+pub(super) fn report(worker: &Worker, exchange: &Exchange, plan: &Plan, ended: Option<Instant>) {
     let outcome = &exchange.outcome;
     // A request that began before slow requests were reported has no times.
     let Some((started, ended)) = outcome.started.zip(ended).filter(|_| outcome.kept.is_none()) else { return };

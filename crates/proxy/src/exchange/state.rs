@@ -7,7 +7,7 @@ use super::receiver::Receiver;
 use super::relay::PROBE;
 use super::sender::{BodyDelimiting, Sender};
 use super::upgraded_exchange::Switch;
-use crate::connection::client::Client;
+use crate::connection::client::ClientConnection;
 use crate::connection::mistaken::Mistaken;
 use crate::plan::Plan;
 use crate::telemetry::access_log::ResponseFields;
@@ -121,7 +121,7 @@ impl Exchange {
     }
 
     /// The known facts of the request.
-    pub(crate) fn facts<'a>(&'a self, client: &'a Client, plan: &'a Plan) -> Facts<'a> {
+    pub(crate) fn facts<'a>(&'a self, client: &'a ClientConnection, plan: &'a Plan) -> Facts<'a> {
         let head = self.from_client.head();
         facts_of(&self.known, &self.request, head, client, plan, self.outcome.route)
     }

@@ -9,7 +9,7 @@ use super::queue::{WaitLost, watch_client};
 use super::{ConnectionNext, RequestContext, whole_body};
 use crate::basics::clock::TICK_MS;
 use crate::worker::Worker;
-use crate::worker::plugins::{PluginPanic, call, tell_panic};
+use crate::worker::plugins::{PluginPanic, call, report_panic};
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 use stillgate_config::Measure;
@@ -113,7 +113,7 @@ async fn offloaded(
                 Ok(Ok(Ok(worked))) => Ok(worked.output),
                 // The thread's end is gone only after a panic.
                 Ok(Ok(Err(PluginPanic)) | Err(_)) => {
-                    chain::with_paused(serving, at, |entry, phase| tell_panic(serving.worker, entry, phase));
+                    chain::with_paused(serving, at, |entry, phase| report_panic(serving.worker, entry, phase));
                     return Err(LocalReply::error(500, "a plugin failed"));
                 }
                 Err(lost) => return Ok(Err(lost)),
@@ -142,6 +142,6 @@ fn guarded<R>(serving: &RequestContext<'_>, at: ChainPosition, then: impl FnOnce
 
 fn count(serving: &RequestContext<'_>, at: ChainPosition, measure: Measure) {
     chain::with_paused(serving, at, |entry, _| {
-        serving.worker.tell_plugin(|recorder, metrics| recorder.count_plugin(metrics, measure, entry.name));
+        serving.worker.report_plugin(|recorder, metrics| recorder.count_plugin(metrics, measure, entry.name));
     });
 }

@@ -4,7 +4,7 @@
 
 use crate::basics::clock::Timer;
 use crate::client;
-use crate::connection::client::{Client, scheme};
+use crate::connection::client::{ClientConnection, scheme};
 use crate::connection::stream::Stream;
 use crate::devices;
 use crate::exchange::forwarding::untrusted_lines;
@@ -118,9 +118,9 @@ pub(super) fn client_of(
     listener: Rc<Listener>,
     is_https: bool,
     now_ms: u64,
-) -> Client {
+) -> ClientConnection {
     let forwarded = untrusted_lines(peer, local, scheme(is_https)).into();
-    let mut client = Client::with_facts(stream, peer, local, listener, forwarded, None, now_ms);
+    let mut client = ClientConnection::with_facts(stream, peer, local, listener, forwarded, None, now_ms);
     client.is_https = is_https;
     client
 }
@@ -128,7 +128,13 @@ pub(super) fn client_of(
 impl FreshConnection {
     /// Handles what comes before HTTP: the PROXY protocol header, the TLS handshake. `None` if the connection is to be closed
     /// instead.
-    async fn begin(mut self, worker: &Worker, tls: bool, proxy_protocol: bool, http2: bool) -> Option<Client> {
+    async fn begin(
+        mut self,
+        worker: &Worker,
+        tls: bool,
+        proxy_protocol: bool,
+        http2: bool,
+    ) -> Option<ClientConnection> {
         let timer = Timer::new();
         let mut is_https = tls;
         if proxy_protocol {

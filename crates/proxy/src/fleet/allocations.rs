@@ -5,7 +5,7 @@
 
 use super::{Fleet, thread};
 use crate::plan::{Plan, PlanCell};
-use crate::sockets::{Inherited, Sockets};
+use crate::sockets::{InheritedSockets, Sockets};
 use allocation_counter::{AllocationInfo, measure};
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -46,7 +46,7 @@ fn config(node: &Upstream, route: &str, consumer: &str, extra: &str) -> Config {
 pub(crate) fn measured(config: &Config, plan: Plan, client: impl FnOnce(SocketAddr)) -> AllocationInfo {
     let plans = Arc::new(PlanCell::new(Arc::new(plan)));
     assert!(plans.limits.set(Arc::new(Limits::create(1 << 16).unwrap())).is_ok());
-    let sockets = Sockets::open(&config.listeners, 1, &mut Inherited::default()).unwrap();
+    let sockets = Sockets::open(&config.listeners, 1, &mut InheritedSockets::default()).unwrap();
     let address = sockets.addresses()[0];
     let (fleet, setups) =
         Fleet::set_up(&config.gateway, sockets, plans, Vec::new(), Default::default(), Default::default(), || {})

@@ -2,7 +2,7 @@
 
 use super::accept::client_of;
 use crate::client;
-use crate::connection::client::Client;
+use crate::connection::client::ClientConnection;
 use crate::connection::stream::Stream;
 use crate::devices;
 use crate::handover::{Arrival, ConnectionState, HandedState, OriginState, Parcel, ParcelError};
@@ -57,7 +57,7 @@ fn begin(
     worker: &Rc<Worker>,
     stream: Stream,
     is_http: bool,
-) -> Result<(Open, Client), ParcelError> {
+) -> Result<(Open, ClientConnection), ParcelError> {
     let listener = worker.listeners.find_bound(ListenPlace::tcp(state.listener));
     let listener = listener.ok_or_else(|| ParcelError(format!("nobody listens on {}", state.listener)))?;
     if is_http != listener.is_http() {
@@ -68,7 +68,9 @@ fn begin(
     let mut client = match is_http {
         true => client_of(stream, state.peer, state.local, listener, state.is_https, quiet_since_ms),
         // No header lines describe it to a node.
-        false => Client::with_facts(stream, state.peer, state.local, listener, [].into(), None, quiet_since_ms),
+        false => {
+            ClientConnection::with_facts(stream, state.peer, state.local, listener, [].into(), None, quiet_since_ms)
+        }
     };
     client.is_new = state.is_new;
     Ok((open, client))

@@ -6,7 +6,7 @@ use crate::basics::buffer::Buffers;
 use crate::basics::clock::Clock;
 use crate::basics::counters::{WorkerCounters, WorkerTally};
 use crate::calls::BeginHttp2;
-use crate::device_link::Report;
+use crate::device_link::DeviceReport;
 use crate::handover::{Arrival, LeavingWorker, RoutePlaces, Successor};
 use crate::node::http2;
 use crate::plan::PlanCell;
@@ -153,7 +153,7 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
 }
 
 /// Ends the remaining connections. What devices had to report is not lost.
-fn end(worker: &Worker, tasks: LocalSet, reports: Option<mpsc::Sender<Report>>) {
+fn end(worker: &Worker, tasks: LocalSet, reports: Option<mpsc::Sender<DeviceReport>>) {
     drop(tasks);
     // What was cut off is recorded as it is dropped.
     worker.tick_metrics(true);
@@ -163,7 +163,7 @@ fn end(worker: &Worker, tasks: LocalSet, reports: Option<mpsc::Sender<Report>>) 
 }
 
 /// Moves messages between the worker and the thread of devices. Returns the queue for the worker's reports.
-fn serve_devices(tasks: &LocalSet, worker: &Rc<Worker>, link: DeviceLink) -> mpsc::Sender<Report> {
+fn serve_devices(tasks: &LocalSet, worker: &Rc<Worker>, link: DeviceLink) -> mpsc::Sender<DeviceReport> {
     let DeviceLink { mut commands, reports, .. } = link;
     let sender = reports.clone();
     let (taking, telling) = (worker.clone(), worker.clone());

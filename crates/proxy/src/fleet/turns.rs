@@ -75,7 +75,7 @@ impl Worker {
 
     /// Makes sure that there is another turn in time.
     fn end_turn(&self) {
-        self.tell_turn();
+        self.report_turn();
         let turns = &self.turns;
         let told_ms = if turns.is_untold.get() { self.clock.tick_ms() + FLUSH_MS } else { u64::MAX };
         let next_ms = turns.chores_ms.get().min(told_ms).min(self.clock.next_ms());

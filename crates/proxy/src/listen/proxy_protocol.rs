@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_end_is_told_apart() {
+    async fn an_end_is_distinguished() {
         for (sent, expected) in [(&b""[..], "before its first byte"), (&LINE[..9], "within the header")] {
             let (mut peer, stream) = pair().await;
             peer.write_all(sent).unwrap();

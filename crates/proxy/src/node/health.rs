@@ -15,7 +15,7 @@ pub(crate) fn report(
 ) {
     let news = upstream.state.borrow_mut().report(index, report, worker.clock.now_ms());
     if let Some(news) = news {
-        tell(worker, upstream, index, news, why);
+        log_news(worker, upstream, index, news, why);
     }
 }
 
@@ -27,7 +27,7 @@ pub(crate) fn report_failure(worker: &Worker, upstream: &WorkerUpstream, index: 
 }
 
 #[cold]
-fn tell(worker: &Worker, upstream: &WorkerUpstream, index: usize, news: News, why: impl FnOnce() -> String) {
+fn log_news(worker: &Worker, upstream: &WorkerUpstream, index: usize, news: News, why: impl FnOnce() -> String) {
     let key = &upstream.planned.definition.key;
     let node = upstream.state.borrow().endpoint(index).address;
     match news {
@@ -37,7 +37,7 @@ fn tell(worker: &Worker, upstream: &WorkerUpstream, index: usize, news: News, wh
         }
         News::Recovered => tracing::info!(upstream = %key, %node, "a node that was set aside works again"),
     }
-    worker.tell_node(upstream, index);
+    worker.report_node(upstream, index);
 }
 
 /// Description for the log, and for the client if it gets no other answer.

@@ -286,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nodes_are_told_as_configured() {
+    fn nodes_are_reported_as_configured() {
         let check = |address: &str, host: &str, native: &str, apisix: &str| {
             let address = address.parse().unwrap();
             let endpoint = Endpoint { address, weight: 1, priority: 0, host: host.into(), verdict: None };

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_begin_anew_before_they_run_out() {
+    fn numbers_begin_again_before_they_run_out() {
         let list = routes(&["/a", "/b"]);
         let (mut first, _) = new(&list, None);
         first.next_match = MATCHES_MAX;

@@ -141,7 +141,7 @@ mod tests {
     use stillgate_config::{Config, Upstream};
 
     #[test]
-    fn an_upstream_keeps_its_state_and_only_what_changed_is_made_anew() {
+    fn an_upstream_keeps_its_state_and_only_what_changed_is_made_again() {
         let text = "upstreams: [{id: u, type: roundrobin, nodes: {\"10.0.0.1:81\": 1}}]\nroutes: []\n";
         let mut config = stillgate_config::load(text, &|_| None).unwrap().config;
         let named = |config: &Config, key: String| Arc::new(Upstream { key, ..(*config.upstreams[0]).clone() });

@@ -7,7 +7,7 @@ use super::lease::Lease;
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use stillgate_config::{Protocol, StreamRoute};
+use stillgate_config::{NodeProtocol, StreamRoute};
 
 /// All stream routes.
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ pub(crate) struct PlanStreamRoute {
     /// The slot of its upstream.
     upstream: u32,
     /// The protocol of its upstream; `None`: it is unavailable.
-    protocol: Option<Protocol>,
+    protocol: Option<NodeProtocol>,
     /// What its connections hold of it; `None`: they do not care what becomes of it.
     pub(crate) lease: Option<Arc<Lease>>,
 }
@@ -71,10 +71,10 @@ impl StreamRoutes {
             let protocol = protocol_of(upstream as usize);
             let planned = PlanStreamRoute { route: route.clone(), upstream, protocol, lease };
             match protocol {
-                Some(Protocol::Udp) => routes.udp.push(planned),
-                Some(Protocol::Tcp) => routes.tcp.push(planned),
+                Some(NodeProtocol::Udp) => routes.udp.push(planned),
+                Some(NodeProtocol::Tcp) => routes.tcp.push(planned),
                 // If it is unavailable, matching sessions must not go to the next route.
-                Some(Protocol::Http | Protocol::Plain) | None => {
+                Some(NodeProtocol::Http | NodeProtocol::Plain) | None => {
                     routes.udp.push(planned.clone());
                     routes.tcp.push(planned);
                 }
@@ -84,7 +84,7 @@ impl StreamRoutes {
         let rank = |route: &StreamRoute| (route.is_sni_unread, route.sni.as_ref().map(|sni| sni.precedence()));
         routes.tcp.sort_by_key(|of| std::cmp::Reverse(rank(&of.route)));
         // Datagrams first go to routes whose upstream names UDP, so that a route for all TCP takes none of them away.
-        routes.udp.sort_by_key(|of| matches!(of.protocol, Some(Protocol::Http | Protocol::Plain)));
+        routes.udp.sort_by_key(|of| matches!(of.protocol, Some(NodeProtocol::Http | NodeProtocol::Plain)));
         let kept: HashSet<*const Lease> = routes.iter().filter_map(|of| of.lease.as_ref()).map(Arc::as_ptr).collect();
         let leases = previous.iter().filter_map(|of| of.lease.as_ref());
         let revoked = leases.filter(|lease| !kept.contains(&Arc::as_ptr(lease))).cloned().collect();
@@ -92,14 +92,14 @@ impl StreamRoutes {
     }
 
     /// Finds the route that takes a connection, or datagrams.
-    pub(crate) fn find(&self, protocol: Protocol, asked: &StreamProperties<'_>) -> Option<&PlanStreamRoute> {
-        let routes = if protocol == Protocol::Udp { &self.udp } else { &self.tcp };
+    pub(crate) fn find(&self, protocol: NodeProtocol, asked: &StreamProperties<'_>) -> Option<&PlanStreamRoute> {
+        let routes = if protocol == NodeProtocol::Udp { &self.udp } else { &self.tcp };
         routes.iter().find(|of| takes(&of.route, asked))
     }
 
     /// Iterates over each route once.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &PlanStreamRoute> {
-        self.tcp.iter().chain(self.udp.iter().filter(|of| of.protocol == Some(Protocol::Udp)))
+        self.tcp.iter().chain(self.udp.iter().filter(|of| of.protocol == Some(NodeProtocol::Udp)))
     }
 }
 
@@ -152,9 +152,9 @@ mod tests {
         let check = |name: Option<&str>, port: u16, expected: &str| {
             let local = SocketAddr::from(([10, 0, 0, 9], port));
             let asked = StreamProperties { client: [10, 0, 0, 1].into(), local, server_name: name };
-            let found = routes.find(Protocol::Tcp, &asked).map(|found| found.route.id.as_str());
+            let found = routes.find(NodeProtocol::Tcp, &asked).map(|found| found.route.id.as_str());
             assert_eq!(found, Some(expected), "{name:?} {port}");
-            assert_eq!(routes.find(Protocol::Udp, &asked).unwrap().route.id, "udp");
+            assert_eq!(routes.find(NodeProtocol::Udp, &asked).unwrap().route.id, "udp");
         };
         check(Some("b.a.test"), 1, "exact");
         check(Some("b.a.test"), 2, "again");
@@ -181,7 +181,7 @@ mod tests {
         {
             let local = SocketAddr::from(([10, 0, 0, 9], port));
             let asked = StreamProperties { client: [10, 0, 0, 1].into(), local, server_name: name };
-            let found = routes.find(Protocol::Tcp, &asked).map(|found| found.route.id.as_str());
+            let found = routes.find(NodeProtocol::Tcp, &asked).map(|found| found.route.id.as_str());
             assert_eq!(found, Some(expected), "{port} {name:?}");
         }
     }
@@ -195,9 +195,9 @@ mod tests {
         let check = |client: &str, local: &str, expected: Option<&str>| {
             let asked =
                 StreamProperties { client: client.parse().unwrap(), local: local.parse().unwrap(), server_name: None };
-            let found = routes.find(Protocol::Tcp, &asked).map(|found| found.route.id.as_str());
+            let found = routes.find(NodeProtocol::Tcp, &asked).map(|found| found.route.id.as_str());
             assert_eq!(found, expected, "{client} {local}");
-            assert!(routes.find(Protocol::Udp, &asked).is_none());
+            assert!(routes.find(NodeProtocol::Udp, &asked).is_none());
         };
         check("192.0.2.1", "192.0.2.2:1", Some("port"));
         check("192.0.2.1", "10.0.0.7:2", Some("address"));
@@ -227,17 +227,17 @@ mod tests {
         };
         let plain = load("").config;
         let (routes, _) = build(&plain, None);
-        assert_eq!(found(&routes, Protocol::Tcp, 1).as_deref(), Some("any"));
-        assert_eq!(found(&routes, Protocol::Udp, 1).as_deref(), Some("udp"));
-        assert_eq!(found(&routes, Protocol::Udp, 2).as_deref(), Some("any"));
+        assert_eq!(found(&routes, NodeProtocol::Tcp, 1).as_deref(), Some("any"));
+        assert_eq!(found(&routes, NodeProtocol::Udp, 1).as_deref(), Some("udp"));
+        assert_eq!(found(&routes, NodeProtocol::Udp, 2).as_deref(), Some("any"));
         let ids: Vec<&str> = routes.iter().map(|of| of.route.id.as_str()).collect();
         assert_eq!(ids, ["any", "tcp", "udp"], "each of them once");
         // The upstream changes, and its route does not.
         let mut named = load("scheme: udp,").config;
         named.stream_routes.clone_from(&plain.stream_routes);
         let (routes, _) = build(&named, Some(&routes));
-        assert_eq!(found(&routes, Protocol::Tcp, 1).as_deref(), Some("tcp"));
-        assert_eq!(found(&routes, Protocol::Udp, 1).as_deref(), Some("any"));
+        assert_eq!(found(&routes, NodeProtocol::Tcp, 1).as_deref(), Some("tcp"));
+        assert_eq!(found(&routes, NodeProtocol::Udp, 1).as_deref(), Some("any"));
     }
 
     #[test]

@@ -44,7 +44,7 @@ struct InheritedPlace {
 
 /// Sockets that the previous process has left to this one, until they are taken.
 #[derive(Debug, Default)]
-pub struct Inherited(Vec<InheritedPlace>);
+pub struct InheritedSockets(Vec<InheritedPlace>);
 
 /// Everything that the workers listen on, in the order of the configuration.
 #[derive(Debug, Default)]
@@ -83,7 +83,7 @@ pub(crate) struct WorkerSocket {
     pub(crate) is_left: bool,
 }
 
-impl Inherited {
+impl InheritedSockets {
     /// Keeps the sockets left for a place. An error: they are not what they were said to be.
     pub fn add(&mut self, place: ListenPlace, sockets: Vec<OwnedFd>) -> io::Result<()> {
         let sockets: Vec<Socket> = sockets.into_iter().map(Socket::from).collect();
@@ -115,7 +115,7 @@ impl ListenerSockets {
     fn open(
         listener: Listener,
         sockets_min: usize,
-        inherited: &mut Inherited,
+        inherited: &mut InheritedSockets,
         is_ours: bool,
     ) -> Result<ListenerSockets, StartError> {
         let (place, held) = (listener.place(), Arc::new(()));
@@ -174,7 +174,11 @@ impl ListenerSockets {
 
 impl Sockets {
     /// Opens the sockets of all listeners; what was inherited for others stays in `inherited`.
-    pub fn open(listeners: &[Listener], workers: usize, inherited: &mut Inherited) -> Result<Sockets, ListenError> {
+    pub fn open(
+        listeners: &[Listener],
+        workers: usize,
+        inherited: &mut InheritedSockets,
+    ) -> Result<Sockets, ListenError> {
         let open = |(path, listener): (String, &Listener)| {
             ListenerSockets::open(*listener, workers, inherited, false).map_err(|error| ListenError::new(&path, error))
         };
@@ -192,7 +196,7 @@ impl Sockets {
         let added = listener_paths(listeners).filter(|(_, listener)| self.at(listener.place()).is_none());
         let open = |(path, listener): (String, &Listener)| {
             let is_ours = ours.iter().any(|ours| ours.overlaps(listener.place()));
-            ListenerSockets::open(*listener, workers, &mut Inherited::default(), is_ours)
+            ListenerSockets::open(*listener, workers, &mut InheritedSockets::default(), is_ours)
                 .map_err(|error| ListenError::new(&path, error))
         };
         added.map(open).collect()
@@ -303,7 +307,11 @@ mod tests {
         ListenPlace { transport, address: "127.0.0.1:0".parse().unwrap() }
     }
 
-    fn open(place: ListenPlace, sockets: usize, inherited: &mut Inherited) -> Result<ListenerSockets, StartError> {
+    fn open(
+        place: ListenPlace,
+        sockets: usize,
+        inherited: &mut InheritedSockets,
+    ) -> Result<ListenerSockets, StartError> {
         let kind = match place.transport {
             Transport::Tcp => ListenerKind::Tcp { tls: false, tls_passthrough: false, proxy_protocol: false },
             Transport::Udp => ListenerKind::Udp,
@@ -320,9 +328,9 @@ mod tests {
         for transport in [Transport::Tcp, Transport::Udp] {
             for (before, now) in [(1, 1), (3, 1), (1, 3), (2, 3)] {
                 let place = place(transport);
-                let old = open(place, before, &mut Inherited::default()).unwrap();
+                let old = open(place, before, &mut InheritedSockets::default()).unwrap();
                 assert_eq!(old.sockets.len(), before);
-                let mut inherited = Inherited::default();
+                let mut inherited = InheritedSockets::default();
                 inherited.add(place, left(&old)).unwrap();
                 let new = Sockets(vec![open(place, now, &mut inherited).unwrap()]);
                 assert!(inherited.0.is_empty());
@@ -337,10 +345,10 @@ mod tests {
 
     #[test]
     fn connections_that_wait_go_to_whom_the_socket_was_left() {
-        let old = open(place(Transport::Tcp), 1, &mut Inherited::default()).unwrap();
+        let old = open(place(Transport::Tcp), 1, &mut InheritedSockets::default()).unwrap();
         let mut client = TcpStream::connect(old.address()).unwrap();
         client.write_all(b"x").unwrap();
-        let mut inherited = Inherited::default();
+        let mut inherited = InheritedSockets::default();
         inherited.add(old.place(), left(&old)).unwrap();
         drop(old);
         let new = open(place(Transport::Tcp), 1, &mut inherited).unwrap();
@@ -350,8 +358,8 @@ mod tests {
 
     #[test]
     fn places_are_taken_once_and_by_those_who_ask_for_them() {
-        let [a, b] = [(); 2].map(|()| open(place(Transport::Tcp), 1, &mut Inherited::default()).unwrap());
-        let mut inherited = Inherited::default();
+        let [a, b] = [(); 2].map(|()| open(place(Transport::Tcp), 1, &mut InheritedSockets::default()).unwrap());
+        let mut inherited = InheritedSockets::default();
         inherited.add(a.place(), left(&a)).unwrap();
         inherited.add(b.place(), left(&b)).unwrap();
         let other = open(place(Transport::Udp), 1, &mut inherited).unwrap();
@@ -364,7 +372,7 @@ mod tests {
 
     #[test]
     fn a_socket_of_another_kind_is_refused() {
-        let mut inherited = Inherited::default();
+        let mut inherited = InheritedSockets::default();
         let connected = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(connected.local_addr().unwrap()).unwrap();
         assert!(inherited.add(place(Transport::Tcp), vec![stream.into()]).is_err());
@@ -378,7 +386,7 @@ mod tests {
         let kind = ListenerKind::Http { tls: false, proxy_protocol: false, http2: true };
         let ports = [(); 2].map(|()| ReservedPort::new());
         let [a, b] = [0, 1].map(|at: usize| Listener { address: ports[at].addr(), kind });
-        let mut sockets = Sockets::open(&[a], 2, &mut Inherited::default()).unwrap();
+        let mut sockets = Sockets::open(&[a], 2, &mut InheritedSockets::default()).unwrap();
         let secured = Listener { kind: ListenerKind::Http { tls: true, proxy_protocol: false, http2: true }, ..a };
         let added = sockets.open_added(&[b, secured], 2, &[]).unwrap();
         assert_eq!(added.iter().map(ListenerSockets::address).collect::<Vec<_>>(), [b.address]);
@@ -399,9 +407,9 @@ mod tests {
     #[test]
     fn an_address_in_use_is_not_shared_with_a_stranger() {
         for transport in [Transport::Tcp, Transport::Udp] {
-            let first = open(place(transport), 2, &mut Inherited::default()).unwrap();
+            let first = open(place(transport), 2, &mut InheritedSockets::default()).unwrap();
             let same = ListenPlace { transport, address: first.address() };
-            let second = open(same, 2, &mut Inherited::default());
+            let second = open(same, 2, &mut InheritedSockets::default());
             assert!(matches!(second, Err(StartError::Bind { .. })), "{transport:?}");
         }
     }

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_hello_is_refused() {
+    fn what_is_not_a_hello_is_refused() {
         let check = |bytes: &[u8], expected: NoHello| assert_eq!(parse(bytes), Err(expected), "{bytes:?}");
         check(b"GET / HTTP/1.1\r\n", NoHello::NotTls);
         check(b"\x16\x02", NoHello::NotTls);

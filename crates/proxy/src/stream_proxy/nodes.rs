@@ -6,7 +6,7 @@ use crate::plan::snapshot::WorkerUpstream;
 use crate::telemetry::metrics::UpstreamEvent;
 use crate::telemetry::session::{ClientSession, Ends, StreamVars};
 use crate::worker::Worker;
-use stillgate_config::{Balance, Protocol};
+use stillgate_config::{Balance, NodeProtocol};
 use stillgate_route::{Lookup, Variable};
 use stillgate_upstream::{Attempt, Decision, Failure, TriedEndpoints, TryReport, decide};
 
@@ -34,7 +34,7 @@ impl<'a> SessionTries<'a> {
         let definition = &upstream.planned.definition;
         if !upstream.state.borrow().has_place() {
             // With UDP, each datagram is counted as dropped.
-            if session.protocol != Protocol::Udp {
+            if session.protocol != NodeProtocol::Udp {
                 worker.note_upstream(UpstreamEvent::Shed, upstream);
             }
             return Err(STATUS_UNAVAILABLE);

@@ -5,7 +5,7 @@ use super::nodes::SessionTries;
 use super::{STATUS_MISDIRECTED, STATUS_NO_ROUTE, STATUS_UNAVAILABLE};
 use crate::basics::buffer::Buffer;
 use crate::basics::clock::Timer;
-use crate::connection::client::Client;
+use crate::connection::client::ClientConnection;
 use crate::connection::stream::Stream;
 use crate::listen::handshake;
 use crate::listen::proxy_protocol;
@@ -23,7 +23,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Instant;
-use stillgate_config::{Protocol, ProxyProtocol};
+use stillgate_config::{NodeProtocol, ProxyProtocol};
 use stillgate_tls::{FailureReason, Offer};
 use stillgate_upstream::TryReport;
 use stillgate_wire::proxy_protocol::{write_v1, write_v2};
@@ -67,8 +67,8 @@ struct AcceptedTcp {
 type Early = Option<(Buffer, Range<usize>)>;
 
 impl AcceptedTcp {
-    async fn begin(self, worker: &Rc<Worker>) -> Option<(Client, NewTunnel)> {
-        let mut session = ClientSession::new(Protocol::Tcp);
+    async fn begin(self, worker: &Rc<Worker>) -> Option<(ClientConnection, NewTunnel)> {
+        let mut session = ClientSession::new(NodeProtocol::Tcp);
         let timer = Timer::new();
         let AcceptedTcp { accepted, tls, tls_passthrough, proxy_protocol } = self;
         let FreshConnection { mut stream, mut peer, mut local, listener } = accepted;
@@ -93,7 +93,7 @@ impl AcceptedTcp {
         };
         // Without HTTP, header lines are not forwarded.
         let (tls, lines) = (tls.map(Rc::from), Rc::from([]));
-        let client = Client::with_facts(stream, peer, local, listener, lines, tls, worker.clock.now_ms());
+        let client = ClientConnection::with_facts(stream, peer, local, listener, lines, tls, worker.clock.now_ms());
         let snapshot = worker.snapshot();
         match to_node(worker, &client, at, &mut session, &snapshot).await {
             Ok(connected) => {
@@ -110,7 +110,7 @@ impl AcceptedTcp {
     }
 }
 
-fn ends(client: &Client) -> Ends<'_> {
+fn ends(client: &ClientConnection) -> Ends<'_> {
     Ends { peer: client.peer, local: client.local, tls: client.tls.as_deref() }
 }
 
@@ -146,7 +146,7 @@ impl TcpPair<'_> {
 /// Finds the route and connects to one of its nodes; otherwise returns the status.
 async fn to_node<'a>(
     worker: &Rc<Worker>,
-    client: &Client,
+    client: &ClientConnection,
     at: SocketAddr,
     session: &mut ClientSession,
     snapshot: &'a Snapshot,
@@ -161,7 +161,7 @@ async fn to_node<'a>(
     }
     let name = client.tls.as_ref().and_then(|tls| tls.server_name.as_deref()).or(session.server_name.as_deref());
     let asked = StreamProperties { client: client.address, local: at, server_name: name };
-    let Some(route) = plan.stream_routes.find(Protocol::Tcp, &asked) else {
+    let Some(route) = plan.stream_routes.find(NodeProtocol::Tcp, &asked) else {
         let name = name.map_or(String::new(), |name| format!(" and the name {name:?}"));
         let message = format!("no stream route takes one to {at}{name}");
         worker.troubles.note_connection(client.peer, message);
@@ -180,7 +180,7 @@ async fn to_node<'a>(
 
 async fn connect(
     worker: &Rc<Worker>,
-    client: &Client,
+    client: &ClientConnection,
     session: &mut ClientSession,
     upstream: &WorkerUpstream,
     timeouts: TimeoutsMs,
@@ -215,7 +215,7 @@ async fn connect(
 }
 
 /// The header that a node's connection begins with.
-fn preface(client: &Client, version: Option<ProxyProtocol>) -> Vec<u8> {
+fn preface(client: &ClientConnection, version: Option<ProxyProtocol>) -> Vec<u8> {
     let mut bytes = Vec::new();
     match version {
         None => {}

@@ -25,7 +25,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use stillgate_config::Protocol;
+use stillgate_config::NodeProtocol;
 use stillgate_upstream::{Failure, TryReport};
 use tokio::io::ReadBuf;
 use tokio::net::UdpSocket;
@@ -133,7 +133,7 @@ impl UdpListener {
             return None;
         }
         let asked = StreamProperties { client: client.ip(), local: self.local, server_name: None };
-        let Some(found) = snapshot.plan.stream_routes.find(Protocol::Udp, &asked) else {
+        let Some(found) = snapshot.plan.stream_routes.find(NodeProtocol::Udp, &asked) else {
             worker.troubles.note_datagram(client, format!("no stream route takes datagrams to {}", self.local));
             return None;
         };
@@ -146,7 +146,7 @@ impl UdpListener {
             worker.troubles.note_datagram(client, format!("the stream route {:?} is unavailable", found.route.id));
             return None;
         };
-        let mut session = ClientSession::new(Protocol::Udp);
+        let mut session = ClientSession::new(NodeProtocol::Udp);
         session.route = Some(found.route.clone());
         let ends = Ends { peer: client, local: self.local, tls: None };
         let link = match connect(worker, &upstream, &mut session, ends) {

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_that_stands_still_costs_counted_lines_only() {
+    fn a_writer_that_stalls_costs_counted_lines_only() {
         let (mut sinks, mut drain) = channel(&AccessFormat::Combined, 1);
         let vars = Vars(vec![]);
         let dropped = drain.dropped_lines();

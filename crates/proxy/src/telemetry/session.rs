@@ -5,7 +5,7 @@ use crate::connection::tls_facts::TlsFacts;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
-use stillgate_config::{Protocol, StreamRoute};
+use stillgate_config::{NodeProtocol, StreamRoute};
 use stillgate_plugin::record::{NodeTries, Record, RequestId, ServingProcess};
 use stillgate_route::{Lookup, Variable};
 use stillgate_upstream::Endpoint;
@@ -15,7 +15,7 @@ pub(crate) const STATUS_SERVED: u16 = 200;
 
 /// One client's connection, or what it sends from one port over UDP.
 pub(crate) struct ClientSession {
-    pub(crate) protocol: Protocol,
+    pub(crate) protocol: NodeProtocol,
     pub(crate) started: Instant,
     /// What the access log shows; see the statuses in `stream_proxy`.
     pub(crate) status: u16,
@@ -46,7 +46,7 @@ pub(crate) struct StreamVars<'a> {
 }
 
 impl ClientSession {
-    pub(crate) fn new(protocol: Protocol) -> ClientSession {
+    pub(crate) fn new(protocol: NodeProtocol) -> ClientSession {
         ClientSession {
             protocol,
             started: Instant::now(),
@@ -68,7 +68,7 @@ impl StreamVars<'_> {
 
     /// `TCP` or `UDP`.
     pub(crate) fn protocol(&self) -> &'static str {
-        if self.session.protocol == Protocol::Udp { "UDP" } else { "TCP" }
+        if self.session.protocol == NodeProtocol::Udp { "UDP" } else { "TCP" }
     }
 
     /// The access log record of a session that has ended.
@@ -136,33 +136,34 @@ mod tests {
 
     #[test]
     fn variables_are_those_of_a_connection() {
-        let check = |protocol: Protocol, peer: &str, local: &str, name: Option<&str>, expected: [Option<&str>; 6]| {
-            let session = ClientSession { server_name: name.map(Into::into), ..ClientSession::new(protocol) };
-            let ends = Ends { peer: peer.parse().unwrap(), local: local.parse().unwrap(), tls: None };
-            let vars = StreamVars { session: &session, ends };
-            let value = |name: &str| {
-                let (variable, mut buffer) = (Variable::parse(name).unwrap(), Vec::new());
-                vars.value(&variable, &mut buffer).map(|value| String::from_utf8(value.to_vec()).unwrap())
+        let check =
+            |protocol: NodeProtocol, peer: &str, local: &str, name: Option<&str>, expected: [Option<&str>; 6]| {
+                let session = ClientSession { server_name: name.map(Into::into), ..ClientSession::new(protocol) };
+                let ends = Ends { peer: peer.parse().unwrap(), local: local.parse().unwrap(), tls: None };
+                let vars = StreamVars { session: &session, ends };
+                let value = |name: &str| {
+                    let (variable, mut buffer) = (Variable::parse(name).unwrap(), Vec::new());
+                    vars.value(&variable, &mut buffer).map(|value| String::from_utf8(value.to_vec()).unwrap())
+                };
+                let names = ["remote_addr", "remote_port", "server_addr", "server_port", "protocol", "ssl_server_name"];
+                assert_eq!(names.map(value), expected.map(|value| value.map(str::to_owned)));
+                for of_requests in
+                    ["uri", "request_method", "host", "http_host", "arg_a", "cookie_a", "scheme", "ssl_cipher"]
+                {
+                    assert_eq!(value(of_requests), None, "{of_requests}");
+                }
+                let (id, process) = (RequestId::new(), ServingProcess::default());
+                let line = vars.record(7, 1, 2, (&id, &process));
+                assert_eq!((line.bytes_received, line.bytes_sent, line.status), (1, 2, 200));
+                assert!(line.method.is_empty() && line.route_id.is_none() && line.tries.count() == 0);
             };
-            let names = ["remote_addr", "remote_port", "server_addr", "server_port", "protocol", "ssl_server_name"];
-            assert_eq!(names.map(value), expected.map(|value| value.map(str::to_owned)));
-            for of_requests in
-                ["uri", "request_method", "host", "http_host", "arg_a", "cookie_a", "scheme", "ssl_cipher"]
-            {
-                assert_eq!(value(of_requests), None, "{of_requests}");
-            }
-            let (id, process) = (RequestId::new(), ServingProcess::default());
-            let line = vars.record(7, 1, 2, (&id, &process));
-            assert_eq!((line.bytes_received, line.bytes_sent, line.status), (1, 2, 200));
-            assert!(line.method.is_empty() && line.route_id.is_none() && line.tries.count() == 0);
-        };
         let some =
             |values: [&'static str; 5], name| [values.map(Some).as_slice(), &[name]].concat().try_into().unwrap();
         let ip4 = some(["192.0.2.1", "40000", "192.0.2.2", "443", "TCP"], Some("a.test"));
-        check(Protocol::Tcp, "192.0.2.1:40000", "192.0.2.2:443", Some("a.test"), ip4);
+        check(NodeProtocol::Tcp, "192.0.2.1:40000", "192.0.2.2:443", Some("a.test"), ip4);
         // Addresses of a dual-stack socket.
-        check(Protocol::Tcp, "[::ffff:192.0.2.1]:40000", "[::ffff:192.0.2.2]:443", Some("a.test"), ip4);
+        check(NodeProtocol::Tcp, "[::ffff:192.0.2.1]:40000", "[::ffff:192.0.2.2]:443", Some("a.test"), ip4);
         let ip6 = some(["2001:db8::1", "1", "2001:db8::2", "53", "UDP"], None);
-        check(Protocol::Udp, "[2001:db8::1]:1", "[2001:db8::2]:53", None, ip6);
+        check(NodeProtocol::Udp, "[2001:db8::1]:1", "[2001:db8::2]:53", None, ip6);
     }
 }

@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_is_told_now_and_then_with_its_count() {
+    fn each_kind_is_reported_now_and_then_with_its_count() {
         let kind = TroubleKind::default();
         assert_eq!(kind.due(1_000), None);
         kind.note(1, "first");

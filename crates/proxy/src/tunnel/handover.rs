@@ -6,7 +6,7 @@
 use super::Tunnel;
 use super::direction::Direction;
 use super::opening::{NewTunnel, TunnelOrigin};
-use crate::connection::client::Client;
+use crate::connection::client::ClientConnection;
 use crate::connection::stream::Stream;
 use crate::exchange::UpgradedRequest;
 use crate::handover::{
@@ -25,7 +25,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use stillgate_config::{OnChange, Protocol};
+use stillgate_config::{NodeProtocol, OnChange};
 use stillgate_plugin::record::{NodeTries, NodeTry};
 use stillgate_route::Match;
 use stillgate_upstream::Endpoint;
@@ -83,7 +83,7 @@ impl Tunnel {
     /// Continues a tunnel that another process has given. `bytes` are as many as the state says.
     pub(crate) fn resume(
         open: Open,
-        mut client: Client,
+        mut client: ClientConnection,
         node: Stream,
         state: &TunnelState,
         bytes: &[u8],
@@ -137,7 +137,7 @@ impl Tunnel {
 }
 
 /// Ends a tunnel that cannot continue: a truncated transfer must not look complete.
-fn cut(mut client: Client, node: &Stream, why: String) -> ParcelError {
+fn cut(mut client: ClientConnection, node: &Stream, why: String) -> ParcelError {
     client.ends_with_connection = true;
     node.reset_when_closed();
     ParcelError(why)
@@ -246,7 +246,7 @@ impl SessionState {
             tries: tries(&self.tries, node.address, self.status),
             node: Some(node),
             connect_us: self.connect_us,
-            ..ClientSession::new(Protocol::Tcp)
+            ..ClientSession::new(NodeProtocol::Tcp)
         }
     }
 }

@@ -19,7 +19,7 @@ mod opening;
 pub(crate) use direction::Direction;
 pub(crate) use opening::{NewTunnel, TunnelOrigin};
 
-use crate::connection::client::Client;
+use crate::connection::client::ClientConnection;
 use crate::exchange::{self, Exchange, UpgradedRequest};
 use crate::telemetry::session::Ends;
 use crate::worker::Open;
@@ -35,7 +35,7 @@ const HEAD_LIMITS: HeadLimits =
 
 /// A client's connection and a node's, tied together. Its end, whatever causes it, is recorded as it is dropped.
 pub(crate) struct Tunnel {
-    client: Client,
+    client: ClientConnection,
     switched: NewTunnel,
     /// A reset, or a write that failed: bytes may have been lost.
     is_cut: bool,
@@ -58,14 +58,14 @@ struct Deadline {
 
 impl Tunnel {
     /// Begins after an exchange.
-    pub(crate) fn new(open: Open, client: Client, switched: NewTunnel) -> Tunnel {
+    pub(crate) fn new(open: Open, client: ClientConnection, switched: NewTunnel) -> Tunnel {
         if let TunnelOrigin::Request(_) = switched.origin {
             open.worker.counters.tunnels_total.add(1);
         }
         Tunnel::begin(open, client, switched)
     }
 
-    fn begin(open: Open, client: Client, mut switched: NewTunnel) -> Tunnel {
+    fn begin(open: Open, client: ClientConnection, mut switched: NewTunnel) -> Tunnel {
         let worker = &open.worker;
         let mut state = switched.upstream.state.borrow_mut();
         match switched.origin {

@@ -7,7 +7,7 @@
 use super::Worker;
 use crate::basics::clock::Clock;
 use crate::device_link::{
-    Admission, DeviceCommand, DeviceFacts, Former, HoldWitness, Report, connection_number, process_ms,
+    Admission, DeviceCommand, DeviceFacts, DeviceReport, Former, HoldWitness, connection_number, process_ms,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -40,7 +40,7 @@ pub(crate) struct Devices {
     count: Cell<u64>,
     mailboxes: RefCell<HashMap<u64, Rc<Mailbox>>>,
     arriving: Cell<usize>,
-    reports: RefCell<VecDeque<Report>>,
+    reports: RefCell<VecDeque<DeviceReport>>,
     notices: RefCell<Vec<Notice>>,
     /// Wakes the sender of reports.
     news: Notify,
@@ -64,7 +64,7 @@ pub(crate) struct DeviceLink {
     pub(crate) limits: DeviceLimits,
     pub(crate) workers: usize,
     pub(crate) commands: mpsc::Receiver<DeviceCommand>,
-    pub(crate) reports: mpsc::Sender<Report>,
+    pub(crate) reports: mpsc::Sender<DeviceReport>,
     pub(crate) held: HoldWitness,
 }
 
@@ -173,7 +173,7 @@ impl Devices {
                     let one = || DeviceCommand::Broadcast { connections, id, encoded, timeout_ms, hold };
                     match mailboxes.get(connection) {
                         Some(mailbox) => mailbox.put(one()),
-                        None => self.report(Report::Refused { id, why: MessageRefusal::Offline }),
+                        None => self.report(DeviceReport::Refused { id, why: MessageRefusal::Offline }),
                     }
                 }
             }
@@ -190,9 +190,9 @@ impl Devices {
         match command {
             DeviceCommand::Deliver { message, .. } => {
                 let why = MessageRefusal::Offline;
-                self.report(Report::Refused { id: message.id, why });
+                self.report(DeviceReport::Refused { id: message.id, why });
             }
-            DeviceCommand::Resume { session: Some(before), .. } => self.report(Report::Returned(before)),
+            DeviceCommand::Resume { session: Some(before), .. } => self.report(DeviceReport::Returned(before)),
             _ => {}
         }
     }
@@ -212,8 +212,8 @@ impl Devices {
     }
 
     /// Sends a report to the thread of devices.
-    pub(crate) fn report(&self, report: Report) {
-        self.tell_notices();
+    pub(crate) fn report(&self, report: DeviceReport) {
+        self.report_notices();
         self.reports.borrow_mut().push_back(report);
         self.news.notify_one();
     }
@@ -229,18 +229,18 @@ impl Devices {
         result
     }
 
-    fn tell_notices(&self) {
+    fn report_notices(&self) {
         let mut notices = self.notices.borrow_mut();
         if !notices.is_empty() {
-            self.reports.borrow_mut().push_back(Report::Notices(std::mem::take(&mut notices)));
+            self.reports.borrow_mut().push_back(DeviceReport::Notices(std::mem::take(&mut notices)));
         }
     }
 
     /// Sends reports until the other side is gone.
-    pub(crate) async fn send_reports(&self, sender: mpsc::Sender<Report>) {
+    pub(crate) async fn send_reports(&self, sender: mpsc::Sender<DeviceReport>) {
         loop {
             self.news.notified().await;
-            self.tell_notices();
+            self.report_notices();
             while let Some(report) = self.next_report() {
                 if sender.send(report).await.is_err() {
                     return;
@@ -250,8 +250,8 @@ impl Devices {
     }
 
     /// Sends the remaining reports after the event loop has ended. The other side takes them as long as it exists.
-    pub(crate) fn send_last(&self, sender: &mpsc::Sender<Report>) {
-        self.tell_notices();
+    pub(crate) fn send_last(&self, sender: &mpsc::Sender<DeviceReport>) {
+        self.report_notices();
         while let Some(report) = self.next_report() {
             if sender.blocking_send(report).is_err() {
                 return;
@@ -259,7 +259,7 @@ impl Devices {
         }
     }
 
-    fn next_report(&self) -> Option<Report> {
+    fn next_report(&self) -> Option<DeviceReport> {
         self.reports.borrow_mut().pop_front()
     }
 
@@ -351,7 +351,7 @@ impl DeviceRegistration {
         if let Some(devices) = &self.worker.devices {
             self.is_told = false;
             let connection = self.connection;
-            devices.report(Report::Arrived { connection, facts: Box::new(facts), former, answer });
+            devices.report(DeviceReport::Arrived { connection, facts: Box::new(facts), former, answer });
             devices.arriving.set(devices.arriving.get() + 1);
         }
         PendingAdmission { worker: self.worker.clone(), answered }
@@ -363,12 +363,12 @@ impl DeviceRegistration {
         devices.remove(self.connection);
         if !std::mem::replace(&mut self.is_told, true) {
             let session = session.map(Box::new);
-            devices.report(Report::Left { connection: self.connection, session, reason, is_given });
+            devices.report(DeviceReport::Left { connection: self.connection, session, reason, is_given });
         }
         for command in self.mailbox.commands.take() {
             match command {
                 DeviceCommand::Broadcast { id, .. } => {
-                    devices.report(Report::Refused { id, why: MessageRefusal::Offline });
+                    devices.report(DeviceReport::Refused { id, why: MessageRefusal::Offline });
                 }
                 command => devices.return_to_sender(command),
             }

@@ -2,7 +2,7 @@
 
 use super::Worker;
 use crate::basics::clock::Timer;
-use crate::connection::client::Client;
+use crate::connection::client::ClientConnection;
 use crate::handover::{ConnectionState, GIVING_MS, HandedState, LeavingWorker, Parcel, share};
 use std::future::{pending, poll_fn};
 use std::rc::Rc;
@@ -48,12 +48,12 @@ impl Worker {
     }
 
     /// Whether this connection goes to another process.
-    pub(crate) fn gives(&self, client: &Client) -> bool {
+    pub(crate) fn gives(&self, client: &ClientConnection) -> bool {
         self.giving().is_some_and(|giving| giving.takes(&client.stream, client.listener.bound))
     }
 
     /// Hands over a connection that waits for a request. True: it belongs to the other process, and ours is to be dropped.
-    pub(crate) fn give_idle(&self, client: &Client) -> bool {
+    pub(crate) fn give_idle(&self, client: &ClientConnection) -> bool {
         // Nearly always true, so it is checked first.
         if !self.draining.get() {
             return false;
@@ -69,7 +69,7 @@ impl Worker {
     }
 
     /// A connection's state, as it is sent to another process.
-    pub(crate) fn state_of(&self, client: &Client) -> ConnectionState {
+    pub(crate) fn state_of(&self, client: &ClientConnection) -> ConnectionState {
         ConnectionState {
             peer: client.peer,
             local: client.local,
@@ -101,7 +101,7 @@ impl Worker {
     }
 
     /// Whether a client is informed that its connection ends with this response.
-    pub(crate) fn parts_with(&self, client: &Client) -> bool {
+    pub(crate) fn parts_with(&self, client: &ClientConnection) -> bool {
         client.listener.is_removed() || self.draining.get() && (self.is_ending() || !self.gives(client))
     }
 }

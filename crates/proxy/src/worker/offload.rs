@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_work_takes_is_told() {
+    fn what_work_takes_is_reported() {
         let offloading = OffloadPools::default();
         let long = Duration::from_millis(30);
         let busy = move || {

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_makes_it_and_the_others_are_told() {
+    async fn one_makes_it_and_the_others_are_notified() {
         let connecting = PendingConnections::default();
         let one = || wanted(1, 80, Some("a.test"));
         let making = connecting.begin(one()).ok().unwrap();

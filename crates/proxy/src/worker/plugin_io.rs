@@ -64,7 +64,7 @@ impl Io for PluginIo {
     fn fail(&self, plugin: &'static str, why: &str) {
         tracing::error!(plugin, "{why}");
         if let Some(worker) = self.worker.upgrade() {
-            worker.tell_plugin(|recorder, metrics| recorder.count_plugin(metrics, Measure::PluginFailures, plugin));
+            worker.report_plugin(|recorder, metrics| recorder.count_plugin(metrics, Measure::PluginFailures, plugin));
         }
     }
 
@@ -75,7 +75,7 @@ impl Io for PluginIo {
 
 fn count_lost(worker: &Weak<Worker>, plugin: &'static str) {
     if let Some(worker) = worker.upgrade() {
-        worker.tell_plugin(|recorder, metrics| {
+        worker.report_plugin(|recorder, metrics| {
             recorder.count_plugin(metrics, Measure::PluginSendsDropped, plugin);
         });
     }

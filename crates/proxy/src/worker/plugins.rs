@@ -137,7 +137,7 @@ pub(crate) fn call<R>(
 ) -> Result<R, PluginPanic> {
     let result = timed(worker, entry, phase, is_timed, || guarded(then));
     if result.is_err() {
-        tell_panic(worker, entry, phase);
+        report_panic(worker, entry, phase);
     }
     result
 }
@@ -156,7 +156,7 @@ pub(crate) fn call_each<R>(
 ) -> Result<R, PanickedAt> {
     let called = Cell::new(0);
     guarded(|| then(&called)).map_err(|PluginPanic| {
-        tell_panic(worker, &chain.entries()[called.get()], phase);
+        report_panic(worker, &chain.entries()[called.get()], phase);
         PanickedAt(called.get())
     })
 }
@@ -181,13 +181,13 @@ pub(crate) fn timed<R>(
 #[cold]
 fn tell_time(worker: &Worker, entry: &ChainEntry, phase: Phase, began: Instant) {
     let took = began.elapsed();
-    worker.tell_plugin(|recorder, metrics| recorder.observe_plugin(metrics, entry.name, phase, took));
+    worker.report_plugin(|recorder, metrics| recorder.observe_plugin(metrics, entry.name, phase, took));
 }
 
 /// Counts a panic, and logs which plugin it came from.
 #[cold]
-pub(crate) fn tell_panic(worker: &Worker, entry: &ChainEntry, phase: Phase) {
-    worker.tell_plugin(|recorder, metrics| recorder.count_plugin_panic(metrics, entry.name));
+pub(crate) fn report_panic(worker: &Worker, entry: &ChainEntry, phase: Phase) {
+    worker.report_plugin(|recorder, metrics| recorder.count_plugin_panic(metrics, entry.name));
     tracing::error!(plugin = entry.name, origin = %entry.origin, phase = phase.name(), "a plugin panicked");
 }
 
@@ -232,7 +232,7 @@ impl Worker {
     /// Records that a plugin refuses a head or a body.
     #[cold]
     pub(crate) fn note_refusal(&self, plugin: &'static str, refusal: PluginRefusal) {
-        self.tell_plugin(|recorder, metrics| match refusal {
+        self.report_plugin(|recorder, metrics| match refusal {
             PluginRefusal::Head => recorder.count_refused_head(metrics, plugin),
             of_body => recorder.count_refused_body(metrics, plugin, of_body.name()),
         });
@@ -242,7 +242,7 @@ impl Worker {
     /// A filter of a body has panicked.
     #[cold]
     pub(crate) fn note_filter_panic(&self, plugin: &'static str) {
-        self.tell_plugin(|recorder, metrics| recorder.count_plugin_panic(metrics, plugin));
+        self.report_plugin(|recorder, metrics| recorder.count_plugin_panic(metrics, plugin));
         tracing::error!(plugin, phase = Phase::BodyFilter.name(), "a plugin panicked");
     }
 }

@@ -55,7 +55,7 @@ impl Worker {
     }
 
     /// Reports how long the turn took that ends now.
-    pub(crate) fn tell_turn(&self) {
+    pub(crate) fn report_turn(&self) {
         if !self.telling.turns.get() {
             return;
         }
@@ -70,12 +70,12 @@ impl Worker {
     }
 
     /// Reports the rest: what has changed, or all of it if it is `due` (once a second), lest its series be taken for idle.
-    pub(crate) fn tell_itself(&self, due: bool) {
+    pub(crate) fn report_itself(&self, due: bool) {
         let Some(recorder) = &self.recorder else { return };
         let snapshot = self.snapshot.borrow();
         let Some(metrics) = snapshot.plan.metrics() else { return };
         let open = self.counters.connections_open.get();
-        recorder.borrow_mut().tell_itself(metrics, &self.listeners.all(), open, due);
+        recorder.borrow_mut().report_itself(metrics, &self.listeners.all(), open, due);
     }
 
     pub(crate) fn tick_metrics(&self, due: bool) {
@@ -85,18 +85,18 @@ impl Worker {
             let listeners = self.listeners.all();
             recorder.borrow_mut().tick(now_unix_ms, snapshot.plan.metrics(), &listeners, &self.counters, due);
         }
-        self.tell_itself(due);
+        self.report_itself(due);
         if due {
             self.listeners.forget_ended();
         }
     }
 
     /// Reports to the metrics that a node was set aside, or works again.
-    pub(crate) fn tell_node(&self, upstream: &WorkerUpstream, index: usize) {
+    pub(crate) fn report_node(&self, upstream: &WorkerUpstream, index: usize) {
         self.turns.note_news();
         if let Some(recorder) = &self.recorder {
             let snapshot = self.snapshot.borrow();
-            recorder.borrow_mut().tell_node(snapshot.plan.metrics(), upstream, index, self.clock.now_ms());
+            recorder.borrow_mut().report_node(snapshot.plan.metrics(), upstream, index, self.clock.now_ms());
         }
     }
 
@@ -110,24 +110,24 @@ impl Worker {
             UpstreamEvent::Queued => &counters.requests_queued,
         };
         count.add(1);
-        self.tell_upstream(event.measure(), upstream, |writer, handle| writer.add(handle, 1));
+        self.report_upstream(event.measure(), upstream, |writer, handle| writer.add(handle, 1));
     }
 
     /// Reports how many requests wait for the upstream in this worker.
     pub(crate) fn note_waiting(&self, upstream: &WorkerUpstream) {
         let waiting = upstream.state.borrow().waiting() as f64;
-        self.tell_upstream(Measure::RequestsWaiting, upstream, |writer, handle| writer.set(handle, waiting));
+        self.report_upstream(Measure::RequestsWaiting, upstream, |writer, handle| writer.set(handle, waiting));
     }
 
     /// Reports how long a new connection to one of its nodes took.
     pub(crate) fn note_connect(&self, upstream: &WorkerUpstream, took: Duration) {
         let seconds = took.as_secs_f64();
-        self.tell_upstream(Measure::UpstreamConnectDuration, upstream, |writer, handle| {
+        self.report_upstream(Measure::UpstreamConnectDuration, upstream, |writer, handle| {
             writer.observe(handle, seconds)
         });
     }
 
-    fn tell_upstream(
+    fn report_upstream(
         &self,
         measure: Measure,
         upstream: &WorkerUpstream,
@@ -136,11 +136,11 @@ impl Worker {
         let Some(recorder) = &self.recorder else { return };
         self.turns.note_news();
         let snapshot = self.snapshot.borrow();
-        recorder.borrow_mut().tell_upstream(snapshot.plan.metrics(), measure, upstream, tell);
+        recorder.borrow_mut().report_upstream(snapshot.plan.metrics(), measure, upstream, tell);
     }
 
     /// Reports something about a plugin.
-    pub(crate) fn tell_plugin(&self, tell: impl FnOnce(&mut Recorder, &MetricsPlan)) {
+    pub(crate) fn report_plugin(&self, tell: impl FnOnce(&mut Recorder, &MetricsPlan)) {
         let Some(recorder) = &self.recorder else { return };
         self.turns.note_news();
         if let Some(metrics) = self.snapshot.borrow().plan.metrics() {

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told() {
+    fn what_is_wrong_is_reported() {
         let check = |query: &str, expected: &str| {
             let error = ExplainQuery::parse(query).unwrap_err();
             assert!(error.starts_with(expected), "{query}: {error}");

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn regexes_match_bytes_that_are_no_text() {
+    fn regexes_match_bytes_that_are_not_text() {
         assert!(holds(&parse(r#"[["http_x","~~","^..ok$"]]"#), &[("http_x", b"\xff\xfeok")]));
     }
 }

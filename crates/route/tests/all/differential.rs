@@ -125,7 +125,7 @@ fn every_field_distinguishes_routes() {
 
 /// The reference cannot hold these values; the expected result follows from the definition of predicates.
 #[test]
-fn values_that_are_no_text_are_matched_as_bytes() {
+fn values_that_are_not_text_are_matched_as_bytes() {
     const SETS: u64 = 600;
     let first_seed = from_environment("STILLGATE_SEED", 1);
     for seed in first_seed..first_seed + SETS * from_environment("STILLGATE_FACTOR", 1) {

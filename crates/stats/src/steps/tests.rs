@@ -150,7 +150,7 @@ fn readings_without_scatter_are_a_plain_bisection() {
 }
 
 #[test]
-fn one_outlier_is_no_step() {
+fn one_outlier_is_not_a_step() {
     let mut random = Random::new(4);
     let mut readings = rounds(10, 4, None, 0.005, &mut random);
     readings[6].value += 0.5;

@@ -200,7 +200,8 @@ fn minimum_detectable_effect_of_two_samples_of_r() {
 #[test]
 fn sequential_bounds_of_rpact() {
     for case in cases("r", "sequential") {
-        let spending = if case["spending"] == "asOF" { Spending::OBrienFleming } else { Spending::Pocock };
+        let spending =
+            if case["spending"] == "asOF" { SpendingFunction::OBrienFleming } else { SpendingFunction::Pocock };
         let information = numbers(&case, "information");
         let got = boundaries(&information, number(&case, "alpha"), spending).unwrap();
         for (got, want) in got.iter().zip(numbers(&case, "bounds")) {
@@ -219,7 +220,8 @@ fn sequential_bounds_of_rpact() {
 #[test]
 fn sequential_bounds_by_simpsons_rule() {
     for case in cases("scipy", "sequential") {
-        let spending = if case["spending"] == "asOF" { Spending::OBrienFleming } else { Spending::Pocock };
+        let spending =
+            if case["spending"] == "asOF" { SpendingFunction::OBrienFleming } else { SpendingFunction::Pocock };
         let got = boundaries(&numbers(&case, "information"), number(&case, "alpha"), spending).unwrap();
         for (got, want) in got.iter().zip(numbers(&case, "bounds")) {
             close(&case, "bound", *got, want, 1e-9, 0.0);

@@ -178,7 +178,7 @@ proptest! {
                 Some(*sum)
             })
             .collect();
-        let spending = if pocock { Spending::Pocock } else { Spending::OBrienFleming };
+        let spending = if pocock { SpendingFunction::Pocock } else { SpendingFunction::OBrienFleming };
         let bounds = boundaries(&information, alpha, spending).unwrap();
         let spent: f64 = crossing_probability(&information, &bounds, 0.0).unwrap().iter().sum();
         prop_assert!((spent - alpha).abs() < 1e-9, "{} of {}", spent, alpha);
@@ -216,7 +216,7 @@ fn what_is_not_finite_has_no_answer() {
         assert_eq!(minimum_detectable_effect(5, bad, 0.05, 0.8), None);
         assert_eq!(minimum_detectable_effect_signed_rank(9, bad, 0.05, 0.8), None);
         assert_eq!(pairs_needed(1.0, bad, 0.05, 0.8), None);
-        assert_eq!(boundaries(&[1.0, bad], 0.05, Spending::Pocock), None);
+        assert_eq!(boundaries(&[1.0, bad], 0.05, SpendingFunction::Pocock), None);
         assert_eq!(crossing_probability(&[1.0, 2.0], &[2.0, 2.0], bad), None);
     }
     assert_eq!(crossing_probability(&[1.0, 2.0], &[2.0, f64::NAN], 0.0), None);
@@ -235,7 +235,7 @@ fn levels_outside_their_range_have_no_answer() {
         assert_eq!(minimum_detectable_effect(9, 1.0, level, 0.8), None);
         assert_eq!(minimum_detectable_effect(9, 1.0, 0.05, level), None);
         assert_eq!(pairs_needed(1.0, 1.0, level, 0.8), None);
-        assert_eq!(boundaries(&[1.0], level, Spending::Pocock), None);
+        assert_eq!(boundaries(&[1.0], level, SpendingFunction::Pocock), None);
     }
 }
 
@@ -258,9 +258,9 @@ fn too_little_to_say() {
     assert!(power(1, 1.0, 1.0, 0.05).is_nan());
     assert_eq!(pairs_needed(1.0, 0.0, 0.05, 0.8), None);
     assert_eq!(pairs_needed(1.0, 1e-9, 0.05, 0.8), None);
-    assert_eq!(boundaries(&[], 0.05, Spending::Pocock), None);
-    assert_eq!(boundaries(&[1.0, 1.0], 0.05, Spending::Pocock), None);
-    assert_eq!(boundaries(&[0.0001, 1.0], 0.05, Spending::Pocock), None);
+    assert_eq!(boundaries(&[], 0.05, SpendingFunction::Pocock), None);
+    assert_eq!(boundaries(&[1.0, 1.0], 0.05, SpendingFunction::Pocock), None);
+    assert_eq!(boundaries(&[0.0001, 1.0], 0.05, SpendingFunction::Pocock), None);
     assert_eq!(quantile_ranks(0, 0.5, 0.9), None);
     assert_eq!(quantile_ranks(u64::MAX, 0.5, 0.9), None);
     assert_eq!((quantile_ranks(3687, 0.999, 0.95), quantile_ranks(3688, 0.999, 0.95).is_some()), (None, true));
@@ -295,5 +295,5 @@ fn constants_and_extremes() {
     assert_eq!(power(10, 1.0, 0.0, 0.05), 0.05);
     assert_eq!(minimum_detectable_effect(10, 0.0, 0.05, 0.8), Some(0.0));
     assert_eq!(pairs_needed(0.0, 0.1, 0.05, 0.8), Some(2));
-    assert_eq!(boundaries(&[0.001, 1.0], 0.05, Spending::OBrienFleming).unwrap()[0], f64::INFINITY);
+    assert_eq!(boundaries(&[0.001, 1.0], 0.05, SpendingFunction::OBrienFleming).unwrap()[0], f64::INFINITY);
 }

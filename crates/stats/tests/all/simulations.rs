@@ -107,7 +107,7 @@ fn bca_covers_the_mean_of_skewed_values() {
 #[test]
 fn looking_often_costs_no_more_than_alpha() {
     let runs = 6000;
-    for spending in [Spending::OBrienFleming, Spending::Pocock] {
+    for spending in [SpendingFunction::OBrienFleming, SpendingFunction::Pocock] {
         let looks = [12_usize, 20, 40, 60];
         let information = looks.map(|look| look as f64);
         let bounds = boundaries(&information, 0.05, spending).unwrap();

@@ -19,7 +19,7 @@ fn upstream(balance: Balance, pool_size: usize) -> Upstream {
         timeout: UpstreamTimeouts { connect: second, send: second, read: second, per_try: None },
         pass_host: PassHost::Pass,
         keepalive: KeepalivePool { size: pool_size, idle_timeout: Duration::from_secs(60), requests: 1_000 },
-        protocol: stillgate_config::Protocol::Http,
+        protocol: stillgate_config::NodeProtocol::Http,
         proxy_protocol: None,
         http2: false,
         grpc: false,

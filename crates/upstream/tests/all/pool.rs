@@ -47,7 +47,7 @@ fn fresh() -> ConnMeta {
         timeout: UpstreamTimeouts { connect: second, send: second, read: second, per_try: None },
         pass_host: PassHost::Pass,
         keepalive: bounds(1, 1),
-        protocol: stillgate_config::Protocol::Http,
+        protocol: stillgate_config::NodeProtocol::Http,
         proxy_protocol: None,
         http2: false,
         grpc: false,

@@ -74,7 +74,7 @@ fn upstream(requests: Option<u32>, queue: u32) -> Upstream {
         keepalive: KeepalivePool { size: 1, idle_timeout: second, requests: 1 },
         http2: false,
         grpc: false,
-        protocol: stillgate_config::Protocol::Http,
+        protocol: stillgate_config::NodeProtocol::Http,
         proxy_protocol: None,
         tls: None,
     }

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use stillgate_cluster::peers::{Call, Handler, PeerTls, Reply, ReplyFuture};
+use stillgate_cluster::peers::{Call, Handler, PeerReply, PeerTls, ReplyFuture};
 use stillgate_cluster::registry::{DirectorySettings, FormerDirectory, RedisAddress};
 use stillgate_cluster::{Cluster, ClusterSettings, SendError};
-use stillgate_devices::directory::{Away, ConnectOutcome, DeliveryError, Duplicate};
+use stillgate_devices::directory::{ConnectOutcome, DeliveryError, DirectoryUnavailable, Duplicate};
 pub(crate) use stillgate_testkit::PATIENCE;
 use stillgate_testkit::{Redis, is_nightly};
 use tokio::net::TcpListener;
@@ -74,11 +74,15 @@ impl Node {
         node
     }
 
-    pub(crate) async fn connect(&self, device: &str) -> Result<ConnectOutcome, Away> {
+    pub(crate) async fn connect(&self, device: &str) -> Result<ConnectOutcome, DirectoryUnavailable> {
         self.connect_as(device, Duplicate::Replace).await
     }
 
-    pub(crate) async fn connect_as(&self, device: &str, duplicate: Duplicate) -> Result<ConnectOutcome, Away> {
+    pub(crate) async fn connect_as(
+        &self,
+        device: &str,
+        duplicate: Duplicate,
+    ) -> Result<ConnectOutcome, DirectoryUnavailable> {
         let connection = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
         let connected = self.cluster.directory().connect(&device.into(), connection, duplicate).await;
         if !matches!(connected, Ok(ConnectOutcome::Occupied { .. })) {
@@ -144,18 +148,18 @@ impl Node {
 fn handler(devices: Devices, taken: Arc<AtomicU64>, leaving: Arc<AtomicU64>) -> Handler {
     Arc::new(move |call: Call| -> ReplyFuture {
         if leaving.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok() {
-            return Box::pin(async { Reply::Leaving });
+            return Box::pin(async { PeerReply::Leaving });
         }
         let device = String::from_utf8(call.body.to_vec()).unwrap();
         if !devices.lock().unwrap().contains_key(&*device) {
-            return Box::pin(async { Reply::Moved });
+            return Box::pin(async { PeerReply::Moved });
         }
         taken.fetch_add(1, Ordering::Relaxed);
         Box::pin(async move {
             if device.starts_with(SILENT) {
                 std::future::pending::<()>().await;
             }
-            Reply::Taken(call.body)
+            PeerReply::Taken(call.body)
         })
     })
 }

@@ -163,7 +163,7 @@ impl IncrementalReader {
             kept.variables = recorder.told.take();
             let loaded = kept.loaded.clone();
             if was_refused {
-                self.tell_secrets_in_use(&loaded);
+                self.report_secrets_in_use(&loaded);
             }
             self.kept.take_if(|kept| kept.variables.len() > VARIABLES_MAX || self.secrets.is_full());
             return Ok(loaded);
@@ -180,9 +180,9 @@ impl IncrementalReader {
     }
 
     /// The values of other secrets may be forgotten, unless resources of a datastore use them.
-    fn tell_secrets_in_use(&self, loaded: &LoadedConfig) {
+    fn report_secrets_in_use(&self, loaded: &LoadedConfig) {
         if loaded.config.gateway.config.source == SourceKind::File {
-            self.secrets.tell_in_use();
+            self.secrets.report_in_use();
         }
     }
 
@@ -198,7 +198,7 @@ impl IncrementalReader {
         let (config, known) = resolve(written.file, text.digest.clone(), self.plugins.clone(), root, &mut sink);
         let loaded = finish(Some(config), sink);
         let loaded = Arc::new(loaded.map_err(|errors| without_secrets(errors, &text.bytes, &environment))?);
-        self.tell_secrets_in_use(&loaded);
+        self.report_secrets_in_use(&loaded);
         let variables = recorder.told.take();
         let outline = outline.filter(|_| variables.len() <= VARIABLES_MAX && !self.secrets.is_full());
         self.kept = outline.and_then(|outline| outline.keep(text, loaded.clone(), known, variables));

@@ -258,7 +258,7 @@ fn check(change: Change, expected: &[(&str, &str, bool)]) {
 }
 
 #[test]
-fn a_refusal_is_no_wider_than_what_cannot_be_read() {
+fn a_refusal_is_as_narrow_as_what_cannot_be_read() {
     let route = |document: Json| put(Kind::Routes, "r", 2, document);
     let known = [("a.test", "/a/1", true), ("a.test", "/b", false)];
     check(route(json!({"uri": "/a/*", "script": "x", "upstream": nodes()})), &known);
@@ -434,7 +434,7 @@ fn a_consumer_keeps_the_credentials_that_can_be_read() {
 
 /// An unusable resource is not reported as missing, in any order.
 #[test]
-fn who_refers_to_what_is_rejected_is_told_so() {
+fn a_reference_to_a_rejected_resource_is_reported() {
     let reason =
         |store: &Store| store.rejected().find(|of| of.id == "r").map(|of| of.reason.clone()).unwrap_or_default();
     for (kind, key) in

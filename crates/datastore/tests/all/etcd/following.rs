@@ -142,7 +142,7 @@ fn breaks_at_any_time_lose_nothing() {
 }
 
 #[test]
-fn an_etcd_that_was_emptied_is_listed_anew() {
+fn an_etcd_that_was_emptied_is_listed_again() {
     let mut server = Server::start();
     for number in 0..20 {
         server.put(0, &format!("/apisix/routes/{number}"), "a");

@@ -79,7 +79,7 @@ fn a_list_is_of_one_revision_whatever_is_written_meanwhile() {
 }
 
 #[test]
-fn what_is_no_document_is_left_out() {
+fn what_is_not_a_document_is_left_out() {
     let server = Server::start();
     server.put(0, "/apisix/routes/", "init_dir");
     server.put(0, "/apisix/data_plane/server_info/0a1b", "{}");
@@ -171,7 +171,7 @@ fn a_history_that_is_not_there_is_an_error() {
 }
 
 #[test]
-fn progress_is_told_where_nothing_changes() {
+fn progress_is_reported_where_nothing_changes() {
     let arguments = vec!["--experimental-watch-progress-notify-interval=100ms".to_owned()];
     let server = Server::start_with(&stillgate_testkit::EtcdSetup { arguments, ..Default::default() });
     server.put(0, "/apisix/routes/1", "a");

@@ -45,7 +45,7 @@ fn a_user_is_let_in_again_after_its_token_is_over() {
 }
 
 #[test]
-fn who_may_not_is_told_so_and_no_password_is() {
+fn a_wrong_password_is_reported_without_showing_it() {
     let server = Server::start();
     server.require_password(PASSWORD);
     let check = |options: EtcdOptions, expected: &str| {

@@ -2,7 +2,7 @@
 
 use crate::etcd::{client, impatient, key, run, texts};
 use stillgate_datastore::etcd::Etcd;
-use stillgate_datastore::{Author, CommitError, Condition, Document, Event, Transaction, Unreferenced, Write};
+use stillgate_datastore::{Author, CommitError, Condition, Document, Event, ReferenceCheck, Transaction, Write};
 use stillgate_testkit::{EtcdServer as Server, ReservedPort, eventually};
 
 fn put(path: &str, value: &str) -> Write {
@@ -51,7 +51,7 @@ fn nothing_may_be_written_since_below_a_path() {
     let server = Server::start();
     let etcd = client(server.endpoint(0));
     let commit = |unreferenced: &[(&str, u64)], writes| {
-        let condition = |(below, since): &(&str, u64)| Unreferenced {
+        let condition = |(below, since): &(&str, u64)| ReferenceCheck {
             below: (*below).to_owned(),
             since: *since,
             mention: "not looked for".to_owned(),

@@ -5,7 +5,7 @@ use super::{DEVICES, Mail, NODES, Process, World};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 use stillgate_devices::Generation;
-use stillgate_devices::protocol::{Body, EncodedBody, MessageId, Protocol};
+use stillgate_devices::protocol::{Body, DeviceProtocol, EncodedBody, MessageId};
 use stillgate_devices::session::{QueuePolicy, ResumeToken, Session, SessionId, SessionLimits, SessionTransfer};
 
 pub(super) const LIMITS: SessionLimits =
@@ -15,7 +15,7 @@ pub(super) const LIMITS: SessionLimits =
 const CARRY_MS: u64 = 500;
 
 pub(super) static ENCODED: LazyLock<EncodedBody> =
-    LazyLock::new(|| Protocol::Json.encode(&Body::Json("1".into())).unwrap());
+    LazyLock::new(|| DeviceProtocol::Json.encode(&Body::Json("1".into())).unwrap());
 
 /// A frame in flight on a connection.
 pub(super) enum Frame {

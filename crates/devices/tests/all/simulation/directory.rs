@@ -3,12 +3,12 @@
 use super::{Answer, DirectoryCall, Mail, Process, World};
 use std::collections::{BTreeMap, HashMap};
 use stillgate_devices::directory::{
-    self, Connect, ConnectOutcome, Entry, Era, LEASE_MS, Lease, Member, Members, RegistrationRequest,
+    self, Connect, ConnectOutcome, DirectoryEntry, Era, LEASE_MS, Lease, Member, Members, RegistrationRequest,
 };
 
 #[derive(Default)]
 pub(super) struct Directory {
-    pub(super) entries: HashMap<Box<str>, Option<Entry>>,
+    pub(super) entries: HashMap<Box<str>, Option<DirectoryEntry>>,
     pub(super) members: BTreeMap<Box<str>, Member>,
     pub(super) era: Option<Era>,
     pub(super) away_until_ms: u64,

@@ -4,7 +4,7 @@ use super::message::{MessageRecord, SenderAnswer};
 use super::{DEVICES, SETTLED_MS, World};
 use std::collections::BTreeMap;
 use stillgate_devices::Generation;
-use stillgate_devices::directory::{DeliveryError, Entry, Lease};
+use stillgate_devices::directory::{DeliveryError, DirectoryEntry, Lease};
 use stillgate_devices::protocol::MessageId;
 
 impl World {
@@ -31,7 +31,7 @@ impl World {
                 return Err(format!("{name} believes in {connection:?}, and is at {held:?}"));
             }
             let entry = self.directory.entries.get(name).and_then(Option::as_ref);
-            let Some(Entry::Online { place, generation: newest, .. }) = entry else {
+            let Some(DirectoryEntry::Online { place, generation: newest, .. }) = entry else {
                 return Err(format!("{name} is at {held:?}, and the directory says {entry:?}"));
             };
             let it = &self.nodes[node];

@@ -4,7 +4,9 @@ use super::device::{Device, ENCODED, LIMITS};
 use super::node::Node;
 use super::{DEVICES, DirectoryCall, FAULTS_END_MS, Level, Mail, NODES, Process, SETTLED_MS, TICK_MS, World};
 use std::sync::Arc;
-use stillgate_devices::directory::{Away, DeliveryError, DeliveryStep, Entry, MessageRoute, Rejection, View};
+use stillgate_devices::directory::{
+    DeliveryError, DeliveryStep, DirectoryEntry, DirectoryUnavailable, MessageRoute, Rejection, View,
+};
 use stillgate_devices::protocol::MessageId;
 use stillgate_devices::session::{Message, MessageOutcome, MessageRefusal, Notice};
 
@@ -15,7 +17,7 @@ const PEERS_ASKED_MS: u64 = 500;
 /// After a fault: a lease, and some requests that are lost.
 const WELL_MS: u64 = 8_000;
 
-pub(super) const AWAY: Away = Away;
+pub(super) const AWAY: DirectoryUnavailable = DirectoryUnavailable;
 
 /// A message and its history.
 pub(super) struct MessageRecord {
@@ -249,14 +251,19 @@ impl World {
         is_alive && process == now && faults_ms.iter().all(|fault_ms| fault_ms + WELL_MS < sent_ms)
     }
 
-    pub(super) fn was_looked_up(&mut self, node: usize, id: MessageId, entry: Result<Option<Entry>, Away>) {
+    pub(super) fn was_looked_up(
+        &mut self,
+        node: usize,
+        id: MessageId,
+        entry: Result<Option<DirectoryEntry>, DirectoryUnavailable>,
+    ) {
         if self.nodes[node].sending.contains_key(&id) {
             let step = self.step_of(node, id, |sending, view| sending.looked_up(entry, view));
             self.follow(node, id, step);
         }
     }
 
-    pub(super) fn members_were_read(&mut self, node: usize, id: MessageId, read: Result<(), Away>) {
+    pub(super) fn members_were_read(&mut self, node: usize, id: MessageId, read: Result<(), DirectoryUnavailable>) {
         if self.nodes[node].sending.contains_key(&id) {
             let step = self.step_of(node, id, |sending, view| sending.members_read(read, view));
             self.follow(node, id, step);

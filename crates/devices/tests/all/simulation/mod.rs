@@ -26,7 +26,8 @@ use message::{MessageRecord, SenderAnswer};
 use node::Node;
 use stillgate_devices::Generation;
 use stillgate_devices::directory::{
-    ConnectOutcome, Disconnect, Duplicate, Entry, Era, Location, Member, RegistrationAnswer, RegistrationRequest,
+    ConnectOutcome, DirectoryEntry, Disconnect, Duplicate, Era, Location, Member, RegistrationAnswer,
+    RegistrationRequest,
 };
 use stillgate_devices::protocol::MessageId;
 use stillgate_devices::session::{Level, ResumeToken, SessionTransfer};
@@ -98,7 +99,7 @@ enum Answer {
     Read { era: Option<Era>, members: Vec<(Box<str>, Member)>, now_ms: u64 },
     Connected(ConnectOutcome, bool),
     Registered(RegistrationAnswer),
-    Entry(Option<Entry>),
+    Entry(Option<DirectoryEntry>),
     Done,
 }
 

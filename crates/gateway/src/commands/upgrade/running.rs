@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_no_gateway() {
+    fn this_process_is_not_a_gateway() {
         let pid = std::process::id();
         assert!(refuse(pid).is_err_and(|reason| reason.contains("is not a gateway")));
         assert!(enter_and_find_configuration(pid, None).is_err());

@@ -75,7 +75,7 @@ fn a_start_without_etcd_serves_the_snapshot() {
 }
 
 #[test]
-fn a_prefix_without_resources_is_told() {
+fn a_prefix_without_resources_is_reported() {
     let (etcd, node) = (EtcdServer::start(), Upstream::echo());
     write(&etcd, "routes/1", &route("/one", node.addr()));
     write(&etcd, "plugins", &json!([{"name": "cors"}]));
@@ -88,7 +88,7 @@ fn a_prefix_without_resources_is_told() {
 }
 
 #[test]
-fn a_snapshot_that_cannot_be_used_is_told_from_none() {
+fn a_snapshot_that_cannot_be_used_is_distinguished_from_none() {
     let mut etcd = EtcdServer::start();
     let setup = setup(&endpoints(&etcd, 1), ", snapshot: \"{dir}/snapshot\"");
     etcd.kill(0);

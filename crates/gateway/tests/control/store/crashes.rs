@@ -80,7 +80,7 @@ fn what_was_answered_is_there_after_kill_9() {
 }
 
 #[test]
-fn a_file_that_is_no_store_is_told_from_a_new_one() {
+fn a_file_that_is_not_a_store_is_distinguished_from_a_new_one() {
     let mut stage = Stage::start();
     let (file, says) = (stage.store_file(), |stage: &Stage, what: &str| stage.gateway.log().contains(what));
     let created = format!("created a new, empty store at {}", file.display());

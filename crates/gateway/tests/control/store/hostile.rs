@@ -95,7 +95,7 @@ fn bodies_with_more_values_than_text() {
 }
 
 #[test]
-fn deep_nesting_and_what_is_no_text() {
+fn deep_nesting_and_what_is_not_text() {
     let mut stage = Stage::start();
     stage.admin.put("routes/1", &route());
     let lines = format!("X-API-KEY: {}\r\n", stage.admin.key);

@@ -68,7 +68,7 @@ fn a_new_key_reads_what_an_old_one_wrote() {
 }
 
 #[test]
-fn without_the_key_a_ciphertext_is_no_credential() {
+fn without_the_key_a_ciphertext_is_not_a_credential() {
     let node = Upstream::echo();
     let mut stage = Stage::with(&Setup::default().gateway(KEYRING).admin(&format!("key: {KEY}")));
     stage.admin.put("consumers", &json!({ "username": "jack", "plugins": { "key-auth": { "key": SECRET } } }));

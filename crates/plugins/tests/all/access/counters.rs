@@ -78,7 +78,7 @@ fn keys_of_counters_in_redis_are_refused() {
 /// They are harmless in a store that is APISIX's as well, as long as counters are in the process, or the keys have no
 /// effect.
 #[test]
-fn keys_of_counters_in_redis_are_told_of_in_a_store() {
+fn keys_of_counters_in_redis_are_reported_in_a_store() {
     expect![[r#"
         warning: limit-count.redis_host: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers
         warning: limit-req.redis_host: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers

@@ -29,7 +29,7 @@ fn an_address_is_taken_from_where_it_is_said_to_be() {
 }
 
 #[test]
-fn what_is_no_address_changes_nothing() {
+fn what_is_not_an_address_changes_nothing() {
     for (keys, fields) in [
         ("{source: http_x_real_ip}", ""),
         ("{source: http_x_real_ip}", "X-Real-IP: x"),

@@ -48,7 +48,7 @@ fn a_handshake_becomes_a_device() {
 }
 
 #[test]
-fn what_is_no_handshake_is_refused() {
+fn what_is_not_a_handshake_is_refused() {
     let whole = handshake("/?device=lamp", "");
     check(
         "device-gateway: {id: $arg_device}",

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_base64_is_refused_however_it_comes() {
+    fn what_is_not_base64_is_refused_however_it_comes() {
         for text in ["A", "AAA", "AAAAA", "AA=A", "====", "A===", "AAA!", "AA A", "AAAA\n", "AAB=", "AA==AAA", "-_-_"] {
             for step in 1..=text.len() {
                 let error = decode(text.as_bytes(), step).unwrap_err();

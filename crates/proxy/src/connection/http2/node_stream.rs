@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_base64_breaks_the_request() {
+    async fn what_is_not_base64_breaks_the_request() {
         LocalSet::new()
             .run_until(async {
                 for request in [

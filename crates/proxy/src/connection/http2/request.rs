@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_protocol_is_malformed() {
+    fn what_is_not_a_protocol_is_malformed() {
         let check = |protocol: &str, good: bool| {
             let mut request = Request::connect("http://h/chat").body(()).unwrap();
             request.extensions_mut().insert(Protocol::from(protocol));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_path_is_malformed() {
+    fn what_is_not_a_path_is_malformed() {
         assert_eq!(head("*", "GET", &[("host", "h")], false), Err(MalformedRequest));
         let mut parts = http::uri::Parts::default();
         parts.path_and_query = Some("?a".parse().unwrap());

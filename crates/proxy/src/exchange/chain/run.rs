@@ -188,7 +188,7 @@ pub(super) fn settle(
             if let Some(body) = entry.meta.error_response.as_ref().filter(|_| answer.status >= 400) {
                 answer.body = AnswerBody::Shared(body.clone());
             }
-            worker.tell_plugin(|recorder, metrics| recorder.count_plugin_answer(metrics, entry.name, answer.status));
+            worker.report_plugin(|recorder, metrics| recorder.count_plugin_answer(metrics, entry.name, answer.status));
             Err(LocalReply::of_plugin(answer))
         }
         Ok(waits) => Ok(Some(waits)),

@@ -29,7 +29,7 @@ struct Bench {
     registry: Arc<Registry>,
     recorder: Recorder,
     config: stillgate_config::Config,
-    client: Client,
+    client: ClientConnection,
     /// The client's side of its connection.
     peer: TcpStream,
     versions: u64,
@@ -59,7 +59,8 @@ impl Bench {
         let kind = ListenerKind::Http { tls: false, proxy_protocol: false, http2: true };
         let listener = Listener::new(stillgate_config::Listener { address, kind }, ListenPlace::tcp(address));
         let listener = Rc::new(listener);
-        let client = Client::with_facts(Stream::Plain(stream), address, address, listener, [].into(), None, 0);
+        let client =
+            ClientConnection::with_facts(Stream::Plain(stream), address, address, listener, [].into(), None, 0);
         let recorder = Recorder::new(registry.writer().unwrap(), 0);
         Bench { registry, recorder, config, client, peer, versions: 0, previous: None }
     }
@@ -195,7 +196,7 @@ async fn labels_and_times() {
 }
 
 #[tokio::test]
-async fn a_match_is_told_in_the_words_of_the_route() {
+async fn a_match_is_reported_in_the_words_of_the_route() {
     let mut bench = Bench::new("dialect: apisix").await;
     let snapshot = bench.snapshot();
     let exact = "GET /a HTTP/1.1\r\nHost: X.test:80\r\n\r\n";
@@ -258,7 +259,7 @@ fn attached(place: u32) -> AttachedConsumer {
 }
 
 #[tokio::test]
-async fn who_asked_is_told() {
+async fn the_consumer_of_a_request_is_recorded() {
     let mut bench = Bench::new("labels: {http_requests_total: {group: $consumer_group_id}}").await;
     bench.config.plugins.consumers = consumers(&["ann", "bob"]);
     let snapshot = bench.snapshot();
@@ -308,7 +309,7 @@ async fn a_place_that_has_changed_hands_is_not_taken_for_who_had_it() {
 }
 
 #[tokio::test]
-async fn more_consumers_than_a_family_has_series_are_told_as_one() {
+async fn more_consumers_than_a_family_has_series_are_reported_as_one() {
     const CONSUMERS: u32 = 100_000;
     const SERIES_MAX: usize = 1_000;
     for keys in ["", "dialect: apisix, "] {
@@ -419,7 +420,7 @@ async fn labels_without_a_value_tell_nothing_apart() {
 }
 
 #[tokio::test]
-async fn new_nodes_are_told_in_proportion_to_change() {
+async fn new_nodes_are_announced_in_proportion_to_change() {
     const UPSTREAMS: usize = 20_000;
     let mut bench = Bench::new("").await;
     // They lead to an upstream that is not among these.
@@ -446,7 +447,7 @@ async fn new_nodes_are_told_in_proportion_to_change() {
     };
     let mut writer = bench.registry.writer().unwrap();
     let began = cpu_seconds();
-    metrics.tell_new_nodes(&after, Some(&before), &mut writer);
+    metrics.report_new_nodes(&after, Some(&before), &mut writer);
     // Comparing each with each took seconds.
     assert!(cpu_seconds() - began < 1.0);
     let text = bench.exposition();

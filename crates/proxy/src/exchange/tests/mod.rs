@@ -10,7 +10,7 @@ mod waiting;
 use crate::fleet::Fleet;
 use crate::plan::metrics::MetricsPlan;
 use crate::plan::{Plan, PlanCell};
-use crate::sockets::{Inherited, Sockets};
+use crate::sockets::{InheritedSockets, Sockets};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -158,7 +158,7 @@ impl Bench {
     }
 
     fn serving_with(config: &Config, plans: Arc<PlanCell>, writers: Vec<Writer>) -> Bench {
-        let sockets = Sockets::open(&config.listeners, 1, &mut Inherited::default()).unwrap();
+        let sockets = Sockets::open(&config.listeners, 1, &mut InheritedSockets::default()).unwrap();
         let address = sockets.addresses()[0];
         let fleet =
             Fleet::start(&config.gateway, sockets, plans, Vec::new(), (writers, None), Default::default(), || {})

@@ -5,7 +5,7 @@
 use super::Recorder;
 use crate::plan::metrics::MetricsPlan;
 use stillgate_config::{Label, LabelSource, Measure};
-use stillgate_devices::protocol::Protocol;
+use stillgate_devices::protocol::DeviceProtocol;
 use stillgate_metrics::family::LABELS_MAX;
 
 /// Labels that select the devices reported on.
@@ -13,7 +13,7 @@ use stillgate_metrics::family::LABELS_MAX;
 pub(crate) struct DeviceLabels<'a> {
     /// The id of their route.
     pub(crate) route: &'a str,
-    pub(crate) protocol: Protocol,
+    pub(crate) protocol: DeviceProtocol,
     /// For a connection that has ended.
     pub(crate) reason: &'a str,
     /// For messages.
@@ -48,10 +48,10 @@ impl Recorder {
 }
 
 /// Name of the protocol as a label.
-fn name(protocol: Protocol) -> &'static str {
+fn name(protocol: DeviceProtocol) -> &'static str {
     match protocol {
-        Protocol::Json => "json",
-        Protocol::Cbor => "cbor",
-        Protocol::Raw => "raw",
+        DeviceProtocol::Json => "json",
+        DeviceProtocol::Cbor => "cbor",
+        DeviceProtocol::Raw => "raw",
     }
 }

@@ -61,7 +61,7 @@ impl Recorder {
     }
 
     /// Reports that a node was set aside, or works again.
-    pub(crate) fn tell_node(
+    pub(crate) fn report_node(
         &mut self,
         metrics: Option<&MetricsPlan>,
         upstream: &WorkerUpstream,
@@ -80,14 +80,14 @@ impl Recorder {
             let endpoints = &upstream.planned.endpoints;
             endpoints.iter().any(|e| e.address == status.address && is_same(e) && is_checked_well(e))
         });
-        metrics.tell_node(&mut self.writer, &upstream.planned.definition.key, node, is_well);
+        metrics.report_node(&mut self.writer, &upstream.planned.definition.key, node, is_well);
     }
 }
 
 impl MetricsPlan {
     /// Reports the nodes that `previous` did not have, which are healthy until they are found not to be, and begins what is counted
     /// for their upstreams.
-    pub fn tell_new_nodes(&self, plan: &Plan, previous: Option<&Plan>, writer: &mut Writer) {
+    pub fn report_new_nodes(&self, plan: &Plan, previous: Option<&Plan>, writer: &mut Writer) {
         let declared = |plan: &MetricsPlan| plan.health().map(|family| Arc::as_ptr(&family.declared));
         let has_told = |old: &&Plan| old.metrics().is_some_and(|old| declared(old) == declared(self));
         let previous = previous.filter(has_told);
@@ -105,23 +105,23 @@ impl MetricsPlan {
             for endpoint in &upstream.endpoints {
                 let is_known = |old: &Endpoint| old.address == endpoint.address && old.host == endpoint.host;
                 if !old.is_some_and(|old| old.endpoints.iter().any(is_known)) {
-                    self.tell_node(writer, key, endpoint, is_checked_well(endpoint));
+                    self.report_node(writer, key, endpoint, is_checked_well(endpoint));
                 }
             }
         }
     }
 
     /// Reports what active checks have found about a node, which is one of `endpoints`.
-    pub fn tell_checked(&self, writer: &mut Writer, upstream: &str, node: &Endpoint, endpoints: &[Endpoint]) {
+    pub fn report_checked(&self, writer: &mut Writer, upstream: &str, node: &Endpoint, endpoints: &[Endpoint]) {
         let is_same = |other: &Endpoint| match self.node_is_ip {
             true => other.address == node.address,
             false => other.host == node.host,
         };
         let is_well = endpoints.iter().any(|endpoint| is_same(endpoint) && is_checked_well(endpoint));
-        self.tell_node(writer, upstream, node, is_well);
+        self.report_node(writer, upstream, node, is_well);
     }
 
-    fn tell_node(&self, writer: &mut Writer, upstream: &str, endpoint: &Endpoint, is_well: bool) {
+    fn report_node(&self, writer: &mut Writer, upstream: &str, endpoint: &Endpoint, is_well: bool) {
         let Some(family) = self.health() else { return };
         set(writer, family, f64::from(u8::from(is_well)), |label| match label {
             Label::Upstream => upstream.to_owned(),

@@ -69,7 +69,7 @@ mod tests {
     use stillgate_metrics::{Collector, CollectorOptions, Registry, RegistryOptions, SegmentProcess};
 
     #[test]
-    fn plugins_are_told_of_by_name() {
+    fn plugins_are_reported_by_name() {
         let text = "gateway: {metrics: {address: \"127.0.0.1:1\"}}";
         let config = stillgate_config::load(text, &|_| None).unwrap().config;
         let options = RegistryOptions::new(SegmentProcess { pid: 1, start: 1 }, 1_000, 7);

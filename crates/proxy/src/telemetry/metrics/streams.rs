@@ -6,7 +6,7 @@ use super::Recorder;
 use crate::plan::metrics::{MetricsPlan, PlanFamily, node_label};
 use crate::telemetry::session::ClientSession;
 use std::fmt::Write;
-use stillgate_config::{Label, LabelSource, Measure, Protocol};
+use stillgate_config::{Label, LabelSource, Measure, NodeProtocol};
 use stillgate_metrics::family::LABELS_MAX;
 
 impl Recorder {
@@ -48,7 +48,7 @@ impl Recorder {
                 LabelSource::Label(Label::Node) => node.as_bytes(),
                 LabelSource::Label(Label::Code) => code.as_bytes(),
                 LabelSource::Label(Label::Direction) => direction.as_bytes(),
-                LabelSource::Label(Label::Protocol) if session.protocol == Protocol::Udp => b"udp",
+                LabelSource::Label(Label::Protocol) if session.protocol == NodeProtocol::Udp => b"udp",
                 LabelSource::Label(Label::Protocol) => b"tcp",
                 // The families have no other labels, and none from variables.
                 LabelSource::Label(_) | LabelSource::Variable(_) | LabelSource::Nothing => b"",

@@ -53,7 +53,7 @@ impl MetricsPlan {
 
 impl Recorder {
     /// Reports something about an upstream, if that is wanted.
-    pub(crate) fn tell_upstream(
+    pub(crate) fn report_upstream(
         &mut self,
         metrics: Option<&MetricsPlan>,
         measure: Measure,

@@ -56,7 +56,7 @@ impl Recorder {
     }
 
     /// Reports what has changed, or everything if it is `due`.
-    pub(crate) fn tell_itself(&mut self, metrics: &MetricsPlan, listeners: &[Rc<Listener>], open: u64, due: bool) {
+    pub(crate) fn report_itself(&mut self, metrics: &MetricsPlan, listeners: &[Rc<Listener>], open: u64, due: bool) {
         let Recorder { writer, itself, .. } = self;
         for (event, measure) in EVENT_MEASURES {
             let Some(family) = metrics.family(measure) else { continue };
