@@ -3,7 +3,7 @@
 //! The exporter's thread makes it and sends it over a socket pair; this thread passes the bytes on, as fast as the client takes
 //! them. Access control is up to the admin address.
 
-use super::pages::PageContext;
+use super::context::PageContext;
 use super::refusal::{PageRefusal, refuse};
 use axum::body::Body;
 use axum::response::Response;

@@ -4,6 +4,7 @@
 
 pub(crate) mod access;
 pub(crate) mod cardinality;
+pub(crate) mod context;
 pub(crate) mod devices;
 mod exposition;
 mod index;
@@ -17,6 +18,7 @@ mod recent_requests;
 mod refusal;
 pub(crate) mod resources;
 mod route_list;
+mod route_list_cache;
 mod routes;
 pub(crate) mod status;
 pub(crate) mod upstreams;

@@ -1,6 +1,6 @@
 //! Which of the last requests a change would send to another route, or through other plugins: a part of the answer to a dry run.
 
-use super::pages::{PageContext, Question};
+use super::context::{PageContext, Question};
 use crate::configuration::reload::ServedPlan;
 use serde_json::{Value as Json, json};
 use stillgate_config::{AccessFormat, Config, Gateway};

@@ -1,6 +1,6 @@
 //! The Admin API's access to its data: the datastore behind its keeper, and the tables of keys and plugins.
 
-use super::pages::PageContext;
+use super::context::PageContext;
 use super::recent_requests;
 use crate::configuration::kept::{
     CommittedChange, FollowedRevision, Keeper, OpenStore, StoreCopy, StoreRequest, Trial, WriteFailure,

@@ -3,7 +3,7 @@
 //! The Admin API shows documents as they were written; these pages show their effect: which routes take requests, through which
 //! plugins they go and where each of those is written.
 
-use super::pages::{PageContext, Question};
+use super::context::{PageContext, Question};
 use super::refusal::{PageRefusal, error, json, refuse};
 use super::route_list::{PAGE_MAX, RouteList, refusal};
 use crate::configuration::reload::ServedPlan;
@@ -11,34 +11,14 @@ use axum::response::Response;
 use hyper::StatusCode;
 use serde_json::{Value as Json, json};
 use std::borrow::Cow;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
-use stillgate_config::LoadedConfig;
 use stillgate_datastore::Documents;
 use stillgate_replay::explain::chain;
 use stillgate_replay::explain::explanation::upstream_of;
 use tokio::task::spawn_blocking;
-use tokio::time::sleep;
 use tracing::warn;
 
 /// Default number of routes on a page.
 const PAGE_DEFAULT: usize = 50;
-
-/// A list that is not used for this time is dropped: it takes some two hundred bytes a route.
-const IDLE: Duration = Duration::from_secs(60);
-
-/// The list of the configuration that was searched last.
-#[derive(Default)]
-pub(super) struct Lists(Mutex<CachedRouteList>);
-
-#[derive(Default)]
-struct CachedRouteList {
-    list: Option<Arc<RouteList>>,
-    /// Whether it has been used since the last check.
-    is_used: bool,
-    /// Whether a task checks that.
-    is_watched: bool,
-}
 
 /// A page of the search results. `sees_secrets`: whether expressions show all values that they compare with.
 pub(super) async fn search(api: PageContext, query: &str, sees_secrets: bool) -> Response {
@@ -84,7 +64,8 @@ async fn answer(
     };
     let lists = api.lists.clone();
     let looked = spawn_blocking(move || {
-        let list = list_of(&api, served.plan.generation, &served.loaded);
+        let documents = api.kept.as_ref().map(|kept| &*kept.keeper as &dyn Documents);
+        let list = api.lists.list(served.plan.generation, &served.loaded, documents);
         let found = look(&list, &served).map(|mut found| {
             found["generation"] = json!(served.plan.generation);
             found
@@ -104,43 +85,5 @@ async fn answer(
             warn!(%error, "admin API: listing routes failed, which is a bug");
             refuse(&PageRefusal::Failed)
         }
-    }
-}
-
-/// The list of this configuration. Only one is made at a time: its maker holds the place.
-fn list_of(api: &PageContext, generation: u64, loaded: &LoadedConfig) -> Arc<RouteList> {
-    let former = api.lists.lock().list.clone();
-    let documents = api.kept.as_ref().map(|kept| &*kept.keeper as &dyn Documents);
-    let list = match former {
-        Some(list) if list.is_of(generation, loaded) => list,
-        former => Arc::new(RouteList::new(generation, loaded, documents, former.as_deref())),
-    };
-    let mut kept = api.lists.lock();
-    kept.list = Some(list.clone());
-    kept.is_used = true;
-    list
-}
-
-impl Lists {
-    fn lock(&self) -> std::sync::MutexGuard<'_, CachedRouteList> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Drops the list when it is not used any more.
-    fn watch(self: &Arc<Self>) {
-        if std::mem::replace(&mut self.lock().is_watched, true) {
-            return;
-        }
-        let lists = self.clone();
-        tokio::spawn(async move {
-            loop {
-                sleep(IDLE).await;
-                let mut kept = lists.lock();
-                if !std::mem::take(&mut kept.is_used) {
-                    *kept = CachedRouteList::default();
-                    return;
-                }
-            }
-        });
     }
 }

@@ -9,7 +9,7 @@ mod upgrading;
 use super::signals::Signals;
 use super::start::LOGS_FLUSH_TIMEOUT;
 use crate::admin::cardinality::Cardinality;
-use crate::admin::pages::Question;
+use crate::admin::context::Question;
 use crate::admin::status::{AccessLogStatus, StatusPage, certificates, counted};
 use crate::admin::upstreams::UpstreamsSnapshot;
 use crate::configuration::kept::{FollowedRevision, OpenStore};

@@ -8,7 +8,7 @@ use super::event_loop::Control;
 use super::signals::Signals;
 use crate::admin;
 use crate::admin::access::{access_of, access_of_devices, with_made_key};
-use crate::admin::pages::PageContext;
+use crate::admin::context::PageContext;
 use crate::admin::resources::ControlSide;
 use crate::configuration::background::CONTROL_NICE;
 use crate::configuration::ignored::{self, Ignored};
@@ -58,7 +58,7 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 /// Reloading is one step at a time, and so is ordering certificates; another is for the workers' end, the rest for explaining.
-const BLOCKING_THREADS_MAX: usize = 3 + admin::pages::EXPLAINED_MAX;
+const BLOCKING_THREADS_MAX: usize = 3 + admin::context::EXPLAINED_MAX;
 
 /// How long the exporter may take to begin on the former process's socket: its thread has a low priority.
 const EXPOSED_TIMEOUT: Duration = Duration::from_secs(5);
@@ -259,7 +259,7 @@ async fn start(beginning: StartContext, announce: impl FnOnce(&Up<'_>)) -> Resul
 
     let made_key = kept.as_ref().and_then(|kept| kept.key.clone());
     let (admin_access, access) = watch::channel(with_made_key(access_of(gateway), made_key.as_deref()));
-    let (ask, questions) = mpsc::channel(admin::pages::QUESTIONS_MAX);
+    let (ask, questions) = mpsc::channel(admin::context::QUESTIONS_MAX);
     let guard = Arc::new(Guard::new(access));
     let live =
         Live::start(metering.as_ref().map(MetricsRuntime::looker), fleet.tally(), plans.clone(), allocator::give_back);
