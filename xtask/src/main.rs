@@ -59,13 +59,6 @@ cargo xtask bench plugins --instructions [--rounds N] [--case NAME|all] [--profi
                                       the same in instructions and system calls, beside nginx and HAProxy; DIR: profiles of callgrind
 cargo xtask bench consumers [--consumers N] [--additions N] [--json FILE]
                                       memory of N consumers, and how soon one more is served
-cargo xtask bench control [--source store|etcd|file] [--routes N] [--consumers N] [--seconds S] [--blocks N] [--rate R] [--changes N]
-                          [--workers N] [--lab PATH] [--json FILE]
-                                      start and memory with a store or etcd beside a file; writes until they are served
-cargo xtask bench dashboards [--dashboards N] [--pairs N] [--seconds S] [--rate R] [--lab PATH] [--json FILE]
-                                      CPU of a worker for each request with N open dashboards, and without
-cargo xtask bench device-peers [--clients N] [--rounds N] [--messages N] [--json FILE]
-                                      memory, connects and messages of addressed connections beside nchan, Pushpin and mosquitto
 cargo xtask bench logger [--pairs N] [--seconds S] [--rate R] [--lab PATH] [--json FILE]
                                       latency with http-logger to a receiver that stalls; memory and losses
 cargo xtask bench body   [--rounds N] [--json FILE]
@@ -77,16 +70,8 @@ cargo xtask bench profiling [--rounds N]
 cargo xtask bench routes [--routes N] [--rounds N] [--seconds S] [--connections N] [--family NAME] [--cache off|on|auto]
                          [--spread] [--json FILE]
                                       CPU per request with N expression routes beside one; also with URI routes
-cargo xtask bench reload [--seconds S] [--rate R] [--routes N] [--changes N] [--expressions] [--blocks N] [--lab PATH] [--json FILE]
-                                      latency while N routes a second change against none
 cargo xtask bench soak   [--seconds S]
                                       mixed load with checksums, aborting clients, a dying upstream
-cargo xtask bench explosion [--uris N] [--rounds N] [--memory SIZE] [--series-per-family N] [--json FILE]
-                                      a label from the raw URI against the same without: memory, sums, throughput
-cargo xtask bench tunnels [--tunnels N] [--rounds N] [--seconds S] [--json FILE]
-                                      memory of idle WebSocket tunnels, CPU per message, beside nginx
-cargo xtask bench upgrade [--tunnels N] [--interval-ms M] [--rate R] [--upgrades N] [--seconds S] [--lab PATH] [--json FILE]
-                                      what tunnels and requests notice of upgrades of the running gateway
 cargo xtask bench generator [--rounds N] [--seconds S] [--connections N] [--lab PATH]
                                       CPU per request of the laboratory's load generator beside wrk
 The benches build the binary of profile `dist` first; --binary PATH measures another one. ENVOY=PATH: an Envoy to use instead of the

@@ -40,13 +40,6 @@ pub(crate) const NGINX_LUA: Package = Package {
     name: "libnginx-mod-http-lua",
     probe: PackageProbe::File("/usr/lib/nginx/modules/ngx_http_lua_module.so"),
 };
-/// Connections that back-ends publish to, in nginx: a peer of the benches.
-pub(crate) const NGINX_NCHAN: Package =
-    Package { name: "libnginx-mod-nchan", probe: PackageProbe::File("/usr/lib/nginx/modules/ngx_nchan_module.so") };
-/// Connections that back-ends publish to, as a separate server.
-pub(crate) const PUSHPIN: Package = program("pushpin", "pushpin");
-/// Connections that back-ends publish to, over MQTT.
-pub(crate) const MOSQUITTO: Package = program("mosquitto", "mosquitto");
 /// Strictly validates every message in the end-to-end tests.
 pub(crate) const H11: Package = Package { name: "python3-h11", probe: PackageProbe::PythonModule("h11") };
 /// Decodes brotli in the end-to-end tests.

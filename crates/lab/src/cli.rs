@@ -1,14 +1,14 @@
-//! The command line: the commands of `stillgate-lab`, and how wrong usage ends.
+//! The command line of `stillgate-lab`, and how wrong usage ends.
 //!
-//! The arguments of a command are defined in its file below `commands`; the kinds of values they share, in [`values`];
+//! The commands and their arguments are in `commands`; the kinds of values they share, in [`values`];
 //! the form in which result files keep them, in [`typed`].
 
 pub(crate) mod typed;
 pub(crate) mod values;
 
-use crate::commands;
+use crate::commands::{Command, UNDECIDED};
 use crate::error::EXIT_FAILED;
-use clap::{Parser, Subcommand};
+use clap::Parser;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -27,40 +27,6 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// The commands.
-#[derive(Debug, Subcommand)]
-pub(crate) enum Command {
-    /// Find the commit that changed a noisy measurement
-    Bisect(Box<commands::bisect::Bisect>),
-    /// Compare two programs and report which is slower, with error bounds
-    Compare(Box<commands::compare::Compare>),
-    /// Simulate devices with one connection each, and check what becomes of messages to them
-    Devices(Box<commands::devices::DevicesArguments>),
-    /// Show why one build costs more than another: profiles of time and of instructions, and their differences
-    Explain(Box<commands::explain::Explain>),
-    /// Show what changed when, from a store of nightly measurements
-    History(commands::history::History),
-    /// Serve `--hosts` of a laboratory on another machine
-    #[command(hide = true)]
-    HostAgent,
-    /// Put load on a server and report what its clients would see
-    Load(Box<commands::load::LoadArguments>),
-    /// Measure one figure of a server, for bisect and nightly
-    Measure(Box<commands::measure::Measure>),
-    /// Measure today's commit and compare it with yesterday's and the release
-    Nightly(Box<commands::nightly::Nightly>),
-    /// Take a profile of any program: its CPU time by perf, or its instructions by callgrind
-    Profile(commands::profile::Profile),
-    /// Make one HTML page of result files
-    Report(commands::report::Report),
-    /// Answer HTTP requests as fast as possible, or after a delay of a known distribution
-    Respond(commands::respond::Respond),
-    /// Measure how scrapes of its metrics affect a gateway's slowest requests
-    Tail(Box<commands::tail::Tail>),
-    /// Recompute the analysis of result files from their raw data, and compare
-    Verify(commands::verify::Verify),
-}
-
 impl Cli {
     /// Parses the process's arguments; on failure the text is already shown, and the exit code is returned.
     pub(crate) fn from_process() -> Result<Cli, ExitCode> {
@@ -70,9 +36,7 @@ impl Cli {
             let _ = error.print();
             match (error.use_stderr(), arguments.get(1)) {
                 (false, _) => ExitCode::SUCCESS,
-                (true, Some(command)) if ["bisect", "compare", "nightly"].iter().any(|has| command == has) => {
-                    ExitCode::from(EXIT_USAGE)
-                }
+                (true, Some(command)) if UNDECIDED.iter().any(|has| command == has) => ExitCode::from(EXIT_USAGE),
                 (true, _) => ExitCode::from(EXIT_FAILED),
             }
         })

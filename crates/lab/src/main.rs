@@ -5,14 +5,18 @@
 
 mod atomic_file;
 mod bisect;
+mod churn;
 mod cli;
+mod client;
 mod commands;
 mod compare;
+mod connections;
 mod devices;
 mod display;
 mod environment;
 mod error;
 mod explain;
+mod figures;
 mod git;
 mod history;
 mod hosts;
@@ -27,8 +31,9 @@ mod stop;
 mod store;
 mod tail;
 mod target;
+mod websocket;
 
-use cli::{Cli, Command};
+use cli::Cli;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -36,23 +41,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli.command,
         Err(code) => return code,
     };
-    let done = match command {
-        Command::Bisect(arguments) => commands::bisect::run(&arguments),
-        Command::Compare(arguments) => commands::compare::run(&arguments),
-        Command::Devices(arguments) => commands::devices::run(&arguments),
-        Command::Explain(arguments) => commands::explain::run(&arguments),
-        Command::History(arguments) => commands::history::run(&arguments),
-        Command::HostAgent => commands::host_agent::run(),
-        Command::Load(arguments) => commands::load::run(&arguments),
-        Command::Measure(arguments) => commands::measure::run(&arguments),
-        Command::Nightly(arguments) => commands::nightly::run(&arguments),
-        Command::Profile(arguments) => commands::profile::run(&arguments),
-        Command::Report(arguments) => commands::report::run(&arguments),
-        Command::Respond(arguments) => commands::respond::run(&arguments),
-        Command::Tail(arguments) => commands::tail::run(&arguments),
-        Command::Verify(arguments) => commands::verify::run(&arguments),
-    };
-    match done {
+    match command.run() {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             eprintln!("stillgate-lab: {}", report::plain(&error.to_string()));

@@ -63,6 +63,11 @@ pub fn first_command(program: &Path) -> Command {
     command
 }
 
+/// Makes this thread go before all others on its CPUs, for one that sleeps nearly always. Only where [`First::put`] was not refused.
+pub fn own_first() -> Result {
+    set(FIRST, gettid().as_raw_nonzero().get().cast_unsigned())
+}
+
 /// Makes this thread run only when no other wants to. Every process may do this; if it fails the thread runs normally.
 pub fn own_last() -> Result {
     set(IDLE, gettid().as_raw_nonzero().get().cast_unsigned())

@@ -1,7 +1,7 @@
 //! The laboratory's open-loop load as a command: `stillgate-lab load`, with its result as JSON.
 //!
 //! A command instead of a library call, since the benches measure with the shipped program, and this crate must stay quick to
-//! build. It sends only requests with many paths at a constant rate; the closed loop is in `closed_loop.rs`.
+//! build. It sends only requests with many paths at a constant rate.
 
 use super::OTHER_CPU;
 use crate::Result;
@@ -49,8 +49,6 @@ pub(super) struct Outcome {
     pub(super) p99_us: f64,
     pub(super) p99_9_us: f64,
     pub(super) max_us: f64,
-    /// How late the generator started requests.
-    pub(super) late_p99_9_us: f64,
 }
 
 /// Writes a mix into `dir` that requests one of the paths at random, and accepts only 200; returns its path.
@@ -72,11 +70,6 @@ impl Load {
         // A void run has a failure status, too, but it has a result.
         let result = serde_json::from_str(&out).map_err(|_| format!("{}: no result\n{err}", self.lab.display()))?;
         Outcome::of(&result)
-    }
-
-    /// Number of requests in its lead-in.
-    pub(super) fn lead_in_requests(&self) -> f64 {
-        self.rate * self.lead_in.as_secs_f64()
     }
 
     fn command(&self, duration: Duration) -> Command {
@@ -121,7 +114,6 @@ impl Outcome {
             p99_us: us("corrected", "p99")?,
             p99_9_us: us("corrected", "p99_9")?,
             max_us: us("corrected", "max")?,
-            late_p99_9_us: us("lateness", "p99_9")?,
         })
     }
 }
@@ -134,7 +126,7 @@ mod tests {
     fn result() -> Value {
         json!({
             "requests": 100, "errors": 0, "errors_by_kind": {}, "missed_starts": 0, "cut_off": 0, "void": false, "void_reasons": [],
-            "corrected": {"p50": 1.5, "p99": 2.5, "p99_9": 3.5, "max": 4.5}, "lateness": {"p99_9": 0.5},
+            "corrected": {"p50": 1.5, "p99": 2.5, "p99_9": 3.5, "max": 4.5},
             "run": {"error_examples": []},
         })
     }
@@ -144,7 +136,7 @@ mod tests {
         let outcome = Outcome::of(&result()).unwrap();
         assert_eq!((outcome.requests, outcome.failed), (100, 0));
         assert_eq!((outcome.p50_us, outcome.p99_us, outcome.p99_9_us, outcome.max_us), (1.5, 2.5, 3.5, 4.5));
-        assert_eq!((outcome.late_p99_9_us, outcome.void, outcome.failures), (0.5, vec![], vec![]));
+        assert_eq!((outcome.void, outcome.failures), (vec![], vec![]));
     }
 
     #[test]
@@ -169,7 +161,7 @@ mod tests {
 
     #[test]
     fn what_a_result_lacks_is_named() {
-        for name in ["requests", "errors", "missed_starts", "void", "corrected", "lateness"] {
+        for name in ["requests", "errors", "missed_starts", "void", "corrected"] {
             let mut result = result();
             result.as_object_mut().unwrap().remove(name);
             let error = Outcome::of(&result).unwrap_err().to_string();

@@ -13,27 +13,19 @@ use stillgate_rig::schedule::First;
 use stillgate_rig::{Running, descriptors, ports};
 
 mod body;
-mod changing_file;
 mod check;
-mod closed_loop;
 mod consumers;
-mod control;
-mod dashboards;
-mod device_peers;
-mod explosion;
 mod exposition;
 mod generator;
 mod grpc;
 mod h2load;
 mod idle;
 mod lab_load;
-mod load_connection;
 mod logger;
 mod peers;
 mod plugins;
 mod profiling;
 mod proxy;
-mod reload;
 mod route_sets;
 mod routes;
 mod served;
@@ -41,8 +33,6 @@ mod soak;
 mod statistics;
 mod syscalls;
 mod tls;
-mod tunnels;
-mod upgrade;
 mod wrk;
 
 /// The CPU of the measured gateway.
@@ -99,26 +89,17 @@ pub(crate) fn run(mut args: Args) -> Result {
         Some("proxy") => proxy::run(args),
         Some("plugins") => plugins::run(args),
         Some("consumers") => consumers::run(args),
-        Some("control") => control::run(args),
-        Some("dashboards") => dashboards::run(args),
-        Some("device-peers") => device_peers::run(args),
         Some("logger") => logger::run(args),
         Some("body") => body::run(args),
         Some("idle") => idle::run(args),
-        Some("reload") => reload::run(args),
         Some("routes") => routes::run(args),
         Some("soak") => soak::run(args),
         Some("profiling") => profiling::run(args),
-        Some("explosion") => explosion::run(args),
         Some("generator") => generator::run(args),
-        Some("tunnels") => tunnels::run(args),
-        Some("upgrade") => upgrade::run(args),
         // Not for people: subcommands that a bench starts.
         Some(body::node::ROLE) => body::node::run(args),
-        Some(tunnels::node::ROLE) => tunnels::node::run(args),
-        Some(tunnels::clients::ROLE) => tunnels::clients::run(args),
         _ => Err(
-            "bench what? proxy, plugins, consumers, control, dashboards, device-peers, logger, body, idle, profiling, reload, routes, soak, explosion, generator, tunnels or upgrade; see `cargo xtask help`"
+            "bench what? proxy, plugins, consumers, logger, body, idle, profiling, routes, soak or generator; see `cargo xtask help`"
                 .into(),
         ),
     }

@@ -192,7 +192,7 @@ fn stillgate_routes(routes: usize) -> String {
 }
 
 /// The settings of gateways in benches that do not concern metrics.
-pub(super) const WITHOUT_METRICS: &str = "  metrics: {enabled: false}\n";
+const WITHOUT_METRICS: &str = "  metrics: {enabled: false}\n";
 
 /// Like the above up to the list of routes, which uses `upstream_id: u`. The upstream has its `scheme` next to it. Without metrics,
 /// unless `extra` has them.

@@ -1,10 +1,8 @@
-//! Observes what the gateway serves: the admin address's status, and when a change of the file takes effect.
+//! Observes what the gateway serves: its answers, and when a change of the file takes effect.
 
 use crate::Result;
-use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::mpsc::Receiver;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -32,19 +30,6 @@ impl Answer {
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         self.fields.iter().find_map(|(own, value)| (own == name).then_some(value.as_str()))
     }
-}
-
-/// The configuration in `GET /v1/status`.
-pub(super) struct Served {
-    pub(super) generation: u64,
-    /// Why the last one was refused.
-    pub(super) error: Option<String>,
-}
-
-/// A change of the file: when it was written, and a path that only it takes.
-pub(super) struct Written {
-    pub(super) at: Instant,
-    pub(super) path: String,
 }
 
 impl Asker {
@@ -114,15 +99,6 @@ impl Asker {
         Ok(Answer { status, fields, body })
     }
 
-    pub(super) fn served(&mut self) -> Result<Served> {
-        let answer = self.get("/v1/status", &[])?;
-        let status: Value = serde_json::from_slice(&answer.body)?;
-        let config = &status["config"];
-        let generation = config["generation"].as_u64().ok_or("the status has no config.generation")?;
-        let error = &config["last_error"];
-        Ok(Served { generation, error: (!error.is_null()).then(|| error.to_string()) })
-    }
-
     /// Waits until a path is answered with 200 for these request headers.
     pub(super) fn wait_for(&mut self, path: &str, headers: &[String]) -> Result {
         let begin = Instant::now();
@@ -133,16 +109,5 @@ impl Asker {
             sleep(LOOK);
         }
         Ok(())
-    }
-
-    /// Waits for the changes to be served, one by one, until no more come; returns the µs from written to served. Changes that
-    /// arrive meanwhile are not observed.
-    pub(super) fn follow(&mut self, changes: &Receiver<Written>) -> Result<Vec<u32>> {
-        let mut took_us = Vec::new();
-        while let Ok(written) = changes.recv() {
-            self.wait_for(&written.path, &[])?;
-            took_us.push(u32::try_from(written.at.elapsed().as_micros()).unwrap_or(u32::MAX));
-        }
-        Ok(took_us)
     }
 }

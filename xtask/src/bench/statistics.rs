@@ -13,9 +13,3 @@ pub(super) fn quartiles(values: &[f64]) -> (f64, f64) {
     let quantile = |part| stillgate_stats::quantile(&values, part).unwrap_or(f64::NAN);
     (quantile(0.25), quantile(0.75))
 }
-
-/// The quantile (0 to 1) of the sorted values; 0 if there are none.
-pub(super) fn percentile(sorted: &[u32], part: f64) -> u32 {
-    let sorted: Vec<f64> = sorted.iter().copied().map(f64::from).collect();
-    stillgate_stats::quantile(&sorted, part).map_or(0, |value| value.round() as u32)
-}

@@ -4,7 +4,7 @@ use crate::compare::revisions::{self, Build, Repository};
 use crate::compare::subject::{self, ResolvedSide, StartOptions};
 use crate::error::{Error, Result};
 use crate::result::compare::Side;
-use crate::target::Kind;
+use crate::target::{Kind, Spec};
 use clap::Args;
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -133,4 +133,32 @@ pub(crate) fn kind(text: &str) -> Result<Kind, String> {
         (_, Some(kind)) => Ok(kind),
         _ => Err("not one of stillgate, nginx, nginx-lua, haproxy, envoy, command".to_owned()),
     }
+}
+
+/// A built-in target, optionally with its binary.
+#[derive(Debug, Clone)]
+pub(super) struct BuiltIn {
+    pub(super) kind: Kind,
+    pub(super) program: Option<PathBuf>,
+}
+
+impl BuiltIn {
+    /// How it is started, in a folder of its own below this one.
+    pub(super) fn spec(&self, folder: &Path) -> Spec {
+        Spec { program: self.program.clone(), ..Spec::built_in(self.kind, folder.to_owned()) }
+    }
+}
+
+/// `nginx`, or `nginx=PATH`.
+pub(super) fn built_in(text: &str) -> Result<BuiltIn, String> {
+    let (name, program) = match text.split_once('=') {
+        Some((name, path)) => (name, Some(PathBuf::from(path))),
+        None => (text, None),
+    };
+    let kind = Kind::named(name).ok_or_else(|| {
+        format!(
+            "not one of stillgate, nginx, nginx-lua, haproxy, envoy; start \"{name}\" by --start COMMAND --metrics URL"
+        )
+    })?;
+    Ok(BuiltIn { kind, program })
 }

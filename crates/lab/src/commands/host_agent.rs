@@ -2,7 +2,12 @@
 
 use crate::error::Result;
 use crate::hosts;
+use clap::Args;
 
-pub(crate) fn run() -> Result<u8> {
+/// `stillgate-lab host-agent`.
+#[derive(Debug, Args)]
+pub(crate) struct HostAgent {}
+
+pub(crate) fn run(_: &HostAgent) -> Result<u8> {
     hosts::serve().map(|()| 0)
 }

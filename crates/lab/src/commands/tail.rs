@@ -5,6 +5,7 @@ use crate::atomic_file;
 use crate::cli::typed::{seed_of_clock, typed};
 use crate::cli::values::{Cpus, count, cpus, duration, percent, positive, rate};
 use crate::commands;
+use crate::commands::builds::{BuiltIn, built_in};
 use crate::display::Progress;
 use crate::environment::{self, Stolen};
 use crate::error::{EXIT_FAILED, Error, Result};
@@ -111,26 +112,6 @@ pub(crate) struct Tail {
 
 /// A week.
 const HOURS_MAX: f64 = 168.0;
-
-/// A built-in target, optionally with its binary.
-#[derive(Debug, Clone)]
-struct BuiltIn {
-    kind: Kind,
-    program: Option<PathBuf>,
-}
-
-fn built_in(text: &str) -> Result<BuiltIn, String> {
-    let (name, program) = match text.split_once('=') {
-        Some((name, path)) => (name, Some(PathBuf::from(path))),
-        None => (text, None),
-    };
-    let kind = Kind::named(name).ok_or_else(|| {
-        format!(
-            "not one of stillgate, nginx, nginx-lua, haproxy, envoy; start \"{name}\" by --start COMMAND --metrics URL"
-        )
-    })?;
-    Ok(BuiltIn { kind, program })
-}
 
 fn hours(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
@@ -273,10 +254,7 @@ impl Tail {
     }
 
     fn specs(&self, folder: &Path) -> Vec<Spec> {
-        let built_in = self
-            .targets
-            .iter()
-            .map(|target| Spec { program: target.program.clone(), ..Spec::built_in(target.kind, folder.to_owned()) });
+        let built_in = self.targets.iter().map(|target| target.spec(folder));
         let started = self.start.iter().map(|command| Spec {
             name: name_of(command),
             command: Some(command.clone()),

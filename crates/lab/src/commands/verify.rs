@@ -17,6 +17,7 @@ use crate::compare::analysis as compare_analysis;
 use crate::devices::analysis as devices_analysis;
 use crate::error::{EXIT_FAILED, Error, Result};
 use crate::explain::analysis as explain_analysis;
+use crate::figures::analysis as figures_analysis;
 use crate::result::devices::percentiles_again;
 use crate::result::{Experiment, ResultFile, file};
 use crate::stdout;
@@ -134,6 +135,11 @@ pub(crate) fn made_again(mut result: ResultFile) -> Result<Verification> {
             let analysis = explain_analysis::analyse(explained);
             compare_json("analysis", &json(&explained.analysis)?, &json(&analysis)?, &mut found);
             explained.analysis = analysis;
+        }
+        Experiment::Figures(table) => {
+            let analysis = figures_analysis::analyse(table);
+            compare_json("analysis", &json(&table.analysis)?, &json(&analysis)?, &mut found);
+            table.analysis = analysis;
         }
         Experiment::Load(load) => load::check(load, &mut found)?,
     }

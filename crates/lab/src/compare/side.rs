@@ -353,6 +353,11 @@ impl<'a> LoadSettings<'a> {
         Ok(LoadSettings { target, mix, connections, cpus: generator_cpus(placement), late, realtime: false, seed })
     }
 
+    /// With or without priority; see [`Load::realtime`].
+    pub(crate) fn prioritized(self, realtime: bool) -> LoadSettings<'a> {
+        LoadSettings { realtime, ..self }
+    }
+
     pub(crate) fn run(&self, pace: Pace, warm_up: Duration, duration: Duration) -> Result<Outcome> {
         self.run_until(pace, warm_up, duration, &AtomicBool::new(false))
     }
@@ -406,7 +411,8 @@ fn checked(started: &mut Started, outcome: Result<Outcome>) -> Result<Outcome> {
     outcome
 }
 
-fn constant(rate: f64) -> Pace {
+/// An open loop of this many requests per second.
+pub(crate) fn constant(rate: f64) -> Pace {
     Pace::Open(Schedule { rate, rate_end: rate, arrivals: Arrivals::Uniform })
 }
 

@@ -3,10 +3,10 @@
 //! An idle one has a descriptor and some counters; input goes through a buffer that all share, unless a frame came in
 //! part.
 
-use super::frames::{self, Opcode};
 use super::ledger::Ledger;
 use super::plan::Ack;
 use crate::result::devices::TlsHandshakes;
+use crate::websocket::{self, HANDSHAKE_ACCEPT, Opcode, Sender};
 use rustix::event::epoll::EventFlags;
 use rustix::net::sockopt::socket_error;
 use serde::Deserialize;
@@ -14,11 +14,6 @@ use serde_json::Value;
 use std::io;
 use stillgate_load::{Link, Tickets};
 use stillgate_wire::{HeadLimits, Method, Name, Progress, ResponseHead};
-
-/// Any 16 bytes will do: the key only proves that the server speaks WebSocket. These are the example of RFC 6455
-/// section 1.3.
-pub(super) const HANDSHAKE_KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
-const HANDSHAKE_ACCEPT: &[u8] = b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 
 /// More unread input is neither an answer to a handshake nor one of our messages.
 const INPUT_BYTES_MAX: usize = 2 << 20;
@@ -200,22 +195,23 @@ impl Device {
             let Some(head) = self.handshake(bytes, around)? else { return Ok(0) };
             taken = head;
         }
-        while let Some((opcode, payload, length)) =
-            frames::read(&bytes[taken..]).map_err(|why| ConnectionEnd::Wrong(why.to_owned()))?
+        while let Some(frame) =
+            websocket::read(&bytes[taken..], Sender::Server).map_err(|why| ConnectionEnd::Wrong(why.to_owned()))?
         {
-            match opcode {
+            let payload = frame.payload();
+            match frame.opcode {
                 Opcode::Text => self.handle_message(payload, around)?,
                 Opcode::Ping => {
                     around.seen.pings += 1;
-                    frames::write(&mut self.output, Opcode::Pong, payload, around.mask);
+                    websocket::write(&mut self.output, Opcode::Pong, payload, around.mask);
                 }
-                Opcode::Close => return Err(ConnectionEnd::Closed(frames::close_code(payload))),
+                Opcode::Close => return Err(ConnectionEnd::Closed(websocket::close_code(payload))),
                 Opcode::Pong => {}
                 Opcode::Binary => {
                     return Err(ConnectionEnd::Wrong("a binary frame, where JSON was agreed on".to_owned()));
                 }
             }
-            taken += length;
+            taken += frame.length;
         }
         Ok(taken)
     }
@@ -242,7 +238,9 @@ impl Device {
                 matches!(head.status, 429 | 503).then(|| seconds.unwrap_or(RETRY_AFTER_S).clamp(1, RETRY_AFTER_S_MAX));
             return Err(ConnectionEnd::Answered { status: head.status, retry_after_s });
         }
-        if head.fields.get(bytes, Name::Upgrade).is_none() || field("sec-websocket-accept") != Some(HANDSHAKE_ACCEPT) {
+        if head.fields.get(bytes, Name::Upgrade).is_none()
+            || field("sec-websocket-accept") != Some(HANDSHAKE_ACCEPT.as_bytes())
+        {
             return Err(wrong("has a wrong Sec-WebSocket-Accept, or none"));
         }
         if field("sec-websocket-protocol") != Some(b"stillgate.v1") {
@@ -253,7 +251,7 @@ impl Device {
             && let Some(kept) = self.resume.take()
         {
             let hello = serde_json::json!({"type": "hello", "session": kept.0, "resume": kept.1}).to_string();
-            frames::write(&mut self.output, Opcode::Text, hello.as_bytes(), around.mask);
+            websocket::write(&mut self.output, Opcode::Text, hello.as_bytes(), around.mask);
             self.resume = Some(kept);
             self.has_shown = true;
         }
@@ -300,7 +298,7 @@ impl Device {
             (.., Some(seq)) => format!("{{\"type\":\"ack\",\"seq\":{seq}}}"),
             _ => return,
         };
-        frames::write(&mut self.output, Opcode::Text, answer.as_bytes(), around.mask);
+        websocket::write(&mut self.output, Opcode::Text, answer.as_bytes(), around.mask);
     }
 
     fn flush(&mut self) -> Result<(), ConnectionEnd> {

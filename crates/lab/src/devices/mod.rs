@@ -15,7 +15,6 @@ mod back_end;
 mod descriptors;
 mod device;
 mod fleet;
-mod frames;
 mod ledger;
 mod pace;
 pub(crate) mod plan;

@@ -3,6 +3,7 @@
 use super::sockets;
 use crate::cli::values::Header;
 use crate::error::{Error, Result};
+use crate::websocket;
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -80,18 +81,13 @@ impl Door {
             return Err(at(&"{id} belongs in the path or the query, not in the host"));
         }
         let target = Target::resolve(&plain).map_err(|error| wrong(&error))?;
-        let mut request = format!(
-            "GET {} HTTP/1.1\r\nHost: {}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
-             Sec-WebSocket-Key: {}\r\nSec-WebSocket-Protocol: stillgate.v1\r\n",
-            target.path_and_query.replace(PLACEHOLDER, ID),
-            target.host,
-            super::device::HANDSHAKE_KEY
-        );
+        let mut fields = "Sec-WebSocket-Protocol: stillgate.v1\r\n".to_owned();
         for Header(name, value) in headers {
             // Writing to a `String` does not fail.
-            let _ = write!(request, "{name}: {value}\r\n");
+            let _ = write!(fields, "{name}: {value}\r\n");
         }
-        request.push_str("\r\n");
+        let path = target.path_and_query.replace(PLACEHOLDER, ID);
+        let request = websocket::request(&target.host, &path, &fields);
         let request: Vec<String> = request.split(ID).map(str::to_owned).collect();
         if request.len() == 1 {
             return Err(at(&"the devices have no ids; put {id} where the gateway reads the id, as in \

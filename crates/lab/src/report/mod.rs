@@ -12,6 +12,7 @@ mod devices;
 mod effect_plot;
 mod escape;
 mod explain;
+mod figures;
 mod history;
 mod load;
 mod night;
@@ -48,6 +49,7 @@ pub(crate) fn html(sources: &[ReportInput]) -> Result<String> {
                 Experiment::Bisect(result) => bisect::section(&prefix, source, result),
                 Experiment::Devices(result) => devices::section(&prefix, source, result),
                 Experiment::Explain(result) => explain::section(&prefix, source, result),
+                Experiment::Figures(result) => figures::section(&prefix, source, result),
                 Experiment::Load(result) => load::section(&prefix, source, result),
             };
             section.map_err(|error| error.context(&source.name))

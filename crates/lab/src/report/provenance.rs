@@ -13,8 +13,11 @@ pub(crate) type Rows = Vec<(&'static str, Option<String>)>;
 
 /// Design, machine and check, as parts of a section.
 pub(crate) fn parts(section: &mut Section, prefix: &str, source: &ReportInput, design: &Rows) {
-    let table = tables::facts(&format!("{prefix}-design-t"), "Decided before the first measurement", design.clone());
-    section.part(&format!("{prefix}-design"), "Design", &table);
+    if !design.is_empty() {
+        let table =
+            tables::facts(&format!("{prefix}-design-t"), "Decided before the first measurement", design.clone());
+        section.part(&format!("{prefix}-design"), "Design", &table);
+    }
     let environment = &source.result.environment;
     let mut table = tables::facts(&format!("{prefix}-machine-t"), "The machine it ran on", machine(environment));
     for host in &environment.hosts {

@@ -1,5 +1,7 @@
 //! All possible answers, as bytes made once.
 
+use crate::websocket;
+
 /// The kind of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Answer {
@@ -16,6 +18,8 @@ pub(super) enum Content {
     Full,
     /// 200 with the body's length only, for HEAD.
     HeadOnly,
+    /// 101; from then on the connection carries WebSocket frames.
+    WebSocket,
     /// 400; always the last of its connection.
     BadRequest,
 }
@@ -39,6 +43,7 @@ pub(super) const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 pub(crate) struct Answers {
     /// By persistence: each with its body, and the length of the head.
     ok: [(Vec<u8>, usize); 3],
+    web_socket: Vec<u8>,
     bad_request: Vec<u8>,
 }
 
@@ -60,6 +65,7 @@ impl Answers {
         };
         Answers {
             ok: [ok(""), ok("Connection: keep-alive\r\n"), ok("Connection: close\r\n")],
+            web_socket: websocket::acceptance().into_bytes(),
             bad_request: b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".to_vec(),
         }
     }
@@ -75,6 +81,7 @@ impl Answers {
         match answer.content {
             Content::Full => bytes,
             Content::HeadOnly => &bytes[..*head],
+            Content::WebSocket => &self.web_socket,
             Content::BadRequest => &self.bad_request,
         }
     }

@@ -4,6 +4,7 @@ use super::answers::{Answer, Answers, CONTINUE, Content, Persistence};
 use super::connections::Token;
 use super::delays::Delays;
 use super::requests::{Body, ParsedInput, Requests};
+use crate::websocket::{self, Opcode, Sender};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
@@ -53,6 +54,8 @@ impl ResponderState {
 enum Stage {
     /// Requests are read.
     Open,
+    /// After a WebSocket's handshake: frames are read and answered.
+    WebSocket,
     /// The last request was taken, its answer was not sent yet.
     Last,
     /// As `Last`, and the client has closed its side.
@@ -63,6 +66,13 @@ enum Stage {
         /// Dropped so far.
         bytes: usize,
     },
+}
+
+impl Stage {
+    /// Whether its input is used.
+    fn is_open(self) -> bool {
+        matches!(self, Stage::Open | Stage::WebSocket)
+    }
 }
 
 /// Whether a connection is still usable.
@@ -112,7 +122,7 @@ impl Connection {
         match self.stage {
             _ if !self.output.is_empty() => EventFlags::OUT,
             Stage::Draining { .. } => EventFlags::IN,
-            Stage::Open if self.due < ANSWERS_DUE_MAX => EventFlags::IN,
+            stage if stage.is_open() && self.due < ANSWERS_DUE_MAX => EventFlags::IN,
             _ => EventFlags::empty(),
         }
     }
@@ -184,14 +194,14 @@ impl Connection {
         // Read once for all requests that came together, and not at all if answers are due at once.
         let arrived = shared.delays.as_ref().map(|_| Instant::now());
         let mut at = 0;
-        while at < len && self.stage == Stage::Open && self.due < ANSWERS_DUE_MAX && self.output.is_empty() {
+        while at < len && self.stage.is_open() && self.due < ANSWERS_DUE_MAX && self.output.is_empty() {
             let Some(used) = self.use_once(at, len, token, arrived, shared) else { break };
             at += used;
             if shared.output.len() >= OUTPUT_BYTES_MAX && self.flush(shared) == State::Over {
                 return State::Over;
             }
         }
-        if self.stage == Stage::Open {
+        if self.stage.is_open() {
             self.input.extend_from_slice(&shared.input[at..len]);
         }
         match self.flush(shared) {
@@ -211,6 +221,9 @@ impl Connection {
     ) -> Option<usize> {
         const REFUSAL: Answer = Answer { content: Content::BadRequest, connection: Persistence::Close };
         let bytes = &mut shared.input[at..len];
+        if self.stage == Stage::WebSocket {
+            return self.use_frame(at, len, shared);
+        }
         let (used, answer) = match &mut self.body {
             Some(body) => match body.take(bytes) {
                 Ok((used, answer)) => (used, answer),
@@ -237,13 +250,37 @@ impl Connection {
         Some(used)
     }
 
+    /// Answers a frame, never with a delay: a ping by a pong, a message by itself, a close by a close.
+    fn use_frame(&mut self, at: usize, len: usize, shared: &mut ResponderState) -> Option<usize> {
+        let Ok(frame) = websocket::read(&shared.input[at..len], Sender::Client) else {
+            self.stage = Stage::Last;
+            return Some(len - at);
+        };
+        let frame = frame?;
+        let answer = match frame.opcode {
+            Opcode::Ping => Some(Opcode::Pong),
+            Opcode::Pong => None,
+            opcode => Some(opcode),
+        };
+        if let Some(opcode) = answer {
+            websocket::write_plain(&mut shared.output, opcode, &frame.unmasked());
+        }
+        if frame.opcode == Opcode::Close {
+            self.stage = Stage::Last;
+        }
+        Some(frame.length)
+    }
+
     /// Answers now, or when it is due.
     fn answer(&mut self, answer: Answer, token: Token, arrived: Option<Instant>, shared: &mut ResponderState) {
         if answer.connection == Persistence::Close {
             self.stage = Stage::Last;
         }
+        if answer.content == Content::WebSocket {
+            self.stage = Stage::WebSocket;
+        }
         match (&mut shared.delays, arrived) {
-            (Some(delays), Some(arrived)) => {
+            (Some(delays), Some(arrived)) if self.stage != Stage::WebSocket => {
                 let not_before = self.due_last.unwrap_or(arrived);
                 self.due_last = Some(delays.put(arrived, not_before, token, answer));
                 self.due += 1;

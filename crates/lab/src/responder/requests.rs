@@ -1,8 +1,10 @@
 //! Parses requests from the bytes of a connection: where each ends, and which answer it gets.
 
 use super::answers::{Answer, Content, Persistence};
+use crate::websocket::HANDSHAKE_KEY;
 use stillgate_wire::{
-    BodyDecoder, ChunkError, HeadLimits, Method, Progress, RequestError, RequestHead, Version, leading_empty_lines,
+    BodyDecoder, ChunkError, Field, HeadLimits, Method, Progress, RequestError, RequestHead, Version,
+    leading_empty_lines,
 };
 
 /// A request up to this length is remembered, to be recognised byte by byte.
@@ -77,7 +79,7 @@ impl Requests {
         let head_end = skipped + len;
         let mut body = Body {
             decoder: BodyDecoder::new(self.head.framing),
-            answer: self.answer(),
+            answer: self.answer(&bytes[skipped..]),
             expects_continue: self.head.expects_continue,
         };
         if body.decoder.is_done() {
@@ -102,7 +104,10 @@ impl Requests {
         }
     }
 
-    fn answer(&self) -> Answer {
+    fn answer(&self, head: &[u8]) -> Answer {
+        if self.head.asks_upgrade && self.is_handshake(head) {
+            return Answer { content: Content::WebSocket, connection: Persistence::Kept };
+        }
         let content = match self.head.method {
             Method::Head => Content::HeadOnly,
             // CONNECT has no tunnel to open here.
@@ -115,6 +120,13 @@ impl Requests {
             (true, Version::Http11) => Persistence::Kept,
         };
         Answer { content, connection }
+    }
+
+    /// Whether it is the handshake of the laboratory's clients, whose key is always the same.
+    fn is_handshake(&self, head: &[u8]) -> bool {
+        let is_key = |field: &Field| field.name.of(head).eq_ignore_ascii_case(b"sec-websocket-key");
+        let mut fields = self.head.fields.iter().filter(|field| is_key(field));
+        fields.next().is_some_and(|field| field.value.of(head) == HANDSHAKE_KEY.as_bytes())
     }
 
     fn remember(&mut self, bytes: &[u8], answer: Answer) {
@@ -159,6 +171,14 @@ mod tests {
         check(old, old, Answer { content: Content::Full, connection: Persistence::Close });
         let old_kept = "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n";
         check(old_kept, old_kept, Answer { content: Content::Full, connection: Persistence::KeptAloud });
+    }
+
+    #[test]
+    fn handshakes_of_the_laboratory_only() {
+        let ours = crate::websocket::request("a", "/tunnel", "");
+        check(&ours, &ours, Answer { content: Content::WebSocket, connection: Persistence::Kept });
+        let other = ours.replace(HANDSHAKE_KEY, "AAAAAAAAAAAAAAAAAAAAAA==");
+        check(&other, &other, KEPT);
     }
 
     #[test]

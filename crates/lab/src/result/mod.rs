@@ -9,6 +9,7 @@ pub(crate) mod compare;
 pub(crate) mod devices;
 pub(crate) mod environment;
 pub(crate) mod explain;
+pub(crate) mod figures;
 pub(crate) mod file;
 pub(crate) mod histogram;
 mod layout;
@@ -60,4 +61,6 @@ pub(crate) enum Experiment {
     Devices(Box<devices::DevicesResult>),
     /// `stillgate-lab explain`
     Explain(Box<explain::ExplainResult>),
+    /// Commands whose outcome is a table of figures: `stillgate-lab churn`
+    Figures(Box<figures::FiguresResult>),
 }

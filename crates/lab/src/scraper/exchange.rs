@@ -1,18 +1,13 @@
 //! One scrape: a GET on its own connection, with the answer read to the last byte.
 
+use crate::client::{self, Failure, Part, receive};
 use crate::target::MetricsAddress;
 use std::fmt;
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::io::Write as _;
 use std::time::Duration;
-use stillgate_wire::{BodyDecoder, HeadLimits, Method, Progress, ResponseHead};
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest silence: a worker that first sorts a million series is silent for long.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(120);
-
-/// Bytes per read: an exposition of a million series is tens of megabytes.
-const BUFFER_BYTES: usize = 256 * 1024;
 
 /// The kind of request.
 #[derive(Debug, Clone, Copy)]
@@ -42,13 +37,6 @@ pub(super) struct ExchangeFailure {
     pub(super) broke_off: bool,
 }
 
-/// The progress of an exchange.
-#[derive(Default)]
-struct ExchangeProgress {
-    bytes: u64,
-    under_way: bool,
-}
-
 /// Sends the request and reads the whole answer; `see` gets the content piece by piece, still encoded. Returns the
 /// bytes of the whole answer.
 pub(super) fn exchange(
@@ -56,24 +44,20 @@ pub(super) fn exchange(
     wanted: ScrapeKind,
     see: &mut dyn FnMut(&[u8]),
 ) -> Result<u64, ExchangeFailure> {
-    let mut way = ExchangeProgress::default();
-    take(metrics, wanted, see, &mut way).map_err(|message| ExchangeFailure {
-        message,
-        bytes: way.bytes,
-        broke_off: way.under_way,
-    })?;
-    Ok(way.bytes)
+    let mut bytes = 0;
+    match take(metrics, wanted, see, &mut bytes) {
+        Ok(_) => Ok(bytes),
+        Err(Failure { message, broke_off }) => Err(ExchangeFailure { message, bytes, broke_off }),
+    }
 }
 
 fn take(
     metrics: &MetricsAddress,
     wanted: ScrapeKind,
     see: &mut dyn FnMut(&[u8]),
-    way: &mut ExchangeProgress,
-) -> Result<(), String> {
-    let mut stream = TcpStream::connect_timeout(&metrics.address, CONNECT_TIMEOUT)
-        .and_then(|stream| stream.set_read_timeout(Some(SILENCE_TIMEOUT)).map(|()| stream))
-        .map_err(|error| format!("cannot connect: {error}"))?;
+    bytes: &mut u64,
+) -> Result<bool, Failure> {
+    let mut stream = client::connect(metrics.address, SILENCE_TIMEOUT)?;
     let (accept, encoding) = match wanted {
         ScrapeKind::Scrape { gzip: true } => (ACCEPT, "Accept-Encoding: gzip\r\n"),
         ScrapeKind::Scrape { gzip: false } => (ACCEPT, ""),
@@ -84,47 +68,14 @@ fn take(
         metrics.path, metrics.address
     );
     stream.write_all(request.as_bytes()).map_err(|error| format!("cannot send the request: {error}"))?;
-    way.under_way = true;
-    let mut buffer = vec![0; BUFFER_BYTES];
-    let mut filled = 0;
-    let mut body: Option<BodyDecoder> = None;
-    let mut head = ResponseHead::default();
-    loop {
-        let read = stream
-            .read(&mut buffer[filled..])
-            .map_err(|error| format!("cut off after {} bytes: {error}", way.bytes))?;
-        way.bytes += read as u64;
-        if read == 0 {
-            return match body {
-                Some(BodyDecoder::UntilClose) => Ok(()),
-                _ => Err(format!("cut off after {} bytes", way.bytes)),
-            };
+    receive(&mut stream, bytes, &mut |part| match part {
+        Part::Head(head) if head.status != 200 => Err(format!("answered {}", head.status)),
+        Part::Head(_) => Ok(()),
+        Part::Body(content) => {
+            see(content);
+            Ok(())
         }
-        filled += read;
-        let mut from = 0;
-        if body.is_none() {
-            match head.advance(&buffer[..filled], Method::Get, &HeadLimits::default()) {
-                Ok(Progress::Partial) => continue,
-                Ok(Progress::Complete(_)) if head.status != 200 => {
-                    way.under_way = false;
-                    return Err(format!("answered {}", head.status));
-                }
-                Ok(Progress::Complete(length)) => from = length,
-                Err(error) => {
-                    way.under_way = false;
-                    return Err(format!("not an HTTP answer: {error:?}"));
-                }
-            }
-        }
-        let decoder = body.get_or_insert_with(|| BodyDecoder::new(head.framing));
-        let decoded = decoder.decode(&mut buffer[from..filled]).map_err(|error| format!("a bad body: {error:?}"))?;
-        see(&buffer[from..from + decoded.data]);
-        // The decoder consumes everything, unless the body is complete.
-        filled = 0;
-        if decoder.is_done() {
-            return Ok(());
-        }
-    }
+    })
 }
 
 impl fmt::Display for ExchangeFailure {
@@ -136,6 +87,7 @@ impl fmt::Display for ExchangeFailure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Read as _;
     use std::net::TcpListener;
 
     /// One exchange with a server that sends this answer in pieces of `piece` bytes, and closes.

@@ -10,8 +10,14 @@ use std::path::{Path, PathBuf};
 use stillgate_load::Target;
 
 const ADDRESS: &str = "{address}";
-const METRICS: &str = "{metrics}";
+pub(super) const METRICS: &str = "{metrics}";
 pub(super) const ADMIN: &str = "{admin}";
+pub(super) const ADMIN_PORT: &str = "{admin_port}";
+pub(super) const CONFIGURATION: &str = "{config}";
+const PORT: &str = "{port}";
+
+/// The file with the configuration of a command, if it was given one.
+pub(super) const COMMAND_CONFIGURATION: &str = "configuration";
 
 /// The command to run.
 #[derive(Debug)]
@@ -24,7 +30,8 @@ pub(super) struct Command {
 
 pub(super) fn read(spec: &Spec, place: &LaunchInputs<'_>) -> Result<Command> {
     let written = written(spec)?;
-    if spec.address.is_none() && !written.iter().any(|word| word.contains(ADDRESS)) {
+    let mut texts = written.iter().chain(&spec.configuration);
+    if spec.address.is_none() && !texts.any(|text| text.contains(ADDRESS) || text.contains(PORT)) {
         return Err(format!(
             "{}: its address is unknown; write {ADDRESS} into its command, or give the address that it uses",
             spec.name
@@ -33,7 +40,11 @@ pub(super) fn read(spec: &Spec, place: &LaunchInputs<'_>) -> Result<Command> {
     }
     let url = match &spec.metrics {
         Some(url) => Some(fill(url, place)),
-        None => written.iter().any(|word| word.contains(METRICS)).then(|| format!("http://{}/metrics", place.metrics)),
+        None => written
+            .iter()
+            .chain(&spec.configuration)
+            .any(|text| text.contains(METRICS))
+            .then(|| format!("http://{}/metrics", place.metrics)),
     };
     let mut words = written.iter().map(|word| fill(word, place));
     let first = words.next().ok_or_else(|| format!("{}: its command is empty", spec.name))?;
@@ -49,6 +60,9 @@ pub(super) fn fill(word: &str, place: &LaunchInputs<'_>) -> String {
     word.replace(ADDRESS, &place.address.to_string())
         .replace(METRICS, &place.metrics.to_string())
         .replace(ADMIN, &place.admin.to_string())
+        .replace(ADMIN_PORT, &place.admin.port().to_string())
+        .replace(CONFIGURATION, &place.file(COMMAND_CONFIGURATION).to_string_lossy())
+        .replace(PORT, &place.address.port().to_string())
         .replace("{upstream}", &place.upstream.to_string())
         .replace("{dir}", &place.directory.to_string_lossy())
 }
@@ -79,6 +93,14 @@ fn written(spec: &Spec) -> Result<Vec<String>> {
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_configuration_of_its_own_says_where_it_listens() {
+        let configured = |text: &str| Spec { configuration: Some(text.to_owned()), ..spec("sh -c {config}") };
+        let command = read(&configured("listen {port}; metrics {metrics}"), &LaunchInputs::example(None)).unwrap();
+        assert_eq!((command.words[1].as_str(), command.metrics.is_some()), ("/dir/configuration", true));
+        assert!(read(&configured("listen 80"), &LaunchInputs::example(None)).is_err());
+    }
+
     fn spec(command: &str) -> Spec {
         Spec { command: Some(command.to_owned()), ..Spec::built_in(Kind::Command, PathBuf::from("/d")) }
     }
@@ -104,7 +126,7 @@ mod tests {
             assert_eq!(found.as_deref(), expected);
         }
         check("sh {address}", None, None);
-        check("sh {address} {metrics}", None, Some("127.0.0.1:9090/metrics"));
+        check("sh {port} {metrics}", None, Some("127.0.0.1:9090/metrics"));
         check("sh {address} {metrics}", Some("http://{metrics}/stats?all"), Some("127.0.0.1:9090/stats?all"));
         check("sh {address}", Some("http://{address}/metrics"), Some("127.0.0.1:8080/metrics"));
         check("sh {address}", Some("http://127.0.0.1:1/m"), Some("127.0.0.1:1/m"));

@@ -1,6 +1,7 @@
 //! HAProxy with one thread, connections shared and kept, and its own exporter. Its series come from idle servers.
 
 use super::start::{Launch, LaunchInputs};
+use super::{OTHER_CONNECTIONS, TUNNEL_PATH};
 use std::fmt::Write as _;
 
 /// Servers per idle backend. There are several backends, because reading the configuration takes the square of a
@@ -16,19 +17,35 @@ pub(super) fn launch(place: &LaunchInputs<'_>) -> Launch {
 
 fn configuration(place: &LaunchInputs<'_>) -> String {
     let LaunchInputs { address, metrics, upstream, .. } = place;
+    let traffic: String = match place.routes {
+        None => "  default_backend upstream\n".to_owned(),
+        Some(routes) => {
+            let tunnel = place.tunnels.map(|_| format!("  use_backend upstream if {{ path {TUNNEL_PATH} }}\n"));
+            let route = |prefix| format!("  use_backend upstream if {{ path_beg {prefix}/ }}\n");
+            let refused = "  http-request deny deny_status 404 if TRUE\n";
+            tunnel
+                .into_iter()
+                .chain(routes.prefixes().map(route))
+                .chain([format!("  default_backend refused\nbackend refused\n{refused}")])
+                .collect()
+        }
+    };
+    let (limit, timeout) = match place.tunnels {
+        None => (String::new(), ""),
+        Some(tunnels) => (format!("  maxconn {}\n", tunnels + OTHER_CONNECTIONS), "  timeout tunnel 24h\n"),
+    };
     let mut text = format!(
         "global
   nbthread 1
-defaults
+{limit}defaults
   mode http
   timeout client 1h
   timeout server 1h
   timeout connect 5s
-  http-reuse always
+{timeout}  http-reuse always
 frontend traffic
   bind {address} backlog 4096
-  default_backend upstream
-frontend metrics
+{traffic}frontend metrics
   bind {metrics}
   http-request use-service prometheus-exporter if {{ path /metrics }}
 backend upstream
@@ -49,6 +66,7 @@ backend upstream
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::target::RoutePlan;
     use expect_test::expect;
 
     #[test]
@@ -82,5 +100,15 @@ mod tests {
         let text = configuration(&LaunchInputs { idle: 250, ..LaunchInputs::example(Some(10_000)) });
         let count = |beginning: &str| text.lines().filter(|line| line.starts_with(beginning)).count();
         assert_eq!((count("backend idle"), count("  server idle")), (3, 250));
+    }
+
+    #[test]
+    fn a_rule_for_each_route_and_404_for_the_rest() {
+        let routes = Some(RoutePlan { count: 9, expressions: false });
+        let text = configuration(&LaunchInputs { routes, ..LaunchInputs::example(None) });
+        assert!(
+            text.contains("  use_backend upstream if { path_beg /changing-8/v00000000/ }\n  default_backend refused\n")
+        );
+        assert!(!text.contains("default_backend upstream"));
     }
 }

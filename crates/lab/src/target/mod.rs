@@ -14,6 +14,7 @@ mod nginx_lua;
 mod pipelined;
 pub(crate) mod placement;
 mod program;
+pub(crate) mod routes;
 pub(crate) mod schedule;
 mod series;
 mod start;
@@ -21,6 +22,7 @@ mod stillgate;
 mod upstream;
 
 pub(crate) use program::sha256;
+pub(crate) use routes::RoutePlan;
 pub(crate) use series::{make_series, mix};
 pub(crate) use upstream::Upstream;
 
@@ -31,8 +33,15 @@ use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use stillgate_rig::Running;
 use tempfile::TempDir;
+
+/// The path of WebSocket tunnels.
+pub(crate) const TUNNEL_PATH: &str = "/tunnel";
+
+/// Connections of a target besides its tunnels.
+const OTHER_CONNECTIONS: usize = 1_000;
 
 /// A gateway the laboratory knows how to configure, or any other program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,19 +69,23 @@ pub(crate) struct Spec {
     /// The binary; `None`: stillgate beside this program or on PATH, others on PATH.
     pub(crate) program: Option<PathBuf>,
     /// For [`Kind::Command`]: words as a shell splits them, with `{address}`, `{upstream}`, `{metrics}`, `{admin}`
-    /// (each `IP:PORT`) and `{dir}` filled in.
+    /// (each `IP:PORT`), `{port}`, `{admin_port}`, `{dir}` and `{config}`, the file of its configuration, filled in.
     pub(crate) command: Option<String>,
-    /// Its configuration in place of the built-in one, with the placeholders of [`Spec::command`] filled in.
+    /// Its configuration in place of the built-in one, if there is one, with the placeholders of [`Spec::command`] filled in.
     pub(crate) configuration: Option<String>,
     /// Further arguments after the command or after the built-in's own, filled in likewise.
     pub(crate) arguments: Vec<String>,
-    /// Address at which it will listen; `None`: a free port, which a command must take from `{address}`.
+    /// Address at which it will listen; `None`: a free port, which a command must take from `{address}` or `{port}`.
     pub(crate) address: Option<SocketAddr>,
     /// URL of its exposition, for [`Kind::Command`] only; may contain the same placeholders. `None`:
     /// `http://{metrics}/metrics` if the command contains `{metrics}`.
     pub(crate) metrics: Option<String>,
     /// Number of series for its exposition; kinds that cannot make series ignore it.
     pub(crate) series: Option<u64>,
+    /// Routes in place of the one that takes everything, for stillgate, nginx and HAProxy.
+    pub(crate) routes: Option<RoutePlan>,
+    /// Tunnels for which there is a route, [`TUNNEL_PATH`], and room; for stillgate, nginx and HAProxy.
+    pub(crate) tunnels: Option<usize>,
     /// Folder of this experiment; each start makes its own folder in it.
     pub(crate) directory: PathBuf,
     /// IP of the interface on which it listens; `None`: loopback.
@@ -98,6 +111,10 @@ pub(crate) struct Started {
     pub(crate) metrics: Option<MetricsAddress>,
     /// Set if its configuration or command contains `{admin}`.
     pub(crate) admin: Option<SocketAddr>,
+    /// From its start until it listened.
+    pub(crate) listening_after: Duration,
+    /// The file with its configuration, on this machine; a command has none.
+    pub(crate) configuration: Option<PathBuf>,
     process: Process,
 }
 
@@ -147,6 +164,8 @@ impl Spec {
             address: None,
             metrics: None,
             series: None,
+            routes: None,
+            tunnels: None,
             directory,
             ip: None,
             machines: None,
@@ -156,7 +175,7 @@ impl Spec {
     /// Whether something in it needs an address for a gateway's admin interface.
     pub(crate) fn needs_admin(&self) -> bool {
         let mut texts = [&self.command, &self.configuration].into_iter().flatten().chain(&self.arguments);
-        texts.any(|text| text.contains(command::ADMIN))
+        texts.any(|text| text.contains(command::ADMIN) || text.contains(command::ADMIN_PORT))
     }
 
     /// Starts it on the target's CPUs and waits until it listens; the error of a failed start has the end of its
@@ -171,6 +190,8 @@ impl Spec {
                 address: started.address,
                 metrics: started.metrics,
                 admin: started.admin,
+                listening_after: Duration::ZERO,
+                configuration: None,
                 process: Process::There(Arc::clone(machines), RemoteTarget { number: started.number }),
             });
         }
@@ -213,6 +234,14 @@ impl Started {
                 Ok(process.pids())
             }
             Process::There(..) => Err("its processes are on another machine".into()),
+        }
+    }
+
+    /// The process, for experiments that do more with it; on another machine there is none.
+    pub(crate) fn process(&mut self) -> Result<&mut Running> {
+        match &mut self.process {
+            Process::Here { process, .. } => Ok(process),
+            Process::There(..) => Err("this experiment needs its target on this machine".into()),
         }
     }
 

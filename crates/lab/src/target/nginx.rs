@@ -2,7 +2,11 @@
 //! reports.
 
 use super::start::{Launch, LaunchInputs};
+use super::{OTHER_CONNECTIONS, TUNNEL_PATH};
 use rustix::process::geteuid;
+
+/// Connections, to clients and to the upstream together, for which nginx allocates memory at its start.
+const CONNECTIONS: usize = 16_384;
 
 /// Figures of `stub_status`; it has no series.
 pub(super) const STUB_STATUS_FIGURES: u64 = 7;
@@ -29,7 +33,7 @@ pub(super) fn configuration(place: &LaunchInputs<'_>, modules: &str, server: &st
 daemon off;
 pid {dir}/nginx.pid;
 error_log stderr warn;
-events {{ worker_connections 16384; }}
+events {{ worker_connections {connections}; }}
 http {{
   access_log off;
   keepalive_timeout 3600s;
@@ -42,29 +46,49 @@ http {{
   upstream upstream {{ server {upstream}; keepalive 512; keepalive_requests 1000000000; }}
 {server}{metrics}}}
 ",
+        connections = CONNECTIONS.max(2 * place.tunnels.unwrap_or(0) + OTHER_CONNECTIONS),
         upstream = place.upstream
     )
 }
 
-/// The server that proxies everything, with additional `lines`.
+/// The server of the traffic, with additional `lines`.
 pub(super) fn server(place: &LaunchInputs<'_>, lines: &str) -> String {
-    format!(
-        "  server {{
-    listen {address} backlog=4096;
-{lines}    location / {{
+    let location = |path: &str| {
+        format!(
+            "    location {path} {{
       proxy_pass http://upstream;
       proxy_http_version 1.1;
       proxy_set_header Connection \"\";
     }}
-  }}
-",
-        address = place.address
-    )
+"
+        )
+    };
+    let locations: String = match place.routes {
+        None => location("/"),
+        Some(routes) => routes.prefixes().map(|prefix| location(&format!("{prefix}/"))).collect(),
+    };
+    // As the manual of nginx advises for WebSocket.
+    let tunnel = match place.tunnels {
+        None => String::new(),
+        Some(_) => format!(
+            "    location = {TUNNEL_PATH} {{
+      proxy_pass http://upstream;
+      proxy_http_version 1.1;
+      proxy_set_header Upgrade $http_upgrade;
+      proxy_set_header Connection upgrade;
+      proxy_read_timeout 24h;
+      proxy_send_timeout 24h;
+    }}
+"
+        ),
+    };
+    format!("  server {{\n    listen {} backlog=4096;\n{lines}{tunnel}{locations}  }}\n", place.address)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::target::RoutePlan;
     use expect_test::expect;
 
     #[test]
@@ -98,5 +122,22 @@ mod tests {
             }
         "#]]
         .assert_eq(&text.replace("user root root;\n", ""));
+    }
+
+    #[test]
+    fn a_location_and_room_for_tunnels() {
+        let text = launch(&LaunchInputs { tunnels: Some(20_000), ..LaunchInputs::example(None) }).files.remove(0).1;
+        assert!(text.contains("worker_connections 41000;") && text.contains("    location = /tunnel {\n"));
+    }
+
+    #[test]
+    fn a_location_for_each_route() {
+        let routes = Some(RoutePlan { count: 10, expressions: false });
+        let text = server(&LaunchInputs { routes, ..LaunchInputs::example(None) }, "");
+        assert!(
+            text.contains("    location /service-0/v1/ {\n")
+                && text.contains("    location /changing-8/v00000000/ {\n")
+        );
+        assert!(!text.contains("location / {"));
     }
 }

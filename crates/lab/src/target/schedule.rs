@@ -23,10 +23,14 @@ impl First {
 /// Gives priority to the first threads of `pids`, and moves this thread, which counts the generator's measurements, off
 /// the target's CPUs; it needs no priority itself. Does nothing if the target shares the load's CPUs.
 pub(crate) fn first(placement: &Placement, pids: &[u32]) -> Result<First> {
-    let warning = placement::warning(placement);
-    if warning.is_some() {
-        return Ok(First { warning, _priority: None });
+    match placement::warning(placement) {
+        warning @ Some(_) => Ok(First { warning, _priority: None }),
+        None => first_of_open_loop(placement, pids),
     }
+}
+
+/// The same also if the target shares the load's CPUs: an open loop sleeps between its requests, and the target has that time.
+pub(crate) fn first_of_open_loop(placement: &Placement, pids: &[u32]) -> Result<First> {
     let priority = Priority::put(&placement.load_cpus, pids)?;
     let warning = priority.refusal.as_ref().map(|error| {
         format!(

@@ -4,7 +4,8 @@
 //! repeated.
 
 use super::{
-    Kind, MetricsAddress, Process, Spec, Started, command, envoy, haproxy, nginx, nginx_lua, program, series, stillgate,
+    Kind, MetricsAddress, Process, RoutePlan, Spec, Started, command, envoy, haproxy, nginx, nginx_lua, program,
+    series, stillgate,
 };
 use crate::error::{Error, Result};
 use crate::result::run::{Placement, Subject};
@@ -12,7 +13,7 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use stillgate_rig::{NotListening, Running, ports};
 use tempfile::TempDir;
 
@@ -39,6 +40,10 @@ pub(super) struct LaunchInputs<'a> {
     pub(super) series: Option<u64>,
     /// Idle servers or clusters that only make series.
     pub(super) idle: u64,
+    /// Routes in place of the one that takes everything.
+    pub(super) routes: Option<RoutePlan>,
+    /// Tunnels for which there is a route and room.
+    pub(super) tunnels: Option<usize>,
 }
 
 /// The command and the files that a kind makes from [`LaunchInputs`].
@@ -74,6 +79,8 @@ impl LaunchInputs<'_> {
             upstream: address(3000),
             series,
             idle: 0,
+            routes: None,
+            tunnels: None,
         }
     }
 }
@@ -117,17 +124,22 @@ fn start_once(spec: &Spec, upstream: SocketAddr, placement: &Placement, idle: u6
         upstream,
         series: spec.series.filter(|_| spec.kind.makes_series()),
         idle,
+        routes: spec.routes,
+        tunnels: spec.tunnels,
     };
     let Plan { program, launch, metrics, configuration } = plan(spec, &place)?;
     for (file, text) in &launch.files {
         fs::write(file, text).map_err(|error| format!("{}: cannot be written: {error}", file.display()))?;
     }
+    let file = launch.files.first().map(|(file, _)| file.clone());
     let mut words = vec![program.to_string_lossy().into_owned()];
     words.extend(launch.words);
     let log = directory.path().join("log");
+    let begin = Instant::now();
     let mut process = Running::spawn(&spec.name, &words, &placement.target_cpus, &log, Stdio::null())?;
     let timeout = if idle > 0 { START_TIMEOUT_LARGE } else { START_TIMEOUT };
     process.wait_for(place.address, timeout)?;
+    let listening_after = begin.elapsed();
     if let Some(metrics) = &metrics {
         process.wait_for(metrics.address, timeout)?;
     }
@@ -145,6 +157,8 @@ fn start_once(spec: &Spec, upstream: SocketAddr, placement: &Placement, idle: u6
         address: place.address,
         metrics,
         admin,
+        listening_after,
+        configuration: file,
         process: Process::Here { process, _folder: directory },
     })
 }
@@ -152,12 +166,16 @@ fn start_once(spec: &Spec, upstream: SocketAddr, placement: &Placement, idle: u6
 fn plan(spec: &Spec, place: &LaunchInputs<'_>) -> Result<Plan> {
     if spec.kind == Kind::Command {
         let command::Command { program, words, metrics } = command::read(spec, place)?;
-        return Ok(Plan { program, launch: Launch { words, files: Vec::new() }, metrics, configuration: None });
+        let configuration = spec.configuration.as_ref().map(|text| command::fill(text, place));
+        let file = |text: &String| (place.file(command::COMMAND_CONFIGURATION), text.clone());
+        let files = configuration.iter().map(file).collect();
+        return Ok(Plan { program, launch: Launch { words, files }, metrics, configuration });
     }
     let program = program::find(spec.kind, spec.program.as_deref())?;
     let mut launch = launch(spec.kind, place, &program)?;
-    // One idle part of thousands is enough for a reader.
-    let mut shown = self::launch(spec.kind, &LaunchInputs { idle: place.idle.min(1), ..*place }, &program)?;
+    // One idle part of thousands is enough for a reader, and so are ten routes.
+    let routes = place.routes.map(RoutePlan::shown);
+    let mut shown = self::launch(spec.kind, &LaunchInputs { idle: place.idle.min(1), routes, ..*place }, &program)?;
     if let Some(written) = &spec.configuration {
         let text = command::fill(written, place);
         for launch in [&mut launch, &mut shown] {
@@ -166,8 +184,9 @@ fn plan(spec: &Spec, place: &LaunchInputs<'_>) -> Result<Plan> {
     }
     launch.words.extend(spec.arguments.iter().map(|word| command::fill(word, place)));
     let path = if spec.kind == Kind::Envoy { envoy::METRICS_PATH } else { "/metrics" };
-    let metrics = Some(MetricsAddress { address: place.metrics, path: path.to_owned() });
-    Ok(Plan { program, launch, metrics, configuration: Some(stored_files(&shown.files, place.idle)) })
+    let has_metrics = spec.configuration.as_ref().is_none_or(|written| written.contains(command::METRICS));
+    let metrics = has_metrics.then(|| MetricsAddress { address: place.metrics, path: path.to_owned() });
+    Ok(Plan { program, launch, metrics, configuration: Some(stored_files(&shown.files, place)) })
 }
 
 fn launch(kind: Kind, place: &LaunchInputs<'_>, program: &Path) -> Result<Launch> {
@@ -182,7 +201,7 @@ fn launch(kind: Kind, place: &LaunchInputs<'_>, program: &Path) -> Result<Launch
 }
 
 /// The files as the result stores them.
-fn stored_files(files: &[(PathBuf, String)], idle: u64) -> String {
+fn stored_files(files: &[(PathBuf, String)], place: &LaunchInputs<'_>) -> String {
     let mut text = String::new();
     for (number, (file, content)) in files.iter().enumerate() {
         if number > 0 {
@@ -191,8 +210,11 @@ fn stored_files(files: &[(PathBuf, String)], idle: u64) -> String {
         }
         text.push_str(content);
     }
-    if idle > 1 {
-        text.push_str(&format!("\n[{idle} idle ones, one of which is shown]\n"));
+    if place.idle > 1 {
+        text.push_str(&format!("\n[{} idle ones, one of which is shown]\n", place.idle));
+    }
+    if let Some(routes) = place.routes.filter(|routes| *routes != routes.shown()) {
+        text.push_str(&format!("\n[{} routes, {} of which are shown]\n", routes.count, routes.shown().count));
     }
     text
 }
@@ -241,8 +263,12 @@ mod tests {
     #[test]
     fn what_is_kept_of_the_files() {
         let files = [(PathBuf::from("/d/a.conf"), "a\n".to_owned()), (PathBuf::from("/d/b.lua"), "b\n".to_owned())];
-        assert_eq!(stored_files(&files[..1], 1), "a\n");
-        assert_eq!(stored_files(&files, 300), "a\n\n[b.lua]\nb\n\n[300 idle ones, one of which is shown]\n");
+        let place = LaunchInputs::example(None);
+        assert_eq!(stored_files(&files[..1], &place), "a\n");
+        let idle = LaunchInputs { idle: 300, ..place };
+        assert_eq!(stored_files(&files, &idle), "a\n\n[b.lua]\nb\n\n[300 idle ones, one of which is shown]\n");
+        let routes = LaunchInputs { routes: Some(RoutePlan { count: 50_000, expressions: true }), ..place };
+        assert_eq!(stored_files(&files[..1], &routes), "a\n\n[50000 routes, 10 of which are shown]\n");
     }
 
     #[test]

@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 mod bisect;
+mod churn;
 mod compare;
+mod connections;
 mod devices;
 mod explain;
 mod history;

@@ -67,6 +67,7 @@ pub(super) fn check(result: &ResultFile, found: &mut Vec<Difference>) {
             typed.one("seed", &design.seed);
             typed.one("confidence", &design.confidence);
         }
+        Experiment::Figures(table) if command == table.experiment => typed.one("rounds", &table.planned),
         Experiment::Load(load) if command == "load" => {
             typed.one("seed", &load.seed);
             typed.one("connections", &load.connections);

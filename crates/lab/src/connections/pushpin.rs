@@ -1,14 +1,28 @@
-//! Pushpin's origin: instructs it, by the GRIP protocol over HTTP, to hold each WebSocket and to name its channel after its path.
+//! Pushpin's configuration, and its origin: instructs it, by the GRIP protocol over HTTP, to hold each WebSocket and to name its
+//! channel after its path.
 
-use crate::Result;
+use crate::error::{Error, Result};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
-/// Serves until the program ends; its CPU time does not count as the server's.
-pub(super) fn start() -> Result<SocketAddr> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let address = listener.local_addr()?;
+/// Its programs communicate over sockets in its folder. They ask an origin over HTTP how to handle each WebSocket.
+pub(super) const CONFIGURATION: &str = "[global]\ninclude={libdir}/internal.conf\nrundir={dir}\nipc_prefix=pp-\nport_offset=0\n\
+    [runner]\nservices=condure,zurl,pushpin-proxy,pushpin-handler\nhttp_port={address}\nlogdir={dir}\nlog_level=0\n\
+    client_buffer_size=8192\nclient_maxconn=50000\n\
+    [proxy]\nroutesfile={routes}\nupdates_check=off\nsig_key=bench\n\
+    zurl_out_specs=ipc://{dir}/pp-zurl-in\nzurl_out_stream_specs=ipc://{dir}/pp-zurl-in-stream\n\
+    zurl_in_specs=ipc://{dir}/pp-zurl-out\n\
+    [handler]\npush_in_spec=ipc://{dir}/pp-push\npush_in_sub_specs=ipc://{dir}/pp-sub\n\
+    command_spec=ipc://{dir}/pp-command\nstats_spec=ipc://{dir}/pp-stats\n\
+    push_in_http_addr=127.0.0.1\npush_in_http_port={admin_port}\npush_in_http_max_headers_size=10000\n\
+    push_in_http_max_body_size=1000000\nmessage_rate=1000000\nmessage_hwm=1000000\nid_cache_ttl=60\n\
+    connection_subscription_max=20\n";
+
+/// Serves until this program ends; its CPU time does not count as the server's.
+pub(super) fn start_origin() -> Result<SocketAddr> {
+    let bind = || TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr().map(|at| (listener, at)));
+    let (listener, address) = bind().map_err(|error| Error::new(format!("the origin of pushpin: {error}")))?;
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             // If one fails, Pushpin requests it again.

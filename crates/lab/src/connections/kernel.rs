@@ -1,10 +1,10 @@
-//! The kernel's memory for tunnels, which is charged to no process: sockets, their files and epoll's entries, of the whole machine
+//! The kernel's memory for connections, which is charged to no process: sockets, their files and epoll's entries, of the whole machine
 //! before and after.
 //!
-//! Both ends of loopback sockets are on this machine: of a tunnel's four, two are the gateway's, and the client and the node have
-//! one each. So half of the result is the gateway's part, as it would be on a separate machine.
+//! Both ends of loopback sockets are on this machine. Of a tunnel's four, two are the target's, and client and upstream have one
+//! each; of an addressed connection's two, one is. So half of the result is the target's part, as it would be on a machine of its own.
 
-use crate::Result;
+use crate::error::Result;
 use std::collections::BTreeMap;
 use stillgate_rig::proc::machine;
 
@@ -12,7 +12,6 @@ use stillgate_rig::proc::machine;
 const KINDS: &[&str] =
     &["TCP", "sock_inode_cache", "filp", "eventpoll_epi", "eventpoll_pwq", "lsm_inode_cache", "lsm_file_cache"];
 /// Each socket has one as well. It is assumed and not counted: other programs have by far more open files, and their number varies.
-/// and go.
 const DENTRY: &str = "dentry";
 const SOCKET: &str = "TCP";
 
@@ -70,15 +69,6 @@ impl Grown {
         let kinds: f64 = self.kinds.iter().map(|(_, number, bytes)| number * *bytes as f64).sum();
         self.buffer_bytes + if self.kinds.is_empty() { self.slab_bytes } else { kinds }
     }
-
-    /// A tunnel's share, as text.
-    pub(super) fn of_each(&self, tunnels: usize) -> String {
-        let each = |sum: f64| sum / tunnels as f64;
-        let kinds = self.kinds.iter().map(|(name, number, bytes)| format!("{name} {:.1} x {bytes}", each(*number)));
-        let kinds: Vec<String> = kinds.collect();
-        let (buffers, slabs) = (each(self.buffer_bytes), each(self.slab_bytes));
-        format!("{}, buffers {buffers:.0} (slabs of the whole machine: {slabs:.0})", kinds.join(", "))
-    }
 }
 
 /// The number after `name`.
@@ -107,7 +97,7 @@ mod tests {
         filp                 100    128    256   16    1 : tunables    0    0    0 : slabdata      8      8      0\n";
 
     #[test]
-    fn reads_what_the_kernel_tells() {
+    fn what_the_kernel_says_is_read() {
         assert_eq!(number_after("inuse 1 orphan 0 tw 0 alloc 1 mem 7", "mem"), Some(7));
         assert_eq!(number_after("inuse 1", "mem"), None);
         let read = objects(SLABINFO);
@@ -128,7 +118,6 @@ mod tests {
         // Other programs opened files meanwhile.
         let grown = look(110, 50, 900).since(&look(100, 10, 5));
         assert_eq!(grown.bytes(), 40.0 * (2496.0 + 192.0));
-        assert!(grown.of_each(10).starts_with("TCP 4.0 x 2496, dentry 4.0 x 192, buffers 0 "));
         let untold = |slab_kib| KernelMemory { slab_kib, tcp_pages: 3, objects: BTreeMap::new() };
         assert_eq!(untold(110).since(&untold(100)).bytes(), 10.0 * 1024.0);
     }

@@ -1,0 +1,388 @@
+//! Connections that back-ends can address by a name: servers, each set up as its manual advises for many idle connections, with one
+//! worker and no logs; and their clients and back-ends, which are the same threads and sockets for all.
+//!
+//! A back-end waits for the server's answer and for the message at its client before it sends the next. These are not the same
+//! products: docs/devices-scale.md says what each of them lacks.
+
+use super::{Clients, MessagePace, MessageTotals, mqtt, pushpin};
+use crate::client::Client;
+use crate::error::{Error, Result};
+use crate::target::{Kind, Spec};
+use crate::websocket::{self, Opcode, Sender};
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The message: valid JSON, as stillgate's protocol requires.
+const BODY: &str = r#"{"on":true,"level":0.75,"until":"2030-01-01T00:00:00Z"}"#;
+/// Longer responses are errors.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Threads that open connections.
+const OPENERS: usize = 32;
+/// Connections of a server besides its clients.
+const OTHER_CONNECTIONS: usize = 1_000;
+
+/// What a server and its clients say to each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    /// Stillgate's bare frames.
+    Raw,
+    /// Stillgate's JSON; the client acknowledges each message.
+    Acknowledged,
+    Nchan,
+    Pushpin,
+    /// MQTT 3.1.1: published at QoS 1, so that the broker answers; delivered at QoS 0.
+    Mqtt,
+}
+
+/// A server whose clients have names.
+#[derive(Debug)]
+pub(crate) struct AddressedServer {
+    /// Its name on the command line.
+    pub(crate) name: &'static str,
+    pub(crate) dialect: Dialect,
+    kind: Kind,
+    /// The command of [`Kind::Command`].
+    command: &'static str,
+    /// Its configuration; `{connections}` is filled in, besides what a configuration always has.
+    configuration: &'static str,
+}
+
+const STILLGATE: &str = "gateway:\n  workers: 1\n  listeners: [{address: \"{address}\"}]\n  devices: {node: a, address: \"{admin}\"}\n  \
+    metrics: {enabled: false}\n  limits: {connections_per_worker: {connections}}\n\
+    routes: [{id: devices, uri: /sub/*, plugins: {device-gateway: {id: $arg_device, protocol: {protocol}}}}]\n";
+
+/// Messages go to connected clients only, as with the others; nothing is kept for later.
+const NCHAN: &str = "load_module /usr/lib/nginx/modules/ngx_nchan_module.so; worker_processes 1; daemon off; pid {dir}/nginx.pid;\n\
+    error_log stderr; events { worker_connections {connections}; }\n\
+    http { access_log off; keepalive_requests 1000000000; keepalive_timeout 3600s; client_body_temp_path {dir}/body;\n\
+    proxy_temp_path {dir}/proxy; fastcgi_temp_path {dir}/fcgi; uwsgi_temp_path {dir}/uwsgi; scgi_temp_path {dir}/scgi;\n\
+    server { listen {address}; listen {admin};\n\
+    location ~ ^/sub/(.+)$ { nchan_subscriber websocket; nchan_channel_id $1; nchan_store_messages off; }\n\
+    location ~ ^/pub/(.+)$ { nchan_publisher http; nchan_channel_id $1; nchan_store_messages off; } } }\n";
+
+const MOSQUITTO: &str =
+    "listener {port} 127.0.0.1\nallow_anonymous true\npersistence false\nlog_type none\nset_tcp_nodelay true\n";
+
+/// All of them.
+pub(crate) const SERVERS: &[AddressedServer] = &[
+    AddressedServer {
+        name: "stillgate-devices",
+        dialect: Dialect::Raw,
+        kind: Kind::Stillgate,
+        command: "",
+        configuration: STILLGATE,
+    },
+    AddressedServer {
+        name: "stillgate-devices-ack",
+        dialect: Dialect::Acknowledged,
+        kind: Kind::Stillgate,
+        command: "",
+        configuration: STILLGATE,
+    },
+    AddressedServer { name: "nchan", dialect: Dialect::Nchan, kind: Kind::Nginx, command: "", configuration: NCHAN },
+    AddressedServer {
+        name: "pushpin",
+        dialect: Dialect::Pushpin,
+        kind: Kind::Command,
+        command: "pushpin --config={config}",
+        configuration: pushpin::CONFIGURATION,
+    },
+    AddressedServer {
+        name: "mosquitto",
+        dialect: Dialect::Mqtt,
+        kind: Kind::Command,
+        command: "mosquitto -c {config}",
+        configuration: MOSQUITTO,
+    },
+];
+
+impl AddressedServer {
+    /// How it is started, with room for so many clients.
+    pub(crate) fn spec(&self, folder: &Path, clients: usize) -> Result<Spec> {
+        let protocol = if self.dialect == Dialect::Acknowledged { "json" } else { "raw" };
+        let mut configuration = self
+            .configuration
+            .replace("{connections}", &(clients + OTHER_CONNECTIONS).to_string())
+            .replace("{protocol}", protocol);
+        if self.dialect == Dialect::Pushpin {
+            let (origin, routes) = (pushpin::start_origin()?, folder.join("pushpin-routes"));
+            std::fs::write(&routes, format!("* {origin},over_http\n"))
+                .map_err(|error| Error::new(format!("{}: {error}", routes.display())))?;
+            configuration = configuration.replace("{routes}", &routes.to_string_lossy());
+        }
+        let mut spec = Spec::built_in(self.kind, folder.to_owned());
+        spec.name = self.name.to_owned();
+        spec.configuration = Some(configuration);
+        if self.kind == Kind::Command {
+            // It says at which address it listens in its configuration.
+            spec.command = Some(self.command.to_owned());
+        }
+        Ok(spec)
+    }
+}
+
+/// The addresses of a server.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ServerAddress {
+    pub(crate) dialect: Dialect,
+    pub(crate) clients: SocketAddr,
+    pub(crate) back_ends: SocketAddr,
+}
+
+/// Connected clients.
+#[derive(Debug)]
+pub(crate) struct NamedClients {
+    address: ServerAddress,
+    clients: Vec<NamedClient>,
+    /// The first client of the next run.
+    turn: usize,
+    /// Number of clients so far: names are never used again.
+    opened: usize,
+}
+
+#[derive(Debug)]
+struct NamedClient {
+    name: String,
+    stream: TcpStream,
+    received: Vec<u8>,
+}
+
+impl NamedClients {
+    pub(crate) fn new(address: ServerAddress) -> NamedClients {
+        NamedClients { address, clients: Vec::new(), turn: 0, opened: 0 }
+    }
+}
+
+impl Clients for NamedClients {
+    fn open(&mut self, count: usize) -> Result {
+        let (address, first) = (self.address, self.opened);
+        self.opened += count;
+        let open = |opener: usize| -> Result<Vec<NamedClient>> {
+            let one = |number| {
+                let name = format!("d{:06}", first + number);
+                NamedClient::open(&address, &name).map_err(|error| Error::new(format!("client {name}: {error}")))
+            };
+            (opener..count).step_by(OPENERS).map(one).collect()
+        };
+        let opened = in_parallel(0..OPENERS, open)?;
+        self.clients.extend(opened.into_iter().flatten());
+        Ok(())
+    }
+
+    fn close(&mut self) {
+        self.clients.clear();
+    }
+
+    fn run(&mut self, pace: MessagePace, duration: Duration) -> Result<MessageTotals> {
+        let (back_ends, step) = match pace {
+            MessagePace::Clock(per_second) => (1, Duration::from_secs_f64(1.0 / per_second)),
+            MessagePace::Answers(at_once) => (at_once, Duration::ZERO),
+        };
+        let (address, turn, sent) = (self.address, self.turn, AtomicU64::new(0));
+        let part = self.clients.len().div_ceil(back_ends).max(1);
+        let parts = self.clients.chunks_mut(part);
+        let (begin, last) = (Instant::now(), AtomicU64::new(0));
+        in_parallel(parts, |part| -> Result {
+            let mut back_end = BackEnd::open(&address)?;
+            let mut number = 0;
+            loop {
+                thread::sleep((step * number).saturating_sub(begin.elapsed()));
+                if begin.elapsed() >= duration {
+                    break;
+                }
+                let at = (turn + number as usize) % part.len();
+                back_end.message(&address, &mut part[at])?;
+                sent.fetch_add(1, Ordering::Relaxed);
+                number += 1;
+            }
+            last.fetch_max(u64::from(number), Ordering::Relaxed);
+            Ok(())
+        })?;
+        self.turn += last.into_inner() as usize;
+        let sent = sent.into_inner();
+        Ok(MessageTotals { sent, answered: sent, ..MessageTotals::new() })
+    }
+}
+
+/// Runs work on all parts in parallel, with one thread each.
+fn in_parallel<P: Send, T: Send>(
+    parts: impl Iterator<Item = P>,
+    work: impl Fn(P) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
+    thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> = parts.map(|part| scope.spawn(move || work(part))).collect();
+        let ends = threads.into_iter().map(|thread| thread.join());
+        ends.map(|end| end.unwrap_or_else(|_| Err("a client's thread panicked".into()))).collect()
+    })
+}
+
+fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(address)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+impl NamedClient {
+    /// Connects a client that the server knows by its name.
+    fn open(address: &ServerAddress, name: &str) -> io::Result<NamedClient> {
+        let stream = connect(address.clients)?;
+        let mut client = NamedClient { name: name.to_owned(), stream, received: Vec::new() };
+        if address.dialect == Dialect::Mqtt {
+            client.stream.write_all(&mqtt::connect(name))?;
+            expect(&mut client.stream, &mqtt::CONNACK)?;
+            client.stream.write_all(&mqtt::subscribe(name))?;
+            expect(&mut client.stream, &mqtt::SUBACK)?;
+            return Ok(client);
+        }
+        let protocol = match address.dialect {
+            Dialect::Acknowledged => "Sec-WebSocket-Protocol: stillgate.v1\r\n",
+            _ => "",
+        };
+        let request = websocket::request("localhost", &format!("/sub/{name}?device={name}"), protocol);
+        client.stream.write_all(request.as_bytes())?;
+        let end = loop {
+            if let Some(at) = client.received.windows(4).position(|window| window == b"\r\n\r\n") {
+                break at + 4;
+            }
+            client.read()?;
+        };
+        let head = String::from_utf8_lossy(&client.received[..end]).into_owned();
+        if !websocket::is_accepted(&head) {
+            return Err(io::Error::other(format!("the handshake was answered {head:?}")));
+        }
+        client.received.drain(..end);
+        if address.dialect == Dialect::Acknowledged {
+            // The greeting.
+            client.frame()?;
+        }
+        Ok(client)
+    }
+
+    /// Receives the next message, which must be the one that was sent, and acknowledges it if required.
+    fn receive(&mut self, dialect: Dialect) -> io::Result<()> {
+        let message = if dialect == Dialect::Mqtt { mqtt::message(&mut self.stream)? } else { self.frame()? };
+        let text = String::from_utf8_lossy(&message);
+        if !text.contains(BODY) {
+            return Err(io::Error::other(format!("{} received what was not sent: {text}", self.name)));
+        }
+        if dialect == Dialect::Acknowledged {
+            let (_, seq) = text.split_once("\"seq\":").ok_or_else(|| io::Error::other("a message without a number"))?;
+            let seq: String = seq.chars().take_while(char::is_ascii_digit).collect();
+            self.write(Opcode::Text, format!("{{\"type\":\"ack\",\"seq\":{seq}}}").as_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Receives the next data frame; answers pings.
+    fn frame(&mut self) -> io::Result<Vec<u8>> {
+        loop {
+            let Some(frame) = websocket::read(&self.received, Sender::Server).map_err(io::Error::other)? else {
+                self.read()?;
+                continue;
+            };
+            let (opcode, payload, length) = (frame.opcode, frame.payload().to_vec(), frame.length);
+            self.received.drain(..length);
+            if self.received.is_empty() {
+                // An idle client holds no buffer.
+                self.received = Vec::new();
+            }
+            match opcode {
+                Opcode::Text | Opcode::Binary => return Ok(payload),
+                Opcode::Ping => self.write(Opcode::Pong, &payload)?,
+                other => return Err(io::Error::other(format!("{} received a frame {other:?}", self.name))),
+            }
+        }
+    }
+
+    fn read(&mut self) -> io::Result<()> {
+        let mut part = [0; 4096];
+        match self.stream.read(&mut part)? {
+            0 => Err(io::Error::other(format!("{} was disconnected", self.name))),
+            length => {
+                self.received.extend_from_slice(&part[..length]);
+                Ok(())
+            }
+        }
+    }
+
+    fn write(&mut self, opcode: Opcode, payload: &[u8]) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        websocket::write(&mut bytes, opcode, payload, [0; 4]);
+        self.stream.write_all(&bytes)
+    }
+}
+
+/// A connection that publishes.
+enum BackEnd {
+    Http(Client),
+    Mqtt(TcpStream),
+}
+
+impl BackEnd {
+    fn open(address: &ServerAddress) -> Result<BackEnd> {
+        if address.dialect != Dialect::Mqtt {
+            return Ok(BackEnd::Http(Client::new(address.back_ends)));
+        }
+        let open = || {
+            let mut stream = connect(address.back_ends)?;
+            let name = format!("back-end-{}", stream.local_addr()?.port());
+            stream.write_all(&mqtt::connect(&name))?;
+            expect(&mut stream, &mqtt::CONNACK).map(|()| stream)
+        };
+        open().map(BackEnd::Mqtt).map_err(|error: io::Error| Error::new(format!("a back-end: {error}")))
+    }
+
+    /// Sends a message to a client, and waits until it has it and the server has answered.
+    fn message(&mut self, address: &ServerAddress, client: &mut NamedClient) -> Result {
+        let received = |end: io::Result<()>| end.map_err(|error| Error::new(format!("a message: {error}")));
+        let (name, dialect) = (&client.name, address.dialect);
+        let http = match self {
+            BackEnd::Mqtt(stream) => {
+                received(stream.write_all(&mqtt::publish(name, BODY)))?;
+                received(expect(stream, &mqtt::PUBACK))?;
+                return received(client.receive(dialect));
+            }
+            BackEnd::Http(http) => http,
+        };
+        let (path, body) = match dialect {
+            Dialect::Raw => (format!("/v1/devices/{name}/messages?ack=written"), BODY.to_owned()),
+            Dialect::Acknowledged => (format!("/v1/devices/{name}/messages?ack=device"), BODY.to_owned()),
+            Dialect::Nchan => (format!("/pub/{name}"), BODY.to_owned()),
+            Dialect::Pushpin | Dialect::Mqtt => {
+                let content = BODY.replace('"', "\\\"");
+                let formats = format!("{{\"ws-message\":{{\"content\":\"{content}\"}}}}");
+                let item = format!("{{\"channel\":\"{name}\",\"formats\":{formats}}}");
+                ("/publish/".to_owned(), format!("{{\"items\":[{item}]}}"))
+            }
+        };
+        http.begin("POST", &path, "Content-Type: application/json\r\n", &body)?;
+        // The answer waits for the client's acknowledgement.
+        if dialect == Dialect::Acknowledged {
+            received(client.receive(dialect))?;
+        }
+        let reply = http.end()?;
+        if !(200..300).contains(&reply.status) {
+            let text = String::from_utf8_lossy(&reply.body);
+            return Err(Error::new(format!("a message was answered {} {text}", reply.status)));
+        }
+        match dialect == Dialect::Acknowledged {
+            true => Ok(()),
+            false => received(client.receive(dialect)),
+        }
+    }
+}
+
+fn expect<const N: usize>(stream: &mut TcpStream, expected: &[u8; N]) -> io::Result<()> {
+    let mut bytes = [0; N];
+    stream.read_exact(&mut bytes)?;
+    match bytes == *expected {
+        true => Ok(()),
+        false => Err(io::Error::other(format!("{bytes:?} where {expected:?} was expected"))),
+    }
+}
