@@ -41,11 +41,10 @@ impl Key {
         }
     }
 
-    /// The key of a path that was found in etcd, where anybody may have written it: any path below a collection. A path that
-    /// [`Key::parse`] refuses must not be overlooked: it may name a document that keeps clients out.
-    pub fn found(path: &str) -> Option<Key> {
-        let (collection, id) = path.split_once('/')?;
-        (!collection.is_empty() && !id.is_empty()).then(|| Key(path.into()))
+    /// The key of a path that was found in etcd, where anybody may have written it. A path that [`Key::parse`] refuses must not be
+    /// overlooked: it may name a document that keeps clients out.
+    pub fn found(path: &str) -> Key {
+        Key(path.into())
     }
 
     /// The whole path.
@@ -101,12 +100,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_found_below_a_collection_has_a_key() {
+    fn whatever_is_found_has_a_key() {
         for path in ["routes/1", "routes/a/b/c/d/e", "routes/..", "routes//", "routes/a\nb", "routes/a/"] {
-            assert_eq!(Key::found(path).unwrap().as_str(), path);
+            assert_eq!(Key::found(path).as_str(), path);
         }
-        for path in ["routes", "routes/", "/1", ""] {
-            assert_eq!(Key::found(path), None, "{path:?}");
+        for (path, collection, id) in
+            [("routes", "routes", ""), ("routes/", "routes", ""), ("/1", "", "1"), ("", "", "")]
+        {
+            let key = Key::found(path);
+            assert_eq!((key.collection(), key.id()), (collection, id), "{path:?}");
         }
     }
 

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! In the second, [`UNREADABLE`] represents keys that may have followed: the text behind a break cannot be assigned to
-//! keys. The work grows with the length of the text, and no value of it is ever in a message.
+//! keys. A text without an object, such as YAML, is a document of which nothing can be read. The work grows with the length of the text, and no value of it is ever in a message.
 
 use crate::lenient_json::{escaped, without_values};
 use serde_json::{Map, Value as Json, json};
@@ -22,39 +22,105 @@ pub const UNREADABLE: &str = "$unreadable";
 /// Deepest nesting of lists and maps that are read; the limit of serde_json.
 const DEPTH_MAX: usize = 127;
 
+/// Values that are not resources: an empty one, and the marker of a directory that APISIX writes.
+const MARKERS: [&str; 2] = ["", "init_dir"];
+
+/// What editors and shells of Windows write before a text.
+const BYTE_ORDER_MARK: char = '\u{feff}';
+
 /// A document of a datastore, as far as it can be read.
 #[derive(Debug, PartialEq)]
 pub struct PartialDocument<'t> {
     /// For a value that is not UTF-8, the text that the datastore puts before its readable part: `(no text: REASON) `.
     pub prefix: &'t str,
-    /// The content.
+    /// The content: always an object. That of a text in which none is found has only the key [`UNREADABLE`].
     pub json: Json,
+    form: DocumentForm<'t>,
+}
+
+/// How a text contains the object of a document.
+#[derive(Debug, PartialEq)]
+enum DocumentForm<'t> {
+    Object,
+    /// Behind a byte order mark.
+    Marked,
+    /// Encoded twice: in a string.
+    Text,
+    /// As the only item of a list.
+    List,
+    /// Not at all; with the whole text, and the reason.
+    Absent(&'t str, String),
 }
 
 impl<'t> PartialDocument<'t> {
-    /// Reads a text. An object is always read, in parts if necessary.
-    ///
-    /// # Errors
-    ///
-    /// If it is neither JSON nor a truncated object.
-    pub fn read(text: &'t str) -> serde_json::Result<PartialDocument<'t>> {
+    /// Reads a text, in parts if necessary; `None`: it is a marker, not a resource. Any other text must not be taken for
+    /// nothing: it may be a resource that keeps clients out, and that its author believes to be in use.
+    pub fn read(text: &'t str) -> Option<PartialDocument<'t>> {
+        if MARKERS.contains(&text) {
+            return None;
+        }
         let behind = text.strip_prefix("(no text: ").and_then(|rest| rest.split_once(')'));
-        let object = behind.map_or(text, |(_, rest)| rest.trim_start());
-        let prefix = &text[..text.len() - object.len()];
-        let json = serde_json::from_str(&escaped(object)).or_else(|error| in_parts(object).ok_or(error))?;
-        Ok(PartialDocument { prefix, json })
+        let value = behind.map_or(text, |(_, rest)| rest.trim_start());
+        let prefix = &text[..text.len() - value.len()];
+        let (form, json) =
+            found_in(value).unwrap_or_else(|why| (DocumentForm::Absent(value, why), json!({ UNREADABLE: null })));
+        Some(PartialDocument { prefix, json, form })
     }
 
-    /// Why its value is not UTF-8, if it is not.
-    pub fn no_text(&self) -> Option<&'t str> {
-        let (why, _) = self.prefix.strip_prefix("(no text: ")?.rsplit_once(')')?;
-        Some(why)
+    /// What is wrong with the text as a whole; its values may have errors of their own.
+    pub fn faults(&self) -> Vec<String> {
+        let no_text = self.prefix.strip_prefix("(no text: ").and_then(|rest| rest.rsplit_once(')'));
+        let form = match &self.form {
+            DocumentForm::Object => None,
+            DocumentForm::Marked => Some("a byte order mark precedes the object; write it without one".to_owned()),
+            DocumentForm::Text => Some("the object is inside a string; write the object itself".to_owned()),
+            DocumentForm::List => Some("the object is inside a list; write the object itself".to_owned()),
+            DocumentForm::Absent(_, why) => Some(why.clone()),
+        };
+        no_text.map(|(why, _)| format!("not JSON: {why}")).into_iter().chain(form).collect()
     }
 
     /// A text that is read as an equal document.
     pub fn text(&self) -> String {
-        format!("{}{}", self.prefix, self.json)
+        let (prefix, json) = (self.prefix, &self.json);
+        match self.form {
+            DocumentForm::Object => format!("{prefix}{json}"),
+            DocumentForm::Marked => format!("{prefix}{BYTE_ORDER_MARK}{json}"),
+            DocumentForm::Text => format!("{prefix}{}", Json::String(json.to_string())),
+            DocumentForm::List => format!("{prefix}[{json}]"),
+            DocumentForm::Absent(text, _) => format!("{prefix}{text}"),
+        }
     }
+}
+
+/// The object in a text; an error says why there is none.
+fn found_in(text: &str) -> Result<(DocumentForm<'static>, Json), String> {
+    let absent = |what: &str| Err(format!("expected a JSON object, found {what}"));
+    let found = match serde_json::from_str(&escaped(text)) {
+        Ok(object @ Json::Object(_)) => return Ok((DocumentForm::Object, object)),
+        Ok(Json::String(inner)) => {
+            return object(&inner).map_or_else(|| absent("a string"), |json| Ok((DocumentForm::Text, json)));
+        }
+        Ok(Json::Array(items)) => match <[Json; 1]>::try_from(items) {
+            Ok([object @ Json::Object(_)]) => return Ok((DocumentForm::List, object)),
+            _ => return absent("a list"),
+        },
+        Ok(Json::Number(_)) => return absent("a number"),
+        Ok(Json::Bool(_)) => return absent("a boolean"),
+        Ok(Json::Null) => return absent("null"),
+        Err(error) => error,
+    };
+    if let Some(json) = in_parts(text) {
+        return Ok((DocumentForm::Object, json));
+    }
+    let marked = text.strip_prefix(BYTE_ORDER_MARK).and_then(object);
+    marked.map_or_else(|| Err(format!("not JSON: {found}")), |json| Ok((DocumentForm::Marked, json)))
+}
+
+/// The object that a text is, in parts if necessary.
+fn object(text: &str) -> Option<Json> {
+    let whole: Option<Json> = serde_json::from_str(&escaped(text)).ok();
+    whole.filter(Json::is_object).or_else(|| in_parts(text))
 }
 
 /// The readable parts of an object; `None` if the text does not begin like one.
@@ -272,7 +338,7 @@ mod tests {
 
     #[test]
     fn json_is_what_it_is() {
-        for text in [r#"{"a": [1, {"b": null}], "c": "\u00e4"}"#, "7", "[]", "null", "{}"] {
+        for text in [r#"{"a": [1, {"b": null}], "c": "\u00e4"}"#, "{}"] {
             check(text, serde_json::from_str(text).unwrap());
         }
         check("{\"a\": \"x\ny\"}", json!({"a": "x\ny"}));
@@ -323,20 +389,68 @@ mod tests {
         broken("{", json!({UNREADABLE: "expected a key at byte 2"}));
         broken("{not JSON", json!({UNREADABLE: "expected a key at byte 2"}));
         broken("{\"a\": 1}\0{\"b\": 2}", json!({"a": 1, UNREADABLE: "trailing characters at byte 9"}));
-        for none in ["", "not JSON", "[{\"a\": 010}]", "\"{", "\u{feff}{}", "010"] {
-            assert!(PartialDocument::read(none).is_err(), "{none:?}");
+    }
+
+    /// Whatever is not a marker is a resource, which may keep clients out.
+    #[test]
+    fn a_text_without_an_object_is_unreadable() {
+        let check = |text: &str, expected: Json, fault: &str| {
+            let document = PartialDocument::read(text).unwrap();
+            assert_eq!((&document.json, document.faults()), (&expected, vec![fault.to_owned()]), "{text:?}");
+            assert_eq!(PartialDocument::read(&document.text()).unwrap(), document, "{text:?}");
+        };
+        for text in ["", "init_dir"] {
+            assert_eq!(PartialDocument::read(text), None, "{text:?}");
         }
+        let none = || json!({ UNREADABLE: null });
+        let syntax = "not JSON: expected value at line 1 column 1";
+        for text in
+            ["not JSON", "\u{feff}", "\u{feff}[{}]", "// a\n{\"a\": 1}", "/* {} */{\"a\": 1}", "'{}'", "init_dir/"]
+        {
+            check(text, none(), syntax);
+        }
+        check("a: 1\nb: 2", none(), syntax);
+        check(" ", none(), "not JSON: EOF while parsing a value at line 1 column 1");
+        check(" init_dir", none(), "not JSON: expected value at line 1 column 2");
+        check("010", none(), "not JSON: invalid number at line 1 column 2");
+        check("[{\"a\": 010}]", none(), "not JSON: invalid number at line 1 column 9");
+        for (text, what) in [
+            ("7", "a number"),
+            ("null", "null"),
+            ("false", "a boolean"),
+            ("\"\"", "a string"),
+            ("\"init_dir\"", "a string"),
+            ("\"[{}]\"", "a string"),
+            ("[]", "a list"),
+            ("[7]", "a list"),
+            ("[[{}]]", "a list"),
+            ("[{}, {}]", "a list"),
+        ] {
+            check(text, none(), &format!("expected a JSON object, found {what}"));
+        }
+        let object = || json!({"a": [1, "\u{e4}\""], "b": {}});
+        let in_text = "the object is inside a string; write the object itself";
+        check(&Json::String(object().to_string()).to_string(), object(), in_text);
+        let in_parts = json!({"a": 1, "b": {UNREADABLE: "invalid number"}});
+        check(r#""{\"a\": 1, \"b\": 010}""#, in_parts.clone(), in_text);
+        check(&format!(" [{}]\n", object()), object(), "the object is inside a list; write the object itself");
+        let marked = "a byte order mark precedes the object; write it without one";
+        check(&format!("\u{feff}\n{}", object()), object(), marked);
+        check("\u{feff}{\"a\": 1, \"b\": 010}", in_parts, marked);
+        let document = PartialDocument::read("(no text: byte 1 is not UTF-8) \u{feff}{\"a\": \"\u{fffd}\"}").unwrap();
+        assert_eq!(document.faults(), ["not JSON: byte 1 is not UTF-8", marked]);
+        assert_eq!(PartialDocument::read(&document.text()).unwrap(), document);
     }
 
     #[test]
     fn bytes_that_are_not_text_leave_a_prefix() {
         let text = "(no text: byte 9 is not UTF-8; write JSON) {\"a\": \"\u{fffd}\", \"b\": 010}";
         let document = PartialDocument::read(text).unwrap();
-        assert_eq!(document.no_text(), Some("byte 9 is not UTF-8; write JSON"));
+        assert_eq!(document.faults(), ["not JSON: byte 9 is not UTF-8; write JSON"]);
         assert_eq!(document.json, json!({"a": "\u{fffd}", "b": {UNREADABLE: "invalid number"}}));
         assert_eq!(PartialDocument::read(&document.text()).unwrap(), document);
         let document = PartialDocument::read("{ }").unwrap();
-        assert_eq!((document.no_text(), document.text()), (None, "{}".to_owned()));
+        assert_eq!((document.faults(), document.text()), (Vec::new(), "{}".to_owned()));
     }
 
     /// Twice the text is twice the work, whatever its content.

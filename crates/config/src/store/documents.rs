@@ -6,6 +6,20 @@ use crate::model::{Kind, Origin};
 use std::ops::Bound;
 use std::sync::Arc;
 
+/// Begins the id of a resource whose key is not below its collection; the key follows.
+pub const ELSEWHERE: &str = "../";
+
+/// The key of a resource in a datastore, below its prefix: `routes/1`, `consumers/jack/credentials/1`.
+pub fn path_of(kind: Kind, id: &str) -> String {
+    if let Some(path) = id.strip_prefix(ELSEWHERE).filter(|_| kind != Kind::Credentials) {
+        return path.to_owned();
+    }
+    match (kind, id.split_once('/')) {
+        (Kind::Credentials, Some((name, id))) => format!("{}/{name}/{}/{id}", Kind::Consumers.name(), kind.name()),
+        _ => format!("{}/{id}", kind.name()),
+    }
+}
+
 /// A document as it was put.
 #[derive(Debug, Clone, Copy)]
 pub struct PutDocument<'a> {

@@ -18,8 +18,8 @@ mod served;
 mod stored_resource;
 
 pub use attempt::Attempt;
-pub use documents::PutDocument;
-pub use served::{Store, path_of};
+pub use documents::{ELSEWHERE, PutDocument, path_of};
+pub use served::Store;
 pub use stored_resource::ENCRYPTED_WITH;
 
 use crate::model::{Kind, Origin};

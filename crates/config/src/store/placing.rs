@@ -62,7 +62,7 @@ impl Store {
 
     /// Replaces the upstreams of a resource.
     fn place_upstreams(&mut self, kind: Kind, id: &str, upstreams: Vec<Arc<Upstream>>) {
-        if id.contains('/') {
+        if id.is_empty() || id.contains('/') {
             // It is refused, so it has none; and `routes/1` as the id of an upstream is the key of a route's inline one.
             return;
         }

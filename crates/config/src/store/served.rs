@@ -1,6 +1,7 @@
 //! Resources by kind and id, and the effects of a change on other resources.
 
 use super::Change;
+use super::documents::path_of;
 use super::stored_resource::{self, Key, StoredResource, define, readable, reason};
 use crate::keys::gateway::Gateway;
 use crate::model::{
@@ -528,14 +529,6 @@ impl Store {
         let neighbours = [dependants.first(), dependants.last()].into_iter().flatten();
         let mut theirs = neighbours.filter_map(|key| Some(&self.held.get(key)?.references));
         theirs.find(|theirs| ***theirs == *references).cloned()
-    }
-}
-
-/// The key of a resource in a datastore, below its prefix: `routes/1`, `consumers/jack/credentials/1`.
-pub fn path_of(kind: Kind, id: &str) -> String {
-    match (kind, id.split_once('/')) {
-        (Kind::Credentials, Some((name, id))) => format!("{}/{name}/{}/{id}", Kind::Consumers.name(), kind.name()),
-        _ => format!("{}/{id}", kind.name()),
     }
 }
 

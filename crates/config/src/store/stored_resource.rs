@@ -1,6 +1,6 @@
 //! A resource in a store: its document, whether that is valid by itself, and the last valid one.
 
-use super::served::path_of;
+use super::documents::path_of;
 use crate::model::{Kind, Origin};
 use crate::resources::{Catalog, Claim, Definition, Holder, ResourceId, ResourceKeys};
 use crate::secret_fields::hide;
@@ -202,16 +202,16 @@ struct Tree {
     is_encrypted: bool,
 }
 
-/// Parses a document, and refuses values that are not JSON; `None`: nothing can be read. Both have been reported.
+/// Parses a document, and refuses values that are not JSON; `None`: it is not a resource. Both have been reported.
 fn tree(kind: Kind, id: &str, document: &str, sink: &mut Sink) -> Option<Tree> {
     let root = &Path::Root;
     let read = PartialDocument::read(document);
-    if let Err(error) = &read {
-        sink.error(DOCUMENT, root, Fault::new(format!("not JSON: {error}")));
+    if read.is_none() {
+        sink.error(DOCUMENT, root, Fault::new("the value is empty, or APISIX's marker of a directory"));
     }
-    let read = read.ok()?;
-    if let Some(why) = read.no_text() {
-        sink.error(DOCUMENT, root, Fault::new(format!("not JSON: {why}")));
+    let read = read?;
+    for fault in read.faults() {
+        sink.error(DOCUMENT, root, Fault::new(fault));
     }
     let mut document = identified(kind, id, read.json);
     let with = document.as_object_mut().and_then(|keys| keys.remove(ENCRYPTED_WITH));
@@ -289,7 +289,8 @@ mod tests {
         let nodes = r#""upstream": {"type": "roundrobin", "nodes": {"10.0.0.1:1": 1}}"#;
         store.apply([put(Kind::Routes, "1", &format!(r#"{{"uri": "/*", {nodes}}}"#))]);
         let guarded = format!(r#"{{"uri": "/guarded/*", {nodes}}}"#);
-        for id in ["a/b", "a/", "/a", "a/b/c/d/e", "..", "a\nb", "\u{fffd}ff", &"x".repeat(257)] {
+        for id in ["", "a/b", "a/", "/a", "a/b/c/d/e", "..", "a\nb", "\u{fffd}ff", "../routes_old/1", &"x".repeat(257)]
+        {
             store.apply([put(Kind::Routes, id, &guarded)]);
             let rejected: Vec<_> = store.rejected().map(|of| (of.id.clone(), of.serving)).collect();
             assert_eq!(rejected, [(id.to_owned(), Replacement::Unavailable)]);
@@ -304,9 +305,18 @@ mod tests {
         assert_eq!(store.upstreams["routes/1"].nodes.len(), 1);
         store.apply([Change::Delete { kind: Kind::Upstreams, id: "routes/1".to_owned() }]);
         assert!(store.upstreams.contains_key("routes/1"));
-        for (kind, id) in
-            [(Kind::Consumers, "jack/keys/1"), (Kind::Credentials, "jack/1/2"), (Kind::GlobalRules, "a/b")]
-        {
+        for (kind, id) in [
+            (Kind::Consumers, ""),
+            (Kind::Consumers, "jack/keys/1"),
+            (Kind::Credentials, "jack/1/2"),
+            (Kind::GlobalRules, "a/b"),
+            (Kind::GlobalRules, ""),
+            (Kind::Secrets, "1"),
+            (Kind::Secrets, "vault/1/2"),
+            (Kind::Secrets, ""),
+            (Kind::Upstreams, ""),
+            (Kind::Ssls, "../ssls"),
+        ] {
             store.apply([put(kind, id, r#"{"username": "jack", "plugins": {}}"#)]);
             assert_eq!(store.rejected().map(|of| of.id.as_str()).collect::<Vec<_>>(), [id]);
             store.apply([Change::Delete { kind, id: id.to_owned() }]);

@@ -365,7 +365,8 @@ fn names_of_a_rejected_certificate_are_refused() {
     assert_eq!(rejected(&store), ["1", "2"].map(|id| (Kind::Ssls, id.to_owned(), Replacement::Unavailable)));
     assert_eq!(uses(&store), [refused(&["a.example"], false, false), refused(&[], true, false)]);
     for (document, expected) in [
-        (json!(7), None),
+        (json!(7), Some(refused(&[], true, true))),
+        (json!([{"sni": "a.example"}]), Some(refused(&["a.example"], false, false))),
         (json!({"cert": "a.pem"}), None),
         (json!({"snis": [7], "default": "x"}), Some(refused(&[], true, true))),
         (json!({"sny": "a.example", "cert": "a.pem"}), Some(refused(&[], true, true))),
@@ -489,13 +490,14 @@ fn hostile_documents_are_refused() {
 fn text_that_is_not_json_is_refused() {
     let mut store = store();
     let origin = || Origin::named("test");
-    // A truncated object may guard anything.
+    // A truncated object, and what may have been one, may guard anything.
     for (text, serving) in [
         ("", Replacement::Nothing),
         ("{", Replacement::Unavailable),
         ("{\"uri\": \"/a\"} x", Replacement::Unavailable),
-        ("\u{0}", Replacement::Nothing),
-        ("[1,", Replacement::Nothing),
+        ("\u{0}", Replacement::Unavailable),
+        ("[1,", Replacement::Unavailable),
+        ("init_dir", Replacement::Nothing),
         ("{\"a\":1e999}", Replacement::Unavailable),
     ] {
         let document = text.into();

@@ -6,6 +6,7 @@
 use super::Etcd;
 use super::call::Repeat;
 use super::error::EtcdError;
+use super::layout::is_directory;
 use super::message::{KeyValue, Number, RangeRequest, RangeResponse};
 use crate::document::{Document, Snapshot};
 use crate::key::Key;
@@ -105,7 +106,7 @@ impl Etcd {
     }
 
     fn take(&self, pair: KeyValue, listed: &mut ListResult) {
-        let Some(key) = self.layout.key_of(&pair.key.0) else { return };
+        let Some(key) = self.layout.key_of(&pair.key.0).filter(|key| !is_directory(key, &pair.value.0)) else { return };
         let (document, problem) = document(pair);
         listed.unreadable.extend(problem.map(|why| self.unreadable(&key, why)));
         listed.snapshot.documents.push((key, document));

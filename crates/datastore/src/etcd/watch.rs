@@ -12,6 +12,7 @@ use super::call::{RESPONSE_BYTES_MAX, Repeat, misunderstood};
 use super::connection::EtcdConnection;
 use super::error::EtcdError;
 use super::follower::Position;
+use super::layout::is_directory;
 use super::list::{RANGE, document};
 use super::message::{
     EtcdErrorBody, EtcdHeader, KeyValue, Number, RangeRequest, RangeResponse, WatchCreate, WatchEvent, WatchLine,
@@ -282,7 +283,7 @@ impl EtcdWatch<'_> {
     /// `None` if the key is not a document's.
     fn event(&self, event: WatchEvent) -> Option<Event> {
         let key = self.etcd.layout.key_of(&event.kv.key.0)?;
-        if event.r#type == "DELETE" {
+        if event.r#type == "DELETE" || is_directory(&key, &event.kv.value.0) {
             return Some(Event { key, document: None });
         }
         let (document, problem) = document(event.kv);

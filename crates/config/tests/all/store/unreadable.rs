@@ -284,12 +284,24 @@ fn a_refusal_is_as_narrow_as_what_cannot_be_read() {
     // In the path they could be any bytes.
     let text = format!("(no text: byte 12){{\"uri\": \"/caf\u{fffd}/*\", \"upstream\": {}}}", nodes());
     check(put_text(Kind::Routes, "r", 2, &text), &[("a.test", "/a/1", true), ("b.test", "/", true)]);
-    // A resource that no program can read as a route guards nothing.
+    // Markers are not resources, and an object without a path is a route that takes no request.
     let none = [("a.test", "/a/1", false)];
-    for text in ["", "7", "null", "init_dir", "[{\"uri\": \"/*\"}]", "[{\"uri\": 010}]", "{}", "{\"host\": \"a.test\"}"]
-    {
+    for text in ["", "init_dir", "{}", "{\"host\": \"a.test\"}"] {
         check(put_text(Kind::Routes, "r", 2, text), &none);
     }
+    // Any other text may be a route, whatever its author took for its form.
+    let yaml = "id: r\nuri: /a/*\nplugins: {count: {}}\n";
+    for text in
+        ["7", "null", "[]", "[{\"uri\": 010}]", " ", "init_dir ", yaml, "// guard\n{\"uri\": \"/a/*\"}", "\u{feff}"]
+    {
+        check(put_text(Kind::Routes, "r", 2, text), &all);
+    }
+    let object = json!({"uri": "/a/*", "upstream": nodes()}).to_string();
+    check(put_text(Kind::Routes, "r", 2, &format!("\u{feff}{object}")), &known);
+    check(put_text(Kind::Routes, "r", 2, &format!("[{object}]")), &known);
+    check(put_text(Kind::Routes, "r", 2, &Json::String(object.clone()).to_string()), &known);
+    check(put_text(Kind::Routes, "r", 2, &format!("[{object}, {object}]")), &all);
+    check(put_text(Kind::Routes, "r", 2, &format!("(no text: byte 1) \u{fffd}\u{fffd}{{{object}")), &all);
     // A path that is too large to be read, in a list.
     check(route(json!({"uris": ["/a", "x".repeat(70_000)], "upstream": nodes()})), &all);
 }
@@ -385,7 +397,9 @@ fn a_stream_route_refuses_what_can_be_read_of_it() {
         (json!({"server_port": "x", "sni": "a.test"}), Some((None, false))),
         (json!({"server_port": 1, "protocol": {"name": "x"}}), Some((Some(1), false))),
         (json!({"server_port": 1, "snii": "a.test"}), Some((Some(1), true))),
-        (json!("x"), None),
+        (json!("x"), Some((None, true))),
+        (json!([{"server_port": 1, "sni": "a.test"}]), Some((Some(1), false))),
+        (json!(null), Some((None, true))),
         (json!({"plugins": {"x": {}}}), Some((None, false))),
         (json!({"server_port": 1, "sni": 7, "status": 0}), None),
     ];
@@ -398,6 +412,34 @@ fn a_stream_route_refuses_what_can_be_read_of_it() {
         let found: Vec<_> = config.stream_routes.iter().map(|of| (of.server_port, of.is_sni_unread)).collect();
         assert_eq!(found, Vec::from_iter(expected), "{document}");
         assert!(config.stream_routes.iter().all(|of| matches!(of.target, Target::Unavailable(_))));
+    }
+}
+
+/// Whatever kind of resource it is, a document that is not an object closes what the resource could have closed.
+#[test]
+fn a_document_that_is_not_an_object_is_refused_whatever_its_kind() {
+    let object = json!({"id": "r", "username": "r", "unknown": 1});
+    let texts = [
+        format!("\u{feff}{object}"),
+        format!("// r\n{object}"),
+        format!("[{object}]"),
+        Json::String(object.to_string()).to_string(),
+        "id: r\nusername: r\n".to_owned(),
+        "null".to_owned(),
+        " ".to_owned(),
+    ];
+    for kind in Kind::all() {
+        let id = if matches!(kind, Kind::Credentials | Kind::Secrets) { "r/r" } else { "r" };
+        for text in &texts {
+            let mut store = store();
+            store.apply([put(Kind::Routes, "open", 1, json!({"uri": "/*", "upstream": nodes()}))]);
+            store.apply([put_text(kind, id, 2, text)]);
+            let (of, id, serving) = rejected(&store).into_iter().find(|(of, ..)| *of == kind).expect("it is rejected");
+            let is_alone = matches!(kind, Kind::Consumers | Kind::Credentials | Kind::Protos);
+            let expected = if is_alone { Replacement::Nothing } else { Replacement::Unavailable };
+            assert_eq!((of, serving), (kind, expected), "{id} {text:?}");
+            assert!(store.check_alone(kind, text).is_err(), "{kind:?} {text:?}");
+        }
     }
 }
 

@@ -82,6 +82,9 @@ fn a_list_is_of_one_revision_whatever_is_written_meanwhile() {
 fn what_is_not_a_document_is_left_out() {
     let server = Server::start();
     server.put(0, "/apisix/routes/", "init_dir");
+    server.put(0, "/apisix/services/", "");
+    // APISIX serves it under an empty id.
+    server.put(0, "/apisix/upstreams/", "{}");
     server.put(0, "/apisix/data_plane/server_info/0a1b", "{}");
     server.put(0, "/apisix/routes/1", "{}");
     server.put(0, "/apisix/routes/2", b"\xff\xfe");
@@ -89,7 +92,7 @@ fn what_is_not_a_document_is_left_out() {
     let listed = run(client(server.endpoint(0)).list()).unwrap();
     // If values that are not text were left out, they would count as deleted.
     let refused = "(no text: byte 0 is not UTF-8; write JSON) \u{fffd}\u{fffd}";
-    let expected = [("routes/1", "{}"), ("routes/2", refused), ("routes/3", "no JSON")]
+    let expected = [("routes/1", "{}"), ("routes/2", refused), ("routes/3", "no JSON"), ("upstreams/", "{}")]
         .map(|(key, value)| (key.to_owned(), value.to_owned()));
     assert_eq!(texts(&listed.snapshot), expected);
     assert_eq!(listed.unreadable.len(), 1);
@@ -132,6 +135,7 @@ fn a_watch_brings_each_revision_in_one_batch() {
     let expected = [
         (after, vec![format!("routes/1=a {after} {after}")]),
         (after + 1, all),
+        (after + 3, vec!["routes/ gone".to_owned()]),
         (
             after + 4,
             vec![format!("routes/2=(no text: byte 0 is not UTF-8; write JSON) \u{fffd} {} {}", after + 1, after + 4)],

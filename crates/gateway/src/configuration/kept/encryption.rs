@@ -43,8 +43,8 @@ impl Encryption {
         if !self.may_be_encrypted(key, text) {
             return text.clone();
         }
-        // Text that is not JSON is refused elsewhere, with a message; but what can be read of it is known by its secrets.
-        let Ok(mut document) = PartialDocument::read(text) else { return text.clone() };
+        // A text that is not a JSON object is refused elsewhere, with a message; but what can be read of it is known by its secrets.
+        let Some(mut document) = PartialDocument::read(text) else { return text.clone() };
         let mark = document.json.as_object_mut().and_then(|keys| keys.remove(ENCRYPTED_WITH));
         let (mut is_other, mut is_unreadable) = (mark.is_some(), false);
         each_encrypted(collection(key), &mut document.json, &mut |secret| match self
@@ -62,7 +62,7 @@ impl Encryption {
             // The original secret is kept; nothing of the new one is left by now.
             (true, _) => {
                 let with = mark.as_ref().and_then(Json::as_str).unwrap_or(UNKNOWN);
-                PartialDocument::read(text).map_or_else(|_| text.clone(), |kept| marked(kept, with))
+                PartialDocument::read(text).map_or_else(|| text.clone(), |kept| marked(kept, with))
             }
             (false, true) => document.text().into(),
             (false, false) => text.clone(),
@@ -75,7 +75,7 @@ impl Encryption {
         if self.keyring.is_none() && !may_be_marked {
             return text.clone();
         }
-        let Ok(mut document) = PartialDocument::read(text) else { return text.clone() };
+        let Some(mut document) = PartialDocument::read(text) else { return text.clone() };
         // A secret that could not be decrypted is kept as it was.
         if document.json.get(ENCRYPTED_WITH).is_some() {
             if let Some(keys) = document.json.as_object_mut().filter(|_| !self.has_marks) {
@@ -121,8 +121,8 @@ impl Encryption {
 
     /// Spares the documents that need not be parsed.
     fn may_be_encrypted(&self, key: &Key, text: &str) -> bool {
-        // Keys below which there are secrets, and an escape that may hide one.
-        const SIGNS: [&str; 3] = ["\"plugins\"", "\"client_key\"", "\\u"];
+        // Keys below which there are secrets, with or without escaped quotes, and an escape that may hide one.
+        const SIGNS: [&str; 3] = ["plugins", "client_key", "\\u"];
         match (&self.keyring, self.has_marks) {
             (Some(_), _) => true,
             (None, true) => text.contains(ENCRYPTED_WITH),
@@ -220,12 +220,15 @@ mod tests {
             (format!("{}, \"labels\": nan}}", encrypted.strip_suffix('}').unwrap()), ""),
             (encrypted.strip_suffix('}').unwrap().to_owned(), ""),
             (format!("(no text: byte 9 is not UTF-8) {encrypted}"), "(no text: byte 9 is not UTF-8) "),
+            (format!("\u{feff}{encrypted}"), ""),
+            (format!("[{encrypted}]"), ""),
+            (Json::String(encrypted.to_string()).to_string(), ""),
         ] {
             let read = of(&[NEW, OLD]).plain(&key(), &kept.as_str().into());
             let document = PartialDocument::read(&read).unwrap();
             assert_eq!(document.prefix, prefix);
             assert_eq!(document.json["plugins"]["key-auth"]["key"], "plain", "{read}");
-            assert!(!prefix.is_empty() || read.contains(UNREADABLE), "{read}");
+            assert!(!document.faults().is_empty() || read.contains(UNREADABLE), "{read}");
             assert!(!of(&[OLD]).kept(&key(), &read).contains("plain"), "{read}");
             let read = of(&[]).plain(&key(), &kept.as_str().into());
             assert!(is_marked(&read), "{read}");

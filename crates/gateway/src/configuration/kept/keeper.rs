@@ -232,10 +232,10 @@ impl Keeper {
     /// The last good documents, as they are to be kept.
     pub(super) fn last_good(&self) -> HashMap<Key, Arc<str>> {
         let known = self.known();
-        let previous = known.store.previous().filter_map(|(kind, id, text)| {
-            let key = key_of(kind, id)?;
+        let previous = known.store.previous().map(|(kind, id, text)| {
+            let key = key_of(kind, id);
             let text = self.encryption.kept(&key, text);
-            Some((key, text))
+            (key, text)
         });
         previous.collect()
     }

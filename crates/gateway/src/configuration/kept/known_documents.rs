@@ -4,7 +4,7 @@ use super::addresses::{key_of, resource_of};
 use super::keeper::Keeper;
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use stillgate_config::{Change, Kind, Origin, PutDocument, Store};
+use stillgate_config::{Change, ELSEWHERE, Kind, Origin, PutDocument, Store};
 use stillgate_datastore::{Batch, Document, Documents, Key, Snapshot};
 
 /// The documents of a datastore at one revision, in plain text, and what they mean.
@@ -34,12 +34,17 @@ impl KnownDocuments {
     fn below(&self, path: &str) -> Vec<(Key, Document)> {
         let (collection, rest) = path.split_once('/').unwrap_or((path, ""));
         let kind = Kind::named(collection).filter(|kind| *kind != Kind::Credentials);
+        let of_kind = kind.into_iter().flat_map(|kind| self.store.documents_of(kind, rest));
+        let of_kind = of_kind.filter(|put| !put.id.starts_with(ELSEWHERE)).map(entry);
+        // Their keys need not be below their collection.
+        let kinds = Kind::all().filter(|kind| *kind != Kind::Credentials);
+        let elsewhere = kinds.flat_map(|kind| self.store.documents_of(kind, ELSEWHERE)).map(entry);
         let mut found: Vec<(Key, Document)> =
-            kind.into_iter().flat_map(|kind| self.store.documents_of(kind, rest)).filter_map(entry).collect();
+            of_kind.chain(elsewhere.filter(|(key, _)| key.as_str().starts_with(path))).collect();
         if kind == Some(Kind::Consumers) {
             // Credentials of one consumer, or of all: `consumers/jack/credentials/` or `consumers/`.
             let consumer = rest.split_inclusive('/').next().filter(|name| name.ends_with('/')).unwrap_or("");
-            let credentials = self.store.documents_of(Kind::Credentials, consumer).filter_map(entry);
+            let credentials = self.store.documents_of(Kind::Credentials, consumer).map(entry);
             found.extend(credentials.filter(|(key, _)| key.as_str().starts_with(path)));
         }
         let others = self.others.range::<str, _>((Bound::Included(path), Bound::Unbounded));
@@ -49,10 +54,16 @@ impl KnownDocuments {
         found
     }
 
+    /// The keys of documents that nothing reads: APISIX has no collection of their names.
+    pub(super) fn unread(&self) -> impl Iterator<Item = &Key> {
+        // APISIX's list of plugins, which is read from files here.
+        self.others.keys().filter(|key| key.as_str() != "plugins")
+    }
+
     /// Everything.
     pub(super) fn snapshot(&self) -> Snapshot {
         let others = self.others.iter().map(|(key, document)| (key.clone(), document.clone()));
-        let mut documents: Vec<(Key, Document)> = self.store.documents().filter_map(entry).chain(others).collect();
+        let mut documents: Vec<(Key, Document)> = self.store.documents().map(entry).chain(others).collect();
         documents.sort_by(|(a, _), (b, _)| a.cmp(b));
         Snapshot { revision: self.revision, documents }
     }
@@ -111,8 +122,8 @@ impl KnownDocuments {
 }
 
 /// A resource as the datastore has it.
-fn entry(put: PutDocument<'_>) -> Option<(Key, Document)> {
-    Some((key_of(put.kind, put.id)?, document(put)))
+fn entry(put: PutDocument<'_>) -> (Key, Document) {
+    (key_of(put.kind, put.id), document(put))
 }
 
 fn document(put: PutDocument<'_>) -> Document {
@@ -143,7 +154,7 @@ mod tests {
     use stillgate_config::load;
     use stillgate_datastore::{DocumentTable, Event};
 
-    const KEYS: [&str; 14] = [
+    const KEYS: [&str; 20] = [
         "routes/1",
         "routes/10",
         "routes/2",
@@ -158,9 +169,15 @@ mod tests {
         "secrets/1",
         "credentials/1",
         "data_plane/server_info/x",
+        "routes/",
+        "routes",
+        "routes_old/1",
+        "routes/../1",
+        "consumers/../credentials/1",
+        "/routes/1",
     ];
 
-    const PATHS: [&str; 12] = [
+    const PATHS: [&str; 15] = [
         "routes/",
         "routes/1",
         "services/",
@@ -173,6 +190,9 @@ mod tests {
         "credentials/",
         "data_plane/",
         "nothing/",
+        "routes_old/",
+        "routes/../",
+        "consumers/../credentials/",
     ];
 
     /// The known documents are the written ones, whether they are valid, invalid or not resources.
@@ -182,7 +202,7 @@ mod tests {
         let (mut known, table) = (KnownDocuments::new(Store::new(gateway, plugins())), DocumentTable::default());
         let mut take = |revision: u64, keys: &[&str], value: Option<&str>| {
             let event = |key: &&str| {
-                let key = Key::parse(key).unwrap();
+                let key = Key::found(key);
                 let created = table.get(&key).map_or(revision, |known| known.created);
                 let document = value.map(|value| Document { value: value.into(), created, modified: revision });
                 Event { key, document }
@@ -208,7 +228,7 @@ mod tests {
             for path in PATHS {
                 assert_eq!(known.below(path), table.below(path), "{path}");
             }
-            for key in KEYS.map(|key| Key::parse(key).unwrap()) {
+            for key in KEYS.map(Key::found) {
                 assert_eq!(known.get(&key), table.get(&key), "{key}");
             }
         };

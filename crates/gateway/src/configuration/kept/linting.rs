@@ -40,7 +40,7 @@ pub(super) fn lint_changed(config: &Config, changed: &HashSet<(Kind, String)>) -
         if is_changed(&finding.id) {
             linted.warnings.push(about(&finding, changed));
         } else if stands_behind(&finding, is_changed) {
-            linted.effects.extend(key_of(Kind::Routes, &finding.id).map(|key| (key, finding.to_string())));
+            linted.effects.push((key_of(Kind::Routes, &finding.id), finding.to_string()));
         }
     }
     for finding in chain_lint(config).findings {

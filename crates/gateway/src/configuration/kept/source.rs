@@ -7,13 +7,16 @@ use crate::configuration::source::plugins;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
-use stillgate_config::{Config, Gateway, LoadedConfig, SourceKind};
-use stillgate_datastore::Documents as _;
+use stillgate_config::{Config, Diagnostic, Gateway, LoadedConfig, Severity, SourceKind};
+use stillgate_datastore::{Documents as _, Key};
 use stillgate_plugin::OwnPlugins;
 use stillgate_tls::Problem;
 
 /// Maximum number of checks of certificates during one reading: each refuses those that cannot be used.
 const LOOKS_MAX: usize = 3;
+
+/// Maximum number of documents without a collection that warnings name.
+const UNREAD_NAMED_MAX: usize = 16;
 
 /// References to secrets that are resolved again with each change; if there are more, only where nothing else changed.
 const CHECKED_REFERENCES_MAX: usize = 1000;
@@ -82,6 +85,7 @@ impl KeptSource {
             problems.into_iter().for_each(|(kind, id, reason)| store.refuse(kind, &id, &reason));
             loaded = store.load(&digest);
         }
+        loaded.warnings.extend(known.unread().take(UNREAD_NAMED_MAX).map(|key| unread(key, &keeper.prefix)));
         loaded.warnings_beside.clone_from(&file.warnings);
         self.given = Some(revision);
         Some(Arc::new(loaded))
@@ -91,6 +95,20 @@ impl KeptSource {
     pub(crate) fn files(&self) -> BTreeSet<PathBuf> {
         let references = self.opened.keeper.known().store.secret_references();
         references.iter().filter_map(|reference| file_of(reference)).collect()
+    }
+}
+
+/// A warning of a document that nothing reads.
+fn unread(key: &Key, prefix: &str) -> Diagnostic {
+    let path = [prefix, key.as_str()].join("/");
+    Diagnostic {
+        severity: Severity::Warning,
+        path: path.escape_debug().to_string(),
+        line: 0,
+        column: 0,
+        message: format!("nothing reads this document: there is no collection {:?}", key.collection()),
+        hint: Some("write it below a collection, such as `routes/`, or delete it".to_owned()),
+        excerpt: None,
     }
 }
 

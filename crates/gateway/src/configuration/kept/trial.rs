@@ -79,8 +79,8 @@ impl Keeper {
         for (kind, id, reason) in problems {
             if changed.contains(&(kind, id.clone())) {
                 trial.refusals.push(named(kind, &id, reason, &changed));
-            } else if let Some(key) = key_of(kind, &id) {
-                trial.effects.push((key, reason));
+            } else {
+                trial.effects.push((key_of(kind, &id), reason));
             }
         }
         trial.say_once();
@@ -116,16 +116,16 @@ fn sorted_out(attempt: Attempt, changed: &HashSet<(Kind, String)>) -> Trial {
             Replacement::Unavailable => format!("answers 503: {reason}"),
             Replacement::Nothing => format!("is not served: {reason}"),
         };
-        trial.effects.extend(key_of(kind, &id).map(|key| (key, what)));
+        trial.effects.push((key_of(kind, &id), what));
     }
     trial
 }
 
 /// The reason, with the resource where it is one of several.
 fn named(kind: Kind, id: &str, reason: String, changed: &HashSet<(Kind, String)>) -> String {
-    match key_of(kind, id).filter(|_| changed.len() > 1) {
-        Some(key) => format!("{key}: {reason}"),
-        None => reason,
+    match changed.len() {
+        0 | 1 => reason,
+        _ => format!("{}: {reason}", key_of(kind, id)),
     }
 }
 

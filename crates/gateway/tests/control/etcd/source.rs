@@ -83,13 +83,26 @@ fn what_cannot_be_read_in_part_does_not_leave_its_requests_to_an_open_route() {
             "value": STANDARD.encode(guarded("/t/*".into(), json!({})).to_string()),
         }),
     );
+    // Texts that APISIX does not read either, but that somebody wrote to guard something.
+    let object = guarded("/u/*".into(), json!({})).to_string();
+    etcd.put(0, "/apisix/routes/u", format!("\u{feff}{object}"));
+    etcd.put(0, "/apisix/routes/v", Value::String(object.replace("/u/", "/v/")).to_string());
+    etcd.put(0, "/apisix/routes/w", format!("[{}]", object.replace("/u/", "/w/")));
+    // Keys below which APISIX finds resources, too.
+    write(&etcd, "routes/", &guarded("/x/*".into(), json!({})));
+    write(&etcd, "routes", &guarded("/y/*".into(), json!({})));
+    write(&etcd, "routes_old/1", &guarded("/z/*".into(), json!({})));
+    // Only these are not resources.
+    etcd.put(0, "/apisix/services/", "init_dir");
+    etcd.put(0, "/apisix/ssls/", "");
+    etcd.put(0, "/apisix/global_rules/", "init_dir");
     let gateway = start(&etcd, 1);
     let status = |host: &str, path: &str| {
         let mut connection = BufferedSocket::new(TcpStream::connect(gateway.addr()).expect("connect"));
         connection.send(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
         connection.expect_response("GET").head.status()
     };
-    for name in "adefghjklmnopqrst".chars() {
+    for name in "adefghjklmnopqrstuvwxyz".chars() {
         assert_eq!(status("other.test", &format!("/{name}/1")), 503, "{name}");
     }
     // The host could have been that of the open route.
@@ -104,6 +117,71 @@ fn what_cannot_be_read_in_part_does_not_leave_its_requests_to_an_open_route() {
     // Once repaired, it requires its key.
     write(&etcd, "routes/a", &guarded("/a/*".into(), json!({})));
     eventually("the mended route", || status("other.test", "/a/1") == 401);
+    // A marker in the place of a document without an id removes it.
+    etcd.put(0, "/apisix/routes/", "init_dir");
+    eventually("the route without an id is gone", || status("other.test", "/x/1") == 200);
+}
+
+/// Each of these replaces one document by a text that is not an object, and no request that it guarded is answered.
+#[test]
+fn a_document_that_is_not_an_object_closes_what_it_could_have_guarded() {
+    let (etcd, node) = (EtcdServer::start(), Upstream::echo());
+    let metrics = ReservedPort::new();
+    write(&etcd, "routes/open", &route("/*", node.addr()));
+    write(&etcd, "upstreams/u", &json!({"nodes": {node.addr().to_string(): 1}}));
+    write(&etcd, "services/s", &json!({"upstream_id": "u"}));
+    write(&etcd, "plugin_configs/p", &json!({"plugins": {"echo": {"body": "p"}}}));
+    write(&etcd, "routes/s", &json!({"uri": "/s/*", "service_id": "s"}));
+    write(&etcd, "routes/u", &json!({"uri": "/u/*", "upstream_id": "u"}));
+    write(&etcd, "routes/p", &json!({"uri": "/p/*", "plugin_config_id": "p", "upstream_id": "u"}));
+    let exposed = format!("metrics: {{address: \"{}\"}}", metrics.addr());
+    let gateway = Gateway::start(STILLGATE, &setup(&endpoints(&etcd, 1), "").gateway(&exposed));
+    let status = |path: &str| gateway.get(path).head.status();
+    let all = ["/any", "/s/1", "/u/1", "/p/1"];
+    let yaml = "id: g\nuri: /g/*\nplugins: {key-auth: {}}\n";
+    for (key, text, refused) in [
+        ("routes/g", yaml, &all[..]),
+        ("routes/g", "// a guard\n{\"uri\": \"/g/*\"}", &all),
+        ("routes/", "null", &all),
+        ("global_rules/g", "\u{feff}{\"plugins\": {}}", &all),
+        ("global_rules/", yaml, &all),
+        ("global_rules_old/1", "{}", &all),
+        ("services/s", "[]", &["/s/1"]),
+        ("upstreams/u", "\"{}\"", &["/s/1", "/u/1", "/p/1"]),
+        ("plugin_configs/p", yaml, &["/p/1"]),
+    ] {
+        let before = etcd.get(0, &format!("/apisix/{key}"));
+        etcd.delete(0, &format!("/apisix/{key}"));
+        etcd.put(0, &format!("/apisix/{key}"), text);
+        eventually(&format!("{key} is refused"), || status(refused[0]) == 503);
+        for path in all {
+            assert_eq!(status(path), if refused.contains(&path) { 503 } else { 200 }, "{key} {text:?} {path}");
+        }
+        let origin = format!("/apisix/{key} @ ");
+        let named = |of: &Value| of["origin"].as_str().is_some_and(|of| of.starts_with(&origin));
+        assert!(gateway.status()["rejected"].as_array().expect("a list").iter().any(named), "{key}");
+        eventually("it is in the log", || gateway.log().contains(&origin));
+        let kind = key.split(['/', '_']).next().unwrap_or_default();
+        let counted = || {
+            let text = String::from_utf8(scrape(metrics.addr(), "/metrics", "text/plain", false).body).expect("UTF-8");
+            text.lines().any(|line| {
+                line.starts_with(&format!("stillgate_config_rejected{{kind=\"{kind}")) && !line.ends_with(" 0")
+            })
+        };
+        eventually("it is counted", counted);
+        match before {
+            Some(before) => etcd.put(0, &format!("/apisix/{key}"), before),
+            None => etcd.delete(0, &format!("/apisix/{key}")),
+        };
+        eventually("all is served again", || all.iter().all(|path| status(path) == 200));
+    }
+    // APISIX has no such collections.
+    etcd.put(0, "/apisix//routes/g", "{\"uri\": \"/g/*\"}");
+    etcd.put(0, "/apisix/Routes/g", "{\"uri\": \"/g/*\"}");
+    for key in ["/apisix//routes/g", "/apisix/Routes/g"] {
+        eventually(key, || gateway.log().contains(&format!("{key}: nothing reads this document")));
+    }
+    assert_eq!(status("/any"), 200);
 }
 
 /// The value of a metric; `None`: it is not exposed.

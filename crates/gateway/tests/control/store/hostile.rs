@@ -124,6 +124,41 @@ fn deep_nesting_and_what_is_not_text() {
     stage.gateway.assert_healthy();
 }
 
+/// None of them becomes a resource, whatever is inside.
+#[test]
+fn bodies_that_are_not_objects() {
+    let mut stage = Stage::start();
+    let object = route().to_string();
+    let before = stage.admin.revision();
+    for body in [
+        String::new(),
+        "init_dir".to_owned(),
+        "null".to_owned(),
+        "7".to_owned(),
+        format!("\u{feff}{object}"),
+        format!("// a route\n{object}"),
+        "uri: /a\n".to_owned(),
+        json!(object).to_string(),
+        format!("[{object}]"),
+    ] {
+        for kind in
+            ["routes/1", "services/1", "upstreams/1", "global_rules/1", "plugin_configs/1", "ssls/1", "secrets/vault/1"]
+        {
+            let answer = stage.admin.ask("PUT", &format!("/apisix/admin/{kind}"), &body);
+            assert_eq!(answer.status, 400, "{kind} {body:?}: {answer:?}");
+        }
+        let value = serde_json::from_str(&body).unwrap_or(json!(body));
+        let batch = json!([{"method": "PUT", "path": "/apisix/admin/routes/1", "body": value}]).to_string();
+        assert_eq!(stage.admin.ask("POST", "/v1/batch", &batch).status, 400, "{batch}");
+        let whole = json!({"routes": [value]}).to_string();
+        let lines = format!("X-API-KEY: {}\r\nX-Digest: 1\r\n", stage.admin.key);
+        let answer = stage.admin.ask_with("PUT", "/apisix/admin/configs", &lines, whole.as_bytes());
+        assert_eq!(answer.status, 400, "{whole}: {answer:?}");
+    }
+    assert_eq!(stage.admin.revision(), before);
+    stage.gateway.assert_healthy();
+}
+
 #[test]
 fn ids_that_are_paths() {
     let node = Upstream::echo();
