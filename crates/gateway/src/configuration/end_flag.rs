@@ -15,9 +15,11 @@ pub(crate) const ANNOUNCEMENT: &str = "# The last line is #END; without it, the 
 /// The last line of an export.
 pub(crate) const LAST_LINE: &str = "#END\n";
 
-/// Whether the last characters of a text, ignoring white space, are the flag.
+/// Whether the last line of a text that is not blank has the flag, and nothing else. APISIX accepts it behind other text, too; but
+/// then a file that is cut off behind a comment such as `# up to #END` would count as whole.
 pub(crate) fn is_at_end_of(text: &[u8]) -> bool {
-    text.trim_ascii_end().ends_with(END_FLAG)
+    let lines = without_mark(text.trim_ascii_end());
+    lines.rsplit(|byte| matches!(byte, b'\n' | b'\r')).next().is_some_and(|last| last.trim_ascii() == END_FLAG)
 }
 
 /// Refuses a text without the flag if it needs one. `had_flag`: an earlier version had it.
@@ -32,12 +34,16 @@ pub(crate) fn check(file: Option<&Path>, text: &[u8], had_flag: bool) -> Result<
         None if is_announced(text) => "the first comment of the file says that it ends with `#END`".to_owned(),
         None => return Ok(()),
     };
+    let missing = match text.trim_ascii_end().ends_with(END_FLAG) {
+        true => "there is other text before it in the last line",
+        false => "`#END` is missing",
+    };
     let missing = Diagnostic {
         severity: Severity::Error,
         path: String::new(),
         line: 0,
         column: 0,
-        message: format!("the file may be cut off: {why}, and `#END` is missing"),
+        message: format!("the file may be cut off: {why}, and {missing}"),
         hint: Some("write `#END` as the last line of the whole file".to_owned()),
         excerpt: None,
     };
@@ -77,11 +83,15 @@ mod tests {
     }
 
     #[test]
-    fn the_flag_is_found_where_apisix_finds_it() {
-        for text in ["#END", "routes: []\n#END\n", "a: 1\n#END \t\r\n\n", "# The #END", "routes: [] #END\n"] {
+    fn the_flag_is_a_line_of_its_own() {
+        for text in ["#END", "routes: []\n#END\n", "a: 1\n \t#END \t\r\n\n", "a: 1\r#END\r", "\u{feff}#END"] {
             assert!(is_at_end_of(text.as_bytes()), "{text:?}");
         }
         for text in ["", "\n", "#EN", "#END\nroutes: []", "# END", "#end\n", "#END."] {
+            assert!(!is_at_end_of(text.as_bytes()), "{text:?}");
+        }
+        // APISIX accepts these.
+        for text in ["# The #END", "routes: [] #END\n", "##END", "\u{a0}#END", "a: '#END", "- #END\n", "#END#END"] {
             assert!(!is_at_end_of(text.as_bytes()), "{text:?}");
         }
     }
@@ -125,10 +135,18 @@ mod tests {
         assert_eq!(refusal("f.yaml", &large, true), None);
     }
 
+    #[test]
+    fn a_flag_behind_other_text_is_named() {
+        let refused = refusal("apisix.yaml", "routes: [] #END\n", false).expect("it must be refused");
+        let expected = "must end with `#END`, as in APISIX, and there is other text before it in the last line; \
+                        write `#END` as the last line of the whole file";
+        assert!(refused.ends_with(expected), "{refused}");
+    }
+
     /// Wherever such a file is cut, what is left of it is refused.
     #[test]
     fn every_part_of_a_file_that_needs_it_is_refused() {
-        let text = "routes:\n  - {id: a, uri: /*}\n  - {id: b, uri: /b}\n#END\n";
+        let text = "# It ends with #END\nroutes: # up to #END\n  - {id: a, uri: /*} #END\n  ##END\n  - {id: b, uri: /b}\n#END\n";
         for end in 0..text.len() - "\n".len() {
             assert!(refusal("f.yaml", &text[..end], true).is_some(), "{end}");
             assert!(refusal("apisix.yaml", &text[..end], false).is_some(), "{end}");

@@ -65,6 +65,18 @@ fn a_file_that_is_written_in_two_goes_is_served_when_it_is_whole() {
         assert!(is_guarded(&gateway));
     }
 
+    // A comment that ends with the flag is not the end of the file.
+    let whole = before.replace("  - {id: guard", "  # All guards, up to the line #END\n  - {id: guard");
+    let cut = &whole[..whole.find("line #END").expect("the comment") + "line #END".len()];
+    gateway.write_config_text(cut);
+    eventually("the cut to be refused", || {
+        last_error(&gateway).contains("there is other text before it in the last line")
+    });
+    assert!(is_guarded(&gateway));
+    gateway.write_config_text(&whole);
+    eventually("the whole to be served", || gateway.status()["config"]["digest"] == sha256(whole.as_bytes()));
+    assert!(is_guarded(&gateway));
+
     // The requirement holds until the next start, and a file in JSON needs no flag.
     let json = before.replace("#END\n", "");
     gateway.write_config_text(&json);
