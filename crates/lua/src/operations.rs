@@ -74,6 +74,7 @@ operations! {
     DecodeBase64Url "decode_base64url",
     Escape "escape",
     Unescape "unescape",
+    DecodePath "decode_path",
     Md5Sum "md5",
     Md5Bin "md5_bin",
     Sha1Bin "sha1_bin",
@@ -193,7 +194,17 @@ pub(crate) fn perform(
             OperationResult::Text
         }
         O::Unescape => {
-            unescape(a, out);
+            unescape(a, true, out);
+            OperationResult::Text
+        }
+        O::DecodePath => {
+            let start = out.len();
+            unescape(a, false, out);
+            if number == 0.0 {
+                let path = resolved(&out[start..]);
+                out.truncate(start);
+                out.extend(path);
+            }
             OperationResult::Text
         }
         O::Md5Sum => {
@@ -333,14 +344,34 @@ fn escape(text: &[u8], whole: bool, out: &mut Vec<u8>) {
     }
 }
 
-/// `ngx.unescape_uri`: `+` is a blank, and invalid escapes are kept.
-fn unescape(text: &[u8], out: &mut Vec<u8>) {
+/// A decoded path with merged slashes and without dot segments: an encoded slash or dot counts like a plain one, as in nginx.
+fn resolved(path: &[u8]) -> Vec<u8> {
+    let (mut out, mut ends_open) = (Vec::with_capacity(path.len()), true);
+    for segment in path.split(|byte| *byte == b'/') {
+        ends_open = matches!(segment, b"" | b"." | b"..");
+        match segment {
+            b"" | b"." => {}
+            b".." => out.truncate(memchr::memrchr(b'/', &out).unwrap_or(0)),
+            name => {
+                out.push(b'/');
+                out.extend_from_slice(name);
+            }
+        }
+    }
+    if ends_open {
+        out.push(b'/');
+    }
+    out
+}
+
+/// `ngx.unescape_uri`: with `is_form`, `+` is a blank. Invalid escapes are kept.
+fn unescape(text: &[u8], is_form: bool, out: &mut Vec<u8>) {
     let digit = |byte: &u8| char::from(*byte).to_digit(16);
     let mut rest = text;
     while let Some((first, behind)) = rest.split_first() {
         rest = behind;
         match (first, behind) {
-            (b'+', _) => out.push(b' '),
+            (b'+', _) if is_form => out.push(b' '),
             (b'%', [high, low, behind @ ..]) => match (digit(high), digit(low)) {
                 (Some(high), Some(low)) => {
                     out.push((high * 16 + low) as u8);

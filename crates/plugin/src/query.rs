@@ -31,6 +31,28 @@ pub(crate) fn first<'a>(query: &'a [u8], name: &[u8]) -> Option<Option<&'a [u8]>
     pairs(query).find(|pair| has_name(pair, name)).map(value_of)
 }
 
+/// The value of the first argument with a name as nginx has it: not decoded, and the name in any case. One without `=` does not
+/// count.
+pub fn raw_argument<'a>(query: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    query.split(|byte| *byte == b'&').find_map(|pair| {
+        let (found, value) = pair.split_at_checked(name.len())?;
+        value.strip_prefix(b"=").filter(|_| found.eq_ignore_ascii_case(name.as_bytes()))
+    })
+}
+
+/// The value of a cookie in one line as nginx has it: the name in any case, with blanks around `=`.
+pub fn raw_cookie<'a>(line: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    let without_blanks = |text: &'a [u8]| {
+        let blanks = text.iter().take_while(|byte| **byte == b' ').count();
+        &text[blanks..]
+    };
+    line.split(|byte| *byte == b';').find_map(|pair| {
+        let (found, behind) = without_blanks(pair).split_at_checked(name.len())?;
+        let value = without_blanks(behind).strip_prefix(b"=").map(without_blanks);
+        value.filter(|_| found.eq_ignore_ascii_case(name.as_bytes()))
+    })
+}
+
 /// Writes path and query without the arguments of a name. The others are unchanged.
 pub fn write_without(target: &[u8], name: &[u8], out: &mut Vec<u8>) {
     let (path, query) = target_path(target);
@@ -111,6 +133,31 @@ mod tests {
         check("key=a=b", Argument::One(b"a=b"));
         check("key", Argument::Other);
         check("key=1&%6Bey=2", Argument::Other);
+    }
+
+    #[test]
+    fn raw_arguments_and_cookies_are_nginxs() {
+        let argument = |query: &str, name: &str, expected: Option<&str>| {
+            let found = raw_argument(query.as_bytes(), name);
+            assert_eq!(found, expected.map(str::as_bytes), "{query} {name}");
+        };
+        argument("Admin=1&admin=2", "admin", Some("1"));
+        argument("a=%2e%2E+x&b", "a", Some("%2e%2E+x"));
+        argument("xa=1&&a=b=c", "a", Some("b=c"));
+        argument("a=", "a", Some(""));
+        for query in ["", "a", "%61=1", "ab=1", "x=1;a=1", "a%3d1"] {
+            argument(query, "a", None);
+        }
+        let cookie = |line: &str, name: &str, expected: Option<&str>| {
+            let found = raw_cookie(line.as_bytes(), name);
+            assert_eq!(found, expected.map(str::as_bytes), "{line} {name}");
+        };
+        cookie("x=1; SID=%31 ; sid=2", "sid", Some("%31 "));
+        cookie("sid = a=b", "sid", Some("a=b"));
+        cookie("sid;sid=", "sid", Some(""));
+        for line in ["", "sid", "xsid=1; sidx=1", "a=1,sid=1", "%73id=1"] {
+            cookie(line, "sid", None);
+        }
     }
 
     #[test]

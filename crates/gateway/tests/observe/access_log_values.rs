@@ -59,6 +59,26 @@ fn every_try_is_shown_in_its_order() {
     assert_eq!(line["upstream_connect_time"], 0.0, "{line}");
 }
 
+/// As nginx logs them: names in any case, values as they came. What plugins log is APISIX's.
+#[test]
+fn arguments_and_cookies_are_nginxs() {
+    let upstream = Upstream::echo();
+    let plugins = "plugins: {file-logger: {path: \"DIR/plugin.log\", log_format: {f: $arg_f, page: $arg_page}}}";
+    let folder = tempfile::tempdir().expect("a folder");
+    let plugins = plugins.replace("DIR", folder.path().to_str().expect("text"));
+    let setup = logging(Setup::to(upstream.addr()).route(&plugins), "arg_f, arg_Page, arg_none, {sid: cookie_sid}");
+    let gateway = Gateway::start(STILLGATE, &setup);
+    let mut client = gateway.client();
+    client.send("GET /?none&F=%2e+x&page=%31 HTTP/1.1\r\nHost: h\r\nCookie: a=b; SID=%32\r\nCookie: sid=3\r\n\r\n");
+    assert_eq!(client.expect_response("GET").head.status(), 200);
+    let expected = serde_json::json!({"arg_f": "%2e+x", "arg_Page": "%31", "arg_none": null, "sid": "%32"});
+    assert_eq!(lines(&gateway, 1), [expected]);
+    let text = || std::fs::read_to_string(folder.path().join("plugin.log")).unwrap_or_default();
+    eventually("the line of the plugin", || text().ends_with('\n'));
+    let line: Value = serde_json::from_str(&text()).expect("JSON");
+    assert_eq!((&line["f"], &line["page"]), (&Value::Null, &"1".into()), "{line}");
+}
+
 #[test]
 fn a_request_that_no_node_was_asked_for_has_no_tries() {
     let upstream = Upstream::echo();

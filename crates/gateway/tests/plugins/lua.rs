@@ -37,6 +37,40 @@ fn get(gateway: &Gateway, target: &str) -> Message {
     ask(&mut gateway.client(), &format!("GET {target}"), &[])
 }
 
+/// A node may read arguments and cookies in any case, as nginx does, so a function that refuses them must see them all.
+#[test]
+fn arguments_cookies_and_the_path_are_nginxs() {
+    let guard = "return function() if ngx.var.arg_admin or ngx.var.cookie_Admin then return ngx.exit(403) end ngx.say(ngx.var.arg_f, ' ', ngx.var.uri) end";
+    let copied = "return function() ngx.arg[1] = (ngx.var.arg_F or 'none') .. ' ' .. (ngx.var.cookie_sid or 'none') ngx.arg[2] = true end";
+    let set = "return function() ngx.req.set_uri(ngx.var.uri .. '%20x') ngx.req.set_header('X-Uri', ngx.var.uri) end";
+    let (_node, gateway) = started(&[
+        pre("/guard/*", "access", guard),
+        route("/body/*", "", "serverless-post-function", "body_filter", copied),
+        pre("/set/*", "access", set),
+        pre(
+            "/vars/*",
+            "access",
+            "return function(conf, ctx) ngx.say(tostring(ctx.var.arg_admin), ctx.var.arg_f, tostring(ctx.var.cookie_admin)) end",
+        ),
+    ]);
+    let with = |target: &str, cookie: &str| {
+        ask(&mut gateway.client(), &format!("GET {target}"), &[&format!("Cookie: {cookie}")])
+    };
+    for target in ["/guard/x?admin=1", "/guard/x?Admin=1", "/guard/x?a=b&ADMIN="] {
+        assert_eq!(with(target, "a=b").head.status(), 403, "{target}");
+    }
+    for cookie in ["admin=1", "ADMIN=1", "a=b;Admin = 1"] {
+        assert_eq!(with("/guard/x", cookie).head.status(), 403, "{cookie}");
+    }
+    let passing = with("/guard/a%20b%2Fc?f=%2e%2E+x", "a=b");
+    assert_eq!((passing.head.status(), text(&passing)), (200, "%2e%2E+x /guard/a b/c\n"));
+    assert_eq!(text(&with("/body/x?f=%20", "SID=%31")), "%20 %31");
+    assert_eq!(text(&with("/vars/x?Admin=1&f=%2E", "Admin=1")), "nil.nil\n");
+    let set = with("/set/a%20b%25?c=%20", "a=b");
+    assert_eq!(asked(&set).start, "GET /set/a%20b%25%2520x?c=%20 HTTP/1.1");
+    assert_eq!(asked(&set).get("x-uri"), Some("/set/a b%%20x"));
+}
+
 #[test]
 fn examples_of_apisix_s_documentation_run_unchanged() {
     let default = "return function(conf, ctx)\n  local core = require(\"apisix.core\")\n  local uri_args = core.request.get_uri_args(ctx)\n  if not uri_args.name then\n    uri_args.name = \"world\"\n    core.request.set_uri_args(ctx, uri_args)\n  end\nend";

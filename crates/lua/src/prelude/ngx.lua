@@ -5,7 +5,7 @@ local ask, search, op, closed, raise = S.ask, S.search, S.operations, S.closed, 
 local ask_with_flags = S.ask_with_flags
 local type, tostring, tonumber, select, pairs, ipairs = type, tostring, tonumber, select, pairs, ipairs
 local setmetatable, rawget, rawset = setmetatable, rawget, rawset
-local sub, lower, byte, gsub, format = string.sub, string.lower, string.byte, string.gsub, string.format
+local sub, lower, byte, gsub, format, match = string.sub, string.lower, string.byte, string.gsub, string.format, string.match
 local concat, floor = table.concat, math.floor
 
 -- The record of the running request: { ctx, vars, ngx, said, status, id }.
@@ -102,10 +102,14 @@ S.variable = variable
 ngx.var = setmetatable({}, {
   __index = function(_, name)
     if type(name) == "number" then return nil end
-    -- The rewritten path, as in nginx; `ctx.var.uri` stays the one that selected the route, as in APISIX.
+    local raw, value = S.raw_variable(name)
+    if raw then return value end
+    -- Decoded, and the rewritten path, as in nginx; `ctx.var.uri` stays the one that selected the route, as in APISIX.
     if name == "uri" or name == "document_uri" then
       local path = ask(op.rewritten_path, "", "", 0)
-      if path then return path end
+      if path then return ask(op.decode_path, path, "", 1) end
+      path = variable(name)
+      return path and ask(op.decode_path, path, "", 0)
     end
     return variable(name)
   end,
@@ -239,6 +243,60 @@ ngx.resp = closed("ngx.resp", {
   add_header = function(name, value) add_lines(add_response, name, value) end,
 })
 
+-- Variables whose names nginx compares in any case, and whose values it does not decode. Those of `ctx.var` are APISIX's own.
+
+-- The first argument; one without `=` does not count.
+local function raw_argument(name)
+  local query = ask(variable_op, "args", "", 0)
+  if not query then return nil end
+  local _, spot = search(op.find, "&" .. lower(query), "&" .. name .. "=", 1)
+  if not spot then return nil end
+  -- The ampersand that was put before the query is not in it.
+  local from = spot[0] + #name + 1
+  local _, ends = search(op.find, query, "&", 2 * (from - 1) + 1)
+  return (sub(query, from, ends and ends[0] - 1 or -1))
+end
+
+local function after_blanks(text, from)
+  while byte(text, from) == 32 do from = from + 1 end
+  return from
+end
+
+-- The cookie in one line, with blanks where nginx allows them.
+local function cookie_in(line, name)
+  local from, length = 1, #line
+  while from <= length do
+    local _, ends = search(op.find, line, ";", 2 * (from - 1) + 1)
+    local to = ends and ends[0] - 1 or length
+    local behind = from + #name
+    if behind <= to and lower(sub(line, from, behind - 1)) == name then
+      behind = after_blanks(line, behind)
+      if byte(line, behind) == 61 then return (sub(line, after_blanks(line, behind + 1), to)) end
+    end
+    from = after_blanks(line, to + 2)
+  end
+  return nil
+end
+
+local function raw_cookie(name)
+  local lines = ask(op.request_field, "cookie", "", 0)
+  if not lines then return nil end
+  for _, line in ipairs((decode_values(lines))) do
+    local value = cookie_in(line, name)
+    if value then return value end
+  end
+  return nil
+end
+
+-- Whether a name is of these, and its value.
+function S.raw_variable(name)
+  if type(name) ~= "string" then return false end
+  local plain = lower(name)
+  if sub(plain, 1, 4) == "arg_" then return true, #name > 4 and raw_argument(sub(plain, 5)) or nil end
+  if sub(plain, 1, 7) == "cookie_" then return true, #name > 7 and raw_cookie(sub(plain, 8)) or nil end
+  return false
+end
+
 -- Arguments
 
 local function escape(text) return ask(op.escape, tostring(text), "", 0) end
@@ -327,6 +385,21 @@ local function set_target(path, query)
   ask(op.set_target, query and query ~= "" and (path .. "?" .. query) or path, "", 0)
 end
 
+local function percent_encoded(char) return (format("%%%02X", byte(char))) end
+
+-- The path is not encoded yet, as in nginx: a percent sign is one for the node, too.
+local function set_uri(path, jump, binary)
+  if type(path) ~= "string" then raise("bad argument #1 to 'set_uri' (string expected, got " .. type(path) .. ")") end
+  if path == "" then raise("attempt to use zero-length uri") end
+  if jump then raise("ngx.req.set_uri cannot look for another location") end
+  local unsafe = not binary and match(path, "[%z\1-\8\10-\31\127]")
+  if unsafe then
+    raise(format("unsafe byte \"0x%02x\" in uri (maybe you want to set the 'binary' argument?)", byte(unsafe)))
+  end
+  local _, query = split_target()
+  set_target((gsub(path, "[^%w%-%._~!%$&'%(%)%*%+,;=:@/]", percent_encoded)), query)
+end
+
 local function get_uri_args(most)
   local _, query = split_target()
   return decode_args(query or "", most)
@@ -367,11 +440,7 @@ ngx.req = closed("ngx.req", {
   get_uri_args = get_uri_args,
   get_query_args = get_uri_args,
   set_uri_args = set_uri_args,
-  set_uri = function(path, jump)
-    if jump then raise("ngx.req.set_uri cannot look for another location") end
-    local _, query = split_target()
-    set_target(gsub(path, "[^%w%-%._~!%$&'%(%)%*%+,;=:@/%%]", function(char) return format("%%%02X", byte(char)) end), query)
-  end,
+  set_uri = set_uri,
   read_body = read_body,
   get_body_data = get_body_data,
   get_body_file = function() return nil end,

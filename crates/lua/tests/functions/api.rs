@@ -99,6 +99,71 @@ fn json_is_cjson_s() {
 }
 
 #[test]
+fn the_path_is_decoded() {
+    let check = |path: &'static str, expected: &str| {
+        let mut fake = Fake { path: path.as_bytes(), ..Fake::default() };
+        let source = "return function() ngx.print(ngx.var.uri, ' ', ngx.var.document_uri) end";
+        let found = run_with(&program(&[source]), &mut fake, &mut Context::default());
+        assert_eq!(found, format!("200 {:?}", format!("{expected} {expected}")), "{path}");
+    };
+    check("/", "/");
+    check("/hello/", "/hello/");
+    check("/a%20b+c%3Fd", "/a b+c?d");
+    check("/%C3%A4%2520%zz%", "/ä%20%zz%");
+    check("/a%2F%2Fb/..%2F%2e%2E%2Fc", "/c");
+    check("/a/..%2F..%2F..", "/");
+    check("/a/b%2F.", "/a/b/");
+    check("/a/...%2Fb", "/a/.../b");
+}
+
+/// As nginx has them: names in any case, values as they came.
+#[test]
+fn raw_arguments_and_cookies() {
+    let check = |target: &str, cookies: &[&str], name: &str, expected: Option<&str>| {
+        let mut fake = Fake { target: target.as_bytes().to_vec(), ..Fake::default() };
+        fake.request.extend(cookies.iter().map(|line| ("Cookie".to_owned(), line.as_bytes().to_vec())));
+        let text = format!("return function() ngx.print(ngx.var['{name}'] or 'nil') end");
+        let found = run_with(&program(&[&text]), &mut fake, &mut Context::default());
+        assert_eq!(found, format!("200 {:?}", expected.unwrap_or("nil")), "{target} {cookies:?} {name}");
+    };
+    let argument = |target: &str, name: &str, expected: Option<&str>| check(target, &[], name, expected);
+    argument("/a?admin=1", "arg_admin", Some("1"));
+    argument("/a?Admin=1", "arg_admin", Some("1"));
+    argument("/a?admin=1", "ARG_Admin", Some("1"));
+    argument("/a?f=%2e%2E+x%00", "arg_f", Some("%2e%2E+x%00"));
+    argument("/a?b=2&a=1&A=3", "arg_a", Some("1"));
+    argument("/a?xa=2&a=", "arg_a", Some(""));
+    argument("/a?a=b=c&d", "arg_a", Some("b=c"));
+    argument("/a?&&a=1&", "arg_a", Some("1"));
+    argument("/a?a-b=1", "arg_a-b", Some("1"));
+    argument("/a?a.b%=1", "arg_a.b%", Some("1"));
+    argument("/a?x=1;a=1", "arg_a", None);
+    argument("/a?a", "arg_a", None);
+    argument("/a?%61=1", "arg_a", None);
+    argument("/a?a%3d1", "arg_a", None);
+    argument("/a?ab=1", "arg_a", None);
+    argument("/a?=1", "arg_", None);
+    argument("/a?", "arg_a", None);
+    argument("/a", "arg_a", None);
+    let cookie = |lines: &[&str], name: &str, expected: Option<&str>| check("/", lines, name, expected);
+    cookie(&["admin=1"], "cookie_admin", Some("1"));
+    cookie(&["Admin=1"], "cookie_aDMIN", Some("1"));
+    cookie(&["a=1; admin=%31 ;b=2"], "cookie_admin", Some("%31 "));
+    cookie(&["a=1;admin = 2"], "cookie_admin", Some("2"));
+    cookie(&["a=1", "b=2; A=3"], "cookie_a", Some("1"));
+    cookie(&["b=2", "a=3"], "cookie_a", Some("3"));
+    cookie(&["a=\"x; b=1\""], "cookie_b", Some("1\""));
+    cookie(&["a="], "cookie_a", Some(""));
+    cookie(&["a=b=c"], "cookie_a", Some("b=c"));
+    cookie(&["a", "a;a=1"], "cookie_a", Some("1"));
+    cookie(&["a=1,admin=1"], "cookie_admin", None);
+    cookie(&["admin"], "cookie_admin", None);
+    cookie(&["xadmin=1; adminx=1"], "cookie_admin", None);
+    cookie(&["=1"], "cookie_", None);
+    cookie(&[], "cookie_a", None);
+}
+
+#[test]
 fn requests_are_read() {
     check(&[
         ("ngx.var.host, ngx.var.remote_addr, tostring(ngx.var.nothing)", "[\"h.example\",\"192.0.2.7\",\"nil\"]"),
@@ -164,7 +229,27 @@ fn requests_are_changed() {
     );
     assert_eq!(lines(&fake.request), "Host: h.example\nX-A: 2\nX-B: b\nX-B: c\nX-L: l\nX-L: m\n");
     assert_eq!(of("ngx.req.set_uri_args({ a = 1 })").target, b"/hello?a=1");
-    assert_eq!(of("ngx.req.set_uri('/a b')").target, b"/a%20b?name=Rose%20M&x=1&x=2&flag");
+    let set_uri = |path: &str, expected: &str| {
+        let found = of(&format!("ngx.req.set_uri({path})")).target;
+        assert_eq!(String::from_utf8(found).unwrap(), format!("{expected}?name=Rose%20M&x=1&x=2&flag"), "{path}");
+    };
+    set_uri("'/a b'", "/a%20b");
+    set_uri("'/a%20b'", "/a%2520b");
+    set_uri("'/a?b=c#d'", "/a%3Fb=c%23d");
+    set_uri("'/\\195\\164\\t'", "/%C3%A4%09");
+    set_uri("'/a\\n', false, true", "/a%0A");
+    set_uri("'/a+b:c@d;e'", "/a+b:c@d;e");
+    // What is read back is what was set.
+    assert_eq!(answer("ngx.req.set_uri('/a %2F/../b+c') ngx.print(ngx.var.uri)"), "200 \"/a %2F/../b+c\"");
+    assert_eq!(answer("ngx.req.set_uri('')"), "error: test:1: attempt to use zero-length uri");
+    assert_eq!(
+        answer("ngx.req.set_uri(nil)"),
+        "error: test:1: bad argument #1 to 'set_uri' (string expected, got nil)"
+    );
+    assert_eq!(
+        answer("ngx.req.set_uri('/a\\nb')"),
+        "error: test:1: unsafe byte \"0x0a\" in uri (maybe you want to set the 'binary' argument?)"
+    );
     assert_eq!(of("ctx.var.upstream_uri = '/server_port'").target, b"/server_port");
     let named = "local args = core.request.get_uri_args(ctx) args.name, args.x, args.flag = 'world', nil, nil core.request.set_uri_args(ctx, args)";
     assert_eq!(of(named).target, b"/hello?name=world");

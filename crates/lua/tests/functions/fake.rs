@@ -16,6 +16,7 @@ pub(crate) struct Fake {
     pub(crate) status: Option<u16>,
     pub(crate) method: String,
     pub(crate) target: Vec<u8>,
+    pub(crate) path: &'static [u8],
     pub(crate) body: Option<Vec<u8>>,
     pub(crate) piece: Option<(Vec<u8>, bool)>,
     pub(crate) log: RefCell<Vec<String>>,
@@ -41,6 +42,7 @@ impl Default for Fake {
             response: Vec::new(),
             status: None,
             method: "GET".to_owned(),
+            path: b"/hello",
             target: b"/hello?name=Rose%20M&x=1&x=2&flag".to_vec(),
             body: Some(b"{\"a\":[1,2]}".to_vec()),
             piece: None,
@@ -69,13 +71,17 @@ impl Host for Fake {
 
     fn variable(&self, name: &str, out: &mut Vec<u8>) -> Result<bool, String> {
         let value: &[u8] = match name {
-            "uri" => b"/hello",
+            "uri" | "document_uri" => self.path,
             "host" => b"h.example",
             "request_method" => b"GET",
             "server_protocol" => b"HTTP/1.1",
             "remote_addr" => b"192.0.2.7",
             "scheme" => b"http",
             "uri_param_id" => b"17",
+            "args" => match self.target.iter().position(|byte| *byte == b'?') {
+                Some(at) => &self.target[at + 1..],
+                None => return Ok(false),
+            },
             _ => return Ok(false),
         };
         out.extend_from_slice(value);

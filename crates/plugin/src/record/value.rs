@@ -68,7 +68,11 @@ pub enum AccessValue {
     SentHeader(HeaderName),
     /// A header field of the response as the node sent it.
     UpstreamHeader(HeaderName),
-    /// Any variable of the request (`request_uri`, `http_user_agent`, `remote_addr`, …).
+    /// An argument as nginx logs it: with its name in any case, and its value not decoded.
+    RawArgument(Box<str>),
+    /// A cookie as nginx logs it: with its name in any case.
+    RawCookie(Box<str>),
+    /// Any other variable of the request (`request_uri`, `http_user_agent`, `remote_addr`, …).
     Variable(Variable),
 }
 
@@ -141,7 +145,13 @@ pub fn access_value(name: &str, late: bool) -> Result<AccessValue, Fault> {
     }
     let parsed = if late { Variable::parse_late(name) } else { Variable::parse_recorded(name) };
     let parsed = parsed.map_err(|error| Fault::new(error.to_string()));
-    parsed.map(AccessValue::Variable).map_err(|fault| match nearest(name, OWN_VALUES.iter().map(|(own, _)| *own)) {
+    // The access log has nginx's variables, and what plugins log has APISIX's.
+    let value = |variable| match variable {
+        Variable::Arg(name) if !late => AccessValue::RawArgument(name),
+        Variable::Cookie(name) if !late => AccessValue::RawCookie(name),
+        variable => AccessValue::Variable(variable),
+    };
+    parsed.map(value).map_err(|fault| match nearest(name, OWN_VALUES.iter().map(|(own, _)| *own)) {
         Some(own) => Fault::new(format!("{:?}: unknown value", shortened(name))).hint(format!("did you mean {own:?}?")),
         None => fault,
     })

@@ -9,6 +9,7 @@ use super::tries::NodeTry;
 use super::value::{AccessValue, access_value};
 use super::written::{push_address, push_hex_number, push_ip, push_json_string, push_number, push_seconds};
 use super::{Record, Trace, Tracer};
+use crate::query::{raw_argument, raw_cookie};
 use std::io::Write;
 use stillgate_route::{HeaderName, Variable};
 
@@ -93,11 +94,38 @@ pub fn push_value(
             return push_trace(value, record, scratch, line);
         }
         AccessValue::SentHeader(_) | AccessValue::UpstreamHeader(_) => return false,
+        AccessValue::RawArgument(_) | AccessValue::RawCookie(_) => {
+            return push_raw(value, record, text_bytes_max, scratch, line);
+        }
         AccessValue::Variable(variable) => {
             return push_text(record.vars.value(variable, &mut scratch.value), text_bytes_max, line);
         }
     }
     true
+}
+
+/// Writes an argument or a cookie as nginx has it. Returns whether it exists.
+fn push_raw(
+    value: &AccessValue,
+    record: &Record<'_>,
+    text_bytes_max: usize,
+    scratch: &mut RecordScratch,
+    line: &mut Vec<u8>,
+) -> bool {
+    let mut is_there = false;
+    match value {
+        AccessValue::RawArgument(name) => {
+            let query = record.vars.value(&Variable::Args, &mut scratch.value);
+            is_there = push_text(query.and_then(|query| raw_argument(query, name)), text_bytes_max, line);
+        }
+        AccessValue::RawCookie(name) => record.vars.each_header(&mut |of, value| {
+            if !is_there && of.eq_ignore_ascii_case(b"cookie") {
+                is_there = push_text(raw_cookie(value, name), text_bytes_max, line);
+            }
+        }),
+        _ => {}
+    }
+    is_there
 }
 
 /// Writes a value as a text, without the quotes of JSON; nothing for an unknown one. `name`: one of

@@ -51,6 +51,10 @@ impl Wishes {
             each_name(text, "var", &mut |name| _ = names.insert(name.to_owned()));
             each_name(text, "curr_req_matched", &mut |name| _ = names.insert(format!("uri_param_{name}")));
         }
+        // `ngx.var.arg_NAME` is read from the query.
+        if names.iter().any(|name| name.get(..4).is_some_and(|prefix| prefix.eq_ignore_ascii_case("arg_"))) {
+            names.insert("args".to_owned());
+        }
         let parsed = names.into_iter().filter_map(|name| Some((name.as_str().into(), variables::parse(&name)?)));
         let names_any = |word: &str| texts.iter().any(|text| text.contains(word));
         let (wants_claims, wants_metadata) = (names_any("jwt_auth_payload"), names_any("plugin_metadata"));

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use stillgate_config::{AccessField, AccessValue};
+use stillgate_plugin::query::decoded;
 use stillgate_route::Variable;
 
 /// The most keys whose meaning is cached; that of others is determined again for each line.
@@ -85,6 +86,8 @@ impl RecordReader {
             if !reader.parts.contains_key(&field.name) && reader.parts.len() < KEYS_MAX {
                 let part = match &field.value {
                     AccessValue::Variable(variable) => reader.part_of(variable),
+                    AccessValue::RawArgument(name) => reader.part_of(&Variable::Arg(name.clone())),
+                    AccessValue::RawCookie(name) => reader.part_of(&Variable::Cookie(name.clone())),
                     AccessValue::RouteId => RecordPart::RouteId,
                     _ => RecordPart::Other,
                 };
@@ -172,6 +175,11 @@ impl RecordReader {
                 loose.headers.push((name, text));
             }
             (RecordPart::Header(name, _), None) => self.held.cookies |= name == "cookie",
+            // Logs have it as it came.
+            (RecordPart::Variable(variable @ Variable::Arg(_), _), Some(text)) => {
+                let decoded: Vec<u8> = decoded(text.as_bytes()).collect();
+                head.known.push((variable, String::from_utf8_lossy(&decoded).into_owned()));
+            }
             (RecordPart::Variable(variable, _), Some(text)) => head.known.push((variable, text)),
             // Recorded as absent.
             _ => {}
