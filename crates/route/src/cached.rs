@@ -5,7 +5,10 @@
 //! of equal keys are taken by the same route, whatever else they hold, unless a function is called: then nothing is
 //! kept.
 
+use crate::Variable;
 use crate::cache::RouteCache;
+use crate::condition::Field;
+use crate::fields::variable_of;
 use crate::layer::{Context, ValueSource};
 use crate::match_request::MatchRequest;
 use crate::matcher::{Match, Matcher, Scratch};
@@ -51,6 +54,23 @@ impl Matcher {
             }
             _ => false,
         })
+    }
+
+    /// Whether the route of a request may depend on a field of its header.
+    pub fn reads_headers(&self) -> bool {
+        let reads_header = |read: &ValueSource| match read {
+            ValueSource::Text(slot) | ValueSource::Int(slot) | ValueSource::Ip(slot) => {
+                let field = &self.newest().layer.fields.get(*slot).field;
+                let of_header = matches!(
+                    variable_of(field),
+                    Some(Variable::Header(_) | Variable::Cookie(_) | Variable::RemoteUser)
+                );
+                of_header || matches!(field, Field::Header(_))
+            }
+            _ => false,
+        };
+        let layers = [Some(&self.base), self.delta.as_ref()].into_iter().flatten();
+        self.reads.iter().any(reads_header) || layers.into_iter().any(|of| of.layer.has_functions)
     }
 
     fn write_key(&self, context: &mut Context<'_, '_>, key: &mut Vec<u8>) {

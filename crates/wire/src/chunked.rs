@@ -216,7 +216,7 @@ fn forwardable(section: &[u8], drops_underscores: bool) -> Result<(Vec<u8>, u16)
 }
 
 /// Also forbids names that some servers cannot distinguish from a forbidden one.
-fn is_forbidden_trailer(name: &[u8]) -> bool {
+pub(crate) fn is_forbidden_trailer(name: &[u8]) -> bool {
     const ALSO: [&[u8]; 9] = [
         b"authorization",
         b"proxy-authorization",

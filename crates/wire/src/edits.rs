@@ -14,6 +14,7 @@ pub use decimal::Decimal;
 pub use lines::{OwnedLine, remove_lines};
 pub use names::{FieldName, FieldValue, OwnedFieldName, OwnedFieldValue};
 
+use crate::chunked::is_forbidden_trailer;
 use crate::fields::{Field, FieldSet, Fields};
 use crate::host::is_host;
 use crate::name::{Name, is_same};
@@ -319,13 +320,37 @@ impl Edits {
         if lines.is_empty() || self.lines.list.is_empty() && self.removed_tags == 0 {
             return Cow::Borrowed(lines);
         }
-        let is_edited = |name: &[u8]| {
-            let added = self.lines.list.iter().map(|line| line.name(&self.lines.text));
-            added.chain(self.removed_names()).any(|edited| is_same(edited, name))
-        };
         let name_of = |line: &[u8]| line.iter().position(|byte| *byte == b':').unwrap_or(line.len());
-        let kept = lines.split_inclusive(|byte| *byte == b'\n').filter(|line| !is_edited(&line[..name_of(line)]));
+        let kept = lines.split_inclusive(|byte| *byte == b'\n').filter(|line| !self.is_edited(&line[..name_of(line)]));
         Cow::Owned(kept.collect::<Vec<_>>().concat())
+    }
+
+    /// Whether lines of a name were added or removed.
+    fn is_edited(&self, name: &[u8]) -> bool {
+        let added = self.lines.list.iter().map(|line| line.name(&self.lines.text));
+        added.chain(self.removed_names()).any(|edited| is_same(edited, name))
+    }
+
+    /// Leaves the names of trailer fields that do not pass out of the lines of `Trailer`. `drops_underscores`: as for the fields of
+    /// the head.
+    pub fn announce_trailers(&mut self, fields: &Fields, head: &[u8], drops_underscores: bool) {
+        for (index, field) in fields.iter().enumerate().filter(|(_, field)| field.id == Name::Trailer) {
+            let passes = |name: &&[u8]| {
+                let is_underscored = drops_underscores && name.contains(&b'_');
+                !is_underscored && !is_forbidden_trailer(name) && !self.is_edited(name)
+            };
+            let names = || field.value.of(head).split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+            if names().all(|name| passes(&name)) {
+                continue;
+            }
+            let passing: Vec<&[u8]> = names().filter(|name| !name.is_empty() && passes(name)).collect();
+            self.removed.insert(index);
+            if !passing.is_empty() {
+                self.appended.extend_from_slice(b"Trailer: ");
+                self.appended.extend_from_slice(&passing.join(&b", "[..]));
+                self.appended.extend_from_slice(b"\r\n");
+            }
+        }
     }
 
     /// Name and value of each line of [`Edits::appended`].

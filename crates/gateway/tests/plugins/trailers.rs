@@ -4,7 +4,7 @@
 use crate::shared::STILLGATE;
 use crate::shared::reflect::{route, setup};
 use stillgate_testkit::http2::{END_HEADERS, END_STREAM, Http2, encode_fields, kind};
-use stillgate_testkit::{BufferedSocket, Gateway, Message, Upstream, eventually};
+use stillgate_testkit::{BufferedSocket, Gateway, Message, Setup, Upstream, eventually};
 
 const CONSUMERS: &str = r#"consumers: [{"username": "jack", "plugins": {"key-auth": {"key": "k"}, "basic-auth": {"username": "jack", "password": "p"}}}]
 routes:
@@ -109,21 +109,54 @@ fn none_of_a_request_of_http_2_does_either() {
     }
 }
 
+/// Where routes are chosen by fields of the header, a client could add there what would have led to a guarded route.
+#[test]
+fn none_of_a_request_passes_where_fields_of_the_header_choose_the_route() {
+    let upstream = Upstream::bind();
+    let node = upstream.addr();
+    let guards = [
+        ("header", r#"{"uri": "/*", "priority": 1, "vars": [["http_x_user", "==", "root"]]"#, 0),
+        (
+            "cookie",
+            r#"{"uri": "/*", "priority": 1, "vars": [["OR", ["arg_a", "==", "1"], ["cookie_user", "==", "root"]]]"#,
+            0,
+        ),
+        ("function", r#"{"uri": "/*", "priority": 1, "filter_func": "function(vars) return vars.arg_a == '1' end""#, 0),
+        ("expression", r#"{"expression": "http.headers.x_user == \"root\"""#, 0),
+        ("argument", r#"{"uri": "/*", "priority": 1, "vars": [["arg_a", "==", "1"]]"#, SENT.len()),
+    ];
+    for (name, guard, passing) in guards {
+        let guard =
+            format!("  - {guard}, \"id\": \"g\", \"plugins\": {{\"key-auth\": {{}}}}, \"upstream_id\": \"u\"}}\n");
+        let open = r#"  - {"id": "open", "uri": "/*", "upstream_id": "u"}"#;
+        let text = format!("upstreams: [{{\"id\": \"u\", \"nodes\": {{\"{node}\": 1}}}}]\nroutes:\n{guard}{open}\n");
+        let gateway = Gateway::start(STILLGATE, &Setup::resources(text));
+        let mut client = gateway.client();
+        client.send(format!(
+            "POST /x HTTP/1.1\r\nHost: h\r\nTrailer: x-sum\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n{}\r\n",
+            sent_lines()
+        ));
+        let request = at_node(&mut None, &upstream);
+        assert_eq!(client.expect_response("POST").head.status(), 200, "{name}");
+        assert_eq!((request.trailers.len(), request.head.get("trailer").is_some()), (passing, passing > 0), "{name}");
+    }
+}
+
 #[test]
 fn none_of_a_response_brings_back_what_a_plugin_set_or_removed() {
     const ANSWER: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTrailer: X-Secret, X-Sum\r\nTransfer-Encoding: chunked\r\n\r\n\
         3\r\nabc\r\n0\r\nX-Secret: s\r\nx-secret: t\r\nX-Sum: 7\r\nGrpc-Status: 0\r\n\r\n";
     let plugins = [
-        ("/removed", r#"{"response-rewrite": {"headers": {"remove": ["x-secret"]}}}"#, 2, true),
-        ("/set", r#"{"response-rewrite": {"headers": {"set": {"X-Secret": "none"}}}}"#, 2, true),
+        ("/removed", r#"{"response-rewrite": {"headers": {"remove": ["x-secret"]}}}"#, 2, Some("X-Sum")),
+        ("/set", r#"{"response-rewrite": {"headers": {"set": {"X-Secret": "none"}}}}"#, 2, Some("X-Sum")),
         (
             "/lua",
             r#"{"serverless-post-function": {"phase": "header_filter", "functions": ["return function() ngx.header['X-Secret'] = nil end"]}}"#,
             2,
-            true,
+            Some("X-Sum"),
         ),
-        ("/masked", r#"{"response-rewrite": {"filters": [{"regex": "b", "replace": "*"}]}}"#, 0, false),
-        ("/plain", "{}", 4, true),
+        ("/masked", r#"{"response-rewrite": {"filters": [{"regex": "b", "replace": "*"}]}}"#, 0, None),
+        ("/plain", "{}", 4, Some("X-Secret, X-Sum")),
     ];
     let upstream = Upstream::serve(|connection| {
         while connection.read_request().is_ok() {
@@ -132,13 +165,13 @@ fn none_of_a_response_brings_back_what_a_plugin_set_or_removed() {
     });
     let routes: String = plugins.iter().map(|(uri, plugins, ..)| route(uri, plugins)).collect();
     let gateway = Gateway::start(STILLGATE, &setup(upstream.addr(), &format!("routes:\n{routes}")));
-    for (path, _, passing, is_announced) in plugins {
+    for (path, _, passing, announced) in plugins {
         let mut client = gateway.client();
         client.send(format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n"));
         let response = client.expect_response("GET");
         assert_eq!(response.trailers.len(), passing, "{path}: {response:?}");
         assert_eq!(response.trailers.iter().any(|(name, _)| name == "Grpc-Status"), passing > 0, "{path}");
-        assert_eq!(response.head.get("trailer").is_some(), is_announced, "{path}");
+        assert_eq!(response.head.get("trailer"), announced, "{path}");
         // A client of HTTP/1.0 gets none.
         let mut client = gateway.client();
         client.send(format!("GET {path} HTTP/1.0\r\nHost: h\r\n\r\n"));

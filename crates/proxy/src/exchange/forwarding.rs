@@ -146,6 +146,7 @@ fn edit_fields(serving: &mut RequestContext<'_>, pass_host: &PassHost) {
             _ => {}
         }
     }
+    edits.announce_trailers(&exchange.request.fields, head, exchange.request.drops_underscores);
     exchange.sets_host = replaces_host || !has_host;
     if trusted {
         trusted_lines(edits, head, &exchange.request, client, client.address);

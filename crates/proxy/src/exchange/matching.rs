@@ -27,6 +27,7 @@ pub(super) fn select(serving: &mut RequestContext<'_>) -> Result<(), LocalReply>
 /// Runs the matcher, unless the request is answered or refused before it.
 fn find(serving: &mut RequestContext<'_>) -> Result<Option<Match>, LocalReply> {
     let RequestContext { worker, client, exchange, snapshot, .. } = serving;
+    exchange.is_matched_by_header = snapshot.plan.matches_headers;
     let Exchange { request, from_client, known, matching, .. } = &mut **exchange;
     let facts = facts_of(known, request, from_client.head(), client, &snapshot.plan, None);
     let raw_path = target_path(facts.path_and_query()).0;

@@ -181,6 +181,9 @@ fn write_head(relay: &mut Relay<'_>, delimited: ResponseEnd) {
     relay.keep_alive = keep_alive;
     if exchange.response.framing == Framing::Chunked && (!is_chunked || !exchange.response_body.is_empty()) {
         announce_no_trailers(exchange);
+    } else {
+        let Exchange { response, response_edits, from_node, .. } = &mut **exchange;
+        response_edits.fields.announce_trailers(&response.fields, from_node.head(), false);
     }
     forwarding::end_response_edits(worker, exchange, settings, keep_alive, is_chunked);
     assert!(exchange.to_client.is_idle());

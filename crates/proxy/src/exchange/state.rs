@@ -35,6 +35,8 @@ pub(crate) struct Exchange {
     /// Facts of the request, made once.
     pub(crate) known: RequestFacts,
     pub(crate) chains: Chains,
+    /// Whether fields of the header may have determined the route.
+    pub(super) is_matched_by_header: bool,
     pub(crate) request_edits: RequestEdits,
     pub(crate) response_edits: ResponseEdits,
     /// The method that the node gets.
@@ -129,17 +131,23 @@ impl Exchange {
     /// The path of the request's body.
     #[inline]
     pub(crate) fn request_pipe(&mut self) -> BodyPipe<'_> {
+        let trailers = if self.guards_header() { Trailers::Drop } else { Trailers::Pass };
         BodyPipe {
             receiver: &mut self.from_client,
             filtered: &mut self.request_body,
             sender: &mut self.to_node,
-            trailers: if self.chains.guards_request() { Trailers::Drop } else { Trailers::Pass },
+            trailers,
         }
+    }
+
+    /// Whether the request has passed because of fields in its header, or of what plugins made of them.
+    fn guards_header(&self) -> bool {
+        self.is_matched_by_header || self.chains.guards_request()
     }
 
     /// Whether the node gets none of the client's trailer fields.
     pub(super) fn drops_trailers(&self) -> bool {
-        self.chains.guards_request() || !self.request_body.is_empty()
+        self.guards_header() || !self.request_body.is_empty()
     }
 
     /// Trailer fields of the request that do not reach the node.

@@ -57,7 +57,7 @@ pub(crate) struct Layer {
     /// The routes that it was compiled from.
     routes: Box<[Arc<RouteSpec>]>,
     /// Whether one of them has a function.
-    has_functions: bool,
+    pub(crate) has_functions: bool,
 }
 
 /// A node of the decision tree: a run of places that could not be separated further, and dispatches that lead to

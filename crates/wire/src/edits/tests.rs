@@ -82,6 +82,37 @@ fn trailers_do_not_have_the_names_of_added_or_removed_lines() {
     assert_eq!(&*cleared.trailers(LINES), LINES);
 }
 
+#[test]
+fn trailer_fields_that_do_not_pass_are_not_announced() {
+    let check = |lines: &str, edit: &dyn Fn(&mut Edits, &Fields, &[u8]), drops_underscores, expected: &str| {
+        let text = format!("GET / HTTP/1.1\r\nHost: h\r\n{lines}\r\n");
+        let mut head = RequestHead::default();
+        assert_eq!(head.advance(text.as_bytes(), &HeadLimits::default()), Ok(Progress::Complete(text.len())));
+        let mut edits = Edits::default();
+        edit(&mut edits, &head.fields, text.as_bytes());
+        edits.announce_trailers(&head.fields, text.as_bytes(), drops_underscores);
+        let kept =
+            head.fields.iter().enumerate().filter(|(at, of)| of.id == Name::Trailer && !edits.removed.contains(*at));
+        let kept =
+            kept.map(|(_, of)| format!("Trailer: {}\r\n", String::from_utf8_lossy(of.value.of(text.as_bytes()))));
+        let found = kept.collect::<String>() + &String::from_utf8_lossy(&edits.appended);
+        assert_eq!(found, expected, "{lines}");
+    };
+    let none: &dyn Fn(&mut Edits, &Fields, &[u8]) = &|_, _, _| {};
+    check("Trailer: X-Sum,  X-User\r\n", none, true, "Trailer: X-Sum,  X-User\r\n");
+    check("A: 1\r\n", none, true, "");
+    let set: &dyn Fn(&mut Edits, &Fields, &[u8]) =
+        &|edits, fields, head| edits.set(fields, head, name("x-user"), value("a"));
+    check("Trailer: X-Sum, X-User,Y\r\n", set, true, "Trailer: X-Sum, Y\r\n");
+    check("Trailer: X-User\r\ntrailer: Y\r\n", set, true, "Trailer: Y\r\n");
+    let removed: &dyn Fn(&mut Edits, &Fields, &[u8]) =
+        &|edits, fields, head| edits.remove(fields, head, name("X-USER"));
+    check("Trailer: x-user , \r\n", removed, true, "");
+    check("Trailer: Authorization, Cookie, Host, X-Sum\r\n", none, true, "Trailer: X-Sum\r\n");
+    check("Trailer: x_sum, X-Sum\r\n", none, true, "Trailer: X-Sum\r\n");
+    check("Trailer: x_sum, X-Sum\r\n", none, false, "Trailer: x_sum, X-Sum\r\n");
+}
+
 /// A function that removes one name after another has a bound, as one that adds lines has.
 #[test]
 fn names_that_were_removed_have_a_bound() {
