@@ -107,6 +107,8 @@ const HOST: FieldName<'static> = FieldName::constant("X-Forwarded-Host");
 const URI: FieldName<'static> = FieldName::constant("X-Forwarded-Uri");
 const FOR: FieldName<'static> = FieldName::constant("X-Forwarded-For");
 const CONTENT_ENCODING: FieldName<'static> = FieldName::constant("Content-Encoding");
+/// It is about the exchange with this client: the whole call is sent at once.
+const EXPECT: FieldName<'static> = FieldName::constant("Expect");
 /// What the plugin says itself; the client's own fields of these names are never passed.
 const OWN: [FieldName<'static>; 5] = [PROTO, METHOD_FIELD, HOST, URI, FOR];
 
@@ -160,7 +162,7 @@ impl ForwardAuthConfig {
         }
         let of_request = self.request_headers.iter().map(OwnedFieldName::name);
         let of_request = of_request.chain(self.posts.then_some(CONTENT_ENCODING));
-        let is_own = |name: FieldName<'_>| OWN.into_iter().any(|own| is_same_name(own, name));
+        let is_own = |name: FieldName<'_>| OWN.into_iter().chain([EXPECT]).any(|own| is_same_name(own, name));
         for (index, name) in of_request.clone().enumerate().filter(|(_, name)| !is_extra(*name) && !is_own(*name)) {
             if of_request.clone().take(index).any(|earlier| is_same_name(earlier, name)) {
                 continue;

@@ -8,7 +8,7 @@ mod opa;
 use crate::shared::logs;
 use crate::shared::reflect::{ask, asked, gateway, reflecting, route};
 use std::time::{Duration, Instant};
-use stillgate_testkit::{BufferedSocket, Gateway, Message, Upstream, eventually, http2, payload, sha256};
+use stillgate_testkit::{BufferedSocket, Gateway, Message, Upstream, eventually, http2, payload, scrape, sha256};
 
 /// The field of the request that says how the server is to answer; the server gets it.
 const WANTED: &str = "X-Wanted";
@@ -186,6 +186,48 @@ fn a_server_that_is_gone_is_left_alone_and_found_again() {
     assert!((refused > 0 || asked >= least / 2) && broken.elapsed() >= least, "{refused} in {:?}", broken.elapsed());
     assert!((0..20).all(|_| client.get("/a").head.status() == 200));
     assert_eq!(server.connections(), 1);
+    // Both changes are logged once, and each refused call is counted.
+    for change in ["calls of plugins to this server are paused", "calls of plugins to this server are made again"] {
+        eventually(change, || gateway.log().contains(change));
+        assert_eq!(gateway.log().matches(change).count(), 1, "{change}");
+    }
+    let counted = || {
+        let text =
+            String::from_utf8(scrape(gateway.admin_addr(), "/metrics", "text/plain", false).body).expect("UTF-8");
+        let line = text.lines().find_map(|line| line.strip_prefix("stillgate_plugin_calls_refused_total "));
+        line.and_then(|count| count.parse::<usize>().ok())
+    };
+    eventually("the refused calls to be counted", || counted() == Some(refused));
+    gateway.assert_healthy();
+}
+
+/// The server gets the whole call at once, whatever the client waits for.
+#[test]
+fn what_a_client_expects_is_not_passed_on() {
+    let node = reflecting();
+    let server = Upstream::serve(|connection| {
+        while let Ok(request) = connection.read_request() {
+            let lines = request.head.all("expect").len() + request.head.all("x-other").len() * 10;
+            connection.send(format!("HTTP/1.1 200 OK\r\nX-User: {lines}\r\nContent-Length: 0\r\n\r\n"));
+        }
+    });
+    let plugins = format!(
+        r#"{{"forward-auth": {{"uri": "http://{}/check", "request_method": "METHOD", "request_headers": ["Expect", "X-Other"], "upstream_headers": ["X-User"]}}}}"#,
+        server.addr()
+    );
+    let of = |method: &str| plugins.replace("METHOD", method);
+    let mut gateway = start(&node, &[("/get", of("GET")), ("/post", of("POST"))]);
+    let mut client = gateway.client();
+    for path in ["/get", "/post"] {
+        client.send(format!(
+            "POST {path} HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nX-Other: 1\r\nContent-Length: 3\r\n\r\nabc"
+        ));
+        let mut response = client.expect_response("POST");
+        if response.head.status() == 100 {
+            response = client.expect_response("POST");
+        }
+        assert_eq!(asked(&response).get("x-user"), Some("10"), "{path}");
+    }
     gateway.assert_healthy();
 }
 

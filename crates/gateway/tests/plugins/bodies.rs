@@ -77,6 +77,10 @@ fn responses_without_bodies_stay_without() {
     assert_ne!(head.head.get("content-length"), Some(&*BEFORE.len().to_string()), "the length of the unfiltered body");
     let head = plays("HEAD /r", &head_only, 200, "");
     assert!(matches!(head.head.get("content-length"), None | Some("14")), "{head:?}");
+    for path in ["/f", "/r"] {
+        let head = plays(&format!("HEAD {path}"), not_modified, 304, "");
+        assert_eq!(head.head.get("content-length"), None, "as with GET: {head:?}");
+    }
     plays("GET /f", no_content, 204, "");
     plays("GET /r", no_content, 204, "");
     plays("GET /f", not_modified, 304, "");

@@ -89,6 +89,8 @@ counters! {
     requests_queued,
     /// Requests that are waiting now.
     requests_waiting,
+    /// Calls of plugins that were refused because connecting to their server had failed repeatedly.
+    calls_refused,
     /// Connections made to nodes.
     upstream_connects,
     /// Connections lost because of a bug in the gateway.

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::time::Duration;
-use stillgate_plugin::CallError;
+use stillgate_plugin::{CallError, CallOrigin};
 use tokio::time::Instant;
 
 /// Consecutive failures after which a server is left alone.
@@ -18,6 +18,27 @@ pub(super) struct Breaker {
     until: Cell<Option<Instant>>,
     /// A call is probing.
     is_tried: Cell<bool>,
+}
+
+/// Whether calls to a server are paused; a failed probe prolongs a pause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct IsPaused(bool);
+
+impl IsPaused {
+    /// Reports it once for each change, by each worker.
+    pub(super) fn log(self, origin: &CallOrigin) {
+        let (host, port) = (&*origin.host, origin.port);
+        match self {
+            IsPaused(true) => tracing::warn!(
+                host,
+                port,
+                "calls of plugins to this server are paused: connecting to it has failed {FAILURES_MAX} times in a row; one call \
+                 tries it again every {} s",
+                REST.as_secs()
+            ),
+            IsPaused(false) => tracing::info!(host, port, "calls of plugins to this server are made again"),
+        }
+    }
 }
 
 /// A call that may be made.
@@ -39,18 +60,18 @@ impl<'a> Trial<'a> {
         Ok(Trial { breaker, is_probe })
     }
 
-    /// Records the result of the call.
-    pub(super) fn end(self, is_good: bool, now: Instant) {
+    /// Records the result of the call. Returns whether calls are paused from now on, if that has changed.
+    pub(super) fn end(self, is_good: bool, now: Instant) -> Option<IsPaused> {
         let Breaker { failures, until, .. } = self.breaker;
         if is_good {
             failures.set(0);
-            until.set(None);
-            return;
+            return until.take().map(|_| IsPaused(false));
         }
         failures.set(failures.get().saturating_add(1));
-        if failures.get() >= FAILURES_MAX {
-            until.set(Some(now + REST));
+        if failures.get() < FAILURES_MAX {
+            return None;
         }
+        until.replace(Some(now + REST)).is_none().then_some(IsPaused(true))
     }
 }
 
@@ -70,7 +91,8 @@ mod tests {
     #[test]
     fn five_failures_in_a_row_are_followed_by_a_rest() {
         let (breaker, start) = (Breaker::default(), Instant::now());
-        let call = |at, is_good| Trial::begin(&breaker, at).map(|trial| trial.end(is_good, at)).is_ok();
+        let end = |at, is_good| Trial::begin(&breaker, at).map(|trial| trial.end(is_good, at)).ok();
+        let call = |at, is_good| end(at, is_good).is_some();
         for _ in 0..3 {
             assert!((1..FAILURES_MAX).all(|_| call(start, false)));
             assert!(call(start, true), "a success in between");
@@ -84,6 +106,12 @@ mod tests {
         drop(probe);
         assert!(call(after, false));
         assert!(!call(after, true) && !call(after + REST / 2, true));
-        assert!(call(after + REST, true) && call(after + REST, true));
+        assert_eq!(end(after + REST, true), Some(Some(IsPaused(false))));
+        assert_eq!(end(after + REST, true), Some(None));
+        // Only the beginning and the end of a pause are news.
+        let mut news: Vec<_> = (0..FAILURES_MAX).filter_map(|_| end(after, false)?).collect();
+        news.extend(end(after + REST, false).flatten());
+        news.extend(end(after + 2 * REST, true).flatten());
+        assert_eq!(news, [IsPaused(true), IsPaused(false)]);
     }
 }

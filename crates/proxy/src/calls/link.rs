@@ -101,7 +101,9 @@ impl Calls {
         let trial = Trial::begin(&pool.breaker, Instant::now())?;
         let connected = timeout(to.timeout, connect::connect(&pool, &self.begin_http2)).await;
         let connected = connected.unwrap_or(Err(CallError::Timeout));
-        trial.end(connected.is_ok(), Instant::now());
+        if let Some(is_paused) = trial.end(connected.is_ok(), Instant::now()) {
+            is_paused.log(&pool.origin);
+        }
         Ok(Box::new(ActiveLink { stream: connected?, reused: 0, key, open }))
     }
 }

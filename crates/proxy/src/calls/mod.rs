@@ -61,12 +61,15 @@ impl Calls {
         let trial = Trial::begin(&pool.breaker, Instant::now())?;
         let mut is_connected = false;
         let result = self.exchange(&pool, &mut call, &mut is_connected).await;
-        match result {
+        let is_paused = match result {
             Ok(_) => trial.end(true, Instant::now()),
             // The content of one client's request, which such a call may carry, can be the reason for a late or invalid reply, or
             // for none: it must not take the server away from the others.
-            Err(_) if is_connected => drop(trial),
+            Err(_) if is_connected => None,
             Err(_) => trial.end(false, Instant::now()),
+        };
+        if let Some(is_paused) = is_paused {
+            is_paused.log(&pool.origin);
         }
         result
     }

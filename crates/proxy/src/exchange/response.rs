@@ -143,8 +143,8 @@ fn delimit_changed(serving: &mut RequestContext<'_>) -> ResponseEnd {
     };
     let mut length = response_body.changes.length_of(came);
     if !may_have_body {
-        // A HEAD may get the length that a GET would have had (RFC 9110 section 8.6).
-        length = length.filter(|_| request.method == Method::Head && status != 204);
+        // A HEAD may get the length that a GET would have had (RFC 9110 section 8.6); that of a 304 is not known.
+        length = length.filter(|_| request.method == Method::Head && !matches!(status, 204 | 304));
         response_body.clear();
         if comes {
             response_body.changes.replace(&[]);

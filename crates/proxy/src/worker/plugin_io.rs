@@ -14,6 +14,20 @@ pub(crate) struct PluginIo {
     pub(crate) calls: Rc<Calls>,
 }
 
+/// Counts a call that was refused because its server is left alone.
+fn counted<T: 'static>(
+    worker: Weak<Worker>,
+    call: impl Future<Output = Result<T, CallError>> + 'static,
+) -> LocalFuture<Result<T, CallError>> {
+    Box::pin(async move {
+        let result = call.await;
+        if let (Err(CallError::Resting), Some(worker)) = (&result, worker.upgrade()) {
+            worker.counters.calls_refused.add(1);
+        }
+        result
+    })
+}
+
 impl Io for PluginIo {
     /// Uses the runtime's own timers, which have a resolution of milliseconds: only requests that really wait pay for them.
     fn sleep(&self, time: Duration) -> LocalFuture<()> {
@@ -21,11 +35,11 @@ impl Io for PluginIo {
     }
 
     fn call(&self, call: Call) -> LocalFuture<Result<Reply, CallError>> {
-        Box::pin(self.calls.clone().call(call))
+        counted(self.worker.clone(), self.calls.clone().call(call))
     }
 
     fn link(&self, to: LinkTo) -> LocalFuture<Result<Box<dyn Link>, CallError>> {
-        Box::pin(self.calls.clone().link(to))
+        counted(self.worker.clone(), self.calls.clone().link(to))
     }
 
     fn send(&self, plugin: &'static str, call: Call) {

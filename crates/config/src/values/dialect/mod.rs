@@ -119,6 +119,8 @@ pub enum Measure {
     PluginWaits,
     /// `stillgate_plugin_waits_refused_total`
     PluginWaitsRefused,
+    /// `stillgate_plugin_calls_refused_total`
+    PluginCallsRefused,
     /// `stillgate_plugin_heads_refused_total`
     PluginHeadsRefused,
     /// `stillgate_plugin_bodies_refused_total`

@@ -70,6 +70,14 @@ pub(super) const PLUGINS: &[FamilySpec] = &[
         "Requests answered 503 because as many of their worker waited for plugins as may.",
     ),
     of_process(
+        Measure::PluginCallsRefused,
+        "stillgate_plugin_calls_refused_total",
+        "",
+        Counter,
+        &[],
+        "Calls of plugins to a server that were not made because connecting to it had failed repeatedly.",
+    ),
+    of_process(
         Measure::PluginHeadsRefused,
         "stillgate_plugin_heads_refused_total",
         "",
