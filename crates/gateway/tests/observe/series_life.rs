@@ -1,7 +1,8 @@
 //! When series begin, become one with others, and end: labels that explode, nodes and upstreams that leave, created times.
 
 use crate::shared::measured::MeasuredGateway;
-use stillgate_testkit::{ACCEPT_OPENMETRICS, Setup, Upstream, eventually, scrape};
+use std::net::SocketAddr;
+use stillgate_testkit::{ACCEPT_OPENMETRICS, Client, ReservedPort, Setup, Upstream, eventually, scrape};
 
 const REQUESTS: &str = "stillgate_http_requests_total";
 const ROUTES: usize = 300;
@@ -95,6 +96,44 @@ fn a_node_that_leaves_one_upstream_ends_there_alone() {
         });
         assert_eq!(shown("u1", &one), [1.0]);
     }
+}
+
+#[test]
+fn what_was_counted_of_a_consumer_and_a_listener_that_left_ends() {
+    let (node, second) = (Upstream::echo(), ReservedPort::new());
+    let setup = |names: &[&str]| {
+        let consumer =
+            |name: &&str| format!("  - {{username: {name}, plugins: {{key-auth: {{key: key-of-{name}}}}}}}\n");
+        let consumers: String = names.iter().map(consumer).collect();
+        Setup::resources(format!(
+            "upstreams:\n{}routes:\n  - {{id: r, uri: /*, upstream_id: u, plugins: {{key-auth: {{}}}}}}\nconsumers:\n{consumers}",
+            upstream("u", &[&node])
+        ))
+    };
+    let measured = MeasuredGateway::start(setup(&["jack", "jill"]).with_listener(second.addr()), "");
+    let ask = |addr: SocketAddr, name: &str| {
+        let mut client = Client::connect(addr);
+        client.send(format!("GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\napikey: key-of-{name}\r\n\r\n"));
+        client.expect_response("GET").head.status()
+    };
+    let first = measured.gateway.addr();
+    assert_eq!([ask(first, "jack"), ask(first, "jill"), ask(second.addr(), "jack")], [200; 3]);
+    let of_consumer = |name: &str| measured.scrape().values(REQUESTS, &[("consumer", name)]);
+    const ACCEPTED: &str = "stillgate_connections_accepted_total";
+    let of_listener = |addr: SocketAddr| {
+        let found = measured.scrape();
+        let label = [("listener", &*addr.to_string())];
+        [found.values(ACCEPTED, &label), found.values("stillgate_connections", &label)].concat()
+    };
+    eventually("all series", || {
+        of_consumer("jack") == [2.0] && of_consumer("jill") == [1.0] && !of_listener(second.addr()).is_empty()
+    });
+    measured.reload(setup(&["jack"]), "");
+    eventually("those that left to end", || of_consumer("jill").is_empty() && of_listener(second.addr()).is_empty());
+    assert!(of_consumer("jack") == [2.0] && !of_listener(first).is_empty());
+    measured.reload(setup(&["jack", "jill"]).with_listener(second.addr()), "");
+    assert_eq!([ask(second.addr(), "jill"), ask(first, "jill")], [200; 2]);
+    eventually("them to come back", || !of_consumer("jill").is_empty() && !of_listener(second.addr()).is_empty());
 }
 
 #[test]

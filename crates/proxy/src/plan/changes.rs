@@ -58,6 +58,10 @@ impl Changes {
         if plan.metrics.is_some() {
             of_stream_routes(plan, previous, &mut arrived);
             of_stream_routes(previous, plan, &mut left);
+            of_consumers(plan, previous, &mut arrived);
+            of_consumers(previous, plan, &mut left);
+            of_listeners(plan, previous, &mut arrived);
+            of_listeners(previous, plan, &mut left);
         }
         let stay: Vec<_> = arrived.intersection(&left).cloned().collect();
         for value in &stay {
@@ -126,6 +130,21 @@ fn of_stream_routes(plan: &Plan, other: &Plan, values: &mut BTreeSet<SeriesSubje
     values.extend(ids.map(|id| SeriesSubject::new(&[Label::StreamRoute], &[id])));
 }
 
+/// The names of consumers that only `plan` has.
+fn of_consumers(plan: &Plan, other: &Plan, values: &mut BTreeSet<SeriesSubject>) {
+    if Arc::ptr_eq(&plan.consumers, &other.consumers) {
+        return;
+    }
+    let names = plan.consumers.iter().map(|of| &*of.name).filter(|name| other.consumers.named(name).is_none());
+    values.extend(names.map(|name| SeriesSubject::new(&[Label::Consumer], &[name])));
+}
+
+/// The addresses that only `plan` listens on.
+fn of_listeners(plan: &Plan, other: &Plan, values: &mut BTreeSet<SeriesSubject>) {
+    let addresses = plan.listening.iter().filter(|address| !other.listening.contains(address));
+    values.extend(addresses.map(|address| SeriesSubject::new(&[Label::Listener], &[&address.to_string()])));
+}
+
 /// Removes the subjects of a Plan. All routes and upstreams are looked at, but only if there is something to be found.
 fn forget(values: &mut BTreeSet<SeriesSubject>, plan: &Plan, has_names: bool) {
     let Some(metrics) = plan.metrics() else { return };
@@ -147,7 +166,9 @@ fn forget(values: &mut BTreeSet<SeriesSubject>, plan: &Plan, has_names: bool) {
             }
         }
     }
-    if has(values, |labels| !matches!(labels[0], Label::Route | Label::Service | Label::StreamRoute)) {
+    let is_of_upstream =
+        |labels: &[Label]| matches!(labels[0], Label::Upstream | Label::Node | Label::Name | Label::Ip);
+    if has(values, is_of_upstream) {
         for upstream in plan.upstreams.iter() {
             of_upstream(upstream, metrics, &mut |labels, of| {
                 values.remove(&SeriesSubject::new(labels, of));

@@ -33,7 +33,7 @@ use metrics::MetricsPlan;
 use routes::Routes;
 use std::collections::HashMap;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -77,6 +77,8 @@ pub struct Plan {
     /// The plugins of global rules; `None`: there are none.
     pub(crate) global: Option<Arc<Chain>>,
     pub(crate) consumers: Arc<Consumers>,
+    /// The addresses of the listeners, as configured.
+    listening: Vec<SocketAddr>,
     pub(crate) plugin_metadata: Arc<MetadataTable>,
     metrics: Option<Arc<MetricsPlan>>,
     /// TLS configuration of the listeners.
@@ -218,6 +220,7 @@ impl Plan {
             wants_times,
             global: Some(&config.plugins.global).filter(|chain| !chain.is_empty()).cloned(),
             consumers: config.plugins.consumers.clone(),
+            listening: config.listeners.iter().map(|listener| listener.address).collect(),
             plugin_metadata: config.plugins.metadata.clone(),
             metrics,
             tls: tls.and_then(|tls| tls.server.clone()),
