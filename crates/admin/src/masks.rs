@@ -6,17 +6,28 @@
 use crate::collections::Collection;
 use crate::control::Control;
 use serde_json::Value as Json;
-
-/// The text that replaces a secret.
-pub const MASK: &str = "********";
+pub use stillgate_schema::mask::{MASK, is_masked};
+use stillgate_schema::pem::remove_private_keys;
 
 /// Hides the private keys of a document. `key` is removed, as in APISIX; `keys` stays as long as `certs`, since clients such as ADC
-/// pair the two.
+/// pair the two. A private key that is in the same text as a certificate is removed from it.
 pub(crate) fn hide_private_keys(collection: &Collection, value: &mut Json) {
     let (true, Json::Object(fields)) = (collection.name == "ssls", value) else { return };
     fields.shift_remove("key");
     for key in fields.get_mut("keys").and_then(Json::as_array_mut).into_iter().flatten() {
         *key = MASK.into();
+    }
+    for name in ["cert", "certs"] {
+        let texts: &mut [Json] = match fields.get_mut(name) {
+            Some(Json::Array(certs)) => certs,
+            Some(cert) => std::slice::from_mut(cert),
+            None => &mut [],
+        };
+        for text in texts {
+            if let Json::String(text) = text {
+                remove_private_keys(text);
+            }
+        }
     }
 }
 
@@ -37,13 +48,6 @@ pub(crate) fn mask(control: &dyn Control, collection: &Collection, value: &mut J
     control.secrets(collection.name, value, &mut |secret| MASK.clone_into(secret));
 }
 
-/// Whether a text is a mask, or an address or expression with a mask in place of its secret part.
-pub fn is_masked(text: &str) -> bool {
-    let is_partly = |known: &str| text.contains(known);
-    text == MASK
-        || text.contains(MASK) && ["://", "?********", "http.headers.", "http.queries."].into_iter().any(is_partly)
-}
-
 /// Whether a document contains a mask.
 pub(crate) fn has_mask(value: &Json) -> bool {
     match value {
@@ -60,6 +64,17 @@ mod tests {
     use serde_json::json;
 
     #[test]
+    fn private_keys_are_hidden_from_everybody() {
+        let collection = Collection::named("ssls").unwrap();
+        let (cert, key) =
+            ("-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n", "-----BEGIN PRIVATE KEY-----\nk");
+        let both = format!("{cert}{key}");
+        let mut value = json!({"cert": both, "key": key, "certs": [both, cert], "keys": [key, key], "snis": ["a"]});
+        hide_private_keys(collection, &mut value);
+        assert_eq!(value, json!({"cert": cert, "certs": [cert, cert], "keys": [MASK, MASK], "snis": ["a"]}));
+    }
+
+    #[test]
     fn masks_are_found_in_parts_of_texts() {
         for value in [
             json!(MASK),
@@ -70,6 +85,8 @@ mod tests {
             json!({"uri": "https://hooks.test/********"}),
             json!({"uri": "https://********@hooks.test"}),
             json!({"uri": "/a?********"}),
+            json!("********@127.0.0.1:80"),
+            json!("-----BEGIN CERTIFICATE-----\n********"),
         ] {
             assert!(has_mask(&value), "{value}");
         }

@@ -10,9 +10,11 @@ pub mod description;
 pub mod json;
 pub mod kind;
 pub mod lenient_json;
+pub mod mask;
 pub mod matching;
 pub mod object;
 pub mod partial_json;
+pub mod pem;
 pub mod quantity;
 
 pub use description::Definitions;

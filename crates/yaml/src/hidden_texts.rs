@@ -57,6 +57,7 @@ impl HiddenTexts {
         let cover = |text: String| {
             let text = self.texts.iter().fold(text, |text, hidden| cover(text, hidden));
             let text = self.texts.iter().fold(text, |text, hidden| cover_cut(text, hidden));
+            let text = cover_quoted(&text, &self.texts);
             sets.iter().fold(text, |text, set| cover_words(&text, set))
         };
         // With carets below another place than the one that is meant, a line would mislead.
@@ -130,6 +131,29 @@ fn cover(text: String, hidden: &str) -> String {
     forms.iter().filter(|form| !form.is_empty()).fold(text, |text, form| without(text, form))
 }
 
+/// Covers what a message quotes if it is a part of a hidden text: a parser quotes the part that it could not read.
+fn cover_quoted(text: &str, hidden: &[Box<str>]) -> String {
+    let is_part = |quoted: &str| {
+        let part = quoted.strip_suffix('…').unwrap_or(quoted);
+        part.len() >= PART_BYTES_MIN && part != HIDDEN && hidden.iter().any(|hidden| hidden.contains(part))
+    };
+    let (mut out, mut rest) = (String::new(), text);
+    while let Some(begin) = rest.find(['"', '`']) {
+        let quote = &rest[begin..=begin];
+        let Some(length) = rest[begin + 1..].find(quote) else { break };
+        let quoted = &rest[begin + 1..begin + 1 + length];
+        out.push_str(&rest[..=begin]);
+        rest = &rest[begin + 1..];
+        // Otherwise the next mark may be the one that begins a quotation.
+        if is_part(quoted) {
+            out.push_str(HIDDEN);
+            out.push_str(quote);
+            rest = &rest[length + 1..];
+        }
+    }
+    out + rest
+}
+
 /// Covers the beginning of a hidden text where a message cuts off a longer one that has it inside.
 fn cover_cut(text: String, hidden: &str) -> String {
     let mut text = text;
@@ -201,6 +225,9 @@ mod tests {
         check(&hidden, "uri", "\"http://user:S3CRET-pass…\" is no", "\"http://(hidden)…\" is no");
         check(&hidden, "uri", "… http://user:S3CRET-password@a …", "… http://(hidden)@a …");
         check(&hidden, "uri", "use… of é…", "use… of é…");
+        check(&hidden, "nodes", "\"S3CRET-password\" is not a port", "\"(hidden)\" is not a port");
+        check(&hidden, "nodes", "\"a\", `:S3CRET` or \"b\"", "\"a\", `(hidden)` or \"b\"");
+        check(&hidden, "nodes", "write \"host:port\"", "write \"host:port\"");
         let path = hidden.cover_path("headers[\"user:S3CRET-password\"].x".to_owned());
         assert_eq!(path, "headers[\"(hidden)\"].x");
     }

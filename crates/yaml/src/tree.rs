@@ -258,6 +258,25 @@ enum NodeRole {
 /// With fewer keys, searching them is faster than hashing.
 const INDEXED_KEYS_MIN: usize = 16;
 
+/// Names of YAML's own types, which a message may show.
+const OTHER_TYPES: [&str; 15] = [
+    "binary",
+    "bool",
+    "float",
+    "int",
+    "map",
+    "merge",
+    "null",
+    "omap",
+    "pairs",
+    "seq",
+    "set",
+    "str",
+    "timestamp",
+    "value",
+    "yaml",
+];
+
 impl Builder<'_> {
     /// Handles an event; returns whether to continue.
     fn event(&mut self, event: Event<'_>, at: Position, layout: ScalarLayout) -> bool {
@@ -305,12 +324,12 @@ impl Builder<'_> {
             (TaggedKind::List, "seq") | (TaggedKind::Map, "map") => return Some(None),
             _ => {}
         }
-        let written = match tag.is_yaml_core_schema() {
-            true => format!("!!{}", tag.suffix),
-            false => tag.to_string(),
+        // A value that begins with `!` is a tag, too: it may be a password.
+        let fault = match OTHER_TYPES.contains(&name) {
+            true => Fault::new(format!("the tag !!{name} is not supported")).hint("remove it"),
+            false => Fault::new("a tag is not supported").hint("quote a value that begins with !, or remove the tag"),
         };
-        let fault = Fault::new(format!("the tag {} is not supported", shortened(&written)));
-        self.fault_at_value(at, fault.hint("remove it"));
+        self.fault_at_value(at, fault);
         None
     }
 
@@ -327,7 +346,7 @@ impl Builder<'_> {
         if is_of_type {
             return value;
         }
-        let fault = Fault::new(format!("{:?} is not of the type !!{}", shortened(&scalar.text), tag.suffix));
+        let fault = Fault::new(format!("the value is not of the type !!{}", tag.suffix));
         self.fault_at_value(at, fault.hint("remove the tag"));
         Value::Refused
     }

@@ -3,18 +3,9 @@
 //! A mask is valid text for any key. Used as the secret, it would admit anybody who sends it, so a file with one is refused. Every
 //! value is checked, since only the code that reads a key knows whether it is a secret.
 
+use stillgate_schema::mask::{MASK, is_masked};
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 use stillgate_schema::text::tree::{Node, Value};
-
-/// The text that `stillgate export` and the Admin API show in place of a secret.
-pub const MASK: &str = "********";
-
-/// Whether a text is a mask, or an address or expression with a mask in place of its secret part.
-pub fn is_masked(text: &str) -> bool {
-    let is_partly = |known: &str| text.contains(known);
-    text == MASK
-        || text.contains(MASK) && ["://", "?********", "http.headers.", "http.queries."].into_iter().any(is_partly)
-}
 
 /// How to treat masks in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use crate::values::{SourceKind, digest};
 pub use documents::{FileDocument, documents};
 pub use incremental::{DigestedText, IncrementalReader};
 use masks::Masks;
-pub use masks::{MASK, is_masked};
+pub use stillgate_schema::mask::{MASK, is_masked};
 use stillgate_schema::text::diagnostic::{Errors, Fault, Path, Position, Sink};
 use stillgate_schema::text::environment::Lookup;
 use stillgate_schema::text::locate::within;

@@ -4,7 +4,8 @@
 //! The fields that cannot contain a credential are listed; any unknown field may contain one. A condition shows its field and its
 //! operator. An unreadable expression is hidden as a whole if it could contain the name of a secret field.
 
-use super::{Each, by_names, scalars};
+use super::Each;
+use super::possible::{SECRET_WORDS, each_below, each_in_object};
 use serde_json::Value as Json;
 use std::ops::Range;
 use stillgate_route::condition::{Condition, Field};
@@ -137,18 +138,19 @@ pub(crate) fn is_known_word(word: &str) -> bool {
 }
 
 /// Visits possible secrets in the value of one of [`KEYS`].
-pub(super) fn each_in_conditions(value: &mut Json, is_of_response: bool, each: Each<'_>) {
+/// `within`: the place of the key.
+pub(super) fn each_in_conditions(within: &str, value: &mut Json, each: Each<'_>) {
     match value {
         Json::Array(items) => match items.first().and_then(Json::as_str) {
-            None => items.iter_mut().for_each(|item| each_in_conditions(item, is_of_response, each)),
+            None => items.iter_mut().for_each(|item| each_in_conditions(within, item, each)),
             Some(first) if JOINTS.contains(&first.to_ascii_lowercase().as_str()) => {
-                items.iter_mut().skip(1).for_each(|item| each_in_conditions(item, is_of_response, each));
+                items.iter_mut().skip(1).for_each(|item| each_in_conditions(within, item, each));
             }
             Some(_) => each_in_condition(items, each),
         },
         // The conditions of a rule are within an object.
-        Json::Object(_) => by_names(value, is_of_response, each),
-        other => scalars(other, each),
+        Json::Object(rule) => each_in_object(within, rule, each),
+        other => each_below(other, each),
     }
 }
 
@@ -160,22 +162,38 @@ pub(super) fn is_condition(items: &[Json]) -> bool {
 /// Visits a single condition.
 pub(super) fn each_in_condition(items: &mut [Json], each: Each<'_>) {
     let name = items.first().and_then(Json::as_str).unwrap_or_default();
-    if !is_secret_field(name) {
-        return;
-    }
-    // A text that does not look like a name is not one: it may be a whole condition.
-    let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.*[]$".contains(c));
     let is_negated = items.get(1).is_some_and(|item| item == "!");
+    // A value that is compared with an open field.
+    let is_open = !is_secret_field(name) && items.len() <= 3 + usize::from(is_negated);
+    let is_name = is_field_like(name) && !items[1..].iter().any(|item| item.as_str().is_some_and(is_field));
     for (index, item) in items.iter_mut().enumerate() {
         let is_shown = match index {
-            0 => is_name,
+            0 => is_name || is_field(item.as_str().unwrap_or_default()),
             1 => is_operator(item),
-            2 => is_negated && is_operator(item),
-            _ => false,
+            2 if is_negated => is_operator(item),
+            _ => is_open && is_plain(item),
         };
         if !is_shown {
-            scalars(item, each);
+            each_below(item, each);
         }
+    }
+}
+
+/// Whether a text is the field of a condition.
+fn is_field(text: &str) -> bool {
+    Field::parse(text).is_ok() || Variable::parse_with_body(text).is_ok() || RECORDED.contains(&text)
+}
+
+/// Whether a text may be meant as a field. Otherwise it may be a whole condition, or the value in the wrong place.
+fn is_field_like(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "_-.*[]$".contains(c))
+}
+
+/// Whether a value contains no key of an object.
+fn is_plain(value: &Json) -> bool {
+    match value {
+        Json::Array(items) => items.iter().all(is_plain),
+        other => !other.is_object(),
     }
 }
 
@@ -197,7 +215,7 @@ pub(super) fn each_in_expression(text: &mut String, each: Each<'_>) {
 /// Whether an expression may compare something with a secret; there are false positives, but no false negatives.
 pub(crate) fn may_read_secret(expression: &str) -> bool {
     let text = expression.to_ascii_lowercase();
-    SECRET_FIELDS.iter().any(|part| text.contains(part)) || super::SECRET_WORDS.iter().any(|word| text.contains(word))
+    SECRET_FIELDS.iter().any(|part| text.contains(part)) || SECRET_WORDS.iter().any(|word| text.contains(word))
 }
 
 /// The text of an expression with a mask in place of each possible secret.
@@ -328,7 +346,7 @@ mod tests {
     fn values_of_conditions_are_found() {
         let check = |value: Json, expected: Json| {
             let mut masked = value.clone();
-            each_in_conditions(&mut masked, false, &mut |secret| "*".clone_into(secret));
+            each_in_conditions("routes", &mut masked, &mut |secret| "*".clone_into(secret));
             assert_eq!(masked, expected, "{value}");
         };
         check(
@@ -345,8 +363,12 @@ mod tests {
         check(json!([["http_x == S"]]), json!([["*"]]));
         check(json!("http_x == S"), json!("*"));
         check(json!(["OR", "http_x == S"]), json!(["OR", "*"]));
-        check(json!([["http_x", "==", {"a": ["S"]}]]), json!([["http_x", "==", {"a": ["*"]}]]));
+        check(json!([["http_x", "==", {"a": ["S"]}]]), json!([["http_x", "==", {"*": ["*"]}]]));
         check(json!([{"vars": [["http_x", "==", "S"]]}]), json!([{"vars": [["http_x", "==", "*"]]}]));
+        check(json!([["S3CRET", "==", "arg_x"]]), json!([["*", "==", "*"]]));
+        check(json!([["host", "==", {"S": 1}]]), json!([["host", "==", {"*": "*"}]]));
+        check(json!([{"http_x": "S"}]), json!([{"http_x": "*"}]));
+        check(json!({"http_x": {"==": "S"}}), json!({"http_x": {"*": "*"}}));
         check(json!([]), json!([]));
         check(json!(7), json!("*"));
     }

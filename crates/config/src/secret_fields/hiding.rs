@@ -1,14 +1,23 @@
 //! Removes secrets from findings about a resource: the status, logs and answers repeat them, and more people read those than the
 //! resource.
 
+use super::addresses::{is_reference, is_variables};
 use super::conditions::{KEYS, is_known_word, may_read_secret};
-use super::{FUNCTIONS, REQUEST_FIELDS, each_possible_secret};
+use super::each_possible_secret;
+use super::open_keys::is_known_key;
 use serde_json::Value as Json;
 use stillgate_route::Expression;
 use stillgate_schema::text::diagnostic::{Diagnostic, Errors, Sink};
 
 /// The least bytes of a text that is hidden in messages. Hiding shorter ones would make messages unreadable.
 const HIDDEN_BYTES_MIN: usize = 4;
+
+/// Keys with functions in Lua, whose messages quote parts of them.
+const FUNCTIONS: [&str; 5] = ["function", "functions", "filter_func", "pre_function", "script"];
+
+/// Keys with header fields, whose messages quote parts of them.
+const REQUEST_FIELDS: [&str; 6] =
+    ["headers", "extra_headers", "req_headers", "request_headers", "set_headers", "metadata_headers"];
 
 /// Words of Lua's grammar, which its error messages contain.
 const LUA_WORDS: [&str; 22] = [
@@ -20,11 +29,17 @@ const LUA_WORDS: [&str; 22] = [
 pub(crate) fn hide(collection: &str, document: &mut Json, sink: &mut Sink) {
     hide_parts(document, sink);
     each_possible_secret(collection, document, &mut |text| {
-        // A reference, a variable or a mask is not a secret.
-        if text.len() >= HIDDEN_BYTES_MIN && !text.starts_with('$') && text.contains(|c| c != '*') {
+        // A reference, a variable, a mask or a word that messages use is not a secret.
+        let is_open = is_reference(text) || is_variables(text) || is_known_key(text) || is_field_word(text);
+        if text.len() >= HIDDEN_BYTES_MIN && !is_open && text.contains(|c| c != '*') {
             sink.hide(text);
         }
     });
+}
+
+/// Whether a text is a word of JSON or HTTP that is in messages, whatever it was in the document.
+fn is_field_word(text: &str) -> bool {
+    ["true", "false", "null", "http", "https", "header", "headers"].contains(&text) || is_known_word(text)
 }
 
 fn hide_parts(value: &Json, sink: &mut Sink) {
@@ -36,7 +51,7 @@ fn hide_parts(value: &Json, sink: &mut Sink) {
                 if let Some(key) = among(&FUNCTIONS) {
                     each_text(field, &mut |text| sink.hide_words(key, text, &|word| LUA_WORDS.contains(&word)));
                 } else if let Some(key) = among(&REQUEST_FIELDS) {
-                    each_text(field, &mut |text| sink.hide_words(key, text, &|word| word.starts_with('$')));
+                    each_text(field, &mut |text| sink.hide_words(key, text, &is_variables));
                 } else if let ("expression", Json::String(text)) = (name.as_str(), field) {
                     if may_read_secret(text) && Expression::parse(text).is_err() {
                         sink.hide_words("expression", text, &is_known_word);

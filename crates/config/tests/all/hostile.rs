@@ -115,10 +115,13 @@ fn documents_tags_and_merge_keys() {
     check("---\nroutes: []\n---\nroutes: []\n", expect!["3:1: a second YAML document begins; keep to one per file"]);
     check("routes: []\n...\n---\n{}\n", expect!["3:1: a second YAML document begins; keep to one per file"]);
     check("routes: !!map []\n", expect!["1:9: routes: the tag !!map is not supported; remove it"]);
-    check("routes: !include other.yaml\n", expect!["1:9: routes: the tag !include is not supported; remove it"]);
+    check(
+        "routes: !include other.yaml\n",
+        expect!["1:9: routes: a tag is not supported; quote a value that begins with !, or remove the tag"],
+    );
     check(
         "gateway: {workers: !!int \"many\"}\n",
-        expect![[r#"1:20: gateway.workers: "many" is not of the type !!int; remove the tag"#]],
+        expect![[r#"1:20: gateway.workers: the value is not of the type !!int; remove the tag"#]],
     );
     check(
         "gateway: {log: &l {level: info}}\nroutes:\n- <<: *l\n  uri: /a\n",

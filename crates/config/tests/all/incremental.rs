@@ -23,8 +23,10 @@ fn read(reader: &mut IncrementalReader, bytes: &str) -> Option<Arc<LoadedConfig>
             assert_eq!(*again, whole, "{bytes}");
             Some(again)
         }
-        (Err(again), Err(whole)) => {
-            assert_eq!(again, whole, "{bytes}");
+        (Err(again), Err(_)) => {
+            // A reader's errors show no possible secrets, and draws contain values in odd places.
+            let whole = IncrementalReader::default().load(text(bytes), &environment);
+            assert_eq!(again, whole.unwrap_err(), "{bytes}");
             None
         }
         (again, whole) => panic!("{again:?}\nbut read as a whole\n{whole:?}\n{bytes}"),

@@ -243,3 +243,41 @@ fn failure(failure: WriteFailure) -> WriteError {
         WriteFailure::Commit(CommitError::Unavailable(why)) => WriteError::Unavailable(why),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use stillgate_config::secret_fields::is_known_key;
+
+    /// The keys in a schema, except names of plugins.
+    fn add_keys(schema: &Json, keys: &mut BTreeSet<String>) {
+        match schema {
+            Json::Array(items) => items.iter().for_each(|item| add_keys(item, keys)),
+            Json::Object(fields) => {
+                for (name, field) in fields {
+                    if name == "properties" {
+                        keys.extend(field.as_object().into_iter().flatten().map(|(key, _)| key.clone()));
+                    }
+                    add_keys(field, keys);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn each_key_of_a_resource_is_open_or_withheld_from_viewers() {
+        let table = stillgate_plugins::TABLE;
+        let mut keys = BTreeSet::new();
+        for kind in Kind::all() {
+            add_keys(&SCHEMAS.kind(kind).unwrap_or_default(), &mut keys);
+        }
+        for plugin in table.plugins {
+            keys.remove(plugin.name);
+        }
+        assert!(keys.len() > 300, "{}", keys.len());
+        let unknown: Vec<&String> = keys.iter().filter(|key| !is_known_key(key)).collect();
+        assert!(unknown.is_empty(), "put these keys into crates/config/src/secret_fields/open_keys.rs: {unknown:?}");
+    }
+}

@@ -2,9 +2,10 @@
 
 use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
-use stillgate_admin::{MASK, is_masked};
 use stillgate_config::Kind;
-use stillgate_config::secret_fields::each_secret;
+use stillgate_config::secret_fields::{each_combined_certificate, each_secret};
+use stillgate_schema::mask::{MASK, is_masked};
+use stillgate_schema::pem::remove_private_keys;
 
 /// A kind and an id: `1`, of credentials `jack/1`, of secret managers `vault/1`.
 pub(super) type Name = (Kind, String);
@@ -44,8 +45,9 @@ pub(super) fn path_of((kind, id): &Name) -> String {
     }
 }
 
-/// Puts masks in the place of all secrets.
+/// Puts masks in the place of all secrets, and removes private keys from the texts of certificates.
 pub(super) fn hide_secrets((kind, _): &Name, document: &mut Json) {
+    each_combined_certificate(kind.name(), document, &mut remove_private_keys);
     each_secret(kind.name(), document, &mut |secret| {
         // A reference is not a secret.
         if !secret.starts_with('$') {
@@ -99,19 +101,11 @@ mod tests {
 
     #[test]
     fn masks_are_found_where_they_are() {
-        assert_eq!(MASK, stillgate_config::MASK, "what an export writes a file is refused for");
         let document = json!({"plugins": {"key-auth": {"key": MASK}}, "keys": ["k", MASK], "key": "x"});
         assert_eq!(masks(&document), ["plugins.key-auth.key", "keys[1]"]);
-        for text in [
-            MASK,
-            "http://a/********",
-            "/a?********",
-            "http.headers.x == \"********\"",
-            "{\"a\": \"********\"}",
-            "*******",
-        ] {
-            assert_eq!(is_masked(text), stillgate_config::is_masked(text), "{text}");
-        }
+        let mut combined = json!({"cert": "c\n-----BEGIN PRIVATE KEY-----\nk", "key": "k"});
+        hide_secrets(&(Kind::Ssls, "1".to_owned()), &mut combined);
+        assert_eq!(combined, json!({"cert": "c\n", "key": MASK}));
         let mut certificate = json!({"cert": "c", "certs": ["d", "e"]});
         mark_hidden_key(&mut certificate);
         assert_eq!(masks(&certificate), ["key", "keys[0]", "keys[1]"]);

@@ -10,7 +10,7 @@
 use super::keeper::collection;
 use serde_json::Value as Json;
 use std::sync::Arc;
-use stillgate_config::secret_fields::each_encrypted;
+use stillgate_config::secret_fields::{each_combined_certificate, each_encrypted};
 use stillgate_config::{ENCRYPTED_WITH, Gateway, SourceKind};
 use stillgate_datastore::Key;
 use stillgate_datastore::cipher::{Keyring, has_form};
@@ -47,7 +47,7 @@ impl Encryption {
         let Some(mut document) = PartialDocument::read(text) else { return text.clone() };
         let mark = document.json.as_object_mut().and_then(|keys| keys.remove(ENCRYPTED_WITH));
         let (mut is_other, mut is_unreadable) = (mark.is_some(), false);
-        each_encrypted(collection(key), &mut document.json, &mut |secret| match self
+        self.each_secret(key, &mut document.json, &mut |secret| match self
             .keyring
             .as_ref()
             .and_then(|keyring| keyring.decrypt(secret))
@@ -85,7 +85,7 @@ impl Encryption {
         }
         let Some(keyring) = &self.keyring else { return text.clone() };
         let mut is_other = false;
-        each_encrypted(collection(key), &mut document.json, &mut |secret| {
+        self.each_secret(key, &mut document.json, &mut |secret| {
             if !is_reference(secret) {
                 *secret = keyring.encrypt(secret);
                 is_other = true;
@@ -109,6 +109,14 @@ impl Encryption {
         let mut is_refused = false;
         each_encrypted(collection(key), &mut document, &mut |secret| is_refused |= has_form(secret));
         is_refused.then_some(WHY)
+    }
+
+    /// Visits all that is encrypted. APISIX would not decrypt a certificate, even if a private key is in the same text.
+    fn each_secret(&self, key: &Key, document: &mut Json, each: &mut dyn FnMut(&mut String)) {
+        each_encrypted(collection(key), document, each);
+        if self.has_marks {
+            each_combined_certificate(collection(key), document, each);
+        }
     }
 
     /// Whether a secret that no key decrypts is a ciphertext.
@@ -190,6 +198,21 @@ mod tests {
             assert_eq!(plain, jack(secret));
             assert_eq!(of(&[OLD]).plain(&key(), &plain), plain);
         }
+    }
+
+    #[test]
+    fn a_private_key_beside_a_certificate_is_encrypted_in_a_store() {
+        let key = Key::parse("ssls/1").unwrap();
+        let cert = "-----BEGIN CERTIFICATE-----\nc\n-----END CERTIFICATE-----\n";
+        let combined = format!("{cert}-----BEGIN PRIVATE KEY-----\nsecret\n-----END PRIVATE KEY-----\n");
+        let document: Arc<str> = json!({"cert": combined, "certs": [cert], "key": "k"}).to_string().into();
+        let store = Encryption::with(&[OLD], true);
+        let kept = store.kept(&key, &document);
+        assert!(!kept.contains("secret") && kept.contains("BEGIN CERTIFICATE"), "{kept}");
+        assert_eq!(parsed(&store.plain(&key, &kept)), parsed(&document));
+        // APISIX would not decrypt it.
+        let kept = Encryption::with(&[OLD], false).kept(&key, &document);
+        assert_eq!(parsed(&kept)["cert"], combined);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 use std::path::Path;
 use stillgate_admin::MASK;
 use stillgate_config::ENCRYPTED_WITH;
-use stillgate_config::secret_fields::each_encrypted;
+use stillgate_config::secret_fields::{each_combined_certificate, each_encrypted};
 use stillgate_datastore::embedded::{EmbeddedStore, OpenProblem};
 use stillgate_datastore::{Document, Key};
 
@@ -27,7 +27,9 @@ pub(crate) fn read_store(path: &Path, keyring: &[&str]) -> Result<Vec<(Key, Docu
         let mut plain: Json = serde_json::from_str(&encryption.plain(&key, &document.value))
             .map_err(|error| Offline::Unusable(format!("{}: {key}: not JSON: {error}", path.display())))?;
         if plain.as_object_mut().is_some_and(|keys| keys.remove(ENCRYPTED_WITH).is_some()) {
-            each_encrypted(collection(&key), &mut plain, &mut |secret| MASK.clone_into(secret));
+            let hide = &mut |secret: &mut String| MASK.clone_into(secret);
+            each_encrypted(collection(&key), &mut plain, hide);
+            each_combined_certificate(collection(&key), &mut plain, hide);
         }
         Ok((key, document, plain))
     };

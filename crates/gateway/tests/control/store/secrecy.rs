@@ -173,11 +173,18 @@ fn route_with_secrets() -> serde_json::Value {
         "vars": [["http_x_api_key", "==", SECRET], ["OR", ["arg_sig", "==", SECRET], ["http_x_any", "in", [SECRET]]]],
         "upstream": upstream,
         "plugins": {
-            "proxy-rewrite": { "headers": { "set": { "Authorization": format!("Basic {SECRET}"), "X-Any": SECRET } } },
+            "body-transformer": { "request": { "input_format": "json", "template": format!("{{\"k\":\"{SECRET}\"}}") } },
+            "limit-count": { "count": 1, "time_window": 1, "key_type": "constant", "key": SECRET },
+            "request-validation": { "header_schema": { "properties": { "x-partner": { "const": SECRET } } } },
+            "tcp-logger": { "host": "127.0.0.1", "port": 9, "log_format": { "partner": SECRET } },
+            "proxy-rewrite": { "regex_uri": ["^/r(.*)", format!("/b$1?sig={SECRET}")], "headers": { "set": { "Authorization": format!("Basic {SECRET}"), "X-Any": SECRET } } },
             "forward-auth": { "uri": "http://127.0.0.1:9/", "extra_headers": { "X-Any": SECRET } },
             "serverless-pre-function": { "phase": "access", "functions": [function] },
             "http-logger": { "uri": format!("http://127.0.0.1:9/services/{SECRET}") },
-            "loki-logger": { "endpoint_addrs": [format!("http://127.0.0.1:9/{SECRET}")] },
+            "loki-logger": {
+                "endpoint_addrs": [format!("http://127.0.0.1:9/{SECRET}")],
+                "endpoint_uri": format!("/push?sig={SECRET}"),
+            },
             "traffic-split": { "rules": [{ "match": [{ "vars": [["cookie_a", "==", SECRET]] }], "weighted_upstreams": [{ "weight": 1 }] }] },
         },
     })
@@ -305,6 +312,17 @@ fn refused_documents() -> Vec<(&'static str, serde_json::Value)> {
         ("routes/1", of_match(json!({ "vars": [["http_x_key", "~~", format!("({SECRET}")]] }))),
         ("routes/1", of_match(json!({ "filter_func": format!("function(vars) return vars.x == '{SECRET}' end end") }))),
         ("routes/1", of_match(json!({ "filter_func": format!("function(vars) return {SECRET} x end") }))),
+        ("routes/1", of_match(json!({ "vars": [["http_x_key", "in", { SECRET: 1 }]] }))),
+        ("routes/1", of_match(json!({ "vars": [[SECRET, "==", "arg_sig"]] }))),
+        ("routes/1", of_match(json!({ "upstream": { "nodes": { format!("u:{SECRET}@h:1"): 1 } } }))),
+        ("routes/1", route(json!({ "forward-auth": { "uri": format!("http:u:{SECRET}@127.0.0.1:9/") } }))),
+        ("routes/1", route(json!({ "forward-auth": { "uri": format!("//u:{SECRET}@127.0.0.1:9/") } }))),
+        (
+            "routes/1",
+            route(json!({ "proxy-rewrite": { "headers": { "set": { "A": [format!("${SECRET}")] } }, "method": "?" } })),
+        ),
+        ("routes/1", route(json!({ "proxy-rewrite": { "regex_uri": ["^/a", format!("/b$7?sig={SECRET}")] } }))),
+        ("routes/1", route(json!({ "no-such-plugin": { "x": SECRET } }))),
         ("routes/1", of_match(json!({ "filter_func": format!("error('{SECRET}')") }))),
         ("routes/1", of_expression(format!("http.headers.authorization == {SECRET}"))),
         ("routes/1", of_expression(format!("http.headers.authorization = \"Bearer {SECRET}\""))),
@@ -334,6 +352,36 @@ fn no_refusal_shows_a_secret() {
         assert!(!answer.text().contains(SECRET), "{document}: {answer:?}");
     }
     assert!(!stage.gateway.log().contains(SECRET), "{}", stage.gateway.log());
+}
+
+/// Certificate and key in one text, as many tools write it.
+#[test]
+fn a_private_key_beside_a_certificate_is_shown_to_nobody() {
+    let authority = Authority::new();
+    authority.issue("a", &["a.example"]);
+    let pem = |kind: &str| std::fs::read_to_string(authority.file(&format!("a.{kind}"))).expect("PEM");
+    let keys = format!("keys: [{{name: ci, key: {KEY}}}, {{name: eyes, key: {VIEWER}, role: viewer}}]");
+    let stage = Stage::with(&Setup::default().admin(&keys).gateway(KEYRING));
+    let viewer = Admin { key: VIEWER.to_owned(), ..stage.admin.clone() };
+    let (cert, key) = (pem("pem"), pem("key"));
+    let key_line = key.lines().nth(1).expect("a line of the key");
+    let both = format!("{key}{cert}");
+    stage.admin.put("ssls/a", &json!({ "snis": ["a.example"], "cert": both, "key": key }));
+    let mut upstream = upstream("127.0.0.1:9".parse().expect("an address"));
+    upstream["scheme"] = "https".into();
+    upstream["tls"] = json!({ "client_cert": both, "client_key": key });
+    stage.admin.put("upstreams/a", &upstream);
+    for admin in [&stage.admin, &viewer] {
+        assert_eq!(admin.read("ssls/a")["value"]["cert"], cert);
+        for path in ["/apisix/admin/ssls", "/v1/history", "/v1/history/1", "/v1/status"] {
+            assert!(!admin.ask("GET", path, "").text().contains(key_line), "{path}");
+        }
+    }
+    assert!(!viewer.ask("GET", "/apisix/admin/upstreams/a", "").text().contains(key_line));
+    // What was read can be written again.
+    let read = stage.admin.read("ssls/a")["value"].clone();
+    stage.admin.put("ssls/a", &json!({ "snis": read["snis"], "cert": read["cert"], "key": key }));
+    assert!(!has(&std::fs::read(stage.store_file()).expect("the store"), key_line), "it is encrypted in the store");
 }
 
 /// The request as APISIX documents it: `'{"cert":"'"$(cat a.crt)"'","key":"'"$(cat a.key)"'"…`.
