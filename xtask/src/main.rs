@@ -32,7 +32,9 @@ mod suite;
 mod test;
 mod tidy;
 mod tree;
+mod type_names;
 mod wheels;
+mod wording;
 
 /// A task succeeds or ends with one message for the person who ran it; nothing depends on the kind of error, so there are no kinds.
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -42,7 +44,7 @@ cargo xtask test [--quick] [--all] [--record]
                                       everything CI checks; --all also runs tests that have passed and cannot have changed since;
                                       --quick leaves out instruction counts, --record keeps the CPU time of each step
 cargo xtask test SELECTION            some tests, with the arguments of `cargo nextest run`: --test http limits::, -p stillgate-wire, -E 'test(=…)'
-cargo xtask style                     what needs no build: format, style, documents, arrows between crates and rooms
+cargo xtask style                     what needs no build: format, style, words, names, documents, arrows
 cargo xtask nightly --tests [--fuzz-seconds S]
                                       the long forms: longer tests, each fuzz target S (300) seconds, a real Vault, cargo-deny
 cargo xtask fuzz [--seconds S]        the fuzz targets, S (10) seconds each

@@ -10,7 +10,7 @@ use crate::packages::{
 use crate::passed::Parts;
 use crate::step::{self, Steps};
 use crate::suite::{self, LONG_FORMS, TestRun};
-use crate::{arrows, deny, documents, fuzz, go_peers, icount, rooms, tidy};
+use crate::{arrows, deny, documents, fuzz, go_peers, icount, rooms, tidy, type_names, wording};
 use std::sync::Mutex;
 
 /// The packages that the tests run besides the gateway.
@@ -51,6 +51,8 @@ pub(crate) fn style(args: Args) -> Result {
 fn check_style(steps: &mut Steps) {
     steps.run("format", || step::run(&mut step::cargo(["fmt", "--all", "--check"])));
     steps.run("tidy", tidy::check);
+    steps.run("words", wording::check);
+    steps.run("names of types", type_names::check);
     steps.run("documents", documents::check);
     steps.run("arrows between crates", arrows::check);
     steps.run("arrows between rooms", rooms::check);
