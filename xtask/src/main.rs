@@ -9,7 +9,6 @@ use std::process::ExitCode;
 
 mod args;
 mod arrows;
-mod bench;
 mod costs;
 mod deny;
 mod dist;
@@ -53,32 +52,8 @@ cargo xtask vault                     the tests of secrets with a real Vault in 
 cargo xtask icount [--update]         instructions per operation against xtask/icount.toml
 cargo xtask nightly [--store DIR] [--release REV] [--commit REV] [--lab PATH] [--budget 20m]
                                       the suite of xtask/nightly, compared with the last night and a release; at most half an hour
-cargo xtask bench proxy  [--rounds N] [--seconds S] [--connections N] [--routes N] [--case NAME] [--protocol http1|tls|http2|grpc] [--quick] [--syscalls] [--json FILE]
-                                      CPU per request beside nginx, HAProxy and Envoy
-cargo xtask bench plugins [--rounds N] [--seconds S] [--connections N] [--case NAME|all] [--quick] [--json FILE]
-                                      CPU that plugins add to a request, beside the like in nginx, HAProxy and Envoy
-cargo xtask bench plugins --instructions [--rounds N] [--case NAME|all] [--profiles DIR] [--json FILE]
-                                      the same in instructions and system calls, beside nginx and HAProxy; DIR: profiles of callgrind
-cargo xtask bench consumers [--consumers N] [--additions N] [--json FILE]
-                                      memory of N consumers, and how soon one more is served
-cargo xtask bench logger [--pairs N] [--seconds S] [--rate R] [--lab PATH] [--json FILE]
-                                      latency with http-logger to a receiver that stalls; memory and losses
-cargo xtask bench body   [--rounds N] [--json FILE]
-                                      memory and throughput of 1 GiB of responses through a filter of bodies
-cargo xtask bench idle   [--connections N]
-                                      memory of idle keep-alive connections
-cargo xtask bench profiling [--rounds N]
-                                      instructions per request where profiles are allowed and where the heap is sampled
-cargo xtask bench routes [--routes N] [--rounds N] [--seconds S] [--connections N] [--family NAME] [--cache off|on|auto]
-                         [--spread] [--json FILE]
-                                      CPU per request with N expression routes beside one; also with URI routes
-cargo xtask bench soak   [--seconds S]
-                                      mixed load with checksums, aborting clients, a dying upstream
-cargo xtask bench generator [--rounds N] [--seconds S] [--connections N] [--lab PATH]
-                                      CPU per request of the laboratory's load generator beside wrk
-The benches build the binary of profile `dist` first; --binary PATH measures another one. ENVOY=PATH: an Envoy to use instead of the
-pinned one.
-Latency under scrapes, and one revision against another: `stillgate-lab`, see docs/laboratory.md.
+cargo xtask envoy                     fetches the pinned Envoy, and prints its path
+Everything else that is measured: `stillgate-lab` with the suites in bench, see CONTRIBUTING.md and docs/laboratory.md.
 ";
 
 fn main() -> ExitCode {
@@ -90,8 +65,7 @@ fn main() -> ExitCode {
         Some("vault") => test::vault(args),
         Some("icount") => icount::run(args),
         Some("dist") => dist::run(args),
-        Some("bench") if cfg!(debug_assertions) => bench::optimised(args),
-        Some("bench") => bench::run(args),
+        Some("envoy") => envoy::run(args),
         Some("nightly") if args.flag("--tests") => test::nightly(args),
         Some("nightly") => nightly::run(args),
         Some("help" | "--help" | "-h") => {

@@ -30,11 +30,6 @@ const fn program(name: &'static str, program: &'static str) -> Package {
 pub(crate) const CURL: Package = program("curl", "curl");
 /// The other upstream of the end-to-end tests; the first peer of the benches.
 pub(crate) const NGINX: Package = program("nginx", "nginx");
-/// brotli in nginx, a peer of the benches.
-pub(crate) const NGINX_BROTLI: Package = Package {
-    name: "libnginx-mod-http-brotli-filter",
-    probe: PackageProbe::File("/usr/lib/nginx/modules/ngx_http_brotli_filter_module.so"),
-};
 /// A gateway whose workers format their metrics in Lua, whose cost the laboratory shows.
 pub(crate) const NGINX_LUA: Package = Package {
     name: "libnginx-mod-http-lua",
@@ -82,16 +77,8 @@ pub(crate) const GXX: Package = program("g++", "c++");
 pub(crate) const VALGRIND: Package = program("valgrind", "valgrind");
 /// The second peer of the benches; a target of the laboratory.
 pub(crate) const HAPROXY: Package = program("haproxy", "haproxy");
-/// The benches' closed-loop load.
-pub(crate) const WRK: Package = program("wrk", "wrk");
-/// A load and frame-level client of HTTP/2.
-pub(crate) const NGHTTP2: Package = program("nghttp2-client", "h2load");
-/// A node that speaks HTTP/2 without TLS, with trailers.
-pub(crate) const NGHTTPD: Package = program("nghttp2-server", "nghttpd");
 /// Builds the programs that Debian does not package.
 pub(crate) const GO: Package = program("golang-go", "go");
-/// Counts system calls.
-pub(crate) const STRACE: Package = program("strace", "strace");
 
 /// Ensures that all of `packages` are installed.
 pub(crate) fn ensure(packages: &[Package]) -> Result {

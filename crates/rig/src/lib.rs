@@ -1,5 +1,5 @@
 //! What measurements and tests need of the operating system: processes and their end, CPUs, scheduling, descriptors, ports,
-//! callgrind, and what `/proc` says.
+//! callgrind, strace, and what `/proc` says.
 //!
 //! It knows nothing of gateways and of HTTP. What a figure means is for those who use it.
 
@@ -17,6 +17,7 @@ pub mod proc;
 pub mod programs;
 mod running;
 pub mod schedule;
+pub mod strace;
 
 pub use child::{Child, send};
 pub use error::{Error, Result};

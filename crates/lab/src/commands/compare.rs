@@ -213,6 +213,7 @@ impl Compare {
             deciding: self.deciding.clone(),
             warm_up_s: self.warm_up.as_secs_f64(),
             saturation_s: self.saturation.as_secs_f64(),
+            slice_s: None,
             rate_s: self.latency.as_secs_f64(),
             rate: match self.rate {
                 Rate::Auto => 0.0,

@@ -1,9 +1,9 @@
 //! One figure of one program, measured as `compare` does it in pairs; for `bisect` and `nightly`, which compare in
 //! other ways.
 
-use super::instructions;
 use super::measures::{self, INSTRUCTIONS, Measure, THROUGHPUT};
 use super::side::Running;
+use super::{idle, instructions};
 use crate::display::{Progress, rough};
 use crate::error::{Error, Result};
 use crate::result::compare::{CompareDesign, SideRecord};
@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt::{self, Display, Formatter};
 use stillgate_load::Outcome;
 use stillgate_load::present::units;
+use stillgate_rig::strace::{self, Calls};
 
 /// A loop is shown in parts, each with its result so far, and none shorter than a second.
 const PARTS_MAX: usize = 10;
@@ -29,6 +30,18 @@ pub(crate) enum Figure {
     Anonymous,
     /// The sum of a metric's series after the load, plus 1: for values that no longer change once the program is warm.
     Level(String),
+    /// System calls per request.
+    Syscalls,
+    /// Those that transfer bytes.
+    DataSyscalls,
+    /// Resident memory before any load, once it has settled.
+    Settled,
+    /// The most resident memory under load, beyond that before any.
+    Peak,
+    /// Bytes of an idle connection.
+    Connection,
+    /// Bytes that are left of it after it has closed.
+    ClosedConnection,
 }
 
 impl Display for Figure {
@@ -37,6 +50,12 @@ impl Display for Figure {
             Figure::Measure(measure) => f.write_str(measure.name),
             Figure::Metric(name) | Figure::Level(name) => f.write_str(name),
             Figure::Anonymous => f.write_str("anonymous memory"),
+            Figure::Syscalls => f.write_str("system calls"),
+            Figure::DataSyscalls => f.write_str("data system calls"),
+            Figure::Settled => f.write_str("settled memory"),
+            Figure::Peak => f.write_str("growth of memory"),
+            Figure::Connection => f.write_str("an idle connection"),
+            Figure::ClosedConnection => f.write_str("a closed connection"),
         }
     }
 }
@@ -93,6 +112,12 @@ pub(crate) fn read(
         Figure::Metric(name) => return alone(metric(name, true, spec, upstream, design, progress)),
         Figure::Anonymous => return alone(anonymous_kib(spec, upstream, design, progress)),
         Figure::Level(name) => return alone(metric(name, false, spec, upstream, design, progress)),
+        Figure::Syscalls => return alone(syscalls(spec, upstream, design, progress).map(|calls| calls.all)),
+        Figure::DataSyscalls => return alone(syscalls(spec, upstream, design, progress).map(|calls| calls.data)),
+        Figure::Settled => return alone(settled_kib(spec, upstream, design)),
+        Figure::Peak => return alone(growth_kib(spec, upstream, design, progress)),
+        Figure::Connection => return alone(idle::bytes(spec, upstream, design).map(|(open, _)| open)),
+        Figure::ClosedConnection => return alone(idle::bytes(spec, upstream, design).map(|(_, closed)| closed)),
         Figure::Measure(_) if is_instructions(figure) => {
             let mut begin = |text: &str| progress.step(text);
             return alone(instructions::once(spec, upstream.address, design, &mut begin));
@@ -111,7 +136,7 @@ pub(crate) fn read(
     Ok((raw.figure()?, Some(raw)))
 }
 
-fn is_instructions(figure: &Figure) -> bool {
+pub(crate) fn is_instructions(figure: &Figure) -> bool {
     matches!(figure, Figure::Measure(measure) if measure.name == INSTRUCTIONS.name)
 }
 
@@ -180,6 +205,33 @@ fn anonymous_kib(spec: &Spec, upstream: &Upstream, design: &CompareDesign, progr
     let mut side = warm(spec, upstream, design, progress)?;
     saturated(&mut side, design, progress)?;
     Ok(side.started.anonymous_kib()? as f64)
+}
+
+/// strace slows a program down, so its requests are counted and not timed.
+fn syscalls(spec: &Spec, upstream: &Upstream, design: &CompareDesign, progress: &mut Progress) -> Result<Calls> {
+    let side = warm(spec, upstream, design, progress)?;
+    progress.step("under strace");
+    strace::count(&side.started.pids()?, || side.traced(design))
+}
+
+fn settled_kib(spec: &Spec, upstream: &Upstream, design: &CompareDesign) -> Result<f64> {
+    let mut started = spec.start(upstream.address, &design.placement)?;
+    match started.process()?.settled_memory()? {
+        (memory, true) => Ok(memory.rss_kib as f64),
+        (_, false) => Err("its memory does not settle".into()),
+    }
+}
+
+fn growth_kib(spec: &Spec, upstream: &Upstream, design: &CompareDesign, progress: &mut Progress) -> Result<f64> {
+    let mut side = Running::start(spec, upstream, design, design.seed)?;
+    let before = side.started.process()?.settled_memory()?.0.rss_kib;
+    progress.step("warm-up");
+    side.warm_up(design)?;
+    saturated(&mut side, design, progress)?;
+    if design.rate > 0.0 {
+        rated(&mut side, design, upstream, progress)?;
+    }
+    Ok(side.started.process()?.peak_rss_kib()?.saturating_sub(before) as f64)
 }
 
 fn metric(

@@ -40,6 +40,7 @@ pub(super) fn design(pairs: usize, looks: &[usize]) -> CompareDesign {
         deciding: vec!["cpu".to_owned()],
         warm_up_s: 0.15,
         saturation_s: 0.4,
+        slice_s: None,
         rate_s: 0.5,
         rate: 10_000.0,
         connections: 32,

@@ -23,6 +23,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 use stillgate_load::{Outcome, Pace};
 use stillgate_rig::callgrind;
@@ -42,6 +43,9 @@ const LONGEST: Duration = Duration::from_secs(8);
 
 /// With fewer requests between the two runs, start-up and end do not cancel well enough.
 const REQUESTS_MIN: u64 = 50;
+
+/// The share of requests before the first round.
+const WARM_UP_PART: u64 = 10;
 
 /// Interval between two counts of perf.
 const PERF_INTERVAL_MS: &str = "100";
@@ -191,6 +195,38 @@ fn by_callgrind(spec: &Spec, upstream: SocketAddr, design: &CompareDesign, time:
     Ok(InstructionCount { instructions: callgrind::totals(folder.path())?, requests: outcome.sent })
 }
 
+/// How instructions of one start are counted again and again.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CountPlan {
+    pub(crate) rounds: usize,
+    /// Requests of a round.
+    pub(crate) requests: u64,
+    /// Time after the requests in which the program still works on them.
+    pub(crate) settle: Duration,
+}
+
+/// Instructions per request of one start, a figure per round. They do not contain what a connection costs, nor
+/// Stillgate's control thread.
+pub(crate) fn counts(spec: &Spec, upstream: SocketAddr, design: &CompareDesign, plan: &CountPlan) -> Result<Vec<f64>> {
+    let (mut started, mut counter) = spec.start_counted(upstream, &design.placement)?;
+    let asking = LoadSettings::of_spec(&started, spec, design)?;
+    counter.begin(started.process()?)?;
+    let mut take = |requests: u64| -> Result<InstructionCount> {
+        let outcome = answered(&mut started, asking.counted(requests))?;
+        sleep(plan.settle);
+        let instructions = counter.instructions(started.process()?, None)?;
+        Ok(InstructionCount { instructions, requests: outcome.sent })
+    };
+    // Connections to the upstream, buffers and compiled functions come into being.
+    take((plan.requests / WARM_UP_PART).max(1))?;
+    let mut counts = Vec::new();
+    for _ in 0..plan.rounds {
+        let (one, all) = (take(1)?, take(plan.requests + 1)?);
+        counts.push((all.instructions as f64 - one.instructions as f64) / plan.requests as f64);
+    }
+    Ok(counts)
+}
+
 /// The program, run by valgrind. A built-in gets a script in place of its binary, because its other arguments are
 /// not known here. Counts will be in the folder, in files named `counts.PID`.
 pub(crate) fn under_callgrind(spec: &Spec, folder: &Path, options: &[String]) -> Result<Spec> {
@@ -259,6 +295,11 @@ fn load(started: &mut Started, design: &CompareDesign, time: Duration) -> Result
         design.seed,
     )?;
     let outcome = asking.run(Pace::Closed, Duration::ZERO, time);
+    answered(started, outcome)
+}
+
+/// Without failures, which cost other instructions.
+fn answered(started: &mut Started, outcome: Result<Outcome>) -> Result<Outcome> {
     started.alive()?;
     let outcome = outcome?;
     if outcome.errors.total() > 0 {

@@ -114,7 +114,7 @@ pub(crate) fn named(name: &str) -> Option<&'static Measure> {
 }
 
 /// The figure of one start by itself, or the reason why there is none.
-pub(super) fn of_one(measure: &Measure, record: &SideRecord) -> Result<f64> {
+pub(crate) fn of_one(measure: &Measure, record: &SideRecord) -> Result<f64> {
     let is_latency = measure.unit == LATENCY_UNIT;
     let run = if is_latency { &record.rated } else { &record.saturation };
     let too_few = measure.name == "p99.9" && run.requests < REQUESTS_P99_9_MIN;

@@ -12,6 +12,7 @@ pub(crate) mod duel;
 mod failures;
 #[cfg(test)]
 mod false_alarms;
+mod idle;
 pub(crate) mod instructions;
 pub(crate) mod looks;
 pub(crate) mod markdown;

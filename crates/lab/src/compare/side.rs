@@ -6,13 +6,15 @@
 use crate::error::{Error, Result};
 use crate::result::compare::{CompareDesign, SideRecord};
 use crate::result::run::{Placement, RunRecord, Subject};
-use crate::target::{Spec, Started, Upstream, schedule};
+use crate::target::{Spec, Started, Traffic, Upstream, schedule};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
+use stillgate_load::mix::Composer;
 use stillgate_load::outcome::ERROR_EXAMPLES_MAX;
-use stillgate_load::{Arrivals, Bounds, Interval, Load, Mix, Outcome, Pace, Protocol, Schedule, Target};
+use stillgate_load::plan::DURATION_UNBOUNDED;
+use stillgate_load::{Arrivals, Bounds, Interval, Load, Mix, Outcome, Pace, Protocol, Schedule, Target, Tls};
 
 /// Load before the open loop's measured time, in which its connections are opened.
 const LEAD_IN: Duration = Duration::from_millis(50);
@@ -40,14 +42,14 @@ const RAMP_ANSWERS: f64 = 2.0;
 const ANSWERS_MIN: f64 = 2.0;
 
 /// The results of all sides of a round, or of one in the pilot.
-pub(super) enum RoundOutcome<T> {
+pub(crate) enum RoundOutcome<T> {
     Measured(T),
     /// The program at this index ended under load: its exit status, and the end of its output.
     Ended(usize, String),
 }
 
 /// Starts the programs, measures them in turn and stops them. `seed` is the load's.
-pub(super) fn measure(
+pub(crate) fn measure(
     specs: &[&Spec],
     upstream: &Upstream,
     design: &CompareDesign,
@@ -63,11 +65,12 @@ pub(super) fn measure(
         }
     }
     let rated = rated?;
-    let records = sides.into_iter().zip(&rated).map(|(side, rated)| side.finish(rated)).collect::<Result<Vec<_>>>()?;
+    let rated = rated.iter().map(Some).chain(std::iter::repeat(None));
+    let records = sides.into_iter().zip(rated).map(|(side, rated)| side.finish(rated)).collect::<Result<Vec<_>>>()?;
     Ok(RoundOutcome::Measured(records))
 }
 
-/// All loads; the outcomes are those of the open loop.
+/// All loads; the outcomes are those of the open loop, and there are none without a rate.
 fn in_turn(sides: &mut [Running<'_>], upstream: &Upstream, design: &CompareDesign) -> Result<Vec<Outcome>> {
     for side in &mut *sides {
         side.warm_up(design)?;
@@ -80,6 +83,9 @@ fn in_turn(sides: &mut [Running<'_>], upstream: &Upstream, design: &CompareDesig
             true => sides.iter_mut().try_for_each(|side| side.saturate(&slices))?,
             false => sides.iter_mut().rev().try_for_each(|side| side.saturate(&slices))?,
         }
+    }
+    if design.rate <= 0.0 {
+        return Ok(Vec::new());
     }
     // Only now: a closed loop never sleeps, and would starve everything else.
     let first = schedule::first(&design.placement, &upstream.pids())?;
@@ -99,7 +105,7 @@ struct Slices {
 impl Slices {
     /// Slices for a program that takes this long for an answer.
     fn of(design: &CompareDesign, answer_s: f64) -> Slices {
-        let shortest_s = SLICE_S.max(SLICE_ANSWERS * answer_s);
+        let shortest_s = design.slice_s.unwrap_or(SLICE_S).max(SLICE_ANSWERS * answer_s);
         // The number of slices of the usual length that comes closest to the total time.
         let count = (design.saturation_s / shortest_s).round().max(1.0);
         Slices {
@@ -128,14 +134,7 @@ pub(super) struct Running<'a> {
 impl<'a> Running<'a> {
     pub(super) fn start(spec: &Spec, upstream: &Upstream, design: &'a CompareDesign, seed: u64) -> Result<Running<'a>> {
         let started = spec.start(upstream.address, &design.placement)?;
-        let load = LoadSettings::of(
-            started.address,
-            design.connections,
-            &design.placement,
-            seconds(design.late_s),
-            design.mix.as_deref(),
-            seed,
-        )?;
+        let load = LoadSettings { seed, ..LoadSettings::of_spec(&started, spec, design)? };
         Ok(Running { started, load, slices: Vec::new(), cpu_us: 0.0, answer_s: 0.0 })
     }
 
@@ -215,13 +214,19 @@ impl<'a> Running<'a> {
         format!("; {rate:.0} requests/s so far, {:.1} us of CPU for each", self.cpu_us / all.sent as f64)
     }
 
+    /// A closed loop that is neither timed nor kept; the number of its requests.
+    pub(super) fn traced(&self, design: &CompareDesign) -> Result<u64> {
+        let outcome = self.load.run(Pace::Closed, Duration::ZERO, seconds(design.saturation_s))?;
+        Ok(outcome.sent)
+    }
+
     /// Requests of the closed loop so far, including those before the measured time of its slices.
     pub(super) fn sent(&self) -> u64 {
         self.slices.iter().map(|slice| slice.sent).sum()
     }
 
-    fn finish(self, rated: &Outcome) -> Result<SideRecord> {
-        let record = self.record(Some(rated))?;
+    fn finish(self, rated: Option<&Outcome>) -> Result<SideRecord> {
+        let record = self.record(rated)?;
         self.started.stop();
         Ok(record)
     }
@@ -332,6 +337,8 @@ pub(crate) struct LoadSettings<'a> {
     late: Duration,
     /// See [`Load::realtime`].
     realtime: bool,
+    protocol: Protocol,
+    tls: Option<Tls>,
     seed: u64,
 }
 
@@ -350,7 +357,44 @@ impl<'a> LoadSettings<'a> {
             Some(file) => Mix::from_file(file, &target),
         };
         let mix = mix.map_err(|errors| Error::new(errors.to_string()))?;
-        Ok(LoadSettings { target, mix, connections, cpus: generator_cpus(placement), late, realtime: false, seed })
+        let (protocol, cpus) = (Protocol::Http1, generator_cpus(placement));
+        Ok(LoadSettings { target, mix, connections, cpus, late, realtime: false, protocol, tls: None, seed })
+    }
+
+    /// Those of a design for one target.
+    pub(crate) fn of_spec(started: &Started, spec: &Spec, design: &'a CompareDesign) -> Result<LoadSettings<'a>> {
+        let CompareDesign { connections, placement, mix, seed, .. } = design;
+        LoadSettings::of(started.address, *connections, placement, seconds(design.late_s), mix.as_deref(), *seed)?
+            .speaking(&spec.traffic)
+    }
+
+    /// A request as it is sent.
+    pub(crate) fn example(&self) -> Vec<u8> {
+        Composer::new(&self.mix, self.seed, 0, 1).compose().bytes.to_vec()
+    }
+
+    /// As one target is spoken to.
+    pub(crate) fn speaking(mut self, traffic: &Traffic) -> Result<LoadSettings<'a>> {
+        if traffic.is_secure {
+            let url = format!("https://{}/", self.target.host);
+            self.target = Target::parse(&url).map_err(|error| Error::new(error.to_string()))?;
+            let tls = Tls::fixed(&self.target.name, traffic.streams.is_some());
+            self.tls = Some(tls.map_err(|error| Error::new(error.to_string()))?);
+        }
+        self.protocol = traffic.streams.map_or(Protocol::Http1, |streams| Protocol::Http2 { streams });
+        self.connections = traffic.connections.unwrap_or(self.connections);
+        if let Some(file) = &traffic.mix {
+            self.mix = Mix::from_file(file, &self.target).map_err(|errors| Error::new(errors.to_string()))?;
+        }
+        Ok(self)
+    }
+
+    /// One after the other on one connection, and then no more.
+    pub(crate) fn counted(&self, requests: u64) -> Result<Outcome> {
+        let load = self.load(Pace::Closed, Duration::ZERO, DURATION_UNBOUNDED);
+        let load = Load { requests: Some(requests), connections: 1, threads: 1, ..load };
+        let outcome = stillgate_load::run(&load, &AtomicBool::new(false), &mut |_| {});
+        outcome.map_err(|error| Error::new(error.to_string()))
     }
 
     /// With or without priority; see [`Load::realtime`].
@@ -381,16 +425,21 @@ impl<'a> LoadSettings<'a> {
         enough: &AtomicBool,
         observe: &mut dyn FnMut(&Interval<'_>),
     ) -> Result<Outcome> {
+        let load = self.load(pace, warm_up, duration);
+        stillgate_load::run(&load, enough, observe).map_err(|error| Error::new(error.to_string()))
+    }
+
+    fn load(&self, pace: Pace, warm_up: Duration, duration: Duration) -> Load {
         let threads = self.cpus.len().clamp(1, self.connections);
-        let load = Load {
+        Load {
             target: self.target.clone(),
             mix: self.mix.clone(),
             pace,
             warm_up,
             duration,
             requests: None,
-            protocol: Protocol::Http1,
-            tls: None,
+            protocol: self.protocol,
+            tls: self.tls.clone(),
             connections: self.connections,
             threads,
             cpus: self.cpus.to_vec(),
@@ -400,8 +449,7 @@ impl<'a> LoadSettings<'a> {
             interval: INTERVAL,
             bounds: Bounds { late: self.late, ..Bounds::default() },
             seed: self.seed,
-        };
-        stillgate_load::run(&load, enough, observe).map_err(|error| Error::new(error.to_string()))
+        }
     }
 }
 

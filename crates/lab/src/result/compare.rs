@@ -84,6 +84,9 @@ pub(crate) struct CompareDesign {
     pub(crate) warm_up_s: f64,
     /// Closed loop, for throughput and CPU per request.
     pub(crate) saturation_s: f64,
+    /// The least length of a slice of that; `None`: as short as answers allow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) slice_s: Option<f64>,
     /// Open loop, for latencies.
     pub(crate) rate_s: f64,
     /// Requests per second of the open loop.

@@ -64,6 +64,7 @@ pub(super) fn fill(word: &str, place: &LaunchInputs<'_>) -> String {
         .replace(CONFIGURATION, &place.file(COMMAND_CONFIGURATION).to_string_lossy())
         .replace(PORT, &place.address.port().to_string())
         .replace("{upstream}", &place.upstream.to_string())
+        .replace("{upstream_port}", &place.upstream.port().to_string())
         .replace("{dir}", &place.directory.to_string_lossy())
 }
 

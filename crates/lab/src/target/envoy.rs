@@ -11,7 +11,8 @@ const CIRCUIT_BREAKER_MAX: u32 = 1_000_000;
 pub(super) const METRICS_PATH: &str = "/stats/prometheus";
 
 pub(super) fn launch(place: &LaunchInputs<'_>) -> Launch {
-    let file = place.file("envoy.json");
+    // JSON is YAML, and a configuration of the user's may be either.
+    let file = place.file("envoy.yaml");
     let path = file.to_string_lossy();
     // Without hot restart two of them need no separate base ids.
     let words = ["-c", &path, "--concurrency", "1", "-l", "error", "--disable-hot-restart"].map(str::to_owned).to_vec();

@@ -31,10 +31,11 @@ use crate::hosts::{Agent, Machines, RemoteTarget};
 use crate::result::run::{Placement, Subject};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_rig::Running;
+use stillgate_rig::callgrind::{Counter, Threads};
 use tempfile::TempDir;
 
 /// The path of WebSocket tunnels.
@@ -93,6 +94,21 @@ pub(crate) struct Spec {
     /// The machines of it and its upstream; `None`: this one.
     #[serde(skip)]
     pub(crate) machines: Option<Arc<Machines>>,
+    /// How it is loaded, where that is not the same for all.
+    #[serde(skip)]
+    pub(crate) traffic: Traffic,
+}
+
+/// What is sent to one target in place of what an experiment sends to all.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Traffic {
+    /// A file of requests.
+    pub(crate) mix: Option<PathBuf>,
+    pub(crate) connections: Option<usize>,
+    /// Requests at once on a connection of HTTP/2; `None`: HTTP/1.
+    pub(crate) streams: Option<usize>,
+    /// Over TLS that offers one cipher and one group, and never resumes; any certificate will do.
+    pub(crate) is_secure: bool,
 }
 
 /// Address and path of an exposition.
@@ -122,7 +138,7 @@ pub(crate) struct Started {
 #[derive(Debug)]
 enum Process {
     // In this order: it ends before its folder does.
-    Here { process: Running, _folder: TempDir },
+    Here { process: Running, folder: TempDir },
     There(Arc<Machines>, RemoteTarget),
 }
 
@@ -169,6 +185,7 @@ impl Spec {
             directory,
             ip: None,
             machines: None,
+            traffic: Traffic::default(),
         }
     }
 
@@ -195,7 +212,22 @@ impl Spec {
                 process: Process::There(Arc::clone(machines), RemoteTarget { number: started.number }),
             });
         }
-        start::start(self, upstream, placement)
+        start::start(self, upstream, placement, None)
+    }
+
+    /// Starts it on this machine under valgrind, where `counter` of its start counts instructions. It has one process.
+    pub(crate) fn start_counted(&self, upstream: SocketAddr, placement: &Placement) -> Result<(Started, Counter)> {
+        let mut spec = self.clone();
+        if matches!(self.kind, Kind::Nginx | Kind::NginxLua) {
+            spec.arguments.extend(["-g", "master_process off;"].map(str::to_owned));
+        }
+        // Its first thread is the control thread, which handles no requests but does much work once a second.
+        let threads = if self.kind == Kind::Stillgate { Threads::Others } else { Threads::All };
+        let counter = |folder: &Path| Counter::new(threads, folder, self.kind.name());
+        let started = start::start(&spec, upstream, placement, Some(&counter))?;
+        let Process::Here { folder, .. } = &started.process else { unreachable!("it was started here") };
+        let counter = counter(folder.path());
+        Ok((started, counter))
     }
 }
 

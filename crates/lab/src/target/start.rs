@@ -14,13 +14,17 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
+use stillgate_rig::callgrind::Counter;
 use stillgate_rig::{NotListening, Running, ports};
 use tempfile::TempDir;
 
 /// Time limit until it listens.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// The time limit for a large configuration: enough for a million series on a slow machine.
+/// The time limit for a large configuration or under valgrind: enough for a million series on a slow machine.
 const START_TIMEOUT_LARGE: Duration = Duration::from_secs(180);
+
+/// Makes what counts instructions, of files in the folder of a start.
+pub(super) type CounterIn<'a> = dyn Fn(&Path) -> Counter + 'a;
 
 /// Attempts, each with new ports.
 const ATTEMPTS: usize = 4;
@@ -86,15 +90,25 @@ impl LaunchInputs<'_> {
 }
 
 /// See [`Spec::start`].
-pub(super) fn start(spec: &Spec, upstream: SocketAddr, placement: &Placement) -> Result<Started> {
+pub(super) fn start(
+    spec: &Spec,
+    upstream: SocketAddr,
+    placement: &Placement,
+    counter: Option<&CounterIn<'_>>,
+) -> Result<Started> {
     let idle = series::idle_parts(spec, |idle| {
-        let started = start_with(spec, upstream, placement, idle)?;
+        let started = start_with(spec, (upstream, placement), idle, None)?;
         series::shown(&started)
     })?;
-    start_with(spec, upstream, placement, idle)
+    start_with(spec, (upstream, placement), idle, counter)
 }
 
-fn start_with(spec: &Spec, upstream: SocketAddr, placement: &Placement, idle: u64) -> Result<Started> {
+fn start_with(
+    spec: &Spec,
+    place: (SocketAddr, &Placement),
+    idle: u64,
+    counter: Option<&CounterIn<'_>>,
+) -> Result<Started> {
     if let Some(address) = spec.address
         && TcpStream::connect_timeout(&address, CONNECT_TIMEOUT).is_ok()
     {
@@ -104,7 +118,7 @@ fn start_with(spec: &Spec, upstream: SocketAddr, placement: &Placement, idle: u6
     }
     let mut attempt = 1;
     loop {
-        match start_once(spec, upstream, placement, idle) {
+        match start_once(spec, place, idle, counter) {
             Err(Failure { port_taken: true, .. }) if attempt < ATTEMPTS => attempt += 1,
             Err(Failure { error, .. }) => return Err(error),
             Ok(started) => return Ok(started),
@@ -112,7 +126,12 @@ fn start_with(spec: &Spec, upstream: SocketAddr, placement: &Placement, idle: u6
     }
 }
 
-fn start_once(spec: &Spec, upstream: SocketAddr, placement: &Placement, idle: u64) -> Result<Started, Failure> {
+fn start_once(
+    spec: &Spec,
+    (upstream, placement): (SocketAddr, &Placement),
+    idle: u64,
+    counter: Option<&CounterIn<'_>>,
+) -> Result<Started, Failure> {
     let directory = new_directory(spec)?;
     let ports = ports::free(spec.ip.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)), 3)?;
     let (address, metrics, admin) = (ports[0], ports[1], ports[2]);
@@ -135,9 +154,10 @@ fn start_once(spec: &Spec, upstream: SocketAddr, placement: &Placement, idle: u6
     let mut words = vec![program.to_string_lossy().into_owned()];
     words.extend(launch.words);
     let log = directory.path().join("log");
+    let run = counter.map_or_else(|| words.clone(), |counter| counter(directory.path()).command(&words));
     let begin = Instant::now();
-    let mut process = Running::spawn(&spec.name, &words, &placement.target_cpus, &log, Stdio::null())?;
-    let timeout = if idle > 0 { START_TIMEOUT_LARGE } else { START_TIMEOUT };
+    let mut process = Running::spawn(&spec.name, &run, &placement.target_cpus, &log, Stdio::null())?;
+    let timeout = if idle > 0 || counter.is_some() { START_TIMEOUT_LARGE } else { START_TIMEOUT };
     process.wait_for(place.address, timeout)?;
     let listening_after = begin.elapsed();
     if let Some(metrics) = &metrics {
@@ -159,7 +179,7 @@ fn start_once(spec: &Spec, upstream: SocketAddr, placement: &Placement, idle: u6
         admin,
         listening_after,
         configuration: file,
-        process: Process::Here { process, _folder: directory },
+        process: Process::Here { process, folder: directory },
     })
 }
 
@@ -277,7 +297,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let spec = Spec { address: Some(address), ..Spec::built_in(Kind::Nginx, dir.path().to_owned()) };
-        let error = start_with(&spec, address, &Placement::default(), 0).unwrap_err();
+        let error = start_with(&spec, (address, &Placement::default()), 0, None).unwrap_err();
         let expected = format!("nginx: something listens on {address} already; end it, or give another address");
         assert_eq!(error.to_string(), expected);
     }

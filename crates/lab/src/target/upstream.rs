@@ -3,6 +3,7 @@
 //! So an experiment needs no other server, and the upstream costs as little as possible. It ends with us, when its
 //! input closes.
 
+use super::Started;
 use crate::error::{Error, Result};
 use crate::hosts::{Machines, RemoteTarget};
 use crate::result::run::Placement;
@@ -33,9 +34,15 @@ enum Process {
     // In this order: it ends before its folder does.
     Here { process: Running, _folder: TempDir },
     There(Arc<Machines>, RemoteTarget),
+    Other(Started),
 }
 
 impl Upstream {
+    /// Any program that answers, in place of the responder.
+    pub(crate) fn other(started: Started) -> Upstream {
+        Upstream { address: started.address, process: Process::Other(started) }
+    }
+
     /// An upstream with bodies of this length, on its machine.
     pub(crate) fn start(
         placement: &Placement,
@@ -85,6 +92,7 @@ impl Upstream {
         match &self.process {
             Process::Here { process, .. } => process.pids(),
             Process::There(..) => Vec::new(),
+            Process::Other(started) => started.pids().unwrap_or_default(),
         }
     }
 }

@@ -121,6 +121,68 @@ fn show_what_takes_long() {
 }
 
 #[test]
+fn a_suite_is_a_table_of_targets_and_cases() {
+    require_tool("nginx", "nginx");
+    let folder = tempfile::tempdir().unwrap();
+    let nginx = "daemon off; pid {dir}/pid; error_log stderr; events {}\n\
+                 http { access_log off; server { listen {address}; {header} location / { return 200 {word}; } } }\n";
+    fs::write(folder.path().join("nginx.conf"), nginx).unwrap();
+    let suite = folder.path().join("suite.yaml");
+    let text = format!(
+        "fill: {{word: hello, header: \"\", path: /}}\nprepare: printf /x > path\n\
+         targets:\n  nginx: {{kind: nginx, configuration: nginx.conf}}\n  \
+         bare: {{command: \"'{LAB}' respond --address {{address}}\"}}\n\
+         mix: 'requests: [{{path: \"{{path}}\", expect: {{status: 200}}}}]'\n\
+         cases:\n  - name: none\n  \
+         - {{name: header, against: none, shows: 'x-a: b', fill: {{path: '{{include path}}'}}, nginx: {{header: add_header X-A b;}}}}\n  \
+         - {{name: broken, nginx: {{header: no_such_directive}}}}\n"
+    );
+    fs::write(&suite, text).unwrap();
+    let json = folder.path().join("out.json");
+    let table = |words: &[&str]| {
+        let mut all =
+            vec!["cpu,rss", "--suite", suite.to_str().unwrap(), "--rounds", "2", "--json", json.to_str().unwrap()];
+        all.extend(words);
+        measure(&all)
+    };
+    let output = table(&[]);
+    let (text, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("header: cpu, us/request") && text.contains("header: rss, added, KiB"), "{text}{stderr}");
+    // A target that does not start is left out, and that is a fault.
+    assert!(text.contains("FAULT: nginx, broken: left out: ") && output.status.code() == Some(1), "{text}{stderr}");
+    assert!(
+        !text.lines().any(|line| line.starts_with("none")),
+        "what others are compared with is no row of its own: {text}"
+    );
+    let verified = Command::new(LAB).arg("verify").arg(&json).output().unwrap();
+    assert!(verified.status.success(), "{verified:?}");
+    let output = table(&["--case", "none", "--targets", "bare,nginx"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    let columns: Vec<&str> = text.lines().nth(2).unwrap_or_default().split_whitespace().collect();
+    assert_eq!(columns, ["bare", "nginx", "ratio"], "{text}{}", String::from_utf8_lossy(&output.stderr));
+    for (words, why) in [
+        (["--case", "other"], "--case: a part of one of: none; header; broken"),
+        (["--targets", "apache"], "--targets apache: the suite has nginx, bare"),
+        (["--set", "port=1"], "--set port: the suite has header, path, word"),
+    ] {
+        let output = table(&words);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && stderr.contains(why), "{words:?}: {output:?}");
+    }
+}
+
+#[test]
+fn memory_and_calls_of_one_server() {
+    require_tool("strace", "strace");
+    let responder = format!("'{LAB}' respond --address {{address}}");
+    // One read and one write, and `epoll_wait` now and then.
+    let (data, all) = (number(&["data-syscalls", &responder]), number(&["syscalls", &responder]));
+    assert!(data > 1.5 && data < 2.5 && all >= data, "{data} of {all}");
+    assert!(number(&["settled", &responder]) > 500.0);
+    assert!(number(&["connection", &responder]) < 100_000.0);
+}
+
+#[test]
 fn what_makes_no_sense_is_refused() {
     let check = |words: &[&str], why: &str| {
         let output = measure(words);
@@ -130,6 +192,9 @@ fn what_makes_no_sense_is_refused() {
     check(&["speed", "nginx"], "not one of cpu");
     check(&["level:", "nginx"], "not one of cpu");
     check(&["p99", "nginx"], "latencies need --rate");
+    check(&["cpu,rss", "nginx"], "several figures are for --suite");
+    check(&["cpu", "--suite", "/nowhere/s"], "cannot be read");
+    check(&["cpu", "nginx", "--suite", "x"], "cannot be used with");
     check(&["cpu", "nginx", "--rate", "5"], "--rate is for latencies");
     check(&["cpu", "server {address}", "--config", "/dev/null"], "instead of --config");
     check(&["cpu", "nginx", "--config", "/nowhere/c"], "cannot be read");

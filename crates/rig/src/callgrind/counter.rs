@@ -9,7 +9,7 @@ use crate::programs;
 use crate::running::Running;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -38,11 +38,9 @@ pub enum Threads {
     Others,
 }
 
-/// A running program whose instructions are counted.
+/// What counts the instructions of a program, which is held elsewhere.
 #[derive(Debug)]
 pub struct Counter {
-    /// valgrind, which has become the program.
-    pub process: Running,
     threads: Threads,
     /// Where callgrind writes; a number follows.
     out: PathBuf,
@@ -51,10 +49,15 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// Starts `words` on `cpus`. What it writes goes to files in `dir` that begin with `name`.
-    pub fn start(words: &[String], threads: Threads, cpus: &[usize], dir: &Path, name: &str) -> Result<Self> {
+    /// A counter whose files in `dir` begin with `name`.
+    pub fn new(threads: Threads, dir: &Path, name: &str) -> Self {
         let out = dir.join(format!("{name}.callgrind"));
         let vgdb_prefix = format!("--vgdb-prefix={}", dir.join(format!("{name}.vgdb")).display());
+        Self { threads, out, vgdb_prefix, dumps: 0 }
+    }
+
+    /// The command that runs `words` so that they can be counted: valgrind, which becomes the program.
+    pub fn command(&self, words: &[String]) -> Vec<String> {
         let own = [
             "env",
             NO_STRING_INSTRUCTIONS,
@@ -62,29 +65,27 @@ impl Counter {
             "--tool=callgrind",
             "--instr-atstart=no",
             "--separate-threads=yes",
-            &vgdb_prefix,
-            &format!("--callgrind-out-file={}", out.display()),
+            &self.vgdb_prefix,
+            &format!("--callgrind-out-file={}", self.out.display()),
         ];
-        let (program, arguments) = words.split_first().ok_or_else(|| format!("{name}: the command is empty"))?;
         // valgrind does not look among the daemons.
-        let program =
-            programs::find(program).map_or_else(|| program.clone(), |path| path.to_string_lossy().into_owned());
-        let own = own.into_iter().map(str::to_owned).chain([program]);
-        let words: Vec<String> = own.chain(arguments.iter().cloned()).collect();
-        let process = Running::spawn(name, &words, cpus, &dir.join(format!("{name}.log")), Stdio::null())?;
-        Ok(Self { process, threads, out, vgdb_prefix, dumps: 0 })
+        let found = |(at, word): (usize, &String)| match at {
+            0 => programs::find(word).map_or_else(|| word.clone(), |path| path.to_string_lossy().into_owned()),
+            _ => word.clone(),
+        };
+        own.into_iter().map(str::to_owned).chain(words.iter().enumerate().map(found)).collect()
     }
 
     /// Counts from here on.
-    pub fn begin(&self) -> Result {
-        self.control(&["instrumentation", "on"])
+    pub fn begin(&self, process: &Running) -> Result {
+        self.control(process, &["instrumentation", "on"])
     }
 
     /// Instructions since the last call, or since counting began, once the program has come to rest. The profiles they are
     /// taken from, one a thread, are kept under names that begin with `profile`, where that is given.
-    pub fn instructions(&mut self, profile: Option<&Path>) -> Result<u64> {
-        self.rest()?;
-        self.control(&["dump"])?;
+    pub fn instructions(&mut self, process: &mut Running, profile: Option<&Path>) -> Result<u64> {
+        rest(process)?;
+        self.control(process, &["dump"])?;
         self.dumps += 1;
         let mut sum = 0;
         for (thread, written) in self.written()? {
@@ -117,26 +118,26 @@ impl Counter {
         }
     }
 
-    /// Waits until it does nothing more: a thread may still work on the last requests.
-    fn rest(&mut self) -> Result {
-        let begin = Instant::now();
-        loop {
-            let before = self.process.thread_times()?;
-            sleep(IDLE_LOOK);
-            self.process.alive()?;
-            if self.process.thread_times()?.since(&before) < IDLE_US {
-                return Ok(());
-            }
-            if begin.elapsed() > IDLE_TIMEOUT {
-                return Err(format!("still busy after {} s", IDLE_TIMEOUT.as_secs()).into());
-            }
-        }
-    }
-
-    fn control(&self, words: &[&str]) -> Result {
+    fn control(&self, process: &Running, words: &[&str]) -> Result {
         let mut command = Command::new("vgdb");
-        command.args([&format!("--pid={}", self.process.pid()), &self.vgdb_prefix]);
+        command.args([&format!("--pid={}", process.pid()), &self.vgdb_prefix]);
         command.arg(format!("--max-invoke-ms={INTERRUPT_MS}")).args(words);
         said(&mut command).map(drop)
+    }
+}
+
+/// Waits until it does nothing more: a thread may still work on the last requests.
+fn rest(process: &mut Running) -> Result {
+    let begin = Instant::now();
+    loop {
+        let before = process.thread_times()?;
+        sleep(IDLE_LOOK);
+        process.alive()?;
+        if process.thread_times()?.since(&before) < IDLE_US {
+            return Ok(());
+        }
+        if begin.elapsed() > IDLE_TIMEOUT {
+            return Err(format!("still busy after {} s", IDLE_TIMEOUT.as_secs()).into());
+        }
     }
 }
