@@ -1,4 +1,4 @@
-//! Masks: texts that stand in place of secrets in what is shown.
+//! Masks: texts that replace secrets in what is shown.
 
 /// The text that an export and the Admin API show in place of a secret.
 pub const MASK: &str = "********";

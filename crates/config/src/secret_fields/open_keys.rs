@@ -13,7 +13,7 @@ pub(super) enum Shown {
     Nodes,
     /// The scheme and the host of an address, the path of a path.
     Address,
-    /// The same of an address that clients receive: its path, too, and its query unless a parameter has the name of a secret.
+    /// The scheme, host and path of an address that clients receive, and its query unless a parameter has the name of a secret.
     PublicAddress,
     /// A path, perhaps a relative one, without its query.
     Path,

@@ -301,7 +301,7 @@ impl EtcdWatch<'_> {
 impl fmt::Debug for EtcdWatch<'_> {
     /// Without the received data, which may be secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watch").field("etcd", self.etcd).field("seen", &self.seen).finish_non_exhaustive()
+        f.debug_struct("EtcdWatch").field("etcd", self.etcd).field("seen", &self.seen).finish_non_exhaustive()
     }
 }
 

@@ -149,9 +149,9 @@ struct Bench<'a> {
 struct BlockFigures {
     outcome: Outcome,
     pings: Option<MessageTotals>,
-    /// Of the target; `None`: another process has taken its place.
+    /// CPU time of the target; `None`: another process has taken its place.
     cpu_us: Option<f64>,
-    /// Of the threads that are shown by themselves.
+    /// CPU time of the threads that are shown by themselves.
     threads_us: Option<f64>,
     took: Duration,
     rss_kib: u64,

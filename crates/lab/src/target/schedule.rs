@@ -29,7 +29,7 @@ pub(crate) fn first(placement: &Placement, pids: &[u32]) -> Result<First> {
     }
 }
 
-/// The same also if the target shares the load's CPUs: an open loop sleeps between its requests, and the target has that time.
+/// Puts the load first also if the target shares its CPUs: an open loop sleeps between its requests, and the target has that time.
 pub(crate) fn first_of_open_loop(placement: &Placement, pids: &[u32]) -> Result<First> {
     let priority = Priority::put(&placement.load_cpus, pids)?;
     let warning = priority.refusal.as_ref().map(|error| {

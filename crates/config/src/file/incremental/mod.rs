@@ -304,6 +304,6 @@ impl Recorder<'_> {
 impl fmt::Debug for IncrementalReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let items = self.kept.as_ref().map(|kept| kept.items.len());
-        f.debug_struct("Reader").field("items", &items).finish_non_exhaustive()
+        f.debug_struct("IncrementalReader").field("items", &items).finish_non_exhaustive()
     }
 }
