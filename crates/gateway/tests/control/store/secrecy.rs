@@ -321,7 +321,7 @@ fn refused_documents() -> Vec<(&'static str, serde_json::Value)> {
             "routes/1",
             route(json!({ "proxy-rewrite": { "headers": { "set": { "A": [format!("${SECRET}")] } }, "method": "?" } })),
         ),
-        ("routes/1", route(json!({ "proxy-rewrite": { "regex_uri": ["^/a", format!("/b$7?sig={SECRET}")] } }))),
+        ("routes/1", route(json!({ "proxy-rewrite": { "regex_uri": ["(", format!("/b?sig={SECRET}")] } }))),
         ("routes/1", route(json!({ "no-such-plugin": { "x": SECRET } }))),
         ("routes/1", of_match(json!({ "filter_func": format!("error('{SECRET}')") }))),
         ("routes/1", of_expression(format!("http.headers.authorization == {SECRET}"))),
