@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 const ENVIRONMENT: [(&str, &str); 2] = [("ADMIN_KEY", "k"), ("ACME_HMAC_KEY", "a2V5")];
 
 /// The words that may follow "```yaml".
-const OTHER_KINDS: [&str; 4] = ["fragment", "mix", "suite", "hosts"];
+const OTHER_KINDS: [&str; 5] = ["fragment", "mix", "suite", "table", "hosts"];
 
 #[test]
 fn examples_of_the_documentation_are_valid() {
