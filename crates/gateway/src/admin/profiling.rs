@@ -2,8 +2,8 @@
 //!
 //! A profile is taken by a thread of its own, one at a time in the process. It stops when the client goes away.
 
-use super::lua_profile;
 use super::context::{PageContext, Question};
+use super::lua_profile;
 use super::phases::PHASES;
 use super::refusal::{PageRefusal, error, json, refuse};
 use crate::configuration::reload::ServedPlan;

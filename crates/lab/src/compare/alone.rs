@@ -32,7 +32,7 @@ pub(crate) enum Figure {
     Level(String),
     /// System calls per request.
     Syscalls,
-    /// Those that transfer bytes.
+    /// System calls that transfer bytes.
     DataSyscalls,
     /// Resident memory before any load, once it has settled.
     Settled,

@@ -361,7 +361,7 @@ impl<'a> LoadSettings<'a> {
         Ok(LoadSettings { target, mix, connections, cpus, late, realtime: false, protocol, tls: None, seed })
     }
 
-    /// Those of a design for one target.
+    /// Settings of a design for one target.
     pub(crate) fn of_spec(started: &Started, spec: &Spec, design: &'a CompareDesign) -> Result<LoadSettings<'a>> {
         let CompareDesign { connections, placement, mix, seed, .. } = design;
         LoadSettings::of(started.address, *connections, placement, seconds(design.late_s), mix.as_deref(), *seed)?

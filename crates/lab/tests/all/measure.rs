@@ -152,7 +152,7 @@ fn a_suite_is_a_table_of_targets_and_cases() {
     assert!(text.contains("FAULT: nginx, broken: left out: ") && output.status.code() == Some(1), "{text}{stderr}");
     assert!(
         !text.lines().any(|line| line.starts_with("none")),
-        "what others are compared with is no row of its own: {text}"
+        "what others are compared with is not a row of its own: {text}"
     );
     let verified = Command::new(LAB).arg("verify").arg(&json).output().unwrap();
     assert!(verified.status.success(), "{verified:?}");
