@@ -1,4 +1,4 @@
-//! The table of endpoints, from which both the router and the OpenAPI description are built.
+//! The table of endpoints, from which the router with its 404s, the index at `/` and the OpenAPI description are built.
 
 use crate::collections::{COLLECTIONS, Collection, Naming, Verb};
 use axum::http::Method;
@@ -18,6 +18,7 @@ pub(crate) struct Endpoint {
 /// The action of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
+    Index,
     Alive,
     Resource(Verb, &'static Collection),
     PluginList,
@@ -62,7 +63,8 @@ pub struct Page {
 }
 
 /// Method, path, action, summary.
-const OTHERS: [(Method, &str, Action, &str); 19] = [
+const OTHERS: [(Method, &str, Action, &str); 20] = [
+    (Method::GET, "/", Action::Index, "List the paths"),
     (Method::HEAD, "/apisix/admin", Action::Alive, "Check that there is an Admin API"),
     (Method::GET, "/apisix/admin/plugins/list", Action::PluginList, "List the names of all plugins"),
     (Method::PUT, "/apisix/admin/plugins/reload", Action::PluginReload, "Do nothing: plugins are built in"),

@@ -27,6 +27,7 @@ pub mod control;
 mod endpoints;
 mod file_body;
 mod history;
+mod index;
 mod masks;
 mod off_thread;
 mod openapi;

@@ -10,14 +10,14 @@ use crate::off_thread::off_thread;
 use crate::parsed_request::ParsedRequest;
 use crate::resource::precondition::refuse_conditions;
 use crate::resource::serve;
-use crate::{backup, batch, history, openapi, plugins, sign_in, standalone, ui};
+use crate::{backup, batch, history, index, openapi, plugins, sign_in, standalone, ui};
 use axum::Router;
 use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{RawPathParams, Request, State};
-use axum::http::{Method, StatusCode};
+use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::from_fn_with_state;
 use axum::response::Response;
-use axum::routing::{MethodFilter, MethodRouter, on};
+use axum::routing::{MethodFilter, MethodRouter, get, on};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use stillgate_door::Guard;
@@ -32,6 +32,7 @@ pub fn router(control: Arc<dyn Control>, guard: Arc<Guard>, pages: Vec<Page>) ->
     for endpoint in &described {
         let served = match endpoint.action {
             Action::Page(index) => pages[index].answer.clone().with_state(()),
+            Action::Index => get(index_page),
             action => handler(&endpoint.method, action),
         };
         let slot = of_path.entry(endpoint.path.clone()).or_default();
@@ -65,6 +66,10 @@ fn handler(method: &Method, action: Action) -> MethodRouter<Arc<Api>> {
             Err(answer) => answer.into_response(),
         }
     })
+}
+
+async fn index_page(State(api): State<Arc<Api>>, headers: HeaderMap) -> Response {
+    index::answer(&api.described, &headers)
 }
 
 async fn answer(api: Arc<Api>, action: Action, asked: ParsedRequest) -> Answer {
@@ -101,8 +106,8 @@ async fn answer(api: Arc<Api>, action: Action, asked: ParsedRequest) -> Answer {
         Action::SessionOpen => sign_in::open(&api, asked).await,
         Action::SessionClose => sign_in::close(&api, &asked),
         Action::OpenApi => openapi::describe(&api),
-        // Pages are routed to their own handlers.
-        Action::Page(_) => Answer::empty(StatusCode::NOT_FOUND),
+        // They are routed to their own handlers.
+        Action::Index | Action::Page(_) => Answer::empty(StatusCode::NOT_FOUND),
     }
 }
 

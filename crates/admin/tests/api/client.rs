@@ -76,12 +76,8 @@ impl Client {
             summary: "A page of the gateway",
             answer: axum::routing::get(move || async move { text }),
         };
-        let pages = vec![
-            page("/", "index"),
-            page("/v1/health", "health"),
-            page("/v1/status", "status"),
-            page("/v1/upstreams", "upstreams"),
-        ];
+        let pages =
+            vec![page("/v1/health", "health"), page("/v1/status", "status"), page("/v1/upstreams", "upstreams")];
         let router = router(memory.clone(), guard.clone(), pages);
         let headers = vec![("host".to_owned(), "127.0.0.1:9180".to_owned())];
         Client { memory, guard, access, router, headers, peer: LOCAL.parse().unwrap() }

@@ -7,7 +7,6 @@ pub(crate) mod cardinality;
 pub(crate) mod context;
 pub(crate) mod devices;
 mod exposition;
-mod index;
 mod live;
 mod lua;
 pub(crate) mod lua_profile;

@@ -2,7 +2,6 @@
 
 use super::context::{PageContext, Question};
 use super::exposition;
-use super::index::index;
 use super::live;
 use super::lua;
 use super::profiling;
@@ -14,7 +13,6 @@ use axum::Extension;
 use axum::extract::{Path, RawQuery};
 use axum::response::Response;
 use axum::routing::{MethodRouter, get};
-use hyper::header::HeaderMap;
 use hyper::{Method, StatusCode};
 use serde_json::json;
 use std::borrow::Cow;
@@ -31,7 +29,6 @@ use tracing::warn;
 pub(crate) fn pages(api: &PageContext) -> Vec<Page> {
     let page = |path, summary, answer| Page { method: Method::GET, path, summary, answer };
     let mut pages = vec![
-        page("/", "List the paths", get(|headers: HeaderMap| async move { index(&headers) })),
         page("/v1/status", "Get configuration, connections, requests, certificates", answered(api, status)),
         page("/v1/health", "Get 200, or 503 while the gateway starts or shuts down", answered(api, health)),
         page("/v1/upstreams", "Get the health of every node", answered(api, upstreams)),

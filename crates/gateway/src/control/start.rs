@@ -3,7 +3,7 @@
 //! Reading, resolving and compiling come first, then resources that others may hold (addresses, files), workers last. From then on
 //! the control loop owns everything.
 
-use super::allocator;
+use super::allocator::give_back;
 use super::event_loop::Control;
 use super::signals::Signals;
 use crate::admin;
@@ -170,7 +170,7 @@ pub(crate) fn serve(source: ConfigSource, announce: impl FnOnce(&Up<'_>)) -> Res
         SourceResult::Same => return Err(RunError::Read(ReadError::NotFound)),
     };
     // Reading took many times the memory that its result keeps.
-    allocator::give_back();
+    give_back();
     report_warnings(&loaded, None, source.name().as_deref());
     report_rejected(&loaded.rejected, &[]);
     ignored::warn_of(&ignored::of(&loaded.config), &Ignored::default());
@@ -242,7 +242,7 @@ async fn start(beginning: StartContext, announce: impl FnOnce(&Up<'_>)) -> Resul
     let sockets = Sockets::open(&config.listeners, workers, &mut former.listeners).map_err(RunError::Listen)?;
     let (logs, outboxes) = start_logs(workers)?;
     let sending = (Arc::new(process()), outboxes);
-    let mut fleet = Fleet::start(gateway, sockets, plans.clone(), sinks, measuring, sending, allocator::give_back)
+    let mut fleet = Fleet::start(gateway, sockets, plans.clone(), sinks, measuring, sending, give_back)
         .map_err(RunError::Workers)?;
     let (device_access, mut devices) = start_devices(gateway, devices, &mut fleet, takeover.is_some())?;
     let launcher = start_launcher(program)?;
@@ -261,10 +261,9 @@ async fn start(beginning: StartContext, announce: impl FnOnce(&Up<'_>)) -> Resul
     let (admin_access, access) = watch::channel(with_made_key(access_of(gateway), made_key.as_deref()));
     let (ask, questions) = mpsc::channel(admin::context::QUESTIONS_MAX);
     let guard = Arc::new(Guard::new(access));
-    let live =
-        Live::start(metering.as_ref().map(MetricsRuntime::looker), fleet.tally(), plans.clone(), allocator::give_back);
+    let live = Live::start(metering.as_ref().map(MetricsRuntime::looker), fleet.tally(), plans.clone(), give_back);
     let recent = access_log.as_ref().and_then(AccessLogWriter::recent);
-    let api = PageContext::new(ask, kept.clone(), live.clone(), recent, metering.as_ref(), allocator::give_back);
+    let api = PageContext::new(ask, kept.clone(), live.clone(), recent, metering.as_ref(), give_back);
     let server = admin_server(gateway, (&guard, &device_access), api)?;
     let (admin, serving) = admin.map(|(address, listener)| serve_admin(address, listener, server)).transpose()?.unzip();
     expose(metering.as_mut()).await;
@@ -273,7 +272,7 @@ async fn start(beginning: StartContext, announce: impl FnOnce(&Up<'_>)) -> Resul
     let metrics = metering.as_ref().and_then(MetricsRuntime::address);
     let admin_address = admin.as_ref().and_then(|admin| admin.listener.local_addr().ok());
     // Building Plans takes more memory than they keep.
-    allocator::give_back();
+    give_back();
     announce(&Up { listeners: &fleet.addresses(), admin: admin_address, metrics, guard: &guard });
     serve_all(following, &fleet, devices.as_mut());
     let published = publishing((admin_access, device_access), made_key, kept.as_ref(), live);
