@@ -262,6 +262,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_fixed_client_offers_one_cipher_and_one_group() {
+        for (is_http2, protocol) in [(false, &b"http/1.1"[..]), (true, ALPN_HTTP2)] {
+            let Tls { config, .. } = Tls::fixed("localhost", is_http2).unwrap();
+            let provider = config.crypto_provider();
+            let suites: Vec<_> = provider.cipher_suites.iter().map(rustls::SupportedCipherSuite::suite).collect();
+            assert_eq!(suites, [rustls::CipherSuite::TLS13_AES_256_GCM_SHA384]);
+            let groups: Vec<_> = provider.kx_groups.iter().map(|group| group.name()).collect();
+            assert_eq!(groups, [NamedGroup::X25519]);
+            assert_eq!(config.alpn_protocols, [protocol]);
+        }
+    }
+
+    #[test]
     fn what_cannot_be_trusted_is_named() {
         let check = |trust: Trust, name: &str, words: &str| {
             let error = Tls::new(&trust, name, false).map(drop).unwrap_err().to_string();
