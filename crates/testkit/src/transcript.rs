@@ -9,7 +9,7 @@
 //! the fields that a gateway adds for an untrusted client.
 //!
 //! Heads are compared as start line and ordered fields, bodies decoded: the division of a body into chunks is not
-//! guaranteed. Fields that a gateway may add by itself (`Date`, `Server`, `BufferedSocket: keep-alive`) count only if the
+//! guaranteed. Fields that a gateway may add by itself (`Date`, `Server`, `Connection: keep-alive`) count only if the
 //! transcript names them.
 
 use crate::client::Client;

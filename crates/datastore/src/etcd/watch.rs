@@ -3,7 +3,7 @@
 //! A silent watch may be quiet, or its member may be stopped, partitioned or restored from a backup. So a quiet watch
 //! requests the member's current revision every few seconds, on another connection: a read that needs the majority.
 //! etcd's `progress_request` would test the watch itself, but it needs a request body that stays open during the
-//! response: over HTTP/1.1 etcd allows that only with `EtcdConnection: close`, and proxies in between do not. A dead
+//! response: over HTTP/1.1 etcd allows that only with `Connection: close`, and proxies in between do not. A dead
 //! connection of the watch itself, which this probe does not notice, is detected by TCP's keep-alive, and by etcd's
 //! notifications every ten minutes.
 

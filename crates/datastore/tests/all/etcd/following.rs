@@ -128,6 +128,9 @@ fn breaks_at_any_time_lose_nothing() {
     let server = Server::start();
     let relay = Cutter::to(server.addr(0));
     let following = FollowerThread::start(options(vec![format!("http://{}", relay.addr())]));
+    // A follower that has not seen a document cannot tell whether it finds the same etcd again, so it lists.
+    server.put(0, "/apisix/routes/first", "seen");
+    following.await_value("routes/first", Some("seen"));
     for number in 0..300 {
         server.put(0, &format!("/apisix/routes/{}", number % 17), format!("{number}"));
         if number % 5 == 0 {
