@@ -99,7 +99,7 @@ impl Renewals {
     }
 
     /// Waits until a certificate is stored, here or by another gateway. Cancel-safe.
-    pub async fn stored(&self) {
+    pub async fn wait_for_certificate(&self) {
         self.stored.notified().await;
     }
 

@@ -75,5 +75,5 @@ pub fn reference() -> String {
 
 /// All families that can be exposed, as Markdown.
 pub fn metrics_reference() -> String {
-    values::reference()
+    values::families_as_markdown()
 }

@@ -13,7 +13,7 @@ mod possible;
 
 pub use conditions::{is_secret_field, masked_expression};
 pub(crate) use hiding::{hide, hide_in};
-pub use open_keys::is_known_key;
+pub use open_keys::{is_known_key, is_known_plugin};
 pub use possible::each_possible_secret;
 use serde_json::Value as Json;
 use stillgate_schema::pem::has_private_key;

@@ -139,7 +139,7 @@ impl PreparedMetrics {
         let collector = Collector::of_registry(registry.clone(), collector_options(&settings, &own, &registry))?;
         let served = listener.as_ref().map(TcpListener::try_clone).transpose().map_err(MeteringError::Thread)?;
         let (waiting, served) = if is_inherited { (served, None) } else { (None, served) };
-        let exporter = Exporter::spawn(served, collector, site(&settings)).map_err(MeteringError::Thread)?;
+        let exporter = Exporter::spawn(served, collector, exporter_site(&settings)).map_err(MeteringError::Thread)?;
         let orders = Orders::new(registry.writer()?);
         let leaving = WaitingSubjects::default();
         Ok(MetricsRuntime {
@@ -262,7 +262,7 @@ impl MetricsRuntime {
         let mut declared = Ok(());
         if settings != self.settings {
             declared = self.own.declare(&settings, &self.registry);
-            self.orders.set_up(site(&settings), collector_options(&settings, &self.own, &self.registry));
+            self.orders.set_up(exporter_site(&settings), collector_options(&settings, &self.own, &self.registry));
         }
         self.plan = recorded;
         self.orders.send(&self.exporter);
@@ -435,7 +435,7 @@ fn as_text(settings: &Metrics) -> Option<String> {
     settings.shared.as_ref().map(|folder| folder.to_string_lossy().into_owned())
 }
 
-fn site(settings: &Metrics) -> Site {
+fn exporter_site(settings: &Metrics) -> Site {
     let names = settings.hosts.iter().cloned().chain([process_stats::hostname()]);
     Site { path: settings.path.clone(), hosts: Hosts::new("gateway.metrics.hosts", names) }
 }

@@ -158,48 +158,16 @@ pub struct OwnMetrics {
 /// The recorded totals: counters only take increments.
 #[derive(Default)]
 struct RecordedTotals {
-    dropped_lines: u64,
-    lost: u64,
-    route_cache_hits: u64,
-    route_cache_misses: u64,
-    http2_requests_refused: u64,
+    /// Of the measures with one series.
+    plain: BTreeMap<Measure, u64>,
     /// Requests, tunnels, streams.
     cut: [u64; 3],
-    tls_handshakes: u64,
     tls_handshakes_failed: [u64; FailureReason::COUNT],
-    tunnels: u64,
-    acme_failures: u64,
-    datagrams_dropped: u64,
-    calls_refused: u64,
-    limits_evicted: u64,
-    limits_contended: u64,
-    directory_commands: u64,
     cpu_s: f64,
     sent: BTreeMap<&'static str, Sent>,
     /// Plugins that have been ignored at any time.
     ignored: BTreeSet<&'static str>,
     lua: lua::RecordedLua,
-}
-
-impl RecordedTotals {
-    /// The recorded total of a measure that only grows.
-    fn of(&mut self, measure: Measure) -> &mut u64 {
-        match measure {
-            Measure::ApisixMetricErrors => &mut self.lost,
-            Measure::Http2RequestsRefused => &mut self.http2_requests_refused,
-            Measure::TlsHandshakes => &mut self.tls_handshakes,
-            Measure::RouteCacheHits => &mut self.route_cache_hits,
-            Measure::RouteCacheMisses => &mut self.route_cache_misses,
-            Measure::AcmeFailures => &mut self.acme_failures,
-            Measure::Tunnels => &mut self.tunnels,
-            Measure::StreamDatagramsDropped => &mut self.datagrams_dropped,
-            Measure::PluginCallsRefused => &mut self.calls_refused,
-            Measure::LimitEvicted => &mut self.limits_evicted,
-            Measure::LimitContended => &mut self.limits_contended,
-            Measure::DeviceDirectoryCommands => &mut self.directory_commands,
-            _ => &mut self.dropped_lines,
-        }
-    }
 }
 
 impl OwnMetrics {
@@ -379,8 +347,8 @@ impl OwnMetrics {
             let _ = match amount(*measure, facts, &usage, *started_unix_s, lost) {
                 Some(Amount::Now(value)) => writer.set(handle, value),
                 Some(Amount::SoFar(total)) => {
-                    let before = counted.of(*measure);
-                    writer.add(handle, total.saturating_sub(std::mem::replace(before, total)))
+                    let before = counted.plain.insert(*measure, total).unwrap_or_default();
+                    writer.add(handle, total.saturating_sub(before))
                 }
                 Some(Amount::SoFarFloat(total)) => {
                     writer.add_float(handle, total - std::mem::replace(&mut counted.cpu_s, total))

@@ -20,8 +20,19 @@ pub(super) fn each_in_text(shown: Shown, text: &mut String, each: Each<'_>) {
         Shown::Certificates if !is_certificate(text) => whole(text),
         _ => Vec::new(),
     };
-    places.extend([private_key(text), login(text), secret_query(text)].into_iter().flatten());
+    for find in [private_key, login, secret_query] {
+        add_all(text, find, &mut places);
+    }
     replace(text, places, each);
+}
+
+/// Adds all places that a function finds.
+fn add_all(text: &str, find: fn(&str) -> Option<Range<usize>>, places: &mut Vec<Range<usize>>) {
+    let mut from = 0;
+    while let Some(place) = find(&text[from..]) {
+        places.push(from + place.start..from + place.end);
+        from += place.end.max(1);
+    }
 }
 
 fn whole(text: &str) -> Vec<Range<usize>> {
@@ -210,12 +221,19 @@ mod tests {
         for (text, expected) in [
             ("see https://u:p@h/x", "see https://*@h/x"),
             ("u:p@h:1", "*@h:1"),
+            ("a https://u:p1@h b https://u:p2@h c v:q@i", "a https://*@h b https://*@h c *@i"),
+            ("/a?token=s /b?key=t", "/a?* /b?*"),
             ("owner: team@example.com", "owner: team@example.com"),
             ("/a?b=1&sig_token=s", "/a?*"),
             ("https://h/?token=s\n", "https://h/?*\n"),
             ("why? see /a?token=s", "why? see /a?*"),
             ("/a?b=1", "/a?b=1"),
             ("a -----BEGIN EC PRIVATE KEY-----\nk\n-----END EC PRIVATE KEY-----\nb", "a *b"),
+            (
+                "c\n-----BEGIN PRIVATE KEY-----\nk\n-----END PRIVATE KEY-----\n-----BEGIN CERTIFICATE-----\n\
+                 -----BEGIN PRIVATE KEY-----\nl\n-----END PRIVATE KEY-----\n",
+                "c\n*-----BEGIN CERTIFICATE-----\n*",
+            ),
         ] {
             assert_eq!(masked(Shown::Plain, text), expected, "{text}");
         }

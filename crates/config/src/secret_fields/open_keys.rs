@@ -47,6 +47,11 @@ pub fn is_known_key(word: &str) -> bool {
     shown("", word).is_some() || WITHHELD.contains(&word)
 }
 
+/// Whether a plugin is one whose keys these tables know. A plugin in Lua may have a secret in any key.
+pub fn is_known_plugin(name: &str) -> bool {
+    PLUGINS.binary_search(&name).is_ok()
+}
+
 /// Plugins whose header fields and addresses are sent to clients.
 const OF_RESPONSES: &[&str] =
     &["response-rewrite", "redirect", "cors", "echo", "fault-injection", "mocking", "error-page", "api-breaker"];
@@ -154,6 +159,68 @@ pub(super) const WITHHELD: [&str; 24] = [
     "tenant_id",
     "token",
     "value",
+];
+
+/// The plugins of the gateway. Sorted.
+const PLUGINS: [&str; 58] = [
+    "acl",
+    "api-breaker",
+    "attach-consumer-label",
+    "basic-auth",
+    "body-transformer",
+    "brotli",
+    "client-control",
+    "consumer-restriction",
+    "cors",
+    "csrf",
+    "device-gateway",
+    "echo",
+    "elasticsearch-logger",
+    "error-page",
+    "fault-injection",
+    "file-logger",
+    "forward-auth",
+    "grpc-web",
+    "gzip",
+    "hmac-auth",
+    "http-logger",
+    "ip-restriction",
+    "jwt-auth",
+    "key-auth",
+    "limit-conn",
+    "limit-count",
+    "limit-req",
+    "loki-logger",
+    "mocking",
+    "multi-auth",
+    "node-status",
+    "opa",
+    "opentelemetry",
+    "prometheus",
+    "proxy-buffering",
+    "proxy-control",
+    "proxy-mirror",
+    "proxy-rewrite",
+    "public-api",
+    "real-ip",
+    "redirect",
+    "referer-restriction",
+    "request-id",
+    "request-validation",
+    "response-rewrite",
+    "server-info",
+    "serverless-post-function",
+    "serverless-pre-function",
+    "syslog",
+    "tcp-logger",
+    "traffic-label",
+    "traffic-split",
+    "ua-restriction",
+    "udp-logger",
+    "uri-blocker",
+    "workflow",
+    "zipkin",
+    "zstd",
 ];
 
 /// Keys whose values contain no secret. Sorted.
@@ -456,7 +523,9 @@ mod tests {
 
     #[test]
     fn the_tables_are_sorted_and_do_not_overlap() {
-        assert!(PLAIN.is_sorted_by(|a, b| a < b) && WITHHELD.is_sorted_by(|a, b| a < b));
+        for table in [&PLAIN[..], &WITHHELD, &PLUGINS] {
+            assert!(table.is_sorted_by(|a, b| a < b), "{table:?}");
+        }
         for key in WITHHELD {
             assert_eq!(shown("", key), None, "{key}");
         }

@@ -2,7 +2,7 @@
 
 use super::addresses::{each_in_text, is_host};
 use super::conditions::{each_in_condition, each_in_conditions, each_in_expression, is_condition};
-use super::open_keys::{Shown, shown};
+use super::open_keys::{Shown, is_known_plugin, shown};
 use super::{Each, each_secret};
 use serde_json::{Map, Value as Json};
 use stillgate_schema::partial_json::UNREADABLE;
@@ -125,12 +125,25 @@ fn each_in_plugins(value: &mut Json, each: Each<'_>) {
             hide_names(plugins, &is_key, each);
             for (name, plugin) in plugins.iter_mut().filter(|(name, _)| *name != UNREADABLE) {
                 match plugin {
-                    Json::Object(fields) => each_in_object(name, fields, each),
+                    Json::Object(fields) if is_known_plugin(name) => each_in_object(name, fields, each),
+                    Json::Object(fields) => each_in_unknown_plugin(fields, each),
                     other => each_below(other, each),
                 }
             }
         }
         other => each_below(other, each),
+    }
+}
+
+/// Visits all of a plugin's configuration but `_meta`, which all plugins have.
+fn each_in_unknown_plugin(fields: &mut Map<String, Json>, each: Each<'_>) {
+    const META: &str = "_meta";
+    hide_names(fields, &|name| name == META || name == UNREADABLE, each);
+    for (name, field) in fields.iter_mut().filter(|(name, _)| *name != UNREADABLE) {
+        match field {
+            Json::Object(fields) if name == META => each_in_object("", fields, each),
+            other => each_below(other, each),
+        }
     }
 }
 
@@ -251,7 +264,9 @@ mod tests {
         check(plugins(json!({"proxy-rewrite": {"headers": {"set": {"Bearer S3CRET": "v"}}}})), &["Bearer S3CRET", "v"]);
         check(plugins(json!({"response-rewrite": {"headers": {"set": {"X": "no", "Access-Token": "t"}}}})), &["t"]);
         check(plugins(json!({"unknown": [{"deep": {"n": ["s"], "m": 3}}]})), &["deep", "n", "m", "s", "3"]);
-        check(plugins(json!({"own": {"endpont": "s", "t": 83_749_201}})), &["s", "83749201"]);
+        check(plugins(json!({"cors": {"endpont": "s", "t": 83_749_201}})), &["s", "83749201"]);
+        let meta = json!({"priority": 3, "filter": [["http_x", "==", "f"]]});
+        check(plugins(json!({"own": {"header": "s", "_meta": meta}})), &["header", "f", "s"]);
         check(plugins(json!("s")), &["s"]);
         check(json!([{"uri": "s"}]), &["uri", "s"]);
         check(json!("s"), &["s"]);

@@ -15,7 +15,7 @@ mod ssls;
 pub use access_log::{AccessField, AccessFormat, AccessLog, AccessValue, LogDestination};
 pub use acme::{AcmeChallenge, HmacKey};
 pub use checks::CheckType;
-pub(crate) use dialect::reference;
+pub(crate) use dialect::families_as_markdown;
 pub use dialect::{Dialect, FamilyKind, FamilySpec, Label, Measure};
 pub use digest::digest;
 pub use gateway::{DeviceRegistry, LogFormat, RejectedGlobalRule, Role, RouteCacheMode, SourceKind};

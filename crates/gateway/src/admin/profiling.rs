@@ -78,7 +78,7 @@ impl LuaKind {
 }
 
 /// A parser of arguments.
-type Read = fn(&Arguments<'_>) -> Result<ProfileRequest, String>;
+type Read = fn(&QueryArguments<'_>) -> Result<ProfileRequest, String>;
 
 /// All pages of profiles.
 pub(super) fn pages(api: &PageContext) -> Vec<Page> {
@@ -145,8 +145,8 @@ async fn is_on(api: &PageContext) -> Result<(), Response> {
 async fn take(api: &PageContext, read: Read, query: &str, who: &str) -> Result<Response, Response> {
     is_on(api).await?;
     let bad = |why: String| error(StatusCode::BAD_REQUEST, Cow::Owned(why));
-    let wanted = read(&Arguments(query)).map_err(bad)?;
-    let answered = ProfileFormat::of(&Arguments(query)).map_err(bad)?;
+    let wanted = read(&QueryArguments(query)).map_err(bad)?;
+    let answered = ProfileFormat::of(&QueryArguments(query)).map_err(bad)?;
     let session = ProfileSession::begin(wanted.name(), who, wanted.duration());
     let session = session.map_err(|busy| error(StatusCode::CONFLICT, Cow::Owned(busy.to_string())))?;
     info!(target: "audit", who, what = wanted.name(), seconds = wanted.duration().as_secs(), "taking a profile");
@@ -196,7 +196,7 @@ enum ProfileFormat {
 }
 
 impl ProfileFormat {
-    fn of(arguments: &Arguments<'_>) -> Result<ProfileFormat, String> {
+    fn of(arguments: &QueryArguments<'_>) -> Result<ProfileFormat, String> {
         match arguments.text("format").as_deref() {
             None | Some("pprof") => Ok(ProfileFormat::Pprof),
             Some("json") => Ok(ProfileFormat::Json),
@@ -260,9 +260,9 @@ impl ProfileRequest {
 }
 
 /// Arguments of a query.
-struct Arguments<'a>(&'a str);
+struct QueryArguments<'a>(&'a str);
 
-impl Arguments<'_> {
+impl QueryArguments<'_> {
     fn text(&self, name: &str) -> Option<String> {
         let mut all = form_urlencoded::parse(self.0.as_bytes());
         all.find(|(of, _)| of == name).map(|(_, value)| value.into_owned())
@@ -278,7 +278,7 @@ impl Arguments<'_> {
     }
 }
 
-fn read_cpu(arguments: &Arguments<'_>) -> Result<ProfileRequest, String> {
+fn read_cpu(arguments: &QueryArguments<'_>) -> Result<ProfileRequest, String> {
     let hz = u32::try_from(arguments.number("hz", cpu::HZ_DEFAULT.into())).unwrap_or(u32::MAX);
     let of = match arguments.text("threads").as_deref() {
         None | Some("workers") => ThreadScope::EventLoops,
@@ -288,7 +288,7 @@ fn read_cpu(arguments: &Arguments<'_>) -> Result<ProfileRequest, String> {
     cpu::CpuOptions::new(of, arguments.seconds(), hz).map(ProfileRequest::Cpu).map_err(|refused| refused.to_string())
 }
 
-fn read_lua(arguments: &Arguments<'_>) -> Result<ProfileRequest, String> {
+fn read_lua(arguments: &QueryArguments<'_>) -> Result<ProfileRequest, String> {
     let kind = match arguments.text("kind").as_deref() {
         None | Some("cpu") => LuaKind::Cpu,
         Some("bytecode") => LuaKind::Bytecode,
@@ -301,7 +301,7 @@ fn read_lua(arguments: &Arguments<'_>) -> Result<ProfileRequest, String> {
     Ok(ProfileRequest::Lua(kind, options.duration(), hz))
 }
 
-fn read_stalls(arguments: &Arguments<'_>) -> Result<ProfileRequest, String> {
+fn read_stalls(arguments: &QueryArguments<'_>) -> Result<ProfileRequest, String> {
     let duration = cpu::duration(arguments.seconds()).map_err(|refused| refused.to_string())?;
     let over = match arguments.text("over") {
         None => stalls::OVER_DEFAULT,
@@ -338,7 +338,7 @@ mod tests {
     #[test]
     fn arguments_are_read_and_bounded() {
         let seconds = Duration::from_secs;
-        let cpu = |query: &str| read_cpu(&Arguments(query));
+        let cpu = |query: &str| read_cpu(&QueryArguments(query));
         assert_eq!(cpu(""), Ok(ProfileRequest::Cpu(cpu::CpuOptions::new(ThreadScope::EventLoops, 30, 99).unwrap())));
         assert_eq!(
             cpu("seconds=5&hz=250"),
@@ -350,7 +350,7 @@ mod tests {
         for query in ["hz=0", "hz=1001", "hz=-5", "hz=99999999999999999999", "hz=x"] {
             assert_eq!(cpu(query), Err("hz: a number from 1 to 1000".to_owned()), "{query}");
         }
-        let lua = |query: &str| read_lua(&Arguments(query));
+        let lua = |query: &str| read_lua(&QueryArguments(query));
         assert_eq!(lua("kind=bytecode&seconds=2"), Ok(ProfileRequest::Lua(LuaKind::Bytecode, seconds(2), 99)));
         assert_eq!(lua("kind=all"), Err("kind: cpu or bytecode".to_owned()));
         assert!(lua("hz=0").is_err() && lua("seconds=241").is_err());
@@ -359,9 +359,9 @@ mod tests {
             Ok(ProfileRequest::Cpu(cpu::CpuOptions::new(ThreadScope::AllThreads, 1, 99).unwrap()))
         );
         assert_eq!(cpu("threads=some"), Err("threads: workers or all".to_owned()));
-        assert_eq!(ProfileFormat::of(&Arguments("format=json")), Ok(ProfileFormat::Json));
-        assert!(ProfileFormat::of(&Arguments("format=svg")).is_err());
-        let stalls = |query: &str| read_stalls(&Arguments(query));
+        assert_eq!(ProfileFormat::of(&QueryArguments("format=json")), Ok(ProfileFormat::Json));
+        assert!(ProfileFormat::of(&QueryArguments("format=svg")).is_err());
+        let stalls = |query: &str| read_stalls(&QueryArguments(query));
         let options = |over| ProfileRequest::Stalls(stalls::StallOptions::new(seconds(30), over).unwrap());
         assert_eq!(stalls(""), Ok(options(Duration::from_millis(10))));
         assert_eq!(stalls("over=1s"), Ok(options(seconds(1))));

@@ -248,7 +248,7 @@ impl Control {
             () = touched => ControlEvent::FileTouched,
             () = self.orders_ended.notified() => ControlEvent::OrdersEnded,
             change = self.checker.changed() => ControlEvent::NodeChanged(Box::new(change)),
-            () = self.certificates.stored() => ControlEvent::CertificateStored,
+            () = self.certificates.wait_for_certificate() => ControlEvent::CertificateStored,
             Ok(()) = self.secrets.changed() => ControlEvent::SecretChanged,
             () = stored => ControlEvent::Stored,
             // A successor compares itself with what is served now; later changes are published when that is decided.

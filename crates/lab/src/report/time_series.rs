@@ -40,7 +40,7 @@ pub(crate) fn draw(id: &str, title: String, stretches: &[Stretch<'_>]) -> String
         return String::new();
     }
     let together = points.div_ceil(POINTS_MAX);
-    let merged: Vec<Vec<Point>> = stretches.iter().map(|stretch| merged(stretch.points, together)).collect();
+    let merged: Vec<Vec<Point>> = stretches.iter().map(|stretch| merge_neighbours(stretch.points, together)).collect();
     let total_s: f64 = stretches.iter().map(|stretch| length(stretch)).sum();
     let x = Axis::elapsed(total_s);
     let seen = merged.iter().flatten().flat_map(|point| [point.p50_us, point.max_us]);
@@ -100,7 +100,7 @@ fn length(stretch: &Stretch<'_>) -> f64 {
     stretch.length_s.max(reached)
 }
 
-fn merged(points: &[Point], together: usize) -> Vec<Point> {
+fn merge_neighbours(points: &[Point], together: usize) -> Vec<Point> {
     let worst = |some: &[Point], value: fn(&Point) -> f64| some.iter().map(value).fold(0.0, f64::max);
     let all = points.chunks(together.max(1)).map(|some| Point {
         at_s: some[0].at_s,
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn the_worst_survives_putting_together() {
-        let merged = merged(&points(5_000), 16);
+        let merged = merge_neighbours(&points(5_000), 16);
         assert_eq!(merged.len(), 313);
         assert_eq!(merged.iter().filter(|point| point.max_us > 1_000.0).count(), 1);
         assert_eq!(merged.iter().map(|point| point.requests).sum::<u64>(), 500_000);

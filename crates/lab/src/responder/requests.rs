@@ -105,7 +105,7 @@ impl Requests {
     }
 
     fn answer(&self, head: &[u8]) -> Answer {
-        if self.head.asks_upgrade && self.is_handshake(head) {
+        if self.head.asks_upgrade && self.is_websocket_handshake(head) {
             return Answer { content: Content::WebSocket, connection: Persistence::Kept };
         }
         let content = match self.head.method {
@@ -123,7 +123,7 @@ impl Requests {
     }
 
     /// Whether it is the handshake of the laboratory's clients, whose key is always the same.
-    fn is_handshake(&self, head: &[u8]) -> bool {
+    fn is_websocket_handshake(&self, head: &[u8]) -> bool {
         let is_key = |field: &Field| field.name.of(head).eq_ignore_ascii_case(b"sec-websocket-key");
         let mut fields = self.head.fields.iter().filter(|field| is_key(field));
         fields.next().is_some_and(|field| field.value.of(head) == HANDSHAKE_KEY.as_bytes())

@@ -1,8 +1,8 @@
 //! `filter_func` of routes: a function in Lua that decides last whether a route matches a request.
 //!
 //! As in APISIX it is written without `return`, gets `vars`, and its route matches unless it returns `nil` or `false`.
-//! It sees the original request, and cannot change it, answer or wait. If it fails, that is logged and counted, and its
-//! route does not match: APISIX answers 500, also to other requests that merely pass this route.
+//! It sees the original request, and cannot change it, answer or wait. If it fails, that is logged and counted, and the
+//! request is answered 500, as in APISIX: a client that can make it fail must not get to the next route.
 
 use super::hosts::level_of;
 use super::variables;
@@ -11,7 +11,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use stillgate_lua::{CallKind, Context, HeaderChange, Host, MessageSide, NginxLevel, Program, RunOutcome, check, run};
 use stillgate_plugin::LogLevel;
-use stillgate_route::{FilterFunction, FunctionMessage, Lookup, MessageLevel, RECORDED_EARLY, Variable};
+use stillgate_route::{FilterFunction, FunctionDecision, FunctionMessage, Lookup, MessageLevel, RECORDED_EARLY, Variable};
 
 /// Most messages that are kept for all functions of a request; failures are always kept.
 const MESSAGES_MAX: usize = 64;
@@ -35,12 +35,13 @@ pub(crate) fn filter(text: &str, route: &str) -> Result<FilterFunction, String> 
         let outcome = run(&program, &mut host, &mut Context::default());
         *messages = host.messages.into_inner();
         let why = match outcome {
-            RunOutcome::Done(holds) => return holds,
+            RunOutcome::Done(true) => return FunctionDecision::Takes,
+            RunOutcome::Done(false) => return FunctionDecision::Leaves,
             RunOutcome::Failed(failure) => failure.text,
             RunOutcome::Answer { .. } | RunOutcome::Wait(..) => "it can neither answer nor wait".to_owned(),
         };
         messages.push(FunctionMessage { level: MessageLevel::Failed, text: why });
-        false
+        FunctionDecision::Failed
     };
     Ok(FilterFunction { text: text.into(), decide: Arc::new(decide) })
 }
@@ -133,7 +134,8 @@ mod tests {
         ] {
             let filter = filter(&format!("function(vars) return vars.{name} == nil end"), "r").unwrap();
             let mut messages = Vec::new();
-            assert_eq!((filter.decide)(&Empty, &mut messages), expected.is_empty(), "{name}");
+            let decision = if expected.is_empty() { FunctionDecision::Takes } else { FunctionDecision::Failed };
+            assert_eq!((filter.decide)(&Empty, &mut messages), decision, "{name}");
             let told: Vec<&str> = messages.iter().map(|message| message.text.as_str()).collect();
             assert!(
                 told.is_empty() == expected.is_empty() && told.iter().all(|told| told.contains(expected)),

@@ -2,7 +2,7 @@
 //!
 //! The functions run in their worker's LuaJIT (`stillgate-lua`); this module connects it with the phases of a plugin.
 
-use super::hosts::{OfPiece, OfRequest, OfResponse};
+use super::hosts::{PieceHost, RequestHost, ResponseHost};
 use super::http::{call_of, reply_of};
 use super::own::part;
 use super::redis::Links;
@@ -47,7 +47,7 @@ pub(super) struct Functions {
 impl Functions {
     pub(super) fn run(self: &Arc<Self>, phase: Phase, request: &mut Request<'_>) -> Flow {
         let outcome = with_context(request, |request, context| {
-            let mut host = OfRequest::new(request, phase, self.plugin);
+            let mut host = RequestHost::new(request, phase, self.plugin);
             let outcome = run_part(&self.program, self.part(phase), &mut host, context);
             self.ran(host, outcome)
         });
@@ -55,15 +55,15 @@ impl Functions {
     }
 
     /// Starts the timers that a run has scheduled.
-    fn ran(&self, host: OfRequest<'_, '_>, outcome: RunOutcome) -> RunOutcome {
-        let OfRequest { timers, request, .. } = host;
+    fn ran(&self, host: RequestHost<'_, '_>, outcome: RunOutcome) -> RunOutcome {
+        let RequestHost { timers, request, .. } = host;
         timers.spawn(self.plugin, &self.program, request.worker.io());
         outcome
     }
 
     fn go_on(self: &Arc<Self>, phase: Phase, paused: PausedRun, request: &mut Request<'_>) -> Flow {
         let outcome = with_context(request, |request, context| {
-            let mut host = OfRequest::new(request, phase, self.plugin);
+            let mut host = RequestHost::new(request, phase, self.plugin);
             let outcome = resume(paused, &mut host, context);
             self.ran(host, outcome)
         });
@@ -79,7 +79,7 @@ impl Functions {
         request: &mut Request<'_>,
     ) -> Flow {
         let outcome = with_context(request, |request, context| {
-            let mut host = OfRequest::new(request, phase, self.plugin);
+            let mut host = RequestHost::new(request, phase, self.plugin);
             let outcome = resume_with(paused, reply, &mut host, context);
             self.ran(host, outcome)
         });
@@ -192,9 +192,9 @@ impl Functions {
         let shared = context_of(response.settled);
         let outcome = {
             let context = &mut *shared.borrow_mut();
-            let mut host = OfResponse::new(response, phase, self.plugin);
+            let mut host = ResponseHost::new(response, phase, self.plugin);
             let outcome = run_part(&self.program, self.part(phase), &mut host, context);
-            let OfResponse { timers, response, .. } = host;
+            let ResponseHost { timers, response, .. } = host;
             timers.spawn(self.plugin, &self.program, response.worker.io());
             outcome
         };
@@ -339,7 +339,7 @@ impl Pieces {
         if self.is_over {
             return Ok(());
         }
-        let mut host = OfPiece {
+        let mut host = PieceHost {
             io: self.io.clone(),
             plugin: self.plugin,
             piece: piece.to_vec(),

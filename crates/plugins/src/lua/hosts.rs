@@ -18,7 +18,7 @@ use stillgate_route::RouteMatch;
 use stillgate_wire::{EditError, Edits, FieldName, FieldValue, Fields};
 
 /// The host for phases before the request is forwarded.
-pub(super) struct OfRequest<'r, 'a> {
+pub(super) struct RequestHost<'r, 'a> {
     pub(super) request: &'r mut Request<'a>,
     pub(super) phase: Phase,
     pub(super) plugin: &'static str,
@@ -27,7 +27,7 @@ pub(super) struct OfRequest<'r, 'a> {
 }
 
 /// The host for `header_filter` and `log`.
-pub(super) struct OfResponse<'r, 'a> {
+pub(super) struct ResponseHost<'r, 'a> {
     pub(super) response: &'r mut Response<'a>,
     pub(super) phase: Phase,
     pub(super) plugin: &'static str,
@@ -36,7 +36,7 @@ pub(super) struct OfResponse<'r, 'a> {
 }
 
 /// The host for `body_filter`: it has the piece, the fields that functions have kept in `ctx`, and a copy of the rest.
-pub(super) struct OfPiece<'a> {
+pub(super) struct PieceHost<'a> {
     pub(super) io: Rc<dyn Io>,
     pub(super) plugin: &'static str,
     pub(super) piece: Vec<u8>,
@@ -49,15 +49,15 @@ pub(super) struct OfPiece<'a> {
     pub(super) wishes: &'a Wishes,
 }
 
-impl<'r, 'a> OfRequest<'r, 'a> {
+impl<'r, 'a> RequestHost<'r, 'a> {
     pub(super) fn new(request: &'r mut Request<'a>, phase: Phase, plugin: &'static str) -> Self {
-        OfRequest { request, phase, plugin, timers: ScheduledTimers::default(), matched: None }
+        RequestHost { request, phase, plugin, timers: ScheduledTimers::default(), matched: None }
     }
 }
 
-impl<'r, 'a> OfResponse<'r, 'a> {
+impl<'r, 'a> ResponseHost<'r, 'a> {
     pub(super) fn new(response: &'r mut Response<'a>, phase: Phase, plugin: &'static str) -> Self {
-        OfResponse { response, phase, plugin, timers: ScheduledTimers::default(), matched: None }
+        ResponseHost { response, phase, plugin, timers: ScheduledTimers::default(), matched: None }
     }
 }
 
@@ -144,7 +144,7 @@ pub(super) fn metadata_of<'a>(table: &'a MetadataTable, plugin: &str) -> Option<
     Some((item.identity.0 as u64 >> (u64::BITS - f64::MANTISSA_DIGITS), &*item.written))
 }
 
-impl Host for OfRequest<'_, '_> {
+impl Host for RequestHost<'_, '_> {
     fn phase(&self) -> &'static str {
         self.phase.name()
     }
@@ -272,7 +272,7 @@ impl Host for OfRequest<'_, '_> {
     }
 }
 
-impl Host for OfResponse<'_, '_> {
+impl Host for ResponseHost<'_, '_> {
     fn phase(&self) -> &'static str {
         self.phase.name()
     }
@@ -385,13 +385,13 @@ impl Host for OfResponse<'_, '_> {
 
 const NO_HEAD: &str = "the head of the response is not final yet";
 
-impl OfPiece<'_> {
+impl PieceHost<'_> {
     fn seen(&self) -> Result<&RequestCopy, String> {
         self.seen.get().ok_or_else(|| NO_HEAD.to_owned())
     }
 }
 
-impl Host for OfPiece<'_> {
+impl Host for PieceHost<'_> {
     fn phase(&self) -> &'static str {
         Phase::BodyFilter.name()
     }

@@ -34,7 +34,7 @@ impl DeviceConnection {
     /// Gives it away if possible. True: it belongs to the other process, and ours is to be dropped.
     pub(super) fn give(&mut self) -> bool {
         let worker = self.worker().clone();
-        let Some(giving) = worker.giving() else { return false };
+        let Some(giving) = worker.handover() else { return false };
         if !self.may_ever_go() || self.is_held() || !self.is_quiet() {
             return false;
         }
@@ -48,7 +48,7 @@ impl DeviceConnection {
     /// Whether the other process has its listener and its route.
     pub(super) fn may_ever_go(&self) -> bool {
         let worker = self.worker();
-        let Some(giving) = worker.giving() else { return false };
+        let Some(giving) = worker.handover() else { return false };
         let route = self.route().map(|route| format!("{ROUTES}{}", route.spec.id));
         self.is_open() && worker.gives(&self.client) && route.is_some_and(|key| giving.takes_route(&key))
     }
@@ -57,7 +57,7 @@ impl DeviceConnection {
     pub(super) fn is_held(&self) -> bool {
         let worker = self.worker();
         let is_held = worker.devices.as_ref().is_some_and(|devices| devices.held.is_held());
-        match worker.giving() {
+        match worker.handover() {
             Some(giving) if is_held => {
                 giving.come_again();
                 true

@@ -226,7 +226,7 @@ fn preface(client: &ClientConnection, version: Option<ProxyProtocol>) -> Vec<u8>
 }
 
 /// Why the hello could not be read.
-enum Unread {
+enum HelloFailure {
     /// The connection was closed before its first byte, or we are ending: nothing is wrong.
     Unused,
     /// The connection was closed before the hello was complete.
@@ -237,24 +237,24 @@ enum Unread {
     Failed(io::Error),
 }
 
-impl Unread {
+impl HelloFailure {
     fn reason(&self) -> FailureReason {
         match self {
-            Unread::Unused | Unread::Cut | Unread::Failed(_) => FailureReason::Closed,
-            Unread::Late => FailureReason::Timeout,
-            Unread::No(_) => FailureReason::NotTls,
+            HelloFailure::Unused | HelloFailure::Cut | HelloFailure::Failed(_) => FailureReason::Closed,
+            HelloFailure::Late => FailureReason::Timeout,
+            HelloFailure::No(_) => FailureReason::NotTls,
         }
     }
 }
 
-impl fmt::Display for Unread {
+impl fmt::Display for HelloFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Unread::Unused => f.write_str("it was closed before its first byte"),
-            Unread::Cut => f.write_str("closed during the TLS ClientHello"),
-            Unread::Late => f.write_str("its TLS hello was not complete within gateway.timeouts.head"),
-            Unread::No(no) => no.fmt(f),
-            Unread::Failed(error) => error.fmt(f),
+            HelloFailure::Unused => f.write_str("it was closed before its first byte"),
+            HelloFailure::Cut => f.write_str("closed during the TLS ClientHello"),
+            HelloFailure::Late => f.write_str("its TLS hello was not complete within gateway.timeouts.head"),
+            HelloFailure::No(no) => no.fmt(f),
+            HelloFailure::Failed(error) => error.fmt(f),
         }
     }
 }
@@ -273,14 +273,14 @@ async fn look_at_hello(
     let read = match hears {
         true => {
             let reading = Box::pin(read_hello(stream, &mut buffer));
-            worker.clock.within(timer, deadline_ms, reading).await.unwrap_or(Err(Unread::Late))
+            worker.clock.within(timer, deadline_ms, reading).await.unwrap_or(Err(HelloFailure::Late))
         }
-        false if worker.is_ending() => Err(Unread::Unused),
-        false => Err(Unread::Late),
+        false if worker.is_ending() => Err(HelloFailure::Unused),
+        false => Err(HelloFailure::Late),
     };
     match read {
         Ok((name, len)) => return Some((name, (buffer, 0..len))),
-        Err(Unread::Unused) => {}
+        Err(HelloFailure::Unused) => {}
         Err(error) => {
             worker.counters.tls_handshakes_failed[error.reason() as usize].add(1);
             worker.troubles.note_connection(peer, error.to_string());
@@ -290,17 +290,19 @@ async fn look_at_hello(
     None
 }
 
-async fn read_hello(stream: &mut TcpStream, buffer: &mut [u8]) -> Result<(Option<Box<str>>, usize), Unread> {
+async fn read_hello(stream: &mut TcpStream, buffer: &mut [u8]) -> Result<(Option<Box<str>>, usize), HelloFailure> {
     let (mut hello, mut len) = (HelloReader::default(), 0);
     loop {
         match stream.read(&mut buffer[len..CLIENT_HELLO_BYTES_MAX]).await {
-            Ok(0) if len == 0 => return Err(Unread::Unused),
-            Ok(0) => return Err(Unread::Cut),
+            Ok(0) if len == 0 => return Err(HelloFailure::Unused),
+            Ok(0) => return Err(HelloFailure::Cut),
             Ok(n) => len += n,
-            Err(error) if len == 0 && error.kind() == io::ErrorKind::ConnectionReset => return Err(Unread::Unused),
-            Err(error) => return Err(Unread::Failed(error)),
+            Err(error) if len == 0 && error.kind() == io::ErrorKind::ConnectionReset => {
+                return Err(HelloFailure::Unused);
+            }
+            Err(error) => return Err(HelloFailure::Failed(error)),
         }
-        if let ParsedHello::Complete(name) = hello.advance(&buffer[..len]).map_err(Unread::No)? {
+        if let ParsedHello::Complete(name) = hello.advance(&buffer[..len]).map_err(HelloFailure::No)? {
             return Ok((name, len));
         }
     }

@@ -36,7 +36,7 @@ impl Tunnel {
         if !self.open.worker.draining.get() {
             return false;
         }
-        let Some(giving) = self.open.worker.giving() else { return false };
+        let Some(giving) = self.open.worker.handover() else { return false };
         let is_http = matches!(self.switched.origin, TunnelOrigin::Request(_));
         let may_go = self.client.listener.is_http() == is_http
             && self.open.worker.gives(&self.client)

@@ -15,13 +15,13 @@ pub(crate) const DRAINING_FIRST_REQUEST_MS: u64 = 500;
 
 impl Worker {
     /// What is being given away to which process; `None`: nothing.
-    pub(crate) fn giving(&self) -> Option<Rc<LeavingWorker>> {
+    pub(crate) fn handover(&self) -> Option<Rc<LeavingWorker>> {
         self.giving.borrow().clone()
     }
 
     /// Makes some connections hand themselves over.
     pub(crate) async fn give_some(&self) {
-        match self.giving() {
+        match self.handover() {
             Some(giving) => giving.turn(&self.clock).await,
             None => pending().await,
         }
@@ -30,7 +30,7 @@ impl Worker {
     /// Whether nothing that can be handed over delays its end.
     pub(crate) fn has_given(&self, deadline_ms: u64) -> bool {
         let is_late = self.clock.now_ms() >= deadline_ms + GIVING_MS;
-        is_late || self.giving().is_none_or(|giving| giving.is_over())
+        is_late || self.handover().is_none_or(|giving| giving.is_over())
     }
 
     /// Whether it is to end as soon as it can: it does not wait for connections that are idle and cannot be given away.
@@ -49,7 +49,7 @@ impl Worker {
 
     /// Whether this connection goes to another process.
     pub(crate) fn gives(&self, client: &ClientConnection) -> bool {
-        self.giving().is_some_and(|giving| giving.takes(&client.stream, client.listener.bound))
+        self.handover().is_some_and(|giving| giving.takes(&client.stream, client.listener.bound))
     }
 
     /// Hands over a connection that waits for a request. True: it belongs to the other process, and ours is to be dropped.
@@ -58,7 +58,7 @@ impl Worker {
         if !self.draining.get() {
             return false;
         }
-        let Some(giving) = self.giving() else { return false };
+        let Some(giving) = self.handover() else { return false };
         // If the listener takes something else by now, it is not known whose connection it would be.
         client.listener.is_http()
             && giving.takes(&client.stream, client.listener.bound)

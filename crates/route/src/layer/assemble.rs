@@ -3,7 +3,7 @@
 use super::NONE;
 use super::filing::{Atom, AtomSource, Dimension};
 use super::place::PlaceId;
-use super::program::{ANY, CODE, Engine, Group, Item, NEGATED, PlacedPredicate, Program, ValueSource};
+use super::program::{ANY, CODE, Engine, FieldRegexes, Item, NEGATED, PlacedPredicate, Program, ValueSource};
 use crate::condition::{Condition, Field, Predicate, PredicateOrigin, Test};
 use crate::fields::FieldSlots;
 use crate::regex::{Pattern, RegexGroup, Tail, TailEngine};
@@ -75,7 +75,10 @@ impl<'k> Assembler<'k> {
         self.program.groups = self
             .groups
             .into_iter()
-            .map(|group| Group { read: group.read, regexes: RegexGroup::compile(&group.patterns, group.is_ascii) })
+            .map(|group| FieldRegexes {
+                read: group.read,
+                regexes: RegexGroup::compile(&group.patterns, group.is_ascii),
+            })
             .collect();
         self.program.shrink_to_fit();
         (self.program, self.fields)

@@ -32,7 +32,7 @@ pub(super) struct Program {
     pub(super) tails: Vec<Arc<TailEngine>>,
     /// Numbers by the compiled tail; `None` for a tail that has no small automaton.
     pub(super) tail_numbers: HashMap<Tail, Option<u32>, FixedState>,
-    pub(super) groups: Vec<Group>,
+    pub(super) groups: Vec<FieldRegexes>,
     /// The number of answers that are remembered.
     pub(super) memos: u32,
 }
@@ -80,7 +80,7 @@ pub(super) enum Engine {
 
 /// The regexes over one field, searched for together.
 #[derive(Debug)]
-pub(super) struct Group {
+pub(super) struct FieldRegexes {
     pub(super) read: ValueSource,
     pub(super) regexes: RegexGroup,
 }

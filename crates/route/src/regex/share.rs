@@ -33,7 +33,7 @@ pub(super) fn share_beginnings(nfa: &NFA, bytes_max: usize) -> Option<NFA> {
     chains.sort_by(|a, b| a.steps.iter().map(|(step, _)| step).cmp(b.steps.iter().map(|(step, _)| step)));
     let (mut builder, _) = copied(nfa, &vec![true; nfa.states().len()], bytes_max)?;
     let root = node(&mut builder, &chains, 0)?;
-    let start = if nfa.is_always_start_anchored() { root } else { from_anywhere(&mut builder, root)? };
+    let start = if nfa.is_always_start_anchored() { root } else { unanchored_start(&mut builder, root)? };
     let shared = builder.build(root, start).ok()?;
     // The states that the tree replaces still exist, and the size of caches depends on the number of states.
     let (builder, numbers) = copied(&shared, &reachable(&shared), bytes_max)?;
@@ -166,7 +166,7 @@ fn node(builder: &mut Builder, chains: &[PatternStart], depth: usize) -> Option<
 }
 
 /// The state from which the root is reached before every byte.
-fn from_anywhere(builder: &mut Builder, root: StateID) -> Option<StateID> {
+fn unanchored_start(builder: &mut Builder, root: StateID) -> Option<StateID> {
     let start = builder.add_union(vec![root]).ok()?;
     let skip = builder.add_range(Transition { start: 0, end: u8::MAX, next: start }).ok()?;
     builder.patch(start, skip).ok()?;

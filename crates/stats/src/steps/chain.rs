@@ -142,10 +142,10 @@ impl NoiseChain {
                 .map(|(a, b)| self.ends[a + b + here] * dot(&of[a], &behind[b]))
                 .sum()
         };
-        let once = [self.jump.over(&before[0]), self.jump.over(&before[1])];
+        let once = [self.jump.after_step(&before[0]), self.jump.after_step(&before[1])];
         let stays = sum(before, 0);
         let steps = row.one * sum(&once, 1);
-        let twice = if row.two > 0.0 { row.two * sum(&[self.jump.over(&once[0])], 2) } else { 0.0 };
+        let twice = if row.two > 0.0 { row.two * sum(&[self.jump.after_step(&once[0])], 2) } else { 0.0 };
         let total = stays + steps + twice;
         if total > 0.0 { [steps / total, twice / total] } else { [0.0; 2] }
     }
@@ -224,12 +224,12 @@ fn backward(rows: &[ChainRow], seen: &[Vec<f64>], jump: &Jump) -> Vec<Sums> {
 
 /// Moves sums over the gap before a row, in either direction.
 fn moved(mut sums: Sums, row: &ChainRow, jump: &Jump) -> Sums {
-    let once = jump.over(&sums[0]);
-    let second = jump.over(&sums[1]);
+    let once = jump.after_step(&sums[0]);
+    let second = jump.after_step(&sums[1]);
     add(&mut sums[1], &once, row.one);
     add(&mut sums[2], &second, row.one);
     if row.two > 0.0 {
-        add(&mut sums[2], &jump.over(&once), row.two);
+        add(&mut sums[2], &jump.after_step(&once), row.two);
     }
     sums
 }
@@ -358,7 +358,7 @@ impl Jump {
     }
 
     /// The weights after a step from these levels.
-    fn over(&self, from: &[f64]) -> Vec<f64> {
+    fn after_step(&self, from: &[f64]) -> Vec<f64> {
         let mut to = vec![0.0; from.len()];
         let weights = self.tails.map(|(weight, _)| weight);
         let kept = self.tails.map(|(_, kept)| kept);

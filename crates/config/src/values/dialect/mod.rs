@@ -13,7 +13,7 @@ mod source_tables;
 mod tables;
 
 pub use labels::Label;
-pub(crate) use reference::reference;
+pub(crate) use reference::families_as_markdown;
 use std::collections::BTreeSet;
 use stillgate_metrics::Merge;
 

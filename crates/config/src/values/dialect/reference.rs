@@ -34,7 +34,7 @@ an upgrade changes `gateway.metrics.shared`, and those of a family whose type, u
 ";
 
 /// Every family of every dialect, its labels and its buckets, as Markdown.
-pub(crate) fn reference() -> String {
+pub(crate) fn families_as_markdown() -> String {
     let mut out = INTRODUCTION.to_owned();
     let sections = [
         ("Dialect `native`", "Families of the gateway by Prometheus' conventions. The default.", tables::NATIVE),

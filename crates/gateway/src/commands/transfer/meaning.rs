@@ -3,11 +3,11 @@
 //! What a key is by default says the JSON Schema, which is made of the same tables that read the documents. What is not
 //! recognised as equal is only written once too often: the second time it is.
 
-use super::resources::{Name, hide_secrets};
+use super::resources::{Name, without_possible_secrets};
 use serde_json::{Map, Value as Json};
 use std::sync::LazyLock;
-use stillgate_admin::is_masked;
 use stillgate_config::{Kind, Schemas};
+use stillgate_schema::mask::{MASK, is_masked};
 
 /// Places that a line names; more are counted.
 const PLACES_MAX: usize = 8;
@@ -20,22 +20,26 @@ static SCHEMAS: LazyLock<Vec<Option<Json>>> = LazyLock::new(|| {
     Kind::all().map(|kind| schemas.kind(kind)).collect()
 });
 
-/// The differences of two documents, as `uri: /a -> /b`; none where they mean the same. A secret is not shown. Where `there`
-/// has a mask, nothing is known.
+/// The differences of two documents, as `uri: /a -> /b`; none where they mean the same. What may be a secret is not shown, since
+/// logs of other programs keep these lines. Where `there` has a mask, nothing is known.
 pub(super) fn differences(name: &Name, here: &Json, there: &Json) -> Vec<String> {
-    let (mut a, mut b) = (normal(name, here), normal(name, there));
+    let (a, b) = (normal(name, here), normal(name, there));
     if a == b {
         return Vec::new();
     }
     let mut places = Vec::new();
     compare(&a, &b, "", &mut places);
-    hide_secrets(name, &mut a);
-    hide_secrets(name, &mut b);
+    let (shown_a, shown_b) = (without_possible_secrets(name, &a), without_possible_secrets(name, &b));
+    // A key that may be a secret is not found under its name.
+    let value =
+        |document: &Json, place: &DocumentDifference| at(document, &place.keys).map_or_else(|| MASK.to_owned(), shown);
     let left_out = places.len().saturating_sub(PLACES_MAX);
     let line = |place: &DocumentDifference| match (at(&a, &place.keys), at(&b, &place.keys)) {
-        (Some(here), Some(there)) if here == there => format!("{} (a secret)", place.path),
-        (Some(here), Some(there)) => format!("{}: {} -> {}", place.path, shown(there), shown(here)),
-        (Some(here), None) => format!("{}: + {}", place.path, shown(here)),
+        (Some(_), Some(_)) => match (value(&shown_a, place), value(&shown_b, place)) {
+            (here, there) if here == there => format!("{} (a secret)", place.path),
+            (here, there) => format!("{}: {there} -> {here}", place.path),
+        },
+        (Some(_), None) => format!("{}: + {}", place.path, value(&shown_a, place)),
         (None, _) => format!("{}: removed", place.path),
     };
     let mut lines: Vec<String> = places.iter().take(PLACES_MAX).map(line).collect();
@@ -230,5 +234,23 @@ mod tests {
         let with = |key: &str| json!({"username": "jack", "plugins": {"key-auth": {"key": key}}});
         check(Kind::Consumers, with("one"), with("two"), &["plugins.key-auth.key (a secret)"]);
         check(Kind::Consumers, with("one"), with(MASK), &[]);
+        let route =
+            |value: &str| json!({"plugins": {"proxy-rewrite": {"headers": {"set": {"X": value}}, "uri": value}}});
+        check(
+            Kind::Routes,
+            route("/a?x=one"),
+            route("/b?x=two"),
+            &[
+                "plugins.proxy-rewrite.headers.set.X (a secret)",
+                "plugins.proxy-rewrite.uri: \"/b?********\" -> \"/a?********\"",
+            ],
+        );
+        check(Kind::Routes, json!({"unknown": {"k": 1}}), json!({"unknown": {"k": 2}}), &["unknown.k (a secret)"]);
+        check(
+            Kind::Routes,
+            json!({"vars": [["http_x", "==", "a"]]}),
+            json!({}),
+            &["vars: + [[\"http_x\",\"==\",\"********\"]]"],
+        );
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
 use stillgate_config::Kind;
-use stillgate_config::secret_fields::{each_combined_certificate, each_secret};
+use stillgate_config::secret_fields::{each_combined_certificate, each_possible_secret, each_secret};
 use stillgate_schema::mask::{MASK, is_masked};
 use stillgate_schema::pem::remove_private_keys;
 
@@ -54,6 +54,13 @@ pub(super) fn hide_secrets((kind, _): &Name, document: &mut Json) {
             MASK.clone_into(secret);
         }
     });
+}
+
+/// A document with masks in the place of all that may be a secret.
+pub(super) fn without_possible_secrets((kind, _): &Name, document: &Json) -> Json {
+    let mut document = document.clone();
+    each_possible_secret(kind.name(), &mut document, &mut |secret| MASK.clone_into(secret));
+    document
 }
 
 /// The private key of a certificate is in no answer of the Admin API; the mask says that there is one.

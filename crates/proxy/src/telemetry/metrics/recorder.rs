@@ -5,7 +5,7 @@
 //! labels: series seen for the first time, those whose label has collapsed (each such request is counted as collapsed), and
 //! families with labels from variables of the request.
 
-use super::table::{HandleTable, Handles, SeriesKey};
+use super::table::{Handles, SeriesKey, SeriesTable};
 use super::values::{LabelInputs, TextRoom, Values};
 use super::workers::Itself;
 use crate::plan::Plan;
@@ -54,7 +54,7 @@ pub(crate) trait FinishedRequest {
 /// A worker's end of the metrics.
 pub(crate) struct Recorder {
     pub(super) writer: Writer,
-    table: HandleTable,
+    table: SeriesTable,
     /// What the table's keys are valid for: the numbering of the Plan and the generation of the handles.
     numbering: u64,
     generation: u32,
@@ -95,7 +95,7 @@ impl Recorder {
         let generation = writer.generation();
         Recorder {
             writer,
-            table: HandleTable::default(),
+            table: SeriesTable::default(),
             numbering: 0,
             generation,
             texts: TextRoom::default(),
