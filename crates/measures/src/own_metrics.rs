@@ -158,7 +158,7 @@ pub struct OwnMetrics {
 /// The recorded totals: counters only take increments.
 #[derive(Default)]
 struct RecordedTotals {
-    /// Of the measures with one series.
+    /// Totals of measures with one series.
     plain: BTreeMap<Measure, u64>,
     /// Requests, tunnels, streams.
     cut: [u64; 3],

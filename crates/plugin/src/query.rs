@@ -40,17 +40,25 @@ pub fn raw_argument<'a>(query: &'a [u8], name: &str) -> Option<&'a [u8]> {
     })
 }
 
-/// The value of a cookie in one line as nginx has it: the name in any case, with blanks around `=`.
+/// The value of a cookie in one line as nginx has it: the name in any case, after `;` or `,`, with blanks around `=`; the value
+/// ends at `;`.
 pub fn raw_cookie<'a>(line: &'a [u8], name: &str) -> Option<&'a [u8]> {
     let without_blanks = |text: &'a [u8]| {
         let blanks = text.iter().take_while(|byte| **byte == b' ').count();
         &text[blanks..]
     };
-    line.split(|byte| *byte == b';').find_map(|pair| {
-        let (found, behind) = without_blanks(pair).split_at_checked(name.len())?;
-        let value = without_blanks(behind).strip_prefix(b"=").map(without_blanks);
-        value.filter(|_| found.eq_ignore_ascii_case(name.as_bytes()))
-    })
+    let mut rest = line;
+    loop {
+        rest = without_blanks(rest);
+        if let Some((found, behind)) = rest.split_at_checked(name.len())
+            && found.eq_ignore_ascii_case(name.as_bytes())
+            && let Some(value) = without_blanks(behind).strip_prefix(b"=")
+        {
+            return without_blanks(value).split(|byte| *byte == b';').next();
+        }
+        let end = rest.iter().position(|byte| matches!(byte, b';' | b','))?;
+        rest = &rest[end + 1..];
+    }
 }
 
 /// Writes path and query without the arguments of a name. The others are unchanged.
@@ -154,8 +162,11 @@ mod tests {
         };
         cookie("x=1; SID=%31 ; sid=2", "sid", Some("%31 "));
         cookie("sid = a=b", "sid", Some("a=b"));
+        cookie("a=1,sid=1", "sid", Some("1"));
+        cookie("sid=1,x=2; y=3", "sid", Some("1,x=2"));
+        cookie("sid=1,x=2; y=3", "x", Some("2"));
         cookie("sid;sid=", "sid", Some(""));
-        for line in ["", "sid", "xsid=1; sidx=1", "a=1,sid=1", "%73id=1"] {
+        for line in ["", "sid", "xsid=1; sidx=1", "a=1,xsid=1", "%73id=1"] {
             cookie(line, "sid", None);
         }
     }

@@ -266,14 +266,17 @@ end
 local function cookie_in(line, name)
   local from, length = 1, #line
   while from <= length do
-    local _, ends = search(op.find, line, ";", 2 * (from - 1) + 1)
-    local to = ends and ends[0] - 1 or length
     local behind = from + #name
-    if behind <= to and lower(sub(line, from, behind - 1)) == name then
+    if lower(sub(line, from, behind - 1)) == name then
       behind = after_blanks(line, behind)
-      if byte(line, behind) == 61 then return (sub(line, after_blanks(line, behind + 1), to)) end
+      if byte(line, behind) == 61 then
+        local _, ends = search(op.find, line, ";", 2 * behind + 1)
+        return (sub(line, after_blanks(line, behind + 1), ends and ends[0] - 1 or length))
+      end
     end
-    from = after_blanks(line, to + 2)
+    local _, ends = search(op.find, line, "[;,]", 2 * (from - 1))
+    if not ends then return nil end
+    from = after_blanks(line, ends[0] + 1)
   end
   return nil
 end

@@ -155,8 +155,10 @@ fn raw_arguments_and_cookies() {
     cookie(&["a=\"x; b=1\""], "cookie_b", Some("1\""));
     cookie(&["a="], "cookie_a", Some(""));
     cookie(&["a=b=c"], "cookie_a", Some("b=c"));
+    cookie(&["a=1,b=2"], "cookie_b", Some("2"));
+    cookie(&["b=1,c=2; d=3"], "cookie_b", Some("1,c=2"));
     cookie(&["a", "a;a=1"], "cookie_a", Some("1"));
-    cookie(&["a=1,admin=1"], "cookie_admin", None);
+    cookie(&["a=1,admin=1"], "cookie_admin", Some("1"));
     cookie(&["admin"], "cookie_admin", None);
     cookie(&["xadmin=1; adminx=1"], "cookie_admin", None);
     cookie(&["=1"], "cookie_", None);
