@@ -1,8 +1,9 @@
 //! The resources of a file as documents in the form of the Admin API, each with its position in the file.
 //!
-//! For moving resources from a file to a store. The file is checked like any other, with three exceptions: its `gateway:` section
+//! For moving resources from a file to a store. The file is checked like any other, with four exceptions: its `gateway:` section
 //! need not belong to the gateway of the store, so without one the listeners are unknown; plugins may have unknown keys, as in a
-//! store, which warns of them; and masks may replace private keys, which the gateway may already have.
+//! store, which warns of them; masks may replace private keys, which the gateway may already have; and resources have ids of their
+//! own, since a position in the file can be the id of a resource of the store.
 
 use super::masks::{self, Masks};
 use super::{tree_of, whole};
@@ -14,7 +15,7 @@ use crate::values::SourceKind;
 use serde_json::{Map, Number, Value as Json};
 use stillgate_schema::kind::read;
 use stillgate_schema::object::map;
-use stillgate_schema::text::diagnostic::{Errors, Path, Position, Sink};
+use stillgate_schema::text::diagnostic::{Errors, Fault, Path, Position, Sink};
 use stillgate_schema::text::environment::Lookup;
 use stillgate_schema::text::locate::within;
 use stillgate_schema::text::scalar::{Meaning, Scalar, Style};
@@ -62,18 +63,23 @@ fn read_all(bytes: &[u8], environment: Lookup<'_>, plugins: PluginSet, sink: &mu
     let plugins = with_own(plugins, &file.gateway.lua, within(&root, "gateway.lua.path"), sink);
     let alone = Store::new(file.gateway.clone(), plugins.clone());
     whole::resolve(file, String::new(), plugins, sink);
-    Some(entries(&root).iter().flat_map(|list| of_list(list, &alone)).collect())
+    Some(entries(&root).iter().flat_map(|list| of_list(list, &alone, sink)).collect())
 }
 
 /// The resources of one list; none if the key is not a list of resources.
-fn of_list(list: &Entry, alone: &Store) -> Vec<FileDocument> {
+fn of_list(list: &Entry, alone: &Store, sink: &mut Sink) -> Vec<FileDocument> {
     let Some(kind) = Kind::named(&list.key).filter(|kind| *kind != Kind::Credentials) else { return Vec::new() };
     let mut found = Vec::new();
     for (index, item) in items(&list.value).iter().enumerate() {
         let mut document = written(kind, item, alone);
         let key = if kind == Kind::Consumers { "username" } else { "id" };
-        // The file source numbers routes without an id in the same way.
-        let id = text(&document[key]).unwrap_or_else(|| (index + 1).to_string());
+        let Some(id) = text(&document[key]) else {
+            // What has to have a name has been refused without one.
+            if whole::is_numbered(kind) {
+                refuse_numbered(kind, index, item.at, sink);
+            }
+            continue;
+        };
         let fields = document.as_object_mut();
         let nested = fields.filter(|_| kind == Kind::Consumers).and_then(|fields| fields.shift_remove("credentials"));
         let at = |item: &Node, kind, id, document| {
@@ -89,6 +95,15 @@ fn of_list(list: &Entry, alone: &Store) -> Vec<FileDocument> {
         }
     }
     found
+}
+
+/// In a store, the position of a resource in its file is the id of another resource.
+fn refuse_numbered(kind: Kind, index: usize, at: Position, sink: &mut Sink) {
+    let number = index + 1;
+    let message = format!("it has no id, and its position would make it {}/{number} of the gateway", kind.name());
+    let fault =
+        Fault::new(message).hint("give it an `id`; `stillgate export` writes the ids of the gateway's resources");
+    sink.error(at, &Path::Root.key(kind.name()).index(index), fault);
 }
 
 /// The collection and the document of the resource at a path (`routes[3]`) of a file.
@@ -166,12 +181,13 @@ mod tests {
 
     #[test]
     fn resources_become_documents() {
-        let (found, wrong) = of("routes:\n  - {uri: /a, upstream_id: 1, labels: {v: \"${PORT}\"}}\nupstreams:\n  \
+        let (found, wrong) =
+            of("routes:\n  - {id: a, uri: /a, upstream_id: 1, labels: {v: \"${PORT}\"}}\nupstreams:\n  \
             - {id: 1, nodes: {\"a:80\": 1}, retries: \"${PORT:-1}\"}\nprotos:\n  - {id: p, content: x}\n");
         assert!(matches!(&wrong[..], [one] if one.contains("upstreams[0].retries: ")), "{wrong:?}");
         assert_eq!(
             found[0],
-            ("routes/1 2".to_owned(), json!({"uri": "/a", "upstream_id": 1, "labels": {"v": "8080"}}))
+            ("routes/a 2".to_owned(), json!({"id": "a", "uri": "/a", "upstream_id": 1, "labels": {"v": "8080"}}))
         );
         assert_eq!(found[2], ("protos/p 6".to_owned(), json!({"id": "p", "content": "x"})));
     }
@@ -186,7 +202,7 @@ mod tests {
 
     #[test]
     fn listeners_count_only_where_they_are_written() {
-        let route = "stream_routes:\n  - {server_port: 9, upstream: {scheme: tcp, nodes: {\"a:80\": 1}}}\n";
+        let route = "stream_routes:\n  - {id: 1, server_port: 9, upstream: {scheme: tcp, nodes: {\"a:80\": 1}}}\n";
         assert_eq!(of(route).1, [""; 0]);
         let (_, wrong) = of(&format!("gateway: {{listeners: [{{address: \"127.0.0.1:80\"}}]}}\n{route}"));
         assert!(wrong[0].contains("it takes no connection"), "{wrong:?}");
@@ -194,7 +210,7 @@ mod tests {
 
     #[test]
     fn what_is_beside_may_be_referred_to() {
-        let route = |upstream: &str| format!("routes:\n  - {{uri: /a, upstream_id: {upstream}}}\n");
+        let route = |upstream: &str| format!("routes:\n  - {{id: 1, uri: /a, upstream_id: {upstream}}}\n");
         assert_eq!(of(&route("beside")).1, [""; 0]);
         assert!(of(&route("nowhere")).1[0].contains("there is no upstream with the id \"nowhere\""));
     }
@@ -205,5 +221,43 @@ mod tests {
         let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["consumers/jack 2", "credentials/jack/1 2"]);
         assert_eq!(found[0].1, json!({"username": "jack"}));
+    }
+    #[test]
+    fn a_position_is_not_an_id() {
+        let numbered = [
+            ("routes", "uri: /a, upstream: {nodes: {\"a:80\": 1}}"),
+            ("services", "upstream: {nodes: {\"a:80\": 1}}"),
+            ("upstreams", "nodes: {\"a:80\": 1}"),
+            ("global_rules", "plugins: {cors: {}}"),
+            ("plugin_configs", "plugins: {cors: {}}"),
+            ("consumer_groups", "plugins: {cors: {}}"),
+            ("protos", "content: x"),
+            ("stream_routes", "server_port: 9, upstream: {scheme: tcp, nodes: {\"a:80\": 1}}"),
+            ("ssls", "snis: [a.example], cert: x, key: y"),
+        ];
+        for (list, more) in numbered {
+            let (_, wrong) = of(&format!("{list}:\n  - {{id: given, {more}}}\n  - {{{more}}}\n"));
+            let expected = format!("{list}[1]: it has no id, and its position would make it {list}/2 of the gateway");
+            assert!(wrong.iter().any(|wrong| wrong.contains(&expected)), "{wrong:?}");
+            assert!(wrong.iter().all(|wrong| !wrong.contains(&format!("{list}[0]: it has no id"))), "{wrong:?}");
+        }
+        for id in ["null", "~", "!!null null"] {
+            let (_, wrong) = of(&format!("upstreams:\n  - {{id: {id}, nodes: {{\"a:80\": 1}}}}\n"));
+            assert!(wrong[0].contains("would make it upstreams/1 of the gateway"), "{id}: {wrong:?}");
+        }
+        let named = Kind::all().filter(|kind| !whole::is_numbered(*kind)).map(Kind::name);
+        let all: Vec<&str> = named.chain(numbered.map(|(list, _)| list)).collect();
+        assert!(Kind::all().all(|kind| all.contains(&kind.name())), "{all:?}");
+    }
+
+    #[test]
+    fn names_are_ids() {
+        let text = "secrets:\n  - {uri: \"http://a\", prefix: p, token: t}\nplugin_metadata:\n  - {log_format: {}}\n\
+            consumers:\n  - {plugins: {}}\n  - {username: a, credentials: [{plugins: {}}]}\n";
+        let (_, wrong) = of(text);
+        for place in ["secrets[0]: ", "plugin_metadata[0]: ", "consumers[0]: ", "consumers[1].credentials[0]: "] {
+            assert!(wrong.iter().any(|wrong| wrong.contains(place)), "{place}: {wrong:?}");
+        }
+        assert!(wrong.iter().all(|wrong| !wrong.contains("it has no id")), "{wrong:?}");
     }
 }

@@ -225,12 +225,14 @@ impl<'a> ResourceLoader<'a> {
     }
 }
 
-/// The id of a resource: its own, or its position in the list. Consumers have names, and the ids of metadata and secret managers
-/// have a meaning.
+/// The id of a resource: its own, or its position in the list.
 pub(super) fn id_of(kind: Kind, written: &ResourceKeys, index: usize, at: Position) -> Option<At<String>> {
-    let own = written.id().cloned();
-    match kind {
-        Kind::Consumers | Kind::Credentials | Kind::PluginMetadata | Kind::Secrets => own,
-        _ => own.or_else(|| Some(At { at, value: (index + 1).to_string() })),
-    }
+    let numbered = || is_numbered(kind).then(|| At { at, value: (index + 1).to_string() });
+    written.id().cloned().or_else(numbered)
+}
+
+/// Whether the position of a resource in its list is its id where it has none. Consumers have names, and the ids of metadata and
+/// secret managers have a meaning.
+pub(super) fn is_numbered(kind: Kind) -> bool {
+    !matches!(kind, Kind::Consumers | Kind::Credentials | Kind::PluginMetadata | Kind::Secrets)
 }

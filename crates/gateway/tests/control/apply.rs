@@ -188,6 +188,48 @@ fn a_part_refers_to_what_the_gateway_has() {
     assert!(neither.err.contains("there is no upstream with the id \"neither\""), "{neither:?}");
 }
 
+/// A position in a file is the id of whatever else the gateway has under that number.
+#[test]
+fn resources_without_an_id_are_refused() {
+    let (site, node) = (Site::new(), Upstream::echo());
+    let node = node.addr();
+    let guard = format!(
+        "global_rules:\n  - {{id: 1, plugins: {{ip-restriction: {{whitelist: [10.0.0.0/8]}}}}}}\n\
+         routes:\n  - {{id: 1, uri: /hello, upstream: {{nodes: {{\"{node}\": 1}}}}}}\n"
+    );
+    site.apply(&guard, &[]).expect(0);
+    let before = site.export();
+    let team = format!(
+        "upstreams: [{{nodes: {{\"{node}\": 1}}}}]\n\
+         routes:\n  - {{id: own, uri: /own, upstream: {{nodes: {{\"{node}\": 1}}}}}}\n  \
+         - {{uri: /hello, upstream: {{nodes: {{\"{node}\": 1}}}}}}\n\
+         global_rules: [{{plugins: {{cors: {{}}}}}}]\n"
+    );
+    let file = site.file("team.yaml", &team);
+    let arguments: [(&str, &[&str]); 4] =
+        [("apply", &[]), ("apply", &["--prune"]), ("apply", &["--dry-run"]), ("diff", &[])];
+    for (command, more) in arguments {
+        let refused = site.run(command, &file, more).expect(1);
+        for expected in [
+            "team.yaml:1:13: upstreams[0]: it has no id, and its position would make it upstreams/1 of the gateway; \
+             give it an `id`",
+            "team.yaml:4:5: routes[1]: it has no id, and its position would make it routes/2 of the gateway",
+            "team.yaml:5:16: global_rules[0]: it has no id, and its position would make it global_rules/1",
+        ] {
+            assert!(refused.err.contains(expected), "{command} {more:?}: {expected}: {refused:?}");
+        }
+        assert!(!refused.err.contains("routes[0]"), "{refused:?}");
+    }
+    assert_eq!(site.export(), before);
+    assert_eq!(site.gateway.get("/hello").head.status(), 403);
+    // The file's own gateway has nobody else's resources.
+    run("", &["check", "--offline", &file.display().to_string()]).expect(0);
+    let named = "routes:\n  - {id: team, uri: /team, status: 1, upstream_id: team}\n\
+                 upstreams:\n  - {id: team, nodes: {\"127.0.0.1:9\": 1}}\n";
+    let done = site.apply(named, &[]).expect(0);
+    assert!(done.summary().starts_with("2 created, 0 changed, 0 deleted"), "{done:?}");
+}
+
 #[test]
 fn a_store_is_copied_and_read_offline() {
     let (mut site, node) = (Site::new(), Upstream::echo());

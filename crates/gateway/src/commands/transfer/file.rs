@@ -1,4 +1,4 @@
-//! The resources of a file, checked as `stillgate check --offline` does it.
+//! The resources of a file, checked as `stillgate check --offline` does it; each has an id of its own.
 //!
 //! References to secrets are not resolved: they refer to the gateway's machine, not to this one.
 
