@@ -2,6 +2,8 @@
 //!
 //! The crate knows no language: a function is a closure over the request's variables, with its source text. It is
 //! called where everything else of a route holds, at most once a search. Its decision is not kept in route caches.
+//! A route whose function fails takes the request, as otherwise a client could make it fail to get to the next route;
+//! [`crate::Matcher::has_failed_function`] says that the request cannot be served.
 
 use crate::Lookup;
 use crate::RouteSpec;
@@ -10,7 +12,18 @@ use std::sync::Arc;
 
 /// Decides about the request of these variables, and adds messages. The function itself must bound the number of its
 /// messages.
-pub type Decide = dyn Fn(&dyn Lookup, &mut Vec<FunctionMessage>) -> bool + Send + Sync;
+pub type Decide = dyn Fn(&dyn Lookup, &mut Vec<FunctionMessage>) -> FunctionDecision + Send + Sync;
+
+/// What a function says about a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FunctionDecision {
+    /// Its route takes the request.
+    Takes,
+    /// The next route may take the request.
+    Leaves,
+    /// The function has failed or was stopped: no route may serve the request.
+    Failed,
+}
 
 /// A function of a route.
 #[derive(Clone)]
@@ -33,7 +46,7 @@ pub struct FunctionMessage {
 /// The severity of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MessageLevel {
-    /// The function has failed: its route does not take the request.
+    /// The function has failed.
     Failed,
     /// Something does not work.
     Error,
@@ -67,7 +80,7 @@ impl fmt::Display for FilterFunction {
 #[derive(Debug, Default)]
 pub(crate) struct FunctionDecisions {
     /// Decisions by the address of the route, since a search goes through two layers.
-    answers: Vec<(usize, bool)>,
+    answers: Vec<(usize, FunctionDecision)>,
     /// Kept until they are taken.
     pub(crate) messages: Vec<FunctionMessage>,
 }
@@ -84,16 +97,26 @@ impl FunctionDecisions {
         self.answers.is_empty()
     }
 
-    /// Whether the function of a route, where it has one, lets it take the request.
+    /// Whether the function of a route, where it has one, lets it take the request, or has failed.
     pub(crate) fn admits(&mut self, spec: &RouteSpec, vars: &dyn Lookup) -> bool {
         let Some(function) = spec.uri().and_then(|uri| uri.function.as_ref()) else { return true };
         let address = std::ptr::from_ref(spec).addr();
         if let Some((_, answer)) = self.answers.iter().find(|(of, _)| *of == address) {
-            return *answer;
+            return *answer != FunctionDecision::Leaves;
         }
-        let answer = vars.runs_functions() && (function.decide)(vars, &mut self.messages);
+        let answer = match vars.runs_functions() {
+            true => (function.decide)(vars, &mut self.messages),
+            false => FunctionDecision::Leaves,
+        };
         self.answers.push((address, answer));
-        answer
+        answer != FunctionDecision::Leaves
+    }
+
+    /// Whether the function of a route was called, and has failed.
+    #[inline]
+    pub(crate) fn has_failed(&self, spec: &RouteSpec) -> bool {
+        let address = std::ptr::from_ref(spec).addr();
+        self.answers.contains(&(address, FunctionDecision::Failed))
     }
 }
 
@@ -119,14 +142,18 @@ mod tests {
         fn each_header(&self, _: &mut dyn FnMut(&[u8], &[u8])) {}
     }
 
-    /// A route whose function lets requests with `v=yes` pass, and counts how often it is asked.
+    /// A route whose function takes requests with `v=yes`, fails with `v=fail`, and counts how often it is asked.
     fn route(id: &str, path: &str, vars: Option<&str>, asked: Option<&Arc<AtomicU32>>) -> Arc<RouteSpec> {
         let function = asked.cloned().map(|asked| FilterFunction {
             text: "function(vars) end".into(),
             decide: Arc::new(move |vars, messages| {
                 asked.fetch_add(1, Ordering::Relaxed);
                 messages.push(FunctionMessage { level: MessageLevel::Warn, text: "asked".to_owned() });
-                vars.value(&Variable::Arg("v".into()), &mut Vec::new()) == Some(b"yes")
+                match vars.value(&Variable::Arg("v".into()), &mut Vec::new()) {
+                    Some(b"yes") => FunctionDecision::Takes,
+                    Some(b"fail") => FunctionDecision::Failed,
+                    _ => FunctionDecision::Leaves,
+                }
             }),
         });
         let uri = UriRoute {
@@ -198,6 +225,37 @@ mod tests {
     }
 
     #[test]
+    fn no_other_route_takes_the_place_of_one_whose_function_fails() {
+        let asked = Arc::new(AtomicU32::new(0));
+        let routes = vec![
+            route("open", "/*", None, None),
+            route("guard", "/a/*", None, Some(&asked)),
+            route("better", "/a/b", None, None),
+            route("later", "/*", None, Some(&asked)),
+        ];
+        let matcher = Matcher::compile(routes).unwrap();
+        let (mut scratch, mut cache) = (Scratch::default(), RouteCache::new(64, 1 << 16, 7));
+        let mut find = |path: &str, value: &'static str| {
+            let found =
+                with_request(path, &Query(value), |request| matcher.find_cached(request, &mut scratch, &mut cache));
+            let found = found.unwrap().expect("one takes it");
+            (found.route, matcher.has_failed_function(found, &scratch))
+        };
+        for (path, value, expected) in [
+            ("/a/c", "yes", (1, false)),
+            ("/a/c", "fail", (1, true)),
+            ("/a/c%2Fd", "fail", (1, true)),
+            ("/a/c", "no", (0, false)),
+            // Routes that come before it don't depend on it.
+            ("/a/b", "fail", (2, false)),
+            ("/c", "fail", (0, false)),
+            ("/a/c", "fail", (1, true)),
+        ] {
+            assert_eq!(find(path, value), expected, "{path} {value}");
+        }
+    }
+
+    #[test]
     fn it_is_explained_and_shadows_nothing() {
         let asked = Arc::new(AtomicU32::new(0));
         let routes = vec![route("a", "/a", None, Some(&asked)), route("b", "/a", None, None)];
@@ -214,5 +272,7 @@ mod tests {
             "{text}"
         );
         assert_eq!(asked.load(Ordering::Relaxed), 2, "once for each explanation");
+        let text = explained("fail").to_string();
+        assert!(text.starts_with("route \"a\" (any host, /a) takes the request, but its filter_func fails"), "{text}");
     }
 }

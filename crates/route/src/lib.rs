@@ -47,7 +47,7 @@ pub use explain::{
     Candidate, Explanation, MISSED_MAX, PredicateValue, RULED_OUT_MAX, Reason, RoutePart, RouteVerdict, VarsVerdict,
 };
 pub use expression::{Expression, ExpressionError, ExpressionErrorKind};
-pub use function::{Decide, FilterFunction, FunctionMessage, MessageLevel};
+pub use function::{Decide, FilterFunction, FunctionDecision, FunctionMessage, MessageLevel};
 pub use host::{HOST_BYTES_MAX, HostError, HostPattern, canonical_host};
 pub use match_request::MatchRequest;
 pub use matcher::{Match, Matcher, Scratch};

@@ -89,6 +89,12 @@ impl Matcher {
         Ok(found.map(|(route, place)| Match { route, path: place.path as usize }))
     }
 
+    /// Whether the function of the route that the last search found has failed: the request must not be served.
+    #[inline]
+    pub fn has_failed_function(&self, found: Match, scratch: &Scratch) -> bool {
+        scratch.values.decided.has_failed(&self.specs[found.route])
+    }
+
     /// The routes as they were handed to the compiler.
     pub fn specs(&self) -> &Pieces<Arc<RouteSpec>> {
         &self.specs

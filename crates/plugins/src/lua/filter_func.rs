@@ -11,7 +11,9 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use stillgate_lua::{CallKind, Context, HeaderChange, Host, MessageSide, NginxLevel, Program, RunOutcome, check, run};
 use stillgate_plugin::LogLevel;
-use stillgate_route::{FilterFunction, FunctionDecision, FunctionMessage, Lookup, MessageLevel, RECORDED_EARLY, Variable};
+use stillgate_route::{
+    FilterFunction, FunctionDecision, FunctionMessage, Lookup, MessageLevel, RECORDED_EARLY, Variable,
+};
 
 /// Most messages that are kept for all functions of a request; failures are always kept.
 const MESSAGES_MAX: usize = 64;

@@ -45,7 +45,12 @@ fn find(serving: &mut RequestContext<'_>) -> Result<Option<Match>, LocalReply> {
     if matching.has_messages() {
         log_messages(matching.take_messages(), worker);
     }
-    found.map_err(|error| LocalReply::error(400, error.to_string()))
+    let found = found.map_err(|error| LocalReply::error(400, error.to_string()))?;
+    // No other route answers in its place: a client that makes the function fail would pass its plugins.
+    if found.is_some_and(|found| snapshot.plan.matcher().has_failed_function(found, matching)) {
+        return Err(LocalReply::error(500, "the filter_func of a route failed"));
+    }
+    Ok(found)
 }
 
 /// Logs the messages of functions of routes.

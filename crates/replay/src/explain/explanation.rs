@@ -82,6 +82,7 @@ impl<'a> ExplainedRequest<'a> {
                     out.push_str(&format!("  {name} = {value:?}\n"));
                 }
                 out.push_str(&match upstream {
+                    _ if explanation.has_failed_function => "its filter_func fails, so it is answered 500\n".to_owned(),
                     Ok(upstream) => format!("it goes to upstream {:?}: {}\n", upstream.key, nodes(upstream).join(", ")),
                     Err(reason) => format!("it is answered 503: {reason}\n"),
                 });
@@ -124,8 +125,12 @@ impl<'a> ExplainedRequest<'a> {
         let params: Map<String, Value> =
             explanation.params.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
         let (plugins, left_out) = chain.json();
+        let status = match explanation.chosen {
+            None => Some(404),
+            Some(_) => explanation.has_failed_function.then_some(500),
+        };
         let mut answer = json!({
-            "status": explanation.chosen.is_none().then_some(404),
+            "status": status,
             "route": explanation.chosen.as_ref().map(|chosen| self.route_json(chosen, sees_secrets)),
             "params": params,
             "upstream": explanation.chosen.as_ref().map(|chosen| {

@@ -30,6 +30,8 @@ pub const RULED_OUT_MAX: usize = 100;
 pub struct Explanation {
     /// The route that takes it.
     pub chosen: Option<Candidate>,
+    /// Whether its function fails for the request, which is answered 500.
+    pub has_failed_function: bool,
     /// Parameters that the chosen route captured: `:name` and `*name` of its path, or the named groups of its regexes.
     pub params: Vec<(String, String)>,
     /// Routes that come before the chosen one, each with its reason; in the order they are tried. URI routes are only
@@ -70,6 +72,7 @@ impl Matcher {
     pub fn explain(&self, request: &MatchRequest<'_>, asked: Option<&str>) -> Result<Explanation, PathError> {
         let mut scratch = Scratch::default();
         let found = self.find(request, &mut scratch)?;
+        let has_failed_function = found.is_some_and(|found| self.has_failed_function(found, &scratch));
         let plain = Plain::after(request, std::mem::take(&mut scratch.values.decided));
         let mut evaluator = PlaceEvaluator { matcher: self, request, plain };
         let chosen = found.and_then(|found| evaluator.place_of(found));
@@ -87,7 +90,7 @@ impl Matcher {
         let asked = asked.map(|id| (id.to_owned(), evaluator.verdict(id, chosen)));
         let (missed, missed_omitted) = if chosen.is_none() { evaluator.missed() } else { (Vec::new(), 0) };
         let chosen = chosen.map(|chosen| evaluator.candidate(chosen));
-        Ok(Explanation { chosen, params, ruled_out, omitted, missed, missed_omitted, asked })
+        Ok(Explanation { chosen, has_failed_function, params, ruled_out, omitted, missed, missed_omitted, asked })
     }
 }
 
@@ -259,6 +262,9 @@ fn list<T: fmt::Display>(items: &[T]) -> String {
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.chosen {
+            Some(chosen) if self.has_failed_function => {
+                writeln!(f, "route {chosen} takes the request, but its filter_func fails: the answer is 500")?;
+            }
             Some(chosen) => writeln!(f, "route {chosen} takes the request")?,
             None => writeln!(f, "no route takes the request")?,
         }
