@@ -6,8 +6,8 @@ use std::sync::Arc;
 use stillgate_route::lint::{FindingKind, lint};
 use stillgate_route::vars::Expr;
 use stillgate_route::{
-    CompileError, Lookup, MatchRequest, Matcher, MethodSet, NormalPath, PathPattern, RouteMatch, RouteSpec, Scratch,
-    Unread, UriRoute, Variable, VarsVerdict, condition::Field,
+    CompileError, Lookup, MatchRequest, Matcher, MethodSet, NormalPath, PathError, PathPattern, RouteMatch, RouteSpec,
+    Scratch, Unread, UriRoute, Variable, VarsVerdict, condition::Field,
 };
 
 use crate::facts::Facts;
@@ -42,19 +42,19 @@ impl Filter {
     /// query with too many arguments) it counts as holding, as in APISIX: a plugin that guards is not skipped by a
     /// broken request.
     pub fn holds(&self, facts: &Facts<'_>, vars: &dyn Lookup) -> bool {
-        self.evaluate(facts, vars).unwrap_or(true)
+        self.is_true(facts, vars).unwrap_or(true)
     }
 
-    /// Whether it can be evaluated and holds: for rules that select an action, as in APISIX.
-    pub fn is_true(&self, facts: &Facts<'_>, vars: &dyn Lookup) -> bool {
-        self.evaluate(facts, vars).unwrap_or(false)
-    }
-
-    /// `None`: it cannot be evaluated.
-    fn evaluate(&self, facts: &Facts<'_>, vars: &dyn Lookup) -> Option<bool> {
+    /// Whether it holds: for rules that select an action.
+    ///
+    /// # Errors
+    ///
+    /// Fails if it cannot be evaluated: then neither answer is the safe one, and the request is refused. This is so
+    /// where the answer depends on whether `%2F` in the path is a slash.
+    pub fn is_true(&self, facts: &Facts<'_>, vars: &dyn Lookup) -> Result<bool, PathError> {
         let path = facts.path.unwrap_or(NormalPath::ROOT);
         let request = MatchRequest { method: facts.request.method, host: facts.host, path, client: facts.client, vars };
-        SCRATCH.with_borrow_mut(|scratch| self.0.find(&request, scratch).ok().map(|found| found.is_some()))
+        SCRATCH.with_borrow_mut(|scratch| self.0.find(&request, scratch).map(|found| found.is_some()))
     }
 
     /// Calls `visit` with the variables that it uses.

@@ -3,12 +3,13 @@
 use crate::decimal::Decimal;
 use crate::header_edits::text_or_number;
 use crate::random;
+use crate::rules::any_is_true;
 use crate::unknown;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_plugin::{Answer, Compile, Define, Filter, Flow, Phase, Phases, Plugin, Request, Template};
-use stillgate_route::Variable;
 use stillgate_route::vars::Expr;
+use stillgate_route::{PathError, Variable};
 use stillgate_schema::kind::list;
 use stillgate_schema::{
     At, BodyVars, Definitions, Fault, Json, Kind, LocatedKind, Node, Path, Sink, TEXT, Value, expected, int, map,
@@ -177,9 +178,8 @@ impl When {
         Some(When { percentage, any_of: Some(any_of.into()) })
     }
 
-    fn is_met(&self, request: &Request<'_>) -> bool {
-        let holds = |filter: &Filter| filter.is_true(&request.facts, request);
-        self.any_of.as_ref().is_none_or(|filters| filters.iter().any(holds))
+    fn is_met(&self, request: &Request<'_>) -> Result<bool, PathError> {
+        self.any_of.as_ref().map_or(Ok(true), |filters| any_is_true(filters, request))
     }
 
     /// Decides by chance.
@@ -191,9 +191,12 @@ impl When {
 impl Plugin for FaultInjection {
     fn rewrite(&self, request: &mut Request<'_>) -> Flow {
         // For the original request: changes during the delay make no difference.
-        let abort = self.abort.as_ref().filter(|(when, _)| when.is_met(request));
-        let delay = self.delay.as_ref().filter(|(when, _)| when.is_met(request) && when.hits());
-        let abort = abort.filter(|(when, _)| when.hits()).map(|(_, abort)| abort.clone());
+        let is_met = |when: Option<&When>| when.map_or(Ok(false), |when| when.is_met(request));
+        let aborts = is_met(self.abort.as_ref().map(|(when, _)| when));
+        let delays = is_met(self.delay.as_ref().map(|(when, _)| when));
+        let (Ok(aborts), Ok(delays)) = (aborts, delays) else { return Flow::Answer(Answer::page(400)) };
+        let delay = self.delay.as_ref().filter(|(when, _)| delays && when.hits());
+        let abort = self.abort.as_ref().filter(|(when, _)| aborts && when.hits()).map(|(_, abort)| abort.clone());
         match delay.map(|(_, time)| *time).filter(|time| !time.is_zero()) {
             None => injected(abort.as_deref(), request),
             Some(time) => {

@@ -65,6 +65,7 @@ mod request_id;
 mod request_validation;
 mod response_rewrite;
 mod rule_set;
+mod rules;
 mod tracing;
 mod traffic_label;
 mod traffic_split;

@@ -2,6 +2,7 @@
 
 use crate::header_edits::{HeaderEdits, Headers};
 use crate::replacement::Groups;
+use crate::rules::first;
 use stillgate_plugin::{Answer, Compile, Define, Filter, Flow, PerWorker, Phase, Phases, Plugin, Request};
 use stillgate_route::Variable;
 use stillgate_route::vars::Expr;
@@ -82,11 +83,14 @@ impl Define for TrafficLabel {
 
 impl Plugin for TrafficLabel {
     fn access(&self, request: &mut Request<'_>) -> Flow {
-        let matches = |rule: &&LabelRule| {
-            rule.condition.as_ref().is_none_or(|condition| condition.is_true(&request.facts, request))
+        let applies = |rule: &LabelRule| match &rule.condition {
+            None => Ok(true),
+            Some(condition) => condition.is_true(&request.facts, request),
         };
-        let Some((index, rule)) = self.rules.iter().enumerate().find(|(_, rule)| matches(rule)) else {
-            return Flow::Continue;
+        let (index, rule) = match first(&self.rules, applies) {
+            Ok(Some(found)) => found,
+            Ok(None) => return Flow::Continue,
+            Err(_) => return Flow::Answer(Answer::page(400)),
         };
         let action = match &rule.actions[..] {
             [only] => only,

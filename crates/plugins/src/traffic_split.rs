@@ -1,8 +1,9 @@
 //! `traffic-split`: the first rule that matches chooses the upstream of a request, by weights.
 
+use crate::rules::{any_is_true, first};
 use std::sync::Arc;
 use stillgate_plugin::upstreams::OwnUpstream;
-use stillgate_plugin::{Compile, Define, Filter, Flow, Level, PerWorker, Phase, Phases, Plugin, Request};
+use stillgate_plugin::{Answer, Compile, Define, Filter, Flow, Level, PerWorker, Phase, Phases, Plugin, Request};
 use stillgate_route::Variable;
 use stillgate_route::vars::Expr;
 use stillgate_schema::kind::list;
@@ -199,11 +200,14 @@ fn own_key(cx: &Compile<'_>, rule: usize, index: usize) -> Arc<str> {
 
 impl Plugin for TrafficSplit {
     fn access(&self, request: &mut Request<'_>) -> Flow {
-        let matches = |rule: &&SplitRule| {
-            rule.cases.is_empty() || rule.cases.iter().any(|case| case.is_true(&request.facts, request))
+        let applies = |rule: &SplitRule| match &rule.cases[..] {
+            [] => Ok(true),
+            cases => any_is_true(cases, request),
         };
-        let Some((index, rule)) = self.rules.iter().enumerate().find(|(_, rule)| matches(rule)) else {
-            return Flow::Continue;
+        let (index, rule) = match first(&self.rules, applies) {
+            Ok(Some(found)) => found,
+            Ok(None) => return Flow::Continue,
+            Err(_) => return Flow::Answer(Answer::page(400)),
         };
         let share = match &rule.shares[..] {
             [only] => only,

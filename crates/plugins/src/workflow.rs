@@ -5,6 +5,7 @@
 
 use crate::limit_conn::LimitConn;
 use crate::limit_count::LimitCount;
+use crate::rules::first;
 use std::sync::Arc;
 use stillgate_plugin::{Answer, Compile, Define, Filter, Flow, Identity, Phase, Phases, Plugin, Request};
 use stillgate_route::Variable;
@@ -169,9 +170,15 @@ fn compile_action(action: ActionKeys, rule: usize, path: &Path<'_>, cx: &mut Com
 
 impl Plugin for Workflow {
     fn access(&self, request: &mut Request<'_>) -> Flow {
-        let matches =
-            |rule: &&WorkflowRule| rule.case.as_ref().is_none_or(|case| case.is_true(&request.facts, request));
-        match self.rules.iter().find(matches).and_then(|rule| rule.action.as_ref()) {
+        let applies = |rule: &WorkflowRule| match &rule.case {
+            None => Ok(true),
+            Some(case) => case.is_true(&request.facts, request),
+        };
+        let found = match first(&self.rules, applies) {
+            Ok(found) => found,
+            Err(_) => return Flow::Answer(Answer::page(400)),
+        };
+        match found.and_then(|(_, rule)| rule.action.as_ref()) {
             None => Flow::Continue,
             Some(WorkflowAction::Return(answer)) => Flow::Answer(answer.clone()),
             Some(WorkflowAction::Limit(limit)) => limit.access(request),

@@ -26,7 +26,7 @@ impl Matcher {
         scratch: &mut Scratch,
         cache: &mut RouteCache,
     ) -> Result<Option<Match>, PathError> {
-        if request.path.has_encoded_slash() {
+        if request.path.ambiguous().is_some() {
             return self.find(request, scratch);
         }
         self.begin(request, scratch)?;

@@ -27,7 +27,6 @@ pub struct Scratch {
     delta: LayerScratch,
     /// For the other reading of paths with `%2F`.
     decoded: Vec<u8>,
-    decoded_normal: Vec<u8>,
     /// For [`Matcher::find_cached`].
     pub(crate) key: Vec<u8>,
 }
@@ -83,8 +82,8 @@ impl Matcher {
     /// [`crate::ARGUMENTS_MAX`] arguments that routes read.
     pub fn find(&self, request: &MatchRequest<'_>, scratch: &mut Scratch) -> Result<Option<Match>, PathError> {
         let found = self.find_as_read(request, scratch)?;
-        if request.path.has_encoded_slash() {
-            self.check_other_reading(request, found, scratch)?;
+        if let Some(raw) = request.path.ambiguous() {
+            self.check_other_reading(raw, request, found, scratch)?;
         }
         Ok(found.map(|(route, place)| Match { route, path: place.path as usize }))
     }
@@ -162,15 +161,15 @@ impl Matcher {
     #[cold]
     fn check_other_reading(
         &self,
+        raw: &[u8],
         request: &MatchRequest<'_>,
         found: Option<(usize, PlaceId)>,
         scratch: &mut Scratch,
     ) -> Result<(), PathError> {
-        let (mut decoded, mut normal) =
-            (std::mem::take(&mut scratch.decoded), std::mem::take(&mut scratch.decoded_normal));
-        let other = path::decode_slashes(request.path, &mut decoded, &mut normal)
+        let mut decoded = std::mem::take(&mut scratch.decoded);
+        let other = path::decode_slashes(raw, &mut decoded)
             .and_then(|path| self.find_as_read(&MatchRequest { path, ..*request }, scratch));
-        (scratch.decoded, scratch.decoded_normal) = (decoded, normal);
+        scratch.decoded = decoded;
         if other?.map(|(route, _)| route) == found.map(|(route, _)| route) {
             Ok(())
         } else {

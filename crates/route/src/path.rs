@@ -1,9 +1,9 @@
-//! Paths in the one form they are matched in: RFC 3986 section 6.2.2, with duplicate slashes merged.
+//! Paths in the one form they are matched in: as nodes decode them, with duplicate slashes merged.
 //!
-//! The normal form decodes `%XX` of unreserved characters, writes every other `%XX` in upper case, encodes characters
-//! that paths must not contain, merges slashes and then removes dot segments (in that order, as nginx does). It is for
-//! matching only: the path is forwarded as it came. An encoded slash stays encoded here; [`crate::Matcher::find`]
-//! refuses a request whose route would differ if it were decoded.
+//! The normal form decodes `%XX` of characters that a segment may contain (RFC 3986 `pchar`, so `%40` is `@`), writes
+//! every other `%XX` in upper case, encodes characters that paths must not contain, merges slashes and then removes dot
+//! segments (in that order, as nginx does). It is for matching only: the path is forwarded as it came. An encoded slash
+//! stays encoded here; [`crate::Matcher::find`] refuses a request whose route would differ if it were decoded.
 
 use std::fmt;
 
@@ -43,17 +43,19 @@ impl std::error::Error for PathError {}
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NormalPath<'a> {
     bytes: &'a [u8],
-    encoded_slash: bool,
+    /// The path as it came, if it holds `%2F`. Not the normal form is decoded for the other reading: a `..` removes the
+    /// segment with the `%2F`, where a node that decodes first sees two.
+    ambiguous: Option<&'a [u8]>,
 }
 
 impl<'a> NormalPath<'a> {
     /// `/`
-    pub const ROOT: NormalPath<'static> = NormalPath { bytes: b"/", encoded_slash: false };
+    pub const ROOT: NormalPath<'static> = NormalPath { bytes: b"/", ambiguous: None };
 
-    /// A path that was normalised before, given as its text and whether it holds `%2F`.
+    /// A path that was normalised before, given as its text and [`NormalPath::ambiguous`].
     #[inline]
-    pub fn again(bytes: &'a [u8], encoded_slash: bool) -> NormalPath<'a> {
-        NormalPath { bytes, encoded_slash }
+    pub fn again(bytes: &'a [u8], ambiguous: Option<&'a [u8]>) -> NormalPath<'a> {
+        NormalPath { bytes, ambiguous }
     }
 
     /// The text; it begins with a slash and is printable ASCII.
@@ -61,9 +63,10 @@ impl<'a> NormalPath<'a> {
         self.bytes
     }
 
-    /// Whether it holds `%2F`.
-    pub fn has_encoded_slash(self) -> bool {
-        self.encoded_slash
+    /// The path as it came, if that holds `%2F`.
+    #[inline]
+    pub fn ambiguous(self) -> Option<&'a [u8]> {
+        self.ambiguous
     }
 }
 
@@ -81,45 +84,40 @@ pub fn target_path(target: &[u8]) -> (&[u8], Option<&[u8]>) {
 /// which grows to at most three times `raw`.
 pub fn normalise<'a>(raw: &'a [u8], scratch: &'a mut Vec<u8>) -> Result<NormalPath<'a>, PathError> {
     if raw.is_empty() {
-        return Ok(NormalPath { bytes: b"/", encoded_slash: false });
+        return Ok(NormalPath::ROOT);
     }
     if raw[0] != b'/' {
         return Err(PathError::NotAbsolute);
     }
     if is_plain(raw) {
-        return Ok(NormalPath { bytes: raw, encoded_slash: false });
+        return Ok(NormalPath { bytes: raw, ambiguous: None });
     }
     scratch.clear();
-    let encoded_slash = rewrite(raw, scratch)?;
-    Ok(NormalPath { bytes: scratch, encoded_slash })
+    let encoded_slash = rewrite(raw, EncodedSlash::Kept, scratch)?;
+    Ok(NormalPath { bytes: scratch, ambiguous: encoded_slash.then_some(raw) })
 }
 
-/// The path with every `%2F` read as a slash.
-pub(crate) fn decode_slashes<'a>(
-    path: NormalPath<'_>,
-    decoded: &'a mut Vec<u8>,
-    scratch: &'a mut Vec<u8>,
-) -> Result<NormalPath<'a>, PathError> {
-    decoded.clear();
-    let mut rest = path.bytes();
-    while let Some(at) = memchr::memmem::find(rest, b"%2F") {
-        decoded.extend_from_slice(&rest[..at]);
-        decoded.push(b'/');
-        rest = &rest[at + 3..];
-    }
-    decoded.extend_from_slice(rest);
-    normalise(decoded, scratch)
+/// The normal form of an absolute path in which every `%2F` is a slash from the beginning, as nginx reads it.
+pub(crate) fn decode_slashes<'a>(raw: &[u8], scratch: &'a mut Vec<u8>) -> Result<NormalPath<'a>, PathError> {
+    scratch.clear();
+    rewrite(raw, EncodedSlash::Decoded, scratch)?;
+    Ok(NormalPath { bytes: scratch, ambiguous: None })
+}
+
+/// How `%2F` is read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum EncodedSlash {
+    /// As text of its segment.
+    Kept,
+    /// As a slash.
+    Decoded,
 }
 
 /// Classes of bytes by their treatment in a raw path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
-    /// Unchanged, and needs no percent-encoding (RFC 3986 `unreserved`, except the dot).
-    Unreserved,
-    /// Like [`Class::Unreserved`], and may make a dot segment.
-    Dot,
-    /// Unchanged: encoded and literal differ (`sub-delims`, `:` and `@`).
-    Reserved,
+    /// In normal form it is never encoded (RFC 3986 `pchar`). Nodes decode reserved characters, too.
+    Plain,
     /// Separates segments.
     Slash,
     /// Begins an encoded byte.
@@ -130,14 +128,9 @@ enum Class {
 
 static CLASSES: [Class; 256] = classes();
 
-/// Whether a byte is never percent-encoded in normal form.
-pub(crate) fn is_unreserved(byte: u8) -> bool {
-    matches!(CLASSES[byte as usize], Class::Unreserved | Class::Dot)
-}
-
-/// Whether a byte can be in a segment in normal form without encoding.
+/// Whether a byte can be in a segment in normal form, where it is never percent-encoded.
 pub(crate) fn stays_as_it_is(byte: u8) -> bool {
-    matches!(CLASSES[byte as usize], Class::Unreserved | Class::Dot | Class::Reserved)
+    CLASSES[byte as usize] == Class::Plain
 }
 
 const fn classes() -> [Class; 256] {
@@ -145,11 +138,8 @@ const fn classes() -> [Class; 256] {
     let mut byte = 0;
     while byte < 128 {
         classes[byte] = match byte as u8 {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'~' => Class::Unreserved,
-            b'.' => Class::Dot,
-            b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b';' | b'=' | b':' | b'@' => {
-                Class::Reserved
-            }
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => Class::Plain,
+            b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b';' | b'=' | b':' | b'@' => Class::Plain,
             b'/' => Class::Slash,
             b'%' => Class::Percent,
             _ => Class::Illegal,
@@ -195,8 +185,8 @@ fn begins_with_dot_segment(rest: &[u8]) -> bool {
     matches!(rest.first(), None | Some(b'/'))
 }
 
-/// Writes the normal form of `raw` to the empty `out`; returns whether it holds an encoded slash.
-fn rewrite(raw: &[u8], out: &mut Vec<u8>) -> Result<bool, PathError> {
+/// Writes the normal form of `raw` to the empty `out`; returns whether `raw` holds an encoded slash.
+fn rewrite(raw: &[u8], encoded_slashes: EncodedSlash, out: &mut Vec<u8>) -> Result<bool, PathError> {
     let mut encoded_slash = false;
     out.push(b'/');
     // Invariant: `out[..segment]` is finished and ends with a slash.
@@ -210,16 +200,18 @@ fn rewrite(raw: &[u8], out: &mut Vec<u8>) -> Result<bool, PathError> {
                 let decoded = hex_pair(rest).ok_or(PathError::Percent)?;
                 rest = &rest[2..];
                 encoded_slash |= decoded == b'/';
-                push_decoded(decoded, out)?;
+                match decoded {
+                    b'/' if encoded_slashes == EncodedSlash::Decoded => segment = end_segment(out, segment, true)?,
+                    _ => push_decoded(decoded, out)?,
+                }
             }
             Class::Illegal if byte == 0 => return Err(PathError::Nul),
             Class::Illegal => push_encoded(byte, out),
-            Class::Unreserved | Class::Dot | Class::Reserved => out.push(byte),
+            Class::Plain => out.push(byte),
         }
     }
     end_segment(out, segment, false)?;
-    // A `..` may have removed it.
-    Ok(encoded_slash && memchr::memmem::find(out, b"%2F").is_some())
+    Ok(encoded_slash)
 }
 
 /// Ends the segment that begins at `segment`; returns the beginning of the next one.
@@ -250,8 +242,8 @@ fn end_segment(out: &mut Vec<u8>, segment: usize, slash_follows: bool) -> Result
 fn push_decoded(byte: u8, out: &mut Vec<u8>) -> Result<(), PathError> {
     match CLASSES[byte as usize] {
         _ if byte == 0 => return Err(PathError::Nul),
-        Class::Unreserved | Class::Dot => out.push(byte),
-        Class::Reserved | Class::Slash | Class::Percent | Class::Illegal => push_encoded(byte, out),
+        Class::Plain => out.push(byte),
+        Class::Slash | Class::Percent | Class::Illegal => push_encoded(byte, out),
     }
     Ok(())
 }
@@ -288,7 +280,8 @@ mod tests {
         check("/a/b/", Ok("/a/b/"));
         check("//a///b//", Ok("/a/b/"));
         check("/%61%2D%7e", Ok("/a-~"));
-        check("/%2f%3a%c3%a4", Ok("/%2F%3A%C3%A4"));
+        check("/%2f%5c%25%3f%c3%a4", Ok("/%2F%5C%25%3F%C3%A4"));
+        check("/%21%24%26%27%28%29%2a%2b%2c%3a%3b%3d%40", Ok("/!$&'()*+,:;=@"));
         check("/a b{}|", Ok("/a%20b%7B%7D%7C"));
         check("/ä", Ok("/%C3%A4"));
         check("/a:b@c;d=e,f!", Ok("/a:b@c;d=e,f!"));
@@ -331,18 +324,20 @@ mod tests {
     #[test]
     fn encoded_slashes_are_noticed_and_can_be_decoded() {
         let check = |raw: &str, expected: Option<&str>| {
-            let (mut a, mut b, mut c) = (Vec::new(), Vec::new(), Vec::new());
+            let (mut a, mut b) = (Vec::new(), Vec::new());
             let path = normalise(raw.as_bytes(), &mut a).unwrap();
-            assert_eq!(path.has_encoded_slash(), expected.is_some(), "{raw}");
+            assert_eq!(path.ambiguous(), expected.map(|_| raw.as_bytes()), "{raw}");
             if let Some(expected) = expected {
-                assert_eq!(decode_slashes(path, &mut b, &mut c).unwrap().bytes(), expected.as_bytes());
+                assert_eq!(decode_slashes(raw.as_bytes(), &mut b).unwrap().bytes(), expected.as_bytes(), "{raw}");
             }
         };
         check("/a/b", None);
         check("/a%252Fb", None);
         check("/a%2f../b", Some("/b"));
         check("/a/b%2f..%2Fc", Some("/a/c"));
-        check("/a%2fb/../c", None);
+        check("/a%2fb/../c", Some("/a/c"));
+        check("/a%2F%2f/%2e%2E/c", Some("/c"));
+        check("/a/%2e%2f%40", Some("/a/@"));
     }
 
     #[test]
@@ -359,6 +354,39 @@ mod tests {
         assert_eq!(normal(&ups), Ok("/".to_owned()));
         assert_eq!(normal(&"/".repeat(mib)), Ok("/".to_owned()));
         assert_eq!(normal(&"/..".repeat(mib)), Err(PathError::AboveRoot));
+    }
+
+    fn percent_decoded(text: &[u8]) -> Vec<u8> {
+        let (mut out, mut rest) = (Vec::new(), text);
+        while let Some((&byte, after)) = rest.split_first() {
+            let decoded = (byte == b'%').then(|| hex_pair(after).unwrap());
+            out.push(decoded.unwrap_or(byte));
+            rest = if decoded.is_some() { &after[2..] } else { after };
+        }
+        out
+    }
+
+    /// The path without dots and duplicate slashes; `None` if it leads above the root.
+    fn as_decoded_first(decoded: &[u8]) -> Option<Vec<u8>> {
+        let mut segments: Vec<&[u8]> = Vec::new();
+        let mut ends_in_slash = false;
+        for segment in decoded.split(|byte| *byte == b'/') {
+            ends_in_slash = matches!(segment, b"" | b"." | b"..");
+            match segment {
+                b"" | b"." => {}
+                b".." => drop(segments.pop()?),
+                _ => segments.push(segment),
+            }
+        }
+        let mut out = Vec::new();
+        for segment in &segments {
+            out.push(b'/');
+            out.extend_from_slice(segment);
+        }
+        if ends_in_slash || segments.is_empty() {
+            out.push(b'/');
+        }
+        Some(out)
     }
 
     proptest! {
@@ -379,6 +407,29 @@ mod tests {
                 prop_assert!(!once.contains("//"));
                 prop_assert!(!once.split('/').any(|segment| segment == "." || segment == ".."));
                 prop_assert!(once.bytes().all(|byte| byte.is_ascii_graphic()));
+            }
+        }
+
+        /// A node that decodes first and removes dots then finds what one of the two readings says.
+        #[test]
+        fn a_node_that_decodes_first_finds_one_of_the_readings(
+            parts in proptest::collection::vec(
+                prop_oneof![
+                    Just("/"), Just(".."), Just("%2e"), Just("."), Just("%2F"), Just("%2f"), Just("%40"), Just("@"),
+                    Just("%3a"), Just(":"), Just("%61"), Just("a"), Just("%252F"), Just("%5c"),
+                ],
+                0..16,
+            )
+        ) {
+            let raw = format!("/{}", parts.concat());
+            let (mut a, mut b) = (Vec::new(), Vec::new());
+            if let Ok(path) = normalise(raw.as_bytes(), &mut a) {
+                let reading = match path.ambiguous() {
+                    Some(raw) => decode_slashes(raw, &mut b).map(|path| path.bytes()),
+                    None => Ok(path.bytes()),
+                };
+                let decoded = reading.ok().map(percent_decoded);
+                prop_assert_eq!(decoded, as_decoded_first(&percent_decoded(raw.as_bytes())), "{}", raw);
             }
         }
 

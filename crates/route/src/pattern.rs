@@ -328,7 +328,7 @@ fn push_literal(segment: &str, key: &mut Vec<u8>) -> Result<(), PatternErrorKind
     // The `-` keeps the dots of `/..*` from being taken for a dot segment.
     let guarded = format!("/-{segment}");
     let path = path::normalise(guarded.as_bytes(), &mut scratch).map_err(PatternErrorKind::Path)?;
-    if path.has_encoded_slash() {
+    if path.ambiguous().is_some() {
         return Err(PatternErrorKind::EncodedSlash);
     }
     key.extend_from_slice(&path.bytes()[2..]);
@@ -342,11 +342,16 @@ impl fmt::Display for PathPattern {
             match byte {
                 PARAM => write!(f, ":{}", names.next().map_or("", |name| name))?,
                 STAR => write!(f, "*{}", names.next().map_or("", |name| name))?,
+                b'*' => f.write_str("%2A")?,
                 byte => write!(f, "{}", byte as char)?,
             }
         }
         for &byte in &self.tail {
-            write!(f, "{}", if byte == STAR { '*' } else { byte as char })?;
+            match byte {
+                STAR => f.write_str("*")?,
+                b'*' => f.write_str("%2A")?,
+                byte => write!(f, "{}", byte as char)?,
+            }
         }
         Ok(())
     }
@@ -416,6 +421,8 @@ mod tests {
             "/a/*/b",
             "/*/b/*",
             "/:a/*/b/*/c",
+            "/a%2Ab",
+            "/a/*/%2A",
         ] {
             check(same, same);
         }

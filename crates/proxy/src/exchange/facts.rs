@@ -14,7 +14,8 @@ use stillgate_wire::{RequestHead, Span};
 pub(crate) struct RequestFacts {
     host: TextLocation,
     path: Option<TextLocation>,
-    has_encoded_slash: bool,
+    /// The path as it came, if that holds `%2F`.
+    ambiguous: Option<Span>,
     host_scratch: Vec<u8>,
     path_scratch: Vec<u8>,
 }
@@ -59,7 +60,8 @@ impl RequestFacts {
         self.path = None;
         let raw = target_path(request.path_and_query.of(head)).0;
         let path = normalise(raw, &mut self.path_scratch)?;
-        self.has_encoded_slash = path.has_encoded_slash();
+        let start = request.path_and_query.start;
+        self.ambiguous = path.ambiguous().map(|raw| Span { start, len: raw.len() as u16 });
         self.path = Some(if raw.is_empty() { TextLocation::Default } else { TextLocation::of(path.bytes(), head) });
         Ok(())
     }
@@ -82,7 +84,7 @@ impl RequestFacts {
             TextLocation::Head(span) => span.of(head),
             TextLocation::Scratch => &self.path_scratch,
         };
-        Some(NormalPath::again(bytes, self.has_encoded_slash))
+        Some(NormalPath::again(bytes, self.ambiguous.map(|raw| raw.of(head))))
     }
 }
 

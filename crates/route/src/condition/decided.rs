@@ -265,7 +265,7 @@ fn may_be_escape(after: &[u8], ends: bool, lower: bool) -> bool {
         return !ends;
     }
     let value = digits.iter().fold(0u32, |value, digit| value * 16 + (*digit as char).to_digit(16).unwrap_or(0)) as u8;
-    value != 0 && !path::is_unreserved(value)
+    value != 0 && !path::stays_as_it_is(value)
 }
 
 fn suggest(write: Option<String>) -> String {

@@ -165,8 +165,8 @@ impl Case {
             self.asked.with_request(|request| {
                 let path = std::str::from_utf8(request.path.bytes()).unwrap();
                 let holds = |path: &str| holds(&condition, &self.asked, path);
-                let expected =
-                    by_both_readings(path, holds, |a, b| a == b).map_err(|Ambiguous| PathError::EncodedSlash);
+                let expected = by_both_readings(&self.asked.path, path, holds, |a, b| a == b)
+                    .map_err(|Ambiguous| PathError::EncodedSlash);
                 let found = matcher.find(request, &mut Scratch::default()).map(|found| found.is_some());
                 if found == expected { Ok(()) } else { Err(format!("{text:?}: {found:?}, by definition {expected:?}")) }
             })?;
@@ -237,7 +237,7 @@ impl RoutePair {
             counts.whole += 1;
             let taken = |path: &str| self.reference.find(asked, path).expect("texts are UTF-8");
             let position = |taken: &Option<MatchedExpression>| taken.as_ref().map(|taken| taken.position);
-            let expected = by_both_readings(path, taken, |a, b| position(a) == position(b));
+            let expected = by_both_readings(&asked.path, path, taken, |a, b| position(a) == position(b));
             let found = self.matcher.find(request, &mut self.scratch);
             let expected_route = expected.as_ref().map(&position).map_err(|Ambiguous| PathError::EncodedSlash);
             if found.map(|found| found.map(|found| found.route)) != expected_route {
@@ -264,7 +264,8 @@ impl RoutePair {
         if holds(self.expressions[at].condition(), asked, path) != as_read {
             return Err(format!("the condition of {text:?} says {}, the reference {as_read}", !as_read));
         }
-        let expected = by_both_readings(path, takes, |a, b| a == b).map_err(|Ambiguous| PathError::EncodedSlash);
+        let expected =
+            by_both_readings(&asked.path, path, takes, |a, b| a == b).map_err(|Ambiguous| PathError::EncodedSlash);
         let found = self.alone[at].find(request, &mut self.scratch).map(|found| found.is_some());
         if found != expected {
             return Err(format!("{text:?} alone: {found:?}; the reference {expected:?}"));

@@ -139,6 +139,30 @@ fn an_encoded_slash_is_refused_only_where_it_matters() {
     check("/files/..%2F..", Err(PathError::AboveRoot));
     check("/p/a%2Fb", Err(PathError::EncodedSlash));
     check("/none%2Fb", Ok(None));
+    // A `..` removes the `%2F` only for those who do not decode it first.
+    check("/files/admin%2Fx/../b", Err(PathError::EncodedSlash));
+    check("/files/admin%2fx/y/../../b", Err(PathError::EncodedSlash));
+    check("/files/admin%2Fx/%2e%2e/b", Err(PathError::EncodedSlash));
+    check("/files/a%2Fx/../b", Ok(Some(0)));
+}
+
+/// Whatever spelling: what nginx passes on as a path below the guarded prefix is not taken by the open route.
+#[test]
+fn no_spelling_passes_a_guard() {
+    let routes = vec![spec("open", None, "/*"), spec("admin", None, "/@admin/*"), spec("batch", None, "/a:b")];
+    let matcher = Matcher::compile(routes).unwrap();
+    let check = |path: &str, expected: Result<Option<usize>, PathError>| {
+        assert_eq!(find(&matcher, &mut Scratch::default(), "", path), expected, "{path}");
+    };
+    check("/%40admin/x", Ok(Some(1)));
+    check("/%40%61dmin/x", Ok(Some(1)));
+    check("/x/%2e%2E/%40admin/x", Ok(Some(1)));
+    check("/a%3ab", Ok(Some(2)));
+    check("/a%3Ab/", Ok(Some(0)));
+    check("/%2540admin/x", Ok(Some(0)));
+    check("/%40admin%2fx", Err(PathError::EncodedSlash));
+    check("/%40admin%2Fx/../y", Err(PathError::EncodedSlash));
+    check("/x/..%2F%40admin/y", Err(PathError::EncodedSlash));
 }
 
 #[test]

@@ -64,6 +64,23 @@ fn the_first_rule_that_matches_is_done() {
     );
 }
 
+/// Neither rule is the safe one: the request is refused.
+#[test]
+fn a_case_that_cannot_be_evaluated_refuses_the_request() {
+    let config = "workflow: {rules: [\
+        {case: [[uri, '==', /open]], actions: []}, \
+        {case: [[arg_v, '==', '1']], actions: [[return, {code: 403}]]}]}";
+    check(
+        config,
+        "GET /a%2F../open HTTP/1.1\nHost: h\n\n",
+        expect![[r#"
+        > workflow answers
+        < 400
+        < "<html>\r\n<head><title>400 Bad Request</title></head>\r\n<body>\r\n<center><h1>400 Bad Request</h1></center>\r\n<hr><center>stillgate</center>\r\n</body>\r\n</html>\r\n"
+    "#]],
+    );
+}
+
 #[test]
 fn bad_configurations_are_refused() {
     let all = [

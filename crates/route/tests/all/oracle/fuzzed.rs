@@ -48,7 +48,7 @@ pub(crate) fn check(bytes: &[u8]) {
     let found = matcher.find(&asked.request(path), &mut Scratch::default());
     let path = std::str::from_utf8(path.bytes()).expect("normal paths are ASCII");
     let takes = |path: &str| reference.find(&asked, path).map(|taken| taken.is_some());
-    let expected = by_both_readings(path, takes, |a, b| a == b);
+    let expected = by_both_readings(&asked.path, path, takes, |a, b| a == b);
     let not_text = takes(path).is_none();
     if not_text || has_mapped_address(text) || matches!(found, Err(PathError::AboveRoot | PathError::TooManyArguments))
     {

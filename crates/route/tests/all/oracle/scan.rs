@@ -26,6 +26,7 @@ pub(crate) fn find(routes: &[Route], asked: &RequestFacts) -> Result<Option<Scan
     let path = normalise(asked.path.as_bytes(), &mut buffer).unwrap();
     let path = std::str::from_utf8(path.bytes()).unwrap();
     by_both_readings(
+        &asked.path,
         path,
         |path| scan(routes, asked, path),
         |a, b| a.as_ref().map(|found| found.route) == b.as_ref().map(|found| found.route),
@@ -38,19 +39,21 @@ pub(crate) struct Ambiguous;
 
 /// The result of `find` for the path, if it is the same where `%2F` is a slash.
 pub(crate) fn by_both_readings<T>(
+    raw: &str,
     path: &str,
     find: impl Fn(&str) -> T,
     same: impl Fn(&T, &T) -> bool,
 ) -> Result<T, Ambiguous> {
     let as_read = find(path);
-    if !path.contains("%2F") {
+    let slashes = raw.replace("%2F", "/").replace("%2f", "/");
+    if slashes == raw {
         return Ok(as_read);
     }
-    let mut decoded = path.replace("%2F", "/");
-    while decoded.contains("//") {
-        decoded = decoded.replace("//", "/");
-    }
-    if same(&as_read, &find(&decoded)) { Ok(as_read) } else { Err(Ambiguous) }
+    // A path that leads above the root has no other reading; matching fails with another error then.
+    let mut buffer = Vec::new();
+    let Ok(other) = normalise(slashes.as_bytes(), &mut buffer) else { return Err(Ambiguous) };
+    let other = std::str::from_utf8(other.bytes()).unwrap();
+    if same(&as_read, &find(other)) { Ok(as_read) } else { Err(Ambiguous) }
 }
 
 pub(crate) fn scan(routes: &[Route], asked: &RequestFacts, path: &str) -> Option<ScanResult> {
