@@ -231,7 +231,8 @@ impl Redirect {
             }
             To::Matched(matched) => {
                 let (regex, locations) = regex.as_mut().expect("made with the plugin's");
-                let path = request.facts.path.map_or(&b"/"[..], |path| path.bytes());
+                let mut decoded = Vec::new();
+                let path = request.facts.path.map_or(&b"/"[..], |path| path.as_nodes_read(&mut decoded));
                 let Some(found) = regex.captures_read(locations, path) else { return Flow::Continue };
                 place.put(&path[..found.start()], Percent::Kept);
                 place.put_groups(&matched.1, &Groups::of(locations, path));

@@ -43,8 +43,8 @@ impl std::error::Error for PathError {}
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NormalPath<'a> {
     bytes: &'a [u8],
-    /// The path as it came, if it holds `%2F`. Not the normal form is decoded for the other reading: a `..` removes the
-    /// segment with the `%2F`, where a node that decodes first sees two.
+    /// The path as it came, if it holds `%2F`. The other reading cannot be made from the normal form: there a `..` has removed the
+    /// segment with the `%2F`, where a node that decodes first sees two segments.
     ambiguous: Option<&'a [u8]>,
 }
 
@@ -67,6 +67,19 @@ impl<'a> NormalPath<'a> {
     #[inline]
     pub fn ambiguous(self) -> Option<&'a [u8]> {
         self.ambiguous
+    }
+
+    /// The path as nginx has it in `$uri`, which most nodes serve: each `%2F` is a slash from the beginning. Everything else is in
+    /// normal form.
+    pub fn as_nodes_read<'b>(self, buffer: &'b mut Vec<u8>) -> &'b [u8]
+    where
+        'a: 'b,
+    {
+        match self.ambiguous.map(|raw| decode_slashes(raw, buffer)) {
+            Some(Ok(path)) => path.bytes,
+            // Above the root: nodes refuse it.
+            Some(Err(_)) | None => self.bytes,
+        }
     }
 }
 

@@ -405,7 +405,7 @@ mod tests {
         let none = || json!({ UNREADABLE: null });
         let syntax = "not JSON: expected value at line 1 column 1";
         for text in
-            ["not JSON", "\u{feff}", "\u{feff}[{}]", "// a\n{\"a\": 1}", "/* {} */{\"a\": 1}", "'{}'", "init_dir/"]
+            ["plain text", "\u{feff}", "\u{feff}[{}]", "// a\n{\"a\": 1}", "/* {} */{\"a\": 1}", "'{}'", "init_dir/"]
         {
             check(text, none(), syntax);
         }

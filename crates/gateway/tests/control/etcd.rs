@@ -327,7 +327,7 @@ fn what_cannot_be_used_is_listed_and_closes_only_what_it_would_take() {
         ("routes", "function", "503"),
         ("routes", "unbuilt", "503"),
         ("routes", "script", "503"),
-        ("routes", "text", "nothing"),
+        ("routes", "text", "503"),
         ("routes", "was-good", "previous"),
         ("upstreams", "discovered", "503"),
     ];
@@ -337,8 +337,11 @@ fn what_cannot_be_used_is_listed_and_closes_only_what_it_would_take() {
     for of in expected {
         eventually(&format!("{of:?} in {:?}", rejected(&gateway)), || is_listed(&of));
     }
+    // Nothing says which requests it takes, so it may be the one that keeps clients out of any.
+    assert_eq!(status(&gateway, "/good"), 503);
+    etcd.delete(0, "/apisix/routes/text");
+    await_status(&gateway, "/good", 200);
     for (path, expected) in [
-        ("good", 200),
         ("was-good", 200),
         ("bytes", 200),
         ("unbuilt", 503),

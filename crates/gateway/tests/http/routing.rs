@@ -180,6 +180,53 @@ fn rules_of_plugins_do_not_depend_on_how_an_encoded_slash_is_read() {
     }
 }
 
+/// A function sees one path: that which most nodes serve.
+#[test]
+fn functions_see_an_encoded_slash_as_nodes_read_it() {
+    let node = node();
+    let of_function = |variable: &str| {
+        format!(
+            "uri: /*, host: {}, plugins: {{serverless-pre-function: {{functions: [\"return function(conf, ctx) \
+             if {variable}:find('^/admin') then ngx.exit(403) end end\"]}}}}",
+            variable.replace('.', "-")
+        )
+    };
+    let gateway = Gateway::start(
+        STILLGATE,
+        &resources(
+            &node,
+            &[
+                ("ngx-var-uri", &of_function("ngx.var.uri")),
+                ("ctx-var-uri", &of_function("ctx.var.uri")),
+                (
+                    "guarded",
+                    "uri: /*, host: filter, priority: 1, plugins: {fault-injection: {abort: {http_status: 403}}}, \
+                     filter_func: \"function(vars) return vars.uri:find('^/admin') ~= nil end\"",
+                ),
+                ("filter", "uri: /*, host: filter"),
+                (
+                    "redirect",
+                    "uri: /*, host: redirect, plugins: {redirect: {regex_uri: [^/admin, /no], ret_code: 302}}",
+                ),
+            ],
+        ),
+    );
+    let mut client = gateway.client();
+    for id in ["ngx-var-uri", "ctx-var-uri", "filter", "redirect"] {
+        let host = format!("Host: {id}");
+        let mut check = |path: &str, expected: &str| {
+            assert_eq!(ask(&mut client, &[&format!("GET {path} HTTP/1.1"), &host]), expected, "{id} {path}");
+        };
+        let guarded = if id == "redirect" { "302" } else { "403" };
+        for path in ["/x/1", "/x%2F1", "/admin/..%2Fx", "/x%2Fadmin"] {
+            check(path, id);
+        }
+        for path in ["/admin/1", "/x/..%2Fadmin/1", "/x%2F..%2Fadmin/1", "/admin%2Fx/../1"] {
+            check(path, guarded);
+        }
+    }
+}
+
 /// The value of a series without labels.
 fn metric(metrics: &ReservedPort, name: &str) -> f64 {
     let found = scrape(metrics.addr(), "/metrics", ACCEPT_TEXT, false);

@@ -32,7 +32,7 @@ pub(crate) struct Upstream {
 #[derive(Debug)]
 enum Process {
     // In this order: it ends before its folder does.
-    Here { process: Running, _folder: TempDir },
+    Here { process: Box<Running>, _folder: TempDir },
     There(Arc<Machines>, RemoteTarget),
     Other(Started),
 }
@@ -84,7 +84,7 @@ impl Upstream {
         let log = directory.path().join("log");
         let mut process = Running::spawn("the upstream", &words, &placement.load_cpus, &log, Stdio::piped())?;
         let address = announced(&mut process)?;
-        Ok(Upstream { address, process: Process::Here { process, _folder: directory } })
+        Ok(Upstream { address, process: Process::Here { process: Box::new(process), _folder: directory } })
     }
 
     /// The process, then its descendants, if they are on this machine.

@@ -156,7 +156,8 @@ fn a_planted_split_is_found() {
             scope.spawn(move || {
                 let used = || rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime).tv_sec;
                 let begun = used();
-                while used() - begun <= cpu_seconds(asked.unwrap_or(SAMPLES)) && !watched.is_cancelled() {
+                let seconds = cpu_seconds(asked.unwrap_or(SAMPLES));
+                while used() - begun <= seconds && !watched.is_cancelled() {
                     thread::sleep(Duration::from_millis(50));
                 }
                 cancel.cancel();
@@ -168,10 +169,9 @@ fn a_planted_split_is_found() {
         watcher.join().unwrap();
         is_over.store(true, Ordering::Relaxed);
         let spent = workers.into_iter().map(|worker| worker.join().unwrap());
-        (
-            profile,
-            spent.fold([Duration::ZERO; 3], |sum, one| std::array::from_fn(|function| sum[function] + one[function])),
-        )
+        let add =
+            |sum: [Duration; 3], one: [Duration; 3]| std::array::from_fn(|function| sum[function] + one[function]);
+        (profile, spent.fold([Duration::ZERO; 3], add))
     });
     let told = profile.notes.join("; ");
     let samples = profile.samples.len();
