@@ -341,14 +341,9 @@ fn what_cannot_be_used_is_listed_and_closes_only_what_it_would_take() {
     assert_eq!(status(&gateway, "/good"), 503);
     etcd.delete(0, "/apisix/routes/text");
     await_status(&gateway, "/good", 200);
-    for (path, expected) in [
-        ("was-good", 200),
-        ("bytes", 200),
-        ("unbuilt", 503),
-        ("discovered", 503),
-        ("function", 503),
-        ("script", 503),
-    ] {
+    for (path, expected) in
+        [("was-good", 200), ("bytes", 200), ("unbuilt", 503), ("discovered", 503), ("function", 503), ("script", 503)]
+    {
         assert_eq!(status(&gateway, &format!("/{path}")), expected, "{path}");
     }
     let reasons = gateway.status()["rejected"].to_string();
