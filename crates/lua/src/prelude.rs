@@ -41,6 +41,8 @@ const PRELUDE: [(&str, &str); 17] = [
 /// The functions of the prelude that Rust calls.
 pub(crate) struct PreludeFunctions {
     pub(crate) runner: Function,
+    /// Throws compiled code away.
+    pub(crate) flush: Function,
     pub(crate) load: Function,
     pub(crate) release: Function,
     pub(crate) kept: Function,
@@ -98,6 +100,7 @@ pub(crate) fn run(lua: &Lua, shared: &Table, bridge: &Rc<Bridge>, array_mt: &Tab
     let Value::Table(entries) = last else { return Err(Error::runtime("the prelude gives no entries")) };
     Ok(PreludeFunctions {
         runner: entries.get("runner")?,
+        flush: entries.get("flush")?,
         load: entries.get("load")?,
         release: entries.get("release")?,
         kept: entries.get("kept")?,

@@ -31,6 +31,8 @@ use std::time::Duration;
 const SPENT_BYTES: usize = MEMORY_BYTES_MAX / 4 * 3;
 /// Garbage that a run may leave to the next one, where few objects are alive.
 const GARBAGE_BYTES_MAX: usize = MEMORY_BYTES_MAX / 16;
+/// Compiled code is suspected of keeping memory where a collection leaves more than this in use.
+const SUSPICIOUS_BYTES: usize = MEMORY_BYTES_MAX / 8;
 
 /// Data that functions keep for one request between its phases: `ctx` and `ngx.ctx`. Empty until a function sets
 /// something.
@@ -191,6 +193,8 @@ pub(crate) struct Vm {
     is_spent: bool,
     /// Garbage is collected after a run that leaves more bytes than this in use.
     collects_above: usize,
+    /// Compiled code is thrown away if a collection leaves more bytes than this in use.
+    flushes_above: usize,
     pub(crate) array_mt: Table,
     bridge: Rc<Bridge>,
     pub(crate) lua: Lua,
@@ -232,6 +236,7 @@ impl Vm {
             generation,
             is_spent: false,
             collects_above: GARBAGE_BYTES_MAX,
+            flushes_above: SUSPICIOUS_BYTES,
             array_mt,
             bridge,
             lua,
@@ -437,9 +442,23 @@ impl Vm {
     #[cold]
     fn collect(&mut self) {
         self.is_spent = self.lua.gc_collect().is_err();
-        let used = self.lua.used_memory();
+        let mut used = self.lua.used_memory();
+        if used > self.flushes_above {
+            used = self.flush();
+        }
         let free = MEMORY_BYTES_MAX.saturating_sub(used);
         self.collects_above = used + (used / 2).max(GARBAGE_BYTES_MAX).min(free / 4 * 3);
+    }
+
+    /// Throws compiled code away, and returns the memory in use then. LuaJIT computes constant expressions when it compiles, as
+    /// `("x"):rep(8e6)`, and the code keeps their values, also the code of functions that are gone. The next time is due when half as
+    /// much again is in use, so that functions with much data of their own are not compiled again and again.
+    #[cold]
+    fn flush(&mut self) -> usize {
+        self.is_spent |= self.entries.flush.call::<()>(()).and_then(|()| self.lua.gc_collect()).is_err();
+        let used = self.lua.used_memory();
+        self.flushes_above = (used + used / 2).max(SUSPICIOUS_BYTES);
+        used
     }
 
     /// Converts an error to a failure; if memory has run out, makes room.
@@ -450,6 +469,7 @@ impl Vm {
             return RunFailure { kind: FailureKind::Time, text };
         }
         if kind == FailureKind::Memory {
+            self.flushes_above = 0;
             self.collect();
             self.is_spent |= self.lua.used_memory() > SPENT_BYTES;
         }

@@ -30,7 +30,7 @@ pub(crate) fn hide(collection: &str, document: &mut Json, sink: &mut Sink) {
     hide_parts(document, sink);
     each_possible_secret(collection, document, &mut |text| {
         // A reference, a variable, a mask or a word that messages use is not a secret.
-        let is_open = is_reference(text) || is_variables(text) || is_known_key(text) || is_field_word(text);
+        let is_open = is_reference(text) || is_variables(text) || is_known_key(text) || is_message_word(text);
         if text.len() >= HIDDEN_BYTES_MIN && !is_open && text.contains(|c| c != '*') {
             sink.hide(text);
         }
@@ -38,7 +38,7 @@ pub(crate) fn hide(collection: &str, document: &mut Json, sink: &mut Sink) {
 }
 
 /// Whether a text is a word of JSON or HTTP that is in messages, whatever it was in the document.
-fn is_field_word(text: &str) -> bool {
+fn is_message_word(text: &str) -> bool {
     ["true", "false", "null", "http", "https", "header", "headers"].contains(&text) || is_known_word(text)
 }
 

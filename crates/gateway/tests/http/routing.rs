@@ -14,7 +14,8 @@ fn node() -> Upstream {
     Upstream::serve(|connection| {
         while let Ok(request) = connection.read_request() {
             let host = request.head.get("host").unwrap_or_default().to_owned();
-            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", host.len());
+            let status = if request.head.start.contains(" /refused ") { "404 Not Found" } else { "200 OK" };
+            let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n", host.len());
             if connection.try_send(head + &host).is_err() {
                 return;
             }
@@ -208,16 +209,21 @@ fn functions_see_an_encoded_slash_as_nodes_read_it() {
                     "redirect",
                     "uri: /*, host: redirect, plugins: {redirect: {regex_uri: [^/admin, /no], ret_code: 302}}",
                 ),
+                ("rewrite", "uri: /*, host: rewrite, plugins: {proxy-rewrite: {regex_uri: [^/admin.*, /refused]}}"),
             ],
         ),
     );
     let mut client = gateway.client();
-    for id in ["ngx-var-uri", "ctx-var-uri", "filter", "redirect"] {
+    for id in ["ngx-var-uri", "ctx-var-uri", "filter", "redirect", "rewrite"] {
         let host = format!("Host: {id}");
         let mut check = |path: &str, expected: &str| {
             assert_eq!(ask(&mut client, &[&format!("GET {path} HTTP/1.1"), &host]), expected, "{id} {path}");
         };
-        let guarded = if id == "redirect" { "302" } else { "403" };
+        let guarded = match id {
+            "redirect" => "302",
+            "rewrite" => "404",
+            _ => "403",
+        };
         for path in ["/x/1", "/x%2F1", "/admin/..%2Fx", "/x%2Fadmin"] {
             check(path, id);
         }

@@ -294,6 +294,9 @@ end
 -- Whether a name is of these, and its value.
 function S.raw_variable(name)
   if type(name) ~= "string" then return false end
+  -- Most names begin with another letter than `a` and `c`; a new string for each of them would cost more than the rest.
+  local first = byte(name, 1)
+  if first ~= 97 and first ~= 99 and first ~= 65 and first ~= 67 then return false end
   local plain = lower(name)
   if sub(plain, 1, 4) == "arg_" then return true, #name > 4 and raw_argument(sub(plain, 5)) or nil end
   if sub(plain, 1, 7) == "cookie_" then return true, #name > 7 and raw_cookie(sub(plain, 8)) or nil end

@@ -185,5 +185,5 @@ end
 
 S.programs, S.outside = programs, outside
 S.entries = { runner = runner, load = load_program, release = release, kept = kept, check = check, failed = failed,
-  forget = forget }
+  forget = forget, flush = S.jit.flush }
 return S.entries

@@ -61,6 +61,21 @@ fn what_a_run_leaves_is_not_missing_in_the_next_one() {
 }
 
 #[test]
+fn what_compiled_code_keeps_is_not_missing() {
+    // LuaJIT computes the texts when it compiles the loops, whose code keeps them as long as it lives.
+    let sources = ('A'..='Z').chain('a'..='z').map(|letter| {
+        format!("return function() for _ = 1, 150 do local s = ('{letter}'):rep(1e6) ngx.say(#s) end end")
+    });
+    let programs: Vec<_> = sources.map(|source| program(&[&source])).collect();
+    for program in &programs {
+        let said = run_with(program, &mut Fake::default(), &mut Context::default());
+        assert!(said.starts_with("200 "), "{said}");
+    }
+    let needs_much = "local t = {} for at = 1, 5 do t[at] = ('x'):rep(8e6 + at) end ngx.say(#t)";
+    assert_eq!(outcome_of_much(needs_much), "200 \"5\\n\"");
+}
+
+#[test]
 fn no_pcall_keeps_a_stopped_function() {
     is_stopped("while true do pcall(function() while true do end end) end");
     is_stopped("while true do xpcall(function() while true do end end, function() while true do end end) end");

@@ -11,7 +11,7 @@ use crate::replacement::{Groups, Language, Replacement, ReplacementPart, group_m
 use crate::unknown::{Unknown, warn};
 use regex::bytes::{CaptureLocations, Regex};
 use stillgate_plugin::{Compile, Request};
-use stillgate_route::{Lookup, NormalPath, Variable};
+use stillgate_route::{Lookup, Variable};
 use stillgate_schema::{Fault, Position};
 use stillgate_wire::EditError;
 
@@ -60,6 +60,8 @@ pub(super) struct Search {
     /// The ranges of the target's path that come from values.
     values: Vec<(usize, usize)>,
     buffer: Vec<u8>,
+    /// The path as nodes read it, where that is not its normal form.
+    decoded: Vec<u8>,
 }
 
 /// The reason why a target is invalid.
@@ -267,7 +269,7 @@ impl Search {
             TargetSource::ByRegex { pairs, .. } => pairs.iter().map(|(pattern, _)| pattern.finder()).collect(),
             _ => Box::default(),
         };
-        Search { finders, target: Vec::new(), values: Vec::new(), buffer: Vec::new() }
+        Search { finders, target: Vec::new(), values: Vec::new(), buffer: Vec::new(), decoded: Vec::new() }
     }
 
     /// Sets the target; returns the captured groups.
@@ -294,7 +296,10 @@ impl Search {
                 let facts = request.facts;
                 let path = match is_raw {
                     true => facts.path_and_query(),
-                    false => facts.path.map_or(&b"/"[..], NormalPath::bytes),
+                    false => match facts.path {
+                        Some(path) => path.as_nodes_read(&mut self.decoded),
+                        None => b"/",
+                    },
                 };
                 let found = self.finders.iter_mut().zip(pairs).find_map(|(finder, (pattern, template))| {
                     finder.find(pattern, path).map(|found| (found, template))
