@@ -12,7 +12,6 @@
 //! in use.
 
 mod https;
-mod issued;
 mod order;
 mod renewal;
 mod schedule;

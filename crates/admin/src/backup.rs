@@ -6,7 +6,7 @@ use crate::answer::{Answer, Content};
 use crate::api::Api;
 use crate::commit::audit;
 use crate::control::Backup;
-use crate::parsed_request::ParsedRequest;
+use crate::endpoints::ParsedRequest;
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_LENGTH, HeaderName};
 

@@ -6,17 +6,17 @@
 use crate::answer::Answer;
 use crate::api::Api;
 use crate::body::{self, SINGLE_BYTES_MAX};
-use crate::collections::{Collection, Naming, Verb};
 use crate::commit::{
     ATTEMPTS_MAX, caught_up, commit, dry_run, may_write, precondition_failed, transaction, unix_seconds, with_outcome,
 };
 use crate::control::WriteError;
+use crate::endpoints::ParsedRequest;
+use crate::endpoints::{Collection, Naming, Verb};
 use crate::off_thread::off_thread;
-use crate::parsed_request::ParsedRequest;
 use crate::query::Query;
 use crate::resource::address::Address;
 use crate::resource::plan::{Operation, plan};
-use crate::resource::view::View;
+use crate::resource::serve::View;
 use axum::http::StatusCode;
 use bytes::Bytes;
 use percent_encoding::percent_decode_str;

@@ -2,13 +2,13 @@
 
 use crate::answer::Answer;
 use crate::api::Api;
-use crate::collections::Collection;
 use crate::control::{Outcome, WriteError};
+use crate::endpoints::Collection;
+use crate::endpoints::ParsedRequest;
 use crate::masks::hide_private_keys;
 use crate::off_thread::off_thread;
-use crate::parsed_request::ParsedRequest;
 use crate::resource::references::parsed;
-use crate::resource::view::View;
+use crate::resource::serve::View;
 use axum::http::StatusCode;
 use axum::http::header::HeaderName;
 use serde_json::{Value as Json, json};

@@ -2,14 +2,14 @@
 
 use crate::answer::Answer;
 use crate::api::Api;
-use crate::collections::Collection;
 use crate::commit::{audit, author, change as change_of, may_write, precondition_failed, with_outcome};
 use crate::control::{Change, ChangeSummary, Edit, WriteError};
+use crate::endpoints::Collection;
+use crate::endpoints::ParsedRequest;
 use crate::masks::{hide_private_keys, mask};
 use crate::off_thread::off_thread;
-use crate::parsed_request::ParsedRequest;
 use crate::resource::references::parsed;
-use crate::resource::view::View;
+use crate::resource::serve::View;
 use axum::http::StatusCode;
 use serde_json::{Value as Json, json};
 use std::sync::Arc;

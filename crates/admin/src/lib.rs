@@ -15,13 +15,11 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod admission;
 mod answer;
 mod api;
 mod backup;
 mod batch;
 pub mod body;
-mod collections;
 mod commit;
 pub mod control;
 mod endpoints;
@@ -31,7 +29,6 @@ mod index;
 mod masks;
 mod off_thread;
 mod openapi;
-mod parsed_request;
 mod plugins;
 mod query;
 mod resource;

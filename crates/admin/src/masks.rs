@@ -3,8 +3,8 @@
 //! A mask must not be written: if a document that was read with masks is written again, asterisks would replace secrets. So every
 //! write is searched for masks in all its strings, since a secret may have moved.
 
-use crate::collections::Collection;
 use crate::control::Control;
+use crate::endpoints::Collection;
 use serde_json::Value as Json;
 pub use stillgate_schema::mask::{MASK, is_masked};
 use stillgate_schema::pem::remove_private_keys;

@@ -2,8 +2,8 @@
 
 use crate::answer::Answer;
 use crate::api::Api;
-use crate::collections::{COLLECTIONS, Naming, Verb};
 use crate::endpoints::{Action, Endpoint};
+use crate::endpoints::{COLLECTIONS, Naming, Verb};
 use axum::http::StatusCode;
 use serde_json::{Map, Value as Json, json};
 use stillgate_datastore::transaction::WRITES_MAX;

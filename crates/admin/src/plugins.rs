@@ -2,10 +2,10 @@
 
 use crate::answer::Answer;
 use crate::api::Api;
-use crate::collections::{COLLECTIONS, Collection};
 use crate::control::Plugin;
+use crate::endpoints::ParsedRequest;
+use crate::endpoints::{COLLECTIONS, Collection};
 use crate::masks::{MASK, has_mask};
-use crate::parsed_request::ParsedRequest;
 use crate::resource::rules;
 use axum::http::StatusCode;
 use axum::http::header::HeaderName;

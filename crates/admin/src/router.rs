@@ -1,26 +1,25 @@
 //! The router: every endpoint of the table behind the guard, and the answers for unknown paths.
 
-use crate::admission::{Admission, admit};
 use crate::answer::Answer;
 use crate::api::Api;
-use crate::collections::{Collection, Verb};
 use crate::control::{Control, WriteError};
-use crate::endpoints::{Action, Page, endpoints};
+use crate::endpoints::ParsedRequest;
+use crate::endpoints::{Action, Page, endpoints, writes_documents};
+use crate::endpoints::{Collection, Verb};
 use crate::off_thread::off_thread;
-use crate::parsed_request::ParsedRequest;
-use crate::resource::precondition::refuse_conditions;
 use crate::resource::serve;
+use crate::resource::serve::refuse_conditions;
 use crate::{backup, batch, history, index, openapi, plugins, sign_in, standalone, ui};
 use axum::Router;
 use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{RawPathParams, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode};
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, get, on};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use stillgate_door::Guard;
+use stillgate_door::{Guard, Peer};
 
 /// The parts of a path in braces.
 type Parts = Result<RawPathParams, RawPathParamsRejection>;
@@ -145,4 +144,35 @@ async fn no_path(request: Request) -> Response {
         None => Answer::error(StatusCode::NOT_FOUND, "404 Not Found: /v1/openapi.json lists the paths"),
     };
     answer.into_response()
+}
+
+// The first thing that happens to a request: the guard admits it, or it is refused.
+
+/// The input of [`admit`].
+#[derive(Clone)]
+pub(crate) struct Admission {
+    pub(crate) guard: Arc<Guard>,
+    pub(crate) control: Arc<dyn Control>,
+}
+
+impl Admission {
+    /// The response to a write that is refused with any key, for which "a key is missing" would be misleading.
+    fn useless(&self, request: &Request) -> Option<Answer> {
+        let is_in_question = self.guard.reads_without_key(Peer::of(request))
+            && writes_documents(request.method(), request.uri().path())
+            && self.guard.needs_key(request);
+        let why = self.control.writable().err().filter(|_| is_in_question)?;
+        Some(Answer::error(StatusCode::NOT_IMPLEMENTED, why).closing())
+    }
+}
+
+/// [`Guard::admit`] as a middleware.
+pub(crate) async fn admit(State(admission): State<Admission>, mut request: Request, next: Next) -> Response {
+    if let Some(answer) = admission.useless(&request) {
+        return answer.into_response();
+    }
+    match admission.guard.admit(&mut request).await {
+        Ok(()) => next.run(request).await,
+        Err(refusal) => refusal,
+    }
 }

@@ -2,7 +2,7 @@
 
 use crate::answer::Answer;
 use crate::api::Api;
-use crate::parsed_request::ParsedRequest;
+use crate::endpoints::ParsedRequest;
 use axum::http::StatusCode;
 use axum::http::header::{ORIGIN, SET_COOKIE};
 use serde_json::{Value as Json, json};

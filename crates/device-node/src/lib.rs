@@ -13,25 +13,19 @@
 #![forbid(unsafe_code)]
 
 mod api;
-mod away;
 mod broadcast_request;
 mod carrying;
 mod clock;
-mod commands;
-mod connected;
 mod envelope;
 mod jobs;
 mod node;
-mod peer_answers;
-mod peer_tls;
 mod peers;
-mod post;
 mod presence;
 mod registry;
 mod reports;
 mod succession;
 mod thread;
 
-pub use peer_tls::problem;
 pub use succession::Leaving;
+pub use thread::problem;
 pub use thread::{DeviceThread, NodeParameters, PeerSocket, listen, reached_at};

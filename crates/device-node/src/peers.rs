@@ -3,8 +3,8 @@
 //! A request about a device goes to the node that has it, by way of the directory; lists and broadcasts go to all nodes.
 
 use super::envelope::{read_verdict, write_post};
-use super::post::{Post, PostVerdict};
 use super::registry::{PeerSilence, SharedRegistry};
+use crate::envelope::{Post, PostVerdict};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 

@@ -1,27 +1,37 @@
 //! The thread of devices: its event loop, and its parameters.
 
 use super::api::DeviceApi;
-use super::commands::Commands;
 use super::node::DeviceNode;
-use super::peer_answers::{Home, handler};
-use super::peer_tls::peer_tls;
 use super::registry::{Memory, Registry, RegistrySettings, SharedRegistry};
 use super::reports;
 use super::succession::{self, Leaving};
+use crate::clock::{rfc3339, unix_ms};
+use crate::envelope::{PostVerdict, read_post, split, write_verdict};
+use crate::node::Online;
+use crate::peers::{BROADCAST, CARRY, DISCONNECT, JOB, LIST, MESSAGE, PAGE_MAX, Page, SHOW};
+use crate::reports::Commands;
+use crate::{broadcast_request, carrying};
+use bytes::Bytes;
+use serde_json::{Map, Value as Json, json};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
-use std::sync::{Arc, Weak};
+use std::ops::Bound;
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use stillgate_cluster::Watch;
+use stillgate_cluster::peers::{Call, Handler, PeerReply, PeerTls, ReplyFuture};
 use stillgate_cluster::registry::{FormerDirectory, RedisAddress};
-use stillgate_config::{DeviceRegistry, Devices};
-use stillgate_door::tls::trusted;
+use stillgate_config::{Config, DeviceRegistry, Devices};
+use stillgate_devices::Generation;
+use stillgate_devices::protocol::{DeviceProtocol, MessageId};
+use stillgate_door::tls::{certificate, roots, trusted};
 use stillgate_door::{Access, Bounds, Guard, RunningServer, Server, serve};
 use stillgate_measures::process_stats::hostname;
 use stillgate_profiler::threads::Registration;
-use stillgate_proxy::device_link::{CloseWhy, DeviceQueues, DeviceReport};
-use stillgate_tls::rustls::ServerConfig;
+use stillgate_proxy::device_link::{CloseWhy, DeviceFacts, DeviceQueues, DeviceReport};
+use stillgate_tls::Problem;
+use stillgate_tls::rustls::{RootCertStore, ServerConfig};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep;
 
@@ -242,6 +252,144 @@ fn begin(
     let bounds =
         Bounds { name: "device API", head: IDLE_TIMEOUT, age: CONNECTION_AGE_MAX, end: END_TIMEOUT, is_wide: true };
     Ok(serve(listener, Server { answers, tls, bounds }))
+}
+
+// The answers of this node to requests of other nodes.
+
+/// How long to wait for the state of a job that another process of this node may have: less than that.
+const JOB_WAIT: Duration = Duration::from_millis(1_500);
+/// The node, once there is one: it owns the directory that calls it.
+pub(super) type Home = Arc<OnceLock<Weak<DeviceNode>>>;
+
+/// What answers other nodes. Before `home` is set, every device is elsewhere.
+pub(super) fn handler(home: Home) -> Handler {
+    Arc::new(move |call: Call| -> ReplyFuture {
+        let node = home.get().and_then(Weak::upgrade);
+        Box::pin(async move {
+            match node {
+                Some(node) => answer(&node, &call).await,
+                None => PeerReply::Leaving,
+            }
+        })
+    })
+}
+
+/// Answers another node, or this one where the directory names it.
+async fn answer(node: &Arc<DeviceNode>, call: &Call) -> PeerReply {
+    let device = || std::str::from_utf8(&call.body).unwrap_or_default();
+    let answer = match &*call.kind {
+        MESSAGE => match read_post(&call.body) {
+            Some(mut post) => {
+                let asked = post.id;
+                let verdict = node.receive(&mut post).await;
+                verdict.map(|verdict| write_verdict(&verdict, Some(post.id).filter(|sent| *sent != asked)))
+            }
+            None => Some(write_verdict(&PostVerdict::Lost, None)),
+        },
+        SHOW => shown(node, device()).await.map(|shown| shown.to_string().into_bytes()),
+        DISCONNECT => node.close(device()).then(Vec::new),
+        LIST => serde_json::from_slice(&call.body).ok().map(|page| page_of(node, &page).to_string().into_bytes()),
+        CARRY => carrying::give(node, &call.body).await,
+        BROADCAST => split(&call.body).and_then(|(message, asked)| begun(node, &call.from, message, asked)),
+        JOB => {
+            let known = match MessageId::parse(device()) {
+                Some(job) => node.job(job, JOB_WAIT).await,
+                None => None,
+            };
+            known.and_then(|known| serde_json::to_vec(&known).ok())
+        }
+        _ => None,
+    };
+    match answer {
+        Some(answer) => PeerReply::Taken(Bytes::from(answer)),
+        // The former process has reported its jobs, or has been waited for.
+        None if node.has_left() || node.is_between() && &*call.kind != JOB => PeerReply::Leaving,
+        None => PeerReply::Moved,
+    }
+}
+
+/// Begins a job here at the request of another node.
+fn begun(node: &Arc<DeviceNode>, from: &str, message: &[u8], request: &[u8]) -> Option<Vec<u8>> {
+    let message = MessageId::parse(&serde_json::from_slice::<String>(message).ok()?)?;
+    let (of, body) = broadcast_request::parse(request, node.limits.message_bytes).ok()?;
+    node.broadcast(message, of, &body, Some(from)).ok()?;
+    Some(Vec::new())
+}
+
+// TLS between nodes: the files that a configuration names.
+
+/// The path of the keys in the configuration.
+const PEER: &str = "gateway.devices.peer.tls";
+
+/// Why a node of a configuration cannot authenticate itself, for `check`; `None`: it can, or does not have to.
+pub fn problem(config: &Config) -> Option<Problem> {
+    let devices = config.gateway.devices.as_ref()?;
+    peer_tls(devices, &node_name(devices)).err()
+}
+
+/// TLS of a node among others; `None`: it has no peers, or none on other machines.
+pub(super) fn peer_tls(devices: &Devices, node: &str) -> Result<Option<PeerTls>, Problem> {
+    let Some(keys) = devices.peer.as_ref().and_then(|peer| peer.tls.as_ref()) else { return Ok(None) };
+    let at = |key: &str, message: String| Problem { path: format!("{PEER}.{key}"), message, hint: None };
+    let (chain, key) = certificate(keys, PEER)?;
+    let roots = keys.client_ca.as_ref().map(|ca| roots(ca, PEER)).transpose()?.unwrap_or_else(RootCertStore::empty);
+    PeerTls::new(node, chain, key, roots).map(Some).map_err(|error| at("cert", error.to_string()))
+}
+
+// The devices that are connected to this node, as the device API and other nodes show them.
+
+/// A device that is connected to this node.
+pub(super) async fn shown(node: &DeviceNode, device: &str) -> Option<Json> {
+    let Online { generation, since_ms, facts, state } = node.inspect(device).await?;
+    let mut shown = online(node, device, (generation, since_ms), &facts);
+    if let Some(state) = state {
+        shown["last_seen"] = rfc3339(unix_ms().saturating_sub(state.quiet_ms)).into();
+        shown["queue_bytes"] = state.queued_bytes.into();
+        shown["bytes_received"] = state.bytes_received.into();
+        shown["bytes_sent"] = state.bytes_sent.into();
+    }
+    Some(shown)
+}
+
+/// The devices that are connected to this node, in order.
+pub(super) fn page_of(node: &DeviceNode, page: &Page) -> Json {
+    let state = node.state();
+    let (prefix, after) = (page.prefix.as_str(), page.after.as_str());
+    let begin = match after >= prefix && !after.is_empty() {
+        true => Bound::Excluded(after),
+        false => Bound::Included(prefix),
+    };
+    let range = state.devices.range::<str, _>((begin, Bound::Unbounded));
+    let shown: Vec<Json> = range
+        .take_while(|(device, _)| device.starts_with(prefix))
+        .take(page.count.min(PAGE_MAX + 1))
+        .map(|(device, local)| online(node, device, (local.generation, local.since_ms), &local.facts))
+        .collect();
+    json!({"devices": shown, "connected": state.devices.len()})
+}
+
+fn online(node: &DeviceNode, device: &str, (generation, since_ms): (Generation, u64), facts: &DeviceFacts) -> Json {
+    let labels: Map<String, Json> =
+        facts.labels.iter().map(|(name, value)| (name.to_string(), Json::from(&**value))).collect();
+    json!({
+        "id": device,
+        "online": true,
+        "connection": generation.0,
+        "node": node.name,
+        "since": rfc3339(since_ms),
+        "address": facts.peer.to_string(),
+        "route": &*facts.route,
+        "protocol": protocol(facts.protocol),
+        "labels": labels,
+    })
+}
+
+fn protocol(protocol: DeviceProtocol) -> &'static str {
+    match protocol {
+        DeviceProtocol::Json => "json",
+        DeviceProtocol::Cbor => "cbor",
+        DeviceProtocol::Raw => "raw",
+    }
 }
 
 #[cfg(test)]

@@ -30,9 +30,8 @@
 
 pub mod directory;
 pub mod frame;
-mod generation;
 mod hex;
 pub mod protocol;
 pub mod session;
 
-pub use generation::Generation;
+pub use session::Generation;

@@ -10,17 +10,16 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![forbid(unsafe_code)]
 
-mod accept;
 mod access;
 mod connection_slots;
 mod hosts;
 mod server;
 pub mod tls;
 
-pub use accept::accept;
 pub use access::{
     Access, AdminKey, Caller, Guard, KEY_ARGUMENT, Peer, Rejection, Role, SESSION_COOKIE, Session, cookie, loopback,
 };
+pub use connection_slots::accept;
 pub use connection_slots::{CONNECTIONS_MAX, ConnectionSlot, ConnectionSlots};
 pub use hosts::{Hosts, Stranger};
 pub use server::{Answers, Bounds, RunningServer, Server, serve};

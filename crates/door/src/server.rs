@@ -2,9 +2,9 @@
 //!
 //! Everything is bounded, since its address may be reachable for others: connections, a connection's age, the time for a head.
 
-use crate::accept::accept;
 use crate::access::Peer;
 use crate::connection_slots::ConnectionSlots;
+use crate::connection_slots::accept;
 use axum::Router;
 use axum::body::Body;
 use hyper::body::Incoming;

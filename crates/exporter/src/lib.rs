@@ -9,11 +9,8 @@
 
 mod answer;
 mod exporter;
-mod negotiation;
 mod server;
-mod side_scrapes;
 mod source;
-mod stream;
 mod tally;
 mod turns;
 

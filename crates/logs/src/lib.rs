@@ -15,7 +15,6 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod batch;
 mod delivery;
 mod sender;
 

@@ -1,13 +1,12 @@
 //! The event loop of the thread: receives chunks from workers, sends batches, and handles ended deliveries.
 
-use crate::batch::{Batches, EntryBatch, backoff};
 use crate::delivery::{Delivery, DeliveryReport};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 use stillgate_plugin::Identity;
-use stillgate_plugin::outbox::{Chunk, DropReason, Entries, OutboxCounters, Outlet};
+use stillgate_plugin::outbox::{Chunk, DropReason, ENTRY_BYTES_MAX, Entries, OutboxCounters, Outlet};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -251,5 +250,288 @@ async fn deliver(
             _ = ending.wait_for(|is_ending| *is_ending) => {}
         }
         tries += 1;
+    }
+}
+
+// The entries of one outlet: collected into batches, which are sent when they are full or old enough.
+//
+// Entries are counted with the memory they take until they have arrived: decoded, and for as long as they are being
+// sent. It does no IO; the time is an argument.
+
+/// Size at which a batch is sent, even with few entries; the last entry may exceed it.
+const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// An outlet that was full accepts entries again when this share of its bound is free.
+const FREE_AGAIN: usize = 8;
+
+/// Entries that are sent together.
+#[derive(Default)]
+pub(crate) struct EntryBatch {
+    pub(crate) entries: Entries,
+    /// The bytes that the entries are counted with.
+    pub(crate) bytes: usize,
+}
+
+/// The batches of one outlet.
+pub(crate) struct Batches {
+    pub(crate) outlet: Arc<Outlet>,
+    collecting: EntryBatch,
+    /// When its first and its last entry came.
+    first: Instant,
+    last: Instant,
+    waiting: VecDeque<EntryBatch>,
+    /// Totals of all pending entries, including those being delivered.
+    held_bytes: usize,
+    held_entries: usize,
+    /// Deliveries in progress.
+    pub(crate) in_flight: usize,
+}
+
+impl Batches {
+    pub(crate) fn new(outlet: Arc<Outlet>, now: Instant) -> Batches {
+        Batches {
+            outlet,
+            collecting: EntryBatch::default(),
+            first: now,
+            last: now,
+            waiting: VecDeque::new(),
+            held_bytes: 0,
+            held_entries: 0,
+            in_flight: 0,
+        }
+    }
+
+    /// Takes an entry of a worker; `room` is what is left for entries of all outlets.
+    pub(crate) fn push(&mut self, entry: &[u8], room: usize, now: Instant) -> Result<(), DropReason> {
+        // An entry that already does not fit need not be decoded.
+        self.check_room(entry.len(), room)?;
+        let outlet = self.outlet.clone();
+        let entry = outlet.encode.unpack(entry);
+        if entry.len() > ENTRY_BYTES_MAX {
+            return Err(DropReason::TooLarge);
+        }
+        let bytes = entry.len().max(outlet.encode.sent_bytes(&entry)) + ENTRY_OVERHEAD;
+        self.check_room(bytes, room)?;
+        if self.collecting.entries.is_empty() {
+            self.first = now;
+        }
+        self.last = now;
+        self.collecting.entries.push(&entry);
+        self.collecting.bytes += bytes;
+        self.held_bytes += bytes;
+        self.held_entries += 1;
+        let is_full = self.collecting.entries.len() >= outlet.batching.entries_max;
+        if is_full || self.collecting.bytes >= BATCH_BYTES_MAX {
+            self.close();
+        }
+        Ok(())
+    }
+
+    fn check_room(&self, bytes: usize, room: usize) -> Result<(), DropReason> {
+        // An entry that never fits has no influence on the room for others.
+        if bytes > self.outlet.batching.pending_bytes_max {
+            return Err(DropReason::TooLarge);
+        }
+        let has_bytes = self.held_bytes + bytes <= self.outlet.batching.pending_bytes_max;
+        let has_entries = self.held_entries < self.outlet.pending_entries_max();
+        if !has_bytes || !has_entries {
+            self.outlet.set_full(true);
+        }
+        if has_bytes && has_entries && bytes <= room { Ok(()) } else { Err(DropReason::Full) }
+    }
+
+    /// Closes the batch being collected, so that it is sent with the next delivery.
+    pub(crate) fn close(&mut self) {
+        if !self.collecting.entries.is_empty() {
+            let mut batch = std::mem::take(&mut self.collecting);
+            batch.entries.shrink();
+            self.waiting.push_back(batch);
+        }
+    }
+
+    /// When the batch being collected must be sent; `None` if it is empty.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        let batching = &self.outlet.batching;
+        let due = (self.last + batching.inactive_timeout).min(self.first + batching.buffer_duration);
+        (!self.collecting.entries.is_empty()).then_some(due)
+    }
+
+    /// The next batch to deliver.
+    pub(crate) fn next(&mut self, now: Instant) -> Option<EntryBatch> {
+        if self.due().is_some_and(|due| due <= now) {
+            self.close();
+        }
+        self.waiting.pop_front()
+    }
+
+    /// Records the end of a delivery of `entries`, counted with `bytes`, successful or not.
+    pub(crate) fn done(&mut self, entries: usize, bytes: usize) {
+        self.in_flight -= 1;
+        self.held_bytes -= bytes;
+        self.held_entries -= entries;
+        let (bytes_max, entries_max) = (self.outlet.batching.pending_bytes_max, self.outlet.pending_entries_max());
+        let has_room = |held: usize, max: usize| held <= max - max / FREE_AGAIN;
+        if has_room(self.held_bytes, bytes_max) && has_room(self.held_entries, entries_max) {
+            self.outlet.set_full(false);
+        }
+    }
+
+    /// Gives up all waiting entries; returns their number.
+    pub(crate) fn abandon(&mut self) -> usize {
+        self.close();
+        self.waiting.drain(..).map(|batch| batch.entries.len()).sum()
+    }
+
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.held_bytes
+    }
+
+    /// Whether nothing is left to do, and has not been for this long.
+    pub(crate) fn is_idle_since(&self, time: Duration, now: Instant) -> bool {
+        let is_idle = self.in_flight == 0 && self.waiting.is_empty() && self.collecting.entries.is_empty();
+        is_idle && self.last + time <= now
+    }
+}
+
+/// Memory that an entry takes besides its bytes.
+const ENTRY_OVERHEAD: usize = size_of::<usize>();
+
+/// The delay before the next try, after this many; each is twice as long as the one before.
+pub(crate) fn backoff(first: Duration, tries: u32) -> Duration {
+    const DELAY_MAX: Duration = Duration::from_secs(60);
+    first.saturating_mul(1 << tries.min(16)).min(DELAY_MAX.max(first))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::borrow::Cow;
+    use stillgate_plugin::Identity;
+    use stillgate_plugin::outbox::{BatchPolicy, Encode, FileReceiver, Receiver};
+
+    /// Entries become as many bytes as their first byte, and twice as many when sent.
+    struct GrowingEncoder;
+
+    impl Encode for GrowingEncoder {
+        fn encode(&self, _: &Entries, _: &mut Vec<u8>) {}
+
+        fn unpack<'e>(&self, entry: &'e [u8]) -> Cow<'e, [u8]> {
+            entry.first().map_or(Cow::Borrowed(entry), |length| Cow::Owned(vec![0; usize::from(*length) << 16]))
+        }
+
+        fn sent_bytes(&self, entry: &[u8]) -> usize {
+            2 * entry.len()
+        }
+    }
+
+    struct EmptyEncoder;
+
+    impl Encode for EmptyEncoder {
+        fn encode(&self, _: &Entries, _: &mut Vec<u8>) {}
+    }
+
+    fn batches_of(pending_bytes_max: usize, encode: impl Encode + 'static) -> (Batches, Instant) {
+        let batching = BatchPolicy {
+            entries_max: 3,
+            inactive_timeout: Duration::from_secs(5),
+            buffer_duration: Duration::from_secs(8),
+            retries_max: 0,
+            retry_delay: Duration::ZERO,
+            pending_bytes_max,
+            pending_entries_max: usize::MAX,
+        };
+        let receiver = Receiver::File(FileReceiver { path: String::new() });
+        let outlet = Outlet::new(("a", String::new()), Identity(1), batching, receiver, Box::new(encode));
+        let now = Instant::now();
+        (Batches::new(Arc::new(outlet), now), now)
+    }
+
+    fn batches(pending_bytes_max: usize) -> (Batches, Instant) {
+        batches_of(pending_bytes_max, EmptyEncoder)
+    }
+
+    /// Returns whether the entry was accepted.
+    fn push(batches: &mut Batches, entry: &[u8], now: Instant) -> bool {
+        batches.push(entry, usize::MAX, now).is_ok()
+    }
+
+    #[test]
+    fn a_batch_goes_when_it_is_full_or_old_enough() {
+        let (mut batches, now) = batches(1000);
+        let at = |seconds| now + Duration::from_secs(seconds);
+        assert_eq!(batches.due(), None);
+        assert!(push(&mut batches, b"1", at(0)));
+        assert_eq!(batches.due(), Some(at(5)));
+        assert!(push(&mut batches, b"2", at(4)));
+        assert_eq!(batches.due(), Some(at(8)));
+        assert!(batches.next(at(7)).is_none());
+        assert_eq!(batches.next(at(8)).unwrap().entries.len(), 2);
+        for _ in 0..4 {
+            assert!(push(&mut batches, b"3", at(9)));
+        }
+        assert_eq!(batches.next(at(9)).unwrap().entries.len(), 3);
+        assert!(batches.next(at(9)).is_none());
+        batches.close();
+        assert_eq!(batches.next(at(9)).unwrap().entries.len(), 1);
+        assert_eq!(batches.abandon(), 0);
+    }
+
+    #[test]
+    fn what_waits_is_bounded_by_bytes() {
+        let (mut batches, now) = batches(10 * (100 + ENTRY_OVERHEAD));
+        let taken = (0..20).filter(|_| push(&mut batches, &[0; 100], now)).count();
+        assert_eq!(taken, 10);
+        assert!(batches.outlet.is_full());
+        let first = batches.next(now).unwrap();
+        batches.in_flight += 1;
+        assert!(!push(&mut batches, &[0; 100], now), "what is being delivered counts");
+        batches.done(first.entries.len(), first.bytes);
+        assert!(!batches.outlet.is_full());
+        assert!(push(&mut batches, &[0; 100], now));
+        assert_eq!(batches.abandon(), 8);
+    }
+
+    #[test]
+    fn what_waits_is_bounded_by_entries() {
+        let (mut batches, now) = batches(usize::MAX);
+        batches.outlet.set_pending_entries_max(4);
+        assert_eq!((0..20).filter(|_| push(&mut batches, b"a", now)).count(), 4);
+        batches.outlet.set_pending_entries_max(6);
+        assert_eq!((0..20).filter(|_| push(&mut batches, b"a", now)).count(), 2);
+    }
+
+    #[test]
+    fn entries_count_as_what_they_become() {
+        const MIB: usize = 1024 * 1024;
+        let (mut batches, now) = batches_of(16 * MIB, GrowingEncoder);
+        // 1 MiB each, sent as 2 MiB.
+        assert_eq!((0..1000).filter(|_| push(&mut batches, &[16], now)).count(), 7);
+        assert!(batches.held_bytes() <= 16 * MIB && batches.held_bytes() > 14 * MIB, "{}", batches.held_bytes());
+        let batch = batches.next(now).unwrap();
+        assert_eq!((batch.entries.len(), batch.entries.bytes()), (2, 2 * MIB), "it goes at 4 MiB");
+        batches.in_flight += 1;
+        batches.done(batch.entries.len(), batch.bytes);
+        assert!(push(&mut batches, &[16], now));
+        assert_eq!(
+            batches.push(&[65], usize::MAX, now),
+            Err(DropReason::TooLarge),
+            "it is longer than an entry may be"
+        );
+        assert_eq!(batches.push(&[16], MIB, now), Err(DropReason::Full), "all outlets together have no room");
+    }
+
+    #[test]
+    fn an_entry_that_never_fits_leaves_room_for_others() {
+        let (mut batches, now) = batches(200);
+        assert_eq!(batches.push(&[b'a'; 300], usize::MAX, now), Err(DropReason::TooLarge));
+        assert!(!batches.outlet.is_full());
+        assert!(push(&mut batches, b"a", now));
+    }
+
+    #[test]
+    fn each_try_waits_twice_as_long() {
+        let wait = |tries| backoff(Duration::from_secs(1), tries).as_secs();
+        assert_eq!([0, 1, 2, 5, 6, 40].map(wait), [1, 2, 4, 32, 60, 60]);
+        assert_eq!(backoff(Duration::ZERO, 3), Duration::ZERO);
+        assert_eq!(backoff(Duration::from_secs(100), 3), Duration::from_secs(100));
     }
 }

@@ -26,7 +26,6 @@ pub mod host;
 mod json;
 mod module;
 mod operations;
-mod outcome;
 mod pattern;
 mod prelude;
 mod program;
@@ -41,9 +40,9 @@ mod watchdog;
 
 pub use bridge::CheckSchema;
 pub use call::{CallReply, HttpCall, HttpReply, LinkCall, OpenedLink, WorkCall};
+pub use call::{FailureKind, MEMORY_BYTES_MAX, PausedRun, RunFailure, RunOutcome, RunWait, WAITS_MAX};
 pub use host::{HeaderChange, Host, MessageSide, NginxLevel, RequestDocument};
 pub use module::{Description, Module, PHASES};
-pub use outcome::{FailureKind, MEMORY_BYTES_MAX, PausedRun, RunFailure, RunOutcome, RunWait, WAITS_MAX};
 pub use program::{CallKind, Program, check};
 pub use vm::{Context, kept, resume, resume_with, run, run_part, run_timer, timer_number};
 pub use watchdog::{RUN_TIME_MAX, WORK_TIME_MAX};

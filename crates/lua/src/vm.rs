@@ -10,12 +10,12 @@
 
 use crate::bridge::{Bridge, CheckSchema, NoRequest, WHILE_LOADING};
 use crate::call::{CallReply, HttpCall, HttpReply, LinkCall, WorkCall};
+use crate::call::{
+    FailureKind, MEMORY_BYTES_MAX, PausedRun, RunFailure, RunOutcome, RunUsage, RunWait, WAITS_MAX, describe, failed,
+};
 use crate::health::VmWatch;
 use crate::host::Host;
 use crate::json::{self, Style};
-use crate::outcome::{
-    FailureKind, MEMORY_BYTES_MAX, PausedRun, RunFailure, RunOutcome, RunUsage, RunWait, WAITS_MAX, describe, failed,
-};
 use crate::prelude::{self, PreludeFunctions};
 use crate::program::{self, CallKind, Program};
 use crate::watchdog::WatchedVm;

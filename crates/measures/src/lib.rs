@@ -3,7 +3,6 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod access_log_writer;
-mod leaving;
 pub mod limits;
 pub mod logging;
 pub mod metrics;

@@ -2,13 +2,12 @@
 //!
 //! The control thread sets all of them once a second, changed or not, so that none of the series is ever idle.
 
-mod lua;
-
 use super::process_stats::{self, Usage, now_unix_ms};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use stillgate_cluster::Watch;
 use stillgate_config::{Kind, Label, LabelSource, Measure, Metrics};
+use stillgate_lua::health::{self, AbortReason, CompileState, Totals};
 use stillgate_metrics::{DeclaredFamily, Registry, RegistryError, Writer};
 use stillgate_plugin::outbox::{DropReason, OutboxTotals as Sent};
 use stillgate_proxy::{Counters, MetricsPlan, Plan};
@@ -167,7 +166,7 @@ struct RecordedTotals {
     sent: BTreeMap<&'static str, Sent>,
     /// Plugins that have been ignored at any time.
     ignored: BTreeSet<&'static str>,
-    lua: lua::RecordedLua,
+    lua: RecordedLua,
 }
 
 impl OwnMetrics {
@@ -459,5 +458,58 @@ fn amount(measure: Measure, facts: &Facts, usage: &Usage, started_unix_s: f64, l
         Measure::ProcessStartTime => Some(Amount::Now(started_unix_s)),
         // Workers record requests, connections, nodes and upstreams; the collector records the size of the metrics.
         _ => None,
+    }
+}
+
+// The metrics of LuaJIT's compiler on the workers.
+
+/// The recorded totals.
+#[derive(Debug, Default)]
+struct RecordedLua(Option<Totals>);
+
+impl OwnMetrics {
+    /// Records them if a worker has run functions.
+    pub fn report_lua(&mut self) {
+        let workers = health::of_all_threads();
+        if workers.is_empty() && self.counted.lua.0.is_none() {
+            return;
+        }
+        let now = health::totals();
+        let before = self.counted.lua.0.replace(now.clone());
+        let of = |measure| self.declared(measure).cloned();
+        let (traces, aborts, flushes) = (of(Measure::LuaTraces), of(Measure::LuaAborts), of(Measure::LuaFlushes));
+        let (code, functions) = (of(Measure::LuaMachineCode), of(Measure::LuaFunctions));
+        let since_ms = self.since_ms();
+        let writer = &mut self.writer;
+        writer.tick(now_unix_ms());
+        let since = |of: fn(&Totals) -> u64| of(&now) - before.as_ref().map_or(0, of);
+        // Fails only if there was no memory for the series, which the writer has counted; likewise below.
+        for (family, amount) in [(&traces, since(|all| all.traces)), (&flushes, since(|all| all.flushes))] {
+            if let Some(family) = family {
+                let handle = writer.series_since(family, &[], since_ms);
+                let _ = writer.add(handle, amount);
+            }
+        }
+        if let Some(family) = &aborts {
+            // Reasons that have never occurred have no series: there are three dozen.
+            for reason in AbortReason::all().filter(|reason| now.aborts[reason.number()] > 0) {
+                let at = reason.number();
+                let handle = writer.series_since(family, &[reason.name().as_bytes()], since_ms);
+                let _ = writer.add(handle, now.aborts[at] - before.as_ref().map_or(0, |before| before.aborts[at]));
+            }
+        }
+        if let Some(family) = &code {
+            let handle = writer.series(family, &[]);
+            let bytes: u64 = workers.iter().map(|worker| worker.health.machine_code_bytes).sum();
+            let _ = writer.set(handle, bytes as f64);
+        }
+        if let Some(family) = &functions {
+            for state in CompileState::ALL {
+                let count: usize = workers.iter().map(|worker| worker.health.functions_in(state)).sum();
+                let handle = writer.series(family, &[state.name().as_bytes()]);
+                let _ = writer.set(handle, count as f64);
+            }
+        }
+        writer.tick(now_unix_ms());
     }
 }

@@ -2,7 +2,7 @@
 //! their own.
 
 use crate::calls::{Call, CallError, Reply};
-use crate::link::{Link, LinkTo};
+use crate::calls::{Link, LinkTo};
 use crate::work::LocalFuture;
 use std::time::Duration;
 

@@ -22,13 +22,11 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod collect;
 pub mod cpu;
 pub mod heap;
 mod machine;
 pub mod output;
 pub mod profile;
-mod ring;
 pub mod session;
 pub mod signal;
 pub mod stalls;

@@ -8,7 +8,7 @@
 //! The thread itself only counts, as it always does. A turn is timed from outside, so its length is accurate to about
 //! the interval of the reads.
 
-use crate::collect::{NamedStacks, Stacks, name, unix_ns};
+use crate::cpu::{NamedStacks, Stacks, name, unix_ns};
 use crate::profile::{Label, Profile, Sample, THREAD, TRUNCATED, ValueType};
 use crate::session::{Cancel, ProfileSession};
 use crate::signal::{self, Cause};

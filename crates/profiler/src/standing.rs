@@ -2,7 +2,7 @@
 //!
 //! It reads the threads' rings only between two profiles. During a profile it sees nothing.
 
-use crate::collect::be_nice;
+use crate::cpu::be_nice;
 use crate::session::between;
 use crate::stalls::{Stall, StallWatch, pause};
 use crate::symbols::resolve::{SymbolFrame, resolve};

@@ -11,7 +11,6 @@ pub mod cpus;
 pub mod descriptors;
 mod error;
 pub mod group;
-mod guard;
 pub mod ports;
 pub mod proc;
 pub mod programs;

@@ -4,7 +4,7 @@
 
 use crate::child::{self, Child};
 use crate::error::{Error, Result};
-use crate::guard::Guard;
+use crate::group::Guard;
 use crate::proc::{self, CpuTime, Memory, Status, Thread, ThreadTimes};
 use crate::{cpus, group, programs};
 use rustix::process::Signal;

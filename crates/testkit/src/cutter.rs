@@ -1,7 +1,7 @@
 //! A relay that ends connections after a number of bytes that the test chooses, whatever they carry: so either side can
 //! disappear at any point of an exchange, within a TLS handshake as well as within a frame.
 
-use crate::port::ReservedPort;
+use crate::etcd::ReservedPort;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

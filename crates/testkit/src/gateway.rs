@@ -3,12 +3,12 @@
 //! Its path comes from the caller (`env!("CARGO_BIN_EXE_stillgate")` is known to the tests of that crate only), so this
 //! crate need not depend on the gateway.
 
-use crate::client::Client;
+use crate::etcd::ReservedPort;
 use crate::eventually;
 use crate::message::Message;
-use crate::payload::sha256;
-use crate::port::ReservedPort;
 use crate::process::{Process, kill_all};
+use crate::prometheus::Client;
+use crate::soak::sha256;
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};

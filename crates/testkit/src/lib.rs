@@ -8,11 +8,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test harness reports by panicking")]
 
-mod client;
 mod connection;
-mod corpus;
 mod cutter;
-mod dispositions;
 mod etcd;
 mod exposition;
 mod gateway;
@@ -21,11 +18,8 @@ pub mod http2;
 mod measured;
 mod message;
 mod notation;
-mod payload;
-mod pebble;
 mod peer_socket;
 mod peers;
-mod port;
 mod process;
 mod prometheus;
 mod redis;
@@ -36,27 +30,27 @@ mod transcript;
 mod upstream;
 mod vault;
 
-pub use client::{Client, Delivery};
 pub use connection::BufferedSocket;
-pub use corpus::{HostileCase, hostile_cases};
 pub use cutter::{CutEnd, CutPoint, Cutter, Side};
+pub use etcd::ReservedPort;
 pub use etcd::{EtcdServer, EtcdSetup};
 pub use exposition::{Labels, ParsedExemplar, ParsedFamily, ParsedSample, promtool_check_metrics, python_families};
 pub use gateway::{Gateway, Setup};
 pub use go_pprof::{go_pages, go_top};
 pub use measured::{attempt, keeps_time};
 pub use message::{Fields, Framing, Head, Message, MessageError};
+pub use notation::{HostileCase, hostile_cases};
 pub use notation::{decode, encode};
-pub use payload::{payload, seeded, sha256};
-pub use pebble::{Pebble, PebbleSetup};
 pub use peers::{Haproxy, Nginx, Python, require_tool, run_tool};
-pub use port::ReservedPort;
 pub use process::{END_PATIENCE, Process, is_gateway};
+pub use process::{Pebble, PebbleSetup};
+pub use prometheus::{Client, Delivery};
 pub use prometheus::{JOB, Prometheus, PrometheusSetup, ScrapeFormat, ScrapeHealth};
 pub use redis::{Redis, RedisSetup};
 pub use rounds::{Rounds, RoundsEnd};
 pub use scrape::{ACCEPT_OPENMETRICS, ACCEPT_PROTOBUF, ACCEPT_TEXT, Scrape, SlowScrape, head_of, scrape, scrape_on};
 pub use soak::{SoakPlan, SoakReport, soak};
+pub use soak::{payload, seeded, sha256};
 pub use stillgate_rig::proc::children;
 pub use transcript::Transcript;
 pub use upstream::{Upstream, echo};

@@ -1,6 +1,6 @@
 //! Independent programs: nginx, HAProxy, Python's h11, curl. They prove that the gateway interoperates.
 
-use crate::port::ReservedPort;
+use crate::etcd::ReservedPort;
 use crate::process::Process;
 use crate::{BufferedSocket, eventually, eventually_within};
 use std::net::{SocketAddr, TcpStream};

@@ -1,13 +1,20 @@
 //! A child process of a test: its output is kept, its resources are read from `/proc`, its end is guaranteed.
 
-use crate::dispositions::reset_in_children;
-use crate::{PATIENCE, POLL_INTERVAL, eventually_within};
-use std::path::Path;
+use crate::etcd::ReservedPort;
+use crate::peers::{require_tool, run_tool};
+use crate::{PATIENCE, POLL_INTERVAL, eventually, eventually_within};
+use serde_json::json;
+use signal_hook::consts::{SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::flag;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use stillgate_rig::proc::{Stat, Status, Thread};
-use stillgate_rig::{Child, Signal, proc};
+use stillgate_rig::proc::{self, Stat, Status, Thread};
+use stillgate_rig::{Child, Signal};
+use tempfile::TempDir;
 
 /// How long a process may take to end, if that time is not what the test is about. Each of its threads must get a core
 /// for that, even one with the idle policy, as exporters have: next to others that compute all the time that has taken
@@ -191,6 +198,192 @@ impl Drop for Process {
             let from = log.len().saturating_sub(LOG_SHOWN_BYTES);
             let shown = log.get(from..).unwrap_or(&log);
             eprintln!("--- log of {} ---\n{shown}\n--- end ---", self.name);
+        }
+    }
+}
+
+// Signal dispositions of a test's children: the defaults, regardless of the environment of the test itself.
+//
+// `nohup`, and a shell that starts a background job, ignore SIGHUP, SIGINT or SIGQUIT, and children inherit that. Some
+// programs respect it, so a test would signal them in vain. A signal with a handler is reset when a program is
+// started: so an ignored signal gets a handler that does nothing, which is equivalent for this process.
+
+const SIGNALS: [i32; 8] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGCHLD];
+
+/// From here on children are started without ignoring any of [`SIGNALS`].
+pub(crate) fn reset_in_children() {
+    static DONE: Once = Once::new();
+    DONE.call_once(|| {
+        let status = Status::read("self").expect("/proc is there");
+        for signal in SIGNALS.into_iter().filter(|signal| status.ignores(*signal)) {
+            flag::register(signal, std::sync::Arc::default()).expect("it may be handled");
+        }
+    });
+}
+
+// Let's Encrypt's test server `pebble`, with a DNS server that resolves every name to this machine.
+
+/// The Debian package of both programs.
+const PACKAGE: &str = "pebble";
+
+/// The setup of pebble.
+#[derive(Debug, Clone, Default)]
+pub struct PebbleSetup {
+    /// PEM files of its own certificate, for 127.0.0.1, and of its key.
+    pub certificate: PathBuf,
+    /// The key of `certificate`.
+    pub key: PathBuf,
+    /// Port for http-01.
+    pub http_port: u16,
+    /// Port for tls-alpn-01.
+    pub tls_port: u16,
+    /// Validity of its certificates; five years if absent.
+    pub validity_seconds: Option<u64>,
+    /// Accounts require this key of that name (RFC 8555 section 7.3.4).
+    pub external_account: Option<(String, String)>,
+    /// Further environment variables: kinds of failures, and how often.
+    pub environment: Vec<(&'static str, &'static str)>,
+}
+
+/// A running pebble. Its accounts and orders are lost when it ends.
+#[derive(Debug)]
+pub struct Pebble {
+    process: Process,
+    _dns: Process,
+    setup: PebbleSetup,
+    ports: [ReservedPort; 4],
+    dir: TempDir,
+}
+
+impl Pebble {
+    /// Starts it and waits until it answers.
+    ///
+    /// # Panics
+    /// If it is missing or does not listen.
+    #[track_caller]
+    pub fn start(setup: PebbleSetup) -> Self {
+        require_tool("pebble", PACKAGE);
+        require_tool("pebble-challtestsrv", PACKAGE);
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let ports: [ReservedPort; 4] = std::array::from_fn(|_| ReservedPort::new());
+        let mut command = Command::new("pebble-challtestsrv");
+        let (dns, dns_management) = (ports[2].addr().to_string(), ports[3].addr().to_string());
+        command.args(["-dns01", &dns, "-management", &dns_management, "-defaultIPv4", "127.0.0.1"]);
+        command.args(["-defaultIPv6", "", "-http01", "", "-https01", "", "-tlsalpn01", ""]);
+        let mut dns = Process::spawn("pebble-challtestsrv", &mut command, &dir.path().join("dns.log"));
+        let dns_addr = ports[2].addr();
+        eventually("pebble-challtestsrv to listen", || {
+            assert!(dns.ended().is_none(), "pebble-challtestsrv ended at its start");
+            TcpStream::connect(dns_addr).is_ok()
+        });
+        let process = spawn(&setup, &ports, &dir);
+        let mut pebble = Self { process, _dns: dns, setup, ports, dir };
+        pebble.await_listening();
+        pebble
+    }
+
+    /// Ends it; [`Pebble::start_again`] starts a new one at the same address.
+    pub fn stop(&mut self) {
+        self.process.signal("KILL");
+        self.process.wait();
+    }
+
+    /// Starts it without its earlier state.
+    ///
+    /// # Panics
+    /// If it does not listen.
+    #[track_caller]
+    pub fn start_again(&mut self) {
+        self.process = spawn(&self.setup, &self.ports, &self.dir);
+        self.await_listening();
+    }
+
+    /// The URL of its directory.
+    pub fn directory(&self) -> String {
+        format!("https://{}/dir", self.ports[0].addr())
+    }
+
+    /// The root of its certificates, as PEM; another one after each start.
+    ///
+    /// # Panics
+    /// If it does not answer.
+    #[track_caller]
+    pub fn root(&self) -> String {
+        let url = format!("https://{}/roots/0", self.ports[1].addr());
+        let output = run_tool("curl", "curl", &["--silent", "--insecure", "--fail", &url]);
+        let root = String::from_utf8(output.stdout).expect("PEM is text");
+        assert!(root.starts_with("-----BEGIN CERTIFICATE-----"), "{root:?}");
+        root
+    }
+
+    /// Its output.
+    pub fn log(&self) -> String {
+        self.process.log()
+    }
+
+    #[track_caller]
+    fn await_listening(&mut self) {
+        let addrs = [self.ports[0].addr(), self.ports[1].addr()];
+        eventually("pebble to listen", || {
+            assert!(self.process.ended().is_none(), "pebble ended at its start");
+            addrs.iter().all(|addr| TcpStream::connect(addr).is_ok())
+        });
+    }
+}
+
+fn spawn(setup: &PebbleSetup, ports: &[ReservedPort; 4], dir: &TempDir) -> Process {
+    let mut pebble = json!({
+        "listenAddress": ports[0].addr().to_string(),
+        "managementListenAddress": ports[1].addr().to_string(),
+        "certificate": setup.certificate,
+        "privateKey": setup.key,
+        "httpPort": setup.http_port,
+        "tlsPort": setup.tls_port,
+        "externalAccountBindingRequired": setup.external_account.is_some(),
+    });
+    if let Some((name, key)) = &setup.external_account {
+        pebble["externalAccountMACKeys"] = json!({name: key});
+    }
+    if let Some(seconds) = setup.validity_seconds {
+        pebble["certificateValidityPeriod"] = json!(seconds);
+    }
+    let file = dir.path().join("pebble.json");
+    std::fs::write(&file, json!({"pebble": pebble}).to_string()).expect("write pebble.json");
+    let mut command = Command::new("pebble");
+    command.arg("-config").arg(&file).args(["-dnsserver", &ports[2].addr().to_string()]);
+    command.env("PEBBLE_VA_NOSLEEP", "1").env("PEBBLE_WFE_NONCEREJECT", "0").envs(setup.environment.iter().copied());
+    Process::spawn("pebble", &mut command, &dir.path().join("pebble.log"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{END_PATIENCE, Process, eventually};
+    use std::process::Command;
+    use stillgate_rig::proc;
+
+    /// In separate processes: the first ignores signals, the second is this test again, the third its child.
+    #[test]
+    fn children_ignore_nothing() {
+        const AGAIN: &str = "STILLGATE_TEST_DISPOSITIONS";
+        if std::env::var_os(AGAIN).is_none() {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", r#"trap "" HUP INT QUIT CHLD; exec "$0" "$@""#]).arg(std::env::current_exe().unwrap());
+            shell.args(["--exact", "dispositions::tests::children_ignore_nothing"]).env(AGAIN, "1");
+            let output = shell.output().unwrap();
+            let passed = String::from_utf8_lossy(&output.stdout).contains("1 passed");
+            assert!(output.status.success() && passed, "{output:?}");
+            return;
+        }
+        let status = Status::read("self").unwrap();
+        assert!(status.ignores(SIGHUP) && status.ignores(SIGINT), "{status:?}");
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["HUP", "INT", "QUIT"] {
+            let mut command = Command::new("sleep");
+            let mut child = Process::spawn("sleep", command.arg("600"), &folder.path().join("log"));
+            eventually("it to run", || proc::name(child.pid()).is_ok_and(|name| name == "sleep"));
+            child.signal(name);
+            assert!(!child.wait_within(END_PATIENCE).success(), "{name}");
         }
     }
 }

@@ -3,9 +3,9 @@
 //! A killed server therefore comes back empty, like one that has lost its data. Tests read and write with `redis-cli`,
 //! which is independent of the client under test.
 
+use crate::etcd::ReservedPort;
 use crate::eventually;
 use crate::peers::require_tool;
-use crate::port::ReservedPort;
 use crate::process::Process;
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -12,13 +12,13 @@
 //! guaranteed. Fields that a gateway may add by itself (`Date`, `Server`, `Connection: keep-alive`) count only if the
 //! transcript names them.
 
-use crate::client::Client;
 use crate::connection::BufferedSocket;
 use crate::eventually;
 use crate::gateway::{Gateway, Setup};
 use crate::message::{Head, Message, MessageError, find};
 use crate::notation::{decode, encode};
 use crate::peer_socket;
+use crate::prometheus::Client;
 use crate::upstream::Upstream;
 use std::io::Write;
 use std::net::{Shutdown, TcpListener, TcpStream};

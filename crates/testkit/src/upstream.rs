@@ -4,9 +4,9 @@
 //! itself ([`Upstream::serve`], [`echo`]) suits load and peers. Both count connections and requests.
 
 use crate::connection::BufferedSocket;
+use crate::etcd::ReservedPort;
 use crate::message::{Message, MessageError};
-use crate::payload::{payload, sha256};
-use crate::port::ReservedPort;
+use crate::soak::{payload, sha256};
 use crate::{PATIENCE, eventually};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

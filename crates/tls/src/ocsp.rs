@@ -3,7 +3,7 @@
 //!
 //! Its signature is for the client to check, which has the issuer's certificate.
 
-use crate::problem::{ConfigLocation, Problems};
+use crate::material::{ConfigLocation, Problems};
 use rustls::pki_types::UnixTime;
 use std::time::Duration;
 use x509_parser::asn1_rs::{Any, Class, FromDer, GeneralizedTime, Tag};

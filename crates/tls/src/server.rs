@@ -1,19 +1,24 @@
 //! TLS for clients: a `rustls::ServerConfig` for each entry of `ssls` and each offer of protocols, found by the name that a client
 //! asks for.
 
-use crate::client_auth::{ClientCa, ClientDemands};
-use crate::entry::SslEntry;
-use crate::identity::Identity;
-use crate::problem::{ConfigLocation, Problems};
+use crate::entry::{Digest, Digester, SslEntry};
+use crate::identity::{Identity, certificates};
+use crate::material::{ConfigLocation, Problems};
 use crate::provider::provider;
-use crate::server_names::ServerNames;
+use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::aws_lc_rs::Ticketer;
-use rustls::server::danger::ClientCertVerifier;
-use rustls::server::{NoClientAuth, NoServerSessionStorage};
+use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{NoClientAuth, NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::version::{TLS12, TLS13};
-use rustls::{ServerConfig, SupportedProtocolVersion};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, ServerConfig, SignatureScheme,
+    SupportedProtocolVersion,
+};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use stillgate_config::{RefusedSsl, ServerSsl, SslUse, TlsVersions};
+use webpki::{EndEntityCert, KeyUsage};
 
 /// The record that ends a handshake whose server name [`ServerTls::find`] does not know: the fatal alert
 /// `unrecognized_name` (RFC 6066 section 3), which rustls has no way to send before it has a configuration.
@@ -183,4 +188,347 @@ pub(crate) fn config(
 fn versions(versions: TlsVersions) -> Vec<&'static SupportedProtocolVersion> {
     let v13 = versions.v13.then_some(&TLS13);
     v13.into_iter().chain(versions.v12.then_some(&TLS12)).collect()
+}
+
+// Entries of `ssls` by server name: which one a handshake gets, and which one's demand on clients holds for a host.
+//
+// These are two questions. A wildcard of `ssls` matches one label, as it does in a certificate (RFC 9525 section 6.3); the one in
+// a route's host matches any number of them. So a route may take hosts that no handshake finds a name for, and a name that
+// requests certificates holds for those as well.
+
+/// The entries by kind of name.
+#[derive(Debug)]
+pub(crate) struct ServerNames<T> {
+    exact: HashMap<Box<[u8]>, T>,
+    /// Keyed by the part after the first label.
+    wildcard: HashMap<Box<[u8]>, T>,
+    /// The entry for every name that is not in `exact`, before wildcards and the default.
+    unread: Option<T>,
+    /// The entry for every name that is neither in `exact` nor in `wildcard`.
+    any: Option<T>,
+    default: Option<T>,
+    /// Most labels of a key of `wildcard`: a client's host may have any number, and no more of them are compared.
+    labels_max: usize,
+}
+
+impl<T> Default for ServerNames<T> {
+    fn default() -> ServerNames<T> {
+        let (exact, wildcard) = (HashMap::new(), HashMap::new());
+        ServerNames { exact, wildcard, unread: None, any: None, default: None, labels_max: 0 }
+    }
+}
+
+impl<T> ServerNames<T> {
+    /// `name`: in lower case, as `example.com`, `*.example.com` or `*`.
+    pub(crate) fn insert(&mut self, name: &str, entry: T) {
+        if name == "*" {
+            self.any = Some(entry);
+            return;
+        }
+        match name.strip_prefix("*.") {
+            Some(parent) => {
+                self.labels_max = self.labels_max.max(parent.split('.').count());
+                self.wildcard.insert(parent.as_bytes().into(), entry);
+            }
+            None => {
+                self.exact.insert(name.as_bytes().into(), entry);
+            }
+        }
+    }
+
+    /// For clients that ask for a name that no entry has exactly.
+    pub(crate) fn set_unread(&mut self, entry: T) {
+        self.unread = Some(entry);
+    }
+
+    /// For clients that ask for no name, or for one that is not here.
+    pub(crate) fn set_default(&mut self, entry: T) {
+        self.default = Some(entry);
+    }
+
+    /// The entry for a handshake: the one with that name, else the one with a wildcard in place of its first label, else
+    /// the one for any name, else the default. `name` is in lower case, without a dot at its end.
+    pub(crate) fn find(&self, name: Option<&[u8]>) -> Option<&T> {
+        name.and_then(|name| self.named(name).or(self.any.as_ref())).or(self.default.as_ref())
+    }
+
+    /// The entry whose demand holds for a host: the one that a handshake for it would get, if it requests certificates. For a
+    /// host that no handshake finds a name for, the nearest wildcard above it that requests them, and only then the one for any
+    /// name, or the default if there is none.
+    pub(crate) fn demanding(&self, host: &[u8], asks: impl Fn(&T) -> bool) -> Option<&T> {
+        if let Some(named) = self.named(host) {
+            return Some(named).filter(|entry| asks(entry));
+        }
+        let dots = host.iter().enumerate().rev().filter(|(_, byte)| **byte == b'.').map(|(at, _)| at);
+        let above = dots.take(self.labels_max).filter_map(|dot| self.wildcard.get(&host[dot + 1..]));
+        let others = self.any.as_ref().or(self.default.as_ref());
+        above.filter(|entry| asks(entry)).last().or(others.filter(|entry| asks(entry)))
+    }
+
+    fn named(&self, name: &[u8]) -> Option<&T> {
+        let by_wildcard = || match name.iter().position(|byte| *byte == b'.') {
+            None | Some(0) => None,
+            Some(dot) => self.wildcard.get(&name[dot + 1..]),
+        };
+        self.exact.get(name).or(self.unread.as_ref()).or_else(by_wildcard)
+    }
+}
+
+// Verification of clients' certificates.
+
+/// The certificates of `text` as roots; `None` if they cannot be used, which has been reported.
+pub(crate) fn roots(text: &[u8], place: ConfigLocation<'_>, problems: &mut Problems) -> Option<Arc<RootCertStore>> {
+    let mut roots = RootCertStore::empty();
+    for (index, certificate) in certificates(text, place, problems)?.into_iter().enumerate() {
+        // A root only has to be readable.
+        if roots.add(certificate).is_err() {
+            let message = format!("certificate {} cannot be read", index + 1);
+            problems.error(place, message, "keep certificates of issuers only");
+            return None;
+        }
+    }
+    Some(Arc::new(roots))
+}
+
+/// The demands of an entry on its clients.
+pub(crate) struct ClientDemands {
+    pub(crate) verifier: Arc<dyn ClientCertVerifier>,
+    pub(crate) ca: Arc<ClientCa>,
+}
+
+/// Digest of the roots and the depth that clients' certificates are verified against: two are equal if they accept the
+/// same certificates, whatever the names of their entries.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ClientCa(Digest);
+
+impl ClientCa {
+    /// Verification uses the subject, key and constraints of a root. Neither the order of roots nor repetitions matter.
+    fn new(roots: &RootCertStore, depth: u8) -> ClientCa {
+        let parts = |root: &TrustAnchor<'_>| {
+            let constraints = root.name_constraints.as_ref().map(|constraints| constraints.to_vec());
+            (root.subject.to_vec(), root.subject_public_key_info.to_vec(), constraints)
+        };
+        let roots: BTreeSet<_> = roots.roots.iter().map(parts).collect();
+        let mut digest = Digester::new();
+        digest.add(&[depth]);
+        for (subject, key, constraints) in roots {
+            digest.add(&subject);
+            digest.add(&key);
+            // Present constraints are never empty.
+            digest.add(&constraints.unwrap_or_default());
+        }
+        ClientCa(digest.finish())
+    }
+}
+
+/// Requests a certificate that leads to one of those in `text` over at most `depth` others. `None` if it cannot be
+/// requested, which has been reported.
+pub(crate) fn asking(
+    text: &[u8],
+    depth: u8,
+    place: ConfigLocation<'_>,
+    problems: &mut Problems,
+) -> Option<ClientDemands> {
+    let roots = roots(text, place, problems)?;
+    match WebPkiClientVerifier::builder_with_provider(roots.clone(), provider()).build() {
+        Ok(verifier) => {
+            let ca = Arc::new(ClientCa::new(&roots, depth));
+            Some(ClientDemands { verifier: Arc::new(WithDepth { verifier, roots, depth: depth.into() }), ca })
+        }
+        Err(error) => {
+            problems.error(place, format!("cannot be used: {error}"), "name the issuers of the clients' certificates");
+            None
+        }
+    }
+}
+
+/// Verifies as rustls does, with a bound on the chain's length as in OpenSSL.
+#[derive(Debug)]
+struct WithDepth {
+    verifier: Arc<dyn ClientCertVerifier>,
+    roots: Arc<RootCertStore>,
+    depth: usize,
+}
+
+impl ClientCertVerifier for WithDepth {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.verifier.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verified = self.verifier.verify_client_cert(certificate, others, now)?;
+        // A chain is built from the certificates that the client sent.
+        if others.len() <= self.depth {
+            return Ok(verified);
+        }
+        let too_deep = |_| Error::InvalidCertificate(CertificateError::UnknownIssuer);
+        let certificate = EndEntityCert::try_from(certificate).map_err(too_deep)?;
+        let algorithms = provider().signature_verification_algorithms.all;
+        let within_depth =
+            |path: &webpki::VerifiedPath<'_>| match path.intermediate_certificates().count() <= self.depth {
+                true => Ok(()),
+                false => Err(webpki::Error::MaximumPathDepthExceeded),
+            };
+        let (roots, usage) = (&self.roots.roots, KeyUsage::client_auth());
+        certificate
+            .verify_for_usage(algorithms, roots, others, now, usage, None, Some(&within_depth))
+            .map_err(too_deep)?;
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verifier.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verifier.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.verifier.supported_verify_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// An entry's number, and whether it asks for certificates.
+    type Entry = (usize, bool);
+
+    fn names(entries: &[(&str, bool)], default: Option<bool>) -> ServerNames<Entry> {
+        let mut names = ServerNames::default();
+        for (index, (name, asks)) in entries.iter().enumerate() {
+            names.insert(name, (index, *asks));
+        }
+        if let Some(asks) = default {
+            names.set_default((entries.len(), asks));
+        }
+        names
+    }
+
+    #[test]
+    fn a_wildcard_asks_of_hosts_at_any_depth() {
+        let entries = [
+            ("sec.example", true),
+            ("*.sec.example", true),
+            ("*.open.sec.example", false),
+            ("free.sec.example", false),
+            ("*.deep.open.sec.example", true),
+        ];
+        let names = names(&entries, Some(false));
+        let check = |host: &str, expected: Option<usize>| {
+            let found = names.demanding(host.as_bytes(), |entry| entry.1).map(|entry| entry.0);
+            assert_eq!(found, expected, "{host}");
+        };
+        check("sec.example", Some(0));
+        check("a.sec.example", Some(1));
+        check("b.a.sec.example", Some(1));
+        check("e.d.c.b.a.sec.example", Some(1));
+        check("free.sec.example", None);
+        check("a.free.sec.example", Some(1));
+        // The handshake's entry decides; for deeper names, the nearest one that requests certificates.
+        check("a.open.sec.example", None);
+        check("b.a.open.sec.example", Some(1));
+        check("c.b.deep.open.sec.example", Some(4));
+        check("example", None);
+        check("xsec.example", None);
+        check("a.xsec.example", None);
+        check("sec.example.org", None);
+        check("", None);
+        check(&"a.".repeat(30_000), None);
+        check(&("a.".repeat(30_000) + "sec.example"), Some(1));
+    }
+
+    #[test]
+    fn any_name_comes_after_all_others_and_before_the_default() {
+        let with = |any_asks, default| names(&[("a.test", false), ("*.b.test", true), ("*", any_asks)], default);
+        let found =
+            |names: &ServerNames<Entry>, name: Option<&str>| names.find(name.map(str::as_bytes)).map(|entry| entry.0);
+        let names = with(false, None);
+        assert_eq!(found(&names, Some("a.test")), Some(0));
+        assert_eq!(found(&names, Some("x.b.test")), Some(1));
+        assert_eq!(found(&names, Some("x.y.b.test")), Some(2));
+        assert_eq!(found(&names, Some("")), Some(2));
+        // This entry is for clients that ask for a name.
+        assert_eq!(found(&names, None), None);
+        assert_eq!(found(&with(false, Some(false)), None), Some(3));
+        let demanded = |any_asks, default, host: &str| {
+            with(any_asks, default).demanding(host.as_bytes(), |entry| entry.1).map(|entry| entry.0)
+        };
+        assert_eq!(demanded(true, Some(false), "else.test"), Some(2));
+        assert_eq!(demanded(false, Some(true), "else.test"), None);
+        assert_eq!(demanded(false, None, "x.y.b.test"), Some(1));
+        assert_eq!(demanded(true, None, "a.test"), None);
+    }
+
+    /// A reference implementation that compares every name label by label.
+    fn by_the_book(entries: &[(String, bool)], default: Option<bool>, host: &str) -> Option<usize> {
+        let labels: Vec<&str> = host.split('.').collect();
+        let depth = |name: &str| match name.strip_prefix("*.") {
+            None => (name == host).then_some(0),
+            Some(parent) => {
+                let parent: Vec<&str> = parent.split('.').collect();
+                (labels.len() > parent.len() && labels.ends_with(&parent)).then(|| labels.len() - parent.len())
+            }
+        };
+        let mut covering: Vec<(usize, usize, bool)> = entries
+            .iter()
+            .enumerate()
+            .filter_map(|(index, (name, asks))| depth(name).map(|depth| (depth, index, *asks)))
+            .collect();
+        covering.sort_unstable();
+        match covering.first() {
+            Some((0 | 1, index, asks)) => asks.then_some(*index),
+            _ => {
+                let nearest = covering.iter().find(|(_, _, asks)| *asks).map(|(_, index, _)| *index);
+                nearest.or(default.filter(|asks| *asks).map(|_| entries.len()))
+            }
+        }
+    }
+
+    prop_compose! {
+        fn name()(labels in prop::collection::vec("[ab]", 1..5)) -> String {
+            labels.join(".")
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_demand_is_that_of_the_model(
+            hosts in prop::collection::vec(name(), 1..8),
+            written in prop::collection::btree_map((any::<bool>(), name()), any::<bool>(), 0..8),
+            default in prop::option::of(any::<bool>()),
+        ) {
+            let entries: Vec<(String, bool)> = written
+                .into_iter()
+                .map(|((is_wildcard, name), asks)| (if is_wildcard { format!("*.{name}") } else { name }, asks))
+                .collect();
+            let borrowed: Vec<(&str, bool)> = entries.iter().map(|(name, asks)| (name.as_str(), *asks)).collect();
+            let names = names(&borrowed, default);
+            for host in hosts {
+                let found = names.demanding(host.as_bytes(), |entry| entry.1).map(|entry| entry.0);
+                prop_assert_eq!(found, by_the_book(&entries, default, &host), "{}", host);
+                // A client that comes by the host's own name gets the host's demand, unless only routes reach that deep.
+                let shaken = names.find(Some(host.as_bytes())).filter(|entry| entry.1).map(|entry| entry.0);
+                prop_assert!(shaken == found || (found.is_some() && names.named(host.as_bytes()).is_none()), "{}", host);
+            }
+        }
+    }
 }

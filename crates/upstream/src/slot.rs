@@ -4,11 +4,9 @@
 //! redefined: a request that began before a reload ends with the index it was given. A removed peer leaves a retired
 //! slot, which is reused when no request uses it any more.
 
+use crate::balancer::TriedEndpoints;
 use crate::endpoint::Endpoint;
 use crate::health::Health;
-use crate::latency::Latency;
-use crate::tried_endpoints::TriedEndpoints;
-use crate::unanswered_requests::UnansweredRequests;
 use std::collections::HashMap;
 
 /// One endpoint and its changing state.
@@ -145,4 +143,113 @@ pub(crate) fn usable(slots: &[Slot], index: u32, now_ms: u64, tried: &TriedEndpo
     let slot = &slots[index as usize];
     let is_checked_well = slot.endpoint.verdict.as_ref().is_none_or(|verdict| verdict.is_healthy());
     is_checked_well && slot.health.usable(now_ms) && !tried.contains(index as usize)
+}
+
+// The estimate of an endpoint's latency: a moving average that forgets over ten seconds, but jumps up to any answer that took
+// longer. A node that turns slow is avoided at once, and trusted again only slowly.
+
+/// Time in which an observation's influence falls to 1/e.
+const DECAY_MS: f32 = 10_000.0;
+/// Assumed for a member that has not answered yet but has requests under way: with none it counts as the best, with
+/// some it must not attract all traffic before its first answer. Linkerd's default.
+const LATENCY_DEFAULT_US: f32 = 30_000.0;
+
+/// One endpoint's latency estimate.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Latency {
+    /// The value at `seen_ms`; zero until the first observation.
+    average_us: f32,
+    seen_ms: u64,
+}
+
+impl Latency {
+    /// Adds the time to one response head.
+    pub(crate) fn observe(&mut self, latency_us: u32, now_ms: u64) {
+        // Zero means "never observed".
+        let latency_us = (latency_us as f32).max(1.0);
+        self.average_us = if latency_us >= self.average_us {
+            latency_us
+        } else {
+            let keep = self.keep(now_ms);
+            self.average_us * keep + latency_us * (1.0 - keep)
+        };
+        self.seen_ms = now_ms;
+    }
+
+    /// The expected cost of a further request, with `active` under way already.
+    pub(crate) fn cost(&self, active: u32, now_ms: u64) -> f32 {
+        let latency_us = if self.average_us > 0.0 {
+            // An estimate without new observations fades, so that a once slow member is tried again.
+            self.average_us * self.keep(now_ms)
+        } else if active > 0 {
+            LATENCY_DEFAULT_US
+        } else {
+            0.0
+        };
+        latency_us * (active as f32 + 1.0)
+    }
+
+    fn keep(&self, now_ms: u64) -> f32 {
+        (-(now_ms.saturating_sub(self.seen_ms) as f32) / DECAY_MS).exp()
+    }
+
+    /// The estimate in microseconds, for the status.
+    pub(crate) fn average_us(&self) -> u32 {
+        self.average_us as u32
+    }
+}
+
+// Counts consecutive requests that an endpoint has ended without an answer.
+//
+// A single one may be the request's fault: a request that makes every node close its connection. A node that ends all
+// requests, for long enough, is at fault itself. Any answer in between restarts the count, so that a client cannot
+// make a node that answers others seem faulty.
+
+/// Number of consecutive requests. Envoy ejects a host after as many failures in a row.
+pub const UNANSWERED_REQUESTS: u8 = 5;
+/// Time since the first of them, so that a client which sends many at once needs more than a moment without another's
+/// answer.
+pub const UNANSWERED_MS: u64 = 1_000;
+
+/// The current count of one endpoint in one worker.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct UnansweredRequests {
+    requests: u8,
+    since_ms: u64,
+}
+
+impl UnansweredRequests {
+    /// Counts one more; returns whether the endpoint is at fault.
+    pub(crate) fn note(&mut self, now_ms: u64) -> bool {
+        if self.requests == 0 {
+            self.since_ms = now_ms;
+        }
+        self.requests = self.requests.saturating_add(1);
+        self.requests >= UNANSWERED_REQUESTS && now_ms.saturating_sub(self.since_ms) >= UNANSWERED_MS
+    }
+
+    /// Handles an answer of the endpoint.
+    #[inline]
+    pub(crate) fn end(&mut self) {
+        self.requests = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_over_a_while_are_the_endpoints_fault() {
+        let mut run = UnansweredRequests::default();
+        assert!((1..UNANSWERED_REQUESTS).all(|_| !run.note(50)), "too few");
+        assert!(!run.note(50 + UNANSWERED_MS - 1), "within a moment");
+        assert!(run.note(50 + UNANSWERED_MS) && run.note(50 + 9 * UNANSWERED_MS));
+        run.end();
+        assert!(!run.note(50 + 9 * UNANSWERED_MS), "it has answered since");
+        for _ in 0..1_000 {
+            assert!(!run.note(50 + 9 * UNANSWERED_MS));
+        }
+        assert!(run.note(50 + 10 * UNANSWERED_MS));
+    }
 }

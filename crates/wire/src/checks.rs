@@ -2,13 +2,12 @@
 //!
 //! The fuzz targets and the property tests call these, and `cargo test` replays the corpus through them.
 
-mod field_blocks;
-
-pub use field_blocks::{FieldEncoder, FieldForm, field_blocks, held};
-
+use crate::hpack::STATIC_TEXT;
+use crate::hpack::huffman::{self, Decoder};
 use crate::{
-    BodyDecoder, ChunkError, Framing, HeadLimits, Method, Progress, RequestEdits, RequestError, RequestHead,
-    ResponseEdits, ResponseError, ResponseHead, leading_empty_lines, proxy_protocol, write_request, write_response,
+    BodyDecoder, ChunkError, FieldBlock, FieldWalker, Framing, HeadLimits, Method, Progress, RequestEdits,
+    RequestError, RequestHead, ResponseEdits, ResponseError, ResponseHead, leading_empty_lines, proxy_protocol,
+    write_request, write_response,
 };
 use std::net::SocketAddr;
 
@@ -145,4 +144,233 @@ fn feed_chunked(bytes: &[u8], step: usize) -> Result<ChunkedBody, ChunkError> {
         consumed += got.consumed;
     }
     Ok(ChunkedBody { content, consumed, done: decoder.is_done(), trailers: decoder.trailers().to_vec() })
+}
+
+// Checks field blocks of HPACK against a simple decoder of RFC 7541 that keeps every name and value.
+
+/// A name and a value.
+type Pair = (Vec<u8>, Vec<u8>);
+
+/// Most bytes of the dynamic table.
+const TABLE_BYTES_MAX: usize = 4096;
+
+/// Blocks of one direction, each behind a byte with its length: for each, the walker must report the fields that a
+/// decoder finds in it, or that it is invalid, however the blocks are split.
+pub fn field_blocks(bytes: &[u8]) {
+    let mut blocks = Vec::new();
+    let mut rest = bytes;
+    while let [length, behind @ ..] = rest {
+        let (block, later) = behind.split_at(behind.len().min(usize::from(*length)));
+        blocks.push(block);
+        rest = later;
+    }
+    let mut tables = Tables::default();
+    let mut expected = Vec::new();
+    for block in &blocks {
+        let fields = tables.decode(block);
+        let is_lost = expected.last().is_some_and(Option::is_none);
+        expected.push(fields.filter(|_| !is_lost).map(|fields| held(&fields)));
+    }
+    for step in [1, 2, 7, usize::MAX] {
+        let mut walker = FieldWalker::default();
+        for (block, expected) in blocks.iter().zip(&expected) {
+            block.chunks(step).for_each(|piece| walker.walk(piece));
+            assert_eq!(walker.end(), *expected, "split by {step}");
+        }
+    }
+}
+
+/// The expected report on a block of these fields.
+pub fn held(fields: &[Pair]) -> FieldBlock {
+    let has = |wanted: &[u8], is: fn(&[u8]) -> bool| fields.iter().any(|(name, value)| name == wanted && is(value));
+    FieldBlock {
+        size: fields.iter().map(|(name, value)| (name.len() + value.len() + 32) as u32).sum(),
+        has_pseudo: fields.iter().any(|(name, _)| name.starts_with(b":")),
+        has_request_pseudo: fields.iter().any(|(name, _)| name.starts_with(b":") && name != b":status"),
+        has_fragment: has(b":path", |value| value.contains(&b'#')),
+        is_interim: has(b":status", |value| value.starts_with(b"1")),
+        is_malformed: has(b"te", |value| value != b"trailers") || are_malformed(fields),
+    }
+}
+
+fn are_malformed(fields: &[Pair]) -> bool {
+    const KNOWN: [&[u8]; 6] = [b":authority", b":method", b":path", b":protocol", b":scheme", b":status"];
+    const CONNECTION: [&[u8]; 5] =
+        [b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"];
+    let names = || fields.iter().map(|(name, _)| &name[..]);
+    let is_pseudo = |name: &[u8]| name.starts_with(b":");
+    names().any(|name| CONNECTION.contains(&name))
+        || names().any(|name| is_pseudo(name) && !KNOWN.contains(&name))
+        || KNOWN.iter().any(|known| names().filter(|name| name == known).count() > 1)
+        || names().skip_while(|name| is_pseudo(name)).any(is_pseudo)
+}
+
+/// Both tables, with complete names and values.
+#[derive(Debug, Clone)]
+struct Tables {
+    /// The newest first.
+    dynamic: Vec<Pair>,
+    size_max: usize,
+}
+
+impl Default for Tables {
+    fn default() -> Tables {
+        Tables { dynamic: Vec::new(), size_max: TABLE_BYTES_MAX }
+    }
+}
+
+impl Tables {
+    fn get(&self, index: usize) -> Option<Pair> {
+        let of_static = |(name, value): &(&str, &str)| (name.as_bytes().to_vec(), value.as_bytes().to_vec());
+        let at = index.checked_sub(1)?;
+        STATIC_TEXT.get(at).map(of_static).or_else(|| self.dynamic.get(at - STATIC_TEXT.len()).cloned())
+    }
+
+    /// The index of the first entry for which `is` holds.
+    fn position(&self, is: impl Fn(&[u8], &[u8]) -> bool) -> Option<usize> {
+        let of_static = STATIC_TEXT.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+        let all = of_static.chain(self.dynamic.iter().map(|(name, value)| (&name[..], &value[..])));
+        all.map(|(name, value)| is(name, value)).position(|holds| holds).map(|at| at + 1)
+    }
+
+    fn insert(&mut self, field: Pair) {
+        self.dynamic.insert(0, field);
+        self.evict();
+    }
+
+    fn evict(&mut self) {
+        let size = |fields: &[Pair]| held(fields).size as usize;
+        while size(&self.dynamic) > self.size_max {
+            self.dynamic.pop();
+        }
+    }
+
+    fn decode(&mut self, mut block: &[u8]) -> Option<Vec<Pair>> {
+        let mut fields = Vec::new();
+        while let Some(first) = block.first() {
+            match first {
+                0x80.. => fields.push(self.get(integer(&mut block, 7)?)?),
+                0x20..0x40 => {
+                    self.size_max = Some(integer(&mut block, 5)?).filter(|size| *size <= TABLE_BYTES_MAX)?;
+                    self.evict();
+                }
+                _ => {
+                    let is_inserted = first & 0x40 != 0;
+                    let name = match integer(&mut block, if is_inserted { 6 } else { 4 })? {
+                        0 => text(&mut block)?,
+                        index => self.get(index)?.0,
+                    };
+                    let field = (name, text(&mut block)?);
+                    fields.push(field.clone());
+                    if is_inserted {
+                        self.insert(field);
+                    }
+                }
+            }
+        }
+        Some(fields)
+    }
+}
+
+fn integer(block: &mut &[u8], prefix_bits: u32) -> Option<usize> {
+    let (first, mut rest) = block.split_first()?;
+    let mask = (1 << prefix_bits) - 1;
+    let mut value = usize::from(first & mask);
+    if value == usize::from(mask) {
+        // Four bytes are more than any integer takes here.
+        let end = rest.iter().take(4).position(|byte| byte & 0x80 == 0)?;
+        for (at, byte) in rest[..=end].iter().enumerate() {
+            value += usize::from(byte & 0x7f) << (7 * at);
+        }
+        rest = &rest[end + 1..];
+    }
+    *block = rest;
+    Some(value)
+}
+
+fn text(block: &mut &[u8]) -> Option<Vec<u8>> {
+    let is_coded = block.first()? & 0x80 != 0;
+    let length = integer(block, 7)?;
+    let (coded, rest) = block.split_at_checked(length)?;
+    *block = rest;
+    if !is_coded {
+        return Some(coded.to_vec());
+    }
+    let (mut decoder, mut text) = (Decoder::default(), Vec::new());
+    for byte in coded {
+        decoder.push(*byte, |symbol| text.push(symbol)).ok()?;
+    }
+    decoder.finish(|symbol| text.push(symbol)).ok()?;
+    Some(text)
+}
+
+/// The form in which a field is written (RFC 7541 section 6).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FieldForm {
+    /// As an index, if it is in a table; else inserted.
+    Indexed,
+    /// With insertion into the dynamic table.
+    Inserted,
+    /// Without insertion.
+    Literal,
+    /// Never to be indexed.
+    NeverIndexed,
+}
+
+/// Writes field blocks in any form; an encoder for tests.
+#[derive(Debug, Clone, Default)]
+pub struct FieldEncoder {
+    tables: Tables,
+}
+
+impl FieldEncoder {
+    /// Writes a field; if `is_short`, a name that is in a table by its index, and texts in Huffman's code.
+    pub fn field(&mut self, out: &mut Vec<u8>, name: &[u8], value: &[u8], form: FieldForm, is_short: bool) {
+        let whole = self.tables.position(|n, v| (n, v) == (name, value));
+        if let (FieldForm::Indexed, Some(index)) = (form, whole) {
+            return push_integer(out, 0x80, 7, index);
+        }
+        let index = self.tables.position(|n, _| n == name).filter(|_| is_short);
+        let (first, bits) = match form {
+            FieldForm::Indexed | FieldForm::Inserted => (0x40, 6),
+            FieldForm::Literal => (0, 4),
+            FieldForm::NeverIndexed => (0x10, 4),
+        };
+        push_integer(out, first, bits, index.unwrap_or(0));
+        if index.is_none() {
+            push_text(out, name, is_short);
+        }
+        push_text(out, value, is_short);
+        if first == 0x40 {
+            self.tables.insert((name.to_vec(), value.to_vec()));
+        }
+    }
+
+    /// Changes the size of the dynamic table; only at the beginning of a block.
+    pub fn resize(&mut self, out: &mut Vec<u8>, size_max: usize) {
+        push_integer(out, 0x20, 5, size_max);
+        self.tables.size_max = size_max;
+        self.tables.evict();
+    }
+}
+
+fn push_integer(out: &mut Vec<u8>, first: u8, prefix_bits: u32, value: usize) {
+    let mask = (1 << prefix_bits) - 1;
+    let Some(mut rest) = value.checked_sub(mask) else { return out.push(first | value as u8) };
+    out.push(first | mask as u8);
+    while rest >= 0x80 {
+        out.push(rest as u8 | 0x80);
+        rest >>= 7;
+    }
+    out.push(rest as u8);
+}
+
+fn push_text(out: &mut Vec<u8>, text: &[u8], is_coded: bool) {
+    let mut coded = Vec::new();
+    if is_coded {
+        huffman::encode(&mut coded, text);
+    }
+    let (first, bytes) = if is_coded { (0x80, &coded[..]) } else { (0, text) };
+    push_integer(out, first, 7, bytes.len());
+    out.extend_from_slice(bytes);
 }

@@ -1,5 +1,11 @@
 //! The header names that the gateway itself reads, recognised once while parsing.
 
+use crate::framing::{ConnectionTokens, Declaration, named_by_connection, tokens};
+use crate::request::RequestHead;
+use crate::response::{Field, Fields, ResponseHead, Span};
+use crate::{CONNECTION_OPTIONS_MAX, EDITED_HEADERS_MAX, FieldSet, RequestError};
+use std::mem::MaybeUninit;
+
 macro_rules! names {
     ($($variant:ident = $text:literal,)*) => {
         /// A header name the gateway reads or rewrites; everything else is [`Name::Other`].
@@ -239,6 +245,191 @@ pub(crate) fn looks_like_framing(lookalike: &[u8]) -> bool {
     is_underscored && (is_lookalike(lookalike, b"content-length") || is_lookalike(lookalike, b"transfer-encoding"))
 }
 
+// Upgrades of a connection to another protocol (RFC 9110 section 7.8): the requested protocols, and whether the answer
+// agrees.
+//
+// Protocols that carry HTTP requests are always left out: requests behind their 101 would bypass the routes and every
+// rule (`h2c` was removed by RFC 9113 section 3.1; `TLS` is RFC 2817).
+
+/// Names of protocols, of the form `name/version`, in any case.
+const CARRY_HTTP: [&[u8]; 4] = [b"h2c", b"h2", b"http", b"tls"];
+
+/// The protocols that the `Upgrade` fields of a head name, in order, without those that carry HTTP.
+pub fn upgrade_protocols<'h>(fields: &'h Fields, head: &'h [u8]) -> impl Iterator<Item = &'h [u8]> {
+    let values = fields.iter().filter(|field| field.id == Name::Upgrade);
+    values.flat_map(|field| tokens(field.value.of(head))).filter(|protocol| !carries_http(protocol))
+}
+
+fn carries_http(protocol: &[u8]) -> bool {
+    let name = protocol.split(|b| *b == b'/').next().unwrap_or_default();
+    CARRY_HTTP.iter().any(|other| name.eq_ignore_ascii_case(other))
+}
+
+/// Whether a 101 switches to a requested protocol: it names at least one, and each of them was requested.
+pub fn switches_as_asked(request: &RequestHead, asked: &[u8], response: &ResponseHead, answered: &[u8]) -> bool {
+    let was_asked =
+        |protocol: &[u8]| upgrade_protocols(&request.fields, asked).any(|other| other.eq_ignore_ascii_case(protocol));
+    let upgrades = response.fields.iter().filter(|field| field.id == Name::Upgrade);
+    let mut named = upgrades.flat_map(|field| tokens(field.value.of(answered))).peekable();
+    request.asks_upgrade && named.peek().is_some() && named.all(was_asked)
+}
+
+/// Appends the two lines that request these protocols, or agree to them.
+pub fn write_upgrade_lines<'h>(out: &mut Vec<u8>, protocols: impl Iterator<Item = &'h [u8]>) {
+    out.extend_from_slice(b"Connection: Upgrade\r\nUpgrade: ");
+    for (index, protocol) in protocols.enumerate() {
+        if index > 0 {
+            out.extend_from_slice(b", ");
+        }
+        out.extend_from_slice(protocol);
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+// Shared by request and response heads: incremental arrival, line ends, field lists.
+
+/// Whether a head is complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// More bytes are needed.
+    Partial,
+    /// The head has this many bytes, the empty line included.
+    Complete(usize),
+}
+
+/// The number of bytes of empty lines before a request line; they are skipped (RFC 9112 section 2.2). A lone CR or LF
+/// there is an error.
+pub fn leading_empty_lines(bytes: &[u8]) -> Result<usize, RequestError> {
+    let mut skip = 0;
+    loop {
+        match bytes[skip..] {
+            [b'\r', b'\n', ..] => skip += 2,
+            [b'\r'] => return Ok(skip),
+            [b'\r', ..] | [b'\n', ..] => return Err(RequestError::LineEnd),
+            _ => return Ok(skip),
+        }
+    }
+}
+
+pub(crate) type HeaderSlots<'b> = [MaybeUninit<httparse::Header<'b>>; EDITED_HEADERS_MAX];
+
+pub(crate) fn header_slots<'b>() -> HeaderSlots<'b> {
+    [const { MaybeUninit::uninit() }; EDITED_HEADERS_MAX]
+}
+
+/// Decides when it is worth parsing again, so that a head arriving byte by byte costs the length of its lines and not
+/// the square of its length.
+///
+/// Only whole lines are handed to the parser (and the request line while it is the only one): the verdict is then a
+/// function of the lines, not of how they were split.
+#[derive(Debug, Default)]
+pub(crate) struct Arrival {
+    /// Bytes already searched for line ends.
+    seen: usize,
+    /// The end of the last whole line found.
+    lines_end: usize,
+}
+
+impl Arrival {
+    /// The prefix of `bytes` to parse now, or `None` if nothing changed since the last time.
+    pub(crate) fn prefix<'b>(&mut self, bytes: &'b [u8]) -> Option<&'b [u8]> {
+        let fresh = &bytes[self.seen..];
+        let line = memchr::memrchr(b'\n', fresh).map(|at| self.seen + at + 1);
+        self.seen = bytes.len();
+        match line {
+            Some(end) => {
+                self.lines_end = end;
+                Some(&bytes[..end])
+            }
+            None if self.lines_end == 0 => Some(bytes),
+            None => None,
+        }
+    }
+
+    pub(crate) fn reset(&mut self) {
+        *self = Arrival::default();
+    }
+}
+
+/// The results of one walk over a head's fields.
+#[derive(Default)]
+pub(crate) struct Walk {
+    pub(crate) declaration: Declaration,
+    pub(crate) connection: ConnectionTokens,
+    pub(crate) hop_by_hop: FieldSet,
+}
+
+pub(crate) enum WalkError {
+    LineEnd,
+    FramingLookalike,
+    ConnectionOptions,
+}
+
+/// Fills `fields` from the parser's headers, checking that each line ends in CRLF: `httparse` also takes a bare LF.
+/// `each` sees every field. With `drops_underscores`, names with a `_` are left out.
+pub(crate) fn walk(
+    fields: &mut Fields,
+    head: &[u8],
+    headers: &[httparse::Header<'_>],
+    drops_underscores: bool,
+    mut each: impl FnMut(&Field),
+) -> Result<Walk, WalkError> {
+    let mut walk = Walk::default();
+    fields.clear();
+    // One search for all names: most heads have none in their values either.
+    let drops_underscores = drops_underscores && memchr::memchr(b'_', head).is_some();
+    fields.end = (head.len() - 2) as u16;
+    for header in headers {
+        let name = header.name.as_bytes();
+        let span = Span::locate(head, name);
+        if head[span.start as usize - 2] != b'\r' {
+            return Err(WalkError::LineEnd);
+        }
+        let id = Name::classify(name);
+        let value = if header.value.is_empty() {
+            Span { start: span.end() as u16, len: 0 }
+        } else {
+            Span::locate(head, header.value)
+        };
+        let field = Field { name: span, value, id };
+        match id {
+            Name::Other => {}
+            Name::Lookalike if looks_like_framing(name) => return Err(WalkError::FramingLookalike),
+            Name::Connection => walk.connection.see(header.value),
+            _ => walk.declaration.see(&field),
+        }
+        // After the checks of framing: a name that resembles a framing field is refused rather than dropped.
+        if drops_underscores && memchr::memchr(b'_', name).is_some() {
+            fields.dropped += 1;
+            continue;
+        }
+        if id.is_hop_by_hop() {
+            walk.hop_by_hop.insert(fields.list.len());
+        }
+        each(&field);
+        fields.list.push(field);
+    }
+    if !head.ends_with(b"\r\n\r\n") {
+        return Err(WalkError::LineEnd);
+    }
+    if walk.connection.others > CONNECTION_OPTIONS_MAX {
+        return Err(WalkError::ConnectionOptions);
+    }
+    if walk.connection.others > 0 {
+        add_named(fields, head, &mut walk.hop_by_hop);
+    }
+    Ok(walk)
+}
+
+/// Adds the fields that `Connection` names (RFC 9110 section 7.6.1).
+fn add_named(fields: &Fields, head: &[u8], hop_by_hop: &mut FieldSet) {
+    for (index, field) in fields.iter().enumerate() {
+        if field.id.may_be_named_by_connection() && named_by_connection(fields, head, field.name.of(head)) {
+            hop_by_hop.insert(index);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -320,5 +511,78 @@ mod tests {
         for name in [&b"XaReal-IP"[..], b"X0Forwarded0For", b"xreal-ip", b"X-Real-I_"] {
             assert_eq!(Name::classify(name), Name::Other);
         }
+    }
+}
+
+#[cfg(test)]
+mod upgrade_tests {
+    use super::*;
+    use crate::{HeadLimits, Method, Progress};
+
+    fn request(line: &str, fields: &str) -> (RequestHead, Vec<u8>) {
+        let text = format!("{line}\r\nHost: h\r\n{fields}\r\n").into_bytes();
+        let mut head = RequestHead::default();
+        assert_eq!(head.advance(&text, &HeadLimits::default()), Ok(Progress::Complete(text.len())), "{fields}");
+        (head, text)
+    }
+
+    #[test]
+    fn who_asks_for_what() {
+        let check = |fields: &str, expected: &str| {
+            let (head, text) = request("GET / HTTP/1.1", fields);
+            let mut lines = Vec::new();
+            if head.asks_upgrade {
+                write_upgrade_lines(&mut lines, upgrade_protocols(&head.fields, &text));
+            }
+            let expected = match expected {
+                "" => String::new(),
+                protocols => format!("Connection: Upgrade\r\nUpgrade: {protocols}\r\n"),
+            };
+            assert_eq!(String::from_utf8(lines).unwrap(), expected, "{fields}");
+        };
+        check("Connection: Upgrade\r\nUpgrade: websocket\r\n", "websocket");
+        check("connection: keep-alive, uPGRADE\r\nupgrade: WebSocket\r\n", "WebSocket");
+        check("Connection: keep-alive\r\nConnection: upgrade\r\nUpgrade: a/1, b ,,\r\nUpgrade: c\r\n", "a/1, b, c");
+        check("Connection: Upgrade\r\nUpgrade: h2c, websocket\r\n", "websocket");
+        // Neither field alone is a request.
+        check("Upgrade: websocket\r\n", "");
+        check("Connection: Upgrade\r\n", "");
+        check("Connection: Upgrade\r\nUpgrade: ,\r\n", "");
+        check("Connection: Upgrades\r\nUpgrade: websocket\r\n", "");
+        // Protocols that carry HTTP.
+        for protocol in ["h2c", "H2C", "h2", "HTTP/2.0", "http/1.1", "TLS/1.0", "h2c/2"] {
+            check(
+                &format!("Connection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMA\r\nUpgrade: {protocol}\r\n"),
+                "",
+            );
+        }
+        let (head, _) = request("GET / HTTP/1.0", "Connection: Upgrade\r\nUpgrade: websocket\r\n");
+        assert!(!head.asks_upgrade, "HTTP/1.0 has no Upgrade");
+        let (head, _) = request("POST / HTTP/1.1", "Connection: Upgrade\r\nUpgrade: tcp\r\nContent-Length: 2\r\n");
+        assert!(head.asks_upgrade, "with a body too");
+    }
+
+    #[test]
+    fn an_answer_names_what_was_asked_for() {
+        let check = |asked: &str, answered: &str, expected: bool| {
+            let (request, request_text) = request("GET / HTTP/1.1", asked);
+            let text = format!("HTTP/1.1 101 Switching Protocols\r\n{answered}\r\n").into_bytes();
+            let mut response = ResponseHead::default();
+            let done = response.advance(&text, Method::Get, &HeadLimits::default());
+            assert_eq!(done, Ok(Progress::Complete(text.len())));
+            assert_eq!(switches_as_asked(&request, &request_text, &response, &text), expected, "{asked} {answered}");
+        };
+        let websocket = "Connection: Upgrade\r\nUpgrade: websocket\r\n";
+        check(websocket, websocket, true);
+        check(websocket, "Connection: upgrade\r\nUpgrade: WebSocket\r\n", true);
+        check("Connection: Upgrade\r\nUpgrade: a, b\r\n", "Upgrade: b\r\n", true);
+        check("Connection: Upgrade\r\nUpgrade: a, b\r\n", "Upgrade: b, a\r\n", true);
+        check(websocket, "", false);
+        check(websocket, "Upgrade:\r\n", false);
+        check(websocket, "Upgrade: other\r\n", false);
+        check(websocket, "Upgrade: websocket, other\r\n", false);
+        check("Upgrade: websocket\r\n", websocket, false);
+        check("", websocket, false);
+        check("Connection: Upgrade\r\nUpgrade: websocket, h2c\r\n", "Upgrade: h2c\r\n", false);
     }
 }

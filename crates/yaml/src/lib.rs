@@ -12,7 +12,6 @@ pub mod environment;
 mod hidden_texts;
 pub mod layout;
 pub mod locate;
-mod margin;
 pub mod nearest;
 pub mod scalar;
 pub mod tree;

@@ -5,7 +5,7 @@
 use super::references::text_of;
 use super::rules::is_good_id;
 use crate::answer::Answer;
-use crate::collections::{Collection, Naming};
+use crate::endpoints::{Collection, Naming};
 use serde_json::Value as Json;
 use stillgate_datastore::Key;
 

@@ -3,9 +3,9 @@
 //! Messages are APISIX's, if it has some; [`reference_table`](super::reference_table) defines the references.
 
 use super::reference_table::{Reference, each, users_of};
-use super::view::View;
+use super::serve::View;
 use crate::answer::Answer;
-use crate::collections::Collection;
+use crate::endpoints::Collection;
 use axum::http::StatusCode;
 use serde_json::Value as Json;
 use stillgate_datastore::{Key, ReferenceCheck};

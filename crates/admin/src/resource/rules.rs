@@ -4,7 +4,7 @@
 //! Messages are APISIX's, which clients look for. Everything else is checked when documents are compiled.
 
 use super::references::text_of;
-use crate::collections::Collection;
+use crate::endpoints::Collection;
 use serde_json::Value as Json;
 use std::collections::HashMap;
 use std::net::Ipv6Addr;

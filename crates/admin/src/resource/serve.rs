@@ -1,21 +1,21 @@
 //! Requests about resources: reads, and writes with the conditions that their clients state.
 
 use super::plan::{Operation, Plan, plan};
-use super::precondition::Stated;
 use super::read;
-use super::view::View;
 use crate::answer::Answer;
 use crate::api::Api;
-use crate::collections::{Collection, Verb};
 use crate::commit::{
     ATTEMPTS_MAX, caught_up, commit, dry_run, may_write, precondition_failed, transaction, unix_seconds, with_outcome,
 };
 use crate::control::{Outcome, WriteError};
+use crate::endpoints::ParsedRequest;
+use crate::endpoints::{Collection, Verb};
 use crate::off_thread::off_thread;
-use crate::parsed_request::ParsedRequest;
-use axum::http::StatusCode;
-use axum::http::header::{ETAG, HeaderName, IF_NONE_MATCH};
+use axum::http::header::{ETAG, HeaderName, IF_MATCH, IF_NONE_MATCH, IF_UNMODIFIED_SINCE};
+use axum::http::{HeaderMap, StatusCode};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use stillgate_datastore::{Condition, Document, Documents, Key, Write};
 
 const API_VERSION: HeaderName = HeaderName::from_static("x-api-version");
 
@@ -106,4 +106,151 @@ fn done(plan: Plan, verb: Verb, outcome: &Outcome) -> Answer {
         _ => plan.answer.with(ETAG, &format!("\"{}\"", outcome.revision)),
     };
     with_outcome(answer, outcome)
+}
+
+// The documents as a write sees them: the stored ones, with the pending changes of earlier operations in its batch.
+
+/// Stored documents below pending writes.
+pub(crate) struct View {
+    documents: Arc<dyn Documents>,
+    /// The revision of the documents when this view was made; they may have changed since.
+    revision: u64,
+    pending: BTreeMap<Key, Option<Arc<str>>>,
+}
+
+impl View {
+    pub(crate) fn new(documents: Arc<dyn Documents>) -> View {
+        View { revision: documents.revision(), documents, pending: BTreeMap::new() }
+    }
+
+    /// One document. A pending one has revision 0.
+    pub(crate) fn get(&self, key: &Key) -> Option<Document> {
+        match self.pending.get(key) {
+            Some(pending) => pending.clone().map(unwritten),
+            None => self.documents.get(key),
+        }
+    }
+
+    /// The documents below a path that ends with a slash, in the order of keys.
+    pub(crate) fn below(&self, path: &str) -> Vec<(Key, Document)> {
+        // There may be very many documents, but only a few pending ones.
+        let mut all = self.documents.below(path);
+        for (key, value) in self.pending.iter().filter(|(key, _)| key.as_str().starts_with(path)) {
+            let place = all.binary_search_by(|(stored, _)| stored.cmp(key));
+            match (place, value) {
+                (Ok(at), Some(value)) => all[at].1 = unwritten(value.clone()),
+                (Ok(at), None) => drop(all.remove(at)),
+                (Err(at), Some(value)) => all.insert(at, (key.clone(), unwritten(value.clone()))),
+                (Err(_), None) => {}
+            }
+        }
+        all
+    }
+
+    /// Whether a pending write is about this key.
+    pub(crate) fn is_pending(&self, key: &Key) -> bool {
+        self.pending.contains_key(key)
+    }
+
+    /// Adds a pending write.
+    pub(crate) fn add(&mut self, write: &Write) {
+        let value = match write {
+            Write::Put { value, .. } => Some(value.as_str().into()),
+            Write::Delete { .. } => None,
+        };
+        self.pending.insert(write.key().clone(), value);
+    }
+
+    /// The revision of the stored documents; some may be newer.
+    pub(crate) fn revision(&self) -> u64 {
+        self.revision
+    }
+}
+
+fn unwritten(value: Arc<str>) -> Document {
+    Document { value, created: 0, modified: 0 }
+}
+
+// `If-Match` and `If-None-Match` of a write: the revision of the document that a client expects.
+//
+// An ignored condition would let a client overwrite changes it has not seen, so a condition that cannot be parsed is refused.
+
+/// The headers that state a condition of a write (RFC 9110, section 13.1).
+const CONDITIONS: [HeaderName; 3] = [IF_MATCH, IF_NONE_MATCH, IF_UNMODIFIED_SINCE];
+
+/// Refuses conditions on a request that is not about one document, since there is no revision to compare.
+pub(crate) fn refuse_conditions(headers: &HeaderMap) -> Result<(), Answer> {
+    match CONDITIONS.iter().find(|name| headers.contains_key(*name)) {
+        Some(name) => Err(Answer::bad(format!(
+            "{} is supported in writes of one resource only, at its own path; remove it here",
+            shown(name)
+        ))),
+        None => Ok(()),
+    }
+}
+
+fn shown(name: &HeaderName) -> &'static str {
+    match *name {
+        IF_MATCH => "If-Match",
+        IF_NONE_MATCH => "If-None-Match",
+        _ => "If-Unmodified-Since",
+    }
+}
+
+/// The condition that a client states.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Stated {
+    Nothing,
+    /// `If-Match: *`.
+    Present,
+    /// `If-None-Match: *`.
+    Absent,
+    /// `If-Match` with revisions.
+    Revisions(Vec<u64>),
+}
+
+impl Stated {
+    pub(super) fn of(headers: &HeaderMap) -> Result<Stated, Answer> {
+        if headers.contains_key(IF_UNMODIFIED_SINCE) {
+            return Err(Answer::bad("If-Unmodified-Since is not supported; send If-Match with the ETag"));
+        }
+        // Several lines form one list.
+        let text = |name| {
+            let lines = headers.get_all(name).iter().map(|value| value.to_str().unwrap_or_default().trim());
+            lines.map(str::to_owned).reduce(|all, line| format!("{all},{line}"))
+        };
+        match (text(IF_MATCH).as_deref(), text(IF_NONE_MATCH).as_deref()) {
+            (None, None) => Ok(Stated::Nothing),
+            (Some("*"), None) => Ok(Stated::Present),
+            (None, Some("*")) => Ok(Stated::Absent),
+            (Some(tags), None) => {
+                let revision = |tag: &str| tag.trim().trim_start_matches("W/").trim_matches('"').parse().ok();
+                // A tag that is not a revision matches none.
+                Ok(Stated::Revisions(tags.split(',').filter_map(revision).collect()))
+            }
+            _ => Err(Answer::bad("send either If-Match or If-None-Match: *")),
+        }
+    }
+
+    /// Whether it holds for the stored document.
+    pub(super) fn check(&self, key: &Key, old: Option<&Document>) -> Result<(), Answer> {
+        let modified = old.map(|old| old.modified);
+        let holds = match self {
+            Stated::Nothing => true,
+            Stated::Present => old.is_some(),
+            Stated::Absent => old.is_none(),
+            Stated::Revisions(revisions) => modified.is_some_and(|modified| revisions.contains(&modified)),
+        };
+        if holds { Ok(()) } else { Err(precondition_failed(key, modified)) }
+    }
+
+    /// The condition of the transaction, after [`check`](Stated::check).
+    pub(super) fn condition(&self, old: Option<&Document>) -> Option<Condition> {
+        match (self, old) {
+            (Stated::Nothing, _) => None,
+            (Stated::Absent, _) => Some(Condition::Absent),
+            (Stated::Present, _) => Some(Condition::Present),
+            (Stated::Revisions(_), old) => old.map(|old| Condition::Modified(old.modified)),
+        }
+    }
 }

@@ -3,10 +3,10 @@
 //! All documents are known, so each is scanned once, and not once for each deleted one.
 
 use crate::answer::Answer;
-use crate::collections::Collection;
+use crate::endpoints::Collection;
 use crate::resource::reference_table::{each, users_of};
 use crate::resource::references::{in_use, missing, parsed};
-use crate::resource::view::View;
+use crate::resource::serve::View;
 use std::collections::{BTreeSet, HashMap};
 use stillgate_datastore::{Key, Write};
 

@@ -1,6 +1,6 @@
 //! The client side: a connection to each peer, made when needed.
 
-use super::tls::PeerTls;
+use super::PeerTls;
 use super::{CONNECTION_WINDOW_BYTES, CallError, NODE_FIELD, PeerReply, REQUESTS_MAX, STREAM_WINDOW_BYTES};
 use bytes::{Bytes, BytesMut};
 use h2::client::SendRequest;

@@ -8,16 +8,27 @@
 //! does not answer a ping is given up, so that requests on it do not wait for a hanging node.
 
 mod client;
-mod server;
-mod tls;
 
+use bytes::{Bytes, BytesMut};
 pub use client::Peers;
-pub use server::{PeerServerSettings, serve};
-pub use tls::{PeerTls, PeerTlsError};
-
-use bytes::Bytes;
+use h2::RecvStream;
+use h2::server::SendResponse;
+use http::{Request, Response, StatusCode};
+use std::fmt;
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::version::TLS13;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 /// The field with the name of the requesting node.
 const NODE_FIELD: &str = "stillgate-node";
@@ -68,3 +79,232 @@ pub type Handler = Arc<dyn Fn(Call) -> ReplyFuture + Send + Sync>;
 
 /// A future answer.
 pub type ReplyFuture = Pin<Box<dyn Future<Output = PeerReply> + Send>>;
+
+// The identity of peers: a certificate of the peers' own roots with the node's name in it, on both
+// sides.
+
+const HTTP2: &[u8] = b"h2";
+
+/// This node's certificate, and the roots of all peers.
+#[derive(Debug, Clone)]
+pub struct PeerTls {
+    client: Arc<ClientConfig>,
+    server: Arc<ServerConfig>,
+}
+
+/// Why it cannot be used.
+#[derive(Debug)]
+pub enum PeerTlsError {
+    /// The certificate, its key or the roots are unusable.
+    Unusable(Box<dyn std::error::Error + Send + Sync>),
+    /// The certificate does not carry the node's name.
+    OtherName {
+        /// The node's name.
+        node: Box<str>,
+    },
+}
+
+impl PeerTls {
+    /// Checks that the certificate is this node's.
+    pub fn new(
+        node: &str,
+        certificates: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+        roots: RootCertStore,
+    ) -> Result<PeerTls, PeerTlsError> {
+        let unusable = |error: Box<dyn std::error::Error + Send + Sync>| PeerTlsError::Unusable(error);
+        if !certificates.first().is_some_and(|certificate| carries(certificate, node)) {
+            return Err(PeerTlsError::OtherName { node: node.into() });
+        }
+        let roots = Arc::new(roots);
+        let verifier = WebPkiClientVerifier::builder(roots.clone()).build().map_err(|error| unusable(error.into()))?;
+        let mut server = ServerConfig::builder_with_protocol_versions(&[&TLS13])
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(certificates.clone(), key.clone_key())
+            .map_err(|error| unusable(error.into()))?;
+        server.alpn_protocols = vec![HTTP2.to_vec()];
+        let mut client = ClientConfig::builder_with_protocol_versions(&[&TLS13])
+            .with_root_certificates(roots)
+            .with_client_auth_cert(certificates, key)
+            .map_err(|error| unusable(error.into()))?;
+        client.alpn_protocols = vec![HTTP2.to_vec()];
+        Ok(PeerTls { client: Arc::new(client), server: Arc::new(server) })
+    }
+}
+
+/// Whether a certificate carries a node's name.
+fn carries(certificate: &CertificateDer<'_>, node: &str) -> bool {
+    let Ok(name) = ServerName::try_from(node) else { return false };
+    webpki::EndEntityCert::try_from(certificate).is_ok_and(|it| it.verify_is_valid_for_subject_name(&name).is_ok())
+}
+
+impl fmt::Display for PeerTlsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PeerTlsError::Unusable(error) => write!(f, "{error}"),
+            PeerTlsError::OtherName { node } => {
+                write!(f, "the certificate does not carry the node's name; add the DNS name {node:?} to it")
+            }
+        }
+    }
+}
+
+impl std::error::Error for PeerTlsError {}
+
+// The server side.
+
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Connections of peers, and of others until they are identified.
+const CONNECTIONS_MAX: usize = 1_024;
+/// The pause after an error of accepting, for example for lack of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Settings of a server for peers.
+#[derive(Clone)]
+pub struct PeerServerSettings {
+    /// Without it only peers on this machine are served.
+    pub tls: Option<PeerTls>,
+    /// The longest body of a request.
+    pub body_bytes_max: usize,
+    /// Answers the requests.
+    pub handler: Handler,
+}
+
+/// Serves peers. When `leaving` completes, another process accepts them, and connected ones are served further.
+pub async fn serve(listener: TcpListener, served: PeerServerSettings, leaving: impl Future<Output = ()>) {
+    let mut leaving = std::pin::pin!(leaving);
+    let (serves, served_until) = watch::channel(());
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => accepted,
+            Some(_) = connections.join_next() => continue,
+            () = &mut leaving => break,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                connections.spawn(connection(stream, served.clone(), served_until.clone()));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept connections of peers");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    drop((listener, serves));
+    while connections.join_next().await.is_some() {}
+}
+
+async fn connection(stream: TcpStream, served: PeerServerSettings, until: watch::Receiver<()>) {
+    let address = stream.peer_addr().ok();
+    let is_local = address.is_some_and(|address| address.ip().is_loopback());
+    if let Err(error) = answer_connection(stream, is_local, (&served, until)).await {
+        tracing::debug!(?address, %error, "a connection of a peer has ended");
+    }
+}
+
+async fn answer_connection(
+    stream: TcpStream,
+    is_local: bool,
+    served: (&PeerServerSettings, watch::Receiver<()>),
+) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let Some(tls) = &served.0.tls else {
+        if !is_local {
+            return Err(io::Error::other("without TLS peers must be on this machine"));
+        }
+        return answer_requests(stream, served, |_| true).await;
+    };
+    let stream = timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(tls.server.clone()).accept(stream)).await??;
+    let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let Some(certificate) = certificates.first().map(|certificate| certificate.clone().into_owned()) else {
+        return Err(io::Error::other("no certificate"));
+    };
+    answer_requests(stream, served, |node| carries(&certificate, node)).await
+}
+
+async fn answer_requests(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    (served, mut until): (&PeerServerSettings, watch::Receiver<()>),
+    is_named: impl Fn(&str) -> bool,
+) -> io::Result<()> {
+    let mut builder = h2::server::Builder::new();
+    builder.initial_window_size(STREAM_WINDOW_BYTES).initial_connection_window_size(CONNECTION_WINDOW_BYTES);
+    builder.max_concurrent_streams(REQUESTS_MAX);
+    let handshake = timeout(HANDSHAKE_TIMEOUT, builder.handshake(stream)).await?;
+    let mut connection = handshake.map_err(io::Error::other)?;
+    let mut from: Option<Arc<str>> = None;
+    let mut requests = JoinSet::new();
+    let mut is_leaving = false;
+    loop {
+        let accepted = tokio::select! {
+            accepted = connection.accept() => accepted,
+            Some(_) = requests.join_next() => continue,
+            // New requests of the peer must go to the other process.
+            Err(_) = until.changed(), if !is_leaving => {
+                is_leaving = true;
+                connection.graceful_shutdown();
+                continue;
+            }
+        };
+        let Some(accepted) = accepted else { return Ok(()) };
+        let (request, answer) = accepted.map_err(io::Error::other)?;
+        let name = request.headers().get(NODE_FIELD).and_then(|name| name.to_str().ok()).unwrap_or_default();
+        let node = match &from {
+            Some(known) if **known == *name => known.clone(),
+            _ if is_named(name) => from.insert(name.into()).clone(),
+            _ => {
+                requests.spawn(refuse(request, answer, served.body_bytes_max));
+                continue;
+            }
+        };
+        requests.spawn(answer_request(request, answer, node, served.clone()));
+    }
+}
+
+/// Reads the request first: a stream that ends before its request was read may lose its answer.
+async fn refuse(request: Request<RecvStream>, mut answer: SendResponse<Bytes>, bytes_max: usize) {
+    let _unread = read(request.into_body(), bytes_max).await;
+    respond(&mut answer, StatusCode::FORBIDDEN, "the certificate does not carry this node's name".into());
+}
+
+async fn answer_request(
+    request: Request<RecvStream>,
+    mut answer: SendResponse<Bytes>,
+    from: Arc<str>,
+    served: PeerServerSettings,
+) {
+    let (head, body) = request.into_parts();
+    let kind = head.uri.path().trim_start_matches('/').into();
+    let Some(body) = read(body, served.body_bytes_max).await else {
+        return respond(&mut answer, StatusCode::PAYLOAD_TOO_LARGE, "longer than this node accepts".into());
+    };
+    match (served.handler)(Call { from, kind, body }).await {
+        PeerReply::Taken(body) => respond(&mut answer, StatusCode::OK, body),
+        PeerReply::Moved => respond(&mut answer, StatusCode::MISDIRECTED_REQUEST, Bytes::new()),
+        PeerReply::Leaving => respond(&mut answer, StatusCode::SERVICE_UNAVAILABLE, Bytes::new()),
+    }
+}
+
+async fn read(mut body: RecvStream, bytes_max: usize) -> Option<Bytes> {
+    let mut whole = BytesMut::new();
+    while let Some(part) = body.data().await {
+        let part = part.ok()?;
+        body.flow_control().release_capacity(part.len()).ok()?;
+        whole.extend_from_slice(&part);
+        if whole.len() > bytes_max {
+            return None;
+        }
+    }
+    Some(whole.freeze())
+}
+
+fn respond(answer: &mut SendResponse<Bytes>, status: StatusCode, body: Bytes) {
+    let mut response = Response::new(());
+    *response.status_mut() = status;
+    // If the connection has ended, the request has ended, too.
+    let _ended = answer.send_response(response, body.is_empty()).and_then(|mut stream| match body.is_empty() {
+        true => Ok(()),
+        false => stream.send_data(body, true),
+    });
+}

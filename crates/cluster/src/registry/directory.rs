@@ -1,7 +1,7 @@
 //! A node's requests to the directory, and its memory of the answers.
 
-use super::link::{LinkError, RedisAddress};
 use super::store::{HeartbeatResult, Store};
+use super::store::{LinkError, RedisAddress};
 use super::task;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;

@@ -12,11 +12,10 @@
 #[cfg(test)]
 mod agreement;
 mod directory;
-mod link;
 mod store;
 mod task;
 
 pub(crate) use directory::Hooks;
 pub use directory::{Directory, DirectorySettings, FormerDirectory};
-pub use link::{LinkError, RedisAddress};
 pub use stillgate_devices::directory::DirectoryUnavailable;
+pub use store::{LinkError, RedisAddress};

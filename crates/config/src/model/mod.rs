@@ -13,7 +13,6 @@ mod origin;
 pub mod plugins;
 mod route_list;
 mod routes;
-mod ssls;
 mod upstream;
 
 pub use listeners::{ListenPlace, Listener, ListenerKind, Transport, listener_paths};
@@ -22,8 +21,8 @@ pub use loaded::{LoadedConfig, RejectedResource, Replacement};
 pub use origin::{Kind, Origin};
 pub use route_list::RouteList;
 pub use routes::{Route, StreamRoute, Target};
-pub use ssls::{ClientAuth, ClientPair, KeyPair, RefusedSsl, ServerSsl, Ssl, SslUse, TlsVersions, UpstreamTls};
 pub use upstream::{Balance, HashKey, Node, NodeProtocol, PassHost, Upstream, UpstreamTimeouts};
+pub use upstream::{ClientAuth, ClientPair, KeyPair, RefusedSsl, ServerSsl, Ssl, SslUse, TlsVersions, UpstreamTls};
 
 use crate::keys::gateway::Gateway;
 use std::sync::Arc;

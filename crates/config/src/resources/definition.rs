@@ -1,30 +1,31 @@
 //! Compiles one resource of any kind. All sources use this path.
 
-use super::catalog::{Catalog, Service};
+use super::catalog::{Catalog, Service, UNUSABLE, UpstreamTarget, find};
 use super::claims::Claim;
 use super::consumers::{consumer, credential};
-use super::plugins::{List, Metadata, metadata};
-use super::resource_id::ResourceId;
-use super::secrets::manager;
-use super::ssls::ssl;
-use super::stream_routes::check_reach;
+use super::plugins::{List, Metadata, PluginSet, metadata};
+use super::ssls::{ResourceId, ssl};
+use super::take_id;
 use super::unavailable::unavailable;
 use super::upstream::upstream;
 use crate::keys::plugins::{
     ConsumerGroupKeys, ConsumerKeys, CredentialKeys, GlobalRuleKeys, MetadataKeys, PluginConfigKeys,
 };
 use crate::keys::protos::ProtoKeys;
-use crate::keys::resources::{RouteKeys, ServiceKeys, UpstreamKeys};
-use crate::keys::secrets::SecretManagerKeys;
+use crate::keys::resource_list::Resource;
+use crate::keys::resources::{RouteKeys, Scheme, ServiceKeys, UpstreamKeys};
+use crate::keys::secrets::{SecretManagerKeys, VaultAuthKeys, VaultMethod};
 use crate::keys::ssls::SslKeys;
 use crate::keys::stream_routes::StreamRouteKeys;
-use crate::model::{Kind, Route, Ssl, StreamRoute, Target, Upstream};
+use crate::model::{Kind, Listener, ListenerKind, NodeProtocol, Route, Ssl, StreamRoute, Target, Upstream};
+use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
-use stillgate_plugin::secrets::Manager;
+use stillgate_plugin::secrets::{Manager, Managers, Secret, Secrets, VaultLogin, is_reference};
 use stillgate_plugin::{ChainEntry, Consumer, Credential, Level};
 use stillgate_schema::kind::{At, read};
 use stillgate_schema::object::{Object, map};
-use stillgate_schema::text::diagnostic::{Path, Sink};
+use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 use stillgate_schema::text::tree::Node;
 
 /// The written keys of a resource.
@@ -242,4 +243,237 @@ pub(crate) fn own_upstreams(route: &Route) -> impl Iterator<Item = Arc<Upstream>
 /// The inline upstreams in a plugin's configuration.
 fn of_plugin(entry: &ChainEntry) -> impl Iterator<Item = Arc<Upstream>> {
     entry.plugin.own_upstreams().iter().filter_map(|own| own.clone().downcast().ok())
+}
+
+// Compiles stream routes, and checks whether a listener receives their connections.
+
+impl Catalog {
+    /// Compiles a stream route, and determines the protocol of its destination.
+    pub(super) fn stream_route(
+        &self,
+        mut keys: StreamRouteKeys,
+        id: String,
+        at: Position,
+        path: &Path<'_>,
+        sink: &mut Sink,
+    ) -> (StreamRoute, Option<NodeProtocol>) {
+        if let Some(inline) = &mut keys.upstream
+            && inline.value.scheme.value == Scheme::Http
+        {
+            inline.value.scheme.value = Scheme::Plain;
+        }
+        let place_at = match (&keys.upstream, &keys.upstream_id, &keys.service_id) {
+            (Some(inline), ..) => (inline.at, "upstream"),
+            (None, Some(id), _) => (id.at, "upstream_id"),
+            (None, None, Some(id)) => (id.at, "service_id"),
+            (None, None, None) => (at, "upstream"),
+        };
+        let key = format!("stream_routes/{id}");
+        let mut found = self.upstream_of(keys.upstream.take(), keys.upstream_id.take(), key, path, sink);
+        if let Some(id) = &keys.service_id {
+            match find(id, Kind::Services, &self.services, &path.key("service_id"), sink) {
+                None => found = UpstreamTarget::Wrong,
+                Some(service) if found == UpstreamTarget::Absent => found = service.value.upstream.clone(),
+                Some(_) => {}
+            }
+            if found == UpstreamTarget::Absent {
+                let fault = Fault::new("neither the stream route nor its service has an upstream");
+                sink.error(at, path, fault.hint("add upstream or upstream_id to one of them"));
+            }
+        }
+        let (target, protocol) = match found {
+            UpstreamTarget::Target(target, protocol) => (target, Some(protocol)),
+            UpstreamTarget::Absent | UpstreamTarget::Wrong => (Target::Unavailable(UNUSABLE.into()), None),
+        };
+        match (protocol, &keys.sni) {
+            (Some(NodeProtocol::Http), _) => {
+                let fault = Fault::new("the nodes of this upstream are spoken to in HTTP, which is for `routes`");
+                let fault =
+                    fault.hint("write `scheme: tcp`, `tls` or `udp` in the upstream, and a port with each node");
+                sink.error(place_at.0, &path.key(place_at.1), fault);
+            }
+            (Some(NodeProtocol::Udp), Some(sni)) => {
+                let fault = Fault::new("UDP has no server name").hint("remove the key, or use `scheme: tcp` or `tls`");
+                sink.error(sni.at, &path.key("sni"), fault);
+            }
+            _ => {}
+        }
+        let StreamRouteKeys { remote_addr, server_addr, server_port, sni, timeout, on_change, service_id, .. } = keys;
+        let (sni, service_id) = (sni.map(|sni| sni.value), service_id.map(|id| id.value));
+        let route = StreamRoute {
+            id,
+            sni,
+            is_sni_unread: false,
+            remote_addr,
+            server_addr,
+            server_port,
+            target,
+            service_id,
+            timeout,
+            on_change,
+        };
+        (route, protocol.filter(|protocol| *protocol != NodeProtocol::Http))
+    }
+}
+
+/// Warns of a route whose connections no listener receives.
+pub(super) fn check_reach(
+    route: &StreamRoute,
+    protocol: NodeProtocol,
+    listeners: &[Listener],
+    at: Position,
+    path: &Path<'_>,
+    sink: &mut Sink,
+) {
+    let holds = |address: SocketAddr| {
+        route.server_port.is_none_or(|port| port == address.port() || address.port() == 0)
+            && route.server_addr.is_none_or(|net| address.ip().is_unspecified() || net.contains(&address.ip()))
+    };
+    // For a datagram to a listener on all addresses, the destination address is unknown.
+    let is_told = |address: SocketAddr| route.server_addr.is_none_or(|net| net.contains(&address.ip()));
+    let of_udp = listeners.iter().filter(|listener| listener.kind == ListenerKind::Udp);
+    let datagrams = || of_udp.clone().map(|listener| listener.address);
+    let (what, is_there, has_names) = match protocol {
+        NodeProtocol::Udp => {
+            let mut all = datagrams();
+            ("udp", all.any(|address| holds(address) && is_told(address)), true)
+        }
+        NodeProtocol::Plain if route.sni.is_none() && datagrams().any(|address| holds(address) && is_told(address)) => {
+            ("udp", true, true)
+        }
+        NodeProtocol::Http | NodeProtocol::Plain | NodeProtocol::Tcp => {
+            // The local address in a PROXY header does not count.
+            let learns_names =
+                listeners.iter().filter(|listener| holds(listener.address)).filter_map(|of| match of.kind {
+                    ListenerKind::Tcp { tls, tls_passthrough, .. } => Some(tls || tls_passthrough),
+                    _ => None,
+                });
+            let learns_names: Vec<bool> = learns_names.collect();
+            ("tcp", !learns_names.is_empty(), learns_names.contains(&true))
+        }
+    };
+    if !is_there {
+        let which = match (route.server_addr, route.server_port) {
+            (None, None) => "",
+            _ => " of its server_addr and server_port",
+        };
+        let fault = Fault::new(format!("it takes no connection: no listener{which} is in gateway.stream_proxy.{what}"));
+        let is_wide = protocol == NodeProtocol::Udp && datagrams().any(|address| holds(address) && !is_told(address));
+        let hint = match is_wide {
+            true => {
+                "a UDP listener on all addresses does not know which one a datagram was sent to; give it the address itself"
+            }
+            false => "add one there, or `status: 0` here",
+        };
+        sink.warning(at, path, fault.hint(hint));
+    } else if route.sni.is_some() && !has_names {
+        let fault = Fault::new("it takes no connection: no listener learns the name that clients ask for");
+        sink.warning(
+            at,
+            &path.key("sni"),
+            fault.hint("write `tls` or `tls_passthrough` in one of gateway.stream_proxy.tcp"),
+        );
+    }
+}
+
+// Compiles secret managers, which resolve references.
+
+/// These plugins, with references to these managers.
+pub(crate) fn with_managers(set: PluginSet, written: Vec<Resource<SecretManagerKeys>>, sink: &mut Sink) -> PluginSet {
+    let mut managers = Managers::default();
+    let mut ids = HashMap::new();
+    let list = Path::Root.key("secrets");
+    for Resource { index, at, keys, .. } in written {
+        let path = list.index(index);
+        take_id(&mut ids, &keys.id, at.line, &path, sink);
+        let name = keys.id.value.trim_start_matches("vault/").into();
+        if let Some(manager) = manager(keys, &*set.secrets, at, &path, sink) {
+            managers.0.insert(name, Arc::new(manager));
+        }
+    }
+    match set.secrets.with_managers(&managers) {
+        Some(secrets) => PluginSet { secrets, ..set },
+        None => set,
+    }
+}
+
+/// Compiles a manager's keys.
+pub(super) fn manager(
+    keys: SecretManagerKeys,
+    secrets: &dyn Secrets,
+    at: Position,
+    path: &Path<'_>,
+    sink: &mut Sink,
+) -> Option<Manager> {
+    let login = match (keys.token, keys.auth) {
+        (Some(token), None) => VaultLogin::Token(known(token.value, secrets, token.at, &path.key("token"), sink)?),
+        (None, Some(auth)) => login(auth, secrets, at, &path.key("auth"), sink)?,
+        (Some(token), Some(_)) => {
+            let fault = Fault::new("both \"token\" and \"auth\" are here").hint("remove one");
+            sink.error(token.at, &path.key("token"), fault);
+            return None;
+        }
+        // Reported with the keys.
+        (None, None) => return None,
+    };
+    Some(Manager {
+        uri: keys.uri.into(),
+        prefix: keys.prefix.into(),
+        namespace: keys.namespace.map(Into::into),
+        version: keys.kv_version,
+        login,
+        ca: keys.ca.map(Into::into),
+        verify: keys.ssl_verify,
+        timeout: keys.timeout,
+        refresh: keys.refresh,
+    })
+}
+
+fn login(
+    keys: VaultAuthKeys,
+    secrets: &dyn Secrets,
+    at: Position,
+    path: &Path<'_>,
+    sink: &mut Sink,
+) -> Option<VaultLogin> {
+    let mut missing = |key: &str| {
+        let fault = Fault::new(format!("the key {key:?} is missing"));
+        sink.error(at, path, fault.hint("the method needs it"));
+        None
+    };
+    match keys.method {
+        VaultMethod::Kubernetes => {
+            let Some(role) = keys.role else { return missing("role") };
+            let mount = keys.mount.unwrap_or_else(|| "kubernetes".to_owned());
+            Some(VaultLogin::Kubernetes { mount: mount.into(), role: role.into(), jwt_file: keys.jwt_file })
+        }
+        VaultMethod::AppRole => {
+            let Some(role_id) = keys.role_id else { return missing("role_id") };
+            let role_id = known(role_id, secrets, at, &path.key("role_id"), sink)?;
+            let secret_id = match keys.secret_id {
+                Some(id) => Some(known(id, secrets, at, &path.key("secret_id"), sink)?),
+                None => None,
+            };
+            let mount = keys.mount.unwrap_or_else(|| "approle".to_owned());
+            Some(VaultLogin::AppRole { mount: mount.into(), role_id, secret_id })
+        }
+    }
+}
+
+/// The value of a secret, which may be a reference.
+fn known(secret: Secret, secrets: &dyn Secrets, at: Position, path: &Path<'_>, sink: &mut Sink) -> Option<Secret> {
+    if !is_reference(secret.reveal()) {
+        sink.hide(secret.reveal());
+        return Some(secret);
+    }
+    match secrets.resolve(secret.reveal()) {
+        Ok(text) => {
+            sink.hide(&text);
+            Some(Secret::new(text))
+        }
+        Err(why) => {
+            sink.error(at, path, Fault::new(format!("{}: {why}", secret.reveal())));
+            None
+        }
+    }
 }

@@ -11,40 +11,36 @@
 //! need more than one value are here and nowhere else. An error in one resource does not hide those of others. All look-ups are by
 //! hash, so that the time for 100,000 routes stays linear.
 
-mod addresses;
 mod catalog;
-mod catalog_item;
-mod checks;
 mod claims;
 mod consumers;
 mod definition;
 mod plugins;
 mod refusal;
-mod remembered_secrets;
-mod resource_id;
-mod secrets;
 mod ssls;
-mod stream_routes;
-mod stream_upstreams;
-mod takes;
 mod unavailable;
 mod upstream;
 
-pub(crate) use addresses::{check_nodes, check_own_addresses};
+use crate::keys::gateway::Gateway;
+use crate::model::{ListenPlace, Listener, NodeProtocol, Transport, Upstream, listed};
+use crate::values::Host;
 pub(crate) use catalog::Catalog;
 pub(crate) use claims::{Claim, Claims, Holder};
+pub(crate) use definition::with_managers;
 pub(crate) use definition::{Definition, ResourceKeys, own_upstreams};
-pub(crate) use plugins::{LeftOut, List, Metadata, first_of_each, merge, metadata_table};
+pub(crate) use plugins::{LeftOut, List, Metadata, check_ignored, first_of_each, merge, metadata_table, with_own};
 pub use plugins::{OwnFiles, PluginSet};
-pub(crate) use plugins::{check_ignored, with_own};
-pub(crate) use remembered_secrets::{RememberedSecrets, SecretHashes};
-pub(crate) use resource_id::ResourceId;
-pub(crate) use secrets::with_managers;
-pub(crate) use unavailable::unavailable;
-
+pub(crate) use ssls::ResourceId;
 use std::collections::HashMap;
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use stillgate_plugin::Secrets;
+use stillgate_plugin::secrets::Managers;
 use stillgate_schema::kind::At;
-use stillgate_schema::text::diagnostic::{Fault, Path, Sink};
+use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
+pub(crate) use unavailable::unavailable;
 
 /// Records the line of an id; reports one that is taken.
 pub(crate) fn take_id(
@@ -61,4 +57,182 @@ pub(crate) fn take_id(
     }
     lines.insert(id.value.clone(), line);
     true
+}
+
+// Remembers the values of secret references, to detect changes.
+
+/// A source of secrets, with hashes of the values that it returned.
+#[derive(Clone)]
+pub(crate) struct RememberedSecrets {
+    /// The most references that are remembered.
+    references_max: usize,
+    secrets: Arc<dyn Secrets>,
+    told: Arc<Mutex<SecretHashes>>,
+    hasher: RandomState,
+}
+
+/// The hash of the value, by reference.
+#[derive(Clone, Default)]
+pub(crate) struct SecretHashes {
+    hashes: HashMap<String, u64>,
+    /// The resolver for managers that the last text names.
+    with_managers: Option<Arc<dyn Secrets>>,
+}
+
+impl RememberedSecrets {
+    /// Remembers at most this many references.
+    pub(crate) fn new(secrets: Arc<dyn Secrets>, references_max: usize) -> RememberedSecrets {
+        RememberedSecrets { references_max, secrets, told: Arc::default(), hasher: RandomState::new() }
+    }
+
+    fn told(&self) -> MutexGuard<'_, SecretHashes> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether all returned values are still current.
+    pub(crate) fn is_unchanged(&self) -> bool {
+        let told = self.told();
+        let secrets = told.with_managers.as_ref().unwrap_or(&self.secrets);
+        told.hashes.iter().all(|(reference, hash)| self.hasher.hash_one(secrets.resolve(reference)) == *hash)
+    }
+
+    /// The references that were resolved.
+    pub(crate) fn references(&self) -> Vec<String> {
+        self.told().hashes.keys().cloned().collect()
+    }
+
+    /// Handles that a text was read: values of earlier texts may be forgotten. With very many references none is, since not all are
+    /// known here.
+    pub(crate) fn report_in_use(&self) {
+        if self.is_full() {
+            return;
+        }
+        let references = self.references();
+        if let Some(secrets) = &self.told().with_managers {
+            secrets.in_use(&references);
+        }
+    }
+
+    /// Starts over, for a text that is read as a whole.
+    pub(crate) fn forget(&self) {
+        *self.told() = SecretHashes::default();
+    }
+
+    /// The values that were returned so far.
+    pub(crate) fn copy(&self) -> SecretHashes {
+        self.told().clone()
+    }
+
+    /// Restores a copy.
+    pub(crate) fn put_back(&self, told: SecretHashes) {
+        *self.told() = told;
+    }
+
+    /// Whether there are more than are remembered.
+    pub(crate) fn is_full(&self) -> bool {
+        self.told().hashes.len() >= self.references_max
+    }
+}
+
+/// Omits the remembered values, which are secrets.
+impl fmt::Debug for RememberedSecrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RememberedSecrets")
+    }
+}
+
+impl Secrets for RememberedSecrets {
+    fn with_managers(&self, managers: &Managers) -> Option<Arc<dyn Secrets>> {
+        let secrets = self.secrets.with_managers(managers)?;
+        self.told().with_managers = Some(secrets.clone());
+        Some(Arc::new(RememberedSecrets { secrets, ..self.clone() }))
+    }
+
+    fn resolve(&self, reference: &str) -> Result<String, String> {
+        let answer = self.secrets.resolve(reference);
+        let hash = self.hasher.hash_one(&answer);
+        let mut told = self.told();
+        if told.hashes.len() < self.references_max {
+            // The first value counts: if a later one differs, what was compiled from the first is out of date.
+            told.hashes.entry(reference.to_owned()).or_insert(hash);
+        }
+        answer
+    }
+}
+
+// Addresses that the file assigns to several of its parts.
+//
+// All parts have been read by then. Whether an address can be bound is found out when it is bound.
+
+/// Our own addresses that conflict with each other.
+pub(crate) fn check_own_addresses(listeners: &[Listener], gateway: &Gateway, sink: &mut Sink) {
+    check_listeners(listeners, sink);
+    let root = Path::Root.key("gateway");
+    let overlapping = |address: SocketAddr| {
+        let place = ListenPlace::tcp(address);
+        listeners.iter().find(|listener| listener.place().overlaps(place)).map(|listener| listener.address)
+    };
+    if let Some(admin) = &gateway.admin
+        && let Some(listener) = overlapping(admin.address)
+    {
+        let message = format!("{} overlaps the listener {listener}", admin.address);
+        let fault = Fault::new(message).hint("write another port");
+        sink.error(Position::NOWHERE, &root.key("admin").key("address"), fault);
+    }
+    if let Some(address) = gateway.metrics.as_ref().and_then(|metrics| metrics.address) {
+        let admin = gateway.admin.as_ref().map(|admin| admin.address);
+        let admin = admin.filter(|admin| ListenPlace::tcp(*admin).overlaps(ListenPlace::tcp(address)));
+        let other = overlapping(address).map(|other| ("listener", other));
+        if let Some((what, other)) = other.or(admin.map(|other| ("admin address", other))) {
+            let fault = Fault::new(format!("{address} overlaps the {what} {other}")).hint("write another port");
+            sink.error(Position::NOWHERE, &root.key("metrics").key("address"), fault);
+        }
+    }
+}
+
+/// Reports listeners that conflict with others. Two of one list on one address have already been reported at their position.
+fn check_listeners(listeners: &[Listener], sink: &mut Sink) {
+    for (at, (list, index, listener)) in listed(listeners).enumerate() {
+        let is_known = |first: &Listener| first.kind.list() == list && first.address == listener.address;
+        let mut before = listeners[..at].iter().filter(|first| !is_known(first));
+        if let Some(first) = before.find(|first| first.place().overlaps(listener.place())) {
+            let message = format!("{} overlaps the listener {}", listener.address, first.address);
+            let fault = Fault::new(message).hint("remove one");
+            let mut report = |path: &Path<'_>| sink.error(Position::NOWHERE, path, fault.clone());
+            at_listener(&Path::Root, list, index, &mut report);
+        }
+    }
+}
+
+/// Calls `report` with the path of a listener.
+fn at_listener(path: &Path<'_>, list: &[&str], index: usize, report: &mut dyn FnMut(&Path<'_>)) {
+    match list {
+        [] => report(&path.index(index)),
+        [key, rest @ ..] => at_listener(&path.key(key), rest, index, report),
+    }
+}
+
+/// Reports nodes that are the gateway itself.
+pub(crate) fn check_nodes(listeners: &[Listener], upstream: &Upstream, sink: &mut Sink) {
+    let transport = match upstream.protocol {
+        NodeProtocol::Udp => Transport::Udp,
+        NodeProtocol::Http | NodeProtocol::Plain | NodeProtocol::Tcp => Transport::Tcp,
+    };
+    for node in &upstream.nodes {
+        let Host::Ip(ip) = node.host else { continue };
+        let is_self = |listener: &&Listener| {
+            let address = listener.address;
+            listener.kind.transport() == transport
+                && address.port() == node.port
+                && (address.ip() == ip || (address.ip().is_unspecified() && ip.is_loopback()))
+        };
+        if let Some(listener) = listeners.iter().find(is_self) {
+            let message = format!(
+                "upstream \"{}\": the node {ip}:{} is this gateway's own listener {}; a request sent there comes back \
+                 until no descriptor is left",
+                upstream.key, node.port, listener.address
+            );
+            sink.warning(Position::NOWHERE, &Path::Root.key("upstreams"), message);
+        }
+    }
 }

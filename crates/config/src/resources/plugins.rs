@@ -1,7 +1,7 @@
 //! Compiles plugins to chains: compiled where they are written, merged where they meet.
 
-use super::catalog_item::{CatalogItem, find};
-use super::resource_id::ResourceId;
+use super::catalog::{CatalogItem, find};
+use super::ssls::ResourceId;
 use crate::keys::lua::LuaKeys;
 use crate::keys::plugins::MetadataKeys;
 use crate::model::Kind;

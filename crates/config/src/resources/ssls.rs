@@ -1,9 +1,8 @@
 //! Compiles entries of `ssls` and an upstream's `tls`: names must be unique, and pairs must match.
 
-use super::addresses::at_listener;
-use super::catalog_item::{CatalogItem, put};
+use super::at_listener;
+use super::catalog::{CatalogItem, put};
 use super::claims::{Claim, What};
-use super::resource_id::ResourceId;
 use crate::keys::acme::{ACME_NAMES_MAX, Acme};
 use crate::keys::ssls::{SslKeys, SslType, UpstreamTlsKeys};
 use crate::model::{
@@ -14,6 +13,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use stillgate_schema::kind::At;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink, shortened};
+use stillgate_schema::text::tree::Node;
 
 /// All entries of `ssls`, for references from upstreams.
 #[derive(Debug, Default)]
@@ -318,4 +318,16 @@ pub(crate) fn refuse_without_https(keys: Option<At<UpstreamTlsKeys>>, path: &Pat
             Fault::new("nodes are talked to without TLS").hint("write `scheme: https` or `tls`, or remove the key");
         sink.error(keys.at, path, fault);
     }
+}
+
+// The identity of a resource that is being compiled, for messages and digests.
+
+/// The identity of a resource.
+#[derive(Clone, Copy)]
+pub(crate) struct ResourceId<'a> {
+    pub(crate) id: &'a str,
+    pub(crate) at: Position,
+    pub(crate) path: &'a Path<'a>,
+    /// Its keys.
+    pub(crate) node: &'a Node,
 }

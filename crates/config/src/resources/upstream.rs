@@ -1,18 +1,19 @@
 //! Compiles an upstream's keys, by themselves and in combination.
 
-use super::checks::{checks, limits};
 use super::ssls::{Ssls, refuse_without_https};
-use super::stream_upstreams::check_stream_keys;
+use crate::keys::checks::{ActiveCheck, Checks, QUEUE_TIMEOUT_DEFAULT, UpstreamLimits};
 use crate::keys::nodes::NodeEntry;
 use crate::keys::resources::{HashOn, HostChoice, Scheme, Type, UpstreamKeys};
-use crate::model::{Balance, HashKey, Node, NodeProtocol, PassHost, Upstream, UpstreamTimeouts};
+use crate::model::{Balance, HashKey, Node, NodeProtocol, PassHost, Upstream, UpstreamTimeouts, UpstreamTls};
+use crate::values::{CheckType, ProxyProtocol};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
-use stillgate_plugin::Template;
+use stillgate_plugin::{Template, TemplatePart};
 use stillgate_route::Variable;
 use stillgate_schema::kind::At;
 use stillgate_schema::matching::parse_variable;
-use stillgate_schema::text::diagnostic::{Fault, Path, Sink};
+use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 
 /// The default `timeout` of routes and upstreams; APISIX's default.
 const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(60);
@@ -181,4 +182,191 @@ fn pass_host(choice: At<HostChoice>, upstream_host: Option<At<String>>, path: &P
         HostChoice::Node => PassHost::Node,
         HostChoice::Pass | HostChoice::Rewrite => PassHost::Pass,
     }
+}
+
+// Compiles an upstream's `checks` and `limits`, and warns of parts without effect.
+
+/// Compiles an upstream's limits; warns of a queue that is never used, and of a timeout without waiting requests.
+pub(crate) fn limits(written: At<UpstreamLimits>, path: &Path<'_>, sink: &mut Sink) -> UpstreamLimits {
+    let At { at, value: limits } = written;
+    if limits.queue > 0 && limits.requests.is_none() {
+        let fault = Fault::new("has no effect without `requests`").hint("say how many requests may be in flight");
+        sink.warning(at, &path.key("limits").key("queue"), fault);
+    }
+    // A value that equals its default is not distinguished from an absent one.
+    if limits.queue == 0 && limits.queue_timeout != QUEUE_TIMEOUT_DEFAULT {
+        let fault =
+            Fault::new("has no effect without `queue`: no request waits").hint("say how many requests may wait");
+        sink.warning(at, &path.key("limits").key("queue_timeout"), fault);
+    }
+    limits
+}
+
+/// Compiles the checks of an upstream; warns of parts without effect. `None`: as if there were none.
+pub(crate) fn checks(
+    written: Option<At<Checks>>,
+    balance: &Balance,
+    tls: Option<&UpstreamTls>,
+    http2: bool,
+    path: &Path<'_>,
+    sink: &mut Sink,
+) -> Option<Arc<Checks>> {
+    let At { at, value: checks } = written?;
+    let path = path.key("checks");
+    if checks.active.is_none() && checks.passive.is_none() && checks.slow_start.is_zero() {
+        return None;
+    }
+    if !checks.slow_start.is_zero() && matches!(balance, Balance::ConsistentHash(_)) {
+        let fault = Fault::new("has no effect with `type: chash`, where a key's place does not depend on time");
+        sink.warning(at, &path.key("slow_start"), fault.hint("remove it"));
+    }
+    if let Some(active) = &checks.active {
+        check_type(active, tls, http2, at, &path.key("active"), sink);
+    }
+    let lists = [
+        ("active", checks.active.as_ref().map(|c| (&c.healthy.http_statuses, &c.unhealthy.http_statuses))),
+        ("passive", checks.passive.as_ref().map(|c| (&c.healthy.http_statuses, &c.unhealthy.http_statuses))),
+    ];
+    for (key, lists) in lists {
+        let Some((healthy, unhealthy)) = lists else { continue };
+        if let Some(both) = healthy.iter().find(|status| unhealthy.contains(status)) {
+            let fault =
+                Fault::new(format!("the status {both} is in both lists of http_statuses; it counts as healthy"));
+            sink.warning(at, &path.key(key), fault.hint("name it in one of them"));
+        }
+    }
+    Some(Arc::new(checks))
+}
+
+/// Whether active checks use the same protocol as requests.
+fn check_type(
+    active: &ActiveCheck,
+    tls: Option<&UpstreamTls>,
+    http2: bool,
+    at: Position,
+    path: &Path<'_>,
+    sink: &mut Sink,
+) {
+    match (active.r#type, tls) {
+        // Another port may well answer for the node over HTTP/1.1.
+        (CheckType::Http | CheckType::Https, _) if http2 && active.port.is_none() => {
+            let fault = Fault::new("checks speak HTTP/1.1, and this upstream's nodes are spoken to in HTTP/2");
+            sink.error(at, &path.key("type"), fault.hint("use `type: tcp`, or name the `port` that speaks HTTP/1.1"));
+        }
+        (CheckType::Https, None) => {
+            let fault = Fault::new("checks with TLS need an upstream with TLS");
+            sink.error(at, &path.key("type"), fault.hint("write `scheme: https` in the upstream, or `type: http`"));
+        }
+        (CheckType::Https, Some(tls)) if tls.verify && !active.https_verify_certificate => {
+            let fault = Fault::new("checks verify certificates as requests do");
+            let fault = fault.hint("remove the key, or write `verify: false` in the upstream's `tls`");
+            sink.error(at, &path.key("https_verify_certificate"), fault);
+        }
+        (CheckType::Http, Some(_)) if active.port.is_none() => {
+            let fault = Fault::new("nodes with `scheme: https` are checked without TLS");
+            sink.warning(at, &path.key("type"), fault.hint("write `type: https`, or the port that speaks plain HTTP"));
+        }
+        _ => {}
+    }
+}
+
+// Checks the combination of an upstream's keys if its nodes do not speak HTTP.
+
+impl Scheme {
+    pub(crate) fn protocol(self) -> NodeProtocol {
+        match self {
+            Scheme::Http | Scheme::Https | Scheme::Grpc | Scheme::Grpcs => NodeProtocol::Http,
+            Scheme::Tcp | Scheme::Tls => NodeProtocol::Tcp,
+            Scheme::Udp => NodeProtocol::Udp,
+            Scheme::Plain => NodeProtocol::Plain,
+        }
+    }
+}
+
+/// Reports keys that cannot be combined with the scheme.
+pub(crate) fn check_stream_keys(keys: &mut UpstreamKeys, balance: &Balance, path: &Path<'_>, sink: &mut Sink) {
+    let protocol = keys.scheme.value.protocol();
+    check_proxy_protocol(keys.proxy_protocol.as_ref(), protocol, path, sink);
+    if protocol == NodeProtocol::Http {
+        return;
+    }
+    if keys.http2.value {
+        let fault = Fault::new("HTTP/2 is not spoken with `scheme: tcp`, `tls` or `udp`").hint("remove the key");
+        sink.error(keys.http2.at, &path.key("http2"), fault);
+    }
+    let host = keys.upstream_host.as_ref().map(|host| host.at);
+    let pass_host = Some(keys.pass_host.at).filter(|at| *at != Position::NOWHERE);
+    for (key, at) in [("pass_host", pass_host), ("upstream_host", host)] {
+        if let Some(at) = at {
+            let fault = Fault::new("has no effect where no HTTP is spoken").hint("remove it");
+            sink.warning(at, &path.key(key), fault);
+        }
+    }
+    if keys.limits.value.queue > 0 {
+        let limits = path.key("limits");
+        let fault = Fault::new("has no effect where no HTTP is spoken: no request waits").hint("remove it");
+        sink.warning(keys.limits.at, &limits.key("queue"), fault);
+    }
+    if let Balance::ConsistentHash(hashed) = balance
+        && !hashed.parts().iter().filter_map(TemplatePart::variable).all(is_of_connection)
+        && let Some(key) = &keys.key
+    {
+        let fault = Fault::new("is known of requests only");
+        let fault = fault.hint("hash remote_addr, remote_port, server_addr, server_port or ssl_server_name");
+        sink.error(key.at, &path.key("key"), fault);
+    }
+    check_checks(keys, protocol, path, sink);
+    // Its value does not matter, since a stream has no status that could be counted; its default is for HTTP.
+    if let Some(passive) = keys.checks.as_mut().and_then(|checks| checks.value.passive.as_mut()) {
+        passive.r#type = CheckType::Tcp;
+    }
+}
+
+fn check_proxy_protocol(
+    written: Option<&At<Option<ProxyProtocol>>>,
+    protocol: NodeProtocol,
+    path: &Path<'_>,
+    sink: &mut Sink,
+) {
+    let Some(At { at, value: Some(_) }) = written else { return };
+    let fault = match protocol {
+        // Datagrams do not use it.
+        NodeProtocol::Tcp | NodeProtocol::Plain => return,
+        NodeProtocol::Http => Fault::new(
+            "a connection kept to a node of HTTP carries requests of many clients, and a header at its beginning names one",
+        )
+        .hint("remove the key: such nodes learn the client's address from X-Forwarded-For"),
+        NodeProtocol::Udp => Fault::new("the header is for TCP; it is not written to UDP nodes").hint("remove the key"),
+    };
+    sink.error(*at, &path.key("proxy_protocol"), fault);
+}
+
+/// Active checks over HTTP, and those of UDP nodes, need a port that answers them.
+fn check_checks(keys: &UpstreamKeys, protocol: NodeProtocol, path: &Path<'_>, sink: &mut Sink) {
+    let Some(At { at, value: checks }) = &keys.checks else { return };
+    let Some(active) = checks.active.as_ref().filter(|active| active.port.is_none()) else { return };
+    let path = path.key("checks");
+    let path = path.key("active");
+    if protocol == NodeProtocol::Udp {
+        let fault = Fault::new("UDP nodes are checked over TCP, at a port of their own");
+        sink.error(*at, &path.key("port"), fault.hint("name the port that answers checks"));
+    } else if active.r#type != CheckType::Tcp {
+        let fault = Fault::new("checks speak HTTP, and this upstream's nodes something else");
+        sink.error(*at, &path.key("type"), fault.hint("write `type: tcp`, or name the `port` that speaks HTTP"));
+    }
+}
+
+/// Whether a connection without a request has the variable.
+fn is_of_connection(variable: &Variable) -> bool {
+    matches!(
+        variable,
+        Variable::RemoteAddr
+            | Variable::RemotePort
+            | Variable::PeerAddr
+            | Variable::ServerAddr
+            | Variable::ServerPort
+            | Variable::ServerProtocol
+            | Variable::SslServerName
+            | Variable::Ssl(_)
+    )
 }

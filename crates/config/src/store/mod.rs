@@ -11,19 +11,17 @@
 //! is fixed. It fails closed: requests for an invalid resource are answered with 503 if its match is known, and nothing is served
 //! without its invalid parts. The result depends only on the content of the store, not on the order of changes.
 
-mod attempt;
-mod documents;
-mod placing;
 mod served;
 mod stored_resource;
 
-pub use attempt::Attempt;
-pub use documents::{ELSEWHERE, PutDocument, path_of};
+use crate::model::{Kind, Origin, RejectedResource};
 pub use served::Store;
-pub use stored_resource::ENCRYPTED_WITH;
-
-use crate::model::{Kind, Origin};
+use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
+use stillgate_schema::text::diagnostic::Diagnostic;
+pub use stored_resource::ENCRYPTED_WITH;
+use stored_resource::{Key, StoredResource};
 
 /// One change of a resource.
 #[derive(Debug, Clone)]
@@ -56,5 +54,106 @@ impl Change {
         match self {
             Change::Put { kind, id, .. } | Change::Delete { kind, id } => (*kind, id),
         }
+    }
+}
+
+// The result of changes if they were made: they are applied to the store, inspected, and undone.
+//
+// This costs three times as much as making them. Nothing is published in between: the store has one owner.
+
+/// The result of changes.
+#[derive(Debug, Clone, Default)]
+pub struct Attempt {
+    /// The changed resources that would be rejected; and others that are not rejected yet, or for another reason.
+    pub rejected: Vec<RejectedResource>,
+    /// Warnings about the changed resources.
+    pub warnings: Vec<Diagnostic>,
+}
+
+impl Store {
+    /// Determines the result of changes, and leaves everything unchanged. `look`: inspects what would be served.
+    pub fn attempt(&mut self, changes: Vec<Change>, look: impl FnOnce(&Store)) -> Attempt {
+        let before = self.rejected.clone();
+        let mut saved = BTreeMap::new();
+        for change in &changes {
+            let (kind, id) = change.of();
+            let key: Key = (kind, id.into());
+            let held = self.held.get(&key).cloned();
+            saved.entry(key).or_insert(held);
+        }
+        let has_managers = saved.keys().any(|(kind, _)| *kind == Kind::Secrets);
+        self.apply(changes);
+        look(self);
+        let is_new = |(key, rejected): &(&Key, &RejectedResource)| {
+            let known = before.get(*key).filter(|_| !saved.contains_key(key));
+            known.is_none_or(|before| (&before.reason, before.serving) != (&rejected.reason, rejected.serving))
+        };
+        let rejected = self.rejected.iter().filter(is_new).map(|(_, rejected)| rejected.clone()).collect();
+        let warnings = saved.keys().filter_map(|key| self.warnings.get(key)).flatten().cloned().collect();
+        for (key, held) in saved {
+            drop(self.forget(&key));
+            self.hold_again(&key, held);
+        }
+        match has_managers {
+            true => self.read_again(self.gateway.clone()),
+            false => self.settle_all(),
+        }
+        Attempt { rejected, warnings }
+    }
+}
+
+// The documents of a store as they were put, whatever is served of them.
+
+/// Begins the id of a resource whose key is not below its collection; the key follows.
+pub const ELSEWHERE: &str = "../";
+
+/// The key of a resource in a datastore, below its prefix: `routes/1`, `consumers/jack/credentials/1`.
+pub fn path_of(kind: Kind, id: &str) -> String {
+    if let Some(path) = id.strip_prefix(ELSEWHERE).filter(|_| kind != Kind::Credentials) {
+        return path.to_owned();
+    }
+    match (kind, id.split_once('/')) {
+        (Kind::Credentials, Some((name, id))) => format!("{}/{name}/{}/{id}", Kind::Consumers.name(), kind.name()),
+        _ => format!("{}/{id}", kind.name()),
+    }
+}
+
+/// A document as it was put.
+#[derive(Debug, Clone, Copy)]
+pub struct PutDocument<'a> {
+    /// Its kind.
+    pub kind: Kind,
+    /// Unique within its kind.
+    pub id: &'a str,
+    /// JSON text.
+    pub document: &'a Arc<str>,
+    /// When it was created.
+    pub created: u64,
+    /// Its origin.
+    pub origin: &'a Origin,
+}
+
+impl<'a> PutDocument<'a> {
+    fn new(((kind, id), held): (&'a Key, &'a StoredResource)) -> PutDocument<'a> {
+        PutDocument { kind: *kind, id, document: &held.document, created: held.created, origin: &held.origin }
+    }
+}
+
+impl Store {
+    /// One of them.
+    pub fn document(&self, kind: Kind, id: &str) -> Option<PutDocument<'_>> {
+        self.held.get_key_value(&(kind, id.into())).map(|(key, held)| PutDocument::new((key, held)))
+    }
+
+    /// The documents of a kind with this id prefix, in the order of ids.
+    pub fn documents_of(&self, kind: Kind, beginning: &str) -> impl Iterator<Item = PutDocument<'_>> {
+        let from: (Bound<Key>, Bound<Key>) = (Bound::Included((kind, beginning.into())), Bound::Unbounded);
+        let all = self.held.range(from).map(|(key, held)| PutDocument::new((key, held)));
+        all.take_while(move |put| put.kind == kind && put.id.starts_with(beginning))
+    }
+
+    /// All of them, by kind and id.
+    pub fn documents(&self) -> impl Iterator<Item = PutDocument<'_>> {
+        self.held.iter().map(|(key, held)| PutDocument::new((key, held)))
     }
 }

@@ -1,7 +1,7 @@
 //! Resources by kind and id, and the effects of a change on other resources.
 
 use super::Change;
-use super::documents::path_of;
+use super::path_of;
 use super::stored_resource::{self, Key, StoredResource, define, readable, reason};
 use crate::keys::gateway::Gateway;
 use crate::model::{

@@ -10,7 +10,6 @@ mod digest;
 mod gateway;
 mod metrics;
 mod resources;
-mod ssls;
 
 pub use access_log::{AccessField, AccessFormat, AccessLog, AccessValue, LogDestination};
 pub use acme::{AcmeChallenge, HmacKey};
@@ -18,7 +17,7 @@ pub use checks::CheckType;
 pub(crate) use dialect::families_as_markdown;
 pub use dialect::{Dialect, FamilyKind, FamilySpec, Label, Measure};
 pub use digest::digest;
+pub use digest::{Pem, TlsVersion};
 pub use gateway::{DeviceRegistry, LogFormat, RejectedGlobalRule, Role, RouteCacheMode, SourceKind};
 pub use metrics::{LabelSource, Metrics};
 pub use resources::{Host, OnChange, ProxyProtocol};
-pub use ssls::{Pem, TlsVersion};

@@ -14,23 +14,26 @@
 mod backup;
 mod history;
 mod open;
-mod pending_revision;
 mod tables;
 #[cfg(test)]
 mod tests;
 
-pub use history::{BackError, Change, ChangeSummary, Edit, SUMMARY_KEYS_MAX, WayBack};
-pub use open::{MAGIC, OpenError, OpenProblem};
-
-use crate::document::{Batch, Snapshot};
+use crate::document::{Batch, Document, Event, Snapshot};
 use crate::key::Key;
 use crate::transaction::{Author, CommitError, Condition, ReferenceCheck, Transaction, WRITES_MAX, Write};
-use redb::{Database, Error, ReadTransaction, ReadableDatabase as _, ReadableTable as _};
+pub use history::{BackError, Change, ChangeSummary, Edit, SUMMARY_KEYS_MAX, WayBack};
+pub use open::{MAGIC, OpenError, OpenProblem};
+use redb::{
+    Database, Error, ReadTransaction, ReadableDatabase as _, ReadableTable as _, ReadableTableMetadata,
+    WriteTransaction,
+};
 use std::collections::HashSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tables::{DOCUMENTS, EXPIRIES, LAST_GOOD, NEVER, NUMBERS, REVISION, StoredDocument, TablesView};
+use tables::{
+    DOCUMENTS, EXPIRIES, LAST_GOOD, NEVER, NUMBERS, REVISION, StoredDocument, Tables, TablesView, key, stored,
+};
 
 /// Bytes of all values that one transaction writes.
 pub const TRANSACTION_BYTES_MAX: usize = 8 << 20;
@@ -288,7 +291,7 @@ impl EmbeddedStore {
         &mut self,
         author: &Author,
         now_ms: u64,
-        work: impl FnOnce(&mut pending_revision::PendingRevision<'_>) -> Result<(), ChangeFailure>,
+        work: impl FnOnce(&mut PendingRevision<'_>) -> Result<(), ChangeFailure>,
     ) -> Result<Batch, CommitError> {
         let bounds = self.bounds;
         let batch = self.write(|mut change| {
@@ -304,7 +307,7 @@ impl EmbeddedStore {
     /// One write transaction of redb, committed if `work` reports a change.
     fn write<T>(
         &mut self,
-        work: impl FnOnce(pending_revision::PendingRevision<'_>) -> Result<(T, bool), ChangeFailure>,
+        work: impl FnOnce(PendingRevision<'_>) -> Result<(T, bool), ChangeFailure>,
     ) -> Result<T, CommitError> {
         let database = match self.database.take() {
             Some(database) => database,
@@ -312,7 +315,7 @@ impl EmbeddedStore {
         };
         let attempt = || -> Result<_, ChangeFailure> {
             let transaction = database.begin_write()?;
-            let (value, is_changed) = work(pending_revision::PendingRevision::begin(&transaction, self.revision)?)?;
+            let (value, is_changed) = work(PendingRevision::begin(&transaction, self.revision)?)?;
             let next_expiry_ms = next_expiry_ms(&transaction.open_table(EXPIRIES)?)?;
             if is_changed {
                 transaction.commit()?;
@@ -390,10 +393,7 @@ fn check_size(writes: &[Write], writes_max: usize, bytes_max: usize) -> Result<(
     }
 }
 
-fn check_conditions(
-    change: &pending_revision::PendingRevision<'_>,
-    conditions: &[(Key, Condition)],
-) -> Result<(), ChangeFailure> {
+fn check_conditions(change: &PendingRevision<'_>, conditions: &[(Key, Condition)]) -> Result<(), ChangeFailure> {
     for (key, condition) in conditions {
         let stored = tables::stored(&change.tables.documents, key.as_str())?;
         let modified = stored.map(|stored| stored.document.modified);
@@ -409,10 +409,7 @@ fn check_conditions(
     Ok(())
 }
 
-fn check_unreferenced(
-    change: &pending_revision::PendingRevision<'_>,
-    conditions: &[ReferenceCheck],
-) -> Result<(), ChangeFailure> {
+fn check_unreferenced(change: &PendingRevision<'_>, conditions: &[ReferenceCheck]) -> Result<(), ChangeFailure> {
     for condition in conditions {
         if let Some((key, modified)) = change.reference(condition)? {
             return Err(ChangeFailure::Refused(CommitError::Conflict { key, modified: Some(modified) }));
@@ -458,3 +455,133 @@ impl fmt::Display for Unavailable {
 }
 
 impl std::error::Error for Unavailable {}
+
+// One revision in the making: documents, their times to live, their history, all in one transaction of the file.
+//
+// It writes without checks: the caller checks conditions and bounds.
+
+/// A revision that is not committed yet.
+struct PendingRevision<'t> {
+    tables: Tables<'t>,
+    revision: u64,
+    events: Vec<Event>,
+}
+
+impl<'t> PendingRevision<'t> {
+    /// Begins the revision after `last`.
+    fn begin(transaction: &'t WriteTransaction, last: u64) -> Result<PendingRevision<'t>, Error> {
+        Ok(PendingRevision { tables: Tables::open(transaction)?, revision: last + 1, events: Vec::new() })
+    }
+
+    /// The first document that breaks a condition, with the revision that wrote it. History lists the few that were
+    /// written since; if it does not reach back far enough, all documents below the path are checked.
+    fn reference(&self, condition: &ReferenceCheck) -> Result<Option<(Key, u64)>, Error> {
+        let mut expected = condition.since + 1;
+        for row in self.tables.changes.range(expected..)? {
+            let (revision, row) = row?;
+            if revision.value() != expected {
+                break;
+            }
+            expected += 1;
+            let (_, _, keys) = row.value();
+            for path in keys.split('\n').filter(|path| path.starts_with(&condition.below)) {
+                let found = stored(&self.tables.documents, path)?.map(|found| found.document);
+                if let Some(document) = found.filter(|document| condition.is_broken_by(document)) {
+                    return Ok(Some((key(path)?, document.modified)));
+                }
+            }
+        }
+        if expected >= self.revision {
+            return Ok(None);
+        }
+        for row in self.tables.documents.range(condition.below.as_str()..)? {
+            let (path, row) = row?;
+            if !path.value().starts_with(&condition.below) {
+                break;
+            }
+            let found = StoredDocument::of_row(row.value()).map(|found| found.document);
+            if let Some(document) = found.filter(|document| condition.is_broken_by(document)) {
+                return Ok(Some((key(path.value())?, document.modified)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Writes a document. `created` is for one that is restored from history; others keep theirs, or begin with this
+    /// revision.
+    fn put(&mut self, key: &Key, value: &str, expires_ms: u64, created: Option<u64>) -> Result<(), Error> {
+        let before = stored(&self.tables.documents, key.as_str())?;
+        let created = created.or(before.as_ref().map(|before| before.document.created)).unwrap_or(self.revision);
+        let document = Document { value: value.into(), created, modified: self.revision };
+        let after = StoredDocument { document: document.clone(), expires_ms };
+        self.tables.documents.insert(key.as_str(), StoredDocument::row(Some(&after)))?;
+        if expires_ms != NEVER {
+            self.tables.expiries.insert((expires_ms, key.as_str()), ())?;
+        }
+        let is_kept = |before: &StoredDocument| before.expires_ms == expires_ms;
+        if let Some(before) = before.as_ref().filter(|before| !is_kept(before)) {
+            self.forget_expiry(key, before)?;
+        }
+        self.record(key, before.as_ref(), Some(document))
+    }
+
+    /// Deletes a document, and the last good value with it; without a document it does nothing.
+    fn delete(&mut self, key: &Key) -> Result<(), Error> {
+        let Some(before) = stored(&self.tables.documents, key.as_str())? else { return Ok(()) };
+        self.tables.documents.remove(key.as_str())?;
+        self.tables.last_good.remove(key.as_str())?;
+        self.forget_expiry(key, &before)?;
+        self.record(key, Some(&before), None)
+    }
+
+    /// Ends the revision; without a write there is none. The caller commits the transaction.
+    fn end(mut self, author: &Author, now_ms: u64, bounds: &HistoryBounds) -> Result<Batch, Error> {
+        if self.events.is_empty() {
+            return Ok(Batch { revision: self.revision - 1, events: Vec::new() });
+        }
+        self.tables.numbers.insert(REVISION, self.revision)?;
+        let author = serde_json::to_string(author).map_err(|error| Error::Io(error.into()))?;
+        let keys: Vec<&str> = self.events.iter().map(|event| event.key.as_str()).collect();
+        self.tables.changes.insert(self.revision, (now_ms, author.as_str(), keys.join("\n").as_str()))?;
+        self.prune(now_ms, bounds)?;
+        Ok(Batch { revision: self.revision, events: self.events })
+    }
+
+    fn record(&mut self, key: &Key, before: Option<&StoredDocument>, document: Option<Document>) -> Result<(), Error> {
+        self.tables.edits.insert((key.as_str(), self.revision), StoredDocument::row(before))?;
+        self.events.push(Event { key: key.clone(), document });
+        Ok(())
+    }
+
+    fn forget_expiry(&mut self, key: &Key, stored: &StoredDocument) -> Result<(), Error> {
+        if stored.expires_ms != NEVER {
+            self.tables.expiries.remove((stored.expires_ms, key.as_str()))?;
+        }
+        Ok(())
+    }
+
+    /// Removes the oldest changes until both bounds hold.
+    fn prune(&mut self, now_ms: u64, bounds: &HistoryBounds) -> Result<(), Error> {
+        let age_ms = u64::try_from(bounds.history_age_max.as_millis()).unwrap_or(u64::MAX);
+        loop {
+            let Some((revision, unix_ms, keys)) = self.oldest()? else { return Ok(()) };
+            let is_old = unix_ms.saturating_add(age_ms) < now_ms;
+            if !is_old && self.tables.changes.len()? <= bounds.history_changes_max {
+                return Ok(());
+            }
+            self.tables.changes.remove(revision)?;
+            for key in keys.split('\n') {
+                self.tables.edits.remove((key, revision))?;
+            }
+        }
+    }
+
+    /// Revision, time and keys of the oldest change.
+    fn oldest(&self) -> Result<Option<(u64, u64, String)>, Error> {
+        let oldest = self.tables.changes.first()?;
+        Ok(oldest.map(|(revision, row)| {
+            let (unix_ms, _, keys) = row.value();
+            (revision.value(), unix_ms, keys.to_owned())
+        }))
+    }
+}

@@ -3,22 +3,28 @@
 //! An endpoint that fails is set aside for a while and the next one is asked, as long as that cannot do anything twice.
 //! A token is requested when needed, and again when etcd rejects it.
 
-use super::connection::{EtcdConnection, connector, why_broken};
-use super::endpoint::EtcdEndpoint;
 use super::error::{EtcdError, code};
 use super::message::{AuthRequest, AuthResponse, EtcdErrorBody};
-use super::options::{ENDPOINTS_MAX, EtcdOptions, OptionsError};
-use super::rotation::Rotation;
+use super::options::{ENDPOINTS_MAX, EtcdEndpoint, EtcdOptions, EtcdTls, OptionsError};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::Request;
 use hyper::body::Incoming;
+use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName, HeaderValue, USER_AGENT};
+use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use socket2::{SockRef, TcpKeepalive};
+use std::error::Error as _;
 use std::fmt;
+use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use stillgate_tls::{Peer, ServiceRoots, handshake_failure, rustls, towards_service, towards_service_as};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, lookup_host};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
@@ -397,4 +403,160 @@ fn body(request: &impl Serialize) -> Bytes {
 /// The position of unexpected JSON. Without serde's message: it quotes the text, which could contain a token.
 pub(crate) fn misunderstood(error: &serde_json::Error) -> String {
     format!("the JSON is cut off or unknown, at line {}, column {}", error.line(), error.column())
+}
+
+// Chooses the next endpoint: one after the other, those that failed lately last.
+
+/// How long an endpoint that failed is used only if no other is left.
+const SET_ASIDE: Duration = Duration::from_secs(10);
+
+/// The rotation of endpoints, by their index.
+#[derive(Debug)]
+pub(crate) struct Rotation {
+    next: usize,
+    /// Until when each is set aside. Never empty.
+    aside: Vec<Option<Instant>>,
+}
+
+impl Rotation {
+    /// A rotation of `count` endpoints, at least one. `first` is used first: gateways should not all begin with the
+    /// same member.
+    pub(crate) fn new(count: usize, first: usize) -> Rotation {
+        Rotation { next: first % count, aside: vec![None; count] }
+    }
+
+    /// The next one that is not in `tried`, which never holds all. If all others are set aside, the one whose time ends
+    /// first.
+    pub(crate) fn choose(&mut self, now: Instant, tried: &[usize]) -> usize {
+        let count = self.aside.len();
+        let turn = (0..count).map(|step| (self.next + step) % count).filter(|index| !tried.contains(index));
+        let chosen = turn.min_by_key(|index| self.aside[*index].filter(|until| *until > now)).unwrap_or(self.next);
+        self.next = (chosen + 1) % count;
+        chosen
+    }
+
+    pub(crate) fn failed(&mut self, index: usize, now: Instant) {
+        self.aside[index] = Some(now + SET_ASIDE);
+    }
+
+    pub(crate) fn answered(&mut self, index: usize) {
+        self.aside[index] = None;
+    }
+}
+
+// One connection to an endpoint: TCP with keep-alive, TLS if the endpoint has it, HTTP/1.1.
+
+/// Timeout of connecting to one address, so that an unresponsive one leaves time for the next.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A watch only receives. Without keep-alive, a connection that a middlebox has dropped would seem quiet for ever.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVE_PROBES: u32 = 3;
+
+/// An open connection. It is closed on drop, even in the middle of a response.
+#[derive(Debug)]
+pub(crate) struct EtcdConnection {
+    pub(crate) sender: SendRequest<Full<Bytes>>,
+    /// The only task that moves its bytes; it ends with the set.
+    _driver: JoinSet<()>,
+}
+
+impl EtcdConnection {
+    /// Opens a connection. The error is one line without the endpoint.
+    pub(crate) async fn open(endpoint: &EtcdEndpoint, tls: &TlsConnector) -> Result<EtcdConnection, String> {
+        let stream = tcp(endpoint)
+            .await
+            .map_err(|error| format!("cannot connect: {error}; is it up, and can the gateway reach it?"))?;
+        let Some(name) = endpoint.tls_name.clone() else {
+            return EtcdConnection::over(stream).await;
+        };
+        let stream = tls.connect(name, stream).await;
+        EtcdConnection::over(stream.map_err(|error| format!("TLS: {}", handshake_failure(&error, Peer::Etcd)))?).await
+    }
+
+    async fn over<S>(stream: S) -> Result<EtcdConnection, String>
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
+        let mut driver = JoinSet::new();
+        // Its failure is reported by the request on it.
+        driver.spawn(async move { drop(connection.await) });
+        Ok(EtcdConnection { sender, _driver: driver })
+    }
+}
+
+/// The TLS settings. If TLS is not used (`!is_needed`), the system's roots need not exist.
+pub(crate) fn connector(options: Option<&EtcdTls>, is_needed: bool) -> Result<TlsConnector, String> {
+    let verify = is_needed && options.is_none_or(|options| options.verify);
+    let ca = options.and_then(|options| options.ca.as_deref());
+    let system: Vec<Vec<u8>> = match (verify, ca) {
+        (true, None) => rustls_native_certs::load_native_certs().certs.into_iter().map(|der| der.to_vec()).collect(),
+        _ => Vec::new(),
+    };
+    let roots = match (verify, ca) {
+        (false, _) => ServiceRoots::Anyone,
+        (true, Some(pem)) => ServiceRoots::Pem(pem),
+        (true, None) => ServiceRoots::Der(&system),
+    };
+    let config = match options.and_then(|options| options.client.as_ref()) {
+        Some((cert, key)) => towards_service_as(roots, (cert, key)),
+        None => towards_service(roots),
+    };
+    config.map(TlsConnector::from)
+}
+
+/// Why an open connection has failed, on one line.
+pub(crate) fn why_broken(error: &hyper::Error) -> String {
+    let Some(source) = error.source() else { return error.to_string() };
+    match source.downcast_ref::<io::Error>() {
+        // In TLS 1.3 a server rejects our certificate, or its absence, after our side of the handshake.
+        Some(io) if io.get_ref().is_some_and(|inner| inner.is::<rustls::Error>()) => {
+            format!("TLS: {}", handshake_failure(io, Peer::Etcd))
+        }
+        _ => format!("{error}: {source}"),
+    }
+}
+
+/// Connects to the first address that answers.
+async fn tcp(endpoint: &EtcdEndpoint) -> io::Result<TcpStream> {
+    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in lookup_host((&*endpoint.host, endpoint.port)).await? {
+        match timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => {
+                let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL);
+                SockRef::from(&stream).set_tcp_keepalive(&keepalive.with_retries(KEEPALIVE_PROBES))?;
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Ok(Err(error)) => failed = error,
+            Err(_) => failed = io::ErrorKind::TimedOut.into(),
+        }
+    }
+    Err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_after_the_other_and_failed_ones_last() {
+        let now = Instant::now();
+        let mut rotation = Rotation::new(3, 4);
+        let next = |rotation: &mut Rotation, now| rotation.choose(now, &[]);
+        assert_eq!([(); 4].map(|()| next(&mut rotation, now)), [1, 2, 0, 1]);
+        rotation.failed(2, now);
+        assert_eq!([(); 3].map(|()| next(&mut rotation, now)), [0, 1, 0]);
+        assert_eq!(rotation.choose(now, &[0, 1]), 2);
+        rotation.failed(0, now + Duration::from_secs(1));
+        rotation.failed(1, now + Duration::from_secs(2));
+        let later = now + Duration::from_secs(3);
+        assert_eq!([(); 2].map(|()| next(&mut rotation, later)), [2, 2]);
+        rotation.answered(1);
+        assert_eq!(next(&mut rotation, later), 1);
+        let much_later = now + SET_ASIDE * 2;
+        assert_eq!([(); 3].map(|()| next(&mut rotation, much_later)), [2, 0, 1]);
+    }
 }

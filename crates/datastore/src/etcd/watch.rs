@@ -8,12 +8,12 @@
 //! notifications every ten minutes.
 
 use super::Etcd;
+use super::call::EtcdConnection;
 use super::call::{RESPONSE_BYTES_MAX, Repeat, misunderstood};
-use super::connection::EtcdConnection;
 use super::error::EtcdError;
+use super::error::{RANGE, document};
 use super::follower::Position;
 use super::layout::is_directory;
-use super::list::{RANGE, document};
 use super::message::{
     EtcdErrorBody, EtcdHeader, KeyValue, Number, RangeRequest, RangeResponse, WatchCreate, WatchEvent, WatchLine,
     WatchRequest, WatchResponse,

@@ -1,7 +1,7 @@
 //! The form of answers, and the one place that maps a message's outcome to a status.
 
 use super::super::clock::{rfc3339, unix_ms};
-use super::super::post::PostVerdict;
+use crate::envelope::PostVerdict;
 use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};

@@ -5,20 +5,24 @@ use super::super::envelope::join;
 use super::super::jobs::{JOBS_MAX, JobCounts, JobKnowledge, NoJob};
 use super::super::node::DeviceNode;
 use super::super::peers::{BROADCAST, JOB, PATIENCE};
-use super::super::post::PostVerdict;
-use super::answer::{error, json, later, of_verdict};
+use super::answer::{error, json, later, of_verdict, unknown};
 use super::messages::read;
-use super::successor::pass_on;
+use crate::envelope::PostVerdict;
+use axum::body::Body;
 use axum::extract::Request;
-use axum::http::header::LOCATION;
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::header::{CONNECTION, LOCATION};
+use axum::http::{HeaderValue, StatusCode, Version};
 use axum::response::Response;
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper_util::rt::TokioIo;
 use rand::random;
 use serde_json::{Value as Json, json};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_devices::protocol::MessageId;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 /// The fields of the request besides its message.
 const WORDS_BYTES_MAX: usize = 16 * 1024;
@@ -116,6 +120,41 @@ fn add_up(message: MessageId, nodes: impl Iterator<Item = (Arc<str>, Option<JobK
         shown["missing"] = missing.into_iter().cloned().collect();
     }
     Some(shown)
+}
+
+// Forwards requests that arrive after another process has taken over.
+//
+// A back-end may be sending on a kept connection while its gateway is replaced. Closing the connection would lose the request, and
+// the back-end could not know whether it was carried out. So the request goes to the new process, and its answer comes back with
+// `Connection: close`. Over TLS nothing is forwarded: a request for a device that has moved is answered 503, to be repeated.
+
+/// The other process is on this machine, so it accepts at once or not at all.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The other process's answer. An error gives the request back: it could not be sent.
+pub(super) async fn pass_on(node: &DeviceNode, request: Request) -> Result<Response, Box<Request>> {
+    let Some(mut sender) = connected(node).await else { return Err(Box::new(request)) };
+    let (mut head, body) = request.into_parts();
+    head.version = Version::HTTP_11;
+    head.headers.remove(CONNECTION);
+    match sender.send_request(Request::from_parts(head, body)).await {
+        Ok(response) => {
+            let (mut head, body) = response.into_parts();
+            head.headers.remove(CONNECTION);
+            Ok(Response::from_parts(head, Body::new(body)))
+        }
+        Err(_) => Ok(unknown("the process that has taken over did not answer")),
+    }
+}
+
+async fn connected(node: &DeviceNode) -> Option<SendRequest<Body>> {
+    let address = *node.successor_api.get().filter(|_| node.has_left())?;
+    let stream = timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await.ok()?.ok()?;
+    stream.set_nodelay(true).ok()?;
+    let (sender, connection) = handshake(TokioIo::new(stream)).await.ok()?;
+    // The task ends with the body of the answer.
+    tokio::spawn(async move { drop(connection.await) });
+    Some(sender)
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! Connected devices: `GET /v1/devices/{id}`, `GET /v1/devices`, and `DELETE /v1/devices/{id}/connection`.
 
 use super::super::clock::rfc3339;
-use super::super::connected::{page_of, shown};
 use super::super::node::DeviceNode;
 use super::super::peers::{DISCONNECT, LIST, PATIENCE, Page, SHOW};
 use super::super::registry::{NotConnected, Registry, SharedRegistry};
+use super::Query;
 use super::answer::{error, json, json_text, later, offline};
-use super::query::Query;
+use crate::thread::{page_of, shown};
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::{Value as Json, json};

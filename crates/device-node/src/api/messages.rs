@@ -1,10 +1,10 @@
 //! `POST /v1/devices/{id}/messages`
 
 use super::super::node::DeviceNode;
-use super::super::post::{Post, PostVerdict};
+use super::Query;
 use super::answer::{error, of_verdict};
-use super::query::Query;
-use super::successor;
+use super::broadcast;
+use crate::envelope::{Post, PostVerdict};
 use axum::body::{Bytes, HttpBody};
 use axum::extract::Request;
 use axum::http::header::{CONNECTION, CONTENT_TYPE};
@@ -55,7 +55,7 @@ pub(super) async fn send(node: &DeviceNode, device: &str, query: &Query, request
     match verdict {
         // The device was already moving to the other process.
         PostVerdict::Away if node.has_left() => {
-            let again = Box::pin(successor::pass_on(node, Request::from_parts(head, bytes.into()))).await;
+            let again = Box::pin(broadcast::pass_on(node, Request::from_parts(head, bytes.into()))).await;
             again.unwrap_or_else(|_| of_verdict(id, PostVerdict::Away))
         }
         verdict => of_verdict(id, verdict),

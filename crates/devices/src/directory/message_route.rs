@@ -192,7 +192,7 @@ impl MessageRoute {
 mod tests {
     use super::*;
     use crate::directory::{Era, Lease, Location, Member};
-    use crate::generation::Generation;
+    use crate::session::Generation;
 
     /// A node with its cache, and its requests for one message after the other.
     struct Node {

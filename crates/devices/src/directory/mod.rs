@@ -13,19 +13,15 @@
 //! [`Era`], which changes whenever it comes back empty. A node that finds another era registers all its devices again,
 //! paced; see [`Registrations`]. [`MessageRoute`] finds the node of a message's device, or the reason for a failure.
 
-mod lease;
 mod lookups;
-mod members;
 mod message_route;
 mod registrations;
 
-pub use lease::{Lease, LeaseConflict};
+use crate::session::Generation;
 pub use lookups::{ABSENCE_KEPT_MS, CachedLookup, Lookups, PLACE_KEPT_MS};
-pub use members::{HEARTBEAT_MS, LEASE_MS, Member, Members};
 pub use message_route::{DeliveryError, DeliveryStep, DirectoryUnavailable, MessageRoute, Rejection, View};
 pub use registrations::{Effect, RegistrationRequest, Registrations};
-
-use crate::generation::Generation;
+use std::collections::BTreeMap;
 
 /// How long the entry of a device that is offline is kept: 30 days.
 pub const OFFLINE_RETENTION_MS: u64 = 30 * 24 * 60 * 60 * 1000;
@@ -240,6 +236,131 @@ pub fn register(
     RegistrationAnswer::Current
 }
 
+// Whether a node is alive: it has its own lease, renewed by its heartbeat. Devices have none, so their number costs no
+// renewals.
+
+/// A node's lease in the directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lease {
+    /// Epoch of the process that holds it.
+    pub epoch: u64,
+    /// When it ends, in milliseconds of the directory's clock.
+    pub until_ms: u64,
+}
+
+/// Another process with this node's name holds the lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeaseConflict {
+    /// When it ends, unless it is renewed.
+    pub until_ms: u64,
+}
+
+impl Lease {
+    /// Takes or renews a node's lease. A renewal of a lease that has ended succeeds if no other process has taken it: its
+    /// epoch was dead in between, so the process takes a new one ([`Registrations::begin_epoch`]).
+    pub fn hold(lease: &mut Option<Lease>, epoch: u64, now_ms: u64, ttl_ms: u64) -> Result<(), LeaseConflict> {
+        match lease {
+            Some(Lease { epoch: other, until_ms }) if *other != epoch && now_ms < *until_ms => {
+                Err(LeaseConflict { until_ms: *until_ms })
+            }
+            _ => {
+                *lease = Some(Lease { epoch, until_ms: now_ms.saturating_add(ttl_ms) });
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether connections of this epoch are alive.
+    pub fn is_alive(lease: Option<&Lease>, epoch: u64, now_ms: u64) -> bool {
+        lease.is_some_and(|lease| lease.epoch == epoch && now_ms < lease.until_ms)
+    }
+}
+
+// The live nodes, as the directory was last read.
+//
+// While the directory is unreachable the last reading holds: nodes that were alive then are tried, and their
+// connections show whether they still are.
+
+/// Milliseconds of a lease. A killed node is found dead within this and the reader's [`HEARTBEAT_MS`]: 5 s.
+pub const LEASE_MS: u64 = 4_000;
+
+/// Milliseconds between renewals of a lease, which also read those of the others.
+pub const HEARTBEAT_MS: u64 = 1_000;
+
+/// A node, as the directory keeps it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// The node's own lease.
+    pub lease: Lease,
+    /// The address for other nodes; empty if they cannot reach it.
+    pub address: Box<str>,
+    /// The era in which all its devices are registered.
+    pub filled: Option<Era>,
+}
+
+/// The nodes whose lease had not ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Members {
+    living: BTreeMap<Box<str>, Member>,
+    is_complete: bool,
+    is_steady: bool,
+}
+
+impl Members {
+    /// The members read at `now_ms`, in milliseconds of the directory's clock, which also dates `era`; `era_now` is the era
+    /// that would begin now.
+    pub fn new(
+        read: impl IntoIterator<Item = (Box<str>, Member)>,
+        era: Option<Era>,
+        now_ms: u64,
+        era_now: Era,
+    ) -> Members {
+        let living = read.into_iter().filter(|(_, member)| now_ms < member.lease.until_ms);
+        let living: BTreeMap<Box<str>, Member> = living.collect();
+        // A directory that came back empty: until every node can have renewed its lease, some may be missing here.
+        let is_settled = era.is_some_and(|era| u64::from(era_now.0.saturating_sub(era.0)) * 1000 > LEASE_MS);
+        let is_complete = is_settled && living.values().all(|member| member.filled == era);
+        Members { living, is_complete, is_steady: true }
+    }
+
+    /// Names and addresses read by another process of this node: the nodes to ask until this process has read the
+    /// directory.
+    pub fn from_predecessor(read: impl IntoIterator<Item = (Box<str>, Box<str>)>) -> Members {
+        let lease = Lease { epoch: 0, until_ms: u64::MAX };
+        let living = read.into_iter().map(|(node, address)| (node, Member { lease, address, filled: None }));
+        Members { living: living.collect(), is_complete: false, is_steady: false }
+    }
+
+    /// The members for a node that has been in contact with the directory for this long: after an outage, other nodes
+    /// are behind with their registrations and leases.
+    pub fn after(self, contact_ms: u64) -> Members {
+        let is_steady = contact_ms > LEASE_MS;
+        Members { is_complete: self.is_complete && is_steady, is_steady, ..self }
+    }
+
+    /// A node, if it is alive.
+    pub fn get(&self, node: &str) -> Option<&Member> {
+        self.living.get(node)
+    }
+
+    /// All live nodes, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Member)> {
+        self.living.iter().map(|(node, member)| (&**node, member))
+    }
+
+    /// Whether the directory was available for long enough that its entry about a device that is not connected, or
+    /// about a dead node, does not date from before an outage.
+    pub fn is_steady(&self) -> bool {
+        self.is_steady
+    }
+
+    /// Whether the directory lists every connected device: not while it is being refilled. It applies to look-ups made
+    /// before this reading.
+    pub fn is_complete(&self) -> bool {
+        self.is_complete
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -370,5 +491,47 @@ mod tests {
     fn offline_entries_are_kept_for_a_month() {
         let entry = DirectoryEntry::Offline { generation: FIRST, last_seen_ms: 1 };
         assert!(!entry.is_forgotten(OFFLINE_RETENTION_MS) && entry.is_forgotten(OFFLINE_RETENTION_MS + 1));
+    }
+}
+
+#[cfg(test)]
+mod lease_tests {
+    use super::*;
+
+    #[test]
+    fn one_process_holds_it() {
+        let mut lease = None;
+        Lease::hold(&mut lease, 1, 0, 5_000).unwrap();
+        assert_eq!(Lease::hold(&mut lease, 2, 4_999, 5_000), Err(LeaseConflict { until_ms: 5_000 }));
+        Lease::hold(&mut lease, 1, 4_999, 5_000).unwrap();
+        assert!(Lease::is_alive(lease.as_ref(), 1, 9_998) && !Lease::is_alive(lease.as_ref(), 1, 9_999));
+        Lease::hold(&mut lease, 2, 9_999, 5_000).unwrap();
+        assert!(!Lease::is_alive(lease.as_ref(), 1, 9_999));
+    }
+}
+
+#[cfg(test)]
+mod members_tests {
+    use super::*;
+
+    fn member(until_ms: u64, filled: Option<Era>) -> (Box<str>, Member) {
+        let lease = Lease { epoch: 1, until_ms };
+        (format!("until-{until_ms}").into(), Member { lease, address: "".into(), filled })
+    }
+
+    #[test]
+    fn only_the_living_count() {
+        let era = Some(Era(10));
+        let members = |read: Vec<_>, era_now| Members::new(read, era, 100, Era(era_now));
+        assert!(members(vec![member(101, era), member(100, None)], 15).is_complete());
+        assert!(members(vec![member(100, era)], 15).get("until-100").is_none());
+        assert!(!members(vec![member(101, Some(Era(9)))], 15).is_complete(), "it is still registering its devices");
+        assert!(!members(vec![member(101, era)], 14).is_complete(), "others may still come");
+        assert!(!Members::new([member(101, era)], None, 100, Era(15)).is_complete());
+        let told = Members::from_predecessor([("n".into(), "address".into())]);
+        assert_eq!(told.get("n").map(|member| &*member.address), Some("address"));
+        assert!(!told.is_complete() && !told.is_steady(), "it may be old");
+        let read = Members::new([member(101, era)], era, 100, Era(15));
+        assert!(!read.clone().after(LEASE_MS).is_complete() && read.after(LEASE_MS + 1).is_complete());
     }
 }

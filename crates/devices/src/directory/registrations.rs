@@ -5,7 +5,7 @@
 //! without an answer is repeated, which the directory's functions allow.
 
 use super::{ConnectOutcome, Disconnect, Duplicate, Era, Location, RegistrationAnswer};
-use crate::generation::Generation;
+use crate::session::Generation;
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ops::Bound;
 

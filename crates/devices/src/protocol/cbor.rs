@@ -1,10 +1,10 @@
 //! Messages in CBOR (RFC 8949). Bodies are JSON for back-ends, so they are converted both ways (section 6).
 
+use super::Fields;
+use super::MessageId;
 use super::body::{Body, BodyError};
 use super::cbor_json::{self, from_json};
 use super::error::ProtocolError;
-use super::fields::Fields;
-use super::message_id::MessageId;
 use minicbor::data::Type;
 use minicbor::{Decoder, Encoder, decode};
 use std::borrow::Cow;

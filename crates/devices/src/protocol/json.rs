@@ -1,9 +1,9 @@
 //! Messages in JSON (RFC 8259).
 
+use super::Fields;
+use super::MessageId;
 use super::body::{Body, check_depth};
 use super::error::ProtocolError;
-use super::fields::Fields;
-use super::message_id::MessageId;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserializer as _;

@@ -18,16 +18,14 @@ mod body;
 mod cbor;
 mod cbor_json;
 mod error;
-mod fields;
 mod json;
-mod message_id;
 
+use crate::hex;
 pub use body::{Body, BodyError, DEPTH_MAX};
 pub use error::ProtocolError;
-pub use message_id::MessageId;
-
-use fields::Fields;
+use error::excerpt;
 use std::borrow::Cow;
+use std::fmt;
 use std::sync::Arc;
 
 /// The longest `session` or `resume` of a hello, in bytes.
@@ -250,4 +248,86 @@ fn token<'a>(
     let token = protocol.string(raw).filter(|token| token.len() <= TOKEN_BYTES_MAX);
     let wanted = "the value from the gateway's last hello, as a string";
     token.map(Some).ok_or(ProtocolError::Value { key, wanted })
+}
+
+// The keys of one message of a device, each with the bytes of its value, before they are interpreted.
+
+/// Every key of v1.
+const KEYS: [&str; 7] = ["type", "id", "seq", "body", "encoding", "session", "resume"];
+
+/// The bytes of each key's value, in the message's own format.
+#[derive(Debug, Default)]
+struct Fields<'a> {
+    values: [Option<&'a [u8]>; KEYS.len()],
+}
+
+impl<'a> Fields<'a> {
+    /// Stores a key's value.
+    fn put(&mut self, key: &str, raw: &'a [u8]) -> Result<(), ProtocolError> {
+        let Some(at) = KEYS.iter().position(|known| *known == key) else {
+            return Err(ProtocolError::UnknownKey(excerpt(key)));
+        };
+        match self.values[at].replace(raw) {
+            None => Ok(()),
+            Some(_) => Err(ProtocolError::RepeatedKey(KEYS[at])),
+        }
+    }
+
+    fn get(&self, key: &'static str) -> Option<&'a [u8]> {
+        KEYS.iter().zip(self.values).find_map(|(known, value)| if *known == key { value } else { None })
+    }
+
+    fn need(&self, of: &'static str, key: &'static str) -> Result<&'a [u8], ProtocolError> {
+        self.get(key).ok_or(ProtocolError::Missing { key, of })
+    }
+
+    /// Refuses keys that a type of message does not have.
+    fn only(&self, of: &'static str, allowed: &[&str]) -> Result<(), ProtocolError> {
+        match KEYS.iter().zip(self.values).find(|(key, value)| value.is_some() && !allowed.contains(*key)) {
+            Some((key, _)) => Err(ProtocolError::Surplus { key, of }),
+            None => Ok(()),
+        }
+    }
+}
+
+// The unique identifier of a message.
+
+/// 128 random bits; 32 lowercase hexadecimal digits as text. All copies of a message have the same one, so a device
+/// recognises duplicates.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MessageId(pub u128);
+
+impl MessageId {
+    /// Reads the text of an id.
+    pub fn parse(text: &str) -> Option<MessageId> {
+        let is_plain = text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        is_plain.then(|| u128::from_str_radix(text, 16).ok().map(MessageId)).flatten()
+    }
+}
+
+impl fmt::Display for MessageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        hex::write(f, self.0)
+    }
+}
+
+impl fmt::Debug for MessageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn its_text_is_read_back() {
+        for id in [0, 1, 0xabc, u128::MAX].map(MessageId) {
+            assert_eq!(MessageId::parse(&id.to_string()), Some(id));
+        }
+        for text in ["", "0", &"f".repeat(33), &"F".repeat(32), "+000000000000000000000000000000f"] {
+            assert_eq!(MessageId::parse(text), None, "{text}");
+        }
+    }
 }

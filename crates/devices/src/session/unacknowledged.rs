@@ -9,7 +9,7 @@
 //!                          cursor ▲
 //! ```
 
-use super::outcome::{Level, Message, MessageOutcome, Notice};
+use super::idempotency::{Level, Message, MessageOutcome, Notice};
 use crate::protocol::{EncodedBody, MessageId};
 use std::collections::VecDeque;
 

@@ -7,24 +7,29 @@
 //!
 //! The decision is pure. Its state, sessions and wrong keys, is in [`Guard`], which calls it.
 
-mod facts;
-mod failures;
-mod guard;
-mod refusal;
 mod sessions;
 
-pub use facts::{KEY_ARGUMENT, cookie};
-pub use guard::{Guard, Peer};
-pub use refusal::Rejection;
-pub use sessions::{SESSION_COOKIE, Session};
-
 use crate::hosts::{Hosts, Stranger};
-use facts::{CallerCredential, Facts, Origin};
+use axum::body::Body;
+use axum::http::header::{
+    CACHE_CONTROL, CONNECTION, CONTENT_TYPE, COOKIE, HOST, HeaderName, HeaderValue, ORIGIN, RETRY_AFTER,
+    WWW_AUTHENTICATE,
+};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, Method, Request, Response, StatusCode};
 use ipnet::IpNet;
-use refusal::Refusal;
+use serde_json::{Value as Json, json};
+use sessions::Sessions;
+pub use sessions::{SESSION_COOKIE, Session};
+use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fmt;
-use std::net::IpAddr;
-use std::sync::Arc;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
+use tracing::warn;
 
 /// The rights of a key or session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -193,3 +198,476 @@ impl fmt::Debug for AdminKey {
 
 #[cfg(test)]
 mod tests;
+
+// The guard of every request: gathers the facts, requests a decision, and delays wrong keys.
+
+/// The address a request came from; the server adds it to the request's extensions. A request without it is not served.
+#[derive(Debug, Clone, Copy)]
+pub struct Peer(pub IpAddr);
+
+impl Peer {
+    /// The address of a request's client; the unspecified address if the server did not add one.
+    pub fn of<B>(request: &Request<B>) -> IpAddr {
+        request.extensions().get::<Peer>().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.0)
+    }
+}
+
+/// Number of requests with wrong keys that wait at once. It is less than the number of connections, so those with right keys find a
+/// place.
+const WAITING_MAX: usize = 64;
+
+/// Access control with its state: sessions, and addresses that sent wrong keys.
+///
+/// Its locks are held for a look-up in a small table, never across an await.
+#[derive(Debug)]
+pub struct Guard {
+    access: watch::Receiver<Access>,
+    sessions: Mutex<Sessions>,
+    failures: Mutex<Failures>,
+    waiting: Semaphore,
+}
+
+impl Guard {
+    /// Makes a guard for a configuration that may change.
+    pub fn new(access: watch::Receiver<Access>) -> Guard {
+        Guard { access, sessions: Mutex::default(), failures: Mutex::default(), waiting: Semaphore::new(WAITING_MAX) }
+    }
+
+    /// A token that opens one session at `/ui/#TOKEN`, valid for this long.
+    pub fn sign_in_token(&self, name: &str, role: Role, age: Duration) -> String {
+        lock(&self.sessions).mint(name, role, age, Instant::now())
+    }
+
+    /// Number of wrong keys and tokens so far.
+    pub fn wrong_keys(&self) -> u64 {
+        lock(&self.failures).total()
+    }
+
+    /// The session with this token.
+    pub fn session(&self, token: &str) -> Option<Session> {
+        lock(&self.sessions).get(token, Instant::now())
+    }
+
+    /// Opens a session; returns its token and its CSRF token.
+    pub fn open_session(&self, caller: Caller) -> (String, String) {
+        lock(&self.sessions).open(caller, Instant::now())
+    }
+
+    /// Ends a session.
+    pub fn close_session(&self, token: &str) {
+        lock(&self.sessions).close(token);
+    }
+
+    /// The identity of the session that a sign-in token opens. A token can be used once.
+    pub fn redeem(&self, token: &str) -> Option<Caller> {
+        lock(&self.sessions).redeem(token, Instant::now())
+    }
+
+    /// Whether this peer reads everything without a key.
+    pub fn reads_without_key(&self, peer: IpAddr) -> bool {
+        self.access.borrow().is_loopback_reader && peer.to_canonical().is_loopback()
+    }
+
+    /// The owner of this key.
+    pub fn caller_of_key(&self, key: &str) -> Option<Caller> {
+        let key = find(&self.access.borrow(), key.as_bytes())?;
+        Some(Caller { name: key.name.clone(), role: key.role, key: Some(key) })
+    }
+
+    /// Counts a wrong key and waits as long as its sender must, unless too many requests wait already.
+    pub async fn slow_down(&self, peer: IpAddr) -> Result<(), Rejection> {
+        let wrong = lock(&self.failures).record(peer, Instant::now());
+        if wrong.is_logged() {
+            warn!(target: "audit", %peer, count = wrong.count, "admin API: wrong key");
+        }
+        let _place = self.waiting.try_acquire().map_err(|_| Rejection::too_many_wait())?;
+        tokio::time::sleep(wrong.wait).await;
+        Ok(())
+    }
+
+    /// Adds the [`Caller`] to a request that is allowed; the error is the response to one that is not.
+    pub async fn admit(&self, request: &mut Request<Body>) -> Result<(), Response<Body>> {
+        let peer = Peer::of(request);
+        let refusal = match self.decide(peer, request) {
+            Ok(caller) => {
+                request.extensions_mut().insert(caller);
+                return Ok(());
+            }
+            Err(refusal) => refusal,
+        };
+        if refusal == Refusal::KeyWrong
+            && let Err(too_many) = self.slow_down(peer).await
+        {
+            return Err(too_many.into_response());
+        }
+        if refusal == Refusal::ViewerWrites {
+            warn!(target: "audit", %peer, method = %request.method(), path = request.uri().path(), "admin API: a viewer tried to write");
+        }
+        Err(refusal.rejection().into_response())
+    }
+
+    /// Whether a request is refused only because it has no key.
+    pub fn needs_key(&self, request: &Request<Body>) -> bool {
+        matches!(self.decide(Peer::of(request), request), Err(Refusal::KeyMissing))
+    }
+
+    fn decide(&self, peer: IpAddr, request: &Request<Body>) -> Result<Caller, Refusal> {
+        let access = self.access.borrow();
+        decide(&access, &Facts::of(peer, request, &access.hosts, self))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+// Counts wrong keys, and slows down each address that sends them.
+//
+// Only requests with a wrong key wait. The right one is served at once, even from an address from which others guess. The waits of
+// one address are consecutive, so that guessing on many connections is not faster.
+
+/// Number of addresses that are remembered. The one whose last wrong key is oldest makes room for a new one.
+const SOURCES_MAX: usize = 1024;
+
+/// The wait after the first wrong key; it doubles with each one.
+const WAIT_FIRST: Duration = Duration::from_millis(100);
+
+/// The bound of doubling.
+const WAIT_EACH_MAX: Duration = Duration::from_secs(3);
+
+/// The longest wait of one request.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// An address without a wrong key for this long starts over.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(15 * 60);
+
+/// Bits of an IPv6 address that identify one customer of a network; the customer can choose the rest.
+const IPV6_SOURCE_BITS: u32 = 64;
+
+/// The wrong keys so far, by address.
+#[derive(Debug, Default)]
+struct Failures {
+    total: u64,
+    of_source: HashMap<IpAddr, AddressFailures>,
+}
+
+#[derive(Debug)]
+struct AddressFailures {
+    count: u32,
+    last_at: Instant,
+    /// When the wait of its last wrong key ends.
+    until: Instant,
+}
+
+/// The consequence of one wrong key.
+#[derive(Debug, PartialEq, Eq)]
+struct Wrong {
+    /// The wait before the response.
+    wait: Duration,
+    /// Number of wrong keys from this address.
+    count: u32,
+}
+
+impl Wrong {
+    /// The number of log lines grows with the logarithm of the wrong keys.
+    fn is_logged(&self) -> bool {
+        self.count.is_power_of_two()
+    }
+}
+
+impl Failures {
+    fn total(&self) -> u64 {
+        self.total
+    }
+
+    fn record(&mut self, peer: IpAddr, now: Instant) -> Wrong {
+        self.total += 1;
+        let address = source_of(peer);
+        if !self.of_source.contains_key(&address) {
+            self.make_place(now);
+        }
+        let source = self.of_source.entry(address).or_insert(AddressFailures { count: 0, last_at: now, until: now });
+        if now.duration_since(source.last_at) > FORGOTTEN_AFTER {
+            source.count = 0;
+        }
+        source.count = source.count.saturating_add(1);
+        source.last_at = now;
+        let doublings = (source.count - 1).min(16);
+        let each = WAIT_FIRST.saturating_mul(1 << doublings).min(WAIT_EACH_MAX);
+        source.until = (source.until.max(now) + each).min(now + WAIT_MAX);
+        Wrong { wait: source.until - now, count: source.count }
+    }
+
+    fn make_place(&mut self, now: Instant) {
+        if self.of_source.len() < SOURCES_MAX {
+            return;
+        }
+        self.of_source.retain(|_, source| now.duration_since(source.last_at) <= FORGOTTEN_AFTER);
+        if self.of_source.len() >= SOURCES_MAX {
+            let oldest = self.of_source.iter().min_by_key(|(_, source)| source.last_at).map(|(address, _)| *address);
+            oldest.map(|address| self.of_source.remove(&address));
+        }
+    }
+}
+
+fn source_of(peer: IpAddr) -> IpAddr {
+    match peer.to_canonical() {
+        IpAddr::V6(peer) => {
+            let rest = Ipv6Addr::BITS - IPV6_SOURCE_BITS;
+            Ipv6Addr::from_bits(peer.to_bits() >> rest << rest).into()
+        }
+        peer => peer,
+    }
+}
+
+// The parts of a request's head that access depends on.
+//
+// A key is searched where APISIX searches: argument `api_key`, header, cookie, in this order.
+
+/// The query argument that is searched for a key first.
+pub const KEY_ARGUMENT: &str = "api_key";
+const KEY_HEADER: &str = "x-api-key";
+const KEY_COOKIE: &str = "x_api_key";
+const TOKEN_HEADER: &str = "x-csrf-token";
+
+/// The most arguments that are read, as in nginx.
+const ARGUMENTS_MAX: usize = 100;
+
+/// The facts about one request.
+#[derive(Debug)]
+struct Facts<'a> {
+    peer: IpAddr,
+    area: Area,
+    /// Whether the method is GET or HEAD.
+    is_read: bool,
+    given: CallerCredential<'a>,
+    /// Why a request from loopback needs a key.
+    stranger: Option<Stranger>,
+    origin: Origin,
+}
+
+/// The credential of a caller.
+#[derive(Debug)]
+enum CallerCredential<'a> {
+    Nothing,
+    Key {
+        key: Cow<'a, [u8]>,
+        /// Whether it is in a cookie, which a browser adds by itself.
+        is_ambient: bool,
+    },
+    Session {
+        session: Session,
+        /// Whether the request has the token that only a page of this origin can read.
+        has_token: bool,
+    },
+}
+
+/// The origin of the page that made a browser send the request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Absent,
+    /// The requested host.
+    Own,
+    Foreign,
+}
+
+impl<'a> Facts<'a> {
+    fn of(peer: IpAddr, request: &'a Request<Body>, hosts: &Hosts, guard: &Guard) -> Facts<'a> {
+        Facts {
+            peer,
+            area: area(request.uri().path()),
+            is_read: matches!(*request.method(), Method::GET | Method::HEAD),
+            given: given(request, guard),
+            stranger: hosts.check(request).err(),
+            origin: origin(request),
+        }
+    }
+}
+
+fn area(path: &str) -> Area {
+    match path {
+        "/" | "/v1/health" | "/v1/status" => Area::Open,
+        "/ui" => Area::Files,
+        "/v1/session" => Area::SignIn,
+        _ if path.starts_with("/ui/") => Area::Files,
+        _ => Area::Data,
+    }
+}
+
+fn given<'a>(request: &'a Request<Body>, guard: &Guard) -> CallerCredential<'a> {
+    let headers = request.headers();
+    let key = match argument(request.uri().query(), KEY_ARGUMENT) {
+        Some(Cow::Borrowed(key)) => Some(key.as_bytes().into()),
+        Some(Cow::Owned(key)) => Some(key.into_bytes().into()),
+        None => headers.get(KEY_HEADER).map(|key| key.as_bytes().into()),
+    };
+    if let Some(key) = key {
+        return CallerCredential::Key { key, is_ambient: false };
+    }
+    // Signing in again does not depend on an old session, whose token the page may not know.
+    let is_sign_in = area(request.uri().path()) == Area::SignIn && *request.method() == Method::POST;
+    let session = || guard.session(cookie(headers, SESSION_COOKIE)?);
+    if let Some(session) = if is_sign_in { None } else { session() } {
+        let token = headers.get(TOKEN_HEADER).map_or(&b""[..], |token| token.as_bytes());
+        let has_token = equal_in_constant_time(token, session.csrf.as_bytes());
+        return CallerCredential::Session { session, has_token };
+    }
+    match cookie(headers, KEY_COOKIE) {
+        Some(key) => CallerCredential::Key { key: key.as_bytes().into(), is_ambient: true },
+        None => CallerCredential::Nothing,
+    }
+}
+
+/// The first argument of a query with this name.
+fn argument<'a>(query: Option<&'a str>, name: &str) -> Option<Cow<'a, str>> {
+    let mut arguments = form_urlencoded::parse(query?.as_bytes()).take(ARGUMENTS_MAX);
+    arguments.find(|(known, _)| known == name).map(|(_, value)| value)
+}
+
+/// The first cookie with this name.
+pub fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    let lines = headers.get_all(COOKIE).into_iter().filter_map(|line| line.to_str().ok());
+    let mut cookies = lines.flat_map(|line| line.split(';')).filter_map(|cookie| cookie.trim().split_once('='));
+    cookies.find(|(known, _)| *known == name).map(|(_, value)| value)
+}
+
+fn origin(request: &Request<Body>) -> Origin {
+    let Some(origin) = request.headers().get(ORIGIN) else { return Origin::Absent };
+    let of_field = request.headers().get(HOST).and_then(|host| host.to_str().ok());
+    let host = request.uri().authority().map(Authority::as_str).or(of_field);
+    let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+    match (origin, host) {
+        (Some((_, page)), Some(host)) if page.eq_ignore_ascii_case(host) => Origin::Own,
+        _ => Origin::Foreign,
+    }
+}
+
+// Requests that are not served, and the answers to them.
+
+/// Why a request is not served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Refusal {
+    NotAllowed(&'static str),
+    LoopbackOnly(&'static str),
+    KeyMissing,
+    KeyWrong,
+    ViewerWrites,
+    Stranger(Stranger),
+    ForeignOrigin,
+    TokenMissing,
+}
+
+/// The answer to a request that is not served. Its connection is closed: a client that is refused must not keep one.
+#[derive(Debug)]
+pub struct Rejection {
+    /// The status.
+    pub status: StatusCode,
+    /// The body.
+    pub body: Json,
+    /// A header that belongs to the status.
+    pub header: Option<(HeaderName, &'static str)>,
+}
+
+impl Rejection {
+    /// The answer while too many requests with wrong keys wait already: this one is answered at once.
+    fn too_many_wait() -> Rejection {
+        let status = StatusCode::TOO_MANY_REQUESTS;
+        let body = json!({ "error_msg": "too many requests with wrong keys at once" });
+        Rejection { status, body, header: Some((RETRY_AFTER, "10")) }
+    }
+
+    /// The whole response.
+    pub fn into_response(self) -> Response<Body> {
+        let mut response = Response::new(Body::from(format!("{}\n", self.body)));
+        *response.status_mut() = self.status;
+        let fields = [
+            (CONTENT_TYPE, "application/json"),
+            (CACHE_CONTROL, "no-store"),
+            (HeaderName::from_static("x-content-type-options"), "nosniff"),
+        ];
+        for (name, value) in fields.into_iter().chain(self.header).chain([(CONNECTION, "close")]) {
+            response.headers_mut().insert(name, HeaderValue::from_static(value));
+        }
+        response
+    }
+}
+
+impl Refusal {
+    /// The body is APISIX's, if APISIX has the case, for its clients.
+    fn rejection(&self) -> Rejection {
+        let token = |description: &str| Rejection {
+            status: StatusCode::UNAUTHORIZED,
+            body: json!({ "error_msg": "failed to check token", "description": description }),
+            header: Some((WWW_AUTHENTICATE, "X-API-KEY")),
+        };
+        let forbidden = |message: String| Rejection {
+            status: StatusCode::FORBIDDEN,
+            body: json!({ "error_msg": message }),
+            header: None,
+        };
+        match self {
+            Refusal::KeyMissing => token("missing apikey"),
+            Refusal::KeyWrong => token("wrong apikey"),
+            Refusal::ViewerWrites => token("invalid method for role viewer"),
+            Refusal::NotAllowed(section) => forbidden(format!("your address is not in {section}.allow")),
+            Refusal::LoopbackOnly(section) => forbidden(format!(
+                "only loopback may connect; set {section}.keys and {section}.allow to admit other addresses"
+            )),
+            Refusal::Stranger(stranger) => forbidden(stranger.to_string()),
+            Refusal::ForeignOrigin => forbidden(
+                "this request came from a page of another origin; with a cookie, only the dashboard may write"
+                    .to_owned(),
+            ),
+            Refusal::TokenMissing => {
+                forbidden("a write in a session needs the token of the session in the header X-CSRF-Token".to_owned())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod guard_tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn waits_grow_and_are_bounded() {
+        let mut failures = Failures::default();
+        let peer = "192.0.2.1".parse().unwrap();
+        let now = Instant::now();
+        let waits: Vec<u128> = (0..7).map(|_| failures.record(peer, now).wait.as_millis()).collect();
+        assert_eq!(waits, [100, 300, 700, 1500, 3100, 6100, 9100]);
+        let wrong = (0..10_000).map(|_| failures.record(peer, now)).last().unwrap();
+        assert_eq!(wrong, Wrong { wait: WAIT_MAX, count: 10_007 });
+        assert_eq!(failures.total(), 10_007);
+        let later = now + FORGOTTEN_AFTER + Duration::from_secs(20);
+        assert_eq!(failures.record(peer, later), Wrong { wait: WAIT_FIRST, count: 1 });
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_table_is_bounded() {
+        let mut failures = Failures::default();
+        let now = Instant::now();
+        for n in 0..10_000u32 {
+            let peer = IpAddr::from(std::net::Ipv4Addr::from_bits(n));
+            failures.record(peer, now + Duration::from_millis(n.into()));
+            assert!(failures.of_source.len() <= SOURCES_MAX);
+        }
+        let six = |text: &str| source_of(text.parse().unwrap());
+        assert_eq!(six("2001:db8::1"), six("2001:db8::ffff:1"), "one network is one source");
+    }
+}
+
+#[cfg(test)]
+mod facts_tests {
+    use super::*;
+
+    #[test]
+    fn the_first_argument_counts() {
+        let query = "b=x&a=%20y&a=z";
+        assert_eq!(argument(Some(query), "a").as_deref(), Some(" y"));
+        assert_eq!(argument(Some(query), "c"), None);
+        assert_eq!(argument(None, "a"), None);
+        let too_late = format!("{}a=1", "b&".repeat(ARGUMENTS_MAX));
+        assert_eq!(argument(Some(&too_late), "a"), None);
+    }
+}

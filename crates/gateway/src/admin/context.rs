@@ -1,12 +1,15 @@
 //! What the gateway's own pages are made of: questions to the control loop, which owns the state, and parts that they share.
 
 use super::cardinality::Cardinality;
-use super::route_list_cache::RouteListCache;
+use super::route_list::RouteList;
 use super::status::StatusPage;
 use super::upstreams::UpstreamsSnapshot;
 use crate::configuration::kept::OpenStore;
 use crate::configuration::reload::ServedPlan;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use stillgate_config::LoadedConfig;
+use stillgate_datastore::Documents;
 use stillgate_door::CONNECTIONS_MAX;
 use stillgate_exporter::SideDoor;
 use stillgate_live::Live;
@@ -14,6 +17,7 @@ use stillgate_measures::metrics::MetricsRuntime;
 use stillgate_measures::recent_lines::RecentLines;
 use stillgate_proxy::UpstreamOverview;
 use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::time::sleep;
 
 /// Maximum number of questions that wait for the control loop; there are never more connections than this.
 pub(crate) const QUESTIONS_MAX: usize = CONNECTIONS_MAX;
@@ -71,5 +75,65 @@ impl PageContext {
         let (answer, answered) = oneshot::channel();
         self.questions.send(question(answer)).await.ok()?;
         answered.await.ok()
+    }
+}
+
+// The list of routes that was searched last, kept while pages use it.
+
+/// A list that is not used for this time is dropped: it takes some two hundred bytes a route.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// The list of the configuration that was searched last.
+#[derive(Default)]
+pub(super) struct RouteListCache(Mutex<CachedRouteList>);
+
+#[derive(Default)]
+struct CachedRouteList {
+    list: Option<Arc<RouteList>>,
+    /// Whether it has been used since the last check.
+    is_used: bool,
+    /// Whether a task checks that.
+    is_watched: bool,
+}
+
+impl RouteListCache {
+    /// The list of this configuration. Only one is made at a time: its maker holds the place.
+    pub(super) fn list(
+        &self,
+        generation: u64,
+        loaded: &LoadedConfig,
+        documents: Option<&dyn Documents>,
+    ) -> Arc<RouteList> {
+        let former = self.lock().list.clone();
+        let list = match former {
+            Some(list) if list.is_of(generation, loaded) => list,
+            former => Arc::new(RouteList::new(generation, loaded, documents, former.as_deref())),
+        };
+        let mut cached = self.lock();
+        cached.list = Some(list.clone());
+        cached.is_used = true;
+        list
+    }
+
+    fn lock(&self) -> MutexGuard<'_, CachedRouteList> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Drops the list when it is not used any more.
+    pub(super) fn watch(self: &Arc<Self>) {
+        if std::mem::replace(&mut self.lock().is_watched, true) {
+            return;
+        }
+        let lists = self.clone();
+        tokio::spawn(async move {
+            loop {
+                sleep(IDLE).await;
+                let mut kept = lists.lock();
+                if !std::mem::take(&mut kept.is_used) {
+                    *kept = CachedRouteList::default();
+                    return;
+                }
+            }
+        });
     }
 }

@@ -2,7 +2,6 @@
 //!
 //! The Admin API itself is the crate `admin`. Nothing here owns state: the control loop and the keeper of the datastore do.
 
-pub(crate) mod access;
 pub(crate) mod cardinality;
 pub(crate) mod context;
 pub(crate) mod devices;
@@ -11,13 +10,11 @@ mod live;
 mod lua;
 pub(crate) mod lua_profile;
 pub(crate) mod pages;
-mod phases;
 mod profiling;
 mod recent_requests;
 mod refusal;
 pub(crate) mod resources;
 mod route_list;
-mod route_list_cache;
 mod routes;
 pub(crate) mod status;
 pub(crate) mod upstreams;

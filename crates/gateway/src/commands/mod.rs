@@ -4,7 +4,6 @@
 
 pub(crate) mod check;
 pub(crate) mod cli;
-mod deep_hosts;
 pub(crate) mod demo;
 mod demo_resources;
 mod demo_traffic;

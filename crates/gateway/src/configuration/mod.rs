@@ -11,7 +11,6 @@ pub(crate) mod own_files;
 pub(crate) mod reading;
 pub(crate) mod reload;
 mod restart;
-mod retired_plans;
 pub(crate) mod secrets;
 pub(crate) mod source;
 pub(crate) mod sources;

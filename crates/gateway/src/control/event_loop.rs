@@ -3,7 +3,6 @@
 //! It owns the workers' handle, the configuration and the logs; the admin server and the signals only send it requests. Nothing
 //! here takes long: slow work is done on another thread and comes back as an event.
 
-mod datastore;
 mod upgrading;
 
 use super::signals::Signals;
@@ -12,29 +11,31 @@ use crate::admin::cardinality::Cardinality;
 use crate::admin::context::Question;
 use crate::admin::status::{AccessLogStatus, StatusPage, certificates, counted};
 use crate::admin::upstreams::UpstreamsSnapshot;
-use crate::configuration::kept::{FollowedRevision, OpenStore};
+use crate::configuration::kept::{FollowStatus, FollowedRevision, OpenStore, StoreRequest};
 use crate::configuration::reload::{ReloadEvent, Reloader};
 use crate::configuration::secrets;
 use crate::configuration::watch::FileWatch;
 use crate::upgrade::{self, PidFile, Predecessor};
-use datastore::Datastore;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_acme::Renewals;
+use stillgate_config::SourceKind;
 use stillgate_device_node::DeviceThread;
 use stillgate_door::RunningServer;
 use stillgate_health::{Checker, HealthChange};
 use stillgate_logs::Logs;
 use stillgate_measures::access_log_writer::AccessLogWriter;
 use stillgate_measures::limits::LimitsReader;
-use stillgate_measures::own_metrics::{DirectoryFacts, Facts};
+use stillgate_measures::own_metrics::{DirectoryFacts, EtcdFacts, Facts, SourceFacts};
+use stillgate_measures::process_stats::now_unix_ms;
 use stillgate_plugin::outbox::OutboxCounters;
 use stillgate_proxy::access_log::rfc3339;
 use stillgate_proxy::{Commander, Counters, Fleet, Inquiry, StartError, WorkerTally};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
-use tokio::time::{Instant, Interval, interval, sleep_until};
+use tokio::time::{Instant, Interval, interval, sleep_until, timeout};
 use tracing::{error, info, warn};
 
 /// Time for the access log to be written out, after the last request: for a disk or a reader that is slow, and for its thread to
@@ -547,6 +548,99 @@ impl Control {
             access_log: self.access_log.as_ref().map(|log| AccessLogStatus { dropped_lines: log.dropped_lines() }),
             certificates: certificates(&self.reloader.candidate(), &self.certificates.states()),
             draining: self.announced.is_some() || matches!(self.workers, Workers::Ending { .. }),
+        }
+    }
+}
+
+// The datastore, as the control loop sees it: a source of changes, which a successor may need.
+
+/// Time for a datastore to end: a snapshot of etcd may have to be written.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A datastore that is followed.
+struct Datastore {
+    kind: SourceKind,
+    name: &'static str,
+    stored: watch::Receiver<FollowedRevision>,
+    asks: mpsc::Sender<StoreRequest>,
+    /// Revision that was last requested to be read.
+    revision: Option<u64>,
+}
+
+impl Datastore {
+    fn new(kept: OpenStore) -> Datastore {
+        let mut stored = kept.keeper.stored.subscribe();
+        // The datastore may have changed since it was read at the start.
+        stored.mark_changed();
+        Datastore { kind: kept.keeper.kind, name: kept.keeper.name(), stored, asks: kept.asks, revision: None }
+    }
+
+    /// Waits until there is a change to read. May be cancelled without losing anything.
+    async fn changed(&mut self) {
+        loop {
+            if self.stored.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+            let revision = self.stored.borrow_and_update().revision;
+            if revision != self.revision {
+                self.revision = revision;
+                return;
+            }
+        }
+    }
+
+    /// `store` or `etcd`.
+    fn kind(&self) -> &'static str {
+        self.name
+    }
+
+    /// How it is followed.
+    fn state(&self) -> FollowedRevision {
+        self.stored.borrow().clone()
+    }
+
+    /// When the datastore last answered, in milliseconds since 1970. A store that can be written is in this process.
+    fn heard_unix_ms(&self) -> Option<u64> {
+        let stored = self.stored.borrow();
+        match self.kind == SourceKind::Store && stored.connection == FollowStatus::Good {
+            true => Some(now_unix_ms()),
+            false => stored.heard_unix_ms,
+        }
+    }
+
+    /// Values for the metrics.
+    fn facts(&self) -> SourceFacts {
+        let heard_unix_ms = self.heard_unix_ms();
+        let stored = self.stored.borrow();
+        // A datastore that a successor has opened is not lost.
+        let is_up = !matches!(stored.connection, FollowStatus::Lost(_));
+        let etcd = EtcdFacts { newest: stored.newest, modified: stored.modified };
+        let etcd = (self.kind == SourceKind::Etcd).then_some(etcd);
+        SourceFacts { is_up, revision: stored.revision, heard_unix_ms, etcd }
+    }
+
+    /// Lets go of it, so that a successor can open it, or takes it again. It is not waited for: a successor tries until it can.
+    fn hold(&self, is_held: bool) {
+        let (done, _) = oneshot::channel();
+        if let Err(TrySendError::Full(asked)) = self.asks.try_send(StoreRequest::Hold(is_held, done)) {
+            warn!("the datastore is too busy to be handed over; the upgrade waits for it");
+            let asks = self.asks.clone();
+            // They are sent in the order of the calls: senders that wait for a place get it one after the other.
+            tokio::spawn(async move { drop(asks.send(asked).await) });
+        }
+    }
+
+    /// Ends it, so that a start finds what was written last.
+    async fn end(&self) {
+        let (done, ended) = oneshot::channel();
+        let ending = async {
+            if self.asks.send(StoreRequest::End(done)).await.is_ok() {
+                // It answers, or it has ended already.
+                let _ = ended.await;
+            }
+        };
+        if timeout(END_TIMEOUT, ending).await.is_err() {
+            warn!("the datastore takes too long to end; a start without it may serve an older configuration");
         }
     }
 }

@@ -4,11 +4,11 @@
 //! whole. It owns the child: it kills one that does not get ready, and waits for one that has ended. The old process may leave once
 //! the new one has been ordered to go on, and is notified at once when that one is gone.
 
+use super::Program;
 use super::channel::Channel;
-use super::messages::Message;
-use super::probation::{Found, PROBATION, prove};
-use super::program::Program;
+use super::takeover::Message;
 use super::{FAILURES_NAME, LAUNCHER_NAME, VARIABLE, predecessor::Heard};
+use super::{Found, PROBATION, prove};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::gettid;

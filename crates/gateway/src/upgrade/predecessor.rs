@@ -1,7 +1,7 @@
 //! The old process's side, as its control thread holds it: what it leaves, and its progress.
 
 use super::launcher::{Launcher, Offer, Order, Progress, VERDICT_TIMEOUT};
-use super::messages::{Message, Part, VERSION, in_parts};
+use super::takeover::{Message, Part, VERSION, in_parts};
 use std::collections::HashSet;
 use std::future::pending;
 use std::io;

@@ -5,10 +5,12 @@
 //! build that was killed is repeated. The repository itself is not changed, except for its list of worktrees.
 
 use super::command::{self, CommandContext, CommandOptions, CommandOutcome, last_lines};
-use super::patch::Patch;
+use super::versions::Versions;
 use crate::compare::revisions::{default_cache, short_hash};
 use crate::error::{Error, Result};
 use crate::git::{git, short};
+use crate::result::bisect::{Applied, CommitRecord};
+use crate::target::sha256;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -147,3 +149,73 @@ impl Checkouts {
 
 /// Worktrees are created without submodules.
 const SUBMODULES: &str = "git submodule update --init --recursive --quiet";
+
+// A patch that is applied to every commit before it is built, for example a probe that older ones lack.
+
+/// A patch file, with its content when the bisection began.
+#[derive(Debug)]
+pub(crate) struct Patch {
+    path: PathBuf,
+    pub(crate) applied: Applied,
+}
+
+impl Patch {
+    pub(crate) fn open(path: &Path) -> Result<Patch> {
+        let failed = |why: &dyn std::fmt::Display| Error::new(format!("--apply {}: {why}", path.display()));
+        let full = std::fs::canonicalize(path).map_err(|error| failed(&error))?;
+        let sha256 =
+            sha256(&full).ok_or_else(|| failed(&"cannot be read; it must be a file as `git diff` writes it"))?;
+        Ok(Patch { path: full, applied: Applied { path: path.to_string_lossy().into_owned(), sha256 } })
+    }
+
+    /// Applies the patch to a worktree, or returns why it cannot. A commit that already has the change stays as it is.
+    pub(super) fn apply(&self, worktree: &Path) -> Result<Result<(), String>> {
+        let path = self.path.to_string_lossy();
+        // Three-way, because the lines around a change differ over a history.
+        let done = git(worktree, &["apply", "--3way", "--whitespace=nowarn", &path])?;
+        Ok(done.map(drop).map_err(|why| format!("the patch does not apply: {}", last_lines(&why))))
+    }
+}
+
+// The source of the measured things: commits, which are built, or versions that were built before.
+
+#[derive(Debug)]
+pub(crate) enum Source {
+    Commits(Checkouts),
+    Versions(Versions),
+}
+
+impl Source {
+    /// Whether it is already built.
+    pub(crate) fn is_built(&self, record: &CommitRecord) -> bool {
+        match self {
+            Source::Commits(checkouts) => checkouts.is_built(&record.commit),
+            Source::Versions(_) => true,
+        }
+    }
+
+    /// Prepares it for a measurement.
+    pub(crate) fn build(&self, record: &CommitRecord, stop: &AtomicBool) -> Result<BuildOutcome> {
+        match (self, &record.artefact) {
+            (Source::Commits(checkouts), _) => checkouts.build(&record.commit, stop),
+            (Source::Versions(versions), Some(artefact)) => Ok(versions.ready(&record.commit, artefact)),
+            (Source::Versions(_), None) => Ok(BuildOutcome::Failed("no artefact is recorded".to_owned())),
+        }
+    }
+
+    /// The default path of a bisection's record.
+    pub(crate) fn record_path(&self, question: &str) -> PathBuf {
+        match self {
+            Source::Commits(checkouts) => checkouts.record_path(question),
+            Source::Versions(versions) => versions.record_path(question),
+        }
+    }
+
+    /// Removes what was built for them.
+    pub(crate) fn tidy(&self, records: &[CommitRecord]) {
+        if let Source::Commits(checkouts) = self {
+            let built = records.iter().filter(|record| checkouts.is_built(&record.commit));
+            built.for_each(|record| checkouts.remove(&record.commit));
+        }
+    }
+}

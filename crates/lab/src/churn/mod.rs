@@ -13,7 +13,6 @@
 //! A kind of change is one file with its [`Change`] and one line in [`KINDS`]. The load, the figures, and what follows from them
 //! are the same for all: see [`run`] and [`crate::figures`].
 
-mod changing_file;
 mod labels;
 mod reload;
 pub(crate) mod run;
@@ -22,7 +21,7 @@ mod watch;
 pub(crate) mod write;
 
 use crate::error::Result;
-use crate::result::figures::Durations;
+use crate::result::Durations;
 use crate::result::run::Placement;
 use crate::target::{Kind, RoutePlan, Spec, Started};
 use std::net::SocketAddr;

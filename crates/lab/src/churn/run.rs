@@ -6,7 +6,7 @@ use crate::connections::fleet::Fleet;
 use crate::connections::{Clients as _, MessagePace, MessageTotals};
 use crate::display::Progress;
 use crate::error::{Error, Result};
-use crate::result::figures::{FiguresResult, Sample};
+use crate::result::{FiguresResult, Sample};
 use crate::target::{Spec, Started, Upstream, schedule};
 use hdrhistogram::Histogram;
 use std::fs;

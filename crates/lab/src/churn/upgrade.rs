@@ -5,7 +5,7 @@
 
 use super::{Change, ChangeOptions, LOOK, Mode, micros};
 use crate::error::{Error, Result};
-use crate::result::figures::Durations;
+use crate::result::Durations;
 use crate::target::{Kind, Spec, Started};
 use rustix::process::{getpid, set_child_subreaper};
 use std::sync::atomic::{AtomicBool, Ordering};

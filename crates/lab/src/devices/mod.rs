@@ -11,14 +11,10 @@
 //! [`analysis`] a pure function of the rounds. [`words`] formats the results.
 
 pub(crate) mod analysis;
-mod back_end;
-mod descriptors;
 mod device;
 mod fleet;
 mod ledger;
-mod pace;
 pub(crate) mod plan;
-mod process;
 pub(crate) mod rounds;
 pub(crate) mod run;
 mod sockets;

@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use stillgate_load::{Target, Tls, TlsError, Trust};
+use stillgate_rig::descriptors;
 
 /// The placeholder of the device's id in the URL and in header fields.
 pub(crate) const ID: &str = "{id}";
@@ -227,12 +228,30 @@ impl Plan {
                 self.prefix
             )));
         }
-        super::descriptors::make_room(self.devices, self.back_ends * self.nodes)
+        make_room(self.devices, self.back_ends * self.nodes)
     }
 
     /// The id of a device.
     pub(super) fn id(&self, device: usize) -> String {
         format!("{}{device:06}", self.prefix)
+    }
+}
+
+// Room for one descriptor per device.
+
+/// Descriptors that no device uses: standard streams, epoll, connections of the back-end, signals, and some to spare.
+const OTHERS: u64 = 64;
+
+/// Raises the limit as far as this process may.
+pub(super) fn make_room(devices: usize, back_ends: usize) -> Result {
+    let needed = (devices + back_ends) as u64 + OTHERS;
+    match descriptors::raise_to(needed) {
+        true => Ok(()),
+        false => Err(Error::new(format!(
+            "--count {devices} needs {needed} file descriptors, and this process may have {}; \
+             raise the limit with `ulimit -n {needed}`, or ask for fewer devices",
+            descriptors::limit().current
+        ))),
     }
 }
 

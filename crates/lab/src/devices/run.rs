@@ -2,17 +2,17 @@
 //! that the gateway's process used.
 
 use super::fleet::{Fleet, Phase};
-use super::pace::Pace;
 use super::plan::{GatewayNode, Plan};
-use super::process::Process;
 use crate::display::Progress;
 use crate::error::{Error, Result};
 use crate::result::devices::{Broadcast, ConnectStep, DevicesRun, Idle, Messages, Storm};
 use crate::result::histogram;
 use crate::stop::EXIT_INTERRUPTED;
+use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use stillgate_load::outcome;
+use stillgate_rig::proc;
 
 /// Numbers of devices at which the connects so far are summed up; the last step is all devices.
 const STEPS: [usize; 2] = [1_000, 10_000];
@@ -289,6 +289,78 @@ fn late(messages: &Messages) -> Option<String> {
     })
 }
 
+// The gateway's process: found by its listening port, and read for its CPU time and memory.
+
+/// A process on this machine.
+#[derive(Debug, Clone)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    /// Its name in the kernel.
+    pub(crate) name: String,
+}
+
+impl Process {
+    /// The given process, or the one that listens at the address; `None` if this machine has none that we may see.
+    pub(crate) fn find(asked: Option<u32>, address: SocketAddr) -> Result<Option<Process>> {
+        let Some(pid) = asked.or_else(|| proc::listener(address.port())) else { return Ok(None) };
+        let name =
+            proc::name(pid).map_err(|error| Error::new(format!("--pid {pid}: no process has this id ({error})")))?;
+        Ok(Some(Process { pid, name }))
+    }
+
+    /// CPU time so far, in microseconds.
+    pub(crate) fn cpu_us(&self) -> Result<f64> {
+        proc::cpu_time_us(self.pid).map_err(|error| self.gone(&error))
+    }
+
+    /// Resident memory.
+    pub(crate) fn rss_kib(&self) -> Result<u64> {
+        proc::rss_kib(self.pid).map_err(|error| self.gone(&error))
+    }
+
+    fn gone(&self, error: &std::io::Error) -> Error {
+        Error::new(format!("process {} ({}) has ended or cannot be read: {error}", self.pid, self.name))
+    }
+}
+
+// A schedule of evenly spaced events that does not wait for late ones.
+
+/// A fixed rate per second from `begin_ns` on.
+#[derive(Debug, Clone)]
+pub(super) struct Pace {
+    begin_ns: u64,
+    interval_ns: f64,
+    taken: u64,
+}
+
+impl Pace {
+    /// The first is due at once.
+    pub(super) fn new(per_s: f64, now_ns: u64) -> Pace {
+        Pace { begin_ns: now_ns, interval_ns: 1e9 / per_s, taken: 0 }
+    }
+
+    /// When the next one is due.
+    pub(super) fn due_ns(&self) -> u64 {
+        self.begin_ns + (self.taken as f64 * self.interval_ns) as u64
+    }
+
+    /// Takes the next one if it is due, and returns when it was.
+    pub(super) fn take(&mut self, now_ns: u64) -> Option<u64> {
+        let due = self.due_ns();
+        (due <= now_ns).then(|| {
+            self.taken += 1;
+            due
+        })
+    }
+
+    /// The schedule continues from now: missed events are not made up for in a burst.
+    pub(super) fn skip_to(&mut self, now_ns: u64) {
+        if self.due_ns() < now_ns {
+            *self = Pace { begin_ns: now_ns, taken: 0, interval_ns: self.interval_ns };
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -308,5 +380,42 @@ mod tests {
         };
         assert_eq!(of(10), None);
         assert!(of(11).unwrap().starts_with("1.1% of the messages"));
+    }
+}
+
+#[cfg(test)]
+mod process_tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn the_listener_of_a_port_is_found() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let found = Process::find(None, listener.local_addr().unwrap()).unwrap().unwrap();
+        assert_eq!(found.pid, std::process::id());
+        assert!(found.cpu_us().unwrap() > 0.0 && found.rss_kib().unwrap() > 0);
+    }
+
+    #[test]
+    fn a_missing_process_is_reported() {
+        let error = Process::find(Some(1 << 23), "127.0.0.1:1".parse().unwrap()).unwrap_err();
+        assert!(error.to_string().starts_with("--pid 8388608: no process has this id"), "{error}");
+    }
+}
+
+#[cfg(test)]
+mod pace_tests {
+    use super::*;
+
+    #[test]
+    fn what_is_late_keeps_its_time() {
+        let mut pace = Pace::new(1000.0, 5_000_000);
+        assert_eq!(pace.take(4_999_999), None);
+        assert_eq!(pace.take(7_500_000), Some(5_000_000));
+        assert_eq!(pace.take(7_500_000), Some(6_000_000));
+        assert_eq!(pace.take(7_500_000), Some(7_000_000));
+        assert_eq!(pace.take(7_500_000), None);
+        pace.skip_to(20_000_000);
+        assert_eq!((pace.take(20_000_000), pace.take(20_000_000)), (Some(20_000_000), None));
     }
 }

@@ -5,9 +5,6 @@
 //! table, [`page`] with flame graphs.
 
 pub(crate) mod analysis;
-pub(crate) mod fold;
 pub(crate) mod isolated;
-pub(crate) mod load;
 pub(crate) mod page;
-pub(crate) mod run;
 pub(crate) mod words;

@@ -1,6 +1,6 @@
 //! The analysis of a table: medians of the columns, and ratios to the first column within rounds.
 
-use crate::result::figures::{CellAnalysis, FiguresResult, LineAnalysis, Sample};
+use crate::result::{CellAnalysis, FiguresResult, LineAnalysis, Sample};
 use stillgate_stats::{hodges_lehmann, median};
 
 /// Confidence of the intervals.

@@ -1,7 +1,7 @@
 //! A table as text: the same for terminal and report.
 
 use super::analysis::valid;
-use crate::result::figures::{CellAnalysis, Durations, FiguresResult, LineAnalysis};
+use crate::result::{CellAnalysis, Durations, FiguresResult, LineAnalysis};
 use std::fmt::Write as _;
 use stillgate_stats::quantile;
 

@@ -4,23 +4,25 @@
 //! an [`agent`], copied there and started by ssh; it starts, watches and ends programs with the code that does it
 //! locally, and [`serve`] is its side of the conversation. The system's ssh is used, with the user's keys and settings.
 
-mod agent;
 mod file;
-mod messages;
 mod serve;
 
-pub(crate) use agent::{Agent, RemoteTarget};
-pub(crate) use serve::serve;
-
+use crate::cli::quoted_word;
 use crate::error::{Error, Result};
-use crate::result::environment::HostEnvironment;
-use crate::target::Spec;
+use crate::result::file::{Environment, HostEnvironment};
+use crate::result::run::{Placement, Subject};
+use crate::target::{Kind, MetricsAddress, Spec, sha256};
 use file::{Hosts, Machine};
+use serde::{Deserialize, Serialize};
+pub(crate) use serve::serve;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
-use std::path::Path;
-use std::process::{Command, Stdio};
-use std::sync::Arc;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A machine with its agent.
 #[derive(Debug)]
@@ -129,4 +131,281 @@ impl Drop for Rented {
             Err(error) => eprintln!("WARNING: cannot run {down:?}: {error}; the machines may still be up"),
         }
     }
+}
+
+// The requests to an agent and its answers: one JSON object per line, one answer per request.
+
+/// To an agent. Programs that it has started are identified by the numbers that it assigned.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Request {
+    /// Requests the environment of its machine.
+    Hello,
+    StartTarget {
+        spec: Box<Spec>,
+        upstream: SocketAddr,
+        placement: Placement,
+    },
+    StartUpstream {
+        ip: IpAddr,
+        body_bytes: usize,
+    },
+    CpuTimeUs {
+        number: u64,
+    },
+    RssKib {
+        number: u64,
+    },
+    Alive {
+        number: u64,
+    },
+    Stop {
+        number: u64,
+    },
+}
+
+/// From an agent.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Answer {
+    Hello {
+        version: String,
+        environment: Box<Environment>,
+    },
+    Target(Box<TargetStarted>),
+    Upstream {
+        number: u64,
+        address: SocketAddr,
+    },
+    CpuTimeUs(f64),
+    RssKib(u64),
+    Done,
+    /// With an error message.
+    Failed(String),
+}
+
+/// A target that listens there.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct TargetStarted {
+    pub(crate) number: u64,
+    pub(crate) subject: Subject,
+    pub(crate) address: SocketAddr,
+    pub(crate) metrics: Option<MetricsAddress>,
+    pub(crate) admin: Option<SocketAddr>,
+}
+
+// Our side of an agent: copies programs to its machine by ssh, starts it there, and sends it requests.
+//
+// Copies are kept in the user's cache there under their SHA-256, so the next experiment finds them. An agent ends when
+// its input does, and with it everything that it has started.
+
+/// No prompts, because there may be no user; and an end when the machine does not answer for a minute.
+const OPTIONS: [&str; 6] = ["-o", "BatchMode=yes", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4"];
+
+/// The folder of programs, in the syntax of the remote shell.
+const FOLDER: &str = r#"d="${XDG_CACHE_HOME:-$HOME/.cache}/stillgate-lab/hosts""#;
+
+/// The first request prints this before the folder's path: a login may print text of its own.
+const FOLDER_IS: &str = "stillgate-lab-hosts=";
+
+/// A running agent; ended when dropped.
+#[derive(Debug)]
+pub(crate) struct Agent {
+    /// Arguments of `ssh`.
+    destination: Vec<String>,
+    /// Environment of its machine.
+    pub(crate) environment: Environment,
+    /// The folder of programs there.
+    folder: PathBuf,
+    talk: Mutex<Conversation>,
+}
+
+/// A program that the agent has started; stopped when dropped.
+#[derive(Debug)]
+pub(crate) struct RemoteTarget {
+    pub(crate) number: u64,
+}
+
+#[derive(Debug)]
+struct Conversation {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Agent {
+    /// `ssh` are the arguments of ssh: a destination, optionally with options before it.
+    fn connect(ssh: &str) -> Result<Agent> {
+        let destination = shlex::split(ssh).filter(|words| !words.is_empty());
+        let destination = destination.ok_or_else(|| Error::new(format!("ssh: {ssh:?} names no machine")))?;
+        let own = std::env::current_exe()
+            .map_err(|error| Error::new(format!("this program cannot find itself to copy it: {error}")))?;
+        let folder = folder(&destination)?;
+        let program = copy(&destination, &folder, &own)?;
+        let mut child = ssh_command(&destination, &format!("exec {} host-agent", quoted(&program)))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| Error::new(format!("cannot run ssh: {error}")))?;
+        let input = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().expect("it was piped above"));
+        let mut talk = Conversation { child, input, output };
+        match talk.request(&Request::Hello)? {
+            Answer::Hello { version, environment } if version == env!("CARGO_PKG_VERSION") => {
+                Ok(Agent { destination, environment: *environment, folder, talk: Mutex::new(talk) })
+            }
+            answer => Err(unexpected(&answer)),
+        }
+    }
+
+    /// Copies the program of a target if it is a local file, and replaces its path by the remote one.
+    fn copy_program(&self, spec: &mut Spec) -> Result {
+        let there = |program: &Path| copy(&self.destination, &self.folder, program);
+        if let Some(program) = &mut spec.program {
+            *program = there(program)?;
+        } else if let (Kind::Command, Some(command)) = (spec.kind, &mut spec.command) {
+            let words = shlex::split(command).unwrap_or_default();
+            if let Some((first, rest)) = words.split_first()
+                && Path::new(first).is_file()
+            {
+                let program = there(Path::new(first))?.to_string_lossy().into_owned();
+                let all = std::iter::once(&program).chain(rest).map(|word| quoted_word(word));
+                *command = all.collect::<Vec<_>>().join(" ");
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn start_target(
+        &self,
+        spec: &Spec,
+        upstream: SocketAddr,
+        placement: &Placement,
+    ) -> Result<TargetStarted> {
+        let (spec, placement) = (Box::new(spec.clone()), placement.clone());
+        match self.request(&Request::StartTarget { spec, upstream, placement })? {
+            Answer::Target(started) => Ok(*started),
+            answer => Err(unexpected(&answer)),
+        }
+    }
+
+    pub(crate) fn start_upstream(&self, ip: IpAddr, body_bytes: usize) -> Result<(RemoteTarget, SocketAddr)> {
+        match self.request(&Request::StartUpstream { ip, body_bytes })? {
+            Answer::Upstream { number, address } => Ok((RemoteTarget { number }, address)),
+            answer => Err(unexpected(&answer)),
+        }
+    }
+
+    pub(crate) fn cpu_time_us(&self, held: &RemoteTarget) -> Result<f64> {
+        match self.request(&Request::CpuTimeUs { number: held.number })? {
+            Answer::CpuTimeUs(us) => Ok(us),
+            answer => Err(unexpected(&answer)),
+        }
+    }
+
+    pub(crate) fn rss_kib(&self, held: &RemoteTarget) -> Result<u64> {
+        match self.request(&Request::RssKib { number: held.number })? {
+            Answer::RssKib(kib) => Ok(kib),
+            answer => Err(unexpected(&answer)),
+        }
+    }
+
+    pub(crate) fn alive(&self, held: &RemoteTarget) -> Result {
+        self.request(&Request::Alive { number: held.number }).map(drop)
+    }
+
+    /// If the agent cannot be reached, the target has ended with its connection.
+    pub(crate) fn stop(&self, held: &RemoteTarget) {
+        let _ = self.request(&Request::Stop { number: held.number });
+    }
+
+    fn request(&self, request: &Request) -> Result<Answer> {
+        self.talk().request(request)
+    }
+
+    fn talk(&self) -> MutexGuard<'_, Conversation> {
+        self.talk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let mut talk = self.talk();
+        drop(talk.input.take());
+        // It was stopped; waiting could only fail if it had been waited for elsewhere.
+        let _ = talk.child.wait();
+    }
+}
+
+impl Conversation {
+    fn request(&mut self, request: &Request) -> Result<Answer> {
+        let broken = |why: &str| Error::new(format!("the connection to another machine broke{why}"));
+        let mut text = serde_json::to_string(request).map_err(|error| Error::new(error.to_string()))?;
+        text.push('\n');
+        let input = self.input.as_mut().ok_or_else(|| broken(""))?;
+        input.write_all(text.as_bytes()).map_err(|error| broken(&format!(": {error}")))?;
+        let mut line = String::new();
+        let read = self.output.read_line(&mut line).map_err(|error| broken(&format!(": {error}")))?;
+        if read == 0 {
+            return Err(broken("; what ssh says is above"));
+        }
+        match serde_json::from_str(&line).map_err(|_| Error::new(format!("an agent sent {:?}", line.trim_end())))? {
+            Answer::Failed(why) => Err(Error::new(why)),
+            answer => Ok(answer),
+        }
+    }
+}
+
+fn unexpected(answer: &Answer) -> Error {
+    Error::new(format!("the agent has another version: it answers {answer:?}"))
+}
+
+/// A process group of its own: Ctrl-C is for us, and we end it in order.
+fn ssh_command(destination: &[String], words: &str) -> Command {
+    let mut command = Command::new("ssh");
+    command.args(OPTIONS).args(destination).arg(words).process_group(0);
+    command
+}
+
+fn folder(destination: &[String]) -> Result<PathBuf> {
+    let words = format!(r#"{FOLDER}; mkdir -p "$d" && echo "{FOLDER_IS}$d""#);
+    let output = ssh_command(destination, &words)
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| Error::new(format!("cannot run ssh: {error}")))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let path = text.lines().find_map(|line| line.strip_prefix(FOLDER_IS)).filter(|_| output.status.success());
+    path.map(PathBuf::from)
+        .ok_or_else(|| Error::new(format!("ssh {} failed ({})", destination.join(" "), output.status)))
+}
+
+/// The remote path of a program, copied unless it was before.
+fn copy(destination: &[String], folder: &Path, program: &Path) -> Result<PathBuf> {
+    let shown = program.display();
+    let hash = sha256(program).ok_or_else(|| Error::new(format!("{shown}: cannot be read to copy it")))?;
+    let there = folder.join(&hash);
+    let at = quoted(&there);
+    let run = |words: &str, input: Stdio| {
+        ssh_command(destination, words)
+            .stdin(input)
+            .stdout(Stdio::null())
+            .status()
+            .map_err(|error| Error::new(format!("cannot run ssh: {error}")))
+    };
+    if run(&format!("test -x {at}"), Stdio::null())?.success() {
+        return Ok(there);
+    }
+    let file = File::open(program).map_err(|error| Error::new(format!("{shown}: cannot be read: {error}")))?;
+    // It is renamed when it is complete.
+    let words =
+        format!("cat > {at}.$$ && sha256sum < {at}.$$ | grep -q ^{hash} && chmod 755 {at}.$$ && mv {at}.$$ {at}");
+    match run(&words, file.into())?.success() {
+        true => Ok(there),
+        false => Err(Error::new(format!("{shown}: cannot be copied to {}", destination.join(" ")))),
+    }
+}
+
+fn quoted(path: &Path) -> String {
+    quoted_word(&path.to_string_lossy())
 }

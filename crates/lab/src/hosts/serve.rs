@@ -3,7 +3,7 @@
 //! Then, or if it is killed, everything that it has started ends: see [`Running`](crate::target). So nothing continues
 //! after the connection breaks.
 
-use super::messages::{Answer, Request, TargetStarted};
+use super::{Answer, Request, TargetStarted};
 use crate::environment;
 use crate::error::{Error, Result};
 use crate::result::run::Placement;

@@ -6,7 +6,6 @@
 
 pub(crate) mod analysis;
 pub(crate) mod counts;
-pub(crate) mod kept;
 pub(crate) mod run;
 pub(crate) mod suite;
 pub(crate) mod words;

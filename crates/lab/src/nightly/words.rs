@@ -1,10 +1,10 @@
 //! A night in Markdown, which is also readable on a terminal.
 
+use super::analysis::SampleComparison;
 use super::analysis::{NightComparison, Verdict};
-use super::kept::SampleComparison;
 use crate::git::short;
 use crate::history::analysis::{Series, SeriesChange};
-use crate::result::environment::Environment;
+use crate::result::file::Environment;
 use std::fmt::Write as _;
 
 /// The content of a night's report.

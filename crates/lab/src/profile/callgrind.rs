@@ -5,7 +5,7 @@
 //! Callgrind records callers, not stacks. It is configured to separate functions by their callers, which gives a stack
 //! of that depth.
 
-use super::gathered::{Frame, StackCollector};
+use super::{Frame, StackCollector};
 use super::{Output, ProgramEnd, tool};
 use crate::error::{Error, Result};
 use std::collections::HashMap;

@@ -3,12 +3,11 @@
 //! The program needs no support for it. For the gateway's own profiler, see `stillgate profile`.
 
 mod callgrind;
-mod gathered;
 mod perf;
 
 use crate::error::{Error, Result};
 use crate::stop::EXIT_INTERRUPTED;
-use gathered::ValueMeaning;
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -16,7 +15,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use stillgate_profiler::profile::{Profile, ValueType};
+use stillgate_profiler::profile::{Function, Label, Line, Location, Profile, Sample, THREAD, ValueType};
 use stillgate_rig::group::{self, Outcome};
 use stillgate_rig::{Signal, send};
 use tempfile::TempDir;
@@ -174,4 +173,117 @@ fn folder() -> Result<TempDir> {
 fn unix_ns() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}
+
+// Stacks of names as a profile: equal ones are merged.
+
+/// Number of different stacks of a profile; further ones are only counted.
+const STACKS_MAX: usize = 1_000_000;
+
+/// A function and a line in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Frame {
+    function: String,
+    file: String,
+    /// Zero: unknown.
+    line: i64,
+}
+
+/// Stacks so far.
+#[derive(Debug, Default)]
+struct StackCollector {
+    functions: HashMap<Function, usize>,
+    places: HashMap<(usize, i64), usize>,
+    threads: HashMap<String, usize>,
+    /// By thread and places, the innermost first: number of samples, and sum of their values.
+    stacks: HashMap<(usize, Vec<usize>), (i64, i64)>,
+    unplaced: u64,
+}
+
+/// Properties of a profile's values.
+#[derive(Debug)]
+struct ValueMeaning {
+    /// Type and unit of the values.
+    value: ValueType,
+    /// Value between two samples.
+    period: i64,
+    /// Whether the number of samples means something.
+    is_sampled: bool,
+    time_ns: i64,
+    duration_ns: i64,
+    notes: Vec<String>,
+}
+
+impl StackCollector {
+    /// Adds a stack, the innermost frame first.
+    fn add(&mut self, thread: &str, frames: &[Frame], value: i64) {
+        let places = frames.iter().map(|frame| self.place(frame)).collect();
+        let next = self.threads.len();
+        let thread = match self.threads.get(thread) {
+            Some(number) => *number,
+            None => *self.threads.entry(thread.to_owned()).or_insert(next),
+        };
+        let (key, is_full) = ((thread, places), self.stacks.len() >= STACKS_MAX);
+        match self.stacks.get_mut(&key) {
+            Some((count, sum)) => (*count, *sum) = (*count + 1, *sum + value),
+            None if is_full => self.unplaced += 1,
+            None => drop(self.stacks.insert(key, (1, value))),
+        }
+    }
+
+    fn place(&mut self, frame: &Frame) -> usize {
+        let next = self.functions.len();
+        let function = Function { name: frame.function.clone(), file: frame.file.clone() };
+        let function = *self.functions.entry(function).or_insert(next);
+        let next = self.places.len();
+        *self.places.entry((function, frame.line)).or_insert(next)
+    }
+
+    /// Whether it is empty.
+    fn is_empty(&self) -> bool {
+        self.stacks.is_empty()
+    }
+
+    /// The profile of all stacks.
+    fn finish(self, meaning: ValueMeaning) -> Profile {
+        let ValueMeaning { value, period, is_sampled, time_ns, duration_ns, mut notes } = meaning;
+        if self.unplaced > 0 {
+            notes.push(format!("{} stacks are missing: there were too many different ones", self.unplaced));
+        }
+        let values = match is_sampled {
+            true => vec![ValueType::new("samples", "count"), value.clone()],
+            false => vec![value.clone()],
+        };
+        let location = |(function, line)| {
+            let lines = vec![Line { function, line }];
+            Location { address: 0, mapping: None, lines }
+        };
+        let threads = by_number(self.threads);
+        let mut stacks: Vec<_> = self.stacks.into_iter().collect();
+        stacks.sort_unstable();
+        let samples = stacks.into_iter().map(|((thread, stack), (count, sum))| Sample {
+            stack,
+            values: if is_sampled { vec![count, sum] } else { vec![sum] },
+            labels: vec![(THREAD.to_owned(), Label::Text(threads[thread].clone()))],
+        });
+        Profile {
+            main: values.len() - 1,
+            values,
+            period: (value, period),
+            time_ns,
+            duration_ns,
+            notes,
+            mappings: Vec::new(),
+            functions: by_number(self.functions),
+            locations: by_number(self.places).into_iter().map(location).collect(),
+            samples: samples.collect(),
+        }
+    }
+}
+
+/// The keys in the order of their numbers, which go from zero without a gap.
+fn by_number<K>(numbered: HashMap<K, usize>) -> Vec<K> {
+    let mut all: Vec<(usize, K)> = numbered.into_iter().map(|(key, number)| (number, key)).collect();
+    all.sort_unstable_by_key(|(number, _)| *number);
+    all.into_iter().map(|(_, key)| key).collect()
 }

@@ -1,7 +1,7 @@
 //! Profiles of CPU time by `perf`: it samples the clock of each CPU while the program runs there, and follows frame
 //! pointers. A program that was compiled without them has stacks that end early.
 
-use super::gathered::{Frame, StackCollector};
+use super::{Frame, StackCollector};
 use super::{Output, ProgramEnd, Subject, cut_short, tool};
 use crate::error::{Error, Result};
 use std::io::{BufRead, BufReader};
@@ -112,7 +112,7 @@ fn frame(line: &str) -> Option<Frame> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::gathered::ValueMeaning;
+    use super::super::ValueMeaning;
     use super::*;
     use stillgate_profiler::output::folded;
     use stillgate_profiler::profile::ValueType;

@@ -1,8 +1,8 @@
 //! The commit that changed a measurement: the posterior as bars, and every measurement by commit.
 
+use super::compare::{ReportInput, Section, Tone};
 use super::number;
 use super::provenance;
-use super::section::{ReportInput, Section, Tone};
 use super::tables::{self, Cell, figures, words};
 use crate::bisect::words::report;
 use crate::error::Result;

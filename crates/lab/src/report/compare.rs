@@ -4,21 +4,21 @@
 //! Figures of verdicts are those of the file's analysis; pairs and curves come from its raw data.
 
 use super::axis::Axis;
-use super::compare_pairs;
-use super::effect_plot::{Forest, Group, Row};
-use super::escape::Text;
+use super::escape::{ShortText, Text};
 use super::percentile_plot::{self, Curve};
-use super::section::{ReportInput, Section, Tone, chip, folded, in_short, together};
 use super::tables::{self, Cell, figures, words};
-use super::{number, provenance};
-use crate::compare::duel::Duel;
+use super::tail_cell::{Forest, Group, Row};
+use super::{compare_pairs, number, provenance};
+use crate::compare::failures::Duel;
 use crate::compare::measures;
 use crate::compare::words::{headline, paired_note};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::result::compare::{
     BuildPair, CompareAnalysis, CompareDesign, CompareResult, Decision, MeasureAnalysis, MeasureVerdict, Pair, Side,
 };
 use crate::result::run::Subject;
+use crate::result::{ResultFile, histogram};
+use hdrhistogram::Histogram;
 
 /// In place of [`paired_note`] where several comparisons are in one chart.
 const SEVERAL_NOTE: &str = "Each difference is the median of the ratios within rounds (Hodges-Lehmann), less one. It is not the \
@@ -315,4 +315,140 @@ fn design_rows(design: &CompareDesign) -> provenance::Rows {
     ];
     rows.extend(provenance::placement_rows(&design.placement));
     rows
+}
+
+// The part of the page of each kind of experiment: its verdict, its entries in the contents, its body.
+//
+// A verdict has a word and a mark as well as its colour, for readers who do not see colours.
+
+/// A result file as it was given.
+pub(crate) struct ReportInput {
+    /// Its name, without folders.
+    pub(crate) name: String,
+    /// SHA-256 of its bytes, if they can be read again.
+    pub(crate) sha256: Option<String>,
+    /// Figures in it that do not follow from its raw data.
+    pub(crate) differences: usize,
+    /// Whether sentences were compared, too; those of another version are not.
+    pub(crate) words_compared: bool,
+    /// With the analysis that its raw data give: headlines of a page never come from figures typed into the file.
+    pub(crate) result: ResultFile,
+}
+
+/// The style of a verdict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tone {
+    Worse,
+    Better,
+    Same,
+    Undecided,
+    Void,
+    /// Nothing to judge.
+    Plain,
+}
+
+impl Tone {
+    pub(crate) fn class(self) -> &'static str {
+        match self {
+            Tone::Worse => "worse",
+            Tone::Better => "better",
+            Tone::Same => "same",
+            Tone::Undecided => "undecided",
+            Tone::Void => "void",
+            Tone::Plain => "plain",
+        }
+    }
+
+    fn mark(self) -> &'static str {
+        match self {
+            Tone::Worse => "▲",
+            Tone::Better => "▼",
+            Tone::Same => "=",
+            Tone::Undecided => "?",
+            Tone::Void => "✕",
+            Tone::Plain => "•",
+        }
+    }
+}
+
+/// A word on a coloured ground, with its mark.
+pub(crate) fn chip(tone: Tone, word: &str) -> String {
+    let (class, mark) = (tone.class(), tone.mark());
+    format!("<span class=\"chip {class}\"><span aria-hidden=\"true\">{mark}</span> {}</span>", ShortText(word))
+}
+
+/// A line of the contents.
+pub(crate) struct Entry {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    /// 0 is a result file.
+    pub(crate) level: usize,
+    pub(crate) tone: Tone,
+}
+
+/// One result file's part of the page.
+pub(crate) struct Section {
+    pub(crate) tone: Tone,
+    /// The verdict in a word.
+    pub(crate) word: &'static str,
+    /// The verdict in one sentence.
+    pub(crate) sentence: String,
+    /// Further sentences of the verdict.
+    pub(crate) details: String,
+    /// The kind of the experiment and its subjects.
+    pub(crate) title: String,
+    pub(crate) entries: Vec<Entry>,
+    /// Below a heading of the second level.
+    pub(crate) body: String,
+}
+
+impl Section {
+    /// Adds to the contents.
+    pub(crate) fn enter(&mut self, id: &str, name: impl Into<String>, level: usize, tone: Tone) {
+        self.entries.push(Entry { id: id.to_owned(), name: name.into(), level, tone });
+    }
+
+    /// Adds a heading of the third level with what is under it.
+    pub(crate) fn part(&mut self, id: &str, name: &str, markup: &str) {
+        self.enter(id, name, 1, Tone::Plain);
+        let name = Text(name);
+        self.body.push_str(&format!(
+            "<section class=\"part\" aria-labelledby=\"{id}\"><h3 id=\"{id}\">{name}</h3>\n{markup}</section>\n"
+        ));
+    }
+}
+
+/// Folded on screen and open on paper.
+pub(crate) fn folded(summary: &str, markup: &str) -> String {
+    format!("<details class=\"more\"><summary>{}</summary>\n{markup}</details>\n", Text(summary))
+}
+
+/// The first line of a text; the full text, which may be the log of a program, is folded.
+pub(crate) fn in_short(text: &str) -> String {
+    match text.trim_end().split_once('\n') {
+        None => Text(text.trim_end()).to_string(),
+        Some((first, _)) => {
+            format!("{}{}", Text(first), folded("Its output", &format!("<pre>{}</pre>", Text(text.trim_end()))))
+        }
+    }
+}
+
+/// All requests of several runs together, in nanoseconds.
+pub(crate) fn together<'a>(what: &str, encoded: impl IntoIterator<Item = &'a String>) -> Result<Histogram<u64>> {
+    let decoded: Result<Vec<_>> = encoded.into_iter().map(|text| histogram::decode(text)).collect();
+    decoded.and_then(|all| histogram::merge(&all)).map_err(|error| Error::context(error, what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_log_the_first_line_is_shown() {
+        assert_eq!(in_short("no valgrind <here>\n"), "no valgrind &lt;here&gt;");
+        let log = format!("it ended:\n{}", "==7== Illegal instruction\n".repeat(60));
+        let shown = in_short(&log);
+        let (first, folded) = shown.split_once("<details").unwrap();
+        assert_eq!((first, folded.matches("==7==").count()), ("it ended:", 60));
+    }
 }

@@ -6,7 +6,7 @@ use super::compare::{called, is_void, void_mark};
 use super::number;
 use super::pairs_plot::{self, Dot, Estimate, Measure};
 use super::tables::{self, Cell, figures, words};
-use crate::compare::duel::Duel;
+use crate::compare::failures::Duel;
 use crate::compare::measures;
 use crate::error::Result;
 use crate::result::compare::{BuildPair, CompareAnalysis, CompareResult, SideRecord};

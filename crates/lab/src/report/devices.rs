@@ -1,7 +1,7 @@
 //! The result of a run of mock devices, or of rounds of two gateways: the text of the command, laid out as tables.
 
+use super::compare::{ReportInput, Section, Tone};
 use super::provenance;
-use super::section::{ReportInput, Section, Tone};
 use super::tables::{self, Cell, figures, words};
 use crate::devices::words as told;
 use crate::error::Result;

@@ -1,8 +1,8 @@
 //! The table of functions of an explanation of why one build costs more than another. Flame graphs need a script, and
 //! so a separate page.
 
+use super::compare::{ReportInput, Section, Tone};
 use super::provenance;
-use super::section::{ReportInput, Section, Tone};
 use super::tables::{self, Cell, figures, words};
 use crate::compare::words::in_short;
 use crate::error::Result;

@@ -1,11 +1,11 @@
 //! The result of an experiment whose outcome is a table of figures.
 
+use super::compare::{ReportInput, Section, Tone};
 use super::provenance;
-use super::section::{ReportInput, Section, Tone};
 use super::tables::{self, Cell, figures, words};
 use crate::error::Result;
 use crate::figures::words as texts;
-use crate::result::figures::FiguresResult;
+use crate::result::FiguresResult;
 
 pub(crate) fn section(prefix: &str, source: &ReportInput, result: &FiguresResult) -> Result<Section> {
     let (tone, word) = match (result.faults.is_empty(), result.rounds.is_empty()) {

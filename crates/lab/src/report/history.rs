@@ -1,11 +1,11 @@
 //! The page of a store: one plot per series, its changes, and how to investigate each.
 
 use super::axis::Axis;
+use super::compare::{Section, Tone, folded};
 use super::escape::Text;
 use super::number;
 use super::page;
 use super::plot::{self, Plot, Probe, write};
-use super::section::{Section, Tone, folded};
 use crate::error::Result;
 use crate::git::short;
 use crate::history::analysis::{Point, Series, SeriesChange};

@@ -2,8 +2,8 @@
 //!
 //! The only verdict on a single run is whether it is valid. Everything else is for the reader to judge.
 
+use super::compare::{ReportInput, Section, Tone, together};
 use super::percentile_plot::{self, Curve};
-use super::section::{ReportInput, Section, Tone, together};
 use super::tables::{self, Cell, figures, words};
 use super::time_series::{self, Stretch};
 use super::{number, provenance};

@@ -9,7 +9,6 @@ mod bisect;
 mod compare;
 mod compare_pairs;
 mod devices;
-mod effect_plot;
 mod escape;
 mod explain;
 mod figures;
@@ -17,13 +16,11 @@ mod history;
 mod load;
 mod night;
 mod number;
-mod overview_plot;
 mod page;
 mod pairs_plot;
 mod percentile_plot;
 mod plot;
 mod provenance;
-mod section;
 mod tables;
 mod tail;
 mod tail_cell;
@@ -31,10 +28,10 @@ mod time_series;
 
 use crate::error::Result;
 use crate::result::Experiment;
+pub(crate) use compare::ReportInput;
 pub(crate) use escape::{Text, plain};
 pub(crate) use history::history;
 pub(crate) use night::night;
-pub(crate) use section::ReportInput;
 
 /// The page of these results, in their order.
 pub(crate) fn html(sources: &[ReportInput]) -> Result<String> {

@@ -1,13 +1,13 @@
 //! The page of a night: every comparison with its interval, failed measurements, and the machine.
 
 use super::axis::Axis;
-use super::effect_plot::{Forest, Group, Row};
+use super::compare::{Section, Tone, chip};
 use super::escape::Text;
 use super::number;
 use super::page;
 use super::plot::write;
-use super::section::{Section, Tone, chip};
 use super::tables::{self, Cell};
+use super::tail_cell::{Forest, Group, Row};
 use crate::git::short;
 use crate::history::analysis::{Series, SeriesChange};
 use crate::nightly::analysis::{ERROR, MARGIN, NightComparison, Verdict};

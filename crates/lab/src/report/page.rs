@@ -4,9 +4,9 @@
 //! to anyone and put on any server. Light or dark follows the reader's system and can be switched, also without a
 //! script.
 
+use super::compare::{ReportInput, Section, Tone, chip};
 use super::escape::Text;
 use super::plot::{self, write};
-use super::section::{ReportInput, Section, Tone, chip};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest as _, Sha256};

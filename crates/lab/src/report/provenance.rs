@@ -1,11 +1,11 @@
 //! The origin of figures: the design, the machine, the programs, the command typed, and how to check it all.
 
+use super::compare::{ReportInput, Section};
 use super::escape::Text;
 use super::number;
-use super::section::{ReportInput, Section};
 use super::tables;
-use crate::cli::typed::{quoted, quoted_word};
-use crate::result::environment::Environment;
+use crate::cli::{quoted, quoted_word};
+use crate::result::file::Environment;
 use crate::result::run::{Placement, Subject};
 
 /// A table's rows.

@@ -3,10 +3,10 @@
 //! `tail_cell` draws a single cell.
 
 use super::axis::Axis;
+use super::compare::{ReportInput, Section, Tone, chip};
+use super::escape::{Facet, Point, Target};
 use super::escape::{ShortText, Text};
-use super::overview_plot::{Facet, Point, Target};
 use super::plot::write;
-use super::section::{ReportInput, Section, Tone, chip};
 use super::tables::{self, Cell as TableCell, figures, words};
 use super::tail_cell::{self, CellView, interval, name, tone_of};
 use super::{number, provenance};

@@ -18,7 +18,7 @@
 //!     nginx: {location: add_header X-A b;}
 //! ```
 
-use super::fill::Texts;
+use super::Texts;
 use crate::cli::values::{count, duration};
 use crate::error::{Error, Result};
 use crate::nightly::suite::{get, map, parsed, text};

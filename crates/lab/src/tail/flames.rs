@@ -5,7 +5,7 @@
 use super::design::PlannedCell;
 use crate::display::Progress;
 use crate::error::{Error, Result};
-use crate::explain::fold::Fold;
+use crate::explain::analysis::Fold;
 use crate::explain::{analysis, page};
 use crate::profile::{self, Output, Subject};
 use crate::result::explain::{ExplainAnalysis, ExplainDesign, ExplainResult, Sides};

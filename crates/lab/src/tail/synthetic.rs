@@ -1,6 +1,6 @@
 //! Made-up results of a tail experiment, for tests: log-normal latencies, and at each scrape a stall of a given length.
 
-use crate::result::environment::Environment;
+use crate::result::file::Environment;
 use crate::result::run::{Placement, RunRecord, Subject};
 use crate::result::tail::{Arm, Block, Cell, CellPlan, Point, Scrape, TailDesign, TailResult};
 use crate::result::{Experiment, ResultFile, histogram};

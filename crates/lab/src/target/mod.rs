@@ -11,25 +11,20 @@ mod envoy;
 mod haproxy;
 mod nginx;
 mod nginx_lua;
-mod pipelined;
 pub(crate) mod placement;
 mod program;
-pub(crate) mod routes;
 pub(crate) mod schedule;
 mod series;
 mod start;
 mod stillgate;
 mod upstream;
 
-pub(crate) use program::sha256;
-pub(crate) use routes::RoutePlan;
-pub(crate) use series::{make_series, mix};
-pub(crate) use upstream::Upstream;
-
 use crate::error::Result;
 use crate::hosts::{Agent, Machines, RemoteTarget};
 use crate::result::run::{Placement, Subject};
+pub(crate) use program::sha256;
 use serde::{Deserialize, Serialize};
+pub(crate) use series::{make_series, mix};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -37,6 +32,7 @@ use std::time::Duration;
 use stillgate_rig::Running;
 use stillgate_rig::callgrind::{Counter, Threads};
 use tempfile::TempDir;
+pub(crate) use upstream::Upstream;
 
 /// The path of WebSocket tunnels.
 pub(crate) const TUNNEL_PATH: &str = "/tunnel";
@@ -301,4 +297,72 @@ impl Drop for Process {
 
 fn agent(machines: &Machines) -> &Agent {
     &machines.target.as_ref().expect("a target runs there only if there is a machine for it").agent
+}
+
+// Routes in place of the one that takes everything, some of which have a mark to be changed while the target runs.
+//
+// ```text
+//  /service-7/v1            never changes
+//  /changing-8/v00000000    the digits are overwritten by those of a change
+// ```
+
+/// The beginning of a path with a mark; the number of its route follows, then `/v` and [`MARK_DIGITS`] digits.
+pub(crate) const CHANGING: &str = "/changing-";
+
+/// Digits of a mark.
+pub(crate) const MARK_DIGITS: usize = 8;
+
+/// Two of this many routes have a mark: one of each kind of condition.
+const CHANGING_OF: usize = 10;
+
+/// The routes of a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RoutePlan {
+    pub(crate) count: usize,
+    /// Whether every second one of stillgate is an expression.
+    pub(crate) expressions: bool,
+}
+
+impl RoutePlan {
+    /// The prefixes of the paths that they take.
+    pub(crate) fn prefixes(self) -> impl Iterator<Item = String> {
+        (0..self.count).map(|number| match is_changing(number) {
+            true => changed(&number.to_string(), 0),
+            false => format!("/service-{number}/v1"),
+        })
+    }
+
+    /// Paths that are taken whatever changes, one for each route without a mark.
+    pub(crate) fn fixed_paths(self) -> Vec<String> {
+        (0..self.count).filter(|number| !is_changing(*number)).map(|number| format!("/service-{number}/v1/x")).collect()
+    }
+
+    /// The routes of a configuration that is shown to a reader.
+    pub(crate) fn shown(self) -> RoutePlan {
+        RoutePlan { count: self.count.min(CHANGING_OF), ..self }
+    }
+}
+
+/// The prefix of a route with a mark since this change.
+pub(crate) fn changed(route: &str, change: u64) -> String {
+    format!("{CHANGING}{route}/v{change:0MARK_DIGITS$}")
+}
+
+fn is_changing(number: usize) -> bool {
+    number % CHANGING_OF >= CHANGING_OF - 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_of_ten_have_a_mark() {
+        let plan = RoutePlan { count: 20, expressions: false };
+        let prefixes: Vec<String> = plan.prefixes().collect();
+        assert_eq!((prefixes[7].as_str(), prefixes[8].as_str()), ("/service-7/v1", "/changing-8/v00000000"));
+        assert_eq!((prefixes.len(), plan.fixed_paths().len()), (20, 16));
+        assert_eq!(plan.fixed_paths()[0], "/service-0/v1/x");
+        assert_eq!(changed("8", 12), "/changing-8/v00000012");
+    }
 }

@@ -4,7 +4,7 @@
 //! one destination. On the loopback network every address of 127.0.0.0/8 is this machine's: there, as many sources as
 //! needed are found without configuration.
 
-use super::error::LoadError;
+use super::worker::LoadError;
 use crate::plan::Load;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use stillgate_rig::ports;

@@ -5,23 +5,23 @@
 //! under way on one, a stream of it (`streams`); results are counted in the same way (`count`). Before it waits, the
 //! generator stores the time by which it will look again (`look_by_ns`): if it looks later, that is its own lateness.
 
-mod count;
 mod exchange;
-mod opening;
 mod pacing;
 mod streams;
 
-use super::clock::{Clock, NEVER_NS, nanos};
 use super::connection::{Connection, Stage};
 use super::connector::Connector;
-use super::error::LoadError;
-use super::idle::IdleList;
-use super::message::Messages;
 use super::record::Record;
 use super::response::Reader;
 use super::schedule::Starts;
-use crate::mix::Composer;
+use super::worker::LoadError;
+use super::worker::{Clock, NEVER_NS, nanos};
+use crate::mix::{ComposedRequest, Composer, Entry};
 use crate::plan::{Load, Protocol};
+use bytes::Bytes;
+use http::uri::Scheme;
+use http::{HeaderName, HeaderValue, Method, Request, Uri};
+use memchr::memmem;
 use pacing::Pacing;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
@@ -276,5 +276,229 @@ impl<'a> Traffic<'a> {
             return self.receive(number, ended);
         }
         now
+    }
+}
+
+// The idle connections, the longest unused first.
+//
+// Linked through indices, because a connection that its peer closes must leave from the middle: in a plain queue, ten
+// thousand closed at once would be searched for ten thousand times.
+
+const NONE: u32 = u32::MAX;
+
+/// A first-in-first-out list of connection numbers; each is in it at most once.
+#[derive(Debug)]
+pub(super) struct IdleList {
+    links: Vec<Link>,
+    first: u32,
+    last: u32,
+    len: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Link {
+    before: u32,
+    after: u32,
+}
+
+impl IdleList {
+    /// An empty list, for connection numbers below `connections`.
+    pub(super) fn new(connections: usize) -> Self {
+        IdleList { links: vec![Link { before: NONE, after: NONE }; connections], first: NONE, last: NONE, len: 0 }
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.first == NONE
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Appends a number that is not in it.
+    #[inline]
+    pub(super) fn push(&mut self, number: usize) {
+        let added = number as u32;
+        self.links[number] = Link { before: self.last, after: NONE };
+        match self.last {
+            NONE => self.first = added,
+            last => self.links[last as usize].after = added,
+        }
+        self.last = added;
+        self.len += 1;
+    }
+
+    /// Takes the longest unused one.
+    #[inline]
+    pub(super) fn pop(&mut self) -> Option<usize> {
+        let first = self.first;
+        if first == NONE {
+            return None;
+        }
+        self.remove(first as usize);
+        Some(first as usize)
+    }
+
+    /// Removes a number that is in it.
+    #[inline]
+    pub(super) fn remove(&mut self, number: usize) {
+        let Link { before, after } = self.links[number];
+        match before {
+            NONE => self.first = after,
+            before => self.links[before as usize].after = after,
+        }
+        match after {
+            NONE => self.last = before,
+            after => self.links[after as usize].before = before,
+        }
+        self.len -= 1;
+    }
+}
+
+// A request as HTTP/2 sends it, made of the bytes that HTTP/1 would send.
+//
+// A mix is composed in one form only. An entry without variables is translated once, before the run; parts that HTTP/2
+// does not have are refused there by name.
+
+/// Fields of a connection (RFC 9113 section 8.2.2).
+const CONNECTION_FIELDS: [&str; 5] = ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"];
+
+/// A request and its body.
+pub(super) type Message = (Request<()>, Bytes);
+
+/// Translates the requests of a mix.
+#[derive(Debug)]
+pub(super) struct Messages {
+    scheme: Scheme,
+    /// By entry, those without variables.
+    fixed: Vec<Option<Message>>,
+}
+
+impl Messages {
+    /// Translates these entries, with TLS or without.
+    pub(super) fn new(entries: &[Entry], is_secure: bool) -> Result<Messages, LoadError> {
+        let scheme = if is_secure { Scheme::HTTPS } else { Scheme::HTTP };
+        let fixed = entries.iter().map(|entry| {
+            let untranslatable = |reason| LoadError::NotHttp2 { request: entry.name.clone(), reason };
+            let is_connections =
+                |name: &&String| CONNECTION_FIELDS.iter().any(|field| name.eq_ignore_ascii_case(field));
+            if let Some(field) = entry.fields.iter().find(is_connections) {
+                return Err(untranslatable(format!(
+                    "the field {field} belongs to HTTP/1 connections, and HTTP/2 forbids it; remove it"
+                )));
+            }
+            entry.fixed().map(|bytes| translate(bytes, &scheme).map_err(untranslatable)).transpose()
+        });
+        Ok(Messages { fixed: fixed.collect::<Result<_, _>>()?, scheme })
+    }
+
+    /// Translates a composed request.
+    pub(super) fn of(&self, composed: &ComposedRequest<'_>) -> Result<Message, String> {
+        match &self.fixed[composed.entry] {
+            Some(message) => Ok(message.clone()),
+            None => translate(composed.bytes, &self.scheme),
+        }
+    }
+}
+
+fn translate(bytes: &[u8], scheme: &Scheme) -> Result<Message, String> {
+    let words = |error: http::Error| error.to_string();
+    let (head, body) = split_at(bytes, b"\r\n\r\n").ok_or("no end of its head")?;
+    let (line, mut fields) = split_at(head, b"\r\n").unwrap_or((head, b""));
+    let mut parts = line.splitn(3, |byte| *byte == b' ');
+    let (method, path) = parts.next().zip(parts.next()).ok_or("no request line")?;
+    let mut request = Request::new(());
+    *request.method_mut() = Method::from_bytes(method).map_err(|error| words(error.into()))?;
+    let mut authority: &[u8] = b"";
+    while !fields.is_empty() {
+        let (field, rest) = split_at(fields, b"\r\n").unwrap_or((fields, b""));
+        fields = rest;
+        let (name, value) = split_at(field, b":").ok_or("a field without a colon")?;
+        let value = value.trim_ascii();
+        if name.eq_ignore_ascii_case(b"host") {
+            authority = value;
+            continue;
+        }
+        let name = HeaderName::from_bytes(name).map_err(|error| words(error.into()))?;
+        request.headers_mut().append(name, HeaderValue::from_bytes(value).map_err(|error| words(error.into()))?);
+    }
+    let uri = Uri::builder().scheme(scheme.clone()).authority(authority).path_and_query(path);
+    *request.uri_mut() = uri.build().map_err(words)?;
+    Ok((request, Bytes::copy_from_slice(body)))
+}
+
+/// The parts before and behind the first separator.
+fn split_at<'a>(bytes: &'a [u8], separator: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
+    let at = memmem::find(bytes, separator)?;
+    Some((&bytes[..at], &bytes[at + separator.len()..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    proptest! {
+        #[test]
+        fn equals_a_searched_queue(steps in prop::collection::vec((0..3, 0usize..8), 0..200)) {
+            let (mut list, mut queue) = (IdleList::new(8), VecDeque::new());
+            for (step, number) in steps {
+                match step {
+                    0 if !queue.contains(&number) => {
+                        list.push(number);
+                        queue.push_back(number);
+                    }
+                    1 if queue.contains(&number) => {
+                        list.remove(number);
+                        queue.retain(|&held| held != number);
+                    }
+                    2 => prop_assert_eq!(list.pop(), queue.pop_front()),
+                    _ => {}
+                }
+                prop_assert_eq!((list.len(), list.is_empty()), (queue.len(), queue.is_empty()));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod message_tests {
+    use super::*;
+    use crate::mix::Mix;
+
+    fn messages(method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Result<Messages, LoadError> {
+        let headers: Vec<(String, String)> =
+            headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let mix = Mix::single(method, path, "a.example:81", &headers, body.as_bytes().to_vec()).unwrap();
+        Messages::new(mix.entries(), true)
+    }
+
+    #[test]
+    fn method_target_fields_and_body() {
+        let made =
+            messages("POST", "/a?b=[c]|{d}^", &[("X-Ä".trim_end_matches('Ä'), "1"), ("x-b", "2")], "body").unwrap();
+        let (request, body) = made.fixed[0].clone().unwrap();
+        assert_eq!((request.method(), body.as_ref()), (&Method::POST, b"body".as_slice()));
+        assert_eq!(request.uri(), "https://a.example:81/a?b=[c]|{d}^");
+        assert_eq!(
+            (&request.headers()["x-"], &request.headers()["x-b"]),
+            (&"1".parse().unwrap(), &"2".parse().unwrap())
+        );
+        assert_eq!(request.headers()["content-length"], "4");
+        let made = messages("GET", "/", &[("Host", "b.example")], "").unwrap();
+        assert_eq!(made.fixed[0].as_ref().unwrap().0.uri(), "https://b.example/");
+    }
+
+    #[test]
+    fn what_http2_does_not_know_is_named() {
+        let check = |headers: &[(&str, &str)], words: &str| {
+            let error = messages("GET", "/", headers, "").unwrap_err().to_string();
+            assert!(error.contains(words) && error.contains("GET /"), "{error}");
+        };
+        check(&[("Connection", "close")], "the field Connection");
+        check(&[("Upgrade", "websocket")], "the field Upgrade");
+        check(&[("Host", "a b")], "invalid");
     }
 }

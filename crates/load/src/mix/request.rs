@@ -4,8 +4,8 @@
 
 use super::errors::{Findings, Location, quoted};
 use super::template::{Piece, Template, in_target};
-use super::variable::{ValueSource, Variable};
 use super::{Entry, EntryBytes, Expect};
+use super::{ValueSource, Variable};
 use std::sync::Arc;
 use stillgate_wire::Method;
 

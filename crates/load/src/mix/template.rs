@@ -3,7 +3,7 @@
 //! Cut into pieces once, so that filling it in is copying. The escaping that a variable's value needs in its place (in
 //! a request target, in a JSON string) is part of the piece.
 
-use super::variable::Variable;
+use super::Variable;
 
 /// Text with variables in it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -145,7 +145,7 @@ fn undefined(name: &str, variables: &[Variable]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mix::variable::ValueSource;
+    use crate::mix::ValueSource;
     use proptest::prelude::*;
 
     fn variables() -> Vec<Variable> {

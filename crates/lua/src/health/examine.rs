@@ -9,9 +9,9 @@
 //! stay in the interpreter, or if the compiler never finishes.
 
 use super::{Abort, CompileState, Health, LoadedText, TextFunction, remedies, steps};
+use crate::call::{FailureKind, RunFailure, RunOutcome, RunWait};
 use crate::host::Host;
 use crate::module::{Module, PHASES};
-use crate::outcome::{FailureKind, RunFailure, RunOutcome, RunWait};
 use crate::program::{CallKind, Program};
 use crate::vm::{self, Context};
 use serde_json::Value as Json;

@@ -10,19 +10,19 @@
 //! A worker never waits for a reader: it publishes copies.
 
 pub mod examine;
-mod reasons;
 mod remedies;
 pub mod steps;
-mod watch;
-
-pub use reasons::AbortReason;
-pub(crate) use watch::VmWatch;
 
 use arc_swap::ArcSwap;
-use std::collections::BTreeMap;
+use mlua::{FromLuaMulti, Function as LuaFunction, Lua, Table};
+use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread;
 
 /// Most functions of one worker that are counted separately.
 const FUNCTIONS_MAX: usize = 4096;
@@ -250,5 +250,391 @@ impl fmt::Display for Abort {
             write!(out, "; {remedy}")?;
         }
         Ok(())
+    }
+}
+
+// The worker's end: receives LuaJIT's events, and publishes them after the run.
+
+/// Number of texts loaded so far.
+static LOADED: AtomicU64 = AtomicU64::new(0);
+
+/// The state of one VM.
+pub(crate) struct VmWatch {
+    heard: Rc<EventLog>,
+    /// Table shared by the parts of the prelude.
+    shared: Table,
+    published: Option<Arc<PublishedState>>,
+    generation: u64,
+}
+
+/// Events, as written by the functions that LuaJIT calls.
+#[derive(Default)]
+struct EventLog {
+    health: RefCell<Health>,
+    is_new: Cell<bool>,
+}
+
+/// The arguments of an abort from `health.lua`.
+type AbortArguments = (String, u32, String, String, i64, i64, String, u32, u32, bool);
+
+impl VmWatch {
+    /// Registers the event handlers with the prelude.
+    pub(crate) fn new(lua: &Lua, shared: &Table, generation: u64) -> mlua::Result<VmWatch> {
+        let heard = Rc::new(EventLog::default());
+        shared.set("fnew", FNEW)?;
+        let numbers = lua.create_table()?;
+        for number in given_up() {
+            numbers.set(number, true)?;
+        }
+        shared.set("given_up", numbers)?;
+        hear(lua, shared, &heard, "on_compiled", Health::compiled)?;
+        hear(lua, shared, &heard, "on_compiled_line", Health::compiled_line)?;
+        hear(lua, shared, &heard, "on_aborted", Health::aborted)?;
+        hear(lua, shared, &heard, "on_flushed", Health::flushed)?;
+        hear(lua, shared, &heard, "on_loaded_text", Health::loaded_text)?;
+        hear(lua, shared, &heard, "on_loaded_function", Health::loaded_function)?;
+        hear(lua, shared, &heard, "on_forgotten", Health::forgotten)?;
+        Ok(VmWatch { heard, shared: shared.clone(), published: None, generation })
+    }
+
+    /// The current state.
+    pub(crate) fn health(&self) -> Health {
+        self.heard.health.borrow().clone()
+    }
+
+    /// Number of events so far.
+    pub(crate) fn events(&self) -> u64 {
+        let health = self.heard.health.borrow();
+        health.traces + health.flushes + health.aborts.values().sum::<u64>() + health.lost
+    }
+
+    /// Starts counting how often lines run. This is slow, and keeps functions in the interpreter.
+    pub(crate) fn count_lines(&self) -> mlua::Result<()> {
+        self.shared.get::<LuaFunction>("count_lines")?.call(())
+    }
+
+    /// Stops counting, and returns the counts by `NAME:LINE`, and for calls by `NAME:LINE:CALLED`.
+    pub(crate) fn counted_lines(&self) -> mlua::Result<HashMap<String, u64>> {
+        let counts: HashMap<String, u64> = self.shared.get::<LuaFunction>("counted_lines")?.call(())?;
+        Ok(counts.into_iter().map(|(line, count)| (name(line), count)).collect())
+    }
+
+    /// Publishes changes.
+    #[inline]
+    pub(crate) fn publish(&mut self, memory_bytes: usize) {
+        if self.heard.is_new.replace(false) {
+            self.publish_now();
+        }
+        if let Some(published) = &self.published {
+            published.memory_bytes.store(memory_bytes as u64, Ordering::Relaxed);
+        }
+    }
+
+    #[cold]
+    fn publish_now(&mut self) {
+        let health = Arc::new(self.heard.health.borrow().clone());
+        let is_compiling = AtomicBool::new(self.is_compiling().unwrap_or(false));
+        match &self.published {
+            Some(published) => {
+                published.health.store(health);
+                published.is_compiling.store(is_compiling.into_inner(), Ordering::Relaxed);
+            }
+            None => {
+                let thread = thread::current().name().unwrap_or_default().to_owned();
+                let (generation, health, memory_bytes) = (self.generation, ArcSwap::new(health), AtomicU64::new(0));
+                let published = Arc::new(PublishedState { thread, generation, memory_bytes, is_compiling, health });
+                let mut all = PUBLISHED.lock().unwrap_or_else(PoisonError::into_inner);
+                all.retain(|other| other.strong_count() > 0);
+                all.push(Arc::downgrade(&published));
+                self.published = Some(published);
+            }
+        }
+    }
+
+    fn is_compiling(&self) -> mlua::Result<bool> {
+        // It also returns the names of all optimisations that are on.
+        self.shared.get::<Table>("jit")?.get::<LuaFunction>("status")?.call::<bool>(())
+    }
+}
+
+fn hear<A: FromLuaMulti + 'static>(
+    lua: &Lua,
+    shared: &Table,
+    heard: &Rc<EventLog>,
+    name: &str,
+    take: fn(&mut Health, A),
+) -> mlua::Result<()> {
+    let heard = Rc::clone(heard);
+    let function = lua.create_function(move |_, said: A| {
+        take(&mut heard.health.borrow_mut(), said);
+        heard.is_new.set(true);
+        Ok(())
+    })?;
+    shared.set(name, function)
+}
+
+/// LuaJIT prefixes a character that gives the type of the name.
+fn name(chunk: String) -> String {
+    chunk.strip_prefix('=').map(str::to_owned).unwrap_or(chunk)
+}
+
+impl Health {
+    fn compiled(&mut self, code_bytes: u64) {
+        TRACES.fetch_add(1, Ordering::Relaxed);
+        self.traces += 1;
+        self.machine_code_bytes += code_bytes;
+    }
+
+    /// `called` is empty unless the line leaves compiled code for it.
+    fn compiled_line(&mut self, (chunk, first, line, called): (String, u32, u32, String)) {
+        let Some(line) = self.line(&chunk, first, line) else { return };
+        if called.is_empty() {
+            line.traces += 1;
+        } else {
+            *line.stitches.entry(called).or_default() += 1;
+        }
+    }
+
+    fn aborted(&mut self, said: AbortArguments) {
+        let (source, line, within, called, reason, detail, began_source, began_first, began_line, is_given_up) = said;
+        let reason = AbortReason::of(reason);
+        ABORTS[reason.number()].fetch_add(1, Ordering::Relaxed);
+        if is_given_up && let Some(line) = self.line(&began_source, began_first, began_line) {
+            line.is_given_up = true;
+        }
+        let is_called = !within.is_empty() || reason.is_of_calls();
+        let abort = Abort {
+            source: name(source),
+            line,
+            within: name(within),
+            called: if is_called { called } else { String::new() },
+            reason,
+            instruction: reason.instruction(detail),
+            began_source: name(began_source),
+            began_line,
+        };
+        if self.aborts.len() >= ABORTS_MAX && !self.aborts.contains_key(&abort) {
+            self.lost += 1;
+            return;
+        }
+        *self.aborts.entry(abort).or_default() += 1;
+    }
+
+    fn flushed(&mut self, (): ()) {
+        FLUSHES.fetch_add(1, Ordering::Relaxed);
+        self.flushes += 1;
+        self.machine_code_bytes = 0;
+        for source in self.sources.values_mut() {
+            // Lines that were given up stay given up.
+            source.lines.retain(|_, line| line.is_given_up);
+            source.lines.values_mut().for_each(|line| (line.traces, line.stitches) = Default::default());
+        }
+    }
+
+    fn loaded_text(&mut self, (chunk, text): (String, String)) {
+        let bytes: usize = self.sources.values().map(|source| source.text.len()).sum();
+        let name = name(chunk);
+        self.forget_aborts(&name);
+        let source = self.sources.entry(name).or_default();
+        source.count += 1;
+        source.generation = LOADED.fetch_add(1, Ordering::Relaxed);
+        source.functions.clear();
+        source.lines.clear();
+        source.text = if bytes + text.len() <= TEXT_BYTES_MAX { text.into() } else { "".into() };
+    }
+
+    fn forgotten(&mut self, chunk: String) {
+        let name = name(chunk);
+        let Some(source) = self.sources.get_mut(&name) else { return };
+        source.count -= 1;
+        if source.count == 0 {
+            self.sources.remove(&name);
+            self.forget_aborts(&name);
+        }
+    }
+
+    /// Drops aborts whose lines are those of an earlier text.
+    fn forget_aborts(&mut self, name: &str) {
+        self.aborts.retain(|abort, _| abort.source != name && abort.began_source != name);
+    }
+
+    fn loaded_function(&mut self, (chunk, first_line, last_line, mut lines): (String, u32, u32, Vec<u32>)) {
+        let functions: usize = self.sources.values().map(|source| source.functions.len()).sum();
+        let Some(source) = chunk.strip_prefix('=').and_then(|name| self.sources.get_mut(name)) else { return };
+        if functions == FUNCTIONS_MAX {
+            self.lost += 1;
+            return;
+        }
+        lines.sort_unstable();
+        lines.dedup();
+        source.functions.push(TextFunction { first_line, last_line, lines });
+        source.functions.sort_by_key(|function| (function.first_line, Reverse(function.last_line)));
+    }
+
+    /// A line of a program's text; `None`: it belongs to no program, or there are too many.
+    fn line(&mut self, chunk: &str, first: u32, line: u32) -> Option<&mut LineHealth> {
+        let lines: usize = self.sources.values().map(|source| source.lines.len()).sum();
+        let source = self.sources.get_mut(chunk.strip_prefix('=')?)?;
+        if lines >= LINES_MAX && !source.lines.contains_key(&(first, line)) {
+            self.lost += 1;
+            return None;
+        }
+        Some(source.lines.entry((first, line)).or_default())
+    }
+}
+
+// Reasons why LuaJIT does not compile code, in words: its reasons and instructions by their numbers.
+//
+// LuaJIT has its words in a Lua file that does not belong into a sandbox, and they are meant for its developers. The
+// numbers change with its version; tests compare those that can be provoked.
+
+/// LuaJIT's instructions by their numbers (`lj_bc.h`).
+const INSTRUCTIONS: &str = "ISLT ISGE ISLE ISGT ISEQV ISNEV ISEQS ISNES ISEQN ISNEN ISEQP ISNEP ISTC ISFC IST ISF ISTYPE ISNUM \
+    MOV NOT UNM LEN ADDVN SUBVN MULVN DIVVN MODVN ADDNV SUBNV MULNV DIVNV MODNV ADDVV SUBVV MULVV DIVVV MODVV POW CAT KSTR \
+    KCDATA KSHORT KNUM KPRI KNIL UGET USETV USETS USETN USETP UCLO FNEW TNEW TDUP GGET GSET TGETV TGETS TGETB TGETR TSETV TSETS \
+    TSETB TSETM TSETR CALLM CALL CALLMT CALLT ITERC ITERN VARG ISNEXT RETM RET RET0 RET1 FORI JFORI FORL IFORL JFORL ITERL \
+    IITERL JITERL LOOP ILOOP JLOOP JMP BNOT BAND BOR BXOR BSHL BSHR BSAR FUNCF IFUNCF JFUNCF FUNCV IFUNCV JFUNCV FUNCC FUNCCW";
+
+/// The instruction that creates a closure.
+const FNEW: usize = 51;
+
+/// Instructions that mark code that LuaJIT has given up.
+const GIVEN_UP: [&str; 5] = ["IFORL", "IITERL", "ILOOP", "IFUNCF", "IFUNCV"];
+
+/// A reason's name for metrics and scripts, and its meaning.
+const REASONS: [(&str, &str); 35] = [
+    ("error", "an error is thrown, or a profile or the watchdog looks in, while it is recorded"),
+    ("too_short", "there is too little before a call that is not compiled"),
+    ("too_long", "the recorded path is too long"),
+    ("too_deep", "calls are nested too deeply"),
+    ("snapshots", "the recorded path has too many branches"),
+    ("blacklisted", "it calls what LuaJIT has given up before"),
+    ("retry", "it is recorded again"),
+    ("bytecode", "the bytecode is not compiled"),
+    ("leaves_loop", "the loop ends while it is recorded"),
+    ("inner_loop", "there is a loop within that repeats"),
+    ("unroll_loop", "a loop is unrolled too often"),
+    ("bad_type", "an argument has a type that is not compiled"),
+    ("switched_off", "compiling is switched off for the function"),
+    ("unroll_call", "calls are unrolled too often"),
+    ("down_recursion", "it returns further than it began"),
+    ("built_in", "this use of a built-in function is not compiled"),
+    ("lower_frame", "it returns to where it was not called from"),
+    ("nil_key", "a table is written with nil or NaN as key"),
+    ("metamethod", "a metamethod is missing"),
+    ("endless_index", "a look-up has no end"),
+    ("mixed_table", "a table that is both list and map is made"),
+    ("symbol", "a symbol of C is not known"),
+    ("c_conversion", "a type of C is not converted"),
+    ("c_call", "a function of C is not compiled"),
+    ("guard", "a type changes while it is recorded"),
+    ("loop_values", "too many values change in a loop"),
+    ("type_changes", "a value's type changes with each turn of a loop"),
+    ("no_memory", "there is no memory for machine code"),
+    ("code_too_long", "its machine code is too long"),
+    ("memory_full", "the memory for machine code is full"),
+    ("spills", "too many values are used at once"),
+    ("registers", "registers cannot be allocated"),
+    ("operation", "an operation cannot be assembled"),
+    ("shuffled", "values of a loop are exchanged in too many ways"),
+    ("joined", "registers cannot be joined"),
+];
+
+/// The reason for numbers that this table does not have.
+const UNKNOWN: (&str, &str) = ("other", "LuaJIT gives a reason that is not known here");
+
+/// Reasons that a function call can cause.
+const OF_CALLS: [&str; 6] = ["error", "too_short", "bad_type", "built_in", "c_conversion", "c_call"];
+
+/// Reasons that also occur on the way to machine code.
+const HARMLESS: [&str; 6] = ["blacklisted", "retry", "leaves_loop", "inner_loop", "unroll_loop", "lower_frame"];
+
+/// The reason whose `detail` is the number of an instruction.
+const BYTECODE: usize = 7;
+
+/// The reason why a recording has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AbortReason(u8);
+
+impl AbortReason {
+    /// Number of reasons, including the unknown one.
+    pub const COUNT: usize = REASONS.len() + 1;
+
+    /// The reason for LuaJIT's number.
+    fn of(number: i64) -> AbortReason {
+        let known = usize::try_from(number).ok().filter(|number| *number < REASONS.len());
+        // There are 36.
+        AbortReason(known.unwrap_or(REASONS.len()) as u8)
+    }
+
+    /// All reasons.
+    pub fn all() -> impl Iterator<Item = AbortReason> {
+        (0..AbortReason::COUNT as u8).map(AbortReason)
+    }
+
+    /// Its index among all.
+    pub fn number(self) -> usize {
+        usize::from(self.0)
+    }
+
+    /// Name for metrics and scripts.
+    pub fn name(self) -> &'static str {
+        self.row().0
+    }
+
+    /// Text for people.
+    pub fn text(self) -> &'static str {
+        self.row().1
+    }
+
+    /// Whether the callee is the reason.
+    fn is_of_calls(self) -> bool {
+        OF_CALLS.contains(&self.name())
+    }
+
+    /// Whether it also occurs if all is well: LuaJIT continues at another place.
+    pub fn is_harmless(self) -> bool {
+        HARMLESS.contains(&self.name())
+    }
+
+    fn row(self) -> (&'static str, &'static str) {
+        REASONS.get(self.number()).copied().unwrap_or(UNKNOWN)
+    }
+
+    /// The instruction that a detail of this reason names.
+    fn instruction(self, detail: i64) -> Option<&'static str> {
+        let number = usize::try_from(detail).ok().filter(|_| self.number() == BYTECODE)?;
+        INSTRUCTIONS.split_ascii_whitespace().nth(number)
+    }
+}
+
+/// The numbers of the instructions that mark code that LuaJIT has given up.
+fn given_up() -> impl Iterator<Item = usize> {
+    let all = INSTRUCTIONS.split_ascii_whitespace().enumerate();
+    all.filter(|(_, name)| GIVEN_UP.contains(name)).map(|(number, _)| number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instructions_have_luajit_s_numbers() {
+        let names: Vec<&str> = INSTRUCTIONS.split_ascii_whitespace().collect();
+        assert_eq!((names.len(), names[50], names[FNEW]), (104, "UCLO", "FNEW"));
+        assert_eq!(given_up().collect::<Vec<_>>(), [80, 83, 86, 97, 100]);
+    }
+
+    #[test]
+    fn reasons_have_names_of_their_own() {
+        let mut names: Vec<&str> = AbortReason::all().map(AbortReason::name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), AbortReason::COUNT);
+        assert_eq!(
+            (AbortReason::of(7).name(), AbortReason::of(35).name(), AbortReason::of(-1).name()),
+            ("bytecode", "other", "other")
+        );
+        assert_eq!((AbortReason::of(7).instruction(51), AbortReason::of(15).instruction(51)), (Some("FNEW"), None));
     }
 }

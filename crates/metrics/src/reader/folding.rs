@@ -13,7 +13,7 @@
 //!
 //! A fold names the labels that have ever collapsed in its process, so a later reader needs only the last one.
 
-use super::cardinality::SAMPLES_MAX;
+use super::SAMPLES_MAX;
 use super::mount::{FamilyDeclaration, FamilyId, RecordLocation};
 use super::store::SeriesId;
 use super::{Reader, RefreshSummary};

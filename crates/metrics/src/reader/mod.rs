@@ -9,8 +9,6 @@
 //! A reader belongs to one thread; writers never wait for it and do not know of it. Values are not copied on refresh
 //! but read when they are encoded, so each piece of an exposition is as fresh as the moment in which it is produced.
 
-mod anchors;
-mod cardinality;
 mod chunk;
 mod cursor;
 mod discover;
@@ -18,36 +16,34 @@ mod families;
 mod folding;
 mod gather;
 mod leaving;
-mod lookup;
 mod mount;
 mod order;
-mod records;
-mod sort;
 mod store;
 #[cfg(test)]
 mod tests;
-mod values;
 mod visit;
 
-pub use cardinality::{FamilyCardinality, LabelCardinality};
-pub use cursor::ExpositionCursor;
-pub(crate) use folding::{Fold, FoldedSet};
-pub(crate) use lookup::LocatedSeries;
-pub(crate) use mount::{Mount, Mounts};
-pub(crate) use records::{LiveRecord, Share};
-
-use crate::encode;
+use crate::family::{Family, FamilyType};
 use crate::gzip::Deflater;
-use crate::protocol;
+use crate::labels::{LabelPairs, value_of};
 use crate::segment::SegmentProcess;
+use crate::segment::layout::HEAD_WORDS;
+use crate::sync::{AtomicU64, ReadOnly};
+use crate::{encode, protocol};
 use chunk::{ChunkScratch, FORMATS};
+pub use cursor::ExpositionCursor;
+use families::MergedFamily;
 use folding::FoldedSegments;
+pub(crate) use folding::{Fold, FoldedSet};
 use leaving::{LeavingRecord, Tombstone};
-use mount::{MOUNTS_MAX, MountedSegment, RecordLocation};
+use mount::{FamilyId, MOUNTS_MAX, MountedSegment, NO_SERIES, RecordLocation};
+pub(crate) use mount::{Mount, Mounts};
 use order::Order;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
-use store::Store;
+use store::{SeriesSlot, Store};
 
 /// Options of a reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -322,5 +318,258 @@ impl Reader {
     pub fn bytes(&self) -> ReaderBytes {
         let reader = size_of::<Reader>() + self.store.bytes() + self.order.bytes();
         ReaderBytes { reader, cache: self.order.cached + self.order.families.cached() }
+    }
+}
+
+// One segment's share of a reader's series: how many of its records still count, and the records one by one.
+
+/// How much of a segment still counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Share {
+    /// Records that count.
+    pub(crate) living: usize,
+    /// All records of series.
+    pub(crate) all: usize,
+    /// Number of those that have ended and wait to be exposed once more.
+    pub(crate) leaving: usize,
+    /// Number of those that count for another label set than their own.
+    pub(crate) folded: usize,
+}
+
+/// A record that counts.
+pub(crate) struct LiveRecord<'a> {
+    pub(crate) family: &'a Family,
+    /// Labels of the series that it counts for.
+    pub(crate) labels: &'a [u8],
+    pub(crate) created_ms: u64,
+    /// A time after which it has not changed.
+    pub(crate) changed_ms: u64,
+    pub(crate) cells: &'a [ReadOnly<AtomicU64>],
+}
+
+impl Reader {
+    fn mounted_as(&self, process: SegmentProcess, serial: u64) -> Option<&MountedSegment> {
+        let is_it = |mounted: &&MountedSegment| mounted.segment.process == process && mounted.segment.serial == serial;
+        self.store.mounts.iter().flatten().find(is_it)
+    }
+
+    /// Whether the segment exists.
+    pub(crate) fn has_segment(&self, process: SegmentProcess, serial: u64) -> bool {
+        self.mounted_as(process, serial).is_some()
+    }
+
+    /// How much of a segment counts; `None` if it is not read, or not in full.
+    pub(crate) fn share(&self, process: SegmentProcess, serial: u64) -> Option<Share> {
+        let mounted = self.mounted_as(process, serial).filter(|mounted| !mounted.is_damaged)?;
+        let living = mounted.contributions.iter().filter(|each| each.series != NO_SERIES);
+        let leaving = living.clone().filter(|each| each.is_leaving()).count();
+        let folded = living.clone().filter(|each| each.is_folded()).count();
+        Some(Share { living: living.count(), all: mounted.contributions.len(), leaving, folded })
+    }
+
+    /// Visits the records of a segment that count.
+    pub(crate) fn records(&self, process: SegmentProcess, serial: u64, mut visit: impl FnMut(LiveRecord<'_>)) {
+        let Some(mounted) = self.mounted_as(process, serial) else { return };
+        let records = mounted.contributions.iter().enumerate();
+        for (number, contribution) in records.filter(|(_, each)| each.series != NO_SERIES) {
+            let at = contribution.record();
+            let Some(declared) = mounted.declared(at) else { continue };
+            let cells = &mounted.segment.log()[at + HEAD_WORDS..][..declared.shape.words];
+            let family = &self.order.families.get(declared.family).family;
+            let changed_ms = mounted.changed_ms(number as u32, self.now_ms);
+            let labels = match contribution.is_folded() {
+                true => self.store.text(self.store.slot(contribution.series)),
+                false => mounted.text(at),
+            };
+            visit(LiveRecord { family, labels, created_ms: mounted.created_ms(at), changed_ms, cells });
+        }
+    }
+}
+
+// Finds the series to end: those that have not changed for long, and those of an owner that is gone.
+//
+// This only finds them; ending a series needs its writers' consent. It takes time in proportion to all series, and is
+// called only now and then.
+
+/// Location of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RecordAddress {
+    pub(crate) process: SegmentProcess,
+    /// Serial number of the segment.
+    pub(crate) serial: u64,
+    /// Position in words of its log, as in a tombstone.
+    pub(crate) record: usize,
+}
+
+/// A series, with all of its records.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LocatedSeries {
+    pub(crate) family: Arc<str>,
+    /// The label text as in the segments: escaped and joined.
+    pub(crate) labels: Vec<u8>,
+    pub(crate) records: Vec<RecordAddress>,
+}
+
+impl Reader {
+    /// Up to `max` counters and histograms whose value no writer has changed for `ttl_ms` before the last refresh, as
+    /// far as the writers' ticks since this reader began show: never one that was changed later. A gauge that does not
+    /// change is as true as one that does.
+    pub(crate) fn idle(&self, own: SegmentProcess, ttl_ms: u64, max: usize) -> Vec<LocatedSeries> {
+        let Some(before_ms) = self.now_ms.checked_sub(ttl_ms) else { return Vec::new() };
+        let counts = |merged: &MergedFamily| !matches!(merged.family.kind, FamilyType::Gauge(_) | FamilyType::Info);
+        self.located(own, max, counts, |_, series| {
+            self.store.places(series).all(|(place, _)| self.store.mounted(place.mount).is_idle(place.number, before_ms))
+        })
+    }
+
+    /// Up to `max` series of all families that have one of these values in these labels, which must be as many as there
+    /// are labels.
+    pub(crate) fn with_labels(
+        &self,
+        own: SegmentProcess,
+        labels: &[String],
+        values: &HashSet<Vec<String>>,
+        max: usize,
+    ) -> Vec<LocatedSeries> {
+        let has_labels = |merged: &MergedFamily| labels.iter().all(|label| merged.labels.contains(label));
+        // Looked up without an allocation for each series.
+        let found = RefCell::new(vec![String::new(); labels.len()]);
+        self.located(own, max, has_labels, |_, series| {
+            let mut found = found.borrow_mut();
+            let text = self.store.text(series);
+            let are_there = labels.iter().zip(found.iter_mut()).all(|(label, found)| {
+                found.clear();
+                value_of(text, label).map(|value| found.push_str(&value)).is_some()
+            });
+            are_there && values.contains(&found[..])
+        })
+    }
+
+    /// Up to `max` series of this process, and of ended ones, whose family is not in use: `in_use` has the labels of
+    /// each family by name.
+    pub(crate) fn unused(
+        &self,
+        in_use: &HashMap<String, Vec<Vec<String>>>,
+        own: SegmentProcess,
+        max: usize,
+    ) -> Vec<LocatedSeries> {
+        let known = |merged: &MergedFamily| in_use.get(&*merged.name).map_or(&[][..], Vec::as_slice);
+        // Usually a family has the expected labels, and its series need not be checked.
+        let may_be = |merged: &MergedFamily| !matches!(known(merged), [labels] if *labels == merged.labels);
+        self.located(own, max, may_be, |merged, series| {
+            let names = || LabelPairs::new(self.store.text(series)).map(|(name, _)| name);
+            !known(merged).iter().any(|labels| names().eq(labels.iter().map(String::as_str)))
+        })
+    }
+
+    /// Live series of another process are skipped: only that process can ask its writers.
+    fn located(
+        &self,
+        own: SegmentProcess,
+        max: usize,
+        may_be: impl Fn(&MergedFamily) -> bool,
+        wanted: impl Fn(&MergedFamily, SeriesSlot) -> bool,
+    ) -> Vec<LocatedSeries> {
+        let families = self.order.families.all().filter(|merged| may_be(merged));
+        let series = families.flat_map(|merged| {
+            let slots = merged.chunks.iter().flat_map(|id| &self.store.slots[*id as usize]);
+            slots.map(move |slot| (merged, *slot))
+        });
+        let lives = |series: SeriesSlot| !self.store.places(series).all(|(_, each)| each.is_leaving());
+        let is_ours = |series: SeriesSlot| {
+            let mut mounts = self.store.places(series).map(|(at, _)| self.store.mounted(at.mount));
+            mounts.all(|mounted| mounted.segment.process == own || !mounted.is_alive)
+        };
+        let found =
+            series.filter(|(merged, series)| lives(*series) && wanted(merged, *series) && is_ours(*series)).take(max);
+        found.map(|(merged, series)| self.locate(merged.name.clone(), series)).collect()
+    }
+
+    fn locate(&self, family: Arc<str>, series: SeriesSlot) -> LocatedSeries {
+        let records = self.store.places(series).filter(|(_, each)| !each.is_leaving());
+        let located = records.map(|(place, contribution)| {
+            let segment = &self.store.mounted(place.mount).segment;
+            RecordAddress { process: segment.process, serial: segment.serial, record: contribution.record() }
+        });
+        LocatedSeries { family, labels: self.store.text(series).to_vec(), records: located.collect() }
+    }
+}
+
+// The number of series of each family, to find the label that explodes.
+
+/// Most distinct values of a label that are shown.
+const SAMPLES_MAX: usize = 5;
+/// Most series of a family that are searched for them, spread over all.
+const LOOKED_AT_MAX: usize = 20_000;
+
+/// One family's share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FamilyCardinality {
+    /// The family's name.
+    pub name: String,
+    /// Its series, merged over all writers.
+    pub series: usize,
+    /// Bytes of their records in the segments.
+    pub bytes: usize,
+    /// Its labels, in the order of the declaration.
+    pub labels: Vec<LabelCardinality>,
+}
+
+/// A label of a family.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LabelCardinality {
+    /// The label's name.
+    pub name: String,
+    /// About how many distinct values it has had, including values that are counted as `__other__`; 0: not known here.
+    pub distinct: u64,
+    /// Whether its values are counted as `__other__`.
+    pub collapsed: bool,
+    /// Some of its values.
+    pub samples: Vec<String>,
+}
+
+impl LabelCardinality {
+    fn of(name: &str) -> LabelCardinality {
+        LabelCardinality { name: name.to_owned(), distinct: 0, collapsed: false, samples: Vec::new() }
+    }
+}
+
+impl Reader {
+    /// All exposed families, sorted by the memory of their records, largest first: folded series still take some.
+    pub fn cardinality(&self) -> Vec<FamilyCardinality> {
+        let families = self.order.families.exposed.iter().map(|id| (*id, self.order.families.get(*id)));
+        let mut all: Vec<FamilyCardinality> = families.map(|(id, merged)| self.cardinality_of(id, merged)).collect();
+        all.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
+        all
+    }
+
+    fn cardinality_of(&self, id: FamilyId, merged: &MergedFamily) -> FamilyCardinality {
+        let series = || merged.chunks.iter().flat_map(|id| &self.store.slots[*id as usize]).copied();
+        let records = series().flat_map(|series| self.store.places(series));
+        let words = records.map(|(place, each)| {
+            let head = self.store.mounted(place.mount).head(each.record());
+            // The epoch word of the series belongs to it.
+            head.map_or(0, |head| head.words as usize * 8 + 4)
+        });
+        let label = |name: &String| {
+            let samples = self.folding.samples(id, name).take(SAMPLES_MAX).cloned().collect();
+            LabelCardinality { samples, ..LabelCardinality::of(name) }
+        };
+        let mut labels: Vec<LabelCardinality> = merged.labels.iter().map(label).collect();
+        let step = merged.series.div_ceil(LOOKED_AT_MAX).max(1);
+        for series in series().step_by(step) {
+            if labels.iter().all(|label| label.samples.len() == SAMPLES_MAX) {
+                break;
+            }
+            for (name, value) in LabelPairs::new(self.store.text(series)) {
+                let label = labels.iter_mut().find(|label| label.name == name);
+                if let Some(label) = label.filter(|label| label.samples.len() < SAMPLES_MAX)
+                    && !label.samples.iter().any(|sample| *sample == value)
+                {
+                    label.samples.push(value.into_owned());
+                }
+            }
+        }
+        FamilyCardinality { name: merged.family.name.clone(), series: merged.series, bytes: words.sum(), labels }
     }
 }

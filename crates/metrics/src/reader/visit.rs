@@ -4,7 +4,7 @@
 //! callers should read small families.
 
 use super::Reader;
-use super::values::value_of;
+use super::chunk::value_of;
 use crate::family::{Family, FamilyType};
 use crate::value::{Distribution, Value};
 

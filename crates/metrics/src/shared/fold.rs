@@ -5,8 +5,8 @@
 //! up in the next base. One change of the list (the folder's, or that of inherited segments) then replaces the former
 //! by the latter. Gauges and infos are left out: they were true of a process that has ended.
 
-use super::base::Base;
 use super::directory::{Directory, DirectoryError, SegmentName};
+use super::rotation::Base;
 use crate::reader::{Mount, Mounts, Reader, ReaderOptions};
 use crate::registry::{Registry, RegistryError, RegistryOptions, SegmentStorage};
 use crate::segment::{Segment, SegmentError};

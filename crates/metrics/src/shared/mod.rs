@@ -1,12 +1,10 @@
 //! Segments of several processes, and of ended ones: the list of them, and how totals are carried on.
 
-mod base;
 mod collector;
 pub(crate) mod directory;
 mod ending;
 mod fold;
 mod rotation;
-mod source;
 
 pub use collector::{CollectError, Collector, CollectorEvent, CollectorOptions};
 pub use directory::DirectoryError;

@@ -4,12 +4,10 @@
 //! that does not serve requests. Both have limits of their own: [`Budget`] for the parsed body, `Effort` for the filled
 //! template. Lua code in APISIX's templates is refused when the configuration is read.
 
-mod effort;
 mod expression;
 mod input;
 mod multipart;
 mod template;
-mod value;
 mod xml;
 
 use crate::body_fields::{CONTENT_ENCODING, CONTENT_TYPE, forget_old_body, forget_old_request_body};

@@ -1,7 +1,7 @@
 //! The three response headers that describe a limit's state.
 
+use super::LimitCountMetadata;
 use super::NAME;
-use super::keys::LimitCountMetadata;
 use stillgate_limits::{Limit, LimitDecision};
 use stillgate_plugin::Request;
 use stillgate_wire::{Decimal, FieldName, FieldValue};

@@ -19,13 +19,118 @@ mod keys;
 mod logger;
 mod loki_logger;
 mod socket_loggers;
-mod syslog;
 
 pub(crate) use elasticsearch_logger::ElasticsearchLogger;
+use encoding::Concatenation;
 pub(crate) use encoding::write_array;
+use entry::host;
 pub(crate) use file_logger::FileLogger;
+use format::FinishedRequest;
 pub(crate) use http_logger::HttpLogger;
+use keys::{HOST, batching_logger_keys, logger_metadata};
 pub(crate) use keys::{HeaderSecret, URL, UrlText};
+use logger::{Logger, PHASES, of_metadata, plugin_of_logger};
 pub(crate) use loki_logger::LokiLogger;
 pub(crate) use socket_loggers::{TcpLogger, UdpLogger};
-pub(crate) use syslog::Syslog;
+use std::sync::Arc;
+use std::time::Duration;
+use stillgate_plugin::outbox::{BatchPolicy, Outlet, Receiver, SocketReceiver};
+use stillgate_plugin::record::RecordScratch;
+use stillgate_plugin::record::written::push_number;
+use stillgate_plugin::{Compile, Define, Phases, Response};
+use stillgate_schema::{Choice, Flag, int};
+
+// `syslog`: sends entries as messages of RFC 5424, over TCP or UDP.
+
+const NAME: &str = "syslog";
+
+/// Facility `syslog` (5), severity `informational` (6), version 1, as in APISIX.
+const PRIORITY: &[u8] = b"<46>1 ";
+/// Longest host name (RFC 5424, section 6).
+const HOSTNAME_BYTES_MAX: usize = 255;
+
+batching_logger_keys! {
+    /// Sends entries as syslog messages.
+    pub(crate) struct SyslogKeys named "sys logger" {
+        /// The host's name or address.
+        host: String = HOST => required;
+        /// Its port.
+        port: u16 = int(0, 65535) => required;
+        /// No effect: messages are held back only for a batch.
+        flush_limit: u64 = int(1, i64::MAX) => default(4096);
+        /// Most bytes of messages that wait; further ones are lost.
+        drop_limit: usize = int(1, 64 * 1024 * 1024) => default(1_048_576);
+        /// Timeout of connecting, and of writing, in milliseconds.
+        timeout: u64 = int(1, 3_600_000) => default(3000);
+        /// The transport.
+        sock_type: SockType = SOCK_TYPE => default(SockType::Tcp);
+        /// No effect: there is one connection.
+        pool_size: u64 = int(5, i64::MAX) => default(5);
+        /// Whether the connection uses TLS. The certificate is not verified.
+        tls: bool = Flag => default(false);
+    }
+}
+
+/// The transport of messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SockType {
+    /// A TCP connection.
+    Tcp,
+    /// A datagram for each message.
+    Udp,
+}
+
+const SOCK_TYPE: Choice<SockType> = Choice { words: &[("tcp", SockType::Tcp), ("udp", SockType::Udp)], unbuilt: &[] };
+
+/// The plugin.
+pub(crate) struct Syslog {
+    logger: Logger,
+    outlet: Arc<Outlet>,
+}
+
+impl Define for Syslog {
+    type Keys = SyslogKeys;
+    const NAME: &'static str = NAME;
+    const PRIORITY: i32 = 401;
+    const PHASES: Phases = PHASES;
+
+    fn compile(mut keys: SyslogKeys, cx: &mut Compile<'_>) -> Option<Syslog> {
+        let logger = Logger::new(keys.contents(), cx)?;
+        let batching = BatchPolicy { pending_bytes_max: keys.drop_limit, ..keys.batching() };
+        let tls_name = keys.tls.then(|| keys.host.clone());
+        let timeout = Duration::from_millis(keys.timeout);
+        let to = SocketReceiver { host: keys.host, port: keys.port, tls_name, timeout, is_syslog: true };
+        let receiver = match keys.sock_type {
+            SockType::Tcp => Receiver::Tcp(to),
+            SockType::Udp => Receiver::Udp(to),
+        };
+        let outlet = Outlet::new((NAME, keys.name), cx.identity, batching, receiver, logger.encode(Concatenation));
+        Some(Syslog { logger, outlet: Arc::new(outlet) })
+    }
+}
+
+impl Syslog {
+    fn send(&self, response: &Response<'_>) {
+        self.logger.log(of_metadata::<SyslogMetadata>(NAME, response), &self.outlet, response, write_header, b"\n");
+    }
+}
+
+/// The part before the entry: time, host, application, process, and neither id nor structured data.
+fn write_header(finished: &FinishedRequest<'_, '_>, scratch: &mut RecordScratch, out: &mut Vec<u8>) {
+    out.extend_from_slice(PRIORITY);
+    scratch.stamp.push_rfc3339(finished.record.end_unix_ms, out);
+    out.push(b' ');
+    let host = host(finished, &mut scratch.value);
+    // The requested host may be invalid in a header.
+    let is_good = host.iter().all(|byte| (b'!'..=b'~').contains(byte));
+    match is_good && !host.is_empty() && host.len() <= HOSTNAME_BYTES_MAX {
+        true => out.extend_from_slice(host),
+        false => out.push(b'-'),
+    }
+    out.extend_from_slice(b" apisix ");
+    push_number(finished.record.process.pid, out);
+    out.extend_from_slice(b" - - ");
+}
+
+logger_metadata!(SyslogMetadata {});
+plugin_of_logger!(Syslog, SyslogMetadata);

@@ -12,22 +12,23 @@
 
 #![expect(unsafe_code, reason = "an allocator")]
 
-mod live;
-mod snapshot;
 mod stacks;
 
+use crate::cpu::{NamedStacks, Stacks, be_nice, name, unix_ns};
 use crate::machine;
+use crate::profile::{Label, Location, Profile, Sample, TRUNCATED, ValueType};
+use crate::session::ProfileSession;
 use crate::signal::{find_code, is_code};
+use crate::symbols::Modules;
 use crate::threads::{current, stack_range};
 use crate::walk::{FRAMES_MAX, Stack, walk};
-use live::LIVE;
-pub use snapshot::{MainValue, snapshot};
 use stacks::{STACK_FRAMES_MAX, STACKS};
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
 use std::hint::cold_path;
+use std::io;
 use std::ptr::copy_nonoverlapping;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Average number of bytes between two samples, by default.
 pub const MEAN_BYTES_DEFAULT: u64 = 512 * 1024;
@@ -276,4 +277,222 @@ fn own_range() -> (usize, usize) {
 struct Frames {
     addresses: [u64; STACK_FRAMES_MAX],
     length: usize,
+}
+
+// The heap as a profile: live allocations, and all allocations since sampling was switched on.
+
+/// The value that is shown first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MainValue {
+    /// Allocations that have not been freed.
+    Live,
+    /// All allocations.
+    Allocated,
+}
+
+/// Functions between the program and the allocator, and within this crate: they are in every stack and
+/// uninteresting.
+const ALLOCATING: &[&str] = &["stillgate_profiler::heap::", "__rust_", "__rustc::__rust_", "__rg_", "alloc::alloc::"];
+
+/// Reads the tables on the calling thread, whose priority is lowered for good.
+pub fn snapshot(session: ProfileSession, shown: MainValue) -> io::Result<Profile> {
+    be_nice();
+    let modules = Modules::read()?;
+    let mut stacks = Stacks::default();
+    let mut counted = Vec::new();
+    for of in STACKS.read() {
+        let is_truncated = of.addresses.len() == STACK_FRAMES_MAX;
+        let live = ((of.allocated.0 - of.freed.0).max(0), (of.allocated.1 - of.freed.1).max(0));
+        if of.allocated.0 > 0
+            && let Some(stack) = stacks.number(of.addresses)
+        {
+            counted.push((stack, is_truncated, vec![of.allocated.0, of.allocated.1, live.0, live.1]));
+        }
+    }
+    let NamedStacks { mappings, mut functions, mut locations, stacks } = name(stacks, &modules);
+    let is_allocating = |location: &Location| {
+        let is_one = |name: &str| ALLOCATING.iter().any(|part| name.contains(part));
+        location.lines.last().is_some_and(|line| is_one(&functions[line.function].name))
+    };
+    let is_allocating: Vec<bool> = locations.iter().map(is_allocating).collect();
+    // For stacks that had no place in the table.
+    let other = locations.len();
+    functions.push(crate::profile::Function { name: "(other stacks)".to_owned(), file: String::new() });
+    let line = crate::profile::Line { function: functions.len() - 1, line: 0 };
+    locations.push(Location { address: 0, mapping: None, lines: vec![line] });
+    let samples = counted.into_iter().map(|(stack, is_truncated, values)| {
+        let mut stack: Vec<usize> = stacks[stack].iter().copied().skip_while(|place| is_allocating[*place]).collect();
+        if stack.is_empty() {
+            stack.push(other);
+        }
+        let truncated = (TRUNCATED.to_owned(), Label::Text("yes".to_owned()));
+        Sample { stack, values, labels: if is_truncated { vec![truncated] } else { Vec::new() } }
+    });
+    let profile = Profile {
+        samples: samples.collect(),
+        values: vec![
+            ValueType::new("alloc_objects", "count"),
+            ValueType::new("alloc_space", "bytes"),
+            ValueType::new("inuse_objects", "count"),
+            ValueType::new("inuse_space", "bytes"),
+        ],
+        main: match shown {
+            MainValue::Live => 3,
+            MainValue::Allocated => 1,
+        },
+        period: (ValueType::new("space", "bytes"), mean_bytes().unwrap_or(0) as i64),
+        time_ns: unix_ns(),
+        duration_ns: 0,
+        notes: notes(),
+        mappings,
+        functions,
+        locations,
+    };
+    drop(session);
+    Ok(profile)
+}
+
+fn notes() -> Vec<String> {
+    let mut notes = vec![match mean_bytes() {
+        Some(bytes) => format!(
+            "one sample in {} KiB; allocations from before sampling was switched on are not in it",
+            bytes / 1024
+        ),
+        None => "sampling is off: only what was sampled before is in it".to_owned(),
+    }];
+    let refused = LIVE.refused();
+    if refused > 0 {
+        notes.push(format!("{refused} samples are missing: there were too many live ones"));
+    }
+    notes
+}
+
+// The sampled allocations that have not been freed.
+//
+// A table of buckets without locks. Any thread inserts into a free place; only the thread that frees an allocation
+// looks for its entry and removes it, so an entry does not change while it is read.
+
+/// Most sampled allocations in the table: enough for 8 GiB at the usual mean.
+const PLACES: usize = 1 << 14;
+
+/// Places per bucket.
+const BUCKET: usize = 8;
+
+/// Buckets that may hold an allocation.
+const BUCKETS_TRIED: usize = 4;
+
+/// Marks a place that is being filled.
+const CLAIMED: usize = 1;
+
+static LIVE: Live = Live {
+    used: AtomicUsize::new(0),
+    refused: AtomicU64::new(0),
+    places: [const {
+        LiveSlot {
+            pointer: AtomicUsize::new(0),
+            size: AtomicUsize::new(0),
+            stack: AtomicUsize::new(0),
+            weight: AtomicU64::new(0),
+        }
+    }; PLACES],
+};
+
+struct Live {
+    used: AtomicUsize,
+    /// Allocations that were not sampled for lack of a place.
+    refused: AtomicU64,
+    places: [LiveSlot; PLACES],
+}
+
+struct LiveSlot {
+    /// Zero if it is free.
+    pointer: AtomicUsize,
+    size: AtomicUsize,
+    stack: AtomicUsize,
+    weight: AtomicU64,
+}
+
+/// An allocation that was freed.
+struct FreedAllocation {
+    size: usize,
+    stack: usize,
+    weight: u64,
+}
+
+impl Live {
+    /// Inserts an allocation; `false` if there is no free place.
+    fn insert(&self, pointer: usize, size: usize, stack: usize, weight: u64) -> bool {
+        let free = self
+            .places_of(pointer)
+            .find(|place| place.pointer.compare_exchange(0, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_ok());
+        let Some(place) = free else {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return false;
+        };
+        place.size.store(size, Ordering::Relaxed);
+        place.stack.store(stack, Ordering::Relaxed);
+        place.weight.store(weight, Ordering::Relaxed);
+        self.used.fetch_add(1, Ordering::Relaxed);
+        place.pointer.store(pointer, Ordering::Release);
+        true
+    }
+
+    fn has(&self, pointer: usize) -> bool {
+        self.find(pointer).is_some()
+    }
+
+    /// Removes an allocation; `None` if it is not sampled.
+    fn remove(&self, pointer: usize) -> Option<FreedAllocation> {
+        let place = self.find(pointer)?;
+        let freed = FreedAllocation {
+            size: place.size.load(Ordering::Relaxed),
+            stack: place.stack.load(Ordering::Relaxed),
+            weight: place.weight.load(Ordering::Relaxed),
+        };
+        self.used.fetch_sub(1, Ordering::Relaxed);
+        place.pointer.store(0, Ordering::Release);
+        Some(freed)
+    }
+
+    fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// The allocation happened before, on this thread or on one that passed the pointer to this: so its insertion is
+    /// visible.
+    fn find(&self, pointer: usize) -> Option<&LiveSlot> {
+        if self.used.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        self.places_of(pointer).find(|place| place.pointer.load(Ordering::Acquire) == pointer)
+    }
+
+    fn places_of(&self, pointer: usize) -> impl Iterator<Item = &LiveSlot> {
+        // The low bits of all pointers are equal.
+        let hash = (pointer as u64 >> 12).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
+        let first = hash as usize * BUCKET;
+        (0..BUCKET * BUCKETS_TRIED).filter_map(move |number| self.places.get((first + number) % PLACES))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A single test, since there is a single table.
+    #[test]
+    fn what_is_inserted_is_found_until_it_is_removed_and_a_full_table_refuses() {
+        let pointer = |number: usize| 0x7000_0000_0000 + number * 4096;
+        let kept: Vec<usize> =
+            (0..2 * PLACES).map(pointer).filter(|pointer| LIVE.insert(*pointer, 7, 3, 256)).collect();
+        assert!(kept.len() > PLACES / 2 && kept.len() <= PLACES, "{}", kept.len());
+        assert_eq!(LIVE.refused() as usize, 2 * PLACES - kept.len());
+        assert!(!LIVE.has(0x6000_0000_0000) && LIVE.remove(0x6000_0000_0000).is_none());
+        for pointer in &kept {
+            let freed = LIVE.remove(*pointer).unwrap();
+            assert_eq!((freed.size, freed.stack, freed.weight), (7, 3, 256));
+            assert!(!LIVE.has(*pointer));
+        }
+        assert_eq!(LIVE.used.load(Ordering::Relaxed), 0);
+    }
 }

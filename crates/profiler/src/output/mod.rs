@@ -8,7 +8,6 @@ pub mod folded;
 pub mod form;
 pub mod html;
 pub mod pprof;
-mod protobuf;
 pub mod speedscope;
 pub mod stacks;
 pub mod svg;

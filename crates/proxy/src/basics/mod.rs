@@ -6,4 +6,3 @@ pub(crate) mod clock;
 pub(crate) mod counters;
 pub(crate) mod min_rate;
 pub mod slow_request;
-pub(crate) mod text;

@@ -1,7 +1,7 @@
 //! A new connection to a server: its name's addresses one after the other, TLS, and HTTP/2 if the server speaks that.
 
 use super::BeginHttp2;
-use super::pool::Pool;
+use super::breaker::Pool;
 use crate::connection::stream::{Stream, Tls};
 use std::sync::{Arc, OnceLock};
 use stillgate_plugin::{CallError, CallOrigin};

@@ -6,6 +6,4 @@
 pub(crate) mod client;
 pub(crate) mod grpc;
 pub(crate) mod http2;
-pub(crate) mod mistaken;
 pub(crate) mod stream;
-pub(crate) mod tls_facts;

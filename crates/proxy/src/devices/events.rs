@@ -4,7 +4,11 @@
 //! retried with growing pauses, for as long as the route says; then they are dropped and counted, as are events without room in the
 //! queue. The queue outlives its connection, whose end is its last event.
 
-use super::posting::{Post, PostResult, post};
+use crate::basics::clock::Timer;
+use crate::calls;
+use crate::exchange::forwarding::host_of;
+use crate::node::{self, Destination, health};
+use crate::plan::snapshot::WorkerUpstream;
 use crate::worker::Worker;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -14,7 +18,10 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 use stillgate_devices::Generation;
 use stillgate_devices::protocol::Body;
-use stillgate_plugin::DeviceSettings;
+use stillgate_plugin::{Call, CallError, DeviceSettings, EventSettings, Url};
+use stillgate_tls::rustls::pki_types::ServerName;
+use stillgate_upstream::{ConnMeta, Failure, TriedEndpoints, TryReport};
+use stillgate_wire::{FieldName, FieldValue};
 use tokio::task::spawn_local;
 use tokio::time::sleep;
 
@@ -190,4 +197,175 @@ impl Queue {
             waker.wake();
         }
     }
+}
+
+// One request that delivers a device's event to the upstream: a node is chosen as for any request, and its connections come from
+// the pool.
+
+const CONTENT_TYPE: FieldName<'static> = FieldName::constant("Content-Type");
+const DEVICE_ID: FieldName<'static> = FieldName::constant("X-Device-Id");
+const DEVICE_EVENT: FieldName<'static> = FieldName::constant("X-Device-Event");
+const DEVICE_SEQ: FieldName<'static> = FieldName::constant("X-Device-Seq");
+const DEVICE_CONNECTION: FieldName<'static> = FieldName::constant("X-Device-Connection");
+/// Bound of the upstream's response, which is discarded.
+const REPLY_BYTES_MAX: usize = 64 * 1024;
+
+/// One event.
+pub(super) struct Post {
+    pub(super) device: Arc<str>,
+    pub(super) generation: Generation,
+    pub(super) kind: &'static str,
+    pub(super) seq: u64,
+    pub(super) content_type: &'static str,
+    pub(super) body: Vec<u8>,
+}
+
+/// Result of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PostResult {
+    /// 2xx.
+    Taken,
+    /// Another status that will not change.
+    Refused,
+    /// Trying again may help.
+    Failed,
+}
+
+/// Sends the event to one node.
+pub(super) async fn post(worker: &Rc<Worker>, settings: &EventSettings, event: &Post) -> PostResult {
+    let snapshot = worker.snapshot();
+    let slot = snapshot.plan.upstreams.slot(&settings.upstream);
+    let Some(upstream) = slot.and_then(|slot| snapshot.upstreams.get(slot)).cloned() else { return PostResult::Failed };
+    // A request does not hold its Plan while it waits.
+    drop(snapshot);
+    let now_ms = worker.clock.now_ms();
+    let picked = upstream.state.borrow_mut().pick(None, now_ms, worker.random(), &TriedEndpoints::new());
+    let Some(index) = picked else { return PostResult::Failed };
+    let trying = PostGuard::begin(worker, &upstream, index);
+    let Some(call) = call(settings, event, &upstream, index) else { return PostResult::Refused };
+    match trying.exchange(call).await {
+        Ok(status) => {
+            health::report(worker, &upstream, index, TryReport::Status(status), || format!("status {status}"));
+            match status {
+                200..300 => PostResult::Taken,
+                408 | 425 | 429 | 500.. => PostResult::Failed,
+                _ => PostResult::Refused,
+            }
+        }
+        Err(error) => {
+            if let Some(failure) = error {
+                health::report_failure(worker, &upstream, index, failure, false);
+            }
+            PostResult::Failed
+        }
+    }
+}
+
+/// A try under way; its end is counted even if its task is dropped.
+struct PostGuard<'a> {
+    worker: &'a Rc<Worker>,
+    upstream: &'a Rc<WorkerUpstream>,
+    index: usize,
+}
+
+impl<'a> PostGuard<'a> {
+    fn begin(worker: &'a Rc<Worker>, upstream: &'a Rc<WorkerUpstream>, index: usize) -> PostGuard<'a> {
+        upstream.state.borrow_mut().on_start(index);
+        PostGuard { worker, upstream, index }
+    }
+
+    /// The status of the response, or how the node has failed; `None`: the node is not at fault.
+    async fn exchange(&self, mut call: Call) -> Result<u16, Option<Failure>> {
+        let message = call.take_message();
+        if let Some((mut stream, meta)) = self.pooled() {
+            match calls::exchange(&mut stream, &call, &message).await {
+                // It was closed meanwhile: the node has not processed the request.
+                Err((CallError::Closed, false)) => {}
+                result => return self.finish(stream, meta, result),
+            }
+        }
+        let PostGuard { worker, upstream, index } = self;
+        let name = self.server_name();
+        let address = upstream.state.borrow().endpoint(*index).address;
+        let tls = upstream.tls.as_ref().zip(name);
+        let (http2, grpc) = (upstream.planned.link.http2, upstream.planned.link.grpc);
+        let destination = Destination { upstream, address, tls, http2, grpc, preface: &[] };
+        let timeout_ms = call.timeout.as_millis() as u64;
+        let connected = node::connect(worker, &Timer::new(), destination, timeout_ms).await;
+        let (stream, _) = connected.map_err(|error| (!error.is_local).then_some(error.failure))?;
+        health::report(worker, upstream, *index, TryReport::Connected, String::new);
+        let meta = upstream.state.borrow().fresh_meta(*index);
+        let now_ms = worker.clock.now_ms();
+        let (mut stream, meta) = node::keep_shared(&mut upstream.state.borrow_mut(), *index, stream, meta, now_ms);
+        let result = calls::exchange(&mut stream, &call, &message).await;
+        self.finish(stream, meta, result)
+    }
+
+    fn pooled(&self) -> Option<(crate::connection::stream::Stream, ConnMeta)> {
+        let wanted = self.server_name();
+        let is_name = |shown: Option<&ServerName<'static>>, _: &str| shown == wanted.as_ref();
+        let mut state = self.upstream.state.borrow_mut();
+        node::take_live(&mut state, self.index, is_name, self.worker.clock.now_ms())
+    }
+
+    /// The name that the node's certificate must be valid for, if its upstream uses TLS.
+    fn server_name(&self) -> Option<ServerName<'static>> {
+        let tls = self.upstream.planned.tls()?;
+        let state = self.upstream.state.borrow();
+        let node = &state.endpoint(self.index).host;
+        let host = host_of(None, b"", &self.upstream.planned.definition.pass_host, node);
+        Some(tls.server_name(std::str::from_utf8(host).unwrap_or_default(), node))
+    }
+
+    fn finish(
+        &self,
+        stream: crate::connection::stream::Stream,
+        meta: ConnMeta,
+        result: Result<(stillgate_plugin::Reply, bool), (CallError, bool)>,
+    ) -> Result<u16, Option<Failure>> {
+        match result {
+            Ok((reply, is_kept)) => {
+                if is_kept && !stream.is_one_request() {
+                    let now_ms = self.worker.clock.now_ms();
+                    drop(self.upstream.state.borrow_mut().put(self.index, stream, meta, now_ms));
+                }
+                Ok(reply.status())
+            }
+            // A response that is too large is still a response, and is discarded.
+            Err((CallError::TooLarge, _)) => Ok(200),
+            Err((CallError::Timeout, _)) => {
+                stream.retire();
+                Err(Some(Failure::ReadTimeout))
+            }
+            Err((CallError::BadReply, _)) => Err(Some(Failure::BadResponse)),
+            Err(_) => Err(Some(Failure::Reset)),
+        }
+    }
+}
+
+impl Drop for PostGuard<'_> {
+    fn drop(&mut self) {
+        self.upstream.state.borrow_mut().on_finish(self.index, None, self.worker.clock.now_ms());
+    }
+}
+
+/// Builds the request; `None`: its content cannot be expressed in a header.
+fn call(settings: &EventSettings, event: &Post, upstream: &WorkerUpstream, index: usize) -> Option<Call> {
+    let state = upstream.state.borrow();
+    let endpoint = state.endpoint(index);
+    let url = Url::parse(&format!("http://{}/", endpoint.address), false).ok()?;
+    let mut call = Call::new(&url.origin, b"POST", settings.uri.as_bytes());
+    (call.timeout, call.reply_bytes_max) = (settings.timeout, REPLY_BYTES_MAX);
+    let host = host_of(None, b"", &upstream.planned.definition.pass_host, &endpoint.host);
+    call.set_host(FieldValue::new(host).ok()?);
+    let (seq, generation) = (event.seq.to_string(), event.generation.to_string());
+    let text =
+        |name, text: &str, call: &mut Call| FieldValue::new(text.as_bytes()).map(|value| call.header(name, value)).ok();
+    text(CONTENT_TYPE, event.content_type, &mut call)?;
+    text(DEVICE_ID, &event.device, &mut call)?;
+    text(DEVICE_EVENT, event.kind, &mut call)?;
+    text(DEVICE_SEQ, &seq, &mut call)?;
+    text(DEVICE_CONNECTION, &generation, &mut call)?;
+    call.set_body(event.body.clone());
+    Some(call)
 }

@@ -8,34 +8,36 @@
 //! A request without plugins pays one branch per phase. A plugin that panics makes its request fail with 500, and does nothing
 //! else. What a plugin waits for in `rewrite` and `access` is handled by `waiting`: the phases stop there, and continue afterwards.
 
-mod calls;
 mod pinned;
 mod run;
 mod steps;
 
 use super::answer::LocalReply;
 use super::facts::facts_of;
-use super::pending_record::PendingRecord;
+use super::forwarding::host_of;
 use super::receiver::Receiver;
 use super::record::{ExchangeParts, Moment};
 use super::{Exchange, RequestContext};
-use crate::plan::snapshot::Snapshot;
-
-use calls::{CallMoment, Calls};
+use crate::plan::snapshot::{Snapshot, WorkerUpstream};
+use crate::telemetry::metrics::upstream;
+use crate::worker::Worker;
+use crate::worker::plugins::{PanickedAt, PluginRefusal, call_each, timed};
 use pinned::{PinnedChain, chosen};
 pub(super) use run::edited_value;
 use run::{PhaseRun, open};
-pub(super) use steps::{ChainPosition, PausedChain, before_target, resume, with_paused};
-
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
+pub(super) use steps::{ChainPosition, PausedChain, before_target, resume, with_paused};
+use stillgate_plugin::body::Capture;
 use stillgate_plugin::metadata::MetadataTable;
-
+use stillgate_plugin::record::push_recorded;
 use stillgate_plugin::{
-    AttachedConsumer, Chain, ChainEntry, Consumers, Facts, LogValues, Phase, Phases, RequestState, Response, Trace,
+    AttachedConsumer, BodyChanges, Chain, ChainEntry, Consumers, Facts, LogValues, Phase, Phases, RequestState,
+    Response, Trace,
 };
-use stillgate_route::Lookup;
-use stillgate_wire::{Edits, Fields, Framing};
+use stillgate_route::{Lookup, Variable};
+use stillgate_wire::{Edits, Fields, Framing, RequestEdits};
 
 /// Position of one request in its chains.
 #[derive(Default)]
@@ -435,4 +437,194 @@ fn run_response_phase(
 
 fn holds(entry: &ChainEntry, facts: Facts<'_>, vars: &dyn Lookup) -> bool {
     entry.meta.filter.as_ref().is_none_or(|filter| filter.holds(&facts, vars))
+}
+
+// The calls of plugins with a response.
+
+/// When a phase of a response is called.
+#[derive(Debug, Clone, Copy)]
+enum CallMoment {
+    /// The response has just arrived, and its buffer is still here.
+    At(ResponseSource),
+    /// The response has been sent.
+    Behind(Moment),
+}
+
+impl CallMoment {
+    /// Head of the node's response; `kept`: once its buffer is gone.
+    fn head<'a>(self, from_node: &'a Receiver, kept: &'a [u8]) -> &'a [u8] {
+        match self {
+            CallMoment::At(answered) => head_of(from_node, answered),
+            CallMoment::Behind(_) => kept,
+        }
+    }
+
+    /// When the response was sent; `None`: it has not been.
+    fn moment(self) -> Option<Moment> {
+        match self {
+            CallMoment::At(_) => None,
+            CallMoment::Behind(moment) => Some(moment),
+        }
+    }
+
+    /// Lends out what was kept of the body, together with its changes, until it is put back.
+    fn lend(self, changes: &mut BodyChanges) -> Capture {
+        match self {
+            CallMoment::Behind(_) => std::mem::take(changes.captured_mut()),
+            CallMoment::At(_) => Capture::default(),
+        }
+    }
+}
+
+/// Arguments of the plugins of a chain in one phase.
+struct Calls<'a> {
+    worker: &'a Worker,
+    phase: Phase,
+    is_timed: bool,
+    judged: &'a mut FilterResults,
+    is_head_refused: &'a mut bool,
+}
+
+impl Calls<'_> {
+    /// Calls each plugin. In the phase `log` a plugin that panics has been counted, and the others are still called.
+    fn run(self, chain: &Chain, answer: &mut Response<'_>) -> Result<(), PluginFailed> {
+        let (worker, phase, mut from) = (self.worker, self.phase, 0);
+        let mut this = self;
+        loop {
+            match call_each(worker, chain, phase, |called| this.run_from(from, chain, answer, called)) {
+                Ok(done) => return done,
+                Err(PanickedAt(place)) if phase == Phase::Log => from = place + 1,
+                Err(_) => return Err(PluginFailed),
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn run_from(
+        &mut self,
+        from: usize,
+        chain: &Chain,
+        answer: &mut Response<'_>,
+        called: &Cell<usize>,
+    ) -> Result<(), PluginFailed> {
+        let Calls { worker, phase, is_timed, judged, is_head_refused } = self;
+        for (at, entry) in chain.of_from(*phase, from) {
+            if *phase == Phase::BodyFilter && !entry.plugin.codes_content() {
+                continue;
+            }
+            called.set(at);
+            if judged.skips(at, entry, || holds(entry, answer.facts, answer)) {
+                continue;
+            }
+            answer.body.plugin = entry.name;
+            timed(worker, entry, *phase, *is_timed, || match phase {
+                Phase::Log => entry.plugin.log(answer),
+                Phase::BodyFilter => entry.plugin.code_content(answer),
+                _ => entry.plugin.header_filter(answer),
+            });
+            if *phase != Phase::Log && answer.edits.fields.is_too_large() {
+                if !std::mem::replace(*is_head_refused, true) {
+                    worker.note_refusal(entry.name, PluginRefusal::Head);
+                }
+                return Err(PluginFailed);
+            }
+        }
+        Ok(())
+    }
+}
+
+// The state of a request for plugins that see its response: nodes, times and sizes so far, and what the node got.
+//
+// It is computed only where a plugin reads one of these variables; until then it is a few references.
+
+/// Provides [`Variable::Recorded`] from the head of the response on.
+pub(super) struct PendingRecord<'a> {
+    pub(super) told: &'a ExchangeParts<'a>,
+    pub(super) facts: &'a Facts<'a>,
+    pub(super) edits: &'a RequestEdits,
+    pub(super) snapshot: &'a Snapshot,
+    pub(super) worker: &'a Worker,
+    /// `None`: the response has not been sent yet, and times end now.
+    pub(super) ended: Option<Moment>,
+}
+
+impl PendingRecord<'_> {
+    fn upstream(&self) -> Option<&WorkerUpstream> {
+        let outcome = self.told.outcome;
+        upstream(outcome.route, outcome.upstream, outcome.kept.as_deref(), self.snapshot)
+    }
+
+    /// Calls `then` with the host of the node that was tried last, as it is configured.
+    fn with_node<R>(&self, then: impl FnOnce(&str) -> R) -> Option<R> {
+        let (slot, address) = self.told.outcome.asked?;
+        let state = self.upstream()?.state.borrow();
+        let node = state.endpoint(slot);
+        // The slot may belong to another node by now.
+        (node.address == address).then(|| then(&node.host))
+    }
+
+    fn push(&self, name: &str, out: &mut Vec<u8>) -> Option<()> {
+        match name {
+            "upstream_unresolved_host" => self.with_node(|host| out.extend_from_slice(without_port(host).as_bytes())),
+            "upstream_host" => {
+                let pass_host = &self.upstream()?.planned.definition.pass_host;
+                let authority = self.facts.request.authority.of(self.facts.head);
+                let host_for = |node: &str| host_of(self.edits.host(), authority, pass_host, node).to_vec();
+                out.extend_from_slice(&self.with_node(host_for)?);
+                Some(())
+            }
+            "upstream_scheme" => {
+                let definition = &self.upstream()?.planned.definition;
+                out.extend_from_slice(if definition.grpc { b"grpc" } else { b"http" });
+                out.extend_from_slice(if definition.tls.is_some() { b"s" } else { b"" });
+                Some(())
+            }
+            "upstream_uri" => {
+                self.told.outcome.asked?;
+                out.extend_from_slice(self.edits.target().unwrap_or_else(|| self.facts.path_and_query()));
+                Some(())
+            }
+            _ => {
+                let worker = self.worker;
+                let ended = self.ended.unwrap_or_else(|| Moment::now(self.told.outcome));
+                let record = self.told.record(ended, self.facts, &self.snapshot.plan, worker);
+                let seed = [worker.plugins.own.random(), worker.plugins.own.random()];
+                push_recorded(name, &record, seed, out).then_some(())
+            }
+        }
+    }
+}
+
+impl Lookup for PendingRecord<'_> {
+    fn value<'a>(&'a self, variable: &Variable, buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+        let Variable::Recorded(name) = variable else { return None };
+        buffer.clear();
+        self.push(name, buffer)?;
+        Some(buffer)
+    }
+
+    fn each_header(&self, _: &mut dyn FnMut(&[u8], &[u8])) {}
+}
+
+/// A host as a `Host` field has it, without the port.
+fn without_port(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        // What follows the last colon of an IPv6 address is not a port.
+        Some((name, port)) if !port.ends_with(']') => name,
+        _ => host,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_without_their_ports() {
+        let check = |host: &str, expected: &str| assert_eq!(without_port(host), expected);
+        check("shop.internal:81", "shop.internal");
+        check("shop.internal", "shop.internal");
+        check("[::1]:81", "[::1]");
+        check("[::1]", "[::1]");
+    }
 }

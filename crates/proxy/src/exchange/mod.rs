@@ -18,19 +18,15 @@
 //! between the two halves of each connection, `receiver` and `sender`.
 
 pub(crate) mod answer;
-mod attempt;
+pub(crate) mod attempt;
 pub(crate) mod body_pipe;
 pub(crate) mod chain;
-mod connecting;
 mod device;
 mod exposition;
 pub(crate) mod facts;
-mod filter_time;
 mod filters;
 pub(crate) mod forwarding;
 mod matching;
-pub(crate) mod node_host;
-mod pending_record;
 mod pool;
 mod queue;
 pub(crate) mod receiver;

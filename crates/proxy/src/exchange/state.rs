@@ -8,7 +8,7 @@ use super::relay::PROBE;
 use super::sender::{BodyDelimiting, Sender};
 use super::upgraded_exchange::Switch;
 use crate::connection::client::ClientConnection;
-use crate::connection::mistaken::Mistaken;
+use crate::connection::stream::Mistaken;
 use crate::plan::Plan;
 use crate::telemetry::access_log::ResponseFields;
 use crate::telemetry::outcome::{RequestOutcome, Timing};

@@ -3,8 +3,8 @@
 //! The ClientHello is read first, as its server name decides which certificate, versions and client requirements apply.
 
 use crate::basics::clock::Timer;
+use crate::connection::client::{TlsFacts, lower_name};
 use crate::connection::stream::{Stream, Tls};
-use crate::connection::tls_facts::{TlsFacts, lower_name};
 use crate::exchange::reply;
 use crate::worker::Worker;
 use std::cell::OnceCell;

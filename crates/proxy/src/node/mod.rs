@@ -1,7 +1,177 @@
 //! Nodes as this worker sees them: connections to them, and their health as shown by tries.
 
-mod connection;
 pub(crate) mod health;
 pub(crate) mod http2;
 
-pub(crate) use connection::{ConnectError, Destination, connect, is_local, keep_shared, take_live};
+use crate::basics::clock::Timer;
+use crate::connection::stream::{Stream, Tls};
+use crate::plan::snapshot::WorkerUpstream;
+use crate::worker::Worker;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+use stillgate_tls::rustls::ClientConfig;
+use stillgate_tls::rustls::pki_types::ServerName;
+use stillgate_tls::{Peer, handshake_failure};
+use stillgate_upstream::{ConnMeta, Failure, Fit, UpstreamState};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+// Connections to nodes: taking a live one from the pool, or making a new one.
+
+/// Destination of a connection.
+pub(crate) struct Destination<'a> {
+    /// The upstream of the node.
+    pub(crate) upstream: &'a WorkerUpstream,
+    pub(crate) address: SocketAddr,
+    /// The TLS configuration to use, and the name that the node's certificate must be valid for.
+    pub(crate) tls: Option<(&'a Arc<ClientConfig>, ServerName<'static>)>,
+    /// Whether to use HTTP/2 with the node.
+    pub(crate) http2: bool,
+    /// Whether the node speaks gRPC.
+    pub(crate) grpc: bool,
+    /// Bytes before everything else, TLS included.
+    pub(crate) preface: &'a [u8],
+}
+
+/// The youngest idle connection on which nothing has happened since its last response. Connections for which `is_name`, given the
+/// name that the node's certificate was verified for and the node's host, does not hold are left alone.
+pub(crate) fn take_live(
+    state: &mut UpstreamState<Stream>,
+    index: usize,
+    is_name: impl Fn(Option<&ServerName<'static>>, &str) -> bool,
+    now_ms: u64,
+) -> Option<(Stream, ConnMeta)> {
+    let (stream, meta) = state.take(index, now_ms, |stream, node| match is_name(stream.server_name(), node) {
+        true if stream.is_dead() => Fit::Dead,
+        true if !stream.is_full() => Fit::Right,
+        _ => Fit::Other,
+    })?;
+    Some(keep_shared(state, index, stream, meta, now_ms))
+}
+
+/// If the connection carries many requests at once, the try gets one of its streams; the connection stays in the pool.
+pub(crate) fn keep_shared(
+    state: &mut UpstreamState<Stream>,
+    index: usize,
+    stream: Stream,
+    meta: ConnMeta,
+    now_ms: u64,
+) -> (Stream, ConnMeta) {
+    match stream.share() {
+        None => (stream, meta),
+        Some(one) => {
+            drop(state.put(index, stream, meta, now_ms));
+            (one, meta)
+        }
+    }
+}
+
+/// Makes a new connection and returns how many microseconds it took, or why it failed and whether that is the node's fault.
+pub(crate) async fn connect(
+    worker: &Rc<Worker>,
+    timer: &Timer,
+    destination: Destination<'_>,
+    timeout_ms: u64,
+) -> Result<(Stream, u64), ConnectError> {
+    let deadline_ms = worker.clock.now_ms() + timeout_ms;
+    let (upstream, began) = (destination.upstream, Instant::now());
+    let connecting = Box::pin(open(worker, destination));
+    match worker.clock.within(timer, deadline_ms, connecting).await {
+        Some(Ok(stream)) => {
+            let took = began.elapsed();
+            worker.note_connect(upstream, took);
+            Ok((stream, took.as_micros() as u64))
+        }
+        Some(Err(OpenError { error, is_handshake })) => {
+            let is_local = is_local(&error);
+            Err(ConnectError { failure: Failure::Connect, is_local, is_handshake, error: Some(error) })
+        }
+        None => {
+            let failure = Failure::ConnectTimeout;
+            Err(ConnectError { failure, is_local: false, is_handshake: false, error: None })
+        }
+    }
+}
+
+async fn open(worker: &Rc<Worker>, destination: Destination<'_>) -> Result<Stream, OpenError> {
+    let (address, is_http2, is_grpc) = (destination.address, destination.http2, destination.grpc);
+    let stream = open_bytes(worker, destination).await?;
+    match is_http2 {
+        true => Ok(Stream::Http2Pooled(Box::new(http2::connect(worker, stream, address, is_grpc).await?))),
+        false => Ok(stream),
+    }
+}
+
+async fn open_bytes(worker: &Worker, destination: Destination<'_>) -> Result<Stream, OpenError> {
+    let mut stream = TcpStream::connect(destination.address).await?;
+    worker.counters.upstream_connects.add(1);
+    // Without it only latency suffers; the connection is good.
+    let _ = stream.set_nodelay(true);
+    if !destination.preface.is_empty() {
+        stream.write_all(destination.preface).await?;
+    }
+    let Some((config, name)) = destination.tls else { return Ok(Stream::Plain(stream)) };
+    let connector = TlsConnector::from(config.clone());
+    let stream = match destination.http2 {
+        true => connector.with_alpn(vec![b"h2".to_vec()]).connect(name.clone(), stream).await,
+        false => connector.connect(name.clone(), stream).await,
+    };
+    let in_handshake = |error| OpenError { error, is_handshake: true };
+    let stream = stream.map_err(explained).map_err(in_handshake)?;
+    if destination.http2 && stream.get_ref().1.alpn_protocol() != Some(b"h2") {
+        return Err(in_handshake(io::Error::other("the node does not speak HTTP/2 (ALPN)")));
+    }
+    Ok(Stream::Tls(Box::new(Tls { stream: stream.into(), server_name: Some(name) })))
+}
+
+/// Explains why a handshake failed. If we lack something, the system's error number says what.
+fn explained(error: io::Error) -> io::Error {
+    match is_local(&error) {
+        true => error,
+        false => {
+            io::Error::new(error.kind(), format!("TLS with the node failed: {}", handshake_failure(&error, Peer::Node)))
+        }
+    }
+}
+
+/// Why connecting failed.
+pub(crate) struct ConnectError {
+    pub(crate) failure: Failure,
+    /// We lack descriptors, ports or memory: the node is not to blame and not set aside.
+    pub(crate) is_local: bool,
+    /// The node could be connected to, but TLS with it failed.
+    pub(crate) is_handshake: bool,
+    /// The system's error; `None`: it took too long.
+    pub(crate) error: Option<io::Error>,
+}
+
+impl ConnectError {
+    /// The reason for the log.
+    pub(crate) fn reason(&self) -> String {
+        self.error.as_ref().map_or("it took too long".to_owned(), ToString::to_string)
+    }
+}
+
+/// Why a connection could not be opened.
+struct OpenError {
+    error: io::Error,
+    is_handshake: bool,
+}
+
+impl From<io::Error> for OpenError {
+    fn from(error: io::Error) -> OpenError {
+        OpenError { error, is_handshake: false }
+    }
+}
+
+pub(crate) fn is_local(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        // The last two: no port is left, as reported by TCP and by UDP.
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM | libc::EADDRNOTAVAIL | libc::EADDRINUSE)
+    )
+}

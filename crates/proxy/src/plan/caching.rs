@@ -4,11 +4,15 @@
 //! the results: if too few look-ups are hits, they cost more than they save, so the cache rests for a number of requests that
 //! doubles each time. Its contents belong to one matcher; with another one it starts empty, in the same memory.
 
-pub(crate) mod measure;
-
 use super::Plan;
 use crate::basics::counters::WorkerCounters;
-use stillgate_route::{Match, MatchRequest, PathError, RouteCache, Scratch};
+use rustix::time::{ClockId, clock_gettime};
+use std::cell::RefCell;
+use std::hint::black_box;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+use stillgate_route::path::normalise;
+use stillgate_route::{Match, MatchRequest, Matcher, PathError, RouteCache, SampleRequest, Scratch};
 
 /// Look-ups after which hits are evaluated.
 const WINDOW: u32 = 4096;
@@ -172,6 +176,123 @@ impl Trial {
     }
 }
 
+// Whether a route cache pays for a matcher: by measuring both on requests that its routes are made for.
+//
+// The building thread measures, by its own CPU time, so that what else the machine does hardly counts. The samples are few and
+// looked up again and again, so both are as fast as they can be; the cache has to win by a clear margin, since it also takes room
+// in the processor's caches.
+
+/// Requests that are matched in a measurement.
+const SAMPLES: usize = 64;
+/// How often each is matched, and for how long at most; the fastest turn counts.
+const TURNS_MAX: usize = 16;
+const TIME_MAX: Duration = Duration::from_millis(4);
+/// How many times as fast as the matcher the cache must be, and how much it must save per request.
+const TIMES_FASTER_MIN: f64 = 2.0;
+const SAVED_NS_MIN: f64 = 150.0;
+/// Share of both that is enough for an existing cache: it must not come and go with the error of measurement.
+const KEPT_SHARE: f64 = 0.75;
+/// The minimum share of hits: what is measured as free may not be, with other samples and colder memory.
+const HITS_MIN: f32 = 0.1;
+
+/// What matching one request takes, in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MatchCost {
+    /// Without a cache.
+    pub matcher_ns: f64,
+    /// With a cache that contains the answer.
+    pub hit_ns: f64,
+    /// With a cache that does not, and stores it.
+    pub miss_ns: f64,
+}
+
+impl MatchCost {
+    /// Measures the cost; `None` without routes.
+    pub(crate) fn of(matcher: &Matcher) -> Option<MatchCost> {
+        MatchCost::by(&mut cpu_time, matcher)
+    }
+
+    /// Measures it by a clock that advances with the work of this thread.
+    fn by(clock: &mut dyn FnMut() -> Duration, matcher: &Matcher) -> Option<MatchCost> {
+        let samples = matcher.samples(SAMPLES);
+        let mut normal: Vec<Vec<u8>> = vec![Vec::new(); samples.len()];
+        let request = |(sample, normal)| to_request(sample, normal);
+        let requests: Vec<MatchRequest<'_>> = samples.iter().zip(&mut normal).filter_map(request).collect();
+        if requests.is_empty() {
+            return None;
+        }
+        let mut scratch = Scratch::default();
+        const CACHE_BYTES: usize = 1 << 20;
+        let mut cache = RouteCache::new(16 * SAMPLES, CACHE_BYTES, 0);
+        let matcher_ns = fastest(clock, &requests, &mut || {}, &mut |request| {
+            let _ = black_box(matcher.find(request, &mut scratch));
+        });
+        let miss_ns = {
+            let (cache, scratch) = (RefCell::new(&mut cache), &mut scratch);
+            fastest(clock, &requests, &mut || cache.borrow_mut().clear(), &mut |request| {
+                let _ = black_box(matcher.find_cached(request, scratch, &mut cache.borrow_mut()));
+            })
+        };
+        let hit_ns = fastest(clock, &requests, &mut || {}, &mut |request| {
+            let _ = black_box(matcher.find_cached(request, &mut scratch, &mut cache));
+        });
+        Some(MatchCost { matcher_ns, hit_ns, miss_ns })
+    }
+
+    /// How a worker should use a cache of this size; `is_there`: it already has one.
+    pub(crate) fn decide(&self, entries_max: usize, bytes_max: usize, is_there: bool) -> CachePolicy {
+        let MatchCost { matcher_ns, hit_ns, miss_ns } = *self;
+        let share = if is_there { KEPT_SHARE } else { 1.0 };
+        if matcher_ns < share * TIMES_FASTER_MIN * hit_ns || matcher_ns - hit_ns < share * SAVED_NS_MIN {
+            return CachePolicy::Off;
+        }
+        // With this share of hits the costs are equal.
+        let miss_ns = miss_ns.max(matcher_ns);
+        let hits_min = (miss_ns - matcher_ns) / (miss_ns - hit_ns);
+        CachePolicy::On { entries_max, bytes_max, hits_min: (hits_min as f32).max(HITS_MIN) }
+    }
+}
+
+fn to_request<'a>(sample: &'a SampleRequest, normal: &'a mut Vec<u8>) -> Option<MatchRequest<'a>> {
+    Some(MatchRequest {
+        method: sample.method,
+        host: &sample.host,
+        path: normalise(&sample.path, normal).ok()?,
+        client: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        vars: sample,
+    })
+}
+
+/// Nanoseconds per request in the fastest turn; `before` runs before each turn.
+fn fastest(
+    clock: &mut dyn FnMut() -> Duration,
+    requests: &[MatchRequest<'_>],
+    before: &mut dyn FnMut(),
+    find: &mut dyn FnMut(&MatchRequest<'_>),
+) -> f64 {
+    // Memory grows in the first turn, and the data that is looked up gets into the processor's caches.
+    requests.iter().for_each(&mut *find);
+    let (mut best, mut all) = (Duration::MAX, Duration::ZERO);
+    for _ in 0..TURNS_MAX {
+        before();
+        let began = clock();
+        requests.iter().for_each(&mut *find);
+        let took = clock().saturating_sub(began);
+        best = best.min(took);
+        all += took;
+        if all >= TIME_MAX {
+            break;
+        }
+    }
+    best.as_nanos() as f64 / requests.len() as f64
+}
+
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    // The clock counts from the thread's start.
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or_default(), u32::try_from(time.tv_nsec).unwrap_or_default())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -243,5 +364,110 @@ mod tests {
         let mut trial = Trial::default();
         (0..10 * WINDOW).for_each(|_| trial.count(false, 0.0));
         assert!(!trial.is_resting());
+    }
+}
+
+#[cfg(test)]
+mod measure_tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_has_to_win_clearly() {
+        let decided = |is_there, matcher_ns, hit_ns, miss_ns, expected: Option<f32>| {
+            let hits_min = match (MatchCost { matcher_ns, hit_ns, miss_ns }).decide(1, 2, is_there) {
+                CachePolicy::Off => None,
+                CachePolicy::On { entries_max, bytes_max, hits_min } => {
+                    assert_eq!((entries_max, bytes_max), (1, 2));
+                    Some(hits_min)
+                }
+            };
+            assert_eq!(hits_min, expected, "{matcher_ns} {hit_ns} {miss_ns}");
+        };
+        let check = |matcher_ns, hit_ns, miss_ns, expected| decided(false, matcher_ns, hit_ns, miss_ns, expected);
+        check(100.0, 40.0, 150.0, None);
+        check(400.0, 250.0, 500.0, None);
+        check(1000.0, 100.0, 1100.0, Some(0.1));
+        check(1000.0, 100.0, 1000.0, Some(HITS_MIN));
+        // The difference is within the error of measurement.
+        check(1000.0, 100.0, 900.0, Some(HITS_MIN));
+        // Not enough for a new cache, but for an existing one.
+        check(1000.0, 550.0, 1100.0, None);
+        decided(true, 1000.0, 550.0, 1050.0, Some(HITS_MIN));
+        decided(true, 1000.0, 700.0, 1100.0, None);
+    }
+
+    fn compiled(routes: &str) -> Matcher {
+        let text = format!("upstreams: [{{id: u, type: roundrobin, nodes: {{}}}}]\nroutes: [{routes}]\n");
+        let config = stillgate_config::load(text, &|_| None).unwrap().config;
+        Matcher::compile(config.routes.iter().map(|route| route.spec.clone()).collect()).unwrap()
+    }
+
+    #[test]
+    fn every_matcher_has_a_cost_unless_it_is_empty() {
+        assert_eq!(MatchCost::of(&compiled("")), None);
+        let cost = MatchCost::of(&compiled("{id: a, uri: /a, upstream_id: u}, {id: b, uri: /b/*, upstream_id: u}"));
+        let cost = cost.unwrap();
+        assert!(cost.matcher_ns > 0.0 && cost.hit_ns > 0.0 && cost.miss_ns > 0.0, "{cost:?}");
+    }
+
+    /// The cost by a clock on which each turn of the matcher, of misses and of hits takes so many microseconds, and up to two more.
+    fn made_up([matcher_us, miss_us, hit_us]: [u64; 3]) -> (MatchCost, u64) {
+        let (mut asked, mut now) = (0, Duration::ZERO);
+        let mut clock = || {
+            let (turn, is_end) = (asked / 2, asked % 2 == 1);
+            let measured = turn / TURNS_MAX as u64;
+            // The first turn is not always the fastest.
+            let us = [matcher_us, miss_us, hit_us].get(measured as usize).map(|us| us + (turn + 2) % 3);
+            asked += 1;
+            now += if is_end { Duration::from_micros(us.unwrap()) } else { Duration::ZERO };
+            now
+        };
+        let cost = MatchCost::by(&mut clock, &compiled("{id: a, uri: /a, upstream_id: u}")).unwrap();
+        (cost, asked)
+    }
+
+    #[test]
+    fn the_fastest_turn_is_the_cost() {
+        let (cost, asked) = made_up([100, 150, 10]);
+        assert_eq!(asked, 3 * 2 * TURNS_MAX as u64, "each has all turns");
+        let near = |ratio: f64, expected: f64| (ratio - expected).abs() < 1e-6;
+        assert!(near(cost.matcher_ns / cost.hit_ns, 10.0) && near(cost.miss_ns / cost.hit_ns, 15.0), "{cost:?}");
+        let hits_min = match cost.decide(1, 2, false) {
+            CachePolicy::On { hits_min, .. } => f64::from(hits_min),
+            CachePolicy::Off => panic!("{cost:?}"),
+        };
+        assert!(near(hits_min, 50.0 / 140.0), "{hits_min}");
+        let (cost, _) = made_up([15, 20, 10]);
+        assert_eq!(cost.decide(1, 2, false), CachePolicy::Off, "{cost:?}");
+    }
+
+    #[test]
+    fn no_measurement_goes_on_for_long() {
+        let (mut asked, mut now) = (0, Duration::ZERO);
+        let mut clock = || {
+            asked += 1;
+            now += TIME_MAX;
+            now
+        };
+        MatchCost::by(&mut clock, &compiled("{id: a, uri: /a, upstream_id: u}")).unwrap();
+        assert_eq!(asked, 3 * 2, "one turn of each");
+    }
+
+    /// CPU time, too, has a large error on a busy machine: other work on the same core and cold caches make turns longer. They do
+    /// so at random. A matcher that is judged wrongly is so in each measurement; one that is judged correctly needs only one.
+    #[test]
+    fn a_slow_matcher_gets_a_cache_and_a_quick_one_does_not() {
+        const TRIES: usize = 100;
+        let check = |routes: &str, expected: fn(&CachePolicy) -> bool| {
+            let matcher = compiled(routes);
+            let mut costs = (0..TRIES).map(|_| MatchCost::of(&matcher).unwrap());
+            assert!(costs.any(|cost| expected(&cost.decide(1, 2, false))), "{:?}", MatchCost::of(&matcher));
+        };
+        check("{id: a, uri: /a, upstream_id: u}", |caching| *caching == CachePolicy::Off);
+        // Each is evaluated for every request, which takes hundreds of times as long as a hit: no path suffix is looked up.
+        let condition = |n| format!(r#"http.path =^ "{n}-" && http.path contains "x{n}""#);
+        let route = |n| format!("{{id: r{n}, expression: '{}', upstream_id: u}}", condition(n));
+        let routes = (0..5_000).map(route).collect::<Vec<_>>().join(",\n  ");
+        check(&routes, |caching| matches!(caching, CachePolicy::On { .. }));
     }
 }

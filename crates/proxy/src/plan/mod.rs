@@ -7,30 +7,24 @@
 pub(crate) mod caching;
 pub(crate) mod challenges;
 mod changes;
-mod lease;
 mod limits;
 pub(crate) mod metrics;
 mod routes;
 pub(crate) mod snapshot;
 mod stream_routes;
-mod tunnel_bounds;
 mod upstreams;
-
-pub use changes::{Changes, SeriesSubject};
-pub(crate) use lease::Lease;
-pub(crate) use routes::PlanRoute;
-pub(crate) use stream_routes::{PlanStreamRoute, StreamProperties, StreamRoutes};
-pub(crate) use tunnel_bounds::TunnelBounds;
-pub(crate) use upstreams::{PlanUpstream, PlanUpstreams};
 
 use crate::basics::slow_request::SlowRequest;
 use arc_swap::ArcSwap;
-use caching::CachePolicy;
-use caching::measure::MatchCost;
+use caching::{CachePolicy, MatchCost};
 use challenges::Challenges;
+pub use changes::{Changes, SeriesSubject};
 use ipnet::IpNet;
 use metrics::MetricsPlan;
+pub(crate) use routes::Lease;
+pub(crate) use routes::PlanRoute;
 use routes::Routes;
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -45,8 +39,10 @@ use stillgate_route::{CompileError, Matcher, RouteSpec};
 use stillgate_tls::{ClientTls, Material, ServerTls};
 use stillgate_upstream::Endpoint;
 use stillgate_wire::HeadLimits;
+pub(crate) use stream_routes::{PlanStreamRoute, StreamProperties, StreamRoutes};
 use tokio::sync::{mpsc, watch};
 use tracing::debug;
+pub(crate) use upstreams::{PlanUpstream, PlanUpstreams};
 
 /// Everything that a worker needs to serve.
 #[derive(Debug)]
@@ -440,6 +436,39 @@ impl PlanCell {
     #[inline]
     pub(crate) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
+    }
+}
+
+// Time limits of a tunnel, according to its route and the gateway's settings.
+
+/// Later than any time: added to a time it does not overflow.
+const NEVER_MS: u64 = u64::MAX / 4;
+
+/// How long a tunnel may do each of these.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct TunnelBounds {
+    /// Be idle.
+    pub(crate) idle_ms: u64,
+    /// Exist.
+    pub(crate) total_ms: u64,
+    /// Wait for the node to take something.
+    pub(crate) node_send_ms: u64,
+    /// Wait for the client to take something.
+    pub(crate) client_send_ms: u64,
+    /// Continue after its route was changed, if that drains it.
+    pub(crate) drain_ms: u64,
+}
+
+impl TunnelBounds {
+    /// Bounds of a tunnel that may be idle for so long.
+    pub(crate) fn new(idle_ms: u64, timeouts: TimeoutsMs, settings: &Settings) -> TunnelBounds {
+        TunnelBounds {
+            idle_ms,
+            total_ms: if settings.tunnel_total_ms == 0 { NEVER_MS } else { settings.tunnel_total_ms },
+            node_send_ms: timeouts.send,
+            client_send_ms: settings.send_ms,
+            drain_ms: settings.drain_ms,
+        }
     }
 }
 

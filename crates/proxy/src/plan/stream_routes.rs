@@ -3,7 +3,7 @@
 //! They are searched one after the other, in the order in which they match: a connection is looked up once, and there are few.
 
 use super::PlanUpstreams;
-use super::lease::Lease;
+use super::routes::Lease;
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! What is recorded of a session of `stream_proxy` at its end, and its variables.
 
-use crate::basics::text::written;
-use crate::connection::tls_facts::TlsFacts;
+use crate::connection::client::TlsFacts;
+use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
@@ -128,6 +128,15 @@ impl Lookup for StreamVars<'_> {
     }
 
     fn each_header(&self, _: &mut dyn FnMut(&[u8], &[u8])) {}
+}
+
+// Values as text.
+
+/// Writes a value whose text is not stored anywhere.
+pub(crate) fn written(buffer: &mut Vec<u8>, value: impl std::fmt::Display) -> &[u8] {
+    buffer.clear();
+    write!(buffer, "{value}").expect("writing to a vector does not fail");
+    buffer
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 
 use super::Tunnel;
 use super::direction::Direction;
-use super::opening::{NewTunnel, TunnelOrigin};
+use super::{NewTunnel, TunnelOrigin};
 use crate::connection::client::ClientConnection;
 use crate::connection::stream::Stream;
 use crate::exchange::UpgradedRequest;

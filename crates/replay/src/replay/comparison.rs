@@ -1,7 +1,7 @@
 //! The results of two configurations for recorded requests, in the JSON format for programs. Only this file knows the format.
 
 use super::needs::UnloggedField;
-use super::plugins::PluginDifference;
+use super::tally::PluginDifference;
 use super::tally::{self, OutcomeGroup, PluginChange, ReplayOutcome, Tally};
 use serde::Serialize;
 use std::cmp::Ordering;

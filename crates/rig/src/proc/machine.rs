@@ -1,6 +1,6 @@
 //! What `/proc` says of the machine.
 
-use super::times::ticks_us;
+use super::ticks_us;
 use std::fs;
 
 /// A file below `/proc`, without the white space around its text; `None` where it cannot be read or is empty.

@@ -4,21 +4,16 @@
 //! and puts the result into words (`reason`). It is slow and allocates. An assertion checks that it agrees with the
 //! search.
 
-mod candidate;
-mod missed;
 mod reason;
-mod vars;
 
-pub use candidate::{Candidate, RoutePart};
-pub use missed::MISSED_MAX;
-pub use reason::{PredicateValue, Reason};
-pub use vars::VarsVerdict;
-
+use crate::condition::{Field, Predicate};
+use crate::fields::variable_of;
 use crate::layer::{PlaceId, order, places_of};
-use crate::plain::Plain;
+use crate::params::Plain;
 use crate::{Match, MatchRequest, Matcher, PathError, RouteMatch, RouteSpec, Scratch, UriRoute};
-use reason::{Distance, Why};
-use std::cmp::Ordering;
+use reason::{Distance, Why, shortened};
+pub use reason::{PredicateValue, Reason};
+use std::cmp::{Ordering, Reverse};
 use std::collections::HashSet;
 use std::fmt;
 
@@ -299,5 +294,250 @@ impl fmt::Display for Explanation {
             RouteVerdict::RuledOut(why) => writeln!(f, "route \"{id}\" cannot take it: {why}"),
             RouteVerdict::Later(why) => writeln!(f, "route \"{id}\" could take it, but comes later: {why}"),
         }
+    }
+}
+
+// A route at one of its places, as it is shown to people.
+
+/// A route at the place that is reported.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// Its position in the list that was compiled.
+    pub route: usize,
+    /// Its id.
+    pub id: String,
+    /// Its host and path, or its expression.
+    pub part: RoutePart,
+}
+
+/// The part of a route that was examined.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RoutePart {
+    /// An expression route has one place.
+    Expression {
+        /// The text as written.
+        text: String,
+    },
+    /// One of a URI route's hosts with one of its paths.
+    Uri {
+        /// The host pattern; `None` for any host.
+        host: Option<String>,
+        /// The index of the path among the route's paths.
+        path_index: usize,
+        /// The path pattern.
+        path: String,
+    },
+}
+
+impl Candidate {
+    fn new(route: usize, spec: &RouteSpec, place: PlaceId) -> Candidate {
+        let part = match &spec.takes {
+            RouteMatch::Expression(expression) => RoutePart::Expression { text: expression.text().to_owned() },
+            RouteMatch::Uri(uri) => RoutePart::Uri {
+                host: uri.hosts.get(place.host as usize).map(ToString::to_string),
+                path_index: place.path as usize,
+                path: uri.paths[place.path as usize].to_string(),
+            },
+        };
+        Candidate { route, id: spec.id.clone(), part }
+    }
+}
+
+/// Host and path, or the beginning of the expression on one line.
+impl fmt::Display for RoutePart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN_CHARS_MAX: usize = 80;
+        match self {
+            RoutePart::Expression { text } => {
+                // No more words than can be shown: an expression may be long.
+                let words: Vec<&str> = text.split_whitespace().take(SHOWN_CHARS_MAX).collect();
+                f.write_str(&shortened(&words.join(" "), SHOWN_CHARS_MAX))
+            }
+            RoutePart::Uri { host, path, .. } => write!(f, "{}, {path}", host.as_deref().unwrap_or("any host")),
+        }
+    }
+}
+
+impl fmt::Display for Candidate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\" ({})", self.id, self.part)
+    }
+}
+
+// Routes that match a request but for its host: what a person looks for first where no route takes a request.
+
+/// Most routes of other hosts that are reported.
+pub const MISSED_MAX: usize = 10;
+
+/// How far a route is from taking the request; less is nearer.
+type Miss = (Distance, Reverse<usize>);
+
+impl PlaceEvaluator<'_, '_, '_> {
+    /// URI routes of the request's path whose hosts all differ from the request's: first those that nothing else keeps
+    /// from taking it, and among these first those whose hosts end most like the request's. And how many are left out.
+    fn missed(&mut self) -> (Vec<(Candidate, Reason)>, usize) {
+        let mut missed: Vec<(Miss, usize, RoutePlace)> = Vec::new();
+        for (route, spec) in self.matcher.specs.iter().enumerate() {
+            let RouteMatch::Uri(uri) = &spec.takes else { continue };
+            if uri.hosts.is_empty() || uri.hosts.iter().any(|host| host.matches(self.request.host)) {
+                continue;
+            }
+            let path = self.request.path.bytes();
+            let nearest = self
+                .places(route)
+                .filter(|place| uri.paths[place.id.path as usize].matches(path))
+                .min_by_key(|place| Reverse(self.likeness(uri, *place)));
+            if let Some(place) = nearest {
+                let distance = self.distance(place).unwrap_or(0);
+                missed.push(((distance, Reverse(self.likeness(uri, place))), route, place));
+            }
+        }
+        missed.sort_by_key(|(miss, route, _)| (*miss, *route));
+        let omitted = missed.len().saturating_sub(MISSED_MAX);
+        missed.truncate(MISSED_MAX);
+        let candidate = |(_, _, place)| (self.candidate(place), self.other_hosts(place));
+        (missed.into_iter().map(candidate).collect(), omitted)
+    }
+
+    /// The number of bytes that a place's host and the request's have in common at their ends.
+    fn likeness(&self, uri: &UriRoute, place: RoutePlace) -> usize {
+        let host = uri.hosts[place.id.host as usize].to_string();
+        host.bytes().rev().zip(self.request.host.iter().rev()).take_while(|(a, b)| a == *b).count()
+    }
+
+    fn other_hosts(&mut self, place: RoutePlace) -> Reason {
+        let hosts = self.spec(place).uri().map_or(&[][..], |uri| &uri.hosts);
+        let predicate = format!("hosts are {}", list(hosts));
+        let (fact, values) = match self.request.host {
+            [] => ("it has none".to_owned(), Vec::new()),
+            host => {
+                let host = String::from_utf8_lossy(host).into_owned();
+                (format!("the request's is {host:?}"), vec![host])
+            }
+        };
+        let field = Field::Host.to_string();
+        let report = PredicateValue {
+            predicate: predicate.clone(),
+            at: None,
+            field,
+            values,
+            is_known: true,
+            omitted: 0,
+            holds: false,
+        };
+        let mut reason = Reason { text: format!("{predicate}; {fact}"), predicates: vec![report] };
+        if let Some(more) = self.why_not(place) {
+            reason.text.push_str(&format!("; also {}", more.text));
+            reason.predicates.extend(more.predicates);
+        }
+        reason
+    }
+}
+
+// Evaluates the `vars` of a route for a request whose parts are not all known, for example its response or its
+// consumer.
+//
+// The search treats unknown values as absent. Here they are kept apart: `vars` hold, do not hold, or are undecided
+// yet.
+
+/// The value of a route's `vars`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VarsVerdict {
+    /// `None` if it depends on unknown values.
+    pub holds: Option<bool>,
+    /// Predicates that decide it, no more than a few: those that do not hold, or those that read unknown values.
+    pub predicates: Vec<PredicateValue>,
+}
+
+impl Matcher {
+    /// The value of the `vars` of the route at this position; a route without `vars` holds.
+    pub fn explain_vars(&self, route: usize, request: &MatchRequest<'_>) -> VarsVerdict {
+        let spec = &self.specs[route];
+        let Some(uri) = spec.uri() else { return VarsVerdict { holds: Some(true), predicates: Vec::new() } };
+        let Some(vars) = &uri.vars else { return VarsVerdict { holds: Some(true), predicates: Vec::new() } };
+        let pattern = uri.paths.first();
+        let mut plain = Plain::new(request);
+        let is_known = |predicate: &Predicate| {
+            variable_of(&predicate.field).is_none_or(|variable| request.vars.is_known(variable))
+        };
+        let holds =
+            vars.condition().known(&mut |predicate| is_known(predicate).then(|| plain.holds(predicate, pattern)));
+        let predicates = match holds {
+            Some(true) => Vec::new(),
+            Some(false) => {
+                let reason = Why::new(&mut plain, request).why_not(spec, 0);
+                let predicates = reason.map_or_else(Vec::new, |reason| reason.predicates);
+                predicates.into_iter().filter(|predicates| predicates.is_known).collect()
+            }
+            None => {
+                let mut why = Why::new(&mut plain, request);
+                vars.condition().each_predicate(&mut |predicate| {
+                    if !is_known(predicate) && why.predicates.len() < reason::PREDICATES_SHOWN_MAX {
+                        why.explain_predicate(predicate, false, pattern);
+                    }
+                });
+                why.predicates
+            }
+        };
+        VarsVerdict { holds, predicates }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vars::Expr;
+    use crate::{
+        Lookup, Method, MethodSet, NormalPath, PathPattern, RouteMatch, RouteSpec, Unread, UriRoute, Variable,
+    };
+    use std::sync::Arc;
+
+    /// `http_a` is `1`, the status is unknown, and all else is absent.
+    struct Vars;
+
+    impl Lookup for Vars {
+        fn value<'a>(&'a self, variable: &Variable, _: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+            (*variable == Variable::parse("http_a").unwrap()).then_some(b"1")
+        }
+
+        fn is_known(&self, variable: &Variable) -> bool {
+            *variable != Variable::Status
+        }
+
+        fn each_header(&self, visit: &mut dyn FnMut(&[u8], &[u8])) {
+            visit(b"a", b"1");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_decides_only_where_nothing_else_does() {
+        let check = |vars: &str, expected: Option<bool>, predicates: &[&str]| {
+            let vars = Some(Expr::parse_late(&serde_json::from_str(vars).unwrap()).unwrap());
+            let uri = UriRoute {
+                hosts: Vec::new(),
+                paths: vec![PathPattern::parse("/*").unwrap()],
+                methods: MethodSet::default(),
+                remote_addrs: Vec::new(),
+                vars,
+                function: None,
+                unread: Unread::default(),
+            };
+            let spec = RouteSpec { id: "r".into(), priority: 0, takes: RouteMatch::Uri(uri) };
+            let matcher = Matcher::compile(vec![Arc::new(spec)]).unwrap();
+            let path = NormalPath::ROOT;
+            let client = [127, 0, 0, 1].into();
+            let request = MatchRequest { method: Method::Get, host: b"", path, client, vars: &Vars };
+            let known = matcher.explain_vars(0, &request);
+            let fields: Vec<&str> = known.predicates.iter().map(|predicates| predicates.field.as_str()).collect();
+            assert_eq!((known.holds, &fields[..]), (expected, predicates));
+        };
+        check(r#"[["http_a", "==", "1"]]"#, Some(true), &[]);
+        check(r#"[["http_a", "==", "2"]]"#, Some(false), &["http_a"]);
+        check(r#"[["status", "==", "200"]]"#, None, &["status"]);
+        check(r#"[["status", "~=", "200"]]"#, None, &["status"]);
+        check(r#"[["http_a", "==", "1"], ["status", "==", "200"]]"#, None, &["status"]);
+        check(r#"[["status", "==", "200"], ["http_a", "==", "2"]]"#, Some(false), &[]);
+        check(r#"["OR", ["status", "==", "200"], ["http_a", "==", "1"]]"#, Some(true), &[]);
+        check(r#"["OR", ["status", "==", "200"], ["http_a", "==", "2"]]"#, None, &["status"]);
     }
 }

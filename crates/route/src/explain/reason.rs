@@ -7,7 +7,7 @@
 use super::list;
 use crate::condition::{Condition, Field, FieldKind, Predicate, Test};
 use crate::fields::variable_of;
-use crate::plain::Plain;
+use crate::params::Plain;
 use crate::{AddressSet, MatchRequest, PathPattern, RouteMatch, RouteSpec, UriRoute};
 use std::fmt;
 

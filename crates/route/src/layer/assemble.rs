@@ -1,8 +1,8 @@
 //! Makes a layer's [`Program`]: predicates, regexes and code, each stored once however many routes have it.
 
 use super::NONE;
+use super::PlaceId;
 use super::filing::{Atom, AtomSource, Dimension};
-use super::place::PlaceId;
 use super::program::{ANY, CODE, Engine, FieldRegexes, Item, NEGATED, PlacedPredicate, Program, ValueSource};
 use crate::condition::{Condition, Field, Predicate, PredicateOrigin, Test};
 use crate::fields::FieldSlots;

@@ -6,7 +6,7 @@
 //! condition is left out.
 
 use super::DispatchFields;
-use super::place::PlaceId;
+use super::PlaceId;
 use crate::condition::{Condition, Field, Predicate, Test};
 use crate::fields::{FieldSlots, SlotId};
 use crate::pattern::STAR;

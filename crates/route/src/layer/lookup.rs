@@ -6,7 +6,7 @@ use super::search::Search;
 use super::{Child, DispatchFields, Space};
 use crate::condition::parse_address;
 use crate::fields::SlotId;
-use crate::table::TextHash;
+use crate::layer::TextHash;
 use crate::tree::Root;
 use crate::values;
 use std::ops::ControlFlow;

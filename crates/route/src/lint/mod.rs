@@ -5,16 +5,14 @@
 //! reported. It takes near-linear time: candidates come from an index, and the number examined for one route is
 //! bounded.
 
-mod index;
 mod parts;
-mod reading;
 mod shadow;
 
 use crate::condition::Condition;
 use crate::layer::{condition_of, further_conditions};
 use crate::{PathPattern, RouteMatch, RouteSpec, UriRoute};
 use shadow::Shadow;
-use std::fmt;
+use std::fmt::{self, Write};
 use std::sync::Arc;
 
 /// Most findings that are listed; the others are counted.
@@ -112,7 +110,7 @@ pub fn lint(specs: &[Arc<RouteSpec>]) -> Lint {
         if let RouteMatch::Expression(expression) = &spec.takes
             && !expression.mixed().is_empty()
         {
-            let reading = reading::with_parentheses(expression.condition());
+            let reading = with_parentheses(expression.condition());
             expression.mixed().iter().for_each(|&at| add(FindingKind::Mixed { at, reading: reading.clone() }));
         }
         let written = match &spec.takes {
@@ -247,5 +245,74 @@ fn write_ids(by: &[(usize, String)], f: &mut fmt::Formatter<'_>) -> fmt::Result 
         0 if by.len() == 1 => write!(f, " takes"),
         0 => write!(f, " take"),
         more => write!(f, " and {more} others take"),
+    }
+}
+
+// Prints an expression with all the parentheses of its actual meaning.
+
+/// The rest of a longer expression is not shown.
+const SHOWN_BYTES_MAX: usize = 400;
+
+/// The text of a condition as it was parsed, in backquotes, with parentheses around every chain in another.
+fn with_parentheses(condition: &Condition) -> String {
+    let mut out = "`".to_owned();
+    match push(condition, false, &mut out) {
+        Ok(()) => out.push('`'),
+        Err(_) => {
+            let end = (0..=SHOWN_BYTES_MAX).rev().find(|end| out.is_char_boundary(*end)).unwrap_or(0);
+            out.truncate(end);
+            out.push_str("…`");
+        }
+    }
+    out
+}
+
+/// Fails where it becomes too long.
+fn push(condition: &Condition, inside: bool, out: &mut String) -> std::fmt::Result {
+    if out.len() > SHOWN_BYTES_MAX {
+        return Err(std::fmt::Error);
+    }
+    let (parts, operator) = match condition {
+        Condition::True => return out.write_str("true"),
+        Condition::False => return out.write_str("false"),
+        Condition::Is(predicate) => return out.write_str(&predicate.source.text),
+        Condition::Not(inner) => {
+            out.push_str("!(");
+            push(inner, false, out)?;
+            return out.write_str(")");
+        }
+        Condition::All(parts) => (parts, " && "),
+        Condition::Any(parts) => (parts, " || "),
+    };
+    if inside {
+        out.push('(');
+    }
+    for (index, part) in parts.iter().enumerate() {
+        if index > 0 {
+            out.push_str(operator);
+        }
+        push(part, true, out)?;
+    }
+    if inside {
+        out.push(')');
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Expression;
+
+    #[test]
+    fn long_expressions_are_cut() {
+        let check = |part: &str| {
+            let text = [part; 100].join(" && ");
+            let shown = with_parentheses(Expression::parse(&text).unwrap().condition());
+            let inside = shown.strip_prefix('`').and_then(|shown| shown.strip_suffix("…`")).unwrap();
+            assert!(text.starts_with(inside) && inside.len() <= SHOWN_BYTES_MAX, "{shown}");
+        };
+        check(r#"http.headers.x == "1""#);
+        check(r#"http.headers.x == "ääääääääääääää""#);
     }
 }

@@ -8,25 +8,22 @@
 
 mod example;
 mod group;
-mod linger;
-mod memory;
-mod reduce;
 mod share;
-mod size;
 mod split;
-mod tail;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use group::RegexGroup;
-pub(crate) use memory::RegexMemory;
-pub(crate) use split::Tail;
-pub(crate) use tail::TailEngine;
-
-use ::regex::bytes::{Regex, RegexBuilder};
-use regex_syntax::hir::{Hir, HirKind};
-use regex_syntax::{ast, hir};
+use group::reduce;
+use regex::bytes::{Regex, RegexBuilder};
+use regex_automata::dfa::{Automaton, StartKind, dense};
+use regex_automata::hybrid::dfa::Cache;
+use regex_automata::nfa::thompson::{self, Compiler, Config};
+use regex_automata::{Anchored, Input, MatchKind};
+use regex_syntax::ast;
+use regex_syntax::hir::{self, Class, ClassUnicodeRange, Hir, HirKind, Repetition};
 use split::SplitRegex;
+pub(crate) use split::Tail;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ops::Range;
@@ -99,7 +96,7 @@ impl Pattern {
             return Err(RegexError::TooLong);
         }
         let (ast, hir) = dialect.parse(source)?;
-        if !size::is_within(&hir, REGEX_BYTES_MAX) {
+        if !is_within(&hir, REGEX_BYTES_MAX) {
             return Err(RegexError::TooLarge);
         }
         let mut names = Vec::new();
@@ -259,5 +256,240 @@ impl Eq for Pattern {}
 impl Hash for Pattern {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.0.source, self.0.dialect).hash(state);
+    }
+}
+
+// Estimates the size of a regex's automaton, mostly without building it.
+//
+// An upper bound is computed from the regex in nanoseconds. Only where that exceeds the limit is the automaton built;
+// building stops at the limit.
+
+/// More than any state without transitions, in bytes.
+const STATE_BYTES: usize = 64;
+/// More than a transition of a state that has several, in bytes.
+const TRANSITION_BYTES: usize = 16;
+
+/// Whether the automaton has at most `bytes_max` bytes.
+fn is_within(hir: &Hir, bytes_max: usize) -> bool {
+    if estimate(hir) <= bytes_max {
+        return true;
+    }
+    let config = Config::new().utf8(false).nfa_size_limit(Some(bytes_max));
+    Compiler::new().configure(config).build_from_hir(hir).is_ok()
+}
+
+/// An upper bound of the automaton's size, in bytes.
+fn estimate(hir: &Hir) -> usize {
+    match hir.kind() {
+        HirKind::Empty | HirKind::Look(_) => STATE_BYTES,
+        HirKind::Literal(literal) => literal.0.len().saturating_mul(STATE_BYTES),
+        HirKind::Class(Class::Bytes(class)) => STATE_BYTES + class.ranges().len() * TRANSITION_BYTES,
+        HirKind::Class(Class::Unicode(class)) => STATE_BYTES + class.iter().map(utf8_bytes).sum::<usize>(),
+        HirKind::Repetition(Repetition { min, max, sub, .. }) => {
+            let copies = max.unwrap_or(*min).max(1) as usize;
+            let copy = estimate(sub).saturating_add(2 * STATE_BYTES);
+            copies.saturating_mul(copy).saturating_add(STATE_BYTES)
+        }
+        HirKind::Capture(capture) => estimate(&capture.sub).saturating_add(2 * STATE_BYTES),
+        HirKind::Concat(subs) | HirKind::Alternation(subs) => {
+            let each = subs.iter().map(|sub| estimate(sub).saturating_add(TRANSITION_BYTES));
+            each.fold(2 * STATE_BYTES, usize::saturating_add)
+        }
+    }
+}
+
+/// An upper bound of the states that match the UTF-8 of a range of characters, in bytes.
+fn utf8_bytes(range: &ClassUnicodeRange) -> usize {
+    let (start, end) = (range.start(), range.end());
+    let (shortest, longest) = (start.len_utf8(), end.len_utf8());
+    // For each length: a run of whole blocks, and at either end a part of a block for each byte but the first.
+    let sequences =
+        if u32::from(start) >> 6 == u32::from(end) >> 6 { 1 } else { (1 + longest - shortest) * (2 * longest - 1) };
+    sequences * longest * (STATE_BYTES + TRANSITION_BYTES)
+}
+
+// Matches the rest of a regex behind its literal.
+//
+// It is determinised when it is compiled: matching is a walk through an immutable table that workers share. Tails that
+// would not stay small (many alternatives in a row of any text) have no such table, and are searched for with others,
+// as part of a group.
+
+/// Most memory of one determinised tail, in bytes. Also bounds the time it takes: a configuration may have many.
+const AUTOMATON_BYTES_MAX: usize = 16 << 10;
+
+/// A compiled tail.
+#[derive(Debug)]
+pub(crate) struct TailEngine(dense::DFA<Vec<u32>>);
+
+impl TailEngine {
+    /// `None` if its automaton would not stay small. `ascii`: all values will be ASCII.
+    pub(crate) fn compile(tail: &Tail, ascii: bool) -> Option<TailEngine> {
+        let hir = reduce(tail.hir(), ascii);
+        // The automaton for these gives up at bytes that are not ASCII.
+        if hir.properties().look_set().contains_word_unicode() {
+            return None;
+        }
+        determinise(&hir).map(TailEngine)
+    }
+
+    /// Whether the tail matches at `from`, which is at most the value's length; only word boundaries look at the text
+    /// before it.
+    #[inline]
+    pub(crate) fn is_match(&self, value: &[u8], from: usize) -> bool {
+        let input = Input::new(value).range(from..).anchored(Anchored::Yes).earliest(true);
+        // An automaton without quit bytes, as this one is, returns no errors.
+        self.0.try_search_fwd(&input).is_ok_and(|found| found.is_some())
+    }
+
+    /// Heap memory, in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.0.memory_usage()
+    }
+}
+
+fn determinise(hir: &Hir) -> Option<dense::DFA<Vec<u32>>> {
+    let nfa = thompson::Config::new()
+        .utf8(false)
+        .which_captures(thompson::WhichCaptures::None)
+        .nfa_size_limit(Some(AUTOMATON_BYTES_MAX));
+    let nfa = thompson::Compiler::new().configure(nfa).build_from_hir(hir).ok()?;
+    let config = dense::Config::new()
+        .start_kind(StartKind::Anchored)
+        .match_kind(MatchKind::All)
+        .accelerate(false)
+        .dfa_size_limit(Some(AUTOMATON_BYTES_MAX))
+        .determinize_size_limit(Some(AUTOMATON_BYTES_MAX));
+    dense::Builder::new().configure(config).build_from_nfa(&nfa).ok()
+}
+
+// State that one worker keeps between two searches of a group of regexes, and the results of the last one.
+
+/// Belongs to one worker and one place where a [`RegexGroup`] is searched; empty at first, filled by the first
+/// search.
+///
+/// It may later be used with another group (of the next Plan); it then forgets everything of the first.
+#[derive(Debug, Default)]
+pub(crate) struct RegexMemory {
+    /// The group that the rest belongs to; no group has the number 0.
+    group: u64,
+    /// The cache of each automaton that is built while it is used.
+    caches: Vec<Option<Cache>>,
+    /// The tally of each pattern. Zero except for those in `hits`.
+    tallies: Vec<Tally>,
+    hits: Vec<u32>,
+    /// The number of values searched.
+    values: u32,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Tally {
+    /// The number of values that match.
+    values: u32,
+    /// The last value that matches, counted from 1.
+    last: u32,
+}
+
+impl RegexMemory {
+    /// Whether there are values, and all match the pattern.
+    #[inline]
+    pub(crate) fn all(&self, pattern: usize) -> bool {
+        let matching = self.tallies[pattern].values;
+        matching > 0 && matching == self.values
+    }
+
+    /// Whether a value matches the pattern.
+    #[inline]
+    pub(crate) fn any(&self, pattern: usize) -> bool {
+        self.tallies[pattern].values > 0
+    }
+
+    /// The patterns that a value matches, in no order.
+    #[inline]
+    pub(crate) fn hits_any(&self) -> &[u32] {
+        &self.hits
+    }
+
+    /// Heap memory, in bytes.
+    #[cfg(test)]
+    fn memory_bytes(&self) -> usize {
+        let caches = self.caches.iter().flatten().map(Cache::memory_usage).sum::<usize>();
+        caches + self.tallies.capacity() * size_of::<Tally>() + self.hits.capacity() * size_of::<u32>()
+    }
+
+    /// Prepares the memory for a group with this many patterns.
+    fn adopt(&mut self, group: u64, caches: Vec<Option<Cache>>, patterns: usize) {
+        let (tallies, hits) = (vec![Tally::default(); patterns], Vec::with_capacity(patterns));
+        *self = RegexMemory { group, caches, tallies, hits, values: 0 };
+    }
+
+    /// Forgets the results of the last search.
+    fn begin(&mut self) {
+        for pattern in self.hits.drain(..) {
+            self.tallies[pattern as usize] = Tally::default();
+        }
+        self.values = 0;
+    }
+
+    /// Goes on to the next value.
+    fn next_value(&mut self) {
+        self.values += 1;
+    }
+
+    /// Records that the current value matches the pattern; `false` if that was known.
+    #[inline]
+    fn hit(&mut self, pattern: u32) -> bool {
+        let tally = &mut self.tallies[pattern as usize];
+        if tally.last == self.values {
+            return false;
+        }
+        if tally.values == 0 {
+            self.hits.push(pattern);
+        }
+        tally.values += 1;
+        tally.last = self.values;
+        true
+    }
+}
+
+#[cfg(test)]
+mod size_tests {
+    use super::*;
+    use super::{Pattern, RegexError};
+
+    #[test]
+    fn the_estimate_is_an_upper_bound() {
+        let check = |pattern: &str| {
+            let hir = regex_syntax::parse(pattern).unwrap();
+            let nfa = Compiler::new().build_from_hir(&hir).unwrap();
+            assert!(
+                nfa.memory_usage() <= estimate(&hir) + 1024,
+                "{pattern}: {} {}",
+                nfa.memory_usage(),
+                estimate(&hir)
+            );
+        };
+        for pattern in
+            ["", "a", "abc|def|[a-z]", r"\d+", r"\w{3,9}", r"\PL*", r"(?i)straße", "(a(b)?){4}", r"(?s).\b\w"]
+        {
+            check(pattern);
+        }
+    }
+
+    #[test]
+    fn large_ones_are_refused() {
+        let check = |pattern: &str, good: bool| {
+            let parsed = Pattern::unicode(pattern);
+            assert_eq!(parsed.as_ref().err(), (!good).then_some(&RegexError::TooLarge), "{pattern}");
+        };
+        check(r"^/svc-123/v\d+/items/[0-9]+$", true);
+        check(r"\w{20}", true);
+        check("(a{100}){100}", true);
+        check("(((a{100}){100}){100})", false);
+        check("((((((a{99}){99}){99}){99}){99}){99}){99}", false);
+        check("(?:){4294967295}", true);
+        check("(?:a?){4294967295}", false);
+        check(r"(?:\b){4294967295}", true);
+        check(r"(?:a|\b){1000000}", false);
+        check(r"\w{1000}", false);
     }
 }

@@ -4,8 +4,8 @@
 //! its latency times the requests it would then have, divided by its weight. Two choices rather than the best of all, so
 //! that workers, which cannot see each other, do not all choose the same node.
 
+use crate::balancer::TriedEndpoints;
 use crate::slot::{Slot, usable};
-use crate::tried_endpoints::TriedEndpoints;
 
 pub(super) fn pick(slots: &[Slot], members: &[u32], now_ms: u64, random: u64, tried: &TriedEndpoints) -> Option<u32> {
     let weight = |index: u32| slots[index as usize].weight();

@@ -4,8 +4,8 @@
 //! does not send everything to its first node.
 
 use super::round_robin;
+use crate::balancer::TriedEndpoints;
 use crate::slot::{Slot, usable};
-use crate::tried_endpoints::TriedEndpoints;
 use std::cmp::Ordering;
 
 pub(super) fn pick(slots: &mut [Slot], members: &[u32], now_ms: u64, tried: &TriedEndpoints) -> Option<u32> {

@@ -1,7 +1,7 @@
 //! Reads a text by its differences from the previous one.
 
-use super::difference::{OldItems, TextDifference};
-use super::items::{Item, Keeps, only_item};
+use super::consumers::{OldItems, TextDifference};
+use super::outline::{Item, Keeps, only_item};
 use super::{DigestedText, SplitText, outline};
 use crate::file::whole::{NamedConsumers, id_of, note_names};
 use crate::keys::resource_list::Resource;

@@ -20,8 +20,6 @@
 
 mod again;
 mod consumers;
-mod difference;
-mod items;
 mod outline;
 
 use crate::file::whole::CatalogState;
@@ -29,7 +27,7 @@ use crate::file::{finish, read, resolve, without_secrets};
 use crate::model::LoadedConfig;
 use crate::resources::{PluginSet, RememberedSecrets, SecretHashes};
 use crate::values::{SourceKind, digest};
-use items::Item;
+use outline::Item;
 use outline::ListItems;
 use std::cell::RefCell;
 use std::collections::BTreeMap;

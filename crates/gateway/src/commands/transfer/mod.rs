@@ -14,7 +14,6 @@ mod backup;
 mod diff;
 mod export;
 mod file;
-mod meaning;
 mod peer;
 mod plan;
 mod remote;

@@ -1,8 +1,8 @@
 //! The datastore behind a keeper: a file that only this process changes, or an etcd that is followed.
 
 use super::embedded_file::DatastoreFile;
-use super::followed_etcd::FollowedEtcd;
 use super::keeper::Keeper;
+use super::open::FollowedEtcd;
 use super::thread::{StoreCopy, WriteFailure};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

@@ -1,24 +1,32 @@
 //! Opens the datastore that the `gateway:` section names, and starts the thread that talks to it.
 
-use super::backend::Backend;
+use super::backend::{Backend, PAUSE_MAX};
 use super::embedded_file::DatastoreFile;
-use super::followed_etcd::FollowedEtcd;
-use super::keeper::Keeper;
+use super::keeper::{FollowStatus, Keeper};
+use super::resource_of;
+use super::snapshot_file::SnapshotFile;
 use super::thread::{ASKED_MAX, StoreRequest, run};
+use crate::configuration::secrets::file_of;
+use crate::configuration::source::plugins;
+use std::collections::BTreeSet;
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
-use stillgate_config::{EtcdKeys, Gateway, Pem, PluginSet, SourceKind};
+use std::time::{Duration, Instant};
+use stillgate_config::{Config, Diagnostic, EtcdKeys, Gateway, LoadedConfig, Pem, PluginSet, Severity, SourceKind};
 use stillgate_datastore::embedded::{EmbeddedStore, HistoryBounds, OpenError, OpenProblem};
-use stillgate_datastore::etcd::{Etcd, EtcdOptions, EtcdTls};
+use stillgate_datastore::etcd::{Etcd, EtcdOptions, EtcdTls, FollowerEvent, follow};
+use stillgate_datastore::{Batch, CommitError, Documents as _, Key, Snapshot, Transaction};
 use stillgate_files::read_bounded;
+use stillgate_plugin::OwnPlugins;
 use stillgate_tls::{FILE_BYTES_MAX, Problem};
-use tokio::sync::mpsc;
-use tracing::warn;
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc::{self, Receiver, channel};
+use tokio::time::timeout;
+use tracing::{error, info, warn};
 
 /// Bytes of a key that was made, and of its file.
 const KEY_BYTES_MIN: usize = 16;
@@ -176,4 +184,235 @@ fn options(keys: &EtcdKeys) -> Result<EtcdOptions, Problem> {
         tls: Some(EtcdTls { ca, client, verify: tls.verify }),
         request_timeout: keys.timeout,
     })
+}
+
+// An etcd that is followed, and the file with its last snapshot.
+
+/// Time for etcd to answer before its snapshot is served, or 503.
+const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Maximum number of notices of a follower that wait to be taken in.
+const TOLD_MAX: usize = 64;
+
+/// An etcd with its follower.
+pub(super) struct FollowedEtcd {
+    etcd: Arc<Etcd>,
+    followed: Receiver<FollowerEvent>,
+    file: Option<SnapshotFile>,
+}
+
+impl FollowedEtcd {
+    /// Begins to follow.
+    pub(super) fn start(runtime: &Runtime, etcd: Etcd, file: Option<PathBuf>) -> FollowedEtcd {
+        let (tell, followed) = channel(TOLD_MAX);
+        let etcd = Arc::new(etcd);
+        drop(runtime.spawn(follow(etcd.clone(), tell)));
+        let file = file.map(|path| SnapshotFile::new(path, etcd.prefix()));
+        FollowedEtcd { etcd, followed, file }
+    }
+
+    /// Reads everything for the first time; where etcd does not answer, the snapshot of a former process. Logs the result.
+    pub(super) async fn begin(&mut self, keeper: &Keeper) {
+        let endpoints = self.etcd.endpoints();
+        info!("waiting for etcd at {endpoints}");
+        let mut why = format!("etcd at {endpoints}: no answer within {} s", FIRST_ANSWER_TIMEOUT.as_secs());
+        if let Ok(Some(snapshot)) = timeout(FIRST_ANSWER_TIMEOUT, self.first(&mut why)).await {
+            tell_read(&snapshot, &keeper.prefix);
+            let last_good = self.file.as_ref().map(SnapshotFile::last_good).unwrap_or_default();
+            keeper.heard(Some(snapshot.revision));
+            keeper.take_snapshot(snapshot, &last_good);
+            self.changed();
+            return;
+        }
+        let no_snapshot = || "no snapshot is configured (gateway.config.etcd.snapshot)".to_owned();
+        match self.file.as_ref().ok_or_else(no_snapshot).and_then(|file| file.read(keeper)) {
+            Ok(revision) => warn!(revision, "{why}; serving the snapshot, and trying again"),
+            Err(no_snapshot) => {
+                error!("{why}; {no_snapshot}, so every request is answered 503; trying again");
+            }
+        }
+        keeper.set_connection(FollowStatus::Lost(why));
+    }
+
+    /// Everything, once etcd has answered; `None`: it cannot be followed. `why`: it has not answered so far.
+    async fn first(&mut self, why: &mut String) -> Option<Snapshot> {
+        loop {
+            match self.followed.recv().await? {
+                FollowerEvent::Snapshot(snapshot) => return Some(snapshot),
+                FollowerEvent::Lost { reason } => *why = reason,
+                FollowerEvent::Batch(_) | FollowerEvent::Back | FollowerEvent::Heard { .. } => {}
+            }
+        }
+    }
+
+    pub(super) async fn next(&mut self) -> Option<FollowerEvent> {
+        self.followed.recv().await
+    }
+
+    pub(super) async fn commit(&self, change: &Transaction) -> Result<Batch, CommitError> {
+        self.etcd.commit(change).await
+    }
+
+    pub(super) fn changed(&mut self) {
+        if let Some(file) = &mut self.file {
+            file.changed(Instant::now());
+        }
+    }
+
+    pub(super) fn pause(&self) -> Duration {
+        self.file.as_ref().map_or(PAUSE_MAX, |file| file.pause(Instant::now()))
+    }
+
+    /// Writes the file on another thread, if it has been behind for long enough.
+    pub(super) fn save_if_due(&mut self, keeper: &Arc<Keeper>) {
+        if let Some(file) = &mut self.file {
+            file.tend(keeper, Instant::now());
+        }
+    }
+
+    /// Leaves the file to another process, or takes it again.
+    pub(super) fn hold(&mut self, is_held: bool) {
+        if let Some(file) = &mut self.file {
+            file.hold(is_held);
+        }
+    }
+
+    /// Writes the file, where it is behind.
+    pub(super) fn end(self, keeper: &Keeper) {
+        if let Some(file) = self.file {
+            file.end(keeper);
+        }
+    }
+}
+
+/// Logs what was read. With another prefix, or another etcd, it would be nothing.
+pub(super) fn tell_read(snapshot: &Snapshot, prefix: &str) {
+    let Snapshot { revision, documents } = snapshot;
+    let resources = documents.iter().filter(|(key, _)| resource_of(key).is_some()).count();
+    match resources {
+        0 => warn!(
+            revision,
+            prefix, "etcd: read, and there is no resource below the prefix; is gateway.config.etcd.prefix right?"
+        ),
+        _ => info!(revision, resources, prefix, "etcd: read"),
+    }
+}
+
+// Resources of a datastore as a source of configurations, with the `gateway:` section of a file.
+
+/// Maximum number of checks of certificates during one reading: each refuses those that cannot be used.
+const LOOKS_MAX: usize = 3;
+
+/// Maximum number of documents without a collection that warnings name.
+const UNREAD_NAMED_MAX: usize = 16;
+
+/// References to secrets that are resolved again with each change; if there are more, only where nothing else changed.
+const CHECKED_REFERENCES_MAX: usize = 1000;
+
+/// Gives what a datastore means.
+pub(crate) struct KeptSource {
+    opened: OpenStore,
+    gateway: Gateway,
+    /// Plugins of files that the section names.
+    own: OwnPlugins,
+    /// Revision that was given last.
+    given: Option<u64>,
+}
+
+impl KeptSource {
+    /// Opens the datastore that the `gateway:` section of a file names.
+    pub(crate) fn open(file: &Config) -> Result<KeptSource, Problem> {
+        let (gateway, own) = (&file.gateway, &file.plugins.own);
+        let mut plugins = plugins();
+        plugins.table.own = own.clone();
+        let opened = open(gateway, plugins)?;
+        Ok(KeptSource { opened, gateway: gateway.clone(), own: own.clone(), given: None })
+    }
+
+    /// The state of the datastore, and the channel for requests.
+    pub(crate) fn opened(&self) -> &OpenStore {
+        &self.opened
+    }
+
+    /// Whether there is something that has not been given.
+    pub(crate) fn has_news(&self) -> bool {
+        self.given != Some(self.opened.keeper.revision())
+    }
+
+    /// Makes the source return its last configuration again.
+    pub(crate) fn give_again(&mut self) {
+        self.given = None;
+    }
+
+    /// The current configuration of the datastore, unless that is what `unless` names. `file`: the file as it was read.
+    pub(crate) fn read(&mut self, file: &LoadedConfig, unless: Option<&str>) -> Option<Arc<LoadedConfig>> {
+        let keeper = &self.opened.keeper;
+        let (gateway, own) = (&file.config.gateway, &file.config.plugins.own);
+        let mut known = keeper.known();
+        let revision = known.revision;
+        let store = &mut known.store;
+        let is_new = self.given != Some(revision);
+        let are_few = store.secret_references().len() <= CHECKED_REFERENCES_MAX;
+        let is_other = self.gateway != *gateway || self.own != *own;
+        let must_renew = is_other || (are_few || !is_new) && !store.has_current_secrets();
+        if must_renew {
+            store.renew(gateway.clone(), own.clone());
+            (self.gateway, self.own) = (gateway.clone(), own.clone());
+        }
+        let digest = format!("{}@{revision}", file.config.digest);
+        if !must_renew && unless == Some(&digest) {
+            return None;
+        }
+        let mut loaded = store.load(&digest);
+        let looks_max = if store.uses_tls() { LOOKS_MAX } else { 0 };
+        for _ in 0..looks_max {
+            let problems = keeper.tls_problems(&loaded.config);
+            if problems.is_empty() {
+                break;
+            }
+            problems.into_iter().for_each(|(kind, id, reason)| store.refuse(kind, &id, &reason));
+            loaded = store.load(&digest);
+        }
+        loaded.warnings.extend(known.unread().take(UNREAD_NAMED_MAX).map(|key| unread(key, &keeper.prefix)));
+        loaded.warnings_beside.clone_from(&file.warnings);
+        self.given = Some(revision);
+        Some(Arc::new(loaded))
+    }
+
+    /// The files whose change may change what is read.
+    pub(crate) fn files(&self) -> BTreeSet<PathBuf> {
+        let references = self.opened.keeper.known().store.secret_references();
+        references.iter().filter_map(|reference| file_of(reference)).collect()
+    }
+}
+
+/// A warning of a document that nothing reads.
+fn unread(key: &Key, prefix: &str) -> Diagnostic {
+    let path = [prefix, key.as_str()].join("/");
+    Diagnostic {
+        severity: Severity::Warning,
+        path: path.escape_debug().to_string(),
+        line: 0,
+        column: 0,
+        message: format!("nothing reads this document: there is no collection {:?}", key.collection()),
+        hint: Some("write it below a collection, such as `routes/`, or delete it".to_owned()),
+        excerpt: None,
+    }
+}
+
+/// The revision of a digest that a [`KeptSource`] has given.
+pub(crate) fn revision_of(digest: &str) -> Option<u64> {
+    digest.rsplit_once('@')?.1.parse().ok()
+}
+
+/// The part that the admin API uses.
+impl Keeper {
+    /// What the datastore is called in messages and in the status.
+    pub(crate) fn name(&self) -> &'static str {
+        match self.kind {
+            SourceKind::File => "file",
+            SourceKind::Store => "store",
+            SourceKind::Etcd => "etcd",
+        }
+    }
 }

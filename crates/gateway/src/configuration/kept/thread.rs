@@ -1,8 +1,8 @@
 //! The thread that talks to a datastore: takes its changes in, and makes requested ones, one after the other.
 
 use super::backend::Backend;
-use super::followed_etcd::tell_read;
 use super::keeper::{FollowStatus, Keeper};
+use super::open::tell_read;
 use super::trial::Trial;
 use crate::configuration::background::CONTROL_NICE;
 use std::collections::HashMap;

@@ -1,6 +1,6 @@
 //! The old process's reaction to new ones of every kind: shell scripts play them.
 
-use super::super::program::READY_TIMEOUT;
+use super::super::READY_TIMEOUT;
 use super::*;
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -10,7 +10,7 @@ mod resources;
 use super::{Change, ChangeOptions, Mode, Requests, micros, only_of_stillgate, paced, stillgate_head};
 use crate::client::Client;
 use crate::error::Result;
-use crate::result::figures::Durations;
+use crate::result::Durations;
 use crate::result::run::Placement;
 use crate::target::{Spec, Started};
 use clap::ValueEnum;

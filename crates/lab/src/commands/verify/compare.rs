@@ -62,8 +62,8 @@ mod tests {
     use crate::commands::verify::{json, made_again};
     use crate::compare::analysis;
     use crate::result::compare::{Decision, Pair, SideRecord};
-    use crate::result::environment::Environment;
     use crate::result::file;
+    use crate::result::file::Environment;
     use crate::result::run::RunRecord;
     use crate::result::{Experiment, ResultFile, histogram};
     use serde_json::{Value, json};

@@ -80,8 +80,8 @@ fn again(load: &LoadResult) -> Result<LoadResult> {
 mod tests {
     use super::*;
     use crate::commands::verify::made_again;
-    use crate::result::environment::Environment;
     use crate::result::file;
+    use crate::result::file::Environment;
     use crate::result::{Experiment, ResultFile};
     use serde_json::{Value, json};
     use stillgate_load::outcome;

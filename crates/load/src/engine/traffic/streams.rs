@@ -5,11 +5,11 @@
 //! until they time out.
 
 use super::Traffic;
-use super::count::when;
+use super::exchange::when;
 use crate::engine::connection::{Request, Stage};
-use crate::engine::message::Messages;
 use crate::engine::response::Answer;
 use crate::engine::session::{Session, State, StreamEvent};
+use crate::engine::traffic::Messages;
 use crate::outcome::ErrorKind;
 use crate::tls::ALPN_HTTP2;
 use h2::Reason;

@@ -1,9 +1,9 @@
 //! The `expect` of a request: statuses and a check of the body.
 
-use super::reader::{Reader, listed};
+use super::{Reader, listed};
+use crate::mix::Variable;
 use crate::mix::expect::{BodyCheck, Expect, STATUSES_WANTED, Statuses, status_range};
 use crate::mix::template::{Escape, Template};
-use crate::mix::variable::Variable;
 use regex::bytes::RegexBuilder;
 use std::sync::Arc;
 use stillgate_yaml::{Entry as Pair, Node, Value};

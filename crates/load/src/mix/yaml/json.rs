@@ -4,9 +4,9 @@
 //! string. A plain `${name}` alone is a number if its variable is one. Values are escaped, so that the body stays
 //! JSON.
 
-use super::reader::Reader;
+use super::Reader;
+use crate::mix::Variable;
 use crate::mix::template::{Escape, Piece, Template};
-use crate::mix::variable::Variable;
 use serde_json::Number;
 use stillgate_yaml::scalar::{Scalar, Style};
 use stillgate_yaml::{Entry as Pair, Node, Value};

@@ -1,9 +1,9 @@
 //! The `variables` of a mix file.
 
-use super::reader::{Reader, listed, meant};
+use super::{Reader, listed, meant};
 use crate::mix::errors::quoted;
 use crate::mix::files;
-use crate::mix::variable::{HEX_DIGITS_MAX, ValueSource, Variable};
+use crate::mix::{HEX_DIGITS_MAX, ValueSource, Variable};
 use std::path::Path;
 use stillgate_yaml::{Entry as Pair, Node};
 

@@ -5,7 +5,7 @@ mod life;
 mod model;
 mod pieces;
 
-use super::values::value_of;
+use super::chunk::value_of;
 use super::{ExpositionCursor, Mount, Mounts, Reader, ReaderOptions, RefreshSummary};
 use crate::encode::Format;
 use crate::family::{Buckets, Family, FamilyType, Merge};

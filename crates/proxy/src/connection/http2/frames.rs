@@ -3,10 +3,9 @@
 //! `h2` answers each PING and SETTINGS before it reads on, so a flood of them takes no memory; it takes time, and this is what
 //! bounds that. Only the length and type of a frame are trusted here; [`FieldWatch`] looks into heads.
 
-use super::bounds::{FRUITLESS_FRAMES_PER_SECOND_MAX, RESETS_PER_SECOND_MAX, SMALL_FRAME_BYTES};
 use super::field_watch::{FieldWatch, MalformedStreams};
-use super::owed_frames::{self, OwedFrames};
-use super::windows::Windows;
+use super::transport::{FRUITLESS_FRAMES_PER_SECOND_MAX, RESETS_PER_SECOND_MAX, SMALL_FRAME_BYTES, STREAMS_MAX};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use stillgate_wire::Progress;
 
@@ -273,7 +272,7 @@ impl FrameWatch {
                 let is_too_large = windows.opened(&head, payload);
                 if is_too_large {
                     self.owed.reset(head.stream);
-                    owed_frames::make_reset(frame);
+                    make_reset(frame);
                 }
             }
             _ => {}
@@ -348,6 +347,154 @@ fn is_empty_data(head: &FrameHead, payload: &[u8]) -> bool {
     head.payload_bytes == padding_bytes && !head.is_last_of_stream() && head.stream != 0
 }
 
+// Frames that the peer is owed because `h2` did not see what it sent, or saw it rewritten; they go out between those of `h2`.
+
+/// Streams that may be owed something at once. A peer that needs more does not read what it is sent.
+const STREAMS_OWED_MAX: usize = 2 * STREAMS_MAX as usize;
+/// RFC 9113 section 7.
+const FLOW_CONTROL_ERROR: u32 = 3;
+
+/// Frames that one side of a connection is owed.
+#[derive(Debug, Default)]
+pub(super) struct OwedFrames {
+    /// Bytes by which windows must grow: the connection's, and those of streams.
+    connection: u32,
+    windows: Vec<(u32, u32)>,
+    /// Streams whose window was overflowed.
+    resets: Vec<u32>,
+    /// More was owed than can be remembered.
+    pub(super) is_too_much: bool,
+}
+
+impl OwedFrames {
+    /// Flow-controlled bytes that `h2` has not seen.
+    pub(super) fn window(&mut self, stream: u32, bytes: usize) {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.connection = self.connection.saturating_add(bytes);
+        if let Some((_, owed)) = self.windows.iter_mut().find(|window| window.0 == stream) {
+            *owed = owed.saturating_add(bytes);
+        } else if self.windows.len() < STREAMS_OWED_MAX {
+            self.windows.push((stream, bytes));
+        } else {
+            self.is_too_much = true;
+        }
+    }
+
+    /// Resets a stream that `h2` believes to have been ended by the peer.
+    pub(super) fn reset(&mut self, stream: u32) {
+        match self.resets.len() < STREAMS_OWED_MAX {
+            true => self.resets.push(stream),
+            false => self.is_too_much = true,
+        }
+    }
+
+    /// Whether nothing is owed.
+    pub(super) fn is_empty(&self) -> bool {
+        self.connection == 0 && self.resets.is_empty()
+    }
+
+    /// Appends all frames.
+    pub(super) fn write(&mut self, out: &mut Vec<u8>) {
+        if self.connection > 0 {
+            push(out, kind::WINDOW_UPDATE, 0, std::mem::take(&mut self.connection));
+        }
+        self.windows.drain(..).for_each(|(stream, bytes)| push(out, kind::WINDOW_UPDATE, stream, bytes));
+        self.resets.drain(..).for_each(|stream| push(out, kind::RST_STREAM, stream, FLOW_CONTROL_ERROR));
+    }
+}
+
+/// Appends a frame with a payload of four bytes.
+fn push(out: &mut Vec<u8>, kind: u8, stream: u32, payload: u32) {
+    out.extend_from_slice(&[0, 0, 4, kind, 0]);
+    out.extend_from_slice(&stream.to_be_bytes());
+    out.extend_from_slice(&payload.to_be_bytes());
+}
+
+/// Turns a frame with a payload of four bytes, such as a WINDOW_UPDATE, into the reset for an overflowed window.
+pub(super) fn make_reset(frame: &mut [u8]) {
+    frame[3] = kind::RST_STREAM;
+    if let Some(payload) = frame.last_chunk_mut() {
+        *payload = FLOW_CONTROL_ERROR.to_be_bytes();
+    }
+}
+
+// The windows that a node has opened for requests, as far as `h2` does not look at them.
+//
+// A window beyond 2^31-1 bytes ends its stream (RFC 9113 section 6.9.1). `h2` stops counting once the request has been sent; we
+// would wait for its response in vain.
+
+const WINDOW_BYTES_MAX: i64 = 0x7fff_ffff;
+/// The initial window of a connection (RFC 9113 section 6.9.2).
+const INITIAL_WINDOW_BYTES: i64 = 65_535;
+/// SETTINGS_INITIAL_WINDOW_SIZE.
+const INITIAL_WINDOW_SIZE: u16 = 4;
+/// Streams that are followed at once: those under way, and as many that the node has ended while we are still sending.
+const FOLLOWED_MAX: usize = 2 * STREAMS_MAX as usize;
+
+/// Windows of one connection to a node.
+#[derive(Debug)]
+pub(super) struct Windows {
+    /// Initial window of each stream.
+    initial: i64,
+    /// How much the windows of streams differ from it, in the order of their first change.
+    streams: VecDeque<(u32, i64)>,
+    /// Streams up to this one are no longer followed.
+    forgotten: u32,
+}
+
+impl Windows {
+    pub(super) fn new() -> Windows {
+        Windows { initial: INITIAL_WINDOW_BYTES, streams: VecDeque::new(), forgotten: 0 }
+    }
+
+    /// We have sent content.
+    pub(super) fn sent(&mut self, stream: u32, bytes: usize) {
+        self.change(stream, -i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+
+    /// The node has sent a complete WINDOW_UPDATE. Returns whether it makes a stream's window too large.
+    pub(super) fn opened(&mut self, head: &FrameHead, payload: &[u8]) -> bool {
+        let Ok(increment) = <[u8; 4]>::try_from(payload) else { return false };
+        let increment = i64::from(u32::from_be_bytes(increment) & 0x7fff_ffff);
+        let initial = self.initial;
+        head.stream != 0
+            && self.change(head.stream, increment).is_some_and(|change| initial + change > WINDOW_BYTES_MAX)
+    }
+
+    /// A stream has ended, at least for the node.
+    pub(super) fn forget(&mut self, stream: u32) {
+        self.streams.retain(|entry| entry.0 != stream);
+    }
+
+    /// The node has sent complete SETTINGS.
+    pub(super) fn set(&mut self, payload: &[u8]) {
+        for setting in payload.chunks_exact(6) {
+            let (id, value) = setting.split_at(2);
+            if id == INITIAL_WINDOW_SIZE.to_be_bytes() {
+                self.initial = value.iter().fold(0, |sum, byte| sum << 8 | i64::from(*byte));
+            }
+        }
+    }
+
+    /// The difference of a stream's window after this change; `None`: it is not followed.
+    fn change(&mut self, stream: u32, by: i64) -> Option<i64> {
+        if stream <= self.forgotten {
+            return None;
+        }
+        if let Some((_, change)) = self.streams.iter_mut().rev().find(|entry| entry.0 == stream) {
+            *change += by;
+            return Some(*change);
+        }
+        if self.streams.len() == FOLLOWED_MAX
+            && let Some((oldest, _)) = self.streams.pop_front()
+        {
+            self.forgotten = self.forgotten.max(oldest);
+        }
+        self.streams.push_back((stream, by));
+        Some(by)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -407,5 +554,78 @@ mod tests {
         assert!(!watch.is_flooded, "a second has passed");
         watch.received(&frame(6, 0, 8), 2_999);
         assert!(watch.is_flooded);
+    }
+}
+
+#[cfg(test)]
+mod owed_frames_tests {
+    use super::*;
+
+    #[test]
+    fn what_is_owed_is_written_once_and_summed_up() {
+        let mut owed = OwedFrames::default();
+        assert!(owed.is_empty());
+        owed.window(1, 5);
+        owed.window(3, 7);
+        owed.window(1, 1);
+        owed.reset(5);
+        let mut out = Vec::new();
+        owed.write(&mut out);
+        let frames = [
+            [0, 0, 4, 8, 0, 0, 0, 0, 0, 0, 0, 0, 13],
+            [0, 0, 4, 8, 0, 0, 0, 0, 1, 0, 0, 0, 6],
+            [0, 0, 4, 8, 0, 0, 0, 0, 3, 0, 0, 0, 7],
+            [0, 0, 4, 3, 0, 0, 0, 0, 5, 0, 0, 0, 3],
+        ];
+        assert_eq!(out, frames.concat());
+        assert!(owed.is_empty());
+        owed.write(&mut out);
+        assert_eq!(out.len(), 4 * 13);
+    }
+
+    #[test]
+    fn it_is_bounded() {
+        let mut owed = OwedFrames::default();
+        for stream in 0..STREAMS_OWED_MAX as u32 {
+            owed.window(stream, 1);
+            owed.reset(stream);
+        }
+        assert!(!owed.is_too_much);
+        owed.window(u32::MAX, 1);
+        assert!(owed.is_too_much);
+    }
+}
+
+#[cfg(test)]
+mod windows_tests {
+    use super::*;
+
+    #[test]
+    fn windows_overflow_where_they_do() {
+        let mut windows = Windows::new();
+        let open = |windows: &mut Windows, stream: u32, increment: u32| {
+            let head = FrameHead { kind: 8, flags: 0, stream, payload_bytes: 4 };
+            windows.opened(&head, &increment.to_be_bytes())
+        };
+        assert!(!open(&mut windows, 1, 0x7fff_0000), "with the first 65,535 it is all there may be");
+        assert!(open(&mut windows, 1, 1));
+        assert!(open(&mut windows, 3, 0x7fff_ffff));
+        assert!(!open(&mut windows, 0, 0x7fff_ffff), "the connection's is looked at by `h2`");
+        // A window that was used up may be opened again.
+        windows.sent(5, 1_000);
+        assert!(!open(&mut windows, 5, 0x7fff_0000 + 1_000));
+        assert!(open(&mut windows, 5, 1));
+        windows.set(&[0, 1, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0]);
+        assert!(!open(&mut windows, 7, 0x7fff_ffff));
+        // A stream that lasts is followed however many have ended since, and streams that do not fit are not judged.
+        for stream in (9..).step_by(2).take(10 * FOLLOWED_MAX) {
+            windows.sent(stream, 1);
+            windows.forget(stream);
+        }
+        assert!(open(&mut windows, 7, 1));
+        for stream in (100_001..).step_by(2).take(FOLLOWED_MAX) {
+            windows.sent(stream, 1);
+        }
+        assert!(!open(&mut windows, 7, 1));
     }
 }

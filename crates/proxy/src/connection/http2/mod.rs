@@ -1,6 +1,6 @@
 //! HTTP/2, on `h2`. An HTTP/2 stream is an HTTP/1.1 connection to our engine: each request, whichever side speaks which version,
 //! runs through the same parser, exchange and relay. The server half of a whole connection is `client::http2`; the client half is
-//! driven by `node::http2`.
+//! driven by `http2`.
 //!
 //! ```text
 //!   socket ── transport ── connection        node ── transport ── socket      (a task each: frames, windows, floods)
@@ -12,24 +12,108 @@
 //! ```
 
 mod bodies;
-pub(crate) mod bounds;
 pub(crate) mod client_stream;
 mod field_watch;
 pub(crate) mod frames;
 mod grpc_web;
-mod inbound;
 mod incoming_body;
-pub(crate) mod node;
 mod node_stream;
 mod outgoing_body;
-mod owed_frames;
-mod request;
-mod response;
 pub(crate) mod transport;
-mod windows;
 
+use crate::connection::stream::Mistaken;
+use bodies::Bodies;
+use bytes::Bytes;
 pub(crate) use client_stream::ClientStream;
+use field_watch::MalformedStreams;
 pub(crate) use frames::{PREFACE, starts};
 pub(crate) use grpc_web::is_bad_base64;
-pub(crate) use node::NodeConnection;
+use h2::client::SendRequest;
 pub(crate) use node_stream::{NodeStream, is_inexpressible};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use stillgate_tls::rustls::pki_types::ServerName;
+use stillgate_wire::RequestHead;
+use transport::STREAMS_MAX;
+
+// An HTTP/2 connection to a node, shared by all requests that are under way on it.
+
+/// What the requests of one connection share.
+pub(crate) struct NodeShared {
+    /// Requests under way.
+    pub(crate) live: Cell<usize>,
+    /// No further request is to use this connection.
+    pub(crate) is_retired: Cell<bool>,
+    /// How many there may be at once.
+    pub(crate) live_max: Cell<usize>,
+    /// What the node seems to speak instead.
+    pub(crate) mistaken: Cell<Option<Mistaken>>,
+    /// Whether gRPC-Web calls go to the node as gRPC calls.
+    pub(crate) bridges_web: bool,
+    pub(crate) bodies: Rc<Bodies>,
+    /// Streams whose head or trailers are malformed.
+    pub(crate) marked: Rc<MalformedStreams>,
+    pub(crate) scratch: RefCell<NodeScratch>,
+}
+
+impl NodeShared {
+    pub(crate) fn new(bridges_web: bool) -> NodeShared {
+        NodeShared {
+            live: Cell::new(0),
+            is_retired: Cell::new(false),
+            live_max: Cell::new(STREAMS_MAX as usize),
+            mistaken: Cell::new(None),
+            bridges_web,
+            bodies: Rc::default(),
+            marked: Rc::default(),
+            scratch: RefCell::default(),
+        }
+    }
+}
+
+/// Scratch memory for what is built and parsed at once.
+#[derive(Default)]
+pub(crate) struct NodeScratch {
+    pub(crate) request: RequestHead,
+    pub(crate) response: Vec<u8>,
+}
+
+/// A connection to a node as the pool keeps it; requests are streams of it. After it was dropped, it ends with its last request.
+pub(crate) struct NodeConnection {
+    send: SendRequest<Bytes>,
+    shared: Rc<NodeShared>,
+    server_name: Option<ServerName<'static>>,
+}
+
+impl NodeConnection {
+    /// A connection that some task drives.
+    pub(crate) fn new(
+        send: SendRequest<Bytes>,
+        shared: Rc<NodeShared>,
+        server_name: Option<ServerName<'static>>,
+    ) -> NodeConnection {
+        NodeConnection { send, shared, server_name }
+    }
+
+    /// Opens a further request. There must be room for one.
+    pub(crate) fn open(&self) -> NodeStream {
+        NodeStream::new(self.send.clone(), self.shared.clone())
+    }
+
+    /// Whether the node allows no further request at the moment.
+    pub(crate) fn is_full(&self) -> bool {
+        self.shared.live.get() >= self.shared.live_max.get()
+    }
+
+    /// Whether it was closed, or is about to be, or a request on it was not answered in time.
+    pub(crate) fn is_dead(&mut self) -> bool {
+        self.shared.is_retired.get()
+            || matches!(self.send.poll_ready(&mut Context::from_waker(Waker::noop())), Poll::Ready(Err(_)))
+    }
+
+    /// The name that the node's certificate was verified for.
+    pub(crate) fn server_name(&self) -> Option<&ServerName<'static>> {
+        self.server_name.as_ref()
+    }
+}

@@ -1,18 +1,18 @@
 //! One request to a node that speaks HTTP/2, presented as an HTTP/1.1 connection to which our engine writes.
 
+use super::NodeShared;
 use super::bodies::BodyReader;
 use super::grpc_web;
-use super::incoming_body::{IncomingBody, broken};
-use super::node::NodeShared;
+use super::incoming_body::{IncomingBody, broken, push_fields};
 use super::outgoing_body::{self, OutgoingBody, malformed};
-use super::response;
 use crate::connection::grpc::{self, Call, Web};
-use crate::connection::mistaken::Mistaken;
+use crate::connection::stream::Mistaken;
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{Reason, RecvStream};
+use http::response::Parts;
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{HeaderValue, Request, Response, Uri, header};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, header};
 use std::fmt;
 use std::io;
 use std::pin::Pin;
@@ -130,7 +130,7 @@ impl NodeStream {
     fn write_interim(&mut self, interim: &Response<()>, space: &mut ReadBuf<'_>) -> io::Result<()> {
         let head = &mut self.shared.scratch.borrow_mut().response;
         head.clear();
-        response::write_head(head, interim.status(), interim.headers(), response::ResponseBody::None);
+        write_head(head, interim.status(), interim.headers(), ResponseBody::None);
         if head.len() > space.remaining() {
             return Err(malformed("an interim response that is larger than a buffer"));
         }
@@ -141,20 +141,20 @@ impl NodeStream {
     fn write_head(&mut self, response: Response<RecvStream>, space: &mut ReadBuf<'_>) {
         let (mut parts, body) = response.into_parts();
         let web = self.web.filter(|web| grpc_web::edit_response(*web, &mut parts.headers));
-        let mut kind = response::ResponseBody::of(self.method, &parts, body.is_end_stream());
+        let mut kind = ResponseBody::of(self.method, &parts, body.is_end_stream());
         // In HTTP/1.1 trailers come only after chunks. The end of the stream shows what the length would: `h2` compares the two.
-        if kind == response::ResponseBody::Length && self.takes_trailers && !body.is_end_stream() {
+        if kind == ResponseBody::Length && self.takes_trailers && !body.is_end_stream() {
             parts.headers.remove(header::CONTENT_LENGTH);
-            kind = response::ResponseBody::Chunked;
+            kind = ResponseBody::Chunked;
         }
         let body = BodyReader::new(self.shared.bodies.clone(), body);
-        let mut incoming = IncomingBody::new(body, kind == response::ResponseBody::Chunked);
+        let mut incoming = IncomingBody::new(body, kind == ResponseBody::Chunked);
         if let Some(web) = web {
             incoming = incoming.bridged(web, parts.headers.contains_key(grpc_web::STATUS));
         }
         let head = &mut self.shared.scratch.borrow_mut().response;
         head.clear();
-        response::write_head(head, parts.status, &parts.headers, kind);
+        write_head(head, parts.status, &parts.headers, kind);
         incoming.put_head(head, space);
         self.response = ResponseState::Body(incoming);
     }
@@ -285,6 +285,46 @@ fn request(head: &Bytes, parsed: &RequestHead) -> io::Result<Request<()>> {
         request.headers_mut().insert(header::TE, HeaderValue::from_static("trailers"));
     }
     Ok(request)
+}
+
+// Heads of responses from HTTP/2 to HTTP/1.1; no IO.
+
+/// What follows a response's head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ResponseBody {
+    /// The response must not have a body.
+    None,
+    /// The response has no body.
+    Empty,
+    /// As many bytes as the head announces.
+    Length,
+    Chunked,
+}
+
+impl ResponseBody {
+    pub(super) fn of(method: Method, response: &Parts, is_end: bool) -> ResponseBody {
+        let forbidden = method == Method::Head || matches!(response.status.as_u16(), 204 | 304);
+        match response.headers.contains_key(header::CONTENT_LENGTH) {
+            _ if forbidden => ResponseBody::None,
+            true => ResponseBody::Length,
+            false if is_end => ResponseBody::Empty,
+            false => ResponseBody::Chunked,
+        }
+    }
+}
+
+/// Appends a response's head in HTTP/1.1 form. Our parser validates the result like any other head.
+pub(super) fn write_head(out: &mut Vec<u8>, status: StatusCode, fields: &HeaderMap, body: ResponseBody) {
+    out.extend_from_slice(b"HTTP/1.1 ");
+    out.extend_from_slice(status.as_str().as_bytes());
+    out.extend_from_slice(b" \r\n");
+    push_fields(out, fields, |_| true);
+    match body {
+        ResponseBody::Chunked => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
+        ResponseBody::Empty => out.extend_from_slice(b"content-length: 0\r\n"),
+        ResponseBody::None | ResponseBody::Length => {}
+    }
+    out.extend_from_slice(b"\r\n");
 }
 
 #[cfg(test)]
@@ -425,5 +465,37 @@ mod tests {
                 }
             })
             .await;
+    }
+}
+
+#[cfg(test)]
+mod response_tests {
+    use super::*;
+
+    #[test]
+    fn heads() {
+        let check = |method, status: u16, fields: &[(&str, &str)], is_end, expected: &str| {
+            let mut response = http::Response::builder().status(status);
+            for (name, value) in fields {
+                response = response.header(*name, *value);
+            }
+            let (parts, ()) = response.body(()).unwrap().into_parts();
+            let mut out = Vec::new();
+            write_head(&mut out, parts.status, &parts.headers, ResponseBody::of(method, &parts, is_end));
+            assert_eq!(String::from_utf8(out).unwrap(), expected);
+        };
+        check(
+            Method::Get,
+            200,
+            &[("a", "1"), ("a", "2")],
+            false,
+            "HTTP/1.1 200 \r\na: 1\r\na: 2\r\ntransfer-encoding: chunked\r\n\r\n",
+        );
+        check(Method::Get, 200, &[("content-length", "3")], false, "HTTP/1.1 200 \r\ncontent-length: 3\r\n\r\n");
+        check(Method::Get, 418, &[], true, "HTTP/1.1 418 \r\ncontent-length: 0\r\n\r\n");
+        check(Method::Head, 200, &[("content-length", "3")], true, "HTTP/1.1 200 \r\ncontent-length: 3\r\n\r\n");
+        check(Method::Head, 200, &[], true, "HTTP/1.1 200 \r\n\r\n");
+        check(Method::Get, 204, &[], false, "HTTP/1.1 204 \r\n\r\n");
+        check(Method::Get, 304, &[("content-length", "3")], true, "HTTP/1.1 304 \r\ncontent-length: 3\r\n\r\n");
     }
 }
