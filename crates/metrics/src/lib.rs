@@ -17,16 +17,17 @@
 //!   them while that process runs, and carries on its totals when it has ended.
 //!
 //! ```
-//! use stillgate_metrics::{Collector, CollectorOptions, Family, Kind, Options, Process, Registry, encode::Format};
+//! use stillgate_metrics::encode::Format;
+//! use stillgate_metrics::{Collector, CollectorOptions, Family, FamilyType, Registry, RegistryOptions, SegmentProcess};
 //! use std::sync::Arc;
 //!
-//! let process = Process { pid: std::process::id(), start: 0 };
-//! let registry = Arc::new(Registry::start(Options::new(process, 1_795_220_833_000, 42))?);
+//! let process = SegmentProcess { pid: std::process::id(), start: 0 };
+//! let registry = Arc::new(Registry::start(RegistryOptions::new(process, 1_795_220_833_000, 42))?);
 //! let requests = registry.declare(Family {
 //!     name: "http_requests_total".into(),
 //!     help: "Requests answered.".into(),
 //!     unit: String::new(),
-//!     kind: Kind::Counter,
+//!     kind: FamilyType::Counter,
 //!     labels: vec!["route".into(), "code".into()],
 //!     exemplars: false,
 //! })?;

@@ -34,13 +34,13 @@ enum Process {
     // In this order: it ends before its folder does.
     Here { process: Box<Running>, _folder: TempDir },
     There(Arc<Machines>, RemoteTarget),
-    Other(Started),
+    Other(Box<Started>),
 }
 
 impl Upstream {
     /// Any program that answers, in place of the responder.
     pub(crate) fn other(started: Started) -> Upstream {
-        Upstream { address: started.address, process: Process::Other(started) }
+        Upstream { address: started.address, process: Process::Other(Box::new(started)) }
     }
 
     /// An upstream with bodies of this length, on its machine.

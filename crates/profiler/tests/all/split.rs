@@ -203,9 +203,5 @@ fn a_planted_split_is_found() {
     of_leaf(&["memcpy", "memmove"], "planted_half");
     of_leaf(&["strlen"], "planted_fifth");
     let complete = profile.samples.iter().filter(|sample| has(&profile, &sample.stack, "planted_work")).count();
-    assert!(
-        complete * 100 >= profile.samples.len() * 99,
-        "{complete} of {} lead to the planted work; {told}",
-        profile.samples.len()
-    );
+    assert!(complete * 100 >= samples * 99, "{complete} of {samples} lead to the planted work; {told}");
 }
