@@ -334,6 +334,8 @@ pub(crate) struct Share {
     pub(crate) leaving: usize,
     /// Number of those that count for another label set than their own.
     pub(crate) folded: usize,
+    /// Whether all records that have been committed by now were read.
+    pub(crate) is_read: bool,
 }
 
 /// A record that counts.
@@ -364,7 +366,8 @@ impl Reader {
         let living = mounted.contributions.iter().filter(|each| each.series != NO_SERIES);
         let leaving = living.clone().filter(|each| each.is_leaving()).count();
         let folded = living.clone().filter(|each| each.is_folded()).count();
-        Some(Share { living: living.count(), all: mounted.contributions.len(), leaving, folded })
+        let is_read = mounted.read_to >= mounted.segment.committed().min(mount::LOG_WORDS_MAX);
+        Some(Share { living: living.count(), all: mounted.contributions.len(), leaving, folded, is_read })
     }
 
     /// Visits the records of a segment that count.

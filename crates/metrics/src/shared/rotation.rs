@@ -76,7 +76,8 @@ impl Rotation {
         Ok(false)
     }
 
-    /// Finishes once the writer has left, and no record in the segment waits to be exposed once more.
+    /// Finishes once the writer has left, all that it wrote before has been read, and no record in the segment waits to
+    /// be exposed once more.
     fn finish(
         &mut self,
         serial: u64,
@@ -88,6 +89,8 @@ impl Rotation {
         let is_left = registry.memory(serial).is_none_or(|memory| memory.is_closed());
         match reader.share(process, serial) {
             _ if !is_left => return Ok(true),
+            // The writer left after this reader's last look: what it added in between is not in the reader yet.
+            Some(Share { is_read: false, .. }) => return Ok(true),
             Some(Share { leaving: 0, .. }) => {}
             // How long that takes depends on the scrapes.
             Some(_) => return Ok(false),
@@ -99,7 +102,8 @@ impl Rotation {
         // The process's other bases are merged too, so that only one remains.
         let is_base = |serial: u64| registry.memory(serial).is_some_and(|memory| memory.is_closed());
         let serials = registry.memories().into_iter().map(|memory| memory.segment.serial);
-        let is_free = |serial: &u64| reader.share(process, *serial).is_some_and(|share| share.leaving == 0);
+        let is_free =
+            |serial: &u64| reader.share(process, *serial).is_some_and(|share| share.is_read && share.leaving == 0);
         let gone: Vec<u64> = serials.filter(|each| *each == serial || is_base(*each)).filter(is_free).collect();
         let base = registry.inner.reserve_serial();
         let memory = write_base(reader, registry, &gone, base, now_ms)?;

@@ -355,3 +355,28 @@ fn who_has_handed_over_gets_by_with_what_it_has() {
     }
     assert!(before.rotation.done > 0 && before.ended() > 30_000, "{} {}", before.rotation.done, before.ended());
 }
+
+/// A writer goes on adding series until the tick at which it leaves its segment.
+#[test]
+fn series_added_just_before_a_writer_leaves_its_segment_are_carried_on() {
+    let options = RegistryOptions { series_per_family: 6_000, ..options(1, None) };
+    let registry = Arc::new(Registry::start(options).unwrap());
+    let requests = registry.declare(family("a_total", &["x", "y"], FamilyType::Counter)).unwrap();
+    let mut writer = registry.writer().unwrap();
+    let mut collector = Collector::of_registry(registry.clone(), CollectorOptions::default()).unwrap();
+    for number in 0..8_000 {
+        count(&mut writer, &requests, &[&number.to_string(), "1"], 1);
+    }
+    assert!(collector.tend(10_000), "the writer is asked to leave a segment of folded series");
+    assert!(writer.memory.inbox.is_pending());
+    collector.refresh(10_000).unwrap();
+    count(&mut writer, &requests, &["8000", "2"], 1);
+    writer.tick(10_000);
+    let own = collector.writer.as_ref().unwrap().serial();
+    collector.rotation.step(&collector.reader, &registry, own, 10_000).unwrap();
+    tend(&mut collector, &mut [&mut writer], 11_000);
+    assert_eq!(collector.rotation.done, 1);
+    let samples = scrape(&mut collector, 11_000);
+    assert_eq!(samples["a_total{x=\"__other__\",y=\"1\"}"], 8_000.0);
+    assert_eq!(samples["a_total{x=\"__other__\",y=\"2\"}"], 1.0);
+}

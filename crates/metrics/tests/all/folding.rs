@@ -6,6 +6,7 @@ use crate::exposition::{Exposition, Labels, label};
 use crate::started::identity;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use stillgate_metrics::encode::{self, Format};
 use stillgate_metrics::reader::ReaderOptions;
 use stillgate_metrics::{
@@ -42,8 +43,6 @@ impl Fleet {
     fn new() -> Fleet {
         let options = RegistryOptions {
             series_per_family: BUDGET,
-            // Enough for the whole test, so that nothing depends on the speed of the provisioner.
-            ahead_bytes: 4 << 20,
             ..RegistryOptions::new(identity(std::process::id()), NOW_MS, 7)
         };
         let registry = Arc::new(Registry::start(options).unwrap());
@@ -331,5 +330,71 @@ fn histograms_and_gauges_are_folded_too() {
         let levels: Vec<f64> =
             shown.samples.iter().filter(|((name, _), _)| name == "level").map(|(_, value)| *value).collect();
         assert_eq!(levels, [-1.0], "the largest");
+    }
+}
+
+/// Labels that explode one after the other, and the requests that each has values of its own for.
+const EXPLODING: u64 = 10;
+const PHASE: u64 = 30_000;
+
+/// Counts the requests of one worker, at whatever time it is; the labels explode in turn.
+fn count_all(writer: &mut Writer, family: &Arc<DeclaredFamily>, parity: u64, now_ms: &AtomicU64) -> u64 {
+    let mut counted = 0;
+    for number in (parity..EXPLODING * PHASE).step_by(2) {
+        let values: Vec<String> = (0..EXPLODING)
+            .map(|label| if label == number / PHASE { format!("v{number}") } else { format!("v{}", label % 2) })
+            .collect();
+        let values: Vec<&[u8]> = values.iter().map(|value| value.as_bytes()).collect();
+        let handle = writer.series(family, &values);
+        assert!(writer.add(handle, 1));
+        counted += 1;
+        if number % 16 == parity {
+            writer.tick(now_ms.load(Ordering::Relaxed));
+        }
+    }
+    counted
+}
+
+/// Writers make new series while they are asked to leave their segments, whose totals are carried on.
+#[test]
+fn nothing_is_lost_while_labels_collapse_and_writers_leave_their_segments() {
+    let options =
+        RegistryOptions { series_per_family: 8_000, ..RegistryOptions::new(identity(std::process::id()), NOW_MS, 7) };
+    let registry = Arc::new(Registry::start(options).unwrap());
+    let labels: Vec<String> = (0..EXPLODING).map(|label| format!("l{label}")).collect();
+    let requests = registry.declare(Family { labels, ..family(NAME, FamilyType::Counter) }).unwrap();
+    let writers = [registry.writer().unwrap(), registry.writer().unwrap()];
+    let mut collector = Collector::of_registry(registry, CollectorOptions::default()).unwrap();
+    let now_ms = AtomicU64::new(NOW_MS);
+    let (counted, mut writers) = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..)
+            .zip(writers)
+            .map(|(parity, mut writer)| {
+                let (requests, now_ms) = (&requests, &now_ms);
+                scope.spawn(move || (count_all(&mut writer, requests, parity, now_ms), writer))
+            })
+            .collect();
+        let mut sum_before = 0.0;
+        while !workers.iter().all(|worker| worker.is_finished()) {
+            // Each round looks at what the segments hold.
+            let now_ms = now_ms.fetch_add(6_000, Ordering::Relaxed);
+            collector.tend(now_ms);
+            collector.refresh(now_ms).unwrap();
+            let sum = Exposition::of(&mut collector, Format::Text).sum(NAME);
+            assert!(sum >= sum_before, "the sum fell from {sum_before} to {sum}");
+            sum_before = sum;
+        }
+        let finished: Vec<(u64, Writer)> = workers.into_iter().map(|worker| worker.join().unwrap()).collect();
+        (finished.iter().map(|(counted, _)| counted).sum::<u64>(), finished)
+    });
+    for _ in 0..10 {
+        let now_ms = now_ms.fetch_add(6_000, Ordering::Relaxed);
+        writers.iter_mut().for_each(|(_, writer)| writer.tick(now_ms));
+        while collector.tend(now_ms) {
+            writers.iter_mut().for_each(|(_, writer)| writer.tick(now_ms));
+        }
+        collector.refresh(now_ms).unwrap();
+        let shown = Exposition::of(&mut collector, Format::Text);
+        assert_eq!(shown.sum(NAME), counted as f64, "what was counted");
     }
 }
