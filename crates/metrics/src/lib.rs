@@ -9,8 +9,8 @@
 //!
 //! - A [`Writer`] belongs to one thread. It finds a series by its labels, or takes a [`Handle`] that it returned
 //!   before, and changes it by plain stores. Another thread prepares the memory that a new label set needs; if it has
-//!   not done so yet, or a family exceeds its budget, the label with the most values becomes `__other__`, and
-//!   everything else stays exact.
+//!   not done so yet, the writer prepares some pages itself. If a family exceeds its budget, the label with the most
+//!   values becomes `__other__`, and everything else stays exact.
 //! - A [`Collector`] belongs to one thread too, of low priority. It reads all segments of the process, or of all
 //!   processes that share a folder, merges them, and returns expositions piece by piece in three formats.
 //! - A process that replaces another one is given its segments ([`Registry::hand_over`], [`Registry::inherit`]), reads

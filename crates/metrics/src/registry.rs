@@ -1,7 +1,8 @@
 //! The registry of a process: its families, its writers, their memory, and the budget of all.
 //!
 //! Declaring and creating take a lock and may take long: they belong on a control thread. Writers hold what they need
-//! and come here only to call the provisioner, the thread that prepares memory for them.
+//! and come here only to call the provisioner, the thread that prepares memory for them, or to prepare a few pages
+//! themselves if it has not come yet. Neither takes a lock.
 
 use crate::declared::DeclaredFamily;
 use crate::family::{Family, FamilyError, FamilyType};
@@ -10,7 +11,7 @@ use crate::segment::layout::WORD;
 use crate::segment::{Segment, SegmentError, SegmentProcess};
 use crate::shared::directory::{Directory, DirectoryError, SegmentName, exists};
 use crate::writer::Writer;
-use crate::writer::memory::WriterMemory;
+use crate::writer::memory::{MemoryBudget, NeededMemory, WriterMemory};
 use foldhash::SharedSeed;
 use foldhash::fast::SeedableRandomState;
 use std::fmt;
@@ -121,7 +122,8 @@ pub(crate) enum SegmentStorage {
     File(PathBuf),
 }
 
-/// All metrics of one process. Dropping it ends the provisioner; writers that outlive it get no more memory.
+/// All metrics of one process. Dropping it ends the provisioner; writers that outlive it prepare their memory
+/// themselves.
 pub struct Registry {
     pub(crate) inner: Arc<RegistryCore>,
     provisioner: Option<JoinHandle<()>>,
@@ -135,6 +137,8 @@ pub(crate) struct RegistryCore {
     writers: Mutex<Writers>,
     /// Bytes that are prepared or used, over all writers.
     taken: AtomicUsize,
+    /// Most of them: what the families leave, as the provisioner last found.
+    taken_max: AtomicUsize,
     ended: AtomicBool,
     /// Another process reads all current segments; it would not notice new ones.
     is_handed_over: AtomicBool,
@@ -200,12 +204,14 @@ impl Registry {
         counts_collapses: bool,
     ) -> Result<Registry, RegistryError> {
         let hasher = SeedableRandomState::with_seed(options.seed, SharedSeed::global_random());
+        let taken_max = AtomicUsize::new(writers_bytes_max(&options));
         let inner = Arc::new(RegistryCore {
             options,
             hasher,
             families: Mutex::default(),
             writers: Mutex::new(Writers { serial, ..Writers::default() }),
             taken: AtomicUsize::new(0),
+            taken_max,
             ended: AtomicBool::new(false),
             is_handed_over: AtomicBool::new(false),
             provisioner: OnceLock::new(),
@@ -322,6 +328,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Bytes that the writers and the families' tables may take.
+fn writers_bytes_max(options: &RegistryOptions) -> usize {
+    (options.memory_bytes as f64 * WRITERS_SHARE) as usize
+}
+
 impl RegistryCore {
     fn declare(&self, family: Family, sets_max: u32) -> Result<Arc<DeclaredFamily>, RegistryError> {
         family.check()?;
@@ -356,7 +367,7 @@ impl RegistryCore {
         let options = &self.options;
         let serial = writers.serial;
         let file = self.file_of(serial);
-        let log_bytes = self.writers_bytes_max().max(LOG_BYTES_MIN);
+        let log_bytes = writers_bytes_max(&self.options).max(LOG_BYTES_MIN);
         let memory = WriterMemory::new(file.as_deref(), log_bytes, options.process, serial, is_exempt, options.now_ms)
             .map_err(|error| RegistryError::Io("a writer's memory", error))
             .and_then(|memory| self.list(&[], Some(serial)).map(|()| Arc::new(memory)));
@@ -425,11 +436,7 @@ impl RegistryCore {
     /// Whether most of the writers' memory is taken.
     pub(crate) fn is_short(&self) -> bool {
         let of_families: usize = lock(&self.families).iter().map(|family| family.bytes()).sum();
-        self.taken.load(Ordering::Relaxed) + of_families > self.writers_bytes_max() / 8 * 5
-    }
-
-    fn writers_bytes_max(&self) -> usize {
-        (self.options.memory_bytes as f64 * WRITERS_SHARE) as usize
+        self.taken.load(Ordering::Relaxed) + of_families > writers_bytes_max(&self.options) / 8 * 5
     }
 
     /// The hash of a family's label set, the same for all writers of the process. Each value is hashed independently:
@@ -491,18 +498,37 @@ impl RegistryCore {
         let families = lock(&self.families).clone();
         families.iter().filter(|family| family.sets.is_to_be_prepared()).for_each(|family| family.sets.prepare());
         let of_families: usize = families.iter().map(|family| family.bytes()).sum();
-        let max = self.writers_bytes_max().saturating_sub(of_families);
-        let mut grant = |bytes: usize| {
-            let before = self.taken.fetch_add(bytes, Ordering::Relaxed);
-            let granted = before + bytes <= max || memory.is_exempt.load(Ordering::Relaxed);
-            if !granted {
-                self.taken.fetch_sub(bytes, Ordering::Relaxed);
-            }
-            granted
-        };
-        if memory.provide(ahead, &mut grant).is_err() {
+        self.taken_max.store(writers_bytes_max(&self.options).saturating_sub(of_families), Ordering::Relaxed);
+        if memory.provide(ahead, self.budget(memory)).is_err() {
             memory.exhausted.store(true, Ordering::Relaxed);
         }
+    }
+
+    fn budget(&self, memory: &WriterMemory) -> MemoryBudget<'_> {
+        let is_exempt = memory.is_exempt.load(Ordering::Relaxed);
+        let max = if is_exempt { usize::MAX } else { self.taken_max.load(Ordering::Relaxed) };
+        MemoryBudget { taken: &self.taken, max }
+    }
+
+    /// Whether a writer has the memory that it needs, if need be by preparing a few pages itself. False: the budget or
+    /// the system has no more.
+    #[inline]
+    pub(crate) fn has_memory(&self, memory: &WriterMemory, needed: NeededMemory) -> bool {
+        memory.has(needed) || self.provide_few(memory, needed)
+    }
+
+    #[cold]
+    fn provide_few(&self, memory: &WriterMemory, needed: NeededMemory) -> bool {
+        self.call_provisioner(memory);
+        // The provisioner has been refused more; it tries again, so that the writer need not.
+        if memory.exhausted.load(Ordering::Relaxed) {
+            return memory.has(needed);
+        }
+        let is_provided = memory.provide_few(needed, self.budget(memory)).unwrap_or(false);
+        if !is_provided {
+            memory.exhausted.store(true, Ordering::Relaxed);
+        }
+        is_provided
     }
 }
 

@@ -170,13 +170,33 @@ impl Mapping {
             // On tmpfs this allocates the memory now: a later store cannot fail.
             fallocate(file, FallocateFlags::empty(), at as u64, bytes as u64)?;
         }
+        self.fault_in(at, bytes);
+        Ok(())
+    }
+
+    /// Like [`Mapping::prepare`], for a few small pages, by a thread that must not wait: usually one system call, which
+    /// takes no lock of the file.
+    pub(crate) fn prepare_small(&self, at: usize, bytes: usize) -> io::Result<()> {
+        assert!(at.is_multiple_of(PAGE) && bytes.is_multiple_of(PAGE) && at + bytes <= self.writable_bytes);
+        if self.populate(at, bytes) {
+            return Ok(());
+        }
+        // Memory has run out, or this is an older kernel: the file's own call knows.
+        if let Some(file) = &self.file {
+            fallocate(file, FallocateFlags::empty(), at as u64, bytes as u64)?;
+        }
+        self.fault_in(at, bytes);
+        Ok(())
+    }
+
+    /// Faults in memory that has been allocated. Another thread may use it already.
+    fn fault_in(&self, at: usize, bytes: usize) {
         if bytes > 0 && !self.populate(at, bytes) {
-            // An older kernel: a store faults a page in. The range is not used yet, and it is zero.
+            // An older kernel: a store faults a page in. It must not change what another thread has stored there.
             for word in self.words(at, bytes / 8).iter().step_by(PAGE / 8) {
-                word.store(0, Ordering::Relaxed);
+                word.fetch_or(0, Ordering::Relaxed);
             }
         }
-        Ok(())
     }
 
     /// Puts one page each behind the unused parts of a file that shall be huge, if the system can make them so. It

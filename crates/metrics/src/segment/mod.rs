@@ -211,6 +211,16 @@ impl Segment {
         self.mapping.prepare(self.log_at + from * WORD, (to - from) * WORD)
     }
 
+    /// Like [`Segment::prepare_epochs`], for its writer.
+    pub(crate) fn prepare_few_epochs(&self, from: usize, to: usize) -> io::Result<()> {
+        self.mapping.prepare_small(HEADER_BYTES + from * 4, (to - from) * 4)
+    }
+
+    /// Like [`Segment::prepare_log`], for its writer.
+    pub(crate) fn prepare_short_log(&self, from: usize, to: usize) -> io::Result<()> {
+        self.mapping.prepare_small(self.log_at + from * WORD, (to - from) * WORD)
+    }
+
     /// The record at this word; `None` at the end, or if the memory is not what a writer of this version makes.
     #[inline]
     pub(crate) fn record(&self, at: usize, committed: usize) -> Option<RecordHead> {

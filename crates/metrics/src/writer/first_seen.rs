@@ -8,11 +8,12 @@
 //! `__other__`. They do so because of a fold, which a writer puts into its segment before the first series that it
 //! makes under a new policy.
 //!
-//! If memory is only late (the provisioner has been called and has not come yet), or a label has collapsed for want of
-//! memory and the memory that this frees has not come back yet, the same happens for this one observation, without a
-//! lasting decision.
+//! If a label has collapsed for want of memory and the memory that this frees has not come back yet, the same happens
+//! for this one observation, without a lasting decision. Memory that is only late is no reason: if the provisioner has
+//! not come yet, the writer prepares a few pages itself, in some 20 µs.
 
 use super::index::Pages;
+use super::memory::{NeededMemory, PAGES_OWN};
 use super::{LocalFamily, Writer};
 use crate::declared::{DeclaredFamily, OTHER};
 use crate::family::LABELS_MAX;
@@ -32,9 +33,9 @@ const COLLAPSED_RESERVE_WORDS: usize = 2048;
 /// The reason why a record could not be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WriteRefusal {
-    /// More memory will come.
-    Late,
-    /// No more memory will come.
+    /// There is no place for this label set: it is too long, or its hash is that of too many others.
+    NoPlace,
+    /// Memory has run out.
     Exhausted,
 }
 
@@ -154,13 +155,11 @@ impl Writer {
     /// Forgets the family's overflow series like any other: the next one needs room again. If there is none, the old
     /// one stays in use; its counts are lost then, but they would be in any case.
     pub(super) fn forget_overflow(&mut self, place: u32) {
-        let is_it = |local: &&mut LocalFamily| local.overflow == Some(place);
-        let Some(local) = self.locals.iter_mut().flatten().find(is_it) else { return };
-        let words = reserve_words(&local.declared);
-        let has_room = self.log_used + self.reserve + words <= self.memory.log.ready()
-            && self.series + self.reserved_series < self.memory.epochs.ready();
-        if has_room {
-            local.overflow = None;
+        let is_it = |local: &LocalFamily| local.overflow == Some(place);
+        let Some(id) = self.locals.iter().position(|local| local.as_ref().is_some_and(is_it)) else { return };
+        let words = self.locals[id].as_ref().map_or(0, |local| reserve_words(&local.declared));
+        if self.has_memory(words + self.reserve, self.reserved_series + 1) {
+            self.locals[id].iter_mut().for_each(|local| local.overflow = None);
             self.reserve += words;
             self.reserved_series += 1;
         }
@@ -179,10 +178,8 @@ impl Writer {
         let bytes = family_record::encode(family.family());
         let words = HEAD_WORDS + bytes.len().div_ceil(WORD);
         let reserve = reserve_words(family);
-        let room = self.memory.log.ready() - self.log_used;
-        let series = self.series + self.reserved_series + 1;
-        if words > RECORD_WORDS_MAX || words + reserve + self.reserve > room || series > self.memory.epochs.ready() {
-            self.inner.call_provisioner(&self.memory);
+        let is_short = words <= RECORD_WORDS_MAX;
+        if !is_short || !self.has_memory(words + reserve + self.reserve, self.reserved_series + 1) {
             return false;
         }
         let head = RecordHead { words: words as u32, kind: RecordKind::Family, flags: 0, family: number };
@@ -219,21 +216,40 @@ impl Writer {
         if is_low {
             self.inner.call_provisioner(&memory);
         }
-        let fits = words <= RECORD_WORDS_MAX
-            && fold + words + kept <= memory.log.ready() - self.log_used
-            && self.series + self.reserved_series < memory.epochs.ready();
-        let pages = Pages { words: memory.index_words(), ready: memory.pages.ready() };
-        let entered = fits && self.index.insert(pages, hash as u32, (self.log_used + fold) as u32);
-        memory.pages.use_up_to(self.index.pages());
-        if !entered {
-            self.inner.call_provisioner(&memory);
-            let is_final = memory.exhausted.load(std::sync::atomic::Ordering::Relaxed);
-            return Err(if is_final { WriteRefusal::Exhausted } else { WriteRefusal::Late });
+        if words > RECORD_WORDS_MAX {
+            return Err(WriteRefusal::NoPlace);
+        }
+        if !self.has_memory(fold + words + kept, self.reserved_series + 1) {
+            return Err(WriteRefusal::Exhausted);
+        }
+        let place = (self.log_used + fold) as u32;
+        if !self.enter(hash as u32, place) {
+            let needed = NeededMemory { pages: self.index.pages() + PAGES_OWN, ..NeededMemory::default() };
+            if !self.inner.has_memory(&memory, needed) {
+                return Err(WriteRefusal::Exhausted);
+            }
+            if !self.enter(hash as u32, place) {
+                return Err(WriteRefusal::NoPlace);
+            }
         }
         self.write_fold(family, policy);
         let at = self.log_used as u32;
         self.write_series(family, values, replaced);
         Ok(at)
+    }
+
+    /// Whether there is memory for so many more words of log, and more series.
+    pub(super) fn has_memory(&self, words: usize, series: usize) -> bool {
+        let needed = NeededMemory { log: self.log_used + words, series: self.series + series, pages: 0 };
+        self.inner.has_memory(&self.memory, needed)
+    }
+
+    /// Enters a place into the index; false if its page is full and cannot be split.
+    fn enter(&mut self, hash: u32, place: u32) -> bool {
+        let pages = Pages { words: self.memory.index_words(), ready: self.memory.pages.ready() };
+        let is_entered = self.index.insert(pages, hash, place);
+        self.memory.pages.use_up_to(self.index.pages());
+        is_entered
     }
 
     /// Whether this segment records that what follows was written under this policy. A base does not follow policies:
@@ -258,7 +274,7 @@ impl Writer {
     /// Records in a base, before anything is added to it, the policy of the process under which a family's series are;
     /// false if there is no room.
     pub(crate) fn made_under(&mut self, family: &Arc<DeclaredFamily>, generation: u32, labels: u32) -> bool {
-        if !self.know(family) || self.log_used + self.reserve + FOLD_WORDS > self.memory.log.ready() {
+        if !self.know(family) || !self.has_memory(self.reserve + FOLD_WORDS, self.reserved_series) {
             return false;
         }
         let Some(local) = self.locals[family.id as usize].as_mut().filter(|local| local.generation != generation)

@@ -1,7 +1,8 @@
 //! A writer's memory, prepared before the writer needs it.
 //!
 //! Three areas grow: the log, the epochs, the pages of the index. The writer publishes how much it has used; the
-//! provisioner (`registry`) keeps some more prepared. A writer that finds none does not wait.
+//! provisioner (`registry`) keeps some more prepared. A writer that finds none does not wait for it: it prepares a few
+//! pages itself, from the same budget. Both may do so at the same time, as preparing changes no content.
 
 use super::requests::Inbox;
 use crate::protocol;
@@ -19,6 +20,10 @@ const PAGE_WORDS: usize = SERIES_WORDS * 128;
 /// Prepared at the start, so that the first series find memory without the provisioner.
 const LOG_WORDS_FIRST: usize = 8 * PAGE / 8;
 const PAGES_FIRST: usize = 2;
+/// What a writer prepares itself in excess of its demand: 32 KiB of log, a page of epochs, some pages of the index.
+const LOG_WORDS_OWN: usize = 8 * PAGE / 8;
+const SERIES_OWN: usize = PAGE / 4;
+pub(crate) const PAGES_OWN: usize = 4;
 
 /// How much of an area is used and prepared, in the area's own unit.
 #[derive(Debug, Default)]
@@ -88,12 +93,63 @@ impl std::fmt::Debug for Mapping {
     }
 }
 
-/// What a step of the provisioner has to prepare.
+/// How far an area has to be prepared, and the bytes of its unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct MemoryDemand {
-    from: usize,
     to: usize,
-    bytes: usize,
+    unit_bytes: usize,
+}
+
+/// How much of each area a writer needs, in the area's own unit.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct NeededMemory {
+    pub(crate) log: usize,
+    pub(crate) series: usize,
+    pub(crate) pages: usize,
+}
+
+/// The bytes that may be taken, over all writers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MemoryBudget<'a> {
+    pub(crate) taken: &'a AtomicUsize,
+    pub(crate) max: usize,
+}
+
+impl MemoryBudget<'_> {
+    fn take(&self, bytes: usize) -> bool {
+        let is_granted = self.taken.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) <= self.max;
+        if !is_granted {
+            self.give_back(bytes);
+        }
+        is_granted
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.taken.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Area {
+    /// Makes it ready up to `to`; returns false if the budget does not allow that.
+    fn extend(
+        &self,
+        MemoryDemand { to, unit_bytes }: MemoryDemand,
+        budget: MemoryBudget<'_>,
+        prepare: impl FnOnce(usize, usize) -> io::Result<()>,
+    ) -> io::Result<bool> {
+        let from = self.ready();
+        if to <= from {
+            return Ok(true);
+        }
+        if !budget.take((to - from) * unit_bytes) {
+            return Ok(false);
+        }
+        let prepared = prepare(from, to);
+        let before = if prepared.is_ok() { self.ready.fetch_max(to, Ordering::AcqRel) } else { to };
+        // What another thread has made ready meanwhile is paid for already.
+        budget.give_back((before.min(to) - from) * unit_bytes);
+        prepared.map(|()| true)
+    }
 }
 
 impl WriterMemory {
@@ -121,8 +177,9 @@ impl WriterMemory {
             lost: AtomicU64::new(0),
             inbox: Inbox::default(),
         };
-        let taken = memory.provide(LOG_WORDS_FIRST, &mut |_| true)?;
-        debug_assert!(taken > 0);
+        // The caller counts it.
+        let budget = MemoryBudget { taken: &AtomicUsize::new(0), max: usize::MAX };
+        memory.provide(LOG_WORDS_FIRST, budget)?;
         Ok(memory)
     }
 
@@ -164,41 +221,60 @@ impl WriterMemory {
         (log, self.pages.ready() * PAGE)
     }
 
+    /// Whether the areas are ready for so much.
+    pub(crate) fn has(&self, needed: NeededMemory) -> bool {
+        needed.log <= self.log.ready() && needed.series <= self.epochs.ready() && needed.pages <= self.pages.ready()
+    }
+
     /// Prepares what is missing to have `ahead` words of log, and a matching part of the other areas, beyond what is
-    /// used; `grant` decides whether so many more bytes may be taken. Returns how many were.
-    pub(crate) fn provide(&self, ahead: usize, grant: &mut dyn FnMut(usize) -> bool) -> io::Result<usize> {
+    /// used, as far as the budget allows.
+    pub(crate) fn provide(&self, ahead: usize, budget: MemoryBudget<'_>) -> io::Result<()> {
         let (series_max, words_max) = self.segment.room();
         let pages_max = self.index.bytes() / PAGE;
-        let mut taken = 0;
-        let mut refused = false;
-        let mut step = |area: &Area, wanted: Option<MemoryDemand>, prepare: &dyn Fn(usize, usize) -> io::Result<()>| {
-            let Some(wanted) = wanted else { return io::Result::Ok(()) };
-            if !grant(wanted.bytes) {
-                refused = true;
-                return Ok(());
-            }
-            prepare(wanted.from, wanted.to)?;
-            taken += wanted.bytes;
-            area.ready.store(wanted.to, Ordering::Release);
-            Ok(())
-        };
         let ahead_pages = (ahead / PAGE_WORDS).max(self.pages.used() / 4).max(PAGES_FIRST);
         let ahead_series = ahead / SERIES_WORDS;
-        step(&self.epochs, wanted(&self.epochs, ahead_series, PAGE / 4, series_max, 4), &|from, to| {
-            self.segment.prepare_epochs(from, to)
-        })?;
-        step(&self.pages, wanted(&self.pages, ahead_pages, 1, pages_max, PAGE), &|from, to| {
-            self.index.prepare(from * PAGE, (to - from) * PAGE)
-        })?;
-        step(&self.log, wanted(&self.log, ahead, PAGE / 8, words_max, 8), &|from, to| {
-            self.segment.prepare_log(from, to)
-        })?;
+        let mut is_granted = true;
+        if let Some(wanted) = wanted(&self.epochs, ahead_series, PAGE / 4, series_max, 4) {
+            is_granted &= self.epochs.extend(wanted, budget, |from, to| self.segment.prepare_epochs(from, to))?;
+        }
+        if let Some(wanted) = wanted(&self.pages, ahead_pages, 1, pages_max, PAGE) {
+            let prepare = |from, to| self.index.prepare(from * PAGE, (to - from) * PAGE);
+            is_granted &= self.pages.extend(wanted, budget, prepare)?;
+        }
+        if let Some(wanted) = wanted(&self.log, ahead, PAGE / 8, words_max, 8) {
+            is_granted &= self.log.extend(wanted, budget, |from, to| self.segment.prepare_log(from, to))?;
+        }
         for (area, ahead) in [(&self.epochs, ahead_series), (&self.pages, ahead_pages), (&self.log, ahead)] {
             area.call_later(ahead);
         }
         let is_full = self.log.ready() >= words_max;
-        self.exhausted.store(refused || is_full, Ordering::Relaxed);
-        Ok(taken)
+        self.exhausted.store(!is_granted || is_full, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Prepares some pages for the writer, which has found too few; returns whether it has what it needs.
+    pub(crate) fn provide_few(&self, needed: NeededMemory, budget: MemoryBudget<'_>) -> io::Result<bool> {
+        let (series_max, words_max) = self.segment.room();
+        let pages_max = self.index.bytes() / PAGE;
+        if needed.log > words_max || needed.series > series_max || needed.pages > pages_max {
+            return Ok(false);
+        }
+        let mut is_granted = true;
+        if needed.series > self.epochs.ready() {
+            let to = needed.series.next_multiple_of(SERIES_OWN).min(series_max);
+            let prepare = |from, to| self.segment.prepare_few_epochs(from, to);
+            is_granted &= self.epochs.extend(MemoryDemand { to, unit_bytes: 4 }, budget, prepare)?;
+        }
+        if needed.pages > self.pages.ready() {
+            let prepare = |from, to| self.index.prepare_small(from * PAGE, (to - from) * PAGE);
+            is_granted &= self.pages.extend(MemoryDemand { to: needed.pages, unit_bytes: PAGE }, budget, prepare)?;
+        }
+        if needed.log > self.log.ready() {
+            let to = (needed.log + LOG_WORDS_OWN - 1).next_multiple_of(PAGE / 8).min(words_max);
+            let prepare = |from, to| self.segment.prepare_short_log(from, to);
+            is_granted &= self.log.extend(MemoryDemand { to, unit_bytes: 8 }, budget, prepare)?;
+        }
+        Ok(is_granted)
     }
 }
 
@@ -211,5 +287,40 @@ fn wanted(area: &Area, ahead: usize, unit: usize, max: usize, unit_bytes: usize)
     // Huge pages are prepared whole: their memory is taken anyway.
     let unit = if (used + ahead) * unit_bytes > SMALL_BYTES { HUGE_PAGE / unit_bytes } else { unit };
     let to = (used + ahead).next_multiple_of(unit).max(from + unit).min(max);
-    Some(MemoryDemand { from, to, bytes: (to - from) * unit_bytes })
+    Some(MemoryDemand { to, unit_bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_writer_and_the_provisioner_may_prepare_at_once() {
+        let process = SegmentProcess { pid: 1, start: 1 };
+        let memory = WriterMemory::new(None, 8 << 20, process, 0, false, 0).unwrap();
+        let all = |memory: &WriterMemory| memory.bytes().0 + memory.bytes().1;
+        let (before, taken, is_done) = (all(&memory), AtomicUsize::new(0), AtomicBool::new(false));
+        let budget = MemoryBudget { taken: &taken, max: usize::MAX };
+        let words = memory.segment.room().1 / 2;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_done.load(Ordering::Relaxed) {
+                    memory.provide(4 * LOG_WORDS_FIRST, budget).unwrap();
+                }
+            });
+            for word in 0..words {
+                let needed = NeededMemory { log: word + 1, series: word / SERIES_WORDS, pages: word / PAGE_WORDS };
+                assert!(memory.has(needed) || memory.provide_few(needed, budget).unwrap());
+                memory.segment.own_log()[word].store(word as u64, Ordering::Relaxed);
+                memory.log.use_up_to(word + 1);
+            }
+            is_done.store(true, Ordering::Relaxed);
+        });
+        let log = &memory.segment.own_log()[..words];
+        assert!(log.iter().enumerate().all(|(word, stored)| stored.load(Ordering::Relaxed) == word as u64));
+        assert_eq!(taken.load(Ordering::Relaxed), all(&memory) - before, "each byte is paid for once");
+        let none = MemoryBudget { taken: &taken, max: 0 };
+        let needed = NeededMemory { log: memory.log.ready() + 1, ..NeededMemory::default() };
+        assert!(!memory.provide_few(needed, none).unwrap(), "the budget holds");
+    }
 }

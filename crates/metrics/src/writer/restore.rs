@@ -84,7 +84,7 @@ impl Writer {
         if room < 8 * TOMBSTONE_WORDS + self.reserve {
             self.inner.call_provisioner(&self.memory);
         }
-        if room < TOMBSTONE_WORDS + self.reserve {
+        if room < TOMBSTONE_WORDS + self.reserve && !self.has_memory(TOMBSTONE_WORDS + self.reserve, 0) {
             return false;
         }
         let at = self.log_used;

@@ -150,3 +150,23 @@ fn without_memory_everything_new_goes_to_others() {
     let (log, index) = registry.bytes();
     assert!(log + index < 700 << 10, "{log} {index}");
 }
+
+/// Without any bound near, a label set that comes before its memory is counted as it is.
+#[test]
+fn memory_that_is_late_costs_no_label() {
+    let registry = Registry::start(options()).unwrap();
+    let requests = registry.declare(family("a_total", &["route", "node"], FamilyType::Counter)).unwrap();
+    let mut writer = registry.writer().unwrap();
+    // It seems to have been called already, so the provisioner is not woken.
+    writer.memory.called.store(true, std::sync::atomic::Ordering::Relaxed);
+    let late = registry.declare(family("b_total", &["route"], FamilyType::Counter)).unwrap();
+    for number in 0..30_000 {
+        let route = format!("r{number}");
+        count(&mut writer, &requests, &[route.as_bytes(), b"n"]);
+    }
+    count(&mut writer, &late, &[b"r1"]);
+    let counters = counters(&writer, &requests);
+    assert_eq!(counters.len(), 30_000);
+    assert!(counters.iter().all(|(labels, count)| !labels.contains(OTHER) && *count == 1));
+    assert_eq!((requests.collapsed(), registry.lost()), (0, 0));
+}
