@@ -37,6 +37,7 @@ errors! {
     /// Why a request head was refused.
     RequestError {
         RequestLine => "malformed request line",
+        Method => "a method has only letters in upper case, - and _",
         Version => "only HTTP/1.0 and HTTP/1.1 are spoken here",
         TargetTooLong => "request target too long",
         HeadTooLarge => "request head too large",

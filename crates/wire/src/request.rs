@@ -121,6 +121,9 @@ impl RequestHead {
         if self.target.len as usize > limits.target_bytes_max {
             return Err(RequestError::TargetTooLong);
         }
+        if self.method == Method::Other && !is_method(method.as_bytes()) {
+            return Err(RequestError::Method);
+        }
         self.version = if version == 0 { Version::Http10 } else { Version::Http11 };
         // `httparse` accepts a bare LF here too.
         let line_end = self.target.end() + 1 + self.version.as_str().len();
@@ -216,6 +219,12 @@ impl RequestHead {
     pub fn method_bytes<'h>(&self, head: &'h [u8]) -> &'h [u8] {
         self.method_span.of(head)
     }
+}
+
+/// The methods that nginx accepts. Others are tokens, too (RFC 9110 section 9.1), but nodes may take `delete` as `DELETE`, and a
+/// route for `DELETE` does not.
+fn is_method(token: &[u8]) -> bool {
+    token.iter().all(|byte| byte.is_ascii_uppercase() || matches!(byte, b'-' | b'_'))
 }
 
 /// The error to report where the parser stopped. An excessive target is reported first if it exceeds its length before

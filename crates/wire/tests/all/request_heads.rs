@@ -263,8 +263,12 @@ fn header_syntax() {
 fn request_line() {
     for (line, expected) in [
         ("GET / HTTP/1.1", "origin /@h none keep"),
-        ("get / HTTP/1.1", "origin /@h none keep"),
-        ("!#$%&'*+-.^_`|~09Az / HTTP/1.1", "origin /@h none keep"),
+        ("M-SEARCH / HTTP/1.1", "origin /@h none keep"),
+        ("MY_OWN / HTTP/1.1", "origin /@h none keep"),
+        ("get / HTTP/1.1", "400 Method"),
+        ("Delete / HTTP/1.1", "400 Method"),
+        ("GET1 / HTTP/1.1", "400 Method"),
+        ("!#$%&'*+-.^_`|~09Az / HTTP/1.1", "400 Method"),
         ("GET / HTTP/1.2", "505 Version"),
         ("GET / HTTP/2.0", "505 Version"),
         ("GET / HTTP/0.9", "505 Version"),

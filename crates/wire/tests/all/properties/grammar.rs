@@ -202,6 +202,11 @@ fn read_target(method: &[u8], target: &[u8], host: &[u8]) -> Option<(TargetForm,
         .then(|| (TargetForm::Absolute, authority.as_bytes().to_vec(), path.as_bytes().to_vec()))
 }
 
+/// What nginx accepts of the tokens.
+fn is_method(text: &[u8]) -> bool {
+    !text.is_empty() && text.iter().all(|b| b.is_ascii_uppercase() || b"-_".contains(b))
+}
+
 fn read_request(lines: &[&[u8]], len: usize) -> Option<Read> {
     let (start, fields) = lines.split_first()?;
     let [method, target, version] = start.split(|b| *b == b' ').collect::<Vec<_>>()[..] else { return None };
@@ -215,7 +220,7 @@ fn read_request(lines: &[&[u8]], len: usize) -> Option<Read> {
     let (form, authority, path) = read_target(method, target, &host)?;
     let has_body = !matches!(message.framing, None | Some(Framing::Length(0)));
     let asked = message.values("expect").iter().any(|value| value.eq_ignore_ascii_case(b"100-continue"));
-    is_token(method).then(|| Read {
+    is_method(method).then(|| Read {
         method: method.to_vec(),
         target: target.to_vec(),
         version,
