@@ -78,7 +78,10 @@ const REFERER: FieldName<'static> = FieldName::constant("Referer");
 impl Plugin for RefererRestriction {
     fn access(&self, request: &mut Request<'_>) -> Flow {
         let is_admitted = match request.first_header(REFERER).and_then(host_of) {
-            Some(host) => self.hosts.admits(|hosts| hosts.have(&host)),
+            // An invalid port makes the field invalid, and does not hide the host.
+            Some((host, is_valid)) => {
+                (is_valid || self.bypasses_missing) && self.hosts.admits(|hosts| hosts.have(&host))
+            }
             None => self.bypasses_missing,
         };
         if is_admitted { Flow::Continue } else { Flow::Answer(self.rejected.clone()) }
@@ -107,12 +110,12 @@ impl Hosts {
     }
 }
 
-/// The host of a URL; `None`: it is not an HTTP URL.
+/// The host of a URL, and whether the port behind it is valid; `None`: it is not an HTTP URL.
 ///
 /// Parsed like browsers do (WHATWG URL): a scheme in any case, any number of slashes or backslashes, a name and a
 /// password up to the last `@`, a host that may be percent-encoded or end with a dot. As in APISIX, `//a.example/b` is
 /// a URL, too. Characters that are invalid in a host, which could hide another one, make it invalid.
-fn host_of(referer: &[u8]) -> Option<Cow<'_, [u8]>> {
+fn host_of(referer: &[u8]) -> Option<(Cow<'_, [u8]>, bool)> {
     let is_slash = |byte: &u8| matches!(byte, b'/' | b'\\');
     let rest = match without_scheme(referer) {
         Some(rest) => &rest[rest.iter().take_while(|byte| is_slash(byte)).count()..],
@@ -135,7 +138,7 @@ fn host_of(referer: &[u8]) -> Option<Cow<'_, [u8]>> {
         Cow::Borrowed(host) => Cow::Borrowed(without_dot(host)),
         Cow::Owned(host) => Cow::Owned(without_dot(&host).to_vec()),
     };
-    (is_port && is_sound(&host)).then_some(host)
+    is_sound(&host).then_some((host, is_port))
 }
 
 /// The rest after `http:` or `https:`.
@@ -174,7 +177,8 @@ mod tests {
     #[test]
     fn hosts_of_urls() {
         let check = |referer: &str, expected: Option<&str>| {
-            assert_eq!(host_of(referer.as_bytes()).as_deref(), expected.map(str::as_bytes), "{referer}");
+            let found = host_of(referer.as_bytes()).filter(|(_, is_valid)| *is_valid);
+            assert_eq!(found.as_ref().map(|(host, _)| &**host), expected.map(str::as_bytes), "{referer}");
         };
         for rest in ["", "/", "/a?b", "?b", "#c", ":80", ":8080/a", ":/a"] {
             for scheme in ["http:", "https:", "", "HTTP:", "hTTps:"] {

@@ -64,6 +64,24 @@ fn what_has_no_referer_can_be_let_in() {
     }
 }
 
+/// An invalid port makes the field invalid, which `bypass_missing` admits, but does not hide a host.
+#[test]
+fn a_port_hides_no_host() {
+    for port in ["x", "80x", "80:90", "80:b.example"] {
+        let line = format!("Referer: http://bad.example:{port}/");
+        for (keys, expected) in [
+            ("{blacklist: [bad.example], bypass_missing: true}", REFUSED),
+            ("{blacklist: [other.example], bypass_missing: true}", "passes"),
+            ("{blacklist: [other.example]}", REFUSED),
+            ("{whitelist: [other.example], bypass_missing: true}", REFUSED),
+            ("{whitelist: [bad.example], bypass_missing: true}", "passes"),
+            ("{whitelist: [bad.example]}", REFUSED),
+        ] {
+            check(keys, &line, expected);
+        }
+    }
+}
+
 #[test]
 fn a_dot_at_the_end_of_a_listed_host_does_not_count() {
     check("{blacklist: [Evil.example.]}", "Referer: http://evil.example/", REFUSED);
