@@ -231,8 +231,8 @@ impl Catalog {
     ) -> Route {
         let key = format!("routes/{id}");
         let place_at = match (&keys.upstream, &keys.upstream_id, &keys.service_id) {
+            (_, Some(id), _) | (None, None, Some(id)) => id.at,
             (Some(inline), ..) => inline.at,
-            (None, Some(id), _) | (None, None, Some(id)) => id.at,
             (None, None, None) => at,
         };
         let found = self.upstream_of(keys.upstream.take(), keys.upstream_id.take(), key, path, sink);
@@ -312,7 +312,8 @@ impl Catalog {
         (route, protocol)
     }
 
-    /// Compiles the upstream of a route or service by itself. `key` is for an inline one.
+    /// Compiles the upstream of a route or service by itself. `key` is for an inline one; beside an id it has no effect, as in
+    /// APISIX.
     pub(super) fn upstream_of(
         &self,
         inline: Option<At<UpstreamKeys>>,
@@ -321,13 +322,12 @@ impl Catalog {
         path: &Path<'_>,
         sink: &mut Sink,
     ) -> UpstreamTarget {
+        if let (Some(inline), Some(_)) = (&inline, &id) {
+            let fault = Fault::new("upstream_id takes precedence, so this upstream has no effect");
+            sink.warning(inline.at, &path.key("upstream"), fault.hint("remove one of them"));
+        }
         match (inline, id) {
             (None, None) => UpstreamTarget::Absent,
-            (Some(_), Some(id)) => {
-                let fault = Fault::new("both upstream and upstream_id are here").hint("remove one of them");
-                sink.error(id.at, &path.key("upstream_id"), fault);
-                UpstreamTarget::Wrong
-            }
             (Some(inline), None) => {
                 let path = path.key("upstream");
                 if let Some(id) = &inline.value.id {
@@ -338,7 +338,7 @@ impl Catalog {
                 let protocol = own.protocol;
                 UpstreamTarget::Target(Target::Own(own.into()), protocol)
             }
-            (None, Some(id)) => match find(&id, Kind::Upstreams, &self.upstream_ids, &path.key("upstream_id"), sink) {
+            (_, Some(id)) => match find(&id, Kind::Upstreams, &self.upstream_ids, &path.key("upstream_id"), sink) {
                 Some(CatalogItem { value: (key, protocol), .. }) => {
                     UpstreamTarget::Target(Target::Shared(key.clone()), *protocol)
                 }

@@ -264,7 +264,6 @@ impl Catalog {
         }
         let place_at = match (&keys.upstream, &keys.upstream_id, &keys.service_id) {
             (Some(inline), ..) => (inline.at, "upstream"),
-            (None, Some(id), _) => (id.at, "upstream_id"),
             (None, None, Some(id)) => (id.at, "service_id"),
             (None, None, None) => (at, "upstream"),
         };
@@ -273,8 +272,14 @@ impl Catalog {
         if let Some(id) = &keys.service_id {
             match find(id, Kind::Services, &self.services, &path.key("service_id"), sink) {
                 None => found = UpstreamTarget::Wrong,
-                Some(service) if found == UpstreamTarget::Absent => found = service.value.upstream.clone(),
-                Some(_) => {}
+                Some(service) => {
+                    if keys.status {
+                        check_service_plugins(service.value.plugins.list(), id, path, sink);
+                    }
+                    if found == UpstreamTarget::Absent {
+                        found = service.value.upstream.clone();
+                    }
+                }
             }
             if found == UpstreamTarget::Absent {
                 let fault = Fault::new("neither the stream route nor its service has an upstream");
@@ -327,6 +332,32 @@ pub(super) fn check_reach(
 ) {
     let holds = |address: SocketAddr| {
         route.server_port.is_none_or(|port| port == address.port() || address.port() == 0)
+/// The plugins that APISIX runs for connections, too: `stream_plugins` of its default configuration.
+const STREAM_PLUGINS: [&str; 5] = ["ip-restriction", "limit-conn", "mqtt-proxy", "syslog", "traffic-split"];
+
+/// APISIX adds the plugins of the service to those of the stream route. Those that it runs for connections are refused, as in the
+/// stream route itself: a guard must not be ignored. The others have no effect there either, which a warning says.
+fn check_service_plugins(plugins: &[Arc<ChainEntry>], service: &At<String>, path: &Path<'_>, sink: &mut Sink) {
+    let active = || plugins.iter().filter(|entry| !entry.meta.disable && !entry.meta.is_ignored);
+    let path = path.key("service_id");
+    let (guards, others): (Vec<_>, Vec<_>) =
+        active().map(|entry| entry.name).partition(|name| STREAM_PLUGINS.contains(name));
+    if !guards.is_empty() {
+        let message = format!(
+            "the service {:?} has plugins for connections, which are not built yet: {}",
+            service.value,
+            guards.join(", ")
+        );
+        let hint = "remove them from the service, or name a service without them; `remote_addr` admits one network";
+        sink.error(service.at, &path, Fault::new(message).hint(hint));
+    }
+    if !others.is_empty() {
+        let message =
+            format!("plugins of the service {:?} have no effect on connections: {}", service.value, others.join(", "));
+        sink.warning(service.at, &path, Fault::new(message).hint("name a service without them"));
+    }
+}
+
             && route.server_addr.is_none_or(|net| address.ip().is_unspecified() || net.contains(&address.ip()))
     };
     // For a datagram to a listener on all addresses, the destination address is unknown.
@@ -475,5 +506,35 @@ fn known(secret: Secret, secrets: &dyn Secrets, at: Position, path: &Path<'_>, s
             sink.error(at, path, Fault::new(format!("{}: {why}", secret.reveal())));
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resources::unavailable;
+
+    #[test]
+    fn plugins_of_a_service_count_for_its_stream_routes() {
+        let entry = |(name, disable): (&'static str, bool)| {
+            let mut entry = Arc::into_inner(unavailable(Level::Service, "s")).expect("the only handle");
+            (entry.name, entry.meta.disable) = (name, disable);
+            Arc::new(entry)
+        };
+        let check = |plugins: &[(&'static str, bool)], error: &str, warning: &str| {
+            let list: Vec<_> = plugins.iter().copied().map(entry).collect();
+            let service = At { at: Position::NOWHERE, value: "s".to_owned() };
+            let mut sink = Sink::default();
+            check_service_plugins(&list, &service, &Path::Root, &mut sink);
+            assert_eq!(sink.has_errors(), !error.is_empty(), "{plugins:?}");
+            let said = sink.into_errors().to_string();
+            assert!(said.contains(error) && said.contains(warning), "{plugins:?}: {said}");
+            assert_eq!(said.is_empty(), error.is_empty() && warning.is_empty(), "{plugins:?}: {said}");
+        };
+        check(&[("ip-restriction", false), ("limit-conn", false)], "not built yet: ip-restriction, limit-conn;", "");
+        check(&[("ip-restriction", true)], "", "");
+        check(&[("key-auth", false), ("cors", true)], "", "have no effect on connections: key-auth;");
+        check(&[("syslog", false), ("key-auth", false)], "not built yet: syslog;", "connections: key-auth;");
+        check(&[], "", "");
     }
 }

@@ -1,11 +1,13 @@
 //! Every kind of resource takes effect through the API as it does in a file.
 
 use super::stage::{Stage, upstream};
+use crate::shared::STILLGATE;
 use crate::shared::authority::Authority;
-use serde_json::json;
+use serde_json::{Value as Json, json};
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::process::Command;
 use stillgate_testkit::{BufferedSocket, ReservedPort, Setup, Upstream, eventually};
 
 /// A route behind key-auth.
@@ -163,4 +165,45 @@ fn stream_routes_and_protos() {
     assert_eq!(stage.admin.read("protos/1")["value"]["content"], proto["content"]);
     assert_eq!(stage.admin.ask("PUT", "/apisix/admin/protos/2", r#"{"content": 7}"#).status, 400);
     assert_eq!(stage.gateway.status()["rejected"], json!([]));
+}
+
+/// APISIX gives a stream route the plugins of its service, and no guard may be ignored.
+#[test]
+fn plugins_of_a_service_close_its_stream_routes() {
+    let port = ReservedPort::new();
+    let setup = Setup::default().gateway(&format!("stream_proxy: {{tcp: [{{address: \"{}\"}}]}}", port.addr()));
+    let stage = Stage::with(&setup);
+    let node = Upstream::serve(|connection: &mut BufferedSocket| {
+        if connection.read_exactly(2).is_ok() {
+            connection.send("ok");
+        }
+    });
+    let service = |plugins: Json| json!({ "upstream": upstream(node.addr()), "plugins": plugins });
+    let served = || {
+        let mut client = BufferedSocket::new(TcpStream::connect(port.addr()).expect("connect"));
+        client.send("hi");
+        client.read_exactly(2).is_ok()
+    };
+    let guard = || json!({ "ip-restriction": { "whitelist": ["10.0.0.0/8"] } });
+    stage.admin.put("services/open", &service(json!({ "key-auth": {} })));
+    stage.admin.put("services/guarded", &service(guard()));
+    let named = stage.admin.ask("PUT", "/apisix/admin/stream_routes/1", r#"{"service_id": "guarded"}"#);
+    assert_eq!(named.status, 400, "{named:?}");
+    assert!(named.text().contains("ip-restriction") && named.text().contains("service_id"), "{named:?}");
+    stage.admin.put("stream_routes/1", &json!({ "service_id": "open" }));
+    assert!(served(), "APISIX ignores plugins of HTTP, too");
+    stage.admin.put("services/open", &service(guard()));
+    assert!(!served());
+    let rejected = stage.gateway.status()["rejected"].clone();
+    assert_eq!((&rejected[0]["kind"], &rejected[0]["serving"]), (&json!("stream_routes"), &json!("503")), "{rejected}");
+    let disabled = json!({ "ip-restriction": { "whitelist": ["10.0.0.0/8"], "_meta": { "disable": true } } });
+    stage.admin.put("services/open", &service(disabled));
+    assert!(served());
+    let text = json!({ "services": [{ "id": "s", "upstream": upstream(node.addr()), "plugins": guard() }],
+        "stream_routes": [{ "id": "r", "service_id": "s" }] });
+    let file = stage.gateway.dir().join("streams.yaml");
+    fs::write(&file, text.to_string()).expect("write");
+    let checked = Command::new(STILLGATE).args(["check", "--offline"]).arg(&file).output().expect("run stillgate");
+    let said = String::from_utf8_lossy(&[checked.stdout, checked.stderr].concat()).into_owned();
+    assert!(checked.status.code() != Some(0) && said.contains("stream_routes[0].service_id: "), "{said}");
 }
