@@ -38,9 +38,13 @@ const OF_PLUGINS: [(&str, &[&[&str]]); 11] = [
     ("loki-logger", &[&["headers"]]),
 ];
 
-/// Secrets in plugins' configurations that APISIX does not encrypt.
-const PLAIN_OF_PLUGINS: [(&str, &[&[&str]]); 1] =
+/// Private keys of upstreams that are written in plugins. APISIX does not encrypt them, but decrypts them where it uses them.
+const UPSTREAM_KEYS_OF_PLUGINS: [(&str, &[&[&str]]); 1] =
     [("traffic-split", &[&["rules", "weighted_upstreams", "upstream", "tls", "client_key"]])];
+
+/// The certificates beside them.
+const UPSTREAM_CERTIFICATES_OF_PLUGINS: [(&str, &[&[&str]]); 1] =
+    [("traffic-split", &[&["rules", "weighted_upstreams", "upstream", "tls", "client_cert"]])];
 
 /// A secret in the metadata of a plugin.
 const OF_METADATA: &[&str] = &["collector", "request_headers"];
@@ -64,12 +68,31 @@ pub fn each_encrypted(collection: &str, document: &mut Json, each: Each<'_>) {
         "upstreams" => at(document, &["tls", "client_key"], each),
         "routes" | "services" | "stream_routes" => {
             at(document, &["upstream", "tls", "client_key"], each);
-            of_plugins(document, &OF_PLUGINS, each);
+            of_all_plugins(document, each);
         }
         "consumers" | "credentials" | "consumer_groups" | "plugin_configs" | "global_rules" => {
-            of_plugins(document, &OF_PLUGINS, each);
+            of_all_plugins(document, each);
         }
         _ => {}
+    }
+}
+
+fn of_all_plugins(document: &mut Json, each: Each<'_>) {
+    of_plugins(document, &OF_PLUGINS, each);
+    of_plugins(document, &UPSTREAM_KEYS_OF_PLUGINS, each);
+}
+
+/// Visits the secrets of plugins inside of plugins: those that are actions of `workflow`. APISIX neither encrypts nor decrypts them, so
+/// this is for documents that it does not read.
+pub fn each_nested(document: &mut Json, each: Each<'_>) {
+    let rules = document.pointer_mut("/plugins/workflow/rules").and_then(Json::as_array_mut);
+    for rule in rules.into_iter().flatten() {
+        for action in rule.get_mut("actions").and_then(Json::as_array_mut).into_iter().flatten() {
+            let Some([Json::String(name), configuration]) = action.as_array_mut().map(Vec::as_mut_slice) else {
+                continue;
+            };
+            encrypted_fields(name).for_each(|path| at(configuration, path, each));
+        }
     }
 }
 
@@ -78,7 +101,7 @@ pub fn each_secret(collection: &str, document: &mut Json, each: Each<'_>) {
     match collection {
         "secrets" => OF_MANAGERS.iter().for_each(|path| at(document, path, each)),
         "plugin_metadata" => at(document, OF_METADATA, each),
-        _ => of_plugins(document, &PLAIN_OF_PLUGINS, each),
+        _ => each_nested(document, each),
     }
     each_encrypted(collection, document, each);
 }
@@ -100,6 +123,7 @@ pub fn each_combined_certificate(collection: &str, document: &mut Json, each: Ea
         }
     };
     paths.iter().for_each(|path| at(document, path, &mut visit));
+    of_plugins(document, &UPSTREAM_CERTIFICATES_OF_PLUGINS, &mut visit);
 }
 
 fn of_plugins(document: &mut Json, table: &[(&str, &[&[&str]])], each: Each<'_>) {
@@ -270,8 +294,13 @@ mod tests {
         let split =
             json!({"rules": [{"weighted_upstreams": [{"upstream": {"tls": {"client_key": "k"}}}, {"weight": 1}]}]});
         let split = json!({"plugins": {"traffic-split": split, "jwt-auth": {"private_key": "p", "public_key": "no"}}});
-        check("routes", split.clone(), &["p"]);
-        assert_eq!(seen(each_secret, "routes", split), ["k", "p"]);
+        for collection in ["routes", "services", "plugin_configs", "global_rules", "consumers", "consumer_groups"] {
+            check(collection, split.clone(), &["p", "k"]);
+        }
+        let action = json!([["limit-count", {"redis_password": "r", "key": "no"}], ["return", {"code": 403}], "no"]);
+        let workflow = json!({"plugins": {"workflow": {"rules": [{"actions": action}, 5]}}});
+        check("routes", workflow.clone(), &[]);
+        assert_eq!(seen(each_secret, "routes", workflow), ["r"]);
         let collector = json!({"collector": {"request_headers": {"Authorization": "a"}, "address": "no"}});
         assert_eq!(seen(each_secret, "plugin_metadata", collector), ["a"]);
     }

@@ -12,7 +12,7 @@ use serde_json::Value as Json;
 use std::path::Path;
 use std::sync::Arc;
 use stillgate_admin::MASK;
-use stillgate_config::secret_fields::{each_combined_certificate, each_encrypted};
+use stillgate_config::secret_fields::{each_combined_certificate, each_encrypted, each_nested};
 use stillgate_config::{ENCRYPTED_WITH, Gateway, SourceKind};
 use stillgate_datastore::cipher::{Keyring, has_form};
 use stillgate_datastore::embedded::{EmbeddedStore, OpenProblem};
@@ -114,20 +114,19 @@ impl Encryption {
         is_refused.then_some(WHY)
     }
 
-    /// Visits all that is encrypted. APISIX would not decrypt a certificate, even if a private key is in the same text.
+    /// Visits all that is encrypted. APISIX would not decrypt a certificate, even if a private key is in the same text, nor what is in a
+    /// plugin inside of a plugin.
     fn each_secret(&self, key: &Key, document: &mut Json, each: &mut dyn FnMut(&mut String)) {
         each_encrypted(collection(key), document, each);
         if self.has_marks {
             each_combined_certificate(collection(key), document, each);
+            each_nested(document, each);
         }
     }
 
-    /// Whether a secret that no key decrypts is a ciphertext.
+    /// Whether a secret that no key decrypts is a ciphertext. An earlier version left some secrets of a marked document plain.
     fn is_ciphertext(&self, secret: &str, is_marked: bool) -> bool {
-        match self.has_marks {
-            true => is_marked && !is_reference(secret),
-            false => has_form(secret),
-        }
+        has_form(secret) && (is_marked || !self.has_marks)
     }
 
     /// Spares the documents that need not be parsed.
@@ -176,6 +175,7 @@ pub(crate) fn read_store(path: &Path, keyring: &[&str]) -> Result<Vec<(Key, Docu
             let hide = &mut |secret: &mut String| MASK.clone_into(secret);
             each_encrypted(collection(&key), &mut plain, hide);
             each_combined_certificate(collection(&key), &mut plain, hide);
+            each_nested(&mut plain, hide);
         }
         Ok((key, document, plain))
     };
@@ -262,6 +262,36 @@ mod tests {
         // APISIX would not decrypt it.
         let kept = Encryption::with(&[OLD], false).kept(&key, &document);
         assert_eq!(parsed(&kept)["cert"], combined);
+    }
+
+    #[test]
+    fn what_is_nested_in_plugins_is_encrypted() {
+        let key = Key::parse("routes/1").unwrap();
+        let route = |client_key: &str, password: &str| -> Arc<str> {
+            let upstream = json!({"nodes": {"127.0.0.1:1": 1}, "tls": {"client_cert": "c", "client_key": client_key}});
+            let split = json!({"rules": [{"weighted_upstreams": [{"weight": 1}, {"upstream": upstream}]}]});
+            let workflow = json!({"rules": [{"actions": [["limit-count", {"redis_password": password}]]}]});
+            json!({"uri": "/a", "plugins": {"traffic-split": split, "workflow": workflow}}).to_string().into()
+        };
+        let pem = "-----BEGIN PRIVATE KEY-----\nSECRET1\n-----END PRIVATE KEY-----\n";
+        let plain = route(pem, "SECRET2");
+        for (has_marks, left) in [(true, &[][..]), (false, &["SECRET2"])] {
+            let encryption = Encryption::with(&[OLD], has_marks);
+            let kept = encryption.kept(&key, &plain);
+            let seen: Vec<&str> = ["SECRET1", "SECRET2"].into_iter().filter(|secret| kept.contains(secret)).collect();
+            assert_eq!(seen, left, "{kept}");
+            assert_eq!(parsed(&encryption.plain(&key, &kept)), parsed(&plain));
+            assert!(is_marked(&Encryption::with(&[NEW], has_marks).plain(&key, &kept)), "{kept}");
+        }
+        // As an earlier version kept it, beside a secret that it encrypted.
+        let mut document = parsed(&plain);
+        document["plugins"]["csrf"] = json!({"key": "SECRET3"});
+        let store = Encryption::with(&[OLD], true);
+        let mut kept = parsed(&store.kept(&key, &document.to_string().into()));
+        for plugin in ["traffic-split", "workflow"] {
+            kept["plugins"][plugin] = document["plugins"][plugin].clone();
+        }
+        assert_eq!(parsed(&store.plain(&key, &kept.to_string().into())), document);
     }
 
     #[test]
