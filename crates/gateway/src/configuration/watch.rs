@@ -1,8 +1,8 @@
 //! Notices that the configuration file, or one that it names, may have changed.
 //!
 //! Folders are watched, not files: editors replace a file by renaming another over it, and Kubernetes swaps a symbolic link
-//! (`..data`) beside it. Where a file is itself a link, the folder of its target is watched too. Whether the content differs is for
-//! the reader to find out: here a burst of events becomes one notice.
+//! (`..data`) beside it, git-sync one in the path. So the folder of each link is watched that leads to a file. Whether the content
+//! differs is for the reader to find out: here a burst of events becomes one notice.
 
 use super::source::ConfigSource;
 use notify::event::{AccessKind, AccessMode, ModifyKind};
@@ -57,7 +57,7 @@ type Identity = Option<(u64, u64)>;
 enum WatchedNames {
     /// Files and links with these names.
     These(HashSet<OsString>),
-    /// Any name: a link leads there, and its path is not known to us.
+    /// Any name: the folder itself is among the files.
     Any,
 }
 
@@ -167,8 +167,8 @@ impl FileWatch {
     }
 }
 
-/// The folders that contain the files' names, and those of the files that the names finally point to. A folder among the
-/// files themselves is watched as a whole. A folder with several names is listed under one of them: the system would report all
+/// The folders that contain the files' names, and those of all links on the way to the files. A folder among the files themselves is
+/// watched as a whole. A folder with several names is listed under one of them: the system would report all
 /// its events under the last one that was watched.
 fn folders_of<'a>(files: impl Iterator<Item = &'a PathBuf>) -> BTreeMap<PathBuf, (Identity, WatchedNames)> {
     let mut folders = BTreeMap::new();
@@ -190,26 +190,35 @@ fn folders_of<'a>(files: impl Iterator<Item = &'a PathBuf>) -> BTreeMap<PathBuf,
         if file.is_dir() {
             add(file.clone(), WatchedNames::Any);
         }
-        let names = links_of(file).filter_map(|link| Some(link.file_name()?.to_owned())).collect();
-        let folder = folder_of(file);
-        // While the file does not exist, only its own folder can report its return.
-        let target = file.canonicalize().ok().map(|target| folder_of(&target));
-        let is_elsewhere = |target: &PathBuf| folder.canonicalize().ok().as_ref() != Some(target);
-        let target = target.filter(is_elsewhere);
-        add(folder, WatchedNames::These(names));
-        if let Some(target) = target {
-            add(target, WatchedNames::Any);
+        for name in names_of(file) {
+            if let Some(last) = name.file_name() {
+                add(folder_of(&name), WatchedNames::These(HashSet::from([last.to_owned()])));
+            }
         }
     }
     folders
 }
 
-/// The file and, where it is a link, what it leads to, link by link.
-fn links_of(file: &Path) -> impl Iterator<Item = PathBuf> {
+/// The names whose change may mean another file: its own, that of each link on the way to it, and the one that it finally has.
+/// The folders of all but its own are without links.
+fn names_of(file: &Path) -> Vec<PathBuf> {
     /// The system's limit (`ELOOP`).
     const LINKS_MAX: usize = 40;
-    let next = |link: &PathBuf| Some(folder_of(link).join(link.read_link().ok()?));
-    std::iter::successors(Some(file.to_owned()), next).take(LINKS_MAX)
+    let reversed = |path: &Path| path.components().rev().map(|part| part.as_os_str().to_owned()).collect::<Vec<_>>();
+    let (mut names, mut rest, mut at) = (vec![file.to_owned()], reversed(file), PathBuf::new());
+    while let Some(part) = rest.pop() {
+        let folder = at.clone();
+        at.push(part);
+        let Ok(target) = at.read_link() else { continue };
+        if names.len() > LINKS_MAX {
+            return names;
+        }
+        names.push(std::mem::replace(&mut at, folder));
+        // An absolute target begins with the root, which replaces all before it.
+        rest.append(&mut reversed(&target));
+    }
+    names.push(at);
+    names
 }
 
 fn folder_of(file: &Path) -> PathBuf {
@@ -332,6 +341,38 @@ mod tests {
             fs::rename(at("new"), at("x.yaml")).expect("rename over it");
         })
         .await;
+    }
+
+    #[tokio::test]
+    async fn a_link_anywhere_in_the_path_is_followed() {
+        let root = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| root.path().join(name);
+        for (folder, text) in [("w/1", "1"), ("w/2", "2"), ("other", "")] {
+            fs::create_dir_all(at(folder)).expect("a folder");
+            fs::write(at(folder).join("g.yaml"), text).expect("write");
+        }
+        let swap = |link: &str, target: &str| {
+            symlink(target, at("tmp")).expect("link");
+            fs::rename(at("tmp"), at(link)).expect("swap");
+        };
+        swap("current", "w/1");
+        swap("other/deep", "../current");
+        swap("other/file", "deep/g.yaml");
+        // By the link of a folder, by one that leads to it from elsewhere, and by a file that is a link itself.
+        for file in ["current/g.yaml", "other/deep/../../other/deep/g.yaml", "other/file"] {
+            let mut watch = FileWatch::start(&at(file), FileStamp::of(&at(file)));
+            notices(&mut watch, || swap("current", "w/2")).await;
+            notices(&mut watch, || fs::write(at("w/2/g.yaml"), "3").expect("in place")).await;
+            notices(&mut watch, || swap("current", &at("w/1").display().to_string())).await;
+            notices(&mut watch, || fs::write(at("w/1/g.yaml"), "4").expect("in place")).await;
+        }
+        let mut watch = FileWatch::start(&at("w/1/g.yaml"), FileStamp::of(&at("w/1/g.yaml")));
+        watch.set_others(&[at("current/g.yaml")].into());
+        notices(&mut watch, || swap("current", "w/2")).await;
+        // Links in a circle lead nowhere.
+        swap("a", "b");
+        swap("b", "a");
+        assert!(names_of(&at("a/x")).len() < 50);
     }
 
     #[tokio::test]

@@ -132,6 +132,33 @@ fn sighup_reloads_a_file_behind_a_symlink() {
     assert_eq!(new.requests(), 1);
 }
 
+/// git-sync and scripts of deployments swap the link of a folder.
+#[test]
+fn a_link_in_the_path_of_the_file_is_followed() {
+    let (old, new) = (Upstream::echo(), Upstream::echo());
+    let gateway = Gateway::start(STILLGATE, &Setup::to(old.addr()));
+    let at = |name: &str| gateway.dir().join(name);
+    let link = |target: &str, name: &str| {
+        std::os::unix::fs::symlink(target, at("new-link")).expect("make a link");
+        std::fs::rename(at("new-link"), at(name)).expect("put the link in place");
+    };
+    for (folder, node) in [("w1", &old), ("w2", &new)] {
+        std::fs::create_dir(at(folder)).expect("a folder");
+        std::fs::write(at(folder).join("g.yaml"), gateway.write_config(&Setup::to(node.addr()))).expect("write");
+    }
+    link("w1", "current");
+    let name = gateway.config_path().file_name().expect("a file").to_str().expect("UTF-8").to_owned();
+    link("current/g.yaml", &name);
+    let digest = |folder: &str| sha256(&std::fs::read(at(folder).join("g.yaml")).expect("read"));
+    let is_served = |folder: &str| gateway.status()["config"]["digest"] == digest(folder).as_str();
+    eventually("the first folder", || is_served("w1"));
+    link("w2", "current");
+    eventually("the second folder", || is_served("w2"));
+    std::fs::remove_dir_all(at("w1")).expect("remove");
+    gateway.get("/");
+    assert_eq!((old.requests(), new.requests()), (0, 1));
+}
+
 #[test]
 fn a_request_in_flight_ends_as_it_began() {
     let (old, new) = (Upstream::bind(), Upstream::echo());
