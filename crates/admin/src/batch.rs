@@ -164,6 +164,7 @@ fn operation(sent: Sent) -> Result<Operation, String> {
     if query.get("dry_run").is_some() {
         return Err("dry_run is an argument of the batch: all of it is looked at, or made".to_owned());
     }
+    query.is_clear_write().map_err(|_| "an argument occurs twice")?;
     let ttl_seconds = query.ttl_seconds().map_err(|_| "invalid argument ttl: should be a number")?;
     let force = query.is("force", "true");
     let body = sent.body.filter(|_| verb != Verb::Delete);

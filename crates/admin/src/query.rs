@@ -1,6 +1,7 @@
 //! The arguments of a query, parsed once.
 //!
-//! Unknown arguments are ignored, as in APISIX. If a name occurs twice, the first value counts.
+//! Unknown arguments are ignored, as in APISIX. If a name occurs twice, the first value counts; of what decides about a write
+//! that is an error.
 
 use crate::answer::Answer;
 use crate::control::Wait;
@@ -8,6 +9,9 @@ use axum::http::StatusCode;
 
 /// The most arguments that are read, as in nginx. More are ignored, except for a write.
 const ARGUMENTS_MAX: usize = 100;
+
+/// The arguments that decide about a write.
+const OF_WRITES: [&str; 4] = ["dry_run", "force", "ttl", "wait"];
 
 /// The longest time to live that etcd accepts.
 const TTL_SECONDS_MAX: f64 = 9_000_000_000.0;
@@ -50,14 +54,29 @@ impl Query {
     pub(crate) fn dry_run(&self) -> Result<bool, Answer> {
         let is_meant = |name: &str| name.chars().filter(char::is_ascii_alphanumeric).eq("dryrun".chars());
         let is_misspelt = |name: &str| name != "dry_run" && is_meant(&name.to_ascii_lowercase());
+        // Some clients separate arguments by semicolons.
+        let names = |text: &str| text.split(';').skip(1).any(|part| is_meant(&name_of(part).to_ascii_lowercase()));
         if let Some((name, _)) = self.pairs.iter().find(|(name, _)| is_misspelt(name)) {
             return Err(Answer::bad(format!("unknown argument {name}: should be dry_run")));
         }
+        if self.pairs.iter().any(|(name, value)| names(name) || names(value)) {
+            return Err(Answer::bad("dry_run after a semicolon: should be after &"));
+        }
+        self.is_clear_write()?;
         match self.get("dry_run") {
             _ if self.has_more => Err(Answer::bad(format!("a write has at most {ARGUMENTS_MAX} arguments"))),
             None | Some("false") => Ok(false),
             Some("true") => Ok(true),
             Some(_) => Err(Answer::bad("invalid argument dry_run: should be true or false")),
+        }
+    }
+
+    /// Whether nothing that decides about a write occurs twice.
+    pub(crate) fn is_clear_write(&self) -> Result<(), Answer> {
+        let count = |name: &str| self.pairs.iter().filter(|(known, _)| known == name).count();
+        match OF_WRITES.into_iter().find(|name| count(name) > 1) {
+            Some(name) => Err(Answer::bad(format!("the argument {name} occurs twice"))),
+            None => Ok(()),
         }
     }
 
@@ -92,6 +111,10 @@ impl Query {
     }
 }
 
+fn name_of(argument: &str) -> &str {
+    argument.split_once('=').map_or(argument, |(name, _)| name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,10 +145,22 @@ mod tests {
         let dry_run = |text: &str| Query::parse(Some(text)).dry_run().map_err(|answer| answer.status.as_u16());
         assert_eq!(dry_run(""), Ok(false));
         assert_eq!(dry_run("dry_run=false"), Ok(false));
-        assert_eq!(dry_run("dry_run=true&dry_run=false"), Ok(true));
-        for wrong in
-            ["dry_run", "dry_run=", "dry_run=1", "dry_run=True", "dry_run=no", "Dry_Run=true", "a&dryrun", "dry-run=1"]
-        {
+        assert_eq!(dry_run("dry_run=true&x=1&x=2;3"), Ok(true));
+        for wrong in [
+            "dry_run=false&dry_run=true",
+            "x=1;dry_run=true",
+            "a;dry-run",
+            "ttl=5&ttl=",
+            "force=true&force=",
+            "dry_run",
+            "dry_run=",
+            "dry_run=1",
+            "dry_run=True",
+            "dry_run=no",
+            "Dry_Run=true",
+            "a&dryrun",
+            "dry-run=1",
+        ] {
             assert_eq!(dry_run(wrong), Err(400), "{wrong}");
         }
         let before = "a=1&".repeat(ARGUMENTS_MAX);
