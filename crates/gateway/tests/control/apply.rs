@@ -125,7 +125,7 @@ fn what_is_refused_in_the_middle_leaves_whole_batches() {
     let site = Site::new();
     let route = |id: usize| {
         // A variable that is not set on the gateway's machine cannot be checked in a file.
-        let plugins = if id == 200 { "{csrf: {key: $env://STILLGATE_NOT_SET_ANYWHERE}}" } else { "{}" };
+        let plugins = if id == 200 { "{csrf: {key: $env://STILLGATE_NOT_SET_ANYWHERE}}" } else { "{cors: {}}" };
         format!("  - {{id: {id}, uri: /{id}, plugins: {plugins}, upstream: {{nodes: {{\"127.0.0.1:9\": 1}}}}}}\n")
     };
     let text = format!("routes:\n{}", (1..=300).map(route).collect::<String>());
@@ -137,6 +137,75 @@ fn what_is_refused_in_the_middle_leaves_whole_batches() {
     assert_eq!(site.export().matches("id: ").count(), 128);
     let done = site.apply(&text.replace("{csrf: {key: $env://STILLGATE_NOT_SET_ANYWHERE}}", "{}"), &[]).expect(0);
     assert_eq!(done.summary(), "172 created, 0 changed, 0 deleted, 128 unchanged");
+}
+
+/// A guard moves, and the second batch is refused: what was guarded before and is guarded in the file stays so.
+#[test]
+fn no_guard_is_missing_between_batches() {
+    let node = Upstream::echo();
+    let upstream = json!({"type": "roundrobin", "nodes": {node.addr().to_string(): 1}});
+    let guard = || json!({"key-auth": {}});
+    let consumers = |count: usize| {
+        let consumer =
+            |id: usize| json!({"username": format!("c{id}"), "plugins": {"key-auth": {"key": format!("key-of-{id}")}}});
+        (0..count).map(consumer).collect::<Vec<_>>()
+    };
+    let routes = |more: Json| {
+        let route = |id: usize| {
+            let mut route = json!({"id": format!("r{id:03}"), "uri": format!("/{id}/*"), "upstream": upstream});
+            route.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            route
+        };
+        (0..200).map(route).collect::<Vec<_>>()
+    };
+    let rule = |id: &str| json!([{"id": id, "plugins": guard()}]);
+    let config = |plugins: Json| json!([{"id": "p", "plugins": plugins}]);
+    let guarded = |more: Json| {
+        let mut routes = routes(more);
+        routes.iter_mut().for_each(|route| route["plugins"] = guard());
+        // What is not set on the gateway's machine cannot be checked in a file.
+        routes.push(json!({"id": "z", "uri": "/z", "plugins": {"csrf": {"key": "$env://STILLGATE_NOT_SET_ANYWHERE"}}}));
+        routes
+    };
+    let bad = || guarded(json!({})).pop().unwrap();
+    let mut with_bad = routes(json!({}));
+    with_bad.push(bad());
+    let service = |plugins: Json| json!([{"id": "s", "plugins": plugins}]);
+    for (what, before, after) in [
+        (
+            "from a global rule to routes",
+            json!({"global_rules": rule("1"), "routes": routes(json!({}))}),
+            json!({"routes": guarded(json!({}))}),
+        ),
+        (
+            "from a plugin config to routes",
+            json!({"plugin_configs": config(guard()), "routes": routes(json!({"plugin_config_id": "p"}))}),
+            json!({"plugin_configs": config(json!({"cors": {}})), "routes": guarded(json!({"plugin_config_id": "p"}))}),
+        ),
+        (
+            "to a global rule with another id",
+            json!({"global_rules": rule("1"), "routes": routes(json!({}))}),
+            json!({"global_rules": rule("auth"), "consumers": consumers(200), "routes": with_bad}),
+        ),
+        (
+            "from a service to routes",
+            json!({"services": service(guard()), "routes": routes(json!({"service_id": "s"}))}),
+            json!({"services": service(json!({})), "routes": guarded(json!({"service_id": "s"}))}),
+        ),
+    ] {
+        let site = Site::new();
+        site.apply(&as_file(&before), &[]).expect(0);
+        let refused = site.apply(&as_file(&after), &["--prune"]).expect(1);
+        assert!(refused.err.contains("stopped: 128 of "), "{what}: {refused:?}");
+        for target in ["/0/", "/199/"] {
+            assert_eq!(site.gateway.get(target).head.status(), 401, "{what}: {target}");
+        }
+        let text = as_file(&after)
+            .replace("$$env://STILLGATE_NOT_SET_ANYWHERE", "a-key")
+            .replace("$env://STILLGATE_NOT_SET_ANYWHERE", "a-key");
+        site.apply(&text, &["--prune"]).expect(0);
+        assert_eq!(site.gateway.get("/199/").head.status(), 401, "{what}");
+    }
 }
 
 #[test]

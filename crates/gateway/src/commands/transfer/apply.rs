@@ -32,10 +32,24 @@ fn run(arguments: &Apply) -> Result<u8, TransferFailure> {
     let stays = if arguments.prune { &Resources::new() } else { &there };
     let resources = file::read(&arguments.file, &text, stays)?;
     let plan = compared(&arguments.file, &resources, &there, arguments.prune)?;
+    if !plan.gaps.is_empty() {
+        return Err(TransferFailure::Failed(opened(&plan)));
+    }
     if arguments.dry_run {
         return Ok(try_out(&arguments.file, &remote, &plan));
     }
     Ok(make(&arguments.file, &remote, &plan))
+}
+
+/// Why the changes are not made.
+fn opened(plan: &TransferPlan) -> String {
+    format!(
+        "{} changes take {} batches, and between two of them guards would be missing, whatever the order: {}. Apply first a file \
+         with these plugins in their old places and in their new ones",
+        plan.steps.len(),
+        plan.batches().len(),
+        some(&plan.gaps)
+    )
 }
 
 /// Shows what would be done. What the gateway thinks of it can be asked only for changes that are made together.

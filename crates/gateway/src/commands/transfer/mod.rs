@@ -14,6 +14,7 @@ mod backup;
 mod diff;
 mod export;
 mod file;
+mod order;
 mod peer;
 mod plan;
 mod remote;

@@ -5,8 +5,9 @@
 //! ```
 //!
 //! Global rules, consumers and credentials are deleted before new ones are created, because two may not have the same plugin or
-//! key. No resource refers to them.
+//! key. No resource refers to them. Changes that do not fit into one batch have [another order](super::order).
 
+use super::order::{gaps, put_in_order};
 use super::resources::{Name, Resource, Resources, masks, path_of, without_possible_secrets};
 use serde_json::{Map, Value as Json, json};
 use std::sync::LazyLock;
@@ -36,6 +37,8 @@ pub(super) struct TransferStep {
     /// The operation in the format of `POST /v1/batch`.
     pub(super) operation: Json,
     bytes: usize,
+    /// Whether it shares a batch with the neighbours that are joined, too.
+    pub(super) is_joined: bool,
 }
 
 /// All changes in their order.
@@ -45,6 +48,8 @@ pub(super) struct TransferPlan {
     pub(super) unchanged: usize,
     /// Resources of the gateway that are not in the file.
     pub(super) extra: Vec<Name>,
+    /// Routes that would be without a plugin for a moment, whatever the order.
+    pub(super) gaps: Vec<String>,
 }
 
 /// Compares; `Err`: the masks in the file in place of secrets that cannot be known.
@@ -84,6 +89,10 @@ pub(super) fn plan(file: &Resources, there: &Resources, prunes: bool) -> Result<
     }
     let place = |name: &Name| file.get(name).map_or(0, |resource| resource.created);
     plan.steps.sort_by_cached_key(|step| (phase(step), rank(step), place(&step.name), step.name.clone()));
+    if plan.batches().len() > 1 {
+        put_in_order(&mut plan.steps, file, there);
+        plan.gaps = gaps(&plan.batches(), file, there);
+    }
     Ok(plan)
 }
 
@@ -98,7 +107,11 @@ impl TransferPlan {
                 bytes += step.bytes;
                 bytes <= BATCH_BYTES_MAX
             };
-            let count = rest.iter().take(WRITES_MAX).take_while(fits).count().max(1);
+            let fitting = rest.iter().take(WRITES_MAX).take_while(fits).count().max(1);
+            let is_cut = rest[fitting - 1].is_joined && rest.get(fitting).is_some_and(|next| next.is_joined);
+            let joined = rest[..fitting].iter().rev().take_while(|step| is_cut && step.is_joined).count();
+            // More than a batch takes are refused by the gateway, or found as gaps.
+            let count = if joined == fitting { fitting } else { fitting - joined };
             let (batch, others) = rest.split_at(count);
             batches.push(batch);
             rest = others;
@@ -110,7 +123,7 @@ impl TransferPlan {
 impl TransferStep {
     fn new(name: &Name, what: What, at: Option<(u32, u32)>, operation: Json) -> TransferStep {
         let bytes = operation.to_string().len();
-        TransferStep { name: name.clone(), what, at, operation, bytes }
+        TransferStep { name: name.clone(), what, at, operation, bytes, is_joined: false }
     }
 }
 
@@ -153,7 +166,7 @@ fn phase(step: &TransferStep) -> u8 {
 }
 
 /// Among those of a phase.
-fn rank(step: &TransferStep) -> usize {
+pub(super) fn rank(step: &TransferStep) -> usize {
     let kind = step.name.0 as usize;
     match (&step.what, step.name.0) {
         // A credential needs its consumer, and goes before it.

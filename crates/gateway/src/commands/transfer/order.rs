@@ -1,0 +1,374 @@
+//! The order of changes that do not fit into one batch: between two batches nothing is open that was guarded before and is guarded
+//! in the file.
+//!
+//! What adds a guard comes first, what removes one last. [`gaps`] then follows the plugins of each route from batch to batch: it
+//! finds what no order of these phases can keep. It knows which plugins a route has, not which requests it takes; for those there
+//! is only the order: guarded routes are made before open ones and deleted after them.
+
+use super::plan::{TransferStep, What, rank};
+use super::resources::{Name, Resource, Resources, path_of};
+use serde_json::Value as Json;
+use std::collections::{BTreeMap, BTreeSet};
+use stillgate_config::Kind;
+
+/// Plugins whose configuration in a consumer is a credential, which guards nothing.
+const CREDENTIALS: [&str; 7] =
+    ["basic-auth", "hmac-auth", "jwe-decrypt", "jwt-auth", "key-auth", "ldap-auth", "wolf-rbac"];
+
+/// The keys that say which requests or connections a route takes.
+const MATCHES: [&str; 16] = [
+    "uri",
+    "uris",
+    "host",
+    "hosts",
+    "methods",
+    "remote_addr",
+    "remote_addrs",
+    "vars",
+    "filter_func",
+    "expression",
+    "priority",
+    "status",
+    "server_addr",
+    "server_port",
+    "sni",
+    "service_id",
+];
+
+/// When a change is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum TransferPhase {
+    /// What others refer to, as far as it loses no plugin.
+    Referred,
+    ConsumersGone,
+    Consumers,
+    /// Global rules, if they lose no plugin together.
+    Rules,
+    /// Routes that take the same requests as before, or have plugins.
+    GuardedRoutes,
+    /// Routes that take other requests than before.
+    MovedRoutes,
+    /// Routes that lose a plugin.
+    WeakerRoutes,
+    OpenRoutes,
+    OpenRoutesGone,
+    GuardedRoutesGone,
+    /// What others refer to, if it loses a plugin.
+    Weaker,
+    /// Global rules that lose a plugin.
+    WeakerRules,
+    ReferredGone,
+}
+
+/// The names of plugins that are not disabled.
+type PluginNames<'a> = BTreeSet<&'a str>;
+
+/// What can be found by a kind and an id.
+type Find<'a, 'f> = &'f dyn Fn(Kind, &str) -> Option<&'a Json>;
+
+/// Brings the changes into their order, and marks those that must share a batch.
+pub(super) fn put_in_order(steps: &mut [TransferStep], file: &Resources, there: &Resources) {
+    let (loses_any, loses_all) = losses_of_rules(steps, file, there);
+    let phase = |step: &TransferStep| match step.name.0 {
+        Kind::GlobalRules if loses_all => TransferPhase::WeakerRules,
+        Kind::GlobalRules => TransferPhase::Rules,
+        _ => phase_of(step, file, there),
+    };
+    let place = |name: &Name| file.get(name).map_or(0, |resource| resource.created);
+    steps.sort_by_cached_key(|step| {
+        let is_put = step.what != What::Delete;
+        (phase(step), is_put, rank(step), place(&step.name), step.name.clone())
+    });
+    if loses_any {
+        let rules = steps.iter_mut().filter(|step| step.name.0 == Kind::GlobalRules);
+        rules.for_each(|step| step.is_joined = true);
+    }
+}
+
+/// Whether one of the changed global rules loses a plugin, and whether all of them together do.
+fn losses_of_rules(steps: &[TransferStep], file: &Resources, there: &Resources) -> (bool, bool) {
+    let changed = || steps.iter().filter(|step| step.name.0 == Kind::GlobalRules);
+    let names = |all: &Resources, name: &Name| {
+        all.get(name)
+            .map_or(BTreeSet::new(), |rule| own_plugins(&rule.document).into_iter().map(str::to_owned).collect())
+    };
+    let is_kept = |step: &TransferStep| step.what != What::Delete;
+    let after: BTreeSet<String> =
+        changed().filter(|step| is_kept(step)).flat_map(|step| names(file, &step.name)).collect();
+    let before: BTreeSet<String> = changed().flat_map(|step| names(there, &step.name)).collect();
+    let loses = |step: &TransferStep| {
+        let new = if is_kept(step) { names(file, &step.name) } else { BTreeSet::new() };
+        !names(there, &step.name).is_subset(&new)
+    };
+    (changed().any(loses), !before.is_subset(&after))
+}
+
+fn phase_of(step: &TransferStep, file: &Resources, there: &Resources) -> TransferPhase {
+    let (kind, name) = (step.name.0, &step.name);
+    let (new, old) = (file.get(name).map(|new| &new.document), there.get(name).map(|old| &old.document));
+    let is_route = matches!(kind, Kind::Routes | Kind::StreamRoutes);
+    let old_plugins = || old.map_or(BTreeSet::new(), |old| plugins_of(kind, old, &|kind, id| found(there, kind, id)));
+    match (&step.what, new) {
+        (What::Delete, _) if matches!(kind, Kind::Consumers | Kind::Credentials) => TransferPhase::ConsumersGone,
+        (What::Delete, _) if is_route && old_plugins().is_empty() => TransferPhase::OpenRoutesGone,
+        (What::Delete, _) if is_route => TransferPhase::GuardedRoutesGone,
+        (What::Delete, _) | (_, None) => TransferPhase::ReferredGone,
+        (_, Some(new)) if is_route => {
+            let in_file = |kind, id: &str| found(file, kind, id).or_else(|| found(there, kind, id));
+            route_phase(new, old, &plugins_of(kind, new, &in_file), &old_plugins())
+        }
+        (_, Some(new)) => {
+            let is_consumer = kind == Kind::Consumers;
+            let counts = |name: &&str| !is_consumer || !CREDENTIALS.contains(name);
+            let lost = old
+                .map_or(BTreeSet::new(), own_plugins)
+                .difference(&own_plugins(new))
+                .filter(|name| counts(name))
+                .count();
+            match lost {
+                0 if is_consumer || kind == Kind::Credentials => TransferPhase::Consumers,
+                0 => TransferPhase::Referred,
+                _ => TransferPhase::Weaker,
+            }
+        }
+    }
+}
+
+fn route_phase(
+    new: &Json,
+    old: Option<&Json>,
+    plugins: &PluginNames<'_>,
+    old_plugins: &PluginNames<'_>,
+) -> TransferPhase {
+    let is_same_match = old.is_some_and(|old| MATCHES.iter().all(|key| new.get(*key) == old.get(*key)));
+    let is_weaker = !old_plugins.is_subset(plugins);
+    match (is_same_match, is_weaker) {
+        (true, false) => TransferPhase::GuardedRoutes,
+        (true, true) => TransferPhase::WeakerRoutes,
+        (false, _) if plugins.is_empty() => TransferPhase::OpenRoutes,
+        (false, true) => TransferPhase::OpenRoutes,
+        (false, false) if old.is_none() => TransferPhase::GuardedRoutes,
+        (false, false) => TransferPhase::MovedRoutes,
+    }
+}
+
+fn found<'a>(all: &'a Resources, kind: Kind, id: &str) -> Option<&'a Json> {
+    all.get(&(kind, id.to_owned())).map(|resource| &resource.document)
+}
+
+/// The plugins that are written in a resource.
+fn own_plugins(document: &Json) -> PluginNames<'_> {
+    let mut plugins = BTreeMap::new();
+    add_plugins(document, &mut plugins);
+    active(plugins)
+}
+
+/// The plugins of a route, with those of its plugin config and its service.
+fn plugins_of<'a>(kind: Kind, route: &'a Json, find: Find<'a, '_>) -> PluginNames<'a> {
+    let mut plugins = BTreeMap::new();
+    let references = [("service_id", Kind::Services), ("plugin_config_id", Kind::PluginConfigs)];
+    for (key, referred) in references.into_iter().filter(|(key, _)| kind == Kind::Routes || *key == "service_id") {
+        let id = route.get(key).map(|id| id.as_str().map_or_else(|| id.to_string(), str::to_owned));
+        if let Some(document) = id.and_then(|id| find(referred, &id)) {
+            add_plugins(document, &mut plugins);
+        }
+    }
+    add_plugins(route, &mut plugins);
+    active(plugins)
+}
+
+/// Later ones take the place of earlier ones.
+fn add_plugins<'a>(document: &'a Json, plugins: &mut BTreeMap<&'a str, bool>) {
+    for (name, configuration) in document.get("plugins").and_then(Json::as_object).into_iter().flatten() {
+        plugins.insert(name, configuration.pointer("/_meta/disable") != Some(&Json::Bool(true)));
+    }
+}
+
+fn active(plugins: BTreeMap<&str, bool>) -> PluginNames<'_> {
+    plugins.into_iter().filter_map(|(name, is_active)| is_active.then_some(name)).collect()
+}
+
+/// The resources at a moment.
+struct TransferState<'a>(BTreeMap<&'a Name, &'a Json>);
+
+impl<'a> TransferState<'a> {
+    fn of(all: &'a Resources) -> TransferState<'a> {
+        TransferState(all.iter().map(|(name, resource)| (name, &resource.document)).collect())
+    }
+
+    fn make(&mut self, step: &'a TransferStep, file: &'a Resources) {
+        match file.get(&step.name).filter(|_| step.what != What::Delete) {
+            Some(Resource { document, .. }) => drop(self.0.insert(&step.name, document)),
+            None => drop(self.0.remove(&step.name)),
+        }
+    }
+
+    fn rules(&self) -> PluginNames<'a> {
+        let rules = self.0.iter().filter(|(name, _)| name.0 == Kind::GlobalRules);
+        rules.flat_map(|(_, document)| own_plugins(document)).collect()
+    }
+
+    /// The plugins of a route; `None`: there is no such route.
+    fn plugins(&self, route: &Name, rules: &PluginNames<'a>) -> Option<PluginNames<'a>> {
+        let find = |kind, id: &str| self.0.get(&(kind, id.to_owned())).copied();
+        let own = plugins_of(route.0, self.0.get(route)?, &find);
+        Some(own.union(rules).copied().collect())
+    }
+}
+
+/// The routes that would be without a plugin between two of these batches: those that have it before and after all changes, new ones
+/// that have it after them, and deleted ones that had it.
+pub(super) fn gaps(batches: &[&[TransferStep]], file: &Resources, there: &Resources) -> Vec<String> {
+    let (before, mut now) = (TransferState::of(there), TransferState::of(there));
+    let mut after = TransferState::of(there);
+    batches.iter().copied().flatten().for_each(|step| after.make(step, file));
+    let (rules_before, rules_after) = (before.rules(), after.rules());
+    let needed = |route: &Name| match (before.plugins(route, &rules_before), after.plugins(route, &rules_after)) {
+        (Some(before), Some(after)) => before.intersection(&after).copied().collect(),
+        (before, after) => before.or(after).unwrap_or_default(),
+    };
+    let is_route = |name: &Name| matches!(name.0, Kind::Routes | Kind::StreamRoutes);
+    let is_shared = |name: &Name| matches!(name.0, Kind::GlobalRules | Kind::Services | Kind::PluginConfigs);
+    let mut found = BTreeSet::new();
+    for batch in batches.split_last().map_or(&[][..], |(_, others)| others) {
+        batch.iter().for_each(|step| now.make(step, file));
+        let rules = now.rules();
+        let affected: Vec<&Name> = match batch.iter().any(|step| is_shared(&step.name)) {
+            true => now.0.keys().copied().filter(|name| is_route(name)).collect(),
+            false => batch.iter().map(|step| &step.name).filter(|name| is_route(name)).collect(),
+        };
+        for route in affected {
+            let Some(has) = now.plugins(route, &rules) else { continue };
+            found.extend(needed(route).difference(&has).map(|plugin| format!("{} without {plugin}", path_of(route))));
+        }
+    }
+    found.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::plan;
+    use super::*;
+    use serde_json::json;
+
+    fn resources(lists: &Json) -> Resources {
+        let mut all = Resources::new();
+        for (list, documents) in lists.as_object().unwrap() {
+            for document in documents.as_array().unwrap() {
+                let name = (Kind::named(list).unwrap(), document["id"].as_str().unwrap().to_owned());
+                all.insert(name, Resource { document: document.clone(), created: all.len() as u64, at: None });
+            }
+        }
+        all
+    }
+
+    fn routes(more: &Json) -> Vec<Json> {
+        let route = |number: usize| {
+            let mut route = json!({"id": format!("r{number:03}"), "uri": format!("/{number}/*")});
+            route.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            route
+        };
+        (0..200).map(route).collect()
+    }
+
+    /// All changes, by path, in their order.
+    fn planned(there: &Json, file: &Json) -> (Vec<String>, Vec<String>, Vec<usize>) {
+        let plan = plan(&resources(file), &resources(there), true).unwrap();
+        let paths = plan.steps.iter().map(|step| {
+            let sign = if step.what == What::Delete { "-" } else { "" };
+            format!("{sign}{}", path_of(&step.name))
+        });
+        let sizes = plan.batches().iter().map(|batch| batch.len()).collect();
+        (paths.collect(), plan.gaps, sizes)
+    }
+
+    #[track_caller]
+    fn check(there: Json, file: Json, order: &[&str]) {
+        let (paths, gaps, _) = planned(&there, &file);
+        assert_eq!(gaps, [""; 0]);
+        let places: Vec<_> = order.iter().map(|path| paths.iter().position(|of| of == path).expect(path)).collect();
+        assert!(places.is_sorted(), "{order:?} {places:?}");
+    }
+
+    const GUARD: fn() -> Json = || json!({"key-auth": {}});
+
+    #[test]
+    fn guards_are_added_before_they_are_removed() {
+        let rule = |id: &str| json!([{"id": id, "plugins": GUARD()}]);
+        let guarded = || routes(&json!({"plugins": GUARD()}));
+        check(
+            json!({"global_rules": rule("1"), "routes": routes(&json!({}))}),
+            json!({"routes": guarded()}),
+            &["routes/r000", "routes/r199", "-global_rules/1"],
+        );
+        check(
+            json!({"routes": guarded()}),
+            json!({"global_rules": rule("1"), "routes": routes(&json!({}))}),
+            &["global_rules/1", "routes/r000"],
+        );
+        let config = |plugins: Json| json!([{"id": "p", "plugins": plugins}]);
+        check(
+            json!({"plugin_configs": config(GUARD()), "routes": routes(&json!({"plugin_config_id": "p"}))}),
+            json!({"plugin_configs": config(json!({"cors": {}})), "routes": routes(&json!({"plugin_config_id": "p", "plugins": GUARD()}))}),
+            &["routes/r199", "plugin_configs/p"],
+        );
+        let service = |plugins: Json| json!([{"id": "s", "plugins": plugins}]);
+        let disabled = json!({"key-auth": {"_meta": {"disable": true}}});
+        for without in [json!({}), disabled] {
+            check(
+                json!({"services": service(GUARD()), "routes": routes(&json!({"service_id": "s"}))}),
+                json!({"services": service(without), "routes": routes(&json!({"service_id": "s", "plugins": GUARD()}))}),
+                &["routes/r199", "services/s"],
+            );
+        }
+        check(
+            json!({"services": service(json!({})), "routes": routes(&json!({"service_id": "s", "plugins": GUARD()}))}),
+            json!({"services": service(GUARD()), "routes": routes(&json!({"service_id": "s"}))}),
+            &["services/s", "routes/r000"],
+        );
+    }
+
+    #[test]
+    fn open_routes_are_made_last_and_deleted_first() {
+        let mut all = vec![json!({"id": "all", "uri": "/*"})];
+        all.extend(routes(&json!({})));
+        all.push(json!({"id": "admin", "uri": "/admin/*", "plugins": GUARD()}));
+        let lists = json!({ "routes": all });
+        check(json!({}), lists.clone(), &["routes/admin", "routes/all", "routes/r199"]);
+        check(lists, json!({"routes": []}), &["-routes/all", "-routes/r199", "-routes/admin"]);
+    }
+
+    #[test]
+    fn a_rule_with_another_id_shares_a_batch_with_the_old_one() {
+        let rule = |id: &str| json!([{"id": id, "plugins": GUARD()}]);
+        let consumers: Vec<Json> =
+            (0..127).map(|id| json!({"id": format!("c{id}"), "username": format!("c{id}")})).collect();
+        let there = json!({"global_rules": rule("1"), "routes": [{"id": "r", "uri": "/*"}]});
+        let mut new = routes(&json!({}));
+        new.push(there["routes"][0].clone());
+        let file = json!({"global_rules": rule("auth"), "consumers": consumers, "routes": new});
+        let (paths, gaps, sizes) = planned(&there, &file);
+        assert_eq!(
+            (&paths[127..129], gaps.len()),
+            (&["-global_rules/1".to_owned(), "global_rules/auth".to_owned()][..], 0)
+        );
+        assert_eq!(sizes, [127, 128, 74]);
+    }
+
+    #[test]
+    fn what_no_order_keeps_is_named() {
+        let service = |plugin: &str| json!([{"id": "s", "plugins": {plugin: {}}}]);
+        let with = |plugin: &str| routes(&json!({"service_id": "s", "plugins": {plugin: {}}}));
+        let (_, gaps, _) = planned(
+            &json!({"services": service("key-auth"), "routes": with("ip-restriction")}),
+            &json!({"services": service("ip-restriction"), "routes": with("key-auth")}),
+        );
+        assert_eq!((gaps.len(), gaps[0].as_str()), (128, "routes/r000 without ip-restriction"));
+        let few = |plugin: &str| with(plugin)[..3].to_vec();
+        let (_, gaps, _) = planned(
+            &json!({"services": service("key-auth"), "routes": few("ip-restriction")}),
+            &json!({"services": service("ip-restriction"), "routes": few("key-auth")}),
+        );
+        assert_eq!(gaps, [""; 0], "all of it is one batch");
+    }
+}
