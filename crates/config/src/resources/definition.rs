@@ -263,6 +263,7 @@ impl Catalog {
             inline.value.scheme.value = Scheme::Plain;
         }
         let place_at = match (&keys.upstream, &keys.upstream_id, &keys.service_id) {
+            (_, Some(id), _) => (id.at, "upstream_id"),
             (Some(inline), ..) => (inline.at, "upstream"),
             (None, None, Some(id)) => (id.at, "service_id"),
             (None, None, None) => (at, "upstream"),
@@ -321,17 +322,6 @@ impl Catalog {
     }
 }
 
-/// Warns of a route whose connections no listener receives.
-pub(super) fn check_reach(
-    route: &StreamRoute,
-    protocol: NodeProtocol,
-    listeners: &[Listener],
-    at: Position,
-    path: &Path<'_>,
-    sink: &mut Sink,
-) {
-    let holds = |address: SocketAddr| {
-        route.server_port.is_none_or(|port| port == address.port() || address.port() == 0)
 /// The plugins that APISIX runs for connections, too: `stream_plugins` of its default configuration.
 const STREAM_PLUGINS: [&str; 5] = ["ip-restriction", "limit-conn", "mqtt-proxy", "syslog", "traffic-split"];
 
@@ -358,6 +348,17 @@ fn check_service_plugins(plugins: &[Arc<ChainEntry>], service: &At<String>, path
     }
 }
 
+/// Warns of a route whose connections no listener receives.
+pub(super) fn check_reach(
+    route: &StreamRoute,
+    protocol: NodeProtocol,
+    listeners: &[Listener],
+    at: Position,
+    path: &Path<'_>,
+    sink: &mut Sink,
+) {
+    let holds = |address: SocketAddr| {
+        route.server_port.is_none_or(|port| port == address.port() || address.port() == 0)
             && route.server_addr.is_none_or(|net| address.ip().is_unspecified() || net.contains(&address.ip()))
     };
     // For a datagram to a listener on all addresses, the destination address is unknown.
