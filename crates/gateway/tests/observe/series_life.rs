@@ -66,6 +66,30 @@ fn an_exploding_label_leaves_a_fleet_exact() {
     assert_eq!(found.sum(REQUESTS, &[]), sent as f64);
 }
 
+/// New series come faster than a busy machine prepares memory for them.
+#[test]
+fn every_route_of_thousands_has_its_first_request() {
+    const MANY: usize = 3_000;
+    let node = Upstream::echo();
+    let routes: String =
+        (0..MANY).map(|number| format!("  - {{id: r{number}, uri: /r{number}, upstream_id: u}}\n")).collect();
+    let setup = Setup::resources(format!("upstreams:\n{}routes:\n{routes}", upstream("u", &[&node])));
+    let measured = MeasuredGateway::start(setup, "");
+    let mut client = measured.gateway.client();
+    for number in (0..MANY).step_by(50) {
+        let request = |number: usize| format!("GET /r{number} HTTP/1.1\r\nHost: h\r\n\r\n");
+        client.send((number..number + 50).map(request).collect::<String>());
+        (0..50).for_each(|_| assert_eq!(client.expect_response("GET").head.status(), 200));
+    }
+    let found = measured.scrape_with(MANY as f64);
+    for family in [REQUESTS, "stillgate_http_request_duration_seconds_count"] {
+        let of_one = found.values(family, &[]);
+        assert_eq!((of_one.len(), of_one.iter().all(|value| *value == 1.0)), (MANY, true), "{family}");
+        assert!(found.values(family, &[("route", "__other__")]).is_empty(), "{family}");
+    }
+    assert!(found.values("stillgate_metrics_collapsed_observations_total", &[]).is_empty());
+}
+
 #[test]
 fn a_node_that_leaves_one_upstream_ends_there_alone() {
     let (one, two) = (Upstream::echo(), Upstream::echo());
