@@ -58,6 +58,15 @@ impl Chain {
                 None => entries.push(entry.clone()),
             }
         }
+        Chain::of_all(entries)
+    }
+
+    /// All of these entries, even if several are of one plugin.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Chain::merge`].
+    pub fn of_all(mut entries: Vec<Arc<ChainEntry>>) -> Result<Chain, TooLong> {
         let mut left_out: Vec<Arc<ChainEntry>> = entries.extract_if(.., |entry| entry.meta.disable).collect();
         left_out.sort_by_key(|entry| entry.name);
         if entries.len() > CHAIN_ENTRIES_MAX {

@@ -5,12 +5,12 @@ use crate::keys::resources::File;
 use crate::model::{Config, Kind, Route, Ssl, StreamRoute, Upstream, plugins};
 use crate::resources::{
     Catalog, Claims, Definition, Holder, LeftOut, List, Metadata, PluginSet, ResourceId, ResourceKeys, check_nodes,
-    check_own_addresses, first_of_each, merge, metadata_table, take_id, with_managers,
+    check_own_addresses, checked, first_of_each, metadata_table, take_id, with_managers,
 };
 use crate::values::SourceKind;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use stillgate_plugin::{ChainEntry, Consumers};
+use stillgate_plugin::{Chain, ChainEntry, Consumers};
 use stillgate_schema::kind::At;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 
@@ -212,7 +212,7 @@ impl<'a> ResourceLoader<'a> {
     }
 
     /// The plugins of every request. A rule's plugin that an earlier rule also has is left out.
-    fn global_rules(&mut self) -> stillgate_plugin::Chain {
+    fn global_rules(&mut self) -> Chain {
         let list = Path::Root.key(Kind::GlobalRules.name());
         let (kept, left_out) = first_of_each(self.rules.iter().map(|(_, _, list)| list));
         for left_out in left_out {
@@ -221,7 +221,7 @@ impl<'a> ResourceLoader<'a> {
             let path = list.index(index);
             self.sink.warning(at, &path.key("plugins").key(entry.name), left_out.fault());
         }
-        merge([&kept[..]], &list, self.sink).map(Arc::unwrap_or_clone).unwrap_or_default()
+        checked(Chain::of_all(kept), &list, self.sink).map(Arc::unwrap_or_clone).unwrap_or_default()
     }
 }
 

@@ -28,7 +28,7 @@ pub(crate) use catalog::Catalog;
 pub(crate) use claims::{Claim, Claims, Holder};
 pub(crate) use definition::with_managers;
 pub(crate) use definition::{Definition, ResourceKeys, own_upstreams};
-pub(crate) use plugins::{LeftOut, List, Metadata, check_ignored, first_of_each, merge, metadata_table, with_own};
+pub(crate) use plugins::{LeftOut, List, Metadata, check_ignored, checked, first_of_each, metadata_table, with_own};
 pub use plugins::{OwnFiles, PluginSet};
 pub(crate) use ssls::ResourceId;
 use std::collections::HashMap;

@@ -222,7 +222,16 @@ pub(crate) fn merge<'a>(
     path: &Path<'_>,
     sink: &mut Sink,
 ) -> Option<Arc<Chain>> {
-    match Chain::merge(lists) {
+    checked(Chain::merge(lists), path, sink)
+}
+
+/// A chain, or a report of why there is none.
+pub(crate) fn checked<E: fmt::Display>(
+    chain: Result<Chain, E>,
+    path: &Path<'_>,
+    sink: &mut Sink,
+) -> Option<Arc<Chain>> {
+    match chain {
         // A chain of disabled plugins only is kept for `explain`; Plans omit it.
         Ok(chain) => (!chain.is_empty() || !chain.left_out().is_empty()).then(|| Arc::new(chain)),
         Err(too_long) => {
@@ -241,15 +250,19 @@ pub(crate) struct LeftOut {
     pub(crate) earlier: Arc<ChainEntry>,
 }
 
-/// The merged plugins of rules, and those that are left out. If two rules have the same plugin, the first one keeps it: APISIX
-/// drops it from both, so that a second rule could disable a guard of the first.
+/// The plugins of rules that run, and those that are left out. If two rules have the same plugin, the first one keeps it: APISIX
+/// drops it from both, so that a second rule could disable a guard of the first. A disabled copy takes nobody's place. Beside one with
+/// `_meta.filter` the other runs, too: it may be the guard of the requests for which the filter does not hold.
 pub(crate) fn first_of_each<'a>(rules: impl Iterator<Item = &'a List>) -> (Vec<Arc<ChainEntry>>, Vec<LeftOut>) {
     let (mut kept, mut left_out): (Vec<Arc<ChainEntry>>, Vec<LeftOut>) = Default::default();
+    let runs_always = |entry: &ChainEntry| !entry.meta.disable && entry.meta.filter.is_none();
     for (rule, list) in rules.enumerate() {
         for entry in list.iter() {
-            match kept.iter().find(|earlier| earlier.name == entry.name) {
-                None => kept.push(entry.clone()),
-                Some(earlier) => left_out.push(LeftOut { rule, entry: entry.clone(), earlier: earlier.clone() }),
+            match kept.iter().find(|earlier| earlier.name == entry.name && runs_always(earlier)) {
+                Some(earlier) if !entry.meta.disable => {
+                    left_out.push(LeftOut { rule, entry: entry.clone(), earlier: earlier.clone() });
+                }
+                _ => kept.push(entry.clone()),
             }
         }
     }

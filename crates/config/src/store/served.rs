@@ -291,7 +291,7 @@ impl Store {
             let (severity, message, hint) = (Severity::Warning, fault.message, fault.hint);
             of_resource(&key, Diagnostic { severity, path, line: 0, column: 0, message, hint, excerpt: None })
         });
-        match Chain::merge([&kept[..]]) {
+        match Chain::of_all(kept) {
             Ok(chain) => (Arc::new(chain), warnings.collect()),
             // It is undetermined which of the rules is one too many.
             Err(_) => (denying(""), warnings.collect()),

@@ -280,6 +280,28 @@ fn the_rule_that_was_made_first_keeps_a_plugin() {
 
 #[test]
 fn unknown_keys_of_plugins_pass_where_apisix_takes_them() {
+#[test]
+fn a_rule_that_is_switched_off_or_filtered_leaves_the_plugin_to_another() {
+    let disabled = || json!({"_meta": {"disable": true}});
+    let filtered = || json!({"_meta": {"filter": [["arg_a", "==", "1"]]}});
+    let check = |rules: [Json; 3], expected: &[&str], warnings: usize| {
+        let mut store = store();
+        for (id, key_auth) in ["a", "b", "c"].into_iter().zip(&rules) {
+            store.apply([put(Kind::GlobalRules, id, 1, json!({"plugins": {"key-auth": key_auth}}))]);
+        }
+        let loaded = store.load("r");
+        let chain = &loaded.config.plugins.global;
+        let running: Vec<&str> = chain.entries().iter().map(|entry| &*entry.origin.id).collect();
+        assert_eq!((&running[..], loaded.warnings.len()), (expected, warnings), "{rules:?}");
+    };
+    check([disabled(), json!({}), json!({})], &["b"], 1);
+    check([json!({}), disabled(), json!({})], &["a"], 1);
+    check([disabled(), disabled(), json!({})], &["c"], 0);
+    check([filtered(), json!({}), json!({})], &["a", "b"], 1);
+    check([filtered(), filtered(), disabled()], &["a", "b"], 0);
+    check([json!({}), filtered(), filtered()], &["a"], 2);
+}
+
     let mut store = store();
     let route = |plugins: Json| json!({"uri": "/a", "upstream": nodes(), "plugins": plugins});
     store.apply([
