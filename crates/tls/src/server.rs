@@ -15,7 +15,7 @@ use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, ServerConfig, SignatureScheme,
     SupportedProtocolVersion,
 };
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use stillgate_config::{RefusedSsl, ServerSsl, SslUse, TlsVersions};
 use webpki::{EndEntityCert, KeyUsage};
@@ -98,7 +98,8 @@ impl Configs {
 }
 
 impl ServerTls {
-    /// `entries`: no name is in two of them. A name that is also in `refused` belongs to the entry.
+    /// `entries`: no name is in two of them. A name that is also in `refused` belongs to the entry, unless only the refused one asks
+    /// clients for certificates.
     pub(crate) fn new<'a>(entries: impl Iterator<Item = &'a Arc<SslEntry>>, refused: &[RefusedSsl]) -> ServerTls {
         let (mut names, mut any_asks) = (ServerNames::default(), !refused.is_empty());
         for of in refused {
@@ -110,13 +111,16 @@ impl ServerTls {
                 names.set_default(None);
             }
         }
+        let asking = || refused.iter().filter(|of| of.asks);
+        let guarded: HashSet<&String> = asking().flat_map(|of| &of.names).collect();
         for entry in entries {
             let (SslUse::Server(ssl), Some(configs)) = (&entry.ssl.usage, &entry.server) else { continue };
             any_asks |= configs.asks();
-            for name in &ssl.names {
+            let is_open = !configs.asks();
+            for name in ssl.names.iter().filter(|name| !(is_open && guarded.contains(name))) {
                 names.insert(name, Some(configs.clone()));
             }
-            if ssl.is_default {
+            if ssl.is_default && !(is_open && asking().any(|of| of.is_default)) {
                 names.set_default(Some(configs.clone()));
             }
         }

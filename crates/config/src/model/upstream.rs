@@ -207,6 +207,8 @@ pub struct RefusedSsl {
     pub is_name_unread: bool,
     /// Like [`ServerSsl::is_default`].
     pub is_default: bool,
+    /// Whether it requires client certificates, or may do so: then no entry that does not answers under a name of both.
+    pub asks: bool,
 }
 
 /// An entry of `ssls` for the clients of our listeners.

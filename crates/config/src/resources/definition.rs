@@ -17,7 +17,7 @@ use crate::keys::resources::{RouteKeys, Scheme, ServiceKeys, UpstreamKeys};
 use crate::keys::secrets::{SecretManagerKeys, VaultAuthKeys, VaultMethod};
 use crate::keys::ssls::SslKeys;
 use crate::keys::stream_routes::StreamRouteKeys;
-use crate::model::{Kind, Listener, ListenerKind, NodeProtocol, Route, Ssl, StreamRoute, Target, Upstream};
+use crate::model::{Kind, Listener, ListenerKind, NodeProtocol, Route, Ssl, SslUse, StreamRoute, Target, Upstream};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -219,6 +219,16 @@ impl Definition {
         let Definition::Consumer(consumer, credentials) = self else { return None };
         let plugins = Arc::new([unavailable(Level::Consumer, &consumer.name)]);
         Some(Definition::Consumer(Consumer { plugins, ..consumer }, credentials))
+    }
+
+    /// Whether clients of a certificate's names must have certificates of their own, or may have to.
+    pub(crate) fn asks_clients(&self) -> bool {
+        let Definition::Ssl(Some(ssl), _) = self else { return false };
+        match &ssl.usage {
+            SslUse::Server(server) => server.client.is_some(),
+            SslUse::Refused(refused) => refused.asks,
+            SslUse::Client => false,
+        }
     }
 
     /// Why it has no destination, if it has none.

@@ -238,7 +238,8 @@ fn refused_ssl(id: &str, document: &Node) -> Option<ResourceRefusal> {
     if is_default && (states_default || read.has_unread(&["default"])) {
         claims.push(claim("default", What::DefaultCertificate));
     }
-    let usage = SslUse::Refused(RefusedSsl { names, is_name_unread, is_default });
+    let asks = keys.client.is_some() || read.lacks(&["client"], keys.client.is_some());
+    let usage = SslUse::Refused(RefusedSsl { names, is_name_unread, is_default, asks });
     let ssl = Ssl { id: id.to_owned(), usage, pairs: Vec::new(), acme: false };
     let widened = if is_name_unread { vec!["server name"] } else { Vec::new() };
     Some(ResourceRefusal { definition: Definition::Ssl(Some(Arc::new(ssl)), claims), widened })

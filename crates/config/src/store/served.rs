@@ -477,6 +477,11 @@ impl Store {
                     let any = refusal.widened.join(" and any ");
                     *reason = format!("{reason}; so that no other answers in its place, it refuses any {any}");
                 }
+                if refusal.as_ref().is_some_and(|refusal| refusal.definition.asks_clients()) {
+                    reason.push_str(
+                        "; handshakes for its names are refused unless another entry asks for client certificates",
+                    );
+                }
                 taking(refusal.map(|refusal| refusal.definition))
             }
             // Its readable credentials identify it, unless another consumer has them.

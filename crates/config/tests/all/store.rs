@@ -9,7 +9,9 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::{Value as Json, json};
 use std::sync::Arc;
-use stillgate_config::{Change, Config, Kind, Origin, PluginSet, RefusedSsl, Replacement, SslUse, Store, Target, load};
+use stillgate_config::{
+    Change, Config, Kind, Origin, PluginSet, RefusedSsl, Replacement, Ssl, SslUse, Store, Target, load,
+};
 use stillgate_plugin::{NoSecrets, OwnPlugins};
 
 fn store() -> Store {
@@ -279,8 +281,6 @@ fn the_rule_that_was_made_first_keeps_a_plugin() {
 }
 
 #[test]
-fn unknown_keys_of_plugins_pass_where_apisix_takes_them() {
-#[test]
 fn a_rule_that_is_switched_off_or_filtered_leaves_the_plugin_to_another() {
     let disabled = || json!({"_meta": {"disable": true}});
     let filtered = || json!({"_meta": {"filter": [["arg_a", "==", "1"]]}});
@@ -302,6 +302,8 @@ fn a_rule_that_is_switched_off_or_filtered_leaves_the_plugin_to_another() {
     check([json!({}), filtered(), filtered()], &["a"], 2);
 }
 
+#[test]
+fn unknown_keys_of_plugins_pass_where_apisix_takes_them() {
     let mut store = store();
     let route = |plugins: Json| json!({"uri": "/a", "upstream": nodes(), "plugins": plugins});
     store.apply([
@@ -360,12 +362,38 @@ fn names_of_certificates_and_groups_belong_to_the_first() {
 }
 
 #[test]
+fn a_rejected_certificate_that_asks_clients_says_so() {
+    let entry = |client: Json| {
+        let mut entry = json!({"sni": "a.example", "cert": "a.pem", "key": "a.key", "client": client});
+        entry.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+        entry
+    };
+    for (client, expected) in [
+        (json!({"ca": "c.pem"}), true),
+        (json!({"ca": 7}), true),
+        (json!({"skip_mtls_uri_regex": ["/"], "ca": "c.pem"}), true),
+        (json!(null), false),
+    ] {
+        let mut store = store();
+        store.apply([put(Kind::Ssls, "1", 1, entry(json!(null))), put(Kind::Ssls, "2", 2, entry(client.clone()))]);
+        let asks = store.load("r").config.ssls.iter().any(|ssl| matches!(&ssl.usage, SslUse::Refused(of) if of.asks));
+        assert_eq!(asks, expected, "{client}");
+        let reason = store.rejected().next().expect("one of them").reason.clone();
+        assert!(reason.contains("\"a.example\" is a name of the entry \"1\"") || reason.contains("client"), "{reason}");
+        assert_eq!(reason.contains("handshakes for its names are refused"), expected, "{reason}");
+    }
+}
+
+#[test]
 fn names_of_a_rejected_certificate_are_refused() {
-    let uses =
-        |store: &Store| -> Vec<SslUse> { store.load("r").config.ssls.iter().map(|ssl| ssl.usage.clone()).collect() };
+    let use_of = |ssl: &Arc<Ssl>| match ssl.usage.clone() {
+        SslUse::Refused(of) => SslUse::Refused(RefusedSsl { asks: false, ..of }),
+        other => other,
+    };
+    let uses = |store: &Store| -> Vec<SslUse> { store.load("r").config.ssls.iter().map(use_of).collect() };
     let refused = |names: &[&str], is_name_unread, is_default| {
         let names = names.iter().map(ToString::to_string).collect();
-        SslUse::Refused(RefusedSsl { names, is_name_unread, is_default })
+        SslUse::Refused(RefusedSsl { names, is_name_unread, is_default, asks: false })
     };
     let good =
         json!({"snis": ["a.example", "*.b.example"], "cert": "a.pem", "key": "a.key", "client": {"ca": "c.pem"}});

@@ -144,7 +144,33 @@ fn a_certificate_whose_key_is_encrypted_is_shown() {
     eventually("the refusal", || rejected(&gateway).iter().any(|(kind, id, _)| (&**kind, &**id) == ("ssls", "2")));
     assert!(curl("shop.example.com").status.success());
     assert!(!curl("b.example.com").status.success());
+    // Nor does one that asks clients for certificates give way to an older one that does not.
+    let asking = json!({"id": "3", "cert": cert, "key": key, "snis": ["shop.example.com"], "client": {"ca": read("ca.pem")}});
+    write(&etcd, "ssls/3", &asking);
+    eventually("the refusal", || rejected(&gateway).iter().any(|(kind, id, _)| (&**kind, &**id) == ("ssls", "3")));
+    assert!(!curl("shop.example.com").status.success());
     await_equal(&gateway, &setup);
+    etcd.delete(0, "/apisix/ssls/3");
+    eventually("the older one", || curl("shop.example.com").status.success());
+}
+
+/// A copy of a guard that is switched off, or has a filter, does not take the place of one in another rule.
+#[test]
+fn two_global_rules_with_a_guard() {
+    let (etcd, node) = (EtcdServer::start(), Upstream::echo());
+    write(&etcd, "routes/1", &route("/*", node.addr()));
+    let rule = |id: &str, blacklist: &str, meta: Value| {
+        let guard = json!({"blacklist": [blacklist], "_meta": meta});
+        write(&etcd, &format!("global_rules/{id}"), &json!({"id": id, "plugins": {"ip-restriction": guard}}));
+    };
+    rule("1", "192.0.2.1", json!({"disable": true}));
+    rule("2", "127.0.0.1", json!({"disable": false}));
+    let gateway = Gateway::start(STILLGATE, &setup(&endpoints(&etcd, 1), ""));
+    await_status(&gateway, "/", 403);
+    rule("1", "127.0.0.1", json!({"filter": [["arg_a", "==", "1"]]}));
+    rule("2", "127.0.0.1", json!({"filter": [["arg_a", "==", "2"]]}));
+    await_status(&gateway, "/?a=3", 200);
+    assert_eq!((status(&gateway, "/?a=1"), status(&gateway, "/?a=2")), (403, 403));
 }
 
 #[test]

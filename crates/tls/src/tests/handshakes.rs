@@ -377,7 +377,7 @@ fn names_of_an_entry_that_cannot_be_used_get_no_handshake() {
     );
     let open = memory.good(&config).server.unwrap();
     let names = ["sec.example.com", "good.example.com"].map(str::to_owned).to_vec();
-    let usage = SslUse::Refused(RefusedSsl { names, is_name_unread: false, is_default: false });
+    let usage = SslUse::Refused(RefusedSsl { names, is_name_unread: false, is_default: false, asks: false });
     config.ssls.push(Arc::new(Ssl { id: "r".to_owned(), usage, pairs: Vec::new(), acme: false }));
     let closed = memory.good(&config).server.unwrap();
     let found = |server: &ServerTls, name| server.find(name, Offer::Http1).is_some();
@@ -388,8 +388,22 @@ fn names_of_an_entry_that_cannot_be_used_get_no_handshake() {
         assert_eq!(closed.allows(name.as_bytes(), None), !is_closed, "{name}");
     }
     assert!(found(&closed, None));
+    // One that asks clients for certificates is stricter than an entry that does not.
+    let usage = SslUse::Refused(RefusedSsl {
+        names: vec!["good.example.com".to_owned()],
+        is_name_unread: false,
+        is_default: true,
+        asks: true,
+    });
+    config.ssls.push(Arc::new(Ssl { id: "s".to_owned(), usage, pairs: Vec::new(), acme: false }));
+    let closed = memory.good(&config).server.unwrap();
+    for (name, is_closed) in [(Some("good.example.com"), true), (None, true), (Some("a.example.com"), false)] {
+        assert_eq!(found(&closed, name), !is_closed, "{name:?}");
+    }
+    assert!(!closed.allows(b"good.example.com", None));
+    config.ssls.pop();
     // One of the names of a refused entry could not be read: it may be any that no entry has exactly.
-    let usage = SslUse::Refused(RefusedSsl { names: Vec::new(), is_name_unread: true, is_default: false });
+    let usage = SslUse::Refused(RefusedSsl { names: Vec::new(), is_name_unread: true, is_default: false, asks: false });
     config.ssls.push(Arc::new(Ssl { id: "u".to_owned(), usage, pairs: Vec::new(), acme: false }));
     let closed = memory.good(&config).server.unwrap();
     for (name, is_closed) in [("good.example.com", false), ("a.example.com", true), ("other.test", true)] {
