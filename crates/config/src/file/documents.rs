@@ -51,7 +51,7 @@ pub fn documents(
 }
 
 fn read_all(bytes: &[u8], environment: Lookup<'_>, plugins: PluginSet, sink: &mut Sink) -> Option<Vec<FileDocument>> {
-    let root = tree_of(bytes, environment, sink)?.root;
+    let root = tree_of(bytes, Some(environment), sink)?.root;
     if masks::refuse(&root, Masks::RefusedButKeys, sink) {
         return None;
     }

@@ -6,6 +6,7 @@ mod incremental;
 mod masks;
 mod whole;
 
+use crate::keys::files::WHOLE_PATH;
 use crate::keys::resources::File;
 use crate::model::{Config, Kind, Listener, LoadedConfig};
 use crate::resources::{PluginSet, check_ignored, with_own};
@@ -14,9 +15,10 @@ use crate::values::{SourceKind, digest};
 pub use documents::{FileDocument, documents};
 pub use incremental::{DigestedText, IncrementalReader};
 use masks::Masks;
+use std::path::PathBuf;
 pub use stillgate_schema::mask::{MASK, is_masked};
 use stillgate_schema::text::diagnostic::{Errors, Fault, Path, Position, Sink};
-use stillgate_schema::text::environment::Lookup;
+use stillgate_schema::text::environment::{Lookup, expand};
 use stillgate_schema::text::locate::within;
 use stillgate_schema::text::tree::{self, Node, Value};
 use stillgate_schema::{kind, object};
@@ -39,6 +41,33 @@ pub fn load_with(text: impl AsRef<[u8]>, environment: Lookup<'_>, plugins: Plugi
     finish(config, sink)
 }
 
+/// `gateway.pid_file` of a text. No other value is read, so `environment` need not have their variables.
+pub fn pid_file(text: &[u8], environment: Lookup<'_>) -> Result<Option<PathBuf>, Errors> {
+    let mut sink = Sink::default();
+    let found = tree_of(text, None, &mut sink).and_then(|tree| {
+        let node = below(below(&tree.root, "gateway")?, "pid_file").filter(|node| !node.is_null())?;
+        let path = Path::Root.key("gateway");
+        let path = path.key("pid_file");
+        let mut node = node.clone();
+        if let Value::Scalar(scalar) = &mut node.value {
+            match expand(&scalar.text, environment) {
+                Ok(text) => scalar.text = text.map_or_else(|| scalar.text.clone(), Into::into),
+                Err(fault) => {
+                    sink.error(node.at, &path, fault.hint("name the process with --pid or --pid-file"));
+                    return None;
+                }
+            }
+        }
+        kind::read(&WHOLE_PATH, &node, &path, &mut sink)
+    });
+    if sink.has_errors() { Err(sink.into_errors()) } else { Ok(found) }
+}
+
+fn below<'a>(node: &'a Node, key: &str) -> Option<&'a Node> {
+    let Value::Map(entries) = &node.value else { return None };
+    entries.iter().find(|entry| &*entry.key == key).map(|entry| &entry.value)
+}
+
 /// The parsed content of a text, before its meaning is determined.
 struct ParsedFile {
     tree: tree::Tree,
@@ -46,13 +75,13 @@ struct ParsedFile {
 }
 
 fn read(bytes: &[u8], environment: Lookup<'_>, sink: &mut Sink) -> Option<ParsedFile> {
-    let tree = tree_of(bytes, environment, sink)?;
+    let tree = tree_of(bytes, Some(environment), sink)?;
     let file = kind::read(&object::map::<File>(), &tree.root, &Path::Root, sink)?;
     // Then its meaning is not determined: two masks would look like the same key of two consumers.
     (!masks::refuse(&tree.root, Masks::Refused, sink)).then_some(ParsedFile { tree, file })
 }
 
-fn tree_of(bytes: &[u8], environment: Lookup<'_>, sink: &mut Sink) -> Option<tree::Tree> {
+fn tree_of(bytes: &[u8], environment: Option<Lookup<'_>>, sink: &mut Sink) -> Option<tree::Tree> {
     if bytes.len() > FILE_BYTES_MAX {
         let message = format!("the file is larger than {FILE_BYTES_MAX} bytes");
         sink.error(Position::NOWHERE, &Path::Root, message);
@@ -68,7 +97,7 @@ fn tree_of(bytes: &[u8], environment: Lookup<'_>, sink: &mut Sink) -> Option<tre
         }
     };
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    tree::parse(0, text, Some(environment), sink)?.unless_empty("routes: []", sink)
+    tree::parse(0, text, environment, sink)?.unless_empty("routes: []", sink)
 }
 
 /// Some resource cannot be read, so references to a resource that is written in the file are not called missing.
@@ -216,7 +245,7 @@ fn finish(config: Option<Config>, sink: Sink) -> Result<LoadedConfig, Errors> {
 /// The errors of a text without possible secrets, for logs and pages; a person who checks a file sees the full text.
 fn without_secrets(mut errors: Errors, bytes: &[u8], environment: Lookup<'_>) -> Errors {
     // Errors of a text that cannot be parsed concern its punctuation.
-    if let Some(tree) = tree_of(bytes, environment, &mut Sink::default()) {
+    if let Some(tree) = tree_of(bytes, Some(environment), &mut Sink::default()) {
         hide_in(&mut errors, |path| documents::document_at(&tree.root, path));
     }
     errors

@@ -69,15 +69,15 @@ fn upgrade(arguments: Upgrade) -> Result<u32, UpgradeFailure> {
     before.await_successor()
 }
 
-/// The process that the configuration names.
+/// The process that the configuration names. Only its environment has what the rest of the configuration needs.
 fn configured(source: &ConfigSource) -> Result<u32, UpgradeFailure> {
-    let text = source.read().map_err(|error| UpgradeFailure(EXIT_UNUSABLE, error.to_string()))?;
-    let loaded = source.parse(&text).map_err(|errors| refused(&errors))?;
-    let file = loaded.config.gateway.pid_file.as_deref().ok_or_else(|| {
-        let message = "which process? The configuration has no gateway.pid_file; use --pid or --pid-file";
-        UpgradeFailure(EXIT_UNUSABLE, message.to_owned())
-    });
-    read(file?)
+    let unusable = |message: String| UpgradeFailure(EXIT_UNUSABLE, message);
+    let text = source.read().map_err(|error| unusable(error.to_string()))?;
+    let file = source.pid_file(&text).map_err(|errors| {
+        unusable(format!("which process? gateway.pid_file cannot be read; use --pid or --pid-file\n{errors}"))
+    })?;
+    let missing = "which process? The configuration has no gateway.pid_file; use --pid or --pid-file";
+    read(&file.ok_or_else(|| unusable(missing.to_owned()))?)
 }
 
 /// An invalid configuration is refused before anything happens.

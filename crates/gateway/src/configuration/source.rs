@@ -144,6 +144,11 @@ impl ConfigSource {
         Ok(loaded)
     }
 
+    /// `gateway.pid_file` in what was read; the rest may be of another process's environment.
+    pub(crate) fn pid_file(&self, text: &[u8]) -> Result<Option<PathBuf>, Errors> {
+        stillgate_config::pid_file(text, &environment).map_err(|errors| self.named(errors))
+    }
+
     /// [`ConfigSource::parse`] after earlier texts; the work is in proportion to the changes since.
     pub(crate) fn parse_next(
         &self,

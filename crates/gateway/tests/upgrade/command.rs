@@ -63,7 +63,17 @@ fn the_configuration_is_that_of_the_process() {
     let good = std::fs::read_to_string(config).expect("it is there");
     upgraded.gateway.write_config_text(&format!("{good}\nnonsense: true\n"));
     check(&run_in(elsewhere.path(), &["--pid", &pid]), 1, "nonsense");
+    // Only the gateway's environment has LEVEL; the path of the number must not need it.
+    let mut moved = good.clone();
+    let at = moved.find("pid_file: \"").expect("it has one") + "pid_file: \"".len();
+    moved.insert_str(at, "${NOT_SET_HERE}");
+    upgraded.gateway.write_config_text(&moved);
+    check(&run_in(elsewhere.path(), &["--config", config]), 2, "NOT_SET_HERE is not set; name the process with --pid");
     upgraded.gateway.write_config_text(&good);
+    let output = run_in(elsewhere.path(), &["--config", config]);
+    assert!(output.status.success(), "{output:?}");
+    upgraded.await_old();
+    let pid = upgraded.pid().expect("it has written its number").to_string();
     let link = elsewhere.path().join("link");
     std::os::unix::fs::symlink(config, &link).expect("a link");
     let output = run_in(elsewhere.path(), &["--pid", &pid, "--config", "link"]);
