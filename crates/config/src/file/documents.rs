@@ -7,6 +7,7 @@
 
 use super::masks::{self, Masks};
 use super::{tree_of, whole};
+use crate::keys::plugins::credential_of;
 use crate::keys::resources::File;
 use crate::model::Kind;
 use crate::resources::{PluginSet, with_own};
@@ -71,6 +72,13 @@ fn of_list(list: &Entry, alone: &Store, sink: &mut Sink) -> Vec<FileDocument> {
     let Some(kind) = Kind::named(&list.key).filter(|kind| *kind != Kind::Credentials) else { return Vec::new() };
     let mut found = Vec::new();
     for (index, item) in items(&list.value).iter().enumerate() {
+        if let Some((of, item)) = credential_of(item).filter(|_| kind == Kind::Consumers) {
+            let document = written(Kind::Credentials, &item, alone);
+            let id = format!("{of}/{}", text(&document["id"]).unwrap_or_default());
+            let Position { line, column } = item.at;
+            found.push(FileDocument { kind: Kind::Credentials, id, document, line, column });
+            continue;
+        }
         let mut document = written(kind, item, alone);
         let key = if kind == Kind::Consumers { "username" } else { "id" };
         let Some(id) = text(&document[key]) else {
@@ -81,7 +89,11 @@ fn of_list(list: &Entry, alone: &Store, sink: &mut Sink) -> Vec<FileDocument> {
             continue;
         };
         let fields = document.as_object_mut();
-        let nested = fields.filter(|_| kind == Kind::Consumers).and_then(|fields| fields.shift_remove("credentials"));
+        let nested = fields.filter(|_| kind == Kind::Consumers).and_then(|fields| {
+            // It is the username, which the Admin API asks for.
+            fields.shift_remove("id");
+            fields.shift_remove("credentials")
+        });
         let at = |item: &Node, kind, id, document| {
             let Position { line, column } = item.at;
             FileDocument { kind, id, document, line, column }
@@ -221,6 +233,13 @@ mod tests {
         let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["consumers/jack 2", "credentials/jack/1 2"]);
         assert_eq!(found[0].1, json!({"username": "jack"}));
+        let text = "consumers:\n  - {id: rose/credentials/a-1, name: n, plugins: {}}\n  - {id: rose, username: rose}\n";
+        let (found, _) = of(text);
+        let expected = [
+            ("credentials/rose/a-1 2".to_owned(), json!({"id": "a-1", "name": "n", "plugins": {}})),
+            ("consumers/rose 3".to_owned(), json!({"username": "rose"})),
+        ];
+        assert_eq!(found, expected);
     }
     #[test]
     fn a_position_is_not_an_id() {

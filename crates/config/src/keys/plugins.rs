@@ -1,11 +1,13 @@
 //! The keys of resources with plugins, except routes: plugin configs, global rules, consumers and their groups, metadata.
 
-use crate::keys::resource_list::{Resource, resources};
+use crate::keys::resource_list::{Resource, Resources, resources};
 use crate::keys::shared::{ID, resource};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
 use stillgate_schema::description::Definitions;
 use stillgate_schema::kind::{At, Kind, LocatedKind, TEXT, Text, expected, read, text};
 use stillgate_schema::text::diagnostic::{Fault, Path, Sink, shortened};
+use stillgate_schema::text::scalar::{Scalar, ScalarLayout};
 use stillgate_schema::text::tree::{Node, Value};
 use stillgate_schema::{Json, Json as JsonValue};
 
@@ -113,6 +115,8 @@ resource! {
 resource! {
     /// The clients that may send requests, with their credentials.
     pub(crate) struct ConsumerKeys {
+        /// The `username` once more, as in APISIX's `apisix.yaml`.
+        id: At<String> = LocatedKind(ID) => optional;
         /// Unique among consumers.
         username: At<String> = LocatedKind(USERNAME) => required;
         /// The group whose plugins run where the consumer has none of that name.
@@ -124,8 +128,8 @@ resource! {
         labels: BTreeMap<String, String> = LabelMap => default(BTreeMap::new());
         /// Authentication plugins with the consumer's credentials, and other plugins, which take the place of the route's.
         plugins: Node = Plugins => optional;
-        /// Further credentials. In APISIX they are resources of their own, `consumers/USERNAME/credentials/ID`.
-        credentials: Vec<Resource<CredentialKeys>> = resources::<CredentialKeys>(true) => default(Vec::new());
+        /// Further credentials. They may also be items of `consumers`, as in APISIX's `apisix.yaml`, with the `id` `USERNAME/credentials/ID`.
+        credentials: Vec<OwnCredential> = OwnCredentials => default(Vec::new());
     }
 }
 
@@ -139,6 +143,107 @@ resource! {
     {
         /// One auth plugin with its credential.
         plugins: Node = Plugins => required;
+    }
+}
+
+/// A credential of a consumer in a file.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct OwnCredential {
+    /// It is an item of the list of consumers, not of the consumer's own list.
+    pub(crate) is_item: bool,
+    pub(crate) resource: Resource<CredentialKeys>,
+}
+
+/// The list `credentials` of a consumer.
+struct OwnCredentials;
+
+impl Kind for OwnCredentials {
+    type Out = Vec<OwnCredential>;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Vec<OwnCredential>> {
+        let own = |resource| OwnCredential { is_item: false, resource };
+        Some(read(&CREDENTIALS, node, path, sink)?.into_iter().map(own).collect())
+    }
+
+    fn schema(&self, definitions: &mut Definitions) -> Json {
+        CREDENTIALS.schema(definitions)
+    }
+}
+
+const CREDENTIALS: Resources<CredentialKeys> = resources(true);
+
+/// The list of consumers. As in APISIX's `apisix.yaml` an item may be a credential, too: its `id` is `USERNAME/credentials/ID`.
+pub(crate) struct ConsumerItems;
+
+const CONSUMERS: Resources<ConsumerKeys> = resources(false);
+
+impl Kind for ConsumerItems {
+    type Out = Vec<Resource<ConsumerKeys>>;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Vec<Resource<ConsumerKeys>>> {
+        let Value::List(items) = &node.value else { return read(&CONSUMERS, node, path, sink) };
+        let (mut consumers, mut credentials) = (Vec::with_capacity(items.len()), Vec::new());
+        for (index, item) in items.iter().enumerate() {
+            match credential_of(item) {
+                Some((username, item)) => credentials.push((index, username, item)),
+                None => consumers.extend(CONSUMERS.read_item(index, item, &path.index(index), sink)),
+            }
+        }
+        if credentials.is_empty() {
+            return Some(consumers);
+        }
+        let names: Vec<&str> = items.iter().filter_map(|item| key_of(item, "username")).collect();
+        let places =
+            consumers.iter().enumerate().map(|(place, consumer)| (consumer.keys.username.value.clone(), place));
+        let places: HashMap<String, usize> = places.collect();
+        for (index, username, item) in credentials {
+            let path = path.index(index);
+            let Some(resource) = CREDENTIALS.read_item(index, &item, &path, sink) else { continue };
+            match places.get(&*username) {
+                Some(place) => {
+                    consumers[*place].keys.credentials.push(OwnCredential { is_item: true, resource });
+                }
+                // It has errors, which have been reported.
+                None if names.contains(&&*username) => {}
+                None => {
+                    let fault = Fault::new(format!("there is no consumer {:?}", shortened(&username)));
+                    sink.error(item.at, &path.key("id"), fault.hint("add it to `consumers`"));
+                }
+            }
+        }
+        Some(consumers)
+    }
+
+    fn schema(&self, definitions: &mut Definitions) -> Json {
+        let mut list = CONSUMERS.schema(definitions);
+        let id = serde_json::json!({"type": "string", "pattern": "^[A-Za-z0-9_-]+/credentials/[A-Za-z0-9._-]+$"});
+        let credential = serde_json::json!({
+            "type": "object", "required": ["id", "plugins"], "properties": {"id": id},
+        });
+        list["items"] = serde_json::json!({"anyOf": [list["items"], credential]});
+        list
+    }
+}
+
+/// The user name of a credential that is an item of `consumers`, and the item with the id that it has among those of its consumer.
+pub(crate) fn credential_of(item: &Node) -> Option<(Rc<str>, Node)> {
+    let (username, id) = key_of(item, "id")?.split_once("/credentials/")?;
+    let Value::Map(entries) = &item.value else { return None };
+    let mut entries = entries.to_vec();
+    for entry in entries.iter_mut().filter(|entry| &*entry.key == "id") {
+        if let Value::Scalar(scalar) = &mut entry.value.value {
+            *scalar = Scalar { text: id.into(), layout: ScalarLayout::Unknown, ..scalar.clone() };
+        }
+    }
+    Some((username.into(), Node { at: item.at, value: Value::Map(entries.into()) }))
+}
+
+/// The text of a key.
+fn key_of<'a>(item: &'a Node, key: &str) -> Option<&'a str> {
+    let Value::Map(entries) = &item.value else { return None };
+    match &entries.iter().find(|entry| &*entry.key == key)?.value.value {
+        Value::Scalar(scalar) => Some(&scalar.text),
+        _ => None,
     }
 }
 

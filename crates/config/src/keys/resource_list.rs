@@ -28,6 +28,19 @@ pub(crate) const fn resources<T: Object>(needs_id: bool) -> Resources<T> {
     Resources { needs_id, item: map::<T>() }
 }
 
+impl<T: Object> Resources<T> {
+    pub(crate) fn read_item(&self, index: usize, item: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Resource<T>> {
+        if let Value::Map(entries) = &item.value
+            && self.needs_id
+            && !entries.iter().any(|e| &*e.key == "id")
+        {
+            missing_key("id", item.at, path, sink);
+        }
+        let keys = read(&self.item, item, path, sink)?;
+        Some(Resource { index, at: item.at, node: item.clone(), keys })
+    }
+}
+
 impl<T: Object> Kind for Resources<T> {
     type Out = Vec<Resource<T>>;
 
@@ -41,16 +54,7 @@ impl<T: Object> Kind for Resources<T> {
         };
         let mut resources = Vec::with_capacity(items.len());
         for (index, item) in items.iter().enumerate() {
-            let path = path.index(index);
-            if let Value::Map(entries) = &item.value
-                && self.needs_id
-                && !entries.iter().any(|e| &*e.key == "id")
-            {
-                missing_key("id", item.at, &path, sink);
-            }
-            if let Some(keys) = read(&self.item, item, &path, sink) {
-                resources.push(Resource { index, at: item.at, node: item.clone(), keys });
-            }
+            resources.extend(self.read_item(index, item, &path.index(index), sink));
         }
         Some(resources)
     }

@@ -7,7 +7,8 @@ use crate::keys::checks::{Checks, RetryBudget, UpstreamLimits};
 use crate::keys::gateway::Gateway;
 use crate::keys::nodes::{NodeEntry, Nodes, parse_authority};
 use crate::keys::plugins::{
-    ConsumerGroupKeys, ConsumerKeys, GlobalRuleKeys, MetadataKeys, PluginConfigKeys, PluginMetadata, Plugins,
+    ConsumerGroupKeys, ConsumerItems, ConsumerKeys, GlobalRuleKeys, MetadataKeys, PluginConfigKeys, PluginMetadata,
+    Plugins,
 };
 use crate::keys::protos::ProtoKeys;
 use crate::keys::resource_list::{Resource, resources};
@@ -67,7 +68,7 @@ object! {
         /// Plugins that run for every request.
         global_rules: Vec<Resource<GlobalRuleKeys>> = resources::<GlobalRuleKeys>(false) => default(Vec::new());
         /// The clients that may send requests.
-        consumers: Vec<Resource<ConsumerKeys>> = resources::<ConsumerKeys>(false) => default(Vec::new());
+        consumers: Vec<Resource<ConsumerKeys>> = ConsumerItems => default(Vec::new());
         /// Plugins that consumers share.
         consumer_groups: Vec<Resource<ConsumerGroupKeys>> = resources::<ConsumerGroupKeys>(false) => default(Vec::new());
         /// What a plugin has in common wherever it is configured. `id` is the plugin's name.

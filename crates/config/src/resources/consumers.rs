@@ -3,7 +3,7 @@
 use super::catalog::Catalog;
 use super::catalog::{CatalogItem, find};
 use super::plugins::{List, SharedPlugins};
-use crate::keys::plugins::{ConsumerKeys, CredentialKeys};
+use crate::keys::plugins::{ConsumerKeys, CredentialKeys, OwnCredential};
 use crate::keys::resource_list::Resource;
 use crate::model::Kind;
 use std::collections::HashMap;
@@ -25,6 +25,10 @@ pub(super) fn consumer(
 ) -> (Consumer, Vec<Credential>) {
     let Catalog { groups, plugins, .. } = among;
     let name = keys.username.value;
+    if let Some(id) = keys.id.filter(|id| id.value != name) {
+        let fault = Fault::new("the id of a consumer is its username").hint("write the same, or leave the id out");
+        sink.error(id.at, &path.key("id"), fault);
+    }
     let group = keys.group_id.as_ref();
     let group = group.and_then(|id| find(id, Kind::ConsumerGroups, &groups.0, &path.key("group_id"), sink));
     let custom_id = keys.labels.get("custom_id");
@@ -64,7 +68,7 @@ fn merged(own: List, group: Option<&List>) -> List {
 
 /// Reads the key `credentials`; returns their ids.
 fn further(
-    written: Vec<Resource<CredentialKeys>>,
+    written: Vec<OwnCredential>,
     plugins: &SharedPlugins,
     path: &Path<'_>,
     out: &mut Vec<Credential>,
@@ -73,8 +77,10 @@ fn further(
     let mut ids = Vec::with_capacity(written.len());
     let mut lines = HashMap::new();
     let list = path.key("credentials");
-    for (place, Resource { index, at, keys, .. }) in written.into_iter().enumerate() {
-        let path = list.index(index);
+    let consumers = Path::Root.key(Kind::Consumers.name());
+    for (place, OwnCredential { is_item, resource }) in written.into_iter().enumerate() {
+        let Resource { index, at, keys, .. } = resource;
+        let path = if is_item { consumers.index(index) } else { list.index(index) };
         read_credential(&keys.plugins, (u16::try_from(place).ok(), at), plugins, &path, out, sink);
         ids.push(keys.id.as_ref().map_or("", |id| &id.value).into());
         if let Some(id) = keys.id {

@@ -105,3 +105,46 @@ fn an_unsafe_target_keeps_the_query_and_values_stay_below_their_path() {
         assert_eq!(ask(&mut client, "h.test", target), expected, "{target}");
     }
 }
+
+#[test]
+fn credentials_are_items_of_consumers_and_an_upstream_id_takes_precedence() {
+    let node = node();
+    let nodes = format!("nodes: {{\"{}\": 1}}", node.addr());
+    let yaml = format!(
+        r#"
+consumers:
+  - id: rose/credentials/542f7414-87f6-4793-a68e-99983dde9913
+    name: rose
+    plugins: {{key-auth: {{key: csdt8UPw76/SG+WlHBoFeg==}}}}
+  - id: rose
+    username: rose
+    plugins: {{limit-count: {{count: 9, time_window: 60, rejected_code: 429}}}}
+routes:
+  - {{uri: /guarded, plugins: {{key-auth: {{}}}}, upstream: {{{nodes}}}}}
+  - {{uri: /both, upstream_id: 1, upstream: {{nodes: {{"127.0.0.1:1": 1}}}}}}
+  - {{uri: /service, service_id: 1}}
+  - {{uri: /own, service_id: 1, upstream: {{nodes: {{"127.0.0.1:1": 1}}}}}}
+  - {{uri: /id, service_id: 2, upstream_id: 1, upstream: {{nodes: {{"127.0.0.1:1": 1}}}}}}
+services:
+  - {{id: 1, upstream_id: 1, upstream: {{nodes: {{"127.0.0.1:1": 1}}}}}}
+  - {{id: 2, upstream: {{nodes: {{"127.0.0.1:1": 1}}}}}}
+upstreams:
+  - {{id: 1, {nodes}}}
+#END
+"#
+    );
+    let gateway = Gateway::start(STILLGATE, &Setup::resources(yaml));
+    let mut client = gateway.client();
+    for (target, expected) in
+        [("/both", "/both"), ("/service", "/service"), ("/own", "502"), ("/id", "/id"), ("/guarded", "401")]
+    {
+        assert_eq!(ask(&mut client, "h.test", target), expected, "{target}");
+    }
+    for (key, expected) in [("csdt8UPw76/SG+WlHBoFeg==", 200), ("other", 401)] {
+        client.send(format!("GET /guarded HTTP/1.1\r\nHost: h.test\r\napikey: {key}\r\n\r\n"));
+        let response = client.expect_response("GET");
+        assert_eq!(response.head.status(), expected, "{key}");
+        // The consumer's own plugin runs.
+        assert_eq!(response.head.get("x-ratelimit-limit"), (expected == 200).then_some("9"));
+    }
+}
