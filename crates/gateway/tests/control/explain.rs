@@ -545,3 +545,20 @@ fn explain_tells_the_chain_and_where_each_plugin_is_written() {
     "#]],
     );
 }
+
+#[test]
+fn a_file_without_the_resources_explains_nothing() {
+    let etcd = "gateway: {config: {source: etcd, etcd: {endpoints: [\"http://127.0.0.1:2379\"]}}}\n";
+    let store =
+        "gateway: {admin: {address: \"127.0.0.1:9180\"}, config: {source: store, store: /nowhere/config.redb}}\n";
+    let folder = Folder::with(&[("etcd.yaml", etcd), ("store.yaml", store)]);
+    for file in ["etcd.yaml", "store.yaml"] {
+        let output = folder.run(&["explain", file, "--request", "GET /"]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(
+            said.starts_with(&format!("stillgate: {file} has no resources")) && said.contains("GET /v1/explain"),
+            "{said}"
+        );
+    }
+}
