@@ -390,9 +390,9 @@ impl TargetTemplate {
                 ReplacementPart::Variable(variable, default) => {
                     let value = vars.value(variable, buffer).unwrap_or(default);
                     match (place, variable) {
-                        (TargetPart::Path, Variable::Uri | Variable::PathParam(_)) => encode(value, Percent::Kept, out),
+                        (TargetPart::Path, Variable::Uri) => encode(value, Percent::Kept, out),
                         (TargetPart::Path, _) => encode(value, Percent::Encoded, out),
-                        (TargetPart::Query, Variable::Arg(_)) => write_argument(value, out),
+                        (TargetPart::Query, Variable::Arg(_) | Variable::RouteParam(_)) => write_argument(value, out),
                         (TargetPart::Query, _) => write_query(value, out),
                     }
                 }

@@ -278,10 +278,14 @@ impl RedirectLocation {
             match part {
                 RedirectPart::Text(text) => self.put(text, Percent::Encoded),
                 RedirectPart::Variable(variable) => {
-                    // The path is encoded where needed.
-                    let is_path = matches!(variable, Variable::Uri | Variable::RouteParam(_));
-                    let percent = if is_path { Percent::Kept } else { Percent::Encoded };
-                    self.put(request.value(variable, buffer).unwrap_or_default(), percent);
+                    let value = request.value(variable, buffer).unwrap_or_default();
+                    match variable {
+                        // A part of a path stays one, whatever its characters mean in a location.
+                        Variable::RouteParam(_) => encode(value, Percent::Encoded, &mut self.text),
+                        // The path is encoded where needed.
+                        Variable::Uri => self.put(value, Percent::Kept),
+                        _ => self.put(value, Percent::Encoded),
+                    }
                 }
             }
         }

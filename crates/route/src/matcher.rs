@@ -39,7 +39,7 @@ pub struct Scratch {
 pub struct Match {
     /// Its position in the compiled list.
     pub route: usize,
-    /// The index of its path that matched; 0 for an expression.
+    /// The index of its path that matched, with `%2F` read as a slash; 0 for an expression.
     pub path: usize,
 }
 
@@ -85,9 +85,10 @@ impl Matcher {
     /// [`crate::ARGUMENTS_MAX`] arguments that routes read.
     pub fn find(&self, request: &MatchRequest<'_>, scratch: &mut Scratch) -> Result<Option<Match>, PathError> {
         let found = self.find_as_read(request, scratch)?;
-        if let Some(raw) = request.path.ambiguous() {
-            self.check_other_reading(raw, request, found, scratch)?;
-        }
+        let found = match request.path.ambiguous() {
+            None => found,
+            Some(raw) => self.check_other_reading(raw, request, found, scratch)?,
+        };
         Ok(found.map(|(route, place)| Match { route, path: place.path as usize }))
     }
 
@@ -161,6 +162,7 @@ impl Matcher {
         }
     }
 
+    /// What takes the request in the reading in which `%2F` is a slash: the same route, maybe by another of its paths.
     #[cold]
     fn check_other_reading(
         &self,
@@ -168,13 +170,14 @@ impl Matcher {
         request: &MatchRequest<'_>,
         found: Option<(usize, PlaceId)>,
         scratch: &mut Scratch,
-    ) -> Result<(), PathError> {
+    ) -> Result<Option<(usize, PlaceId)>, PathError> {
         let mut decoded = std::mem::take(&mut scratch.decoded);
         let other = path::decode_slashes(raw, &mut decoded)
             .and_then(|path| self.find_as_read(&MatchRequest { path, ..*request }, scratch));
         scratch.decoded = decoded;
-        if other?.map(|(route, _)| route) == found.map(|(route, _)| route) {
-            Ok(())
+        let other = other?;
+        if other.map(|(route, _)| route) == found.map(|(route, _)| route) {
+            Ok(other)
         } else {
             Err(PathError::EncodedSlash)
         }

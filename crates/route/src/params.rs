@@ -5,12 +5,14 @@ use crate::fields::FieldSlots;
 use crate::function::FunctionDecisions;
 use crate::layer::passes;
 use crate::matcher::{Match, MatchRequest, Matcher};
+use crate::path::{self, NormalPath};
 use crate::values::Values;
 use crate::{Expression, PathPattern, RouteMatch, RouteSpec, Variable};
 
 impl Matcher {
     /// The value of `uri_param_NAME`: for a URI route, the part of the path that `:NAME` or `*NAME` matches; for an
-    /// expression, the named group of its regexes; if several have it, the last that matched.
+    /// expression, the named group of its regexes; if several have it, the last that matched. What comes from the path is
+    /// decoded, and `%2F` is a slash that separates segments, as nodes read it.
     pub fn param<'a>(
         &'a self,
         found: Match,
@@ -18,10 +20,34 @@ impl Matcher {
         name: &str,
         buffer: &'a mut Vec<u8>,
     ) -> Option<&'a [u8]> {
+        if request.path.ambiguous().is_some() {
+            return self.param_as_nodes_read(found, request, name, buffer);
+        }
         match &self.specs[found.route].takes {
-            RouteMatch::Uri(uri) => uri.paths[found.path].param(name, request.path.bytes()),
+            RouteMatch::Uri(uri) => {
+                let value = uri.paths[found.path].param(name, request.path.bytes())?;
+                Some(path::decode(value, buffer))
+            }
             RouteMatch::Expression(expression) => group(expression, request, name, buffer),
         }
+    }
+
+    /// [`Matcher::param`] of a path with `%2F`.
+    #[cold]
+    fn param_as_nodes_read<'a>(
+        &self,
+        found: Match,
+        request: &MatchRequest<'_>,
+        name: &str,
+        buffer: &'a mut Vec<u8>,
+    ) -> Option<&'a [u8]> {
+        let mut read = Vec::new();
+        let other = NormalPath::again(request.path.as_nodes_read(&mut read), None);
+        let mut value = Vec::new();
+        let value = self.param(found, &MatchRequest { path: other, ..*request }, name, &mut value)?;
+        buffer.clear();
+        buffer.extend_from_slice(value);
+        Some(buffer)
     }
 
     /// Names and values of everything that the route captured, for people.
@@ -73,7 +99,10 @@ fn group<'a>(
                 if group == Some(name) {
                     is_found = true;
                     out.clear();
-                    out.extend_from_slice(text);
+                    match predicate.field {
+                        Field::Path | Field::Segment(_) | Field::Segments(..) => path::push_as_text(text, out),
+                        _ => out.extend_from_slice(text),
+                    }
                 }
             });
             if holds == predicate.any {
@@ -117,7 +146,7 @@ impl<'p, 'r> Plain<'p, 'r> {
     pub(crate) fn values(&mut self, predicate: &Predicate, pattern: Option<&PathPattern>) -> Vec<Vec<u8>> {
         if let Field::Variable(Variable::PathParam(name)) = &predicate.field {
             let value = pattern.and_then(|pattern| pattern.param(name, self.request.path.bytes()));
-            return value.map(<[u8]>::to_vec).into_iter().collect();
+            return value.map(|value| path::decode(value, &mut Vec::new()).to_vec()).into_iter().collect();
         }
         let known = self.fields.len();
         let slot = self.fields.slot(&predicate.field, predicate.lower);

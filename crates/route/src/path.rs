@@ -117,6 +117,26 @@ pub(crate) fn decode_slashes<'a>(raw: &[u8], scratch: &'a mut Vec<u8>) -> Result
     Ok(NormalPath { bytes: scratch, ambiguous: None })
 }
 
+/// The text of a part of a path in normal form: decoded, into `buffer` if it must be.
+pub(crate) fn decode<'a>(part: &'a [u8], buffer: &'a mut Vec<u8>) -> &'a [u8] {
+    if memchr::memchr(b'%', part).is_none() {
+        return part;
+    }
+    buffer.clear();
+    push_as_text(part, buffer);
+    buffer
+}
+
+/// Appends the text of a part of a path in normal form. A `%` that the part was cut behind stays.
+pub(crate) fn push_as_text(part: &[u8], out: &mut Vec<u8>) {
+    let mut rest = part;
+    while let Some((&byte, after)) = rest.split_first() {
+        let decoded = (byte == b'%').then(|| hex_pair(after)).flatten();
+        out.push(decoded.unwrap_or(byte));
+        rest = if decoded.is_some() { &after[2..] } else { after };
+    }
+}
+
 /// How `%2F` is read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum EncodedSlash {

@@ -8,7 +8,7 @@ use std::fmt;
 
 /// A named value of a request.
 ///
-/// All values are the original bytes, undecoded, except for [`Variable::Uri`] and [`Variable::Host`].
+/// All values are the original bytes, undecoded, except for [`Variable::Uri`], [`Variable::Host`] and parameters of paths.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Variable {
     /// `uri`: the normalised path, without query.
@@ -48,7 +48,7 @@ pub enum Variable {
     SslServerName,
     /// `ssl_protocol`, `ssl_cipher`, `ssl_client_…`: other properties of the connection's TLS; absent without TLS.
     Ssl(SslVariable),
-    /// `uri_param_NAME`: the value of `:NAME` or `*NAME` of the route's path.
+    /// `uri_param_NAME`: the value of `:NAME` or `*NAME` of the route's path, decoded.
     PathParam(Box<str>),
     /// `uri_param_NAME` of plugins: a parameter of the route that was found, while `PathParam` belongs to the route
     /// being matched.

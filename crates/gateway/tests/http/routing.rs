@@ -233,6 +233,62 @@ fn functions_see_an_encoded_slash_as_nodes_read_it() {
     }
 }
 
+/// A parameter is the decoded text, everywhere, and is encoded once where it becomes a part of a target.
+#[test]
+fn parameters_of_paths_are_decoded() {
+    let node = Upstream::serve(|connection| {
+        while let Ok(request) = connection.read_request() {
+            let name = request.head.get("x-name").unwrap_or("none");
+            // The head is read as one character for each byte.
+            let seen: Vec<u8> =
+                format!("{} {name}", request.head.method_and_target().1).chars().map(|char| char as u8).collect();
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", seen.len());
+            if connection.try_send([head.as_bytes(), &seen].concat()).is_err() {
+                return;
+            }
+        }
+    });
+    let lua = "plugins: {serverless-pre-function: {functions: [\"return function(conf, ctx) \
+               ngx.req.set_header('X-Name', ctx.var.uri_param_name) end\"]}}";
+    let gateway = Gateway::start(
+        STILLGATE,
+        &resources(
+            &node,
+            &[
+                (
+                    "rewrite",
+                    "uri: '/users/:name', plugins: {proxy-rewrite: {uri: '/people/$uri_param_name?of=$uri_param_name', \
+                     headers: {set: {X-Name: $uri_param_name}}}}",
+                ),
+                ("lua", &format!("uri: '/lua/:name', {lua}")),
+                (
+                    "guard",
+                    "uri: '/f/:name', vars: [[uri_param_name, '==', 'top secret']], \
+                     plugins: {fault-injection: {abort: {http_status: 403}}}",
+                ),
+                ("open", "uri: /f/*"),
+                ("redirect", "uri: /r/*rest, plugins: {redirect: {uri: /$uri_param_rest, ret_code: 302}}"),
+            ],
+        ),
+    );
+    let mut client = gateway.client();
+    let mut check = |path: &str, expected: &str| {
+        assert_eq!(ask(&mut client, &[&format!("GET {path} HTTP/1.1"), "Host: a"]), expected, "{path}");
+    };
+    check("/users/J%C3%BCrgen", "/people/J%C3%BCrgen?of=J%C3%BCrgen J\u{fc}rgen");
+    check("/users/a%20b", "/people/a%20b?of=a%20b a b");
+    check("/users/a%25b", "/people/a%25b?of=a%25b a%b");
+    check("/users/a&b", "/people/a&b?of=a%26b a&b");
+    check("/lua/a%20%2562", "/lua/a%20%2562 a %62");
+    check("/f/top%20secret", "403");
+    check("/f/%74op%20secret", "403");
+    check("/f/top%2520secret", "/f/top%2520secret none");
+    let location = |path: &str| gateway.get(path).head.get("location").map(str::to_owned);
+    assert_eq!(location("/r/a%20b/c").as_deref(), Some("/a%20b/c"));
+    assert_eq!(location("/r/%5Cevil.example").as_deref(), Some("/%5Cevil.example"));
+    assert_eq!(location("/r/%2Fevil.example").as_deref(), Some("/evil.example"));
+}
+
 /// The value of a series without labels.
 fn metric(metrics: &ReservedPort, name: &str) -> f64 {
     let found = scrape(metrics.addr(), "/metrics", ACCEPT_TEXT, false);

@@ -116,10 +116,11 @@ impl<'m> PlaceEvaluator<'m, '_, '_> {
         places_of(&self.matcher.specs[route]).map(move |id| RoutePlace { route, id })
     }
 
-    /// The place at which a route was found.
-    fn place_of(&self, found: Match) -> Option<RoutePlace> {
-        let places = self.places(found.route).filter(|place| place.id.path as usize == found.path);
-        places.filter(|place| self.is_at(*place)).min_by(|a, b| self.order(*a, *b))
+    /// The place at which a route was found, with `%2F` as a part of its segment: with the other reading it may be another one.
+    fn place_of(&mut self, found: Match) -> Option<RoutePlace> {
+        let mut places: Vec<_> = self.places(found.route).filter(|place| self.is_at(*place)).collect();
+        places.sort_by(|a, b| self.order(*a, *b));
+        places.into_iter().find(|place| self.distance(*place).is_none())
     }
 
     /// Whether the place has the request's host and path. An expression has neither.

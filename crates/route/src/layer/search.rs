@@ -9,6 +9,7 @@ use crate::Variable;
 use crate::condition::{ConditionValue, Field, Predicate};
 use crate::fields::{FieldSlots, SlotId};
 use crate::matcher::MatchRequest;
+use crate::path;
 use crate::pieces::Pieces;
 use crate::regex::RegexMemory;
 use crate::values::{self, Values};
@@ -33,6 +34,8 @@ pub(crate) struct LayerScratch {
     /// By node, then by place: the search in which one of several values led there. Grows when first needed.
     followed: Vec<u32>,
     pub(super) groups: Vec<GroupMemory>,
+    /// The last value of a parameter that had to be decoded.
+    param: Vec<u8>,
 }
 
 #[derive(Debug, Default)]
@@ -248,10 +251,13 @@ impl<'s> Search<'s, '_> {
 
     /// Like [`Search::group_matches`], for a parameter, whose value depends on the place.
     pub(super) fn param_matches(&mut self, group: u32, pattern: u32, place: &Place, predicate: &Predicate) -> bool {
-        let value = self.param(place, predicate);
+        let mut buffer = std::mem::take(&mut self.own.param);
+        let value = self.param(place, predicate).map(|value| path::decode(value, &mut buffer));
         let memory = &mut self.own.groups[group as usize].regexes;
         self.layer.program.groups[group as usize].regexes.search(value.into_iter(), memory);
-        memory.any(pattern as usize)
+        let is_match = memory.any(pattern as usize);
+        self.own.param = buffer;
+        is_match
     }
 
     pub(super) fn recall(&self, memo: u32) -> Option<bool> {
@@ -276,10 +282,15 @@ impl<'s> Search<'s, '_> {
     }
 
     /// Whether the value of a parameter of the place's path passes a test.
-    pub(super) fn param_passes(&self, place: &Place, predicate: &Predicate) -> bool {
-        self.param(place, predicate).is_some_and(|value| predicate.test.passes(ConditionValue::Text(value)))
+    pub(super) fn param_passes(&mut self, place: &Place, predicate: &Predicate) -> bool {
+        let mut buffer = std::mem::take(&mut self.own.param);
+        let value = self.param(place, predicate).map(|value| path::decode(value, &mut buffer));
+        let passes = value.is_some_and(|value| predicate.test.passes(ConditionValue::Text(value)));
+        self.own.param = buffer;
+        passes
     }
 
+    /// The value of a parameter in normal form.
     fn param(&self, place: &Place, predicate: &Predicate) -> Option<&'s [u8]> {
         let Field::Variable(Variable::PathParam(name)) = &predicate.field else { return None };
         let uri = self.layer.routes[place.route as usize].uri()?;

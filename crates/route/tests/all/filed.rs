@@ -158,6 +158,44 @@ fn regexes_over_parameters_allocate_nothing() {
     assert_eq!(find(&matcher, &mut scratch, "/p/x", &wire), None);
     let counted = allocation_counter::measure(|| assert_eq!(find(&matcher, &mut scratch, "/p/4711", &wire), Some(0)));
     assert_eq!(counted.count_total, 0);
+    assert_eq!(find(&matcher, &mut scratch, "/p/%20", &wire), None);
+}
+
+/// Parameters have the text of the path, not its encoded form, in conditions and when they are read.
+#[test]
+fn parameters_are_decoded() {
+    let guard = |name: &str, value: &str| Some(serde_json::json!([[name, "==", value]]));
+    let routes = [
+        uri(&["/f/:name"], guard("uri_param_name", "top secret")),
+        uri(&["/g/*rest"], Some(serde_json::json!([["uri_param_rest", "~~", "^J\u{fc}r"]]))),
+        uri(&["/p/:a/*rest", "/p/:a"], None),
+    ];
+    let specs = routes.into_iter().enumerate().map(|(id, takes)| route(id, RouteMatch::Uri(takes)));
+    let expression = Expression::parse(r##"http.path ~ "^/e/(?<name>[^/]+)$""##).unwrap();
+    let matcher = Matcher::compile(specs.chain([route(3, RouteMatch::Expression(expression))]).collect()).unwrap();
+    let wire = Wire::default();
+    let check = |raw: &str, expected: Option<usize>, values: &[(&str, &[u8])]| {
+        let mut normal = Vec::new();
+        let path = normalise(raw.as_bytes(), &mut normal).unwrap();
+        let client = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let request = MatchRequest { method: Method::Get, host: b"", path, client, vars: &wire };
+        let found = matcher.find(&request, &mut Scratch::default()).unwrap();
+        assert_eq!(found.map(|found| found.route), expected, "{raw}");
+        for (name, value) in values {
+            assert_eq!(matcher.param(found.unwrap(), &request, name, &mut Vec::new()), Some(*value), "{raw} {name}");
+        }
+    };
+    check("/f/top%20secret", Some(0), &[("name", b"top secret")]);
+    check("/f/top%2520secret", None, &[]);
+    check("/g/J%C3%BCrgen/x", Some(1), &[("rest", "J\u{fc}rgen/x".as_bytes())]);
+    check("/p/100%25", Some(2), &[("a", b"100%")]);
+    check("/p/%250d", Some(2), &[("a", b"%0d")]);
+    check("/p/%0d%ff", Some(2), &[("a", b"\r\xff")]);
+    // As nodes read them: an encoded slash ends a segment.
+    check("/p/a%2Fb/c", Some(2), &[("a", b"a"), ("rest", b"b/c")]);
+    check("/p/a%2F..%2Fb", Some(2), &[("a", b"b")]);
+    check("/p/a/b%2Fc", Some(2), &[("a", b"a"), ("rest", b"b/c")]);
+    check("/e/a%20b", Some(3), &[("name", b"a b")]);
 }
 
 /// Captures are read by request after request: no regex may be compiled for it each time.

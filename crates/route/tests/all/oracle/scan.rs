@@ -53,7 +53,9 @@ pub(crate) fn by_both_readings<T>(
     let mut buffer = Vec::new();
     let Ok(other) = normalise(slashes.as_bytes(), &mut buffer) else { return Err(Ambiguous) };
     let other = std::str::from_utf8(other.bytes()).unwrap();
-    if same(&as_read, &find(other)) { Ok(as_read) } else { Err(Ambiguous) }
+    let other = find(other);
+    // Captures are those of the reading in which `%2F` is a slash.
+    if same(&as_read, &other) { Ok(other) } else { Err(Ambiguous) }
 }
 
 pub(crate) fn scan(routes: &[Route], asked: &RequestFacts, path: &str) -> Option<ScanResult> {
@@ -90,7 +92,8 @@ pub(crate) fn scan(routes: &[Route], asked: &RequestFacts, path: &str) -> Option
             .then_with(|| (a.2, Reverse(tail(a.1).len()), a.3).cmp(&(b.2, Reverse(tail(b.1).len()), b.3)))
     });
     best.map(|(_, pattern, _, route)| {
-        let own = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+        let own =
+            |(name, value): (&str, &str)| (name.to_owned(), String::from_utf8_lossy(&decoded(value)).into_owned());
         ScanResult { route, params: params(pattern, path).into_iter().map(own).collect() }
     })
 }
@@ -100,7 +103,7 @@ fn conditions_hold(uri: &Uri, pattern: &str, path: &str, asked: &RequestFacts) -
     let value = |name: &str| match name.strip_prefix("uri_param_") {
         Some(name) => {
             let params = params(pattern, path);
-            params.iter().find(|(param, _)| *param == name).map(|(_, value)| value.as_bytes().to_vec())
+            params.iter().find(|(param, _)| *param == name).map(|(_, value)| decoded(value))
         }
         None => asked.value(&Variable::parse(name).unwrap(), &mut Vec::new()).map(<[u8]>::to_vec),
     };
@@ -186,6 +189,19 @@ fn params<'a>(pattern: &'a str, path: &'a str) -> Vec<(&'a str, &'a str)> {
         params.push((name, rest));
     }
     params
+}
+
+/// A part of a path, decoded.
+pub(crate) fn decoded(value: &str) -> Vec<u8> {
+    let mut pieces = value.split('%');
+    let mut out = pieces.next().unwrap().as_bytes().to_vec();
+    for piece in pieces {
+        match piece.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => out.extend_from_slice(&[&[byte], &piece.as_bytes()[2..]].concat()),
+            None => out.extend_from_slice(&[b"%", piece.as_bytes()].concat()),
+        }
+    }
+    out
 }
 
 fn behind_head<'a>(pattern: &'a str, path: &'a str) -> &'a str {
