@@ -296,6 +296,95 @@ fn a_response_head_beyond_our_bounds_is_not_the_nodes_fault() {
     assert_eq!(states(&gateway), ["healthy"; 2]);
 }
 
+/// A node that switches to WebSocket as soon as it sees the key of a handshake, as some servers do, and serves all else.
+fn hasty() -> Upstream {
+    Upstream::serve(|connection| {
+        while let Ok(head) = connection.read_head() {
+            let answer = match head.get("sec-websocket-key") {
+                Some(_) => "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+                None => "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+            };
+            if connection.try_send(answer).is_err() {
+                return;
+            }
+        }
+    })
+}
+
+/// A switch that only the client's own fields make invalid counts neither against the node nor for `api-breaker`.
+#[test]
+fn a_switch_that_the_client_asks_for_in_a_wrong_way_is_not_the_nodes_fault() {
+    let nodes = [(); 2].map(|()| hasty());
+    let [first, second] = nodes.each_ref().map(Upstream::addr);
+    let breaker = "plugins: {api-breaker: {break_response_code: 599, unhealthy: {http_statuses: [502], failures: 3}}}";
+    let gateway = Gateway::start(
+        STILLGATE,
+        &Setup::resources(format!(
+            "upstreams: [{{id: u, nodes: {{\"{first}\": 1, \"{second}\": 1}}, {STRICT}}}]\nroutes:\n  \
+             - {{id: open, uri: /open, enable_websocket: true, upstream_id: u, {breaker}}}\n  \
+             - {{id: shut, uri: /shut, upstream_id: u, {breaker}}}\n"
+        )),
+    );
+    let ask = |path: &str, fields: &str| {
+        let before: usize = nodes.iter().map(Upstream::connections).sum();
+        let mut client = gateway.client();
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\nSec-WebSocket-Key: dGhl\r\n{fields}\r\n"));
+        assert_eq!(client.expect_response("GET").head.status(), 502, "{path} {fields}");
+        let made = nodes.iter().map(Upstream::connections).sum::<usize>() - before;
+        assert!(made <= 1, "no second node is tried");
+    };
+    for _ in 0..8 {
+        ask("/open", "Connection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 5\r\n");
+        ask("/open", "Connection: Upgrade\r\nUpgrade: foo\r\n");
+        ask("/open", "Connection: Upgrade\r\nUpgrade: websocket/13\r\n");
+        ask("/open", "");
+        ask("/shut", "");
+        ask("/shut", "Connection: Upgrade\r\nUpgrade: websocket\r\n");
+    }
+    for path in ["/open", "/shut"] {
+        assert_eq!(gateway.get(path).head.status(), 200, "{path}");
+    }
+    assert_eq!(states(&gateway), ["healthy"; 2]);
+    assert!(!gateway.log().contains("it is set aside"), "{}", gateway.log());
+}
+
+/// A switch that nothing in the request asks for is the node's own doing.
+#[test]
+fn a_switch_that_nobody_asks_for_is_the_nodes_fault() {
+    let switching = Upstream::serve(|connection| {
+        let _ = connection.read_head();
+        connection.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+    });
+    let other = Upstream::echo();
+    let gateway = gateway(&[switching.addr(), other.addr()], "");
+    eventually("the node to be ejected", || {
+        gateway.get("/");
+        states(&gateway) == ["set_aside", "healthy"]
+    });
+}
+
+/// A node that repeats a part of the target in a field, decoded, makes its head invalid where the client has encoded a control
+/// character.
+#[test]
+fn a_head_with_control_characters_of_the_client_is_not_the_nodes_fault() {
+    let node = Upstream::serve(|connection| {
+        while let Ok(head) = connection.read_head() {
+            let target = head.method_and_target().1.to_owned();
+            let decoded =
+                target.replace("%00", "\0").replace("%01", "\u{1}").replace("%7f", "\u{7f}").replace("%0d", "\r");
+            let _ =
+                connection.try_send(format!("HTTP/1.1 302 Found\r\nLocation: {decoded}/\r\nContent-Length: 0\r\n\r\n"));
+        }
+    });
+    let other = Upstream::echo();
+    let gateway = gateway(&[node.addr(), other.addr()], "");
+    for target in ["/a?b=%00", "/a%01", "/a?b=%7f", "/a%0d"] {
+        eventually("the node to be asked", || gateway.get(target).head.status() == 502);
+        eventually("the node to answer another", || gateway.get("/a").head.status() == 302);
+    }
+    assert_eq!(states(&gateway), ["healthy"; 2]);
+}
+
 fn accept(node: &Upstream) -> Http2 {
     Http2::accept(node.accept().stream().try_clone().expect("a handle"), &[])
 }

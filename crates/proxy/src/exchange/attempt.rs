@@ -95,6 +95,7 @@ impl<'a> AttemptGuard<'a> {
         let address = state.endpoint(index).address;
         exchange.mistaken = None;
         exchange.outcome.asked = Some((index, address));
+        exchange.outcome.is_of_client = false;
         exchange.tries.begin(address);
         let timing = exchange.outcome.timing;
         let began = (timing.head || timing.node).then(Instant::now);
@@ -178,6 +179,7 @@ impl<'a> AttemptGuard<'a> {
             self.note_unanswered(&mut failed);
         }
         if is_of_client && !failed.is_of_node {
+            exchange.outcome.is_of_client = true;
             health::report(self.worker, self.upstream, self.index, TryReport::Inconclusive, String::new);
         } else if !failed.is_closed() {
             health::report_failure(self.worker, self.upstream, self.index, failed.failure, failed.reused);
@@ -199,11 +201,28 @@ impl<'a> AttemptGuard<'a> {
 fn is_of_client(exchange: &Exchange, failed: &FailedAttempt) -> bool {
     let is_large = matches!(exchange.bad_response, Some(ResponseError::HeadTooLarge | ResponseError::TooManyHeaders));
     match failed.failure {
-        Failure::BadResponse => is_large,
+        Failure::BadResponse => is_large || is_echo(exchange),
         Failure::Reset | Failure::ReadTimeout | Failure::TryTimeout => failed.awaited_client,
         Failure::Refused | Failure::Name => true,
         Failure::Connect | Failure::ConnectTimeout | Failure::SendTimeout => false,
     }
+}
+
+/// Whether the response's head may be invalid because it repeats what the client sent: decoded, an encoded control character of the
+/// target or of a field (a cookie, say) has no form in a field.
+#[cold]
+fn is_echo(exchange: &Exchange) -> bool {
+    exchange.bad_response.is_some() && has_encoded_control(exchange.from_client.head())
+}
+
+/// Whether a text has an encoded control character, encoded once or several times.
+fn has_encoded_control(text: &[u8]) -> bool {
+    text.split(|byte| *byte == b'%').skip(1).any(|mut rest| {
+        while let Some(inner) = rest.strip_prefix(b"25") {
+            rest = inner;
+        }
+        matches!(rest, [b'0' | b'1', low, ..] if low.is_ascii_hexdigit()) || matches!(rest, [b'7', b'f' | b'F', ..])
+    })
 }
 
 /// One try at one endpoint.
@@ -308,6 +327,10 @@ pub(super) fn interrupted(exchange: &mut Exchange, event: RelayEvent, reused: bo
             is_of_node: false,
             reason: None,
         }),
+        RelayEvent::Disagreed => {
+            exchange.outcome.is_of_client = true;
+            AttemptOutcome::Refused(answer_to(event))
+        }
         RelayEvent::ClientGone => {
             if !begun {
                 exchange.outcome.status = STATUS_CLIENT_GONE;
@@ -333,6 +356,9 @@ fn answer_to(event: RelayEvent) -> LocalReply {
         RelayEvent::BrokenResponse(broken) => LocalReply::error(broken.status_of_response(), broken.message()),
         RelayEvent::PluginFailed => LocalReply::error(500, "a plugin failed"),
         RelayEvent::Cut => LocalReply::error(502, "the node broke its response off"),
+        RelayEvent::Disagreed => {
+            LocalReply::error(502, "the node switches to another protocol than the request validly asks for")
+        }
         RelayEvent::Head | RelayEvent::Finished | RelayEvent::NodeFailed(_) | RelayEvent::ClientGone => {
             unreachable!("handled where the try is driven")
         }
@@ -466,5 +492,32 @@ pub(super) fn judge_refusal(serving: &RequestContext<'_>, tries: &Tries<'_>, ref
     if fault == NameFault::Node {
         let why = || "it refuses a server name that another node accepts".to_owned();
         health::report(serving.worker, upstream, refused, TryReport::Failed(Failure::Connect), why);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_encoded_control;
+
+    #[test]
+    fn encoded_control_characters() {
+        for (text, expected) in [
+            ("/a%0db", true),
+            ("/%00", true),
+            ("/%1F", true),
+            ("/a?b=%7f", true),
+            ("/%250A", true),
+            ("/%252501", true),
+            ("/a%20b", false),
+            ("/%", false),
+            ("/%0", false),
+            ("/%0g", false),
+            ("/%80", false),
+            ("/%2", false),
+            ("/%25", false),
+            ("/a0d", false),
+        ] {
+            assert_eq!(has_encoded_control(text.as_bytes()), expected, "{text}");
+        }
     }
 }

@@ -411,7 +411,7 @@ fn run_response_phase(
         request_edits: if chains.has_request_fields { &chains.request_fields } else { &request_edits.fields },
         came_with: if chains.came_with == 0 { outcome.status } else { chains.came_with },
         is_of_node,
-        was_asked: outcome.asked.is_some(),
+        was_asked: outcome.asked.is_some() && !outcome.is_of_client,
         fields: if is_of_node { &response.fields } else { &none },
         head: called.head(from_node, &chains.response_head),
         length: if is_of_node { length_of(response.framing) } else { chains.own_length },

@@ -35,6 +35,8 @@ pub(crate) enum RelayEvent {
     Finished,
     /// The node failed before its final response head.
     NodeFailed(Failure),
+    /// The node switches to another protocol, and the client did not ask for it, or not in a valid way.
+    Disagreed,
     /// The response broke off after its head had been passed on.
     Cut,
     /// The client closed or reset its connection, or did not read its response in time.

@@ -107,6 +107,7 @@ impl Tries<'_> {
             let before = self.closed.replace(index);
             if attempt.is_closed_again() {
                 self.closed = None;
+                serving.exchange.outcome.is_of_client = true;
                 self.acquit([before, Some(index)], serving);
             }
         } else if failed.response_started {

@@ -15,7 +15,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use stillgate_plugin::record::NodeTries;
 use stillgate_upstream::Failure;
-use stillgate_wire::{reason, switches_as_asked, upgrade_protocols, write_response, write_upgrade_lines};
+use stillgate_wire::{Fields, Name, reason, switches_as_asked, upgrade_protocols, write_response, write_upgrade_lines};
 
 /// What a client's connection becomes.
 pub(crate) enum Switch {
@@ -68,7 +68,9 @@ pub(super) fn agree(relay: &mut Relay<'_>) -> Result<(), RelayEvent> {
     let is_asked = exchange.passes_upgrade
         && switches_as_asked(&exchange.request, exchange.from_client.head(), &exchange.response, head);
     if !is_asked || !is_sent {
-        return Err(RelayEvent::NodeFailed(Failure::BadResponse));
+        let is_of_client = mentions_upgrade(&exchange.request.fields, exchange.from_client.head());
+        let failure = RelayEvent::NodeFailed(Failure::BadResponse);
+        return Err(if is_of_client { RelayEvent::Disagreed } else { failure });
     }
     forwarding::edit_interim(exchange, settings);
     if exchange.chains.is_on() {
@@ -94,6 +96,17 @@ pub(super) fn agree(relay: &mut Relay<'_>) -> Result<(), RelayEvent> {
     exchange.from_node.skip_head(exchange.response.len);
     relay.enter_switch();
     Ok(())
+}
+
+/// Whether nodes may switch to another protocol because of what the client sends. Some look at the fields of WebSocket only, which
+/// they get with and without an upgrade.
+#[cold]
+fn mentions_upgrade(fields: &Fields, head: &[u8]) -> bool {
+    const WEBSOCKET: &[u8] = b"sec-websocket-";
+    fields.iter().any(|field| {
+        let start = field.name.of(head).get(..WEBSOCKET.len());
+        field.id == Name::Upgrade || start.is_some_and(|start| start.eq_ignore_ascii_case(WEBSOCKET))
+    })
 }
 
 impl UpgradedExchange {

@@ -34,6 +34,8 @@ pub(crate) struct RequestOutcome {
     pub(crate) node_until: Option<Instant>,
     /// The slot and address of the node that was tried last.
     pub(crate) asked: Option<(usize, SocketAddr)>,
+    /// The try at that node failed for what the client sent or asked for.
+    pub(crate) is_of_client: bool,
     pub(crate) status: u16,
     pub(crate) head_bytes: u64,
     pub(crate) upstream_us: Option<u64>,
