@@ -118,8 +118,11 @@ fn a_node_is_asked_for_whole_bodies_in_known_codings() {
     ];
     let gateway = gateway(node.addr(), &resources(&routes));
     let head = |path: &str, accept: &str| {
-        let lines = ["Range: bytes=5-30", "If-Range: \"a\"", accept];
+        let lines =
+            ["Range: bytes=5-30", "If-Range: \"a\"", "Request-Range: bytes=5-30", "x-ms-range: bytes=5-30", accept];
         let asked = asked(&ask(&mut gateway.client(), &format!("GET {path}"), &lines));
+        assert_eq!(asked.get("request-range"), asked.get("range"), "{path}");
+        assert_eq!(asked.get("x-ms-range"), asked.get("range"), "{path}");
         ["range", "if-range", "accept-encoding"].map(|name| asked.get(name).map(str::to_owned))
     };
     for path in ["/function", "/replacement", "/late", "/not-now?run=1"] {

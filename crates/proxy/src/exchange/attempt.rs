@@ -327,7 +327,7 @@ pub(super) fn interrupted(exchange: &mut Exchange, event: RelayEvent, reused: bo
             is_of_node: false,
             reason: None,
         }),
-        RelayEvent::Disagreed => {
+        RelayEvent::Disagreed | RelayEvent::Part => {
             exchange.outcome.is_of_client = true;
             AttemptOutcome::Refused(answer_to(event))
         }
@@ -358,6 +358,9 @@ fn answer_to(event: RelayEvent) -> LocalReply {
         RelayEvent::Cut => LocalReply::error(502, "the node broke its response off"),
         RelayEvent::Disagreed => {
             LocalReply::error(502, "the node switches to another protocol than the request validly asks for")
+        }
+        RelayEvent::Part => {
+            LocalReply::error(502, "the node sends a part of the body, and a plugin must see all of it")
         }
         RelayEvent::Head | RelayEvent::Finished | RelayEvent::NodeFailed(_) | RelayEvent::ClientGone => {
             unreachable!("handled where the try is driven")

@@ -23,8 +23,13 @@ const STATUS_UPGRADE_REQUIRED: u16 = 426;
 
 const HOST: FieldName<'_> = FieldName::constant("Host");
 const ACCEPT_ENCODING: FieldName<'_> = FieldName::constant("Accept-Encoding");
-const RANGE: FieldName<'_> = FieldName::constant("Range");
-const IF_RANGE: FieldName<'_> = FieldName::constant("If-Range");
+/// Fields that ask for a part of a body: the standard's, that of Apache where there is no `Range`, and Azure's, which goes before it.
+const PARTS: [FieldName<'_>; 4] = [
+    FieldName::constant("Range"),
+    FieldName::constant("If-Range"),
+    FieldName::constant("Request-Range"),
+    FieldName::constant("x-ms-range"),
+];
 const TE: FieldName<'_> = FieldName::constant("TE");
 const CONNECTION: FieldName<'_> = FieldName::constant("Connection");
 const UPGRADE: FieldName<'_> = FieldName::constant("Upgrade");
@@ -95,10 +100,12 @@ pub(super) fn edit_request(serving: &mut RequestContext<'_>, pass_host: &PassHos
     let exchange = &mut *serving.exchange;
     exchange.method_sent = exchange.request.method;
     exchange.framing_sent = exchange.request.framing;
+    exchange.needs_whole = false;
     let has_plugins = exchange.chains.is_on();
     if has_plugins {
         read_plugin_edits(serving);
         if chain::filters_responses(serving) {
+            serving.exchange.needs_whole = true;
             ask_for_whole_body(serving.exchange);
         }
     }
@@ -197,8 +204,7 @@ fn read_plugin_edits(serving: &mut RequestContext<'_>) {
 fn ask_for_whole_body(exchange: &mut Exchange) {
     let Exchange { request, request_edits, from_client, value, .. } = exchange;
     let (fields, head, edits) = (&request.fields, from_client.head(), &mut request_edits.fields);
-    edits.remove(fields, head, RANGE);
-    edits.remove(fields, head, IF_RANGE);
+    PARTS.into_iter().for_each(|name| edits.remove(fields, head, name));
     let mut leaves_out = false;
     value.clear();
     for item in edits.values(fields, head, ACCEPT_ENCODING).flat_map(|value| value.split(|byte| *byte == b',')) {

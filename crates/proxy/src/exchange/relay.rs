@@ -37,6 +37,8 @@ pub(crate) enum RelayEvent {
     NodeFailed(Failure),
     /// The node switches to another protocol, and the client did not ask for it, or not in a valid way.
     Disagreed,
+    /// The node sends a part of a body that a filter must see whole.
+    Part,
     /// The response broke off after its head had been passed on.
     Cut,
     /// The client closed or reset its connection, or did not read its response in time.

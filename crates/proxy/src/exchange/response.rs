@@ -13,6 +13,7 @@ use stillgate_wire::{BodyDecoder, Framing, Method, Name, ResponseHead, Version, 
 /// Interim responses passed on for one request.
 const INTERIMS_MAX: u32 = 100;
 pub(super) const STATUS_SWITCHING: u16 = 101;
+const STATUS_PARTIAL: u16 = 206;
 
 pub(super) fn is_interim(response: &ResponseHead) -> bool {
     response.status < 200 && response.status != STATUS_SWITCHING
@@ -51,6 +52,9 @@ pub(super) fn begin(relay: &mut Relay<'_>) -> Result<(), RelayEvent> {
         return upgraded_exchange::agree(relay);
     }
     let exchange = &mut *relay.serving.exchange;
+    if exchange.needs_whole && exchange.response.status == STATUS_PARTIAL && is_part_of_bytes(exchange) {
+        return Err(RelayEvent::Part);
+    }
     let decoder = BodyDecoder::new(exchange.response.framing);
     let started = exchange.from_node.start_body(exchange.response.len, decoder);
     started.map_err(|_| RelayEvent::NodeFailed(Failure::BadResponse))?;
@@ -72,6 +76,23 @@ pub(super) fn begin(relay: &mut Relay<'_>) -> Result<(), RelayEvent> {
     relay.serving.client.ends_with_connection = delimited == ResponseEnd::Close;
     relay.enter_body();
     Ok(())
+}
+
+/// Whether a 206 is a part of a body, as the node did not leave that to `Range`: what a filter looks for may be cut in two. A node
+/// that counts in other units (`Content-Range: items 0-9/100`) sends a body that is whole.
+#[cold]
+fn is_part_of_bytes(exchange: &Exchange) -> bool {
+    const BYTES: &[u8] = b"bytes";
+    let head = &exchange.from_node.unparsed()[..exchange.response.len];
+    let fields = exchange.response.fields.iter();
+    let mut ranges = fields
+        .filter(|field| field.name.of(head).eq_ignore_ascii_case(b"content-range"))
+        .map(|field| field.value.of(head))
+        .peekable();
+    let is_bytes = |value: &[u8]| {
+        value.is_empty() || value.get(..BYTES.len()).is_some_and(|unit| unit.eq_ignore_ascii_case(BYTES))
+    };
+    ranges.peek().is_none() || ranges.any(is_bytes)
 }
 
 /// How the client sees where a response ends.

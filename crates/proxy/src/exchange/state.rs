@@ -47,6 +47,8 @@ pub(crate) struct Exchange {
     pub(crate) sets_host: bool,
     /// Whether the node is informed that the client requests another protocol.
     pub(crate) passes_upgrade: bool,
+    /// Whether a filter may have to see the whole body of the response.
+    pub(super) needs_whole: bool,
     /// Whether there is a value for the consistent hash, and the value.
     pub(crate) has_key: bool,
     pub(crate) key: Vec<u8>,
