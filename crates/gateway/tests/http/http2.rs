@@ -408,3 +408,38 @@ fn a_connection_is_one_in_the_metrics() {
     }
     eventually("an idle one", || is_told(0, 1));
 }
+
+/// RFC 9220 section 3: a protocol that the route does not pass on is not implemented, and no node is tried.
+#[test]
+fn extended_connect_without_enable_websocket_reaches_no_node() {
+    let upstream = Upstream::bind();
+    let shut = Gateway::start(STILLGATE, &Setup::to(upstream.addr()));
+    let open = Gateway::start(STILLGATE, &Setup::to(upstream.addr()).route("enable_websocket: true"));
+    for (gateway, protocol) in [(&shut, "websocket"), (&open, "h2c")] {
+        let mut client = Http2::connect(gateway.addr());
+        let fields = [
+            (":method", "CONNECT"),
+            (":protocol", protocol),
+            (":scheme", "http"),
+            (":path", "/chat"),
+            (":authority", "h.example"),
+        ];
+        client.send_head(1, &fields, 0);
+        let (heads, _, _) = client.finish(1);
+        assert_eq!(heads.first().map(|head| head.status()), Some(501), "{protocol}");
+    }
+    assert_eq!(upstream.connections(), 0);
+}
+
+/// As over HTTP/1.1: a node may take `delete` as `DELETE`, which no rule for it has seen.
+#[test]
+fn a_method_in_lower_case_is_refused() {
+    let (upstream, gateway) = echo_gateway();
+    for (stream, method) in [(1, "delete"), (3, "Get"), (5, "GET1")] {
+        let mut client = Http2::connect(gateway.addr());
+        let fields = [(":method", method), (":scheme", "http"), (":path", "/"), (":authority", "h.example")];
+        client.send_head(stream, &fields, END_STREAM);
+        assert_eq!(client.finish(stream).0.first().map(|head| head.status()), Some(400), "{method}");
+    }
+    assert_eq!(upstream.requests(), 0);
+}

@@ -87,6 +87,11 @@ impl Stream {
         matches!(self, Stream::Http2(_))
     }
 
+    /// For an HTTP/2 stream: the client asks for another protocol on it (RFC 8441).
+    pub(crate) fn is_connect(&self) -> bool {
+        matches!(self, Stream::Http2(stream) if stream.is_connect)
+    }
+
     /// For an HTTP/2 stream: the response is complete, and the client may still send parts of its request.
     pub(crate) fn is_answered_early(&self) -> bool {
         matches!(self, Stream::Http2(stream) if stream.is_answered_early())

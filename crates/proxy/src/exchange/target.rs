@@ -30,6 +30,9 @@ pub(crate) struct ExchangeBounds {
     pub(crate) deadline_ms: u64,
 }
 
+/// The answer to a CONNECT for a protocol that is not served (RFC 9220 section 3).
+const STATUS_NOT_IMPLEMENTED: u16 = 501;
+
 /// A time that never comes.
 const FAR_MS: u64 = u64::MAX / 2;
 
@@ -70,6 +73,10 @@ impl<'a> ExchangeTarget<'a> {
         serving.exchange.outcome.upstream = chosen;
         let slot = chosen.unwrap_or_else(|| route.upstream());
         let upstream = snapshot.upstreams.get(slot).ok_or_else(unavailable)?;
+        let may_upgrade = serving.exchange.request.asks_upgrade && route.route.upgrades;
+        if serving.client.stream.is_connect() && !may_upgrade {
+            return Err(LocalReply::error(STATUS_NOT_IMPLEMENTED, "the route does not pass another protocol on"));
+        }
         let mut bounds = ExchangeBounds::new(snapshot.plan.timeouts(route, slot), serving.settings());
         // Without HTTP/2 there can be no gRPC except gRPC-Web.
         let is_grpc = serving.client.stream.is_http2() || upstream.planned.link.grpc;

@@ -56,7 +56,7 @@ pub(crate) struct ClientStream {
     id: u32,
     method: Method,
     /// The request is for a tunnel (RFC 8441): its body lasts as long as the tunnel, whatever the response is.
-    is_connect: bool,
+    pub(crate) is_connect: bool,
     /// Until the engine reads it.
     request: Option<http::request::Parts>,
     incoming: IncomingBody,
