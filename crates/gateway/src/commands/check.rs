@@ -13,7 +13,7 @@ use serde::Serialize;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
-use stillgate_config::{Config, Diagnostic, Severity, SslUse};
+use stillgate_config::{Config, Diagnostic, Severity, SslUse, Target};
 use stillgate_proxy::Plan;
 use stillgate_replay::explain::explanation::counted;
 use stillgate_replay::replay::{self, RoutedConfig};
@@ -163,6 +163,7 @@ fn look_at(file: &Path, depth: Depth, had_end_flag: bool) -> Result<(CheckReport
         let linted = lint::lint(&specs);
         diagnostics.extend(linted.findings.iter().map(|finding| lint_found(finding, config)));
         diagnostics.extend(deep_hosts(config).into_iter().map(|deep| deep_found(deep, config)));
+        diagnostics.extend(upgrades_over_http2(config));
         let of_chains = chain_lint(config);
         diagnostics.extend(of_chains.findings.into_iter().map(|finding| chain_found(finding, config)));
         diagnostics.sort_by_key(|found| found.diagnostic.line);
@@ -255,6 +256,37 @@ fn deep_found(deep: DeepHosts, config: &Config) -> CheckFinding {
         excerpt: None,
     };
     CheckFinding { diagnostic, routes }
+}
+
+/// Routes that let clients ask for another protocol, although their nodes speak HTTP/2, over which that is not forwarded.
+fn upgrades_over_http2(config: &Config) -> Option<CheckFinding> {
+    let shared: HashMap<&str, bool> =
+        config.upstreams.iter().map(|upstream| (&*upstream.key, upstream.http2)).collect();
+    let is_http2 = |target: &Target| match target {
+        Target::Own(upstream) => upstream.http2,
+        Target::Shared(key) => shared.get(&**key).is_some_and(|is_http2| *is_http2),
+        Target::Nowhere | Target::Unavailable(_) => false,
+    };
+    let mut routes = Vec::new();
+    for (route, line) in config.routes.iter().zip(&config.route_lines) {
+        if route.upgrades && is_http2(&route.target) {
+            routes.push(RouteAt { id: route.spec.id.clone(), line: *line });
+        }
+    }
+    let first = routes.first()?;
+    let diagnostic = Diagnostic {
+        severity: Severity::Warning,
+        path: String::new(),
+        line: first.line,
+        column: 0,
+        message: format!(
+            "route {:?} has enable_websocket, but its nodes speak HTTP/2, over which no upgrade is forwarded",
+            first.id
+        ),
+        hint: Some("remove enable_websocket, or let the nodes speak HTTP/1.1".to_owned()),
+        excerpt: None,
+    };
+    Some(CheckFinding { diagnostic, routes })
 }
 
 /// A finding about plugins, reported where they are configured.

@@ -169,6 +169,29 @@ fn check_warns_of_what_is_probably_not_meant() {
 }
 
 #[test]
+fn check_warns_of_upgrades_that_nodes_cannot_be_asked_for() {
+    let text = "\
+upstreams:
+  - {id: two, nodes: {\"127.0.0.1:1\": 1}, http2: true}
+  - {id: one, nodes: {\"127.0.0.1:1\": 1}}
+services:
+  - {id: open, enable_websocket: true, upstream_id: two}
+routes:
+  - {id: good, uri: /good, enable_websocket: true, upstream_id: one}
+  - {id: plain, uri: /plain, upstream_id: two}
+  - {id: named, uri: /named, enable_websocket: true, upstream_id: two}
+  - {id: service, uri: /service, service_id: open}
+#END
+";
+    let folder = Folder::with(&[("upgrades.yaml", text)]);
+    folder.check(&["check", "upgrades.yaml"], expect![[r#"
+        exit 0
+        upgrades.yaml:9: warning: route "named" has enable_websocket, but its nodes speak HTTP/2, over which no upgrade is forwarded; remove enable_websocket, or let the nodes speak HTTP/1.1
+        upgrades.yaml: ok (4 routes, 2 upstreams; 1 warning)
+    "#]]);
+}
+
+#[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
 fn check_warns_of_plugins_that_cannot_do_what_they_are_there_for() {
     let upstream = "upstreams: [{id: u, nodes: {\"10.0.0.1:80\": 1}}]\n";
