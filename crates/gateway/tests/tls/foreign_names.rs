@@ -145,7 +145,11 @@ fn one_fails_by_itself_at_two_nodes() {
         }
         assert_eq!(states(&gateway), ["healthy"; 3], "{refusal:?}{keys}");
         assert!(!gateway.log().contains("it is set aside"), "{}", gateway.log());
-        eventually("the reason in the log", || gateway.log().contains("no node accepts the requested server name"));
+        eventually("the reason in the log", || {
+            gateway
+                .log()
+                .contains("TLS with the nodes failed for the requested server name; TLS with the node failed: ")
+        });
     }
 }
 

@@ -50,7 +50,7 @@ pub(crate) fn describe(failure: Failure) -> &'static str {
         Failure::ReadTimeout => "the node did not answer in time",
         Failure::TryTimeout => "the node did not answer within timeout.per_try",
         Failure::BadResponse => "the node's response is invalid",
-        Failure::Name => "no node accepts the requested server name",
+        Failure::Name => "TLS with the nodes failed for the requested server name",
         Failure::Refused => "the node refuses the request",
     }
 }
