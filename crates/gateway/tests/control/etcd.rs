@@ -145,13 +145,24 @@ fn a_certificate_whose_key_is_encrypted_is_shown() {
     assert!(curl("shop.example.com").status.success());
     assert!(!curl("b.example.com").status.success());
     // Nor does one that asks clients for certificates give way to an older one that does not.
-    let asking = json!({"id": "3", "cert": cert, "key": key, "snis": ["shop.example.com"], "client": {"ca": read("ca.pem")}});
+    let asking =
+        json!({"id": "3", "cert": cert, "key": key, "snis": ["shop.example.com"], "client": {"ca": read("ca.pem")}});
     write(&etcd, "ssls/3", &asking);
     eventually("the refusal", || rejected(&gateway).iter().any(|(kind, id, _)| (&**kind, &**id) == ("ssls", "3")));
     assert!(!curl("shop.example.com").status.success());
     await_equal(&gateway, &setup);
     etcd.delete(0, "/apisix/ssls/3");
     eventually("the older one", || curl("shop.example.com").status.success());
+    // Keys are encrypted wherever an upstream is written.
+    let mut route = route("/split", node.addr());
+    let tls = json!({"client_cert": cert, "client_key": read("shop.key")});
+    let upstream = json!({"type": "roundrobin", "scheme": "https", "nodes": {"127.0.0.1:9": 1}, "tls": tls});
+    let split = json!({"rules": [{"weighted_upstreams": [{"upstream": upstream, "weight": 1}]}]});
+    route["plugins"] = json!({ "traffic-split": split });
+    put(&gateway, "routes/2", &route);
+    let kept = etcd.get(0, "/apisix/routes/2").expect("a value");
+    assert!(kept.contains("client_key") && !kept.contains("PRIVATE KEY"), "{kept}");
+    assert!(!rejected(&gateway).iter().any(|(kind, ..)| kind == "routes"));
 }
 
 /// A copy of a guard that is switched off, or has a filter, does not take the place of one in another rule.
