@@ -24,7 +24,8 @@ mod store;
 mod values;
 
 pub use file::{
-    DigestedText, FILE_BYTES_MAX, FileDocument, IncrementalReader, MASK, documents, is_masked, load, load_with, pid_file,
+    DigestedText, FILE_BYTES_MAX, FileDocument, IncrementalReader, MASK, documents, is_masked, load, load_with,
+    pid_file,
 };
 pub use keys::acme::{ACME_NAMES_MAX, Acme, AcmeEab};
 pub use keys::admin::{Admin, AdminKey, AdminTls, SHORT_KEY_NAME};

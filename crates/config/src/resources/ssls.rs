@@ -311,12 +311,15 @@ fn check_client(keys: &SslKeys, path: &Path<'_>, sink: &mut Sink) {
     }
 }
 
-/// Keys of an upstream's `tls` without `scheme: https` are reported, not ignored.
+/// Keys of an upstream's `tls` without `scheme: https` are reported, not ignored. `verify` alone asks for nothing.
 pub(crate) fn refuse_without_https(keys: Option<At<UpstreamTlsKeys>>, path: &Path<'_>, sink: &mut Sink) {
-    if let Some(keys) = keys {
-        let fault =
-            Fault::new("nodes are talked to without TLS").hint("write `scheme: https` or `tls`, or remove the key");
-        sink.error(keys.at, path, fault);
+    let Some(At { at, value: keys }) = keys else { return };
+    let fault = Fault::new("nodes are talked to without TLS").hint("write `scheme: https` or `tls`, or remove the key");
+    match keys {
+        UpstreamTlsKeys { client_cert: None, client_key: None, client_cert_id: None, ca: None, sni: None, .. } => {
+            sink.warning(at, path, fault);
+        }
+        _ => sink.error(at, path, fault),
     }
 }
 

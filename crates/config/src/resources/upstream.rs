@@ -7,6 +7,7 @@ use crate::keys::resources::{HashOn, HostChoice, Scheme, Type, UpstreamKeys};
 use crate::model::{Balance, HashKey, Node, NodeProtocol, PassHost, Upstream, UpstreamTimeouts, UpstreamTls};
 use crate::values::{CheckType, ProxyProtocol};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_plugin::{Template, TemplatePart};
@@ -144,7 +145,7 @@ fn is_known_before_the_node(variable: &Variable) -> bool {
 
 fn nodes(entries: At<Vec<NodeEntry>>, scheme_port: Option<u16>, path: &Path<'_>, sink: &mut Sink) -> Vec<Node> {
     let mut nodes = Vec::with_capacity(entries.value.len());
-    let mut lines = HashMap::with_capacity(entries.value.len());
+    let mut places = HashMap::with_capacity(entries.value.len());
     for entry in entries.value {
         let NodeEntry { at, host, port, weight, priority } = entry;
         let Some(port) = port.or(scheme_port) else {
@@ -153,11 +154,22 @@ fn nodes(entries: At<Vec<NodeEntry>>, scheme_port: Option<u16>, path: &Path<'_>,
             continue;
         };
         let node = Node { host, port, weight, priority };
-        if let Some(first) = lines.insert((node.host.clone(), node.port), at.line) {
-            let fault = Fault::new(format!("this node is listed twice, first in line {first}"));
-            sink.error(at, path, fault.hint("keep one of them"));
+        match places.entry((node.host.clone(), node.port)) {
+            Entry::Vacant(place) => {
+                place.insert(nodes.len());
+                nodes.push(node);
+            }
+            // As in APISIX, the weight of the last one counts.
+            Entry::Occupied(place) if nodes[*place.get()].priority == priority => {
+                nodes[*place.get()].weight = weight;
+                let fault = Fault::new("this node is listed twice, and the last weight counts");
+                sink.warning(at, path, fault.hint("keep one of them"));
+            }
+            Entry::Occupied(_) => {
+                let fault = Fault::new("this node is listed twice, with different priorities");
+                sink.error(at, path, fault.hint("keep one of them"));
+            }
         }
-        nodes.push(node);
     }
     if nodes.iter().all(|node| node.weight == 0) {
         sink.warning(entries.at, path, "no node can be chosen; every request is answered 503");

@@ -121,6 +121,7 @@ consumers:
     plugins: {{limit-count: {{count: 9, time_window: 60, rejected_code: 429}}}}
 routes:
   - {{uri: /guarded, plugins: {{key-auth: {{}}}}, upstream: {{{nodes}}}}}
+  - {{uri: /twice, upstream_id: 2}}
   - {{uri: /both, upstream_id: 1, upstream: {{nodes: {{"127.0.0.1:1": 1}}}}}}
   - {{uri: /service, service_id: 1}}
   - {{uri: /own, service_id: 1, upstream: {{nodes: {{"127.0.0.1:1": 1}}}}}}
@@ -130,14 +131,25 @@ services:
   - {{id: 2, upstream: {{nodes: {{"127.0.0.1:1": 1}}}}}}
 upstreams:
   - {{id: 1, {nodes}}}
+  - id: 2
+    tls: {{verify: false}}
+    nodes:
+      - {{host: 127.0.0.1, port: {port}, weight: 100}}
+      - {{host: 127.0.0.1, port: {port}, weight: 1}}
 #END
-"#
+"#,
+        port = node.addr().port()
     );
     let gateway = Gateway::start(STILLGATE, &Setup::resources(yaml));
     let mut client = gateway.client();
-    for (target, expected) in
-        [("/both", "/both"), ("/service", "/service"), ("/own", "502"), ("/id", "/id"), ("/guarded", "401")]
-    {
+    for (target, expected) in [
+        ("/twice", "/twice"),
+        ("/both", "/both"),
+        ("/service", "/service"),
+        ("/own", "502"),
+        ("/id", "/id"),
+        ("/guarded", "401"),
+    ] {
         assert_eq!(ask(&mut client, "h.test", target), expected, "{target}");
     }
     for (key, expected) in [("csdt8UPw76/SG+WlHBoFeg==", 200), ("other", 401)] {
