@@ -49,7 +49,7 @@ export async function show({ root, app, signal }) {
           ])
         : empty(
             "There are no certificates",
-            "HTTPS is served with the placeholder certificate until there is one.",
+            "TLS handshakes are refused (unrecognized_name) until there is one.",
             app.can_write && h("a", { class: "button is-primary", href: "#/new/ssls" }, "Add a certificate"),
           ),
     ],
