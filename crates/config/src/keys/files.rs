@@ -20,15 +20,12 @@ pub(crate) const PEM: Text<Pem> = text("PEM text or a file of it", |text| {
         return Ok(Pem::Inline(trimmed.to_owned()));
     }
     if trimmed.starts_with("$secret://") {
-        return Err(
-            Fault::new("secrets are not built yet").hint("write a file's path, or ${NAME} for the environment's")
-        );
+        return Err(Fault::new("references to secrets are not read here").hint("write PEM text or a file's path"));
     }
     if let Some(name) = trimmed.strip_prefix("$env://") {
         let name = if name.is_empty() { "NAME" } else { name };
-        return Err(
-            Fault::new("the environment is read by ${NAME}").hint(format!("write \"${{{}}}\"", shortened(name)))
-        );
+        return Err(Fault::new("$env:// is not read here")
+            .hint(format!("write \"${{{}}}\" in a file, or PEM text or a file's path", shortened(name))));
     }
     file_path(text).map(Pem::File)
 });
