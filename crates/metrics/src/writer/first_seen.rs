@@ -9,8 +9,8 @@
 //! makes under a new policy.
 //!
 //! If a label has collapsed for want of memory and the memory that this frees has not come back yet, the same happens
-//! for this one observation, without a lasting decision. Memory that is only late is no reason: if the provisioner has
-//! not come yet, the writer prepares a few pages itself, in some 20 µs.
+//! for this one observation, without a lasting decision. Memory that is only late changes no label: if the provisioner
+//! has not come yet, the writer prepares a few pages itself, in some 20 µs.
 
 use super::index::Pages;
 use super::memory::{NeededMemory, PAGES_OWN};
