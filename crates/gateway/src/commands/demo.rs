@@ -6,7 +6,7 @@
 use super::cli::EXIT_ERRORS;
 use super::demo_resources::{self, Nodes};
 use super::run::exit_code;
-use super::stdout::show;
+use super::stdout::show_or;
 use super::{demo_traffic, demo_upstream};
 use crate::configuration::source::ConfigSource;
 use crate::control::start::{Up, serve};
@@ -54,13 +54,14 @@ pub(crate) fn run(with_devices: bool) -> u8 {
     let own = [PORT, ADMIN_PORT, METRICS_PORT].map(free_or_any);
     let devices = with_devices.then(|| certain(DEVICES_PORT));
     let text = config(own, devices, &store);
+    let created = folder.0.clone();
     exit_code(serve(ConfigSource::Text(text), |up| {
         if let Some(gateway) = up.listeners.first()
             && let Err(error) = demo_traffic::start(*gateway)
         {
             eprintln!("stillgate: cannot start the demo's traffic: {error}");
         }
-        show(invitation(up, devices));
+        show_or(invitation(up, devices), || drop(std::fs::remove_dir_all(&created)));
     }))
 }
 

@@ -47,6 +47,17 @@ fn the_printed_curl_lines_work() {
 }
 
 #[test]
+fn nothing_is_left_where_the_invitation_cannot_be_written() {
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let temporary = tempfile::tempdir().expect("a temporary folder");
+    let full = || std::fs::File::options().write(true).open("/dev/full").expect("a full device");
+    let mut demo = Command::new(STILLGATE);
+    demo.arg("demo").env("TMPDIR", temporary.path()).stdout(full()).stderr(full());
+    assert_eq!(demo.status().expect("run it").code(), Some(1));
+    assert_eq!(std::fs::read_dir(temporary.path()).expect("a folder").count(), 0);
+}
+
+#[test]
 fn appliances_in_a_page_are_devices() {
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let (demo, lines, _folder) = start(&["--devices"]);
