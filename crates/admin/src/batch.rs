@@ -6,17 +6,17 @@
 use crate::answer::Answer;
 use crate::api::Api;
 use crate::body::{self, SINGLE_BYTES_MAX};
+use crate::collections::Collection;
 use crate::commit::{
     ATTEMPTS_MAX, caught_up, commit, dry_run, may_write, precondition_failed, transaction, unix_seconds, with_outcome,
 };
 use crate::control::WriteError;
 use crate::endpoints::ParsedRequest;
-use crate::endpoints::{Collection, Naming, Verb};
 use crate::off_thread::off_thread;
 use crate::query::Query;
 use crate::resource::address::Address;
 use crate::resource::plan::{Operation, plan};
-use crate::resource::serve::View;
+use crate::resource::view::View;
 use axum::http::StatusCode;
 use bytes::Bytes;
 use percent_encoding::percent_decode_str;
@@ -104,8 +104,8 @@ async fn attempt(
 }
 
 fn plan_all(api: &Api, operations: &[Operation]) -> Result<Planned, Answer> {
-    let mut view = View::new(api.control.documents());
-    let stored = View::new(api.control.documents());
+    let mut view = crate::resource::view::View::new(api.control.documents());
+    let stored = crate::resource::view::View::new(api.control.documents());
     let (mut writes, mut results) = (Vec::<Write>::new(), Vec::<String>::new());
     let (mut conditions, mut unreferenced) = (Vec::new(), Vec::new());
     for (index, operation) in operations.iter().enumerate() {
@@ -150,7 +150,7 @@ fn parse(bytes: &[u8]) -> Result<Vec<Sent>, Answer> {
 }
 
 fn operation(sent: Sent) -> Result<Operation, String> {
-    let verb = Verb::named(&sent.method).filter(|verb| *verb != Verb::Get);
+    let verb = crate::collections::Verb::named(&sent.method).filter(|verb| *verb != crate::collections::Verb::Get);
     let verb = verb.ok_or("method: write PUT, POST, PATCH or DELETE")?;
     let (path, query) = sent.path.split_once('?').unwrap_or((&sent.path, ""));
     let unknown = || format!("path: {path:?} is not the path of a resource; write one such as /apisix/admin/routes/1");
@@ -167,7 +167,7 @@ fn operation(sent: Sent) -> Result<Operation, String> {
     query.is_clear_write().map_err(|_| "an argument occurs twice")?;
     let ttl_seconds = query.ttl_seconds().map_err(|_| "invalid argument ttl: should be a number")?;
     let force = query.is("force", "true");
-    let body = sent.body.filter(|_| verb != Verb::Delete);
+    let body = sent.body.filter(|_| verb != crate::collections::Verb::Delete);
     if body.as_ref().is_some_and(|body| body.get().len() > SINGLE_BYTES_MAX) {
         return Err(format!("the body has more than {SINGLE_BYTES_MAX} bytes, which a single resource may have"));
     }
@@ -185,12 +185,14 @@ fn collection_of(segments: &[String]) -> Option<(&'static Collection, Option<Str
     let names: Vec<&str> = segments.iter().map(String::as_str).collect();
     match names[..] {
         ["consumers", username, "credentials", ..] => {
-            Some((Collection::named("credentials")?, Some(username.to_owned()), 3))
+            Some((crate::collections::Collection::named("credentials")?, Some(username.to_owned()), 3))
         }
-        ["secrets", manager, ..] => Some((Collection::named("secrets")?, Some(manager.to_owned()), 2)),
+        ["secrets", manager, ..] => {
+            Some((crate::collections::Collection::named("secrets")?, Some(manager.to_owned()), 2))
+        }
         [name, ..] => {
-            let collection = Collection::named(name)?;
-            (!matches!(collection.naming, Naming::Credential)).then_some((collection, None, 1))
+            let collection = crate::collections::Collection::named(name)?;
+            (!matches!(collection.naming, crate::collections::Naming::Credential)).then_some((collection, None, 1))
         }
         [] => None,
     }

@@ -3,12 +3,11 @@
 use crate::answer::Answer;
 use crate::api::Api;
 use crate::control::{Outcome, WriteError};
-use crate::endpoints::Collection;
 use crate::endpoints::ParsedRequest;
 use crate::masks::hide_private_keys;
 use crate::off_thread::off_thread;
 use crate::resource::references::parsed;
-use crate::resource::serve::View;
+use crate::resource::view::View;
 use axum::http::StatusCode;
 use axum::http::header::HeaderName;
 use serde_json::{Value as Json, json};
@@ -134,7 +133,7 @@ pub(crate) async fn dry_run(api: &Api, view: View, transaction: Transaction) -> 
 
 /// The change that a write makes to one document.
 pub(crate) fn change(view: &View, write: &Write) -> Json {
-    let collection = Collection::of_key(write.key().as_str());
+    let collection = crate::collections::Collection::of_key(write.key().as_str());
     let shown = |text: &str| {
         let mut value = parsed(text);
         collection.into_iter().for_each(|collection| hide_private_keys(collection, &mut value));

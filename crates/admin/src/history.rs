@@ -4,12 +4,10 @@ use crate::answer::Answer;
 use crate::api::Api;
 use crate::commit::{audit, author, change as change_of, may_write, precondition_failed, with_outcome};
 use crate::control::{Change, ChangeSummary, Edit, WriteError};
-use crate::endpoints::Collection;
 use crate::endpoints::ParsedRequest;
 use crate::masks::{hide_private_keys, mask};
 use crate::off_thread::off_thread;
 use crate::resource::references::parsed;
-use crate::resource::serve::View;
 use axum::http::StatusCode;
 use serde_json::{Value as Json, json};
 use std::sync::Arc;
@@ -60,7 +58,7 @@ pub(crate) async fn roll_back(api: &Api, asked: &ParsedRequest) -> Result<Answer
     may_write(api)?;
     if asked.query.dry_run()? {
         let writes = api.control.writes_back_to(to).await.map_err(|error| refused(&error))?;
-        let view = View::new(api.control.documents());
+        let view = crate::resource::view::View::new(api.control.documents());
         let changes = off_thread(move || writes.iter().map(|write| change_of(&view, write)).collect::<Vec<Json>>());
         let changes = changes.await?;
         return Ok(Answer::json(StatusCode::OK, json!({ "dry_run": true, "changes": changes })));
@@ -102,7 +100,7 @@ fn shown(api: &Api, role: Role, change: &Change) -> Json {
 }
 
 fn shown_edit(api: &Api, role: Role, edit: &Edit) -> Json {
-    let collection = Collection::of_key(edit.key.as_str());
+    let collection = crate::collections::Collection::of_key(edit.key.as_str());
     let value = |text: &Option<Arc<str>>| {
         let mut value = parsed(text.as_ref()?);
         // A key of an unknown collection could contain anything.

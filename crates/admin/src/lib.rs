@@ -20,6 +20,7 @@ mod api;
 mod backup;
 mod batch;
 pub mod body;
+mod collections;
 mod commit;
 pub mod control;
 mod endpoints;

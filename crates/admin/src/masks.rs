@@ -3,8 +3,8 @@
 //! A mask must not be written: if a document that was read with masks is written again, asterisks would replace secrets. So every
 //! write is searched for masks in all its strings, since a secret may have moved.
 
+use crate::collections::Collection;
 use crate::control::Control;
-use crate::endpoints::Collection;
 use serde_json::Value as Json;
 pub use stillgate_schema::mask::{MASK, is_masked};
 use stillgate_schema::pem::remove_private_keys;
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn private_keys_are_hidden_from_everybody() {
-        let collection = Collection::named("ssls").unwrap();
+        let collection = crate::collections::Collection::named("ssls").unwrap();
         let (cert, key) =
             ("-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n", "-----BEGIN PRIVATE KEY-----\nk");
         let both = format!("{cert}{key}");

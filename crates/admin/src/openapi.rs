@@ -2,8 +2,8 @@
 
 use crate::answer::Answer;
 use crate::api::Api;
+use crate::collections::COLLECTIONS;
 use crate::endpoints::{Action, Endpoint};
-use crate::endpoints::{COLLECTIONS, Naming, Verb};
 use axum::http::StatusCode;
 use serde_json::{Map, Value as Json, json};
 use stillgate_datastore::transaction::WRITES_MAX;
@@ -64,17 +64,20 @@ fn operation(endpoint: &Endpoint) -> Json {
     if let Action::Resource(verb, collection) = endpoint.action {
         let is_list = endpoint.path == collection.list_path();
         let of_query: &[(&str, &str)] = match verb {
-            Verb::Get if is_list => &OF_LISTS,
-            Verb::Get => &[],
+            crate::collections::Verb::Get if is_list => &OF_LISTS,
+            crate::collections::Verb::Get => &[],
             _ => &OF_WRITES,
         };
         parameters.extend(of_query.iter().map(|(name, what)| argument(name, what)));
         match verb {
-            Verb::Get => {}
-            Verb::Delete => parameters.push(argument("force", "true: delete the document even if others refer to it")),
+            crate::collections::Verb::Get => {}
+            crate::collections::Verb::Delete => {
+                parameters.push(argument("force", "true: delete the document even if others refer to it"))
+            }
             _ => {
                 parameters.push(argument("ttl", "seconds after which the document is deleted"));
-                let is_whole = verb != Verb::Patch && collection.naming != Naming::Plugin;
+                let is_whole =
+                    verb != crate::collections::Verb::Patch && collection.naming != crate::collections::Naming::Plugin;
                 let reference = format!("#/components/schemas/{}", collection.name);
                 let schema = if is_whole { json!({ "$ref": reference }) } else { json!({}) };
                 operation["requestBody"] = json!({ "content": { "application/json": { "schema": schema } } });
@@ -123,17 +126,19 @@ fn argument(name: &str, what: &str) -> Json {
 fn responses(action: Action) -> Json {
     let described = |what: &str| json!({ "description": what });
     match action {
-        Action::Resource(Verb::Get, _) => json!({ "200": described("found"), "404": described("not found") }),
+        Action::Resource(crate::collections::Verb::Get, _) => {
+            json!({ "200": described("found"), "404": described("not found") })
+        }
         Action::Resource(verb, _) => {
             let mut responses = json!({
-                "200": described(if verb == Verb::Delete { "deleted" } else { "replaced" }),
+                "200": described(if verb == crate::collections::Verb::Delete { "deleted" } else { "replaced" }),
                 "400": described("the document or one of its references is invalid"),
                 "401": described("no key, a wrong key, or a key that may not write"),
                 "412": described("If-Match or If-None-Match does not hold"),
                 "501": described("this gateway's resources come from a file"),
                 "503": described("the datastore cannot be written now"),
             });
-            if matches!(verb, Verb::Put | Verb::Post) {
+            if matches!(verb, crate::collections::Verb::Put | crate::collections::Verb::Post) {
                 responses["201"] = described("created");
             }
             responses

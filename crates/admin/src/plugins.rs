@@ -2,9 +2,9 @@
 
 use crate::answer::Answer;
 use crate::api::Api;
+use crate::collections::COLLECTIONS;
 use crate::control::Plugin;
 use crate::endpoints::ParsedRequest;
-use crate::endpoints::{COLLECTIONS, Collection};
 use crate::masks::{MASK, has_mask};
 use crate::resource::rules;
 use axum::http::StatusCode;
@@ -60,7 +60,7 @@ pub(crate) fn schema_of_kind(api: &Api, asked: &ParsedRequest) -> Answer {
 /// `schema/validate/{kind}` with the kind in the plural.
 pub(crate) fn validate(api: &Api, asked: &ParsedRequest) -> Answer {
     let kind = asked.parts.get("kind").cloned().unwrap_or_default();
-    let Some(collection) = Collection::named(&kind) else {
+    let Some(collection) = crate::collections::Collection::named(&kind) else {
         return Answer::error(StatusCode::NOT_FOUND, format!("Unsupported resource type: {kind}"));
     };
     let document = match asked.json() {

@@ -3,9 +3,7 @@
 use crate::answer::Answer;
 use crate::api::Api;
 use crate::control::{Control, WriteError};
-use crate::endpoints::ParsedRequest;
-use crate::endpoints::{Action, Page, endpoints, writes_documents};
-use crate::endpoints::{Collection, Verb};
+use crate::endpoints::{Action, Page, ParsedRequest, endpoints, writes_documents};
 use crate::off_thread::off_thread;
 use crate::resource::serve;
 use crate::resource::serve::refuse_conditions;
@@ -86,7 +84,7 @@ async fn answer(api: Arc<Api>, action: Action, asked: ParsedRequest) -> Answer {
     }
     match action {
         Action::Alive => Answer::empty(StatusCode::OK),
-        Action::Resource(Verb::Get, collection) => serve::get(api, asked, collection).await,
+        Action::Resource(crate::collections::Verb::Get, collection) => serve::get(api, asked, collection).await,
         Action::Resource(verb, collection) => serve::write(&api, asked, verb, collection).await,
         Action::PluginList => plugins::list(&api, &asked),
         Action::PluginSchema => plugins::schema(&api, &asked),
@@ -136,7 +134,7 @@ async fn no_path(request: Request) -> Response {
         Some(rest) => {
             let resource = rest.split('/').next().unwrap_or_default();
             let known = ["plugins", "schema", "configs"];
-            match Collection::named(resource).is_some() || known.contains(&resource) {
+            match crate::collections::Collection::named(resource).is_some() || known.contains(&resource) {
                 true => Answer::error(StatusCode::NOT_FOUND, "not found"),
                 false => Answer::error(StatusCode::NOT_FOUND, format!("Unsupported resource type: {resource}")),
             }

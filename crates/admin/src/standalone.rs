@@ -10,19 +10,19 @@ mod whole_references;
 use crate::answer::{Answer, Content, of_document};
 use crate::api::Api;
 use crate::body::{self, SINGLE_BYTES_MAX};
+use crate::collections::{Collection, whole_collections};
 use crate::commit::{
     ATTEMPTS_MAX, caught_up, commit_all, dry_run, may_write, precondition_failed, transaction, unix_seconds,
     with_outcome,
 };
 use crate::control::{Control, WriteError};
 use crate::endpoints::ParsedRequest;
-use crate::endpoints::{Collection, Naming, whole_collections};
 use crate::masks::{MASK, has_mask, hide_private_keys, mask, remove_hidden_keys};
 use crate::off_thread::off_thread;
 use crate::resource::address::{Address, key_of_path};
 use crate::resource::references::{parsed, referred as referred_by, still_alone, still_unused, text_of};
 use crate::resource::rules;
-use crate::resource::serve::View;
+use crate::resource::view::View;
 use axum::http::StatusCode;
 use axum::http::header::HeaderName;
 use remembered::fingerprint;
@@ -214,7 +214,7 @@ fn plan(api: &Api, body: &[u8], digest: Option<&str>, unnamed: Unnamed) -> Resul
     let text = Text::new(body::text(body)?);
     let whole = text.whole()?;
     may_write(api)?;
-    let view = View::new(api.control.documents());
+    let view = crate::resource::view::View::new(api.control.documents());
     if digest.is_some() && api.standalone.last(view.revision(), unix_seconds()).1.as_deref() == digest {
         return Ok(None);
     }
@@ -224,7 +224,7 @@ fn plan(api: &Api, body: &[u8], digest: Option<&str>, unnamed: Unnamed) -> Resul
     let written: HashSet<&Key> = changes.writes.iter().map(Write::key).collect();
     let (mut referred, mut shared, mut unreferenced) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
     for write in &changes.writes {
-        let Some(collection) = Collection::of_key(write.key().as_str()) else { continue };
+        let Some(collection) = crate::collections::Collection::of_key(write.key().as_str()) else { continue };
         match write {
             Write::Put { key, value, .. } => {
                 let document = parsed(value);
@@ -291,7 +291,7 @@ async fn commit_plan(
 /// The conditions for deleting a document: nothing that was written meanwhile refers to it.
 fn still_unreferenced(view: &View, collection: &Collection, key: &Key) -> Vec<ReferenceCheck> {
     match collection.naming {
-        Naming::Username => {
+        crate::collections::Naming::Username => {
             // Its credentials. The condition covers all consumers, since etcd limits the number of conditions.
             let below = format!("{}/", collection.name);
             let mut unused = still_unused(view, collection, key);
@@ -393,7 +393,7 @@ fn of_documents(
 ) -> Vec<Json> {
     let item = |(key, document): &(Key, Document)| {
         let mut value = parsed(&document.value);
-        let own = Collection::of_key(key.as_str()).unwrap_or(collection);
+        let own = crate::collections::Collection::of_key(key.as_str()).unwrap_or(collection);
         let is_private = own.name == "ssls" && !value["key"].is_null();
         hide_private_keys(own, &mut value);
         if role == Role::Viewer {
@@ -406,7 +406,7 @@ fn of_documents(
         }
         // The whole configuration contains no times; ADC rejects unknown fields.
         TIMES.into_iter().for_each(|time| drop(fields.shift_remove(time)));
-        if own.naming != Naming::Username {
+        if own.naming != crate::collections::Naming::Username {
             fields.insert("id".to_owned(), key.id().into());
         }
         if let Some(index) = index(key, document) {
@@ -574,8 +574,8 @@ fn of_item(
     }
     if let Some(key) = key.as_ref().filter(|key| is_known(key)) {
         let kind = match (collection.naming, document["id"].is_null()) {
-            (Naming::Username, true) => "username",
-            (Naming::Username, false) => "credential id",
+            (crate::collections::Naming::Username, true) => "username",
+            (crate::collections::Naming::Username, false) => "credential id",
             _ => "id",
         };
         let message = format!("found duplicate {kind} {} in {}", key.id(), collection.name);
@@ -596,21 +596,21 @@ fn named(collection: &'static Collection, document: &mut Json) -> Result<(&'stat
         sub_path: None,
     };
     let (own, address) = match (collection.naming, id.as_deref()) {
-        (Naming::Username, Some(id)) if id.contains("/credentials/") => {
+        (crate::collections::Naming::Username, Some(id)) if id.contains("/credentials/") => {
             let (username, id) = id.split_once("/credentials/").unwrap_or_default();
             document["id"] = id.into();
-            (Collection::named("credentials").unwrap_or(collection), address(Some(username), id))
+            (crate::collections::Collection::named("credentials").unwrap_or(collection), address(Some(username), id))
         }
-        (Naming::Username, _) => {
+        (crate::collections::Naming::Username, _) => {
             let username = document["username"].as_str().ok_or("property \"username\" is required")?;
             (collection, address(None, username))
         }
-        (Naming::Manager, id) => {
+        (crate::collections::Naming::Manager, id) => {
             let invalid = || format!("invalid secret id: {}", id.unwrap_or("nil"));
             let (manager, id) = id.and_then(|id| id.split_once('/')).ok_or_else(invalid)?;
             (collection, address(Some(manager), id))
         }
-        (Naming::Plugin, None) => return Err("missing plugin name".to_owned()),
+        (crate::collections::Naming::Plugin, None) => return Err("missing plugin name".to_owned()),
         (_, None) if NEED_IDS.contains(&collection.name) => return Err("property \"id\" is required".to_owned()),
         (_, None) => return Ok((collection, None)),
         (_, Some(id)) => (collection, address(None, id)),

@@ -27,5 +27,4 @@ mod succession;
 mod thread;
 
 pub use succession::Leaving;
-pub use thread::problem;
-pub use thread::{DeviceThread, NodeParameters, PeerSocket, listen, reached_at};
+pub use thread::{DeviceThread, NodeParameters, PeerSocket, listen, problem, reached_at};

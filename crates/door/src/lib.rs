@@ -19,7 +19,6 @@ pub mod tls;
 pub use access::{
     Access, AdminKey, Caller, Guard, KEY_ARGUMENT, Peer, Rejection, Role, SESSION_COOKIE, Session, cookie, loopback,
 };
-pub use connection_slots::accept;
-pub use connection_slots::{CONNECTIONS_MAX, ConnectionSlot, ConnectionSlots};
+pub use connection_slots::{CONNECTIONS_MAX, ConnectionSlot, ConnectionSlots, accept};
 pub use hosts::{Hosts, Stranger};
 pub use server::{Answers, Bounds, RunningServer, Server, serve};

@@ -3,8 +3,7 @@
 //! Everything is bounded, since its address may be reachable for others: connections, a connection's age, the time for a head.
 
 use crate::access::Peer;
-use crate::connection_slots::ConnectionSlots;
-use crate::connection_slots::accept;
+use crate::connection_slots::{ConnectionSlots, accept};
 use axum::Router;
 use axum::body::Body;
 use hyper::body::Incoming;

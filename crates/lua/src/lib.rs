@@ -39,8 +39,10 @@ mod vm;
 mod watchdog;
 
 pub use bridge::CheckSchema;
-pub use call::{CallReply, HttpCall, HttpReply, LinkCall, OpenedLink, WorkCall};
-pub use call::{FailureKind, MEMORY_BYTES_MAX, PausedRun, RunFailure, RunOutcome, RunWait, WAITS_MAX};
+pub use call::{
+    CallReply, FailureKind, HttpCall, HttpReply, LinkCall, MEMORY_BYTES_MAX, OpenedLink, PausedRun, RunFailure,
+    RunOutcome, RunWait, WAITS_MAX, WorkCall,
+};
 pub use host::{HeaderChange, Host, MessageSide, NginxLevel, RequestDocument};
 pub use module::{Description, Module, PHASES};
 pub use program::{CallKind, Program, check};

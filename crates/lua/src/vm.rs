@@ -9,9 +9,9 @@
 //! A run costs no new coroutine and no closure. A request's `ctx` is a record in the VM that its [`Context`] names.
 
 use crate::bridge::{Bridge, CheckSchema, NoRequest, WHILE_LOADING};
-use crate::call::{CallReply, HttpCall, HttpReply, LinkCall, WorkCall};
 use crate::call::{
-    FailureKind, MEMORY_BYTES_MAX, PausedRun, RunFailure, RunOutcome, RunUsage, RunWait, WAITS_MAX, describe, failed,
+    CallReply, FailureKind, HttpCall, HttpReply, LinkCall, MEMORY_BYTES_MAX, PausedRun, RunFailure, RunOutcome,
+    RunUsage, RunWait, WAITS_MAX, WorkCall, describe, failed,
 };
 use crate::health::VmWatch;
 use crate::host::Host;

@@ -1,8 +1,7 @@
 //! The plugins' interface to their worker's event loop. The crate does no IO: the proxy implements this, tests have
 //! their own.
 
-use crate::calls::{Call, CallError, Reply};
-use crate::calls::{Link, LinkTo};
+use crate::calls::{Call, CallError, Link, LinkTo, Reply};
 use crate::work::LocalFuture;
 use std::time::Duration;
 

@@ -18,6 +18,7 @@ mod function;
 mod host;
 mod layer;
 pub mod lint;
+mod match_request;
 mod matcher;
 mod method;
 mod params;
@@ -45,7 +46,7 @@ pub use explain::{
 pub use expression::{Expression, ExpressionError, ExpressionErrorKind};
 pub use function::{Decide, FilterFunction, FunctionDecision, FunctionMessage, MessageLevel};
 pub use host::{HOST_BYTES_MAX, HostError, HostPattern, canonical_host};
-pub use matcher::MatchRequest;
+pub use match_request::MatchRequest;
 pub use matcher::{Match, Matcher, Scratch};
 pub use method::{MethodError, MethodSet, parse_method};
 pub use path::{NormalPath, PathError};

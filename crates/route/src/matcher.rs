@@ -14,12 +14,11 @@ use crate::compile::Weight;
 use crate::condition::Field;
 use crate::fields::{FieldSlots, variable_of};
 use crate::layer::{Context, Layer, LayerScratch, PlaceId, RouteSlot, ValueSource, order};
-use crate::path::{self, NormalPath, PathError};
+use crate::match_request::MatchRequest;
+use crate::path::{self, PathError};
 use crate::pieces::Pieces;
 use crate::values::{NONE, Values};
-use crate::variable::Lookup;
-use crate::{FunctionMessage, Method, RouteSpec, Variable};
-use std::net::IpAddr;
+use crate::{FunctionMessage, RouteSpec, Variable};
 use std::sync::Arc;
 
 /// Memory that searches reuse, so that they allocate nothing once it has grown. One for each worker.
@@ -212,23 +211,6 @@ impl PositionedLayer {
         let (slot, place) = self.layer.search(context, scratch, positions)?;
         Some((self.positions[slot as usize] as usize, place))
     }
-}
-
-// What is asked of a matcher: the parts of a request that are matched.
-
-/// The parts of a request that are matched.
-#[derive(Clone, Copy)]
-pub struct MatchRequest<'a> {
-    /// Its method.
-    pub method: Method,
-    /// In the form of [`crate::canonical_host`]; empty where it has none.
-    pub host: &'a [u8],
-    /// Made by [`path::normalise`](crate::path::normalise).
-    pub path: NormalPath<'a>,
-    /// The client, after trusted proxies were believed.
-    pub client: IpAddr,
-    /// Everything else.
-    pub vars: &'a dyn Lookup,
 }
 
 // Matching with a route cache: the key of a request, and the result kept under it.

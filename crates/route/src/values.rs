@@ -7,7 +7,7 @@ use crate::Method;
 use crate::condition::Field;
 use crate::fields::{FieldSlots, SlotId, variable_of};
 use crate::function::FunctionDecisions;
-use crate::matcher::MatchRequest;
+use crate::match_request::MatchRequest;
 use crate::text::{decode, is_plain, lower_case};
 use crate::variable::Variable;
 use std::io::Write;

@@ -1,7 +1,7 @@
 //! A relay that ends connections after a number of bytes that the test chooses, whatever they carry: so either side can
 //! disappear at any point of an exchange, within a TLS handshake as well as within a frame.
 
-use crate::etcd::ReservedPort;
+use crate::port::ReservedPort;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -81,7 +81,7 @@ impl Cutter {
     /// # Panics
     /// In its thread, if `node` cannot be reached.
     pub fn to(node: SocketAddr) -> Self {
-        let port = ReservedPort::new();
+        let port = crate::port::ReservedPort::new();
         let listener = port.listen();
         let shared = Arc::new(CutterState::default());
         let ours = Arc::clone(&shared);

@@ -3,9 +3,9 @@
 //! Its path comes from the caller (`env!("CARGO_BIN_EXE_stillgate")` is known to the tests of that crate only), so this
 //! crate need not depend on the gateway.
 
-use crate::etcd::ReservedPort;
 use crate::eventually;
 use crate::message::Message;
+use crate::port::ReservedPort;
 use crate::process::{Process, kill_all};
 use crate::prometheus::Client;
 use crate::soak::sha256;
@@ -207,7 +207,7 @@ impl Gateway {
     #[track_caller]
     pub fn start(binary: &str, setup: &Setup) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
-        let (listen, admin) = (ReservedPort::new(), ReservedPort::new());
+        let (listen, admin) = (crate::port::ReservedPort::new(), crate::port::ReservedPort::new());
         let config = dir.path().join("stillgate.yaml");
         let yaml = setup.render(listen.addr(), admin.addr(), dir.path());
         std::fs::write(&config, yaml).expect("write the config");

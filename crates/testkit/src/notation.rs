@@ -7,7 +7,6 @@
 ///
 /// # Panics
 /// On an unknown escape.
-
 pub fn decode(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     for line in text.lines() {

@@ -1,6 +1,6 @@
 //! Independent programs: nginx, HAProxy, Python's h11, curl. They prove that the gateway interoperates.
 
-use crate::etcd::ReservedPort;
+use crate::port::ReservedPort;
 use crate::process::Process;
 use crate::{BufferedSocket, eventually, eventually_within};
 use std::net::{SocketAddr, TcpStream};
@@ -79,7 +79,7 @@ impl Nginx {
         // nginx's worker may run as another user.
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(dir.path(), open).expect("open the folder to nginx's user");
-        let port = ReservedPort::new();
+        let port = crate::port::ReservedPort::new();
         let at = dir.path().display().to_string();
         let http = http.replace("{port}", &port.addr().port().to_string()).replace("{dir}", &at);
         let temp: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
@@ -160,7 +160,7 @@ impl Haproxy {
     pub fn configured(ports: usize, sections: &str) -> Self {
         require_tool("haproxy", "haproxy");
         let dir = tempfile::tempdir().expect("a temporary folder");
-        let ports: Vec<_> = (0..ports).map(|_| ReservedPort::new()).collect();
+        let ports: Vec<_> = (0..ports).map(|_| crate::port::ReservedPort::new()).collect();
         let mut config = format!(
             "defaults\n  mode http\n  timeout connect 10s\n  timeout client 60s\n  timeout server 60s\n{sections}"
         );

@@ -1,7 +1,7 @@
 //! A child process of a test: its output is kept, its resources are read from `/proc`, its end is guaranteed.
 
-use crate::etcd::ReservedPort;
 use crate::peers::{require_tool, run_tool};
+use crate::port::ReservedPort;
 use crate::{PATIENCE, POLL_INTERVAL, eventually, eventually_within};
 use serde_json::json;
 use signal_hook::consts::{SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -265,7 +265,7 @@ impl Pebble {
         require_tool("pebble", PACKAGE);
         require_tool("pebble-challtestsrv", PACKAGE);
         let dir = tempfile::tempdir().expect("a temporary folder");
-        let ports: [ReservedPort; 4] = std::array::from_fn(|_| ReservedPort::new());
+        let ports: [ReservedPort; 4] = std::array::from_fn(|_| crate::port::ReservedPort::new());
         let mut command = Command::new("pebble-challtestsrv");
         let (dns, dns_management) = (ports[2].addr().to_string(), ports[3].addr().to_string());
         command.args(["-dns01", &dns, "-management", &dns_management, "-defaultIPv4", "127.0.0.1"]);

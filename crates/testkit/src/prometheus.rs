@@ -5,10 +5,10 @@
 //! of each answer; [`ScrapeFormat::Negotiated`] goes directly to the target.
 
 use crate::connection::BufferedSocket;
-use crate::etcd::ReservedPort;
 use crate::exposition::{Labels, ParsedExemplar, elements, labels, number, word};
 use crate::message::{Message, MessageError};
 use crate::peers::require_tool;
+use crate::port::ReservedPort;
 use crate::process::Process;
 use crate::scrape::{ACCEPT_OPENMETRICS, ACCEPT_PROTOBUF, ACCEPT_TEXT};
 use crate::upstream::Upstream;
@@ -134,7 +134,7 @@ impl Prometheus {
     pub fn start(setup: &PrometheusSetup) -> Self {
         require_tool("prometheus", "prometheus");
         let dir = tempfile::tempdir().expect("a temporary folder");
-        let port = ReservedPort::new();
+        let port = crate::port::ReservedPort::new();
         let relay = setup.format.accept().map(|accept| Relay::start(setup.target, accept));
         let target = relay.as_ref().map_or(setup.target, |relay| relay.server.addr());
         let config = dir.path().join("prometheus.yml");

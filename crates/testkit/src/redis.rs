@@ -3,9 +3,9 @@
 //! A killed server therefore comes back empty, like one that has lost its data. Tests read and write with `redis-cli`,
 //! which is independent of the client under test.
 
-use crate::etcd::ReservedPort;
 use crate::eventually;
 use crate::peers::require_tool;
+use crate::port::ReservedPort;
 use crate::process::Process;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -58,7 +58,7 @@ impl Redis {
         require_tool("redis-server", PACKAGE);
         let dir = tempfile::tempdir().expect("a temporary folder");
         let servers = (0..setup.cluster.max(1)).map(|index| {
-            let (port, bus) = (ReservedPort::new(), ReservedPort::new());
+            let (port, bus) = (crate::port::ReservedPort::new(), crate::port::ReservedPort::new());
             RedisServer { process: spawn(&dir, &setup, index, [port.addr(), bus.addr()]), port, bus }
         });
         let servers: Vec<RedisServer> = servers.collect();

@@ -4,8 +4,8 @@
 //! itself ([`Upstream::serve`], [`echo`]) suits load and peers. Both count connections and requests.
 
 use crate::connection::BufferedSocket;
-use crate::etcd::ReservedPort;
 use crate::message::{Message, MessageError};
+use crate::port::ReservedPort;
 use crate::soak::{payload, sha256};
 use crate::{PATIENCE, eventually};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -52,7 +52,7 @@ impl Upstream {
     /// Has a port but does not listen: connecting is refused.
     pub fn refusing() -> Self {
         Self {
-            port: Arc::new(ReservedPort::new()),
+            port: Arc::new(crate::port::ReservedPort::new()),
             listener: None,
             served: None,
             counts: Arc::new(UpstreamCounts::default()),

@@ -5,8 +5,8 @@
 //! one and runs the tests against it.
 
 use crate::connection::BufferedSocket;
-use crate::etcd::ReservedPort;
 use crate::message::Message;
+use crate::port::ReservedPort;
 use crate::process::Process;
 use crate::prometheus::Client;
 use crate::upstream::Upstream;
@@ -78,7 +78,7 @@ impl Vault {
 
     fn real(program: OsString) -> Vault {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let port = ReservedPort::new();
+        let port = crate::port::ReservedPort::new();
         let process = spawn(&program, port.addr(), folder.path());
         let server = VaultServer::Real { program, port, folder, process };
         let mut vault = Vault { server, root: String::new(), unseal_key: String::new() };

@@ -4,7 +4,7 @@
 //! any client gets it.
 
 use crate::handshake_failure::chain_failure;
-use crate::material::{ConfigLocation, Problems};
+use crate::problem::{ConfigLocation, Problems};
 use crate::provider::provider;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use webpki::{EndEntityCert, Error, KeyUsage, anchor_from_trusted_cert};

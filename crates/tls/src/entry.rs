@@ -1,14 +1,14 @@
 //! One entry of `ssls`, read and prepared, or kept if nothing about it changed.
 
 use crate::chain::ChainReceiver;
+use crate::client_auth::asking;
+use crate::digest::{Digest, Digester};
 use crate::identity::{Expiry, Identity, Purpose, pair};
+use crate::loading::{Text, TlsLoad};
 use crate::material::Inputs;
-use crate::material::{ConfigLocation, Problem};
-use crate::ordered_certificate::{Text, TlsLoad};
-use crate::server::asking;
+use crate::problem::{ConfigLocation, Problem};
 use crate::server::{self, Configs};
 use crate::{ocsp, ordered_certificate};
-use aws_lc_rs::digest::{Context, SHA256};
 use std::sync::Arc;
 use stillgate_config::{ServerSsl, Ssl, SslUse};
 
@@ -173,29 +173,4 @@ fn server_config(
         _ => None,
     };
     server::config(ssl, identity.clone(), asking, inputs.alpn, ConfigLocation { path, file: None }, problems)
-}
-
-// Digests that detect changes of input files and settings.
-
-/// A digest of all inputs of something. The texts themselves, keys among them, are not kept.
-pub(crate) type Digest = [u8; 32];
-
-/// SHA-256 over several texts, kept apart so that none can pass for a part of another.
-pub(crate) struct Digester(Context);
-
-impl Digester {
-    pub(crate) fn new() -> Digester {
-        Digester(Context::new(&SHA256))
-    }
-
-    pub(crate) fn add(&mut self, text: &[u8]) {
-        self.0.update(&(text.len() as u64).to_le_bytes());
-        self.0.update(text);
-    }
-
-    pub(crate) fn finish(self) -> Digest {
-        let mut digest = [0; 32];
-        digest.copy_from_slice(self.0.finish().as_ref());
-        digest
-    }
 }

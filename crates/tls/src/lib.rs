@@ -14,29 +14,33 @@
 
 mod chain;
 mod client;
+mod client_auth;
 mod client_certificate;
+mod digest;
 mod entry;
 mod failure_reason;
 mod handshake_failure;
 mod identity;
+mod loading;
 mod material;
 mod ocsp;
 mod ordered_certificate;
+mod pem;
+mod problem;
 mod provider;
 mod server;
 #[cfg(test)]
 mod tests;
 
 pub use client::ClientTls;
+pub use client_auth::ClientCa;
 pub use client_certificate::{ClientCertificate, client_certificate};
 pub use failure_reason::FailureReason;
 pub use handshake_failure::{Peer, handshake_failure};
-pub use identity::{FILE_BYTES_MAX, Files};
 pub use material::{Inputs, Material, files_of};
-pub use material::{Problem, TlsProblems};
 pub use ordered_certificate::OrderedCertificate;
-pub use provider::{ACME_TLS_ALPN, acme_challenge, request};
-pub use provider::{ServiceRoots, towards_service, towards_service_as};
+pub use pem::{FILE_BYTES_MAX, Files};
+pub use problem::{Problem, TlsProblems};
+pub use provider::{ACME_TLS_ALPN, ServiceRoots, acme_challenge, request, towards_service, towards_service_as};
 pub use rustls;
-pub use server::ClientCa;
 pub use server::{Offer, ServerChoice, ServerTls, UNRECOGNIZED_NAME};

@@ -3,7 +3,7 @@
 //!
 //! Its signature is for the client to check, which has the issuer's certificate.
 
-use crate::material::{ConfigLocation, Problems};
+use crate::problem::{ConfigLocation, Problems};
 use rustls::pki_types::UnixTime;
 use std::time::Duration;
 use x509_parser::asn1_rs::{Any, Class, FromDer, GeneralizedTime, Tag};
@@ -180,7 +180,7 @@ mod tests {
     const END: u64 = SIGNED + 3650 * 24 * 3600;
 
     fn read_at(response: &[u8], seconds: u64) -> (Option<Staple>, Result<usize, String>) {
-        let mut problems = Problems::default();
+        let mut problems = crate::problem::Problems::default();
         let place = ConfigLocation { path: "ocsp", file: None };
         let staple = read(response, UnixTime::since_unix_epoch(Duration::from_secs(seconds)), place, &mut problems);
         (staple, problems.finish().map(|warnings| warnings.len()).map_err(|refused| refused.to_string()))

@@ -6,13 +6,13 @@
 use crate::chain::ChainReceiver;
 use crate::entry::SslEntry;
 use crate::identity::{Expiry, Identity, Purpose, UsablePair, pair};
-use crate::identity::{FILE_BYTES_MAX, Files};
-use crate::material::{ConfigLocation, Problems};
+use crate::loading::{Text, TlsLoad};
+use crate::pem::Files;
+use crate::problem::ConfigLocation;
 use crate::provider;
 use rustls::pki_types::UnixTime;
-use std::collections::HashMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use stillgate_config::{KeyPair, Pem, Ssl, SslUse};
 use x509_parser::extensions::ParsedExtension;
@@ -145,73 +145,4 @@ impl Files for NoFiles {
     fn system_roots(&self) -> io::Result<Vec<Vec<u8>>> {
         Ok(Vec::new())
     }
-}
-
-// The state of one load: files, each read once, the time, and the problems found.
-
-/// PEM text or a file's bytes.
-pub(crate) type Text = Arc<[u8]>;
-
-/// One load of one configuration.
-pub(crate) struct TlsLoad<'a> {
-    pub(crate) files: &'a dyn Files,
-    pub(crate) now: UnixTime,
-    pub(crate) problems: Problems,
-    /// Bytes or error for each file. All keys that name a file get the same bytes.
-    read: HashMap<PathBuf, Result<Text, String>>,
-}
-
-impl<'a> TlsLoad<'a> {
-    pub(crate) fn new(files: &'a dyn Files, now: UnixTime) -> TlsLoad<'a> {
-        TlsLoad { files, now, problems: Problems::default(), read: HashMap::new() }
-    }
-
-    /// The text that a key of the configuration contains or names. `None` if it cannot be read, which has been
-    /// reported.
-    pub(crate) fn pem(&mut self, pem: &Pem, path: &str) -> Option<Text> {
-        match pem {
-            Pem::Inline(text) => Some(text.as_bytes().into()),
-            Pem::File(file) => self.file(file, path),
-        }
-    }
-
-    /// A file's bytes. `None` if it cannot be read, which has been reported.
-    pub(crate) fn file(&mut self, file: &Path, path: &str) -> Option<Text> {
-        if !self.read.contains_key(file) {
-            let read = match self.files.read(file) {
-                Ok(bytes) if bytes.len() > FILE_BYTES_MAX => Err(format!("it is larger than {FILE_BYTES_MAX} bytes")),
-                Ok(bytes) => Ok(bytes.into()),
-                Err(error) => Err(error.to_string()),
-            };
-            self.read.insert(file.to_owned(), read);
-        }
-        match &self.read[file] {
-            Ok(bytes) => Some(bytes.clone()),
-            Err(error) => {
-                if is_private(path) && !is_file_name(file) {
-                    let place = ConfigLocation { path, file: None };
-                    let message = "it is neither PEM nor a file that can be read";
-                    self.problems.error(place, message, "write a text that begins with -----BEGIN, or a path");
-                    return None;
-                }
-                let place = ConfigLocation { path, file: Some(file) };
-                let hint = "fix the path or the file's permissions";
-                self.problems.error(place, format!("cannot be read: {error}"), hint);
-                None
-            }
-        }
-    }
-}
-
-/// Whether a key of the configuration contains a private key.
-fn is_private(path: &str) -> bool {
-    path.ends_with("key") || path.contains(".keys[")
-}
-
-/// Whether a text is meant as the name of a file. Any other may be a private key that lacks its first line, which no message
-/// may show.
-fn is_file_name(file: &Path) -> bool {
-    const NAME_BYTES_MAX: usize = 255;
-    let is_short = file.as_os_str().len() <= NAME_BYTES_MAX;
-    is_short && (file.is_absolute() || file.extension().is_some())
 }

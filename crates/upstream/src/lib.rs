@@ -15,8 +15,7 @@ mod retry;
 mod slot;
 mod state;
 
-pub use balancer::Balancer;
-pub use balancer::TriedEndpoints;
+pub use balancer::{Balancer, TriedEndpoints};
 pub use dns::{AddressChange, Resolver, ResolverSettings, UnresolvedName};
 pub use endpoint::{Endpoint, expand, host_header, share_verdicts};
 pub use health::{Circuit, HealthVerdict, News, SET_ASIDE_FIRST_MS, SET_ASIDE_MAX_MS, TryReport};
@@ -24,5 +23,4 @@ pub use names::{NAMES_MAX, NameFault};
 pub use pool::{ConnMeta, Fit, Pool};
 pub use retry::{Attempt, Decision, Failure, decide};
 pub use slot::{UNANSWERED_MS, UNANSWERED_REQUESTS};
-pub use state::Ticket;
-pub use state::{EndpointStatus, UpstreamState};
+pub use state::{EndpointStatus, Ticket, UpstreamState};

@@ -10,9 +10,9 @@ mod lines;
 mod names;
 
 use crate::chunked::is_forbidden_trailer;
+use crate::fields::{Field, FieldSet, Fields};
+use crate::host::is_host;
 use crate::name::{Name, is_same};
-use crate::request::is_host;
-use crate::response::{Field, FieldSet, Fields};
 use itoa::Buffer;
 use lines::{FieldLine, Lines, push_line};
 pub use lines::{OwnedLine, remove_lines};
@@ -89,7 +89,7 @@ impl Edits {
     /// Removes all edits, keeping the memory.
     #[inline]
     pub fn clear(&mut self) {
-        self.removed = FieldSet::default();
+        self.removed = crate::fields::FieldSet::default();
         self.appended.clear();
         (self.is_too_large, self.withdrawn) = (false, 0);
         if self.removed_tags != 0 {
@@ -123,7 +123,7 @@ impl Edits {
     /// Whether there are edits.
     #[inline]
     pub fn is_changed(&self) -> bool {
-        !self.lines.list.is_empty() || !self.appended.is_empty() || self.removed != FieldSet::default()
+        !self.lines.list.is_empty() || !self.appended.is_empty() || self.removed != crate::fields::FieldSet::default()
     }
 
     /// Adds a line, within [`ADDED_BYTES_MAX`].

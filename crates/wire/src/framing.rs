@@ -3,8 +3,8 @@
 use crate::Version;
 use crate::chunked::{ChunkDecoder, DecodedPart};
 use crate::error::ChunkError;
+use crate::fields::{Field, Fields};
 use crate::name::Name;
-use crate::response::{Field, Fields};
 
 /// How a body is delimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -13,7 +13,10 @@ pub mod checks;
 mod chunked;
 mod edits;
 mod error;
+mod fields;
 mod framing;
+mod head;
+mod host;
 mod hpack;
 mod name;
 pub mod proxy_protocol;
@@ -21,29 +24,28 @@ mod request;
 mod response;
 mod serialize;
 mod status;
+mod upgrade;
 
 pub use chunked::{
-    CHUNK_LINE_BYTES_MAX, CONNECTION_OPTIONS_MAX, EDITED_HEADERS_MAX, HEAD_BYTES_MAX, HEADERS_MAX, HeadLimits,
-    TRAILER_BYTES_MAX,
+    CHUNK_LINE_BYTES_MAX, CONNECTION_OPTIONS_MAX, ChunkDecoder, DecodedPart, EDITED_HEADERS_MAX, HEAD_BYTES_MAX,
+    HEADERS_MAX, HeadLimits, TRAILER_BYTES_MAX,
 };
-pub use chunked::{ChunkDecoder, DecodedPart};
 pub use edits::{
     ADDED_BYTES_MAX, Decimal, EditError, Edits, FieldName, FieldValue, OwnedFieldName, OwnedFieldValue, OwnedLine,
     RequestEdits, ResponseEdits, remove_lines,
 };
 pub use error::{ChunkError, Fault, ProxyProtocolError, RequestError, ResponseError};
+pub use fields::{Field, FieldSet, Fields, Span};
 pub use framing::{BodyDecoder, Framing};
+pub use head::{Progress, leading_empty_lines};
+pub use host::{Authority, is_host, split_authority};
 pub use hpack::{FieldBlock, FieldWalker};
 pub use name::Name;
-pub use name::{Progress, leading_empty_lines};
-pub use name::{switches_as_asked, upgrade_protocols, write_upgrade_lines};
-pub use request::Method;
-pub use request::{Authority, is_host, split_authority};
-pub use request::{RequestHead, TargetForm};
+pub use request::{Method, RequestHead, TargetForm};
 pub use response::ResponseHead;
-pub use response::{Field, FieldSet, Fields, Span};
 pub use serialize::{CHUNK_HEAD_BYTES_MAX, chunk_head, write_request, write_response};
 pub use status::reason;
+pub use upgrade::{switches_as_asked, upgrade_protocols, write_upgrade_lines};
 
 /// The minor version of HTTP/1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]

@@ -3,11 +3,12 @@
 use crate::Version;
 use crate::chunked::HeadLimits;
 use crate::error::RequestError;
+use crate::fields::{FieldSet, Fields, Span};
 use crate::framing::{DeclaredError, DeclaredFraming, Framing};
+use crate::head::{Arrival, Progress, WalkError, header_slots, walk};
+use crate::host::split_authority;
 use crate::name::Name;
-use crate::name::upgrade_protocols;
-use crate::name::{Arrival, Progress, WalkError, header_slots, walk};
-use crate::response::{FieldSet, Fields, Span};
+use crate::upgrade::upgrade_protocols;
 
 /// The four forms of a request target (RFC 9112 section 3.2), without CONNECT's, whose method the proxy refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -81,14 +82,14 @@ impl RequestHead {
     pub fn advance(&mut self, bytes: &[u8], limits: &HeadLimits) -> Result<Progress, RequestError> {
         let bounded = &bytes[..bytes.len().min(limits.head_bytes_max)];
         if let Some(prefix) = self.arrival.prefix(bounded)
-            && let Progress::Complete(len) = self.parse(prefix, limits)?
+            && let crate::head::Progress::Complete(len) = self.parse(prefix, limits)?
         {
-            return Ok(Progress::Complete(len));
+            return Ok(crate::head::Progress::Complete(len));
         }
         if bytes.len() >= limits.head_bytes_max {
             return Err(RequestError::HeadTooLarge);
         }
-        Ok(Progress::Partial)
+        Ok(crate::head::Progress::Partial)
     }
 
     fn parse(&mut self, bytes: &[u8], limits: &HeadLimits) -> Result<Progress, RequestError> {
@@ -98,10 +99,10 @@ impl RequestHead {
             Ok(httparse::Status::Complete(len)) => {
                 self.accept(&parsed, &bytes[..len], limits)?;
                 self.len = len;
-                Ok(Progress::Complete(len))
+                Ok(crate::head::Progress::Complete(len))
             }
             Ok(httparse::Status::Partial) if target_is_too_long(bytes, limits) => Err(RequestError::TargetTooLong),
-            Ok(httparse::Status::Partial) => Ok(Progress::Partial),
+            Ok(httparse::Status::Partial) => Ok(crate::head::Progress::Partial),
             Err(error) => Err(refusal(error, bytes, limits)),
         }
     }
@@ -115,9 +116,9 @@ impl RequestHead {
         let (Some(method), Some(target), Some(version)) = (parsed.method, parsed.path, parsed.version) else {
             return Err(RequestError::RequestLine);
         };
-        self.method_span = Span::locate(head, method.as_bytes());
+        self.method_span = crate::fields::Span::locate(head, method.as_bytes());
         self.method = Method::from_bytes(method.as_bytes());
-        self.target = Span::locate(head, target.as_bytes());
+        self.target = crate::fields::Span::locate(head, target.as_bytes());
         if self.target.len as usize > limits.target_bytes_max {
             return Err(RequestError::TargetTooLong);
         }
@@ -136,7 +137,7 @@ impl RequestHead {
 
     fn read_fields(&mut self, headers: &[httparse::Header<'_>], head: &[u8]) -> Result<(), RequestError> {
         let mut hosts = 0u32;
-        let mut authority = Span::default();
+        let mut authority = crate::fields::Span::default();
         let mut expects = false;
         let walked = walk(&mut self.fields, head, headers, self.drops_underscores, |field| match field.id {
             Name::Host => {
@@ -210,8 +211,8 @@ impl RequestHead {
             return Err(RequestError::TargetForm);
         }
         self.form = TargetForm::Absolute;
-        self.authority = Span::locate(head, authority);
-        self.path_and_query = Span::locate(head, &rest[end..]);
+        self.authority = crate::fields::Span::locate(head, authority);
+        self.path_and_query = crate::fields::Span::locate(head, &rest[end..]);
         Ok(())
     }
 
@@ -263,9 +264,9 @@ fn target_is_too_long(bytes: &[u8], limits: &HeadLimits) -> bool {
 impl From<WalkError> for RequestError {
     fn from(error: WalkError) -> Self {
         match error {
-            WalkError::LineEnd => RequestError::LineEnd,
-            WalkError::FramingLookalike => RequestError::FramingLookalike,
-            WalkError::ConnectionOptions => RequestError::ConnectionOptions,
+            crate::head::WalkError::LineEnd => RequestError::LineEnd,
+            crate::head::WalkError::FramingLookalike => RequestError::FramingLookalike,
+            crate::head::WalkError::ConnectionOptions => RequestError::ConnectionOptions,
         }
     }
 }
@@ -281,94 +282,6 @@ impl From<DeclaredError> for RequestError {
         }
     }
 }
-
-// `Host` and the authority of an absolute-form target (RFC 9110 section 7.2, RFC 3986 section 3.2).
-
-/// A host with an optional port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Authority<'a> {
-    /// Name or address; IPv6 in its brackets.
-    pub host: &'a [u8],
-    /// Present only if it was written.
-    pub port: Option<u16>,
-}
-
-/// Splits `host[:port]`; `None` if it is neither a name, an IPv4 nor a bracketed IPv6 address. User information is not
-/// allowed: it only serves phishing (RFC 9110 section 4.2.4). Empty labels, which names do not have (RFC 1035 section
-/// 3.1), are not either, as parties differ on what they match. That includes the root's, behind a dot at the end.
-pub fn split_authority(text: &[u8]) -> Option<Authority<'_>> {
-    let (host, rest) = if text.first() == Some(&b'[') {
-        let close = memchr::memchr(b']', text)?;
-        let inside = &text[1..close];
-        let valid = |b: &u8| b.is_ascii_hexdigit() || matches!(b, b':' | b'.');
-        if inside.is_empty() || !inside.iter().all(valid) {
-            return None;
-        }
-        text.split_at(close + 1)
-    } else {
-        let end = memchr::memchr(b':', text).unwrap_or(text.len());
-        // Begins as if another label had just ended. No branch for each byte, since nearly all are valid.
-        let (mut before, mut wrong) = (DOT, 0);
-        for &byte in &text[..end] {
-            let class = CLASS[usize::from(byte)];
-            wrong |= class & (before | REFUSED);
-            before = class;
-        }
-        if wrong != 0 {
-            return None;
-        }
-        text.split_at(end)
-    };
-    let port = match rest {
-        [] | [b':'] => None,
-        [b':', digits @ ..] => Some(port(digits)?),
-        _ => return None,
-    };
-    Some(Authority { host, port })
-}
-
-/// Whether a text can be sent as a `Host`: what a client may send as one, or a name with a dot at its end.
-pub fn is_host(text: &[u8]) -> bool {
-    let text = text.strip_suffix(b".").unwrap_or(text);
-    split_authority(text).is_some_and(|authority| !authority.host.is_empty())
-}
-
-fn port(digits: &[u8]) -> Option<u16> {
-    if digits.len() > 5 {
-        return None;
-    }
-    let mut port = 0u32;
-    for digit in digits {
-        if !digit.is_ascii_digit() {
-            return None;
-        }
-        port = port * 10 + u32::from(digit - b'0');
-    }
-    u16::try_from(port).ok()
-}
-
-/// Classes of bytes in a host that is a name; zero: unreserved, `%` or a harmless sub-delimiter. The comma is refused:
-/// it appears when two Host fields are joined.
-static CLASS: [u8; 256] = {
-    let mut table = [REFUSED; 256];
-    let mut b = 0;
-    while b < 256 {
-        let c = b as u8;
-        if c.is_ascii_alphanumeric()
-            || matches!(
-                c,
-                b'-' | b'_' | b'~' | b'%' | b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b';' | b'='
-            )
-        {
-            table[b] = 0;
-        }
-        b += 1;
-    }
-    table[b'.' as usize] = DOT;
-    table
-};
-const DOT: u8 = 1;
-const REFUSED: u8 = 2;
 
 // Request methods with their properties by RFC 9110 section 9.2.
 
@@ -459,31 +372,6 @@ impl Method {
 impl std::fmt::Display for Method {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name().unwrap_or("another"))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn splits_or_refuses() {
-        let ok = |text: &str| {
-            split_authority(text.as_bytes()).map(|a| (String::from_utf8_lossy(a.host).into_owned(), a.port))
-        };
-        assert_eq!(ok("a.example"), Some(("a.example".into(), None)));
-        assert_eq!(ok("a.example:"), Some(("a.example".into(), None)));
-        assert_eq!(ok("a.example:80"), Some(("a.example".into(), Some(80))));
-        assert_eq!(ok("[::1]:8080"), Some(("[::1]".into(), Some(8080))));
-        assert_eq!(ok(""), Some(("".into(), None)));
-        assert_eq!(ok("a.example."), Some(("a.example.".into(), None)));
-        assert_eq!(ok("a.example.:80"), Some(("a.example.".into(), Some(80))));
-        for bad in [
-            "a:b", "a:65536", "a:1:2", "u@h", "a b", "a/b", "a,b", "[::1", "[]", "[::1]x", "[g]", "a\u{e9}",
-            "a:000080", ".", "..", ".a", "..a", "a..b", "a..", "a..:80", ".:80",
-        ] {
-            assert_eq!(ok(bad), None, "{bad}");
-        }
     }
 }
 

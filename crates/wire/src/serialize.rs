@@ -4,8 +4,8 @@
 
 use crate::Version;
 use crate::edits::{Edits, RequestEdits, ResponseEdits};
+use crate::fields::Fields;
 use crate::request::{RequestHead, TargetForm};
-use crate::response::Fields;
 use crate::response::ResponseHead;
 
 /// Appends a request head in HTTP/1.1, its target in origin (or asterisk) form.

@@ -5,7 +5,7 @@
 use super::references::text_of;
 use super::rules::is_good_id;
 use crate::answer::Answer;
-use crate::endpoints::{Collection, Naming};
+use crate::collections::Collection;
 use serde_json::Value as Json;
 use stillgate_datastore::Key;
 
@@ -30,8 +30,12 @@ pub(crate) struct Address {
 pub(crate) fn key_of_stored(collection: &Collection, address: &Address) -> Option<Key> {
     let given = || match collection.naming {
         // A path below a collection has only one meaning.
-        Naming::Id | Naming::Plugin => Key::parse(&format!("{}/{}", collection.name, address.id.as_deref()?)).ok(),
-        Naming::Username | Naming::Credential | Naming::Manager => None,
+        crate::collections::Naming::Id | crate::collections::Naming::Plugin => {
+            Key::parse(&format!("{}/{}", collection.name, address.id.as_deref()?)).ok()
+        }
+        crate::collections::Naming::Username
+        | crate::collections::Naming::Credential
+        | crate::collections::Naming::Manager => None,
     };
     key_of_path(collection, address).or_else(given)
 }
@@ -40,13 +44,17 @@ pub(crate) fn key_of_stored(collection: &Collection, address: &Address) -> Optio
 pub(crate) fn key_of_path(collection: &Collection, address: &Address) -> Option<Key> {
     let id = address.id.as_deref()?;
     let path = match (collection.naming, address.parent.as_deref()) {
-        (Naming::Username, _) => username(id).then(|| format!("consumers/{id}")),
-        (Naming::Credential, Some(parent)) => {
+        (crate::collections::Naming::Username, _) => username(id).then(|| format!("consumers/{id}")),
+        (crate::collections::Naming::Credential, Some(parent)) => {
             (username(parent) && is_id(id)).then(|| format!("consumers/{parent}/credentials/{id}"))
         }
-        (Naming::Manager, Some(parent)) => (is_id(parent) && is_id(id)).then(|| format!("secrets/{parent}/{id}")),
-        (Naming::Credential | Naming::Manager, None) => None,
-        (Naming::Id | Naming::Plugin, _) => is_id(id).then(|| format!("{}/{id}", collection.name)),
+        (crate::collections::Naming::Manager, Some(parent)) => {
+            (is_id(parent) && is_id(id)).then(|| format!("secrets/{parent}/{id}"))
+        }
+        (crate::collections::Naming::Credential | crate::collections::Naming::Manager, None) => None,
+        (crate::collections::Naming::Id | crate::collections::Naming::Plugin, _) => {
+            is_id(id).then(|| format!("{}/{id}", collection.name))
+        }
     };
     Key::parse(&path?).ok()
 }
@@ -55,7 +63,7 @@ pub(crate) fn key_of_path(collection: &Collection, address: &Address) -> Option<
 pub(crate) fn key_to_write(collection: &Collection, address: &Address, document: &mut Json) -> Result<Key, Answer> {
     let own = address.id.as_deref();
     let id = match collection.naming {
-        Naming::Username => {
+        crate::collections::Naming::Username => {
             let name = document["username"].as_str().map(str::to_owned);
             let name = name.ok_or_else(|| Answer::invalid("property \"username\" is required"))?;
             if own.is_some_and(|own| own != name) {
@@ -68,18 +76,18 @@ pub(crate) fn key_to_write(collection: &Collection, address: &Address, document:
             }
             name
         }
-        Naming::Plugin => own.ok_or_else(|| Answer::bad("missing plugin name"))?.to_owned(),
-        Naming::Manager => {
+        crate::collections::Naming::Plugin => own.ok_or_else(|| Answer::bad("missing plugin name"))?.to_owned(),
+        crate::collections::Naming::Manager => {
             let parts = address.parent.as_deref().zip(own);
             let (parent, id) = parts.ok_or_else(|| Answer::bad("missing secret id"))?;
             same_id(collection, document, Some(&format!("{parent}/{id}")))?;
             id.to_owned()
         }
-        Naming::Id | Naming::Credential => same_id(collection, document, own)?,
+        crate::collections::Naming::Id | crate::collections::Naming::Credential => same_id(collection, document, own)?,
     };
     let key = key_of_path(collection, &Address { id: Some(id), ..address.clone() });
     key.ok_or_else(|| match collection.naming {
-        Naming::Plugin => Answer::bad("invalid plugin name"),
+        crate::collections::Naming::Plugin => Answer::bad("invalid plugin name"),
         _ => wrong_form(),
     })
 }
@@ -132,7 +140,7 @@ mod tests {
     use serde_json::json;
 
     fn write(collection: &str, id: Option<&str>, mut document: Json) -> String {
-        let collection = Collection::named(collection).unwrap();
+        let collection = crate::collections::Collection::named(collection).unwrap();
         let address = Address { id: id.map(str::to_owned), parent: Some("jack".to_owned()), sub_path: None };
         match key_to_write(collection, &address, &mut document) {
             Ok(key) => format!("{key} {}", document["id"]),

@@ -7,3 +7,4 @@ pub(crate) mod reference_table;
 pub(crate) mod references;
 pub(crate) mod rules;
 pub(crate) mod serve;
+pub(crate) mod view;

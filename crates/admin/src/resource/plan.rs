@@ -6,11 +6,11 @@
 use super::address::{Address, key_of_stored, key_to_write, no_id};
 use super::references::{self, parsed};
 use super::rules;
-use super::serve::View;
+use super::view::View;
 use crate::answer::{Answer, Content, of_document};
 use crate::body::parse;
+use crate::collections::{Collection, Verb};
 use crate::control::Control;
-use crate::endpoints::{Collection, Naming, Verb};
 use crate::masks::{MASK, has_mask, hide_private_keys};
 use axum::http::StatusCode;
 use bytes::Bytes;
@@ -58,8 +58,8 @@ pub(crate) fn plan(control: &dyn Control, view: &View, op: &Operation, unix_seco
         )));
     }
     match op.verb {
-        Verb::Delete => delete(view, op),
-        Verb::Patch => patch(control, view, op, sent, unix_seconds),
+        crate::collections::Verb::Delete => delete(view, op),
+        crate::collections::Verb::Patch => patch(control, view, op, sent, unix_seconds),
         _ => put(control, view, op, sent, unix_seconds),
     }
 }
@@ -76,7 +76,7 @@ fn put(
     must_be_object(&document)?;
     rules::has_no_times(&document).map_err(Answer::bad)?;
     let key = match op.verb {
-        Verb::Post => {
+        crate::collections::Verb::Post => {
             no_id(op.collection, &op.address, &document)?;
             let (id, key) = fresh_id(view, op.collection);
             document["id"] = id.into();
@@ -84,7 +84,7 @@ fn put(
         }
         _ => key_to_write(op.collection, &op.address, &mut document)?,
     };
-    if op.collection.naming == Naming::Plugin {
+    if op.collection.naming == crate::collections::Naming::Plugin {
         if control.plugin_schema(key.id()).is_none() {
             return Err(Answer::bad("invalid plugin name"));
         }
@@ -92,10 +92,10 @@ fn put(
     }
     let mut conditions = checked(control, view, op, &key, &document)?;
     let old = view.get(&key);
-    if op.verb == Verb::Post && !view.is_pending(&key) {
+    if op.verb == crate::collections::Verb::Post && !view.is_pending(&key) {
         conditions.push((key.clone(), Condition::Absent));
     }
-    if op.collection.naming != Naming::Plugin {
+    if op.collection.naming != crate::collections::Naming::Plugin {
         let created = old.as_ref().map(|old| parsed(&old.value).get("create_time").cloned().unwrap_or_default());
         let created = created.filter(|time| !time.is_null()).unwrap_or(unix_seconds.into());
         set_if_absent(&mut document, "create_time", created);
@@ -114,7 +114,7 @@ fn patch(
 ) -> Result<Plan, Answer> {
     if op.address.id.is_none() {
         let missing = match op.collection.naming {
-            Naming::Manager => "no secret id".to_owned(),
+            crate::collections::Naming::Manager => "no secret id".to_owned(),
             _ => format!("missing {} id", op.collection.kind),
         };
         return Err(Answer::bad(missing));
@@ -166,7 +166,7 @@ fn delete(view: &View, op: &Operation) -> Result<Plan, Answer> {
     }
     view.get(&key).ok_or_else(Answer::key_not_found)?;
     let mut writes = vec![Write::Delete { key: key.clone() }];
-    if op.collection.naming == Naming::Username {
+    if op.collection.naming == crate::collections::Naming::Username {
         let below = format!("{key}/credentials/");
         writes.extend(view.below(&below).into_iter().map(|(key, _)| Write::Delete { key }));
         // A credential that is written meanwhile would outlive its consumer.
@@ -185,7 +185,9 @@ fn checked(
     document: &Json,
 ) -> Result<Vec<(Key, Condition)>, Answer> {
     let mut conditions = checked_references(control, view, op, key, document)?;
-    if let (Naming::Credential, Some(username)) = (op.collection.naming, op.address.parent.as_deref()) {
+    if let (crate::collections::Naming::Credential, Some(username)) =
+        (op.collection.naming, op.address.parent.as_deref())
+    {
         let plugins = control.plugins();
         let is_other = |name: &String| plugins.iter().any(|plugin| plugin.name == name && !plugin.is_auth);
         if document["plugins"].as_object().is_some_and(|plugins| plugins.keys().any(is_other)) {
@@ -210,7 +212,9 @@ fn checked_references(
     }
     rules::check(op.collection, document).map_err(|why| Answer::bad(of_document(why)))?;
     match op.collection.naming {
-        Naming::Username | Naming::Credential => references::keys_are_free(view, key, document)?,
+        crate::collections::Naming::Username | crate::collections::Naming::Credential => {
+            references::keys_are_free(view, key, document)?
+        }
         _ if op.collection.name == "global_rules" => references::alone_among_global_rules(view, key, document)?,
         _ => {}
     }
@@ -227,7 +231,8 @@ fn known_plugins(control: &dyn Control, collection: &Collection, document: &Json
     let Some(unknown) = plugins.keys().find(|name| !known.iter().any(|plugin| plugin.name == *name)) else {
         return Ok(());
     };
-    let is_of_consumer = matches!(collection.naming, Naming::Username | Naming::Credential);
+    let is_of_consumer =
+        matches!(collection.naming, crate::collections::Naming::Username | crate::collections::Naming::Credential);
     let context = if is_of_consumer { "invalid plugins configuration: " } else { "" };
     let mut answer = json!({ "error_msg": format!("{context}unknown plugin [{unknown}]") });
     // Clients look for these words, and people need a suggestion.

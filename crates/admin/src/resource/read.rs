@@ -6,8 +6,8 @@ use super::address::{Address, key_of_stored};
 use super::plan::PREFIX;
 use super::references::{has_escapes, parsed, text_of};
 use crate::answer::Answer;
+use crate::collections::Collection;
 use crate::control::Control;
-use crate::endpoints::{Collection, Naming};
 use crate::masks::{hide_private_keys, mask};
 use crate::query::Query;
 use axum::http::StatusCode;
@@ -50,7 +50,7 @@ pub(crate) fn list(
         Err(answer) => return answer,
     };
     let mut found = documents(control, collection, address);
-    if found.is_empty() && collection.naming == Naming::Credential {
+    if found.is_empty() && collection.naming == crate::collections::Naming::Credential {
         return Answer::key_not_found();
     }
     let filter = Filter::of(collection, query);
@@ -85,10 +85,10 @@ pub(crate) fn list(
 fn documents(control: &dyn Control, collection: &Collection, address: &Address) -> Vec<(Key, Document)> {
     let documents = control.documents();
     match (collection.naming, address.parent.as_deref()) {
-        (Naming::Credential, parent) => {
+        (crate::collections::Naming::Credential, parent) => {
             documents.below(&format!("consumers/{}/credentials/", parent.unwrap_or_default()))
         }
-        (Naming::Username, _) => {
+        (crate::collections::Naming::Username, _) => {
             let mut found = documents.below("consumers/");
             found.retain(|(key, _)| !key.id().contains('/'));
             found

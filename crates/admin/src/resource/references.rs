@@ -3,9 +3,9 @@
 //! Messages are APISIX's, if it has some; [`reference_table`](super::reference_table) defines the references.
 
 use super::reference_table::{Reference, each, users_of};
-use super::serve::View;
+use super::view::View;
 use crate::answer::Answer;
-use crate::endpoints::Collection;
+use crate::collections::Collection;
 use axum::http::StatusCode;
 use serde_json::Value as Json;
 use stillgate_datastore::{Key, ReferenceCheck};
@@ -115,7 +115,7 @@ pub(crate) fn in_use(collection: &Collection, reference: &Reference, users: &str
             "can not delete this stream route directly, stream route [{user}] is still using it as superior_id"
         );
     }
-    let user_kind = Collection::named(users).map_or(users, |users| users.schema);
+    let user_kind = crate::collections::Collection::named(users).map_or(users, |users| users.schema);
     // APISIX names the plugin's resource only for upstreams, in these words; its protos are used by plugins alone.
     let plugin = if reference.is_of_plugin() && reference.target != "protos" { "plugin in " } else { "" };
     let directly = if reference.target == "services" { " directly" } else { "" };

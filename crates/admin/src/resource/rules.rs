@@ -4,7 +4,7 @@
 //! Messages are APISIX's, which clients look for. Everything else is checked when documents are compiled.
 
 use super::references::text_of;
-use crate::endpoints::Collection;
+use crate::collections::Collection;
 use serde_json::Value as Json;
 use std::collections::HashMap;
 use std::net::Ipv6Addr;
@@ -182,12 +182,12 @@ mod tests {
     use serde_json::json;
 
     fn wrong(collection: &str, document: Json) -> String {
-        let collection = Collection::named(collection).unwrap();
+        let collection = crate::collections::Collection::named(collection).unwrap();
         check(collection, &document).expect_err(&document.to_string())
     }
 
     fn good(collection: &str, document: Json) {
-        let collection = Collection::named(collection).unwrap();
+        let collection = crate::collections::Collection::named(collection).unwrap();
         assert_eq!(check(collection, &document), Ok(()), "{document}");
     }
 

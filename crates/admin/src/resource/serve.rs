@@ -2,20 +2,20 @@
 
 use super::plan::{Operation, Plan, plan};
 use super::read;
+use super::view::View;
 use crate::answer::Answer;
 use crate::api::Api;
+use crate::collections::{Collection, Verb};
 use crate::commit::{
     ATTEMPTS_MAX, caught_up, commit, dry_run, may_write, precondition_failed, transaction, unix_seconds, with_outcome,
 };
 use crate::control::{Outcome, WriteError};
 use crate::endpoints::ParsedRequest;
-use crate::endpoints::{Collection, Verb};
 use crate::off_thread::off_thread;
 use axum::http::header::{ETAG, HeaderName, IF_MATCH, IF_NONE_MATCH, IF_UNMODIFIED_SINCE};
 use axum::http::{HeaderMap, StatusCode};
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use stillgate_datastore::{Condition, Document, Documents, Key, Write};
+use stillgate_datastore::{Condition, Document, Key};
 
 const API_VERSION: HeaderName = HeaderName::from_static("x-api-version");
 
@@ -58,7 +58,7 @@ pub(crate) async fn write(api: &Api, asked: ParsedRequest, verb: Verb, collectio
 }
 
 fn operation(asked: &ParsedRequest, verb: Verb, collection: &'static Collection) -> Result<Operation, Answer> {
-    let body = (verb != Verb::Delete).then(|| asked.body.clone());
+    let body = (verb != crate::collections::Verb::Delete).then(|| asked.body.clone());
     let ttl_seconds = asked.query.ttl_seconds()?;
     let force = asked.query.is("force", "true");
     Ok(Operation { verb, collection, address: asked.address(), body, ttl_seconds, force })
@@ -102,73 +102,10 @@ async fn execute(api: &Api, asked: &ParsedRequest, operation: Arc<Operation>) ->
 
 fn done(plan: Plan, verb: Verb, outcome: &Outcome) -> Answer {
     let answer = match verb {
-        Verb::Delete => plan.answer,
+        crate::collections::Verb::Delete => plan.answer,
         _ => plan.answer.with(ETAG, &format!("\"{}\"", outcome.revision)),
     };
     with_outcome(answer, outcome)
-}
-
-// The documents as a write sees them: the stored ones, with the pending changes of earlier operations in its batch.
-
-/// Stored documents below pending writes.
-pub(crate) struct View {
-    documents: Arc<dyn Documents>,
-    /// The revision of the documents when this view was made; they may have changed since.
-    revision: u64,
-    pending: BTreeMap<Key, Option<Arc<str>>>,
-}
-
-impl View {
-    pub(crate) fn new(documents: Arc<dyn Documents>) -> View {
-        View { revision: documents.revision(), documents, pending: BTreeMap::new() }
-    }
-
-    /// One document. A pending one has revision 0.
-    pub(crate) fn get(&self, key: &Key) -> Option<Document> {
-        match self.pending.get(key) {
-            Some(pending) => pending.clone().map(unwritten),
-            None => self.documents.get(key),
-        }
-    }
-
-    /// The documents below a path that ends with a slash, in the order of keys.
-    pub(crate) fn below(&self, path: &str) -> Vec<(Key, Document)> {
-        // There may be very many documents, but only a few pending ones.
-        let mut all = self.documents.below(path);
-        for (key, value) in self.pending.iter().filter(|(key, _)| key.as_str().starts_with(path)) {
-            let place = all.binary_search_by(|(stored, _)| stored.cmp(key));
-            match (place, value) {
-                (Ok(at), Some(value)) => all[at].1 = unwritten(value.clone()),
-                (Ok(at), None) => drop(all.remove(at)),
-                (Err(at), Some(value)) => all.insert(at, (key.clone(), unwritten(value.clone()))),
-                (Err(_), None) => {}
-            }
-        }
-        all
-    }
-
-    /// Whether a pending write is about this key.
-    pub(crate) fn is_pending(&self, key: &Key) -> bool {
-        self.pending.contains_key(key)
-    }
-
-    /// Adds a pending write.
-    pub(crate) fn add(&mut self, write: &Write) {
-        let value = match write {
-            Write::Put { value, .. } => Some(value.as_str().into()),
-            Write::Delete { .. } => None,
-        };
-        self.pending.insert(write.key().clone(), value);
-    }
-
-    /// The revision of the stored documents; some may be newer.
-    pub(crate) fn revision(&self) -> u64 {
-        self.revision
-    }
-}
-
-fn unwritten(value: Arc<str>) -> Document {
-    Document { value, created: 0, modified: 0 }
 }
 
 // `If-Match` and `If-None-Match` of a write: the revision of the document that a client expects.

@@ -2,7 +2,7 @@
 //!
 //! In memory: a restart forgets it. Then versions and indexes are revisions, and the digest is unknown.
 
-use crate::endpoints::Collection;
+use crate::collections::Collection;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use stillgate_datastore::{Document, Documents, Key};

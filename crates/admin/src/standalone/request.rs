@@ -5,7 +5,7 @@
 
 use crate::answer::Answer;
 use crate::body::in_words_of_apisix;
-use crate::endpoints::{Collection, whole_collections};
+use crate::collections::{Collection, whole_collections};
 use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;

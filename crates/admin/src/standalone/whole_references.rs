@@ -3,10 +3,9 @@
 //! All documents are known, so each is scanned once, and not once for each deleted one.
 
 use crate::answer::Answer;
-use crate::endpoints::Collection;
 use crate::resource::reference_table::{each, users_of};
 use crate::resource::references::{in_use, missing, parsed};
-use crate::resource::serve::View;
+use crate::resource::view::View;
 use std::collections::{BTreeSet, HashMap};
 use stillgate_datastore::{Key, Write};
 
@@ -23,7 +22,7 @@ pub(super) fn check(view: &View, writes: &[Write]) -> Result<(), Answer> {
 }
 
 fn finds_all(view: &View, written: &HashMap<&str, bool>, key: &Key, value: &str) -> Result<(), Answer> {
-    let Some(collection) = Collection::of_key(key.as_str()) else { return Ok(()) };
+    let Some(collection) = crate::collections::Collection::of_key(key.as_str()) else { return Ok(()) };
     let is_there = |target: &str| {
         let is_stored = || Key::parse(target).is_ok_and(|target| view.get(&target).is_some());
         written.get(target).copied().unwrap_or_else(is_stored)
@@ -53,7 +52,10 @@ fn without_consumer(key: &Key) -> Answer {
 /// Checks the unchanged documents.
 fn loses_nothing(view: &View, written: &HashMap<&str, bool>) -> Result<(), Answer> {
     let is_deleted = |key: &str| written.get(key) == Some(&false);
-    let deleted = written.iter().filter(|(_, is_put)| !**is_put).filter_map(|(key, _)| Collection::of_key(key));
+    let deleted = written
+        .iter()
+        .filter(|(_, is_put)| !**is_put)
+        .filter_map(|(key, _)| crate::collections::Collection::of_key(key));
     let deleted: BTreeSet<&str> = deleted.map(|collection| collection.name).collect();
     let users: BTreeSet<&str> = deleted.iter().flat_map(|collection| users_of(collection)).collect();
     for users in users {
@@ -63,7 +65,7 @@ fn loses_nothing(view: &View, written: &HashMap<&str, bool>) -> Result<(), Answe
             }
             let mut refusal = Ok(());
             each(users, &parsed(&document.value), &mut |reference, id| {
-                let collection = Collection::named(reference.target);
+                let collection = crate::collections::Collection::named(reference.target);
                 let is_lost = refusal.is_ok() && is_deleted(&format!("{}/{id}", reference.target));
                 if let Some(collection) = collection.filter(|_| is_lost) {
                     refusal = Err(Answer::bad(in_use(collection, reference, users, user.id())));

@@ -1,7 +1,6 @@
 //! The scripts agree with the functions: equal requests, in a real Redis and on an entry in memory.
 
-use super::store::RedisAddress;
-use super::store::{OwnLease, Store};
+use super::store::{OwnLease, RedisAddress, Store};
 use stillgate_devices::Generation;
 use stillgate_devices::directory::{self, Connect, DirectoryEntry, Disconnect, Duplicate, Era, Location};
 use stillgate_testkit::Redis;

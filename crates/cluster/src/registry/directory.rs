@@ -1,7 +1,6 @@
 //! A node's requests to the directory, and its memory of the answers.
 
-use super::store::{HeartbeatResult, Store};
-use super::store::{LinkError, RedisAddress};
+use super::store::{HeartbeatResult, LinkError, RedisAddress, Store};
 use super::task;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;

@@ -3,9 +3,10 @@
 use crate::keys::resource_list::Resource;
 use crate::keys::resources::File;
 use crate::model::{Config, Kind, Route, Ssl, StreamRoute, Upstream, plugins};
+use crate::resources::addresses::{check_nodes, check_own_addresses};
 use crate::resources::{
-    Catalog, Claims, Definition, Holder, LeftOut, List, Metadata, PluginSet, ResourceId, ResourceKeys, check_nodes,
-    check_own_addresses, checked, first_of_each, metadata_table, take_id, with_managers,
+    Catalog, Claims, Definition, Holder, LeftOut, List, Metadata, PluginSet, ResourceId, ResourceKeys, checked,
+    first_of_each, metadata_table, take_id, with_managers,
 };
 use crate::values::SourceKind;
 use std::collections::{BTreeMap, HashMap};

@@ -21,8 +21,10 @@ pub use loaded::{LoadedConfig, RejectedResource, Replacement};
 pub use origin::{Kind, Origin};
 pub use route_list::RouteList;
 pub use routes::{Route, StreamRoute, Target};
-pub use upstream::{Balance, HashKey, Node, NodeProtocol, PassHost, Upstream, UpstreamTimeouts};
-pub use upstream::{ClientAuth, ClientPair, KeyPair, RefusedSsl, ServerSsl, Ssl, SslUse, TlsVersions, UpstreamTls};
+pub use upstream::{
+    Balance, ClientAuth, ClientPair, HashKey, KeyPair, Node, NodeProtocol, PassHost, RefusedSsl, ServerSsl, Ssl,
+    SslUse, TlsVersions, Upstream, UpstreamTimeouts, UpstreamTls,
+};
 
 use crate::keys::gateway::Gateway;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Compiles consumers, and the credentials by which they are found.
 
 use super::catalog::Catalog;
-use super::catalog::{CatalogItem, find};
+use super::catalog_item::{CatalogItem, find};
 use super::plugins::{List, SharedPlugins};
 use crate::keys::plugins::{ConsumerKeys, CredentialKeys, OwnCredential};
 use crate::keys::resource_list::Resource;

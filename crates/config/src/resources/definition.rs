@@ -1,6 +1,7 @@
 //! Compiles one resource of any kind. All sources use this path.
 
-use super::catalog::{Catalog, Service, UNUSABLE, UpstreamTarget, find};
+use super::catalog::{Catalog, Service, UNUSABLE, UpstreamTarget};
+use super::catalog_item::find;
 use super::claims::Claim;
 use super::consumers::{consumer, credential};
 use super::plugins::{List, Metadata, PluginSet, metadata};

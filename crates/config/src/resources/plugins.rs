@@ -1,6 +1,6 @@
 //! Compiles plugins to chains: compiled where they are written, merged where they meet.
 
-use super::catalog::{CatalogItem, find};
+use super::catalog_item::{CatalogItem, find};
 use super::ssls::ResourceId;
 use crate::keys::lua::LuaKeys;
 use crate::keys::plugins::MetadataKeys;

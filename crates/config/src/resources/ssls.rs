@@ -1,7 +1,7 @@
 //! Compiles entries of `ssls` and an upstream's `tls`: names must be unique, and pairs must match.
 
-use super::at_listener;
-use super::catalog::{CatalogItem, put};
+use super::addresses::at_listener;
+use super::catalog_item::{CatalogItem, put};
 use super::claims::{Claim, What};
 use crate::keys::acme::{ACME_NAMES_MAX, Acme};
 use crate::keys::ssls::{SslKeys, SslType, UpstreamTlsKeys};

@@ -7,9 +7,10 @@ use crate::keys::gateway::Gateway;
 use crate::model::{
     Config, Kind, LoadedConfig, Origin, RejectedResource, Replacement, RouteList, Ssl, StreamRoute, Upstream, plugins,
 };
+use crate::resources::addresses::check_nodes;
 use crate::resources::{
-    Catalog, Claims, Definition, LeftOut, List, Metadata, PluginSet, RememberedSecrets, check_nodes, first_of_each,
-    metadata_table, unavailable,
+    Catalog, Claims, Definition, LeftOut, List, Metadata, PluginSet, RememberedSecrets, first_of_each, metadata_table,
+    unavailable,
 };
 use crate::values::{RejectedGlobalRule, SourceKind};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};

@@ -8,10 +8,8 @@
 //! notifications every ten minutes.
 
 use super::Etcd;
-use super::call::EtcdConnection;
-use super::call::{RESPONSE_BYTES_MAX, Repeat, misunderstood};
-use super::error::EtcdError;
-use super::error::{RANGE, document};
+use super::call::{EtcdConnection, RESPONSE_BYTES_MAX, Repeat, misunderstood};
+use super::error::{EtcdError, RANGE, document};
 use super::follower::Position;
 use super::layout::is_directory;
 use super::message::{

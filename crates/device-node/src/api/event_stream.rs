@@ -5,8 +5,8 @@
 use super::super::clock::rfc3339;
 use super::super::node::DeviceNode;
 use super::super::presence::PresenceChange;
-use super::Query;
 use super::answer::later;
+use super::query::Query;
 use axum::body::{Body, Bytes};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderValue, StatusCode};

@@ -1,9 +1,9 @@
 //! `POST /v1/devices/{id}/messages`
 
 use super::super::node::DeviceNode;
-use super::Query;
 use super::answer::{error, of_verdict};
 use super::broadcast;
+use super::query::Query;
 use crate::envelope::{Post, PostVerdict};
 use axum::body::{Bytes, HttpBody};
 use axum::extract::Request;

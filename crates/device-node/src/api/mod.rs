@@ -10,21 +10,20 @@ mod event_stream;
 mod list;
 mod messages;
 mod openapi;
+mod query;
 mod top;
 
 use super::node::DeviceNode;
-use crate::peers::PAGE_MAX;
 use answer::{error, json};
 use axum::body::Body;
 use axum::http::header::ALLOW;
 use axum::http::{HeaderValue, Method, Request, Response, StatusCode};
 use endpoints::{Action, ENDPOINTS, Endpoint};
 use percent_encoding::percent_decode_str;
+use query::Query;
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Duration;
-use stillgate_devices::session::Level;
-use stillgate_door::{Answers, Guard, KEY_ARGUMENT};
+use stillgate_door::{Answers, Guard};
 
 /// Answers requests to the device API that its guard admits.
 #[derive(Clone)]
@@ -130,125 +129,6 @@ fn part<'p>(pattern: &str, path: &'p str) -> Option<&'p str> {
     let (_, after) = rest.split_once('}')?;
     let part = path.strip_prefix(before)?.strip_suffix(after)?;
     (!part.is_empty() && !part.contains('/')).then_some(part)
-}
-
-// Arguments of a query: only those in the table, each once.
-
-/// How long a sender may wait.
-const TIMEOUT_MAX: Duration = Duration::from_secs(300);
-const TIMEOUT: Duration = Duration::from_secs(5);
-const PAGE: usize = 100;
-
-/// The parsed query.
-#[derive(Debug, Default)]
-struct Query {
-    arguments: Vec<(String, String)>,
-}
-
-impl Query {
-    /// Parses the query of a request; the error says what is wrong.
-    fn of(endpoint: &Endpoint, text: Option<&str>) -> Result<Query, String> {
-        let known = endpoint.query;
-        let mut query = Query::default();
-        for (name, value) in form_urlencoded::parse(text.unwrap_or_default().as_bytes()) {
-            // The guard has checked it already.
-            if name == KEY_ARGUMENT {
-                continue;
-            }
-            if !known.iter().any(|(known, _)| *known == name) {
-                let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
-                return Err(match names.is_empty() {
-                    true => format!("unknown argument {name:?}; this call has none"),
-                    false => format!("unknown argument {name:?}; known arguments: {}", names.join(", ")),
-                });
-            }
-            if query.get(&name).is_some() {
-                return Err(format!("the argument {name:?} is given twice"));
-            }
-            query.arguments.push((name.into_owned(), value.into_owned()));
-        }
-        Ok(query)
-    }
-
-    fn get(&self, name: &str) -> Option<&str> {
-        self.arguments.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
-    }
-
-    /// `ack`
-    fn level(&self) -> Result<Level, String> {
-        match self.get("ack") {
-            None | Some("written") => Ok(Level::Written),
-            Some("device") => Ok(Level::Acknowledged),
-            Some("reply") => Ok(Level::Replied),
-            Some(other) => Err(format!("ack={other} is unknown; use written, device or reply")),
-        }
-    }
-
-    /// `timeout`, in milliseconds.
-    fn timeout_ms(&self) -> Result<u64, String> {
-        let Some(text) = self.get("timeout") else { return Ok(TIMEOUT.as_millis() as u64) };
-        let wrong = || format!("timeout={text} is not valid; write for example 500ms, 5s or 1m, at most 5m");
-        let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-        let factor = match &text[end..] {
-            "ms" => 1,
-            "" | "s" => 1000,
-            "m" => 60_000,
-            _ => return Err(wrong()),
-        };
-        let time = text[..end].parse::<u64>().ok().and_then(|count| count.checked_mul(factor));
-        time.filter(|ms| (1..=TIMEOUT_MAX.as_millis() as u64).contains(ms)).ok_or_else(wrong)
-    }
-
-    /// `page_size`
-    fn page_size(&self) -> Result<usize, String> {
-        let Some(text) = self.get("page_size") else { return Ok(PAGE) };
-        let wrong = || format!("page_size={text} is not a number from 1 to {PAGE_MAX}");
-        text.parse().ok().filter(|size| (1..=PAGE_MAX).contains(size)).ok_or_else(wrong)
-    }
-
-    /// `online`
-    fn is_online(&self) -> Result<bool, String> {
-        match self.get("online") {
-            None | Some("true") => Ok(true),
-            Some("false") => Ok(false),
-            Some(other) => Err(format!("online={other} is unknown; use true or false")),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::endpoints::Action;
-    use super::*;
-
-    #[test]
-    fn endpoints_are_found_by_method_and_path() {
-        let action = |method: Method, path: &'static str| match find(&method, path) {
-            EndpointMatch::Endpoint(endpoint, part) => Some((endpoint.action, part)),
-            _ => None,
-        };
-        assert_eq!(action(Method::POST, "/v1/devices/a%2Fb/messages"), Some((Action::Send, "a%2Fb")));
-        assert_eq!(action(Method::GET, "/v1/devices/messages"), Some((Action::Show, "messages")));
-        assert_eq!(action(Method::DELETE, "/v1/devices/d/connection"), Some((Action::Close, "d")));
-        assert_eq!(action(Method::HEAD, "/v1/devices"), Some((Action::List, "")));
-        assert_eq!(action(Method::GET, "/v1/broadcast/7"), Some((Action::Job, "7")));
-        for nothing in
-            ["/v1/devices/", "/v1/devices//messages", "/v1/devices/a/b", "/v1/devices/a/messages/", "/", "*", ""]
-        {
-            assert!(matches!(find(&Method::POST, nothing), EndpointMatch::Nothing), "{nothing}");
-        }
-    }
-
-    #[test]
-    fn other_methods_of_a_path_are_named() {
-        let allowed = |method: Method, path: &str| match find(&method, path) {
-            EndpointMatch::Methods(methods) => methods.to_str().unwrap().to_owned(),
-            other => panic!("{path}: {other:?}"),
-        };
-        assert_eq!(allowed(Method::PUT, "/v1/devices"), "GET,HEAD");
-        assert_eq!(allowed(Method::HEAD, "/v1/devices/d/messages"), "POST");
-        assert_eq!(allowed(Method::OPTIONS, "/v1/devices/d/connection"), "DELETE");
-    }
 }
 
 #[cfg(test)]

@@ -19,8 +19,9 @@ mod unacknowledged;
 
 use crate::hex;
 use crate::protocol::{Body, EncodedBody, MessageId};
-pub use idempotency::{Idempotency, IdempotencyError, IdempotencyLimits, RepeatOutcome};
-pub use idempotency::{Level, Message, MessageOutcome, Notice};
+pub use idempotency::{
+    Idempotency, IdempotencyError, IdempotencyLimits, Level, Message, MessageOutcome, Notice, RepeatOutcome,
+};
 use std::fmt;
 use unacknowledged::{MessageQueue, UnacknowledgedMessage};
 

@@ -1,15 +1,13 @@
 //! `stillgate-lab bisect`: which commit changed a measurement, for people and for scripts.
 
 use super::measure::{figure, is_more_better};
-use crate::bisect::checkouts::Checkouts;
-use crate::bisect::checkouts::Patch;
-use crate::bisect::checkouts::Source;
-use crate::bisect::run::Bisection;
-use crate::bisect::run::Display;
+use crate::bisect::checkouts::{Checkouts, Patch, Source};
+use crate::bisect::run::{Bisection, Display};
 use crate::bisect::versions::{self, Versions};
 use crate::bisect::{analysis, commits, words};
+use crate::cli::EXIT_USAGE;
+use crate::cli::typed::{quoted_word, typed};
 use crate::cli::values::{duration, percent, positive, probability};
-use crate::cli::{EXIT_USAGE, quoted_word, typed};
 use crate::error::{Error, Result};
 use crate::history::analysis::count_change;
 use crate::result::bisect::{

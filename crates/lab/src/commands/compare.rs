@@ -3,8 +3,8 @@
 use super::builds::Builds;
 use crate::atomic_file;
 use crate::cli::EXIT_USAGE;
+use crate::cli::typed::{seed_of_clock, typed};
 use crate::cli::values::{Cpus, cpus, duration, percent, positive, probability, rate};
-use crate::cli::{seed_of_clock, typed};
 use crate::compare::run::{Contest, Pairs, Pilot};
 use crate::compare::side::upstream_placement;
 use crate::compare::subject::ResolvedSide;
@@ -14,7 +14,7 @@ use crate::environment::{self, Stolen};
 use crate::error::{Error, Result};
 use crate::hosts;
 use crate::result::compare::{CompareDesign, CompareResult, Crash, Decision, Instructions, Pair, Side};
-use crate::result::file::Environment;
+use crate::result::environment::Environment;
 use crate::result::file::{self, ResultWriter};
 use crate::result::run::{Placement, Subject};
 use crate::result::{Experiment, ResultFile};

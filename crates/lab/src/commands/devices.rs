@@ -1,7 +1,7 @@
 //! `stillgate-lab devices`: mock devices against a gateway, or against two in alternation.
 
+use crate::cli::typed::{seed_of_clock, typed};
 use crate::cli::values::{self, Header};
-use crate::cli::{seed_of_clock, typed};
 use crate::devices::plan::{Ack, Api, Door, GatewayNode, Plan, Via};
 use crate::devices::{analysis, rounds, run, words};
 use crate::display::Progress;

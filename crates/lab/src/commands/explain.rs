@@ -1,8 +1,8 @@
 //! `stillgate-lab explain`: why one build costs more than another.
 
 use super::builds::Builds;
+use crate::cli::typed::{seed_of_clock, typed};
 use crate::cli::values::{positive, probability};
-use crate::cli::{seed_of_clock, typed};
 use crate::compare::instructions::under_callgrind;
 use crate::compare::side::{LoadSettings, generator_cpus, upstream_placement};
 use crate::display::Progress;

@@ -6,7 +6,7 @@
 pub(crate) mod fail_if;
 mod plan;
 
-use crate::cli::typed;
+use crate::cli::typed::typed;
 use crate::cli::values::{self, Cpus, Header};
 use crate::display::LoadDisplay;
 use crate::environment;

@@ -3,7 +3,7 @@
 mod table;
 
 use super::builds::{configuration, kind};
-use crate::cli::seed_of_clock;
+use crate::cli::typed::seed_of_clock;
 use crate::cli::values::{Cpus, cpus, duration, positive, rate};
 use crate::compare::alone::{self, Figure};
 use crate::compare::measures::{self, LATENCY_UNIT};

@@ -3,7 +3,7 @@
 use crate::atomic_file;
 use crate::bisect::checkouts::Checkouts;
 use crate::cli::EXIT_USAGE;
-use crate::cli::seed_of_clock;
+use crate::cli::typed::seed_of_clock;
 use crate::cli::values::{duration, percent};
 use crate::display::Progress;
 use crate::environment;

@@ -2,15 +2,15 @@
 //! gateways, numbers of series and scrape intervals.
 
 use crate::atomic_file;
+use crate::cli::typed::{seed_of_clock, typed};
 use crate::cli::values::{Cpus, count, cpus, duration, percent, positive, rate};
-use crate::cli::{seed_of_clock, typed};
 use crate::commands;
 use crate::commands::builds::{BuiltIn, built_in};
 use crate::display::Progress;
 use crate::environment::{self, Stolen};
 use crate::error::{EXIT_FAILED, Error, Result};
 use crate::hosts;
-use crate::result::file::Environment;
+use crate::result::environment::Environment;
 use crate::result::file::{self, ResultWriter};
 use crate::result::tail::{TailDesign, TailResult, Verdict};
 use crate::result::{Experiment, ResultFile};

@@ -13,7 +13,7 @@
 //! "No difference" is never reported without the smallest one that would have been detected. Nothing here requests more
 //! pairs: their number, and the looks at them, were fixed before the first.
 
-use super::failures::{Duel, duels};
+use super::duel::{Duel, duels};
 use super::looks::{self, Look};
 use super::measures::{self, INSTRUCTIONS, Measure, PAIRED, Reading};
 use super::{failures, repetitions, words};

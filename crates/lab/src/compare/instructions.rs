@@ -11,7 +11,7 @@ use super::measures::{self, EFFECT_MIN};
 use super::repetitions;
 use super::run::Contest;
 use super::side::{LoadSettings, seconds};
-use crate::cli::quoted_word;
+use crate::cli::typed::quoted_word;
 use crate::display::{Progress, rough};
 use crate::error::{Error, Result};
 use crate::result::compare::{CompareDesign, Instructions};

@@ -4,7 +4,7 @@
 
 use super::words;
 use crate::result::compare::{BuildPair, CompareAnalysis, CompareResult, Decision, MeasureVerdict};
-use crate::result::file::Environment;
+use crate::result::environment::Environment;
 use crate::result::run::Subject;
 use std::fmt::Write as _;
 

@@ -4,7 +4,7 @@
 //! to the programs and void nothing: they are judged by themselves, and a pair with many of them is not used for other
 //! measures.
 
-use super::failures::Duel;
+use super::duel::Duel;
 use crate::error::Result;
 use crate::result::compare::SideRecord;
 use crate::result::histogram;

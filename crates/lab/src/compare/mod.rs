@@ -8,6 +8,7 @@
 
 pub(crate) mod alone;
 pub(crate) mod analysis;
+pub(crate) mod duel;
 pub(crate) mod failures;
 #[cfg(test)]
 mod false_alarms;

@@ -3,8 +3,7 @@
 //! The graphs are those of `stillgate profile`. A difference can be laid out by either program; uncertain changes have
 //! no colour.
 
-use super::analysis::profile;
-use super::analysis::{Kind, certain_stacks};
+use super::analysis::{Kind, certain_stacks, profile};
 use super::words;
 use crate::report::Text;
 use crate::result::explain::{ExplainResult, FunctionChange, ProgramProfile, Sides};

@@ -9,12 +9,11 @@
 pub(crate) mod analysis;
 pub(crate) mod words;
 
-use crate::cli::typed;
+use crate::cli::typed::typed;
 use crate::environment;
 use crate::error::Result;
 use crate::result::file::ResultWriter;
-use crate::result::{Experiment, ResultFile};
-use crate::result::{FigureLine, FiguresResult, Setting};
+use crate::result::{Experiment, FigureLine, FiguresResult, ResultFile, Setting};
 use crate::stdout::show;
 use crate::stop::EXIT_INTERRUPTED;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! Changes as text, with the commits in between and the command that finds the one.
 
 use super::analysis::{NIGHTS_MAX, Series, SeriesChange};
-use crate::cli::quoted_word;
+use crate::cli::typed::quoted_word;
 use crate::error::Result;
 use crate::git::{git, short};
 use std::fmt::Write as _;

@@ -7,9 +7,9 @@
 mod file;
 mod serve;
 
-use crate::cli::quoted_word;
+use crate::cli::typed::quoted_word;
 use crate::error::{Error, Result};
-use crate::result::file::{Environment, HostEnvironment};
+use crate::result::environment::{Environment, HostEnvironment};
 use crate::result::run::{Placement, Subject};
 use crate::target::{Kind, MetricsAddress, Spec, sha256};
 use file::{Hosts, Machine};

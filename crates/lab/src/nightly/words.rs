@@ -1,10 +1,9 @@
 //! A night in Markdown, which is also readable on a terminal.
 
-use super::analysis::SampleComparison;
-use super::analysis::{NightComparison, Verdict};
+use super::analysis::{NightComparison, SampleComparison, Verdict};
 use crate::git::short;
 use crate::history::analysis::{Series, SeriesChange};
-use crate::result::file::Environment;
+use crate::result::environment::Environment;
 use std::fmt::Write as _;
 
 /// The content of a night's report.

@@ -4,12 +4,11 @@
 //! Figures of verdicts are those of the file's analysis; pairs and curves come from its raw data.
 
 use super::axis::Axis;
+use super::effect_plot::{Forest, Group, Row};
 use super::escape::{ShortText, Text};
 use super::percentile_plot::{self, Curve};
 use super::tables::{self, Cell, figures, words};
-use super::tail_cell::{Forest, Group, Row};
 use super::{compare_pairs, number, provenance};
-use crate::compare::failures::Duel;
 use crate::compare::measures;
 use crate::compare::words::{headline, paired_note};
 use crate::error::{Error, Result};
@@ -278,7 +277,9 @@ fn measure_table(id: &str, between: BuildPair, analysis: &CompareAnalysis) -> St
 
 fn latency(prefix: &str, result: &CompareResult) -> Result<String> {
     let counts = |side: Side, pair: &Pair| {
-        pair.record(side).filter(|record| !compare_pairs::is_out(&Duel::alone(side, record), true)).cloned()
+        pair.record(side)
+            .filter(|record| !compare_pairs::is_out(&crate::compare::duel::Duel::alone(side, record), true))
+            .cloned()
     };
     let mut all = Vec::new();
     for (side, subject) in result.subjects() {

@@ -6,7 +6,7 @@ use super::compare::{called, is_void, void_mark};
 use super::number;
 use super::pairs_plot::{self, Dot, Estimate, Measure};
 use super::tables::{self, Cell, figures, words};
-use crate::compare::failures::Duel;
+use crate::compare::duel::Duel;
 use crate::compare::measures;
 use crate::error::Result;
 use crate::result::compare::{BuildPair, CompareAnalysis, CompareResult, SideRecord};
@@ -95,7 +95,7 @@ pub(super) fn starts(prefix: &str, result: &CompareResult) -> Result<String> {
                 Cell::Figure(number::time(record.cpu_us_per_request)),
                 Cell::Figure(number::time(value(record, "p99")?.unwrap_or(f64::NAN))),
                 Cell::Figure(number::bytes(record.rss_kib as f64 * 1024.0)),
-                Cell::Words(remark(&Duel::alone(side, record))),
+                Cell::Words(remark(&crate::compare::duel::Duel::alone(side, record))),
             ]);
         }
     }

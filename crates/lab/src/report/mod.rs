@@ -9,6 +9,7 @@ mod bisect;
 mod compare;
 mod compare_pairs;
 mod devices;
+mod effect_plot;
 mod escape;
 mod explain;
 mod figures;

@@ -2,12 +2,12 @@
 
 use super::axis::Axis;
 use super::compare::{Section, Tone, chip};
+use super::effect_plot::{Forest, Group, Row};
 use super::escape::Text;
 use super::number;
 use super::page;
 use super::plot::write;
 use super::tables::{self, Cell};
-use super::tail_cell::{Forest, Group, Row};
 use crate::git::short;
 use crate::history::analysis::{Series, SeriesChange};
 use crate::nightly::analysis::{ERROR, MARGIN, NightComparison, Verdict};

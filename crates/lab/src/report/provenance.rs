@@ -4,8 +4,8 @@ use super::compare::{ReportInput, Section};
 use super::escape::Text;
 use super::number;
 use super::tables;
-use crate::cli::{quoted, quoted_word};
-use crate::result::file::Environment;
+use crate::cli::typed::{quoted, quoted_word};
+use crate::result::environment::Environment;
 use crate::result::run::{Placement, Subject};
 
 /// A table's rows.

@@ -4,8 +4,7 @@
 
 use super::axis::Axis;
 use super::compare::{ReportInput, Section, Tone, chip};
-use super::escape::{Facet, Point, Target};
-use super::escape::{ShortText, Text};
+use super::escape::{Facet, Point, ShortText, Target, Text};
 use super::plot::write;
 use super::tables::{self, Cell as TableCell, figures, words};
 use super::tail_cell::{self, CellView, interval, name, tone_of};

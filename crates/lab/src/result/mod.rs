@@ -7,6 +7,7 @@
 pub(crate) mod bisect;
 pub(crate) mod compare;
 pub(crate) mod devices;
+pub(crate) mod environment;
 pub(crate) mod explain;
 pub(crate) mod file;
 pub(crate) mod histogram;
@@ -16,7 +17,7 @@ pub(crate) mod run;
 pub(crate) mod tail;
 mod unbounded;
 
-use file::Environment;
+use environment::Environment;
 use run::Subject;
 use serde::{Deserialize, Serialize};
 

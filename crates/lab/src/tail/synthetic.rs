@@ -1,6 +1,5 @@
 //! Made-up results of a tail experiment, for tests: log-normal latencies, and at each scrape a stall of a given length.
 
-use crate::result::file::Environment;
 use crate::result::run::{Placement, RunRecord, Subject};
 use crate::result::tail::{Arm, Block, Cell, CellPlan, Point, Scrape, TailDesign, TailResult};
 use crate::result::{Experiment, ResultFile, histogram};
@@ -67,7 +66,11 @@ pub(crate) fn file(seed: u64, pairs: usize, stall_us: f64) -> ResultFile {
     design.plan = cells.iter().map(planned).collect();
     let analysis = analysis::analyse(&design, &cells).unwrap();
     let tail = TailResult { design, cells, failures: vec!["envoy: not found".into()], analysis };
-    ResultFile::new(vec!["tail".into(), "synthetic".into()], Environment::default(), Experiment::Tail(Box::new(tail)))
+    ResultFile::new(
+        vec!["tail".into(), "synthetic".into()],
+        crate::result::environment::Environment::default(),
+        Experiment::Tail(Box::new(tail)),
+    )
 }
 
 /// Makes a block as it looks when the generator itself was late.

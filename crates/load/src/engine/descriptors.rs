@@ -1,6 +1,6 @@
 //! File descriptors: raises their limit for a run, or reports a clear error before it begins.
 
-use super::worker::LoadError;
+use super::sources::LoadError;
 use stillgate_rig::{descriptors, proc};
 
 /// Descriptors of each thread besides its connections: epoll and its scheduler statistics.

@@ -26,13 +26,13 @@ pub use link::Link;
 use record::{Stretch, Totals};
 use schedule::requests_due;
 use sources::Endpoints;
+pub use sources::{LoadError, PreparationPhase};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, SystemTime};
-use worker::{Clock, nanos};
+use traffic::{Clock, nanos};
 use worker::{Common, FinalReport, Report, Wires, work};
-pub use worker::{LoadError, PreparationPhase};
 
 // The calling thread's part: it checks the load, starts the threads, adds up their reports, and judges the run.
 

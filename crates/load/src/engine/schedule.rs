@@ -6,7 +6,7 @@
 //! process. Copying a [`Starts`] gives a second reader of the same starts, so a backlog of any length takes no memory.
 //! No clock here: times are arguments.
 
-use super::worker::{NEVER_NS, nanos};
+use super::traffic::{NEVER_NS, nanos};
 use crate::plan::{Arrivals, Schedule};
 use std::time::Duration;
 use stillgate_stats::Random;

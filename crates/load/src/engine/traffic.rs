@@ -14,8 +14,7 @@ use super::connector::Connector;
 use super::record::Record;
 use super::response::Reader;
 use super::schedule::Starts;
-use super::worker::LoadError;
-use super::worker::{Clock, NEVER_NS, nanos};
+use super::sources::LoadError;
 use crate::mix::{ComposedRequest, Composer, Entry};
 use crate::plan::{Load, Protocol};
 use bytes::Bytes;
@@ -27,6 +26,7 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
+use std::time::{Duration, Instant};
 use stillgate_wire::HEAD_BYTES_MAX;
 use streams::Multiplex;
 
@@ -354,6 +354,38 @@ impl IdleList {
         }
         self.len -= 1;
     }
+}
+
+// Time as the engine counts it: nanoseconds since the run was prepared, the same for all its threads.
+//
+// Plain integers, because a latency is one subtraction and an intended start one comparison. Monotonic: a step of the
+// wall clock is not a latency.
+
+/// Later than any time.
+pub(super) const NEVER_NS: u64 = u64::MAX;
+
+/// The run's clock.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Clock {
+    epoch: Instant,
+}
+
+impl Clock {
+    /// A clock that is at zero now.
+    pub(super) fn start() -> Self {
+        Clock { epoch: Instant::now() }
+    }
+
+    /// Nanoseconds since the start; enough for five centuries.
+    #[inline]
+    pub(super) fn now_ns(&self) -> u64 {
+        self.epoch.elapsed().as_nanos() as u64
+    }
+}
+
+/// In nanoseconds, capped at five centuries.
+pub(super) fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX / 4).min(u64::MAX / 4)
 }
 
 // A request as HTTP/2 sends it, made of the bytes that HTTP/1 would send.

@@ -3,9 +3,8 @@
 //! Ambiguous requests are refused: the result would not measure the server.
 
 use super::errors::{Findings, Location, quoted};
-use super::template::{Piece, Template, in_target};
+use super::template::{Piece, Template, ValueSource, Variable, in_target};
 use super::{Entry, EntryBytes, Expect};
-use super::{ValueSource, Variable};
 use std::sync::Arc;
 use stillgate_wire::Method;
 

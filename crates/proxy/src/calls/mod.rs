@@ -14,8 +14,7 @@ mod message;
 
 use crate::connection::http2::NodeConnection;
 use crate::connection::stream::Stream;
-use breaker::Pool;
-use breaker::Trial;
+use breaker::{Pool, Trial};
 pub(crate) use message::exchange;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

@@ -3,11 +3,10 @@
 use super::serve_stream;
 use crate::basics::clock::Timer;
 use crate::basics::min_rate::{self, MinRate};
-use crate::connection::client::ClientConnection;
-use crate::connection::client::TlsFacts;
+use crate::connection::client::{ClientConnection, TlsFacts};
+use crate::connection::http2::bounds::*;
 use crate::connection::http2::client_stream::{ClientStream, StreamsShared};
 use crate::connection::http2::frames::EventRate;
-use crate::connection::http2::transport::*;
 use crate::connection::http2::transport::{Io, Transport};
 use crate::connection::stream::Stream;
 use crate::devices;

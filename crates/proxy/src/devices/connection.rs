@@ -1,8 +1,7 @@
 //! The connection of one device: its task, from its first frame to its record.
 
 use super::events::Events;
-use super::input::CloseReason;
-use super::input::DeviceRead;
+use super::input::{CloseReason, DeviceRead};
 use super::output::{Output, Wrote};
 use crate::connection::client::ClientConnection;
 use crate::device_link::{Before, CloseWhy, DeviceCommand, DeviceReport, DeviceState};

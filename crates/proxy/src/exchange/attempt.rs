@@ -3,15 +3,14 @@
 //! The relay moves the bytes; what its events mean is decided here. Whether to retry is decided elsewhere.
 
 use super::answer::LocalReply;
-use super::forwarding::host_for;
+use super::node_host::host_for;
 use super::relay::{Relay, RelayEvent};
 use super::tries::Tries;
 use super::{ConnectionNext, Exchange, RequestContext, forwarding, response};
 use crate::connection::stream::Stream;
 use crate::node::{self, ConnectError, Destination, health};
 use crate::plan::snapshot::WorkerUpstream;
-use crate::worker::Worker;
-use crate::worker::{ConnectionKey, PendingConnection};
+use crate::worker::{ConnectionKey, PendingConnection, Worker};
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::time::Instant;

@@ -14,7 +14,7 @@ mod steps;
 
 use super::answer::LocalReply;
 use super::facts::facts_of;
-use super::forwarding::host_of;
+use super::node_host::host_of;
 use super::receiver::Receiver;
 use super::record::{ExchangeParts, Moment};
 use super::{Exchange, RequestContext};

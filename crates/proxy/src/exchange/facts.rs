@@ -1,7 +1,6 @@
 //! Facts of a request that take some work, computed once and kept as positions in its head.
 
-use crate::connection::client::ClientConnection;
-use crate::connection::client::TlsFacts;
+use crate::connection::client::{ClientConnection, TlsFacts};
 use crate::plan::Plan;
 use stillgate_plugin::facts::RouteFacts;
 use stillgate_plugin::{Facts, TlsVariables};

@@ -2,6 +2,7 @@
 //! to the client.
 
 use super::body_pipe::BrokenBody;
+use super::node_host::host_for;
 use super::sender::BodyDelimiting;
 use super::{Exchange, RequestContext, chain};
 use crate::connection::client::ClientConnection;
@@ -467,32 +468,6 @@ impl CommonLines {
             (Version::Http10, true) => out.extend_from_slice(b"Connection: keep-alive\r\n"),
             (_, false) => out.extend_from_slice(b"Connection: close\r\n"),
         }
-    }
-}
-
-// The `Host` that a node gets.
-
-/// The `Host` that a node gets if it is not the client's own line.
-pub(crate) fn host_for<'a>(exchange: &'a Exchange, pass_host: &'a PassHost, node_host: &'a str) -> &'a [u8] {
-    let authority = exchange.request.authority.of(exchange.from_client.head());
-    host_of(exchange.request_edits.host(), authority, pass_host, node_host)
-}
-
-/// Like `host_for`, from the parts of an exchange: the host that a plugin has set, and the one that was requested.
-pub(crate) fn host_of<'a>(
-    set: Option<&'a [u8]>,
-    authority: &'a [u8],
-    pass_host: &'a PassHost,
-    node_host: &'a str,
-) -> &'a [u8] {
-    if let Some(host) = set {
-        return host;
-    }
-    match pass_host {
-        PassHost::Rewrite(host) => host.as_bytes(),
-        PassHost::Pass if !authority.is_empty() => authority,
-        // HTTP/1.0 without Host: only the node's own name is available.
-        PassHost::Pass | PassHost::Node => node_host.as_bytes(),
     }
 }
 

@@ -27,6 +27,7 @@ pub(crate) mod facts;
 mod filters;
 pub(crate) mod forwarding;
 mod matching;
+pub(crate) mod node_host;
 mod pool;
 mod queue;
 pub(crate) mod receiver;

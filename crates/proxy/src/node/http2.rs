@@ -1,9 +1,8 @@
 //! An HTTP/2 connection to a node, driven by a task of its own while requests are under way on it.
 
-use crate::connection::http2::NodeConnection;
-use crate::connection::http2::NodeShared;
-use crate::connection::http2::transport::*;
+use crate::connection::http2::bounds::*;
 use crate::connection::http2::transport::{Io, Transport};
+use crate::connection::http2::{NodeConnection, NodeShared};
 use crate::connection::stream::Stream;
 use crate::worker::Worker;
 use bytes::Bytes;

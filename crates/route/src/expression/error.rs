@@ -1,6 +1,6 @@
 //! Errors of expressions, in words for the person who must fix them at night.
 
-use super::parse::Excerpt;
+use super::excerpt::Excerpt;
 use super::{ERRORS_MAX, EXPRESSION_BYTES_MAX, NESTING_MAX, PREDICATES_MAX};
 use crate::condition::{Field, FieldKind};
 use std::fmt;

@@ -1,8 +1,8 @@
 //! Values as they are written: texts, numbers, addresses and networks.
 
+use super::cursor::{is_blank, is_name};
 use super::error::{ExpectedPart, ExpressionErrorKind as Kind};
-use super::foreign::{is_blank, is_name};
-use super::parse::quoted;
+use super::excerpt::quoted;
 use super::parse::{Parsed, Parser};
 use super::predicate::Operator;
 use super::{foreign, rules};

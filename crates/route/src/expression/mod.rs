@@ -14,7 +14,9 @@
 //! - Texts, nesting, the number of predicates and the memory of a regex are bounded.
 //! - Values are bytes that need not be UTF-8, so a regex may match them (`(?-u:\xff)`).
 
+mod cursor;
 mod error;
+mod excerpt;
 mod foreign;
 mod literal;
 mod parse;

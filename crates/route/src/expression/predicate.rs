@@ -1,10 +1,10 @@
 //! Predicates: a field, perhaps in functions, an operator and a value.
 
+use super::cursor::{is_blank, is_name};
 use super::error::{ExpectedPart, ExpressionErrorKind as Kind};
-use super::foreign::{is_blank, is_name};
+use super::excerpt::{is_invisible, quoted};
 use super::literal::begins_number;
 use super::parse::{ErrorExtent, Parsed, Parser};
-use super::parse::{is_invisible, quoted};
 use super::{PREDICATES_MAX, foreign, rules};
 use crate::condition::{Condition, Field, FieldError, Predicate, PredicateOrigin};
 use std::ops::Range;

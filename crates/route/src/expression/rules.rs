@@ -1,8 +1,8 @@
 //! Rules of types: which operators and values go with which fields, and the test that results.
 
 use super::error::{ExpectedPart, ExpressionErrorKind as Kind};
+use super::excerpt::quoted;
 use super::literal::{LiteralValue, SpannedLiteral, source_offset};
-use super::parse::quoted;
 use super::predicate::Operator;
 use crate::condition::{Field, FieldKind, Test};
 use crate::regex::Pattern;

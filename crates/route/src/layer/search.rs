@@ -8,7 +8,7 @@ use super::{Child, Layer, NONE, Place, PlaceId, RouteSlot, TreeProbe};
 use crate::Variable;
 use crate::condition::{ConditionValue, Field, Predicate};
 use crate::fields::{FieldSlots, SlotId};
-use crate::matcher::MatchRequest;
+use crate::match_request::MatchRequest;
 use crate::path;
 use crate::pieces::Pieces;
 use crate::regex::RegexMemory;

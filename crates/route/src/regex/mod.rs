@@ -8,13 +8,14 @@
 
 mod example;
 mod group;
+mod reduce;
 mod share;
 mod split;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use group::RegexGroup;
-use group::reduce;
+use reduce::reduce;
 use regex::bytes::{Regex, RegexBuilder};
 use regex_automata::dfa::{Automaton, StartKind, dense};
 use regex_automata::hybrid::dfa::Cache;

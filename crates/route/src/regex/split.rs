@@ -8,7 +8,7 @@
 //! its rest printed.
 
 use super::Dialect;
-use super::group::reduce;
+use super::reduce::reduce;
 use regex_syntax::ast::{AssertionKind, Ast, LiteralKind, RepetitionKind, RepetitionRange};
 use regex_syntax::hir::{Hir, HirKind, Look};
 

@@ -1,8 +1,8 @@
 //! Names and values of header fields that cannot split a message: checked where they are made, in every build.
 
 use super::EditError;
+use crate::fields::{Field, Fields};
 use crate::name::{Name, is_lookalike, is_same};
-use crate::response::{Field, Fields};
 
 /// A field that cannot be edited by name, like those that frame a message; the parser has no id for it.
 const HTTP2_SETTINGS: &[u8] = b"http2-settings";

@@ -1,13 +1,13 @@
 //! Reads a text by its differences from the previous one.
 
-use super::consumers::{OldItems, TextDifference};
 use super::outline::{Item, Keeps, only_item};
 use super::{DigestedText, SplitText, outline};
 use crate::file::whole::{NamedConsumers, id_of, note_names};
 use crate::keys::resource_list::Resource;
 use crate::keys::resources::RouteKeys;
 use crate::model::{Config, Kind, LoadedConfig, Route, Upstream};
-use crate::resources::{Definition, Holder, ResourceId, ResourceKeys, check_nodes, own_upstreams};
+use crate::resources::addresses::check_nodes;
+use crate::resources::{Definition, Holder, ResourceId, ResourceKeys, own_upstreams};
 use std::sync::Arc;
 use stillgate_schema::kind;
 use stillgate_schema::object::map;
@@ -36,13 +36,13 @@ struct FileResources {
 /// `None`: it cannot be read this way, or has an error.
 pub(super) fn read(kept: &SplitText, text: &DigestedText, environment: Lookup<'_>) -> Option<ResourcesUpdate> {
     let new = &text.bytes[..];
-    let difference = TextDifference::between(&kept.text.bytes, &kept.list, &kept.items, new)?;
+    let difference = super::difference::TextDifference::between(&kept.text.bytes, &kept.list, &kept.items, new)?;
     let mut next = Assembly::new(kept, new, environment);
     let (first, last) = (difference.first, kept.items.len() - difference.last);
     for index in 0..first {
         next.push(kept.items[index].cut, Some(index))?;
     }
-    let mut known = OldItems::new(&kept.text.bytes, &kept.items, first..last, next.at);
+    let mut known = super::difference::OldItems::new(&kept.text.bytes, &kept.items, first..last, next.at);
     for cut in difference.changed {
         let old = known.find(next.items.len(), &new[next.at..next.at + cut.bytes as usize]);
         next.push(cut, old)?;

@@ -20,6 +20,7 @@
 
 mod again;
 mod consumers;
+mod difference;
 mod outline;
 
 use crate::file::whole::CatalogState;
@@ -27,8 +28,7 @@ use crate::file::{finish, read, resolve, without_secrets};
 use crate::model::LoadedConfig;
 use crate::resources::{PluginSet, RememberedSecrets, SecretHashes};
 use crate::values::{SourceKind, digest};
-use outline::Item;
-use outline::ListItems;
+use outline::{Item, ListItems};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;

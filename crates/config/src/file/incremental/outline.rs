@@ -7,7 +7,7 @@ use crate::file::whole::CatalogState;
 use crate::keys::resource_list::Resource;
 use crate::keys::resources::RouteKeys;
 use crate::model::LoadedConfig;
-use crate::resources::check_nodes;
+use crate::resources::addresses::check_nodes;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use stillgate_schema::text::cuts::{Cuts, ItemText, cut, has_plain_lines};

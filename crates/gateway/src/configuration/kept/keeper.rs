@@ -3,8 +3,8 @@
 //! Shared by the thread that talks to the datastore, the control loop, and the Admin API. Its lock is of the control side
 //! only: no worker comes here.
 
+use super::addresses::{key_of, resource_of};
 use super::encryption::Encryption;
-use super::{key_of, resource_of};
 use serde_json::Value as Json;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};

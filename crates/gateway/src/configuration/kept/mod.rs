@@ -9,6 +9,7 @@
 //! One thread talks to the datastore; it takes changes in and makes those that are requested, one after the other, so that what was
 //! checked is what is written. The control loop is only notified that there is something new.
 
+mod addresses;
 mod backend;
 mod embedded_file;
 mod encryption;
@@ -18,91 +19,9 @@ mod snapshot_file;
 mod thread;
 mod trial;
 
+pub(crate) use addresses::resource_of;
 pub(crate) use encryption::{Offline, back_up, read_store};
 pub(crate) use keeper::{FollowStatus, FollowedRevision, Keeper, ServedRevision};
-pub(crate) use open::{KeptSource, revision_of};
-pub(crate) use open::{OpenStore, problem};
-use stillgate_config::{ELSEWHERE, Kind, path_of};
-use stillgate_datastore::Key;
+pub(crate) use open::{KeptSource, OpenStore, problem, revision_of};
 pub(crate) use thread::{CommittedChange, StoreCopy, StoreRequest, WriteFailure};
 pub(crate) use trial::Trial;
-
-// Converts keys of a datastore to resources and back.
-
-const CREDENTIALS: &str = "/credentials/";
-
-/// The resource that a key names, whatever its id looks like; `None`: what other programs keep there.
-pub(crate) fn resource_of(key: &Key) -> Option<(Kind, String)> {
-    let (path, id) = (key.as_str(), key.id());
-    // Credentials have no collection of their own.
-    let kind = Kind::named(key.collection()).filter(|kind| *kind != Kind::Credentials && path.contains('/'));
-    match kind {
-        Some(Kind::Consumers) if credential_of(id).is_some() => Some((Kind::Credentials, credential_of(id)?)),
-        Some(kind) if !id.starts_with(ELSEWHERE) => Some((kind, id.to_owned())),
-        Some(kind) => Some((kind, format!("{ELSEWHERE}{path}"))),
-        // APISIX reads all keys that begin like a collection: it serves `/apisix/routes_old/1` and `/apisix/routes` as routes.
-        None => {
-            let kinds = Kind::all().filter(|kind| *kind != Kind::Credentials && path.starts_with(kind.name()));
-            Some((kinds.max_by_key(|kind| kind.name().len())?, format!("{ELSEWHERE}{path}")))
-        }
-    }
-}
-
-/// The credential that an id below `consumers/` names.
-fn credential_of(id: &str) -> Option<String> {
-    let (name, credential) = id.split_once(CREDENTIALS)?;
-    let is_one = !name.is_empty() && !name.contains('/') && !credential.is_empty();
-    is_one.then(|| format!("{name}/{credential}"))
-}
-
-/// The key of a resource.
-fn key_of(kind: Kind, id: &str) -> Key {
-    Key::found(&path_of(kind, id))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keys_name_resources() {
-        let check = |key: &str, expected: Option<(Kind, &str)>| {
-            let key = Key::found(key);
-            let found = resource_of(&key);
-            assert_eq!(found, expected.map(|(kind, id)| (kind, id.to_owned())), "{key}");
-            if let Some((kind, id)) = found {
-                assert_eq!(key_of(kind, &id), key);
-            }
-        };
-        check("routes/1", Some((Kind::Routes, "1")));
-        check("consumers/jack", Some((Kind::Consumers, "jack")));
-        check("consumers/jack/credentials/1", Some((Kind::Credentials, "jack/1")));
-        check("consumers/jack/keys/1", Some((Kind::Consumers, "jack/keys/1")));
-        check("consumers/jack/credentials/", Some((Kind::Consumers, "jack/credentials/")));
-        check("consumers/jack/credentials/1/2", Some((Kind::Credentials, "jack/1/2")));
-        check("consumers/a/b/credentials/1", Some((Kind::Consumers, "a/b/credentials/1")));
-        check("consumers//credentials/1", Some((Kind::Consumers, "/credentials/1")));
-        check("secrets/vault/1/2", Some((Kind::Secrets, "vault/1/2")));
-        check("credentials/1", None);
-        check("secrets/vault/1", Some((Kind::Secrets, "vault/1")));
-        check("secrets/1", Some((Kind::Secrets, "1")));
-        check("plugin_metadata/cors", Some((Kind::PluginMetadata, "cors")));
-        check("routes/1/2", Some((Kind::Routes, "1/2")));
-        check("routes/..", Some((Kind::Routes, "..")));
-        for kind in Kind::all().filter(|kind| *kind != Kind::Credentials) {
-            let name = kind.name();
-            check(&format!("{name}/"), Some((kind, "")));
-            check(&format!("{name}//1"), Some((kind, "/1")));
-            check(name, Some((kind, &format!("../{name}"))));
-            check(&format!("{name}_old/1"), Some((kind, &format!("../{name}_old/1"))));
-            check(&format!("{name}\u{fffd}ff/1"), Some((kind, &format!("../{name}\u{fffd}ff/1"))));
-            check(&format!("{name}/../1"), Some((kind, &format!("../{name}/../1"))));
-            check(&format!("/{name}/1"), None);
-        }
-        check("consumers/../credentials/1", Some((Kind::Credentials, "../1")));
-        for none in ["nothing/1/2", "", "/", "Routes/1", "route/1", "plugins", "plugins/1"] {
-            check(none, None);
-        }
-        check("data_plane/server_info/x", None);
-    }
-}

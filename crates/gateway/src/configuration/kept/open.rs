@@ -1,9 +1,9 @@
 //! Opens the datastore that the `gateway:` section names, and starts the thread that talks to it.
 
+use super::addresses::resource_of;
 use super::backend::{Backend, PAUSE_MAX};
 use super::embedded_file::DatastoreFile;
 use super::keeper::{FollowStatus, Keeper};
-use super::resource_of;
 use super::snapshot_file::SnapshotFile;
 use super::thread::{ASKED_MAX, StoreRequest, run};
 use crate::configuration::secrets::file_of;

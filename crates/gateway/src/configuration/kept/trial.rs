@@ -1,7 +1,7 @@
 //! Finds out the result of a transaction before it is made.
 
+use super::addresses::{key_of, resource_of};
 use super::keeper::Keeper;
-use super::{key_of, resource_of};
 use crate::configuration::chain_lint::chain_lint;
 use crate::configuration::tls_material;
 use std::collections::HashSet;

@@ -62,8 +62,8 @@ mod tests {
     use crate::commands::verify::{json, made_again};
     use crate::compare::analysis;
     use crate::result::compare::{Decision, Pair, SideRecord};
+
     use crate::result::file;
-    use crate::result::file::Environment;
     use crate::result::run::RunRecord;
     use crate::result::{Experiment, ResultFile, histogram};
     use serde_json::{Value, json};
@@ -122,7 +122,7 @@ mod tests {
             "instructions_missing": "--no-instructions was given", "analysis": analysis});
         let result = Experiment::Compare(Box::new(serde_json::from_value(result).unwrap()));
         let arguments = arguments.iter().map(|word| (*word).to_owned()).collect();
-        json(&ResultFile::new(arguments, Environment::default(), result)).unwrap()
+        json(&ResultFile::new(arguments, crate::result::environment::Environment::default(), result)).unwrap()
     }
 
     fn found(file: &Value) -> Vec<String> {

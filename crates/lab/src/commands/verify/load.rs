@@ -80,8 +80,8 @@ fn again(load: &LoadResult) -> Result<LoadResult> {
 mod tests {
     use super::*;
     use crate::commands::verify::made_again;
+
     use crate::result::file;
-    use crate::result::file::Environment;
     use crate::result::{Experiment, ResultFile};
     use serde_json::{Value, json};
     use stillgate_load::outcome;
@@ -116,7 +116,9 @@ mod tests {
         let experiment = Experiment::Load(Box::new(serde_json::from_value(result).unwrap()));
         let arguments = arguments.iter().map(|word| (*word).to_owned()).collect();
         // Its top-level figures are those of its run.
-        let made = made_again(ResultFile::new(arguments, Environment::default(), experiment)).unwrap();
+        let made =
+            made_again(ResultFile::new(arguments, crate::result::environment::Environment::default(), experiment))
+                .unwrap();
         json(&made.result).unwrap()
     }
 

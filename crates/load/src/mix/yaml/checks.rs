@@ -1,9 +1,8 @@
 //! The `expect` of a request: statuses and a check of the body.
 
-use super::{Reader, listed};
-use crate::mix::Variable;
+use super::variables::{Reader, listed};
 use crate::mix::expect::{BodyCheck, Expect, STATUSES_WANTED, Statuses, status_range};
-use crate::mix::template::{Escape, Template};
+use crate::mix::template::{Escape, Template, Variable};
 use regex::bytes::RegexBuilder;
 use std::sync::Arc;
 use stillgate_yaml::{Entry as Pair, Node, Value};

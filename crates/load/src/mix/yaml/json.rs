@@ -4,9 +4,8 @@
 //! string. A plain `${name}` alone is a number if its variable is one. Values are escaped, so that the body stays
 //! JSON.
 
-use super::Reader;
-use crate::mix::Variable;
-use crate::mix::template::{Escape, Piece, Template};
+use super::variables::Reader;
+use crate::mix::template::{Escape, Piece, Template, Variable};
 use serde_json::Number;
 use stillgate_yaml::scalar::{Scalar, Style};
 use stillgate_yaml::{Entry as Pair, Node, Value};

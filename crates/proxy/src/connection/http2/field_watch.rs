@@ -6,8 +6,8 @@
 //! It only watches: `h2` decodes the same bytes later, and `h2` ends a connection whose blocks cannot be decoded. A block that `h2`
 //! skips must be skipped here as well, as both must have the same dynamic table.
 
+use super::bounds::{ANSWERED_MAX, MARKED_MAX};
 use super::frames::{END_HEADERS, FrameHead, kind};
-use super::transport::{ANSWERED_MAX, MARKED_MAX};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;

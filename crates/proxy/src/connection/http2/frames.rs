@@ -3,8 +3,8 @@
 //! `h2` answers each PING and SETTINGS before it reads on, so a flood of them takes no memory; it takes time, and this is what
 //! bounds that. Only the length and type of a frame are trusted here; [`FieldWatch`] looks into heads.
 
+use super::bounds::{FRUITLESS_FRAMES_PER_SECOND_MAX, RESETS_PER_SECOND_MAX, SMALL_FRAME_BYTES, STREAMS_MAX};
 use super::field_watch::{FieldWatch, MalformedStreams};
-use super::transport::{FRUITLESS_FRAMES_PER_SECOND_MAX, RESETS_PER_SECOND_MAX, SMALL_FRAME_BYTES, STREAMS_MAX};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use stillgate_wire::Progress;

@@ -12,6 +12,7 @@
 //! ```
 
 mod bodies;
+pub(crate) mod bounds;
 pub(crate) mod client_stream;
 mod field_watch;
 pub(crate) mod frames;
@@ -23,6 +24,7 @@ pub(crate) mod transport;
 
 use crate::connection::stream::Mistaken;
 use bodies::Bodies;
+use bounds::STREAMS_MAX;
 use bytes::Bytes;
 pub(crate) use client_stream::ClientStream;
 use field_watch::MalformedStreams;
@@ -35,7 +37,6 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use stillgate_tls::rustls::pki_types::ServerName;
 use stillgate_wire::RequestHead;
-use transport::STREAMS_MAX;
 
 // An HTTP/2 connection to a node, shared by all requests that are under way on it.
 

@@ -3,18 +3,17 @@
 //! `h2` flushes whenever its own small buffer is full. Here a flush of it does nothing; the task that drives the connection flushes
 //! when the turn is over ([`Transport::poll_flush`]), and until then bytes are gathered up to a bound.
 
+use super::bounds::{FRAME_BYTES_MAX, OUTPUT_BYTES_MAX, SMALL_FRAMES_MAX};
 use super::field_watch::MalformedStreams;
 use super::frames::{FrameHead, FrameWatch, HEADER_BYTES, PREFACE, looked_into};
 use crate::basics::buffer::Buffers;
 use crate::basics::clock::Clock;
-use crate::connection::stream::Mistaken;
-use crate::connection::stream::Stream;
+use crate::connection::stream::{Mistaken, Stream};
 use std::cell::RefCell;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
-use stillgate_wire::HeadLimits;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// A connection's socket and what waits to be written to it.
@@ -383,54 +382,6 @@ fn is_too_long(bytes: &[u8]) -> bool {
 fn payload_behind(bytes: &[u8]) -> usize {
     let payload_bytes = FrameHead::of(bytes).map_or(0, |head| head.payload_bytes);
     HEADER_BYTES + payload_bytes - unit_bytes(bytes)
-}
-
-// The bounds of an HTTP/2 connection, to clients and to nodes alike.
-
-/// Streams that may be open at once on one connection.
-pub(crate) const STREAMS_MAX: u32 = 128;
-/// Bytes of a body that the other side may send on one stream before we have passed them on.
-pub(crate) const STREAM_WINDOW_BYTES: u32 = 64 * 1024 - 1;
-/// Window of a connection, for all its streams: it has room for each, so that unread data of one stream holds up no other.
-pub(crate) const CONNECTION_WINDOW_BYTES: u32 = STREAMS_MAX * STREAM_WINDOW_BYTES;
-/// A shorter DATA frame takes several times its size in memory as long as `h2` has it: a few hundred bytes of its own, and it keeps
-/// the whole buffer that it was read into alive, although other frames in it may long have been processed.
-pub(crate) const SMALL_FRAME_BYTES: usize = 8 * 1024;
-/// Small frames that may arrive on a connection before everything that `h2` has of its bodies is copied out (see
-/// [`super::bodies`]).
-pub(crate) const SMALL_FRAMES_MAX: u32 = 64;
-/// How many small frames `h2` would accept by itself. It also charges frames of streams that are reset, which it does not keep, and
-/// never resets the count: any limit would be used up in time.
-pub(crate) const SMALL_FRAMES_BUDGET: usize = usize::MAX;
-/// Largest frame that we accept.
-pub(crate) const FRAME_BYTES_MAX: u32 = 16 * 1024;
-/// Bytes of a body that may wait in one stream for the connection to take them.
-pub(crate) const SEND_BUFFER_BYTES_MAX: usize = 64 * 1024;
-/// Streams reset by us that are remembered, so that frames still arriving for them do not count as a connection error.
-pub(crate) const RESET_STREAMS_MAX: usize = 64;
-/// Streams reset by the client before we had even seen them; beyond it the connection is closed (CVE-2023-44487).
-pub(crate) const UNSEEN_RESETS_MAX: usize = 64;
-/// Streams per second that a client resets while they are served, or that are reset because of its errors; beyond it the connection
-/// is closed (CVE-2025-8671).
-pub(crate) const RESETS_PER_SECOND_MAX: u32 = 2 * STREAMS_MAX;
-/// Streams with malformed heads or trailers that wait to be looked at; beyond it the oldest is forgotten. As many as a client may
-/// send within two seconds; accepted requests are looked at long before.
-pub(crate) const MARKED_MAX: usize = 2 * RESETS_PER_SECOND_MAX as usize;
-/// Responses of a node that have begun and not ended, as far as they are tracked to tell heads from trailers.
-pub(crate) const ANSWERED_MAX: usize = 4 * STREAMS_MAX as usize;
-/// Frames that move no data (PING, SETTINGS, PRIORITY, empty DATA, …) within a second, without one in between that does; beyond it
-/// the connection is closed.
-pub(crate) const FRUITLESS_FRAMES_PER_SECOND_MAX: u32 = 1_000;
-/// Bytes gathered before they are written; the connection takes no more of its streams while they wait.
-pub(crate) const OUTPUT_BYTES_MAX: usize = 32 * 1024;
-/// How long a client has to acknowledge that the connection ends (RFC 9113 section 6.8).
-pub(crate) const GOODBYE_MS: u64 = 500;
-
-/// Bytes of a decoded field section (RFC 9113 section 6.5.2): what a head may have, with the 32 bytes that are counted for each of
-/// its fields. A larger section is answered 431 by `h2`, four times as much ends the connection.
-pub(crate) fn field_section_bytes_max(limits: &HeadLimits) -> u32 {
-    const FIELD_OVERHEAD_BYTES: usize = 32;
-    u32::try_from(limits.head_bytes_max + FIELD_OVERHEAD_BYTES * limits.headers_max).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Compares what is marked with what `h2` makes of the same bytes.
 
+use super::super::bounds::RESETS_PER_SECOND_MAX;
 use super::super::frames::{END_STREAM, FrameWatch, PREFACE};
-use super::super::transport::RESETS_PER_SECOND_MAX;
 use super::*;
 use bytes::Bytes;
 use http::{HeaderMap, Request};

@@ -1,0 +1,66 @@
+//! The documents as a write sees them: the stored ones, with the pending changes of earlier operations in its batch.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use stillgate_datastore::{Document, Documents, Key, Write};
+
+/// Stored documents below pending writes.
+pub(crate) struct View {
+    documents: Arc<dyn Documents>,
+    /// The revision of the documents when this view was made; they may have changed since.
+    revision: u64,
+    pending: BTreeMap<Key, Option<Arc<str>>>,
+}
+
+impl View {
+    pub(crate) fn new(documents: Arc<dyn Documents>) -> View {
+        View { revision: documents.revision(), documents, pending: BTreeMap::new() }
+    }
+
+    /// One document. A pending one has revision 0.
+    pub(crate) fn get(&self, key: &Key) -> Option<Document> {
+        match self.pending.get(key) {
+            Some(pending) => pending.clone().map(unwritten),
+            None => self.documents.get(key),
+        }
+    }
+
+    /// The documents below a path that ends with a slash, in the order of keys.
+    pub(crate) fn below(&self, path: &str) -> Vec<(Key, Document)> {
+        // There may be very many documents, but only a few pending ones.
+        let mut all = self.documents.below(path);
+        for (key, value) in self.pending.iter().filter(|(key, _)| key.as_str().starts_with(path)) {
+            let place = all.binary_search_by(|(stored, _)| stored.cmp(key));
+            match (place, value) {
+                (Ok(at), Some(value)) => all[at].1 = unwritten(value.clone()),
+                (Ok(at), None) => drop(all.remove(at)),
+                (Err(at), Some(value)) => all.insert(at, (key.clone(), unwritten(value.clone()))),
+                (Err(_), None) => {}
+            }
+        }
+        all
+    }
+
+    /// Whether a pending write is about this key.
+    pub(crate) fn is_pending(&self, key: &Key) -> bool {
+        self.pending.contains_key(key)
+    }
+
+    /// Adds a pending write.
+    pub(crate) fn add(&mut self, write: &Write) {
+        let value = match write {
+            Write::Put { value, .. } => Some(value.as_str().into()),
+            Write::Delete { .. } => None,
+        };
+        self.pending.insert(write.key().clone(), value);
+    }
+
+    /// The revision of the stored documents; some may be newer.
+    pub(crate) fn revision(&self) -> u64 {
+        self.revision
+    }
+}
+
+fn unwritten(value: Arc<str>) -> Document {
+    Document { value, created: 0, modified: 0 }
+}
