@@ -136,13 +136,14 @@ impl Plugin for ForwardAuth {
 }
 
 fn ask(inner: &Arc<ForwardAuthConfig>, request: &mut Request<'_>) -> Flow {
-    let call = inner.call(request);
+    let Some(call) = inner.call(request) else { return Flow::Answer(Answer::page(500)) };
     let inner = inner.clone();
     Flow::wait(request.worker.io().call(call), move |reply, request| inner.decide(reply, request))
 }
 
 impl ForwardAuthConfig {
-    fn call(&self, request: &Request<'_>) -> Call {
+    /// `None`: a value would split the message.
+    fn call(&self, request: &Request<'_>) -> Option<Call> {
         let method: &[u8] = if self.posts { b"POST" } else { b"GET" };
         let mut call = Call::new(&self.url.origin, method, self.url.target.as_bytes());
         (call.timeout, call.keep) = (self.timeout, self.keep);
@@ -152,13 +153,13 @@ impl ForwardAuthConfig {
         let is_extra =
             |name: FieldName<'_>| self.extra_headers.iter().any(|(other, _)| is_same_name(other.name(), name));
         for (name, value) in OWN.into_iter().zip(own).filter(|(name, _)| !is_extra(*name)) {
-            add(&mut call, name, value);
+            call.header(name, FieldValue::new(value).ok()?);
         }
         let (mut text, mut buffer) = (Vec::new(), Vec::new());
         for (name, template) in &self.extra_headers {
             text.clear();
             template.write(request, &mut text, &mut buffer);
-            add(&mut call, name.name(), &text);
+            call.header(name.name(), FieldValue::new(&text).ok()?);
         }
         let of_request = self.request_headers.iter().map(OwnedFieldName::name);
         let of_request = of_request.chain(self.posts.then_some(CONTENT_ENCODING));
@@ -168,13 +169,13 @@ impl ForwardAuthConfig {
                 continue;
             }
             if let Some(value) = request.header(name, &mut buffer) {
-                add(&mut call, name, value);
+                call.header(name, FieldValue::new(value).ok()?);
             }
         }
         if self.posts {
             call.set_body(request.whole_body().unwrap_or_default().to_vec());
         }
-        call
+        Some(call)
     }
 
     fn decide(&self, reply: Result<Reply, CallError>, request: &mut Request<'_>) -> Flow {
@@ -209,11 +210,4 @@ impl ForwardAuthConfig {
 
 fn is_same_name(one: FieldName<'_>, other: FieldName<'_>) -> bool {
     one.bytes().eq_ignore_ascii_case(other.bytes())
-}
-
-/// A value that would split the message is left out.
-fn add(call: &mut Call, name: FieldName<'_>, value: &[u8]) {
-    if let Ok(value) = FieldValue::new(value) {
-        call.header(name, value);
-    }
 }

@@ -171,9 +171,9 @@ impl OpaConfig {
             request.remove_header(name);
             let value = headers.iter().find(|(other, _)| name.bytes().eq_ignore_ascii_case(other.as_bytes()));
             for text in value.map(|(_, value)| field_texts(value)).unwrap_or_default() {
-                if let Ok(value) = FieldValue::new(text.as_bytes()) {
-                    request.add_header(name, value);
-                }
+                // The policy may have made it from the request. Without it, the node would decide on less.
+                let Ok(value) = FieldValue::new(text.as_bytes()) else { return Flow::Answer(Answer::page(500)) };
+                request.add_header(name, value);
             }
         }
         Flow::Continue

@@ -99,6 +99,28 @@ fn the_server_decides() {
     gateway.assert_healthy();
 }
 
+/// A value of the request that would split a message is not left out: server and node would decide without it.
+#[test]
+fn a_value_with_a_control_character_is_refused() {
+    let (node, server) = (reflecting(), authority());
+    let agent = Upstream::serve(|connection| {
+        while connection.read_request().is_ok() {
+            let decision = r#"{"result":{"allow":true,"headers":{"X-User":"a\nb"}}}"#;
+            connection.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{decision}", decision.len()));
+        }
+    });
+    let opa = format!(
+        r#"{{"opa": {{"host": "http://{}", "policy": "p", "send_headers_upstream": ["X-User"]}}}}"#,
+        agent.addr()
+    );
+    let keys = r#", "extra_headers": {"X-Doc": "$uri_param_id"}"#;
+    let mut gateway = start(&node, &[("/doc/:id", forward_auth(&server, keys)), ("/opa", opa)]);
+    assert_eq!(["/doc/a%0ab", "/doc/%7f", "/opa"].map(|target| gateway.get(target).head.status()), [500; 3]);
+    assert_eq!((server.connections(), agent.connections(), node.connections()), (0, 1, 0));
+    assert_eq!(gateway.get("/doc/a").head.status(), 200);
+    gateway.assert_healthy();
+}
+
 #[test]
 fn connections_to_the_server_are_kept() {
     let (node, server) = (reflecting(), authority());
