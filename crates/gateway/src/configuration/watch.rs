@@ -1,8 +1,9 @@
 //! Notices that the configuration file, or one that it names, may have changed.
 //!
 //! Folders are watched, not files: editors replace a file by renaming another over it, and Kubernetes swaps a symbolic link
-//! (`..data`) beside it, git-sync one in the path. So the folder of each link is watched that leads to a file. Whether the content
-//! differs is for the reader to find out: here a burst of events becomes one notice.
+//! (`..data`) beside it, git-sync one in the path. So the folder of each link is watched that leads to a file. What these events do
+//! not show, such as another name of a folder further up, is found by looking at the files now and then. Whether the content differs
+//! is for the reader to find out: here a burst of events becomes one notice.
 
 use super::source::ConfigSource;
 use notify::event::{AccessKind, AccessMode, ModifyKind};
@@ -21,6 +22,9 @@ use tracing::warn;
 /// or a file that is written all the time would never be read.
 const SETTLE: Duration = Duration::from_millis(20);
 
+/// How often the files are looked at. What is found must be the same at the next look: it may be written just now.
+const LOOK: Duration = Duration::from_secs(2);
+
 /// Watches the configuration file, and other files.
 pub(crate) struct FileWatch {
     file: PathBuf,
@@ -31,6 +35,11 @@ pub(crate) struct FileWatch {
     touched: Arc<Notify>,
     /// The folders that are watched.
     folders: BTreeMap<PathBuf, Identity>,
+    /// The folders that were to be watched, some of which may not exist.
+    wanted: BTreeMap<PathBuf, Identity>,
+    /// The files at the last notice, and at the last look.
+    seen: BTreeMap<PathBuf, (FileStamp, FileStamp)>,
+    next_look: Instant,
     /// The names in these folders, as the watcher's thread knows them.
     names: Arc<Mutex<BTreeMap<PathBuf, WatchedNames>>>,
     /// When the notice is due, once something has happened. Kept here so that [`FileWatch::changed`] can be cancelled.
@@ -42,6 +51,11 @@ pub(crate) struct FileWatch {
 pub(crate) struct FileStamp(Option<(u64, u64, u64, i64, i64)>);
 
 impl FileStamp {
+    fn is_same_file(self, other: FileStamp) -> bool {
+        let identity = |stamp: FileStamp| stamp.0.map(|(device, inode, ..)| (device, inode));
+        identity(self) == identity(other)
+    }
+
     /// The stamp of a file now, to be taken before the file is read.
     pub(crate) fn of(file: &Path) -> FileStamp {
         let metadata = file.metadata();
@@ -93,7 +107,9 @@ impl FileWatch {
             }
         });
         let (file, others, folders) = (file.to_owned(), BTreeSet::new(), BTreeMap::new());
-        let mut watch = FileWatch { file, others, watcher: None, touched, folders, names, due: None };
+        let (wanted, seen, next_look) = (BTreeMap::new(), BTreeMap::new(), Instant::now() + LOOK);
+        let mut watch =
+            FileWatch { file, others, watcher: None, touched, folders, wanted, seen, next_look, names, due: None };
         match watcher {
             Ok(watcher) => watch.watcher = Some(watcher),
             Err(error) => warn!(
@@ -102,6 +118,7 @@ impl FileWatch {
             ),
         }
         watch.watch_folders();
+        watch.remember();
         if FileStamp::of(&watch.file) != read {
             watch.touched.notify_one();
         }
@@ -113,6 +130,7 @@ impl FileWatch {
         if self.others != *others {
             self.others.clone_from(others);
             self.watch_folders();
+            self.remember();
         }
     }
 
@@ -121,7 +139,17 @@ impl FileWatch {
         let due = match self.due {
             Some(due) => due,
             None => {
-                self.touched.notified().await;
+                loop {
+                    tokio::select! {
+                        () = self.touched.notified() => break,
+                        () = tokio::time::sleep_until(self.next_look) => {
+                            self.next_look = Instant::now() + LOOK;
+                            if self.look() {
+                                break;
+                            }
+                        }
+                    }
+                }
                 *self.due.insert(Instant::now() + SETTLE)
             }
         };
@@ -130,18 +158,45 @@ impl FileWatch {
         let _ = tokio::time::timeout(Duration::ZERO, self.touched.notified()).await;
         self.due = None;
         self.watch_folders();
+        self.remember();
+    }
+
+    /// Takes the files as they are now for those that were noticed.
+    fn remember(&mut self) {
+        let stamp = |file: &PathBuf| (file.clone(), (FileStamp::of(file), FileStamp::of(file)));
+        self.seen = std::iter::once(&self.file).chain(&self.others).map(stamp).collect();
+    }
+
+    /// Whether another file has taken a name of ours, and is complete as far as can be seen. Also watches folders that are there
+    /// since the last look.
+    fn look(&mut self) -> bool {
+        if self.wanted_folders().iter().any(|(folder, (identity, _))| self.wanted.get(folder) != Some(identity)) {
+            self.watch_folders();
+        }
+        let mut is_replaced = false;
+        for (file, (noticed, last)) in &mut self.seen {
+            let now = FileStamp::of(file);
+            is_replaced |= !now.is_same_file(*noticed) && now == *last;
+            *last = now;
+        }
+        is_replaced
+    }
+
+    fn wanted_folders(&self) -> BTreeMap<PathBuf, (Identity, WatchedNames)> {
+        folders_of(std::iter::once(&self.file).chain(&self.others))
     }
 
     /// Watches the folders that contain the files now; a link may point elsewhere than before.
     pub(crate) fn watch_folders(&mut self) {
+        let wanted = self.wanted_folders();
         let Some(watcher) = &mut self.watcher else {
             return;
         };
-        let wanted = folders_of(std::iter::once(&self.file).chain(&self.others));
         let names = wanted.iter().map(|(folder, (_, names))| (folder.clone(), names.clone())).collect();
         *self.names.lock().unwrap_or_else(PoisonError::into_inner) = names;
         let folders: BTreeMap<PathBuf, Identity> =
             wanted.into_iter().map(|(folder, (identity, _))| (folder, identity)).collect();
+        self.wanted.clone_from(&folders);
         for (gone, _) in self.folders.iter().filter(|(folder, identity)| folders.get(*folder) != Some(identity)) {
             // It fails where the folder was deleted, and then it is not watched any more either.
             let _ = watcher.unwatch(gone);
@@ -303,6 +358,31 @@ mod tests {
             fs::rename(&beside, &file).expect("rename over it");
         };
         check(&rename, true).await;
+    }
+
+    #[tokio::test]
+    async fn what_the_folders_do_not_show_is_found() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        let make = |release: &str| {
+            fs::create_dir_all(at(release).join("conf")).expect("a folder");
+            fs::write(at(release).join("conf/stillgate.yaml"), release).expect("write");
+        };
+        make("now");
+        make("next");
+        let file = at("now/conf/stillgate.yaml");
+        let mut watch = FileWatch::start(&file, FileStamp::of(&file));
+        // A folder further up gets another name.
+        notices(&mut watch, || {
+            fs::rename(at("now"), at("old")).expect("away");
+            fs::rename(at("next"), at("now")).expect("in its place");
+        })
+        .await;
+        notices(&mut watch, || fs::write(&file, "later").expect("in place")).await;
+        // The whole path goes, and comes back later.
+        notices(&mut watch, || fs::remove_dir_all(at("now")).expect("remove")).await;
+        notices(&mut watch, || make("now")).await;
+        notices(&mut watch, || fs::write(&file, "later").expect("in place")).await;
     }
 
     #[tokio::test]
