@@ -19,8 +19,9 @@ pub struct Response<'a> {
     pub came_with: u16,
     /// Whether a node has answered; `false`: it is a local reply.
     pub is_of_node: bool,
-    /// Whether the request was forwarded to a node, even if the gateway answered in the end.
-    pub was_asked: bool,
+    /// The status of the last attempt at a node, or of its failure, even if the gateway answered in the end. `None`: no node was
+    /// asked, the attempt ended before either, or it failed for what the client sent or asked for.
+    pub node_status: Option<u16>,
     /// The node's header fields; empty for a local reply, whose fields are edits.
     pub fields: &'a Fields,
     /// The bytes of these fields.

@@ -166,7 +166,7 @@ impl Bench {
             request_edits: &asked,
             came_with: 200,
             is_of_node: true,
-            was_asked: true,
+            node_status: Some(200),
             fields: &response.fields,
             head: head.as_bytes(),
             length: Some(content.len() as u64),

@@ -121,18 +121,17 @@ impl Plugin for ApiBreaker {
                     request.response.set(&Fields::default(), &[], name, value)
                 }
                 Ok(value) => request.response.add(name, value),
-                Err(_) => {}
+                Err(_) => return Flow::Answer(Answer::page(500)),
             }
         }
         Flow::Answer(self.answer.clone())
     }
 
     fn log(&self, response: &mut Response<'_>) {
-        if !response.was_asked {
-            return;
-        }
-        let (status, now_s) = (response.came_with, response.worker.now_ms() / 1000);
+        // As in APISIX, the node's status: the answer may be the gateway's own.
+        let Some(status) = response.node_status else { return };
         let worker = response.worker;
+        let now_s = worker.now_ms() / 1000;
         let key =
             worker.with_buffers(|text, _| key(response.facts.host, response.facts.path.map(|path| path.bytes()), text));
         self.learn(&KNOWN, key, status, now_s);

@@ -385,6 +385,48 @@ fn a_head_with_control_characters_of_the_client_is_not_the_nodes_fault() {
     assert_eq!(states(&gateway), ["healthy"; 2]);
 }
 
+/// A client that gives its calls little time opens `api-breaker` for no other, whether the node is late or cannot be connected to.
+#[test]
+fn calls_that_end_before_the_node_answers_do_not_count() {
+    let late = Upstream::serve(|connection| {
+        while let Ok(request) = connection.read_request() {
+            if request.head.method_and_target().0 == "GET" {
+                connection.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+            }
+        }
+    });
+    let silent = Upstream::bind();
+    let breaker =
+        "plugins: {api-breaker: {break_response_code: 599, unhealthy: {http_statuses: [502, 503, 504], failures: 2}}}";
+    let resources = format!(
+        "routes:\n  - {{id: late, uri: /late, upstream: {{nodes: {{\"{}\": 1}}}}, {breaker}}}\n  \
+         - {{id: silent, uri: /silent, upstream: {{scheme: https, timeout: {{connect: 1, send: 9, read: 9}}, nodes: {{\"{}\": 1}}}}, {breaker}}}\n",
+        late.addr(),
+        silent.addr()
+    );
+    let gateway = Gateway::start(STILLGATE, &Setup::resources(resources));
+    let mut client = Http2::connect(gateway.addr());
+    for (stream, path) in [(1, "/late"), (3, "/silent"), (5, "/late"), (7, "/silent"), (9, "/late"), (11, "/silent")] {
+        let fields = [
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":path", path),
+            (":authority", "a.test"),
+            ("content-type", "application/grpc"),
+            ("te", "trailers"),
+            ("grpc-timeout", "50m"),
+        ];
+        client.send_head(stream, &fields, END_STREAM);
+        let (heads, ..) = client.finish(stream);
+        assert_eq!(heads[0].status(), 200, "{path}: with a status of gRPC");
+    }
+    for (path, status) in [("/late", 200), ("/silent", 504)] {
+        let mut other = gateway.client();
+        other.send(format!("GET {path} HTTP/1.1\r\nHost: a.test\r\n\r\n"));
+        assert_eq!(other.expect_response("GET").head.status(), status, "{path}");
+    }
+}
+
 fn accept(node: &Upstream) -> Http2 {
     Http2::accept(node.accept().stream().try_clone().expect("a handle"), &[])
 }

@@ -275,7 +275,7 @@ fn respond(
         request_edits: &asked.fields,
         came_with: 200,
         is_of_node: true,
-        was_asked: true,
+        node_status: Some(200),
         fields: &fields,
         head: b"",
         length: Some(100),

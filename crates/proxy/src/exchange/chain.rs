@@ -20,6 +20,7 @@ use super::record::{ExchangeParts, Moment};
 use super::{Exchange, RequestContext};
 use crate::plan::snapshot::{Snapshot, WorkerUpstream};
 use crate::telemetry::metrics::upstream;
+use crate::telemetry::outcome::RequestOutcome;
 use crate::worker::Worker;
 use crate::worker::plugins::{PanickedAt, PluginRefusal, call_each, timed};
 use pinned::{PinnedChain, chosen};
@@ -31,7 +32,7 @@ use std::sync::Arc;
 pub(super) use steps::{ChainPosition, PausedChain, before_target, resume, with_paused};
 use stillgate_plugin::body::Capture;
 use stillgate_plugin::metadata::MetadataTable;
-use stillgate_plugin::record::push_recorded;
+use stillgate_plugin::record::{NodeTries, push_recorded};
 use stillgate_plugin::{
     AttachedConsumer, BodyChanges, Chain, ChainEntry, Consumers, Facts, LogValues, Phase, Phases, RequestState,
     Response, Trace,
@@ -411,7 +412,7 @@ fn run_response_phase(
         request_edits: if chains.has_request_fields { &chains.request_fields } else { &request_edits.fields },
         came_with: if chains.came_with == 0 { outcome.status } else { chains.came_with },
         is_of_node,
-        was_asked: outcome.asked.is_some() && !outcome.is_of_client,
+        node_status: node_status(outcome, tries),
         fields: if is_of_node { &response.fields } else { &none },
         head: called.head(from_node, &chains.response_head),
         length: if is_of_node { length_of(response.framing) } else { chains.own_length },
@@ -433,6 +434,12 @@ fn run_response_phase(
         *response_body.changes.captured_mut() = captured;
     }
     Ok(())
+}
+
+/// What the last attempt says about its node.
+fn node_status(outcome: &RequestOutcome, tries: &NodeTries) -> Option<u16> {
+    let last = tries.last().filter(|_| outcome.asked.is_some() && !outcome.is_of_client)?;
+    (last.status != 0).then_some(last.status)
 }
 
 fn holds(entry: &ChainEntry, facts: Facts<'_>, vars: &dyn Lookup) -> bool {

@@ -117,6 +117,10 @@ impl Tries<'_> {
             self.refused.set(Some(index));
         }
         if serving.worker.clock.now_ms() >= self.target.bounds.deadline_ms {
+            if failed.failure == Failure::ConnectTimeout {
+                // The client gave the call less time than we give the node.
+                serving.exchange.outcome.is_of_client = true;
+            }
             self.spare_closed(serving);
             return Err(LocalReply::deadline());
         }

@@ -272,7 +272,7 @@ impl Plugins {
             request_edits,
             came_with,
             is_of_node: answer.is_none(),
-            was_asked: answer.is_none(),
+            node_status: answer.is_none().then_some(came_with),
             fields,
             head,
             length: answer.as_ref().map(|(_, body)| body.len() as u64).or(length_of(&parsed)),
