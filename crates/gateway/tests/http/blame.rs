@@ -385,6 +385,54 @@ fn a_head_with_control_characters_of_the_client_is_not_the_nodes_fault() {
     assert_eq!(states(&gateway), ["healthy"; 2]);
 }
 
+/// A node that repeats a value of a form in a field, decoded; with `all`, it is broken for all requests.
+fn repeating_forms(all: bool) -> Upstream {
+    Upstream::serve(move |connection| {
+        while let Ok(request) = connection.read_request() {
+            let is_echo = all || request.body == b"next=%0dx";
+            let location = if is_echo { "\rx" } else { "/x" };
+            let _ =
+                connection.try_send(format!("HTTP/1.1 302 Found\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n"));
+        }
+    })
+}
+
+/// In a body, too. Neither health nor `api-breaker` takes it for a failure of the node.
+#[test]
+fn a_head_with_control_characters_of_a_body_is_not_the_nodes_fault() {
+    let nodes = [(); 2].map(|()| repeating_forms(false));
+    let [first, second] = nodes.each_ref().map(Upstream::addr);
+    let breaker = "plugins: {api-breaker: {break_response_code: 599, unhealthy: {http_statuses: [502], failures: 2}}}";
+    let gateway = Gateway::start(
+        STILLGATE,
+        &Setup::resources(format!(
+            "upstreams: [{{id: u, nodes: {{\"{first}\": 1, \"{second}\": 1}}, {STRICT}}}]\n\
+             routes: [{{id: r, uri: /*, upstream_id: u, {breaker}}}]\n"
+        )),
+    );
+    for _ in 0..4 {
+        for _ in 0..4 {
+            assert_eq!(Client::connect(gateway.addr()).request("POST", "/", b"next=%0dx").head.status(), 502);
+        }
+        for _ in 0..4 {
+            assert_eq!(gateway.get("/").head.status(), 302);
+        }
+    }
+    assert_eq!(states(&gateway), ["healthy"; 2]);
+    assert!(!gateway.log().contains("it is set aside"), "{}", gateway.log());
+}
+
+/// A node whose heads are always invalid is at fault itself, whatever bodies the requests have.
+#[test]
+fn a_node_that_fails_all_requests_with_bodies_is_ejected() {
+    let (broken, other) = (repeating_forms(true), Upstream::echo());
+    let gateway = gateway(&[broken.addr(), other.addr()], "");
+    eventually("the node to be ejected", || {
+        Client::connect(gateway.addr()).request("POST", "/", b"a=b");
+        states(&gateway) == ["set_aside", "healthy"]
+    });
+}
+
 /// A client that gives its calls little time opens `api-breaker` for no other, whether the node is late or cannot be connected to.
 #[test]
 fn calls_that_end_before_the_node_answers_do_not_count() {

@@ -17,7 +17,7 @@ use std::time::Instant;
 use stillgate_config::PassHost;
 use stillgate_tls::rustls::pki_types::ServerName;
 use stillgate_upstream::{ConnMeta, Failure, NameFault, TryReport};
-use stillgate_wire::ResponseError;
+use stillgate_wire::{Framing, ResponseError};
 
 /// nginx's status for a request whose client did not wait for the response; only the access log shows it.
 pub(crate) const STATUS_CLIENT_GONE: u16 = 499;
@@ -208,10 +208,11 @@ fn is_of_client(exchange: &Exchange, failed: &FailedAttempt) -> bool {
 }
 
 /// Whether the response's head may be invalid because it repeats what the client sent: decoded, an encoded control character of the
-/// target or of a field (a cookie, say) has no form in a field.
+/// target or of a field (a cookie, say) has no form in a field. A body may have such characters in any form.
 #[cold]
 fn is_echo(exchange: &Exchange) -> bool {
-    exchange.bad_response.is_some() && has_encoded_control(exchange.from_client.head())
+    let has_body = !matches!(exchange.framing_sent, Framing::None | Framing::Length(0));
+    exchange.bad_response.is_some() && (has_body || has_encoded_control(exchange.from_client.head()))
 }
 
 /// Whether a text has an encoded control character, encoded once or several times.
