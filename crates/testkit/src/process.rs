@@ -369,7 +369,7 @@ mod tests {
         if std::env::var_os(AGAIN).is_none() {
             let mut shell = Command::new("sh");
             shell.args(["-c", r#"trap "" HUP INT QUIT CHLD; exec "$0" "$@""#]).arg(std::env::current_exe().unwrap());
-            shell.args(["--exact", "dispositions::tests::children_ignore_nothing"]).env(AGAIN, "1");
+            shell.args(["--exact", "process::tests::children_ignore_nothing"]).env(AGAIN, "1");
             let output = shell.output().unwrap();
             let passed = String::from_utf8_lossy(&output.stdout).contains("1 passed");
             assert!(output.status.success() && passed, "{output:?}");

@@ -167,10 +167,6 @@ fn duplicate_keys() {
         expect![[r#"1:39: upstreams[0].nodes: "a:1" is listed twice, first in line 1; keep one of them"#]],
     );
     check(
-        "upstreams: [{id: a, nodes: {a: 1, \"a:80\": 2}}]\n",
-        expect!["1:35: upstreams[0].nodes: this node is listed twice, first in line 1; keep one of them"],
-    );
-    check(
         "gateway:\n  limits: {}\n  log: {}\n  limits: {headers: 5, headers: 6}\n",
         expect![[r#"
             4:3: gateway: "limits" is listed twice, first in line 2; keep one of them

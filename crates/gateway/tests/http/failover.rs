@@ -45,6 +45,37 @@ fn retries_bound_the_nodes_tried() {
 }
 
 #[test]
+fn errors_of_nodes_have_the_status_of_each_try() {
+    let (dead, node) = (Upstream::refusing(), Upstream::echo());
+    let setup = Setup::to_tiers(&[dead.addr(), node.addr()]);
+    let shown = |gateway: &Gateway, path: &str| {
+        let head = gateway.get(path).head;
+        (head.status(), head.all("x-apisix-upstream-status").join(" and "))
+    };
+    let gateway = Gateway::start(STILLGATE, &setup);
+    let of_both = shown(&gateway, "/?status=503");
+    assert_eq!(of_both, (503, "502, 503".to_owned()));
+    for good in ["/", "/?status=404"] {
+        assert_eq!(shown(&gateway, good).1, "", "{good}");
+    }
+    let gateway = Gateway::start(STILLGATE, &setup.clone().upstream("retries: 0"));
+    assert_eq!(shown(&gateway, "/"), (502, "502".to_owned()));
+    // No node was asked.
+    assert_eq!(shown(&gateway, "/%zz"), (400, String::new()));
+    // The node's own field, such as that of a gateway behind this one, is replaced.
+    let node = Upstream::serve(|connection| {
+        while connection.read_request().is_ok() {
+            let head = "HTTP/1.1 500 No\r\nX-APISIX-Upstream-Status: 200\r\nContent-Length: 0\r\n\r\n";
+            if connection.try_send(head).is_err() {
+                return;
+            }
+        }
+    });
+    let gateway = Gateway::start(STILLGATE, &Setup::to(node.addr()));
+    assert_eq!(shown(&gateway, "/"), (500, "500".to_owned()));
+}
+
+#[test]
 fn a_node_that_closes_is_passed_over_for_idempotent_requests_only() {
     let first = Upstream::serve(|connection| {
         connection.expect_request();

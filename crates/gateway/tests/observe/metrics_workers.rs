@@ -194,7 +194,7 @@ fn the_method_is_reported_on_demand() {
     let setup = || Setup::to(upstream.addr());
     let measured = MeasuredGateway::start(setup(), "enable: {labels: [method]}\ndisable: {labels: [node]}");
     let mut client = measured.gateway.client();
-    for method in ["GET", "POST", "GET", "PURGE", "BREW", "STEEP", "get"] {
+    for method in ["GET", "POST", "GET", "PURGE", "BREW", "STEEP", "STEEP_MORE"] {
         client.send(format!("{method} / HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n"));
         assert_eq!(client.expect_response("GET").head.status(), 200);
     }

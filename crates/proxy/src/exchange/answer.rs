@@ -5,7 +5,7 @@
 
 use super::body_pipe::{BrokenBody, filter_all};
 use super::chain::{self, ResponseSource};
-use super::forwarding::CommonLines;
+use super::forwarding::{self, CommonLines};
 use super::sender::BodyDelimiting;
 use super::{ConnectionNext, RequestContext};
 use crate::connection::grpc;
@@ -162,7 +162,7 @@ pub(crate) async fn stage(serving: &mut RequestContext<'_>, own: LocalReply) -> 
     exchange.to_node.release(&worker.buffers);
     exchange.response_body.clear();
     exchange.response_body.end_capture();
-    exchange.response_edits.clear();
+    forwarding::edit_answer(exchange);
     let own = if exchange.chains.is_on() { filter(serving, *own).await } else { *own };
     write(serving, &own, keep_alive);
     Some(KeepAlive(keep_alive))

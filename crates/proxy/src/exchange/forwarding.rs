@@ -14,6 +14,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use stillgate_config::PassHost;
 use stillgate_plugin::body::UNDONE_CODINGS;
 use stillgate_plugin::facts::append_address;
+use stillgate_plugin::record::NodeTries;
 use stillgate_wire::{
     Edits, FieldName, FieldValue, Framing, Method, Name, RequestHead, TargetForm, Version, remove_lines,
     upgrade_protocols, write_request, write_upgrade_lines,
@@ -36,6 +37,8 @@ const CONNECTION: FieldName<'_> = FieldName::constant("Connection");
 const UPGRADE: FieldName<'_> = FieldName::constant("Upgrade");
 const SERVER: FieldName<'_> = FieldName::constant("Server");
 const DATE: FieldName<'_> = FieldName::constant("Date");
+/// APISIX's field, which tells a node's error from the gateway's.
+const X_APISIX_UPSTREAM_STATUS: FieldName<'_> = FieldName::constant("X-APISIX-Upstream-Status");
 const X_REAL_IP: FieldName<'_> = FieldName::constant("X-Real-IP");
 const X_FORWARDED_FOR: FieldName<'_> = FieldName::constant("X-Forwarded-For");
 const X_FORWARDED_HOST: FieldName<'_> = FieldName::constant("X-Forwarded-Host");
@@ -394,6 +397,40 @@ pub(crate) fn edit_response(exchange: &mut Exchange, settings: &Settings) {
             _ => {}
         }
     }
+    if exchange.response.status >= 500 {
+        show_node_statuses(exchange);
+    }
+}
+
+#[cold]
+fn show_node_statuses(exchange: &mut Exchange) {
+    let Exchange { tries, response, response_edits, from_node, .. } = exchange;
+    let statuses = node_statuses(tries, response.status);
+    if let Ok(value) = FieldValue::new(statuses.as_bytes()) {
+        response_edits.fields.set(&response.fields, from_node.head(), X_APISIX_UPSTREAM_STATUS, value);
+    }
+}
+
+/// Begins the edits of an answer of the gateway's own. It shows the statuses of attempts if the last one failed.
+pub(super) fn edit_answer(exchange: &mut Exchange) {
+    exchange.response_edits.clear();
+    let Some(last) = exchange.tries.last().map(|tried| tried.status).filter(|status| *status >= 500) else { return };
+    let statuses = node_statuses(&exchange.tries, last);
+    if let Ok(value) = FieldValue::new(statuses.as_bytes()) {
+        exchange.response_edits.fields.add(X_APISIX_UPSTREAM_STATUS, value);
+    }
+}
+
+/// The statuses of all attempts, with nginx's separators; `last` is that of the last one.
+fn node_statuses(tries: &NodeTries, last: u16) -> String {
+    let mut statuses = String::new();
+    for tried in tries.shown().iter().rev().skip(1).rev() {
+        statuses += &match tried.status {
+            0 => "-, ".to_owned(),
+            status => format!("{status}, "),
+        };
+    }
+    statuses + &last.to_string()
 }
 
 /// Completes the edits of a response, after those of plugins; `keep_alive` and `chunked` are what the client's connection will do.

@@ -24,7 +24,7 @@ fn a_token_of_ours_is_asked_for_where_something_changes() {
         assert_eq!(verdict(&plugins, &format!("{method} / HTTP/1.1\nHost: h")), "passes");
     }
     let check = |lines: &str, expected: &str| {
-        for method in ["POST", "PUT", "DELETE", "PURGE", "get"] {
+        for method in ["POST", "PUT", "DELETE", "PURGE", "GETS"] {
             let request = format!("{method} / HTTP/1.1\nHost: h\n{lines}");
             let found = verdict(&plugins, request.trim_end());
             match expected {
