@@ -130,37 +130,3 @@ fn part<'p>(pattern: &str, path: &'p str) -> Option<&'p str> {
     let part = path.strip_prefix(before)?.strip_suffix(after)?;
     (!part.is_empty() && !part.contains('/')).then_some(part)
 }
-
-#[cfg(test)]
-mod query_tests {
-    use super::endpoints::{Action, ENDPOINTS};
-    use super::*;
-
-    fn of(action: Action, text: &str) -> Result<Query, String> {
-        Query::of(ENDPOINTS.iter().find(|endpoint| endpoint.action == action).unwrap(), Some(text))
-    }
-
-    #[test]
-    fn times() {
-        let check = |query: &str, expected: Option<u64>| {
-            let query = of(Action::Send, query).unwrap();
-            assert_eq!(query.timeout_ms().ok(), expected, "{query:?}");
-        };
-        check("", Some(5000));
-        check("timeout=5", Some(5000));
-        check("timeout=500ms", Some(500));
-        check("timeout=5m", Some(300_000));
-        for wrong in ["timeout=", "timeout=0", "timeout=6m", "timeout=5h", "timeout=-1", "timeout=99999999999999999999"]
-        {
-            check(wrong, None);
-        }
-    }
-
-    #[test]
-    fn what_is_not_known_is_refused() {
-        assert!(of(Action::Send, "akc=device").unwrap_err().contains("ack, timeout, key"));
-        assert!(of(Action::Top, "api_key=k").is_ok());
-        assert!(of(Action::Top, "a=1").unwrap_err().contains("has none"));
-        assert!(of(Action::Send, "ack=device&ack=reply").unwrap_err().contains("twice"));
-    }
-}
