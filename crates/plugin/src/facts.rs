@@ -206,7 +206,7 @@ fn value_of<'a>(pair: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
 impl Lookup for Facts<'_> {
     fn value<'a>(&'a self, variable: &Variable, buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
         match variable {
-            Variable::Uri => self.path.map(|path| path.as_nodes_read(buffer)),
+            Variable::Uri => self.path.map(|path| path.text(buffer)),
             Variable::RequestUri => Some(self.path_and_query()),
             Variable::Args => self.query(),
             Variable::IsArgs => Some(if self.query().is_some_and(|query| !query.is_empty()) { b"?" } else { b"" }),

@@ -226,7 +226,7 @@ fn input(request: &Request<'_>) -> Json {
             "method": text(facts.method()),
             "host": text(facts.host),
             "port": facts.local.port(),
-            "path": facts.path.map(|path| text(path.as_nodes_read(&mut Vec::new()))),
+            "path": facts.path.map(|path| text(path.text(&mut Vec::new()))),
             "headers": headers,
             "query": query,
         },

@@ -373,10 +373,11 @@ impl TargetTemplate {
         group_max(self.parts.iter().map(|(_, part)| part))
     }
 
-    /// `values`: collects the ranges of the path that come from values.
+    /// `percent`: of the groups. `values`: collects the ranges of the path that come from values.
     fn write(
         &self,
         groups: &Groups<'_>,
+        percent: Percent,
         vars: &dyn Lookup,
         out: &mut Vec<u8>,
         values: &mut Vec<(usize, usize)>,
@@ -386,13 +387,14 @@ impl TargetTemplate {
             let begin = out.len();
             match part {
                 ReplacementPart::Text(text) => out.extend_from_slice(text),
-                ReplacementPart::Group(group) => place.write(groups.get(*group), Percent::Kept, out),
+                ReplacementPart::Group(group) => place.write(groups.get(*group), percent, out),
                 ReplacementPart::Variable(variable, default) => {
                     let value = vars.value(variable, buffer).unwrap_or(default);
                     match (place, variable) {
-                        (TargetPart::Path, Variable::Uri) => encode(value, Percent::Kept, out),
                         (TargetPart::Path, _) => encode(value, Percent::Encoded, out),
-                        (TargetPart::Query, Variable::Arg(_) | Variable::RouteParam(_)) => write_argument(value, out),
+                        (TargetPart::Query, Variable::Arg(_) | Variable::RouteParam(_) | Variable::Uri) => {
+                            write_argument(value, out);
+                        }
                         (TargetPart::Query, _) => write_query(value, out),
                     }
                 }
@@ -407,9 +409,9 @@ impl TargetTemplate {
 impl TargetPart {
     /// Appends text of the request's own target.
     fn write(self, text: &[u8], percent: Percent, out: &mut Vec<u8>) {
-        match self {
-            TargetPart::Path => encode(text, percent, out),
-            TargetPart::Query => out.extend_from_slice(text),
+        match (self, percent) {
+            (TargetPart::Query, Percent::Kept) => out.extend_from_slice(text),
+            _ => encode(text, percent, out),
         }
     }
 }
@@ -434,7 +436,14 @@ impl Search {
         match rewriting {
             TargetSource::None => Ok(Groups::NONE),
             TargetSource::To { target, is_raw } => {
-                target.write(&Groups::NONE, request, &mut self.target, &mut self.values, &mut self.buffer);
+                target.write(
+                    &Groups::NONE,
+                    Percent::Kept,
+                    request,
+                    &mut self.target,
+                    &mut self.values,
+                    &mut self.buffer,
+                );
                 check_segments(&self.target, &self.values)?;
                 let has_query = match is_raw {
                     true => self.target.contains(&b'?'),
@@ -448,7 +457,7 @@ impl Search {
                 let path = match is_raw {
                     true => facts.path_and_query(),
                     false => match facts.path {
-                        Some(path) => path.as_nodes_read(&mut self.decoded),
+                        Some(path) => path.text(&mut self.decoded),
                         None => b"/",
                     },
                 };
@@ -456,14 +465,18 @@ impl Search {
                     finder.find(pattern, path).map(|found| (found, template))
                 });
                 let Some((((start, end), groups), template)) = found else { return Ok(Groups::NONE) };
-                let before = if *is_raw { TargetPart::Query } else { TargetPart::Path };
-                before.write(&path[..start], Percent::Kept, &mut self.target);
+                // A raw target is encoded as it came, the path is decoded.
+                let (before, percent) = match is_raw {
+                    true => (TargetPart::Query, Percent::Kept),
+                    false => (TargetPart::Path, Percent::Encoded),
+                };
+                before.write(&path[..start], percent, &mut self.target);
                 if !is_raw {
                     self.values.push((0, self.target.len()));
                 }
-                template.write(&groups, request, &mut self.target, &mut self.values, &mut self.buffer);
+                template.write(&groups, percent, request, &mut self.target, &mut self.values, &mut self.buffer);
                 let behind = self.target.len();
-                template.ends_in.write(&path[end..], Percent::Kept, &mut self.target);
+                template.ends_in.write(&path[end..], percent, &mut self.target);
                 if template.ends_in == TargetPart::Path {
                     self.values.push((behind, self.target.len()));
                 }

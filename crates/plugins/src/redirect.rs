@@ -232,11 +232,11 @@ impl Redirect {
             To::Matched(matched) => {
                 let (regex, locations) = regex.as_mut().expect("made with the plugin's");
                 let mut decoded = Vec::new();
-                let path = request.facts.path.map_or(&b"/"[..], |path| path.as_nodes_read(&mut decoded));
+                let path = request.facts.path.map_or(&b"/"[..], |path| path.text(&mut decoded));
                 let Some(found) = regex.captures_read(locations, path) else { return Flow::Continue };
-                place.put(&path[..found.start()], Percent::Kept);
+                place.put_path(&path[..found.start()]);
                 place.put_groups(&matched.1, &Groups::of(locations, path));
-                place.put(&path[found.end()..], Percent::Kept);
+                place.put_path(&path[found.end()..]);
                 self.status
             }
         };
@@ -273,6 +273,11 @@ impl RedirectLocation {
         self.has_query |= path < text.len();
     }
 
+    /// Appends a part of the path, which is decoded: it stays one, whatever its characters mean in a location.
+    fn put_path(&mut self, text: &[u8]) {
+        encode(text, Percent::Encoded, &mut self.text);
+    }
+
     fn put_parts(&mut self, parts: &[RedirectPart], request: &Request<'_>, buffer: &mut Vec<u8>) {
         for part in parts {
             match part {
@@ -280,10 +285,7 @@ impl RedirectLocation {
                 RedirectPart::Variable(variable) => {
                     let value = request.value(variable, buffer).unwrap_or_default();
                     match variable {
-                        // A part of a path stays one, whatever its characters mean in a location.
-                        Variable::RouteParam(_) => encode(value, Percent::Encoded, &mut self.text),
-                        // The path is encoded where needed.
-                        Variable::Uri => self.put(value, Percent::Kept),
+                        Variable::RouteParam(_) | Variable::Uri => self.put_path(value),
                         _ => self.put(value, Percent::Encoded),
                     }
                 }
@@ -295,7 +297,7 @@ impl RedirectLocation {
         for part in &replacement.0 {
             match part {
                 Group::Text(text) => self.put(text, Percent::Encoded),
-                Group::Group(group) => self.put(groups.get(*group), Percent::Kept),
+                Group::Group(group) => self.put_path(groups.get(*group)),
                 Group::Variable(..) => {}
             }
         }

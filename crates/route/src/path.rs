@@ -69,9 +69,24 @@ impl<'a> NormalPath<'a> {
         self.ambiguous
     }
 
-    /// The path as nginx has it in `$uri`, which most nodes serve: each `%2F` is a slash from the beginning. Everything else is in
-    /// normal form.
-    pub fn as_nodes_read<'b>(self, buffer: &'b mut Vec<u8>) -> &'b [u8]
+    /// The text of the path, as nginx has it in `$uri`, which most nodes serve: decoded, and each `%2F` is a slash from the
+    /// beginning.
+    pub fn text<'b>(self, buffer: &'b mut Vec<u8>) -> &'b [u8]
+    where
+        'a: 'b,
+    {
+        if self.ambiguous.is_none() {
+            return decode(self.bytes, buffer);
+        }
+        let mut read = Vec::new();
+        let read = self.as_nodes_read(&mut read);
+        buffer.clear();
+        push_as_text(read, buffer);
+        buffer
+    }
+
+    /// [`NormalPath::text`] before it is decoded, in normal form.
+    pub(crate) fn as_nodes_read<'b>(self, buffer: &'b mut Vec<u8>) -> &'b [u8]
     where
         'a: 'b,
     {
@@ -117,8 +132,8 @@ pub(crate) fn decode_slashes<'a>(raw: &[u8], scratch: &'a mut Vec<u8>) -> Result
     Ok(NormalPath { bytes: scratch, ambiguous: None })
 }
 
-/// The text of a part of a path in normal form: decoded, into `buffer` if it must be.
-pub(crate) fn decode<'a>(part: &'a [u8], buffer: &'a mut Vec<u8>) -> &'a [u8] {
+/// The text of an encoded path or of a part of it: decoded, into `buffer` if it must be.
+pub fn decode<'a>(part: &'a [u8], buffer: &'a mut Vec<u8>) -> &'a [u8] {
     if memchr::memchr(b'%', part).is_none() {
         return part;
     }

@@ -8,6 +8,7 @@ use crate::condition::Field;
 use crate::fields::{FieldSlots, SlotId, variable_of};
 use crate::function::FunctionDecisions;
 use crate::match_request::MatchRequest;
+use crate::path;
 use crate::text::{decode, is_plain, lower_case};
 use crate::variable::Variable;
 use std::io::Write;
@@ -175,6 +176,8 @@ impl Values {
             Field::Host if request.host.is_empty() => {}
             Field::Host => kept.push(slot, request.host),
             Field::Path => kept.push(slot, request.path.bytes()),
+            // Of this reading, so that a route that depends on whether `%2F` is a slash is noticed.
+            Field::Variable(Variable::Uri) => kept.push(slot, path::decode(request.path.bytes(), buffer)),
             Field::Segment(index) => {
                 if let Some(text) = segments(request, *index, *index) {
                     kept.push(slot, text);

@@ -289,6 +289,103 @@ fn parameters_of_paths_are_decoded() {
     assert_eq!(location("/r/%2Fevil.example").as_deref(), Some("/evil.example"));
 }
 
+/// A condition on `uri` holds for all spellings of its characters, wherever it is written, and `$uri` is encoded once where it
+/// becomes a part of a target.
+#[test]
+fn the_variable_uri_is_decoded() {
+    let node = Upstream::serve(|connection| {
+        while let Ok(request) = connection.read_request() {
+            let seen = request.head.method_and_target().1;
+            let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{seen}", seen.len());
+            if connection.try_send(answer).is_err() {
+                return;
+            }
+        }
+    });
+    const CLOSED: &str = "{abort: {http_status: 403}}";
+    let guarded_by = |condition: &str| {
+        format!("uri: /vars/*, priority: 5, vars: [{condition}], plugins: {{fault-injection: {CLOSED}}}")
+    };
+    let gateway = Gateway::start(
+        STILLGATE,
+        &resources(
+            &node,
+            &[
+                ("blank", &guarded_by("[uri, '~~', '^/vars/top secret']")),
+                ("letters", &guarded_by("[uri, '~~', '^/vars/管理']")),
+                ("equal", &guarded_by("[uri, '==', '/vars/{x}|']")),
+                ("listed", &guarded_by("[uri, in, ['/vars/<a>', '/vars/100%']]")),
+                ("open", "uri: /vars/*"),
+                ("negated", "uri: /not/*, priority: 5, vars: [[uri, '!', '~~', '^/not/top secret']]"),
+                ("refused", &format!("uri: /not/*, plugins: {{fault-injection: {CLOSED}}}")),
+                (
+                    "workflow",
+                    "uri: /workflow/*, plugins: {workflow: {rules: [{case: [[uri, '==', '/workflow/top secret']], \
+                     actions: [[return, {code: 403}]]}]}}",
+                ),
+                (
+                    "fault",
+                    "uri: /fault/*, plugins: {fault-injection: {abort: {http_status: 403, \
+                     vars: [[[uri, '==', '/fault/top secret']]]}}}",
+                ),
+                (
+                    "filter",
+                    "uri: /filter/*, plugins: {fault-injection: {_meta: {filter: [[uri, '~~', '^/filter/top secret']]}, \
+                     abort: {http_status: 403}}}",
+                ),
+                (
+                    "function",
+                    "uri: /function/*, plugins: {serverless-pre-function: {functions: [\"return function(conf, ctx) \
+                     if ctx.var.uri == '/function/top secret' then ngx.exit(403) end end\"]}}",
+                ),
+                (
+                    "regex",
+                    "uri: /regex/*, plugins: {proxy-rewrite: {regex_uri: ['^/regex/(.* secret)$', '/x/$1?of=$1']}}",
+                ),
+                ("rewrite", "uri: /rewrite/*, plugins: {proxy-rewrite: {uri: '/x$uri?of=$uri'}}"),
+                ("redirect", "uri: /redirect/*, plugins: {redirect: {uri: /x$uri, ret_code: 302}}"),
+                (
+                    "moved",
+                    "uri: /moved/*, plugins: {redirect: {regex_uri: ['^/moved/(.* secret)$', '/x/$1'], ret_code: 302}}",
+                ),
+            ],
+        ),
+    );
+    let mut client = gateway.client();
+    let mut check = |path: &str, expected: &str| {
+        assert_eq!(ask(&mut client, &[&format!("GET {path} HTTP/1.1"), "Host: a"]), expected, "{path}");
+    };
+    for path in [
+        "/vars/top%20secret",
+        "/vars/%74op%20secret/x",
+        "/vars/%e7%ae%a1%E7%90%86",
+        "/vars/{x}|",
+        "/vars/%7bx%7D%7c",
+        "/vars/<a>",
+        "/vars/%3Ca%3e",
+        "/vars/100%25",
+        "/not/top%20secret",
+        "/workflow/top%20secret",
+        "/workflow//x/../top%20secret",
+        "/fault/top%20secret",
+        "/filter/top%20secret",
+        "/function/top%20secret",
+    ] {
+        check(path, "403");
+    }
+    for path in
+        ["/vars/top%2520secret", "/not/top%2520secret", "/workflow/top+secret", "/filter/topsecret", "/vars/100%2525"]
+    {
+        check(path, path);
+    }
+    check("/regex/top%20secret", "/x/top%20secret?of=top%20secret");
+    check("/regex/a%3fb&c%25%20secret", "/x/a%3Fb&c%25%20secret?of=a%3Fb&c%25%20secret");
+    check("/rewrite/a%20b%25%3f%26c", "/x/rewrite/a%20b%25%3F&c?of=/rewrite/a%20b%25%3F%26c");
+    let location = |path: &str| gateway.get(path).head.get("location").map(str::to_owned);
+    assert_eq!(location("/redirect/a%20b%3f%25").as_deref(), Some("/x/redirect/a%20b%3F%25"));
+    assert_eq!(location("/moved/a%3f%20secret").as_deref(), Some("/x/a%3F%20secret"));
+}
+
 /// The value of a series without labels.
 fn metric(metrics: &ReservedPort, name: &str) -> f64 {
     let found = scrape(metrics.addr(), "/metrics", ACCEPT_TEXT, false);

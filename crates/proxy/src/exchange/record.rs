@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use stillgate_plugin::record::{NodeTries, Record, RequestId, Trace};
 use stillgate_plugin::{AttachedConsumer, Consumer, Consumers, Facts};
+use stillgate_route::path::{decode, target_path};
 use stillgate_route::{Lookup, Variable};
 use stillgate_wire::Method;
 
@@ -85,7 +86,7 @@ impl Lookup for RecordedVariables<'_> {
         match variable {
             Variable::ConsumerName => self.consumer.map(|consumer| consumer.name.as_bytes()),
             Variable::ConsumerGroupId => self.consumer?.group.as_deref().map(str::as_bytes),
-            Variable::Uri if self.target.is_some() => self.target?.split(|byte| *byte == b'?').next(),
+            Variable::Uri if self.target.is_some() => Some(decode(target_path(self.target?).0, buffer)),
             _ => self.facts.value(variable, buffer),
         }
     }

@@ -201,7 +201,7 @@ impl Lookup for Vars<'_> {
     fn value<'b>(&'b self, variable: &Variable, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
         let head = self.head;
         match variable {
-            Variable::Uri => Some(self.path.bytes()),
+            Variable::Uri => Some(self.path.text(buffer)),
             Variable::RequestUri => Some(head.target.as_bytes()),
             Variable::Args => head.query(),
             Variable::IsArgs => Some(match head.query() {

@@ -5,12 +5,17 @@
 use super::needs::{LineFields, Needs, UnloggedField};
 use crate::explain::request_head::RequestHead;
 use crate::explain::request_line::RequestLine;
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use stillgate_config::{AccessField, AccessValue};
 use stillgate_plugin::query::decoded;
 use stillgate_route::Variable;
+
+/// What a path holds only percent-encoded: more than this would be decoded to the same.
+const NOT_IN_PATHS: &AsciiSet =
+    &CONTROLS.add(b' ').add(b'"').add(b'#').add(b'%').add(b'<').add(b'>').add(b'?').add(b'\\');
 
 /// The most keys whose meaning is cached; that of others is determined again for each line.
 const KEYS_MAX: usize = 4096;
@@ -248,10 +253,11 @@ impl RecordReader {
 }
 
 fn set_target(loose: Loose, head: &mut RequestHead) -> Result<(), String> {
+    let encoded = |path: String| utf8_percent_encode(&path, NOT_IN_PATHS).to_string();
     head.target = match loose {
         Loose { target: Some(target), .. } => target,
-        Loose { path: Some(path), query: Some(query), .. } if !query.is_empty() => format!("{path}?{query}"),
-        Loose { path: Some(path), .. } => path,
+        Loose { path: Some(path), query: Some(query), .. } if !query.is_empty() => format!("{}?{query}", encoded(path)),
+        Loose { path: Some(path), .. } => encoded(path),
         Loose { .. } => String::new(),
     };
     if head.target.is_empty() {

@@ -3,6 +3,7 @@
 //! Each answer comes with its reason, which lint shows to the author of the predicate. Only what is certain is claimed:
 //! `None` means unknown.
 
+use crate::Variable;
 use crate::condition::{ConditionValue, Field, FieldKind, Predicate, Test};
 use crate::path;
 use crate::pattern::STAR;
@@ -50,7 +51,7 @@ pub(crate) fn always(predicate: &Predicate) -> Option<String> {
         Test::Prefix(text) | Test::Suffix(text) | Test::Contains(text) if text.is_empty() => {
             Some("an empty text is in every text".to_owned())
         }
-        Test::Prefix(text) | Test::Contains(text) if *field == Field::Path && **text == *b"/" => {
+        Test::Prefix(text) | Test::Contains(text) if is_whole_path(field) && **text == *b"/" => {
             Some("every path begins with \"/\"".to_owned())
         }
         Test::Path(pattern) if *field == Field::Path && *pattern.key() == [b'/', STAR] && pattern.tail().is_empty() => {
@@ -60,14 +61,19 @@ pub(crate) fn always(predicate: &Predicate) -> Option<String> {
             const EVERY_TEXT: [&str; 4] = ["", "^", ".*", "^.*"];
             const EVERY_PATH: [&str; 5] = ["/", "^/", "/.*", "^/.*", ".+"];
             let source = pattern.source();
-            let every = EVERY_TEXT.contains(&source) || *field == Field::Path && EVERY_PATH.contains(&source);
-            every.then(|| format!("the regex matches every {}", if *field == Field::Path { "path" } else { "text" }))
+            let every = EVERY_TEXT.contains(&source) || is_whole_path(field) && EVERY_PATH.contains(&source);
+            every.then(|| format!("the regex matches every {}", if is_whole_path(field) { "path" } else { "text" }))
         }
         Test::NotEqual(text) if field.kind() == FieldKind::Text => {
             value_flaw(field, RequiredText { text, begins: true, ends: true }, predicate.lower)
         }
         _ => None,
     }
+}
+
+/// Whether the values of a field are whole paths.
+fn is_whole_path(field: &Field) -> bool {
+    matches!(field, Field::Path | Field::Variable(Variable::Uri))
 }
 
 /// The values of a number field.
@@ -136,6 +142,7 @@ fn value_flaw(field: &Field, literal: RequiredText<'_>, lower: bool) -> Option<S
     match field {
         Field::Host => host_flaw(literal),
         Field::Path => path_flaw(literal, lower),
+        Field::Variable(Variable::Uri) => start_flaw(literal, lower),
         Field::Segment(_) | Field::Segments(..) => segment_flaw(field, literal, lower),
         _ => None,
     }
@@ -180,13 +187,18 @@ fn host_flaw(literal: RequiredText<'_>) -> Option<String> {
 
 /// Why the literal cannot be in a path in normal form.
 fn path_flaw(literal: RequiredText<'_>, lower: bool) -> Option<String> {
+    start_flaw(literal, lower).or_else(|| flaw_inside(literal, lower))
+}
+
+/// Why no path begins with the literal.
+fn start_flaw(literal: RequiredText<'_>, lower: bool) -> Option<String> {
     let text = literal.text;
-    if literal.begins && text.first().map_or(literal.ends, |first| *first != b'/') {
+    let is_wrong = literal.begins && text.first().map_or(literal.ends, |first| *first != b'/');
+    is_wrong.then(|| {
         let write = [b"/", text].concat();
         let write = normal_form(&write, lower).or_else(|| String::from_utf8(write).ok());
-        return Some(format!("paths begin with \"/\"{}", suggest(write)));
-    }
-    flaw_inside(literal, lower)
+        format!("paths begin with \"/\"{}", suggest(write))
+    })
 }
 
 fn segment_flaw(field: &Field, literal: RequiredText<'_>, lower: bool) -> Option<String> {

@@ -468,7 +468,15 @@ impl Field {
 
     /// Whether every request has a value of it.
     pub fn is_always_there(&self) -> bool {
-        matches!(self, Field::Method | Field::Path | Field::SegmentCount | Field::SourceIp | Field::Protocol)
+        matches!(
+            self,
+            Field::Method
+                | Field::Path
+                | Field::Variable(Variable::Uri)
+                | Field::SegmentCount
+                | Field::SourceIp
+                | Field::Protocol
+        )
     }
 
     /// Length of the name part of a header field or argument.

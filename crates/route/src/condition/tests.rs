@@ -6,7 +6,7 @@ use crate::condition::implies::implies;
 use crate::condition::{Condition, ConditionValue, Field, NumberTest, Predicate, PredicateOrigin, Test};
 use crate::regex::Pattern;
 use crate::text::lower_case;
-use crate::{AddressSet, HostPattern, Method, MethodSet, PathPattern, path};
+use crate::{AddressSet, HostPattern, Method, MethodSet, PathPattern, Variable, path};
 use proptest::prelude::*;
 use proptest::sample::select;
 use std::net::IpAddr;
@@ -40,6 +40,9 @@ impl World {
             Field::Method => vec![text(self.method)],
             Field::Host => self.host.iter().map(|host| text(host)).collect(),
             Field::Path => vec![text(&self.path)],
+            Field::Variable(Variable::Uri) => {
+                vec![OwnedValue::Text(path::decode(self.path.as_bytes(), &mut Vec::new()).to_vec())]
+            }
             Field::Segment(index) => segments.get(usize::from(*index)).iter().map(|one| text(one)).collect(),
             Field::Segments(first, last) => {
                 let some = segments.get(usize::from(*first)..=usize::from(*last));
@@ -205,7 +208,7 @@ fn test_of(field: &Field) -> BoxedStrategy<Test> {
             let path = patterns.prop_map(|pattern| Test::Path(PathPattern::parse(pattern).unwrap()));
             prop_oneof![text_test(PATHS.to_vec()), path].boxed()
         }
-        Field::Segment(_) | Field::Segments(..) => text_test(PATHS.to_vec()),
+        Field::Variable(Variable::Uri) | Field::Segment(_) | Field::Segments(..) => text_test(PATHS.to_vec()),
         Field::Protocol => text_test(vec![b"http", b"https", b"s", b"htt", b"HTTP", b"x"]),
         _ => {
             let has = select(vec!["a", "b"]).prop_map(|element| Test::HasElement(element.into()));
@@ -229,7 +232,8 @@ fn fields() -> Vec<Field> {
         "net.src.port",
         "net.protocol",
     ];
-    names.iter().map(|name| Field::parse(name).unwrap()).collect()
+    let of_kong = names.iter().map(|name| Field::parse(name).unwrap());
+    of_kong.chain([Field::Variable(Variable::Uri)]).collect()
 }
 
 fn predicate_of(field: Field) -> impl Strategy<Value = Arc<Predicate>> {

@@ -85,6 +85,13 @@ pub enum FindingKind {
         /// Why.
         reason: String,
     },
+    /// A condition on the variable `uri`, which is decoded, with a percent-encoded byte.
+    EncodedPath {
+        /// The text as written.
+        text: String,
+        /// The byte as written.
+        encoded: String,
+    },
     /// `&&` and `||` side by side without parentheses.
     Mixed {
         /// Line and column of the operator.
@@ -223,6 +230,12 @@ impl fmt::Display for Finding {
                 write_at(" at ", *at, f)?;
                 write!(f, " always holds: {reason}")
             }
+            Kind::EncodedPath { text, encoded } => write!(
+                f,
+                "`{text}`: uri is decoded, so \"{encoded}\" is found only where the client sends \"%25{}\"; write the character \
+                 itself",
+                &encoded[1..]
+            ),
             Kind::Mixed { at, reading } => {
                 write_at("at ", Some(*at), f)?;
                 write!(f, " && and || are mixed, and || binds tighter; if this is meant, write {reading}")

@@ -1,10 +1,11 @@
 //! Finds the parts of a route's condition that are never or always true, and names the cause.
 
 use super::FindingKind;
+use crate::Variable;
 use crate::condition::decided::{always, never};
 use crate::condition::implies::implies;
 use crate::condition::simplify::{as_literal, simplify};
-use crate::condition::{Condition, Predicate};
+use crate::condition::{Condition, Field, Predicate, Test};
 
 /// Most predicates of one chain among which a contradiction is sought.
 const COMPARED_MAX: usize = 64;
@@ -37,7 +38,23 @@ fn find_decided(predicate: &Predicate, add: &mut dyn FnMut(FindingKind)) {
         add(FindingKind::PartNever { at, text: text.to_string(), reason });
     } else if let Some(reason) = always(predicate) {
         add(FindingKind::PartAlways { at, text: text.to_string(), reason });
+    } else if let Some(encoded) = encoded_part(predicate) {
+        add(FindingKind::EncodedPath { text: text.to_string(), encoded });
     }
+}
+
+/// A percent-encoded byte that is compared with the variable `uri`, which is decoded.
+fn encoded_part(predicate: &Predicate) -> Option<String> {
+    if predicate.field != Field::Variable(Variable::Uri) {
+        return None;
+    }
+    let text = match &predicate.test {
+        Test::Equal(text) | Test::NotEqual(text) => &**text,
+        Test::Regex(pattern) => pattern.source().as_bytes(),
+        _ => return None,
+    };
+    let is_encoded = |three: &&[u8]| three[0] == b'%' && three[1..].iter().all(u8::is_ascii_hexdigit);
+    text.windows(3).find(is_encoded).map(|three| String::from_utf8_lossy(three).into_owned())
 }
 
 fn begin(condition: &Condition) -> Option<(u32, u32)> {

@@ -2,7 +2,7 @@
 //! it.
 //!
 //! A header with several lines is one value in `vars` (joined) and several in Kong, a query argument is undecoded here
-//! and decoded there; these stay variables.
+//! and decoded there, and the path is decoded here and in normal form there; these stay variables.
 
 use crate::Variable;
 use crate::condition::{Field, Test};
@@ -10,7 +10,6 @@ use crate::condition::{Field, Test};
 /// The field on which `test` has the same meaning as on the variable.
 pub(super) fn field(variable: &Variable, test: &Test) -> Field {
     match (variable, test) {
-        (Variable::Uri, _) => Field::Path,
         (Variable::RequestMethod, _) => Field::Method,
         (Variable::Scheme, _) => Field::Protocol,
         // A request without a host has an empty variable, but no field.

@@ -394,7 +394,7 @@ mod tests {
         ("arg_inf", b"inf"),
         ("http_accept", b"text/html, application/json"),
         ("remote_addr", b"10.1.2.3"),
-        ("http.path", b"/a/b"),
+        ("uri", b"/a/b"),
         ("http.method", b"GET"),
         ("net.protocol", b"http"),
         ("host", b""),
@@ -533,7 +533,7 @@ mod tests {
             assert_eq!(seen, [(field.to_owned(), test)], "{rule}");
         };
         let equal = |text: &str| Test::Equal(text.as_bytes().into());
-        check(r#"["uri","==","/a"]"#, "http.path", equal("/a"));
+        check(r#"["uri","==","/a"]"#, "uri", equal("/a"));
         check(r#"["request_method","~=","GET"]"#, "http.method", equal("GET"));
         check(r#"["scheme","in",["http"]]"#, "net.protocol", equal("http"));
         check(r#"["host","==","a"]"#, "http.host", equal("a"));
