@@ -6,7 +6,7 @@ use super::process_stats::{self, Usage, now_unix_ms};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use stillgate_cluster::Watch;
-use stillgate_config::{Kind, Label, LabelSource, Measure, Metrics};
+use stillgate_config::{FamilyKind, Kind, Label, LabelSource, Measure, Metrics};
 use stillgate_lua::health::{self, AbortReason, CompileState, Totals};
 use stillgate_metrics::{DeclaredFamily, Registry, RegistryError, Writer};
 use stillgate_plugin::outbox::{DropReason, OutboxTotals as Sent};
@@ -141,6 +141,7 @@ impl ReloadTimes {
 /// A family of the process.
 struct Own {
     measure: Measure,
+    kind: FamilyKind,
     declared: Arc<DeclaredFamily>,
     labels: Vec<Label>,
 }
@@ -193,7 +194,7 @@ impl OwnMetrics {
                 LabelSource::Variable(_) | LabelSource::Nothing => None,
             };
             let labels = spec.label_plan(settings).into_iter().filter_map(label).collect();
-            families.push(Own { measure: spec.measure, declared: registry.declare(family)?, labels });
+            families.push(Own { measure: spec.measure, kind: spec.kind, declared: registry.declare(family)?, labels });
         }
         self.families = families;
         Ok(())
@@ -296,7 +297,7 @@ impl OwnMetrics {
         let OwnMetrics { writer, families, hostname, counted, started_unix_s } = self;
         // This includes what was set on a reload since then.
         writer.tick(now_ms);
-        for Own { measure, declared, labels } in families.iter() {
+        for Own { measure, kind, declared, labels } in families.iter() {
             let values: Vec<&[u8]> = labels
                 .iter()
                 .map(|label| match label {
@@ -343,7 +344,7 @@ impl OwnMetrics {
                 _ => writer.series_since(declared, &values, since_ms),
             };
             // Fails only if there was no memory for the series, which the writer has counted.
-            let _ = match amount(*measure, facts, &usage, *started_unix_s, lost) {
+            let _ = match amount(*measure, *kind, facts, &usage, *started_unix_s, lost) {
                 Some(Amount::Now(value)) => writer.set(handle, value),
                 Some(Amount::SoFar(total)) => {
                     let before = counted.plain.insert(*measure, total).unwrap_or_default();
@@ -410,9 +411,20 @@ enum Amount {
 }
 
 /// The value of a measure; `None`: there is nothing to record.
-fn amount(measure: Measure, facts: &Facts, usage: &Usage, started_unix_s: f64, lost: u64) -> Option<Amount> {
+fn amount(
+    measure: Measure,
+    kind: FamilyKind,
+    facts: &Facts,
+    usage: &Usage,
+    started_unix_s: f64,
+    lost: u64,
+) -> Option<Amount> {
     let now = |value: u64| Some(Amount::Now(value as f64));
     match measure {
+        Measure::WorkerCount(name) => {
+            let value = facts.workers.named(name)?;
+            if kind == FamilyKind::Counter { Some(Amount::SoFar(value)) } else { now(value) }
+        }
         Measure::BuildInfo | Measure::ApisixNodeInfo => now(1),
         Measure::ConfigGeneration => now(facts.generation),
         Measure::ConfigLastReloadSuccessful => now(u64::from(facts.last_reload_successful)),
@@ -426,7 +438,6 @@ fn amount(measure: Measure, facts: &Facts, usage: &Usage, started_unix_s: f64, l
             let source = facts.source?;
             source.etcd.and_then(|_| now(u64::from(source.is_up)))
         }
-        Measure::ApisixHttpRequests => now(facts.workers.requests_total),
         Measure::AccessLogDroppedLines => facts.dropped_lines.map(Amount::SoFar),
         Measure::ApisixMetricErrors => Some(Amount::SoFar(lost)),
         Measure::ProcessCpu => Some(Amount::SoFarFloat(usage.cpu_s)),
@@ -434,24 +445,12 @@ fn amount(measure: Measure, facts: &Facts, usage: &Usage, started_unix_s: f64, l
         Measure::ProcessVirtualMemory => now(usage.virtual_bytes?),
         Measure::ProcessOpenFds => now(usage.open_fds?),
         Measure::ProcessMaxFds => now(usage.max_fds?),
-        Measure::Http2RequestsRefused => Some(Amount::SoFar(facts.workers.http2_requests_refused)),
-        Measure::TlsHandshakes => Some(Amount::SoFar(facts.workers.tls_handshakes)),
-        Measure::RouteCacheBytes => now(facts.workers.route_cache_bytes),
-        Measure::RouteCacheEntries => now(facts.workers.route_cache_entries),
-        Measure::RouteCacheHits => Some(Amount::SoFar(facts.workers.route_cache_hits)),
-        Measure::RouteCacheMisses => Some(Amount::SoFar(facts.workers.route_cache_misses)),
         Measure::AcmeFailures => Some(Amount::SoFar(facts.acme_failures)),
-        Measure::TunnelsOpen => now(facts.workers.tunnels_open),
-        Measure::Tunnels => Some(Amount::SoFar(facts.workers.tunnels_total)),
-        Measure::DevicesConnected => now(facts.workers.devices_open),
         Measure::DeviceDirectoryUp => now(u64::from(facts.directory?.is_up)),
         Measure::DeviceDirectoryCommands => Some(Amount::SoFar(facts.directory?.commands)),
         Measure::DeviceDirectoryPending => now(facts.directory?.pending as u64),
         Measure::DeviceNodes => now(facts.directory?.nodes as u64),
         Measure::DevicePeersConnected => now(facts.directory?.peers as u64),
-        Measure::StreamSessionsOpen => now(facts.workers.stream_sessions_open),
-        Measure::StreamDatagramsDropped => Some(Amount::SoFar(facts.workers.udp_datagrams_dropped)),
-        Measure::PluginCallsRefused => Some(Amount::SoFar(facts.workers.calls_refused)),
         Measure::LimitCounters => now(facts.limits.counters as u64),
         Measure::LimitEvicted => Some(Amount::SoFar(facts.limits.evicted)),
         Measure::LimitContended => Some(Amount::SoFar(facts.limits.contended)),

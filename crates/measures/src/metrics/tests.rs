@@ -1,6 +1,22 @@
 //! What a process inherits of its predecessor's metrics.
 
 use super::*;
+use stillgate_config::{Dialect, FamilyKind};
+use stillgate_proxy::Counters;
+
+/// A family whose source does not exist would be exposed without a series, which nobody notices.
+#[test]
+fn every_count_of_the_workers_exists() {
+    for spec in Dialect::ALL.into_iter().flat_map(|(_, dialect)| dialect.families()) {
+        let Measure::WorkerCount(name) = spec.measure else { continue };
+        assert!(Counters::default().named(name).is_some(), "{}: the workers have no count {name:?}", spec.name);
+        assert!(
+            matches!(spec.kind, FamilyKind::Counter | FamilyKind::Gauge(_)) && spec.labels.is_empty(),
+            "{}",
+            spec.name
+        );
+    }
+}
 
 #[test]
 fn a_socket_is_inherited_where_it_is_at_the_address() {

@@ -1,4 +1,7 @@
-//! What a worker counts about itself, for the status page.
+//! What a worker counts about itself, for the status page and the metrics.
+//!
+//! A count becomes a metric by a row in the tables of `stillgate-config` (`values/dialect`) with its name:
+//! `Measure::WorkerCount("tunnels_open")`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -27,6 +30,16 @@ macro_rules! counters {
                 $(sum.$name += self.$name.0.load(Relaxed);)*
                 for (sum, count) in sum.tls_handshakes_failed.iter_mut().zip(&self.tls_handshakes_failed) {
                     *sum += count.0.load(Relaxed);
+                }
+            }
+        }
+
+        impl Counters {
+            /// The count with this name.
+            pub fn named(&self, name: &str) -> Option<u64> {
+                match name {
+                    $(stringify!($name) => Some(self.$name),)*
+                    _ => None,
                 }
             }
         }

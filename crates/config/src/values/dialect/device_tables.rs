@@ -9,7 +9,7 @@ use stillgate_metrics::Merge::{Last, Sum};
 /// The families about devices.
 pub(super) const DEVICES: &[FamilySpec] = &[
     of_process(
-        Measure::DevicesConnected,
+        Measure::WorkerCount("devices_open"),
         "stillgate_devices_connected",
         "",
         Gauge(Sum),

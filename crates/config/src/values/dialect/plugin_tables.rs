@@ -70,7 +70,7 @@ pub(super) const PLUGINS: &[FamilySpec] = &[
         "Requests answered 503 because as many of their worker waited for plugins as may.",
     ),
     of_process(
-        Measure::PluginCallsRefused,
+        Measure::WorkerCount("calls_refused"),
         "stillgate_plugin_calls_refused_total",
         "",
         Counter,

@@ -130,7 +130,7 @@ pub(super) const APISIX: &[FamilySpec] = &[
         "Total bandwidth in bytes consumed per service in APISIX",
     ),
     of_process(
-        Measure::ApisixHttpRequests,
+        Measure::WorkerCount("requests_total"),
         "apisix_http_requests_total",
         "",
         Gauge(Total),
@@ -348,7 +348,7 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "Virtual memory size in bytes.",
     ),
     of_process(
-        Measure::RouteCacheBytes,
+        Measure::WorkerCount("route_cache_bytes"),
         "stillgate_route_cache_bytes",
         "bytes",
         Gauge(Sum),
@@ -356,7 +356,7 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "Memory that the workers' route caches use.",
     ),
     of_process(
-        Measure::RouteCacheEntries,
+        Measure::WorkerCount("route_cache_entries"),
         "stillgate_route_cache_entries",
         "",
         Gauge(Sum),
@@ -364,7 +364,7 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "Requests whose route the workers' route caches know.",
     ),
     of_process(
-        Measure::RouteCacheHits,
+        Measure::WorkerCount("route_cache_hits"),
         "stillgate_route_cache_hits_total",
         "",
         Counter,
@@ -372,7 +372,7 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "Requests whose route a route cache knew.",
     ),
     of_process(
-        Measure::RouteCacheMisses,
+        Measure::WorkerCount("route_cache_misses"),
         "stillgate_route_cache_misses_total",
         "",
         Counter,
@@ -429,7 +429,7 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "Requests now waiting in the upstream's queue.",
     ),
     of_process(
-        Measure::Http2RequestsRefused,
+        Measure::WorkerCount("http2_requests_refused"),
         "stillgate_http2_requests_refused_total",
         "",
         Counter,
@@ -445,7 +445,7 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "What did not end within timeouts.drain, or timeouts.upgrade, and was cut off, by kind: request, tunnel or stream.",
     ),
     of_process(
-        Measure::TlsHandshakes,
+        Measure::WorkerCount("tls_handshakes"),
         "stillgate_tls_handshakes_total",
         "",
         Counter,
@@ -477,7 +477,7 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "Tries to order a certificate that failed.",
     ),
     of_process(
-        Measure::TunnelsOpen,
+        Measure::WorkerCount("tunnels_open"),
         "stillgate_tunnels_open",
         "",
         Gauge(Sum),
@@ -485,7 +485,7 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "Tunnels (WebSocket and other upgrades) open now.",
     ),
     of_process(
-        Measure::Tunnels,
+        Measure::WorkerCount("tunnels_total"),
         "stillgate_tunnels_total",
         "",
         Counter,
@@ -509,7 +509,7 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "Bytes of connections and sessions that have ended.",
     ),
     of_process(
-        Measure::StreamSessionsOpen,
+        Measure::WorkerCount("stream_sessions_open"),
         "stillgate_stream_sessions_open",
         "",
         Gauge(Sum),
@@ -517,7 +517,7 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "Connections and sessions to nodes of stream_routes that are open now.",
     ),
     of_process(
-        Measure::StreamDatagramsDropped,
+        Measure::WorkerCount("udp_datagrams_dropped"),
         "stillgate_stream_datagrams_dropped_total",
         "",
         Counter,
