@@ -65,6 +65,30 @@ fn an_early_response_outlives_the_request_it_did_not_wait_for() {
     });
 }
 
+/// A client that first sends all of its body finds the answer that it did not wait for, however long the body is; one that never
+/// ends does not keep its connection for ever.
+#[test]
+fn an_early_answer_outlives_a_long_body() {
+    const BODY_BYTES: usize = 30 << 20;
+    let gateway = Gateway::start(STILLGATE, &Setup::resources("routes: []\n"));
+    let piece = vec![b'x'; 1 << 16];
+    for head in [
+        format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {BODY_BYTES}\r\n\r\n"),
+        format!("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{BODY_BYTES:x}\r\n"),
+    ] {
+        let mut client = gateway.client();
+        client.send(head);
+        for _ in 0..BODY_BYTES / piece.len() {
+            (&mut client.stream()).write_all(&piece).expect("the gateway reads on");
+        }
+        assert_eq!(client.read_response("POST").expect("a response").head.status(), 404);
+    }
+    let mut silent = gateway.client();
+    silent.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n");
+    silent.read_response("POST").expect("a response");
+    assert!(silent.read_to_end().expect("the end of the connection").is_empty());
+}
+
 /// The counts of the access log are a request's own, not the connection's.
 #[test]
 fn logged_bytes_are_those_of_one_request() {

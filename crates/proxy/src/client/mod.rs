@@ -23,11 +23,13 @@ use tokio::io::ReadBuf;
 /// How long a connection that we closed, or an HTTP/2 stream that we have answered, is read and discarded, so that the client gets
 /// our last response and not a reset (RFC 9112 section 9.6; curl 7.88 fails if a stream that it still sends to is reset, although
 /// RFC 9113 section 8.1 allows that).
-const LINGER_MS: u64 = 2_000;
+const LINGER_MS: u64 = 30_000;
+/// How long the client may send nothing meanwhile. While the worker drains, nothing is read for longer than this.
+const LINGER_IDLE_MS: u64 = 2_000;
+/// Reads in one turn of the event loop.
+const LINGER_READS_PER_TURN: usize = 16;
 /// HTTP/2 over TLS, by its ALPN name.
 const ALPN_HTTP2: &[u8] = b"h2";
-/// How many bytes are discarded.
-const LINGER_BYTES_MAX: usize = 1024 * 1024;
 
 /// Serves one connection to its end, or until it becomes a tunnel. The client is used where it was passed in: a copy of it would
 /// make every idle connection larger by its size.
@@ -205,8 +207,8 @@ fn parse_head(exchange: &mut Exchange, settings: &Settings) -> Result<Progress, 
 
 /// Closes our side and discards what the client still sends, for a while. Owns no buffer while it waits.
 async fn linger(worker: &Worker, client: &mut ClientConnection) {
-    let deadline_ms = worker.clock.now_ms() + LINGER_MS;
-    let mut left = LINGER_BYTES_MAX;
+    let begun_ms = worker.clock.now_ms();
+    let mut heard_ms = begun_ms;
     let mut shut = false;
     poll_fn(|cx| {
         if !shut {
@@ -214,7 +216,8 @@ async fn linger(worker: &Worker, client: &mut ClientConnection) {
             shut = client.stream.poll_shutdown(cx).is_ready();
         }
         let mut buffer = worker.buffers.take();
-        let discarded = discard(cx, client, &mut buffer, &mut left, worker, deadline_ms);
+        let longest_ms = if worker.draining.get() { LINGER_IDLE_MS } else { LINGER_MS };
+        let discarded = discard(cx, client, &mut buffer, &mut heard_ms, worker, begun_ms + longest_ms);
         worker.buffers.give(buffer);
         discarded
     })
@@ -225,26 +228,26 @@ fn discard(
     cx: &mut Context<'_>,
     client: &mut ClientConnection,
     buffer: &mut [u8],
-    left: &mut usize,
+    heard_ms: &mut u64,
     worker: &Worker,
     deadline_ms: u64,
 ) -> Poll<()> {
-    loop {
+    // A turn does not last as long as a client sends.
+    for _ in 0..LINGER_READS_PER_TURN {
+        let now_ms = worker.clock.now_ms();
+        let end_ms = deadline_ms.min(*heard_ms + LINGER_IDLE_MS);
         let mut space = ReadBuf::new(buffer);
         match client.stream.poll_read(cx, &mut space) {
-            Poll::Ready(Ok(())) => {
-                let n = space.filled().len();
-                if n == 0 || n >= *left {
-                    return Poll::Ready(());
-                }
-                *left -= n;
-            }
+            Poll::Ready(Ok(())) if space.filled().is_empty() || now_ms >= deadline_ms => return Poll::Ready(()),
+            Poll::Ready(Ok(())) => *heard_ms = now_ms,
             Poll::Ready(Err(_)) => return Poll::Ready(()),
-            Poll::Pending if worker.clock.now_ms() >= deadline_ms => return Poll::Ready(()),
+            Poll::Pending if now_ms >= end_ms => return Poll::Ready(()),
             Poll::Pending => {
-                client.timer.set(&worker.clock, deadline_ms, cx);
+                client.timer.set(&worker.clock, end_ms, cx);
                 return Poll::Pending;
             }
         }
     }
+    cx.waker().wake_by_ref();
+    Poll::Pending
 }
