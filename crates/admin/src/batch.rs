@@ -1,14 +1,15 @@
 //! `POST /v1/batch`: several writes, or none.
 //!
-//! Each operation is checked as if those before it were made, so a route may follow its upstream. All are committed as one
-//! transaction; a document can be written once.
+//! Each operation is planned as if those before it were made; references are checked for the state after all of them, so their
+//! order does not matter. All are committed as one transaction; a document can be written once.
 
 use crate::answer::Answer;
 use crate::api::Api;
 use crate::body::{self, SINGLE_BYTES_MAX};
 use crate::collections::Collection;
 use crate::commit::{
-    ATTEMPTS_MAX, caught_up, commit, dry_run, may_write, precondition_failed, transaction, unix_seconds, with_outcome,
+    ATTEMPTS_MAX, caught_up, commit_all, dry_run, may_write, precondition_failed, transaction, unix_seconds,
+    with_outcome,
 };
 use crate::control::WriteError;
 use crate::endpoints::ParsedRequest;
@@ -16,6 +17,7 @@ use crate::off_thread::off_thread;
 use crate::query::Query;
 use crate::resource::address::Address;
 use crate::resource::plan::{Operation, plan};
+use crate::resource::references::StateAfter;
 use crate::resource::view::View;
 use axum::http::StatusCode;
 use bytes::Bytes;
@@ -24,8 +26,8 @@ use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::sync::Arc;
-use stillgate_datastore::transaction::WRITES_MAX;
 use stillgate_datastore::{Condition, Key, ReferenceCheck, Write};
 use stillgate_schema::lenient_json;
 
@@ -44,8 +46,9 @@ struct Sent {
 pub(crate) async fn batch(api: Arc<Api>, asked: ParsedRequest) -> Result<Answer, Answer> {
     may_write(&api)?;
     let (body, place) = (asked.body.clone(), asked.place.clone());
+    let operations_max = api.control.writes_max();
     let read = off_thread(move || {
-        let read = operations(&body);
+        let read = operations(&body, operations_max);
         drop(place);
         read
     });
@@ -60,9 +63,9 @@ pub(crate) async fn batch(api: Arc<Api>, asked: ParsedRequest) -> Result<Answer,
     last.map_err(|(key, modified)| precondition_failed(&key, modified))
 }
 
-fn operations(body: &[u8]) -> Result<Vec<Operation>, Answer> {
+fn operations(body: &[u8], operations_max: usize) -> Result<Vec<Operation>, Answer> {
     let operation = |(index, sent)| operation(sent).map_err(|message| failed(index, &Answer::bad(message)));
-    parse(body)?.into_iter().enumerate().map(operation).collect()
+    parse(body, operations_max)?.into_iter().enumerate().map(operation).collect()
 }
 
 /// A batch before its commit.
@@ -83,7 +86,6 @@ async fn attempt(
     operations: &Arc<[Operation]>,
 ) -> Result<Result<Answer, (Key, Option<u64>)>, Answer> {
     let (planning, operations, place) = (api.clone(), operations.clone(), asked.place.clone());
-    // Each operation scans all documents that may refer to its own.
     let planned = off_thread(move || {
         let planned = plan_all(&planning, &operations);
         drop(place);
@@ -94,7 +96,7 @@ async fn attempt(
     if asked.query.dry_run()? {
         return dry_run(api, stored, transaction).await.map(Ok);
     }
-    let outcome = match commit(api, asked, transaction).await {
+    let outcome = match commit_all(api, asked, transaction).await {
         Ok(outcome) => outcome,
         Err(WriteError::Conflict { key, modified }) => return Ok(Err((key, modified))),
         Err(error) => return Err(Answer::refused(&error)),
@@ -104,10 +106,11 @@ async fn attempt(
 }
 
 fn plan_all(api: &Api, operations: &[Operation]) -> Result<Planned, Answer> {
-    let mut view = crate::resource::view::View::new(api.control.documents());
-    let stored = crate::resource::view::View::new(api.control.documents());
-    let (mut writes, mut results) = (Vec::<Write>::new(), Vec::<String>::new());
-    let (mut conditions, mut unreferenced) = (Vec::new(), Vec::new());
+    let mut view = View::new(api.control.documents());
+    let stored = View::new(api.control.documents());
+    let (mut writes, mut results, mut conditions) = (Vec::<Write>::new(), Vec::<String>::new(), Vec::new());
+    // The operation of each write.
+    let (mut sources, mut forced) = (Vec::new(), HashSet::new());
     for (index, operation) in operations.iter().enumerate() {
         let plan = plan(&*api.control, &view, operation, unix_seconds()).map_err(|answer| failed(index, &answer))?;
         if let Some(write) = plan.writes.iter().find(|write| view.is_pending(write.key())) {
@@ -117,24 +120,31 @@ fn plan_all(api: &Api, operations: &[Operation]) -> Result<Planned, Answer> {
         }
         results.push(format!("{{\"status\":{},\"body\":{}}}", plan.answer.status.as_u16(), plan.body()));
         plan.writes.iter().for_each(|write| view.add(write));
+        sources.resize(sources.len() + plan.writes.len(), index);
         writes.extend(plan.writes);
-        for condition in plan.conditions {
-            // Several operations may refer to one document, and a transaction of etcd has few conditions.
-            if !conditions.contains(&condition) {
-                conditions.push(condition);
-            }
+        conditions.extend(plan.conditions);
+        if operation.force {
+            forced.insert(plan.key);
         }
-        unreferenced.extend(plan.unreferenced);
     }
-    match writes.len() {
-        0..=WRITES_MAX => Ok(Planned { stored, writes, conditions, unreferenced, results }),
-        count => Err(Answer::bad(format!(
-            "{count} writes, which is more than {WRITES_MAX} in one transaction; send several batches"
-        ))),
+    let (count, max) = (writes.len(), api.control.writes_max());
+    if count > max {
+        let message = format!("{count} writes, which is more than {max} in one transaction; send several batches");
+        return Err(Answer::bad(message));
     }
+    let after = StateAfter::new(&stored, &writes);
+    let still = after.check_unique().and_then(|()| after.check_references(&forced)).map_err(|refusal| {
+        let write = writes.iter().position(|write| *write.key() == refusal.key);
+        write.map_or_else(
+            || Answer::bad(format!("{}: {}", refusal.key, message_of(&refusal.answer))),
+            |write| failed(sources[write], &refusal.answer),
+        )
+    })?;
+    conditions.extend(still.conditions);
+    Ok(Planned { stored, writes, conditions, unreferenced: still.unreferenced, results })
 }
 
-fn parse(bytes: &[u8]) -> Result<Vec<Sent>, Answer> {
+fn parse(bytes: &[u8], operations_max: usize) -> Result<Vec<Sent>, Answer> {
     let text = body::text(bytes)?;
     let sent: Vec<Sent> = lenient_json::read(if text.is_empty() { "null" } else { text }).map_err(|(error, at)| {
         let why = body::in_words_of_apisix(&error, at, text.len());
@@ -144,8 +154,8 @@ fn parse(bytes: &[u8]) -> Result<Vec<Sent>, Answer> {
         }
     })?;
     match sent.len() {
-        1..=WRITES_MAX => Ok(sent),
-        count => Err(Answer::bad(format!("a batch takes 1 to {WRITES_MAX} operations; this one has {count}"))),
+        count if (1..=operations_max).contains(&count) => Ok(sent),
+        count => Err(Answer::bad(format!("a batch takes 1 to {operations_max} operations; this one has {count}"))),
     }
 }
 
@@ -200,15 +210,19 @@ fn collection_of(segments: &[String]) -> Option<(&'static Collection, Option<Str
 
 /// The first operation that fails ends the batch.
 fn failed(index: usize, answer: &Answer) -> Answer {
-    let reason = match &answer.content {
+    let reason = message_of(answer);
+    let status = answer.status;
+    let body = json!({ "error_msg": format!("operation {index}: {reason}"), "operation": index });
+    Answer::json(status, body)
+}
+
+fn message_of(answer: &Answer) -> String {
+    match &answer.content {
         crate::answer::Content::Json(json) => {
             let message = json["error_msg"].as_str().or_else(|| json["message"].as_str());
             message.unwrap_or_default().to_owned()
         }
         crate::answer::Content::Text(text) => text.clone(),
         crate::answer::Content::File(_) | crate::answer::Content::Nothing => String::new(),
-    };
-    let status = answer.status;
-    let body = json!({ "error_msg": format!("operation {index}: {reason}"), "operation": index });
-    Answer::json(status, body)
+    }
 }

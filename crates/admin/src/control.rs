@@ -25,6 +25,9 @@ pub trait Control: Send + Sync + 'static {
     /// Whether resources can be written here; `Err`: why not, for example because they come from a file.
     fn writable(&self) -> Result<(), String>;
 
+    /// How many writes one request can make as one change.
+    fn writes_max(&self) -> usize;
+
     /// Checks a transaction against the served configuration and commits it completely or not at all. `wait` determines when it
     /// returns.
     fn write(&self, transaction: Transaction, wait: Wait) -> Pending<Result<Outcome, WriteError>>;

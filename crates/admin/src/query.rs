@@ -52,15 +52,18 @@ impl Query {
 
     /// Whether a write is only checked. An unknown value is an error, since its sender does not expect a write.
     pub(crate) fn dry_run(&self) -> Result<bool, Answer> {
-        let is_meant = |name: &str| name.chars().filter(char::is_ascii_alphanumeric).eq("dryrun".chars());
-        let is_misspelt = |name: &str| name != "dry_run" && is_meant(&name.to_ascii_lowercase());
-        // Some clients separate arguments by semicolons.
-        let names = |text: &str| text.split(';').skip(1).any(|part| is_meant(&name_of(part).to_ascii_lowercase()));
-        if let Some((name, _)) = self.pairs.iter().find(|(name, _)| is_misspelt(name)) {
+        // Misspelt, behind a semicolon, or with an encoded `=`.
+        let mentions = |text: &str| {
+            let letters = text.chars().filter(char::is_ascii_alphanumeric).map(|letter| letter.to_ascii_lowercase());
+            letters.collect::<String>().contains("dryrun")
+        };
+        if let Some((name, _)) = self.pairs.iter().find(|(name, _)| name != "dry_run" && mentions(name)) {
             return Err(Answer::bad(format!("unknown argument {name}: should be dry_run")));
         }
-        if self.pairs.iter().any(|(name, value)| names(name) || names(value)) {
-            return Err(Answer::bad("dry_run after a semicolon: should be after &"));
+        if let Some((name, _)) = self.pairs.iter().find(|(_, value)| mentions(value)) {
+            return Err(Answer::bad(format!(
+                "dry_run in the value of {name}: should be an argument of its own, after &"
+            )));
         }
         self.is_clear_write()?;
         match self.get("dry_run") {
@@ -111,10 +114,6 @@ impl Query {
     }
 }
 
-fn name_of(argument: &str) -> &str {
-    argument.split_once('=').map_or(argument, |(name, _)| name)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -160,6 +159,11 @@ mod tests {
             "Dry_Run=true",
             "a&dryrun",
             "dry-run=1",
+            "dry_run%3Dtrue",
+            "force=true%26dry_run=true",
+            "?dry_run=true",
+            "x=dry_run%3Dtrue",
+            "dry_run_only=true",
         ] {
             assert_eq!(dry_run(wrong), Err(400), "{wrong}");
         }

@@ -5,7 +5,6 @@
 
 pub(crate) mod remembered;
 mod request;
-mod whole_references;
 
 use crate::answer::{Answer, Content, of_document};
 use crate::api::Api;
@@ -20,7 +19,7 @@ use crate::endpoints::ParsedRequest;
 use crate::masks::{MASK, has_mask, hide_private_keys, mask, remove_hidden_keys};
 use crate::off_thread::off_thread;
 use crate::resource::address::{Address, key_of_path};
-use crate::resource::references::{parsed, referred as referred_by, still_alone, still_unused, text_of};
+use crate::resource::references::{Refusal as ReferenceRefusal, StateAfter, StillTrue, parsed, text_of};
 use crate::resource::rules;
 use crate::resource::view::View;
 use axum::http::StatusCode;
@@ -220,25 +219,9 @@ fn plan(api: &Api, body: &[u8], digest: Option<&str>, unnamed: Unnamed) -> Resul
     }
     let revision = view.revision();
     let changes = changes(api, &view, &whole, unnamed)?;
-    whole_references::check(&view, &changes.writes)?;
-    let written: HashSet<&Key> = changes.writes.iter().map(Write::key).collect();
-    let (mut referred, mut shared, mut unreferenced) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
-    for write in &changes.writes {
-        let Some(collection) = crate::collections::Collection::of_key(write.key().as_str()) else { continue };
-        match write {
-            Write::Put { key, value, .. } => {
-                let document = parsed(value);
-                let found = referred_by(&view, collection, key, &document);
-                referred.extend(found.into_iter().filter(|key| !written.contains(key)));
-                shared.extend(still_alone(&view, collection, &document).into_iter().map(|of| of.below));
-            }
-            Write::Delete { key } => unreferenced.extend(still_unreferenced(&view, collection, key)),
-        }
-    }
-    let conditions = referred.into_iter().map(|key| (key, Condition::Present)).collect();
-    // One condition for all documents of a collection: there may be very many.
-    let untouched = |below| ReferenceCheck { below, since: revision, mention: String::new() };
-    unreferenced.extend(shared.into_iter().map(untouched));
+    let still = StateAfter::new(&view, &changes.writes).check_references(&HashSet::new());
+    let StillTrue { conditions, unreferenced } = still
+        .map_err(|ReferenceRefusal { key, answer }| Answer::bad(format!("{key}: {}", message_of(&answer.content))))?;
     Ok(Some(Planned {
         digest: digest.unwrap_or_default().to_owned(),
         view,
@@ -286,20 +269,6 @@ async fn commit_plan(
         Some(outcome) => with_outcome(answer, &outcome),
         None => answer,
     }))
-}
-
-/// The conditions for deleting a document: nothing that was written meanwhile refers to it.
-fn still_unreferenced(view: &View, collection: &Collection, key: &Key) -> Vec<ReferenceCheck> {
-    match collection.naming {
-        crate::collections::Naming::Username => {
-            // Its credentials. The condition covers all consumers, since etcd limits the number of conditions.
-            let below = format!("{}/", collection.name);
-            let mut unused = still_unused(view, collection, key);
-            unused.push(ReferenceCheck { below, since: view.revision(), mention: String::new() });
-            unused
-        }
-        _ => still_unused(view, collection, key),
-    }
 }
 
 /// The effect of a replacement.

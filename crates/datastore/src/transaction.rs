@@ -7,6 +7,9 @@ use std::fmt;
 /// Operations of a transaction, conditions not counted: etcd's default. A larger change is refused, never split.
 pub const WRITES_MAX: usize = 128;
 
+/// Writes that one request to the embedded store can make as one change.
+pub const STORE_WRITES_MAX: usize = 100_000;
+
 /// A change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transaction {

@@ -1,10 +1,11 @@
-//! Plans a write: checks the operation of a request against the documents, and turns it into writes and an answer.
+//! Plans a write: checks the operation of a request by itself, and turns it into writes and an answer.
 //!
-//! Nothing is written here, so the same plan serves a single request, an operation of a batch, and a dry run. Nor is a document
-//! validated here: [`Control::write`](crate::Control::write) does that.
+//! Nothing is written here, so the same plan serves a single request, an operation of a batch, and a dry run. References are
+//! checked for [all writes of a request together](super::references). Nor is a document validated here:
+//! [`Control::write`](crate::Control::write) does that.
 
 use super::address::{Address, key_of_stored, key_to_write, no_id};
-use super::references::{self, parsed};
+use super::references::parsed;
 use super::rules;
 use super::view::View;
 use crate::answer::{Answer, Content, of_document};
@@ -15,7 +16,7 @@ use crate::masks::{MASK, has_mask, hide_private_keys};
 use axum::http::StatusCode;
 use bytes::Bytes;
 use serde_json::{Map, Value as Json, json};
-use stillgate_datastore::{Condition, Key, ReferenceCheck, Write};
+use stillgate_datastore::{Condition, Key, Write};
 
 /// The prefix of all keys in answers, as in etcd.
 pub(crate) const PREFIX: &str = "/apisix/";
@@ -33,14 +34,13 @@ pub(crate) struct Operation {
     pub(crate) force: bool,
 }
 
-/// Writes, the conditions under which they are valid, and the answer to them.
+/// Writes, the conditions under which they are valid as far as they are about its own document, and the answer to them.
 #[derive(Debug)]
 pub(crate) struct Plan {
     /// The key of the operation's document.
     pub(crate) key: Key,
     pub(crate) writes: Vec<Write>,
     pub(crate) conditions: Vec<(Key, Condition)>,
-    pub(crate) unreferenced: Vec<ReferenceCheck>,
     pub(crate) answer: Answer,
 }
 
@@ -90,7 +90,8 @@ fn put(
         }
         document["id"] = key.id().into();
     }
-    let mut conditions = checked(control, view, op, &key, &document)?;
+    check(control, op, &document)?;
+    let mut conditions = Vec::new();
     let old = view.get(&key);
     if op.verb == crate::collections::Verb::Post && !view.is_pending(&key) {
         conditions.push((key.clone(), Condition::Absent));
@@ -102,7 +103,7 @@ fn put(
         set_if_absent(&mut document, "update_time", unix_seconds.into());
     }
     let status = if old.is_some() { StatusCode::OK } else { StatusCode::CREATED };
-    Ok(written(view, op, key, document, conditions, status))
+    Ok(written(op, key, document, conditions, status))
 }
 
 fn patch(
@@ -147,11 +148,12 @@ fn patch(
     if key_to_write(op.collection, &op.address, &mut document)? != key {
         return Err(Answer::bad(format!("wrong {} id", op.collection.kind)));
     }
-    let mut conditions = checked_references(control, view, op, &key, &document)?;
+    check(control, op, &document)?;
+    let mut conditions = Vec::new();
     if !view.is_pending(&key) {
         conditions.push((key.clone(), Condition::Modified(old.modified)));
     }
-    Ok(written(view, op, key, document, conditions, StatusCode::OK))
+    Ok(written(op, key, document, conditions, StatusCode::OK))
 }
 
 fn delete(view: &View, op: &Operation) -> Result<Plan, Answer> {
@@ -159,69 +161,32 @@ fn delete(view: &View, op: &Operation) -> Result<Plan, Answer> {
         return Err(Answer::bad(format!("missing {} id", op.collection.kind)));
     }
     let key = key_of_stored(op.collection, &op.address).ok_or_else(Answer::key_not_found)?;
-    let mut unreferenced = Vec::new();
-    if !op.force {
-        references::unused(view, op.collection, &key)?;
-        unreferenced = references::still_unused(view, op.collection, &key);
-    }
     view.get(&key).ok_or_else(Answer::key_not_found)?;
     let mut writes = vec![Write::Delete { key: key.clone() }];
     if op.collection.naming == crate::collections::Naming::Username {
-        let below = format!("{key}/credentials/");
-        writes.extend(view.below(&below).into_iter().map(|(key, _)| Write::Delete { key }));
-        // A credential that is written meanwhile would outlive its consumer.
-        unreferenced.push(ReferenceCheck { below, since: view.revision(), mention: String::new() });
+        let credentials = view.below(&format!("{key}/credentials/"));
+        writes.extend(credentials.into_iter().map(|(key, _)| Write::Delete { key }));
     }
     let body = json!({ "key": format!("{PREFIX}{key}"), "deleted": "1" });
-    Ok(Plan { key, writes, conditions: Vec::new(), unreferenced, answer: Answer::json(StatusCode::OK, body) })
+    Ok(Plan { key, writes, conditions: Vec::new(), answer: Answer::json(StatusCode::OK, body) })
 }
 
-/// The conditions that the references of a document exist.
-fn checked(
-    control: &dyn Control,
-    view: &View,
-    op: &Operation,
-    key: &Key,
-    document: &Json,
-) -> Result<Vec<(Key, Condition)>, Answer> {
-    let mut conditions = checked_references(control, view, op, key, document)?;
-    if let (crate::collections::Naming::Credential, Some(username)) =
-        (op.collection.naming, op.address.parent.as_deref())
-    {
-        let plugins = control.plugins();
-        let is_other = |name: &String| plugins.iter().any(|plugin| plugin.name == name && !plugin.is_auth);
-        if document["plugins"].as_object().is_some_and(|plugins| plugins.keys().any(is_other)) {
-            return Err(Answer::bad("only supports auth type plugins in consumer credential"));
-        }
-        conditions.extend(present(view, references::consumer(view, username)?));
-    }
-    Ok(conditions)
-}
-
-fn checked_references(
-    control: &dyn Control,
-    view: &View,
-    op: &Operation,
-    key: &Key,
-    document: &Json,
-) -> Result<Vec<(Key, Condition)>, Answer> {
+/// Checks a new document, apart from its references.
+fn check(control: &dyn Control, op: &Operation, document: &Json) -> Result<(), Answer> {
     known_plugins(control, op.collection, document)?;
     if op.collection.name == "routes" {
         not_both(document, "host", "hosts")?;
         not_both(document, "remote_addr", "remote_addrs")?;
     }
     rules::check(op.collection, document).map_err(|why| Answer::bad(of_document(why)))?;
-    match op.collection.naming {
-        crate::collections::Naming::Username | crate::collections::Naming::Credential => {
-            references::keys_are_free(view, key, document)?
+    if op.collection.naming == crate::collections::Naming::Credential {
+        let plugins = control.plugins();
+        let is_other = |name: &String| plugins.iter().any(|plugin| plugin.name == name && !plugin.is_auth);
+        if document["plugins"].as_object().is_some_and(|plugins| plugins.keys().any(is_other)) {
+            return Err(Answer::bad("only supports auth type plugins in consumer credential"));
         }
-        _ if op.collection.name == "global_rules" => references::alone_among_global_rules(view, key, document)?,
-        _ => {}
     }
-    let mut referred = references::present(view, op.collection, document)?;
-    referred.sort_unstable();
-    referred.dedup();
-    Ok(referred.into_iter().filter_map(|key| present(view, key)).collect())
+    Ok(())
 }
 
 /// Uses APISIX's words, which clients look for.
@@ -249,26 +214,13 @@ fn not_both(document: &Json, one: &str, many: &str) -> Result<(), Answer> {
     }
 }
 
-/// Ensures that the references are not deleted between this check and the write.
-fn present(view: &View, key: Key) -> Option<(Key, Condition)> {
-    (!view.is_pending(&key)).then_some((key, Condition::Present))
-}
-
-fn written(
-    view: &View,
-    op: &Operation,
-    key: Key,
-    document: Json,
-    conditions: Vec<(Key, Condition)>,
-    status: StatusCode,
-) -> Plan {
-    let unreferenced = references::still_alone(view, op.collection, &document);
+fn written(op: &Operation, key: Key, document: Json, conditions: Vec<(Key, Condition)>, status: StatusCode) -> Plan {
     let value = document.to_string();
     let mut shown = document;
     hide_private_keys(op.collection, &mut shown);
     let body = json!({ "key": format!("{PREFIX}{key}"), "value": shown });
     let write = Write::Put { key: key.clone(), value, ttl_seconds: op.ttl_seconds };
-    Plan { key, writes: vec![write], conditions, unreferenced, answer: Answer::json(status, body) }
+    Plan { key, writes: vec![write], conditions, answer: Answer::json(status, body) }
 }
 
 /// An id in APISIX's format, from the revision that will be written.

@@ -1,138 +1,316 @@
-//! References between resources: the references of a document must exist, and a document with references to it cannot be deleted.
+//! References between resources, and what only one of them may have: checked for any number of writes that are made together.
 //!
-//! Messages are APISIX's, if it has some; [`reference_table`](super::reference_table) defines the references.
+//! Only the state after all of the writes counts, not their order. Each stored document is read at most once, however many
+//! writes there are. Messages are APISIX's, if it has some; [`reference_table`](super::reference_table) defines the references.
 
 use super::reference_table::{Reference, each, users_of};
 use super::view::View;
 use crate::answer::Answer;
-use crate::collections::Collection;
+use crate::collections::{Collection, Naming};
 use axum::http::StatusCode;
 use serde_json::Value as Json;
-use stillgate_datastore::{Key, ReferenceCheck};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use stillgate_datastore::{Condition, Key, ReferenceCheck, Write};
 
-/// The stored keys that a document refers to; `Err`: a required one is missing.
-pub(crate) fn present(view: &View, collection: &Collection, document: &Json) -> Result<Vec<Key>, Answer> {
-    let (mut found, mut refusal) = (Vec::new(), None);
-    each(collection.name, document, &mut |reference, id| match stored(view, reference.target, &id) {
-        Some(key) => found.push(key),
-        None if reference.is_required => {
-            refusal.get_or_insert_with(|| Answer::bad(missing(reference, &id)));
+/// Writes with conditions of their own, and texts that documents are searched for before they are parsed; of more, whole
+/// collections are looked at. A transaction of etcd has few conditions.
+const FEW_MAX: usize = 16;
+
+/// Why writes cannot be made.
+pub(crate) struct Refusal {
+    /// The document of the write that is refused.
+    pub(crate) key: Key,
+    pub(crate) answer: Answer,
+}
+
+/// What must stay true until the commit.
+#[derive(Debug, Default)]
+pub(crate) struct StillTrue {
+    /// The stored documents that the new ones refer to exist.
+    pub(crate) conditions: Vec<(Key, Condition)>,
+    /// Nothing has been written that refers to a deleted document, or has something that must be unique.
+    pub(crate) unreferenced: Vec<ReferenceCheck>,
+}
+
+/// The documents as they will be after writes.
+pub(crate) struct StateAfter<'a> {
+    view: &'a View,
+    writes: &'a [Write],
+    /// The written keys; `None`: it is deleted.
+    written: HashMap<&'a str, Option<&'a str>>,
+}
+
+impl<'a> StateAfter<'a> {
+    /// The writes are about different documents.
+    pub(crate) fn new(view: &'a View, writes: &'a [Write]) -> StateAfter<'a> {
+        let written = writes.iter().map(|write| match write {
+            Write::Put { key, value, .. } => (key.as_str(), Some(value.as_str())),
+            Write::Delete { key } => (key.as_str(), None),
+        });
+        StateAfter { written: written.collect(), view, writes }
+    }
+
+    /// Whether all references lead to documents. `forced`: what is deleted although others refer to it.
+    pub(crate) fn check_references(&self, forced: &HashSet<Key>) -> Result<StillTrue, Refusal> {
+        let mut referred = BTreeSet::new();
+        for (key, value) in self.puts() {
+            self.finds_all(key, value, &mut referred)?;
         }
-        None => {}
-    });
-    if let Some(refusal) = refusal {
-        return Err(refusal);
+        self.loses_nothing(forced)?;
+        let conditions = referred.into_iter().map(|key| (key, Condition::Present)).collect();
+        Ok(StillTrue { conditions, unreferenced: self.unreferenced(forced) })
     }
-    let superior = text_of(&document["protocol"]["superior_id"]).filter(|_| collection.name == "stream_routes");
-    if let Some(superior) = superior.and_then(|id| stored(view, "stream_routes", &id)) {
-        same_protocol(view, &superior, document)?;
+
+    /// Whether no two consumers have one key, and no two global rules one plugin.
+    pub(crate) fn check_unique(&self) -> Result<(), Refusal> {
+        let keys = |key: &Key, document: &Json| {
+            let owner = owner_of(key).to_owned();
+            let of_plugin =
+                |(plugin, field, value): (&str, &str, &str)| (format!("{plugin} {field} {value}"), value.to_owned());
+            OwnedThings { owner, things: keys_of_consumer(document).map(of_plugin).collect() }
+        };
+        self.check_owners("consumers/", &keys, &|_, owner| format!("duplicate key found with consumer: {owner}"))?;
+        let plugins = |key: &Key, document: &Json| {
+            let names = document["plugins"].as_object().into_iter().flatten();
+            let things = names.map(|(name, _)| (name.clone(), name.clone())).collect();
+            OwnedThings { owner: key.id().to_owned(), things }
+        };
+        self.check_owners("global_rules/", &plugins, &|name, id| {
+            format!("plugin '{name}' already exists in global rule with id '{id}'")
+        })
     }
-    Ok(found)
+
+    fn puts(&self) -> impl Iterator<Item = (&'a Key, &'a str)> {
+        self.writes.iter().filter_map(|write| match write {
+            Write::Put { key, value, .. } => Some((key, value.as_str())),
+            Write::Delete { .. } => None,
+        })
+    }
+
+    fn has(&self, key: &str) -> bool {
+        let is_stored = || Key::parse(key).is_ok_and(|key| self.view.get(&key).is_some());
+        self.written.get(key).map_or_else(is_stored, Option::is_some)
+    }
+
+    fn document(&self, key: &str) -> Option<Arc<str>> {
+        let stored = || Some(self.view.get(&Key::parse(key).ok()?)?.value);
+        self.written.get(key).map_or_else(stored, |value| value.map(Arc::from))
+    }
+
+    /// Checks what a new document refers to; `referred` gets what is stored and stays as it is.
+    fn finds_all(&self, key: &Key, value: &str, referred: &mut BTreeSet<Key>) -> Result<(), Refusal> {
+        let Some(collection) = Collection::of_key(key.as_str()) else { return Ok(()) };
+        let document = parsed(value);
+        let refusal = |answer| Refusal { key: key.clone(), answer };
+        let mut note = |target: &str| {
+            if !self.written.contains_key(target) {
+                referred.extend(Key::parse(target));
+            }
+        };
+        if let Some(consumer) = consumer_of(key) {
+            if !self.has(consumer) {
+                return Err(refusal(Answer::error(StatusCode::NOT_FOUND, "consumer not found")));
+            }
+            note(consumer);
+        }
+        let mut refused = None;
+        each(collection.name, &document, &mut |reference, id| {
+            let target = format!("{}/{id}", reference.target);
+            if self.has(&target) {
+                note(&target);
+            } else if reference.is_required {
+                refused.get_or_insert_with(|| Answer::bad(missing(reference, &id)));
+            }
+        });
+        if let Some(answer) = refused {
+            return Err(refusal(answer));
+        }
+        let superior = text_of(&document["protocol"]["superior_id"]).filter(|_| collection.name == "stream_routes");
+        match superior.and_then(|id| self.document(&format!("stream_routes/{id}"))) {
+            Some(superior) => same_protocol(&parsed(&superior), &document).map_err(refusal),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that no unchanged document refers to a deleted one.
+    fn loses_nothing(&self, forced: &HashSet<Key>) -> Result<(), Refusal> {
+        let mut users: Vec<&str> = Vec::new();
+        let mut lost: HashMap<&str, &Key> = HashMap::new();
+        for (key, collection) in self.deleted(forced) {
+            lost.insert(key.as_str(), key);
+            let more = users_of(collection.name).into_iter().filter(|user| !users.contains(user)).collect::<Vec<_>>();
+            users.extend(more);
+        }
+        let texts = SearchedTexts::new(lost.values().map(|key| key.id().to_owned()));
+        for users in users {
+            for (user, document) in self.view.below(&format!("{users}/")) {
+                if self.written.contains_key(user.as_str()) || !texts.may_be_in(&document.value) {
+                    continue;
+                }
+                let mut refused = None;
+                each(users, &parsed(&document.value), &mut |reference, id| {
+                    let key = lost.get(format!("{}/{id}", reference.target).as_str());
+                    let Some((key, collection)) = key.zip(Collection::named(reference.target)) else { return };
+                    refused.get_or_insert_with(|| Refusal {
+                        key: (*key).clone(),
+                        answer: Answer::bad(in_use(collection, reference, users, user.id())),
+                    });
+                });
+                refused.map_or(Ok(()), Err)?;
+            }
+        }
+        // Forced or not: a credential does not outlive its consumer.
+        let none = HashSet::new();
+        let consumers = self.deleted(&none).filter(|(_, collection)| collection.naming == Naming::Username);
+        for (consumer, _) in consumers {
+            let mut left = self.view.below(&format!("{consumer}/credentials/")).into_iter().map(|(key, _)| key);
+            if let Some(key) = left.find(|key| !self.written.contains_key(key.as_str())) {
+                return Err(Refusal { key, answer: Answer::bad("consumer not found") });
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that nothing in a collection has two owners.
+    fn check_owners(
+        &self,
+        below: &str,
+        owned: &dyn Fn(&Key, &Json) -> OwnedThings,
+        message: &dyn Fn(&str, &str) -> String,
+    ) -> Result<(), Refusal> {
+        let mut owners: HashMap<String, (String, Key)> = HashMap::new();
+        let mut texts = Vec::new();
+        for (key, value) in self.puts().filter(|(key, _)| key.as_str().starts_with(below)) {
+            let OwnedThings { owner, things } = owned(key, &parsed(value));
+            for (thing, text) in things {
+                match owners.entry(thing) {
+                    Entry::Occupied(first) if first.get().0 != owner => {
+                        let answer = Answer::bad(message(&text, &first.get().0));
+                        return Err(Refusal { key: key.clone(), answer });
+                    }
+                    Entry::Occupied(_) => {}
+                    Entry::Vacant(place) => drop(place.insert((owner.clone(), key.clone()))),
+                }
+                texts.push(Json::from(text).to_string());
+            }
+        }
+        if owners.is_empty() {
+            return Ok(());
+        }
+        let texts = SearchedTexts::new(texts.into_iter());
+        for (stored, document) in self.view.below(below) {
+            if self.written.contains_key(stored.as_str()) || !texts.may_be_in(&document.value) {
+                continue;
+            }
+            let OwnedThings { owner: other, things } = owned(&stored, &parsed(&document.value));
+            for (thing, text) in things {
+                if let Some((_, key)) = owners.get(&thing).filter(|(owner, _)| *owner != other) {
+                    return Err(Refusal { key: key.clone(), answer: Answer::bad(message(&text, &other)) });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn deleted(&self, forced: &HashSet<Key>) -> impl Iterator<Item = (&'a Key, &'static Collection)> {
+        let deleted = self.writes.iter().filter(|write| matches!(write, Write::Delete { .. })).map(Write::key);
+        let deleted = deleted.filter(|key| !forced.contains(*key));
+        deleted.filter_map(|key| Some((key, Collection::of_key(key.as_str())?)))
+    }
+
+    /// That nothing has been written meanwhile that refers to a deleted document or takes what must be unique.
+    fn unreferenced(&self, forced: &HashSet<Key>) -> Vec<ReferenceCheck> {
+        let since = self.view.revision();
+        let mut places: Vec<(String, String)> = Vec::new();
+        for (key, collection) in self.deleted(forced) {
+            let users = users_of(collection.name).into_iter();
+            places.extend(users.map(|users| (format!("{users}/"), key.id().to_owned())));
+        }
+        for write in self.writes {
+            let Some(collection) = Collection::of_key(write.key().as_str()) else { continue };
+            match write {
+                // A credential that is written meanwhile would outlive its consumer.
+                Write::Delete { key } if collection.naming == Naming::Username => {
+                    places.push((format!("{key}/credentials/"), String::new()));
+                }
+                Write::Delete { .. } => {}
+                Write::Put { value, .. } => places.extend(unique_texts(collection, value)),
+            }
+        }
+        if places.len() > FEW_MAX {
+            // Of whole collections.
+            let collections: BTreeSet<&str> =
+                places.iter().map(|(below, _)| below.split_once('/').map_or(&**below, |(name, _)| name)).collect();
+            places = collections.into_iter().map(|name| (format!("{name}/"), String::new())).collect();
+        }
+        places.into_iter().map(|(below, mention)| ReferenceCheck { below, since, mention }).collect()
+    }
+}
+
+/// What only one document may have.
+struct OwnedThings {
+    /// Whose it is: documents of one owner may share things.
+    owner: String,
+    /// Each with a text that is in the document.
+    things: Vec<(String, String)>,
+}
+
+/// Where other documents with something that must be unique would be, and the texts that they would have: plugins of a global rule,
+/// keys of a consumer, names of a certificate.
+fn unique_texts(collection: &Collection, value: &str) -> Vec<(String, String)> {
+    let (below, mentions): (&str, Vec<String>) = match collection.name {
+        "global_rules" => {
+            let document = parsed(value);
+            let plugins = document["plugins"].as_object().into_iter().flatten();
+            ("global_rules/", plugins.map(|(plugin, _)| format!("\"{plugin}\"")).collect())
+        }
+        "consumers" | "credentials" => {
+            let document = parsed(value);
+            ("consumers/", keys_of_consumer(&document).map(|(_, _, key)| Json::from(key).to_string()).collect())
+        }
+        // A name may be spelled in several ways.
+        "ssls" => ("ssls/", vec![String::new()]),
+        _ => return Vec::new(),
+    };
+    mentions.into_iter().map(|mention| (below.to_owned(), mention)).collect()
+}
+
+/// Texts by which documents are found: most can be excluded by their text, which is much cheaper than parsing all of them.
+struct SearchedTexts(Option<Vec<String>>);
+
+impl SearchedTexts {
+    fn new(texts: impl Iterator<Item = String>) -> SearchedTexts {
+        let texts: Vec<String> = texts.take(FEW_MAX + 1).collect();
+        SearchedTexts((texts.len() <= FEW_MAX).then_some(texts))
+    }
+
+    fn may_be_in(&self, value: &str) -> bool {
+        self.0.as_ref().is_none_or(|texts| has_escapes(value) || texts.iter().any(|text| value.contains(text.as_str())))
+    }
 }
 
 /// The error for a reference to a missing document.
-pub(crate) fn missing(reference: &Reference, id: &str) -> String {
+fn missing(reference: &Reference, id: &str) -> String {
     match (reference.target, reference.kind) {
         ("stream_routes", _) => format!("failed to fetch stream routes[{id}], response code: 404"),
         (_, kind) => format!("failed to fetch {kind} info by {kind} id [{id}], response code: 404"),
     }
 }
 
-/// The conditions for deleting a document without references to it.
-pub(crate) fn still_unused(view: &View, collection: &Collection, key: &Key) -> Vec<ReferenceCheck> {
-    let still = |users: &str| ReferenceCheck {
-        below: format!("{users}/"),
-        since: view.revision(),
-        mention: key.id().to_owned(),
-    };
-    users_of(collection.name).into_iter().map(still).collect()
-}
-
-/// The conditions for writing a document with things that must be unique: plugins of a global rule, keys of a consumer, names of a
-/// certificate.
-pub(crate) fn still_alone(view: &View, collection: &Collection, document: &Json) -> Vec<ReferenceCheck> {
-    let (below, mentions): (&str, Vec<String>) = match collection.name {
-        "global_rules" => {
-            let plugins = document["plugins"].as_object().into_iter().flat_map(|plugins| plugins.keys());
-            ("global_rules/", plugins.map(|plugin| format!("\"{plugin}\"")).collect())
-        }
-        "consumers" | "credentials" => {
-            ("consumers/", keys_of_consumer(document).map(|(_, _, key)| Json::from(key).to_string()).collect())
-        }
-        // A name may be spelled in several ways.
-        "ssls" => ("ssls/", vec![String::new()]),
-        _ => return Vec::new(),
-    };
-    let still = |mention| ReferenceCheck { below: below.to_owned(), since: view.revision(), mention };
-    mentions.into_iter().map(still).collect()
-}
-
-/// The stored documents that a document refers to.
-pub(crate) fn referred(view: &View, collection: &Collection, key: &Key, document: &Json) -> Vec<Key> {
-    let mut found = Vec::new();
-    each(collection.name, document, &mut |reference, id| found.extend(stored(view, reference.target, &id)));
-    if collection.name == "credentials" {
-        found.extend(stored(view, "consumers", owner_of(key)));
-    }
-    found
-}
-
-/// Whether a document can be deleted because nothing refers to it.
-pub(crate) fn unused(view: &View, collection: &Collection, key: &Key) -> Result<(), Answer> {
-    let id = key.id();
-    for users in users_of(collection.name) {
-        let documents = view.below(&format!("{users}/"));
-        // A text without the id is not parsed: there may be very many.
-        let may_name = |value: &str| value.contains(id) || has_escapes(value);
-        let user = documents.iter().filter(|(_, document)| may_name(&document.value)).find_map(|(user, document)| {
-            let reference = reference_to(key, users, &parsed(&document.value))?;
-            // The document itself, or one that is deleted with it.
-            let is_own = user.collection() == key.collection() && owner_of(user) == owner_of(key);
-            (!is_own).then_some((reference, user.id()))
-        });
-        if let Some((reference, user)) = user {
-            return Err(Answer::bad(in_use(collection, reference, users, user)));
-        }
-    }
-    Ok(())
-}
-
-/// The first reference of a document to another.
-pub(crate) fn reference_to(key: &Key, users: &str, document: &Json) -> Option<&'static Reference> {
-    let mut found = None;
-    each(users, document, &mut |reference, named| {
-        if reference.target == key.collection() && named == key.id() {
-            found = found.or(Some(reference));
-        }
-    });
-    found
-}
-
 /// Why a document with a reference to it cannot be deleted.
-pub(crate) fn in_use(collection: &Collection, reference: &Reference, users: &str, user: &str) -> String {
+fn in_use(collection: &Collection, reference: &Reference, users: &str, user: &str) -> String {
     if reference.target == "stream_routes" {
         return format!(
             "can not delete this stream route directly, stream route [{user}] is still using it as superior_id"
         );
     }
-    let user_kind = crate::collections::Collection::named(users).map_or(users, |users| users.schema);
+    let user_kind = Collection::named(users).map_or(users, |users| users.schema);
     // APISIX names the plugin's resource only for upstreams, in these words; its protos are used by plugins alone.
     let plugin = if reference.is_of_plugin() && reference.target != "protos" { "plugin in " } else { "" };
     let directly = if reference.target == "services" { " directly" } else { "" };
     format!("can not delete this {}{directly}, {plugin}{user_kind} [{user}] is still using it now", collection.kind)
-}
-
-/// Whether no other global rule has one of this rule's plugins.
-pub(crate) fn alone_among_global_rules(view: &View, key: &Key, document: &Json) -> Result<(), Answer> {
-    let Json::Object(plugins) = &document["plugins"] else { return Ok(()) };
-    for (other, rule) in view.below("global_rules/").iter().filter(|(other, _)| other != key) {
-        let rule = parsed(&rule.value);
-        if let Some(name) = plugins.keys().find(|name| rule["plugins"].get(name.as_str()).is_some()) {
-            let id = other.id();
-            return Err(Answer::bad(format!("plugin '{name}' already exists in global rule with id '{id}'")));
-        }
-    }
-    Ok(())
 }
 
 /// Fields by which plugins find a consumer.
@@ -151,28 +329,9 @@ fn owner_of(key: &Key) -> &str {
     key.id().split('/').next().unwrap_or_default()
 }
 
-/// Whether no other consumer has a key of this consumer or credential.
-pub(crate) fn keys_are_free(view: &View, key: &Key, document: &Json) -> Result<(), Answer> {
-    for (plugin, field, value) in keys_of_consumer(document) {
-        // Most documents can be excluded by their text, which is much cheaper than parsing all of them.
-        let in_text = Json::from(value).to_string();
-        for (other, stored) in view.below("consumers/") {
-            let owner = owner_of(&other);
-            let is_found = owner != owner_of(key)
-                && (stored.value.contains(&in_text) || has_escapes(&stored.value))
-                && parsed(&stored.value)["plugins"][plugin][field].as_str() == Some(value);
-            if is_found {
-                return Err(Answer::bad(format!("duplicate key found with consumer: {owner}")));
-            }
-        }
-    }
-    Ok(())
-}
-
-/// For a credential: its consumer must exist.
-pub(crate) fn consumer(view: &View, username: &str) -> Result<Key, Answer> {
-    let missing = || Answer::error(StatusCode::NOT_FOUND, "consumer not found");
-    stored(view, "consumers", username).ok_or_else(missing)
+/// The key of a credential's consumer.
+fn consumer_of(key: &Key) -> Option<&str> {
+    key.as_str().split_once("/credentials/").map(|(consumer, _)| consumer)
 }
 
 /// An id as text, whether it is a number or a string.
@@ -188,19 +347,13 @@ pub(crate) fn text_of(id: &Json) -> Option<String> {
     }
 }
 
-fn stored(view: &View, collection: &str, id: &str) -> Option<Key> {
-    let key = Key::parse(&format!("{collection}/{id}")).ok()?;
-    view.get(&key).map(|_| key)
-}
-
 /// The upstreams of its plugin traffic-split.
 pub(crate) fn split_upstreams(document: &Json) -> impl Iterator<Item = &Json> {
     let rules = document["plugins"]["traffic-split"]["rules"].as_array().into_iter().flatten();
     rules.flat_map(|rule| rule["weighted_upstreams"].as_array().into_iter().flatten())
 }
 
-fn same_protocol(view: &View, superior: &Key, document: &Json) -> Result<(), Answer> {
-    let superior = view.get(superior).map(|superior| parsed(&superior.value)).unwrap_or_default();
+fn same_protocol(superior: &Json, document: &Json) -> Result<(), Answer> {
     let (own, others) = (&document["protocol"]["name"], &superior["protocol"]["name"]);
     match superior.get("protocol").is_some() && own != others {
         true => Err(Answer::bad(format!(

@@ -2,6 +2,7 @@
 
 use super::plan::{Operation, Plan, plan};
 use super::read;
+use super::references::{StateAfter, StillTrue};
 use super::view::View;
 use crate::answer::Answer;
 use crate::api::Api;
@@ -9,11 +10,12 @@ use crate::collections::{Collection, Verb};
 use crate::commit::{
     ATTEMPTS_MAX, caught_up, commit, dry_run, may_write, precondition_failed, transaction, unix_seconds, with_outcome,
 };
-use crate::control::{Outcome, WriteError};
+use crate::control::{Control, Outcome, WriteError};
 use crate::endpoints::ParsedRequest;
 use crate::off_thread::off_thread;
 use axum::http::header::{ETAG, HeaderName, IF_MATCH, IF_NONE_MATCH, IF_UNMODIFIED_SINCE};
 use axum::http::{HeaderMap, StatusCode};
+use std::collections::HashSet;
 use std::sync::Arc;
 use stillgate_datastore::{Condition, Document, Key};
 
@@ -72,19 +74,19 @@ async fn execute(api: &Api, asked: &ParsedRequest, operation: Arc<Operation>) ->
         // All documents are searched for references to a document.
         let planning = off_thread(move || {
             let view = View::new(control.documents());
-            let plan = plan(&*control, &view, &planned, unix_seconds());
+            let planned = checked_plan(&*control, &view, &planned);
             drop(place);
-            (view, plan)
+            planned.map(|(plan, still)| (view, plan, still))
         });
-        let (view, plan) = planning.await?;
-        let mut plan = plan?;
+        let (view, mut plan, still) = planning.await??;
         let old = view.get(&plan.key);
         stated.check(&plan.key, old.as_ref())?;
         if let Some(condition) = stated.condition(old.as_ref()) {
             plan.conditions.retain(|(key, _)| *key != plan.key);
             plan.conditions.push((plan.key.clone(), condition));
         }
-        let transaction = transaction(asked, plan.conditions.clone(), plan.unreferenced.clone(), plan.writes.clone());
+        let conditions = plan.conditions.iter().cloned().chain(still.conditions).collect();
+        let transaction = transaction(asked, conditions, still.unreferenced, plan.writes.clone());
         if asked.query.dry_run()? {
             return dry_run(api, view, transaction).await;
         }
@@ -98,6 +100,16 @@ async fn execute(api: &Api, asked: &ParsedRequest, operation: Arc<Operation>) ->
         }
     }
     Err(Answer::changed_meanwhile())
+}
+
+/// The plan of an operation whose references have been checked.
+fn checked_plan(control: &dyn Control, view: &View, operation: &Operation) -> Result<(Plan, StillTrue), Answer> {
+    let plan = plan(control, view, operation, unix_seconds())?;
+    let forced = if operation.force { HashSet::from([plan.key.clone()]) } else { HashSet::new() };
+    let after = StateAfter::new(view, &plan.writes);
+    let still = after.check_unique().and_then(|()| after.check_references(&forced));
+    let still = still.map_err(|refusal| refusal.answer)?;
+    Ok((plan, still))
 }
 
 fn done(plan: Plan, verb: Verb, outcome: &Outcome) -> Answer {

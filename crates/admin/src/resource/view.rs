@@ -1,6 +1,7 @@
 //! The documents as a write sees them: the stored ones, with the pending changes of earlier operations in its batch.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 use stillgate_datastore::{Document, Documents, Key, Write};
 
@@ -27,17 +28,17 @@ impl View {
 
     /// The documents below a path that ends with a slash, in the order of keys.
     pub(crate) fn below(&self, path: &str) -> Vec<(Key, Document)> {
-        // There may be very many documents, but only a few pending ones.
-        let mut all = self.documents.below(path);
-        for (key, value) in self.pending.iter().filter(|(key, _)| key.as_str().starts_with(path)) {
-            let place = all.binary_search_by(|(stored, _)| stored.cmp(key));
-            match (place, value) {
-                (Ok(at), Some(value)) => all[at].1 = unwritten(value.clone()),
-                (Ok(at), None) => drop(all.remove(at)),
-                (Err(at), Some(value)) => all.insert(at, (key.clone(), unwritten(value.clone()))),
-                (Err(_), None) => {}
+        let mut stored = self.documents.below(path).into_iter().peekable();
+        let pending = self.pending.range::<str, _>((Bound::Included(path), Bound::Unbounded));
+        let mut all = Vec::new();
+        for (key, value) in pending.take_while(|(key, _)| key.as_str().starts_with(path)) {
+            while let Some(before) = stored.next_if(|(stored, _)| stored < key) {
+                all.push(before);
             }
+            drop(stored.next_if(|(stored, _)| stored == key));
+            all.extend(value.clone().map(|value| (key.clone(), unwritten(value))));
         }
+        all.extend(stored);
         all
     }
 

@@ -5,6 +5,7 @@ use std::io::{Seek as _, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard};
 use stillgate_admin::control::{Change, ChangeSummary, Edit, Pending};
 use stillgate_admin::{Backup, Checked, Control, Outcome, Plugin, PluginSchema, Wait, WriteError};
+use stillgate_datastore::transaction::WRITES_MAX;
 use stillgate_datastore::{
     Author, Batch, Condition, Document, DocumentTable, Documents, Event, Key, ReferenceCheck, Snapshot, Transaction,
     Write,
@@ -143,6 +144,10 @@ impl Control for Memory {
 
     fn writable(&self) -> Result<(), String> {
         if self.is_file { Err("the resources come from a file".to_owned()) } else { Ok(()) }
+    }
+
+    fn writes_max(&self) -> usize {
+        WRITES_MAX
     }
 
     fn write(&self, transaction: Transaction, wait: Wait) -> Pending<Result<Outcome, WriteError>> {

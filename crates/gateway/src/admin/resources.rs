@@ -12,7 +12,8 @@ use std::time::Duration;
 use stillgate_admin::control::{Change, ChangeSummary, Edit, Pending};
 use stillgate_admin::{Backup, Checked, Control, Outcome, Plugin, PluginSchema, Wait, WriteError};
 use stillgate_config::secret_fields::each_possible_secret;
-use stillgate_config::{Kind, Schemas};
+use stillgate_config::{Kind, Schemas, SourceKind};
+use stillgate_datastore::transaction::{STORE_WRITES_MAX, WRITES_MAX};
 use stillgate_datastore::{Author, CommitError, DocumentTable, Documents, Transaction, Write};
 use stillgate_plugin::OwnPlugins;
 use tokio::sync::oneshot;
@@ -114,6 +115,13 @@ impl Control for ControlSide {
 
     fn writable(&self) -> Result<(), String> {
         if self.kept.is_some() { Ok(()) } else { Err(FROM_FILE.to_owned()) }
+    }
+
+    fn writes_max(&self) -> usize {
+        match &self.kept {
+            Some(kept) if kept.keeper.kind == SourceKind::Store => STORE_WRITES_MAX,
+            _ => WRITES_MAX,
+        }
     }
 
     fn write(&self, transaction: Transaction, wait: Wait) -> Pending<Result<Outcome, WriteError>> {

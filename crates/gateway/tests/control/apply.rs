@@ -4,7 +4,7 @@ use crate::shared::authority::Authority;
 use crate::transfer::{KEY, Site, as_file, resources, run};
 use serde_json::{Value as Json, json};
 use std::time::Instant;
-use stillgate_testkit::{ReservedPort, Upstream, eventually, seeded};
+use stillgate_testkit::{EtcdServer, ReservedPort, Upstream, eventually, seeded};
 
 /// One resource of most kinds, each referring to another where it can.
 const ALL_KINDS: &str = r#"
@@ -120,9 +120,62 @@ fn differences_are_listed_and_prune_deletes_dependants_first() {
     assert_eq!(resources(&site.export()), "routes: []\n");
 }
 
+/// A store makes any number of changes as one: what is refused changes nothing, and nothing stands in its own way.
 #[test]
-fn what_is_refused_in_the_middle_leaves_whole_batches() {
+fn changes_of_a_store_are_made_together() {
     let site = Site::new();
+    let consumer = |name: &str, key: &str| json!({"username": name, "plugins": {"key-auth": {"key": key}}});
+    let consumers = |first: usize, named: &str| {
+        let consumer = |id: usize| consumer(&format!("{named}{id}"), &format!("key-of-{id}"));
+        (first..300).map(consumer).collect::<Vec<_>>()
+    };
+    let authority = Authority::new();
+    authority.issue("a", &["a.example"]);
+    let pem = |name: &str| std::fs::read_to_string(authority.file(name)).expect("a file of the authority");
+    let ssl = |id: &str| json!([{"id": id, "snis": ["a.example"], "cert": pem("a.pem"), "key": pem("a.key")}]);
+    let route = |id: usize, more: Json| {
+        let mut route = json!({"id": format!("r{id}"), "uri": format!("/{id}/*")});
+        route.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        route
+    };
+    let routes = |more: Json| (0..300).map(|id| route(id, more.clone())).collect::<Vec<_>>();
+    let before = json!({
+        "upstreams": [{"id": "old", "nodes": {"127.0.0.1:9": 1}}],
+        "ssls": ssl("1"),
+        "global_rules": [{"id": "1", "plugins": {"request-id": {}}}],
+        "consumers": consumers(0, "c"),
+        "routes": routes(json!({"upstream_id": "old"})),
+    });
+    site.apply(&as_file(&before), &[]).expect(0);
+    let exported = resources(&site.export());
+
+    // Everything moves: ids of certificates and rules, names of consumers with their keys, two keys are swapped.
+    let mut moved = consumers(2, "d");
+    moved.extend([consumer("c0", "key-of-1"), consumer("c1", "key-of-0")]);
+    let mut after = json!({
+        "ssls": ssl("2"),
+        "global_rules": [{"id": "2", "plugins": {"request-id": {}}}],
+        "consumers": moved,
+        "routes": routes(json!({"plugins": {"key-auth": {}}, "upstream": {"nodes": {"127.0.0.1:9": 1}}})),
+    });
+    let bad = route(300, json!({"plugins": {"csrf": {"key": "$env://STILLGATE_NOT_SET_ANYWHERE"}}}));
+    after["routes"].as_array_mut().unwrap().push(bad);
+    let refused = site.apply(&as_file(&after), &["--prune"]).expect(1);
+    assert!(refused.err.contains("routes/r300: ") && refused.err.contains("stopped: 0 of "), "{refused:?}");
+    assert_eq!(resources(&site.export()), exported);
+    after["routes"].as_array_mut().unwrap().pop();
+    let done = site.apply(&as_file(&after), &["--prune"]).expect(0);
+    assert_eq!(done.summary(), "300 created, 302 changed, 301 deleted, 0 unchanged");
+    assert_eq!(site.gateway.get("/7/").head.status(), 401);
+    let back = site.apply(&as_file(&before), &["--prune"]).expect(0);
+    assert_eq!(back.summary(), "301 created, 302 changed, 300 deleted, 0 unchanged");
+    assert_eq!(resources(&site.export()), exported);
+}
+
+#[test]
+fn what_an_etcd_refuses_in_the_middle_leaves_whole_batches() {
+    let etcd = EtcdServer::start();
+    let site = Site::on_etcd(&etcd, "/apisix");
     let route = |id: usize| {
         // A variable that is not set on the gateway's machine cannot be checked in a file.
         let plugins = if id == 200 { "{csrf: {key: $env://STILLGATE_NOT_SET_ANYWHERE}}" } else { "{cors: {}}" };
@@ -139,7 +192,7 @@ fn what_is_refused_in_the_middle_leaves_whole_batches() {
     assert_eq!(done.summary(), "172 created, 0 changed, 0 deleted, 128 unchanged");
 }
 
-/// A guard moves, and the second batch is refused: what was guarded before and is guarded in the file stays so.
+/// A guard moves in an etcd, and the second batch is refused: what was guarded before and is guarded in the file stays so.
 #[test]
 fn no_guard_is_missing_between_batches() {
     let node = Upstream::echo();
@@ -171,7 +224,8 @@ fn no_guard_is_missing_between_batches() {
     let mut with_bad = routes(json!({}));
     with_bad.push(bad());
     let service = |plugins: Json| json!([{"id": "s", "plugins": plugins}]);
-    for (what, before, after) in [
+    let etcd = EtcdServer::start();
+    for (index, (what, before, after)) in [
         (
             "from a global rule to routes",
             json!({"global_rules": rule("1"), "routes": routes(json!({}))}),
@@ -192,8 +246,11 @@ fn no_guard_is_missing_between_batches() {
             json!({"services": service(guard()), "routes": routes(json!({"service_id": "s"}))}),
             json!({"services": service(json!({})), "routes": guarded(json!({"service_id": "s"}))}),
         ),
-    ] {
-        let site = Site::new();
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let site = Site::on_etcd(&etcd, &format!("/apisix{index}"));
         site.apply(&as_file(&before), &[]).expect(0);
         let refused = site.apply(&as_file(&after), &["--prune"]).expect(1);
         assert!(refused.err.contains("stopped: 128 of "), "{what}: {refused:?}");

@@ -27,11 +27,11 @@ pub(crate) fn apply(arguments: &Apply) -> u8 {
 fn run(arguments: &Apply) -> Result<u8, TransferFailure> {
     let text = file::text(&arguments.file)?;
     let remote = Remote::new("--to", &arguments.to, &arguments.asking)?;
-    let there = remote.read_all()?;
+    let (there, bounds) = remote.read_all()?;
     // What is going to be deleted cannot be referred to.
     let stays = if arguments.prune { &Resources::new() } else { &there };
     let resources = file::read(&arguments.file, &text, stays)?;
-    let plan = compared(&arguments.file, &resources, &there, arguments.prune)?;
+    let plan = compared(&arguments.file, &resources, &there, arguments.prune, bounds)?;
     if !plan.gaps.is_empty() {
         return Err(TransferFailure::Failed(opened(&plan)));
     }

@@ -1,6 +1,6 @@
 //! `stillgate diff`: what differs between a file and the resources of a running gateway.
 
-use super::plan::{TransferPlan, TransferStep, What, plan};
+use super::plan::{BatchBounds, TransferPlan, TransferStep, What, plan};
 use super::remote::Remote;
 use super::resources::{Resources, path_of};
 use super::{TransferFailure, file};
@@ -22,9 +22,9 @@ pub(crate) fn diff(arguments: &Diff) -> u8 {
 
 fn run(arguments: &Diff) -> Result<TransferPlan, TransferFailure> {
     let text = file::text(&arguments.file)?;
-    let there = Remote::new("--to", &arguments.to, &arguments.asking)?.read_all()?;
+    let (there, bounds) = Remote::new("--to", &arguments.to, &arguments.asking)?.read_all()?;
     let resources = file::read(&arguments.file, &text, &there)?;
-    compared(&arguments.file, &resources, &there, true)
+    compared(&arguments.file, &resources, &there, true, bounds)
 }
 
 /// The differences between the gateway's resources and the file's.
@@ -33,8 +33,9 @@ pub(super) fn compared(
     here: &Resources,
     there: &Resources,
     prunes: bool,
+    bounds: BatchBounds,
 ) -> Result<TransferPlan, TransferFailure> {
-    plan(here, there, prunes).map_err(|masked| file::refused_masks(path, &masked))
+    plan(here, there, prunes, bounds).map_err(|masked| file::refused_masks(path, &masked))
 }
 
 /// One change, as people read it.

@@ -27,7 +27,7 @@ pub(crate) fn export(arguments: &Export) -> u8 {
 
 fn run(arguments: &Export) -> Result<String, TransferFailure> {
     let mut found = match arguments.from.contains("://") {
-        true => Remote::new("--from", &arguments.from, &arguments.asking)?.read_all()?,
+        true => Remote::new("--from", &arguments.from, &arguments.asking)?.read_all()?.0,
         false => of_store(Path::new(&arguments.from), arguments.config.as_deref())?,
     };
     for (name, resource) in found.iter_mut().filter(|_| !arguments.secrets) {

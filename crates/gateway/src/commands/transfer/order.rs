@@ -1,4 +1,4 @@
-//! The order of changes that do not fit into one batch: between two batches nothing is open that was guarded before and is guarded
+//! The order of changes that do not fit into one batch, as with etcd: between two batches nothing is open that was guarded before and is guarded
 //! in the file.
 //!
 //! What adds a guard comes first, what removes one last. [`gaps`] then follows the plugins of each route from batch to batch: it
@@ -247,7 +247,7 @@ pub(super) fn gaps(batches: &[&[TransferStep]], file: &Resources, there: &Resour
 
 #[cfg(test)]
 mod tests {
-    use super::super::plan::plan;
+    use super::super::plan::{BatchBounds, plan};
     use super::*;
     use serde_json::json;
 
@@ -273,7 +273,7 @@ mod tests {
 
     /// All changes, by path, in their order.
     fn planned(there: &Json, file: &Json) -> (Vec<String>, Vec<String>, Vec<usize>) {
-        let plan = plan(&resources(file), &resources(there), true).unwrap();
+        let plan = plan(&resources(file), &resources(there), true, BatchBounds::ETCD).unwrap();
         let paths = plan.steps.iter().map(|step| {
             let sign = if step.what == What::Delete { "-" } else { "" };
             format!("{sign}{}", path_of(&step.name))

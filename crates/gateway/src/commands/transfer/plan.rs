@@ -12,11 +12,23 @@ use super::resources::{Name, Resource, Resources, masks, path_of, without_possib
 use serde_json::{Map, Value as Json, json};
 use std::sync::LazyLock;
 use stillgate_config::{Kind, Schemas};
-use stillgate_datastore::transaction::WRITES_MAX;
+use stillgate_datastore::transaction::{STORE_WRITES_MAX, WRITES_MAX};
 use stillgate_schema::mask::{MASK, is_masked};
 
-/// Bytes of the documents of a batch. An etcd takes requests of 1.5 MiB.
-const BATCH_BYTES_MAX: usize = 1 << 20;
+/// What one batch takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct BatchBounds {
+    changes: usize,
+    /// Bytes of the operations.
+    bytes: usize,
+}
+
+impl BatchBounds {
+    /// Of a gateway with a store of its own: everything, within the bytes of a request.
+    pub(super) const STORE: BatchBounds = BatchBounds { changes: STORE_WRITES_MAX, bytes: 31 << 20 };
+    /// Of a gateway with an etcd, which takes requests of 1.5 MiB.
+    pub(super) const ETCD: BatchBounds = BatchBounds { changes: WRITES_MAX, bytes: 1 << 20 };
+}
 
 /// What is done to a resource.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,8 +54,9 @@ pub(super) struct TransferStep {
 }
 
 /// All changes in their order.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct TransferPlan {
+    bounds: BatchBounds,
     pub(super) steps: Vec<TransferStep>,
     pub(super) unchanged: usize,
     /// Resources of the gateway that are not in the file.
@@ -53,8 +66,13 @@ pub(super) struct TransferPlan {
 }
 
 /// Compares; `Err`: the masks in the file in place of secrets that cannot be known.
-pub(super) fn plan(file: &Resources, there: &Resources, prunes: bool) -> Result<TransferPlan, Vec<String>> {
-    let mut plan = TransferPlan::default();
+pub(super) fn plan(
+    file: &Resources,
+    there: &Resources,
+    prunes: bool,
+    bounds: BatchBounds,
+) -> Result<TransferPlan, Vec<String>> {
+    let mut plan = TransferPlan { bounds, steps: Vec::new(), unchanged: 0, extra: Vec::new(), gaps: Vec::new() };
     let mut masked = Vec::new();
     for (name, resource) in file {
         let old = there.get(name);
@@ -105,9 +123,9 @@ impl TransferPlan {
             let mut bytes = 0;
             let fits = |step: &&TransferStep| {
                 bytes += step.bytes;
-                bytes <= BATCH_BYTES_MAX
+                bytes <= self.bounds.bytes
             };
-            let fitting = rest.iter().take(WRITES_MAX).take_while(fits).count().max(1);
+            let fitting = rest.iter().take(self.bounds.changes).take_while(fits).count().max(1);
             let is_cut = rest[fitting - 1].is_joined && rest.get(fitting).is_some_and(|next| next.is_joined);
             let joined = rest[..fitting].iter().rev().take_while(|step| is_cut && step.is_joined).count();
             // More than a batch takes are refused by the gateway, or found as gaps.
@@ -409,7 +427,7 @@ mod tests {
         let borrowed = |all: &[(Kind, String, Json)]| {
             resources(&all.iter().map(|(kind, id, json)| (*kind, id.as_str(), json.clone())).collect::<Vec<_>>())
         };
-        let plan = plan(&borrowed(&new), &borrowed(&old), true).unwrap();
+        let plan = plan(&borrowed(&new), &borrowed(&old), true, BatchBounds::ETCD).unwrap();
         assert_eq!(
             steps(&plan),
             [
@@ -445,15 +463,18 @@ mod tests {
 
     #[test]
     fn batches_are_bounded_in_number_and_bytes() {
-        let routes = |count: usize, name: &str| {
+        let routes = |count: usize, name: &str, bounds| {
             let route = |id: usize| ((Kind::Routes, id.to_string()), json!({"uri": "/", "name": name}));
             let all = (0..count).map(route).map(|(name, document)| (name, Resource { document, created: 0, at: None }));
-            plan(&all.collect(), &Resources::new(), false).unwrap()
+            plan(&all.collect(), &Resources::new(), false, bounds).unwrap()
         };
         let sizes = |plan: &TransferPlan| plan.batches().iter().map(|batch| batch.len()).collect::<Vec<_>>();
-        assert_eq!(sizes(&routes(300, "")), [128, 128, 44]);
-        assert_eq!(sizes(&routes(3, &"x".repeat(600_000))), [1, 1, 1]);
-        assert_eq!(sizes(&routes(0, "")), [0; 0]);
+        assert_eq!(sizes(&routes(300, "", BatchBounds::ETCD)), [128, 128, 44]);
+        assert_eq!(sizes(&routes(300, "", BatchBounds::STORE)), [300]);
+        let long = "x".repeat(600_000);
+        assert_eq!(sizes(&routes(3, &long, BatchBounds::ETCD)), [1, 1, 1]);
+        assert_eq!(sizes(&routes(55, &long, BatchBounds::STORE)), [54, 1]);
+        assert_eq!(sizes(&routes(0, "", BatchBounds::ETCD)), [0; 0]);
     }
 
     #[test]
@@ -461,17 +482,17 @@ mod tests {
         let mask = stillgate_admin::MASK;
         let ssl = |sni: &str, key: &str| json!({"cert": "c", "key": key, "snis": [sni]});
         let of = |document| resources(&[(Kind::Ssls, "1", document)]);
-        let changed = plan(&of(ssl("b", mask)), &of(ssl("a", mask)), false).unwrap();
+        let changed = plan(&of(ssl("b", mask)), &of(ssl("a", mask)), false, BatchBounds::ETCD).unwrap();
         assert_eq!(
             changed.steps[0].operation,
             json!({"method": "PATCH", "path": "/apisix/admin/ssls/1", "body": {"cert": "c", "snis": ["b"]}})
         );
-        let refused = plan(&of(ssl("b", mask)), &Resources::new(), false).unwrap_err();
+        let refused = plan(&of(ssl("b", mask)), &Resources::new(), false, BatchBounds::ETCD).unwrap_err();
         assert_eq!(refused, ["7:3: ssls/1: key is a mask"]);
         let consumer = json!({"username": "jack", "plugins": {"key-auth": {"key": mask}}});
         let consumers = resources(&[(Kind::Consumers, "jack", consumer)]);
         assert_eq!(
-            plan(&consumers, &consumers, false).unwrap_err(),
+            plan(&consumers, &consumers, false, BatchBounds::ETCD).unwrap_err(),
             ["7:3: consumers/jack: plugins.key-auth.key is a mask"]
         );
     }

@@ -2,6 +2,7 @@
 //!
 //! A Stillgate and an APISIX without etcd give everything in one answer; of another APISIX the lists are read page by page.
 
+use super::plan::BatchBounds;
 use super::resources::{Resource, Resources, mark_hidden_key};
 use super::{TransferFailure, peer};
 use crate::commands::cli::AdminApiArguments;
@@ -119,10 +120,14 @@ impl Remote {
         Ok(Remote { base, has_path, option, key, client, runtime })
     }
 
-    /// All resources, as far as the key may see them.
-    pub(super) fn read_all(&self) -> Result<Resources, TransferFailure> {
+    /// All resources, as far as the key may see them, and what a batch takes.
+    pub(super) fn read_all(&self) -> Result<(Resources, BatchBounds), TransferFailure> {
+        let bounds = self.batch_bounds()?;
+        Ok((self.resources()?, bounds))
+    }
+
+    fn resources(&self) -> Result<Resources, TransferFailure> {
         const ALL: &str = "/apisix/admin/configs?created=true";
-        self.check_source()?;
         let answer = self.ask(Method::GET, ALL, None)?;
         match answer.status() {
             StatusCode::OK => match peer::whole(&answer) {
@@ -206,16 +211,17 @@ impl Remote {
         }
     }
 
-    /// A gateway that reads a file has nothing to give or to change.
-    fn check_source(&self) -> Result<(), TransferFailure> {
+    /// What a batch of this gateway takes. One that reads a file has nothing to give or to change.
+    fn batch_bounds(&self) -> Result<BatchBounds, TransferFailure> {
         let answer = self.ask(Method::GET, "/v1/status", None)?;
         let status: Json = serde_json::from_slice(answer.body()).unwrap_or_default();
-        match status["source"] == "file" {
-            true => Err(TransferFailure::Failed(format!(
+        match status["source"].as_str() {
+            Some("file") => Err(TransferFailure::Failed(format!(
                 "{}: this gateway's resources come from its file; use that file, or set gateway.config.source to store",
                 self.base
             ))),
-            false => Ok(()),
+            Some("store") => Ok(BatchBounds::STORE),
+            _ => Ok(BatchBounds::ETCD),
         }
     }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
-use stillgate_testkit::{Gateway, Setup};
+use stillgate_testkit::{EtcdServer, Gateway, Setup};
 use tempfile::TempDir;
 
 /// Key of the Admin API of every gateway here.
@@ -48,6 +48,12 @@ impl Site {
     /// A site with a store.
     pub(crate) fn new() -> Site {
         Site::with("config: {source: store, store: \"{dir}/config.redb\"}")
+    }
+
+    /// A site with an etcd, below a prefix.
+    pub(crate) fn on_etcd(etcd: &EtcdServer, prefix: &str) -> Site {
+        let endpoint = etcd.endpoint(0);
+        Site::with(&format!("config: {{source: etcd, etcd: {{endpoints: [\"{endpoint}\"], prefix: {prefix}}}}}"))
     }
 
     /// A site with further lines of the `gateway:` section.
