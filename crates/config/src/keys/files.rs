@@ -2,6 +2,7 @@
 
 use crate::values::Pem;
 use std::path::PathBuf;
+use stillgate_plugin::secrets::is_reference;
 use stillgate_schema::kind::{Text, text};
 use stillgate_schema::text::diagnostic::{Fault, shortened};
 
@@ -14,7 +15,9 @@ pub(crate) const WHOLE_PATH: Text<PathBuf> =
     });
 
 /// PEM text, or where it is. Faults never quote it: it may be a key.
-pub(crate) const PEM: Text<Pem> = text("PEM text or a file of it", |text| {
+pub(crate) const PEM: Text<Pem> = text("PEM text or a file of it", pem);
+
+fn pem(text: &str) -> Result<Pem, Fault> {
     let trimmed = text.trim();
     if trimmed.starts_with("-----BEGIN") {
         return Ok(Pem::Inline(trimmed.to_owned()));
@@ -28,6 +31,23 @@ pub(crate) const PEM: Text<Pem> = text("PEM text or a file of it", |text| {
             .hint(format!("write \"${{{}}}\" in a file, or PEM text or a file's path", shortened(name))));
     }
     file_path(text).map(Pem::File)
+}
+
+/// PEM text, or where it is, as it is written.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum WrittenPem {
+    Known(Pem),
+    /// A reference to a secret, which is the text.
+    Secret(String),
+}
+
+/// PEM text, where it is, or the secret that it is.
+pub(crate) const PEM_OR_SECRET: Text<WrittenPem> = text("PEM text, a file of it, or a reference to a secret", |text| {
+    let trimmed = text.trim();
+    match is_reference(trimmed) {
+        true => Ok(WrittenPem::Secret(trimmed.to_owned())),
+        false => pem(text).map(WrittenPem::Known),
+    }
 });
 
 pub(crate) const FILE: Text<PathBuf> = text("a file", file_path);

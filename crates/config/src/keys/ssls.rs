@@ -2,7 +2,7 @@
 //!
 //! Files are only named here. Who reads them, and whether what is in them can be used, is the business of `stillgate-tls`.
 
-use crate::keys::files::{FILE, PEM};
+use crate::keys::files::{FILE, PEM, PEM_OR_SECRET, WrittenPem};
 use crate::keys::nodes::parse_authority;
 use crate::keys::shared::{ID, STATUS, resource};
 use crate::values::{Host, Pem, TlsVersion};
@@ -28,16 +28,16 @@ resource! {
         /// `server`: shown to clients of a listener with `tls: true`; `client`: shown to upstreams that name it by
         /// `tls.client_cert_id`.
         r#type: SslType = SSL_TYPE => default(SslType::Server);
-        /// The certificate and behind it those that lead to its root: PEM, or a file of it.
-        cert: Pem = PEM => optional;
-        /// Its private key, not encrypted: PEM, or a file of it.
-        key: Pem = VeiledKind(PEM) => optional;
+        /// The certificate and behind it those that lead to its root: PEM, a file of it, or a [secret](secrets.md).
+        cert: At<WrittenPem> = LocatedKind(PEM_OR_SECRET) => optional;
+        /// Its private key, not encrypted: PEM, a file of it, or a secret.
+        key: At<WrittenPem> = VeiledKind(LocatedKind(PEM_OR_SECRET)) => optional;
         /// In place of both: the certificate is ordered, and renewed, as `gateway.acme` says.
         acme: At<bool> = LocatedKind(Flag) => optional;
         /// Further certificates, say RSA beside ECDSA; the client is shown one that it can check, ECDSA first.
-        certs: At<Vec<Pem>> = LocatedKind(list(PEM)) => optional;
+        certs: At<Vec<WrittenPem>> = LocatedKind(list(PEM_OR_SECRET)) => optional;
         /// The private keys of `certs`, in the same order.
-        keys: At<Vec<Pem>> = VeiledKind(LocatedKind(list(PEM))) => optional;
+        keys: At<Vec<WrittenPem>> = VeiledKind(LocatedKind(list(PEM_OR_SECRET))) => optional;
         /// The name that clients ask for: `example.com`, `*.example.com` for any one label, or `*` for any name that no other
         /// entry has. This or `snis`.
         sni: At<String> = LocatedKind(SNI) => optional;

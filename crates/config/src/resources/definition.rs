@@ -121,7 +121,7 @@ impl Catalog {
             ResourceKeys::Credential(keys) => Definition::Credential(credential(keys, &self.plugins, at, path, sink)?),
             ResourceKeys::Proto(_) => Definition::Proto,
             ResourceKeys::Ssl(keys) => {
-                let (ssl, claims) = ssl(keys, named, self.acme.as_ref(), sink);
+                let (ssl, claims) = ssl(keys, named, self.acme.as_ref(), &*self.plugins.set.secrets, sink);
                 Definition::Ssl(ssl.map(Arc::new), claims)
             }
             ResourceKeys::Metadata(keys) => Definition::Metadata(metadata(&keys, named, &self.plugins.set, sink)?),

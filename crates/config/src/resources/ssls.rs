@@ -4,6 +4,7 @@ use super::addresses::at_listener;
 use super::catalog_item::{CatalogItem, put};
 use super::claims::{Claim, What};
 use crate::keys::acme::{ACME_NAMES_MAX, Acme};
+use crate::keys::files::WrittenPem;
 use crate::keys::ssls::{SslKeys, SslType, UpstreamTlsKeys};
 use crate::model::{
     ClientAuth, ClientPair, KeyPair, Kind, Listener, ServerSsl, Ssl, SslUse, TlsVersions, UpstreamTls, listed,
@@ -11,6 +12,7 @@ use crate::model::{
 use crate::values::{AcmeChallenge, Pem, TlsVersion};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use stillgate_plugin::secrets::{NoSecrets, Secrets};
 use stillgate_schema::kind::At;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink, shortened};
 use stillgate_schema::text::tree::Node;
@@ -157,6 +159,7 @@ pub(super) fn ssl(
     mut keys: SslKeys,
     named: ResourceId<'_>,
     acme: Option<&Acme>,
+    secrets: &dyn Secrets,
     sink: &mut Sink,
 ) -> (Option<Ssl>, Vec<Claim>) {
     let (path, status, mut claims) = (named.path, keys.status, Vec::new());
@@ -172,11 +175,19 @@ pub(super) fn ssl(
     if !status {
         claims.clear();
     }
-    (pairs(keys, usage, acme, path, sink).filter(|_| status), claims)
+    // Of a disabled entry no secret is asked for.
+    let secrets = if status { secrets } else { &NoSecrets };
+    (pairs(keys, usage, acme, (secrets, path), sink).filter(|_| status), claims)
 }
 
 /// The entry with its certificates.
-fn pairs(keys: SslKeys, usage: SslUse, acme: Option<&Acme>, path: &Path<'_>, sink: &mut Sink) -> Option<Ssl> {
+fn pairs(
+    keys: SslKeys,
+    usage: SslUse,
+    acme: Option<&Acme>,
+    (secrets, path): (&dyn Secrets, &Path<'_>),
+    sink: &mut Sink,
+) -> Option<Ssl> {
     if let Some(ordered_by_key) = keys.acme.as_ref() {
         match (ordered_by_key.value, &keys.cert) {
             (true, _) => return ordered(keys, usage, acme, path, sink),
@@ -188,16 +199,45 @@ fn pairs(keys: SslKeys, usage: SslUse, acme: Option<&Acme>, path: &Path<'_>, sin
     }
     let (certs, keys_at) = (keys.certs, keys.keys.as_ref().map(|keys| keys.at));
     let place = keys_at.or(certs.as_ref().map(|certs| certs.at));
-    let certs = certs.map_or(Vec::new(), |certs| certs.value);
-    let more = keys.keys.map_or(Vec::new(), |keys| keys.value);
+    let mut all = |name: &str, list: Option<At<Vec<WrittenPem>>>| {
+        let (path, at) = (path.key(name), list.as_ref().map_or(Position::NOWHERE, |list| list.at));
+        let list = list.map_or(Vec::new(), |list| list.value).into_iter().enumerate();
+        list.map(|(index, pem)| known(At { at, value: pem }, secrets, &path.index(index), sink)).collect::<Vec<_>>()
+    };
+    let (certs, more) = (all("certs", certs), all("keys", keys.keys));
     if let Some(place) = place.filter(|_| certs.len() != more.len()) {
         let fault = Fault::new(format!("{} certs, but {} keys", certs.len(), more.len()));
         sink.error(place, &path.key("keys"), fault.hint("write one key for each of certs, in the same order"));
     }
-    let first = KeyPair { cert: keys.cert?, key: keys.key? };
-    let more = certs.into_iter().zip(more).map(|(cert, key)| KeyPair { cert, key });
-    let pairs = std::iter::once(first).chain(more).collect();
+    let mut one = |name: &str, pem: At<WrittenPem>| known(pem, secrets, &path.key(name), sink);
+    let first = (one("cert", keys.cert?), one("key", keys.key?));
+    let all = std::iter::once(first).chain(certs.into_iter().zip(more));
+    let pairs = all.map(|(cert, key)| Some(KeyPair { cert: cert?, key: key? })).collect::<Option<_>>()?;
     Some(Ssl { id: keys.id?.value, usage, pairs, acme: false })
+}
+
+/// The PEM that is written, or the secret that a reference stands for; `None`: the secret cannot be used, which is reported.
+fn known(written: At<WrittenPem>, secrets: &dyn Secrets, path: &Path<'_>, sink: &mut Sink) -> Option<Pem> {
+    let At { at, value } = written;
+    let reference = match value {
+        WrittenPem::Known(pem) => return Some(pem),
+        WrittenPem::Secret(reference) => reference,
+    };
+    let text = match secrets.resolve(&reference) {
+        Ok(text) => text,
+        Err(why) => {
+            sink.error(at, path, Fault::new(format!("{reference}: {why}")));
+            return None;
+        }
+    };
+    sink.hide(&text);
+    let pem = text.trim();
+    if !pem.starts_with("-----BEGIN") {
+        let fault = Fault::new("the secret is not PEM text");
+        sink.error(at, path, fault.hint("it has to begin with -----BEGIN, with its line breaks"));
+        return None;
+    }
+    Some(Pem::Inline(pem.to_owned()))
 }
 
 /// An entry with `acme: true`.

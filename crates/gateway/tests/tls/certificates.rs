@@ -140,6 +140,32 @@ fn a_renewed_certificate_is_taken_on_without_a_restart() {
     assert!(ask(&mut open).starts_with("http/1.1 200"));
 }
 
+/// A certificate and its key from one secret change together.
+#[test]
+fn a_certificate_can_be_a_secret() {
+    let (authority, upstream, files) = (Authority::new(), Upstream::echo(), tempfile::tempdir().expect("a folder"));
+    let issue = |number: u64| {
+        let (cert, key) = authority.issue(number, |_| {});
+        serde_json::json!({"cert": cert, "key": key}).to_string()
+    };
+    write(files.path(), "shop.json", &issue(1));
+    let secret = format!("$secret://file{}/shop.json", files.path().display());
+    let as_secret = |name: &str| format!("{}/shop.{name}", files.path().display());
+    let resources = resources(files.path(), &upstream)
+        .replace(&as_secret("pem"), &format!("\"{secret}#cert\""))
+        .replace(&as_secret("key"), &format!("\"{secret}#key\""));
+    let gateway = Gateway::start(STILLGATE, &Setup::resources(resources).listener("tls: true"));
+    assert_eq!(shown(&gateway, &authority), 1);
+    write(files.path(), "shop.json", &issue(2));
+    eventually("the new certificate", || shown(&gateway, &authority) == 2);
+    write(files.path(), "shop.json", r#"{"cert": "planted", "key": "planted"}"#);
+    eventually("the refusal", || last_error(&gateway).contains("ssls[0].cert: the secret is not PEM text"));
+    assert!(!last_error(&gateway).contains("planted"), "{}", last_error(&gateway));
+    assert_eq!(shown(&gateway, &authority), 2);
+    write(files.path(), "shop.json", &issue(3));
+    eventually("the third certificate", || shown(&gateway, &authority) == 3);
+}
+
 #[test]
 fn a_file_that_was_missing_is_taken_when_it_comes() {
     let (authority, upstream, files) = (Authority::new(), Upstream::echo(), tempfile::tempdir().expect("a folder"));
