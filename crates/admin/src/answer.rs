@@ -109,6 +109,15 @@ impl Answer {
         Answer::error(StatusCode::SERVICE_UNAVAILABLE, "value changed before overwritten").with(RETRY_AFTER, "1")
     }
 
+    /// The message of an error.
+    pub(crate) fn message(&self) -> &str {
+        match &self.content {
+            Content::Json(json) => json["error_msg"].as_str().or_else(|| json["message"].as_str()).unwrap_or_default(),
+            Content::Text(text) => text,
+            Content::File(_) | Content::Nothing => "",
+        }
+    }
+
     /// Adds a header; an invalid value is left out.
     pub(crate) fn with(mut self, name: HeaderName, value: &str) -> Answer {
         if let Ok(value) = HeaderValue::from_str(value) {

@@ -70,7 +70,7 @@ fn operations(body: &[u8], operations_max: usize) -> Result<Vec<Operation>, Answ
 
 /// A batch before its commit.
 struct Planned {
-    /// The writes.
+    /// The documents without the writes.
     stored: View,
     writes: Vec<Write>,
     conditions: Vec<(Key, Condition)>,
@@ -136,7 +136,7 @@ fn plan_all(api: &Api, operations: &[Operation]) -> Result<Planned, Answer> {
     let still = after.check_unique().and_then(|()| after.check_references(&forced)).map_err(|refusal| {
         let write = writes.iter().position(|write| *write.key() == refusal.key);
         write.map_or_else(
-            || Answer::bad(format!("{}: {}", refusal.key, message_of(&refusal.answer))),
+            || Answer::bad(format!("{}: {}", refusal.key, refusal.answer.message())),
             |write| failed(sources[write], &refusal.answer),
         )
     })?;
@@ -171,8 +171,8 @@ fn operation(sent: Sent) -> Result<Operation, String> {
     let id = segments.get(depth).cloned();
     let sub_path = segments.get(depth + 1..).filter(|rest| !rest.is_empty()).map(|rest| rest.join("/"));
     let query = Query::parse(Some(query));
-    if query.get("dry_run").is_some() {
-        return Err("dry_run is an argument of the batch: all of it is looked at, or made".to_owned());
+    if query.mentions_dry_run().is_some() {
+        return Err("dry_run is an argument of the batch: all of it is checked, or made".to_owned());
     }
     query.is_clear_write().map_err(|_| "an argument occurs twice")?;
     let ttl_seconds = query.ttl_seconds().map_err(|_| "invalid argument ttl: should be a number")?;
@@ -210,19 +210,8 @@ fn collection_of(segments: &[String]) -> Option<(&'static Collection, Option<Str
 
 /// The first operation that fails ends the batch.
 fn failed(index: usize, answer: &Answer) -> Answer {
-    let reason = message_of(answer);
+    let reason = answer.message();
     let status = answer.status;
     let body = json!({ "error_msg": format!("operation {index}: {reason}"), "operation": index });
     Answer::json(status, body)
-}
-
-fn message_of(answer: &Answer) -> String {
-    match &answer.content {
-        crate::answer::Content::Json(json) => {
-            let message = json["error_msg"].as_str().or_else(|| json["message"].as_str());
-            message.unwrap_or_default().to_owned()
-        }
-        crate::answer::Content::Text(text) => text.clone(),
-        crate::answer::Content::File(_) | crate::answer::Content::Nothing => String::new(),
-    }
 }

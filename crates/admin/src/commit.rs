@@ -19,6 +19,9 @@ use tracing::info;
 /// The most keys in a line of the audit log; history has all.
 const LOGGED_KEYS_MAX: usize = 16;
 
+/// The most changes that a dry run shows; the others are counted.
+const CHANGES_SHOWN_MAX: usize = 1000;
+
 /// How often a write is planned again because something changed between its check and its commit.
 pub(crate) const ATTEMPTS_MAX: usize = 32;
 
@@ -38,17 +41,17 @@ pub(crate) async fn commit(api: &Api, asked: &ParsedRequest, transaction: Transa
     Ok(outcome)
 }
 
-/// Commits any number of writes, if the datastore can make them in one change.
+/// Commits any number of writes with any number of bytes, if the datastore can make them in one change.
 pub(crate) async fn commit_all(
     api: &Api,
     asked: &ParsedRequest,
     transaction: Transaction,
 ) -> Result<Outcome, WriteError> {
-    if transaction.writes.len() <= WRITES_MAX {
+    if transaction.writes.len() <= WRITES_MAX && api.control.writes_max() <= WRITES_MAX {
         return commit(api, asked, transaction).await;
     }
     let keys = logged(&transaction);
-    let outcome = api.control.replace(transaction, asked.query.wait()).await?;
+    let outcome = api.control.write_many(transaction, asked.query.wait()).await?;
     audit(asked, &keys, outcome.revision);
     Ok(outcome)
 }
@@ -111,23 +114,28 @@ pub(crate) fn with_outcome(answer: Answer, outcome: &Outcome) -> Answer {
 /// The changes of a transaction, and their consequences.
 pub(crate) async fn dry_run(api: &Api, view: View, transaction: Transaction) -> Result<Answer, Answer> {
     let (transaction, changes) = off_thread(move || {
-        let changes: Vec<Json> = transaction.writes.iter().map(|write| change(&view, write)).collect();
+        let shown = transaction.writes.iter().take(CHANGES_SHOWN_MAX);
+        let changes: Vec<Json> = shown.map(|write| change(&view, write)).collect();
         (transaction, changes)
     })
     .await?;
+    let omitted = transaction.writes.len().saturating_sub(CHANGES_SHOWN_MAX);
     let checked = api.control.check(transaction).await.map_err(|error| match error {
         WriteError::Conflict { key, modified } => precondition_failed(&key, modified),
         error => Answer::refused(&error),
     })?;
     let effect = |(key, effect): &(Key, String)| json!({ "key": key.as_str(), "effect": effect });
     let effects: Vec<Json> = checked.effects.iter().map(effect).collect();
-    let body = json!({
+    let mut body = json!({
         "dry_run": true,
         "changes": changes,
         "warnings": checked.warnings,
         "effects": effects,
         "recent_requests": checked.recent_requests,
     });
+    if omitted > 0 {
+        body["changes_omitted"] = omitted.into();
+    }
     Ok(Answer::json(StatusCode::OK, body))
 }
 

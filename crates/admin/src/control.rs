@@ -32,9 +32,9 @@ pub trait Control: Send + Sync + 'static {
     /// returns.
     fn write(&self, transaction: Transaction, wait: Wait) -> Pending<Result<Outcome, WriteError>>;
 
-    /// [`Control::write`] for the replacement of everything, which may have more writes than a transaction; `Unsupported`: the
+    /// [`Control::write`] with up to [`Control::writes_max`] writes and many bytes, such as a replacement of everything; an error: the
     /// source cannot make this many in one change.
-    fn replace(&self, transaction: Transaction, wait: Wait) -> Pending<Result<Outcome, WriteError>>;
+    fn write_many(&self, transaction: Transaction, wait: Wait) -> Pending<Result<Outcome, WriteError>>;
 
     /// A copy of the whole datastore, history included.
     fn backup(&self) -> Pending<Result<Backup, WriteError>>;

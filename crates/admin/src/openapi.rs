@@ -6,7 +6,7 @@ use crate::collections::COLLECTIONS;
 use crate::endpoints::{Action, Endpoint};
 use axum::http::StatusCode;
 use serde_json::{Map, Value as Json, json};
-use stillgate_datastore::transaction::WRITES_MAX;
+use stillgate_datastore::transaction::STORE_WRITES_MAX;
 
 /// Arguments of every write.
 const OF_WRITES: [(&str, &str); 2] = [
@@ -98,7 +98,7 @@ fn body_of(action: Action) -> Option<Json> {
         Action::Batch => {
             let text = json!({ "type": "string" });
             let operation = object(json!({ "method": text, "path": text, "body": {} }));
-            Some(json!({ "type": "array", "minItems": 1, "maxItems": WRITES_MAX, "items": operation }))
+            Some(json!({ "type": "array", "minItems": 1, "maxItems": STORE_WRITES_MAX, "items": operation }))
         }
         Action::RollBack => Some(object(json!({ "to": { "type": "integer", "minimum": 0 } }))),
         Action::SessionOpen => Some(object(json!({ "key": { "type": "string" }, "token": { "type": "string" } }))),

@@ -52,18 +52,8 @@ impl Query {
 
     /// Whether a write is only checked. An unknown value is an error, since its sender does not expect a write.
     pub(crate) fn dry_run(&self) -> Result<bool, Answer> {
-        // Misspelt, behind a semicolon, or with an encoded `=`.
-        let mentions = |text: &str| {
-            let letters = text.chars().filter(char::is_ascii_alphanumeric).map(|letter| letter.to_ascii_lowercase());
-            letters.collect::<String>().contains("dryrun")
-        };
-        if let Some((name, _)) = self.pairs.iter().find(|(name, _)| name != "dry_run" && mentions(name)) {
-            return Err(Answer::bad(format!("unknown argument {name}: should be dry_run")));
-        }
-        if let Some((name, _)) = self.pairs.iter().find(|(_, value)| mentions(value)) {
-            return Err(Answer::bad(format!(
-                "dry_run in the value of {name}: should be an argument of its own, after &"
-            )));
+        if let Some(name) = self.mentions_dry_run().filter(|name| *name != "dry_run") {
+            return Err(Answer::bad(format!("{name}: dry_run should be an argument of its own, written dry_run=true")));
         }
         self.is_clear_write()?;
         match self.get("dry_run") {
@@ -72,6 +62,20 @@ impl Query {
             Some("true") => Ok(true),
             Some(_) => Err(Answer::bad("invalid argument dry_run: should be true or false")),
         }
+    }
+
+    /// The name of an argument that is meant to be dry_run, or in whose value it is: it may be misspelt, behind a semicolon, or have
+    /// an encoded `=`.
+    pub(crate) fn mentions_dry_run(&self) -> Option<&str> {
+        let mentions = |text: &str| {
+            let letters = text.chars().filter(char::is_ascii_alphanumeric).map(|letter| letter.to_ascii_lowercase());
+            letters.collect::<String>().contains("dryrun")
+        };
+        let is_meant = |(name, value): &&(String, String)| mentions(name) || (name != "api_key" && mentions(value));
+        let mut meant = self.pairs.iter().filter(is_meant).map(|(name, _)| name.as_str());
+        let first = meant.next()?;
+        // A name that is wrong counts more than one that is right.
+        Some(std::iter::once(first).chain(meant).find(|name| *name != "dry_run").unwrap_or(first))
     }
 
     /// Whether nothing that decides about a write occurs twice.
@@ -145,6 +149,7 @@ mod tests {
         assert_eq!(dry_run(""), Ok(false));
         assert_eq!(dry_run("dry_run=false"), Ok(false));
         assert_eq!(dry_run("dry_run=true&x=1&x=2;3"), Ok(true));
+        assert_eq!(dry_run("api_key=ci-dry-run"), Ok(false));
         for wrong in [
             "dry_run=false&dry_run=true",
             "x=1;dry_run=true",

@@ -6,7 +6,7 @@
 pub(crate) mod remembered;
 mod request;
 
-use crate::answer::{Answer, Content, of_document};
+use crate::answer::{Answer, of_document};
 use crate::api::Api;
 use crate::body::{self, SINGLE_BYTES_MAX};
 use crate::collections::{Collection, whole_collections};
@@ -19,7 +19,7 @@ use crate::endpoints::ParsedRequest;
 use crate::masks::{MASK, has_mask, hide_private_keys, mask, remove_hidden_keys};
 use crate::off_thread::off_thread;
 use crate::resource::address::{Address, key_of_path};
-use crate::resource::references::{Refusal as ReferenceRefusal, StateAfter, StillTrue, parsed, text_of};
+use crate::resource::references::{CommitConditions, RefusedWrite, StateAfter, parsed, text_of};
 use crate::resource::rules;
 use crate::resource::view::View;
 use axum::http::StatusCode;
@@ -120,19 +120,11 @@ pub(crate) async fn validate(api: Arc<Api>, asked: ParsedRequest) -> Result<Answ
     };
     match checked {
         Ok(()) => Ok(Answer::empty(StatusCode::OK)),
-        Err(Answer { status: StatusCode::BAD_REQUEST, content, .. }) => {
-            Ok(invalid(vec![json!({ "error": cut(message_of(&content)) })]))
+        Err(answer) if answer.status == StatusCode::BAD_REQUEST => {
+            Ok(invalid(vec![json!({ "error": cut(answer.message().to_owned()) })]))
         }
         // For example, it is temporarily impossible.
         Err(answer) => Err(answer),
-    }
-}
-
-fn message_of(content: &Content) -> String {
-    match content {
-        Content::Json(json) => json["error_msg"].as_str().unwrap_or_default().to_owned(),
-        Content::Text(text) => text.clone(),
-        Content::File(_) | Content::Nothing => String::new(),
     }
 }
 
@@ -220,8 +212,8 @@ fn plan(api: &Api, body: &[u8], digest: Option<&str>, unnamed: Unnamed) -> Resul
     let revision = view.revision();
     let changes = changes(api, &view, &whole, unnamed)?;
     let still = StateAfter::new(&view, &changes.writes).check_references(&HashSet::new());
-    let StillTrue { conditions, unreferenced } = still
-        .map_err(|ReferenceRefusal { key, answer }| Answer::bad(format!("{key}: {}", message_of(&answer.content))))?;
+    let CommitConditions { conditions, unreferenced } =
+        still.map_err(|RefusedWrite { key, answer }| Answer::bad(format!("{key}: {}", answer.message())))?;
     Ok(Some(Planned {
         digest: digest.unwrap_or_default().to_owned(),
         view,

@@ -42,9 +42,9 @@ pub struct ReferenceCheck {
     pub below: String,
     /// The revision at which the author checked.
     pub since: u64,
-    /// A text that is in every document that refers to it; an empty one is in any document. etcd does not search
-    /// documents, so there every later write below the path breaks the condition.
-    pub mention: String,
+    /// Texts of which one is in every document that breaks it; none: any document does. etcd does not search documents, so there
+    /// every later write below the path breaks the condition.
+    pub mentions: Vec<String>,
 }
 
 /// A write of a key.
@@ -97,8 +97,9 @@ pub enum CommitError {
 impl ReferenceCheck {
     /// Whether a document below the path breaks the condition. A text with escapes may contain any other text.
     pub(crate) fn is_broken_by(&self, document: &Document) -> bool {
-        let mentions = |text: &str| text.contains(&self.mention) || text.contains('\\');
-        document.modified > self.since && mentions(&document.value)
+        let is_mentioned =
+            |text: &str| self.mentions.iter().any(|mention| text.contains(mention)) || text.contains('\\');
+        document.modified > self.since && (self.mentions.is_empty() || is_mentioned(&document.value))
     }
 }
 

@@ -163,7 +163,7 @@ const NODE_HOST: Text<OwnedFieldValue> = text("a host", |text| {
 // Computes the target for the node.
 //
 // Path and query are assembled separately: values in the path are percent-encoded, so that they cannot become a query.
-// Regular expressions see the normalised path, in which characters are encoded where needed; it is not encoded twice.
+// Regular expressions see the decoded path; groups are encoded again.
 // A path with values must stay below the text around them: segments that lead elsewhere are refused.
 
 /// Source of the target.
@@ -199,7 +199,7 @@ struct TargetTemplate {
 enum TargetPart {
     /// Values are encoded.
     Path,
-    /// Values keep their bytes, except `?`.
+    /// Values from the path and arguments are encoded; others keep their bytes, except `?`.
     Query,
 }
 
@@ -211,7 +211,7 @@ struct Search {
     /// The ranges of the target's path that come from values.
     values: Vec<(usize, usize)>,
     buffer: Vec<u8>,
-    /// The path as nodes read it, where that is not its normal form.
+    /// The path's text, where it has to be decoded.
     decoded: Vec<u8>,
 }
 

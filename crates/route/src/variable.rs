@@ -11,7 +11,7 @@ use std::fmt;
 /// All values are the original bytes, undecoded, except for [`Variable::Uri`], [`Variable::Host`] and parameters of paths.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Variable {
-    /// `uri`: the normalised path, without query.
+    /// `uri`: the normalised path, decoded, without query.
     Uri,
     /// `request_uri`: path and query as they came.
     RequestUri,

@@ -34,7 +34,7 @@ pub(crate) struct Operation {
     pub(crate) force: bool,
 }
 
-/// Writes, the conditions under which they are valid as far as they are about its own document, and the answer to them.
+/// Writes, conditions on the operation's own document, and the answer to them.
 #[derive(Debug)]
 pub(crate) struct Plan {
     /// The key of the operation's document.

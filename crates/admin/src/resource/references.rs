@@ -10,24 +10,27 @@ use crate::collections::{Collection, Naming};
 use axum::http::StatusCode;
 use serde_json::Value as Json;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
-use stillgate_datastore::{Condition, Key, ReferenceCheck, Write};
+use stillgate_datastore::{Condition, Document, Key, ReferenceCheck, Write};
 
-/// Writes with conditions of their own, and texts that documents are searched for before they are parsed; of more, whole
-/// collections are looked at. A transaction of etcd has few conditions.
-const FEW_MAX: usize = 16;
+/// Texts that documents are searched for before they are parsed; for more, all documents are parsed.
+const TEXTS_MAX: usize = 16;
 
-/// Why writes cannot be made.
-pub(crate) struct Refusal {
+/// Deleted consumers with a condition each for their credentials; of more, all consumers are in one condition. A transaction of
+/// etcd has few.
+const CONSUMERS_MAX: usize = 16;
+
+/// A write that cannot be made.
+pub(crate) struct RefusedWrite {
     /// The document of the write that is refused.
     pub(crate) key: Key,
     pub(crate) answer: Answer,
 }
 
-/// What must stay true until the commit.
+/// Conditions that are checked again at the commit.
 #[derive(Debug, Default)]
-pub(crate) struct StillTrue {
+pub(crate) struct CommitConditions {
     /// The stored documents that the new ones refer to exist.
     pub(crate) conditions: Vec<(Key, Condition)>,
     /// Nothing has been written that refers to a deleted document, or has something that must be unique.
@@ -53,29 +56,29 @@ impl<'a> StateAfter<'a> {
     }
 
     /// Whether all references lead to documents. `forced`: what is deleted although others refer to it.
-    pub(crate) fn check_references(&self, forced: &HashSet<Key>) -> Result<StillTrue, Refusal> {
+    pub(crate) fn check_references(&self, forced: &HashSet<Key>) -> Result<CommitConditions, RefusedWrite> {
         let mut referred = BTreeSet::new();
         for (key, value) in self.puts() {
-            self.finds_all(key, value, &mut referred)?;
+            self.check_references_of(key, value, forced, &mut referred)?;
         }
-        self.loses_nothing(forced)?;
+        self.check_deleted(forced)?;
         let conditions = referred.into_iter().map(|key| (key, Condition::Present)).collect();
-        Ok(StillTrue { conditions, unreferenced: self.unreferenced(forced) })
+        Ok(CommitConditions { conditions, unreferenced: self.unreferenced(forced) })
     }
 
     /// Whether no two consumers have one key, and no two global rules one plugin.
-    pub(crate) fn check_unique(&self) -> Result<(), Refusal> {
+    pub(crate) fn check_unique(&self) -> Result<(), RefusedWrite> {
         let keys = |key: &Key, document: &Json| {
             let owner = owner_of(key).to_owned();
             let of_plugin =
                 |(plugin, field, value): (&str, &str, &str)| (format!("{plugin} {field} {value}"), value.to_owned());
-            OwnedThings { owner, things: keys_of_consumer(document).map(of_plugin).collect() }
+            UniqueValues { owner, values: keys_of_consumer(document).map(of_plugin).collect() }
         };
         self.check_owners("consumers/", &keys, &|_, owner| format!("duplicate key found with consumer: {owner}"))?;
         let plugins = |key: &Key, document: &Json| {
             let names = document["plugins"].as_object().into_iter().flatten();
-            let things = names.map(|(name, _)| (name.clone(), name.clone())).collect();
-            OwnedThings { owner: key.id().to_owned(), things }
+            let values = names.map(|(name, _)| (name.clone(), name.clone())).collect();
+            UniqueValues { owner: key.id().to_owned(), values }
         };
         self.check_owners("global_rules/", &plugins, &|name, id| {
             format!("plugin '{name}' already exists in global rule with id '{id}'")
@@ -100,10 +103,16 @@ impl<'a> StateAfter<'a> {
     }
 
     /// Checks what a new document refers to; `referred` gets what is stored and stays as it is.
-    fn finds_all(&self, key: &Key, value: &str, referred: &mut BTreeSet<Key>) -> Result<(), Refusal> {
+    fn check_references_of(
+        &self,
+        key: &Key,
+        value: &str,
+        forced: &HashSet<Key>,
+        referred: &mut BTreeSet<Key>,
+    ) -> Result<(), RefusedWrite> {
         let Some(collection) = Collection::of_key(key.as_str()) else { return Ok(()) };
         let document = parsed(value);
-        let refusal = |answer| Refusal { key: key.clone(), answer };
+        let refusal = |answer| RefusedWrite { key: key.clone(), answer };
         let mut note = |target: &str| {
             if !self.written.contains_key(target) {
                 referred.extend(Key::parse(target));
@@ -118,9 +127,11 @@ impl<'a> StateAfter<'a> {
         let mut refused = None;
         each(collection.name, &document, &mut |reference, id| {
             let target = format!("{}/{id}", reference.target);
-            if self.has(&target) {
+            // A new document cannot refer to itself.
+            let is_there = if target == key.as_str() { self.view.get(key).is_some() } else { self.has(&target) };
+            if is_there {
                 note(&target);
-            } else if reference.is_required {
+            } else if reference.is_required && !forced.iter().any(|forced| forced.as_str() == target) {
                 refused.get_or_insert_with(|| Answer::bad(missing(reference, &id)));
             }
         });
@@ -135,12 +146,15 @@ impl<'a> StateAfter<'a> {
     }
 
     /// Checks that no unchanged document refers to a deleted one.
-    fn loses_nothing(&self, forced: &HashSet<Key>) -> Result<(), Refusal> {
+    fn check_deleted(&self, forced: &HashSet<Key>) -> Result<(), RefusedWrite> {
         let mut users: Vec<&str> = Vec::new();
         let mut lost: HashMap<&str, &Key> = HashMap::new();
         for (key, collection) in self.deleted(forced) {
-            lost.insert(key.as_str(), key);
-            let more = users_of(collection.name).into_iter().filter(|user| !users.contains(user)).collect::<Vec<_>>();
+            let of_this = users_of(collection.name);
+            if !of_this.is_empty() {
+                lost.insert(key.as_str(), key);
+            }
+            let more = of_this.into_iter().filter(|user| !users.contains(user)).collect::<Vec<_>>();
             users.extend(more);
         }
         let texts = SearchedTexts::new(lost.values().map(|key| key.id().to_owned()));
@@ -153,7 +167,7 @@ impl<'a> StateAfter<'a> {
                 each(users, &parsed(&document.value), &mut |reference, id| {
                     let key = lost.get(format!("{}/{id}", reference.target).as_str());
                     let Some((key, collection)) = key.zip(Collection::named(reference.target)) else { return };
-                    refused.get_or_insert_with(|| Refusal {
+                    refused.get_or_insert_with(|| RefusedWrite {
                         key: (*key).clone(),
                         answer: Answer::bad(in_use(collection, reference, users, user.id())),
                     });
@@ -165,9 +179,13 @@ impl<'a> StateAfter<'a> {
         let none = HashSet::new();
         let consumers = self.deleted(&none).filter(|(_, collection)| collection.naming == Naming::Username);
         for (consumer, _) in consumers {
-            let mut left = self.view.below(&format!("{consumer}/credentials/")).into_iter().map(|(key, _)| key);
-            if let Some(key) = left.find(|key| !self.written.contains_key(key.as_str())) {
-                return Err(Refusal { key, answer: Answer::bad("consumer not found") });
+            // One that was written after this view was made breaks a condition of the commit, and all is planned again.
+            let is_left = |(key, document): &(Key, Document)| {
+                !self.written.contains_key(key.as_str()) && document.modified <= self.view.revision()
+            };
+            let mut left = self.view.below(&format!("{consumer}/credentials/")).into_iter();
+            if let Some((key, _)) = left.find(is_left) {
+                return Err(RefusedWrite { key, answer: Answer::bad("consumer not found") });
             }
         }
         Ok(())
@@ -177,18 +195,18 @@ impl<'a> StateAfter<'a> {
     fn check_owners(
         &self,
         below: &str,
-        owned: &dyn Fn(&Key, &Json) -> OwnedThings,
+        owned: &dyn Fn(&Key, &Json) -> UniqueValues,
         message: &dyn Fn(&str, &str) -> String,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RefusedWrite> {
         let mut owners: HashMap<String, (String, Key)> = HashMap::new();
         let mut texts = Vec::new();
         for (key, value) in self.puts().filter(|(key, _)| key.as_str().starts_with(below)) {
-            let OwnedThings { owner, things } = owned(key, &parsed(value));
-            for (thing, text) in things {
-                match owners.entry(thing) {
+            let UniqueValues { owner, values } = owned(key, &parsed(value));
+            for (value, text) in values {
+                match owners.entry(value) {
                     Entry::Occupied(first) if first.get().0 != owner => {
                         let answer = Answer::bad(message(&text, &first.get().0));
-                        return Err(Refusal { key: key.clone(), answer });
+                        return Err(RefusedWrite { key: key.clone(), answer });
                     }
                     Entry::Occupied(_) => {}
                     Entry::Vacant(place) => drop(place.insert((owner.clone(), key.clone()))),
@@ -204,10 +222,10 @@ impl<'a> StateAfter<'a> {
             if self.written.contains_key(stored.as_str()) || !texts.may_be_in(&document.value) {
                 continue;
             }
-            let OwnedThings { owner: other, things } = owned(&stored, &parsed(&document.value));
-            for (thing, text) in things {
-                if let Some((_, key)) = owners.get(&thing).filter(|(owner, _)| *owner != other) {
-                    return Err(Refusal { key: key.clone(), answer: Answer::bad(message(&text, &other)) });
+            let UniqueValues { owner: other, values } = owned(&stored, &parsed(&document.value));
+            for (value, text) in values {
+                if let Some((_, key)) = owners.get(&value).filter(|(owner, _)| *owner != other) {
+                    return Err(RefusedWrite { key: key.clone(), answer: Answer::bad(message(&text, &other)) });
                 }
             }
         }
@@ -220,47 +238,53 @@ impl<'a> StateAfter<'a> {
         deleted.filter_map(|key| Some((key, Collection::of_key(key.as_str())?)))
     }
 
-    /// That nothing has been written meanwhile that refers to a deleted document or takes what must be unique.
+    /// Checks at the commit that no write since refers to a deleted document, or takes what must be unique.
     fn unreferenced(&self, forced: &HashSet<Key>) -> Vec<ReferenceCheck> {
-        let since = self.view.revision();
-        let mut places: Vec<(String, String)> = Vec::new();
+        // By path: the texts of documents that must not have been written; none: any document.
+        let mut places: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for (key, collection) in self.deleted(forced) {
-            let users = users_of(collection.name).into_iter();
-            places.extend(users.map(|users| (format!("{users}/"), key.id().to_owned())));
+            for users in users_of(collection.name) {
+                places.entry(format!("{users}/")).or_default().insert(key.id().to_owned());
+            }
         }
+        let mut whole = BTreeSet::new();
         for write in self.writes {
             let Some(collection) = Collection::of_key(write.key().as_str()) else { continue };
             match write {
                 // A credential that is written meanwhile would outlive its consumer.
                 Write::Delete { key } if collection.naming == Naming::Username => {
-                    places.push((format!("{key}/credentials/"), String::new()));
+                    whole.insert(format!("{key}/credentials/"));
                 }
                 Write::Delete { .. } => {}
-                Write::Put { value, .. } => places.extend(unique_texts(collection, value)),
+                // A name may be spelled in several ways.
+                Write::Put { .. } if collection.name == "ssls" => drop(whole.insert("ssls/".to_owned())),
+                Write::Put { value, .. } => {
+                    let (below, texts) = unique_texts(collection, value);
+                    if !texts.is_empty() {
+                        places.entry(below.to_owned()).or_default().extend(texts);
+                    }
+                }
             }
         }
-        if places.len() > FEW_MAX {
-            // Of whole collections.
-            let collections: BTreeSet<&str> =
-                places.iter().map(|(below, _)| below.split_once('/').map_or(&**below, |(name, _)| name)).collect();
-            places = collections.into_iter().map(|name| (format!("{name}/"), String::new())).collect();
+        if whole.len() > CONSUMERS_MAX {
+            whole.retain(|below| !below.starts_with("consumers/"));
+            whole.insert("consumers/".to_owned());
         }
-        places.into_iter().map(|(below, mention)| ReferenceCheck { below, since, mention }).collect()
+        places.retain(|below, _| !whole.contains(below));
+        let since = self.view.revision();
+        let any = whole.into_iter().map(|below| (below, BTreeSet::new()));
+        let checks = any.chain(places).map(|(below, mentions)| {
+            let mentions = mentions.into_iter().collect();
+            ReferenceCheck { below, since, mentions }
+        });
+        checks.collect()
     }
 }
 
-/// What only one document may have.
-struct OwnedThings {
-    /// Whose it is: documents of one owner may share things.
-    owner: String,
-    /// Each with a text that is in the document.
-    things: Vec<(String, String)>,
-}
-
 /// Where other documents with something that must be unique would be, and the texts that they would have: plugins of a global rule,
-/// keys of a consumer, names of a certificate.
-fn unique_texts(collection: &Collection, value: &str) -> Vec<(String, String)> {
-    let (below, mentions): (&str, Vec<String>) = match collection.name {
+/// keys of a consumer.
+fn unique_texts(collection: &Collection, value: &str) -> (&'static str, Vec<String>) {
+    match collection.name {
         "global_rules" => {
             let document = parsed(value);
             let plugins = document["plugins"].as_object().into_iter().flatten();
@@ -270,11 +294,16 @@ fn unique_texts(collection: &Collection, value: &str) -> Vec<(String, String)> {
             let document = parsed(value);
             ("consumers/", keys_of_consumer(&document).map(|(_, _, key)| Json::from(key).to_string()).collect())
         }
-        // A name may be spelled in several ways.
-        "ssls" => ("ssls/", vec![String::new()]),
-        _ => return Vec::new(),
-    };
-    mentions.into_iter().map(|mention| (below.to_owned(), mention)).collect()
+        _ => ("", Vec::new()),
+    }
+}
+
+/// What only one document may have.
+struct UniqueValues {
+    /// Documents of one owner may share values.
+    owner: String,
+    /// Each with a text that is in the document.
+    values: Vec<(String, String)>,
 }
 
 /// Texts by which documents are found: most can be excluded by their text, which is much cheaper than parsing all of them.
@@ -282,8 +311,8 @@ struct SearchedTexts(Option<Vec<String>>);
 
 impl SearchedTexts {
     fn new(texts: impl Iterator<Item = String>) -> SearchedTexts {
-        let texts: Vec<String> = texts.take(FEW_MAX + 1).collect();
-        SearchedTexts((texts.len() <= FEW_MAX).then_some(texts))
+        let texts: Vec<String> = texts.take(TEXTS_MAX + 1).collect();
+        SearchedTexts((texts.len() <= TEXTS_MAX).then_some(texts))
     }
 
     fn may_be_in(&self, value: &str) -> bool {

@@ -2,7 +2,7 @@
 
 use super::plan::{Operation, Plan, plan};
 use super::read;
-use super::references::{StateAfter, StillTrue};
+use super::references::{CommitConditions, StateAfter};
 use super::view::View;
 use crate::answer::Answer;
 use crate::api::Api;
@@ -103,7 +103,7 @@ async fn execute(api: &Api, asked: &ParsedRequest, operation: Arc<Operation>) ->
 }
 
 /// The plan of an operation whose references have been checked.
-fn checked_plan(control: &dyn Control, view: &View, operation: &Operation) -> Result<(Plan, StillTrue), Answer> {
+fn checked_plan(control: &dyn Control, view: &View, operation: &Operation) -> Result<(Plan, CommitConditions), Answer> {
     let plan = plan(control, view, operation, unix_seconds())?;
     let forced = if operation.force { HashSet::from([plan.key.clone()]) } else { HashSet::new() };
     let after = StateAfter::new(view, &plan.writes);

@@ -142,6 +142,8 @@ async fn batches() {
             r#"POST /v1/batch [{"method": "PUT", "path": "/apisix/admin/routes/5", "body": {"uri": "/a"}}, {"method": "PUT", "path": "/apisix/admin/routes/6", "body": {"uri": "/a", "upstream_id": "u"}}]"#,
             r#"GET /apisix/admin/routes/5"#,
             r#"POST /v1/batch [{"method": "PUT", "path": "/apisix/admin/routes/5", "body": {"uri": "/a"}}, {"method": "DELETE", "path": "/apisix/admin/routes/5"}]"#,
+            r#"POST /v1/batch [{"method": "DELETE", "path": "/apisix/admin/routes/1?dryrun=true"}]"#,
+            r#"POST /v1/batch [{"method": "DELETE", "path": "/apisix/admin/routes/1?force=true%26dry_run=true"}]"#,
             r#"POST /v1/batch [{"method": "GET", "path": "/apisix/admin/routes/5"}]"#,
             r#"POST /v1/batch [{"method": "PUT", "path": "/v1/rollback", "body": {}}]"#,
             r#"POST /v1/batch [{"method": "PUT", "path": "/apisix/admin/consumers/jack/credentials/1", "body": {}}]"#,
@@ -161,6 +163,10 @@ async fn batches() {
             404 {"message":"Key not found"}
             > POST /v1/batch [{"method": "PUT", "path": "/apisix/admin/routes/5", "body": {"uri": "/a"}}, {"method": "DELETE", "path": "/apisix/admin/routes/5"}]
             400 {"error_msg":"operation 1: an earlier operation of this batch writes routes/5; make one operation of both","operation":1}
+            > POST /v1/batch [{"method": "DELETE", "path": "/apisix/admin/routes/1?dryrun=true"}]
+            400 {"error_msg":"operation 0: dry_run is an argument of the batch: all of it is checked, or made","operation":0}
+            > POST /v1/batch [{"method": "DELETE", "path": "/apisix/admin/routes/1?force=true%26dry_run=true"}]
+            400 {"error_msg":"operation 0: dry_run is an argument of the batch: all of it is checked, or made","operation":0}
             > POST /v1/batch [{"method": "GET", "path": "/apisix/admin/routes/5"}]
             400 {"error_msg":"operation 0: method: write PUT, POST, PATCH or DELETE","operation":0}
             > POST /v1/batch [{"method": "PUT", "path": "/v1/rollback", "body": {}}]

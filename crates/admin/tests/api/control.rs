@@ -2,6 +2,7 @@
 
 use serde_json::{Value as Json, json};
 use std::io::{Seek as _, Write as _};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use stillgate_admin::control::{Change, ChangeSummary, Edit, Pending};
 use stillgate_admin::{Backup, Checked, Control, Outcome, Plugin, PluginSchema, Wait, WriteError};
@@ -18,6 +19,8 @@ pub(crate) struct Memory {
     /// Why nothing can be written.
     pub(crate) refusal: Mutex<Option<WriteError>>,
     pub(crate) is_file: bool,
+    /// Writes that one request can make.
+    pub(crate) writes_max: AtomicUsize,
     /// The write of another client just before the next write; null deletes.
     pub(crate) overtaking: Mutex<Option<(&'static str, Json)>>,
 }
@@ -93,9 +96,11 @@ impl Memory {
                 return Err(WriteError::Conflict { key: key.clone(), modified });
             }
         }
-        for ReferenceCheck { below, since, mention } in &transaction.unreferenced {
+        for ReferenceCheck { below, since, mentions } in &transaction.unreferenced {
             let mut written = self.documents.below(below);
-            written.retain(|(_, document)| document.modified > *since && document.value.contains(mention));
+            let is_mentioned =
+                |text: &str| mentions.is_empty() || mentions.iter().any(|mention| text.contains(mention));
+            written.retain(|(_, document)| document.modified > *since && is_mentioned(&document.value));
             if let Some((key, document)) = written.pop() {
                 return Err(WriteError::Conflict { key, modified: Some(document.modified) });
             }
@@ -147,7 +152,7 @@ impl Control for Memory {
     }
 
     fn writes_max(&self) -> usize {
-        WRITES_MAX
+        self.writes_max.load(Relaxed).max(WRITES_MAX)
     }
 
     fn write(&self, transaction: Transaction, wait: Wait) -> Pending<Result<Outcome, WriteError>> {
@@ -165,7 +170,7 @@ impl Control for Memory {
         Box::pin(async move { outcome })
     }
 
-    fn replace(&self, transaction: Transaction, wait: Wait) -> Pending<Result<Outcome, WriteError>> {
+    fn write_many(&self, transaction: Transaction, wait: Wait) -> Pending<Result<Outcome, WriteError>> {
         self.write(transaction, wait)
     }
 

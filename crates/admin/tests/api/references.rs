@@ -2,6 +2,7 @@
 
 use crate::client::Client;
 use serde_json::{Value as Json, json};
+use std::sync::atomic::Ordering::Relaxed;
 use stillgate_admin::WriteError;
 
 /// A document, and another one that names it.
@@ -168,4 +169,99 @@ async fn a_validation_finds_what_a_replacement_would() {
     let (status, answer) = client.ask(&format!("POST /apisix/admin/configs/validate {body}")).await;
     assert!(status == 400 && answer.contains("the whole is wrong"), "{answer}");
     assert!(client.memory.get("routes/1").is_none(), "nothing is written");
+}
+
+/// A batch of many writes, of which each has a check of its own, is checked for the state after all of them.
+#[tokio::test]
+async fn many_writes_are_checked_together() {
+    const MANY: usize = 300;
+    let client = Client::admin();
+    client.memory.writes_max.store(1000, Relaxed);
+    let put =
+        |path: String, body: Json| json!({ "method": "PUT", "path": format!("/apisix/admin/{path}"), "body": body });
+    let delete = |path: String| json!({ "method": "DELETE", "path": format!("/apisix/admin/{path}") });
+    let consumer = |name: String, key: usize| {
+        put(
+            format!("consumers/{name}"),
+            json!({ "username": name, "plugins": { "key-auth": { "key": format!("key-{key}") } } }),
+        )
+    };
+    let route = |id: usize, upstream: usize| {
+        put(format!("routes/{id}"), json!({ "uri": format!("/{id}"), "upstream_id": format!("u{upstream}") }))
+    };
+    let upstream = |id: usize| put(format!("upstreams/u{id}"), json!({ "nodes": {} }));
+    let ask = async |operations: &[Json]| client.ask(&format!("POST /v1/batch {}", json!(operations))).await;
+
+    // Routes come before their upstreams here.
+    let mut all: Vec<Json> = (0..MANY).map(|id| route(id, id)).collect();
+    all.extend((0..MANY).map(upstream));
+    all.extend((0..MANY).map(|id| consumer(format!("c{id}"), id)));
+    let (status, answer) = ask(&all).await;
+    assert_eq!(status, 200, "{answer}");
+
+    // Keys that change places, and consumers that change their names, take nobody's key.
+    let mut moved = vec![consumer("c0".to_owned(), 1), consumer("c1".to_owned(), 0)];
+    moved.extend((2..MANY).flat_map(|id| [delete(format!("consumers/c{id}")), consumer(format!("d{id}"), id)]));
+    let (status, answer) = ask(&moved).await;
+    assert_eq!(status, 200, "{answer}");
+    let mut taken = vec![consumer("c0".to_owned(), 0)];
+    taken.extend((1000..1000 + MANY).map(|id| consumer(format!("e{id}"), id)));
+    let (status, answer) = ask(&taken).await;
+    assert!(status == 400 && answer.contains("operation 0: duplicate key found with consumer: c1"), "{answer}");
+    let twice: Vec<Json> = (0..2).map(|id| consumer(format!("f{id}"), 5000)).collect();
+    let (status, answer) = ask(&twice).await;
+    assert!(status == 400 && answer.contains("operation 1: duplicate key found with consumer: f0"), "{answer}");
+
+    // What a route that stays names is not deleted; the operation is named.
+    let gone: Vec<Json> = (0..MANY).rev().map(|id| delete(format!("upstreams/u{id}"))).collect();
+    let mut all_but_one: Vec<Json> = (1..MANY).map(|id| delete(format!("routes/{id}"))).collect();
+    all_but_one.extend(gone.clone());
+    let (status, answer) = ask(&all_but_one).await;
+    let operation = all_but_one.len() - 1;
+    assert!(status == 400 && answer.contains("is still using it"), "{answer}");
+    assert!(answer.contains(&format!("\"operation\":{operation}}}")), "{answer}");
+    assert!(client.memory.get("routes/7").is_some(), "nothing is made");
+    // By force it is, also for a route of the same batch.
+    let mut forced = vec![route(0, 0)];
+    forced.extend(gone.iter().map(|operation| {
+        let path = operation["path"].as_str().unwrap();
+        json!({ "method": "DELETE", "path": format!("{path}?force=true") })
+    }));
+    let (status, answer) = ask(&forced).await;
+    assert_eq!(status, 200, "{answer}");
+    let (status, answer) = ask(&[route(1, 1)]).await;
+    assert!(
+        status == 400 && answer.contains("operation 0: failed to fetch upstream info by upstream id [u1]"),
+        "{answer}"
+    );
+}
+
+/// Another client's write between check and commit is noticed, however many writes a batch has.
+#[tokio::test]
+async fn many_writes_notice_another_write() {
+    let client = Client::admin();
+    client.memory.writes_max.store(1000, Relaxed);
+    for id in 0..40 {
+        client.memory.put(&format!("upstreams/u{id}"), &json!({ "nodes": {} }));
+        client.memory.put(&format!("consumers/c{id}"), &json!({ "username": format!("c{id}") }));
+    }
+    let delete = |path: String| json!({ "method": "DELETE", "path": format!("/apisix/admin/{path}") });
+    let upstreams: Vec<Json> = (0..40).map(|id| delete(format!("upstreams/u{id}"))).collect();
+    *client.memory.overtaking.lock().unwrap() = Some(("routes/1", json!({ "uri": "/", "upstream_id": "u39" })));
+    let (status, answer) = client.ask(&format!("POST /v1/batch {}", json!(upstreams))).await;
+    assert!(status == 400 && answer.contains("operation 39") && answer.contains("is still using it"), "{answer}");
+    // A credential goes with its consumer.
+    let consumers: Vec<Json> = (0..40).map(|id| delete(format!("consumers/c{id}"))).collect();
+    *client.memory.overtaking.lock().unwrap() = Some(("consumers/c39/credentials/late", json!({ "plugins": {} })));
+    let (status, answer) = client.ask(&format!("POST /v1/batch {}", json!(consumers))).await;
+    assert_eq!(status, 200, "{answer}");
+    assert!(client.memory.get("consumers/c39/credentials/late").is_none());
+}
+
+/// A document can refer to itself if it was there before.
+#[tokio::test]
+async fn a_new_document_cannot_refer_to_itself() {
+    let body = r#"{"protocol": {"name": "x", "superior_id": "1"}}"#;
+    let client = Client::admin();
+    assert_eq!(client.ask(&format!("PUT /apisix/admin/stream_routes/1 {body}")).await.0, 400);
 }

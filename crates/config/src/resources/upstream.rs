@@ -100,7 +100,7 @@ fn warn_of_dropped_field(key: Option<&At<String>>, path: &Path<'_>, sink: &mut S
 
 /// Variables that APISIX accepts as `key`: names of the machine and of nginx's `server` block, and what its plugin `mqtt-proxy`
 /// sets.
-const NOT_OF_REQUESTS: [&str; 3] = ["hostname", "mqtt_client_id", "server_name"];
+const WITHOUT_REQUEST_VALUE: [&str; 3] = ["hostname", "mqtt_client_id", "server_name"];
 
 /// The input selected by `hash_on` and `key`.
 fn hash_key(on: At<HashOn>, key: Option<At<String>>, path: &Path<'_>, sink: &mut Sink) -> HashKey {
@@ -118,7 +118,7 @@ fn hash_key(on: At<HashOn>, key: Option<At<String>>, path: &Path<'_>, sink: &mut
         }
         return Variable::RemoteAddr.into();
     };
-    if on.value == HashOn::Vars && NOT_OF_REQUESTS.contains(&&*key.value) {
+    if on.value == HashOn::Vars && WITHOUT_REQUEST_VALUE.contains(&&*key.value) {
         let fault =
             Fault::new(format!("no request has \"{}\" of its own, so the client's address is hashed", key.value));
         sink.warning(key.at, &path.key("key"), fault.hint("write remote_addr, or a header with `hash_on: header`"));

@@ -38,8 +38,8 @@ use tables::{
 /// Bytes of all values that one transaction writes.
 pub const TRANSACTION_BYTES_MAX: usize = 8 << 20;
 
-/// Bytes of all values that one replacement of everything writes.
-pub const REPLACEMENT_BYTES_MAX: usize = 64 << 20;
+/// Bytes of all values that one change of many documents writes.
+pub const MANY_BYTES_MAX: usize = 64 << 20;
 
 /// Documents that one call of [`EmbeddedStore::expire`] deletes.
 pub const EXPIRED_AT_ONCE_MAX: usize = 1000;
@@ -119,10 +119,10 @@ impl EmbeddedStore {
         self.commit_sized(transaction, now)
     }
 
-    /// Like [`EmbeddedStore::commit`], for the replacement of everything: with any number of writes, and
-    /// [`REPLACEMENT_BYTES_MAX`].
-    pub fn commit_replacement(&mut self, transaction: &Transaction, now: SystemTime) -> Result<Batch, CommitError> {
-        check_size(&transaction.writes, usize::MAX, REPLACEMENT_BYTES_MAX)?;
+    /// Like [`EmbeddedStore::commit`], for many documents, such as a replacement of everything: with any number of writes, and
+    /// [`MANY_BYTES_MAX`].
+    pub fn commit_many(&mut self, transaction: &Transaction, now: SystemTime) -> Result<Batch, CommitError> {
+        check_size(&transaction.writes, usize::MAX, MANY_BYTES_MAX)?;
         self.commit_sized(transaction, now)
     }
 

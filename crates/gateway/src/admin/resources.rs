@@ -12,8 +12,8 @@ use std::time::Duration;
 use stillgate_admin::control::{Change, ChangeSummary, Edit, Pending};
 use stillgate_admin::{Backup, Checked, Control, Outcome, Plugin, PluginSchema, Wait, WriteError};
 use stillgate_config::secret_fields::each_possible_secret;
-use stillgate_config::{Kind, Schemas, SourceKind};
-use stillgate_datastore::transaction::{STORE_WRITES_MAX, WRITES_MAX};
+use stillgate_config::{Kind, Schemas};
+use stillgate_datastore::transaction::WRITES_MAX;
 use stillgate_datastore::{Author, CommitError, DocumentTable, Documents, Transaction, Write};
 use stillgate_plugin::OwnPlugins;
 use tokio::sync::oneshot;
@@ -118,18 +118,15 @@ impl Control for ControlSide {
     }
 
     fn writes_max(&self) -> usize {
-        match &self.kept {
-            Some(kept) if kept.keeper.kind == SourceKind::Store => STORE_WRITES_MAX,
-            _ => WRITES_MAX,
-        }
+        self.kept.as_ref().map_or(WRITES_MAX, |kept| kept.keeper.writes_max())
     }
 
     fn write(&self, transaction: Transaction, wait: Wait) -> Pending<Result<Outcome, WriteError>> {
         self.outcome(self.ask(|answer| StoreRequest::Write(transaction, answer)), wait)
     }
 
-    fn replace(&self, transaction: Transaction, wait: Wait) -> Pending<Result<Outcome, WriteError>> {
-        self.outcome(self.ask(|answer| StoreRequest::Replace(transaction, answer)), wait)
+    fn write_many(&self, transaction: Transaction, wait: Wait) -> Pending<Result<Outcome, WriteError>> {
+        self.outcome(self.ask(|answer| StoreRequest::WriteMany(transaction, answer)), wait)
     }
 
     fn backup(&self) -> Pending<Result<Backup, WriteError>> {

@@ -24,6 +24,9 @@ pub(crate) struct StatusPage {
     pub(crate) source_path: Option<String>,
     /// The revision of the datastore that is served; null where resources come from the file.
     pub(crate) revision: Option<u64>,
+    /// Writes that one `POST /v1/batch` can make; absent where resources come from the file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) batch_writes_max: Option<usize>,
     /// Why the datastore cannot be followed; absent where it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) source_error: Option<String>,
@@ -223,6 +226,7 @@ mod tests {
             version: "1.2.3",
             source: "etcd",
             source_path: Some("http://127.0.0.1:2379".into()),
+            batch_writes_max: Some(128),
             revision: Some(42),
             source_error: None,
             source_heard_at: Some("2026-11-21T00:27:15.000Z".into()),
@@ -262,6 +266,7 @@ mod tests {
               "source": "etcd",
               "source_path": "http://127.0.0.1:2379",
               "revision": 42,
+              "batch_writes_max": 128,
               "source_heard_at": "2026-11-21T00:27:15.000Z",
               "rejected": [
                 {

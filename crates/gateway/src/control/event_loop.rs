@@ -530,6 +530,7 @@ impl Control {
             version: env!("CARGO_PKG_VERSION"),
             source: self.datastore.as_ref().map_or("file", Datastore::kind),
             source_path: self.reloader.source_path(),
+            batch_writes_max: self.datastore.as_ref().map(|datastore| datastore.writes_max),
             revision: stored.as_ref().and_then(|_| self.reloader.revision()),
             source_error: stored.as_ref().and_then(FollowedRevision::error),
             source_heard_at: self.datastore.as_ref().and_then(Datastore::heard_unix_ms).map(rfc3339),
@@ -561,6 +562,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 struct Datastore {
     kind: SourceKind,
     name: &'static str,
+    writes_max: usize,
     stored: watch::Receiver<FollowedRevision>,
     asks: mpsc::Sender<StoreRequest>,
     /// Revision that was last requested to be read.
@@ -572,7 +574,8 @@ impl Datastore {
         let mut stored = kept.keeper.stored.subscribe();
         // The datastore may have changed since it was read at the start.
         stored.mark_changed();
-        Datastore { kind: kept.keeper.kind, name: kept.keeper.name(), stored, asks: kept.asks, revision: None }
+        let (kind, name, writes_max) = (kept.keeper.kind, kept.keeper.name(), kept.keeper.writes_max());
+        Datastore { kind, name, writes_max, stored, asks: kept.asks, revision: None }
     }
 
     /// Waits until there is a change to read. May be cancelled without losing anything.

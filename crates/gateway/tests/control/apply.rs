@@ -120,7 +120,7 @@ fn differences_are_listed_and_prune_deletes_dependants_first() {
     assert_eq!(resources(&site.export()), "routes: []\n");
 }
 
-/// A store makes any number of changes as one: what is refused changes nothing, and nothing stands in its own way.
+/// A store makes any number of changes as one: what is refused changes nothing, and changes cannot conflict with each other.
 #[test]
 fn changes_of_a_store_are_made_together() {
     let site = Site::new();
@@ -514,6 +514,15 @@ fn a_warning_is_said_once_and_blames_no_file() {
         let [line] = lines[..] else { panic!("{told}: {lines:?}") };
         assert!(!line.contains(&file) && !line.contains("warning: "), "{line}");
     }
+}
+
+/// Few changes may have many bytes.
+#[test]
+fn ten_documents_of_a_megabyte_are_applied() {
+    let site = Site::new();
+    let route = |id: usize| json!({"id": format!("r{id}"), "uri": format!("/{id}"), "desc": "x".repeat(1 << 20)});
+    let text = as_file(&json!({ "routes": (0..10).map(route).collect::<Vec<_>>() }));
+    assert_eq!(site.apply(&text, &[]).expect(0).summary(), "10 created, 0 changed, 0 deleted, 0 unchanged");
 }
 
 #[test]

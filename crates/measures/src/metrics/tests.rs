@@ -4,7 +4,7 @@ use super::*;
 use stillgate_config::{Dialect, FamilyKind};
 use stillgate_proxy::Counters;
 
-/// A family whose source does not exist would be exposed without a series, which nobody notices.
+/// A family whose source does not exist would be exposed without a series and without an error.
 #[test]
 fn every_count_of_the_workers_exists() {
     for spec in Dialect::ALL.into_iter().flat_map(|(_, dialect)| dialect.families()) {

@@ -280,7 +280,7 @@ impl LogReader {
         if lines.are_compressed().map_err(unreadable)? {
             return Err(ReplayFailure::Compressed.of(log));
         }
-        let mut reader = RecordReader::new(Needs::default(), [].iter());
+        let mut reader = RecordReader::new(needs::Needs::default(), [].iter());
         let (mut heads, mut wrong) = (Vec::new(), None);
         while let Some((number, line)) = lines.next().map_err(unreadable)? {
             if number > LINES_WITHOUT_REQUEST_MAX && heads.is_empty() {
@@ -535,6 +535,21 @@ fn many(count: u64, what: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
+
+    /// `uri` of a log is decoded text: the request is one that decodes to it.
+    #[test]
+    fn the_uri_of_a_log_becomes_a_target() {
+        let mut reader = RecordReader::new(needs::Needs::default(), std::iter::empty());
+        let mut check = |line: Value, expected: &str| {
+            let mut head = RequestHead::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+            reader.read(line.to_string().as_bytes(), &mut head).unwrap();
+            assert_eq!(head.target, expected, "{line}");
+        };
+        check(json!({"uri": "/a b%20?c"}), "/a%20b%2520%3Fc");
+        check(json!({"uri": "/\u{fc}", "args": "q=%20"}), "/%C3%BC?q=%20");
+        check(json!({"uri": "/x", "request_uri": "/%41"}), "/%41");
+    }
 
     #[test]
     fn a_line_without_an_end_is_an_error() {

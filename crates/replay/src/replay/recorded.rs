@@ -13,7 +13,7 @@ use stillgate_config::{AccessField, AccessValue};
 use stillgate_plugin::query::decoded;
 use stillgate_route::Variable;
 
-/// What a path holds only percent-encoded: more than this would be decoded to the same.
+/// Bytes that must be encoded for the path to be parsed back to the same text.
 const NOT_IN_PATHS: &AsciiSet =
     &CONTROLS.add(b' ').add(b'"').add(b'#').add(b'%').add(b'<').add(b'>').add(b'?').add(b'\\');
 

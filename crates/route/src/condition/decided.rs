@@ -142,7 +142,7 @@ fn value_flaw(field: &Field, literal: RequiredText<'_>, lower: bool) -> Option<S
     match field {
         Field::Host => host_flaw(literal),
         Field::Path => path_flaw(literal, lower),
-        Field::Variable(Variable::Uri) => start_flaw(literal, lower),
+        Field::Variable(Variable::Uri) => start_flaw(literal, &|text| String::from_utf8(text.to_vec()).ok()),
         Field::Segment(_) | Field::Segments(..) => segment_flaw(field, literal, lower),
         _ => None,
     }
@@ -187,18 +187,15 @@ fn host_flaw(literal: RequiredText<'_>) -> Option<String> {
 
 /// Why the literal cannot be in a path in normal form.
 fn path_flaw(literal: RequiredText<'_>, lower: bool) -> Option<String> {
-    start_flaw(literal, lower).or_else(|| flaw_inside(literal, lower))
+    let in_normal_form = |text: &[u8]| normal_form(text, lower).or_else(|| String::from_utf8(text.to_vec()).ok());
+    start_flaw(literal, &in_normal_form).or_else(|| flaw_inside(literal, lower))
 }
 
-/// Why no path begins with the literal.
-fn start_flaw(literal: RequiredText<'_>, lower: bool) -> Option<String> {
+/// Why no path begins with the literal; `as_written`: the text to write in its place.
+fn start_flaw(literal: RequiredText<'_>, as_written: &dyn Fn(&[u8]) -> Option<String>) -> Option<String> {
     let text = literal.text;
     let is_wrong = literal.begins && text.first().map_or(literal.ends, |first| *first != b'/');
-    is_wrong.then(|| {
-        let write = [b"/", text].concat();
-        let write = normal_form(&write, lower).or_else(|| String::from_utf8(write).ok());
-        format!("paths begin with \"/\"{}", suggest(write))
-    })
+    is_wrong.then(|| format!("paths begin with \"/\"{}", suggest(as_written(&[b"/", text].concat()))))
 }
 
 fn segment_flaw(field: &Field, literal: RequiredText<'_>, lower: bool) -> Option<String> {

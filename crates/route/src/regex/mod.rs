@@ -6,6 +6,7 @@
 //! ([`size`]). [`group`] matches many regexes at once; [`tail`] matches the rest behind a literal, shared by all
 //! patterns with that rest.
 
+mod dollar;
 mod example;
 mod group;
 mod reduce;
@@ -47,6 +48,8 @@ pub struct Pattern(Arc<ParsedRegex>);
 #[derive(Debug)]
 struct ParsedRegex {
     source: Box<str>,
+    /// The text as written, if `source` is not.
+    written: Option<Box<str>>,
     dialect: Dialect,
     split: Option<SplitRegex>,
     /// Names by position in the text.
@@ -84,18 +87,29 @@ pub enum RegexError {
 impl Pattern {
     /// Parses a regex of Kong's `~`.
     pub fn unicode(source: &str) -> Result<Pattern, RegexError> {
-        Pattern::parse(source, Dialect { unicode: true, any_case: false })
-    }
-
-    /// Parses a regex of `~~`, or `~*` with `any_case`, in `vars`.
-    pub fn ascii(source: &str, any_case: bool) -> Result<Pattern, RegexError> {
-        Pattern::parse(source, Dialect { unicode: false, any_case })
-    }
-
-    fn parse(source: &str, dialect: Dialect) -> Result<Pattern, RegexError> {
         if source.len() > REGEX_TEXT_BYTES_MAX {
             return Err(RegexError::TooLong);
         }
+        Pattern::parse(source, None, Dialect { unicode: true, any_case: false })
+    }
+
+    /// Parses a regex of `~~`, or `~*` with `any_case`, in `vars`. As in PCRE, `$` matches before a line feed at the end, too.
+    pub fn ascii(source: &str, any_case: bool) -> Result<Pattern, RegexError> {
+        let dialect = Dialect { unicode: false, any_case };
+        if source.len() > REGEX_TEXT_BYTES_MAX {
+            return Err(RegexError::TooLong);
+        }
+        match dollar::as_in_pcre(source) {
+            None => Pattern::parse(source, None, dialect),
+            Some(rewritten) => {
+                // Errors are about the text as written.
+                dialect.parse(source)?;
+                Pattern::parse(&rewritten, Some(source.into()), dialect)
+            }
+        }
+    }
+
+    fn parse(source: &str, written: Option<Box<str>>, dialect: Dialect) -> Result<Pattern, RegexError> {
         let (ast, hir) = dialect.parse(source)?;
         if !is_within(&hir, REGEX_BYTES_MAX) {
             return Err(RegexError::TooLarge);
@@ -106,12 +120,12 @@ impl Pattern {
         }
         let split = split::split(source, dialect, &ast, hir);
         let (source, names) = (source.into(), names.into());
-        Ok(Pattern(Arc::new(ParsedRegex { source, dialect, split, names, regex: OnceLock::new() })))
+        Ok(Pattern(Arc::new(ParsedRegex { source, written, dialect, split, names, regex: OnceLock::new() })))
     }
 
     /// The text as written.
     pub fn source(&self) -> &str {
-        &self.0.source
+        self.0.written.as_ref().unwrap_or(&self.0.source)
     }
 
     /// Whether it matches anywhere in a value. Compiles the regex at the first call, so it is for infrequent callers.
@@ -170,7 +184,8 @@ impl Pattern {
 
     /// A value that is likely to match, for samples.
     pub(crate) fn example(&self) -> Vec<u8> {
-        example::example(&self.hir())
+        let written = self.0.dialect.parse(self.source()).expect("it was parsed by the same rules before").1;
+        example::example(&written)
     }
 
     fn hir(&self) -> Hir {

@@ -131,7 +131,7 @@ fn references_are_looked_for_in_what_was_written_since() {
         commit(&mut store, vec![put("routes/3", "{\"upstream_id\": \"u\"}")]);
         commit(&mut store, vec![put("routes/4", "{\"upstream_id\": \"\\u0075\"}"), delete("routes/2")]);
         let mut check = |below: &str, since, mention: &str, expected: Option<(&str, u64)>| {
-            let condition = ReferenceCheck { below: below.to_owned(), since, mention: mention.to_owned() };
+            let condition = ReferenceCheck { below: below.to_owned(), since, mentions: vec![mention.to_owned()] };
             let before = store.revision();
             let transaction = Transaction { unreferenced: vec![condition], ..transaction(vec![put("protos/1", "x")]) };
             let result = store.commit(&transaction, now()).map(|batch| batch.revision);

@@ -54,7 +54,7 @@ fn nothing_may_be_written_since_below_a_path() {
         let condition = |(below, since): &(&str, u64)| ReferenceCheck {
             below: (*below).to_owned(),
             since: *since,
-            mention: "not looked for".to_owned(),
+            mentions: vec!["not looked for".to_owned()],
         };
         let unreferenced = unreferenced.iter().map(condition).collect();
         run(etcd.commit(&Transaction { unreferenced, ..transaction(&[("upstreams/u", Condition::Present)], writes) }))

@@ -1,9 +1,9 @@
-//! The order of changes that do not fit into one batch, as with etcd: between two batches nothing is open that was guarded before and is guarded
-//! in the file.
+//! The order of changes that do not fit into one batch, as with etcd: between two batches no route is without a plugin that it had
+//! before and has in the file.
 //!
 //! What adds a guard comes first, what removes one last. [`gaps`] then follows the plugins of each route from batch to batch: it
-//! finds what no order of these phases can keep. It knows which plugins a route has, not which requests it takes; for those there
-//! is only the order: guarded routes are made before open ones and deleted after them.
+//! finds what no order of these phases can keep. It knows which plugins a route has, not their configuration, nor which requests it
+//! takes; for those there is only the order: guarded routes are made before open ones and deleted after them.
 
 use super::plan::{TransferStep, What, rank};
 use super::resources::{Name, Resource, Resources, path_of};
@@ -273,7 +273,7 @@ mod tests {
 
     /// All changes, by path, in their order.
     fn planned(there: &Json, file: &Json) -> (Vec<String>, Vec<String>, Vec<usize>) {
-        let plan = plan(&resources(file), &resources(there), true, BatchBounds::ETCD).unwrap();
+        let plan = plan(&resources(file), &resources(there), true, BatchBounds::SMALL).unwrap();
         let paths = plan.steps.iter().map(|step| {
             let sign = if step.what == What::Delete { "-" } else { "" };
             format!("{sign}{}", path_of(&step.name))

@@ -10,9 +10,11 @@
 use super::order::{gaps, put_in_order};
 use super::resources::{Name, Resource, Resources, masks, path_of, without_possible_secrets};
 use serde_json::{Map, Value as Json, json};
+use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 use stillgate_config::{Kind, Schemas};
-use stillgate_datastore::transaction::{STORE_WRITES_MAX, WRITES_MAX};
+use stillgate_datastore::transaction::WRITES_MAX;
 use stillgate_schema::mask::{MASK, is_masked};
 
 /// What one batch takes.
@@ -21,13 +23,35 @@ pub(super) struct BatchBounds {
     changes: usize,
     /// Bytes of the operations.
     bytes: usize,
+    /// Other documents that they refer to, each of which has to exist at the commit.
+    references: usize,
 }
 
 impl BatchBounds {
-    /// Of a gateway with a store of its own: everything, within the bytes of a request.
-    pub(super) const STORE: BatchBounds = BatchBounds { changes: STORE_WRITES_MAX, bytes: 31 << 20 };
-    /// Of a gateway with an etcd, which takes requests of 1.5 MiB.
-    pub(super) const ETCD: BatchBounds = BatchBounds { changes: WRITES_MAX, bytes: 1 << 20 };
+    /// Of a gateway with etcd: a request has 1.5 MiB, and a transaction 128 conditions. Some are about whole collections, and each
+    /// PATCH has one.
+    pub(super) const SMALL: BatchBounds =
+        BatchBounds { changes: WRITES_MAX, bytes: 1 << 20, references: WRITES_MAX - 24 };
+
+    /// Of a gateway with a store, which makes this many as one change: the bytes are those of a request.
+    pub(super) const fn of_store(changes: usize) -> BatchBounds {
+        BatchBounds { changes, bytes: 31 << 20, references: usize::MAX }
+    }
+
+    /// How many of the first changes fit into one batch.
+    fn fitting(&self, steps: &[TransferStep]) -> usize {
+        let (mut bytes, mut references) = (0, BTreeSet::new());
+        for (count, step) in steps.iter().take(self.changes).enumerate() {
+            bytes += step.bytes;
+            if self.references < usize::MAX {
+                step.add_references(&mut references);
+            }
+            if bytes > self.bytes || references.len() > self.references {
+                return count;
+            }
+        }
+        steps.len().min(self.changes)
+    }
 }
 
 /// What is done to a resource.
@@ -120,12 +144,7 @@ impl TransferPlan {
         let mut batches = Vec::new();
         let mut rest = &self.steps[..];
         while !rest.is_empty() {
-            let mut bytes = 0;
-            let fits = |step: &&TransferStep| {
-                bytes += step.bytes;
-                bytes <= self.bounds.bytes
-            };
-            let fitting = rest.iter().take(self.bounds.changes).take_while(fits).count().max(1);
+            let fitting = self.bounds.fitting(rest).max(1);
             let is_cut = rest[fitting - 1].is_joined && rest.get(fitting).is_some_and(|next| next.is_joined);
             let joined = rest[..fitting].iter().rev().take_while(|step| is_cut && step.is_joined).count();
             // More than a batch takes are refused by the gateway, or found as gaps.
@@ -142,6 +161,31 @@ impl TransferStep {
     fn new(name: &Name, what: What, at: Option<(u32, u32)>, operation: Json) -> TransferStep {
         let bytes = operation.to_string().len();
         TransferStep { name: name.clone(), what, at, operation, bytes, is_joined: false }
+    }
+
+    /// Adds what is a condition of the change: each document that it may refer to, and for a PATCH its own.
+    fn add_references<'a>(&'a self, references: &mut BTreeSet<Cow<'a, str>>) {
+        if self.operation["method"] == "PATCH" {
+            references.insert(path_of(&self.name).into());
+        }
+        if let (Kind::Credentials, Some((consumer, _))) = (self.name.0, self.name.1.split_once('/')) {
+            references.insert(consumer.into());
+        }
+        each_reference("", &self.operation["body"], references);
+    }
+}
+
+/// Ids under keys such as `upstream_id` and `anonymous_consumer`, and secrets. Some are not references: too many are counted, never
+/// too few.
+fn each_reference<'a>(key: &str, value: &'a Json, references: &mut BTreeSet<Cow<'a, str>>) {
+    match value {
+        Json::Object(fields) => fields.iter().for_each(|(key, value)| each_reference(key, value, references)),
+        Json::Array(items) => items.iter().for_each(|item| each_reference(key, item, references)),
+        Json::String(text) if key.ends_with("_id") || key == "anonymous_consumer" || text.starts_with('$') => {
+            references.insert(text.into());
+        }
+        Json::Number(number) if key.ends_with("_id") => drop(references.insert(number.to_string().into())),
+        _ => {}
     }
 }
 
@@ -427,7 +471,7 @@ mod tests {
         let borrowed = |all: &[(Kind, String, Json)]| {
             resources(&all.iter().map(|(kind, id, json)| (*kind, id.as_str(), json.clone())).collect::<Vec<_>>())
         };
-        let plan = plan(&borrowed(&new), &borrowed(&old), true, BatchBounds::ETCD).unwrap();
+        let plan = plan(&borrowed(&new), &borrowed(&old), true, BatchBounds::SMALL).unwrap();
         assert_eq!(
             steps(&plan),
             [
@@ -469,12 +513,20 @@ mod tests {
             plan(&all.collect(), &Resources::new(), false, bounds).unwrap()
         };
         let sizes = |plan: &TransferPlan| plan.batches().iter().map(|batch| batch.len()).collect::<Vec<_>>();
-        assert_eq!(sizes(&routes(300, "", BatchBounds::ETCD)), [128, 128, 44]);
-        assert_eq!(sizes(&routes(300, "", BatchBounds::STORE)), [300]);
+        assert_eq!(sizes(&routes(300, "", BatchBounds::SMALL)), [128, 128, 44]);
+        assert_eq!(sizes(&routes(300, "", BatchBounds::of_store(1000))), [300]);
         let long = "x".repeat(600_000);
-        assert_eq!(sizes(&routes(3, &long, BatchBounds::ETCD)), [1, 1, 1]);
-        assert_eq!(sizes(&routes(55, &long, BatchBounds::STORE)), [54, 1]);
-        assert_eq!(sizes(&routes(0, "", BatchBounds::ETCD)), [0; 0]);
+        assert_eq!(sizes(&routes(3, &long, BatchBounds::SMALL)), [1, 1, 1]);
+        assert_eq!(sizes(&routes(55, &long, BatchBounds::of_store(1000))), [54, 1]);
+        assert_eq!(sizes(&routes(0, "", BatchBounds::SMALL)), [0; 0]);
+        // Each of two upstreams is a condition of the transaction.
+        let route = |id: usize| {
+            let document = json!({"uri": "/", "upstream_id": format!("u{}", id / 2), "service_id": id});
+            ((Kind::Routes, id.to_string()), Resource { document, created: 0, at: None })
+        };
+        let referring = |bounds| plan(&(0..140).map(route).collect(), &Resources::new(), false, bounds).unwrap();
+        assert_eq!(sizes(&referring(BatchBounds::SMALL)), [69, 69, 2]);
+        assert_eq!(sizes(&referring(BatchBounds::of_store(1000))), [140]);
     }
 
     #[test]
@@ -482,17 +534,17 @@ mod tests {
         let mask = stillgate_admin::MASK;
         let ssl = |sni: &str, key: &str| json!({"cert": "c", "key": key, "snis": [sni]});
         let of = |document| resources(&[(Kind::Ssls, "1", document)]);
-        let changed = plan(&of(ssl("b", mask)), &of(ssl("a", mask)), false, BatchBounds::ETCD).unwrap();
+        let changed = plan(&of(ssl("b", mask)), &of(ssl("a", mask)), false, BatchBounds::SMALL).unwrap();
         assert_eq!(
             changed.steps[0].operation,
             json!({"method": "PATCH", "path": "/apisix/admin/ssls/1", "body": {"cert": "c", "snis": ["b"]}})
         );
-        let refused = plan(&of(ssl("b", mask)), &Resources::new(), false, BatchBounds::ETCD).unwrap_err();
+        let refused = plan(&of(ssl("b", mask)), &Resources::new(), false, BatchBounds::SMALL).unwrap_err();
         assert_eq!(refused, ["7:3: ssls/1: key is a mask"]);
         let consumer = json!({"username": "jack", "plugins": {"key-auth": {"key": mask}}});
         let consumers = resources(&[(Kind::Consumers, "jack", consumer)]);
         assert_eq!(
-            plan(&consumers, &consumers, false, BatchBounds::ETCD).unwrap_err(),
+            plan(&consumers, &consumers, false, BatchBounds::SMALL).unwrap_err(),
             ["7:3: consumers/jack: plugins.key-auth.key is a mask"]
         );
     }

@@ -16,6 +16,7 @@ use std::time::Duration;
 use stillgate_config::Kind;
 use stillgate_datastore::Key;
 use stillgate_datastore::embedded::MAGIC;
+use stillgate_datastore::transaction::WRITES_MAX;
 use stillgate_files::read_bounded;
 use stillgate_outbound::{HttpClient, UNREACHED};
 use stillgate_tls::{Peer, ServiceRoots, towards_service, towards_service_as};
@@ -220,8 +221,11 @@ impl Remote {
                 "{}: this gateway's resources come from its file; use that file, or set gateway.config.source to store",
                 self.base
             ))),
-            Some("store") => Ok(BatchBounds::STORE),
-            _ => Ok(BatchBounds::ETCD),
+            // Earlier versions do not say it, nor do they take more.
+            _ => Ok(match status["batch_writes_max"].as_u64().and_then(|max| usize::try_from(max).ok()) {
+                Some(changes) if changes > WRITES_MAX => BatchBounds::of_store(changes),
+                _ => BatchBounds::SMALL,
+            }),
         }
     }
 

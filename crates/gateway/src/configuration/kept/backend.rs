@@ -80,14 +80,14 @@ impl Backend {
     }
 
     /// Makes a change with any number of writes.
-    pub(super) fn replace(
+    pub(super) fn write_many(
         &mut self,
         keeper: &Keeper,
         change: &Transaction,
         now: SystemTime,
     ) -> Result<Batch, WriteFailure> {
         match self {
-            Backend::File(file) => file.write(keeper, |store| store.commit_replacement(change, now)),
+            Backend::File(file) => file.write(keeper, |store| store.commit_many(change, now)),
             Backend::Etcd(_) => {
                 let count = change.writes.len();
                 let why = format!("{count} documents change; with etcd, one request can change {WRITES_MAX}: split it");

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use stillgate_config::{Config, Diagnostic, EtcdKeys, Gateway, LoadedConfig, Pem, PluginSet, Severity, SourceKind};
 use stillgate_datastore::embedded::{EmbeddedStore, HistoryBounds, OpenError, OpenProblem};
 use stillgate_datastore::etcd::{Etcd, EtcdOptions, EtcdTls, FollowerEvent, follow};
+use stillgate_datastore::transaction::{STORE_WRITES_MAX, WRITES_MAX};
 use stillgate_datastore::{Batch, CommitError, Documents as _, Key, Snapshot, Transaction};
 use stillgate_files::read_bounded;
 use stillgate_plugin::OwnPlugins;
@@ -413,6 +414,14 @@ impl Keeper {
             SourceKind::File => "file",
             SourceKind::Store => "store",
             SourceKind::Etcd => "etcd",
+        }
+    }
+
+    /// How many writes it makes as one change.
+    pub(crate) fn writes_max(&self) -> usize {
+        match self.kind {
+            SourceKind::File | SourceKind::Store => STORE_WRITES_MAX,
+            SourceKind::Etcd => WRITES_MAX,
         }
     }
 }

@@ -29,7 +29,7 @@ pub(crate) enum StoreRequest {
     /// Makes a change, unless one of its documents cannot be used.
     Write(Transaction, oneshot::Sender<Result<CommittedChange, WriteFailure>>),
     /// Makes a change with any number of writes.
-    Replace(Transaction, oneshot::Sender<Result<CommittedChange, WriteFailure>>),
+    WriteMany(Transaction, oneshot::Sender<Result<CommittedChange, WriteFailure>>),
     /// Copies the whole datastore into a file without a name.
     Backup(oneshot::Sender<Result<StoreCopy, WriteFailure>>),
     /// Finds out the result of a change, and what would be served after it.
@@ -157,7 +157,7 @@ async fn answer(keeper: &Arc<Keeper>, backend: &mut Backend, asked: StoreRequest
             let made = write(keeper, backend, transaction, false).await;
             let _ = answer.send(made);
         }
-        StoreRequest::Replace(transaction, answer) => {
+        StoreRequest::WriteMany(transaction, answer) => {
             let made = write(keeper, backend, transaction, true).await;
             let _ = answer.send(made);
         }
@@ -196,7 +196,7 @@ async fn write(
     let transaction = keeper.as_kept(transaction);
     let now = SystemTime::now();
     let batch = match is_replacement {
-        true => backend.replace(keeper, &transaction, now)?,
+        true => backend.write_many(keeper, &transaction, now)?,
         false => backend.commit(keeper, &transaction, now).await?,
     };
     let revision = batch.revision;
