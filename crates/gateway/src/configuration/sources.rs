@@ -284,12 +284,18 @@ impl OneText {
         self.source.check_end(text.bytes(), self.had_end_flag).map_err(refused)?;
         let has_end_flag = end_flag::is_at_end_of(text.bytes());
         let (digest_ms, was_incremental) = (millis(began) - read_ms, self.reader.is_incremental());
+        let paths = self.reader.own_paths().to_vec();
         let parsed = self.source.parse_next(&mut self.reader, text);
         let parse_ms = millis(began) - read_ms - digest_ms;
         debug!(bytes, read_ms, digest_ms, parse_ms, was_incremental, "configuration read");
         self.had_end_flag |= has_end_flag && parsed.is_ok();
-        // The text may have named other plugins than the one before.
-        parsed.map(Some).map_err(|errors| SourceError::Wrong { digest: self.reader.digest_of(&of_text), errors })
+        parsed.map(Some).map_err(|errors| {
+            // A digest from before the text was parsed: a plugin's file that was written meanwhile is read again. If the text names
+            // other plugins than the one before, no digest is known, and the next notice is a reason to read in any case.
+            let digest =
+                if self.reader.own_paths() == paths { digest } else { format!("{of_text} with unknown plugins") };
+            SourceError::Wrong { digest, errors }
+        })
     }
 
     fn require_end_flag(&mut self) -> Result<(), SourceError> {

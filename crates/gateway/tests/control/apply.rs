@@ -516,12 +516,15 @@ fn a_warning_is_said_once_and_blames_no_file() {
     }
 }
 
-/// Few changes may have many bytes.
+/// A few changes may have many bytes.
 #[test]
 fn ten_documents_of_a_megabyte_are_applied() {
     let site = Site::new();
-    let route = |id: usize| json!({"id": format!("r{id}"), "uri": format!("/{id}"), "desc": "x".repeat(1 << 20)});
+    let functions: Vec<String> = (0..16).map(|_| format!("return function() end --{}", "x".repeat(65_000))).collect();
+    let plugins = json!({"serverless-pre-function": {"functions": functions}});
+    let route = |id: usize| json!({"id": format!("r{id}"), "uri": format!("/{id}"), "plugins": plugins});
     let text = as_file(&json!({ "routes": (0..10).map(route).collect::<Vec<_>>() }));
+    assert!(text.len() > 10 << 20);
     assert_eq!(site.apply(&text, &[]).expect(0).summary(), "10 created, 0 changed, 0 deleted, 0 unchanged");
 }
 

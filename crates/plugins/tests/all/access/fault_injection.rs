@@ -18,8 +18,11 @@ fn an_answer_has_status_body_and_fields() {
         "/a?b=c",
         r#"503 X-One: 1 192.0.2.7 x-two: 2 "/a of of header, c, $x""#,
     );
-    // The path contains bytes that would split a header.
-    check("{abort: {http_status: 200, body: x, headers: {X: $uri}}}", "/%0a", r#"200 X: /%0A "x""#);
+    check("{abort: {http_status: 200, body: x, headers: {X: $uri}}}", "/a%20b", r#"200 X: /a b "x""#);
+    // The decoded path has a byte that would split a header.
+    let request = "GET /%0a HTTP/1.1\nHost: h.example";
+    let split = outcome("fault-injection: {abort: {http_status: 200, body: x, headers: {X: $uri}}}", request);
+    assert!(split.starts_with("500 \"<html>"), "{split}");
 }
 
 #[test]
