@@ -45,6 +45,9 @@ struct Sent {
 
 pub(crate) async fn batch(api: Arc<Api>, asked: ParsedRequest) -> Result<Answer, Answer> {
     may_write(&api)?;
+    if let Some(name) = ["ttl", "force"].into_iter().find(|name| asked.query.get(name).is_some()) {
+        return Err(Answer::bad(format!("{name} is an argument of an operation's path, not of the batch")));
+    }
     let (body, place) = (asked.body.clone(), asked.place.clone());
     let operations_max = api.control.writes_max();
     let read = off_thread(move || {
@@ -170,6 +173,9 @@ fn operation(sent: Sent) -> Result<Operation, String> {
     let (collection, parent, depth) = collection_of(&segments).ok_or_else(unknown)?;
     let id = segments.get(depth).cloned();
     let sub_path = segments.get(depth + 1..).filter(|rest| !rest.is_empty()).map(|rest| rest.join("/"));
+    if sub_path.is_some() && verb != crate::collections::Verb::Patch {
+        return Err(unknown());
+    }
     let query = Query::parse(Some(query));
     if query.mentions_dry_run().is_some() {
         return Err("dry_run is an argument of the batch: all of it is checked, or made".to_owned());

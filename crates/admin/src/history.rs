@@ -34,11 +34,20 @@ pub(crate) async fn list(api: &Api, asked: &ParsedRequest) -> Answer {
 }
 
 /// One change, with the values that the caller may see.
-pub(crate) async fn change(api: &Api, asked: &ParsedRequest) -> Answer {
+pub(crate) async fn change(api: Arc<Api>, asked: ParsedRequest) -> Answer {
     let revision = asked.parts.get("revision").and_then(|revision| revision.parse().ok());
     let Some(revision) = revision else { return Answer::bad("the revision must be a number") };
     match api.control.change(revision).await {
-        Ok(Some(change)) => Answer::json(StatusCode::OK, shown(api, asked.caller.role, &change)),
+        // A change may have very many documents; only a few are shown at once.
+        Ok(Some(change)) => {
+            let place = api.lists.clone().acquire_owned().await.expect("the semaphore is never closed");
+            let shown = off_thread(move || {
+                let answer = Answer::text(StatusCode::OK, shown(&api, asked.caller.role, &change));
+                drop(place);
+                answer
+            });
+            shown.await.unwrap_or_else(|answer| answer)
+        }
         Ok(None) => Answer::error(
             StatusCode::NOT_FOUND,
             format!("revision {revision} is not in the history; /v1/history lists what is"),
@@ -89,14 +98,12 @@ fn summary(change: &ChangeSummary) -> Json {
     })
 }
 
-fn shown(api: &Api, role: Role, change: &Change) -> Json {
-    let edits: Vec<Json> = change.edits.iter().map(|edit| shown_edit(api, role, edit)).collect();
-    json!({
-        "revision": change.revision,
-        "unix_ms": change.unix_ms,
-        "author": change.author,
-        "edits": edits,
-    })
+/// A change as JSON text: all of it as trees would take many times its size.
+fn shown(api: &Api, role: Role, change: &Change) -> String {
+    let edits: Vec<String> = change.edits.iter().map(|edit| shown_edit(api, role, edit).to_string()).collect();
+    let (revision, unix_ms, author) = (change.revision, change.unix_ms, json!(change.author));
+    let edits = edits.join(",");
+    format!("{{\"revision\":{revision},\"unix_ms\":{unix_ms},\"author\":{author},\"edits\":[{edits}]}}\n")
 }
 
 fn shown_edit(api: &Api, role: Role, edit: &Edit) -> Json {

@@ -95,7 +95,7 @@ async fn answer(api: Arc<Api>, action: Action, asked: ParsedRequest) -> Answer {
         Action::ConfigsReplace => answered(standalone::replace(api, asked).await),
         Action::ConfigsValidate => answered(standalone::validate(api, asked).await),
         Action::History => history::list(&api, &asked).await,
-        Action::Change => history::change(&api, &asked).await,
+        Action::Change => history::change(api, asked).await,
         Action::RollBack => answered(history::roll_back(&api, &asked).await),
         Action::Batch => answered(batch::batch(api, asked).await),
         Action::Backup => answered(backup::backup(&api, &asked).await),

@@ -20,6 +20,7 @@ use regex_automata::util::primitives::NonMaxUsize;
 use regex_automata::util::syntax;
 use regex_automata::{Anchored, Input, MatchKind, PatternID, dfa::onepass};
 use std::collections::HashMap;
+use stillgate_pcre::{Options, translate};
 
 /// Most compiled patterns that a worker keeps; when there are more, all are dropped.
 const KEPT_MAX: usize = 512;
@@ -189,6 +190,8 @@ fn compile(pattern: &[u8], options: u32) -> Result<CompiledPattern, String> {
     let refused = |reason: String| {
         format!("the pattern {text:?} cannot be compiled: {}", reason.lines().last().unwrap_or_default())
     };
+    let meaning = Options { translates_end: true, is_multi_line: is(MULTILINE), is_extended: is(EXTENDED) };
+    let translated = translate(text, meaning).map_err(|other| refused(other.reason))?;
     let syntax = syntax::Config::new()
         .case_insensitive(is(CASELESS))
         .multi_line(is(MULTILINE))
@@ -196,11 +199,12 @@ fn compile(pattern: &[u8], options: u32) -> Result<CompiledPattern, String> {
         .ignore_whitespace(is(EXTENDED))
         .unicode(is(UNICODE))
         .utf8(false);
-    let hir =
-        syntax::parse_with(text, &syntax).map_err(|error| match UNBUILT.iter().any(|mark| text.contains(mark)) {
+    let hir = syntax::parse_with(&translated, &syntax).map_err(|error| {
+        match UNBUILT.iter().any(|mark| text.contains(mark)) {
             true => refused("look-around, back-references and atomic groups are not built".to_owned()),
             false => refused(error.to_string()),
-        })?;
+        }
+    })?;
     let nfa = |is_reverse: bool| {
         let captures = if is_reverse { WhichCaptures::None } else { WhichCaptures::All };
         let config = NFA::config()

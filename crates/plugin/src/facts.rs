@@ -56,6 +56,24 @@ pub struct Facts<'a> {
     pub route: Option<RouteFacts<'a>>,
 }
 
+/// What the gateway sees of a client, for fields that a proxy in front may send.
+#[derive(Clone, Copy)]
+enum Observed {
+    Scheme,
+    Host,
+    Port,
+}
+
+/// The beginning of their names.
+const FORWARDED_PREFIX: &str = "x-forwarded-";
+
+/// These fields.
+const OBSERVED: [(&str, Observed); 3] = [
+    ("x-forwarded-proto", Observed::Scheme),
+    ("x-forwarded-host", Observed::Host),
+    ("x-forwarded-port", Observed::Port),
+];
+
 /// Facts of the matched route.
 #[derive(Clone, Copy)]
 pub struct RouteFacts<'a> {
@@ -100,13 +118,53 @@ impl<'a> Facts<'a> {
         target_path(self.path_and_query()).1
     }
 
-    /// The value of a header field; several lines are joined by `, ` in `buffer`.
+    /// The value of a header field; several lines are joined by `, ` in `buffer`. What describes the client to nodes is what they
+    /// get, whatever a client sends that is not a trusted proxy.
     pub fn header<'b>(&self, name: &HeaderName, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]>
     where
         'a: 'b,
     {
-        let fields = self.request.fields.iter();
-        join(fields.filter(|field| name.matches(field.name.of(self.head))).map(|field| self.value_of(field)), buffer)
+        let is_it = |field: &&Field| name.matches(field.name.of(self.head)) && !self.is_forged(field);
+        let mut values = self.request.fields.iter().filter(is_it).map(|field| self.value_of(field)).peekable();
+        if values.peek().is_none() && name.as_str().starts_with(FORWARDED_PREFIX) {
+            let (_, observed) = OBSERVED.into_iter().find(|(of, _)| *of == name.as_str())?;
+            return self.observed(observed, buffer);
+        }
+        join(values, buffer)
+    }
+
+    /// Whether a field is about the client of a proxy, and was not sent by a trusted one. Without trusted proxies `X-Forwarded-For`
+    /// stays, as in APISIX: a plugin may have its own.
+    fn is_forged(&self, field: &Field) -> bool {
+        match field.id {
+            Name::XForwardedProto | Name::XForwardedHost | Name::XForwardedPort | Name::Forwarded => {
+                !self.trusts_peer()
+            }
+            Name::XForwardedFor => !self.trusted_proxies.is_empty() && !self.trusts_peer(),
+            _ => false,
+        }
+    }
+
+    /// Whether the connection's peer may forward for others.
+    fn trusts_peer(&self) -> bool {
+        let peer = self.peer.ip().to_canonical();
+        self.trusted_proxies.iter().any(|range| range.contains(&peer))
+    }
+
+    fn forwarded_port(&self) -> u16 {
+        forwarded_port(self.request.authority.of(self.head), self.local.port())
+    }
+
+    /// What the gateway itself sees of the client.
+    fn observed<'b>(&self, observed: Observed, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]>
+    where
+        'a: 'b,
+    {
+        match observed {
+            Observed::Scheme => Some(self.scheme.as_bytes()),
+            Observed::Host => Some(self.request.authority.of(self.head)).filter(|host| !host.is_empty()),
+            Observed::Port => Some(written(buffer, self.forwarded_port())),
+        }
     }
 
     /// The value of a field. For `Host` it is the requested host: if the target has a host of its own, the line is
@@ -139,10 +197,8 @@ impl<'a> Facts<'a> {
 
     /// `http` or `https`: the scheme that the client uses, which a trusted proxy gives in `X-Forwarded-Proto`.
     pub fn scheme_of_client(&self) -> &'a [u8] {
-        let peer = self.peer.ip().to_canonical();
-        let is_trusted = self.trusted_proxies.iter().any(|range| range.contains(&peer));
         let named = || self.request.fields.get(self.head, Name::XForwardedProto);
-        is_trusted.then(named).flatten().unwrap_or(self.scheme.as_bytes())
+        self.trusts_peer().then(named).flatten().unwrap_or(self.scheme.as_bytes())
     }
 
     /// The user name in the credentials of basic authentication.
@@ -164,6 +220,16 @@ impl<'a> Facts<'a> {
         let route = self.route?;
         route.matcher.param(route.found, &self.as_asked(self)?, name, buffer)
     }
+}
+
+/// The digits of the largest port.
+const PORT_DIGITS_MAX: usize = 5;
+
+/// The port that the client asked for: that of the requested host, or the listener's.
+pub fn forwarded_port(host: &[u8], local: u16) -> u16 {
+    let port = memchr::memrchr(b':', host).map(|at| &host[at + 1..]);
+    let port = port.filter(|port| port.iter().all(u8::is_ascii_digit)).and_then(|port| std::str::from_utf8(port).ok());
+    port.and_then(|port| port.parse().ok()).unwrap_or(local)
 }
 
 /// The first value, or several joined by `, ` in `buffer`.
@@ -243,8 +309,35 @@ impl Lookup for Facts<'_> {
     }
 
     fn each_header(&self, visit: &mut dyn FnMut(&[u8], &[u8])) {
-        for field in self.request.fields.iter() {
+        let mut observed = OBSERVED.map(Some);
+        for field in self.request.fields.iter().filter(|field| !self.is_forged(field)) {
+            let sent = match field.id {
+                Name::XForwardedProto => 0,
+                Name::XForwardedHost => 1,
+                Name::XForwardedPort => 2,
+                _ => OBSERVED.len(),
+            };
+            if let Some(sent) = observed.get_mut(sent) {
+                *sent = None;
+            }
             visit(field.name.of(self.head), self.value_of(field));
+        }
+        for (name, observed) in observed.into_iter().flatten() {
+            match observed {
+                // Without a buffer of its own.
+                Observed::Port => {
+                    let (mut digits, port) = ([0; PORT_DIGITS_MAX], self.forwarded_port());
+                    let mut left = &mut digits[..];
+                    write!(left, "{port}").expect("a port has five digits at most");
+                    let count = PORT_DIGITS_MAX - left.len();
+                    visit(name.as_bytes(), &digits[..count]);
+                }
+                Observed::Scheme => visit(name.as_bytes(), self.scheme.as_bytes()),
+                Observed::Host => match self.request.authority.of(self.head) {
+                    b"" => {}
+                    host => visit(name.as_bytes(), host),
+                },
+            }
         }
     }
 }

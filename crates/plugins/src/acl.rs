@@ -154,18 +154,18 @@ impl Plugin for Acl {
                 Some(user) => Who::User(user),
             },
         };
-        let label = match &who {
-            Who::Consumer(_) => None,
+        let labels = match &who {
+            Who::Consumer(_) => Vec::new(),
             // It is unknown whether a denied value is further inside.
-            Who::User(user) => match self.users.path.first(user) {
-                Ok(label) => label,
+            Who::User(user) => match self.users.path.all(user) {
+                Ok(labels) => labels,
                 Err(TooLarge) => return Flow::Answer(self.rejected.clone()),
             },
         };
         let has_one = |wanted: &[Wanted]| {
             wanted.iter().any(|(name, values)| match &who {
                 Who::Consumer(consumer) => consumer.label(name).is_some_and(|label| holds(label, values)),
-                Who::User(_) => *name == self.users.name && label.is_some_and(|label| self.users.holds(label, values)),
+                Who::User(_) => *name == self.users.name && self.users.hold(&labels, values),
             })
         };
         match self.allow.as_deref().is_none_or(has_one) && !has_one(&self.deny) {
@@ -212,10 +212,19 @@ impl Users {
         Some(Users { name: label.unwrap_or_else(|| field.clone()), path, parser, separator })
     }
 
+    /// Whether one of the labels has one of some values. As in APISIX, a list among several labels is one of values, whatever the
+    /// parser.
+    fn hold(&self, labels: &[&Json], wanted: &[String]) -> bool {
+        labels.iter().any(|label| {
+            let parser = self.parser.filter(|_| labels.len() == 1 || label.is_string());
+            self.holds(label, parser, wanted)
+        })
+    }
+
     /// Whether a label has one of some values. A label of another form has none.
-    fn holds(&self, label: &Json, wanted: &[String]) -> bool {
+    fn holds(&self, label: &Json, parser: Option<LabelParser>, wanted: &[String]) -> bool {
         let is_wanted = |value: &[u8]| wanted.iter().any(|wanted| wanted.as_bytes() == value);
-        match (self.parser, label) {
+        match (parser, label) {
             (None | Some(LabelParser::Table), Json::Array(items)) => {
                 items.iter().filter_map(Json::as_str).any(|item| is_wanted(item.as_bytes()))
             }

@@ -49,11 +49,13 @@ impl JsonPath {
         Some(JsonPath(steps.into()))
     }
 
-    /// The first value that it selects, except `null`.
-    pub(crate) fn first<'j>(&self, json: &'j Json) -> Result<Option<&'j Json>, TooLarge> {
-        let mut looks = LOOKS_MAX;
-        let found = first(json, &self.0, &mut looks).filter(|value| !value.is_null());
-        if found.is_none() && looks == 0 { Err(TooLarge) } else { Ok(found) }
+    /// All values that it selects, except `null`.
+    pub(crate) fn all<'j>(&self, json: &'j Json) -> Result<Vec<&'j Json>, TooLarge> {
+        let (mut looks, mut found) = (LOOKS_MAX, Vec::new());
+        match collect(json, &self.0, &mut looks, &mut found) {
+            Some(()) => Ok(found),
+            None => Err(TooLarge),
+        }
     }
 }
 
@@ -70,27 +72,31 @@ fn step(text: &str) -> Option<JsonStep> {
     }
 }
 
-fn first<'j>(json: &'j Json, steps: &[JsonStep], looks: &mut u32) -> Option<&'j Json> {
+/// Adds what the steps select; `None`: it would visit too many values.
+fn collect<'j>(json: &'j Json, steps: &[JsonStep], looks: &mut u32, found: &mut Vec<&'j Json>) -> Option<()> {
     *looks = looks.checked_sub(1)?;
-    let Some((step, behind)) = steps.split_first() else { return Some(json) };
-    let inside = |steps: &[JsonStep], looks: &mut u32| match json {
-        Json::Array(items) => items.iter().find_map(|item| first(item, steps, looks)),
-        Json::Object(entries) => entries.values().find_map(|value| first(value, steps, looks)),
-        _ => None,
+    let Some((step, behind)) = steps.split_first() else {
+        found.extend(Some(json).filter(|value| !value.is_null()));
+        return Some(());
     };
-    match step {
-        JsonStep::Each => inside(behind, looks),
-        JsonStep::Below => match first(json, behind, looks) {
-            Some(found) => Some(found),
-            None => inside(steps, looks),
-        },
-        JsonStep::Index(at) => json.as_array()?.get(*at).and_then(|item| first(item, behind, looks)),
-        JsonStep::Name(name) => match json {
-            Json::Array(items) => items.get(name.parse::<usize>().ok()?),
-            other => other.get(&**name),
+    let mut inside = |steps: &[JsonStep], looks: &mut u32| match json {
+        Json::Array(items) => items.iter().try_for_each(|item| collect(item, steps, looks, found)),
+        Json::Object(entries) => entries.values().try_for_each(|value| collect(value, steps, looks, found)),
+        _ => Some(()),
+    };
+    let selected = match step {
+        JsonStep::Each => return inside(behind, looks),
+        JsonStep::Below => {
+            inside(steps, looks)?;
+            Some(json)
         }
-        .and_then(|value| first(value, behind, looks)),
-    }
+        JsonStep::Index(at) => json.as_array().and_then(|items| items.get(*at)),
+        JsonStep::Name(name) => match json {
+            Json::Array(items) => name.parse::<usize>().ok().and_then(|at| items.get(at)),
+            other => other.get(&**name),
+        },
+    };
+    selected.map_or(Some(()), |value| collect(value, behind, looks, found))
 }
 
 /// Whether a text is a JSONPath.
@@ -184,28 +190,24 @@ mod tests {
             "orgs": {"apache": {"team": ["x", {"y": 2}]}, "api7": {"team": "b"}},
         });
         let check = |path: &str, expected: Json| {
-            assert_eq!(
-                JsonPath::parse(path).unwrap().first(&json).unwrap().unwrap_or(&Json::Null),
-                &expected,
-                "{path}"
-            );
+            assert_eq!(json!(JsonPath::parse(path).unwrap().all(&json).unwrap()), expected, "{path}");
         };
-        check("team", json!("a"));
-        check("$.orgs.api7.team", json!("b"));
-        check("$.orgs..team", json!(["x", {"y": 2}]));
-        check("$..y", json!(2));
-        check("orgs.*.team[0]", json!("x"));
-        check("$.orgs['apache'].team.1[\"y\"]", json!(2));
-        check("['c d']", json!(1));
-        check("$.null", Json::Null);
-        check("$..z", Json::Null);
-        check("$.team.x", Json::Null);
-        check("$", json.clone());
+        check("team", json!(["a"]));
+        check("$.orgs.api7.team", json!(["b"]));
+        check("$.orgs..team", json!([["x", {"y": 2}], "b"]));
+        check("$..y", json!([2]));
+        check("orgs.*.team[0]", json!(["x"]));
+        check("$.orgs['apache'].team.1[\"y\"]", json!([2]));
+        check("['c d']", json!([1]));
+        check("$.null", json!([]));
+        check("$..z", json!([]));
+        check("$.team.x", json!([]));
+        check("$", json!([json]));
         for path in ["", "a..", "$..b[?(@.x)]", "$[1:2]", "[1,2]", "$['a','b']", "$[-1]", "$[(@.length-1)]"] {
             assert!(JsonPath::parse(path).is_none(), "{path}");
         }
         let deep = (0..100).fold(json!({}), |inner, _| json!({"a": inner, "b": 1}));
-        assert!(JsonPath::parse("$..a..a..a..a..z").unwrap().first(&deep).is_err());
+        assert!(JsonPath::parse("$..a..a..a..a..z").unwrap().all(&deep).is_err());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Bytes are not interpreted as UTF-8 unless the configuration requests it, as with PCRE in nginx.
 
 use regex::bytes::{Regex, RegexBuilder};
+use stillgate_pcre::{Options, translate};
 use stillgate_schema::{Fault, Text, text};
 
 /// Largest compiled regular expression.
@@ -28,7 +29,9 @@ pub(crate) const PATTERN: Text<String> = text("a regular expression", |text| {
 
 /// Compiles a regular expression.
 pub(crate) fn compile(pattern: &str, flags: Flags) -> Result<Regex, Fault> {
-    let mut builder = RegexBuilder::new(pattern);
+    let options = Options { translates_end: false, is_multi_line: flags.multi_line, is_extended: flags.ignores_blanks };
+    let pattern = translate(pattern, options).map_err(|other| not_a_pattern(&other.reason))?;
+    let mut builder = RegexBuilder::new(&pattern);
     builder.case_insensitive(flags.ignores_case).multi_line(flags.multi_line);
     builder.dot_matches_new_line(flags.dot_is_newline).ignore_whitespace(flags.ignores_blanks);
     builder.unicode(flags.unicode).size_limit(PATTERN_BYTES_MAX);

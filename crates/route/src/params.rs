@@ -147,7 +147,7 @@ impl<'p, 'r> Plain<'p, 'r> {
     pub(crate) fn values(&mut self, predicate: &Predicate, pattern: Option<&PathPattern>) -> Vec<Vec<u8>> {
         if let Field::Variable(Variable::PathParam(name)) = &predicate.field {
             let value = pattern.and_then(|pattern| pattern.param(name, self.request.path.bytes()));
-            return value.map(|value| path::decode(value, &mut Vec::new()).to_vec()).into_iter().collect();
+            return value.map(|value| path::decode_but_slashes(value, &mut Vec::new()).to_vec()).into_iter().collect();
         }
         let known = self.fields.len();
         let slot = self.fields.slot(&predicate.field, predicate.lower);

@@ -142,6 +142,23 @@ pub fn decode<'a>(part: &'a [u8], buffer: &'a mut Vec<u8>) -> &'a [u8] {
     buffer
 }
 
+/// [`decode`] with `%2F` as it is: text of its segment, in the reading in which it is no slash.
+pub(crate) fn decode_but_slashes<'a>(part: &'a [u8], buffer: &'a mut Vec<u8>) -> &'a [u8] {
+    const ENCODED: &[u8] = b"%2F";
+    if memchr::memmem::find(part, ENCODED).is_none() {
+        return decode(part, buffer);
+    }
+    buffer.clear();
+    let mut rest = part;
+    while let Some(at) = memchr::memmem::find(rest, ENCODED) {
+        push_as_text(&rest[..at], buffer);
+        buffer.extend_from_slice(ENCODED);
+        rest = &rest[at + ENCODED.len()..];
+    }
+    push_as_text(rest, buffer);
+    buffer
+}
+
 /// Appends the text of a part of a path in normal form. A `%` that the part was cut behind stays.
 pub(crate) fn push_as_text(part: &[u8], out: &mut Vec<u8>) {
     let mut rest = part;

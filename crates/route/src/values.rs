@@ -177,7 +177,7 @@ impl Values {
             Field::Host => kept.push(slot, request.host),
             Field::Path => kept.push(slot, request.path.bytes()),
             // Of this reading, so that a route that depends on whether `%2F` is a slash is noticed.
-            Field::Variable(Variable::Uri) => kept.push(slot, path::decode(request.path.bytes(), buffer)),
+            Field::Variable(Variable::Uri) => kept.push(slot, path::decode_but_slashes(request.path.bytes(), buffer)),
             Field::Segment(index) => {
                 if let Some(text) = segments(request, *index, *index) {
                     kept.push(slot, text);

@@ -377,6 +377,9 @@ fn is_token(b: u8) -> bool {
     b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b)
 }
 
+/// The longest text that may be a slip of the pen of a name.
+const COMPARED_BYTES_MAX: usize = 80;
+
 /// The names that routes can use.
 fn early_names() -> impl Iterator<Item = &'static str> {
     PLAIN.iter().map(|(name, _)| *name).chain(HEADERS).chain(PREFIXES.iter().map(|(_, example)| *example))
@@ -395,7 +398,9 @@ fn unknown(name: &str) -> VariableErrorKind {
     if name.starts_with("graphql_") {
         return VariableErrorKind::NotBuilt;
     }
-    let nearest = early_names()
+    // Comparing costs the product of both lengths, and any text may be looked up here.
+    let compared = early_names().filter(|_| name.len() <= COMPARED_BYTES_MAX);
+    let nearest = compared
         .map(|known| (strsim::damerau_levenshtein(name, known), known))
         .min_by_key(|(distance, _)| *distance)
         .filter(|(distance, known)| *distance <= known.len().div_ceil(3))

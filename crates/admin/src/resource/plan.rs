@@ -225,14 +225,12 @@ fn written(op: &Operation, key: Key, document: Json, conditions: Vec<(Key, Condi
 
 /// An id in APISIX's format, from the revision that will be written.
 fn fresh_id(view: &View, collection: &Collection) -> (String, Key) {
-    let mut number = view.revision() + 1;
     loop {
-        let id = format!("{number:020}");
+        let id = format!("{:020}", view.next_id());
         let key = Key::parse(&format!("{}/{id}", collection.name)).expect("digits make a key");
         if view.get(&key).is_none() {
             return (id, key);
         }
-        number += 1;
     }
 }
 

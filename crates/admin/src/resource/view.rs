@@ -1,5 +1,6 @@
 //! The documents as a write sees them: the stored ones, with the pending changes of earlier operations in its batch.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -11,11 +12,13 @@ pub(crate) struct View {
     /// The revision of the documents when this view was made; they may have changed since.
     revision: u64,
     pending: BTreeMap<Key, Option<Arc<str>>>,
+    /// The number of the next id that is made here; 0: none was yet.
+    next_id: Cell<u64>,
 }
 
 impl View {
     pub(crate) fn new(documents: Arc<dyn Documents>) -> View {
-        View { revision: documents.revision(), documents, pending: BTreeMap::new() }
+        View { revision: documents.revision(), documents, pending: BTreeMap::new(), next_id: Cell::new(0) }
     }
 
     /// One document. A pending one has revision 0.
@@ -40,6 +43,13 @@ impl View {
         }
         all.extend(stored);
         all
+    }
+
+    /// The number for a new id: from the revision that will be written on, each once.
+    pub(crate) fn next_id(&self) -> u64 {
+        let number = self.next_id.get().max(self.revision + 1);
+        self.next_id.set(number + 1);
+        number
     }
 
     /// Whether a pending write is about this key.

@@ -142,6 +142,9 @@ async fn batches() {
             r#"POST /v1/batch [{"method": "PUT", "path": "/apisix/admin/routes/5", "body": {"uri": "/a"}}, {"method": "PUT", "path": "/apisix/admin/routes/6", "body": {"uri": "/a", "upstream_id": "u"}}]"#,
             r#"GET /apisix/admin/routes/5"#,
             r#"POST /v1/batch [{"method": "PUT", "path": "/apisix/admin/routes/5", "body": {"uri": "/a"}}, {"method": "DELETE", "path": "/apisix/admin/routes/5"}]"#,
+            r#"POST /v1/batch [{"method": "DELETE", "path": "/apisix/admin/consumers/jack/credential/1"}]"#,
+            r#"POST /v1/batch [{"method": "PUT", "path": "/apisix/admin/routes/1/plugins", "body": {}}]"#,
+            r#"POST /v1/batch?ttl=60 [{"method": "DELETE", "path": "/apisix/admin/routes/1"}]"#,
             r#"POST /v1/batch [{"method": "DELETE", "path": "/apisix/admin/routes/1?dryrun=true"}]"#,
             r#"POST /v1/batch [{"method": "DELETE", "path": "/apisix/admin/routes/1?force=true%26dry_run=true"}]"#,
             r#"POST /v1/batch [{"method": "GET", "path": "/apisix/admin/routes/5"}]"#,
@@ -163,6 +166,12 @@ async fn batches() {
             404 {"message":"Key not found"}
             > POST /v1/batch [{"method": "PUT", "path": "/apisix/admin/routes/5", "body": {"uri": "/a"}}, {"method": "DELETE", "path": "/apisix/admin/routes/5"}]
             400 {"error_msg":"operation 1: an earlier operation of this batch writes routes/5; make one operation of both","operation":1}
+            > POST /v1/batch [{"method": "DELETE", "path": "/apisix/admin/consumers/jack/credential/1"}]
+            400 {"error_msg":"operation 0: path: \"/apisix/admin/consumers/jack/credential/1\" is not the path of a resource; write one such as /apisix/admin/routes/1","operation":0}
+            > POST /v1/batch [{"method": "PUT", "path": "/apisix/admin/routes/1/plugins", "body": {}}]
+            400 {"error_msg":"operation 0: path: \"/apisix/admin/routes/1/plugins\" is not the path of a resource; write one such as /apisix/admin/routes/1","operation":0}
+            > POST /v1/batch?ttl=60 [{"method": "DELETE", "path": "/apisix/admin/routes/1"}]
+            400 {"error_msg":"ttl is an argument of an operation's path, not of the batch"}
             > POST /v1/batch [{"method": "DELETE", "path": "/apisix/admin/routes/1?dryrun=true"}]
             400 {"error_msg":"operation 0: dry_run is an argument of the batch: all of it is checked, or made","operation":0}
             > POST /v1/batch [{"method": "DELETE", "path": "/apisix/admin/routes/1?force=true%26dry_run=true"}]

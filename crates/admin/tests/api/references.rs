@@ -236,6 +236,23 @@ async fn many_writes_are_checked_together() {
     );
 }
 
+/// Each gets an id of its own, and ids that others have are left out, in time that grows with their number.
+#[tokio::test]
+async fn many_posts_get_ids_of_their_own() {
+    const MANY: usize = 5_000;
+    let client = Client::admin();
+    client.memory.writes_max.store(MANY, Relaxed);
+    client.memory.put(&format!("routes/{:020}", 15), &json!({ "uri": "/" }));
+    let post =
+        |id: usize| json!({ "method": "POST", "path": "/apisix/admin/routes", "body": { "uri": format!("/{id}") } });
+    let all: Vec<Json> = (0..MANY).map(post).collect();
+    let (status, answer) = client.ask(&format!("POST /v1/batch {}", json!(all))).await;
+    assert_eq!(status, 200, "{}", &answer[..200]);
+    assert_eq!(client.memory.get(&format!("routes/{:020}", 15)).unwrap()["uri"], "/");
+    let last = client.memory.get(&format!("routes/{:020}", 12 + MANY)).unwrap();
+    assert_eq!(last["uri"], format!("/{}", MANY - 1));
+}
+
 /// Another client's write between check and commit is noticed, however many writes a batch has.
 #[tokio::test]
 async fn many_writes_notice_another_write() {

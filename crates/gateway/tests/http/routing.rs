@@ -316,6 +316,19 @@ fn the_variable_uri_is_decoded() {
                 ("equal", &guarded_by("[uri, '==', '/vars/{x}|']")),
                 ("listed", &guarded_by("[uri, in, ['/vars/<a>', '/vars/100%']]")),
                 ("whole", &guarded_by("[uri, '~~', '^/vars/ends/.*$']")),
+                ("angle", &guarded_by("[uri, '~~', '^/vars/\\<b\\>']")),
+                ("part", &guarded_by("[uri, '~~', '^/vars/part/[^/]+$']")),
+                (
+                    "part-parameter",
+                    "uri: /named/*rest, priority: 5, vars: [[uri_param_rest, '~~', '^[^/]+$']], \
+                     plugins: {fault-injection: {abort: {http_status: 403}}}",
+                ),
+                ("named", "uri: /named/*"),
+                (
+                    "part-filter",
+                    "uri: /part/*, plugins: {fault-injection: {_meta: {filter: [[uri, '~~', '^/part/[^/]+$']]}, \
+                     abort: {http_status: 403}}}",
+                ),
                 ("open", "uri: /vars/*"),
                 ("negated", "uri: /not/*, priority: 5, vars: [[uri, '!', '~~', '^/not/top secret']]"),
                 ("refused", &format!("uri: /not/*, plugins: {{fault-injection: {CLOSED}}}")),
@@ -367,6 +380,10 @@ fn the_variable_uri_is_decoded() {
         "/vars/100%25",
         "/vars/ends/x",
         "/vars/ends/x%0A",
+        "/vars/%3Cb%3e",
+        "/vars/part/x",
+        "/named/x",
+        "/part/x",
         "/not/top%20secret",
         "/workflow/top%20secret",
         "/workflow//x/../top%20secret",
@@ -381,12 +398,68 @@ fn the_variable_uri_is_decoded() {
     {
         check(path, path);
     }
+    // For nodes that keep it in its segment, %2F is part of what is guarded; for others it is not.
+    check("/vars/part/a%2Fb", "400");
+    check("/named/a%2fb", "400");
+    check("/part/a%2Fb", "403");
+    check("/vars/part/a/b", "/vars/part/a/b");
+    check("/part/a%252Fb", "403");
     check("/regex/top%20secret", "/x/top%20secret?of=top%20secret");
     check("/regex/a%3fb&c%25%20secret", "/x/a%3Fb&c%25%20secret?of=a%3Fb&c%25%20secret");
     check("/rewrite/a%20b%25%3f%26c", "/x/rewrite/a%20b%25%3F&c?of=/rewrite/a%20b%25%3F%26c");
     let location = |path: &str| gateway.get(path).head.get("location").map(str::to_owned);
     assert_eq!(location("/redirect/a%20b%3f%25").as_deref(), Some("/x/redirect/a%20b%3F%25"));
     assert_eq!(location("/moved/a%3f%20secret").as_deref(), Some("/x/a%3F%20secret"));
+}
+
+/// What describes a client is what the gateway sees of it, unless a trusted proxy says otherwise; also for conditions and limits.
+#[test]
+fn forged_forwarding_fields_choose_nothing() {
+    let node = node();
+    let routes: &[(&str, &str)] = &[
+        ("forged", "uri: /forged, vars: [[http_x_forwarded_proto, '==', https]]"),
+        ("plain", "uri: /plain, vars: [[http_x_forwarded_proto, '==', http]]"),
+        ("host", "uri: /host, vars: [[http_x_forwarded_host, '==', 'a:8443'], [http_x_forwarded_port, '==', '8443']]"),
+        ("forwarded", "uri: /forwarded, vars: [[http_forwarded, '~~', '.']]"),
+        ("chain", "uri: /chain, vars: [[http_x_forwarded_for, '==', '9.9.9.9']]"),
+        ("expression", "expression: 'http.path == \"/expression\" && http.headers.x_forwarded_proto == \"https\"'"),
+        (
+            "filter",
+            "uri: /filter, plugins: {fault-injection: {_meta: {filter: [[http_x_forwarded_proto, '~=', https]]}, \
+             abort: {http_status: 403}}}",
+        ),
+    ];
+    let forged = [
+        "Host: a:8443",
+        "X-Forwarded-Proto: https",
+        "X-Forwarded-Host: evil.example",
+        "X-Forwarded-Port: 1",
+        "Forwarded: for=1.1.1.1",
+        "X-Forwarded-For: 9.9.9.9",
+    ];
+    for (trusted, is_chain_seen, is_believed) in [
+        ("", true, false),
+        ("trusted_proxies: [192.0.2.0/24]", false, false),
+        ("trusted_proxies: [127.0.0.1]", true, true),
+    ] {
+        let gateway = Gateway::start(STILLGATE, &resources(&node, routes).gateway(trusted));
+        let mut client = gateway.client();
+        let mut check = |path: &str, expected: &str| {
+            let lines: Vec<&str> = forged.to_vec();
+            let first = format!("GET {path} HTTP/1.1");
+            assert_eq!(ask(&mut client, &[&[&*first][..], &lines].concat()), expected, "{trusted} {path}");
+        };
+        let taken = |is: bool, id: &'static str| if is { id } else { "404" };
+        check("/forged", taken(is_believed, "forged"));
+        check("/plain", taken(!is_believed, "plain"));
+        check("/host", taken(!is_believed, "host"));
+        check("/forwarded", taken(is_believed, "forwarded"));
+        check("/chain", taken(is_chain_seen, "chain"));
+        check("/expression", taken(is_believed, "expression"));
+        check("/filter", if is_believed { "filter" } else { "403" });
+        // A client that sends none of them is seen as well.
+        assert_eq!(ask(&mut client, &["GET /plain HTTP/1.1", "Host: a"]), "plain", "{trusted}");
+    }
 }
 
 /// The value of a series without labels.

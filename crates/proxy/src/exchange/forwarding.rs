@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use stillgate_config::PassHost;
 use stillgate_plugin::body::UNDONE_CODINGS;
-use stillgate_plugin::facts::append_address;
+use stillgate_plugin::facts::{append_address, forwarded_port};
 use stillgate_plugin::record::NodeTries;
 use stillgate_wire::{
     Edits, FieldName, FieldValue, Framing, Method, Name, RequestHead, TargetForm, Version, remove_lines,
@@ -50,15 +50,10 @@ const TOLD_OF_CLIENT: [FieldName<'_>; 5] =
 /// Has no version, which would help an attacker to choose an exploit.
 const SERVER_LINE: &str = "Server: stillgate\r\n";
 
-/// The lines added to every request of a client that is not a trusted proxy, except `X-Forwarded-Host`.
-pub(crate) fn untrusted_lines(peer: SocketAddr, local: SocketAddr, proto: &str) -> Box<[u8]> {
+/// The lines added to every request of a client that is not a trusted proxy, except those that depend on the requested host.
+pub(crate) fn untrusted_lines(peer: SocketAddr, proto: &str) -> Box<[u8]> {
     let ip = peer.ip().to_canonical();
-    format!(
-        "X-Real-IP: {ip}\r\nX-Forwarded-For: {ip}\r\nX-Forwarded-Proto: {proto}\r\nX-Forwarded-Port: {}\r\n",
-        local.port()
-    )
-    .into_bytes()
-    .into()
+    format!("X-Real-IP: {ip}\r\nX-Forwarded-For: {ip}\r\nX-Forwarded-Proto: {proto}\r\n").into_bytes().into()
 }
 
 /// Whether the connection's peer may forward for others.
@@ -161,9 +156,11 @@ fn edit_fields(serving: &mut RequestContext<'_>, pass_host: &PassHost) {
         trusted_lines(edits, head, &exchange.request, client, client.address);
     } else if client.is_named {
         named_lines(edits, client);
+        add_forwarded_port(edits, head, &exchange.request, client);
         add_forwarded_host(edits, head, &exchange.request);
     } else {
         edits.appended.extend_from_slice(&client.forwarded);
+        add_forwarded_port(edits, head, &exchange.request, client);
         add_forwarded_host(edits, head, &exchange.request);
     }
     if exchange.passes_upgrade {
@@ -331,8 +328,7 @@ fn trusted_lines(edits: &mut Edits, head: &[u8], request: &RequestHead, client: 
         edits.append(X_FORWARDED_PROTO, FieldValue::of_head(client.scheme().as_bytes()));
     }
     if missing(Name::XForwardedPort) {
-        edits.appended.extend_from_slice(b"X-Forwarded-Port: ");
-        write_line_end(&mut edits.appended, client.local.port());
+        add_forwarded_port(edits, head, request, client);
     }
     if missing(Name::XForwardedHost) {
         add_forwarded_host(edits, head, request);
@@ -352,8 +348,6 @@ fn named_lines(edits: &mut Edits, client: &ClientConnection) {
         write_address_line_end(&mut edits.appended, client.address);
     }
     edits.append(X_FORWARDED_PROTO, FieldValue::of_head(client.scheme().as_bytes()));
-    edits.appended.extend_from_slice(b"X-Forwarded-Port: ");
-    write_line_end(&mut edits.appended, client.local.port());
 }
 
 fn write_line_end(out: &mut Vec<u8>, value: impl itoa::Integer) {
@@ -364,6 +358,11 @@ fn write_line_end(out: &mut Vec<u8>, value: impl itoa::Integer) {
 fn write_address_line_end(out: &mut Vec<u8>, address: IpAddr) {
     append_address(out, address);
     out.extend_from_slice(b"\r\n");
+}
+
+fn add_forwarded_port(edits: &mut Edits, head: &[u8], request: &RequestHead, client: &ClientConnection) {
+    edits.appended.extend_from_slice(b"X-Forwarded-Port: ");
+    write_line_end(&mut edits.appended, forwarded_port(request.authority.of(head), client.local.port()));
 }
 
 fn add_forwarded_host(edits: &mut Edits, head: &[u8], request: &RequestHead) {

@@ -119,7 +119,7 @@ pub(super) fn client_of(
     is_https: bool,
     now_ms: u64,
 ) -> ClientConnection {
-    let forwarded = untrusted_lines(peer, local, scheme(is_https)).into();
+    let forwarded = untrusted_lines(peer, scheme(is_https)).into();
     let mut client = ClientConnection::with_facts(stream, peer, local, listener, forwarded, None, now_ms);
     client.is_https = is_https;
     client

@@ -41,7 +41,7 @@ impl World {
             Field::Host => self.host.iter().map(|host| text(host)).collect(),
             Field::Path => vec![text(&self.path)],
             Field::Variable(Variable::Uri) => {
-                vec![OwnedValue::Text(path::decode(self.path.as_bytes(), &mut Vec::new()).to_vec())]
+                vec![OwnedValue::Text(path::decode_but_slashes(self.path.as_bytes(), &mut Vec::new()).to_vec())]
             }
             Field::Segment(index) => segments.get(usize::from(*index)).iter().map(|one| text(one)).collect(),
             Field::Segments(first, last) => {

@@ -252,7 +252,7 @@ impl<'s> Search<'s, '_> {
     /// Like [`Search::group_matches`], for a parameter, whose value depends on the place.
     pub(super) fn param_matches(&mut self, group: u32, pattern: u32, place: &Place, predicate: &Predicate) -> bool {
         let mut buffer = std::mem::take(&mut self.own.param);
-        let value = self.param(place, predicate).map(|value| path::decode(value, &mut buffer));
+        let value = self.param(place, predicate).map(|value| path::decode_but_slashes(value, &mut buffer));
         let memory = &mut self.own.groups[group as usize].regexes;
         self.layer.program.groups[group as usize].regexes.search(value.into_iter(), memory);
         let is_match = memory.any(pattern as usize);
@@ -284,7 +284,7 @@ impl<'s> Search<'s, '_> {
     /// Whether the value of a parameter of the place's path passes a test.
     pub(super) fn param_passes(&mut self, place: &Place, predicate: &Predicate) -> bool {
         let mut buffer = std::mem::take(&mut self.own.param);
-        let value = self.param(place, predicate).map(|value| path::decode(value, &mut buffer));
+        let value = self.param(place, predicate).map(|value| path::decode_but_slashes(value, &mut buffer));
         let passes = value.is_some_and(|value| predicate.test.passes(ConditionValue::Text(value)));
         self.own.param = buffer;
         passes

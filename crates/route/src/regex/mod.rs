@@ -6,7 +6,6 @@
 //! ([`size`]). [`group`] matches many regexes at once; [`tail`] matches the rest behind a literal, shared by all
 //! patterns with that rest.
 
-mod dollar;
 mod example;
 mod group;
 mod reduce;
@@ -26,10 +25,12 @@ use regex_syntax::ast;
 use regex_syntax::hir::{self, Class, ClassUnicodeRange, Hir, HirKind, Repetition};
 use split::SplitRegex;
 pub(crate) use split::Tail;
+use std::borrow::Cow;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
+use stillgate_pcre::{Options, translate};
 
 /// Most memory of one regex's automaton, and of the states that are built from it while matching.
 pub const REGEX_BYTES_MAX: usize = 1 << 20;
@@ -93,19 +94,20 @@ impl Pattern {
         Pattern::parse(source, None, Dialect { unicode: true, any_case: false })
     }
 
-    /// Parses a regex of `~~`, or `~*` with `any_case`, in `vars`. As in PCRE, `$` matches before a line feed at the end, too.
+    /// Parses a regex of `~~`, or `~*` with `any_case`, in `vars`, which was written for PCRE.
     pub fn ascii(source: &str, any_case: bool) -> Result<Pattern, RegexError> {
         let dialect = Dialect { unicode: false, any_case };
         if source.len() > REGEX_TEXT_BYTES_MAX {
             return Err(RegexError::TooLong);
         }
-        match dollar::as_in_pcre(source) {
-            None => Pattern::parse(source, None, dialect),
-            Some(rewritten) => {
-                // Errors are about the text as written.
-                dialect.parse(source)?;
-                Pattern::parse(&rewritten, Some(source.into()), dialect)
-            }
+        // Errors are about the text as written.
+        dialect.parse(source)?;
+        let options = Options { translates_end: true, ..Options::default() };
+        match translate(source, options)
+            .map_err(|other| RegexError::Syntax { reason: other.reason, span: other.span })?
+        {
+            Cow::Borrowed(_) => Pattern::parse(source, None, dialect),
+            Cow::Owned(translated) => Pattern::parse(&translated, Some(source.into()), dialect),
         }
     }
 

@@ -179,12 +179,9 @@ fn parse(text: &str, unicode: bool, any_case: bool) -> Option<Pattern> {
 
 /// The library's result; `None` where it refuses the regex.
 fn expected(text: &str, unicode: bool, any_case: bool, value: &[u8]) -> Option<bool> {
-    let in_pcre = if unicode { None } else { super::dollar::as_in_pcre(text) };
-    let regex = RegexBuilder::new(in_pcre.as_deref().unwrap_or(text))
-        .unicode(unicode)
-        .case_insensitive(any_case && !unicode)
-        .build()
-        .ok()?;
+    let options = stillgate_pcre::Options { translates_end: true, ..Default::default() };
+    let text = if unicode { text.into() } else { stillgate_pcre::translate(text, options).ok()? };
+    let regex = RegexBuilder::new(&text).unicode(unicode).case_insensitive(any_case && !unicode).build().ok()?;
     Some(regex.is_match(value))
 }
 

@@ -246,9 +246,18 @@ fn labels_of_users_that_functions_set_let_through() {
     for broken in ["{ 'cloud' }", "'cloud'", "'[cloud'"] {
         check(&of_api7(broken), &format!("{path}: json"), "403");
     }
-    // The first of several values counts, and without a key the path is the label's name.
+    // Several values count together, and without a key the path is the label's name.
     let two = "{ orgs = { api7 = { team = 'cloud' }, apache = { team = 'qa' } } }";
-    check(two, &format!("{segmented}: '\\|'"), "403");
+    check(two, &format!("{segmented}: '\\|'"), "goes on");
+    let named = "external_user_label_field_key: name, external_user_label_field";
+    let teams = "{ teams = { { name = 'cloud' }, { name = 'infra,qa' } } }";
+    let parts = "external_user_label_field_parser: segmented_text, external_user_label_field_separator: ','";
+    check(teams, &format!("deny_labels: {{name: [infra]}}, {named}: $..name, {parts}"), "403");
+    check(teams, &format!("deny_labels: {{name: [infr]}}, {named}: $..name, {parts}"), "goes on");
+    let roles = "{ roles = { { name = 'staff' }, { name = { 'guest', 'suspended' } } } }";
+    for parser in ["", ", external_user_label_field_parser: json"] {
+        check(roles, &format!("deny_labels: {{name: [suspended]}}, {named}: '$.roles[*].name'{parser}"), "403");
+    }
     check(&of_api7("'cloud'"), &format!("{allow}: $..team"), "403");
     check(&of_api7("'cloud'"), "deny_labels: {$..team: [cloud]}, external_user_label_field: $..team", "403");
     check(&of_api7("'cloud'"), "deny_labels: {team: [cloud]}, external_user_label_field: $..team", "goes on");
