@@ -306,7 +306,7 @@ impl OwnMetrics {
                     _ => b"",
                 })
                 .collect();
-            let handle = match measure {
+            match measure {
                 // The collector sets these.
                 Measure::MetricsBytes | Measure::MetricsSeries => continue,
                 // These have one series per certificate or plugin.
@@ -340,20 +340,22 @@ impl OwnMetrics {
                     report_cut(writer, declared, counted, &facts.workers, since_ms);
                     continue;
                 }
-                // The total has accumulated since the start.
-                _ => writer.series_since(declared, &values, since_ms),
-            };
+                _ => {}
+            }
+            // What has no value has no series: a gauge of an etcd that is not used would be 0 for ever.
+            let Some(amount) = amount(*measure, *kind, facts, &usage, *started_unix_s, lost) else { continue };
+            // The total has accumulated since the start.
+            let handle = writer.series_since(declared, &values, since_ms);
             // Fails only if there was no memory for the series, which the writer has counted.
-            let _ = match amount(*measure, *kind, facts, &usage, *started_unix_s, lost) {
-                Some(Amount::Now(value)) => writer.set(handle, value),
-                Some(Amount::SoFar(total)) => {
+            let _ = match amount {
+                Amount::Now(value) => writer.set(handle, value),
+                Amount::SoFar(total) => {
                     let before = counted.plain.insert(*measure, total).unwrap_or_default();
                     writer.add(handle, total.saturating_sub(before))
                 }
-                Some(Amount::SoFarFloat(total)) => {
+                Amount::SoFarFloat(total) => {
                     writer.add_float(handle, total - std::mem::replace(&mut counted.cpu_s, total))
                 }
-                None => continue,
             };
         }
         writer.tick(now_ms);

@@ -58,7 +58,7 @@ pub struct Facts<'a> {
 
 /// What the gateway sees of a client, for fields that a proxy in front may send.
 #[derive(Clone, Copy)]
-enum Observed {
+enum OwnView {
     Scheme,
     Host,
     Port,
@@ -68,11 +68,8 @@ enum Observed {
 const FORWARDED_PREFIX: &str = "x-forwarded-";
 
 /// These fields.
-const OBSERVED: [(&str, Observed); 3] = [
-    ("x-forwarded-proto", Observed::Scheme),
-    ("x-forwarded-host", Observed::Host),
-    ("x-forwarded-port", Observed::Port),
-];
+const OBSERVED: [(&str, OwnView); 3] =
+    [("x-forwarded-proto", OwnView::Scheme), ("x-forwarded-host", OwnView::Host), ("x-forwarded-port", OwnView::Port)];
 
 /// Facts of the matched route.
 #[derive(Clone, Copy)]
@@ -156,14 +153,14 @@ impl<'a> Facts<'a> {
     }
 
     /// What the gateway itself sees of the client.
-    fn observed<'b>(&self, observed: Observed, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]>
+    fn observed<'b>(&self, observed: OwnView, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]>
     where
         'a: 'b,
     {
         match observed {
-            Observed::Scheme => Some(self.scheme.as_bytes()),
-            Observed::Host => Some(self.request.authority.of(self.head)).filter(|host| !host.is_empty()),
-            Observed::Port => Some(written(buffer, self.forwarded_port())),
+            OwnView::Scheme => Some(self.scheme.as_bytes()),
+            OwnView::Host => Some(self.request.authority.of(self.head)).filter(|host| !host.is_empty()),
+            OwnView::Port => Some(written(buffer, self.forwarded_port())),
         }
     }
 
@@ -325,15 +322,15 @@ impl Lookup for Facts<'_> {
         for (name, observed) in observed.into_iter().flatten() {
             match observed {
                 // Without a buffer of its own.
-                Observed::Port => {
+                OwnView::Port => {
                     let (mut digits, port) = ([0; PORT_DIGITS_MAX], self.forwarded_port());
                     let mut left = &mut digits[..];
                     write!(left, "{port}").expect("a port has five digits at most");
                     let count = PORT_DIGITS_MAX - left.len();
                     visit(name.as_bytes(), &digits[..count]);
                 }
-                Observed::Scheme => visit(name.as_bytes(), self.scheme.as_bytes()),
-                Observed::Host => match self.request.authority.of(self.head) {
+                OwnView::Scheme => visit(name.as_bytes(), self.scheme.as_bytes()),
+                OwnView::Host => match self.request.authority.of(self.head) {
                     b"" => {}
                     host => visit(name.as_bytes(), host),
                 },

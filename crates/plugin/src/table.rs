@@ -166,14 +166,11 @@ impl PluginTable {
         path: &Path<'_>,
         sink: &mut Sink,
     ) -> Vec<Arc<ChainEntry>> {
-        let entries = match &node.value {
-            Value::Map(entries) => entries,
-            Value::Refused => return Vec::new(),
-            _ if node.is_null() => return Vec::new(),
-            _ => {
+        let Some(entries) = node.entries() else {
+            if node.value != Value::Refused && !node.is_null() {
                 expected("a map of plugins", node, path, sink);
-                return Vec::new();
             }
+            return Vec::new();
         };
         let compiled = entries.iter().filter_map(|entry| {
             let path = path.key(&entry.key);

@@ -142,7 +142,7 @@ pub fn decode<'a>(part: &'a [u8], buffer: &'a mut Vec<u8>) -> &'a [u8] {
     buffer
 }
 
-/// [`decode`] with `%2F` as it is: text of its segment, in the reading in which it is no slash.
+/// [`decode`] with `%2F` as it is: text of its segment, in the reading that does not take it for a slash.
 pub(crate) fn decode_but_slashes<'a>(part: &'a [u8], buffer: &'a mut Vec<u8>) -> &'a [u8] {
     const ENCODED: &[u8] = b"%2F";
     if memchr::memmem::find(part, ENCODED).is_none() {

@@ -83,12 +83,23 @@ pub const fn int<T>(min: i64, max: i64) -> Int<T> {
     Int { min, max, out: PhantomData }
 }
 
+/// A whole number in any notation: `1.0` is one, as in JSON Schema and in what APISIX stores.
+fn whole(meaning: Meaning) -> Option<i64> {
+    /// Up to here a float has every whole number.
+    const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
+    match meaning {
+        Meaning::Int(number) => Some(number),
+        Meaning::Float(number) if number.fract() == 0.0 && number.abs() <= WHOLE_MAX => Some(number as i64),
+        _ => None,
+    }
+}
+
 impl<T: TryFrom<i64> + TryInto<i64> + Copy> Kind for Int<T> {
     type Out = T;
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<T> {
         if let Value::Scalar(scalar) = &node.value
-            && let Meaning::Int(number) = scalar.meaning()
+            && let Some(number) = whole(scalar.meaning())
             && (self.min..=self.max).contains(&number)
             && let Ok(number) = T::try_from(number)
         {
@@ -296,7 +307,7 @@ impl<K: Kind> Kind for NonEmptyList<K> {
     type Out = K::Out;
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<K::Out> {
-        if matches!(&node.value, Value::List(items) if items.is_empty()) {
+        if node.items().is_some_and(<[Node]>::is_empty) {
             empty_list(node, path, sink);
             return None;
         }
@@ -322,7 +333,7 @@ impl<K: Kind> Kind for List<K> {
     type Out = Vec<K::Out>;
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Vec<K::Out>> {
-        let Value::List(items) = &node.value else {
+        let Some(items) = node.items() else {
             expected("a list", node, path, sink);
             return None;
         };
@@ -442,7 +453,7 @@ impl Kind for Labels {
     type Out = ();
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<()> {
-        let Value::Map(entries) = &node.value else {
+        let Some(entries) = node.entries() else {
             expected("a map of names and texts", node, path, sink);
             return None;
         };

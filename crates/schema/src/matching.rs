@@ -111,7 +111,7 @@ fn read_vars(
     path: &Path<'_>,
     sink: &mut Sink,
 ) -> Option<Expr> {
-    if !matches!(node.value, Value::List(_)) {
+    if node.items().is_none() {
         expected("a list of conditions such as [\"arg_name\", \"==\", \"value\"]", node, path, sink);
         return None;
     }

@@ -66,8 +66,12 @@ impl<T: Object> Kind for Map<T> {
     type Out = T;
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<T> {
+        // A whole document is not an empty list.
+        let is_document = matches!((&node.value, path), (Value::List(_), Path::Root));
+        if let Some(entries) = node.entries().filter(|_| !is_document) {
+            return T::read_entries(entries, node.at, path, sink);
+        }
         match &node.value {
-            Value::Map(entries) => T::read_entries(entries, node.at, path, sink),
             // A key without a value, perhaps because all of it is commented out, is an empty map.
             _ if node.is_null() => T::read_entries(&[], node.at, path, sink),
             // A map may hold a secret, and then the text in its place may be one.

@@ -238,11 +238,14 @@ impl Player {
         for line in text.lines() {
             match line.strip_prefix("{forwarded ").and_then(|rest| rest.strip_suffix('}')) {
                 None => lines.push_str(line),
-                Some(host) => lines.push_str(&format!(
-                    "X-Real-IP: 127.0.0.1\nX-Forwarded-For: 127.0.0.1\nX-Forwarded-Proto: http\n\
-                     X-Forwarded-Port: {}\nX-Forwarded-Host: {host}",
-                    self.gateway.addr().port()
-                )),
+                Some(host) => {
+                    let named = host.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+                    lines.push_str(&format!(
+                        "X-Real-IP: 127.0.0.1\nX-Forwarded-For: 127.0.0.1\nX-Forwarded-Proto: http\n\
+                         X-Forwarded-Port: {}\nX-Forwarded-Host: {host}",
+                        named.unwrap_or(self.gateway.addr().port())
+                    ));
+                }
             }
             lines.push('\n');
         }

@@ -62,6 +62,25 @@ pub struct Entry {
 }
 
 impl Node {
+    /// The items of a list. An empty map is an empty list: Lua cannot tell them apart, and what APISIX and its clients write in one
+    /// form is meant as the other.
+    pub fn items(&self) -> Option<&[Node]> {
+        match &self.value {
+            Value::List(items) => Some(items),
+            Value::Map(entries) if entries.is_empty() => Some(&[]),
+            _ => None,
+        }
+    }
+
+    /// The entries of a map. An empty list is an empty map, as with [`Node::items`].
+    pub fn entries(&self) -> Option<&[Entry]> {
+        match &self.value {
+            Value::Map(entries) => Some(entries),
+            Value::List(items) if items.is_empty() => Some(&[]),
+            _ => None,
+        }
+    }
+
     /// A description of the value for a message.
     pub fn found(&self) -> String {
         match &self.value {

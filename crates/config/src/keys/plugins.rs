@@ -23,7 +23,7 @@ impl Kind for Plugins {
     type Out = Node;
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Node> {
-        if matches!(node.value, Value::Map(_)) || node.is_null() {
+        if node.entries().is_some() || node.is_null() {
             return Some(node.clone());
         }
         expected("a map of plugins such as {cors: {}}", node, path, sink);
@@ -57,7 +57,7 @@ impl Kind for LabelMap {
     type Out = BTreeMap<String, String>;
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<BTreeMap<String, String>> {
-        let Value::Map(entries) = &node.value else {
+        let Some(entries) = node.entries() else {
             expected("a map of names and texts", node, path, sink);
             return None;
         };

@@ -110,6 +110,25 @@ fn nothing_in_it() {
     check("- uri: /a\n", expect!["1:1: expected a map, found a list"]);
 }
 
+/// Clients in PHP and Lua do not distinguish them, nor does APISIX.
+#[test]
+fn empty_lists_are_empty_maps_and_the_other_way_round() {
+    let text = r#"
+upstreams: [{id: u, nodes: {"127.0.0.1:80": 1.0}, retries: 1e0, labels: []}]
+plugin_configs: [{id: p, plugins: []}]
+consumers: [{username: jack, plugins: [], labels: []}]
+routes: [{id: a, uri: /a, upstream_id: u, priority: 1.0, plugins: [], labels: [], vars: {}}]
+protos: {}
+"#;
+    let loaded = load(text, &|_: &str| None).expect("it is read");
+    assert_eq!((loaded.config.routes.len(), loaded.config.upstreams.len()), (1, 1));
+    // A condition on no address would take nobody.
+    check(
+        "routes: [{id: a, uri: /a, remote_addrs: {}, upstream: {nodes: {\"a:80\": 1}}}]",
+        expect!["1:40: routes[0].remote_addrs: an empty list; name at least one, or remove the key"],
+    );
+}
+
 #[test]
 fn documents_tags_and_merge_keys() {
     check("---\nroutes: []\n---\nroutes: []\n", expect!["3:1: a second YAML document begins; keep to one per file"]);

@@ -521,7 +521,11 @@ fn a_warning_is_said_once_and_blames_no_file() {
 fn a_hundred_large_documents_are_applied() {
     let site = Site::new();
     let long = "x".repeat(65_000);
-    let route = |id: usize| json!({"id": format!("r{id}"), "uri": format!("/{id}"), "desc": long, "plugins": {"mocking": {"response_example": long}}});
+    let plugins = json!({
+        "mocking": {"response_example": long},
+        "fault-injection": {"abort": {"http_status": 200, "body": long}},
+    });
+    let route = |id: usize| json!({"id": format!("r{id}"), "uri": format!("/{id}"), "plugins": plugins});
     let text = as_file(&json!({ "routes": (0..100).map(route).collect::<Vec<_>>() }));
     assert!(text.len() > 10_000_000);
     assert_eq!(site.apply(&text, &[]).expect(0).summary(), "100 created, 0 changed, 0 deleted, 0 unchanged");

@@ -246,6 +246,8 @@ fn apisix_names_labels_and_units() {
     }
     assert_eq!(found.one("apisix_nginx_metric_errors_total", &[]), 0.0);
     assert!(!found.has("stillgate_http_"), "{found:?}");
+    // There is no etcd that could be unreachable.
+    assert!(!found.has("apisix_etcd_"), "{found:?}");
 }
 
 #[test]

@@ -98,6 +98,8 @@ impl Expr {
         let mut parser = VarsParser { variable, path: Vec::new(), predicates: 0, text: String::new() };
         let condition = match value {
             Value::Array(items) if items.is_empty() => parser.joined("AND", &[]),
+            // Lua cannot tell an empty map from an empty list.
+            Value::Object(fields) if fields.is_empty() => parser.joined("AND", &[]),
             Value::Array(items) if items[0].is_string() && logic(&items[0]).is_none() => {
                 parser.fail(format!("a single condition needs brackets of its own; write [{value}]"))
             }

@@ -28,12 +28,12 @@ pub(super) struct BatchBounds {
 }
 
 impl BatchBounds {
-    /// Of a gateway with etcd: a request has 1.5 MiB, and a transaction 128 conditions. Some are about whole collections, and each
+    /// The bounds with etcd: a request has 1.5 MiB, and a transaction 128 conditions. Some are about whole collections, and each
     /// PATCH has one.
     pub(super) const SMALL: BatchBounds =
         BatchBounds { changes: WRITES_MAX, bytes: 1 << 20, references: WRITES_MAX - 24 };
 
-    /// Of a gateway with a store, which makes this many as one change: the bytes are those of a request.
+    /// The bounds with a store, which makes this many as one change: the bytes are those of a request.
     pub(super) const fn of_store(changes: usize) -> BatchBounds {
         BatchBounds { changes, bytes: 31 << 20, references: usize::MAX }
     }

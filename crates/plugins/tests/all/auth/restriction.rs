@@ -208,6 +208,13 @@ fn consumers_are_restricted_by_label() {
     );
 }
 
+/// What clients in PHP and Lua write for an empty map.
+#[test]
+fn an_empty_list_is_a_configuration_without_keys() {
+    let outcome = outcome("key-auth: []", &known(), "GET / HTTP/1.1\nHost: h");
+    assert!(outcome.starts_with("< 401"), "{outcome}");
+}
+
 /// APISIX's tests of `ctx.external_user`.
 #[test]
 fn labels_of_users_that_functions_set_let_through() {
