@@ -9,7 +9,9 @@
 //! `${`; `${1}` is a group of a regular expression and stays unchanged, and so does any other `$`.
 
 use crate::diagnostic::{Fault, shortened};
-use crate::tree::SCALAR_BYTES_MAX;
+
+/// Bytes of a text after variables are put in: each of many texts may name one that is long.
+const EXPANDED_BYTES_MAX: usize = 64 * 1024;
 
 /// Looks up one environment variable.
 pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -149,8 +151,8 @@ fn expand_each(text: &str, value: impl Fn(&str) -> Result<Option<String>, Fault>
             None => out.push_str(&reference[..after]),
         }
         rest = &reference[after..];
-        if out.len() > SCALAR_BYTES_MAX {
-            return Err(Fault::new(format!("more than {SCALAR_BYTES_MAX} bytes after variables are put in")));
+        if out.len() > EXPANDED_BYTES_MAX {
+            return Err(Fault::new(format!("more than {EXPANDED_BYTES_MAX} bytes after variables are put in")));
         }
     }
     out.push_str(rest);
@@ -213,7 +215,7 @@ mod tests {
             "A" => Some("1".to_owned()),
             "EMPTY" => Some(String::new()),
             "NESTED" => Some("${A}".to_owned()),
-            "HUGE" => Some("x".repeat(SCALAR_BYTES_MAX + 1)),
+            "HUGE" => Some("x".repeat(EXPANDED_BYTES_MAX + 1)),
             _ => None,
         };
         match (expand(text, &environment), want) {

@@ -20,8 +20,8 @@ use std::rc::Rc;
 
 /// Deepest nesting of lists and maps, aliases included. Readers recurse as deep.
 pub const DEPTH_MAX: usize = 32;
-/// Bytes of one scalar, before and after `${ENV}`.
-pub const SCALAR_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of one scalar.
+pub const SCALAR_BYTES_MAX: usize = 1024 * 1024;
 /// Keys, scalars, lists and maps of a file, which take about 100 bytes each while it is read.
 pub const NODES_MAX: usize = 4_000_000;
 /// Most nodes that all aliases of a file may add (a long scalar counts once per [`WEIGHT_BYTES`]).

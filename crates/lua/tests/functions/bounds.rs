@@ -141,6 +141,16 @@ fn memory_is_bounded() {
     assert_eq!(answer("ngx.say('x')"), "200 \"x\\n\"");
 }
 
+/// OpenResty builds LuaJIT with what it took over from Lua 5.2.
+#[test]
+fn functions_may_use_what_openresty_has_of_lua_5_2() {
+    let body = "if true then; ngx.say('a'); end;; for at = 1, 9 do break; end \
+                local t = setmetatable({}, { __len = function() return 7 end }) \
+                local all = setmetatable({}, { __pairs = function() return next, { b = 1 } end }) \
+                for name in pairs(all) do ngx.say(name, #t, table.pack(1, nil).n) end";
+    assert!(answer(body).ends_with("200 \"a\\nb72\\n\""), "{}", answer(body));
+}
+
 #[test]
 fn patterns_are_bounded() {
     let complex = "pattern too complex: it takes more steps than a function may use";
