@@ -39,6 +39,7 @@ object! {
         filter: At<Expr> = LocatedKind(BodyVars) => optional;
         /// A text in Lua that returns a function, which is called with `conf` and `ctx` before each phase of the plugin.
         pre_function: At<String> = LocatedKind(TEXT) => optional;
+        closed: true;
     }
 }
 

@@ -313,10 +313,12 @@ fn unknown_keys_of_plugins_pass_where_apisix_takes_them() {
         put(Kind::Consumers, "a", 4, json!({"username": "a", "plugins": {"key-auth": {"key": "k1", "colour": 1}}})),
         put(Kind::PluginMetadata, "count", 5, json!({"id": "count", "count": 1, "colour": 1})),
         put(Kind::PluginMetadata, "none", 6, json!({"count": 1})),
+        put(Kind::Routes, "4", 7, route(json!({"count": {"count": 1, "_meta": {"filters": []}}}))),
     ]);
     let unavailable = |id| (Kind::Routes, id, Replacement::Unavailable);
-    let refused = [(Kind::PluginMetadata, "none", Replacement::Unavailable), unavailable("2"), unavailable("3")];
-    check(&store, &[("1", Some("routes/1")), ("2", None), ("3", None)], &refused);
+    let metadata = (Kind::PluginMetadata, "none", Replacement::Unavailable);
+    let refused = [metadata, unavailable("2"), unavailable("3"), unavailable("4")];
+    check(&store, &[("1", Some("routes/1")), ("2", None), ("3", None), ("4", None)], &refused);
     let warnings: Vec<String> = store.load("r").warnings.into_iter().map(|warning| warning.path).collect();
     let expected =
         ["plugin_metadata/count: colour", "consumers/a: plugins.key-auth.colour", "routes/1: plugins.count.colour"];

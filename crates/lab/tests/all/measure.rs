@@ -175,11 +175,13 @@ fn a_suite_is_a_table_of_targets_and_cases() {
 fn memory_and_calls_of_one_server() {
     require_tool("strace", "strace");
     let responder = format!("'{LAB}' respond --address {{address}}");
-    // One read and one write, and `epoll_wait` now and then.
-    let (data, all) = (number(&["data-syscalls", &responder]), number(&["syscalls", &responder]));
-    assert!(data > 1.5 && data < 2.5 && all >= data, "{data} of {all}");
-    assert!(number(&["settled", &responder]) > 500.0);
-    assert!(number(&["connection", &responder]) < 100_000.0);
+    attempt(|| {
+        // One read and one write, and `epoll_wait` now and then.
+        let (data, all) = (number(&["data-syscalls", &responder]), number(&["syscalls", &responder]));
+        assert!(data > 1.5 && data < 2.5 && all >= data, "{data} of {all}");
+        assert!(number(&["settled", &responder]) > 500.0);
+        assert!(number(&["connection", &responder]) < 100_000.0);
+    });
 }
 
 #[test]

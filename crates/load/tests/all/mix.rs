@@ -189,8 +189,8 @@ fn nesting_aliases_and_size_are_bounded() {
     };
     assert!(Mix::from_yaml(&doubled(8), Path::new("m.yaml"), &target()).is_ok());
     check("m.yaml", &doubled(25), &["aliases add more than 1000000 nodes to the file"]);
-    let long = format!("requests: [{{path: /, body: {}}}]", "x".repeat(64 * 1024 + 1));
-    check("m.yaml", &long, &["a scalar of 65537 bytes; at most 65536 are allowed"]);
+    let long = format!("requests: [{{path: /, body: {}}}]", "x".repeat(1024 * 1024 + 1));
+    check("m.yaml", &long, &["a scalar of 1048577 bytes; at most 1048576 are allowed"]);
     let wrong = format!("requests: [{}]", "{path: x},".repeat(FINDINGS_MAX + 7));
     let errors = Mix::from_yaml(&wrong, Path::new("m.yaml"), &target()).unwrap_err();
     assert_eq!((errors.findings.len(), errors.more), (FINDINGS_MAX, 7));

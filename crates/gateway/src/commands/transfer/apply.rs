@@ -32,6 +32,7 @@ fn run(arguments: &Apply) -> Result<u8, TransferFailure> {
     let stays = if arguments.prune { &Resources::new() } else { &there };
     let resources = file::read(&arguments.file, &text, stays)?;
     let plan = compared(&arguments.file, &resources, &there, arguments.prune, bounds)?;
+    warn_of_order(&plan);
     if !plan.gaps.is_empty() {
         return Err(TransferFailure::Failed(opened(&plan)));
     }
@@ -39,6 +40,18 @@ fn run(arguments: &Apply) -> Result<u8, TransferFailure> {
         return Ok(try_out(&arguments.file, &remote, &plan));
     }
     Ok(make(&arguments.file, &remote, &plan))
+}
+
+/// Warns of routes that will be tried in another order than in the file.
+pub(super) fn warn_of_order(plan: &TransferPlan) {
+    if !plan.turned_around.is_empty() {
+        eprintln!(
+            "stillgate: warning: the gateway tries routes with the same path in another order than the file: {}; the second has a \
+             plugin that the first lacks. Of routes that are made together the lesser id comes first, and an older one before both: \
+             give them priorities",
+            some(&plan.turned_around)
+        );
+    }
 }
 
 /// Why the changes are not made.

@@ -1,5 +1,6 @@
 //! `stillgate diff`: what differs between a file and the resources of a running gateway.
 
+use super::apply::warn_of_order;
 use super::plan::{BatchBounds, TransferPlan, TransferStep, What, plan};
 use super::remote::Remote;
 use super::resources::{Resources, path_of};
@@ -12,6 +13,7 @@ use std::path::Path;
 pub(crate) fn diff(arguments: &Diff) -> u8 {
     match run(arguments) {
         Ok(plan) => {
+            warn_of_order(&plan);
             let lines: String = plan.steps.iter().map(line).collect();
             show(format_args!("{lines}{}\n", summary(&plan)));
             if plan.steps.is_empty() { EXIT_GOOD } else { EXIT_DIFFERS }

@@ -245,6 +245,54 @@ pub(super) fn gaps(batches: &[&[TransferStep]], file: &Resources, there: &Resour
     found.into_iter().collect()
 }
 
+/// More pairs are not named.
+const TURNED_AROUND_MAX: usize = 100;
+
+/// Pairs of routes of the file with the same path and host of which the gateway will try the other one first, which lacks a plugin
+/// of the first: of equal routes the older comes first, and of those that are made together the lesser id.
+pub(super) fn turned_around(file: &Resources, there: &Resources) -> Vec<String> {
+    let find = |kind, id: &str| found(file, kind, id).or_else(|| found(there, kind, id));
+    let texts = |route: &Resource, one: &str, many: &str| -> Vec<String> {
+        let several = route.document.get(many).and_then(Json::as_array).into_iter().flatten();
+        several.chain(route.document.get(one)).filter_map(Json::as_str).map(str::to_owned).collect()
+    };
+    let mut groups = BTreeMap::<_, Vec<(&Name, &Resource)>>::new();
+    for (name, route) in file.iter().filter(|(name, _)| name.0 == Kind::Routes) {
+        let priority = route.document["priority"].as_i64().unwrap_or_default();
+        let mut hosts = texts(route, "host", "hosts");
+        if hosts.is_empty() {
+            hosts.push(String::new());
+        }
+        for path in texts(route, "uri", "uris") {
+            for host in &hosts {
+                groups.entry((path.clone(), host.clone(), priority)).or_default().push((name, route));
+            }
+        }
+    }
+    // New ones are younger than all others, and of one age.
+    let age = |name: &Name| (there.get(name).map_or(u64::MAX, |route| route.created), name.1.clone());
+    let methods = |route: &Resource| texts(route, "methods", "methods");
+    let mut pairs = BTreeSet::new();
+    for mut group in groups.into_values().filter(|group| group.len() > 1) {
+        group.sort_by_key(|(_, route)| route.created);
+        let group: Vec<_> = group
+            .into_iter()
+            .map(|(name, route)| (name, age(name), methods(route), plugins_of(Kind::Routes, &route.document, &find)))
+            .collect();
+        for (place, (first, first_age, first_methods, plugins)) in group.iter().enumerate() {
+            for (second, second_age, second_methods, other) in &group[place + 1..] {
+                let meet = first_methods.is_empty()
+                    || second_methods.is_empty()
+                    || first_methods.iter().any(|method| second_methods.contains(method));
+                if pairs.len() < TURNED_AROUND_MAX && first_age > second_age && meet && !plugins.is_subset(other) {
+                    pairs.insert(format!("{} before {}", path_of(second), path_of(first)));
+                }
+            }
+        }
+    }
+    pairs.into_iter().collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::plan::{BatchBounds, plan};
@@ -370,5 +418,36 @@ mod tests {
             &json!({"services": service("ip-restriction"), "routes": few("key-auth")}),
         );
         assert_eq!(gaps, [""; 0], "all of it is one batch");
+    }
+
+    #[test]
+    fn routes_that_the_gateway_tries_in_another_order_are_named() {
+        let route = |id: &str, more: Json| {
+            let mut route = json!({"id": id, "uri": "/x"});
+            route.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            route
+        };
+        let guarded = |id: &str| route(id, json!({"plugins": GUARD()}));
+        let check = |there: &[Json], file: &[Json], expected: &[&str]| {
+            let (there, file) = (json!({ "routes": there }), json!({ "routes": file }));
+            assert_eq!(turned_around(&resources(&file), &resources(&there)), expected);
+        };
+        let open = |id: &str| route(id, json!({}));
+        check(&[], &[guarded("z"), open("a")], &["routes/a before routes/z"]);
+        check(&[], &[guarded("a"), open("z")], &[]);
+        check(&[open("z")], &[guarded("a"), open("z")], &["routes/z before routes/a"]);
+        // Nothing is lost where the other has the same plugins, another path, host or priority.
+        check(&[], &[open("z"), guarded("a")], &[]);
+        check(&[], &[guarded("z"), guarded("a")], &[]);
+        check(&[], &[guarded("z"), route("a", json!({"host": "h"}))], &[]);
+        check(&[], &[guarded("z"), route("a", json!({"priority": -1}))], &[]);
+        let only = |id: &str, method: &str, more: Json| {
+            let mut route = route(id, more);
+            route["methods"] = json!([method]);
+            route
+        };
+        check(&[], &[only("z", "GET", json!({"plugins": GUARD()})), only("a", "POST", json!({}))], &[]);
+        check(&[], &[only("z", "GET", json!({"plugins": GUARD()})), open("a")], &["routes/a before routes/z"]);
+        check(&[], &[guarded("z"), json!({"id": "a", "uris": ["/y", "/x"]})], &["routes/a before routes/z"]);
     }
 }
