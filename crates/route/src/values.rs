@@ -176,7 +176,7 @@ impl Values {
             Field::Host if request.host.is_empty() => {}
             Field::Host => kept.push(slot, request.host),
             Field::Path => kept.push(slot, request.path.bytes()),
-            // Of this reading, so that a route that depends on whether `%2F` is a slash is noticed.
+            // `%2F` stays as this reading has it, so that a match that depends on whether it is a slash is found.
             Field::Variable(Variable::Uri) => kept.push(slot, path::decode_but_slashes(request.path.bytes(), buffer)),
             Field::Segment(index) => {
                 if let Some(text) = segments(request, *index, *index) {

@@ -179,7 +179,7 @@ impl<'a> StateAfter<'a> {
         let none = HashSet::new();
         let consumers = self.deleted(&none).filter(|(_, collection)| collection.naming == Naming::Username);
         for (consumer, _) in consumers {
-            // One that was written after this view was made breaks a condition of the commit, and all is planned again.
+            // A credential written after this view was taken fails a condition of the commit, and everything is planned again.
             let is_left = |(key, document): &(Key, Document)| {
                 !self.written.contains_key(key.as_str()) && document.modified <= self.view.revision()
             };

@@ -199,7 +199,7 @@ async fn many_writes_are_checked_together() {
     let (status, answer) = ask(&all).await;
     assert_eq!(status, 200, "{answer}");
 
-    // Keys that change places, and consumers that change their names, take nobody's key.
+    // Swapped keys and renamed consumers are not duplicates.
     let mut moved = vec![consumer("c0".to_owned(), 1), consumer("c1".to_owned(), 0)];
     moved.extend((2..MANY).flat_map(|id| [delete(format!("consumers/c{id}")), consumer(format!("d{id}"), id)]));
     let (status, answer) = ask(&moved).await;

@@ -175,7 +175,7 @@ pub(super) fn ssl(
     if !status {
         claims.clear();
     }
-    // Of a disabled entry no secret is asked for.
+    // The secrets of a disabled entry are not read.
     let secrets = if status { secrets } else { &NoSecrets };
     (pairs(keys, usage, acme, (secrets, path), sink).filter(|_| status), claims)
 }
@@ -216,7 +216,7 @@ fn pairs(
     Some(Ssl { id: keys.id?.value, usage, pairs, acme: false })
 }
 
-/// The PEM that is written, or the secret that a reference stands for; `None`: the secret cannot be used, which is reported.
+/// The PEM as written, or the secret that a reference names. `None` if the secret cannot be used; the error is in `sink`.
 fn known(written: At<WrittenPem>, secrets: &dyn Secrets, path: &Path<'_>, sink: &mut Sink) -> Option<Pem> {
     let At { at, value } = written;
     let reference = match value {

@@ -121,7 +121,7 @@ routes: [{id: a, uri: /a, upstream_id: u, priority: 1.0, plugins: [], labels: []
 "#;
     let loaded = load(text, &|_: &str| None).expect("it is read");
     assert_eq!((loaded.config.routes.len(), loaded.config.upstreams.len()), (1, 1));
-    // A condition on no address would take nobody.
+    // An empty list would match no client.
     check(
         "routes: [{id: a, uri: /a, remote_addrs: {}, upstream: {nodes: {\"a:80\": 1}}}]",
         expect!["1:41: routes[0].remote_addrs: an empty list; name at least one, or remove the key"],

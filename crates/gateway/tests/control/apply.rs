@@ -173,6 +173,22 @@ fn changes_of_a_store_are_made_together() {
 }
 
 #[test]
+fn routes_that_are_tried_in_another_order_than_in_the_file_are_warned_of() {
+    let site = Site::new();
+    let file = |priority: i64| {
+        let guarded = json!({"id": "z", "uri": "/x", "priority": priority, "plugins": {"key-auth": {}}, "upstream": {"nodes": {"127.0.0.1:9": 1}}});
+        let open = json!({"id": "a", "uri": "/x", "upstream": {"nodes": {"127.0.0.1:9": 1}}});
+        as_file(&json!({"routes": [guarded, open]}))
+    };
+    let done = site.apply(&file(0), &[]).expect(0);
+    assert!(done.err.contains("routes/a before routes/z"), "{done:?}");
+    assert_eq!(site.gateway.get("/x").head.status(), 502, "the order that the warning names");
+    let done = site.apply(&file(1), &[]).expect(0);
+    assert!(!done.err.contains("another order"), "{done:?}");
+    assert_eq!(site.gateway.get("/x").head.status(), 401);
+}
+
+#[test]
 fn what_an_etcd_refuses_in_the_middle_leaves_whole_batches() {
     let etcd = EtcdServer::start();
     let site = Site::on_etcd(&etcd, "/apisix");

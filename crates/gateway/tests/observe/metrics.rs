@@ -246,7 +246,7 @@ fn apisix_names_labels_and_units() {
     }
     assert_eq!(found.one("apisix_nginx_metric_errors_total", &[]), 0.0);
     assert!(!found.has("stillgate_http_"), "{found:?}");
-    // There is no etcd that could be unreachable.
+    // No etcd is used, so nothing is said about it.
     assert!(!found.has("apisix_etcd_"), "{found:?}");
 }
 

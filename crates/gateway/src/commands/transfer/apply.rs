@@ -44,12 +44,12 @@ fn run(arguments: &Apply) -> Result<u8, TransferFailure> {
 
 /// Warns of routes that will be tried in another order than in the file.
 pub(super) fn warn_of_order(plan: &TransferPlan) {
-    if !plan.turned_around.is_empty() {
+    if !plan.reordered.is_empty() {
         eprintln!(
-            "stillgate: warning: the gateway tries routes with the same path in another order than the file: {}; the second has a \
-             plugin that the first lacks. Of routes that are made together the lesser id comes first, and an older one before both: \
-             give them priorities",
-            some(&plan.turned_around)
+            "stillgate: warning: the gateway will try routes with the same path in another order than the file lists them: {}. In each \
+             pair the second route has a plugin that the first lacks. The older route is tried first; of two new ones, the one with \
+             the lesser id. Set `priority` to choose the order",
+            some(&plan.reordered)
         );
     }
 }

@@ -245,12 +245,12 @@ pub(super) fn gaps(batches: &[&[TransferStep]], file: &Resources, there: &Resour
     found.into_iter().collect()
 }
 
-/// More pairs are not named.
-const TURNED_AROUND_MAX: usize = 100;
+/// At most this many pairs are listed.
+const REORDERED_MAX: usize = 100;
 
-/// Pairs of routes of the file with the same path and host of which the gateway will try the other one first, which lacks a plugin
-/// of the first: of equal routes the older comes first, and of those that are made together the lesser id.
-pub(super) fn turned_around(file: &Resources, there: &Resources) -> Vec<String> {
+/// Pairs of routes in the file with the same path, host and priority that the gateway will try in the opposite order, if the one it
+/// tries first lacks a plugin that the other has. The gateway tries the older route first; if both are new, the lesser id.
+pub(super) fn reordered(file: &Resources, there: &Resources) -> Vec<String> {
     let find = |kind, id: &str| found(file, kind, id).or_else(|| found(there, kind, id));
     let texts = |route: &Resource, one: &str, many: &str| -> Vec<String> {
         let several = route.document.get(many).and_then(Json::as_array).into_iter().flatten();
@@ -269,7 +269,7 @@ pub(super) fn turned_around(file: &Resources, there: &Resources) -> Vec<String> 
             }
         }
     }
-    // New ones are younger than all others, and of one age.
+    // New routes are younger than all others, and equally old.
     let age = |name: &Name| (there.get(name).map_or(u64::MAX, |route| route.created), name.1.clone());
     let methods = |route: &Resource| texts(route, "methods", "methods");
     let mut pairs = BTreeSet::new();
@@ -284,7 +284,7 @@ pub(super) fn turned_around(file: &Resources, there: &Resources) -> Vec<String> 
                 let meet = first_methods.is_empty()
                     || second_methods.is_empty()
                     || first_methods.iter().any(|method| second_methods.contains(method));
-                if pairs.len() < TURNED_AROUND_MAX && first_age > second_age && meet && !plugins.is_subset(other) {
+                if pairs.len() < REORDERED_MAX && first_age > second_age && meet && !plugins.is_subset(other) {
                     pairs.insert(format!("{} before {}", path_of(second), path_of(first)));
                 }
             }
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_that_the_gateway_tries_in_another_order_are_named() {
+    fn routes_that_the_gateway_tries_in_another_order_are_listed() {
         let route = |id: &str, more: Json| {
             let mut route = json!({"id": id, "uri": "/x"});
             route.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -430,7 +430,7 @@ mod tests {
         let guarded = |id: &str| route(id, json!({"plugins": GUARD()}));
         let check = |there: &[Json], file: &[Json], expected: &[&str]| {
             let (there, file) = (json!({ "routes": there }), json!({ "routes": file }));
-            assert_eq!(turned_around(&resources(&file), &resources(&there)), expected);
+            assert_eq!(reordered(&resources(&file), &resources(&there)), expected);
         };
         let open = |id: &str| route(id, json!({}));
         check(&[], &[guarded("z"), open("a")], &["routes/a before routes/z"]);

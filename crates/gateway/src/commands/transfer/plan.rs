@@ -7,7 +7,7 @@
 //! Global rules, consumers and credentials are deleted before new ones are created, because two may not have the same plugin or
 //! key. No resource refers to them. Changes that do not fit into one batch have [another order](super::order).
 
-use super::order::{gaps, put_in_order, turned_around};
+use super::order::{gaps, put_in_order, reordered};
 use super::resources::{Name, Resource, Resources, masks, path_of, without_possible_secrets};
 use serde_json::{Map, Value as Json, json};
 use std::borrow::Cow;
@@ -87,8 +87,8 @@ pub(super) struct TransferPlan {
     pub(super) extra: Vec<Name>,
     /// Routes that would be without a plugin for a moment, whatever the order.
     pub(super) gaps: Vec<String>,
-    /// Routes that the gateway will try in another order than the file has them.
-    pub(super) turned_around: Vec<String>,
+    /// Pairs of routes that the gateway will try in another order than the file lists them.
+    pub(super) reordered: Vec<String>,
 }
 
 /// Compares; `Err`: the masks in the file in place of secrets that cannot be known.
@@ -104,7 +104,7 @@ pub(super) fn plan(
         unchanged: 0,
         extra: Vec::new(),
         gaps: Vec::new(),
-        turned_around: turned_around(file, there),
+        reordered: reordered(file, there),
     };
     let mut masked = Vec::new();
     for (name, resource) in file {
