@@ -18,8 +18,11 @@ use std::time::SystemTime;
 const STARTED: &[(&str, &[&str])] =
     &[("stillgate-gateway", &["stillgate"]), ("stillgate-lab", &["stillgate", "stillgate-lab"])];
 
-/// An executable in which only the tests with this prefix start all of those, and the programs that the others start.
-const STARTING_LESS: (&str, &str, &[&str]) = ("stillgate-lab::all", "devices::", &["stillgate-lab"]);
+/// Executables in which only the tests with a prefix start all of those, and the programs that the others start.
+const STARTING_LESS: &[(&str, &str, &[&str])] = &[
+    ("stillgate-lab::all", "devices::", &["stillgate-lab"]),
+    ("stillgate-lab::bin/stillgate-lab", "target::end_to_end::", &[]),
+];
 
 /// Tests with the same dependencies.
 #[derive(Debug, Clone, PartialEq)]
@@ -78,15 +81,15 @@ impl Parts {
             };
             let programs =
                 STARTED.iter().find(|(starting, _)| *starting == package).map_or(&[][..], |(_, programs)| programs);
-            let (special, prefix, less) = STARTING_LESS;
             let mut part = |prefix, programs| {
                 parts.extend(digest(programs).map(|digest| TestGroup { binary: binary.clone(), prefix, digest }));
             };
-            if binary == special {
-                part(Some((prefix, true)), programs);
-                part(Some((prefix, false)), less);
-            } else {
-                part(None, programs);
+            match STARTING_LESS.iter().find(|(special, ..)| *special == binary) {
+                Some((_, prefix, less)) => {
+                    part(Some((prefix, true)), programs);
+                    part(Some((prefix, false)), less);
+                }
+                None => part(None, programs),
             }
         }
         Ok(Self(parts))

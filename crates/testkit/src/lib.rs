@@ -45,7 +45,7 @@ pub use port::ReservedPort;
 pub use process::{END_PATIENCE, Pebble, PebbleSetup, Process, is_gateway};
 pub use prometheus::{Client, Delivery, JOB, Prometheus, PrometheusSetup, ScrapeFormat, ScrapeHealth};
 pub use redis::{Redis, RedisSetup};
-pub use rounds::{Rounds, RoundsEnd};
+pub use rounds::{Rounds, RoundsEnd, pause_between_requests};
 pub use scrape::{ACCEPT_OPENMETRICS, ACCEPT_PROTOBUF, ACCEPT_TEXT, Scrape, SlowScrape, head_of, scrape, scrape_on};
 pub use soak::{SoakPlan, SoakReport, payload, seeded, sha256, soak};
 pub use stillgate_rig::proc::children;
@@ -53,6 +53,7 @@ pub use transcript::Transcript;
 pub use upstream::{Upstream, echo};
 pub use vault::{AppRole, Vault};
 
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 /// How long a test waits for anything before it gives up.
@@ -65,8 +66,12 @@ pub const PATIENCE: Duration = Duration::from_secs(180);
 /// How often [`with_longer_times`] tries.
 const LONGER_TIMES: usize = 7;
 
-/// Interval of polling a condition.
-const POLL_INTERVAL: Duration = Duration::from_millis(2);
+/// Intervals of polling a condition, the first and the longest. They grow with the time that has passed: a wait takes little of the
+/// CPUs that other tests need, and ends soon after the condition holds.
+const POLL_INTERVAL_MIN: Duration = Duration::from_millis(2);
+const POLL_INTERVAL_MAX: Duration = Duration::from_millis(50);
+/// How much of the time that has passed the next interval is.
+const POLL_PART: u32 = 10;
 
 /// Polls `condition` until it holds.
 ///
@@ -82,12 +87,21 @@ pub fn eventually(what: &str, condition: impl FnMut() -> bool) {
 /// # Panics
 /// If the condition does not hold in time.
 #[track_caller]
-pub fn eventually_within(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + limit;
+pub fn eventually_within(limit: Duration, what: &str, condition: impl FnMut() -> bool) {
+    assert!(holds_within(limit, condition), "waited {limit:?} without success for: {what}");
+}
+
+/// Polls `condition`; false: it does not hold within `limit`.
+fn holds_within(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
+    let begun = Instant::now();
     while !condition() {
-        assert!(Instant::now() < deadline, "waited {limit:?} without success for: {what}");
-        std::thread::sleep(POLL_INTERVAL);
+        let waited = begun.elapsed();
+        if waited >= limit {
+            return false;
+        }
+        std::thread::sleep((waited / POLL_PART).clamp(POLL_INTERVAL_MIN, POLL_INTERVAL_MAX));
     }
+    true
 }
 
 /// For a time that the test itself may use up, as when the gateway closes connections that are idle for a second and
@@ -112,9 +126,12 @@ pub fn with_longer_times(first: Duration, what: &str, mut attempt: impl FnMut(Du
 /// Whether tests run their long forms: in the nightly run, which sets `STILLGATE_NIGHTLY=1`. Prints a note if they do
 /// not.
 pub fn is_nightly() -> bool {
-    let is_nightly = std::env::var("STILLGATE_NIGHTLY").is_ok_and(|value| value == "1");
-    if !is_nightly {
-        println!("the short form: only the nightly runs the long one");
-    }
-    is_nightly
+    static IS_NIGHTLY: LazyLock<bool> = LazyLock::new(|| {
+        let is_nightly = std::env::var("STILLGATE_NIGHTLY").is_ok_and(|value| value == "1");
+        if !is_nightly {
+            println!("the short form: only the nightly runs the long one");
+        }
+        is_nightly
+    });
+    *IS_NIGHTLY
 }

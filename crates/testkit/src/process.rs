@@ -2,7 +2,7 @@
 
 use crate::peers::{require_tool, run_tool};
 use crate::port::ReservedPort;
-use crate::{PATIENCE, POLL_INTERVAL, eventually, eventually_within};
+use crate::{PATIENCE, eventually, eventually_within, holds_within};
 use serde_json::json;
 use signal_hook::consts::{SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::flag;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use stillgate_rig::proc::{self, Stat, Status, Thread};
 use stillgate_rig::{Child, Signal};
 use tempfile::TempDir;
@@ -84,10 +84,7 @@ impl Process {
     /// If it runs for more than [`PATIENCE`], or [`END_PATIENCE`] if it was killed or has logged its end.
     #[track_caller]
     pub fn wait(&mut self) -> ExitStatus {
-        let deadline = Instant::now() + PATIENCE;
-        while self.ended().is_none() && Instant::now() < deadline {
-            std::thread::sleep(POLL_INTERVAL);
-        }
+        holds_within(PATIENCE, || self.ended().is_some());
         let is_over = self.is_killed.load(Ordering::Relaxed) || self.log().contains(ENDED);
         assert!(is_over || self.ended().is_some(), "{} did not end within {PATIENCE:?}", self.name);
         self.wait_within(END_PATIENCE)
@@ -188,10 +185,7 @@ impl Drop for Process {
         if self.child.exit().ok().flatten().is_none() {
             // It may end by itself in between, which is fine.
             let _ = self.child.signal(Signal::KILL);
-            let deadline = Instant::now() + END_PATIENCE;
-            while self.child.exit().ok().flatten().is_none() && Instant::now() < deadline {
-                std::thread::sleep(POLL_INTERVAL);
-            }
+            holds_within(END_PATIENCE, || self.child.exit().ok().flatten().is_some());
         }
         if std::thread::panicking() {
             let log = self.log();

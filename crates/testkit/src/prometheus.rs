@@ -12,14 +12,14 @@ use crate::port::ReservedPort;
 use crate::process::Process;
 use crate::scrape::{ACCEPT_OPENMETRICS, ACCEPT_PROTOBUF, ACCEPT_TEXT};
 use crate::upstream::Upstream;
-use crate::{eventually, eventually_within};
+use crate::{eventually, eventually_within, holds_within};
 use serde_json::Value;
 use std::fmt::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::ops::{Deref, DerefMut};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 
 /// How long a query may take to succeed: Prometheus passes on new targets only every 5 s, at two stages, so the first
@@ -188,15 +188,12 @@ impl Prometheus {
         mut predicate: impl FnMut(&[(Labels, f64)]) -> bool,
     ) -> Vec<(Labels, f64)> {
         let mut last = Vec::new();
-        let deadline = Instant::now() + QUERY_PATIENCE;
-        while Instant::now() < deadline {
+        let has_come_true = holds_within(QUERY_PATIENCE, || {
             last = self.query(expression);
-            if predicate(&last) {
-                return last;
-            }
-            std::thread::sleep(crate::POLL_INTERVAL);
-        }
-        panic!("{expression} has not come true; last: {last:?}; target: {:?}", self.targets());
+            predicate(&last)
+        });
+        assert!(has_come_true, "{expression} has not come true; last: {last:?}; target: {:?}", self.targets());
+        last
     }
 
     /// The exemplars of the last ten minutes of the series that an expression selects.

@@ -1,8 +1,21 @@
 //! Rounds that threads of a test repeat until the test ends or fails.
 
-use crate::{Client, eventually};
+use crate::{Client, eventually, is_nightly};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// The pause between two requests of a load that only has to be there: several each time something happens. In the nightly there is
+/// none.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Waits between two requests of a load whose rate does not matter to the test, to leave the CPUs to other tests.
+pub fn pause_between_requests() {
+    if !is_nightly() {
+        thread::sleep(PAUSE);
+    }
+}
 
 /// Rounds of all threads together. Use scoped threads: they end with the value of [`Rounds::until_dropped`].
 #[derive(Debug, Default)]
@@ -55,7 +68,7 @@ impl Rounds {
         }
     }
 
-    /// Sends each `request` in a round until the end, over one connection or over a new one each time.
+    /// Sends each `request` in a round until the end, over one connection or over a new one each time, with a pause after each.
     pub fn of_requests(&self, addr: SocketAddr, is_anew: bool, mut request: impl FnMut(&mut Client)) {
         let mut client = Client::connect(addr);
         while self.go_on() {
@@ -64,6 +77,7 @@ impl Rounds {
             }
             request(&mut client);
             self.count();
+            pause_between_requests();
         }
     }
 }

@@ -1,5 +1,6 @@
 //! A reader that has read other texts before gives the same result as a fresh one: values, warnings, errors, positions.
 
+use crate::cases;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use std::sync::Arc;
@@ -290,7 +291,7 @@ fn without_errors(mut draft: Draft) -> Draft {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(400), ..ProptestConfig::default() })]
 
     #[test]
     fn a_text_read_after_others_is_what_it_is_by_itself(

@@ -4,7 +4,7 @@ mod beyond;
 mod unreadable;
 
 use crate::changes::change;
-use crate::plugins;
+use crate::{cases, plugins};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::{Value as Json, json};
@@ -608,7 +608,7 @@ fn the_environment_is_not_for_writers_of_a_store() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(600), failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Applying changes one by one, in groups, or only the remaining ones in any order gives the same result.
     #[test]

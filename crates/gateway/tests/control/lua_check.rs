@@ -80,23 +80,13 @@ fn instructions_of_a_request_are_held_against_a_figure() {
         .expect("write a function");
     let out = folder.path().join("out.json");
     let (file, out) = (function.to_str().unwrap(), out.to_str().unwrap());
-    let counted = |most: &str| check(&[file, "--requests", "requests.txt", "--instructions", most, "--json", out]);
-    let (code, text) = counted("100000000");
-    let good = format!("{file}: good (");
-    assert_eq!(
-        (code, text.contains(" instructions a request, of 100000000"), text.contains(&good)),
-        (Some(0), true, true),
-        "{text}"
-    );
+    // A figure that it is below is a unit test's: counting takes seconds.
+    let (code, text) = check(&[file, "--requests", "requests.txt", "--instructions", "500", "--json", out]);
     let json: serde_json::Value = serde_json::from_slice(&std::fs::read(out).expect("it is written")).expect("JSON");
     let found = json["instructions_per_request"].as_u64().expect("a number");
     assert!(found > 500, "{json}");
-    let (code, text) = counted(&(found / 2).to_string());
-    assert_eq!(
-        (code, text.contains(&format!(" instructions a request, more than {}", found / 2))),
-        (Some(1), true),
-        "{text}"
-    );
+    let more = format!("{file}: {found} instructions a request, more than 500");
+    assert_eq!((code, text.contains(&more)), (Some(1), true), "{text}");
 }
 
 #[test]

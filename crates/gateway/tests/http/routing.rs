@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use stillgate_testkit::{ACCEPT_TEXT, Client, Gateway, ReservedPort, Setup, Upstream, eventually, scrape};
+use stillgate_testkit::{
+    ACCEPT_TEXT, Client, Gateway, ReservedPort, Setup, Upstream, eventually, pause_between_requests, scrape,
+};
 
 /// A node that answers with the host it was asked for, which each route sets to its id.
 fn node() -> Upstream {
@@ -552,6 +554,7 @@ fn one_expression_changes_while_requests_run() {
                     assert_eq!(ask(&mut client, &["GET /stays/here HTTP/1.1", "Host: a"]), "stays");
                     assert_eq!(ask(&mut client, &["GET /elsewhere HTTP/1.1", "Host: a"]), "rest");
                     asked.fetch_add(1, Ordering::Relaxed);
+                    pause_between_requests();
                 }
             })
         })

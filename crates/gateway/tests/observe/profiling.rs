@@ -45,6 +45,9 @@ fn timers(gateway: &Gateway) -> Option<usize> {
 /// longer, unless that shows too little: symbols are read by a nice thread, which would wait for a core.
 const LOAD: Duration = Duration::from_secs(3);
 
+/// Such a time where only one second is profiled.
+const LOAD_OF_A_SECOND: Duration = Duration::from_millis(1500);
+
 /// Repeats one function for so long, while another one runs.
 fn beside<T>(load: Duration, again: impl Fn() + Sync, work: impl FnOnce() -> T) -> T {
     let end = Instant::now() + load;
@@ -167,7 +170,7 @@ fn go_reads_every_kind() {
         let file = folder.path().join(format!("{kind}.pb.gz"));
         let mut taken = None;
         // A second of a busy machine may have no sample.
-        with_longer_times(LOAD, "a profile with samples", |load| {
+        with_longer_times(LOAD_OF_A_SECOND, "a profile with samples", |load| {
             let (status, body) = under_load(&gateway, load, || admin(&gateway, &format!("/debug/pprof/{target}")));
             assert_eq!(status, 200, "{}", String::from_utf8_lossy(&body));
             let profile = pprof::read(&body).unwrap();

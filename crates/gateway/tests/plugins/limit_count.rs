@@ -157,7 +157,7 @@ fn the_first_limit_can_come_with_a_reload() {
 #[test]
 fn an_upgrade_under_load_admits_exactly_the_count() {
     /// More requests than can be sent until the upgrade is over.
-    const COUNT: usize = 60_000;
+    const COUNT: usize = 20_000;
     let upstream = Upstream::echo();
     for (before, after, kind) in [(2, 2, "fixed"), (1, 4, "sliding")] {
         let setup = |workers| {

@@ -5,7 +5,7 @@ use crate::shared::reflect::{ask, asked, reflecting, route, setup, try_ask};
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use stillgate_testkit::{Gateway, Message, Setup, Upstream, eventually};
+use stillgate_testkit::{Gateway, Message, Setup, Upstream, eventually, pause_between_requests};
 
 /// A plugin that reports its version in each phase, and its configuration.
 fn version(number: u32) -> String {
@@ -228,6 +228,7 @@ fn no_request_sees_half_of_two_versions() {
                     while !is_over.load(Ordering::Relaxed) {
                         let response = try_ask(&mut connection, "GET /a", lines).expect("no request fails");
                         seen.push(version_of(&response));
+                        pause_between_requests();
                     }
                     seen
                 })

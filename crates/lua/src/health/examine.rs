@@ -48,7 +48,7 @@ pub struct Finding {
 }
 
 /// The result of an examination.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Examination {
     /// Problems to fix, by line.
     pub findings: Vec<Finding>,

@@ -1,6 +1,7 @@
 //! Partly unreadable resources are refused, and the requests they would have guarded are not answered by others.
 
 use super::{nodes, put, rejected, store};
+use crate::cases;
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 use std::sync::Arc;
@@ -208,7 +209,7 @@ fn needs(route: &Route, kind: Kind, id: &str, documents: &[(Kind, String, Json)]
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(ProptestConfig::with_cases(cases(2_000)))]
 
     #[test]
     fn nothing_that_it_would_have_guarded_is_answered_by_another(seed in any::<u64>()) {

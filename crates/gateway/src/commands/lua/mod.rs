@@ -387,3 +387,24 @@ impl Host for ReplayedRequest<'_> {
         since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_instructions_as_allowed_are_good_and_one_more_is_not() {
+        let examined = Examination { lines_compiled: 1, ..Examination::default() };
+        assert_eq!(code(&examined, None), EXIT_GOOD);
+        assert_eq!(code(&examined, Some((500, 500))), EXIT_GOOD);
+        assert_eq!(code(&examined, Some((501, 500))), EXIT_ERRORS);
+        let text = |found| printed(Path::new("small.lua"), &examined, Some((found, 500)));
+        let good = text(500);
+        assert!(good.starts_with("small.lua: 500 instructions a request, of 500\nsmall.lua: good ("), "{good}");
+        let more = text(501);
+        assert!(
+            more.starts_with("small.lua: 501 instructions a request, more than 500\nsmall.lua: not good ("),
+            "{more}"
+        );
+    }
+}

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use stillgate_testkit::{BufferedSocket, Client, EtcdServer, Gateway, Head, Setup, eventually};
+use stillgate_testkit::{BufferedSocket, Client, EtcdServer, Gateway, Head, Setup, eventually, pause_between_requests};
 
 const ADMIN_KEY: &str = "the-admin-key-of-these-tests";
 
@@ -155,6 +155,7 @@ impl Load {
                 if is_last {
                     client = Client::connect(addr);
                 }
+                pause_between_requests();
             }
             (answered, failures)
         });
