@@ -39,7 +39,7 @@ pub use fields::{Field, FieldSet, Fields, Span};
 pub use framing::{BodyDecoder, Framing};
 pub use head::{Progress, leading_empty_lines};
 pub use host::{Authority, is_host, split_authority};
-pub use hpack::{FieldBlock, FieldWalker};
+pub use hpack::{FieldBlock, FieldWalker, huffman_bytes};
 pub use name::Name;
 pub use request::{Method, RequestHead, TargetForm};
 pub use response::ResponseHead;

@@ -178,6 +178,80 @@ fn a_burst_of_requests_makes_no_more_connections_than_it_needs() {
     assert!(bench.node.try_accept().is_none(), "a fourth connection");
 }
 
+/// Some servers end the connection because of one head that is too large for them: nginx, for a field above 8 KiB, as it is coded.
+#[test]
+fn a_node_that_ends_the_connection_of_a_large_head_harms_no_other_client() {
+    let bench = Bench::new("");
+    let mut client = bench.gateway.client();
+    client.send(GET);
+    let mut node = bench.accept();
+    let other = node.until(|frame| frame.kind == kind::HEADERS).stream;
+    begin(&mut node, other);
+    // The last two are short, and their codes are not.
+    for field in ["Z".repeat(9_000), "~".repeat(3_500), "\u{ef}".repeat(1_000)] {
+        let mut large = bench.gateway.client();
+        large.send(format!("GET /bad HTTP/1.1\r\nHost: h\r\nX-Field: {field}\r\n\r\n"));
+        let mut own = bench.accept();
+        own.until(|frame| frame.kind == kind::HEADERS);
+        drop(own);
+        assert_eq!(seen(&mut large, "GET"), BadGateway);
+    }
+    node.send(kind::DATA, END_STREAM, other, b"end");
+    assert_eq!(seen(&mut client, "GET"), Whole);
+}
+
+/// A connection for large heads is kept for the next one, and carries one at a time.
+#[test]
+fn requests_with_large_heads_use_a_connection_one_after_the_other() {
+    let bench = Bench::new("");
+    let large = format!("GET /bad HTTP/1.1\r\nHost: h\r\nCookie: a={}\r\n\r\n", "b".repeat(6_000));
+    let mut client = bench.gateway.client();
+    client.send(&large);
+    let mut first = bench.accept();
+    for _ in 0..3 {
+        let stream = first.until(|frame| frame.kind == kind::HEADERS).stream;
+        first.send_head(stream, &[(":status", "204")], END_STREAM);
+        assert_eq!(seen(&mut client, "GET"), Whole);
+        client.send(&large);
+    }
+    let stream = first.until(|frame| frame.kind == kind::HEADERS).stream;
+    let mut beside = bench.gateway.client();
+    beside.send(&large);
+    let mut second = bench.accept();
+    let other = second.until(|frame| frame.kind == kind::HEADERS).stream;
+    for (node, stream, client) in [(&mut second, other, &mut beside), (&mut first, stream, &mut client)] {
+        node.send_head(stream, &[(":status", "204")], END_STREAM);
+        assert_eq!(seen(client, "GET"), Whole);
+    }
+}
+
+/// Servers end a connection on which too many streams were reset, also if different clients have given them up.
+#[test]
+fn a_connection_on_which_many_requests_broke_off_takes_no_further_ones() {
+    const RESETS_MAX: u32 = 64;
+    let bench = Bench::new("");
+    let mut client = bench.gateway.client();
+    client.send(GET);
+    let mut node = bench.accept();
+    let other = node.until(|frame| frame.kind == kind::HEADERS).stream;
+    begin(&mut node, other);
+    let mut fickle = Http2::connect(bench.gateway.addr());
+    for stream in (1..).step_by(2).take(RESETS_MAX as usize) {
+        fickle.get(stream, "/bad");
+        let given_up = node.until(|frame| frame.kind == kind::HEADERS).stream;
+        fickle.send(kind::RST_STREAM, 0, stream, &code::CANCEL.to_be_bytes());
+        node.until(|frame| frame.kind == kind::RST_STREAM && frame.stream == given_up);
+    }
+    let mut next = bench.gateway.client();
+    next.send(GET);
+    let mut second = bench.accept();
+    let stream = second.until(|frame| frame.kind == kind::HEADERS).stream;
+    second.send_head(stream, &[(":status", "204")], END_STREAM);
+    assert_eq!(seen(&mut next, "GET"), Whole);
+    node.send(kind::DATA, END_STREAM, other, b"end");
+    assert_eq!(seen(&mut client, "GET"), Whole);
+}
+
 /// What is still on its way for requests that were given up must not use up what the connection has for others.
 #[test]
 fn clients_that_give_up_small_messages_harm_no_other_client() {

@@ -110,6 +110,11 @@ impl Stream {
         matches!(self, Stream::Http2Pooled(connection) if connection.is_full())
     }
 
+    /// Whether a request may use it: those with large heads have connections of their own, where others would share one.
+    pub(crate) fn is_for(&self, has_large_head: bool) -> bool {
+        !matches!(self, Stream::Http2Pooled(connection) if connection.is_exclusive() != has_large_head)
+    }
+
     /// Whether it is one request, and not a connection that is kept after it.
     pub(crate) fn is_one_request(&self) -> bool {
         matches!(self, Stream::Http2(_) | Stream::Http2Node(_) | Stream::Local(_))

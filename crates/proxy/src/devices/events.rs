@@ -6,6 +6,7 @@
 
 use crate::basics::clock::Timer;
 use crate::calls;
+use crate::connection::stream::Stream;
 use crate::exchange::node_host::host_of;
 use crate::node::{self, Destination, health};
 use crate::plan::snapshot::WorkerUpstream;
@@ -289,7 +290,7 @@ impl<'a> PostGuard<'a> {
         let address = upstream.state.borrow().endpoint(*index).address;
         let tls = upstream.tls.as_ref().zip(name);
         let (http2, grpc) = (upstream.planned.link.http2, upstream.planned.link.grpc);
-        let destination = Destination { upstream, address, tls, http2, grpc, preface: &[] };
+        let destination = Destination { upstream, address, tls, http2, grpc, has_large_head: false, preface: &[] };
         let timeout_ms = call.timeout.as_millis() as u64;
         let connected = node::connect(worker, &Timer::new(), destination, timeout_ms).await;
         let (stream, _) = connected.map_err(|error| (!error.is_local).then_some(error.failure))?;
@@ -301,11 +302,11 @@ impl<'a> PostGuard<'a> {
         self.finish(stream, meta, result)
     }
 
-    fn pooled(&self) -> Option<(crate::connection::stream::Stream, ConnMeta)> {
+    fn pooled(&self) -> Option<(Stream, ConnMeta)> {
         let wanted = self.server_name();
-        let is_name = |shown: Option<&ServerName<'static>>, _: &str| shown == wanted.as_ref();
+        let is_right = |stream: &Stream, _: &str| stream.server_name() == wanted.as_ref() && stream.is_for(false);
         let mut state = self.upstream.state.borrow_mut();
-        node::take_live(&mut state, self.index, is_name, self.worker.clock.now_ms())
+        node::take_live(&mut state, self.index, is_right, self.worker.clock.now_ms())
     }
 
     /// The name that the node's certificate must be valid for, if its upstream uses TLS.
@@ -319,7 +320,7 @@ impl<'a> PostGuard<'a> {
 
     fn finish(
         &self,
-        stream: crate::connection::stream::Stream,
+        stream: Stream,
         meta: ConnMeta,
         result: Result<(stillgate_plugin::Reply, bool), (CallError, bool)>,
     ) -> Result<u16, Option<Failure>> {

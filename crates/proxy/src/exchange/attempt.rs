@@ -7,6 +7,7 @@ use super::node_host::host_for;
 use super::relay::{Relay, RelayEvent};
 use super::tries::Tries;
 use super::{ConnectionNext, Exchange, RequestContext, forwarding, response};
+use crate::connection::http2::bounds::is_large_head;
 use crate::connection::stream::Stream;
 use crate::node::{self, ConnectError, Destination, health};
 use crate::plan::snapshot::WorkerUpstream;
@@ -401,18 +402,30 @@ fn is_name_of_request(exchange: &Exchange, tries: &Tries<'_>) -> bool {
     is_passed && planned.tls().is_some_and(|tls| !tls.has_own_name())
 }
 
+/// Whether the head of the request may be too large for its node.
+fn has_large_head(exchange: &Exchange, upstream: &WorkerUpstream) -> bool {
+    upstream.planned.link.http2
+        && is_large_head(
+            exchange.from_client.head(),
+            exchange.request_edits.fields.lines(),
+            exchange.request.fields.len(),
+        )
+}
+
 /// Takes a connection that already exists.
 pub(super) fn pooled(worker: &Worker, exchange: &Exchange, tries: &Tries<'_>, index: usize) -> Option<NodeConnection> {
     if tries.is_fresh {
         return None;
     }
     let upstream = tries.target.upstream;
+    let has_large_head = has_large_head(exchange, upstream);
     let is_name = |shown: Option<&ServerName<'static>>, node: &str| match (upstream.planned.tls(), shown) {
         (Some(tls), Some(shown)) => tls.is_server_name(shown, host_seen(exchange, tries, node), node),
         (tls, shown) => tls.is_none() && shown.is_none(),
     };
+    let is_right = |stream: &Stream, node: &str| is_name(stream.server_name(), node) && stream.is_for(has_large_head);
     let mut state = upstream.state.borrow_mut();
-    let (stream, meta) = node::take_live(&mut state, index, is_name, worker.clock.now_ms())?;
+    let (stream, meta) = node::take_live(&mut state, index, is_right, worker.clock.now_ms())?;
     Some(NodeConnection { index, stream, meta, connect_us: 0 })
 }
 
@@ -432,10 +445,11 @@ pub(super) async fn connect(
     let ours_ms = worker.clock.now_ms() + timeout_ms;
     let deadline_ms = ours_ms.min(bounds.deadline_ms);
     // One connection carries many requests: a request that arrives while a connection is being made waits for it, and for the next
-    // if others have filled it. If making it fails, each request tries for itself.
+    // if others have filled it. If making it fails, each request tries for itself. So does one with a large head.
+    let has_large_head = has_large_head(exchange, upstream);
     let wanted = || ConnectionKey { pool: Rc::as_ptr(state).addr(), address, name: name.clone() };
     let making = loop {
-        match http2.then(|| worker.connecting.begin(wanted())).transpose() {
+        match (http2 && !has_large_head).then(|| worker.connecting.begin(wanted())).transpose() {
             Ok(making) => break making,
             Err(other) => {
                 let made = Box::pin(other.wait());
@@ -451,7 +465,7 @@ pub(super) async fn connect(
     };
     let given = name.as_ref().filter(|_| is_name_of_request(exchange, tries)).map(|name| name.to_str().into_owned());
     let tls = upstream.tls.as_ref().zip(name);
-    let destination = Destination { upstream, address, tls, http2, grpc, preface: &[] };
+    let destination = Destination { upstream, address, tls, http2, grpc, has_large_head, preface: &[] };
     let left_ms = deadline_ms.saturating_sub(worker.clock.now_ms());
     match node::connect(worker, &client.timer, destination, left_ms).await {
         Ok((stream, connect_us)) => {

@@ -315,6 +315,11 @@ fn length_of(framing: Framing) -> Option<u64> {
     }
 }
 
+/// Whether a plugin of the request may change the head of the response.
+pub(super) fn filters_heads(exchange: &Exchange) -> bool {
+    exchange.chains.phases.contains(Phase::HeaderFilter)
+}
+
 /// Whether a plugin of the request may read or change the body of the response.
 #[inline]
 pub(super) fn filters_responses(serving: &mut RequestContext<'_>) -> bool {

@@ -7,7 +7,7 @@ use crate::worker::Worker;
 use stillgate_plugin::{Facts, LogLevel};
 use stillgate_route::path::{normalise, target_path};
 use stillgate_route::{FunctionMessage, Match, MessageLevel};
-use stillgate_wire::TargetForm;
+use stillgate_wire::{Method, TargetForm};
 
 /// Finds the route. If there is none, global rules run before the answer.
 pub(super) fn select(serving: &mut RequestContext<'_>) -> Result<(), LocalReply> {
@@ -16,6 +16,10 @@ pub(super) fn select(serving: &mut RequestContext<'_>) -> Result<(), LocalReply>
         // The request is about the server as a whole (RFC 9110 section 9.3.7): it has no path to route by.
         TargetForm::Asterisk => return Err(LocalReply::no_route()),
         TargetForm::Origin | TargetForm::Absolute => {}
+    }
+    // A node that answers it sends back what other hops have added: nginx refuses it, too (RFC 9110 section 9.3.8).
+    if serving.exchange.request.method == Method::Trace {
+        return Err(LocalReply::error(405, "TRACE is not served here"));
     }
     let found = find(serving)?;
     serving.exchange.outcome.route = found;

@@ -30,7 +30,9 @@ pub(super) fn pass_interim(relay: &mut Relay<'_>) -> Result<(), RelayEvent> {
     }
     // A second permission to send the body adds nothing.
     let is_repeated = exchange.response.status == 100 && exchange.probed;
-    if exchange.request.version == Version::Http11 && !is_repeated {
+    // What plugins remove from heads must not come in one that they do not see.
+    let is_hidden = exchange.response.status != 100 && chain::filters_heads(exchange);
+    if exchange.request.version == Version::Http11 && !is_repeated && !is_hidden {
         forwarding::edit_interim(exchange, settings);
         let head = &exchange.from_node.unparsed()[..exchange.response.len];
         let out = exchange.to_client.head(&worker.buffers);

@@ -184,7 +184,7 @@ fn begin_http2(worker: Weak<Worker>) -> BeginHttp2 {
         let worker = worker.clone();
         Box::pin(async move {
             let worker = worker.upgrade().ok_or(io::ErrorKind::ConnectionReset)?;
-            http2::connect(&worker, stream, address, true).await
+            http2::connect(&worker, stream, address, (true, false)).await
         })
     })
 }

@@ -22,10 +22,10 @@ pub(crate) async fn connect(
     worker: &Rc<Worker>,
     stream: Stream,
     node: SocketAddr,
-    bridges_web: bool,
+    (bridges_web, is_exclusive): (bool, bool),
 ) -> io::Result<NodeConnection> {
     let server_name = stream.server_name().cloned();
-    let shared = Rc::new(NodeShared::new(bridges_web));
+    let shared = Rc::new(NodeShared::new(bridges_web, is_exclusive));
     let (tell, begun) = oneshot::channel();
     spawn_local(drive(worker.clone(), stream, node, shared.clone(), tell));
     let send = begun.await.map_err(|_| io::Error::from(io::ErrorKind::ConnectionReset))?;

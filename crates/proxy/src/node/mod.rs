@@ -33,19 +33,21 @@ pub(crate) struct Destination<'a> {
     pub(crate) http2: bool,
     /// Whether the node speaks gRPC.
     pub(crate) grpc: bool,
+    /// Whether it is for a request with a large head, which shares no connection of HTTP/2.
+    pub(crate) has_large_head: bool,
     /// Bytes before everything else, TLS included.
     pub(crate) preface: &'a [u8],
 }
 
-/// The youngest idle connection on which nothing has happened since its last response. Connections for which `is_name`, given the
-/// name that the node's certificate was verified for and the node's host, does not hold are left alone.
+/// The youngest idle connection on which nothing has happened since its last response. Connections for which `is_right` does not hold
+/// are left alone; it is also given the node's host.
 pub(crate) fn take_live(
     state: &mut UpstreamState<Stream>,
     index: usize,
-    is_name: impl Fn(Option<&ServerName<'static>>, &str) -> bool,
+    is_right: impl Fn(&Stream, &str) -> bool,
     now_ms: u64,
 ) -> Option<(Stream, ConnMeta)> {
-    let (stream, meta) = state.take(index, now_ms, |stream, node| match is_name(stream.server_name(), node) {
+    let (stream, meta) = state.take(index, now_ms, |stream, node| match is_right(stream, node) {
         true if stream.is_dead() => Fit::Dead,
         true if !stream.is_full() => Fit::Right,
         _ => Fit::Other,
@@ -98,10 +100,11 @@ pub(crate) async fn connect(
 }
 
 async fn open(worker: &Rc<Worker>, destination: Destination<'_>) -> Result<Stream, OpenError> {
-    let (address, is_http2, is_grpc) = (destination.address, destination.http2, destination.grpc);
+    let (address, is_http2) = (destination.address, destination.http2);
+    let kind = (destination.grpc, destination.has_large_head);
     let stream = open_bytes(worker, destination).await?;
     match is_http2 {
-        true => Ok(Stream::Http2Pooled(Box::new(http2::connect(worker, stream, address, is_grpc).await?))),
+        true => Ok(Stream::Http2Pooled(Box::new(http2::connect(worker, stream, address, kind).await?))),
         false => Ok(stream),
     }
 }

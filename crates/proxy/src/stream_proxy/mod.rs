@@ -213,7 +213,8 @@ async fn connect(
             let tls = upstream.planned.tls().map(|tls| tls.server_name("", &endpoint.host));
             (endpoint.address, upstream.tls.as_ref().zip(tls))
         };
-        let destination = Destination { upstream, address, tls, http2: false, grpc: false, preface: &preface };
+        let destination =
+            Destination { upstream, address, tls, http2: false, grpc: false, has_large_head: false, preface: &preface };
         match node::connect(worker, &client.timer, destination, timeouts.connect).await {
             Ok((stream, connect_us)) => {
                 health::report(worker, upstream, trying.slot, TryReport::Opened, String::new);

@@ -20,6 +20,11 @@ const CODE_BITS: [u8; 256] = [
     20, 24, 20, 21, 22, 21, 21, 23, 22, 22, 25, 25, 24, 24, 26, 23, 26, 27, 26, 26, 27, 27, 27, 27, 27, 28, 27, 27, 27, 27, 27, 26,
 ];
 
+/// Bytes that a text takes when it is coded.
+pub fn huffman_bytes(text: &[u8]) -> usize {
+    text.iter().map(|byte| usize::from(CODE_BITS[usize::from(*byte)])).sum::<usize>().div_ceil(8)
+}
+
 /// The codes of one length: they follow each other, as do their symbols in [`SYMBOLS`].
 #[derive(Clone, Copy)]
 struct Length {

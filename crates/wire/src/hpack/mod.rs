@@ -7,6 +7,7 @@
 pub(crate) mod huffman;
 
 use huffman::Decoder;
+pub use huffman::huffman_bytes;
 use std::collections::VecDeque;
 
 /// Largest shift of an integer's bytes behind its prefix, so that it fits in 32 bits.

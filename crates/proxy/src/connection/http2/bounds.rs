@@ -1,6 +1,6 @@
 //! The bounds of an HTTP/2 connection, to clients and to nodes alike.
 
-use stillgate_wire::HeadLimits;
+use stillgate_wire::{HeadLimits, huffman_bytes};
 
 /// Streams that may be open at once on one connection.
 pub(crate) const STREAMS_MAX: u32 = 128;
@@ -21,6 +21,13 @@ pub(crate) const SMALL_FRAMES_BUDGET: usize = usize::MAX;
 pub(crate) const FRAME_BYTES_MAX: u32 = 16 * 1024;
 /// Bytes of a body that may wait in one stream for the connection to take them.
 pub(crate) const SEND_BUFFER_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of a head, coded and decoded (RFC 9113 section 6.5.2), up to which its request shares a connection to a node. Some servers
+/// end the whole connection because of one head that is too large for them, and with it the requests of other clients; nginx does so
+/// for a field that takes more than 8 KiB. A request with more has a connection of its own meanwhile.
+pub(crate) const SHARED_HEAD_BYTES_MAX: usize = 4 * 1024;
+/// Streams of a connection to a node that are reset before their end; after these it takes no further requests. With those that
+/// are under way then, a node sees fewer than the 200 after which the strictest (Netty) ends the connection.
+pub(crate) const RESETS_TO_NODE_MAX: usize = 64;
 /// Streams reset by us that are remembered, so that frames still arriving for them do not count as a connection error.
 pub(crate) const RESET_STREAMS_MAX: usize = 64;
 /// Streams reset by the client before we had even seen them; beyond it the connection is closed (CVE-2023-44487).
@@ -41,9 +48,38 @@ pub(crate) const OUTPUT_BYTES_MAX: usize = 32 * 1024;
 /// How long a client has to acknowledge that the connection ends (RFC 9113 section 6.8).
 pub(crate) const GOODBYE_MS: u64 = 500;
 
+/// Bytes that are counted for each field besides its name and value (RFC 9113 section 6.5.2).
+const FIELD_OVERHEAD_BYTES: usize = 32;
+
+/// Whether a request has a connection to a node of its own: its head and the lines that are added to it, as text, with so many
+/// fields, may be too large for the node.
+pub(crate) fn is_large_head(head: &[u8], added: &[u8], fields: usize) -> bool {
+    /// No code of HPACK is longer than four bytes.
+    const CODED_BYTES_MAX: usize = 4;
+    let text = head.len() + added.len();
+    text + FIELD_OVERHEAD_BYTES * fields > SHARED_HEAD_BYTES_MAX
+        || CODED_BYTES_MAX * text > SHARED_HEAD_BYTES_MAX
+            && huffman_bytes(head) + huffman_bytes(added) > SHARED_HEAD_BYTES_MAX
+}
+
 /// Bytes of a decoded field section (RFC 9113 section 6.5.2): what a head may have, with the 32 bytes that are counted for each of
 /// its fields. A larger section is answered 431 by `h2`, four times as much ends the connection.
 pub(crate) fn field_section_bytes_max(limits: &HeadLimits) -> u32 {
-    const FIELD_OVERHEAD_BYTES: usize = 32;
     u32::try_from(limits.head_bytes_max + FIELD_OVERHEAD_BYTES * limits.headers_max).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_is_large_by_its_text_its_codes_or_its_fields() {
+        let large = |text: &str, times: usize, fields| is_large_head(text.repeat(times).as_bytes(), b"", fields);
+        assert!(!large("a", 4_000, 3) && large("a", 4_097, 0));
+        assert!(large("a", 4_000, 4));
+        // 13 bits for each.
+        assert!(!large("~", 2_500, 1) && large("~", 2_600, 1));
+        assert!(!large("\u{ef}", 500, 1) && large("\u{ef}", 900, 1));
+        assert!(is_large_head(&b"a".repeat(2_100), &b"b".repeat(2_100), 2));
+    }
 }

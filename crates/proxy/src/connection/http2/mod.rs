@@ -48,6 +48,10 @@ pub(crate) struct NodeShared {
     pub(crate) is_retired: Cell<bool>,
     /// How many there may be at once.
     pub(crate) live_max: Cell<usize>,
+    /// Whether it carries one request at a time, one with a large head: what the node does because of it harms no other.
+    pub(crate) is_exclusive: bool,
+    /// Requests that were reset before their end.
+    pub(crate) resets: Cell<usize>,
     /// What the node seems to speak instead.
     pub(crate) mistaken: Cell<Option<Mistaken>>,
     /// Whether gRPC-Web calls go to the node as gRPC calls.
@@ -59,11 +63,13 @@ pub(crate) struct NodeShared {
 }
 
 impl NodeShared {
-    pub(crate) fn new(bridges_web: bool) -> NodeShared {
+    pub(crate) fn new(bridges_web: bool, is_exclusive: bool) -> NodeShared {
         NodeShared {
             live: Cell::new(0),
             is_retired: Cell::new(false),
             live_max: Cell::new(STREAMS_MAX as usize),
+            is_exclusive,
+            resets: Cell::new(0),
             mistaken: Cell::new(None),
             bridges_web,
             bodies: Rc::default(),
@@ -104,7 +110,13 @@ impl NodeConnection {
 
     /// Whether the node allows no further request at the moment.
     pub(crate) fn is_full(&self) -> bool {
-        self.shared.live.get() >= self.shared.live_max.get()
+        let live = self.shared.live.get();
+        live >= self.shared.live_max.get() || live > 0 && self.shared.is_exclusive
+    }
+
+    /// Whether it carries one request at a time, one with a large head.
+    pub(crate) fn is_exclusive(&self) -> bool {
+        self.shared.is_exclusive
     }
 
     /// Whether it was closed, or is about to be, or a request on it was not answered in time.

@@ -2,6 +2,7 @@
 
 use super::NodeShared;
 use super::bodies::BodyReader;
+use super::bounds::RESETS_TO_NODE_MAX;
 use super::grpc_web;
 use super::incoming_body::{IncomingBody, broken, push_fields};
 use super::outgoing_body::{self, OutgoingBody, malformed};
@@ -81,6 +82,16 @@ impl NodeStream {
     /// quarter of an hour: requests under way continue, further ones get another connection.
     pub(crate) fn retire(&self) {
         self.shared.is_retired.set(true);
+    }
+
+    /// Whether it is under way: the request has begun, and it or its response has not ended.
+    fn is_broken_off(&self) -> bool {
+        let is_sent = matches!(&self.request, RequestState::Body(body) if body.is_done());
+        match &self.response {
+            ResponseState::Not | ResponseState::Never => false,
+            ResponseState::Head(_) => true,
+            ResponseState::Body(body) => !body.is_done() || !is_sent,
+        }
     }
 
     /// Whether the node has failed without having processed the request.
@@ -223,6 +234,12 @@ impl Drop for NodeStream {
     /// A request that breaks off is reset by `h2`, as its response is not needed.
     fn drop(&mut self) {
         self.shared.live.set(self.shared.live.get() - 1);
+        if self.is_broken_off() {
+            self.shared.resets.set(self.shared.resets.get() + 1);
+            if self.shared.resets.get() >= RESETS_TO_NODE_MAX {
+                self.retire();
+            }
+        }
         if let Some(id) = self.id {
             self.shared.marked.end(id);
         }
@@ -390,7 +407,7 @@ mod tests {
         });
         let (send, connection) = h2::client::handshake(near).await.unwrap();
         spawn_local(connection);
-        let shared = NodeShared::new(true);
+        let shared = NodeShared::new(true, false);
         let mut stream = NodeStream::new(send, Rc::new(shared));
         let mut written = 0;
         while written < request.len() {

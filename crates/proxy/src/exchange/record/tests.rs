@@ -15,7 +15,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_config::{ListenPlace, ListenerKind, Upstream};
+use stillgate_config::{Dialect, Label, ListenPlace, ListenerKind, Upstream};
 use stillgate_metrics::encode::Format;
 
 use stillgate_metrics::{Collector, CollectorOptions, Registry, RegistryOptions, SegmentProcess};
@@ -453,4 +453,65 @@ async fn new_nodes_are_announced_in_proportion_to_change() {
     let text = bench.exposition();
     let told: Vec<&str> = text.lines().filter(|line| line.starts_with("stillgate_upstream_healthy{")).collect();
     assert!(told.len() == 2 && told.iter().all(|line| line.contains("upstream=\"new\"")), "{told:?}");
+}
+
+/// Labels whose values leave with no Plan. Paths, hosts and ports belong to what another label names, and the control thread
+/// watches certificates.
+const STAYING: [Label; 20] = [
+    Label::Code,
+    Label::Direction,
+    Label::Family,
+    Label::Hostname,
+    Label::Key,
+    Label::Kind,
+    Label::MatchedHost,
+    Label::MatchedUri,
+    Label::Method,
+    Label::Part,
+    Label::Phase,
+    Label::Plugin,
+    Label::Port,
+    Label::Protocol,
+    Label::Reason,
+    Label::Ssl,
+    Label::State,
+    Label::Type,
+    Label::Version,
+    Label::Worker,
+];
+
+/// The exporter ends the series of all families that have a label with such a value, whatever their other labels say.
+#[tokio::test]
+async fn each_label_of_a_family_ends_with_what_it_names() {
+    for (word, dialect) in Dialect::ALL {
+        let mut bench = Bench::new(&format!("dialect: {word}")).await;
+        let text = "gateway: {listeners: [{address: \"127.0.0.1:1\"}]}\n\
+                    upstreams: [{id: u, nodes: {\"10.0.0.1:81\": 1}}]\nservices: [{id: s, upstream_id: u}]\n\
+                    routes: [{id: a, uri: /a, service_id: s}]\nstream_routes: [{id: t, upstream_id: u}]\n";
+        let gateway = bench.config.gateway.clone();
+        bench.config = stillgate_config::load(text, &|_| None).unwrap().config;
+        bench.config.gateway = gateway;
+        bench.config.plugins.consumers = consumers(&["ann"]);
+        bench.snapshot();
+        bench.config.routes = [].into_iter().collect();
+        bench.config.stream_routes.clear();
+        bench.config.upstreams.clear();
+        bench.config.listeners.clear();
+        bench.config.plugins.consumers = consumers(&[]);
+        let after = bench.snapshot();
+        let ending: BTreeSet<Label> = after
+            .plan
+            .changes()
+            .left
+            .iter()
+            .filter(|subject| subject.labels.len() == 1)
+            .map(|subject| subject.labels[0])
+            .collect();
+        for spec in dialect.families() {
+            for label in spec.labels.iter().chain(spec.optional) {
+                let ends = ending.contains(label) || STAYING.contains(label);
+                assert!(ends, "{}: nothing ends the series of what {:?} names", spec.name, label.name());
+            }
+        }
+    }
 }
