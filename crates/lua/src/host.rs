@@ -139,7 +139,7 @@ pub trait Host {
     /// Schedules a function to run later, outside of the request; returns the number for [`crate::run_timer`]; `None`:
     /// too many are waiting already.
     fn start_timer(&mut self, _delay: Duration) -> Result<Option<u64>, String> {
-        Err("ngx.timer is not built; docs/lua.md lists what is".to_owned())
+        Err("ngx.timer is not supported; docs/lua.md lists what is".to_owned())
     }
 
     /// Whether a function can wait in this phase.
@@ -189,6 +189,6 @@ pub trait Host {
 
     /// Validates a value against a JSON Schema, and returns it with the defaults of the schema.
     fn check_schema(&self, _schema: &Json, _value: Json) -> Result<Json, String> {
-        Err("core.schema.check is not built here".to_owned())
+        Err("core.schema.check is not supported here".to_owned())
     }
 }

@@ -174,7 +174,7 @@ impl Module {
     fn read(&self, described: &Table, vm: &Vm) -> mlua::Result<Result<Description, String>> {
         let wrong = |what: &str| Ok(Err(format!("{}: {what}", self.file)));
         if described.get::<bool>("authenticates")? {
-            return wrong("plugins that authenticate consumers are not built; remove type and consumer_schema");
+            return wrong("plugins that authenticate consumers are not supported; remove type and consumer_schema");
         }
         let Some(name) = is::<String>(described, "name", vm)? else { return wrong("name is missing") };
         let Some(priority) = is::<f64>(described, "priority", vm)? else { return wrong("priority is missing") };

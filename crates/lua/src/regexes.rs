@@ -201,7 +201,7 @@ fn compile(pattern: &[u8], options: u32) -> Result<CompiledPattern, String> {
         .utf8(false);
     let hir = syntax::parse_with(&translated, &syntax).map_err(|error| {
         match UNBUILT.iter().any(|mark| text.contains(mark)) {
-            true => refused("look-around, back-references and atomic groups are not built".to_owned()),
+            true => refused("look-around, back-references and atomic groups are not supported".to_owned()),
             false => refused(error.to_string()),
         }
     })?;

@@ -138,7 +138,9 @@ impl Visitor for Differences {
                 let is_possessive =
                     outer.op.kind == RepetitionKind::OneOrMore && matches!(*outer.ast, Ast::Repetition(_));
                 return match is_possessive {
-                    true => Err(refused(&outer.op.span, "possessive repetitions such as a*+ are not built; write a*")),
+                    true => {
+                        Err(refused(&outer.op.span, "possessive repetitions such as a*+ are not supported; write a*"))
+                    }
                     false => Ok(()),
                 };
             }
@@ -152,7 +154,9 @@ impl Visitor for Differences {
         for item in &flags.items {
             match item.kind {
                 FlagsItemKind::Flag(Flag::MultiLine) => self.has_lines = true,
-                FlagsItemKind::Flag(Flag::CRLF) => return Err(refused(&item.span, "recursion, (?R), is not built")),
+                FlagsItemKind::Flag(Flag::CRLF) => {
+                    return Err(refused(&item.span, "recursion, (?R), is not supported"));
+                }
                 _ => {}
             }
         }

@@ -27,7 +27,7 @@ const META: &str = "_meta";
 pub struct PluginTable {
     /// The built-in plugins.
     pub plugins: &'static [Descriptor],
-    /// Names of plugins that are not built, each with the plugins that come nearest to it, the best first.
+    /// Names of plugins that are not supported, each with the plugins that come nearest to it, the best first.
     pub sought: &'static [(&'static str, &'static [&'static str])],
     /// The compilers of texts in Lua.
     pub scripts: Scripts,
@@ -136,7 +136,7 @@ impl PluginTable {
         (plugins, json!({"anyOf": metadata}))
     }
 
-    /// The built plugin nearest to one that is not built; `None`: the name is unknown.
+    /// The plugin closest to one of APISIX's that is not supported; `None`: the name is unknown.
     pub fn nearest(&self, name: &str) -> Option<Option<&'static str>> {
         let (_, nearest) = self.sought.iter().find(|(sought, _)| *sought == name)?;
         Some(nearest.iter().copied().find(|name| self.find(name).is_some()))
@@ -147,9 +147,9 @@ impl PluginTable {
         match self.nearest(name) {
             None => sink.guess(Fault::new(format!("there is no plugin {name:?}")), name, self.names()),
             Some(nearest) => {
-                let fault = Fault::new(format!("the plugin {name:?} is not built"));
+                let fault = Fault::new(format!("Stillgate has no plugin {name:?}"));
                 match nearest {
-                    Some(nearest) => fault.hint(format!("the nearest that is: {nearest:?}")),
+                    Some(nearest) => fault.hint(format!("the closest is {nearest:?}")),
                     None => fault.hint("remove it"),
                 }
             }

@@ -1,4 +1,4 @@
-//! The names of all plugins of APISIX 3.18, so that the error for one that is not built names the nearest one.
+//! The names of all plugins of APISIX 3.18, so that the error for one that is not supported names the nearest one.
 
 /// Plugins that only observe: they log and count, and can neither refuse nor change a request or a response. (Tracers
 /// add fields to requests.)

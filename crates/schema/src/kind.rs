@@ -252,7 +252,7 @@ impl<T: Copy + PartialEq> Kind for Choice<T> {
             return Some(*value);
         }
         if let Some(word) = self.unbuilt.iter().find(|word| ***word == *scalar.text) {
-            let fault = Fault::new(format!("{word:?} is not built yet"));
+            let fault = Fault::new(format!("{word:?} is not supported yet"));
             sink.error(node.at, path, fault.hint(format!("write {}", alternatives(words()))));
             return None;
         }

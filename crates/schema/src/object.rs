@@ -127,7 +127,7 @@ pub fn refuse_key(
     }
     if let Some((_, what)) = unbuilt.iter().find(|(name, _)| *name == key) {
         if !asks_for_nothing(&entry.value) {
-            let fault = Fault::new(format!("{what} not built yet")).hint("remove the key");
+            let fault = Fault::new(format!("{what} not supported yet")).hint("remove the key");
             sink.error(entry.key_at, path, fault);
         }
         return;
@@ -317,7 +317,7 @@ macro_rules! object {
                     },)*
                     $($($crate::description::KeyDescription {
                         name: const { key_name(stringify!($unbuilt)) },
-                        doc: concat!($what, " not built yet; only an empty value is accepted."),
+                        doc: concat!($what, " not supported yet; only an empty value is accepted."),
                         schema: $crate::description::nothing(),
                         presence: $crate::description::Presence::Optional,
                     },)*)?

@@ -9,6 +9,7 @@ use rustls::pki_types::{CertificateDer, IpAddr, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 use std::net;
 use std::sync::Arc;
+use stillgate_config::UpstreamTls;
 
 /// Servers whose sessions a worker remembers, of one [`ClientTls`].
 const SESSIONS_MAX: usize = 256;
@@ -16,6 +17,8 @@ const SESSIONS_MAX: usize = 256;
 /// TLS towards the nodes of one upstream.
 #[derive(Debug)]
 pub struct ClientTls {
+    /// The keys that it was made from.
+    pub(crate) tls: UpstreamTls,
     /// Shared by all upstreams with the same files and settings.
     pub(crate) config: Arc<ClientConfig>,
     pub(crate) sni: Option<ServerName<'static>>,
@@ -169,7 +172,8 @@ mod tests {
         ];
         for sni in [None, Some("sni.test"), Some("10.0.0.1")] {
             let sni = sni.map(|sni| ServerName::try_from(sni.to_owned()).unwrap());
-            let tls = ClientTls { config: config(None, None, &[]).unwrap(), sni };
+            let tls = UpstreamTls { client: None, verify: true, ca: None, sni: None };
+            let tls = ClientTls { tls, config: config(None, None, &[]).unwrap(), sni };
             for (host_seen, node) in hosts {
                 for (other, other_node) in hosts {
                     let name = tls.server_name(other, other_node);

@@ -49,6 +49,30 @@ pub struct Material {
     pub(crate) towards: AllTowards,
 }
 
+/// What is kept of the material in use, of the parts that cannot be used any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stays {
+    Nothing,
+    /// Parts that the configuration has as before; why they are kept is a warning.
+    Unchanged,
+    /// Every part; why is an error nevertheless.
+    All,
+}
+
+impl Stays {
+    fn keeps(self, is_unchanged: bool) -> bool {
+        self == Stays::All || self == Stays::Unchanged && is_unchanged
+    }
+
+    /// Puts the problems of one part behind those from `before` it.
+    fn settle(self, before: Problems, is_kept: bool, problems: &mut Problems) {
+        if is_kept && self == Stays::Unchanged {
+            problems.be_warnings();
+        }
+        problems.put_behind(before);
+    }
+}
+
 /// All files that a configuration names for TLS.
 pub fn files_of(config: &Config) -> BTreeSet<PathBuf> {
     let of_pair = |pair: &KeyPair| [pair.cert.file(), pair.key.file()].map(|file| file.map(PathBuf::from));
@@ -69,19 +93,26 @@ pub fn files_of(config: &Config) -> BTreeSet<PathBuf> {
 impl Material {
     /// Loads all of it; the warnings are for the operator even when loading succeeds.
     pub fn load(config: &Config, inputs: &Inputs<'_>) -> Result<(Material, Vec<Problem>), TlsProblems> {
-        let (material, problems) = Material::gather(config, inputs, None);
+        let (material, problems) = Material::gather(config, inputs, Stays::Nothing);
         problems.finish().map(|warnings| (material, warnings))
     }
 
     /// Loads changed files of a configuration that is served with `inputs.previous`: an entry that cannot be used any more
     /// stays as it was, so that it keeps nothing else from being renewed. The problems are those of the entries that stay.
     pub fn renew(config: &Config, inputs: &Inputs<'_>) -> (Material, Vec<Problem>) {
-        let (material, problems) = Material::gather(config, inputs, inputs.previous);
+        let (material, problems) = Material::gather(config, inputs, Stays::All);
         (material, problems.finish().err().map_or(Vec::new(), |refused| refused.errors))
     }
 
-    /// `stays`: material to keep for the parts that cannot be used.
-    fn gather(config: &Config, inputs: &Inputs<'_>, stays: Option<&Material>) -> (Material, Problems) {
+    /// Loads all of it for a source whose resources change one by one: a part that is in use and that the configuration has as
+    /// before stays while its files cannot be used, with a warning, so that another change does not take it away.
+    pub fn load_beside(config: &Config, inputs: &Inputs<'_>) -> Result<(Material, Vec<Problem>), TlsProblems> {
+        let (material, problems) = Material::gather(config, inputs, Stays::Unchanged);
+        problems.finish().map(|warnings| (material, warnings))
+    }
+
+    /// `stays`: what is kept of the parts that cannot be used.
+    fn gather(config: &Config, inputs: &Inputs<'_>, stays: Stays) -> (Material, Problems) {
         let mut loading = crate::loading::TlsLoad::new(inputs.files, inputs.now);
         let mut material = Material {
             towards: AllTowards::new(inputs.previous.map(|previous| &previous.towards)),
@@ -95,23 +126,30 @@ impl Material {
             }
             let path = format!("ssls[{:?}]", ssl.id);
             let known = known.get(ssl.id.as_str()).copied();
+            let before = std::mem::take(&mut loading.problems);
             let made = entry(ssl, &path, known, inputs, &mut loading);
-            material.entries.extend(made.or_else(|| stays.and(known.cloned())));
+            let kept = known.filter(|known| made.is_none() && stays.keeps(known.ssl == *ssl));
+            stays.settle(before, kept.is_some(), &mut loading.problems);
+            material.entries.extend(made.or_else(|| kept.cloned()));
         }
         let entries = by_id(&material.entries);
         for upstream in &config.upstreams {
             let Some(tls) = &upstream.tls else { continue };
             let path = format!("upstreams[{:?}].tls", upstream.key);
             let known = inputs.previous.and_then(|previous| previous.clients.get(&upstream.key));
-            let client = match material.towards.of(tls, &path, &entries, inputs, &mut loading) {
+            let before = std::mem::take(&mut loading.problems);
+            let made = material.towards.of(tls, &path, &entries, inputs, &mut loading);
+            let kept = known.filter(|known| made.is_none() && stays.keeps(known.tls == *tls));
+            stays.settle(before, kept.is_some(), &mut loading.problems);
+            let client = match made {
                 Some(config) => {
                     let sni = tls.sni.as_deref().and_then(name_of);
                     match known.filter(|known| Arc::ptr_eq(&known.config, &config) && known.sni == sni) {
                         Some(known) => known.clone(),
-                        None => Arc::new(ClientTls { config, sni }),
+                        None => Arc::new(ClientTls { tls: tls.clone(), config, sni }),
                     }
                 }
-                None => match stays.and(known) {
+                None => match kept {
                     Some(known) => known.clone(),
                     None => continue,
                 },
@@ -121,7 +159,8 @@ impl Material {
         if let Some(acme) = &config.gateway.acme {
             let tls = UpstreamTls { client: None, verify: true, ca: acme.ca.clone(), sni: None };
             let made = material.towards.of(&tls, "gateway.acme", &HashMap::new(), inputs, &mut loading);
-            material.acme = made.or_else(|| stays.and_then(|stays| stays.acme.clone()));
+            let kept = inputs.previous.filter(|_| stays == Stays::All);
+            material.acme = made.or_else(|| kept.and_then(|previous| previous.acme.clone()));
         }
         material.server = material.server(inputs.previous);
         (material, loading.problems)

@@ -95,6 +95,19 @@ impl Problems {
         warnings
     }
 
+    /// Makes the errors warnings: they keep nothing from being used.
+    pub(crate) fn be_warnings(&mut self) {
+        let errors = std::mem::take(&mut self.errors);
+        errors.kept.into_iter().for_each(|error| self.warnings.push(error));
+        self.warnings.omitted += errors.omitted;
+    }
+
+    /// Puts these behind those from `before`.
+    pub(crate) fn put_behind(&mut self, before: Problems) {
+        let these = std::mem::replace(self, before);
+        self.append(these);
+    }
+
     fn append(&mut self, other: Problems) {
         other.errors.kept.into_iter().for_each(|error| self.errors.push(error));
         other.warnings.kept.into_iter().for_each(|warning| self.warnings.push(warning));

@@ -314,6 +314,34 @@ async fn queries_without_end() {
     assert_eq!(client.ask(&format!("GET /apisix/admin/routes?{many}")).await.0, 200);
 }
 
+/// A regex may have 1,024 bytes, and 128 KiB when compiled; a larger one matches nothing.
+#[tokio::test]
+async fn filters_that_are_too_large_match_nothing() {
+    let client = Client::admin();
+    client.memory.put("routes/1", &json!({ "uri": format!("/{}", "a".repeat(20_000)) }));
+    let total = async |filter: &str| {
+        let filter: String = filter.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let response = client.send("GET", &format!("/apisix/admin/routes?uri={filter}"), &[], "").await;
+        assert_eq!(response.status(), 200, "{filter}");
+        let list: Json = serde_json::from_str(&text(response).await).unwrap();
+        assert_eq!(list["total"], list["list"].as_array().unwrap().len(), "{filter}");
+        list["total"].as_u64().unwrap()
+    };
+    // Each would match.
+    for (filter, expected) in [
+        ("a".repeat(1024), 1),
+        ("a".repeat(1025), 0),
+        ("(\\w{100}){2}".to_owned(), 0),
+        ("(a{100}){100}".to_owned(), 0),
+        ("[ab]*a[ab]{100}".to_owned(), 1),
+        ("(?:a|\\w)".repeat(100), 0),
+        // Not a regex.
+        ("(".repeat(1000), 0),
+    ] {
+        assert_eq!(total(&filter).await, expected, "{}", &filter[..filter.len().min(30)]);
+    }
+}
+
 #[tokio::test]
 async fn paths_without_end() {
     let client = Client::admin();

@@ -35,7 +35,7 @@ object! {
         etcd: EtcdKeys = map::<EtcdKeys>() => optional;
         /// What is served if a global rule is invalid and has no previous version: `deny` answers every request 503, `ignore` serves without the rule. (A file with such a rule is refused as a whole.)
         rejected_global_rule: RejectedGlobalRule = REJECTED_GLOBAL_RULE => default(RejectedGlobalRule::Deny);
-        /// Plugins that are left out wherever they are configured, such as a logger that is not built. Only plugins that neither refuse nor change requests can be ignored; see [control-plane.md](control-plane.md#ignored-plugins).
+        /// Plugins that are left out wherever they are configured, such as a logger that is not supported. Only plugins that neither refuse nor change requests can be ignored; see [control-plane.md](control-plane.md#ignored-plugins).
         ignore_plugins: Vec<String> = list(TEXT) => default(Vec::new());
     }
 }

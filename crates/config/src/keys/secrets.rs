@@ -93,7 +93,7 @@ const MANAGER_ID: Text<String> = text("the id of a secret manager", |text| {
         return Ok(text.to_owned());
     }
     let fault = Fault::new(format!("{:?} is not the id of a secret manager", shortened(text)));
-    Err(fault.hint("write \"vault/1\"; other managers are not built"))
+    Err(fault.hint("write \"vault/1\"; other managers are not supported"))
 });
 
 const URI: Text<String> = text("a URL", |text| {

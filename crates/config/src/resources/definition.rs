@@ -345,7 +345,7 @@ fn check_service_plugins(plugins: &[Arc<ChainEntry>], service: &At<String>, path
         active().map(|entry| entry.name).partition(|name| STREAM_PLUGINS.contains(name));
     if !guards.is_empty() {
         let message = format!(
-            "the service {:?} has plugins for connections, which are not built yet: {}",
+            "the service {:?} has plugins for connections, which are not supported yet: {}",
             service.value,
             guards.join(", ")
         );
@@ -543,10 +543,14 @@ mod tests {
             assert!(said.contains(error) && said.contains(warning), "{plugins:?}: {said}");
             assert_eq!(said.is_empty(), error.is_empty() && warning.is_empty(), "{plugins:?}: {said}");
         };
-        check(&[("ip-restriction", false), ("limit-conn", false)], "not built yet: ip-restriction, limit-conn;", "");
+        check(
+            &[("ip-restriction", false), ("limit-conn", false)],
+            "not supported yet: ip-restriction, limit-conn;",
+            "",
+        );
         check(&[("ip-restriction", true)], "", "");
         check(&[("key-auth", false), ("cors", true)], "", "have no effect on connections: key-auth;");
-        check(&[("syslog", false), ("key-auth", false)], "not built yet: syslog;", "connections: key-auth;");
+        check(&[("syslog", false), ("key-auth", false)], "not supported yet: syslog;", "connections: key-auth;");
         check(&[], "", "");
     }
 }

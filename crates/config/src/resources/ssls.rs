@@ -265,7 +265,7 @@ fn ordered(keys: SslKeys, usage: SslUse, acme: Option<&Acme>, path: &Path<'_>, s
         }
         SslUse::Server(server) if server.names.iter().any(|name| name.starts_with('*')) => {
             let hint = "name the hosts, or name cert and key of a certificate from elsewhere";
-            refuse("a wildcard can be proved by DNS only (dns-01), which is not built", hint);
+            refuse("a wildcard can be proved by DNS only (dns-01), which is not supported", hint);
         }
         SslUse::Server(_) => {}
     }

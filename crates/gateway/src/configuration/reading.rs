@@ -140,7 +140,10 @@ impl ConfigReader {
 
     fn with_certificates(&mut self, loaded: Arc<LoadedConfig>, served: &Material) -> ReadResult {
         let began = Instant::now();
-        let material = tls_material::load(&loaded.config, Some(served));
+        let material = match self.source.kept() {
+            Some(_) => tls_material::load_beside(&loaded.config, Some(served)),
+            None => tls_material::load(&loaded.config, Some(served)),
+        };
         debug!(tls_ms = millis(began), "certificates read");
         let (read, errors) = match material {
             Ok((tls, warnings)) => {

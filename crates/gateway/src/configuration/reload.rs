@@ -15,7 +15,6 @@
 
 use super::background::{self, Waits};
 use super::ignored::{self, Ignored};
-use super::kept::revision_of;
 use super::reading::{Candidate, ConfigReader, Look, ReadResult};
 use super::restart::needs_restart;
 use super::source::ConfigSource;
@@ -23,6 +22,7 @@ use super::sources::millis;
 use super::status::{ConfigStatus, LastError, RejectedStatus, now_rfc3339};
 use super::warnings::{report_rejected, report_warnings};
 use super::{names, tls_material};
+use crate::upgrade::revision_of;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;

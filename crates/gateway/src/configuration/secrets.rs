@@ -11,18 +11,24 @@
 
 use super::vault::{Vaults, connector};
 use serde_json::Value as Json;
+use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock, OnceLock};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 use stillgate_files::read_bounded;
 use stillgate_plugin::Secrets;
 use stillgate_plugin::secrets::{Manager, Managers};
 use stillgate_schema::lenient_json;
 use tokio::sync::watch;
+use tracing::warn;
 
 /// Maximum size of a secret, in bytes.
 const SECRET_BYTES_MAX: usize = 64 * 1024;
+
+/// The most secrets in files whose last values are kept.
+const LAST_VALUES_MAX: usize = 10_000;
 
 const ENVIRONMENT: &str = "$env://";
 const MANAGER: &str = "$secret://";
@@ -68,6 +74,69 @@ impl Secrets for MachineSecrets {
             true => Err("it is empty; a secret cannot be".to_owned()),
             false => Ok(text),
         }
+    }
+}
+
+/// [`MachineSecrets`] for the resources of a datastore, where a secret that cannot be read would stop what it is used for: while a file
+/// is missing or cannot be used, its last value stays good, as that of a Vault does that is away.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LastingSecrets {
+    secrets: MachineSecrets,
+    last: Arc<Mutex<HashMap<String, LastValue>>>,
+}
+
+/// The last value of a secret in a file.
+struct LastValue {
+    value: String,
+    /// Why it could not be read again, as reported last.
+    reported: Option<String>,
+}
+
+/// Omits the value.
+impl fmt::Debug for LastValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LastValue")
+    }
+}
+
+impl Secrets for LastingSecrets {
+    fn with_managers(&self, managers: &Managers) -> Option<Arc<dyn Secrets>> {
+        let secrets = MachineSecrets { managers: managers.clone() };
+        Some(Arc::new(LastingSecrets { secrets, last: self.last.clone() }))
+    }
+
+    fn in_use(&self, references: &[String]) {
+        let used: HashSet<&String> = references.iter().collect();
+        self.last().retain(|reference, _| used.contains(reference));
+        self.secrets.in_use(references);
+    }
+
+    fn resolve(&self, reference: &str) -> Result<String, String> {
+        let found = self.secrets.resolve(reference);
+        let Some(file) = file_of(reference) else { return found };
+        let mut last = self.last();
+        match found {
+            Ok(value) => {
+                if last.len() < LAST_VALUES_MAX || last.contains_key(reference) {
+                    last.insert(reference.to_owned(), LastValue { value: value.clone(), reported: None });
+                }
+                Ok(value)
+            }
+            Err(why) => {
+                let Some(known) = last.get_mut(reference) else { return Err(why) };
+                if known.reported.as_ref() != Some(&why) {
+                    warn!(file = %file.display(), "a secret cannot be read again; what was read before stays in use: {why}");
+                    known.reported = Some(why);
+                }
+                Ok(known.value.clone())
+            }
+        }
+    }
+}
+
+impl LastingSecrets {
+    fn last(&self) -> MutexGuard<'_, HashMap<String, LastValue>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -251,6 +320,29 @@ mod tests {
         assert_eq!(missing, "there is no file /nowhere/at/all; create it, or name another");
         let unset = MachineSecrets::default().resolve("$env://NOT_SET_ANYWHERE").unwrap_err();
         assert_eq!(unset, "the environment variable NOT_SET_ANYWHERE is not set; set it");
+    }
+
+    #[test]
+    fn the_last_value_of_a_file_stays_good_until_it_is_used_no_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("secret");
+        let reference = format!("$secret://file{}", file.display());
+        let secrets = LastingSecrets::default();
+        assert!(secrets.resolve(&reference).is_err(), "there is no value yet");
+        fs::write(&file, "planted").unwrap();
+        // The one with managers shares them.
+        let other = secrets.with_managers(&Managers::default()).unwrap();
+        assert_eq!(other.resolve(&reference).as_deref(), Ok("planted"));
+        fs::write(&file, "").unwrap();
+        assert_eq!(secrets.resolve(&reference).as_deref(), Ok("planted"));
+        fs::remove_file(&file).unwrap();
+        secrets.in_use(std::slice::from_ref(&reference));
+        assert_eq!(other.resolve(&reference).as_deref(), Ok("planted"));
+        fs::write(&file, "grown").unwrap();
+        assert_eq!(secrets.resolve(&reference).as_deref(), Ok("grown"));
+        fs::remove_file(&file).unwrap();
+        secrets.in_use(&[]);
+        assert!(secrets.resolve(&reference).is_err());
     }
 
     #[test]

@@ -22,6 +22,15 @@ pub(crate) fn load(config: &Config, previous: Option<&Material>) -> Result<(Arc<
     Material::load(config, &inputs(previous)).map(|(material, warnings)| (Arc::new(material), warnings))
 }
 
+/// [`load`] for a datastore, whose resources change one by one: what `previous` has for a resource that is the same as before stays
+/// while its files cannot be used.
+pub(crate) fn load_beside(
+    config: &Config,
+    previous: Option<&Material>,
+) -> Result<(Arc<Material>, Vec<Problem>), TlsProblems> {
+    Material::load_beside(config, &inputs(previous)).map(|(material, warnings)| (Arc::new(material), warnings))
+}
+
 /// Reads the material again beside what is served with `served`: what cannot be used any more stays as it was, and the reason is
 /// reported.
 pub(crate) fn renew(config: &Config, served: &Material) -> (Arc<Material>, Vec<Problem>) {

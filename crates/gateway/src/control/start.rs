@@ -10,7 +10,7 @@ use crate::admin::context::PageContext;
 use crate::admin::resources::ControlSide;
 use crate::configuration::background::CONTROL_NICE;
 use crate::configuration::ignored::{self, Ignored};
-use crate::configuration::kept::{OpenStore, ServedRevision, revision_of};
+use crate::configuration::kept::{OpenStore, ServedRevision};
 use crate::configuration::reading::{Candidate, ConfigReader};
 use crate::configuration::reload::{
     NAMES_TIMEOUT, Published, Reloadable, Reloader, provide_limits, report_route_cache,
@@ -22,7 +22,7 @@ use crate::configuration::watch::{FileStamp, FileWatch};
 use crate::configuration::{names, tls_material};
 use crate::upgrade::{
     AdminSocket, DeviceSocket, Following, Former, Launcher, PeerOffer, PidFile, Predecessor, Program, Takeover,
-    tell_supervisor,
+    revision_of, tell_supervisor,
 };
 use axum::Router;
 use ipnet::IpNet;
@@ -106,6 +106,8 @@ pub(crate) enum RunError {
     AccessLog(OpenError),
     /// The workers did not start.
     Workers(StartError),
+    /// The process that this one was to follow serves more.
+    ServesLess(String),
     /// A worker did not end well.
     Ended(String),
 }
@@ -125,6 +127,7 @@ impl fmt::Display for RunError {
             RunError::Metrics(error) => error.fmt(f),
             RunError::AccessLog(error) => error.fmt(f),
             RunError::Workers(error) => error.fmt(f),
+            RunError::ServesLess(why) => write!(f, "not upgraded: {why}"),
             RunError::Ended(error) => write!(f, "{error}"),
         }
     }
@@ -174,8 +177,13 @@ pub(crate) fn serve(source: ConfigSource, announce: impl FnOnce(&Up<'_>)) -> Res
     report_rejected(&loaded.rejected, &[]);
     ignored::warn_of(&ignored::of(&loaded.config), &Ignored::default());
     let takeover = Takeover::find().map_err(|error| RunError::System(NO_TAKEOVER, error))?;
-    if takeover.as_ref().is_some_and(|(_, former)| former.had_end_flag) {
-        opened.require_end_flag()?;
+    if let Some((_, former)) = &takeover {
+        if former.had_end_flag {
+            opened.require_end_flag()?;
+        }
+        if let Some(why) = former.refusal(&loaded.config.digest, loaded.rejected.len()) {
+            return Err(RunError::ServesLess(why));
+        }
     }
     let beginning = StartContext { signals, source, opened, stamp, loaded, logging, program, takeover };
     // Its name is `main`; this is what it is called everywhere else.

@@ -44,6 +44,18 @@ pub(crate) const FAILURES_NAME: &str = "lost-";
 /// Name of the main thread of a process that has been replaced, as `ps` and /proc show it.
 pub(crate) const OLD_NAME: &std::ffi::CStr = c"stillgate-old";
 
+/// Whether this process was started by one that it is to follow.
+pub(crate) fn is_successor() -> bool {
+    // The variable is inherited also by those that a process of an upgrade starts in its turn.
+    let parent = rustix::process::getppid().map(|pid| pid.to_string());
+    parent.is_some() && std::env::var(VARIABLE).ok() == parent
+}
+
+/// The revision of a datastore in the digest of a configuration; `None`: it is of a file.
+pub(crate) fn revision_of(digest: &str) -> Option<u64> {
+    digest.rsplit_once('@')?.1.parse().ok()
+}
+
 // Notices to a supervisor (`sd_notify(3)`): that the process serves, and its pid after an upgrade.
 
 /// Notifies the supervisor, if one is configured.

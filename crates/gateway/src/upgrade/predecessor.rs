@@ -132,17 +132,17 @@ impl Predecessor {
         matches!(self.phase, Phase::Alone)
     }
 
-    /// Starts a successor. `had_end_flag`: see [`Message::Hello`]. An error: the offer cannot be put together.
+    /// Starts a successor. `had_end_flag` and `rejected`: see [`Message::Hello`]. An error: the offer cannot be put together.
     pub(crate) fn launch(
         &mut self,
         (fleet, plans): (&Fleet, &PlanCell),
         metering: Option<&MetricsRuntime>,
-        had_end_flag: bool,
+        (had_end_flag, rejected): (bool, u32),
     ) -> io::Result<()> {
         let plan = plans.load();
         let limits = plans.limits.get().map(|table| duplicate(table.as_fd())).transpose()?;
         let (pid, served) = (std::process::id(), plan.digest.clone());
-        let hello = Message::Hello { version: VERSION, pid, digest: served, had_end_flag };
+        let hello = Message::Hello { version: VERSION, pid, digest: served, had_end_flag, rejected: Some(rejected) };
         let mut offer: Offer = vec![(hello, limits.into_iter().collect())];
         for listening in fleet.listening() {
             let (place, bound, digest) = (listening.place(), listening.bound(), digest(&listening.listener));

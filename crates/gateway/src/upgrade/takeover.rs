@@ -1,7 +1,7 @@
 //! The new process's side: it takes what the old one has, reports when it serves, and adopts connections.
 
-use super::VARIABLE;
 use super::channel::{Channel, DATAGRAM_BYTES_MAX, DESCRIPTORS_MAX, Datagram};
+use super::{VARIABLE, revision_of};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
@@ -42,6 +42,8 @@ pub(crate) struct Former {
     digest: String,
     /// A version of its file ended with `#END`.
     pub(crate) had_end_flag: bool,
+    /// How many resources it does not serve as they were put; `None`: an earlier version does not say.
+    rejected: Option<u32>,
     pub(crate) listeners: InheritedSockets,
     /// What each listener does, as a digest, and whether the configuration of `digest` says so.
     digests: HashMap<ListenPlace, (u64, bool)>,
@@ -68,9 +70,7 @@ struct Verdict {
 impl Takeover {
     /// Finds out whether this process was started by one that it is to follow, and receives what that hands over.
     pub(crate) fn find() -> io::Result<Option<(Takeover, Former)>> {
-        // It is inherited also by those that a process of an upgrade starts in its turn.
-        let parent = rustix::process::getppid().map(|pid| pid.to_string());
-        if parent.is_none() || std::env::var(VARIABLE).ok() != parent {
+        if !super::is_successor() {
             return Ok(None);
         }
         let end = io::stdin().as_fd().try_clone_to_owned()?;
@@ -200,8 +200,9 @@ impl Former {
             };
             let mut descriptors = datagram.descriptors;
             match message {
-                Message::Hello { version: VERSION, pid, digest, had_end_flag } => {
+                Message::Hello { version: VERSION, pid, digest, had_end_flag, rejected } => {
                     (former.pid, former.digest, former.had_end_flag) = (pid, digest, had_end_flag);
+                    former.rejected = rejected;
                     former.limits = descriptors.pop().and_then(open_limits);
                 }
                 Message::Hello { version, .. } => {
@@ -239,6 +240,25 @@ impl Former {
             former.listeners.add(place, descriptors)?;
         }
         Ok(former)
+    }
+
+    /// Why this process, which has read `digest` and rejects so many resources, must not take its place: it would serve less.
+    pub(crate) fn refusal(&self, digest: &str, rejected: usize) -> Option<String> {
+        if let (Some(before), Some(now)) = (revision_of(&self.digest), revision_of(digest))
+            && now < before
+        {
+            return Some(format!(
+                "the running process serves revision {before} of the datastore, and this one could read no later one than {now}: \
+                 bring the datastore back, or restart if an older state is meant"
+            ));
+        }
+        let before = self.rejected.filter(|_| revision_of(digest).is_some())? as usize;
+        (rejected > before).then(|| {
+            format!(
+                "{rejected} resources would be rejected, and the running process rejects {before}; the log has their reasons. Mend \
+                 them, or restart to serve without them"
+            )
+        })
     }
 
     /// Compares it with what this process has.
@@ -290,13 +310,15 @@ const ROUTES_AT_ONCE: usize = 256;
 pub(crate) enum Message {
     /// Old to new: the process that hands over. `digest` is the configuration's. The descriptor of the table of limits comes with
     /// it, if there is one. `had_end_flag`: a version of its file ended with `#END`, so the new process must not serve one that
-    /// does not. An earlier version did not send it.
+    /// does not. `rejected`: how many resources it does not serve as they were put. An earlier version did not send the latter two.
     Hello {
         version: u32,
         pid: u32,
         digest: String,
         #[serde(default)]
         had_end_flag: bool,
+        #[serde(default)]
+        rejected: Option<u32>,
     },
     /// Old to new: a listener, with its descriptors; where they are too many, further messages repeat the fields. `digest` is what
     /// it does; `as_served`: the configuration of [`Message::Hello`] says so as well. An earlier version could not change it by a
@@ -420,7 +442,8 @@ mod tests {
         for (beside, expected) in [(vec![table.as_fd()], Some(0)), (vec![file.as_fd()], None), (Vec::new(), None)] {
             let (ours, theirs) = Channel::pair().expect("sockets");
             let theirs = Channel::new(theirs).expect("one of ours");
-            let hello = Message::Hello { version: VERSION, pid: 1, digest: String::new(), had_end_flag: false };
+            let hello =
+                Message::Hello { version: VERSION, pid: 1, digest: String::new(), had_end_flag: false, rejected: None };
             hello.send_with(&ours, &beside).expect("room");
             Message::End {}.send_with(&ours, &[]).expect("room");
             let former = Former::receive(&theirs).expect("all is said");

@@ -137,7 +137,7 @@ return { version = 1, priority = 1, name = 'tenant', schema = { type = 'object' 
     std::fs::write(&file, text).expect("write a plugin");
     let check = || check(&[file.to_str().unwrap(), "--requests", "requests.txt"]);
     let (code, text) = check();
-    assert_eq!((code, text.contains(":1: the module 'lib.names' is not built")), (Some(2), true), "{text}");
+    assert_eq!((code, text.contains(":1: the module 'lib.names' is not supported")), (Some(2), true), "{text}");
     std::fs::create_dir(folder.path().join("lib")).expect("a folder");
     std::fs::write(folder.path().join("lib/names.lua"), "return { header = 'X-Tenant' }").expect("write a module");
     let (code, text) = check();

@@ -1,8 +1,10 @@
-//! APISIX's documentation of `apisix.yaml`, in a running gateway: stars in hosts and paths, merge keys, resources without ids, and
-//! a query that an unsafe target keeps.
+//! APISIX's documentation of `apisix.yaml`, in a running gateway: stars in hosts and paths, merge keys, resources without ids, a
+//! query that an unsafe target keeps, and the list of plugins to load.
 
 use crate::shared::STILLGATE;
-use stillgate_testkit::{Client, Gateway, Setup, Upstream};
+use crate::shared::authority::Authority;
+use std::io::{Read as _, Write as _};
+use stillgate_testkit::{Client, Gateway, Setup, Upstream, eventually};
 
 /// A node that answers with the request line.
 fn node() -> Upstream {
@@ -159,4 +161,88 @@ upstreams:
         // The consumer's own plugin runs.
         assert_eq!(response.head.get("x-ratelimit-limit"), (expected == 200).then_some("9"));
     }
+}
+
+#[test]
+fn certificates_without_ids_are_shown() {
+    let (authority, node) = (Authority::new(), node());
+    let entry = |name: &str| {
+        authority.issue(name, &[name]);
+        let text = |extension: &str| -> String {
+            let pem = std::fs::read_to_string(authority.file(&format!("{name}.{extension}"))).expect("PEM");
+            pem.lines().map(|line| format!("      {line}\n")).collect()
+        };
+        format!("  - cert: |\n{}    key: |\n{}    snis: [{name}]\n", text("pem"), text("key"))
+    };
+    let names = ["one.test", "two.test"];
+    let entries: String = names.into_iter().map(entry).collect();
+    let yaml =
+        format!("ssls:\n{entries}routes:\n  - {{uri: /*, upstream: {{nodes: {{\"{}\": 1}}}}}}\n#END\n", node.addr());
+    let gateway = Gateway::start(STILLGATE, &Setup::resources(yaml).listener("tls: true"));
+    for name in names {
+        // The client checks that the certificate has this name.
+        let mut client = authority.connect(gateway.addr(), name, &[]);
+        write!(client, "GET /of/{name} HTTP/1.1\r\nHost: {name}\r\n\r\n").expect("a request");
+        let mut response = Vec::new();
+        while !response.ends_with(format!("\r\n\r\n/of/{name}").as_bytes()) {
+            let mut byte = [0];
+            client.read_exact(&mut byte).expect("a response");
+            response.push(byte[0]);
+        }
+        assert!(response.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&response));
+    }
+}
+
+/// The list decides in APISIX what runs.
+#[test]
+fn a_plugin_that_the_list_of_plugins_lacks_runs_with_a_warning() {
+    let node = node();
+    let yaml = format!(
+        r#"
+plugins:
+  - key-auth
+  - {{name: mqtt-proxy, stream: true}}
+  - name: no-such-plugin
+routes:
+  - {{uri: /guarded, plugins: {{key-auth: {{}}}}, upstream_id: 1}}
+  - {{uri: /rewritten, plugins: {{proxy-rewrite: {{uri: /in-its-place}}}}, upstream_id: 1}}
+upstreams:
+  - nodes: {{"{}": 1}}
+#END
+"#,
+        node.addr()
+    );
+    let gateway = Gateway::start(STILLGATE, &Setup::resources(yaml));
+    let mut client = gateway.client();
+    for (target, expected) in [("/guarded", "401"), ("/rewritten", "/in-its-place")] {
+        assert_eq!(ask(&mut client, "h.test", target), expected, "{target}");
+    }
+    let warning = "routes[1].plugins.proxy-rewrite: APISIX would leave this plugin out, for the list `plugins` does not name it; \
+                   here it runs; add it there, or remove it here";
+    eventually("the warning", || gateway.log().contains(warning));
+    // What the list names beyond that does no harm, whether it is there or not.
+    for name in ["key-auth", "mqtt-proxy", "no-such-plugin"] {
+        assert!(!gateway.log().contains(name), "{name}: {}", gateway.log());
+    }
+}
+
+#[test]
+fn metadata_of_a_node_may_have_any_values() {
+    let node = node();
+    let yaml = format!(
+        r#"
+upstreams:
+  - nodes:
+      - host: 127.0.0.1
+        port: {}
+        weight: 1
+        metadata: {{version: 2, share: 0.5, is_new: true, zones: [1, b], none: null, 7: {{deep: -1e3}}}}
+routes:
+  - {{uri: /*, upstream_id: 1}}
+#END
+"#,
+        node.addr().port()
+    );
+    let gateway = Gateway::start(STILLGATE, &Setup::resources(yaml));
+    assert_eq!(ask(&mut gateway.client(), "h.test", "/any"), "/any");
 }

@@ -123,3 +123,47 @@ fn several_variables_are_one_key() {
         assert_eq!(hash(&format!("hash_on: vars_combinations, key: \"{key}\""), ""), by_address, "{key}");
     }
 }
+
+/// The name is hashed, whichever of the consumer's keys is sent.
+#[test]
+fn a_consumer_always_goes_to_one_node() {
+    const CONSUMERS: usize = 16;
+    let nodes = nodes();
+    let consumers: String = (0..CONSUMERS)
+        .map(|number| {
+            format!(
+                "  - {{username: c{number}, plugins: {{key-auth: {{key: first-{number}}}}}, \
+                 credentials: [{{id: spare, plugins: {{key-auth: {{key: spare-{number}}}}}}}]}}\n"
+            )
+        })
+        .collect();
+    let gateway = |key: &str| {
+        let nodes = nodes.each_ref().map(|node| format!("\"{}\": 1", node.addr()));
+        Gateway::start(
+            STILLGATE,
+            &Setup::resources(format!(
+                "upstreams: [{{id: u, type: chash, {key}, nodes: {{{}}}}}]\n\
+                 routes: [{{id: r, uri: /*, upstream_id: u, plugins: {{key-auth: {{}}}}}}]\nconsumers:\n{consumers}",
+                nodes.join(", ")
+            )),
+        )
+    };
+    let asked = |gateway: &Gateway, which: &str| -> Vec<Vec<u8>> {
+        let mut client = gateway.client();
+        let nodes = (0..CONSUMERS).map(|number| {
+            client.send(format!("GET / HTTP/1.1\r\nHost: h\r\napikey: {which}-{number}\r\nX-Name: c{number}\r\n\r\n"));
+            let response = client.expect_response("GET");
+            assert_eq!(response.head.status(), 200, "{which}-{number}");
+            response.body
+        });
+        nodes.collect()
+    };
+    let by_consumer = gateway("hash_on: consumer");
+    let first = asked(&by_consumer, "first");
+    for which in ["first", "spare", "first"] {
+        assert_eq!(asked(&by_consumer, which), first, "{which}");
+    }
+    assert!(!is_one_node(&first), "they are spread");
+    // The text that is hashed is the name alone.
+    assert_eq!(asked(&gateway("hash_on: header, key: X-Name"), "first"), first);
+}

@@ -7,6 +7,7 @@ use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use stillgate_testkit::{
     ACCEPT_TEXT, Client, Gateway, MessageError, PATIENCE, ReservedPort, Upstream, eventually, payload, scrape,
 };
@@ -385,6 +386,36 @@ fn a_client_that_ends_while_a_filter_holds_its_response_is_noticed() {
     let got = client.read_response("GET").expect("a response");
     assert_eq!((got.interim.len(), got.head.status()), (1, 200), "{got:?}");
     assert_eq!(got.body, AFTER.as_bytes());
+    gateway.assert_healthy();
+}
+
+/// Each of a million searches reads the body to its end, so this is given up when its time is used up: after five seconds of CPU,
+/// however fast the machine is.
+#[test]
+fn a_filter_that_searches_for_long_holds_up_no_other_request() {
+    let slow = r#"{"response-rewrite": {"filters": [{"regex": "a.*b|a", "replace": "-", "scope": "global"}]}}"#;
+    let node = Upstream::serve(|connection| {
+        while let Ok(request) = connection.read_request() {
+            let body = if request.head.start.contains("/slow") { vec![b'a'; 1_000_000] } else { b"quick".to_vec() };
+            if !send(connection, &with_length("", &body)) {
+                return;
+            }
+        }
+    });
+    let setup = setup(node.addr(), &resources(&[("/slow", slow), ("/quick", "{}")])).gateway("workers: 1");
+    let mut gateway = Gateway::start(STILLGATE, &setup);
+    let before = gateway.cpu();
+    let mut waiting = gateway.client();
+    waiting.send("GET /slow HTTP/1.1\r\nHost: h\r\n\r\n");
+    eventually("the search to be under way", || gateway.cpu() > before + Duration::from_millis(500));
+    let mut kept = gateway.client();
+    for _ in 0..10 {
+        check(&ask(&mut kept, "GET /quick", &[]), 200, b"quick", "on a connection that is kept");
+        check(&ask(&mut gateway.client(), "GET /quick", &[]), 200, b"quick", "on a new connection");
+    }
+    assert!(!waiting.is_closed(), "it has ended");
+    assert_eq!(waiting.pending(), b"", "it was answered first");
+    assert_eq!(waiting.expect_response("GET").head.status(), 502);
     gateway.assert_healthy();
 }
 

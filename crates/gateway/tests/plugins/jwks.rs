@@ -1,7 +1,10 @@
 //! `jwt-auth` with keys by URL, against a server that publishes them: one fetch for many requests, tokens that name unknown keys,
-//! and answers that are too large.
+//! tokens for others, and answers that are too large.
 
 use crate::shared::STILLGATE;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use rcgen::{KeyPair, PKCS_ED25519, SigningKey as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use stillgate_testkit::{Client, Gateway, Setup, Upstream, eventually};
@@ -99,5 +102,51 @@ fn a_set_that_is_too_large_is_none() {
     }
     assert_eq!((asked.load(Ordering::SeqCst), node.requests()), (1, 0));
     eventually("the failure in the log", || gateway.log().contains("could not be fetched"));
+    gateway.assert_healthy();
+}
+
+/// An issuer signs the tokens of all its clients with the same keys.
+#[test]
+fn a_token_must_be_of_an_issuer_and_for_an_audience_of_the_credential() {
+    let key = KeyPair::generate_for(&PKCS_ED25519).expect("a key");
+    let encode = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
+    let set = format!(r#"{{"keys":[{{"kty":"OKP","crv":"Ed25519","x":"{}"}}]}}"#, encode(key.public_key_raw()));
+    let token = |claims: &str| {
+        let payload = format!(r#"{{"key":"joe"{claims}}}"#);
+        let signed = format!("{}.{}", encode(br#"{"alg":"EdDSA"}"#), encode(payload.as_bytes()));
+        format!("{signed}.{}", encode(&key.sign(signed.as_bytes()).expect("a signature")))
+    };
+    let node = Upstream::echo();
+    let (issuer, ..) = issuer(set, true);
+    let resources = format!(
+        "routes:\n- {{id: a, uri: /*, plugins: {{jwt-auth: {{}}}}, upstream: {{nodes: {{\"{}\": 1}}}}}}\n\
+         consumers:\n- username: joe\n  plugins:\n    jwt-auth: {{key: joe, algorithm: EdDSA, issuers: [\"https://a.test\"], \
+         audiences: [api, account], jwks_uri: \"http://{}/keys.json\"}}\n",
+        node.addr(),
+        issuer.addr()
+    );
+    let mut gateway = Gateway::start(STILLGATE, &Setup::resources(resources));
+    let mut client = gateway.client();
+    let mut served = 0;
+    for (claims, expected) in [
+        (r#","iss":"https://a.test","aud":"api""#, 200),
+        (r#","iss":"https://a.test","aud":["other","account"]"#, 200),
+        (r#","iss":"https://b.test","aud":"api""#, 401),
+        (r#","iss":"https://a.test","aud":"other""#, 401),
+        (r#","iss":"https://a.test","aud":[]"#, 401),
+        (r#","aud":"api""#, 401),
+        (r#","iss":"https://a.test""#, 401),
+        ("", 401),
+    ] {
+        // The second time a good token is remembered; a refused one must not be.
+        for _ in 0..2 {
+            let response = client.get(&format!("/?jwt={}", token(claims)));
+            assert_eq!(response.head.status(), expected, "{claims}");
+            served += usize::from(expected == 200);
+            let is_told = String::from_utf8_lossy(&response.body).contains("failed to verify jwt");
+            assert_eq!(is_told, expected == 401, "{claims}: {response:?}");
+        }
+    }
+    assert_eq!(node.requests(), served);
     gateway.assert_healthy();
 }

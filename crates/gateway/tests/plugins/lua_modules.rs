@@ -71,12 +71,16 @@ fn what_is_not_beside_a_plugin_cannot_be_required() {
     let outside_name = outside.path().file_name().expect("a name").to_string_lossy().into_owned();
     let required = |name: &str| plugin("own", &format!("local value = require('{name}')"), "value");
     for name in ["secret", "..secret", &format!("../{outside_name}/secret"), &format!("..{outside_name}.secret")] {
-        refused(&Plugins::new(&[("own.lua", &required(name))]), &resources, &["own.lua:1: the module", "is not built"]);
+        refused(
+            &Plugins::new(&[("own.lua", &required(name))]),
+            &resources,
+            &["own.lua:1: the module", "is not supported"],
+        );
     }
     // A link to a folder is not followed.
     let plugins = Plugins::new(&[("own.lua", &required("link.secret"))]);
     std::os::unix::fs::symlink(outside.path(), plugins.path().join("link")).expect("a link");
-    refused(&plugins, &resources, &["the module 'link.secret' is not built"]);
+    refused(&plugins, &resources, &["the module 'link.secret' is not supported"]);
     let circle = [("own.lua", &*required("a")), ("a.lua", "return require('b')"), ("b.lua", "return require('a')")];
     refused(&Plugins::new(&circle), &resources, &["it is required by a module that it requires"]);
     // A file that no other file requires is meant as a plugin.

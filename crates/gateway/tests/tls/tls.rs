@@ -473,3 +473,27 @@ fn the_log_says_what_a_handshake_with_a_node_failed_of() {
         eventually("the reason in the log", || gateway.log().contains(expected));
     }
 }
+
+#[test]
+fn a_star_is_for_the_names_that_no_other_entry_has() {
+    let (authority, upstream) = (Authority::new(), witness());
+    authority.issue("shop", &["shop.example.com"]);
+    authority.issue("any", &["else.test"]);
+    let any = "  - {id: any, cert: \"{ca}/any.pem\", key: \"{ca}/any.key\", snis: [\"*\"]}";
+    for ssls in [format!("{SHOP}\n{any}"), format!("{any}\n{SHOP}")] {
+        let gateway = Gateway::start(STILLGATE, &setup(&authority, upstream.addr(), &ssls, ""));
+        let port = gateway.addr().port();
+        // Neither certificate has the name of the other, and curl checks it.
+        for host in ["shop.example.com", "else.test"] {
+            let output = curl(&gateway, &authority, host, &[]);
+            assert_eq!(body(&output), format!("https {host}:{port} 127.0.0.1"));
+        }
+        // The certificate does not have this name, which curl alone minds.
+        let refused = curl(&gateway, &authority, "other.test", &[]);
+        assert_eq!(refused.status.code(), Some(60), "{}", String::from_utf8_lossy(&refused.stderr));
+        assert_eq!(
+            body(&curl(&gateway, &authority, "other.test", &["-k"])),
+            format!("https other.test:{port} 127.0.0.1")
+        );
+    }
+}

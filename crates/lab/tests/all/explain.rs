@@ -221,9 +221,10 @@ fn a_second_interrupt_ends_it_at_once() {
 fn a_server_that_does_not_show_its_functions_in_lua_says_so() {
     require_tool("perf", "linux-perf");
     let folder = tempfile::tempdir().unwrap();
-    // It gets an address, but nothing listens there.
+    // It gets an address, but nothing listens there. Its answers wait, so that the load leaves CPUs to other tests.
     let lab_itself = env!("CARGO_BIN_EXE_stillgate-lab");
-    let server = format!("sh -c 'exec \"{lab_itself}\" respond --address $0' {{address}} {{admin}}");
+    let server =
+        format!("sh -c 'exec \"{lab_itself}\" respond --latency fixed:5ms --address $0' {{address}} {{admin}}");
     let words =
         ["explain", &server, &server, "--slices", "5", "--seconds", "1", "--no-instructions", "--json", "e.json"];
     let done = lab(folder.path(), &words);

@@ -13,7 +13,7 @@ end
 -- The last parsed metadata of each plugin: all requests share it, as in APISIX.
 local made = {}
 local item_mt = { __index = function(_, name)
-  raise("plugin_metadata(...)." .. tostring(name) .. " is not built; docs/lua.md lists what is")
+  raise("plugin_metadata(...)." .. tostring(name) .. " is not supported; docs/lua.md lists what is")
 end }
 
 local function plugin_metadata(name)

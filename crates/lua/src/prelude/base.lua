@@ -79,7 +79,7 @@ local function closed(name, members, reason)
     __index = function(_, key) raise(name .. "." .. tostring(key) .. " " .. reason) end,
   })
 end
-S.closed = function(name, members) return closed(name, members, "is not built; docs/lua.md lists what is") end
+S.closed = function(name, members) return closed(name, members, "is not supported; docs/lua.md lists what is") end
 
 -- The n-th span of a search as Lua returns it: a text, or a position.
 local function capture(text, places, at)
@@ -301,7 +301,7 @@ S.modules = modules
 function require(name)
   local module = modules[name]
   if module == nil then
-    raise("the module '" .. tostring(name) .. "' is not built; docs/lua.md lists what is")
+    raise("the module '" .. tostring(name) .. "' is not supported; docs/lua.md lists what is")
   end
   return module
 end

@@ -45,7 +45,7 @@ core.string = setmetatable({
 }, { __index = closed("core.string", setmetatable({}, { __index = string })) })
 getmetatable(core.string).__index = function(_, name)
   local known = string[name]
-  if known == nil then raise("core.string." .. tostring(name) .. " is not built; docs/lua.md lists what is") end
+  if known == nil then raise("core.string." .. tostring(name) .. " is not supported; docs/lua.md lists what is") end
   return known
 end
 
@@ -521,7 +521,7 @@ end
 local optional = { group_id = true, credential_id = true, custom_id = true, desc = true }
 local consumer_mt = { __index = function(_, name)
   if optional[name] then return nil end
-  raise("ctx.consumer." .. tostring(name) .. " is not built; docs/lua.md lists what is")
+  raise("ctx.consumer." .. tostring(name) .. " is not supported; docs/lua.md lists what is")
 end }
 
 -- Fields that APISIX keeps in the table of a request, and that are not available here: `nil` would mean that they are unset.
@@ -552,7 +552,7 @@ local static = setmetatable({ var = var }, {
       local consumer = S.document("consumer")
       return consumer and setmetatable(consumer, consumer_mt)
     elseif unbuilt[name] then
-      raise("ctx." .. name .. " is not built; docs/lua.md lists what is")
+      raise("ctx." .. name .. " is not supported; docs/lua.md lists what is")
     end
     return nil
   end,

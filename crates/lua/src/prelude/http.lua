@@ -40,7 +40,7 @@ end
 local function body_of(body)
   if body == nil then return "" end
   if type(body) == "table" then return concat(body) end
-  if type(body) == "function" then raise("a function as body is not built; give it as a text") end
+  if type(body) == "function" then raise("a function as body is not supported; give it as a text") end
   return tostring(body)
 end
 

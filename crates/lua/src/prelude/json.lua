@@ -100,7 +100,7 @@ local function instance(name, is_safe)
   local function fixed(setting, fixed_value)
     return function(value)
       if value ~= nil and value ~= fixed_value then
-        raise(name .. "." .. setting .. "(" .. tostring(value) .. ") is not built: only " .. tostring(fixed_value))
+        raise(name .. "." .. setting .. "(" .. tostring(value) .. ") is not supported: only " .. tostring(fixed_value))
       end
       return fixed_value
     end
@@ -155,7 +155,7 @@ local function instance(name, is_safe)
     encode_skip_unsupported_value_types = fixed("encode_skip_unsupported_value_types", false),
     decode_array_with_array_mt = function(value)
       if value == false then
-        raise(name .. ".decode_array_with_array_mt(false) is not built: arrays always have it, so that they stay arrays")
+        raise(name .. ".decode_array_with_array_mt(false) is not supported: arrays always have it, so that they stay arrays")
       end
       return true
     end,

@@ -87,7 +87,7 @@ function jwt:sign(key, token)
   if type(token) ~= "table" or type(token.header) ~= "table" then raise("resty.jwt.sign: a table with header and payload expected") end
   local header = token.header
   if header.typ ~= nil and header.typ ~= "JWT" then fail("invalid typ: " .. tostring(header.typ)) end
-  if header.enc ~= nil or token.typ == "JWE" then raise("resty.jwt.sign: encrypted tokens (JWE) are not built") end
+  if header.enc ~= nil or token.typ == "JWE" then raise("resty.jwt.sign: encrypted tokens (JWE) are not supported") end
   local alg = header.alg
   local number = number_of(alg)
   if not number then fail("unsupported alg: " .. tostring(alg)) end
@@ -118,7 +118,7 @@ local function invalid(reason) return { valid = false, verified = false, reason 
 function jwt:load_jwt(text)
   if type(text) ~= "string" then return invalid("invalid jwt string") end
   local parts = split(text)
-  if #parts == 4 or #parts == 5 then return invalid("invalid jwt string: encrypted tokens (JWE) are not built") end
+  if #parts == 4 or #parts == 5 then return invalid("invalid jwt string: encrypted tokens (JWE) are not supported") end
   if #parts ~= 3 then return invalid("invalid jwt string") end
   local raw_header, raw_payload, signature = parts[1], parts[2], parts[3]
   local header = jwt.jwt_decode(self, raw_header, true)

@@ -70,7 +70,7 @@ local unbuilt = {}
 for name in ("apisix_upstream_response_time binary_remote_addr connection connection_requests connection_time document_root " ..
   "limit_rate nginx_version original_x_forwarded_for pipe proxy_host proxy_port rate_limiting_info realpath_root " ..
   "request_completion request_filename request_port server_name ssl_curve ssl_session_id ssl_session_reused"):gmatch("%S+") do
-  unbuilt[name] = "is not built; docs/lua.md lists what is"
+  unbuilt[name] = "is not supported; docs/lua.md lists what is"
 end
 for name in ("body_bytes_sent bytes_received bytes_sent request_length request_time"):gmatch("%S+") do
   unbuilt[name] = "is known from header_filter on"
@@ -81,7 +81,7 @@ local function absent(name)
   if name == "real_request_uri" then return ask(variable_op, "request_uri", "", 0) end
   if name == "request_line" then return ask(variable_op, "request", "", 0) end
   local why = unbuilt[name]
-  if sub(name, 1, 8) == "graphql_" or sub(name, 1, 4) == "llm_" then why = "is not built; docs/lua.md lists what is" end
+  if sub(name, 1, 8) == "graphql_" or sub(name, 1, 4) == "llm_" then why = "is not supported; docs/lua.md lists what is" end
   if why then raise("the variable " .. name .. " " .. why) end
   return nil
 end
@@ -504,7 +504,7 @@ function ngx.exit(status)
     -- The answer has the status that was set before, as in OpenResty.
     S.finish(own, status == 200 and own.status or status)
   end
-  if status == 444 or (status < 200 and status ~= 0 and status ~= -1) then raise("ngx.exit(" .. status .. ") is not built") end
+  if status == 444 or (status < 200 and status ~= 0 and status ~= -1) then raise("ngx.exit(" .. status .. ") is not supported") end
   if status == -1 then raise("ngx.exit(ngx.ERROR)") end
   S.stop()
 end
@@ -680,7 +680,7 @@ setmetatable(ngx, {
     elseif name == "headers_sent" then
       return S.own.said ~= nil
     end
-    raise("ngx." .. tostring(name) .. " is not built; docs/lua.md lists what is")
+    raise("ngx." .. tostring(name) .. " is not supported; docs/lua.md lists what is")
   end,
   __newindex = function(_, name, value)
     if name == "status" then

@@ -116,7 +116,7 @@ function client.__index(_, name)
   local known = rawget(redis, name) or commands[name]
   if known then return known end
   if type(name) ~= "string" or sub(name, 1, 1) == "_" then return nil end
-  if unbuilt[name] then raise("resty.redis." .. name .. " is not built; docs/lua.md lists what is") end
+  if unbuilt[name] then raise("resty.redis." .. name .. " is not supported; docs/lua.md lists what is") end
   if commands_count >= 512 then commands, commands_count = {}, 0 end
   local function run(self, ...) return perform(self, name, ...) end
   commands[name], commands_count = run, commands_count + 1
@@ -165,7 +165,7 @@ end
 
 function redis:connect(host, port, options)
   if type(host) ~= "string" then raise("bad argument #1 host: string expected, got " .. type(host)) end
-  if find(host, "^unix:") then raise("resty.redis: sockets of the file system are not built") end
+  if find(host, "^unix:") then raise("resty.redis: sockets of the file system are not supported") end
   if find(host, "\0", 1, true) then raise("bad argument #1 host: it has a zero byte") end
   local number = tonumber(port)
   if not number then raise("bad argument #2 port: number expected, got " .. type(port)) end
@@ -173,7 +173,7 @@ function redis:connect(host, port, options)
   options = options or {}
   if type(options) ~= "table" then raise("bad argument #3 opts: nil or table expected, got " .. type(options)) end
   if options.server_name ~= nil and options.server_name ~= host then
-    raise("resty.redis: server_name is not built; connect to the server by this name")
+    raise("resty.redis: server_name is not supported; connect to the server by this name")
   end
   if rawget(self, "_link") then redis.close(self) end
   -- A connection with another user or database cannot be reused.

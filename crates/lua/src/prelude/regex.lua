@@ -68,7 +68,7 @@ local function re_search_whole(text, pattern, options, from)
   return search(whole_op, text, pattern, from * 64 + options)
 end
 
-local UNBUILT = "are not built"
+local UNBUILT = "are not supported"
 
 -- The reason why nothing was searched, unless the pattern needs a feature of PCRE that the engines lack: that is an error.
 local function failed(why)

@@ -471,8 +471,8 @@ fn cjson_has_settings_of_its_own_for_each_instance() {
     for (setting, said) in [
         ("require('cjson').encode_max_depth(1000)", "a whole number from 1 to 200 expected"),
         ("require('cjson').encode_invalid_numbers('no')", "true, false or \"null\" expected"),
-        ("require('cjson').decode_invalid_numbers(true)", "cjson.decode_invalid_numbers(true) is not built"),
-        ("require('cjson').encode_nothing(1)", "cjson.encode_nothing is not built"),
+        ("require('cjson').decode_invalid_numbers(true)", "cjson.decode_invalid_numbers(true) is not supported"),
+        ("require('cjson').encode_nothing(1)", "cjson.encode_nothing is not supported"),
     ] {
         assert!(answer(setting).contains(said), "{setting}: {}", answer(setting));
     }
@@ -495,7 +495,7 @@ fn texts_with_variables_are_resolved() {
         ("core.utils.parse_addr('2001:db8::1')", "[\"2001:db8::1\"]"),
     ]);
     assert_eq!(answer("core.sleep(0.5)"), "slept 500ms, done");
-    assert!(answer("core.utils.nothing()").contains("core.utils.nothing is not built"));
+    assert!(answer("core.utils.nothing()").contains("core.utils.nothing is not supported"));
 }
 
 #[test]
@@ -533,13 +533,13 @@ fn what_is_not_there_is_named_and_never_nil() {
         ),
     ]);
     for (body, said) in [
-        ("return ctx.consumer.auth_conf", "ctx.consumer.auth_conf is not built"),
-        ("return ctx.matched_upstream", "ctx.matched_upstream is not built"),
-        ("return ngx.var.connection", "the variable connection is not built"),
+        ("return ctx.consumer.auth_conf", "ctx.consumer.auth_conf is not supported"),
+        ("return ctx.matched_upstream", "ctx.matched_upstream is not supported"),
+        ("return ngx.var.connection", "the variable connection is not supported"),
         ("return ctx.var.bytes_sent", "the variable bytes_sent is known from header_filter on"),
-        ("return ngx.var.graphql_name", "the variable graphql_name is not built"),
+        ("return ngx.var.graphql_name", "the variable graphql_name is not supported"),
         ("ngx.shared.flags:set('k', 1, 0, -1)", "flags are a whole number of 32 bits"),
-        ("ngx.timer.every(1, print)", "ngx.timer.every is not built"),
+        ("ngx.timer.every(1, print)", "ngx.timer.every is not supported"),
         ("ngx.timer.at(-1, print)", "invalid delay"),
         ("ngx.timer.at(1, 'x')", "bad argument #2 to 'at'"),
     ] {

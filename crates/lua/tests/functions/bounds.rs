@@ -259,7 +259,7 @@ fn what_is_closed_is_closed() {
         assert_eq!(answer(&body), "200 \"\"", "{table}");
     }
     for name in ["ffi", "jit", "jit.util", "jit.opt", "socket", "resty.shell", "ngx.pipe", "debug", "io", "os"] {
-        let expected = format!("error: test:1: the module '{name}' is not built; docs/lua.md lists what is");
+        let expected = format!("error: test:1: the module '{name}' is not supported; docs/lua.md lists what is");
         assert_eq!(answer(&format!("require('{name}')")), expected);
     }
     // Bytecode of `return 1`, up to its header.
@@ -274,7 +274,7 @@ fn what_is_closed_is_closed() {
 #[test]
 fn what_is_not_built_is_named() {
     let check = |body: &str, expected: &str| {
-        assert_eq!(answer(body), format!("error: test:1: {expected} is not built; docs/lua.md lists what is"));
+        assert_eq!(answer(body), format!("error: test:1: {expected} is not supported; docs/lua.md lists what is"));
     };
     check("ngx.timer.every(0, print)", "ngx.timer.every");
     check("ngx.location.capture('/')", "ngx.location");

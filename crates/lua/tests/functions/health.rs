@@ -310,6 +310,21 @@ fn a_table_that_is_list_and_map_is_found() {
 }
 
 #[test]
+fn a_sort_for_each_request_is_found() {
+    let bad = "return function(conf, ctx)
+  local names = { 'c', ngx.var.host, 'a' }
+  table.sort(names)
+  ngx.header['X-A'] = names[1]
+end";
+    let mended = "local names = { 'c', 'b', 'a' }
+table.sort(names)
+return function(conf, ctx)
+  ngx.header['X-A'] = names[1] .. ngx.var.host
+end";
+    check(bad, 3, "in a call of table.sort; sort once, where the list is made", mended);
+}
+
+#[test]
 fn functions_that_usually_answer_are_good() {
     for source in [
         "return function(conf, ctx)\n  if ngx.var.host ~= 'x' then return 403, { message = 'no' } end\nend",

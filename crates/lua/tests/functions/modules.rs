@@ -62,7 +62,7 @@ fn what_is_not_beside_a_plugin_is_named() {
     let own = module("own.lua", &plugin("", "require('util')"), &[]);
     assert_eq!(
         run(&own, &mut Fake::default()),
-        "error: own.lua:2: the module 'util' is not built; docs/lua.md lists what is"
+        "error: own.lua:2: the module 'util' is not supported; docs/lua.md lists what is"
     );
     let broken = module("broken.lua", "\nlocal a = nil\nreturn a.b", &[]);
     let own = module("own.lua", &plugin("", "return 200, require('broken')"), &[("broken", &broken)]);
@@ -122,10 +122,10 @@ fn metadata_are_those_of_the_request() {
     }
     fake.metadata = Some((1, json!({})));
     for (body, expected) in [
-        ("p.plugin_metadata('own').created", "plugin_metadata(...).created is not built"),
+        ("p.plugin_metadata('own').created", "plugin_metadata(...).created is not supported"),
         ("p.plugin_metadata()", "bad argument #1 to 'plugin_metadata' (string expected, got nil)"),
-        ("p.get('own')", "apisix.plugin.get is not built"),
-        ("p.plugins", "apisix.plugin.plugins is not built"),
+        ("p.get('own')", "apisix.plugin.get is not supported"),
+        ("p.plugins", "apisix.plugin.plugins is not supported"),
     ] {
         let source = format!("return function() local p = require('apisix.plugin') local value = {body} end");
         let told = run_with(&program_of(&source), &mut fake, &mut Context::default());

@@ -67,7 +67,7 @@ fn a_file_says_what_its_plugin_is() {
         ("\nlocal a = nil\nreturn a.b", "own.lua:3: attempt to index local 'a' (a nil value)"),
         ("return 17", "own.lua: it returns no table of a plugin, but number"),
         ("while true do end", "own.lua:1: it ran for more than 50 ms"),
-        ("local socket = require('socket')", "own.lua:1: the module 'socket' is not built"),
+        ("local socket = require('socket')", "own.lua:1: the module 'socket' is not supported"),
         ("io.open('/etc/passwd')", "own.lua:1: io.open is closed"),
         (&with("_M.name = nil"), "own.lua: name is missing"),
         (&with("_M.priority = nil"), "own.lua: priority is missing"),

@@ -124,18 +124,18 @@ fn what_went_wrong_ends_the_connection() {
 #[test]
 fn what_is_not_built_is_named() {
     for (body, expected) in [
-        ("red:subscribe('c')", "resty.redis.subscribe is not built"),
-        ("red:read_reply()", "resty.redis.read_reply is not built"),
+        ("red:subscribe('c')", "resty.redis.subscribe is not supported"),
+        ("red:read_reply()", "resty.redis.read_reply is not supported"),
         ("red:set('k', ngx.null)", "bad argument #2 to 'set' (a text or number expected, got null)"),
         ("red:set('k', {})", "bad argument #2 to 'set' (a text or number expected, got table)"),
-        ("red:connect('unix:/tmp/s')", "sockets of the file system are not built"),
+        ("red:connect('unix:/tmp/s')", "sockets of the file system are not supported"),
         ("red:connect(1, 2)", "bad argument #1 host: string expected, got number"),
         ("red:connect('h')", "bad argument #2 port: number expected, got nil"),
         ("red:connect('h', 1, 2)", "bad argument #3 opts: nil or table expected, got number"),
         ("red:connect('h\\0', 1)", "it has a zero byte"),
-        ("red:connect('h', 1, { server_name = 'other' })", "server_name is not built"),
+        ("red:connect('h', 1, { server_name = 'other' })", "server_name is not supported"),
         ("red:set_timeout('a')", "a timeout is not a number"),
-        ("require('resty.redis').nothing()", "resty.redis.nothing is not built"),
+        ("require('resty.redis').nothing()", "resty.redis.nothing is not supported"),
     ] {
         let (text, links) = run(body, &[]);
         assert!(text.starts_with("error: test:") && text.contains(expected), "{body}: {text}");

@@ -167,8 +167,8 @@ fn other_servers_are_asked() {
         ("http:request_uri(7)", "bad argument #1 to 'request_uri'"),
         ("http:request_uri('http://a', { method = 'G\\0T' })", "the method has a zero byte"),
         ("http:request_uri('http://a', { headers = { a = 'b\\0' } })", "the header a has a zero byte"),
-        ("http:request_uri('http://a', { body = function() end })", "a function as body is not built"),
-        ("http:request_pipeline({})", "resty.http.request_pipeline is not built"),
+        ("http:request_uri('http://a', { body = function() end })", "a function as body is not supported"),
+        ("http:request_pipeline({})", "resty.http.request_pipeline is not supported"),
         ("ngx.print(tostring(http:request({})))", "200 \"nil\""),
         ("local u = http:parse_uri('https://h/p?q') ngx.print(u[1], u[2], u[3], u[4], u[5])", "200 \"httpsh443/pq\""),
     ] {

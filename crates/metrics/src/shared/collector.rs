@@ -96,7 +96,7 @@ impl fmt::Display for CollectorEvent {
             CollectorEvent::Collapsed { family, label, distinct } => write!(
                 f,
                 "the label {label} of {family} has had about {distinct} values: all are counted as __other__ from now on; \
-                 leave the label out, or raise the number of series or the memory for metrics"
+                 leave the label out, or raise gateway.metrics.series_per_family; docs/monitoring.md, \"Labels that explode\", says how far"
             ),
             CollectorEvent::Damaged(what) => write!(f, "{what}; the rest of it is not exposed"),
             CollectorEvent::NotFolded(why) => write!(f, "totals of ended processes stay in their segments: {why}"),

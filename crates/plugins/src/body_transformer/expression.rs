@@ -288,7 +288,7 @@ struct ExpressionCursor<'a> {
 impl<'a> ExpressionCursor<'a> {
     fn refusal(&self) -> String {
         format!(
-            "{:?} needs Lua, which is not built; fields, texts, numbers, operators, _body, _ctx.var, _escape_…, \
+            "{:?} needs Lua, which is not supported; fields, texts, numbers, operators, _body, _ctx.var, _escape_…, \
              tonumber and tostring are",
             self.whole
         )

@@ -122,7 +122,7 @@ impl TemplateReader<'_> {
     /// Parses a tag; returns the rest, or `None` if it is not a tag.
     fn tag<'a>(&mut self, tag: &'a str) -> Result<Option<&'a str>, String> {
         let end_of = |end: &str| tag.get(2..).and_then(|inner| inner.split_once(end));
-        let needs_lua = |what: &str| Err(format!("{what} needs Lua, which is not built"));
+        let needs_lua = |what: &str| Err(format!("{what} needs Lua, which is not supported"));
         let (escapes, found) = match tag.as_bytes().get(1) {
             Some(b'{') => (true, end_of("}}")),
             Some(b'*') => (false, end_of("*}")),
@@ -151,8 +151,9 @@ impl TemplateReader<'_> {
     }
 
     fn block(&mut self, code: &str) -> Result<(), String> {
-        let refusal =
-            || format!("{{% {code} %}} needs Lua, which is not built; if, elseif, else, for … in ipairs and end are");
+        let refusal = || {
+            format!("{{% {code} %}} needs Lua, which is not supported; if, elseif, else, for … in ipairs and end are")
+        };
         let between = |start: &str, end: &str| {
             let inner = code.strip_prefix(start)?.strip_suffix(end)?;
             (inner.starts_with([' ', '(']) && inner.ends_with([' ', ')'])).then_some(inner)

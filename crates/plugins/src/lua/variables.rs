@@ -81,7 +81,7 @@ pub(super) fn append(name: &str, of: &dyn Lookup, out: &mut Vec<u8>) -> bool {
     value.map(|value| out.extend_from_slice(value)).is_some()
 }
 
-/// nginx's variables that change the request in APISIX, and are not built.
+/// nginx's variables that change the request in APISIX, and are not supported.
 const UNBUILT: [&str; 6] = [
     "upstream_scheme",
     "upstream_mirror_host",

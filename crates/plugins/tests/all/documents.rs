@@ -11,7 +11,7 @@ use stillgate_schema::Definitions;
 /// The table of an object is between these two lines.
 const BEGIN: &str = "<!-- keys: ";
 const END: &str = "<!-- end -->";
-/// The list of plugins that are not built is between this line and [`END`].
+/// The list of plugins that are not supported is between this line and [`END`].
 const UNBUILT: &str = "<!-- not built -->\n";
 
 #[test]

@@ -258,7 +258,7 @@ proptest! {
     }
 }
 
-/// The bounds in use, and bounds with which automata are not built whole, groups are split, or nothing fits.
+/// The bounds in use, and bounds with which automata are not supported whole, groups are split, or nothing fits.
 fn bounds() -> impl Strategy<Value = AutomatonBounds> {
     prop_oneof![
         Just(BOUNDS),

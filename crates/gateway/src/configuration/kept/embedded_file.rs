@@ -6,7 +6,7 @@ use super::thread::{StoreCopy, WriteFailure};
 use std::collections::HashMap;
 use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -26,12 +26,21 @@ const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Bits of a file's mode by which others than its owner read or write it.
 const OTHERS_MODE: u32 = 0o066;
 
+/// The file system of a file, and its number there.
+type FileIdentity = (u64, u64);
+
+fn identity(path: &Path) -> Option<FileIdentity> {
+    fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
 /// An embedded store.
 pub(super) struct DatastoreFile {
     path: PathBuf,
     bounds: HistoryBounds,
     /// `None`: another process has it open, or opening failed.
     open: Option<EmbeddedStore>,
+    /// Which file it is.
+    identity: Option<FileIdentity>,
     /// Another process is to open it.
     is_held: bool,
     /// Documents as the store has them.
@@ -64,7 +73,8 @@ impl DatastoreFile {
         }
         let last_good = open.last_good().unwrap_or_default();
         let last_good = last_good.into_iter().map(|(key, value)| (key, value.into())).collect();
-        Ok(DatastoreFile { path, bounds, open: Some(open), is_held: false, last_good, failed_at: None })
+        let identity = identity(&path);
+        Ok(DatastoreFile { path, bounds, open: Some(open), identity, is_held: false, last_good, failed_at: None })
     }
 
     /// Takes in everything that it contains.
@@ -84,7 +94,10 @@ impl DatastoreFile {
     where
         WriteFailure: From<E>,
     {
-        let made = write(self.store()?).map_err(WriteFailure::from);
+        let made = match self.replaced() {
+            Some(why) => Err(CommitError::Unavailable(why).into()),
+            None => write(self.store()?).map_err(WriteFailure::from),
+        };
         match &made {
             Ok(batch) if !batch.events.is_empty() => self.note(keeper, None),
             Err(WriteFailure::Commit(CommitError::Unavailable(why))) => self.note(keeper, Some(why)),
@@ -92,6 +105,15 @@ impl DatastoreFile {
             _ => {}
         }
         made
+    }
+
+    /// Why nothing may be written: what is at the path now is not the file that is open, so a restart would not find the write.
+    fn replaced(&self) -> Option<String> {
+        let is_other = self.open.is_some() && identity(&self.path) != self.identity;
+        let path = self.path.display();
+        is_other.then(|| {
+            format!("{path} was moved, removed or replaced; put the file back, or restart to use what is there")
+        })
     }
 
     /// Logs the first of several writes that fail, and the first that succeeds again.
@@ -198,8 +220,13 @@ impl DatastoreFile {
         }
     }
 
+    /// Opens the store that was open before; never creates one.
     fn open_again(&mut self, keeper: &Keeper) {
-        match DatastoreFile::open(self.path.clone(), self.bounds) {
+        let opened = match self.path.try_exists() {
+            Ok(false) => Err(format!("there is no store at {} any more; put the file back", self.path.display())),
+            _ => DatastoreFile::open(self.path.clone(), self.bounds).map_err(|error| error.to_string()),
+        };
+        match opened {
             Ok(file) => {
                 info!("store: opened again");
                 *self = file;
@@ -208,8 +235,13 @@ impl DatastoreFile {
                 }
             }
             Err(error) => {
-                error!("store: {error}");
-                keeper.set_connection(FollowStatus::Lost(error.to_string()));
+                let lost = FollowStatus::Lost(error);
+                if let FollowStatus::Lost(why) = &lost
+                    && keeper.stored.borrow().connection != lost
+                {
+                    error!("store: {why}");
+                }
+                keeper.set_connection(lost);
             }
         }
     }

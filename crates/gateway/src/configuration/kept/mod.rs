@@ -22,6 +22,6 @@ mod trial;
 pub(crate) use addresses::resource_of;
 pub(crate) use encryption::{Offline, back_up, read_store};
 pub(crate) use keeper::{FollowStatus, FollowedRevision, Keeper, ServedRevision};
-pub(crate) use open::{KeptSource, OpenStore, problem, revision_of};
+pub(crate) use open::{KeptSource, OpenStore, problem};
 pub(crate) use thread::{CommittedChange, StoreCopy, StoreRequest, WriteFailure};
 pub(crate) use trial::Trial;

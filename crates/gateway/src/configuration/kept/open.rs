@@ -6,16 +6,18 @@ use super::embedded_file::DatastoreFile;
 use super::keeper::{FollowStatus, Keeper};
 use super::snapshot_file::SnapshotFile;
 use super::thread::{ASKED_MAX, StoreRequest, run};
-use crate::configuration::secrets::file_of;
+use crate::configuration::secrets::{LastingSecrets, file_of};
 use crate::configuration::source::plugins;
-use std::collections::BTreeSet;
+use crate::configuration::tls_material;
+use crate::upgrade;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use stillgate_config::{Config, Diagnostic, EtcdKeys, Gateway, LoadedConfig, Pem, PluginSet, Severity, SourceKind};
 use stillgate_datastore::embedded::{EmbeddedStore, HistoryBounds, OpenError, OpenProblem};
 use stillgate_datastore::etcd::{Etcd, EtcdOptions, EtcdTls, FollowerEvent, follow};
@@ -96,6 +98,14 @@ pub(super) fn open(gateway: &Gateway, plugins: PluginSet) -> Result<OpenStore, P
                 history_changes_max: config.history_changes as u64,
                 history_age_max: config.history_age,
             };
+            if upgrade::is_successor() && matches!(config.store.try_exists(), Ok(false)) {
+                let store = config.store.display();
+                let message =
+                    format!("there is no store at {store}, and an upgrade creates none, which would serve nothing");
+                let hint =
+                    Some("name the store of the running gateway, or restart to begin with an empty one".to_owned());
+                return Err(Problem { path: "gateway.config.store".to_owned(), message, hint });
+            }
             let file = DatastoreFile::open(config.store.clone(), bounds);
             let file = file.map_err(|error| at("gateway.config.store")(error.to_string()))?;
             file.read(&keeper).map_err(|error| at("gateway.config.store")(error.to_string()))?;
@@ -318,6 +328,16 @@ pub(crate) struct KeptSource {
     own: OwnPlugins,
     /// Revision that was given last.
     given: Option<u64>,
+    /// The files for TLS of resources that were refused because of them, as they were then.
+    missed: BTreeMap<PathBuf, Option<FileStamp>>,
+}
+
+/// The size of a file, and when it was changed.
+type FileStamp = (u64, SystemTime);
+
+fn stamp(file: &Path) -> Option<FileStamp> {
+    let metadata = file.metadata().ok()?;
+    Some((metadata.len(), metadata.modified().ok()?))
 }
 
 impl KeptSource {
@@ -326,8 +346,9 @@ impl KeptSource {
         let (gateway, own) = (&file.gateway, &file.plugins.own);
         let mut plugins = plugins();
         plugins.table.own = own.clone();
+        plugins.secrets = Arc::new(LastingSecrets::default());
         let opened = open(gateway, plugins)?;
-        Ok(KeptSource { opened, gateway: gateway.clone(), own: own.clone(), given: None })
+        Ok(KeptSource { opened, gateway: gateway.clone(), own: own.clone(), given: None, missed: BTreeMap::new() })
     }
 
     /// The state of the datastore, and the channel for requests.
@@ -355,8 +376,11 @@ impl KeptSource {
         let is_new = self.given != Some(revision);
         let are_few = store.secret_references().len() <= CHECKED_REFERENCES_MAX;
         let is_other = self.gateway != *gateway || self.own != *own;
-        let must_renew = is_other || (are_few || !is_new) && !store.has_current_secrets();
+        // What was refused because of files is tried again when they change.
+        let is_retry = self.missed.iter().any(|(file, before)| stamp(file) != *before);
+        let must_renew = is_other || is_retry || (are_few || !is_new) && !store.has_current_secrets();
         if must_renew {
+            self.missed.clear();
             store.renew(gateway.clone(), own.clone());
             (self.gateway, self.own) = (gateway.clone(), own.clone());
         }
@@ -371,6 +395,8 @@ impl KeptSource {
             if problems.is_empty() {
                 break;
             }
+            let files = tls_material::files(&loaded.config);
+            self.missed.extend(files.into_iter().map(|file| (file.clone(), stamp(&file))));
             problems.into_iter().for_each(|(kind, id, reason)| store.refuse(kind, &id, &reason));
             loaded = store.load(&digest);
         }
@@ -383,7 +409,7 @@ impl KeptSource {
     /// The files whose change may change what is read.
     pub(crate) fn files(&self) -> BTreeSet<PathBuf> {
         let references = self.opened.keeper.known().store.secret_references();
-        references.iter().filter_map(|reference| file_of(reference)).collect()
+        references.iter().filter_map(|reference| file_of(reference)).chain(self.missed.keys().cloned()).collect()
     }
 }
 
@@ -399,11 +425,6 @@ fn unread(key: &Key, prefix: &str) -> Diagnostic {
         hint: Some("write it below a collection, such as `routes/`, or delete it".to_owned()),
         excerpt: None,
     }
-}
-
-/// The revision of a digest that a [`KeptSource`] has given.
-pub(crate) fn revision_of(digest: &str) -> Option<u64> {
-    digest.rsplit_once('@')?.1.parse().ok()
 }
 
 /// The part that the admin API uses.

@@ -92,7 +92,7 @@ impl Keeper {
     /// The resources whose certificates cannot be used, with the reasons.
     pub(super) fn tls_problems(&self, config: &Config) -> Vec<(Kind, String, String)> {
         let known = self.tls().clone();
-        match tls_material::load(config, known.as_deref()) {
+        match tls_material::load_beside(config, known.as_deref()) {
             Ok((material, _)) => {
                 *self.tls() = Some(material);
                 Vec::new()

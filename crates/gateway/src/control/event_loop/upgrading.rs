@@ -31,8 +31,8 @@ impl Control {
         }
         self.hold_datastore(true);
         let plans = self.reloader.plans().clone();
-        let had_end_flag = self.reloader.had_end_flag();
-        match self.predecessor.launch((fleet, &plans), self.reloader.metering().as_deref(), had_end_flag) {
+        let state = (self.reloader.had_end_flag(), self.reloader.rejected().iter().sum());
+        match self.predecessor.launch((fleet, &plans), self.reloader.metering().as_deref(), state) {
             Ok(()) => info!("SIGUSR2: starting the process that takes over"),
             Err(error) => self.serve_on(&error.to_string()),
         }

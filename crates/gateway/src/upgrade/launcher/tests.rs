@@ -9,7 +9,12 @@ use std::path::PathBuf;
 fn check(script: &str, ready_timeout: Duration, expected: &str) {
     let arguments = vec!["-c".into(), script.into()];
     let program = Program { path: "/bin/sh".into(), name: "sh".into(), arguments, ready_timeout };
-    let hello = |_| (Message::Hello { version: 1, pid: 1, digest: "x".repeat(1000), had_end_flag: false }, Vec::new());
+    let hello = |_| {
+        (
+            Message::Hello { version: 1, pid: 1, digest: "x".repeat(1000), had_end_flag: false, rejected: None },
+            Vec::new(),
+        )
+    };
     let offer = (0..1000).map(hello).collect();
     let found = launch(&program, offer, &Starting::default(), &|_| {}).expect_err("it is not a gateway");
     assert!(found.contains(expected), "{script}: {found}");

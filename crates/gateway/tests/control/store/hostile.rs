@@ -186,3 +186,41 @@ fn ids_that_are_paths() {
     }
     assert_eq!(stage.get("/a"), 200);
 }
+
+/// Filters whose text is short and that become large: when they are compiled, or by the states of their search.
+#[test]
+fn many_lists_with_filters_that_take_memory() {
+    const ROUTES: usize = 50;
+    const CLIENTS: usize = 10;
+    let mut stage = Stage::start();
+    for number in 0..ROUTES {
+        let digits: String = (0..1000).map(|at| if (at * at + number) % 7 < 3 { '1' } else { '0' }).collect();
+        let mut document = route();
+        document["uri"] = format!("/{number}/{digits}").into();
+        stage.admin.put(&format!("routes/{number}"), &document);
+    }
+    let before = stage.gateway.rss_peak();
+    for (filter, total) in [
+        ("(\\w{100}){100}".to_owned(), 0),
+        ("(0{1000}){1000}{1000}".to_owned(), 0),
+        ("\\w".repeat(512), 0),
+        ("(?i)".repeat(20) + &"\\PL".repeat(300), 0),
+        ("(".repeat(1024), 0),
+        ("[01]*1[01]{150}2".to_owned(), 0),
+        ("[01]*1[01]{150}".to_owned(), ROUTES),
+    ] {
+        let filter: String = filter.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let admin = &stage.admin;
+        std::thread::scope(|scope| {
+            for _ in 0..CLIENTS {
+                scope.spawn(|| {
+                    let answer = admin.ask("GET", &format!("/apisix/admin/routes?uri={filter}"), "");
+                    assert_eq!((answer.status, &answer.json()["total"]), (200, &json!(total)), "{filter}");
+                });
+            }
+        });
+    }
+    let taken = stage.gateway.rss_peak().saturating_sub(before);
+    assert!(taken < MEMORY_BYTES_MAX, "{taken} bytes");
+    stage.gateway.assert_healthy();
+}

@@ -6,6 +6,7 @@ mod crashes;
 mod documented;
 mod hostile;
 mod kinds;
+mod lasting;
 mod load;
 mod python_client;
 mod races;

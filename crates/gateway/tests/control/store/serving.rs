@@ -1,10 +1,14 @@
-//! A write is served when it is answered, and after a restart; meaningless documents are refused.
+//! A write is served when it is answered, and after a restart; meaningless documents are refused. The metrics say how far the
+//! store is followed.
 
 use super::stage::{Stage, upstream};
+use crate::shared::STILLGATE;
+use crate::shared::measured::Exposition;
 use serde_json::json;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
-use stillgate_testkit::{Setup, Upstream, eventually};
+use std::time::UNIX_EPOCH;
+use stillgate_testkit::{ACCEPT_TEXT, Gateway, Setup, Upstream, eventually, scrape};
 
 #[test]
 fn a_write_is_served_when_it_is_answered() {
@@ -225,4 +229,42 @@ fn a_key_is_made_once_and_for_its_owner_only() {
     stage.restart("TERM");
     assert_eq!(std::fs::read_to_string(&file).expect("the key"), stage.admin.key, "it stays");
     assert_eq!(stage.admin.ask("PUT", "/apisix/admin/routes/1", &route).status, 201);
+}
+
+/// The values of `stillgate_config_source_NAME`.
+fn source_metric(gateway: &Gateway, name: &str) -> Vec<f64> {
+    let text = scrape(gateway.admin_addr(), "/metrics", ACCEPT_TEXT, false).text().to_owned();
+    Exposition(text).values(&format!("stillgate_config_source_{name}"), &[])
+}
+
+#[test]
+fn the_metrics_say_how_far_the_store_is_followed() {
+    let unix_seconds = || UNIX_EPOCH.elapsed().expect("a clock after 1970").as_secs_f64();
+    let began = unix_seconds();
+    let node = Upstream::echo();
+    let mut stage = Stage::start();
+    stage.admin.put("upstreams/1", &upstream(node.addr()));
+    stage.admin.put("routes/1", &json!({ "uri": "/1", "upstream_id": "1" }));
+    for signal in ["TERM", "KILL"] {
+        let gateway = &stage.gateway;
+        eventually("the revision", || source_metric(gateway, "revision") == [2.0]);
+        assert_eq!(source_metric(gateway, "up"), [1.0]);
+        let contact = || source_metric(gateway, "last_contact_timestamp_seconds").first().copied();
+        eventually("a contact", || contact().is_some());
+        let first = contact().expect("it was there");
+        assert!(began.floor() <= first && first <= unix_seconds() + 1.0, "{first}, started at {began}");
+        // The store is in this process: it is there for as long as it can be written.
+        eventually("a later contact", || contact() > Some(first));
+        stage.restart(signal);
+    }
+    stage.admin.delete("routes/1");
+    eventually("the deletion", || source_metric(&stage.gateway, "revision") == [3.0]);
+
+    // Resources of a file have none of these.
+    let of_file = Gateway::start(STILLGATE, &Setup::to(node.addr()));
+    let text = || scrape(of_file.admin_addr(), "/metrics", ACCEPT_TEXT, false).text().to_owned();
+    eventually("the metrics of the process", || text().contains("stillgate_config_generation 1"));
+    for name in ["up", "revision", "last_contact_timestamp_seconds"] {
+        assert_eq!(source_metric(&of_file, name), [0.0; 0], "{name}");
+    }
 }

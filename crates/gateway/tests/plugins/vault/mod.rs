@@ -1,4 +1,5 @@
-//! The gateway and a Vault: secrets that change, end and are refused; ways to log in; a Vault that is sealed, killed and back.
+//! The gateway and a Vault: secrets that change, end and are refused; ways to log in; a Vault that is sealed, killed and back, or
+//! behind a proxy.
 
 use crate::secrets::{FIRST, INLINE, SECOND, assert_hidden, setup, status};
 use crate::shared::STILLGATE;
@@ -8,7 +9,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use stillgate_testkit::{BufferedSocket, Gateway, Setup, Upstream, Vault, eventually};
+use stillgate_testkit::{BufferedSocket, Client, Gateway, Setup, Upstream, Vault, eventually};
 
 /// How long a token lives where a test waits for its end.
 const TTL: &str = "4s";
@@ -272,5 +273,58 @@ fn a_service_account_logs_in_with_the_token_that_its_file_has() {
         await_refusal(&gateway, &format!("logging in at auth/kubernetes was answered {status}"));
         assert_hidden(&gateway, None);
     }
+    gateway.assert_healthy();
+}
+
+/// A proxy that has a Vault below `/services/vault`, and nothing else.
+fn proxy(vault: &Vault) -> Upstream {
+    let addr = vault.addr();
+    Upstream::serve(move |connection: &mut BufferedSocket| {
+        while let Ok(request) = connection.read_request() {
+            let (method, target) = request.head.method_and_target();
+            let (status, body) = match target.strip_prefix("/services/vault/v1/") {
+                Some(path) => {
+                    let fields: String =
+                        request.head.fields.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+                    let mut client = Client::connect(addr);
+                    let head = format!("{method} /v1/{path} HTTP/1.1\r\n{fields}\r\n");
+                    client.send([head.as_bytes(), &request.body].concat());
+                    let answer = client.expect_response(method);
+                    (answer.head.status(), answer.body)
+                }
+                None => (404, Vec::new()),
+            };
+            let head = format!("HTTP/1.1 {status} Status\r\nContent-Length: {}\r\n\r\n", body.len());
+            if connection.try_send([head.as_bytes(), &body].concat()).is_err() {
+                return;
+            }
+        }
+    })
+}
+
+#[test]
+fn a_vault_behind_a_proxy_is_asked_below_its_path() {
+    let (node, vault) = (Upstream::echo(), Vault::start());
+    vault.put("kv/gate/jack", &key(FIRST));
+    vault.put("kv2/gate/jack", &key(SECOND));
+    let proxy = proxy(&vault);
+    let role = vault.app_role(json!({"token_ttl": "600s"}));
+    let auth = format!("auth: {{method: approle, role_id: \"{}\", secret_id: \"{}\"}}", role.role_id, role.secret_id);
+    let at = |path: &str, keys: &str| {
+        let mut setup = using(&vault, &node, keys, "jack/key");
+        let (direct, behind) = (format!("http://{}", vault.addr()), format!("http://{}{path}", proxy.addr()));
+        setup.resources = setup.resources.map(|resources| resources.replace(&direct, &behind));
+        setup
+    };
+    let one = format!("prefix: kv/gate, {auth}");
+    let mut gateway = Gateway::start(STILLGATE, &at("/services/vault", &one));
+    assert_eq!((status(&gateway, FIRST), status(&gateway, SECOND)), (200, 401));
+    // Both versions of the engine, and both ways to authenticate.
+    let two = format!("prefix: kv2/gate, kv_version: 2, token: \"{}\"", vault.token("600s"));
+    gateway.reload(&at("/services/vault/", &two));
+    await_key(&gateway, SECOND);
+    gateway.write_config(&at("/services", &one));
+    await_refusal(&gateway, "logging in at auth/approle was answered 404");
+    assert_eq!(status(&gateway, SECOND), 200, "the one before stays in service");
     gateway.assert_healthy();
 }

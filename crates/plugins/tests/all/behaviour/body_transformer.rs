@@ -179,23 +179,23 @@ fn what_needs_lua_is_refused() {
         .map(|template| refusal(&format!("body-transformer: {{request: {{template: {}}}}}", yaml(template))))
         .collect();
     expect![[r#"
-        1:40: body-transformer.request.template: {% local a = 1 %} needs Lua, which is not built; if, elseif, else, for … in ipairs and end are
+        1:40: body-transformer.request.template: {% local a = 1 %} needs Lua, which is not supported; if, elseif, else, for … in ipairs and end are
         1:40: body-transformer.request.template: a block has no {% end %}
         1:40: body-transformer.request.template: {% end %} ends nothing
-        1:40: body-transformer.request.template: {% else %} needs Lua, which is not built; if, elseif, else, for … in ipairs and end are
-        1:40: body-transformer.request.template: {% for k, v in pairs(a) do %} needs Lua, which is not built; if, elseif, else, for … in ipairs and end are
-        1:40: body-transformer.request.template: "a ^ 2" needs Lua, which is not built; fields, texts, numbers, operators, _body, _ctx.var, _escape_…, tonumber and tostring are
-        1:40: body-transformer.request.template: "math.floor(a)" needs Lua, which is not built; fields, texts, numbers, operators, _body, _ctx.var, _escape_…, tonumber and tostring are
-        1:40: body-transformer.request.template: "string.gsub(_body, 'a', 'b')" needs Lua, which is not built; fields, texts, numbers, operators, _body, _ctx.var, _escape_…, tonumber and tostring are
-        1:40: body-transformer.request.template: {( … )} needs Lua, which is not built
-        1:40: body-transformer.request.template: {[ … ]} needs Lua, which is not built
-        1:40: body-transformer.request.template: "_multipart" needs Lua, which is not built; fields, texts, numbers, operators, _body, _ctx.var, _escape_…, tonumber and tostring are
-        1:40: body-transformer.request.template: "_ctx.consumer" needs Lua, which is not built; fields, texts, numbers, operators, _body, _ctx.var, _escape_…, tonumber and tostring are
-        1:40: body-transformer.request.template: "a['b" needs Lua, which is not built; fields, texts, numbers, operators, _body, _ctx.var, _escape_…, tonumber and tostring are
-        1:40: body-transformer.request.template: "" needs Lua, which is not built; fields, texts, numbers, operators, _body, _ctx.var, _escape_…, tonumber and tostring are
-        1:40: body-transformer.request.template: "a.." needs Lua, which is not built; fields, texts, numbers, operators, _body, _ctx.var, _escape_…, tonumber and tostring are
-        1:40: body-transformer.request.template: "a[" needs Lua, which is not built; fields, texts, numbers, operators, _body, _ctx.var, _escape_…, tonumber and tostring are
-        1:40: body-transformer.request.template: "a:upper()" needs Lua, which is not built; fields, texts, numbers, operators, _body, _ctx.var, _escape_…, tonumber and tostring are
+        1:40: body-transformer.request.template: {% else %} needs Lua, which is not supported; if, elseif, else, for … in ipairs and end are
+        1:40: body-transformer.request.template: {% for k, v in pairs(a) do %} needs Lua, which is not supported; if, elseif, else, for … in ipairs and end are
+        1:40: body-transformer.request.template: "a ^ 2" needs Lua, which is not supported; fields, texts, numbers, operators, _body, _ctx.var, _escape_…, tonumber and tostring are
+        1:40: body-transformer.request.template: "math.floor(a)" needs Lua, which is not supported; fields, texts, numbers, operators, _body, _ctx.var, _escape_…, tonumber and tostring are
+        1:40: body-transformer.request.template: "string.gsub(_body, 'a', 'b')" needs Lua, which is not supported; fields, texts, numbers, operators, _body, _ctx.var, _escape_…, tonumber and tostring are
+        1:40: body-transformer.request.template: {( … )} needs Lua, which is not supported
+        1:40: body-transformer.request.template: {[ … ]} needs Lua, which is not supported
+        1:40: body-transformer.request.template: "_multipart" needs Lua, which is not supported; fields, texts, numbers, operators, _body, _ctx.var, _escape_…, tonumber and tostring are
+        1:40: body-transformer.request.template: "_ctx.consumer" needs Lua, which is not supported; fields, texts, numbers, operators, _body, _ctx.var, _escape_…, tonumber and tostring are
+        1:40: body-transformer.request.template: "a['b" needs Lua, which is not supported; fields, texts, numbers, operators, _body, _ctx.var, _escape_…, tonumber and tostring are
+        1:40: body-transformer.request.template: "" needs Lua, which is not supported; fields, texts, numbers, operators, _body, _ctx.var, _escape_…, tonumber and tostring are
+        1:40: body-transformer.request.template: "a.." needs Lua, which is not supported; fields, texts, numbers, operators, _body, _ctx.var, _escape_…, tonumber and tostring are
+        1:40: body-transformer.request.template: "a[" needs Lua, which is not supported; fields, texts, numbers, operators, _body, _ctx.var, _escape_…, tonumber and tostring are
+        1:40: body-transformer.request.template: "a:upper()" needs Lua, which is not supported; fields, texts, numbers, operators, _body, _ctx.var, _escape_…, tonumber and tostring are
     "#]].assert_eq(&text);
     let all = [
         "body-transformer: {}",

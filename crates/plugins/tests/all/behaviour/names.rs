@@ -1,4 +1,4 @@
-//! Names of APISIX's plugins that are not built.
+//! Names of APISIX's plugins that are not supported.
 
 use crate::harness::refusal;
 use expect_test::expect;
@@ -12,16 +12,16 @@ fn what_is_not_built_is_refused_with_the_nearest_that_is() {
         }
         let refusal = refusal(&format!("{name}: {{}}"));
         let expected = match nearest.iter().find(|name| TABLE.find(name).is_some()) {
-            Some(nearest) => format!("the plugin {name:?} is not built; the nearest that is: {nearest:?}"),
-            None => format!("the plugin {name:?} is not built; remove it"),
+            Some(nearest) => format!("Stillgate has no plugin {name:?}; the closest is {nearest:?}"),
+            None => format!("Stillgate has no plugin {name:?}; remove it"),
         };
         assert!(refusal.contains(&expected), "{refusal}");
     }
     let text: String =
         ["graphql-limit-count: {}", "ai-rag: {}", "limit-cont: {}", "something: {}"].into_iter().map(refusal).collect();
     expect![[r#"
-        1:1: graphql-limit-count: the plugin "graphql-limit-count" is not built; the nearest that is: "limit-count"
-        1:1: ai-rag: the plugin "ai-rag" is not built; remove it
+        1:1: graphql-limit-count: Stillgate has no plugin "graphql-limit-count"; the closest is "limit-count"
+        1:1: ai-rag: Stillgate has no plugin "ai-rag"; remove it
         1:1: limit-cont: there is no plugin "limit-cont"; did you mean "limit-conn"?
         1:1: something: there is no plugin "something"
     "#]]

@@ -390,7 +390,7 @@ fn what_cannot_be_done_is_said() {
         > serverless-pre-function answers
         < 500
         < "<html>\r\n<head><title>500 Internal Server Error</title></head>\r\n<body>\r\n<center><h1>500 Internal Server Error</h1></center>\r\n<hr><center>stillgate</center>\r\n</body>\r\n</html>\r\n"
-        log: serverless-pre-function failed: route "r", serverless-pre-function:1: the module 'resty.mysql' is not built; docs/lua.md lists what is
+        log: serverless-pre-function failed: route "r", serverless-pre-function:1: the module 'resty.mysql' is not supported; docs/lua.md lists what is
     "#]],
     );
     check(
