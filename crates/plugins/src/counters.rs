@@ -46,7 +46,7 @@ pub(crate) const OF_REDIS: Foreign = Foreign {
         "sentinel_username",
     ],
     what: "counters cannot be kept in Redis yet",
-    hint: "remove the key; `policy: local` counts over all workers",
+    hint: "remove the key; `policy: local` counts over all workers of this gateway",
 };
 
 impl Kind for CounterPolicy {
@@ -57,7 +57,7 @@ impl Kind for CounterPolicy {
             && REDIS.contains(&&*scalar.text)
         {
             let fault = Fault::new(format!("{:?}: counters cannot be kept in Redis yet", &*scalar.text));
-            sink.error(node.at, path, fault.hint("write `local`, which counts over all workers"));
+            sink.error(node.at, path, fault.hint("write `local`, which counts over all workers of this gateway; several gateways count each for themselves"));
             return None;
         }
         LOCAL.read(node, path, sink)

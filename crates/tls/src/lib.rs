@@ -40,7 +40,7 @@ pub use handshake_failure::{Peer, handshake_failure};
 pub use material::{Inputs, Material, files_of};
 pub use ordered_certificate::OrderedCertificate;
 pub use pem::{FILE_BYTES_MAX, Files};
-pub use problem::{Problem, TlsProblems};
+pub use problem::{Problem, TlsFindings, TlsProblems};
 pub use provider::{ACME_TLS_ALPN, ServiceRoots, acme_challenge, request, towards_service, towards_service_as};
 pub use rustls;
 pub use server::{Offer, ServerChoice, ServerTls, UNRECOGNIZED_NAME};

@@ -8,7 +8,7 @@ use crate::entry::{SslEntry, entry};
 use crate::identity::{Expiry, Identity, Purpose, pair};
 use crate::loading::{Text, TlsLoad};
 use crate::pem::Files;
-use crate::problem::{ConfigLocation, Problem, Problems, TlsProblems};
+use crate::problem::{ConfigLocation, Problem, Problems, TlsFindings, TlsProblems};
 use crate::server::ServerTls;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::{ClientConfig, RootCertStore};
@@ -49,27 +49,27 @@ pub struct Material {
     pub(crate) towards: AllTowards,
 }
 
-/// What is kept of the material in use, of the parts that cannot be used any more.
+/// Which parts of the material in use are kept when they can no longer be loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stays {
+enum KeepPolicy {
     Nothing,
-    /// Parts that the configuration has as before; why they are kept is a warning.
+    /// Parts that the configuration has as before; the reason is reported.
     Unchanged,
-    /// Every part; why is an error nevertheless.
+    /// Every part; the reason is still an error.
     All,
 }
 
-impl Stays {
+impl KeepPolicy {
     fn keeps(self, is_unchanged: bool) -> bool {
-        self == Stays::All || self == Stays::Unchanged && is_unchanged
+        self == KeepPolicy::All || self == KeepPolicy::Unchanged && is_unchanged
     }
 
-    /// Puts the problems of one part behind those from `before` it.
-    fn settle(self, before: Problems, is_kept: bool, problems: &mut Problems) {
-        if is_kept && self == Stays::Unchanged {
-            problems.be_warnings();
+    /// Adds the problems of one part to those found `before` it.
+    fn finish_part(self, before: Problems, is_kept: bool, problems: &mut Problems) {
+        if is_kept && self == KeepPolicy::Unchanged {
+            problems.downgrade_errors();
         }
-        problems.put_behind(before);
+        problems.prepend(before);
     }
 }
 
@@ -93,26 +93,28 @@ pub fn files_of(config: &Config) -> BTreeSet<PathBuf> {
 impl Material {
     /// Loads all of it; the warnings are for the operator even when loading succeeds.
     pub fn load(config: &Config, inputs: &Inputs<'_>) -> Result<(Material, Vec<Problem>), TlsProblems> {
-        let (material, problems) = Material::gather(config, inputs, Stays::Nothing);
+        let (material, problems) = Material::gather(config, inputs, KeepPolicy::Nothing);
         problems.finish().map(|warnings| (material, warnings))
     }
 
     /// Loads changed files of a configuration that is served with `inputs.previous`: an entry that cannot be used any more
     /// stays as it was, so that it keeps nothing else from being renewed. The problems are those of the entries that stay.
     pub fn renew(config: &Config, inputs: &Inputs<'_>) -> (Material, Vec<Problem>) {
-        let (material, problems) = Material::gather(config, inputs, Stays::All);
+        let (material, problems) = Material::gather(config, inputs, KeepPolicy::All);
         (material, problems.finish().err().map_or(Vec::new(), |refused| refused.errors))
     }
 
-    /// Loads all of it for a source whose resources change one by one: a part that is in use and that the configuration has as
-    /// before stays while its files cannot be used, with a warning, so that another change does not take it away.
-    pub fn load_beside(config: &Config, inputs: &Inputs<'_>) -> Result<(Material, Vec<Problem>), TlsProblems> {
-        let (material, problems) = Material::gather(config, inputs, Stays::Unchanged);
-        problems.finish().map(|warnings| (material, warnings))
+    /// Loads all of it for a source whose resources change one by one: a part that is in use, and that the configuration has as
+    /// before, stays in use while its files cannot be loaded, so that a change of something else does not take it away.
+    pub fn load_keeping_unchanged(
+        config: &Config,
+        inputs: &Inputs<'_>,
+    ) -> Result<(Material, TlsFindings), TlsProblems> {
+        let (material, problems) = Material::gather(config, inputs, KeepPolicy::Unchanged);
+        problems.findings().map(|findings| (material, findings))
     }
 
-    /// `stays`: what is kept of the parts that cannot be used.
-    fn gather(config: &Config, inputs: &Inputs<'_>, stays: Stays) -> (Material, Problems) {
+    fn gather(config: &Config, inputs: &Inputs<'_>, keep: KeepPolicy) -> (Material, Problems) {
         let mut loading = crate::loading::TlsLoad::new(inputs.files, inputs.now);
         let mut material = Material {
             towards: AllTowards::new(inputs.previous.map(|previous| &previous.towards)),
@@ -128,8 +130,8 @@ impl Material {
             let known = known.get(ssl.id.as_str()).copied();
             let before = std::mem::take(&mut loading.problems);
             let made = entry(ssl, &path, known, inputs, &mut loading);
-            let kept = known.filter(|known| made.is_none() && stays.keeps(known.ssl == *ssl));
-            stays.settle(before, kept.is_some(), &mut loading.problems);
+            let kept = known.filter(|known| made.is_none() && keep.keeps(known.ssl == *ssl));
+            keep.finish_part(before, kept.is_some(), &mut loading.problems);
             material.entries.extend(made.or_else(|| kept.cloned()));
         }
         let entries = by_id(&material.entries);
@@ -139,8 +141,8 @@ impl Material {
             let known = inputs.previous.and_then(|previous| previous.clients.get(&upstream.key));
             let before = std::mem::take(&mut loading.problems);
             let made = material.towards.of(tls, &path, &entries, inputs, &mut loading);
-            let kept = known.filter(|known| made.is_none() && stays.keeps(known.tls == *tls));
-            stays.settle(before, kept.is_some(), &mut loading.problems);
+            let kept = known.filter(|known| made.is_none() && keep.keeps(known.tls == *tls));
+            keep.finish_part(before, kept.is_some(), &mut loading.problems);
             let client = match made {
                 Some(config) => {
                     let sni = tls.sni.as_deref().and_then(name_of);
@@ -159,7 +161,7 @@ impl Material {
         if let Some(acme) = &config.gateway.acme {
             let tls = UpstreamTls { client: None, verify: true, ca: acme.ca.clone(), sni: None };
             let made = material.towards.of(&tls, "gateway.acme", &HashMap::new(), inputs, &mut loading);
-            let kept = inputs.previous.filter(|_| stays == Stays::All);
+            let kept = inputs.previous.filter(|_| keep == KeepPolicy::All);
             material.acme = made.or_else(|| kept.and_then(|previous| previous.acme.clone()));
         }
         material.server = material.server(inputs.previous);

@@ -26,6 +26,15 @@ pub struct TlsProblems {
     pub warnings: Vec<Problem>,
 }
 
+/// Findings about certificates and keys that can be used.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TlsFindings {
+    /// Warnings for the operator.
+    pub warnings: Vec<Problem>,
+    /// Why parts that are in use could not be loaded again; they stay in use.
+    pub kept: Vec<Problem>,
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.path.is_empty() {
@@ -56,6 +65,8 @@ impl std::error::Error for TlsProblems {}
 pub(crate) struct Problems {
     errors: BoundedProblems,
     warnings: BoundedProblems,
+    /// Why parts in use could not be loaded again; they are kept.
+    kept: BoundedProblems,
 }
 
 /// The first [`PROBLEMS_MAX`].
@@ -95,15 +106,15 @@ impl Problems {
         warnings
     }
 
-    /// Makes the errors warnings: they keep nothing from being used.
-    pub(crate) fn be_warnings(&mut self) {
+    /// Makes the errors reasons for keeping what is in use.
+    pub(crate) fn downgrade_errors(&mut self) {
         let errors = std::mem::take(&mut self.errors);
-        errors.kept.into_iter().for_each(|error| self.warnings.push(error));
-        self.warnings.omitted += errors.omitted;
+        errors.kept.into_iter().for_each(|error| self.kept.push(error));
+        self.kept.omitted += errors.omitted;
     }
 
-    /// Puts these behind those from `before`.
-    pub(crate) fn put_behind(&mut self, before: Problems) {
+    /// Puts the problems found `before` in front of these.
+    pub(crate) fn prepend(&mut self, before: Problems) {
         let these = std::mem::replace(self, before);
         self.append(these);
     }
@@ -111,12 +122,20 @@ impl Problems {
     fn append(&mut self, other: Problems) {
         other.errors.kept.into_iter().for_each(|error| self.errors.push(error));
         other.warnings.kept.into_iter().for_each(|warning| self.warnings.push(warning));
+        other.kept.kept.into_iter().for_each(|problem| self.kept.push(problem));
+        self.kept.omitted += other.kept.omitted;
         self.errors.omitted += other.errors.omitted;
         self.warnings.omitted += other.warnings.omitted;
     }
 
     pub(crate) fn has_errors(&self) -> bool {
         !self.errors.kept.is_empty()
+    }
+
+    /// Returns the findings, or the refusal if there are errors.
+    pub(crate) fn findings(mut self) -> Result<TlsFindings, TlsProblems> {
+        let kept = std::mem::take(&mut self.kept).finish();
+        self.finish().map(|warnings| TlsFindings { warnings, kept })
     }
 
     /// Returns the warnings, or the refusal if there are errors.

@@ -18,7 +18,7 @@ use stillgate_config::KeepalivePool;
 /// "No entry" in a link.
 const NONE: u32 = u32::MAX;
 
-/// Idle connections that a request skips in search of one that it can use.
+/// Connections with [`Fit::Other`] that a request skips in search of one that it can use.
 const OTHERS_MAX: usize = 8;
 
 /// How an idle connection fits a request.
@@ -28,6 +28,8 @@ pub enum Fit {
     Right,
     /// It can be used by other requests.
     Other,
+    /// It is for another kind of requests, or busy with one of this kind; such ones are skipped however many there are.
+    Reserved,
     /// It was closed, and is dropped.
     Dead,
 }
@@ -118,6 +120,7 @@ impl<C> Pool<C> {
                     return Some((conn, meta));
                 }
                 Fit::Dead => drop(self.remove(index)),
+                Fit::Reserved => {}
                 Fit::Other => {
                     others += 1;
                     if others == OTHERS_MAX {

@@ -52,7 +52,7 @@ resource! {
             "nothing says where connections go": upstream | upstream_id | service_id;
         }
         unbuilt {
-            plugins: "plugins are";
+            plugins: "plugins (for ip-restriction write `remote_addr`) are";
             protocol: "protocols of xRPC are";
         }
     }

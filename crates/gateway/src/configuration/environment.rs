@@ -38,6 +38,14 @@ pub(crate) fn look_at(config: &Config) -> Vec<(Problem, Severity)> {
         let store = &gateway.config.store;
         found.extend(file_problem("gateway.config.store", store, Severity::Error, remedy));
     }
+    if gateway.config.source == SourceKind::Etcd
+        && let Some(snapshot) = gateway.config.etcd.as_ref().and_then(|etcd| etcd.snapshot.as_deref())
+    {
+        let remedy = |folder: &Path| {
+            format!("create it (`mkdir -p {}`), or change gateway.config.etcd.snapshot", folder.display())
+        };
+        found.extend(file_problem("gateway.config.etcd.snapshot", snapshot, Severity::Error, remedy));
+    }
     if let Some(folder) = gateway.metrics.as_ref().and_then(|metrics| metrics.shared.as_deref()) {
         found.extend(folder_problem("gateway.metrics.shared", folder));
     }

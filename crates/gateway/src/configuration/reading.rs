@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 use stillgate_config::{Config, LoadedConfig};
-use stillgate_tls::Material;
+use stillgate_tls::{Material, TlsFindings};
 use tracing::{debug, warn};
 
 /// The result of reading.
@@ -60,7 +60,7 @@ pub(crate) struct ConfigReader {
 
 struct Last {
     loaded: Arc<LoadedConfig>,
-    /// Why its certificates cannot be used; empty where they can.
+    /// Why its certificates cannot be used, or not be loaded again; empty where they can.
     errors: Vec<String>,
 }
 
@@ -104,7 +104,8 @@ impl ConfigReader {
             Ok(SourceResult::Same) => self.look_at_certificates(served),
             Ok(SourceResult::Loaded { loaded, text_refused }) => match self.with_certificates(loaded.clone(), served) {
                 ReadResult::Good(candidate) => {
-                    let file_errors = text_refused.map(|refused| refused.lines()).unwrap_or_default();
+                    let mut file_errors = text_refused.map(|refused| refused.lines()).unwrap_or_default();
+                    file_errors.extend(candidate.file_errors.iter().cloned());
                     ReadResult::Good(Candidate { file_errors, ..candidate })
                 }
                 ReadResult::Refused { errors, .. } if self.source.put_back(&errors) => {
@@ -132,7 +133,13 @@ impl ConfigReader {
         // Once a text is refused, the files that it names do not matter.
         let Some(Last { loaded, errors: before }) = self.last.take() else { return ReadResult::Unchanged };
         match self.with_certificates(loaded, served) {
-            ReadResult::Good(candidate) if before.is_empty() && candidate.tls.is_same(served) => ReadResult::Unchanged,
+            ReadResult::Good(candidate) if candidate.tls.is_same(served) && candidate.file_errors == before => {
+                ReadResult::Unchanged
+            }
+            ReadResult::Good(candidate) if candidate.tls.is_same(served) && !candidate.file_errors.is_empty() => {
+                let digest = Some(candidate.loaded.config.digest.clone());
+                ReadResult::Refused { digest, errors: candidate.file_errors }
+            }
             ReadResult::Refused { errors, .. } if errors == before => ReadResult::Unchanged,
             other => other,
         }
@@ -141,17 +148,20 @@ impl ConfigReader {
     fn with_certificates(&mut self, loaded: Arc<LoadedConfig>, served: &Material) -> ReadResult {
         let began = Instant::now();
         let material = match self.source.kept() {
-            Some(_) => tls_material::load_beside(&loaded.config, Some(served)),
-            None => tls_material::load(&loaded.config, Some(served)),
+            Some(_) => tls_material::load_keeping_unchanged(&loaded.config, Some(served)),
+            None => tls_material::load(&loaded.config, Some(served))
+                .map(|(tls, warnings)| (tls, TlsFindings { warnings, kept: Vec::new() })),
         };
         debug!(tls_ms = millis(began), "certificates read");
         let (read, errors) = match material {
-            Ok((tls, warnings)) => {
+            Ok((tls, TlsFindings { warnings, kept })) => {
                 // Before it is watched.
                 (self.prepare)(&loaded.config);
                 let tls_warnings = warnings.iter().map(ToString::to_string).collect();
-                let file_errors = Vec::new();
-                (ReadResult::Good(Candidate { loaded: loaded.clone(), tls, tls_warnings, file_errors }), Vec::new())
+                let errors: Vec<String> =
+                    kept.iter().map(|problem| format!("what was read before stays in use: {problem}")).collect();
+                let file_errors = errors.clone();
+                (ReadResult::Good(Candidate { loaded: loaded.clone(), tls, tls_warnings, file_errors }), errors)
             }
             Err(refused) => {
                 let errors: Vec<String> = refused.errors.iter().map(ToString::to_string).collect();

@@ -78,7 +78,7 @@ impl Secrets for MachineSecrets {
 }
 
 /// [`MachineSecrets`] for the resources of a datastore, where a secret that cannot be read would stop what it is used for: while a file
-/// is missing or cannot be used, its last value stays good, as that of a Vault does that is away.
+/// is missing or cannot be used, its last value stays valid, as it does for a Vault that cannot be reached.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LastingSecrets {
     secrets: MachineSecrets,
@@ -125,7 +125,7 @@ impl Secrets for LastingSecrets {
             Err(why) => {
                 let Some(known) = last.get_mut(reference) else { return Err(why) };
                 if known.reported.as_ref() != Some(&why) {
-                    warn!(file = %file.display(), "a secret cannot be read again; what was read before stays in use: {why}");
+                    warn!(file = %file.display(), "a secret can no longer be read; what was read before stays in use: {why}");
                     known.reported = Some(why);
                 }
                 Ok(known.value.clone())
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_value_of_a_file_stays_good_until_it_is_used_no_more() {
+    fn the_last_value_of_a_file_stays_valid_until_nothing_refers_to_it() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("secret");
         let reference = format!("$secret://file{}", file.display());

@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use stillgate_config::{Config, Diagnostic, Severity};
 use stillgate_files::read_bounded;
 use stillgate_tls::rustls::pki_types::UnixTime;
-use stillgate_tls::{FILE_BYTES_MAX, Files, Inputs, Material, Problem, TlsProblems, files_of};
+use stillgate_tls::{FILE_BYTES_MAX, Files, Inputs, Material, Problem, TlsFindings, TlsProblems, files_of};
 
 /// The protocols that clients are offered (RFC 7301), the best first.
 const ALPN: &[&[u8]] = &[b"h2", b"http/1.1"];
@@ -22,13 +22,14 @@ pub(crate) fn load(config: &Config, previous: Option<&Material>) -> Result<(Arc<
     Material::load(config, &inputs(previous)).map(|(material, warnings)| (Arc::new(material), warnings))
 }
 
-/// [`load`] for a datastore, whose resources change one by one: what `previous` has for a resource that is the same as before stays
-/// while its files cannot be used.
-pub(crate) fn load_beside(
+/// Does what [`load`] does for a datastore, whose resources change one by one: what `previous` has for an unchanged resource stays in
+/// use while its files cannot be loaded.
+pub(crate) fn load_keeping_unchanged(
     config: &Config,
     previous: Option<&Material>,
-) -> Result<(Arc<Material>, Vec<Problem>), TlsProblems> {
-    Material::load_beside(config, &inputs(previous)).map(|(material, warnings)| (Arc::new(material), warnings))
+) -> Result<(Arc<Material>, TlsFindings), TlsProblems> {
+    let loaded = Material::load_keeping_unchanged(config, &inputs(previous));
+    loaded.map(|(material, findings)| (Arc::new(material), findings))
 }
 
 /// Reads the material again beside what is served with `served`: what cannot be used any more stays as it was, and the reason is

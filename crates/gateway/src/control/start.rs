@@ -10,7 +10,7 @@ use crate::admin::context::PageContext;
 use crate::admin::resources::ControlSide;
 use crate::configuration::background::CONTROL_NICE;
 use crate::configuration::ignored::{self, Ignored};
-use crate::configuration::kept::{OpenStore, ServedRevision};
+use crate::configuration::kept::{OpenStore, ServedRevision, datastore_state};
 use crate::configuration::reading::{Candidate, ConfigReader};
 use crate::configuration::reload::{
     NAMES_TIMEOUT, Published, Reloadable, Reloader, provide_limits, report_route_cache,
@@ -181,7 +181,7 @@ pub(crate) fn serve(source: ConfigSource, announce: impl FnOnce(&Up<'_>)) -> Res
         if former.had_end_flag {
             opened.require_end_flag()?;
         }
-        if let Some(why) = former.refusal(&loaded.config.digest, loaded.rejected.len()) {
+        if let Some(why) = former.refusal(&loaded.config.digest, datastore_state(&loaded).as_ref()) {
             return Err(RunError::ServesLess(why));
         }
     }

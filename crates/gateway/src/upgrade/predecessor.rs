@@ -1,7 +1,7 @@
 //! The old process's side, as its control thread holds it: what it leaves, and its progress.
 
 use super::launcher::{Launcher, Offer, Order, Progress, VERDICT_TIMEOUT};
-use super::takeover::{Message, Part, VERSION, in_parts};
+use super::takeover::{DatastoreState, Message, Part, VERSION, in_parts};
 use std::collections::HashSet;
 use std::future::pending;
 use std::io;
@@ -132,17 +132,17 @@ impl Predecessor {
         matches!(self.phase, Phase::Alone)
     }
 
-    /// Starts a successor. `had_end_flag` and `rejected`: see [`Message::Hello`]. An error: the offer cannot be put together.
+    /// Starts a successor. `had_end_flag` and `datastore`: see [`Message::Hello`]. An error: the offer cannot be put together.
     pub(crate) fn launch(
         &mut self,
         (fleet, plans): (&Fleet, &PlanCell),
         metering: Option<&MetricsRuntime>,
-        (had_end_flag, rejected): (bool, u32),
+        (had_end_flag, datastore): (bool, Option<DatastoreState>),
     ) -> io::Result<()> {
         let plan = plans.load();
         let limits = plans.limits.get().map(|table| duplicate(table.as_fd())).transpose()?;
         let (pid, served) = (std::process::id(), plan.digest.clone());
-        let hello = Message::Hello { version: VERSION, pid, digest: served, had_end_flag, rejected: Some(rejected) };
+        let hello = Message::Hello { version: VERSION, pid, digest: served, had_end_flag, datastore };
         let mut offer: Offer = vec![(hello, limits.into_iter().collect())];
         for listening in fleet.listening() {
             let (place, bound, digest) = (listening.place(), listening.bound(), digest(&listening.listener));

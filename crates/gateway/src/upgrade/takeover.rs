@@ -42,8 +42,8 @@ pub(crate) struct Former {
     digest: String,
     /// A version of its file ended with `#END`.
     pub(crate) had_end_flag: bool,
-    /// How many resources it does not serve as they were put; `None`: an earlier version does not say.
-    rejected: Option<u32>,
+    /// What it serves of a datastore. An earlier version does not say.
+    datastore: Option<DatastoreState>,
     pub(crate) listeners: InheritedSockets,
     /// What each listener does, as a digest, and whether the configuration of `digest` says so.
     digests: HashMap<ListenPlace, (u64, bool)>,
@@ -57,6 +57,15 @@ pub(crate) struct Former {
     /// `None`: it has no table of limits, or one that this process cannot use.
     pub(crate) limits: Option<Limits>,
     routes: Vec<RouteDigest>,
+}
+
+/// What a process serves of a datastore.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DatastoreState {
+    /// Which one it is.
+    pub(crate) place: String,
+    /// Resources of which no version is served.
+    pub(crate) unserved: u32,
 }
 
 /// The parts of it that are unchanged.
@@ -200,9 +209,9 @@ impl Former {
             };
             let mut descriptors = datagram.descriptors;
             match message {
-                Message::Hello { version: VERSION, pid, digest, had_end_flag, rejected } => {
+                Message::Hello { version: VERSION, pid, digest, had_end_flag, datastore } => {
                     (former.pid, former.digest, former.had_end_flag) = (pid, digest, had_end_flag);
-                    former.rejected = rejected;
+                    former.datastore = datastore;
                     former.limits = descriptors.pop().and_then(open_limits);
                 }
                 Message::Hello { version, .. } => {
@@ -242,21 +251,25 @@ impl Former {
         Ok(former)
     }
 
-    /// Why this process, which has read `digest` and rejects so many resources, must not take its place: it would serve less.
-    pub(crate) fn refusal(&self, digest: &str, rejected: usize) -> Option<String> {
+    /// Why this process, which has read `digest` of this datastore, must not take its place: it would serve less.
+    pub(crate) fn refusal(&self, digest: &str, datastore: Option<&DatastoreState>) -> Option<String> {
+        let (before, now) = (self.datastore.as_ref()?, datastore?);
+        if before.place != now.place {
+            return None;
+        }
         if let (Some(before), Some(now)) = (revision_of(&self.digest), revision_of(digest))
             && now < before
         {
             return Some(format!(
-                "the running process serves revision {before} of the datastore, and this one could read no later one than {now}: \
+                "the running process serves revision {before} of the datastore, and this one could only read revision {now}: \
                  bring the datastore back, or restart if an older state is meant"
             ));
         }
-        let before = self.rejected.filter(|_| revision_of(digest).is_some())? as usize;
-        (rejected > before).then(|| {
+        (now.unserved > before.unserved).then(|| {
             format!(
-                "{rejected} resources would be rejected, and the running process rejects {before}; the log has their reasons. Mend \
-                 them, or restart to serve without them"
+                "resources that are not served: {}, and with the running process {}; the log has the reasons. Fix them, or restart \
+                 to serve without them",
+                now.unserved, before.unserved
             )
         })
     }
@@ -310,7 +323,8 @@ const ROUTES_AT_ONCE: usize = 256;
 pub(crate) enum Message {
     /// Old to new: the process that hands over. `digest` is the configuration's. The descriptor of the table of limits comes with
     /// it, if there is one. `had_end_flag`: a version of its file ended with `#END`, so the new process must not serve one that
-    /// does not. `rejected`: how many resources it does not serve as they were put. An earlier version did not send the latter two.
+    /// does not. `datastore`: what it serves of one. An earlier version did not
+    /// send the latter two.
     Hello {
         version: u32,
         pid: u32,
@@ -318,7 +332,7 @@ pub(crate) enum Message {
         #[serde(default)]
         had_end_flag: bool,
         #[serde(default)]
-        rejected: Option<u32>,
+        datastore: Option<DatastoreState>,
     },
     /// Old to new: a listener, with its descriptors; where they are too many, further messages repeat the fields. `digest` is what
     /// it does; `as_served`: the configuration of [`Message::Hello`] says so as well. An earlier version could not change it by a
@@ -442,8 +456,13 @@ mod tests {
         for (beside, expected) in [(vec![table.as_fd()], Some(0)), (vec![file.as_fd()], None), (Vec::new(), None)] {
             let (ours, theirs) = Channel::pair().expect("sockets");
             let theirs = Channel::new(theirs).expect("one of ours");
-            let hello =
-                Message::Hello { version: VERSION, pid: 1, digest: String::new(), had_end_flag: false, rejected: None };
+            let hello = Message::Hello {
+                version: VERSION,
+                pid: 1,
+                digest: String::new(),
+                had_end_flag: false,
+                datastore: None,
+            };
             hello.send_with(&ours, &beside).expect("room");
             Message::End {}.send_with(&ours, &[]).expect("room");
             let former = Former::receive(&theirs).expect("all is said");

@@ -304,9 +304,9 @@ impl<'a> PostGuard<'a> {
 
     fn pooled(&self) -> Option<(Stream, ConnMeta)> {
         let wanted = self.server_name();
-        let is_right = |stream: &Stream, _: &str| stream.server_name() == wanted.as_ref() && stream.is_for(false);
+        let is_name = |shown: Option<&ServerName<'static>>, _: &str| shown == wanted.as_ref();
         let mut state = self.upstream.state.borrow_mut();
-        node::take_live(&mut state, self.index, is_right, self.worker.clock.now_ms())
+        node::take_live(&mut state, self.index, is_name, (false, self.worker.clock.now_ms()))
     }
 
     /// The name that the node's certificate must be valid for, if its upstream uses TLS.

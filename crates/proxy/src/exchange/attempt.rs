@@ -423,9 +423,8 @@ pub(super) fn pooled(worker: &Worker, exchange: &Exchange, tries: &Tries<'_>, in
         (Some(tls), Some(shown)) => tls.is_server_name(shown, host_seen(exchange, tries, node), node),
         (tls, shown) => tls.is_none() && shown.is_none(),
     };
-    let is_right = |stream: &Stream, node: &str| is_name(stream.server_name(), node) && stream.is_for(has_large_head);
     let mut state = upstream.state.borrow_mut();
-    let (stream, meta) = node::take_live(&mut state, index, is_right, worker.clock.now_ms())?;
+    let (stream, meta) = node::take_live(&mut state, index, is_name, (has_large_head, worker.clock.now_ms()))?;
     Some(NodeConnection { index, stream, meta, connect_us: 0 })
 }
 

@@ -8,7 +8,7 @@ use crate::basics::counters::{WorkerCounters, WorkerTally};
 use crate::calls::BeginHttp2;
 use crate::device_link::DeviceReport;
 use crate::handover::{Arrival, LeavingWorker, RoutePlaces, Successor};
-use crate::node::http2;
+use crate::node::http2::{self, ConnectionUse};
 use crate::plan::PlanCell;
 use crate::plan::caching::RouteMemory;
 use crate::plan::snapshot::Snapshot;
@@ -184,7 +184,8 @@ fn begin_http2(worker: Weak<Worker>) -> BeginHttp2 {
         let worker = worker.clone();
         Box::pin(async move {
             let worker = worker.upgrade().ok_or(io::ErrorKind::ConnectionReset)?;
-            http2::connect(&worker, stream, address, (true, false)).await
+            let purpose = ConnectionUse { bridges_web: true, is_exclusive: false };
+            http2::connect(&worker, stream, address, purpose).await
         })
     })
 }

@@ -17,12 +17,21 @@ use stillgate_wire::HeadLimits;
 use tokio::sync::oneshot;
 use tokio::task::spawn_local;
 
+/// What a connection is for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ConnectionUse {
+    /// gRPC-Web calls go to the node as gRPC calls.
+    pub(crate) bridges_web: bool,
+    /// It carries one request with a large head at a time.
+    pub(crate) is_exclusive: bool,
+}
+
 /// Begins HTTP/2 on a new connection to `node`, which need not have answered for requests to be sent.
 pub(crate) async fn connect(
     worker: &Rc<Worker>,
     stream: Stream,
     node: SocketAddr,
-    (bridges_web, is_exclusive): (bool, bool),
+    ConnectionUse { bridges_web, is_exclusive }: ConnectionUse,
 ) -> io::Result<NodeConnection> {
     let server_name = stream.server_name().cloned();
     let shared = Rc::new(NodeShared::new(bridges_web, is_exclusive));

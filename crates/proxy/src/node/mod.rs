@@ -7,6 +7,7 @@ use crate::basics::clock::Timer;
 use crate::connection::stream::{Stream, Tls};
 use crate::plan::snapshot::WorkerUpstream;
 use crate::worker::Worker;
+use http2::ConnectionUse;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -39,17 +40,20 @@ pub(crate) struct Destination<'a> {
     pub(crate) preface: &'a [u8],
 }
 
-/// The youngest idle connection on which nothing has happened since its last response. Connections for which `is_right` does not hold
-/// are left alone; it is also given the node's host.
+/// The youngest idle connection on which nothing has happened since its last response. Connections for which `is_name`, given the
+/// name that the node's certificate was verified for and the node's host, does not hold are left alone, and so are those that are
+/// for requests with smaller or larger heads.
 pub(crate) fn take_live(
     state: &mut UpstreamState<Stream>,
     index: usize,
-    is_right: impl Fn(&Stream, &str) -> bool,
-    now_ms: u64,
+    is_name: impl Fn(Option<&ServerName<'static>>, &str) -> bool,
+    (has_large_head, now_ms): (bool, u64),
 ) -> Option<(Stream, ConnMeta)> {
-    let (stream, meta) = state.take(index, now_ms, |stream, node| match is_right(stream, node) {
+    let (stream, meta) = state.take(index, now_ms, |stream, node| match is_name(stream.server_name(), node) {
+        _ if !stream.is_for(has_large_head) => Fit::Reserved,
         true if stream.is_dead() => Fit::Dead,
         true if !stream.is_full() => Fit::Right,
+        true if has_large_head => Fit::Reserved,
         _ => Fit::Other,
     })?;
     Some(keep_shared(state, index, stream, meta, now_ms))
@@ -101,10 +105,10 @@ pub(crate) async fn connect(
 
 async fn open(worker: &Rc<Worker>, destination: Destination<'_>) -> Result<Stream, OpenError> {
     let (address, is_http2) = (destination.address, destination.http2);
-    let kind = (destination.grpc, destination.has_large_head);
+    let purpose = ConnectionUse { bridges_web: destination.grpc, is_exclusive: destination.has_large_head };
     let stream = open_bytes(worker, destination).await?;
     match is_http2 {
-        true => Ok(Stream::Http2Pooled(Box::new(http2::connect(worker, stream, address, kind).await?))),
+        true => Ok(Stream::Http2Pooled(Box::new(http2::connect(worker, stream, address, purpose).await?))),
         false => Ok(stream),
     }
 }

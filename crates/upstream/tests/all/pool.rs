@@ -126,8 +126,20 @@ fn fit(id: usize, divisor: usize) -> Fit {
     match id % divisor {
         0 => Fit::Right,
         1 => Fit::Dead,
+        2 => Fit::Reserved,
         _ => Fit::Other,
     }
+}
+
+#[test]
+fn any_number_of_reserved_connections_is_skipped() {
+    let mut pool = Pool::new(bounds(100, 10));
+    for id in 0..100 {
+        pool.put(0, id, fresh(), 0);
+    }
+    let first = |conn: &mut i32| if *conn == 0 { Fit::Right } else { Fit::Reserved };
+    assert_eq!(pool.take(0, 0, first).unwrap().0, 0);
+    assert_eq!(pool.len(), 99);
 }
 
 #[derive(Debug, Clone)]
@@ -182,6 +194,7 @@ proptest! {
                                 break;
                             }
                             Fit::Other => others += 1,
+                            Fit::Reserved => {}
                             Fit::Dead => drop(list.remove(at)),
                             Fit::Right => expected = Some(list.remove(at).1),
                         }

@@ -122,7 +122,7 @@ impl DatastoreFile {
         self.failed_at = failure.map(|_| Instant::now());
         match failure {
             Some(why) if !has_failed => {
-                error!("store: a write failed, and so may others until the disk takes them; serving goes on: {why}");
+                error!("store: a write failed, and later ones may fail, too; serving goes on: {why}");
                 keeper.set_connection(FollowStatus::Lost(format!("it cannot be written: {why}")));
             }
             None if has_failed => {
@@ -159,6 +159,10 @@ impl DatastoreFile {
     pub(super) fn expire(&mut self, keeper: &Keeper, now: SystemTime) -> Option<Batch> {
         if self.open.is_none() && !self.is_held {
             self.open_again(keeper);
+        }
+        if let Some(why) = self.replaced() {
+            self.note(keeper, Some(&why));
+            return None;
         }
         match self.open.as_mut()?.expire(now) {
             Ok(None) => None,
@@ -224,6 +228,9 @@ impl DatastoreFile {
     fn open_again(&mut self, keeper: &Keeper) {
         let opened = match self.path.try_exists() {
             Ok(false) => Err(format!("there is no store at {} any more; put the file back", self.path.display())),
+            Ok(true) if identity(&self.path) != self.identity => {
+                Err(format!("{} was replaced; put the file back, or restart to use what is there", self.path.display()))
+            }
             _ => DatastoreFile::open(self.path.clone(), self.bounds).map_err(|error| error.to_string()),
         };
         match opened {

@@ -25,3 +25,20 @@ pub(crate) use keeper::{FollowStatus, FollowedRevision, Keeper, ServedRevision};
 pub(crate) use open::{KeptSource, OpenStore, problem};
 pub(crate) use thread::{CommittedChange, StoreCopy, StoreRequest, WriteFailure};
 pub(crate) use trial::Trial;
+
+use crate::upgrade::DatastoreState;
+use stillgate_config::{LoadedConfig, Replacement, SourceKind};
+
+/// What is served of the datastore that a configuration is from; `None`: it is from a file.
+pub(crate) fn datastore_state(loaded: &LoadedConfig) -> Option<DatastoreState> {
+    let config = &loaded.config.gateway.config;
+    let place = match config.source {
+        SourceKind::File => return None,
+        SourceKind::Store => format!("store {}", config.store.display()),
+        SourceKind::Etcd => {
+            config.etcd.as_ref().map(|etcd| format!("etcd {}{}", etcd.endpoints.join(","), etcd.prefix))?
+        }
+    };
+    let unserved = loaded.rejected.iter().filter(|rejected| rejected.serving != Replacement::Previous).count();
+    Some(DatastoreState { place, unserved: u32::try_from(unserved).unwrap_or(u32::MAX) })
+}

@@ -9,6 +9,7 @@ use super::thread::{ASKED_MAX, StoreRequest, run};
 use crate::configuration::secrets::{LastingSecrets, file_of};
 use crate::configuration::source::plugins;
 use crate::configuration::tls_material;
+use crate::configuration::watch::FileStamp;
 use crate::upgrade;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;
@@ -17,7 +18,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 use stillgate_config::{Config, Diagnostic, EtcdKeys, Gateway, LoadedConfig, Pem, PluginSet, Severity, SourceKind};
 use stillgate_datastore::embedded::{EmbeddedStore, HistoryBounds, OpenError, OpenProblem};
 use stillgate_datastore::etcd::{Etcd, EtcdOptions, EtcdTls, FollowerEvent, follow};
@@ -100,10 +101,10 @@ pub(super) fn open(gateway: &Gateway, plugins: PluginSet) -> Result<OpenStore, P
             };
             if upgrade::is_successor() && matches!(config.store.try_exists(), Ok(false)) {
                 let store = config.store.display();
-                let message =
-                    format!("there is no store at {store}, and an upgrade creates none, which would serve nothing");
-                let hint =
-                    Some("name the store of the running gateway, or restart to begin with an empty one".to_owned());
+                let message = format!(
+                    "there is no store at {store}, and an upgrade does not create one: an empty store would serve nothing"
+                );
+                let hint = Some("name an existing store, or restart to begin with an empty one".to_owned());
                 return Err(Problem { path: "gateway.config.store".to_owned(), message, hint });
             }
             let file = DatastoreFile::open(config.store.clone(), bounds);
@@ -329,15 +330,7 @@ pub(crate) struct KeptSource {
     /// Revision that was given last.
     given: Option<u64>,
     /// The files for TLS of resources that were refused because of them, as they were then.
-    missed: BTreeMap<PathBuf, Option<FileStamp>>,
-}
-
-/// The size of a file, and when it was changed.
-type FileStamp = (u64, SystemTime);
-
-fn stamp(file: &Path) -> Option<FileStamp> {
-    let metadata = file.metadata().ok()?;
-    Some((metadata.len(), metadata.modified().ok()?))
+    missed: BTreeMap<PathBuf, FileStamp>,
 }
 
 impl KeptSource {
@@ -377,7 +370,7 @@ impl KeptSource {
         let are_few = store.secret_references().len() <= CHECKED_REFERENCES_MAX;
         let is_other = self.gateway != *gateway || self.own != *own;
         // What was refused because of files is tried again when they change.
-        let is_retry = self.missed.iter().any(|(file, before)| stamp(file) != *before);
+        let is_retry = self.missed.iter().any(|(file, before)| FileStamp::of(file) != *before);
         let must_renew = is_other || is_retry || (are_few || !is_new) && !store.has_current_secrets();
         if must_renew {
             self.missed.clear();
@@ -390,13 +383,18 @@ impl KeptSource {
         }
         let mut loaded = store.load(&digest);
         let looks_max = if store.uses_tls() { LOOKS_MAX } else { 0 };
+        if looks_max == 0 {
+            *keeper.tls() = None;
+        }
         for _ in 0..looks_max {
-            let problems = keeper.tls_problems(&loaded.config);
+            // Before they are read.
+            let files = tls_material::files(&loaded.config).into_iter();
+            let stamps: Vec<(PathBuf, FileStamp)> = files.map(|file| (file.clone(), FileStamp::of(&file))).collect();
+            let problems = keeper.unusable_tls(&loaded.config);
             if problems.is_empty() {
                 break;
             }
-            let files = tls_material::files(&loaded.config);
-            self.missed.extend(files.into_iter().map(|file| (file.clone(), stamp(&file))));
+            self.missed.extend(stamps);
             problems.into_iter().for_each(|(kind, id, reason)| store.refuse(kind, &id, &reason));
             loaded = store.load(&digest);
         }

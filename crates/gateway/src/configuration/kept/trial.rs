@@ -9,7 +9,7 @@ use std::sync::Arc;
 use stillgate_config::{Attempt, Change, Config, Kind, Origin, RejectedResource, Replacement};
 use stillgate_datastore::{Documents as _, Key, Transaction, Write};
 use stillgate_route::lint::{Finding, FindingKind, lint};
-use stillgate_tls::Problem;
+use stillgate_tls::{Material, Problem, TlsProblems};
 
 /// The result that a transaction would have.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -89,11 +89,21 @@ impl Keeper {
         trial
     }
 
-    /// The resources whose certificates cannot be used, with the reasons.
-    pub(super) fn tls_problems(&self, config: &Config) -> Vec<(Kind, String, String)> {
+    /// The resources whose certificates cannot be used as their files are now, with the reasons.
+    fn tls_problems(&self, config: &Config) -> Vec<(Kind, String, String)> {
         let known = self.tls().clone();
-        match tls_material::load_beside(config, known.as_deref()) {
-            Ok((material, _)) => {
+        self.take_tls(tls_material::load(config, known.as_deref()).map(|(material, _)| material))
+    }
+
+    /// The resources whose certificates cannot be used, with the reasons. An unchanged one keeps those that it has.
+    pub(super) fn unusable_tls(&self, config: &Config) -> Vec<(Kind, String, String)> {
+        let known = self.tls().clone();
+        self.take_tls(tls_material::load_keeping_unchanged(config, known.as_deref()).map(|(material, _)| material))
+    }
+
+    fn take_tls(&self, loaded: Result<Arc<Material>, TlsProblems>) -> Vec<(Kind, String, String)> {
+        match loaded {
+            Ok(material) => {
                 *self.tls() = Some(material);
                 Vec::new()
             }

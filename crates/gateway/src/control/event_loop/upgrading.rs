@@ -1,6 +1,7 @@
 //! What the control loop does for an upgrade: starts it, and leaves when the successor serves.
 
 use super::{Control, Workers};
+use crate::configuration::kept::datastore_state;
 use crate::upgrade::{self, OLD_NAME, Progress, Step};
 use std::time::Duration;
 use tokio::time::timeout;
@@ -31,7 +32,7 @@ impl Control {
         }
         self.hold_datastore(true);
         let plans = self.reloader.plans().clone();
-        let state = (self.reloader.had_end_flag(), self.reloader.rejected().iter().sum());
+        let state = (self.reloader.had_end_flag(), datastore_state(&self.reloader.served().loaded));
         match self.predecessor.launch((fleet, &plans), self.reloader.metering().as_deref(), state) {
             Ok(()) => info!("SIGUSR2: starting the process that takes over"),
             Err(error) => self.serve_on(&error.to_string()),

@@ -11,7 +11,7 @@ fn check(script: &str, ready_timeout: Duration, expected: &str) {
     let program = Program { path: "/bin/sh".into(), name: "sh".into(), arguments, ready_timeout };
     let hello = |_| {
         (
-            Message::Hello { version: 1, pid: 1, digest: "x".repeat(1000), had_end_flag: false, rejected: None },
+            Message::Hello { version: 1, pid: 1, digest: "x".repeat(1000), had_end_flag: false, datastore: None },
             Vec::new(),
         )
     };

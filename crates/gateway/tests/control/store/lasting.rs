@@ -7,9 +7,15 @@ use serde_json::{Value as Json, json};
 use std::fs;
 use stillgate_testkit::{Client, EtcdServer, ReservedPort, Setup, Upstream, eventually};
 
+fn status(admin: &Admin) -> Json {
+    let answer = admin.ask("GET", "/v1/status", "");
+    assert_eq!(answer.status, 200, "{answer:?}");
+    answer.json()
+}
+
 /// Resources that are not served as they were put.
 fn rejected(admin: &Admin) -> Json {
-    admin.ask("GET", "/v1/status", "").json()["rejected"].clone()
+    status(admin)["rejected"].clone()
 }
 
 #[test]
@@ -30,11 +36,14 @@ fn certificates_stay_while_their_files_are_replaced_beside_other_changes() {
         stage.admin.put(&format!("upstreams/{name}"), &upstream(node.addr()));
         eventually("the change to be served", || stage.admin.revision() > revision);
     };
+    let last_error = || status(&stage.admin)["config"]["last_error"].clone();
     fs::write(&ca, "").expect("write");
+    eventually("the reason in the status", || last_error().to_string().contains("what was read before stays in use"));
     write_another("one");
-    eventually("a warning", || stage.gateway.log().contains("ca.pem"));
     assert_eq!((stage.get("/secure"), rejected(&stage.admin)), (502, json!([])));
+    assert!(last_error().to_string().contains("ca.pem"), "{}", last_error());
     fs::write(&ca, &good).expect("write");
+    eventually("the end of the error", || last_error().is_null());
     write_another("two");
     assert_eq!((stage.get("/secure"), rejected(&stage.admin)), (502, json!([])));
 
@@ -56,21 +65,21 @@ fn secrets_stay_while_their_files_are_replaced() {
     stage.admin.put("consumers/jack", &json!({ "username": "jack", "plugins": { "key-auth": { "key": secret } } }));
     let route = json!({ "uri": "/*", "plugins": { "key-auth": {} }, "upstream": upstream(node.addr()) });
     stage.admin.put("routes/1", &route);
-    let status = |key: &str| {
+    let answered = |key: &str| {
         let mut client = Client::connect(stage.gateway.addr());
         client.send(format!("GET / HTTP/1.1\r\nHost: h\r\napikey: {key}\r\n\r\n"));
         client.expect_response("GET").head.status()
     };
-    eventually("the consumer", || status("first") == 200);
+    eventually("the consumer", || answered("first") == 200);
     for spoil in [|file: &std::path::Path| fs::write(file, ""), |file: &std::path::Path| fs::remove_file(file)] {
         spoil(&file).expect("spoil");
-        eventually("a warning", || stage.gateway.log().contains("a secret cannot be read again"));
+        eventually("a warning", || stage.gateway.log().contains("a secret can no longer be read"));
         stage.admin.put("upstreams/other", &upstream(node.addr()));
-        assert_eq!((status("first"), rejected(&stage.admin)), (200, json!([])));
+        assert_eq!((answered("first"), rejected(&stage.admin)), (200, json!([])));
     }
     fs::write(&file, "second").expect("write");
-    eventually("the new secret", || status("second") == 200);
-    assert_eq!(status("first"), 401);
+    eventually("the new secret", || answered("second") == 200);
+    assert_eq!(answered("first"), 401);
 }
 
 #[test]
@@ -91,10 +100,10 @@ fn an_upgrade_creates_no_store() {
     assert!(lost.status == 503 && lost.text().contains("put the file back"), "{lost:?}");
     let refused = upgraded.try_upgrade();
     assert!(!refused.status.success() && !store.exists(), "{refused:?}");
-    assert!(upgraded.gateway.log().contains("an upgrade creates none"), "{}", upgraded.gateway.log());
+    assert!(upgraded.gateway.log().contains("an upgrade does not create one"), "{}", upgraded.gateway.log());
     assert_eq!(upgraded.gateway.get("/").head.status(), 200);
     fs::rename(&elsewhere, &store).expect("move");
-    eventually("the store to be taken again", || upgraded.gateway.status()["source_error"].is_null());
+    eventually("the store to be taken again", || status(&admin)["source_error"].is_null());
     admin.put("routes/2", &json!({ "uri": "/2", "upstream": upstream(node.addr()) }));
     upgraded.upgrade();
     assert_eq!(upgraded.gateway.get("/").head.status(), 200);
@@ -136,7 +145,14 @@ fn an_upgrade_that_would_reject_what_is_served_is_refused() {
     fs::remove_file(&file).expect("remove");
     let refused = upgraded.try_upgrade();
     assert!(!refused.status.success(), "{refused:?}");
-    assert!(upgraded.gateway.log().contains("1 resources would be rejected"), "{}", upgraded.gateway.log());
+    assert!(
+        upgraded
+            .gateway
+            .log()
+            .contains("not upgraded: resources that are not served: 1, and with the running process 0"),
+        "{}",
+        upgraded.gateway.log()
+    );
     assert_eq!(upgraded.gateway.get("/").head.status(), 200);
     fs::write(&file, "a-key").expect("write");
     upgraded.upgrade();

@@ -24,15 +24,15 @@ fn policies_that_are_not_here_are_refused() {
     let all = ["redis", "redis-cluster", "redis-sentinel", "redis-here", "[]"];
     let text: String = all.map(|policy| said(&format!("policy: {policy}"), refusal)).concat();
     expect![[r#"
-        limit-count.policy: "redis": counters cannot be kept in Redis yet; write `local`, which counts over all workers
-        limit-req.policy: "redis": counters cannot be kept in Redis yet; write `local`, which counts over all workers
-        limit-conn.policy: "redis": counters cannot be kept in Redis yet; write `local`, which counts over all workers
-        limit-count.policy: "redis-cluster": counters cannot be kept in Redis yet; write `local`, which counts over all workers
-        limit-req.policy: "redis-cluster": counters cannot be kept in Redis yet; write `local`, which counts over all workers
-        limit-conn.policy: "redis-cluster": counters cannot be kept in Redis yet; write `local`, which counts over all workers
-        limit-count.policy: "redis-sentinel": counters cannot be kept in Redis yet; write `local`, which counts over all workers
-        limit-req.policy: "redis-sentinel": counters cannot be kept in Redis yet; write `local`, which counts over all workers
-        limit-conn.policy: "redis-sentinel": counters cannot be kept in Redis yet; write `local`, which counts over all workers
+        limit-count.policy: "redis": counters cannot be kept in Redis yet; write `local`, which counts over all workers of this gateway; several gateways count each for themselves
+        limit-req.policy: "redis": counters cannot be kept in Redis yet; write `local`, which counts over all workers of this gateway; several gateways count each for themselves
+        limit-conn.policy: "redis": counters cannot be kept in Redis yet; write `local`, which counts over all workers of this gateway; several gateways count each for themselves
+        limit-count.policy: "redis-cluster": counters cannot be kept in Redis yet; write `local`, which counts over all workers of this gateway; several gateways count each for themselves
+        limit-req.policy: "redis-cluster": counters cannot be kept in Redis yet; write `local`, which counts over all workers of this gateway; several gateways count each for themselves
+        limit-conn.policy: "redis-cluster": counters cannot be kept in Redis yet; write `local`, which counts over all workers of this gateway; several gateways count each for themselves
+        limit-count.policy: "redis-sentinel": counters cannot be kept in Redis yet; write `local`, which counts over all workers of this gateway; several gateways count each for themselves
+        limit-req.policy: "redis-sentinel": counters cannot be kept in Redis yet; write `local`, which counts over all workers of this gateway; several gateways count each for themselves
+        limit-conn.policy: "redis-sentinel": counters cannot be kept in Redis yet; write `local`, which counts over all workers of this gateway; several gateways count each for themselves
         limit-count.policy: expected local, found the text "redis-here"
         limit-req.policy: expected local, found the text "redis-here"
         limit-conn.policy: expected local, found the text "redis-here"
@@ -50,21 +50,21 @@ fn keys_of_counters_in_redis_are_refused() {
     let keys =
         "redis_host: r.test, redis_port: 6379, redis_password: secret, redis_cluster_nodes: [a], redis_sentinels: [{}]";
     expect![[r#"
-        limit-count.redis_host: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers
-        limit-count.redis_port: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers
-        limit-count.redis_password: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers
-        limit-count.redis_cluster_nodes: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers
-        limit-count.redis_sentinels: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers
-        limit-req.redis_host: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers
-        limit-req.redis_port: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers
-        limit-req.redis_password: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers
-        limit-req.redis_cluster_nodes: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers
-        limit-req.redis_sentinels: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers
-        limit-conn.redis_host: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers
-        limit-conn.redis_port: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers
-        limit-conn.redis_password: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers
-        limit-conn.redis_cluster_nodes: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers
-        limit-conn.redis_sentinels: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers
+        limit-count.redis_host: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers of this gateway
+        limit-count.redis_port: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers of this gateway
+        limit-count.redis_password: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers of this gateway
+        limit-count.redis_cluster_nodes: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers of this gateway
+        limit-count.redis_sentinels: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers of this gateway
+        limit-req.redis_host: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers of this gateway
+        limit-req.redis_port: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers of this gateway
+        limit-req.redis_password: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers of this gateway
+        limit-req.redis_cluster_nodes: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers of this gateway
+        limit-req.redis_sentinels: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers of this gateway
+        limit-conn.redis_host: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers of this gateway
+        limit-conn.redis_port: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers of this gateway
+        limit-conn.redis_password: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers of this gateway
+        limit-conn.redis_cluster_nodes: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers of this gateway
+        limit-conn.redis_sentinels: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers of this gateway
     "#]].assert_eq(&said(keys, refusal));
     let others = "redis_username: u, redis_database: 1, redis_timeout: 1, redis_ssl: true, redis_ssl_verify: true, \
         redis_keepalive_timeout: 1000, redis_keepalive_pool: 1, redis_cluster_name: c, redis_cluster_ssl: true, \
@@ -80,13 +80,13 @@ fn keys_of_counters_in_redis_are_refused() {
 #[test]
 fn keys_of_counters_in_redis_are_reported_in_a_store() {
     expect![[r#"
-        warning: limit-count.redis_host: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers
-        warning: limit-req.redis_host: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers
-        warning: limit-conn.redis_host: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers
+        warning: limit-count.redis_host: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers of this gateway
+        warning: limit-req.redis_host: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers of this gateway
+        warning: limit-conn.redis_host: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers of this gateway
     "#]].assert_eq(&said("policy: local, redis_host: r.test, redis_ssl: false", said_of_store));
     expect![[r#"
-        limit-count.policy: "redis-sentinel": counters cannot be kept in Redis yet; write `local`, which counts over all workers
-        limit-req.policy: "redis-sentinel": counters cannot be kept in Redis yet; write `local`, which counts over all workers
-        limit-conn.policy: "redis-sentinel": counters cannot be kept in Redis yet; write `local`, which counts over all workers
+        limit-count.policy: "redis-sentinel": counters cannot be kept in Redis yet; write `local`, which counts over all workers of this gateway; several gateways count each for themselves
+        limit-req.policy: "redis-sentinel": counters cannot be kept in Redis yet; write `local`, which counts over all workers of this gateway; several gateways count each for themselves
+        limit-conn.policy: "redis-sentinel": counters cannot be kept in Redis yet; write `local`, which counts over all workers of this gateway; several gateways count each for themselves
     "#]].assert_eq(&said("policy: redis-sentinel, redis_ssl: false", said_of_store));
 }

@@ -23,7 +23,7 @@ pub(crate) const FRAME_BYTES_MAX: u32 = 16 * 1024;
 pub(crate) const SEND_BUFFER_BYTES_MAX: usize = 64 * 1024;
 /// Bytes of a head, coded and decoded (RFC 9113 section 6.5.2), up to which its request shares a connection to a node. Some servers
 /// end the whole connection because of one head that is too large for them, and with it the requests of other clients; nginx does so
-/// for a field that takes more than 8 KiB. A request with more has a connection of its own meanwhile.
+/// for a field that takes more than 8 KiB. A request with more has a connection to itself while it is under way.
 pub(crate) const SHARED_HEAD_BYTES_MAX: usize = 4 * 1024;
 /// Streams of a connection to a node that are reset before their end; after these it takes no further requests. With those that
 /// are under way then, a node sees fewer than the 200 after which the strictest (Netty) ends the connection.

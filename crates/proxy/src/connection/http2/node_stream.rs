@@ -40,6 +40,8 @@ pub(crate) struct NodeStream {
 /// How the node has rejected the request by ending its stream or its connection.
 #[derive(Debug, Default)]
 struct Rejection {
+    /// The stream, or its connection, has ended with an error.
+    has_failed: bool,
     /// The node has not processed the request.
     is_unseen: bool,
     /// The request, or its connection because of it, violates its protocol or its limits.
@@ -84,13 +86,13 @@ impl NodeStream {
         self.shared.is_retired.set(true);
     }
 
-    /// Whether it is under way: the request has begun, and it or its response has not ended.
-    fn is_broken_off(&self) -> bool {
+    /// Whether the request was sent, and it or its response has not ended.
+    fn is_unfinished(&self) -> bool {
         let is_sent = matches!(&self.request, RequestState::Body(body) if body.is_done());
         match &self.response {
             ResponseState::Not | ResponseState::Never => false,
-            ResponseState::Head(_) => true,
-            ResponseState::Body(body) => !body.is_done() || !is_sent,
+            ResponseState::Head(_) => !self.rejection.has_failed,
+            ResponseState::Body(body) => !(body.is_done() || body.has_ended()) || !is_sent,
         }
     }
 
@@ -234,7 +236,7 @@ impl Drop for NodeStream {
     /// A request that breaks off is reset by `h2`, as its response is not needed.
     fn drop(&mut self) {
         self.shared.live.set(self.shared.live.get() - 1);
-        if self.is_broken_off() {
+        if self.is_unfinished() {
             self.shared.resets.set(self.shared.resets.get() + 1);
             if self.shared.resets.get() >= RESETS_TO_NODE_MAX {
                 self.retire();
@@ -250,6 +252,7 @@ impl Rejection {
     /// Handles the error that ended the stream; records whether the node has not processed the request (RFC 9113 section 8.7), and
     /// whether it blames the other side (section 7). Other errors, such as `INTERNAL_ERROR`, are the node's own affair.
     fn failed(&mut self, error: h2::Error) -> io::Error {
+        self.has_failed = true;
         let reason = error.reason().filter(|_| error.is_remote());
         self.is_unseen |= error.is_remote() && (error.is_go_away() || reason == Some(Reason::REFUSED_STREAM));
         self.is_refused |= matches!(
