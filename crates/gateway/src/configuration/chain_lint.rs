@@ -120,7 +120,7 @@ impl Looker {
             };
             self.asked.extend(asked);
             if !asked.iter().any(|name| self.credentials.contains(name)) {
-                let message = "no consumer has a credential for it, so nobody gets in, except as `anonymous_consumer` where it names one";
+                let message = "no consumer has a credential for it: requests are refused, unless it names an `anonymous_consumer`";
                 self.report(entry, LintKind::LetsNobodyIn, message, route);
             }
             match first {

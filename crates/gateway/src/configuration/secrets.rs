@@ -328,7 +328,7 @@ mod tests {
         let file = folder.path().join("secret");
         let reference = format!("$secret://file{}", file.display());
         let secrets = LastingSecrets::default();
-        assert!(secrets.resolve(&reference).is_err(), "there is no value yet");
+        assert!(secrets.resolve(&reference).is_err(), "it was never read");
         fs::write(&file, "planted").unwrap();
         // The one with managers shares them.
         let other = secrets.with_managers(&Managers::default()).unwrap();

@@ -219,7 +219,7 @@ services:
         expect![[r#"
         exit 0
         plugins.yaml:8: warning: limit-count of route "c": depends on the consumer, and no plugin before it authenticates; add a plugin that authenticates, or use something else than the consumer
-        plugins.yaml:13: warning: key-auth of service "s": no consumer has a credential for it, so nobody gets in, except as `anonymous_consumer` where it names one; add credentials to consumers, or remove the plugin
+        plugins.yaml:13: warning: key-auth of service "s": no consumer has a credential for it: requests are refused, unless it names an `anonymous_consumer`; add credentials to consumers, or remove the plugin
         plugins.yaml: ok (3 routes, 1 upstream; 2 warnings)
     "#]],
     );
@@ -247,7 +247,7 @@ services:
         &[],
         expect![[r#"
         exit 0
-        plugins.yaml:6: warning: multi-auth of route "any": no consumer has a credential for it, so nobody gets in, except as `anonymous_consumer` where it names one; add credentials to consumers, or remove the plugin
+        plugins.yaml:6: warning: multi-auth of route "any": no consumer has a credential for it: requests are refused, unless it names an `anonymous_consumer`; add credentials to consumers, or remove the plugin
         plugins.yaml:10: warning: consumer-restriction of route "none": depends on the consumer, and no plugin before it authenticates; add a plugin that authenticates, or use something else than the consumer
         plugins.yaml: ok (2 routes, 1 upstream; 2 warnings)
     "#]],

@@ -178,15 +178,21 @@ fn a_burst_of_requests_makes_no_more_connections_than_it_needs() {
     assert!(bench.node.try_accept().is_none(), "a fourth connection");
 }
 
+/// A response that has begun on a connection to a node, and its stream there.
+fn begun(bench: &Bench) -> (Client, Http2, u32) {
+    let mut client = bench.gateway.client();
+    client.send(GET);
+    let mut node = bench.accept();
+    let stream = node.until(|frame| frame.kind == kind::HEADERS).stream;
+    begin(&mut node, stream);
+    (client, node, stream)
+}
+
 /// Some servers end the connection because of one head that is too large for them: nginx, for a field above 8 KiB, as it is coded.
 #[test]
 fn a_node_that_ends_the_connection_of_a_large_head_harms_no_other_client() {
     let bench = Bench::new("");
-    let mut client = bench.gateway.client();
-    client.send(GET);
-    let mut node = bench.accept();
-    let other = node.until(|frame| frame.kind == kind::HEADERS).stream;
-    begin(&mut node, other);
+    let (mut client, mut node, other) = begun(&bench);
     // The last two are short, and their codes are not.
     for field in ["Z".repeat(9_000), "~".repeat(3_500), "\u{ef}".repeat(1_000)] {
         let mut large = bench.gateway.client();
@@ -230,11 +236,7 @@ fn requests_with_large_heads_use_a_connection_one_after_the_other() {
 fn a_connection_on_which_many_requests_broke_off_takes_no_further_ones() {
     const RESETS_MAX: u32 = 64;
     let bench = Bench::new("");
-    let mut client = bench.gateway.client();
-    client.send(GET);
-    let mut node = bench.accept();
-    let other = node.until(|frame| frame.kind == kind::HEADERS).stream;
-    begin(&mut node, other);
+    let (mut client, mut node, other) = begun(&bench);
     let mut fickle = Http2::connect(bench.gateway.addr());
     for stream in (1..).step_by(2).take(RESETS_MAX as usize) {
         fickle.get(stream, "/bad");

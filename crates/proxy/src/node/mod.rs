@@ -49,8 +49,9 @@ pub(crate) fn take_live(
     is_name: impl Fn(Option<&ServerName<'static>>, &str) -> bool,
     (has_large_head, now_ms): (bool, u64),
 ) -> Option<(Stream, ConnMeta)> {
-    let (stream, meta) = state.take(index, now_ms, |stream, node| match is_name(stream.server_name(), node) {
-        _ if !stream.is_for(has_large_head) => Fit::Reserved,
+    let (stream, meta) = state.take(index, now_ms, |stream, node| match stream.is_for(has_large_head) {
+        false => Fit::Reserved,
+        true if !is_name(stream.server_name(), node) => Fit::Other,
         true if stream.is_dead() => Fit::Dead,
         true if !stream.is_full() => Fit::Right,
         true if has_large_head => Fit::Reserved,

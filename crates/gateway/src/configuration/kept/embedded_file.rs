@@ -227,7 +227,7 @@ impl DatastoreFile {
     /// Opens the store that was open before; never creates one.
     fn open_again(&mut self, keeper: &Keeper) {
         let opened = match self.path.try_exists() {
-            Ok(false) => Err(format!("there is no store at {} any more; put the file back", self.path.display())),
+            Ok(false) => Err(format!("the store {} is gone; put the file back", self.path.display())),
             Ok(true) if identity(&self.path) != self.identity => {
                 Err(format!("{} was replaced; put the file back, or restart to use what is there", self.path.display()))
             }

@@ -19,15 +19,14 @@ mod snapshot_file;
 mod thread;
 mod trial;
 
+use crate::upgrade::DatastoreState;
 pub(crate) use addresses::resource_of;
 pub(crate) use encryption::{Offline, back_up, read_store};
 pub(crate) use keeper::{FollowStatus, FollowedRevision, Keeper, ServedRevision};
 pub(crate) use open::{KeptSource, OpenStore, problem};
+use stillgate_config::{LoadedConfig, Replacement, SourceKind};
 pub(crate) use thread::{CommittedChange, StoreCopy, StoreRequest, WriteFailure};
 pub(crate) use trial::Trial;
-
-use crate::upgrade::DatastoreState;
-use stillgate_config::{LoadedConfig, Replacement, SourceKind};
 
 /// What is served of the datastore that a configuration is from; `None`: it is from a file.
 pub(crate) fn datastore_state(loaded: &LoadedConfig) -> Option<DatastoreState> {

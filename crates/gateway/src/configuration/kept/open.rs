@@ -102,7 +102,7 @@ pub(super) fn open(gateway: &Gateway, plugins: PluginSet) -> Result<OpenStore, P
             if upgrade::is_successor() && matches!(config.store.try_exists(), Ok(false)) {
                 let store = config.store.display();
                 let message = format!(
-                    "there is no store at {store}, and an upgrade does not create one: an empty store would serve nothing"
+                    "the store {store} does not exist, and an upgrade does not create one: an empty store would serve nothing"
                 );
                 let hint = Some("name an existing store, or restart to begin with an empty one".to_owned());
                 return Err(Problem { path: "gateway.config.store".to_owned(), message, hint });
