@@ -38,6 +38,7 @@ const ORDER: &[&str] = &[
     "stillgate-cluster",
     "stillgate-devices",
     "stillgate-brotli",
+    "stillgate-allocator",
     "stillgate-pcre",
     "stillgate-lab",
     "stillgate-load",

@@ -90,7 +90,9 @@ async fn answer(api: Arc<Api>, action: Action, asked: ParsedRequest) -> Answer {
         Action::PluginSchema => plugins::schema(&api, &asked),
         Action::PluginReload => Answer::text(StatusCode::OK, "done"),
         Action::Schema => plugins::schema_of_kind(&api, &asked),
-        Action::SchemaValidate => plugins::validate(&api, &asked),
+        Action::SchemaValidate => match off_thread(move || plugins::validate(&api, &asked)).await {
+            Ok(answer) | Err(answer) => answer,
+        },
         Action::Configs => answered(off_thread(move || standalone::get(&api, &asked)).await),
         Action::ConfigsReplace => answered(standalone::replace(api, asked).await),
         Action::ConfigsValidate => answered(standalone::validate(api, asked).await),

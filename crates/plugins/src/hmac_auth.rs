@@ -364,9 +364,11 @@ impl<'a> Parameters<'a> {
         names.into_iter().flatten()
     }
 
-    /// Whether a field is signed.
-    fn signs(&self, header: &[u8]) -> bool {
-        self.signed().any(|name| name.eq_ignore_ascii_case(header))
+    /// Whether a field is signed, or the target. Names of fields are the same in any case; [`REQUEST_TARGET`] names no field, and
+    /// in another case it is a field that no request has.
+    fn signs(&self, part: &[u8]) -> bool {
+        let is_target = part.eq_ignore_ascii_case(REQUEST_TARGET);
+        self.signed().any(|name| if is_target { name == REQUEST_TARGET } else { name.eq_ignore_ascii_case(part) })
     }
 
     /// Computes the signature of the named parts of a request with a key.

@@ -10,7 +10,16 @@ use std::fmt;
 use std::sync::Arc;
 
 /// Most pairs of host and path of all routes together. A route with many hosts and many paths multiplies them.
-pub const PLACES_MAX: usize = 1 << 23;
+pub const PLACES_MAX: usize = 1 << 22;
+
+/// The most pairs of a host and a path that one route may have: each is compiled, so a short text could take all memory.
+pub const ROUTE_PLACES_MAX: usize = 1 << 16;
+
+/// Whether routes have no more pairs of a host and a path than one matcher can have.
+pub fn fits<'a>(specs: impl IntoIterator<Item = &'a RouteSpec>) -> bool {
+    let sum = specs.into_iter().fold(Weight::default(), |sum, spec| sum.plus(Weight::of(spec)));
+    !sum.is_too_much()
+}
 
 /// A route that keeps a list from becoming a matcher.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,7 +80,7 @@ impl Weight {
         let Some(uri) = spec.uri() else { return Weight::default() };
         let hosts = uri.hosts.len().max(1);
         let bytes: usize = uri.paths.iter().map(|path| path.key().len()).sum();
-        Weight { places: hosts.saturating_mul(uri.paths.len()), key_bytes: hosts.saturating_mul(bytes) }
+        Weight { places: uri.places(), key_bytes: hosts.saturating_mul(bytes) }
     }
 
     pub(crate) fn plus(self, other: Weight) -> Weight {

@@ -39,7 +39,7 @@ pub mod vars;
 pub use address::AddressSet;
 pub use body_path::{BodyPath, BodyStep};
 pub use cache::{CACHE_KEY_BYTES_MAX, RouteCache};
-pub use compile::{CompileError, CompileErrorKind, PLACES_MAX};
+pub use compile::{CompileError, CompileErrorKind, PLACES_MAX, ROUTE_PLACES_MAX, fits};
 pub use explain::{
     Candidate, Explanation, MISSED_MAX, PredicateValue, RULED_OUT_MAX, Reason, RoutePart, RouteVerdict, VarsVerdict,
 };

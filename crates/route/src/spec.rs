@@ -53,6 +53,13 @@ pub struct Unread {
     pub path: bool,
 }
 
+impl UriRoute {
+    /// Pairs of a host and a path.
+    pub fn places(&self) -> usize {
+        self.hosts.len().max(1).saturating_mul(self.paths.len())
+    }
+}
+
 impl RouteSpec {
     /// The conditions of a URI route; `None` for an expression.
     pub fn uri(&self) -> Option<&UriRoute> {

@@ -271,10 +271,7 @@ pub struct VariableError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VariableErrorKind {
     /// No variable has that name.
-    Unknown {
-        /// The most similar name that exists.
-        nearest: Option<&'static str>,
-    },
+    Unknown,
     /// The name part is missing, too long or holds a character it cannot.
     Name {
         /// An example of the right spelling.
@@ -398,14 +395,18 @@ fn unknown(name: &str) -> VariableErrorKind {
     if name.starts_with("graphql_") {
         return VariableErrorKind::NotBuilt;
     }
-    // Comparing costs the product of both lengths, and any text may be looked up here.
+    VariableErrorKind::Unknown
+}
+
+/// The most similar name that exists. Comparing costs the product of both lengths for each name: only a message needs it, while
+/// any text may be looked up.
+fn nearest(name: &str) -> Option<&'static str> {
     let compared = early_names().filter(|_| name.len() <= COMPARED_BYTES_MAX);
     let nearest = compared
         .map(|known| (strsim::damerau_levenshtein(name, known), known))
         .min_by_key(|(distance, _)| *distance)
-        .filter(|(distance, known)| *distance <= known.len().div_ceil(3))
-        .map(|(_, known)| known);
-    VariableErrorKind::Unknown { nearest }
+        .filter(|(distance, known)| *distance <= known.len().div_ceil(3));
+    nearest.map(|(_, known)| known)
 }
 
 impl fmt::Display for Variable {
@@ -432,12 +433,12 @@ impl fmt::Display for VariableError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = &self.name;
         match &self.kind {
-            VariableErrorKind::Unknown { nearest: Some(nearest) } => {
-                write!(f, "\"{name}\": unknown variable; did you mean \"{nearest}\"?")
-            }
-            VariableErrorKind::Unknown { nearest: None } => {
-                let names: Vec<&str> = early_names().collect();
-                write!(f, "\"{name}\": unknown variable; write one of {}", names.join(", "))
+            VariableErrorKind::Unknown => {
+                write!(f, "\"{name}\": unknown variable; ")?;
+                match nearest(name) {
+                    Some(nearest) => write!(f, "did you mean \"{nearest}\"?"),
+                    None => write!(f, "write one of {}", Vec::from_iter(early_names()).join(", ")),
+                }
             }
             VariableErrorKind::Name { example } => {
                 write!(

@@ -338,14 +338,19 @@ impl Sink {
 
     /// Reports an error.
     pub fn error(&mut self, at: Position, path: &Path<'_>, fault: impl Into<Fault>) {
-        let found = self.without_hidden(Severity::Error, at, path, fault.into());
-        self.errors.push(found);
+        // Hiding texts in a finding takes time in proportion to the document.
+        if !self.errors.leaves_out(at) {
+            let found = self.without_hidden(Severity::Error, at, path, fault.into());
+            self.errors.push(found);
+        }
     }
 
     /// Reports a warning.
     pub fn warning(&mut self, at: Position, path: &Path<'_>, fault: impl Into<Fault>) {
-        let found = self.without_hidden(Severity::Warning, at, path, fault.into());
-        self.warnings.push(found);
+        if !self.warnings.leaves_out(at) {
+            let found = self.without_hidden(Severity::Warning, at, path, fault.into());
+            self.warnings.push(found);
+        }
     }
 
     fn without_hidden(&self, severity: Severity, at: Position, path: &Path<'_>, fault: Fault) -> Diagnostic {
@@ -357,6 +362,7 @@ impl Sink {
     /// Removes the errors found since `errors` was taken, to find them again in another reading of the same text.
     pub(crate) fn go_back_to(&mut self, errors: Vec<Diagnostic>) {
         self.errors.kept = errors;
+        self.errors.last = None;
     }
 
     /// The errors so far.
@@ -434,10 +440,19 @@ fn one_line(message: String) -> String {
 #[derive(Debug, Default)]
 struct BoundedDiagnostics {
     kept: Vec<Diagnostic>,
+    /// Line and column of the last of [`DIAGNOSTICS_MAX`] findings, once there were more. One that is not before it is left out.
+    last: Option<(u32, u32)>,
     omitted: usize,
 }
 
 impl BoundedDiagnostics {
+    /// Whether a finding at this place is left out; it is counted then.
+    fn leaves_out(&mut self, at: Position) -> bool {
+        let is_out = self.last.is_some_and(|last| (at.line, at.column) >= last);
+        self.omitted += usize::from(is_out);
+        is_out
+    }
+
     fn push(&mut self, diagnostic: Diagnostic) {
         self.kept.push(diagnostic);
         if self.kept.len() >= 2 * DIAGNOSTICS_MAX {
@@ -450,6 +465,9 @@ impl BoundedDiagnostics {
         self.kept.sort_by_key(|d| (d.line, d.column));
         self.omitted += self.kept.len().saturating_sub(DIAGNOSTICS_MAX);
         self.kept.truncate(DIAGNOSTICS_MAX);
+        if self.omitted > 0 {
+            self.last = self.kept.last().map(|last| (last.line, last.column));
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! parts: but only in findings at their own key, since others may use the same words.
 
 use crate::diagnostic::{Diagnostic, Fault, shortened};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// Replaces secret texts in a finding.
 const HIDDEN: &str = "(hidden)";
@@ -15,16 +15,58 @@ const PART_BYTES_MIN: usize = 4;
 /// Texts that no finding may show.
 #[derive(Debug, Default)]
 pub(crate) struct HiddenTexts {
-    texts: Vec<Box<str>>,
+    texts: Vec<HiddenText>,
+    /// All texts, each with a NUL after it.
+    joined: String,
+    /// By its first bytes, which texts have a form of at least as many. A message has few of very many texts.
+    beginnings: HashMap<[u8; PART_BYTES_MIN], Vec<usize>>,
+    /// The texts with a shorter form.
+    short: Vec<usize>,
     /// With the key that they belong to.
     words: Vec<(&'static str, HashSet<Box<str>>)>,
 }
 
+/// A text, and the other forms in which a message may quote it: escaped, shortened, or both.
+#[derive(Debug)]
+struct HiddenText {
+    text: Box<str>,
+    others: Vec<Box<str>>,
+}
+
+impl HiddenText {
+    fn new(text: &str) -> HiddenText {
+        let escaped = |text: &str| text.escape_debug().to_string();
+        let short = shortened(text);
+        let short = short.strip_suffix('…').unwrap_or(&short);
+        let mut others: Vec<Box<str>> = Vec::new();
+        for other in [escaped(text), short.to_owned(), escaped(short)] {
+            if !other.is_empty() && other != text && !others.iter().any(|known| **known == other) {
+                others.push(other.into());
+            }
+        }
+        HiddenText { text: text.into(), others }
+    }
+
+    fn forms(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(&*self.text).chain(self.others.iter().map(|other| &**other))
+    }
+}
+
 impl HiddenTexts {
     pub(crate) fn add(&mut self, text: &str) {
-        if !text.is_empty() {
-            self.texts.push(text.into());
+        if text.is_empty() {
+            return;
         }
+        let (number, hidden) = (self.texts.len(), HiddenText::new(text));
+        for form in hidden.forms() {
+            match form.as_bytes().first_chunk() {
+                Some(beginning) => self.beginnings.entry(*beginning).or_default().push(number),
+                None => self.short.push(number),
+            }
+        }
+        self.joined.push_str(text);
+        self.joined.push('\0');
+        self.texts.push(hidden);
     }
 
     /// Adds the words of a text, and their parts, unless `is_shown` holds for them: findings at `key`, or below it, may quote a
@@ -44,7 +86,28 @@ impl HiddenTexts {
     }
 
     pub(crate) fn truncate_texts(&mut self, count: usize) {
-        self.texts.truncate(count);
+        for hidden in self.texts.drain(count.min(self.texts.len())..) {
+            self.joined.truncate(self.joined.len() - hidden.text.len() - 1);
+            for beginning in hidden.forms().filter_map(|form| form.as_bytes().first_chunk()) {
+                let Some(numbers) = self.beginnings.get_mut(beginning) else { continue };
+                while numbers.pop_if(|number| *number >= count).is_some() {}
+            }
+        }
+        self.short.retain(|number| *number < count);
+    }
+
+    /// The texts of which a message may show a form, in their order.
+    fn shown_in(&self, message: &str) -> Vec<&HiddenText> {
+        let mut numbers = self.short.clone();
+        for at in 0..message.len() {
+            let rest = &message.as_bytes()[at..];
+            let known = rest.first_chunk().and_then(|beginning| self.beginnings.get(beginning));
+            let is_here = |number: &&usize| self.texts[**number].forms().any(|form| rest.starts_with(form.as_bytes()));
+            numbers.extend(known.into_iter().flatten().filter(is_here));
+        }
+        numbers.sort_unstable();
+        numbers.dedup();
+        numbers.into_iter().map(|number| &self.texts[number]).collect()
     }
 
     /// A finding without them. `path`: the key that it is about.
@@ -55,9 +118,12 @@ impl HiddenTexts {
             return fault;
         }
         let cover = |text: String| {
-            let text = self.texts.iter().fold(text, |text, hidden| cover(text, hidden));
-            let text = self.texts.iter().fold(text, |text, hidden| cover_cut(text, hidden));
-            let text = cover_quoted(&text, &self.texts);
+            let text = self.shown_in(&text).into_iter().fold(text, cover);
+            let text = match text.contains('…') {
+                true => self.texts.iter().fold(text, |text, hidden| cover_cut(text, &hidden.text)),
+                false => text,
+            };
+            let text = cover_quoted(&text, &self.joined);
             sets.iter().fold(text, |text, set| cover_words(&text, set))
         };
         // With carets below another place than the one that is meant, a line would mislead.
@@ -68,7 +134,7 @@ impl HiddenTexts {
     /// A path without them: a value may be written where a key is wanted. Plain keys are shown.
     pub(crate) fn cover_path(&self, path: String) -> String {
         let Some(begin) = path.find("[\"") else { return path };
-        let keys = self.texts.iter().fold(path[begin..].to_owned(), |keys, hidden| cover(keys, hidden));
+        let keys = self.shown_in(&path[begin..]).into_iter().fold(path[begin..].to_owned(), cover);
         path[..begin].to_owned() + &keys
     }
 
@@ -122,20 +188,17 @@ fn replaced(text: &str, is_between: impl Fn(char) -> bool, is_hidden: impl Fn(&s
     out
 }
 
-/// Covers a hidden text in every form in which a message may quote it: unchanged, escaped, or shortened.
-fn cover(text: String, hidden: &str) -> String {
-    let escaped = |text: &str| text.escape_debug().to_string();
-    let short = shortened(hidden);
-    let short = short.strip_suffix('…').unwrap_or(&short);
-    let forms = [hidden.to_owned(), escaped(hidden), short.to_owned(), escaped(short)];
-    forms.iter().filter(|form| !form.is_empty()).fold(text, |text, form| without(text, form))
+/// Covers a hidden text in every form in which a message may quote it.
+fn cover(text: String, hidden: &HiddenText) -> String {
+    hidden.forms().fold(text, without)
 }
 
 /// Covers what a message quotes if it is a part of a hidden text: a parser quotes the part that it could not read.
-fn cover_quoted(text: &str, hidden: &[Box<str>]) -> String {
+/// `hidden`: all texts.
+fn cover_quoted(text: &str, hidden: &str) -> String {
     let is_part = |quoted: &str| {
         let part = quoted.strip_suffix('…').unwrap_or(quoted);
-        part.len() >= PART_BYTES_MIN && part != HIDDEN && hidden.iter().any(|hidden| hidden.contains(part))
+        part.len() >= PART_BYTES_MIN && part != HIDDEN && hidden.contains(part)
     };
     let (mut out, mut rest) = (String::new(), text);
     while let Some(begin) = rest.find(['"', '`']) {
@@ -174,6 +237,9 @@ fn cover_cut(text: String, hidden: &str) -> String {
 /// Covers a hidden text. A short one is only covered if it is a whole word: within the message's own words it would
 /// hide nothing.
 fn without(text: String, hidden: &str) -> String {
+    if !text.contains(hidden) {
+        return text;
+    }
     if hidden.len() >= PART_BYTES_MIN {
         return text.replace(hidden, HIDDEN);
     }

@@ -6,12 +6,13 @@ mod incremental;
 mod masks;
 mod whole;
 
+use crate::keys::control_plane::SourceNeed;
 use crate::keys::files::WHOLE_PATH;
 use crate::keys::resources::File;
 use crate::model::{Config, Kind, Listener, LoadedConfig};
 use crate::resources::{PluginSet, check_ignored, with_own};
 use crate::secret_fields::hide_in;
-use crate::values::{SourceKind, digest};
+use crate::values::digest;
 pub use documents::{FileDocument, documents};
 pub use incremental::{DigestedText, IncrementalReader};
 use masks::Masks;
@@ -136,16 +137,17 @@ fn resolve(
     let digest = plugins.table.own.beside(&digest);
     let at = within(root, "gateway.config.ignore_plugins");
     check_ignored(&file.gateway.config.ignore_plugins, &plugins.table, at, sink);
-    let source = file.gateway.config.source;
-    if source == SourceKind::Etcd && file.gateway.config.etcd.is_none() && !sink.has_errors_in("gateway.config.etcd") {
-        let fault = Fault::new("nothing says where etcd is").hint("add gateway.config.etcd with its endpoints");
+    let config = &file.gateway.config;
+    if let Some(SourceNeed { key, fault }) = config.missing()
+        && !sink.has_errors_in(key)
+    {
         sink.error(within(root, "gateway.config.source"), &Path::Root.key("gateway").key("config"), fault);
     }
-    let is_of_file = source == SourceKind::File;
+    let is_of_file = config.source.is_file();
     if !is_of_file {
         check_has_none(&file, root, sink);
     }
-    let is_closed = file.gateway.config.source == SourceKind::Store && file.gateway.admin.is_none();
+    let is_closed = file.gateway.config.is_changed_by_admin_alone() && file.gateway.admin.is_none();
     let has_protos = is_of_file && !file.protos.is_empty();
     let no_routes = is_of_file && file.routes.is_empty();
     let no_stream_routes = is_of_file && file.stream_routes.is_empty();

@@ -8,7 +8,6 @@ use crate::resources::{
     Catalog, Claims, Definition, Holder, LeftOut, List, Metadata, PluginSet, ResourceId, ResourceKeys, checked,
     first_of_each, metadata_table, take_id, with_managers,
 };
-use crate::values::SourceKind;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use stillgate_plugin::{Chain, ChainEntry, Consumers};
@@ -32,7 +31,7 @@ pub(super) type NamedConsumers = BTreeMap<String, (&'static str, Position, Strin
 pub(super) fn resolve(file: File, digest: String, plugins: PluginSet, sink: &mut Sink) -> (Config, CatalogState) {
     let plugins = with_managers(plugins, file.secrets, sink);
     let mut catalog = Catalog::new(&file.gateway, plugins);
-    catalog.are_listeners_known = file.gateway.config.source == SourceKind::File;
+    catalog.are_listeners_known = file.gateway.config.source.is_file();
     let mut taking = ResourceLoader::new(catalog, sink);
     taking.list(Kind::Protos, file.protos, ResourceKeys::Proto);
     taking.list(Kind::Ssls, file.ssls, ResourceKeys::Ssl);

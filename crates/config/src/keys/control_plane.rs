@@ -33,6 +33,8 @@ object! {
         history_age: Duration = HISTORY_AGE => default(Duration::from_secs(90 * 24 * 3600));
         /// For `source: etcd`: the connection to etcd.
         etcd: EtcdKeys = map::<EtcdKeys>() => optional;
+        /// For `source: store` and `etcd`: the folders whose files resources can name as `$secret://file/PATH`. A user who may write resources can read every file in them, as a plugin can send a secret anywhere. (Resources in this file can name any file.)
+        secret_folders: Vec<PathBuf> = list(WHOLE_PATH.shown()) => default(vec![PathBuf::from("/run/secrets"), PathBuf::from("/var/run/secrets")]);
         /// What is served if a global rule is invalid and has no previous version: `deny` answers every request 503, `ignore` serves without the rule. (A file with such a rule is refused as a whole.)
         rejected_global_rule: RejectedGlobalRule = REJECTED_GLOBAL_RULE => default(RejectedGlobalRule::Deny);
         /// Plugins that are left out wherever they are configured, such as a logger that is not supported. Only plugins that neither refuse nor change requests can be ignored; see [control-plane.md](control-plane.md#ignored-plugins).
@@ -82,10 +84,33 @@ object! {
     }
 }
 
-const SOURCE: Choice<SourceKind> = Choice {
-    words: &[("file", SourceKind::File), ("store", SourceKind::Store), ("etcd", SourceKind::Etcd)],
-    unbuilt: &[],
-};
+const SOURCE: Choice<SourceKind> = Choice { words: SourceKind::ALL, unbuilt: &[] };
+
+impl ConfigSourceKeys {
+    /// What the source needs and does not have.
+    pub(crate) fn missing(&self) -> Option<SourceNeed> {
+        let fault = || Fault::new("nothing says where etcd is").hint("add gateway.config.etcd with its endpoints");
+        let is_missing = self.source == SourceKind::Etcd && self.etcd.is_none();
+        is_missing.then(|| SourceNeed { key: "gateway.config.etcd", fault: fault() })
+    }
+
+    /// Whether only the Admin API changes the resources.
+    pub(crate) fn is_changed_by_admin_alone(&self) -> bool {
+        self.source == SourceKind::Store
+    }
+
+    /// The prefix of all keys in the datastore; may be empty.
+    pub fn key_prefix(&self) -> &str {
+        let etcd = self.etcd.as_ref().filter(|_| self.source == SourceKind::Etcd);
+        etcd.map_or("", |etcd| &etcd.prefix)
+    }
+}
+
+/// A section that a source needs.
+pub(crate) struct SourceNeed {
+    pub(crate) key: &'static str,
+    pub(crate) fault: Fault,
+}
 
 const REJECTED_GLOBAL_RULE: Choice<RejectedGlobalRule> =
     Choice { words: &[("deny", RejectedGlobalRule::Deny), ("ignore", RejectedGlobalRule::Ignore)], unbuilt: &[] };

@@ -273,7 +273,7 @@ impl Catalog {
             self.with_paths(keys),
             (&id, scripts),
             service.flatten().map_or(&[], |service| &service.hosts),
-            path,
+            (at, path),
             sink,
         );
         let of_service = service.map(|service| service.map_or(&UpstreamTarget::Wrong, |service| &service.upstream));

@@ -14,7 +14,9 @@ use std::sync::Arc;
 use stillgate_plugin::Scripts;
 use stillgate_route::condition::Field;
 use stillgate_route::vars::Expr;
-use stillgate_route::{Expression, HostPattern, PathPattern, RouteMatch, RouteSpec, Unread, UriRoute, Variable};
+use stillgate_route::{
+    Expression, HostPattern, PathPattern, ROUTE_PLACES_MAX, RouteMatch, RouteSpec, Unread, UriRoute, Variable,
+};
 use stillgate_schema::kind::At;
 use stillgate_schema::object::Object;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Severity, Sink};
@@ -169,6 +171,8 @@ impl Catalog {
             RouteMatch::Expression(expression) => return (RouteMatch::Expression(expression), Vec::new()),
             RouteMatch::Uri(uri) => uri,
         };
+        // Too many pairs are the fault, and cannot be compiled.
+        let unread = Unread { path: unread.path || takes.places() > ROUTE_PLACES_MAX, ..unread };
         let hosts = if unread.host { Vec::new() } else { takes.hosts };
         let paths = if unread.path { any_path() } else { takes.paths };
         // A condition on an unreadable part of a path is unreadable too.
@@ -252,7 +256,7 @@ pub(crate) fn takes(
     mut keys: RouteKeys,
     (id, scripts): (&str, Scripts),
     hosts: &[HostPattern],
-    path: &Path<'_>,
+    (at, path): (Position, &Path<'_>),
     sink: &mut Sink,
 ) -> RouteMatch {
     if let Some(expression) = keys.expression.take() {
@@ -284,6 +288,13 @@ pub(crate) fn takes(
     if uri.hosts.is_empty() {
         uri.hosts = hosts.to_vec();
     }
+    if uri.places() > ROUTE_PLACES_MAX {
+        let (hosts, paths) = (uri.hosts.len(), uri.paths.len());
+        let fault = Fault::new(format!(
+            "{hosts} hosts with {paths} paths each: a route has at most {ROUTE_PLACES_MAX} pairs of a host and a path"
+        ));
+        sink.error(at, path, fault.hint("split the route, or use patterns such as `*.example.com` and `/api/*`"));
+    }
     RouteMatch::Uri(uri)
 }
 
@@ -297,7 +308,7 @@ pub(super) fn narrow(mut keys: RouteKeys, (id, scripts): (&str, Scripts), hosts:
     either(&mut keys.host, &mut keys.hosts);
     either(&mut keys.uri, &mut keys.uris);
     either(&mut keys.remote_addr, &mut keys.remote_addrs);
-    takes(keys, (id, scripts), hosts, &Path::Root, &mut Sink::alone())
+    takes(keys, (id, scripts), hosts, (Position::NOWHERE, &Path::Root), &mut Sink::alone())
 }
 
 /// Whether the paths have all parameters that conditions read.

@@ -12,7 +12,7 @@ use crate::resources::{
     Catalog, Claims, Definition, LeftOut, List, Metadata, PluginSet, RememberedSecrets, first_of_each, metadata_table,
     unavailable,
 };
-use crate::values::{RejectedGlobalRule, SourceKind};
+use crate::values::RejectedGlobalRule;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -503,11 +503,12 @@ impl Store {
         }
     }
 
-    /// The prefix of paths in origins: etcd's prefix with a slash.
+    /// The prefix of paths in origins: that of the keys, with a slash.
     fn prefix(&self) -> String {
-        let config = &self.gateway.config;
-        let etcd = config.etcd.as_ref().filter(|_| config.source == SourceKind::Etcd);
-        etcd.map_or_else(String::new, |etcd| format!("{}/", etcd.prefix))
+        match self.gateway.config.key_prefix() {
+            "" => String::new(),
+            prefix => format!("{prefix}/"),
+        }
     }
 
     fn refer(&mut self, key: &Key, references: Vec<(&'static str, String)>) {

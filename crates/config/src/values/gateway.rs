@@ -47,6 +47,17 @@ pub enum SourceKind {
     Etcd,
 }
 
+impl SourceKind {
+    /// All of them, with the names that `gateway.config.source` takes.
+    pub const ALL: &[(&str, SourceKind)] =
+        &[("file", SourceKind::File), ("store", SourceKind::Store), ("etcd", SourceKind::Etcd)];
+
+    /// Whether the resources are in the file, not in a datastore.
+    pub fn is_file(self) -> bool {
+        self == SourceKind::File
+    }
+}
+
 /// The rights of a key of the Admin API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {

@@ -8,10 +8,10 @@ use std::time::Duration;
 use stillgate_config::{DIAGNOSTICS_MAX, FILE_BYTES_MAX, load};
 
 /// Far above the time that any of the inputs needs, far below that of an exponential one.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The CPU time of this thread so far: other load on the CPU does not affect it.
-fn cpu_time() -> Duration {
+pub(crate) fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32)
 }

@@ -118,7 +118,7 @@ impl Control for ControlSide {
     }
 
     fn writes_max(&self) -> usize {
-        self.kept.as_ref().map_or(WRITES_MAX, |kept| kept.keeper.writes_max())
+        self.kept.as_ref().map_or(WRITES_MAX, |kept| kept.keeper.traits.writes_max)
     }
 
     fn write(&self, transaction: Transaction, wait: Wait) -> Pending<Result<Outcome, WriteError>> {

@@ -7,7 +7,6 @@ use super::cli::{EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Explain, OutputFormat};
 use super::stdout::show;
 use crate::configuration::source::ConfigSource;
 use std::collections::HashMap;
-use stillgate_config::SourceKind;
 use stillgate_proxy::Plan;
 use stillgate_replay::explain::chain::consumer;
 use stillgate_replay::explain::explanation::ExplainedRequest;
@@ -31,7 +30,7 @@ pub(crate) fn run(arguments: &Explain) -> u8 {
             return EXIT_ERRORS;
         }
     };
-    if config.gateway.config.source != SourceKind::File {
+    if !config.gateway.config.source.is_file() {
         eprintln!(
             "stillgate: {} has no resources (gateway.config.source), so it does not say where requests go; ask the running \
              gateway with GET /v1/explain of its admin address, or explain the file of `stillgate export`",

@@ -13,7 +13,7 @@ use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
-use stillgate_config::{Config, LogDestination, Severity, SourceKind, Transport, listener_paths};
+use stillgate_config::{Config, LogDestination, Severity, Transport, listener_paths};
 use stillgate_measures::metrics;
 use stillgate_tls::Problem;
 
@@ -32,19 +32,9 @@ pub(crate) fn look_at(config: &Config) -> Vec<(Problem, Severity)> {
             |folder: &Path| format!("create it (`mkdir -p {}`), or change gateway.access_log", folder.display());
         found.extend(file_problem("gateway.access_log.path", file, Severity::Error, remedy));
     }
-    if gateway.config.source == SourceKind::Store {
-        let remedy =
-            |folder: &Path| format!("create it (`mkdir -p {}`), or change gateway.config.store", folder.display());
-        let store = &gateway.config.store;
-        found.extend(file_problem("gateway.config.store", store, Severity::Error, remedy));
-    }
-    if gateway.config.source == SourceKind::Etcd
-        && let Some(snapshot) = gateway.config.etcd.as_ref().and_then(|etcd| etcd.snapshot.as_deref())
-    {
-        let remedy = |folder: &Path| {
-            format!("create it (`mkdir -p {}`), or change gateway.config.etcd.snapshot", folder.display())
-        };
-        found.extend(file_problem("gateway.config.etcd.snapshot", snapshot, Severity::Error, remedy));
+    if let Some((key, file)) = kept::written_file(gateway) {
+        let remedy = |folder: &Path| format!("create it (`mkdir -p {}`), or change {key}", folder.display());
+        found.extend(file_problem(key, file, Severity::Error, remedy));
     }
     if let Some(folder) = gateway.metrics.as_ref().and_then(|metrics| metrics.shared.as_deref()) {
         found.extend(folder_problem("gateway.metrics.shared", folder));

@@ -15,6 +15,7 @@
 
 use super::background::{self, Waits};
 use super::ignored::{self, Ignored};
+use super::kept::DatastoreKind;
 use super::reading::{Candidate, ConfigReader, Look, ReadResult};
 use super::restart::needs_restart;
 use super::source::ConfigSource;
@@ -27,7 +28,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_config::{Config, Gateway, Kind, LoadedConfig, SourceKind};
+use stillgate_config::{Config, Gateway, Kind, LoadedConfig};
 use stillgate_measures::logging::RunningLog;
 use stillgate_measures::metrics::{MetricsRuntime, PendingPlan};
 use stillgate_measures::own_metrics::ReloadTimes;
@@ -258,13 +259,12 @@ impl Reloader {
         self.served.rejected.iter().map(RejectedStatus::from).collect()
     }
 
-    /// Where the configuration is: its file, its store, or the endpoints of etcd; `None`: it has no name.
+    /// Where the configuration is: its file, or the address of its datastore; `None`: it has no name.
     pub(crate) fn source_path(&self) -> Option<String> {
-        let config = &self.gateway().config;
-        match config.source {
-            SourceKind::File => self.source.name(),
-            SourceKind::Store => Some(config.store.display().to_string()),
-            SourceKind::Etcd => config.etcd.as_ref().map(|etcd| etcd.endpoints.join(", ")),
+        let gateway = self.gateway();
+        match DatastoreKind::of(gateway) {
+            None => self.source.name(),
+            Some(kind) => Some(kind.address(gateway)),
         }
     }
 

@@ -69,6 +69,7 @@ fn of_config(started: &ConfigSourceKeys, new: &ConfigSourceKeys) -> Keys<4> {
         history_age,
         etcd,
         source: _,
+        secret_folders: _,
         rejected_global_rule: _,
         ignore_plugins: _,
     } = started;

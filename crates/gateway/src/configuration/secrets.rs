@@ -15,7 +15,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 use stillgate_files::read_bounded;
 use stillgate_plugin::Secrets;
@@ -79,10 +79,13 @@ impl Secrets for MachineSecrets {
 
 /// [`MachineSecrets`] for the resources of a datastore, where a secret that cannot be read would stop what it is used for: while a file
 /// is missing or cannot be used, its last value stays valid, as it does for a Vault that cannot be reached.
+///
+/// Only files in some folders are read: the right to write resources does not include reading every file of this process.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LastingSecrets {
     secrets: MachineSecrets,
     last: Arc<Mutex<HashMap<String, LastValue>>>,
+    folders: Arc<Mutex<Vec<PathBuf>>>,
 }
 
 /// The last value of a secret in a file.
@@ -102,7 +105,7 @@ impl fmt::Debug for LastValue {
 impl Secrets for LastingSecrets {
     fn with_managers(&self, managers: &Managers) -> Option<Arc<dyn Secrets>> {
         let secrets = MachineSecrets { managers: managers.clone() };
-        Some(Arc::new(LastingSecrets { secrets, last: self.last.clone() }))
+        Some(Arc::new(LastingSecrets { secrets, last: self.last.clone(), folders: self.folders.clone() }))
     }
 
     fn in_use(&self, references: &[String]) {
@@ -112,8 +115,9 @@ impl Secrets for LastingSecrets {
     }
 
     fn resolve(&self, reference: &str) -> Result<String, String> {
+        let Some(file) = file_of(reference) else { return self.secrets.resolve(reference) };
+        self.check_folder(&file)?;
         let found = self.secrets.resolve(reference);
-        let Some(file) = file_of(reference) else { return found };
         let mut last = self.last();
         match found {
             Ok(value) => {
@@ -135,6 +139,31 @@ impl Secrets for LastingSecrets {
 }
 
 impl LastingSecrets {
+    /// Reads files in these folders only, from now on.
+    pub(crate) fn set_folders(&self, folders: &[PathBuf]) {
+        folders.clone_into(&mut self.folders.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Refuses a file outside the folders. Whether there is such a file is not said.
+    fn check_folder(&self, file: &Path) -> Result<(), String> {
+        let folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);
+        let goes_up = file.components().any(|part| part == Component::ParentDir);
+        let is_below = !goes_up && folders.iter().any(|folder| file.starts_with(folder));
+        // A link in a folder may lead out of it. A file that is not there is reported by who reads it.
+        let real = file.canonicalize().ok().filter(|_| is_below);
+        let is_really_below = real.is_none_or(|real| {
+            folders.iter().any(|folder| folder.canonicalize().is_ok_and(|folder| real.starts_with(folder)))
+        });
+        match is_below && is_really_below {
+            true => Ok(()),
+            false => Err(format!(
+                "{} is not in a folder for secrets; move it below one of gateway.config.secret_folders ({}), or add its folder there",
+                file.display(),
+                Vec::from_iter(folders.iter().map(|folder| folder.display().to_string())).join(", ")
+            )),
+        }
+    }
+
     fn last(&self) -> MutexGuard<'_, HashMap<String, LastValue>> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -267,7 +296,7 @@ fn of_key(text: String, key: Option<&str>) -> Result<String, String> {
 mod tests {
     use super::*;
     use std::fs;
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     #[test]
     fn references_name_variables_and_files() {
@@ -328,6 +357,7 @@ mod tests {
         let file = folder.path().join("secret");
         let reference = format!("$secret://file{}", file.display());
         let secrets = LastingSecrets::default();
+        secrets.set_folders(&[folder.path().to_owned()]);
         assert!(secrets.resolve(&reference).is_err(), "it was never read");
         fs::write(&file, "planted").unwrap();
         // The one with managers shares them.
@@ -343,6 +373,37 @@ mod tests {
         fs::remove_file(&file).unwrap();
         secrets.in_use(&[]);
         assert!(secrets.resolve(&reference).is_err());
+    }
+
+    #[test]
+    fn resources_of_a_datastore_name_files_in_some_folders_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        for name in ["in", "in/below", "real"] {
+            fs::create_dir(path.join(name)).unwrap();
+        }
+        for name in ["in/a", "in/below/a", "real/a", "inside", "out"] {
+            fs::write(path.join(name), "planted").unwrap();
+        }
+        symlink(path.join("real"), path.join("linked")).unwrap();
+        symlink(path.join("in/a"), path.join("in/good")).unwrap();
+        symlink(path.join("out"), path.join("in/bad")).unwrap();
+        symlink(path.join("in/a"), path.join("lead-in")).unwrap();
+        let secrets = LastingSecrets::default();
+        let read = |name: &str| secrets.resolve(&format!("$secret://file{}/{name}", path.display()));
+        assert!(read("in/a").is_err(), "no folder is named");
+        secrets.set_folders(&[path.join("in"), path.join("linked")]);
+        for name in ["in/a", "in/below/a", "in/below//a", "in/good", "linked/a"] {
+            assert_eq!(read(name).as_deref(), Ok("planted"), "{name}");
+        }
+        for name in ["out", "inside", "real/a", "in/bad", "in/../out", "in/../in/a", "lead-in", "nowhere"] {
+            let refusal = read(name).unwrap_err();
+            assert!(refusal.contains("is not in a folder for secrets"), "{name}: {refusal}");
+        }
+        assert!(read("in/nowhere").unwrap_err().contains("there is no file"));
+        // What was read before is not kept against the owner's will.
+        secrets.set_folders(&[path.join("real")]);
+        assert!(read("in/a").is_err());
     }
 
     #[test]

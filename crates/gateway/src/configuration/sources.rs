@@ -4,7 +4,7 @@
 //! one is in use.
 
 use super::end_flag;
-use super::kept::{KeptSource, OpenStore};
+use super::kept::{DatastoreKind, KeptSource, OpenStore};
 use super::own_files;
 use super::secrets::file_of;
 use super::source::{ConfigSource, ReadError, plugins};
@@ -187,10 +187,10 @@ impl Source for TextSource {
         check_kind(&loaded, self.kind)?;
         let gateway = &loaded.config.gateway;
         self.kind = Some(gateway.config.source);
-        if gateway.config.source == SourceKind::File {
+        let Some(datastore) = DatastoreKind::of(gateway) else {
             return Ok(SourceResult::Loaded { loaded, text_refused: None });
-        }
-        let store = KeptSource::open(&loaded.config)
+        };
+        let store = KeptSource::open(datastore, &loaded.config)
             .map_err(|why| refusal(loaded.config.digest.clone(), &[why.to_string()]))?;
         let kept = Beside { store, text: loaded, replaced: None, is_refused: false, unusable: None };
         self.kept.insert(kept).read(&mut self.text, self.kind, unless)

@@ -11,7 +11,7 @@ use crate::admin::cardinality::Cardinality;
 use crate::admin::context::Question;
 use crate::admin::status::{AccessLogStatus, StatusPage, certificates, counted};
 use crate::admin::upstreams::UpstreamsSnapshot;
-use crate::configuration::kept::{FollowStatus, FollowedRevision, OpenStore, StoreRequest};
+use crate::configuration::kept::{DatastoreTraits, FollowStatus, FollowedRevision, OpenStore, StoreRequest};
 use crate::configuration::reload::{ReloadEvent, Reloader};
 use crate::configuration::secrets;
 use crate::configuration::watch::FileWatch;
@@ -20,7 +20,6 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_acme::Renewals;
-use stillgate_config::SourceKind;
 use stillgate_device_node::DeviceThread;
 use stillgate_door::RunningServer;
 use stillgate_health::{Checker, HealthChange};
@@ -528,9 +527,9 @@ impl Control {
         let stored = self.datastore.as_ref().map(Datastore::state);
         StatusPage {
             version: env!("CARGO_PKG_VERSION"),
-            source: self.datastore.as_ref().map_or("file", Datastore::kind),
+            source: self.datastore.as_ref().map_or("file", |datastore| datastore.traits.name),
             source_path: self.reloader.source_path(),
-            batch_writes_max: self.datastore.as_ref().map(|datastore| datastore.writes_max),
+            batch_writes_max: self.datastore.as_ref().map(|datastore| datastore.traits.writes_max),
             revision: stored.as_ref().and_then(|_| self.reloader.revision()),
             source_error: stored.as_ref().and_then(FollowedRevision::error),
             source_heard_at: self.datastore.as_ref().and_then(Datastore::heard_unix_ms).map(rfc3339),
@@ -560,9 +559,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A datastore that is followed.
 struct Datastore {
-    kind: SourceKind,
-    name: &'static str,
-    writes_max: usize,
+    traits: &'static DatastoreTraits,
     stored: watch::Receiver<FollowedRevision>,
     asks: mpsc::Sender<StoreRequest>,
     /// Revision that was last requested to be read.
@@ -574,8 +571,7 @@ impl Datastore {
         let mut stored = kept.keeper.stored.subscribe();
         // The datastore may have changed since it was read at the start.
         stored.mark_changed();
-        let (kind, name, writes_max) = (kept.keeper.kind, kept.keeper.name(), kept.keeper.writes_max());
-        Datastore { kind, name, writes_max, stored, asks: kept.asks, revision: None }
+        Datastore { traits: kept.keeper.traits, stored, asks: kept.asks, revision: None }
     }
 
     /// Waits until there is a change to read. May be cancelled without losing anything.
@@ -592,11 +588,6 @@ impl Datastore {
         }
     }
 
-    /// `store` or `etcd`.
-    fn kind(&self) -> &'static str {
-        self.name
-    }
-
     /// How it is followed.
     fn state(&self) -> FollowedRevision {
         self.stored.borrow().clone()
@@ -605,7 +596,7 @@ impl Datastore {
     /// When the datastore last answered, in milliseconds since 1970. A store that can be written is in this process.
     fn heard_unix_ms(&self) -> Option<u64> {
         let stored = self.stored.borrow();
-        match self.kind == SourceKind::Store && stored.connection == FollowStatus::Good {
+        match self.traits.is_embedded && stored.connection == FollowStatus::Good {
             true => Some(now_unix_ms()),
             false => stored.heard_unix_ms,
         }
@@ -618,7 +609,7 @@ impl Datastore {
         // A datastore that a successor has opened is not lost.
         let is_up = !matches!(stored.connection, FollowStatus::Lost(_));
         let etcd = EtcdFacts { newest: stored.newest, modified: stored.modified };
-        let etcd = (self.kind == SourceKind::Etcd).then_some(etcd);
+        let etcd = (!self.traits.is_embedded).then_some(etcd);
         SourceFacts { is_up, revision: stored.revision, heard_unix_ms, etcd }
     }
 

@@ -31,8 +31,9 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
+use stillgate_allocator::give_back;
 use stillgate_cluster::registry::FormerDirectory;
-use stillgate_config::{Config, Errors, Gateway, LoadedConfig, Role as Written, SHORT_KEY_NAME, SourceKind, Transport};
+use stillgate_config::{Config, Errors, Gateway, LoadedConfig, Role as Written, SHORT_KEY_NAME, Transport};
 use stillgate_device_node as device_node;
 use stillgate_device_node::{DeviceThread, NodeParameters};
 use stillgate_door::{Access, AdminKey, Bounds, Guard, Hosts, Role, RunningServer, Server, loopback, tls};
@@ -45,7 +46,7 @@ use stillgate_measures::metrics::{MeteringError, MetricsRuntime, PreparedMetrics
 use stillgate_measures::own_metrics::{Facts, LimitFacts, ReloadTimes};
 use stillgate_measures::process_stats;
 use stillgate_plugin::{Outbox, Secret, ServingProcess};
-use stillgate_profiler::heap::{self, SamplingAllocator};
+use stillgate_profiler::heap;
 use stillgate_profiler::threads::Registration;
 use stillgate_proxy::{
     Counters, Expose, Fleet, InheritedSockets, ListenError, Measuring, Plan, PlanCell, PlanError, Sockets, StartError,
@@ -578,7 +579,7 @@ fn start_access_log(gateway: &Gateway) -> Result<(Vec<access_log::Sink>, Option<
         return Ok((Vec::new(), None));
     };
     // Only changes of resources use them.
-    let recent = (gateway.config.source != SourceKind::File).then(Arc::default);
+    let recent = (!gateway.config.source.is_file()).then(Arc::default);
     let workers = stillgate_proxy::worker_count(gateway);
     let (sinks, drain) = access_log::channel(&access_log.format, workers);
     let writer = AccessLogWriter::start(access_log.destination.clone(), drain, recent).map_err(RunError::AccessLog)?;
@@ -589,27 +590,6 @@ fn lower_priority() {
     // On Linux this is about the calling thread only; those it starts from now on inherit it.
     if let Err(error) = rustix::process::setpriority_process(None, CONTROL_NICE) {
         warn!(%error, "the control thread keeps its priority");
-    }
-}
-
-// The process's allocator: mimalloc, because it can give memory back after a burst of connections.
-//
-// The C library's allocator keeps the 20 MB of ten thousand closed connections for ever, as a few survivors are spread over them.
-// mimalloc gives them back, but only while its thread goes on allocating, which an idle worker does not: so the workers call
-// [`give_back`]. The sampling of heap profiles wraps it, if enabled.
-
-#[global_allocator]
-static ALLOCATOR: SamplingAllocator<mimalloc::MiMalloc> = SamplingAllocator::new(mimalloc::MiMalloc);
-
-/// Returns the calling thread's free memory to the system.
-pub(crate) fn give_back() {
-    // SAFETY: `mi_collect` takes no pointer and may be called by any thread at any time; it touches free memory only.
-    #[expect(
-        unsafe_code,
-        reason = "the safe crate has no name for it; measured: 1.9 KB a closed connection otherwise stay"
-    )]
-    unsafe {
-        libmimalloc_sys::mi_collect(true);
     }
 }
 

@@ -78,6 +78,43 @@ fn more_than_the_window_ends_the_stream_or_the_connection() {
     bench.await_rest();
 }
 
+/// Heads have no flow control: a client that reads nothing, and a node that sends interim responses for ever, must not fill our memory.
+#[test]
+fn interim_responses_that_nobody_reads_end_the_connection() {
+    const INTERIMS: usize = 20_000;
+    let bench = Bench::new("");
+    let begin = |count: usize, last: &str| {
+        let client = bench.gateway.client();
+        socket2::SockRef::from(client.stream()).set_recv_buffer_size(2048).expect("a small buffer");
+        let requests = "GET /good?size=5000 HTTP/1.1\r\nHost: h\r\n\r\n".repeat(count) + last;
+        let mut sending = client.stream().try_clone().expect("a handle");
+        std::thread::spawn(move || drop(sending.write_all(requests.as_bytes())));
+        client
+    };
+    // As many answers as fill the sockets, so that the last request's interim responses cannot be written.
+    let full = begin(10_000, "");
+    let mut count = 0;
+    eventually("the sockets to be full", || {
+        let before = std::mem::replace(&mut count, bench.good.requests());
+        std::thread::sleep(Duration::from_millis(200));
+        count > 0 && before == count
+    });
+    drop(full);
+    let rss = bench.gateway.rss();
+    let client = begin(count - 2, GET);
+    let mut peer = bench.accept();
+    let stream = peer.until(|frame| frame.kind == kind::HEADERS).stream;
+    let value = "v".repeat(8_000);
+    for _ in 0..INTERIMS {
+        // The connection may have ended.
+        peer.send_head(stream, &[(":status", "103"), ("link", &value)], 0);
+    }
+    let grown = bench.gateway.rss().saturating_sub(rss);
+    assert!(grown < GROWTH_BYTES_MAX / 4, "{grown} bytes more");
+    drop(client);
+    bench.await_rest();
+}
+
 /// More full connections than a request looks at: it does not wait for them, and what is free again is used.
 #[test]
 fn a_request_finds_room_however_many_connections_are_full() {

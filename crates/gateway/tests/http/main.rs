@@ -27,6 +27,7 @@ mod lifecycle;
 mod limits;
 mod limits_counted;
 mod listeners;
+mod local_answers;
 mod mistaken_nodes;
 mod proxy_protocol;
 mod queue;

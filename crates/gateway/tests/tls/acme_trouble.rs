@@ -95,9 +95,10 @@ fn a_certificate_is_served_though_the_configuration_is_refused() {
     let text = Setup { gateway: format!("{}nonsense: 1\n", good.gateway), ..good.clone() };
     let resources = good.resources.as_deref().expect("they are text");
     // More than one Plan can have, which is found out when it is built.
-    let numbered = |prefix: &str| (0..2900).map(|n| format!("{prefix}{n}")).collect::<Vec<_>>().join(", ");
-    let plan = format!("uris: [{}], hosts: [{}]", numbered("/p"), numbered("h"));
-    let plan = resources.replace("uri: /*", &plan);
+    let numbered = |prefix: &str| (0..256).map(|n| format!("{prefix}{n}")).collect::<Vec<_>>().join(", ");
+    let many = format!("uris: [{}], hosts: [{}]", numbered("/p"), numbered("h"));
+    let routes: Vec<String> = (0..65).map(|n| format!("{{id: many{n}, {many}, upstream_id: main}}, ")).collect();
+    let plan = resources.replace("routes: [", &format!("routes: [{}", routes.concat()));
     let plan = Setup { resources: Some(plan), ..good.clone() };
     type Break<'a> = &'a dyn Fn();
     let breaks: [(&str, Break<'_>); 3] = [

@@ -6,9 +6,11 @@
 use super::body_pipe::{BrokenBody, filter_all};
 use super::chain::{self, ResponseSource};
 use super::forwarding::{self, CommonLines};
-use super::sender::BodyDelimiting;
+use super::sender::{BodyDelimiting, COPY_BYTES_MAX};
 use super::{ConnectionNext, RequestContext};
+use crate::basics::min_rate::{MinRate, client_bytes_min};
 use crate::connection::grpc;
+use crate::worker::body_memory::BodyLease;
 use std::borrow::Cow;
 use std::future::poll_fn;
 use std::io::Write;
@@ -145,7 +147,7 @@ impl From<ChunkError> for LocalReply {
 
 /// Stages an answer to the request; the connection is kept if the request's body has arrived and the answer does not forbid it.
 /// `None`: it is too late for an answer.
-pub(crate) async fn stage(serving: &mut RequestContext<'_>, own: LocalReply) -> Option<KeepAlive> {
+pub(crate) async fn stage(serving: &mut RequestContext<'_>, own: LocalReply) -> Option<StagedReply> {
     let LocalReply(own) = own;
     tracing::debug!(status = own.answer.status, message = %own.message, "answered by the gateway");
     let RequestContext { worker, client, exchange, .. } = serving;
@@ -164,12 +166,39 @@ pub(crate) async fn stage(serving: &mut RequestContext<'_>, own: LocalReply) -> 
     exchange.response_body.end_capture();
     forwarding::edit_answer(exchange);
     let own = if exchange.chains.is_on() { filter(serving, *own).await } else { *own };
-    write(serving, &own, keep_alive);
-    Some(KeepAlive(keep_alive))
+    let (own, held) = hold(serving, own);
+    let body = write(serving, own, keep_alive);
+    Some(StagedReply { body, _held: held, keep_alive })
 }
 
-/// Whether the client's connection is kept after an answer.
-pub(crate) struct KeepAlive(bool);
+/// An answer whose head is staged.
+pub(crate) struct StagedReply {
+    /// What follows the head.
+    body: AnswerBody,
+    _held: Option<BodyLease>,
+    /// Whether the client's connection is kept after it.
+    keep_alive: bool,
+}
+
+/// Counts a body that was made for this request as held, until the client has taken it. If that is too much, an error takes its
+/// place.
+fn hold(serving: &mut RequestContext<'_>, own: ReplyDraft) -> (ReplyDraft, Option<BodyLease>) {
+    let RequestContext { worker, client, exchange, .. } = serving;
+    let bytes = match &own.answer.body {
+        AnswerBody::Owned(body) if body.len() > COPY_BYTES_MAX => body.len(),
+        _ => return (own, None),
+    };
+    let mut held = worker.plugins.held.begin(client.address);
+    if held.set(bytes).is_ok() {
+        return (own, Some(held));
+    }
+    let kind = if own.kind == LocalReplyKind::Closing { own.kind } else { LocalReplyKind::Overload };
+    let refusal = LocalReply::overload("the memory limit for bodies held by plugins is reached").of_kind(kind);
+    exchange.outcome.status = refusal.0.answer.status;
+    // They are about the body that is not sent.
+    exchange.response_edits.clear();
+    (*refusal.0, None)
+}
 
 /// Lets the plugins see the answer, and change it. If it cannot be given to them in the form they need, an error in our own form
 /// takes its place.
@@ -217,24 +246,26 @@ async fn run_filters(serving: &mut RequestContext<'_>, own: ReplyDraft) -> Resul
     Ok(ReplyDraft { answer, message, kind })
 }
 
-fn write(serving: &mut RequestContext<'_>, own: &ReplyDraft, keep_alive: bool) {
+/// Stages the answer; returns the body that follows what is staged.
+fn write(serving: &mut RequestContext<'_>, own: ReplyDraft, keep_alive: bool) -> AnswerBody {
     let RequestContext { worker, exchange, snapshot, .. } = serving;
     let before = exchange.bytes_sent();
     let out = exchange.to_client.head(&worker.buffers);
-    let ReplyDraft { answer, message, kind } = own;
-    let mut body = answer.body.bytes();
+    let ReplyDraft { mut answer, message, kind } = own;
     // An answer that is not an error, such as a redirect or a response to a preflight, has content of its own.
     let call = || grpc::call(&exchange.request, exchange.from_client.head());
     if answer.status >= 400
         && let Some(call) = call()
     {
-        body = &[];
+        answer.body = AnswerBody::Empty;
         exchange.response_edits.fields.remove_added(CONTENT_TYPE);
-        grpc::write_answer(out, call, answer.status, *kind == LocalReplyKind::Deadline, message);
+        grpc::write_answer(out, call, answer.status, kind == LocalReplyKind::Deadline, &message);
     } else {
-        let has_body = !matches!(answer.status, 204 | 304);
-        body = if has_body { body } else { &[] };
-        write_head(out, answer.status, answer.content_type.as_deref(), has_body.then_some(body.len()));
+        let length = (!matches!(answer.status, 204 | 304)).then_some(answer.body.bytes().len());
+        write_head(out, answer.status, answer.content_type.as_deref(), length);
+        if length.is_none() {
+            answer.body = AnswerBody::Empty;
+        }
     }
     match kind {
         LocalReplyKind::Overload => out.extend_from_slice(b"Retry-After: 1\r\n"),
@@ -250,10 +281,11 @@ fn write(serving: &mut RequestContext<'_>, own: &ReplyDraft, keep_alive: bool) {
     out.extend_from_slice(b"\r\n");
     exchange.outcome.head_bytes = before + out.len() as u64;
     exchange.fields.note_answer(worker.wanted_fields(), out);
-    if exchange.request.method != Method::Head {
-        out.extend_from_slice(body);
+    if exchange.request.method == Method::Head {
+        answer.body = AnswerBody::Empty;
     }
-    exchange.to_client.stage(&[], None, &worker.buffers);
+    exchange.to_client.stage(answer.body.bytes(), None, &worker.buffers);
+    answer.body
 }
 
 /// The messages are our own and need no escaping.
@@ -277,19 +309,29 @@ pub(super) fn write_head(out: &mut Vec<u8>, status: u16, content_type: Option<&s
 }
 
 /// Writes what is staged.
-pub(crate) async fn flush(serving: &mut RequestContext<'_>, KeepAlive(keep_alive): KeepAlive) -> ConnectionNext {
+pub(crate) async fn flush(serving: &mut RequestContext<'_>, staged: StagedReply) -> ConnectionNext {
     let RequestContext { worker, client, exchange, snapshot, .. } = serving;
-    let deadline_ms = worker.clock.now_ms() + snapshot.plan.settings.send_ms;
-    let written = poll_fn(|cx| match exchange.to_client.poll_flush(cx, &mut client.stream, &[], &worker.buffers) {
-        Poll::Ready(result) => Poll::Ready(result.is_ok()),
-        Poll::Pending if worker.clock.now_ms() >= deadline_ms => Poll::Ready(false),
-        Poll::Pending => {
-            client.timer.set(&worker.clock, deadline_ms, cx);
-            Poll::Pending
+    let body = staged.body.bytes();
+    let send_ms = snapshot.plan.settings.send_ms;
+    let mut rate = MinRate::begin(worker.clock.now_ms(), exchange.to_client.total);
+    let written = poll_fn(|cx| {
+        let rest = &body[body.len() - exchange.to_client.content_left()..];
+        match exchange.to_client.poll_flush(cx, &mut client.stream, rest, &worker.buffers) {
+            Poll::Ready(result) => Poll::Ready(result.is_ok()),
+            Poll::Pending => {
+                let now_ms = worker.clock.now_ms();
+                rate.update(now_ms, exchange.to_client.total, client_bytes_min(send_ms));
+                let deadline_ms = rate.since_ms() + send_ms;
+                if now_ms >= deadline_ms {
+                    return Poll::Ready(false);
+                }
+                client.timer.set(&worker.clock, deadline_ms, cx);
+                Poll::Pending
+            }
         }
     })
     .await;
-    match (written, keep_alive) {
+    match (written, staged.keep_alive) {
         (false, _) => ConnectionNext::Close,
         (true, true) => ConnectionNext::KeepAlive,
         (true, false) => ConnectionNext::Linger,

@@ -129,7 +129,7 @@ async fn send_local_reply(serving: &mut RequestContext<'_>, own: LocalReply) -> 
         },
     };
     match answer::stage(serving, own).await {
-        Some(keep_alive) => answer::flush(serving, keep_alive).await,
+        Some(staged) => answer::flush(serving, staged).await,
         None => ConnectionNext::Close,
     }
 }

@@ -16,7 +16,7 @@ use std::task::{Context, Poll, ready};
 use stillgate_wire::{CHUNK_HEAD_BYTES_MAX, chunk_head};
 
 /// Content up to this size is cheaper to copy than to describe to `writev`.
-const COPY_BYTES_MAX: usize = 4096;
+pub(super) const COPY_BYTES_MAX: usize = 4096;
 
 /// How the content of the current message is delimited on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

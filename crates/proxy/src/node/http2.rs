@@ -86,7 +86,9 @@ fn poll(
     match ended {
         Poll::Ready(Err(error)) if error.is_library() => Poll::Ready(Some(error.to_string())),
         Poll::Ready(_) => Poll::Ready(None),
-        Poll::Pending if transport.is_flooded() => Poll::Ready(Some("a flood of frames that move nothing".to_owned())),
+        Poll::Pending if transport.is_flooded() => {
+            Poll::Ready(Some("a flood of frames that move nothing, or of interim responses".to_owned()))
+        }
         Poll::Pending if matches!(flushed, Poll::Ready(Err(_))) => Poll::Ready(None),
         Poll::Pending => Poll::Pending,
     }

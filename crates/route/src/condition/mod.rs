@@ -400,10 +400,7 @@ pub enum FieldKind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FieldError {
     /// No field has that name.
-    Unknown {
-        /// The field with the most similar name.
-        nearest: Option<String>,
-    },
+    Unknown,
     /// Its last part is wrong.
     Name {
         /// Why it is wrong.
@@ -440,7 +437,7 @@ impl Field {
             let part = name.strip_prefix(head)?;
             Some((*head, *example, if part.is_empty() { part } else { part.strip_prefix('.')? }))
         });
-        let Some((head, example, part)) = named else { return Err(unknown(name)) };
+        let Some((head, example, part)) = named else { return Err(FieldError::Unknown) };
         let wrong = |reason| Err(FieldError::Name { reason, write: format!("{head}.{example}") });
         match head {
             _ if part.is_empty() => wrong("its last part is missing"),
@@ -527,9 +524,10 @@ fn segments(part: &str) -> Result<Field, FieldError> {
 /// Longest name that may be a slip of the pen of a shorter one: comparing costs the product of both lengths.
 const NEAREST_BYTES_MAX: usize = 128;
 
-fn unknown(name: &str) -> FieldError {
+/// The field with the most similar name. Only messages need it: it takes long, and any text may be looked up.
+pub(crate) fn nearest(name: &str) -> Option<String> {
     if name.len() > NEAREST_BYTES_MAX {
-        return FieldError::Unknown { nearest: None };
+        return None;
     }
     // The last part of a named field is free, so only what comes before it is compared.
     let (head, part) = name.rsplit_once('.').unwrap_or((name, ""));
@@ -544,7 +542,7 @@ fn unknown(name: &str) -> FieldError {
     let near = plain.chain(named).filter(|(_, distance, known)| *distance <= known.len() / 3);
     // A suggestion that would be wrong again does not help.
     let right = near.filter(|(whole, ..)| Field::parse(whole).is_ok());
-    FieldError::Unknown { nearest: right.min_by_key(|(_, distance, _)| *distance).map(|(whole, ..)| whole) }
+    right.min_by_key(|(_, distance, _)| *distance).map(|(whole, ..)| whole)
 }
 
 impl fmt::Display for Field {
@@ -649,10 +647,11 @@ mod field_tests {
             ("http", None),
             ("true", None),
         ] {
-            let Err(FieldError::Unknown { nearest }) = Field::parse(name) else { panic!("{:?}", Field::parse(name)) };
+            assert_eq!(Field::parse(name), Err(FieldError::Unknown));
+            let nearest = nearest(name);
             assert_eq!(nearest.as_deref(), expected, "{name}");
         }
         let long = "http.path".repeat(10_000);
-        assert_eq!(Field::parse(&long), Err(FieldError::Unknown { nearest: None }));
+        assert_eq!((Field::parse(&long), nearest(&long)), (Err(FieldError::Unknown), None));
     }
 }

@@ -6,7 +6,7 @@ use super::excerpt::{is_invisible, quoted};
 use super::literal::begins_number;
 use super::parse::{ErrorExtent, Parsed, Parser};
 use super::{PREDICATES_MAX, foreign, rules};
-use crate::condition::{Condition, Field, FieldError, Predicate, PredicateOrigin};
+use crate::condition::{Condition, Field, FieldError, Predicate, PredicateOrigin, nearest};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -224,7 +224,8 @@ impl Parser<'_> {
                 Err(FieldError::Name { reason, write }) => {
                     (Kind::FieldName { found: quoted(name), reason }, format!("write `{write}`"))
                 }
-                Err(FieldError::Unknown { nearest }) => {
+                Err(FieldError::Unknown) => {
+                    let nearest = nearest(name);
                     let hint = foreign::field(name, nearest);
                     let kind = Kind::UnknownField { found: quoted(name) };
                     // The whole list is shown only once.

@@ -27,7 +27,7 @@ use crate::file::whole::CatalogState;
 use crate::file::{finish, read, resolve, without_secrets};
 use crate::model::LoadedConfig;
 use crate::resources::{PluginSet, RememberedSecrets, SecretHashes};
-use crate::values::{SourceKind, digest};
+use crate::values::digest;
 use outline::{Item, ListItems};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -179,7 +179,7 @@ impl IncrementalReader {
 
     /// The values of other secrets may be forgotten, unless resources of a datastore use them.
     fn report_secrets_in_use(&self, loaded: &LoadedConfig) {
-        if loaded.config.gateway.config.source == SourceKind::File {
+        if loaded.config.gateway.config.source.is_file() {
             self.secrets.report_in_use();
         }
     }

@@ -2,6 +2,7 @@
 
 use super::{nodes, put, rejected, store};
 use crate::cases;
+use crate::hostile::{PATIENCE, cpu_time};
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 use std::sync::Arc;
@@ -442,6 +443,42 @@ fn a_document_that_is_not_an_object_is_refused_whatever_its_kind() {
             assert!(store.check_alone(kind, text).is_err(), "{kind:?} {text:?}");
         }
     }
+}
+
+/// Each finding is looked through for each text that may be a secret; most findings are not shown.
+#[test]
+fn a_document_full_of_errors_takes_no_minutes() {
+    let hosts: Vec<String> = (0..20_000).map(|number| format!("a b{number}")).collect();
+    let route = json!({"uri": "/a", "hosts": hosts, "upstream": nodes()});
+    let (store, began) = (store(), cpu_time());
+    let refusal = store.check_alone(Kind::Routes, &route.to_string()).unwrap_err();
+    assert!(cpu_time() - began < PATIENCE, "{:?}", cpu_time() - began);
+    assert!(refusal.contains("hosts[0]"), "{refusal}");
+}
+
+/// Each pair of a host and a path is compiled.
+#[test]
+fn a_route_with_too_many_pairs_is_refused_alone() {
+    let all = |count: usize, prefix: &str| (0..count).map(|at| format!("{prefix}{at}")).collect::<Vec<_>>();
+    let (hosts, uris) = (all(300, "h"), all(300, "/p"));
+    let mut store = store();
+    let upstream = nodes();
+    store.apply([
+        put(Kind::Routes, "good", 1, json!({"uris": uris, "hosts": hosts[..200], "upstream": upstream})),
+        put(Kind::Routes, "bad", 2, json!({"uris": uris, "hosts": hosts, "upstream": upstream})),
+        put(Kind::Services, "s", 3, json!({"hosts": hosts, "upstream": upstream})),
+        put(Kind::Routes, "of-service", 4, json!({"uris": uris, "service_id": "s"})),
+    ]);
+    let mut refused: Vec<String> = rejected(&store).into_iter().map(|(_, id, _)| id).collect();
+    refused.sort();
+    assert_eq!(refused, ["bad", "of-service"]);
+    let config = store.load("").config.clone();
+    let places = |id: &str| {
+        let route = config.routes.iter().find(|route| route.spec.id == id).unwrap();
+        (route.spec.uri().unwrap().places(), matches!(route.target, Target::Unavailable(_)))
+    };
+    // In its place all paths of its hosts are closed.
+    assert_eq!([places("good"), places("bad"), places("of-service")], [(60_000, false), (300, true), (300, true)]);
 }
 
 /// A partly unreadable consumer is identified by its credentials, which no later consumer gets.

@@ -7,13 +7,13 @@
 //!   is kept without one is plain, as before a keyring was configured.
 //! - In etcd there is APISIX's format, which has no place for that. There a secret that has the form of a ciphertext is one.
 
-use super::keeper::collection;
+use super::keeper::{DatastoreTraits, collection};
 use serde_json::Value as Json;
 use std::path::Path;
 use std::sync::Arc;
 use stillgate_admin::MASK;
 use stillgate_config::secret_fields::{each_combined_certificate, each_encrypted, each_nested};
-use stillgate_config::{ENCRYPTED_WITH, Gateway, SourceKind};
+use stillgate_config::{ENCRYPTED_WITH, Gateway};
 use stillgate_datastore::cipher::{Keyring, has_form};
 use stillgate_datastore::embedded::{EmbeddedStore, OpenProblem};
 use stillgate_datastore::{Document, Key};
@@ -30,9 +30,9 @@ pub(super) struct Encryption {
 }
 
 impl Encryption {
-    pub(super) fn of(kind: SourceKind, gateway: &Gateway) -> Encryption {
+    pub(super) fn of(traits: &DatastoreTraits, gateway: &Gateway) -> Encryption {
         let keys: Vec<&str> = gateway.data_encryption.keyring.iter().map(|key| key.reveal()).collect();
-        Encryption::with(&keys, kind != SourceKind::Etcd)
+        Encryption::with(&keys, traits.is_embedded)
     }
 
     /// Encrypts with these keys; if empty, nothing is encrypted.

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use stillgate_config::{Change, ELSEWHERE, Gateway, Kind, Origin, PluginSet, PutDocument, SourceKind, Store};
+use stillgate_config::{Change, ELSEWHERE, Gateway, Kind, Origin, PluginSet, PutDocument, Store};
 use stillgate_datastore::{Batch, Document, Documents, Event, Key, Snapshot, Transaction, Write};
 use stillgate_measures::process_stats::now_unix_ms;
 use stillgate_plugin::OwnPlugins;
@@ -65,10 +65,21 @@ pub(crate) struct ServedRevision {
     pub(crate) generation: u64,
 }
 
+/// What the rest of the process knows of a kind of datastore.
+#[derive(Debug)]
+pub(crate) struct DatastoreTraits {
+    /// Its name in messages and in the status.
+    pub(crate) name: &'static str,
+    /// How many writes it makes as one change.
+    pub(crate) writes_max: usize,
+    /// Only this process writes it, in a form of our own. Otherwise it is followed, and its documents are in APISIX's form.
+    pub(crate) is_embedded: bool,
+}
+
 /// A datastore, as the rest of the process sees it.
 pub(crate) struct Keeper {
-    pub(crate) kind: SourceKind,
-    /// Prefix of keys in etcd; empty elsewhere.
+    pub(crate) traits: &'static DatastoreTraits,
+    /// Prefix of the keys in the datastore; may be empty.
     pub(super) prefix: String,
     pub(crate) stored: watch::Sender<FollowedRevision>,
     pub(crate) served: watch::Sender<ServedRevision>,
@@ -82,17 +93,17 @@ pub(crate) struct Keeper {
 
 impl Keeper {
     /// An empty keeper.
-    pub(super) fn new(kind: SourceKind, gateway: &Gateway, plugins: PluginSet) -> Keeper {
+    pub(super) fn new(traits: &'static DatastoreTraits, gateway: &Gateway, plugins: PluginSet) -> Keeper {
         let mut store = Store::new(gateway.clone(), plugins);
         store.wait();
         Keeper {
-            kind,
-            prefix: gateway.config.etcd.as_ref().map(|etcd| etcd.prefix.clone()).unwrap_or_default(),
+            traits,
+            prefix: gateway.config.key_prefix().to_owned(),
             stored: watch::Sender::default(),
             served: watch::Sender::default(),
             is_leaving: watch::Sender::default(),
             known: Mutex::new(KnownDocuments::new(store)),
-            encryption: Encryption::of(kind, gateway),
+            encryption: Encryption::of(traits, gateway),
             tls: Mutex::default(),
         }
     }
@@ -213,7 +224,7 @@ impl Keeper {
         self.stored.send_if_modified(|stored| {
             let is_other = stored.connection != connection;
             // A store is available until it cannot be written; etcd is, when it sends something.
-            if self.kind == SourceKind::Store && is_other && stored.connection == FollowStatus::Good {
+            if self.traits.is_embedded && is_other && stored.connection == FollowStatus::Good {
                 stored.heard_unix_ms = Some(now_unix_ms());
             }
             stored.connection = connection;

@@ -2,7 +2,6 @@
 
 use super::backend::Backend;
 use super::keeper::{FollowStatus, Keeper};
-use super::open::tell_read;
 use super::trial::Trial;
 use crate::configuration::background::CONTROL_NICE;
 use std::collections::HashMap;
@@ -82,25 +81,30 @@ pub(crate) enum WriteFailure {
 }
 
 /// Runs until it is asked to end, or until no sender of requests is left.
-pub(super) fn run(runtime: &Runtime, keeper: &Arc<Keeper>, backend: Backend, asked: mpsc::Receiver<StoreRequest>) {
+pub(super) fn run(
+    runtime: &Runtime,
+    keeper: &Arc<Keeper>,
+    backend: Box<dyn Backend>,
+    asked: mpsc::Receiver<StoreRequest>,
+) {
     let _profiled = Registration::of_current();
     // The niceness of this thread alone; if the system refuses it, the thread competes with the workers.
     let _ = rustix::process::setpriority_process(None, CONTROL_NICE);
     runtime.block_on(talk(keeper, backend, asked));
 }
 
-async fn talk(keeper: &Arc<Keeper>, mut backend: Backend, mut asked: mpsc::Receiver<StoreRequest>) {
+async fn talk(keeper: &Arc<Keeper>, mut backend: Box<dyn Backend>, mut asked: mpsc::Receiver<StoreRequest>) {
     let ended = loop {
         let pause = backend.pause(SystemTime::now());
         tokio::select! {
             next = asked.recv() => {
                 let Some(next) = next else { break None };
-                if let ControlFlow::Break(ended) = answer(keeper, &mut backend, next).await {
+                if let ControlFlow::Break(ended) = answer(keeper, &mut *backend, next).await {
                     break Some(ended);
                 }
             }
-            Some(followed) = backend.followed() => take(keeper, &mut backend, followed),
-            () = sleep(pause) => tend(keeper, &mut backend),
+            Some(followed) = backend.followed() => take(keeper, &mut *backend, followed),
+            () = sleep(pause) => tend(keeper, &mut *backend),
         }
     };
     backend.end(keeper);
@@ -111,10 +115,9 @@ async fn talk(keeper: &Arc<Keeper>, mut backend: Backend, mut asked: mpsc::Recei
 }
 
 /// Takes in a notice of a follower.
-fn take(keeper: &Keeper, backend: &mut Backend, followed: FollowerEvent) {
+fn take(keeper: &Keeper, backend: &mut dyn Backend, followed: FollowerEvent) {
     match followed {
         FollowerEvent::Snapshot(snapshot) => {
-            tell_read(&snapshot, &keeper.prefix);
             keeper.heard(Some(snapshot.revision));
             keeper.take_snapshot(snapshot, &HashMap::new());
             backend.changed();
@@ -136,13 +139,13 @@ fn take(keeper: &Keeper, backend: &mut Backend, followed: FollowerEvent) {
         FollowerEvent::Back => {
             keeper.heard(None);
             keeper.set_connection(FollowStatus::Good);
-            info!("etcd: followed");
+            info!("{}: followed", keeper.traits.name);
         }
     }
 }
 
 /// Runs due work: deletes documents whose time to live is over, writes a snapshot.
-fn tend(keeper: &Arc<Keeper>, backend: &mut Backend) {
+fn tend(keeper: &Arc<Keeper>, backend: &mut dyn Backend) {
     if let Some(batch) = backend.tend(keeper, SystemTime::now()) {
         keeper.take_batch(batch);
         backend.keep_last_good(keeper);
@@ -150,7 +153,11 @@ fn tend(keeper: &Arc<Keeper>, backend: &mut Backend) {
 }
 
 /// `Break`: the sender to notify when the thread has ended.
-async fn answer(keeper: &Arc<Keeper>, backend: &mut Backend, asked: StoreRequest) -> ControlFlow<oneshot::Sender<()>> {
+async fn answer(
+    keeper: &Arc<Keeper>,
+    backend: &mut dyn Backend,
+    asked: StoreRequest,
+) -> ControlFlow<oneshot::Sender<()>> {
     // The sender of the request may have gone meanwhile.
     match asked {
         StoreRequest::Write(transaction, answer) => {
@@ -183,7 +190,7 @@ async fn answer(keeper: &Arc<Keeper>, backend: &mut Backend, asked: StoreRequest
 /// Makes a change that can be served.
 async fn write(
     keeper: &Keeper,
-    backend: &mut Backend,
+    backend: &mut dyn Backend,
     transaction: Transaction,
     is_replacement: bool,
 ) -> Result<CommittedChange, WriteFailure> {
@@ -201,14 +208,19 @@ async fn write(
     };
     let revision = batch.revision;
     // A follower delivers the change by itself.
-    if backend.is_embedded() {
+    if keeper.traits.is_embedded {
         keeper.take_batch(batch);
         backend.keep_last_good(keeper);
     }
     Ok(CommittedChange { revision, warnings })
 }
 
-fn roll_back(keeper: &Keeper, backend: &mut Backend, to: u64, author: Author) -> Result<CommittedChange, WriteFailure> {
+fn roll_back(
+    keeper: &Keeper,
+    backend: &mut dyn Backend,
+    to: u64,
+    author: Author,
+) -> Result<CommittedChange, WriteFailure> {
     let now = SystemTime::now();
     let WayBack { writes, expired } = backend.way_back_to(to, now)?;
     let writes = keeper.in_plain(writes);

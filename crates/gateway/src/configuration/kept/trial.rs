@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use stillgate_config::{Attempt, Change, Config, Kind, Origin, RejectedResource, Replacement};
 use stillgate_datastore::{Documents as _, Key, Transaction, Write};
+use stillgate_route::PLACES_MAX;
 use stillgate_route::lint::{Finding, FindingKind, lint};
 use stillgate_tls::{Material, Problem, TlsProblems};
 
@@ -63,10 +64,14 @@ impl Keeper {
             });
         }
         let has_tls = changes.iter().any(is_about_tls);
-        let (mut problems, mut linted) = (Vec::new(), LintResult::default());
+        let may_add_many = changes.iter().any(may_have_many_places);
+        let (mut problems, mut linted, mut fits) = (Vec::new(), LintResult::default(), true);
         let attempt = self.known().store.attempt(changes, |store| {
             if has_tls && store.uses_tls() {
                 problems = self.tls_problems(&store.load("").config);
+            }
+            if may_add_many {
+                fits = stillgate_route::fits(store.load("").config.routes.iter().map(|route| &*route.spec));
             }
             if let Some(next) = next {
                 let config = store.load("").config;
@@ -76,6 +81,11 @@ impl Keeper {
         });
         let mut trial = sorted_out(attempt, &changed);
         trial.refusals.extend(misread);
+        if !fits {
+            trial.refusals.push(format!(
+                "with it the routes have more than {PLACES_MAX} pairs of a host and a path; write fewer hosts or paths"
+            ));
+        }
         trial.warnings.extend(linted.warnings);
         trial.effects.extend(linted.effects);
         for (kind, id, reason) in problems {
@@ -138,6 +148,18 @@ fn named(kind: Kind, id: &str, reason: String, changed: &HashSet<(Kind, String)>
     match changed.len() {
         0 | 1 => reason,
         _ => format!("{}: {reason}", key_of(kind, id)),
+    }
+}
+
+/// Whether it can add many pairs of a host and a path; counting those of all routes takes time.
+fn may_have_many_places(change: &Change) -> bool {
+    const SMALL_BYTES: usize = 512;
+    match change {
+        Change::Put { kind: Kind::Routes, document, .. } => {
+            document.len() > SMALL_BYTES || document.contains("\"service_id\"")
+        }
+        Change::Put { kind: Kind::Services, document, .. } => document.len() > SMALL_BYTES,
+        _ => false,
     }
 }
 
@@ -232,5 +254,39 @@ fn stands_behind(finding: &Finding, is_changed: impl Fn(&str) -> bool) -> bool {
         FindingKind::Shadowed { by, .. } => by.iter().any(|(_, id)| is_changed(id)),
         FindingKind::SameButOrder { by: (_, id), .. } => is_changed(id),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::configuration::kept::store;
+    use crate::configuration::source::plugins;
+    use serde_json::json;
+    use stillgate_config::load;
+    use stillgate_datastore::Author;
+
+    /// What one transaction may add is bounded by what all routes have.
+    #[test]
+    fn routes_have_a_bound_of_pairs_together() {
+        let gateway = load("gateway: {}\nroutes: []\n", &|_| None).unwrap().config.gateway;
+        let keeper = Keeper::new(&store::KIND.traits, &gateway, plugins());
+        let all = |prefix: &str| (0..256).map(|at| format!("{prefix}{at}")).collect::<Vec<_>>();
+        let route = json!({"uris": all("/p"), "hosts": all("h"), "upstream": {"nodes": {"127.0.0.1:9": 1}}});
+        let refusals = |count: usize| {
+            let put = |at: usize| {
+                let key = Key::found(&format!("routes/{at}"));
+                Write::Put { key, value: route.to_string(), ttl_seconds: None }
+            };
+            let author = Author { name: String::new(), address: String::new(), action: String::new() };
+            let writes = (0..count).map(put).collect();
+            keeper.try_out(&Transaction { conditions: Vec::new(), unreferenced: Vec::new(), writes, author }).refusals
+        };
+        assert_eq!(refusals(64), [""; 0]);
+        let refused = refusals(65);
+        assert!(
+            refused.len() == 1 && refused[0].contains("more than 4194304 pairs of a host and a path"),
+            "{refused:?}"
+        );
     }
 }

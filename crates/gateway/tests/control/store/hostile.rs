@@ -52,6 +52,45 @@ fn bodies_of_a_hundred_mebibytes() {
     stage.gateway.assert_healthy();
 }
 
+/// It would be served by nobody, and a restart could not compile it.
+#[test]
+fn a_route_with_too_many_pairs_of_a_host_and_a_path_is_refused() {
+    let stage = Stage::start();
+    let all = |prefix: &str| (0..300).map(|at| format!("{prefix}{at}")).collect::<Vec<_>>();
+    let node = upstream("127.0.0.1:9".parse().expect("an address"));
+    let many = json!({ "uris": all("/p"), "hosts": all("h"), "upstream": node });
+    let answer = stage.admin.ask("PUT", "/apisix/admin/routes/1", &many.to_string());
+    assert!(answer.status == 400 && answer.error().contains("at most 65536 pairs of a host and a path"), "{answer:?}");
+    let small = json!({ "uris": all("/p"), "service_id": "s" });
+    stage.admin.put("services/s", &json!({ "hosts": ["h"], "upstream": node }));
+    stage.admin.put("routes/1", &small);
+    // Another resource's write is made, and says what it does to the route.
+    let service = json!({ "hosts": all("h"), "upstream": node }).to_string();
+    let dry = stage.admin.ask("PUT", "/apisix/admin/services/s?dry_run=true", &service);
+    assert!(dry.text().contains("at most 65536 pairs of a host and a path"), "{dry:?}");
+    assert_eq!(stage.admin.put("routes/2", &route()).status, 201);
+}
+
+/// The thread that answers `/v1/health` also controls the gateway.
+#[test]
+fn checking_a_document_holds_up_nothing_else() {
+    let stage = Stage::start();
+    let function = "local x = 0 for i = 1, 4e6 do x = x + i % 7 end return function() return x end";
+    let plugins = json!({ "serverless-pre-function": { "functions": vec![function; 150] } });
+    let document = json!({ "uri": "/a", "plugins": plugins }).to_string();
+    let order = std::sync::Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            stage.admin.ask("POST", "/apisix/admin/schema/validate/routes", &document);
+            order.lock().expect("no panic").push("checked");
+        });
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        stage.admin.ask("GET", "/v1/health", "");
+        order.lock().expect("no panic").push("healthy");
+    });
+    assert_eq!(order.into_inner().expect("no panic"), ["healthy", "checked"]);
+}
+
 #[test]
 fn a_body_that_is_a_little_too_large_is_answered() {
     let stage = Stage::start();

@@ -31,7 +31,7 @@ pub(crate) struct Answer {
 }
 
 /// Lines of `gateway:` that put resources into a store.
-pub(crate) const STORE: &str = "config: {source: store, store: \"{dir}/config.redb\"}";
+pub(crate) const STORE: &str = "config: {source: store, store: \"{dir}/config.redb\", secret_folders: [\"{dir}\"]}";
 
 impl Stage {
     /// Starts with the key that the gateway makes.

@@ -38,6 +38,10 @@ pub(crate) const RESETS_PER_SECOND_MAX: u32 = 2 * STREAMS_MAX;
 /// Streams with malformed heads or trailers that wait to be looked at; beyond it the oldest is forgotten. As many as a client may
 /// send within two seconds; accepted requests are looked at long before.
 pub(crate) const MARKED_MAX: usize = 2 * RESETS_PER_SECOND_MAX as usize;
+/// Interim responses of a node that wait to be looked at, over all streams of its connection; beyond it the connection is closed.
+/// Nothing else bounds them: heads have no flow control, `h2` keeps them all, and a client that does not read holds up the task that
+/// looks at them. Four times as many as one request may have.
+pub(crate) const WAITING_INTERIMS_MAX: u32 = 400;
 /// Responses of a node that have begun and not ended, as far as they are tracked to tell heads from trailers.
 pub(crate) const ANSWERED_MAX: usize = 4 * STREAMS_MAX as usize;
 /// Frames that move no data (PING, SETTINGS, PRIORITY, empty DATA, …) within a second, without one in between that does; beyond it

@@ -6,9 +6,9 @@
 //! It only watches: `h2` decodes the same bytes later, and `h2` ends a connection whose blocks cannot be decoded. A block that `h2`
 //! skips must be skipped here as well, as both must have the same dynamic table.
 
-use super::bounds::{ANSWERED_MAX, MARKED_MAX};
+use super::bounds::{ANSWERED_MAX, MARKED_MAX, WAITING_INTERIMS_MAX};
 use super::frames::{END_HEADERS, FrameHead, kind};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use stillgate_wire::{FieldBlock, FieldWalker};
@@ -24,20 +24,31 @@ pub(crate) struct MalformedStreams {
     streams: RefCell<Vec<u32>>,
     /// The streams that are served. Others are never looked at: `h2` refuses requests by itself, and a node may answer a request
     /// that was never sent.
-    served: RefCell<Vec<u32>>,
+    served: RefCell<Vec<ServedStream>>,
+    /// The sum over the streams that are served.
+    waiting_interims: Cell<u32>,
+}
+
+/// A stream that is served.
+#[derive(Debug)]
+struct ServedStream {
+    stream: u32,
+    /// Its interim responses that wait in `h2`.
+    interims: u32,
 }
 
 impl MalformedStreams {
     /// The stream is served from now on.
     pub(super) fn begin(&self, stream: u32) {
-        self.served.borrow_mut().push(stream);
+        self.served.borrow_mut().push(ServedStream { stream, interims: 0 });
     }
 
     /// The stream is not served any more.
     pub(super) fn end(&self, stream: u32) {
         let mut served = self.served.borrow_mut();
-        if let Some(at) = served.iter().position(|other| *other == stream) {
-            served.swap_remove(at);
+        if let Some(at) = served.iter().position(|other| other.stream == stream) {
+            let ServedStream { interims, .. } = served.swap_remove(at);
+            self.waiting_interims.set(self.waiting_interims.get() - interims);
         }
         drop(served);
         self.take(stream);
@@ -57,8 +68,30 @@ impl MalformedStreams {
         let mut streams = self.streams.borrow_mut();
         if !streams.is_empty() {
             let served = self.served.borrow();
-            streams.retain(|stream| served.contains(stream));
+            streams.retain(|stream| served.iter().any(|served| served.stream == *stream));
         }
+    }
+
+    /// An interim response has arrived on the stream.
+    fn interim_arrived(&self, stream: u32) {
+        if let Some(served) = self.served.borrow_mut().iter_mut().find(|served| served.stream == stream) {
+            served.interims += 1;
+            self.waiting_interims.set(self.waiting_interims.get() + 1);
+        }
+    }
+
+    /// An interim response of the stream was taken from `h2`.
+    pub(super) fn interim_taken(&self, stream: u32) {
+        let mut all = self.served.borrow_mut();
+        if let Some(served) = all.iter_mut().find(|served| served.stream == stream && served.interims > 0) {
+            served.interims -= 1;
+            self.waiting_interims.set(self.waiting_interims.get() - 1);
+        }
+    }
+
+    /// Interim responses that wait in `h2`.
+    pub(super) fn waiting_interims(&self) -> u32 {
+        self.waiting_interims.get()
     }
 
     fn add(&self, stream: u32) {
@@ -159,6 +192,11 @@ impl FieldWatch {
         }
     }
 
+    /// Whether more interim responses wait to be looked at than may.
+    pub(super) fn has_too_many_interims(&self) -> bool {
+        self.marked.waiting_interims() > WAITING_INTERIMS_MAX
+    }
+
     /// How many streams were marked since the last call.
     pub(super) fn take_malformed(&mut self) -> u32 {
         std::mem::take(&mut self.malformed)
@@ -200,6 +238,9 @@ impl FieldWatch {
             Messages::Requests => block.has_pseudo,
             Messages::Responses { answered } => {
                 let is_trailers = answered.contains(&stream);
+                if block.is_interim && !is_trailers {
+                    self.marked.interim_arrived(stream);
+                }
                 if !is_trailers && !block.is_interim && !self.ends_stream {
                     if answered.len() == ANSWERED_MAX {
                         answered.pop_front();

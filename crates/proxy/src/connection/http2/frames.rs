@@ -302,6 +302,7 @@ impl FrameWatch {
         let is_client = self.is_client;
         let malformed = self.fields.take_malformed();
         self.is_flooded |= is_client && self.malformed.exceeds(malformed, RESETS_PER_SECOND_MAX, now_ms);
+        self.is_flooded |= self.fields.has_too_many_interims();
         self.opened += walked.opened;
         if walked.moves {
             self.fruitless.clear();

@@ -118,6 +118,7 @@ impl NodeStream {
         }
         if let ResponseState::Head(future) = &mut self.response {
             if let Poll::Ready(Some(interim)) = future.poll_informational(cx) {
+                self.id.into_iter().for_each(|id| self.shared.marked.interim_taken(id));
                 let interim = interim.map_err(|error| self.rejection.failed(error))?;
                 return Poll::Ready(self.write_interim(&interim, space));
             }

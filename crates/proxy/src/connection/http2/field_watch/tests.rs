@@ -228,6 +228,30 @@ fn responses() {
 }
 
 #[test]
+fn waiting_interim_responses_are_counted_until_they_are_taken() {
+    let marked = Rc::new(MalformedStreams::default());
+    let mut watch = FrameWatch::of_node(marked.clone());
+    let mut block = Vec::new();
+    FieldEncoder::default().field(&mut block, b":status", b"103", FieldForm::Literal, false);
+    let mut interims = |stream, count| {
+        watch.received(&frame(kind::HEADERS, END_HEADERS, stream, &block).repeat(count), 0);
+        watch.is_flooded
+    };
+    marked.begin(1);
+    marked.begin(3);
+    interims(9, 10_000);
+    assert_eq!(marked.waiting_interims(), 0, "a stream that is not served");
+    assert!(!interims(1, 300));
+    (0..300).for_each(|_| marked.interim_taken(1));
+    marked.interim_taken(1);
+    assert!(!interims(1, 200) && !interims(3, 200));
+    marked.end(1);
+    assert_eq!(marked.waiting_interims(), 200);
+    assert!(!interims(3, 200));
+    assert!(interims(3, 1));
+}
+
+#[test]
 fn marks_are_bounded() {
     let mut block = Vec::new();
     FieldEncoder::default().field(&mut block, b":path", b"/#", FieldForm::Literal, true);

@@ -1,8 +1,8 @@
 //! An embedded store that this process has open, until an upgrade needs it elsewhere.
 
-use super::backend::PAUSE_MAX;
-use super::keeper::{FollowStatus, Keeper};
-use super::thread::{StoreCopy, WriteFailure};
+use crate::configuration::kept::backend::PAUSE_MAX;
+use crate::configuration::kept::keeper::{FollowStatus, Keeper};
+use crate::configuration::kept::thread::{StoreCopy, WriteFailure};
 use std::collections::HashMap;
 use std::fs;
 use std::io;

@@ -3,8 +3,8 @@
 //! It is written soon after a change, since a start without etcd serves its contents; not at once, since it is written as a whole.
 //! A failed write is tried again, whether anything changes or not. The time is an argument.
 
-use super::backend::PAUSE_MAX;
-use super::keeper::Keeper;
+use crate::configuration::kept::backend::PAUSE_MAX;
+use crate::configuration::kept::keeper::Keeper;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -178,14 +178,14 @@ fn write(keeper: &Keeper, path: &Path, prefix: &str) -> Written {
 mod tests {
     use super::*;
     use crate::configuration::source::plugins;
-    use stillgate_config::{SourceKind, load};
+    use stillgate_config::load;
     use stillgate_testkit::eventually;
 
     const PREFIX: &str = "/apisix";
 
     fn keeper(revision: u64) -> Arc<Keeper> {
         let gateway = load("gateway: {}\nroutes: []\n", &|_| None).unwrap().config.gateway;
-        let keeper = Keeper::new(SourceKind::Etcd, &gateway, plugins());
+        let keeper = Keeper::new(&crate::configuration::kept::etcd::KIND.traits, &gateway, plugins());
         keeper.take_snapshot(Snapshot { revision, documents: Vec::new() }, &HashMap::new());
         Arc::new(keeper)
     }

@@ -1,0 +1,133 @@
+//! Resources of a datastore as a source of configurations, with the `gateway:` section of a file.
+
+use super::backend::DatastoreKind;
+use super::open::{OpenStore, open};
+use crate::configuration::secrets::{LastingSecrets, file_of};
+use crate::configuration::source::plugins;
+use crate::configuration::tls_material;
+use crate::configuration::watch::FileStamp;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use stillgate_config::{Config, Diagnostic, Gateway, LoadedConfig, Severity};
+use stillgate_datastore::{Documents as _, Key};
+use stillgate_plugin::OwnPlugins;
+use stillgate_tls::Problem;
+
+/// Maximum number of checks of certificates during one reading: each refuses those that cannot be used.
+const LOOKS_MAX: usize = 3;
+
+/// Maximum number of documents without a collection that warnings name.
+const UNREAD_NAMED_MAX: usize = 16;
+
+/// References to secrets that are resolved again with each change; if there are more, only where nothing else changed.
+const CHECKED_REFERENCES_MAX: usize = 1000;
+
+/// Gives what a datastore means.
+pub(crate) struct KeptSource {
+    opened: OpenStore,
+    secrets: LastingSecrets,
+    gateway: Gateway,
+    /// Plugins of files that the section names.
+    own: OwnPlugins,
+    /// Revision that was given last.
+    given: Option<u64>,
+    /// The files for TLS of resources that were refused because of them, as they were then.
+    missed: BTreeMap<PathBuf, FileStamp>,
+}
+
+impl KeptSource {
+    /// Opens the datastore of this kind that the `gateway:` section of a file names.
+    pub(crate) fn open(kind: &'static DatastoreKind, file: &Config) -> Result<KeptSource, Problem> {
+        let (gateway, own) = (&file.gateway, &file.plugins.own);
+        let mut plugins = plugins();
+        plugins.table.own = own.clone();
+        let secrets = LastingSecrets::default();
+        secrets.set_folders(&gateway.config.secret_folders);
+        plugins.secrets = Arc::new(secrets.clone());
+        let opened = open(kind, gateway, plugins)?;
+        let (gateway, own) = (gateway.clone(), own.clone());
+        Ok(KeptSource { opened, secrets, gateway, own, given: None, missed: BTreeMap::new() })
+    }
+
+    /// The state of the datastore, and the channel for requests.
+    pub(crate) fn opened(&self) -> &OpenStore {
+        &self.opened
+    }
+
+    /// Whether there is something that has not been given.
+    pub(crate) fn has_news(&self) -> bool {
+        self.given != Some(self.opened.keeper.revision())
+    }
+
+    /// Makes the source return its last configuration again.
+    pub(crate) fn give_again(&mut self) {
+        self.given = None;
+    }
+
+    /// The current configuration of the datastore, unless that is what `unless` names. `file`: the file as it was read.
+    pub(crate) fn read(&mut self, file: &LoadedConfig, unless: Option<&str>) -> Option<Arc<LoadedConfig>> {
+        let keeper = &self.opened.keeper;
+        let (gateway, own) = (&file.config.gateway, &file.config.plugins.own);
+        let mut known = keeper.known();
+        let revision = known.revision;
+        let store = &mut known.store;
+        let is_new = self.given != Some(revision);
+        let are_few = store.secret_references().len() <= CHECKED_REFERENCES_MAX;
+        let is_other = self.gateway != *gateway || self.own != *own;
+        // What was refused because of files is tried again when they change.
+        let is_retry = self.missed.iter().any(|(file, before)| FileStamp::of(file) != *before);
+        let must_renew = is_other || is_retry || (are_few || !is_new) && !store.has_current_secrets();
+        if must_renew {
+            self.missed.clear();
+            self.secrets.set_folders(&gateway.config.secret_folders);
+            store.renew(gateway.clone(), own.clone());
+            (self.gateway, self.own) = (gateway.clone(), own.clone());
+        }
+        let digest = format!("{}@{revision}", file.config.digest);
+        if !must_renew && unless == Some(&digest) {
+            return None;
+        }
+        let mut loaded = store.load(&digest);
+        let looks_max = if store.uses_tls() { LOOKS_MAX } else { 0 };
+        if looks_max == 0 {
+            *keeper.tls() = None;
+        }
+        for _ in 0..looks_max {
+            // Before they are read.
+            let files = tls_material::files(&loaded.config).into_iter();
+            let stamps: Vec<(PathBuf, FileStamp)> = files.map(|file| (file.clone(), FileStamp::of(&file))).collect();
+            let problems = keeper.unusable_tls(&loaded.config);
+            if problems.is_empty() {
+                break;
+            }
+            self.missed.extend(stamps);
+            problems.into_iter().for_each(|(kind, id, reason)| store.refuse(kind, &id, &reason));
+            loaded = store.load(&digest);
+        }
+        loaded.warnings.extend(known.unread().take(UNREAD_NAMED_MAX).map(|key| unread(key, &keeper.prefix)));
+        loaded.warnings_beside.clone_from(&file.warnings);
+        self.given = Some(revision);
+        Some(Arc::new(loaded))
+    }
+
+    /// The files whose change may change what is read.
+    pub(crate) fn files(&self) -> BTreeSet<PathBuf> {
+        let references = self.opened.keeper.known().store.secret_references();
+        references.iter().filter_map(|reference| file_of(reference)).chain(self.missed.keys().cloned()).collect()
+    }
+}
+
+/// A warning of a document that nothing reads.
+fn unread(key: &Key, prefix: &str) -> Diagnostic {
+    let path = [prefix, key.as_str()].join("/");
+    Diagnostic {
+        severity: Severity::Warning,
+        path: path.escape_debug().to_string(),
+        line: 0,
+        column: 0,
+        message: format!("nothing reads this document: there is no collection {:?}", key.collection()),
+        hint: Some("write it below a collection, such as `routes/`, or delete it".to_owned()),
+        excerpt: None,
+    }
+}
