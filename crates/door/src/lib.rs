@@ -13,6 +13,7 @@
 mod access;
 mod connection_slots;
 mod hosts;
+mod large_answers;
 mod server;
 pub mod tls;
 

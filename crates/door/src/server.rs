@@ -4,6 +4,7 @@
 
 use crate::access::Peer;
 use crate::connection_slots::{ConnectionSlots, accept};
+use crate::large_answers::LargeAnswers;
 use axum::Router;
 use axum::body::Body;
 use hyper::body::Incoming;
@@ -115,17 +116,26 @@ enum ServerState {
     Over,
 }
 
+/// What the connections of a running server share.
+#[derive(Clone)]
+struct ServerParts {
+    is_ending: watch::Receiver<ServerState>,
+    large: LargeAnswers,
+}
+
 /// Serves until it is ended, or with the runtime.
 pub fn serve(listener: TcpListener, server: Server<impl Answers>) -> RunningServer {
     let (ending, is_ending) = watch::channel(ServerState::Serving);
     let (is_open, open) = mpsc::channel(1);
     let name = server.bounds.name;
     let accepting = async move {
+        let large = LargeAnswers::default();
         let slots = if server.bounds.is_wide { ConnectionSlots::wide() } else { ConnectionSlots::default() };
         accept(&listener, &slots, server.bounds.name, |stream, peer, place| {
-            let (server, is_ending, is_open) = (server.clone(), is_ending.clone(), is_open.clone());
+            let (server, is_open) = (server.clone(), is_open.clone());
+            let of_server = ServerParts { is_ending: is_ending.clone(), large: large.clone() };
             tokio::spawn(async move {
-                serve_stream(stream, peer, server, is_ending).await;
+                serve_stream(stream, peer, server, of_server).await;
                 drop((place, is_open));
             });
         })
@@ -163,16 +173,11 @@ impl RunningServer {
     }
 }
 
-async fn serve_stream(
-    stream: TcpStream,
-    peer: SocketAddr,
-    server: Server<impl Answers>,
-    is_ending: watch::Receiver<ServerState>,
-) {
+async fn serve_stream(stream: TcpStream, peer: SocketAddr, server: Server<impl Answers>, of_server: ServerParts) {
     let Server { answers, tls, bounds } = server;
-    let Some(tls) = tls else { return serve_connection(stream, peer, answers, bounds, is_ending).await };
+    let Some(tls) = tls else { return serve_connection(stream, peer, answers, bounds, of_server).await };
     match timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(tls).accept(stream)).await {
-        Ok(Ok(stream)) => serve_connection(stream, peer, answers, bounds, is_ending).await,
+        Ok(Ok(stream)) => serve_connection(stream, peer, answers, bounds, of_server).await,
         Ok(Err(error)) => debug!(%peer, %error, "{}: TLS handshake failed", bounds.name),
         Err(_) => debug!(%peer, "{}: TLS handshake took too long", bounds.name),
     }
@@ -183,17 +188,18 @@ async fn serve_connection(
     peer: SocketAddr,
     answers: impl Answers,
     bounds: Bounds,
-    is_ending: watch::Receiver<ServerState>,
+    of_server: ServerParts,
 ) {
+    let ServerParts { is_ending, large } = of_server;
     let (asked, is_asked) = watch::channel(false);
-    let (answers, server) = (&answers, &is_ending.clone());
+    let (answers, server, large) = (&answers, &is_ending.clone(), &large);
     let service = service_fn(|request: Request<Incoming>| {
         asked.send_replace(true);
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(Peer(peer.ip()));
         let answer = answers.answer(request);
         async move {
-            let mut answer = answer.await;
+            let mut answer = large.admit(answer.await);
             if *server.borrow() == ServerState::Leaving {
                 answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
@@ -257,7 +263,13 @@ mod tests {
         let (stream, _) = listener.accept().await.unwrap();
         let peer = "192.0.2.1:5000".parse().unwrap();
         let (_ending, is_ending) = watch::channel(ServerState::Serving);
-        let serving = tokio::spawn(serve_connection(stream, peer, router, Bounds::ADMIN, is_ending));
+        let serving = tokio::spawn(serve_connection(
+            stream,
+            peer,
+            router,
+            Bounds::ADMIN,
+            ServerParts { is_ending, large: LargeAnswers::default() },
+        ));
         for more in ["", "Connection: close\r\n"] {
             write!(client, "GET / HTTP/1.1\r\nHost: gateway\r\n{more}\r\n").unwrap();
         }

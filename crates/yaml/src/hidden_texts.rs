@@ -86,11 +86,14 @@ impl HiddenTexts {
     }
 
     pub(crate) fn truncate_texts(&mut self, count: usize) {
-        for hidden in self.texts.drain(count.min(self.texts.len())..) {
+        for hidden in self.texts.drain(count.min(self.texts.len())..).rev() {
             self.joined.truncate(self.joined.len() - hidden.text.len() - 1);
             for beginning in hidden.forms().filter_map(|form| form.as_bytes().first_chunk()) {
                 let Some(numbers) = self.beginnings.get_mut(beginning) else { continue };
                 while numbers.pop_if(|number| *number >= count).is_some() {}
+                if numbers.is_empty() {
+                    self.beginnings.remove(beginning);
+                }
             }
         }
         self.short.retain(|number| *number < count);
@@ -282,6 +285,22 @@ mod tests {
         check(&hidden, "uri", "S3CRET-1", "S3CRET-1");
         let line = Fault { excerpt: Some("http_key == S3CRET-1\n   ^".to_owned()), ..Fault::new("wrong") };
         assert_eq!(hidden.cover("vars", line).excerpt, None);
+    }
+
+    #[test]
+    fn texts_that_are_no_longer_hidden_leave_nothing_behind() {
+        let mut hidden = HiddenTexts::default();
+        hidden.add("first-secret");
+        let message = "a, \"xéyé\", xéyézé and \"first-secret\"";
+        for _ in 0..2 {
+            ["a", "xéyézé", "x\n", "first-secret-2"].into_iter().for_each(|text| hidden.add(text));
+            check(&hidden, "", message, "(hidden), \"(hidden)\", (hidden) and \"(hidden)\"");
+            hidden.truncate_texts(1);
+            check(&hidden, "", message, "a, \"xéyé\", xéyézé and \"(hidden)\"");
+        }
+        assert_eq!((hidden.texts(), &*hidden.joined, hidden.beginnings.len()), (1, "first-secret\0", 1));
+        hidden.truncate_texts(0);
+        assert!(hidden.joined.is_empty() && hidden.beginnings.is_empty() && hidden.short.is_empty());
     }
 
     #[test]

@@ -171,7 +171,7 @@ impl Catalog {
             RouteMatch::Expression(expression) => return (RouteMatch::Expression(expression), Vec::new()),
             RouteMatch::Uri(uri) => uri,
         };
-        // Too many pairs are the fault, and cannot be compiled.
+        // A route with too many pairs cannot be compiled, so it closes all paths of its hosts.
         let unread = Unread { path: unread.path || takes.places() > ROUTE_PLACES_MAX, ..unread };
         let hosts = if unread.host { Vec::new() } else { takes.hosts };
         let paths = if unread.path { any_path() } else { takes.paths };
@@ -289,9 +289,9 @@ pub(crate) fn takes(
         uri.hosts = hosts.to_vec();
     }
     if uri.places() > ROUTE_PLACES_MAX {
-        let (hosts, paths) = (uri.hosts.len(), uri.paths.len());
+        let (hosts, paths) = (uri.hosts.len().max(1), uri.paths.len());
         let fault = Fault::new(format!(
-            "{hosts} hosts with {paths} paths each: a route has at most {ROUTE_PLACES_MAX} pairs of a host and a path"
+            "hosts: {hosts}, paths: {paths}; a route has at most {ROUTE_PLACES_MAX} pairs of a host and a path"
         ));
         sink.error(at, path, fault.hint("split the route, or use patterns such as `*.example.com` and `/api/*`"));
     }

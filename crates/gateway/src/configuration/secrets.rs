@@ -30,6 +30,9 @@ const SECRET_BYTES_MAX: usize = 64 * 1024;
 /// The most secrets in files whose last values are kept.
 const LAST_VALUES_MAX: usize = 10_000;
 
+/// Where Kubernetes mounts the token of a pod, within the folder of secrets.
+const POD_FOLDER: &str = "kubernetes.io";
+
 const ENVIRONMENT: &str = "$env://";
 const MANAGER: &str = "$secret://";
 const OF_FILES: &str = "file/";
@@ -144,20 +147,24 @@ impl LastingSecrets {
         folders.clone_into(&mut self.folders.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Refuses a file outside the folders. Whether there is such a file is not said.
+    /// Refuses a file outside the folders. The message does not reveal whether the file exists.
     fn check_folder(&self, file: &Path) -> Result<(), String> {
-        let folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);
+        let folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let goes_up = file.components().any(|part| part == Component::ParentDir);
-        let is_below = !goes_up && folders.iter().any(|folder| file.starts_with(folder));
-        // A link in a folder may lead out of it. A file that is not there is reported by who reads it.
+        // The token of a pod is in a folder of secrets, too, and is not the operator's.
+        let is_of_pod = |rest: &Path| rest.components().any(|part| part.as_os_str() == POD_FOLDER);
+        let is_in = |folder: &PathBuf| file.strip_prefix(folder).is_ok_and(|rest| !is_of_pod(rest));
+        let is_below = !goes_up && folders.iter().any(is_in);
+        // A link in a folder may lead out of it. A missing file is reported when it is read.
         let real = file.canonicalize().ok().filter(|_| is_below);
         let is_really_below = real.is_none_or(|real| {
-            folders.iter().any(|folder| folder.canonicalize().is_ok_and(|folder| real.starts_with(folder)))
+            let is_in = |folder: PathBuf| real.strip_prefix(folder).is_ok_and(|rest| !is_of_pod(rest));
+            folders.iter().any(|folder| folder.canonicalize().is_ok_and(is_in))
         });
         match is_below && is_really_below {
             true => Ok(()),
             false => Err(format!(
-                "{} is not in a folder for secrets; move it below one of gateway.config.secret_folders ({}), or add its folder there",
+                "{} is outside gateway.config.secret_folders ({}); move it into one of them, or add its folder",
                 file.display(),
                 Vec::from_iter(folders.iter().map(|folder| folder.display().to_string())).join(", ")
             )),
@@ -379,10 +386,10 @@ mod tests {
     fn resources_of_a_datastore_name_files_in_some_folders_only() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path();
-        for name in ["in", "in/below", "real"] {
+        for name in ["in", "in/below", "real", "in/kubernetes.io", "in/kubernetes.io/pod"] {
             fs::create_dir(path.join(name)).unwrap();
         }
-        for name in ["in/a", "in/below/a", "real/a", "inside", "out"] {
+        for name in ["in/a", "in/below/a", "real/a", "inside", "out", "in/kubernetes.io/pod/token"] {
             fs::write(path.join(name), "planted").unwrap();
         }
         symlink(path.join("real"), path.join("linked")).unwrap();
@@ -396,14 +403,25 @@ mod tests {
         for name in ["in/a", "in/below/a", "in/below//a", "in/good", "linked/a"] {
             assert_eq!(read(name).as_deref(), Ok("planted"), "{name}");
         }
-        for name in ["out", "inside", "real/a", "in/bad", "in/../out", "in/../in/a", "lead-in", "nowhere"] {
+        for name in [
+            "out",
+            "inside",
+            "real/a",
+            "in/bad",
+            "in/../out",
+            "in/../in/a",
+            "lead-in",
+            "nowhere",
+            "in/kubernetes.io/pod/token",
+        ] {
             let refusal = read(name).unwrap_err();
-            assert!(refusal.contains("is not in a folder for secrets"), "{name}: {refusal}");
+            assert!(refusal.contains("is outside gateway.config.secret_folders"), "{name}: {refusal}");
         }
         assert!(read("in/nowhere").unwrap_err().contains("there is no file"));
-        // What was read before is not kept against the owner's will.
-        secrets.set_folders(&[path.join("real")]);
+        // Remembered values are not used once their folder is removed.
+        secrets.set_folders(&[path.join("real"), path.join("in/kubernetes.io/pod")]);
         assert!(read("in/a").is_err());
+        assert_eq!(read("in/kubernetes.io/pod/token").as_deref(), Ok("planted"), "where it is named");
     }
 
     #[test]

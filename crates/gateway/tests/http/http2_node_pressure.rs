@@ -80,7 +80,7 @@ fn more_than_the_window_ends_the_stream_or_the_connection() {
 
 /// Heads have no flow control: a client that reads nothing, and a node that sends interim responses for ever, must not fill our memory.
 #[test]
-fn interim_responses_that_nobody_reads_end_the_connection() {
+fn unread_interim_responses_close_the_connection() {
     const INTERIMS: usize = 20_000;
     let bench = Bench::new("");
     let begin = |count: usize, last: &str| {

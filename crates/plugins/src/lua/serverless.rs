@@ -18,10 +18,13 @@ object! {
     pub(crate) struct ServerlessKeys {
         /// The phase in which they run.
         phase: Phase = PHASE => default(Phase::Access);
-        /// Texts in Lua, each of which returns a function. They run one after the other.
+        /// Texts in Lua, each of which returns a function; 64 at most. They run one after the other.
         functions: Vec<At<String>> = some(LocatedKind(TEXT)) => required;
     }
 }
+
+/// The most functions of one plugin. Each is run once when it is checked, which may take 50 ms.
+const FUNCTIONS_MAX: usize = 64;
 
 const PHASE: Choice<Phase> = Choice {
     words: &[
@@ -110,6 +113,11 @@ serverless!(PostFunction, "serverless-post-function", -2_000);
 impl Serverless {
     fn compile(plugin: &'static str, keys: ServerlessKeys, cx: &mut Compile<'_>) -> Option<Serverless> {
         let path = cx.path.key("functions");
+        if let Some(first) = keys.functions.get(FUNCTIONS_MAX) {
+            let fault = Fault::new(format!("{} functions; a plugin has at most {FUNCTIONS_MAX}", keys.functions.len()));
+            cx.sink.error(first.at, &path, fault.hint("write several steps into one function"));
+            return None;
+        }
         let mut is_good = true;
         for (at, source) in keys.functions.iter().enumerate() {
             if let Err(why) = check(&source.value) {

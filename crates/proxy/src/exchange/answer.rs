@@ -173,7 +173,7 @@ pub(crate) async fn stage(serving: &mut RequestContext<'_>, own: LocalReply) -> 
 
 /// An answer whose head is staged.
 pub(crate) struct StagedReply {
-    /// What follows the head.
+    /// The body, sent after the head.
     body: AnswerBody,
     _held: Option<BodyLease>,
     /// Whether the client's connection is kept after it.
@@ -184,8 +184,11 @@ pub(crate) struct StagedReply {
 /// place.
 fn hold(serving: &mut RequestContext<'_>, own: ReplyDraft) -> (ReplyDraft, Option<BodyLease>) {
     let RequestContext { worker, client, exchange, .. } = serving;
+    let status = own.answer.status;
+    let has_body = !matches!(status, 204 | 304) && exchange.request.method != Method::Head;
+    let is_call = || status >= 400 && grpc::call(&exchange.request, exchange.from_client.head()).is_some();
     let bytes = match &own.answer.body {
-        AnswerBody::Owned(body) if body.len() > COPY_BYTES_MAX => body.len(),
+        AnswerBody::Owned(body) if has_body && body.len() > COPY_BYTES_MAX && !is_call() => body.len(),
         _ => return (own, None),
     };
     let mut held = worker.plugins.held.begin(client.address);
@@ -195,7 +198,7 @@ fn hold(serving: &mut RequestContext<'_>, own: ReplyDraft) -> (ReplyDraft, Optio
     let kind = if own.kind == LocalReplyKind::Closing { own.kind } else { LocalReplyKind::Overload };
     let refusal = LocalReply::overload("the memory limit for bodies held by plugins is reached").of_kind(kind);
     exchange.outcome.status = refusal.0.answer.status;
-    // They are about the body that is not sent.
+    // The edits describe the body that is not sent.
     exchange.response_edits.clear();
     (*refusal.0, None)
 }

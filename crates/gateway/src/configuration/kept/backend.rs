@@ -30,7 +30,7 @@ pub(crate) struct DatastoreKind {
     pub(super) addresses: fn(&Gateway) -> Vec<String>,
     /// The file that it writes, with the key that names it.
     pub(super) file: fn(&Gateway) -> Option<(&'static str, &Path)>,
-    /// What keeps it from being opened. The check changes nothing and contacts nobody.
+    /// Why it cannot be opened. The check changes nothing and opens no connection.
     pub(super) problem: fn(&Gateway) -> Option<Problem>,
     /// Opens it and reads it for the first time.
     pub(super) open: Open,

@@ -1,4 +1,4 @@
-//! The kinds of datastores: one line each in [`KINDS`], and a room each for all that is particular to one.
+//! The kinds of datastores, listed in [`KINDS`]; each has a module of its own for all that is particular to it.
 
 use super::backend::DatastoreKind;
 use super::{etcd, store};

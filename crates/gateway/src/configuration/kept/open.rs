@@ -22,7 +22,7 @@ pub(crate) struct OpenStore {
     pub(crate) key: Option<Arc<str>>,
 }
 
-/// What keeps the datastore that the section names from being opened. The check changes nothing, and contacts nobody.
+/// Why the datastore that the section names cannot be opened. The check changes nothing and opens no connection.
 pub(crate) fn problem(gateway: &Gateway) -> Option<Problem> {
     let kind = DatastoreKind::of(gateway)?;
     (kind.problem)(gateway).or_else(|| (kind.admin_key)(gateway, false).err())

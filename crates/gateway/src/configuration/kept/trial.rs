@@ -8,8 +8,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use stillgate_config::{Attempt, Change, Config, Kind, Origin, RejectedResource, Replacement};
 use stillgate_datastore::{Documents as _, Key, Transaction, Write};
-use stillgate_route::PLACES_MAX;
 use stillgate_route::lint::{Finding, FindingKind, lint};
+use stillgate_route::{PLACES_MAX, fits};
 use stillgate_tls::{Material, Problem, TlsProblems};
 
 /// The result that a transaction would have.
@@ -64,14 +64,16 @@ impl Keeper {
             });
         }
         let has_tls = changes.iter().any(is_about_tls);
-        let may_add_many = changes.iter().any(may_have_many_places);
-        let (mut problems, mut linted, mut fits) = (Vec::new(), LintResult::default(), true);
+        let may_add_pairs = changes.iter().any(may_add_pairs);
+        let before = if may_add_pairs { pairs(&self.known().store.load("").config) } else { 0 };
+        let (mut problems, mut linted, mut has_too_many) = (Vec::new(), LintResult::default(), false);
         let attempt = self.known().store.attempt(changes, |store| {
             if has_tls && store.uses_tls() {
                 problems = self.tls_problems(&store.load("").config);
             }
-            if may_add_many {
-                fits = stillgate_route::fits(store.load("").config.routes.iter().map(|route| &*route.spec));
+            if may_add_pairs {
+                let config = store.load("").config;
+                has_too_many = pairs(&config) > before && !fits(config.routes.iter().map(|route| &*route.spec));
             }
             if let Some(next) = next {
                 let config = store.load("").config;
@@ -81,9 +83,9 @@ impl Keeper {
         });
         let mut trial = sorted_out(attempt, &changed);
         trial.refusals.extend(misread);
-        if !fits {
+        if has_too_many {
             trial.refusals.push(format!(
-                "with it the routes have more than {PLACES_MAX} pairs of a host and a path; write fewer hosts or paths"
+                "all routes together would have more than {PLACES_MAX} pairs of a host and a path; use fewer hosts or paths"
             ));
         }
         trial.warnings.extend(linted.warnings);
@@ -151,16 +153,14 @@ fn named(kind: Kind, id: &str, reason: String, changed: &HashSet<(Kind, String)>
     }
 }
 
-/// Whether it can add many pairs of a host and a path; counting those of all routes takes time.
-fn may_have_many_places(change: &Change) -> bool {
-    const SMALL_BYTES: usize = 512;
-    match change {
-        Change::Put { kind: Kind::Routes, document, .. } => {
-            document.len() > SMALL_BYTES || document.contains("\"service_id\"")
-        }
-        Change::Put { kind: Kind::Services, document, .. } => document.len() > SMALL_BYTES,
-        _ => false,
-    }
+/// Whether it can add pairs of a host and a path: a service gives its hosts to its routes.
+fn may_add_pairs(change: &Change) -> bool {
+    matches!(change, Change::Put { kind: Kind::Routes | Kind::Services, .. })
+}
+
+/// The pairs of a host and a path that all routes have.
+fn pairs(config: &Config) -> usize {
+    config.routes.iter().filter_map(|route| route.spec.uri()).map(|uri| uri.places()).sum()
 }
 
 /// Whether certificates have to be checked.

@@ -452,3 +452,15 @@ fn bad_configurations_are_refused() {
         1:40: serverless-post-function.functions[0]: pcall error: it ran for more than 50 ms of CPU time and was stopped
     "#]].assert_eq(&text);
 }
+
+/// Each is run when it is checked, and a check may take 50 ms.
+#[test]
+fn a_plugin_has_a_bound_of_functions() {
+    let with = |count: usize| {
+        let functions = vec!["return function() end"; count];
+        serde_json::json!({"serverless-pre-function": {"functions": functions}}).to_string()
+    };
+    assert!(plugins(&with(64)).is_ok());
+    let refused = refusal(&with(65));
+    assert!(refused.contains("65 functions; a plugin has at most 64"), "{refused}");
+}

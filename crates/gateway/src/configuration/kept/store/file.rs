@@ -1,17 +1,21 @@
 //! An embedded store that this process has open, until an upgrade needs it elsewhere.
 
-use crate::configuration::kept::backend::PAUSE_MAX;
+use crate::configuration::kept::backend::{Backend, PAUSE_MAX, Pending};
 use crate::configuration::kept::keeper::{FollowStatus, Keeper};
 use crate::configuration::kept::thread::{StoreCopy, WriteFailure};
 use std::collections::HashMap;
 use std::fs;
+use std::future::pending;
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
-use stillgate_datastore::embedded::{EmbeddedStore, HistoryBounds, OpenError, OpenProblem};
-use stillgate_datastore::{Batch, CommitError, Key};
+use stillgate_datastore::embedded::{
+    Change, ChangeSummary, EmbeddedStore, HistoryBounds, OpenError, OpenProblem, WayBack,
+};
+use stillgate_datastore::etcd::FollowerEvent;
+use stillgate_datastore::{Author, Batch, CommitError, Documents as _, Key, Transaction};
 use tracing::{error, info, warn};
 
 /// How long a start waits for a store that another process has open: the former one in an upgrade, or one that ends.
@@ -142,88 +146,6 @@ impl DatastoreFile {
         self.open.as_mut().ok_or_else(|| CommitError::Unavailable(why.to_owned()))
     }
 
-    pub(super) fn pause(&self, now: SystemTime) -> Duration {
-        match &self.open {
-            Some(open) => {
-                let left = open.next_expiry().map(|at| at.duration_since(now).unwrap_or_default());
-                // Expired documents are still there if they could not be deleted.
-                let again = self.failed_at.map(|at| TRY_AGAIN_AFTER.saturating_sub(at.elapsed())).unwrap_or_default();
-                left.unwrap_or(PAUSE_MAX).max(again).min(PAUSE_MAX)
-            }
-            None if self.is_held => PAUSE_MAX,
-            None => TRY_AGAIN_AFTER,
-        }
-    }
-
-    /// Deletes expired documents, and opens a store that could not be opened before.
-    pub(super) fn expire(&mut self, keeper: &Keeper, now: SystemTime) -> Option<Batch> {
-        if self.open.is_none() && !self.is_held {
-            self.open_again(keeper);
-        }
-        if let Some(why) = self.replaced() {
-            self.note(keeper, Some(&why));
-            return None;
-        }
-        match self.open.as_mut()?.expire(now) {
-            Ok(None) => None,
-            Ok(Some(batch)) => {
-                self.note(keeper, None);
-                Some(batch)
-            }
-            Err(error) => {
-                self.note(keeper, Some(&error.to_string()));
-                None
-            }
-        }
-    }
-
-    /// Keeps the last good documents in step with what is served.
-    pub(super) fn keep_last_good(&mut self, keeper: &Keeper) {
-        let now = keeper.last_good();
-        let gone = self.last_good.keys().filter(|key| !now.contains_key(*key)).map(|key| (key.clone(), None));
-        let new = now.iter().filter(|(key, value)| self.last_good.get(*key) != Some(*value));
-        let changes: Vec<(Key, Option<String>)> =
-            gone.chain(new.map(|(key, value)| (key.clone(), Some(value.to_string())))).collect();
-        let Some(open) = self.open.as_mut().filter(|_| !changes.is_empty()) else { return };
-        match open.set_last_good(&changes) {
-            Ok(()) => self.last_good = now,
-            Err(error) => self.note(keeper, Some(&format!("the last valid version of a resource: {error}"))),
-        }
-    }
-
-    /// Copies the store into a file in its folder, whose name is then removed.
-    pub(super) fn backup(&mut self) -> Result<StoreCopy, WriteFailure> {
-        let path = self.path.clone();
-        let store = self.store()?;
-        let mut name = path.clone().into_os_string();
-        name.push(format!(".backup-{:016x}", rand::random::<u64>()));
-        let name = PathBuf::from(name);
-        store.backup(&name)?;
-        let unreadable = |error: io::Error| CommitError::Unavailable(format!("{}: {error}", name.display()));
-        let file = fs::File::open(&name);
-        fs::remove_file(&name).map_err(unreadable)?;
-        let file = file.map_err(unreadable)?;
-        let size = file.metadata().map_err(unreadable)?.len();
-        Ok(StoreCopy { file, size, path: fs::canonicalize(&path).unwrap_or(path) })
-    }
-
-    /// Lets go of the store, or takes it again.
-    pub(super) fn hold(&mut self, keeper: &Keeper, is_held: bool) {
-        self.is_held = is_held;
-        match is_held {
-            true => {
-                if let Some(open) = self.open.take()
-                    && let Err(error) = open.close()
-                {
-                    error!("store: {error}");
-                }
-                keeper.set_connection(FollowStatus::HandedOver);
-            }
-            false if self.open.is_none() => self.open_again(keeper),
-            false => {}
-        }
-    }
-
     /// Opens the store that was open before; never creates one.
     fn open_again(&mut self, keeper: &Keeper) {
         let opened = match self.path.try_exists() {
@@ -252,8 +174,129 @@ impl DatastoreFile {
             }
         }
     }
+}
 
-    pub(super) fn end(self) {
+impl Backend for DatastoreFile {
+    fn pause(&self, now: SystemTime) -> Duration {
+        match &self.open {
+            Some(open) => {
+                let left = open.next_expiry().map(|at| at.duration_since(now).unwrap_or_default());
+                // Expired documents are still there if they could not be deleted.
+                let again = self.failed_at.map(|at| TRY_AGAIN_AFTER.saturating_sub(at.elapsed())).unwrap_or_default();
+                left.unwrap_or(PAUSE_MAX).max(again).min(PAUSE_MAX)
+            }
+            None if self.is_held => PAUSE_MAX,
+            None => TRY_AGAIN_AFTER,
+        }
+    }
+
+    fn followed(&mut self) -> Pending<'_, Option<FollowerEvent>> {
+        Box::pin(pending())
+    }
+
+    /// Every change is in the file already.
+    fn changed(&mut self) {}
+
+    /// Deletes expired documents, and opens a store that could not be opened before.
+    fn tend(&mut self, keeper: &Arc<Keeper>, now: SystemTime) -> Option<Batch> {
+        if self.open.is_none() && !self.is_held {
+            self.open_again(keeper);
+        }
+        if let Some(why) = self.replaced() {
+            self.note(keeper, Some(&why));
+            return None;
+        }
+        match self.open.as_mut()?.expire(now) {
+            Ok(None) => None,
+            Ok(Some(batch)) => {
+                self.note(keeper, None);
+                Some(batch)
+            }
+            Err(error) => {
+                self.note(keeper, Some(&error.to_string()));
+                None
+            }
+        }
+    }
+
+    fn commit<'a>(
+        &'a mut self,
+        keeper: &'a Keeper,
+        change: &'a Transaction,
+        now: SystemTime,
+    ) -> Pending<'a, Result<Batch, WriteFailure>> {
+        Box::pin(async move { self.write(keeper, |store| store.commit(change, now)) })
+    }
+
+    fn write_many(&mut self, keeper: &Keeper, change: &Transaction, now: SystemTime) -> Result<Batch, WriteFailure> {
+        self.write(keeper, |store| store.commit_many(change, now))
+    }
+
+    /// Copies the store into a file in its folder, whose name is then removed.
+    fn backup(&mut self) -> Result<StoreCopy, WriteFailure> {
+        let path = self.path.clone();
+        let store = self.store()?;
+        let mut name = path.clone().into_os_string();
+        name.push(format!(".backup-{:016x}", rand::random::<u64>()));
+        let name = PathBuf::from(name);
+        store.backup(&name)?;
+        let unreadable = |error: io::Error| CommitError::Unavailable(format!("{}: {error}", name.display()));
+        let file = fs::File::open(&name);
+        fs::remove_file(&name).map_err(unreadable)?;
+        let file = file.map_err(unreadable)?;
+        let size = file.metadata().map_err(unreadable)?.len();
+        Ok(StoreCopy { file, size, path: fs::canonicalize(&path).unwrap_or(path) })
+    }
+
+    /// Keeps the last good documents in step with what is served.
+    fn keep_last_good(&mut self, keeper: &Keeper) {
+        let now = keeper.last_good();
+        let gone = self.last_good.keys().filter(|key| !now.contains_key(*key)).map(|key| (key.clone(), None));
+        let new = now.iter().filter(|(key, value)| self.last_good.get(*key) != Some(*value));
+        let changes: Vec<(Key, Option<String>)> =
+            gone.chain(new.map(|(key, value)| (key.clone(), Some(value.to_string())))).collect();
+        let Some(open) = self.open.as_mut().filter(|_| !changes.is_empty()) else { return };
+        match open.set_last_good(&changes) {
+            Ok(()) => self.last_good = now,
+            Err(error) => self.note(keeper, Some(&format!("the last valid version of a resource: {error}"))),
+        }
+    }
+
+    fn history(&mut self, before: Option<u64>, count: usize) -> Result<Vec<ChangeSummary>, WriteFailure> {
+        Ok(self.store()?.history(before, count)?)
+    }
+
+    fn change_at(&mut self, revision: u64) -> Result<Option<Change>, WriteFailure> {
+        Ok(self.store()?.change_at(revision)?)
+    }
+
+    fn way_back_to(&mut self, revision: u64, now: SystemTime) -> Result<WayBack, WriteFailure> {
+        Ok(self.store()?.way_back_to(revision, now)?)
+    }
+
+    fn roll_back(&mut self, keeper: &Keeper, to: u64, author: &Author, now: SystemTime) -> Result<Batch, WriteFailure> {
+        let expected = keeper.revision();
+        self.write(keeper, |store| store.roll_back(to, expected, author, now))
+    }
+
+    /// Lets go of the store, or takes it again.
+    fn hold(&mut self, keeper: &Keeper, is_held: bool) {
+        self.is_held = is_held;
+        match is_held {
+            true => {
+                if let Some(open) = self.open.take()
+                    && let Err(error) = open.close()
+                {
+                    error!("store: {error}");
+                }
+                keeper.set_connection(FollowStatus::HandedOver);
+            }
+            false if self.open.is_none() => self.open_again(keeper),
+            false => {}
+        }
+    }
+
+    fn end(self: Box<Self>, _keeper: &Keeper) {
         if let Some(open) = self.open
             && let Err(error) = open.close()
         {
