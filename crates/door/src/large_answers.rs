@@ -31,7 +31,7 @@ impl Default for LargeAnswers {
 }
 
 impl LargeAnswers {
-    /// The answer, counted until it is read; or 503 if there is no memory for it.
+    /// Counts a large answer until the client has read it. If the memory is used up, 503 takes its place.
     pub(crate) fn admit(&self, answer: Response<Body>) -> Response<Body> {
         let Some(left) = answer.body().size_hint().exact().filter(|bytes| *bytes > SMALL_BYTES) else { return answer };
         let kibibytes = u32::try_from(left.div_ceil(1024)).unwrap_or(u32::MAX).min(KIBIBYTES_MAX);

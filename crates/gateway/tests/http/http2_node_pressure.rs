@@ -78,7 +78,7 @@ fn more_than_the_window_ends_the_stream_or_the_connection() {
     bench.await_rest();
 }
 
-/// Heads have no flow control: a client that reads nothing, and a node that sends interim responses for ever, must not fill our memory.
+/// Heads have no flow control: while a client reads nothing, a node that keeps sending interim responses must not fill our memory.
 #[test]
 fn unread_interim_responses_close_the_connection() {
     const INTERIMS: usize = 20_000;

@@ -1,4 +1,4 @@
-//! Answers of the gateway's own with large bodies: what they take of memory, and how long a client may take to read them.
+//! Local replies with large bodies: how much memory they use, and how long a client may take to read them.
 
 use crate::shared::STILLGATE;
 use std::time::Duration;
@@ -24,7 +24,7 @@ fn start(auth: &Upstream, keys: &str) -> Gateway {
     Gateway::start(STILLGATE, &Setup::resources(resources).gateway(keys))
 }
 
-/// The statuses of so many requests whose bodies the client does not let come.
+/// The statuses of `count` responses whose bodies the client does not read.
 fn statuses_of_unread(client: &mut Http2, path: &str, count: u32) -> Vec<u16> {
     (0..count).for_each(|number| client.get(2 * number + 1, path));
     (0..count).map(|_| client.until(|frame| frame.kind == kind::HEADERS)).map(|head: Frame| head.status()).collect()

@@ -65,25 +65,28 @@ impl Keeper {
         }
         let has_tls = changes.iter().any(is_about_tls);
         let may_add_pairs = changes.iter().any(may_add_pairs);
-        let before = if may_add_pairs { pairs(&self.known().store.load("").config) } else { 0 };
-        let (mut problems, mut linted, mut has_too_many) = (Vec::new(), LintResult::default(), false);
+        let (mut problems, mut linted, mut too_many_pairs) = (Vec::new(), LintResult::default(), None);
         let attempt = self.known().store.attempt(changes, |store| {
-            if has_tls && store.uses_tls() {
-                problems = self.tls_problems(&store.load("").config);
+            let checks_tls = has_tls && store.uses_tls();
+            if !checks_tls && !may_add_pairs && next.is_none() {
+                return;
             }
-            if may_add_pairs {
-                let config = store.load("").config;
-                has_too_many = pairs(&config) > before && !fits(config.routes.iter().map(|route| &*route.spec));
+            let config = store.load("").config;
+            if checks_tls {
+                problems = self.tls_problems(&config);
+            }
+            if may_add_pairs && !fits(config.routes.iter().map(|route| &*route.spec)) {
+                too_many_pairs = Some(pairs(&config));
             }
             if let Some(next) = next {
-                let config = store.load("").config;
                 linted = lint_changed(&config, &changed);
                 *next = Some(config);
             }
         });
         let mut trial = sorted_out(attempt, &changed);
         trial.refusals.extend(misread);
-        if has_too_many {
+        // A change for the better is made, even if it is not enough.
+        if too_many_pairs.is_some_and(|count| count > pairs(&self.known().store.load("").config)) {
             trial.refusals.push(format!(
                 "all routes together would have more than {PLACES_MAX} pairs of a host and a path; use fewer hosts or paths"
             ));

@@ -82,7 +82,7 @@ fn secrets_of_managers() {
     fs::write(&file, "changed\n").expect("write");
     eventually("the changed file", || stage.get("/?apikey=changed") == 200);
     assert_eq!(stage.get("/?apikey=from-a-file"), 401);
-    // Who may write resources may not read every file of the gateway.
+    // The right to write resources does not include reading every file of the gateway.
     let outside = json!({ "username": "jim", "plugins": { "key-auth": { "key": "$secret://file/etc/hostname" } } });
     let refused = stage.admin.ask("PUT", "/apisix/admin/consumers", &outside.to_string());
     assert!(refused.status == 400 && refused.text().contains("gateway.config.secret_folders"), "{refused:?}");

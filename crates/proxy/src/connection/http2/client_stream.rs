@@ -1,7 +1,7 @@
 //! One request of a client that speaks HTTP/2, presented as an HTTP/1.1 connection to our engine.
 
 use super::bodies::{Bodies, BodyReader};
-use super::field_watch::MalformedStreams;
+use super::field_watch::ServedStreams;
 use super::incoming_body::{IncomingBody, broken, push_fields, push_line};
 use super::outgoing_body::{self, OutgoingBody, malformed};
 use crate::random;
@@ -34,7 +34,7 @@ pub(crate) struct StreamsShared {
     /// Requests that turned out to be malformed.
     pub(crate) malformed: Cell<u32>,
     /// Streams whose head or trailers are malformed.
-    pub(crate) marked: Rc<MalformedStreams>,
+    pub(crate) marked: Rc<ServedStreams>,
     /// Woken when the last request is served: the connection is idle then.
     pub(crate) driver: RefCell<Option<Waker>>,
     pub(crate) bodies: Rc<Bodies>,

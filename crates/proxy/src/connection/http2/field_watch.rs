@@ -18,9 +18,10 @@ const PRIORITY: u8 = 0x20;
 /// Bytes of a priority, which begins with the stream depended on (RFC 9113 section 6.2).
 const PRIORITY_BYTES: usize = 5;
 
-/// Streams whose head or trailers are malformed, until the task that serves them looks.
+/// The streams that are served, with what was seen of them until their tasks look: malformed heads and trailers, and interim
+/// responses.
 #[derive(Debug, Default)]
-pub(crate) struct MalformedStreams {
+pub(crate) struct ServedStreams {
     streams: RefCell<Vec<u32>>,
     /// The streams that are served. Others are never looked at: `h2` refuses requests by itself, and a node may answer a request
     /// that was never sent.
@@ -37,7 +38,7 @@ struct ServedStream {
     interims: u32,
 }
 
-impl MalformedStreams {
+impl ServedStreams {
     /// The stream is served from now on.
     pub(super) fn begin(&self, stream: u32) {
         self.served.borrow_mut().push(ServedStream { stream, interims: 0 });
@@ -128,7 +129,7 @@ pub(super) struct FieldWatch {
     opened: u32,
     /// The block spans several frames.
     is_continued: bool,
-    marked: Rc<MalformedStreams>,
+    marked: Rc<ServedStreams>,
     /// How many were marked since this was last read.
     malformed: u32,
 }
@@ -148,15 +149,15 @@ struct HeadersFrame {
 }
 
 impl FieldWatch {
-    pub(super) fn of_requests(marked: Rc<MalformedStreams>) -> FieldWatch {
+    pub(super) fn of_requests(marked: Rc<ServedStreams>) -> FieldWatch {
         FieldWatch::of(Messages::Requests, marked)
     }
 
-    pub(super) fn of_responses(marked: Rc<MalformedStreams>) -> FieldWatch {
+    pub(super) fn of_responses(marked: Rc<ServedStreams>) -> FieldWatch {
         FieldWatch::of(Messages::Responses { answered: VecDeque::new() }, marked)
     }
 
-    fn of(messages: Messages, marked: Rc<MalformedStreams>) -> FieldWatch {
+    fn of(messages: Messages, marked: Rc<ServedStreams>) -> FieldWatch {
         FieldWatch {
             messages,
             walker: FieldWalker::default(),

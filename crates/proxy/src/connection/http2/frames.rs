@@ -4,7 +4,7 @@
 //! bounds that. Only the length and type of a frame are trusted here; [`FieldWatch`] looks into heads.
 
 use super::bounds::{FRUITLESS_FRAMES_PER_SECOND_MAX, RESETS_PER_SECOND_MAX, SMALL_FRAME_BYTES, STREAMS_MAX};
-use super::field_watch::{FieldWatch, MalformedStreams};
+use super::field_watch::{FieldWatch, ServedStreams};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use stillgate_wire::Progress;
@@ -219,12 +219,12 @@ pub(super) struct FrameWatch {
     pub(super) small: u32,
     /// Streams that the peer has opened with a complete head.
     pub(super) opened: u64,
-    /// The peer sends frames that move no data too often.
+    /// The peer sends too many frames that move no data, or more interim responses than may wait.
     pub(super) is_flooded: bool,
 }
 
 impl FrameWatch {
-    pub(super) fn of_client(marked: Rc<MalformedStreams>) -> FrameWatch {
+    pub(super) fn of_client(marked: Rc<ServedStreams>) -> FrameWatch {
         FrameWatch {
             received: Frames::after_preface(),
             sent: Frames::default(),
@@ -240,7 +240,7 @@ impl FrameWatch {
         }
     }
 
-    pub(super) fn of_node(marked: Rc<MalformedStreams>) -> FrameWatch {
+    pub(super) fn of_node(marked: Rc<ServedStreams>) -> FrameWatch {
         let (fields, windows) = (FieldWatch::of_responses(marked.clone()), Some(Windows::new()));
         FrameWatch {
             received: Frames::default(),

@@ -27,7 +27,7 @@ use bodies::Bodies;
 use bounds::STREAMS_MAX;
 use bytes::Bytes;
 pub(crate) use client_stream::ClientStream;
-use field_watch::MalformedStreams;
+use field_watch::ServedStreams;
 pub(crate) use frames::{PREFACE, starts};
 pub(crate) use grpc_web::is_bad_base64;
 use h2::client::SendRequest;
@@ -58,7 +58,7 @@ pub(crate) struct NodeShared {
     pub(crate) bridges_web: bool,
     pub(crate) bodies: Rc<Bodies>,
     /// Streams whose head or trailers are malformed.
-    pub(crate) marked: Rc<MalformedStreams>,
+    pub(crate) marked: Rc<ServedStreams>,
     pub(crate) scratch: RefCell<NodeScratch>,
 }
 

@@ -4,7 +4,7 @@
 //! when the turn is over ([`Transport::poll_flush`]), and until then bytes are gathered up to a bound.
 
 use super::bounds::{FRAME_BYTES_MAX, OUTPUT_BYTES_MAX, SMALL_FRAMES_MAX};
-use super::field_watch::MalformedStreams;
+use super::field_watch::ServedStreams;
 use super::frames::{FrameHead, FrameWatch, HEADER_BYTES, PREFACE, looked_into};
 use crate::basics::buffer::Buffers;
 use crate::basics::clock::Clock;
@@ -45,7 +45,7 @@ impl<'a> Transport<'a> {
     pub(crate) fn to_client(
         stream: &'a mut Stream,
         early: &'a [u8],
-        marked: Rc<MalformedStreams>,
+        marked: Rc<ServedStreams>,
         buffers: &'a Buffers,
         clock: &'a Clock,
     ) -> Transport<'a> {
@@ -54,7 +54,7 @@ impl<'a> Transport<'a> {
 
     pub(crate) fn to_node(
         stream: &'a mut Stream,
-        marked: Rc<MalformedStreams>,
+        marked: Rc<ServedStreams>,
         buffers: &'a Buffers,
         clock: &'a Clock,
     ) -> Transport<'a> {

@@ -240,10 +240,7 @@ fn report_read(snapshot: &Snapshot, prefix: &str) {
     let Snapshot { revision, documents } = snapshot;
     let resources = documents.iter().filter(|(key, _)| resource_of(key).is_some()).count();
     match resources {
-        0 => warn!(
-            revision,
-            prefix, "etcd: read, and there is no resource below the prefix; is gateway.config.etcd.prefix right?"
-        ),
+        0 => warn!(revision, prefix, "etcd: there is no resource below the prefix; check gateway.config.etcd.prefix"),
         _ => info!(revision, resources, prefix, "etcd: read"),
     }
 }

@@ -173,7 +173,7 @@ proptest! {
     #[test]
     fn what_h2_repairs_is_marked(requests in vec(asked(), 1..12), step in 1..100_usize) {
         let (bytes, malformed) = sent(&requests);
-        let marked = Rc::new(MalformedStreams::default());
+        let marked = Rc::new(ServedStreams::default());
         let mut watch = FrameWatch::of_client(marked.clone());
         bytes.chunks(step).for_each(|piece| watch.received(piece, 0));
         prop_assert_eq!(&*marked.streams.borrow(), &malformed);
@@ -195,14 +195,14 @@ proptest! {
     }
 }
 
-fn marks(watch: &mut FrameWatch, marked: &MalformedStreams, bytes: &[u8]) -> Vec<u32> {
+fn marks(watch: &mut FrameWatch, marked: &ServedStreams, bytes: &[u8]) -> Vec<u32> {
     bytes.chunks(3).for_each(|piece| watch.received(piece, 0));
     marked.streams.take()
 }
 
 #[test]
 fn responses() {
-    let marked = Rc::new(MalformedStreams::default());
+    let marked = Rc::new(ServedStreams::default());
     let mut watch = FrameWatch::of_node(marked.clone());
     let head = |stream, flags, fields: &[(&str, &str)]| {
         let mut block = Vec::new();
@@ -229,7 +229,7 @@ fn responses() {
 
 #[test]
 fn waiting_interim_responses_are_counted_until_they_are_taken() {
-    let marked = Rc::new(MalformedStreams::default());
+    let marked = Rc::new(ServedStreams::default());
     let mut watch = FrameWatch::of_node(marked.clone());
     let mut block = Vec::new();
     FieldEncoder::default().field(&mut block, b":status", b"103", FieldForm::Literal, false);
@@ -256,7 +256,7 @@ fn marks_are_bounded() {
     let mut block = Vec::new();
     FieldEncoder::default().field(&mut block, b":path", b"/#", FieldForm::Literal, true);
     let head = |at: usize| frame(kind::HEADERS, END_HEADERS | END_STREAM, 2 * at as u32 + 1, &block);
-    let marked = Rc::new(MalformedStreams::default());
+    let marked = Rc::new(ServedStreams::default());
     let mut watch = FrameWatch::of_client(marked.clone());
     watch.received(PREFACE, 0);
     for at in 0..3 * MARKED_MAX {
@@ -276,7 +276,7 @@ fn marks_are_bounded() {
 
 #[test]
 fn marks_of_streams_that_are_not_served_are_forgotten() {
-    let marked = MalformedStreams::default();
+    let marked = ServedStreams::default();
     marked.begin(3);
     marked.begin(5);
     [1, 3, 5, 7].into_iter().for_each(|stream| marked.add(stream));
@@ -298,7 +298,7 @@ fn of_too_many_responses_the_oldest_are_forgotten() {
         FieldEncoder::default().field(&mut block, b":status", b"200", FieldForm::Literal, false);
         frame(kind::HEADERS, flags | END_HEADERS, stream as u32, &block)
     };
-    let marked = Rc::new(MalformedStreams::default());
+    let marked = Rc::new(ServedStreams::default());
     let mut watch = FrameWatch::of_node(marked.clone());
     let newest = 2 * ANSWERED_MAX + 1;
     (1..newest).step_by(2).for_each(|stream| watch.received(&head(stream, 0), 0));
