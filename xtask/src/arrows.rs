@@ -28,7 +28,7 @@ const ORDER: &[&str] = &[
     "stillgate-outbound",
     "stillgate-tls",
     "stillgate-config",
-    "stillgate-plugin",
+    "stillgate-plugin-api",
     "stillgate-lua",
     "stillgate-jws",
     "stillgate-schema",

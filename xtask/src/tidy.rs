@@ -14,7 +14,7 @@ const LINES_MAX: usize = 1000;
 const FUNCTION_LINES_MAX: &[(&str, usize)] = &[
     ("crates/devices/src/", 60),
     ("crates/limits/src/", 60),
-    ("crates/plugin/src/", 60),
+    ("crates/plugin-api/src/", 60),
     ("crates/proxy/src/calls/", 60),
     ("crates/proxy/src/client/", 60),
     ("crates/proxy/src/connection/", 60),
@@ -34,7 +34,7 @@ const LONGER: &[(&str, &str)] = &[];
 /// Crates that parse, edit or write heads and frame bodies. A debug assertion would stop the program in tests only, so tests could
 /// not show what a release build does after it: checks are made in every build.
 const WITHOUT_DEBUG_ASSERTIONS: &[&str] =
-    &["crates/lua/src/", "crates/plugin/src/", "crates/plugins/src/", "crates/proxy/src/", "crates/wire/src/"];
+    &["crates/lua/src/", "crates/plugin-api/src/", "crates/plugins/src/", "crates/proxy/src/", "crates/wire/src/"];
 
 /// Names of folders and files that do not describe their content.
 const EMPTY_NAMES: &[&str] = &["utils", "util", "common", "helpers", "misc", "types"];

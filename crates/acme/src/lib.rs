@@ -13,13 +13,13 @@
 
 mod https;
 mod order;
+mod order_progress;
 mod renewal;
 mod schedule;
 mod storage;
 mod suggested;
-mod tries;
 
-pub use tries::OrderState;
+pub use order_progress::OrderState;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

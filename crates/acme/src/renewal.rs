@@ -1,10 +1,10 @@
 //! The task that renews certificates: checks the files, orders the first that is due, and waits.
 
 use super::order::{OrderFailure, Orderer, blocking};
+use super::order_progress::{self, AttemptNote, Note, OrderProgress, OrderState, forget_mended};
 use super::schedule::{self, OrderReason};
 use super::storage::{self, Lock};
 use super::suggested::{self, Key, Suggestions};
-use super::tries::{self, AttemptNote, Note, OrderState, Tries, forget_mended};
 use super::{Certificate, CertificateOrders};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub(super) struct CertificateRenewal {
     tell: watch::Sender<BTreeMap<String, OrderState>>,
     stored: Arc<Notify>,
     failures: Arc<AtomicU64>,
-    tries: HashMap<String, Tries>,
+    progress: HashMap<String, OrderProgress>,
     suggestions: Suggestions,
     /// The certificates that reloads were last notified of.
     told: HashMap<String, Option<Told>>,
@@ -52,8 +52,8 @@ impl CertificateRenewal {
         stored: Arc<Notify>,
         failures: Arc<AtomicU64>,
     ) -> CertificateRenewal {
-        let (tries, suggestions, told) = (HashMap::new(), Suggestions::default(), HashMap::new());
-        CertificateRenewal { plans, tell, stored, failures, tries, suggestions, told }
+        let (progress, suggestions, told) = (HashMap::new(), Suggestions::default(), HashMap::new());
+        CertificateRenewal { plans, tell, stored, failures, progress, suggestions, told }
     }
 
     /// Maintains the wanted certificates until the sender is dropped.
@@ -63,7 +63,7 @@ impl CertificateRenewal {
             let pause = match &now {
                 Some(now) => self.step(now).await,
                 None => {
-                    self.tries.clear();
+                    self.progress.clear();
                     self.suggestions = Suggestions::default();
                     self.publish();
                     LOOK_EVERY
@@ -81,7 +81,7 @@ impl CertificateRenewal {
     }
 
     fn change(&mut self, before: Option<&CertificateOrders>, after: Option<&CertificateOrders>) {
-        forget_mended(&mut self.tries, before, after);
+        forget_mended(&mut self.progress, before, after);
         let server = |of: Option<&CertificateOrders>| of.map(|of| of.acme.directory.clone());
         if server(before) != server(after) {
             self.suggestions = Suggestions::default();
@@ -89,15 +89,15 @@ impl CertificateRenewal {
     }
 
     fn forget_waits(&mut self) {
-        for tries in self.tries.values_mut() {
-            (tries.not_before, tries.server_not_before) = (None, None);
+        for progress in self.progress.values_mut() {
+            (progress.not_before, progress.server_not_before) = (None, None);
         }
     }
 
     /// Checks all files and orders at most one certificate; returns how long to wait before the next step.
     async fn step(&mut self, wanted: &CertificateOrders) -> Duration {
         let is_wanted = |id: &String| wanted.certificates.iter().any(|certificate| certificate.id == *id);
-        self.tries.retain(|id, _| is_wanted(id));
+        self.progress.retain(|id, _| is_wanted(id));
         self.told.retain(|id, _| is_wanted(id));
         self.suggestions.retain(is_wanted);
         let acme = wanted.acme.clone();
@@ -126,7 +126,7 @@ impl CertificateRenewal {
             match self.due(found.as_ref(), certificate, &wanted.acme) {
                 Err(left) => pause = pause.min(left),
                 Ok(reason) => {
-                    let not_before = self.tries.get(&certificate.id).and_then(|tries| tries.not_before);
+                    let not_before = self.progress.get(&certificate.id).and_then(|progress| progress.not_before);
                     let left = not_before.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()));
                     if left.is_zero() {
                         self.attempt(wanted, certificate, reason).await;
@@ -159,10 +159,10 @@ impl CertificateRenewal {
     }
 
     async fn attempt(&mut self, wanted: &CertificateOrders, certificate: &Certificate, reason: OrderReason) {
-        let unsaved = self.tries.entry(certificate.id.clone()).or_default().unsaved.take();
+        let unsaved = self.progress.entry(certificate.id.clone()).or_default().unsaved.take();
         let mut attempt = RenewalAttempt { begun: None, _lock: None, issued: unsaved };
         let result = self.obtain(wanted, certificate, reason, &mut attempt).await;
-        let tries = self.tries.entry(certificate.id.clone()).or_default();
+        let progress = self.progress.entry(certificate.id.clone()).or_default();
         let (acme, id, names) = (&wanted.acme, &certificate.id, certificate.names.join(", "));
         let begun = attempt.begun.take();
         let has_begun = begun.is_some();
@@ -173,18 +173,22 @@ impl CertificateRenewal {
                 let file = acme.certificate_file(id).display().to_string();
                 info!(ssl = id, names, ends, file, "ACME: certificate stored");
                 let rest = schedule::rest(ordered.not_after_seconds.saturating_sub(now_seconds()));
-                *tries = Tries { not_before: Some(Instant::now() + rest), has_read_note: true, ..Tries::default() };
+                *progress = OrderProgress {
+                    not_before: Some(Instant::now() + rest),
+                    has_read_note: true,
+                    ..OrderProgress::default()
+                };
                 self.told.insert(id.clone(), Some(told(&ordered)));
                 self.stored.notify_one();
                 keep_note(acme, id, None).await;
             }
             Ok(AttemptResult::ByAnother) => {
-                *tries = Tries { has_read_note: true, ..Tries::default() };
+                *progress = OrderProgress { has_read_note: true, ..OrderProgress::default() };
                 keep_note(acme, id, None).await;
             }
             Ok(AttemptResult::Locked) => {
-                tries.not_before = Some(Instant::now() + LOCKED_WAIT);
-                tries.unsaved = attempt.issued;
+                progress.not_before = Some(Instant::now() + LOCKED_WAIT);
+                progress.unsaved = attempt.issued;
             }
             Ok(AttemptResult::Waits(note, (wait, server))) => {
                 let (failures, wait_seconds) = (note.failures, wait.as_secs());
@@ -192,14 +196,14 @@ impl CertificateRenewal {
                     ssl = id,
                     names,
                     failures,
-                    "ACME: tries before this start failed, the last one so: {}; tried again in {wait_seconds} s, or at once \
+                    "ACME: attempts before this start failed, the last one with: {}; the next is in {wait_seconds} s, or at once \
                      after SIGHUP",
                     note.error
                 );
-                *tries = Tries::failed(failures, note.error, wait, server, now().as_secs());
+                *progress = OrderProgress::failed(failures, note.error, wait, server, now().as_secs());
             }
             Err(failure) => {
-                let failures = tries.state.failures.saturating_add(1);
+                let failures = progress.state.failures.saturating_add(1);
                 let wait = schedule::wait(failures, failure.retry_after, random::share());
                 let (wait_seconds, server) = (wait.as_secs(), failure.retry_after.unwrap_or_default());
                 self.failures.fetch_add(1, Ordering::Relaxed);
@@ -211,14 +215,14 @@ impl CertificateRenewal {
                 );
                 let (now_seconds, error) = (now().as_secs(), failure.to_string());
                 if has_begun {
-                    let of = tries::digest(acme, certificate);
+                    let of = order_progress::digest(acme, certificate);
                     let note = Note::failed(failures, &of, &error, (wait, server), now_seconds);
                     keep_note(acme, id, Some(note)).await;
                 }
                 // Failures before the note was read do not invalidate it.
-                let has_read_note = tries.has_read_note;
-                *tries = Tries::failed(failures, error, wait, server, now_seconds);
-                (tries.unsaved, tries.has_read_note) = (attempt.issued, has_read_note);
+                let has_read_note = progress.has_read_note;
+                *progress = OrderProgress::failed(failures, error, wait, server, now_seconds);
+                (progress.unsaved, progress.has_read_note) = (attempt.issued, has_read_note);
             }
         }
     }
@@ -249,17 +253,17 @@ impl CertificateRenewal {
         if let Some(text) = attempt.issued.clone() {
             return keep(acme, certificate, text, attempt).await;
         }
-        let (of, now_seconds) = (tries::digest(acme, certificate), now().as_secs());
-        let tries = self.tries.entry(certificate.id.clone()).or_default();
-        let has_read_note = std::mem::replace(&mut tries.has_read_note, true);
+        let (of, now_seconds) = (order_progress::digest(acme, certificate), now().as_secs());
+        let progress = self.progress.entry(certificate.id.clone()).or_default();
+        let has_read_note = std::mem::replace(&mut progress.has_read_note, true);
         if let Some(note) = note.as_ref().filter(|_| !has_read_note) {
             let left = note.left(&of, now_seconds);
             if !left.0.is_zero() {
                 return Ok(AttemptResult::Waits(note.clone(), left));
             }
-            tries.state.failures = note.failures;
+            progress.state.failures = note.failures;
         }
-        let begun = Note::begun(tries.state.failures.saturating_add(1), &of, now_seconds);
+        let begun = Note::begun(progress.state.failures.saturating_add(1), &of, now_seconds);
         let (settings, id) = (acme.clone(), certificate.id.clone());
         let begun = blocking(move || AttemptNote::new(settings, id, &begun, note)).await;
         attempt.begun = Some(begun.map_err(on_disk)?);
@@ -287,7 +291,8 @@ impl CertificateRenewal {
     }
 
     fn publish(&self) {
-        let states: BTreeMap<_, _> = self.tries.iter().map(|(id, tries)| (id.clone(), tries.state.clone())).collect();
+        let states: BTreeMap<_, _> =
+            self.progress.iter().map(|(id, progress)| (id.clone(), progress.state.clone())).collect();
         self.tell.send_replace(states);
     }
 }

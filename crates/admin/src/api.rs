@@ -3,7 +3,7 @@
 use crate::body::LARGE_AT_ONCE_MAX;
 use crate::control::Control;
 use crate::endpoints::Endpoint;
-use crate::standalone::remembered::Standalone;
+use crate::standalone::client_metadata::Standalone;
 use std::sync::Arc;
 use stillgate_door::Guard;
 use tokio::sync::Semaphore;

@@ -3,7 +3,7 @@
 //! The documents remain authoritative: writes of other clients show here, too. The metadata that a client sends with them (digest,
 //! versions, indexes) is only remembered.
 
-pub(crate) mod remembered;
+pub(crate) mod client_metadata;
 mod request;
 
 use crate::answer::{Answer, of_document};
@@ -24,7 +24,7 @@ use crate::resource::rules;
 use crate::resource::view::View;
 use axum::http::StatusCode;
 use axum::http::header::HeaderName;
-use remembered::fingerprint;
+use client_metadata::fingerprint;
 use request::{Text, Version, Whole};
 use serde_json::{Map, Value as Json, json};
 use std::collections::{BTreeMap, BTreeSet, HashSet};

@@ -53,7 +53,7 @@ pub use keys::ssls::CLIENT_DEPTH_MAX;
 pub use keys::stream_proxy::{StreamListener, StreamProxy, UDP_SESSIONS_PER_WORKER_MAX, UdpListener};
 pub use keys::stream_routes::StreamTimeouts;
 pub use model::*;
-pub use resources::{OwnFiles, PluginSet};
+pub use resources::{PluginSet, ReadPluginFiles};
 pub use schemas::{PluginSchemas, Schemas, schema};
 pub use stillgate_schema::text::diagnostic::{DIAGNOSTICS_MAX, Diagnostic, Errors, Severity};
 pub use stillgate_schema::text::environment::Lookup;

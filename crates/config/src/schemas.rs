@@ -6,7 +6,7 @@ use crate::model::Kind;
 use crate::secret_fields::encrypted_fields;
 use serde_json::{Map, Value as Json, json};
 use std::collections::BTreeSet;
-use stillgate_plugin::PluginTable;
+use stillgate_plugin_api::PluginTable;
 use stillgate_schema::description::{ENVIRONMENT, schema_of};
 
 /// The JSON Schema (draft 2020-12) of a configuration file with these plugins.
@@ -202,7 +202,7 @@ fn name_of(kind: Kind) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stillgate_plugin::{Ignorable, OwnPlugins, Scripts};
+    use stillgate_plugin_api::{CustomPlugins, Ignorable, Scripts};
 
     #[test]
     fn every_kind_has_a_schema_that_is_whole() {
@@ -210,7 +210,7 @@ mod tests {
             plugins: &[],
             sought: &[],
             scripts: Scripts::NONE,
-            own: OwnPlugins::NONE,
+            custom: CustomPlugins::NONE,
             ignorable: Ignorable::NONE,
             drops_underscores: true,
         });

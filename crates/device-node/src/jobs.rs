@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use stillgate_devices::protocol::{Body, BodyError, DeviceProtocol, EncodedBody, MessageId};
 use stillgate_devices::session::{MessageOutcome, MessageRefusal};
-use stillgate_proxy::device_link::{DeviceCommand, Hold, worker_of};
+use stillgate_proxy::device_link::{DeviceCommand, HandoverHold, worker_of};
 use tokio::time::{MissedTickBehavior, interval};
 
 /// Devices in a batch, and the time between two batches: 32,000 devices a second. Other messages are sent in between; at a higher
@@ -299,7 +299,7 @@ impl DeviceNode {
 }
 
 /// Sends a job's copies, batch by batch.
-async fn send(node: Arc<DeviceNode>, id: MessageId, hold: Hold) {
+async fn send(node: Arc<DeviceNode>, id: MessageId, hold: HandoverHold) {
     node.all_given().await;
     let mut due = interval(BATCH_EVERY);
     // Do not catch up after a delay: the machine is busy.
@@ -313,7 +313,7 @@ async fn send(node: Arc<DeviceNode>, id: MessageId, hold: Hold) {
 
 impl State {
     /// Sends to the next devices; whether there are more.
-    fn send_batch(&mut self, id: MessageId, hold: &Hold) -> bool {
+    fn send_batch(&mut self, id: MessageId, hold: &HandoverHold) -> bool {
         let State { devices, jobs, commands, .. } = self;
         let Some(job) = jobs.jobs.get_mut(&id) else { return false };
         let Some(copies) = &mut job.copies else { return false };

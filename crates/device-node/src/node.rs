@@ -22,7 +22,7 @@ use stillgate_devices::session::{
     Idempotency, IdempotencyError, IdempotencyLimits, Message, MessageOutcome, MessageRefusal, Notice, RepeatOutcome,
     ResumeToken, Session, SessionLimits,
 };
-use stillgate_proxy::device_link::{CloseWhy, DeviceCommand, DeviceFacts, DeviceState, Hold};
+use stillgate_proxy::device_link::{CloseWhy, DeviceCommand, DeviceFacts, DeviceState, HandoverHold};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
@@ -86,7 +86,7 @@ pub(super) struct State {
     idempotency: Idempotency,
     pub(super) jobs: Jobs,
     /// `None`: another process has taken over, and gets the devices as soon as no job sends any more.
-    pub(super) hold: Option<Hold>,
+    pub(super) hold: Option<HandoverHold>,
 }
 
 /// A device that is connected here.
@@ -122,7 +122,7 @@ impl DeviceNode {
         name: String,
         limits: DeviceLimits,
         registry: Registry,
-        (commands, hold): (Commands, Hold),
+        (commands, hold): (Commands, HandoverHold),
         follows: bool,
     ) -> DeviceNode {
         let state = State {

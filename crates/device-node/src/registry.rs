@@ -16,7 +16,7 @@ use stillgate_devices::directory::{
     Connect, ConnectOutcome, DeliveryError, DirectoryEntry, DirectoryUnavailable, Disconnect, Duplicate, Era, Location,
     RegistrationAnswer, connect, disconnect, register,
 };
-use stillgate_proxy::device_link::Former;
+use stillgate_proxy::device_link::FormerConnection;
 
 /// What knows which node has a device.
 #[derive(Debug)]
@@ -53,11 +53,11 @@ impl Registry {
     }
 
     /// Adopts a connection of another process of this node. False: its device has a newer one.
-    pub(crate) fn adopt(&self, device: &Arc<str>, connection: u64, former: Former) -> bool {
+    pub(crate) fn adopt(&self, device: &Arc<str>, connection: u64, former: FormerConnection) -> bool {
         match self {
             Registry::Memory(memory) => memory.adopt(device, connection, former),
             Registry::Shared(shared) => {
-                let Former { generation, since_ms } = former;
+                let FormerConnection { generation, since_ms } = former;
                 shared.directory().adopt(device, connection, generation, since_ms)
             }
         }
@@ -295,7 +295,7 @@ impl Memory {
         })
     }
 
-    fn adopt(&self, device: &Arc<str>, connection: u64, former: Former) -> bool {
+    fn adopt(&self, device: &Arc<str>, connection: u64, former: FormerConnection) -> bool {
         self.change(device, connection, |entry, place| {
             // A newer connection may have registered already: it stays.
             let is_current = register(entry, place, former.generation, former.since_ms) == RegistrationAnswer::Current;
@@ -399,7 +399,7 @@ mod tests {
     #[test]
     fn a_connection_that_is_given_late_is_not_taken() {
         let memory = Memory::new(10);
-        let (device, former): (Arc<str>, _) = ("d".into(), |generation| Former { generation, since_ms: 1 });
+        let (device, former): (Arc<str>, _) = ("d".into(), |generation| FormerConnection { generation, since_ms: 1 });
         let newest = memory.era.first_generation();
         assert!(memory.adopt(&device, 1, former(Generation(newest.0 - 2))));
         memory.connect(&device, 2, Duplicate::Replace);

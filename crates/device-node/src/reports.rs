@@ -11,9 +11,9 @@ use stillgate_devices::Generation;
 use stillgate_devices::directory::{ConnectOutcome, Duplicate};
 use stillgate_devices::protocol::DeviceProtocol;
 use stillgate_devices::session::{ResumeToken, Session, SessionId, SessionLimits};
-use stillgate_plugin::DeviceSettings;
+use stillgate_plugin_api::DeviceSettings;
 use stillgate_proxy::device_link::{
-    Admission, Before, CloseWhy, DeviceCommand, DeviceFacts, DeviceReport, Former, worker_of,
+    Admission, CloseWhy, DeviceCommand, DeviceFacts, DeviceReport, FormerConnection, SessionToResume, worker_of,
 };
 use tokio::sync::mpsc::{self, Sender};
 use tokio::sync::oneshot;
@@ -61,7 +61,7 @@ impl DeviceNode {
             DeviceReport::Refused { id, why } => self.state().report_refused(id, why),
             DeviceReport::Resume { connection, token } => self.resume(connection, token),
             DeviceReport::Returned(before) => {
-                let Before { device, session, limits } = *before;
+                let SessionToResume { device, session, limits } = *before;
                 self.state().keep(&device, session, limits);
             }
             DeviceReport::Fresh { connection } => {
@@ -127,7 +127,13 @@ impl DeviceNode {
     }
 
     /// Adopts a connection of another process. Whether it is known here does not matter: it exists.
-    fn adopt(&self, connection: u64, facts: Box<DeviceFacts>, former: Former, answer: oneshot::Sender<Admission>) {
+    fn adopt(
+        &self,
+        connection: u64,
+        facts: Box<DeviceFacts>,
+        former: FormerConnection,
+        answer: oneshot::Sender<Admission>,
+    ) {
         let device = facts.device.clone();
         self.is_given_from_now();
         let mut state = self.state();
@@ -137,7 +143,7 @@ impl DeviceNode {
             *state.ending.entry(device).or_default() += 1;
             state.commands.send(connection, DeviceCommand::Close { connection, why: CloseWhy::Replaced });
         } else {
-            let Former { generation, since_ms, .. } = former;
+            let FormerConnection { generation, since_ms, .. } = former;
             state.admit(device.clone(), Local { connection, generation, since_ms, facts });
             state.catch_up(&device);
         }
@@ -198,13 +204,13 @@ impl DeviceNode {
             let node = self.clone();
             tokio::spawn(async move {
                 let session = carrying::fetch(node.registry.shared()?, &device, token).await;
-                let session = session.map(|session| Box::new(Before { device, session, limits }));
+                let session = session.map(|session| Box::new(SessionToResume { device, session, limits }));
                 node.state().commands.send(connection, DeviceCommand::Resume { connection, session });
                 Some(())
             });
             return;
         }
-        let session = known.map(|(session, limits)| Box::new(Before { device, session, limits }));
+        let session = known.map(|(session, limits)| Box::new(SessionToResume { device, session, limits }));
         state.commands.send(connection, DeviceCommand::Resume { connection, session });
     }
 }
@@ -323,7 +329,7 @@ mod tests {
     use crate::reports::Commands;
     use stillgate_config::DeviceLimits;
     use stillgate_devices::session::QueuePolicy;
-    use stillgate_proxy::device_link::Hold;
+    use stillgate_proxy::device_link::HandoverHold;
 
     /// A device that leaves again while its session is on its way finds it the next time.
     #[test]
@@ -334,7 +340,7 @@ mod tests {
             "a".to_owned(),
             limits,
             registry,
-            (Commands::new(Vec::new()), Hold::default()),
+            (Commands::new(Vec::new()), HandoverHold::default()),
             false,
         ));
         let device: Arc<str> = "d".into();
@@ -345,7 +351,7 @@ mod tests {
         // The session as the connection has left it.
         let mut session = session;
         session.detach(session_ms(), &limits, &mut Vec::new());
-        node.clone().take_report(DeviceReport::Returned(Box::new(Before { device, session, limits })));
+        node.clone().take_report(DeviceReport::Returned(Box::new(SessionToResume { device, session, limits })));
         assert!(node.state().away.take("d", token).is_some());
     }
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
-use stillgate_profiler::standing::{LongTurn, LongTurnStack, StandingWatch};
+use stillgate_profiler::continuous_watch::{ContinuousWatch, LongTurn, LongTurnStack};
 use stillgate_proxy::WORKER_NAME;
 use stillgate_proxy::slow::SlowRequest;
 use tracing::warn;
@@ -70,7 +70,7 @@ impl LongTurns {
     }
 
     fn run(&self, goes_on: &AtomicBool) {
-        let begun = begin(goes_on, || StandingWatch::new(OVER), || thread::sleep(AGAIN_AFTER));
+        let begun = begin(goes_on, || ContinuousWatch::new(OVER), || thread::sleep(AGAIN_AFTER));
         let Some(mut watch) = begun else { return };
         let pause = watch.pause();
         let mut named = Instant::now();

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::Duration;
-use stillgate_plugin::outbox::{Chunk, Outbox, OutboxCounters, Post};
+use stillgate_plugin_api::outbox::{Chunk, Outbox, OutboxCounters, Post};
 use stillgate_profiler::threads::Registration;
 use tokio::sync::mpsc;
 

@@ -5,8 +5,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
-use stillgate_plugin::Identity;
-use stillgate_plugin::outbox::{Chunk, DropReason, ENTRY_BYTES_MAX, Entries, OutboxCounters, Outlet};
+use stillgate_plugin_api::Identity;
+use stillgate_plugin_api::outbox::{Chunk, DropReason, ENTRY_BYTES_MAX, Entries, OutboxCounters, Outlet};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -405,8 +405,8 @@ pub(crate) fn backoff(first: Duration, tries: u32) -> Duration {
 mod tests {
     use super::*;
     use std::borrow::Cow;
-    use stillgate_plugin::Identity;
-    use stillgate_plugin::outbox::{BatchPolicy, Encode, FileReceiver, Receiver};
+    use stillgate_plugin_api::Identity;
+    use stillgate_plugin_api::outbox::{BatchPolicy, Encode, FileReceiver, Receiver};
 
     /// Entries become as many bytes as their first byte, and twice as many when sent.
     struct GrowingEncoder;

@@ -7,6 +7,6 @@ pub mod limits;
 pub mod logging;
 pub mod metrics;
 mod orders;
-pub mod own_metrics;
+pub mod process_metrics;
 pub mod process_stats;
 pub mod recent_lines;

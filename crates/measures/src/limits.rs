@@ -1,6 +1,6 @@
 //! The metrics of the table of limits.
 
-use super::own_metrics::LimitFacts;
+use super::process_metrics::LimitFacts;
 use super::process_stats::now_unix_ms;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};

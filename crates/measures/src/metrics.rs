@@ -2,10 +2,10 @@
 //! reload.
 //!
 //! The registry and the exporter live as long as the process; what is recorded changes with the configuration. Workers record
-//! requests, and `own_metrics` records the process itself.
+//! requests, and `process_metrics` records the process itself.
 
 use super::orders::Orders;
-use super::own_metrics::{Facts, OwnMetrics};
+use super::process_metrics::{Facts, ProcessMetrics};
 use super::process_stats::{self, now_unix_ms};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -20,7 +20,7 @@ use stillgate_metrics::reader::{FamilyCardinality, ReaderOptions};
 use stillgate_metrics::{
     Collector, CollectorOptions, DeclaredFamily, Registry, RegistryError, RegistryOptions, SegmentProcess, Writer,
 };
-use stillgate_plugin::outbox::OutboxCounters;
+use stillgate_plugin_api::outbox::OutboxCounters;
 use stillgate_proxy::{
     LIVE_SERIES_BYTES, MetricsPlan, Plan, SeriesSubject, StartError, declare_live, random, worker_count,
 };
@@ -132,7 +132,7 @@ impl PreparedMetrics {
     pub fn start(self, plan: &Plan, facts: &Facts) -> Result<MetricsRuntime, MeteringError> {
         let PreparedMetrics { registry, listener, is_inherited, settings, plan: recorded, started_unix_s } = self;
         let writer = registry.writer()?;
-        let mut own = OwnMetrics::new(writer, started_unix_s, &settings, &registry)?;
+        let mut own = ProcessMetrics::new(writer, started_unix_s, &settings, &registry)?;
         own.report_nodes(&recorded, plan);
         own.tell(facts, registry.lost());
         let collector = Collector::of_registry(registry.clone(), collector_options(&settings, &own, &registry))?;
@@ -164,7 +164,7 @@ pub struct MetricsRuntime {
     listener: Option<TcpListener>,
     /// The socket while another process serves on it.
     waiting: Option<TcpListener>,
-    own: OwnMetrics,
+    own: ProcessMetrics,
     orders: Orders,
     /// The current settings.
     settings: Metrics,
@@ -439,7 +439,7 @@ fn exporter_site(settings: &Metrics) -> Site {
     Site { path: settings.path.clone(), hosts: Hosts::new("gateway.metrics.hosts", names) }
 }
 
-fn collector_options(settings: &Metrics, own: &OwnMetrics, registry: &Registry) -> CollectorOptions {
+fn collector_options(settings: &Metrics, own: &ProcessMetrics, registry: &Registry) -> CollectorOptions {
     let mut reader = ReaderOptions {
         cache_bytes_max: (settings.memory_bytes as f64 * CACHE_SHARE) as usize,
         ..ReaderOptions::default()

@@ -16,7 +16,7 @@ use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Instant;
-use stillgate_plugin::{
+use stillgate_plugin_api::{
     BodyChanges, Consumer, Consumers, Credential, Facts, Flow, Level, MetadataTable, NoSecrets, NoUpstreams,
     PluginOrigin, Request, RequestState, Worker,
 };
@@ -118,7 +118,7 @@ fn show_plugin(name: &str, credential: &str, fields: &[String]) {
             response: &mut response,
             consumer: &mut consumer,
             consumers: &consumers,
-            id: &stillgate_plugin::record::RequestId::default(),
+            id: &stillgate_plugin_api::record::RequestId::default(),
             worker: &worker,
             metadata: &metadata,
         };

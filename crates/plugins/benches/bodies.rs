@@ -15,8 +15,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use stillgate_plugin::body::BodyChange;
-use stillgate_plugin::{
+use stillgate_plugin_api::body::BodyChange;
+use stillgate_plugin_api::{
     BodyChanges, Chain, Consumers, Facts, Level, MetadataTable, NoSecrets, NoUpstreams, Phase, PluginOrigin,
     RequestState, Response, Worker,
 };

@@ -10,7 +10,7 @@ use regex::bytes::Regex;
 use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde_json::json;
 use std::fmt;
-use stillgate_plugin::{Answer, Compile, Consumer, Define, Flow, Phase, Phases, Plugin, Request};
+use stillgate_plugin_api::{Answer, Compile, Consumer, Define, Flow, Phase, Phases, Plugin, Request};
 use stillgate_schema::kind::{Text, read};
 use stillgate_schema::{
     At, Choice, Definitions, Fault, Json, Kind, LocatedKind, Node, Path, Sink, TEXT, Value, expected, int, object,

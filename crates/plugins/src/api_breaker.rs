@@ -3,11 +3,11 @@
 //! State is kept by host and path for all workers, as in APISIX: neither the route nor the configuration makes a
 //! difference. It is bounded; the time is the worker's.
 
-use crate::unknown;
+use crate::unknown_variables;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request, Response, Template};
+use stillgate_plugin_api::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request, Response, Template};
 use stillgate_schema::kind::unique;
 use stillgate_schema::{At, LocatedKind, TEXT, int, list, map, object, some};
 use stillgate_wire::{FieldValue, Fields, OwnedFieldName};
@@ -34,7 +34,7 @@ object! {
     /// A header field of the answer.
     pub(crate) struct BreakHeader {
         /// Its name.
-        key: At<OwnedFieldName> = LocatedKind(crate::asking::FIELD_NAME) => required;
+        key: At<OwnedFieldName> = LocatedKind(crate::server_call::FIELD_NAME) => required;
         /// Its value.
         value: At<String> = LocatedKind(TEXT) => required;
     }
@@ -84,7 +84,7 @@ impl Define for ApiBreaker {
         let mut headers = Vec::new();
         for header in keys.break_response_headers.unwrap_or_default() {
             let path = cx.path.key("break_response_headers");
-            let template = unknown::template(&header.value.value, header.value.at, &path, cx.sink);
+            let template = unknown_variables::template(&header.value.value, header.value.at, &path, cx.sink);
             headers.push((header.key.value, template));
         }
         LazyLock::force(&KNOWN);

@@ -3,7 +3,7 @@
 //! If APISIX leaves a field as the client has sent it (no consumer is attached, or it has no labels at all), it is
 //! removed here: a node must be able to trust the field.
 
-use stillgate_plugin::{Compile, Define, Flow, Phase, Phases, Plugin, Request};
+use stillgate_plugin_api::{Compile, Define, Flow, Phase, Phases, Plugin, Request};
 use stillgate_schema::{Definitions, Fault, Json, Kind, Node, Path, Sink, TEXT, Value, expected, kind::read, object};
 use stillgate_wire::{FieldValue, OwnedFieldName};
 

@@ -2,7 +2,7 @@
 //! and types of keys.
 
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
-use stillgate_plugin::{Answer, AttachedConsumer, Flow, Request};
+use stillgate_plugin_api::{Answer, AttachedConsumer, Flow, Request};
 use stillgate_schema::kind::Text;
 use stillgate_schema::{Fault, text};
 use stillgate_wire::{FieldName, OwnedFieldValue};

@@ -17,8 +17,8 @@ use bcrypt::HashParts;
 use std::cell::RefCell;
 use std::net::IpAddr;
 use std::sync::Arc;
-use stillgate_plugin::secrets::SECRET;
-use stillgate_plugin::{
+use stillgate_plugin_api::secrets::SECRET;
+use stillgate_plugin_api::{
     Answer, AttachedConsumer, Authenticate, Compile, CompileCredential, Define, Flow, Phase, Phases, Plugin, Proof,
     Request, Secret,
 };

@@ -1,6 +1,6 @@
 //! Header fields that describe the body, which are removed when the body is changed.
 
-use stillgate_plugin::{Request, Response};
+use stillgate_plugin_api::{Request, Response};
 use stillgate_wire::FieldName;
 
 /// How the body is coded.

@@ -1,6 +1,6 @@
 //! `client-control`: limits the body of requests.
 
-use stillgate_plugin::{Answer, BodyError, BodyFilter, Compile, Define, Flow, Phase, Phases, Plugin, Request};
+use stillgate_plugin_api::{Answer, BodyError, BodyFilter, Compile, Define, Flow, Phase, Phases, Plugin, Request};
 use stillgate_schema::{int, object};
 use stillgate_wire::Framing;
 

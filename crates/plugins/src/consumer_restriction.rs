@@ -1,7 +1,7 @@
 //! consumer-restriction: admits consumers, groups, services or routes, with all or some methods.
 
 use serde_json::json;
-use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
+use stillgate_plugin_api::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
 use stillgate_route::{Lookup, Variable};
 use stillgate_schema::kind::Text;
 use stillgate_schema::{Choice, Fault, TEXT, int, map, object, some, text};

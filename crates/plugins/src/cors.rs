@@ -5,7 +5,7 @@
 use crate::patterns::PATTERN;
 use regex::bytes::{RegexSet, RegexSetBuilder};
 use std::collections::BTreeMap;
-use stillgate_plugin::{
+use stillgate_plugin_api::{
     Answer, Compile, Define, Flow, Metadata, MetadataTable, PerWorker, Phase, Phases, Plugin, Request, Response,
 };
 use stillgate_schema::kind::{some, unique, unplaced};

@@ -1,7 +1,7 @@
 //! Common parts of limits: their keys and counters. Counters are in the process; APISIX's keys and values for counters
 //! in Redis are refused by name.
 
-use stillgate_plugin::Plugin;
+use stillgate_plugin_api::Plugin;
 use stillgate_route::Variable;
 use stillgate_schema::object::Foreign;
 use stillgate_schema::{Choice, Definitions, Fault, Json, Kind, Node, Path, Sink, Value};

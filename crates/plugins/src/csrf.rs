@@ -20,8 +20,8 @@ use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
 use std::time::{Duration, UNIX_EPOCH};
-use stillgate_plugin::secrets::SECRET;
-use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request, Response, Secret};
+use stillgate_plugin_api::secrets::SECRET;
+use stillgate_plugin_api::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request, Response, Secret};
 use stillgate_schema::{Fault, Text, int, object, text};
 use stillgate_wire::{FieldName, FieldValue, OwnedFieldName};
 
@@ -174,7 +174,7 @@ fn cookie_time(unix_s: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stillgate_plugin::Secret;
+    use stillgate_plugin_api::Secret;
 
     fn csrf(key: &str, expires_s: i64) -> Csrf {
         let name = OwnedFieldName::new(b"apisix-csrf-token").unwrap();

@@ -6,7 +6,7 @@ use flate2::{Decompress, FlushDecompress, Status};
 use std::cell::Cell;
 use std::io::{self, Write};
 use std::rc::Rc;
-use stillgate_plugin::BodyError;
+use stillgate_plugin_api::BodyError;
 
 /// Most coded bytes that are decoded at once when streaming: with gzip and deflate the output is at most about a
 /// thousand times as long. With brotli its length is not limited, so [`STEP_BYTES`] cuts it.
@@ -363,7 +363,7 @@ mod tests {
 
     #[test]
     fn what_nodes_are_asked_for_can_be_undone() {
-        for coding in stillgate_plugin::body::UNDONE_CODINGS {
+        for coding in stillgate_plugin_api::body::UNDONE_CODINGS {
             assert!(
                 !matches!(BodyCoding::of(Some(coding.as_bytes())), BodyCoding::Unknown | BodyCoding::Identity),
                 "{coding}"

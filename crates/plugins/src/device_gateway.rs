@@ -12,8 +12,8 @@ use std::time::Duration;
 use stillgate_devices::directory::Duplicate;
 use stillgate_devices::protocol::DeviceProtocol;
 use stillgate_devices::session::{PulseLimits, QueuePolicy};
-use stillgate_plugin::device::{DEVICE_ID_BYTES_MAX, DEVICE_LABEL_BYTES_MAX, WEBSOCKET_ACCEPT_BYTES};
-use stillgate_plugin::{
+use stillgate_plugin_api::device::{DEVICE_ID_BYTES_MAX, DEVICE_LABEL_BYTES_MAX, WEBSOCKET_ACCEPT_BYTES};
+use stillgate_plugin_api::{
     Answer, Compile, Define, Device, DeviceSettings, EventSettings, Flow, Phase, Phases, Plugin, Request, Template,
 };
 use stillgate_route::Variable;

@@ -4,7 +4,7 @@
 //! the 502 and 504 for a node that could not be reached or did not answer.
 
 use crate::body_fields::{CONTENT_TYPE, forget_old_body};
-use stillgate_plugin::{Answer, Compile, Define, Metadata, Phase, Phases, Plugin, Response};
+use stillgate_plugin_api::{Answer, Compile, Define, Metadata, Phase, Phases, Plugin, Response};
 use stillgate_schema::{Fault, Flag, TEXT, Text, map, object, text};
 use stillgate_wire::OwnedFieldValue;
 

@@ -4,14 +4,14 @@
 //! message ends are the client's own business, and names of header fields are checked when the configuration is loaded. Bodies
 //! are held only where `POST` or `$post_arg` in `extra_headers` needs them.
 
-use crate::asking::{FIELD_NAME, keep, url};
 use crate::fields::{FieldMap, Fields};
-use crate::unknown;
+use crate::server_call::{FIELD_NAME, keep, url};
+use crate::unknown_variables;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_plugin::body::FILTER_BYTES_MAX;
-use stillgate_plugin::secrets::VeiledKind;
-use stillgate_plugin::{
+use stillgate_plugin_api::body::FILTER_BYTES_MAX;
+use stillgate_plugin_api::secrets::VeiledKind;
+use stillgate_plugin_api::{
     Answer, Call, CallError, Compile, Define, Flow, Keep, Phase, Phases, Plugin, Reply, Request, Template, Url,
 };
 use stillgate_route::Variable;
@@ -83,7 +83,7 @@ impl Define for ForwardAuth {
         let mut extra_headers = Vec::new();
         for (name, value) in keys.extra_headers.unwrap_or_default() {
             let (text, path) = (String::from_utf8_lossy(value.value().bytes()), cx.path.key("extra_headers"));
-            extra_headers.push((name, unknown::template_with_body(&text, cx.at, &path, cx.sink)));
+            extra_headers.push((name, unknown_variables::template_with_body(&text, cx.at, &path, cx.sink)));
         }
         Some(ForwardAuth(Arc::new(ForwardAuthConfig {
             url,

@@ -4,7 +4,7 @@
 //! preflight requests, refuses requests that are not gRPC-Web, removes the route's prefix from the path, and lets pages
 //! read the responses.
 
-use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request, Response};
+use stillgate_plugin_api::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request, Response};
 use stillgate_schema::{Fault, Text, int, object, text};
 use stillgate_wire::{FieldName, FieldValue, Framing, OwnedFieldValue};
 

@@ -4,9 +4,9 @@
 //! assembled; if it could split the head, it is not sent and the request fails.
 
 use crate::replacement::{Groups, Language, Replacement, ReplacementPart, group_max};
-use crate::unknown::{Unknown, warn};
+use crate::unknown_variables::{Unknown, warn};
 use std::borrow::Cow;
-use stillgate_plugin::{Request, Response, Worker};
+use stillgate_plugin_api::{Request, Response, Worker};
 use stillgate_route::{Lookup, Variable};
 use stillgate_schema::text::scalar::Meaning;
 use stillgate_schema::{Definitions, Entry, Fault, Json, Kind, Node, Path, Sink, Value as Typed, expected};

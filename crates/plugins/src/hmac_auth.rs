@@ -11,7 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::UNIX_EPOCH;
-use stillgate_plugin::{
+use stillgate_plugin_api::{
     AttachedConsumer, Authenticate, Compile, CompileCredential, Define, Flow, Phase, Phases, Plugin, Request, Secret,
 };
 use stillgate_route::Lookup;
@@ -90,7 +90,7 @@ impl Kind for KeyText {
     type Out = Secret;
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Secret> {
-        let secret = stillgate_plugin::secrets::SECRET.read(node, path, sink)?;
+        let secret = stillgate_plugin_api::secrets::SECRET.read(node, path, sink)?;
         if secret.reveal().chars().count() <= KEY_CHARACTERS_MAX {
             return Some(secret);
         }

@@ -3,9 +3,9 @@
 //! The address is the client's, as resolved through trusted proxies. Networks are compiled into an [`AddressSet`], in
 //! which a look-up reads a few lines of memory, even with 100,000 networks.
 
-use crate::lists::{AccessList, MESSAGE};
+use crate::access_list::{AccessList, MESSAGE};
 use ipnet::IpNet;
-use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
+use stillgate_plugin_api::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
 use stillgate_route::AddressSet;
 use stillgate_schema::matching::NETWORK;
 use stillgate_schema::{int, object, some};

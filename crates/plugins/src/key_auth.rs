@@ -6,9 +6,9 @@
 //! other query arguments keep their order and spelling when the key is removed.
 
 use crate::authentication::{HEADER, REALM, Strangers};
-use stillgate_plugin::query::{Argument, argument, decoded, write_without};
-use stillgate_plugin::secrets::SECRET;
-use stillgate_plugin::{
+use stillgate_plugin_api::query::{Argument, argument, decoded, write_without};
+use stillgate_plugin_api::secrets::SECRET;
+use stillgate_plugin_api::{
     AttachedConsumer, Authenticate, Compile, CompileCredential, Define, Flow, Phase, Phases, Plugin, Request, Secret,
 };
 use stillgate_route::path::target_path;

@@ -1,15 +1,15 @@
 //! The plugins: one file or folder each, and one line in [`TABLE`].
 //!
-//! A plugin depends on `stillgate-plugin` and not on the proxy. Names, keys, defaults, statuses, bodies and headers are
+//! A plugin depends on `stillgate-plugin-api` and not on the proxy. Names, keys, defaults, statuses, bodies and headers are
 //! APISIX's; if a plugin differs, its file says why.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod access_list;
 mod acl;
 mod api_breaker;
 mod apisix;
-mod asking;
 mod attach_consumer_label;
 mod authentication;
 mod basic_auth;
@@ -43,7 +43,6 @@ mod limit_conn;
 mod limit_count;
 mod limit_req;
 mod linear_regex;
-mod lists;
 mod loggers;
 mod lua;
 mod mocking;
@@ -66,11 +65,12 @@ mod request_validation;
 mod response_rewrite;
 mod rule_set;
 mod rules;
+mod server_call;
 mod tracing;
 mod traffic_label;
 mod traffic_split;
 mod ua_restriction;
-mod unknown;
+mod unknown_variables;
 mod uri_blocker;
 mod workflow;
 mod xml;
@@ -78,14 +78,14 @@ mod xml;
 pub use lua::{module_of, required_paths};
 pub use prometheus::disabled_labels;
 pub use request_validation::check_json;
-use stillgate_plugin::{Descriptor, Ignorable, OwnPlugins, PluginTable, Scripts};
+use stillgate_plugin_api::{CustomPlugins, Descriptor, Ignorable, PluginTable, Scripts};
 
 /// All plugins.
 pub const TABLE: PluginTable = PluginTable {
     plugins: PLUGINS,
     sought: apisix::NAMES,
     scripts: SCRIPTS,
-    own: OwnPlugins::NONE,
+    custom: CustomPlugins::NONE,
     ignorable: Ignorable::of(apisix::OBSERVERS),
     drops_underscores: true,
 };

@@ -11,7 +11,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, Weak};
 use std::time::{Duration, Instant};
-use stillgate_plugin::{Answer, Compile, Define, Flow, Identity, Phase, Phases, Plugin, Request, Template};
+use stillgate_plugin_api::{Answer, Compile, Define, Flow, Identity, Phase, Phases, Plugin, Request, Template};
 use stillgate_route::{Lookup, Variable};
 use stillgate_schema::{At, Choice, Fault, Flag, LocatedKind, TEXT, Text, int, map, object, some, text};
 

@@ -9,7 +9,7 @@ use crate::decimal::Decimal;
 use crate::uri_blocker::REJECTED_MSG;
 use std::time::Duration;
 use stillgate_limits::{BURST_MAX, CounterKey, Leak, Limits, RATE_MAX, RATE_MIN};
-use stillgate_plugin::{Answer, Compile, Define, Flow, Identity, Phase, Phases, Plugin, Request, Template};
+use stillgate_plugin_api::{Answer, Compile, Define, Flow, Identity, Phase, Phases, Plugin, Request, Template};
 use stillgate_route::{Lookup, Variable};
 use stillgate_schema::{At, Choice, Fault, Flag, LocatedKind, TEXT, int, object};
 

@@ -2,11 +2,11 @@
 
 use crate::fields::{FieldMap, Fields};
 use crate::random;
-use crate::unknown::{self, Unknown, warn};
+use crate::unknown_variables::{self, Unknown, warn};
 use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_plugin::{Answer, AnswerBody, Compile, Define, Flow, Phase, Phases, Plugin, Request, Template};
+use stillgate_plugin_api::{Answer, AnswerBody, Compile, Define, Flow, Phase, Phases, Plugin, Request, Template};
 use stillgate_route::Lookup;
 use stillgate_schema::{
     At, Definitions, Fault, Flag, Json, Kind, LocatedKind, Node, Path, Sink, TEXT, Text, int, json_of, object, text,
@@ -107,7 +107,7 @@ impl Define for Mocking {
         let content = match (keys.response_example, keys.response_schema) {
             (Some(example), _) => {
                 let path = cx.path.key("response_example");
-                let template = unknown::template(&example.value, example.at, &path, cx.sink);
+                let template = unknown_variables::template(&example.value, example.at, &path, cx.sink);
                 match template.constant() {
                     Some(text) => Content::Constant(text.into()),
                     None => Content::Template(template),
@@ -124,7 +124,7 @@ impl Define for Mocking {
         let path = cx.path.key("response_headers");
         let template = |(name, value): &(OwnedFieldName, OwnedFieldValue)| {
             let text = String::from_utf8_lossy(value.value().bytes());
-            (name.clone(), unknown::template(&text, cx.at, &path, cx.sink))
+            (name.clone(), unknown_variables::template(&text, cx.at, &path, cx.sink))
         };
         let (status, added) = (keys.response_status, keys.response_headers.iter().map(template).collect());
         let mock = Arc::new(Mock { status, fields: fields.into(), added, content });

@@ -6,8 +6,8 @@
 
 use serde_json::json;
 use std::sync::Arc;
-use stillgate_plugin::flow::{Offload, Resume, WholeBody};
-use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
+use stillgate_plugin_api::flow::{Offload, Resume, WholeBody};
+use stillgate_plugin_api::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
 use stillgate_schema::{Definitions, Fault, Json, Kind, Node, Path, Sink, Value, expected, object};
 use stillgate_wire::Edits;
 

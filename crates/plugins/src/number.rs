@@ -1,7 +1,7 @@
 //! A number in a limit: a literal, or a text with variables that yields one for each request.
 
 use serde_json::json;
-use stillgate_plugin::{Request, Template};
+use stillgate_plugin_api::{Request, Template};
 use stillgate_route::Variable;
 use stillgate_schema::{Definitions, Fault, Json, Kind, Node, Path, Sink, Value, expected};
 

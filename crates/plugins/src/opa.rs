@@ -3,12 +3,12 @@
 //! Different from APISIX: a consumer's plugins and credentials are not part of its document, documents of routes and services
 //! are there only where the plugin is a route's, a service's or a plugin config's, and only `true` allows a request.
 
-use crate::asking::{FIELD_NAME, keep, url};
+use crate::server_call::{FIELD_NAME, keep, url};
 use serde_json::{Map, Value as Json, json};
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_plugin::query::decoded;
-use stillgate_plugin::{
+use stillgate_plugin_api::query::decoded;
+use stillgate_plugin_api::{
     Answer, Call, CallError, Compile, Define, Flow, Keep, Level, Phase, Phases, Plugin, Reply, Request, Url,
 };
 use stillgate_schema::kind::unplaced;

@@ -5,8 +5,8 @@
 //! exist here. A store may be APISIX's as well, and causes a warning.
 
 use serde_json::json;
-use stillgate_plugin::metadata::MetadataTable;
-use stillgate_plugin::{Compile, Define, Metadata, Phases, Plugin};
+use stillgate_plugin_api::metadata::MetadataTable;
+use stillgate_plugin_api::{Compile, Define, Metadata, Phases, Plugin};
 use stillgate_schema::kind::{alternatives, list};
 use stillgate_schema::object::Foreign;
 use stillgate_schema::{Definitions, Fault, Flag, Json, Kind, Node, Path, Sink, Value, expected, map, object};

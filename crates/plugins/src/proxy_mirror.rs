@@ -10,8 +10,10 @@ use crate::decimal::Decimal;
 use crate::random;
 use std::any::Any;
 use std::time::Duration;
-use stillgate_plugin::body::FILTER_BYTES_MAX;
-use stillgate_plugin::{Call, Compile, Define, Flow, Identity, Keep, Phase, Phases, Plugin, Request, Response, Url};
+use stillgate_plugin_api::body::FILTER_BYTES_MAX;
+use stillgate_plugin_api::{
+    Call, Compile, Define, Flow, Identity, Keep, Phase, Phases, Plugin, Request, Response, Url,
+};
 use stillgate_route::path::target_path;
 use stillgate_schema::{At, Choice, Fault, LocatedKind, TEXT, Text, object, text};
 use stillgate_wire::{FieldName, FieldValue};

@@ -6,7 +6,7 @@
 use crate::noop_plugins::without_phases;
 use serde_json::json;
 use std::sync::OnceLock;
-use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
+use stillgate_plugin_api::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
 use stillgate_schema::{TEXT, object};
 
 object! {

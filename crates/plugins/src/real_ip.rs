@@ -2,10 +2,10 @@
 //!
 //! From here on this address is the client's for everything: later plugins, the node, logs, metrics.
 
-use crate::unknown::warn;
+use crate::unknown_variables::warn;
 use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr};
-use stillgate_plugin::{Compile, Define, Flow, Phase, Phases, Plugin, Request};
+use stillgate_plugin_api::{Compile, Define, Flow, Phase, Phases, Plugin, Request};
 use stillgate_route::{AddressSet, Lookup, Variable};
 use stillgate_schema::matching::NETWORK;
 use stillgate_schema::{At, Fault, Flag, LocatedKind, Text, object, some, text};

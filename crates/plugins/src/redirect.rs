@@ -7,9 +7,9 @@
 use crate::encoding::{Percent, encode};
 use crate::patterns::{Flags, compile};
 use crate::replacement::{Groups, Language, Replacement, ReplacementPart as Group, group_max, warn_of_group};
-use crate::unknown::warn;
+use crate::unknown_variables::warn;
 use regex::bytes::{CaptureLocations, Regex};
-use stillgate_plugin::{Answer, Compile, Define, Flow, Metadata, PerWorker, Phase, Phases, Plugin, Request};
+use stillgate_plugin_api::{Answer, Compile, Define, Flow, Metadata, PerWorker, Phase, Phases, Plugin, Request};
 use stillgate_route::{Lookup, Variable};
 use stillgate_schema::kind::list;
 use stillgate_schema::{At, Fault, Flag, LocatedKind, Position, TEXT, Text, int, object, text};

@@ -3,9 +3,9 @@
 //! It distinguishes pages of other sites from one's own, and nothing more: a client other than a browser can send any
 //! value.
 
-use crate::lists::{AccessList, MESSAGE};
+use crate::access_list::{AccessList, MESSAGE};
 use std::borrow::Cow;
-use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
+use stillgate_plugin_api::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
 use stillgate_schema::{Fault, Flag, Text, object, some, text};
 use stillgate_wire::FieldName;
 

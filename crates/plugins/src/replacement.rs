@@ -1,10 +1,10 @@
 //! Texts with variables (`$name`) and groups of a regular expression (`$1`) in them.
 
 use crate::linear_regex::Range;
-use crate::unknown::Unknown;
+use crate::unknown_variables::Unknown;
 use regex::bytes::CaptureLocations;
-use stillgate_plugin::Template;
-use stillgate_plugin::template::TemplatePart;
+use stillgate_plugin_api::Template;
+use stillgate_plugin_api::template::TemplatePart;
 use stillgate_route::{Lookup, Variable};
 use stillgate_schema::{Fault, Path, Position, Sink};
 

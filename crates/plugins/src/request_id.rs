@@ -4,7 +4,7 @@
 //! permits.
 
 use crate::random;
-use stillgate_plugin::{Compile, Define, Flow, Phase, Phases, Plugin, Request, Response};
+use stillgate_plugin_api::{Compile, Define, Flow, Phase, Phases, Plugin, Request, Response};
 use stillgate_schema::kind::text;
 use stillgate_schema::{Choice, Fault, Flag, Text, int, map, object};
 use stillgate_wire::{FieldName, FieldValue, Fields, OwnedFieldName};

@@ -10,9 +10,11 @@ use base64::{Engine, alphabet};
 use regex::bytes::{CaptureLocations, Regex};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use stillgate_plugin::body::FILTER_BYTES_MAX;
-use stillgate_plugin::work::{Output, Work};
-use stillgate_plugin::{BodyError, BodyFilter, Compile, Define, Filter, PerWorker, Phase, Phases, Plugin, Response};
+use stillgate_plugin_api::body::FILTER_BYTES_MAX;
+use stillgate_plugin_api::work::{Output, Work};
+use stillgate_plugin_api::{
+    BodyError, BodyFilter, Compile, Define, Filter, PerWorker, Phase, Phases, Plugin, Response,
+};
 use stillgate_route::vars::Expr;
 use stillgate_route::{Lookup, Variable};
 use stillgate_schema::kind::some;

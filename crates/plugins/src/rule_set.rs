@@ -22,7 +22,7 @@ use regex_syntax::hir::{Class, Hir, HirKind};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
-use stillgate_plugin::Flow;
+use stillgate_plugin_api::Flow;
 use stillgate_schema::Fault;
 
 /// Most memory of the automata of one set.

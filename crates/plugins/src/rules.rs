@@ -2,7 +2,7 @@
 //!
 //! A condition that cannot be evaluated ends the search: a later rule may be the one that lets the request pass.
 
-use stillgate_plugin::{Filter, Request};
+use stillgate_plugin_api::{Filter, Request};
 use stillgate_route::PathError;
 
 /// The first rule that applies, and its index.

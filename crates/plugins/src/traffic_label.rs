@@ -3,7 +3,7 @@
 use crate::header_edits::{HeaderEdits, Headers};
 use crate::replacement::Groups;
 use crate::rules::first;
-use stillgate_plugin::{Answer, Compile, Define, Filter, Flow, PerWorker, Phase, Phases, Plugin, Request};
+use stillgate_plugin_api::{Answer, Compile, Define, Filter, Flow, PerWorker, Phase, Phases, Plugin, Request};
 use stillgate_route::Variable;
 use stillgate_route::vars::Expr;
 use stillgate_schema::kind::{NonEmptyList, some};

@@ -2,8 +2,8 @@
 
 use crate::rules::{any_is_true, first};
 use std::sync::Arc;
-use stillgate_plugin::upstreams::OwnUpstream;
-use stillgate_plugin::{Answer, Compile, Define, Filter, Flow, Level, PerWorker, Phase, Phases, Plugin, Request};
+use stillgate_plugin_api::upstreams::OwnUpstream;
+use stillgate_plugin_api::{Answer, Compile, Define, Filter, Flow, Level, PerWorker, Phase, Phases, Plugin, Request};
 use stillgate_route::Variable;
 use stillgate_route::vars::Expr;
 use stillgate_schema::kind::list;

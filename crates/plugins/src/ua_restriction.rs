@@ -1,10 +1,10 @@
 //! `ua-restriction`: admits only requests of some user agents, or refuses those of some.
 
-use crate::lists::{AccessList, MESSAGE};
+use crate::access_list::{AccessList, MESSAGE};
 use crate::patterns::PATTERN;
 use crate::rule_set::{self, RuleSet};
 use std::sync::Arc;
-use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
+use stillgate_plugin_api::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
 use stillgate_schema::{Fault, Flag, object, some};
 use stillgate_wire::FieldName;
 

@@ -7,7 +7,7 @@ use crate::limit_conn::LimitConn;
 use crate::limit_count::LimitCount;
 use crate::rules::first;
 use std::sync::Arc;
-use stillgate_plugin::{Answer, Compile, Define, Filter, Flow, Identity, Phase, Phases, Plugin, Request};
+use stillgate_plugin_api::{Answer, Compile, Define, Filter, Flow, Identity, Phase, Phases, Plugin, Request};
 use stillgate_route::Variable;
 use stillgate_route::vars::Expr;
 use stillgate_schema::kind::{NonEmptyList, list};

@@ -22,6 +22,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod continuous_watch;
 pub mod cpu;
 pub mod heap;
 mod machine;
@@ -30,7 +31,6 @@ pub mod profile;
 pub mod session;
 pub mod signal;
 pub mod stalls;
-pub mod standing;
 #[cfg(test)]
 mod storm;
 mod symbols;

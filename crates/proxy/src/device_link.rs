@@ -14,7 +14,7 @@ use std::time::Instant;
 use stillgate_devices::Generation;
 use stillgate_devices::protocol::{DeviceProtocol, EncodedBody, MessageId};
 use stillgate_devices::session::{Message, MessageRefusal, Notice, ResumeToken, Session, SessionId, SessionLimits};
-use stillgate_plugin::DeviceSettings;
+use stillgate_plugin_api::DeviceSettings;
 use tokio::sync::{mpsc, oneshot};
 
 /// Commands that may wait for one worker.
@@ -50,24 +50,24 @@ pub struct DeviceQueues {
     /// From all of them.
     pub reports: mpsc::Receiver<DeviceReport>,
     /// Connections may go to another process once this and all its copies were dropped.
-    pub hold: Hold,
+    pub hold: HandoverHold,
 }
 
 /// While one exists, no connection goes to another process: a broadcast that runs here has not reached all of them.
 #[derive(Debug, Clone, Default)]
-pub struct Hold(Arc<()>);
+pub struct HandoverHold(Arc<()>);
 
-/// Whether there is a [`Hold`].
+/// Whether there is a [`HandoverHold`].
 #[derive(Debug, Clone)]
-pub(crate) struct HoldWitness(Weak<()>);
+pub(crate) struct HandoverHoldWitness(Weak<()>);
 
-impl Hold {
-    pub(crate) fn seen(&self) -> HoldWitness {
-        HoldWitness(Arc::downgrade(&self.0))
+impl HandoverHold {
+    pub(crate) fn seen(&self) -> HandoverHoldWitness {
+        HandoverHoldWitness(Arc::downgrade(&self.0))
     }
 }
 
-impl HoldWitness {
+impl HandoverHoldWitness {
     /// Once this is false it stays false: a copy is made of another. A worker's commands hold it until they are done, so the worker
     /// never sees this too early.
     pub(crate) fn is_held(&self) -> bool {
@@ -94,7 +94,7 @@ pub struct DeviceFacts {
 
 /// A connection that another process had, and its state there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Former {
+pub struct FormerConnection {
     /// Generation of the connection.
     pub generation: Generation,
     /// When it began, in milliseconds since 1970.
@@ -111,7 +111,7 @@ pub enum DeviceReport {
         /// Facts of the device.
         facts: Box<DeviceFacts>,
         /// Whether it comes from another process, and is connected already.
-        former: Option<Former>,
+        former: Option<FormerConnection>,
         /// Where the connection waits for the answer.
         answer: oneshot::Sender<Admission>,
     },
@@ -143,7 +143,7 @@ pub enum DeviceReport {
         token: ResumeToken,
     },
     /// The device left before it could resume its session.
-    Returned(Box<Before>),
+    Returned(Box<SessionToResume>),
     /// The device does not resume an earlier session.
     Fresh {
         /// Id of the connection.
@@ -153,7 +153,7 @@ pub enum DeviceReport {
 
 /// A session that a device resumes.
 #[derive(Debug)]
-pub struct Before {
+pub struct SessionToResume {
     /// The device that owns it.
     pub device: Arc<str>,
     /// The session.
@@ -208,7 +208,7 @@ pub enum DeviceCommand {
         /// How long it may wait for a device, in milliseconds.
         timeout_ms: u64,
         /// Held until all devices have it.
-        hold: Hold,
+        hold: HandoverHold,
     },
     /// Close a connection.
     Close {
@@ -222,7 +222,7 @@ pub enum DeviceCommand {
         /// Id of the connection.
         connection: u64,
         /// The session to resume; `None`: it does not exist.
-        session: Option<Box<Before>>,
+        session: Option<Box<SessionToResume>>,
     },
     /// Report the state of a connection.
     Inspect {

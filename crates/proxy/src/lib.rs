@@ -55,7 +55,7 @@ pub use plan::challenges::{Challenges, LiveChallenges};
 pub use plan::metrics::{LIVE_DURATION, LIVE_SERIES_BYTES, MetricsPlan, declare_live};
 pub use plan::{Changes, Plan, PlanCell, PlanError, SeriesSubject};
 pub use sockets::{InheritedSockets, ListenError, ListenerSockets, Sockets, StartError};
-pub use stillgate_plugin::facts::{argument_of, cookie_of};
+pub use stillgate_plugin_api::facts::{argument_of, cookie_of};
 pub use telemetry::access_log;
 pub use telemetry::overview::{Inquiry, UpstreamOverview};
 pub use worker::Expose;

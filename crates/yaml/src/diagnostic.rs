@@ -360,14 +360,13 @@ impl Sink {
     }
 
     /// Removes the errors found since `errors` was taken, to find them again in another reading of the same text.
-    pub(crate) fn go_back_to(&mut self, errors: Vec<Diagnostic>) {
-        self.errors.kept = errors;
-        self.errors.last = None;
+    pub(crate) fn go_back_to(&mut self, errors: BoundedDiagnostics) {
+        self.errors = errors;
     }
 
     /// The errors so far.
-    pub(crate) fn errors_so_far(&self) -> Vec<Diagnostic> {
-        self.errors.kept.clone()
+    pub(crate) fn errors_so_far(&self) -> BoundedDiagnostics {
+        self.errors.clone()
     }
 
     /// Whether there was an error.
@@ -437,8 +436,8 @@ fn one_line(message: String) -> String {
 }
 
 /// The first [`DIAGNOSTICS_MAX`] findings by position, regardless of their number and order.
-#[derive(Debug, Default)]
-struct BoundedDiagnostics {
+#[derive(Debug, Clone, Default)]
+pub(crate) struct BoundedDiagnostics {
     kept: Vec<Diagnostic>,
     /// Line and column of the last of [`DIAGNOSTICS_MAX`] findings, once there were more. One that is not before it is left out.
     last: Option<(u32, u32)>,

@@ -1,6 +1,6 @@
 //! The effects of failures and of configuration changes.
 
-use super::super::tries::{Tries, forget_mended};
+use super::super::order_progress::{OrderProgress, forget_mended};
 use super::*;
 use bytes::Bytes;
 use hyper::Request;
@@ -70,16 +70,16 @@ fn a_change_has_that_tried_again_which_it_may_mend() {
     // The remaining pause for "a", which only we require, and for "b", which the server requires too.
     let check = |after: Option<&CertificateOrders>, expected: [Option<Option<Instant>>; 2]| {
         let unsaved = Some("text".to_owned());
-        let waits = |server_not_before| Tries {
+        let waits = |server_not_before| OrderProgress {
             not_before: Some(own),
             server_not_before,
             unsaved: unsaved.clone(),
-            ..Tries::default()
+            ..OrderProgress::default()
         };
-        let mut tries = HashMap::from([("a".to_owned(), waits(None)), ("b".to_owned(), waits(Some(servers)))]);
-        forget_mended(&mut tries, Some(&before), after);
-        assert_eq!(["a", "b"].map(|id| tries.get(id).map(|tries| tries.not_before)), expected);
-        assert!(tries.values().all(|tries| tries.unsaved == unsaved));
+        let mut progress = HashMap::from([("a".to_owned(), waits(None)), ("b".to_owned(), waits(Some(servers)))]);
+        forget_mended(&mut progress, Some(&before), after);
+        assert_eq!(["a", "b"].map(|id| progress.get(id).map(|progress| progress.not_before)), expected);
+        assert!(progress.values().all(|progress| progress.unsaved == unsaved));
     };
     let with = |change: fn(&mut Acme)| {
         let mut acme = acme.clone();
@@ -119,21 +119,21 @@ async fn what_fails_here_at_the_start_does_not_make_a_note_void() {
     storage::prepare(&acme).unwrap();
     let (lock, shop) = (acme.folder().join("lock"), certificate("shop", &["shop.example"]));
     let waits = (Duration::from_secs(60), Duration::ZERO);
-    let note = Note::failed(3, &tries::digest(&acme, &shop), "no", waits, now().as_secs());
+    let note = Note::failed(3, &order_progress::digest(&acme, &shop), "no", waits, now().as_secs());
     storage::store_note(&acme, "shop", &note.text()).unwrap();
     let wanted = CertificateOrders { acme: Arc::new(acme), tls: tls(), certificates: vec![shop.clone()] };
     let mut renewing = renewing(&Arc::default());
     fs::create_dir(&lock).unwrap();
     renewing.attempt(&wanted, &shop, OrderReason::Suggested).await;
-    let state = renewing.tries["shop"].state.clone();
+    let state = renewing.progress["shop"].state.clone();
     assert!(state.failures == 1 && state.last_error.as_ref().unwrap().contains("lock"), "{state:?}");
     fs::remove_dir(&lock).unwrap();
     renewing.attempt(&wanted, &shop, OrderReason::Suggested).await;
-    let state = renewing.tries["shop"].state.clone();
+    let state = renewing.progress["shop"].state.clone();
     assert_eq!((state.failures, state.last_error.as_deref()), (3, Some("no")));
     // The server was asked once; now a retry is forced.
     renewing.attempt(&wanted, &shop, OrderReason::Suggested).await;
-    let state = renewing.tries["shop"].state.clone();
+    let state = renewing.progress["shop"].state.clone();
     let error = state.last_error.unwrap();
     assert!(
         state.failures == 4 && error.ends_with("Connection refused (os error 111); can the gateway reach it?"),

@@ -12,7 +12,7 @@ use serde_json::Value as Json;
 pub(crate) struct Reference {
     /// Collections whose documents contain it.
     pub(crate) users: &'static [&'static str],
-    place: Place,
+    place: ReferenceLocation,
     /// The collection of the named document.
     pub(crate) target: &'static str,
     /// APISIX's term for the named document.
@@ -23,7 +23,7 @@ pub(crate) struct Reference {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Place {
+enum ReferenceLocation {
     /// Keys from the document down, separated by dots; `*` matches each item of a list and each key of a map.
     At(&'static str),
     /// Any text with this prefix, in any case. The id of two segments follows: `vault/1`.
@@ -57,7 +57,7 @@ const fn at(
     (target, kind): (&'static str, &'static str),
     is_required: bool,
 ) -> Reference {
-    Reference { users, place: Place::At(path), target, kind, is_required }
+    Reference { users, place: ReferenceLocation::At(path), target, kind, is_required }
 }
 
 const UPSTREAM: (&str, &str) = ("upstreams", "upstream");
@@ -81,7 +81,7 @@ static REFERENCES: [Reference; 14] = [
     at(WITH_PLUGINS, "plugins.multi-auth.auth_plugins.*.*.anonymous_consumer", CONSUMER, true),
     Reference {
         users: ANY_BUT_SECRETS,
-        place: Place::TextsWith("$secret://"),
+        place: ReferenceLocation::TextsWith("$secret://"),
         target: "secrets",
         kind: "secret",
         is_required: false,
@@ -94,12 +94,12 @@ pub(crate) fn each(collection: &str, document: &Json, found: &mut dyn FnMut(&'st
     let collection = if collection == "credentials" { "consumers" } else { collection };
     for reference in REFERENCES.iter().filter(|reference| reference.users.contains(&collection)) {
         match reference.place {
-            Place::At(path) => at_path(document, path, &mut |value| {
+            ReferenceLocation::At(path) => at_path(document, path, &mut |value| {
                 if let Some(id) = text_of(value) {
                     found(reference, id);
                 }
             }),
-            Place::TextsWith(start) => each_text(document, &mut |text| {
+            ReferenceLocation::TextsWith(start) => each_text(document, &mut |text| {
                 let is_one = text.get(..start.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(start));
                 let id = is_one.then(|| first_two(&text[start.len()..])).flatten();
                 if let Some(id) = id {
@@ -122,7 +122,7 @@ pub(crate) fn users_of(target: &str) -> Vec<&'static str> {
 impl Reference {
     /// Whether it is in a plugin's configuration.
     pub(crate) fn is_of_plugin(&self) -> bool {
-        matches!(self.place, Place::At(path) if path.starts_with("plugins."))
+        matches!(self.place, ReferenceLocation::At(path) if path.starts_with("plugins."))
     }
 }
 

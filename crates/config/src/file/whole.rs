@@ -10,7 +10,7 @@ use crate::resources::{
 };
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use stillgate_plugin::{Chain, ChainEntry, Consumers};
+use stillgate_plugin_api::{Chain, ChainEntry, Consumers};
 use stillgate_schema::kind::At;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 
@@ -54,9 +54,9 @@ pub(super) fn resolve(file: File, digest: String, plugins: PluginSet, sink: &mut
     check_names(&named, &consumers, sink);
     check_own_addresses(&catalog.listeners, &file.gateway, sink);
     taking.upstreams.iter().for_each(|upstream| check_nodes(&catalog.listeners, upstream, sink));
-    let own = catalog.plugins.set.table.own.clone();
+    let custom = catalog.plugins.set.table.custom.clone();
     let plugins = plugins::SharedPlugins {
-        own,
+        custom,
         global: Arc::new(global),
         consumers: Arc::new(consumers),
         metadata: Arc::new(metadata_table(metadata.iter())),

@@ -3,7 +3,7 @@
 use crate::values::{AccessField, AccessFormat, AccessLog, AccessValue, LogDestination};
 use serde_json::{Value as Json, json};
 use std::collections::HashSet;
-use stillgate_plugin::record;
+use stillgate_plugin_api::record;
 use stillgate_schema::description::Definitions;
 use stillgate_schema::kind::{At, Choice, Kind, List, LocatedKind, TEXT, Text, Then, expected, read, some, text};
 use stillgate_schema::object;

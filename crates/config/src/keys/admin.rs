@@ -6,7 +6,7 @@ use crate::values::{Pem, Role};
 use ipnet::IpNet;
 use serde_json::Value as Json;
 use std::net::SocketAddr;
-use stillgate_plugin::Secret;
+use stillgate_plugin_api::Secret;
 use stillgate_schema::description::Definitions;
 use stillgate_schema::kind::{Choice, Kind, Text, list, text};
 use stillgate_schema::matching::{NETWORK, OWN_NAME};

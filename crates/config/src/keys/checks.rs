@@ -7,7 +7,7 @@ use crate::keys::nodes::parse_authority;
 use crate::values::CheckType;
 use serde::Serialize;
 use std::time::Duration;
-use stillgate_plugin::secrets::VeiledKind;
+use stillgate_plugin_api::secrets::VeiledKind;
 use stillgate_schema::kind::{Choice, Flag, Int, TEXT, Text, int, list, some, text};
 use stillgate_schema::object;
 use stillgate_schema::object::map;

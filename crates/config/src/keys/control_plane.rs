@@ -1,12 +1,12 @@
 //! The keys of `gateway.config` and `gateway.data_encryption`: where resources come from, and how they are kept there.
 
-use crate::keys::files::{PEM, WHOLE_PATH};
+use crate::keys::files::{FOLDER, PEM, WHOLE_PATH};
 use crate::keys::nodes::parse_authority;
 use crate::values::{Pem, RejectedGlobalRule, SourceKind};
 use std::path::PathBuf;
 use std::time::Duration;
-use stillgate_plugin::Secret;
-use stillgate_plugin::secrets::SECRET;
+use stillgate_plugin_api::Secret;
+use stillgate_plugin_api::secrets::SECRET;
 use stillgate_schema::kind::{Choice, Flag, TEXT, Text, int, list, some, text};
 use stillgate_schema::object;
 use stillgate_schema::object::map;
@@ -34,7 +34,7 @@ object! {
         /// For `source: etcd`: the connection to etcd.
         etcd: EtcdKeys = map::<EtcdKeys>() => optional;
         /// For `source: store` and `etcd`: the folders whose files resources can name as `$secret://file/PATH`. A user who may write resources can read every file in them, as a plugin can send a secret anywhere. (Resources in this file can name any file.)
-        secret_folders: Vec<PathBuf> = list(WHOLE_PATH.shown()) => default(vec![PathBuf::from("/run/secrets"), PathBuf::from("/var/run/secrets")]);
+        secret_folders: Vec<PathBuf> = list(FOLDER.shown()) => default(vec![PathBuf::from("/run/secrets"), PathBuf::from("/var/run/secrets")]);
         /// What is served if a global rule is invalid and has no previous version: `deny` answers every request 503, `ignore` serves without the rule. (A file with such a rule is refused as a whole.)
         rejected_global_rule: RejectedGlobalRule = REJECTED_GLOBAL_RULE => default(RejectedGlobalRule::Deny);
         /// Plugins that are left out wherever they are configured, such as a logger that is not supported. Only plugins that neither refuse nor change requests can be ignored; see [control-plane.md](control-plane.md#ignored-plugins).

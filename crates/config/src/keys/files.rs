@@ -1,18 +1,30 @@
 //! Files that keys name, and PEM texts, which may be written instead.
 
 use crate::values::Pem;
-use std::path::PathBuf;
-use stillgate_plugin::secrets::is_reference;
+use std::path::{Component, PathBuf};
+use stillgate_plugin_api::secrets::is_reference;
 use stillgate_schema::kind::{Text, text};
 use stillgate_schema::text::diagnostic::{Fault, shortened};
 
 /// A file by its whole path.
-pub(crate) const WHOLE_PATH: Text<PathBuf> =
-    text("a file", |text| match text.starts_with('/') && !text.contains('\0') {
+pub(crate) const WHOLE_PATH: Text<PathBuf> = text("a file", whole_path);
+
+fn whole_path(text: &str) -> Result<PathBuf, Fault> {
+    match text.starts_with('/') && !text.contains('\0') {
         true => Ok(PathBuf::from(text)),
         false => Err(Fault::new("a relative path would mean another file in another folder")
             .hint("write it from the root, as in \"/run/stillgate.pid\"")),
-    });
+    }
+}
+
+/// A folder by its whole path, without steps upward.
+pub(crate) const FOLDER: Text<PathBuf> = text("a folder", |text| {
+    let folder = whole_path(text)?;
+    match folder.components().any(|part| part == Component::ParentDir) {
+        true => Err(Fault::new("`..` may lead elsewhere through a link").hint("write the folder's own path")),
+        false => Ok(folder),
+    }
+});
 
 /// PEM text, or where it is. Faults never quote it: it may be a key.
 pub(crate) const PEM: Text<Pem> = text("PEM text or a file of it", pem);

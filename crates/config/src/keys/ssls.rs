@@ -8,7 +8,7 @@ use crate::keys::shared::{ID, STATUS, resource};
 use crate::values::{Host, Pem, TlsVersion};
 use std::net::IpAddr;
 use std::path::PathBuf;
-use stillgate_plugin::secrets::VeiledKind;
+use stillgate_plugin_api::secrets::VeiledKind;
 use stillgate_schema::kind::{At, Choice, Flag, LocatedKind, Text, int, list, some, text};
 use stillgate_schema::object;
 use stillgate_schema::object::map;

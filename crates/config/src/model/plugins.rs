@@ -1,7 +1,7 @@
 //! Compiled plugins: those of every request, the consumers, and the metadata of plugins.
 
 use std::sync::Arc;
-use stillgate_plugin::{Chain, Consumers, MetadataTable, OwnPlugins};
+use stillgate_plugin_api::{Chain, Consumers, CustomPlugins, MetadataTable};
 
 /// The plugins that do not belong to a route.
 #[derive(Debug, Clone, Default)]
@@ -13,7 +13,7 @@ pub struct SharedPlugins {
     /// `plugin_metadata`
     pub metadata: Arc<MetadataTable>,
     /// The plugins from the operator's files.
-    pub own: OwnPlugins,
+    pub custom: CustomPlugins,
 }
 
 /// Compares pointers first, since there may be many consumers.
@@ -22,6 +22,6 @@ impl PartialEq for SharedPlugins {
         self.global == other.global
             && (Arc::ptr_eq(&self.consumers, &other.consumers) || self.consumers == other.consumers)
             && self.metadata == other.metadata
-            && self.own == other.own
+            && self.custom == other.custom
     }
 }

@@ -7,8 +7,8 @@ use crate::values::OnChange;
 use ipnet::IpNet;
 use std::fmt;
 use std::sync::Arc;
-use stillgate_plugin::facts::Documents;
-use stillgate_plugin::{Chain, ChainEntry, DeviceSettings, Level};
+use stillgate_plugin_api::facts::Documents;
+use stillgate_plugin_api::{Chain, ChainEntry, DeviceSettings, Level};
 use stillgate_route::{HostPattern, RouteSpec};
 
 /// The destination of a route. A shared upstream is referenced by its key, so that its routes stay unchanged when it changes.
@@ -52,7 +52,7 @@ pub struct Route {
 impl Route {
     /// Whether this is the same route; parts that it has from services and plugin configs do not count.
     pub fn is_same_itself(&self, other: &Route) -> bool {
-        self.itself() == other.itself() && self.own_plugins().eq(other.own_plugins())
+        self.itself() == other.itself() && self.custom_plugins().eq(other.custom_plugins())
     }
 
     /// Destructured completely, so that a new field requires a decision whether it belongs here. A name is only a label.
@@ -94,7 +94,7 @@ impl Route {
     }
 
     /// The plugins that are written in the route itself.
-    pub fn own_plugins(&self) -> impl Iterator<Item = &ChainEntry> {
+    pub fn custom_plugins(&self) -> impl Iterator<Item = &ChainEntry> {
         let entries = self.chain.iter().flat_map(|chain| chain.entries());
         entries.map(|entry| &**entry).filter(|entry| entry.origin.level == Level::Route)
     }

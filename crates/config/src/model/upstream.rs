@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_plugin::{Template, TemplatePart};
+use stillgate_plugin_api::{Template, TemplatePart};
 use stillgate_route::{Lookup, Variable};
 
 /// One upstream. Two that compare equal may share a balancer's state across a reload.

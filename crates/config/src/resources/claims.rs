@@ -5,7 +5,7 @@ use crate::model::Kind;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
-use stillgate_plugin::{ChainEntry, Identity};
+use stillgate_plugin_api::{ChainEntry, Identity};
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 
 /// A claim of a resource.

@@ -7,8 +7,8 @@ use crate::keys::plugins::{ConsumerKeys, CredentialKeys, OwnCredential};
 use crate::keys::resource_list::Resource;
 use crate::model::Kind;
 use std::collections::HashMap;
-use stillgate_plugin::secrets::{each_text, substitute};
-use stillgate_plugin::{Consumer, Credential, Level};
+use stillgate_plugin_api::secrets::{each_text, substitute};
+use stillgate_plugin_api::{Consumer, Credential, Level};
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 use stillgate_schema::text::tree::{Node, Value};
 

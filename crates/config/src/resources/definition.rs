@@ -22,8 +22,8 @@ use crate::model::{Kind, Listener, ListenerKind, NodeProtocol, Route, Ssl, SslUs
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use stillgate_plugin::secrets::{Manager, Managers, Secret, Secrets, VaultLogin, is_reference};
-use stillgate_plugin::{ChainEntry, Consumer, Credential, Level};
+use stillgate_plugin_api::secrets::{Manager, Managers, Secret, Secrets, VaultLogin, is_reference};
+use stillgate_plugin_api::{ChainEntry, Consumer, Credential, Level};
 use stillgate_schema::kind::{At, read};
 use stillgate_schema::object::{Object, map};
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
@@ -248,7 +248,7 @@ impl Definition {
 
 /// The inline upstreams of a route and its plugins, except those of disabled plugins.
 pub(crate) fn own_upstreams(route: &Route) -> impl Iterator<Item = Arc<Upstream>> {
-    route.target.own().into_iter().chain(route.own_plugins().flat_map(of_plugin))
+    route.target.own().into_iter().chain(route.custom_plugins().flat_map(of_plugin))
 }
 
 /// The inline upstreams in a plugin's configuration.

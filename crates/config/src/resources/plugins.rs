@@ -10,13 +10,13 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use stillgate_plugin::definition::MetadataPart;
-use stillgate_plugin::own::CheckMetadata;
-use stillgate_plugin::secrets::substitute;
-use stillgate_plugin::table::identity;
-use stillgate_plugin::{
-    Chain, ChainEntry, Ignorable, Level, MetadataItem, MetadataTable, NoSecrets, OwnFile, OwnPlugins, PluginOrigin,
-    PluginTable, Scripts, Secrets, Upstreams,
+use stillgate_plugin_api::custom::CheckMetadata;
+use stillgate_plugin_api::definition::MetadataPart;
+use stillgate_plugin_api::secrets::substitute;
+use stillgate_plugin_api::table::identity;
+use stillgate_plugin_api::{
+    Chain, ChainEntry, CustomPlugins, Ignorable, Level, MetadataItem, MetadataTable, NoSecrets, PluginFile,
+    PluginOrigin, PluginTable, Scripts, Secrets, Upstreams,
 };
 use stillgate_schema::kind::At;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink, shortened};
@@ -30,30 +30,31 @@ pub struct PluginSet {
     pub table: PluginTable,
     /// Resolves references to secrets.
     pub secrets: Arc<dyn Secrets>,
-    /// Reads the operator's own plugins.
-    pub own_files: OwnFiles,
+    /// Reads the operator's custom plugins.
+    pub plugin_files: ReadPluginFiles,
 }
 
 /// Reads the named files and those in the named folders; the error names what cannot be read.
-pub type OwnFiles = fn(&[PathBuf]) -> Result<Vec<OwnFile>, String>;
+pub type ReadPluginFiles = fn(&[PathBuf]) -> Result<Vec<PluginFile>, String>;
 
 /// These plugins, and those of the files and folders in `gateway.lua`. `at`: its position.
 pub(crate) fn with_own(mut set: PluginSet, keys: &LuaKeys, at: Position, sink: &mut Sink) -> PluginSet {
     if keys.path.is_empty() {
-        set.table.own = OwnPlugins::NONE;
+        set.table.custom = CustomPlugins::NONE;
         return set;
     }
     let path = Path::Root.key("gateway");
     let path = path.key("lua");
     let path = path.key("path");
     let is_taken = |name: &str| set.table.find(name).is_some() || set.table.nearest(name).is_some();
-    let read = (set.own_files)(&keys.path).map_err(|why| vec![why]);
-    match read.and_then(|files| OwnPlugins::new(&files, &keys.plugin_attr, set.table.scripts, is_taken)) {
-        Ok(own) => {
-            own.iter()
+    let read = (set.plugin_files)(&keys.path).map_err(|why| vec![why]);
+    match read.and_then(|files| CustomPlugins::new(&files, &keys.plugin_attr, set.table.scripts, is_taken)) {
+        Ok(custom) => {
+            custom
+                .iter()
                 .flat_map(|plugin| &plugin.warnings)
                 .for_each(|why| sink.warning(at, &path, Fault::new(why.clone())));
-            set.table.own = own;
+            set.table.custom = custom;
         }
         Err(errors) => errors.into_iter().for_each(|why| sink.error(at, &path, Fault::new(why))),
     }
@@ -88,11 +89,11 @@ impl Default for PluginSet {
             plugins: &[],
             sought: &[],
             scripts: Scripts::NONE,
-            own: OwnPlugins::NONE,
+            custom: CustomPlugins::NONE,
             ignorable: Ignorable::NONE,
             drops_underscores: true,
         };
-        PluginSet { table, secrets: Arc::new(NoSecrets), own_files: |_| Ok(Vec::new()) }
+        PluginSet { table, secrets: Arc::new(NoSecrets), plugin_files: |_| Ok(Vec::new()) }
     }
 }
 
@@ -143,10 +144,10 @@ impl SharedPlugins {
     }
 
     fn check_metadata(&self, entry: &ChainEntry, path: &Path<'_>, sink: &mut Sink) {
-        let PluginTable { own, .. } = &self.set.table;
+        let PluginTable { custom, .. } = &self.set.table;
         let has_metadata = match self.set.table.find(entry.name) {
             Some((_, plugin)) => plugin.metadata.is_some(),
-            None => own.find(entry.name).is_some_and(|plugin| plugin.check_metadata.is_some()),
+            None => custom.find(entry.name).is_some_and(|plugin| plugin.check_metadata.is_some()),
         };
         if entry.meta.is_ignored || !has_metadata {
             return;
@@ -315,9 +316,9 @@ pub(super) fn metadata(
     if let Some(plugin) = set.table.ignorable.chosen(id) {
         return Some(item(plugin, &keys.own, Arc::new(()), Arc::default(), &mut Sink::default()));
     }
-    let (plugin, kind) = match (set.table.find(id), set.table.own.find(id)) {
+    let (plugin, kind) = match (set.table.find(id), set.table.custom.find(id)) {
         (Some((_, plugin)), _) => (plugin.name, plugin.metadata.map(MetadataKind::BuiltIn)),
-        (None, Some(own)) => (own.name, own.check_metadata.as_deref().map(MetadataKind::Own)),
+        (None, Some(custom)) => (custom.name, custom.check_metadata.as_deref().map(MetadataKind::Custom)),
         // An item without an id, which has been reported.
         (None, None) if id.is_empty() => return None,
         (None, None) => {
@@ -340,7 +341,7 @@ pub(super) fn metadata(
                 let value = (part.read)(&own, path, sink)?;
                 Some((value, json_of(&own, path, &mut Sink::default()).map(Arc::new).unwrap_or_default()))
             }
-            MetadataKind::Own(check) => {
+            MetadataKind::Custom(check) => {
                 let checked = check(json_of(&own, path, sink)?);
                 let written = checked.map_err(|why| sink.error(at, path, Fault::new(why))).ok()?;
                 Some((Arc::new(()), Arc::new(written)))
@@ -353,5 +354,5 @@ pub(super) fn metadata(
 /// The code that reads the metadata of a plugin.
 enum MetadataKind<'a> {
     BuiltIn(MetadataPart),
-    Own(&'a CheckMetadata),
+    Custom(&'a CheckMetadata),
 }

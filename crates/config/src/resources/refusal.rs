@@ -11,7 +11,7 @@ use crate::keys::ssls::{SslKeys, SslType};
 use crate::keys::stream_routes::StreamRouteKeys;
 use crate::model::{Kind, RefusedSsl, Route, Ssl, SslUse, StreamRoute, Target};
 use std::sync::Arc;
-use stillgate_plugin::Scripts;
+use stillgate_plugin_api::Scripts;
 use stillgate_route::condition::Field;
 use stillgate_route::vars::Expr;
 use stillgate_route::{

@@ -12,7 +12,7 @@ use crate::model::{
 use crate::values::{AcmeChallenge, Pem, TlsVersion};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use stillgate_plugin::secrets::{NoSecrets, Secrets};
+use stillgate_plugin_api::secrets::{NoSecrets, Secrets};
 use stillgate_schema::kind::At;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink, shortened};
 use stillgate_schema::text::tree::Node;

@@ -1,7 +1,7 @@
 //! Replaces an unusable resource whose requests only its plugins know: by a plugin that answers each of them with 503.
 
 use std::sync::Arc;
-use stillgate_plugin::{
+use stillgate_plugin_api::{
     Answer, BodyArguments, ChainEntry, Flow, Identity, Level, Meta, Phase, Phases, Plugin, PluginOrigin, Request,
 };
 use stillgate_schema::text::diagnostic::Position;

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_plugin::{Template, TemplatePart};
+use stillgate_plugin_api::{Template, TemplatePart};
 use stillgate_route::Variable;
 use stillgate_schema::kind::At;
 use stillgate_schema::matching::parse_variable;

@@ -16,8 +16,8 @@ use crate::values::RejectedGlobalRule;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Bound;
 use std::sync::Arc;
-use stillgate_plugin::secrets::{Managers, Secrets as _};
-use stillgate_plugin::{Chain, Consumers, Credential, Level, OwnPlugins};
+use stillgate_plugin_api::secrets::{Managers, Secrets as _};
+use stillgate_plugin_api::{Chain, Consumers, Credential, CustomPlugins, Level};
 use stillgate_schema::json::DOCUMENT;
 use stillgate_schema::text::diagnostic::{Diagnostic, Fault, Path, Severity, Sink};
 
@@ -147,14 +147,14 @@ impl Store {
     }
 
     /// Reads everything again: because of another `gateway:` section or other plugin files, or because secrets may have changed.
-    pub fn renew(&mut self, gateway: Gateway, own: OwnPlugins) {
-        self.plugins.table.own = own;
+    pub fn renew(&mut self, gateway: Gateway, custom: CustomPlugins) {
+        self.plugins.table.custom = custom;
         self.read_again(gateway);
     }
 
     /// The plugins from files that its resources may use.
-    pub fn own_plugins(&self) -> &OwnPlugins {
-        &self.plugins.table.own
+    pub fn custom_plugins(&self) -> &CustomPlugins {
+        &self.plugins.table.custom
     }
 
     /// Answers everything with 503: the resources have not been read yet.
@@ -262,7 +262,7 @@ impl Store {
             stream_routes: self.stream_routes.values().cloned().collect(),
             ssls: self.ssls.values().cloned().collect(),
             plugins: plugins::SharedPlugins {
-                own: self.plugins.table.own.clone(),
+                custom: self.plugins.table.custom.clone(),
                 global,
                 consumers: self.consumers.clone(),
                 metadata: Arc::new(metadata_table(self.metadata.values())),

@@ -9,7 +9,7 @@ use serde_json::{Value as Json, json};
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Bound;
 use std::sync::Arc;
-use stillgate_plugin::{Consumer, Credential};
+use stillgate_plugin_api::{Consumer, Credential};
 use stillgate_schema::json::{DOCUMENT, node};
 use stillgate_schema::partial_json::PartialDocument;
 use stillgate_schema::text::diagnostic::{Diagnostic, Fault, Path, Sink, shortened};

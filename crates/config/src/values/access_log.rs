@@ -1,7 +1,7 @@
 //! The format and destination of the access log.
 
 use std::path::PathBuf;
-pub use stillgate_plugin::record::AccessValue;
+pub use stillgate_plugin_api::record::AccessValue;
 
 /// `gateway.access_log`.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,7 +1,7 @@
 //! Options of the process as a whole.
 
 use crate::values::Pem;
-use stillgate_plugin::Secret;
+use stillgate_plugin_api::Secret;
 
 /// When the route cache is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use std::sync::{Arc, Mutex};
 use stillgate_config::{DigestedText, IncrementalReader, LoadedConfig, PluginSet, load_with};
-use stillgate_plugin::Secrets;
-use stillgate_plugin::secrets::Managers;
+use stillgate_plugin_api::Secrets;
+use stillgate_plugin_api::secrets::Managers;
 
 /// One secret that changes.
 struct One(Mutex<String>);

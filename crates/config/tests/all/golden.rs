@@ -5,7 +5,7 @@
 use expect_test::expect_file;
 use std::path::PathBuf;
 use stillgate_config::{OnChange, Route, load, metrics_reference, reference, schema};
-use stillgate_plugin::{Ignorable, OwnPlugins, PluginTable, Scripts};
+use stillgate_plugin_api::{CustomPlugins, Ignorable, PluginTable, Scripts};
 use stillgate_route::RouteMatch;
 
 /// Real plugins are in crates that depend on this one.
@@ -13,7 +13,7 @@ const NO_PLUGINS: PluginTable = PluginTable {
     plugins: &[],
     sought: &[],
     scripts: Scripts::NONE,
-    own: OwnPlugins::NONE,
+    custom: CustomPlugins::NONE,
     ignorable: Ignorable::NONE,
     drops_underscores: true,
 };

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use stillgate_config::{
     Change, Config, Kind, Origin, PluginSet, RefusedSsl, Replacement, Ssl, SslUse, Store, Target, load,
 };
-use stillgate_plugin::{NoSecrets, OwnPlugins};
+use stillgate_plugin_api::{CustomPlugins, NoSecrets};
 
 fn store() -> Store {
     store_with("deny")
@@ -176,7 +176,7 @@ fn what_is_still_encrypted_is_not_a_secret() {
         reason.contains("0a1b2c3d") && reason.contains("keyring") && reason.contains("put that key back"),
         "{reason}"
     );
-    store.renew(load("gateway: {}\nroutes: []\n", &|_| None).unwrap().config.gateway, OwnPlugins::NONE);
+    store.renew(load("gateway: {}\nroutes: []\n", &|_| None).unwrap().config.gateway, CustomPlugins::NONE);
     assert_eq!(rejected(&store).len(), 3, "also when everything is read again");
 }
 
@@ -581,7 +581,7 @@ fn another_gateway_section_reads_everything_again() {
         put(Kind::Routes, "r", 2, json!({"uri": 7})),
     ]);
     let before = seen(&store);
-    store.renew(store.load("r").config.gateway, OwnPlugins::NONE);
+    store.renew(store.load("r").config.gateway, CustomPlugins::NONE);
     assert_eq!(seen(&store), before);
 }
 

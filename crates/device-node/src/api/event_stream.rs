@@ -33,7 +33,7 @@ const COMMENT_EVERY: Duration = Duration::from_secs(15);
 static LISTENERS: AtomicUsize = AtomicUsize::new(0);
 
 pub(super) fn stream(node: &DeviceNode, query: &Query) -> Response {
-    let Some(place) = Place::take() else {
+    let Some(place) = ListenerPermit::take() else {
         return later(StatusCode::SERVICE_UNAVAILABLE, "too many listeners", 10);
     };
     let (sender, ready) = mpsc::channel(READY_MAX);
@@ -47,24 +47,29 @@ pub(super) fn stream(node: &DeviceNode, query: &Query) -> Response {
 }
 
 /// A listener's place, free again when it is dropped.
-struct Place;
+struct ListenerPermit;
 
-impl Place {
-    fn take() -> Option<Place> {
+impl ListenerPermit {
+    fn take() -> Option<ListenerPermit> {
         let taken = LISTENERS.fetch_add(1, Ordering::Relaxed);
-        let place = Place;
+        let place = ListenerPermit;
         (taken < LISTENERS_MAX).then_some(place)
     }
 }
 
-impl Drop for Place {
+impl Drop for ListenerPermit {
     fn drop(&mut self) {
         LISTENERS.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// Writes events until the listener leaves.
-async fn follow(mut changes: Receiver<PresenceChange>, prefix: String, sender: mpsc::Sender<Bytes>, place: Place) {
+async fn follow(
+    mut changes: Receiver<PresenceChange>,
+    prefix: String,
+    sender: mpsc::Sender<Bytes>,
+    place: ListenerPermit,
+) {
     if sender.send(Bytes::from_static(b": connects and disconnects from now on\n\n")).await.is_err() {
         return;
     }

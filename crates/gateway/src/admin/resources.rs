@@ -15,7 +15,7 @@ use stillgate_config::secret_fields::each_possible_secret;
 use stillgate_config::{Kind, Schemas};
 use stillgate_datastore::transaction::WRITES_MAX;
 use stillgate_datastore::{Author, CommitError, DocumentTable, Documents, Transaction, Write};
-use stillgate_plugin::OwnPlugins;
+use stillgate_plugin_api::CustomPlugins;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -65,8 +65,8 @@ impl ControlSide {
     }
 
     /// The plugins of files that documents may have.
-    fn own(&self) -> OwnPlugins {
-        self.kept.as_ref().map_or(OwnPlugins::NONE, |kept| kept.keeper.own_plugins())
+    fn custom_plugins(&self) -> CustomPlugins {
+        self.kept.as_ref().map_or(CustomPlugins::NONE, |kept| kept.keeper.custom_plugins())
     }
 
     /// The answer to a write, once it has come as far as `wait` says.
@@ -166,29 +166,29 @@ impl Control for ControlSide {
 
     fn plugins(&self) -> Vec<Plugin> {
         let table = stillgate_plugins::TABLE;
-        let of = |plugin: &stillgate_plugin::Descriptor| Plugin {
+        let of = |plugin: &stillgate_plugin_api::Descriptor| Plugin {
             name: plugin.name,
             priority: plugin.priority,
             is_auth: plugin.authenticates,
             is_http: true,
             is_stream: false,
         };
-        let own = self.own();
-        let of_own = own.iter().map(|plugin| Plugin {
+        let custom = self.custom_plugins();
+        let of_custom = custom.iter().map(|plugin| Plugin {
             name: plugin.name,
             priority: plugin.priority,
             is_auth: false,
             is_http: true,
             is_stream: false,
         });
-        let mut plugins: Vec<Plugin> = table.plugins.iter().map(of).chain(of_own).collect();
+        let mut plugins: Vec<Plugin> = table.plugins.iter().map(of).chain(of_custom).collect();
         plugins.sort_by_key(|plugin| std::cmp::Reverse(plugin.priority));
         plugins
     }
 
     fn plugin_schema(&self, name: &str) -> Option<PluginSchema> {
-        if let Some(own) = self.own().find(name) {
-            return Some(PluginSchema { schema: own.schema.clone(), consumer: None, metadata: None });
+        if let Some(custom) = self.custom_plugins().find(name) {
+            return Some(PluginSchema { schema: custom.schema.clone(), consumer: None, metadata: None });
         }
         let schemas = SCHEMAS.plugin(name)?;
         Some(PluginSchema { schema: schemas.own, consumer: schemas.credential, metadata: schemas.metadata })

@@ -55,7 +55,7 @@ fn upgrade(arguments: Upgrade) -> Result<u32, UpgradeFailure> {
     let raw = raw.ok_or_else(|| unusable(format!("{pid} is not a process ID")))?;
     refuse(pid).map_err(unusable)?;
     check(&enter_and_find_configuration(pid, named).map_err(unusable)?, &environment(pid))?;
-    let before = Before::of(pid);
+    let before = StateBeforeUpgrade::of(pid);
     if let Some(new) = before.alike.iter().find(|other| parent(**other) == Some(pid)) {
         return Err(UpgradeFailure(
             EXIT_ERRORS,
@@ -99,7 +99,7 @@ fn read(file: &Path) -> Result<u32, UpgradeFailure> {
 }
 
 /// The state before the signal.
-struct Before {
+struct StateBeforeUpgrade {
     pid: u32,
     /// Its command line, which its successor has as well.
     command: Vec<u8>,
@@ -107,10 +107,10 @@ struct Before {
     failures: u64,
 }
 
-impl Before {
-    fn of(pid: u32) -> Before {
+impl StateBeforeUpgrade {
+    fn of(pid: u32) -> StateBeforeUpgrade {
         let command = command_line(pid);
-        Before { pid, alike: successors(pid, &command), command, failures: failures(pid) }
+        StateBeforeUpgrade { pid, alike: successors(pid, &command), command, failures: failures(pid) }
     }
 
     /// The old process renames itself when another has taken over, and one of its threads when none has.

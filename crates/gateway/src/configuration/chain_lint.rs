@@ -5,7 +5,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use stillgate_config::Config;
-use stillgate_plugin::{Chain, ChainEntry, DeviceSettings};
+use stillgate_plugin_api::{Chain, ChainEntry, DeviceSettings};
 use stillgate_route::Variable;
 
 /// Maximum number of findings that are reported; the others are counted.

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use stillgate_config::Config;
-use stillgate_plugin::ChainEntry;
+use stillgate_plugin_api::ChainEntry;
 use tracing::warn;
 
 /// Number of resources in which a plugin is ignored, by its name.

@@ -31,7 +31,7 @@ use std::time::Duration;
 use stillgate_config::{Config, Gateway, Kind, LoadedConfig};
 use stillgate_measures::logging::RunningLog;
 use stillgate_measures::metrics::{MetricsRuntime, PendingPlan};
-use stillgate_measures::own_metrics::ReloadTimes;
+use stillgate_measures::process_metrics::ReloadTimes;
 use stillgate_measures::process_stats::now_unix_ms;
 use stillgate_proxy::{Fleet, MatchCost, Plan, PlanCell, PlanError};
 use stillgate_tls::Material;

@@ -4,7 +4,7 @@
 //! argument, an invalid file is a finding.
 
 use super::end_flag;
-use super::own_files;
+use super::lua_files;
 use super::secrets::{MachineSecrets, file_of, too_open};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,8 +15,8 @@ use stillgate_config::{
     Diagnostic, DigestedText, Errors, FILE_BYTES_MAX, IncrementalReader, LoadedConfig, PluginSet, Severity,
 };
 use stillgate_files::read_bounded;
-use stillgate_plugin::Secrets;
-use stillgate_plugin::secrets::Managers;
+use stillgate_plugin_api::Secrets;
+use stillgate_plugin_api::secrets::Managers;
 
 /// Paths that `run` tries by default, in this order.
 pub(crate) const DEFAULT_FILES: [&str; 2] = ["./stillgate.yaml", "/etc/stillgate/stillgate.yaml"];
@@ -67,7 +67,7 @@ pub(crate) fn plugins() -> PluginSet {
 }
 
 fn with_secrets(secrets: Arc<dyn Secrets>) -> PluginSet {
-    PluginSet { table: stillgate_plugins::TABLE, secrets, own_files: own_files::read }
+    PluginSet { table: stillgate_plugins::TABLE, secrets, plugin_files: lua_files::read }
 }
 
 /// The secrets of the machine, and which of its files they are in.

@@ -5,7 +5,7 @@
 
 use super::end_flag;
 use super::kept::{DatastoreKind, KeptSource, OpenStore};
-use super::own_files;
+use super::lua_files;
 use super::secrets::file_of;
 use super::source::{ConfigSource, ReadError, plugins};
 use std::collections::BTreeSet;
@@ -116,11 +116,11 @@ struct TextSource {
     begun: Option<Arc<LoadedConfig>>,
     /// The kind that was found at the start, which holds until the end of the process.
     kind: Option<SourceKind>,
-    kept: Option<Beside>,
+    kept: Option<DatastoreWithFile>,
 }
 
 /// A datastore, and the text with the `gateway:` section.
-struct Beside {
+struct DatastoreWithFile {
     store: KeptSource,
     /// The last text that was good.
     text: Arc<LoadedConfig>,
@@ -132,7 +132,7 @@ struct Beside {
     unusable: Option<(String, Vec<String>)>,
 }
 
-impl Beside {
+impl DatastoreWithFile {
     /// Reads both. An invalid text does not keep changes of the datastore from being served.
     fn read(
         &mut self,
@@ -192,7 +192,7 @@ impl Source for TextSource {
         };
         let store = KeptSource::open(datastore, &loaded.config)
             .map_err(|why| refusal(loaded.config.digest.clone(), &[why.to_string()]))?;
-        let kept = Beside { store, text: loaded, replaced: None, is_refused: false, unusable: None };
+        let kept = DatastoreWithFile { store, text: loaded, replaced: None, is_refused: false, unusable: None };
         self.kept.insert(kept).read(&mut self.text, self.kind, unless)
     }
 
@@ -284,7 +284,7 @@ impl OneText {
         self.source.check_end(text.bytes(), self.had_end_flag).map_err(refused)?;
         let has_end_flag = end_flag::is_at_end_of(text.bytes());
         let (digest_ms, was_incremental) = (millis(began) - read_ms, self.reader.is_incremental());
-        let paths = self.reader.own_paths().to_vec();
+        let paths = self.reader.plugin_paths().to_vec();
         let parsed = self.source.parse_next(&mut self.reader, text);
         let parse_ms = millis(began) - read_ms - digest_ms;
         debug!(bytes, read_ms, digest_ms, parse_ms, was_incremental, "configuration read");
@@ -293,7 +293,7 @@ impl OneText {
             // A digest from before the text was parsed: a plugin's file that was written meanwhile is read again. If the text names
             // other plugins than the one before, no digest is known, and the next notice is a reason to read in any case.
             let digest =
-                if self.reader.own_paths() == paths { digest } else { format!("{of_text} with unknown plugins") };
+                if self.reader.plugin_paths() == paths { digest } else { format!("{of_text} with unknown plugins") };
             SourceError::Wrong { digest, errors }
         })
     }
@@ -307,8 +307,8 @@ impl OneText {
         let secrets = self.reader.secret_references();
         let of_secrets = secrets.iter().filter_map(|reference| file_of(reference));
         of_secrets
-            .chain(self.reader.own_paths().iter().cloned())
-            .chain(own_files::others(self.reader.own_paths()))
+            .chain(self.reader.plugin_paths().iter().cloned())
+            .chain(lua_files::others(self.reader.plugin_paths()))
             .collect()
     }
 }

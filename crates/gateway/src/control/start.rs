@@ -21,7 +21,7 @@ use crate::configuration::warnings::{report_rejected, report_warnings};
 use crate::configuration::watch::{FileStamp, FileWatch};
 use crate::configuration::{names, tls_material};
 use crate::upgrade::{
-    AdminSocket, DeviceSocket, Following, Former, Launcher, PeerOffer, PidFile, Predecessor, Program, Takeover,
+    AdminSocket, DeviceSocket, Following, Inheritance, Launcher, PeerOffer, PidFile, Predecessor, Program, Takeover,
     revision_of, tell_supervisor,
 };
 use axum::Router;
@@ -43,9 +43,9 @@ use stillgate_logs::Logs;
 use stillgate_measures::access_log_writer::{AccessLogWriter, OpenError};
 use stillgate_measures::logging::{LevelError, RunningLog};
 use stillgate_measures::metrics::{MeteringError, MetricsRuntime, PreparedMetrics, wanted};
-use stillgate_measures::own_metrics::{Facts, LimitFacts, ReloadTimes};
+use stillgate_measures::process_metrics::{Facts, LimitFacts, ReloadTimes};
 use stillgate_measures::process_stats;
-use stillgate_plugin::{Outbox, Secret, ServingProcess};
+use stillgate_plugin_api::{Outbox, Secret, ServingProcess};
 use stillgate_profiler::heap;
 use stillgate_profiler::threads::Registration;
 use stillgate_proxy::{
@@ -210,7 +210,7 @@ struct StartContext {
     loaded: Arc<LoadedConfig>,
     logging: RunningLog,
     program: Program,
-    takeover: Option<(Takeover, Former)>,
+    takeover: Option<(Takeover, Inheritance)>,
 }
 
 /// `None`: the process was asked to end before it served.
@@ -331,7 +331,7 @@ fn publishing(
 }
 
 /// Metrics go on from what a former process has counted.
-fn prepare_metrics(config: &Config, former: &mut Former) -> Result<Option<PreparedMetrics>, RunError> {
+fn prepare_metrics(config: &Config, former: &mut Inheritance) -> Result<Option<PreparedMetrics>, RunError> {
     let counted = std::mem::take(&mut former.metrics);
     let prepared = wanted(config).map(|metrics| PreparedMetrics::new(&metrics, counted)).transpose();
     prepared.map_err(RunError::Metrics)
@@ -490,7 +490,7 @@ struct DevicesListening {
     peers: Option<(SocketAddr, device_node::PeerSocket)>,
 }
 
-fn listen_devices(gateway: &Gateway, former: &mut Former) -> Result<Option<DevicesListening>, RunError> {
+fn listen_devices(gateway: &Gateway, former: &mut Inheritance) -> Result<Option<DevicesListening>, RunError> {
     let Some(address) = gateway.devices.as_ref().map(|devices| devices.address) else { return Ok(None) };
     let api = device_node::listen(address, former.devices.take()).map_err(|error| devices_refused(address, error))?;
     Ok(Some(DevicesListening { api, peers: listen_peers(gateway, former.peers.take())? }))

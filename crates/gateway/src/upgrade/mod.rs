@@ -32,7 +32,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-pub(crate) use takeover::{DatastoreState, Following, Former, Takeover};
+pub(crate) use takeover::{DatastoreState, Following, Inheritance, Takeover};
 use tracing::{debug, warn};
 
 /// The former process's number, set where standard input is its end of a socket pair.

@@ -36,7 +36,7 @@ pub(crate) struct Following {
 
 /// What the old process has handed over.
 #[derive(Default)]
-pub(crate) struct Former {
+pub(crate) struct Inheritance {
     pub(crate) pid: u32,
     /// Digest of its configuration.
     digest: String,
@@ -78,7 +78,7 @@ struct Verdict {
 
 impl Takeover {
     /// Finds out whether this process was started by one that it is to follow, and receives what that hands over.
-    pub(crate) fn find() -> io::Result<Option<(Takeover, Former)>> {
+    pub(crate) fn find() -> io::Result<Option<(Takeover, Inheritance)>> {
         if !super::is_successor() {
             return Ok(None);
         }
@@ -86,13 +86,13 @@ impl Takeover {
         rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
         let channel = Channel::new(end)
             .map_err(|_| io::Error::other(format!("{VARIABLE} is set, but this was not started by an upgrade")))?;
-        let former = Former::receive(&channel)?;
+        let former = Inheritance::receive(&channel)?;
         info!(pid = former.pid, "upgrade: following a process");
         Ok(Some((Takeover(channel), former)))
     }
 
     /// Reports that this process accepts connections.
-    pub(crate) fn serve(self, former: &Former, plan: &Plan, fleet: &mut Fleet) -> io::Result<Following> {
+    pub(crate) fn serve(self, former: &Inheritance, plan: &Plan, fleet: &mut Fleet) -> io::Result<Following> {
         let verdict = former.judge(plan, fleet);
         let inbox = fleet.inbox(verdict.changed.clone());
         let ((gone, went), (serves, served)) = (oneshot::channel(), oneshot::channel());
@@ -199,9 +199,9 @@ fn next_parcel(channel: &Channel, has_gone: &mut bool) -> io::Result<Option<Data
     }
 }
 
-impl Former {
-    fn receive(channel: &Channel) -> io::Result<Former> {
-        let mut former = Former::default();
+impl Inheritance {
+    fn receive(channel: &Channel) -> io::Result<Inheritance> {
+        let mut former = Inheritance::default();
         let mut sockets: BTreeMap<ListenPlace, (ListenPlace, Vec<OwnedFd>)> = BTreeMap::new();
         loop {
             let Some((message, datagram)) = Message::receive(channel, Some(WORD_TIMEOUT))? else {
@@ -465,7 +465,7 @@ mod tests {
             };
             hello.send_with(&ours, &beside).expect("room");
             Message::End {}.send_with(&ours, &[]).expect("room");
-            let former = Former::receive(&theirs).expect("all is said");
+            let former = Inheritance::receive(&theirs).expect("all is said");
             assert_eq!(former.limits.as_ref().map(take), expected);
         }
     }

@@ -220,7 +220,7 @@ impl Series {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Beside;
+    use crate::store::PairedCommit;
 
     fn night(number: usize, value: f64, release: Option<(&str, f64)>, random: &mut Random) -> StoreLine {
         let at = format!("2026-{:02}-{:02}T00:00:00Z", 1 + number / 28, 1 + number % 28);
@@ -230,7 +230,7 @@ mod tests {
             |level: f64| (0..5).map(|_| machine * level * (0.01 * random.normal()).exp()).collect::<Vec<f64>>();
         let mut line = StoreLine::new("proxy", "m", at, &format!("c{number}"), draw(value));
         line.beside = release
-            .map(|(commit, level)| Beside {
+            .map(|(commit, level)| PairedCommit {
                 role: "release".into(),
                 commit: commit.into(),
                 values: draw(level),

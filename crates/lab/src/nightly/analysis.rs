@@ -222,7 +222,7 @@ pub(crate) fn beside_kept(tonight: &StoreLine, before: &[StoreLine]) -> Option<S
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{Beside, EarlyEnd, LaterLooks};
+    use crate::store::{EarlyEnd, LaterLooks, PairedCommit};
     use stillgate_stats::Random;
 
     /// A series that differs by `effect` from yesterday, measured by the rules.
@@ -241,7 +241,7 @@ mod tests {
         line.first_look = PAIRS_FIRST;
         line.later = Some(LaterLooks { second_look: PAIRS_SECOND, comparisons: 40 });
         line.beside =
-            vec![Beside { role: "yesterday".to_owned(), commit: "b".to_owned(), values: other, raw: Vec::new() }];
+            vec![PairedCommit { role: "yesterday".to_owned(), commit: "b".to_owned(), values: other, raw: Vec::new() }];
         line
     }
 
@@ -303,14 +303,14 @@ mod tests {
 #[cfg(test)]
 mod kept_tests {
     use super::*;
-    use crate::store::Beside;
+    use crate::store::PairedCommit;
     use stillgate_stats::Random;
 
     fn night(commit: &str, level: f64, release: &str, seed: u64) -> StoreLine {
         let mut random = Random::new(seed);
         let mut draw = |level: f64| (0..10).map(|_| level * (0.02 * random.normal()).exp()).collect::<Vec<f64>>();
         let mut line = StoreLine::new("proxy", "m", format!("2026-01-{seed:02}"), commit, draw(level));
-        line.beside = vec![Beside {
+        line.beside = vec![PairedCommit {
             role: "release".to_owned(),
             commit: release.to_owned(),
             values: draw(100.0),

@@ -13,7 +13,7 @@ use crate::display::Progress;
 use crate::error::{Error, Result};
 use crate::git::short;
 use crate::store::raw::Staging;
-use crate::store::{Beside, EarlyEnd, LaterLooks, StoreLine};
+use crate::store::{EarlyEnd, LaterLooks, PairedCommit, StoreLine};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use stillgate_stats::Random;
@@ -218,7 +218,7 @@ impl Night<'_> {
         line.margin = Some(taken.series.margin);
         line.higher_is_better = taken.series.higher_is_better;
         line.beside = sides
-            .map(|((side, values), raw)| Beside {
+            .map(|((side, values), raw)| PairedCommit {
                 role: side.role.to_owned(),
                 commit: side.commit.clone(),
                 values,

@@ -73,12 +73,12 @@ pub(crate) struct StoreLine {
     pub(crate) counted: Option<CountedCommit>,
     /// The commits measured in alternation with it, with equally many measurements.
     #[serde(default)]
-    pub(crate) beside: Vec<Beside>,
+    pub(crate) beside: Vec<PairedCommit>,
 }
 
 /// A commit that was measured in alternation with another.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Beside {
+pub(crate) struct PairedCommit {
     /// `release` or `yesterday`.
     pub(crate) role: String,
     /// Its full name.

@@ -21,7 +21,7 @@ pub(crate) mod headline;
 pub(crate) mod readable;
 pub(crate) mod run;
 pub(crate) mod slope;
-pub(crate) mod spares;
+pub(crate) mod spare_pairs;
 #[cfg(test)]
 pub(crate) mod synthetic;
 pub(crate) mod table;

@@ -13,7 +13,7 @@ use crate::result::tail::{Arm, Block, Cell, CellPlan, Point, Scrape, TailDesign}
 use crate::scraper::Scraper;
 use crate::tail::design::{self, PlannedCell};
 use crate::tail::flames::{self, Flames};
-use crate::tail::spares::LatePairs;
+use crate::tail::spare_pairs::LatePairs;
 use crate::tail::{analysis, readable};
 use crate::target::{MetricsAddress, Started, Upstream, make_series, mix, schedule};
 use std::sync::atomic::{AtomicBool, Ordering};

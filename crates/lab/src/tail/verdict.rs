@@ -8,7 +8,7 @@
 
 use crate::result::tail::{Arm, Cell, CellAnalysis, CellPlan, Effect, TailDesign, TailResult, Verdict};
 use crate::tail::analysis::{FAILED, MEASURES_TESTED, P99_9, TAIL_MEASURES, void_reasons};
-use crate::tail::spares::LatePairs;
+use crate::tail::spare_pairs::LatePairs;
 use crate::tail::{design, readable};
 
 /// With a larger share of void pairs that are not replaced by spares, the rest may be a selection of quiet moments.

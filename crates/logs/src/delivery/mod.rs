@@ -16,7 +16,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use stillgate_plugin::outbox::{Entries, HttpReceiver, Outlet, Question, Receiver, Url};
+use stillgate_plugin_api::outbox::{Entries, HttpReceiver, Outlet, Question, Receiver, Url};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 

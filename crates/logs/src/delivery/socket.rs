@@ -4,7 +4,7 @@ use super::{DeliveryReport, tls};
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
-use stillgate_plugin::outbox::{Encode, Entries, SocketReceiver};
+use stillgate_plugin_api::outbox::{Encode, Entries, SocketReceiver};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket, lookup_host};
 use tokio::sync::Mutex;

@@ -17,10 +17,10 @@ use std::process::Command;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use stillgate_limits::Limits;
-use stillgate_plugin::outbox::{Chunk, Outbox, OutboxCounters, Post};
-use stillgate_plugin::record::{NodeTries, Record};
-use stillgate_plugin::table::identity;
-use stillgate_plugin::{
+use stillgate_plugin_api::outbox::{Chunk, Outbox, OutboxCounters, Post};
+use stillgate_plugin_api::record::{NodeTries, Record};
+use stillgate_plugin_api::table::identity;
+use stillgate_plugin_api::{
     BodyChanges, Chain, Consumer, Consumers, Credential, Facts, Flow, Level, LogValues, MetadataItem, MetadataTable,
     NoSecrets, NoUpstreams, Phase, PluginOrigin, Request, RequestState, Response, ServingProcess, Worker,
 };
@@ -238,7 +238,7 @@ impl Bench {
             response: early,
             consumer: &mut consumer,
             consumers,
-            id: &stillgate_plugin::record::RequestId::default(),
+            id: &stillgate_plugin_api::record::RequestId::default(),
             worker,
             metadata,
         };

@@ -3,8 +3,8 @@
 use super::multipart;
 use super::xml;
 use serde_json::{Map, Value as Json};
-use stillgate_plugin::json::{self, Budget, BudgetExhausted};
-use stillgate_plugin::query::decoded;
+use stillgate_plugin_api::json::{self, Budget, BudgetExhausted};
+use stillgate_plugin_api::query::decoded;
 
 /// The format of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

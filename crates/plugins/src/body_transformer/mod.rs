@@ -12,17 +12,17 @@ mod xml;
 
 use crate::body_fields::{CONTENT_ENCODING, CONTENT_TYPE, forget_old_body, forget_old_request_body};
 use crate::decoding::{BodyCoding, Decoder};
-use crate::unknown::warn;
+use crate::unknown_variables::warn;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use base64::{Engine, alphabet};
 use input::InputFormat;
 pub(crate) use input::{add, form};
 use serde_json::{Map, Value as Json, json};
 use std::sync::Arc;
-use stillgate_plugin::body::FILTER_BYTES_MAX;
-use stillgate_plugin::json::Budget;
-use stillgate_plugin::work::{Output, Work};
-use stillgate_plugin::{
+use stillgate_plugin_api::body::FILTER_BYTES_MAX;
+use stillgate_plugin_api::json::Budget;
+use stillgate_plugin_api::work::{Output, Work};
+use stillgate_plugin_api::{
     Answer, BodyError, BodyFilter, Compile, Define, Flow, Phase, Phases, Plugin, Request, Response,
 };
 use stillgate_route::{Lookup, Variable};

@@ -4,7 +4,7 @@
 
 use super::input::add_within;
 use serde_json::{Map, Value as Json};
-use stillgate_plugin::json::Budget;
+use stillgate_plugin_api::json::Budget;
 
 /// Parses the fields of a body; the error says what is wrong with it.
 pub(super) fn fields(body: &[u8], content_type: &[u8], budget: &mut Budget) -> Result<Json, String> {

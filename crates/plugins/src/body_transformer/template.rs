@@ -14,7 +14,7 @@ use serde_json::Value as Json;
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::cmp::Ordering;
-use stillgate_plugin::record::written::json_string_bytes;
+use stillgate_plugin_api::record::written::json_string_bytes;
 use stillgate_route::{Variable, VariableError};
 
 /// A parsed template.

@@ -5,7 +5,7 @@ use super::input::add_within;
 use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
 use serde_json::{Map, Value as Json};
-use stillgate_plugin::json::Budget;
+use stillgate_plugin_api::json::Budget;
 
 /// Most levels of nested elements.
 const DEPTH_MAX: usize = 128;

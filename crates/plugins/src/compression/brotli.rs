@@ -6,8 +6,8 @@
 use super::filter::ReservedMemory;
 use super::policy::{HTTP_VERSION, HttpVersion, Policy, Types, TypesKind};
 use stillgate_brotli::{Encoder, Params, Then};
-use stillgate_plugin::work::{Output, Work};
-use stillgate_plugin::{BodyError, BodyFilter, Compile, Define, Phase, Phases, Plugin, Response};
+use stillgate_plugin_api::work::{Output, Work};
+use stillgate_plugin_api::{BodyError, BodyFilter, Compile, Define, Phase, Phases, Plugin, Response};
 use stillgate_schema::{Choice, Flag, int, object};
 
 object! {

@@ -2,7 +2,7 @@
 
 use super::policy::Policy;
 use std::cell::{Cell, RefCell};
-use stillgate_plugin::{BodyError, BodyFilter, Response};
+use stillgate_plugin_api::{BodyError, BodyFilter, Response};
 
 /// Most memory of one worker's encoders. It is less than half of the limit for filters, above which each client has a
 /// limit of its own: a response for which there is no more memory is sent without a coding.

@@ -5,7 +5,7 @@ use super::policy::{HTTP_VERSION, HttpVersion, Policy, Types, TypesKind};
 use crc32fast::Hasher;
 use flate2::{Compress, Compression, FlushCompress, Status};
 use libdeflater::{CompressionLvl, Compressor};
-use stillgate_plugin::{BodyError, Compile, Define, Phase, Phases, Plugin, Response};
+use stillgate_plugin_api::{BodyError, Compile, Define, Phase, Phases, Plugin, Response};
 use stillgate_schema::{Flag, int, map, object};
 
 object! {

@@ -14,7 +14,7 @@ pub(crate) use brotli::Brotli;
 use filter::{Encoder, IdleEncoders};
 pub(crate) use gzip::Gzip;
 use policy::{HTTP_VERSION, HttpVersion, Policy, Types, TypesKind};
-use stillgate_plugin::{BodyError, Compile, Define, Phase, Phases, Plugin, Response};
+use stillgate_plugin_api::{BodyError, Compile, Define, Phase, Phases, Plugin, Response};
 use stillgate_schema::{Flag, int, object};
 use zstd_safe::zstd_sys::ZSTD_EndDirective as Directive;
 use zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer, ResetDirective};

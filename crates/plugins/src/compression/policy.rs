@@ -2,7 +2,7 @@
 
 use super::accept::weight_of;
 use crate::body_fields::{CONTENT_ENCODING, CONTENT_TYPE, ETAG, forget_coded_bytes};
-use stillgate_plugin::Response;
+use stillgate_plugin_api::Response;
 use stillgate_schema::kind::{some, text};
 use stillgate_schema::{
     Choice, Definitions, Fault, Json, Kind, Node, Path, Sink, Text, Value, expected, read, text as text_kind,

@@ -12,8 +12,8 @@ use aws_lc_rs::{constant_time, digest, hmac};
 use base64::Engine;
 use sha2::block_api::compress256;
 use stillgate_jws::{Algorithm, is_slow, public_key};
-use stillgate_plugin::identity::Identity;
-use stillgate_plugin::{CompileCredential, Url};
+use stillgate_plugin_api::identity::Identity;
+use stillgate_plugin_api::{CompileCredential, Url};
 use stillgate_schema::Fault;
 
 /// Verifies the tokens of one credential.

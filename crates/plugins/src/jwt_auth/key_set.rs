@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 use stillgate_jws::{Algorithm, parse_der};
-use stillgate_plugin::{Call, CallError, Identity, LocalFuture, Reply, Url, Worker};
+use stillgate_plugin_api::{Call, CallError, Identity, LocalFuture, Reply, Url, Worker};
 use stillgate_wire::{FieldName, FieldValue};
 
 /// Largest set in bytes.
@@ -406,7 +406,7 @@ mod tests {
     use super::*;
     use std::pin::Pin;
     use std::task::Context;
-    use stillgate_plugin::{Io, LogLevel};
+    use stillgate_plugin_api::{Io, LogLevel};
 
     /// An event loop whose turns and server replies the test controls.
     #[derive(Default)]

@@ -19,9 +19,9 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::sync::Arc;
 use stillgate_jws::{ALGORITHMS, Algorithm, is_slow};
-use stillgate_plugin::query::{Argument, argument, decoded, write_without};
-use stillgate_plugin::secrets::SECRET;
-use stillgate_plugin::{
+use stillgate_plugin_api::query::{Argument, argument, decoded, write_without};
+use stillgate_plugin_api::secrets::SECRET;
+use stillgate_plugin_api::{
     Answer, AttachedConsumer, Authenticate, Compile, CompileCredential, Define, Flow, Identity, Phase, Phases, Plugin,
     Proof, Request, RequestState, Secret,
 };

@@ -3,7 +3,7 @@
 use super::LimitCountMetadata;
 use super::NAME;
 use stillgate_limits::{Limit, LimitDecision};
-use stillgate_plugin::Request;
+use stillgate_plugin_api::Request;
 use stillgate_wire::{Decimal, FieldName, FieldValue};
 
 const NAMES: [FieldName<'static>; 3] = [

@@ -14,8 +14,10 @@ use crate::number::{ABOVE_ZERO, Number};
 use serde_json::json;
 use std::net::IpAddr;
 use stillgate_limits::{KeyHasher, KeyPrefix, Limit, Limits};
-use stillgate_plugin::facts::AddressText;
-use stillgate_plugin::{Answer, Compile, Define, Flow, Identity, Metadata, Phase, Phases, Plugin, Request, Template};
+use stillgate_plugin_api::facts::AddressText;
+use stillgate_plugin_api::{
+    Answer, Compile, Define, Flow, Identity, Metadata, Phase, Phases, Plugin, Request, Template,
+};
 use stillgate_route::{Lookup, Variable};
 use stillgate_schema::kind::unplaced;
 use stillgate_schema::text::scalar::Meaning;

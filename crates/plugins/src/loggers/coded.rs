@@ -14,9 +14,9 @@ use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::io::Read;
-use stillgate_plugin::Response;
-use stillgate_plugin::outbox::{Encode, Entries};
-use stillgate_plugin::record::written::push_json_string;
+use stillgate_plugin_api::Response;
+use stillgate_plugin_api::outbox::{Encode, Entries};
+use stillgate_plugin_api::record::written::push_json_string;
 use stillgate_wire::FieldName;
 
 const CONTENT_ENCODING: FieldName<'static> = FieldName::constant("Content-Encoding");

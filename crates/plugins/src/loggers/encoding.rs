@@ -1,6 +1,6 @@
 //! Encodings of batches: a JSON array, lines, or concatenation.
 
-use stillgate_plugin::outbox::{Encode, Entries};
+use stillgate_plugin_api::outbox::{Encode, Entries};
 
 /// A JSON array of the entries; for a batch of one entry, that entry alone.
 pub(super) struct JsonArray {

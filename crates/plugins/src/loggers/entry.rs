@@ -3,9 +3,9 @@
 use super::format::{EntryFormat, FinishedRequest};
 use super::logger::Bodies;
 use std::io::Write;
-use stillgate_plugin::query::decoded;
-use stillgate_plugin::record::written::{push_ip, push_json_string, push_number};
-use stillgate_plugin::record::{AccessValue, RecordScratch, push_value};
+use stillgate_plugin_api::query::decoded;
+use stillgate_plugin_api::record::written::{push_ip, push_json_string, push_number};
+use stillgate_plugin_api::record::{AccessValue, RecordScratch, push_value};
 use stillgate_route::{Lookup, Variable};
 
 /// Most header fields, and most arguments, of an entry; APISIX's limit.

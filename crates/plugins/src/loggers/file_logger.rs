@@ -8,9 +8,9 @@ use super::keys::{PENDING_ENTRIES_MAX, logger_keys, logger_metadata};
 use super::logger::{Logger, PHASES, compiled, of_metadata};
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_plugin::metadata::MetadataTable;
-use stillgate_plugin::outbox::{BatchPolicy, FileReceiver, Outlet, PENDING_BYTES_MAX, Receiver};
-use stillgate_plugin::{Compile, Define, Filter, Flow, Identity, Metadata, Phases, Plugin, Request, Response};
+use stillgate_plugin_api::metadata::MetadataTable;
+use stillgate_plugin_api::outbox::{BatchPolicy, FileReceiver, Outlet, PENDING_BYTES_MAX, Receiver};
+use stillgate_plugin_api::{Compile, Define, Filter, Flow, Identity, Metadata, Phases, Plugin, Request, Response};
 use stillgate_route::vars::Expr;
 use stillgate_schema::kind::list;
 use stillgate_schema::{

@@ -2,9 +2,9 @@
 
 use super::coded::CodedBody;
 use serde_json::json;
-use stillgate_plugin::Response;
-use stillgate_plugin::record::written::push_json_string;
-use stillgate_plugin::record::{AccessValue, Record, RecordScratch, access_value, push_value};
+use stillgate_plugin_api::Response;
+use stillgate_plugin_api::record::written::push_json_string;
+use stillgate_plugin_api::record::{AccessValue, Record, RecordScratch, access_value, push_value};
 use stillgate_route::Variable;
 use stillgate_schema::text::scalar::Meaning;
 use stillgate_schema::{Definitions, Fault, Json, Kind, Node, Path, Sink, Value, expected, json_of};

@@ -5,9 +5,9 @@ use super::keys::{HeaderSecret, URL, UrlText, batching_logger_keys, logger_metad
 use super::logger::{Logger, PHASES, of_metadata, plugin_of_logger};
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_plugin::outbox::{Encode, HttpReceiver, Outlet, Receiver};
-use stillgate_plugin::secrets::VeiledKind;
-use stillgate_plugin::{Compile, Define, Phases, Response, Secret};
+use stillgate_plugin_api::outbox::{Encode, HttpReceiver, Outlet, Receiver};
+use stillgate_plugin_api::secrets::VeiledKind;
+use stillgate_plugin_api::{Compile, Define, Phases, Response, Secret};
 use stillgate_schema::{Choice, Flag, int};
 
 const NAME: &str = "http-logger";

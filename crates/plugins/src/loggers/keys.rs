@@ -3,8 +3,8 @@
 use super::format::EntryFormat;
 use serde_json::json;
 use std::time::Duration;
-use stillgate_plugin::Secret;
-use stillgate_plugin::outbox::{BatchPolicy, PENDING_BYTES_MAX, Url};
+use stillgate_plugin_api::Secret;
+use stillgate_plugin_api::outbox::{BatchPolicy, PENDING_BYTES_MAX, Url};
 use stillgate_schema::{Definitions, Fault, Json, Kind, Node, Path, Sink, Text, Value, expected, text};
 use stillgate_wire::{FieldName, FieldValue};
 
@@ -86,7 +86,7 @@ macro_rules! batching_logger_keys {
 
         impl $name {
             /// When entries are sent.
-            fn batching(&self) -> stillgate_plugin::outbox::BatchPolicy {
+            fn batching(&self) -> stillgate_plugin_api::outbox::BatchPolicy {
                 $crate::loggers::keys::batching(
                     self.batch_max_size,
                     [self.inactive_timeout, self.buffer_duration, self.retry_delay],

@@ -5,10 +5,10 @@ use super::entry;
 use super::format::{EntryFormat, FinishedRequest};
 use super::keys::{Contents, LoggerMetadata, SharedKeys};
 use std::sync::Arc;
-use stillgate_plugin::outbox::{Encode, Outlet};
-use stillgate_plugin::record::RecordScratch;
-use stillgate_plugin::record::written::push_json_string;
-use stillgate_plugin::{Compile, Filter, Phase, Phases, Record, Request, Response};
+use stillgate_plugin_api::outbox::{Encode, Outlet};
+use stillgate_plugin_api::record::RecordScratch;
+use stillgate_plugin_api::record::written::push_json_string;
+use stillgate_plugin_api::{Compile, Filter, Phase, Phases, Record, Request, Response};
 use stillgate_route::vars::Expr;
 use stillgate_schema::{At, Fault};
 
@@ -185,26 +185,26 @@ pub(super) fn compiled(condition: At<Expr>, key: &str, cx: &mut Compile<'_>) -> 
 /// The phases of a logger whose entry is the object alone.
 macro_rules! plugin_of_logger {
     ($name:ident, $metadata:ident) => {
-        impl stillgate_plugin::Plugin for $name {
-            fn before_proxy(&self, request: &mut stillgate_plugin::Request<'_>) -> stillgate_plugin::Flow {
+        impl stillgate_plugin_api::Plugin for $name {
+            fn before_proxy(&self, request: &mut stillgate_plugin_api::Request<'_>) -> stillgate_plugin_api::Flow {
                 self.logger.before_proxy(request);
-                stillgate_plugin::Flow::Continue
+                stillgate_plugin_api::Flow::Continue
             }
 
-            fn header_filter(&self, response: &mut stillgate_plugin::Response<'_>) {
+            fn header_filter(&self, response: &mut stillgate_plugin_api::Response<'_>) {
                 self.logger.header_filter(response);
             }
 
-            fn log(&self, response: &mut stillgate_plugin::Response<'_>) {
+            fn log(&self, response: &mut stillgate_plugin_api::Response<'_>) {
                 self.send(response);
             }
 
-            fn phases(&self) -> stillgate_plugin::Phases {
+            fn phases(&self) -> stillgate_plugin_api::Phases {
                 self.logger.phases()
             }
         }
 
-        impl stillgate_plugin::Metadata for $name {
+        impl stillgate_plugin_api::Metadata for $name {
             type Metadata = $metadata;
         }
     };

@@ -8,10 +8,10 @@ use serde_json::json;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_plugin::outbox::{Encode, Entries, HttpReceiver, Outlet, Receiver};
-use stillgate_plugin::record::written::{json_string_bytes, push_json_string};
-use stillgate_plugin::secrets::VeiledKind;
-use stillgate_plugin::{Compile, Define, Phases, Response, Secret, Template};
+use stillgate_plugin_api::outbox::{Encode, Entries, HttpReceiver, Outlet, Receiver};
+use stillgate_plugin_api::record::written::{json_string_bytes, push_json_string};
+use stillgate_plugin_api::secrets::VeiledKind;
+use stillgate_plugin_api::{Compile, Define, Phases, Response, Secret, Template};
 use stillgate_route::VariableError;
 use stillgate_schema::{
     Definitions, Fault, Flag, Json, Kind, Node, Path, Sink, TEXT, Text, Value, expected, int, read, some, text,

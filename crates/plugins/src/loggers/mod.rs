@@ -34,10 +34,10 @@ pub(crate) use loki_logger::LokiLogger;
 pub(crate) use socket_loggers::{TcpLogger, UdpLogger};
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_plugin::outbox::{BatchPolicy, Outlet, Receiver, SocketReceiver};
-use stillgate_plugin::record::RecordScratch;
-use stillgate_plugin::record::written::push_number;
-use stillgate_plugin::{Compile, Define, Phases, Response};
+use stillgate_plugin_api::outbox::{BatchPolicy, Outlet, Receiver, SocketReceiver};
+use stillgate_plugin_api::record::RecordScratch;
+use stillgate_plugin_api::record::written::push_number;
+use stillgate_plugin_api::{Compile, Define, Phases, Response};
 use stillgate_schema::{Choice, Flag, int};
 
 // `syslog`: sends entries as messages of RFC 5424, over TCP or UDP.

@@ -5,8 +5,8 @@ use super::keys::{HOST, batching_logger_keys, logger_metadata};
 use super::logger::{Logger, PHASES, of_metadata, plugin_of_logger};
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_plugin::outbox::{Outlet, Receiver, SocketReceiver};
-use stillgate_plugin::{Compile, Define, Phases, Response};
+use stillgate_plugin_api::outbox::{Outlet, Receiver, SocketReceiver};
+use stillgate_plugin_api::{Compile, Define, Phases, Response};
 use stillgate_schema::{Flag, TEXT, int};
 
 const TCP: &str = "tcp-logger";

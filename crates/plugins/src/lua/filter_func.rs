@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 use std::cell::RefCell;
 use std::sync::Arc;
 use stillgate_lua::{CallKind, Context, HeaderChange, Host, MessageSide, NginxLevel, Program, RunOutcome, check, run};
-use stillgate_plugin::LogLevel;
+use stillgate_plugin_api::LogLevel;
 use stillgate_route::{
     FilterFunction, FunctionDecision, FunctionMessage, Lookup, MessageLevel, RECORDED_EARLY, Variable,
 };
@@ -22,7 +22,7 @@ const MESSAGES_MAX: usize = 64;
 const NOT_LOADED: (&str, &str) = ("failed to loadstring: ", "failed to load 'filter_func' string: ");
 const NO_FUNCTION: (&str, &str) = ("only accept Lua function", "'filter_func' should be a function");
 
-/// Compiles the function of a route: [`stillgate_plugin::Scripts::filter`].
+/// Compiles the function of a route: [`stillgate_plugin_api::Scripts::filter`].
 pub(crate) fn filter(text: &str, route: &str) -> Result<FilterFunction, String> {
     let source = format!("return {text}");
     check(&source).map_err(|why| match why.strip_prefix(NOT_LOADED.0) {

@@ -2,9 +2,9 @@
 //!
 //! The functions run in their worker's LuaJIT (`stillgate-lua`); this module connects it with the phases of a plugin.
 
+use super::custom::part;
 use super::hosts::{PieceHost, RequestHost, ResponseHost};
 use super::http::{call_of, reply_of};
-use super::own::part;
 use super::redis::Links;
 use super::request_copy::{RequestCopy, Wishes};
 use super::timers::ScheduledTimers;
@@ -18,8 +18,8 @@ use stillgate_lua::{
     CallReply, Context, FailureKind, HttpCall, PausedRun, Program, RunFailure, RunOutcome, RunWait, WorkCall, resume,
     resume_with, run_part,
 };
-use stillgate_plugin::body::FILTER_BYTES_MAX;
-use stillgate_plugin::{
+use stillgate_plugin_api::body::FILTER_BYTES_MAX;
+use stillgate_plugin_api::{
     Answer, BodyError, BodyFilter, Flow, Io, Phase, Plugin, QueueFull, Request, RequestState, Response,
 };
 use stillgate_wire::FieldValue;
@@ -257,16 +257,16 @@ impl Functions {
 /// The phases before the request is forwarded, for implementations of `Plugin` with functions.
 macro_rules! before_the_node {
     ($this:ident => $functions:expr) => {
-        fn rewrite(&$this, request: &mut stillgate_plugin::Request<'_>) -> stillgate_plugin::Flow {
-            $functions.run(stillgate_plugin::Phase::Rewrite, request)
+        fn rewrite(&$this, request: &mut stillgate_plugin_api::Request<'_>) -> stillgate_plugin_api::Flow {
+            $functions.run(stillgate_plugin_api::Phase::Rewrite, request)
         }
 
-        fn access(&$this, request: &mut stillgate_plugin::Request<'_>) -> stillgate_plugin::Flow {
-            $functions.run(stillgate_plugin::Phase::Access, request)
+        fn access(&$this, request: &mut stillgate_plugin_api::Request<'_>) -> stillgate_plugin_api::Flow {
+            $functions.run(stillgate_plugin_api::Phase::Access, request)
         }
 
-        fn before_proxy(&$this, request: &mut stillgate_plugin::Request<'_>) -> stillgate_plugin::Flow {
-            $functions.run(stillgate_plugin::Phase::BeforeProxy, request)
+        fn before_proxy(&$this, request: &mut stillgate_plugin_api::Request<'_>) -> stillgate_plugin_api::Flow {
+            $functions.run(stillgate_plugin_api::Phase::BeforeProxy, request)
         }
     };
 }

@@ -10,8 +10,8 @@ use std::cell::OnceCell;
 use std::rc::Rc;
 use std::time::Duration;
 use stillgate_lua::{HeaderChange, Host, MessageSide, NginxLevel, RequestDocument};
-use stillgate_plugin::facts::RouteFacts;
-use stillgate_plugin::{
+use stillgate_plugin_api::facts::RouteFacts;
+use stillgate_plugin_api::{
     AttachedConsumer, Consumers, Facts, Io, LogLevel, MetadataTable, Phase, Request, RequestState, Response,
 };
 use stillgate_route::RouteMatch;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 use stillgate_lua::{HttpCall, HttpReply};
-use stillgate_plugin::{Call, CallError, Keep, Reply, Url};
+use stillgate_plugin_api::{Call, CallError, Keep, Reply, Url};
 use stillgate_wire::{EditError, FieldName, FieldValue};
 
 /// The longest that each of connecting, sending and waiting may take.

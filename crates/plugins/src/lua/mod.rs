@@ -7,12 +7,12 @@
 //!  filter_func of routes ────────────────────────────────────────────┘
 //! ```
 
+mod custom;
 mod filter_func;
 mod functions;
 mod hosts;
 mod http;
 mod modules;
-mod own;
 mod pre_function;
 mod redis;
 mod request_copy;
@@ -20,9 +20,9 @@ mod serverless;
 mod timers;
 mod variables;
 
+pub(crate) use custom::plugins;
 pub(crate) use filter_func::filter;
 pub(crate) use functions::kept;
 pub use modules::{module_of, required_paths};
-pub(crate) use own::plugins;
 pub(crate) use pre_function::precede;
 pub(crate) use serverless::{PostFunction, PreFunction};

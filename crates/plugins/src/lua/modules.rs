@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use stillgate_lua::Module;
-use stillgate_plugin::Identity;
-use stillgate_plugin::own::OwnFile;
+use stillgate_plugin_api::Identity;
+use stillgate_plugin_api::custom::PluginFile;
 use stillgate_schema::Json;
 
 /// The prefix under which APISIX's own plugins are required, and those of operators with `extra_lua_path`.
@@ -16,8 +16,8 @@ const OF_APISIX: &str = "apisix.plugins.";
 
 /// All files of a configuration.
 pub(super) struct Files<'f> {
-    files: &'f [OwnFile],
-    by_path: HashMap<&'f Path, &'f OwnFile>,
+    files: &'f [PluginFile],
+    by_path: HashMap<&'f Path, &'f PluginFile>,
     /// In the order of their files.
     folders: Vec<&'f Path>,
     attributes: &'f Arc<Json>,
@@ -37,11 +37,11 @@ pub(super) struct Sources<'f> {
     pub(super) module: Arc<Module>,
     pub(super) version: Identity,
     /// Each file once.
-    pub(super) files: Vec<&'f OwnFile>,
+    pub(super) files: Vec<&'f PluginFile>,
 }
 
 impl<'f> Files<'f> {
-    pub(super) fn new(files: &'f [OwnFile], attributes: &'f Arc<Json>) -> Files<'f> {
+    pub(super) fn new(files: &'f [PluginFile], attributes: &'f Arc<Json>) -> Files<'f> {
         let by_path = files.iter().map(|file| (&*file.path, file)).collect();
         let mut folders: Vec<&Path> = files.iter().map(|file| &*file.folder).collect();
         folders.dedup();
@@ -49,7 +49,7 @@ impl<'f> Files<'f> {
     }
 
     /// The module of a file, and those of the files that it requires.
-    pub(super) fn sources(&mut self, file: &'f OwnFile) -> Result<Sources<'f>, String> {
+    pub(super) fn sources(&mut self, file: &'f PluginFile) -> Result<Sources<'f>, String> {
         match self.made.get(&*file.path) {
             Some(ModuleLoad::Done(sources)) => return Ok(sources.clone()),
             Some(ModuleLoad::Begun) => {
@@ -79,7 +79,7 @@ impl<'f> Files<'f> {
     }
 
     /// Whether another file requires this one.
-    pub(super) fn is_required(&self, file: &OwnFile) -> bool {
+    pub(super) fn is_required(&self, file: &PluginFile) -> bool {
         self.files.iter().any(|by| {
             by.path != file.path
                 && required_names(&by.text).any(|name| self.find(name, by).is_some_and(|found| found.path == file.path))
@@ -87,7 +87,7 @@ impl<'f> Files<'f> {
     }
 
     /// The file that `require` finds for a name: in the folder of the requiring file, or in another configured one.
-    fn find(&self, name: &str, by: &OwnFile) -> Option<&'f OwnFile> {
+    fn find(&self, name: &str, by: &PluginFile) -> Option<&'f PluginFile> {
         let inner = name.strip_prefix(OF_APISIX);
         [Some(name), inner].into_iter().flatten().find_map(|name| {
             let path = relative(name)?;
@@ -102,7 +102,7 @@ impl<'f> Files<'f> {
 }
 
 /// The module of a file, with those of these files that it requires: for `stillgate lua check`.
-pub fn module_of(file: &OwnFile, files: &[OwnFile]) -> Result<Arc<Module>, String> {
+pub fn module_of(file: &PluginFile, files: &[PluginFile]) -> Result<Arc<Module>, String> {
     let attributes = Arc::new(Json::Object(serde_json::Map::new()));
     let own = files.iter().find(|other| other.path == file.path).unwrap_or(file);
     Files::new(files, &attributes).sources(own).map(|sources| sources.module)
@@ -152,9 +152,9 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn file(folder: &str, path: &str, text: &str) -> OwnFile {
+    fn file(folder: &str, path: &str, text: &str) -> PluginFile {
         let path = Path::new(folder).join(path);
-        OwnFile { name: path.display().to_string(), path, text: text.to_owned(), folder: folder.into() }
+        PluginFile { name: path.display().to_string(), path, text: text.to_owned(), folder: folder.into() }
     }
 
     #[test]

@@ -9,8 +9,8 @@ use super::request_copy::Wishes;
 use serde_json::Value as Json;
 use std::sync::Arc;
 use stillgate_lua::{CallKind, Program, check};
-use stillgate_plugin::metadata::MetadataTable;
-use stillgate_plugin::{Identity, OwnUpstream, Phase, Phases, Plugin, PluginOrigin, Response};
+use stillgate_plugin_api::metadata::MetadataTable;
+use stillgate_plugin_api::{Identity, OwnUpstream, Phase, Phases, Plugin, PluginOrigin, Response};
 use stillgate_route::Variable;
 
 /// A plugin with a function before it.
@@ -19,7 +19,7 @@ struct PrecededPlugin {
     inner: Arc<dyn Plugin>,
 }
 
-/// Wraps a plugin in a function: [`stillgate_plugin::table::Scripts::precede`].
+/// Wraps a plugin in a function: [`stillgate_plugin_api::table::Scripts::precede`].
 pub(crate) fn precede(
     source: &str,
     plugin: Box<dyn Plugin>,

@@ -10,8 +10,8 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 use stillgate_lua::{LinkCall, OpenedLink};
-use stillgate_plugin::calls::REPLY_BYTES_MAX;
-use stillgate_plugin::{CallError, Exchange, Io, Keep, Link, LinkTo, RequestState, Url};
+use stillgate_plugin_api::calls::REPLY_BYTES_MAX;
+use stillgate_plugin_api::{CallError, Exchange, Io, Keep, Link, LinkTo, RequestState, Url};
 
 /// Most open connections of a request.
 const LINKS_MAX: usize = 16;

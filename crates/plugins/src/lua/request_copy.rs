@@ -11,8 +11,8 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use stillgate_lua::{MessageSide, RequestDocument};
-use stillgate_plugin::facts::Documents;
-use stillgate_plugin::{MetadataTable, Response};
+use stillgate_plugin_api::facts::Documents;
+use stillgate_plugin_api::{MetadataTable, Response};
 use stillgate_route::{Lookup, Variable};
 
 /// Variables that functions of the API use, whatever the text says.

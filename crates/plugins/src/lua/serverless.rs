@@ -9,7 +9,7 @@ use super::request_copy::Wishes;
 use serde_json::json;
 use std::sync::Arc;
 use stillgate_lua::{CallKind, Program, check};
-use stillgate_plugin::{Compile, Define, Phase, Phases, Plugin, Response};
+use stillgate_plugin_api::{Compile, Define, Phase, Phases, Plugin, Response};
 use stillgate_schema::kind::some;
 use stillgate_schema::{At, Choice, Fault, LocatedKind, TEXT, object};
 

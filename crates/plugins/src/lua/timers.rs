@@ -13,7 +13,7 @@ use stillgate_lua::{
     CallReply, Context, HeaderChange, Host, MessageSide, NginxLevel, PausedRun, Program, RunOutcome, RunWait, resume,
     resume_with, run_timer, timer_number,
 };
-use stillgate_plugin::Io;
+use stillgate_plugin_api::Io;
 
 /// Most timers of a worker that wait or run.
 const TIMERS_MAX: usize = 256;

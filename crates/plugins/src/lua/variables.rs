@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
-use stillgate_plugin::facts::append_address;
-use stillgate_plugin::{Facts, Request, Response};
+use stillgate_plugin_api::facts::append_address;
+use stillgate_plugin_api::{Facts, Request, Response};
 use stillgate_route::{Lookup, Variable};
 use stillgate_wire::{Edits, FieldName};
 

@@ -8,7 +8,7 @@ use regex::bytes::Regex;
 use serde_json::{Map, Value as Json};
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
-use stillgate_plugin::json::Budget;
+use stillgate_plugin_api::json::Budget;
 
 /// Most levels of nested schemas and values, which bounds the stack.
 const DEPTH_MAX: u32 = 600;

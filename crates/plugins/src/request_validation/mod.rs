@@ -12,9 +12,9 @@ use check::Bad;
 use schema::Schema;
 use serde_json::{Map, Value as Json};
 use std::sync::Arc;
-use stillgate_plugin::body::FILTER_BYTES_MAX;
-use stillgate_plugin::json::{self, Budget};
-use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
+use stillgate_plugin_api::body::FILTER_BYTES_MAX;
+use stillgate_plugin_api::json::{self, Budget};
+use stillgate_plugin_api::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
 use stillgate_schema::{At, Definitions, Fault, Kind, LocatedKind, Node, Path, Sink, Text, int, json_of, object, text};
 use stillgate_wire::FieldName;
 

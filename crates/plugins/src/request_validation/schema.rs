@@ -362,7 +362,7 @@ fn escaped(name: &str) -> String {
 
 /// `+` is literal in a fragment.
 fn percent_decoded(path: &str) -> Vec<u8> {
-    stillgate_plugin::query::decoded(path.replace('+', "%2B").as_bytes()).collect()
+    stillgate_plugin_api::query::decoded(path.replace('+', "%2B").as_bytes()).collect()
 }
 
 /// Most nested schemas for one value. It bounds the stack, together with the depth of a body.

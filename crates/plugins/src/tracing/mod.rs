@@ -15,11 +15,11 @@ use serde_json::json;
 use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_plugin::outbox::{BatchPolicy, HttpReceiver, Outlet, PENDING_BYTES_MAX, Receiver, Url};
-use stillgate_plugin::record::Tracer;
-use stillgate_plugin::record::write::push_traceparent;
-use stillgate_plugin::secrets::VeiledKind;
-use stillgate_plugin::{
+use stillgate_plugin_api::outbox::{BatchPolicy, HttpReceiver, Outlet, PENDING_BYTES_MAX, Receiver, Url};
+use stillgate_plugin_api::record::Tracer;
+use stillgate_plugin_api::record::write::push_traceparent;
+use stillgate_plugin_api::secrets::VeiledKind;
+use stillgate_plugin_api::{
     Compile, Define, Flow, Identity, Metadata, OpenSpan, Phase, Phases, Plugin, Request, Response, Secret, Trace,
 };
 use stillgate_route::{Lookup, RouteMatch, Variable};
@@ -597,7 +597,7 @@ fn write_traceparent(trace: &Trace, out: &mut [u8; TRACEPARENT_BYTES]) {
     out.copy_from_slice(&text);
 }
 
-fn new_trace(worker: &stillgate_plugin::Worker) -> u128 {
+fn new_trace(worker: &stillgate_plugin_api::Worker) -> u128 {
     let id = (u128::from(worker.random()) << 64) | u128::from(worker.random());
     // Zero is not a valid id.
     id.max(1)

@@ -5,7 +5,7 @@
 //! thread.
 
 use prost::Message;
-use stillgate_plugin::outbox::{Encode, Entries};
+use stillgate_plugin_api::outbox::{Encode, Entries};
 
 /// `opentelemetry.proto.collector.trace.v1.ExportTraceServiceRequest`
 #[derive(Clone, PartialEq, Message)]

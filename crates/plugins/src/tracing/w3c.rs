@@ -1,6 +1,6 @@
 //! Parses `traceparent` of W3C Trace Context.
 
-use stillgate_plugin::record::trace_id;
+use stillgate_plugin_api::record::trace_id;
 
 /// The trace context of a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

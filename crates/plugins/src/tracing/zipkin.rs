@@ -7,10 +7,10 @@ use serde_json::json;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_plugin::outbox::{BatchPolicy, Encode, Entries, HttpReceiver, Outlet, PENDING_BYTES_MAX, Receiver};
-use stillgate_plugin::record::Tracer;
-use stillgate_plugin::record::written::{push_hex_number, push_ip, push_json_string, push_number};
-use stillgate_plugin::{
+use stillgate_plugin_api::outbox::{BatchPolicy, Encode, Entries, HttpReceiver, Outlet, PENDING_BYTES_MAX, Receiver};
+use stillgate_plugin_api::record::Tracer;
+use stillgate_plugin_api::record::written::{push_hex_number, push_ip, push_json_string, push_number};
+use stillgate_plugin_api::{
     Answer, Compile, Define, Flow, Identity, Metadata, OpenSpan, Phase, Phases, Plugin, Record, Request, Response,
     Trace,
 };

@@ -4,7 +4,7 @@
 use expect_test::ExpectFile;
 use std::fmt::Write;
 use std::path::PathBuf;
-use stillgate_plugin::Descriptor;
+use stillgate_plugin_api::Descriptor;
 use stillgate_plugins::TABLE;
 use stillgate_schema::Definitions;
 

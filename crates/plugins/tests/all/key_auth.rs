@@ -4,7 +4,7 @@ use expect_test::{Expect, expect};
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use stillgate_plugin::{
+use stillgate_plugin_api::{
     BodyChanges, ChainEntry, Consumer, Consumers, Credential, Facts, Flow, Level, MetadataTable, NoSecrets,
     NoUpstreams, PluginOrigin, Request, RequestState, Worker,
 };
@@ -83,7 +83,7 @@ fn rewrite(entry: &ChainEntry, consumers: &Consumers, head: &str) -> String {
         response: &mut response,
         consumer: &mut consumer,
         consumers,
-        id: &stillgate_plugin::record::RequestId::default(),
+        id: &stillgate_plugin_api::record::RequestId::default(),
         worker: &worker,
         metadata: &metadata,
     };

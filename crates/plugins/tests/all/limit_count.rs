@@ -6,8 +6,8 @@ use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 use stillgate_limits::Limits;
-use stillgate_plugin::metadata::{MetadataItem, MetadataTable};
-use stillgate_plugin::{
+use stillgate_plugin_api::metadata::{MetadataItem, MetadataTable};
+use stillgate_plugin_api::{
     BodyChanges, Chain, Consumers, Facts, Flow, Identity, Level, NoSecrets, NoUpstreams, Phase, PluginOrigin, Request,
     RequestState, Worker,
 };
@@ -91,7 +91,7 @@ impl Gateway {
             response,
             consumer: &mut consumer,
             consumers: &Consumers::default(),
-            id: &stillgate_plugin::record::RequestId::default(),
+            id: &stillgate_plugin_api::record::RequestId::default(),
             worker: &self.worker,
             metadata: &self.metadata,
         };

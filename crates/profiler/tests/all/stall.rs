@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+use stillgate_profiler::continuous_watch::{ContinuousWatch, LongTurn};
 use stillgate_profiler::profile::{Label, Profile, Sample};
 use stillgate_profiler::session::{Cancel, ProfileSession};
 use stillgate_profiler::stalls::{self, StallOptions};
-use stillgate_profiler::standing::{LongTurn, StandingWatch};
 use stillgate_profiler::threads::Registration;
 
 const STALL: Duration = Duration::from_millis(50);
@@ -134,7 +134,7 @@ fn a_standing_watch_tells_of_each_stall() {
                 Registration::new("worker-1", Some(Box::new(move || read.load(Ordering::Relaxed)))).unwrap();
             event_loop(&turns, &is_over);
         });
-        let mut watch = StandingWatch::new(OVER).unwrap();
+        let mut watch = ContinuousWatch::new(OVER).unwrap();
         let deadline = Instant::now() + Duration::from_secs(600);
         let mut told = Vec::new();
         let has = |told: &[LongTurn], name: &str| {

@@ -6,7 +6,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_plugin::{CallError, CallOrigin, Keep};
+use stillgate_plugin_api::{CallError, CallOrigin, Keep};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 

@@ -4,7 +4,7 @@ use super::BeginHttp2;
 use super::breaker::Pool;
 use crate::connection::stream::{Stream, Tls};
 use std::sync::{Arc, OnceLock};
-use stillgate_plugin::{CallError, CallOrigin};
+use stillgate_plugin_api::{CallError, CallOrigin};
 use stillgate_tls::rustls::ClientConfig;
 use stillgate_tls::rustls::pki_types::ServerName;
 use stillgate_tls::{ServiceRoots, towards_service};

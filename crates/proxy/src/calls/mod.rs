@@ -22,7 +22,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use stillgate_plugin::{Call, CallError, CallOrigin, Exchange, Exchanged, Keep, Link, LinkTo, LocalFuture, Reply};
+use stillgate_plugin_api::{Call, CallError, CallOrigin, Exchange, Exchanged, Keep, Link, LinkTo, LocalFuture, Reply};
 use tokio::time::{Instant, timeout};
 
 /// Servers that a worker keeps connections to.

@@ -2,7 +2,7 @@
 
 use super::*;
 use std::time::Duration;
-use stillgate_plugin::{Keep, Url};
+use stillgate_plugin_api::{Keep, Url};
 use stillgate_testkit::{BufferedSocket, Upstream};
 use tokio::task::LocalSet;
 

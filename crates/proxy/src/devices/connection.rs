@@ -4,7 +4,7 @@ use super::events::Events;
 use super::input::{CloseReason, DeviceRead};
 use super::output::{Output, Wrote};
 use crate::connection::client::ClientConnection;
-use crate::device_link::{Before, CloseWhy, DeviceCommand, DeviceReport, DeviceState};
+use crate::device_link::{CloseWhy, DeviceCommand, DeviceReport, DeviceState, SessionToResume};
 use crate::exchange::{BegunDevice, DeviceIdentity, UpgradedRequest};
 use crate::plan::Lease;
 use crate::worker::devices::{DeviceRegistration, Devices};
@@ -21,7 +21,7 @@ use stillgate_devices::protocol::DeviceProtocol;
 use stillgate_devices::session::{
     Beat, Level, Message, MessageRefusal, Pulse, QueuePolicy, Session, SessionId, SessionLimits,
 };
-use stillgate_plugin::DeviceSettings;
+use stillgate_plugin_api::DeviceSettings;
 
 /// How long a device has to answer a close frame, or to take one.
 const CLOSING_MS: u64 = 2_000;
@@ -346,7 +346,7 @@ impl DeviceConnection {
     }
 
     /// Resumes an earlier session, if it exists and the device may.
-    fn go_on_with(&mut self, before: Option<Box<Before>>, devices: &Devices) {
+    fn go_on_with(&mut self, before: Option<Box<SessionToResume>>, devices: &Devices) {
         self.awaits_session = false;
         let limits = self.limits(devices);
         let now_ms = devices.session_ms(&self.worker().clock);

@@ -1,7 +1,7 @@
 //! Whether the credential that a device was admitted with is still valid.
 
 use crate::exchange::DeviceIdentity;
-use stillgate_plugin::{AttachedConsumer, Consumers};
+use stillgate_plugin_api::{AttachedConsumer, Consumers};
 
 impl DeviceIdentity {
     /// Whether its consumer still exists with the same credential.

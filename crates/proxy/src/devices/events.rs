@@ -19,7 +19,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 use stillgate_devices::Generation;
 use stillgate_devices::protocol::Body;
-use stillgate_plugin::{Call, CallError, DeviceSettings, EventSettings, Url};
+use stillgate_plugin_api::{Call, CallError, DeviceSettings, EventSettings, Url};
 use stillgate_tls::rustls::pki_types::ServerName;
 use stillgate_upstream::{ConnMeta, Failure, TriedEndpoints, TryReport};
 use stillgate_wire::{FieldName, FieldValue};
@@ -322,7 +322,7 @@ impl<'a> PostGuard<'a> {
         &self,
         stream: Stream,
         meta: ConnMeta,
-        result: Result<(stillgate_plugin::Reply, bool), (CallError, bool)>,
+        result: Result<(stillgate_plugin_api::Reply, bool), (CallError, bool)>,
     ) -> Result<u16, Option<Failure>> {
         match result {
             Ok((reply, is_kept)) => {

@@ -15,10 +15,10 @@ mod credential;
 mod events;
 mod input;
 mod output;
-mod telling;
+mod reports;
 
 use crate::connection::client::ClientConnection;
-use crate::device_link::{DeviceFacts, Former};
+use crate::device_link::{DeviceFacts, FormerConnection};
 use crate::exchange::{DeviceIdentity, Switch, UpgradedRequest};
 use crate::handover::{
     CredentialState, DEVICE_MESSAGES_BYTES_MAX, DEVICE_MESSAGES_MAX, DeviceState, HandedState, MessageState, Parcel,
@@ -40,7 +40,7 @@ use stillgate_config::OnChange;
 use stillgate_devices::Generation;
 use stillgate_devices::protocol::{DeviceProtocol, EncodedBody, MessageId};
 use stillgate_devices::session::{OutgoingMessage, Session, SessionId, SessionTransfer};
-use stillgate_plugin::record::NodeTries;
+use stillgate_plugin_api::record::NodeTries;
 use stillgate_route::Match;
 use tokio::task::spawn_local;
 
@@ -234,7 +234,7 @@ pub(crate) fn take(
     });
     let mut own = DeviceRegistration::new(&worker, devices);
     // Its admission is certain; a device with a newer connection closes this one.
-    drop(own.ask(facts, Some(Former { generation, since_ms: state.since_ms })));
+    drop(own.ask(facts, Some(FormerConnection { generation, since_ms: state.since_ms })));
     let resumed = ResumedDevice {
         place: own,
         device,

@@ -16,7 +16,7 @@ use std::future::poll_fn;
 use std::io::Write;
 use std::sync::Arc;
 use std::task::Poll;
-use stillgate_plugin::{Answer, AnswerBody, Device};
+use stillgate_plugin_api::{Answer, AnswerBody, Device};
 use stillgate_wire::{ChunkError, Fault, FieldName, FieldValue, Method, RequestError, reason};
 
 const CONTENT_TYPE: FieldName<'_> = FieldName::constant("Content-Type");

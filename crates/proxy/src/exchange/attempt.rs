@@ -3,9 +3,9 @@
 //! The relay moves the bytes; what its events mean is decided here. Whether to retry is decided elsewhere.
 
 use super::answer::LocalReply;
+use super::attempts::Attempts;
 use super::node_host::host_for;
 use super::relay::{Relay, RelayEvent};
-use super::tries::Tries;
 use super::{ConnectionNext, Exchange, RequestContext, forwarding, response};
 use crate::connection::http2::bounds::is_large_head;
 use crate::connection::stream::Stream;
@@ -85,8 +85,8 @@ impl Drop for AttemptGuard<'_> {
 }
 
 impl<'a> AttemptGuard<'a> {
-    fn new(worker: &'a Worker, exchange: &mut Exchange, tries: &Tries<'a>, index: usize) -> AttemptGuard<'a> {
-        let (upstream, is_retry) = (tries.target.upstream, tries.retries_used > 0);
+    fn new(worker: &'a Worker, exchange: &mut Exchange, attempts: &Attempts<'a>, index: usize) -> AttemptGuard<'a> {
+        let (upstream, is_retry) = (attempts.target.upstream, attempts.retries_used > 0);
         let mut state = upstream.state.borrow_mut();
         state.on_start(index);
         if is_retry {
@@ -100,7 +100,7 @@ impl<'a> AttemptGuard<'a> {
         let timing = exchange.outcome.timing;
         let began = (timing.head || timing.node).then(Instant::now);
         exchange.outcome.node_since = exchange.outcome.node_since.or(began);
-        let (began_ms, closed) = (worker.clock.now_ms(), tries.closed);
+        let (began_ms, closed) = (worker.clock.now_ms(), attempts.closed);
         AttemptGuard { upstream, worker, index, latency_us: None, is_retry, began_ms, began, closed }
     }
 
@@ -146,7 +146,7 @@ impl<'a> AttemptGuard<'a> {
     fn broke(
         &self,
         exchange: &mut Exchange,
-        tries: &Tries<'_>,
+        attempts: &Attempts<'_>,
         connection: &NodeConnection,
         event: RelayEvent,
         (begun, awaited_client): (bool, bool),
@@ -155,13 +155,13 @@ impl<'a> AttemptGuard<'a> {
         // A node that has not processed the request is not to blame (RFC 9113 section 8.7): treat it as if nothing had been sent.
         let is_unseen = stream.is_unseen();
         // Once: a node that does so on a new connection as well has failed.
-        let reused = connection.meta.is_reused() || (is_unseen && !tries.is_fresh);
+        let reused = connection.meta.is_reused() || (is_unseen && !attempts.is_fresh);
         if matches!(event, RelayEvent::NodeFailed(Failure::SendTimeout | Failure::ReadTimeout | Failure::TryTimeout)) {
             stream.retire();
         }
         exchange.mistaken = stream.mistaken(exchange.from_node.unparsed());
         // A connection that ends because of it may have ended because of another request on it; a new one shows which.
-        let is_refused = stream.is_refused() && (!is_unseen || tries.is_fresh);
+        let is_refused = stream.is_refused() && (!is_unseen || attempts.is_fresh);
         let event = match event {
             RelayEvent::NodeFailed(Failure::Reset) if is_refused => RelayEvent::NodeFailed(Failure::Refused),
             event => event,
@@ -227,22 +227,22 @@ fn has_encoded_control(text: &[u8]) -> bool {
 }
 
 /// One try at one endpoint.
-pub(super) async fn run(serving: &mut RequestContext<'_>, tries: &Tries<'_>, index: usize) -> AttemptOutcome {
-    let mut trying = AttemptGuard::new(serving.worker, serving.exchange, tries, index);
-    let mut connection = match pooled(serving.worker, serving.exchange, tries, index) {
+pub(super) async fn run(serving: &mut RequestContext<'_>, attempts: &Attempts<'_>, index: usize) -> AttemptOutcome {
+    let mut trying = AttemptGuard::new(serving.worker, serving.exchange, attempts, index);
+    let mut connection = match pooled(serving.worker, serving.exchange, attempts, index) {
         Some(pooled) => pooled,
         // On the heap, as it is rare and large: otherwise every idle connection's task would have room for it.
-        None => match Box::pin(connect(serving, tries, index)).await {
+        None => match Box::pin(connect(serving, attempts, index)).await {
             Ok(fresh) => fresh,
             Err(error) => return trying.not_connected(serving.exchange, &error),
         },
     };
     serving.exchange.tries.connected(connection.connect_us);
-    if let Some(refused) = tries.refused.take() {
-        judge_refusal(serving, tries, refused, index);
+    if let Some(refused) = attempts.refused.take() {
+        judge_refusal(serving, attempts, refused, index);
     }
-    let staged = forwarding::stage_request(serving, tries.target.upstream, index);
-    let mut relay = Relay::new(serving.lend(), &mut connection.stream, tries.target.bounds, trying.began_ms);
+    let staged = forwarding::stage_request(serving, attempts.target.upstream, index);
+    let mut relay = Relay::new(serving.lend(), &mut connection.stream, attempts.target.bounds, trying.began_ms);
     let event = match staged {
         Ok(()) => drive(&mut relay, &mut trying).await,
         Err(broken) => RelayEvent::BrokenRequest(broken),
@@ -250,12 +250,12 @@ pub(super) async fn run(serving: &mut RequestContext<'_>, tries: &Tries<'_>, ind
     let (sent, begun, keep_alive) = (relay.request_sent && !relay.node_deaf, relay.has_begun(), relay.keep_alive);
     let awaited_client = relay.awaits_client();
     if event != RelayEvent::Finished {
-        return trying.broke(serving.exchange, tries, &connection, event, (begun, awaited_client));
+        return trying.broke(serving.exchange, attempts, &connection, event, (begun, awaited_client));
     }
     if serving.exchange.response.status == response::STATUS_SWITCHING {
         return AttemptOutcome::Switched(connection.stream);
     }
-    AttemptOutcome::Done(finish(serving, tries, connection, sent, keep_alive))
+    AttemptOutcome::Done(finish(serving, attempts, connection, sent, keep_alive))
 }
 
 /// Moves the bytes of a try until it ends.
@@ -282,7 +282,7 @@ async fn drive(relay: &mut Relay<'_>, trying: &mut AttemptGuard<'_>) -> RelayEve
 /// The response has been sent: keeps or closes the node's connection, and returns what becomes of the client's.
 fn finish(
     serving: &mut RequestContext<'_>,
-    tries: &Tries<'_>,
+    attempts: &Attempts<'_>,
     connection: NodeConnection,
     request_sent: bool,
     keep_alive: bool,
@@ -299,7 +299,7 @@ fn finish(
     exchange.to_node.release(&worker.buffers);
     if reusable {
         let NodeConnection { index, stream, meta, .. } = connection;
-        let surplus = tries.target.upstream.state.borrow_mut().put(index, stream, meta, worker.clock.now_ms());
+        let surplus = attempts.target.upstream.state.borrow_mut().put(index, stream, meta, worker.clock.now_ms());
         drop(surplus);
     }
     after(exchange, keep_alive)
@@ -381,23 +381,23 @@ pub(super) struct NodeConnection {
 }
 
 /// The name that the node's certificate must be valid for, if its upstream uses TLS.
-fn server_name(exchange: &Exchange, tries: &Tries<'_>, index: usize) -> Option<ServerName<'static>> {
-    let upstream = tries.target.upstream;
+fn server_name(exchange: &Exchange, attempts: &Attempts<'_>, index: usize) -> Option<ServerName<'static>> {
+    let upstream = attempts.target.upstream;
     let tls = upstream.planned.tls()?;
     let state = upstream.state.borrow();
     let node = &state.endpoint(index).host;
-    Some(tls.server_name(host_seen(exchange, tries, node), node))
+    Some(tls.server_name(host_seen(exchange, attempts, node), node))
 }
 
 /// The name by which the node sees itself addressed.
-fn host_seen<'a>(exchange: &'a Exchange, tries: &'a Tries<'_>, node: &'a str) -> &'a str {
-    let pass_host = &tries.target.upstream.planned.definition.pass_host;
+fn host_seen<'a>(exchange: &'a Exchange, attempts: &'a Attempts<'_>, node: &'a str) -> &'a str {
+    let pass_host = &attempts.target.upstream.planned.definition.pass_host;
     std::str::from_utf8(host_for(exchange, pass_host, node)).unwrap_or_default()
 }
 
 /// Whether that name comes with the request, so that its client, or a plugin, has chosen it.
-fn is_name_of_request(exchange: &Exchange, tries: &Tries<'_>) -> bool {
-    let planned = &tries.target.upstream.planned;
+fn is_name_of_request(exchange: &Exchange, attempts: &Attempts<'_>) -> bool {
+    let planned = &attempts.target.upstream.planned;
     let is_passed = planned.definition.pass_host == PassHost::Pass || exchange.request_edits.host().is_some();
     is_passed && planned.tls().is_some_and(|tls| !tls.has_own_name())
 }
@@ -406,21 +406,29 @@ fn is_name_of_request(exchange: &Exchange, tries: &Tries<'_>) -> bool {
 fn has_large_head(exchange: &Exchange, upstream: &WorkerUpstream) -> bool {
     upstream.planned.link.http2
         && is_large_head(
-            exchange.from_client.head(),
-            exchange.request_edits.fields.lines(),
+            &[
+                exchange.from_client.head(),
+                exchange.request_edits.fields.lines(),
+                exchange.request_edits.target().unwrap_or_default(),
+            ],
             exchange.request.fields.len(),
         )
 }
 
 /// Takes a connection that already exists.
-pub(super) fn pooled(worker: &Worker, exchange: &Exchange, tries: &Tries<'_>, index: usize) -> Option<NodeConnection> {
-    if tries.is_fresh {
+pub(super) fn pooled(
+    worker: &Worker,
+    exchange: &Exchange,
+    attempts: &Attempts<'_>,
+    index: usize,
+) -> Option<NodeConnection> {
+    if attempts.is_fresh {
         return None;
     }
-    let upstream = tries.target.upstream;
+    let upstream = attempts.target.upstream;
     let has_large_head = has_large_head(exchange, upstream);
     let is_name = |shown: Option<&ServerName<'static>>, node: &str| match (upstream.planned.tls(), shown) {
-        (Some(tls), Some(shown)) => tls.is_server_name(shown, host_seen(exchange, tries, node), node),
+        (Some(tls), Some(shown)) => tls.is_server_name(shown, host_seen(exchange, attempts, node), node),
         (tls, shown) => tls.is_none() && shown.is_none(),
     };
     let mut state = upstream.state.borrow_mut();
@@ -431,13 +439,13 @@ pub(super) fn pooled(worker: &Worker, exchange: &Exchange, tries: &Tries<'_>, in
 /// Makes a new connection; with HTTP/2, it may be one that another request makes meanwhile.
 pub(super) async fn connect(
     serving: &RequestContext<'_>,
-    tries: &Tries<'_>,
+    attempts: &Attempts<'_>,
     index: usize,
 ) -> Result<NodeConnection, ConnectError> {
     let RequestContext { worker, client, exchange, .. } = serving;
-    let (upstream, bounds) = (tries.target.upstream, tries.target.bounds);
+    let (upstream, bounds) = (attempts.target.upstream, attempts.target.bounds);
     let state = &upstream.state;
-    let name = server_name(exchange, tries, index);
+    let name = server_name(exchange, attempts, index);
     let (http2, grpc) = (upstream.planned.link.http2, upstream.planned.link.grpc);
     let address = state.borrow().endpoint(index).address;
     let timeout_ms = bounds.node.connect.min(bounds.node.per_try);
@@ -453,7 +461,7 @@ pub(super) async fn connect(
             Err(other) => {
                 let made = Box::pin(other.wait());
                 worker.clock.within(&client.timer, deadline_ms, made).await;
-                if let Some(pooled) = pooled(worker, exchange, tries, index) {
+                if let Some(pooled) = pooled(worker, exchange, attempts, index) {
                     return Ok(pooled);
                 }
                 if !other.is_made() {
@@ -462,7 +470,7 @@ pub(super) async fn connect(
             }
         }
     };
-    let given = name.as_ref().filter(|_| is_name_of_request(exchange, tries)).map(|name| name.to_str().into_owned());
+    let given = name.as_ref().filter(|_| is_name_of_request(exchange, attempts)).map(|name| name.to_str().into_owned());
     let tls = upstream.tls.as_ref().zip(name);
     let destination = Destination { upstream, address, tls, http2, grpc, has_large_head, preface: &[] };
     let left_ms = deadline_ms.saturating_sub(worker.clock.now_ms());
@@ -496,9 +504,9 @@ pub(super) async fn connect(
 /// The node at `index` is connected under the server name that another node has refused while no node is known to accept it: judges
 /// what that shows about the other.
 #[cold]
-pub(super) fn judge_refusal(serving: &RequestContext<'_>, tries: &Tries<'_>, refused: usize, index: usize) {
-    let Some(name) = server_name(serving.exchange, tries, index) else { return };
-    let (upstream, name) = (tries.target.upstream, name.to_str());
+pub(super) fn judge_refusal(serving: &RequestContext<'_>, attempts: &Attempts<'_>, refused: usize, index: usize) {
+    let Some(name) = server_name(serving.exchange, attempts, index) else { return };
+    let (upstream, name) = (attempts.target.upstream, name.to_str());
     let fault = {
         let mut state = upstream.state.borrow_mut();
         // Also if the connection already existed: the name may have been forgotten since.

@@ -35,9 +35,9 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use stillgate_plugin::BodyChanges;
-use stillgate_plugin::body::BodyChange;
-use stillgate_plugin::work::Output;
+use stillgate_plugin_api::BodyChanges;
+use stillgate_plugin_api::body::BodyChange;
+use stillgate_plugin_api::work::Output;
 use stillgate_wire::Edits;
 use tokio::time::Sleep;
 

@@ -30,10 +30,10 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 pub(super) use steps::{ChainPosition, PausedChain, before_target, resume, with_paused};
-use stillgate_plugin::body::Capture;
-use stillgate_plugin::metadata::MetadataTable;
-use stillgate_plugin::record::{NodeTries, push_recorded};
-use stillgate_plugin::{
+use stillgate_plugin_api::body::Capture;
+use stillgate_plugin_api::metadata::MetadataTable;
+use stillgate_plugin_api::record::{NodeTries, push_recorded};
+use stillgate_plugin_api::{
     AttachedConsumer, BodyChanges, Chain, ChainEntry, Consumers, Facts, LogValues, Phase, Phases, RequestState,
     Response, Trace,
 };
@@ -72,11 +72,11 @@ pub(crate) struct Chains {
     /// Length of a local answer.
     own_length: Option<u64>,
     /// Set for tunnels: chains kept after their Plan is gone.
-    kept: Option<Box<KeptPlugins>>,
+    kept: Option<Box<TunnelChains>>,
 }
 
 /// What a tunnel keeps for the phase `log`, since its Plan may be gone by then.
-struct KeptPlugins {
+struct TunnelChains {
     global: Option<Arc<Chain>>,
     route: Option<Arc<Chain>>,
     consumers: Arc<Consumers>,
@@ -247,7 +247,7 @@ pub(super) fn keep(serving: &mut RequestContext<'_>) -> Option<Box<Chains>> {
     let plan = &serving.snapshot.plan;
     let chains = &serving.exchange.chains;
     (chains.is_on && !chains.is_done()).then(|| {
-        let kept = KeptPlugins {
+        let kept = TunnelChains {
             global: plan.global.clone(),
             route: serving.route.and_then(|route| route.chain.clone()),
             consumers: plan.consumers.clone(),

@@ -19,7 +19,7 @@ use std::task::Poll;
 use stillgate_devices::Generation;
 use stillgate_devices::protocol::DeviceProtocol;
 use stillgate_devices::session::SessionId;
-use stillgate_plugin::{Device, DeviceSettings};
+use stillgate_plugin_api::{Device, DeviceSettings};
 
 /// How long a device waits for admission.
 const ADMISSION_MS: u64 = 5_000;

@@ -13,7 +13,7 @@ use crate::connection::stream::Stream;
 use std::future::poll_fn;
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
-use stillgate_plugin::Answer;
+use stillgate_plugin_api::Answer;
 use stillgate_route::path::target_path;
 use stillgate_upstream::Failure;
 use stillgate_wire::{FieldName, Method};

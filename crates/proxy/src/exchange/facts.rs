@@ -2,8 +2,8 @@
 
 use crate::connection::client::{ClientConnection, TlsFacts};
 use crate::plan::Plan;
-use stillgate_plugin::facts::RouteFacts;
-use stillgate_plugin::{Facts, TlsVariables};
+use stillgate_plugin_api::facts::RouteFacts;
+use stillgate_plugin_api::{Facts, TlsVariables};
 use stillgate_route::path::{PathError, normalise, target_path};
 use stillgate_route::{Match, NormalPath, SslVariable, canonical_host};
 use stillgate_wire::{RequestHead, Span};

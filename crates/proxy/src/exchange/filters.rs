@@ -3,8 +3,8 @@
 use super::body_pipe::PIECE_BYTES_MAX;
 use crate::worker::plugins::PluginRefusal;
 use std::cell::Cell;
-use stillgate_plugin::work::{Output, Work};
-use stillgate_plugin::{BodyChanges, BodyError};
+use stillgate_plugin_api::work::{Output, Work};
+use stillgate_plugin_api::{BodyChanges, BodyError};
 
 /// How much memory is kept of what lies between filters.
 const KEPT_BYTES_MAX: usize = 64 * 1024;

@@ -12,9 +12,9 @@ use crate::worker::Worker;
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use stillgate_config::PassHost;
-use stillgate_plugin::body::UNDONE_CODINGS;
-use stillgate_plugin::facts::{append_address, forwarded_port};
-use stillgate_plugin::record::NodeTries;
+use stillgate_plugin_api::body::UNDONE_CODINGS;
+use stillgate_plugin_api::facts::{append_address, forwarded_port};
+use stillgate_plugin_api::record::NodeTries;
 use stillgate_wire::{
     Edits, FieldName, FieldValue, Framing, Method, Name, RequestHead, TargetForm, Version, remove_lines,
     upgrade_protocols, write_request, write_upgrade_lines,

@@ -4,7 +4,7 @@ use super::answer::LocalReply;
 use super::facts::facts_of;
 use super::{Exchange, RequestContext, chain};
 use crate::worker::Worker;
-use stillgate_plugin::{Facts, LogLevel};
+use stillgate_plugin_api::{Facts, LogLevel};
 use stillgate_route::path::{normalise, target_path};
 use stillgate_route::{FunctionMessage, Match, MessageLevel};
 use stillgate_wire::{Method, TargetForm};

@@ -9,7 +9,7 @@
 //!  target       upstream, bounds                             target
 //!  admit        a place at the upstream                      queue
 //!  before_proxy the last plugins, then the head of the node  forwarding
-//!  tries        one node after the other                     tries ▶ attempt ▶ relay
+//!  attempts     one node after the other                     attempts ▶ attempt ▶ relay
 //!  response     header_filter, framing, body                 response, body_pipe
 //!  log          plugins, metrics, access log
 //! ```
@@ -19,6 +19,7 @@
 
 pub(crate) mod answer;
 pub(crate) mod attempt;
+mod attempts;
 pub(crate) mod body_pipe;
 pub(crate) mod chain;
 mod device;
@@ -43,7 +44,6 @@ mod state;
 mod target;
 #[cfg(test)]
 mod tests;
-mod tries;
 mod upgraded_exchange;
 mod waiting_place;
 mod whole_body;

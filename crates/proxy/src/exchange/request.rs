@@ -7,7 +7,7 @@ use super::matching;
 use super::record::Moment;
 use super::reply::method_of;
 use super::target::ExchangeTarget;
-use super::{ConnectionNext, Exchange, RequestContext, chain, device, exposition, queue, tries, waiting_place};
+use super::{ConnectionNext, Exchange, RequestContext, attempts, chain, device, exposition, queue, waiting_place};
 use crate::connection::client::ClientConnection;
 use crate::plan::snapshot::Snapshot;
 use crate::sockets::listener::Active;
@@ -96,7 +96,7 @@ async fn phases(serving: &mut RequestContext<'_>) -> Result<ConnectionNext, Loca
     }
     chain::before_proxy(serving)?;
     target.prepare(serving);
-    tries::run(serving, &target).await
+    attempts::run(serving, &target).await
 }
 
 /// Computes the facts of the request, and begins its body.

@@ -14,8 +14,8 @@ use crate::telemetry::access_log::ResponseFields;
 use crate::telemetry::outcome::{RequestOutcome, Timing};
 use crate::worker::Worker;
 use std::time::Duration;
-use stillgate_plugin::Facts;
-use stillgate_plugin::record::{NodeTries, RequestId};
+use stillgate_plugin_api::Facts;
+use stillgate_plugin_api::record::{NodeTries, RequestId};
 use stillgate_upstream::TriedEndpoints;
 use stillgate_wire::{Framing, Method, RequestEdits, RequestHead, ResponseEdits, ResponseError, ResponseHead};
 

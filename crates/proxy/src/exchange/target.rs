@@ -7,8 +7,8 @@ use crate::connection::grpc;
 use crate::plan::snapshot::WorkerUpstream;
 use crate::plan::{Settings, TimeoutsMs};
 use stillgate_config::Balance;
-use stillgate_plugin::TemplatePart;
-use stillgate_plugin::facts::append_address;
+use stillgate_plugin_api::TemplatePart;
+use stillgate_plugin_api::facts::append_address;
 use stillgate_route::Lookup;
 use stillgate_wire::HeadLimits;
 

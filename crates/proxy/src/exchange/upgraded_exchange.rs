@@ -13,7 +13,7 @@ use crate::telemetry::outcome::{RequestOutcome, RetainedConfig};
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
-use stillgate_plugin::record::NodeTries;
+use stillgate_plugin_api::record::NodeTries;
 use stillgate_upstream::Failure;
 use stillgate_wire::{Fields, Name, reason, switches_as_asked, upgrade_protocols, write_response, write_upgrade_lines};
 

@@ -13,9 +13,9 @@ use crate::worker::plugins::{PluginPanic, call, report_panic};
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 use stillgate_config::Measure;
-use stillgate_plugin::flow::{Offload, Resume};
-use stillgate_plugin::work::Output;
-use stillgate_plugin::{Flow, LocalFuture, QueueFull};
+use stillgate_plugin_api::flow::{Offload, Resume};
+use stillgate_plugin_api::work::Output;
+use stillgate_plugin_api::{Flow, LocalFuture, QueueFull};
 
 /// Requests of a worker that may wait for plugins: each keeps its buffers.
 const WAITING_MAX: usize = 8 * 1024;

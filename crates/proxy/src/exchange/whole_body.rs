@@ -11,7 +11,7 @@ use super::relay::PROBE;
 use super::{Exchange, RequestContext};
 use std::future::poll_fn;
 use std::task::{Context, Poll};
-use stillgate_plugin::Answer;
+use stillgate_plugin_api::Answer;
 use stillgate_wire::{FieldName, Framing};
 
 const EXPECT: FieldName<'_> = FieldName::constant("Expect");

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use stillgate_config::{Config, PluginSet};
 use stillgate_limits::Limits;
-use stillgate_plugin::NoSecrets;
+use stillgate_plugin_api::NoSecrets;
 use stillgate_testkit::{Client, Upstream};
 
 /// Enough requests for buffers to have grown to their final size.

@@ -14,7 +14,7 @@ mod turns;
 mod worker_listeners;
 
 use crate::basics::counters::{WorkerCounters, WorkerTally};
-use crate::device_link::{COMMANDS_MAX, DeviceQueues, Hold, REPORTS_MAX};
+use crate::device_link::{COMMANDS_MAX, DeviceQueues, HandoverHold, REPORTS_MAX};
 use crate::handover::{Arrival, INBOX, Inbox, Successor};
 use crate::plan::PlanCell;
 use crate::random;
@@ -32,7 +32,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use stillgate_config::{Gateway, ListenPlace, Listener};
 use stillgate_metrics::Writer;
-use stillgate_plugin::{Outbox, ServingProcess};
+use stillgate_plugin_api::{Outbox, ServingProcess};
 use thread::{Setup, WorkerCommand};
 use tokio::sync::{mpsc, watch};
 use worker_listeners::ListenerUpdate;
@@ -308,7 +308,7 @@ impl Fleet {
 fn device_queues(gateway: &Gateway, workers: usize) -> (Option<DeviceQueues>, Vec<DeviceLink>) {
     let Some(devices) = &gateway.devices else { return (None, Vec::new()) };
     let (reports, reported) = mpsc::channel(REPORTS_MAX);
-    let hold = Hold::default();
+    let hold = HandoverHold::default();
     let (commands, links) = (0..workers)
         .map(|_| {
             let (command, commands) = mpsc::channel(COMMANDS_MAX);

@@ -30,7 +30,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_metrics::Writer;
-use stillgate_plugin::{Outbox, ServingProcess};
+use stillgate_plugin_api::{Outbox, ServingProcess};
 use stillgate_profiler::threads::Registration;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};

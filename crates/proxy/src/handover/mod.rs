@@ -33,7 +33,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_config::{ListenPlace, Route, StreamRoute, Target, Upstream};
-use stillgate_plugin::ChainEntry;
+use stillgate_plugin_api::ChainEntry;
 use stillgate_route::{RouteMatch, RouteSpec, Unread, UriRoute};
 use tokio::sync::mpsc;
 use tokio::task::yield_now;
@@ -298,7 +298,7 @@ impl Plan {
             let upstream = named(target);
             // As text: JSON numbers have 64 bits here.
             let identity = |entry: &ChainEntry| format!("{:032x}", entry.identity.0);
-            let plugins: Vec<String> = route.route.own_plugins().map(identity).collect();
+            let plugins: Vec<String> = route.route.custom_plugins().map(identity).collect();
             let said = (Spec::of(spec), service_id, timeout, upgrades, on_change, upstream);
             // For a route without plugins, the digest is what versions before plugins made of it.
             let digest = if plugins.is_empty() { digest(&said) } else { digest(&(said, plugins)) };

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
-use stillgate_plugin::record::NodeTry;
+use stillgate_plugin_api::record::NodeTry;
 use stillgate_wire::HEAD_BYTES_MAX;
 
 /// Maximum size of a parcel: a head, two full buffers, and the state that describes them.

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
-use stillgate_plugin::record::NodeTry;
+use stillgate_plugin_api::record::NodeTry;
 use stillgate_wire::HEAD_BYTES_MAX;
 
 fn sockets(count: usize) -> Vec<OwnedFd> {

@@ -12,7 +12,7 @@ use std::ops::{Index, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use stillgate_config::{OnChange, Route, RouteList};
-use stillgate_plugin::{Chain, Phase};
+use stillgate_plugin_api::{Chain, Phase};
 use stillgate_route::{HostPattern, PathPattern};
 
 /// Routes of a piece.

@@ -21,9 +21,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 use stillgate_config::{AccessFormat, AccessValue};
-pub use stillgate_plugin::record::rfc3339;
-pub use stillgate_plugin::record::written::VALUE_BYTES_MAX;
-use stillgate_plugin::record::{Record, RecordScratch};
+pub use stillgate_plugin_api::record::rfc3339;
+pub use stillgate_plugin_api::record::written::VALUE_BYTES_MAX;
+use stillgate_plugin_api::record::{Record, RecordScratch};
 use stillgate_route::HeaderName;
 use stillgate_wire::ResponseHead;
 
@@ -295,7 +295,7 @@ mod tests {
     use super::*;
     use std::net::{IpAddr, Ipv4Addr, SocketAddr};
     use std::sync::LazyLock;
-    use stillgate_plugin::record::{NodeTries, NodeTry, RequestId, ServingProcess};
+    use stillgate_plugin_api::record::{NodeTries, NodeTry, RequestId, ServingProcess};
     use stillgate_route::{Lookup, Variable};
 
     /// The variables of a request, by name.

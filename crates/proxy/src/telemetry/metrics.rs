@@ -22,8 +22,8 @@ use stillgate_config::{EXTRA_LABELS_MAX, Label, LabelSource, Measure, Route, Ups
 use stillgate_devices::protocol::DeviceProtocol;
 use stillgate_metrics::family::LABELS_MAX;
 use stillgate_metrics::{DeclaredFamily, Handle, Writer};
-use stillgate_plugin::record::Trace;
-use stillgate_plugin::{AttachedConsumer, Consumers};
+use stillgate_plugin_api::record::Trace;
+use stillgate_plugin_api::{AttachedConsumer, Consumers};
 use stillgate_route::{Lookup, Match};
 use stillgate_upstream::Endpoint;
 use stillgate_wire::Method;

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 use stillgate_config::{NodeProtocol, StreamRoute};
-use stillgate_plugin::record::{NodeTries, Record, RequestId, ServingProcess};
+use stillgate_plugin_api::record::{NodeTries, Record, RequestId, ServingProcess};
 use stillgate_route::{Lookup, Variable};
 use stillgate_upstream::Endpoint;
 

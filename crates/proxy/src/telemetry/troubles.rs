@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
-use stillgate_plugin::record::NodeTries;
+use stillgate_plugin_api::record::NodeTries;
 
 /// Minimum time between two log lines about it.
 const REPORT_EVERY_MS: u64 = 10_000;

@@ -26,7 +26,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stillgate_config::{NodeProtocol, OnChange};
-use stillgate_plugin::record::{NodeTries, NodeTry};
+use stillgate_plugin_api::record::{NodeTries, NodeTry};
 use stillgate_route::Match;
 use stillgate_upstream::Endpoint;
 

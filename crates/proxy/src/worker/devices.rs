@@ -7,7 +7,8 @@
 use super::Worker;
 use crate::basics::clock::Clock;
 use crate::device_link::{
-    Admission, DeviceCommand, DeviceFacts, DeviceReport, Former, HoldWitness, connection_number, process_ms,
+    Admission, DeviceCommand, DeviceFacts, DeviceReport, FormerConnection, HandoverHoldWitness, connection_number,
+    process_ms,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use stillgate_config::DeviceLimits;
 use stillgate_devices::session::{MessageRefusal, Notice, Session};
-use stillgate_plugin::{Consumers, DeviceSettings, Identity};
+use stillgate_plugin_api::{Consumers, DeviceSettings, Identity};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 /// Commands that are taken from the queue at a time.
@@ -32,7 +33,7 @@ pub(crate) struct Devices {
     worker: usize,
     pub(crate) limits: DeviceLimits,
     /// Whether connections must not go to another process yet.
-    pub(crate) held: HoldWitness,
+    pub(crate) held: HandoverHoldWitness,
     /// Bytes of messages that may wait for all devices of this worker.
     pub(crate) queued_bytes_max: usize,
     pub(crate) queued_bytes: Cell<usize>,
@@ -65,7 +66,7 @@ pub(crate) struct DeviceLink {
     pub(crate) workers: usize,
     pub(crate) commands: mpsc::Receiver<DeviceCommand>,
     pub(crate) reports: mpsc::Sender<DeviceReport>,
-    pub(crate) held: HoldWitness,
+    pub(crate) held: HandoverHoldWitness,
 }
 
 /// Where a connection finds its commands.
@@ -345,7 +346,7 @@ impl DeviceRegistration {
     }
 
     /// Requests admission for the device; from here on the thread of devices knows of the connection.
-    pub(crate) fn ask(&mut self, facts: DeviceFacts, former: Option<Former>) -> PendingAdmission {
+    pub(crate) fn ask(&mut self, facts: DeviceFacts, former: Option<FormerConnection>) -> PendingAdmission {
         let (answer, answered) = oneshot::channel();
         self.mailbox.device.replace(Some(facts.device.clone()));
         if let Some(devices) = &self.worker.devices {

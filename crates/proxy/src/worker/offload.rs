@@ -8,8 +8,8 @@ use crate::basics::clock::thread_cpu_time;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use stillgate_plugin::QueueFull;
-use stillgate_plugin::work::{Output, Work};
+use stillgate_plugin_api::QueueFull;
+use stillgate_plugin_api::work::{Output, Work};
 use stillgate_profiler::threads::Registration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 

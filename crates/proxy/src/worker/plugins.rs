@@ -17,8 +17,8 @@ use std::sync::{Arc, Once, OnceLock};
 use std::time::{Duration, Instant};
 use stillgate_config::Measure;
 use stillgate_limits::Limits;
-use stillgate_plugin::chain::TooLong;
-use stillgate_plugin::{
+use stillgate_plugin_api::chain::TooLong;
+use stillgate_plugin_api::{
     AttachedConsumer, Call, CallError, Chain, ChainEntry, Consumers, Io, Link, LinkTo, LocalFuture, LogLevel, Outbox,
     Phase, ProcessTotals, Reply, ServingProcess,
 };
@@ -32,7 +32,7 @@ const MERGED_MAX: usize = 1_024;
 #[derive(Default)]
 pub(crate) struct Plugins {
     /// The part that plugins themselves see.
-    pub(crate) own: stillgate_plugin::Worker,
+    pub(crate) own: stillgate_plugin_api::Worker,
     /// Memory held by filters of bodies.
     pub(crate) held: Rc<BodyMemory>,
     /// Chains of routes joined by plugins of consumers, by the addresses of both. Those that a new Plan does not have are dropped.
@@ -83,7 +83,7 @@ impl Plugins {
             let Counters { connections_open, connections_total, requests_in_flight, requests_total, .. } = tally.read();
             ProcessTotals { connections_open, connections_total, requests_in_flight, requests_total }
         };
-        let own = stillgate_plugin::Worker::new(limits).with_io(Rc::new(io)).with_counts(Rc::new(counts));
+        let own = stillgate_plugin_api::Worker::new(limits).with_io(Rc::new(io)).with_counts(Rc::new(counts));
         own.seed(random::number());
         let own = own.sending(outbox, process, [random::number(), random::number()]);
         Plugins { own, offloading, ..Plugins::default() }
@@ -361,7 +361,7 @@ fn count_lost(worker: &Weak<Worker>, plugin: &'static str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stillgate_plugin::Consumer;
+    use stillgate_plugin_api::Consumer;
 
     fn consumers() -> (Consumers, AttachedConsumer) {
         let mut consumers = Consumers::default();

@@ -12,7 +12,7 @@ use std::cell::Cell;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use stillgate_config::Measure;
 use stillgate_metrics::{Handle, Writer};
-use stillgate_plugin::record::RequestId;
+use stillgate_plugin_api::record::RequestId;
 
 /// What is reported in addition to the metrics' counts, according to the Plan and the worker's start: determined once for each
 /// Plan, so that a request and a turn look at one flag.

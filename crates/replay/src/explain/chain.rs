@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 use std::sync::Arc;
 use stillgate_config::{Config, Route};
-use stillgate_plugin::{AttachedConsumer, Chain, ChainEntry, Consumer, Phase};
+use stillgate_plugin_api::{AttachedConsumer, Chain, ChainEntry, Consumer, Phase};
 use stillgate_route::{Lookup, MatchRequest, PredicateValue, Variable, VarsVerdict};
 
 /// The plugins of one request.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use stillgate_admin::MASK;
 use stillgate_config::secret_fields::{is_secret_field, masked_expression};
 use stillgate_config::{Config, Host, Route, Target, Upstream};
-use stillgate_plugin::Consumer;
+use stillgate_plugin_api::Consumer;
 use stillgate_proxy::Plan;
 use stillgate_route::path::PathError;
 use stillgate_route::{Candidate, Explanation, PredicateValue, Reason, RouteMatch, RoutePart, RouteVerdict, Variable};

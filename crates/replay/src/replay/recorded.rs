@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use stillgate_config::{AccessField, AccessValue};
-use stillgate_plugin::query::decoded;
+use stillgate_plugin_api::query::decoded;
 use stillgate_route::Variable;
 
 /// Bytes that must be encoded for the path to be parsed back to the same text.

@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::collections::HashMap;
 use std::sync::Arc;
 use stillgate_config::{Config, Route};
-use stillgate_plugin::{Chain, ChainEntry};
+use stillgate_plugin_api::{Chain, ChainEntry};
 
 /// The most pairs of an old and a new route that are counted separately.
 const GROUPS_MAX: usize = 16_384;

@@ -8,7 +8,7 @@ use super::assemble::Assembler;
 use super::filing::{Atom, AtomSource, Dimension, atom_of, parts};
 use super::program::ValueSource;
 use super::{
-    Child, DecisionNode, Dispatch, DispatchFields, Layer, NONE, Place, PlaceId, Space, TreeProbe, order, places_of,
+    Child, DecisionNode, Dispatch, DispatchFields, Layer, NONE, PlaceId, RunEntry, Space, TreeProbe, order, places_of,
 };
 use crate::condition::{Condition, Field, Predicate, PredicateOrigin, Test};
 use crate::fields::{FieldSlots, SlotId};
@@ -69,7 +69,7 @@ pub(super) struct Parts {
     pub(super) space_count: u32,
     pub(super) table: Table,
     pub(super) forest: Forest,
-    pub(super) places: Vec<Place>,
+    pub(super) places: Vec<RunEntry>,
 }
 
 impl Layer {
@@ -357,7 +357,7 @@ impl<'a> Builder<'a> {
             let uri = self.routes[route as usize].uri().map(|uri| (uri, place));
             let check = self.assembler.check(uri, filing.condition, &proven.collect::<Vec<_>>());
             let PlaceId { host, path } = place;
-            self.out.places.push(Place { rank, route, path, host, check, is_last: false });
+            self.out.places.push(RunEntry { rank, route, path, host, check, is_last: false });
         }
         if let Some(last) = self.out.places.last_mut() {
             last.is_last = true;

@@ -49,7 +49,7 @@ pub(crate) struct Layer {
     table: Table,
     forest: Forest,
     /// In runs, each in the order of ranks.
-    places: Vec<Place>,
+    places: Vec<RunEntry>,
     program: Program,
     /// The values that its routes read, each once.
     pub(crate) reads: Arc<[ValueSource]>,
@@ -125,7 +125,7 @@ const NONE: u32 = u32::MAX;
 
 /// A place in a run.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct RunEntry {
     /// Lower is better; unique in the layer, except that all filings of one place share it.
     rank: u32,
     route: RouteSlot,
@@ -161,7 +161,7 @@ impl Layer {
         self.nodes.capacity() * size_of::<DecisionNode>()
             + self.dispatches.capacity() * size_of::<Dispatch>()
             + self.spaces.capacity() * size_of::<Space>()
-            + self.places.capacity() * size_of::<Place>()
+            + self.places.capacity() * size_of::<RunEntry>()
             + self.table.memory_bytes()
             + self.forest.memory_bytes()
             + self.program.memory_bytes()

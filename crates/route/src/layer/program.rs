@@ -105,7 +105,7 @@ impl ValueSource {
 
 impl Program {
     /// Whether an item holds for the request at hand.
-    pub(super) fn holds(&self, item: Item, search: &mut Search<'_, '_>, place: &super::Place) -> bool {
+    pub(super) fn holds(&self, item: Item, search: &mut Search<'_, '_>, place: &super::RunEntry) -> bool {
         if item & CODE == 0 {
             return self.predicate(item & INDEX, search, place) != (item & NEGATED != 0);
         }
@@ -122,7 +122,7 @@ impl Program {
     }
 
     #[inline]
-    fn predicate(&self, index: u32, search: &mut Search<'_, '_>, place: &super::Place) -> bool {
+    fn predicate(&self, index: u32, search: &mut Search<'_, '_>, place: &super::RunEntry) -> bool {
         let compiled = &self.predicates[index as usize];
         if compiled.memo == NONE {
             return self.evaluate(compiled, search, place);
@@ -135,7 +135,7 @@ impl Program {
         answer
     }
 
-    fn evaluate(&self, compiled: &PlacedPredicate, search: &mut Search<'_, '_>, place: &super::Place) -> bool {
+    fn evaluate(&self, compiled: &PlacedPredicate, search: &mut Search<'_, '_>, place: &super::RunEntry) -> bool {
         let predicate = &*compiled.predicate;
         let test = &predicate.test;
         let request = search.request;

@@ -4,7 +4,7 @@
 //! places whose keys the request has are evaluated, each run best first and no further than its first that holds.
 
 use super::program::ValueSource;
-use super::{Child, Layer, NONE, Place, PlaceId, RouteSlot, TreeProbe};
+use super::{Child, Layer, NONE, PlaceId, RouteSlot, RunEntry, TreeProbe};
 use crate::Variable;
 use crate::condition::{ConditionValue, Field, Predicate};
 use crate::fields::{FieldSlots, SlotId};
@@ -58,7 +58,7 @@ pub(super) struct Search<'s, 'r> {
     /// Whether the request's host begins with a dot, so that the table of hosts treats it as a suffix.
     host_is_suffix: bool,
     pub(super) best: u32,
-    found: Option<Place>,
+    found: Option<RunEntry>,
 }
 
 impl Layer {
@@ -177,14 +177,14 @@ impl<'s> Search<'s, '_> {
 
     /// Whether the route's function lets it take the request.
     #[cold]
-    fn is_admitted(&mut self, place: &Place) -> bool {
+    fn is_admitted(&mut self, place: &RunEntry) -> bool {
         let spec = &self.layer.routes[place.route as usize];
         self.values.decided.admits(spec, self.request.vars)
     }
 
     /// Whether a place was met only because the request's host begins with a dot, as suffixes do: `*.a` requires a
     /// label there.
-    fn is_beside(&self, place: &Place) -> bool {
+    fn is_beside(&self, place: &RunEntry) -> bool {
         let uri = self.layer.routes[place.route as usize].uri();
         let pattern = uri.and_then(|uri| uri.hosts.get(place.host as usize));
         pattern.is_some_and(|pattern| !pattern.matches(self.request.host))
@@ -250,7 +250,7 @@ impl<'s> Search<'s, '_> {
     }
 
     /// Like [`Search::group_matches`], for a parameter, whose value depends on the place.
-    pub(super) fn param_matches(&mut self, group: u32, pattern: u32, place: &Place, predicate: &Predicate) -> bool {
+    pub(super) fn param_matches(&mut self, group: u32, pattern: u32, place: &RunEntry, predicate: &Predicate) -> bool {
         let mut buffer = std::mem::take(&mut self.own.param);
         let value = self.param(place, predicate).map(|value| path::decode_but_slashes(value, &mut buffer));
         let memory = &mut self.own.groups[group as usize].regexes;
@@ -282,7 +282,7 @@ impl<'s> Search<'s, '_> {
     }
 
     /// Whether the value of a parameter of the place's path passes a test.
-    pub(super) fn param_passes(&mut self, place: &Place, predicate: &Predicate) -> bool {
+    pub(super) fn param_passes(&mut self, place: &RunEntry, predicate: &Predicate) -> bool {
         let mut buffer = std::mem::take(&mut self.own.param);
         let value = self.param(place, predicate).map(|value| path::decode_but_slashes(value, &mut buffer));
         let passes = value.is_some_and(|value| predicate.test.passes(ConditionValue::Text(value)));
@@ -291,7 +291,7 @@ impl<'s> Search<'s, '_> {
     }
 
     /// The value of a parameter in normal form.
-    fn param(&self, place: &Place, predicate: &Predicate) -> Option<&'s [u8]> {
+    fn param(&self, place: &RunEntry, predicate: &Predicate) -> Option<&'s [u8]> {
         let Field::Variable(Variable::PathParam(name)) = &predicate.field else { return None };
         let uri = self.layer.routes[place.route as usize].uri()?;
         uri.paths[place.path as usize].param(name, self.request.path.bytes())

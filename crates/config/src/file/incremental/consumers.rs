@@ -8,7 +8,7 @@ use crate::keys::resource_list::Resource;
 use crate::model::{Config, LoadedConfig};
 use crate::resources::{Definition, ResourceId, ResourceKeys};
 use std::sync::Arc;
-use stillgate_plugin::{Consumer, Consumers, Credential};
+use stillgate_plugin_api::{Consumer, Consumers, Credential};
 use stillgate_schema::kind;
 use stillgate_schema::object::map;
 use stillgate_schema::text::cuts::ItemText;
@@ -152,7 +152,7 @@ impl<'a> Assembly<'a> {
         }
         let end = listed.end();
         let before = kept.loaded.config.clone();
-        let mut config = Config { digest: before.plugins.own.beside(&text.digest), ..before };
+        let mut config = Config { digest: before.plugins.custom.beside(&text.digest), ..before };
         config.plugins.consumers = Arc::new(consumers);
         for place in config.route_lines.iter_mut().filter(|place| **place >= end) {
             *place = *place - end + line;

@@ -8,20 +8,20 @@
 //!  head    gateway: …            the same bytes as before, or everything is read again
 //!          routes:
 //!  items     - id: a …           cut at the dashes by `text::cuts`; those with the bytes of one before keep their route,
-//!            - id: b …           the others are read, each below a `routes:` of its own, by `again`
+//!            - id: b …           the others are read, each below a `routes:` of its own, by `update`
 //!  tail    upstreams: …          the same bytes as before, or everything is read again
 //! ```
 //!
 //! Why a split list means the same as the whole: `outline` accepts a list only if the parser itself found one route at each cut and
-//! a key where the tail begins, so nothing (a quote, a bracket, a block) extends over a cut; `again` accepts an item only if it is
+//! a key where the tail begins, so nothing (a quote, a bracket, a block) extends over a cut; `update` accepts an item only if it is
 //! a whole list of one route by itself. And no item refers to another: there are no anchors, aliases or tags, and ids are compared.
 //!
 //! It costs the text's bytes once more in memory and 32 bytes per route or consumer.
 
-mod again;
 mod consumers;
 mod difference;
 mod outline;
+mod update;
 
 use crate::file::whole::CatalogState;
 use crate::file::{finish, read, resolve, without_secrets};
@@ -34,8 +34,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use stillgate_plugin::Identity;
-use stillgate_plugin::own::{beside, identity};
+use stillgate_plugin_api::Identity;
+use stillgate_plugin_api::custom::{beside, identity};
 use stillgate_schema::text::diagnostic::{Diagnostic, Errors, Sink};
 use stillgate_schema::text::environment::Lookup;
 
@@ -75,7 +75,7 @@ pub struct IncrementalReader {
     plugins: PluginSet,
     secrets: Arc<RememberedSecrets>,
     /// The paths of plugins in the text that was read last, good or bad.
-    own_paths: Vec<PathBuf>,
+    plugin_paths: Vec<PathBuf>,
     kept: Option<SplitText>,
     /// The secrets used by the last good text, while a later one is refused.
     put_aside: Option<TextNeeds>,
@@ -84,7 +84,7 @@ pub struct IncrementalReader {
 /// The secrets and the plugin files that a text needs.
 struct TextNeeds {
     secrets: SecretHashes,
-    own_paths: Vec<PathBuf>,
+    plugin_paths: Vec<PathBuf>,
 }
 
 /// The state kept of a text that can be split.
@@ -133,7 +133,7 @@ impl IncrementalReader {
         IncrementalReader {
             plugins: PluginSet { secrets: secrets.clone(), ..plugins },
             secrets,
-            own_paths: Vec::new(),
+            plugin_paths: Vec::new(),
             kept: None,
             put_aside: None,
         }
@@ -146,15 +146,15 @@ impl IncrementalReader {
         let environment = |name: &str| recorder.ask(name);
         let put_aside = self.put_aside.take();
         let was_refused = put_aside.is_some();
-        if let Some(TextNeeds { secrets, own_paths }) = put_aside {
+        if let Some(TextNeeds { secrets, plugin_paths }) = put_aside {
             self.secrets.put_back(secrets);
-            self.own_paths = own_paths;
+            self.plugin_paths = plugin_paths;
         }
         let good = self.kept.is_some().then(|| self.asked());
         if let Some(kept) = &mut self.kept
             && kept.variables.iter().all(|(name, value)| environment(name) == *value)
             && self.secrets.is_unchanged()
-            && has_current_files(&self.plugins, &self.own_paths, kept)
+            && has_current_files(&self.plugins, &self.plugin_paths, kept)
             && kept.read(&text, &environment).is_some()
         {
             kept.text = text;
@@ -174,7 +174,7 @@ impl IncrementalReader {
     }
 
     fn asked(&self) -> TextNeeds {
-        TextNeeds { secrets: self.secrets.copy(), own_paths: self.own_paths.clone() }
+        TextNeeds { secrets: self.secrets.copy(), plugin_paths: self.plugin_paths.clone() }
     }
 
     /// The values of other secrets may be forgotten, unless resources of a datastore use them.
@@ -190,7 +190,7 @@ impl IncrementalReader {
         let Some(written) = read(&text.bytes, &environment, &mut sink) else {
             return Err(without_secrets(sink.into_errors(), &text.bytes, &environment));
         };
-        self.own_paths.clone_from(&written.file.gateway.lua.path);
+        self.plugin_paths.clone_from(&written.file.gateway.lua.path);
         let outline = outline::Outline::of(&text.bytes, &written);
         let root = &written.tree.root;
         let (config, known) = resolve(written.file, text.digest.clone(), self.plugins.clone(), root, &mut sink);
@@ -205,15 +205,15 @@ impl IncrementalReader {
 
     /// The digest of a configuration of this text with the current content of its plugin files.
     pub fn digest_of(&self, text: &str) -> String {
-        match self.own_paths.is_empty() {
+        match self.plugin_paths.is_empty() {
             true => text.to_owned(),
-            false => beside(files(&self.plugins, &self.own_paths), text),
+            false => beside(files(&self.plugins, &self.plugin_paths), text),
         }
     }
 
     /// The paths of plugins in the text that was read last.
-    pub fn own_paths(&self) -> &[PathBuf] {
-        &self.own_paths
+    pub fn plugin_paths(&self) -> &[PathBuf] {
+        &self.plugin_paths
     }
 
     /// Whether all secrets are unchanged since they were last looked up.
@@ -234,7 +234,7 @@ impl IncrementalReader {
 
 /// The content at paths of plugins; the error for each one that cannot be read.
 fn files(plugins: &PluginSet, paths: &[PathBuf]) -> Identity {
-    match (plugins.own_files)(paths) {
+    match (plugins.plugin_files)(paths) {
         Ok(files) => identity(&files),
         Err(why) => Identity::of(&[why.as_bytes()]),
     }
@@ -242,14 +242,14 @@ fn files(plugins: &PluginSet, paths: &[PathBuf]) -> Identity {
 
 /// Whether the plugin files are unchanged.
 fn has_current_files(plugins: &PluginSet, paths: &[PathBuf], kept: &SplitText) -> bool {
-    let own = &kept.loaded.config.plugins.own;
-    paths.is_empty() || own.files().is_some_and(|before| before == files(plugins, paths))
+    let custom = &kept.loaded.config.plugins.custom;
+    paths.is_empty() || custom.files().is_some_and(|before| before == files(plugins, paths))
 }
 
 impl SplitText {
     /// Applies a text that differs in one list.
     fn read(&mut self, text: &DigestedText, environment: Lookup<'_>) -> Option<()> {
-        if let Some(next) = again::read(self, text, environment) {
+        if let Some(next) = update::read(self, text, environment) {
             let (before, after) = (lines_of(&self.items), lines_of(&next.items));
             if let Some(consumers) = &mut self.consumers {
                 consumers.list.shift(&self.list, self.text.bytes.len(), text.bytes.len(), before, after);

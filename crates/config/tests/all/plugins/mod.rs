@@ -1,8 +1,8 @@
 //! Test doubles of the gateway's plugins.
 
-use stillgate_plugin::secrets::SECRET;
-use stillgate_plugin::{
-    Authenticate, Compile, CompileCredential, Define, Descriptor, Identity, Ignorable, Metadata, OwnPlugins, Phase,
+use stillgate_plugin_api::secrets::SECRET;
+use stillgate_plugin_api::{
+    Authenticate, Compile, CompileCredential, CustomPlugins, Define, Descriptor, Identity, Ignorable, Metadata, Phase,
     Phases, Plugin, PluginTable, Scripts, Secret,
 };
 use stillgate_schema::kind::{TEXT, int};
@@ -108,7 +108,7 @@ pub(crate) const TABLE: PluginTable = PluginTable {
     plugins: &[Descriptor::of::<Auth>().authenticates::<Auth>(), Descriptor::of::<Count>().with_metadata::<Count>()],
     sought: &[],
     scripts: Scripts::NONE,
-    own: OwnPlugins::NONE,
+    custom: CustomPlugins::NONE,
     ignorable: Ignorable::of(&["count", "kafka-logger"]),
     drops_underscores: true,
 };

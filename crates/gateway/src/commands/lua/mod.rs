@@ -6,7 +6,7 @@ mod requests;
 
 use super::cli::{EXIT_ERRORS, EXIT_GOOD, EXIT_UNPROVEN, EXIT_UNUSABLE, LuaCheck};
 use super::stdout::show;
-use crate::configuration::own_files;
+use crate::configuration::lua_files;
 use serde_json::{Value as Json, json};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ use stillgate_files::read_bounded;
 use stillgate_lua::health::examine::{Examination, ExaminedCode, Finding, examine, step};
 use stillgate_lua::health::steps;
 use stillgate_lua::{HeaderChange, Host, MessageSide, Module, NginxLevel, check as check_text};
-use stillgate_plugin::OwnFile;
+use stillgate_plugin_api::PluginFile;
 use stillgate_plugins::{check_json, module_of, required_paths};
 use stillgate_replay::explain::request_head::{Buffers, RequestHead};
 use stillgate_route::Variable;
@@ -174,8 +174,8 @@ fn module(file: &Path, name: &str, text: String) -> Result<Arc<Module>, String> 
     let path = file.canonicalize().map_err(|error| format!("cannot read {name}: {error}"))?;
     let folder = path.parent().unwrap_or(&path).to_owned();
     let has_modules = has_modules(&path, &text);
-    let own = OwnFile { path, name: name.to_owned(), text, folder };
-    let mut files = if has_modules { own_files::read(std::slice::from_ref(&own.folder))? } else { Vec::new() };
+    let own = PluginFile { path, name: name.to_owned(), text, folder };
+    let mut files = if has_modules { lua_files::read(std::slice::from_ref(&own.folder))? } else { Vec::new() };
     files.retain(|other| other.path != own.path);
     files.push(own.clone());
     module_of(&own, &files)

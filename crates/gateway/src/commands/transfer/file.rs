@@ -8,7 +8,7 @@ use crate::configuration::source::{ConfigSource, plugins};
 use std::path::Path;
 use std::sync::Arc;
 use stillgate_config::{Errors, FileDocument, PluginSet, Severity, documents};
-use stillgate_plugin::Secrets;
+use stillgate_plugin_api::Secrets;
 
 /// The value of each reference; findings that contain it are dropped.
 const NOT_HERE: &str = "not looked up on this machine";

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use stillgate_config::{Change, ELSEWHERE, Gateway, Kind, Origin, PluginSet, PutDocument, Store};
 use stillgate_datastore::{Batch, Document, Documents, Event, Key, Snapshot, Transaction, Write};
 use stillgate_measures::process_stats::now_unix_ms;
-use stillgate_plugin::OwnPlugins;
+use stillgate_plugin_api::CustomPlugins;
 use stillgate_schema::lenient_json;
 use stillgate_tls::Material;
 use tokio::sync::watch;
@@ -114,8 +114,8 @@ impl Keeper {
     }
 
     /// The plugins of files that documents may have.
-    pub(crate) fn own_plugins(&self) -> OwnPlugins {
-        self.known().store.own_plugins().clone()
+    pub(crate) fn custom_plugins(&self) -> CustomPlugins {
+        self.known().store.custom_plugins().clone()
     }
 
     /// Certificates as they were read last.

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use stillgate_config::{Config, Diagnostic, Gateway, LoadedConfig, Severity};
 use stillgate_datastore::{Documents as _, Key};
-use stillgate_plugin::OwnPlugins;
+use stillgate_plugin_api::CustomPlugins;
 use stillgate_tls::Problem;
 
 /// Maximum number of checks of certificates during one reading: each refuses those that cannot be used.
@@ -29,7 +29,7 @@ pub(crate) struct KeptSource {
     secrets: LastingSecrets,
     gateway: Gateway,
     /// Plugins of files that the section names.
-    own: OwnPlugins,
+    custom: CustomPlugins,
     /// Revision that was given last.
     given: Option<u64>,
     /// The files for TLS of resources that were refused because of them, as they were then.
@@ -39,15 +39,15 @@ pub(crate) struct KeptSource {
 impl KeptSource {
     /// Opens the datastore of this kind that the `gateway:` section of a file names.
     pub(crate) fn open(kind: &'static DatastoreKind, file: &Config) -> Result<KeptSource, Problem> {
-        let (gateway, own) = (&file.gateway, &file.plugins.own);
+        let (gateway, custom) = (&file.gateway, &file.plugins.custom);
         let mut plugins = plugins();
-        plugins.table.own = own.clone();
+        plugins.table.custom = custom.clone();
         let secrets = LastingSecrets::default();
         secrets.set_folders(&gateway.config.secret_folders);
         plugins.secrets = Arc::new(secrets.clone());
         let opened = open(kind, gateway, plugins)?;
-        let (gateway, own) = (gateway.clone(), own.clone());
-        Ok(KeptSource { opened, secrets, gateway, own, given: None, missed: BTreeMap::new() })
+        let (gateway, custom) = (gateway.clone(), custom.clone());
+        Ok(KeptSource { opened, secrets, gateway, custom, given: None, missed: BTreeMap::new() })
     }
 
     /// The state of the datastore, and the channel for requests.
@@ -68,21 +68,21 @@ impl KeptSource {
     /// The current configuration of the datastore, unless that is what `unless` names. `file`: the file as it was read.
     pub(crate) fn read(&mut self, file: &LoadedConfig, unless: Option<&str>) -> Option<Arc<LoadedConfig>> {
         let keeper = &self.opened.keeper;
-        let (gateway, own) = (&file.config.gateway, &file.config.plugins.own);
+        let (gateway, custom) = (&file.config.gateway, &file.config.plugins.custom);
         let mut known = keeper.known();
         let revision = known.revision;
         let store = &mut known.store;
         let is_new = self.given != Some(revision);
         let are_few = store.secret_references().len() <= CHECKED_REFERENCES_MAX;
-        let is_other = self.gateway != *gateway || self.own != *own;
+        let is_other = self.gateway != *gateway || self.custom != *custom;
         // What was refused because of files is tried again when they change.
         let is_retry = self.missed.iter().any(|(file, before)| FileStamp::of(file) != *before);
         let must_renew = is_other || is_retry || (are_few || !is_new) && !store.has_current_secrets();
         if must_renew {
             self.missed.clear();
             self.secrets.set_folders(&gateway.config.secret_folders);
-            store.renew(gateway.clone(), own.clone());
-            (self.gateway, self.own) = (gateway.clone(), own.clone());
+            store.renew(gateway.clone(), custom.clone());
+            (self.gateway, self.custom) = (gateway.clone(), custom.clone());
         }
         let digest = format!("{}@{revision}", file.config.digest);
         if !must_renew && unless == Some(&digest) {

@@ -24,7 +24,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 use stillgate_outbound::HttpClient;
-use stillgate_plugin::secrets::{KvVersion, Manager, Secret, VaultLogin};
+use stillgate_plugin_api::secrets::{KvVersion, Manager, Secret, VaultLogin};
 use stillgate_tls::{Peer, ServiceRoots, towards_service};
 use tokio::runtime::Builder;
 use tokio::sync::{mpsc, watch};
@@ -506,7 +506,7 @@ fn token_of(response: &Response<Bytes>, mount: &str) -> Result<VaultToken, Vault
 #[cfg(test)]
 mod keeper_tests {
     use super::*;
-    use stillgate_plugin::secrets::{KvVersion, Secret, VaultLogin};
+    use stillgate_plugin_api::secrets::{KvVersion, Secret, VaultLogin};
 
     #[test]
     fn a_failure_that_may_pass_is_tried_again_sooner() {

@@ -8,7 +8,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
-use stillgate_plugin::secrets::{KvVersion, Manager, Secret, VaultLogin};
+use stillgate_plugin_api::secrets::{KvVersion, Manager, Secret, VaultLogin};
 use tokio::sync::watch;
 
 /// A Vault with one engine of each version, `kv` and `kv2`, and two ways to log in.

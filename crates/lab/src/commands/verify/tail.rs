@@ -5,7 +5,7 @@ use super::runs::{self, Rules};
 use super::{Difference, difference};
 use crate::error::Result;
 use crate::result::tail::{Arm, Block, Cell, CellPlan, TailResult};
-use crate::tail::spares::LatePairs;
+use crate::tail::spare_pairs::LatePairs;
 use crate::tail::{design, run};
 use std::time::Duration;
 use stillgate_load::Bounds;

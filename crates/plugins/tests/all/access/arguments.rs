@@ -5,7 +5,7 @@ use crate::harness::{OK, Plugins, plugins, refusal, said_of_store};
 use expect_test::expect;
 use std::sync::{Arc, OnceLock};
 use stillgate_limits::Limits;
-use stillgate_plugin::Worker;
+use stillgate_plugin_api::Worker;
 
 const JSON: &str = "application/json";
 const FORM: &str = "application/x-www-form-urlencoded";

@@ -2,7 +2,7 @@
 
 use crate::harness::{OK, plugins, refusal};
 use expect_test::{Expect, expect};
-use stillgate_plugin::CallError;
+use stillgate_plugin_api::CallError;
 
 const GET: &str = "GET /a?b=c&b=d&e HTTP/1.1\nHost: H.example:81\nAuthorization: secret\nX-User: forged";
 

@@ -5,7 +5,7 @@ use crate::harness::{Plugins, plugins, refusal};
 use expect_test::expect;
 use std::sync::{Arc, OnceLock};
 use stillgate_limits::Limits;
-use stillgate_plugin::Worker;
+use stillgate_plugin_api::Worker;
 
 fn limited(keys: &str, limits: &Arc<OnceLock<Arc<Limits>>>) -> Plugins {
     let mut plugins = plugins(&format!("limit-req: {keys}")).expect("a good configuration");

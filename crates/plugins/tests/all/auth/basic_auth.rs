@@ -3,7 +3,7 @@
 use super::consumers::{consumers, refusal};
 use super::outcome;
 use expect_test::{Expect, expect};
-use stillgate_plugin::Consumers;
+use stillgate_plugin_api::Consumers;
 
 fn known() -> Consumers {
     consumers(&[

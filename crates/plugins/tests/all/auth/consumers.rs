@@ -1,6 +1,6 @@
 //! Builds consumers like a configuration does.
 
-use stillgate_plugin::{Consumer, Consumers, Credential};
+use stillgate_plugin_api::{Consumer, Consumers, Credential};
 use stillgate_plugins::TABLE;
 use stillgate_schema::text::tree;
 use stillgate_schema::{Path, Sink, Value};

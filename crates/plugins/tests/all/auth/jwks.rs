@@ -9,7 +9,7 @@ use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair};
 use expect_test::expect;
 use std::rc::Rc;
-use stillgate_plugin::CallError;
+use stillgate_plugin_api::CallError;
 
 const NOW: u64 = 1_700_000_000;
 const UNVERIFIED: &str = r#"< "{"message":"failed to verify jwt"}"#;

@@ -6,7 +6,7 @@ use aws_lc_rs::hmac;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use expect_test::{Expect, expect};
-use stillgate_plugin::Consumers;
+use stillgate_plugin_api::Consumers;
 
 /// The time of all requests, in seconds.
 const NOW: u64 = 1_700_000_000;

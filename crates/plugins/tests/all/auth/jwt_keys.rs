@@ -12,7 +12,7 @@ use aws_lc_rs::signature::{
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use expect_test::{Expect, expect};
-use stillgate_plugin::Consumers;
+use stillgate_plugin_api::Consumers;
 
 fn pem(label: &str, der: &[u8]) -> String {
     let body = STANDARD.encode(der);

@@ -13,7 +13,7 @@ mod restriction;
 
 use crate::harness;
 use crate::harness::{OK, plugins};
-use stillgate_plugin::Consumers;
+use stillgate_plugin_api::Consumers;
 
 /// The outcome of a request: the node's request, or the answer.
 #[track_caller]

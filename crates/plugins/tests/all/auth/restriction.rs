@@ -4,7 +4,7 @@ use super::consumers::consumers;
 use super::outcome;
 use crate::harness::refusal;
 use expect_test::{Expect, expect};
-use stillgate_plugin::Consumers;
+use stillgate_plugin_api::Consumers;
 
 fn known() -> Consumers {
     consumers(&[

@@ -6,8 +6,8 @@ use flate2::read::MultiGzDecoder;
 use harness::{plugins, refusal, work};
 use proptest::prelude::*;
 use std::io::Read;
-use stillgate_plugin::BodyChanges;
-use stillgate_plugin::body::BodyChange;
+use stillgate_plugin_api::BodyChanges;
+use stillgate_plugin_api::body::BodyChange;
 
 /// The plugins, with their values of `Content-Encoding`.
 const ALL: [(&str, &str); 3] = [("gzip", "gzip"), ("brotli", "br"), ("zstd", "zstd")];

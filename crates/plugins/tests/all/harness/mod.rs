@@ -9,12 +9,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use stillgate_plugin::NoUpstreams;
-use stillgate_plugin::body::BodyChange;
-use stillgate_plugin::flow::Offload;
-use stillgate_plugin::metadata::{MetadataItem, MetadataTable};
-use stillgate_plugin::secrets::NoSecrets;
-use stillgate_plugin::{
+use stillgate_plugin_api::NoUpstreams;
+use stillgate_plugin_api::body::BodyChange;
+use stillgate_plugin_api::flow::Offload;
+use stillgate_plugin_api::metadata::{MetadataItem, MetadataTable};
+use stillgate_plugin_api::secrets::NoSecrets;
+use stillgate_plugin_api::{
     AnswerBody, BodyChanges, BodyError, BodyFilter, Call, CallError, Chain, ChainEntry, Consumers, Device, Facts, Flow,
     Identity, Io, Level, LocalFuture, LogLevel, Phase, PluginOrigin, Reply, Request, RequestState, Response, Worker,
 };
@@ -220,7 +220,7 @@ impl Plugins {
             response: early,
             consumer: &mut consumer,
             consumers: &self.consumers,
-            id: &stillgate_plugin::record::RequestId::default(),
+            id: &stillgate_plugin_api::record::RequestId::default(),
             worker: &self.worker,
             metadata: &self.metadata,
         };

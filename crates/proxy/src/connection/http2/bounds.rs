@@ -55,15 +55,15 @@ pub(crate) const GOODBYE_MS: u64 = 500;
 /// Bytes that are counted for each field besides its name and value (RFC 9113 section 6.5.2).
 const FIELD_OVERHEAD_BYTES: usize = 32;
 
-/// Whether a request has a connection to a node of its own: its head and the lines that are added to it, as text, with so many
-/// fields, may be too large for the node.
-pub(crate) fn is_large_head(head: &[u8], added: &[u8], fields: usize) -> bool {
+/// Whether a request has a connection to a node of its own: these parts of its head, as text, with so many fields, may be too large
+/// for the node.
+pub(crate) fn is_large_head(parts: &[&[u8]], fields: usize) -> bool {
     /// No code of HPACK is longer than four bytes.
     const CODED_BYTES_MAX: usize = 4;
-    let text = head.len() + added.len();
+    let text = parts.iter().map(|part| part.len()).sum::<usize>();
     text + FIELD_OVERHEAD_BYTES * fields > SHARED_HEAD_BYTES_MAX
         || CODED_BYTES_MAX * text > SHARED_HEAD_BYTES_MAX
-            && huffman_bytes(head) + huffman_bytes(added) > SHARED_HEAD_BYTES_MAX
+            && parts.iter().map(|part| huffman_bytes(part)).sum::<usize>() > SHARED_HEAD_BYTES_MAX
 }
 
 /// Bytes of a decoded field section (RFC 9113 section 6.5.2): what a head may have, with the 32 bytes that are counted for each of
@@ -78,12 +78,12 @@ mod tests {
 
     #[test]
     fn a_head_is_large_by_its_text_its_codes_or_its_fields() {
-        let large = |text: &str, times: usize, fields| is_large_head(text.repeat(times).as_bytes(), b"", fields);
+        let large = |text: &str, times: usize, fields| is_large_head(&[text.repeat(times).as_bytes()], fields);
         assert!(!large("a", 4_000, 3) && large("a", 4_097, 0));
         assert!(large("a", 4_000, 4));
         // 13 bits for each.
         assert!(!large("~", 2_500, 1) && large("~", 2_600, 1));
         assert!(!large("\u{ef}", 500, 1) && large("\u{ef}", 900, 1));
-        assert!(is_large_head(&b"a".repeat(2_100), &b"b".repeat(2_100), 2));
+        assert!(is_large_head(&[&b"a".repeat(2_100), &b"b".repeat(2_100)], 2));
     }
 }

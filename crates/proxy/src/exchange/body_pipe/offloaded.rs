@@ -8,8 +8,8 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use stillgate_plugin::work::Work;
-use stillgate_plugin::{LocalFuture, QueueFull};
+use stillgate_plugin_api::work::Work;
+use stillgate_plugin_api::{LocalFuture, QueueFull};
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 

@@ -3,7 +3,7 @@
 use super::offloaded::{OFFLOADED_CPU_MAX, WAIT_MAX};
 use super::*;
 use crate::basics::clock::thread_cpu_time;
-use stillgate_plugin::{BodyError, BodyFilter};
+use stillgate_plugin_api::{BodyError, BodyFilter};
 
 use crate::worker::body_memory::{BodyMemory, WORKER_BYTES_MAX};
 use crate::worker::offload::{QUEUE_MAX, THREADS};
@@ -11,8 +11,8 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::mpsc;
 use std::thread::{self, ThreadId};
-use stillgate_plugin::QueueFull;
-use stillgate_plugin::work::Work;
+use stillgate_plugin_api::QueueFull;
+use stillgate_plugin_api::work::Work;
 use stillgate_wire::{BodyDecoder, Framing};
 
 const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);

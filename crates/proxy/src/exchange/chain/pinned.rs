@@ -4,7 +4,7 @@ use super::{Of, RequestContext, Snapshot};
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
-use stillgate_plugin::Chain;
+use stillgate_plugin_api::Chain;
 
 /// A chain that stays alive while the exchange is changed.
 pub(super) enum PinnedChain<'a> {

@@ -6,8 +6,8 @@ use super::{FilterResults, Of};
 use crate::exchange::RequestContext;
 use crate::exchange::answer::LocalReply;
 use crate::worker::plugins::call;
-use stillgate_plugin::flow::Resume;
-use stillgate_plugin::{ChainEntry, Flow, Phase};
+use stillgate_plugin_api::flow::Resume;
+use stillgate_plugin_api::{ChainEntry, Flow, Phase};
 
 /// One of the phases before the upstream is known.
 struct ChainStep {

@@ -18,8 +18,8 @@ use std::time::Duration;
 use stillgate_config::Config;
 use stillgate_metrics::encode::Format;
 use stillgate_metrics::{Collector, CollectorOptions, Registry, RegistryOptions, SegmentProcess, Writer};
-use stillgate_plugin::identity::Identity;
-use stillgate_plugin::{
+use stillgate_plugin_api::identity::Identity;
+use stillgate_plugin_api::{
     BodyArguments, BodyError, BodyFilter, Chain, ChainEntry, Flow, Level, Meta, Phase, Phases, Plugin, PluginOrigin,
     Request, Response,
 };

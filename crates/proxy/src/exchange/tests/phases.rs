@@ -1,7 +1,7 @@
 //! The phases: their order, answers, and edits of heads.
 
 use super::*;
-use stillgate_plugin::{Answer, Consumer, Consumers, Filter};
+use stillgate_plugin_api::{Answer, Consumer, Consumers, Filter};
 use stillgate_route::vars::Expr;
 use stillgate_testkit::Message;
 use stillgate_wire::{FieldName, FieldValue};

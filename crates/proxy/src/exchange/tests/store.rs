@@ -3,8 +3,8 @@
 use super::*;
 use serde_json::{Value as Json, json};
 use stillgate_config::{Change, Kind, Origin as From, PluginSet, Store};
-use stillgate_plugin::{
-    Authenticate, Compile, CompileCredential, Define, Descriptor, Ignorable, NoSecrets, OwnPlugins, PluginTable,
+use stillgate_plugin_api::{
+    Authenticate, Compile, CompileCredential, CustomPlugins, Define, Descriptor, Ignorable, NoSecrets, PluginTable,
     Request, Scripts, Secret, secrets::SECRET,
 };
 use stillgate_schema::object;
@@ -35,7 +35,7 @@ impl Plugin for ByKey {
                 request.attach(found);
                 Flow::Continue
             }
-            None => Flow::Answer(stillgate_plugin::Answer::text(401, "who?")),
+            None => Flow::Answer(stillgate_plugin_api::Answer::text(401, "who?")),
         }
     }
 }
@@ -68,7 +68,7 @@ const TABLE: PluginTable = PluginTable {
     plugins: &[Descriptor::of::<ByKey>().authenticates::<ByKey>()],
     sought: &[],
     scripts: Scripts::NONE,
-    own: OwnPlugins::NONE,
+    custom: CustomPlugins::NONE,
     ignorable: Ignorable::NONE,
     drops_underscores: true,
 };

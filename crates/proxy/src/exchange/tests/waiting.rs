@@ -3,7 +3,7 @@
 use super::*;
 use std::future::pending;
 use std::thread;
-use stillgate_plugin::{Answer, Arguments, Filter};
+use stillgate_plugin_api::{Answer, Arguments, Filter};
 use stillgate_route::vars::Expr;
 use stillgate_route::{Lookup, Variable};
 use stillgate_testkit::eventually;

@@ -2,12 +2,12 @@
 //!
 //! Whatever a client sends ends up inside a quoted value that it cannot escape from: JSON strings are escaped by RFC 8259, with
 //! U+FFFD for invalid UTF-8; the combined format escapes as nginx does (`\x22`). So a line is always one line, and always parses.
-//! How values are written is in `stillgate_plugin::record`; chunks and threads are in the parent module.
+//! How values are written is in `stillgate_plugin_api::record`; chunks and threads are in the parent module.
 
 use super::{LogLine, VALUE_BYTES_MAX};
 use stillgate_config::{AccessFormat, AccessValue};
-use stillgate_plugin::record::written::{push_combined, push_ip, push_json_string, push_number};
-use stillgate_plugin::record::{Record, RecordScratch, push_value};
+use stillgate_plugin_api::record::written::{push_combined, push_ip, push_json_string, push_number};
+use stillgate_plugin_api::record::{Record, RecordScratch, push_value};
 use stillgate_route::{Lookup, Variable};
 
 /// A line's layout, with everything precomputed that does not depend on the request.
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
     use expect_test::{Expect, expect};
     use stillgate_config::AccessField;
-    use stillgate_plugin::record::{NodeTries, RequestId};
+    use stillgate_plugin_api::record::{NodeTries, RequestId};
     use stillgate_route::HeaderName;
 
     fn check(format: &AccessFormat, record: &Record<'_>, expected: Expect) {

@@ -17,7 +17,7 @@ use std::time::Duration;
 use stillgate_config::{Label, LabelSource, Measure};
 use stillgate_metrics::family::LABELS_MAX;
 use stillgate_metrics::{Handle, Writer};
-use stillgate_plugin::Phase;
+use stillgate_plugin_api::Phase;
 use stillgate_upstream::Endpoint;
 
 impl Recorder {

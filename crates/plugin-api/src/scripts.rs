@@ -1,7 +1,7 @@
 //! Compilers of texts in Lua: the crate does not depend on Lua, so the creator of a [`crate::PluginTable`] provides them.
 
+use crate::custom::{CustomPlugin, PluginFile};
 use crate::origin::PluginOrigin;
-use crate::own::{OwnFile, OwnPlugin};
 use crate::plugin::Plugin;
 use serde_json::Value as Json;
 use std::fmt;
@@ -13,7 +13,7 @@ use stillgate_route::FilterFunction;
 pub type Precede = fn(&str, Box<dyn Plugin>, &'static str, Json, &PluginOrigin) -> Result<Box<dyn Plugin>, String>;
 
 /// Makes plugins of files: [`Scripts::plugins`].
-pub type MakePlugins = fn(&[OwnFile], &Arc<Json>) -> Vec<Result<OwnPlugin, String>>;
+pub type MakePlugins = fn(&[PluginFile], &Arc<Json>) -> Vec<Result<CustomPlugin, String>>;
 
 /// The compilers of texts in Lua.
 #[derive(Clone, Copy)]

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use stillgate_plugin::{
+use stillgate_plugin_api::{
     BodyArguments, CHAIN_ENTRIES_MAX, Chain, ChainEntry, Identity, Level, Meta, Phase, Phases, Plugin, PluginOrigin,
 };
 use stillgate_schema::Position;

@@ -2,7 +2,7 @@
 //!
 //! Conditions and keys of limits refuse them: an empty value there would turn a rule on or off, or count all clients as one.
 
-use stillgate_plugin::Template;
+use stillgate_plugin_api::Template;
 use stillgate_route::VariableError;
 use stillgate_schema::text::diagnostic::Position;
 use stillgate_schema::{Fault, Path, Sink};

@@ -21,7 +21,7 @@ const STACKS_MAX: usize = 3;
 const NAMES_MAX: usize = 1 << 14;
 
 /// A watch on the thread that made it.
-pub struct StandingWatch {
+pub struct ContinuousWatch {
     over: Duration,
     watch: StallWatch,
     /// The functions at an address, the innermost first.
@@ -50,16 +50,16 @@ pub struct LongTurnStack {
     pub frames: Vec<Arc<str>>,
 }
 
-impl StandingWatch {
+impl ContinuousWatch {
     /// Watches for turns that take longer than this. The calling thread becomes nice.
-    pub fn new(over: Duration) -> io::Result<StandingWatch> {
+    pub fn new(over: Duration) -> io::Result<ContinuousWatch> {
         be_nice();
         let watch = StallWatch::new(over)?;
         // Done now, since later it would delay the watch of the first turns.
         for module in watch.unwinder.modules().iter() {
             let _ = module.image();
         }
-        Ok(StandingWatch { over, watch, names: HashMap::new() })
+        Ok(ContinuousWatch { over, watch, names: HashMap::new() })
     }
 
     /// The pause between two looks.

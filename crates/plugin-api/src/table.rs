@@ -2,12 +2,12 @@
 
 use crate::arguments::values::Arguments;
 use crate::body::FILTER_BYTES_MAX;
+use crate::custom::{CustomPlugin, CustomPlugins};
 use crate::definition::{Compile, Descriptor};
 use crate::filter::Filter;
 use crate::identity::{Identity, of_node};
 use crate::meta::{Meta, MetaKeys};
 use crate::origin::PluginOrigin;
-use crate::own::{OwnPlugin, OwnPlugins};
 use crate::phase::{Phase, Phases};
 use crate::plugin::{BodyArguments, ChainEntry, Plugin};
 use crate::scripts::Scripts;
@@ -32,7 +32,7 @@ pub struct PluginTable {
     /// The compilers of texts in Lua.
     pub scripts: Scripts,
     /// The plugins of the operator's files.
-    pub own: OwnPlugins,
+    pub custom: CustomPlugins,
     /// Plugins that may be ignored, and those that are.
     pub ignorable: Ignorable,
     /// Whether header fields of requests with a `_` in their names are dropped before a plugin sees them.
@@ -103,7 +103,7 @@ impl PluginTable {
 
     /// The names of all plugins.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
-        self.plugins.iter().map(|plugin| plugin.name).chain(self.own.iter().map(|plugin| plugin.name))
+        self.plugins.iter().map(|plugin| plugin.name).chain(self.custom.iter().map(|plugin| plugin.name))
     }
 
     /// The schemas of `plugins`, and of an item of `plugin_metadata`.
@@ -125,7 +125,7 @@ impl PluginTable {
                 metadata.push(own);
             }
         }
-        for plugin in self.own.iter() {
+        for plugin in self.custom.iter() {
             let mut keys = plugin.schema.clone();
             if keys["properties"].is_object() {
                 keys["properties"][META] = meta.clone();
@@ -196,10 +196,17 @@ impl PluginTable {
                 let of_it = |node: &Node, cx: &mut Compile<'_>| descriptor.compile(node, cx);
                 return compile(PluginKind { name, priority, phases, authenticates, version: None, compile: &of_it });
             }
-            if let Some(own) = self.own.find(&entry.key) {
-                let OwnPlugin { name, priority, phases, version, .. } = *own;
+            if let Some(custom) = self.custom.find(&entry.key) {
+                let CustomPlugin { name, priority, phases, version, .. } = *custom;
                 let (version, authenticates) = (Some(version), false);
-                return compile(PluginKind { name, priority, phases, authenticates, version, compile: &*own.compile });
+                return compile(PluginKind {
+                    name,
+                    priority,
+                    phases,
+                    authenticates,
+                    version,
+                    compile: &*custom.compile,
+                });
             }
             let fault = self.refusal(&entry.key, sink);
             sink.error(entry.key_at, &path, fault);

@@ -9,7 +9,7 @@ use stillgate_cluster::Watch;
 use stillgate_config::{FamilyKind, Kind, Label, LabelSource, Measure, Metrics};
 use stillgate_lua::health::{self, AbortReason, CompileState, Totals};
 use stillgate_metrics::{DeclaredFamily, Registry, RegistryError, Writer};
-use stillgate_plugin::outbox::{DropReason, OutboxTotals as Sent};
+use stillgate_plugin_api::outbox::{DropReason, OutboxTotals as Sent};
 use stillgate_proxy::{Counters, MetricsPlan, Plan};
 use stillgate_tls::FailureReason;
 use stillgate_upstream::Endpoint;
@@ -147,7 +147,7 @@ struct Own {
 }
 
 /// The control thread's part of the metrics.
-pub struct OwnMetrics {
+pub struct ProcessMetrics {
     writer: Writer,
     families: Vec<Own>,
     hostname: String,
@@ -170,16 +170,16 @@ struct RecordedTotals {
     lua: RecordedLua,
 }
 
-impl OwnMetrics {
+impl ProcessMetrics {
     /// Declares the configured families.
     pub fn new(
         writer: Writer,
         started_unix_s: f64,
         settings: &Metrics,
         registry: &Registry,
-    ) -> Result<OwnMetrics, RegistryError> {
+    ) -> Result<ProcessMetrics, RegistryError> {
         let (hostname, counted) = (process_stats::hostname(), RecordedTotals::default());
-        let mut own = OwnMetrics { writer, families: Vec::new(), hostname, started_unix_s, counted };
+        let mut own = ProcessMetrics { writer, families: Vec::new(), hostname, started_unix_s, counted };
         own.declare(settings, registry)?;
         Ok(own)
     }
@@ -237,7 +237,7 @@ impl OwnMetrics {
     /// Records which plugins are ignored, and in how many resources; 0 for those that no longer are.
     pub fn report_ignored(&mut self, ignored: &BTreeMap<&'static str, usize>) {
         let Some(declared) = self.declared(Measure::ConfigIgnoredPlugins).cloned() else { return };
-        let OwnMetrics { writer, counted, .. } = self;
+        let ProcessMetrics { writer, counted, .. } = self;
         counted.ignored.extend(ignored.keys());
         writer.tick(now_unix_ms());
         for plugin in &counted.ignored {
@@ -259,7 +259,7 @@ impl OwnMetrics {
             of(Measure::LoggerBytes),
         );
         let since_ms = self.since_ms();
-        let OwnMetrics { writer, counted, .. } = self;
+        let ProcessMetrics { writer, counted, .. } = self;
         writer.tick(now_unix_ms());
         // Fails only if there was no memory for the series, which the writer has counted; likewise below.
         let mut add = |family: &Option<Arc<DeclaredFamily>>, labels: &[&[u8]], amount: u64| {
@@ -294,7 +294,7 @@ impl OwnMetrics {
         let now_ms = now_unix_ms();
         let usage = process_stats::usage();
         let since_ms = self.since_ms();
-        let OwnMetrics { writer, families, hostname, counted, started_unix_s } = self;
+        let ProcessMetrics { writer, families, hostname, counted, started_unix_s } = self;
         // This includes what was set on a reload since then.
         writer.tick(now_ms);
         for Own { measure, kind, declared, labels } in families.iter() {
@@ -468,7 +468,7 @@ fn amount(
 #[derive(Debug, Default)]
 struct RecordedLua(Option<Totals>);
 
-impl OwnMetrics {
+impl ProcessMetrics {
     /// Records them if a worker has run functions.
     pub fn report_lua(&mut self) {
         let workers = health::of_all_threads();

@@ -1,7 +1,7 @@
 //! Common parts of plugins that call another server: its URL, names of header fields, keeping connections.
 
 use std::time::Duration;
-use stillgate_plugin::{Compile, Keep, Url};
+use stillgate_plugin_api::{Compile, Keep, Url};
 use stillgate_schema::{At, Fault, Text, text};
 use stillgate_wire::OwnedFieldName;
 

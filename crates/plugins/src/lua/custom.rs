@@ -10,8 +10,8 @@ use super::request_copy::Wishes;
 use crate::request_validation::{check_json, check_schema};
 use std::sync::Arc;
 use stillgate_lua::{Description, Module, PHASES, Program};
-use stillgate_plugin::own::{CheckMetadata, OwnFile, OwnPlugin, name_for_ever};
-use stillgate_plugin::{Compile, Phase, Phases, Plugin, Response};
+use stillgate_plugin_api::custom::{CheckMetadata, CustomPlugin, PluginFile, name_for_ever};
+use stillgate_plugin_api::{Compile, Phase, Phases, Plugin, Response};
 use stillgate_schema::{Fault, Json, Node, json_of};
 
 /// Longest name of a plugin.
@@ -26,15 +26,15 @@ pub(super) fn part(phase: Phase) -> usize {
     PHASE_OF.iter().position(|of| *of == phase).expect("all phases are listed")
 }
 
-/// Makes the plugins of files: [`stillgate_plugin::Scripts::plugins`].
-pub(crate) fn plugins(files: &[OwnFile], attributes: &Arc<Json>) -> Vec<Result<OwnPlugin, String>> {
+/// Makes the plugins of files: [`stillgate_plugin_api::Scripts::plugins`].
+pub(crate) fn plugins(files: &[PluginFile], attributes: &Arc<Json>) -> Vec<Result<CustomPlugin, String>> {
     let mut known = Files::new(files, attributes);
     let beside = files.iter().filter(|file| !file.is_below());
     beside.filter_map(|file| plugin(file, &mut known).transpose()).collect()
 }
 
 /// The plugin of a file; `None`: it is a module of others.
-fn plugin<'f>(file: &'f OwnFile, known: &mut Files<'f>) -> Result<Option<OwnPlugin>, String> {
+fn plugin<'f>(file: &'f PluginFile, known: &mut Files<'f>) -> Result<Option<CustomPlugin>, String> {
     let Sources { module, version, files } = known.sources(file)?;
     if !module.has_plugin(check_json)? && known.is_required(file) {
         return Ok(None);
@@ -74,7 +74,7 @@ fn plugin<'f>(file: &'f OwnFile, known: &mut Files<'f>) -> Result<Option<OwnPlug
         checks: described.checks,
     });
     let check_metadata = described.metadata_schema.clone().map(|schema| check_metadata(own.clone(), schema));
-    Ok(Some(OwnPlugin {
+    Ok(Some(CustomPlugin {
         path: file.path.clone(),
         check_metadata,
         name: own.name,

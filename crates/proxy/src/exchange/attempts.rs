@@ -1,4 +1,4 @@
-//! The tries of a request: one node after the other, until one answers or the rules end it.
+//! The attempts of a request: one node after the other, until one answers or the rules end it.
 //!
 //! `attempt` handles what happens at one node.
 
@@ -14,8 +14,8 @@ use std::cell::Cell;
 use stillgate_upstream::{Attempt, Decision, Failure, TryReport, decide};
 use stillgate_wire::ResponseError;
 
-/// State of one request's tries.
-pub(super) struct Tries<'a> {
+/// State of one request's attempts.
+pub(super) struct Attempts<'a> {
     pub(super) target: &'a ExchangeTarget<'a>,
     began_ms: u64,
     pub(super) retries_used: u32,
@@ -31,13 +31,13 @@ pub(super) struct Tries<'a> {
     status: u16,
 }
 
-/// Tries nodes, and returns what becomes of the connection.
+/// Tries one node after the other, and returns what becomes of the connection.
 pub(super) async fn run(
     serving: &mut RequestContext<'_>,
     target: &ExchangeTarget<'_>,
 ) -> Result<ConnectionNext, LocalReply> {
     let began_ms = serving.worker.clock.now_ms();
-    let mut tries = Tries {
+    let mut attempts = Attempts {
         target,
         began_ms,
         retries_used: 0,
@@ -49,14 +49,14 @@ pub(super) async fn run(
     serving.exchange.tried.clear();
     let mut same = None;
     loop {
-        let Some(index) = same.take().or_else(|| tries.pick(serving)) else { return Err(tries.no_node(serving)) };
+        let Some(index) = same.take().or_else(|| attempts.pick(serving)) else { return Err(attempts.no_node(serving)) };
         if !serving.exchange.tried.is_empty() {
             serving.worker.note_upstream(UpstreamEvent::Retry, target.upstream);
         }
         serving.exchange.tried.insert(index);
-        match attempt::run(serving, &tries, index).await {
+        match attempt::run(serving, &attempts, index).await {
             AttemptOutcome::Done(after) => {
-                tries.spare_closed(serving);
+                attempts.spare_closed(serving);
                 return Ok(after);
             }
             AttemptOutcome::Switched(node) => {
@@ -64,15 +64,15 @@ pub(super) async fn run(
                 return Ok(ConnectionNext::Tunnel);
             }
             AttemptOutcome::Refused(own) => {
-                tries.spare_closed(serving);
+                attempts.spare_closed(serving);
                 return Err(own);
             }
-            AttemptOutcome::Failed(failed) => same = tries.next(serving, index, failed)?.then_some(index),
+            AttemptOutcome::Failed(failed) => same = attempts.next(serving, index, failed)?.then_some(index),
         }
     }
 }
 
-impl Tries<'_> {
+impl Attempts<'_> {
     fn pick(&self, serving: &RequestContext<'_>) -> Option<usize> {
         let Exchange { has_key, key, tried, .. } = &*serving.exchange;
         let (key, now_ms) = (has_key.then_some(key.as_slice()), serving.worker.clock.now_ms());

@@ -1,6 +1,6 @@
 //! Common parts of plugins with an allow list or a deny list, and a message for refused requests.
 
-use stillgate_plugin::Compile;
+use stillgate_plugin_api::Compile;
 use stillgate_schema::{Fault, Text, text};
 
 /// Longest message, in characters.

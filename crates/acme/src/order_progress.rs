@@ -32,7 +32,7 @@ pub struct OrderState {
 
 /// The state of one certificate besides its file.
 #[derive(Default)]
-pub(super) struct Tries {
+pub(super) struct OrderProgress {
     pub(super) state: OrderState,
     /// No attempt is made before this.
     pub(super) not_before: Option<Instant>,
@@ -44,12 +44,18 @@ pub(super) struct Tries {
     pub(super) has_read_note: bool,
 }
 
-impl Tries {
+impl OrderProgress {
     /// The state after a failure: the number of consecutive failures, the pause, and the part of it that the server requested.
-    pub(super) fn failed(failures: u32, error: String, wait: Duration, server: Duration, now_seconds: u64) -> Tries {
+    pub(super) fn failed(
+        failures: u32,
+        error: String,
+        wait: Duration,
+        server: Duration,
+        now_seconds: u64,
+    ) -> OrderProgress {
         let next_try = rfc3339(now_seconds.saturating_add(wait.as_secs()).saturating_mul(1000));
         let now = Instant::now();
-        Tries {
+        OrderProgress {
             state: OrderState { failures, last_error: Some(error), next_try: Some(next_try) },
             not_before: Some(now + wait),
             server_not_before: (!server.is_zero()).then(|| now + server),
@@ -62,17 +68,17 @@ impl Tries {
 /// Forgets failures that a changed configuration may have fixed. Changes of other entries fix nothing, and would only cause further
 /// requests.
 pub(super) fn forget_mended(
-    tries: &mut HashMap<String, Tries>,
+    progress: &mut HashMap<String, OrderProgress>,
     before: Option<&CertificateOrders>,
     after: Option<&CertificateOrders>,
 ) {
     let (Some(before), Some(after)) = (before, after) else { return };
     if before.acme.directory != after.acme.directory {
         // With another server, neither the requested pause nor an issued certificate is of any use.
-        return tries.clear();
+        return progress.clear();
     }
     let is_set_otherwise = before.acme != after.acme || !Arc::ptr_eq(&before.tls, &after.tls);
-    for (id, tries) in tries {
+    for (id, progress) in progress {
         let names = |of: &CertificateOrders| {
             of.certificates
                 .iter()
@@ -80,7 +86,7 @@ pub(super) fn forget_mended(
                 .map(|certificate| certificate.names.clone())
         };
         if is_set_otherwise || names(before) != names(after) {
-            tries.not_before = tries.server_not_before;
+            progress.not_before = progress.server_not_before;
         }
     }
 }
@@ -238,8 +244,8 @@ mod tests {
         let future = Note { at_seconds: u64::MAX, ..huge };
         assert_eq!(future.left("this", NOW_SECONDS).0, Duration::ZERO);
         // The part that the status shows.
-        let tries = Tries::failed(u32::MAX, String::new(), RETRY_MAX, Duration::ZERO, u64::MAX);
-        assert!(tries.state.next_try.is_some());
+        let progress = OrderProgress::failed(u32::MAX, String::new(), RETRY_MAX, Duration::ZERO, u64::MAX);
+        assert!(progress.state.next_try.is_some());
     }
 
     #[test]

@@ -15,7 +15,7 @@ use stillgate_schema::{Json, Node};
 
 /// A file with the text of a plugin.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OwnFile {
+pub struct PluginFile {
     /// Its path.
     pub path: PathBuf,
     /// The name that precedes line numbers in messages: the shortest end of the path that is unique.
@@ -26,7 +26,7 @@ pub struct OwnFile {
     pub folder: PathBuf,
 }
 
-impl OwnFile {
+impl PluginFile {
     /// Whether it is in a subfolder of the configured one. Such files are modules for plugins, and not plugins.
     pub fn is_below(&self) -> bool {
         self.path.parent() != Some(&*self.folder)
@@ -37,10 +37,10 @@ impl OwnFile {
 pub type CheckMetadata = dyn Fn(Json) -> Result<Json, String> + Send + Sync;
 
 /// Compiles a plugin from its configuration. Problems are reported to the sink.
-pub type CompileOwn = dyn Fn(&Node, &mut Compile<'_>) -> Option<Box<dyn Plugin>> + Send + Sync;
+pub type CompileCustom = dyn Fn(&Node, &mut Compile<'_>) -> Option<Box<dyn Plugin>> + Send + Sync;
 
 /// A plugin from a file.
-pub struct OwnPlugin {
+pub struct CustomPlugin {
     /// The file's path.
     pub path: PathBuf,
     /// Its name; see [`name_for_ever`].
@@ -57,24 +57,24 @@ pub struct OwnPlugin {
     /// Parts of the file that have no effect.
     pub warnings: Vec<String>,
     /// Compiles one configuration, which is without `_meta`, its secrets resolved.
-    pub compile: Box<CompileOwn>,
+    pub compile: Box<CompileCustom>,
     /// `None`: the plugin has no metadata.
     pub check_metadata: Option<Box<CheckMetadata>>,
 }
 
 /// The plugins of some files.
 #[derive(Clone, Default)]
-pub struct OwnPlugins(Option<Arc<Shelf>>);
+pub struct CustomPlugins(Option<Arc<Shelf>>);
 
 struct Shelf {
-    plugins: Vec<OwnPlugin>,
+    plugins: Vec<CustomPlugin>,
     files: Identity,
     attributes: Arc<Json>,
 }
 
-impl OwnPlugins {
+impl CustomPlugins {
     /// No plugins.
-    pub const NONE: OwnPlugins = OwnPlugins(None);
+    pub const NONE: CustomPlugins = CustomPlugins(None);
 
     /// Makes the plugins of files. `attributes`: the content of `plugin_attr`, by plugin. `is_taken`: whether a name is
     /// that of a built-in plugin.
@@ -83,37 +83,37 @@ impl OwnPlugins {
     ///
     /// The problems, each with its file.
     pub fn new(
-        files: &[OwnFile],
+        files: &[PluginFile],
         attributes: &Arc<Json>,
         scripts: Scripts,
         is_taken: impl Fn(&str) -> bool,
-    ) -> Result<OwnPlugins, Vec<String>> {
-        let mut plugins: Vec<OwnPlugin> = Vec::with_capacity(files.len());
+    ) -> Result<CustomPlugins, Vec<String>> {
+        let mut plugins: Vec<CustomPlugin> = Vec::with_capacity(files.len());
         let mut errors = Vec::new();
         for made in (scripts.plugins)(files, attributes) {
             match made {
                 Err(why) => errors.push(why),
-                Ok(OwnPlugin { name, path, .. }) if is_taken(name) => {
+                Ok(CustomPlugin { name, path, .. }) if is_taken(name) => {
                     let path = path.display();
                     errors.push(format!("{path}: the plugin {name:?} is built in; give yours another name"));
                 }
-                Ok(OwnPlugin { name, path, .. }) if plugins.iter().any(|other| other.name == name) => {
+                Ok(CustomPlugin { name, path, .. }) if plugins.iter().any(|other| other.name == name) => {
                     errors.push(format!("{}: another file has a plugin {name:?}, too", path.display()));
                 }
                 Ok(plugin) => plugins.push(plugin),
             }
         }
         let shelf = Shelf { plugins, files: identity(files), attributes: attributes.clone() };
-        if errors.is_empty() { Ok(OwnPlugins(Some(Arc::new(shelf)))) } else { Err(errors) }
+        if errors.is_empty() { Ok(CustomPlugins(Some(Arc::new(shelf)))) } else { Err(errors) }
     }
 
     /// All plugins.
-    pub fn iter(&self) -> impl Iterator<Item = &OwnPlugin> {
+    pub fn iter(&self) -> impl Iterator<Item = &CustomPlugin> {
         self.0.iter().flat_map(|shelf| &shelf.plugins)
     }
 
     /// The plugin with this name.
-    pub fn find(&self, name: &str) -> Option<&OwnPlugin> {
+    pub fn find(&self, name: &str) -> Option<&CustomPlugin> {
         self.iter().find(|plugin| plugin.name == name)
     }
 
@@ -135,7 +135,7 @@ pub fn beside(files: Identity, digest: &str) -> String {
 }
 
 /// Digest of the names and texts of files.
-pub fn identity(files: &[OwnFile]) -> Identity {
+pub fn identity(files: &[PluginFile]) -> Identity {
     let parts: Vec<&[u8]> =
         files.iter().flat_map(|file| [file.path.as_os_str().as_encoded_bytes(), file.text.as_bytes()]).collect();
     Identity::of(&parts)
@@ -156,14 +156,14 @@ pub fn name_for_ever(name: &str) -> &'static str {
 }
 
 /// Compares the files, including `plugin_attr`.
-impl PartialEq for OwnPlugins {
-    fn eq(&self, other: &OwnPlugins) -> bool {
-        let attributes = |of: &OwnPlugins| of.0.as_ref().map(|shelf| shelf.attributes.clone());
+impl PartialEq for CustomPlugins {
+    fn eq(&self, other: &CustomPlugins) -> bool {
+        let attributes = |of: &CustomPlugins| of.0.as_ref().map(|shelf| shelf.attributes.clone());
         self.files() == other.files() && attributes(self) == attributes(other)
     }
 }
 
-impl fmt::Debug for OwnPlugins {
+impl fmt::Debug for CustomPlugins {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.iter().map(|plugin| plugin.name)).finish()
     }

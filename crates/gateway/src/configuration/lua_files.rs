@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use stillgate_files::read_bounded;
-use stillgate_plugin::OwnFile;
+use stillgate_plugin_api::PluginFile;
 
 /// The longest file of a plugin.
 const FILE_BYTES_MAX: usize = 1024 * 1024;
@@ -20,7 +20,7 @@ const FOLDERS_MAX: usize = 256;
 type Files = BTreeMap<PathBuf, PathBuf>;
 
 /// Reads the files, and those of the folders whose names end in `.lua`; each once, in the order of their paths.
-pub(crate) fn read(paths: &[PathBuf]) -> Result<Vec<OwnFile>, String> {
+pub(crate) fn read(paths: &[PathBuf]) -> Result<Vec<PluginFile>, String> {
     let files = files(paths)?;
     if files.len() > FILES_MAX {
         return Err(format!("there are {} files; at most {FILES_MAX} are read", files.len()));
@@ -99,13 +99,13 @@ fn entries(folder: &Path) -> io::Result<BTreeSet<PathBuf>> {
     paths.filter(|path| !path.as_ref().is_ok_and(|path| is_hidden(path))).collect()
 }
 
-fn read_one(path: PathBuf, folder: PathBuf, name: String) -> Result<OwnFile, String> {
+fn read_one(path: PathBuf, folder: PathBuf, name: String) -> Result<PluginFile, String> {
     let bytes = read_bounded(&path, FILE_BYTES_MAX).map_err(|error| unreadable(&path, &error))?;
     if bytes.len() > FILE_BYTES_MAX {
         return Err(format!("{} is longer than {FILE_BYTES_MAX} bytes", path.display()));
     }
     match String::from_utf8(bytes) {
-        Ok(text) => Ok(OwnFile { path, name, text, folder }),
+        Ok(text) => Ok(PluginFile { path, name, text, folder }),
         Err(_) => Err(format!("{} is not UTF-8", path.display())),
     }
 }
