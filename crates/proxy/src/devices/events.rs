@@ -7,7 +7,7 @@
 use crate::basics::clock::Timer;
 use crate::calls;
 use crate::connection::stream::Stream;
-use crate::exchange::node_host::host_of;
+use crate::exchange::target::host_of;
 use crate::node::{self, Destination, health};
 use crate::plan::snapshot::WorkerUpstream;
 use crate::worker::Worker;

@@ -11,11 +11,9 @@
 //! device relates to others, and who waits for it ([`crate::device_link`]).
 
 mod connection;
-mod credential;
 mod events;
 mod input;
 mod output;
-mod reports;
 
 use crate::connection::client::ClientConnection;
 use crate::device_link::{DeviceFacts, FormerConnection};
@@ -41,6 +39,7 @@ use stillgate_devices::Generation;
 use stillgate_devices::protocol::{DeviceProtocol, EncodedBody, MessageId};
 use stillgate_devices::session::{OutgoingMessage, Session, SessionId, SessionTransfer};
 use stillgate_plugin_api::record::NodeTries;
+use stillgate_plugin_api::{AttachedConsumer, Consumers};
 use stillgate_route::Match;
 use tokio::task::spawn_local;
 
@@ -302,4 +301,20 @@ fn lease(present: Option<&Arc<Lease>>, is_changed: bool) -> Option<Arc<Lease>> {
     let lease = Lease::new(present.policy);
     lease.revoke();
     Some(Arc::new(lease))
+}
+
+impl DeviceIdentity {
+    /// Whether its consumer still exists with the same credential.
+    fn holds(&self, consumers: &Consumers) -> bool {
+        let Some(named) = consumers.named(&self.name) else { return false };
+        let credential = match &self.credential {
+            None => None,
+            Some(id) => {
+                let ids = &consumers.of(named).credentials;
+                let Some(place) = ids.iter().position(|known| known == id) else { return false };
+                u16::try_from(place).ok()
+            }
+        };
+        consumers.mark(AttachedConsumer { credential, ..named }) == Some(self.mark)
+    }
 }

@@ -4,8 +4,8 @@
 
 use super::answer::LocalReply;
 use super::attempts::Attempts;
-use super::node_host::host_for;
 use super::relay::{Relay, RelayEvent};
+use super::target::host_for;
 use super::{ConnectionNext, Exchange, RequestContext, forwarding, response};
 use crate::connection::http2::bounds::is_large_head;
 use crate::connection::stream::Stream;

@@ -13,11 +13,11 @@
 //! Nothing is read, and no filter is given a piece, before the output for the last piece is written: that is the backpressure, and
 //! what bounds the memory where a small piece becomes a large one. A request can be sent again as long as all output of its filters
 //! is still in `out`: filters run once, however many nodes are tried.
+//!
+//! The part of a body that a log wants is captured while it is passed on.
 
-mod capture;
-mod offloaded;
+mod filters;
 
-use super::filters::{Filters, PieceEnd};
 use super::receiver::Receiver;
 use super::sender::Sender;
 use crate::basics::buffer::Buffers;
@@ -27,7 +27,7 @@ use crate::worker::Worker;
 use crate::worker::body_memory::{BodyLease, Full};
 use crate::worker::offload::OffloadPools;
 use crate::worker::plugins::{PluginRefusal, guarded};
-use offloaded::OffloadedWork;
+use filters::{Filters, OffloadedWork, PieceEnd};
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::io;
@@ -588,6 +588,44 @@ impl BodyPipe<'_> {
             }
         } else {
             self.filtered.rewind();
+        }
+    }
+}
+
+impl FilteredBody {
+    /// Begins to keep the body, as it is passed on, for the log, if plugins require that.
+    #[inline]
+    pub(crate) fn start_capture(&mut self, begin: impl FnOnce() -> BodyLease) {
+        if self.changes.captured().is_on() {
+            self.captured = Some(begin());
+        }
+    }
+
+    /// Nothing is kept for the log.
+    #[inline]
+    pub(crate) fn end_capture(&mut self) {
+        if self.captured.is_some() || self.changes.captured().is_on() {
+            self.give_up_capture();
+        }
+    }
+
+    #[cold]
+    fn give_up_capture(&mut self) {
+        self.changes.captured_mut().give_up();
+        self.captured = None;
+    }
+
+    /// Captures a piece that is passed on, perhaps the last; without memory for it, nothing of the body is kept.
+    #[cold]
+    fn capture(&mut self, piece: &[u8], is_last: bool) {
+        let capture = self.changes.captured_mut();
+        capture.piece(piece);
+        if is_last {
+            capture.end();
+        }
+        let bytes = capture.bytes().map_or(0, <[u8]>::len);
+        if self.captured.as_mut().is_some_and(|held| held.set(bytes).is_err()) {
+            self.give_up_capture();
         }
     }
 }

@@ -8,24 +8,22 @@
 //! A request without plugins pays one branch per phase. A plugin that panics makes its request fail with 500, and does nothing
 //! else. What a plugin waits for in `rewrite` and `access` is handled by `waiting`: the phases stop there, and continue afterwards.
 
-mod pinned;
 mod run;
 mod steps;
 
 use super::answer::LocalReply;
 use super::facts::facts_of;
-use super::node_host::host_of;
 use super::receiver::Receiver;
 use super::record::{ExchangeParts, Moment};
+use super::target::host_of;
 use super::{Exchange, RequestContext};
 use crate::plan::snapshot::{Snapshot, WorkerUpstream};
 use crate::telemetry::metrics::upstream;
 use crate::telemetry::outcome::RequestOutcome;
 use crate::worker::Worker;
 use crate::worker::plugins::{PanickedAt, PluginRefusal, call_each, timed};
-use pinned::{PinnedChain, chosen};
 pub(super) use run::edited_value;
-use run::{PhaseRun, open};
+use run::{PhaseRun, PinnedChain, chosen, open};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;

@@ -2,8 +2,8 @@
 //! to the client.
 
 use super::body_pipe::BrokenBody;
-use super::node_host::host_for;
 use super::sender::BodyDelimiting;
+use super::target::host_for;
 use super::{Exchange, RequestContext, chain};
 use crate::connection::client::ClientConnection;
 use crate::plan::Settings;

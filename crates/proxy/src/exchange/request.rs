@@ -1,15 +1,14 @@
-//! One request, from its head to its line in the access log: the list of its phases.
+//! One request, from its head to its line in the access log: the list of its phases, and the context that they work with.
 
-use super::answer::{self, LocalReply, SpecialReply};
+use super::answer::{self, LocalReply, SpecialReply, method_of};
 use super::chain::Chains;
 use super::forwarding::client_address;
-use super::matching;
 use super::record::Moment;
-use super::reply::method_of;
 use super::target::ExchangeTarget;
-use super::{ConnectionNext, Exchange, RequestContext, attempts, chain, device, exposition, queue, waiting_place};
+use super::{ConnectionNext, Exchange, attempts, chain, device, exposition, matching, queue, waiting_place};
 use crate::connection::client::ClientConnection;
 use crate::plan::snapshot::Snapshot;
+use crate::plan::{PlanRoute, Settings};
 use crate::sockets::listener::Active;
 use crate::worker::Worker;
 use std::rc::Rc;
@@ -176,5 +175,34 @@ impl<'a> InFlight<'a> {
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         self.worker.counters.requests_in_flight.sub(1);
+    }
+}
+
+/// A request being served. It is passed from phase to phase.
+pub(crate) struct RequestContext<'a> {
+    pub(crate) worker: &'a Rc<Worker>,
+    pub(crate) client: &'a mut ClientConnection,
+    pub(crate) exchange: &'a mut Exchange,
+    /// Snapshot from which it is served to its end, whatever is published meanwhile.
+    pub(crate) snapshot: &'a Snapshot,
+    /// `None`: no route was found yet, or there is none.
+    pub(crate) route: Option<&'a PlanRoute>,
+}
+
+impl<'a> RequestContext<'a> {
+    /// Lends the context for a part of its time.
+    #[inline]
+    pub(crate) fn lend(&mut self) -> RequestContext<'_> {
+        RequestContext {
+            worker: self.worker,
+            client: self.client,
+            exchange: self.exchange,
+            snapshot: self.snapshot,
+            route: self.route,
+        }
+    }
+
+    pub(crate) fn settings(&self) -> &'a Settings {
+        &self.snapshot.plan.settings
     }
 }

@@ -1,4 +1,4 @@
-//! The memory of one exchange.
+//! The memory of one exchange, and a worker's pool of free exchanges, which own no buffers. The last one is used first.
 
 use super::body_pipe::{BodyPipe, FilteredBody, Trailers};
 use super::chain::Chains;
@@ -13,6 +13,7 @@ use crate::plan::Plan;
 use crate::telemetry::access_log::ResponseFields;
 use crate::telemetry::outcome::{RequestOutcome, Timing};
 use crate::worker::Worker;
+use std::cell::RefCell;
 use std::time::Duration;
 use stillgate_plugin_api::Facts;
 use stillgate_plugin_api::record::{NodeTries, RequestId};
@@ -202,5 +203,36 @@ impl Exchange {
         self.to_client.release(&worker.buffers);
         self.request_body.clear();
         self.response_body.clear();
+    }
+}
+
+/// Free exchanges kept by a worker.
+const EXCHANGES_FREE_MAX: usize = 256;
+
+thread_local! {
+    /// Free exchanges of the worker that runs on this thread.
+    #[expect(clippy::vec_box, reason = "taking and giving back moves a pointer, not a kilobyte")]
+    static FREE: RefCell<Vec<Box<Exchange>>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Exchange {
+    /// Takes a free exchange, or makes a new one.
+    pub(crate) fn take() -> Box<Exchange> {
+        FREE.with_borrow_mut(Vec::pop).unwrap_or_default()
+    }
+
+    /// Returns it to the pool, with its buffers.
+    pub(crate) fn give(mut self: Box<Exchange>, worker: &Worker) {
+        self.release(worker);
+        FREE.with_borrow_mut(|free| {
+            if free.len() < EXCHANGES_FREE_MAX {
+                free.push(self);
+            }
+        });
+    }
+
+    /// Drops free exchanges above this number.
+    pub(crate) fn keep(count: usize) {
+        FREE.with_borrow_mut(|free| free.truncate(count));
     }
 }

@@ -1,12 +1,12 @@
-//! The phase `target`: where a request goes, within which limits, and with which head.
+//! The phase `target`: where a request goes, within which limits, and with which head and `Host`.
 
 use super::answer::LocalReply;
-use super::{RequestContext, chain, forwarding};
+use super::{Exchange, RequestContext, chain, forwarding};
 use crate::basics::min_rate;
 use crate::connection::grpc;
 use crate::plan::snapshot::WorkerUpstream;
 use crate::plan::{Settings, TimeoutsMs};
-use stillgate_config::Balance;
+use stillgate_config::{Balance, PassHost};
 use stillgate_plugin_api::TemplatePart;
 use stillgate_plugin_api::facts::append_address;
 use stillgate_route::Lookup;
@@ -132,4 +132,28 @@ fn hash_key(serving: &mut RequestContext<'_>, balance: &Balance) -> bool {
     }
     (serving.exchange.key, serving.exchange.value) = (key, buffer);
     true
+}
+
+/// The `Host` that a node gets if it is not the client's own line.
+pub(crate) fn host_for<'a>(exchange: &'a Exchange, pass_host: &'a PassHost, node_host: &'a str) -> &'a [u8] {
+    let authority = exchange.request.authority.of(exchange.from_client.head());
+    host_of(exchange.request_edits.host(), authority, pass_host, node_host)
+}
+
+/// Like `host_for`, from the parts of an exchange: the host that a plugin has set, and the one that was requested.
+pub(crate) fn host_of<'a>(
+    set: Option<&'a [u8]>,
+    authority: &'a [u8],
+    pass_host: &'a PassHost,
+    node_host: &'a str,
+) -> &'a [u8] {
+    if let Some(host) = set {
+        return host;
+    }
+    match pass_host {
+        PassHost::Rewrite(host) => host.as_bytes(),
+        PassHost::Pass if !authority.is_empty() => authority,
+        // HTTP/1.0 without Host: only the node's own name is available.
+        PassHost::Pass | PassHost::Node => node_host.as_bytes(),
+    }
 }

@@ -1,26 +1,29 @@
-//! Accepts a worker's connections: from the listener to a task of its own, or to a graceful refusal.
+//! Accepts a worker's connections: from the listener to a task of its own, or to a graceful refusal. Connections that another
+//! process hands over continue where they were.
 //!
 //! `client` handles what a connection then sends.
 
 use crate::basics::clock::Timer;
-use crate::client;
 use crate::connection::client::{ClientConnection, scheme};
 use crate::connection::stream::Stream;
-use crate::devices;
+use crate::exchange::answer;
 use crate::exchange::forwarding::untrusted_lines;
-use crate::exchange::reply;
+use crate::handover::{Arrival, ConnectionState, HandedState, OriginState, Parcel, ParcelError};
 use crate::listen::{handshake, proxy_protocol};
 use crate::sockets::listener::{ConnectionEvent, Listener};
-use crate::stream_proxy;
+use crate::tunnel::Tunnel;
 use crate::worker::{FreshConnection, Open, Worker};
+use crate::{client, devices, stream_proxy};
+use socket2::{Socket, Type};
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
-use stillgate_config::ListenerKind;
+use stillgate_config::{ListenPlace, ListenerKind};
 use stillgate_tls::Offer;
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
@@ -160,8 +163,8 @@ impl FreshConnection {
 /// Answers 503 to a client that does not fit, and gives it the time to read that.
 async fn refuse(worker: Rc<Worker>, mut stream: TcpStream) {
     let polite = async {
-        let is_head = tokio::time::timeout(METHOD_TIME, reply::asks_for_head(&stream)).await.unwrap_or(false);
-        stream.write_all(&reply::overloaded(is_head)).await?;
+        let is_head = tokio::time::timeout(METHOD_TIME, answer::asks_for_head(&stream)).await.unwrap_or(false);
+        stream.write_all(&answer::overloaded(is_head)).await?;
         stream.shutdown().await?;
         let mut space = [0; 1024];
         poll_fn(|cx| {
@@ -179,4 +182,73 @@ async fn refuse(worker: Rc<Worker>, mut stream: TcpStream) {
     // However it ends, the client got the answer or did not listen.
     let _ = tokio::time::timeout(REFUSAL_TIME, polite).await;
     worker.refusals.set(worker.refusals.get() - 1);
+}
+
+/// Continues a connection.
+pub(crate) fn take_over(worker: &Rc<Worker>, arrival: Arrival) {
+    if let Err(error) = try_take_over(worker, arrival) {
+        tracing::warn!(%error, "a connection that the former process handed over is lost");
+    }
+}
+
+fn try_take_over(worker: &Rc<Worker>, arrival: Arrival) -> Result<(), ParcelError> {
+    let Arrival { parcel: Parcel { state, bytes, sockets }, is_changed } = arrival;
+    let mut streams = sockets.into_iter().map(|socket| stream(socket).map_err(|error| ParcelError(error.to_string())));
+    let mut next = || streams.next().unwrap_or_else(|| Err(ParcelError("a socket is missing".to_owned())));
+    match state {
+        HandedState::Connection(state) => {
+            let (open, mut client) = begin(&state, worker, next()?, true)?;
+            spawn_local(async move {
+                if let Some(upgraded) = client::serve(&open.worker, &mut client).await {
+                    devices::go_on(open, client, upgraded);
+                }
+            });
+        }
+        HandedState::Device(state) => {
+            let (open, client) = begin(&state.connection, worker, next()?, true)?;
+            devices::take(open, client, &state, &bytes, is_changed)?;
+        }
+        HandedState::Tunnel(state) => {
+            let (client, node) = (next()?, next()?);
+            let is_http = matches!(state.origin, OriginState::Request(_));
+            let (open, client) = begin(&state.connection, worker, client, is_http)?;
+            spawn_local(Tunnel::resume(open, client, node, &state, &bytes, is_changed)?);
+        }
+        HandedState::Broadcast { .. } => return Err(ParcelError("a broadcast is not a connection".to_owned())),
+    }
+    Ok(())
+}
+
+/// Restores the connection as it was. It counts as open here, and was accepted elsewhere.
+fn begin(
+    state: &ConnectionState,
+    worker: &Rc<Worker>,
+    stream: Stream,
+    is_http: bool,
+) -> Result<(Open, ClientConnection), ParcelError> {
+    let listener = worker.listeners.find_bound(ListenPlace::tcp(state.listener));
+    let listener = listener.ok_or_else(|| ParcelError(format!("nobody listens on {}", state.listener)))?;
+    if is_http != listener.is_http() {
+        return Err(ParcelError(format!("the listener {} does something else here", state.listener)));
+    }
+    let quiet_since_ms = worker.clock.now_ms().saturating_sub(state.quiet_ms);
+    let open = if is_http { Open::new(worker, &listener) } else { Open::of_stream(worker) };
+    let mut client = match is_http {
+        true => client_of(stream, state.peer, state.local, listener, state.is_https, quiet_since_ms),
+        // No header lines describe it to a node.
+        false => {
+            ClientConnection::with_facts(stream, state.peer, state.local, listener, [].into(), None, quiet_since_ms)
+        }
+    };
+    client.is_new = state.is_new;
+    Ok((open, client))
+}
+
+fn stream(socket: OwnedFd) -> io::Result<Stream> {
+    let socket = Socket::from(socket);
+    if socket.r#type()? != Type::STREAM {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a socket of another kind"));
+    }
+    socket.set_nonblocking(true)?;
+    TcpStream::from_std(socket.into()).map(Stream::Plain)
 }

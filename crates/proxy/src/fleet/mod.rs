@@ -6,9 +6,6 @@
 mod accept;
 #[cfg(test)]
 pub(crate) mod allocations;
-mod draining;
-mod overview;
-mod taking;
 mod thread;
 mod turns;
 mod worker_listeners;

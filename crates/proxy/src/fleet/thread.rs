@@ -1,7 +1,7 @@
 //! One worker: a thread with its own runtime and listeners, from its first connection to its last.
 
 use super::worker_listeners::{ListenerUpdate, WorkerListeners};
-use super::{WORKER_NAME, overview, taking, turns};
+use super::{WORKER_NAME, accept, turns};
 use crate::basics::buffer::Buffers;
 use crate::basics::clock::Clock;
 use crate::basics::counters::{WorkerCounters, WorkerTally};
@@ -15,7 +15,7 @@ use crate::plan::snapshot::Snapshot;
 use crate::sockets::listener::Listeners;
 use crate::telemetry::access_log::Sink;
 use crate::telemetry::metrics::Recorder;
-use crate::telemetry::overview::Question;
+use crate::telemetry::overview::{Question, UpstreamOverview};
 use crate::telemetry::slow::Slowest;
 use crate::telemetry::troubles::Troubles;
 use crate::worker::devices::{DeviceLink, Devices};
@@ -32,9 +32,10 @@ use std::time::Duration;
 use stillgate_metrics::Writer;
 use stillgate_plugin_api::{Outbox, ServingProcess};
 use stillgate_profiler::threads::Registration;
+use stillgate_upstream::EndpointStatus;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
-use tokio::task::{LocalSet, spawn_local};
+use tokio::task::{LocalSet, spawn_local, yield_now};
 use tokio::time::sleep;
 
 /// How often a worker that is to end checks whether it can.
@@ -218,9 +219,9 @@ impl Worker {
             tokio::select! {
                 () = sleep(END_LOOK), if self.draining.get() => {}
                 Some(question) = questions.recv() => {
-                    spawn_local(overview::answer(self.clone(), question));
+                    spawn_local(answer_overview(self.clone(), question));
                 }
-                Some(arrival) = arrivals.recv() => taking::take(self, arrival),
+                Some(arrival) = arrivals.recv() => accept::take_over(self, arrival),
                 () = self.give_some() => {}
                 Ok(()) = plans.changed() => {
                     self.watches.look(self.snapshot().plan.revocations);
@@ -275,4 +276,26 @@ impl Worker {
             devices.look_at(&self.snapshot().plan.consumers);
         }
     }
+}
+
+/// Upstreams that are visited before requests have their turn again.
+const UPSTREAMS_AT_ONCE: usize = 256;
+/// Answers one query.
+async fn answer_overview(worker: Rc<Worker>, question: Question) {
+    let snapshot = worker.snapshot();
+    let mut overview = Vec::new();
+    for (at, upstream) in snapshot.upstreams.iter().enumerate() {
+        if at % UPSTREAMS_AT_ONCE == UPSTREAMS_AT_ONCE - 1 {
+            yield_now().await;
+        }
+        let has_news = |node: &EndpointStatus| node.failures > 0 || node.active > 0 || node.idle > 0;
+        let state = upstream.state.borrow();
+        let nodes: Vec<_> = state.status(worker.clock.now_ms()).filter(has_news).collect();
+        let waiting = state.waiting();
+        if !nodes.is_empty() || waiting > 0 {
+            overview.push(UpstreamOverview { upstream: upstream.planned.definition.key.clone(), waiting, nodes });
+        }
+    }
+    // The caller may have given up.
+    let _ = question.send(overview);
 }

@@ -1,4 +1,4 @@
-//! A worker's sockets and their readers: listeners that are added, changed and removed while it serves.
+//! A worker's sockets and their readers: listeners that are added, changed and removed while it serves, and closed when it drains.
 //!
 //! ```text
 //!  added ──▶ served ──▶ removed: no new connections begin, those that had begun are accepted ──▶ closed
@@ -10,6 +10,7 @@
 //! connection whose handshake took longer than [`HANDSHAKE_TIME`] is lost.
 
 use super::accept::accept;
+use crate::handover::LeavingWorker;
 use crate::sockets::listener::Listener;
 use crate::sockets::{WorkerListener, WorkerSocket};
 use crate::stream_proxy;
@@ -255,5 +256,19 @@ async fn wake_connections(worker: Rc<Worker>) {
     while let Some(from) = cursor {
         cursor = worker.clock.wake_some(from, WOKEN_AT_ONCE);
         yield_now().await;
+    }
+}
+
+impl Worker {
+    /// Closes the listeners, except those that a successor has as well.
+    pub(super) fn start_draining(self: &Rc<Self>, serving: &WorkerListeners, giving: Option<Rc<LeavingWorker>>) {
+        serving.end(self, |bound| giving.as_ref().is_some_and(|giving| giving.leaves_listener(bound)));
+        self.draining.set(true);
+        let gives_nothing = giving.is_none();
+        self.giving.replace(giving);
+        // Connections that are handed over are woken a few at a time.
+        if gives_nothing {
+            self.clock.wake_all();
+        }
     }
 }

@@ -5,7 +5,7 @@
 use crate::basics::clock::Timer;
 use crate::connection::client::{TlsFacts, lower_name};
 use crate::connection::stream::{Stream, Tls};
-use crate::exchange::reply;
+use crate::exchange::answer;
 use crate::worker::Worker;
 use std::cell::OnceCell;
 use std::future::poll_fn;
@@ -68,7 +68,7 @@ pub(crate) async fn accept(
         Err(NoTls::Unused) => {}
         Err(NoTls::Challenge) => worker.counters.tls_handshakes.add(1),
         Err(NoTls::Plain(mut stream)) => {
-            let answer = reply::plain_to_tls(reply::asks_for_head(&stream).await);
+            let answer = answer::plain_to_tls(answer::asks_for_head(&stream).await);
             // A client that does not take a few bytes does not get the answer.
             let _ = poll_fn(|cx| Pin::new(&mut stream).poll_write(cx, &answer)).await;
             failed(worker, peer, &name, FailureReason::NotTls, "HTTP without TLS".to_owned());

@@ -3,11 +3,12 @@
 //! A Plan is built by the control thread from a validated configuration and the current addresses of its names. Parts that did not
 //! change are shared with the previous Plan, so that a worker can see by pointer what it may keep. Its routes are in `routes`, what
 //! its metrics have to know of a change in `changes`.
+//!
+//! The process has one table of limits. It is made for the first Plan with a limit, and kept from then on.
 
 pub(crate) mod caching;
 pub(crate) mod challenges;
 mod changes;
-mod limits;
 pub(crate) mod metrics;
 mod routes;
 pub(crate) mod snapshot;
@@ -25,11 +26,11 @@ use routes::Routes;
 pub(crate) use routes::{Lease, PlanRoute};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
+use std::{fmt, io};
 use stillgate_config::{Balance, Config, Gateway, RouteCacheMode, Upstream, UpstreamTimeouts};
 use stillgate_limits::Limits;
 use stillgate_plugin_api::metadata::MetadataTable;
@@ -468,6 +469,39 @@ impl TunnelBounds {
             client_send_ms: settings.send_ms,
             drain_ms: settings.drain_ms,
         }
+    }
+}
+
+impl Plan {
+    /// Whether some plugin counts in the table of limits.
+    fn needs_limits(&self) -> bool {
+        self.routes.need_limits()
+            || self.consumers.need_limits()
+            || self
+                .global
+                .as_ref()
+                .is_some_and(|global| global.entries().iter().any(|entry| entry.plugin.needs_limits()))
+    }
+}
+
+impl PlanCell {
+    /// Makes the table of limits if `plan`, which is to be published next, needs one and there is none. Must not be called by a
+    /// worker: it takes memory.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system does not provide the memory: then plugins work without a table.
+    pub fn provide_limits(&self, plan: &Plan, bytes_max: usize) -> io::Result<()> {
+        if self.limits.get().is_none() && plan.needs_limits() {
+            self.inherit_limits(Limits::create(bytes_max)?);
+        }
+        Ok(())
+    }
+
+    /// Takes over the table of the previous process. If there is one already, that stays.
+    pub fn inherit_limits(&self, table: Limits) {
+        // Only the control thread sets it; if there were another, its counters would be in use.
+        let _stays = self.limits.set(Arc::new(table));
     }
 }
 

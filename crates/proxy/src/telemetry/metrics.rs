@@ -1,11 +1,8 @@
 //! A worker's part in the metrics; their definitions are in `plan::metrics`.
 //!
-//! What is done for a request is in `recorder`, what is reported about connections and nodes in `gauges`, about upstreams in
-//! `upstreams`, about plugins in `plugins`, about sessions in `streams`, about devices in `devices`, and about the workers
-//! themselves in `workers`.
+//! What is reported about connections and nodes is in `gauges`; the series of requests are found in `table`.
 
 mod gauges;
-mod streams;
 mod table;
 
 use crate::plan::Plan;
@@ -13,12 +10,14 @@ use crate::plan::metrics::{Aspect, CountedFamilies, MetricsPlan, PlanFamily, nod
 use crate::plan::snapshot::{Snapshot, WorkerUpstream};
 use crate::sockets::listener::{CONNECTION_EVENTS, ConnectionEvent, Listener};
 use crate::telemetry::outcome::{RequestOutcome, RetainedConfig};
+use crate::telemetry::session::ClientSession;
 use gauges::{labelled, labelled_from_start};
 use rustix::time::{ClockId, clock_gettime};
+use std::fmt::Write;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use stillgate_config::{EXTRA_LABELS_MAX, Label, LabelSource, Measure, Route, Upstream};
+use stillgate_config::{EXTRA_LABELS_MAX, Label, LabelSource, Measure, NodeProtocol, Route, Upstream};
 use stillgate_devices::protocol::DeviceProtocol;
 use stillgate_metrics::family::LABELS_MAX;
 use stillgate_metrics::{DeclaredFamily, Handle, Writer};
@@ -674,6 +673,57 @@ impl Recorder {
             let handle = labelled_from_start(writer, family, &itself.number);
             let _ = writer.add_float(handle, cpu_s - std::mem::replace(&mut itself.cpu_s, cpu_s));
         }
+    }
+}
+
+impl Recorder {
+    /// Counts a session that has ended. Bytes are those from the client, and to it.
+    pub(crate) fn record_session(
+        &mut self,
+        metrics: Option<&MetricsPlan>,
+        session: &ClientSession,
+        received: u64,
+        sent: u64,
+    ) {
+        let Some(metrics) = metrics else { return };
+        if let Some(family) = metrics.family(Measure::StreamSessions) {
+            self.add_to_session(metrics, family, session, "", 1);
+        }
+        if let Some(family) = metrics.family(Measure::StreamBytes) {
+            self.add_to_session(metrics, family, session, "ingress", received);
+            self.add_to_session(metrics, family, session, "egress", sent);
+        }
+    }
+
+    fn add_to_session(
+        &mut self,
+        metrics: &MetricsPlan,
+        family: &PlanFamily,
+        session: &ClientSession,
+        direction: &str,
+        amount: u64,
+    ) {
+        let (mut node, mut code) = (String::new(), String::new());
+        let node = session.node.as_ref().map_or("", |of| node_label(of, metrics.node_is_ip, &mut node));
+        write!(code, "{}", session.status).expect("writing to a String does not fail");
+        let mut values: [&[u8]; LABELS_MAX] = [b""; LABELS_MAX];
+        for (value, source) in values.iter_mut().zip(family.sources.iter()) {
+            *value = match source {
+                LabelSource::Label(Label::StreamRoute) => {
+                    session.route.as_ref().map_or("", |route| &route.id).as_bytes()
+                }
+                LabelSource::Label(Label::Node) => node.as_bytes(),
+                LabelSource::Label(Label::Code) => code.as_bytes(),
+                LabelSource::Label(Label::Direction) => direction.as_bytes(),
+                LabelSource::Label(Label::Protocol) if session.protocol == NodeProtocol::Udp => b"udp",
+                LabelSource::Label(Label::Protocol) => b"tcp",
+                // The families have no other labels, and none from variables.
+                LabelSource::Label(_) | LabelSource::Variable(_) | LabelSource::Nothing => b"",
+            };
+        }
+        let handle = self.writer.series(&family.declared, &values[..family.sources.len()]);
+        // Refused only if there was no memory for the series, which the writer has counted.
+        let _ = self.writer.add(handle, amount);
     }
 }
 

@@ -10,13 +10,15 @@ use crate::device_link::{
     Admission, DeviceCommand, DeviceFacts, DeviceReport, FormerConnection, HandoverHoldWitness, connection_number,
     process_ms,
 };
+use crate::telemetry::metrics::DeviceLabels;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Waker};
-use stillgate_config::DeviceLimits;
+use stillgate_config::{DeviceLimits, Measure};
+use stillgate_devices::protocol::DeviceProtocol;
 use stillgate_devices::session::{MessageRefusal, Notice, Session};
 use stillgate_plugin_api::{Consumers, DeviceSettings, Identity};
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -403,5 +405,20 @@ impl Drop for PendingAdmission {
         if let Some(devices) = &self.worker.devices {
             devices.arriving.set(devices.arriving.get().saturating_sub(1));
         }
+    }
+}
+
+impl Worker {
+    /// Counts an event of devices.
+    pub(crate) fn report_devices(&self, measure: Measure, labels: DeviceLabels<'_>, amount: u64) {
+        if amount > 0 {
+            self.report_plugin(|recorder, metrics| recorder.count_devices(metrics, measure, labels, amount));
+        }
+    }
+
+    /// Counts an event of a device that its upstream will not get.
+    pub(crate) fn report_device_event_dropped(&self, route: &str) {
+        let labels = DeviceLabels { route, protocol: DeviceProtocol::Json, reason: "", direction: "" };
+        self.report_devices(Measure::DeviceEventsDropped, labels, 1);
     }
 }

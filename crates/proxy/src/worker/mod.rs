@@ -4,7 +4,6 @@
 //! served; the thread that runs it is in `fleet`.
 
 pub(crate) mod body_memory;
-mod device_telling;
 pub(crate) mod devices;
 pub(crate) mod draining;
 pub(crate) mod offload;

@@ -1,6 +1,6 @@
 //! How much filters of bodies may hold, and how long they may take.
 
-use super::offloaded::{OFFLOADED_CPU_MAX, WAIT_MAX};
+use super::filters::{OFFLOADED_CPU_MAX, WAIT_MAX};
 use super::*;
 use crate::basics::clock::thread_cpu_time;
 use stillgate_plugin_api::{BodyError, BodyFilter};

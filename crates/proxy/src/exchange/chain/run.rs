@@ -1,12 +1,15 @@
-//! The calls of plugins with a request.
+//! The calls of plugins with a request, and the choice of the chain that is run.
 
-use super::{FilterResults, Of, holds};
+use super::{FilterResults, Of, Snapshot, holds};
 use crate::exchange::answer::LocalReply;
 use crate::exchange::facts::facts_of;
 use crate::exchange::{Exchange, RequestContext};
 use crate::worker::Worker;
 use crate::worker::plugins::{PluginPanic, PluginRefusal, call_each, timed};
 use std::cell::Cell;
+use std::ops::Deref;
+use std::rc::Rc;
+use std::sync::Arc;
 use stillgate_plugin_api::facts::{argument_of, cookie_of};
 use stillgate_plugin_api::{AnswerBody, Chain, ChainEntry, Flow, Phase, Request};
 use stillgate_route::path::target_path;
@@ -193,5 +196,37 @@ pub(super) fn settle(
         }
         Ok(waits) => Ok(Some(waits)),
         Err(PluginPanic) => Err(LocalReply::error(500, "a plugin failed")),
+    }
+}
+
+/// A chain that stays alive while the exchange is changed.
+pub(super) enum PinnedChain<'a> {
+    OfPlan(&'a Chain),
+    Kept(Arc<Chain>),
+    Merged(Rc<Chain>),
+}
+
+impl Deref for PinnedChain<'_> {
+    type Target = Chain;
+
+    fn deref(&self) -> &Chain {
+        match self {
+            PinnedChain::OfPlan(chain) => chain,
+            PinnedChain::Kept(chain) => chain,
+            PinnedChain::Merged(chain) => chain,
+        }
+    }
+}
+
+/// The chain that is run now.
+pub(super) fn chosen<'a>(serving: &RequestContext<'a>, of: Of) -> Option<PinnedChain<'a>> {
+    let snapshot: &'a Snapshot = serving.snapshot;
+    let chains = &serving.exchange.chains;
+    match (of, &chains.merged, &chains.kept) {
+        (Of::Route, Some(merged), _) => Some(PinnedChain::Merged(merged.clone())),
+        (Of::Global, _, Some(kept)) => kept.global.clone().map(PinnedChain::Kept),
+        (Of::Route, _, Some(kept)) => kept.route.clone().map(PinnedChain::Kept),
+        (Of::Global, _, None) => snapshot.plan.global.as_deref().map(PinnedChain::OfPlan),
+        (Of::Route, _, None) => serving.route?.chain.as_deref().map(PinnedChain::OfPlan),
     }
 }

@@ -1,7 +1,6 @@
 //! The phases before the upstream is known, in steps, and the position of a request among them.
 
-use super::pinned::chosen;
-use super::run::{PhaseRun, PluginArguments, check_heads, open, settle};
+use super::run::{PhaseRun, PluginArguments, check_heads, chosen, open, settle};
 use super::{FilterResults, Of};
 use crate::exchange::RequestContext;
 use crate::exchange::answer::LocalReply;
