@@ -60,7 +60,7 @@ impl ClientCa {
 
 /// Requests a certificate that leads to one of those in `text` over at most `depth` others. `None` if it cannot be
 /// requested, which has been reported.
-pub(crate) fn asking(
+pub(crate) fn client_demands(
     text: &[u8],
     depth: u8,
     place: ConfigLocation<'_>,

@@ -1,7 +1,7 @@
 //! One entry of `ssls`, read and prepared, or kept if nothing about it changed.
 
 use crate::chain::ChainReceiver;
-use crate::client_auth::asking;
+use crate::client_auth::client_demands;
 use crate::digest::{Digest, Digester};
 use crate::identity::{Expiry, Identity, Purpose, pair};
 use crate::loading::{Text, TlsLoad};
@@ -168,7 +168,7 @@ fn server_config(
         (Some(client), Some(ca)) => {
             let ca_path = format!("{path}.client.ca");
             let place = ConfigLocation { path: &ca_path, file: client.ca.file() };
-            Some(asking(ca, client.depth, place, problems)?)
+            Some(client_demands(ca, client.depth, place, problems)?)
         }
         _ => None,
     };

@@ -1,6 +1,5 @@
 //! Plugins through the binary: alone, together, in Lua, and with the servers that they depend on.
 
-mod asking;
 mod bodies;
 mod bounds;
 mod compression;
@@ -26,6 +25,7 @@ mod reloading;
 mod requests;
 mod scripted;
 mod secrets;
+mod server_calls;
 #[path = "../shared/mod.rs"]
 mod shared;
 mod smuggling;

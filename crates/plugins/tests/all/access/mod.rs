@@ -1,7 +1,6 @@
 //! Plugins that decide whether a request may continue: the node's request, or the answer.
 
 mod arguments;
-mod asking;
 mod client_control;
 mod counters;
 mod csrf;
@@ -11,6 +10,7 @@ mod limit_req;
 mod real_ip;
 mod referer_restriction;
 mod request_validation;
+mod server_calls;
 mod ua_restriction;
 mod uri_blocker;
 
