@@ -1,7 +1,7 @@
 //! Routes a message to the node that has its device, using the directory and the peers.
 
 use crate::peers::{Call, CallError, Handler, PeerReply, PeerServerSettings, PeerTls, Peers, serve};
-use crate::registry::{Directory, DirectorySettings, FormerDirectory, Hooks, LinkError};
+use crate::registry::{Directory, DirectorySettings, FormerDirectory, Hooks, StoreAddressError};
 use bytes::Bytes;
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -79,7 +79,7 @@ pub enum SendError {
 
 impl Cluster {
     /// Starts it on the current runtime.
-    pub fn start(settings: ClusterSettings) -> Result<Cluster, LinkError> {
+    pub fn start(settings: ClusterSettings) -> Result<Cluster, StoreAddressError> {
         let ClusterSettings { directory, tls, listener, body_bytes_max, handler, close } = settings;
         let directory = Directory::new(directory)?;
         let peers = Peers::new(directory.node(), tls.clone());

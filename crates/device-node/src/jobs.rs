@@ -45,7 +45,7 @@ pub(super) struct Jobs {
 /// One job on this node.
 #[derive(Debug, Clone)]
 struct Job {
-    counts: JobCounts,
+    counts: JobProgress,
     /// Other nodes that take part: all, where the job began here, else the one where it began.
     nodes: Vec<String>,
     /// The job belongs to the former process, which reports its progress.
@@ -79,14 +79,14 @@ struct JobReport {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct JobKnowledge {
     #[serde(flatten)]
-    pub(super) counts: JobCounts,
+    pub(super) counts: JobProgress,
     /// Other nodes that take part.
     pub(super) nodes: Vec<String>,
 }
 
 /// The progress of a job, on one node or on several.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-pub(super) struct JobCounts {
+pub(super) struct JobProgress {
     is_sending: bool,
     matched: u64,
     written: u64,
@@ -129,7 +129,7 @@ impl Jobs {
         if self.jobs.values().filter(is_sending).count() >= SENDING_MAX {
             return Err(NoJob::TooMany);
         }
-        let counts = JobCounts { is_sending: true, ..JobCounts::default() };
+        let counts = JobProgress { is_sending: true, ..JobProgress::default() };
         self.insert(message, Job { counts, nodes, is_former: false, is_news: true, copies: Some(copies) });
         Ok(())
     }
@@ -247,13 +247,13 @@ impl Copies {
     }
 }
 
-impl JobCounts {
+impl JobProgress {
     /// Copies with a known result.
     fn told(&self) -> u64 {
         self.written + self.full + self.gone + self.late
     }
 
-    pub(super) fn add(&mut self, other: &JobCounts) {
+    pub(super) fn add(&mut self, other: &JobProgress) {
         self.is_sending |= other.is_sending;
         self.matched += other.matched;
         self.written += other.written;

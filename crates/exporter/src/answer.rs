@@ -105,7 +105,7 @@ fn find(method: &Method, path: &str, metrics_path: &str) -> Result<ExporterPage,
 async fn expose<B>(request: &Request<B>, source: &Arc<ExpositionSource>) -> Result<Response<Payload>, Unavailable> {
     let place = source.place()?;
     source.refresh().await?;
-    let choice = NegotiatedFormat::of(request.headers(), source.prefers_text()?);
+    let choice = NegotiatedFormat::of(request.headers(), source.ranks_text_first()?);
     let body = match *request.method() {
         Method::HEAD => Either::Left(Full::default()),
         _ => {
@@ -230,14 +230,14 @@ pub(crate) struct NegotiatedFormat {
 }
 
 impl NegotiatedFormat {
-    /// The best choice for these fields of a request; `prefers_text` ranks text before OpenMetrics.
-    pub(crate) fn of(headers: &HeaderMap, prefers_text: bool) -> NegotiatedFormat {
-        let (format, content_type) = format(headers, prefers_text);
+    /// The best choice for these fields of a request; `ranks_text_first` ranks text before OpenMetrics.
+    pub(crate) fn of(headers: &HeaderMap, ranks_text_first: bool) -> NegotiatedFormat {
+        let (format, content_type) = format(headers, ranks_text_first);
         NegotiatedFormat { format, content_type, gzip: gzip(headers) }
     }
 }
 
-fn format(headers: &HeaderMap, prefers_text: bool) -> (Format, &'static str) {
+fn format(headers: &HeaderMap, ranks_text_first: bool) -> (Format, &'static str) {
     let text = (Format::Text, Format::Text.content_type());
     let (mut best, mut best_rank) = (text, (Quality::NONE, false));
     let mut accepts_text = false;
@@ -251,7 +251,7 @@ fn format(headers: &HeaderMap, prefers_text: bool) -> (Format, &'static str) {
         }
     }
     let is_openmetrics = best.0 == Format::OpenMetrics;
-    if prefers_text && accepts_text && is_openmetrics { text } else { best }
+    if ranks_text_first && accepts_text && is_openmetrics { text } else { best }
 }
 
 /// The format that a clause of `Accept` requests, if it is supported.

@@ -155,8 +155,8 @@ impl ExpositionSource {
     }
 
     /// Whether clients that accept both get text instead of OpenMetrics.
-    pub(crate) fn prefers_text(&self) -> Result<bool, Unavailable> {
-        Ok(self.lock()?.collector.prefers_text())
+    pub(crate) fn ranks_text_first(&self) -> Result<bool, Unavailable> {
+        Ok(self.lock()?.collector.ranks_text_first())
     }
 
     /// The beginning of an exposition; `names` restricts it to some families.

@@ -35,12 +35,12 @@ struct PendingOrders {
     options: Option<CollectorOptions>,
     /// Whether they are in use.
     subjects: BTreeMap<SeriesSubject, bool>,
-    nodes: Option<Nodes>,
+    nodes: Option<NewNodes>,
 }
 
 /// The nodes that one Plan has and the previous one did not. It holds both Plans, so that what left with the older one is removed
 /// only after this is recorded.
-struct Nodes {
+struct NewNodes {
     metrics: Arc<MetricsPlan>,
     plan: Arc<Plan>,
     previous: Arc<Plan>,
@@ -88,7 +88,7 @@ impl Orders {
         // If a Plan is waiting already, nodes are new compared with the Plan before it.
         let waiting = self.waiting.nodes.take().map(|nodes| nodes.previous);
         let previous = waiting.unwrap_or_else(|| previous.clone());
-        self.waiting.nodes = Some(Nodes { metrics, plan: plan.clone(), previous, published_unix_ms });
+        self.waiting.nodes = Some(NewNodes { metrics, plan: plan.clone(), previous, published_unix_ms });
     }
 
     /// Starts the waiting batch unless one is in progress; call it again when that has ended.
@@ -144,7 +144,7 @@ impl PendingOrders {
     }
 }
 
-impl Nodes {
+impl NewNodes {
     fn told(self, mut writer: Writer) -> Writer {
         writer.tick(self.published_unix_ms);
         self.metrics.report_new_nodes(&self.plan, Some(&self.previous), &mut writer);

@@ -28,7 +28,7 @@ pub struct PluginFile {
 
 impl PluginFile {
     /// Whether it is in a subfolder of the configured one. Such files are modules for plugins, and not plugins.
-    pub fn is_below(&self) -> bool {
+    pub fn is_module(&self) -> bool {
         self.path.parent() != Some(&*self.folder)
     }
 }

@@ -1,10 +1,10 @@
 //! Compiles a list of routes into a matcher: checks the list, and puts all of it into a first layer.
 
+use crate::chunked_list::ChunkedList;
 use crate::condition::Field;
 use crate::fields::FieldSlots;
 use crate::layer::Layer;
 use crate::matcher::{CompiledAt, Matcher, PositionedLayer};
-use crate::pieces::Pieces;
 use crate::{RouteSpec, Variable};
 use std::fmt;
 use std::sync::Arc;
@@ -117,13 +117,13 @@ impl Matcher {
         let all: Vec<u32> = (0..specs.len() as u32).collect();
         let homes: Vec<CompiledAt> = all.iter().copied().map(CompiledAt::Base).collect();
         let reads = layer.reads.clone();
-        let base = PositionedLayer { layer, positions: Pieces::new(&all, None, |a, b| a == b), has_dead: false };
+        let base = PositionedLayer { layer, positions: ChunkedList::new(&all, None, |a, b| a == b), has_dead: false };
         Matcher {
-            specs: Pieces::new(specs, previous.map(|previous| &previous.specs), Arc::ptr_eq),
+            specs: ChunkedList::new(specs, previous.map(|previous| &previous.specs), Arc::ptr_eq),
             weight,
             base,
             delta: None,
-            homes: Pieces::new(&homes, None, |a, b| a == b),
+            homes: ChunkedList::new(&homes, None, |a, b| a == b),
             reads,
         }
     }

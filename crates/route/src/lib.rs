@@ -9,6 +9,7 @@
 mod address;
 mod body_path;
 mod cache;
+mod chunked_list;
 mod compile;
 pub mod condition;
 mod explain;
@@ -24,7 +25,6 @@ mod method;
 mod params;
 pub mod path;
 mod pattern;
-mod pieces;
 pub mod regex;
 mod regex_like;
 mod sample;
@@ -39,6 +39,7 @@ pub mod vars;
 pub use address::AddressSet;
 pub use body_path::{BodyPath, BodyStep};
 pub use cache::{CACHE_KEY_BYTES_MAX, RouteCache};
+pub use chunked_list::ChunkedList;
 pub use compile::{CompileError, CompileErrorKind, PLACES_MAX, ROUTE_PLACES_MAX, fits};
 pub use explain::{
     Candidate, Explanation, MISSED_MAX, PredicateValue, RULED_OUT_MAX, Reason, RoutePart, RouteVerdict, VarsVerdict,
@@ -51,7 +52,6 @@ pub use matcher::{Match, Matcher, Scratch};
 pub use method::{MethodError, MethodSet, parse_method};
 pub use path::{NormalPath, PathError};
 pub use pattern::{PARAMS_MAX, PATTERN_BYTES_MAX, PathPattern, PatternError, PatternErrorKind};
-pub use pieces::Pieces;
 pub use regex_like::RegexLike;
 pub use sample::SampleRequest;
 pub use spec::{RouteMatch, RouteSpec, Unread, UriRoute};

@@ -10,13 +10,13 @@
 //! is sorted or allocated while matching, and only places whose keys the request has are evaluated (`layer`).
 
 use crate::cache::RouteCache;
+use crate::chunked_list::ChunkedList;
 use crate::compile::Weight;
 use crate::condition::Field;
 use crate::fields::{FieldSlots, variable_of};
 use crate::layer::{Context, Layer, LayerScratch, PlaceId, RouteSlot, ValueSource, order};
 use crate::match_request::MatchRequest;
 use crate::path::{self, PathError};
-use crate::pieces::Pieces;
 use crate::values::{NONE, Values};
 use crate::{FunctionMessage, RouteSpec, Variable};
 use std::sync::Arc;
@@ -45,13 +45,13 @@ pub struct Match {
 /// An immutable set of compiled routes.
 #[derive(Debug, Clone)]
 pub struct Matcher {
-    pub(crate) specs: Pieces<Arc<RouteSpec>>,
+    pub(crate) specs: ChunkedList<Arc<RouteSpec>>,
     /// The weight of all routes together.
     pub(crate) weight: Weight,
     pub(crate) base: PositionedLayer,
     pub(crate) delta: Option<PositionedLayer>,
     /// The layer and slot of each route, by its position.
-    pub(crate) homes: Pieces<CompiledAt>,
+    pub(crate) homes: ChunkedList<CompiledAt>,
     /// The values that some route reads; each once, in a fixed order.
     pub(crate) reads: Arc<[ValueSource]>,
 }
@@ -61,7 +61,7 @@ pub struct Matcher {
 pub(crate) struct PositionedLayer {
     pub(crate) layer: Arc<Layer>,
     /// By slot: the position in the list of routes, or [`DEAD`].
-    pub(crate) positions: Pieces<u32>,
+    pub(crate) positions: ChunkedList<u32>,
     /// Whether some are dead.
     pub(crate) has_dead: bool,
 }
@@ -98,7 +98,7 @@ impl Matcher {
     }
 
     /// The routes as they were handed to the compiler.
-    pub fn specs(&self) -> &Pieces<Arc<RouteSpec>> {
+    pub fn specs(&self) -> &ChunkedList<Arc<RouteSpec>> {
         &self.specs
     }
 

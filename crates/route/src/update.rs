@@ -4,10 +4,10 @@
 //! last one. When a delta has become large, or much of the base dead, everything is compiled again; so a change costs a
 //! small delta, and once in a while a full compilation.
 
+use crate::chunked_list::ChunkedList;
 use crate::compile::{Weight, check, faults};
 use crate::layer::Layer;
 use crate::matcher::{CompiledAt, DEAD, Matcher, PositionedLayer};
-use crate::pieces::Pieces;
 use crate::{CompileError, RouteSpec};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -69,11 +69,11 @@ impl Matcher {
                 }
             });
         }
-        let positions = Pieces::new(&positions, Some(&self.base.positions), |a, b| a == b);
+        let positions = ChunkedList::new(&positions, Some(&self.base.positions), |a, b| a == b);
         let base = PositionedLayer { layer: self.base.layer.clone(), positions, has_dead: dead > 0 };
         let delta = (!routes.is_empty()).then(|| {
             let layer = Arc::new(Layer::compile(&routes, &base.layer.fields, &self.layers()));
-            PositionedLayer { layer, positions: Pieces::new(&of_delta, None, |a, b| a == b), has_dead: false }
+            PositionedLayer { layer, positions: ChunkedList::new(&of_delta, None, |a, b| a == b), has_dead: false }
         });
         let reads = match &delta {
             None => base.layer.reads.clone(),
@@ -82,7 +82,7 @@ impl Matcher {
                 base.layer.reads.iter().chain(added).copied().collect()
             }
         };
-        let homes = Pieces::new(&settled, Some(&self.homes), |a, b| a == b);
+        let homes = ChunkedList::new(&settled, Some(&self.homes), |a, b| a == b);
         Ok(Matcher { specs, weight, base, delta, homes, reads })
     }
 

@@ -1,6 +1,6 @@
 //! A node's requests to the directory, and its memory of the answers.
 
-use super::store::{HeartbeatResult, LinkError, RedisAddress, Store};
+use super::store::{HeartbeatResult, RedisAddress, Store, StoreAddressError};
 use super::task;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -98,7 +98,7 @@ pub(super) struct DirectoryState {
 
 impl Directory {
     /// Checks the settings, and begins with a node without devices. [`Directory::run`] performs the work.
-    pub fn new(settings: DirectorySettings) -> Result<Directory, LinkError> {
+    pub fn new(settings: DirectorySettings) -> Result<Directory, StoreAddressError> {
         let DirectorySettings { node, address, former, redis, lookup_bytes_max } = settings;
         let is_filling = AtomicBool::new(former.is_some());
         let former = former.unwrap_or_else(|| FormerDirectory { epoch: rand::random(), ..FormerDirectory::default() });

@@ -18,4 +18,4 @@ mod task;
 pub(crate) use directory::Hooks;
 pub use directory::{Directory, DirectorySettings, FormerDirectory};
 pub use stillgate_devices::directory::DirectoryUnavailable;
-pub use store::{LinkError, RedisAddress};
+pub use store::{RedisAddress, StoreAddressError};

@@ -56,7 +56,7 @@ fn ordering(script: &str) -> Script {
 }
 
 impl Store {
-    pub(super) fn new(address: &RedisAddress) -> Result<Store, LinkError> {
+    pub(super) fn new(address: &RedisAddress) -> Result<Store, StoreAddressError> {
         Ok(Store {
             link: RegistryLink::new(address)?,
             connect: ordering(include_str!("scripts/connect.lua")),
@@ -240,7 +240,7 @@ pub struct RedisAddress {
 
 /// An invalid address.
 #[derive(Debug)]
-pub struct LinkError(redis::RedisError);
+pub struct StoreAddressError(redis::RedisError);
 
 /// A connection that is made when needed.
 pub(super) enum RegistryLink {
@@ -250,10 +250,10 @@ pub(super) enum RegistryLink {
 
 impl RegistryLink {
     /// Checks the address; connects later.
-    pub(super) fn new(address: &RedisAddress) -> Result<RegistryLink, LinkError> {
+    pub(super) fn new(address: &RedisAddress) -> Result<RegistryLink, StoreAddressError> {
         let certificates = TlsCertificates { client_tls: None, root_cert: address.ca_pem.clone() };
         let infos = address.urls.iter().map(|url| url.as_str().into_connection_info());
-        let infos = infos.collect::<Result<Vec<ConnectionInfo>, _>>().map_err(LinkError)?;
+        let infos = infos.collect::<Result<Vec<ConnectionInfo>, _>>().map_err(StoreAddressError)?;
         if address.is_cluster {
             let builder = ClusterClientBuilder::new(infos)
                 .connection_timeout(CONNECT_TIMEOUT)
@@ -261,11 +261,11 @@ impl RegistryLink {
                 .overall_response_timeout(Some(2 * ANSWER_TIMEOUT))
                 .retries(2);
             let builder = if address.ca_pem.is_some() { builder.certs(certificates) } else { builder };
-            let client = Box::new(builder.build().map_err(LinkError)?);
+            let client = Box::new(builder.build().map_err(StoreAddressError)?);
             return Ok(RegistryLink::Cluster { client, connection: Mutex::new(None) });
         }
         let Some(info) = infos.into_iter().next() else {
-            return Err(LinkError((redis::ErrorKind::InvalidClientConfig, "no url").into()));
+            return Err(StoreAddressError((redis::ErrorKind::InvalidClientConfig, "no url").into()));
         };
         let client = match &address.ca_pem {
             Some(_) => Client::build_with_tls(info, certificates),
@@ -277,7 +277,7 @@ impl RegistryLink {
             .set_number_of_retries(1)
             .set_max_delay(RECONNECT_DELAY_MAX);
         let manager = client.and_then(|client| client.get_connection_manager_lazy(config));
-        manager.map(RegistryLink::One).map_err(LinkError)
+        manager.map(RegistryLink::One).map_err(StoreAddressError)
     }
 
     /// Runs a script.
@@ -330,13 +330,13 @@ fn answer<T>(answered: redis::RedisResult<T>) -> Result<T, DirectoryUnavailable>
     })
 }
 
-impl fmt::Display for LinkError {
+impl fmt::Display for StoreAddressError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}; write redis://HOST:PORT or rediss://USER:PASSWORD@HOST:PORT", self.0)
     }
 }
 
-impl std::error::Error for LinkError {}
+impl std::error::Error for StoreAddressError {}
 
 #[cfg(test)]
 mod tests {

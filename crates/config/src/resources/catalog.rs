@@ -190,7 +190,7 @@ impl Catalog {
     }
 
     /// Compiles a service, and its inline upstream.
-    pub(super) fn service(
+    pub(super) fn compile_service(
         &self,
         keys: ServiceKeys,
         named: ResourceId<'_>,
@@ -222,7 +222,7 @@ impl Catalog {
     }
 
     /// Compiles a route. Whether its id is taken is not checked.
-    pub(super) fn route(
+    pub(super) fn compile_route(
         &self,
         mut keys: RouteKeys,
         id: String,

@@ -135,7 +135,7 @@ impl Catalog {
                 Definition::Upstream(Arc::new(upstream(keys, id, &self.ssls, self.drops_underscores(), path, sink)))
             }
             ResourceKeys::Service(keys) => {
-                let (service, own) = self.service(keys, named, sink);
+                let (service, own) = self.compile_service(keys, named, sink);
                 Definition::Service(Arc::new(service), own)
             }
             ResourceKeys::Consumer(keys) => {
@@ -153,7 +153,7 @@ impl Catalog {
             }
             ResourceKeys::Route(keys) => {
                 let is_enabled = keys.status;
-                let route = self.route(keys, id.to_owned(), at, path, sink);
+                let route = self.compile_route(keys, id.to_owned(), at, path, sink);
                 let route = self.with_documents(route, named);
                 Definition::Route(is_enabled.then(|| Arc::new(route)))
             }

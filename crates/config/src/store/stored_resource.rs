@@ -34,12 +34,12 @@ pub(super) struct StoredResource {
     pub(super) origin: Origin,
     /// Its references; shared with others that have the same.
     pub(super) references: Arc<[Key]>,
-    seldom: Option<Box<Seldom>>,
+    seldom: Option<Box<RareParts>>,
 }
 
 /// Parts of a resource that has claims, was changed, or is refused.
 #[derive(Debug, Clone, Default)]
-struct Seldom {
+struct RareParts {
     /// The claims of the served document.
     claims: Box<[Claim]>,
     /// Why the document by itself is refused.
@@ -50,7 +50,7 @@ struct Seldom {
     replaced: Option<(Arc<str>, Origin)>,
 }
 
-impl Seldom {
+impl RareParts {
     fn is_some(&self) -> bool {
         !self.claims.is_empty() || self.refusal.is_some() || self.previous.is_some() || self.replaced.is_some()
     }
@@ -74,7 +74,7 @@ impl StoredResource {
             _ => claims,
         };
         let previous = replaced.clone().filter(|_| refusal.is_some());
-        let seldom = Some(Seldom { claims, refusal, previous, replaced }).filter(Seldom::is_some).map(Box::new);
+        let seldom = Some(RareParts { claims, refusal, previous, replaced }).filter(RareParts::is_some).map(Box::new);
         StoredResource { created, document, origin, references: Arc::default(), seldom }
     }
 

@@ -2,7 +2,7 @@
 
 use super::super::broadcast_request;
 use super::super::envelope::join;
-use super::super::jobs::{JOBS_MAX, JobCounts, JobKnowledge, NoJob};
+use super::super::jobs::{JOBS_MAX, JobKnowledge, JobProgress, NoJob};
 use super::super::node::DeviceNode;
 use super::super::peers::{BROADCAST, JOB, PATIENCE};
 use super::answer::{error, json, later, of_verdict, unknown};
@@ -107,7 +107,7 @@ pub(super) async fn show(node: &DeviceNode, job: &str, request: Request) -> Resp
 
 /// `None`: no node knows it.
 fn add_up(message: MessageId, nodes: impl Iterator<Item = (Arc<str>, Option<JobKnowledge>)>) -> Option<Json> {
-    let (mut counts, mut part, mut told) = (JobCounts::default(), BTreeSet::new(), BTreeSet::new());
+    let (mut counts, mut part, mut told) = (JobProgress::default(), BTreeSet::new(), BTreeSet::new());
     for (name, known) in nodes {
         let Some(known) = known else { continue };
         counts.add(&known.counts);

@@ -4,7 +4,7 @@
 //! one is in use.
 
 use super::end_flag;
-use super::kept::{DatastoreKind, KeptSource, OpenStore};
+use super::kept::{DatastoreKind, DatastoreSource, OpenStore};
 use super::lua_files;
 use super::secrets::file_of;
 use super::source::{ConfigSource, ReadError, plugins};
@@ -121,7 +121,7 @@ struct TextSource {
 
 /// A datastore, and the text with the `gateway:` section.
 struct DatastoreWithFile {
-    store: KeptSource,
+    store: DatastoreSource,
     /// The last text that was good.
     text: Arc<LoadedConfig>,
     /// The one before that, if the last look replaced it.
@@ -190,7 +190,7 @@ impl Source for TextSource {
         let Some(datastore) = DatastoreKind::of(gateway) else {
             return Ok(SourceResult::Loaded { loaded, text_refused: None });
         };
-        let store = KeptSource::open(datastore, &loaded.config)
+        let store = DatastoreSource::open(datastore, &loaded.config)
             .map_err(|why| refusal(loaded.config.digest.clone(), &[why.to_string()]))?;
         let kept = DatastoreWithFile { store, text: loaded, replaced: None, is_refused: false, unusable: None };
         self.kept.insert(kept).read(&mut self.text, self.kind, unless)

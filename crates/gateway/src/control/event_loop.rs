@@ -15,7 +15,7 @@ use crate::configuration::kept::{DatastoreTraits, FollowStatus, FollowedRevision
 use crate::configuration::reload::{ReloadEvent, Reloader};
 use crate::configuration::secrets;
 use crate::configuration::watch::FileWatch;
-use crate::upgrade::{self, PidFile, Predecessor};
+use crate::upgrade::{self, PidFile, UpgradeHandover};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -121,7 +121,7 @@ pub(crate) struct Control {
     /// Counts of the entries that it was to send.
     sent: Arc<OutboxCounters>,
     limits: LimitsReader,
-    predecessor: Predecessor,
+    predecessor: UpgradeHandover,
     /// Removed as the process ends; `None` once it is the successor's.
     pid_file: Option<PidFile>,
     /// The signal that ends us, and the time at which the listeners close.
@@ -143,7 +143,7 @@ impl Control {
         mut reloader: Reloader,
         (fleet, devices): (Fleet, Option<DeviceThread>),
         (access_log, logs): (Option<AccessLogWriter>, Logs),
-        (predecessor, pid_file): (Predecessor, Option<PidFile>),
+        (predecessor, pid_file): (UpgradeHandover, Option<PidFile>),
     ) -> Control {
         let mut checker = Checker::default();
         checker.follow(&reloader.served().plan);

@@ -21,8 +21,8 @@ use crate::configuration::warnings::{report_rejected, report_warnings};
 use crate::configuration::watch::{FileStamp, FileWatch};
 use crate::configuration::{names, tls_material};
 use crate::upgrade::{
-    AdminSocket, DeviceSocket, Following, Inheritance, Launcher, PeerOffer, PidFile, Predecessor, Program, Takeover,
-    revision_of, tell_supervisor,
+    AdminSocket, DeviceSocket, Following, Inheritance, Launcher, PeerOffer, PidFile, Program, Takeover,
+    UpgradeHandover, revision_of, tell_supervisor,
 };
 use axum::Router;
 use ipnet::IpNet;
@@ -290,7 +290,7 @@ async fn start(beginning: StartContext, announce: impl FnOnce(&Up<'_>)) -> Resul
     let reloader = Reloader::new(source, reading, served, plans, resolver, reloadable);
     let (changes, asked, written) = ((watch, kept), (questions, serving), (access_log, logs));
     let (device_socket, devices) = devices.unzip();
-    let predecessor = (Predecessor::new(launcher, admin, device_socket), pid_file);
+    let predecessor = (UpgradeHandover::new(launcher, admin, device_socket), pid_file);
     Ok(Some(Control::new(signals, changes, asked, reloader, (fleet, devices), written, predecessor)))
 }
 

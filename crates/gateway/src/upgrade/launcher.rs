@@ -7,7 +7,7 @@
 use super::Program;
 use super::channel::Channel;
 use super::takeover::Message;
-use super::{FAILURES_NAME, LAUNCHER_NAME, VARIABLE, predecessor::Heard};
+use super::{FAILURES_NAME, LAUNCHER_NAME, VARIABLE, handover::Heard};
 use super::{Found, PROBATION, prove};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};

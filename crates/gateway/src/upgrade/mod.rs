@@ -17,13 +17,13 @@
 //! `Going` the new one has nothing left to do that could keep it from serving.
 
 mod channel;
+mod handover;
 mod launcher;
-mod predecessor;
 mod takeover;
 
 use channel::Channel;
+pub(crate) use handover::{AdminSocket, DeviceSocket, PeerOffer, Step, UpgradeHandover, ended, lost};
 pub(crate) use launcher::{GO_TIMEOUT, Launcher, Progress};
-pub(crate) use predecessor::{AdminSocket, DeviceSocket, PeerOffer, Predecessor, Step, ended, lost};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;

@@ -60,7 +60,7 @@ fn a_new_process_that_is_killed_early_costs_nothing() {
         upstream.addr(),
         node.addr()
     );
-    let setup = Setup::resources(resources).gateway("workers: 2");
+    let setup = Setup::resources(resources).gateway("workers: 2").gateway("timeouts: {tunnel_idle: 1h}");
     let setup = setup.gateway(&format!("metrics: {{address: \"{}\"}}", metrics.addr()));
     let mut upgraded = UpgradedGateway::start(&setup);
     let mut tunnel = Tunnel::open(&upgraded.gateway, &node);

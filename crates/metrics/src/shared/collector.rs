@@ -279,7 +279,7 @@ impl Collector {
 
     /// Whether the text format says more than OpenMetrics: there are, or will be, counters whose type is `unknown`
     /// there, and no exemplars, which text does not have.
-    pub fn prefers_text(&self) -> bool {
+    pub fn ranks_text_first(&self) -> bool {
         let mut in_use = self.options.in_use.iter().flatten().map(|declared| declared.family());
         let has_unknown = in_use.clone().any(Family::is_unknown_in_openmetrics) || self.reader.has_unknown();
         has_unknown && !in_use.any(|family| family.exemplars)

@@ -29,7 +29,7 @@ pub(super) fn part(phase: Phase) -> usize {
 /// Makes the plugins of files: [`stillgate_plugin_api::Scripts::plugins`].
 pub(crate) fn plugins(files: &[PluginFile], attributes: &Arc<Json>) -> Vec<Result<CustomPlugin, String>> {
     let mut known = Files::new(files, attributes);
-    let beside = files.iter().filter(|file| !file.is_below());
+    let beside = files.iter().filter(|file| !file.is_module());
     beside.filter_map(|file| plugin(file, &mut known).transpose()).collect()
 }
 

@@ -6,11 +6,11 @@
 use super::program::ValueSource;
 use super::{Child, Layer, NONE, PlaceId, RouteSlot, RunEntry, TreeProbe};
 use crate::Variable;
+use crate::chunked_list::ChunkedList;
 use crate::condition::{ConditionValue, Field, Predicate};
 use crate::fields::{FieldSlots, SlotId};
 use crate::match_request::MatchRequest;
 use crate::path;
-use crate::pieces::Pieces;
 use crate::regex::RegexMemory;
 use crate::values::{self, Values};
 use std::net::IpAddr;
@@ -54,7 +54,7 @@ pub(super) struct Search<'s, 'r> {
     pub(super) values: &'s mut Values,
     pub(super) own: &'s mut LayerScratch,
     /// A route is dead if its position is [`NONE`].
-    positions: Option<&'s Pieces<u32>>,
+    positions: Option<&'s ChunkedList<u32>>,
     /// Whether the request's host begins with a dot, so that the table of hosts treats it as a suffix.
     host_is_suffix: bool,
     pub(super) best: u32,
@@ -67,7 +67,7 @@ impl Layer {
         &self,
         context: &mut Context<'_, '_>,
         own: &mut LayerScratch,
-        positions: Option<&Pieces<u32>>,
+        positions: Option<&ChunkedList<u32>>,
     ) -> Option<(RouteSlot, PlaceId)> {
         own.begin(self);
         let Context { request, client, values, fields } = context;

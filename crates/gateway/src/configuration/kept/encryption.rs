@@ -102,7 +102,7 @@ impl Encryption {
     }
 
     /// Why a document in plain text would not be what it is when it is read again.
-    pub(super) fn refusal(&self, key: &Key, text: &str) -> Option<&'static str> {
+    pub(super) fn misreading(&self, key: &Key, text: &str) -> Option<&'static str> {
         const WHY: &str = "one of its secrets looks like one that APISIX has encrypted (base64 of whole blocks of 16 bytes), and \
                            would be taken for that; configure gateway.data_encryption.keyring, or use another secret";
         if self.has_marks || self.keyring.is_some() {
@@ -342,8 +342,8 @@ mod tests {
     #[test]
     fn without_a_key_what_would_be_misread_is_not_written() {
         let refused =
-            |keys: &[&str], has_marks| Encryption::with(keys, has_marks).refusal(&key(), &jack(RANDOM)).is_some();
+            |keys: &[&str], has_marks| Encryption::with(keys, has_marks).misreading(&key(), &jack(RANDOM)).is_some();
         assert_eq!([refused(&[], false), refused(&[OLD], false), refused(&[], true)], [true, false, false]);
-        assert_eq!(Encryption::with(&[], false).refusal(&key(), &jack("plain")), None);
+        assert_eq!(Encryption::with(&[], false).misreading(&key(), &jack("plain")), None);
     }
 }

@@ -1,7 +1,7 @@
 //! Resources that are kept outside the file: in an embedded store, or in etcd.
 //!
 //! ```text
-//!  datastore ─▶ Batch ─▶ Keeper: plain documents, and the store that says what they mean ─▶ KeptSource ─▶ reload
+//!  datastore ─▶ Batch ─▶ Keeper: plain documents, and the store that says what they mean ─▶ DatastoreSource ─▶ reload
 //!     ▲                     │ attempt: would it be rejected?
 //!     └── Transaction ◀─────┴───────────── Admin API
 //! ```
@@ -28,7 +28,7 @@ pub(crate) use encryption::{Offline, back_up, read_store};
 pub(crate) use keeper::DatastoreTraits;
 pub(crate) use keeper::{FollowStatus, FollowedRevision, Keeper, ServedRevision};
 pub(crate) use open::{OpenStore, problem};
-pub(crate) use source::KeptSource;
+pub(crate) use source::DatastoreSource;
 use std::path::Path;
 use stillgate_config::{Gateway, LoadedConfig, Replacement};
 pub(crate) use thread::{CommittedChange, StoreCopy, StoreRequest, WriteFailure};

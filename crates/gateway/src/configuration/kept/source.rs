@@ -24,7 +24,7 @@ const UNREAD_NAMED_MAX: usize = 16;
 const CHECKED_REFERENCES_MAX: usize = 1000;
 
 /// Gives what a datastore means.
-pub(crate) struct KeptSource {
+pub(crate) struct DatastoreSource {
     opened: OpenStore,
     secrets: LastingSecrets,
     gateway: Gateway,
@@ -36,9 +36,9 @@ pub(crate) struct KeptSource {
     missed: BTreeMap<PathBuf, FileStamp>,
 }
 
-impl KeptSource {
+impl DatastoreSource {
     /// Opens the datastore of this kind that the `gateway:` section of a file names.
-    pub(crate) fn open(kind: &'static DatastoreKind, file: &Config) -> Result<KeptSource, Problem> {
+    pub(crate) fn open(kind: &'static DatastoreKind, file: &Config) -> Result<DatastoreSource, Problem> {
         let (gateway, custom) = (&file.gateway, &file.plugins.custom);
         let mut plugins = plugins();
         plugins.table.custom = custom.clone();
@@ -47,7 +47,7 @@ impl KeptSource {
         plugins.secrets = Arc::new(secrets.clone());
         let opened = open(kind, gateway, plugins)?;
         let (gateway, custom) = (gateway.clone(), custom.clone());
-        Ok(KeptSource { opened, secrets, gateway, custom, given: None, missed: BTreeMap::new() })
+        Ok(DatastoreSource { opened, secrets, gateway, custom, given: None, missed: BTreeMap::new() })
     }
 
     /// The state of the datastore, and the channel for requests.

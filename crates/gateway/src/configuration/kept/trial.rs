@@ -57,7 +57,7 @@ impl Keeper {
             changes.push(match write {
                 Write::Delete { .. } => Change::Delete { kind, id },
                 Write::Put { key, value, .. } => {
-                    misread.extend(self.encryption.refusal(key, value).map(|why| format!("{key}: {why}")));
+                    misread.extend(self.encryption.misreading(key, value).map(|why| format!("{key}: {why}")));
                     let created = self.get(key).map_or(revision, |document| document.created);
                     Change::Put { kind, id, document: value.as_str().into(), created, origin: origin() }
                 }

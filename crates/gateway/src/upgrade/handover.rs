@@ -73,7 +73,7 @@ pub(crate) enum Step {
 }
 
 /// Hands everything over to a successor, once one is requested.
-pub(crate) struct Predecessor {
+pub(crate) struct UpgradeHandover {
     launcher: Launcher,
     admin: Option<AdminSocket>,
     devices: Option<DeviceSocket>,
@@ -97,9 +97,13 @@ enum Phase {
     Done,
 }
 
-impl Predecessor {
-    pub(crate) fn new(launcher: Launcher, admin: Option<AdminSocket>, devices: Option<DeviceSocket>) -> Predecessor {
-        Predecessor { launcher, admin, devices, phase: Phase::Alone }
+impl UpgradeHandover {
+    pub(crate) fn new(
+        launcher: Launcher,
+        admin: Option<AdminSocket>,
+        devices: Option<DeviceSocket>,
+    ) -> UpgradeHandover {
+        UpgradeHandover { launcher, admin, devices, phase: Phase::Alone }
     }
 
     /// Waits for the next step. Can be dropped at any time.

@@ -11,25 +11,25 @@ const PIECE: usize = 512;
 
 /// A list that never changes.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Pieces<T> {
+pub struct ChunkedList<T> {
     pieces: Arc<[Arc<[T]>]>,
     len: usize,
 }
 
-impl<T: Clone> Pieces<T> {
+impl<T: Clone> ChunkedList<T> {
     /// Makes a list of items; pieces whose items are all the `same` as in `previous` are shared with it.
-    pub(crate) fn new(items: &[T], previous: Option<&Pieces<T>>, same: impl Fn(&T, &T) -> bool) -> Pieces<T> {
+    pub(crate) fn new(items: &[T], previous: Option<&ChunkedList<T>>, same: impl Fn(&T, &T) -> bool) -> ChunkedList<T> {
         let piece = |(index, items): (usize, &[T])| {
             let old = previous.and_then(|previous| previous.pieces.get(index));
             let is_same = |old: &&Arc<[T]>| old.len() == items.len() && old.iter().zip(items).all(|(a, b)| same(a, b));
             old.filter(is_same).map_or_else(|| items.into(), Arc::clone)
         };
-        Pieces { pieces: items.chunks(PIECE).enumerate().map(piece).collect(), len: items.len() }
+        ChunkedList { pieces: items.chunks(PIECE).enumerate().map(piece).collect(), len: items.len() }
     }
 
     /// The list with other items in place of a range. Pieces before it are shared with this list, and pieces behind it
     /// if nothing moves.
-    pub(crate) fn splice(&self, range: Range<usize>, items: &[T]) -> Pieces<T> {
+    pub(crate) fn splice(&self, range: Range<usize>, items: &[T]) -> ChunkedList<T> {
         let first = range.start / PIECE;
         let last = match range.len() == items.len() {
             true => range.end.div_ceil(PIECE).max(first),
@@ -41,11 +41,11 @@ impl<T: Clone> Pieces<T> {
             kept((first * PIECE).min(range.start)..range.start).chain(items.iter().cloned()).chain(behind).collect();
         let (before, after) = (self.pieces.iter().take(first).cloned(), self.pieces.iter().skip(last).cloned());
         let pieces = before.chain(between.chunks(PIECE).map(Arc::from)).chain(after).collect();
-        Pieces { pieces, len: self.len - range.len() + items.len() }
+        ChunkedList { pieces, len: self.len - range.len() + items.len() }
     }
 }
 
-impl<T> Pieces<T> {
+impl<T> ChunkedList<T> {
     /// The number of items.
     #[allow(clippy::len_without_is_empty, reason = "nobody asks")]
     pub fn len(&self) -> usize {
@@ -63,7 +63,7 @@ impl<T> Pieces<T> {
     }
 }
 
-impl<T> Index<usize> for Pieces<T> {
+impl<T> Index<usize> for ChunkedList<T> {
     type Output = T;
 
     #[inline]
@@ -79,11 +79,11 @@ mod tests {
     #[test]
     fn what_is_the_same_is_shared() {
         let numbers: Vec<u32> = (0..3_000).collect();
-        let before = Pieces::new(&numbers, None, |a, b| a == b);
+        let before = ChunkedList::new(&numbers, None, |a, b| a == b);
         let mut changed = numbers.clone();
         changed[1_000] = 0;
         changed.pop();
-        let after = Pieces::new(&changed, Some(&before), |a, b| a == b);
+        let after = ChunkedList::new(&changed, Some(&before), |a, b| a == b);
         let shared = before.pieces.iter().zip(after.pieces.iter()).filter(|(a, b)| Arc::ptr_eq(a, b)).count();
         assert_eq!((before.pieces.len(), shared), (6, 4));
         assert!(after.iter().eq(&changed) && after.iter().rev().eq(changed.iter().rev()));
@@ -94,7 +94,7 @@ mod tests {
     fn a_splice_is_what_it_is_of_a_vector() {
         for len in [0, 1, PIECE, PIECE + 1, 3 * PIECE, 3 * PIECE + 7] {
             let numbers: Vec<usize> = (0..len).collect();
-            let before = Pieces::new(&numbers, None, |a, b| a == b);
+            let before = ChunkedList::new(&numbers, None, |a, b| a == b);
             let ends = [0, 1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, 3 * PIECE, len].map(|end| end.min(len));
             for (start, end) in ends.iter().flat_map(|start| ends.map(|end| (*start, end))).filter(|(a, b)| a <= b) {
                 for count in [0, 1, end - start, PIECE + 1] {
@@ -109,8 +109,8 @@ mod tests {
             }
         }
         let numbers: Vec<usize> = (0..4 * PIECE).collect();
-        let before = Pieces::new(&numbers, None, |a, b| a == b);
-        let shared = |after: &Pieces<usize>| {
+        let before = ChunkedList::new(&numbers, None, |a, b| a == b);
+        let shared = |after: &ChunkedList<usize>| {
             let pairs = before.pieces.iter().zip(after.pieces.iter());
             pairs.map(|(a, b)| Arc::ptr_eq(a, b)).collect::<Vec<bool>>()
         };
