@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use stillgate_plugin_api::{Answer, Compile, Define, Flow, Identity, Phase, Phases, Plugin, Request, Template};
 use stillgate_route::{Lookup, Variable};
 use stillgate_schema::{At, Choice, Fault, Flag, LocatedKind, TEXT, Text, int, map, object, some, text};
@@ -26,7 +26,6 @@ pub(crate) struct LimitConn(Arc<LimitConnConfig>);
 struct LimitConnConfig {
     rules: Box<[ConnRule]>,
     default_us: u64,
-    is_default_only: bool,
     rejected: Answer,
     degrades: bool,
     hashes: RandomState,
@@ -73,7 +72,6 @@ impl Define for LimitConn {
         Some(LimitConn(Arc::new(LimitConnConfig {
             rules,
             default_us: (keys.default_conn_delay * 1e6) as u64,
-            is_default_only: keys.only_use_default_delay,
             rejected: Answer::rejection(keys.rejected_code, keys.rejected_msg.as_deref()),
             degrades: keys.allow_degradation,
             hashes,
@@ -152,9 +150,7 @@ fn go_on(inner: &Arc<LimitConnConfig>, from: usize, mut applies: bool, request: 
             Err(CountError::Full) => return Flow::Answer(Answer::page(500)),
         };
         let delay = inner.delay(counted.count, conn);
-        let (table, learns) = (inner.table.clone(), !inner.is_default_only);
-        let began = learns.then(|| Instant::now() + delay);
-        request.hold(ConcurrentRequest { table, slot: counted.slot, began, default_us: inner.default_us });
+        request.hold(ConcurrentRequest { table: inner.table.clone(), slot: counted.slot });
         if delay >= DELAY_MIN {
             let inner = inner.clone();
             return Flow::wait(request.worker.io().sleep(delay), move |(), request| {
@@ -191,10 +187,8 @@ impl LimitConnConfig {
         if count <= conn {
             return Duration::ZERO;
         }
-        let learned_us = self.table.unit_us.load(Ordering::Relaxed);
-        let unit_us = if learned_us == 0 || self.is_default_only { self.default_us } else { learned_us };
         let turns = (count - 1) / conn;
-        Duration::from_micros(unit_us.saturating_mul(turns)).min(DELAY_MAX)
+        Duration::from_micros(self.default_us.saturating_mul(turns)).min(DELAY_MAX)
     }
 }
 
@@ -202,24 +196,11 @@ impl LimitConnConfig {
 struct ConcurrentRequest {
     table: Arc<ConnTable>,
     slot: usize,
-    /// When it started; `None`: the duration of requests does not matter.
-    began: Option<Instant>,
-    /// `default_conn_delay`
-    default_us: u64,
 }
 
 impl Drop for ConcurrentRequest {
     fn drop(&mut self) {
         self.table.leave(self.slot);
-        if let Some(began) = self.began {
-            let lasted_us = began.elapsed().as_micros() as u64;
-            let before_us = match self.table.unit_us.load(Ordering::Relaxed) {
-                0 => self.default_us,
-                learned_us => learned_us,
-            };
-            // One of two requests that end at once may be lost: it is an estimate.
-            self.table.unit_us.store(((before_us + lasted_us) / 2).max(1), Ordering::Relaxed);
-        }
     }
 }
 
@@ -233,9 +214,9 @@ object! {
         conn: Number = ABOVE_ZERO => optional;
         /// Further requests, which wait: a number, or a text with variables that yields one.
         burst: Number = FROM_ZERO => optional;
-        /// The assumed duration of a request at first, in seconds: requests of the burst wait as long.
+        /// The assumed duration of a request in seconds: requests of the burst wait as long.
         default_conn_delay: f64 = Decimal { min: 0.001, max: 3600.0 } => required;
-        /// Whether that value is kept; otherwise it follows the measured duration of requests.
+        /// Accepted without effect: the assumed duration is always `default_conn_delay`, as in APISIX.
         only_use_default_delay: bool = Flag => default(false);
         /// The key that requests are counted by: a variable, or a text with variables, as `key_type` says. If the
         /// request has no such value, the client's address is used.
@@ -292,11 +273,9 @@ const WINDOW: usize = 64;
 const COUNT_BITS: u32 = 24;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 
-/// Counters of requests, and their average duration.
+/// Counters of requests.
 struct ConnTable {
     slots: Box<[AtomicU64]>,
-    /// Average duration of a request, in microseconds; zero: not known yet.
-    unit_us: AtomicU64,
 }
 
 /// A counted request.
@@ -318,7 +297,7 @@ enum CountError {
 
 impl ConnTable {
     fn new() -> ConnTable {
-        ConnTable { slots: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(), unit_us: AtomicU64::new(0) }
+        ConnTable { slots: (0..SLOTS).map(|_| AtomicU64::new(0)).collect() }
     }
 
     /// Counts a request, unless its key has `max` already.

@@ -62,10 +62,9 @@ pub(crate) fn list(
                 return false;
             }
             let must_parse = hides || filter.has_fields() || has_escapes(&document.value);
-            let json = if must_parse { parsed(&document.value) } else { Json::Null };
-            filter.matches(&json)
-                // A search must not find hidden secrets.
-                && (!must_parse || filter.is_found_in(&shown(json).to_string()))
+            // A filter must not find hidden secrets.
+            let json = if must_parse { shown(parsed(&document.value)) } else { Json::Null };
+            filter.matches(&json) && (!must_parse || filter.is_found_in(&json.to_string()))
         });
     }
     let total = found.len();

@@ -23,7 +23,8 @@ impl Kind for Plugins {
     type Out = Node;
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Node> {
-        if node.entries().is_some() || node.is_null() {
+        // A template that leaves the value empty must not open a route: APISIX refuses null, too.
+        if node.entries().is_some() {
             return Some(node.clone());
         }
         expected("a map of plugins such as {cors: {}}", node, path, sink);

@@ -86,6 +86,8 @@ pub(crate) struct Keeper {
     /// Another process is to follow it and to serve later writes.
     pub(crate) is_leaving: watch::Sender<bool>,
     known: Mutex<KnownDocuments>,
+    /// Those of the store in `known`, for readers that must not wait while a change is tried out there.
+    custom: Mutex<CustomPlugins>,
     pub(super) encryption: Encryption,
     /// Certificates as last read, so that unchanged ones are not read again.
     tls: Mutex<Option<Arc<Material>>>,
@@ -102,6 +104,7 @@ impl Keeper {
             stored: watch::Sender::default(),
             served: watch::Sender::default(),
             is_leaving: watch::Sender::default(),
+            custom: Mutex::new(store.custom_plugins().clone()),
             known: Mutex::new(KnownDocuments::new(store)),
             encryption: Encryption::of(traits, gateway),
             tls: Mutex::default(),
@@ -115,7 +118,12 @@ impl Keeper {
 
     /// The plugins of files that documents may have.
     pub(crate) fn custom_plugins(&self) -> CustomPlugins {
-        self.known().store.custom_plugins().clone()
+        self.custom.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes the plugins of files that documents may have from now on.
+    pub(super) fn set_custom_plugins(&self, custom: &CustomPlugins) {
+        custom.clone_into(&mut self.custom.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Certificates as they were read last.

@@ -82,6 +82,7 @@ impl DatastoreSource {
             self.missed.clear();
             self.secrets.set_folders(&gateway.config.secret_folders);
             store.renew(gateway.clone(), custom.clone());
+            keeper.set_custom_plugins(custom);
             (self.gateway, self.custom) = (gateway.clone(), custom.clone());
         }
         let digest = format!("{}@{revision}", file.config.digest);

@@ -48,6 +48,9 @@ pub(crate) struct NodeShared {
     pub(crate) is_retired: Cell<bool>,
     /// How many there may be at once.
     pub(crate) live_max: Cell<usize>,
+    /// Requests whose last write left little room for their content: the node reads slowly, and the connection's window, which all
+    /// share, may be used up. Others would wait for as long as the node pleases.
+    pub(crate) blocked: Cell<usize>,
     /// Whether it carries one request at a time, one with a large head: what the node does because of it harms no other.
     pub(crate) is_exclusive: bool,
     /// Requests that were reset before their end.
@@ -68,6 +71,7 @@ impl NodeShared {
             live: Cell::new(0),
             is_retired: Cell::new(false),
             live_max: Cell::new(STREAMS_MAX as usize),
+            blocked: Cell::new(0),
             is_exclusive,
             resets: Cell::new(0),
             mistaken: Cell::new(None),
@@ -108,10 +112,10 @@ impl NodeConnection {
         NodeStream::new(self.send.clone(), self.shared.clone())
     }
 
-    /// Whether the node allows no further request at the moment.
+    /// Whether no further request should use it at the moment: the node allows none, or does not read what others send.
     pub(crate) fn is_full(&self) -> bool {
         let live = self.shared.live.get();
-        live >= self.shared.live_max.get() || live > 0 && self.shared.is_exclusive
+        live >= self.shared.live_max.get() || live > 0 && self.shared.is_exclusive || self.shared.blocked.get() > 0
     }
 
     /// Whether it carries one request at a time, one with a large head.

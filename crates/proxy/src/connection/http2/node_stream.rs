@@ -34,6 +34,8 @@ pub(crate) struct NodeStream {
     web: Option<Web>,
     /// The client accepts trailers (`TE: trailers`).
     takes_trailers: bool,
+    /// Whether it is counted among those that the node leaves little room.
+    is_blocked: bool,
     rejection: Rejection,
 }
 
@@ -76,6 +78,7 @@ impl NodeStream {
             response: ResponseState::Not,
             web: None,
             takes_trailers: false,
+            is_blocked: false,
             rejection: Rejection::default(),
         }
     }
@@ -179,10 +182,21 @@ impl NodeStream {
         parts: impl Iterator<Item = &'p [u8]>,
     ) -> Poll<io::Result<usize>> {
         let written = self.poll_write_parts(cx, parts);
+        let is_tight = matches!(&self.request, RequestState::Body(body) if body.is_tight());
+        if is_tight != self.is_blocked {
+            self.block(is_tight);
+        }
         if matches!((&self.response, &written), (ResponseState::Not, Poll::Ready(Err(_)))) {
             self.response = ResponseState::Never;
         }
         written
+    }
+
+    /// Notes for the other requests of the connection whether the node leaves this one little room.
+    fn block(&mut self, is_blocked: bool) {
+        self.is_blocked = is_blocked;
+        let blocked = self.shared.blocked.get();
+        self.shared.blocked.set(if is_blocked { blocked + 1 } else { blocked - 1 });
     }
 
     fn poll_write_parts<'p>(
@@ -237,6 +251,9 @@ impl Drop for NodeStream {
     /// A request that breaks off is reset by `h2`, as its response is not needed.
     fn drop(&mut self) {
         self.shared.live.set(self.shared.live.get() - 1);
+        if self.is_blocked {
+            self.block(false);
+        }
         if self.is_unfinished() {
             self.shared.resets.set(self.shared.resets.get() + 1);
             if self.shared.resets.get() >= RESETS_TO_NODE_MAX {

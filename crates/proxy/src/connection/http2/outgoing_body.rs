@@ -18,11 +18,23 @@ pub(super) struct OutgoingBody {
     is_finished: bool,
     /// For a base64 body: the decoder.
     text: Option<Decoder>,
+    /// Whether there was little room behind what was written last.
+    is_tight: bool,
 }
+
+/// Room that a stream should find behind what it writes: less is a sign that the peer reads slowly. A window is 64 KiB or more, and
+/// peers enlarge it when half of it is used.
+const SPARE_BYTES: usize = 16 * 1024;
 
 impl OutgoingBody {
     pub(super) fn new(send: SendStream<Bytes>, framing: Framing) -> OutgoingBody {
-        OutgoingBody { send, body: UnframedBody(BodyDecoder::new(framing)), is_finished: false, text: None }
+        let body = UnframedBody(BodyDecoder::new(framing));
+        OutgoingBody { send, body, is_finished: false, text: None, is_tight: false }
+    }
+
+    /// Whether there was little room behind what was written last.
+    pub(super) fn is_tight(&self) -> bool {
+        self.is_tight
     }
 
     /// Decodes the body from base64 before it is passed on.
@@ -116,8 +128,12 @@ impl OutgoingBody {
 
     /// How many of `wanted` bytes may be sent now.
     fn room(&mut self, wanted: usize) -> usize {
+        self.send.reserve_capacity(wanted + SPARE_BYTES);
+        let room = self.send.capacity();
+        self.is_tight = room < wanted + SPARE_BYTES;
+        // The rest is for other streams.
         self.send.reserve_capacity(wanted);
-        self.send.capacity().min(wanted)
+        room.min(wanted)
     }
 
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
