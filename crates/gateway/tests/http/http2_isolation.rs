@@ -122,14 +122,14 @@ fn streams_that_are_not_read_stall_no_other_clients() {
 fn uploads_that_stall_leave_room_for_others_of_the_same_client() {
     let bench = Bench::new(", timeout: {send: 60s, read: 60s}");
     let mut client = WindowedConnection::new(Http2::connect(bench.gateway.addr()));
-    let mut node: Option<Http2> = None;
+    // A connection whose node reads nothing takes no further request.
+    let mut nodes = Vec::new();
     for stream in (1..).step_by(2).take(40) {
         client.peer.send_head(stream, &POST, 0);
-        let node = node.get_or_insert_with(|| {
-            Http2::accept(bench.node.accept().stream().try_clone().expect("a handle"), &[CLOSED])
-        });
+        let mut node = Http2::accept(bench.node.accept().stream().try_clone().expect("a handle"), &[CLOSED]);
         node.until(|frame| frame.kind == kind::HEADERS);
         assert!(client.fill(stream, 16 * 1024, FULL_BYTES) > 20_000);
+        nodes.push(node);
     }
     let mut fields = POST;
     fields[3] = (":path", "/good");
@@ -141,6 +141,29 @@ fn uploads_that_stall_leave_room_for_others_of_the_same_client() {
 }
 
 /// A connection carries no more streams than its window has room for, whatever the node allows.
+/// The window of a connection is shared: what a node does not read of one upload leaves no room for others.
+#[test]
+fn an_upload_that_a_node_does_not_read_holds_up_no_other() {
+    const WINDOW_BYTES: usize = 65_535;
+    let bench = Bench::new(", timeout: {send: 60s, read: 60s}");
+    let mut unread = bench.gateway.client();
+    unread.send("POST /bad HTTP/1.1\r\nHost: h\r\nContent-Length: 200000\r\n\r\n");
+    unread.send("x".repeat(100_000));
+    let (mut first, mut arrived) = (bench.accept(), 0);
+    while arrived < WINDOW_BYTES {
+        arrived += first.until(|frame| frame.kind == kind::DATA).payload.len();
+    }
+    let began = Instant::now();
+    let mut client = bench.gateway.client();
+    client.send("POST /bad HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc");
+    let mut second = bench.accept();
+    let other = second.until(|frame| frame.kind == kind::DATA).stream;
+    begin(&mut second, other);
+    second.send(kind::DATA, END_STREAM, other, b"end");
+    assert_eq!(seen(&mut client, "POST"), Whole);
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+}
+
 #[test]
 fn a_node_that_allows_any_number_of_streams_gets_a_second_connection() {
     const STREAMS_MAX: usize = 128;

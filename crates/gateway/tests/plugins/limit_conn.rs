@@ -98,7 +98,7 @@ fn all_rules_must_hold() {
 fn a_request_of_the_burst_waits_as_long_as_is_configured() {
     let asked = Arc::new(AtomicUsize::new(0));
     let node = patient(&asked, 2, true);
-    let limit = "{conn: 1, burst: 1, default_conn_delay: 0.15, only_use_default_delay: true, key: remote_addr}";
+    let limit = "{conn: 1, burst: 1, default_conn_delay: 0.15, key: remote_addr}";
     let mut gateway = gateway(&node, &format!("limit-conn: {limit}"));
     let addr = gateway.addr();
     // The node answers neither before it has both, and the second one waits first.
