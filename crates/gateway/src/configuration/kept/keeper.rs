@@ -86,7 +86,7 @@ pub(crate) struct Keeper {
     /// Another process is to follow it and to serve later writes.
     pub(crate) is_leaving: watch::Sender<bool>,
     known: Mutex<KnownDocuments>,
-    /// Those of the store in `known`, for readers that must not wait while a change is tried out there.
+    /// The custom plugins of the store in `known`, for readers that must not wait while a change is tried out there.
     custom: Mutex<CustomPlugins>,
     pub(super) encryption: Encryption,
     /// Certificates as last read, so that unchanged ones are not read again.
