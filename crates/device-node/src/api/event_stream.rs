@@ -33,12 +33,12 @@ const COMMENT_EVERY: Duration = Duration::from_secs(15);
 static LISTENERS: AtomicUsize = AtomicUsize::new(0);
 
 pub(super) fn stream(node: &DeviceNode, query: &Query) -> Response {
-    let Some(place) = ListenerPermit::take() else {
+    let Some(permit) = ListenerPermit::take() else {
         return later(StatusCode::SERVICE_UNAVAILABLE, "too many listeners", 10);
     };
     let (sender, ready) = mpsc::channel(READY_MAX);
     let prefix = query.get("prefix").unwrap_or_default().to_owned();
-    tokio::spawn(follow(node.presence.listen(), prefix, sender, place));
+    tokio::spawn(follow(node.presence.listen(), prefix, sender, permit));
     let mut response = Response::new(Body::new(Events(ready)));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
@@ -46,14 +46,14 @@ pub(super) fn stream(node: &DeviceNode, query: &Query) -> Response {
     response
 }
 
-/// A listener's place, free again when it is dropped.
+/// Admits one listener; its place is free again when this is dropped.
 struct ListenerPermit;
 
 impl ListenerPermit {
     fn take() -> Option<ListenerPermit> {
         let taken = LISTENERS.fetch_add(1, Ordering::Relaxed);
-        let place = ListenerPermit;
-        (taken < LISTENERS_MAX).then_some(place)
+        let permit = ListenerPermit;
+        (taken < LISTENERS_MAX).then_some(permit)
     }
 }
 
@@ -68,7 +68,7 @@ async fn follow(
     mut changes: Receiver<PresenceChange>,
     prefix: String,
     sender: mpsc::Sender<Bytes>,
-    place: ListenerPermit,
+    permit: ListenerPermit,
 ) {
     if sender.send(Bytes::from_static(b": connects and disconnects from now on\n\n")).await.is_err() {
         return;
@@ -89,7 +89,7 @@ async fn follow(
             break;
         }
     }
-    drop(place);
+    drop(permit);
 }
 
 /// The next change of a device whose id begins with the prefix.

@@ -227,7 +227,8 @@ fn begin(
     is_http: bool,
 ) -> Result<(Open, ClientConnection), ParcelError> {
     let listener = worker.listeners.find_bound(ListenPlace::tcp(state.listener));
-    let listener = listener.ok_or_else(|| ParcelError(format!("nobody listens on {}", state.listener)))?;
+    let listener =
+        listener.ok_or_else(|| ParcelError(format!("this process does not listen on {}", state.listener)))?;
     if is_http != listener.is_http() {
         return Err(ParcelError(format!("the listener {} does something else here", state.listener)));
     }

@@ -304,6 +304,8 @@ fn a_refusal_is_as_narrow_as_what_cannot_be_read() {
     check(put_text(Kind::Routes, "r", 2, &Json::String(object.clone()).to_string()), &known);
     check(put_text(Kind::Routes, "r", 2, &format!("[{object}, {object}]")), &all);
     check(put_text(Kind::Routes, "r", 2, &format!("(no text: byte 1) \u{fffd}\u{fffd}{{{object}")), &all);
+    // What a template leaves empty opens nothing.
+    check(route(json!({"uri": "/a/*", "plugins": null, "upstream": nodes()})), &known);
     // A path that is too large to be read, in a list.
     check(route(json!({"uris": ["/a", "x".repeat(70_000)], "upstream": nodes()})), &all);
 }

@@ -163,6 +163,22 @@ fn viewers_see_masks_and_change_nothing() {
     }
 }
 
+#[test]
+fn a_viewer_guesses_no_secret_by_filters() {
+    let keys = format!("keys: [{{name: ci, key: {KEY}}}, {{name: eyes, key: {VIEWER}, role: viewer}}]");
+    let stage = Stage::with(&Setup::default().admin(&keys));
+    let viewer = Admin { key: VIEWER.to_owned(), ..stage.admin.clone() };
+    let node = upstream("127.0.0.1:9".parse().expect("an address"));
+    let named = json!({ "name": "see https://u:hunter2@h/x", "uri": "/r", "upstream": node });
+    stage.admin.put("routes/r", &named);
+    let total = |admin: &Admin, filter: &str| {
+        let found = admin.ask("GET", &format!("/apisix/admin/routes?name={filter}"), "");
+        serde_json::from_str::<serde_json::Value>(&found.text()).expect("JSON")["total"].clone()
+    };
+    assert_eq!((total(&viewer, "^see"), total(&stage.admin, "hunter[0-9]")), (json!(1), json!(1)));
+    assert_eq!(total(&viewer, "hunter[0-9]"), 0, "what is masked is not found");
+}
+
 /// Where a secret may be, other than where plugins say that there is one.
 fn route_with_secrets() -> serde_json::Value {
     let mut upstream = upstream("127.0.0.1:9".parse().expect("an address"));
