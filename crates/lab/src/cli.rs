@@ -1,10 +1,7 @@
 //! The command line of `stillgate-lab`, and how wrong usage ends.
 //!
-//! The commands and their arguments are in `commands`; the kinds of values they share, in [`values`];
-//! the form in which result files keep them, in [`typed`].
-
-pub(crate) mod typed;
-pub(crate) mod values;
+//! The commands and their arguments are in `commands`; the kinds of values they share, and the form in which
+//! result files keep them, in `command_line`.
 
 use crate::commands::{Command, UNDECIDED};
 use crate::error::EXIT_FAILED;

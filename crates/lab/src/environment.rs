@@ -1,6 +1,6 @@
 //! Properties of the machine that affect the figures of an experiment. What cannot be found out is left open.
 
-use crate::result::environment::Environment;
+use crate::result::run::Environment;
 use std::fs;
 use std::process::{Command, Stdio};
 use stillgate_rig::proc::machine;

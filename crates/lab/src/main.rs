@@ -3,11 +3,11 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod atomic_file;
 mod bisect;
 mod churn;
 mod cli;
 mod client;
+pub(crate) mod command_line;
 mod commands;
 mod compare;
 mod connections;
@@ -21,12 +21,12 @@ mod git;
 mod history;
 mod hosts;
 mod nightly;
+mod output;
 mod profile;
 mod report;
 mod responder;
 mod result;
 mod scraper;
-mod stdout;
 mod stop;
 mod store;
 mod suite;

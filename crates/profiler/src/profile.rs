@@ -192,7 +192,7 @@ impl Sample {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::tree::example;
+    use crate::output::svg::example;
 
     #[test]
     fn the_innermost_function_that_begins_a_phase_counts() {

@@ -12,11 +12,10 @@
 
 #![expect(unsafe_code, reason = "a signal handler, and what it reads of the interrupted stack")]
 
-use crate::machine;
-use crate::symbols::maps;
-use crate::threads;
+use crate::symbols::image;
 use crate::timer::periods_of;
 use crate::walk::{FRAMES_MAX, Registers, WalkEnd, walk};
+use crate::{machine, threads};
 use std::io;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -110,7 +109,7 @@ pub(crate) fn is_code(word: usize) -> bool {
 pub(crate) fn find_code() {
     static FOUND: Once = Once::new();
     FOUND.call_once(|| {
-        let code = maps::read().unwrap_or_default().into_iter().filter(|mapping| mapping.is_code);
+        let code = image::read_mappings().unwrap_or_default().into_iter().filter(|mapping| mapping.is_code);
         for (range, mapping) in CODE.iter().zip(code) {
             range.set(&mapping.range);
         }

@@ -6,7 +6,6 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod callgrind;
-mod child;
 pub mod cpus;
 pub mod descriptors;
 mod error;
@@ -18,7 +17,6 @@ mod running;
 pub mod schedule;
 pub mod strace;
 
-pub use child::{Child, send};
 pub use error::{Error, Result};
-pub use running::{NotListening, Running};
+pub use running::{Child, NotListening, Running, send};
 pub use rustix::process::Signal;

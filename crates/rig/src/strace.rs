@@ -1,7 +1,7 @@
 //! System calls of running processes, counted by `strace -c`.
 
-use crate::child::send;
 use crate::error::{Error, Result};
+use crate::running::send;
 use rustix::process::Signal;
 use std::fmt;
 use std::io::{BufRead, BufReader, Read};

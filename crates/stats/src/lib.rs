@@ -9,49 +9,31 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod binomial;
-mod bootstrap;
 mod change_points;
+mod distributions;
 mod estimate;
-mod false_discovery;
-mod hodges_lehmann;
-mod holm;
-mod mann_whitney;
-mod normal;
-mod paired;
+mod looks;
+mod multiplicity;
 mod power;
-mod quadrature;
-mod quantile;
 mod random;
-mod ranks;
-mod root;
-mod screening;
-mod sequential;
-mod signed_rank;
-mod simultaneous;
+mod rank_tests;
 mod steps;
 mod student_t;
-mod theil_sen;
-mod two_sample;
 
-pub use bootstrap::bca;
 pub use change_points::{ChangePoint, e_divisive};
-pub use estimate::{Estimate, Interval, standard_deviation};
-pub use false_discovery::benjamini_hochberg;
-pub use hodges_lehmann::hodges_lehmann;
-pub use holm::holm;
-pub use mann_whitney::{MannWhitney, mann_whitney};
-pub use paired::{PairedT, log_ratios, paired_t};
+pub use estimate::{
+    Estimate, Interval, bca, median, quantile, quantile_interval, quantile_ranks, standard_deviation, theil_sen,
+};
+pub use looks::{
+    Looks, SCREEN_LEVELS, SpendingFunction, boundaries, crossing_probability, is_suspicious, is_undecided, nominal_p,
+    screened, third_look_level,
+};
+pub use multiplicity::{RateChange, Slice, benjamini_hochberg, holm, rate_changes};
 pub use power::{
     SIGNED_RANK_EFFICIENCY, effect_beyond, minimum_detectable_effect, minimum_detectable_effect_signed_rank,
     minimum_detectable_effect_two_sample, pairs_needed, power,
 };
-pub use quantile::{median, quantile, quantile_interval, quantile_ranks};
 pub use random::Random;
-pub use screening::{Looks, SCREEN_LEVELS, is_suspicious, is_undecided, screened, third_look_level};
-pub use sequential::{SpendingFunction, boundaries, crossing_probability, nominal_p};
-pub use signed_rank::{SignedRank, signed_rank};
-pub use simultaneous::{RateChange, Slice, rate_changes};
+pub use rank_tests::{MannWhitney, SignedRank, hodges_lehmann, mann_whitney, signed_rank};
 pub use steps::{Conclusion, LevelBelief, Reading, StepPrior, Steps, choose, conclude, next_place, steps};
-pub use theil_sen::theil_sen;
-pub use two_sample::{TwoSampleT, two_sample_t};
+pub use student_t::{PairedT, TwoSampleT, log_ratios, paired_t, two_sample_t};

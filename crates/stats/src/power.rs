@@ -3,13 +3,11 @@
 //! "No difference" is meaningless without the smallest difference that would have been detected. Everything here is for
 //! two-sided tests of paired differences with standard deviation `sd`, in the differences' own unit.
 
-use std::f64::consts::PI;
-
+use crate::distributions::{self, rising_root};
 use crate::estimate::is_level;
-use crate::normal;
-use crate::root::rising_root;
-use crate::signed_rank::{EXACT_PAIRS_MAX, Null};
+use crate::rank_tests::{EXACT_PAIRS_MAX, Null};
 use crate::student_t;
+use std::f64::consts::PI;
 
 /// The efficiency of the signed-rank test: the share of pairs that the t test would need, if differences are normal
 /// (Hodges & Lehmann 1956; Lehmann 1975, section 4.3). With heavier tails it is greater, and never less than 0.864.
@@ -70,7 +68,7 @@ pub fn effect_beyond(threshold: f64, n: u64, sd: f64, power: f64) -> Option<f64>
         return None;
     }
     let error = sd / (n as f64 * SIGNED_RANK_EFFICIENCY).sqrt();
-    Some(threshold + normal::upper_quantile(1.0 - power) * error)
+    Some(threshold + distributions::upper_quantile(1.0 - power) * error)
 }
 
 /// The smallest true difference of two means that a t test with pooled variance at level `alpha`, over `a` and `b` values
@@ -139,7 +137,7 @@ impl Design {
 
     /// The shift that is found with chance `power`.
     fn shift_found(&self, power: f64) -> f64 {
-        let mut high = self.critical + normal::upper_quantile(1.0 - power).max(1.0);
+        let mut high = self.critical + distributions::upper_quantile(1.0 - power).max(1.0);
         while self.power(high) < power {
             high *= 2.0;
         }

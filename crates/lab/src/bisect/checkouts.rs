@@ -4,8 +4,8 @@
 //! resumed bisection, or another one of the same repository, finds the builds. A marker is written after a build, so a
 //! build that was killed is repeated. The repository itself is not changed, except for its list of worktrees.
 
-use super::command::{self, CommandContext, CommandOptions, CommandOutcome, last_lines};
-use super::versions::Versions;
+use super::candidates::Versions;
+use super::measurement::{self, CommandContext, CommandOptions, CommandOutcome, last_lines};
 use crate::compare::revisions::{default_cache, short_hash};
 use crate::error::{Error, Result};
 use crate::git::{git, short};
@@ -104,7 +104,7 @@ impl Checkouts {
         let submodules = place.folder.join(".gitmodules").is_file().then_some(SUBMODULES);
         for (what, words) in [("its submodules", submodules), ("its build", self.build.as_deref())] {
             let Some(words) = words else { continue };
-            let why = match command::run(words, &manner)? {
+            let why = match measurement::run_command(words, &manner)? {
                 CommandOutcome::Ended { status, .. } if status.success() => continue,
                 CommandOutcome::Stopped => return Ok(BuildOutcome::Stopped),
                 CommandOutcome::TimedOut => format!("{what}: not done after {} s", self.limit.as_secs()),

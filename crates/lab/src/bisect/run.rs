@@ -2,11 +2,9 @@
 //!
 //! After each try the whole record is saved, so an interruption costs one measurement at most.
 
-use super::analysis::{BisectState, answer_of};
+use super::analysis::{BisectState, answer_of, probability};
 use super::checkouts::{BuildOutcome, Source};
-use super::command::{self, CommandContext, CommandOptions, CommandOutcome, last_lines};
-use super::number::{self, PrintedNumber};
-use super::words::probability;
+use super::measurement::{self, CommandContext, CommandOptions, CommandOutcome, PrintedNumber, last_lines};
 use crate::display::rough;
 use crate::error::Result;
 use crate::git::short;
@@ -137,10 +135,10 @@ pub(crate) fn measure_once(
     limit: Duration,
     stop: &AtomicBool,
 ) -> Result<MeasureOutcome> {
-    Ok(match command::run(words, &CommandOptions { place, limit, stop })? {
+    Ok(match measurement::run_command(words, &CommandOptions { place, limit, stop })? {
         CommandOutcome::Stopped => MeasureOutcome::Stopped,
         CommandOutcome::TimedOut => MeasureOutcome::Failed(format!("its measurement took longer than {limit:?}")),
-        CommandOutcome::Ended { status, stdout, .. } if status.success() => match number::last(&stdout) {
+        CommandOutcome::Ended { status, stdout, .. } if status.success() => match measurement::last_number(&stdout) {
             Ok(printed) => MeasureOutcome::Value(printed),
             Err(why) => MeasureOutcome::Failed(format!("its output is not a measurement: {why}")),
         },

@@ -1,24 +1,22 @@
 //! `stillgate-lab bisect`: which commit changed a measurement, for people and for scripts.
 
 use super::measure::{figure, is_more_better};
+use crate::bisect::analysis;
+use crate::bisect::candidates::{self, Versions};
 use crate::bisect::checkouts::{Checkouts, Patch, Source};
 use crate::bisect::run::{Bisection, Display};
-use crate::bisect::versions::{self, Versions};
-use crate::bisect::{analysis, commits, words};
 use crate::cli::EXIT_USAGE;
-use crate::cli::typed::{quoted_word, typed};
-use crate::cli::values::{duration, percent, positive, probability};
+use crate::command_line::{duration, percent, positive, probability, quoted_word, typed};
 use crate::error::{Error, Result};
-use crate::history::analysis::count_change;
+use crate::history::count_change;
 use crate::result::bisect::{
     Answer, Applied, BisectDesign, BisectEnd, BisectResult, BisectVerdict, CommitRecord, MergeOrder, PriorPath,
 };
 use crate::result::file::{self, ResultWriter};
 use crate::result::{Experiment, ResultFile};
 use crate::stop::{EXIT_INTERRUPTED, stop_flag};
-use crate::store::place::StoreLocation;
-use crate::store::{self, StoreLine};
-use crate::{environment, git, stdout};
+use crate::store::{self, StoreLine, StoreLocation};
+use crate::{environment, git, output};
 use clap::{Args, ValueEnum};
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -184,7 +182,7 @@ impl Bisect {
     fn subjects(&self) -> Result<(BisectDesign, Vec<CommitRecord>, Source, Option<String>)> {
         let cache = self.cache.as_deref();
         if let Some(list) = &self.versions {
-            let row = versions::row(list, self.good.as_deref(), self.bad.as_deref())?;
+            let row = candidates::row_of_versions(list, self.good.as_deref(), self.bad.as_deref())?;
             let ends = [&row[0].commit, &row[row.len() - 1].commit].map(String::clone);
             return Ok((self.design(ends, None), row, Source::Versions(Versions::open(cache)?), None));
         }
@@ -193,7 +191,7 @@ impl Bisect {
         let bad = self.bad.as_deref().unwrap_or("HEAD");
         let ends = [self.good.as_deref().unwrap_or_default(), bad].map(str::to_owned);
         let design = self.design(ends, patch.as_ref().map(|patch| patch.applied.clone()));
-        let mut row = commits::row(&top, &design.good, &design.bad, design.line, &design.prior_paths)?;
+        let mut row = candidates::row_of_commits(&top, &design.good, &design.bad, design.line, &design.prior_paths)?;
         if let Some(store) = &self.prior_instructions {
             let contents = store::read(&StoreLocation::open(store, &self.repo, cache)?.folder)?;
             let known = weigh_by_counts(&mut row, &contents.lines, self.min_effect);
@@ -204,8 +202,8 @@ impl Bisect {
     }
 
     fn finish(&self, result: &BisectResult, source: &Source, path: &Path) -> Result {
-        if path != Path::new(stdout::STANDARD_OUTPUT) {
-            stdout::show(words::report(result))?;
+        if path != Path::new(output::STANDARD_OUTPUT) {
+            output::show(analysis::report(result))?;
         }
         match result.ended {
             Some(BisectEnd::Decided | BisectEnd::Void) if !self.keep => source.tidy(&result.commits),

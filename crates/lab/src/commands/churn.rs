@@ -3,8 +3,7 @@
 use super::builds::{BuiltIn, built_in, configuration};
 use crate::churn::write::Source;
 use crate::churn::{ChangeOptions, ChurnPlan, KINDS, run};
-use crate::cli::typed::seed_of_clock;
-use crate::cli::values::{Cpus, cpus, duration, positive, rate};
+use crate::command_line::{Cpus, cpus, duration, positive, rate, seed_of_clock};
 use crate::connections::tunnels;
 use crate::display::Progress;
 use crate::error::{Error, Result};

@@ -1,24 +1,21 @@
 //! `stillgate-lab compare`: which of two to six programs is slower, for people and for pipelines.
 
 use super::builds::Builds;
-use crate::atomic_file;
 use crate::cli::EXIT_USAGE;
-use crate::cli::typed::{seed_of_clock, typed};
-use crate::cli::values::{Cpus, cpus, duration, percent, positive, probability, rate};
+use crate::command_line::{Cpus, cpus, duration, percent, positive, probability, rate, seed_of_clock, typed};
 use crate::compare::run::{Contest, Pairs, Pilot};
 use crate::compare::side::upstream_placement;
 use crate::compare::subject::ResolvedSide;
-use crate::compare::{analysis, instructions, looks, markdown, measures, table};
+use crate::compare::{analysis, instructions, looks, measures, tables};
 use crate::display::Progress;
 use crate::environment::{self, Stolen};
 use crate::error::{Error, Result};
 use crate::hosts;
+use crate::output::{self, STANDARD_OUTPUT};
 use crate::result::compare::{CompareDesign, CompareResult, Crash, Decision, Instructions, Pair, Side};
-use crate::result::environment::Environment;
 use crate::result::file::{self, ResultWriter};
-use crate::result::run::{Placement, Subject};
+use crate::result::run::{Environment, Placement, Subject};
 use crate::result::{Experiment, ResultFile};
-use crate::stdout::{self, STANDARD_OUTPUT};
 use crate::stop::{EXIT_INTERRUPTED, stop_flag};
 use crate::target::{Upstream, placement};
 use clap::Args;
@@ -275,7 +272,7 @@ impl Compare {
             Ok(there) if there.is_dir() => cannot(&"it is a directory; name a file in it"),
             // A pipe or a terminal is tried when there is something to write.
             Ok(there) if !there.is_file() => Ok(()),
-            _ => atomic_file::can_replace(markdown).or_else(|error| cannot(&error)),
+            _ => output::can_replace_file(markdown).or_else(|error| cannot(&error)),
         }
     }
 
@@ -285,16 +282,16 @@ impl Compare {
         let taken = path == Path::new(STANDARD_OUTPUT);
         match &self.markdown {
             Some(target) if target == Path::new(STANDARD_OUTPUT) => {
-                return stdout::show(markdown::of(result, &file.environment));
+                return output::show(tables::markdown_of(result, &file.environment));
             }
-            Some(target) => std::fs::write(target, markdown::of(result, &file.environment))
+            Some(target) => std::fs::write(target, tables::markdown_of(result, &file.environment))
                 .map_err(|error| Error::new(format!("{}: cannot be written: {error}", target.display())))?,
             None => {}
         }
         if taken {
             return Ok(());
         }
-        stdout::show(table::of(result))?;
+        output::show(tables::text_of(result))?;
         eprintln!("written to {}; `stillgate-lab verify` recomputes the analysis", path.display());
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! `stillgate-lab connections`: what an idle connection costs a server, and a message over it, beside others in the same run.
 
 use super::builds::built_in;
-use crate::cli::values::{Cpus, cpus, duration, positive};
+use crate::command_line::{Cpus, cpus, duration, positive};
 use crate::connections::addressed::SERVERS;
 use crate::connections::run::{self, ConnectionsPlan, Subject};
 use crate::connections::tunnels;

@@ -1,16 +1,15 @@
 //! `stillgate-lab devices`: mock devices against a gateway, or against two in alternation.
 
-use crate::cli::typed::{seed_of_clock, typed};
-use crate::cli::values::{self, Header};
+use crate::command_line::{self, Header, seed_of_clock, typed};
 use crate::devices::plan::{Ack, Api, Door, GatewayNode, Plan, Via};
-use crate::devices::{analysis, rounds, run, words};
+use crate::devices::{analysis, run, words};
 use crate::display::Progress;
 use crate::environment;
 use crate::error::{Error, Result};
+use crate::output::show;
 use crate::result::devices::{DevicesDecision, DevicesDesign, DevicesResult};
 use crate::result::file::ResultWriter;
 use crate::result::{Experiment, ResultFile};
-use crate::stdout::show;
 use crate::stop::{EXIT_INTERRUPTED, stop_flag};
 use clap::Args;
 use std::path::{Path, PathBuf};
@@ -72,13 +71,13 @@ pub(crate) struct DevicesArguments {
     #[arg(value_name = "URL")]
     url: String,
     /// Number of devices
-    #[arg(long, value_name = "N", default_value = "1000", value_parser = values::positive)]
+    #[arg(long, value_name = "N", default_value = "1000", value_parser = command_line::positive)]
     count: usize,
     /// Connects per second
-    #[arg(long, value_name = "RATE", default_value = "1000", value_parser = values::rate)]
+    #[arg(long, value_name = "RATE", default_value = "1000", value_parser = command_line::rate)]
     connect_rate: f64,
     /// Messages per second, to random devices; by default none are sent
-    #[arg(long, value_name = "RATE", value_parser = values::rate, requires = "api")]
+    #[arg(long, value_name = "RATE", value_parser = command_line::rate, requires = "api")]
     message_rate: Option<f64>,
     /// URL of the device API, e.g. http://127.0.0.1:9190
     #[arg(long, value_name = "URL")]
@@ -90,16 +89,16 @@ pub(crate) struct DevicesArguments {
     #[arg(long, value_enum, default_value = "device")]
     ack: Ack,
     /// How long the gateway waits for an acknowledgement
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = values::duration)]
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = command_line::duration)]
     timeout: Duration,
     /// How long messages are sent
-    #[arg(long, short, value_name = "TIME", default_value = "10s", value_parser = values::duration)]
+    #[arg(long, short, value_name = "TIME", default_value = "10s", value_parser = command_line::duration)]
     duration: Duration,
     /// Time without messages before the first one
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = values::duration)]
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = command_line::duration)]
     idle: Duration,
     /// Share of the devices that drop each second while messages are sent, and reconnect within a second
-    #[arg(long, value_name = "SHARE", default_value = "0%", value_parser = values::percent)]
+    #[arg(long, value_name = "SHARE", default_value = "0%", value_parser = command_line::percent)]
     churn: f64,
     /// Reconnecting devices resume their session, and get the messages that they have not acknowledged
     #[arg(long)]
@@ -109,13 +108,13 @@ pub(crate) struct DevicesArguments {
     storm: bool,
     /// Send a message to all, N times one after the other, and measure the time until the last device has it; with
     /// --message-rate, messages to random devices continue at the same time
-    #[arg(long, value_name = "N", requires = "api", num_args = 0..=1, default_missing_value = "1", value_parser = values::positive)]
+    #[arg(long, value_name = "N", requires = "api", num_args = 0..=1, default_missing_value = "1", value_parser = command_line::positive)]
     broadcast: Option<usize>,
     /// Bytes added to each message
-    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = values::count)]
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = command_line::count)]
     padding: u64,
     /// Connections of the back-end
-    #[arg(long, value_name = "N", default_value = "32", value_parser = values::positive)]
+    #[arg(long, value_name = "N", default_value = "32", value_parser = command_line::positive)]
     api_connections: usize,
     /// For wss: trust the certificate authorities in this file (PEM) instead of the system's
     #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
@@ -124,7 +123,7 @@ pub(crate) struct DevicesArguments {
     #[arg(long, short = 'k')]
     insecure: bool,
     /// A header field of the handshake, perhaps with {id}; may be given several times
-    #[arg(long = "header", short = 'H', value_name = "NAME: VALUE", value_parser = values::header)]
+    #[arg(long = "header", short = 'H', value_name = "NAME: VALUE", value_parser = command_line::header)]
     headers: Vec<Header>,
     /// Prefix of the ids
     #[arg(long, value_name = "TEXT", default_value = "lab-")]
@@ -148,13 +147,13 @@ pub(crate) struct DevicesArguments {
     #[arg(long, value_name = "URL", requires = "compare")]
     compare_api: Option<String>,
     /// Rounds of a comparison
-    #[arg(long, value_name = "N", default_value = "10", value_parser = values::positive)]
+    #[arg(long, value_name = "N", default_value = "10", value_parser = command_line::positive)]
     rounds: usize,
     /// Probability of any false alarm of a comparison
-    #[arg(long, value_name = "P", value_parser = values::probability, default_value = "0.01")]
+    #[arg(long, value_name = "P", value_parser = command_line::probability, default_value = "0.01")]
     alpha: f64,
     /// A comparison is undecided if B may cost this much more
-    #[arg(long, value_name = "SHARE", value_parser = values::percent, default_value = "10%")]
+    #[arg(long, value_name = "SHARE", value_parser = command_line::percent, default_value = "10%")]
     margin: f64,
     /// Seed of everything random [default: from the clock]
     #[arg(long, value_name = "N")]
@@ -187,7 +186,7 @@ pub(crate) fn run(arguments: &DevicesArguments) -> Result<u8> {
                 rounds: rounds.to_vec(),
                 analysis: Some(analysis::analyse(&design, rounds)),
             };
-            let rounds = rounds::run(&plan, (&places, &other), arguments.rounds, &stop, |rounds| {
+            let rounds = run::run_rounds(&plan, (&places, &other), arguments.rounds, &stop, |rounds| {
                 writer.as_ref().map_or(Ok(()), |writer| writer.save(&make(of(rounds))))
             })?;
             of(&rounds)

@@ -1,15 +1,14 @@
 //! `stillgate-lab explain`: why one build costs more than another.
 
 use super::builds::Builds;
-use crate::cli::typed::{seed_of_clock, typed};
-use crate::cli::values::{positive, probability};
+use crate::command_line::{positive, probability, seed_of_clock, typed};
 use crate::compare::instructions::under_callgrind;
 use crate::compare::side::{LoadSettings, generator_cpus, upstream_placement};
 use crate::display::Progress;
 use crate::error::{Error, Result};
-use crate::explain::analysis::Fold;
+use crate::explain::analysis::{self, Fold};
 use crate::explain::isolated::{self, Part, part};
-use crate::explain::{analysis, page, words};
+use crate::explain::{page, words};
 use crate::profile::{self, Output, Subject};
 use crate::result::explain::{ExplainAnalysis, ExplainDesign, ExplainResult, IsolatedPart, LuaSides, Sides};
 use crate::result::file::{self, ResultWriter};
@@ -17,7 +16,7 @@ use crate::result::run::Placement;
 use crate::result::{Experiment, ResultFile};
 use crate::stop::{EXIT_INTERRUPTED, stop_flag};
 use crate::target::{MetricsAddress, Spec, Started, Upstream, placement};
-use crate::{atomic_file, environment, scraper, stdout};
+use crate::{environment, output, scraper};
 use clap::Args;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -92,16 +91,16 @@ pub(crate) fn run(arguments: &Explain) -> Result<u8> {
     }
     let unwritable = |path: &PathBuf, error| Error::new(format!("{}: cannot be written: {error}", path.display()));
     if let Some(path) = &arguments.html {
-        atomic_file::can_replace(path).map_err(|error| unwritable(path, error))?;
+        output::can_replace_file(path).map_err(|error| unwritable(path, error))?;
     }
     let path = arguments.json.clone().unwrap_or_else(|| file::default_path("explain"));
     let writer = ResultWriter::open(&path)?;
     let stop = stop_flag()?;
     let result = arguments.measure(&stop)?;
     let interrupted = result.analysis.interrupted_after;
-    stdout::show(words::report(&result))?;
+    output::show(words::report(&result))?;
     if let Some(path) = &arguments.html {
-        atomic_file::replace(path, page::html(&result).as_bytes()).map_err(|error| unwritable(path, error))?;
+        output::replace_file(path, page::html(&result).as_bytes()).map_err(|error| unwritable(path, error))?;
     }
     writer.finish(&ResultFile::new(typed(), environment::gather(), Experiment::Explain(Box::new(result))))?;
     let Some(slices) = interrupted else { return Ok(0) };

@@ -1,13 +1,9 @@
 //! `stillgate-lab history`: what changed when, from a store of nightly measurements.
 
-use crate::atomic_file;
-use crate::cli::values::percent;
+use crate::command_line::percent;
 use crate::error::{Error, Result};
-use crate::history::{analysis, words};
-use crate::report;
-use crate::stdout;
-use crate::store;
-use crate::store::place::StoreLocation;
+use crate::store::{self, StoreLocation};
+use crate::{history, output, report};
 use clap::Args;
 use std::path::{Path, PathBuf};
 
@@ -46,7 +42,7 @@ pub(crate) fn run(arguments: &History) -> Result<u8> {
     for line in &contents.left_out {
         eprintln!("stillgate-lab: {line}");
     }
-    let mut all = analysis::series(&contents.lines, arguments.min_effect);
+    let mut all = history::series(&contents.lines, arguments.min_effect);
     for name in &arguments.series {
         if !all.iter().any(|series| series.name == *name) {
             let mut names: Vec<&str> = all.iter().map(|series| series.name.as_str()).collect();
@@ -57,10 +53,10 @@ pub(crate) fn run(arguments: &History) -> Result<u8> {
     if !arguments.series.is_empty() {
         all.retain(|series| arguments.series.contains(&series.name));
     }
-    stdout::show(words::report(&all, repo)?)?;
+    output::show(history::report(&all, repo)?)?;
     if let Some(path) = &arguments.html {
         let page = report::history(&all, repo)?;
-        atomic_file::replace(path, page.as_bytes())
+        output::replace_file(path, page.as_bytes())
             .map_err(|error| Error::new(format!("{}: the page cannot be written: {error}", path.display())))?;
     }
     Ok(if all.iter().any(|series| !series.changes.is_empty()) { EXIT_CHANGED } else { 0 })

@@ -6,16 +6,15 @@
 pub(crate) mod fail_if;
 mod plan;
 
-use crate::cli::typed::typed;
-use crate::cli::values::{self, Cpus, Header};
+use crate::command_line::{self, Cpus, Header, typed};
 use crate::display::LoadDisplay;
 use crate::environment;
 use crate::error::{Error, Result};
+use crate::output::show;
 use crate::result::file::{self, ResultWriter};
 use crate::result::load::LoadResult;
 use crate::result::tail::Point;
 use crate::result::{Experiment, ResultFile};
-use crate::stdout::show;
 use crate::stop::{self, EXIT_INTERRUPTED};
 use clap::Args;
 use fail_if::Condition;
@@ -70,28 +69,28 @@ pub(crate) struct LoadArguments {
     #[arg(value_name = "URL")]
     url: String,
     /// Requests per second, e.g. 500 or 20k; by default a closed loop
-    #[arg(long, value_name = "RATE", value_parser = values::rate, allow_hyphen_values = true)]
+    #[arg(long, value_name = "RATE", value_parser = command_line::rate, allow_hyphen_values = true)]
     rate: Option<f64>,
     /// The rate at the end, reached linearly
-    #[arg(long, value_name = "RATE", value_parser = values::rate, requires = "rate")]
+    #[arg(long, value_name = "RATE", value_parser = command_line::rate, requires = "rate")]
     rate_end: Option<f64>,
     /// Requests arrive as from many independent users instead of evenly
     #[arg(long, requires = "rate")]
     poisson: bool,
     /// The measured time; by default 10s, or unlimited with --requests
-    #[arg(long, short, value_name = "TIME", value_parser = values::duration)]
+    #[arg(long, short, value_name = "TIME", value_parser = command_line::duration)]
     duration: Option<Duration>,
     /// End after this many measured requests
-    #[arg(long, short = 'n', value_name = "N", value_parser = values::positive)]
+    #[arg(long, short = 'n', value_name = "N", value_parser = command_line::positive)]
     requests: Option<usize>,
     /// Connections, over all threads
-    #[arg(long, short, value_name = "N", default_value = "50", value_parser = values::positive)]
+    #[arg(long, short, value_name = "N", default_value = "50", value_parser = command_line::positive)]
     connections: usize,
     /// Speak HTTP/2: over TLS by ALPN, otherwise with prior knowledge
     #[arg(long)]
     http2: bool,
     /// Concurrent requests on each connection
-    #[arg(long, value_name = "N", default_value = "1", requires = "http2", value_parser = values::positive)]
+    #[arg(long, value_name = "N", default_value = "1", requires = "http2", value_parser = command_line::positive)]
     streams: usize,
     /// Trust the certificate authorities in this file (PEM) instead of the system's
     #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
@@ -103,10 +102,10 @@ pub(crate) struct LoadArguments {
     #[arg(long, value_name = "NAME")]
     sni: Option<String>,
     /// Generator threads; by default one for each of the --cpus, or half as many as there are CPUs
-    #[arg(long, short, value_name = "N", value_parser = values::positive)]
+    #[arg(long, short, value_name = "N", value_parser = command_line::positive)]
     threads: Option<usize>,
     /// The CPUs of the threads, assigned in turn, e.g. 0,2-3; by default the system places them
-    #[arg(long, value_name = "LIST", value_parser = values::cpus)]
+    #[arg(long, value_name = "LIST", value_parser = command_line::cpus)]
     cpus: Option<Cpus>,
     /// Give the threads of an open loop priority over all other programs on their CPUs (SCHED_FIFO; needs
     /// CAP_SYS_NICE); not if the target shares those CPUs: the load would take its time away
@@ -116,10 +115,10 @@ pub(crate) struct LoadArguments {
     #[arg(long, value_name = "IP,...", value_delimiter = ',')]
     sources: Vec<IpAddr>,
     /// Load before the measured time
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = values::duration)]
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = command_line::duration)]
     warm_up: Duration,
     /// A request without a complete answer after this time has failed
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = values::duration)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = command_line::duration)]
     timeout: Duration,
     /// The requests: a YAML file with weights, or a recording (.har)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["method", "headers", "body"])]
@@ -128,7 +127,7 @@ pub(crate) struct LoadArguments {
     #[arg(long, short = 'X', value_name = "METHOD", default_value = "GET")]
     method: String,
     /// A header field; may be given several times
-    #[arg(long = "header", short = 'H', value_name = "NAME: VALUE", value_parser = values::header)]
+    #[arg(long = "header", short = 'H', value_name = "NAME: VALUE", value_parser = command_line::header)]
     headers: Vec<Header>,
     /// The body, or @FILE with it
     #[arg(long, value_name = "TEXT")]
@@ -140,13 +139,13 @@ pub(crate) struct LoadArguments {
     #[arg(long, value_name = "TEXT")]
     expect_body_contains: Option<String>,
     /// Length of the intervals that are shown and logged
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = values::duration)]
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = command_line::duration)]
     interval: Duration,
     /// A request that this generator starts later than this is late
-    #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = values::duration)]
+    #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = command_line::duration)]
     late: Duration,
     /// The share of requests that may be late before the run is void
-    #[arg(long, value_name = "SHARE", default_value = "0.1%", value_parser = values::percent)]
+    #[arg(long, value_name = "SHARE", default_value = "0.1%", value_parser = command_line::percent)]
     late_share: f64,
     /// Exit with code 4 if this holds, e.g. 'errors>1%', 'p99>20ms', 'rate<500'; may be given several times, or as a
     /// list with commas. Latencies, rate and requests are those of good answers; without a condition on errors,

@@ -3,20 +3,18 @@
 mod table;
 
 use super::builds::{configuration, kind};
-use crate::cli::typed::seed_of_clock;
-use crate::cli::values::{Cpus, cpus, duration, positive, rate};
+use crate::command_line::{Cpus, cpus, duration, positive, rate, seed_of_clock};
 use crate::compare::alone::{self, Figure};
 use crate::compare::measures::{self, LATENCY_UNIT};
 use crate::compare::side::{generator_cpus, upstream_placement};
 use crate::compare::subject::{self, StartOptions};
 use crate::display::Progress;
 use crate::error::{Error, Result};
-use crate::hosts;
 use crate::result::compare::{CompareDesign, Side};
-use crate::stdout;
 use crate::store::raw;
-use crate::suite::file::{self, Suite};
+use crate::suite::{self, Suite};
 use crate::target::{Kind, Upstream, placement};
+use crate::{hosts, output};
 use clap::Args;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -106,7 +104,7 @@ pub(crate) struct Measure {
 }
 
 pub(crate) fn run(arguments: &Measure) -> Result<u8> {
-    let suite = arguments.table.suite.as_deref().map(file::read).transpose()?;
+    let suite = arguments.table.suite.as_deref().map(suite::read).transpose()?;
     let design = arguments.design(suite.as_ref())?;
     let is_latency = |figure: &Figure| matches!(figure, Figure::Measure(measure) if measure.unit == LATENCY_UNIT);
     match (arguments.figures.0.iter().any(is_latency), design.rate > 0.0) {
@@ -151,7 +149,7 @@ fn one(arguments: &Measure, figure: &Figure, program: &str, design: &CompareDesi
         let text = serde_json::to_vec(&read).map_err(|error| failed(&error))?;
         std::fs::write(&path, text).map_err(|error| failed(&error))?;
     }
-    stdout::show(format_args!("{value}\n"))?;
+    output::show(format_args!("{value}\n"))?;
     Ok(0)
 }
 

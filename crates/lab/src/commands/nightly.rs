@@ -1,27 +1,20 @@
 //! `stillgate-lab nightly`: one night of a suite, kept in a store.
 
-use crate::atomic_file;
 use crate::bisect::checkouts::Checkouts;
 use crate::cli::EXIT_USAGE;
-use crate::cli::typed::seed_of_clock;
-use crate::cli::values::{duration, percent};
+use crate::command_line::{duration, percent, seed_of_clock};
 use crate::display::Progress;
-use crate::environment;
 use crate::error::{Error, Result};
 use crate::git::{self, git, short};
-use crate::history::analysis;
 use crate::nightly::analysis::judge;
 use crate::nightly::counts::{Sweep, row_of_night};
 use crate::nightly::run::{Night, Side, side};
-use crate::nightly::suite::EachCommit;
-use crate::nightly::words::{Counts, Report};
-use crate::nightly::{suite, words};
-use crate::report;
-use crate::stdout;
+use crate::nightly::suite::{self, EachCommit};
+use crate::nightly::words::{self, Counts, Report};
 use crate::stop::{EXIT_INTERRUPTED, stop_flag};
-use crate::store::place::StoreLocation;
 use crate::store::raw::{self, Staging};
-use crate::store::{self, Contents, StoreLine};
+use crate::store::{self, Contents, StoreLine, StoreLocation};
+use crate::{environment, history, output, report};
 use clap::Args;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -169,11 +162,11 @@ impl Nightly {
 
     fn show(&self, report: &Report) -> Result {
         let text = words::markdown(report);
-        stdout::show(&text)?;
+        output::show(&text)?;
         let page = self.html.as_ref().map(|path| (path, report::night(report)));
         let text = self.markdown.as_ref().map(|path| (path, text));
         for (path, text) in text.into_iter().chain(page) {
-            atomic_file::replace(path, text.as_bytes())
+            output::replace_file(path, text.as_bytes())
                 .map_err(|error| Error::new(format!("{}: cannot be written: {error}", path.display())))?;
         }
         Ok(())
@@ -237,7 +230,7 @@ impl Nightly {
         lines.retain(|line| {
             line.counted.is_some() && line.machine == sweep.machine && commits.contains(line.commit.as_str())
         });
-        Ok(Counts { series: analysis::series(&lines, self.min_effect), failed })
+        Ok(Counts { series: history::series(&lines, self.min_effect), failed })
     }
 
     /// Today's commit, then those that it is compared with.

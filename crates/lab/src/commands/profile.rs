@@ -1,9 +1,8 @@
 //! `stillgate-lab profile`: a profile of any program, as a flame graph or for other tools.
 
-use crate::atomic_file;
 use crate::error::{Error, Result};
+use crate::output;
 use crate::profile::{self, Output, Subject};
-use crate::stdout;
 use crate::stop::stop_flag;
 use clap::{Args, ValueEnum};
 use std::ffi::OsString;
@@ -50,7 +49,7 @@ pub(crate) fn run(arguments: &Profile) -> Result<u8> {
     if form == Form::Trace {
         return Err("a trace needs the time of each sample, which is not kept here; name another form".into());
     }
-    atomic_file::can_replace(output).map_err(unwritable)?;
+    output::can_replace_file(output).map_err(unwritable)?;
     // Ctrl-C is for the program; its profile is still wanted.
     let stop = stop_flag()?;
     let shown = Output::Shown { stop: &stop };
@@ -68,7 +67,7 @@ pub(crate) fn run(arguments: &Profile) -> Result<u8> {
         (Kind::Cpu, None) => profile::cpu(&Subject::Command(&arguments.command), arguments.hz, shown)?,
     };
     let bytes = form.write(&taken, None).map_err(|error| Error::new(error.to_string()))?;
-    atomic_file::replace(output, &bytes).map_err(unwritable)?;
-    stdout::show(format_args!("{}: {}\n", output.display(), taken.notes.join("; ")))?;
+    output::replace_file(output, &bytes).map_err(unwritable)?;
+    output::show(format_args!("{}: {}\n", output.display(), taken.notes.join("; ")))?;
     Ok(0)
 }

@@ -2,12 +2,11 @@
 //!
 //! A page replaces an older one in one step, so a browser never loads half of it.
 
-use crate::atomic_file;
 use crate::commands::verify;
 use crate::error::{Error, Result};
+use crate::output::{self, STANDARD_OUTPUT};
 use crate::report::{self, ReportInput};
 use crate::result::file;
-use crate::stdout::{self, STANDARD_OUTPUT};
 use clap::Args;
 use std::fs;
 use std::io::{self, Write as _};
@@ -27,7 +26,7 @@ pub(crate) struct Report {
 pub(crate) fn run(arguments: &Report) -> Result<u8> {
     write(&arguments.files, &arguments.output)?;
     if arguments.output != Path::new(STANDARD_OUTPUT) {
-        stdout::show(format_args!("{}\n", arguments.output.display()))?;
+        output::show(format_args!("{}\n", arguments.output.display()))?;
     }
     Ok(0)
 }
@@ -38,11 +37,11 @@ pub(crate) fn write(files: &[PathBuf], output: &Path) -> Result {
     let sources: Result<Vec<ReportInput>> = files.iter().map(|path| source(path)).collect();
     let page = report::html(&sources?)?;
     if output == Path::new(STANDARD_OUTPUT) {
-        return stdout::show(page);
+        return output::show(page);
     }
     let written = match is_stream(output) {
         true => fs::OpenOptions::new().write(true).open(output).and_then(|mut file| file.write_all(page.as_bytes())),
-        false => atomic_file::replace(output, page.as_bytes()),
+        false => output::replace_file(output, page.as_bytes()),
     };
     written.map_err(|error| unwritable(output, &error))
 }
@@ -58,7 +57,7 @@ pub(crate) fn check_output(output: &Path) -> Result {
             output.display()
         )));
     }
-    atomic_file::can_replace(output).map_err(|error| unwritable(output, &error))
+    output::can_replace_file(output).map_err(|error| unwritable(output, &error))
 }
 
 fn is_stream(output: &Path) -> bool {

@@ -1,11 +1,10 @@
 //! `stillgate-lab respond`: a bare HTTP/1.1 server, as an upstream of experiments and as a server of known latency.
 
-use crate::cli::values;
 use crate::error::{Error, Result};
+use crate::output::show;
 use crate::responder::{Latency, Responder, ResponderTotals, Setup};
 use crate::result::histogram;
-use crate::stdout::show;
-use crate::stop;
+use crate::{command_line, stop};
 use clap::Args;
 use hdrhistogram::Histogram;
 use std::fmt::Write;
@@ -43,7 +42,7 @@ pub(crate) struct Respond {
     #[arg(long, value_name = "N")]
     cpu: Option<usize>,
     /// Most concurrent connections; by default as many as the descriptor limit allows
-    #[arg(long, value_name = "N", value_parser = values::positive)]
+    #[arg(long, value_name = "N", value_parser = command_line::positive)]
     connections_max: Option<usize>,
     /// End when standard input ends, so that a program that starts this one through a pipe never leaves it behind
     #[arg(long)]
@@ -75,7 +74,7 @@ pub(crate) fn run(arguments: &Respond) -> Result<u8> {
 }
 
 fn body_bytes(text: &str) -> Result<usize, String> {
-    match values::count(text)? {
+    match command_line::count(text)? {
         bytes if bytes <= BODY_BYTES_MAX => usize::try_from(bytes).map_err(|error| error.to_string()),
         _ => Err(format!("at most {BODY_BYTES_MAX}")),
     }

@@ -1,26 +1,22 @@
 //! `stillgate-lab tail`: the effect of scrapes of a gateway's metrics on its slowest requests, for each of several
 //! gateways, numbers of series and scrape intervals.
 
-use crate::atomic_file;
-use crate::cli::typed::{seed_of_clock, typed};
-use crate::cli::values::{Cpus, count, cpus, duration, percent, positive, rate};
-use crate::commands;
+use crate::command_line::{Cpus, count, cpus, duration, percent, positive, rate, seed_of_clock, typed};
 use crate::commands::builds::{BuiltIn, built_in};
 use crate::display::Progress;
 use crate::environment::{self, Stolen};
 use crate::error::{EXIT_FAILED, Error, Result};
-use crate::hosts;
-use crate::result::environment::Environment;
 use crate::result::file::{self, ResultWriter};
+use crate::result::run::Environment;
 use crate::result::tail::{TailDesign, TailResult, Verdict};
 use crate::result::{Experiment, ResultFile};
-use crate::stdout;
 use crate::stop::stop_flag;
 use crate::tail::design::{self, PlannedCell};
 use crate::tail::flames::Flames;
 use crate::tail::run::{self, Outcomes, TailEnd};
 use crate::tail::{analysis, readable, table};
 use crate::target::{Kind, Spec, placement};
+use crate::{commands, hosts, output};
 use clap::Args;
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -167,7 +163,7 @@ pub(crate) fn run(arguments: &Tail) -> Result<u8> {
     if let (Some(page), Some(flames)) = (&arguments.profile, flames)
         && let Some(html) = flames.html(&design, &planned[0], &progress)
     {
-        atomic_file::replace(page, html.as_bytes()).map_err(|error| unwritable(page, &error))?;
+        output::replace_file(page, html.as_bytes()).map_err(|error| unwritable(page, &error))?;
     }
     progress.finish();
     let Some(file) = result else {
@@ -176,7 +172,7 @@ pub(crate) fn run(arguments: &Tail) -> Result<u8> {
         );
     };
     let Experiment::Tail(tail) = &file.experiment else { unreachable!("made above") };
-    stdout::show(table::text(tail)?)?;
+    output::show(table::text(tail)?)?;
     let failed = !tail.failures.is_empty();
     let void = tail.analysis.cells.iter().all(|cell| cell.verdict == Verdict::Void);
     writer.finish(&file)?;
@@ -235,7 +231,7 @@ impl Tail {
                 planned.len()
             )));
         }
-        atomic_file::can_replace(page).map_err(|error| unwritable(page, &error))?;
+        output::can_replace_file(page).map_err(|error| unwritable(page, &error))?;
         Ok(Some(Flames::default()))
     }
 

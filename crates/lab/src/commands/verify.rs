@@ -4,29 +4,42 @@
 //! before them, is checked against them: the analysis, the order of the runs, which runs are void, the typed arguments.
 //! Numbers are compared to the last digit but one: the logarithms and exponentials in some p-values come from the
 //! system's library, and those of two systems may differ in the last bits.
+//!
+//! Typed arguments are checked against the design: the figures that decide how large a difference counts must be those
+//! that were requested. Only typed options are compared, and only those that this version understands: another one may
+//! have had other options.
+//!
+//! A store is checked against the rules of `nightly`: both looks are as large as they should be, a second one was taken
+//! where the first requires it, and raw data are there, complete, and give the measured values. Verdicts are not
+//! stored: they are computed from the measurements each time.
 
-mod arguments;
 mod compare;
 mod load;
 mod runs;
-mod store;
 mod tail;
 
 use crate::bisect::analysis as bisect_analysis;
+use crate::cli::Cli;
+use crate::compare::alone::RawReading;
 use crate::compare::analysis as compare_analysis;
 use crate::devices::analysis as devices_analysis;
 use crate::error::{EXIT_FAILED, Error, Result};
 use crate::explain::analysis as explain_analysis;
-use crate::figures::analysis as figures_analysis;
+use crate::nightly::analysis::contradictions;
 use crate::result::devices::percentiles_again;
+use crate::result::tail::TailDesign;
 use crate::result::{Experiment, ResultFile, file};
-use crate::stdout;
+use crate::store::{self, StoreLine, raw};
 use crate::tail::analysis as tail_analysis;
-use clap::Args;
+use crate::tail::design::block_s;
+use crate::{figures as figures_analysis, output};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, CommandFactory as _};
 use serde::Serialize;
 use serde_json::Value;
-use std::fmt::Write as _;
+use std::fmt::{Debug, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Exit code if a file does not match its raw data.
 const EXIT_DIFFERENT: u8 = 1;
@@ -53,8 +66,8 @@ pub(crate) fn run(arguments: &Verify) -> Result<u8> {
     let mut worst = 0;
     for path in &arguments.files {
         if path.is_dir() {
-            let (said, code) = store::verify(path)?;
-            stdout::show(&said)?;
+            let (said, code) = verify_store(path)?;
+            output::show(&said)?;
             worst = worst.max(code);
             continue;
         }
@@ -66,7 +79,7 @@ pub(crate) fn run(arguments: &Verify) -> Result<u8> {
                 (String::new(), EXIT_FAILED)
             }
         };
-        stdout::show(&said)?;
+        output::show(&said)?;
         worst = worst.max(code);
     }
     Ok(worst)
@@ -100,7 +113,7 @@ fn verify(path: &Path) -> Result<Verification> {
 /// Recomputes a result, and finds everything in it that does not follow from its raw data.
 pub(crate) fn made_again(mut result: ResultFile) -> Result<Verification> {
     let mut found = Vec::new();
-    arguments::check(&result, &mut found);
+    check_arguments(&result, &mut found);
     match &mut result.experiment {
         Experiment::Tail(tail) => {
             let analysis = tail_analysis::analyse(&tail.design, &tail.cells)?;
@@ -215,6 +228,164 @@ fn listed(file: &str, differences: &[Difference]) -> String {
         let _ = writeln!(out, "  and {} more", differences.len() - SHOWN_MAX);
     }
     out
+}
+
+fn check_arguments(result: &ResultFile, found: &mut Vec<Difference>) {
+    if result.lab_version != env!("CARGO_PKG_VERSION") {
+        return;
+    }
+    let words = std::iter::once("stillgate-lab").chain(result.arguments.iter().map(String::as_str));
+    let Ok(matches) = Cli::command().try_get_matches_from(words) else { return };
+    let Some((command, matches)) = matches.subcommand() else { return };
+    let mut typed = TypedArguments { matches, found };
+    match &result.experiment {
+        Experiment::Tail(tail) if command == "tail" => {
+            let design = &tail.design;
+            typed.one("pairs", &(design.pairs as u64));
+            typed.one("spares", &(design.spares as u64));
+            typed.one("seed", &design.seed);
+            typed.one("rate", &design.rate);
+            typed.one("connections", &design.connections);
+            typed.one("block", &Duration::from_secs_f64(design.block_s));
+            typed.hours(design);
+            typed.one("late_share", &design.late_share_max);
+        }
+        Experiment::Compare(compared) if command == "compare" => {
+            let design = &compared.design;
+            typed.one("pairs", &design.pairs);
+            typed.one("seed", &design.seed);
+            typed.one("alpha", &design.alpha);
+            typed.one("power", &design.power);
+            typed.one("margin", &design.margin);
+            typed.one("connections", &design.connections);
+            typed.many("deciding", &design.deciding);
+        }
+        Experiment::Bisect(bisected) if command == "bisect" => {
+            let design = &bisected.design;
+            typed.one("confidence", &design.confidence);
+            typed.one("min_effect", &design.min_effect);
+            typed.one("measure", &design.measure);
+            typed.one("higher_is_better", &design.higher_is_better);
+            typed.many("prior_paths", &design.prior_paths);
+        }
+        Experiment::Devices(played) if command == "devices" => {
+            let design = &played.design;
+            typed.one("count", &design.devices);
+            typed.one("connect_rate", &design.connect_rate);
+            typed.one("churn", &design.churn);
+            typed.one("alpha", &design.alpha);
+            typed.one("margin", &design.margin);
+        }
+        Experiment::Explain(explained) if command == "explain" => {
+            let design = &explained.design;
+            typed.one("slices", &design.slices);
+            typed.one("hz", &design.hz);
+            typed.one("seed", &design.seed);
+            typed.one("confidence", &design.confidence);
+        }
+        Experiment::Figures(table) if command == table.experiment => typed.one("rounds", &table.planned),
+        Experiment::Load(load) if command == "load" => {
+            typed.one("seed", &load.seed);
+            typed.one("connections", &load.connections);
+            if let Some(design) = &load.design {
+                typed.one("requests", &(design.requests.unwrap_or(0) as usize));
+                typed.one("streams", &design.streams.unwrap_or(1));
+            }
+        }
+        _ => found.push(difference("arguments", command, "those of the experiment that is in the file")),
+    }
+}
+
+struct TypedArguments<'a> {
+    matches: &'a ArgMatches,
+    found: &'a mut Vec<Difference>,
+}
+
+impl TypedArguments<'_> {
+    fn one<T: Clone + Debug + PartialEq + Send + Sync + 'static>(&mut self, id: &str, kept: &T) {
+        if !self.is_typed(id) {
+            return;
+        }
+        if let Ok(Some(typed)) = self.matches.try_get_one::<T>(id)
+            && typed != kept
+        {
+            self.found.push(difference(format!("design.{id}"), format!("{kept:?}"), format!("{typed:?}, as typed")));
+        }
+    }
+
+    fn many<T: Clone + Debug + PartialEq + Send + Sync + 'static>(&mut self, id: &str, kept: &[T]) {
+        if !self.is_typed(id) {
+            return;
+        }
+        if let Ok(Some(typed)) = self.matches.try_get_many::<T>(id) {
+            let typed: Vec<T> = typed.cloned().collect();
+            if typed != kept {
+                self.found.push(difference(
+                    format!("design.{id}"),
+                    format!("{kept:?}"),
+                    format!("{typed:?}, as typed"),
+                ));
+            }
+        }
+    }
+
+    /// Blocks are as long as the hours make them. Files of the first versions have no plan and no hours.
+    fn hours(&mut self, design: &TailDesign) {
+        if let Ok(Some(hours)) = self.matches.try_get_one::<f64>("hours")
+            && let Ok(block_s) = block_s(design, design.plan.len(), *hours)
+            && block_s != design.block_s
+        {
+            self.found.push(difference("design.block_s", design.block_s, format!("{block_s}, by --hours {hours}")));
+        }
+    }
+
+    fn is_typed(&self, id: &str) -> bool {
+        self.matches.try_contains_id(id).is_ok_and(|is| is)
+            && self.matches.value_source(id) == Some(ValueSource::CommandLine)
+    }
+}
+
+/// The report about a store, with the exit code.
+fn verify_store(path: &Path) -> Result<(String, u8)> {
+    let contents = store::read(path)?;
+    let left = raw::unreferred(path, &contents)?.len();
+    let of_rules = contents.lines.iter().flat_map(contradictions);
+    let of_raw = contents.lines.iter().flat_map(|line| raw_contradictions(path, line));
+    let found: Vec<String> = of_rules.chain(of_raw).chain(contents.left_out.iter().cloned()).collect();
+    let shown = path.display();
+    let mut out = match found.len() {
+        0 => {
+            let raw: usize = contents.lines.iter().map(|line| raw::referred(line).count()).sum();
+            let raw = if raw > 0 { format!(", {raw} measurements their raw data") } else { String::new() };
+            format!("{shown}: verified: {} lines follow the rules{raw}\n", contents.lines.len())
+        }
+        count => format!("{shown}: {count} lines do not follow the rules:\n"),
+    };
+    for line in &found {
+        // Writing to a `String` does not fail.
+        let _ = writeln!(out, "  {line}");
+    }
+    if left > 0 {
+        let _ = writeln!(out, "note: {left} files of raw data belong to no line; the next night removes them");
+    }
+    Ok((out, if found.is_empty() { 0 } else { EXIT_DIFFERENT }))
+}
+
+fn raw_contradictions(store: &Path, line: &StoreLine) -> Vec<String> {
+    let wrong = |(name, value): (&str, f64)| {
+        let bytes = match raw::read(store, &line.machine, name) {
+            Ok(bytes) => bytes,
+            Err(why) => return Some(why),
+        };
+        let again = RawReading::parse(&bytes)?.figure();
+        match again {
+            Ok(figure) if is_same(Some(figure), Some(value)) => None,
+            Ok(figure) => Some(format!("its raw data {name} give {figure}, not {value}")),
+            Err(error) => Some(format!("its raw data {name} give no figure: {error}")),
+        }
+    };
+    let of_line = |why: String| format!("{} of {}: {why}", line.series, line.at);
+    raw::referred(line).filter_map(wrong).map(of_line).collect()
 }
 
 #[cfg(test)]

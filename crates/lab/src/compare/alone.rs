@@ -1,18 +1,25 @@
 //! One figure of one program, measured as `compare` does it in pairs; for `bisect` and `nightly`, which compare in
 //! other ways.
+//!
+//! The memory of an idle connection is measured after each has had one request answered: so all that a used connection
+//! keeps is in the figure. Memory of the kernel is not: no program can change that.
 
+use super::instructions;
 use super::measures::{self, INSTRUCTIONS, Measure, THROUGHPUT};
-use super::side::Running;
-use super::{idle, instructions};
+use super::side::{LoadSettings, Running};
 use crate::display::{Progress, rough};
 use crate::error::{Error, Result};
 use crate::result::compare::{CompareDesign, SideRecord};
 use crate::scraper;
-use crate::target::{Spec, Upstream};
+use crate::target::{Spec, Started, Upstream};
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Display, Formatter};
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
 use stillgate_load::Outcome;
-use stillgate_load::present::units;
+use stillgate_load::present;
+use stillgate_rig::descriptors;
 use stillgate_rig::strace::{self, Calls};
 
 /// A loop is shown in parts, each with its result so far, and none shorter than a second.
@@ -116,8 +123,10 @@ pub(crate) fn read(
         Figure::DataSyscalls => return alone(syscalls(spec, upstream, design, progress).map(|calls| calls.data)),
         Figure::Settled => return alone(settled_kib(spec, upstream, design)),
         Figure::Peak => return alone(growth_kib(spec, upstream, design, progress)),
-        Figure::Connection => return alone(idle::bytes(spec, upstream, design).map(|(open, _)| open)),
-        Figure::ClosedConnection => return alone(idle::bytes(spec, upstream, design).map(|(_, closed)| closed)),
+        Figure::Connection => return alone(bytes_per_connection(spec, upstream, design).map(|(open, _)| open)),
+        Figure::ClosedConnection => {
+            return alone(bytes_per_connection(spec, upstream, design).map(|(_, closed)| closed));
+        }
         Figure::Measure(_) if is_instructions(figure) => {
             let mut begin = |text: &str| progress.step(text);
             return alone(instructions::once(spec, upstream.address, design, &mut begin));
@@ -192,7 +201,7 @@ fn rated(
         if begun < parts(design.rate_s) && gone_s >= part_s * begun as f64 {
             begun += 1;
             // All latencies so far would have to be added up, which takes time from the generator.
-            let p99 = units::latency(interval.latencies.corrected.value_at_quantile(0.99));
+            let p99 = present::latency(interval.latencies.corrected.value_at_quantile(0.99));
             let left = rough(design.rate_s - gone_s);
             progress.step(&format!(
                 "{rate} requests/s, about {left} left; {answered} answered so far, {errors} errors, p99 just now {p99}"
@@ -254,4 +263,62 @@ fn metric(
         0.0
     });
     Ok(1.0 + if is_growth { (after - before) * 1000.0 / side.sent().max(1) as f64 } else { after })
+}
+
+/// Connections that are opened and closed first, so that nothing that is allocated once counts.
+const WARM_UP: usize = 100;
+
+/// Descriptors of this program besides its connections.
+const OTHER_FILES: u64 = 64;
+
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Bytes of a connection while it is open, and of what is left of it after it has closed.
+fn bytes_per_connection(spec: &Spec, upstream: &Upstream, design: &CompareDesign) -> Result<(f64, f64)> {
+    let needed = design.connections as u64 + OTHER_FILES;
+    descriptors::raise_to(descriptors::limit().hard);
+    if descriptors::limit().current < needed {
+        let (allowed, wanted) = (descriptors::limit().current, design.connections);
+        return Err(Error::new(format!(
+            "{wanted} connections need {needed} open files, and {allowed} are allowed: `ulimit -n`"
+        )));
+    }
+    let mut started = spec.start(upstream.address, &design.placement)?;
+    let request = LoadSettings::of_spec(&started, spec, design)?.example();
+    drop(open(&started, &request, WARM_UP)?);
+    let before = settled_pss_kib(&mut started)?;
+    let held = open(&started, &request, design.connections)?;
+    let with = settled_pss_kib(&mut started)?;
+    drop(held);
+    let after = settled_pss_kib(&mut started)?;
+    let each = |kib: f64| (kib - before) * 1024.0 / design.connections as f64;
+    Ok((each(with), each(after)))
+}
+
+fn settled_pss_kib(started: &mut Started) -> Result<f64> {
+    match started.process()?.settled_memory()? {
+        (memory, true) => Ok(memory.pss_kib as f64),
+        (_, false) => Err("its memory does not settle".into()),
+    }
+}
+
+/// Opens connections, and sends a request on each.
+fn open(started: &Started, request: &[u8], count: usize) -> Result<Vec<TcpStream>> {
+    let connect = |_| TcpStream::connect(started.address);
+    let streams: std::io::Result<Vec<_>> = (0..count).map(connect).collect();
+    let mut streams = streams.map_err(|error| Error::new(format!("cannot connect: {error}")))?;
+    for (number, stream) in streams.iter_mut().enumerate() {
+        let mut answer = [0; 4096];
+        let mut exchange = || {
+            stream.set_read_timeout(Some(SILENCE_TIMEOUT))?;
+            stream.write_all(request)?;
+            stream.read(&mut answer)
+        };
+        let length = exchange().map_err(|error| Error::new(format!("connection {number}: {error}")))?;
+        if !answer[..length].starts_with(b"HTTP/1.1 2") {
+            let text = String::from_utf8_lossy(&answer[..length]).into_owned();
+            return Err(Error::new(format!("connection {number}: it was answered {text:?}")));
+        }
+    }
+    Ok(streams)
 }

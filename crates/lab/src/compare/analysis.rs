@@ -8,15 +8,14 @@
 //! interval are Hodges and Lehmann's, which invert that test. Mann and Whitney's U is also given, for readers who
 //! expect it; it ignores pairs and so detects less. p-values are corrected over the measures and looks
 //! ([`looks`](super::looks)), and the intervals are as wide as for all of them to hold together. Failed requests are a
-//! measure too ([`failures`](super::failures)).
+//! measure too ([`rules`](super::rules)).
 //!
 //! "No difference" is never reported without the smallest one that would have been detected. Nothing here requests more
 //! pairs: their number, and the looks at them, were fixed before the first.
 
-use super::duel::{Duel, duels};
 use super::looks::{self, Look};
-use super::measures::{self, INSTRUCTIONS, Measure, PAIRED, Reading};
-use super::{failures, repetitions, words};
+use super::measures::{self, Duel, INSTRUCTIONS, Measure, PAIRED, Reading, duels};
+use super::{rules, words};
 use crate::error::Result;
 use crate::result::compare::{
     BuildPair, CompareAnalysis, CompareDesign, CompareResult, Crash, Decision, Failures, Instructions, MeasureAnalysis,
@@ -38,7 +37,7 @@ pub(super) struct Figures<'a> {
     /// A and B of each pair that is not void.
     pub(super) readings: &'a [(Reading, Reading)],
     /// The shares of failed requests of each.
-    pub(super) failed: &'a [failures::Shares],
+    pub(super) failed: &'a [rules::Shares],
     /// Counts of A and of B.
     pub(super) instructions: Option<(&'a [f64], &'a [f64])>,
 }
@@ -50,7 +49,7 @@ struct UsablePairs<'a> {
     /// Why the others are void.
     void: Vec<String>,
     readings: Vec<(Reading, Reading)>,
-    failed: Vec<failures::Shares>,
+    failed: Vec<rules::Shares>,
 }
 
 /// Recomputes the analysis from the rest of a result.
@@ -91,7 +90,7 @@ impl<'a> UsablePairs<'a> {
             }
         }
         let readings = sound.iter().map(measures::read).collect::<Result<Vec<_>>>()?;
-        let failed = sound.iter().map(failures::shares).collect();
+        let failed = sound.iter().map(rules::shares).collect();
         Ok(UsablePairs { between, sound, void, readings, failed })
     }
 
@@ -114,7 +113,7 @@ fn finish(
     analysis.void_pairs = void;
     analysis.late_pairs = sorted.sound.iter().filter(|pair| measures::late(pair).is_some()).count();
     analysis.not_judged = not_judged(analysis, &sorted.sound);
-    failures::add_example(&mut analysis.failures, &sorted.sound);
+    rules::add_example(&mut analysis.failures, &sorted.sound);
     if let Some(crash) = crash.filter(|crash| crash.side == sorted.between.other) {
         analysis.decision = Decision::Worse;
         analysis.sentence = words::crashed(crash, sorted.between, design);
@@ -223,7 +222,7 @@ impl ComparisonTests {
         }
         let counted = instructions.and_then(|(a, b)| repeated(a, b, design, look));
         found.extend(counted.map(|found| (&INSTRUCTIONS, found)));
-        ComparisonTests { between, measures: found, failures: failures::of(failed) }
+        ComparisonTests { between, measures: found, failures: rules::failures_of(failed) }
     }
 
     /// Each with whether it is looked at only once in any design. Failed requests come last.
@@ -241,7 +240,7 @@ impl ComparisonTests {
             analysis.verdict = verdict(measure, analysis, design.alpha);
             analysis.sentence = words::measure(measure, analysis, design.margin);
         }
-        failures::conclude(&mut self.failures, self.between, next(), design.alpha);
+        rules::conclude_failures(&mut self.failures, self.between, next(), design.alpha);
     }
 
     fn analysis(self, design: &CompareDesign, figures: &Figures<'_>) -> CompareAnalysis {
@@ -297,10 +296,10 @@ fn detectable(measure: &Measure, ratios: &[f64], (design, look, units): (&Compar
     tested.unwrap_or(f64::INFINITY).max(counts)
 }
 
-/// Instructions: see [`repetitions`] for the rule.
+/// Instructions: see [`rules`] for the rule.
 fn repeated(a: &[f64], b: &[f64], design: &CompareDesign, look: &Look) -> Option<MeasureAnalysis> {
     let least = INSTRUCTIONS.effect_min.ln_1p();
-    let found = repetitions::difference(a, b, look.level_once, design.power, least)?;
+    let found = rules::difference_of_repetitions(a, b, look.level_once, design.power, least)?;
     let mut analysis = blank(&INSTRUCTIONS, median(a)?, median(b)?);
     analysis.effect = found.effect.exp_m1();
     analysis.low = found.low.exp_m1();

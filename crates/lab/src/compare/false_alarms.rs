@@ -6,11 +6,10 @@
 //! have fixed seeds, so their results are reproducible.
 
 use super::analysis::{Figures, judge};
-use super::failures::Shares;
 use super::instructions::{self, REPETITIONS};
-use super::looks;
 use super::measures::{self, PAIRED, Reading};
-use super::rounds;
+use super::rules::Shares;
+use super::{looks, run};
 use crate::result::compare::{BuildPair, CompareAnalysis, CompareDesign, Decision, MeasureVerdict, Side};
 use crate::result::run::Placement;
 use stillgate_stats::Random;
@@ -150,7 +149,7 @@ fn compare(
 ) -> Vec<CompareAnalysis> {
     let mut machine = Machine::new(states, seed);
     let instructions: Option<Vec<_>> = counted.then(|| machine.instructions(design, factors));
-    let orders = rounds::orders(&CompareDesign { seed, ..design.clone() });
+    let orders = run::round_orders(&CompareDesign { seed, ..design.clone() });
     let rounds: Vec<_> = orders.iter().map(|order| machine.round(factors, order)).collect();
     let failed = vec![Shares::default(); design.pairs];
     let comparisons = design.comparisons();

@@ -8,10 +8,10 @@
 //! Instructions inside the kernel are not in these counts.
 
 use super::measures::{self, EFFECT_MIN};
-use super::repetitions;
+use super::rules;
 use super::run::Contest;
 use super::side::{LoadSettings, seconds};
-use crate::cli::typed::quoted_word;
+use crate::command_line::quoted_word;
 use crate::display::{Progress, rough};
 use crate::error::{Error, Result};
 use crate::result::compare::{CompareDesign, Instructions};
@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use stillgate_load::{Outcome, Pace};
 use stillgate_rig::callgrind;
 
-/// Repetitions per side, and more if they differ; the rule that judges them is in `repetitions`.
+/// Repetitions per side, and more if they differ; the rule that judges them is in `rules`.
 pub(crate) const REPETITIONS: usize = 3;
 
 /// Time limit per side for the first repetitions; if they take longer, nothing is counted.
@@ -104,9 +104,9 @@ pub(super) fn wanted_of(design: &CompareDesign, counts: &[Vec<f64>]) -> usize {
     let level = design.alpha / measures::family(comparisons.len(), true) as f64;
     let differ = comparisons.iter().any(|between| {
         let (one, other) = (&counts[between.one as usize], &counts[between.other as usize]);
-        repetitions::seem_to_differ(one, other, design.alpha, EFFECT_MIN.ln_1p())
+        rules::seem_to_differ(one, other, design.alpha, EFFECT_MIN.ln_1p())
     });
-    if differ { repetitions::needed(level).max(REPETITIONS) } else { REPETITIONS }
+    if differ { rules::repetitions_needed(level).max(REPETITIONS) } else { REPETITIONS }
 }
 
 /// One count of one program, per request. `begin` is called with each step as it begins.

@@ -3,10 +3,11 @@
 //! A pair is void for reasons of the generator alone, or if the system does not report figures. Failed requests are due
 //! to the programs and void nothing: they are judged by themselves, and a pair with many of them is not used for other
 //! measures.
+//!
+//! Every comparison sees two builds of a round as a [`Duel`]: A is the first, B the second, whatever their names.
 
-use super::duel::Duel;
-use crate::error::Result;
-use crate::result::compare::SideRecord;
+use crate::error::{Error, Result};
+use crate::result::compare::{BuildPair, CompareResult, Pair, Side, SideRecord};
 use crate::result::histogram;
 use crate::result::run::RunRecord;
 use stillgate_load::Void;
@@ -266,6 +267,45 @@ fn read_side(side: &SideRecord, is_read: [bool; PAIRED.len()]) -> Result<Reading
     let mut is_read = is_read.into_iter();
     let figures = [throughput, side.cpu_us_per_request, us(0.5), us(0.99), us(0.999), rss_kib];
     Ok(figures.map(|figure| Some(figure).filter(|_| is_read.next() == Some(true))))
+}
+
+/// Two starts of one round.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Duel<'a> {
+    pub(crate) between: BuildPair,
+    /// The one of the two that went first.
+    pub(crate) first: Side,
+    pub(crate) a: &'a SideRecord,
+    pub(crate) b: &'a SideRecord,
+}
+
+impl<'a> Duel<'a> {
+    /// A single start, for measures of each side by itself.
+    pub(crate) fn alone(side: Side, record: &'a SideRecord) -> Duel<'a> {
+        Duel { between: BuildPair { one: side, other: side }, first: side, a: record, b: record }
+    }
+
+    fn of(pair: &'a Pair, between: BuildPair) -> Result<Duel<'a>> {
+        let record = |side| {
+            pair.record(side)
+                .ok_or_else(|| Error::new(format!("a round has no record of {side:?}; the file is damaged")))
+        };
+        let is_one = |side: &&Side| **side == between.one || **side == between.other;
+        let first = pair.order.iter().find(is_one).copied().unwrap_or(pair.first);
+        Ok(Duel { between, first, a: record(between.one)?, b: record(between.other)? })
+    }
+}
+
+/// All rounds, reduced to two builds.
+pub(crate) fn duels(pairs: &[Pair], between: BuildPair) -> Result<Vec<Duel<'_>>> {
+    pairs.iter().map(|pair| Duel::of(pair, between)).collect()
+}
+
+impl CompareResult {
+    /// All rounds of a result, reduced to two builds.
+    pub(crate) fn duels(&self, between: BuildPair) -> Result<Vec<Duel<'_>>> {
+        duels(&self.pairs, between)
+    }
 }
 
 #[cfg(test)]

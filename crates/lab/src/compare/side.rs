@@ -6,7 +6,7 @@
 use crate::error::{Error, Result};
 use crate::result::compare::{CompareDesign, SideRecord};
 use crate::result::run::{Placement, RunRecord, Subject};
-use crate::target::{Spec, Started, Traffic, Upstream, schedule};
+use crate::target::{Spec, Started, Traffic, Upstream, placement};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -88,7 +88,7 @@ fn in_turn(sides: &mut [Running<'_>], upstream: &Upstream, design: &CompareDesig
         return Ok(Vec::new());
     }
     // Only now: a closed loop never sleeps, and would starve everything else.
-    let first = schedule::first(&design.placement, &upstream.pids())?;
+    let first = placement::first(&design.placement, &upstream.pids())?;
     sides.iter_mut().map(|side| side.rated(design, first.realtime(), &mut |_| {})).collect()
 }
 
@@ -190,7 +190,7 @@ impl<'a> Running<'a> {
         upstream: &Upstream,
         observe: &mut dyn FnMut(&Interval<'_>),
     ) -> Result<Outcome> {
-        let first = schedule::first(&design.placement, &upstream.pids())?;
+        let first = placement::first(&design.placement, &upstream.pids())?;
         self.rated(design, first.realtime(), observe)
     }
 

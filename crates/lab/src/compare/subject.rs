@@ -5,7 +5,7 @@
 //! `--args`.
 
 use super::revisions::Repository;
-use crate::cli::typed::quoted_word;
+use crate::command_line::quoted_word;
 use crate::error::{Error, Result};
 use crate::result::compare::Side;
 use crate::target::{Kind, Spec};

@@ -1,15 +1,18 @@
-//! Connections that back-ends can address by a name: servers, each set up as its manual advises for many idle connections, with one
-//! worker and no logs; and their clients and back-ends, which are the same threads and sockets for all.
+//! Connections that back-ends can address by a name: servers, each set up as its manual advises for many idle
+//! connections, with one worker and no logs; and their clients and back-ends, which are the same threads and sockets
+//! for all.
 //!
-//! A back-end waits for the server's answer and for the message at its client before it sends the next. These are not the same
-//! products: docs/devices-scale.md says what each of them lacks.
+//! A back-end waits for the server's answer and for the message at its client before it sends the next. These are not
+//! the same products: docs/devices-scale.md says what each of them lacks.
+//!
+//! Of MQTT 3.1.1 there is the part that a subscriber and a publisher need; every packet is shorter than 128 bytes.
 
-use super::{Clients, MessagePace, MessageTotals, mqtt};
+use super::{Clients, MessagePace, MessageTotals};
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::target::{Kind, Spec};
 use crate::websocket::{self, Opcode, Sender};
-use std::io::{self, BufRead, BufReader, Read as _, Write as _};
+use std::io::{self, BufRead, BufReader, Read, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -234,10 +237,10 @@ impl NamedClient {
         let stream = connect(address.clients)?;
         let mut client = NamedClient { name: name.to_owned(), stream, received: Vec::new() };
         if address.dialect == Dialect::Mqtt {
-            client.stream.write_all(&mqtt::connect(name))?;
-            expect(&mut client.stream, &mqtt::CONNACK)?;
-            client.stream.write_all(&mqtt::subscribe(name))?;
-            expect(&mut client.stream, &mqtt::SUBACK)?;
+            client.stream.write_all(&mqtt_connect(name))?;
+            expect(&mut client.stream, &CONNACK)?;
+            client.stream.write_all(&mqtt_subscribe(name))?;
+            expect(&mut client.stream, &SUBACK)?;
             return Ok(client);
         }
         let protocol = match address.dialect {
@@ -266,7 +269,7 @@ impl NamedClient {
 
     /// Receives the next message, which must be the one that was sent, and acknowledges it if required.
     fn receive(&mut self, dialect: Dialect) -> io::Result<()> {
-        let message = if dialect == Dialect::Mqtt { mqtt::message(&mut self.stream)? } else { self.frame()? };
+        let message = if dialect == Dialect::Mqtt { mqtt_message(&mut self.stream)? } else { self.frame()? };
         let text = String::from_utf8_lossy(&message);
         if !text.contains(BODY) {
             return Err(io::Error::other(format!("{} received what was not sent: {text}", self.name)));
@@ -332,8 +335,8 @@ impl BackEnd {
         let open = || {
             let mut stream = connect(address.back_ends)?;
             let name = format!("back-end-{}", stream.local_addr()?.port());
-            stream.write_all(&mqtt::connect(&name))?;
-            expect(&mut stream, &mqtt::CONNACK).map(|()| stream)
+            stream.write_all(&mqtt_connect(&name))?;
+            expect(&mut stream, &CONNACK).map(|()| stream)
         };
         open().map(BackEnd::Mqtt).map_err(|error: io::Error| Error::new(format!("a back-end: {error}")))
     }
@@ -344,8 +347,8 @@ impl BackEnd {
         let (name, dialect) = (&client.name, address.dialect);
         let http = match self {
             BackEnd::Mqtt(stream) => {
-                received(stream.write_all(&mqtt::publish(name, BODY)))?;
-                received(expect(stream, &mqtt::PUBACK))?;
+                received(stream.write_all(&mqtt_publish(name, BODY)))?;
+                received(expect(stream, &PUBACK))?;
                 return received(client.receive(dialect));
             }
             BackEnd::Http(http) => http,
@@ -404,7 +407,7 @@ pub(super) const CONFIGURATION: &str = "[global]\ninclude={libdir}/internal.conf
     connection_subscription_max=20\n";
 
 /// Serves until this program ends; its CPU time does not count as the server's.
-pub(super) fn start_origin() -> Result<SocketAddr> {
+fn start_origin() -> Result<SocketAddr> {
     let bind = || TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr().map(|at| (listener, at)));
     let (listener, address) = bind().map_err(|error| Error::new(format!("the origin of pushpin: {error}")))?;
     thread::spawn(move || {
@@ -461,6 +464,53 @@ fn answer(events: &[u8], channel: &str) -> String {
     )
 }
 
+/// The answers to [`connect`], [`subscribe`] and [`publish`].
+const CONNACK: [u8; 4] = [0x20, 2, 0, 0];
+const SUBACK: [u8; 5] = [0x90, 3, 0, 1, 0];
+const PUBACK: [u8; 4] = [0x40, 2, 0, 1];
+
+/// A clean session, no keep-alive.
+fn mqtt_connect(name: &str) -> Vec<u8> {
+    packet(0x10, &[b"\0\x04MQTT\x04\x02\0\0", string(name).as_slice()])
+}
+
+/// Subscribes to the topic of a client at QoS 0; packet 1.
+fn mqtt_subscribe(name: &str) -> Vec<u8> {
+    packet(0x82, &[&[0, 1], string(&topic(name)).as_slice(), &[0]])
+}
+
+/// Publishes at QoS 1, so that the broker answers; always packet 1, since only one is under way at a time.
+fn mqtt_publish(name: &str, body: &str) -> Vec<u8> {
+    packet(0x32, &[string(&topic(name)).as_slice(), &[0, 1], body.as_bytes()])
+}
+
+/// The payload of a PUBLISH with QoS 0.
+fn mqtt_message(reader: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut head = [0; 2];
+    reader.read_exact(&mut head)?;
+    if head[0] != 0x30 || head[1] > 127 {
+        return Err(io::Error::other(format!("not a short message of QoS 0: {head:?}")));
+    }
+    let mut rest = vec![0; usize::from(head[1])];
+    reader.read_exact(&mut rest)?;
+    let topic = rest.first_chunk::<2>().map_or(0, |length| usize::from(u16::from_be_bytes(*length)));
+    rest.get(2 + topic..).map(<[u8]>::to_vec).ok_or_else(|| io::Error::other("a message without a topic"))
+}
+
+fn topic(name: &str) -> String {
+    format!("d/{name}")
+}
+
+fn string(text: &str) -> Vec<u8> {
+    [&(text.len() as u16).to_be_bytes(), text.as_bytes()].concat()
+}
+
+fn packet(kind: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let body = parts.concat();
+    assert!(body.len() < 128, "a length of one byte");
+    [&[kind, body.len() as u8], body.as_slice()].concat()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -479,5 +529,14 @@ mod tests {
         );
         assert!(text.contains("Content-Length: 54\r\n"), "{text}");
         assert!(answer(b"CLOSE 2\r\n", "d7").ends_with("Content-Length: 0\r\n\r\n"));
+    }
+
+    #[test]
+    fn packets_are_as_the_standard_has_them() {
+        assert_eq!(mqtt_connect("d1"), b"\x10\x0e\0\x04MQTT\x04\x02\0\0\0\x02d1");
+        assert_eq!(mqtt_subscribe("d1"), b"\x82\x09\0\x01\0\x04d/d1\0");
+        assert_eq!(mqtt_publish("d1", "hi"), b"\x32\x0a\0\x04d/d1\0\x01hi");
+        assert_eq!(mqtt_message(&mut b"\x30\x08\0\x04d/d1hi".as_slice()).unwrap(), b"hi");
+        assert!(mqtt_message(&mut b"\x90\x03".as_slice()).is_err());
     }
 }

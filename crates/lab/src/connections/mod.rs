@@ -11,7 +11,6 @@
 
 pub(crate) mod addressed;
 pub(crate) mod fleet;
-mod mqtt;
 pub(crate) mod run;
 
 use crate::error::Result;

@@ -1,7 +1,7 @@
 //! The plan of a run of mock devices, from the arguments: impossible ones are refused here, with what to write instead.
 
 use super::sockets;
-use crate::cli::values::Header;
+use crate::command_line::Header;
 use crate::error::{Error, Result};
 use crate::websocket;
 use std::fmt::Write as _;

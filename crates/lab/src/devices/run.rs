@@ -1,18 +1,22 @@
 //! One run: connecting in steps, idle time, messages with churn, a broadcast, a storm; after each phase, the resources
 //! that the gateway's process used.
+//!
+//! Two gateways are measured in alternation: each round connects new devices to both, in random order, and sends them
+//! messages.
 
 use super::fleet::{Fleet, Phase};
 use super::plan::{GatewayNode, Plan};
 use crate::display::Progress;
 use crate::error::{Error, Result};
-use crate::result::devices::{Broadcast, ConnectStep, DevicesRun, Idle, Messages, Storm};
+use crate::result::devices::{Broadcast, ConnectStep, DevicesRound, DevicesRun, DevicesSide, Idle, Messages, Storm};
 use crate::result::histogram;
 use crate::stop::EXIT_INTERRUPTED;
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use stillgate_load::outcome;
 use stillgate_rig::proc;
+use stillgate_stats::Random;
 
 /// Numbers of devices at which the connects so far are summed up; the last step is all devices.
 const STEPS: [usize; 2] = [1_000, 10_000];
@@ -418,4 +422,45 @@ mod pace_tests {
         pace.skip_to(20_000_000);
         assert_eq!((pace.take(20_000_000), pace.take(20_000_000)), (Some(20_000_000), None));
     }
+}
+
+/// The completed rounds; `keep` is called after each.
+pub(crate) fn run_rounds(
+    plan: &Plan,
+    places: (&[GatewayNode], &[GatewayNode]),
+    rounds: usize,
+    stop: &AtomicBool,
+    mut keep: impl FnMut(&[DevicesRound]) -> Result,
+) -> Result<Vec<DevicesRound>> {
+    let mut progress = Progress::new("devices", steps(plan) * 2 * rounds as u64);
+    let mut random = Random::new(plan.seed);
+    // Devices of an earlier command must not still be connected.
+    let begun = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let mut done: Vec<DevicesRound> = Vec::new();
+    for round in 0..rounds {
+        let plan = Plan { prefix: format!("{}{begun:x}-{round}-", plan.prefix), ..plan.clone() };
+        let first = if random.below(2) == 0 { DevicesSide::A } else { DevicesSide::B };
+        let mut side = |side: DevicesSide| {
+            let place = if side == DevicesSide::A { places.0 } else { places.1 };
+            let label = format!("round {} of {rounds}, {side:?}: ", round + 1);
+            run(&plan, place, stop, &label, &mut progress).map_err(|error| error.context(format!("{side:?}")))
+        };
+        let (a, b) = match first {
+            DevicesSide::A => {
+                let a = side(DevicesSide::A)?;
+                (a, side(DevicesSide::B)?)
+            }
+            DevicesSide::B => {
+                let b = side(DevicesSide::B)?;
+                (side(DevicesSide::A)?, b)
+            }
+        };
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        done.push(DevicesRound { first, a, b });
+        keep(&done)?;
+    }
+    progress.finish();
+    Ok(done)
 }

@@ -3,7 +3,7 @@
 //! A micro-benchmark may show nothing although the part became slower in its place, because its surroundings changed:
 //! caches, inlining, its arguments.
 
-use crate::bisect::command::CommandContext;
+use crate::bisect::measurement::CommandContext;
 use crate::bisect::run::{MeasureOutcome, in_unit, measure_once};
 use crate::display::Progress;
 use crate::error::{Error, Result};

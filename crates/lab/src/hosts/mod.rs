@@ -3,18 +3,19 @@
 //! [`file`] reads the machines, and the commands that bring them up and down. On each machine this very program runs as
 //! an [`agent`], copied there and started by ssh; it starts, watches and ends programs with the code that does it
 //! locally, and [`serve`] is its side of the conversation. The system's ssh is used, with the user's keys and settings.
+//!
+//! The agent executes requests on its machine until its input ends. Then, or if it is killed, everything that it has
+//! started ends: see [`Running`](crate::target). So nothing continues after the connection breaks.
 
 mod file;
-mod serve;
 
-use crate::cli::typed::quoted_word;
+use crate::command_line::quoted_word;
 use crate::error::{Error, Result};
-use crate::result::environment::{Environment, HostEnvironment};
-use crate::result::run::{Placement, Subject};
-use crate::target::{Kind, MetricsAddress, Spec, sha256};
+use crate::result::run::{Environment, HostEnvironment, Placement, Subject};
+use crate::target::{Kind, MetricsAddress, Spec, Started, Upstream, sha256};
+use crate::{environment, output};
 use file::{Hosts, Machine};
 use serde::{Deserialize, Serialize};
-pub(crate) use serve::serve;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -23,6 +24,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tempfile::TempDir;
 
 /// A machine with its agent.
 #[derive(Debug)]
@@ -408,4 +410,76 @@ fn copy(destination: &[String], folder: &Path, program: &Path) -> Result<PathBuf
 
 fn quoted(path: &Path) -> String {
     quoted_word(&path.to_string_lossy())
+}
+
+/// The programs that it has started.
+struct AgentState {
+    // In this order: programs end before their folders do.
+    targets: BTreeMap<u64, Started>,
+    upstreams: BTreeMap<u64, Upstream>,
+    last: u64,
+    folder: TempDir,
+}
+
+/// Answers each line of standard input on standard output.
+pub(crate) fn serve() -> Result {
+    let folder = tempfile::tempdir().map_err(|error| format!("cannot make a temporary folder: {error}"))?;
+    let mut agent = AgentState { targets: BTreeMap::new(), upstreams: BTreeMap::new(), last: 0, folder };
+    for line in std::io::stdin().lock().lines() {
+        // A broken connection is an end.
+        let Ok(line) = line else { break };
+        let request = serde_json::from_str(&line).map_err(|error| Error::new(format!("not a request: {error}")));
+        let answer = request.and_then(|request| agent.answer(request));
+        let answer = answer.unwrap_or_else(|error| Answer::Failed(error.to_string()));
+        let text = serde_json::to_string(&answer).map_err(|error| Error::new(error.to_string()))?;
+        output::show(format_args!("{text}\n"))?;
+    }
+    Ok(())
+}
+
+impl AgentState {
+    fn answer(&mut self, request: Request) -> Result<Answer> {
+        match request {
+            Request::Hello => {
+                let environment = Box::new(environment::gather());
+                Ok(Answer::Hello { version: env!("CARGO_PKG_VERSION").to_owned(), environment })
+            }
+            Request::StartTarget { mut spec, upstream, placement } => {
+                self.folder.path().clone_into(&mut spec.directory);
+                let started = spec.start(upstream, &placement)?;
+                let told = TargetStarted {
+                    number: self.next(),
+                    subject: started.subject.clone(),
+                    address: started.address,
+                    metrics: started.metrics.clone(),
+                    admin: started.admin,
+                };
+                self.targets.insert(told.number, started);
+                Ok(Answer::Target(Box::new(told)))
+            }
+            Request::StartUpstream { ip, body_bytes } => {
+                // Nothing else runs here.
+                let started = Upstream::start_here(&Placement::default(), body_bytes, ip)?;
+                let (number, address) = (self.next(), started.address);
+                self.upstreams.insert(number, started);
+                Ok(Answer::Upstream { number, address })
+            }
+            Request::CpuTimeUs { number } => Ok(Answer::CpuTimeUs(self.target(number)?.cpu_time_us()?)),
+            Request::RssKib { number } => Ok(Answer::RssKib(self.target(number)?.rss_kib()?)),
+            Request::Alive { number } => self.target(number)?.alive().map(|()| Answer::Done),
+            Request::Stop { number } => {
+                drop((self.targets.remove(&number), self.upstreams.remove(&number)));
+                Ok(Answer::Done)
+            }
+        }
+    }
+
+    fn next(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    fn target(&mut self, number: u64) -> Result<&mut Started> {
+        self.targets.get_mut(&number).ok_or_else(|| Error::new(format!("unknown target {number}")))
+    }
 }

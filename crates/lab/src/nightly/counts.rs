@@ -6,14 +6,14 @@
 //! differs between two commits by chance, and then their ranges overlap. Each commit's counts are stored at once.
 
 use super::suite::{EachCommit, SeriesSpec};
+use crate::bisect::candidates::row_of_commits;
 use crate::bisect::checkouts::{BuildOutcome, Checkouts};
-use crate::bisect::command::CommandContext;
-use crate::bisect::commits::row;
+use crate::bisect::measurement::CommandContext;
 use crate::bisect::run::{MeasureOutcome, in_unit, measure_once};
 use crate::display::Progress;
 use crate::error::{Error, Result};
 use crate::git::{self, git, short};
-use crate::history::analysis::count_change;
+use crate::history::count_change;
 use crate::result::bisect::{CommitRecord, MergeOrder};
 use crate::store::{self, StoreLine};
 use std::collections::BTreeMap;
@@ -89,7 +89,9 @@ pub(crate) fn row_of_night(
             let subject = git(top, &["log", "-1", "--format=%s", today])?.map_err(Error::new)?;
             vec![CommitRecord { commit: last.clone(), subject, weight: 1.0, is_merge: false, artefact: None }]
         }
-        false => row(top, &last, today, MergeOrder::FirstParent, &[]).map_err(|error| error.context("--since"))?,
+        false => {
+            row_of_commits(top, &last, today, MergeOrder::FirstParent, &[]).map_err(|error| error.context("--since"))?
+        }
     };
     let place = git(top, &["rev-list", "--count", "--first-parent", &last])?.map_err(Error::new)?;
     let place = place.trim().parse().map_err(|_| Error::new(format!("git counts {place:?} commits")))?;

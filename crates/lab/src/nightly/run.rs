@@ -6,7 +6,7 @@
 use super::analysis::next_look;
 use super::suite::{SeriesSpec, Suite};
 use crate::bisect::checkouts::{BuildOutcome, Checkouts};
-use crate::bisect::command::CommandContext;
+use crate::bisect::measurement::CommandContext;
 use crate::bisect::run::{MeasureOutcome, in_unit, measure_once};
 use crate::compare::alone::RawReading;
 use crate::display::Progress;

@@ -14,7 +14,7 @@
 //! ```
 
 use super::analysis::MARGIN;
-use crate::cli::values::percent;
+use crate::command_line::percent;
 use crate::error::{Error, Result};
 use std::collections::BTreeSet;
 use std::path::Path as FilePath;

@@ -2,8 +2,8 @@
 
 use super::analysis::{NightComparison, SampleComparison, Verdict};
 use crate::git::short;
-use crate::history::analysis::{Series, SeriesChange};
-use crate::result::environment::Environment;
+use crate::history::{Series, SeriesChange};
+use crate::result::run::Environment;
 use std::fmt::Write as _;
 
 /// The content of a night's report.

@@ -1,19 +1,22 @@
 //! The result of `stillgate-lab compare`: each measure's ratio with its interval and its smallest detectable
 //! difference, in one chart for all comparisons, then latencies, pairs and programs.
 //!
-//! Figures of verdicts are those of the file's analysis; pairs and curves come from its raw data.
+//! Figures of verdicts are those of the file's analysis; pairs and curves come from its raw data. Of the pairs there is
+//! a picture of each measure's ratios, and a table of all starts; pairs left out of the analysis are marked.
 
 use super::axis::Axis;
 use super::effect_plot::{Forest, Group, Row};
-use super::escape::{ShortText, Text};
+use super::markup::{ShortText, Text};
+use super::pairs_plot::{self, Dot, Estimate, Measure};
 use super::percentile_plot::{self, Curve};
 use super::tables::{self, Cell, figures, words};
-use super::{compare_pairs, number, provenance};
-use crate::compare::measures;
+use super::{number, provenance};
+use crate::compare::measures::{self, Duel};
 use crate::compare::words::{headline, paired_note};
 use crate::error::{Error, Result};
 use crate::result::compare::{
     BuildPair, CompareAnalysis, CompareDesign, CompareResult, Decision, MeasureAnalysis, MeasureVerdict, Pair, Side,
+    SideRecord,
 };
 use crate::result::run::Subject;
 use crate::result::{ResultFile, histogram};
@@ -46,13 +49,13 @@ pub(crate) fn section(prefix: &str, source: &ReportInput, result: &CompareResult
     section.part(&format!("{prefix}-latency"), "Latency at the fixed rate", &latency(prefix, result)?);
     let mut pairs = String::new();
     for (number, (between, analysis)) in judged.iter().enumerate() {
-        let drawn = compare_pairs::of(&format!("{prefix}-r{number}"), result, *between, analysis)?;
+        let drawn = pairs_of(&format!("{prefix}-r{number}"), result, *between, analysis)?;
         match judged.len() {
             1 => pairs.push_str(&drawn),
             _ => pairs.push_str(&folded(&against(*between), &drawn)),
         }
     }
-    pairs.push_str(&folded("Starts", &compare_pairs::starts(prefix, result)?));
+    pairs.push_str(&folded("Starts", &starts(prefix, result)?));
     section.part(&format!("{prefix}-pairs"), "Pair by pair", &pairs);
     let programs: String = result.subjects().map(|(side, subject)| program(prefix, side, subject)).collect();
     section.part(&format!("{prefix}-programs"), "Programs", &programs);
@@ -97,7 +100,7 @@ fn program(prefix: &str, side: Side, subject: &Subject) -> String {
     provenance::subject(&id, subject).replacen("The program under measure", &title, 1)
 }
 
-pub(super) fn is_void(result: &CompareResult) -> bool {
+fn is_void(result: &CompareResult) -> bool {
     result.analysis.decision == Decision::Void
 }
 
@@ -277,9 +280,7 @@ fn measure_table(id: &str, between: BuildPair, analysis: &CompareAnalysis) -> St
 
 fn latency(prefix: &str, result: &CompareResult) -> Result<String> {
     let counts = |side: Side, pair: &Pair| {
-        pair.record(side)
-            .filter(|record| !compare_pairs::is_out(&crate::compare::duel::Duel::alone(side, record), true))
-            .cloned()
+        pair.record(side).filter(|record| !is_out(&crate::compare::measures::Duel::alone(side, record), true)).cloned()
     };
     let mut all = Vec::new();
     for (side, subject) in result.subjects() {
@@ -438,6 +439,104 @@ pub(crate) fn in_short(text: &str) -> String {
 pub(crate) fn together<'a>(what: &str, encoded: impl IntoIterator<Item = &'a String>) -> Result<Histogram<u64>> {
     let decoded: Result<Vec<_>> = encoded.into_iter().map(|text| histogram::decode(text)).collect();
     decoded.and_then(|all| histogram::merge(&all)).map_err(|error| Error::context(error, what))
+}
+
+/// The pictures of one comparison.
+fn pairs_of(id: &str, result: &CompareResult, between: BuildPair, analysis: &CompareAnalysis) -> Result<String> {
+    let duels = result.duels(between)?;
+    let some_void = duels.iter().any(|duel| is_out(duel, true));
+    let looks = &result.design.looks;
+    let mut out = pairs_plot::legend(between, !is_void(result), looks.len() > 1, some_void) + "<div class=\"facets\">";
+    for (number, measure) in analysis.measures.iter().enumerate() {
+        let mut dots = Vec::with_capacity(duels.len());
+        for duel in &duels {
+            let (Some(a), Some(b)) = (value(duel.a, &measure.measure)?, value(duel.b, &measure.measure)?) else {
+                break;
+            };
+            let void = is_out(duel, measure.unit == measures::LATENCY_UNIT);
+            dots.push(Dot { first: duel.first, ratio: b / a - 1.0, void });
+        }
+        if dots.is_empty() {
+            continue;
+        }
+        let drawn = Measure {
+            id: &format!("{id}-{number}"),
+            between,
+            name: format!("{}{}", called(&measure.measure), void_mark(result)),
+            dots: &dots,
+            estimate: (!is_void(result)).then_some(Estimate {
+                effect: measure.effect,
+                low: measure.low,
+                high: measure.high,
+            }),
+            looks,
+        };
+        out.push_str(&drawn.draw());
+    }
+    out.push_str("</div>\n");
+    Ok(out)
+}
+
+/// Whether a pair is used for nothing except its failed requests, if for those; or for no latency, if `latency` is set.
+fn is_out(duel: &Duel<'_>, latency: bool) -> bool {
+    let late = || measures::late(duel).filter(|_| latency);
+    measures::void(duel).or_else(|| measures::failing(duel)).or_else(late).is_some()
+}
+
+/// The value of one side of a pair; `None` for measures that are not taken in pairs.
+fn value(side: &SideRecord, measure: &str) -> Result<Option<f64>> {
+    let latency = |share: f64| {
+        let decoded = histogram::decode(&side.rated.corrected).map_err(|error| error.context("a pair"));
+        decoded.map(|histogram| histogram::quantile_us(&histogram, share))
+    };
+    Ok(match measure {
+        "throughput" => Some(side.saturation.rate_achieved),
+        "cpu" => Some(side.cpu_us_per_request),
+        "p50" => Some(latency(0.5)?),
+        "p99" => Some(latency(0.99)?),
+        "p99.9" => Some(latency(0.999)?),
+        "rss" => Some(side.rss_kib as f64),
+        _ => None,
+    })
+}
+
+/// All starts, in the order in which they were measured.
+pub(super) fn starts(prefix: &str, result: &CompareResult) -> Result<String> {
+    let heads = [
+        words("pair"),
+        words("build"),
+        figures("requests/s"),
+        figures("CPU per request"),
+        figures("99%"),
+        figures("memory"),
+        words("remarks"),
+    ];
+    let mut rows = Vec::new();
+    for (number, pair) in result.pairs.iter().enumerate() {
+        let mut records: Vec<_> = pair.records().collect();
+        let place = |side| pair.order.iter().position(|at| *at == side).unwrap_or(usize::from(pair.first != side));
+        records.sort_by_key(|(side, _)| place(*side));
+        for (side, record) in records {
+            rows.push(vec![
+                Cell::Words((number + 1).to_string()),
+                Cell::Words(side.name().to_owned()),
+                Cell::Figure(number::plain(record.saturation.rate_achieved)),
+                Cell::Figure(number::time(record.cpu_us_per_request)),
+                Cell::Figure(number::time(value(record, "p99")?.unwrap_or(f64::NAN))),
+                Cell::Figure(number::bytes(record.rss_kib as f64 * 1024.0)),
+                Cell::Words(remark(&crate::compare::measures::Duel::alone(side, record))),
+            ]);
+        }
+    }
+    Ok(tables::draw(&format!("{prefix}-pt"), "Starts in the order in which they were measured", &heads, &rows))
+}
+
+fn remark(start: &Duel<'_>) -> String {
+    if let Some(why) = measures::void(start) {
+        return format!("void: {why}");
+    }
+    let late = || Some(format!("latencies not judged: {}", measures::late(start)?));
+    measures::failing(start).or_else(late).unwrap_or_default()
 }
 
 #[cfg(test)]

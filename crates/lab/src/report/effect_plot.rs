@@ -5,8 +5,7 @@
 //! here.
 
 use super::axis::Axis;
-use super::escape::{ShortText, Text};
-use super::plot::{self, percent, write};
+use super::markup::{self, ShortText, Text, percent, write};
 
 /// One measure.
 pub(crate) struct Row {
@@ -122,20 +121,20 @@ fn strip(group: &Group, row: &Row) -> String {
         write(&mut out, format_args!("<rect class=\"missed\" x=\"{x}\" y=\"20%\" width=\"{width}\" height=\"60%\"/>"));
     }
     for at in &group.lines {
-        out.push_str(&plot::straight("margin", (place(*at), 0.0), (place(*at), 1.0)));
+        out.push_str(&markup::straight("margin", (place(*at), 0.0), (place(*at), 1.0)));
     }
-    out.push_str(&plot::straight("zero", (place(0.0), 0.0), (place(0.0), 1.0)));
-    let class = format!("whisker s{}", row.style % plot::STYLES);
-    out.push_str(&plot::straight(&class, (place(row.low), 0.5), (place(row.high), 0.5)));
+    out.push_str(&markup::straight("zero", (place(0.0), 0.0), (place(0.0), 1.0)));
+    let class = format!("whisker s{}", row.style % markup::STYLES);
+    out.push_str(&markup::straight(&class, (place(row.low), 0.5), (place(row.high), 0.5)));
     for (end, arrow) in [(row.low, "\u{25c2}"), (row.high, "\u{25b8}")] {
         if end.is_finite() {
-            out.push_str(&plot::straight(&class, (place(end), 0.36), (place(end), 0.64)));
+            out.push_str(&markup::straight(&class, (place(end), 0.36), (place(end), 0.64)));
         } else {
-            let class = format!("mid arrow s{}", row.style % plot::STYLES);
-            out.push_str(&plot::text(&class, (place(end), 0.5), (0, 5), arrow));
+            let class = format!("mid arrow s{}", row.style % markup::STYLES);
+            out.push_str(&markup::text(&class, (place(end), 0.5), (0, 5), arrow));
         }
     }
-    out.push_str(&plot::marker(row.style, place(row.value), 0.5));
+    out.push_str(&markup::marker(row.style, place(row.value), 0.5));
     out.push_str("</svg>");
     out
 }

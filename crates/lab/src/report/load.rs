@@ -134,7 +134,7 @@ fn errors(prefix: &str, result: &LoadResult) -> String {
         ));
     }
     if !run.error_examples.is_empty() {
-        let items = run.error_examples.iter().map(|example| format!("<li>{}</li>", super::escape::Text(example)));
+        let items = run.error_examples.iter().map(|example| format!("<li>{}</li>", super::markup::Text(example)));
         out.push_str(&format!("<p>The first of them:</p><ul class=\"errors\">{}</ul>\n", items.collect::<String>()));
     }
     out

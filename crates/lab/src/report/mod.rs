@@ -5,34 +5,27 @@
 //! raw data.
 
 mod axis;
-mod bisect;
 mod compare;
-mod compare_pairs;
-mod devices;
 mod effect_plot;
-mod escape;
-mod explain;
-mod figures;
-mod history;
 mod load;
-mod night;
+mod markup;
+mod nights;
 mod number;
 mod page;
 mod pairs_plot;
 mod percentile_plot;
-mod plot;
 mod provenance;
 mod tables;
 mod tail;
 mod tail_cell;
+mod text_sections;
 mod time_series;
 
 use crate::error::Result;
 use crate::result::Experiment;
 pub(crate) use compare::ReportInput;
-pub(crate) use escape::{Text, plain};
-pub(crate) use history::history;
-pub(crate) use night::night;
+pub(crate) use markup::{Text, plain};
+pub(crate) use nights::{history, night};
 
 /// The page of these results, in their order.
 pub(crate) fn html(sources: &[ReportInput]) -> Result<String> {
@@ -44,10 +37,10 @@ pub(crate) fn html(sources: &[ReportInput]) -> Result<String> {
             let section = match &source.result.experiment {
                 Experiment::Tail(result) => tail::section(&prefix, source, result),
                 Experiment::Compare(result) => compare::section(&prefix, source, result),
-                Experiment::Bisect(result) => bisect::section(&prefix, source, result),
-                Experiment::Devices(result) => devices::section(&prefix, source, result),
-                Experiment::Explain(result) => explain::section(&prefix, source, result),
-                Experiment::Figures(result) => figures::section(&prefix, source, result),
+                Experiment::Bisect(result) => text_sections::bisect_section(&prefix, source, result),
+                Experiment::Devices(result) => text_sections::devices_section(&prefix, source, result),
+                Experiment::Explain(result) => text_sections::explain_section(&prefix, source, result),
+                Experiment::Figures(result) => text_sections::figures_section(&prefix, source, result),
                 Experiment::Load(result) => load::section(&prefix, source, result),
             };
             section.map_err(|error| error.context(&source.name))

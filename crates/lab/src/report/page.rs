@@ -5,8 +5,7 @@
 //! script.
 
 use super::compare::{ReportInput, Section, Tone, chip};
-use super::escape::Text;
-use super::plot::{self, write};
+use super::markup::{self, Text, write};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest as _, Sha256};
@@ -75,7 +74,7 @@ fn begin(title: &str, sections: &[Section]) -> String {
         format_args!(
             "<body>\n<a class=\"skip\" href=\"#main\">Skip to the report</a>\n{}{}<div class=\"page\">\n{}\
              <main id=\"main\" tabindex=\"-1\">\n<header class=\"top\"><h1>{}</h1>\n",
-            plot::marker_shapes(),
+            markup::marker_shapes(),
             theme(),
             contents(sections),
             Text(title)
@@ -215,7 +214,7 @@ mod tests {
         for name in ["ink", "quiet", "link"] {
             ["paper", "card", "raised"].iter().for_each(|ground| check(name, ground));
         }
-        for style in 0..plot::STYLES {
+        for style in 0..markup::STYLES {
             ["paper", "card"].iter().for_each(|ground| check(&format!("s{style}"), ground));
         }
         for tone in ["worse", "better", "same", "undecided", "void"] {

@@ -4,8 +4,8 @@
 //! It takes no part in the decision.
 
 use super::axis::Axis;
+use super::markup::{self, Key, LegendSymbol, Plot, Probe};
 use super::number;
-use super::plot::{self, Key, LegendSymbol, Plot, Probe};
 use crate::result::compare::{BuildPair, Side};
 
 /// Styles by which of the two went first.
@@ -50,22 +50,22 @@ impl Measure<'_> {
         let at = |pair: usize| x.place((pair + 1) as f64);
         let estimated = self.estimate.iter().flat_map(|of| [of.effect, of.low, of.high]);
         let y = Axis::ratio(self.dots.iter().map(|dot| dot.ratio).chain(estimated));
-        let mut curves = plot::line("zero", &[(0.0, y.place(0.0)), (1.0, y.place(0.0))]);
+        let mut curves = markup::line("zero", &[(0.0, y.place(0.0)), (1.0, y.place(0.0))]);
         if let Some(Estimate { effect, low, high }) = self.estimate {
-            curves.insert_str(0, &plot::band("interval", y.place(low), y.place(high)));
-            curves.push_str(&plot::line("estimate", &[(0.0, y.place(effect)), (1.0, y.place(effect))]));
+            curves.insert_str(0, &markup::band("interval", y.place(low), y.place(high)));
+            curves.push_str(&markup::line("estimate", &[(0.0, y.place(effect)), (1.0, y.place(effect))]));
         }
         let mut marks = String::new();
         for look in self.looks.iter().filter(|look| **look < self.dots.len()) {
             let between = x.place(*look as f64 + 0.5);
-            marks.push_str(&plot::straight("few", (between, 0.0), (between, 1.0)));
+            marks.push_str(&markup::straight("few", (between, 0.0), (between, 1.0)));
         }
         for (pair, dot) in self.dots.iter().enumerate() {
             let (left, height) = (at(pair), y.place(dot.ratio));
             if dot.void {
-                marks.push_str(&plot::text("mid void", (left, height), (0, 5), "✕"));
+                marks.push_str(&markup::text("mid void", (left, height), (0, 5), "✕"));
             } else {
-                marks.push_str(&plot::marker(self.style(dot), left, height));
+                marks.push_str(&markup::marker(self.style(dot), left, height));
             }
         }
         Plot {
@@ -135,5 +135,5 @@ pub(crate) fn legend(between: BuildPair, estimated: bool, looks: bool, void: boo
     if void {
         keys.push(Key { name: "void, left out".to_owned(), look: LegendSymbol::Word("void", "✕") });
     }
-    plot::legend(&keys)
+    markup::legend(&keys)
 }

@@ -4,8 +4,8 @@
 //! the histograms; nothing is smoothed.
 
 use super::axis::{Axis, nines};
+use super::markup::{self, Key, LegendSymbol, Plot, Probe};
 use super::number;
-use super::plot::{self, Key, LegendSymbol, Plot, Probe};
 use super::tables::{self, Cell, figures, words};
 use crate::result::histogram::quantiles_us;
 use hdrhistogram::Histogram;
@@ -89,18 +89,18 @@ pub(crate) fn draw(id: &str, title: String, curves: &[Curve<'_>]) -> String {
     };
     let (mut drawn, mut marks) = (String::new(), String::new());
     if let [first, second] = &lines[..] {
-        drawn.push_str(&plot::between("gap", &place(first), &place(second)));
+        drawn.push_str(&markup::between("gap", &place(first), &place(second)));
     }
     for (curve, line) in curves.iter().zip(&lines) {
-        drawn.push_str(&plot::line(&format!("s{}", curve.style), &place(line)));
+        drawn.push_str(&markup::line(&format!("s{}", curve.style), &place(line)));
         if let Some((nines, us)) = line.last() {
-            marks.push_str(&plot::marker(curve.style, x.place(*nines), y.place(*us)));
+            marks.push_str(&markup::marker(curve.style, x.place(*nines), y.place(*us)));
         }
     }
     let few = x.place((most as f64 / FEW_REQUESTS).log10());
     if few > 0.1 && few < 0.97 {
-        marks.push_str(&plot::straight("few", (few, 0.0), (few, 1.0)));
-        marks.push_str(&plot::text("few end", (few, 0.0), (-6, -8), "10 slowest \u{2192}"));
+        marks.push_str(&markup::straight("few", (few, 0.0), (few, 1.0)));
+        marks.push_str(&markup::text("few end", (few, 0.0), (-6, -8), "10 slowest \u{2192}"));
     }
     let legend =
         curves.iter().map(|curve| Key { name: curve.name.to_owned(), look: LegendSymbol::Series(curve.style) });

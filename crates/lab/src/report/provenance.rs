@@ -1,12 +1,10 @@
 //! The origin of figures: the design, the machine, the programs, the command typed, and how to check it all.
 
 use super::compare::{ReportInput, Section};
-use super::escape::Text;
-use super::number;
-use super::tables;
-use crate::cli::typed::{quoted, quoted_word};
-use crate::result::environment::Environment;
-use crate::result::run::{Placement, Subject};
+use super::markup::Text;
+use super::{number, tables};
+use crate::command_line::{quoted, quoted_word};
+use crate::result::run::{Environment, Placement, Subject};
 
 /// A table's rows.
 pub(crate) type Rows = Vec<(&'static str, Option<String>)>;

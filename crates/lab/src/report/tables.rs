@@ -4,8 +4,7 @@
 //! still mark it as a table. A table wider than the page scrolls within a region of its own, which takes the focus so
 //! that the keyboard can scroll it, too. It does not depend on the contents of the cells.
 
-use super::escape::Text;
-use super::plot::write;
+use super::markup::{Text, write};
 
 /// The content of a cell.
 #[derive(Clone)]

@@ -4,15 +4,14 @@
 
 use super::axis::Axis;
 use super::compare::{ReportInput, Section, Tone, chip};
-use super::escape::{Facet, Point, ShortText, Target, Text};
-use super::plot::write;
+use super::markup::{Facet, Point, ShortText, Target, Text, write};
 use super::tables::{self, Cell as TableCell, figures, words};
 use super::tail_cell::{self, CellView, interval, name, tone_of};
 use super::{number, provenance};
 use crate::error::{Error, Result};
 use crate::result::tail::{Cell, CellAnalysis, Effect, TailDesign, TailResult, Verdict};
 use crate::tail::verdict::{ShownVerdict, shown_over_all};
-use crate::tail::{fairness, headline, readable, slope};
+use crate::tail::{readable, summary};
 
 /// Up to this many cells are shown unfolded.
 const UNFOLDED_CELLS_MAX: usize = 2;
@@ -30,7 +29,7 @@ pub(crate) fn section(prefix: &str, source: &ReportInput, result: &TailResult) -
     let mut section = Section {
         tone,
         word,
-        sentence: headline::of(result),
+        sentence: summary::headline_of(result),
         details: sentence(result),
         title: title(cells),
         entries: Vec::new(),
@@ -221,13 +220,13 @@ fn cell_table(prefix: &str, result: &TailResult) -> String {
 
 /// Growth of the slowest request with the number of series.
 fn slopes(result: &TailResult) -> Result<String> {
-    let sentences = slope::sentences(result)?;
+    let sentences = summary::growth_sentences(result)?;
     Ok(sentences.iter().map(|sentence| format!("<p>{}</p>\n", Text(sentence))).collect())
 }
 
 /// Remarks that matter when targets are compared with each other.
 fn caveats(result: &TailResult) -> String {
-    let notes = fairness::notes(result);
+    let notes = summary::fairness_notes(result);
     let items: String = notes.iter().map(|note| format!("<li>{}</li>", Text(note))).collect();
     if items.is_empty() {
         return String::new();

@@ -6,7 +6,7 @@
 use super::axis::Axis;
 use super::compare::{Tone, chip, folded};
 use super::effect_plot::{Forest, Group, Row};
-use super::escape::Text;
+use super::markup::Text;
 use super::percentile_plot::{self, Curve};
 use super::tables::{self, Cell as TableCell, figures, words};
 use super::time_series::{self, Stretch};

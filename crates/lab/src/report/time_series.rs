@@ -5,8 +5,8 @@
 //! and the worst of them is shown: a picture of a tail must not smooth it away.
 
 use super::axis::Axis;
+use super::markup::{self, Key, LegendSymbol, Plot, Probe};
 use super::number;
-use super::plot::{self, Key, LegendSymbol, Plot, Probe};
 use crate::result::tail::{Point, Scrape};
 
 /// Points of a line, over the whole width.
@@ -50,12 +50,12 @@ pub(crate) fn draw(id: &str, title: String, stretches: &[Stretch<'_>]) -> String
     for (stretch, points) in stretches.iter().zip(&merged) {
         let end_s = begun_s + length(stretch);
         if stretch.scraped {
-            areas.push_str(&plot::area("scraped", x.place(begun_s), x.place(end_s)));
+            areas.push_str(&markup::area("scraped", x.place(begun_s), x.place(end_s)));
         }
         for scrape in stretch.scrapes {
             let from = x.place(begun_s + scrape.at_s);
-            areas.push_str(&plot::area("scrape", from, x.place(begun_s + scrape.at_s + scrape.took_s)));
-            marks.push_str(&plot::text(
+            areas.push_str(&markup::area("scrape", from, x.place(begun_s + scrape.at_s + scrape.took_s)));
+            marks.push_str(&markup::text(
                 "scrape mid",
                 (from, 1.0),
                 (0, -2),
@@ -66,12 +66,12 @@ pub(crate) fn draw(id: &str, title: String, stretches: &[Stretch<'_>]) -> String
             let middle = |point: &Point| begun_s + point.at_s + point.length_s / 2.0;
             points.iter().map(|point| (x.place(middle(point)), y.place(value(point)))).collect()
         };
-        curves.push_str(&plot::line(&format!("s{MEDIAN} thin"), &line(|point| point.p50_us)));
-        curves.push_str(&plot::line(&format!("s{P99} thin"), &line(|point| point.p99_us)));
-        curves.push_str(&plot::line(&format!("s{SLOWEST}"), &line(|point| point.max_us)));
+        curves.push_str(&markup::line(&format!("s{MEDIAN} thin"), &line(|point| point.p50_us)));
+        curves.push_str(&markup::line(&format!("s{P99} thin"), &line(|point| point.p99_us)));
+        curves.push_str(&markup::line(&format!("s{SLOWEST}"), &line(|point| point.max_us)));
         for point in points.iter().filter(|point| point.errors > 0) {
             let middle = x.place(begun_s + point.at_s + point.length_s / 2.0);
-            marks.push_str(&plot::text("failed mid", (middle, 0.0), (0, -4), "✕"));
+            marks.push_str(&markup::text("failed mid", (middle, 0.0), (0, -4), "✕"));
         }
         probes.extend(probes_of(stretch, points, (begun_s, end_s), &x, stretches.len()));
         begun_s = end_s;

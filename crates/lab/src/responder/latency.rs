@@ -1,6 +1,6 @@
 //! The responder's latency: a distribution, as typed and as drawn from.
 
-use crate::cli::values;
+use crate::command_line;
 use std::str::FromStr;
 use std::time::Duration;
 use stillgate_stats::Random;
@@ -52,20 +52,20 @@ impl FromStr for Latency {
         let parts: Vec<&str> = parts.split(',').collect();
         let latency = match (name, parts.as_slice()) {
             ("none", [""]) => Latency::None,
-            ("fixed", [delay]) => Latency::Fixed(values::duration(delay)?),
-            ("uniform", [low, high]) => Latency::Uniform(values::duration(low)?, values::duration(high)?),
-            ("exponential", [mean]) => Latency::Exponential(values::duration(mean)?),
+            ("fixed", [delay]) => Latency::Fixed(command_line::duration(delay)?),
+            ("uniform", [low, high]) => Latency::Uniform(command_line::duration(low)?, command_line::duration(high)?),
+            ("exponential", [mean]) => Latency::Exponential(command_line::duration(mean)?),
             ("lognormal", [median, sigma]) => {
                 let sigma: f64 = sigma.parse().map_err(|_| SHAPES)?;
                 if !(0.0..=SIGMA_MAX).contains(&sigma) {
                     return Err(format!("sigma {sigma} is not between 0 and {SIGMA_MAX}"));
                 }
-                Latency::LogNormal { median: values::duration(median)?, sigma }
+                Latency::LogNormal { median: command_line::duration(median)?, sigma }
             }
             ("bimodal", [usual, other, share]) => Latency::Bimodal {
-                usual: values::duration(usual)?,
-                other: values::duration(other)?,
-                share: values::percent(share)?,
+                usual: command_line::duration(usual)?,
+                other: command_line::duration(other)?,
+                share: command_line::percent(share)?,
             },
             _ => return Err(SHAPES.to_owned()),
         };

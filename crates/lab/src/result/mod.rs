@@ -7,18 +7,15 @@
 pub(crate) mod bisect;
 pub(crate) mod compare;
 pub(crate) mod devices;
-pub(crate) mod environment;
 pub(crate) mod explain;
 pub(crate) mod file;
 pub(crate) mod histogram;
-mod layout;
 pub(crate) mod load;
 pub(crate) mod run;
 pub(crate) mod tail;
 mod unbounded;
 
-use environment::Environment;
-use run::Subject;
+use run::{Environment, Subject};
 use serde::{Deserialize, Serialize};
 
 /// The layout this program writes.

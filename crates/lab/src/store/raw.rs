@@ -6,8 +6,8 @@
 //! killed in between leaves files without a line, which the next night removes, and never a line without its files.
 
 use super::{Contents, StoreLine, folder_of};
-use crate::atomic_file;
 use crate::error::{Error, Result};
+use crate::output;
 use sha2::{Digest as _, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -91,7 +91,7 @@ impl Staging {
                 }
                 let bytes = fs::read(self.folder.path().join(name)).map_err(failed)?;
                 fs::create_dir_all(path.parent().unwrap_or(store)).map_err(failed)?;
-                atomic_file::replace(&path, &bytes).map_err(failed)?;
+                output::replace_file(&path, &bytes).map_err(failed)?;
             }
         }
         Ok(())

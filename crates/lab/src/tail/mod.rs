@@ -11,17 +11,15 @@
 //! over minutes (other tenants, frequency, a growing heap) falls out. The number of pairs follows from a rule that is
 //! fixed before the first and does not depend on effects: the planned number, and a spare one for each pair in which
 //! the generator itself was late, while spares last. Its one weakness, a generator that is late because of the scrapes,
-//! is described in `spares`.
+//! is described in `spare_pairs`.
 
 pub(crate) mod analysis;
 pub(crate) mod design;
-pub(crate) mod fairness;
 pub(crate) mod flames;
-pub(crate) mod headline;
 pub(crate) mod readable;
 pub(crate) mod run;
-pub(crate) mod slope;
 pub(crate) mod spare_pairs;
+pub(crate) mod summary;
 #[cfg(test)]
 pub(crate) mod synthetic;
 pub(crate) mod table;

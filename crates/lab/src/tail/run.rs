@@ -15,7 +15,7 @@ use crate::tail::design::{self, PlannedCell};
 use crate::tail::flames::{self, Flames};
 use crate::tail::spare_pairs::LatePairs;
 use crate::tail::{analysis, readable};
-use crate::target::{MetricsAddress, Started, Upstream, make_series, mix, schedule};
+use crate::target::{MetricsAddress, Started, Upstream, make_series, mix, placement};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 use stillgate_load::{Arrivals, Bounds, Interval, Load, Outcome, Pace, Protocol, Schedule, Target};
@@ -159,7 +159,7 @@ struct Runner<'a> {
     load: Load,
     metrics: MetricsAddress,
     series_shown: u64,
-    _first: schedule::First,
+    _first: placement::First,
     target: Started,
     _upstream: Upstream,
 }
@@ -175,7 +175,7 @@ impl<'a> Runner<'a> {
         };
         let series_shown = make_series(&target, &planned.spec)?;
         target.alive()?;
-        let first = schedule::first(placement, &upstream.pids())?;
+        let first = placement::first(placement, &upstream.pids())?;
         let load = Load { realtime: first.realtime(), ..load(design, planned, &target)? };
         if let Some(warning) = first.warning.as_ref().filter(|_| planned.number == 0) {
             progress.note(&format!("note: {warning}"));

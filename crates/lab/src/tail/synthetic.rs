@@ -68,7 +68,7 @@ pub(crate) fn file(seed: u64, pairs: usize, stall_us: f64) -> ResultFile {
     let tail = TailResult { design, cells, failures: vec!["envoy: not found".into()], analysis };
     ResultFile::new(
         vec!["tail".into(), "synthetic".into()],
-        crate::result::environment::Environment::default(),
+        crate::result::run::Environment::default(),
         Experiment::Tail(Box::new(tail)),
     )
 }

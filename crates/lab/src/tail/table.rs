@@ -6,12 +6,8 @@ use crate::report::plain;
 use crate::result::histogram;
 use crate::result::run::RunRecord;
 use crate::result::tail::{Arm, Cell, CellAnalysis, Effect, TailResult};
-use crate::tail::analysis;
-use crate::tail::fairness;
-use crate::tail::headline;
-use crate::tail::readable;
-use crate::tail::slope;
 use crate::tail::verdict::{ShownVerdict, shown_over_all};
+use crate::tail::{analysis, readable, summary};
 use std::fmt::Write as _;
 
 /// The percentiles of the reports.
@@ -23,17 +19,17 @@ const SUMMARY_MEASURES: [&str; 4] = ["p50", "p99", "p99.9", "max"];
 /// The whole text.
 pub(crate) fn text(result: &TailResult) -> Result<String> {
     let mut out = String::new();
-    line(&mut out, &format!("{}\n", plain(&headline::of(result))));
+    line(&mut out, &format!("{}\n", plain(&summary::headline_of(result))));
     summary(&mut out, result);
     line(&mut out, &format!("Note: {}", readable::PAIRED_NOTE));
     for (cell, analysed) in result.cells.iter().zip(&result.analysis.cells) {
         out.push('\n');
         distributions(&mut out, cell, analysed)?;
     }
-    for sentence in slope::sentences(result)? {
+    for sentence in summary::growth_sentences(result)? {
         line(&mut out, &format!("\n{}", plain(&sentence)));
     }
-    for note in fairness::notes(result) {
+    for note in summary::fairness_notes(result) {
         line(&mut out, &format!("\nNote: {note}"));
     }
     let runs = || result.cells.iter().flat_map(|cell| &cell.blocks).map(|block| &block.run);

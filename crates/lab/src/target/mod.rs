@@ -4,16 +4,13 @@
 //! that is configured badly makes a comparison worthless. The configuration is kept in the result, so a reader can
 //! judge it. Requests to a target, and their results, are decided elsewhere.
 
-mod command;
 #[cfg(test)]
 mod end_to_end;
 mod envoy;
 mod haproxy;
 mod nginx;
-mod nginx_lua;
 pub(crate) mod placement;
 mod program;
-pub(crate) mod schedule;
 mod series;
 mod start;
 mod stillgate;
@@ -188,7 +185,7 @@ impl Spec {
     /// Whether something in it needs an address for a gateway's admin interface.
     pub(crate) fn needs_admin(&self) -> bool {
         let mut texts = [&self.command, &self.configuration].into_iter().flatten().chain(&self.arguments);
-        texts.any(|text| text.contains(command::ADMIN) || text.contains(command::ADMIN_PORT))
+        texts.any(|text| text.contains(program::ADMIN) || text.contains(program::ADMIN_PORT))
     }
 
     /// Starts it on the target's CPUs and waits until it listens; the error of a failed start has the end of its

@@ -4,8 +4,7 @@
 //! repeated.
 
 use super::{
-    Kind, MetricsAddress, Process, RoutePlan, Spec, Started, command, envoy, haproxy, nginx, nginx_lua, program,
-    series, stillgate,
+    Kind, MetricsAddress, Process, RoutePlan, Spec, Started, envoy, haproxy, nginx, program, series, stillgate,
 };
 use crate::error::{Error, Result};
 use crate::result::run::{Placement, Subject};
@@ -185,9 +184,9 @@ fn start_once(
 
 fn plan(spec: &Spec, place: &LaunchInputs<'_>) -> Result<Plan> {
     if spec.kind == Kind::Command {
-        let command::Command { program, words, metrics } = command::read(spec, place)?;
-        let configuration = spec.configuration.as_ref().map(|text| command::fill(text, place));
-        let file = |text: &String| (place.file(command::COMMAND_CONFIGURATION), text.clone());
+        let program::CommandLine { program, words, metrics } = program::read_command(spec, place)?;
+        let configuration = spec.configuration.as_ref().map(|text| program::fill_placeholders(text, place));
+        let file = |text: &String| (place.file(program::COMMAND_CONFIGURATION), text.clone());
         let files = configuration.iter().map(file).collect();
         return Ok(Plan { program, launch: Launch { words, files }, metrics, configuration });
     }
@@ -197,14 +196,14 @@ fn plan(spec: &Spec, place: &LaunchInputs<'_>) -> Result<Plan> {
     let routes = place.routes.map(RoutePlan::shown);
     let mut shown = self::launch(spec.kind, &LaunchInputs { idle: place.idle.min(1), routes, ..*place }, &program)?;
     if let Some(written) = &spec.configuration {
-        let text = command::fill(written, place);
+        let text = program::fill_placeholders(written, place);
         for launch in [&mut launch, &mut shown] {
             launch.files[0].1.clone_from(&text);
         }
     }
-    launch.words.extend(spec.arguments.iter().map(|word| command::fill(word, place)));
+    launch.words.extend(spec.arguments.iter().map(|word| program::fill_placeholders(word, place)));
     let path = if spec.kind == Kind::Envoy { envoy::METRICS_PATH } else { "/metrics" };
-    let has_metrics = spec.configuration.as_ref().is_none_or(|written| written.contains(command::METRICS));
+    let has_metrics = spec.configuration.as_ref().is_none_or(|written| written.contains(program::METRICS));
     let metrics = has_metrics.then(|| MetricsAddress { address: place.metrics, path: path.to_owned() });
     Ok(Plan { program, launch, metrics, configuration: Some(stored_files(&shown.files, place)) })
 }
@@ -213,7 +212,7 @@ fn launch(kind: Kind, place: &LaunchInputs<'_>, program: &Path) -> Result<Launch
     match kind {
         Kind::Stillgate => Ok(stillgate::launch(place)),
         Kind::Nginx => Ok(nginx::launch(place)),
-        Kind::NginxLua => nginx_lua::launch(place, program),
+        Kind::NginxLua => nginx::launch_lua(place, program),
         Kind::Haproxy => Ok(haproxy::launch(place)),
         Kind::Envoy => Ok(envoy::launch(place)),
         Kind::Command => Err("a command has none of our configuration".into()),

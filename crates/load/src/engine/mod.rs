@@ -6,7 +6,6 @@
 
 mod connection;
 mod connector;
-mod descriptors;
 mod link;
 mod record;
 mod response;
@@ -53,7 +52,7 @@ const HEAD_START: Duration = Duration::from_millis(1);
 pub fn run(load: &Load, interrupt: &AtomicBool, observe: &mut dyn FnMut(&Interval<'_>)) -> Result<Outcome, LoadError> {
     validate(load)?;
     let endpoints = Endpoints::of(load)?;
-    descriptors::provide(load.connections, load.threads)?;
+    connector::provide_descriptors(load.connections, load.threads)?;
     let common = Common { load, endpoints, clock: Clock::start(), stop: AtomicBool::new(false), interrupt };
     thread::scope(|scope| {
         let (report, reports) = sync_channel(load.threads * REPORTS_MAX);

@@ -5,8 +5,7 @@
 //! expected. Recordings are long, so most of the text is kept only as positions; `${` has no special meaning in it.
 
 use super::errors::{Findings, Location, quoted};
-use super::expect::{Expect, STATUS_MAX, STATUS_MIN, Statuses};
-use super::request::{Draft, Positioned};
+use super::request::{Draft, Expect, Positioned, STATUS_MAX, STATUS_MIN, Statuses};
 use super::template::Template;
 use super::{Entry, EntryBytes, Mix, MixErrors};
 use crate::target::{Target, TargetError};

@@ -2,11 +2,9 @@
 //!
 //! A mix is read and checked once, before the run; all its errors are reported at once, with their places. After that a
 //! [`Composer`] for each thread makes requests from it that are ready to send. This module does not depend on
-//! connections or time.
+//! connections or time. Files that a mix is made of are read whole and with a bound.
 
 mod errors;
-mod expect;
-mod files;
 mod har;
 mod request;
 mod template;
@@ -15,10 +13,10 @@ mod yaml;
 use crate::target::Target;
 pub use errors::{FINDINGS_MAX, Finding, MixErrors};
 use errors::{Findings, Location};
-pub use expect::Expect;
-use expect::{BodyCheck, Statuses};
-use request::{Draft, Positioned};
-use std::io::Write;
+pub use request::Expect;
+use request::{BodyCheck, Draft, Positioned, Statuses};
+use std::fs::File;
+use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -110,7 +108,7 @@ impl Mix {
     /// Reads a mix from a file: HAR if its name ends in `.har` or `.json`, otherwise YAML.
     pub fn from_file(path: &Path, target: &Target) -> Result<Mix, MixErrors> {
         let origin = path.display().to_string();
-        let bytes = files::read(path).map_err(|message| {
+        let bytes = read_file(path).map_err(|message| {
             let mut findings = Findings::default();
             findings.add(Location::Nowhere, message);
             findings.into_errors(&origin, "")
@@ -351,6 +349,34 @@ fn put(template: &Template, values: &[u8], spans: &[Option<Range<usize>>], out: 
             }
         }
     }
+}
+
+/// Largest file of requests, of a body or of values.
+const FILE_BYTES_MAX: u64 = 256 << 20;
+
+/// All of a file; the error is a message.
+fn read_file(path: &Path) -> Result<Vec<u8>, String> {
+    let read = || -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    let bytes = read().map_err(|error| format!("cannot be read ({error}); check the path and its permissions"))?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(format!("has more than {} MiB; use a part of it", FILE_BYTES_MAX >> 20));
+    }
+    Ok(bytes)
+}
+
+/// The lines of a file that are not empty; at least one.
+fn lines_of_file(path: &Path) -> Result<Vec<Box<[u8]>>, String> {
+    let bytes = read_file(path)?;
+    let lines = bytes.split(|&byte| byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+    let lines: Vec<Box<[u8]>> = lines.filter(|line| !line.is_empty()).map(Box::from).collect();
+    if lines.is_empty() {
+        return Err("has no values; write one per line".to_owned());
+    }
+    Ok(lines)
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@
 //! copies and its digits. A single value can be patched in place. The readers decide what is encoded when and in which
 //! order, and what is cached.
 
-mod digits;
 mod number;
 mod protobuf;
 
@@ -135,7 +134,9 @@ impl FamilyEncoder {
     #[inline]
     pub(crate) fn patch_at(&self, value: Value<'_>, bytes: &mut [u8], at: Range<usize>) -> bool {
         let quick = match (&self.encoder, value) {
-            (Encoder::Text(_) | Encoder::OpenMetrics(_), Value::Unsigned(value)) => digits::patch(bytes, &at, value),
+            (Encoder::Text(_) | Encoder::OpenMetrics(_), Value::Unsigned(value)) => {
+                number::patch_digits(bytes, &at, value)
+            }
             _ => None,
         };
         quick.unwrap_or_else(|| self.patch(value, &mut bytes[at]))

@@ -21,7 +21,6 @@ mod order;
 mod store;
 #[cfg(test)]
 mod tests;
-mod visit;
 
 use crate::family::{Family, FamilyType};
 use crate::gzip::Deflater;

@@ -23,7 +23,7 @@ pub fn write(profile: &Profile, value: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::tree::example;
+    use crate::output::svg::example;
     use expect_test::expect;
 
     #[test]

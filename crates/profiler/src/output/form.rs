@@ -115,7 +115,7 @@ impl Form {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::tree::example;
+    use crate::output::svg::example;
 
     #[test]
     fn the_name_says_the_form() {

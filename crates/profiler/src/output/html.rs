@@ -87,7 +87,7 @@ fn same_value(profile: &Profile, value: usize, base: &Profile) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::tree::example;
+    use crate::output::svg::example;
 
     #[test]
     fn the_page_holds_the_stacks_and_nothing_ends_its_data_early() {

@@ -11,4 +11,3 @@ pub mod pprof;
 pub mod speedscope;
 pub mod stacks;
 pub mod svg;
-pub mod tree;

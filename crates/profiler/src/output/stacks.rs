@@ -43,7 +43,7 @@ fn number<'a>(names: &mut Vec<&'a str>, name: &'a str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::tree::example;
+    use crate::output::svg::example;
 
     #[test]
     fn equal_stacks_of_a_thread_and_phase_are_one() {

@@ -1,13 +1,9 @@
 //! Converts addresses to functions: the files that code was loaded from, their unwind tables, their symbols and lines.
 
-mod debug_file;
 pub(crate) mod image;
-pub(crate) mod indirect;
-pub(crate) mod maps;
 pub(crate) mod resolve;
 
-use image::Image;
-use maps::Mapping;
+use image::{Image, Mapping};
 use std::cell::OnceCell;
 use std::io;
 use std::ops::Range;
@@ -62,7 +58,7 @@ pub(crate) struct Modules(Vec<Module>);
 impl Modules {
     pub(crate) fn read() -> io::Result<Modules> {
         let mut modules: Vec<Module> = Vec::new();
-        for mapping in maps::read()?.into_iter().filter(|mapping| mapping.is_code) {
+        for mapping in image::read_mappings()?.into_iter().filter(|mapping| mapping.is_code) {
             match modules.last_mut() {
                 Some(last) if last.path == mapping.path && last.code[0].inode == mapping.inode => {
                     last.code.push(mapping)

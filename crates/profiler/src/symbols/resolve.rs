@@ -3,8 +3,7 @@
 //! Takes long and much memory, so it is done after the profile, on a thread of low priority, one file after the other.
 //! Only requested addresses are kept.
 
-use super::image::Image;
-use super::indirect;
+use super::image::{self, Image};
 use super::{Module, Modules};
 use addr2line::Context;
 use addr2line::gimli::{BaseAddresses, Dwarf, EhFrame, EhFrameHdr, EndianSlice, LittleEndian, UnwindSection};
@@ -209,7 +208,7 @@ fn symbols<'a>(object: &object::File<'a>, bias: u64) -> Vec<Symbol<'a>> {
         }
         let SymbolFlags::Elf { st_info, .. } = symbol.flags() else { continue };
         if st_info.st_type() == STT_GNU_IFUNC {
-            let chosen = indirect::address_of(name).map(|chosen| chosen.wrapping_sub(bias));
+            let chosen = image::chosen_address(name).map(|chosen| chosen.wrapping_sub(bias));
             symbols.extend(chosen.map(|chosen| Symbol { begin: chosen, end: chosen, name }));
         } else if symbol.kind() == object::SymbolKind::Text {
             symbols.push(Symbol { begin: symbol.address(), end: symbol.address() + symbol.size(), name });
@@ -255,7 +254,7 @@ mod tests {
     #[test]
     fn functions_of_the_c_library_have_names_also_where_it_chooses_them() {
         for name in ["memcpy", "getpid", "strlen"] {
-            let frames = of(indirect::address_of(name).unwrap() + 4);
+            let frames = of(image::chosen_address(name).unwrap() + 4);
             let same = ["memmove", "memcpy", "__memcpy_chk", "__memmove_chk"];
             let is_named =
                 frames[0].function.contains(name) || (name == "memcpy" && same.contains(&&*frames[0].function));

@@ -1,22 +1,19 @@
 //! What `/proc` says: of a process, of a tree of processes, of threads and of the machine. The only reader of it.
 //!
 //! Figures are taken from outside, so they are the same for every program. Files are read as proc(5) describes them.
+//! Memory is that of a tree of processes; a thread is known by its folder.
 
 pub mod machine;
-mod memory;
-mod threads;
 
-pub use memory::{Memory, anonymous_kib, memory, rss_kib};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::pread;
 use rustix::time::{ClockId, clock_gettime};
+use std::collections::HashMap;
 use std::fmt::Display;
-use std::fs;
-use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
-pub use threads::{Thread, ThreadTimes, thread_times, threads};
+use std::{fs, io};
 
 /// Processes whose parent this is, of whichever of its threads.
 pub fn children(pid: u32) -> Vec<u32> {
@@ -353,12 +350,143 @@ fn fields<const COUNT: usize>(pid: u32, numbers: [usize; COUNT]) -> io::Result<[
     Ok(values)
 }
 
+/// A thread that was there when it was looked for; it may have ended since.
+#[derive(Debug, Clone)]
+pub struct Thread {
+    folder: PathBuf,
+}
+
+/// The threads of a process.
+pub fn threads(pid: u32) -> io::Result<Vec<Thread>> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"))?;
+    Ok(tasks.flatten().map(|task| Thread { folder: task.path() }).collect())
+}
+
+impl Thread {
+    /// Its name, at most 15 bytes.
+    pub fn name(&self) -> Option<String> {
+        Some(fs::read_to_string(self.folder.join("comm")).ok()?.trim_end().to_owned())
+    }
+
+    /// See [`Stat::state`].
+    pub fn state(&self) -> Option<char> {
+        Stat::of_file(&self.folder.join("stat")).ok()?.state()
+    }
+
+    /// How often it has gone to sleep so far.
+    pub fn sleeps(&self) -> Option<u64> {
+        Status::of_file(&self.folder.join("status")).ok()?.number("voluntary_ctxt_switches")
+    }
+
+    /// CPU time in nanoseconds, where the kernel keeps `schedstat`.
+    fn exact_ns(&self) -> Option<u64> {
+        fs::read_to_string(self.folder.join("schedstat")).ok()?.split_whitespace().next()?.parse().ok()
+    }
+
+    /// CPU time in microseconds: exact where the kernel keeps `schedstat`, else to the clock tick.
+    pub fn cpu_us(&self) -> Option<f64> {
+        let by_ticks = || Stat::of_file(&self.folder.join("stat")).ok()?.cpu_us();
+        self.exact_ns().map(|nanoseconds| nanoseconds as f64 / 1e3).or_else(by_ticks)
+    }
+}
+
+/// CPU time in microseconds of each thread of a process and of its descendants.
+#[derive(Debug, Clone)]
+pub struct ThreadTimes(HashMap<PathBuf, f64>);
+
+/// The CPU time so far of each thread that runs now.
+pub fn thread_times(pid: u32) -> io::Result<ThreadTimes> {
+    let mut all = threads(pid)?;
+    // A descendant may have ended since the tree was read.
+    all.extend(tree(pid).into_iter().skip(1).filter_map(|child| threads(child).ok()).flatten());
+    Ok(ThreadTimes(all.into_iter().filter_map(|thread| Some((thread.folder.clone(), thread.cpu_us()?))).collect()))
+}
+
+impl ThreadTimes {
+    /// What was used between two looks, in microseconds; the time of a thread that ended meanwhile is not known.
+    pub fn since(&self, before: &ThreadTimes) -> f64 {
+        self.0.iter().map(|(thread, us)| us - before.0.get(thread).unwrap_or(&0.0)).sum()
+    }
+}
+
+/// Memory of a process and its descendants, page by page: exact, and dear to find out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Memory {
+    /// Resident; what they share counts for each.
+    pub rss_kib: u64,
+    /// Resident; what they share counts once.
+    pub pss_kib: u64,
+}
+
+/// See [`Memory`].
+pub fn memory(pid: u32) -> io::Result<Memory> {
+    let mut sum = memory_of_one(pid)?;
+    // A descendant may have ended since the tree was read.
+    for Memory { rss_kib, pss_kib } in tree(pid).into_iter().skip(1).filter_map(|child| memory_of_one(child).ok()) {
+        sum = Memory { rss_kib: sum.rss_kib + rss_kib, pss_kib: sum.pss_kib + pss_kib };
+    }
+    Ok(sum)
+}
+
+fn memory_of_one(pid: u32) -> io::Result<Memory> {
+    let file = format!("/proc/{pid}/smaps_rollup");
+    let text = fs::read_to_string(&file)?;
+    let field = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().next()?.parse::<u64>().ok()
+    };
+    let (rss_kib, pss_kib) = field("Rss:").zip(field("Pss:")).ok_or_else(|| strange(Path::new(&file)))?;
+    Ok(Memory { rss_kib, pss_kib })
+}
+
+/// Resident memory of a process and its descendants. Pages of files and shared memory count once, as in the process that
+/// has most of them: workers share them with their master.
+pub fn rss_kib(pid: u32) -> io::Result<u64> {
+    let sum = resident_of_tree(pid)?;
+    Ok(sum.anonymous + sum.file + sum.shared)
+}
+
+/// As [`rss_kib`], without pages of files. How many of its binary's pages a process has depends on how the page cache holds the file.
+pub fn anonymous_kib(pid: u32) -> io::Result<u64> {
+    let sum = resident_of_tree(pid)?;
+    Ok(sum.anonymous + sum.shared)
+}
+
+/// In KiB; a process that has ended but was not waited for has none.
+#[derive(Debug, Default, PartialEq)]
+struct Resident {
+    anonymous: u64,
+    file: u64,
+    shared: u64,
+}
+
+impl Resident {
+    fn of(status: &Status) -> Resident {
+        let kib = |name| status.number(name).unwrap_or(0);
+        Resident { anonymous: kib("RssAnon"), file: kib("RssFile"), shared: kib("RssShmem") }
+    }
+}
+
+fn resident_of_tree(pid: u32) -> io::Result<Resident> {
+    let mut sum = Resident::of(&Status::read(pid)?);
+    for child in tree(pid).into_iter().skip(1) {
+        let Ok(status) = Status::read(child) else { continue };
+        let own = Resident::of(&status);
+        sum.anonymous += own.anonymous;
+        sum.file = sum.file.max(own.file);
+        sum.shared = sum.shared.max(own.shared);
+    }
+    Ok(sum)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::TcpListener;
+    use std::process::Command;
 
     /// Above the kernel's largest `pid_max`.
-    pub(super) const ABSENT: u32 = 1 << 23;
+    const ABSENT: u32 = 1 << 23;
 
     #[test]
     fn this_process_is_there() {
@@ -384,11 +512,6 @@ mod tests {
         child.wait().unwrap();
         assert!(!runs(child.id()));
     }
-}
-
-#[cfg(test)]
-mod status_tests {
-    use super::*;
 
     #[test]
     fn values_by_their_names() {
@@ -404,11 +527,6 @@ mod status_tests {
     fn this_process_has_one() {
         assert!(Status::read("self").unwrap().number("VmRSS").unwrap() > 0);
     }
-}
-
-#[cfg(test)]
-mod stat_tests {
-    use super::*;
 
     #[test]
     fn fields_are_behind_the_name() {
@@ -422,11 +540,6 @@ mod stat_tests {
         check("7 (nginx) S 1", Some('S'), None);
         check("", None, None);
     }
-}
-
-#[cfg(test)]
-mod meter_tests {
-    use super::*;
 
     #[test]
     fn work_shows_as_cpu_time() {
@@ -444,12 +557,6 @@ mod meter_tests {
         assert_eq!(waited("4051 69112 7\n"), Some(69_112));
         assert_eq!(waited(""), None);
     }
-}
-
-#[cfg(test)]
-mod sockets_tests {
-    use super::*;
-    use std::net::TcpListener;
 
     #[test]
     fn the_listener_of_a_port_is_found() {
@@ -469,13 +576,6 @@ mod sockets_tests {
         );
         assert_eq!(TcpSocket::parse(""), None);
     }
-}
-
-#[cfg(test)]
-mod times_tests {
-    use super::tests::ABSENT;
-    use super::*;
-    use std::process::Command;
 
     #[test]
     fn this_process_uses_time() {
@@ -495,7 +595,46 @@ mod times_tests {
     }
 
     #[test]
-    fn a_process_that_is_not_there() {
+    fn a_process_that_is_not_there_has_no_times() {
         assert!(cpu_time_us(ABSENT).is_err() && cpu_time(ABSENT).is_err());
+    }
+
+    #[test]
+    fn threads_are_told_apart_by_name() {
+        let own = std::process::id();
+        let (stop, stopped) = std::sync::mpsc::sync_channel::<()>(0);
+        let named = std::thread::Builder::new().name("a-thread".to_owned());
+        let thread = named.spawn(move || stopped.recv()).unwrap();
+        let found = || threads(own).unwrap().into_iter().find(|thread| thread.name().as_deref() == Some("a-thread"));
+        // It gives itself its name when it runs.
+        let found = loop {
+            if let Some(found) = found().filter(|thread| thread.state() == Some('S')) {
+                break found;
+            }
+        };
+        assert!(found.sleeps().is_some() && found.cpu_us().is_some());
+        drop(stop);
+        assert!(thread.join().unwrap().is_err());
+    }
+
+    #[test]
+    fn time_passes_for_threads() {
+        let own = std::process::id();
+        let before = thread_times(own).unwrap();
+        while thread_times(own).unwrap().since(&before) <= 0.0 {}
+    }
+
+    #[test]
+    fn this_process_has_some() {
+        let own = std::process::id();
+        let anonymous = anonymous_kib(own).unwrap();
+        assert!(anonymous > 0 && rss_kib(own).unwrap() > anonymous);
+        let Memory { rss_kib, pss_kib } = memory(own).unwrap();
+        assert!(pss_kib > 0 && rss_kib >= pss_kib);
+    }
+
+    #[test]
+    fn a_process_that_is_not_there_has_none() {
+        assert!(rss_kib(ABSENT).is_err() && anonymous_kib(ABSENT).is_err() && memory(ABSENT).is_err());
     }
 }

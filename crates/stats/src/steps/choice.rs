@@ -1,10 +1,8 @@
 //! Chooses the place whose next reading is the most informative for its cost, and decides when enough is known.
 
 use super::Steps;
-use super::chain::Fates;
-use super::grid::Grid;
-use crate::mann_whitney::mann_whitney;
-use crate::signed_rank::signed_rank;
+use super::chain::{Fates, Grid};
+use crate::rank_tests::{mann_whitney, signed_rank};
 use std::ops::RangeInclusive;
 
 /// What can be concluded from the readings.

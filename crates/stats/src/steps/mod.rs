@@ -2,21 +2,19 @@
 //! commits.
 //!
 //! The levels of the places are a hidden chain: none, one or two steps anywhere between the first place and the last.
-//! Its posterior is summed exactly over a grid of levels and a grid of noise models ([`chain`], [`grid`]), so nothing
+//! Its posterior is summed exactly over a grid of levels and a grid of noise models ([`chain`]), so nothing
 //! is assumed to be normal that is not, and a probability may be looked at any number of times. Drift over time is
-//! subtracted first ([`drift`]). [`choice`] chooses the place to read next and decides when to stop.
+//! subtracted first ([`walk`]). [`choice`] chooses the place to read next and decides when to stop.
 
 mod chain;
 mod choice;
-mod drift;
-mod grid;
+#[cfg(test)]
+mod tests;
 mod walk;
 
-pub use choice::{Conclusion, choose, conclude, next_place};
-
 use crate::estimate::{Estimate, Interval};
-use chain::{ChainRow, Fates, ForwardSums, Jump, NoiseChain};
-use grid::Grid;
+use chain::{ChainRow, Fates, ForwardSums, Grid, Jump, NoiseChain};
+pub use choice::{Conclusion, choose, conclude, next_place};
 use walk::WalkReading;
 
 /// How often levels and drift are estimated in alternation, each from the residuals of the other.
@@ -110,9 +108,9 @@ pub fn steps(readings: &[Reading], prior: &StepPrior) -> Option<Steps> {
     for _ in 0..DRIFT_ROUNDS_MAX {
         let known = drifting.as_ref().unwrap_or(&still);
         let left: Vec<f64> = readings.iter().map(|reading| reading.value - known.levels[reading.place].mean).collect();
-        let Some(drift) = drift::smoothed(&left, &known.drift, known.noise) else { break };
+        let Some(drift) = walk::smoothed(&left, &known.drift, known.noise) else { break };
         let moved = drift.iter().zip(&known.drift).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-        let has_settled = moved < known.noise * drift::SETTLED_NOISES;
+        let has_settled = moved < known.noise * walk::SETTLED_NOISES;
         drifting = Some(without_drift(readings, drift, prior)?);
         if has_settled {
             break;
@@ -318,6 +316,3 @@ impl Steps {
         Some(Estimate { value: at(0.5), interval: Interval { low: at(tail), high: at(1.0 - tail) } })
     }
 }
-
-#[cfg(test)]
-mod tests;

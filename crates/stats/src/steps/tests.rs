@@ -1,6 +1,6 @@
 //! The posterior compared with brute force, and its answers for small planted rows.
 
-use super::grid::Noise;
+use super::chain::Noise;
 use super::*;
 use crate::random::Random;
 

@@ -2,7 +2,7 @@
 //!
 //! They are judged from the run as a result file keeps it, so that `verify` can repeat that.
 
-use crate::cli::values;
+use crate::command_line;
 use crate::error::Result;
 use crate::result::histogram;
 use crate::result::load::ConditionResult;
@@ -73,12 +73,12 @@ pub(crate) fn all(typed: &[Condition]) -> Result<Vec<Condition>> {
 fn bound(metric: &str, value: &str) -> Result<Bound, String> {
     let wrong = |shape: String| format!("\"{value}\" after {metric}: {shape}");
     match metric {
-        "errors" if value.ends_with('%') => values::percent(value).map(Bound::ErrorShare).map_err(wrong),
-        "errors" => {
-            values::count(value).map(Bound::Errors).map_err(|_| wrong("write a number, or a share: 10, 1%".to_owned()))
-        }
-        "rate" => values::rate(value).map(Bound::Rate).map_err(wrong),
-        "requests" => values::count(value).map(Bound::Requests).map_err(wrong),
+        "errors" if value.ends_with('%') => command_line::percent(value).map(Bound::ErrorShare).map_err(wrong),
+        "errors" => command_line::count(value)
+            .map(Bound::Errors)
+            .map_err(|_| wrong("write a number, or a share: 10, 1%".to_owned())),
+        "rate" => command_line::rate(value).map(Bound::Rate).map_err(wrong),
+        "requests" => command_line::count(value).map(Bound::Requests).map_err(wrong),
         _ => {
             let share = percentile(metric).ok_or_else(|| {
                 format!(
@@ -86,7 +86,7 @@ fn bound(metric: &str, value: &str) -> Result<Bound, String> {
                     p99, p99.9"
                 )
             })?;
-            values::duration(value).map(|bound| Bound::Latency(share, bound)).map_err(wrong)
+            command_line::duration(value).map(|bound| Bound::Latency(share, bound)).map_err(wrong)
         }
     }
 }
@@ -96,7 +96,7 @@ fn percentile(metric: &str) -> Option<f64> {
     if metric == "max" {
         return Some(1.0);
     }
-    let share = values::percent(&format!("{}%", metric.strip_prefix('p')?)).ok()?;
+    let share = command_line::percent(&format!("{}%", metric.strip_prefix('p')?)).ok()?;
     (share > 0.0).then_some(share)
 }
 

@@ -1,14 +1,13 @@
 //! Turns the arguments into a run, or reports everything that is wrong with them.
 
 use super::LoadArguments;
-use crate::cli::values::Header;
+use crate::command_line::Header;
 use crate::error::{Error, Result};
-use crate::stdout::STANDARD_OUTPUT;
-use std::fs;
+use crate::output::STANDARD_OUTPUT;
 use std::num::NonZero;
 use std::path::Path;
-use std::thread;
 use std::time::Duration;
+use std::{fs, thread};
 use stillgate_load::plan::DURATION_UNBOUNDED;
 use stillgate_load::{Arrivals, Bounds, Load, Mix, Pace, Protocol, Schedule, Target, Tls, TlsError, Trust};
 

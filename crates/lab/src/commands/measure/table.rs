@@ -1,6 +1,6 @@
 //! `measure --suite`: the options of a table, and its result.
 
-use crate::cli::values::positive;
+use crate::command_line::positive;
 use crate::compare::alone::{self, Figure, is_instructions};
 use crate::compare::instructions::{self, CountPlan};
 use crate::compare::measures;
@@ -11,8 +11,7 @@ use crate::result::compare::{CompareDesign, SideRecord};
 use crate::result::run::Placement;
 use crate::result::{FiguresResult, Sample};
 use crate::stop::stop_flag;
-use crate::suite::file::{Case, Suite, TargetPlan};
-use crate::suite::{Texts, filled};
+use crate::suite::{Case, Suite, TargetPlan, Texts, filled};
 use crate::target::{Kind, Spec, Traffic, Upstream};
 use crate::{client, figures};
 use clap::Args;
@@ -91,7 +90,7 @@ impl TableArguments {
             result.set(name, text);
         }
         if let Some(judged) = &suite.judged {
-            result.analysis = figures::analysis::analyse(&result);
+            result.analysis = figures::analyse(&result);
             let (more, compared) = judge(&result, judged);
             eprintln!(
                 "{judged} adds no more than the least of the others in {} of {compared} rows",
@@ -516,12 +515,12 @@ fn prepare(script: &str, texts: &Texts, folder: &Path, home: &Path) -> Result {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::suite::file;
+    use crate::suite;
     use stillgate_testkit::require_tool;
 
     /// Prepares a suite of the project, and fills in all of its configurations and requests.
     fn fill_in(path: &Path) -> Result {
-        let (suite, files) = (file::read(path)?, tempfile::tempdir().unwrap());
+        let (suite, files) = (suite::read(path)?, tempfile::tempdir().unwrap());
         let home = path.parent().unwrap();
         if let Some(script) = &suite.prepare {
             prepare(script, &suite.fill, files.path(), home)?;
@@ -567,7 +566,7 @@ mod tests {
         let (a, b) = ([Some(9.0), Some(3.0), Some(1.0), None], [Some(9.0), Some(2.0), None, None]);
         let mine = [Some(99.0), Some(2.0), Some(1.5), Some(1.0)];
         result.rounds = vec![vec![sample(a), sample(b), sample(mine)]];
-        result.analysis = crate::figures::analysis::analyse(&result);
+        result.analysis = crate::figures::analyse(&result);
         assert_eq!(judge(&result, "mine"), (vec!["two: cpu"], 2));
         assert_eq!(judge(&result, "other"), (Vec::new(), 0));
     }

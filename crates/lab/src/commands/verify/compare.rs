@@ -2,7 +2,7 @@
 
 use super::runs::{self, Rules};
 use super::{Difference, difference};
-use crate::compare::{looks, measures, rounds};
+use crate::compare::{looks, measures, run};
 use crate::error::Result;
 use crate::result::compare::{CompareResult, Side};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use stillgate_load::Bounds;
 
 pub(super) fn check(compared: &CompareResult, found: &mut Vec<Difference>) -> Result {
     let design = &compared.design;
-    for (number, (pair, drawn)) in compared.pairs.iter().zip(rounds::orders(design)).enumerate() {
+    for (number, (pair, drawn)) in compared.pairs.iter().zip(run::round_orders(design)).enumerate() {
         if Some(&pair.first) != drawn.first() {
             let words = |side: Option<&Side>| format!("{:?} went first", side.unwrap_or(&Side::A));
             found.push(difference(format!("pairs[{number}].first"), words(Some(&pair.first)), words(drawn.first())));
@@ -62,10 +62,8 @@ mod tests {
     use crate::commands::verify::{json, made_again};
     use crate::compare::analysis;
     use crate::result::compare::{Decision, Pair, SideRecord};
-
-    use crate::result::file;
     use crate::result::run::RunRecord;
-    use crate::result::{Experiment, ResultFile, histogram};
+    use crate::result::{Experiment, ResultFile, file, histogram};
     use serde_json::{Value, json};
     use stillgate_load::outcome;
 
@@ -106,7 +104,7 @@ mod tests {
         });
         let design = serde_json::from_value(design).unwrap();
         let pairs: Vec<Pair> = (0u64..)
-            .zip(rounds::orders(&design))
+            .zip(run::round_orders(&design))
             .map(|(number, order)| Pair {
                 first: order[0],
                 order: Vec::new(),
@@ -122,7 +120,7 @@ mod tests {
             "instructions_missing": "--no-instructions was given", "analysis": analysis});
         let result = Experiment::Compare(Box::new(serde_json::from_value(result).unwrap()));
         let arguments = arguments.iter().map(|word| (*word).to_owned()).collect();
-        json(&ResultFile::new(arguments, crate::result::environment::Environment::default(), result)).unwrap()
+        json(&ResultFile::new(arguments, crate::result::run::Environment::default(), result)).unwrap()
     }
 
     fn found(file: &Value) -> Vec<String> {
@@ -192,7 +190,7 @@ mod tests {
         file["design"]["every_pair"] = true.into();
         file["others"] = json!([file["a"]]);
         let design = serde_json::from_value(file["design"].clone()).unwrap();
-        let pairs = (0u64..).zip(rounds::orders(&design)).map(|(number, order)| Pair {
+        let pairs = (0u64..).zip(run::round_orders(&design)).map(|(number, order)| Pair {
             first: order[0],
             order,
             a: side(200 + number),

@@ -80,9 +80,7 @@ fn again(load: &LoadResult) -> Result<LoadResult> {
 mod tests {
     use super::*;
     use crate::commands::verify::made_again;
-
-    use crate::result::file;
-    use crate::result::{Experiment, ResultFile};
+    use crate::result::{Experiment, ResultFile, file};
     use serde_json::{Value, json};
     use stillgate_load::outcome;
 
@@ -117,8 +115,7 @@ mod tests {
         let arguments = arguments.iter().map(|word| (*word).to_owned()).collect();
         // Its top-level figures are those of its run.
         let made =
-            made_again(ResultFile::new(arguments, crate::result::environment::Environment::default(), experiment))
-                .unwrap();
+            made_again(ResultFile::new(arguments, crate::result::run::Environment::default(), experiment)).unwrap();
         json(&made.result).unwrap()
     }
 

@@ -19,20 +19,28 @@
 //!     json: {user: '${user}', items: [{id: 7}]}    # or `body`: text, or `body_file`: sent as it is
 //!     expect: {status: 201}
 //! ```
+//!
+//! `expect` has statuses and a check of the body. A JSON body is written as YAML: a plain scalar that JSON would read
+//! as a number, `true`, `false` or `null` has that type; everything else is a string. A plain `${name}` alone is a
+//! number if its variable is one. Values are escaped, so that the body stays JSON.
 
-mod checks;
-mod json;
 mod variables;
 
 use super::errors::{Findings, quoted};
 use super::request::{Draft, Positioned};
 use super::template::{Escape, Template, Variable};
-use super::{Entry, Mix, MixErrors, files};
+use super::{Entry, Mix, MixErrors};
+use crate::mix::request::{BodyCheck, Expect, STATUSES_WANTED, Statuses, status_range};
+use crate::mix::template::Piece;
 use crate::target::Target;
+use regex::bytes::RegexBuilder;
+use serde_json::Number;
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
+use stillgate_yaml::scalar::{Scalar, Style};
 use stillgate_yaml::{Entry as Pair, Node, Sink, Value, tree};
-use variables::{Map, Reader};
+use variables::{Map, Reader, listed};
 
 /// A minimal mix.
 const LEAST: &str = "requests: [{path: /}]";
@@ -118,7 +126,7 @@ impl Requests<'_> {
                 Some(Positioned { at: node.at.into(), value })
             }
         };
-        let expect = map.get("expect").map(|node| checks::read(node, self.variables, reader));
+        let expect = map.get("expect").map(|node| read_expectation(node, self.variables, reader));
         let path = self.path(map, node, reader);
         let draft = Draft {
             name: name.map(|(_, name)| name.to_owned()),
@@ -216,14 +224,14 @@ impl Requests<'_> {
         let Pair { key, value, .. } = present.first()?;
         match &**key {
             "json" if value.is_null() => reader.wrong(value, "a map, a list or a value"),
-            "json" => Some(json::render(value, self.variables, reader)),
+            "json" => Some(render_json(value, self.variables, reader)),
             "body" => {
                 let text = reader.text(value, "a text; a map or list goes under `json`")?;
                 self.template(value, text, Escape::None, reader)
             }
             _ => {
                 let path = reader.text(value, "the path of a file")?;
-                match files::read(&self.folder.join(path)) {
+                match super::read_file(&self.folder.join(path)) {
                     Ok(bytes) => Some(Template::literal(bytes)),
                     Err(message) => {
                         reader.findings.add(value.at, format!("{} {message}", quoted(path)));
@@ -243,6 +251,163 @@ impl Requests<'_> {
             }
         }
     }
+}
+
+const BODY_CHECKS: &[&str] = &["equals", "contains", "matches"];
+
+/// Largest automaton of a regex, to bound its memory.
+const REGEX_BYTES_MAX: usize = 1 << 20;
+
+fn read_expectation(node: &Node, variables: &[Variable], reader: &mut Reader<'_>) -> Expect {
+    let Some(map) = reader.map(node, &["status", "body"]) else { return Expect::default() };
+    Expect {
+        statuses: map.get("status").map(|node| statuses(node, reader)).unwrap_or_default(),
+        body: map.get("body").and_then(|node| body_check(node, variables, reader)),
+    }
+}
+
+fn statuses(node: &Node, reader: &mut Reader<'_>) -> Statuses {
+    let mut statuses = Statuses::EMPTY;
+    let items = match &node.value {
+        Value::List(items) => items,
+        _ => std::slice::from_ref(node),
+    };
+    if items.is_empty() {
+        reader.wrong::<()>(node, "at least one status, like [200, 4xx]");
+    }
+    for item in items {
+        let Some(text) = reader.text(item, STATUSES_WANTED) else { continue };
+        match status_range(text) {
+            Some((from, to)) => statuses.add(from, to),
+            None => {
+                reader.wrong::<()>(item, STATUSES_WANTED);
+            }
+        }
+    }
+    statuses
+}
+
+fn body_check(node: &Node, variables: &[Variable], reader: &mut Reader<'_>) -> Option<BodyCheck> {
+    let map = reader.map(node, BODY_CHECKS)?;
+    let [Pair { key, value, .. }] = map.present(BODY_CHECKS)[..] else {
+        if map.has_unknown {
+            return None;
+        }
+        let message = format!("a body has one check; write one of {}", listed(BODY_CHECKS));
+        reader.findings.add(node.at, message);
+        return None;
+    };
+    let text = reader.text(value, "a text")?;
+    if &**key == "matches" {
+        // In a regex `$` and braces have another meaning, so variables are not supported.
+        return match RegexBuilder::new(text).size_limit(REGEX_BYTES_MAX).build() {
+            Ok(regex) => Some(BodyCheck::Matches(regex)),
+            Err(regex::Error::CompiledTooBig(_)) => {
+                reader
+                    .findings
+                    .add(value.at, "the regular expression needs too much memory; write smaller repetitions");
+                None
+            }
+            Err(error) => {
+                // The last line has the reason; those before draw the position.
+                let error = error.to_string();
+                let reason = error.lines().last().unwrap_or_default().trim_start_matches("error: ");
+                reader.findings.add(value.at, format!("not a regular expression: {reason}"));
+                None
+            }
+        };
+    }
+    let want: Arc<[u8]> = match Template::parse(text, Escape::None, variables) {
+        Ok(template) => match template.as_literal() {
+            Some(literal) => literal.into(),
+            None => {
+                let message = "variables are not filled in in a check; write `$${` for the characters `${`";
+                reader.findings.add(value.at, message);
+                return None;
+            }
+        },
+        Err(message) => {
+            reader.findings.add(value.at, message);
+            return None;
+        }
+    };
+    Some(if &**key == "equals" { BodyCheck::Equals(want) } else { BodyCheck::Contains(want) })
+}
+
+/// The text of the JSON value that the node means.
+fn render_json(node: &Node, variables: &[Variable], reader: &mut Reader<'_>) -> Template {
+    let mut out = Template::default();
+    push_json(node, variables, reader, &mut out);
+    out
+}
+
+fn push_json(node: &Node, variables: &[Variable], reader: &mut Reader<'_>, out: &mut Template) {
+    match &node.value {
+        Value::Refused => {}
+        Value::Scalar(_) if node.is_null() => out.push_literal(b"null"),
+        Value::Scalar(Scalar { text, style: Style::Plain, .. }) if is_bare(text) => out.push_literal(text.as_bytes()),
+        Value::Scalar(Scalar { text, style, .. }) => {
+            push_json_string(node, text, *style == Style::Plain, variables, reader, out);
+        }
+        Value::List(items) => {
+            out.push_literal(b"[");
+            for (index, item) in items.iter().enumerate() {
+                if index > 0 {
+                    out.push_literal(b",");
+                }
+                push_json(item, variables, reader, out);
+            }
+            out.push_literal(b"]");
+        }
+        Value::Map(pairs) => {
+            out.push_literal(b"{");
+            for (index, Pair { key, value, .. }) in pairs.iter().enumerate() {
+                if index > 0 {
+                    out.push_literal(b",");
+                }
+                push_json_string(node, key, false, variables, reader, out);
+                out.push_literal(b":");
+                push_json(value, variables, reader, out);
+            }
+            out.push_literal(b"}");
+        }
+    }
+}
+
+/// Whether JSON needs no quotes around it either.
+fn is_bare(text: &str) -> bool {
+    matches!(text, "true" | "false") || serde_json::from_str::<Number>(text).is_ok()
+}
+
+fn push_json_string(
+    node: &Node,
+    text: &str,
+    plain: bool,
+    variables: &[Variable],
+    reader: &mut Reader<'_>,
+    out: &mut Template,
+) {
+    let template = match Template::parse(text, Escape::Json, variables) {
+        Ok(template) => template,
+        Err(message) => return reader.findings.add(node.at, message),
+    };
+    if let ([Piece::Variable(index, _)], true) = (template.pieces.as_slice(), plain)
+        && variables[*index].source.is_number()
+    {
+        return out.append(&template);
+    }
+    out.push_literal(b"\"");
+    for piece in template.pieces {
+        match piece {
+            Piece::Literal(literal) => {
+                let mut escaped = Vec::new();
+                Escape::Json.push(&mut escaped, &literal);
+                out.push_literal(&escaped);
+            }
+            variable => out.pieces.push(variable),
+        }
+    }
+    out.push_literal(b"\"");
 }
 
 #[cfg(test)]

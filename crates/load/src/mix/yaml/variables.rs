@@ -1,7 +1,7 @@
 //! The `variables` of a mix file.
 
+use crate::mix;
 use crate::mix::errors::{Findings, quoted};
-use crate::mix::files;
 use crate::mix::template::{HEX_DIGITS_MAX, ValueSource, Variable};
 use std::path::Path;
 use std::str::FromStr;
@@ -55,7 +55,7 @@ fn source(pair: &Pair, folder: &Path, reader: &mut Reader<'_>) -> Option<ValueSo
         }
         "file" => {
             let path = reader.text(value, "the path of a file with one value per line")?;
-            match files::lines(&folder.join(path)) {
+            match mix::lines_of_file(&folder.join(path)) {
                 Ok(values) => Some(ValueSource::Values(values)),
                 Err(message) => {
                     reader.findings.add(value.at, format!("{} {message}", quoted(path)));
