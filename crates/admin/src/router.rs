@@ -7,7 +7,7 @@ use crate::endpoints::{Action, Page, ParsedRequest, endpoints, writes_documents}
 use crate::off_thread::off_thread;
 use crate::resource::serve;
 use crate::resource::serve::refuse_conditions;
-use crate::{backup, batch, history, index, openapi, plugins, sign_in, standalone, ui};
+use crate::{backup, batch, endpoints, history, openapi, plugins, sign_in, standalone, ui};
 use axum::Router;
 use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{RawPathParams, Request, State};
@@ -66,7 +66,7 @@ fn handler(method: &Method, action: Action) -> MethodRouter<Arc<Api>> {
 }
 
 async fn index_page(State(api): State<Arc<Api>>, headers: HeaderMap) -> Response {
-    index::answer(&api.described, &headers)
+    endpoints::answer_index(&api.described, &headers)
 }
 
 async fn answer(api: Arc<Api>, action: Action, asked: ParsedRequest) -> Answer {

@@ -2,6 +2,8 @@
 //!
 //! While one runs, no device goes to a process that takes over: each has the message before it goes. The other way round a process
 //! that has taken over sends its own jobs also to devices that come to it later, since they were connected when those began.
+//!
+//! The process that takes over learns the jobs that this one knows, and how those that it has begun go on.
 
 use super::node::{DeviceNode, Local, State, was_written};
 use serde::{Deserialize, Serialize};
@@ -9,11 +11,14 @@ use serde_json::{Value as Json, json};
 use std::collections::{HashMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use stillgate_devices::protocol::{Body, BodyError, DeviceProtocol, EncodedBody, MessageId};
 use stillgate_devices::session::{MessageOutcome, MessageRefusal};
 use stillgate_proxy::device_link::{DeviceCommand, HandoverHold, worker_of};
-use tokio::time::{MissedTickBehavior, interval};
+use stillgate_proxy::handover::{BROADCAST_BYTES_MAX, HandedState, Parcel};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
 /// Devices in a batch, and the time between two batches: 32,000 devices a second. Other messages are sent in between; at a higher
 /// rate they would wait for a core.
@@ -24,7 +29,7 @@ const COPY_MS: u64 = 30_000;
 /// Maximum number of jobs that are kept, the last ones; none is dropped while it sends.
 pub(super) const JOBS_MAX: usize = 100;
 /// Jobs that send at the same time.
-pub(super) const SENDING_MAX: usize = 8;
+const SENDING_MAX: usize = 8;
 
 /// A selection of devices.
 #[derive(Debug, Clone, Default)]
@@ -164,7 +169,7 @@ impl Jobs {
     }
 
     /// What has not been reported yet to the process that takes over, job by job.
-    pub(super) fn news(&mut self) -> Vec<Vec<u8>> {
+    fn news(&mut self) -> Vec<Vec<u8>> {
         let mut news = Vec::new();
         for message in &self.order {
             if let Some(job) = self.jobs.get_mut(message)
@@ -205,7 +210,7 @@ impl Jobs {
     }
 
     /// The workers have ended: no more results will come.
-    pub(super) fn settle(&mut self) {
+    fn settle(&mut self) {
         self.jobs.values_mut().for_each(Job::settle);
     }
 
@@ -366,6 +371,51 @@ impl State {
             if commands.try_send(local.connection, command).is_err() {
                 job.counts.full += 1;
             }
+        }
+    }
+}
+
+/// Interval of looks for news.
+const TELL_EVERY: Duration = Duration::from_millis(50);
+
+/// Notifies the thread that another process takes over. When it is dropped, that has happened.
+#[derive(Debug)]
+pub struct Leaving {
+    /// The channel by which that process receives reports about broadcasts.
+    pub outbox: oneshot::Sender<mpsc::Sender<Parcel>>,
+    /// The other process serves alongside this one.
+    pub has_company: Arc<AtomicBool>,
+}
+
+/// Sends the news until `over` is dropped, when the workers have ended. Nothing more goes to the other process after this.
+pub(super) async fn tell_successor(
+    node: Arc<DeviceNode>,
+    outbox: mpsc::Sender<Parcel>,
+    mut over: oneshot::Receiver<()>,
+) {
+    let mut is_over = false;
+    loop {
+        let news = node.state().jobs.news();
+        for bytes in news {
+            // With the names of so many nodes the report would be too large.
+            if bytes.len() > BROADCAST_BYTES_MAX {
+                continue;
+            }
+            let state = HandedState::Broadcast { bytes: bytes.len() };
+            if outbox.send(Parcel { state, bytes, sockets: Vec::new() }).await.is_err() {
+                return;
+            }
+        }
+        if is_over {
+            return;
+        }
+        is_over = tokio::select! {
+            // Nothing is ever sent: the other end is dropped.
+            _ = &mut over => true,
+            () = sleep(TELL_EVERY) => false,
+        };
+        if is_over {
+            node.state().jobs.settle();
         }
     }
 }

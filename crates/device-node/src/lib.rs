@@ -23,8 +23,7 @@ mod peers;
 mod presence;
 mod registry;
 mod reports;
-mod succession;
 mod thread;
 
-pub use succession::Leaving;
+pub use jobs::Leaving;
 pub use thread::{DeviceThread, NodeParameters, PeerSocket, listen, problem, reached_at};

@@ -1,10 +1,11 @@
 //! The thread of devices: its event loop, and its parameters.
 
 use super::api::DeviceApi;
+use super::jobs;
+use super::jobs::Leaving;
 use super::node::DeviceNode;
 use super::registry::{Memory, Registry, RegistrySettings, SharedRegistry};
 use super::reports;
-use super::succession::{self, Leaving};
 use crate::clock::{rfc3339, unix_ms};
 use crate::envelope::{PostVerdict, read_post, split, write_verdict};
 use crate::node::Online;
@@ -151,7 +152,7 @@ impl DeviceThread {
                     outbox = leaves => {
                         node.leave();
                         if let Ok(outbox) = outbox {
-                            tokio::spawn(succession::tell(node.clone(), outbox, over));
+                            tokio::spawn(jobs::tell_successor(node.clone(), outbox, over));
                         }
                         serving.leave();
                         let _ = ended.await;

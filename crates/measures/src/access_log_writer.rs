@@ -3,19 +3,27 @@
 //! A full disk or a slow pipe may block it for any length of time: workers then drop lines and count them, and lines that could not
 //! be written are added to the same count. It never ends because of an error. Rotation is left to logrotate and similar tools: move
 //! the file away, then send SIGUSR1.
+//!
+//! The last lines also stay in memory: a dry run replays them to show the effect of a change.
+//!
+//! ```text
+//!  access log's thread ──chunks──▶ RecentLines ──▶ admin API
+//! ```
+//!
+//! Workers take no part. Lines that the destination rejects, for example because its disk is full, are kept here nonetheless.
 
-use super::recent_lines::RecentLines;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
+use std::collections::VecDeque;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 use stillgate_config::LogDestination;
@@ -272,6 +280,47 @@ fn count_lines(bytes: &[u8]) -> u64 {
     bytes.iter().filter(|&&byte| byte == b'\n').count() as u64
 }
 
+/// Number of bytes that are kept: some two thousand lines.
+const RECENT_BYTES_MAX: usize = 512 * 1024;
+
+/// Number of lines that are returned.
+const RECENT_LINES_MAX: usize = 1000;
+
+/// The kept lines.
+#[derive(Debug, Default)]
+pub struct RecentLines(Mutex<VecDeque<Box<[u8]>>>);
+
+impl RecentLines {
+    /// Keeps whole lines, each with its line end, and forgets older ones.
+    pub(super) fn keep(&self, lines: &[u8]) {
+        let mut chunks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        chunks.push_back(last_lines(lines, RECENT_LINES_MAX).into());
+        let mut bytes: usize = chunks.iter().map(|chunk| chunk.len()).sum();
+        while bytes > RECENT_BYTES_MAX && chunks.len() > 1 {
+            bytes -= chunks.pop_front().map_or(0, |chunk| chunk.len());
+        }
+    }
+
+    /// The last lines, each with its line end, the oldest first.
+    pub fn copied(&self) -> Vec<u8> {
+        let chunks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<u8> = chunks.iter().flat_map(|chunk| chunk.iter().copied()).collect();
+        drop(chunks);
+        let left_out = all.len() - last_lines(&all, RECENT_LINES_MAX).len();
+        all.drain(..left_out);
+        all
+    }
+}
+
+/// The end of a text, from the beginning of its last `count` lines.
+fn last_lines(text: &[u8], count: usize) -> &[u8] {
+    let ends = text.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n');
+    match ends.map(|(at, _)| at + 1).nth(count) {
+        Some(start) => &text[start..],
+        None => text,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -318,5 +367,26 @@ mod tests {
         output.file.room = 100;
         output.write_lines(b"six\n").expect("there is room");
         assert_eq!(output.file.content, b"one\nsix\n");
+    }
+
+    #[test]
+    fn the_last_lines_are_kept() {
+        let recent = RecentLines::default();
+        assert_eq!(recent.copied(), b"");
+        recent.keep(b"one\ntwo\n");
+        recent.keep(b"three\n");
+        assert_eq!(recent.copied(), b"one\ntwo\nthree\n");
+        recent.keep("x\n".repeat(RECENT_LINES_MAX - 1).as_bytes());
+        assert!(recent.copied().starts_with(b"three\nx\n"));
+        recent.keep("y\n".repeat(2 * RECENT_LINES_MAX).as_bytes());
+        assert_eq!(recent.copied(), "y\n".repeat(RECENT_LINES_MAX).as_bytes());
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let recent = RecentLines::default();
+        let line = format!("{}\n", "z".repeat(60 * 1024 - 1));
+        (0..100).for_each(|_| recent.keep(line.as_bytes()));
+        assert_eq!(recent.copied().len(), RECENT_BYTES_MAX / line.len() * line.len());
     }
 }

@@ -9,4 +9,3 @@ pub mod metrics;
 mod orders;
 pub mod process_metrics;
 pub mod process_stats;
-pub mod recent_lines;

@@ -1,7 +1,7 @@
 //! The plugins of a request, in the order in which they run.
 
-use crate::filter::Filter;
 use crate::flow::Flow;
+use crate::meta::Filter;
 use crate::phase::{Phase, Phases};
 use crate::plugin::ChainEntry;
 use crate::request::Request;

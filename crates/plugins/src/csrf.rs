@@ -10,7 +10,7 @@
 //! `T` is the time of creation, whatever its name says. Unlike APISIX, an empty key is refused, as with it anybody
 //! could sign; `R` and `T` of a token must be numbers; signatures are compared in constant time.
 
-use crate::decimal::lua;
+use crate::number::as_lua;
 use crate::random;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use base64::Engine;
@@ -126,7 +126,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 impl Csrf {
     /// A new token.
     fn token(&self, random: f64, now_s: u64) -> String {
-        let (random, made_at) = (lua(random), lua(now_s as f64));
+        let (random, made_at) = (as_lua(random), as_lua(now_s as f64));
         let sign = self.sign(&random, &made_at);
         BASE64.encode(format!("{{\"random\":{random},\"expires\":{made_at},\"sign\":\"{sign}\"}}"))
     }
@@ -143,7 +143,7 @@ impl Csrf {
         let (Some(random), Some(made_at)) = (number("random"), number("expires")) else { return false };
         let Some(sign) = token.get("sign").and_then(Json::as_str) else { return false };
         let is_over = self.expires_s > 0 && now_s as f64 - made_at > self.expires_s as f64;
-        let expected = self.sign(&lua(random), &lua(made_at));
+        let expected = self.sign(&as_lua(random), &as_lua(made_at));
         !is_over && verify_slices_are_equal(expected.as_bytes(), sign.as_bytes()).is_ok()
     }
 

@@ -1,4 +1,4 @@
-//! Percent-encoding of paths, like nginx.
+//! Percent-encoding of paths, like nginx, and escaping of text for XML.
 
 /// How `%` is handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,4 +40,18 @@ static NEEDS_ENCODING: [bool; 256] = {
 
 const fn needs_encoding(byte: u8) -> bool {
     matches!(byte, 0..=b' ' | b'"' | b'#' | b'%' | b'<' | b'>' | b'?' | b'\\' | b'^' | b'`' | b'{' | b'|' | b'}' | 0x7f..)
+}
+
+/// Appends a text, escaped for the content of an element or the value of an attribute.
+pub(crate) fn escape_xml(text: &[u8], out: &mut Vec<u8>) {
+    for byte in text {
+        match byte {
+            b'&' => out.extend_from_slice(b"&amp;"),
+            b'<' => out.extend_from_slice(b"&lt;"),
+            b'>' => out.extend_from_slice(b"&gt;"),
+            b'\'' => out.extend_from_slice(b"&apos;"),
+            b'"' => out.extend_from_slice(b"&quot;"),
+            other => out.push(*other),
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! `fault-injection`: delays requests, or answers them, to test how clients cope with that.
 
-use crate::decimal::Decimal;
 use crate::header_edits::text_or_number;
+use crate::number::Decimal;
 use crate::random;
 use crate::rules::any_is_true;
 use crate::unknown_variables;

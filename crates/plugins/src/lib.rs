@@ -22,7 +22,6 @@ mod consumer_restriction;
 mod cors;
 mod counters;
 mod csrf;
-mod decimal;
 mod decoding;
 mod device_gateway;
 mod digest_cache;
@@ -73,7 +72,6 @@ mod ua_restriction;
 mod unknown_variables;
 mod uri_blocker;
 mod workflow;
-mod xml;
 
 pub use lua::{module_of, required_paths};
 pub use prometheus::disabled_labels;

@@ -4,7 +4,7 @@
 //! A request counts until it has ended in any way, also under the rules before the one that refused it.
 
 use crate::counters::{CounterPolicy, OF_REDIS, reads_consumer};
-use crate::decimal::Decimal;
+use crate::number::Decimal;
 use crate::number::{ABOVE_ZERO, FROM_ZERO, Number};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};

@@ -5,7 +5,7 @@
 //! in the table of `stillgate-limits`.
 
 use crate::counters::{CounterPolicy, OF_REDIS, reads_consumer};
-use crate::decimal::Decimal;
+use crate::number::Decimal;
 use crate::uri_blocker::REJECTED_MSG;
 use std::time::Duration;
 use stillgate_limits::{BURST_MAX, CounterKey, Leak, Limits, RATE_MAX, RATE_MIN};

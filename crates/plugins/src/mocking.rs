@@ -356,7 +356,7 @@ impl<'a, 'r> MockWriter<'a, 'r> {
         match property {
             Property::Text(example) => {
                 let text = self.make_text(example.as_ref());
-                crate::xml::escape(text.as_bytes(), &mut self.out);
+                crate::encoding::escape_xml(text.as_bytes(), &mut self.out);
             }
             plain => self.plain(plain),
         }

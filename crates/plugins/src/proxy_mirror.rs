@@ -6,7 +6,7 @@
 //! So a call that sends and receives at the same time works as without the plugin.
 
 use crate::body_fields::CONTENT_TYPE;
-use crate::decimal::Decimal;
+use crate::number::Decimal;
 use crate::random;
 use std::any::Any;
 use std::time::Duration;

@@ -1,16 +1,17 @@
 //! The keys of the `gateway:` section, which describes the process.
 //!
 //! The structs made here are what the rest of the program uses; nothing in this section refers to anything outside it.
+//!
+//! `gateway.debug` lets operators look inside the running process, and `gateway.lua` says where plugins in Lua are: their
+//! keys are here, too.
 
 use crate::keys::access_log::ACCESS_LOG;
 use crate::keys::acme::Acme;
 use crate::keys::address::ADDRESS;
 use crate::keys::admin::{Admin, AdminSection};
 use crate::keys::control_plane::{ConfigSourceKeys, DataEncryption};
-use crate::keys::debug::Debug;
 use crate::keys::devices::{Devices, DevicesSection};
 use crate::keys::files::WHOLE_PATH;
-use crate::keys::lua::LuaKeys;
 use crate::keys::metrics::METRICS;
 use crate::keys::stream_proxy::StreamProxy;
 use crate::values::{AccessLog, LogFormat, Metrics, RouteCacheMode};
@@ -20,17 +21,17 @@ use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 use stillgate_schema::description::{Definitions, or_environment};
-use stillgate_schema::kind::{At, Choice, Flag, Kind, LocatedKind, Text, expected, int, list, some, text};
+use stillgate_schema::kind::{At, Choice, Flag, Kind, LocatedKind, Text, expected, int, list, read, some, text};
 use stillgate_schema::matching::NETWORK;
-use stillgate_schema::object;
 use stillgate_schema::object::map;
 use stillgate_schema::quantity::{DurationRange, Size, size, span};
 use stillgate_schema::text::diagnostic::{Fault, Path, Sink};
 use stillgate_schema::text::scalar::Meaning;
 use stillgate_schema::text::tree::{Node, Value};
-
+use stillgate_schema::{json_of, object};
 /// The largest `gateway.limits.head_bytes`, and the largest `gateway.limits.headers`.
 pub use stillgate_wire::{HEAD_BYTES_MAX, HEADERS_MAX};
 
@@ -40,7 +41,7 @@ pub const WORKERS_MAX: usize = 256;
 pub const CONNECTIONS_PER_WORKER_MAX: usize = 1 << 20;
 
 /// The largest `gateway.limits.counters_bytes`.
-pub(crate) const COUNTERS_BYTES_MAX: usize = 16 << 30;
+const COUNTERS_BYTES_MAX: usize = 16 << 30;
 
 /// The largest `gateway.route_cache.entries`.
 pub const ROUTE_CACHE_ENTRIES_MAX: usize = 1 << 20;
@@ -274,5 +275,99 @@ impl Kind for Workers {
 
     fn show(&self, value: &Option<NonZeroUsize>) -> Json {
         value.map_or(json!("auto"), |n| json!(n))
+    }
+}
+
+object! {
+    /// Looking inside the running process; [profiling.md](profiling.md) tells how.
+    pub struct Debug: Copy, Eq {
+        /// Whether profiles can be taken at the admin address, below `/debug/pprof/`.
+        pprof: bool = Flag => default(false);
+        /// Whether the slowest requests of each minute are kept, for `/v1/slow`.
+        slow: bool = Flag => default(false);
+        /// Memory that is allocated between two samples of the heap profile, on average; `off`: none are taken.
+        heap: Option<usize> = HeapSampling(size(16 * 1024, 1 << 30)) => default(None);
+    }
+}
+
+/// `off` or a size.
+struct HeapSampling(Size);
+
+impl Kind for HeapSampling {
+    type Out = Option<usize>;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Option<usize>> {
+        match &node.value {
+            Value::Scalar(scalar) if &*scalar.text == "off" => Some(None),
+            _ => self.0.read(node, path, sink).map(Some),
+        }
+    }
+
+    fn schema(&self, definitions: &mut Definitions) -> Json {
+        json!({"anyOf": [{"enum": ["off"]}, self.0.schema(definitions)]})
+    }
+
+    fn show(&self, value: &Option<usize>) -> Json {
+        value.map_or(json!("off"), |bytes| self.0.show(&bytes))
+    }
+}
+
+object! {
+    /// Plugins in Lua; [lua.md](lua.md#own-plugins) tells how they are written.
+    pub struct LuaKeys: Eq {
+        /// A file or folder, or a list of them, by whole paths: each file is a plugin, and so is each `*.lua` in a folder, unless it
+        /// is a module that another one requires.
+        path: Vec<PathBuf> = OneOrSeveral => default(Vec::new());
+        /// By names of plugins, what `plugin_attr` of `apisix.plugin` gives them.
+        plugin_attr: Arc<Json> = Attributes => default(Arc::new(json!({})));
+    }
+}
+
+/// Maps by names, of any values.
+struct Attributes;
+
+impl Kind for Attributes {
+    type Out = Arc<Json>;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Arc<Json>> {
+        let Value::Map(entries) = &node.value else {
+            expected("a map of plugins", node, path, sink);
+            return None;
+        };
+        if let Some(entry) = entries.iter().find(|entry| !matches!(entry.value.value, Value::Map(_))) {
+            expected("a map", &entry.value, &path.key(&entry.key), sink);
+            return None;
+        }
+        json_of(node, path, sink).map(Arc::new)
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Json {
+        json!({"type": "object", "additionalProperties": {"type": "object"}})
+    }
+
+    fn show(&self, value: &Arc<Json>) -> Json {
+        Json::clone(value)
+    }
+}
+
+/// A path, or a list of them.
+struct OneOrSeveral;
+
+impl Kind for OneOrSeveral {
+    type Out = Vec<PathBuf>;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Vec<PathBuf>> {
+        match &node.value {
+            Value::List(_) => read(&list(WHOLE_PATH), node, path, sink),
+            _ => Some(vec![read(&WHOLE_PATH, node, path, sink)?]),
+        }
+    }
+
+    fn schema(&self, definitions: &mut Definitions) -> Json {
+        json!({"anyOf": [WHOLE_PATH.schema(definitions), list(WHOLE_PATH).schema(definitions)]})
+    }
+
+    fn show(&self, value: &Vec<PathBuf>) -> Json {
+        json!(value)
     }
 }

@@ -2,6 +2,9 @@
 //!
 //! These structs are what was written. References, keys that exclude one another and defaults that depend on other keys
 //! are the business of the room `resources`.
+//!
+//! No plugin reads `protos`, definitions of Protocol Buffers: a store keeps them, as the Admin API of APISIX does, for other programs
+//! that share it; a file may have them on their way there.
 
 use crate::keys::checks::{Checks, RetryBudget, UpstreamLimits};
 use crate::keys::gateway::Gateway;
@@ -10,7 +13,6 @@ use crate::keys::plugins::{
     ConsumerGroupKeys, ConsumerItems, ConsumerKeys, GlobalRuleKeys, MetadataKeys, PluginConfigKeys, PluginMetadata,
     Plugins,
 };
-use crate::keys::protos::ProtoKeys;
 use crate::keys::resource_list::{Resource, resources};
 use crate::keys::secrets::SecretManagerKeys;
 use crate::keys::shared::{ID, ON_CHANGE, STATUS, resource};
@@ -21,7 +23,8 @@ use ipnet::IpNet;
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 use std::time::Duration;
-use stillgate_route::{Expression, HostPattern, Method, PathPattern, vars::Expr};
+use stillgate_route::vars::Expr;
+use stillgate_route::{Expression, HostPattern, Method, PathPattern};
 use stillgate_schema::description::Definitions;
 use stillgate_schema::kind::{At, Choice, Flag, Kind, LocatedKind, TEXT, Text, int, list, read, some, text, unplaced};
 use stillgate_schema::matching::{Expressions, HOST, METHOD, NETWORK, PATH, Vars};
@@ -119,7 +122,7 @@ impl Kind for LoadedPlugin {
 
 object! {
     /// A plugin that APISIX would load.
-    pub(crate) struct LoadedPluginKeys {
+    struct LoadedPluginKeys {
         /// Its name.
         name: String = TEXT => required;
         /// Whether it is one of streams.
@@ -394,3 +397,16 @@ const PROXY_PROTOCOL: Choice<Option<ProxyProtocol>> =
 
 /// `host` or `host:port`, kept as written.
 const AUTHORITY: Text<String> = text("a host", |text| parse_authority(text).map(|_| text.to_owned()));
+
+resource! {
+    /// A definition of Protocol Buffers.
+    pub(crate) struct ProtoKeys {
+        /// Unique among protos.
+        id: At<String> = LocatedKind(ID) => optional;
+    }
+    shared name, desc, labels, times;
+    {
+        /// The text of a `.proto` file, or a compiled descriptor set in base64.
+        content: String = TEXT => required;
+    }
+}

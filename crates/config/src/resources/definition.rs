@@ -12,8 +12,8 @@ use super::upstream::upstream;
 use crate::keys::plugins::{
     ConsumerGroupKeys, ConsumerKeys, CredentialKeys, GlobalRuleKeys, MetadataKeys, PluginConfigKeys,
 };
-use crate::keys::protos::ProtoKeys;
 use crate::keys::resource_list::Resource;
+use crate::keys::resources::ProtoKeys;
 use crate::keys::resources::{RouteKeys, Scheme, ServiceKeys, UpstreamKeys};
 use crate::keys::secrets::{SecretManagerKeys, VaultAuthKeys, VaultMethod};
 use crate::keys::ssls::SslKeys;

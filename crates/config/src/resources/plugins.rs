@@ -2,7 +2,7 @@
 
 use super::catalog_item::{CatalogItem, find};
 use super::ssls::ResourceId;
-use crate::keys::lua::LuaKeys;
+use crate::keys::gateway::LuaKeys;
 use crate::keys::plugins::MetadataKeys;
 use crate::model::Kind;
 use std::any::Any;

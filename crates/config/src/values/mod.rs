@@ -2,21 +2,18 @@
 //!
 //! Nothing here can be invalid, and nothing here depends on the written form.
 
-mod access_log;
-mod acme;
-mod checks;
 mod dialect;
 mod digest;
 mod gateway;
 mod metrics;
 mod resources;
 
-pub use access_log::{AccessField, AccessFormat, AccessLog, AccessValue, LogDestination};
-pub use acme::{AcmeChallenge, HmacKey};
-pub use checks::CheckType;
 pub(crate) use dialect::families_as_markdown;
 pub use dialect::{Dialect, FamilyKind, FamilySpec, Label, Measure};
 pub use digest::{Pem, TlsVersion, digest};
+pub use gateway::{AccessField, AccessFormat, AccessLog, AccessValue, LogDestination};
+pub use gateway::{AcmeChallenge, HmacKey};
 pub use gateway::{DeviceRegistry, LogFormat, RejectedGlobalRule, Role, RouteCacheMode, SourceKind};
 pub use metrics::{LabelSource, Metrics};
+pub use resources::CheckType;
 pub use resources::{Host, OnChange, ProxyProtocol};

@@ -1,4 +1,4 @@
-//! The values of single keys of resources.
+//! The values of single keys of resources, and how the health of an upstream's nodes is checked.
 
 use serde::Serialize;
 
@@ -29,4 +29,15 @@ pub enum Host {
     Ip(std::net::IpAddr),
     /// A lower-case DNS name without a trailing dot, to be resolved in the background.
     Name(String),
+}
+
+/// How a node is checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum CheckType {
+    /// By an HTTP exchange.
+    Http,
+    /// By an HTTP exchange over TLS.
+    Https,
+    /// By a TCP connection.
+    Tcp,
 }

@@ -9,9 +9,7 @@ mod endpoints;
 mod event_stream;
 mod list;
 mod messages;
-mod openapi;
 mod query;
-mod top;
 
 use super::node::DeviceNode;
 use answer::{error, json};
@@ -84,10 +82,10 @@ async fn answer_to(
         Action::Close => Box::pin(list::close(node, &part)).await,
         Action::List => Box::pin(list::list(node, &query)).await,
         Action::Events => event_stream::stream(node, &query),
-        Action::Top => Box::pin(top::top(node)).await,
+        Action::Top => Box::pin(list::top(node)).await,
         Action::Broadcast => Box::pin(broadcast::begin(node, request)).await,
         Action::Job => Box::pin(broadcast::show(node, &part, request)).await,
-        Action::OpenApi => json(StatusCode::OK, &openapi::describe()),
+        Action::OpenApi => json(StatusCode::OK, &endpoints::describe_endpoints()),
     }
 }
 

@@ -16,7 +16,6 @@
 
 mod body;
 mod cbor;
-mod cbor_json;
 mod error;
 mod json;
 

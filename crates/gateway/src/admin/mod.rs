@@ -5,13 +5,11 @@
 pub(crate) mod cardinality;
 pub(crate) mod context;
 pub(crate) mod devices;
-mod exposition;
 mod live;
 mod lua;
 pub(crate) mod lua_profile;
 pub(crate) mod pages;
 mod profiling;
-mod recent_requests;
 mod refusal;
 pub(crate) mod resources;
 mod route_list;

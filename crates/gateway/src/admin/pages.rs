@@ -1,29 +1,37 @@
 //! The gateway's own answers at the admin address: its state, what it serves, and why.
+//!
+//! `GET /metrics` is what `gateway.metrics.address` exposes, in the format that the request accepts. The exporter's thread makes it
+//! and sends it over a socket pair; this thread passes the bytes on, as fast as the client takes them. Access control is up to the
+//! admin address.
 
 use super::context::{PageContext, Question};
-use super::exposition;
-use super::live;
-use super::lua;
-use super::profiling;
 use super::refusal::{PageRefusal, error, json, refuse};
-use super::routes;
 use super::upstreams::Upstreams;
+use super::{live, lua, profiling, routes};
 use crate::configuration::reload::ServedPlan;
 use axum::Extension;
+use axum::body::Body;
 use axum::extract::{Path, RawQuery};
 use axum::response::Response;
 use axum::routing::{MethodRouter, get};
-use hyper::{Method, StatusCode};
+use http_body_util::Empty;
+use hyper::client::conn::http1;
+use hyper::header::{ACCEPT, ACCEPT_ENCODING, CACHE_CONTROL, HOST, HeaderValue, RETRY_AFTER};
+use hyper::{HeaderMap, Method, Request, StatusCode, Uri};
+use hyper_util::rt::TokioIo;
 use serde_json::json;
 use std::borrow::Cow;
 use std::future::Future;
+use std::io;
+use std::os::unix::net::UnixStream;
 use stillgate_admin::Page;
 use stillgate_door::Caller;
+use stillgate_exporter::SideDoor;
 use stillgate_replay::explain::chain::consumer;
 use stillgate_replay::explain::explanation::ExplainedRequest;
 use stillgate_replay::explain::query::ExplainQuery;
 use tokio::task::spawn_blocking;
-use tracing::warn;
+use tracing::{debug, warn};
 
 /// All pages: path, purpose, and handler.
 pub(crate) fn pages(api: &PageContext) -> Vec<Page> {
@@ -32,7 +40,7 @@ pub(crate) fn pages(api: &PageContext) -> Vec<Page> {
         page("/v1/status", "Get configuration, connections, requests, certificates", answered(api, status)),
         page("/v1/health", "Get 200, or 503 while the gateway starts or shuts down", answered(api, health)),
         page("/v1/upstreams", "Get the health of every node", answered(api, upstreams)),
-        page("/metrics", "Get the metrics, in a format of Prometheus (name[])", exposition::page(api)),
+        page("/metrics", "Get the metrics, in a format of Prometheus (name[])", exposition_page(api)),
         page(
             "/v1/metrics/cardinality",
             "Get the number of metric series by family and label",
@@ -182,4 +190,54 @@ async fn upstreams(api: PageContext) -> Response {
         warn!(%error, "admin API: telling of upstreams failed, which is a bug");
         refuse(&PageRefusal::Failed)
     })
+}
+
+fn exposition_page(api: &PageContext) -> MethodRouter {
+    let door = api.exposition.clone();
+    get(move |method: Method, uri: Uri, headers: HeaderMap| answer(door.clone(), method, uri, headers))
+}
+
+async fn answer(door: Option<SideDoor>, method: Method, uri: Uri, headers: HeaderMap) -> Response {
+    let Some(door) = door else { return refuse(&PageRefusal::NoMetrics) };
+    match ask(&door, exposition_request(method, &uri, &headers)).await {
+        Ok(mut response) => {
+            response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+            response
+        }
+        Err(error) => {
+            debug!(%error, "admin API: the exporter cannot be asked");
+            let mut refused = refuse(&PageRefusal::MetricsBusy);
+            refused.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+            refused
+        }
+    }
+}
+
+/// The request to the exporter, with the query, which may name families, and the fields that choose the format.
+fn exposition_request(method: Method, uri: &Uri, headers: &HeaderMap) -> Request<Empty<&'static [u8]>> {
+    let mut question = Request::new(Empty::new());
+    *question.method_mut() = method;
+    *question.uri_mut() = uri.path_and_query().map_or_else(|| Uri::from_static("/"), |target| target.clone().into());
+    let asked = question.headers_mut();
+    asked.insert(HOST, HeaderValue::from_static("localhost"));
+    for name in [ACCEPT, ACCEPT_ENCODING] {
+        for value in headers.get_all(&name) {
+            asked.append(&name, value.clone());
+        }
+    }
+    question
+}
+
+async fn ask(door: &SideDoor, question: Request<Empty<&'static [u8]>>) -> io::Result<Response> {
+    let (ours, exporters) = UnixStream::pair()?;
+    ours.set_nonblocking(true)?;
+    let ours = tokio::net::UnixStream::from_std(ours)?;
+    if !door.give(exporters) {
+        return Err(io::ErrorKind::WouldBlock.into());
+    }
+    let (mut sender, connection) = http1::handshake(TokioIo::new(ours)).await.map_err(io::Error::other)?;
+    // The task ends with the response, or when the client closes it. The response reports errors.
+    tokio::spawn(async move { drop(connection.await) });
+    let response = sender.send_request(question).await.map_err(io::Error::other)?;
+    Ok(response.map(Body::new))
 }

@@ -2,8 +2,8 @@
 //!
 //! The control loop fills them in on request. Counting is the workers' work, serving the admin server's.
 
-use crate::configuration::ignored::Ignored;
 use crate::configuration::reading::Candidate;
+use crate::configuration::status::Ignored;
 use crate::configuration::status::{ConfigStatus, RejectedStatus};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};

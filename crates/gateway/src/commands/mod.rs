@@ -5,8 +5,6 @@
 pub(crate) mod check;
 pub(crate) mod cli;
 pub(crate) mod demo;
-mod demo_resources;
-mod demo_traffic;
 mod demo_upstream;
 pub(crate) mod explain;
 pub(crate) mod exporter;

@@ -14,14 +14,15 @@
 //! ```
 
 use super::background::{self, Waits};
-use super::ignored::{self, Ignored};
 use super::kept::DatastoreKind;
 use super::reading::{Candidate, ConfigReader, Look, ReadResult};
 use super::restart::needs_restart;
 use super::source::ConfigSource;
 use super::sources::millis;
+use super::status;
+use super::status::Ignored;
 use super::status::{ConfigStatus, LastError, RejectedStatus, now_rfc3339};
-use super::warnings::{report_rejected, report_warnings};
+use super::status::{report_rejected, report_warnings};
 use super::{names, tls_material};
 use crate::upgrade::revision_of;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -162,7 +163,7 @@ impl Reloader {
             started: served.config.gateway.clone(),
             looked_at: Some(served.config.digest.clone()),
             pending_restart: Vec::new(),
-            ignored: ignored::of(&served.config),
+            ignored: status::ignored_plugins(&served.config),
             served,
             certificate_ends: ends(&tls),
             tls,
@@ -512,8 +513,8 @@ impl Reloader {
         );
         names::warn_unresolved(&self.resolver);
         report_rejected(&loaded.rejected, &self.served.rejected);
-        let ignored = ignored::of(config);
-        ignored::warn_of(&ignored, &std::mem::replace(&mut self.ignored, ignored.clone()));
+        let ignored = status::ignored_plugins(config);
+        status::warn_of_ignored(&ignored, &std::mem::replace(&mut self.ignored, ignored.clone()));
         let (old, new) = (&self.served.config.gateway, &config.gateway);
         if old.log.level != new.log.level
             && let Err(error) = self.reloadable.logging.set_level(&new.log.level)

@@ -9,7 +9,6 @@ use crate::admin;
 use crate::admin::context::PageContext;
 use crate::admin::resources::ControlSide;
 use crate::configuration::background::CONTROL_NICE;
-use crate::configuration::ignored::{self, Ignored};
 use crate::configuration::kept::{OpenStore, ServedRevision, datastore_state};
 use crate::configuration::reading::{Candidate, ConfigReader};
 use crate::configuration::reload::{
@@ -17,7 +16,9 @@ use crate::configuration::reload::{
 };
 use crate::configuration::source::{ConfigSource, ReadError};
 use crate::configuration::sources::{Source, SourceError, SourceResult};
-use crate::configuration::warnings::{report_rejected, report_warnings};
+use crate::configuration::status;
+use crate::configuration::status::Ignored;
+use crate::configuration::status::{report_rejected, report_warnings};
 use crate::configuration::watch::{FileStamp, FileWatch};
 use crate::configuration::{names, tls_material};
 use crate::upgrade::{
@@ -176,7 +177,7 @@ pub(crate) fn serve(source: ConfigSource, announce: impl FnOnce(&Up<'_>)) -> Res
     give_back();
     report_warnings(&loaded, None, source.name().as_deref());
     report_rejected(&loaded.rejected, &[]);
-    ignored::warn_of(&ignored::of(&loaded.config), &Ignored::default());
+    status::warn_of_ignored(&status::ignored_plugins(&loaded.config), &Ignored::default());
     let takeover = Takeover::find().map_err(|error| RunError::System(NO_TAKEOVER, error))?;
     if let Some((_, former)) = &takeover {
         if former.had_end_flag {

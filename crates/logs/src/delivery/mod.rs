@@ -1,7 +1,6 @@
 //! One delivery of a batch: to a file, a socket, or an HTTP server. The sender decides whether to try again.
 
 mod socket;
-mod tls;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -278,7 +277,7 @@ async fn connect(url: &Url, verifies: bool) -> Result<SendRequest<Full<Bytes>>, 
     let stream = tcp(&url.host, url.port).await?;
     // A connection ends when its sender is dropped, or the server closes it. The request reports its errors.
     if url.is_tls {
-        let stream = tls::begin(stream, &url.host, verifies).await?;
+        let stream = socket::begin_tls(stream, &url.host, verifies).await?;
         let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
         tokio::spawn(async move { drop(connection.await) });
         return Ok(sender);

@@ -1,14 +1,22 @@
 //! Delivers over TCP and UDP.
+//!
+//! TLS towards receivers has one configuration that verifies certificates with the system's roots, and one that accepts any.
 
-use super::{DeliveryReport, tls};
+use super::DeliveryReport;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use stillgate_plugin_api::outbox::{Encode, Entries, SocketReceiver};
+use stillgate_tls::rustls::ClientConfig;
+use stillgate_tls::rustls::pki_types::ServerName;
+use stillgate_tls::{Peer, ServiceRoots, handshake_failure, towards_service};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket, lookup_host};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 /// The largest payload of a datagram over IPv4.
 const DATAGRAM_BYTES_MAX: usize = 65_507;
@@ -67,7 +75,7 @@ async fn connect(to: &SocketReceiver) -> Result<Box<dyn LogSocket>, String> {
     let stream = tcp(&to.host, to.port).await?;
     match &to.tls_name {
         None => Ok(Box::new(stream)),
-        Some(name) => Ok(Box::new(tls::begin(stream, name, false).await?)),
+        Some(name) => Ok(Box::new(begin_tls(stream, name, false).await?)),
     }
 }
 
@@ -126,4 +134,26 @@ impl Datagrams {
         }
         Ok(DeliveryReport { bytes: sent, too_large, refused: 0 })
     }
+}
+
+/// Begins TLS on a connection.
+pub(crate) async fn begin_tls(stream: TcpStream, name: &str, verifies: bool) -> Result<TlsStream<TcpStream>, String> {
+    let connector = TlsConnector::from(tls_config(verifies)?);
+    let name = ServerName::try_from(name.to_owned()).map_err(|_| format!("{name:?} is not a server name"))?;
+    let begun = connector.connect(name, stream).await;
+    begun.map_err(|error| format!("TLS: {}", handshake_failure(&error, Peer::Service)))
+}
+
+fn tls_config(verifies: bool) -> Result<Arc<ClientConfig>, String> {
+    static CONFIGS: [OnceLock<Result<Arc<ClientConfig>, String>>; 2] = [const { OnceLock::new() }; 2];
+    CONFIGS[usize::from(verifies)].get_or_init(|| new_tls_config(verifies)).clone()
+}
+
+fn new_tls_config(verifies: bool) -> Result<Arc<ClientConfig>, String> {
+    if !verifies {
+        return towards_service(ServiceRoots::Anyone);
+    }
+    let found = rustls_native_certs::load_native_certs().certs;
+    let roots: Vec<Vec<u8>> = found.into_iter().map(|certificate| certificate.to_vec()).collect();
+    towards_service(ServiceRoots::Der(&roots))
 }

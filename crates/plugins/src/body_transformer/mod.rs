@@ -6,7 +6,6 @@
 
 mod expression;
 mod input;
-mod multipart;
 mod template;
 mod xml;
 

@@ -443,7 +443,7 @@ impl<'a> Scope<'a> {
             },
             TemplateFunction::EscapeXml => {
                 let mut out = Vec::new();
-                effort.append_escaped(&argument.into_bytes(), crate::xml::escape, &mut out)?;
+                effort.append_escaped(&argument.into_bytes(), crate::encoding::escape_xml, &mut out)?;
                 owned(out)
             }
             TemplateFunction::ToNumber => {

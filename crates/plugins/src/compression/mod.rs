@@ -4,7 +4,6 @@
 //! as possible, behind all other filters: an encoder is flushed when the node has no more for now, so that a response
 //! is never held back for its coding.
 
-mod accept;
 mod brotli;
 mod filter;
 mod gzip;

@@ -1,12 +1,13 @@
 //! `stillgate apply`: makes the resources of a running gateway those of a file, in batches that succeed or fail as a whole.
+//!
+//! And `stillgate diff`: what differs between a file and the resources of a running gateway.
 
-use super::diff::{compared, line, numbers};
 use super::export::{counted, some};
-use super::plan::{TransferPlan, TransferStep};
+use super::plan::{BatchBounds, TransferPlan, TransferStep, What, plan};
 use super::remote::{BatchRefusal, Blame, Remote};
 use super::resources::{Resources, path_of};
-use super::{TransferFailure, file};
-use crate::commands::cli::{Apply, EXIT_ERRORS, EXIT_GOOD};
+use super::{TransferFailure, resources};
+use crate::commands::cli::{Apply, Diff, EXIT_DIFFERS, EXIT_ERRORS, EXIT_GOOD};
 use crate::commands::stdout::show;
 use serde_json::Value as Json;
 use std::collections::HashSet;
@@ -21,16 +22,16 @@ const LISTED_MAX: usize = 1000;
 
 /// Runs the command; returns the exit code.
 pub(crate) fn apply(arguments: &Apply) -> u8 {
-    run(arguments).unwrap_or_else(|failure| failure.report())
+    run_apply(arguments).unwrap_or_else(|failure| failure.report())
 }
 
-fn run(arguments: &Apply) -> Result<u8, TransferFailure> {
-    let text = file::text(&arguments.file)?;
+fn run_apply(arguments: &Apply) -> Result<u8, TransferFailure> {
+    let text = resources::file_text(&arguments.file)?;
     let remote = Remote::new("--to", &arguments.to, &arguments.asking)?;
     let (there, bounds) = remote.read_all()?;
     // What is going to be deleted cannot be referred to.
     let stays = if arguments.prune { &Resources::new() } else { &there };
-    let resources = file::read(&arguments.file, &text, stays)?;
+    let resources = resources::read_file(&arguments.file, &text, stays)?;
     let plan = compared(&arguments.file, &resources, &there, arguments.prune, bounds)?;
     warn_of_order(&plan);
     if !plan.gaps.is_empty() {
@@ -43,7 +44,7 @@ fn run(arguments: &Apply) -> Result<u8, TransferFailure> {
 }
 
 /// Warns of routes that will be tried in another order than in the file.
-pub(super) fn warn_of_order(plan: &TransferPlan) {
+fn warn_of_order(plan: &TransferPlan) {
     if !plan.reordered.is_empty() {
         eprintln!(
             "stillgate: warning: the gateway will try routes with the same path in another order than the file lists them: {}. In each \
@@ -194,4 +195,63 @@ fn summary(made: &[TransferStep], plan: &TransferPlan, would: &str) -> String {
         text.push_str(&format!("; {} not in the file (delete with --prune): {}", counted(names.len()), some(&names)));
     }
     text
+}
+
+/// Runs the command; returns the exit code.
+pub(crate) fn diff(arguments: &Diff) -> u8 {
+    match run_diff(arguments) {
+        Ok(plan) => {
+            warn_of_order(&plan);
+            let lines: String = plan.steps.iter().map(line).collect();
+            show(format_args!("{lines}{}\n", summary_of_differences(&plan)));
+            if plan.steps.is_empty() { EXIT_GOOD } else { EXIT_DIFFERS }
+        }
+        Err(failure) => failure.report(),
+    }
+}
+
+fn run_diff(arguments: &Diff) -> Result<TransferPlan, TransferFailure> {
+    let text = resources::file_text(&arguments.file)?;
+    let (there, bounds) = Remote::new("--to", &arguments.to, &arguments.asking)?.read_all()?;
+    let resources = resources::read_file(&arguments.file, &text, &there)?;
+    compared(&arguments.file, &resources, &there, true, bounds)
+}
+
+/// The differences between the gateway's resources and the file's.
+pub(super) fn compared(
+    path: &Path,
+    here: &Resources,
+    there: &Resources,
+    prunes: bool,
+    bounds: BatchBounds,
+) -> Result<TransferPlan, TransferFailure> {
+    plan(here, there, prunes, bounds).map_err(|masked| resources::refused_masks(path, &masked))
+}
+
+/// One change, as people read it.
+pub(super) fn line(step: &TransferStep) -> String {
+    let path = path_of(&step.name);
+    match &step.what {
+        What::Create => format!("+ {path}\n"),
+        What::Delete => format!("- {path}\n"),
+        What::Change(differences) => {
+            let places: String = differences.iter().map(|difference| format!("    {difference}\n")).collect();
+            format!("~ {path}\n{places}")
+        }
+    }
+}
+
+fn summary_of_differences(plan: &TransferPlan) -> String {
+    let [created, changed, deleted] = numbers(&plan.steps);
+    format!("{created} only in the file, {changed} different, {deleted} only in the gateway, {} equal", plan.unchanged)
+}
+
+/// How many are created, changed and deleted.
+pub(super) fn numbers(steps: &[TransferStep]) -> [usize; 3] {
+    let count = |is_one: fn(&What) -> bool| steps.iter().filter(|step| is_one(&step.what)).count();
+    [
+        count(|what| *what == What::Create),
+        count(|what| matches!(what, What::Change(_))),
+        count(|what| *what == What::Delete),
+    ]
 }

@@ -1,22 +1,26 @@
 //! `stillgate export`: the resources of a running gateway, an APISIX, or the file of a store, as a configuration file.
+//!
+//! And `stillgate store backup`: a copy of a store, from its file, or from the gateway that has it open.
 
-use super::TransferFailure;
 use super::remote::Remote;
 use super::resources::{Resource, Resources, hide_secrets, mark_hidden_key, masks, path_of};
-use super::yaml;
-use crate::commands::cli::{EXIT_GOOD, Export};
+use super::{TransferFailure, yaml};
+use crate::commands::cli::{Backup, EXIT_GOOD, Export};
 use crate::commands::stdout::show;
 use crate::configuration::end_flag;
-use crate::configuration::kept::{Offline, read_store, resource_of};
+use crate::configuration::kept::{Offline, back_up, read_store, resource_of};
 use crate::configuration::source::ConfigSource;
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
 use stillgate_config::Kind;
 
 /// Runs the command; returns the exit code.
 pub(crate) fn export(arguments: &Export) -> u8 {
-    match run(arguments) {
+    match run_export(arguments) {
         Ok(text) => {
             show(text);
             EXIT_GOOD
@@ -25,7 +29,7 @@ pub(crate) fn export(arguments: &Export) -> u8 {
     }
 }
 
-fn run(arguments: &Export) -> Result<String, TransferFailure> {
+fn run_export(arguments: &Export) -> Result<String, TransferFailure> {
     let mut found = match arguments.from.contains("://") {
         true => Remote::new("--from", &arguments.from, &arguments.asking)?.read_all()?.0,
         false => of_store(Path::new(&arguments.from), arguments.config.as_deref())?,
@@ -148,4 +152,60 @@ pub(super) fn some(names: &[String]) -> String {
         0 => shown,
         more => format!("{shown} and {more} more"),
     }
+}
+
+/// Runs the command; returns the exit code.
+pub(crate) fn backup(arguments: &Backup) -> u8 {
+    match run_backup(arguments) {
+        Ok(from) => {
+            show(format_args!("copied {from} to {}\n", arguments.file.display()));
+            EXIT_GOOD
+        }
+        Err(failure) => failure.report(),
+    }
+}
+
+/// What was copied.
+fn run_backup(arguments: &Backup) -> Result<String, TransferFailure> {
+    if let Some(store) = &arguments.store {
+        match back_up(store, &arguments.file) {
+            Ok(()) => return Ok(store.display().to_string()),
+            Err(Offline::InUse) => {}
+            Err(Offline::Unusable(why)) => return Err(TransferFailure::Unusable(why)),
+        }
+    }
+    let (bytes, from) = Remote::new("--to", &arguments.to, &arguments.asking)?.backup()?;
+    if let Some(store) = &arguments.store {
+        let meant = fs::canonicalize(store).unwrap_or_else(|_| store.clone());
+        if meant != Path::new(&from) {
+            return Err(TransferFailure::Failed(format!(
+                "{} is open in another gateway; the one at {} uses {from}. Name the right gateway with --to",
+                store.display(),
+                arguments.to
+            )));
+        }
+    }
+    let unwritten =
+        |error: io::Error| TransferFailure::Unusable(format!("cannot write {}: {error}", arguments.file.display()));
+    write(&bytes, &arguments.file).map_err(unwritten)?;
+    Ok(format!("{from} from {}", arguments.to))
+}
+
+/// Only what is whole gets its name, and only its owner reads it.
+fn write(bytes: &[u8], to: &Path) -> io::Result<()> {
+    let mut partial = to.as_os_str().to_owned();
+    partial.push(".partial");
+    let partial = PathBuf::from(partial);
+    let written = write_synced(bytes, &partial).and_then(|()| fs::rename(&partial, to));
+    if written.is_err() {
+        // What could not be written may not be there either.
+        let _ = fs::remove_file(&partial);
+    }
+    written
+}
+
+fn write_synced(bytes: &[u8], to: &Path) -> io::Result<()> {
+    let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(to)?;
+    file.write_all(bytes)?;
+    file.sync_all()
 }

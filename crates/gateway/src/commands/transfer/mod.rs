@@ -10,10 +10,7 @@
 //! A file is read by the same tables as that of `run`. Nothing here reads or writes etcd itself: the gateway that follows it does.
 
 mod apply;
-mod backup;
-mod diff;
 mod export;
-mod file;
 mod order;
 mod peer;
 mod plan;
@@ -22,8 +19,8 @@ mod resources;
 mod yaml;
 
 pub(crate) use apply::apply;
-pub(crate) use backup::backup;
-pub(crate) use diff::diff;
+pub(crate) use apply::diff;
+pub(crate) use export::backup;
 pub(crate) use export::export;
 pub(super) use remote::Remote;
 

@@ -1,8 +1,7 @@
 //! `stillgate lua check`: whether LuaJIT compiles a function, before it is in a gateway.
 //!
-//! What is compiled and what is not is found by `stillgate_lua::health`; here requests are read, and findings printed.
-
-mod requests;
+//! What is compiled and what is not is found by `stillgate_lua::health`; here requests are read, one `METHOD URL` a line or lines of
+//! an access log, and findings printed.
 
 use super::cli::{EXIT_ERRORS, EXIT_GOOD, EXIT_UNPROVEN, EXIT_UNUSABLE, LuaCheck};
 use super::stdout::show;
@@ -12,6 +11,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs;
 use std::io;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::rc::Rc;
@@ -24,6 +24,8 @@ use stillgate_lua::{HeaderChange, Host, MessageSide, Module, NginxLevel, check a
 use stillgate_plugin_api::PluginFile;
 use stillgate_plugins::{check_json, module_of, required_paths};
 use stillgate_replay::explain::request_head::{Buffers, RequestHead};
+use stillgate_replay::explain::request_line::RequestLine;
+use stillgate_replay::replay::LogReader;
 use stillgate_route::Variable;
 use stillgate_schema::lenient_json;
 
@@ -142,8 +144,8 @@ fn read(arguments: &LuaCheck) -> Result<(String, ExaminedCode, Vec<RequestHead>)
         Some(text) => lenient_json::read(text).map_err(|(error, _)| format!("--conf: {error}"))?,
     };
     let heads = match (&arguments.requests, &arguments.replay) {
-        (Some(requests), _) => requests::lines(requests)?,
-        (None, Some(log)) => requests::log(log)?,
+        (Some(requests), _) => requests_of_lines(requests)?,
+        (None, Some(log)) => requests_of_log(log)?,
         (None, None) => return Err("--requests or --replay is needed".to_owned()),
     };
     let name = file.display().to_string();
@@ -386,6 +388,49 @@ impl Host for ReplayedRequest<'_> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
     }
+}
+
+/// Requests that are kept of a file; more of them would not make a function warmer.
+const REQUESTS_MAX: usize = 10_000;
+const REQUEST_FILE_BYTES_MAX: usize = 64 << 20;
+
+/// Reads `METHOD URL` lines. What follows a `#` at the beginning of a line is a comment.
+fn requests_of_lines(file: &Path) -> Result<Vec<RequestHead>, String> {
+    let bytes = read_bounded(file, REQUEST_FILE_BYTES_MAX)
+        .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+    let text = String::from_utf8_lossy(&bytes);
+    let mut heads = Vec::new();
+    for (at, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') || heads.len() == REQUESTS_MAX {
+            continue;
+        }
+        let wrong = |why: String| format!("{}:{}: {why}", file.display(), at + 1);
+        let asked: RequestLine = line.parse().map_err(wrong)?;
+        let head = RequestHead {
+            method: asked.method,
+            scheme: asked.scheme,
+            authority: asked.authority.unwrap_or_else(|| "localhost".to_owned()),
+            target: asked.target,
+            headers: [("User-Agent", "stillgate-lua-check"), ("Accept", "*/*")]
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .into(),
+            ..RequestHead::new(IpAddr::V4(Ipv4Addr::LOCALHOST))
+        };
+        if let Some(flaw) = head.flaw() {
+            return Err(wrong(flaw));
+        }
+        heads.push(head);
+    }
+    match heads.is_empty() {
+        true => Err(format!("{}: there is no request in it", file.display())),
+        false => Ok(heads),
+    }
+}
+
+/// Reads an access log of JSON objects, as far as lines hold a request.
+fn requests_of_log(file: &Path) -> Result<Vec<RequestHead>, String> {
+    LogReader::read(file, REQUESTS_MAX).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

@@ -7,13 +7,11 @@
 //! Unlike APISIX, an unknown variable is refused when the configuration is loaded (APISIX uses the client's address
 //! instead), and so is a limit that is not a number. The rest is in `docs/plugins/limit-count.md`.
 
-mod headers;
-
 use crate::counters::{CounterPolicy, OF_REDIS, reads_consumer};
 use crate::number::{ABOVE_ZERO, Number};
 use serde_json::json;
 use std::net::IpAddr;
-use stillgate_limits::{KeyHasher, KeyPrefix, Limit, Limits};
+use stillgate_limits::{KeyHasher, KeyPrefix, Limit, LimitDecision, Limits};
 use stillgate_plugin_api::facts::AddressText;
 use stillgate_plugin_api::{
     Answer, Compile, Define, Flow, Identity, Metadata, Phase, Phases, Plugin, Request, Template,
@@ -25,7 +23,7 @@ use stillgate_schema::{
     At, Choice, Definitions, Fault, Flag, Json, Kind, LocatedKind, Node, Path, Sink, TEXT, Text, Value, expected, int,
     map, object, some, text,
 };
-use stillgate_wire::OwnedFieldName;
+use stillgate_wire::{Decimal, FieldName, FieldValue, OwnedFieldName};
 
 /// APISIX's name.
 const NAME: &str = "limit-count";
@@ -218,7 +216,7 @@ impl LimitCount {
             };
             let Ok(taken) = taken else { return self.without(uncounted()) };
             if self.shows {
-                headers::tell(rule.prefix.as_deref(), limit, taken, request);
+                tell_limit(rule.prefix.as_deref(), limit, taken, request);
             }
             if !taken.admitted {
                 return Flow::Answer(self.rejected.clone());
@@ -350,7 +348,7 @@ object! {
 
 /// The kind of windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum WindowType {
+enum WindowType {
     /// Windows begin with a key's first request.
     Fixed,
     /// The previous window counts in part.
@@ -411,5 +409,70 @@ impl Kind for NumberOfOthers {
 
     fn schema(&self, _: &mut Definitions) -> Json {
         json!({"type": "number"})
+    }
+}
+
+const HEADER_NAMES: [FieldName<'static>; 3] = [
+    FieldName::constant("X-RateLimit-Limit"),
+    FieldName::constant("X-RateLimit-Remaining"),
+    FieldName::constant("X-RateLimit-Reset"),
+];
+/// The prefix of a rule is inserted before this part of a name.
+const HEADER_STEM: &[u8] = b"RateLimit-";
+
+/// Sets them, for a rule with its prefix in their names.
+fn tell_limit(prefix: Option<&str>, limit: Limit, taken: LimitDecision, request: &mut Request<'_>) {
+    let names = match request.metadata::<LimitCountMetadata>(NAME) {
+        Some(own) => [own.limit_header.name(), own.remaining_header.name(), own.reset_header.name()],
+        None => HEADER_NAMES,
+    };
+    let values = [
+        Decimal::whole(limit.count),
+        // The estimate of a sliding window may be over the limit by a part of a request.
+        Decimal::whole(taken.remaining.max(0) as u64),
+        Decimal::seconds(taken.reset_ms),
+    ];
+    let told = names.into_iter().zip(values.iter().map(Decimal::value));
+    match prefix {
+        None => told.for_each(|(name, value)| set_header(name, value, request)),
+        Some(prefix) => request.worker.with_buffers(|prefixed, _| {
+            for (name, value) in told {
+                // Each of its parts was validated when it was read.
+                if let Ok(name) = FieldName::new(with_prefix(name.bytes(), prefix, prefixed)) {
+                    set_header(name, value, request);
+                }
+            }
+        }),
+    }
+}
+
+fn set_header(name: FieldName<'_>, value: FieldValue<'_>, request: &mut Request<'_>) {
+    request.response.remove_added(name);
+    request.response.add(name, value);
+}
+
+/// `X-RateLimit-Limit` becomes `X-PREFIX-RateLimit-Limit`; a name without [`HEADER_STEM`] is unchanged.
+fn with_prefix<'a>(name: &'a [u8], prefix: &str, out: &'a mut Vec<u8>) -> &'a [u8] {
+    let Some(at) = name.windows(HEADER_STEM.len()).position(|part| part == HEADER_STEM) else { return name };
+    out.clear();
+    for part in [&name[..at], prefix.as_bytes(), b"-", &name[at..]] {
+        out.extend_from_slice(part);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_stands_before_the_stem() {
+        let check = |name: &str, expected: &str| {
+            assert_eq!(with_prefix(name.as_bytes(), "7", &mut Vec::new()), expected.as_bytes());
+        };
+        check("X-RateLimit-Limit", "X-7-RateLimit-Limit");
+        check("X-AI-RateLimit-Reset", "X-AI-7-RateLimit-Reset");
+        check("RateLimit-Limit", "7-RateLimit-Limit");
+        check("X-Quota", "X-Quota");
     }
 }
