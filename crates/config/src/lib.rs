@@ -69,7 +69,7 @@ pub fn reference() -> String {
     let mut reference = reference_of::<File>();
     reference.push_str(
         "\n## Plugins\n\nThe plugins of a resource, by name. Each has a page with its keys: [plugins](plugins/README.md).\n\
-         \n## PluginMetadata\n\nAn `id`, which is a plugin's name, and the keys that the plugin's page names.\n",
+         \n## PluginMetadata\n\nAn `id` (the plugin's name), and the keys listed on that plugin's page.\n",
     );
     reference
 }

@@ -166,7 +166,7 @@ fn write_table(out: &mut String, schema: &Json) {
         out.push_str(&format!("| {} |\n", row.join(" | ")));
     }
     if !unbuilt.is_empty() {
-        let known = format!("Not supported yet, so refused unless empty: {}.", unbuilt.join(", "));
+        let known = format!("Not supported yet; rejected unless empty: {}.", unbuilt.join(", "));
         out.push_str(&format!("\n{}\n", wrapped(&known)));
     }
 }

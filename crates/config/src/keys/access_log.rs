@@ -14,14 +14,15 @@ use stillgate_schema::text::tree::{Entry, Node, Value};
 object! {
     /// How requests are logged.
     pub(crate) struct AccessLogKeys {
-        /// A file that is appended to and reopened on SIGUSR1; `-` or `stdout` for standard output.
+        /// File to append to, reopened on SIGUSR1; `-` or `stdout` for standard output.
         path: LogDestination = DESTINATION => default(LogDestination::Stdout);
-        /// `combined` as Apache and nginx have it, or `json`: one object a line.
+        /// `combined`, as in Apache and nginx, or `json`: one object per line.
         format: LogFormat = FORMAT => default(LogFormat::Combined);
-        /// With `format: json`, the values of a line, in order. Each is a name, or `{KEY: name}` to set its key, for example
-        /// `{method: request_method}`. Names are nginx's request variables and those in [access-log.md](access-log.md). The
-        /// default is time, remote_addr, request_method, host, request_uri, status,
-        /// bytes_received, bytes_sent, request_time, route_id, upstream_addr, upstream_response_time and http_user_agent.
+        /// With `format: json`, the fields of a line, in order: each a variable name, or `{KEY: name}` to set its key,
+        /// as in `{method: request_method}`. Names are nginx's request variables and those in
+        /// [access-log.md](access-log.md). The default is time, remote_addr, request_method, host, request_uri, status,
+        /// bytes_received, bytes_sent, request_time, route_id, upstream_addr, upstream_response_time and
+        /// http_user_agent.
         fields: At<Vec<AccessField>> = LocatedKind(FIELDS) => optional;
     }
 }

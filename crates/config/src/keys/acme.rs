@@ -32,36 +32,36 @@ const LETS_ENCRYPT: &str = "https://acme-v02.api.letsencrypt.org/directory";
 const RENEW_BEFORE: DurationRange = span(Duration::from_secs(1), Duration::from_secs(365 * 24 * 3600));
 
 object! {
-    /// Certificates ordered from an ACME server (RFC 8555) for the entries of `ssls` with `acme: true`;
-    /// [acme.md](acme.md) tells how.
+    /// Certificates ordered from an ACME server (RFC 8555) for entries of `ssls` with `acme: true`; see
+    /// [acme.md](acme.md).
     pub struct Acme {
-        /// The server's directory: an `https` URL. Let's Encrypt's where it is absent.
+        /// The server's directory: an `https` URL. Default: Let's Encrypt's.
         directory: String = DIRECTORY => default(LETS_ENCRYPT.to_owned());
         /// Contact address for the issuer, for example about expiring certificates.
         email: String = EMAIL => optional;
-        /// A folder for the account and for certificates with their keys. The gateway makes it, and must be able to
-        /// write in it; several gateways may share one.
+        /// Directory for the account, certificates and their keys. The gateway creates it and needs write access;
+        /// several gateways can share one.
         storage: PathBuf = FILE => required;
         /// Must be `true`: you agree to the terms of service of the server that `directory` names.
         agree_terms: bool = AGREED => required;
-        /// How the server is shown that a name is ours: `http-01`, asked for on port 80, or `tls-alpn-01`, on port 443.
+        /// How to prove control of a name to the server: `http-01` on port 80, or `tls-alpn-01` on port 443.
         challenge: AcmeChallenge = CHALLENGE => default(AcmeChallenge::Http01);
-        /// The roots of the server's own certificate, in place of the system's: PEM, or a file of it.
+        /// Root CAs for the ACME server's certificate, instead of the system's: PEM, or a PEM file.
         ca: crate::values::Pem = PEM => optional;
-        /// An account that you have with the issuer already, which the ACME account is bound to.
+        /// An existing account with the issuer, to which the ACME account is bound.
         eab: AcmeEab = map::<AcmeEab>() => optional;
-        /// How long before its end a certificate is renewed, two thirds of its lifetime at most; a third where it is
-        /// absent, or when the server suggests it.
+        /// How long before expiry a certificate is renewed, at most two thirds of its lifetime. Default: a third, or
+        /// when the server suggests.
         renew_before: Duration = RENEW_BEFORE => optional;
     }
 }
 
 object! {
-    /// External account binding (RFC 8555 section 7.3.4): what the issuer gave you for it.
+    /// External account binding (RFC 8555 section 7.3.4): credentials from the issuer.
     pub struct AcmeEab {
-        /// The key's identifier.
+        /// Key identifier.
         kid: String = KID => required;
-        /// The key, in Base64 as for URLs.
+        /// The HMAC key, in base64url.
         hmac_key: HmacKey = HMAC_KEY => required;
     }
 }

@@ -22,17 +22,19 @@ pub const SHORT_KEY_NAME: &str = "admin";
 object! {
     /// The admin address: Admin API, status, dashboard.
     pub struct Admin {
-        /// Where it listens: `IP:PORT`.
+        /// Listen address: `IP:PORT`.
         address: SocketAddr = ADDRESS => required;
-        /// A key of role `admin`, sent as `X-API-KEY`; short for one entry of `keys`.
+        /// An `admin` key, sent as `X-API-KEY`; shorthand for one entry of `keys`.
         key: Secret = ADMIN_KEY => optional;
-        /// Keys with their roles. Without `key` and `keys`, loopback may read everything but secrets; to write, `source: store` has a key that the gateway creates.
+        /// Keys with their roles. Without `key` and `keys`, loopback can read everything but secrets; with
+        /// `source: store`, the gateway creates a key for writes.
         keys: Vec<AdminKey> = list(map::<AdminKey>()) => default(Vec::new());
-        /// Networks that may connect; all others are answered 403. By default only loopback.
+        /// Networks that may connect; all others get 403. Default: loopback only.
         allow: Vec<IpNet> = list(NETWORK) => optional;
-        /// Host names accepted over loopback without a key, besides `localhost`, IP addresses and the machine's own name. Any other `Host` is answered 403, so that no web page can reach the API through a browser (DNS rebinding).
+        /// Host names accepted over loopback without a key, besides `localhost`, IP addresses and the machine's own
+        /// name. Any other `Host` gets 403, so that web pages cannot reach the API through a browser (DNS rebinding).
         hosts: Vec<String> = list(OWN_NAME) => default(Vec::new());
-        /// TLS for this address; without it, it speaks HTTP.
+        /// TLS for this address; plain HTTP if absent.
         tls: AdminTls = map::<AdminTls>() => optional;
     }
 }
@@ -40,23 +42,24 @@ object! {
 object! {
     /// A key of the Admin API.
     pub struct AdminKey {
-        /// The name of its holder in the audit log and the history.
+        /// Name of the key's holder in the audit log and history.
         name: String = NAME => required;
         /// Sent as `X-API-KEY`.
         key: Secret = ADMIN_KEY => required;
-        /// `admin` may read and write; `viewer` may read, without secrets.
+        /// `admin` can read and write; `viewer` can read all but secrets.
         role: Role = ROLE => default(Role::Admin);
     }
 }
 
 object! {
-    /// TLS of the admin address.
+    /// TLS of the admin address, of the device API, or between nodes.
     pub struct AdminTls {
-        /// The certificate and behind it those that lead to its root: PEM, or a file of it.
+        /// The certificate, followed by its chain: PEM, or a PEM file.
         cert: Pem = PEM => required;
-        /// Its private key, not encrypted: PEM, or a file of it.
+        /// Its private key, unencrypted: PEM, or a PEM file.
         key: Pem = PEM => required;
-        /// Clients must present a certificate that leads to one of these: PEM, or a file of it. Keys are still required.
+        /// Clients (between nodes: both sides) must present a certificate that chains to one of these: PEM, or a PEM
+        /// file. It does not replace API keys.
         client_ca: Pem = PEM => optional;
     }
 }

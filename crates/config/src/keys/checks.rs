@@ -32,62 +32,62 @@ const TIMES: Int<u8> = int(1, CHECK_COUNT_MAX as i64);
 const TIMES_OR_NEVER: Int<u8> = int(0, CHECK_COUNT_MAX as i64);
 
 object! {
-    /// How the health of the nodes is found out. Without it a node is set aside after a connection to it failed, for a time
-    /// that grows from 1 s to 30 s, and then tried by one request.
+    /// Health checks of the nodes. Without them, a node is set aside after a failed connection, for a time that grows
+    /// from 1 s to 30 s, and then probed with one request.
     pub struct Checks: Serialize {
-        /// Checks by requests of the gateway's own, made once for all workers. A node is taken for healthy until enough
-        /// of them failed.
+        /// Active health checks, made once for all workers. A node counts as healthy until enough checks have failed.
         active: ActiveCheck = map::<ActiveCheck>() => optional;
-        /// Judging nodes by the requests that are forwarded: a circuit breaker for each node, in each worker. A node that
-        /// fails too often is ejected (open) for a time that grows from 1 s to 30 s, then gets one request at a time
-        /// (half-open), and after `healthy.successes` good answers its share again (closed).
+        /// Passive health checks, based on forwarded requests: a circuit breaker per node and worker. A node that fails
+        /// too often is ejected (open) for a time that grows from 1 s to 30 s, then gets one request at a time
+        /// (half-open), and its share again after `healthy.successes` successes (closed).
         passive: PassiveCheck = map::<PassiveCheck>() => optional;
-        /// The share of the nodes that passive checks may have ejected at once; one node always stays. Not in APISIX.
+        /// Maximum share of nodes ejected by passive checks at the same time; one node always stays. Not in APISIX.
         max_ejected_percent: u32 = int(1, 100) => default(50);
-        /// For how long the weight of a node that has recovered grows, from a tenth to all of it. Not in APISIX.
+        /// Time over which the weight of a recovered node grows from a tenth to full. Not in APISIX.
         slow_start: Duration = SLOW_START => default(Duration::ZERO);
     }
 }
 
 object! {
-    /// Checks by requests of the gateway's own.
+    /// Active health checks.
     pub struct ActiveCheck: Serialize {
-        /// `http`: a request whose status decides; `https`: the same with the TLS of the upstream, which must have `scheme: https`;
-        /// `tcp`: whether a connection can be made. The request is one of HTTP/1.1: where the upstream has `http2`, `grpc` or
-        /// `grpcs`, use `tcp`, or name a `port` that speaks it.
+        /// `http`: a request, judged by its status; `https`: the same over the upstream's TLS, which needs
+        /// `scheme: https`; `tcp`: a connection attempt. Requests use HTTP/1.1: if the upstream has `http2`, `grpc` or
+        /// `grpcs`, use `tcp`, or set a `port` that speaks HTTP/1.1.
         r#type: CheckType = CHECK_TYPE => default(CheckType::Http);
-        /// For one check, from connecting to the response's head; for a connection with `tcp`.
+        /// Per check, from connecting to the response head; with `tcp`, for the connection.
         timeout: Duration = CHECK_TIMEOUT => default(Duration::from_secs(1));
-        /// Checks of the upstream under way at once.
+        /// Maximum concurrent checks per upstream.
         concurrency: usize = int(1, CHECK_CONCURRENCY_MAX as i64) => default(10);
-        /// The `Host` of the checks, and with `type: https` the name that the node must have a certificate of; where it is absent
-        /// `upstream_host` with `pass_host: rewrite`, and otherwise the node's own.
+        /// The `Host` of the checks and, with `type: https`, the name that the node's certificate must have. Default:
+        /// `upstream_host` with `pass_host: rewrite`, otherwise the node's own.
         host: String = HOST => optional;
-        /// The port to check; the node's own where it is absent.
+        /// The port to check. Default: the node's own.
         port: u16 = int(1, 65_535) => optional;
         /// The method of the request.
         http_method: &'static str = HTTP_METHOD => default("GET");
-        /// The body of the request; none where it is empty.
+        /// The body of the request; none if empty.
         http_req_body: String = TEXT.shown() => default(String::new());
-        /// The path that is asked for, with its query if it has one.
+        /// The path to request, optionally with a query.
         http_path: String = HTTP_PATH => default("/".to_owned());
-        /// With `type: https`, whether the node's certificate is verified; it is as `tls.verify` says.
+        /// With `type: https`, `tls.verify` alone decides whether the node's certificate is verified; `false` is
+        /// rejected unless `tls.verify` is `false`, too.
         https_verify_certificate: bool = Flag => default(true);
-        /// Further header lines of the checks, `Name: value` each.
+        /// Additional request headers, each as `Name: value`.
         req_headers: Vec<String> = VeiledKind(list(REQ_HEADER)) => default(Vec::new());
-        /// What shows that a node is well.
+        /// When a node counts as healthy.
         healthy: ActiveHealthy = map::<ActiveHealthy>() => nested;
-        /// What shows that it is not.
+        /// When it is unhealthy.
         unhealthy: ActiveUnhealthy = map::<ActiveUnhealthy>() => nested;
     }
 }
 
 object! {
-    /// What shows an active check that a node is well.
+    /// When active checks consider a node healthy.
     pub struct ActiveHealthy: Serialize {
-        /// Between two checks of a healthy node.
+        /// Check interval of a healthy node.
         interval: Duration = CHECK_INTERVAL => default(Duration::from_secs(1));
-        /// Statuses that count as a success; one in neither list counts as nothing.
+        /// Statuses that count as a success; those in neither list are ignored.
         http_statuses: Vec<u16> = some(STATUS) => default(vec![200, 302]);
         /// Successes in a row that make an unhealthy node healthy.
         successes: u8 = TIMES => default(2);
@@ -95,10 +95,10 @@ object! {
 }
 
 object! {
-    /// What shows an active check that a node is not well. The counts are of failures of the same kind without a success
-    /// between them; 0: such failures do not count.
+    /// When active checks consider a node unhealthy. Thresholds count failures of one kind without a success in
+    /// between; 0: such failures do not count.
     pub struct ActiveUnhealthy: Serialize {
-        /// Between two checks of an unhealthy node.
+        /// Check interval of an unhealthy node.
         interval: Duration = CHECK_INTERVAL => default(Duration::from_secs(1));
         /// Statuses that count as a failure.
         http_statuses: Vec<u16> = some(STATUS) => default(vec![429, 404, 500, 501, 502, 503, 504, 505]);
@@ -106,53 +106,53 @@ object! {
         http_failures: u8 = TIMES_OR_NEVER => default(5);
         /// Connections refused or reset.
         tcp_failures: u8 = TIMES_OR_NEVER => default(2);
-        /// Checks that took too long.
+        /// Checks that timed out.
         timeouts: u8 = TIMES_OR_NEVER => default(3);
     }
 }
 
 object! {
-    /// Judging nodes by the requests that are forwarded.
+    /// Passive checks, based on forwarded requests.
     pub struct PassiveCheck: Serialize {
-        /// `http` and `https` are the same here; with `tcp` statuses do not count.
+        /// `http` and `https` are equivalent; with `tcp`, statuses do not count.
         r#type: CheckType = CHECK_TYPE => default(CheckType::Http);
-        /// What shows that a node is well.
+        /// When a node counts as healthy.
         healthy: PassiveHealthy = map::<PassiveHealthy>() => nested;
-        /// What shows that it is not.
+        /// When it is unhealthy.
         unhealthy: PassiveUnhealthy = map::<PassiveUnhealthy>() => nested;
     }
 }
 
 object! {
-    /// What shows a passive check that a node is well.
+    /// When passive checks consider a node healthy.
     pub struct PassiveHealthy: Serialize {
-        /// Statuses that count as a success; one in neither list counts as nothing.
+        /// Statuses that count as a success; those in neither list are ignored.
         http_statuses: Vec<u16> = some(STATUS) => default(PASSIVE_HEALTHY_STATUSES.to_vec());
-        /// Successes that an ejected node needs to get its share again; it gets one request at a time until then.
+        /// Successes after which an ejected node gets its share again; until then, one request at a time.
         successes: u8 = TIMES => default(5);
     }
 }
 
 object! {
-    /// What shows a passive check that a node is not well. The counts are of failures of the same kind without a success
-    /// between them; 0: such failures do not count.
+    /// When passive checks consider a node unhealthy. Thresholds count failures of one kind without a success in
+    /// between; 0: such failures do not count.
     pub struct PassiveUnhealthy: Serialize {
         /// Statuses that count as a failure.
         http_statuses: Vec<u16> = some(STATUS) => default(vec![429, 500, 503]);
         /// Failures by status, or by a response that is not HTTP.
         http_failures: u8 = TIMES_OR_NEVER => default(5);
-        /// Connections refused, and those reset before the response's head.
+        /// Connections refused, or reset before the response head.
         tcp_failures: u8 = TIMES_OR_NEVER => default(2);
-        /// Tries that ended by one of the bounds of `timeout`.
+        /// Tries that exceeded one of the limits in `timeout`.
         timeouts: u8 = TIMES_OR_NEVER => default(7);
     }
 }
 
 object! {
-    /// A bound on retries, so that they do not bury an upstream that is failing already. A retry beyond it is not made: the
-    /// failure is answered. Each worker counts its own requests.
+    /// A limit on retries, so that they do not overload a failing upstream. Beyond it, a request is not retried: it
+    /// fails. Each worker counts its own requests.
     pub struct RetryBudget: Copy, Eq, Serialize {
-        /// Retries in flight, as a share of the requests in flight to the upstream.
+        /// Maximum retries in flight, as a share of requests in flight upstream.
         percent: u32 = int(0, 100) => default(20);
         /// Retries in flight that are always allowed.
         min_concurrency: u32 = int(0, 1_000_000) => default(3);
@@ -160,15 +160,15 @@ object! {
 }
 
 object! {
-    /// What a worker takes on for the upstream. A request beyond it waits in the queue, or is answered 503 with `Retry-After: 1`:
-    /// better few that wait for nothing than all that wait too long.
+    /// Concurrency limits for the upstream, per worker. Excess requests are queued, or get 503 (gRPC: `UNAVAILABLE`)
+    /// with `Retry-After: 1`: better to reject a few than to delay all of them.
     pub struct UpstreamLimits: Copy, Eq, Serialize {
-        /// Requests in flight to the upstream, in each worker; no bound where it is absent.
+        /// Maximum requests in flight to the upstream, per worker. Default: unlimited.
         requests: u32 = int(1, 1_000_000) => optional;
-        /// Requests that may wait until one of those has ended, in each worker; the oldest is the next. One more is answered at
+        /// Maximum queued requests, per worker, served oldest first. Further requests get 503 (gRPC: `UNAVAILABLE`) at
         /// once.
         queue: u32 = int(0, QUEUE_MAX as i64) => default(0);
-        /// How long one of them waits; then it is answered.
+        /// Maximum time in the queue; then 503 (gRPC: `UNAVAILABLE`).
         queue_timeout: Duration = QUEUE_TIMEOUT => default(QUEUE_TIMEOUT_DEFAULT);
     }
 }

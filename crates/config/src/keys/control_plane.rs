@@ -23,9 +23,9 @@ const TIMEOUT: DurationRange = span(Duration::from_millis(100), Duration::from_s
 object! {
     /// Where the resources come from. The `gateway:` section always comes from the file.
     pub struct ConfigSourceKeys {
-        /// `file`: in this file; `store`: in an embedded store that the Admin API writes; `etcd`: in etcd, in APISIX's layout.
+        /// `file`: this file; `store`: an embedded store that the Admin API writes; `etcd`: etcd, in APISIX's layout.
         source: SourceKind = SOURCE => default(SourceKind::File);
-        /// For `source: store`: the file of the store. It is created if it does not exist.
+        /// For `source: store`: the store's file. It is created if it does not exist.
         store: PathBuf = WHOLE_PATH.shown() => default(PathBuf::from("/var/lib/stillgate/config.redb"));
         /// For `source: store`: how many changes are kept for history and rollback.
         history_changes: usize = int(1, HISTORY_CHANGES_MAX) => default(10_000);
@@ -33,17 +33,21 @@ object! {
         history_age: Duration = HISTORY_AGE => default(Duration::from_secs(90 * 24 * 3600));
         /// For `source: etcd`: the connection to etcd.
         etcd: EtcdKeys = map::<EtcdKeys>() => optional;
-        /// For `source: store` and `etcd`: the folders whose files resources can name as `$secret://file/PATH`. A user who may write resources can read every file in them, as a plugin can send a secret anywhere. (Resources in this file can name any file.)
+        /// For `source: store` and `etcd`: the folders whose files resources can reference as `$secret://file/PATH`.
+        /// Anyone who can write resources can read all of them, because plugins can send secrets anywhere. (Resources
+        /// in this file can use any file.)
         secret_folders: Vec<PathBuf> = list(FOLDER.shown()) => default(vec![PathBuf::from("/run/secrets"), PathBuf::from("/var/run/secrets")]);
-        /// What is served if a global rule is invalid and has no previous version: `deny` answers every request 503, `ignore` serves without the rule. (A file with such a rule is refused as a whole.)
+        /// What to do if a global rule is invalid and has no previous version: `deny` answers every request with 503,
+        /// `ignore` skips the rule. (A file with such a rule is rejected as a whole.)
         rejected_global_rule: RejectedGlobalRule = REJECTED_GLOBAL_RULE => default(RejectedGlobalRule::Deny);
-        /// Plugins that are left out wherever they are configured, such as a logger that is not supported. Only plugins that neither refuse nor change requests can be ignored; see [control-plane.md](control-plane.md#ignored-plugins).
+        /// Plugins to skip wherever they are configured, such as an unsupported logger. Only plugins that neither
+        /// reject nor modify requests can be ignored; see [control-plane.md](control-plane.md#ignored-plugins).
         ignore_plugins: Vec<String> = list(TEXT) => default(Vec::new());
     }
 }
 
 object! {
-    /// The connection to etcd, and where the resources are in it.
+    /// The connection to etcd, and the prefix of the resources.
     pub struct EtcdKeys {
         /// Members of the cluster, tried one after another.
         endpoints: Vec<String> = some(ENDPOINT) => required;
@@ -55,9 +59,10 @@ object! {
         password: Secret = SECRET => optional;
         /// TLS for `https` endpoints.
         tls: EtcdTls = map::<EtcdTls>() => nested;
-        /// For one request; watches have no such bound.
+        /// Per request; does not apply to watches.
         timeout: Duration = TIMEOUT => default(Duration::from_secs(5));
-        /// A file for the last configuration that was read. It is served if etcd is unreachable at the start; without it, requests are answered 503 then.
+        /// File that stores the last configuration read, which is served if etcd is unreachable at startup. Without it,
+        /// requests then get 503.
         snapshot: PathBuf = WHOLE_PATH => optional;
     }
 }
@@ -65,11 +70,11 @@ object! {
 object! {
     /// TLS to etcd.
     pub struct EtcdTls {
-        /// CA certificates to trust in place of the system's: PEM, or a file of it.
+        /// CA certificates to trust instead of the system's: PEM, or a PEM file.
         ca: Pem = PEM => optional;
-        /// The client certificate to present to etcd: PEM, or a file of it.
+        /// The client certificate to present to etcd: PEM, or a PEM file.
         cert: Pem = PEM => optional;
-        /// The private key of `cert`: PEM, or a file of it.
+        /// The private key of `cert`: PEM, or a PEM file.
         key: Pem = PEM => optional;
         /// Whether etcd's certificate is verified.
         verify: bool = Flag => default(true);
@@ -77,7 +82,7 @@ object! {
 }
 
 object! {
-    /// Encryption of credentials and private keys in a store or in etcd, as APISIX has it.
+    /// Encryption of credentials and private keys in a store or in etcd, as in APISIX.
     pub struct DataEncryption {
         /// Keys of 16 bytes (AES-128) or 32 bytes (AES-256). The first one encrypts, all of them decrypt. Without a key, nothing is encrypted. (APISIX's default keys are public.)
         keyring: Vec<Secret> = list(KEYRING_KEY) => default(Vec::new());

@@ -29,27 +29,31 @@ const QUEUE_BYTES: Size = size(1024, 16 * 1024 * 1024);
 const NODE_BYTES: Size = size(1024 * 1024, 64 << 30);
 
 object! {
-    /// Long-lived connections of devices, and the API that sends messages to them: see [devices.md](devices.md). Routes with the plugin `device-gateway` accept the connections.
+    /// Long-lived device connections, and the API that sends messages to them: see [devices.md](devices.md). Routes
+    /// with the plugin `device-gateway` accept the connections.
     pub struct Devices {
-        /// The name of this node, unique among nodes. By default the host's name.
+        /// Unique name of this node. Default: the host name.
         node: String = NODE_NAME => optional;
-        /// Where the device API listens: `IP:PORT`.
+        /// Device API listen address: `IP:PORT`.
         address: SocketAddr = ADDRESS => required;
-        /// A key of role `admin`, sent as `X-API-KEY`; short for one entry of `keys`. Without `key` and `keys`, only loopback may use the API.
+        /// An `admin` key, sent as `X-API-KEY`; shorthand for one entry of `keys`. Without `key` and `keys`, only
+        /// loopback may use the API.
         key: Secret = ADMIN_KEY => optional;
         /// Keys with their roles: `viewer` may read, `admin` may also send and disconnect.
         keys: Vec<AdminKey> = list(map::<AdminKey>()) => default(Vec::new());
-        /// Networks that may connect; all others are answered 403. By default every network if there is a key, else only loopback.
+        /// Networks that may connect; all others get 403. Default: all networks if there is a key, otherwise loopback
+        /// only.
         allow: Vec<IpNet> = list(NETWORK) => optional;
-        /// Host names accepted over loopback without a key, besides `localhost`, IP addresses and the machine's own name. Any other `Host` is answered 403, so that no web page can reach the API through a browser (DNS rebinding).
+        /// Host names accepted over loopback without a key, besides `localhost`, IP addresses and the machine's own
+        /// name. Any other `Host` gets 403, so that web pages cannot reach the API through a browser (DNS rebinding).
         hosts: Vec<String> = list(OWN_NAME) => default(Vec::new());
-        /// TLS for this address; without it, it speaks HTTP.
+        /// TLS for this address; plain HTTP if absent.
         tls: AdminTls = map::<AdminTls>() => optional;
         /// How other nodes reach this one; needed with `registry: {redis: …}`.
         peer: DevicePeer = map::<DevicePeer>() => optional;
-        /// Where it is recorded which node has a device: `memory` for one node, `{redis: …}` for several.
+        /// Where to record each device's node: `memory` for one node, `{redis: …}` for several.
         registry: DeviceRegistry = Registry => default(DeviceRegistry::Memory);
-        /// Size and count bounds.
+        /// Size and count limits.
         limits: DeviceLimits = map::<DeviceLimits>() => nested;
     }
 }
@@ -57,11 +61,13 @@ object! {
 object! {
     /// How other nodes reach this one: HTTP/2 over mutual TLS.
     pub struct DevicePeer {
-        /// Where this node listens for other nodes: `IP:PORT`.
+        /// Listen address for other nodes: `IP:PORT`.
         address: SocketAddr = ADDRESS => required;
-        /// Where other nodes connect to, if not to `address`: `HOST:PORT`.
+        /// Address given to other nodes, if not `address`: `HOST:PORT`.
         advertise: String = HOST_AND_PORT => optional;
-        /// TLS between nodes. `client_ca` is required and must have signed the certificates of all nodes. Each certificate has its node's name as a DNS name. Without TLS, only loopback addresses are allowed.
+        /// TLS between nodes. `client_ca` is required and must have signed the certificates of all nodes. Each must
+        /// have its node's name as a SAN: of type DNS, unless the name is an IP address. Without TLS, only loopback
+        /// addresses are allowed.
         tls: AdminTls = map::<AdminTls>() => optional;
     }
 }
@@ -69,25 +75,27 @@ object! {
 object! {
     /// Limits on sizes and counts for devices.
     pub struct DeviceLimits: Copy, Eq {
-        /// Devices connected to this node at the same time; further ones are answered 503.
+        /// Maximum devices connected to this node; further ones get 503.
         devices: usize = int(1, DEVICES_MAX as i64) => default(1_000_000);
-        /// Bytes of messages waiting for one device or for its acknowledgement; each message counts 64 bytes more. When the queue is full, `queue_policy` of the route applies.
+        /// Bytes of messages queued for one device or awaiting its acknowledgement, plus 64 bytes per message. When the
+        /// queue is full, the route's `queue_policy` applies.
         queue_bytes: usize = QUEUE_BYTES => default(128 * 1024);
-        /// Bytes of one message in either direction. A longer one to a device is answered 413; a device that sends one is disconnected (1009).
+        /// Maximum message size in either direction. A larger one to a device gets 413; a device that sends one is
+        /// disconnected (1009).
         message_bytes: usize = MESSAGE_BYTES => default(64 * 1024);
-        /// Bytes of messages waiting for all devices of this node; beyond that, messages are answered 429.
+        /// Bytes of messages queued for all devices of this node; beyond that, messages get 429.
         node_bytes: usize = NODE_BYTES => default(256 * 1024 * 1024);
     }
 }
 
 object! {
-    /// A directory in Redis or Valkey.
+    /// A registry in Redis or Valkey.
     pub struct RedisKeys {
         /// Its address: `redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]`, or `rediss://…` for TLS. For a cluster, the address of one of its servers.
         url: Secret = SECRET => required;
         /// Whether it is a Redis Cluster.
         cluster: bool = Flag => default(false);
-        /// With `rediss://`, the certificates to trust: PEM, or a PEM file. By default those of the system.
+        /// With `rediss://`, the CA certificates to trust: PEM, or a PEM file. Default: the system's.
         ca: Pem = PEM => optional;
     }
 }

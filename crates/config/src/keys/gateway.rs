@@ -60,122 +60,139 @@ const COUNTERS_BYTES: Size = size(64 * 1024, COUNTERS_BYTES_MAX);
 const TARGET_BYTES: Size = size(64, HEAD_BYTES_MAX);
 
 object! {
-    /// The process: where it listens, its bounds, its logs.
+    /// The process: listeners, limits and logs.
     pub struct Gateway {
-        /// Worker threads: a number, or `auto` for one per CPU that the process may use (affinity and cgroup quota count; 1.5 CPUs give 1).
+        /// Number of worker threads. `auto`: one per CPU available to the process (by affinity and cgroup quota; 1.5
+        /// CPUs give 1).
         workers: Option<NonZeroUsize> = Workers => default(None);
-        /// Addresses that accept connections; never empty.
+        /// Listening addresses; must not be empty.
         listeners: Vec<HttpListener> = Listeners => default(vec![HttpListener {
             address: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 9080),
             tls: false,
             proxy_protocol: false,
             http2: true,
         }]);
-        /// Connections that carry no HTTP.
+        /// Proxying of TCP and UDP.
         stream_proxy: StreamProxy = map::<StreamProxy>() => nested;
-        /// The admin API; without it no admin address is opened.
+        /// The admin API; if absent, no admin address is opened.
         admin: Admin = AdminSection => optional;
-        /// Long-lived connections of devices, and the API that sends to them.
+        /// Long-lived device connections, and the API to send to devices.
         devices: Devices = DevicesSection => optional;
         /// Where the resources come from.
         config: ConfigSourceKeys = map::<ConfigSourceKeys>() => nested;
-        /// Encryption of credentials and private keys where resources are kept in a store or in etcd.
+        /// Encryption of credentials and private keys of resources in a store or in etcd.
         data_encryption: DataEncryption = map::<DataEncryption>() => nested;
-        /// What is measured and where it is exposed. Without it the defaults hold, and `/metrics` of the admin address exposes them.
+        /// What to measure and where to expose it. If absent, the defaults apply, exposed on `/metrics` of the admin
+        /// address.
         metrics: Option<Metrics> = METRICS => nested;
-        /// The issuer of the certificates of the entries of `ssls` with `acme: true`.
+        /// The ACME server that issues certificates for `ssls` with `acme: true`.
         acme: Acme = map::<Acme>() => optional;
-        /// A file with the number of the process, for `stillgate upgrade`: written when it serves, and by its successor when that takes over; removed at exit, unless a successor has taken it over.
+        /// PID file, for `stillgate upgrade`: written when the process serves, and by its successor on takeover;
+        /// removed at exit, unless a successor has taken it over.
         pid_file: PathBuf = WHOLE_PATH => optional;
         /// Addresses and networks of trusted proxies. Their `X-Forwarded-For`, or `X-Real-IP` if that is absent, gives the
         /// client's address. Nodes get this address as `X-Real-IP`, and the other `X-Forwarded-*` fields unchanged.
         trusted_proxies: Vec<IpNet> = list(NETWORK) => default(Vec::new());
-        /// Whether responses carry our `Server` header, without a version, in place of the node's.
+        /// Whether to replace the node's `Server` header with the gateway's (without version).
         server_header: bool = Flag => default(true);
-        /// Whether header fields of requests with a `_` in their names are passed on, as with nginx's directive of this name. If not, they are dropped before anything else looks at the request: nodes behind CGI, WSGI or PHP cannot tell `X_User` from `X-User`.
+        /// Whether request header fields with `_` in their names are passed on, like nginx's directive of the same
+        /// name. If not, they are dropped before any other processing: CGI, WSGI and PHP nodes cannot tell `X_User`
+        /// from `X-User`.
         underscores_in_headers: bool = Flag => default(false);
-        /// Whether `:name` in the `uri` of a route takes any one segment, as with APISIX's router `radixtree_uri_with_parameter`. If not, it is plain text, as with APISIX's other routers.
+        /// Whether `:name` in a route's `uri` matches any one segment, as in APISIX's router
+        /// `radixtree_uri_with_parameter`. If not, it is literal text, as in APISIX's other routers.
         path_parameters: bool = Flag => default(true);
-        /// Time bounds of the client side and of shutdown.
+        /// Client-side and shutdown timeouts.
         timeouts: Timeouts = map::<Timeouts>() => nested;
-        /// Size and count bounds.
+        /// Size and count limits.
         limits: Limits = map::<Limits>() => nested;
-        /// Remembers which route took a request.
+        /// Cache of route lookups.
         route_cache: RouteCache = map::<RouteCache>() => nested;
-        /// Where and how requests are logged; without it they are not.
+        /// Where and how to log requests; if absent, none are logged.
         access_log: AccessLog = ACCESS_LOG => optional;
         /// The process's own log.
         log: Log = map::<Log>() => nested;
-        /// Plugins in Lua.
+        /// Lua plugins.
         lua: LuaKeys = map::<LuaKeys>() => nested;
-        /// Looking inside the running process.
+        /// Profiling the running process.
         debug: Debug = map::<Debug>() => nested;
     }
 }
 
 object! {
-    /// One address that accepts connections.
+    /// One listening address.
     pub struct HttpListener: Copy, Eq {
-        /// Where it listens: `IP:PORT`.
+        /// Listen address: `IP:PORT`.
         address: SocketAddr = ADDRESS => required;
-        /// Whether connections begin with a TLS handshake; the certificates are in `ssls`.
+        /// Whether to terminate TLS, with the certificates in `ssls`.
         tls: bool = Flag => default(false);
-        /// Whether every connection begins with a PROXY protocol header (version 1 or 2), as a balancer in front writes it. Its addresses are then those of the client, for `X-Forwarded-For`, routes and logs alike; where it says that the client came over TLS, `X-Forwarded-Proto` and `$scheme` are `https`. Anyone who can reach this address is believed: let only the balancer reach it. A connection without a good header within `timeouts.head` is closed.
+        /// Whether every connection must begin with a PROXY protocol header (version 1 or 2) from a load balancer. It
+        /// gives the client address for `X-Forwarded-For`, routes and logs; if it indicates TLS, `X-Forwarded-Proto`
+        /// and `$scheme` are `https`. Anyone who can connect can forge the header: allow only the load balancer. A
+        /// connection without a valid header within `timeouts.head` is closed.
         proxy_protocol: bool = Flag => default(false);
-        /// Whether HTTP/2 is spoken beside HTTP/1.1: offered in the TLS handshake (ALPN), and taken without TLS from a client that begins with it (prior knowledge).
+        /// Whether to accept HTTP/2 in addition to HTTP/1.1: negotiated by ALPN with TLS, and without TLS from clients
+        /// with prior knowledge.
         http2: bool = Flag => default(true);
     }
 }
 
 object! {
-    /// Time bounds of the client side and of shutdown.
+    /// Client-side and shutdown timeouts.
     pub struct Timeouts: Copy, Eq {
-        /// From a request's first byte to the end of its head; then 408.
+        /// Time to receive a request head from its first byte; then 408.
         head: Duration = CLIENT_TIMEOUT => default(Duration::from_secs(60));
-        /// Between two reads of a request body; then 408. There is no least rate: any byte counts, because calls that stream small messages need that.
+        /// Time between two reads of a request body; then 408. There is no minimum rate: any byte counts, because
+        /// streaming calls send small messages.
         body: Duration = CLIENT_TIMEOUT => default(Duration::from_secs(60));
-        /// While a response waits for the client, the client must read 240 bytes a second on average over this time, and at
-        /// least 1,024 bytes. Otherwise its connection or HTTP/2 stream is closed.
+        /// While response data is pending, the client must read an average of 240 bytes per second over this time, and
+        /// at least 1,024 bytes. Otherwise its connection or HTTP/2 stream is closed.
         send: Duration = CLIENT_TIMEOUT => default(Duration::from_secs(60));
-        /// A connection without a request; then it is closed.
+        /// Idle time after which a connection is closed.
         keepalive: Duration = CLIENT_TIMEOUT => default(Duration::from_secs(75));
-        /// How long the gateway goes on as before after SIGTERM while `/v1/health` is 503 already, so that load balancers send no more before the listeners close. A second signal ends the process at once.
+        /// How long the gateway keeps serving after SIGTERM while `/v1/health` already returns 503, so that load
+        /// balancers stop sending before listeners close. A second signal ends the process at once.
         shutdown_delay: Duration = DRAIN => default(Duration::ZERO);
-        /// What requests in flight and tunnels get to finish after SIGTERM and `shutdown_delay`; then they are cut off, which is logged and counted.
+        /// Time for requests in flight and tunnels to finish after SIGTERM and `shutdown_delay`; then they are aborted,
+        /// logged and counted.
         drain: Duration = DRAIN => default(Duration::from_secs(30));
-        /// What stays with the former process after an upgrade gets to finish: connections through TLS and of HTTP/2, requests in flight. Then they are closed.
+        /// After an upgrade, time for what stays with the old process to finish: TLS and HTTP/2 connections, requests
+        /// in flight. Then they are closed.
         upgrade: Duration = UPGRADE => default(Duration::from_secs(900));
-        /// A tunnel (what follows a 101) in which nothing moves in either direction; then it is closed. Where it is absent, the `timeout.read` of the route or its upstream holds, as in APISIX and nginx.
+        /// Time without data in either direction after which a tunnel (an upgraded connection) is closed. Default:
+        /// `timeout.read` of the route or its upstream, as in APISIX and nginx.
         tunnel_idle: Duration = TUNNEL_IDLE => optional;
-        /// A tunnel from its beginning, busy or not; then it is closed. 0: no bound.
+        /// Maximum lifetime of a tunnel, busy or idle. 0: unlimited.
         tunnel_total: Duration = TUNNEL_TOTAL => default(Duration::ZERO);
     }
 }
 
 object! {
-    /// Size and count bounds.
+    /// Size and count limits.
     pub struct Limits: Copy, Eq {
-        /// Bytes of a request or response head; beyond it 431 (or 502).
+        /// Maximum head size of a request (else 431) or response (502).
         head_bytes: usize = HEAD_BYTES => default(16 * 1024);
-        /// Bytes of a request target; beyond it 414.
+        /// Maximum request target size; else 414.
         target_bytes: usize = TARGET_BYTES => default(8 * 1024);
-        /// Header fields of one head; beyond it 431 (or 502).
+        /// Maximum header fields per head; else 431 (or 502).
         headers: usize = int(1, HEADERS_MAX as i64) => default(100);
-        /// Client connections open at once in one worker, each request of HTTP/2 counting as one more; the next is answered 503 and closed, a stream refused.
+        /// Maximum client connections per worker; each HTTP/2 request counts as one more. Further connections get 503
+        /// and are closed; streams are refused.
         connections_per_worker: usize = int(1, CONNECTIONS_PER_WORKER_MAX as i64) => default(10_240);
-        /// Memory for the counters of plugins such as limit-count, of the process; 16MiB hold 491,000. Taken when the first limit is configured.
+        /// Memory, per process, for counters of plugins such as limit-count; 16MiB holds 491,000. Allocated when the
+        /// first limit is configured.
         counters_bytes: usize = COUNTERS_BYTES => default(16 * 1024 * 1024);
     }
 }
 
 object! {
-    /// Remembers which route took a request, by the values of exactly those fields that some route reads.
+    /// Caches route lookups, keyed by the values of exactly those request fields that routes read.
     pub struct RouteCache: Copy, Eq {
-        /// `on`, `off`, or `auto`: on where the measured cost of matching makes it pay.
+        /// `on`, `off`, or `auto`: on if the measured cost of matching justifies it.
         mode: RouteCacheMode = ROUTE_CACHE_MODE => default(RouteCacheMode::Auto);
-        /// Requests remembered, per worker.
+        /// Maximum entries, per worker.
         entries: usize = int(1, ROUTE_CACHE_ENTRIES_MAX as i64) => default(8192);
-        /// Memory it takes, per worker.
+        /// Maximum memory, per worker.
         bytes: usize = ROUTE_CACHE_BYTES => default(4 * 1024 * 1024);
     }
 }
@@ -188,7 +205,7 @@ const ROUTE_CACHE_MODE: Choice<RouteCacheMode> = Choice {
 object! {
     /// The process's own log.
     pub struct Log: Eq {
-        /// `off`, `error`, `warn`, `info`, `debug` or `trace`; also per module, as `info,stillgate_proxy=debug`.
+        /// `off`, `error`, `warn`, `info`, `debug` or `trace`; also per module: `info,stillgate_proxy=debug`.
         level: String = LOG_LEVEL => default("info".to_owned());
         /// `human`, `json`, or `auto`: human on a terminal, JSON otherwise.
         format: LogFormat = LOG_FORMAT => default(LogFormat::Auto);
@@ -279,13 +296,13 @@ impl Kind for Workers {
 }
 
 object! {
-    /// Looking inside the running process; [profiling.md](profiling.md) tells how.
+    /// Profiling the running process; see [profiling.md](profiling.md).
     pub struct Debug: Copy, Eq {
-        /// Whether profiles can be taken at the admin address, below `/debug/pprof/`.
+        /// Whether the admin address serves profiles, under `/debug/pprof/`.
         pprof: bool = Flag => default(false);
         /// Whether the slowest requests of each minute are kept, for `/v1/slow`.
         slow: bool = Flag => default(false);
-        /// Memory that is allocated between two samples of the heap profile, on average; `off`: none are taken.
+        /// Average number of bytes allocated between two heap profile samples; `off`: no samples are taken.
         heap: Option<usize> = HeapSampling(size(16 * 1024, 1 << 30)) => default(None);
     }
 }
@@ -313,12 +330,12 @@ impl Kind for HeapSampling {
 }
 
 object! {
-    /// Plugins in Lua; [lua.md](lua.md#own-plugins) tells how they are written.
+    /// Lua plugins; [lua.md](lua.md#own-plugins) describes how to write them.
     pub struct LuaKeys: Eq {
-        /// A file or folder, or a list of them, by whole paths: each file is a plugin, and so is each `*.lua` in a folder, unless it
-        /// is a module that another one requires.
+        /// Absolute path of a file or folder, or a list of them: each file is a plugin, and so is each `*.lua` in a
+        /// folder, unless another one requires it as a module.
         path: Vec<PathBuf> = OneOrSeveral => default(Vec::new());
-        /// By names of plugins, what `plugin_attr` of `apisix.plugin` gives them.
+        /// Attributes by plugin name, returned by `apisix.plugin.plugin_attr()`.
         plugin_attr: Arc<Json> = Attributes => default(Arc::new(json!({})));
     }
 }

@@ -29,13 +29,13 @@ object! {
     pub(crate) struct NodeKeys {
         /// IP address or DNS name.
         host: Host = NODE_HOST => required;
-        /// TCP port; where it is absent 80, or 443 with `scheme: https`.
+        /// TCP port. Default: 80, or 443 with `scheme: https`.
         port: u16 = int(1, 65535) => optional;
-        /// Share of requests in proportion to the other nodes; 0: never chosen.
+        /// Share of requests, relative to other nodes; 0: never chosen.
         weight: u32 = int(0, WEIGHT_MAX as i64) => default(1);
-        /// Higher first; a lower tier is used only where all of the higher are unusable.
+        /// Higher first; a lower tier is used only if all higher ones are unusable.
         priority: i32 = int(-(PRIORITY_MAX as i64), PRIORITY_MAX as i64) => default(0);
-        /// Names and values of any kind, for the reader.
+        /// Arbitrary data; has no effect.
         metadata: () = Metadata => optional;
     }
 }

@@ -75,14 +75,14 @@ impl Kind for LabelMap {
 }
 
 resource! {
-    /// Plugins that routes share by `plugin_config_id`.
+    /// Plugins shared by routes via `plugin_config_id`.
     pub(crate) struct PluginConfigKeys {
         /// Unique among plugin configs.
         id: At<String> = LocatedKind(ID) => optional;
     }
     shared name, desc, labels, times;
     {
-        /// The plugins. They take the place of the service's, and the route's take theirs.
+        /// The plugins. They override the service's; the route's override them.
         plugins: Node = Plugins => required;
     }
 }
@@ -95,39 +95,39 @@ resource! {
     }
     shared times;
     {
-        /// The plugins. Each can be in one global rule.
+        /// Plugins, each in at most one global rule.
         plugins: Node = Plugins => required;
     }
 }
 
 resource! {
-    /// Plugins that consumers share by `group_id`.
+    /// Plugins shared by consumers via `group_id`.
     pub(crate) struct ConsumerGroupKeys {
         /// Unique among consumer groups.
         id: At<String> = LocatedKind(ID) => optional;
     }
     shared name, desc, labels, times;
     {
-        /// The plugins. They take the place of the route's, and the consumer's take theirs.
+        /// The plugins. They override the route's; the consumer's override them.
         plugins: Node = Plugins => required;
     }
 }
 
 resource! {
-    /// The clients that may send requests, with their credentials.
+    /// A client that may send requests, with its credentials.
     pub(crate) struct ConsumerKeys {
-        /// The `username` once more, as in APISIX's `apisix.yaml`.
+        /// Same as `username`, as in APISIX's `apisix.yaml`.
         id: At<String> = LocatedKind(ID) => optional;
         /// Unique among consumers.
         username: At<String> = LocatedKind(USERNAME) => required;
-        /// The group whose plugins run where the consumer has none of that name.
+        /// The consumer group. The consumer's own plugins override the group's.
         group_id: At<String> = LocatedKind(ID) => optional;
     }
     shared desc, times;
     {
-        /// Names and texts. The upstream gets `custom_id` as `X-Consumer-Custom-ID`.
+        /// Key-value pairs. Nodes get `custom_id` as `X-Consumer-Custom-ID`.
         labels: BTreeMap<String, String> = LabelMap => default(BTreeMap::new());
-        /// Authentication plugins with the consumer's credentials, and other plugins, which take the place of the route's.
+        /// Authentication plugins with the consumer's credentials, and other plugins, which override the route's.
         plugins: Node = Plugins => optional;
         /// Further credentials. They may also be items of `consumers`, as in APISIX's `apisix.yaml`, with the `id` `USERNAME/credentials/ID`.
         credentials: Vec<OwnCredential> = OwnCredentials => default(Vec::new());

@@ -47,24 +47,23 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 const UPSTREAM_TIMEOUT: DurationRange = span(Duration::from_millis(1), DAY);
 const FROM_ZERO: DurationRange = span(Duration::ZERO, DAY);
 object! {
-    /// One configuration file: the process under `gateway`, and the resources by APISIX's names and meaning. A scalar
-    /// may hold `${NAME}` or `${NAME:-default}`, which stand for an environment variable; `$${` stands for `${`, and
-    /// `${uri}` and other variables of a request are left to plugins. As in APISIX,
-    /// scalars and keys may hold `${{NAME}}` or `${{NAME:=default}}`, and a resource without an `id` has its position in its
-    /// list, from 1.
-    /// A duration without a unit is in seconds.
+    /// One file configures the process (`gateway`) and the resources, with APISIX's names and semantics. Scalars can
+    /// contain `${NAME}` or `${NAME:-default}`, which expand to an environment variable; `$${` is a literal `${`.
+    /// `${uri}` and other request variables are left to plugins. As in APISIX, scalars and keys can contain `${{NAME}}`
+    /// or `${{NAME:=default}}`, and `id` defaults to the resource's 1-based position in its list. A duration without a
+    /// unit is in seconds.
     pub(crate) struct File {
-        /// The process: where it listens, its bounds, its logs.
+        /// The process: listeners, limits and logs.
         gateway: Gateway = map::<Gateway>() => nested;
-        /// Which requests go where, in the order that breaks ties.
+        /// Routing rules for requests. List order breaks ties.
         routes: Vec<Resource<RouteKeys>> = resources::<RouteKeys>(false) => default(Vec::new());
-        /// What several routes have in common.
+        /// Settings shared by several routes.
         services: Vec<Resource<ServiceKeys>> = resources::<ServiceKeys>(false) => default(Vec::new());
-        /// Nodes that routes and services name by id.
+        /// Groups of nodes, referenced by id.
         upstreams: Vec<Resource<UpstreamKeys>> = resources::<UpstreamKeys>(false) => default(Vec::new());
-        /// Certificates: of listeners with `tls: true`, and those shown to upstreams.
+        /// Certificates for listeners with `tls: true`, and for TLS to upstreams.
         ssls: Vec<Resource<SslKeys>> = resources::<SslKeys>(false) => default(Vec::new());
-        /// Which connections of `gateway.stream_proxy` go where, in the order that breaks ties.
+        /// Routing rules for `gateway.stream_proxy` connections. List order breaks ties.
         stream_routes: Vec<Resource<StreamRouteKeys>> = resources::<StreamRouteKeys>(false) => default(Vec::new());
         /// Plugins that routes share.
         plugin_configs: Vec<Resource<PluginConfigKeys>> = resources::<PluginConfigKeys>(false) => default(Vec::new());
@@ -74,13 +73,15 @@ object! {
         consumers: Vec<Resource<ConsumerKeys>> = ConsumerItems => default(Vec::new());
         /// Plugins that consumers share.
         consumer_groups: Vec<Resource<ConsumerGroupKeys>> = resources::<ConsumerGroupKeys>(false) => default(Vec::new());
-        /// What a plugin has in common wherever it is configured. `id` is the plugin's name.
+        /// Settings of a plugin that apply wherever it is used. `id` is the plugin's name.
         plugin_metadata: Vec<Resource<MetadataKeys>> = PluginMetadata => default(Vec::new());
-        /// Managers of secrets, which references name.
+        /// Secret managers, named in references.
         secrets: Vec<Resource<SecretManagerKeys>> = resources::<SecretManagerKeys>(true) => default(Vec::new());
-        /// Definitions of Protocol Buffers, for `stillgate apply`: a store and etcd keep them for other programs. A gateway whose resources come from this file ignores them, with a warning.
+        /// Protocol Buffers definitions, for `stillgate apply`: a store or etcd keeps them for other programs. With
+        /// `source: file`, they are ignored with a warning.
         protos: Vec<Resource<ProtoKeys>> = resources::<ProtoKeys>(false) => default(Vec::new());
-        /// The plugins that APISIX would load, by name. Here all are there; a warning names those that a resource has and this list does not, for APISIX would leave them out.
+        /// Names of the plugins that APISIX would load. Here, all plugins are enabled; a warning lists those in use but
+        /// not named here, because APISIX would skip them.
         plugins: Vec<String> = LoadedPlugins => optional;
     }
 }
@@ -125,61 +126,66 @@ object! {
     struct LoadedPluginKeys {
         /// Its name.
         name: String = TEXT => required;
-        /// Whether it is one of streams.
+        /// Whether it is for streams.
         stream: bool = Flag => default(false);
     }
 }
 
 resource! {
-    /// Which requests a route takes, and where they go.
+    /// Which requests match, and where they are sent.
     pub(crate) struct RouteKeys {
-        /// Unique among routes; the position in the list, from 1, where it is absent.
+        /// Unique among routes. Default: the 1-based position in the list.
         id: At<String> = LocatedKind(ID) => optional;
     }
     shared name, desc, labels, times;
     {
-        /// The path: `/a` for that path, `/a/*` for all below, `/a/:name/b` for any one segment, `/a/*/b` for any number of
-        /// them, `*` for all paths. This, `uris` or `expression`.
+        /// Path to match: `/a` exactly, `/a/*` all paths below, `/a/:name/b` any one segment, `/a/*/b` any number of
+        /// them, `*` all paths. Set this, `uris` or `expression`.
         uri: At<PathPattern> = LocatedKind(PATH) => optional;
-        /// Several paths, any of which may match.
+        /// Several paths; one of them must match.
         uris: At<Vec<PathPattern>> = LocatedKind(some(PATH)) => optional;
-        /// `example.com`, `*.example.com`, or `*` for any host, after those that are named; also any host where neither this nor
-        /// `hosts` is there.
+        /// `example.com`, `*.example.com`, or `*` for any host, tried after named hosts. Without `host` and `hosts`,
+        /// any host matches.
         host: At<HostPattern> = LocatedKind(HOST) => optional;
-        /// Several hosts, any of which may match.
+        /// Several hosts; one of them must match.
         hosts: At<Vec<HostPattern>> = LocatedKind(some(HOST)) => optional;
-        /// HTTP methods in upper case; any where it is absent.
+        /// HTTP methods, in upper case. Default: any.
         methods: At<Vec<Method>> = LocatedKind(list(METHOD)) => optional;
-        /// Address or network that the client must have.
+        /// Client address or network to match.
         remote_addr: At<IpNet> = LocatedKind(NETWORK) => optional;
-        /// Several of them, any of which may match.
+        /// Several of them; one must match.
         remote_addrs: At<Vec<IpNet>> = LocatedKind(some(NETWORK)) => optional;
-        /// A condition in Kong's expression language, in place of paths, hosts, methods, addresses and `vars`. Routes with
-        /// one come before all others.
+        /// A condition in Kong's expression language, replacing paths, hosts, methods, addresses and `vars`. Such
+        /// routes are tried before all others.
         expression: At<Expression> = LocatedKind(Expressions) => optional;
-        /// Higher first, among routes of the same host and path, or among those with an expression.
+        /// Higher first, among routes with the same host and path, or among expression routes.
         priority: i64 = int(-ROUTE_PRIORITY_MAX, ROUTE_PRIORITY_MAX) => default(0);
-        /// Conditions on variables of the request, in the language of lua-resty-expr.
+        /// Conditions on request variables, in lua-resty-expr syntax.
         vars: At<Expr> = LocatedKind(Vars) => optional;
-        /// A function in Lua, `function(vars) … end`: the route takes the request only where it gives neither `nil` nor `false`.
+        /// A Lua function, `function(vars) … end`: the route matches only if it returns neither `nil` nor `false`.
         filter_func: At<String> = LocatedKind(TEXT) => optional;
-        /// 1: enabled; 0: the route does not exist.
+        /// 1: enabled; 0: disabled, as if absent.
         status: bool = STATUS => default(true);
-        /// Where requests go, written here. This, `upstream_id` or `service_id`, or `plugins` that answer all requests.
+        /// Inline upstream. Set this, `upstream_id` or `service_id`, or `plugins` that answer all requests.
         upstream: At<UpstreamKeys> = LocatedKind(map::<UpstreamKeys>()) => optional;
-        /// Where requests go, by the id of one of `upstreams`.
+        /// The id of an entry in `upstreams`.
         upstream_id: At<String> = LocatedKind(ID) => optional;
-        /// The service whose upstream and hosts hold where the route has none; with an `expression` it must not have hosts.
+        /// The service whose upstream and hosts apply if the route has none; with an `expression`, it must not have
+        /// hosts.
         service_id: At<String> = LocatedKind(ID) => optional;
         /// Overrides the upstream's.
         timeout: TimeoutKeys = map::<TimeoutKeys>() => optional;
-        /// Whether a client may ask for another protocol (`Upgrade`): WebSocket or any other, but none that would carry HTTP requests past the routes (`h2c`, `HTTP`, `TLS`). Without it such a request is an ordinary one. Where it is absent, the service's holds.
+        /// Whether clients may switch protocols (`Upgrade`): to WebSocket or any other, except those that would carry
+        /// HTTP requests past the routes (`h2c`, `HTTP`, `TLS`). If not, such a request is an ordinary one. Default:
+        /// the service's value.
         enable_websocket: bool = Flag => optional;
-        /// What becomes of the route's open tunnels when it is changed or removed: `keep` leaves them alone; `drain` closes each when nothing has moved in it for a second, and after `gateway.timeouts.drain` at the latest; `close` closes them at once. A shared upstream or a service that changes is not the route. Not in APISIX.
+        /// What happens to open tunnels when the route is changed or removed: `keep` leaves them open; `drain` closes
+        /// each after one second without data, or after `gateway.timeouts.drain` at the latest; `close` closes them at
+        /// once. Changes to a shared upstream or service do not count. Not in APISIX.
         on_change: OnChange = ON_CHANGE => default(OnChange::Keep);
-        /// Its plugins, by name. One takes the place of the plugin config's and of the service's of that name.
+        /// The plugins, by name. They override plugins of the same name in the plugin config and service.
         plugins: Node = Plugins => optional;
-        /// The plugin config whose plugins hold where the route has none of that name.
+        /// The plugin config to use. The route's plugins of the same name override it.
         plugin_config_id: At<String> = LocatedKind(ID) => optional;
         any_of {
             "nothing says which requests the route takes": uri | uris | expression;
@@ -194,22 +200,22 @@ resource! {
 }
 
 resource! {
-    /// What several routes have in common.
+    /// Settings shared by several routes.
     pub(crate) struct ServiceKeys {
         /// Unique among services.
         id: At<String> = LocatedKind(ID) => optional;
     }
     shared name, desc, labels, times;
     {
-        /// Hosts of those routes that name none.
+        /// Hosts for routes without their own.
         hosts: Vec<HostPattern> = some(HOST) => default(Vec::new());
-        /// Where requests go, written here.
+        /// Inline upstream.
         upstream: At<UpstreamKeys> = LocatedKind(map::<UpstreamKeys>()) => optional;
-        /// Where requests go, by the id of one of `upstreams`.
+        /// The id of an entry in `upstreams`.
         upstream_id: At<String> = LocatedKind(ID) => optional;
-        /// Whether its routes let clients ask for another protocol (`Upgrade`), where they do not say themselves.
+        /// Whether clients may switch protocols (`Upgrade`), on routes that do not set this themselves.
         enable_websocket: bool = Flag => default(false);
-        /// Plugins of its routes, where they have none of that name themselves.
+        /// Plugins for its routes, unless a route has its own of that name.
         plugins: Node = Plugins => optional;
         unbuilt {
             script: "scripts are";
@@ -218,44 +224,45 @@ resource! {
 }
 
 resource! {
-    /// Nodes, and how one is chosen and talked to.
+    /// Nodes, load balancing and node connections.
     pub(crate) struct UpstreamKeys {
-        /// Unique among upstreams; has no meaning for one that is written inside a route or service.
+        /// Unique among upstreams; has no meaning for an inline upstream of a route or service.
         id: At<String> = LocatedKind(ID) => optional;
     }
     shared name, desc, labels, times;
     {
-        /// How a node is chosen: smooth weighted round robin, fewest requests in flight, consistent hash, or least
-        /// latency of two random choices.
+        /// Load balancing: smooth weighted round robin, fewest requests in flight, consistent hashing, or the faster of
+        /// two random nodes.
         r#type: Type = TYPE => default(Type::RoundRobin);
         /// A map of `"host:port"` to weight, or a list of `{host, port, weight, priority}`.
         nodes: At<Vec<NodeEntry>> = LocatedKind(Nodes) => expected;
-        /// With `type: chash`, what kind of thing `key` names.
+        /// With `type: chash`, what `key` refers to.
         hash_on: At<HashOn> = LocatedKind(HASH_ON) => default(unplaced(HashOn::Vars));
-        /// With `type: chash`, the variable, header or cookie that is hashed; `remote_addr` with `hash_on: vars`. With
-        /// `hash_on: consumer` the consumer's name is, with `vars_combinations` a text such as `$host$remote_addr`.
+        /// With `type: chash`, the variable, header or cookie to hash. Default (`hash_on: vars`): `remote_addr`.
+        /// `hash_on: consumer` hashes the consumer's name; `vars_combinations`, a template such as `$host$remote_addr`.
         key: At<String> = LocatedKind(TEXT) => optional;
-        /// What is taken on at once. Not in APISIX.
+        /// Concurrency limits. Not in APISIX.
         limits: At<UpstreamLimits> = LocatedKind(map::<UpstreamLimits>()) => nested;
-        /// How the health of the nodes is found out.
+        /// Health checks of the nodes.
         checks: At<Checks> = LocatedKind(map::<Checks>()) => optional;
-        /// Bounds on each try.
+        /// Timeouts per try.
         timeout: TimeoutKeys = map::<TimeoutKeys>() => nested;
-        /// What `Host` the node sees: the client's, the node's own, or `upstream_host`.
+        /// `Host` sent to the node: the client's, the node's own, or `upstream_host`.
         pass_host: At<HostChoice> = LocatedKind(PASS_HOST) => default(unplaced(HostChoice::Pass));
-        /// The `Host` that the node sees with `pass_host: rewrite`.
+        /// The `Host` to send with `pass_host: rewrite`.
         upstream_host: At<String> = LocatedKind(AUTHORITY) => optional;
-        /// The protocol towards the nodes; `grpc` and `grpcs` are `http` and `https` in HTTP/2, with gRPC-Web
-        /// turned into gRPC; `tcp`, `tls` (TCP through TLS) and `udp` are for `stream_routes`. With `http`, a stream route
-        /// passes on TCP and UDP as they come.
+        /// Protocol to the nodes: `grpc` and `grpcs` are `http` and `https` over HTTP/2, with gRPC-Web converted to
+        /// gRPC; `tcp`, `tls` (TCP over TLS) and `udp` are for `stream_routes`. With `http`, a stream route proxies TCP
+        /// as TCP and UDP as UDP.
         scheme: At<Scheme> = LocatedKind(SCHEME) => default(unplaced(Scheme::Http));
-        /// Whether nodes are spoken to in HTTP/2: without TLS by prior knowledge, with it by ALPN. Not in APISIX.
+        /// Whether to use HTTP/2 to nodes: without TLS by prior knowledge, with TLS by ALPN. Not in APISIX.
         http2: At<bool> = LocatedKind(Flag) => default(unplaced(false));
-        /// With `scheme: tcp` or `tls`, the PROXY protocol header that a node's connection begins with, with the client's addresses: `v1`, `v2` or `off`. Not in APISIX.
+        /// With `scheme: tcp` or `tls`, the PROXY protocol version to send client addresses to nodes with: `v1`, `v2`
+        /// or `off`. Not in APISIX.
         proxy_protocol: At<Option<ProxyProtocol>> = LocatedKind(PROXY_PROTOCOL) => optional;
-        /// With `scheme: https` or `tls`, what nodes are shown and what is asked of them.
+        /// With `scheme: https` or `tls`, the TLS settings for connections to nodes.
         tls: At<UpstreamTlsKeys> = LocatedKind(map::<UpstreamTlsKeys>()) => optional;
-        /// Bounds of the idle connections kept.
+        /// Limits on idle connections.
         keepalive_pool: KeepalivePool = map::<KeepalivePool>() => nested;
         parts {
             /// Keys that mean what they say.
@@ -272,11 +279,11 @@ resource! {
 object! {
     /// Upstream keys that need no cross-checks. A new one is a line here, and its use.
     pub struct UpstreamOptions: Serialize {
-        /// Further nodes tried after the first failed; as many as there are other nodes where it is absent.
+        /// Maximum further nodes to try after the first fails. Default: the number of other nodes.
         retries: u32 = int(0, RETRIES_MAX as i64) => optional;
-        /// Time after which no further try is begun; 0: no bound.
+        /// Time after which no retry is started; 0: unlimited.
         retry_timeout: Duration = FROM_ZERO => default(Duration::ZERO);
-        /// A bound on retries in flight; none where it is absent. Not in APISIX.
+        /// Limit on retries in flight. Default: no limit. Not in APISIX.
         retry_budget: RetryBudget = map::<RetryBudget>() => optional;
     }
 }
@@ -289,23 +296,23 @@ impl Default for UpstreamOptions {
 }
 
 object! {
-    /// Bounds on one try. Each that is absent is the upstream's in a route, and otherwise 60 s where nothing else is said.
+    /// Timeouts per try. Default in a route: the upstream's value; elsewhere: 60 s unless stated otherwise.
     pub struct TimeoutKeys: Copy, Eq, Serialize {
         /// TCP connect.
         connect: Duration = UPSTREAM_TIMEOUT => optional;
-        /// While part of a request waits for the node, the node must read at least 1,024 bytes, or all of it, within this
-        /// time. In tunnels and streams any byte counts.
+        /// While request data is pending, the node must read at least 1,024 bytes, or all of it, within this time. In
+        /// tunnels and streams, any byte counts.
         send: Duration = UPSTREAM_TIMEOUT => optional;
         /// Between two successful reads.
         read: Duration = UPSTREAM_TIMEOUT => optional;
-        /// One whole try up to the response's head, from its start or from the last part of the request's body that came;
-        /// no bound where it is absent. Not in APISIX.
+        /// A whole try up to the response head, from its start or from the last part of the request body received.
+        /// Default: unlimited. Not in APISIX.
         per_try: Duration = UPSTREAM_TIMEOUT => optional;
     }
 }
 
 object! {
-    /// Bounds of the idle connections that are kept.
+    /// Limits on idle connections to nodes.
     pub struct KeepalivePool: Copy, Eq, Serialize {
         /// Idle connections kept per worker, over all nodes.
         size: usize = int(1, POOL_SIZE_MAX as i64) => default(320);
@@ -399,7 +406,7 @@ const PROXY_PROTOCOL: Choice<Option<ProxyProtocol>> =
 const AUTHORITY: Text<String> = text("a host", |text| parse_authority(text).map(|_| text.to_owned()));
 
 resource! {
-    /// A definition of Protocol Buffers.
+    /// A Protocol Buffers definition.
     pub(crate) struct ProtoKeys {
         /// Unique among protos.
         id: At<String> = LocatedKind(ID) => optional;

@@ -21,32 +21,33 @@ const TIMEOUT: DurationRange = span(Duration::from_millis(100), Duration::from_s
 const REFRESH: DurationRange = span(Duration::from_secs(1), Duration::from_secs(24 * 3600));
 
 resource! {
-    /// A secret manager; [secrets.md](secrets.md) tells how references name it.
+    /// A secret manager; see [secrets.md](secrets.md) for references to it.
     pub(crate) struct SecretManagerKeys {
-        /// `vault/` and a name, which references repeat: `vault/1` is that of `$secret://vault/1/PATH/KEY`.
+        /// `vault/` and a name, as in references: `vault/1` for `$secret://vault/1/PATH/KEY`.
         id: At<String> = LocatedKind(MANAGER_ID) => required;
     }
     shared desc, labels, times;
     {
-        /// Address of the Vault: `http` or `https`, host, port, and the path that a proxy before it may give it. `/v1/` follows.
+        /// Vault's URL: `http` or `https`, host, port, and the path prefix of a proxy in front, if any. `/v1/` is
+        /// appended.
         uri: String = URI => required;
-        /// The mount of the key-value engine, and what all paths have in common behind it.
+        /// Mount of the key-value engine, and the common prefix of all paths below it.
         prefix: String = VAULT_PATH => required;
-        /// The token to ask with. This or `auth`.
+        /// Vault token. Set this or `auth`.
         token: At<Secret> = LocatedKind(SECRET) => optional;
-        /// The Vault's namespace.
+        /// Vault namespace.
         namespace: String = VAULT_PATH => optional;
         /// Not in APISIX. The version of the key-value engine: 1 or 2.
         kv_version: KvVersion = VERSION => default(KvVersion::One);
-        /// Not in APISIX. How to log in for a token. This or `token`.
+        /// Not in APISIX. How to obtain a token. Set this or `token`.
         auth: VaultAuthKeys = map::<VaultAuthKeys>() => optional;
-        /// Whether the certificate of an `https` Vault is verified.
+        /// Whether to verify Vault's certificate with `https`.
         ssl_verify: bool = Flag => default(true);
-        /// Not in APISIX. The roots of its certificate as PEM, in place of the system's.
+        /// Not in APISIX. Root CAs for Vault (PEM), instead of the system's.
         ca: String = TEXT => optional;
-        /// For one request.
+        /// Per request.
         timeout: Duration = TIMEOUT => default(Duration::from_secs(5));
-        /// Not in APISIX. What was read is read again after this time, and a change takes effect as a reload does.
+        /// Not in APISIX. Interval at which secrets are read again; a change takes effect like a reload.
         refresh: Duration = REFRESH => default(Duration::from_secs(300));
         any_of {
             "the key \"token\" is missing": token | auth;
@@ -55,19 +56,19 @@ resource! {
 }
 
 object! {
-    /// How the gateway logs in to a Vault.
+    /// How the gateway logs in to Vault.
     pub(crate) struct VaultAuthKeys {
         /// `kubernetes` or `approle`.
         method: VaultMethod = METHOD => required;
-        /// Where the method is mounted below `auth/`; its own name where it is absent.
+        /// Mount path of the method under `auth/`. Default: the method's name.
         mount: String = VAULT_PATH => optional;
-        /// The Vault's role, for `kubernetes`.
+        /// Vault role, for `kubernetes`.
         role: String = TEXT => optional;
         /// The file with the service account's token, for `kubernetes`.
         jwt_file: PathBuf = JWT_FILE => default(PathBuf::from("/var/run/secrets/kubernetes.io/serviceaccount/token"));
         /// The id of the role, for `approle`.
         role_id: Secret = SECRET => optional;
-        /// The secret id, for `approle`; absent where the role is bound otherwise.
+        /// The secret id, for `approle`; omit it if the role does not need one.
         secret_id: Secret = SECRET => optional;
     }
 }

@@ -48,7 +48,7 @@ macro_rules! resource {
     (@put $head:tt [$($keys:tt)*] [name $($shared:ident)*] $rest:tt) => {
         $crate::keys::shared::resource! { @put $head [
             $($keys)*
-            #[doc = " A name to recognise it by."]
+            #[doc = " A human-readable name."]
             name: String = stillgate_schema::kind::TEXT => optional;
         ] [$($shared)*] $rest }
     };
@@ -62,16 +62,16 @@ macro_rules! resource {
     (@put $head:tt [$($keys:tt)*] [labels $($shared:ident)*] $rest:tt) => {
         $crate::keys::shared::resource! { @put $head [
             $($keys)*
-            #[doc = " Names and texts of your choice."]
+            #[doc = " Arbitrary key-value pairs."]
             labels: () = stillgate_schema::kind::Labels => optional;
         ] [$($shared)*] $rest }
     };
     (@put $head:tt [$($keys:tt)*] [times $($shared:ident)*] $rest:tt) => {
         $crate::keys::shared::resource! { @put $head [
             $($keys)*
-            #[doc = " When it was created, in seconds since 1970; without effect."]
+            #[doc = " Creation time, in Unix seconds; has no effect."]
             create_time: i64 = $crate::keys::shared::UNIX_TIME => optional;
-            #[doc = " When it was last changed, in seconds since 1970; without effect."]
+            #[doc = " Time of the last change, in Unix seconds; has no effect."]
             update_time: i64 = $crate::keys::shared::UNIX_TIME => optional;
         ] [$($shared)*] $rest }
     };

@@ -18,41 +18,41 @@ use stillgate_schema::text::diagnostic::{Fault, shortened};
 pub const CLIENT_DEPTH_MAX: u8 = 10;
 
 resource! {
-    /// Certificates with their keys, and the server names they are shown for, or the upstreams they are shown to.
+    /// Certificates with their keys, presented to clients by server name, or to upstreams.
     pub(crate) struct SslKeys {
         /// Unique among `ssls`.
         id: At<String> = LocatedKind(ID) => optional;
     }
     shared desc, labels, times;
     {
-        /// `server`: shown to clients of a listener with `tls: true`; `client`: shown to upstreams that name it by
+        /// `server`: for clients of listeners with `tls: true`; `client`: for upstreams that reference it in
         /// `tls.client_cert_id`.
         r#type: SslType = SSL_TYPE => default(SslType::Server);
-        /// The certificate and behind it those that lead to its root: PEM, a file of it, or a [secret](secrets.md).
+        /// The certificate, followed by its chain: PEM, a PEM file, or a [secret](secrets.md).
         cert: At<WrittenPem> = LocatedKind(PEM_OR_SECRET) => optional;
-        /// Its private key, not encrypted: PEM, a file of it, or a secret.
+        /// Its private key, unencrypted: PEM, a PEM file, or a secret.
         key: At<WrittenPem> = VeiledKind(LocatedKind(PEM_OR_SECRET)) => optional;
-        /// In place of both: the certificate is ordered, and renewed, as `gateway.acme` says.
+        /// Instead of both: order and renew the certificate as set in `gateway.acme`.
         acme: At<bool> = LocatedKind(Flag) => optional;
-        /// Further certificates, say RSA beside ECDSA; the client is shown one that it can check, ECDSA first.
+        /// Further certificates, such as RSA besides ECDSA; clients get one that they can verify, ECDSA first.
         certs: At<Vec<WrittenPem>> = LocatedKind(list(PEM_OR_SECRET)) => optional;
         /// The private keys of `certs`, in the same order.
         keys: At<Vec<WrittenPem>> = VeiledKind(LocatedKind(list(PEM_OR_SECRET))) => optional;
-        /// The name that clients ask for: `example.com`, `*.example.com` for any one label, or `*` for any name that no other
-        /// entry has. This or `snis`.
+        /// Server name to match: `example.com`, `*.example.com` for any one label, or `*` for any name that no other
+        /// entry has. Set this or `snis`.
         sni: At<String> = LocatedKind(SNI) => optional;
-        /// Several of them.
+        /// Several names.
         snis: At<Vec<At<String>>> = LocatedKind(some(LocatedKind(SNI))) => optional;
-        /// Shown also to clients that ask for no name, or for one that no entry has; at most one. Without it those are
-        /// refused.
+        /// Also used for clients that send no server name, or an unknown one; at most one entry. Without it, they are
+        /// rejected.
         default: At<bool> = LocatedKind(Flag) => optional;
         /// Requires clients to present a certificate; see [tls.md](tls.md#client-certificates).
         client: At<SslClientKeys> = LocatedKind(map::<SslClientKeys>()) => optional;
-        /// Versions of TLS that are spoken.
+        /// Accepted TLS versions.
         ssl_protocols: At<Vec<TlsVersion>> = LocatedKind(some(VERSION)) => optional;
-        /// A file with an OCSP response for the certificate, in DER; it is handed to clients that ask for one.
+        /// A file with an OCSP response for the certificate, in DER; stapled for clients that request it.
         ocsp: At<PathBuf> = LocatedKind(FILE) => optional;
-        /// 1: enabled; 0: the entry does not exist.
+        /// 1: enabled; 0: disabled, as if absent.
         status: bool = STATUS => default(true);
         any_of {
             "the key \"cert\" is missing": cert | acme;
@@ -62,11 +62,11 @@ resource! {
 }
 
 object! {
-    /// What is asked of a client's certificate.
+    /// Requirements for client certificates.
     pub(crate) struct SslClientKeys {
-        /// The certificates that may have signed it: PEM, or a file of it.
+        /// Trusted CA certificates: PEM, or a PEM file.
         ca: Pem = PEM => required;
-        /// Most certificates between it and one of `ca`.
+        /// Maximum intermediates between it and `ca`.
         depth: u8 = int(0, CLIENT_DEPTH_MAX as i64) => default(1);
         unbuilt {
             skip_mtls_uri_regex: "paths without client certificates are";
@@ -75,19 +75,20 @@ object! {
 }
 
 object! {
-    /// TLS towards the nodes, with `scheme: https` or `tls`.
+    /// TLS to the nodes, with `scheme: https` or `tls`.
     pub(crate) struct UpstreamTlsKeys {
-        /// The certificate that nodes are shown where they ask for one: PEM, or a file of it.
+        /// Client certificate, presented to nodes that request one: PEM, or a PEM file.
         client_cert: Pem = PEM => optional;
-        /// Its private key: PEM, or a file of it.
+        /// Its private key: PEM, or a PEM file.
         client_key: Pem = VeiledKind(PEM) => optional;
-        /// In place of both the id of one of `ssls` with `type: client`.
+        /// Instead of both: id of an `ssls` entry with `type: client`.
         client_cert_id: At<String> = LocatedKind(ID) => optional;
-        /// Whether a node's certificate must be valid for its name and lead to a known root.
+        /// Whether a node's certificate must be valid for its name and chain to a root CA.
         verify: bool = Flag => default(true);
-        /// The roots, in place of the system's: PEM, or a file of it.
+        /// Root CAs, instead of the system's: PEM, or a PEM file.
         ca: At<Pem> = LocatedKind(PEM) => optional;
-        /// The name that nodes are asked for and must have a certificate of; where it is absent the `Host` they see, or with `scheme: tls` their own.
+        /// Server name to send, which node certificates must match. Default: the `Host` sent, or with `scheme: tls` the
+        /// node's own name.
         sni: String = NODE_NAME => optional;
     }
 }

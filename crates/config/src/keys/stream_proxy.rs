@@ -21,17 +21,19 @@ pub const UDP_SESSIONS_PER_WORKER_MAX: usize = 1 << 20;
 const IDLE: DurationRange = span(Duration::from_millis(1), Duration::from_secs(365 * 24 * 3600));
 
 object! {
-    /// Connections that carry no HTTP: which addresses take them, and for how long. Where they go is said by `stream_routes`.
+    /// Proxying of TCP and UDP: listening addresses and idle timeouts. `stream_routes` define where connections go.
     pub struct StreamProxy: Eq {
         /// Addresses that accept TCP connections.
         tcp: Vec<StreamListener> = Listeners(has_one_tls) => default(Vec::new());
         /// Addresses that receive UDP datagrams.
         udp: Vec<UdpListener> = Listeners(|_: &UdpListener, _, _, _| ()) => default(Vec::new());
-        /// A TCP connection in which nothing moves in either direction; then it is closed, unless its route's `timeout.idle` says otherwise.
+        /// Time without data in either direction after which a TCP connection is closed. The route's `timeout.idle`
+        /// overrides it.
         tcp_idle: Duration = IDLE => default(Duration::from_secs(600));
-        /// A UDP session (what one client sends from one port to one listener, and what comes back) in which nothing moves; then it is over, unless its route's `timeout.idle` says otherwise.
+        /// Time without datagrams after which a UDP session (datagrams between one client port and one listener) ends.
+        /// The route's `timeout.idle` overrides it.
         udp_idle: Duration = IDLE => default(Duration::from_secs(60));
-        /// UDP sessions at once in one worker; datagrams of a further client are dropped and counted.
+        /// Maximum UDP sessions per worker; datagrams of further sessions are dropped and counted.
         udp_sessions_per_worker: usize = int(1, UDP_SESSIONS_PER_WORKER_MAX as i64) => default(4096);
     }
 }
@@ -39,13 +41,14 @@ object! {
 object! {
     /// One address that accepts TCP connections for `stream_routes`.
     pub struct StreamListener: Copy, Eq {
-        /// Where it listens: `IP:PORT`.
+        /// Listen address: `IP:PORT`.
         address: SocketAddr = ADDRESS => required;
-        /// Whether connections begin with a TLS handshake, which is done here; the certificates are in `ssls`.
+        /// Whether the gateway terminates TLS, with the certificates in `ssls`.
         tls: bool = Flag => default(false);
-        /// Whether connections begin with a TLS handshake, which is left to the node: only the server name that the client asks for is looked at, for `sni`.
+        /// Whether to pass TLS through to the node, which terminates it: the gateway only reads the server name from
+        /// the ClientHello, to match `sni`.
         tls_passthrough: bool = Flag => default(false);
-        /// Whether every connection begins with a PROXY protocol header, as for `gateway.listeners`.
+        /// Whether connections must begin with a PROXY protocol header, as in `gateway.listeners`.
         proxy_protocol: bool = Flag => default(false);
     }
 }
@@ -53,7 +56,7 @@ object! {
 object! {
     /// One address that receives UDP datagrams for `stream_routes`.
     pub struct UdpListener: Copy, Eq {
-        /// Where it listens: `IP:PORT`.
+        /// Listen address: `IP:PORT`.
         address: SocketAddr = ADDRESS => required;
     }
 }

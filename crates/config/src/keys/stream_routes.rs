@@ -20,33 +20,37 @@ const BOUND: DurationRange = span(Duration::from_millis(1), DAY);
 const IDLE: DurationRange = span(Duration::from_millis(1), Duration::from_secs(365 * 24 * 3600));
 
 resource! {
-    /// Which connections of `gateway.stream_proxy` a stream route takes, and where they go. Among routes that take the same
-    /// connection one with an exact `sni` comes first, then the longest `*.` one, then those without; then the order of the file.
+    /// Which connections of `gateway.stream_proxy` a stream route matches, and where they go. If several match, an
+    /// exact `sni` comes first, then the longest `*.`, then routes without `sni`; then the order in the file.
     pub(crate) struct StreamRouteKeys {
-        /// Unique among stream routes; the position in the list, from 1, where it is absent.
+        /// Unique among stream routes. Default: the 1-based position in the list.
         id: At<String> = LocatedKind(ID) => optional;
     }
     shared name, desc, labels, times;
     {
-        /// Address or network that the client must have.
+        /// Client address or network to match.
         remote_addr: IpNet = NETWORK => optional;
-        /// Address or network of ours that the connection must have come to; what a PROXY header says of that does not count.
+        /// Local address or network to match; the destination address in a PROXY protocol header is ignored.
         server_addr: IpNet = NETWORK => optional;
-        /// Port of ours that it must have come to.
+        /// Local port to match.
         server_port: u16 = int(1, 65535) => optional;
-        /// The name that the client must ask for in its TLS handshake: `example.com`, or `*.example.com` for all below. Of listeners with `tls` or `tls_passthrough`.
+        /// TLS server name (SNI) to match: `example.com`, or `*.example.com` for all subdomains. For listeners with
+        /// `tls` or `tls_passthrough`.
         sni: At<HostPattern> = LocatedKind(SERVER_NAME) => optional;
-        /// 1: enabled; 0: the route does not exist.
+        /// 1: enabled; 0: disabled, as if absent.
         status: bool = STATUS => default(true);
-        /// Where connections go, written here; without `scheme` it takes TCP and UDP as they come. This, `upstream_id` or `service_id`.
+        /// Inline upstream; without `scheme`, it takes both TCP and UDP. Set this, `upstream_id` or `service_id`.
         upstream: At<UpstreamKeys> = LocatedKind(map::<UpstreamKeys>()) => optional;
-        /// Where connections go, by the id of one of `upstreams` whose `scheme` is `tcp`, `tls`, `udp` or `http`, which takes TCP and UDP as they come.
+        /// The id of an entry in `upstreams` whose `scheme` is `tcp`, `tls`, `udp` or `http`, which takes both TCP and
+        /// UDP.
         upstream_id: At<String> = LocatedKind(ID) => optional;
-        /// The service whose upstream holds where the route has none.
+        /// The service whose upstream applies if the route has none.
         service_id: At<String> = LocatedKind(ID) => optional;
-        /// Overrides what the upstream and `gateway.stream_proxy` say. Not in APISIX.
+        /// Overrides those of the upstream and `gateway.stream_proxy`. Not in APISIX.
         timeout: StreamTimeouts = map::<StreamTimeouts>() => nested;
-        /// What becomes of the route's open connections and sessions when it is changed or removed, as for tunnels of routes: `keep`, `drain` or `close`. A UDP session whose node is in no upstream of stream routes any more ends with the client's next datagram in any case. Not in APISIX.
+        /// What happens to open connections and sessions when the route is changed or removed, as for tunnels of
+        /// routes: `keep`, `drain` or `close`. A UDP session whose node is no longer in any upstream of stream routes
+        /// always ends with the client's next datagram. Not in APISIX.
         on_change: OnChange = ON_CHANGE => default(OnChange::Keep);
         any_of {
             "nothing says where connections go": upstream | upstream_id | service_id;
@@ -59,13 +63,14 @@ resource! {
 }
 
 object! {
-    /// Bounds on a connection or session of a stream route.
+    /// Connection and session timeouts of a stream route.
     pub struct StreamTimeouts: Copy, Eq, Serialize {
-        /// TCP connect, with the TLS handshake of `scheme: tls`; the upstream's where it is absent.
+        /// TCP connect, including the TLS handshake of `scheme: tls`. Default: the upstream's.
         connect: Duration = BOUND => optional;
-        /// While bytes wait for the node, the node must read at least one of them within this time (there is no least amount as for HTTP requests); the upstream's where it is absent.
+        /// While data is pending, the node must read at least one byte within this time (there is no higher minimum as
+        /// for HTTP requests). Default: the upstream's.
         send: Duration = BOUND => optional;
-        /// Nothing moves in either direction; `tcp_idle` or `udp_idle` of `gateway.stream_proxy` where it is absent.
+        /// Time without data in either direction. Default: `tcp_idle` or `udp_idle` of `gateway.stream_proxy`.
         idle: Duration = IDLE => optional;
     }
 }

@@ -40,40 +40,42 @@ const EXPIRE_MIN: Duration = Duration::from_secs(1);
 const EXPIRE: DurationRange = span(Duration::ZERO, Duration::from_secs(30 * 24 * 3600));
 
 object! {
-    /// What is measured and where it is exposed; [metrics.md](metrics.md) has the families and their labels.
+    /// What to measure and where to expose it; [metrics.md](metrics.md) lists the families and their labels.
     pub(crate) struct MetricsKeys {
-        /// Whether anything is measured. `false`: nothing is, whatever the other keys say.
+        /// Whether to record metrics. `false` disables them, whatever the other keys are.
         enabled: bool = Flag => default(true);
-        /// Where the exposition is served beside `/metrics` of the admin address: `IP:PORT`.
+        /// Listen address for scrapes, besides `/metrics` on the admin address: `IP:PORT`.
         address: SocketAddr = ADDRESS => optional;
-        /// The exposition's path.
+        /// Path to scrape.
         path: String = METRICS_PATH => default("/metrics".to_owned());
-        /// Host names accepted where `address` is a loopback address, besides `localhost`, IP addresses and the machine's own name; any other is answered 403 (DNS rebinding).
+        /// Host names accepted if `address` is a loopback address, besides `localhost`, IP addresses and the machine's
+        /// own name; any other gets 403 (DNS rebinding).
         hosts: Vec<String> = list(OWN_NAME) => default(Vec::new());
         /// `native`: Prometheus' conventions; `apisix`: names, labels, units and buckets of APISIX's exporter.
         dialect: Dialect = DIALECT => default(Dialect::Native);
-        /// What all series of the process may take, index and caches included.
+        /// Maximum memory of all series, including index and caches.
         memory: usize = MEMORY => default(256 << 20);
-        /// Label sets of one family; near the bound the label with the most values collapses to `__other__` ([how large](monitoring.md#labels-that-explode)).
+        /// Maximum label sets per family; near it, the label with the most values collapses to `__other__`
+        /// ([how large](monitoring.md#labels-that-explode)).
         series_per_family: usize = int(100, SERIES_PER_FAMILY_MAX as i64) => default(100_000);
-        /// Idle time after which a counter or histogram goes (gauges remain: they are true until they change); `0s`: never.
+        /// Idle time after which counters and histograms are removed (gauges stay valid and are kept); `0s`: never.
         expire: At<Duration> = LocatedKind(EXPIRE) => default(unplaced(Duration::ZERO));
-        /// The absolute path of a directory, in memory as `/dev/shm/stillgate` is, that `stillgate exporter` may read;
-        /// without it the memory is the process's own.
+        /// Absolute path of an in-memory directory such as `/dev/shm/stillgate`, readable by `stillgate exporter`. If
+        /// absent, metrics are in private memory.
         shared: PathBuf = SHARED => optional;
         /// What is not recorded.
         disable: MetricsDisableKeys = map::<MetricsDisableKeys>() => nested;
         /// Labels to add that are off by default.
         enable: MetricsEnableKeys = map::<MetricsEnableKeys>() => nested;
-        /// Labels from variables of the request, for families that count requests: `{FAMILY: {LABEL: $variable}}`, at
-        /// most 16 a family.
+        /// Labels from request variables, for families that count requests: `{FAMILY: {LABEL: $variable}}`, at most 16
+        /// per family.
         labels: Vec<FamilyLabels> = ExtraLabels => default(Vec::new());
-        /// Whether histograms have native (exponential) buckets beside the classic ones; for the protobuf format.
+        /// Whether histograms have native (exponential) buckets besides the classic ones; protobuf format only.
         native_histograms: bool = Flag => default(false);
-        /// Whether OpenMetrics has a `_created` line for each counter and histogram (`stillgate exporter` always has).
+        /// Whether OpenMetrics has `_created` lines for counters and histograms (always with `stillgate exporter`).
         created: bool = Flag => default(true);
-        /// Whether histograms of requests have the trace of the last sampled request as exemplar of each bucket, in
-        /// OpenMetrics and protobuf; takes 192 bytes a bucket and series.
+        /// Whether each bucket of request histograms has the last sampled request's trace as an exemplar, in
+        /// OpenMetrics and protobuf; costs 192 bytes per bucket and series.
         exemplars: bool = Flag => default(false);
     }
 }
@@ -81,17 +83,17 @@ object! {
 object! {
     /// Labels that are off by default.
     pub(crate) struct MetricsEnableKeys {
-        /// Names of labels for families that count requests: `method`.
+        /// Labels to add to families that count requests: `method`.
         labels: Vec<At<String>> = list(LocatedKind(TEXT)) => default(Vec::new());
     }
 }
 
 object! {
-    /// Families and labels that are not recorded; what is off costs nothing.
+    /// Families and labels that are not recorded, and so cost nothing.
     pub(crate) struct MetricsDisableKeys {
-        /// By name, with or without the dialect's prefix: `http_requests_total` is `stillgate_http_requests_total`.
+        /// Names, with or without the dialect's prefix: `http_requests_total` is `stillgate_http_requests_total`.
         families: Vec<At<String>> = list(LocatedKind(TEXT)) => default(Vec::new());
-        /// By name; families that count requests go without them.
+        /// Labels to drop from families that count requests.
         labels: Vec<At<String>> = list(LocatedKind(TEXT)) => default(Vec::new());
     }
 }
