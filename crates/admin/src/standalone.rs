@@ -139,7 +139,9 @@ fn invalid(errors: Vec<Json>) -> Answer {
 
 /// `None`: each item by itself is valid.
 fn validate_items(api: &Api, asked: &ParsedRequest) -> Result<Option<Answer>, Answer> {
-    let text = Text::new(body::text(&asked.body)?);
+    let text = body::text(&asked.body)?;
+    api.control.fetch_secrets(text);
+    let text = Text::new(text);
     let whole = text.whole()?;
     let mut errors: Vec<Json> = Vec::new();
     for collection in whole_collections() {
@@ -202,9 +204,11 @@ struct Planned {
 
 /// `None`: the stored documents already came with this digest.
 fn plan(api: &Api, body: &[u8], digest: Option<&str>, unnamed: Unnamed) -> Result<Option<Planned>, Answer> {
-    let text = Text::new(body::text(body)?);
-    let whole = text.whole()?;
     may_write(api)?;
+    let text = body::text(body)?;
+    api.control.fetch_secrets(text);
+    let text = Text::new(text);
+    let whole = text.whole()?;
     let view = crate::resource::view::View::new(api.control.documents());
     if digest.is_some() && api.standalone.last(view.revision(), unix_seconds()).1.as_deref() == digest {
         return Ok(None);

@@ -58,7 +58,7 @@ pub use schemas::{PluginSchemas, Schemas, schema};
 pub use stillgate_schema::text::diagnostic::{DIAGNOSTICS_MAX, Diagnostic, Errors, Severity};
 pub use stillgate_schema::text::environment::Lookup;
 pub use stillgate_schema::text::locate::locate;
-pub use store::{Attempt, Change, ELSEWHERE, ENCRYPTED_WITH, PutDocument, Store, path_of};
+pub use store::{Attempt, Change, DocumentChecker, ELSEWHERE, ENCRYPTED_WITH, Store, path_of};
 pub use values::*;
 
 use keys::resources::File;

@@ -57,6 +57,11 @@ impl DocumentTable {
         }
     }
 
+    /// Folds all documents, in the order of their keys.
+    pub fn fold<T>(&self, first: T, mut each: impl FnMut(T, &Key, &Document) -> T) -> T {
+        self.state().documents.iter().fold(first, |folded, (key, document)| each(folded, key, document))
+    }
+
     fn state(&self) -> MutexGuard<'_, TableState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -110,6 +110,14 @@ impl Write {
             Write::Put { key, .. } | Write::Delete { key } => key,
         }
     }
+
+    /// The new document; `None`: it deletes.
+    pub fn document(&self) -> Option<&str> {
+        match self {
+            Write::Put { value, .. } => Some(value),
+            Write::Delete { .. } => None,
+        }
+    }
 }
 
 impl fmt::Display for CommitError {

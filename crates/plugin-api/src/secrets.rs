@@ -106,6 +106,10 @@ pub trait Secrets: Send + Sync {
         None
     }
 
+    /// Looks up what takes a while, for all of these references at the same time: resolving them does not wait then. A
+    /// reference that cannot be looked up is left to [`Secrets::resolve`].
+    fn fetch(&self, _references: &[String]) {}
+
     /// Announces all references in use: values cached for others may be dropped.
     fn in_use(&self, _references: &[String]) {}
 }
@@ -229,6 +233,25 @@ pub fn each_text(node: &Node, visit: &mut dyn FnMut(&str)) {
         Value::Map(entries) => entries.iter().for_each(|entry| each_text(&entry.value, visit)),
         Value::Scalar(_) | Value::Refused => {}
     }
+}
+
+/// Calls `visit` with each reference in a node.
+pub fn each_reference(node: &Node, visit: &mut dyn FnMut(&str)) {
+    match &node.value {
+        Value::Scalar(scalar) if is_reference(&scalar.text) => visit(&scalar.text),
+        Value::List(items) => items.iter().for_each(|item| each_reference(item, visit)),
+        Value::Map(entries) => entries.iter().for_each(|entry| each_reference(&entry.value, visit)),
+        Value::Scalar(_) | Value::Refused => {}
+    }
+}
+
+/// What looks like a reference to a secret manager in a text that is not parsed yet, such as JSON: for [`Secrets::fetch`].
+pub fn references_in(text: &str) -> impl Iterator<Item = &str> {
+    let ends = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '\\' | ',' | ']' | '}');
+    text.match_indices(SCHEMES[1]).map(move |(at, _)| {
+        let rest = &text[at..];
+        &rest[..rest.find(ends).unwrap_or(rest.len())]
+    })
 }
 
 fn has_reference(node: &Node) -> bool {

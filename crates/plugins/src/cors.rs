@@ -3,10 +3,12 @@
 //! All lines that do not depend on the request are prepared when the configuration is read.
 
 use crate::patterns::PATTERN;
-use regex::bytes::{RegexSet, RegexSetBuilder};
+use crate::rule_set::{RuleError, RuleSet};
 use std::collections::BTreeMap;
+use std::iter;
+use std::sync::Arc;
 use stillgate_plugin_api::{
-    Answer, Compile, Define, Flow, Metadata, MetadataTable, PerWorker, Phase, Phases, Plugin, Request, Response,
+    Answer, Compile, Define, Flow, Metadata, MetadataTable, Phase, Phases, Plugin, Request, Response,
 };
 use stillgate_schema::kind::{some, unique, unplaced};
 use stillgate_schema::{
@@ -67,8 +69,7 @@ pub(crate) struct Cors {
     /// Set if the response depends on the origin.
     vary: Option<OwnedLine>,
     /// The names of [`ACCESS`] and [`TIMING`]. Each worker searches with a copy, since searching takes memory.
-    patterns: [Option<RegexSet>; 2],
-    own: PerWorker<[Option<RegexSet>; 2]>,
+    patterns: [Option<Arc<RuleSet>>; 2],
 }
 
 const ACCESS: usize = 0;
@@ -107,6 +108,9 @@ const EXPOSE_HEADERS: FieldName<'static> = FieldName::constant("Access-Control-E
 const MAX_AGE: FieldName<'static> = FieldName::constant("Access-Control-Max-Age");
 const TIMING_ALLOW_ORIGIN: FieldName<'static> = FieldName::constant("Timing-Allow-Origin");
 const VARY: FieldName<'static> = FieldName::constant("Vary");
+
+/// Most steps, of about a nanosecond, for matching an origin: one that takes longer is not allowed.
+const ORIGIN_STEPS_MAX: usize = 2_000_000;
 
 /// The value of `**` in `allow_methods`.
 const ALL_METHODS: &str = "GET,POST,PUT,DELETE,PATCH,HEAD,OPTIONS,CONNECT,TRACE";
@@ -151,7 +155,6 @@ impl Define for Cors {
             echoes_headers: keys.allow_headers == "**",
             vary: varies.then(|| OwnedLine::new(VARY, FieldValue::constant("Origin"))),
             patterns,
-            own: PerWorker::new(),
         })
     }
 }
@@ -176,10 +179,8 @@ impl Plugin for Cors {
             response.edits.fields.add_line(vary);
         }
         let matches = |at: usize, origin: &[u8]| {
-            self.own.with(
-                || self.patterns.clone(),
-                |patterns| patterns[at].as_ref().is_some_and(|patterns| patterns.is_match(origin)),
-            )
+            let patterns = self.patterns[at].as_ref();
+            patterns.is_some_and(|patterns| patterns.search(iter::once(origin), ORIGIN_STEPS_MAX) == Ok(true))
         };
         let edits = &mut response.edits.fields;
         let is_allowed = match self.access.listed(origin) {
@@ -305,15 +306,11 @@ fn constant_lines(keys: &CorsKeys, cx: &mut Compile<'_>) -> Option<Edits> {
 
 /// `None`: an error was reported.
 #[expect(clippy::option_option, reason = "the outer says whether the configuration is good")]
-fn pattern_set(patterns: Option<Vec<String>>, key: &'static str, cx: &mut Compile<'_>) -> Option<Option<RegexSet>> {
+fn pattern_set(patterns: Option<Vec<String>>, key: &'static str, cx: &mut Compile<'_>) -> Option<Option<Arc<RuleSet>>> {
     let Some(patterns) = patterns else { return Some(None) };
-    match RegexSetBuilder::new(&patterns).unicode(false).build() {
-        Ok(set) => Some(Some(set)),
-        Err(error) => {
-            cx.sink.error(cx.at, &cx.path.key(key), Fault::new(error.to_string()));
-            None
-        }
-    }
+    let set = RuleSet::of(&patterns, cx.patterns);
+    let report = |RuleError { rule, fault }| cx.sink.error(cx.at, &cx.path.key(key).index(rule), fault);
+    set.map_err(report).ok().map(Some)
 }
 
 const NAME: Text<String> = text("a name", |text| match text.is_empty() || text.chars().count() > 4096 {

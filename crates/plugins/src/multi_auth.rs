@@ -84,8 +84,9 @@ impl Define for MultiAuth {
                     is_whole = false;
                     continue;
                 };
-                let Compile { origin, identity, upstreams, .. } = *cx;
-                let mut cx = Compile { sink: cx.sink, path: &path, at: entry.value.at, origin, identity, upstreams };
+                let Compile { origin, identity, upstreams, patterns, .. } = *cx;
+                let (sink, at) = (&mut *cx.sink, entry.value.at);
+                let mut cx = Compile { sink, path: &path, at, origin, identity, upstreams, patterns };
                 match plugin.compile(&entry.value, &mut cx) {
                     Some(compiled) => plugins.push(compiled),
                     None => is_whole = false,

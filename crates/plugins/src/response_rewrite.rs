@@ -18,9 +18,7 @@ use stillgate_plugin_api::{
 use stillgate_route::vars::Expr;
 use stillgate_route::{Lookup, Variable};
 use stillgate_schema::kind::some;
-use stillgate_schema::{
-    At, BodyVars, Choice, Fault, Flag, LocatedKind, Path, Sink, TEXT, Text, int, map, object, text,
-};
+use stillgate_schema::{At, BodyVars, Choice, Fault, Flag, LocatedKind, Path, TEXT, Text, int, map, object, text};
 use stillgate_wire::EditError;
 
 object! {
@@ -230,12 +228,13 @@ impl Substitution {
         let mut compiled = Vec::new();
         for (index, keys) in filters.value.iter().enumerate() {
             let path = path.index(index);
-            compiled.extend(Substitution::compile(keys, &path, cx.sink));
+            compiled.extend(Substitution::compile(keys, &path, cx));
         }
         (compiled.len() == filters.value.len()).then(|| compiled.into())
     }
 
-    fn compile(keys: &ResponseFilterKeys, path: &Path<'_>, sink: &mut Sink) -> Option<Substitution> {
+    fn compile(keys: &ResponseFilterKeys, path: &Path<'_>, cx: &mut Compile<'_>) -> Option<Substitution> {
+        let (sink, patterns) = (&mut *cx.sink, cx.patterns);
         let mut report = |key, at, fault: Fault| sink.error(at, &path.key(key), fault);
         let replacement = Replacement::parse(&keys.replace.value, Language::Substitution, &mut |_| {});
         let options = SubstitutionOptions::parse(&keys.options.value, keys.scope);
@@ -252,10 +251,10 @@ impl Substitution {
         };
         let pattern = &keys.regex.value;
         // Parsed alone first: `)` must not close what is put around it.
-        let regex = compile(pattern, options.flags).and_then(|regex| match options.is_anchored {
+        let regex = compile(pattern, options.flags, patterns).and_then(|regex| match options.is_anchored {
             // A comment may end the expression.
-            true if options.flags.ignores_blanks => compile(&format!("\\A(?:{pattern}\n)"), options.flags),
-            true => compile(&format!("\\A(?:{pattern})"), options.flags),
+            true if options.flags.ignores_blanks => compile(&format!("\\A(?:{pattern}\n)"), options.flags, patterns),
+            true => compile(&format!("\\A(?:{pattern})"), options.flags, patterns),
             false => Ok(regex),
         });
         match regex {

@@ -1,4 +1,4 @@
-//! Many regular expressions of which one match is enough: the rules of `uri-blocker` and `ua-restriction`.
+//! Many regular expressions of which one match is enough: the rules of `uri-blocker`, `ua-restriction` and `cors`.
 //!
 //! ```text
 //!  text ──▶ one scan for the literals that rules cannot match without ──▶ the few rules whose literals are there
@@ -9,28 +9,32 @@
 //! text is. Only if a DFA would be too large, the slower engines of `regex-automata` match a rule. The cost of a search
 //! is counted: if it is more than a worker should spend, [`RuleSet::decide`] offloads it.
 //!
+//! Resources with the same rules share a set, and the check before a write compiles it for the write, too.
+//!
 //! Rejected: one DFA of all rules (its size doubles with every `a.*b`), and one that is built while searching (a client
 //! can make it build states for ever).
 
-use crate::patterns::not_a_pattern;
+use crate::patterns::{COMPILED_BYTES, Flags, nfa, parse};
 use aho_corasick::{AhoCorasick, AhoCorasickKind};
 use regex_automata::dfa::{Automaton, StartKind, dense};
 use regex_automata::meta;
-use regex_automata::nfa::thompson::{self, NFA, WhichCaptures};
+use regex_automata::nfa::thompson::{NFA, WhichCaptures};
 use regex_automata::{Input, MatchKind};
 use regex_syntax::hir::{Class, Hir, HirKind};
 use std::cell::RefCell;
-use std::collections::HashMap;
-use std::sync::Arc;
-use stillgate_plugin_api::Flow;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use stillgate_plugin_api::{Flow, PatternBudget};
 use stillgate_schema::Fault;
 
-/// Most memory of the automata of one set.
-const SET_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Largest DFA of one rule, or of several joined rules.
 const DFA_BYTES_MAX: usize = 512 * 1024;
+/// Largest NFA of one rule, or of several joined rules.
+const NFA_BYTES_MAX: usize = 1024 * 1024;
 /// Most memory for building a DFA.
-const BUILDING_BYTES_MAX: usize = 2 * 1024 * 1024;
+const BUILDING_BYTES_MAX: usize = 256 * 1024;
+/// What an attempt costs that takes more.
+const FAILED_COST: usize = 4 * BUILDING_BYTES_MAX;
 /// Most rules that are joined in one DFA.
 const JOINED_MAX: usize = 32;
 /// Most states of all rules of a set for which no DFA can be built.
@@ -56,6 +60,8 @@ pub(crate) struct RuleSet {
     /// Rules that are matched only if one of their literals occurs.
     rules: Vec<Engine>,
     literals: Option<Literals>,
+    /// Its share of a [`PatternBudget`].
+    cost: usize,
 }
 
 struct Literals {
@@ -78,7 +84,7 @@ pub(crate) struct TooLong;
 #[derive(Debug)]
 pub(crate) struct RuleError {
     pub(crate) rule: usize,
-    pub(crate) why: String,
+    pub(crate) fault: Fault,
 }
 
 thread_local! {
@@ -87,14 +93,31 @@ thread_local! {
 }
 
 impl RuleSet {
-    /// Compiles rules.
-    pub(crate) fn compile(rules: &[Hir]) -> Result<RuleSet, RuleError> {
-        let mut building = RuleSetBuilder::default();
-        let mut without: Vec<(usize, &Hir)> = Vec::new();
-        for (number, hir) in rules.iter().enumerate() {
-            match needed(hir) {
+    /// The set of these rules.
+    pub(crate) fn of(rules: &[String], budget: &PatternBudget) -> Result<Arc<RuleSet>, RuleError> {
+        let known = SHARED.lock().unwrap_or_else(PoisonError::into_inner).find(rules);
+        let set = match known {
+            Some(set) => set,
+            None => {
+                // Without the lock, since this takes its time. Two that compile the same at once have two sets.
+                let set = Arc::new(RuleSet::compile(rules, budget.left())?);
+                SHARED.lock().unwrap_or_else(PoisonError::into_inner).add(rules, &set);
+                set
+            }
+        };
+        budget.pay(set.cost).map_err(|fault| RuleError { rule: 0, fault })?;
+        Ok(set)
+    }
+
+    fn compile(rules: &[String], cost_max: usize) -> Result<RuleSet, RuleError> {
+        let mut building =
+            RuleSetBuilder { rules: Vec::new(), literals: HashMap::new(), cost: 0, cost_max, slow_states: 0 };
+        let mut without: Vec<(usize, Hir)> = Vec::new();
+        for (number, rule) in rules.iter().enumerate() {
+            let hir = parse(rule, Flags::default()).map_err(|fault| RuleError { rule: number, fault })?;
+            match needed(&hir) {
                 Some(literals) => {
-                    let engine = building.one(number, hir)?;
+                    let engine = building.one(number, &hir)?;
                     building.add(engine, literals);
                 }
                 None => without.push((number, hir)),
@@ -102,8 +125,8 @@ impl RuleSet {
         }
         let mut always = Vec::new();
         for group in without.chunks(JOINED_MAX) {
-            let all = Hir::alternation(group.iter().map(|(_, hir)| (*hir).clone()).collect());
-            match building.dfa(&all) {
+            let all = Hir::alternation(group.iter().map(|(_, hir)| hir.clone()).collect());
+            match nfa(&all, NFA_BYTES_MAX).and_then(|nfa| building.dfa(&nfa)) {
                 Some(engine) if group.len() > 1 => always.push(engine),
                 _ => {
                     for (number, hir) in group {
@@ -216,50 +239,62 @@ impl Engine {
 }
 
 /// A set that is being compiled.
-#[derive(Default)]
 struct RuleSetBuilder {
     rules: Vec<Engine>,
     literals: HashMap<Box<[u8]>, Vec<u32>>,
-    bytes: usize,
+    cost: usize,
+    cost_max: usize,
     slow_states: usize,
 }
 
 impl RuleSetBuilder {
     /// The engine of one rule.
     fn one(&mut self, number: usize, hir: &Hir) -> Result<Engine, RuleError> {
-        let engine = self.dfa(hir).map_or_else(|| self.slow(number, hir), Ok)?;
-        match self.bytes <= SET_BYTES_MAX {
+        let too_large = |what: &str| RuleError {
+            rule: number,
+            fault: Fault::new(what).hint("write it with smaller repetitions, or without"),
+        };
+        let nfa = nfa(hir, NFA_BYTES_MAX).ok_or_else(|| too_large("matching the rule takes too much memory"))?;
+        let engine = match self.dfa(&nfa) {
+            Some(engine) => engine,
+            None => self.slow(hir, &nfa).map_err(too_large)?,
+        };
+        match self.cost <= self.cost_max {
             true => Ok(engine),
             false => {
-                let why = format!("the rules up to this one take more than {} MiB", SET_BYTES_MAX >> 20);
-                Err(RuleError { rule: number, why })
+                let fault = Fault::new("the rules up to this one, with other plugins of this resource, cost too much");
+                let hint = "write fewer of them, or smaller repetitions";
+                Err(RuleError { rule: number, fault: fault.hint(hint) })
             }
         }
     }
 
     /// The DFA of a rule, unless it is too large.
-    fn dfa(&mut self, hir: &Hir) -> Option<Engine> {
-        let nfa = nfa(hir)?;
+    fn dfa(&mut self, nfa: &NFA) -> Option<Engine> {
         let config = dense::Config::new()
             .start_kind(StartKind::Unanchored)
             .match_kind(MatchKind::All)
             .accelerate(false)
             .dfa_size_limit(Some(DFA_BYTES_MAX))
             .determinize_size_limit(Some(BUILDING_BYTES_MAX));
-        let dfa = dense::Builder::new().configure(config).build_from_nfa(&nfa).ok()?;
-        self.bytes += dfa.memory_usage();
+        self.cost += nfa.memory_usage();
+        let Ok(dfa) = dense::Builder::new().configure(config).build_from_nfa(nfa) else {
+            self.cost += FAILED_COST;
+            return None;
+        };
+        let bytes = dfa.memory_usage();
+        // Each of its states stands for some of the NFA's.
+        let steps = bytes / (dfa.stride() * size_of::<u32>()) * nfa.states().len();
+        self.cost += bytes + steps;
         Some(Engine::Dfa(Box::new(dfa)))
     }
 
-    fn slow(&mut self, number: usize, hir: &Hir) -> Result<Engine, RuleError> {
-        let too_large = |what: &str| RuleError {
-            rule: number,
-            why: format!("{what}; write it with smaller repetitions, or without"),
-        };
-        let states = nfa(hir).ok_or_else(|| too_large("matching the rule takes too much memory"))?.states().len();
+    fn slow(&mut self, hir: &Hir, nfa: &NFA) -> Result<Engine, &'static str> {
+        let states = nfa.states().len();
+        self.cost += nfa.memory_usage() * COMPILED_BYTES;
         self.slow_states += states;
         if self.slow_states > SLOW_STATES_MAX {
-            return Err(too_large("matching the rule takes too much time"));
+            return Err("matching the rule takes too much time");
         }
         let config = meta::Config::new()
             .utf8_empty(false)
@@ -269,7 +304,7 @@ impl RuleSetBuilder {
             .dfa(false)
             .hybrid_cache_capacity(LAZY_BYTES_MAX);
         let regex = meta::Builder::new().configure(config).build_from_hir(hir);
-        regex.map(|regex| Engine::Slow(regex, states)).map_err(|_| too_large("matching the rule takes too much memory"))
+        regex.map(|regex| Engine::Slow(regex, states)).map_err(|_| "matching the rule takes too much memory")
     }
 
     fn add(&mut self, engine: Engine, literals: Vec<Box<[u8]>>) {
@@ -286,32 +321,52 @@ impl RuleSetBuilder {
 
     fn finish(self, always: Vec<Engine>) -> Result<RuleSet, RuleError> {
         if self.literals.is_empty() {
-            return Ok(RuleSet { always, rules: Vec::new(), literals: None });
+            return Ok(RuleSet { always, rules: Vec::new(), literals: None, cost: self.cost });
         }
         let (texts, rules): (Vec<_>, Vec<_>) = self.literals.into_iter().unzip();
         let search = AhoCorasick::builder()
             .ascii_case_insensitive(true)
             .kind(Some(AhoCorasickKind::DFA))
             .build(&texts)
-            .map_err(|error| RuleError { rule: 0, why: format!("the rules are too many: {error}") })?;
+            .map_err(|error| RuleError { rule: 0, fault: Fault::new(format!("the rules are too many: {error}")) })?;
         let rules = rules.into_iter().map(Into::into).collect();
-        Ok(RuleSet { always, rules: self.rules, literals: Some(Literals { search, rules }) })
+        let cost = self.cost + search.memory_usage();
+        Ok(RuleSet { always, rules: self.rules, literals: Some(Literals { search, rules }), cost })
     }
 }
 
-/// `None`: it takes too much memory.
-fn nfa(hir: &Hir) -> Option<NFA> {
-    let config = thompson::Config::new()
-        .utf8(false)
-        .which_captures(WhichCaptures::None)
-        .nfa_size_limit(Some(BUILDING_BYTES_MAX));
-    thompson::Compiler::new().configure(config).build_from_hir(hir).ok()
+/// The sets that are in use, by their rules, and those that were compiled last.
+#[derive(Default)]
+struct SharedSets {
+    in_use: HashMap<Box<[String]>, Weak<RuleSet>>,
+    /// Number of entries at which those of dropped sets are removed.
+    swept_at: usize,
+    recent: VecDeque<Arc<RuleSet>>,
 }
 
-/// Parses a rule: in the syntax of the `regex` crate, over bytes.
-pub(crate) fn parse(pattern: &str) -> Result<Hir, Fault> {
-    let mut parser = regex_syntax::ParserBuilder::new().utf8(false).unicode(false).build();
-    parser.parse(pattern).map_err(|error| not_a_pattern(&error.to_string()))
+/// Resources are compiled several times for one write, one after the other: what was compiled last is kept for that.
+static SHARED: LazyLock<Mutex<SharedSets>> = LazyLock::new(Mutex::default);
+
+/// Most sets that are kept because they were compiled last.
+const RECENT_MAX: usize = 4;
+
+impl SharedSets {
+    fn find(&self, rules: &[String]) -> Option<Arc<RuleSet>> {
+        self.in_use.get(rules)?.upgrade()
+    }
+
+    fn add(&mut self, rules: &[String], set: &Arc<RuleSet>) {
+        if self.in_use.len() >= self.swept_at {
+            self.in_use.retain(|_, set| set.strong_count() > 0);
+            self.swept_at = 2 * self.in_use.len() + 16;
+        }
+        self.in_use.insert(rules.into(), Arc::downgrade(set));
+        self.recent.push_back(set.clone());
+        let cost = |recent: &VecDeque<Arc<RuleSet>>| recent.iter().map(|set| set.cost).sum::<usize>();
+        while self.recent.len() > RECENT_MAX || cost(&self.recent) > PatternBudget::WHOLE {
+            self.recent.pop_front();
+        }
+    }
 }
 
 /// Literals of which every match contains at least one, in lower case; `None`: there are none worth searching for.

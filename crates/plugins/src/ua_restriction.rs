@@ -2,10 +2,10 @@
 
 use crate::access_list::{AccessList, MESSAGE};
 use crate::patterns::PATTERN;
-use crate::rule_set::{self, RuleSet};
+use crate::rule_set::{RuleError, RuleSet};
 use std::sync::Arc;
 use stillgate_plugin_api::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
-use stillgate_schema::{Fault, Flag, object, some};
+use stillgate_schema::{Flag, object, some};
 use stillgate_wire::FieldName;
 
 object! {
@@ -49,14 +49,8 @@ impl Define for UaRestriction {
 
 /// Compiles the patterns of a key, each separately.
 fn rules(patterns: &[String], key: &str, cx: &mut Compile<'_>) -> Option<Arc<RuleSet>> {
-    let report = |rule: usize, fault: Fault, cx: &mut Compile<'_>| {
-        cx.sink.error(cx.at, &cx.path.key(key).index(rule), fault);
-    };
-    let mut parsed = Vec::with_capacity(patterns.len());
-    for (rule, pattern) in patterns.iter().enumerate() {
-        parsed.push(rule_set::parse(pattern).map_err(|fault| report(rule, fault, cx)).ok()?);
-    }
-    RuleSet::compile(&parsed).map(Arc::new).map_err(|refused| report(refused.rule, refused.why.into(), cx)).ok()
+    let set = RuleSet::of(patterns, cx.patterns);
+    set.map_err(|RuleError { rule, fault }| cx.sink.error(cx.at, &cx.path.key(key).index(rule), fault)).ok()
 }
 
 const USER_AGENT: FieldName<'static> = FieldName::constant("User-Agent");

@@ -4,11 +4,12 @@
 //! `/admin` that way, they also see the text that a node may read, if it differs.
 
 use crate::patterns::PATTERN;
-use crate::rule_set::{self, RuleSet};
+use crate::rule_set::{RuleError, RuleSet};
 use regex_syntax::ast::{self, Ast};
+use std::collections::HashSet;
 use std::sync::Arc;
 use stillgate_plugin_api::query::decoded;
-use stillgate_plugin_api::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
+use stillgate_plugin_api::{Answer, Compile, Define, Flow, PatternBudget, Phase, Phases, Plugin, Request};
 use stillgate_route::NormalPath;
 use stillgate_route::path::target_path;
 use stillgate_schema::{Fault, Flag, Text, int, list, object, text};
@@ -46,28 +47,30 @@ impl Define for UriBlocker {
     const PHASES: Phases = Phases::of(&[Phase::Rewrite]);
 
     fn compile(keys: UriBlockerKeys, cx: &mut Compile<'_>) -> Option<UriBlocker> {
-        let rules = compile(&keys.block_rules, keys.case_insensitive).map_err(|(rule, fault)| {
-            cx.sink.error(cx.at, &cx.path.key("block_rules").index(rule), fault);
-        });
+        let rules =
+            compile(&keys.block_rules, keys.case_insensitive, cx.patterns).map_err(|RuleError { rule, fault }| {
+                cx.sink.error(cx.at, &cx.path.key("block_rules").index(rule), fault);
+            });
         Some(UriBlocker {
-            rules: Arc::new(rules.ok()?),
+            rules: rules.ok()?,
             rejected: Answer::rejection(keys.rejected_code, keys.rejected_msg.as_deref()),
         })
     }
 }
 
 /// Compiles the rules as if they were joined by `|`, like APISIX: flags that one sets apply to those after it.
-fn compile(rules: &[String], ignores_case: bool) -> Result<RuleSet, (usize, Fault)> {
+fn compile(rules: &[String], ignores_case: bool, budget: &PatternBudget) -> Result<Arc<RuleSet>, RuleError> {
     let mut flags = if ignores_case { "(?i)".to_owned() } else { String::new() };
-    let mut parsed = Vec::with_capacity(rules.len());
+    let (mut with_flags, mut known) = (Vec::with_capacity(rules.len()), HashSet::new());
     for (number, rule) in rules.iter().enumerate() {
-        if rules[..number].contains(rule) {
-            return Err((number, Fault::new(format!("the rule {rule:?} is given twice")).hint("remove it")));
+        if !known.insert(rule) {
+            let fault = Fault::new(format!("the rule {rule:?} is given twice")).hint("remove it");
+            return Err(RuleError { rule: number, fault });
         }
-        parsed.push(rule_set::parse(&format!("{flags}{rule}")).map_err(|fault| (number, fault))?);
+        with_flags.push(format!("{flags}{rule}"));
         leave_flags(rule, &mut flags);
     }
-    RuleSet::compile(&parsed).map_err(|refused| (refused.rule, refused.why.into()))
+    RuleSet::of(&with_flags, budget)
 }
 
 /// Adds the flags that a rule sets for all that follow. Not `x`, with which a comment would switch the other rules off.

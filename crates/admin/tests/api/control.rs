@@ -191,6 +191,8 @@ impl Control for Memory {
         Box::pin(async move { checked })
     }
 
+    fn fetch_secrets(&self, _: &str) {}
+
     fn validate(&self, _: &str, value: &Json) -> Result<(), String> {
         if value["plugins"]["limit-count"]["count"] == 0 {
             return Err("failed to check the configuration of plugin limit-count err: count".to_owned());

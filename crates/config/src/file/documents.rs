@@ -63,7 +63,7 @@ fn read_all(bytes: &[u8], environment: Lookup<'_>, plugins: PluginSet, sink: &mu
     }
     let plugins = with_own(plugins, &file.gateway.lua, within(&root, "gateway.lua.path"), sink);
     let alone = Store::new(file.gateway.clone(), plugins.clone());
-    whole::resolve(file, String::new(), plugins, sink);
+    whole::resolve(file, String::new(), plugins, &root, sink);
     Some(entries(&root).iter().flat_map(|list| of_list(list, &alone, sink)).collect())
 }
 
@@ -131,7 +131,7 @@ pub(super) fn document_at(root: &Node, path: &str) -> Option<(&'static str, Json
 fn written(kind: Kind, item: &Node, alone: &Store) -> Json {
     let first = json(item, false);
     let second = json(item, true);
-    let is_right = |document: &Json| alone.check_alone(kind, &document.to_string()).is_ok();
+    let is_right = |document: &Json| alone.checker().check(kind, &document.to_string()).is_ok();
     if first != second && !is_right(&first) && is_right(&second) { second } else { first }
 }
 

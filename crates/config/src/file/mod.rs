@@ -154,7 +154,7 @@ fn resolve(
     if let Some(loaded) = &file.plugins {
         warn_of_unloaded(loaded, root, sink);
     }
-    let resolved = whole::resolve(file, digest, plugins, sink);
+    let resolved = whole::resolve(file, digest, plugins, root, sink);
     if no_routes && !sink.has_errors() {
         sink.warning(root.at, &Path::Root.key("routes"), "no routes; every request is answered 404");
     }

@@ -10,9 +10,11 @@ use crate::resources::{
 };
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use stillgate_plugin_api::secrets::each_reference;
 use stillgate_plugin_api::{Chain, ChainEntry, Consumers};
 use stillgate_schema::kind::At;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
+use stillgate_schema::text::tree::Node;
 
 /// The state that the next text is read with.
 pub(super) struct CatalogState {
@@ -28,8 +30,17 @@ pub(super) struct CatalogState {
 pub(super) type NamedConsumers = BTreeMap<String, (&'static str, Position, String)>;
 
 /// Compiles the configuration; it is usable only if the sink has no errors afterwards.
-pub(super) fn resolve(file: File, digest: String, plugins: PluginSet, sink: &mut Sink) -> (Config, CatalogState) {
+pub(super) fn resolve(
+    file: File,
+    digest: String,
+    plugins: PluginSet,
+    root: &Node,
+    sink: &mut Sink,
+) -> (Config, CatalogState) {
     let plugins = with_managers(plugins, file.secrets, sink);
+    let mut references = Vec::new();
+    each_reference(root, &mut |reference| references.push(reference.to_owned()));
+    plugins.secrets.fetch(&references);
     let mut catalog = Catalog::new(&file.gateway, plugins);
     catalog.are_listeners_known = file.gateway.config.source.is_file();
     let mut taking = ResourceLoader::new(catalog, sink);

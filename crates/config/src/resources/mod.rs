@@ -29,12 +29,12 @@ pub(crate) use definition::{Definition, ResourceKeys, own_upstreams, with_manage
 pub(crate) use plugins::{LeftOut, List, Metadata, check_ignored, checked, first_of_each, metadata_table, with_own};
 pub use plugins::{PluginSet, ReadPluginFiles};
 pub(crate) use ssls::ResourceId;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use stillgate_plugin_api::Secrets;
-use stillgate_plugin_api::secrets::Managers;
+use stillgate_plugin_api::secrets::{Managers, references_in};
 use stillgate_schema::kind::At;
 use stillgate_schema::text::diagnostic::{Fault, Path, Sink};
 pub(crate) use unavailable::unavailable;
@@ -98,6 +98,16 @@ impl RememberedSecrets {
         self.told().hashes.keys().cloned().collect()
     }
 
+    /// Looks up the secrets that texts refer to, with the managers of the last one.
+    pub(crate) fn fetch_those_of<'t>(&self, texts: impl IntoIterator<Item = &'t str>) {
+        let references: BTreeSet<&str> = texts.into_iter().flat_map(references_in).collect();
+        if references.is_empty() {
+            return;
+        }
+        let secrets = self.told().with_managers.clone();
+        secrets.as_ref().unwrap_or(&self.secrets).fetch(&references.into_iter().map(str::to_owned).collect::<Vec<_>>());
+    }
+
     /// Handles that a text was read: values of earlier texts may be forgotten. With very many references none is, since not all are
     /// known here.
     pub(crate) fn report_in_use(&self) {
@@ -143,6 +153,10 @@ impl Secrets for RememberedSecrets {
         let secrets = self.secrets.with_managers(managers)?;
         self.told().with_managers = Some(secrets.clone());
         Some(Arc::new(RememberedSecrets { secrets, ..self.clone() }))
+    }
+
+    fn fetch(&self, references: &[String]) {
+        self.secrets.fetch(references);
     }
 
     fn resolve(&self, reference: &str) -> Result<String, String> {

@@ -15,13 +15,14 @@ mod served;
 mod stored_resource;
 
 use crate::model::{Kind, Origin, RejectedResource};
+use crate::resources::{Catalog, RememberedSecrets};
 pub use served::Store;
 use std::collections::BTreeMap;
-use std::ops::Bound;
 use std::sync::Arc;
+use stillgate_plugin_api::CustomPlugins;
 use stillgate_schema::text::diagnostic::Diagnostic;
 pub use stored_resource::ENCRYPTED_WITH;
-use stored_resource::{Key, StoredResource};
+use stored_resource::Key;
 
 /// One change of a resource.
 #[derive(Debug, Clone)]
@@ -53,6 +54,14 @@ impl Change {
     pub fn of(&self) -> (Kind, &str) {
         match self {
             Change::Put { kind, id, .. } | Change::Delete { kind, id } => (*kind, id),
+        }
+    }
+
+    /// The new document; `None`: the resource is removed.
+    pub fn document(&self) -> Option<&str> {
+        match self {
+            Change::Put { document, .. } => Some(document),
+            Change::Delete { .. } => None,
         }
     }
 }
@@ -102,8 +111,6 @@ impl Store {
     }
 }
 
-// The documents of a store as they were put, whatever is served of them.
-
 /// Begins the id of a resource whose key is not below its collection; the key follows.
 pub const ELSEWHERE: &str = "../";
 
@@ -118,42 +125,33 @@ pub fn path_of(kind: Kind, id: &str) -> String {
     }
 }
 
-/// A document as it was put.
-#[derive(Debug, Clone, Copy)]
-pub struct PutDocument<'a> {
-    /// Its kind.
-    pub kind: Kind,
-    /// Unique within its kind.
-    pub id: &'a str,
-    /// JSON text.
-    pub document: &'a Arc<str>,
-    /// When it was created.
-    pub created: u64,
-    /// Its origin.
-    pub origin: &'a Origin,
+/// Checks documents by themselves, whatever else a store has.
+#[derive(Clone)]
+pub struct DocumentChecker {
+    nothing: Arc<Catalog>,
+    secrets: Arc<RememberedSecrets>,
 }
 
-impl<'a> PutDocument<'a> {
-    fn new(((kind, id), held): (&'a Key, &'a StoredResource)) -> PutDocument<'a> {
-        PutDocument { kind: *kind, id, document: &held.document, created: held.created, origin: &held.origin }
+impl DocumentChecker {
+    /// Validates one document, with any id.
+    pub fn check(&self, kind: Kind, document: &str) -> Result<(), String> {
+        stored_resource::check(kind, document, &self.nothing)
+    }
+
+    /// Looks up the secrets of Vaults that documents refer to, all at the same time. Compiling them does not wait then.
+    pub fn fetch<'t>(&self, documents: impl IntoIterator<Item = &'t str>) {
+        self.secrets.fetch_those_of(documents);
+    }
+
+    /// The plugins from files that documents may have.
+    pub fn custom_plugins(&self) -> &CustomPlugins {
+        &self.nothing.plugins.set.table.custom
     }
 }
 
 impl Store {
-    /// One of them.
-    pub fn document(&self, kind: Kind, id: &str) -> Option<PutDocument<'_>> {
-        self.held.get_key_value(&(kind, id.into())).map(|(key, held)| PutDocument::new((key, held)))
-    }
-
-    /// The documents of a kind with this id prefix, in the order of ids.
-    pub fn documents_of(&self, kind: Kind, beginning: &str) -> impl Iterator<Item = PutDocument<'_>> {
-        let from: (Bound<Key>, Bound<Key>) = (Bound::Included((kind, beginning.into())), Bound::Unbounded);
-        let all = self.held.range(from).map(|(key, held)| PutDocument::new((key, held)));
-        all.take_while(move |put| put.kind == kind && put.id.starts_with(beginning))
-    }
-
-    /// All of them, by kind and id.
-    pub fn documents(&self) -> impl Iterator<Item = PutDocument<'_>> {
-        self.held.iter().map(|(key, held)| PutDocument::new((key, held)))
+    /// Checks documents with the plugins and secret managers of the store as it is now.
+    pub fn checker(&self) -> DocumentChecker {
+        DocumentChecker { nothing: self.nothing.clone(), secrets: self.secrets.clone() }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Change;
 use super::path_of;
-use super::stored_resource::{self, Key, StoredResource, define, readable, reason};
+use super::stored_resource::{Key, StoredResource, define, readable, reason};
 use crate::keys::gateway::Gateway;
 use crate::model::{
     Config, Kind, LoadedConfig, Origin, RejectedResource, Replacement, RouteList, Ssl, StreamRoute, Upstream, plugins,
@@ -28,10 +28,10 @@ pub struct Store {
     /// Without the secret managers that are resources of the store.
     plugins: PluginSet,
     /// The values of its secrets.
-    secrets: Arc<RememberedSecrets>,
+    pub(super) secrets: Arc<RememberedSecrets>,
     pub(super) catalog: Catalog,
     /// The empty catalog, for reading documents by themselves.
-    nothing: Catalog,
+    pub(super) nothing: Arc<Catalog>,
     pub(super) held: BTreeMap<Key, Box<StoredResource>>,
     claims: Claims,
     /// The resources that refer to a resource, whether that exists or not.
@@ -79,7 +79,7 @@ impl Store {
         let used = PluginSet { secrets: used, ..plugins.clone() };
         Store {
             catalog: Catalog::new(&gateway, used.clone()),
-            nothing: Catalog::new(&gateway, used),
+            nothing: Arc::new(Catalog::new(&gateway, used)),
             gateway,
             plugins,
             secrets,
@@ -101,11 +101,6 @@ impl Store {
             is_waiting: false,
             credentials: BTreeMap::new(),
         }
-    }
-
-    /// Validates one document by itself, with any id.
-    pub fn check_alone(&self, kind: Kind, document: &str) -> Result<(), String> {
-        stored_resource::check(kind, document, &self.nothing)
     }
 
     /// Applies changes in order. Compiles the changed resources again, and those that refer to something that changed by that.
@@ -150,11 +145,6 @@ impl Store {
     pub fn renew(&mut self, gateway: Gateway, custom: CustomPlugins) {
         self.plugins.table.custom = custom;
         self.read_again(gateway);
-    }
-
-    /// The plugins from files that its resources may use.
-    pub fn custom_plugins(&self) -> &CustomPlugins {
-        &self.plugins.table.custom
     }
 
     /// Answers everything with 503: the resources have not been read yet.
@@ -207,6 +197,7 @@ impl Store {
         let changes = self.list();
         let (managers, is_waiting) = (self.managers(), self.is_waiting);
         *self = Store { is_waiting, ..Store::with(gateway, self.plugins.clone(), &managers) };
+        self.checker().fetch(changes.iter().filter_map(Change::document));
         changes.into_iter().for_each(|change| self.hold(change));
         self.settle_all();
         self.secrets.report_in_use();

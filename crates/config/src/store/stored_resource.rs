@@ -436,7 +436,7 @@ mod tests {
         assert_eq!(store.rejected().count(), 0);
         for kind in Kind::all() {
             // The id is not its error.
-            let refusal = store.check_alone(kind, r#"{"id": "a", "username": "a"}"#).err().unwrap_or_default();
+            let refusal = store.checker().check(kind, r#"{"id": "a", "username": "a"}"#).err().unwrap_or_default();
             assert!(!refusal.contains("is not the key of"), "{refusal}");
         }
     }

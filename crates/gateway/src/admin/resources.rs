@@ -37,6 +37,7 @@ const FROM_FILE: &str =
 static SCHEMAS: LazyLock<Schemas> = LazyLock::new(|| Schemas::new(stillgate_plugins::TABLE));
 
 /// The control side, as the Admin API sees it.
+#[derive(Clone)]
 pub(crate) struct ControlSide {
     api: PageContext,
     /// `None`: resources come from the file.
@@ -69,9 +70,31 @@ impl ControlSide {
         }
     }
 
+    /// Like `ask`, for a transaction: the thread of the datastore gets it when the secrets that it refers to have been looked up.
+    /// Other requests to the thread do not wait for a slow Vault.
+    fn ask_with<T: Send + 'static>(
+        &self,
+        transaction: Transaction,
+        asked: impl FnOnce(Transaction, oneshot::Sender<Result<T, WriteFailure>>) -> StoreRequest + Send + 'static,
+    ) -> impl Future<Output = Result<T, WriteError>> + Send + 'static {
+        let side = self.clone();
+        async move {
+            let checker = side.kept.as_ref().map(|kept| kept.keeper.checker());
+            let fetched = spawn_blocking(move || {
+                if let Some(checker) = checker {
+                    checker.fetch(transaction.writes.iter().filter_map(Write::document));
+                }
+                transaction
+            });
+            let failed = |error| WriteError::Unavailable(format!("looking up secrets failed, which is a bug: {error}"));
+            let transaction = fetched.await.map_err(failed)?;
+            side.ask(|answer| asked(transaction, answer)).await
+        }
+    }
+
     /// The plugins of files that documents may have.
     fn custom_plugins(&self) -> CustomPlugins {
-        self.kept.as_ref().map_or(CustomPlugins::NONE, |kept| kept.keeper.custom_plugins())
+        self.kept.as_ref().map_or(CustomPlugins::NONE, |kept| kept.keeper.checker().custom_plugins().clone())
     }
 
     /// The answer to a write, once it has come as far as `wait` says.
@@ -127,11 +150,11 @@ impl Control for ControlSide {
     }
 
     fn write(&self, transaction: Transaction, wait: Wait) -> Pending<Result<Outcome, WriteError>> {
-        self.outcome(self.ask(|answer| StoreRequest::Write(transaction, answer)), wait)
+        self.outcome(self.ask_with(transaction, StoreRequest::Write), wait)
     }
 
     fn write_many(&self, transaction: Transaction, wait: Wait) -> Pending<Result<Outcome, WriteError>> {
-        self.outcome(self.ask(|answer| StoreRequest::WriteMany(transaction, answer)), wait)
+        self.outcome(self.ask_with(transaction, StoreRequest::WriteMany), wait)
     }
 
     fn backup(&self) -> Pending<Result<Backup, WriteError>> {
@@ -143,7 +166,7 @@ impl Control for ControlSide {
     }
 
     fn check(&self, transaction: Transaction) -> Pending<Result<Checked, WriteError>> {
-        let tried = self.ask(|answer| StoreRequest::Try(transaction, answer));
+        let tried = self.ask_with(transaction, StoreRequest::Try);
         let api = self.api.clone();
         Box::pin(async move {
             let (Trial { refusals, warnings, effects }, next) = tried.await?;
@@ -156,6 +179,12 @@ impl Control for ControlSide {
             };
             Ok(Checked { warnings, effects, recent_requests })
         })
+    }
+
+    fn fetch_secrets(&self, text: &str) {
+        if let Some(kept) = &self.kept {
+            kept.keeper.checker().fetch([text]);
+        }
     }
 
     fn validate(&self, collection: &str, value: &Json) -> Result<(), String> {

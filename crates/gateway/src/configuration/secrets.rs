@@ -49,6 +49,13 @@ impl Secrets for MachineSecrets {
         Some(Arc::new(MachineSecrets { managers: managers.clone() }))
     }
 
+    fn fetch(&self, references: &[String]) {
+        let places: Vec<_> = references.iter().filter_map(|reference| self.place(reference)).collect();
+        if let (false, Ok(vaults)) = (places.is_empty(), vaults()) {
+            vaults.fetch(&places);
+        }
+    }
+
     fn in_use(&self, references: &[String]) {
         if let Some(Ok(vaults)) = VAULTS.get() {
             vaults.keep(&references.iter().filter_map(|reference| self.place(reference)).collect());
@@ -109,6 +116,10 @@ impl Secrets for LastingSecrets {
     fn with_managers(&self, managers: &Managers) -> Option<Arc<dyn Secrets>> {
         let secrets = MachineSecrets { managers: managers.clone() };
         Some(Arc::new(LastingSecrets { secrets, last: self.last.clone(), folders: self.folders.clone() }))
+    }
+
+    fn fetch(&self, references: &[String]) {
+        self.secrets.fetch(references);
     }
 
     fn in_use(&self, references: &[String]) {

@@ -83,6 +83,10 @@ impl Secrets for SecretFiles {
         self.secrets.resolve(reference)
     }
 
+    fn fetch(&self, references: &[String]) {
+        self.secrets.fetch(references);
+    }
+
     fn with_managers(&self, managers: &Managers) -> Option<Arc<dyn Secrets>> {
         let secrets = MachineSecrets { managers: managers.clone() };
         Some(Arc::new(SecretFiles { secrets, files: self.files.clone() }))

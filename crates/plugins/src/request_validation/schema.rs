@@ -7,6 +7,7 @@ use crate::patterns::{self, Flags};
 use regex::bytes::Regex;
 use serde_json::{Map, Value as Json};
 use std::collections::{BTreeMap, HashMap};
+use stillgate_plugin_api::PatternBudget;
 
 /// Most subschemas of one schema.
 const PARTS_MAX: usize = 4096;
@@ -114,8 +115,9 @@ const DRAFTS: &[&str] = &["draft-04/schema", "draft-06/schema", "draft-07/schema
 
 impl Schema {
     /// Compiles a schema. The error says what is wrong, and where.
-    pub(super) fn compile(root: &Json) -> Result<Schema, String> {
-        let mut compiler = Compiler { places: HashMap::new(), queue: Vec::new(), names: Vec::new(), patterns: 0 };
+    pub(super) fn compile(root: &Json, budget: &PatternBudget) -> Result<Schema, String> {
+        let mut compiler =
+            Compiler { places: HashMap::new(), queue: Vec::new(), names: Vec::new(), patterns: 0, budget };
         compiler.part(String::new())?;
         let mut parts: Vec<SchemaPart> = Vec::new();
         // A queue of the parts to read, since references may lead through thousands of schemas.
@@ -132,14 +134,15 @@ impl Schema {
     }
 }
 
-struct Compiler {
+struct Compiler<'b> {
     places: HashMap<String, Index>,
     queue: Vec<String>,
     names: Vec<String>,
     patterns: usize,
+    budget: &'b PatternBudget,
 }
 
-impl Compiler {
+impl Compiler<'_> {
     fn part(&mut self, pointer: String) -> Result<Index, String> {
         if let Some(index) = self.places.get(&pointer) {
             return Ok(*index);
@@ -247,7 +250,7 @@ impl Compiler {
         if self.patterns > PATTERNS_MAX {
             return Err(format!("there are more than {PATTERNS_MAX} regular expressions in this schema"));
         }
-        patterns::compile(pattern, Flags::default()).map_err(|fault| match fault.hint {
+        patterns::compile(pattern, Flags::default(), self.budget).map_err(|fault| match fault.hint {
             Some(hint) => format!("{pattern:?} is {}; {hint}", fault.message),
             None => format!("{pattern:?} is {}", fault.message),
         })

@@ -9,7 +9,11 @@ fn set(rules: &[&str]) -> RuleSet {
 }
 
 fn compile(rules: &[&str]) -> Result<RuleSet, RuleError> {
-    RuleSet::compile(&rules.iter().map(|rule| parse(rule).unwrap()).collect::<Vec<_>>())
+    RuleSet::compile(&texts(rules), PatternBudget::WHOLE)
+}
+
+fn texts(rules: &[&str]) -> Vec<String> {
+    rules.iter().map(ToString::to_string).collect()
 }
 
 fn matches(set: &RuleSet, text: &[u8]) -> bool {
@@ -19,7 +23,7 @@ fn matches(set: &RuleSet, text: &[u8]) -> bool {
 #[test]
 fn needed_literals() {
     let check = |rule: &str, expected: &[&str]| {
-        let found = needed(&parse(rule).unwrap()).unwrap_or_default();
+        let found = needed(&parse(rule, Flags::default()).unwrap()).unwrap_or_default();
         let found: Vec<_> = found.iter().map(|literal| std::str::from_utf8(literal).unwrap()).collect();
         assert_eq!(found, expected, "{rule}");
     };
@@ -99,9 +103,9 @@ fn what_no_dfa_fits_is_matched_slowly_or_refused() {
     assert_eq!(rules.search(std::iter::once(&long[..]), WORKER_STEPS_MAX), Err(TooLong));
     assert!(!matches(&rules, &long));
     let refused = compile(&["fine", "(?:a[ab]{800}c){3}", "fine too"]).err().unwrap();
-    assert_eq!((refused.rule, refused.why.contains("takes too much time")), (1, true), "{refused:?}");
+    assert_eq!((refused.rule, refused.fault.message.contains("takes too much time")), (1, true), "{refused:?}");
     let refused = compile(&["(?:(?:(?:a{50}){50}){50}){50}"]).err().unwrap();
-    assert_eq!((refused.rule, refused.why.contains("takes too much memory")), (0, true), "{refused:?}");
+    assert_eq!((refused.rule, refused.fault.message.contains("takes too much memory")), (0, true), "{refused:?}");
 }
 
 /// 1,000 rules of which each has gaps, and a text of 8 KiB that nearly matches all of them: the worst known case.
@@ -128,4 +132,40 @@ fn what_a_hostile_text_takes_is_bounded_and_leaves_the_worker() {
     // Debug builds and busy machines take far longer than the measured time: this only catches explosions.
     assert!(began.elapsed() < Duration::from_secs(600));
     assert!(!matches(&rules, b"/usual/path?with=arguments"));
+}
+
+/// Rules of which each needs a large DFA, or none that fits: the whole set is refused before it takes seconds.
+#[test]
+fn what_compiling_takes_is_bounded_for_all_rules_together() {
+    for rule in [r"(\w{40}){10}", r"(\w{40}){40}0", "a[ab]{20}c", "(.*a){12}x{20}"] {
+        let rules: Vec<String> = (0..5000).map(|number| format!("{rule}{number}")).collect();
+        let refused = RuleSet::compile(&rules, PatternBudget::WHOLE).err().expect(rule);
+        assert!(refused.rule < 3000, "{rule}: {refused:?}");
+    }
+    let simple: Vec<String> = (0..2000).map(|number| format!("(?i)evil-bot-{number}/[0-9.]+")).collect();
+    let set = RuleSet::compile(&simple, PatternBudget::WHOLE).unwrap();
+    assert!(matches(&set, b"Mozilla (Evil-Bot-1999/1.0)"));
+    assert!(!matches(&set, b"Mozilla (Evil-Bot-2000/1.0)"));
+}
+
+#[test]
+fn resources_with_the_same_rules_share_a_set() {
+    let (budget, rules) = (PatternBudget::default(), texts(&["shared-[0-9]+", "by.*two"]));
+    let of = |rules: &[String]| RuleSet::of(rules, &budget).unwrap();
+    let (first, second, other) = (of(&rules), of(&rules), of(&rules[..1]));
+    assert!(Arc::ptr_eq(&first, &second) && !Arc::ptr_eq(&first, &other));
+    assert_eq!(PatternBudget::WHOLE - budget.left(), 2 * first.cost + other.cost, "both pay");
+}
+
+/// Sets that nothing uses are forgotten, but for the last ones.
+#[test]
+fn few_sets_are_kept_without_use() {
+    let mut shared = SharedSets::default();
+    let rules: Vec<Vec<String>> = (0..100).map(|number| vec![format!("rule-{number}")]).collect();
+    for rules in &rules {
+        shared.add(rules, &Arc::new(RuleSet::compile(rules, PatternBudget::WHOLE).unwrap()));
+    }
+    let kept: Vec<usize> = (0..100).filter(|number| shared.find(&rules[*number]).is_some()).collect();
+    assert_eq!(kept, [96, 97, 98, 99]);
+    assert!(shared.in_use.len() < 40, "{}", shared.in_use.len());
 }

@@ -151,6 +151,9 @@ impl IncrementalReader {
             self.plugin_paths = plugin_paths;
         }
         let good = self.kept.is_some().then(|| self.asked());
+        if self.kept.is_some() {
+            self.secrets.fetch_those_of(std::str::from_utf8(&text.bytes));
+        }
         if let Some(kept) = &mut self.kept
             && kept.variables.iter().all(|(name, value)| environment(name) == *value)
             && self.secrets.is_unchanged()

@@ -442,7 +442,7 @@ fn a_document_that_is_not_an_object_is_refused_whatever_its_kind() {
             let is_alone = matches!(kind, Kind::Consumers | Kind::Credentials | Kind::Protos);
             let expected = if is_alone { Replacement::Nothing } else { Replacement::Unavailable };
             assert_eq!((of, serving), (kind, expected), "{id} {text:?}");
-            assert!(store.check_alone(kind, text).is_err(), "{kind:?} {text:?}");
+            assert!(store.checker().check(kind, text).is_err(), "{kind:?} {text:?}");
         }
     }
 }
@@ -453,7 +453,7 @@ fn a_document_full_of_errors_takes_no_minutes() {
     let hosts: Vec<String> = (0..20_000).map(|number| format!("a b{number}")).collect();
     let route = json!({"uri": "/a", "hosts": hosts, "upstream": nodes()});
     let (store, began) = (store(), cpu_time());
-    let refusal = store.check_alone(Kind::Routes, &route.to_string()).unwrap_err();
+    let refusal = store.checker().check(Kind::Routes, &route.to_string()).unwrap_err();
     assert!(cpu_time() - began < PATIENCE, "{:?}", cpu_time() - began);
     assert!(refusal.contains("hosts[0]"), "{refusal}");
 }

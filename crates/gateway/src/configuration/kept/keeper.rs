@@ -1,19 +1,18 @@
 //! The state of a datastore: its documents in plain text, what they mean, and how far it is followed and served.
 //!
-//! Shared by the thread that talks to the datastore, the control loop, and the Admin API. Its lock is of the control side
-//! only: no worker comes here.
+//! Shared by the thread that talks to the datastore, the control loop, and the Admin API. Its locks are of the control side
+//! only: no worker comes here. The lock of the documents is held for one page or one change. The lock of what they mean is
+//! held while a change is compiled, which can take seconds, so readers do without it.
 
 use super::addresses::{key_of, resource_of};
 use super::encryption::Encryption;
 use serde_json::Value as Json;
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::ops::Bound;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use stillgate_config::{Change, ELSEWHERE, Gateway, Kind, Origin, PluginSet, PutDocument, Store};
-use stillgate_datastore::{Batch, Document, Documents, Event, Key, Snapshot, Transaction, Write};
+use stillgate_config::{Change, DocumentChecker, Gateway, Kind, Origin, PluginSet, Store};
+use stillgate_datastore::{Batch, Document, DocumentTable, Documents, Event, Key, Snapshot, Transaction, Write};
 use stillgate_measures::process_stats::now_unix_ms;
-use stillgate_plugin_api::CustomPlugins;
 use stillgate_schema::lenient_json;
 use stillgate_tls::Material;
 use tokio::sync::watch;
@@ -85,9 +84,11 @@ pub(crate) struct Keeper {
     pub(crate) served: watch::Sender<ServedRevision>,
     /// Another process is to follow it and to serve later writes.
     pub(crate) is_leaving: watch::Sender<bool>,
-    known: Mutex<KnownDocuments>,
-    /// The custom plugins of the store in `known`, for readers that must not wait while a change is tried out there.
-    custom: Mutex<CustomPlugins>,
+    /// In plain text.
+    documents: DocumentTable,
+    meaning: Mutex<DocumentMeaning>,
+    /// What the store in `meaning` checks documents with.
+    checker: Mutex<DocumentChecker>,
     pub(super) encryption: Encryption,
     /// Certificates as last read, so that unchanged ones are not read again.
     tls: Mutex<Option<Arc<Material>>>,
@@ -104,26 +105,32 @@ impl Keeper {
             stored: watch::Sender::default(),
             served: watch::Sender::default(),
             is_leaving: watch::Sender::default(),
-            custom: Mutex::new(store.custom_plugins().clone()),
-            known: Mutex::new(KnownDocuments::new(store)),
+            documents: DocumentTable::default(),
+            checker: Mutex::new(store.checker()),
+            meaning: Mutex::new(DocumentMeaning { revision: 0, store, unread: BTreeSet::new() }),
             encryption: Encryption::of(traits, gateway),
             tls: Mutex::default(),
         }
     }
 
-    /// The documents, and what they mean.
-    pub(super) fn known(&self) -> MutexGuard<'_, KnownDocuments> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What the documents mean. While a change is compiled, this waits for it.
+    pub(super) fn meaning(&self) -> MutexGuard<'_, DocumentMeaning> {
+        self.meaning.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The plugins of files that documents may have.
-    pub(crate) fn custom_plugins(&self) -> CustomPlugins {
-        self.custom.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Checks documents by themselves.
+    pub(crate) fn checker(&self) -> DocumentChecker {
+        self.checker.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Notes the plugins of files that documents may have from now on.
-    pub(super) fn set_custom_plugins(&self, custom: &CustomPlugins) {
-        custom.clone_into(&mut self.custom.lock().unwrap_or_else(PoisonError::into_inner));
+    /// Notes how documents are checked from now on.
+    pub(super) fn set_checker(&self, checker: DocumentChecker) {
+        *self.checker.lock().unwrap_or_else(PoisonError::into_inner) = checker;
+    }
+
+    /// All documents, in plain text.
+    pub(super) fn snapshot(&self) -> Snapshot {
+        self.documents.snapshot()
     }
 
     /// Certificates as they were read last.
@@ -169,8 +176,7 @@ impl Keeper {
         let Snapshot { revision, documents } = snapshot;
         let documents: Vec<(Key, Document)> =
             documents.into_iter().map(|(key, document)| self.decrypted(key, document)).collect();
-        let mut known = self.known();
-        let old: HashMap<Key, Document> = known.snapshot().documents.into_iter().collect();
+        let old: HashMap<Key, Document> = self.documents.snapshot().documents.into_iter().collect();
         let new: HashSet<&Key> = documents.iter().map(|(key, _)| key).filter(|_| !old.is_empty()).collect();
         let put = |(key, document): &(Key, Document)| {
             let before = old.get(key);
@@ -184,12 +190,17 @@ impl Keeper {
             [good, self.change(key, Some(document))]
         };
         let gone = old.keys().filter(|key| !new.contains(key)).filter_map(|key| self.change(key, None));
-        known.store.go_on();
+        self.checker().fetch(documents.iter().map(|(_, document)| &*document.value));
+        let mut meaning = self.meaning();
+        meaning.store.go_on();
         // One by one: a list of them would be as large as what stays.
-        known.store.apply(documents.iter().flat_map(put).flatten().chain(gone));
-        known.replace_others(Snapshot { revision, documents });
-        let modified = known.modified_anew();
-        drop(known);
+        meaning.store.apply(documents.iter().flat_map(put).flatten().chain(gone));
+        meaning.revision = revision;
+        meaning.unread = documents.iter().map(|(key, _)| key).filter(|key| is_unread(key)).cloned().collect();
+        self.set_checker(meaning.store.checker());
+        self.documents.replace(Snapshot { revision, documents });
+        drop(meaning);
+        let modified = self.newest_anew();
         self.stored.send_modify(|stored| {
             (stored.revision, stored.connection) = (Some(revision), FollowStatus::Good);
             stored.modified = modified;
@@ -208,15 +219,23 @@ impl Keeper {
         let batch = Batch { revision: batch.revision, events: events.collect() };
         let changes: Vec<Change> =
             batch.events.iter().filter_map(|event| self.change(&event.key, event.document.as_ref())).collect();
-        let revision = batch.revision;
-        let mut known = self.known();
-        let gone = known.newest_among(&changes);
-        known.store.apply(changes);
-        let modified = known.modified_by(&batch, &gone);
-        known.take_others(batch);
-        drop(known);
+        self.checker().fetch(changes.iter().filter_map(Change::document));
+        let newest = self.newest_without(&batch);
+        let mut meaning = self.meaning();
+        meaning.store.apply(changes);
+        meaning.revision = batch.revision;
+        for event in batch.events.iter().filter(|event| is_unread(&event.key)) {
+            match event.document {
+                Some(_) => meaning.unread.insert(event.key.clone()),
+                None => meaning.unread.remove(&event.key),
+            };
+        }
+        self.set_checker(meaning.store.checker());
+        self.documents.apply(&batch);
+        drop(meaning);
+        let modified = self.newest_with(&batch, newest);
         self.stored.send_modify(|stored| {
-            stored.revision = Some(revision);
+            stored.revision = Some(batch.revision);
             stored.modified = modified;
         });
     }
@@ -224,7 +243,10 @@ impl Keeper {
     /// Checks one document of a collection by itself; the error says what is wrong.
     pub(crate) fn validate(&self, collection: &str, value: &Json) -> Result<(), String> {
         let kind = Kind::named(collection).ok_or_else(|| format!("there is no collection {collection:?}"))?;
-        self.known().store.check_alone(kind, &value.to_string())
+        let document = value.to_string();
+        let checker = self.checker();
+        checker.fetch([&*document]);
+        checker.check(kind, &document)
     }
 
     /// Notes whether the datastore can be followed.
@@ -250,8 +272,8 @@ impl Keeper {
 
     /// The last good documents, as they are to be kept.
     pub(super) fn last_good(&self) -> HashMap<Key, Arc<str>> {
-        let known = self.known();
-        let previous = known.store.previous().map(|(kind, id, text)| {
+        let meaning = self.meaning();
+        let previous = meaning.store.previous().map(|(kind, id, text)| {
             let key = key_of(kind, id);
             let text = self.encryption.kept(&key, text);
             (key, text)
@@ -289,154 +311,88 @@ pub(super) fn collection(key: &Key) -> &str {
     }
 }
 
-// The documents of a datastore: resources by their meaning, the others as they are.
-
-/// The documents of a datastore at one revision, in plain text, and what they mean.
-pub(super) struct KnownDocuments {
+/// What the documents of a datastore mean at one revision.
+pub(super) struct DocumentMeaning {
     pub(super) revision: u64,
-    /// The documents that are resources.
     pub(super) store: Store,
-    /// What other programs keep there.
-    others: BTreeMap<Key, Document>,
-    /// The newest revision of the resources of each kind.
-    modified: [u64; Kind::COUNT],
+    /// The keys of documents that nothing reads: APISIX has no collection of their names.
+    pub(super) unread: BTreeSet<Key>,
 }
 
-impl KnownDocuments {
-    /// Nothing has been read yet.
-    pub(super) fn new(store: Store) -> KnownDocuments {
-        KnownDocuments { revision: 0, store, others: BTreeMap::new(), modified: Default::default() }
-    }
+/// Whether nothing reads the document of a key.
+fn is_unread(key: &Key) -> bool {
+    // APISIX's list of plugins is read from files here.
+    resource_of(key).is_none() && key.as_str() != "plugins"
+}
 
-    fn get(&self, key: &Key) -> Option<Document> {
-        match resource_of(key) {
-            Some((kind, id)) => self.store.document(kind, &id).map(document),
-            None => self.others.get(key).cloned(),
-        }
-    }
+// The newest revision of the resources of each kind, which changes with each write and with each deletion of the newest.
 
-    fn below(&self, path: &str) -> Vec<(Key, Document)> {
-        let (collection, rest) = path.split_once('/').unwrap_or((path, ""));
-        let kind = Kind::named(collection).filter(|kind| *kind != Kind::Credentials);
-        let of_kind = kind.into_iter().flat_map(|kind| self.store.documents_of(kind, rest));
-        let of_kind = of_kind.filter(|put| !put.id.starts_with(ELSEWHERE)).map(entry);
-        // Their keys need not be below their collection.
-        let kinds = Kind::all().filter(|kind| *kind != Kind::Credentials);
-        let elsewhere = kinds.flat_map(|kind| self.store.documents_of(kind, ELSEWHERE)).map(entry);
-        let mut found: Vec<(Key, Document)> =
-            of_kind.chain(elsewhere.filter(|(key, _)| key.as_str().starts_with(path))).collect();
-        if kind == Some(Kind::Consumers) {
-            // Credentials of one consumer, or of all: `consumers/jack/credentials/` or `consumers/`.
-            let consumer = rest.split_inclusive('/').next().filter(|name| name.ends_with('/')).unwrap_or("");
-            let credentials = self.store.documents_of(Kind::Credentials, consumer).map(entry);
-            found.extend(credentials.filter(|(key, _)| key.as_str().starts_with(path)));
-        }
-        let others = self.others.range::<str, _>((Bound::Included(path), Bound::Unbounded));
-        let others = others.take_while(|(key, _)| key.as_str().starts_with(path));
-        found.extend(others.map(|(key, document)| (key.clone(), document.clone())));
-        found.sort_by(|(a, _), (b, _)| a.cmp(b));
-        found
-    }
-
-    /// The keys of documents that nothing reads: APISIX has no collection of their names.
-    pub(super) fn unread(&self) -> impl Iterator<Item = &Key> {
-        // APISIX's list of plugins, which is read from files here.
-        self.others.keys().filter(|key| key.as_str() != "plugins")
-    }
-
-    /// Everything.
-    pub(super) fn snapshot(&self) -> Snapshot {
-        let others = self.others.iter().map(|(key, document)| (key.clone(), document.clone()));
-        let mut documents: Vec<(Key, Document)> = self.store.documents().map(entry).chain(others).collect();
-        documents.sort_by(|(a, _), (b, _)| a.cmp(b));
-        Snapshot { revision: self.revision, documents }
-    }
-
-    /// Takes in documents that are not resources; the store has the rest by now.
-    pub(super) fn take_others(&mut self, batch: Batch) {
-        self.revision = batch.revision;
-        for event in batch.events.into_iter().filter(|event| resource_of(&event.key).is_none()) {
-            match event.document {
-                Some(document) => drop(self.others.insert(event.key, document)),
-                None => drop(self.others.remove(&event.key)),
+impl Keeper {
+    /// The newest revisions, with `None` for the kinds whose newest resource a change replaces or deletes.
+    fn newest_without(&self, batch: &Batch) -> [Option<u64>; Kind::COUNT] {
+        let mut newest = self.stored.borrow().modified.map(Some);
+        for event in &batch.events {
+            let of = resource_of(&event.key).zip(self.documents.get(&event.key));
+            if let Some(((kind, _), before)) = of
+                && newest[kind as usize] == Some(before.modified)
+            {
+                newest[kind as usize] = None;
             }
         }
+        newest
     }
 
-    /// The kinds whose newest resource these changes replace or delete.
-    pub(super) fn newest_among(&self, changes: &[Change]) -> Vec<Kind> {
-        let is_newest = |(kind, id): (Kind, &str)| {
-            let put = self.store.document(kind, id);
-            put.is_some_and(|put| document(put).modified == self.modified[kind as usize])
-        };
-        changes.iter().map(Change::of).filter(|of| is_newest(*of)).map(|(kind, _)| kind).collect()
-    }
-
-    /// The newest revision of the resources of each kind, after changes that the store has taken in. `gone`: see
-    /// [`KnownDocuments::newest_among`].
-    pub(super) fn modified_by(&mut self, batch: &Batch, gone: &[Kind]) -> [u64; Kind::COUNT] {
-        let mut gone = gone.to_vec();
+    /// The newest revisions after a change that the documents have.
+    fn newest_with(&self, batch: &Batch, before: [Option<u64>; Kind::COUNT]) -> [u64; Kind::COUNT] {
+        let mut newest = before;
         for event in &batch.events {
             if let (Some((kind, _)), Some(document)) = (resource_of(&event.key), &event.document) {
-                let newest = &mut self.modified[kind as usize];
-                *newest = document.modified.max(*newest);
+                let newest = &mut newest[kind as usize];
                 // What it takes the place of was older.
-                gone.retain(|of| *of != kind);
+                *newest = Some(newest.unwrap_or_default().max(document.modified));
             }
         }
-        gone.into_iter().for_each(|kind| self.modified[kind as usize] = self.newest_of(kind));
-        self.modified
+        match newest.contains(&None) {
+            true => self.newest_anew(),
+            false => newest.map(Option::unwrap_or_default),
+        }
     }
 
-    /// Recomputes the revisions of all kinds that the store has.
-    pub(super) fn modified_anew(&mut self) -> [u64; Kind::COUNT] {
-        Kind::all().for_each(|kind| self.modified[kind as usize] = self.newest_of(kind));
-        self.modified
+    fn newest_anew(&self) -> [u64; Kind::COUNT] {
+        self.documents.fold([0; Kind::COUNT], |mut newest, key, document| {
+            if let Some((kind, _)) = resource_of(key) {
+                newest[kind as usize] = newest[kind as usize].max(document.modified);
+            }
+            newest
+        })
     }
-
-    fn newest_of(&self, kind: Kind) -> u64 {
-        self.store.documents_of(kind, "").map(|put| document(put).modified).max().unwrap_or_default()
-    }
-
-    /// Replaces all documents that are not resources by those of a snapshot.
-    pub(super) fn replace_others(&mut self, Snapshot { revision, documents }: Snapshot) {
-        self.revision = revision;
-        self.others = documents.into_iter().filter(|(key, _)| resource_of(key).is_none()).collect();
-    }
-}
-
-/// A resource as the datastore has it.
-fn entry(put: PutDocument<'_>) -> (Key, Document) {
-    (key_of(put.kind, put.id), document(put))
-}
-
-fn document(put: PutDocument<'_>) -> Document {
-    // All that is put here comes from a datastore.
-    let modified = if let Origin::Revision(modified) = put.origin { *modified } else { 0 };
-    Document { value: put.document.clone(), created: put.created, modified }
 }
 
 /// The part that the Admin API uses.
 impl Documents for Keeper {
     fn revision(&self) -> u64 {
-        self.known().revision
+        self.documents.revision()
     }
 
     fn get(&self, key: &Key) -> Option<Document> {
-        self.known().get(key)
+        self.documents.get(key)
     }
 
     fn below(&self, path: &str) -> Vec<(Key, Document)> {
-        self.known().below(path)
+        self.documents.below(path)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::configuration::kept::store;
     use crate::configuration::source::plugins;
+    use serde_json::json;
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
     use stillgate_config::load;
-    use stillgate_datastore::{DocumentTable, Event};
 
     const KEYS: [&str; 20] = [
         "routes/1",
@@ -461,67 +417,60 @@ mod tests {
         "/routes/1",
     ];
 
-    const PATHS: [&str; 15] = [
-        "routes/",
-        "routes/1",
-        "services/",
-        "consumers/",
-        "consumers/jack/",
-        "consumers/jack/credentials/",
-        "consumers/jacky/credentials/",
-        "consumers/nobody/credentials/",
-        "secrets/",
-        "credentials/",
-        "data_plane/",
-        "nothing/",
-        "routes_old/",
-        "routes/../",
-        "consumers/../credentials/",
-    ];
-
-    /// The known documents are the written ones, whether they are valid, invalid or not resources.
-    #[test]
-    fn it_is_a_table_of_documents() {
+    fn keeper() -> Keeper {
         let gateway = load("gateway: {}\nroutes: []\n", &|_| None).unwrap().config.gateway;
-        let (mut known, table) = (KnownDocuments::new(Store::new(gateway, plugins())), DocumentTable::default());
-        let mut take = |revision: u64, keys: &[&str], value: Option<&str>| {
-            let event = |key: &&str| {
-                let key = Key::found(key);
-                let created = table.get(&key).map_or(revision, |known| known.created);
-                let document = value.map(|value| Document { value: value.into(), created, modified: revision });
-                Event { key, document }
-            };
-            let batch = Batch { revision, events: keys.iter().map(event).collect() };
-            let changes = batch.events.iter().filter_map(|event| {
-                let (kind, id) = resource_of(&event.key)?;
-                Some(match event.document.clone() {
-                    None => Change::Delete { kind, id },
-                    Some(Document { value: document, created, modified }) => {
-                        Change::Put { kind, id, document, created, origin: Origin::Revision(modified) }
-                    }
-                })
-            });
-            let changes: Vec<Change> = changes.collect();
-            let gone = known.newest_among(&changes);
-            known.store.apply(changes);
-            let modified = known.modified_by(&batch, &gone);
-            assert_eq!(modified, Kind::all().map(|kind| known.newest_of(kind)).collect::<Vec<_>>()[..]);
+        Keeper::new(&store::KIND.traits, &gateway, plugins())
+    }
+
+    fn batch(revision: u64, keys: &[&str], value: Option<&str>) -> Batch {
+        let document = value.map(|value| Document { value: value.into(), created: revision, modified: revision });
+        let event = |key: &&str| Event { key: Key::found(key), document: document.clone() };
+        Batch { revision, events: keys.iter().map(event).collect() }
+    }
+
+    /// The documents are the written ones, whether they are valid, invalid or not resources, and the newest of each kind is known.
+    #[test]
+    fn documents_are_kept_as_they_were_written() {
+        let (keeper, table) = (keeper(), DocumentTable::default());
+        let take = |revision: u64, keys: &[&str], value: Option<&str>| {
+            let batch = batch(revision, keys, value);
             table.apply(&batch);
-            known.take_others(batch);
-            assert_eq!(known.snapshot(), table.snapshot());
-            for path in PATHS {
-                assert_eq!(known.below(path), table.below(path), "{path}");
-            }
-            for key in KEYS.map(Key::found) {
-                assert_eq!(known.get(&key), table.get(&key), "{key}");
-            }
+            keeper.take_batch(batch);
+            assert_eq!(keeper.snapshot(), table.snapshot());
+            assert_eq!(keeper.stored.borrow().modified, keeper.newest_anew());
+            assert_eq!(keeper.meaning().revision, revision);
         };
         take(1, &KEYS, Some(r#"{"uri":"/a","upstream":{"nodes":{"127.0.0.1:1":1}}}"#));
+        let unread: Vec<String> = keeper.meaning().unread.iter().map(ToString::to_string).collect();
+        assert_eq!(unread, ["/routes/1", "credentials/1", "data_plane/server_info/x"]);
         take(2, &KEYS[3..7], Some("wrong"));
         take(3, &KEYS[5..9], None);
         take(4, &KEYS[8..], Some("{}"));
+        take(5, &KEYS[13..], None);
+        assert_eq!(keeper.meaning().unread.len(), 1);
         let snapshot = Snapshot { revision: 9, ..table.snapshot() };
-        known.replace_others(snapshot.clone());
-        assert_eq!(known.snapshot(), snapshot);
+        keeper.take_snapshot(snapshot.clone(), &HashMap::new());
+        assert_eq!(keeper.snapshot(), snapshot);
+        assert_eq!(keeper.stored.borrow().modified, keeper.newest_anew());
+    }
+
+    /// A change can take seconds to compile: readers and checks of the Admin API do not wait for it.
+    #[test]
+    fn readers_do_not_wait_for_a_change_that_is_compiled() {
+        let keeper = Arc::new(keeper());
+        keeper.take_batch(batch(1, &["protos/1"], Some("{}")));
+        let _compiling = keeper.meaning();
+        let (reader, (done, finished)) = (keeper.clone(), mpsc::sync_channel(1));
+        thread::spawn(move || {
+            let (key, right) = (Key::found("protos/1"), json!({"plugins": {"cors": {}}}));
+            let wrong = json!({"plugins": {"cors": {"allow_origins": 1}}});
+            let read = (reader.revision(), reader.get(&key).is_some(), reader.below("protos/").len());
+            let checked =
+                (reader.validate("plugin_configs", &right), reader.validate("plugin_configs", &wrong).is_err());
+            let custom = reader.checker().custom_plugins().iter().count();
+            done.send((read, checked, custom, reader.snapshot().documents.len())).unwrap();
+        });
+        let found = finished.recv_timeout(Duration::from_secs(60)).expect("a reader waits");
+        assert_eq!(found, ((1, true, 1), (Ok(()), true), 0, 1));
     }
 }

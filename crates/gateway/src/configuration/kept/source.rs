@@ -69,9 +69,9 @@ impl DatastoreSource {
     pub(crate) fn read(&mut self, file: &LoadedConfig, unless: Option<&str>) -> Option<Arc<LoadedConfig>> {
         let keeper = &self.opened.keeper;
         let (gateway, custom) = (&file.config.gateway, &file.config.plugins.custom);
-        let mut known = keeper.known();
-        let revision = known.revision;
-        let store = &mut known.store;
+        let mut meaning = keeper.meaning();
+        let revision = meaning.revision;
+        let store = &mut meaning.store;
         let is_new = self.given != Some(revision);
         let are_few = store.secret_references().len() <= CHECKED_REFERENCES_MAX;
         let is_other = self.gateway != *gateway || self.custom != *custom;
@@ -82,7 +82,7 @@ impl DatastoreSource {
             self.missed.clear();
             self.secrets.set_folders(&gateway.config.secret_folders);
             store.renew(gateway.clone(), custom.clone());
-            keeper.set_custom_plugins(custom);
+            keeper.set_checker(store.checker());
             (self.gateway, self.custom) = (gateway.clone(), custom.clone());
         }
         let digest = format!("{}@{revision}", file.config.digest);
@@ -106,7 +106,7 @@ impl DatastoreSource {
             problems.into_iter().for_each(|(kind, id, reason)| store.refuse(kind, &id, &reason));
             loaded = store.load(&digest);
         }
-        loaded.warnings.extend(known.unread().take(UNREAD_NAMED_MAX).map(|key| unread(key, &keeper.prefix)));
+        loaded.warnings.extend(meaning.unread.iter().take(UNREAD_NAMED_MAX).map(|key| unread(key, &keeper.prefix)));
         loaded.warnings_beside.clone_from(&file.warnings);
         self.given = Some(revision);
         Some(Arc::new(loaded))
@@ -114,7 +114,7 @@ impl DatastoreSource {
 
     /// The files whose change may change what is read.
     pub(crate) fn files(&self) -> BTreeSet<PathBuf> {
-        let references = self.opened.keeper.known().store.secret_references();
+        let references = self.opened.keeper.meaning().store.secret_references();
         references.iter().filter_map(|reference| file_of(reference)).chain(self.missed.keys().cloned()).collect()
     }
 }

@@ -66,7 +66,8 @@ impl Keeper {
         let has_tls = changes.iter().any(is_about_tls);
         let may_add_pairs = changes.iter().any(may_add_pairs);
         let (mut problems, mut linted, mut too_many_pairs) = (Vec::new(), LintResult::default(), None);
-        let attempt = self.known().store.attempt(changes, |store| {
+        self.checker().fetch(changes.iter().filter_map(Change::document));
+        let attempt = self.meaning().store.attempt(changes, |store| {
             let checks_tls = has_tls && store.uses_tls();
             if !checks_tls && !may_add_pairs && next.is_none() {
                 return;
@@ -86,7 +87,7 @@ impl Keeper {
         let mut trial = sorted_out(attempt, &changed);
         trial.refusals.extend(misread);
         // A change for the better is made, even if it is not enough.
-        if too_many_pairs.is_some_and(|count| count > pairs(&self.known().store.load("").config)) {
+        if too_many_pairs.is_some_and(|count| count > pairs(&self.meaning().store.load("").config)) {
             trial.refusals.push(format!(
                 "all routes together would have more than {PLACES_MAX} pairs of a host and a path; use fewer hosts or paths"
             ));

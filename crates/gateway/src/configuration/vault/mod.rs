@@ -7,18 +7,24 @@
 //!             ask and wait, at most `timeout`                  the configuration is read again
 //! ```
 //!
+//! A configuration first fetches all its paths: they are read at the same time, [`READS_MAX`] of a Vault at once, and the wait
+//! for all of them ends after `timeout`. So a slow Vault delays a configuration once, not once for each path.
+//!
 //! While a Vault does not answer, what was read before stays good. A Vault that did not answer, and a path that could not be
-//! read, are left alone for five seconds, so that a configuration with a thousand references does not wait a thousand times.
+//! read, are left alone for five seconds.
 
 #[cfg(test)]
 mod tests;
 
 use bytes::Bytes;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use http_body_util::Full;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use serde_json::{Map, Value as Json, json};
 use std::collections::{HashMap, HashSet};
+use std::future::Future;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -27,7 +33,7 @@ use stillgate_outbound::HttpClient;
 use stillgate_plugin_api::secrets::{KvVersion, Manager, Secret, VaultLogin};
 use stillgate_tls::{Peer, ServiceRoots, towards_service};
 use tokio::runtime::Builder;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Mutex as AsyncMutex, Semaphore, mpsc, watch};
 use tokio_rustls::TlsConnector;
 use tracing::{info, warn};
 
@@ -52,6 +58,10 @@ pub(crate) fn connector(manager: &Manager) -> Result<TlsConnector, String> {
 const NEGATIVE: Duration = Duration::from_secs(5);
 /// Maximum number of paths that are kept; more are refused.
 const PATHS_MAX: usize = 4096;
+/// Maximum number of paths that are read from one Vault at the same time.
+const READS_MAX: usize = 32;
+/// Time for an answer beyond a manager's `timeout`, which ends the request itself.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// Makes the TLS connector for an `https` Vault.
 type Tls = fn(&Manager) -> Result<TlsConnector, String>;
@@ -75,8 +85,8 @@ struct CachedSecret {
     /// The last answer; after a temporary failure, the value before it.
     answer: Option<Result<Data, String>>,
     at: Instant,
-    /// A reader waits for it already.
-    is_asked: bool,
+    /// Since when it is being read; `None`: it is not.
+    asked: Option<Instant>,
     /// The last attempt failed temporarily. If a value was read before, that has been logged.
     is_failing: bool,
 }
@@ -88,8 +98,7 @@ impl Vaults {
         let shared = Arc::new(VaultCache { kept: Mutex::default(), read: Condvar::new() });
         let (orders, ordered) = mpsc::channel(PATHS_MAX);
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        let reader =
-            VaultThread { shared: shared.clone(), clients: HashMap::new(), down: HashMap::new(), tls, changes };
+        let reader = VaultThread { shared: shared.clone(), clients: HashMap::new(), tls, changes };
         thread::Builder::new().name("secrets".to_owned()).spawn(move || runtime.block_on(reader.run(ordered)))?;
         Ok(Vaults { shared, orders })
     }
@@ -98,33 +107,48 @@ impl Vaults {
     pub(crate) fn resolve(&self, manager: &Arc<Manager>, path: &str, key: &str) -> Result<String, String> {
         let place: SecretPath = (manager.clone(), path.into());
         let mut kept = self.shared.lock();
-        if kept.len() >= PATHS_MAX && !kept.contains_key(&place) {
+        if !self.order(&mut kept, &place) {
             return Err(format!("more than {PATHS_MAX} paths of Vaults are in use; use keys of fewer paths"));
+        }
+        let mut kept = self.shared.wait_for(kept, &place);
+        let answer = kept.get_mut(&place).map(|one| {
+            let late = || Err(format!("{}: no answer within {} s", manager.uri, manager.timeout.as_secs()));
+            // An answer that comes later is another one, so the configuration is read again.
+            one.answer.get_or_insert_with(late).clone()
+        });
+        answer
+            .unwrap_or_else(|| Err("it was forgotten while it was read; try again".to_owned()))
+            .and_then(|data| text_of(data.get(key), path, key))
+    }
+
+    /// Reads all of these paths that are not known yet, at the same time. Blocks until each has its answer, or had its time.
+    pub(crate) fn fetch(&self, places: &[SecretPath]) {
+        let mut kept = self.shared.lock();
+        for place in places {
+            self.order(&mut kept, place);
+        }
+        for place in places {
+            kept = self.shared.wait_for(kept, place);
+        }
+    }
+
+    /// Has a path read unless it is known; `false`: there are too many.
+    fn order(&self, kept: &mut HashMap<SecretPath, CachedSecret>, place: &SecretPath) -> bool {
+        if kept.len() >= PATHS_MAX && !kept.contains_key(place) {
+            return false;
         }
         let now = Instant::now();
         let one = kept.entry(place.clone()).or_insert_with(|| CachedSecret::new(now));
-        if one.wants(now) {
-            // Each path has one order at most, so the channel has room; the thread ends with the process only.
-            one.is_asked = self.orders.try_send(place.clone()).is_ok();
+        // Each path has one order at most, so the channel has room; the thread ends with the process only.
+        if one.wants(now) && self.orders.try_send(place.clone()).is_ok() {
+            one.asked = Some(now);
         }
-        // Another client's requests may be waited for, too: each has the manager's bound.
-        let (kept, _) = self
-            .shared
-            .read
-            .wait_timeout_while(kept, manager.timeout + Duration::from_secs(1), |kept| {
-                kept.get(&place).is_some_and(|one| one.answer.is_none())
-            })
-            .unwrap_or_else(PoisonError::into_inner);
-        match kept.get(&place).and_then(|one| one.answer.as_ref()) {
-            Some(Ok(data)) => text_of(data.get(key), path, key),
-            Some(Err(why)) => Err(why.clone()),
-            None => Err(format!("{}: no answer within {} s", manager.uri, manager.timeout.as_secs())),
-        }
+        true
     }
 
     /// Forgets all but these paths, each with its manager.
     pub(crate) fn keep(&self, used: &HashSet<SecretPath>) {
-        self.shared.lock().retain(|place, kept| kept.is_asked || used.contains(place));
+        self.shared.lock().retain(|place, kept| kept.asked.is_some() || used.contains(place));
     }
 }
 
@@ -132,17 +156,31 @@ impl VaultCache {
     fn lock(&self) -> MutexGuard<'_, HashMap<SecretPath, CachedSecret>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Waits until a path that is being read has an answer, or had its time since it was ordered.
+    fn wait_for<'k>(
+        &'k self,
+        mut kept: MutexGuard<'k, HashMap<SecretPath, CachedSecret>>,
+        place: &SecretPath,
+    ) -> MutexGuard<'k, HashMap<SecretPath, CachedSecret>> {
+        loop {
+            let asked = kept.get(place).filter(|one| one.answer.is_none()).and_then(|one| one.asked);
+            let until = asked.map(|asked| asked + place.0.timeout + GRACE);
+            let Some(left) = until.and_then(|until| until.checked_duration_since(Instant::now())) else { return kept };
+            kept = self.read.wait_timeout(kept, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
 }
 
 impl CachedSecret {
     fn new(at: Instant) -> CachedSecret {
-        CachedSecret { answer: None, at, is_asked: false, is_failing: false }
+        CachedSecret { answer: None, at, asked: None, is_failing: false }
     }
 
     /// Whether it has to be read before it can be used.
     fn wants(&self, now: Instant) -> bool {
         let is_old = now.saturating_duration_since(self.at) >= NEGATIVE;
-        !self.is_asked && (self.answer.is_none() || (is_old && matches!(self.answer, Some(Err(_)))))
+        self.asked.is_none() && (self.answer.is_none() || (is_old && matches!(self.answer, Some(Err(_)))))
     }
 }
 
@@ -159,28 +197,34 @@ fn text_of(value: Option<&Json>, path: &str, key: &str) -> Result<String, String
 /// The thread's state.
 struct VaultThread {
     shared: Arc<VaultCache>,
-    clients: HashMap<Arc<Manager>, Result<VaultClient, String>>,
-    /// Vaults that did not answer: until when they get no requests, and why.
-    down: HashMap<Arc<Manager>, (Instant, String)>,
+    clients: HashMap<Arc<Manager>, Result<Arc<VaultClient>, String>>,
     tls: Tls,
     changes: watch::Sender<u64>,
 }
 
 impl VaultThread {
     async fn run(mut self, mut ordered: mpsc::Receiver<SecretPath>) {
+        let mut reads = FuturesUnordered::new();
         loop {
             let due = self.next_due();
             let wait =
                 due.as_ref().map_or(Duration::from_secs(3600), |(at, _)| at.saturating_duration_since(Instant::now()));
             tokio::select! {
-                biased;
+                Some((place, answer)) = reads.next() => {
+                    if self.keep(&place, answer) {
+                        self.changes.send_modify(|count| *count += 1);
+                    }
+                }
                 order = ordered.recv() => match order {
-                    Some(place) => self.read(place).await,
+                    Some(place) => reads.push(self.read(place)),
                     None => return,
                 },
                 () = tokio::time::sleep(wait) => {
                     if let Some((_, place)) = due {
-                        self.read(place).await;
+                        if let Some(one) = self.shared.lock().get_mut(&place) {
+                            one.asked = Some(Instant::now());
+                        }
+                        reads.push(self.read(place));
                     }
                 }
             }
@@ -192,40 +236,30 @@ impl VaultThread {
         let kept = self.shared.lock();
         let due = |(place, kept): (&SecretPath, &CachedSecret)| {
             let after = if kept.is_failing { NEGATIVE.max(place.0.refresh / 10) } else { place.0.refresh };
-            kept.answer.as_ref().map(|_| (kept.at + after, place.clone()))
+            kept.answer.as_ref().filter(|_| kept.asked.is_none()).map(|_| (kept.at + after, place.clone()))
         };
         kept.iter().filter_map(due).min_by_key(|(at, _)| *at)
     }
 
-    async fn read(&mut self, place: SecretPath) {
-        let (manager, path) = (&place.0, &*place.1);
-        let tls = self.tls;
+    /// Begins to read a path.
+    fn read(&mut self, place: SecretPath) -> impl Future<Output = (SecretPath, Result<Data, VaultFailure>)> + use<> {
+        let (manager, tls) = (&place.0, self.tls);
         if !self.clients.contains_key(manager) {
             // Forgets the managers that nothing uses any more.
             let used: HashSet<Arc<Manager>> = self.shared.lock().keys().map(|(manager, _)| manager.clone()).collect();
             self.clients.retain(|manager, _| used.contains(manager));
-            self.down.retain(|manager, _| used.contains(manager));
         }
         let client = self.clients.entry(manager.clone()).or_insert_with(|| {
             let tls = manager.uri.starts_with("https://").then(|| tls(manager)).transpose()?;
-            Ok(VaultClient::new(manager.clone(), tls))
+            Ok(Arc::new(VaultClient::new(manager.clone(), tls)))
         });
-        let answer = match (client, self.down.get(manager)) {
-            (Err(why), _) => Err(VaultFailure::Definite(why.clone())),
-            (Ok(_), Some((until, why))) if Instant::now() < *until => Err(VaultFailure::Passing(why.clone())),
-            (Ok(client), _) => {
-                let answer = client.read(path).await;
-                match &answer {
-                    Err(VaultFailure::Passing(why)) => {
-                        self.down.insert(manager.clone(), (Instant::now() + NEGATIVE, why.clone()));
-                    }
-                    Ok(_) | Err(VaultFailure::Definite(_)) => drop(self.down.remove(manager)),
-                }
-                answer
-            }
-        };
-        if self.keep(&place, answer) {
-            self.changes.send_modify(|count| *count += 1);
+        let client = client.clone();
+        async move {
+            let answer = match client {
+                Ok(client) => client.read_in_turn(&place.1).await,
+                Err(why) => Err(VaultFailure::Definite(why)),
+            };
+            (place, answer)
         }
     }
 
@@ -233,7 +267,7 @@ impl VaultThread {
     fn keep(&self, place: &SecretPath, answer: Result<Data, VaultFailure>) -> bool {
         let mut kept = self.shared.lock();
         let one = kept.entry(place.clone()).or_insert_with(|| CachedSecret::new(Instant::now()));
-        (one.at, one.is_asked) = (Instant::now(), false);
+        (one.at, one.asked) = (Instant::now(), None);
         let (path, before) = (&place.1, one.answer.take());
         let next = match (answer, before.clone()) {
             (Ok(data), _) => {
@@ -293,7 +327,12 @@ enum VaultFailure {
 struct VaultClient {
     manager: Arc<Manager>,
     http: HttpClient,
-    token: Option<VaultToken>,
+    /// Locked while logging in, so that this is done once for all that wait.
+    token: AsyncMutex<Option<VaultToken>>,
+    /// Limits the requests at the same time.
+    turns: Semaphore,
+    /// The Vault did not answer: until when it gets no requests, and why.
+    down: Mutex<Option<(Instant, String)>>,
 }
 
 struct VaultToken {
@@ -313,18 +352,38 @@ impl VaultClient {
             timeout: manager.timeout,
             response_bytes_max: RESPONSE_BYTES_MAX,
         };
-        VaultClient { manager, http, token: None }
+        let (token, turns, down) = (AsyncMutex::default(), Semaphore::new(READS_MAX), Mutex::default());
+        VaultClient { manager, http, token, turns, down }
     }
 
-    /// Reads a path behind the prefix.
-    async fn read(&mut self, path: &str) -> Result<Data, VaultFailure> {
+    fn down(&self) -> MutexGuard<'_, Option<(Instant, String)>> {
+        self.down.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads a path behind the prefix when not too many others are being read, unless the Vault has not answered lately.
+    async fn read_in_turn(&self, path: &str) -> Result<Data, VaultFailure> {
+        let _turn = self.turns.acquire().await.expect("the semaphore is never closed");
+        if let Some((until, why)) = &*self.down()
+            && Instant::now() < *until
+        {
+            return Err(VaultFailure::Passing(why.clone()));
+        }
+        let answer = self.read(path).await;
+        *self.down() = match &answer {
+            Err(VaultFailure::Passing(why)) => Some((Instant::now() + NEGATIVE, why.clone())),
+            Ok(_) | Err(VaultFailure::Definite(_)) => None,
+        };
+        answer
+    }
+
+    async fn read(&self, path: &str) -> Result<Data, VaultFailure> {
         let url = self.url_of(path)?;
-        let was_logged_in = self.token.is_some();
+        let known = self.token.lock().await.as_ref().map(|token| token.text.clone());
         let response = self.get(&url).await?;
         // A revoked token is refused like one without permission: a second attempt with a new token distinguishes them.
         let response = match response.status() {
-            StatusCode::FORBIDDEN if was_logged_in && !matches!(self.manager.login, VaultLogin::Token(_)) => {
-                self.token = None;
+            StatusCode::FORBIDDEN if known.is_some() && !matches!(self.manager.login, VaultLogin::Token(_)) => {
+                self.token.lock().await.take_if(|token| Some(&token.text) == known.as_ref());
                 self.get(&url).await?
             }
             _ => response,
@@ -332,15 +391,16 @@ impl VaultClient {
         data_of(&response, path, self.manager.version)
     }
 
-    async fn get(&mut self, url: &str) -> Result<Response<Bytes>, VaultFailure> {
+    async fn get(&self, url: &str) -> Result<Response<Bytes>, VaultFailure> {
         let token = self.token().await?;
         let request = self.request(Method::GET, url).header("X-Vault-Token", token);
         self.send(request.body(Full::default())).await
     }
 
     /// The token to authenticate with, which may have to be obtained first.
-    async fn token(&mut self) -> Result<HeaderValue, VaultFailure> {
-        if let Some(token) = &self.token
+    async fn token(&self) -> Result<HeaderValue, VaultFailure> {
+        let mut known = self.token.lock().await;
+        if let Some(token) = &*known
             && token.until.is_none_or(|until| Instant::now() < until)
         {
             return Ok(token.text.clone());
@@ -348,7 +408,7 @@ impl VaultClient {
         let (mount, credentials) = match &self.manager.login {
             VaultLogin::Token(token) => {
                 let text = header_of(token.reveal())?;
-                self.token = Some(VaultToken { text: text.clone(), until: None });
+                *known = Some(VaultToken { text: text.clone(), until: None });
                 return Ok(text);
             }
             VaultLogin::Kubernetes { mount, role, jwt_file } => {
@@ -365,7 +425,7 @@ impl VaultClient {
         let response = self.send(request.body(body)).await?;
         let token = token_of(&response, mount)?;
         let text = token.text.clone();
-        self.token = Some(token);
+        *known = Some(token);
         Ok(text)
     }
 
@@ -524,7 +584,6 @@ mod keeper_tests {
         let reader = VaultThread {
             shared: Arc::new(VaultCache { kept: Mutex::default(), read: Condvar::new() }),
             clients: HashMap::new(),
-            down: HashMap::new(),
             tls: |_| Err(String::new()),
             changes: watch::Sender::new(0),
         };

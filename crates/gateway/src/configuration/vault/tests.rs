@@ -1,11 +1,11 @@
 //! Vaults against a double that answers only what the API's documentation says, to requests that are exactly as documented.
 
-use super::Vaults;
+use super::{READS_MAX, SecretPath, Vaults};
 use serde_json::{Value as Json, json};
 use std::collections::{BTreeMap, HashSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 use stillgate_plugin_api::secrets::{KvVersion, Manager, Secret, VaultLogin};
@@ -28,6 +28,10 @@ struct State {
     namespace: Option<String>,
     /// Answers this to everything.
     broken: Option<u16>,
+    /// Requests wait here before they are answered.
+    gate: Option<Arc<Barrier>>,
+    /// The time until it answers.
+    delay: Duration,
 }
 
 impl Double {
@@ -38,7 +42,8 @@ impl Double {
         let state = double.state.clone();
         thread::spawn(move || {
             for stream in listener.incoming() {
-                answer(stream.unwrap(), &state);
+                let state = state.clone();
+                thread::spawn(move || answer(stream.unwrap(), &state));
             }
         });
         double.state.lock().unwrap().tokens.insert("root".to_owned());
@@ -86,6 +91,12 @@ fn answer(mut stream: TcpStream, state: &Mutex<State>) {
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body).unwrap();
+    let gate = state.lock().unwrap().gate.clone();
+    if let Some(gate) = gate {
+        gate.wait();
+    }
+    let delay = state.lock().unwrap().delay;
+    thread::sleep(delay);
     let (status, json) = respond(line.trim(), &fields, &body, &mut state.lock().unwrap());
     let json = json.to_string();
     let head =
@@ -169,6 +180,58 @@ fn keys_are_read_of_both_versions() {
     let missing = vaults.resolve(&one, "rose", "auth-key").unwrap_err();
     assert!(missing.contains("nothing under \"rose\"; write it, or set `kv_version: 2`"), "{missing}");
     assert!(vaults.resolve(&one, "../sys", "auth-key").unwrap_err().contains("is not a path"));
+}
+
+#[test]
+fn paths_are_fetched_at_the_same_time() {
+    let double = Double::start();
+    let (vaults, manager) = (vaults(), Arc::new(double.manager("kv", KvVersion::One)));
+    let places: Vec<SecretPath> = (0..READS_MAX).map(|path| (manager.clone(), path.to_string().into())).collect();
+    places.iter().for_each(|(_, path)| double.put(&format!("kv/{path}"), json!({"key": path})));
+    // None is answered until all have come.
+    double.state.lock().unwrap().gate = Some(Arc::new(Barrier::new(READS_MAX)));
+    vaults.fetch(&places);
+    for (manager, path) in &places {
+        assert_eq!(vaults.resolve(manager, path, "key").as_deref(), Ok(&**path));
+    }
+    assert_eq!(double.state.lock().unwrap().requests as usize, READS_MAX);
+}
+
+#[test]
+fn a_vault_that_does_not_answer_is_waited_for_once() {
+    let double = Double::start();
+    let gate = Arc::new(Barrier::new(usize::MAX));
+    double.state.lock().unwrap().gate = Some(gate);
+    let manager = Arc::new(Manager { timeout: Duration::from_secs(2), ..double.manager("kv", KvVersion::One) });
+    let vaults = vaults();
+    let places: Vec<SecretPath> = (0..100).map(|path| (manager.clone(), path.to_string().into())).collect();
+    let began = Instant::now();
+    vaults.fetch(&places);
+    for (manager, path) in &places {
+        assert!(vaults.resolve(manager, path, "key").is_err());
+    }
+    assert!(began.elapsed() < Duration::from_secs(60), "one after the other would take 200 s: {:?}", began.elapsed());
+}
+
+#[test]
+fn an_answer_that_came_too_late_is_a_change() {
+    let double = Double::start();
+    double.put("kv/a", json!({"key": "value"}));
+    // The login takes a time of its own, so the wait ends before the request does.
+    let timeout = Duration::from_secs(8);
+    let login = VaultLogin::AppRole {
+        mount: "approle".into(),
+        role_id: Secret::new("role"),
+        secret_id: Some(Secret::new("hidden")),
+    };
+    let manager = Arc::new(Manager { login, timeout, ..double.manager("kv", KvVersion::One) });
+    let changes = watch::Sender::new(0);
+    let vaults = Vaults::start(|_| Err(String::new()), changes.clone()).unwrap();
+    double.state.lock().unwrap().delay = Duration::from_secs(5);
+    let why = vaults.resolve(&manager, "a", "key").unwrap_err();
+    assert!(why.contains("no answer within 8 s"), "{why}");
+    eventually(|| *changes.borrow() == 1);
+    assert_eq!(vaults.resolve(&manager, "a", "key").as_deref(), Ok("value"));
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod csrf;
 mod fault_injection;
 mod ip_restriction;
 mod limit_req;
+mod pattern_budget;
 mod real_ip;
 mod referer_restriction;
 mod request_validation;

@@ -80,7 +80,7 @@ fn bad_configurations_are_refused() {
         1:30: ua-restriction.allowlist[0]: a regular expression has from 1 to 4096 characters
         1:30: ua-restriction.allowlist[0]: not a regular expression: unclosed group
         1:35: ua-restriction.denylist[1]: not a regular expression: look-around, including look-ahead and look-behind, is not supported; write it without: matching takes linear time, which rules them out
-        1:29: ua-restriction.denylist[0]: not a regular expression: Compiled regex exceeds size limit of 1048576 bytes.
+        1:17: ua-restriction.denylist[0]: matching the rule takes too much memory; write it with smaller repetitions, or without
         accepted
         1:29: ua-restriction.denylist[0]: expected a regular expression, found the number 7; write it in quotes: "7"
     "#]].assert_eq(&all);

@@ -114,7 +114,7 @@ fn bad_configurations_are_refused() {
         1:32: uri-blocker.block_rules[1]: not a regular expression: unclosed group
         1:29: uri-blocker.block_rules[0]: not a regular expression: look-around, including look-ahead and look-behind, is not supported; write it without: matching takes linear time, which rules them out
         1:29: uri-blocker.block_rules[0]: not a regular expression: backreferences are not supported; write it without: matching takes linear time, which rules them out
-        accepted
+        1:14: uri-blocker.block_rules[0]: matching the rule takes too much time; write it with smaller repetitions, or without
         1:48: uri-blocker.rejected_code: expected a whole number from 200 to 599, found the number 600
         1:47: uri-blocker.rejected_msg: the message is empty; write one, or remove the key
         1:51: uri-blocker.case_insensitive: expected true or false, found the text "maybe"

@@ -160,7 +160,7 @@ fn values(documents: Vec<(Key, Document)>) -> HashMap<Key, Arc<str>> {
 }
 
 fn write(keeper: &Keeper, path: &Path, prefix: &str) -> Written {
-    let Snapshot { revision, documents } = keeper.known().snapshot();
+    let Snapshot { revision, documents } = keeper.snapshot();
     let kept = |(key, document): (Key, Document)| {
         let value = keeper.encryption.kept(&key, &document.value);
         (key, Document { value, ..document })
