@@ -22,13 +22,13 @@ const COMMON: &Exceptions = &[
     ("Entry", 4),
     ("Figures", 4),
     ("Kind", 5),
-    ("Measure", 5),
+    ("Measure", 4),
     ("Phase", 5),
     ("Plan", 5),
     ("Process", 4),
     ("Reader", 4),
     ("Request", 4),
-    ("State", 5),
+    ("State", 4),
     ("Verdict", 4),
 ];
 

@@ -17,7 +17,6 @@ mod order_progress;
 mod renewal;
 mod schedule;
 mod storage;
-mod suggested;
 
 pub use order_progress::OrderState;
 

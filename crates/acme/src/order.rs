@@ -1,8 +1,8 @@
 //! One order: from the account to a certificate with its key, or to the reason for its failure.
 
 use super::https::{self, Https, RetryAfter, Unusable};
+use super::schedule::{self, SuggestionKey};
 use super::storage;
-use super::suggested::{self, Key};
 use base64::Engine as _;
 use base64::alphabet::URL_SAFE;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
@@ -107,7 +107,11 @@ impl Drop for OrderChallenges<'_> {
 impl Orderer {
     /// Orders a certificate for these names. Returns the PEM of the certificate, its chain and its key. `replaces`: the certificate
     /// that the new one replaces, for the server's rate limits (RFC 9773 section 5).
-    pub(crate) async fn order(&self, names: &[String], replaces: Option<&Key>) -> Result<String, OrderFailure> {
+    pub(crate) async fn order(
+        &self,
+        names: &[String],
+        replaces: Option<&SuggestionKey>,
+    ) -> Result<String, OrderFailure> {
         let told = RetryAfter::default();
         let mut failure = match self.ordered(names, replaces, &told).await {
             Ok(chain) => return Ok(chain),
@@ -127,7 +131,7 @@ impl Orderer {
     async fn ordered(
         &self,
         names: &[String],
-        replaces: Option<&Key>,
+        replaces: Option<&SuggestionKey>,
         told: &RetryAfter,
     ) -> Result<String, OrderFailure> {
         let account = self.account(told).await?;
@@ -292,10 +296,15 @@ impl Orderer {
 /// Creates an order that replaces a certificate, which some servers count less. If the server refuses that, the order is created
 /// without `replaces`: the server may not know the certificate, may have seen it replaced already, or may have issued it to another
 /// account.
-async fn begun(account: &Account, names: &[String], replaces: Option<&Key>, told: &RetryAfter) -> Result<Order, Error> {
+async fn begun(
+    account: &Account,
+    names: &[String],
+    replaces: Option<&SuggestionKey>,
+    told: &RetryAfter,
+) -> Result<Order, Error> {
     let identifiers: Vec<_> = names.iter().cloned().map(Identifier::Dns).collect();
     if let Some(key) = replaces {
-        match account.new_order(&NewOrder::new(&identifiers).replaces(suggested::identifier(key))).await {
+        match account.new_order(&NewOrder::new(&identifiers).replaces(schedule::certificate_identifier(key))).await {
             Err(error) if is_of_replacing(&error) => {
                 debug!("ACME: not as a replacement: {}", OrderFailure::of(ORDERING, &error));
                 // That pause was about the refused order.

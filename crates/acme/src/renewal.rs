@@ -2,9 +2,8 @@
 
 use super::order::{OrderFailure, Orderer, blocking};
 use super::order_progress::{self, AttemptNote, Note, OrderProgress, OrderState, forget_mended};
-use super::schedule::{self, OrderReason};
+use super::schedule::{self, OrderReason, SuggestionKey, Suggestions};
 use super::storage::{self, Lock};
-use super::suggested::{self, Key, Suggestions};
 use super::{Certificate, CertificateOrders};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -43,7 +42,7 @@ pub(super) struct CertificateRenewal {
 }
 
 /// When a certificate expires, and its key for ARI.
-type Told = (i64, Option<Key>);
+type Told = (i64, Option<SuggestionKey>);
 
 impl CertificateRenewal {
     pub(super) fn new(
@@ -151,10 +150,10 @@ impl CertificateRenewal {
         }
     }
 
-    async fn ask(&mut self, wanted: &CertificateOrders, certificate: &Certificate, key: Option<Key>) {
+    async fn ask(&mut self, wanted: &CertificateOrders, certificate: &Certificate, key: Option<SuggestionKey>) {
         let Some(key) = key else { return };
         let (orderer, of) = (self.orderer(wanted), key.clone());
-        let answer = guarded(async move { suggested::ask(&orderer, &of).await }).await;
+        let answer = guarded(async move { schedule::ask_server(&orderer, &of).await }).await;
         self.suggestions.take(&certificate.id, &key, answer, Instant::now(), random::share());
     }
 

@@ -2,7 +2,8 @@
 //!
 //! An answer is data, because a batch combines several into one response.
 //!
-//! A file as the body of a response is read while it is sent, so its size costs no memory.
+//! A file as the body of a response is read while it is sent, so its size costs no memory. An answer that takes long is
+//! made on another thread: the Admin API shares its thread with everything that controls the gateway.
 
 use crate::control::WriteError;
 use axum::body::Body;
@@ -17,6 +18,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use stillgate_door::Rejection;
 use tokio::task::{JoinHandle, spawn_blocking};
+use tracing::error;
 
 /// The most bytes of one warning in a header.
 const WARNING_BYTES_MAX: usize = 512;
@@ -226,4 +228,12 @@ impl http_body::Body for FileBody {
     fn size_hint(&self) -> SizeHint {
         SizeHint::default()
     }
+}
+
+/// Returns the result of the work; `Err`: it panicked, which is a bug.
+pub(crate) async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Answer> {
+    spawn_blocking(work).await.map_err(|error| {
+        error!(%error, "admin API: a request failed, which is a bug");
+        Answer::error(StatusCode::INTERNAL_SERVER_ERROR, "500 Internal Server Error; see the gateway's log")
+    })
 }

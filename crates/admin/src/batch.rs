@@ -3,8 +3,7 @@
 //! Each operation is planned as if those before it were made; references are checked for the state after all of them, so their
 //! order does not matter. All are committed as one transaction; a document can be written once.
 
-use crate::answer::Answer;
-use crate::api::Api;
+use crate::answer::{Answer, off_thread};
 use crate::body::{self, SINGLE_BYTES_MAX};
 use crate::collections::Collection;
 use crate::commit::{
@@ -12,13 +11,11 @@ use crate::commit::{
     with_outcome,
 };
 use crate::control::WriteError;
-use crate::endpoints::ParsedRequest;
-use crate::off_thread::off_thread;
+use crate::endpoints::{Api, ParsedRequest};
 use crate::query::Query;
 use crate::resource::address::Address;
 use crate::resource::plan::{Operation, plan};
-use crate::resource::references::StateAfter;
-use crate::resource::view::View;
+use crate::resource::references::{StateAfter, View};
 use axum::http::StatusCode;
 use bytes::Bytes;
 use percent_encoding::percent_decode_str;

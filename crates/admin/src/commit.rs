@@ -1,13 +1,10 @@
 //! Turns planned writes into one transaction, which is committed and logged, or only checked.
 
-use crate::answer::Answer;
-use crate::api::Api;
+use crate::answer::{Answer, off_thread};
 use crate::control::{Outcome, WriteError};
-use crate::endpoints::ParsedRequest;
+use crate::endpoints::{Api, ParsedRequest};
 use crate::masks::hide_private_keys;
-use crate::off_thread::off_thread;
-use crate::resource::references::parsed;
-use crate::resource::view::View;
+use crate::resource::references::{View, parsed};
 use axum::http::StatusCode;
 use axum::http::header::HeaderName;
 use serde_json::{Value as Json, json};

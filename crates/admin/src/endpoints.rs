@@ -1,12 +1,13 @@
-//! The table of endpoints, from which the router with its 404s, the index at `/` and the OpenAPI description are built; and that index:
-//! the paths that can be opened in a browser.
+//! The table of endpoints, from which the router with its 404s, the index at `/` and the OpenAPI description are built; that index:
+//! the paths that can be opened in a browser; and the state that all handlers share.
 
 use crate::answer::Answer;
-use crate::api::Api;
-use crate::body::{LARGE_BYTES_MIN, MANY_BYTES_MAX, SINGLE_BYTES_MAX, SMALL_BYTES_MAX, parse, read};
+use crate::body::{LARGE_AT_ONCE_MAX, LARGE_BYTES_MIN, MANY_BYTES_MAX, SINGLE_BYTES_MAX, SMALL_BYTES_MAX, parse, read};
 use crate::collections::{COLLECTIONS, Collection, Naming, Verb};
+use crate::control::Control;
 use crate::query::Query;
 use crate::resource::address::Address;
+use crate::standalone::Standalone;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue};
@@ -18,8 +19,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::IpAddr;
 use std::sync::Arc;
-use stillgate_door::{Caller, Peer};
-use tokio::sync::OwnedSemaphorePermit;
+use stillgate_door::{Caller, Guard, Peer};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// One method of one path.
 pub(crate) struct Endpoint {
@@ -297,6 +298,35 @@ fn page(entries: &[(&str, &str)]) -> String {
         "<!doctype html>\n<html lang=\"en\"><head><title>Stillgate</title></head>\n<body><h1>Stillgate {}</h1>\n<ul>\n{items}</ul></body></html>\n",
         env!("CARGO_PKG_VERSION")
     )
+}
+
+/// Number of lists of resources that are made at once; more wait.
+const LISTS_AT_ONCE_MAX: usize = 2;
+
+/// The state that all handlers share.
+pub(crate) struct Api {
+    pub(crate) control: Arc<dyn Control>,
+    pub(crate) guard: Arc<Guard>,
+    pub(crate) standalone: Standalone,
+    /// Limits requests with large bodies.
+    large_bodies: Arc<Semaphore>,
+    /// Limits lists of resources.
+    pub(crate) lists: Arc<Semaphore>,
+    /// The endpoints of the OpenAPI description that are not hidden: method, path, action, summary.
+    pub(crate) described: Vec<Endpoint>,
+}
+
+impl Api {
+    pub(crate) fn new(control: Arc<dyn Control>, guard: Arc<Guard>, described: Vec<Endpoint>) -> Api {
+        Api {
+            control,
+            guard,
+            standalone: Standalone::default(),
+            large_bodies: Arc::new(Semaphore::new(LARGE_AT_ONCE_MAX)),
+            lists: Arc::new(Semaphore::new(LISTS_AT_ONCE_MAX)),
+            described,
+        }
+    }
 }
 
 #[cfg(test)]

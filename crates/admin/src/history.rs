@@ -1,14 +1,16 @@
-//! `GET /v1/history`, `GET /v1/history/{revision}`, `POST /v1/rollback`: past changes, and rollbacks.
+//! The store's past, and copies of it: `GET /v1/history`, `GET /v1/history/{revision}`, `POST /v1/rollback`, and
+//! `POST /v1/store/backup`, whose response has a copy of the store as its body.
+//!
+//! A backup is made by POST, because viewers must not get it: it contains secrets and history.
 
-use crate::answer::Answer;
-use crate::api::Api;
+use crate::answer::{Answer, Content, off_thread};
 use crate::commit::{audit, author, change as change_of, may_write, precondition_failed, with_outcome};
-use crate::control::{Change, ChangeSummary, Edit, WriteError};
-use crate::endpoints::ParsedRequest;
+use crate::control::{Backup, Change, ChangeSummary, Edit, WriteError};
+use crate::endpoints::{Api, ParsedRequest};
 use crate::masks::{hide_private_keys, mask};
-use crate::off_thread::off_thread;
 use crate::resource::references::parsed;
 use axum::http::StatusCode;
+use axum::http::header::{CONTENT_LENGTH, HeaderName};
 use serde_json::{Value as Json, json};
 use std::sync::Arc;
 use stillgate_door::Role;
@@ -67,7 +69,7 @@ pub(crate) async fn roll_back(api: &Api, asked: &ParsedRequest) -> Result<Answer
     may_write(api)?;
     if asked.query.dry_run()? {
         let writes = api.control.writes_back_to(to).await.map_err(|error| refused(&error))?;
-        let view = crate::resource::view::View::new(api.control.documents());
+        let view = crate::resource::references::View::new(api.control.documents());
         let changes = off_thread(move || writes.iter().map(|write| change_of(&view, write)).collect::<Vec<Json>>());
         let changes = changes.await?;
         return Ok(Answer::json(StatusCode::OK, json!({ "dry_run": true, "changes": changes })));
@@ -119,4 +121,15 @@ fn shown_edit(api: &Api, role: Role, edit: &Edit) -> Json {
         Some(value)
     };
     json!({ "key": edit.key.as_str(), "before": value(&edit.before), "after": value(&edit.after) })
+}
+
+/// The header with the store's file name, so that a client can check whether it is the expected one.
+const STORE_NAME: HeaderName = HeaderName::from_static("x-stillgate-store");
+
+/// Makes a copy and sends it.
+pub(crate) async fn back_up(api: &Api, asked: &ParsedRequest) -> Result<Answer, Answer> {
+    let Backup { file, size, path } = api.control.backup().await.map_err(|error| Answer::refused(&error))?;
+    audit(asked, "backup", api.control.documents().revision());
+    let answer = Answer { status: StatusCode::OK, content: Content::File(file), headers: Vec::new() };
+    Ok(answer.with(CONTENT_LENGTH, &size.to_string()).with(STORE_NAME, &path.display().to_string()))
 }

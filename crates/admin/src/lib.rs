@@ -16,8 +16,6 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod answer;
-mod api;
-mod backup;
 mod batch;
 pub mod body;
 mod collections;
@@ -26,13 +24,10 @@ pub mod control;
 mod endpoints;
 mod history;
 mod masks;
-mod off_thread;
-mod openapi;
-mod plugins;
 mod query;
 mod resource;
 mod router;
-mod sign_in;
+mod schemas;
 mod standalone;
 mod ui;
 

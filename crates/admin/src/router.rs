@@ -1,13 +1,10 @@
 //! The router: every endpoint of the table behind the guard, and the answers for unknown paths.
 
-use crate::answer::Answer;
-use crate::api::Api;
+use crate::answer::{Answer, off_thread};
 use crate::control::{Control, WriteError};
-use crate::endpoints::{Action, Page, ParsedRequest, endpoints, writes_documents};
-use crate::off_thread::off_thread;
-use crate::resource::serve;
-use crate::resource::serve::refuse_conditions;
-use crate::{backup, batch, endpoints, history, openapi, plugins, sign_in, standalone, ui};
+use crate::endpoints::{self, Action, Api, Page, ParsedRequest, endpoints, writes_documents};
+use crate::resource::serve::{self, refuse_conditions};
+use crate::{batch, history, schemas, standalone, ui};
 use axum::Router;
 use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{RawPathParams, Request, State};
@@ -86,11 +83,11 @@ async fn answer(api: Arc<Api>, action: Action, asked: ParsedRequest) -> Answer {
         Action::Alive => Answer::empty(StatusCode::OK),
         Action::Resource(crate::collections::Verb::Get, collection) => serve::get(api, asked, collection).await,
         Action::Resource(verb, collection) => serve::write(&api, asked, verb, collection).await,
-        Action::PluginList => plugins::list(&api, &asked),
-        Action::PluginSchema => plugins::schema(&api, &asked),
+        Action::PluginList => schemas::list_plugins(&api, &asked),
+        Action::PluginSchema => schemas::plugin_schema(&api, &asked),
         Action::PluginReload => Answer::text(StatusCode::OK, "done"),
-        Action::Schema => plugins::schema_of_kind(&api, &asked),
-        Action::SchemaValidate => match off_thread(move || plugins::validate(&api, &asked)).await {
+        Action::Schema => schemas::schema_of_kind(&api, &asked),
+        Action::SchemaValidate => match off_thread(move || schemas::validate(&api, &asked)).await {
             Ok(answer) | Err(answer) => answer,
         },
         Action::Configs => answered(off_thread(move || standalone::get(&api, &asked)).await),
@@ -100,11 +97,11 @@ async fn answer(api: Arc<Api>, action: Action, asked: ParsedRequest) -> Answer {
         Action::Change => history::change(api, asked).await,
         Action::RollBack => answered(history::roll_back(&api, &asked).await),
         Action::Batch => answered(batch::batch(api, asked).await),
-        Action::Backup => answered(backup::backup(&api, &asked).await),
-        Action::SessionShow => sign_in::show(&api, &asked),
-        Action::SessionOpen => sign_in::open(&api, asked).await,
-        Action::SessionClose => sign_in::close(&api, &asked),
-        Action::OpenApi => openapi::describe(&api),
+        Action::Backup => answered(history::back_up(&api, &asked).await),
+        Action::SessionShow => ui::show_session(&api, &asked),
+        Action::SessionOpen => ui::open_session(&api, asked).await,
+        Action::SessionClose => ui::close_session(&api, &asked),
+        Action::OpenApi => schemas::describe_api(&api),
         // They are routed to their own handlers.
         Action::Index | Action::Page(_) => Answer::empty(StatusCode::NOT_FOUND),
     }

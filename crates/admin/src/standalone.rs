@@ -3,11 +3,9 @@
 //! The documents remain authoritative: writes of other clients show here, too. The metadata that a client sends with them (digest,
 //! versions, indexes) is only remembered.
 
-pub(crate) mod client_metadata;
 mod request;
 
-use crate::answer::{Answer, of_document};
-use crate::api::Api;
+use crate::answer::{Answer, of_document, off_thread};
 use crate::body::{self, SINGLE_BYTES_MAX};
 use crate::collections::{Collection, whole_collections};
 use crate::commit::{
@@ -15,17 +13,15 @@ use crate::commit::{
     with_outcome,
 };
 use crate::control::{Control, WriteError};
-use crate::endpoints::ParsedRequest;
+use crate::endpoints::{Api, ParsedRequest};
 use crate::masks::{MASK, has_mask, hide_private_keys, mask, remove_hidden_keys};
-use crate::off_thread::off_thread;
 use crate::resource::address::{Address, key_of_path};
-use crate::resource::references::{CommitConditions, RefusedWrite, StateAfter, parsed, text_of};
+use crate::resource::references::{CommitConditions, RefusedWrite, StateAfter, View, parsed, text_of};
 use crate::resource::rules;
-use crate::resource::view::View;
 use axum::http::StatusCode;
 use axum::http::header::HeaderName;
-use client_metadata::fingerprint;
-use request::{Text, Version, Whole};
+pub(crate) use request::Standalone;
+use request::{Text, Version, Whole, fingerprint};
 use serde_json::{Map, Value as Json, json};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::ControlFlow;
@@ -209,7 +205,7 @@ fn plan(api: &Api, body: &[u8], digest: Option<&str>, unnamed: Unnamed) -> Resul
     api.control.fetch_secrets(text);
     let text = Text::new(text);
     let whole = text.whole()?;
-    let view = crate::resource::view::View::new(api.control.documents());
+    let view = crate::resource::references::View::new(api.control.documents());
     if digest.is_some() && api.standalone.last(view.revision(), unix_seconds()).1.as_deref() == digest {
         return Ok(None);
     }

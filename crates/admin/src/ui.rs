@@ -1,14 +1,15 @@
-//! The dashboard's files, compiled into the program: `/ui/` of the admin address.
+//! The dashboard: its files, compiled into the program, at `/ui/` of the admin address; and signing in to it.
 //!
 //! There is no build step: browsers get the files in `ui/` as they are. A file is compressed at its first request, once in the life
 //! of the process. The files contain no secrets, so they need no key; the page reads its data from the Admin API.
 
 use crate::answer::Answer;
+use crate::endpoints::{Api, ParsedRequest};
 use axum::body::Body;
 use axum::extract::Path;
 use axum::http::header::{
     ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, HeaderName,
-    HeaderValue, IF_NONE_MATCH, LOCATION, REFERRER_POLICY, VARY, X_CONTENT_TYPE_OPTIONS,
+    HeaderValue, IF_NONE_MATCH, LOCATION, ORIGIN, REFERRER_POLICY, SET_COOKIE, VARY, X_CONTENT_TYPE_OPTIONS,
 };
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
@@ -16,8 +17,11 @@ use axum::routing::get;
 use bytes::Bytes;
 use flate2::write::GzEncoder;
 use flate2::{Compression, Crc};
+use serde_json::{Value as Json, json};
 use std::io::Write as _;
 use std::sync::OnceLock;
+use stillgate_door::{Caller, Role, SESSION_COOKIE};
+use tracing::info;
 
 /// Allows nothing but our own files: no inline script, no other server, no frame around the page.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -145,6 +149,64 @@ fn takes_gzip(value: &str) -> bool {
         let quality = parts.find_map(|part| part.strip_prefix("q=")).map_or(Some(1.0), |q| q.parse::<f32>().ok());
         is_gzip && quality.is_some_and(|quality| quality > 0.0)
     })
+}
+
+// `/v1/session`: signing in to the dashboard with a key or a sign-in token, and signing out.
+
+/// The owner of this session.
+pub(crate) fn show_session(api: &Api, asked: &ParsedRequest) -> Answer {
+    match cookie(asked).and_then(|token| api.guard.session(&token)) {
+        Some(session) => Answer::json(StatusCode::OK, described_session(&session.caller, &session.csrf)),
+        // Everything can be read without signing in; there is no token, since nothing can be written.
+        None if asked.caller.key.is_none() && api.guard.reads_without_key(asked.peer) => {
+            Answer::json(StatusCode::OK, json!({ "name": "", "role": Role::Viewer.name(), "csrf": null }))
+        }
+        None => Answer::error(StatusCode::UNAUTHORIZED, "no session; POST {\"key\": …} here to open one"),
+    }
+}
+
+/// Opens a session with a key in the header or the body, or with a sign-in token.
+pub(crate) async fn open_session(api: &Api, asked: ParsedRequest) -> Answer {
+    let body = match asked.json() {
+        Ok(body) => body.unwrap_or_default(),
+        Err(answer) => return answer,
+    };
+    let caller = match (&body["key"], &body["token"]) {
+        (Json::String(key), Json::Null) => api.guard.caller_of_key(key),
+        (Json::Null, Json::String(token)) => api.guard.redeem(token),
+        (Json::Null, Json::Null) if !asked.caller.name.is_empty() => Some(asked.caller.clone()),
+        _ => return Answer::bad("send {\"key\": …} or {\"token\": …} to open a session"),
+    };
+    let Some(caller) = caller else {
+        if let Err(too_many) = api.guard.slow_down(asked.peer).await {
+            return too_many.into();
+        }
+        return Answer::error(StatusCode::UNAUTHORIZED, "wrong key, or a token that is used or too old").closing();
+    };
+    let (token, csrf) = api.guard.open_session(caller.clone());
+    info!(target: "audit", key = caller.name, address = %asked.peer.to_canonical(), "session opened");
+    // A page that was loaded over TLS reports it; its cookie must not be sent without TLS.
+    let is_by_tls = asked.headers.get(ORIGIN).is_some_and(|origin| origin.as_bytes().starts_with(b"https://"));
+    let secure = if is_by_tls { "; Secure" } else { "" };
+    let cookie = format!("{SESSION_COOKIE}={token}; Path=/; HttpOnly; SameSite=Strict{secure}");
+    Answer::json(StatusCode::CREATED, described_session(&caller, &csrf)).with(SET_COOKIE, &cookie)
+}
+
+/// Ends the session of the cookie.
+pub(crate) fn close_session(api: &Api, asked: &ParsedRequest) -> Answer {
+    if let Some(token) = cookie(asked) {
+        api.guard.close_session(&token);
+    }
+    let gone = format!("{SESSION_COOKIE}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0");
+    Answer::empty(StatusCode::NO_CONTENT).with(SET_COOKIE, &gone)
+}
+
+fn described_session(caller: &Caller, csrf: &str) -> Json {
+    json!({ "name": caller.name, "role": caller.role.name(), "csrf": csrf })
+}
+
+fn cookie(asked: &ParsedRequest) -> Option<String> {
+    stillgate_door::cookie(&asked.headers, SESSION_COOKIE).map(str::to_owned)
 }
 
 #[cfg(test)]

@@ -13,13 +13,9 @@
 
 pub mod cipher;
 pub mod document;
-pub mod documents;
 pub mod embedded;
 pub mod etcd;
-pub mod key;
 pub mod transaction;
 
-pub use document::{Batch, Document, Event, Snapshot};
-pub use documents::{DocumentTable, Documents};
-pub use key::{Key, KeyError};
+pub use document::{Batch, Document, DocumentTable, Documents, Event, Key, KeyError, Snapshot};
 pub use transaction::{Author, CommitError, Condition, ReferenceCheck, Transaction, Write};

@@ -1,7 +1,6 @@
 //! A change that is made completely or not at all, with its conditions, its writes, and its author.
 
-use crate::document::Document;
-use crate::key::Key;
+use crate::document::{Document, Key};
 use std::fmt;
 
 /// Operations of a transaction, conditions not counted: etcd's default. A larger change is refused, never split.

@@ -10,13 +10,12 @@
 
 use crate::command_line::typed;
 use crate::environment;
-use crate::error::Result;
+use crate::error::{EXIT_INTERRUPTED, Result};
 use crate::output::show;
 use crate::result::file::ResultWriter;
 use crate::result::{
     CellAnalysis, Durations, Experiment, FigureLine, FiguresResult, LineAnalysis, ResultFile, Sample, Setting,
 };
-use crate::stop::EXIT_INTERRUPTED;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use stillgate_stats::{hodges_lehmann, median, quantile};

@@ -1,7 +1,8 @@
-//! Runs git: its answer, or its error message.
+//! Runs git: its answer, or its error message; and the cache in which checkouts are kept.
 
 use crate::error::{Error, Result};
-use std::path::Path;
+use sha2::{Digest, Sha256};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// Characters of a commit's name in folders and messages.
@@ -65,4 +66,20 @@ pub(crate) fn uncommitted(top: &Path) -> Result<Option<String>> {
     let changed = git(top, &["status", "--porcelain", "--untracked-files=no"])?.map_err(Error::new)?;
     Ok((!changed.is_empty())
         .then(|| format!("{} has uncommitted changes; revisions are built as committed, without them", top.display())))
+}
+
+/// The folder of checkouts and builds without `--cache`.
+pub(crate) fn default_cache() -> Result<PathBuf> {
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    absolute("XDG_CACHE_HOME")
+        .or_else(|| Some(absolute("HOME")?.join(".cache")))
+        .map(|cache| cache.join("stillgate-lab"))
+        .ok_or_else(|| "neither XDG_CACHE_HOME nor HOME is set; choose a folder for builds with --cache".into())
+}
+
+/// A name for a folder of the cache, from what it is for.
+pub(crate) fn short_hash(parts: &[&str]) -> String {
+    const BYTES: usize = 8;
+    let digest = Sha256::digest(parts.join("\0"));
+    digest[..BYTES].iter().map(|byte| format!("{byte:02x}")).collect()
 }

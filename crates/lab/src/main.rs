@@ -27,7 +27,6 @@ mod report;
 mod responder;
 mod result;
 mod scraper;
-mod stop;
 mod store;
 mod suite;
 mod tail;

@@ -13,8 +13,7 @@
 //! `perf` samples the clock of each CPU while the program runs there, and follows frame pointers. A program that was
 //! compiled without them has stacks that end early.
 
-use crate::error::{Error, Result};
-use crate::stop::EXIT_INTERRUPTED;
+use crate::error::{EXIT_INTERRUPTED, Error, Result};
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::File;
@@ -534,7 +533,7 @@ fn frame(line: &str) -> Option<Frame> {
 #[cfg(test)]
 mod tests {
     use super::{ValueMeaning, *};
-    use stillgate_profiler::output::folded;
+    use stillgate_profiler::output::form::write_folded;
     use stillgate_profiler::profile::ValueType;
 
     #[test]
@@ -570,7 +569,7 @@ mod tests {
         let meaning =
             ValueMeaning { value, period: 1, is_sampled: true, time_ns: 0, duration_ns: 1, notes: Vec::new() };
         let profile = gathered.finish(meaning);
-        let mut lines: Vec<String> = folded::write(&profile, 1).lines().map(str::to_owned).collect();
+        let mut lines: Vec<String> = write_folded(&profile, 1).lines().map(str::to_owned).collect();
         lines.sort();
         let expected = [
             "a worker 13;half;<a::B as c::D<(u8, u8)>>::leaf 5026125",

@@ -5,10 +5,9 @@
 //! it: the prelude keeps it in locals, and `debug` is not available.
 
 use crate::host::{Host, MessageSide, NginxLevel};
-use crate::operations::{self, Operation};
+use crate::operations::{self, Operation, PublicKeys};
 use crate::pattern;
 use crate::regexes::Regexes;
-use crate::signatures::PublicKeys;
 use serde_json::Value as Json;
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};

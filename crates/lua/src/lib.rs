@@ -14,17 +14,15 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 // LuaJIT is C: a VM with a time limit is not possible without it. It is limited to a few files: `bridge.rs` (called by
-// compiled code), `watchdog.rs`, `sampler.rs` and `hook.rs` (signal and hook), `health/steps.rs` (another process) and
-// the creation of the VM in `vm.rs`.
+// compiled code), `watchdog.rs` and `sampler.rs` (signal and hook), `health/steps.rs` (another process) and the creation
+// of the VM in `vm.rs`.
 #![allow(unsafe_code)]
 
 mod bridge;
 mod call;
 pub mod health;
-mod hook;
 pub mod host;
 mod json;
-mod module;
 mod operations;
 mod pattern;
 mod prelude;
@@ -32,7 +30,6 @@ mod program;
 mod regexes;
 pub mod sampler;
 mod shared;
-mod signatures;
 #[cfg(test)]
 mod storm;
 mod vm;
@@ -44,7 +41,6 @@ pub use call::{
     RunOutcome, RunWait, WAITS_MAX, WorkCall,
 };
 pub use host::{HeaderChange, Host, MessageSide, NginxLevel, RequestDocument};
-pub use module::{Description, Module, PHASES};
-pub use program::{CallKind, Program, check};
+pub use program::{CallKind, Description, Module, PHASES, Program, check};
 pub use vm::{Context, kept, resume, resume_with, run, run_part, run_timer, timer_number};
 pub use watchdog::{RUN_TIME_MAX, WORK_TIME_MAX};

@@ -5,14 +5,14 @@ use crate::host::{HeaderChange, Host, MessageSide, NginxLevel};
 use crate::pattern;
 use crate::regexes::MatchDetail;
 use crate::shared::{self, SharedValue, WriteCondition};
-use crate::signatures;
+use aws_lc_rs::signature::ParsedPublicKey;
 use aws_lc_rs::{digest, hmac};
-use base64::Engine;
-use base64::alphabet;
 use base64::engine::DecodePaddingMode;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD, STANDARD_NO_PAD};
+use base64::{Engine, alphabet};
 use md5::{Digest, Md5};
 use std::time::Duration;
+use stillgate_jws::{ALGORITHMS, Algorithm, public_key};
 
 /// Longest log message; nginx's limit.
 const MESSAGE_BYTES_MAX: usize = 2048;
@@ -217,7 +217,7 @@ pub(crate) fn perform(
         O::HmacSha1 => signed(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, a, b, out),
         O::HmacSha256 => signed(hmac::HMAC_SHA256, a, b, out),
         O::Crc32 => OperationResult::Number(crc32fast::hash(a).into()),
-        O::JwsSign => match signatures::sign(number, a, b) {
+        O::JwsSign => match sign(number, a, b) {
             Ok(signature) => text(out, &signature),
             Err(why) => error(out, why),
         },
@@ -515,4 +515,55 @@ fn value(tagged: &[u8]) -> Option<(SharedValue, u32)> {
         _ => return None,
     };
     Some((value, 0))
+}
+
+// Signatures of `resty.jwt`. Functions verify with few keys, and parsing a key takes as long as verifying with it, so
+// the last parsed ones are cached.
+
+/// Most public keys that a worker caches.
+const KEYS_MAX: usize = 16;
+
+/// Encoding of the algorithm and the signature's length in the prelude: the index into [`ALGORITHMS`], plus this times
+/// the length.
+const PACKED: usize = 64;
+
+const _: () = assert!(ALGORITHMS.len() <= PACKED);
+
+/// Public keys, most recently used first.
+#[derive(Default)]
+pub(crate) struct PublicKeys(Vec<(Algorithm, Box<[u8]>, ParsedPublicKey)>);
+
+/// Signs a message; an error gives the reason.
+pub(crate) fn sign(number: f64, key: &[u8], message: &[u8]) -> Result<Vec<u8>, &'static str> {
+    let (_, algorithm) = ALGORITHMS.get(number as usize).ok_or(UNKNOWN)?;
+    stillgate_jws::sign(*algorithm, key, message)
+}
+
+const UNKNOWN: &str = "no such algorithm";
+
+impl PublicKeys {
+    /// Whether a signature is that of a message. `signed`: the signature, followed by the key. Secrets are compared in
+    /// constant time.
+    fn verify(&mut self, number: f64, signed: &[u8], message: &[u8]) -> Result<bool, &'static str> {
+        let packed = number as usize;
+        let (_, algorithm) = *ALGORITHMS.get(packed % PACKED).ok_or(UNKNOWN)?;
+        let (signature, key) = signed.split_at_checked(packed / PACKED).ok_or("no signature")?;
+        match algorithm.hmac() {
+            Some(hash) => Ok(hmac::verify(&hmac::Key::new(hash, key), message, signature).is_ok()),
+            None => Ok(self.of(algorithm, key)?.verify_sig(message, signature).is_ok()),
+        }
+    }
+
+    fn of(&mut self, algorithm: Algorithm, text: &[u8]) -> Result<&ParsedPublicKey, &'static str> {
+        let known = self.0.iter().position(|(of, known, _)| *of == algorithm && **known == *text);
+        match known {
+            Some(at) => self.0[..=at].rotate_right(1),
+            None => {
+                let key = public_key(algorithm, text)?;
+                self.0.truncate(KEYS_MAX - 1);
+                self.0.insert(0, (algorithm, text.into(), key));
+            }
+        }
+        Ok(&self.0[0].2)
+    }
 }

@@ -15,7 +15,6 @@
 //!
 //! No timer is armed while no profile is running.
 
-use crate::hook;
 use crate::watchdog::{self, VmSlot};
 use mlua::ffi;
 use std::collections::HashMap;
@@ -206,7 +205,7 @@ unsafe fn address_of(_: *mut c_void) -> u64 {
 unsafe extern "C-unwind" fn look(state: *mut ffi::lua_State, _: *mut ffi::lua_Debug) {
     // SAFETY: LuaJIT calls it on the thread of the state, between two instructions.
     unsafe {
-        hook::take_away(state);
+        watchdog::take_hook_away(state);
         let Some(slot) = watchdog::running().as_ref() else { return };
         let periods = slot.kept.pending.swap(0, Ordering::Relaxed);
         // If the call has ended since, the stack belongs to another one.

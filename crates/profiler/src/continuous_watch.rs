@@ -5,7 +5,7 @@
 use crate::cpu::be_nice;
 use crate::session::between;
 use crate::stalls::{Stall, StallWatch, pause};
-use crate::symbols::resolve::{SymbolFrame, resolve};
+use crate::symbols::{SymbolFrame, resolve};
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;

@@ -11,8 +11,7 @@ use crate::profile::{
 };
 use crate::session::{Cancel, ProfileSession};
 use crate::signal::{self, Cause, SIGNAL};
-use crate::symbols::Modules;
-use crate::symbols::resolve::resolve;
+use crate::symbols::{Modules, resolve};
 use crate::threads::{self, Thread};
 use crate::timer::{CpuTimer, cpu_time_of};
 use crate::unwind::Unwinder;

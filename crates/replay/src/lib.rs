@@ -6,5 +6,4 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod explain;
-mod fields_read;
 pub mod replay;

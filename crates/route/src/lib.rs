@@ -19,7 +19,6 @@ mod function;
 mod host;
 mod layer;
 pub mod lint;
-mod match_request;
 mod matcher;
 mod method;
 mod params;
@@ -31,7 +30,6 @@ mod sample;
 mod spec;
 mod text;
 mod tree;
-mod update;
 mod values;
 mod variable;
 pub mod vars;
@@ -47,7 +45,6 @@ pub use explain::{
 pub use expression::{Expression, ExpressionError, ExpressionErrorKind};
 pub use function::{Decide, FilterFunction, FunctionDecision, FunctionMessage, MessageLevel};
 pub use host::{HOST_BYTES_MAX, HostError, HostPattern, canonical_host};
-pub use match_request::MatchRequest;
 pub use matcher::{Match, Matcher, Scratch};
 pub use method::{MethodError, MethodSet, parse_method};
 pub use path::{NormalPath, PathError};
@@ -56,7 +53,7 @@ pub use regex_like::RegexLike;
 pub use sample::SampleRequest;
 pub use spec::{RouteMatch, RouteSpec, Unread, UriRoute};
 pub use stillgate_wire::Method;
-pub use values::ARGUMENTS_MAX;
+pub use values::{ARGUMENTS_MAX, MatchRequest};
 pub use variable::{
     HeaderName, Lookup, RECORDED, RECORDED_EARLY, SslVariable, Variable, VariableError, VariableErrorKind,
 };

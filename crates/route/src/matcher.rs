@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Both layers are immutable and searched alike; the better placed of the two results takes the request. A change
-//! compiles the delta again and shares the base, so that its cost depends on the size of the change (`update`). Nothing
+//! compiles the delta again and shares the base, so that its cost depends on the size of the change (`compile`). Nothing
 //! is sorted or allocated while matching, and only places whose keys the request has are evaluated (`layer`).
 
 use crate::cache::RouteCache;
@@ -15,9 +15,8 @@ use crate::compile::Weight;
 use crate::condition::Field;
 use crate::fields::{FieldSlots, variable_of};
 use crate::layer::{Context, Layer, LayerScratch, PlaceId, RouteSlot, ValueSource, order};
-use crate::match_request::MatchRequest;
 use crate::path::{self, PathError};
-use crate::values::{NONE, Values};
+use crate::values::{MatchRequest, NONE, Values};
 use crate::{FunctionMessage, RouteSpec, Variable};
 use std::sync::Arc;
 
@@ -322,9 +321,8 @@ fn push(key: &mut Vec<u8>, value: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Method;
     use crate::variable::Lookup;
-    use crate::{Expression, RouteMatch, Variable};
+    use crate::{Expression, Method, RouteMatch, Variable};
     use std::net::IpAddr;
 
     struct Header(&'static str);

@@ -4,10 +4,9 @@ use crate::condition::{ConditionValue, Field, Predicate, Test};
 use crate::fields::FieldSlots;
 use crate::function::FunctionDecisions;
 use crate::layer::passes;
-use crate::match_request::MatchRequest;
 use crate::matcher::{Match, Matcher};
 use crate::path::{self, NormalPath};
-use crate::values::Values;
+use crate::values::{MatchRequest, Values};
 use crate::{Expression, PathPattern, RouteMatch, RouteSpec, Variable};
 
 impl Matcher {

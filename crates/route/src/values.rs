@@ -1,4 +1,5 @@
-//! The values of a request's fields, each looked up at most once, kept until the next request.
+//! What is asked of a matcher, and the values of a request's fields: each is looked up at most once, and kept until the next
+//! request.
 //!
 //! Texts are copied one behind the other into one piece of memory; the values of a field are a chain of entries. Nothing
 //! is cleared between requests: a slot whose generation is not the present one has not been looked up yet.
@@ -7,11 +8,11 @@ use crate::Method;
 use crate::condition::Field;
 use crate::fields::{FieldSlots, SlotId, variable_of};
 use crate::function::FunctionDecisions;
-use crate::match_request::MatchRequest;
-use crate::path;
+use crate::path::{self, NormalPath};
 use crate::text::{decode, is_plain, lower_case};
-use crate::variable::Variable;
+use crate::variable::{Lookup, Variable};
 use std::io::Write;
+use std::net::IpAddr;
 
 /// Most values of arguments that routes read. A lookup that one value leads to may need all values of another argument,
 /// so this bounds the cost of a query; OpenResty, which Kong uses, reads no more either.
@@ -388,4 +389,19 @@ fn segments<'a>(request: &MatchRequest<'a>, first: u16, last: u16) -> Option<&'a
         None => return None,
     };
     Some(&path[start..end])
+}
+
+/// The parts of a request that are matched.
+#[derive(Clone, Copy)]
+pub struct MatchRequest<'a> {
+    /// Its method.
+    pub method: Method,
+    /// In the form of [`crate::canonical_host`]; empty where it has none.
+    pub host: &'a [u8],
+    /// Made by [`path::normalise`](crate::path::normalise).
+    pub path: NormalPath<'a>,
+    /// The client, after trusted proxies were believed.
+    pub client: IpAddr,
+    /// Everything else.
+    pub vars: &'a dyn Lookup,
 }

@@ -12,7 +12,6 @@
 mod change_points;
 mod distributions;
 mod estimate;
-mod looks;
 mod multiplicity;
 mod power;
 mod random;
@@ -24,11 +23,10 @@ pub use change_points::{ChangePoint, e_divisive};
 pub use estimate::{
     Estimate, Interval, bca, median, quantile, quantile_interval, quantile_ranks, standard_deviation, theil_sen,
 };
-pub use looks::{
-    Looks, SCREEN_LEVELS, SpendingFunction, boundaries, crossing_probability, is_suspicious, is_undecided, nominal_p,
-    screened, third_look_level,
+pub use multiplicity::{
+    Looks, RateChange, SCREEN_LEVELS, Slice, SpendingFunction, benjamini_hochberg, boundaries, crossing_probability,
+    holm, is_suspicious, is_undecided, nominal_p, rate_changes, screened, third_look_level,
 };
-pub use multiplicity::{RateChange, Slice, benjamini_hochberg, holm, rate_changes};
 pub use power::{
     SIGNED_RANK_EFFICIENCY, effect_beyond, minimum_detectable_effect, minimum_detectable_effect_signed_rank,
     minimum_detectable_effect_two_sample, pairs_needed, power,

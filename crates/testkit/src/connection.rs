@@ -4,8 +4,9 @@
 //! of a connection are distinguished: orderly, in the middle of a message, or by a reset.
 
 use crate::PATIENCE;
-use crate::message::{Fields, Framing, Head, Message, MessageError, find, framing, is_status_line, parse_field};
-use crate::notation::encode;
+use crate::message::{
+    Fields, Framing, Head, Message, MessageError, encode, find, framing, is_status_line, parse_field,
+};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};

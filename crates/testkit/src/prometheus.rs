@@ -5,12 +5,13 @@
 //! of each answer; [`ScrapeFormat::Negotiated`] goes directly to the target.
 
 use crate::connection::BufferedSocket;
-use crate::exposition::{Labels, ParsedExemplar, elements, labels, number, word};
+use crate::exposition::{
+    ACCEPT_OPENMETRICS, ACCEPT_PROTOBUF, ACCEPT_TEXT, Labels, ParsedExemplar, elements, labels, number, word,
+};
 use crate::message::{Message, MessageError};
 use crate::peers::require_tool;
 use crate::port::ReservedPort;
 use crate::process::Process;
-use crate::scrape::{ACCEPT_OPENMETRICS, ACCEPT_PROTOBUF, ACCEPT_TEXT};
 use crate::upstream::Upstream;
 use crate::{eventually, eventually_within, holds_within};
 use serde_json::Value;

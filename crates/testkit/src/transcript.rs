@@ -15,14 +15,13 @@
 use crate::connection::BufferedSocket;
 use crate::eventually;
 use crate::gateway::{Gateway, Setup};
-use crate::message::{Head, Message, MessageError, find};
-use crate::notation::{decode, encode};
-use crate::peer_socket;
+use crate::message::{Head, Message, MessageError, decode, encode, find};
 use crate::prometheus::Client;
 use crate::upstream::Upstream;
 use std::io::Write;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::panic::AssertUnwindSafe;
+use stillgate_rig::proc::{self, TcpSocket};
 
 /// One transcript.
 #[derive(Debug, Clone)]
@@ -162,7 +161,7 @@ impl Player {
                 self.node().send(bytes);
             }
             "upstream shuts" => self.node().half_close(),
-            "upstream closes" => self.node.take().into_iter().for_each(peer_socket::close),
+            "upstream closes" => self.node.take().into_iter().for_each(close_and_wait),
             "upstream resets" => self.node.take().into_iter().for_each(BufferedSocket::reset),
             "upstream expects" => self.upstream_expects(&step.text)?,
             "upstream expects head" => self.upstream_expects_head(&step.text)?,
@@ -372,9 +371,39 @@ fn same_bytes(expected: &[u8], actual: &[u8]) -> Result<(), String> {
     Err(format!("expected bytes:\n{}\nactual:\n{}", encode(expected), encode(actual)))
 }
 
+// Finds out when the other end of a loopback connection has seen that ours was closed.
+//
+// The system delivers a FIN when it gets to it: on a busy machine, bytes that are sent later on another connection may
+// arrive before it. If that order is what a test is about, this asks the kernel, whose table also has the peer's
+// socket.
+
+/// States of a socket that has not seen its peer's FIN yet: ESTABLISHED, FIN_WAIT1, FIN_WAIT2.
+const STATES_BEFORE_FIN: [u8; 3] = [TcpSocket::ESTABLISHED, TcpSocket::FIN_WAIT1, TcpSocket::FIN_WAIT2];
+
+/// Closes a loopback connection and waits until its peer's socket has seen that: it is in CLOSE_WAIT, beyond, or gone.
+///
+/// # Panics
+/// If that takes longer than [`crate::PATIENCE`].
+fn close_and_wait(connection: BufferedSocket) {
+    let (ours, peer) = (connection.stream().local_addr(), connection.stream().peer_addr());
+    drop(connection);
+    // A connection without addresses had been reset, by the peer, which therefore knows.
+    let (Ok(ours), Ok(peer)) = (ours, peer) else { return };
+    let awaited = format!("the FIN from {ours} to reach its peer's socket {peer} (CLOSE_WAIT)");
+    eventually(&awaited, || knows_the_end(peer.port(), ours.port()));
+}
+
+/// Whether no socket from port `local` to port `remote` still considers its peer open.
+fn knows_the_end(local: u16, remote: u16) -> bool {
+    let sockets = proc::tcp_sockets().unwrap_or_else(|error| panic!("{error}; it shows when a peer has seen a FIN"));
+    let between = |socket: &TcpSocket| socket.local == local && socket.remote == remote;
+    !sockets.iter().any(|socket| between(socket) && STATES_BEFORE_FIN.contains(&socket.state))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::{TcpListener, TcpStream};
 
     #[test]
     fn heads_compare_in_order_and_ignore_what_is_ours() {
@@ -393,5 +422,19 @@ mod tests {
         let transcript = Transcript::parse("t", "Why.\n=== client sends\nGET / HTTP/1.1\n\n=== client shuts\n");
         assert_eq!(transcript.steps.len(), 2);
         assert_eq!(transcript.steps[0].text, "GET / HTTP/1.1\n\n");
+    }
+
+    #[test]
+    fn an_open_peer_is_distinguished_from_one_that_has_seen_the_end() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let ours = BufferedSocket::new(listener.accept().unwrap().0);
+        let knows = |peer: u16| knows_the_end(peer, listener.local_addr().unwrap().port());
+        let port = peer.local_addr().unwrap().port();
+        assert!(!knows(port), "it is open");
+        close_and_wait(ours);
+        assert!(knows(port), "it is in CLOSE_WAIT");
+        drop(peer);
+        assert!(knows(port), "it is gone");
     }
 }

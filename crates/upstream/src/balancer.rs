@@ -6,16 +6,12 @@
 //! yet tried is chosen although it is set aside or unhealthy: that alone never makes a request fail. `None` means that
 //! nothing is left to try.
 //!
-//! The files of this folder choose within a tier, one method each. The state belongs to one worker; workers do not
-//! coordinate their turns.
-
-mod ewma;
-mod least_conn;
-mod round_robin;
+//! Within a tier one of several methods chooses. The state belongs to one worker; workers do not coordinate their turns.
 
 use crate::endpoint::Endpoint;
 use crate::health::{News, Step, TryReport};
 use crate::slot::{Slot, settle, usable};
+use std::cmp::Ordering;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use stillgate_config::{Balance, Checks};
@@ -65,7 +61,7 @@ impl Balancer {
         let order = settle(&mut self.slots, endpoints);
         self.tiers = tiers(balance, &self.slots, order);
         for tier in &self.tiers {
-            round_robin::clamp(&mut self.slots, &tier.members);
+            clamp_turns(&mut self.slots, &tier.members);
         }
     }
 
@@ -102,14 +98,14 @@ impl Balancer {
             let members = &tier.members;
             let chosen = match (&self.balance, key) {
                 (Balance::RoundRobin, _) | (Balance::ConsistentHash(_), None) => {
-                    round_robin::pick(slots, members, |slots, index| usable(slots, index, now_ms, tried))
+                    pick_in_turn(slots, members, |slots, index| usable(slots, index, now_ms, tried))
                 }
                 (Balance::ConsistentHash(_), Some(key)) => {
                     let usable = |index| usable(slots, index, now_ms, tried);
                     tier.ring.pick(members, key, usable)
                 }
-                (Balance::LeastConn, _) => least_conn::pick(slots, members, now_ms, tried),
-                (Balance::Ewma, _) => ewma::pick(slots, members, now_ms, random, tried),
+                (Balance::LeastConn, _) => pick_least_loaded(slots, members, now_ms, tried),
+                (Balance::Ewma, _) => pick_soonest(slots, members, now_ms, random, tried),
             };
             if let Some(index) = chosen {
                 slots[index as usize].health.chosen(now_ms);
@@ -371,6 +367,123 @@ impl TriedEndpoints {
     pub fn len(&self) -> usize {
         self.low.count_ones() as usize + self.high.len()
     }
+}
+
+// Smooth weighted round robin, as in nginx.
+//
+// Each choice adds every usable member's weight to its current weight, takes the member with the most and subtracts
+// the sum from it: weights 5, 1, 1 give a a b a c a a and never a run longer than needed. The current weights of
+// unusable members do not change meanwhile. Unlike nginx, the weight of a failing member is not lowered; it is set
+// aside instead.
+
+/// Chooses among the members for which `usable` holds; the first of equal ones.
+fn pick_in_turn(slots: &mut [Slot], members: &[u32], usable: impl Fn(&[Slot], u32) -> bool) -> Option<u32> {
+    let mut total = 0;
+    let mut best: Option<(u32, i64)> = None;
+    for &index in members {
+        if !usable(slots, index) {
+            continue;
+        }
+        let slot = &mut slots[index as usize];
+        let weight = slot.weight() as i64;
+        slot.current += weight;
+        total += weight;
+        if best.is_none_or(|(_, current)| slot.current > current) {
+            best = Some((index, slot.current));
+        }
+    }
+    let (index, _) = best?;
+    slots[index as usize].current -= total;
+    Some(index)
+}
+
+/// Limits the current weights of a tier whose members changed to values that its own choices could have reached.
+/// Otherwise the debt from times with a heavy member would starve a light one for as many choices once the heavy one
+/// is gone.
+fn clamp_turns(slots: &mut [Slot], members: &[u32]) {
+    let weight = |slots: &[Slot], index: u32| slots[index as usize].weight() as i64;
+    let total: i64 = members.iter().map(|&index| weight(slots, index)).sum();
+    for &index in members {
+        let slot = &mut slots[index as usize];
+        slot.current = slot.current.clamp(-total, total);
+    }
+}
+
+// Fewest requests under way by weight, like nginx's `least_conn`.
+//
+// Members with equal ratios of requests to weight take turns by the weighted round robin, so that an idle upstream
+// does not send everything to its first node.
+
+fn pick_least_loaded(slots: &mut [Slot], members: &[u32], now_ms: u64, tried: &TriedEndpoints) -> Option<u32> {
+    let mut best: Option<u32> = None;
+    let mut many = false;
+    for &index in members {
+        if !usable(slots, index, now_ms, tried) {
+            continue;
+        }
+        match best.map_or(Ordering::Less, |best| load_cmp(slots, index, best)) {
+            Ordering::Less => {
+                best = Some(index);
+                many = false;
+            }
+            Ordering::Equal => many = true,
+            Ordering::Greater => {}
+        }
+    }
+    let best = best?;
+    if !many {
+        return Some(best);
+    }
+    pick_in_turn(slots, members, |slots, index| {
+        usable(slots, index, now_ms, tried) && load_cmp(slots, index, best).is_eq()
+    })
+}
+
+/// Compares requests per weight without a division.
+fn load_cmp(slots: &[Slot], a: u32, b: u32) -> Ordering {
+    let (a, b) = (&slots[a as usize], &slots[b as usize]);
+    let left = u64::from(a.active) * b.weight();
+    let right = u64::from(b.active) * a.weight();
+    left.cmp(&right)
+}
+
+// Peak-EWMA with the power of two choices, as in Finagle and Linkerd.
+//
+// Two members are drawn in proportion to their weights, and the one that is expected to answer sooner is chosen: by
+// its latency times the requests it would then have, divided by its weight. Two choices rather than the best of all, so
+// that workers, which cannot see each other, do not all choose the same node.
+
+fn pick_soonest(slots: &[Slot], members: &[u32], now_ms: u64, random: u64, tried: &TriedEndpoints) -> Option<u32> {
+    let weight = |index: u32| slots[index as usize].weight();
+    let choices = || members.iter().copied().filter(|&index| usable(slots, index, now_ms, tried));
+    let total: u64 = choices().map(weight).sum();
+    let first = draw_by_weight(choices(), weight, scaled(random >> 32, total))?;
+    let rest = total - weight(first);
+    let others = choices().filter(|&index| index != first);
+    let Some(second) = draw_by_weight(others, weight, scaled(random & u64::from(u32::MAX), rest)) else {
+        return Some(first);
+    };
+    let cost = |index: u32| {
+        let slot = &slots[index as usize];
+        slot.latency.cost(slot.active, now_ms) / weight(index) as f32
+    };
+    Some(if cost(second) < cost(first) { second } else { first })
+}
+
+/// The member whose share of the weights contains `at`.
+fn draw_by_weight(mut members: impl Iterator<Item = u32>, weight: impl Fn(u32) -> u64, mut at: u64) -> Option<u32> {
+    members.find(|&index| match at.checked_sub(weight(index)) {
+        Some(left) => {
+            at = left;
+            false
+        }
+        None => true,
+    })
+}
+
+/// Maps 32 random bits evenly to 0..below.
+fn scaled(random: u64, below: u64) -> u64 {
+    ((u128::from(random) * u128::from(below)) >> 32) as u64
 }
 
 #[cfg(test)]

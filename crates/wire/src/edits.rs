@@ -6,18 +6,15 @@
 //! A name carries the parser's id for it, so that most comparisons are of two numbers, and lines that plugins add are
 //! listed, so that none is searched for in text.
 
-mod lines;
-mod names;
+mod fields;
 
 use crate::chunked::is_forbidden_trailer;
-use crate::fields::{Field, FieldSet, Fields};
+use crate::head::{Field, FieldSet, Fields};
 use crate::host::is_host;
 use crate::name::{Name, is_same};
+use fields::{FieldLine, Lines, Shapes, has_any, is_token, push_line};
+pub use fields::{FieldName, FieldValue, OwnedFieldName, OwnedFieldValue, OwnedLine, remove_lines};
 use itoa::Buffer;
-use lines::{FieldLine, Lines, push_line};
-pub use lines::{OwnedLine, remove_lines};
-pub use names::{FieldName, FieldValue, OwnedFieldName, OwnedFieldValue};
-use names::{Shapes, has_any, is_token};
 use std::borrow::Cow;
 use std::fmt;
 
@@ -89,7 +86,7 @@ impl Edits {
     /// Removes all edits, keeping the memory.
     #[inline]
     pub fn clear(&mut self) {
-        self.removed = crate::fields::FieldSet::default();
+        self.removed = crate::head::FieldSet::default();
         self.appended.clear();
         (self.is_too_large, self.withdrawn) = (false, 0);
         if self.removed_tags != 0 {
@@ -123,7 +120,7 @@ impl Edits {
     /// Whether there are edits.
     #[inline]
     pub fn is_changed(&self) -> bool {
-        !self.lines.list.is_empty() || !self.appended.is_empty() || self.removed != crate::fields::FieldSet::default()
+        !self.lines.list.is_empty() || !self.appended.is_empty() || self.removed != crate::head::FieldSet::default()
     }
 
     /// Adds a line, within [`ADDED_BYTES_MAX`].

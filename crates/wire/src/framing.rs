@@ -3,7 +3,7 @@
 use crate::Version;
 use crate::chunked::{ChunkDecoder, DecodedPart};
 use crate::error::ChunkError;
-use crate::fields::{Field, Fields};
+use crate::head::{Field, Fields};
 use crate::name::Name;
 
 /// How a body is delimited.

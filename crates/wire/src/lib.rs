@@ -13,7 +13,6 @@ pub mod checks;
 mod chunked;
 mod edits;
 mod error;
-mod fields;
 mod framing;
 mod head;
 mod host;
@@ -23,7 +22,6 @@ pub mod proxy_protocol;
 mod request;
 mod response;
 mod serialize;
-mod status;
 mod upgrade;
 
 pub use chunked::{
@@ -35,16 +33,14 @@ pub use edits::{
     RequestEdits, ResponseEdits, remove_lines,
 };
 pub use error::{ChunkError, Fault, ProxyProtocolError, RequestError, ResponseError};
-pub use fields::{Field, FieldSet, Fields, Span};
 pub use framing::{BodyDecoder, Framing};
-pub use head::{Progress, leading_empty_lines};
+pub use head::{Field, FieldSet, Fields, Progress, Span, leading_empty_lines};
 pub use host::{Authority, is_host, split_authority};
 pub use hpack::{FieldBlock, FieldWalker, huffman_bytes};
 pub use name::Name;
 pub use request::{Method, RequestHead, TargetForm};
-pub use response::ResponseHead;
+pub use response::{ResponseHead, reason};
 pub use serialize::{CHUNK_HEAD_BYTES_MAX, chunk_head, write_request, write_response};
-pub use status::reason;
 pub use upgrade::{switches_as_asked, upgrade_protocols, write_upgrade_lines};
 
 /// The minor version of HTTP/1.

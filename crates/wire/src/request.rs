@@ -3,9 +3,8 @@
 use crate::Version;
 use crate::chunked::HeadLimits;
 use crate::error::RequestError;
-use crate::fields::{FieldSet, Fields, Span};
 use crate::framing::{DeclaredError, DeclaredFraming, Framing};
-use crate::head::{Arrival, Progress, WalkError, header_slots, walk};
+use crate::head::{Arrival, FieldSet, Fields, Progress, Span, WalkError, header_slots, walk};
 use crate::host::split_authority;
 use crate::name::Name;
 use crate::upgrade::upgrade_protocols;
@@ -116,9 +115,9 @@ impl RequestHead {
         let (Some(method), Some(target), Some(version)) = (parsed.method, parsed.path, parsed.version) else {
             return Err(RequestError::RequestLine);
         };
-        self.method_span = crate::fields::Span::locate(head, method.as_bytes());
+        self.method_span = crate::head::Span::locate(head, method.as_bytes());
         self.method = Method::from_bytes(method.as_bytes());
-        self.target = crate::fields::Span::locate(head, target.as_bytes());
+        self.target = crate::head::Span::locate(head, target.as_bytes());
         if self.target.len as usize > limits.target_bytes_max {
             return Err(RequestError::TargetTooLong);
         }
@@ -137,7 +136,7 @@ impl RequestHead {
 
     fn read_fields(&mut self, headers: &[httparse::Header<'_>], head: &[u8]) -> Result<(), RequestError> {
         let mut hosts = 0u32;
-        let mut authority = crate::fields::Span::default();
+        let mut authority = crate::head::Span::default();
         let mut expects = false;
         let walked = walk(&mut self.fields, head, headers, self.drops_underscores, |field| match field.id {
             Name::Host => {
@@ -211,8 +210,8 @@ impl RequestHead {
             return Err(RequestError::TargetForm);
         }
         self.form = TargetForm::Absolute;
-        self.authority = crate::fields::Span::locate(head, authority);
-        self.path_and_query = crate::fields::Span::locate(head, &rest[end..]);
+        self.authority = crate::head::Span::locate(head, authority);
+        self.path_and_query = crate::head::Span::locate(head, &rest[end..]);
         Ok(())
     }
 

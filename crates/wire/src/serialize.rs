@@ -4,7 +4,7 @@
 
 use crate::Version;
 use crate::edits::{Edits, RequestEdits, ResponseEdits};
-use crate::fields::Fields;
+use crate::head::Fields;
 use crate::request::{RequestHead, TargetForm};
 use crate::response::ResponseHead;
 

@@ -4,8 +4,8 @@
 //! Protocols that carry HTTP requests are always left out: requests behind their 101 would bypass the routes and every
 //! rule (`h2c` was removed by RFC 9113 section 3.1; `TLS` is RFC 2817).
 
-use crate::fields::Fields;
 use crate::framing::tokens;
+use crate::head::Fields;
 use crate::name::Name;
 use crate::request::RequestHead;
 use crate::response::ResponseHead;

@@ -2,9 +2,7 @@
 
 pub(crate) mod address;
 pub(crate) mod plan;
-mod read;
 pub(crate) mod reference_table;
 pub(crate) mod references;
 pub(crate) mod rules;
 pub(crate) mod serve;
-pub(crate) mod view;

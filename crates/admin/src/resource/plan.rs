@@ -5,9 +5,8 @@
 //! [`Control::write`](crate::Control::write) does that.
 
 use super::address::{Address, key_of_stored, key_to_write, no_id};
-use super::references::parsed;
+use super::references::{View, parsed};
 use super::rules;
-use super::view::View;
 use crate::answer::{Answer, Content, of_document};
 use crate::body::parse;
 use crate::collections::{Collection, Verb};

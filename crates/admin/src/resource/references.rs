@@ -1,18 +1,20 @@
 //! References between resources, and what only one of them may have: checked for any number of writes that are made together.
 //!
-//! Only the state after all of the writes counts, not their order. Each stored document is read at most once, however many
-//! writes there are. Messages are APISIX's, if it has some; [`reference_table`](super::reference_table) defines the references.
+//! Only the state after all of the writes counts, not their order; a [`View`] shows it. Each stored document is read at most
+//! once, however many writes there are. Messages are APISIX's, if it has some; [`reference_table`](super::reference_table)
+//! defines the references.
 
 use super::reference_table::{Reference, each, users_of};
-use super::view::View;
 use crate::answer::Answer;
 use crate::collections::{Collection, Naming};
 use axum::http::StatusCode;
 use serde_json::Value as Json;
+use std::cell::Cell;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ops::Bound;
 use std::sync::Arc;
-use stillgate_datastore::{Condition, Document, Key, ReferenceCheck, Write};
+use stillgate_datastore::{Condition, Document, Documents, Key, ReferenceCheck, Write};
 
 /// Texts that documents are searched for before they are parsed; for more, all documents are parsed.
 const TEXTS_MAX: usize = 16;
@@ -402,4 +404,74 @@ pub(crate) fn has_escapes(value: &str) -> bool {
 /// A stored document. One that is not JSON has no references.
 pub(crate) fn parsed(value: &str) -> Json {
     serde_json::from_str(value).unwrap_or_default()
+}
+
+/// Stored documents below pending writes.
+pub(crate) struct View {
+    documents: Arc<dyn Documents>,
+    /// The revision of the documents when this view was made; they may have changed since.
+    revision: u64,
+    pending: BTreeMap<Key, Option<Arc<str>>>,
+    /// The number of the next id that is made here; 0: none was yet.
+    next_id: Cell<u64>,
+}
+
+impl View {
+    pub(crate) fn new(documents: Arc<dyn Documents>) -> View {
+        View { revision: documents.revision(), documents, pending: BTreeMap::new(), next_id: Cell::new(0) }
+    }
+
+    /// One document. A pending one has revision 0.
+    pub(crate) fn get(&self, key: &Key) -> Option<Document> {
+        match self.pending.get(key) {
+            Some(pending) => pending.clone().map(unwritten),
+            None => self.documents.get(key),
+        }
+    }
+
+    /// The documents below a path that ends with a slash, in the order of keys.
+    pub(crate) fn below(&self, path: &str) -> Vec<(Key, Document)> {
+        let mut stored = self.documents.below(path).into_iter().peekable();
+        let pending = self.pending.range::<str, _>((Bound::Included(path), Bound::Unbounded));
+        let mut all = Vec::new();
+        for (key, value) in pending.take_while(|(key, _)| key.as_str().starts_with(path)) {
+            while let Some(before) = stored.next_if(|(stored, _)| stored < key) {
+                all.push(before);
+            }
+            drop(stored.next_if(|(stored, _)| stored == key));
+            all.extend(value.clone().map(|value| (key.clone(), unwritten(value))));
+        }
+        all.extend(stored);
+        all
+    }
+
+    /// The number for a new id: from the revision that will be written on, each once.
+    pub(crate) fn next_id(&self) -> u64 {
+        let number = self.next_id.get().max(self.revision + 1);
+        self.next_id.set(number + 1);
+        number
+    }
+
+    /// Whether a pending write is about this key.
+    pub(crate) fn is_pending(&self, key: &Key) -> bool {
+        self.pending.contains_key(key)
+    }
+
+    /// Adds a pending write.
+    pub(crate) fn add(&mut self, write: &Write) {
+        let value = match write {
+            Write::Put { value, .. } => Some(value.as_str().into()),
+            Write::Delete { .. } => None,
+        };
+        self.pending.insert(write.key().clone(), value);
+    }
+
+    /// The revision of the stored documents; some may be newer.
+    pub(crate) fn revision(&self) -> u64 {
+        self.revision
+    }
+}
+
+fn unwritten(value: Arc<str>) -> Document {
+    Document { value, created: 0, modified: 0 }
 }

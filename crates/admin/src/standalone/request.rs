@@ -1,7 +1,11 @@
-//! The whole configuration of a request, split without being parsed: its lists stay text, and are parsed item by item.
+//! What clients of `configs` send: the whole configuration, and metadata about it.
 //!
-//! As a tree, a configuration takes dozens of times the memory of its text. So a call holds only the text, one item, and what its
-//! caller makes of the items.
+//! The configuration is split without being parsed: its lists stay text, and are parsed item by item. As a tree, a
+//! configuration takes dozens of times the memory of its text. So a call holds only the text, one item, and what its caller
+//! makes of the items.
+//!
+//! The metadata of the last client is valid as long as the resources stay unchanged. It is in memory: a restart forgets it.
+//! Then versions and indexes are revisions, and the digest is unknown.
 
 use crate::answer::Answer;
 use crate::body::in_words_of_apisix;
@@ -13,6 +17,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::ControlFlow;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use stillgate_datastore::{Document, Documents, Key};
 use stillgate_schema::lenient_json;
 use stillgate_schema::text::diagnostic::shortened;
 
@@ -158,5 +164,82 @@ impl<'de> Visitor<'de> for Items<'_, 'de> {
             index += 1;
         }
         Ok(())
+    }
+}
+
+/// The state after the last replacement.
+#[derive(Debug, Default)]
+pub(crate) struct Standalone(Mutex<LastMetadata>);
+
+#[derive(Debug, Default)]
+struct LastMetadata {
+    /// The digest with its revision, and the time of its arrival.
+    last: Option<(String, u64, u64)>,
+    /// The last observed revision, and the time of its observation.
+    seen: (u64, u64),
+    /// By collection: its version, and the state that has it.
+    versions: BTreeMap<&'static str, (u64, Fingerprint)>,
+    /// By document: the index it was sent with, and its revision.
+    indexes: BTreeMap<Key, (Option<u64>, u64)>,
+}
+
+/// Identifies the state of a collection: the number of documents, and the revision that wrote the last one.
+type Fingerprint = (usize, u64);
+
+pub(super) fn fingerprint(documents: &[(Key, Document)]) -> Fingerprint {
+    (documents.len(), documents.iter().map(|(_, document)| document.modified).max().unwrap_or(0))
+}
+
+impl Standalone {
+    /// The version of a collection in this state. It never decreases.
+    pub(super) fn version(&self, collection: &Collection, now: Fingerprint) -> u64 {
+        match self.lock().versions.get(collection.name) {
+            Some((version, known)) if *known == now => *version,
+            Some((version, _)) => now.1.max(version + 1),
+            None => now.1,
+        }
+    }
+
+    /// The index of a document.
+    pub(super) fn index(&self, key: &Key, document: &Document) -> Option<u64> {
+        match self.lock().indexes.get(key) {
+            Some((index, of)) if *of == document.modified => *index,
+            _ => Some(document.modified),
+        }
+    }
+
+    /// The time and digest of the documents stored at this revision. ADC takes a gateway without a time for empty, so a revision
+    /// written by others has the time at which it was first seen here.
+    pub(super) fn last(&self, revision: u64, unix_seconds: u64) -> (Option<u64>, Option<String>) {
+        let mut state = self.lock();
+        if let Some((digest, _, at)) = state.last.as_ref().filter(|(_, of, _)| *of == revision) {
+            return (Some(*at), Some(digest.clone()));
+        }
+        if state.seen.0 != revision {
+            state.seen = (revision, unix_seconds);
+        }
+        ((revision > 0).then_some(state.seen.1), None)
+    }
+
+    /// Remembers a digest with its revision and time, and the metadata sent with it.
+    pub(super) fn remember(
+        &self,
+        documents: &dyn Documents,
+        last: (String, u64, u64),
+        versions: Vec<(&'static str, u64)>,
+        indexes: Vec<(Key, Option<u64>)>,
+    ) {
+        let of = |name: &str| fingerprint(&documents.below(&format!("{name}/")));
+        let versions = versions.into_iter().map(|(name, version)| (name, (version, of(name)))).collect();
+        let index = |(key, index): (Key, _)| {
+            let modified = documents.get(&key)?.modified;
+            Some((key, (index, modified)))
+        };
+        let indexes = indexes.into_iter().filter_map(index).collect();
+        *self.lock() = LastMetadata { last: Some(last), seen: (0, 0), versions, indexes };
+    }
+
+    fn lock(&self) -> MutexGuard<'_, LastMetadata> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

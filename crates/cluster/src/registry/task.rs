@@ -5,8 +5,8 @@
 //!
 //! [`Registrations`]: stillgate_devices::directory::Registrations
 
-use super::directory::{Hooks, SharedDirectory, wall_ms};
 use super::store::{HeartbeatResult, OwnLease};
+use super::{Hooks, SharedDirectory, wall_ms};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};

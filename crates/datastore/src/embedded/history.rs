@@ -4,7 +4,7 @@
 //! long as the change after it is kept.
 
 use super::tables::{ChangeRow, NEVER, StoredDocument, TablesView, key, stored};
-use crate::key::Key;
+use crate::document::Key;
 use crate::transaction::{Author, CommitError, Write};
 use redb::{Error, ReadableTable};
 use std::collections::BTreeMap;

@@ -11,15 +11,13 @@
 //! After [`CommitError::Unavailable`] the change may have been made or not: compare [`EmbeddedStore::revision`] with the
 //! last batch, and take a [`EmbeddedStore::snapshot`] if it differs.
 
-mod backup;
 mod history;
 mod open;
 mod tables;
 #[cfg(test)]
 mod tests;
 
-use crate::document::{Batch, Document, Event, Snapshot};
-use crate::key::Key;
+use crate::document::{Batch, Document, Event, Key, Snapshot};
 use crate::transaction::{Author, CommitError, Condition, ReferenceCheck, Transaction, WRITES_MAX, Write};
 pub use history::{BackError, Change, ChangeSummary, Edit, SUMMARY_KEYS_MAX, WayBack};
 pub use open::{MAGIC, OpenError, OpenProblem};
@@ -237,7 +235,7 @@ impl EmbeddedStore {
     /// To restore it, put it in the place of the store.
     pub fn backup(&self, to: &Path) -> Result<(), Unavailable> {
         let from = self.begin_read()?;
-        backup::write(&from, &self.path, to).map_err(Unavailable)
+        open::write_backup(&from, &self.path, to).map_err(Unavailable)
     }
 
     /// Closes the file, so that another process can open it. Dropping does the same without reporting an error.

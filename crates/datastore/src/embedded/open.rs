@@ -1,25 +1,29 @@
-//! Opens the file, makes a new one, and converts an older one to the present format.
+//! Opens the file, makes a new one, converts an older one to the present format, and copies a whole store, history
+//! included, into a file that opens as a store of its own.
 //!
 //! redb writes its magic number last, so an interrupted creation leaves a file that it refuses later. Therefore a new
 //! store is made under another name, and renamed when it is complete. Nothing here repairs files: redb recovers from a
 //! crash when it opens a file, and if it cannot, that is reported.
+//!
+//! A store is copied table by table and not byte by byte: the copy is as small as its content, and was closed properly, so
+//! no recovery is needed when it is opened. Commits wait meanwhile, since the store has one owner.
 
-use super::tables::{FORMAT, NUMBERS, REVISION, Tables};
+use super::tables::{CHANGES, DOCUMENTS, EDITS, EXPIRIES, FORMAT, LAST_GOOD, NUMBERS, REVISION, Tables};
 use redb::backends::FileBackend;
 use redb::{
-    Builder, Database, DatabaseError, Error, ReadableTable as _, StorageError, TableError, TableHandle as _,
-    WriteTransaction,
+    Builder, Database, DatabaseError, Error, Key, ReadTransaction, ReadableTable, StorageError, TableDefinition,
+    TableError, TableHandle as _, Value, WriteTransaction,
 };
 use std::fmt;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 /// Memory that redb may use for pages of the file. The gateway keeps documents in memory itself and reads the file at
 /// the start, so a cache for more than one change is useless.
-pub(super) const CACHE_BYTES_MAX: usize = 1 << 20;
+const CACHE_BYTES_MAX: usize = 1 << 20;
 
 /// The beginning of every store's file: redb's magic number.
 pub const MAGIC: [u8; 9] = *b"redb\x1a\n\xa9\r\n";
@@ -123,7 +127,7 @@ fn copied(path: &Path) -> Result<File, OpenProblem> {
 }
 
 /// A database of redb in a file that is empty or has one.
-pub(super) fn backend(file: File) -> Result<Database, OpenProblem> {
+fn backend(file: File) -> Result<Database, OpenProblem> {
     let backend = FileBackend::new(file)?;
     Ok(builder().create_with_backend(backend)?)
 }
@@ -137,7 +141,7 @@ pub(super) fn builder() -> Builder {
 }
 
 /// A file without a final name yet, readable by its owner only, in the folder of `path`.
-pub(super) fn partial(path: &Path) -> io::Result<NamedTempFile> {
+fn partial(path: &Path) -> io::Result<NamedTempFile> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
     let mut prefix = name.to_owned();
     prefix.push(".");
@@ -145,7 +149,7 @@ pub(super) fn partial(path: &Path) -> io::Result<NamedTempFile> {
 }
 
 /// Makes a new name in the folder of `path` survive a power failure.
-pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
+fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(folder(path))?.sync_all()
 }
 
@@ -282,3 +286,53 @@ impl fmt::Display for OpenError {
 }
 
 impl std::error::Error for OpenError {}
+
+/// Writes the copy to a file next to `to`, then renames it to `to`.
+pub(super) fn write_backup(from: &ReadTransaction, store: &Path, to: &Path) -> Result<(), String> {
+    if is_same_file(store, to) {
+        return Err(format!("{}: this is the store itself; name another file", to.display()));
+    }
+    let fail = |problem| OpenError { path: to.to_owned(), problem }.to_string();
+    let file = partial(to).map_err(|error| fail(error.into()))?;
+    let handle = file.as_file().try_clone().map_err(|error| fail(error.into()))?;
+    let mut database = backend(handle).map_err(fail)?;
+    let transaction = database.begin_write().map_err(|error| fail(Error::from(error).into()))?;
+    copy_all(from, &transaction).map_err(|error| fail(error.into()))?;
+    transaction.commit().map_err(|error| fail(Error::from(error).into()))?;
+    // A large transaction doubles a file to be sure of its space.
+    database.compact().map_err(|error| fail(Error::from(error).into()))?;
+    database.close().map_err(|error| fail(error.into()))?;
+    let sync = || -> io::Result<()> {
+        file.as_file().sync_all()?;
+        file.persist(to).map_err(|error| error.error)?;
+        sync_folder(to)
+    };
+    sync().map_err(|error| fail(error.into()))
+}
+
+fn copy_all(from: &ReadTransaction, to: &WriteTransaction) -> Result<(), Error> {
+    copy_table(from, to, NUMBERS)?;
+    copy_table(from, to, DOCUMENTS)?;
+    copy_table(from, to, EXPIRIES)?;
+    copy_table(from, to, CHANGES)?;
+    copy_table(from, to, EDITS)?;
+    copy_table(from, to, LAST_GOOD)
+}
+
+fn copy_table<K: Key, V: Value>(
+    from: &ReadTransaction,
+    to: &WriteTransaction,
+    table: TableDefinition<'_, K, V>,
+) -> Result<(), Error> {
+    let (from, mut to) = (from.open_table(table)?, to.open_table(table)?);
+    for row in from.iter()? {
+        let (key, value) = row?;
+        to.insert(key.value(), value.value())?;
+    }
+    Ok(())
+}
+
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    let place = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino()));
+    matches!((place(one), place(other)), (Ok(one), Ok(other)) if one == other)
+}

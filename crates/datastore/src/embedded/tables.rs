@@ -12,8 +12,7 @@
 //! An edit keeps only the row before it. The row after it is kept by the next edit of the key, or is the present
 //! document. So each value is stored once, and a change costs the size of the replaced value.
 
-use crate::document::Document;
-use crate::key::Key;
+use crate::document::{Document, Key};
 use redb::{Error, ReadOnlyTable, ReadTransaction, ReadableTable, Table, TableDefinition, WriteTransaction};
 
 /// (created, modified, time to live as unix ms or [`NEVER`], value).

@@ -10,8 +10,7 @@ use super::message::{
     Compare, EtcdOperation, LeaseRequest, LeaseResponse, Number, OperationResponse, RangeRequest, TxnRequest,
     TxnResponse,
 };
-use crate::document::{Batch, Document, Event};
-use crate::key::Key;
+use crate::document::{Batch, Document, Event, Key};
 use crate::transaction::{CommitError, Condition, ReferenceCheck, Transaction, WRITES_MAX, Write};
 use std::collections::BTreeMap;
 

@@ -6,8 +6,7 @@ use super::Etcd;
 use super::call::Repeat;
 use super::layout::is_directory;
 use super::message::{KeyValue, Number, RangeRequest, RangeResponse};
-use crate::document::{Document, Snapshot};
-use crate::key::Key;
+use crate::document::{Document, Key, Snapshot};
 use std::fmt;
 
 /// gRPC codes of etcd's answers.

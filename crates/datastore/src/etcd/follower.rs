@@ -15,8 +15,7 @@
 //! dropped here. See [`super::Etcd::watch`] for the reason.
 
 use super::error::EtcdError;
-use crate::document::{Batch, Document, Snapshot};
-use crate::key::Key;
+use crate::document::{Batch, Document, Key, Snapshot};
 use std::time::Duration;
 
 /// The first pause after a failure; it doubles until [`PAUSE_MAX`].
@@ -158,8 +157,7 @@ impl Witness {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::document::Event;
-    use crate::documents::{DocumentTable, Documents as _};
+    use crate::document::{DocumentTable, Documents as _, Event};
     use proptest::prelude::*;
 
     /// etcd from a follower's point of view: a history, and the oldest revision of it that is kept.

@@ -5,7 +5,7 @@
 //! under `/apisix/routes/`, so it is for the reader of documents to refuse what it cannot use.
 
 use super::options::OptionsError;
-use crate::key::Key;
+use crate::document::Key;
 use std::borrow::Cow;
 
 /// Most bytes of a prefix.

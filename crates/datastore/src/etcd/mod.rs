@@ -21,8 +21,7 @@ mod message;
 mod options;
 mod watch;
 
-use crate::document::{Document, Snapshot};
-use crate::key::Key;
+use crate::document::{Document, Key, Snapshot};
 use call::Caller;
 pub use error::{EtcdError, ListResult, Unreadable};
 use follower::Follower;

@@ -10,9 +10,9 @@
 
 use super::checkouts::BuildOutcome;
 use super::measurement::CommandContext;
-use crate::compare::revisions::{default_cache, short_hash};
 use crate::error::{Error, Result};
 use crate::git::{self, git, short};
+use crate::git::{default_cache, short_hash};
 use crate::result::bisect::{Artefact, CommitRecord, MergeOrder, PriorPath};
 use crate::target::sha256;
 use std::collections::{BTreeMap, BTreeSet};

@@ -6,8 +6,8 @@
 
 use super::candidates::Versions;
 use super::measurement::{self, CommandContext, CommandOptions, CommandOutcome, last_lines};
-use crate::compare::revisions::{default_cache, short_hash};
 use crate::error::{Error, Result};
+use crate::git::{default_cache, short_hash};
 use crate::git::{git, short};
 use crate::result::bisect::{Applied, CommitRecord};
 use crate::target::sha256;

@@ -1,20 +1,18 @@
 //! `stillgate-lab bisect`: which commit changed a measurement, for people and for scripts.
 
 use super::measure::{figure, is_more_better};
-use crate::bisect::analysis;
 use crate::bisect::candidates::{self, Versions};
 use crate::bisect::checkouts::{Checkouts, Patch, Source};
-use crate::bisect::run::{Bisection, Display};
+use crate::bisect::{Bisection, Display, analysis};
 use crate::cli::EXIT_USAGE;
 use crate::command_line::{duration, percent, positive, probability, quoted_word, typed};
-use crate::error::{Error, Result};
+use crate::error::{EXIT_INTERRUPTED, Error, Result, stop_flag};
 use crate::history::count_change;
 use crate::result::bisect::{
     Answer, Applied, BisectDesign, BisectEnd, BisectResult, BisectVerdict, CommitRecord, MergeOrder, PriorPath,
 };
 use crate::result::file::{self, ResultWriter};
 use crate::result::{Experiment, ResultFile};
-use crate::stop::{EXIT_INTERRUPTED, stop_flag};
 use crate::store::{self, StoreLine, StoreLocation};
 use crate::{environment, git, output};
 use clap::{Args, ValueEnum};

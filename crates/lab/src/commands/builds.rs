@@ -1,8 +1,8 @@
 //! Builds on a command line: binaries, commands or git revisions, and how they are started.
 
-use crate::compare::revisions::{self, Build, Repository};
-use crate::compare::subject::{self, ResolvedSide, StartOptions};
+use crate::compare::subject::{self, Build, Repository, ResolvedSide, StartOptions};
 use crate::error::{Error, Result};
+use crate::git::default_cache;
 use crate::result::compare::Side;
 use crate::target::{Kind, Spec};
 use clap::Args;
@@ -86,7 +86,7 @@ impl Builds {
             }
             Some((repository, commits)) => {
                 let built = |commit: &str| repository.binary(commit, |text| eprintln!("{text}"));
-                let path = |built: revisions::BuiltRevision| vec![built.binary.to_string_lossy().into_owned()];
+                let path = |built: subject::BuiltRevision| vec![built.binary.to_string_lossy().into_owned()];
                 [path(built(&commits[0])?), path(built(&commits[1])?)]
             }
         };
@@ -108,7 +108,7 @@ impl Builds {
     /// With `--repo`: all commits, resolved before the first build.
     fn revisions(&self, named: &[(Side, &str)]) -> Result<Option<(Repository, Vec<String>)>> {
         let Some(repo) = &self.repo else { return Ok(None) };
-        let cache = self.cache.clone().map_or_else(revisions::default_cache, Ok)?;
+        let cache = self.cache.clone().map_or_else(default_cache, Ok)?;
         let build = Build { package: self.package.clone(), bin: self.bin.clone(), profile: self.profile.clone() };
         let repository = Repository::open(repo, &cache, build)?;
         if let Some(note) = repository.uncommitted()? {

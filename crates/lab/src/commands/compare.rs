@@ -3,20 +3,18 @@
 use super::builds::Builds;
 use crate::cli::EXIT_USAGE;
 use crate::command_line::{Cpus, cpus, duration, percent, positive, probability, rate, seed_of_clock, typed};
-use crate::compare::run::{Contest, Pairs, Pilot};
 use crate::compare::side::upstream_placement;
 use crate::compare::subject::ResolvedSide;
-use crate::compare::{analysis, instructions, looks, measures, tables};
+use crate::compare::{Contest, Pairs, Pilot, analysis, instructions, measures, rules, tables};
 use crate::display::Progress;
 use crate::environment::{self, Stolen};
-use crate::error::{Error, Result};
+use crate::error::{EXIT_INTERRUPTED, Error, Result, stop_flag};
 use crate::hosts;
 use crate::output::{self, STANDARD_OUTPUT};
 use crate::result::compare::{CompareDesign, CompareResult, Crash, Decision, Instructions, Pair, Side};
 use crate::result::file::{self, ResultWriter};
 use crate::result::run::{Environment, Placement, Subject};
 use crate::result::{Experiment, ResultFile};
-use crate::stop::{EXIT_INTERRUPTED, stop_flag};
 use crate::target::{Upstream, placement};
 use clap::Args;
 use std::path::{Path, PathBuf};
@@ -203,7 +201,7 @@ impl Compare {
             builds,
             every_pair,
             pairs,
-            looks: if self.sequential { looks::plan(pairs, self.alpha, family) } else { Vec::new() },
+            looks: if self.sequential { rules::planned_looks(pairs, self.alpha, family) } else { Vec::new() },
             alpha: self.alpha,
             power: self.power,
             margin: self.margin,
@@ -222,11 +220,11 @@ impl Compare {
             seed: self.seed.unwrap_or_else(seed_of_clock),
             placement: self.placement()?,
         };
-        if !looks::can_decide(&design, family) {
+        if !rules::can_decide(&design, family) {
             return Err(Error::new(format!(
                 "--pairs {pairs}: too few to show any difference with --alpha {}; at least {} are needed",
                 self.alpha,
-                looks::pairs_min(&design, family)
+                rules::pairs_min(&design, family)
             )));
         }
         if design.margin <= 0.0 || self.saturation.is_zero() || self.latency.is_zero() || self.warm_up.is_zero() {

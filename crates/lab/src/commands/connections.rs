@@ -3,12 +3,10 @@
 use super::builds::built_in;
 use crate::command_line::{Cpus, cpus, duration, positive};
 use crate::connections::addressed::SERVERS;
-use crate::connections::run::{self, ConnectionsPlan, Subject};
-use crate::connections::tunnels;
+use crate::connections::{self, ConnectionsPlan, Subject, tunnels};
 use crate::display::Progress;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, stop_flag};
 use crate::figures;
-use crate::stop::stop_flag;
 use crate::target::{Kind, Spec, placement};
 use clap::Args;
 use std::path::{Path, PathBuf};
@@ -83,8 +81,8 @@ pub(crate) fn run(arguments: &Connections) -> Result<u8> {
         folder: folder.path().to_owned(),
     };
     let stop = stop_flag()?;
-    let mut progress = Progress::new("connections", run::steps(&plan));
-    let mut result = run::run(&plan, &stop, &mut progress)?;
+    let mut progress = Progress::new("connections", connections::steps(&plan));
+    let mut result = connections::run(&plan, &stop, &mut progress)?;
     progress.finish();
     result.notes.extend(fewer);
     figures::finish(result, writer)

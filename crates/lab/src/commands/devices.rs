@@ -2,15 +2,14 @@
 
 use crate::command_line::{self, Header, seed_of_clock, typed};
 use crate::devices::plan::{Ack, Api, Door, GatewayNode, Plan, Via};
-use crate::devices::{analysis, run, words};
+use crate::devices::{self, analysis};
 use crate::display::Progress;
 use crate::environment;
-use crate::error::{Error, Result};
+use crate::error::{EXIT_INTERRUPTED, Error, Result, stop_flag};
 use crate::output::show;
 use crate::result::devices::{DevicesDecision, DevicesDesign, DevicesResult};
 use crate::result::file::ResultWriter;
 use crate::result::{Experiment, ResultFile};
-use crate::stop::{EXIT_INTERRUPTED, stop_flag};
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -173,8 +172,8 @@ pub(crate) fn run(arguments: &DevicesArguments) -> Result<u8> {
         |result: DevicesResult| ResultFile::new(typed(), environment::gather(), Experiment::Devices(Box::new(result)));
     let result = match &arguments.compare {
         None => {
-            let mut progress = Progress::new("devices", run::steps(&plan));
-            let found = run::run(&plan, &places, &stop, "", &mut progress)?;
+            let mut progress = Progress::new("devices", devices::steps(&plan));
+            let found = devices::run(&plan, &places, &stop, "", &mut progress)?;
             progress.finish();
             DevicesResult { design, run: Some(found), ..DevicesResult::default() }
         }
@@ -186,13 +185,13 @@ pub(crate) fn run(arguments: &DevicesArguments) -> Result<u8> {
                 rounds: rounds.to_vec(),
                 analysis: Some(analysis::analyse(&design, rounds)),
             };
-            let rounds = run::run_rounds(&plan, (&places, &other), arguments.rounds, &stop, |rounds| {
+            let rounds = devices::run_rounds(&plan, (&places, &other), arguments.rounds, &stop, |rounds| {
                 writer.as_ref().map_or(Ok(()), |writer| writer.save(&make(of(rounds))))
             })?;
             of(&rounds)
         }
     };
-    let text = words::text(&result);
+    let text = analysis::result_text(&result);
     let code = exit_code(&result);
     let on_stdout = writer.as_ref().is_some_and(|writer| writer.path() == Path::new("-"));
     if let Some(writer) = writer {

@@ -5,16 +5,15 @@ use crate::command_line::{positive, probability, seed_of_clock, typed};
 use crate::compare::instructions::under_callgrind;
 use crate::compare::side::{LoadSettings, generator_cpus, upstream_placement};
 use crate::display::Progress;
-use crate::error::{Error, Result};
+use crate::error::{EXIT_INTERRUPTED, Error, Result, stop_flag};
 use crate::explain::analysis::{self, Fold};
 use crate::explain::isolated::{self, Part, part};
-use crate::explain::{page, words};
+use crate::explain::words;
 use crate::profile::{self, Output, Subject};
 use crate::result::explain::{ExplainAnalysis, ExplainDesign, ExplainResult, IsolatedPart, LuaSides, Sides};
 use crate::result::file::{self, ResultWriter};
 use crate::result::run::Placement;
 use crate::result::{Experiment, ResultFile};
-use crate::stop::{EXIT_INTERRUPTED, stop_flag};
 use crate::target::{MetricsAddress, Spec, Started, Upstream, placement};
 use crate::{environment, output, scraper};
 use clap::Args;
@@ -100,7 +99,7 @@ pub(crate) fn run(arguments: &Explain) -> Result<u8> {
     let interrupted = result.analysis.interrupted_after;
     output::show(words::report(&result))?;
     if let Some(path) = &arguments.html {
-        output::replace_file(path, page::html(&result).as_bytes()).map_err(|error| unwritable(path, error))?;
+        output::replace_file(path, words::html(&result).as_bytes()).map_err(|error| unwritable(path, error))?;
     }
     writer.finish(&ResultFile::new(typed(), environment::gather(), Experiment::Explain(Box::new(result))))?;
     let Some(slices) = interrupted else { return Ok(0) };

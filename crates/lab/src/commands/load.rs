@@ -9,13 +9,12 @@ mod plan;
 use crate::command_line::{self, Cpus, Header, typed};
 use crate::display::LoadDisplay;
 use crate::environment;
-use crate::error::{Error, Result};
+use crate::error::{self, EXIT_INTERRUPTED, Error, Result};
 use crate::output::show;
 use crate::result::file::{self, ResultWriter};
 use crate::result::load::LoadResult;
 use crate::result::tail::Point;
 use crate::result::{Experiment, ResultFile};
-use crate::stop::{self, EXIT_INTERRUPTED};
 use clap::Args;
 use fail_if::Condition;
 use std::fs::{self, File};
@@ -212,7 +211,7 @@ fn exit_code(result: &LoadResult) -> u8 {
 
 /// Shows and logs the run while it continues.
 fn observe(load: &Load, quiet: bool, mut log: Option<&mut Log>) -> Result<(Outcome, Vec<Point>)> {
-    let interrupt = stop::stop_flag()?;
+    let interrupt = error::stop_flag()?;
     let mut display = (!quiet).then(|| LoadDisplay::new(load));
     let mut points = Vec::new();
     let mut failed = None;

@@ -4,14 +4,12 @@ use crate::bisect::checkouts::Checkouts;
 use crate::cli::EXIT_USAGE;
 use crate::command_line::{duration, percent, seed_of_clock};
 use crate::display::Progress;
-use crate::error::{Error, Result};
+use crate::error::{EXIT_INTERRUPTED, Error, Result, stop_flag};
 use crate::git::{self, git, short};
-use crate::nightly::analysis::judge;
+use crate::nightly::analysis::{self, CommitCounts, NightReport, judge};
 use crate::nightly::counts::{Sweep, row_of_night};
-use crate::nightly::run::{Night, Side, side};
 use crate::nightly::suite::{self, EachCommit};
-use crate::nightly::words::{self, Counts, Report};
-use crate::stop::{EXIT_INTERRUPTED, stop_flag};
+use crate::nightly::{Night, Side, side};
 use crate::store::raw::{self, Staging};
 use crate::store::{self, Contents, StoreLine, StoreLocation};
 use crate::{environment, history, output, report};
@@ -117,7 +115,8 @@ impl Nightly {
         let stop = stop_flag()?;
         let at = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let today = git::commit(&top, &self.commit)?;
-        let mut report = Report { commit: today.clone(), machine: environment::gather(), ..Report::default() };
+        let mut report =
+            NightReport { commit: today.clone(), machine: environment::gather(), ..NightReport::default() };
         if !suite.series.is_empty() && !self.counts_only {
             let staging = Staging::new()?;
             let (mut sides, not_built) =
@@ -160,8 +159,8 @@ impl Nightly {
         Ok(report.exit_code())
     }
 
-    fn show(&self, report: &Report) -> Result {
-        let text = words::markdown(report);
+    fn show(&self, report: &NightReport) -> Result {
+        let text = analysis::markdown(report);
         output::show(&text)?;
         let page = self.html.as_ref().map(|path| (path, report::night(report)));
         let text = self.markdown.as_ref().map(|path| (path, text));
@@ -206,7 +205,7 @@ impl Nightly {
         today: &str,
         before: Vec<StoreLine>,
         store: &Path,
-    ) -> Result<Counts> {
+    ) -> Result<CommitCounts> {
         let row = row_of_night(sweep.top, self.since.as_deref(), today, &before, sweep.machine)?;
         let mut rows = vec![row];
         if let Some(release) = &self.release {
@@ -230,7 +229,7 @@ impl Nightly {
         lines.retain(|line| {
             line.counted.is_some() && line.machine == sweep.machine && commits.contains(line.commit.as_str())
         });
-        Ok(Counts { series: history::series(&lines, self.min_effect), failed })
+        Ok(CommitCounts { series: history::series(&lines, self.min_effect), failed })
     }
 
     /// Today's commit, then those that it is compared with.

@@ -1,9 +1,8 @@
 //! `stillgate-lab profile`: a profile of any program, as a flame graph or for other tools.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, stop_flag};
 use crate::output;
 use crate::profile::{self, Output, Subject};
-use crate::stop::stop_flag;
 use clap::{Args, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;

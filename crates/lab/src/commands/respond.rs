@@ -1,10 +1,10 @@
 //! `stillgate-lab respond`: a bare HTTP/1.1 server, as an upstream of experiments and as a server of known latency.
 
-use crate::error::{Error, Result};
+use crate::command_line;
+use crate::error::{self, Error, Result};
 use crate::output::show;
 use crate::responder::{Latency, Responder, ResponderTotals, Setup};
 use crate::result::histogram;
-use crate::{command_line, stop};
 use clap::Args;
 use hdrhistogram::Histogram;
 use std::fmt::Write;
@@ -51,7 +51,7 @@ pub(crate) struct Respond {
 
 pub(crate) fn run(arguments: &Respond) -> Result<u8> {
     // Before the address is printed: its reader may send a signal at once.
-    let stop = stop::stop_stream()?;
+    let stop = error::stop_stream()?;
     if let Some(cpu) = arguments.cpu {
         cpus::pin(&[cpu]).map_err(|error| Error::from(error).context(format_args!("--cpu {cpu}")))?;
     }

@@ -5,16 +5,13 @@ use crate::command_line::{Cpus, count, cpus, duration, percent, positive, rate, 
 use crate::commands::builds::{BuiltIn, built_in};
 use crate::display::Progress;
 use crate::environment::{self, Stolen};
-use crate::error::{EXIT_FAILED, Error, Result};
+use crate::error::{EXIT_FAILED, Error, Result, stop_flag};
 use crate::result::file::{self, ResultWriter};
 use crate::result::run::Environment;
 use crate::result::tail::{TailDesign, TailResult, Verdict};
 use crate::result::{Experiment, ResultFile};
-use crate::stop::stop_flag;
 use crate::tail::design::{self, PlannedCell};
-use crate::tail::flames::Flames;
-use crate::tail::run::{self, Outcomes, TailEnd};
-use crate::tail::{analysis, readable, table};
+use crate::tail::{self, Flames, Outcomes, TailEnd, analysis, readable, table};
 use crate::target::{Kind, Spec, placement};
 use crate::{commands, hosts, output};
 use clap::Args;
@@ -151,9 +148,9 @@ pub(crate) fn run(arguments: &Tail) -> Result<u8> {
     let hosts = machines.as_ref().map(|machines| machines.environments()).unwrap_or_default();
     let (environment, stolen) = (Environment { hosts, ..environment::gather() }, Stolen::begin());
     introduce(&design, &planned, writer.path());
-    let mut progress = Progress::new("tail", run::steps(&planned, design.pairs));
+    let mut progress = Progress::new("tail", tail::steps(&planned, design.pairs));
     let mut result = None;
-    let ended = run::run(&design, &planned, &stop, &mut progress, flames.as_mut(), |outcomes| {
+    let ended = tail::run(&design, &planned, &stop, &mut progress, flames.as_mut(), |outcomes| {
         let environment = Environment { stolen_s: stolen.ms().map(|ms| ms / 1e3), ..environment.clone() };
         let file = ResultFile::new(typed(), environment, Experiment::Tail(Box::new(so_far(&design, outcomes)?)));
         writer.save(&file)?;

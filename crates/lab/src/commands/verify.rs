@@ -13,10 +13,8 @@
 //! where the first requires it, and raw data are there, complete, and give the measured values. Verdicts are not
 //! stored: they are computed from the measurements each time.
 
-mod compare;
+mod decided;
 mod load;
-mod runs;
-mod tail;
 
 use crate::bisect::analysis as bisect_analysis;
 use crate::cli::Cli;
@@ -119,13 +117,13 @@ pub(crate) fn made_again(mut result: ResultFile) -> Result<Verification> {
             let analysis = tail_analysis::analyse(&tail.design, &tail.cells)?;
             compare_json("analysis", &json(&tail.analysis)?, &json(&analysis)?, &mut found);
             tail.analysis = analysis;
-            tail::check(tail, &mut found)?;
+            decided::check_blocks(tail, &mut found)?;
         }
         Experiment::Compare(compared) => {
             let analysis = compare_analysis::again(compared)?;
             compare_json("analysis", &json(&compared.analysis)?, &json(&analysis)?, &mut found);
             compared.analysis = analysis;
-            compare::check(compared, &mut found)?;
+            decided::check_pairs(compared, &mut found)?;
         }
         Experiment::Bisect(bisected) => {
             let answer = bisect_analysis::answer(bisected);
@@ -154,7 +152,7 @@ pub(crate) fn made_again(mut result: ResultFile) -> Result<Verification> {
             compare_json("analysis", &json(&table.analysis)?, &json(&analysis)?, &mut found);
             table.analysis = analysis;
         }
-        Experiment::Load(load) => load::check(load, &mut found)?,
+        Experiment::Load(load) => load::check_load(load, &mut found)?,
     }
     let words_compared = result.lab_version == env!("CARGO_PKG_VERSION");
     if !words_compared {

@@ -7,15 +7,15 @@
 //! cancel. Wilcoxon's signed-rank test decides, exactly and without assuming a distribution; the effect and its
 //! interval are Hodges and Lehmann's, which invert that test. Mann and Whitney's U is also given, for readers who
 //! expect it; it ignores pairs and so detects less. p-values are corrected over the measures and looks
-//! ([`looks`](super::looks)), and the intervals are as wide as for all of them to hold together. Failed requests are a
+//! ([`Look`]), and the intervals are as wide as for all of them to hold together. Failed requests are a
 //! measure too ([`rules`](super::rules)).
 //!
 //! "No difference" is never reported without the smallest one that would have been detected. Nothing here requests more
 //! pairs: their number, and the looks at them, were fixed before the first.
 
-use super::looks::{self, Look};
 use super::measures::{self, Duel, INSTRUCTIONS, Measure, PAIRED, Reading, duels};
-use super::{rules, words};
+use super::rules::{self, Look};
+use super::words;
 use crate::error::Result;
 use crate::result::compare::{
     BuildPair, CompareAnalysis, CompareDesign, CompareResult, Crash, Decision, Failures, Instructions, MeasureAnalysis,
@@ -67,7 +67,7 @@ pub(crate) fn analyse(
     let comparisons = design.comparisons();
     let sorted = comparisons.iter().map(|between| UsablePairs::of(pairs, *between)).collect::<Result<Vec<_>>>()?;
     let instructions = instructions.filter(|instructions| !instructions.a.is_empty());
-    let look = looks::at(design, pairs.len(), measures::family(comparisons.len(), instructions.is_some()));
+    let look = rules::look_after(design, pairs.len(), measures::family(comparisons.len(), instructions.is_some()));
     let figures: Vec<Figures<'_>> = sorted.iter().map(|sorted| sorted.figures(instructions)).collect();
     let mut analyses = judge(design, &look, &figures);
     for (analysis, sorted) in analyses.iter_mut().zip(&sorted) {
@@ -121,7 +121,7 @@ fn finish(
         let reason = sorted.void.first().map_or("no pair was run", String::as_str);
         analysis.decision = Decision::Void;
         analysis.sentence = words::void(void, pairs, VOID_SHARE_MAX, reason);
-    } else if !looks::is_look(design, pairs) || look.is_early && void > 0 {
+    } else if !rules::is_look(design, pairs) || look.is_early && void > 0 {
         // A decision at an unplanned moment would be one look more than the stated error allows.
         analysis.decision = Decision::Undecided;
         analysis.sentence = words::unfinished(pairs, design.pairs, void);

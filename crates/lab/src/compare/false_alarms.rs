@@ -8,8 +8,8 @@
 use super::analysis::{Figures, judge};
 use super::instructions::{self, REPETITIONS};
 use super::measures::{self, PAIRED, Reading};
-use super::rules::Shares;
-use super::{looks, run};
+use super::rules::{self, Shares};
+use crate::compare;
 use crate::result::compare::{BuildPair, CompareAnalysis, CompareDesign, Decision, MeasureVerdict, Side};
 use crate::result::run::Placement;
 use stillgate_stats::Random;
@@ -142,14 +142,14 @@ impl Machine {
 /// Runs one comparison as `run` would: up to the first look at which everything that is compared is worse.
 fn compare(
     design: &CompareDesign,
-    levels: &[(usize, looks::Look)],
+    levels: &[(usize, rules::Look)],
     (states, seed): (States, u64),
     factors: &[f64],
     counted: bool,
 ) -> Vec<CompareAnalysis> {
     let mut machine = Machine::new(states, seed);
     let instructions: Option<Vec<_>> = counted.then(|| machine.instructions(design, factors));
-    let orders = run::round_orders(&CompareDesign { seed, ..design.clone() });
+    let orders = compare::round_orders(&CompareDesign { seed, ..design.clone() });
     let rounds: Vec<_> = orders.iter().map(|order| machine.round(factors, order)).collect();
     let failed = vec![Shares::default(); design.pairs];
     let comparisons = design.comparisons();
@@ -194,7 +194,7 @@ fn simulated(
 ) -> Vec<Vec<CompareAnalysis>> {
     let looks = if design.looks.is_empty() { vec![design.pairs] } else { design.looks.clone() };
     let family = measures::family(design.comparisons().len(), counted);
-    let levels: Vec<_> = looks.iter().map(|&done| (done, looks::at(design, done, family))).collect();
+    let levels: Vec<_> = looks.iter().map(|&done| (done, rules::look_after(design, done, family))).collect();
     (0..comparisons).map(|seed| compare(design, &levels, (states, seed), factors, counted)).collect()
 }
 
@@ -281,7 +281,7 @@ fn instructions_alone_find_it() {
             let counts = machine.instructions(&design(16, &[]), &[1.0, slowed]);
             let between = BuildPair { one: Side::A, other: Side::B };
             let figures = Figures { between, readings: &[], failed: &[], instructions: Some((&counts[0], &counts[1])) };
-            let look = looks::at(&design(16, &[]), 16, measures::family(1, true));
+            let look = rules::look_after(&design(16, &[]), 16, measures::family(1, true));
             let analyses = judge(&design(16, &[]), &look, &[figures]);
             analyses[0].decision == Decision::Worse
         };

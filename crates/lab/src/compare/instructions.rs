@@ -8,9 +8,8 @@
 //! Instructions inside the kernel are not in these counts.
 
 use super::measures::{self, EFFECT_MIN};
-use super::rules;
-use super::run::Contest;
 use super::side::{LoadSettings, seconds};
+use super::{Contest, rules};
 use crate::command_line::quoted_word;
 use crate::display::{Progress, rough};
 use crate::error::{Error, Result};

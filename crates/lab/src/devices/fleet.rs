@@ -3,11 +3,10 @@
 //! Connects, messages and drops each have a schedule that does not wait for the gateway. A device that was refused
 //! temporarily, or whose connection ended, reconnects by itself.
 
-use super::device::{ConnectionEnd, Device, DeviceTotals, Stage, Surroundings, gone};
+use super::Pace;
+use super::device::{self, ConnectionEnd, Device, DeviceTotals, Stage, Surroundings, gone};
 use super::ledger::{BROKEN, Ledger, TIMED_OUT, WRONG_REPLY};
 use super::plan::{Ack, Api, GatewayNode, Plan, Via};
-use super::run::Pace;
-use super::sockets;
 use crate::error::{Error, Result};
 use hdrhistogram::Histogram;
 use rustix::buffer::spare_capacity;
@@ -255,7 +254,7 @@ impl<'a> Fleet<'a> {
         let nodes = self.places.len();
         let door = &self.places[number as usize % nodes].door;
         let from = (!door.sources.is_empty()).then(|| door.sources[number as usize / nodes % door.sources.len()]);
-        match sockets::connect(door.address, from) {
+        match device::connect(door.address, from) {
             Ok(socket) => {
                 watch(&self.epoll, &socket, u64::from(number), EventFlags::OUT)?;
                 let handshake = door.handshake(&self.plan.id(number as usize));
@@ -425,7 +424,7 @@ impl<'a> Fleet<'a> {
         let now = self.now_ns();
         let back_end = &mut self.back_ends[number];
         if back_end.socket.is_none() {
-            let socket = sockets::connect(api.address, None)
+            let socket = device::connect(api.address, None)
                 .map_err(|error| Error::new(format!("the device API at {} cannot be reached: {error}", api.address)))?;
             watch(&self.epoll, &socket, BACK_END + number as u64, EventFlags::OUT)?;
             back_end.begin(socket);
@@ -633,7 +632,7 @@ impl BackEnd {
         while !self.output.is_empty() {
             match socket.write(&self.output) {
                 Ok(written) => drop(self.output.drain(..written)),
-                Err(error) if super::sockets::is_later(&error) => return None,
+                Err(error) if super::device::is_later(&error) => return None,
                 Err(error) => return self.broken(error.to_string()),
             }
         }
@@ -681,7 +680,7 @@ fn receive(mut socket: &Socket, buffer: &mut [u8]) -> Result<Option<usize>, Stri
     match socket.read(buffer) {
         Ok(0) => Err("the gateway closed the connection".to_owned()),
         Ok(read) => Ok(Some(read)),
-        Err(error) if super::sockets::is_later(&error) => Ok(None),
+        Err(error) if super::device::is_later(&error) => Ok(None),
         Err(error) => Err(error.to_string()),
     }
 }

@@ -1,6 +1,6 @@
 //! The plan of a run of mock devices, from the arguments: impossible ones are refused here, with what to write instead.
 
-use super::sockets;
+use super::device;
 use crate::command_line::Header;
 use crate::error::{Error, Result};
 use crate::websocket;
@@ -95,7 +95,7 @@ impl Door {
                              ws://127.0.0.1:9080/connect?device={id}, or in a header field: -H 'X-Device: {id}'"));
         }
         let address = *target.addresses.first().ok_or_else(|| at(&"it has no address"))?;
-        let sources = sockets::sources(address, devices).map_err(|why| at(&why))?;
+        let sources = device::sources(address, devices).map_err(|why| at(&why))?;
         let tls = target.is_secure.then(|| Tls::new(trust, &target.name, false)).transpose().map_err(untrusted)?;
         Ok(Door { address, tls, request, sources })
     }

@@ -4,7 +4,7 @@
 //! caches, inlining, its arguments.
 
 use crate::bisect::measurement::CommandContext;
-use crate::bisect::run::{MeasureOutcome, in_unit, measure_once};
+use crate::bisect::{MeasureOutcome, in_unit, measure_once};
 use crate::display::Progress;
 use crate::error::{Error, Result};
 use crate::result::explain::{ExplainResult, IsolatedChange, IsolatedPart, ProgramProfile, Range};

@@ -1,10 +1,8 @@
 //! `stillgate-lab explain`: why one build costs more than another.
 //!
-//! [`run`] takes the profiles, [`load`] those of servers; [`fold`] makes slices of them with names that both builds
-//! share. [`isolated`] measures a part by itself. [`analysis`] is pure and finds the changes; [`words`] shows them in a
-//! table, [`page`] with flame graphs.
+//! [`isolated`] measures a part by itself. [`analysis`] makes slices of the profiles with names that both builds share,
+//! and finds the changes; it is pure. [`words`] shows them in a table, and on a page with flame graphs.
 
 pub(crate) mod analysis;
 pub(crate) mod isolated;
-pub(crate) mod page;
 pub(crate) mod words;

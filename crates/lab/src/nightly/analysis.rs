@@ -1,10 +1,14 @@
-//! The analysis of a night: a pure function of its lines.
+//! The analysis of a night: a pure function of its lines; and the night in Markdown, which is also readable on a terminal.
 //!
 //! A first look at every series leads to a second, larger one where something seems to have changed, and that to a
 //! third where doubt remains; one error holds for all series and comparisons of the night together.
 
-use super::run::{PAIRS_FIRST, PAIRS_SECOND, PAIRS_THIRD};
+use super::{PAIRS_FIRST, PAIRS_SECOND, PAIRS_THIRD};
+use crate::git::short;
+use crate::history::{Series, SeriesChange};
+use crate::result::run::Environment;
 use crate::store::StoreLine;
+use std::fmt::Write as _;
 use stillgate_stats::{
     Looks, SCREEN_LEVELS, hodges_lehmann, is_suspicious, is_undecided, log_ratios, mann_whitney, median,
     minimum_detectable_effect_signed_rank, screened, standard_deviation, third_look_level,
@@ -196,7 +200,7 @@ pub(crate) struct SampleComparison {
 }
 
 /// `None` without a release, or if it has too few measurements.
-pub(crate) fn beside_kept(tonight: &StoreLine, before: &[StoreLine]) -> Option<SampleComparison> {
+fn beside_kept(tonight: &StoreLine, before: &[StoreLine]) -> Option<SampleComparison> {
     let release = &tonight.beside.iter().find(|beside| beside.role == "release")?.commit;
     let comparable = before.iter().filter(|line| {
         line.series == tonight.series
@@ -217,6 +221,168 @@ pub(crate) fn beside_kept(tonight: &StoreLine, before: &[StoreLine]) -> Option<S
     }
     let effect = median(&tonight.values)? / median(&kept)? - 1.0;
     Some(SampleComparison { count: kept.len(), effect, p_value: mann_whitney(&kept, &tonight.values)?.p_value })
+}
+
+/// The content of a night's report.
+#[derive(Debug, Default)]
+pub(crate) struct NightReport {
+    pub(crate) commit: String,
+    pub(crate) judged: Vec<NightComparison>,
+    /// Series that were not measured.
+    pub(crate) failed: Vec<String>,
+    /// `None` if the suite counts nothing.
+    pub(crate) counts: Option<CommitCounts>,
+    pub(crate) machine: Environment,
+}
+
+/// The counts of each commit.
+#[derive(Debug)]
+pub(crate) struct CommitCounts {
+    /// Over the commits of this night.
+    pub(crate) series: Vec<Series>,
+    pub(crate) failed: Vec<String>,
+}
+
+impl NightReport {
+    /// 0: nothing is worse; 1: something is; 2: undecided; 3: nothing was compared.
+    pub(crate) fn exit_code(&self) -> u8 {
+        let is = |verdict| self.judged.iter().any(|one| one.verdict == verdict);
+        let counts = self.counts.iter().flat_map(|counts| &counts.series);
+        let is_worse = |series: &Series| series.changes.iter().any(|change| series.is_worse(change));
+        let is_compared = |series: &Series| series.points.len() > 1;
+        match self.judged.is_empty() && !counts.clone().any(is_compared) {
+            true => 3,
+            false if is(Verdict::Worse) || counts.clone().any(is_worse) => 1,
+            false if is(Verdict::Undecided) || !self.failed.is_empty() => 2,
+            false => 0,
+        }
+    }
+}
+
+/// The whole report.
+pub(crate) fn markdown(report: &NightReport) -> String {
+    let mut out = format!("### Night of {}: {}\n\n", short(&report.commit), headline(report));
+    if !report.judged.is_empty() {
+        out.push_str("| series | compared with | difference (95%) | smallest detectable | p | pairs | compared with its kept sample | |\n");
+        out.push_str("|---|---|--:|--:|--:|--:|--:|---|\n");
+    }
+    for one in &report.judged {
+        let [value, low, high] = one.effect.map(|share| format!("{:+.1}%", share * 100.0));
+        let least = one.detectable.map_or("none".to_owned(), |least| format!("{:.1}%", least * 100.0));
+        // Writing to a `String` does not fail.
+        let _ = writeln!(
+            out,
+            "| {} | {} {} | {value} ({low} to {high}) | {least} | {} | {} | {} | {} |",
+            table_cell(&one.series),
+            one.role,
+            short(&one.beside),
+            p_value(one.p_value),
+            one.pairs,
+            one.kept.as_ref().map(sample_cell).unwrap_or_default(),
+            if one.verdict == Verdict::Worse { "**worse**" } else { verdict_word(one.verdict) }
+        );
+    }
+    for line in &report.failed {
+        let _ = writeln!(out, "\nNot measured: {}", line.trim_end());
+    }
+    if let Some(counts) = &report.counts {
+        counted(&mut out, counts);
+    }
+    let _ = writeln!(out, "\n{}", machine_in_words(&report.machine));
+    out
+}
+
+/// The comparison with a release's large sample, as a cell.
+fn sample_cell(kept: &SampleComparison) -> String {
+    format!("{:+.1}% (of {}, p {})", kept.effect * 100.0, kept.count, p_value(kept.p_value))
+}
+
+fn p_value(p: f64) -> String {
+    if p < 0.001 { "< 0.001".to_owned() } else { format!("{p:.3}") }
+}
+
+/// Each change of a count, with the commit that made it or the candidates.
+fn counted(out: &mut String, counts: &CommitCounts) {
+    // Writing to a `String` does not fail.
+    let _ = writeln!(out, "\nCounted on {} commits:\n", counts.commits());
+    if counts.series.iter().all(|series| series.changes.is_empty()) {
+        out.push_str("no count changed\n");
+    } else {
+        out.push_str("| count | change | by | |\n|---|--:|---|---|\n");
+    }
+    for (series, change) in counts.changes() {
+        let _ = writeln!(
+            out,
+            "| {} | {:+.1}% | {} | {} |",
+            table_cell(&series.name),
+            change.effect * 100.0,
+            table_cell(&change_in_words(series, change)),
+            if series.is_worse(change) { "**worse**" } else { "better" }
+        );
+    }
+    for line in &counts.failed {
+        let _ = writeln!(out, "\nNot counted: {line}");
+    }
+}
+
+impl CommitCounts {
+    /// The number of commits.
+    pub(crate) fn commits(&self) -> usize {
+        self.series.iter().map(|series| series.points.len()).max().unwrap_or(0)
+    }
+
+    /// The largest first.
+    pub(crate) fn changes(&self) -> Vec<(&Series, &SeriesChange)> {
+        let all = self.series.iter().flat_map(|series| series.changes.iter().map(move |change| (series, change)));
+        let mut all: Vec<(&Series, &SeriesChange)> = all.collect();
+        all.sort_by(|a, b| b.1.effect.abs().total_cmp(&a.1.effect.abs()));
+        all
+    }
+}
+
+/// The commit, if all before it were counted; otherwise the candidates.
+pub(crate) fn change_in_words(series: &Series, change: &SeriesChange) -> String {
+    let (before, after) = (&series.points[change.at - 1], &series.points[change.at]);
+    let (Some(from), Some(to)) = (&before.counted, &after.counted) else { return String::new() };
+    match to.place - from.place {
+        1 => format!("{} {}", short(&after.commit), to.subject),
+        count => format!("one of {count} commits after {} up to {}", short(&before.commit), short(&after.commit)),
+    }
+}
+
+fn table_cell(text: &str) -> String {
+    text.replace('|', "\\|")
+}
+
+/// The number of comparisons by verdict.
+pub(crate) fn headline(report: &NightReport) -> String {
+    let count = |verdict| report.judged.iter().filter(|one| one.verdict == verdict).count();
+    let measured = format!(
+        "{} worse, {} better, {} unchanged, {} undecided",
+        count(Verdict::Worse),
+        count(Verdict::Better),
+        count(Verdict::Unchanged),
+        count(Verdict::Undecided)
+    );
+    let Some(counts) = &report.counts else { return measured };
+    let worse = counts.changes().iter().filter(|(series, change)| series.is_worse(change)).count();
+    let counted = format!("counts: {worse} worse, {} better", counts.changes().len() - worse);
+    if report.judged.is_empty() { counted } else { format!("{measured}; {counted}") }
+}
+
+/// The machine of the measurements.
+pub(crate) fn machine_in_words(machine: &Environment) -> String {
+    let cpu = machine.cpu_model.as_deref().unwrap_or("an unknown CPU");
+    format!("{} CPUs, {cpu}, {}.", machine.cpus, machine.kernel)
+}
+
+pub(crate) fn verdict_word(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Worse => "worse",
+        Verdict::Better => "better",
+        Verdict::Unchanged => "unchanged",
+        Verdict::Undecided => "undecided",
+    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use super::suite::{EachCommit, SeriesSpec};
 use crate::bisect::candidates::row_of_commits;
 use crate::bisect::checkouts::{BuildOutcome, Checkouts};
 use crate::bisect::measurement::CommandContext;
-use crate::bisect::run::{MeasureOutcome, in_unit, measure_once};
+use crate::bisect::{MeasureOutcome, in_unit, measure_once};
 use crate::display::Progress;
 use crate::error::{Error, Result};
 use crate::git::{self, git, short};
@@ -316,7 +316,7 @@ impl Sweep<'_> {
 }
 
 fn interrupted() -> Error {
-    Error::new("interrupted; the counts so far are kept").exit(crate::stop::EXIT_INTERRUPTED)
+    Error::new("interrupted; the counts so far are kept").exit(crate::error::EXIT_INTERRUPTED)
 }
 
 /// Whether all values are alike: within a quarter of a change.

@@ -5,10 +5,8 @@
 //! a picture of each measure's ratios, and a table of all starts; pairs left out of the analysis are marked.
 
 use super::axis::Axis;
-use super::effect_plot::{Forest, Group, Row};
 use super::markup::{ShortText, Text};
-use super::pairs_plot::{self, Dot, Estimate, Measure};
-use super::percentile_plot::{self, Curve};
+use super::plots::{self, Curve, EffectGroup, EffectRow, Forest, PairDot, PairsPlot, RatioEstimate};
 use super::tables::{self, Cell, figures, words};
 use super::{number, provenance};
 use crate::compare::measures::{self, Duel};
@@ -136,7 +134,8 @@ fn forest(prefix: &str, result: &CompareResult, judged: &[(BuildPair, &CompareAn
             row(format!("{}, {} to {}", called(&measure.measure), between.other.name(), between.one.name()), measure)
         }
     };
-    let group = Group { axis: Axis::ratio(reach), lines: vec![-margin, margin], rows: all.iter().map(named).collect() };
+    let group =
+        EffectGroup { axis: Axis::ratio(reach), lines: vec![-margin, margin], rows: all.iter().map(named).collect() };
     let level = number::round_percent(1.0 - result.design.alpha);
     let (caption, before, note) = match (is_single, judged) {
         (true, [(between, _), ..]) => {
@@ -172,9 +171,9 @@ fn missed(minimum_detectable: f64) -> (f64, f64) {
     (1.0 / (1.0 + minimum_detectable) - 1.0, minimum_detectable)
 }
 
-fn row(name: String, measure: &MeasureAnalysis) -> Row {
+fn row(name: String, measure: &MeasureAnalysis) -> EffectRow {
     let detectable = measure.minimum_detectable;
-    Row {
+    EffectRow {
         name,
         before: vec![number::quantity(measure.a, &measure.unit), number::quantity(measure.b, &measure.unit)],
         value: measure.effect,
@@ -293,10 +292,10 @@ fn latency(prefix: &str, result: &CompareResult) -> Result<String> {
     let rate = number::plain(result.design.rate);
     let void = void_mark(result);
     let title = format!("Latency by percentile at {rate} requests/s{void}");
-    let plot = percentile_plot::draw(&format!("{prefix}-p"), title, &curves);
+    let plot = plots::draw_percentiles(&format!("{prefix}-p"), title, &curves);
     let caption = format!("Latency from the intended start, all pairs together, at {rate} requests/s{void}");
     let named: Vec<_> = all.iter().map(|(side, _, histogram)| (side.name(), histogram)).collect();
-    Ok(plot + &percentile_plot::table(&format!("{prefix}-d"), &caption, &named))
+    Ok(plot + &plots::percentile_table(&format!("{prefix}-d"), &caption, &named))
 }
 
 fn design_rows(design: &CompareDesign) -> provenance::Rows {
@@ -446,7 +445,7 @@ fn pairs_of(id: &str, result: &CompareResult, between: BuildPair, analysis: &Com
     let duels = result.duels(between)?;
     let some_void = duels.iter().any(|duel| is_out(duel, true));
     let looks = &result.design.looks;
-    let mut out = pairs_plot::legend(between, !is_void(result), looks.len() > 1, some_void) + "<div class=\"facets\">";
+    let mut out = plots::pairs_legend(between, !is_void(result), looks.len() > 1, some_void) + "<div class=\"facets\">";
     for (number, measure) in analysis.measures.iter().enumerate() {
         let mut dots = Vec::with_capacity(duels.len());
         for duel in &duels {
@@ -454,17 +453,17 @@ fn pairs_of(id: &str, result: &CompareResult, between: BuildPair, analysis: &Com
                 break;
             };
             let void = is_out(duel, measure.unit == measures::LATENCY_UNIT);
-            dots.push(Dot { first: duel.first, ratio: b / a - 1.0, void });
+            dots.push(PairDot { first: duel.first, ratio: b / a - 1.0, void });
         }
         if dots.is_empty() {
             continue;
         }
-        let drawn = Measure {
+        let drawn = PairsPlot {
             id: &format!("{id}-{number}"),
             between,
             name: format!("{}{}", called(&measure.measure), void_mark(result)),
             dots: &dots,
-            estimate: (!is_void(result)).then_some(Estimate {
+            estimate: (!is_void(result)).then_some(RatioEstimate {
                 effect: measure.effect,
                 low: measure.low,
                 high: measure.high,

@@ -3,7 +3,7 @@
 //! The only verdict on a single run is whether it is valid. Everything else is for the reader to judge.
 
 use super::compare::{ReportInput, Section, Tone, together};
-use super::percentile_plot::{self, Curve};
+use super::plots::{self, Curve};
 use super::tables::{self, Cell, figures, words};
 use super::time_series::{self, Stretch};
 use super::{number, provenance};
@@ -34,10 +34,10 @@ pub(crate) fn section(prefix: &str, source: &ReportInput, result: &LoadResult) -
     } else {
         curves[0] = Curve { name: "from the send", style: 0, histogram: &uncorrected };
     }
-    let plot = percentile_plot::draw(&format!("{prefix}-p"), "Latency by percentile".to_owned(), &curves);
+    let plot = plots::draw_percentiles(&format!("{prefix}-p"), "Latency by percentile".to_owned(), &curves);
     let caption = "Latency; the time that requests wait behind a slow answer is in the corrected one only";
     let sides = (("uncorrected", &uncorrected), ("corrected", &corrected));
-    let table = percentile_plot::table(&format!("{prefix}-d"), caption, &[sides.0, sides.1]);
+    let table = plots::percentile_table(&format!("{prefix}-d"), caption, &[sides.0, sides.1]);
     let parts = parts(prefix, result);
     section.part(&format!("{prefix}-latency"), "Latency", &(plot + &table + &parts));
     let stretch = Stretch {

@@ -6,18 +6,15 @@
 
 mod axis;
 mod compare;
-mod effect_plot;
 mod load;
 mod markup;
 mod nights;
 mod number;
 mod page;
-mod pairs_plot;
-mod percentile_plot;
+mod plots;
 mod provenance;
 mod tables;
 mod tail;
-mod tail_cell;
 mod text_sections;
 mod time_series;
 

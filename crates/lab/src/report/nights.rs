@@ -3,15 +3,14 @@
 
 use super::axis::Axis;
 use super::compare::{Section, Tone, chip, folded};
-use super::effect_plot::{Forest, Group, Row};
 use super::markup::{self, Plot, Probe, Text, write};
+use super::plots::{EffectGroup, EffectRow, Forest};
 use super::tables::{self, Cell};
 use super::{number, page};
 use crate::error::Result;
 use crate::git::short;
 use crate::history::{self, Point, Series, SeriesChange};
-use crate::nightly::analysis::{ERROR, MARGIN, NightComparison, Verdict};
-use crate::nightly::words::{self, Counts, Report};
+use crate::nightly::analysis::{self, CommitCounts, ERROR, MARGIN, NightComparison, NightReport, Verdict};
 use std::path::Path;
 
 /// Nights with a read-out each.
@@ -137,8 +136,8 @@ fn day(point: &Point) -> &str {
 }
 
 /// The whole page.
-pub(crate) fn night(report: &Report) -> String {
-    let mut changes = report.counts.iter().flat_map(Counts::changes);
+pub(crate) fn night(report: &NightReport) -> String {
+    let mut changes = report.counts.iter().flat_map(CommitCounts::changes);
     let is_better = report.judged.iter().any(|one| one.verdict == Verdict::Better) || changes.next().is_some();
     let (tone, word) = match report.exit_code() {
         3 => (Tone::Void, "nothing compared"),
@@ -153,12 +152,12 @@ pub(crate) fn night(report: &Report) -> String {
     if let Some(counts) = &report.counts {
         counted(&mut body, counts);
     }
-    write(&mut body, format_args!("<p class=\"note\">{}</p>\n", Text(&words::machine(&report.machine))));
+    write(&mut body, format_args!("<p class=\"note\">{}</p>\n", Text(&analysis::machine_in_words(&report.machine))));
     let commit = &report.commit;
     let section = Section {
         tone,
         word,
-        sentence: words::headline(report),
+        sentence: analysis::headline(report),
         details: String::new(),
         title: format!("Night of {}", short(commit)),
         entries: Vec::new(),
@@ -177,7 +176,7 @@ fn not_done(body: &mut String, title: &str, lines: &[String]) {
 }
 
 /// Each change of a count with its commit.
-fn counted(body: &mut String, counts: &Counts) {
+fn counted(body: &mut String, counts: &CommitCounts) {
     write(body, format_args!("<h3>Counted on {} commits</h3>\n", counts.commits()));
     let row = |(series, change): &(&Series, &SeriesChange)| {
         let is_worse = series.is_worse(change);
@@ -185,7 +184,7 @@ fn counted(body: &mut String, counts: &Counts) {
             Cell::Words(series.name.clone()),
             Cell::Figure(number::percent_difference(change.effect)),
             Cell::Markup(if is_worse { chip(Tone::Worse, "worse") } else { chip(Tone::Better, "better") }),
-            Cell::Words(words::by(series, change)),
+            Cell::Words(analysis::change_in_words(series, change)),
         ]
     };
     let rows: Vec<Vec<Cell>> = counts.changes().iter().map(row).collect();
@@ -206,14 +205,14 @@ fn forest(judged: &[NightComparison]) -> String {
     let mut sorted: Vec<&NightComparison> = judged.iter().collect();
     sorted.sort_by(|a, b| a.margin.total_cmp(&b.margin).then(a.verdict.cmp(&b.verdict)));
     let missed = |one: &NightComparison| one.detectable.map_or((0.0, 0.0), |least| (1.0 / (1.0 + least) - 1.0, least));
-    let row = |one: &&NightComparison| Row {
+    let row = |one: &&NightComparison| EffectRow {
         // A narrow screen shows no columns before the strip.
         name: format!(
             "{}, compared with {}",
             one.series,
             if one.role == "release" { "the release" } else { &one.role }
         ),
-        before: vec![words::word(one.verdict).to_owned()],
+        before: vec![analysis::verdict_word(one.verdict).to_owned()],
         value: one.effect[0],
         low: one.effect[1],
         high: one.effect[2],
@@ -233,7 +232,7 @@ fn forest(judged: &[NightComparison]) -> String {
         let margin = alike[0].margin;
         let reach = alike.iter().flat_map(|one| one.effect.into_iter().chain(<[f64; 2]>::from(missed(one))));
         let axis = Axis::ratio(reach.chain([margin]));
-        Group { axis, lines: vec![-margin, margin], rows: alike.iter().map(row).collect() }
+        EffectGroup { axis, lines: vec![-margin, margin], rows: alike.iter().map(row).collect() }
     });
     Forest {
         id: "f1-e",

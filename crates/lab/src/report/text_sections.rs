@@ -9,7 +9,7 @@ use super::tables::{self, Cell, figures, words};
 use super::{number, provenance};
 use crate::bisect::analysis::report;
 use crate::compare::words::in_short;
-use crate::devices::words as told;
+use crate::devices::analysis;
 use crate::error::Result;
 use crate::explain::words::{HEADS, LUA_HEADS, cells};
 use crate::figures as texts;
@@ -131,7 +131,7 @@ pub(crate) fn devices_section(prefix: &str, source: &ReportInput, result: &Devic
         section.part(&format!("{prefix}-measures"), "CPU time", &table);
     }
     let lines: Vec<Vec<Cell>> =
-        told::text(result).lines().map(|line| vec![Cell::Words(line.trim_start().to_owned())]).collect();
+        analysis::result_text(result).lines().map(|line| vec![Cell::Words(line.trim_start().to_owned())]).collect();
     let table = tables::draw(&format!("{prefix}-l"), "As the command prints it", &[words("what was seen")], &lines);
     section.part(&format!("{prefix}-lines"), "All of it", &table);
     let design = &result.design;

@@ -327,10 +327,10 @@ pub(crate) struct MeasureAnalysis {
     /// Estimate of the effect from the paired log ratios.
     pub(crate) effect: f64,
     /// Lower end of its interval, one of those that hold together with 1 - alpha.
-    #[serde(with = "super::unbounded::below")]
+    #[serde(with = "super::unbounded_below")]
     pub(crate) low: f64,
     /// Upper end.
-    #[serde(with = "super::unbounded::above")]
+    #[serde(with = "super::unbounded_above")]
     pub(crate) high: f64,
     /// P-value of no difference, by the paired test that decides.
     pub(crate) p_value: f64,
@@ -340,7 +340,7 @@ pub(crate) struct MeasureAnalysis {
     pub(crate) p_mann_whitney: f64,
     /// The smallest effect that would have been detected with the design's power, by its test and the smallest size
     /// that counts.
-    #[serde(with = "super::unbounded::above")]
+    #[serde(with = "super::unbounded_above")]
     pub(crate) minimum_detectable: f64,
     /// See [`MeasureVerdict`].
     pub(crate) verdict: MeasureVerdict,

@@ -13,10 +13,9 @@ pub(crate) mod histogram;
 pub(crate) mod load;
 pub(crate) mod run;
 pub(crate) mod tail;
-mod unbounded;
 
 use run::{Environment, Subject};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The layout this program writes.
 pub(crate) const SCHEMA_VERSION: u32 = 1;
@@ -138,4 +137,63 @@ pub(crate) struct CellAnalysis {
     pub(crate) ratio: Option<f64>,
     /// The 95% interval of the ratio, if there are enough rounds for one.
     pub(crate) interval: Option<(f64, f64)>,
+}
+
+// Figures in JSON that may be infinite; JSON has no infinity, so `null` represents it.
+//
+// With too few pairs an interval is unbounded, and there is no smallest detectable effect; both must be read back
+// unchanged, or a recomputed analysis would seem to differ.
+
+/// For `#[serde(with = "unbounded_above")]`: `null` is infinity.
+pub(crate) mod unbounded_above {
+    use super::*;
+
+    pub(crate) fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+        super::serialize_finite(*value, serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+        Ok(Option::<f64>::deserialize(deserializer)?.unwrap_or(f64::INFINITY))
+    }
+}
+
+/// For `#[serde(with = "unbounded_below")]`: `null` is negative infinity.
+pub(crate) mod unbounded_below {
+    use super::*;
+
+    pub(crate) fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+        super::serialize_finite(*value, serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+        Ok(Option::<f64>::deserialize(deserializer)?.unwrap_or(f64::NEG_INFINITY))
+    }
+}
+
+fn serialize_finite<S: Serializer>(value: f64, serializer: S) -> Result<S::Ok, S::Error> {
+    if value.is_finite() { serializer.serialize_some(&value) } else { serializer.serialize_none() }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::{Deserialize, Serialize};
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Range {
+        #[serde(with = "super::unbounded_below")]
+        low: f64,
+        #[serde(with = "super::unbounded_above")]
+        high: f64,
+    }
+
+    #[test]
+    fn infinity_comes_back() {
+        let check = |low: f64, high: f64, text: &str| {
+            let range = Range { low, high };
+            assert_eq!(serde_json::to_string(&range).unwrap(), text);
+            assert_eq!(serde_json::from_str::<Range>(text).unwrap(), range);
+        };
+        check(-0.1, 2.5e300, r#"{"low":-0.1,"high":2.5e+300}"#);
+        check(f64::NEG_INFINITY, f64::INFINITY, r#"{"low":null,"high":null}"#);
+    }
 }

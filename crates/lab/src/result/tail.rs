@@ -211,10 +211,10 @@ pub(crate) struct Effect {
     /// The Hodges-Lehmann estimate of the paired differences.
     pub(crate) difference: f64,
     /// Lower end of its interval; all intervals hold together with the design's confidence.
-    #[serde(with = "super::unbounded::below")]
+    #[serde(with = "super::unbounded_below")]
     pub(crate) low: f64,
     /// Upper end.
-    #[serde(with = "super::unbounded::above")]
+    #[serde(with = "super::unbounded_above")]
     pub(crate) high: f64,
     /// P-value of no difference, by Wilcoxon's signed-rank test.
     pub(crate) p_value: f64,
@@ -222,7 +222,7 @@ pub(crate) struct Effect {
     pub(crate) p_adjusted: f64,
     /// The smallest true difference that would have been detected with the design's power, by test and margin; infinite
     /// if there are too few pairs.
-    #[serde(with = "super::unbounded::above")]
+    #[serde(with = "super::unbounded_above")]
     pub(crate) minimum_detectable: f64,
 }
 

@@ -13,9 +13,9 @@
 
 pub(crate) mod raw;
 
-use crate::compare::revisions::{default_cache, short_hash};
 use crate::error::{Error, Result};
 use crate::git::{self, git};
+use crate::git::{default_cache, short_hash};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeSet;

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::result::histogram;
 use crate::result::run::RunRecord;
 use crate::result::tail::{Arm, Block, Cell, CellAnalysis, Effect, PooledQuantile, TailAnalysis, TailDesign};
-use crate::tail::spare_pairs::LatePairs;
+use crate::tail::design::LatePairs;
 use crate::tail::verdict::{self, Evidence};
 use hdrhistogram::Histogram;
 use stillgate_stats as stats;

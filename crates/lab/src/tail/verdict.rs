@@ -8,8 +8,8 @@
 
 use crate::result::tail::{Arm, Cell, CellAnalysis, CellPlan, Effect, TailDesign, TailResult, Verdict};
 use crate::tail::analysis::{FAILED, MEASURES_TESTED, P99_9, TAIL_MEASURES, void_reasons};
-use crate::tail::spare_pairs::LatePairs;
-use crate::tail::{design, readable};
+use crate::tail::design::{self, LatePairs};
+use crate::tail::readable;
 
 /// With a larger share of void pairs that are not replaced by spares, the rest may be a selection of quiet moments.
 const VOID_SHARE_MAX: f64 = 1.0 / 3.0;

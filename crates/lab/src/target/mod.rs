@@ -6,14 +6,12 @@
 
 #[cfg(test)]
 mod end_to_end;
-mod envoy;
-mod haproxy;
+mod gateways;
 mod nginx;
 pub(crate) mod placement;
 mod program;
 mod series;
 mod start;
-mod stillgate;
 mod upstream;
 
 use crate::error::Result;

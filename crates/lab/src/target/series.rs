@@ -3,7 +3,7 @@
 //! By requests if a label takes a query argument; by idle servers or clusters if every part of the configuration has
 //! its series. The number of series per part depends on the version, so it is counted first.
 
-use super::{Kind, Spec, Started, haproxy, nginx};
+use super::{Kind, Spec, Started, gateways, nginx};
 use crate::error::{Error, Result};
 use crate::scraper;
 use std::fs;
@@ -83,7 +83,7 @@ pub(super) fn shown(started: &Started) -> Result<u64> {
 /// `count` starts a target with a given number. `None` for kinds without idle parts.
 pub(super) fn idle_parts(spec: &Spec, count: impl Fn(u64) -> Result<u64>) -> Result<u64> {
     let probe = match spec.kind {
-        Kind::Haproxy => haproxy::BACKEND_SERVERS,
+        Kind::Haproxy => gateways::HAPROXY_BACKEND_SERVERS,
         Kind::Envoy => ENVOY_PROBE,
         Kind::Stillgate | Kind::Nginx | Kind::NginxLua | Kind::Command => return Ok(0),
     };

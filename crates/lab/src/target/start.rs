@@ -3,9 +3,7 @@
 //! A port is chosen by binding to port 0 and releasing it; if another program takes it in between, the start is
 //! repeated.
 
-use super::{
-    Kind, MetricsAddress, Process, RoutePlan, Spec, Started, envoy, haproxy, nginx, program, series, stillgate,
-};
+use super::{Kind, MetricsAddress, Process, RoutePlan, Spec, Started, gateways, nginx, program, series};
 use crate::error::{Error, Result};
 use crate::result::run::{Placement, Subject};
 use std::fs;
@@ -202,7 +200,7 @@ fn plan(spec: &Spec, place: &LaunchInputs<'_>) -> Result<Plan> {
         }
     }
     launch.words.extend(spec.arguments.iter().map(|word| program::fill_placeholders(word, place)));
-    let path = if spec.kind == Kind::Envoy { envoy::METRICS_PATH } else { "/metrics" };
+    let path = if spec.kind == Kind::Envoy { gateways::ENVOY_METRICS_PATH } else { "/metrics" };
     let has_metrics = spec.configuration.as_ref().is_none_or(|written| written.contains(program::METRICS));
     let metrics = has_metrics.then(|| MetricsAddress { address: place.metrics, path: path.to_owned() });
     Ok(Plan { program, launch, metrics, configuration: Some(stored_files(&shown.files, place)) })
@@ -210,11 +208,11 @@ fn plan(spec: &Spec, place: &LaunchInputs<'_>) -> Result<Plan> {
 
 fn launch(kind: Kind, place: &LaunchInputs<'_>, program: &Path) -> Result<Launch> {
     match kind {
-        Kind::Stillgate => Ok(stillgate::launch(place)),
+        Kind::Stillgate => Ok(gateways::launch_stillgate(place)),
         Kind::Nginx => Ok(nginx::launch(place)),
         Kind::NginxLua => nginx::launch_lua(place, program),
-        Kind::Haproxy => Ok(haproxy::launch(place)),
-        Kind::Envoy => Ok(envoy::launch(place)),
+        Kind::Haproxy => Ok(gateways::launch_haproxy(place)),
+        Kind::Envoy => Ok(gateways::launch_envoy(place)),
         Kind::Command => Err("a command has none of our configuration".into()),
     }
 }

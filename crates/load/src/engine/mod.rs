@@ -6,12 +6,10 @@
 
 mod connection;
 mod connector;
-mod link;
 mod record;
 mod response;
 mod schedule;
 mod session;
-mod sources;
 mod traffic;
 mod worker;
 
@@ -20,12 +18,12 @@ use crate::outcome::{
 };
 use crate::plan::{DURATION_UNBOUNDED, Load, Pace};
 use crate::verdict::{CPU_SHARE_FULL, Note, Void, late_max};
+pub use connection::Link;
+use connector::Endpoints;
+pub use connector::{LoadError, PreparationPhase};
 use hdrhistogram::Histogram;
-pub use link::Link;
 use record::{Stretch, Totals};
 use schedule::requests_due;
-use sources::Endpoints;
-pub use sources::{LoadError, PreparationPhase};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;

@@ -4,7 +4,7 @@
 //! the socket, or a request, is a reason to poll the connection; streams with events are put into a list, and only
 //! those are read. No timer and no other thread takes part.
 
-use super::link::Link;
+use super::connection::Link;
 use bytes::Bytes;
 use h2::RecvStream;
 use h2::client::{Builder, Connection, ResponseFuture, SendRequest};

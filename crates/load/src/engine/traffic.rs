@@ -1,27 +1,25 @@
 //! The requests of a thread on its connections: started when due, answered, judged, given up.
 //!
-//! One turn waits for events once and handles them all: requests that are due start (`pacing`), answers are read
-//! (`exchange`), closed connections are opened (`opening`). A slot for a request is a connection or, if several are
-//! under way on one, a stream of it (`streams`); results are counted in the same way (`count`). Before it waits, the
-//! generator stores the time by which it will look again (`look_by_ns`): if it looks later, that is its own lateness.
+//! One turn waits for events once and handles them all: requests that are due start, answers are read, closed connections
+//! are opened (`requests`). A slot for a request is a connection or, if several are under way on one, a stream of it
+//! (`streams`); results are counted in the same way (`count`). Before it waits, the generator stores the time by which it
+//! will look again (`look_by_ns`): if it looks later, that is its own lateness.
 
-mod exchange;
-mod pacing;
+mod requests;
 mod streams;
 
 use super::connection::{Connection, Stage};
-use super::connector::Connector;
+use super::connector::{Connector, LoadError};
 use super::record::Record;
 use super::response::Reader;
 use super::schedule::Starts;
-use super::sources::LoadError;
 use crate::mix::{ComposedRequest, Composer, Entry};
 use crate::plan::{Load, Protocol};
 use bytes::Bytes;
 use http::uri::Scheme;
 use http::{HeaderName, HeaderValue, Method, Request, Uri};
 use memchr::memmem;
-use pacing::Pacing;
+use requests::Pacing;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;

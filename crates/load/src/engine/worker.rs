@@ -4,10 +4,9 @@
 //! connection is free. Its work besides the traffic is done in small portions at those wakes: one long chore would
 //! delay a start.
 
-use super::connector::Connector;
+use super::connector::{Connector, Endpoints, LoadError};
 use super::record::{Record, Stretch, Totals};
 use super::schedule::{Share, Starts};
-use super::sources::{Endpoints, LoadError};
 use super::traffic::{Clock, NEVER_NS, Traffic, Window, nanos};
 use crate::mix::Composer;
 use crate::outcome::PAUSE_CLOSED;

@@ -6,13 +6,12 @@
 //!
 //! The function runs as on a worker: with the same VM, prelude and bridge, and everything that it calls. A failed
 //! recording is not a finding by itself, since LuaJIT continues at another place. It is one if lines that run often
-//! stay in the interpreter, or if the compiler never finishes.
+//! stay in the interpreter, or if the compiler never finishes. A finding names an alternative, if one is known.
 
-use super::{Abort, CompileState, Health, LoadedText, TextFunction, remedies, steps};
+use super::{Abort, CompileState, Health, LoadedText, TextFunction, steps};
 use crate::call::{FailureKind, RunFailure, RunOutcome, RunWait};
 use crate::host::Host;
-use crate::module::{Module, PHASES};
-use crate::program::{CallKind, Program};
+use crate::program::{CallKind, Module, PHASES, Program};
 use crate::vm::{self, Context};
 use serde_json::Value as Json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -289,7 +288,7 @@ impl JudgedFunction<'_> {
             .iter()
             .flat_map(|((_, number), line)| line.stitches.keys().map(move |called| (*number, called)));
         let found = lines.map(|(line, called)| {
-            let remedy = remedies::of_call(called).map(|remedy| format!("; {remedy}")).unwrap_or_default();
+            let remedy = remedy_of_call(called).map(|remedy| format!("; {remedy}")).unwrap_or_default();
             let times = (self.per_request)(format!("{line}:{called}"));
             let reason = format!(
                 "{called} is not compiled, so each call leaves machine code, {times:.1} times a request{remedy}"
@@ -300,4 +299,60 @@ impl JudgedFunction<'_> {
         let findings = |list: Vec<(bool, Finding)>| list.into_iter().map(|(_, finding)| finding).collect();
         (findings(looped), findings(single))
     }
+}
+
+// Alternatives to code that LuaJIT does not compile.
+
+/// Keyed by the instruction.
+const OF_INSTRUCTIONS: [(&str, &str, &str); 5] = [
+    ("FNEW", "a function is made here", "make it once, outside of the function, and pass what it needs as arguments"),
+    (
+        "UCLO",
+        "a function made here keeps a local variable",
+        "make it once, outside, and pass the variable as an argument",
+    ),
+    ("VARG", "`...` is taken apart", "name the arguments"),
+    ("ITERC", "a loop calls an iterator that is not compiled", "loop over an array: for at = 1, #list do"),
+    ("ITERN", "`pairs` goes through a table", "keep an array beside it: for at = 1, #list do"),
+];
+
+/// Keyed by the called function.
+const OF_CALLS: [(&str, &str); 12] = [
+    ("string.gmatch", "use string.find with a position, or ngx.re.match"),
+    ("string.gsub", "use ngx.re.gsub"),
+    ("string.match", "use ngx.re.match"),
+    ("string.find", "use ngx.re.find"),
+    ("ngx.re.gmatch", "use ngx.re.match with a position"),
+    ("next", "keep an array beside the table: for at = 1, #list do"),
+    ("pairs", "keep an array beside the table: for at = 1, #list do"),
+    ("core.json.encode", "encode once, outside of the loop"),
+    ("core.json.decode", "decode once, outside of the loop"),
+    ("table.sort", "sort once, where the list is made"),
+    ("os.date", "use ngx.localtime or ngx.http_time, or call it once, outside of the loop"),
+    ("pcall", "make the function that it calls once, outside"),
+];
+
+/// Keyed by the reason.
+const OF_REASONS: [(&str, &str); 4] = [
+    ("mixed_table", "keep what is a list and what is by name or by a large number in two tables"),
+    ("type_changes", "give the value one type"),
+    ("loop_values", "use fewer variables in the loop"),
+    ("unroll_call", "use a loop in place of the recursion"),
+];
+
+/// The alternative to the code of an abort.
+pub(super) fn remedy_of(abort: &Abort) -> Option<&'static str> {
+    let by_instruction = || OF_INSTRUCTIONS.iter().find(|(name, ..)| abort.instruction == Some(name)).map(|row| row.2);
+    let by_reason = || OF_REASONS.iter().find(|(name, _)| *name == abort.reason.name()).map(|row| row.1);
+    remedy_of_call(&abort.called).or_else(by_instruction).or_else(by_reason)
+}
+
+/// What an instruction does, in terms of the language.
+pub(super) fn meaning_of(instruction: &str) -> Option<&'static str> {
+    OF_INSTRUCTIONS.iter().find(|(name, ..)| *name == instruction).map(|row| row.1)
+}
+
+/// The alternative to a call that is not compiled.
+fn remedy_of_call(called: &str) -> Option<&'static str> {
+    OF_CALLS.iter().find(|(name, _)| *name == called).map(|row| row.1)
 }

@@ -10,7 +10,6 @@
 //! A worker never waits for a reader: it publishes copies.
 
 pub mod examine;
-mod remedies;
 pub mod steps;
 
 use arc_swap::ArcSwap;
@@ -239,14 +238,14 @@ impl fmt::Display for Abort {
         write!(out, "{}", self.reason.text())?;
         if let Some(instruction) = self.instruction {
             write!(out, ": {instruction}")?;
-            if let Some(meaning) = remedies::meaning(instruction) {
+            if let Some(meaning) = examine::meaning_of(instruction) {
                 write!(out, " ({meaning})")?;
             }
         }
         if !self.called.is_empty() {
             write!(out, ", in a call of {}", self.called)?;
         }
-        if let Some(remedy) = remedies::of(self) {
+        if let Some(remedy) = examine::remedy_of(self) {
             write!(out, "; {remedy}")?;
         }
         Ok(())

@@ -9,13 +9,12 @@
 //! A reader belongs to one thread; writers never wait for it and do not know of it. Values are not copied on refresh
 //! but read when they are encoded, so each piece of an exposition is as fresh as the moment in which it is produced.
 
+mod appended;
 mod chunk;
 mod cursor;
-mod discover;
 mod families;
 mod folding;
 mod gather;
-mod leaving;
 mod mount;
 mod order;
 mod store;
@@ -29,12 +28,12 @@ use crate::segment::SegmentProcess;
 use crate::segment::layout::HEAD_WORDS;
 use crate::sync::{AtomicU64, ReadOnly};
 use crate::{encode, protocol};
+use appended::{LeavingRecord, Tombstone};
 use chunk::{ChunkScratch, FORMATS};
 pub use cursor::ExpositionCursor;
 use families::MergedFamily;
 use folding::FoldedSegments;
 pub(crate) use folding::{Fold, FoldedSet};
-use leaving::{LeavingRecord, Tombstone};
 use mount::{FamilyId, MOUNTS_MAX, MountedSegment, NO_SERIES, RecordLocation};
 pub(crate) use mount::{Mount, Mounts};
 use order::Order;

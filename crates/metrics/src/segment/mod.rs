@@ -1,7 +1,6 @@
 //! A segment: the append-only memory that one writer writes and any number of readers read.
 
 pub(crate) mod cells;
-pub(crate) mod family_record;
 pub(crate) mod layout;
 pub(crate) mod memory;
 pub(crate) mod native;

@@ -6,8 +6,7 @@
 
 use super::directory::{Directory, DirectoryError, SegmentName};
 use super::ending::{Endings, set_of};
-use super::fold::{fold, fold_inherited};
-use super::rotation::Rotation;
+use super::rotation::{Rotation, fold, fold_inherited};
 use crate::declared::DeclaredFamily;
 use crate::encode::Format;
 use crate::family::Family;

@@ -3,7 +3,6 @@
 mod collector;
 pub(crate) mod directory;
 mod ending;
-mod fold;
 mod rotation;
 
 pub use collector::{CollectError, Collector, CollectorEvent, CollectorOptions};

@@ -20,9 +20,8 @@ use crate::family::LABELS_MAX;
 use crate::labels;
 use crate::protocol::{self, CollapseState};
 use crate::segment::cells::to_word;
-use crate::segment::family_record;
 use crate::segment::layout::{
-    FLAG_COLLAPSED, FLAG_ESCAPED, FOLD_WORDS, HEAD_WORDS, RECORD_WORDS_MAX, RecordHead, RecordKind, WORD, pair,
+    self, FLAG_COLLAPSED, FLAG_ESCAPED, FOLD_WORDS, HEAD_WORDS, RECORD_WORDS_MAX, RecordHead, RecordKind, WORD, pair,
 };
 use crate::sync::Ordering::Relaxed;
 use std::sync::Arc;
@@ -175,7 +174,7 @@ impl Writer {
             self.locals.resize_with(id + 1, || None);
         }
         let Ok(number) = u16::try_from(self.numbers.len()) else { return false };
-        let bytes = family_record::encode(family.family());
+        let bytes = layout::encode_family(family.family());
         let words = HEAD_WORDS + bytes.len().div_ceil(WORD);
         let reserve = reserve_words(family);
         let is_short = words <= RECORD_WORDS_MAX;

@@ -3,11 +3,8 @@
 //! Each is a pure function of a [`crate::profile::Profile`], and so is reading one back from pprof's form. None of them
 //! knows how the profile was taken.
 
-pub mod chrome;
-pub mod folded;
 pub mod form;
 pub mod html;
 pub mod pprof;
-pub mod speedscope;
 pub mod stacks;
 pub mod svg;

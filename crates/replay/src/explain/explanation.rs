@@ -1,10 +1,11 @@
-//! Which route takes a request, with the lines of its file, its plugins and its upstream; as text and as JSON.
+//! Which route takes a request, with the lines of its file, its plugins and its upstream; as text and as JSON. Only this file
+//! knows both formats, for the command and for the admin API.
 //!
-//! Only this file knows both formats, for the command and for the admin API.
+//! It names the request fields that routes read, by the names of variables: an explanation needs them, and a log that is
+//! replayed must contain them.
 
 use super::chain::ExplainedChain;
 use super::request_head::{Buffers, RequestHead};
-use crate::fields_read::{each_field, variable_of};
 use serde_json::{Map, Value, json};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,8 +14,11 @@ use stillgate_config::secret_fields::{is_secret_field, masked_expression};
 use stillgate_config::{Config, Host, Route, Target, Upstream};
 use stillgate_plugin_api::Consumer;
 use stillgate_proxy::Plan;
+use stillgate_route::condition::{Condition, Field};
 use stillgate_route::path::PathError;
-use stillgate_route::{Candidate, Explanation, PredicateValue, Reason, RouteMatch, RoutePart, RouteVerdict, Variable};
+use stillgate_route::{
+    Candidate, Explanation, PredicateValue, Reason, RouteMatch, RoutePart, RouteSpec, RouteVerdict, Variable,
+};
 
 /// The outcome of a request.
 pub struct ExplainedRequest<'a> {
@@ -312,4 +316,42 @@ pub fn counted(count: usize, what: &str) -> Option<String> {
         1 => Some(format!("1 {what}")),
         many => Some(format!("{many} {what}s")),
     }
+}
+
+/// Calls `visit` with every field that a route reads, possibly more than once.
+pub(crate) fn each_field(spec: &RouteSpec, visit: &mut dyn FnMut(&Field)) {
+    let mut of_condition = |condition: &Condition| condition.each_predicate(&mut |predicate| visit(&predicate.field));
+    match &spec.takes {
+        RouteMatch::Expression(expression) => of_condition(expression.condition()),
+        RouteMatch::Uri(uri) => {
+            uri.vars.iter().for_each(|vars| of_condition(vars.condition()));
+            if !uri.hosts.is_empty() {
+                visit(&Field::Host);
+            }
+            if !uri.methods.is_empty() {
+                visit(&Field::Method);
+            }
+            if !uri.remote_addrs.is_empty() {
+                visit(&Field::SourceIp);
+            }
+        }
+    }
+}
+
+/// The variable that a field is, or is part of; `None` for the path, which every request has.
+pub(crate) fn variable_of(field: &Field) -> Option<Variable> {
+    Some(match field {
+        Field::Path | Field::Segment(_) | Field::Segments(..) | Field::SegmentCount => return None,
+        Field::Method => Variable::RequestMethod,
+        Field::Host => Variable::Host,
+        Field::Header(name) => Variable::Header(name.clone()),
+        Field::Query(_) => Variable::Args,
+        Field::Protocol => Variable::Scheme,
+        Field::SourceIp => Variable::RemoteAddr,
+        Field::SourcePort => Variable::RemotePort,
+        Field::DestinationIp => Variable::ServerAddr,
+        Field::DestinationPort => Variable::ServerPort,
+        Field::Sni => Variable::SslServerName,
+        Field::Variable(variable) => variable.clone(),
+    })
 }

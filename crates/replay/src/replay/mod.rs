@@ -3,22 +3,17 @@
 //! ```text
 //!  lines ──▶ recorded::Reader ──RequestHead──▶ old matcher ─┐
 //!               │                          └─▶ new matcher ─┴─▶ Tally ──▶ Comparison ──▶ Report (of `check`)
-//!               └── which fields the lines lack ──▶ needs::Needs ─────────┘         └──▶ the answer to a dry run
+//!               └── which fields the lines lack ──▶ recorded::Needs ─────────┘         └──▶ the answer to a dry run
 //! ```
 //!
 //! A log is read line by line; memory does not grow with it. Nothing is sent anywhere.
 
-mod comparison;
-mod needs;
 mod recorded;
 mod tally;
 
 use crate::explain::explanation::counted;
 use crate::explain::request_head::{Buffers, RequestHead};
-pub use comparison::Comparison;
-use comparison::{Example, MissingField, OtherPlugins, RefusedLine, ReplaySide, RouteChange};
-use needs::Needs;
-use recorded::{RecordReader, RecordedRoute};
+use recorded::{Needs, RecordReader, RecordedRoute};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::fmt;
@@ -29,7 +24,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use stillgate_config::{AccessField, AccessFormat, Config};
 use stillgate_route::{Matcher, Scratch};
-use tally::{ReplayOutcome, Tally};
+pub use tally::Comparison;
+use tally::{Example, MissingField, OtherPlugins, RefusedLine, ReplayOutcome, ReplaySide, RouteChange, Tally};
 
 /// The name of the log that means standard input.
 const STANDARD_INPUT: &str = "-";
@@ -280,7 +276,7 @@ impl LogReader {
         if lines.are_compressed().map_err(unreadable)? {
             return Err(ReplayFailure::Compressed.of(log));
         }
-        let mut reader = RecordReader::new(needs::Needs::default(), [].iter());
+        let mut reader = RecordReader::new(recorded::Needs::default(), [].iter());
         let (mut heads, mut wrong) = (Vec::new(), None);
         while let Some((number, line)) = lines.next().map_err(unreadable)? {
             if number > LINES_WITHOUT_REQUEST_MAX && heads.is_empty() {
@@ -540,7 +536,7 @@ mod tests {
     /// `uri` of a log is decoded text: the request is one that decodes to it.
     #[test]
     fn the_uri_of_a_log_becomes_a_target() {
-        let mut reader = RecordReader::new(needs::Needs::default(), std::iter::empty());
+        let mut reader = RecordReader::new(recorded::Needs::default(), std::iter::empty());
         let mut check = |line: Value, expected: &str| {
             let mut head = RequestHead::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
             reader.read(line.to_string().as_bytes(), &mut head).unwrap();

@@ -1,8 +1,7 @@
 //! Syntax of other languages that people write by habit, and its equivalent in this one.
 
 use super::cursor::{is_blank, is_name};
-use super::error::ExpectedPart;
-use super::excerpt::quoted;
+use super::error::{ExpectedPart, quoted};
 use super::literal::word_length;
 use super::parse::Parser;
 use super::predicate::Operator;

@@ -1,11 +1,10 @@
 //! Values as they are written: texts, numbers, addresses and networks.
 
 use super::cursor::{is_blank, is_name};
-use super::error::{ExpectedPart, ExpressionErrorKind as Kind};
-use super::excerpt::quoted;
+use super::error::{ExpectedPart, ExpressionErrorKind as Kind, quoted};
+use super::foreign;
 use super::parse::{Parsed, Parser};
-use super::predicate::Operator;
-use super::{foreign, rules};
+use super::predicate::{self, Operator};
 use crate::condition::Field;
 use ipnet::{IpNet, Ipv4Net};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -56,7 +55,7 @@ impl Parser<'_> {
         operator: Operator,
     ) -> Parsed<Option<SpannedLiteral>> {
         let begin = self.cursor.at();
-        let expected = rules::wanted(field, operator).unwrap_or(ExpectedPart::Value);
+        let expected = predicate::wanted_part(field, operator).unwrap_or(ExpectedPart::Value);
         let value = if self.cursor.eat("\"") {
             self.text(begin)?
         } else if self.cursor.eat("r#\"") {

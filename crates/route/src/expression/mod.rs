@@ -16,12 +16,10 @@
 
 mod cursor;
 mod error;
-mod excerpt;
 mod foreign;
 mod literal;
 mod parse;
 mod predicate;
-mod rules;
 
 pub use error::{ExpectedPart, ExpressionError, ExpressionErrorKind};
 

@@ -4,8 +4,7 @@
 //! next `&&`, `||` or `)` of the same parentheses, with a placeholder for the lost condition.
 
 use super::cursor::{Cursor, is_blank};
-use super::error::{ExpectedPart, ExpressionError, ExpressionErrorKind as Kind};
-use super::excerpt::{Excerpt, is_invisible, quoted, shown};
+use super::error::{Excerpt, ExpectedPart, ExpressionError, ExpressionErrorKind as Kind, is_invisible, quoted, shown};
 use super::{ERRORS_MAX, EXPRESSION_BYTES_MAX, Expression, NESTING_MAX, foreign};
 use crate::condition::Condition;
 use std::ops::Range;

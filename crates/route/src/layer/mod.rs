@@ -13,7 +13,6 @@
 mod assemble;
 mod build;
 mod filing;
-mod lookup;
 mod program;
 mod search;
 

@@ -6,10 +6,9 @@
 //! automaton of their own, which mostly ends after a few bytes, and so have patterns with Unicode word boundaries,
 //! which gives up on values that are not ASCII; the patterns are then matched one by one.
 
-use super::Pattern;
-use super::RegexMemory;
-use super::reduce::reduce;
+use super::parsed_form::reduce;
 use super::share::share_beginnings;
+use super::{Pattern, RegexMemory};
 use regex_automata::dfa::{Automaton as _, StartKind, dense};
 use regex_automata::nfa::thompson::{Compiler, Config, NFA, WhichCaptures};
 use regex_automata::{Input, MatchKind, hybrid};

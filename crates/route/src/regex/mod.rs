@@ -2,20 +2,19 @@
 //!
 //! Rust's syntax, over bytes. Kong's `~` has Unicode classes, as the `regex` crate has for text; `~~` and `~*` of
 //! `vars` have those of ASCII. A configuration may hold a hundred thousand regexes, so a [`Pattern`] is its text and
-//! facts about its syntax: the literal that a value must begin with ([`split`]) and an upper bound of its automaton
+//! facts about its syntax: the literal that a value must begin with ([`parsed_form`]) and an upper bound of its automaton
 //! ([`size`]). [`group`] matches many regexes at once; [`tail`] matches the rest behind a literal, shared by all
 //! patterns with that rest.
 
-mod example;
 mod group;
-mod reduce;
+mod parsed_form;
 mod share;
-mod split;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use group::RegexGroup;
-use reduce::reduce;
+pub(crate) use parsed_form::Tail;
+use parsed_form::{SplitRegex, reduce};
 use regex::bytes::{Regex, RegexBuilder};
 use regex_automata::dfa::{Automaton, StartKind, dense};
 use regex_automata::hybrid::dfa::Cache;
@@ -23,8 +22,6 @@ use regex_automata::nfa::thompson::{self, Compiler, Config};
 use regex_automata::{Anchored, Input, MatchKind};
 use regex_syntax::ast;
 use regex_syntax::hir::{self, Class, ClassUnicodeRange, Hir, HirKind, Repetition};
-use split::SplitRegex;
-pub(crate) use split::Tail;
 use std::borrow::Cow;
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -120,7 +117,7 @@ impl Pattern {
         if hir.properties().explicit_captures_len() > 0 {
             collect_names(&hir, &mut names);
         }
-        let split = split::split(source, dialect, &ast, hir);
+        let split = parsed_form::split(source, dialect, &ast, hir);
         let (source, names) = (source.into(), names.into());
         Ok(Pattern(Arc::new(ParsedRegex { source, written, dialect, split, names, regex: OnceLock::new() })))
     }
@@ -187,7 +184,7 @@ impl Pattern {
     /// A value that is likely to match, for samples.
     pub(crate) fn example(&self) -> Vec<u8> {
         let written = self.0.dialect.parse(self.source()).expect("it was parsed by the same rules before").1;
-        example::example(&written)
+        parsed_form::example(&written)
     }
 
     fn hir(&self) -> Hir {
@@ -471,8 +468,7 @@ impl RegexMemory {
 
 #[cfg(test)]
 mod size_tests {
-    use super::*;
-    use super::{Pattern, RegexError};
+    use super::{Pattern, RegexError, *};
 
     #[test]
     fn the_estimate_is_an_upper_bound() {

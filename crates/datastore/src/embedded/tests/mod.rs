@@ -1,7 +1,6 @@
 //! The store from its owner's point of view: changes, times to live, history, rollbacks, backups, and files it cannot
 //! open.
 
-mod faults;
 mod files;
 mod model;
 

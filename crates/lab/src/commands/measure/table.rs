@@ -6,11 +6,10 @@ use crate::compare::instructions::{self, CountPlan};
 use crate::compare::measures;
 use crate::compare::side::{self, LoadSettings, RoundOutcome, generator_cpus, upstream_placement};
 use crate::display::Progress;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, stop_flag};
 use crate::result::compare::{CompareDesign, SideRecord};
 use crate::result::run::Placement;
 use crate::result::{FiguresResult, Sample};
-use crate::stop::stop_flag;
 use crate::suite::{Case, Suite, TargetPlan, Texts, filled};
 use crate::target::{Kind, Spec, Traffic, Upstream};
 use crate::{client, figures};
@@ -304,7 +303,7 @@ impl<'a> Bench<'a> {
         }
         for round in 0..self.plan.rounds {
             if self.plan.stop.load(Ordering::Relaxed) {
-                return Err(Error::new("interrupted").exit(crate::stop::EXIT_INTERRUPTED));
+                return Err(Error::new("interrupted").exit(crate::error::EXIT_INTERRUPTED));
             }
             let mut order: Vec<usize> = (0..sides.len()).collect();
             // What is started and loaded first differs from round to round.

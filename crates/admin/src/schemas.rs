@@ -1,12 +1,114 @@
-//! `GET /v1/openapi.json`: a description generated from the router's table and from the schemas that validate resources.
+//! What clients can learn of the interface itself. `plugins/…` and `schema/…` list plugins, return the schemas of plugins
+//! and resources, and validate against them. `GET /v1/openapi.json` is a description generated from the router's table and
+//! from the schemas that validate resources.
 
 use crate::answer::Answer;
-use crate::api::Api;
 use crate::collections::COLLECTIONS;
-use crate::endpoints::{Action, Endpoint};
+use crate::control::Plugin;
+use crate::endpoints::{Action, Api, Endpoint, ParsedRequest};
+use crate::masks::{MASK, has_mask};
+use crate::resource::rules;
 use axum::http::StatusCode;
+use axum::http::header::HeaderName;
 use serde_json::{Map, Value as Json, json};
 use stillgate_datastore::transaction::STORE_WRITES_MAX;
+
+/// The version that APISIX reports for its plugins; ours have none.
+const VERSION: f64 = 0.1;
+
+/// `plugins/list`: names by descending priority.
+pub(crate) fn list_plugins(api: &Api, asked: &ParsedRequest) -> Answer {
+    let Some(is_listed) = subsystem(asked.query.get("subsystem")) else {
+        return Answer::text(StatusCode::BAD_REQUEST, "invalid subsystem passed");
+    };
+    let names: Vec<Json> = of_subsystem(api, is_listed).map(|plugin| plugin.name.into()).collect();
+    Answer::json(StatusCode::OK, names.into())
+}
+
+/// `plugins/{name}` and `plugins?all=true`.
+pub(crate) fn plugin_schema(api: &Api, asked: &ParsedRequest) -> Answer {
+    let asked_for = asked.query.get("subsystem");
+    let Some(is_listed) = subsystem(asked_for) else {
+        return Answer::bad(format!("unsupported subsystem: {}", asked_for.unwrap_or_default()));
+    };
+    if asked.query.is("all", "true") {
+        let all: Map<String, Json> =
+            of_subsystem(api, is_listed).map(|plugin| (plugin.name.to_owned(), described(api, plugin))).collect();
+        return of_version_3(Answer::json(StatusCode::OK, all.into()));
+    }
+    let name = asked.parts.get("name").map_or("", String::as_str);
+    let is_known = of_subsystem(api, is_listed).any(|plugin| plugin.name == name);
+    let Some(schemas) = api.control.plugin_schema(name).filter(|_| is_known) else {
+        let message = format!("plugin not found in subsystem {}", asked_for.unwrap_or("http"));
+        return of_version_3(Answer::error(StatusCode::NOT_FOUND, message));
+    };
+    let schema = match asked.query.get("schema_type") {
+        Some("consumer") => schemas.consumer,
+        Some("metadata") => schemas.metadata,
+        _ => Some(schemas.schema),
+    };
+    of_version_3(schema.map_or_else(|| Answer::bad("not found schema"), |schema| Answer::json(StatusCode::OK, schema)))
+}
+
+/// `schema/{kind}` with the kind in the singular; the plural is accepted, too.
+pub(crate) fn schema_of_kind(api: &Api, asked: &ParsedRequest) -> Answer {
+    let kind = asked.parts.get("kind").map_or("", String::as_str);
+    let collection = COLLECTIONS.iter().find(|collection| collection.schema == kind || collection.name == kind);
+    let schema = collection.and_then(|collection| api.control.schema(collection.name));
+    let missing = || Answer::bad(format!("not found schema: {kind}"));
+    of_version_3(schema.map_or_else(missing, |schema| Answer::json(StatusCode::OK, schema)))
+}
+
+/// `schema/validate/{kind}` with the kind in the plural.
+pub(crate) fn validate(api: &Api, asked: &ParsedRequest) -> Answer {
+    let kind = asked.parts.get("kind").cloned().unwrap_or_default();
+    let Some(collection) = crate::collections::Collection::named(&kind) else {
+        return Answer::error(StatusCode::NOT_FOUND, format!("Unsupported resource type: {kind}"));
+    };
+    let document = match asked.json() {
+        Ok(document) => document.unwrap_or_default(),
+        Err(answer) => return answer,
+    };
+    if has_mask(&document) {
+        return Answer::bad(format!("the document has a masked secret ({MASK})"));
+    }
+    match rules::check(collection, &document).and_then(|()| api.control.validate(collection.name, &document)) {
+        Ok(()) => Answer::empty(StatusCode::OK),
+        Err(message) => Answer::bad(message),
+    }
+}
+
+/// The filter for plugins of a subsystem; `None`: the subsystem does not exist.
+fn subsystem(name: Option<&str>) -> Option<fn(&Plugin) -> bool> {
+    match name {
+        None | Some("http") => Some(|plugin| plugin.is_http),
+        Some("stream") => Some(|plugin| plugin.is_stream),
+        Some(_) => None,
+    }
+}
+
+fn of_subsystem(api: &Api, is_listed: fn(&Plugin) -> bool) -> impl Iterator<Item = Plugin> {
+    api.control.plugins().into_iter().filter(is_listed)
+}
+
+fn described(api: &Api, plugin: Plugin) -> Json {
+    let schemas = api.control.plugin_schema(plugin.name).unwrap_or_default();
+    let mut described = json!({ "version": VERSION, "priority": plugin.priority, "schema": schemas.schema });
+    if plugin.is_auth {
+        described["type"] = "auth".into();
+    }
+    if let Some(schema) = schemas.consumer {
+        described["consumer_schema"] = schema;
+    }
+    if let Some(schema) = schemas.metadata {
+        described["metadata_schema"] = schema;
+    }
+    described
+}
+
+fn of_version_3(answer: Answer) -> Answer {
+    answer.with(HeaderName::from_static("x-api-version"), "v3")
+}
 
 /// Arguments of every write.
 const OF_WRITES: [(&str, &str); 2] = [
@@ -25,7 +127,7 @@ const OF_LISTS: [(&str, &str); 7] = [
     ("search", "text anywhere in the document"),
 ];
 
-pub(crate) fn describe(api: &Api) -> Answer {
+pub(crate) fn describe_api(api: &Api) -> Answer {
     let mut paths: Map<String, Json> = Map::new();
     for endpoint in &api.described {
         let path = endpoint.path.replace("{*", "{");
@@ -59,7 +161,7 @@ pub(crate) fn describe(api: &Api) -> Answer {
 }
 
 fn operation(endpoint: &Endpoint) -> Json {
-    let mut parameters: Vec<Json> = names_in(&endpoint.path).map(of_path).collect();
+    let mut parameters: Vec<Json> = names_in(&endpoint.path).map(path_argument).collect();
     let mut operation = json!({ "summary": endpoint.summary, "responses": responses(endpoint.action) });
     if let Action::Resource(verb, collection) = endpoint.action {
         let is_list = endpoint.path == collection.list_path();
@@ -84,7 +186,7 @@ fn operation(endpoint: &Endpoint) -> Json {
             }
         }
     }
-    if let Some(schema) = body_of(endpoint.action) {
+    if let Some(schema) = body_schema(endpoint.action) {
         operation["requestBody"] = json!({ "content": { "application/json": { "schema": schema } } });
     }
     operation["parameters"] = parameters.into();
@@ -92,7 +194,7 @@ fn operation(endpoint: &Endpoint) -> Json {
 }
 
 /// The schema of a body that does not contain a resource.
-fn body_of(action: Action) -> Option<Json> {
+fn body_schema(action: Action) -> Option<Json> {
     let object = |fields: Json| json!({ "type": "object", "properties": fields });
     match action {
         Action::Batch => {
@@ -115,7 +217,7 @@ fn names_in(path: &str) -> impl Iterator<Item = &str> {
         .map(|name| name.trim_start_matches('*'))
 }
 
-fn of_path(name: &str) -> Json {
+fn path_argument(name: &str) -> Json {
     json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } })
 }
 

@@ -18,8 +18,6 @@
 //! for absent values, so `~=` is written as the negation of `==`, and null as the negation of being present. Regexes
 //! are Rust's (no look-around, no back-references), over bytes.
 
-mod fields;
-
 use crate::condition::{Condition, Field, NumberTest, Predicate, PredicateOrigin, Test, parse_number};
 use crate::regex::{Pattern, RegexError};
 use crate::{AddressSet, Variable};
@@ -327,24 +325,41 @@ struct TestedVariable<'a> {
 
 impl TestedVariable<'_> {
     fn passes(&self, test: Test) -> Condition {
-        predicate(fields::field(&self.variable, &test), test, self.text)
+        predicate(field_of(&self.variable, &test), test, self.text)
     }
 
     fn equal(&self, operand: Operand, text: &str) -> Condition {
         let test = match operand {
             Operand::Null => {
-                return not(predicate(fields::field(&self.variable, &Test::Present), Test::Present, text));
+                return not(predicate(field_of(&self.variable, &Test::Present), Test::Present, text));
             }
             Operand::Number(number) => Test::Number(NumberTest::Equal, number),
             Operand::Text(value) => Test::Equal(value.as_bytes().into()),
         };
-        predicate(fields::field(&self.variable, &test), test, text)
+        predicate(field_of(&self.variable, &test), test, text)
     }
 
     /// An item of a list. Its text has this item only, or long lists would be stored once per item.
     fn equal_item(&self, operand: Operand, item: &str) -> Condition {
         let variable = self.variable.to_string();
         self.equal(operand, &format!("[{variable:?},\"in\",[{item}]]"))
+    }
+}
+
+/// The field on which `test` has the same meaning as on the variable: the same as Kong's where both mean the same, so that an
+/// index finds it.
+///
+/// A header with several lines is one value in `vars` (joined) and several in Kong, a query argument is undecoded here
+/// and decoded there, and the path is decoded here and in normal form there; these stay variables.
+fn field_of(variable: &Variable, test: &Test) -> Field {
+    match (variable, test) {
+        (Variable::RequestMethod, _) => Field::Method,
+        (Variable::Scheme, _) => Field::Protocol,
+        // A request without a host has an empty variable, but no field.
+        (Variable::Host, Test::Equal(text)) if !text.is_empty() => Field::Host,
+        // As a variable it is text, and only this test reads it as an address.
+        (Variable::RemoteAddr, Test::Addresses(_)) => Field::SourceIp,
+        _ => Field::Variable(variable.clone()),
     }
 }
 
