@@ -42,9 +42,9 @@ pub trait Control: Send + Sync + 'static {
     /// Checks a transaction without committing it.
     fn check(&self, transaction: Transaction) -> Pending<Result<Checked, WriteError>>;
 
-    /// Looks up the secrets that a text with documents refers to, all at the same time: checking one document after the other does
-    /// not wait for each then.
-    fn fetch_secrets(&self, text: &str);
+    /// Looks up the secrets that a text with documents refers to, all at the same time: checking the documents does not wait for
+    /// them then, which would hold up a thread.
+    fn fetch_secrets(&self, text: &[u8]) -> Pending<()>;
 
     /// Checks one document of a collection by itself, without its references; `Err`: its error.
     fn validate(&self, collection: &str, value: &Json) -> Result<(), String>;

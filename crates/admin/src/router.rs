@@ -87,9 +87,12 @@ async fn answer(api: Arc<Api>, action: Action, asked: ParsedRequest) -> Answer {
         Action::PluginSchema => schemas::plugin_schema(&api, &asked),
         Action::PluginReload => Answer::text(StatusCode::OK, "done"),
         Action::Schema => schemas::schema_of_kind(&api, &asked),
-        Action::SchemaValidate => match off_thread(move || schemas::validate(&api, &asked)).await {
-            Ok(answer) | Err(answer) => answer,
-        },
+        Action::SchemaValidate => {
+            api.control.fetch_secrets(&asked.body).await;
+            match off_thread(move || schemas::validate(&api, &asked)).await {
+                Ok(answer) | Err(answer) => answer,
+            }
+        }
         Action::Configs => answered(off_thread(move || standalone::get(&api, &asked)).await),
         Action::ConfigsReplace => answered(standalone::replace(api, asked).await),
         Action::ConfigsValidate => answered(standalone::validate(api, asked).await),

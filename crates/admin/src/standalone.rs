@@ -77,6 +77,7 @@ pub(crate) async fn replace(api: Arc<Api>, asked: ParsedRequest) -> Result<Answe
     if digest.len() > DIGEST_BYTES_MAX {
         return Err(Answer::bad(format!("the digest is longer than {DIGEST_BYTES_MAX} bytes")));
     }
+    api.control.fetch_secrets(&asked.body).await;
     let mut attempts = 1;
     loop {
         let (planning, body, digest, place) = (api.clone(), asked.body.clone(), digest.clone(), asked.place.clone());
@@ -98,6 +99,7 @@ pub(crate) async fn replace(api: Arc<Api>, asked: ParsedRequest) -> Result<Answe
 
 /// POST to `configs/validate`: the errors of each item, or else of the whole document, as PUT would report them.
 pub(crate) async fn validate(api: Arc<Api>, asked: ParsedRequest) -> Result<Answer, Answer> {
+    api.control.fetch_secrets(&asked.body).await;
     let asked = Arc::new(asked);
     let (validating, looked_at) = (api.clone(), asked.clone());
     let wrong = off_thread(move || validate_items(&validating, &looked_at)).await??;
@@ -135,9 +137,7 @@ fn invalid(errors: Vec<Json>) -> Answer {
 
 /// `None`: each item by itself is valid.
 fn validate_items(api: &Api, asked: &ParsedRequest) -> Result<Option<Answer>, Answer> {
-    let text = body::text(&asked.body)?;
-    api.control.fetch_secrets(text);
-    let text = Text::new(text);
+    let text = Text::new(body::text(&asked.body)?);
     let whole = text.whole()?;
     let mut errors: Vec<Json> = Vec::new();
     for collection in whole_collections() {
@@ -201,9 +201,7 @@ struct Planned {
 /// `None`: the stored documents already came with this digest.
 fn plan(api: &Api, body: &[u8], digest: Option<&str>, unnamed: Unnamed) -> Result<Option<Planned>, Answer> {
     may_write(api)?;
-    let text = body::text(body)?;
-    api.control.fetch_secrets(text);
-    let text = Text::new(text);
+    let text = Text::new(body::text(body)?);
     let whole = text.whole()?;
     let view = crate::resource::references::View::new(api.control.documents());
     if digest.is_some() && api.standalone.last(view.revision(), unix_seconds()).1.as_deref() == digest {

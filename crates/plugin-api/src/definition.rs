@@ -8,10 +8,9 @@ use crate::plugin::Plugin;
 use crate::upstreams::Upstreams;
 use serde_json::Value as Json;
 use std::any::{Any, TypeId};
-use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
-use stillgate_schema::{Definitions, Fault, Kind, Node, Object, Path, Position, Sink, map, read};
+use stillgate_schema::{Definitions, Kind, Node, Object, Path, Position, Sink, map, read};
 
 /// A plugin's definition.
 pub trait Define: Plugin + Sized {
@@ -77,41 +76,6 @@ pub struct Compile<'a> {
     pub identity: Identity,
     /// The upstreams that it may refer to.
     pub upstreams: &'a dyn Upstreams,
-    /// What its regular expressions may cost.
-    pub patterns: &'a PatternBudget,
-}
-
-/// What the regular expressions in the plugins of one resource may still cost: a byte of memory costs one, and so does a
-/// step of building an automaton, which takes some 30 ns.
-///
-/// A bound for each expression does not suffice: a resource has room for thousands.
-#[derive(Debug)]
-pub struct PatternBudget(Cell<usize>);
-
-impl PatternBudget {
-    /// What all regular expressions in the plugins of one resource may cost.
-    pub const WHOLE: usize = 16 << 20;
-
-    /// What is left.
-    pub fn left(&self) -> usize {
-        self.0.get()
-    }
-
-    /// Pays for an expression, or for several that are compiled together; the error says that they cost too much.
-    pub fn pay(&self, cost: usize) -> Result<(), Fault> {
-        let Some(left) = self.0.get().checked_sub(cost) else {
-            let fault = Fault::new("the regular expressions in the plugins of this resource are too large together");
-            return Err(fault.hint("write fewer of them, or smaller repetitions"));
-        };
-        self.0.set(left);
-        Ok(())
-    }
-}
-
-impl Default for PatternBudget {
-    fn default() -> Self {
-        PatternBudget(Cell::new(PatternBudget::WHOLE))
-    }
 }
 
 type CompileFn = fn(&Node, &mut Compile<'_>) -> Option<Box<dyn Plugin>>;

@@ -53,7 +53,7 @@ pub use calls::{Call, CallError, CallOrigin, Exchange, Exchanged, Keep, Link, Li
 pub use chain::{CHAIN_ENTRIES_MAX, Chain};
 pub use consumers::{AttachedConsumer, Consumer, Consumers, Credential, Proof};
 pub use custom::{CustomPlugin, CustomPlugins, PluginFile};
-pub use definition::{Authenticate, Compile, CompileCredential, Define, Descriptor, Metadata, PatternBudget};
+pub use definition::{Authenticate, Compile, CompileCredential, Define, Descriptor, Metadata};
 pub use device::{Device, DeviceSettings, EventSettings};
 pub use facts::{Facts, TlsVariables};
 pub use flow::Flow;

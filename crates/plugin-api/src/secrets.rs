@@ -110,6 +110,11 @@ pub trait Secrets: Send + Sync {
     /// reference that cannot be looked up is left to [`Secrets::resolve`].
     fn fetch(&self, _references: &[String]) {}
 
+    /// Begins what [`Secrets::fetch`] does, without waiting; `true`: nothing has to be waited for any more.
+    fn has_fetched(&self, _references: &[String]) -> bool {
+        true
+    }
+
     /// Announces all references in use: values cached for others may be dropped.
     fn in_use(&self, _references: &[String]) {}
 }

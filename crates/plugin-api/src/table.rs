@@ -3,7 +3,7 @@
 use crate::arguments::values::Arguments;
 use crate::body::FILTER_BYTES_MAX;
 use crate::custom::{CustomPlugin, CustomPlugins};
-use crate::definition::{Compile, Descriptor, PatternBudget};
+use crate::definition::{Compile, Descriptor};
 use crate::identity::{Identity, of_node};
 use crate::meta::Filter;
 use crate::meta::{Meta, MetaKeys};
@@ -172,13 +172,11 @@ impl PluginTable {
             }
             return Vec::new();
         };
-        let patterns = PatternBudget::default();
         let compiled = entries.iter().filter_map(|entry| {
             let path = path.key(&entry.key);
             let mut compile = |kind: PluginKind<'_>| {
                 let node = substitute(&entry.value, secrets, &path, sink);
-                let resource = (origin, upstreams, &patterns);
-                sink.open(|sink| self.compile_one(&kind, entry.key_at, &node, resource, &path, sink))
+                sink.open(|sink| self.compile_one(&kind, entry.key_at, &node, (origin, upstreams), &path, sink))
             };
             if let Some(name) = self.ignorable.chosen(&entry.key) {
                 // The function before the plugin is the operator's, and may refuse requests.
@@ -224,7 +222,7 @@ impl PluginTable {
         kind: &PluginKind<'_>,
         at: Position,
         node: &Node,
-        (origin, upstreams, patterns): (&PluginOrigin, &dyn Upstreams, &PatternBudget),
+        (origin, upstreams): (&PluginOrigin, &dyn Upstreams),
         path: &Path<'_>,
         sink: &mut Sink,
     ) -> Option<ChainEntry> {
@@ -238,7 +236,7 @@ impl PluginTable {
         };
         let of_own = kind.identity(origin, &own, path, sink);
         let identity = kind.identity(origin, node, path, sink);
-        let mut cx = Compile { path, at: node.at, origin, identity: of_own, upstreams, patterns, sink };
+        let mut cx = Compile { path, at: node.at, origin, identity: of_own, upstreams, sink };
         let mut plugin = (kind.compile)(&own, &mut cx)?;
         if self.drops_underscores {
             warn_of_dropped_fields(kind.name, &*plugin, (origin, at), path, sink);

@@ -202,7 +202,7 @@ impl Users {
                 return None;
             }
             (Some(At { value: LabelParser::SegmentedText, .. }), Some(text)) => {
-                let compiled = patterns::compile(&format!(r"\s*{text}\s*"), Flags::default(), cx.patterns);
+                let compiled = patterns::compile(&format!(r"\s*{text}\s*"), Flags::default(), &cx.sink.budget());
                 let path = cx.path.key("external_user_label_field_separator");
                 Some(compiled.map_err(|fault| cx.sink.error(cx.at, &path, fault)).ok()?)
             }

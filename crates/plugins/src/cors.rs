@@ -308,7 +308,7 @@ fn constant_lines(keys: &CorsKeys, cx: &mut Compile<'_>) -> Option<Edits> {
 #[expect(clippy::option_option, reason = "the outer says whether the configuration is good")]
 fn pattern_set(patterns: Option<Vec<String>>, key: &'static str, cx: &mut Compile<'_>) -> Option<Option<Arc<RuleSet>>> {
     let Some(patterns) = patterns else { return Some(None) };
-    let set = RuleSet::of(&patterns, cx.patterns);
+    let set = RuleSet::of(&patterns, &cx.sink.budget());
     let report = |RuleError { rule, fault }| cx.sink.error(cx.at, &cx.path.key(key).index(rule), fault);
     set.map_err(report).ok().map(Some)
 }

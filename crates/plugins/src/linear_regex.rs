@@ -153,12 +153,12 @@ mod tests {
     use super::*;
     use crate::patterns::{Flags, compile};
     use proptest::prelude::*;
-    use stillgate_plugin_api::PatternBudget;
+    use stillgate_schema::CompileBudget;
 
     /// A general engine must find the same.
     fn check(pattern: &str, text: &[u8]) {
         let Some(linear) = LinearRegex::new(pattern) else { return };
-        let regex = compile(pattern, Flags::default(), &PatternBudget::default()).unwrap();
+        let regex = compile(pattern, Flags::default(), &CompileBudget::default()).unwrap();
         let mut groups = linear.groups();
         let found = linear.find(text, &mut groups).then_some(&*groups);
         let wanted = regex.captures(text).map(|captures| {

@@ -84,9 +84,9 @@ impl Define for MultiAuth {
                     is_whole = false;
                     continue;
                 };
-                let Compile { origin, identity, upstreams, patterns, .. } = *cx;
+                let Compile { origin, identity, upstreams, .. } = *cx;
                 let (sink, at) = (&mut *cx.sink, entry.value.at);
-                let mut cx = Compile { sink, path: &path, at, origin, identity, upstreams, patterns };
+                let mut cx = Compile { sink, path: &path, at, origin, identity, upstreams };
                 match plugin.compile(&entry.value, &mut cx) {
                     Some(compiled) => plugins.push(compiled),
                     None => is_whole = false,

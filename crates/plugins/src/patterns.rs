@@ -8,7 +8,7 @@ use regex_syntax::ParserBuilder;
 use regex_syntax::hir::Hir;
 use std::borrow::Cow;
 use stillgate_pcre::{Options, translate};
-use stillgate_plugin_api::PatternBudget;
+use stillgate_schema::CompileBudget;
 use stillgate_schema::{Fault, Text, text};
 
 /// Largest automaton of a regular expression.
@@ -36,7 +36,7 @@ pub(crate) const PATTERN: Text<String> = text("a regular expression", |text| {
 });
 
 /// Compiles a regular expression.
-pub(crate) fn compile(pattern: &str, flags: Flags, budget: &PatternBudget) -> Result<Regex, Fault> {
+pub(crate) fn compile(pattern: &str, flags: Flags, budget: &CompileBudget) -> Result<Regex, Fault> {
     let pattern = translated(pattern, flags)?;
     let too_large = || Fault::new("the regular expression is too large").hint("write it with smaller repetitions");
     let automaton = nfa(&parse(&pattern, flags)?, PATTERN_BYTES_MAX).ok_or_else(too_large)?;

@@ -257,7 +257,7 @@ impl TargetSource {
         }
         let mut compiled = Vec::new();
         for (index, pair) in pairs.chunks_exact(2).enumerate() {
-            let regex = compile(&pair[0], Flags::default(), cx.patterns);
+            let regex = compile(&pair[0], Flags::default(), &cx.sink.budget());
             let unknown = &mut |error| warn(&error, at, &path.index(2 * index + 1), cx.sink);
             let template = TargetTemplate::parse(&pair[1], Language::Target, is_raw, unknown).map_err(Fault::new);
             match (regex, template) {

@@ -138,7 +138,7 @@ fn by_regex(pair: &At<Vec<String>>, cx: &mut Compile<'_>) -> Option<(Regex, Repl
         return refuse("regex_uri", pair.at, "`regex_uri` has two items", hint, cx);
     };
     let path = cx.path.key("regex_uri");
-    let regex = compile(regex, Flags::default(), cx.patterns);
+    let regex = compile(regex, Flags::default(), &cx.sink.budget());
     let replacement = Replacement::parse(replacement, Language::Substitution, &mut |_| {}).map_err(Fault::new);
     match (regex, replacement) {
         (Ok(regex), Ok(replacement)) => {

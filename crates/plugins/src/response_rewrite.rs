@@ -234,7 +234,8 @@ impl Substitution {
     }
 
     fn compile(keys: &ResponseFilterKeys, path: &Path<'_>, cx: &mut Compile<'_>) -> Option<Substitution> {
-        let (sink, patterns) = (&mut *cx.sink, cx.patterns);
+        let budget = cx.sink.budget();
+        let sink = &mut *cx.sink;
         let mut report = |key, at, fault: Fault| sink.error(at, &path.key(key), fault);
         let replacement = Replacement::parse(&keys.replace.value, Language::Substitution, &mut |_| {});
         let options = SubstitutionOptions::parse(&keys.options.value, keys.scope);
@@ -251,10 +252,10 @@ impl Substitution {
         };
         let pattern = &keys.regex.value;
         // Parsed alone first: `)` must not close what is put around it.
-        let regex = compile(pattern, options.flags, patterns).and_then(|regex| match options.is_anchored {
+        let regex = compile(pattern, options.flags, &budget).and_then(|regex| match options.is_anchored {
             // A comment may end the expression.
-            true if options.flags.ignores_blanks => compile(&format!("\\A(?:{pattern}\n)"), options.flags, patterns),
-            true => compile(&format!("\\A(?:{pattern})"), options.flags, patterns),
+            true if options.flags.ignores_blanks => compile(&format!("\\A(?:{pattern}\n)"), options.flags, &budget),
+            true => compile(&format!("\\A(?:{pattern})"), options.flags, &budget),
             false => Ok(regex),
         });
         match regex {

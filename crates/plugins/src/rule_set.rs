@@ -24,7 +24,8 @@ use regex_syntax::hir::{Class, Hir, HirKind};
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
-use stillgate_plugin_api::{Flow, PatternBudget};
+use stillgate_plugin_api::Flow;
+use stillgate_schema::CompileBudget;
 use stillgate_schema::Fault;
 
 /// Largest DFA of one rule, or of several joined rules.
@@ -60,7 +61,7 @@ pub(crate) struct RuleSet {
     /// Rules that are matched only if one of their literals occurs.
     rules: Vec<Engine>,
     literals: Option<Literals>,
-    /// Its share of a [`PatternBudget`].
+    /// Its share of a [`CompileBudget`].
     cost: usize,
 }
 
@@ -94,7 +95,7 @@ thread_local! {
 
 impl RuleSet {
     /// The set of these rules.
-    pub(crate) fn of(rules: &[String], budget: &PatternBudget) -> Result<Arc<RuleSet>, RuleError> {
+    pub(crate) fn of(rules: &[String], budget: &CompileBudget) -> Result<Arc<RuleSet>, RuleError> {
         let known = SHARED.lock().unwrap_or_else(PoisonError::into_inner).find(rules);
         let set = match known {
             Some(set) => set,
@@ -363,7 +364,7 @@ impl SharedSets {
         self.in_use.insert(rules.into(), Arc::downgrade(set));
         self.recent.push_back(set.clone());
         let cost = |recent: &VecDeque<Arc<RuleSet>>| recent.iter().map(|set| set.cost).sum::<usize>();
-        while self.recent.len() > RECENT_MAX || cost(&self.recent) > PatternBudget::WHOLE {
+        while self.recent.len() > RECENT_MAX || cost(&self.recent) > CompileBudget::RESOURCE {
             self.recent.pop_front();
         }
     }

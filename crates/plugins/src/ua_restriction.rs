@@ -49,7 +49,7 @@ impl Define for UaRestriction {
 
 /// Compiles the patterns of a key, each separately.
 fn rules(patterns: &[String], key: &str, cx: &mut Compile<'_>) -> Option<Arc<RuleSet>> {
-    let set = RuleSet::of(patterns, cx.patterns);
+    let set = RuleSet::of(patterns, &cx.sink.budget());
     set.map_err(|RuleError { rule, fault }| cx.sink.error(cx.at, &cx.path.key(key).index(rule), fault)).ok()
 }
 

@@ -9,10 +9,10 @@ use regex_syntax::ast::{self, Ast};
 use std::collections::HashSet;
 use std::sync::Arc;
 use stillgate_plugin_api::query::decoded;
-use stillgate_plugin_api::{Answer, Compile, Define, Flow, PatternBudget, Phase, Phases, Plugin, Request};
+use stillgate_plugin_api::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
 use stillgate_route::NormalPath;
 use stillgate_route::path::target_path;
-use stillgate_schema::{Fault, Flag, Text, int, list, object, text};
+use stillgate_schema::{CompileBudget, Fault, Flag, Text, int, list, object, text};
 
 object! {
     /// Refuses requests whose URI matches a rule.
@@ -47,10 +47,11 @@ impl Define for UriBlocker {
     const PHASES: Phases = Phases::of(&[Phase::Rewrite]);
 
     fn compile(keys: UriBlockerKeys, cx: &mut Compile<'_>) -> Option<UriBlocker> {
-        let rules =
-            compile(&keys.block_rules, keys.case_insensitive, cx.patterns).map_err(|RuleError { rule, fault }| {
+        let rules = compile(&keys.block_rules, keys.case_insensitive, &cx.sink.budget()).map_err(
+            |RuleError { rule, fault }| {
                 cx.sink.error(cx.at, &cx.path.key("block_rules").index(rule), fault);
-            });
+            },
+        );
         Some(UriBlocker {
             rules: rules.ok()?,
             rejected: Answer::rejection(keys.rejected_code, keys.rejected_msg.as_deref()),
@@ -59,7 +60,7 @@ impl Define for UriBlocker {
 }
 
 /// Compiles the rules as if they were joined by `|`, like APISIX: flags that one sets apply to those after it.
-fn compile(rules: &[String], ignores_case: bool, budget: &PatternBudget) -> Result<Arc<RuleSet>, RuleError> {
+fn compile(rules: &[String], ignores_case: bool, budget: &CompileBudget) -> Result<Arc<RuleSet>, RuleError> {
     let mut flags = if ignores_case { "(?i)".to_owned() } else { String::new() };
     let (mut with_flags, mut known) = (Vec::with_capacity(rules.len()), HashSet::new());
     for (number, rule) in rules.iter().enumerate() {

@@ -159,8 +159,8 @@ const REJECTED: &[u8] = b"{\"error_msg\":\"rejected by workflow\"}\n";
 
 fn compile_action(action: ActionKeys, rule: usize, path: &Path<'_>, cx: &mut Compile<'_>) -> Option<WorkflowAction> {
     let identity = Identity::of(&[&cx.identity.0.to_le_bytes(), &(rule as u64).to_le_bytes()]);
-    let Compile { at, origin, upstreams, patterns, .. } = *cx;
-    let mut cx = Compile { path, at, origin, identity, upstreams, patterns, sink: cx.sink };
+    let Compile { at, origin, upstreams, .. } = *cx;
+    let mut cx = Compile { path, at, origin, identity, upstreams, sink: cx.sink };
     Some(match action {
         ActionKeys::Return(status) => WorkflowAction::Return(Answer::shared(status, Arc::from(REJECTED))),
         ActionKeys::LimitCount(keys) => WorkflowAction::Limit(Box::new(LimitCount::compile(*keys, &mut cx)?)),

@@ -19,7 +19,7 @@
 //! are Rust's (no look-around, no back-references), over bytes.
 
 use crate::condition::{Condition, Field, NumberTest, Predicate, PredicateOrigin, Test, parse_number};
-use crate::regex::{Pattern, RegexError};
+use crate::regex::{Pattern, RegexError, RegexTotal};
 use crate::{AddressSet, Variable};
 use ipnet::IpNet;
 use serde_json::Value;
@@ -32,9 +32,15 @@ pub struct Expr {
     /// The condition as JSON, with every operator written out.
     text: Box<str>,
     condition: Condition,
+    regex_bytes: usize,
 }
 
 impl Expr {
+    /// Memory of the automata of its regexes, at most.
+    pub fn regex_bytes(&self) -> usize {
+        self.regex_bytes
+    }
+
     /// The condition on a request.
     pub fn condition(&self) -> &Condition {
         &self.condition
@@ -93,7 +99,13 @@ impl Expr {
     }
 
     fn parse_with(variable: ParseVariable, value: &Value) -> Result<Expr, VarsError> {
-        let mut parser = VarsParser { variable, path: Vec::new(), predicates: 0, text: String::new() };
+        let mut parser = VarsParser {
+            variable,
+            path: Vec::new(),
+            predicates: 0,
+            regexes: RegexTotal::default(),
+            text: String::new(),
+        };
         let condition = match value {
             Value::Array(items) if items.is_empty() => parser.joined("AND", &[]),
             // Lua cannot tell an empty map from an empty list.
@@ -103,7 +115,7 @@ impl Expr {
             }
             value => parser.condition(value),
         }?;
-        Ok(Expr { text: parser.text.into(), condition })
+        Ok(Expr { text: parser.text.into(), condition, regex_bytes: parser.regexes.bytes() })
     }
 }
 
@@ -115,6 +127,7 @@ struct VarsParser {
     variable: ParseVariable,
     path: Vec<usize>,
     predicates: usize,
+    regexes: RegexTotal,
     /// The parsed part as JSON, with every operator written out.
     text: String,
 }
@@ -291,14 +304,15 @@ impl VarsParser {
         number.map_or_else(|| self.fail(format!("expected a number, not {value}")), Ok)
     }
 
-    fn regex(&self, value: &Value, any_case: bool) -> Parsed<Pattern> {
+    fn regex(&mut self, value: &Value, any_case: bool) -> Parsed<Pattern> {
         let Value::String(pattern) = value else {
             return self.fail(format!("expected a regex in quotes, not {value}"));
         };
-        Pattern::ascii(pattern, any_case).or_else(|error| match &error {
-            RegexError::Syntax { reason, .. } => self.fail(format!("{pattern:?} is not a regex: {reason}")),
-            RegexError::TooLong | RegexError::TooLarge => self.fail(error.to_string()),
-        })
+        match Pattern::ascii(pattern, any_case).and_then(|pattern| self.regexes.add(pattern)) {
+            Ok(pattern) => Ok(pattern),
+            Err(RegexError::Syntax { reason, .. }) => self.fail(format!("{pattern:?} is not a regex: {reason}")),
+            Err(error) => self.fail(error.to_string()),
+        }
     }
 
     fn network(&self, value: &Value) -> Parsed<IpNet> {

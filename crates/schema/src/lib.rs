@@ -24,5 +24,6 @@ pub use object::{Map, Object, map};
 pub use serde_json::Value as Json;
 /// The text that keys are read from.
 pub use stillgate_yaml as text;
+pub use text::budget::CompileBudget;
 pub use text::diagnostic::{Fault, Path, Position, Sink};
 pub use text::tree::{Entry, Node, Value};

@@ -105,6 +105,9 @@ impl Kind for LateVars {
     }
 }
 
+/// Memory of the regexes in a condition, relative to their automata.
+const CONDITION_COST: usize = 2;
+
 fn read_vars(
     parse: fn(&Json) -> Result<Expr, VarsError>,
     node: &Node,
@@ -117,7 +120,13 @@ fn read_vars(
     }
     let value = json_of(node, path, sink)?;
     match parse(&value) {
-        Ok(expr) => Some(expr),
+        Ok(expr) => match sink.budget().pay(CONDITION_COST * expr.regex_bytes()) {
+            Ok(()) => Some(expr),
+            Err(fault) => {
+                sink.error(node.at, path, fault);
+                None
+            }
+        },
         Err(error) => {
             report_at(&error.path, node, path, Fault::new(error.message), sink);
             None

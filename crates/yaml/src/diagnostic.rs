@@ -3,11 +3,13 @@
 //! All findings of a file are gathered, sorted by position and bounded in number, so that the same file always gives
 //! the same report. How a report reaches a person (colour, JSON) is the caller's business.
 
+use crate::budget::CompileBudget;
 use crate::hidden_texts::HiddenTexts;
 use crate::nearest::nearest;
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// Findings kept per severity; the rest is counted.
@@ -212,6 +214,7 @@ pub struct Sink {
     passes_unknown: bool,
     /// Whether this is within an object for which other programs know more keys.
     is_open: bool,
+    budget: Rc<CompileBudget>,
 }
 
 impl Sink {
@@ -223,6 +226,16 @@ impl Sink {
     /// A sink for a single resource: missing references are not errors.
     pub fn alone() -> Sink {
         Sink { is_alone: true, ..Sink::default() }
+    }
+
+    /// Pays for what it compiles from this budget.
+    pub fn paying_from(self, budget: &Rc<CompileBudget>) -> Sink {
+        Sink { budget: budget.clone(), ..self }
+    }
+
+    /// What compiling may still cost.
+    pub fn budget(&self) -> Rc<CompileBudget> {
+        self.budget.clone()
     }
 
     /// Also allows references to these resources, by kind and id.

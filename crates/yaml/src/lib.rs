@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod budget;
 pub mod cuts;
 pub mod diagnostic;
 pub mod environment;
@@ -16,5 +17,6 @@ pub mod nearest;
 pub mod scalar;
 pub mod tree;
 
+pub use budget::CompileBudget;
 pub use diagnostic::{Fault, Path, Position, Sink};
 pub use tree::{Entry, Node, Value};

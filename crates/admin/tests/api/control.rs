@@ -191,7 +191,9 @@ impl Control for Memory {
         Box::pin(async move { checked })
     }
 
-    fn fetch_secrets(&self, _: &str) {}
+    fn fetch_secrets(&self, _: &[u8]) -> Pending<()> {
+        Box::pin(async {})
+    }
 
     fn validate(&self, _: &str, value: &Json) -> Result<(), String> {
         if value["plugins"]["limit-count"]["count"] == 0 {

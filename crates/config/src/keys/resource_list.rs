@@ -30,6 +30,7 @@ pub(crate) const fn resources<T: Object>(needs_id: bool) -> Resources<T> {
 
 impl<T: Object> Resources<T> {
     pub(crate) fn read_item(&self, index: usize, item: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Resource<T>> {
+        sink.budget().begin_resource();
         if let Value::Map(entries) = &item.value
             && self.needs_id
             && !entries.iter().any(|e| &*e.key == "id")

@@ -113,6 +113,7 @@ impl Catalog {
     /// all. Whether its id is taken, or its claims conflict, is not checked.
     pub(crate) fn define(&self, written: ResourceKeys, named: ResourceId<'_>, sink: &mut Sink) -> Option<Definition> {
         let ResourceId { id, at, path, .. } = named;
+        sink.budget().begin_resource();
         let list = |plugins: &Node, level, sink: &mut Sink| self.compile(Some(plugins), level, id, path, sink);
         let definition = match written {
             ResourceKeys::Secret(keys) => {

@@ -101,11 +101,14 @@ impl RememberedSecrets {
     /// Looks up the secrets that texts refer to, with the managers of the last one.
     pub(crate) fn fetch_those_of<'t>(&self, texts: impl IntoIterator<Item = &'t str>) {
         let references: BTreeSet<&str> = texts.into_iter().flat_map(references_in).collect();
-        if references.is_empty() {
-            return;
+        if !references.is_empty() {
+            self.current().fetch(&references.into_iter().map(str::to_owned).collect::<Vec<_>>());
         }
-        let secrets = self.told().with_managers.clone();
-        secrets.as_ref().unwrap_or(&self.secrets).fetch(&references.into_iter().map(str::to_owned).collect::<Vec<_>>());
+    }
+
+    /// The source with the managers of the last text.
+    pub(crate) fn current(&self) -> Arc<dyn Secrets> {
+        self.told().with_managers.clone().unwrap_or_else(|| self.secrets.clone())
     }
 
     /// Handles that a text was read: values of earlier texts may be forgotten. With very many references none is, since not all are
@@ -157,6 +160,10 @@ impl Secrets for RememberedSecrets {
 
     fn fetch(&self, references: &[String]) {
         self.secrets.fetch(references);
+    }
+
+    fn has_fetched(&self, references: &[String]) -> bool {
+        self.secrets.has_fetched(references)
     }
 
     fn resolve(&self, reference: &str) -> Result<String, String> {

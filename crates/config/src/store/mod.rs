@@ -70,6 +70,12 @@ impl Change {
 //
 // This costs three times as much as making them. Nothing is published in between: the store has one owner.
 
+/// What the regular expressions of resources that are changed together may cost: each is compiled twice, while other writers
+/// wait. As many changes as are more than a few are those of a whole configuration.
+const FEW_COST_MAX: usize = 128 << 20;
+const MANY_COST_MAX: usize = 1 << 30;
+const FEW_CHANGES_MAX: usize = 1000;
+
 /// The result of changes.
 #[derive(Debug, Clone, Default)]
 pub struct Attempt {
@@ -82,6 +88,7 @@ pub struct Attempt {
 impl Store {
     /// Determines the result of changes, and leaves everything unchanged. `look`: inspects what would be served.
     pub fn attempt(&mut self, changes: Vec<Change>, look: impl FnOnce(&Store)) -> Attempt {
+        self.trial = Some(if changes.len() > FEW_CHANGES_MAX { MANY_COST_MAX } else { FEW_COST_MAX });
         let before = self.rejected.clone();
         let mut saved = BTreeMap::new();
         for change in &changes {
@@ -98,6 +105,7 @@ impl Store {
             known.is_none_or(|before| (&before.reason, before.serving) != (&rejected.reason, rejected.serving))
         };
         let rejected = self.rejected.iter().filter(is_new).map(|(_, rejected)| rejected.clone()).collect();
+        self.trial = Some(usize::MAX);
         let warnings = saved.keys().filter_map(|key| self.warnings.get(key)).flatten().cloned().collect();
         for (key, held) in saved {
             drop(self.forget(&key));
@@ -107,6 +115,7 @@ impl Store {
             true => self.read_again(self.gateway.clone()),
             false => self.settle_all(),
         }
+        self.trial = None;
         Attempt { rejected, warnings }
     }
 }
@@ -141,6 +150,11 @@ impl DocumentChecker {
     /// Looks up the secrets of Vaults that documents refer to, all at the same time. Compiling them does not wait then.
     pub fn fetch<'t>(&self, documents: impl IntoIterator<Item = &'t str>) {
         self.secrets.fetch_those_of(documents);
+    }
+
+    /// Begins to look up the secrets of these references, without waiting; `true`: nothing has to be waited for any more.
+    pub fn has_fetched(&self, references: &[String]) -> bool {
+        references.is_empty() || self.secrets.current().has_fetched(references)
     }
 
     /// The plugins from files that documents may have.

@@ -15,9 +15,11 @@ use crate::resources::{
 use crate::values::RejectedGlobalRule;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Bound;
+use std::rc::Rc;
 use std::sync::Arc;
 use stillgate_plugin_api::secrets::{Managers, Secrets as _};
 use stillgate_plugin_api::{Chain, Consumers, Credential, CustomPlugins, Level};
+use stillgate_schema::CompileBudget;
 use stillgate_schema::json::DOCUMENT;
 use stillgate_schema::text::diagnostic::{Diagnostic, Fault, Path, Severity, Sink};
 
@@ -54,6 +56,8 @@ pub struct Store {
     pub(super) consumers: Arc<Consumers>,
     /// Whether nothing has been read yet.
     is_waiting: bool,
+    /// What compiling may still cost in a change that is only tried out.
+    pub(super) trial: Option<usize>,
     /// The credentials that are stored separately, by `CONSUMER/ID`.
     pub(super) credentials: BTreeMap<Arc<str>, Credential>,
 }
@@ -99,6 +103,7 @@ impl Store {
             metadata: BTreeMap::new(),
             consumers: Arc::default(),
             is_waiting: false,
+            trial: None,
             credentials: BTreeMap::new(),
         }
     }
@@ -113,7 +118,10 @@ impl Store {
         }
         match has_managers {
             // The value of any reference may have changed.
-            true => self.read_again(self.gateway.clone()),
+            true => {
+                self.read_again(self.gateway.clone());
+                self.report_secrets();
+            }
             false => self.settle_all(),
         }
         if self.changes > SHRINK_AFTER.max(self.held.len() / 4) {
@@ -145,6 +153,24 @@ impl Store {
     pub fn renew(&mut self, gateway: Gateway, custom: CustomPlugins) {
         self.plugins.table.custom = custom;
         self.read_again(gateway);
+        self.report_secrets();
+    }
+
+    /// Values of secrets that nothing uses any more may be forgotten, unless a change is only tried out.
+    fn report_secrets(&self) {
+        if self.trial.is_none() {
+            self.secrets.report_in_use();
+        }
+    }
+
+    /// What compiling a resource may cost.
+    fn budget(&self) -> Rc<CompileBudget> {
+        Rc::new(CompileBudget::of_change(self.trial.unwrap_or(usize::MAX)))
+    }
+
+    /// Notes what compiling a resource has left of a budget.
+    fn note_budget(&mut self, budget: &CompileBudget) {
+        self.trial = self.trial.map(|_| budget.left_of_change());
     }
 
     /// Answers everything with 503: the resources have not been read yet.
@@ -195,12 +221,11 @@ impl Store {
     /// Reads everything again, secret managers first.
     pub(super) fn read_again(&mut self, gateway: Gateway) {
         let changes = self.list();
-        let (managers, is_waiting) = (self.managers(), self.is_waiting);
-        *self = Store { is_waiting, ..Store::with(gateway, self.plugins.clone(), &managers) };
+        let (managers, is_waiting, trial) = (self.managers(), self.is_waiting, self.trial);
+        *self = Store { is_waiting, trial, ..Store::with(gateway, self.plugins.clone(), &managers) };
         self.checker().fetch(changes.iter().filter_map(Change::document));
         changes.into_iter().for_each(|change| self.hold(change));
         self.settle_all();
-        self.secrets.report_in_use();
     }
 
     /// The usable secret managers.
@@ -298,9 +323,12 @@ impl Store {
         };
         let key = (kind, Arc::from(id));
         let before = self.forget(&key);
+        let budget = self.budget();
         let held = put.map(|(document, created, origin)| {
-            Box::new(StoredResource::new(&key, created, document, origin, before.map(|before| *before), &self.nothing))
+            let before = before.map(|before| *before);
+            Box::new(StoredResource::new(&key, created, document, origin, before, (&self.nothing, &budget)))
         });
+        self.note_budget(&budget);
         self.hold_again(&key, held);
     }
 
@@ -374,8 +402,9 @@ impl Store {
             return self.place(key, 0, None) || is_other;
         };
         let created = held.created;
-        let mut sink = Sink::of_one().passing_unknown().without(&self.unusable);
+        let mut sink = Sink::of_one().passing_unknown().without(&self.unusable).paying_from(&self.budget());
         let definition = define(key.0, &key.1, held.served(), &self.catalog, &mut sink);
+        let budget = sink.budget();
         for upstream in definition.as_ref().map_or(Vec::new(), Definition::upstreams) {
             check_nodes(&self.catalog.listeners, &upstream, &mut sink);
         }
@@ -393,6 +422,7 @@ impl Store {
                 is_late = true;
             }
         }
+        self.note_budget(&budget);
         self.refer(key, sink.take_references());
         let failed = sink.has_errors().then(|| reason(&std::mem::take(&mut sink).into_errors().diagnostics));
         let warnings: Vec<Diagnostic> = sink.into_warnings().into_iter().map(|found| of_resource(key, found)).collect();

@@ -8,8 +8,10 @@ use crate::secret_fields::hide;
 use serde_json::{Value as Json, json};
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Bound;
+use std::rc::Rc;
 use std::sync::Arc;
 use stillgate_plugin_api::{Consumer, Credential};
+use stillgate_schema::CompileBudget;
 use stillgate_schema::json::{DOCUMENT, node};
 use stillgate_schema::partial_json::PartialDocument;
 use stillgate_schema::text::diagnostic::{Diagnostic, Fault, Path, Sink, shortened};
@@ -64,10 +66,10 @@ impl StoredResource {
         document: Arc<str>,
         origin: Origin,
         before: Option<StoredResource>,
-        nothing: &Catalog,
+        (nothing, budget): (&Catalog, &Rc<CompileBudget>),
     ) -> StoredResource {
         let replaced = before.as_ref().and_then(StoredResource::usable);
-        let Alone { claims, refusal } = alone(*kind, id, &document, nothing);
+        let Alone { claims, refusal } = alone(*kind, id, &document, nothing, budget);
         let claims = match (&refusal, before) {
             (Some(_), Some(before)) if replaced.is_some() => before.claims().into(),
             // Its readable parts are its own, so that no later resource answers in its place.
@@ -114,7 +116,7 @@ impl StoredResource {
         seldom.refusal = Some(reason.into());
         // Without a previous document its requests are answered with 503, so it keeps its claims.
         if let Some((document, _)) = &seldom.previous {
-            seldom.claims = alone(*kind, id, document, nothing).claims;
+            seldom.claims = alone(*kind, id, document, nothing, &Rc::default()).claims;
         }
     }
 
@@ -133,8 +135,8 @@ struct Alone {
 }
 
 /// Evaluates a document by itself.
-fn alone(kind: Kind, id: &str, document: &str, nothing: &Catalog) -> Alone {
-    let mut sink = Sink::alone().passing_unknown();
+fn alone(kind: Kind, id: &str, document: &str, nothing: &Catalog, budget: &Rc<CompileBudget>) -> Alone {
+    let mut sink = Sink::alone().passing_unknown().paying_from(budget);
     let definition = define(kind, id, document, nothing, &mut sink);
     let is_refused = sink.has_errors();
     let definition = match kind {
@@ -166,7 +168,7 @@ pub(super) fn check(kind: Kind, document: &str, nothing: &Catalog) -> Result<(),
         Kind::Credentials if !id.contains('/') => format!("consumer/{id}"),
         _ => id,
     };
-    alone(kind, &id, document, nothing).refusal.map_or(Ok(()), |reason| Err(reason.to_string()))
+    alone(kind, &id, document, nothing, &Rc::default()).refusal.map_or(Ok(()), |reason| Err(reason.to_string()))
 }
 
 /// Compiles a document with its references; `None`: that is impossible, which has been reported.

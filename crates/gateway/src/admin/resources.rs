@@ -18,11 +18,15 @@ use stillgate_config::{AccessFormat, Config, Gateway, Kind, Schemas};
 use stillgate_datastore::transaction::WRITES_MAX;
 use stillgate_datastore::{Author, CommitError, DocumentTable, Documents, Transaction, Write};
 use stillgate_plugin_api::CustomPlugins;
+use stillgate_plugin_api::secrets::references_in;
 use stillgate_replay::replay::{self, Comparison, RoutedConfig};
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tracing::warn;
+
+/// Time between two looks whether the secrets of a write are there.
+const FETCH_PAUSE: Duration = Duration::from_millis(10);
 
 /// How long a write waits until it is served; then it is answered without the number of a configuration.
 const SERVED_TIMEOUT: Duration = Duration::from_secs(10);
@@ -79,16 +83,17 @@ impl ControlSide {
     ) -> impl Future<Output = Result<T, WriteError>> + Send + 'static {
         let side = self.clone();
         async move {
-            let checker = side.kept.as_ref().map(|kept| kept.keeper.checker());
-            let fetched = spawn_blocking(move || {
-                if let Some(checker) = checker {
-                    checker.fetch(transaction.writes.iter().filter_map(Write::document));
-                }
-                transaction
-            });
-            let failed = |error| WriteError::Unavailable(format!("looking up secrets failed, which is a bug: {error}"));
-            let transaction = fetched.await.map_err(failed)?;
+            let documents = transaction.writes.iter().filter_map(Write::document);
+            let references: Vec<String> = documents.flat_map(references_in).map(str::to_owned).collect();
+            side.clone().await_secrets(references).await;
             side.ask(|answer| asked(transaction, answer)).await
+        }
+    }
+
+    /// Waits until secrets have been looked up. Not on a thread for blocking work: there are few, and a Vault may take seconds.
+    async fn await_secrets(self, references: Vec<String>) {
+        while self.kept.as_ref().is_some_and(|kept| !kept.keeper.checker().has_fetched(&references)) {
+            sleep(FETCH_PAUSE).await;
         }
     }
 
@@ -181,10 +186,9 @@ impl Control for ControlSide {
         })
     }
 
-    fn fetch_secrets(&self, text: &str) {
-        if let Some(kept) = &self.kept {
-            kept.keeper.checker().fetch([text]);
-        }
+    fn fetch_secrets(&self, text: &[u8]) -> Pending<()> {
+        let text = std::str::from_utf8(text).unwrap_or_default();
+        Box::pin(self.clone().await_secrets(references_in(text).map(str::to_owned).collect()))
     }
 
     fn validate(&self, collection: &str, value: &Json) -> Result<(), String> {

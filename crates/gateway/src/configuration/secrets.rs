@@ -56,6 +56,11 @@ impl Secrets for MachineSecrets {
         }
     }
 
+    fn has_fetched(&self, references: &[String]) -> bool {
+        let places: Vec<_> = references.iter().filter_map(|reference| self.place(reference)).collect();
+        places.is_empty() || vaults().map_or(true, |vaults| vaults.has_fetched(&places))
+    }
+
     fn in_use(&self, references: &[String]) {
         if let Some(Ok(vaults)) = VAULTS.get() {
             vaults.keep(&references.iter().filter_map(|reference| self.place(reference)).collect());
@@ -120,6 +125,10 @@ impl Secrets for LastingSecrets {
 
     fn fetch(&self, references: &[String]) {
         self.secrets.fetch(references);
+    }
+
+    fn has_fetched(&self, references: &[String]) -> bool {
+        self.secrets.has_fetched(references)
     }
 
     fn in_use(&self, references: &[String]) {

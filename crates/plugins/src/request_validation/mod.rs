@@ -14,8 +14,10 @@ use serde_json::{Map, Value as Json};
 use std::sync::Arc;
 use stillgate_plugin_api::body::FILTER_BYTES_MAX;
 use stillgate_plugin_api::json::{self, Budget};
-use stillgate_plugin_api::{Answer, Compile, Define, Flow, PatternBudget, Phase, Phases, Plugin, Request};
-use stillgate_schema::{At, Definitions, Fault, Kind, LocatedKind, Node, Path, Sink, Text, int, json_of, object, text};
+use stillgate_plugin_api::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
+use stillgate_schema::{
+    At, CompileBudget, Definitions, Fault, Kind, LocatedKind, Node, Path, Sink, Text, int, json_of, object, text,
+};
 use stillgate_wire::FieldName;
 
 object! {
@@ -99,7 +101,7 @@ impl Define for RequestValidation {
     fn compile(keys: RequestValidationKeys, cx: &mut Compile<'_>) -> Option<RequestValidation> {
         let mut compile = |json: Option<At<Json>>, key: &str| match json {
             None => Some(None),
-            Some(At { at, value }) => Schema::compile(&value, cx.patterns)
+            Some(At { at, value }) => Schema::compile(&value, &cx.sink.budget())
                 .map_err(|what| cx.sink.error(at, &cx.path.key(key), Fault::new(what)))
                 .map(Some)
                 .ok(),
@@ -221,7 +223,7 @@ impl RequestValidationConfig {
 /// Validates a value against a schema, and fills in its defaults: for functions, which have no thread of their own for
 /// it.
 pub fn check_json(schema: &Json, mut value: Json) -> Result<Json, String> {
-    let schema = Schema::compile(schema, &PatternBudget::default())?;
+    let schema = Schema::compile(schema, &CompileBudget::default())?;
     schema.check(&value, SHORT_STEPS_MAX).map_err(reason)?;
     schema.fill(&mut value, SHORT_STEPS_MAX, &mut Budget::of_body(0)).map_err(reason)?;
     Ok(value)
@@ -229,7 +231,7 @@ pub fn check_json(schema: &Json, mut value: Json) -> Result<Json, String> {
 
 /// Describes the errors of a schema.
 pub(crate) fn check_schema(schema: &Json) -> Result<(), String> {
-    Schema::compile(schema, &PatternBudget::default()).map(drop)
+    Schema::compile(schema, &CompileBudget::default()).map(drop)
 }
 
 fn reason(why: Bad) -> String {

@@ -7,7 +7,7 @@ use crate::patterns::{self, Flags};
 use regex::bytes::Regex;
 use serde_json::{Map, Value as Json};
 use std::collections::{BTreeMap, HashMap};
-use stillgate_plugin_api::PatternBudget;
+use stillgate_schema::CompileBudget;
 
 /// Most subschemas of one schema.
 const PARTS_MAX: usize = 4096;
@@ -115,7 +115,7 @@ const DRAFTS: &[&str] = &["draft-04/schema", "draft-06/schema", "draft-07/schema
 
 impl Schema {
     /// Compiles a schema. The error says what is wrong, and where.
-    pub(super) fn compile(root: &Json, budget: &PatternBudget) -> Result<Schema, String> {
+    pub(super) fn compile(root: &Json, budget: &CompileBudget) -> Result<Schema, String> {
         let mut compiler =
             Compiler { places: HashMap::new(), queue: Vec::new(), names: Vec::new(), patterns: 0, budget };
         compiler.part(String::new())?;
@@ -139,7 +139,7 @@ struct Compiler<'b> {
     queue: Vec<String>,
     names: Vec<String>,
     patterns: usize,
-    budget: &'b PatternBudget,
+    budget: &'b CompileBudget,
 }
 
 impl Compiler<'_> {

@@ -9,7 +9,7 @@ fn set(rules: &[&str]) -> RuleSet {
 }
 
 fn compile(rules: &[&str]) -> Result<RuleSet, RuleError> {
-    RuleSet::compile(&texts(rules), PatternBudget::WHOLE)
+    RuleSet::compile(&texts(rules), CompileBudget::RESOURCE)
 }
 
 fn texts(rules: &[&str]) -> Vec<String> {
@@ -139,22 +139,22 @@ fn what_a_hostile_text_takes_is_bounded_and_leaves_the_worker() {
 fn what_compiling_takes_is_bounded_for_all_rules_together() {
     for rule in [r"(\w{40}){10}", r"(\w{40}){40}0", "a[ab]{20}c", "(.*a){12}x{20}"] {
         let rules: Vec<String> = (0..5000).map(|number| format!("{rule}{number}")).collect();
-        let refused = RuleSet::compile(&rules, PatternBudget::WHOLE).err().expect(rule);
+        let refused = RuleSet::compile(&rules, CompileBudget::RESOURCE).err().expect(rule);
         assert!(refused.rule < 3000, "{rule}: {refused:?}");
     }
     let simple: Vec<String> = (0..2000).map(|number| format!("(?i)evil-bot-{number}/[0-9.]+")).collect();
-    let set = RuleSet::compile(&simple, PatternBudget::WHOLE).unwrap();
+    let set = RuleSet::compile(&simple, CompileBudget::RESOURCE).unwrap();
     assert!(matches(&set, b"Mozilla (Evil-Bot-1999/1.0)"));
     assert!(!matches(&set, b"Mozilla (Evil-Bot-2000/1.0)"));
 }
 
 #[test]
 fn resources_with_the_same_rules_share_a_set() {
-    let (budget, rules) = (PatternBudget::default(), texts(&["shared-[0-9]+", "by.*two"]));
+    let (budget, rules) = (CompileBudget::default(), texts(&["shared-[0-9]+", "by.*two"]));
     let of = |rules: &[String]| RuleSet::of(rules, &budget).unwrap();
     let (first, second, other) = (of(&rules), of(&rules), of(&rules[..1]));
     assert!(Arc::ptr_eq(&first, &second) && !Arc::ptr_eq(&first, &other));
-    assert_eq!(PatternBudget::WHOLE - budget.left(), 2 * first.cost + other.cost, "both pay");
+    assert_eq!(CompileBudget::RESOURCE - budget.left(), 2 * first.cost + other.cost, "both pay");
 }
 
 /// Sets that nothing uses are forgotten, but for the last ones.
@@ -163,7 +163,7 @@ fn few_sets_are_kept_without_use() {
     let mut shared = SharedSets::default();
     let rules: Vec<Vec<String>> = (0..100).map(|number| vec![format!("rule-{number}")]).collect();
     for rules in &rules {
-        shared.add(rules, &Arc::new(RuleSet::compile(rules, PatternBudget::WHOLE).unwrap()));
+        shared.add(rules, &Arc::new(RuleSet::compile(rules, CompileBudget::RESOURCE).unwrap()));
     }
     let kept: Vec<usize> = (0..100).filter(|number| shared.find(&rules[*number]).is_some()).collect();
     assert_eq!(kept, [96, 97, 98, 99]);

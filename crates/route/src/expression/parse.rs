@@ -7,6 +7,7 @@ use super::cursor::{Cursor, is_blank};
 use super::error::{Excerpt, ExpectedPart, ExpressionError, ExpressionErrorKind as Kind, is_invisible, quoted, shown};
 use super::{ERRORS_MAX, EXPRESSION_BYTES_MAX, Expression, NESTING_MAX, foreign};
 use crate::condition::Condition;
+use crate::regex::RegexTotal;
 use std::ops::Range;
 
 /// Longest hint: some repeat parts of the expression.
@@ -26,6 +27,7 @@ pub(super) type Parsed<T> = Result<T, ErrorExtent>;
 pub(super) struct Parser<'t> {
     pub(super) cursor: Cursor<'t>,
     pub(super) predicates: usize,
+    pub(super) regexes: RegexTotal,
     groups: Vec<Group>,
     /// The parentheses of the functions around the cursor.
     pub(super) calls: usize,
@@ -61,6 +63,7 @@ pub(super) fn parse(text: &str) -> Result<Expression, Vec<ExpressionError>> {
     let mut parser = Parser {
         cursor: super::cursor::Cursor::new(text),
         predicates: 0,
+        regexes: RegexTotal::default(),
         groups: vec![Group::default()],
         calls: 0,
         literal: 0..0,

@@ -7,7 +7,7 @@ use super::literal::{LiteralValue, SpannedLiteral, begins_number, source_offset}
 use super::parse::{ErrorExtent, Parsed, Parser};
 use super::{PREDICATES_MAX, foreign};
 use crate::condition::{Condition, Field, FieldError, FieldKind, Predicate, PredicateOrigin, Test, nearest};
-use crate::regex::Pattern;
+use crate::regex::{Pattern, RegexTotal};
 use ipnet::IpNet;
 use regex_syntax::ast::ErrorKind as RegexErrorKind;
 use std::net::IpAddr;
@@ -123,7 +123,8 @@ impl Parser<'_> {
         if let Some(span) = left.lower.clone().filter(|_| !is_text(&field)) {
             self.report(span, Kind::Lower { field: field.clone() }, Some("leave `lower` out".to_owned()));
         }
-        match typed_test(self.cursor.text(), left_text, &field, (operator, operator_span), literal) {
+        let (text, operator) = (self.cursor.text(), (operator, operator_span));
+        match typed_test(text, left_text, &field, operator, literal, &mut self.regexes) {
             Ok(test) => {
                 let text = &self.cursor.text()[begin..self.cursor.at()];
                 let source = PredicateOrigin { text: text.into(), at: Some(at) };
@@ -303,6 +304,7 @@ fn typed_test(
     field: &Field,
     (operator, operator_span): (Operator, Range<usize>),
     literal: SpannedLiteral,
+    regexes: &mut RegexTotal,
 ) -> Result<Test, Problem> {
     let Some(expected) = wanted_part(Some(field), operator) else {
         let kind = Kind::OperatorType { operator: operator.as_str(), field: field.clone() };
@@ -311,7 +313,7 @@ fn typed_test(
     };
     let SpannedLiteral { value, span } = literal;
     Ok(match (operator, expected, value) {
-        (Operator::Regex, _, LiteralValue::Text(source)) => return regex(text, span, &source),
+        (Operator::Regex, _, LiteralValue::Text(source)) => return regex(text, span, &source, regexes),
         (Operator::Equal, ExpectedPart::Text, LiteralValue::Text(value)) => Test::Equal(bytes(value)),
         (Operator::NotEqual, ExpectedPart::Text, LiteralValue::Text(value)) => Test::NotEqual(bytes(value)),
         (Operator::Prefix, _, LiteralValue::Text(value)) => Test::Prefix(bytes(value)),
@@ -390,8 +392,8 @@ fn other_value(
 }
 
 /// `span` is the literal's.
-fn regex(text: &str, span: Range<usize>, source: &str) -> Result<Test, Problem> {
-    let refused = match Pattern::unicode(source) {
+fn regex(text: &str, span: Range<usize>, source: &str, regexes: &mut RegexTotal) -> Result<Test, Problem> {
+    let refused = match Pattern::unicode(source).and_then(|pattern| regexes.add(pattern)) {
         Ok(pattern) => return Ok(Test::Regex(pattern)),
         Err(refused) => refused,
     };

@@ -35,6 +35,9 @@ pub const REGEX_BYTES_MAX: usize = 1 << 20;
 /// even before its size is known.
 pub const REGEX_TEXT_BYTES_MAX: usize = 16 << 10;
 
+/// Most memory of the automata of all regexes in one condition: each may be matched for each request.
+pub const CONDITION_REGEX_BYTES_MAX: usize = 4 << 20;
+
 /// Least length of a literal before a tail. Every path begins with a slash, so a shorter one selects nothing: regexes
 /// with one are better searched for together.
 const PREFIX_BYTES_MIN: usize = 2;
@@ -49,6 +52,8 @@ struct ParsedRegex {
     /// The text as written, if `source` is not.
     written: Option<Box<str>>,
     dialect: Dialect,
+    /// An upper bound of its automaton's size.
+    bytes_max: usize,
     split: Option<SplitRegex>,
     /// Names by position in the text.
     names: Box<[Box<str>]>,
@@ -80,6 +85,38 @@ pub enum RegexError {
     TooLong,
     /// Its automaton has more than [`REGEX_BYTES_MAX`] bytes.
     TooLarge,
+    /// With the others in its condition, it has more than [`CONDITION_REGEX_BYTES_MAX`] bytes.
+    TooLargeTogether,
+}
+
+/// The memory of the automata of all regexes in one condition.
+#[derive(Debug, Default)]
+pub(crate) struct RegexTotal {
+    counted: usize,
+    /// Upper bounds of those that are not counted.
+    estimated: usize,
+    estimates: Vec<Pattern>,
+}
+
+impl RegexTotal {
+    /// Adds a regex, unless they are too large together.
+    pub(crate) fn add(&mut self, pattern: Pattern) -> Result<Pattern, RegexError> {
+        self.estimated += pattern.0.bytes_max;
+        self.estimates.push(pattern.clone());
+        if self.bytes() > CONDITION_REGEX_BYTES_MAX {
+            self.estimated = 0;
+            self.counted += self.estimates.drain(..).map(|pattern| automaton_bytes(&pattern.hir())).sum::<usize>();
+        }
+        match self.bytes() <= CONDITION_REGEX_BYTES_MAX {
+            true => Ok(pattern),
+            false => Err(RegexError::TooLargeTogether),
+        }
+    }
+
+    /// An upper bound.
+    pub(crate) fn bytes(&self) -> usize {
+        self.counted + self.estimated
+    }
 }
 
 impl Pattern {
@@ -117,9 +154,10 @@ impl Pattern {
         if hir.properties().explicit_captures_len() > 0 {
             collect_names(&hir, &mut names);
         }
+        let bytes_max = estimate(&hir).min(REGEX_BYTES_MAX);
         let split = parsed_form::split(source, dialect, &ast, hir);
         let (source, names) = (source.into(), names.into());
-        Ok(Pattern(Arc::new(ParsedRegex { source, written, dialect, split, names, regex: OnceLock::new() })))
+        Ok(Pattern(Arc::new(ParsedRegex { source, written, dialect, bytes_max, split, names, regex: OnceLock::new() })))
     }
 
     /// The text as written.
@@ -241,7 +279,7 @@ impl RegexError {
     pub fn span(&self) -> Option<Range<usize>> {
         match self {
             RegexError::Syntax { span, .. } => Some(span.clone()),
-            RegexError::TooLong | RegexError::TooLarge => None,
+            RegexError::TooLong | RegexError::TooLarge | RegexError::TooLargeTogether => None,
         }
     }
 }
@@ -251,6 +289,13 @@ impl fmt::Display for RegexError {
         match self {
             RegexError::Syntax { reason, .. } => f.write_str(reason),
             RegexError::TooLong => write!(f, "a regex has at most {REGEX_TEXT_BYTES_MAX} bytes; write several"),
+            RegexError::TooLargeTogether => {
+                let bytes = CONDITION_REGEX_BYTES_MAX;
+                write!(
+                    f,
+                    "the regexes of this condition need more than {bytes} bytes together; write fewer or smaller ones"
+                )
+            }
             RegexError::TooLarge => {
                 write!(f, "the regex needs more than {REGEX_BYTES_MAX} bytes; write fewer or smaller repetitions")
             }
@@ -285,6 +330,11 @@ const STATE_BYTES: usize = 64;
 const TRANSITION_BYTES: usize = 16;
 
 /// Whether the automaton has at most `bytes_max` bytes.
+fn automaton_bytes(hir: &Hir) -> usize {
+    let config = Config::new().utf8(false).nfa_size_limit(Some(REGEX_BYTES_MAX));
+    Compiler::new().configure(config).build_from_hir(hir).map_or(REGEX_BYTES_MAX, |nfa| nfa.memory_usage())
+}
+
 fn is_within(hir: &Hir, bytes_max: usize) -> bool {
     if estimate(hir) <= bytes_max {
         return true;

@@ -132,6 +132,17 @@ impl Vaults {
         }
     }
 
+    /// Has all of these paths read that are not known yet; `true`: each has its answer, or had its time.
+    pub(crate) fn has_fetched(&self, places: &[SecretPath]) -> bool {
+        let mut kept = self.shared.lock();
+        let mut has_all = true;
+        for place in places {
+            self.order(&mut kept, place);
+            has_all &= kept.get(place).and_then(|one| one.time_left(place)).is_none();
+        }
+        has_all
+    }
+
     /// Has a path read unless it is known; `false`: there are too many.
     fn order(&self, kept: &mut HashMap<SecretPath, CachedSecret>, place: &SecretPath) -> bool {
         if kept.len() >= PATHS_MAX && !kept.contains_key(place) {
@@ -164,9 +175,7 @@ impl VaultCache {
         place: &SecretPath,
     ) -> MutexGuard<'k, HashMap<SecretPath, CachedSecret>> {
         loop {
-            let asked = kept.get(place).filter(|one| one.answer.is_none()).and_then(|one| one.asked);
-            let until = asked.map(|asked| asked + place.0.timeout + GRACE);
-            let Some(left) = until.and_then(|until| until.checked_duration_since(Instant::now())) else { return kept };
+            let Some(left) = kept.get(place).and_then(|one| one.time_left(place)) else { return kept };
             kept = self.read.wait_timeout(kept, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -175,6 +184,12 @@ impl VaultCache {
 impl CachedSecret {
     fn new(at: Instant) -> CachedSecret {
         CachedSecret { answer: None, at, asked: None, is_failing: false }
+    }
+
+    /// The time for which its answer is waited for; `None`: it is there, or had its time.
+    fn time_left(&self, (manager, _): &SecretPath) -> Option<Duration> {
+        let asked = self.asked.filter(|_| self.answer.is_none())?;
+        (asked + manager.timeout + GRACE).checked_duration_since(Instant::now())
     }
 
     /// Whether it has to be read before it can be used.
