@@ -27,7 +27,7 @@ const AGENT: &str = concat!("stillgate/", env!("CARGO_PKG_VERSION"), " (ACME)");
 pub(crate) type RetryAfter = Arc<Mutex<Option<Duration>>>;
 
 /// Takes the requested pause and leaves nothing.
-pub(crate) fn take(retry_after: &RetryAfter) -> Option<Duration> {
+pub(crate) fn take_retry_after(retry_after: &RetryAfter) -> Option<Duration> {
     retry_after.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
@@ -223,8 +223,8 @@ mod tests {
             let error = usable(response.body(Bytes::new()).unwrap(), &told).err();
             assert_eq!(error.is_some(), expected.is_some(), "{status} {kind}: {error:?}");
             assert!(error.unwrap_or_default().contains(expected.unwrap_or_default()), "{status} {kind}");
-            assert_eq!(take(&told).is_some(), status >= 300);
-            assert_eq!(take(&told), None);
+            assert_eq!(take_retry_after(&told).is_some(), status >= 300);
+            assert_eq!(take_retry_after(&told), None);
         };
         check(200, "text/plain", None);
         check(429, "application/problem+json; charset=utf-8", None);

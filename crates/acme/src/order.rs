@@ -117,7 +117,7 @@ impl Orderer {
             Ok(chain) => return Ok(chain),
             Err(failure) => failure,
         };
-        failure.retry_after = failure.retry_after.or_else(|| https::take(&told));
+        failure.retry_after = failure.retry_after.or_else(|| https::take_retry_after(&told));
         if failure.is_account_unknown {
             let acme = self.acme.clone();
             failure.hint = match blocking(move || storage::set_account_aside(&acme)).await {
@@ -308,7 +308,7 @@ async fn begun(
             Err(error) if is_of_replacing(&error) => {
                 debug!("ACME: not as a replacement: {}", OrderFailure::of(ORDERING, &error));
                 // That pause was about the refused order.
-                https::take(told);
+                https::take_retry_after(told);
             }
             result => return result,
         }

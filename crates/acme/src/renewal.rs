@@ -101,7 +101,7 @@ impl CertificateRenewal {
         self.suggestions.retain(is_wanted);
         let acme = wanted.acme.clone();
         let ids: Vec<String> = wanted.certificates.iter().map(|certificate| certificate.id.clone()).collect();
-        let found = blocking(move || Ok(ids.iter().map(|id| look(&acme, id)).collect::<Vec<_>>())).await;
+        let found = blocking(move || Ok(ids.iter().map(|id| read_ordered(&acme, id)).collect::<Vec<_>>())).await;
         let found = match found {
             Ok(found) => found,
             Err(error) => {
@@ -143,7 +143,7 @@ impl CertificateRenewal {
     /// Notifies of a changed file. The file watch may miss a change, for example on a network file system. The first check notifies
     /// too: the file may have changed since it was loaded.
     fn report_change(&mut self, id: &str, found: Option<&OrderedCertificate>) {
-        let is = found.map(told);
+        let is = found.map(expiry_and_key);
         let before = self.told.insert(id.to_owned(), is.clone());
         if before != Some(is) {
             self.stored.notify_one();
@@ -177,7 +177,7 @@ impl CertificateRenewal {
                     has_read_note: true,
                     ..OrderProgress::default()
                 };
-                self.told.insert(id.clone(), Some(told(&ordered)));
+                self.told.insert(id.clone(), Some(expiry_and_key(&ordered)));
                 self.stored.notify_one();
                 keep_note(acme, id, None).await;
             }
@@ -241,7 +241,7 @@ impl CertificateRenewal {
             let Some(lock) = storage::lock(&settings)? else { return Ok(None) };
             let note = storage::note(&settings, &id).as_deref().and_then(Note::read);
             storage::has_room(&settings)?;
-            Ok(Some((lock, look(&settings, &id), note)))
+            Ok(Some((lock, read_ordered(&settings, &id), note)))
         });
         let Some((lock, found, note)) = prepared.await.map_err(on_disk)? else { return Ok(AttemptResult::Locked) };
         attempt._lock = Some(lock);
@@ -250,7 +250,7 @@ impl CertificateRenewal {
             return Ok(AttemptResult::ByAnother);
         }
         if let Some(text) = attempt.issued.clone() {
-            return keep(acme, certificate, text, attempt).await;
+            return store_issued(acme, certificate, text, attempt).await;
         }
         let (of, now_seconds) = (order_progress::digest(acme, certificate), now().as_secs());
         let progress = self.progress.entry(certificate.id.clone()).or_default();
@@ -272,7 +272,7 @@ impl CertificateRenewal {
         let replaces = found.and_then(|found| found.key).filter(|_| is_next);
         let (orderer, names) = (self.orderer(wanted), certificate.names.clone());
         let text = guarded(async move { orderer.order(&names, replaces.as_ref()).await }).await?;
-        keep(acme, certificate, text, attempt).await
+        store_issued(acme, certificate, text, attempt).await
     }
 
     fn orderer(&self, wanted: &CertificateOrders) -> Orderer {
@@ -305,7 +305,7 @@ struct RenewalAttempt {
 }
 
 /// Stores the issued certificate. It stays in `attempt` if that fails and may succeed later.
-async fn keep(
+async fn store_issued(
     acme: &Arc<Acme>,
     certificate: &Certificate,
     text: String,
@@ -365,12 +365,12 @@ enum AttemptResult {
     Waits(Note, (Duration, Duration)),
 }
 
-fn told(ordered: &OrderedCertificate) -> Told {
+fn expiry_and_key(ordered: &OrderedCertificate) -> Told {
     (ordered.not_after_seconds, ordered.key.clone())
 }
 
 /// Reads the certificate in a file; `None` if it is unusable.
-fn look(acme: &Acme, id: &str) -> Option<OrderedCertificate> {
+fn read_ordered(acme: &Acme, id: &str) -> Option<OrderedCertificate> {
     OrderedCertificate::read(&read_bounded(&acme.certificate_file(id), FILE_BYTES_MAX).ok()?, now()).ok()
 }
 

@@ -92,7 +92,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Option<Json>, Answer> {
 /// The JSON of one document, unless it would take too much memory.
 pub(crate) fn document(text: &str) -> Result<Json, String> {
     let memory_max = text.len().saturating_mul(MEMORY_PER_BYTE_MAX).max(MEMORY_BYTES_MIN);
-    if memory_of(text) > memory_max {
+    if estimate_tree_bytes(text) > memory_max {
         return Err(format!(
             "it has too many values for its {} bytes: parsed, it would take more than {memory_max} bytes",
             text.len()
@@ -110,7 +110,7 @@ pub(crate) fn text(bytes: &[u8]) -> Result<&str, Answer> {
 }
 
 /// Estimates the memory that a text takes as a tree: never less than it takes, and for usual documents not much more.
-fn memory_of(text: &str) -> usize {
+fn estimate_tree_bytes(text: &str) -> usize {
     /// A map with its table, and space for the first three entries.
     const MAP_BYTES: usize = 448;
     /// A list with space for its first four items.

@@ -50,7 +50,7 @@ pub trait Control: Send + Sync + 'static {
     fn validate(&self, collection: &str, value: &Json) -> Result<(), String>;
 
     /// The JSON Schema of a collection's documents.
-    fn schema(&self, collection: &str) -> Option<Json>;
+    fn collection_schema(&self, collection: &str) -> Option<Json>;
 
     /// All plugins by descending priority.
     fn plugins(&self) -> Vec<Plugin>;

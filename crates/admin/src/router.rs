@@ -45,7 +45,7 @@ pub fn router(control: Arc<dyn Control>, guard: Arc<Guard>, pages: Vec<Page>) ->
         }
         router = router.route(&path, methods);
     }
-    ui::add(router).fallback(no_path).with_state(api).layer(from_fn_with_state(admission, admit))
+    ui::add_routes(router).fallback(no_path).with_state(api).layer(from_fn_with_state(admission, admit))
 }
 
 fn handler(method: &Method, action: Action) -> MethodRouter<Arc<Api>> {

@@ -54,7 +54,7 @@ pub(crate) fn plugin_schema(api: &Api, asked: &ParsedRequest) -> Answer {
 pub(crate) fn schema_of_kind(api: &Api, asked: &ParsedRequest) -> Answer {
     let kind = asked.parts.get("kind").map_or("", String::as_str);
     let collection = COLLECTIONS.iter().find(|collection| collection.schema == kind || collection.name == kind);
-    let schema = collection.and_then(|collection| api.control.schema(collection.name));
+    let schema = collection.and_then(|collection| api.control.collection_schema(collection.name));
     let missing = || Answer::bad(format!("not found schema: {kind}"));
     of_version_3(schema.map_or_else(missing, |schema| Answer::json(StatusCode::OK, schema)))
 }
@@ -135,7 +135,7 @@ pub(crate) fn describe_api(api: &Api) -> Answer {
         item[endpoint.method.as_str().to_ascii_lowercase()] = operation(endpoint);
     }
     let schema = |name: &str| {
-        let mut schema = api.control.schema(name)?;
+        let mut schema = api.control.collection_schema(name)?;
         // A schema refers to its own parts from its own root.
         if schema.is_object() && schema["$id"].is_null() {
             schema["$id"] = format!("urn:stillgate:schema:{name}").into();

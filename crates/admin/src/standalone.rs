@@ -522,7 +522,7 @@ fn of_item(
         let message = format!("it has a masked secret ({MASK}); send the secret itself");
         return Err(refused(&sent_id, message));
     }
-    let (own, key) = named(collection, &mut document).map_err(|message| refused(&sent_id, message))?;
+    let (own, key) = collection_and_key(collection, &mut document).map_err(|message| refused(&sent_id, message))?;
     let has_no_keys = document["key"].is_null() || (document["keys"].is_null() && !document["certs"].is_null());
     let is_without_key = own.name == "ssls" && has_no_keys;
     rules::check(own, &document).map_err(|message| refused(&sent_id, of_document(message)))?;
@@ -544,7 +544,10 @@ fn of_item(
 }
 
 /// The collection of a document, and its key if it has an id. For a credential, its own id replaces the combined one.
-fn named(collection: &'static Collection, document: &mut Json) -> Result<(&'static Collection, Option<Key>), String> {
+fn collection_and_key(
+    collection: &'static Collection,
+    document: &mut Json,
+) -> Result<(&'static Collection, Option<Key>), String> {
     if !document["id"].is_null() && !rules::is_good_id(&document["id"]) {
         return Err(WRONG_ID.to_owned());
     }

@@ -64,7 +64,7 @@ static FILES: [File; 49] = files![
 ];
 
 /// Adds the files to a router.
-pub(crate) fn add<S: Clone + Send + Sync + 'static>(router: axum::Router<S>) -> axum::Router<S> {
+pub(crate) fn add_routes<S: Clone + Send + Sync + 'static>(router: axum::Router<S>) -> axum::Router<S> {
     let to_index = || async { Answer::empty(StatusCode::PERMANENT_REDIRECT).with(LOCATION, "/ui/").into_response() };
     let file = |Path(path): Path<String>, headers: HeaderMap| async move { answer(&path, &headers) };
     router
@@ -259,7 +259,7 @@ mod tests {
         if let Some((name, value)) = header {
             request = request.header(name, value);
         }
-        add(axum::Router::new()).oneshot(request.body(Body::empty()).unwrap()).await.unwrap()
+        add_routes(axum::Router::new()).oneshot(request.body(Body::empty()).unwrap()).await.unwrap()
     }
 
     async fn body(response: Response) -> Bytes {

@@ -62,12 +62,12 @@ pub fn encrypted_fields(plugin: &str) -> impl Iterator<Item = &'static [&'static
 pub fn each_encrypted(collection: &str, document: &mut Json, each: Each<'_>) {
     match collection {
         "ssls" => {
-            at(document, &["key"], each);
-            at(document, &["keys"], each);
+            visit_path(document, &["key"], each);
+            visit_path(document, &["keys"], each);
         }
-        "upstreams" => at(document, &["tls", "client_key"], each),
+        "upstreams" => visit_path(document, &["tls", "client_key"], each),
         "routes" | "services" | "stream_routes" => {
-            at(document, &["upstream", "tls", "client_key"], each);
+            visit_path(document, &["upstream", "tls", "client_key"], each);
             of_all_plugins(document, each);
         }
         "consumers" | "credentials" | "consumer_groups" | "plugin_configs" | "global_rules" => {
@@ -91,7 +91,7 @@ pub fn each_nested(document: &mut Json, each: Each<'_>) {
             let Some([Json::String(name), configuration]) = action.as_array_mut().map(Vec::as_mut_slice) else {
                 continue;
             };
-            encrypted_fields(name).for_each(|path| at(configuration, path, each));
+            encrypted_fields(name).for_each(|path| visit_path(configuration, path, each));
         }
     }
 }
@@ -99,8 +99,8 @@ pub fn each_nested(document: &mut Json, each: Each<'_>) {
 /// Visits all secrets of a document.
 pub fn each_secret(collection: &str, document: &mut Json, each: Each<'_>) {
     match collection {
-        "secrets" => OF_MANAGERS.iter().for_each(|path| at(document, path, each)),
-        "plugin_metadata" => at(document, OF_METADATA, each),
+        "secrets" => OF_MANAGERS.iter().for_each(|path| visit_path(document, path, each)),
+        "plugin_metadata" => visit_path(document, OF_METADATA, each),
         _ => each_nested(document, each),
     }
     each_encrypted(collection, document, each);
@@ -122,7 +122,7 @@ pub fn each_combined_certificate(collection: &str, document: &mut Json, each: Ea
             each(text);
         }
     };
-    paths.iter().for_each(|path| at(document, path, &mut visit));
+    paths.iter().for_each(|path| visit_path(document, path, &mut visit));
     of_plugins(document, &UPSTREAM_CERTIFICATES_OF_PLUGINS, &mut visit);
 }
 
@@ -130,17 +130,17 @@ fn of_plugins(document: &mut Json, table: &[(&str, &[&[&str]])], each: Each<'_>)
     let Some(plugins) = document.get_mut("plugins").and_then(Json::as_object_mut) else { return };
     for (name, paths) in table {
         let Some(configuration) = plugins.get_mut(*name) else { continue };
-        paths.iter().for_each(|path| at(configuration, path, each));
+        paths.iter().for_each(|path| visit_path(configuration, path, each));
     }
 }
 
-fn at(document: &mut Json, path: &[&str], each: Each<'_>) {
+fn visit_path(document: &mut Json, path: &[&str], each: Each<'_>) {
     match (path, document) {
         ([], document) => texts(document, each),
-        (_, Json::Array(items)) => items.iter_mut().for_each(|item| at(item, path, each)),
+        (_, Json::Array(items)) => items.iter_mut().for_each(|item| visit_path(item, path, each)),
         ([key, rest @ ..], document) => {
             if let Some(value) = document.get_mut(*key) {
-                at(value, rest, each);
+                visit_path(value, rest, each);
             }
         }
     }

@@ -81,7 +81,7 @@ pub(super) struct State {
     pub(super) arriving: HashSet<u64>,
     /// Devices that wait for a session which is not here yet.
     pub(super) resuming: HashMap<Arc<str>, (u64, ResumeToken)>,
-    pub(super) away: OfflineSessions,
+    pub(super) away: DetachedSessions,
     waiting: HashMap<MessageId, WaitingSender>,
     idempotency: Idempotency,
     pub(super) jobs: Jobs,
@@ -132,7 +132,7 @@ impl DeviceNode {
             ending: HashMap::new(),
             arriving: HashSet::new(),
             resuming: HashMap::new(),
-            away: OfflineSessions::new(limits.node_bytes),
+            away: DetachedSessions::new(limits.node_bytes),
             waiting: HashMap::new(),
             idempotency: Idempotency::new((random(), random())),
             jobs: Jobs::default(),
@@ -546,25 +546,25 @@ const SESSION_BYTES: usize = 256;
 
 /// The sessions of one node.
 #[derive(Debug)]
-pub(super) struct OfflineSessions {
+pub(super) struct DetachedSessions {
     bytes_max: usize,
     bytes: usize,
-    sessions: HashMap<Arc<str>, OfflineSession>,
+    sessions: HashMap<Arc<str>, DetachedSession>,
     /// When each session is to be checked next.
     due: BTreeSet<(u64, Arc<str>)>,
 }
 
 #[derive(Debug)]
-struct OfflineSession {
+struct DetachedSession {
     session: Session,
     limits: SessionLimits,
     due_ms: u64,
     bytes: usize,
 }
 
-impl OfflineSessions {
-    pub(super) fn new(bytes_max: usize) -> OfflineSessions {
-        OfflineSessions { bytes_max, bytes: 0, sessions: HashMap::new(), due: BTreeSet::new() }
+impl DetachedSessions {
+    pub(super) fn new(bytes_max: usize) -> DetachedSessions {
+        DetachedSessions { bytes_max, bytes: 0, sessions: HashMap::new(), due: BTreeSet::new() }
     }
 
     /// Keeps a session. A session that the device had before ends.
@@ -582,7 +582,7 @@ impl OfflineSessions {
         let bytes = SESSION_BYTES + session.queued_bytes();
         self.bytes += bytes;
         self.due.insert((due_ms, device.clone()));
-        self.sessions.insert(device.clone(), OfflineSession { session, limits, due_ms, bytes });
+        self.sessions.insert(device.clone(), DetachedSession { session, limits, due_ms, bytes });
         while self.bytes > self.bytes_max
             && let Some((_, first)) = self.due.first().cloned()
         {
@@ -603,7 +603,7 @@ impl OfflineSessions {
         }
     }
 
-    fn remove(&mut self, device: &str) -> Option<OfflineSession> {
+    fn remove(&mut self, device: &str) -> Option<DetachedSession> {
         let (device, kept) = self.sessions.remove_entry(device)?;
         self.due.remove(&(kept.due_ms, device));
         self.bytes -= kept.bytes;

@@ -25,7 +25,7 @@ const AT_ONCE: usize = 256;
 const TICK: Duration = Duration::from_millis(50);
 
 /// Takes in reports, until the workers are gone.
-pub(super) async fn take(node: Arc<DeviceNode>, mut reports: mpsc::Receiver<DeviceReport>) {
+pub(super) async fn take_until_closed(node: Arc<DeviceNode>, mut reports: mpsc::Receiver<DeviceReport>) {
     let mut batch = Vec::with_capacity(AT_ONCE);
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

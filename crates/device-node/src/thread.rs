@@ -135,7 +135,7 @@ impl DeviceThread {
             let _profiled = Registration::new("devices", None).ok();
             runtime.block_on(async move {
                 let (has_taken, over) = oneshot::channel();
-                let taking = tokio::spawn(take(node.clone(), reported, has_taken));
+                let taking = tokio::spawn(receive_reports(node.clone(), reported, has_taken));
                 if starting.follows {
                     tokio::spawn(follow(node.clone(), followed));
                 }
@@ -195,8 +195,8 @@ impl DeviceThread {
 }
 
 /// Takes what the workers report until they have ended, when `_over` is dropped.
-async fn take(node: Arc<DeviceNode>, reported: mpsc::Receiver<DeviceReport>, _over: oneshot::Sender<()>) {
-    reports::take(node, reported).await;
+async fn receive_reports(node: Arc<DeviceNode>, reported: mpsc::Receiver<DeviceReport>, _over: oneshot::Sender<()>) {
+    reports::take_until_closed(node, reported).await;
 }
 
 /// Waits for the former process to give what it has.

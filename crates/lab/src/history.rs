@@ -112,7 +112,12 @@ fn counted(lines: &[&StoreLine], min_effect: f64) -> Series {
         let effect = count_change(&pair[0].values, &pair[1].values, min_effect)?;
         Some(SeriesChange { at: index + 1, effect, p_value: None })
     });
-    Series { is_counted: true, changes: changes.collect(), left_out, ..of(newest, lines.iter().map(point).collect()) }
+    Series {
+        is_counted: true,
+        changes: changes.collect(),
+        left_out,
+        ..series_without_changes(newest, lines.iter().map(point).collect())
+    }
 }
 
 /// The difference of counts, if none is within the range of the others and it is large enough.
@@ -136,11 +141,11 @@ fn one(lines: &[&StoreLine]) -> Series {
     let left_out = lines.len().saturating_sub(NIGHTS_MAX);
     let lines = &lines[left_out..];
     let points = points(lines);
-    Series { changes: changes(&points), left_out, ..of(lines[lines.len() - 1], points) }
+    Series { changes: changes(&points), left_out, ..series_without_changes(lines[lines.len() - 1], points) }
 }
 
 /// A series without changes.
-fn of(newest: &StoreLine, points: Vec<Point>) -> Series {
+fn series_without_changes(newest: &StoreLine, points: Vec<Point>) -> Series {
     Series {
         name: newest.series.clone(),
         machine: newest.machine.clone(),

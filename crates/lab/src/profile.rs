@@ -84,11 +84,11 @@ impl Samples {
         let Samples { folder, hz, time_ns, duration_ns, ran } = self;
         let gathered = read_perf(folder.path(), output)?;
         if gathered.is_empty() {
-            let how = ran.note().unwrap_or_else(|| "the program used next to no CPU time".to_owned());
+            let how = ran.failure_message().unwrap_or_else(|| "the program used next to no CPU time".to_owned());
             return Err(Error::new(format!("no samples: {how}")));
         }
         let mut notes = vec![format!("CPU time by perf at {hz} Hz")];
-        notes.extend(ran.note());
+        notes.extend(ran.failure_message());
         let value = ValueType::new("cpu", "nanoseconds");
         let period = 1_000_000_000 / i64::from(hz);
         Ok(gathered.finish(ValueMeaning { value, period, is_sampled: true, time_ns, duration_ns, notes }))
@@ -100,7 +100,7 @@ pub(crate) fn instructions(words: &[OsString], output: Output<'_>) -> Result<Pro
     let (begun, folder) = (Instant::now(), folder()?);
     let ran = run_callgrind(words, output, folder.path())?;
     let mut profile = counted(folder.path())?;
-    profile.notes.extend(ran.note());
+    profile.notes.extend(ran.failure_message());
     profile.time_ns = unix_ns() - begun.elapsed().as_nanos() as i64;
     profile.duration_ns = begun.elapsed().as_nanos() as i64;
     Ok(profile)
@@ -169,7 +169,7 @@ fn cut_short() -> Error {
 }
 
 impl ProgramEnd {
-    fn note(&self) -> Option<String> {
+    fn failure_message(&self) -> Option<String> {
         (!self.0.success()).then(|| format!("the program ended with {}", self.0))
     }
 }
@@ -489,19 +489,19 @@ fn parse_samples(
         let line = line?;
         let line = String::from_utf8_lossy(&line);
         if line.trim().is_empty() {
-            add(gathered, head.take(), &mut frames);
+            add_stack(gathered, head.take(), &mut frames);
         } else if line.starts_with(char::is_whitespace) && head.is_some() {
             frames.extend(frame(line.trim()));
         } else {
-            add(gathered, head.take(), &mut frames);
+            add_stack(gathered, head.take(), &mut frames);
             head = head_of(&line);
         }
     }
-    add(gathered, head, &mut frames);
+    add_stack(gathered, head, &mut frames);
     Ok(())
 }
 
-fn add(gathered: &mut StackCollector, head: Option<(String, i64)>, frames: &mut Vec<Frame>) {
+fn add_stack(gathered: &mut StackCollector, head: Option<(String, i64)>, frames: &mut Vec<Frame>) {
     if let Some((thread, period)) = head {
         gathered.add(&thread, frames, period);
     }

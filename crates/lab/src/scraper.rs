@@ -102,7 +102,7 @@ struct Run {
 impl Run {
     fn run(self) -> Vec<Scrape> {
         // Without permission for a lower priority it runs at the normal one, which costs the load a little.
-        let _ = schedule::own_last();
+        let _ = schedule::make_own_thread_idle();
         let mut scrapes = Vec::new();
         let mut next = self.begin + self.every / 2;
         while !self.over.load(Ordering::Relaxed) {
@@ -212,13 +212,13 @@ struct ExchangeFailure {
 /// bytes of the whole answer.
 fn exchange(metrics: &MetricsAddress, wanted: ScrapeKind, see: &mut dyn FnMut(&[u8])) -> Result<u64, ExchangeFailure> {
     let mut bytes = 0;
-    match take(metrics, wanted, see, &mut bytes) {
+    match scrape(metrics, wanted, see, &mut bytes) {
         Ok(_) => Ok(bytes),
         Err(Failure { message, broke_off }) => Err(ExchangeFailure { message, bytes, broke_off }),
     }
 }
 
-fn take(
+fn scrape(
     metrics: &MetricsAddress,
     wanted: ScrapeKind,
     see: &mut dyn FnMut(&[u8]),

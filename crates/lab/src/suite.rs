@@ -153,7 +153,7 @@ pub(crate) struct Suite {
     pub(crate) judged: Option<String>,
     pub(crate) mix: Option<String>,
     /// At least one, with different names.
-    pub(crate) cases: Vec<Case>,
+    pub(crate) cases: Vec<BenchmarkCase>,
 }
 
 /// How a target is started.
@@ -170,7 +170,7 @@ pub(crate) struct TargetPlan {
 
 /// One row, with everything that it takes from its setup and from the cases that it is made of.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Case {
+pub(crate) struct BenchmarkCase {
     pub(crate) name: String,
     /// The case that it is also compared with, on each target.
     pub(crate) against: Option<String>,
@@ -209,15 +209,15 @@ fn parse(text: &str) -> Result<Suite, Vec<String>> {
 fn suite(root: &Node, sink: &mut Sink) -> Suite {
     let entries = map(root, &KEYS, sink);
     let targets: Vec<TargetPlan> = match get(entries, "targets") {
-        Some(node) => named(node, sink).iter().map(|entry| target(entry, sink)).collect(),
+        Some(node) => named_entries(node, sink).iter().map(|entry| target(entry, sink)).collect(),
         None => Vec::new(),
     };
     if targets.is_empty() {
         wrong(root, "no targets", sink);
     }
     let names: Vec<&str> = targets.iter().map(|target| target.name.as_str()).collect();
-    let setups = get(entries, "setups").map(|node| named(node, sink)).unwrap_or_default();
-    let mut cases: Vec<Case> = Vec::new();
+    let setups = get(entries, "setups").map(|node| named_entries(node, sink)).unwrap_or_default();
+    let mut cases: Vec<BenchmarkCase> = Vec::new();
     match get(entries, "cases").map(|node| &node.value) {
         Some(Value::List(items)) if !items.is_empty() => {
             for item in items.iter() {
@@ -265,13 +265,13 @@ fn plan(name: &str, node: &Node, sink: &mut Sink) -> TargetPlan {
 struct Cases<'a> {
     names: &'a [&'a str],
     setups: &'a [Entry],
-    cases: &'a [Case],
+    cases: &'a [BenchmarkCase],
 }
 
 impl Cases<'_> {
-    fn case(&self, node: &Node, sink: &mut Sink) -> Case {
+    fn case(&self, node: &Node, sink: &mut Sink) -> BenchmarkCase {
         let entries = map(node, &[&CASE_KEYS[..], &SETUP_KEYS[..], self.names].concat(), sink);
-        let mut case = Case::default();
+        let mut case = BenchmarkCase::default();
         let mut is_for: Vec<BTreeSet<String>> = Vec::new();
         if let Some(node) = get(entries, "setup") {
             match text(node, sink).and_then(|name| get(self.setups, &name)) {
@@ -306,7 +306,7 @@ impl Cases<'_> {
     }
 
     /// Adds the keys that setups and cases have.
-    fn add(&self, entries: &[Entry], case: &mut Case, sink: &mut Sink) {
+    fn add(&self, entries: &[Entry], case: &mut BenchmarkCase, sink: &mut Sink) {
         case.is_secure |= is_true(entries, "secure", sink);
         case.refuses |= is_true(entries, "refuses", sink);
         case.streams = number(entries, "streams", sink).or(case.streams);
@@ -323,9 +323,9 @@ impl Cases<'_> {
     }
 }
 
-impl Case {
+impl BenchmarkCase {
     /// Adds all of another case: the texts of a target follow each other.
-    fn take(&mut self, part: &Case) {
+    fn take(&mut self, part: &BenchmarkCase) {
         self.refuses |= part.refuses;
         self.settle = self.settle.max(part.settle);
         self.shows.extend(part.shows.iter().cloned());
@@ -346,7 +346,7 @@ fn append(texts: &mut Texts, slot: &str, text: &str) {
 }
 
 /// The entries of a map with any keys.
-fn named<'t>(node: &'t Node, sink: &mut Sink) -> &'t [Entry] {
+fn named_entries<'t>(node: &'t Node, sink: &mut Sink) -> &'t [Entry] {
     match &node.value {
         Value::Map(entries) => entries,
         _ => {
@@ -358,7 +358,7 @@ fn named<'t>(node: &'t Node, sink: &mut Sink) -> &'t [Entry] {
 
 /// Texts by name; they may be empty.
 fn texts(entries: &[Entry], key: &str, sink: &mut Sink) -> Texts {
-    let entries = get(entries, key).map(|node| named(node, sink)).unwrap_or_default();
+    let entries = get(entries, key).map(|node| named_entries(node, sink)).unwrap_or_default();
     let text = |entry: &Entry| match &entry.value.value {
         Value::Scalar(scalar) => scalar.text.to_string(),
         _ => {
@@ -465,7 +465,7 @@ cases:
   - {name: both, with: [a, b], fill: {path: /both}}
 ";
 
-    fn named(suite: &Suite, name: &str) -> Case {
+    fn named(suite: &Suite, name: &str) -> BenchmarkCase {
         suite.cases.iter().find(|case| case.name == name).unwrap().clone()
     }
 

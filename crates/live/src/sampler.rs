@@ -42,12 +42,12 @@ pub(super) struct Sampler {
 
 #[derive(Default, Clone, Copy)]
 struct Route {
-    before: RequestCount,
-    now: RequestCount,
+    before: RequestCounts,
+    now: RequestCounts,
 }
 
 #[derive(Default, Clone, Copy)]
-struct RequestCount {
+struct RequestCounts {
     requests: u64,
     errors: u64,
 }

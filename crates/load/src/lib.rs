@@ -5,7 +5,7 @@
 //! send (*uncorrected*). Delays of the generator itself, or of a lack of CPU, are measured too, and if they exceed a
 //! bound the run is *void*: its figures would be those of the generator.
 //!
-//! [`run`] takes a [`Load`] and returns an [`Outcome`]. It does not depend on gateways, experiments or terminals.
+//! [`run`] takes a [`Load`] and returns a [`RunSummary`]. It does not depend on gateways, experiments or terminals.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -21,7 +21,7 @@ pub mod verdict;
 
 pub use engine::{Link, LoadError, run};
 pub use mix::{Mix, MixErrors};
-pub use outcome::{ErrorKind, Errors, Interval, Latencies, Outcome, SelfWatch};
+pub use outcome::{ErrorKind, Errors, Interval, Latencies, RunSummary, SelfWatch};
 pub use plan::{Arrivals, Bounds, Load, Pace, Protocol, Schedule};
 pub use target::{Target, TargetError};
 pub use tls::{Tickets, Tls, TlsError, Trust};

@@ -17,7 +17,7 @@ pub fn histogram() -> Histogram<u64> {
 
 /// Latencies of the same requests, seen two ways; in nanoseconds.
 ///
-/// They contain good answers, in full and as expected: an answer that a check refused is in [`Outcome::refused`],
+/// They contain good answers, in full and as expected: an answer that a check refused is in [`RunSummary::refused`],
 /// because a fast refusal does not show how fast the work is done. A request that timed out is in both, with the time
 /// until then: leaving it out would hide the slowest. A start that was missed, or was under way when an open loop's run
 /// ended, is in the corrected ones with the time since it was due, which is the least it would have taken. Other
@@ -32,7 +32,7 @@ pub struct Latencies {
 
 /// The outcome of a run.
 #[derive(Debug, Clone)]
-pub struct Outcome {
+pub struct RunSummary {
     /// When the measured time began.
     pub begun: SystemTime,
     /// The actual measured time.

@@ -3,7 +3,7 @@
 //! Pure except for the log, which writes to its sink. [`crate::outcome`] explains the figures.
 //! Numbers have the unit that fits them, as wrk prints them.
 
-use crate::outcome::{ErrorKind, Interval, Outcome};
+use crate::outcome::{ErrorKind, Interval, RunSummary};
 use crate::plan::{Arrivals, Load, Pace, Protocol, Schedule};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -106,7 +106,7 @@ const PHASES: [(&str, f64); 4] = [("50%", 50.0), ("99%", 99.0), ("99.9%", 99.9),
 const VOID_MARK: &str = "void | ";
 
 /// The whole text; ends with a newline.
-pub fn table(outcome: &Outcome, load: &Load) -> String {
+pub fn table(outcome: &RunSummary, load: &Load) -> String {
     let mut text = heading(load);
     text.push_str(&interruption(outcome, load));
     text.push_str(&void_banner(outcome));
@@ -155,7 +155,7 @@ fn pace(pace: &Pace) -> String {
     }
 }
 
-fn void_banner(outcome: &Outcome) -> String {
+fn void_banner(outcome: &RunSummary) -> String {
     if outcome.void.is_empty() {
         return String::new();
     }
@@ -165,7 +165,7 @@ fn void_banner(outcome: &Outcome) -> String {
     text
 }
 
-fn interruption(outcome: &Outcome, load: &Load) -> String {
+fn interruption(outcome: &RunSummary, load: &Load) -> String {
     let elapsed_s = outcome.elapsed.as_secs_f64();
     match outcome.interrupted {
         false => String::new(),
@@ -177,7 +177,7 @@ fn interruption(outcome: &Outcome, load: &Load) -> String {
     }
 }
 
-fn notes(outcome: &Outcome) -> String {
+fn notes(outcome: &RunSummary) -> String {
     if outcome.notes.is_empty() {
         return String::new();
     }
@@ -187,7 +187,7 @@ fn notes(outcome: &Outcome) -> String {
     text
 }
 
-fn figures(load: &Load, outcome: &Outcome) -> String {
+fn figures(load: &Load, outcome: &RunSummary) -> String {
     let mut text = String::new();
     let latencies = &outcome.latencies;
     if load.pace == Pace::Closed {
@@ -220,14 +220,14 @@ fn figures(load: &Load, outcome: &Outcome) -> String {
 }
 
 /// The results of the requests, each in one line.
-fn counts(outcome: &Outcome) -> String {
+fn counts(outcome: &RunSummary) -> String {
     let (elapsed_s, read) = (outcome.elapsed.as_secs_f64(), bytes(outcome.bytes_received));
     let mut text = format!("  {} in {elapsed_s:.2}s, {read} read\n", counted(outcome.answered_in_time, "request"));
     let refused = outcome.answered_in_time.saturating_sub(outcome.good_in_time);
     if refused > 0 {
         text.push_str(&format!("  {} of them good, {refused} refused by a check", outcome.good_in_time));
         if !outcome.refused.is_empty() {
-            let (median, p99) = (at(&outcome.refused, 50.0), at(&outcome.refused, 99.0));
+            let (median, p99) = (latency_at(&outcome.refused, 50.0), latency_at(&outcome.refused, 99.0));
             text.push_str(&format!(" (50% within {median}, 99% within {p99})"));
         }
         text.push('\n');
@@ -257,16 +257,16 @@ fn distribution(title: &str, histogram: &Histogram<u64>) -> String {
         return text;
     }
     for percentile in DISTRIBUTION {
-        text.push_str(&format!("{percentile:>7.3}% {:>9}\n", at(histogram, percentile)));
+        text.push_str(&format!("{percentile:>7.3}% {:>9}\n", latency_at(histogram, percentile)));
     }
     text
 }
 
-fn at(histogram: &Histogram<u64>, percentile: f64) -> String {
+fn latency_at(histogram: &Histogram<u64>, percentile: f64) -> String {
     latency(histogram.value_at_percentile(percentile))
 }
 
-fn phases(outcome: &Outcome) -> String {
+fn phases(outcome: &RunSummary) -> String {
     let mut text = "  Phase     ".to_owned();
     PHASES.iter().for_each(|(name, _)| text.push_str(&format!("{name:>10}")));
     text.push('\n');
@@ -274,7 +274,7 @@ fn phases(outcome: &Outcome) -> String {
     for (name, histogram) in rows {
         text.push_str(&format!("  {name:<10}"));
         for (_, percentile) in PHASES {
-            let cell = if histogram.is_empty() { "-".to_owned() } else { at(histogram, percentile) };
+            let cell = if histogram.is_empty() { "-".to_owned() } else { latency_at(histogram, percentile) };
             text.push_str(&format!("{cell:>10}"));
         }
         text.push('\n');
@@ -282,7 +282,7 @@ fn phases(outcome: &Outcome) -> String {
     text
 }
 
-fn errors(outcome: &Outcome) -> String {
+fn errors(outcome: &RunSummary) -> String {
     let errors = &outcome.errors;
     if errors.total() == 0 {
         return String::new();
@@ -298,11 +298,11 @@ fn errors(outcome: &Outcome) -> String {
     text
 }
 
-fn generator(load: &Load, outcome: &Outcome) -> String {
+fn generator(load: &Load, outcome: &RunSummary) -> String {
     let watch = &outcome.self_watch;
     let mut text = "Generator:".to_owned();
     if load.pace != Pace::Closed && !watch.lateness.is_empty() {
-        let (tail, max) = (at(&watch.lateness, 99.9), latency(watch.lateness.max()));
+        let (tail, max) = (latency_at(&watch.lateness, 99.9), latency(watch.lateness.max()));
         text.push_str(&format!(" start lateness {tail} at 99.9%, {max} at most;"));
     }
     text.push_str(&format!(" {:.2} CPUs, busiest thread {:.0}%", watch.cpu_cores, watch.cpu_share_max * 100.0));

@@ -144,23 +144,23 @@ impl Module {
     }
 
     /// This module and all that it requires, directly or not: each once, and after those that it requires.
-    fn all(&self) -> Vec<&Module> {
-        fn add<'m>(module: &'m Module, all: &mut Vec<&'m Module>) {
-            if all.iter().any(|known| known.id == module.id) {
+    fn in_load_order(&self) -> Vec<&Module> {
+        fn collect_requires_first<'m>(module: &'m Module, modules: &mut Vec<&'m Module>) {
+            if modules.iter().any(|known| known.id == module.id) {
                 return;
             }
-            module.requires.iter().for_each(|(_, other)| add(other, all));
-            all.push(module);
+            module.requires.iter().for_each(|(_, other)| collect_requires_first(other, modules));
+            modules.push(module);
         }
-        let mut all = Vec::new();
-        add(self, &mut all);
-        all
+        let mut modules = Vec::new();
+        collect_requires_first(self, &mut modules);
+        modules
     }
 
     /// The form that the prelude reads: a list of modules, of which this is the last.
     pub(crate) fn to_lua(&self, vm: &Vm) -> mlua::Result<Table> {
         let list = vm.lua.create_table()?;
-        for module in self.all() {
+        for module in self.in_load_order() {
             let of_module = vm.lua.create_table()?;
             of_module.set("id", module.id)?;
             of_module.set("file", module.file.as_str())?;

@@ -105,7 +105,7 @@ pub fn resume(paused: PausedRun, host: &mut dyn Host, context: &mut Context) -> 
 
 /// The fields that functions have set in `ctx` of a request, as JSON with sorted keys. `None`: none, or they cannot be
 /// represented in JSON.
-pub fn kept(context: &Context, name: &str) -> Option<serde_json::Value> {
+pub fn fields_in_context(context: &Context, name: &str) -> Option<serde_json::Value> {
     VM.with_borrow(|slot| {
         let vm = slot.as_ref().filter(|vm| vm.generation == context.generation && !context.is_empty())?;
         let value = vm.entries.kept.call::<Value>((context.id, name)).ok().filter(|value| !value.is_nil())?;

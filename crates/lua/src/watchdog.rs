@@ -231,7 +231,7 @@ fn watch() {
     let mut idle = 0;
     loop {
         thread::park_timeout(TICK);
-        let is_busy = look();
+        let is_busy = check_vms();
         idle = if is_busy { 0 } else { idle + 1 };
         if idle < IDLE_TICKS_MAX {
             continue;
@@ -246,7 +246,7 @@ fn watch() {
 }
 
 /// Checks each VM once; `false`: no function has run since the last time.
-fn look() -> bool {
+fn check_vms() -> bool {
     let mut is_busy = false;
     for slot in slots().iter() {
         let call = slot.call.load(Ordering::SeqCst);

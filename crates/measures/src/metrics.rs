@@ -82,7 +82,7 @@ pub struct Handover {
 }
 
 /// What is created before the workers.
-pub struct PreparedMetrics {
+pub struct MetricsSetup {
     registry: Arc<Registry>,
     listener: Option<TcpListener>,
     /// Whether another process still serves on the same socket.
@@ -92,9 +92,9 @@ pub struct PreparedMetrics {
     started_unix_s: f64,
 }
 
-impl PreparedMetrics {
+impl MetricsSetup {
     /// Binds the address, allocates the memory and declares the families. Inherited counters continue.
-    pub fn new(settings: &Metrics, inherited: Handover) -> Result<PreparedMetrics, MeteringError> {
+    pub fn new(settings: &Metrics, inherited: Handover) -> Result<MetricsSetup, MeteringError> {
         let (listener, is_inherited) = match settings.address {
             Some(address) => listen(address, inherited.listener).map(|(listener, is)| (Some(listener), is))?,
             None => (None, false),
@@ -115,7 +115,7 @@ impl PreparedMetrics {
         inherit(&registry, as_text(settings), inherited.shared, inherited.segments);
         let plan = Arc::new(MetricsPlan::new(settings, &registry)?);
         let (settings, started_unix_s) = (settings.clone(), start.unix_s);
-        Ok(PreparedMetrics { registry, listener, is_inherited, settings, plan, started_unix_s })
+        Ok(MetricsSetup { registry, listener, is_inherited, settings, plan, started_unix_s })
     }
 
     /// What requests add to.
@@ -130,7 +130,7 @@ impl PreparedMetrics {
 
     /// Starts to expose what is known by now; on an inherited socket [`MetricsRuntime::serve`] does.
     pub fn start(self, plan: &Plan, facts: &Facts) -> Result<MetricsRuntime, MeteringError> {
-        let PreparedMetrics { registry, listener, is_inherited, settings, plan: recorded, started_unix_s } = self;
+        let MetricsSetup { registry, listener, is_inherited, settings, plan: recorded, started_unix_s } = self;
         let writer = registry.writer()?;
         let mut own = ProcessMetrics::new(writer, started_unix_s, &settings, &registry)?;
         own.report_nodes(&recorded, plan);
@@ -383,7 +383,7 @@ pub fn problem(config: &Config) -> Option<Problem> {
     let settings = Metrics { address: None, shared: None, ..wanted(config)? };
     let workers = worker_count(&config.gateway);
     let tried =
-        PreparedMetrics::new(&settings, Handover::default()).and_then(|prepared| prepared.writers(workers).map(drop));
+        MetricsSetup::new(&settings, Handover::default()).and_then(|prepared| prepared.writers(workers).map(drop));
     let message = tried.err()?.to_string();
     let message = message.strip_prefix("gateway.metrics: ").map_or(message.clone(), str::to_owned);
     Some(Problem { path: "gateway.metrics".to_owned(), message, hint: None })

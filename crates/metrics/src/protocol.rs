@@ -136,7 +136,7 @@ pub(crate) fn turn_over(turns: &AtomicU64, change: impl FnOnce(usize)) {
 
 /// Reads the current table, again if it was changed meanwhile; returns the number that selected it. Two turns are
 /// needed to disturb a look, and each takes long.
-pub(crate) fn look(turns: &impl Word<Value = u64>, mut look: impl FnMut(usize)) -> u64 {
+pub(crate) fn read_current(turns: &impl Word<Value = u64>, mut look: impl FnMut(usize)) -> u64 {
     loop {
         let turn = acquire(turns);
         look((turn & 1) as usize);

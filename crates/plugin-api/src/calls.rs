@@ -235,7 +235,7 @@ impl Reply {
     /// # Panics
     ///
     /// If it is not a response.
-    pub fn of_text(text: &str) -> Reply {
+    pub fn parse_for_test(text: &str) -> Reply {
         let (head, body) = text.split_once("\n\n").unwrap_or((text.trim_end(), ""));
         let head = format!("{}\r\n\r\n", head.replace('\n', "\r\n")).into_bytes();
         let mut parsed = ResponseHead::default();

@@ -4,7 +4,7 @@
 //! the user in `ctx.external_user`, which functions in Lua set, is checked instead.
 
 use crate::json_path::{JsonPath, TooLarge, is_json_path};
-use crate::lua::kept;
+use crate::lua::fields_in_context;
 use crate::patterns::{self, Flags};
 use regex::bytes::Regex;
 use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
@@ -148,7 +148,7 @@ impl Plugin for Acl {
     fn access(&self, request: &mut Request<'_>) -> Flow {
         let who = match *request.consumer {
             Some(attached) => Who::Consumer(request.consumers.of(attached)),
-            None => match kept(request.settled, "external_user") {
+            None => match fields_in_context(request.settled, "external_user") {
                 // As in Lua, `false` counts as absent.
                 None | Some(Json::Bool(false)) => return Flow::Answer(Answer::text(401, MISSING)),
                 Some(user) => Who::User(user),

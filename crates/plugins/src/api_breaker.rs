@@ -219,7 +219,7 @@ impl BreakerTable {
     /// `None`: it has not failed since it healed.
     fn state(&self, key: u64) -> Option<PathState> {
         let slot = self.find(key)?;
-        let (failures, successes) = split(slot.counts.load(Ordering::Acquire));
+        let (failures, successes) = unpack_counts(slot.counts.load(Ordering::Acquire));
         let broken_s = slot.broken.load(Ordering::Acquire).checked_sub(1);
         (failures > 0).then_some(PathState { failures, successes, broken_s })
     }
@@ -227,10 +227,10 @@ impl BreakerTable {
     /// Counts a failure. Every `enough` of them break the path again.
     fn fail(&self, key: u64, now_s: u64, enough: u32) {
         let slot = self.find(key).unwrap_or_else(|| self.claim(key));
-        let count = |counts| Some(joined(split(counts).0.saturating_add(1), 0));
+        let count = |counts| Some(pack_counts(unpack_counts(counts).0.saturating_add(1), 0));
         let before = slot.counts.fetch_update(Ordering::AcqRel, Ordering::Acquire, count).unwrap_or_default();
         slot.failed_s.store(now_s, Ordering::Release);
-        if split(before).0.saturating_add(1).is_multiple_of(enough) {
+        if unpack_counts(before).0.saturating_add(1).is_multiple_of(enough) {
             slot.broken.store(now_s + 1, Ordering::Release);
         }
     }
@@ -239,14 +239,14 @@ impl BreakerTable {
     fn succeed(&self, key: u64, enough: u32) {
         let Some(slot) = self.find(key) else { return };
         let count = |counts| {
-            let (failures, successes) = split(counts);
+            let (failures, successes) = unpack_counts(counts);
             (failures > 0).then(|| match successes + 1 >= enough {
                 true => 0,
-                false => joined(failures, successes + 1),
+                false => pack_counts(failures, successes + 1),
             })
         };
         let before = slot.counts.fetch_update(Ordering::AcqRel, Ordering::Acquire, count);
-        if before.is_ok_and(|before| split(before).1 + 1 >= enough) {
+        if before.is_ok_and(|before| unpack_counts(before).1 + 1 >= enough) {
             slot.broken.store(0, Ordering::Release);
         }
     }
@@ -261,7 +261,7 @@ impl BreakerTable {
 
     /// Claims a slot for a key that has none.
     fn claim(&self, key: u64) -> &BreakerSlot {
-        let age = |slot: &&BreakerSlot| match split(slot.counts.load(Ordering::Acquire)).0 {
+        let age = |slot: &&BreakerSlot| match unpack_counts(slot.counts.load(Ordering::Acquire)).0 {
             0 => 0,
             _ => slot.failed_s.load(Ordering::Acquire) + 1,
         };
@@ -273,11 +273,11 @@ impl BreakerTable {
     }
 }
 
-fn split(counts: u64) -> (u32, u32) {
+fn unpack_counts(counts: u64) -> (u32, u32) {
     ((counts >> 32) as u32, counts as u32)
 }
 
-fn joined(failures: u32, successes: u32) -> u64 {
+fn pack_counts(failures: u32, successes: u32) -> u64 {
     u64::from(failures) << 32 | u64::from(successes)
 }
 

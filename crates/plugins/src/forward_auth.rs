@@ -5,7 +5,7 @@
 //! are held only where `POST` or `$post_arg` in `extra_headers` needs them.
 
 use crate::fields::{FieldMap, Fields};
-use crate::server_call::{FIELD_NAME, keep, url};
+use crate::server_call::{FIELD_NAME, keepalive, url};
 use crate::unknown_variables;
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,7 +93,7 @@ impl Define for ForwardAuth {
             upstream_headers: keys.upstream_headers.into(),
             client_headers: keys.client_headers.into(),
             timeout: Duration::from_millis(u64::from(keys.timeout)),
-            keep: keep(keys.keepalive, keys.keepalive_timeout, keys.keepalive_pool),
+            keep: keepalive(keys.keepalive, keys.keepalive_timeout, keys.keepalive_pool),
             degrades: keys.allow_degradation,
             status_on_error: keys.status_on_error,
             body_bytes_max: keys.max_req_body_size as usize,

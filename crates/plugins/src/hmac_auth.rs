@@ -217,7 +217,7 @@ impl HmacAuthConfig {
         let header = request.first_header(AUTHORIZATION).ok_or(MISSING)?;
         let parameters = Parameters::parse(header.strip_prefix(SCHEME).ok_or(OTHER_SCHEME)?);
         let (key_id, signature) = parameters.key_id.zip(parameters.signature).ok_or(INVALID)?;
-        let algorithm = parameters.algorithm.and_then(named).filter(|named| self.allowed.contains(named));
+        let algorithm = parameters.algorithm.and_then(algorithm_named).filter(|named| self.allowed.contains(named));
         let algorithm = algorithm.ok_or(INVALID)?;
         let (attached, proof) = request.consumers.find_with_proof(HmacAuth::NAME, key_id).ok_or(INVALID)?;
         let SecretKey(secret) = proof.get().ok_or(INVALID)?;
@@ -259,7 +259,7 @@ impl HmacAuthConfig {
     }
 }
 
-fn named(name: &[u8]) -> Option<Algorithm> {
+fn algorithm_named(name: &[u8]) -> Option<Algorithm> {
     NAMES.iter().find(|(known, _)| known.as_bytes() == name).map(|(_, algorithm)| *algorithm)
 }
 

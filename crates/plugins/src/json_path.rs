@@ -42,7 +42,7 @@ impl JsonPath {
             } else if let Some(behind) = rest.strip_prefix('.') {
                 rest = behind;
             }
-            let behind = name(rest).or_else(|| subscript(rest))?;
+            let behind = skip_name(rest).or_else(|| skip_subscript(rest))?;
             steps.push(step(rest[..rest.len() - behind.len()].trim_matches(BLANKS))?);
             rest = behind;
         }
@@ -102,13 +102,13 @@ fn collect<'j>(json: &'j Json, steps: &[JsonStep], looks: &mut u32, found: &mut 
 /// Whether a text is a JSONPath.
 pub(crate) fn is_json_path(text: &str) -> bool {
     let text = text.trim_matches(BLANKS);
-    let begun = text.strip_prefix('$').or_else(|| subscript(text)).or_else(|| name(text));
+    let begun = text.strip_prefix('$').or_else(|| skip_subscript(text)).or_else(|| skip_name(text));
     let Some(mut rest) = begun else { return false };
     while !rest.is_empty() {
         let step = match (rest.strip_prefix(".."), rest.strip_prefix('.')) {
-            (Some(behind), _) => name(behind).or_else(|| subscript(behind)),
-            (None, Some(behind)) => name(behind),
-            (None, None) => subscript(rest),
+            (Some(behind), _) => skip_name(behind).or_else(|| skip_subscript(behind)),
+            (None, Some(behind)) => skip_name(behind),
+            (None, None) => skip_subscript(rest),
         };
         match step {
             Some(behind) => rest = behind,
@@ -121,7 +121,7 @@ pub(crate) fn is_json_path(text: &str) -> bool {
 const BLANKS: [char; 3] = [' ', '\t', '\n'];
 
 /// Skips a name, an index or `*`; returns the rest.
-fn name(text: &str) -> Option<&str> {
+fn skip_name(text: &str) -> Option<&str> {
     let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
     let signs = usize::from(text.starts_with(['+', '-']));
     let length = match text.bytes().next()? {
@@ -138,7 +138,7 @@ fn name(text: &str) -> Option<&str> {
 }
 
 /// Skips `[…]`; returns the rest.
-fn subscript(text: &str) -> Option<&str> {
+fn skip_subscript(text: &str) -> Option<&str> {
     let inner = text.strip_prefix('[')?;
     let (mut open, mut quote, mut is_escaped) = (Vec::new(), None, false);
     for (at, byte) in inner.bytes().enumerate() {

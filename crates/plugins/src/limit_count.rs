@@ -338,11 +338,11 @@ object! {
     /// The names of the headers.
     pub(crate) struct LimitCountMetadata {
         /// The limit.
-        limit_header: OwnedFieldName = HEADER => default(named("X-RateLimit-Limit"));
+        limit_header: OwnedFieldName = HEADER => default(field_name("X-RateLimit-Limit"));
         /// The remaining requests.
-        remaining_header: OwnedFieldName = HEADER => default(named("X-RateLimit-Remaining"));
+        remaining_header: OwnedFieldName = HEADER => default(field_name("X-RateLimit-Remaining"));
         /// Seconds until the window resets.
-        reset_header: OwnedFieldName = HEADER => default(named("X-RateLimit-Reset"));
+        reset_header: OwnedFieldName = HEADER => default(field_name("X-RateLimit-Reset"));
     }
 }
 
@@ -387,7 +387,7 @@ const PREFIX: Text<String> = text("the name of a header field", |text| {
     OwnedFieldName::new(text.as_bytes()).map(|_| text.to_owned()).map_err(|error| Fault::new(error.to_string()))
 });
 
-fn named(name: &str) -> OwnedFieldName {
+fn field_name(name: &str) -> OwnedFieldName {
     OwnedFieldName::new(name.as_bytes()).expect("a name written here")
 }
 

@@ -44,7 +44,7 @@ impl LinearRegex {
             return None;
         }
         let mut steps = Vec::new();
-        rest.iter().try_for_each(|part| add(part, &mut steps))?;
+        rest.iter().try_for_each(|part| add_steps(part, &mut steps))?;
         let has_no_choice = (0..steps.len()).all(|at| steps[at].ends_before(&steps[at + 1..]));
         let groups = hir.properties().explicit_captures_len() + 1;
         has_no_choice.then(|| LinearRegex { steps: steps.into(), groups })
@@ -81,7 +81,7 @@ impl LinearRegex {
 }
 
 /// Adds the steps of a part; `None`: it does not have this form.
-fn add(part: &Hir, steps: &mut Vec<RegexStep>) -> Option<()> {
+fn add_steps(part: &Hir, steps: &mut Vec<RegexStep>) -> Option<()> {
     match part.kind() {
         HirKind::Empty => {}
         HirKind::Literal(literal) => steps.push(RegexStep::Literal(literal.0.clone())),
@@ -103,10 +103,10 @@ fn add(part: &Hir, steps: &mut Vec<RegexStep>) -> Option<()> {
         HirKind::Capture(capture) => {
             let group = capture.index as usize;
             steps.push(RegexStep::Open(group));
-            add(&capture.sub, steps)?;
+            add_steps(&capture.sub, steps)?;
             steps.push(RegexStep::Close(group));
         }
-        HirKind::Concat(parts) => return parts.iter().try_for_each(|part| add(part, steps)),
+        HirKind::Concat(parts) => return parts.iter().try_for_each(|part| add_steps(part, steps)),
         HirKind::Look(_) | HirKind::Repetition(_) | HirKind::Alternation(_) => return None,
     }
     Some(())

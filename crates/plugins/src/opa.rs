@@ -3,7 +3,7 @@
 //! Different from APISIX: a consumer's plugins and credentials are not part of its document, documents of routes and services
 //! are there only where the plugin is a route's, a service's or a plugin config's, and only `true` allows a request.
 
-use crate::server_call::{FIELD_NAME, keep, url};
+use crate::server_call::{FIELD_NAME, keepalive, url};
 use serde_json::{Map, Value as Json, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -88,7 +88,7 @@ impl Define for Opa {
             url,
             target,
             timeout: Duration::from_millis(u64::from(keys.timeout)),
-            keep: keep(keys.keepalive, keys.keepalive_timeout, keys.keepalive_pool),
+            keep: keepalive(keys.keepalive, keys.keepalive_timeout, keys.keepalive_pool),
             upstream_headers: keys.send_headers_upstream.unwrap_or_default().into(),
             has_route: keys.with_route.value,
             has_service: keys.with_service.value,
@@ -209,14 +209,14 @@ fn input(request: &Request<'_>) -> Json {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let mut headers = Map::new();
     request.edits.fields.each(&facts.request.fields, facts.head, &mut |name, value| {
-        put(&mut headers, text(name).to_ascii_lowercase(), Json::from(text(value)));
+        put_or_append(&mut headers, text(name).to_ascii_lowercase(), Json::from(text(value)));
     });
     let mut query = Map::new();
     for pair in facts.query().unwrap_or_default().split(|byte| *byte == b'&').filter(|pair| !pair.is_empty()) {
         let decoded = |part: &[u8]| text(&decoded(part).collect::<Vec<u8>>());
         match pair.iter().position(|byte| *byte == b'=') {
-            Some(at) => put(&mut query, decoded(&pair[..at]), Json::from(decoded(&pair[at + 1..]))),
-            None => put(&mut query, decoded(pair), Json::Bool(true)),
+            Some(at) => put_or_append(&mut query, decoded(&pair[..at]), Json::from(decoded(&pair[at + 1..]))),
+            None => put_or_append(&mut query, decoded(pair), Json::Bool(true)),
         }
     }
     json!({
@@ -241,7 +241,7 @@ fn input(request: &Request<'_>) -> Json {
 }
 
 /// A name that is there several times has a list, as in APISIX.
-fn put(map: &mut Map<String, Json>, name: String, value: Json) {
+fn put_or_append(map: &mut Map<String, Json>, name: String, value: Json) {
     match map.get_mut(&name) {
         None => drop(map.insert(name, value)),
         Some(Json::Array(values)) => values.push(value),

@@ -273,7 +273,7 @@ impl Substitution {
     }
 
     /// Appends the body with its replacements to `to.out`, as far as one part goes; `true`: it is complete.
-    fn write(&self, body: &[u8], bytes_max: usize, to: &mut SubstitutionOutput) -> Result<bool, BodyError> {
+    fn write(&self, body: &[u8], bytes_max: usize, to: &mut SubstitutionProgress) -> Result<bool, BodyError> {
         let mut locations = to.locations.take().unwrap_or_else(|| self.regex.capture_locations());
         for _ in 0..PART_MATCHES {
             let found = (to.at <= body.len()).then(|| self.find(body, to.at, &mut locations)).flatten();
@@ -377,7 +377,7 @@ const TURN_TIME_MAX: Duration = Duration::from_millis(20);
 
 /// A body being assembled.
 #[derive(Default)]
-struct SubstitutionOutput {
+struct SubstitutionProgress {
     out: Vec<u8>,
     /// How much of the original body has been written.
     written: usize,
@@ -387,7 +387,7 @@ struct SubstitutionOutput {
     locations: Option<CaptureLocations>,
 }
 
-impl SubstitutionOutput {
+impl SubstitutionProgress {
     /// No further match was found: appends the rest.
     fn finish(&mut self, body: &[u8], bytes_max: usize) -> Result<bool, BodyError> {
         self.out.extend_from_slice(&body[self.written..]);
@@ -411,7 +411,7 @@ struct Whole {
     body: Vec<u8>,
     /// The current replacement; the last one is done when it equals their number.
     step: usize,
-    replaced: SubstitutionOutput,
+    replaced: SubstitutionProgress,
 }
 
 /// The result of a turn on another thread: whether all is done.
@@ -458,7 +458,7 @@ impl BodyFilter for WholeBody {
     }
 
     fn end(&mut self, out: &mut Vec<u8>) -> Result<(), BodyError> {
-        let mut whole = Whole { body: self.decoder.end()?, step: 0, replaced: SubstitutionOutput::default() };
+        let mut whole = Whole { body: self.decoder.end()?, step: 0, replaced: SubstitutionProgress::default() };
         let is_short = whole.body.len() <= SHORT_BYTES_MAX;
         if is_short && whole.go_on(&self.substitutions, self.bytes_max, WORKER_TIME_MAX)? {
             out.extend_from_slice(&whole.body);

@@ -16,7 +16,7 @@ pub(crate) fn url(text: &At<String>, verifies: bool, key: &str, cx: &mut Compile
 }
 
 /// `keepalive`, `keepalive_timeout` and `keepalive_pool`.
-pub(crate) fn keep(is_kept: bool, idle_ms: u32, connections_max: u32) -> Option<Keep> {
+pub(crate) fn keepalive(is_kept: bool, idle_ms: u32, connections_max: u32) -> Option<Keep> {
     let idle = Duration::from_millis(u64::from(idle_ms));
     is_kept.then_some(Keep { idle, connections_max: connections_max as usize })
 }

@@ -273,7 +273,7 @@ impl CpuProfile {
         let notes = self.notes();
         let CpuProfile { period, began, began_unix_ns, threads, unwinder, stacks, counts, timed, .. } = self;
         let period_ns = period.as_nanos() as i64;
-        let NamedStacks { mappings, functions, locations, stacks } = name(stacks, &unwinder.into_modules());
+        let NamedStacks { mappings, functions, locations, stacks } = find_functions(stacks, &unwinder.into_modules());
         let sample = |(thread, stack, is_complete): (usize, usize, bool), samples: i64, periods: i64| {
             let mut labels = vec![(THREAD.to_owned(), Label::Text(threads[thread].name.clone()))];
             if !is_complete {
@@ -384,7 +384,7 @@ pub(crate) struct NamedStacks {
 }
 
 /// Finds the functions of all stacks. Takes long.
-pub(crate) fn name(stacks: Stacks, modules: &Modules) -> NamedStacks {
+pub(crate) fn find_functions(stacks: Stacks, modules: &Modules) -> NamedStacks {
     let mut numbered: Vec<(Box<[u64]>, usize)> = stacks.numbers.into_iter().collect();
     numbered.sort_by_key(|(_, number)| *number);
     let mut addresses: Vec<u64> = numbered.iter().flat_map(|(stack, _)| stack.iter().copied()).collect();

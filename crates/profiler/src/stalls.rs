@@ -8,7 +8,7 @@
 //! The thread itself only counts, as it always does. A turn is timed from outside, so its length is accurate to about
 //! the interval of the reads.
 
-use crate::cpu::{NamedStacks, Stacks, name, unix_ns};
+use crate::cpu::{NamedStacks, Stacks, find_functions, unix_ns};
 use crate::profile::{Label, Profile, Sample, THREAD, TRUNCATED, ValueType};
 use crate::session::{Cancel, ProfileSession};
 use crate::signal::{self, Cause};
@@ -285,7 +285,7 @@ impl StallWatch {
     fn finish(self, began_unix_ns: i64, took: Duration) -> Profile {
         let notes = self.notes();
         let StallWatch { over, unwinder, stacks, stalls, .. } = self;
-        let NamedStacks { mappings, functions, locations, stacks } = name(stacks, &unwinder.into_modules());
+        let NamedStacks { mappings, functions, locations, stacks } = find_functions(stacks, &unwinder.into_modules());
         let number = |value: u64| Label::Number(value as i64, "nanoseconds".to_owned());
         let mut samples = Vec::new();
         for stall in &stalls {

@@ -61,7 +61,7 @@ pub fn totals(folder: &Path) -> Result<u64> {
 pub fn of_run(program: &Path, arguments: &[&str]) -> Result<u64> {
     let mut command = Command::new("valgrind");
     command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(program).args(arguments);
-    let log = said(&mut command)?;
+    let log = run_for_stderr(&mut command)?;
     let total = log.lines().find_map(|line| line.split_once("Collected : "));
     let total = total.and_then(|(_, total)| total.trim().parse().ok());
     total.ok_or_else(|| format!("callgrind printed no total:\n{log}").into())
@@ -71,11 +71,13 @@ pub fn of_run(program: &Path, arguments: &[&str]) -> Result<u64> {
 pub fn reset(pid: u32) -> Result {
     let mut control = Command::new("callgrind_control");
     control.args(["--zero", &pid.to_string()]);
-    said(&mut control).map(drop).map_err(|error| format!("{error} (it comes with valgrind and needs perl)").into())
+    run_for_stderr(&mut control)
+        .map(drop)
+        .map_err(|error| format!("{error} (it comes with valgrind and needs perl)").into())
 }
 
 /// Runs a command to its good end, and returns what it wrote to standard error.
-fn said(command: &mut Command) -> Result<String> {
+fn run_for_stderr(command: &mut Command) -> Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output().map_err(|error| format!("cannot run {program}: {error}"))?;
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -209,7 +211,7 @@ impl Counter {
         let mut command = Command::new("vgdb");
         command.args([&format!("--pid={}", process.pid()), &self.vgdb_prefix]);
         command.arg(format!("--max-invoke-ms={INTERRUPT_MS}")).args(words);
-        said(&mut command).map(drop)
+        run_for_stderr(&mut command).map(drop)
     }
 }
 

@@ -13,26 +13,26 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 const NORMAL: &[&str] = &["--other", "--pid", "0"];
-const FIRST: &[&str] = &["--fifo", "--reset-on-fork", "--pid", "1"];
+const REALTIME: &[&str] = &["--fifo", "--reset-on-fork", "--pid", "1"];
 const IDLE: &[&str] = &["--idle", "--pid", "0"];
 
 /// While it lives, this thread stays on the CPUs it was given, and the processes it was given go before all else there.
 #[derive(Debug)]
-pub struct First {
+pub struct RealtimePriority {
     /// Why they do not.
     pub refusal: Option<Error>,
     changed: Vec<u32>,
     before: Vec<usize>,
 }
 
-impl First {
+impl RealtimePriority {
     /// Puts the first threads of `pids` first, where the system allows it, and takes this thread to `cpus`. What the processes start is
     /// normal again.
-    pub fn put(cpus: &[usize], pids: &[u32]) -> Result<First> {
-        let mut first = First { refusal: None, changed: Vec::new(), before: cpus::available()? };
+    pub fn give(cpus: &[usize], pids: &[u32]) -> Result<RealtimePriority> {
+        let mut first = RealtimePriority { refusal: None, changed: Vec::new(), before: cpus::available()? };
         cpus::pin(cpus)?;
         for &id in pids {
-            match set(FIRST, id) {
+            match set(REALTIME, id) {
                 Ok(()) => first.changed.push(id),
                 Err(error) => {
                     first.refusal = Some(error);
@@ -44,7 +44,7 @@ impl First {
     }
 }
 
-impl Drop for First {
+impl Drop for RealtimePriority {
     fn drop(&mut self) {
         // It was our own CPU.
         let _ = cpus::pin(&self.before);
@@ -55,21 +55,21 @@ impl Drop for First {
     }
 }
 
-/// A command that runs a program, all its threads, before everyone else. Only where [`First::put`] was not refused.
-pub fn first_command(program: &Path) -> Command {
+/// A command that runs a program, all its threads, before everyone else. Only where [`RealtimePriority::give`] was not refused.
+pub fn realtime_command(program: &Path) -> Command {
     let mut command = Command::new("chrt");
     // It replaces itself by the program.
     command.args(["--fifo", "1"]).arg(program);
     command
 }
 
-/// Makes this thread go before all others on its CPUs, for one that sleeps nearly always. Only where [`First::put`] was not refused.
-pub fn own_first() -> Result {
-    set(FIRST, gettid().as_raw_nonzero().get().cast_unsigned())
+/// Makes this thread go before all others on its CPUs, for one that sleeps nearly always. Only where [`RealtimePriority::give`] was not refused.
+pub fn make_own_thread_realtime() -> Result {
+    set(REALTIME, gettid().as_raw_nonzero().get().cast_unsigned())
 }
 
 /// Makes this thread run only when no other wants to. Every process may do this; if it fails the thread runs normally.
-pub fn own_last() -> Result {
+pub fn make_own_thread_idle() -> Result {
     set(IDLE, gettid().as_raw_nonzero().get().cast_unsigned())
 }
 
@@ -94,7 +94,7 @@ mod tests {
     fn off_other_cpus_until_dropped() {
         let all = cpus::available().unwrap();
         let [_, .., load] = all[..] else { return };
-        let first = First::put(&[load], &[]).unwrap();
+        let first = RealtimePriority::give(&[load], &[]).unwrap();
         assert_eq!(cpus::available().unwrap(), [load]);
         drop(first);
         assert_eq!(cpus::available().unwrap(), all);
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_thread_goes_last() {
-        own_last().unwrap();
+        make_own_thread_idle().unwrap();
         // The kernel's number of this thread's policy.
         assert_eq!(proc::Stat::read("thread-self").unwrap().number(41), Some(POLICY_IDLE));
     }

@@ -55,7 +55,7 @@ impl AddressSet {
         let v4 = |address: u32| network.contains(&IpAddr::V4(address.into()));
         let v6 = |address: u128| network.contains(&IpAddr::V6(address.into()));
         self.v4.all.iter().all(|(first, last)| v4(*first) && v4(*last))
-            && self.v6.all().all(|(first, last)| v6(first) && v6(last))
+            && self.v6.ranges().all(|(first, last)| v6(first) && v6(last))
     }
 
     /// Whether no address of a network is in it.
@@ -68,7 +68,8 @@ impl AddressSet {
 
     /// Whether all its addresses are in another.
     pub(crate) fn is_subset(&self, other: &AddressSet) -> bool {
-        self.v4.all.iter().all(|range| other.v4.includes(*range)) && self.v6.all().all(|range| other.v6.includes(range))
+        self.v4.all.iter().all(|range| other.v4.includes(*range))
+            && self.v6.ranges().all(|range| other.v6.includes(range))
     }
 }
 
@@ -124,7 +125,7 @@ impl V6Networks {
     }
 
     /// The first and the last address of each.
-    fn all(&self) -> impl Iterator<Item = (u128, u128)> {
+    fn ranges(&self) -> impl Iterator<Item = (u128, u128)> {
         let whole = |(first, last): &(u64, u64)| {
             (u128::from(*first) << HALF_BITS, u128::from(*last) << HALF_BITS | u128::from(u64::MAX))
         };

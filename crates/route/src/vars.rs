@@ -602,6 +602,7 @@ mod tests {
 #[cfg(test)]
 mod parse_tests {
     use super::*;
+    use crate::regex::CONDITION_REGEX_BYTES_MAX;
 
     #[test]
     fn errors_point_at_the_item_and_say_what_to_write() {
@@ -666,6 +667,16 @@ mod parse_tests {
         };
         let rule = r#"["uri","==","a"]"#;
         check(format!("[{}]", vec![rule; PREDICATES_MAX + 1].join(",")), "more than 256 conditions");
+        let regexes = |count: usize| {
+            let each: Vec<String> =
+                (0..count).map(|number| format!(r#"["http_a","~~","(\\w{{40}}){{40}}{number}"]"#)).collect();
+            format!("[{}]", each.join(","))
+        };
+        let fits = Expr::parse(&serde_json::from_str(&regexes(40)).unwrap()).unwrap();
+        assert!((1 << 20..=CONDITION_REGEX_BYTES_MAX).contains(&fits.regex_bytes()), "{}", fits.regex_bytes());
+        check(regexes(100), "the regexes of this condition need more than 4194304 bytes together");
+        let simple = vec![r#"["uri","~~","^/a/[a-z0-9-]+/b$"]"#; PREDICATES_MAX].join(",");
+        assert!(Expr::parse(&serde_json::from_str(&format!("[{simple}]")).unwrap()).is_ok());
         check(format!("{}{rule}{}", "[".repeat(40), "]".repeat(40)), "lists nest at most 16 deep");
     }
 }

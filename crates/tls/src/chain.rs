@@ -60,7 +60,7 @@ pub(crate) fn check(
                 return problems.error(place, message, "take the chain that came with the certificate");
             }
             other => {
-                let message = format!("wrong chain: {}", reason(other, signer + 1, shown));
+                let message = format!("wrong chain: {}", chain_failure_reason(other, signer + 1, shown));
                 return problems.error(place, message, "take the chain that came with the certificate");
             }
         }
@@ -68,7 +68,7 @@ pub(crate) fn check(
 }
 
 /// Why a chain does not hold although each certificate was signed by the next; `number` is the last one checked.
-fn reason(error: Error, number: usize, shown: ChainReceiver) -> String {
+fn chain_failure_reason(error: Error, number: usize, shown: ChainReceiver) -> String {
     match error {
         Error::EndEntityUsedAsCa => "a certificate that is not an issuer's has signed another".to_owned(),
         Error::CaUsedAsEndEntity => "the first certificate is an issuer's".to_owned(),

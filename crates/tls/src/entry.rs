@@ -116,7 +116,7 @@ fn make(
 ) -> Option<Made> {
     let (identity, expiries) = match ssl.acme {
         true => ordered_certificate::identity(ssl, texts.pairs.first().map(|(text, _)| text), path, known, loading)?,
-        false => named(ssl, texts, path, inputs, loading)?,
+        false => load_pairs(ssl, texts, path, inputs, loading)?,
     };
     let config = match &ssl.usage {
         SslUse::Server(server) => Some(server_config(server, texts, &identity, path, inputs, loading)?),
@@ -126,7 +126,7 @@ fn make(
 }
 
 /// The pairs of certificate and key that the configuration names.
-fn named(
+fn load_pairs(
     ssl: &Ssl,
     texts: &EntryTexts,
     path: &str,

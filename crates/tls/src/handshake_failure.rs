@@ -76,7 +76,7 @@ fn certificate_failure(error: &CertificateError, with: Peer) -> (String, &'stati
         E::BadSignature => {
             ("its certificate was not signed by the root whose name it has as issuer".to_owned(), roots(with))
         }
-        E::NotValidForName => ("its certificate is for another name".to_owned(), name(with)),
+        E::NotValidForName => ("its certificate is for another name".to_owned(), name_advice(with)),
         E::NotValidForNameContext { expected, presented } => {
             let certified = match presented.len() {
                 0 => "for no name at all (subjectAltName)".to_owned(),
@@ -87,7 +87,7 @@ fn certificate_failure(error: &CertificateError, with: Peer) -> (String, &'stati
                     format!("for {}{more}", told.join(", "))
                 }
             };
-            (format!("its certificate is not for \"{}\", but {certified}", expected.to_str()), name(with))
+            (format!("its certificate is not for \"{}\", but {certified}", expected.to_str()), name_advice(with))
         }
         E::InvalidPurpose | E::InvalidPurposeContext { .. } => {
             let audience = if with == Peer::Client { "clients" } else { "servers" };
@@ -151,7 +151,7 @@ fn alert_received(alert: AlertDescription, with: Peer) -> (String, &'static str)
         A::CertificateExpired => ("it says that the certificate it was shown has expired", ours),
         A::CertificateRevoked => ("it says that the certificate it was shown has been revoked", ours),
         A::CertificateRequired => ("it wants to be shown a certificate", ours),
-        A::UnrecognisedName => ("it has no certificate for the name it was asked for", name(with)),
+        A::UnrecognisedName => ("it has no certificate for the name it was asked for", name_advice(with)),
         A::HandshakeFailure | A::InsufficientSecurity => {
             ("it refuses the handshake: nothing in common, or it misses a certificate", ours)
         }
@@ -204,7 +204,7 @@ fn roots(with: Peer) -> &'static str {
     }
 }
 
-fn name(with: Peer) -> &'static str {
+fn name_advice(with: Peer) -> &'static str {
     match with {
         Peer::Node => "name the one it has a certificate of in `tls.sni`",
         Peer::Client => "",

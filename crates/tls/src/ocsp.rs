@@ -47,7 +47,7 @@ pub(crate) fn read(
     problems: &mut Problems,
 ) -> Option<Staple> {
     const NEW_RESPONSE: &str = "ask the certificate's issuer for a new response";
-    let said = match said(response) {
+    let said = match parse_contents(response) {
         Ok(said) => said,
         Err(what) => {
             problems.error(place, format!("not an OCSP response in DER: {what}"), NEW_RESPONSE);
@@ -86,7 +86,7 @@ pub(crate) fn read(
 type Parsed<T> = Result<T, &'static str>;
 
 /// The first single response of a basic response.
-fn said(response: &[u8]) -> Parsed<OcspContents> {
+fn parse_contents(response: &[u8]) -> Parsed<OcspContents> {
     const BASIC: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x30, 0x01, 0x01];
     let (outer, rest) = element(response)?;
     if !rest.is_empty() {

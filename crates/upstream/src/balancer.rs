@@ -10,7 +10,7 @@
 
 use crate::endpoint::Endpoint;
 use crate::health::{News, Step, TryReport};
-use crate::slot::{Slot, settle, usable};
+use crate::slot::{Slot, update_slots, usable};
 use std::cmp::Ordering;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ impl Balancer {
     /// removed peers stay valid for the requests under way.
     pub fn redefine(&mut self, balance: &Balance, endpoints: &[Endpoint]) {
         self.balance = balance.clone();
-        let order = settle(&mut self.slots, endpoints);
+        let order = update_slots(&mut self.slots, endpoints);
         self.tiers = tiers(balance, &self.slots, order);
         for tier in &self.tiers {
             clamp_turns(&mut self.slots, &tier.members);

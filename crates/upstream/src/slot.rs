@@ -95,7 +95,7 @@ impl Slot {
 /// Makes the slots hold exactly `endpoints` as live ones and returns their indices in that order. A peer that comes
 /// back gets its retired slot if that was not reused. Duplicate peers get one slot, with the last one's weight and
 /// tier.
-pub(crate) fn settle(slots: &mut Vec<Slot>, endpoints: &[Endpoint]) -> Vec<u32> {
+pub(crate) fn update_slots(slots: &mut Vec<Slot>, endpoints: &[Endpoint]) -> Vec<u32> {
     let mut places: HashMap<_, _> = slots
         .iter()
         .enumerate()

@@ -57,14 +57,14 @@ pub(crate) fn plan(control: &dyn Control, view: &View, op: &Operation, unix_seco
         )));
     }
     match op.verb {
-        crate::collections::Verb::Delete => delete(view, op),
-        crate::collections::Verb::Patch => patch(control, view, op, sent, unix_seconds),
-        _ => put(control, view, op, sent, unix_seconds),
+        crate::collections::Verb::Delete => plan_delete(view, op),
+        crate::collections::Verb::Patch => plan_patch(control, view, op, sent, unix_seconds),
+        _ => plan_put(control, view, op, sent, unix_seconds),
     }
 }
 
 /// PUT and POST.
-fn put(
+fn plan_put(
     control: &dyn Control,
     view: &View,
     op: &Operation,
@@ -105,7 +105,7 @@ fn put(
     Ok(written(op, key, document, conditions, status))
 }
 
-fn patch(
+fn plan_patch(
     control: &dyn Control,
     view: &View,
     op: &Operation,
@@ -155,7 +155,7 @@ fn patch(
     Ok(written(op, key, document, conditions, StatusCode::OK))
 }
 
-fn delete(view: &View, op: &Operation) -> Result<Plan, Answer> {
+fn plan_delete(view: &View, op: &Operation) -> Result<Plan, Answer> {
     if op.address.id.is_none() {
         return Err(Answer::bad(format!("missing {} id", op.collection.kind)));
     }

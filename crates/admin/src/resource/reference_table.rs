@@ -51,7 +51,7 @@ const ANY_BUT_SECRETS: &[&str] = &[
     "protos",
 ];
 
-const fn at(
+const fn reference_at(
     users: &'static [&'static str],
     path: &'static str,
     (target, kind): (&'static str, &'static str),
@@ -66,19 +66,24 @@ const SSL: (&str, &str) = ("ssls", "ssl");
 const CONSUMER: (&str, &str) = ("consumers", "consumer");
 
 static REFERENCES: [Reference; 14] = [
-    at(WITH_UPSTREAM, "upstream_id", UPSTREAM, true),
-    at(&["routes", "stream_routes"], "service_id", SERVICE, true),
-    at(&["routes"], "plugin_config_id", ("plugin_configs", "plugin config"), true),
-    at(&["consumers"], "group_id", ("consumer_groups", "consumer group"), true),
-    at(&["stream_routes"], "protocol.superior_id", ("stream_routes", "stream route"), true),
-    at(WITH_PLUGINS, "plugins.traffic-split.rules.*.weighted_upstreams.*.upstream_id", UPSTREAM, false),
-    at(WITH_PLUGINS, "plugins.device-gateway.upstream_id", UPSTREAM, false),
-    at(WITH_PLUGINS, "plugins.grpc-transcode.proto_id", ("protos", "proto"), false),
-    at(&["upstreams"], "tls.client_cert_id", SSL, true),
-    at(WITH_UPSTREAM, "upstream.tls.client_cert_id", SSL, true),
-    at(WITH_PLUGINS, "plugins.traffic-split.rules.*.weighted_upstreams.*.upstream.tls.client_cert_id", SSL, true),
-    at(WITH_PLUGINS, "plugins.*.anonymous_consumer", CONSUMER, true),
-    at(WITH_PLUGINS, "plugins.multi-auth.auth_plugins.*.*.anonymous_consumer", CONSUMER, true),
+    reference_at(WITH_UPSTREAM, "upstream_id", UPSTREAM, true),
+    reference_at(&["routes", "stream_routes"], "service_id", SERVICE, true),
+    reference_at(&["routes"], "plugin_config_id", ("plugin_configs", "plugin config"), true),
+    reference_at(&["consumers"], "group_id", ("consumer_groups", "consumer group"), true),
+    reference_at(&["stream_routes"], "protocol.superior_id", ("stream_routes", "stream route"), true),
+    reference_at(WITH_PLUGINS, "plugins.traffic-split.rules.*.weighted_upstreams.*.upstream_id", UPSTREAM, false),
+    reference_at(WITH_PLUGINS, "plugins.device-gateway.upstream_id", UPSTREAM, false),
+    reference_at(WITH_PLUGINS, "plugins.grpc-transcode.proto_id", ("protos", "proto"), false),
+    reference_at(&["upstreams"], "tls.client_cert_id", SSL, true),
+    reference_at(WITH_UPSTREAM, "upstream.tls.client_cert_id", SSL, true),
+    reference_at(
+        WITH_PLUGINS,
+        "plugins.traffic-split.rules.*.weighted_upstreams.*.upstream.tls.client_cert_id",
+        SSL,
+        true,
+    ),
+    reference_at(WITH_PLUGINS, "plugins.*.anonymous_consumer", CONSUMER, true),
+    reference_at(WITH_PLUGINS, "plugins.multi-auth.auth_plugins.*.*.anonymous_consumer", CONSUMER, true),
     Reference {
         users: ANY_BUT_SECRETS,
         place: ReferenceLocation::TextsWith("$secret://"),

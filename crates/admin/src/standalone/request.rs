@@ -113,9 +113,9 @@ fn is_collection(key: &str) -> bool {
 
 impl<'de> Deserialize<'de> for Whole<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Whole<'de>, D::Error> {
-        struct Keys;
+        struct WholeVisitor;
 
-        impl<'de> Visitor<'de> for Keys {
+        impl<'de> Visitor<'de> for WholeVisitor {
             type Value = Whole<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -140,7 +140,7 @@ impl<'de> Deserialize<'de> for Whole<'de> {
             }
         }
 
-        deserializer.deserialize_map(Keys)
+        deserializer.deserialize_map(WholeVisitor)
     }
 }
 

@@ -209,7 +209,7 @@ impl Control for Memory {
         }
     }
 
-    fn schema(&self, collection: &str) -> Option<Json> {
+    fn collection_schema(&self, collection: &str) -> Option<Json> {
         Some(json!({ "type": "object", "title": collection }))
     }
 

@@ -104,8 +104,8 @@ impl Peers {
         let asked = async {
             let (answer, mut stream) =
                 turn.requests.send_request(request, false).map_err(|_| CallError::Unreachable)?;
-            stream.send_data(body, true).map_err(|error| judge(&error))?;
-            let answer = answer.await.map_err(|error| judge(&error))?;
+            stream.send_data(body, true).map_err(|error| call_error_of(&error))?;
+            let answer = answer.await.map_err(|error| call_error_of(&error))?;
             let status = answer.status();
             let body = read(answer.into_body()).await?;
             Ok((status, body))
@@ -260,7 +260,7 @@ async fn read(mut body: RecvStream) -> Result<Bytes, CallError> {
 }
 
 /// Whether a failed request may have been processed (RFC 9113 section 8.7).
-fn judge(error: &h2::Error) -> CallError {
+fn call_error_of(error: &h2::Error) -> CallError {
     // A GOAWAY is an error only for streams after the last one that the peer has processed.
     let is_unseen = error.is_go_away() && error.is_remote();
     match error.reason() {

@@ -3,7 +3,7 @@
 //! Each source has one. A resource is compiled against the catalog and then added to it, starting with the kinds that others refer
 //! to.
 
-use super::catalog_item::{CatalogItem, find, put};
+use super::catalog_item::{CatalogItem, find, put_item};
 use super::consumers::Groups;
 use super::definition::Definition;
 use super::plugins::{List, PluginSet, ServicePlugins, SharedPlugins};
@@ -134,26 +134,26 @@ impl Catalog {
             Kind::PluginConfigs => {
                 let list =
                     if let Some(Definition::PluginConfig(list)) = definition { Some(list.clone()) } else { None };
-                put(&mut self.plugins.configs, id, line, list)
+                put_item(&mut self.plugins.configs, id, line, list)
             }
             Kind::ConsumerGroups => {
                 let list =
                     if let Some(Definition::ConsumerGroup(list)) = definition { Some(list.clone()) } else { None };
-                put(&mut self.groups.0, id, line, list)
+                put_item(&mut self.groups.0, id, line, list)
             }
             Kind::Upstreams => {
                 let said = match definition {
                     Some(Definition::Upstream(upstream)) => Some((upstream.key.as_str().into(), upstream.protocol)),
                     _ => None,
                 };
-                put(&mut self.upstream_ids, id, line, said)
+                put_item(&mut self.upstream_ids, id, line, said)
             }
             Kind::Services => {
                 let service = match definition {
                     Some(Definition::Service(service, _)) => Some(service.clone()),
                     _ => None,
                 };
-                put(&mut self.services, id, line, service)
+                put_item(&mut self.services, id, line, service)
             }
             Kind::PluginMetadata => {
                 let metadata = match definition {

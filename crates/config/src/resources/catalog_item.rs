@@ -13,7 +13,7 @@ pub(crate) struct CatalogItem<T> {
 }
 
 /// Adds a resource under its id, or removes it; returns whether it changed. An equal one is not replaced.
-pub(super) fn put<V: PartialEq>(
+pub(super) fn put_item<V: PartialEq>(
     map: &mut HashMap<String, CatalogItem<V>>,
     id: &str,
     line: u32,

@@ -1,7 +1,7 @@
 //! Compiles entries of `ssls` and an upstream's `tls`: names must be unique, and pairs must match.
 
 use super::addresses::at_listener;
-use super::catalog_item::{CatalogItem, put};
+use super::catalog_item::{CatalogItem, put_item};
 use super::claims::{Claim, What};
 use crate::keys::acme::{ACME_NAMES_MAX, Acme};
 use crate::keys::files::WrittenPem;
@@ -27,7 +27,7 @@ pub(crate) struct Ssls {
 impl Ssls {
     /// See [`super::catalog::Catalog::put`].
     pub(super) fn put(&mut self, id: &str, line: u32, ssl: Option<Option<Arc<Ssl>>>) -> bool {
-        put(&mut self.ids, id, line, ssl)
+        put_item(&mut self.ids, id, line, ssl)
     }
 
     /// Listeners with TLS need a certificate, and vice versa.

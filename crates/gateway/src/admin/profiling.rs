@@ -128,7 +128,7 @@ fn taken(api: &PageContext, read: Read) -> MethodRouter {
                 "" => peer.0.to_string(),
                 name => format!("{name} ({})", peer.0),
             };
-            take(&api, read, &query.unwrap_or_default(), &who).await.unwrap_or_else(|refused| refused)
+            take_profile(&api, read, &query.unwrap_or_default(), &who).await.unwrap_or_else(|refused| refused)
         }
     })
 }
@@ -141,7 +141,7 @@ async fn is_on(api: &PageContext) -> Result<(), Response> {
     }
 }
 
-async fn take(api: &PageContext, read: Read, query: &str, who: &str) -> Result<Response, Response> {
+async fn take_profile(api: &PageContext, read: Read, query: &str, who: &str) -> Result<Response, Response> {
     is_on(api).await?;
     let bad = |why: String| error(StatusCode::BAD_REQUEST, Cow::Owned(why));
     let wanted = read(&QueryArguments(query)).map_err(bad)?;

@@ -198,7 +198,7 @@ impl Control for ControlSide {
         }
     }
 
-    fn schema(&self, collection: &str) -> Option<Json> {
+    fn collection_schema(&self, collection: &str) -> Option<Json> {
         SCHEMAS.kind(Kind::named(collection)?)
     }
 

@@ -212,7 +212,7 @@ impl Control {
         let datastore = &mut self.datastore;
         let stored = async {
             match datastore {
-                Some(datastore) => datastore.changed().await,
+                Some(datastore) => datastore.wait_for_change().await,
                 None => std::future::pending().await,
             }
         };
@@ -575,7 +575,7 @@ impl Datastore {
     }
 
     /// Waits until there is a change to read. May be cancelled without losing anything.
-    async fn changed(&mut self) {
+    async fn wait_for_change(&mut self) {
         loop {
             if self.stored.changed().await.is_err() {
                 return std::future::pending().await;

@@ -43,7 +43,7 @@ use stillgate_live::Live;
 use stillgate_logs::Logs;
 use stillgate_measures::access_log_writer::{AccessLogWriter, OpenError};
 use stillgate_measures::logging::{LevelError, RunningLog};
-use stillgate_measures::metrics::{MeteringError, MetricsRuntime, PreparedMetrics, wanted};
+use stillgate_measures::metrics::{MeteringError, MetricsRuntime, MetricsSetup, wanted};
 use stillgate_measures::process_metrics::{Facts, LimitFacts, ReloadTimes};
 use stillgate_measures::process_stats;
 use stillgate_plugin_api::{Outbox, Secret, ServingProcess};
@@ -226,7 +226,7 @@ async fn start(beginning: StartContext, announce: impl FnOnce(&Up<'_>)) -> Resul
     report_start(&source, config);
     let watch = stamp.and_then(|stamp| FileWatch::of(&source, stamp, &reading.files()));
     let (tls, warnings) = tls_material::load(config, None).map_err(RunError::Certificates)?;
-    let tls_warnings = told(warnings);
+    let tls_warnings = log_warnings(warnings);
     let gateway = &config.gateway;
     raise_descriptors(config);
     // This is the only slow step.
@@ -236,7 +236,7 @@ async fn start(beginning: StartContext, announce: impl FnOnce(&Up<'_>)) -> Resul
     };
     let addresses = names::addresses(&resolver, config);
     let prepared = prepare_metrics(config, &mut former)?;
-    let recorded = prepared.as_ref().map(PreparedMetrics::plan);
+    let recorded = prepared.as_ref().map(MetricsSetup::plan);
     let plan = Arc::new(Plan::build(1, config, &addresses, None, recorded, Some(&tls)).map_err(RunError::Plan)?);
     report_route_cache(&plan);
     let plans = first(&plan, former.limits.take(), gateway);
@@ -332,15 +332,15 @@ fn publishing(
 }
 
 /// Metrics go on from what a former process has counted.
-fn prepare_metrics(config: &Config, former: &mut Inheritance) -> Result<Option<PreparedMetrics>, RunError> {
+fn prepare_metrics(config: &Config, former: &mut Inheritance) -> Result<Option<MetricsSetup>, RunError> {
     let counted = std::mem::take(&mut former.metrics);
-    let prepared = wanted(config).map(|metrics| PreparedMetrics::new(&metrics, counted)).transpose();
+    let prepared = wanted(config).map(|metrics| MetricsSetup::new(&metrics, counted)).transpose();
     prepared.map_err(RunError::Metrics)
 }
 
 /// The writers of the workers, and their reader.
 fn start_metrics(
-    prepared: Option<PreparedMetrics>,
+    prepared: Option<MetricsSetup>,
     workers: usize,
     plan: &Plan,
     access_log: Option<&AccessLogWriter>,
@@ -377,7 +377,7 @@ fn process() -> ServingProcess {
 }
 
 /// Logs warnings, and returns them as they are logged.
-fn told(warnings: Vec<stillgate_tls::Problem>) -> Vec<String> {
+fn log_warnings(warnings: Vec<stillgate_tls::Problem>) -> Vec<String> {
     let lines: Vec<String> = warnings.iter().map(ToString::to_string).collect();
     lines.iter().for_each(|line| warn!("{line}"));
     lines

@@ -238,7 +238,7 @@ fn go(child: &mut Child, channel: &Channel) -> Result<(), String> {
         Ok(None) => "it says no more".to_owned(),
         Err(error) => error.to_string(),
     };
-    let status = ending(child).map_or(answer, |status| status.to_string());
+    let status = wait_for_exit(child).map_or(answer, |status| status.to_string());
     end(child);
     Err(format!("the new process was ready, but ended ({status}); its own log lines say why"))
 }
@@ -355,7 +355,7 @@ async fn hand_over(child: &mut Child, channel: Channel, mut parcels: mpsc::Recei
         info!(connections = count, "upgrade: handed over");
         return Progress::HandedOver;
     };
-    match ending(child) {
+    match wait_for_exit(child) {
         Some(status) if status.success() && lost == 0 => Progress::Ended(status.to_string()),
         Some(status) => Progress::Lost(status.to_string()),
         None => {
@@ -394,7 +394,7 @@ fn send(channel: &Channel, parcel: &Parcel) -> io::Result<bool> {
 }
 
 /// Waits a moment for its end, and longer for one that is about to be gone; says how it ended.
-fn ending(child: &mut Child) -> Option<ExitStatus> {
+fn wait_for_exit(child: &mut Child) -> Option<ExitStatus> {
     let deadline = Instant::now() + END_TIMEOUT;
     loop {
         match child.try_wait() {
@@ -413,7 +413,7 @@ fn has_let_go(pid: u32) -> bool {
 
 /// The exit status of the child, which is killed if it has not ended.
 fn ended(mut child: Child) -> String {
-    let Some(status) = ending(&mut child) else {
+    let Some(status) = wait_for_exit(&mut child) else {
         end(&mut child);
         return "killed".to_owned();
     };

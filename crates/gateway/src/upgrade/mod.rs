@@ -96,13 +96,13 @@ const FILE_BYTES_MAX: u64 = 32;
 impl PidFile {
     /// Writes it in one step: a reader sees a former number or this one.
     pub(crate) fn write(path: &Path) -> Option<PidFile> {
-        put(path).then(|| PidFile(path.to_owned()))
+        write_pid(path).then(|| PidFile(path.to_owned()))
     }
 
     /// Writes it again where a process that was to follow has written its own number, or removed the file as it ended.
     pub(crate) fn restore(&self) {
         if PidFile::read(&self.0).ok() != Some(std::process::id()) {
-            put(&self.0);
+            write_pid(&self.0);
         }
     }
 
@@ -132,7 +132,7 @@ impl PidFile {
 }
 
 /// False: it cannot be written, which is in the log.
-fn put(path: &Path) -> bool {
+fn write_pid(path: &Path) -> bool {
     let pid = std::process::id();
     let mut beside = path.as_os_str().to_owned();
     beside.push(format!(".{pid}"));

@@ -7,6 +7,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rcgen::{KeyPair, PKCS_ED25519, SigningKey as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 use stillgate_testkit::{Client, Gateway, Setup, Upstream, eventually};
 
 /// RFC 7515 appendix A.3; the payload says `iss: joe`, and ended in 2011.
@@ -148,5 +149,56 @@ fn a_token_must_be_of_an_issuer_and_for_an_audience_of_the_credential() {
         }
     }
     assert_eq!(node.requests(), served);
+    gateway.assert_healthy();
+}
+
+/// A key that was published while its server failed is found by the next fetch, and not taken for unknown for a minute.
+#[test]
+fn a_fetch_that_failed_says_nothing_of_a_name() {
+    let keys =
+        [KeyPair::generate_for(&PKCS_ED25519).expect("a key"), KeyPair::generate_for(&PKCS_ED25519).expect("a key")];
+    let encode = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
+    let published = |count: usize| {
+        let of = |(kid, key): (usize, &KeyPair)| {
+            format!(r#"{{"kty":"OKP","crv":"Ed25519","kid":"{kid}","x":"{}"}}"#, encode(key.public_key_raw()))
+        };
+        let body = format!("{{\"keys\":[{}]}}", keys[..count].iter().enumerate().map(of).collect::<Vec<_>>().join(","));
+        format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+    };
+    let token = |kid: usize| {
+        let head = encode(format!(r#"{{"alg":"EdDSA","kid":"{kid}"}}"#).as_bytes());
+        let signed = format!("{head}.{}", encode(br#"{"key":"joe"}"#));
+        format!("{signed}.{}", encode(&keys[kid].sign(signed.as_bytes()).expect("a signature")))
+    };
+    let answers =
+        [published(1), "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n".to_owned(), published(2)];
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = asked.clone();
+    let issuer = Upstream::serve(move |connection| {
+        while connection.read_request().is_ok() {
+            let number = counted.fetch_add(1, Ordering::SeqCst);
+            if connection.try_send(answers[number.min(2)].clone()).is_err() {
+                return;
+            }
+        }
+    });
+    let node = Upstream::echo();
+    let resources = format!(
+        "routes:\n- {{id: a, uri: /*, plugins: {{jwt-auth: {{}}}}, upstream: {{nodes: {{\"{}\": 1}}}}}}\n\
+         consumers:\n- username: joe\n  plugins:\n    jwt-auth: {{key: joe, algorithm: EdDSA, \
+         jwks_uri: \"http://{}/keys.json\"}}\n",
+        node.addr(),
+        issuer.addr()
+    );
+    let mut gateway = Gateway::start(STILLGATE, &Setup::resources(resources).gateway("workers: 1"));
+    assert_eq!(status(&mut gateway.client(), &token(0)), 200);
+    // A worker fetches once in ten seconds.
+    eventually("a fetch that fails", || {
+        assert_eq!(status(&mut gateway.client(), &token(1)), 401);
+        asked.load(Ordering::SeqCst) == 2
+    });
+    let failed_at = Instant::now();
+    eventually("the new key", || status(&mut gateway.client(), &token(1)) == 200);
+    assert!(failed_at.elapsed() < Duration::from_secs(50), "{:?}", failed_at.elapsed());
     gateway.assert_healthy();
 }

@@ -167,3 +167,17 @@ end"#,
     eventually("it to be stopped", || gateway.log().contains("it ran for more than 50 ms of CPU time and was stopped"));
     assert_eq!(get(&gateway, "/log", &[]).head.status(), 200);
 }
+
+/// Timers that are due at once run one after the other, and requests are served between them.
+#[test]
+fn requests_are_served_between_timers() {
+    let endless = "return function() for _ = 1, 40 do ngx.timer.at(0, function() while true do end end) end end";
+    let node = reflecting();
+    let gateway = gateway(node.addr(), &format!("routes:\n{}", pre("/endless", "log", endless)));
+    let stopped = || gateway.log().matches("it ran for more than 50 ms of CPU time and was stopped").count();
+    assert_eq!(get(&gateway, "/endless", &[]).head.status(), 200);
+    eventually("the first timer", || stopped() > 0);
+    assert_eq!(get(&gateway, "/other", &[]).head.status(), 404);
+    assert!(stopped() < 40, "all timers ran before a request was served");
+    eventually("all timers", || stopped() == 40);
+}

@@ -248,7 +248,7 @@ pub(crate) fn report(result: &BisectResult) -> String {
         let _ = writeln!(out, "There is more than one change (probability {}).", probability(answer.several));
     }
     if !answer.unbuildable.is_empty() {
-        let _ = writeln!(out, "Could not be measured: {}", named(&answer.unbuildable));
+        let _ = writeln!(out, "Could not be measured: {}", list_commits(&answer.unbuildable));
     }
     for change in &answer.changes {
         if let [only] = change.commits.as_slice()
@@ -262,7 +262,7 @@ pub(crate) fn report(result: &BisectResult) -> String {
 }
 
 /// The first of them, and the number of the rest.
-fn named(commits: &[String]) -> String {
+fn list_commits(commits: &[String]) -> String {
     let names: Vec<&str> = commits.iter().take(NAMED_MAX).map(|commit| short(commit)).collect();
     let more = commits.len().saturating_sub(NAMED_MAX);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
@@ -275,7 +275,7 @@ fn found(result: &BisectResult, change: &FoundChange) -> String {
     match change.commits.as_slice() {
         [only] => format!("{} changed it{by} (probability {p}): {}", short(only), subject(result, only)),
         several => {
-            let names = named(several);
+            let names = list_commits(several);
             format!(
                 "One of {names} changed it{by} (probability {p}); which one is open, as some of them cannot be measured"
             )

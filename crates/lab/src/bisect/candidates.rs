@@ -13,7 +13,7 @@ use super::measurement::CommandContext;
 use crate::error::{Error, Result};
 use crate::git::{self, git, short};
 use crate::git::{default_cache, short_hash};
-use crate::result::bisect::{Artefact, CommitRecord, MergeOrder, PriorPath};
+use crate::result::bisect::{Artefact, CommitRecord, MergeOrder, PathPrior};
 use crate::target::sha256;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -32,7 +32,7 @@ pub(crate) fn row_of_commits(
     good: &str,
     bad: &str,
     line: MergeOrder,
-    prior_paths: &[PriorPath],
+    prior_paths: &[PathPrior],
 ) -> Result<Vec<CommitRecord>> {
     let (first, last) = (git::commit(top, good)?, git::commit(top, bad)?);
     if first == last {
@@ -122,7 +122,7 @@ fn touched(top: &Path, range: &str, line: MergeOrder) -> Result<BTreeMap<String,
     Ok(records.collect())
 }
 
-fn weigh(commits: &mut [CommitRecord], touched: &BTreeMap<String, Vec<String>>, prior_paths: &[PriorPath]) {
+fn weigh(commits: &mut [CommitRecord], touched: &BTreeMap<String, Vec<String>>, prior_paths: &[PathPrior]) {
     for record in commits {
         let files = touched.get(&record.commit).map_or(&[][..], Vec::as_slice);
         let factors = prior_paths.iter().filter(|prior| files.iter().any(|file| is_in(file, &prior.path)));
@@ -264,7 +264,7 @@ mod tests {
             ("b".to_owned(), files(&["src/router.rs"])),
             ("c".to_owned(), files(&["docs/x.md"])),
         ]);
-        let prior = |path: &str, factor| PriorPath { path: path.to_owned(), factor };
+        let prior = |path: &str, factor| PathPrior { path: path.to_owned(), factor };
         weigh(&mut commits, &touched, &[prior("src/route/", 4.0), prior("docs", 0.1)]);
         assert_eq!(commits.map(|commit| commit.weight), [4.0, 1.0, 0.1, 1.0]);
     }

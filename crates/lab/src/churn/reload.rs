@@ -7,7 +7,7 @@ use super::{Change, ChangeOptions, Mode, Requests, micros, paced, routes};
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::result::Durations;
-use crate::target::{CHANGING, Kind, MARK_DIGITS, RoutePlan, Spec, Started, changed};
+use crate::target::{CHANGING, Kind, MARK_DIGITS, RoutePlan, Spec, Started, changed_prefix};
 use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io;
@@ -76,7 +76,7 @@ impl Change for Reload {
 
     fn during(&mut self, target: &mut Started, mode: Mode, over: &AtomicBool) -> Result<u64> {
         // The work of writing must not take CPU time from the load.
-        schedule::own_last()?;
+        schedule::make_own_thread_idle()?;
         let Some([file, decoy]) = &mut self.files else { return Ok(0) };
         if mode == Mode::Without {
             return paced(self.per_second, over, || decoy.change().map(drop));
@@ -206,7 +206,7 @@ impl ChangingFile {
             return Err(Error::new(format!(
                 "{}: has no path to change; write {} into it, where requests for it should be taken",
                 file.display(),
-                changed("0", 0)
+                changed_prefix("0", 0)
             )));
         }
         let beside = file.with_file_name("copies");
@@ -257,7 +257,7 @@ impl ChangingFile {
 
     /// A path that is taken since this change, and not before.
     pub(super) fn path_of(&self, number: u64) -> String {
-        format!("{}/x", changed(&self.mark(number).route, number))
+        format!("{}/x", changed_prefix(&self.mark(number).route, number))
     }
 
     fn mark(&self, number: u64) -> &Mark {
@@ -290,7 +290,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("server.conf");
         let routes: String =
-            (0..30).map(|number| format!("route {}/ up;\n", changed(&number.to_string(), 0))).collect();
+            (0..30).map(|number| format!("route {}/ up;\n", changed_prefix(&number.to_string(), 0))).collect();
         fs::write(&path, &routes).unwrap();
         let mut file = ChangingFile::of(&path).unwrap();
         let mut decoy = file.decoy(&dir.path().join("decoy")).unwrap();

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
-use stillgate_load::{Outcome, Pace};
+use stillgate_load::{Pace, RunSummary};
 use stillgate_rig::{cpus, schedule as priority};
 use tempfile::TempDir;
 
@@ -67,7 +67,7 @@ pub(crate) fn run(plan: &ChurnPlan, stop: &AtomicBool, progress: &mut Progress) 
     let mut spec = Spec { tunnels: plan.tunnels.map(|(tunnels, _)| tunnels), ..plan.spec.clone() };
     let mut change = (plan.change.make)(&plan.options, &mut spec)?;
     let upstream = Upstream::start(&upstream_placement(&plan.placement), BODY_BYTES, None)?;
-    let first = placement::first_of_open_loop(&plan.placement, &upstream.pids())?;
+    let first = placement::prioritize_open_loop(&plan.placement, &upstream.pids())?;
     cpus::pin(generator_cpus(&plan.placement))?;
     progress.step("starting");
     change.prepare(&mut spec, upstream.address, &plan.placement)?;
@@ -146,7 +146,7 @@ struct Bench<'a> {
 
 /// What was read of a block.
 struct BlockFigures {
-    outcome: Outcome,
+    outcome: RunSummary,
     pings: Option<MessageTotals>,
     /// CPU time of the target; `None`: another process has taken its place.
     cpu_us: Option<f64>,
@@ -215,7 +215,7 @@ impl<'a> Bench<'a> {
                 let is_first = *is_first;
                 scope.spawn(move || {
                     if is_first {
-                        priority::own_first()?;
+                        priority::make_own_thread_realtime()?;
                     }
                     fleet.run(MessagePace::Clock(rate), LEAD_IN + duration)
                 })
@@ -321,7 +321,7 @@ impl ChurnPlan {
 }
 
 /// Requests that failed, in a sentence.
-fn failures(outcome: &Outcome, mode: Mode) -> Option<String> {
+fn failures(outcome: &RunSummary, mode: Mode) -> Option<String> {
     let failed = outcome.errors.total() + outcome.self_watch.missed_starts;
     let example = outcome.errors.examples.first().map_or("no connection became free in time", String::as_str);
     let changes = if mode == Mode::Without { "without changes" } else { "with changes" };

@@ -159,7 +159,7 @@ impl Change for Write {
     }
 
     fn during(&mut self, target: &mut Started, mode: Mode, over: &AtomicBool) -> Result<u64> {
-        schedule::own_last()?;
+        schedule::make_own_thread_idle()?;
         let mut client = Client::new(target.address);
         let mut writer = match (mode, &self.etcd, self.admin) {
             (Mode::With, _, Some(admin)) => Client::new(admin),
@@ -175,7 +175,7 @@ impl Change for Write {
             self.next += 1;
             let begin = Instant::now();
             if mode == Mode::Follow {
-                put(&mut writer, &key_of, &document)?;
+                put_key(&mut writer, &key_of, &document)?;
                 self.etcd_us.push(micros(begin));
                 client.wait_for(&path, SERVED_TIMEOUT)?;
                 self.foreign_us.push(micros(begin));
@@ -253,7 +253,7 @@ impl Etcd {
 }
 
 /// Writes one key.
-fn put(client: &mut Client, key: &str, value: &Value) -> Result {
+fn put_key(client: &mut Client, key: &str, value: &Value) -> Result {
     post(client, "/v3/kv/put", &pair(key, value))
 }
 

@@ -9,7 +9,7 @@ use crate::command_line::{duration, percent, positive, probability, quoted_word,
 use crate::error::{EXIT_INTERRUPTED, Error, Result, stop_flag};
 use crate::history::count_change;
 use crate::result::bisect::{
-    Answer, Applied, BisectDesign, BisectEnd, BisectResult, BisectVerdict, CommitRecord, MergeOrder, PriorPath,
+    Answer, Applied, BisectDesign, BisectEnd, BisectResult, BisectVerdict, CommitRecord, MergeOrder, PathPrior,
 };
 use crate::result::file::{self, ResultWriter};
 use crate::result::{Experiment, ResultFile};
@@ -97,7 +97,7 @@ pub(crate) struct Bisect {
     merges: Merges,
     /// Make commits that touch a path more likely by a factor: crates/route=4
     #[arg(long, value_name = "PATH=FACTOR,…", value_delimiter = ',', value_parser = prior_path)]
-    prior_paths: Vec<PriorPath>,
+    prior_paths: Vec<PathPrior>,
     /// Make commits likelier that changed a count, for example instructions, in a store of `nightly`
     #[arg(long, value_name = "STORE")]
     prior_instructions: Option<String>,
@@ -282,12 +282,12 @@ fn exit_code(result: &BisectResult) -> u8 {
 }
 
 /// `crates/route=4`.
-fn prior_path(text: &str) -> Result<PriorPath, String> {
+fn prior_path(text: &str) -> Result<PathPrior, String> {
     const SHAPE: &str = "write a path and a factor above 0: crates/route=4";
     let (path, factor) = text.rsplit_once('=').ok_or(SHAPE)?;
     match factor.parse::<f64>() {
         Ok(factor) if factor > 0.0 && factor.is_finite() && !path.is_empty() => {
-            Ok(PriorPath { path: path.to_owned(), factor })
+            Ok(PathPrior { path: path.to_owned(), factor })
         }
         _ => Err(SHAPE.to_owned()),
     }

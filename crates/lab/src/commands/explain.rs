@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
-use stillgate_load::{Outcome, Pace};
+use stillgate_load::{Pace, RunSummary};
 use stillgate_profiler::output::pprof;
 use stillgate_profiler::profile::Profile;
 use stillgate_rig::{callgrind, cpus};
@@ -465,7 +465,7 @@ impl LoadedServer<'_> {
 }
 
 /// A load that was cut short is an error.
-fn completed(outcome: Result<Outcome>) -> Result<Outcome> {
+fn completed(outcome: Result<RunSummary>) -> Result<RunSummary> {
     match outcome? {
         outcome if outcome.interrupted => Err("the load was cut short".into()),
         outcome => Ok(outcome),
@@ -474,7 +474,7 @@ fn completed(outcome: Result<Outcome>) -> Result<Outcome> {
 
 /// A target that has ended explains more than the load that could not reach it; one that refuses does not show its
 /// work.
-fn checked(started: &mut Started, outcome: Result<Outcome>) -> Result<Outcome> {
+fn checked(started: &mut Started, outcome: Result<RunSummary>) -> Result<RunSummary> {
     started.alive()?;
     let outcome = outcome?;
     if outcome.errors.total() > 0 {

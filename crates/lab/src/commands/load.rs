@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use stillgate_load::present::{IntervalLog, table};
-use stillgate_load::{Interval, Load, LoadError, Outcome};
+use stillgate_load::{Interval, Load, LoadError, RunSummary};
 use stillgate_rig::cpus;
 
 /// Exit code of a run that is void.
@@ -176,13 +176,13 @@ pub(crate) fn run(arguments: &LoadArguments) -> Result<u8> {
     for note in load.mix.notes() {
         eprintln!("stillgate-lab: {note}");
     }
-    let (outcome, points) = observe(&load, arguments.quiet, log.as_mut())?;
+    let (outcome, points) = run_with_progress(&load, arguments.quiet, log.as_mut())?;
     if let Some(log) = log {
         log.finish()?;
     }
     let text = table(&outcome, &load);
     let mut result = LoadResult::of(&load, &outcome, points, mix_sha256)?;
-    result.conditions = fail_if::judge(&fail_if::all(&arguments.fail_if)?, &result.run)?;
+    result.conditions = fail_if::judge_run(&fail_if::with_error_condition(&arguments.fail_if)?, &result.run)?;
     let code = exit_code(&result);
     for judged in result.conditions.iter().filter(|judged| judged.holds) {
         eprintln!("stillgate-lab: --fail-if {}: measured {}", judged.condition, judged.found);
@@ -210,7 +210,7 @@ fn exit_code(result: &LoadResult) -> u8 {
 }
 
 /// Shows and logs the run while it continues.
-fn observe(load: &Load, quiet: bool, mut log: Option<&mut Log>) -> Result<(Outcome, Vec<Point>)> {
+fn run_with_progress(load: &Load, quiet: bool, mut log: Option<&mut Log>) -> Result<(RunSummary, Vec<Point>)> {
     let interrupt = error::stop_flag()?;
     let mut display = (!quiet).then(|| LoadDisplay::new(load));
     let mut points = Vec::new();

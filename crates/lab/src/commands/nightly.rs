@@ -6,7 +6,7 @@ use crate::command_line::{duration, percent, seed_of_clock};
 use crate::display::Progress;
 use crate::error::{EXIT_INTERRUPTED, Error, Result, stop_flag};
 use crate::git::{self, git, short};
-use crate::nightly::analysis::{self, CommitCounts, NightReport, judge};
+use crate::nightly::analysis::{self, CommitCounts, NightReport, judge_night};
 use crate::nightly::counts::{Sweep, row_of_night};
 use crate::nightly::suite::{self, EachCommit};
 use crate::nightly::{Night, Side, side};
@@ -129,7 +129,7 @@ impl Nightly {
             let mut measured = night.measure(&suite, &mut Random::new(self.seed.unwrap_or_else(seed_of_clock)))?;
             staging.keep(&store.folder, &measured.lines)?;
             store::append(&store.folder, &measured.lines)?;
-            report.judged = judge(&measured.lines.iter().collect::<Vec<&StoreLine>>(), &before);
+            report.judged = judge_night(&measured.lines.iter().collect::<Vec<&StoreLine>>(), &before);
             report.failed = not_built;
             report.failed.append(&mut measured.failed);
             if measured.is_interrupted {

@@ -17,7 +17,7 @@ use std::fmt::{self, Display, Formatter};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
-use stillgate_load::Outcome;
+use stillgate_load::RunSummary;
 use stillgate_load::present;
 use stillgate_rig::descriptors;
 use stillgate_rig::strace::{self, Calls};
@@ -188,7 +188,7 @@ fn rated(
     design: &CompareDesign,
     upstream: &Upstream,
     progress: &mut Progress,
-) -> Result<Outcome> {
+) -> Result<RunSummary> {
     let part_s = design.rate_s / parts(design.rate_s) as f64;
     let rate = design.rate;
     let (mut begun, mut answered, mut errors) = (1, 0, 0);

@@ -69,7 +69,7 @@ pub(crate) fn analyse(
     let instructions = instructions.filter(|instructions| !instructions.a.is_empty());
     let look = rules::look_after(design, pairs.len(), measures::family(comparisons.len(), instructions.is_some()));
     let figures: Vec<Figures<'_>> = sorted.iter().map(|sorted| sorted.figures(instructions)).collect();
-    let mut analyses = judge(design, &look, &figures);
+    let mut analyses = analyse_comparisons(design, &look, &figures);
     for (analysis, sorted) in analyses.iter_mut().zip(&sorted) {
         finish(analysis, sorted, design, &look, (pairs.len(), crash));
     }
@@ -184,7 +184,7 @@ fn not_judged(analysis: &CompareAnalysis, sound: &[Duel<'_>]) -> Vec<String> {
 }
 
 /// Everything except whether a comparison is void or unfinished; one correction covers all of them.
-pub(super) fn judge(design: &CompareDesign, look: &Look, all: &[Figures<'_>]) -> Vec<CompareAnalysis> {
+pub(super) fn analyse_comparisons(design: &CompareDesign, look: &Look, all: &[Figures<'_>]) -> Vec<CompareAnalysis> {
     let mut units = Units::new();
     let mut found: Vec<ComparisonTests> =
         all.iter().map(|figures| ComparisonTests::of(design, look, figures, &mut units)).collect();

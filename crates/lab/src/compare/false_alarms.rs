@@ -5,7 +5,7 @@
 //! machines also have states that are far apart, for example a layout of memory that only some starts have. The tests
 //! have fixed seeds, so their results are reproducible.
 
-use super::analysis::{Figures, judge};
+use super::analysis::{Figures, analyse_comparisons};
 use super::instructions::{self, REPETITIONS};
 use super::measures::{self, PAIRED, Reading};
 use super::rules::{self, Shares};
@@ -175,7 +175,7 @@ fn compare(
     let is_worse = |analysis: &CompareAnalysis| analysis.decision == Decision::Worse;
     let mut analyses = Vec::new();
     for (done, look) in levels {
-        analyses = judge(design, look, &figures(*done));
+        analyses = analyse_comparisons(design, look, &figures(*done));
         if analyses.iter().all(is_worse) {
             break;
         }
@@ -282,7 +282,7 @@ fn instructions_alone_find_it() {
             let between = BuildPair { one: Side::A, other: Side::B };
             let figures = Figures { between, readings: &[], failed: &[], instructions: Some((&counts[0], &counts[1])) };
             let look = rules::look_after(&design(16, &[]), 16, measures::family(1, true));
-            let analyses = judge(&design(16, &[]), &look, &[figures]);
+            let analyses = analyse_comparisons(&design(16, &[]), &look, &[figures]);
             analyses[0].decision == Decision::Worse
         };
         (0..COMPARISONS).filter(found).count()

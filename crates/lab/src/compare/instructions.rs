@@ -24,7 +24,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use stillgate_load::{Outcome, Pace};
+use stillgate_load::{Pace, RunSummary};
 use stillgate_rig::callgrind;
 
 /// Repetitions per side, and more if they differ; the rule that judges them is in `rules`.
@@ -284,7 +284,7 @@ fn by_pmu(spec: &Spec, upstream: SocketAddr, design: &CompareDesign) -> Result<f
     Ok(count as f64 / outcome.sent.max(1) as f64)
 }
 
-fn load(started: &mut Started, design: &CompareDesign, time: Duration) -> Result<Outcome> {
+fn load(started: &mut Started, design: &CompareDesign, time: Duration) -> Result<RunSummary> {
     let asking = LoadSettings::of(
         started.address,
         CONNECTIONS,
@@ -298,7 +298,7 @@ fn load(started: &mut Started, design: &CompareDesign, time: Duration) -> Result
 }
 
 /// Without failures, which cost other instructions.
-fn answered(started: &mut Started, outcome: Result<Outcome>) -> Result<Outcome> {
+fn answered(started: &mut Started, outcome: Result<RunSummary>) -> Result<RunSummary> {
     started.alive()?;
     let outcome = outcome?;
     if outcome.errors.total() > 0 {

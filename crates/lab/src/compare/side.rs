@@ -14,7 +14,7 @@ use std::time::Duration;
 use stillgate_load::mix::Composer;
 use stillgate_load::outcome::ERROR_EXAMPLES_MAX;
 use stillgate_load::plan::DURATION_UNBOUNDED;
-use stillgate_load::{Arrivals, Bounds, Interval, Load, Mix, Outcome, Pace, Protocol, Schedule, Target, Tls};
+use stillgate_load::{Arrivals, Bounds, Interval, Load, Mix, Pace, Protocol, RunSummary, Schedule, Target, Tls};
 
 /// Load before the open loop's measured time, in which its connections are opened.
 const LEAD_IN: Duration = Duration::from_millis(50);
@@ -71,7 +71,7 @@ pub(crate) fn measure(
 }
 
 /// All loads; the outcomes are those of the open loop, and there are none without a rate.
-fn in_turn(sides: &mut [Running<'_>], upstream: &Upstream, design: &CompareDesign) -> Result<Vec<Outcome>> {
+fn in_turn(sides: &mut [Running<'_>], upstream: &Upstream, design: &CompareDesign) -> Result<Vec<RunSummary>> {
     for side in &mut *sides {
         side.warm_up(design)?;
     }
@@ -88,7 +88,7 @@ fn in_turn(sides: &mut [Running<'_>], upstream: &Upstream, design: &CompareDesig
         return Ok(Vec::new());
     }
     // Only now: a closed loop never sleeps, and would starve everything else.
-    let first = placement::first(&design.placement, &upstream.pids())?;
+    let first = placement::prioritize_load(&design.placement, &upstream.pids())?;
     sides.iter_mut().map(|side| side.rated(design, first.realtime(), &mut |_| {})).collect()
 }
 
@@ -125,7 +125,7 @@ impl Slices {
 pub(super) struct Running<'a> {
     pub(super) started: Started,
     load: LoadSettings<'a>,
-    slices: Vec<Outcome>,
+    slices: Vec<RunSummary>,
     cpu_us: f64,
     /// Average time of an answer in the warm-up; 0 if there was none.
     answer_s: f64,
@@ -189,8 +189,8 @@ impl<'a> Running<'a> {
         design: &CompareDesign,
         upstream: &Upstream,
         observe: &mut dyn FnMut(&Interval<'_>),
-    ) -> Result<Outcome> {
-        let first = placement::first(&design.placement, &upstream.pids())?;
+    ) -> Result<RunSummary> {
+        let first = placement::prioritize_load(&design.placement, &upstream.pids())?;
         self.rated(design, first.realtime(), observe)
     }
 
@@ -200,7 +200,7 @@ impl<'a> Running<'a> {
         design: &CompareDesign,
         realtime: bool,
         observe: &mut dyn FnMut(&Interval<'_>),
-    ) -> Result<Outcome> {
+    ) -> Result<RunSummary> {
         self.load.realtime = realtime;
         let unending = AtomicBool::new(false);
         let outcome = self.load.observed(constant(design.rate), LEAD_IN, seconds(design.rate_s), &unending, observe);
@@ -209,7 +209,7 @@ impl<'a> Running<'a> {
 
     /// The closed loop's result so far, as the end of a sentence; empty before its first slice.
     pub(super) fn so_far(&self) -> String {
-        let Some(all) = joined(&self.slices).filter(|all| all.sent > 0) else { return String::new() };
+        let Some(all) = join_slices(&self.slices).filter(|all| all.sent > 0) else { return String::new() };
         let rate = all.rate_achieved;
         format!("; {rate:.0} requests/s so far, {:.1} us of CPU for each", self.cpu_us / all.sent as f64)
     }
@@ -225,15 +225,15 @@ impl<'a> Running<'a> {
         self.slices.iter().map(|slice| slice.sent).sum()
     }
 
-    fn finish(self, rated: Option<&Outcome>) -> Result<SideRecord> {
+    fn finish(self, rated: Option<&RunSummary>) -> Result<SideRecord> {
         let record = self.record(rated)?;
         self.started.stop();
         Ok(record)
     }
 
     /// The measurements so far.
-    pub(super) fn record(&self, rated: Option<&Outcome>) -> Result<SideRecord> {
-        let saturation = joined(&self.slices).ok_or("no slice of the closed loop was run")?;
+    pub(super) fn record(&self, rated: Option<&RunSummary>) -> Result<SideRecord> {
+        let saturation = join_slices(&self.slices).ok_or("no slice of the closed loop was run")?;
         Ok(SideRecord {
             // All requests that it worked for: the CPU time includes those before the measured time of a slice.
             cpu_us_per_request: self.cpu_us / saturation.sent.max(1) as f64,
@@ -245,12 +245,12 @@ impl<'a> Running<'a> {
 }
 
 /// Slices of a closed loop as one run: counts and histograms are added, and it is void if one of them is.
-fn joined(slices: &[Outcome]) -> Option<Outcome> {
+fn join_slices(slices: &[RunSummary]) -> Option<RunSummary> {
     let (first, others) = slices.split_first()?;
     let mut sum = first.clone();
     for slice in others {
         // Weighted by time, as a rate is.
-        let answered = |outcome: &Outcome| outcome.rate_achieved * outcome.elapsed.as_secs_f64();
+        let answered = |outcome: &RunSummary| outcome.rate_achieved * outcome.elapsed.as_secs_f64();
         let elapsed = sum.elapsed + slice.elapsed;
         sum.rate_achieved = (answered(&sum) + answered(slice)) / elapsed.as_secs_f64();
         let share = |sum: f64, slice_value: f64| {
@@ -390,7 +390,7 @@ impl<'a> LoadSettings<'a> {
     }
 
     /// One after the other on one connection, and then no more.
-    pub(crate) fn counted(&self, requests: u64) -> Result<Outcome> {
+    pub(crate) fn counted(&self, requests: u64) -> Result<RunSummary> {
         let load = self.load(Pace::Closed, Duration::ZERO, DURATION_UNBOUNDED);
         let load = Load { requests: Some(requests), connections: 1, threads: 1, ..load };
         let outcome = stillgate_load::run(&load, &AtomicBool::new(false), &mut |_| {});
@@ -402,7 +402,7 @@ impl<'a> LoadSettings<'a> {
         LoadSettings { realtime, ..self }
     }
 
-    pub(crate) fn run(&self, pace: Pace, warm_up: Duration, duration: Duration) -> Result<Outcome> {
+    pub(crate) fn run(&self, pace: Pace, warm_up: Duration, duration: Duration) -> Result<RunSummary> {
         self.run_until(pace, warm_up, duration, &AtomicBool::new(false))
     }
 
@@ -413,7 +413,7 @@ impl<'a> LoadSettings<'a> {
         warm_up: Duration,
         duration: Duration,
         enough: &AtomicBool,
-    ) -> Result<Outcome> {
+    ) -> Result<RunSummary> {
         self.observed(pace, warm_up, duration, enough, &mut |_| {})
     }
 
@@ -424,7 +424,7 @@ impl<'a> LoadSettings<'a> {
         duration: Duration,
         enough: &AtomicBool,
         observe: &mut dyn FnMut(&Interval<'_>),
-    ) -> Result<Outcome> {
+    ) -> Result<RunSummary> {
         let load = self.load(pace, warm_up, duration);
         stillgate_load::run(&load, enough, observe).map_err(|error| Error::new(error.to_string()))
     }
@@ -454,7 +454,7 @@ impl<'a> LoadSettings<'a> {
 }
 
 /// A target that has ended explains more than the load that could not reach it.
-fn checked(started: &mut Started, outcome: Result<Outcome>) -> Result<Outcome> {
+fn checked(started: &mut Started, outcome: Result<RunSummary>) -> Result<RunSummary> {
     started.alive()?;
     outcome
 }

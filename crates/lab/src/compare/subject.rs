@@ -208,7 +208,7 @@ impl Repository {
 
     /// The binary of a commit. `note` is called before anything that takes long.
     pub(crate) fn binary(&self, commit: &str, mut note: impl FnMut(&str)) -> Result<BuiltRevision> {
-        let kept = self.cache.join("binaries").join(format!("{}-{}", short(commit), self.key()?));
+        let kept = self.cache.join("binaries").join(format!("{}-{}", short(commit), self.build_key()?));
         if let Some(binary) = the_file_in(&kept) {
             return Ok(BuiltRevision { commit: commit.to_owned(), binary, reused: true });
         }
@@ -220,12 +220,12 @@ impl Repository {
         note(&format!("building {} (its dependencies only once)", short(commit)));
         let worktree = Worktree::add(&self.top, &self.cache, commit)?;
         let executable = self.compile(&worktree.path.join(&self.prefix), commit)?;
-        let binary = keep(&executable, &kept)?;
+        let binary = copy_to_cache(&executable, &kept)?;
         Ok(BuiltRevision { commit: commit.to_owned(), binary, reused: false })
     }
 
     /// Everything but the commit that a binary depends on.
-    fn key(&self) -> Result<String> {
+    fn build_key(&self) -> Result<String> {
         let rustc = run(Command::new("rustc").arg("-vV").current_dir(self.top.join(&self.prefix)), "rustc")?;
         let Build { package, bin, profile } = &self.build;
         let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
@@ -328,7 +328,7 @@ fn executables(messages: &str) -> Vec<PathBuf> {
 }
 
 /// Copies a binary to the cache; a folder of this name is either complete or absent.
-fn keep(executable: &Path, kept: &Path) -> Result<PathBuf> {
+fn copy_to_cache(executable: &Path, kept: &Path) -> Result<PathBuf> {
     let failed = |error: std::io::Error| Error::new(format!("cannot keep a binary in {}: {error}", kept.display()));
     let name = executable.file_name().unwrap_or(executable.as_os_str());
     let partial = kept.with_extension("partial");

@@ -42,7 +42,7 @@ pub(crate) fn analyse(design: &DevicesDesign, rounds: &[DevicesRound]) -> Device
     let mut measures: Vec<DevicesMeasure> = Vec::new();
     let mut p_values = Vec::new();
     for measure in &MEASURES {
-        if let Some((found, p)) = judge(measure, &sound, design.alpha / MEASURES.len() as f64) {
+        if let Some((found, p)) = analyse_measure(measure, &sound, design.alpha / MEASURES.len() as f64) {
             measures.push(found);
             p_values.push(p);
         }
@@ -72,7 +72,7 @@ pub(crate) fn analyse(design: &DevicesDesign, rounds: &[DevicesRound]) -> Device
     analysis
 }
 
-fn judge(measure: &Measure, sound: &[&DevicesRound], level: f64) -> Option<(DevicesMeasure, f64)> {
+fn analyse_measure(measure: &Measure, sound: &[&DevicesRound], level: f64) -> Option<(DevicesMeasure, f64)> {
     let (name, unit, read) = measure;
     let pairs: Option<Vec<(f64, f64)>> =
         sound.iter().map(|round| read(&round.a).zip(read(&round.b)).filter(|(a, b)| *a > 0.0 && *b > 0.0)).collect();

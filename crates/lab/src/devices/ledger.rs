@@ -122,7 +122,7 @@ impl Ledger {
     fn count(&self, range: Range<usize>, found: &mut Messages, connection: impl Fn(u32) -> u32) {
         let mut answers: BTreeMap<String, u64> = BTreeMap::new();
         for entry in &self.entries[range] {
-            *answers.entry(named(entry.answer)).or_default() += 1;
+            *answers.entry(answer_name(entry.answer)).or_default() += 1;
             let arrived = entry.received > 0;
             found.received += u64::from(arrived);
             found.duplicated += u64::from(entry.received > 1);
@@ -150,7 +150,7 @@ impl Ledger {
     }
 }
 
-fn named(answer: u16) -> String {
+fn answer_name(answer: u16) -> String {
     match answer {
         0 | TIMED_OUT => "no answer".to_owned(),
         BROKEN => "connection broke".to_owned(),

@@ -60,7 +60,7 @@ pub(crate) enum Verdict {
 }
 
 /// All comparisons of a night; `before` are the older lines of the store.
-pub(crate) fn judge(night: &[&StoreLine], before: &[StoreLine]) -> Vec<NightComparison> {
+pub(crate) fn judge_night(night: &[&StoreLine], before: &[StoreLine]) -> Vec<NightComparison> {
     let all: Vec<(&StoreLine, usize, Vec<f64>)> = night
         .iter()
         .flat_map(|line| (0..line.beside.len()).map(move |index| (*line, index)))
@@ -418,7 +418,7 @@ mod tests {
         let with = |pairs: usize| lines.iter().filter(|line| line.values.len() == pairs).count();
         assert!(with(10) > 20 && with(35) > 20 && with(135) > 20, "{} {} {}", with(10), with(35), with(135));
         // A change of half the scatter.
-        let called = lines.iter().filter(|line| judge(&[line], &[])[0].verdict == Verdict::Worse).count();
+        let called = lines.iter().filter(|line| judge_night(&[line], &[])[0].verdict == Verdict::Worse).count();
         assert!(called > 30, "{called}");
         // A result that is clear after the second look needs no third.
         assert!((0..20).all(|seed| taken(0.2, seed).values.len() == 35));
@@ -433,14 +433,18 @@ mod tests {
             line.beside[0].values.truncate(count);
             line.first_look = count.min(PAIRS_FIRST);
             assert_eq!(contradictions(&line), Vec::<String>::new());
-            judge(&[&line], &[])[0].verdict
+            judge_night(&[&line], &[])[0].verdict
         };
         // Any difference may be missed.
         assert_eq!([7, 10].map(|count| cut(count, 9.0)), [Verdict::Undecided; 2]);
         assert_ne!(cut(35, 9.0), Verdict::Unchanged);
         let quiet = (0..).map(|seed| taken(0.0, seed)).find(|line| line.values.len() == 10).unwrap();
         let quiet = StoreLine { cut_short: Some(EarlyEnd::Budget), margin: Some(9.0), ..quiet };
-        assert_eq!(judge(&[&quiet], &[])[0].verdict, Verdict::Unchanged, "this comparison called for no other look");
+        assert_eq!(
+            judge_night(&[&quiet], &[])[0].verdict,
+            Verdict::Unchanged,
+            "this comparison called for no other look"
+        );
     }
 
     #[test]

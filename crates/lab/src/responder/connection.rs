@@ -1,7 +1,7 @@
 //! One connection: parses requests from its bytes, sends answers, ends in order.
 
+use super::ConnectionToken;
 use super::Delays;
-use super::Token;
 use super::{Answer, Answers, CONTINUE, Content, Persistence};
 use crate::websocket::{self, HANDSHAKE_KEY, Opcode, Sender};
 use rustix::event::epoll::EventFlags;
@@ -131,7 +131,7 @@ impl Connection {
     }
 
     /// Called after an event.
-    pub(super) fn ready(&mut self, flags: EventFlags, token: Token, shared: &mut ResponderState) -> State {
+    pub(super) fn ready(&mut self, flags: EventFlags, token: ConnectionToken, shared: &mut ResponderState) -> State {
         if flags.contains(EventFlags::ERR) {
             return State::Over;
         }
@@ -149,7 +149,7 @@ impl Connection {
     }
 
     /// Called when an answer is due.
-    pub(super) fn answer_due(&mut self, answer: Answer, token: Token, shared: &mut ResponderState) -> State {
+    pub(super) fn answer_due(&mut self, answer: Answer, token: ConnectionToken, shared: &mut ResponderState) -> State {
         self.due -= 1;
         shared.answered += 1;
         shared.output.extend_from_slice(shared.answers.bytes(answer));
@@ -163,14 +163,14 @@ impl Connection {
     }
 
     /// Uses input that was left over.
-    fn take_up(&mut self, token: Token, shared: &mut ResponderState) -> State {
+    fn take_up(&mut self, token: ConnectionToken, shared: &mut ResponderState) -> State {
         let len = self.input.len();
         shared.input[..len].copy_from_slice(&self.input);
         self.input.clear();
         self.use_input(len, token, shared)
     }
 
-    fn read(&mut self, token: Token, shared: &mut ResponderState) -> State {
+    fn read(&mut self, token: ConnectionToken, shared: &mut ResponderState) -> State {
         let kept = self.input.len();
         match recv(&self.socket, &mut shared.input[kept..], RecvFlags::empty()) {
             Ok((0, _)) if matches!(self.stage, Stage::Draining { .. }) => State::Over,
@@ -189,7 +189,7 @@ impl Connection {
     }
 
     /// Parses requests from the first `len` bytes of the shared input, and keeps the bytes that cannot be used yet.
-    fn use_input(&mut self, len: usize, token: Token, shared: &mut ResponderState) -> State {
+    fn use_input(&mut self, len: usize, token: ConnectionToken, shared: &mut ResponderState) -> State {
         if let Stage::Draining { bytes } = &mut self.stage {
             *bytes += len;
             return if *bytes > DRAIN_BYTES_MAX { State::Over } else { State::Alive };
@@ -218,7 +218,7 @@ impl Connection {
         &mut self,
         at: usize,
         len: usize,
-        token: Token,
+        token: ConnectionToken,
         arrived: Option<Instant>,
         shared: &mut ResponderState,
     ) -> Option<usize> {
@@ -275,7 +275,13 @@ impl Connection {
     }
 
     /// Answers now, or when it is due.
-    fn answer(&mut self, answer: Answer, token: Token, arrived: Option<Instant>, shared: &mut ResponderState) {
+    fn answer(
+        &mut self,
+        answer: Answer,
+        token: ConnectionToken,
+        arrived: Option<Instant>,
+        shared: &mut ResponderState,
+    ) {
         if answer.connection == Persistence::Close {
             self.stage = Stage::Last;
         }
@@ -285,7 +291,7 @@ impl Connection {
         match (&mut shared.delays, arrived) {
             (Some(delays), Some(arrived)) if self.stage != Stage::WebSocket => {
                 let not_before = self.due_last.unwrap_or(arrived);
-                self.due_last = Some(delays.put(arrived, not_before, token, answer));
+                self.due_last = Some(delays.schedule(arrived, not_before, token, answer));
                 self.due += 1;
             }
             _ => {

@@ -128,7 +128,7 @@ impl Responder {
                 match data {
                     LISTENER => self.accept()?,
                     ENDING => return Ok(self.into_served()),
-                    data => self.serve(Token::from_u64(data), |connection, token, shared| {
+                    data => self.serve(ConnectionToken::from_u64(data), |connection, token, shared| {
                         connection.ready(flags, token, shared)
                     })?,
                 }
@@ -153,8 +153,8 @@ impl Responder {
     /// Lets a connection work, and registers the events that it needs next, or closes it.
     fn serve(
         &mut self,
-        token: Token,
-        work: impl FnOnce(&mut Connection, Token, &mut ResponderState) -> State,
+        token: ConnectionToken,
+        work: impl FnOnce(&mut Connection, ConnectionToken, &mut ResponderState) -> State,
     ) -> Result {
         let Some(connection) = self.connections.get(token) else { return Ok(()) };
         let state = work(connection, token, &mut self.shared);
@@ -356,7 +356,7 @@ struct DueAnswer {
     sequence: u64,
     arrived: Instant,
     /// The connection.
-    token: Token,
+    token: ConnectionToken,
     /// The answer.
     answer: Answer,
 }
@@ -388,7 +388,7 @@ impl Delays {
 
     /// Draws the delay of a request that has just arrived; its answer is due no sooner than `not_before`, when the
     /// previous one on the same connection is due. Returns when it is due.
-    fn put(&mut self, arrived: Instant, not_before: Instant, token: Token, answer: Answer) -> Instant {
+    fn schedule(&mut self, arrived: Instant, not_before: Instant, token: ConnectionToken, answer: Answer) -> Instant {
         let delay = self.latency.draw(&mut self.random);
         self.drawn.saturating_record(nanoseconds(delay));
         let at = (arrived + delay).max(not_before);
@@ -440,20 +440,20 @@ impl Eq for DueAnswer {}
 /// Names a connection: its slot, and a number that counts the slot's tenants. An event or an answer for an ended
 /// connection finds none, even if the slot is in use again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Token {
+struct ConnectionToken {
     place: u32,
     tenancy: u32,
 }
 
-impl Token {
+impl ConnectionToken {
     /// As data of an epoll event.
     fn to_u64(self) -> u64 {
         (u64::from(self.tenancy) << 32) | u64::from(self.place)
     }
 
     /// The inverse.
-    fn from_u64(data: u64) -> Token {
-        Token { place: data as u32, tenancy: (data >> 32) as u32 }
+    fn from_u64(data: u64) -> ConnectionToken {
+        ConnectionToken { place: data as u32, tenancy: (data >> 32) as u32 }
     }
 }
 
@@ -480,30 +480,30 @@ impl Connections {
     }
 
     /// A token for the next one.
-    fn vacancy(&mut self) -> Token {
+    fn vacancy(&mut self) -> ConnectionToken {
         let place = self.free.last().copied().unwrap_or_else(|| {
             self.places.push(Slot::default());
             self.free.push(self.places.len() as u32 - 1);
             self.places.len() as u32 - 1
         });
-        Token { place, tenancy: self.places[place as usize].tenancy }
+        ConnectionToken { place, tenancy: self.places[place as usize].tenancy }
     }
 
     /// Opens a connection under the token of the last [`Connections::vacancy`].
-    fn insert(&mut self, token: Token, connection: Connection) {
+    fn insert(&mut self, token: ConnectionToken, connection: Connection) {
         debug_assert_eq!(self.free.last(), Some(&token.place));
         self.free.pop();
         self.places[token.place as usize].connection = Some(connection);
     }
 
     /// An open connection.
-    fn get(&mut self, token: Token) -> Option<&mut Connection> {
+    fn get(&mut self, token: ConnectionToken) -> Option<&mut Connection> {
         let place = self.places.get_mut(token.place as usize)?;
         place.connection.as_mut().filter(|_| place.tenancy == token.tenancy)
     }
 
     /// Closes a connection; its socket leaves epoll with its descriptor.
-    fn close(&mut self, token: Token) {
+    fn close(&mut self, token: ConnectionToken) {
         if self.get(token).is_some() {
             let place = &mut self.places[token.place as usize];
             place.connection = None;
@@ -519,7 +519,7 @@ mod tests {
     use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixStream;
 
-    fn open(connections: &mut Connections) -> Token {
+    fn open(connections: &mut Connections) -> ConnectionToken {
         let token = connections.vacancy();
         connections.insert(token, Connection::new(OwnedFd::from(UnixStream::pair().unwrap().0)));
         token
@@ -536,7 +536,7 @@ mod tests {
         let third = open(&mut connections);
         assert_eq!(third.place, first.place);
         assert!(connections.get(first).is_none() && connections.get(third).is_some());
-        assert_eq!(Token::from_u64(third.to_u64()), third);
-        assert!(connections.get(Token::from_u64(u64::MAX)).is_none());
+        assert_eq!(ConnectionToken::from_u64(third.to_u64()), third);
+        assert!(connections.get(ConnectionToken::from_u64(u64::MAX)).is_none());
     }
 }

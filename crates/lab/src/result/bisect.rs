@@ -56,7 +56,7 @@ pub(crate) struct BisectDesign {
     /// Prior probability that there are several.
     pub(crate) prior_several: f64,
     /// Commits that touch such a path are more likely by this factor.
-    pub(crate) prior_paths: Vec<PriorPath>,
+    pub(crate) prior_paths: Vec<PathPrior>,
     /// A store, as typed, whose counts make the commits more likely that changed them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) prior_counts: Option<String>,
@@ -90,7 +90,7 @@ pub(crate) enum MergeOrder {
 
 /// A prior belief about commits that touch a path.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct PriorPath {
+pub(crate) struct PathPrior {
     /// A file, or a folder with its contents.
     pub(crate) path: String,
     /// Factor of the probability.

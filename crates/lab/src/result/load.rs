@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use stillgate_load::plan::DURATION_UNBOUNDED;
-use stillgate_load::{Arrivals, Load, Outcome, Pace, Protocol};
+use stillgate_load::{Arrivals, Load, Pace, Protocol, RunSummary};
 
 /// Figures for scripts are at the top: counts, and percentiles in microseconds. All of it except the bytes follows from
 /// `run`, `parts` and the settings.
@@ -214,7 +214,7 @@ impl LoadResult {
     /// From a run, its intervals, and the digest of its mix, if that was in a file.
     pub(crate) fn of(
         load: &Load,
-        outcome: &Outcome,
+        outcome: &RunSummary,
         points: Vec<Point>,
         mix_sha256: Option<String>,
     ) -> Result<LoadResult> {

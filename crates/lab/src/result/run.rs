@@ -6,7 +6,7 @@ use crate::result::tail::Point;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::UNIX_EPOCH;
-use stillgate_load::{ErrorKind, Interval, Outcome};
+use stillgate_load::{ErrorKind, Interval, RunSummary};
 
 /// One run of the load generator. Histograms are in nanoseconds, in HdrHistogram's V2 deflated form, in base64.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -155,7 +155,7 @@ pub(crate) struct Placement {
 
 impl RunRecord {
     /// The record of a run.
-    pub(crate) fn of(outcome: &Outcome) -> Result<RunRecord> {
+    pub(crate) fn of(outcome: &RunSummary) -> Result<RunRecord> {
         let counts = ErrorKind::ALL.iter().zip(outcome.errors.counts);
         Ok(RunRecord {
             // A clock before 1970 means a machine without one; the order of runs does not depend on it.
@@ -238,7 +238,7 @@ mod record_tests {
         let mut errors = Errors::default();
         errors.counts[ErrorKind::ALL.iter().position(|kind| *kind == ErrorKind::Timeout).unwrap()] = 2;
         errors.examples.push("no answer in 1 s".into());
-        let record = RunRecord::of(&Outcome {
+        let record = RunRecord::of(&RunSummary {
             begun: SystemTime::UNIX_EPOCH + Duration::from_millis(1500),
             elapsed: Duration::from_millis(250),
             requests: 7,

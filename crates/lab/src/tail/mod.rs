@@ -44,7 +44,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
-use stillgate_load::{Arrivals, Bounds, Interval, Load, Outcome, Pace, Protocol, Schedule, Target};
+use stillgate_load::{Arrivals, Bounds, Interval, Load, Pace, Protocol, RunSummary, Schedule, Target};
 use stillgate_profiler::profile::Profile;
 
 /// Approximate number of points of a block's time series.
@@ -186,7 +186,7 @@ struct Runner<'a> {
     load: Load,
     metrics: MetricsAddress,
     series_shown: u64,
-    _first: placement::First,
+    _priority: placement::LoadPriority,
     target: Started,
     _upstream: Upstream,
 }
@@ -202,9 +202,9 @@ impl<'a> Runner<'a> {
         };
         let series_shown = make_series(&target, &planned.spec)?;
         target.alive()?;
-        let first = placement::first(placement, &upstream.pids())?;
-        let load = Load { realtime: first.realtime(), ..load(design, planned, &target)? };
-        if let Some(warning) = first.warning.as_ref().filter(|_| planned.number == 0) {
+        let priority = placement::prioritize_load(placement, &upstream.pids())?;
+        let load = Load { realtime: priority.realtime(), ..load(design, planned, &target)? };
+        if let Some(warning) = priority.warning.as_ref().filter(|_| planned.number == 0) {
             progress.note(&format!("note: {warning}"));
         }
         let runner = Runner {
@@ -213,7 +213,7 @@ impl<'a> Runner<'a> {
             load,
             metrics,
             series_shown,
-            _first: first,
+            _priority: priority,
             target,
             _upstream: upstream,
         };
@@ -316,7 +316,7 @@ fn cpu_us_per_request(points: &[Point], cpu_us: Vec<Result<f64>>) -> Result<f64>
 }
 
 /// The scrapes of the measured time, relative to its actual beginning instead of the `expected` one.
-fn in_measured_time(mut scrapes: Vec<Scrape>, expected: SystemTime, outcome: &Outcome) -> Vec<Scrape> {
+fn in_measured_time(mut scrapes: Vec<Scrape>, expected: SystemTime, outcome: &RunSummary) -> Vec<Scrape> {
     let late_s = match outcome.begun.duration_since(expected) {
         Ok(late) => late.as_secs_f64(),
         Err(early) => -early.duration().as_secs_f64(),

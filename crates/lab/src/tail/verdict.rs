@@ -120,7 +120,7 @@ fn over_all_by(
             .iter()
             .zip(analysed)
             .filter(|(_, analysis)| verdict_of(analysis) == verdict)
-            .map(|(cell, _)| name(cell))
+            .map(|(cell, _)| cell_name(cell))
             .collect();
         names
     };
@@ -159,7 +159,7 @@ fn unfinished(evidence: &Evidence<'_>) -> Option<String> {
     (done < due).then(|| {
         format!(
             "No verdict on {}: it is unfinished, with {done} of {due} pairs of blocks, and a verdict before the last would be one at a chosen moment.",
-            name(evidence.cell)
+            cell_name(evidence.cell)
         )
     })
 }
@@ -200,7 +200,7 @@ fn too_few(evidence: &Evidence<'_>) -> Option<String> {
     Some(format!(
         "No verdict on {}: it has {pairs} pairs of blocks{lost}, and fewer than {needed} cannot show any \
          difference at {} confidence over {MEASURES_TESTED} measures, however large; use --pairs {} or more.",
-        name(cell),
+        cell_name(cell),
         percent(design.confidence),
         needed + 2
     ))
@@ -215,7 +215,7 @@ fn left_out(evidence: &Evidence<'_>, lost: usize) -> Option<String> {
     (missing as f64 > VOID_SHARE_MAX * (done - spares) as f64).then(|| {
         format!(
             "No verdict on {}: {lost} of {done} pairs of blocks are void{replaced}, for example because {}.",
-            name(evidence.cell),
+            cell_name(evidence.cell),
             reason().trim_end_matches('.')
         )
     })
@@ -227,7 +227,7 @@ fn uneven(evidence: &Evidence<'_>) -> Option<String> {
         format!(
             "No verdict on {}: the generator was not equally late with scrapes and without, and chance does not explain it, so the replaced pairs may be those that would have shown a difference; give the generator CPUs of \
              its own (--load-cpus), or a lower rate.",
-            name(evidence.cell)
+            cell_name(evidence.cell)
         )
     })
 }
@@ -316,7 +316,7 @@ fn scrapes(cell: &Cell) -> String {
 }
 
 /// `haproxy (100,000 series, every 5 s)`
-fn name(cell: &Cell) -> String {
+fn cell_name(cell: &Cell) -> String {
     format!(
         "{} ({} series, every {})",
         cell.subject.name,

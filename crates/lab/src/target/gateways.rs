@@ -143,10 +143,10 @@ fn envoy_configuration(place: &LaunchInputs<'_>) -> Value {
     let idle = (0..place.idle).map(|number| envoy_cluster(&format!("idle{number}"), place.upstream));
     let clusters: Vec<Value> = [envoy_cluster("upstream", place.upstream)].into_iter().chain(idle).collect();
     json!({
-        "admin": { "address": socket_address(place.metrics) },
+        "admin": { "address": envoy_address_json(place.metrics) },
         "static_resources": {
             "listeners": [{
-                "address": socket_address(place.address),
+                "address": envoy_address_json(place.address),
                 "filter_chains": [{ "filters": [{
                     "name": "envoy.filters.network.http_connection_manager",
                     "typed_config": {
@@ -180,12 +180,12 @@ fn envoy_cluster(name: &str, node: SocketAddr) -> Value {
         }] },
         "load_assignment": {
             "cluster_name": name,
-            "endpoints": [{ "lb_endpoints": [{ "endpoint": { "address": socket_address(node) } }] }],
+            "endpoints": [{ "lb_endpoints": [{ "endpoint": { "address": envoy_address_json(node) } }] }],
         },
     })
 }
 
-fn socket_address(address: SocketAddr) -> Value {
+fn envoy_address_json(address: SocketAddr) -> Value {
     json!({ "socket_address": { "address": address.ip().to_string(), "port_value": address.port() } })
 }
 

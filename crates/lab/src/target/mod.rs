@@ -322,7 +322,7 @@ impl RoutePlan {
     /// The prefixes of the paths that they take.
     pub(crate) fn prefixes(self) -> impl Iterator<Item = String> {
         (0..self.count).map(|number| match is_changing(number) {
-            true => changed(&number.to_string(), 0),
+            true => changed_prefix(&number.to_string(), 0),
             false => format!("/service-{number}/v1"),
         })
     }
@@ -339,7 +339,7 @@ impl RoutePlan {
 }
 
 /// The prefix of a route with a mark since this change.
-pub(crate) fn changed(route: &str, change: u64) -> String {
+pub(crate) fn changed_prefix(route: &str, change: u64) -> String {
     format!("{CHANGING}{route}/v{change:0MARK_DIGITS$}")
 }
 
@@ -358,6 +358,6 @@ mod tests {
         assert_eq!((prefixes[7].as_str(), prefixes[8].as_str()), ("/service-7/v1", "/changing-8/v00000000"));
         assert_eq!((prefixes.len(), plan.fixed_paths().len()), (20, 16));
         assert_eq!(plan.fixed_paths()[0], "/service-0/v1/x");
-        assert_eq!(changed("8", 12), "/changing-8/v00000012");
+        assert_eq!(changed_prefix("8", 12), "/changing-8/v00000012");
     }
 }

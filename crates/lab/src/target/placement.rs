@@ -6,7 +6,7 @@ use crate::hosts;
 use crate::result::run::Placement;
 use std::path::Path;
 use stillgate_rig::cpus;
-use stillgate_rig::schedule::First as Priority;
+use stillgate_rig::schedule::RealtimePriority;
 
 /// Divides the CPUs this process may use: the first half for the target, the rest for the load. Given lists take
 /// precedence, and a missing one then gets all the others.
@@ -70,13 +70,13 @@ fn share(available: &[usize], target: Option<&[usize]>, load: Option<&[usize]>) 
 
 /// While it exists, this thread stays on the load's CPUs, and the given processes have priority there.
 #[derive(Debug)]
-pub(crate) struct First {
+pub(crate) struct LoadPriority {
     /// The reason why they have no priority.
     pub(crate) warning: Option<String>,
-    _priority: Option<Priority>,
+    _priority: Option<RealtimePriority>,
 }
 
-impl First {
+impl LoadPriority {
     /// Whether the generator's threads may have the same priority.
     pub(crate) fn realtime(&self) -> bool {
         self.warning.is_none()
@@ -85,23 +85,23 @@ impl First {
 
 /// Gives priority to the first threads of `pids`, and moves this thread, which counts the generator's measurements, off
 /// the target's CPUs; it needs no priority itself. Does nothing if the target shares the load's CPUs.
-pub(crate) fn first(placement: &Placement, pids: &[u32]) -> Result<First> {
+pub(crate) fn prioritize_load(placement: &Placement, pids: &[u32]) -> Result<LoadPriority> {
     match warning(placement) {
-        warning @ Some(_) => Ok(First { warning, _priority: None }),
-        None => first_of_open_loop(placement, pids),
+        warning @ Some(_) => Ok(LoadPriority { warning, _priority: None }),
+        None => prioritize_open_loop(placement, pids),
     }
 }
 
 /// Puts the load first also if the target shares its CPUs: an open loop sleeps between its requests, and the target has that time.
-pub(crate) fn first_of_open_loop(placement: &Placement, pids: &[u32]) -> Result<First> {
-    let priority = Priority::put(&placement.load_cpus, pids)?;
+pub(crate) fn prioritize_open_loop(placement: &Placement, pids: &[u32]) -> Result<LoadPriority> {
+    let priority = RealtimePriority::give(&placement.load_cpus, pids)?;
     let warning = priority.refusal.as_ref().map(|error| {
         format!(
             "generator and upstream have no priority over other programs, so latencies may include the system's own delays; \
              run as root or with CAP_SYS_NICE ({error})"
         )
     });
-    Ok(First { warning, _priority: Some(priority) })
+    Ok(LoadPriority { warning, _priority: Some(priority) })
 }
 
 #[cfg(test)]
@@ -159,8 +159,8 @@ mod tests {
     fn nobody_goes_before_a_target_on_the_same_cpu() {
         let all = cpus::available().unwrap();
         let placement = Placement { target_cpus: vec![0], load_cpus: vec![0], target_apart: false };
-        let first = first(&placement, &[]).unwrap();
-        assert!(first.warning.is_some() && !first.realtime());
+        let priority = prioritize_load(&placement, &[]).unwrap();
+        assert!(priority.warning.is_some() && !priority.realtime());
         assert_eq!(cpus::available().unwrap(), all);
     }
 }

@@ -14,7 +14,7 @@ mod traffic;
 mod worker;
 
 use crate::outcome::{
-    ERROR_EXAMPLES_MAX, ErrorKind, Errors, Interval, Latencies, Outcome, PAUSE_CLOSED, SelfWatch, histogram,
+    ERROR_EXAMPLES_MAX, ErrorKind, Errors, Interval, Latencies, PAUSE_CLOSED, RunSummary, SelfWatch, histogram,
 };
 use crate::plan::{DURATION_UNBOUNDED, Load, Pace};
 use crate::verdict::{CPU_SHARE_FULL, Note, Void, late_max};
@@ -47,7 +47,11 @@ const HEAD_START: Duration = Duration::from_millis(1);
 ///
 /// Connections are opened before the time counts. After the measured time, requests that are under way or were due and
 /// still wait for a connection have [`Load::timeout`] to be answered. An error means that there was no run.
-pub fn run(load: &Load, interrupt: &AtomicBool, observe: &mut dyn FnMut(&Interval<'_>)) -> Result<Outcome, LoadError> {
+pub fn run(
+    load: &Load,
+    interrupt: &AtomicBool,
+    observe: &mut dyn FnMut(&Interval<'_>),
+) -> Result<RunSummary, LoadError> {
     validate(load)?;
     let endpoints = Endpoints::of(load)?;
     connector::provide_descriptors(load.connections, load.threads)?;
@@ -167,7 +171,7 @@ struct Sum {
 }
 
 impl Coordinator<'_, '_> {
-    fn run(mut self) -> Result<Outcome, LoadError> {
+    fn run(mut self) -> Result<RunSummary, LoadError> {
         self.await_ready()?;
         let load = self.common.load;
         let begin_ns = self.common.clock.now_ns() + nanos(HEAD_START);
@@ -265,7 +269,7 @@ impl Sum {
         }
     }
 
-    fn outcome(self, load: &Load, begun: SystemTime, measured_ns: u64) -> Outcome {
+    fn outcome(self, load: &Load, begun: SystemTime, measured_ns: u64) -> RunSummary {
         let end_ns = self.finished.iter().map(|finished| finished.end_ns).max().unwrap_or(measured_ns);
         let elapsed = Duration::from_nanos(end_ns.saturating_sub(measured_ns));
         let per_second = |count: f64| if elapsed.is_zero() { 0.0 } else { count / elapsed.as_secs_f64() };
@@ -279,7 +283,7 @@ impl Sum {
             Pace::Closed => None,
         };
         let finished_ns = self.finished.iter().map(|finished| finished.finished_ns).max().unwrap_or(end_ns);
-        let mut outcome = Outcome {
+        let mut outcome = RunSummary {
             begun,
             elapsed,
             requests: self.requests,
@@ -308,16 +312,16 @@ impl Sum {
             notes: Vec::new(),
         };
         for finished in &self.finished {
-            add(&mut outcome, &finished.totals);
+            add_totals(&mut outcome, &finished.totals);
         }
         let late = self.finished.iter().map(|finished| finished.totals.late).sum();
         let allowed = self.finished.iter().filter_map(|finished| finished.totals.streams_allowed).min();
-        (outcome.void, outcome.notes) = judge(load, &RunObservations::of(&outcome, late, allowed));
+        (outcome.void, outcome.notes) = judge_run(load, &RunObservations::of(&outcome, late, allowed));
         outcome
     }
 }
 
-fn add(outcome: &mut Outcome, totals: &Totals) {
+fn add_totals(outcome: &mut RunSummary, totals: &Totals) {
     outcome.sent += totals.sent;
     outcome.sent_again += totals.sent_again;
     outcome.bytes_received += totals.bytes_received;
@@ -347,7 +351,7 @@ fn merge(into: &mut Histogram<u64>, from: &Histogram<u64>) {
 
 /// In an open loop, a single pause no longer than this, in bounds of lateness, is not enough: in a short run, one late
 /// wake is more than the share.
-const PAUSE_ALONE_BOUNDS: u32 = 10;
+const SINGLE_PAUSE_BOUNDS: u32 = 10;
 
 /// An open loop fell behind if more than this share of its requests, besides those that its connections may have under
 /// way, was not answered.
@@ -378,10 +382,10 @@ struct RunObservations<'a> {
 }
 
 impl<'a> RunObservations<'a> {
-    fn of(outcome: &'a Outcome, late: u64, streams_allowed: Option<usize>) -> Self {
+    fn of(outcome: &'a RunSummary, late: u64, streams_allowed: Option<usize>) -> Self {
         let counts = ErrorKind::ALL.iter().zip(outcome.errors.counts);
         let failed = counts.filter(|(kind, _)| ends_request(**kind)).map(|(_, count)| count).sum();
-        let &Outcome { requests, answered_in_time, good, elapsed, interrupted, sent_again, ref self_watch, .. } =
+        let &RunSummary { requests, answered_in_time, good, elapsed, interrupted, sent_again, ref self_watch, .. } =
             outcome;
         let made = requests + failed + outcome.cut_off + self_watch.missed_starts;
         RunObservations {
@@ -413,7 +417,7 @@ fn ends_request(kind: ErrorKind) -> bool {
 }
 
 /// Why the run is void, and further notes on it.
-fn judge(load: &Load, seen: &RunObservations<'_>) -> (Vec<Void>, Vec<Note>) {
+fn judge_run(load: &Load, seen: &RunObservations<'_>) -> (Vec<Void>, Vec<Note>) {
     let (mut void, mut notes) = (Vec::new(), Vec::new());
     let watch = seen.watch;
     if seen.late as f64 > late_max(load.bounds.late_share_max, seen.due()) {
@@ -429,7 +433,7 @@ fn judge(load: &Load, seen: &RunObservations<'_>) -> (Vec<Void>, Vec<Note>) {
     // If requests are counted, the time that they took is the intended one.
     let duration = if load.requests.is_some() { seen.elapsed } else { load.duration };
     let pauses_max = duration.mul_f64(load.bounds.late_share_max.clamp(0.0, 1.0));
-    if void.is_empty() && watch.pauses > pauses_max && watch.pause_longest > pause_alone(load) {
+    if void.is_empty() && watch.pauses > pauses_max && watch.pause_longest > single_pause_max(load) {
         void.push(Void::StoodStill { longest: watch.pause_longest, sum: watch.pauses });
     }
     let full = watch.cpu_share_max > CPU_SHARE_FULL;
@@ -477,10 +481,10 @@ fn fell_behind(load: &Load, seen: &RunObservations<'_>) -> bool {
     unanswered as f64 > load.places() as f64 + BEHIND_SHARE_MAX * seen.due() as f64
 }
 
-fn pause_alone(load: &Load) -> Duration {
+fn single_pause_max(load: &Load) -> Duration {
     match load.pace {
         Pace::Closed => PAUSE_CLOSED,
-        Pace::Open(_) => load.bounds.late * PAUSE_ALONE_BOUNDS,
+        Pace::Open(_) => load.bounds.late * SINGLE_PAUSE_BOUNDS,
     }
 }
 
@@ -574,7 +578,7 @@ mod tests {
         let check = |due: u64, late: u64, is_void: bool| {
             let watch = watched(due);
             let seen = RunObservations { late, ..seen(due, due, &watch) };
-            let (void, notes) = judge(&load(open()), &seen);
+            let (void, notes) = judge_run(&load(open()), &seen);
             assert_eq!(!void.is_empty(), is_void, "{late} of {due}: {void:?}");
             assert_eq!(notes, []);
         };
@@ -593,7 +597,7 @@ mod tests {
         let check = |pace: Pace, answered_in_time, failed, cpu_share_max, void: &str, note: &str| {
             let watch = SelfWatch { cpu_share_max, ..watched(1_000) };
             let seen = RunObservations { failed, ..seen(1_000, answered_in_time, &watch) };
-            let said = judge(&load(pace), &seen);
+            let said = judge_run(&load(pace), &seen);
             let of = |words: String, expected: &str| words.contains(expected) && (words == "[]") == expected.is_empty();
             assert!(of(format!("{:?}", said.0), void), "{said:?}");
             assert!(of(format!("{:?}", said.1), note), "{said:?}");
@@ -618,18 +622,20 @@ mod tests {
             Note::FewerStreams { allowed: 8, of: 32 },
             Note::SentAgain { requests: 3 },
         ];
-        assert_eq!(judge(&asked, &fewer).1, notes);
-        assert_eq!(judge(&asked, &RunObservations { interrupted: true, ..seen(90, 90, &watch) }).1, []);
-        assert_eq!(judge(&asked, &RunObservations { made: 100, ..seen(90, 90, &watch) }).1, []);
+        assert_eq!(judge_run(&asked, &fewer).1, notes);
+        assert_eq!(judge_run(&asked, &RunObservations { interrupted: true, ..seen(90, 90, &watch) }).1, []);
+        assert_eq!(judge_run(&asked, &RunObservations { made: 100, ..seen(90, 90, &watch) }).1, []);
         let refused = RunObservations { made: 100, good: 25, ..seen(90, 90, &watch) };
-        assert_eq!(judge(&asked, &refused).1, [Note::Refused { refused: 65, of: 90 }]);
+        assert_eq!(judge_run(&asked, &refused).1, [Note::Refused { refused: 65, of: 90 }]);
         // A pause of a fifth of a second in one that took four is more than a share of 1%, however long it might have taken.
         let bounds = Bounds { late_share_max: 0.01, ..Bounds::default() };
         let unbounded = Load { duration: DURATION_UNBOUNDED, bounds, ..asked };
         let pause = Duration::from_millis(200);
         let watch = SelfWatch { pauses: pause, pause_longest: pause, ..watched(90) };
-        let said =
-            judge(&unbounded, &RunObservations { made: 100, elapsed: Duration::from_secs(4), ..seen(90, 90, &watch) });
+        let said = judge_run(
+            &unbounded,
+            &RunObservations { made: 100, elapsed: Duration::from_secs(4), ..seen(90, 90, &watch) },
+        );
         assert!(matches!(said.0[..], [Void::StoodStill { .. }]), "{said:?}");
     }
 
@@ -638,7 +644,7 @@ mod tests {
         let watch = watched(10);
         let seen = seen(10, 10, &watch);
         let asked = |pace| Load { realtime: true, ..load(pace) };
-        assert_eq!(judge(&asked(open()), &seen).1, if watch.realtime { vec![] } else { vec![Note::NotFirst] });
-        assert_eq!(judge(&asked(Pace::Closed), &seen).1, []);
+        assert_eq!(judge_run(&asked(open()), &seen).1, if watch.realtime { vec![] } else { vec![Note::NotFirst] });
+        assert_eq!(judge_run(&asked(Pace::Closed), &seen).1, []);
     }
 }

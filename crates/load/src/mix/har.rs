@@ -5,7 +5,7 @@
 //! expected. Recordings are long, so most of the text is kept only as positions; `${` has no special meaning in it.
 
 use super::errors::{Findings, Location, quoted};
-use super::request::{Draft, Expect, Positioned, STATUS_MAX, STATUS_MIN, Statuses};
+use super::request::{Draft, Expect, Positioned, STATUS_MAX, STATUS_MIN, StatusSet};
 use super::template::Template;
 use super::{Entry, EntryBytes, Mix, MixErrors};
 use crate::target::{Target, TargetError};
@@ -290,7 +290,7 @@ impl<'a> Reader<'a> {
         format!(
             "none of the {recorded} entries is for {}; they are for {}; use a URL of that host, or replace the host in the file",
             self.target.host,
-            self.hosts_named()
+            self.other_hosts_text()
         )
     }
 
@@ -298,7 +298,7 @@ impl<'a> Reader<'a> {
         let mut notes = Vec::new();
         let others: usize = self.other_hosts.values().sum();
         if others > 0 {
-            let hosts = self.hosts_named();
+            let hosts = self.other_hosts_text();
             notes.push(format!("{others} of {recorded} entries are for other hosts and were left out: {hosts}"));
         }
         if self.not_http > 0 {
@@ -311,7 +311,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The hosts with the most entries first.
-    fn hosts_named(&self) -> String {
+    fn other_hosts_text(&self) -> String {
         let mut hosts: Vec<(&String, &usize)> = self.other_hosts.iter().collect();
         hosts.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
         let named = hosts.iter().take(HOSTS_NAMED_MAX).map(|(host, count)| format!("{host} ({count})"));
@@ -345,12 +345,12 @@ fn path(url: &str, target: &Target) -> Result<UrlOwner, TargetError> {
     Ok(if is_targets { UrlOwner::Target(recorded.path_and_query) } else { UrlOwner::Other(recorded.host) })
 }
 
-fn statuses(recorded: Option<i64>) -> Statuses {
+fn statuses(recorded: Option<i64>) -> StatusSet {
     let status = recorded.and_then(|status| u16::try_from(status).ok());
     match status.filter(|status| (STATUS_MIN..=STATUS_MAX).contains(status)) {
-        None => Statuses::default(),
+        None => StatusSet::default(),
         Some(status) => {
-            let mut statuses = Statuses::EMPTY;
+            let mut statuses = StatusSet::EMPTY;
             statuses.add(status, status);
             statuses
         }

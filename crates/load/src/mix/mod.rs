@@ -14,7 +14,7 @@ use crate::target::Target;
 pub use errors::{FINDINGS_MAX, Finding, MixErrors};
 use errors::{Findings, Location};
 pub use request::Expect;
-use request::{BodyCheck, Draft, Positioned, Statuses};
+use request::{BodyCheck, Draft, Positioned, StatusSet};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::ops::Range;
@@ -152,7 +152,7 @@ impl Mix {
         if statuses.is_none() && body_contains.is_none() {
             return Ok(self.clone());
         }
-        let statuses = statuses.map(Statuses::parse).transpose()?;
+        let statuses = statuses.map(StatusSet::parse).transpose()?;
         let body = body_contains.map(|text| BodyCheck::Contains(text.as_bytes().into()));
         let Inner { entries, weights, choice, variables, notes } = &*self.inner;
         let entries = entries.iter().map(|entry| {
@@ -328,17 +328,17 @@ const THREAD_STRIDE: u64 = 0x9e37_79b9_7f4a_7c15;
 impl FillBuffers {
     fn write(&mut self, head: &Template, body: Option<&Template>) {
         self.request.clear();
-        put(head, &self.values, &self.spans, &mut self.request);
+        fill_template(head, &self.values, &self.spans, &mut self.request);
         let Some(body) = body else { return };
         self.body.clear();
-        put(body, &self.values, &self.spans, &mut self.body);
+        fill_template(body, &self.values, &self.spans, &mut self.body);
         // Writing to a vector cannot fail.
         let _ = write!(self.request, "Content-Length: {}\r\n\r\n", self.body.len());
         self.request.extend_from_slice(&self.body);
     }
 }
 
-fn put(template: &Template, values: &[u8], spans: &[Option<Range<usize>>], out: &mut Vec<u8>) {
+fn fill_template(template: &Template, values: &[u8], spans: &[Option<Range<usize>>], out: &mut Vec<u8>) {
     for piece in &template.pieces {
         match piece {
             Piece::Literal(literal) => out.extend_from_slice(literal),

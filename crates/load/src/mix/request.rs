@@ -194,7 +194,7 @@ fn in_field_value(value: &[u8]) -> bool {
 /// The expectations of an answer. By default a status of 200 to 399 and any body.
 #[derive(Debug, Clone, Default)]
 pub struct Expect {
-    pub(super) statuses: Statuses,
+    pub(super) statuses: StatusSet,
     pub(super) body: Option<BodyCheck>,
 }
 
@@ -248,14 +248,14 @@ pub(super) fn status_range(text: &str) -> Option<(u16, u16)> {
 
 /// A set of status codes, 100 to 599.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Statuses([u64; WORDS]);
+pub(super) struct StatusSet([u64; WORDS]);
 
 pub(super) const STATUS_MIN: u16 = 100;
 pub(super) const STATUS_MAX: u16 = 599;
 const WORDS: usize = (STATUS_MAX - STATUS_MIN) as usize / 64 + 1;
 
-impl Statuses {
-    pub(super) const EMPTY: Statuses = Statuses([0; WORDS]);
+impl StatusSet {
+    pub(super) const EMPTY: StatusSet = StatusSet([0; WORDS]);
 
     #[inline]
     fn contains(&self, status: u16) -> bool {
@@ -264,8 +264,8 @@ impl Statuses {
     }
 
     /// Parses a list like `200,301-303,4xx`; the error is a message.
-    pub(super) fn parse(list: &str) -> Result<Statuses, String> {
-        let mut statuses = Statuses::EMPTY;
+    pub(super) fn parse(list: &str) -> Result<StatusSet, String> {
+        let mut statuses = StatusSet::EMPTY;
         for item in list.split(',') {
             let (from, to) = status_range(item.trim())
                 .ok_or_else(|| format!("{} is here; write {STATUSES_WANTED}", quoted(item)))?;
@@ -283,14 +283,14 @@ impl Statuses {
     }
 
     /// Adds the statuses of another set.
-    pub(super) fn merge(&mut self, other: &Statuses) {
+    pub(super) fn merge(&mut self, other: &StatusSet) {
         self.0.iter_mut().zip(other.0).for_each(|(word, other)| *word |= other);
     }
 }
 
-impl Default for Statuses {
+impl Default for StatusSet {
     fn default() -> Self {
-        let mut statuses = Statuses::EMPTY;
+        let mut statuses = StatusSet::EMPTY;
         statuses.add(200, 399);
         statuses
     }
@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn statuses_are_read_or_refused() {
         let check = |list: &str, yes: &[u16], no: &[u16]| {
-            let expect = Expect { statuses: Statuses::parse(list).unwrap(), body: None };
+            let expect = Expect { statuses: StatusSet::parse(list).unwrap(), body: None };
             assert!(yes.iter().all(|&status| expect.status(status)), "{list}");
             assert!(no.iter().all(|&status| !expect.status(status)), "{list}");
         };
@@ -317,7 +317,7 @@ mod tests {
             "", "20", "2000", "099", "600", "6xx", "0xx", "xx", "2x", "+20", "-200", "303-301", "200-", "200,,201",
             "2xx-3xx", "ok",
         ] {
-            let error = Statuses::parse(list).unwrap_err();
+            let error = StatusSet::parse(list).unwrap_err();
             assert!(
                 error.ends_with("write a status of 100 to 599 like 200, a class like 2xx, or a range like 301-303"),
                 "{error}"

@@ -7,7 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use stillgate_load::outcome::histogram;
 use stillgate_load::present::table;
 use stillgate_load::{
-    Arrivals, Bounds, ErrorKind, Errors, Latencies, Load, Mix, Note, Outcome, Pace, Protocol, Schedule, SelfWatch,
+    Arrivals, Bounds, ErrorKind, Errors, Latencies, Load, Mix, Note, Pace, Protocol, RunSummary, Schedule, SelfWatch,
     Target, Void,
 };
 
@@ -52,8 +52,8 @@ fn lateness() -> hdrhistogram::Histogram<u64> {
     lateness
 }
 
-fn outcome() -> Outcome {
-    Outcome {
+fn outcome() -> RunSummary {
+    RunSummary {
         begun: UNIX_EPOCH + Duration::from_millis(1_790_000_000_250),
         elapsed: Duration::from_millis(10_001),
         requests: 199_990,
@@ -89,7 +89,7 @@ fn outcome() -> Outcome {
     }
 }
 
-fn with_errors() -> Outcome {
+fn with_errors() -> RunSummary {
     let mut outcome = outcome();
     outcome.errors.counts[ErrorKind::Timeout as usize] = 12;
     outcome.errors.counts[ErrorKind::Status as usize] = 5;
@@ -104,7 +104,7 @@ fn with_errors() -> Outcome {
     outcome
 }
 
-fn void() -> Outcome {
+fn void() -> RunSummary {
     let mut outcome = outcome();
     outcome.void = vec![
         Void::Late {
@@ -121,8 +121,8 @@ fn void() -> Outcome {
 }
 
 /// The outcome of a run without answers.
-fn empty() -> Outcome {
-    Outcome {
+fn empty() -> RunSummary {
+    RunSummary {
         elapsed: Duration::ZERO,
         requests: 0,
         answered_in_time: 0,
@@ -159,7 +159,7 @@ fn tables() {
     expect_file!["../data/table-open.txt"].assert_eq(&table(&outcome(), &load(uniform, 1)));
     let ramp = open(100.5, 20_000.0, Arrivals::Poisson);
     expect_file!["../data/table-errors.txt"].assert_eq(&table(&with_errors(), &load(ramp, 2)));
-    let closed = Outcome { rate_intended: None, ..outcome() };
+    let closed = RunSummary { rate_intended: None, ..outcome() };
     expect_file!["../data/table-closed.txt"].assert_eq(&table(&closed, &load(Pace::Closed, 1)));
     expect_file!["../data/table-void.txt"].assert_eq(&table(&void(), &load(uniform, 1)));
     expect_file!["../data/table-empty.txt"].assert_eq(&table(&empty(), &load(Pace::Closed, 1)));

@@ -315,7 +315,7 @@ impl VmWatch {
     /// Stops counting, and returns the counts by `NAME:LINE`, and for calls by `NAME:LINE:CALLED`.
     pub(crate) fn counted_lines(&self) -> mlua::Result<HashMap<String, u64>> {
         let counts: HashMap<String, u64> = self.shared.get::<LuaFunction>("counted_lines")?.call(())?;
-        Ok(counts.into_iter().map(|(line, count)| (name(line), count)).collect())
+        Ok(counts.into_iter().map(|(line, count)| (chunk_name(line), count)).collect())
     }
 
     /// Publishes changes.
@@ -373,7 +373,7 @@ fn hear<A: FromLuaMulti + 'static>(
 }
 
 /// LuaJIT prefixes a character that gives the type of the name.
-fn name(chunk: String) -> String {
+fn chunk_name(chunk: String) -> String {
     chunk.strip_prefix('=').map(str::to_owned).unwrap_or(chunk)
 }
 
@@ -403,13 +403,13 @@ impl Health {
         }
         let is_called = !within.is_empty() || reason.is_of_calls();
         let abort = Abort {
-            source: name(source),
+            source: chunk_name(source),
             line,
-            within: name(within),
+            within: chunk_name(within),
             called: if is_called { called } else { String::new() },
             reason,
             instruction: reason.instruction(detail),
-            began_source: name(began_source),
+            began_source: chunk_name(began_source),
             began_line,
         };
         if self.aborts.len() >= ABORTS_MAX && !self.aborts.contains_key(&abort) {
@@ -432,7 +432,7 @@ impl Health {
 
     fn loaded_text(&mut self, (chunk, text): (String, String)) {
         let bytes: usize = self.sources.values().map(|source| source.text.len()).sum();
-        let name = name(chunk);
+        let name = chunk_name(chunk);
         self.forget_aborts(&name);
         let source = self.sources.entry(name).or_default();
         source.count += 1;
@@ -443,7 +443,7 @@ impl Health {
     }
 
     fn forgotten(&mut self, chunk: String) {
-        let name = name(chunk);
+        let name = chunk_name(chunk);
         let Some(source) = self.sources.get_mut(&name) else { return };
         source.count -= 1;
         if source.count == 0 {

@@ -522,7 +522,8 @@ end
 
 function ngx.sleep(seconds)
   seconds = tonumber(seconds)
-  if not seconds or seconds < 0 then raise("invalid sleep duration \"" .. tostring(seconds) .. "\"") end
+  -- Not a number is not below zero either.
+  if not seconds or not (seconds >= 0) then raise("invalid sleep duration \"" .. tostring(seconds) .. "\"") end
   if not ask(op.can_wait, "", "", 0) then
     raise("API disabled in the context of " .. ask(op.phase, "", "", 0) .. ": ngx.sleep")
   end

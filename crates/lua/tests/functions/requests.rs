@@ -59,6 +59,7 @@ fn functions_wait() {
         "slept 1s, slept 0ns, 200 \"1\\n\""
     );
     assert_eq!(answer("ngx.sleep(-1)"), "error: test:1: invalid sleep duration \"-1\"");
+    assert!(answer("ngx.sleep(0/0)").starts_with("error: test:1: invalid sleep duration"));
     let mut fake = Fake { body: None, ..Fake::default() };
     let reading = program(&["return function() ngx.req.read_body() ngx.say(ngx.req.get_body_data()) end"]);
     assert_eq!(run_with(&reading, &mut fake, &mut Context::default()), "read the body, 200 \"the body\\n\"");

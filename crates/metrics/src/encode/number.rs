@@ -155,10 +155,10 @@ pub(super) fn patch_digits(bytes: &mut [u8], at: &Range<usize>, value: u64) -> O
     let is_as_wide = value < POWERS[width - 1] && (width == 1 || value >= POWERS[width - 2]);
     if is_as_wide {
         let low = bytes.get_mut(at.end - STEP..at.end)?;
-        put(low, value % POWERS[STEP - 1], width.min(STEP));
+        put_last_digits(low, value % POWERS[STEP - 1], width.min(STEP));
         if width > STEP {
             let high = bytes.get_mut(at.end - 2 * STEP..at.end - STEP)?;
-            put(high, value / POWERS[STEP - 1], width - STEP);
+            put_last_digits(high, value / POWERS[STEP - 1], width - STEP);
         }
     }
     Some(is_as_wide)
@@ -166,7 +166,7 @@ pub(super) fn patch_digits(bytes: &mut [u8], at: &Range<usize>, value: u64) -> O
 
 /// Writes the last digits of a number below 10^8 into the last of eight bytes; the other bytes keep their values.
 #[inline]
-fn put(bytes: &mut [u8], value: u64, digits: usize) {
+fn put_last_digits(bytes: &mut [u8], value: u64, digits: usize) {
     let Ok(eight) = <&mut [u8; STEP]>::try_from(bytes) else { return };
     let kept = u64::MAX.checked_shr(8 * digits as u32).unwrap_or(0);
     let new = (spell(value) & !kept) | (u64::from_le_bytes(*eight) & kept);

@@ -386,7 +386,7 @@ fn bound(state: &mut Distribution) {
 
 /// Accepts what a dead writer left in the middle of a change: it stays so for ever. If its classic and native buckets
 /// disagree, the missing observation is added where it does the least harm.
-fn settle(state: &mut Distribution) {
+fn add_missing_observations(state: &mut Distribution) {
     if let Some(native) = state.native.as_mut().filter(|_| !state.classic.is_empty()) {
         native.zero_count += state.classic.iter().sum::<u64>().saturating_sub(native.count());
     }
@@ -443,7 +443,7 @@ impl Store {
             let seen = read_histogram(cells, bounds, native.as_ref(), to);
             bound(to);
             if seen == ReadOutcome::Stuck && !self.mounted(place.mount).is_alive {
-                settle(to);
+                add_missing_observations(to);
             } else {
                 is_whole &= seen == ReadOutcome::Whole;
             }
@@ -483,7 +483,7 @@ mod tests {
         let native = Exponential { positive: vec![(1, 4)], ..Exponential::default() };
         let mut state = Distribution { sum: 4.0, classic: vec![2, 3], native: Some(native) };
         for _ in 0..2 {
-            settle(&mut state);
+            add_missing_observations(&mut state);
             assert_eq!(state.native.as_ref().unwrap().count(), 5);
         }
     }

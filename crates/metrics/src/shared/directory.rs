@@ -273,7 +273,7 @@ impl Directory {
             process: SegmentProcess { pid: row.pid.get(), start: row.start.get() },
             serial: row.serial.get(),
         };
-        let generation = protocol::look(&file.active, |table| {
+        let generation = protocol::read_current(&file.active, |table| {
             let table = &file.tables[table];
             let count = (table.entries.get() as usize).min(SEGMENTS_MAX);
             entries.clear();

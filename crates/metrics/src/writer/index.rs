@@ -107,7 +107,7 @@ impl RecordIndex {
             let info = self.pages[page as usize];
             let room = info.entries < FULL || (info.entries < FULL_WITHOUT_MEMORY && !self.can_split(pages, info));
             if room {
-                put(pages.slots(page), pack(hash, place));
+                insert_entry(pages.slots(page), pack(hash, place));
                 self.pages[page as usize].entries += 1;
                 return true;
             }
@@ -175,7 +175,7 @@ impl RecordIndex {
         old.iter().for_each(|slot| slot.store(0, Relaxed));
         for entry in entries.into_iter().filter(|entry| *entry != 0) {
             let goes = (entry as u32) << depth >> 31 == 1;
-            put(if goes { new } else { old }, entry);
+            insert_entry(if goes { new } else { old }, entry);
             if goes { moved.entries += 1 } else { kept.entries += 1 }
         }
         self.pages[page as usize] = kept;
@@ -192,7 +192,7 @@ fn pack(hash: u32, place: u32) -> u64 {
 }
 
 /// Puts an entry into the first free slot from its home slot.
-fn put(slots: &[AtomicU64], entry: u64) {
+fn insert_entry(slots: &[AtomicU64], entry: u64) {
     let mut slot = entry as usize % SLOTS;
     while slots[slot].load(Relaxed) != 0 {
         slot = (slot + 1) % SLOTS;

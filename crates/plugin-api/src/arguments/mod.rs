@@ -44,10 +44,12 @@ impl Request<'_> {
         let reading = self.header(CONTENT_TYPE, &mut of_type).and_then(|kind| BodyFormat::of(kind, coding));
         let reading = reading.filter(|reading| wanted.variables.iter().any(|variable| reading.may_have(variable)))?;
         if self.body_here().is_some_and(|body| body.len() <= wanted.bytes_max) {
-            return self.read_arguments(wanted, reading);
+            return self.read_body_arguments(wanted, reading);
         }
         let (bytes_max, wanted) = (wanted.bytes_max, wanted.clone());
-        Some(Flow::body(bytes_max, move |request| request.read_arguments(&wanted, reading).unwrap_or(Flow::Continue)))
+        Some(Flow::body(bytes_max, move |request| {
+            request.read_body_arguments(&wanted, reading).unwrap_or(Flow::Continue)
+        }))
     }
 
     /// The body that the node will get, or the client's if a filter changes it on its way.
@@ -55,7 +57,7 @@ impl Request<'_> {
         self.whole_body().or(self.received)
     }
 
-    fn read_arguments(&mut self, wanted: &Arguments, reading: BodyFormat) -> Option<Flow> {
+    fn read_body_arguments(&mut self, wanted: &Arguments, reading: BodyFormat) -> Option<Flow> {
         let body = self.body_here().unwrap_or_default();
         if body.len() <= SHORT_BYTES_MAX {
             return match reading.values(body, &wanted.variables, wanted.bytes_max) {
@@ -179,7 +181,7 @@ impl BodyFormat {
 fn value(contents: &Contents<'_>, variable: &Variable) -> Value {
     let found = match (contents, variable) {
         (Contents::Json(json), Variable::BodyArg(way)) => of_json(json, way)?,
-        (Contents::Form(body), Variable::PostArg(name)) => joined(form(body, name).take(1))?,
+        (Contents::Form(body), Variable::PostArg(name)) => join_texts(form(body, name).take(1))?,
         (Contents::Form(body), Variable::BodyArg(way)) => chosen(|name| form(body, name), way)?,
         (Contents::Parts(parts), Variable::BodyArg(way)) => {
             chosen(|name| parts.iter().filter(move |part| part.name == name.as_bytes()).map(|part| part.content), way)?
@@ -198,14 +200,14 @@ fn chosen<'w, T: AsRef<[u8]>, I: Iterator<Item = T>>(
     way: &'w BodyPath,
 ) -> JoinedText {
     match way.steps() {
-        [BodyStep::Name(name)] | [BodyStep::Name(name), BodyStep::Each] => joined(named(name)),
-        [BodyStep::Name(name), BodyStep::Item(index)] => joined(named(name).skip(*index).take(1)),
+        [BodyStep::Name(name)] | [BodyStep::Name(name), BodyStep::Each] => join_texts(named(name)),
+        [BodyStep::Name(name), BodyStep::Item(index)] => join_texts(named(name).skip(*index).take(1)),
         _ => Ok(None),
     }
 }
 
 /// Joins several texts.
-fn joined<T: AsRef<[u8]>>(texts: impl IntoIterator<Item = T>) -> JoinedText {
+fn join_texts<T: AsRef<[u8]>>(texts: impl IntoIterator<Item = T>) -> JoinedText {
     texts.into_iter().try_fold(None, |out: Option<Vec<u8>>, text| {
         let mut out = match out {
             None => Vec::new(),
@@ -229,7 +231,7 @@ fn of_json(json: &Json, way: &BodyPath) -> JoinedText {
         Json::Array(items) => items.iter().collect(),
         json => vec![*json],
     });
-    joined(items.filter_map(|json| match json {
+    join_texts(items.filter_map(|json| match json {
         Json::String(text) => Some(text.clone()),
         Json::Number(number) => Some(number.to_string()),
         Json::Bool(flag) => Some(flag.to_string()),

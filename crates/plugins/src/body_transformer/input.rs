@@ -89,12 +89,12 @@ pub(super) fn add_within(
         budget.take_table()?;
     }
     budget.take_entry(&name)?;
-    add(fields, name, value);
+    add_field(fields, name, value);
     Ok(())
 }
 
 /// Adds a field; several with one name become a list.
-pub(crate) fn add(fields: &mut Map<String, Json>, name: String, value: Json) {
+pub(crate) fn add_field(fields: &mut Map<String, Json>, name: String, value: Json) {
     match fields.get_mut(&name) {
         None => drop(fields.insert(name, value)),
         Some(Json::Array(items)) => items.push(value),

@@ -15,7 +15,7 @@ use crate::unknown_variables::warn;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use base64::{Engine, alphabet};
 use input::InputFormat;
-pub(crate) use input::{add, form};
+pub(crate) use input::{add_field, form};
 use serde_json::{Map, Value as Json, json};
 use std::sync::Arc;
 use stillgate_plugin_api::body::FILTER_BYTES_MAX;

@@ -93,7 +93,7 @@ thread_local! {
 }
 
 /// Looks a key up. If it is missing, the result is a fetch to wait for, unless that was done.
-pub(super) fn look(
+pub(super) fn look_up_key(
     set: &KeySet,
     kid: Option<&str>,
     algorithm: Algorithm,
@@ -119,7 +119,8 @@ pub(super) fn look(
         };
     }
     match is_here {
-        true if has_waited => source.note_absent(name, now_ms),
+        // If the fetch failed, nothing is known of the name.
+        true if has_waited && source.is_current() => source.note_absent(name, now_ms),
         true => {}
         false => return KeyLookup::Unavailable,
     }
@@ -164,6 +165,11 @@ impl RemoteKeySet {
         if is_old && !self.is_fetching.get() && self.keys.borrow().is_some() {
             self.ask(set, worker);
         }
+    }
+
+    /// Whether the keys are those of the last fetch that began.
+    fn is_current(&self) -> bool {
+        self.asked_ms.get() == Some(self.fetched_ms.get())
     }
 
     /// Starts to fetch the set, unless that was done a moment ago.
@@ -439,7 +445,7 @@ mod tests {
             self.asked.set(self.asked.get() + 1);
             let reply = self.reply.clone();
             Box::pin(poll_fn(move |_| match *reply.borrow() {
-                Some(text) => Poll::Ready(Ok(Reply::of_text(text))),
+                Some(text) => Poll::Ready(Ok(Reply::parse_for_test(text))),
                 None => Poll::Pending,
             }))
         }
@@ -483,7 +489,7 @@ mod tests {
     #[test]
     fn many_requests_wait_for_one_fetch() {
         let (event_loop, worker, set) = bench();
-        let look = |kid, has_waited| look(&set, Some(kid), Algorithm::EdDsa, &worker, has_waited);
+        let look = |kid, has_waited| look_up_key(&set, Some(kid), Algorithm::EdDsa, &worker, has_waited);
         let mut waiting: Vec<_> = (0..100).map(|_| fetching(look("a", false))).collect();
         event_loop.turn();
         assert!(waiting.iter_mut().all(|future| !is_ready(future.as_mut())));
@@ -508,7 +514,7 @@ mod tests {
     #[test]
     fn a_fetch_that_is_dropped_lets_those_go_on_that_wait() {
         let (event_loop, worker, set) = bench();
-        let look = |has_waited| look(&set, None, Algorithm::EdDsa, &worker, has_waited);
+        let look = |has_waited| look_up_key(&set, None, Algorithm::EdDsa, &worker, has_waited);
         let mut future = fetching(look(false));
         assert!(!is_ready(future.as_mut()));
         event_loop.tasks.take();
@@ -519,7 +525,7 @@ mod tests {
     #[test]
     fn what_waits_is_bounded() {
         let (_, worker, set) = bench();
-        let look = || look(&set, None, Algorithm::EdDsa, &worker, false);
+        let look = || look_up_key(&set, None, Algorithm::EdDsa, &worker, false);
         // Distinct wakers, as those of tasks are.
         let wakers: Vec<Waker> = (0..WAITING_MAX).map(|_| Arc::new(NoopWake).into()).collect();
         for waker in &wakers {

@@ -275,9 +275,9 @@ impl Plugin for JwtAuth {
         let outcome = MEMORY.with_borrow_mut(|memory| {
             let JwtAuthMemory { verified, text, json, signature, last } = memory;
             match config.places.find(request, text) {
-                LocatedToken::Nothing => JwtAuthOutcome::Stranger(MISSING),
-                LocatedToken::Unreadable => JwtAuthOutcome::Stranger(INVALID),
-                LocatedToken::Token(token) => {
+                TokenLookup::Missing => JwtAuthOutcome::Stranger(MISSING),
+                TokenLookup::Malformed => JwtAuthOutcome::Stranger(INVALID),
+                TokenLookup::Found(token) => {
                     let outcome = config.verify(request, token, verified, (json, signature), last);
                     outcome.unwrap_or_else(JwtAuthOutcome::Stranger)
                 }
@@ -326,7 +326,7 @@ fn verify_by_set(config: Arc<JwtAuthConfig>, of_set: OfSet, has_waited: bool, re
     let Some(verifier) = proof.get::<Verifier>() else { return config.finish(Err(UNVERIFIED), request) };
     let Some(set) = verifier.key_set() else { return config.finish(Err(UNVERIFIED), request) };
     let algorithm = verifier.algorithm;
-    match key_set::look(set, of_set.kid.as_deref(), algorithm, request.worker, has_waited) {
+    match key_set::look_up_key(set, of_set.kid.as_deref(), algorithm, request.worker, has_waited) {
         KeyLookup::Unknown => config.finish(Err(UNVERIFIED), request),
         // This is not the client's fault.
         KeyLookup::Unavailable => Flow::Answer(Answer::page(503)),
@@ -363,7 +363,7 @@ impl JwtAuthConfig {
         if is_known && self.keeps_claims {
             let claims =
                 MEMORY.with_borrow_mut(|JwtAuthMemory { text, json, .. }| match self.places.find(request, text) {
-                    LocatedToken::Token(token) => Token::split(token).and_then(|token| token.payload(json)),
+                    TokenLookup::Found(token) => Token::split(token).and_then(|token| token.payload(json)),
                     _ => None,
                 });
             request.settled.held.extend(claims.map(|claims| Box::new(KeptClaims(claims)) as Box<dyn Any>));
@@ -471,11 +471,11 @@ struct TokenLocations {
 }
 
 /// Result of the search in a request.
-enum LocatedToken<'a> {
-    Nothing,
+enum TokenLookup<'a> {
+    Missing,
     /// Something that cannot be a token.
-    Unreadable,
-    Token(&'a [u8]),
+    Malformed,
+    Found(&'a [u8]),
 }
 
 const COOKIE: FieldName<'static> = FieldName::constant("Cookie");
@@ -493,24 +493,24 @@ impl TokenLocations {
     }
 
     /// The first of these: the header field, the query, the cookie.
-    fn find<'a>(&self, request: &'a Request<'_>, buffer: &'a mut Vec<u8>) -> LocatedToken<'a> {
+    fn find<'a>(&self, request: &'a Request<'_>, buffer: &'a mut Vec<u8>) -> TokenLookup<'a> {
         if let Some(value) = request.first_header(self.header.name()) {
             let token = value.strip_prefix(b"Bearer ").or_else(|| value.strip_prefix(b"bearer "));
-            return LocatedToken::Token(token.unwrap_or(value));
+            return TokenLookup::Found(token.unwrap_or(value));
         }
         let query = target_path(request.target()).1.unwrap_or_default();
         match argument(query, &self.query) {
             Argument::Absent => {}
-            Argument::Other => return LocatedToken::Unreadable,
+            Argument::Other => return TokenLookup::Malformed,
             Argument::One(value) => {
                 buffer.clear();
                 buffer.extend(decoded(value));
-                return LocatedToken::Token(buffer);
+                return TokenLookup::Found(buffer);
             }
         }
         match request.facts.cookie(&self.cookie) {
-            Some(token) => LocatedToken::Token(token),
-            None => LocatedToken::Nothing,
+            Some(token) => TokenLookup::Found(token),
+            None => TokenLookup::Missing,
         }
     }
 

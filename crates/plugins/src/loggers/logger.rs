@@ -107,8 +107,8 @@ impl Logger {
         let log_format = self.log_format.as_ref().or(log_format.filter(|format| !format.is_empty()));
         let extra = self.extra.as_ref().or(extra);
         let bodies = Bodies {
-            request: kept(&self.request, ended.request_body, response),
-            response: kept(&self.response, ended.response_body, response),
+            request: logged_part(&self.request, ended.request_body, response),
+            response: logged_part(&self.response, ended.response_body, response),
         };
         let coded = self.response.as_ref().zip(bodies.response);
         let coded = coded.and_then(|(of, bytes)| CodedBody::of(response, bytes, of.bytes_max));
@@ -155,7 +155,7 @@ impl Logger {
 }
 
 /// The logged part of a body.
-fn kept<'a>(body: &Option<LoggedBody>, bytes: Option<&'a [u8]>, response: &Response<'_>) -> Option<&'a [u8]> {
+fn logged_part<'a>(body: &Option<LoggedBody>, bytes: Option<&'a [u8]>, response: &Response<'_>) -> Option<&'a [u8]> {
     let (body, bytes) = body.as_ref().zip(bytes)?;
     let holds = body.condition.as_ref().is_none_or(|condition| condition.holds(&response.facts, response));
     holds.then(|| &bytes[..bytes.len().min(body.bytes_max)])

@@ -199,7 +199,7 @@ impl Functions {
             outcome
         };
         if !shared.borrow().is_empty() {
-            keep(response.settled, &shared);
+            keep_context(response.settled, &shared);
         }
         let RunOutcome::Failed(failure) = outcome else { return true };
         response.worker.io().fail(self.plugin, &failure.text);
@@ -220,7 +220,7 @@ impl Functions {
     /// Passes the decoded body to the functions.
     pub(super) fn filter_body(&self, coding: BodyCoding, response: &mut Response<'_>) {
         let context = context_of(response.settled);
-        keep(response.settled, &context);
+        keep_context(response.settled, &context);
         let io = response.worker.io().clone();
         let seen: Rc<SeenBy> = Rc::new(SeenBy { program: self.program.clone(), seen: OnceCell::new() });
         response.settled.held.push(Box::new(seen.clone()));
@@ -286,9 +286,9 @@ fn answer_500(response: &mut Response<'_>) {
 type SharedContext = Rc<RefCell<Context>>;
 
 /// The fields that functions have set in `ctx` of a request.
-pub(crate) fn kept(settled: &RequestState, name: &str) -> Option<serde_json::Value> {
+pub(crate) fn fields_in_context(settled: &RequestState, name: &str) -> Option<serde_json::Value> {
     let held = settled.held.iter().find_map(|held| held.downcast_ref::<SharedContext>())?;
-    stillgate_lua::kept(&held.borrow(), name)
+    stillgate_lua::fields_in_context(&held.borrow(), name)
 }
 
 fn context_of(settled: &RequestState) -> SharedContext {
@@ -296,7 +296,7 @@ fn context_of(settled: &RequestState) -> SharedContext {
     held.cloned().unwrap_or_default()
 }
 
-fn keep(settled: &mut RequestState, context: &SharedContext) {
+fn keep_context(settled: &mut RequestState, context: &SharedContext) {
     if !settled.held.iter().any(|held| held.is::<SharedContext>()) {
         settled.held.push(Box::new(context.clone()));
     }

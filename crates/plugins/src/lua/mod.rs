@@ -22,7 +22,7 @@ mod variables;
 
 pub(crate) use custom::plugins;
 pub(crate) use filter_func::filter;
-pub(crate) use functions::kept;
+pub(crate) use functions::fields_in_context;
 pub use modules::{module_of, required_paths};
 pub(crate) use pre_function::precede;
 pub(crate) use serverless::{PostFunction, PreFunction};

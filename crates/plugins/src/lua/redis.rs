@@ -60,7 +60,7 @@ impl Links {
                     return Err(format!("a request has at most {LINKS_MAX} connections; give some back"));
                 }
                 let to = link_to((&host, port, verifies), pool, timeout)?;
-                let link = io.link(to).await.map_err(|error| said(error, &host))?;
+                let link = io.link(to).await.map_err(|error| error_text(error, &host))?;
                 let (number, reused) = (NEXT.get(), link.reused());
                 NEXT.set(number + 1);
                 self.0.borrow_mut().insert(number, link);
@@ -75,7 +75,8 @@ impl Links {
                     reply_bytes_max: REPLY_BYTES_MAX,
                     whole: Box::new(move |received| scan.end(received)),
                 };
-                let (replies, connection) = connection.exchange(exchange).await.map_err(|error| said(error, ""))?;
+                let (replies, connection) =
+                    connection.exchange(exchange).await.map_err(|error| error_text(error, ""))?;
                 self.0.borrow_mut().insert(link, connection);
                 Ok(replies)
             }
@@ -88,7 +89,7 @@ impl Links {
     }
 
     fn take(&self, link: u64) -> Result<Box<dyn Link>, String> {
-        self.0.borrow_mut().remove(&link).ok_or_else(|| said(CallError::Closed, ""))
+        self.0.borrow_mut().remove(&link).ok_or_else(|| error_text(CallError::Closed, ""))
     }
 }
 
@@ -107,7 +108,7 @@ fn link_to(
     Ok(LinkTo { origin, pool: pool.into(), timeout: timeout.min(TIMEOUT_MAX) })
 }
 
-fn said(error: CallError, host: &str) -> String {
+fn error_text(error: CallError, host: &str) -> String {
     match error {
         CallError::Timeout => "timeout".to_owned(),
         CallError::Connect => "connection refused".to_owned(),

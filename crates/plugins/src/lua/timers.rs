@@ -22,6 +22,23 @@ const NO_REQUEST: &str = "there is no request in a timer; give it what it needs 
 
 thread_local! {
     static PENDING: Cell<usize> = const { Cell::new(0) };
+    /// A timer has run since the worker last looked for requests.
+    static HAS_RUN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Time between two timers in which a worker looks for requests: each may run for 50 ms, and hundreds may be due at once.
+const TURN: Duration = Duration::from_millis(1);
+
+/// Waits until a timer may run.
+async fn take_turn(io: &Rc<dyn Io>) {
+    while HAS_RUN.replace(true) {
+        io.sleep(TURN).await;
+    }
+    let own_io = io.clone();
+    io.spawn(Box::pin(async move {
+        own_io.sleep(TURN).await;
+        HAS_RUN.set(false);
+    }));
 }
 
 /// A reserved place among the timers of a worker.
@@ -61,6 +78,7 @@ impl ScheduledTimers {
             let (program, own_io) = (program.clone(), io.clone());
             io.spawn(Box::pin(async move {
                 own_io.sleep(delay).await;
+                take_turn(&own_io).await;
                 run(plugin, &program, number, own_io).await;
                 drop(place);
             }));
@@ -94,6 +112,7 @@ async fn go_on(
     let reply = match wait {
         RunWait::Sleep(time) => {
             host.io.sleep(time.min(SLEEP_MAX)).await;
+            take_turn(&host.io).await;
             return resume(paused, host, context);
         }
         RunWait::Call(call) => match call_of(*call) {
@@ -104,6 +123,7 @@ async fn go_on(
         RunWait::Work(_) => Err("ngx.run_worker_thread cannot be used in a timer".to_owned()),
         RunWait::Body => Err(NO_REQUEST.to_owned()),
     };
+    take_turn(&host.io).await;
     resume_with(paused, reply, host, context)
 }
 

@@ -7,7 +7,7 @@ mod check;
 mod schema;
 
 use crate::body_fields::CONTENT_TYPE;
-use crate::body_transformer::{add, form};
+use crate::body_transformer::{add_field, form};
 use check::Bad;
 use schema::Schema;
 use serde_json::{Map, Value as Json};
@@ -247,7 +247,7 @@ fn header(request: &Request<'_>, names: &[String]) -> Json {
     let mut fields = Map::new();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     request.edits.fields.each(&request.facts.request.fields, request.facts.head, &mut |name, value| {
-        add(&mut fields, text(name).to_ascii_lowercase(), Json::String(text(value)));
+        add_field(&mut fields, text(name).to_ascii_lowercase(), Json::String(text(value)));
     });
     let mut spelled: Vec<(&String, String, Json)> = Vec::new();
     for name in names.iter().filter(|name| !fields.contains_key(*name)) {

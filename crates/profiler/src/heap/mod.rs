@@ -14,7 +14,7 @@
 
 mod stacks;
 
-use crate::cpu::{NamedStacks, Stacks, be_nice, name, unix_ns};
+use crate::cpu::{NamedStacks, Stacks, be_nice, find_functions, unix_ns};
 use crate::machine;
 use crate::profile::{Label, Location, Profile, Sample, TRUNCATED, ValueType};
 use crate::session::ProfileSession;
@@ -309,7 +309,7 @@ pub fn snapshot(session: ProfileSession, shown: MainValue) -> io::Result<Profile
             counted.push((stack, is_truncated, vec![of.allocated.0, of.allocated.1, live.0, live.1]));
         }
     }
-    let NamedStacks { mappings, mut functions, mut locations, stacks } = name(stacks, &modules);
+    let NamedStacks { mappings, mut functions, mut locations, stacks } = find_functions(stacks, &modules);
     let is_allocating = |location: &Location| {
         let is_one = |name: &str| ALLOCATING.iter().any(|part| name.contains(part));
         location.lines.last().is_some_and(|line| is_one(&functions[line.function].name))

@@ -8,11 +8,12 @@
 
 use rustix::time::{ClockId, clock_gettime};
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
-use std::pin::Pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::task::yield_now;
 
 /// The timers' resolution. Timeouts are kept to within one of it, never early.
 pub(crate) const TICK_MS: u64 = 50;
@@ -333,6 +334,13 @@ impl Drop for Timer {
         self.0.deadline_ms.set(NEVER);
         self.0.waker.borrow_mut().take();
     }
+}
+
+/// Wakes the task after the worker has looked for what else has come. A task that wakes itself at once is polled again before that,
+/// up to 61 times by tokio's `LocalSet`: one that has much to do would hold all others up.
+pub(crate) fn wake_after_others(cx: &mut Context<'_>) {
+    // It hands the waker to the runtime, which wakes it after the event loop.
+    let _ = pin!(yield_now()).poll(cx);
 }
 
 #[cfg(test)]

@@ -121,7 +121,7 @@ impl Calls {
             let mut kept = share(pool, call, kept);
             match message::exchange(&mut kept, call, &message).await {
                 Err((CallError::Closed, false)) => {}
-                result => return keep(pool, call, kept, result),
+                result => return finish_call(pool, call, kept, result),
             }
         }
         *is_connected = false;
@@ -129,7 +129,7 @@ impl Calls {
         let mut fresh = share(pool, call, fresh.map_err(|_| CallError::Timeout)??);
         *is_connected = true;
         let result = message::exchange(&mut fresh, call, &message).await;
-        keep(pool, call, fresh, result)
+        finish_call(pool, call, fresh, result)
     }
 }
 
@@ -174,7 +174,7 @@ fn share(pool: &Pool, call: &Call, stream: Stream) -> Stream {
     one
 }
 
-fn keep(
+fn finish_call(
     pool: &Pool,
     call: &Call,
     stream: Stream,

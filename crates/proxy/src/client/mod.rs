@@ -161,7 +161,7 @@ async fn read_head(worker: &Worker, client: &mut ClientConnection, exchange: &mu
             if preface == Some(Progress::Complete(PREFACE.len())) {
                 return Poll::Ready(HeadArrival::Http2);
             }
-            match preface.map_or_else(|| parse_head(exchange, settings), Ok) {
+            match preface.map_or_else(|| parse_request_head(exchange, settings), Ok) {
                 Ok(Progress::Complete(_)) => {
                     let dropped = exchange.request.fields.dropped();
                     if dropped > 0 {
@@ -190,7 +190,7 @@ async fn read_head(worker: &Worker, client: &mut ClientConnection, exchange: &mu
     .await
 }
 
-fn parse_head(exchange: &mut Exchange, settings: &Settings) -> Result<Progress, RequestError> {
+fn parse_request_head(exchange: &mut Exchange, settings: &Settings) -> Result<Progress, RequestError> {
     if matches!(exchange.from_client.unparsed().first(), Some(b'\r' | b'\n')) {
         let skip = leading_empty_lines(exchange.from_client.unparsed())?;
         exchange.from_client.skip(skip);

@@ -3,9 +3,10 @@
 use super::events::Events;
 use super::input::{CloseReason, DeviceRead};
 use super::output::{Output, Wrote};
+use crate::basics::clock::wake_after_others;
 use crate::connection::client::ClientConnection;
 use crate::device_link::{CloseWhy, DeviceCommand, DeviceReport, DeviceState, SessionToResume};
-use crate::exchange::{BegunDevice, DeviceIdentity, UpgradedRequest};
+use crate::exchange::{BegunDevice, DeviceAdmission, UpgradedRequest};
 use crate::plan::Lease;
 use crate::worker::devices::{DeviceRegistration, Devices};
 use crate::worker::watches::WatchedLease;
@@ -60,7 +61,7 @@ pub(super) struct More {
     pub(super) settings: Arc<DeviceSettings>,
     pub(super) generation: Generation,
     pub(super) request: Box<UpgradedRequest>,
-    pub(super) credential: Option<DeviceIdentity>,
+    pub(super) credential: Option<DeviceAdmission>,
     /// `None`: events are not wanted.
     pub(super) events: Option<Events>,
     pub(super) received: u64,
@@ -100,7 +101,7 @@ pub(super) struct ResumedDevice {
     pub(super) generation: Generation,
     pub(super) session: Session,
     pub(super) request: Box<UpgradedRequest>,
-    pub(super) credential: Option<DeviceIdentity>,
+    pub(super) credential: Option<DeviceAdmission>,
     pub(super) lease: Option<Arc<Lease>>,
     pub(super) received: u64,
     pub(super) written: u64,
@@ -444,7 +445,7 @@ impl DeviceConnection {
         if self.more.consumers_seen != seen {
             self.more.consumers_seen = seen;
             let snapshot = worker.snapshot();
-            let holds = |credential: &DeviceIdentity| credential.holds(&snapshot.plan.consumers);
+            let holds = |credential: &DeviceAdmission| credential.holds(&snapshot.plan.consumers);
             if !self.more.credential.as_ref().is_none_or(holds) {
                 return Some(CloseReason::Revoked);
             }
@@ -473,7 +474,7 @@ impl DeviceConnection {
             }
             rounds += 1;
             if rounds >= super::input::ROUNDS_MAX {
-                cx.waker().wake_by_ref();
+                wake_after_others(cx);
                 return;
             }
         }

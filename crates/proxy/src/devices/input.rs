@@ -1,6 +1,7 @@
 //! Input from a device: bytes become frames, frames become messages, and messages are processed.
 
 use super::connection::DeviceConnection;
+use crate::basics::clock::wake_after_others;
 use crate::device_link::DeviceReport;
 use crate::worker::devices::Devices;
 use std::task::{Context, Poll};
@@ -9,8 +10,8 @@ use stillgate_devices::protocol::FromDevice;
 use stillgate_devices::session::ResumeToken;
 use tokio::io::ReadBuf;
 
-/// Buffers read, or written, before other tasks have their turn.
-pub(super) const ROUNDS_MAX: u32 = 16;
+/// Buffers read, or written, before others have their turn. One of 64 KiB can have ten thousand messages, which take milliseconds.
+pub(super) const ROUNDS_MAX: u32 = 2;
 
 /// Result of reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,8 +70,8 @@ impl DeviceConnection {
         self.again(cx)
     }
 
-    fn again(&self, cx: &Context<'_>) -> DeviceRead {
-        cx.waker().wake_by_ref();
+    fn again(&self, cx: &mut Context<'_>) -> DeviceRead {
+        wake_after_others(cx);
         DeviceRead::Nothing
     }
 

@@ -17,7 +17,7 @@ mod output;
 
 use crate::connection::client::ClientConnection;
 use crate::device_link::{DeviceFacts, FormerConnection};
-use crate::exchange::{DeviceIdentity, Switch, UpgradedRequest};
+use crate::exchange::{DeviceAdmission, Switch, UpgradedRequest};
 use crate::handover::{
     CredentialState, DEVICE_MESSAGES_BYTES_MAX, DEVICE_MESSAGES_MAX, DeviceState, HandedState, MessageState, Parcel,
     ParcelError, ProtocolState, ROUTES, RequestState, share,
@@ -127,7 +127,7 @@ impl DeviceConnection {
         });
         let messages = messages.collect();
         let credential = self.more.credential.as_ref().map(|credential| CredentialState {
-            consumer: credential.name.to_string(),
+            consumer: credential.consumer.to_string(),
             credential: credential.credential.as_ref().map(|id| id.to_string()),
             mark: credential.mark,
             until_ms: credential.until_ms,
@@ -225,8 +225,8 @@ pub(crate) fn take(
         settings: settings.clone(),
     };
     let request = request(state, &worker, head, (place, route), is_changed);
-    let credential = state.credential.as_ref().map(|credential| DeviceIdentity {
-        name: credential.consumer.as_str().into(),
+    let credential = state.credential.as_ref().map(|credential| DeviceAdmission {
+        consumer: credential.consumer.as_str().into(),
         credential: credential.credential.as_deref().map(Into::into),
         mark: credential.mark,
         until_ms: credential.until_ms,
@@ -303,10 +303,10 @@ fn lease(present: Option<&Arc<Lease>>, is_changed: bool) -> Option<Arc<Lease>> {
     Some(Arc::new(lease))
 }
 
-impl DeviceIdentity {
+impl DeviceAdmission {
     /// Whether its consumer still exists with the same credential.
     fn holds(&self, consumers: &Consumers) -> bool {
-        let Some(named) = consumers.named(&self.name) else { return false };
+        let Some(named) = consumers.named(&self.consumer) else { return false };
         let credential = match &self.credential {
             None => None,
             Some(id) => {

@@ -168,7 +168,7 @@ pub(crate) async fn stage(serving: &mut RequestContext<'_>, own: LocalReply) -> 
     exchange.response_body.end_capture();
     forwarding::edit_answer(exchange);
     let own = if exchange.chains.is_on() { filter(serving, *own).await } else { *own };
-    let (own, held) = hold(serving, own);
+    let (own, held) = hold_body(serving, own);
     let body = write(serving, own, keep_alive);
     Some(StagedReply { body, _held: held, keep_alive })
 }
@@ -184,7 +184,7 @@ pub(crate) struct StagedReply {
 
 /// Counts a body that was made for this request as held, until the client has taken it. If that is too much, an error takes its
 /// place.
-fn hold(serving: &mut RequestContext<'_>, own: ReplyDraft) -> (ReplyDraft, Option<BodyLease>) {
+fn hold_body(serving: &mut RequestContext<'_>, own: ReplyDraft) -> (ReplyDraft, Option<BodyLease>) {
     let RequestContext { worker, client, exchange, .. } = serving;
     let status = own.answer.status;
     let has_body = !matches!(status, 204 | 304) && exchange.request.method != Method::Head;

@@ -9,7 +9,6 @@
 //! else. What a plugin waits for in `rewrite` and `access` is handled by `waiting`: the phases stop there, and continue afterwards.
 
 mod run;
-mod steps;
 
 use super::answer::LocalReply;
 use super::facts::facts_of;
@@ -22,12 +21,11 @@ use crate::telemetry::metrics::upstream;
 use crate::telemetry::outcome::RequestOutcome;
 use crate::worker::Worker;
 use crate::worker::plugins::{PanickedAt, PluginRefusal, call_each, timed};
-pub(super) use run::edited_value;
+pub(super) use run::{ChainPosition, PausedChain, before_target, edited_value, resume, with_paused};
 use run::{PhaseRun, PinnedChain, chosen, open};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
-pub(super) use steps::{ChainPosition, PausedChain, before_target, resume, with_paused};
 use stillgate_plugin_api::body::Capture;
 use stillgate_plugin_api::metadata::MetadataTable;
 use stillgate_plugin_api::record::{NodeTries, push_recorded};
@@ -237,11 +235,11 @@ pub(crate) fn before_proxy(serving: &mut RequestContext<'_>) -> Result<(), Local
             return Err(LocalReply::error(500, "a plugin failed"));
         }
     }
-    steps::hold_body(serving)
+    run::hold_body(serving)
 }
 
 /// A request has become a tunnel: keeps what its plugins will need at its end. Often that is nothing, and tunnels are many.
-pub(super) fn keep(serving: &mut RequestContext<'_>) -> Option<Box<Chains>> {
+pub(super) fn keep_for_tunnel(serving: &mut RequestContext<'_>) -> Option<Box<Chains>> {
     let plan = &serving.snapshot.plan;
     let chains = &serving.exchange.chains;
     (chains.is_on && !chains.is_done()).then(|| {

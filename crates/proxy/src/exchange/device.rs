@@ -37,7 +37,7 @@ pub(crate) struct BegunDevice {
     pub(crate) generation: Generation,
     pub(crate) session: SessionId,
     pub(crate) request: Box<UpgradedRequest>,
-    pub(crate) credential: Option<DeviceIdentity>,
+    pub(crate) credential: Option<DeviceAdmission>,
     /// `None`: the route does not care what becomes of its devices.
     pub(crate) lease: Option<Arc<Lease>>,
     /// Bytes that arrived after the request, and how many arrived in total.
@@ -48,9 +48,9 @@ pub(crate) struct BegunDevice {
 
 /// What a device was admitted with.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct DeviceIdentity {
+pub(crate) struct DeviceAdmission {
     /// Name of the consumer.
-    pub(crate) name: Box<str>,
+    pub(crate) consumer: Box<str>,
     /// Id of its credential; `None`: the credential is part of the consumer itself.
     pub(crate) credential: Option<Box<str>>,
     /// Mark of the credential that the device was admitted with; another key has another mark.
@@ -91,7 +91,7 @@ pub(super) async fn begin(serving: &mut RequestContext<'_>, device: &Device) -> 
     answer(serving, device).await?;
     let after = ConnectionNext::Tunnel;
     let credential = authenticated(serving);
-    let request = Box::new(kept(serving));
+    let request = Box::new(upgraded_request(serving));
     let exchange = &mut *serving.exchange;
     exchange.upgraded = Some(Switch::Device(Box::new(BegunDevice {
         place,
@@ -175,14 +175,14 @@ async fn answer(serving: &mut RequestContext<'_>, device: &Device) -> Result<(),
 }
 
 /// What the device was admitted with; `None`: it was not authenticated.
-fn authenticated(serving: &RequestContext<'_>) -> Option<DeviceIdentity> {
+fn authenticated(serving: &RequestContext<'_>) -> Option<DeviceAdmission> {
     let chains = &serving.exchange.chains;
     let attached = chains.consumer?;
     let consumers = &serving.snapshot.plan.consumers;
     let consumer = consumers.of(attached);
     let credential = attached.credential.and_then(|place| consumer.credentials.get(usize::from(place)));
-    Some(DeviceIdentity {
-        name: consumer.name.clone(),
+    Some(DeviceAdmission {
+        consumer: consumer.name.clone(),
         credential: credential.cloned(),
         mark: consumers.mark(attached)?,
         until_ms: chains.settled.authenticated_until.get().map(|seconds| (seconds * 1000.0) as u64),
@@ -190,8 +190,8 @@ fn authenticated(serving: &RequestContext<'_>) -> Option<DeviceIdentity> {
 }
 
 /// What the access log and the metrics will report at the end.
-fn kept(serving: &mut RequestContext<'_>) -> UpgradedRequest {
-    let chains = chain::keep(serving);
+fn upgraded_request(serving: &mut RequestContext<'_>) -> UpgradedRequest {
+    let chains = chain::keep_for_tunnel(serving);
     let RequestContext { exchange, route, .. } = serving;
     let mut outcome = std::mem::take(&mut exchange.outcome);
     outcome.kept = route.map(|route| {

@@ -42,7 +42,7 @@ mod upgraded_exchange;
 mod waiting_place;
 mod whole_body;
 
-pub(crate) use device::{BegunDevice, DeviceIdentity};
+pub(crate) use device::{BegunDevice, DeviceAdmission};
 pub(crate) use request::RequestContext;
 pub(crate) use request::{end_upgraded, refuse, run};
 pub(crate) use state::{ConnectionNext, Exchange};

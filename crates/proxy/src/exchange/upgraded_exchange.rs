@@ -112,7 +112,7 @@ fn mentions_upgrade(fields: &Fields, head: &[u8]) -> bool {
 impl UpgradedExchange {
     /// Takes over an exchange whose 101 is out.
     pub(super) fn new(serving: &mut RequestContext<'_>, slot: usize, node: Stream) -> UpgradedExchange {
-        let chains = chain::keep(serving);
+        let chains = chain::keep_for_tunnel(serving);
         let RequestContext { worker, client, exchange, snapshot, route } = serving;
         let route = route.expect("a request that was sent to a node has a route");
         let head = exchange.from_client.head().into();

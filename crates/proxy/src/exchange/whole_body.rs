@@ -94,7 +94,7 @@ fn poll(
         let read = match exchange.from_client.poll_read_early(cx, &mut client.stream, &worker.buffers) {
             Some(read) => read,
             None => {
-                keep(exchange, kept);
+                set_aside_content(exchange, kept);
                 let begin = || worker.plugins.held.begin(client.address);
                 if let Err(broken) = exchange.request_body.hold(kept.capacity(), begin) {
                     return Poll::Ready(Err(BodyLoss::Broken(broken)));
@@ -127,7 +127,7 @@ fn poll(
 }
 
 /// Makes room for more by moving what has arrived elsewhere.
-fn keep(exchange: &mut Exchange, kept: &mut Vec<u8>) {
+fn set_aside_content(exchange: &mut Exchange, kept: &mut Vec<u8>) {
     kept.extend_from_slice(exchange.from_client.content());
     exchange.from_client.drop_content();
 }
@@ -139,7 +139,7 @@ async fn finish(serving: &mut RequestContext<'_>, mut kept: Vec<u8>) -> Result<(
     if kept.is_empty() && !has_changes {
         return Ok(());
     }
-    keep(exchange, &mut kept);
+    set_aside_content(exchange, &mut kept);
     if has_changes {
         let filtered = filter_all(&mut exchange.request_body, &kept, client.address, worker).await?;
         exchange.request_body.clear();

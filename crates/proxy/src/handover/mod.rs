@@ -295,7 +295,7 @@ impl Plan {
         let routes = routes.map(|route| {
             let Route { spec, target, service_id, timeout, upgrades, on_change, .. } = &*route.route;
             let key = format!("{ROUTES}{}", spec.id);
-            let upstream = named(target);
+            let upstream = key_and_upstream(target);
             // As text: JSON numbers have 64 bits here.
             let identity = |entry: &ChainEntry| format!("{:032x}", entry.identity.0);
             let plugins: Vec<String> = route.route.custom_plugins().map(identity).collect();
@@ -319,7 +319,7 @@ impl Plan {
                 on_change,
             } = &*route.route;
             let key = format!("{STREAM_ROUTES}{id}");
-            let upstream = named(target);
+            let upstream = key_and_upstream(target);
             let (sni, addresses) = (texts(sni), (texts(remote_addr), texts(server_addr)));
             let digest = digest(&(sni, addresses, server_port, service_id, timeout, on_change, upstream));
             RouteDigest { key, digest }
@@ -376,7 +376,7 @@ impl Spec<'_> {
 }
 
 /// The key of its upstream, or the upstream itself if it is defined within the route.
-fn named(target: &Target) -> (Option<&str>, Option<&Upstream>) {
+fn key_and_upstream(target: &Target) -> (Option<&str>, Option<&Upstream>) {
     match target {
         Target::Own(upstream) => (target.key(), Some(upstream)),
         Target::Shared(_) | Target::Nowhere | Target::Unavailable(_) => (target.key(), None),

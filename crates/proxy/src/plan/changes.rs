@@ -51,8 +51,8 @@ impl Changes {
             }
             // The labels themselves have changed.
             (new, old) => Changes {
-                arrived: new.map(|metrics| all(plan, metrics)).unwrap_or_default(),
-                left: old.map(|metrics| all(previous, metrics)).unwrap_or_default(),
+                arrived: new.map(|metrics| all_subjects(plan, metrics)).unwrap_or_default(),
+                left: old.map(|metrics| all_subjects(previous, metrics)).unwrap_or_default(),
             },
         };
         if plan.metrics.is_some() {
@@ -85,7 +85,7 @@ impl Changes {
 }
 
 /// All subjects of a Plan.
-fn all(plan: &Plan, metrics: &MetricsPlan) -> BTreeSet<SeriesSubject> {
+fn all_subjects(plan: &Plan, metrics: &MetricsPlan) -> BTreeSet<SeriesSubject> {
     let mut values = BTreeSet::new();
     let mut add = |labels: &'static [Label], of: &[&str]| {
         values.insert(SeriesSubject::new(labels, of));

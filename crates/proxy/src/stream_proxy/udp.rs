@@ -6,7 +6,7 @@
 
 use super::STATUS_NODE_FAILED;
 use super::nodes::SessionTries;
-use crate::basics::clock::Timer;
+use crate::basics::clock::{Timer, wake_after_others};
 use crate::node::health;
 use crate::plan::snapshot::WorkerUpstream;
 use crate::plan::{Lease, StreamProperties, millis};
@@ -286,7 +286,7 @@ impl UdpSession {
                 }
             }
         }
-        cx.waker().wake_by_ref();
+        wake_after_others(cx);
         Poll::Pending
     }
 

@@ -58,7 +58,7 @@ impl Recorder {
         for (value, source) in values.iter_mut().zip(family.sources.iter()) {
             *value = match source {
                 LabelSource::Label(Label::Route) => labels.route.as_bytes(),
-                LabelSource::Label(Label::Protocol) => name(labels.protocol).as_bytes(),
+                LabelSource::Label(Label::Protocol) => protocol_label(labels.protocol).as_bytes(),
                 LabelSource::Label(Label::Reason) => labels.reason.as_bytes(),
                 LabelSource::Label(Label::Direction) => labels.direction.as_bytes(),
                 // The families have no other labels, and none from variables.
@@ -72,7 +72,7 @@ impl Recorder {
 }
 
 /// Name of the protocol as a label.
-fn name(protocol: DeviceProtocol) -> &'static str {
+fn protocol_label(protocol: DeviceProtocol) -> &'static str {
     match protocol {
         DeviceProtocol::Json => "json",
         DeviceProtocol::Cbor => "cbor",

@@ -91,7 +91,7 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
         let uri = match &spec.takes {
             RouteMatch::Expression(expression) => {
                 let ReasonLine { what, fact } = self.explain_failing(expression.condition(), None)?;
-                return Some(Reason { text: joined(&what, &fact), predicates: self.predicates });
+                return Some(Reason { text: join_fact(&what, &fact), predicates: self.predicates });
             }
             RouteMatch::Uri(uri) => uri,
         };
@@ -118,7 +118,7 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
         let vars = uri.vars.as_ref();
         if let Some(line) = vars.and_then(|vars| self.explain_failing(vars.condition(), uri.paths.get(path as usize))) {
             return Some(Reason {
-                text: format!("vars: {}", joined(&line.what, &line.fact)),
+                text: format!("vars: {}", join_fact(&line.what, &line.fact)),
                 predicates: self.predicates,
             });
         }
@@ -194,7 +194,7 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
                 _ => lines.push(line),
             }
         }
-        let mut items: Vec<String> = lines.iter().map(|line| joined(&line.what, &line.fact)).collect();
+        let mut items: Vec<String> = lines.iter().map(|line| join_fact(&line.what, &line.fact)).collect();
         if shown < parts.len() {
             items.push(format!("and {} more", parts.len() - shown));
         }
@@ -277,7 +277,7 @@ fn shown(values: &[String], omitted: usize, predicate: &Predicate, holds: bool) 
     }
 }
 
-fn joined(what: &str, fact: &str) -> String {
+fn join_fact(what: &str, fact: &str) -> String {
     if what.is_empty() { fact.to_owned() } else { format!("{what}: {fact}") }
 }
 

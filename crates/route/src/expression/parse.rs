@@ -310,7 +310,7 @@ impl Parser<'_> {
         };
         let group = self.group();
         if joint == Joint::And {
-            let operand = joined(&mut group.any, Condition::Any);
+            let operand = join_operands(&mut group.any, Condition::Any);
             group.all.push(operand);
         }
         let first = *group.first.get_or_insert(joint);
@@ -368,15 +368,15 @@ impl Parser<'_> {
 
 impl Group {
     fn complete(mut self) -> Condition {
-        let last = joined(&mut self.any, Condition::Any);
+        let last = join_operands(&mut self.any, Condition::Any);
         self.all.push(last);
-        let all = joined(&mut self.all, Condition::All);
+        let all = join_operands(&mut self.all, Condition::All);
         if self.negated { Condition::Not(Box::new(all)) } else { all }
     }
 }
 
 /// A single operand is not wrapped.
-fn joined(operands: &mut Vec<Condition>, join: fn(Vec<Condition>) -> Condition) -> Condition {
+fn join_operands(operands: &mut Vec<Condition>, join: fn(Vec<Condition>) -> Condition) -> Condition {
     match operands.len() {
         1 => operands.remove(0),
         _ => join(std::mem::take(operands)),

@@ -381,7 +381,7 @@ fn why(condition: &Condition, negated: bool) -> String {
         Condition::Is(predicate) => {
             let reason = if negated { always(predicate) } else { never(predicate) };
             let because = reason.map_or_else(String::new, |reason| format!(": {reason}"));
-            format!("{} never holds{because}", named(predicate, negated))
+            format!("{} never holds{because}", predicate_text(predicate, negated))
         }
         Condition::Not(inner) => why(inner, !negated),
         Condition::All(parts) if negated => why_none(parts, negated),
@@ -412,7 +412,7 @@ fn contradiction(parts: &[Condition], negated: bool) -> String {
     for (index, (q, not_q)) in literals.iter().enumerate() {
         for (p, not_p) in &literals[..index] {
             if implies(p, *not_p, q, !*not_q) {
-                return format!("{} and {} exclude each other", named(p, *not_p), named(q, *not_q));
+                return format!("{} and {} exclude each other", predicate_text(p, *not_p), predicate_text(q, *not_q));
             }
         }
     }
@@ -429,16 +429,17 @@ fn contradiction(parts: &[Condition], negated: bool) -> String {
         });
         for alternatives in alternatives {
             if alternatives.iter().all(excludes) {
-                let last = alternatives.iter().filter_map(as_literal).map(|(q, not_q)| named(q, not_q)).next_back();
+                let last =
+                    alternatives.iter().filter_map(as_literal).map(|(q, not_q)| predicate_text(q, not_q)).next_back();
                 let which = last.map_or_else(String::new, |last| format!(", the last of them {last}"));
-                return format!("{} excludes every alternative of another part{which}", named(p, *not_p));
+                return format!("{} excludes every alternative of another part{which}", predicate_text(p, *not_p));
             }
         }
     }
     "its parts exclude each other".to_owned()
 }
 
-fn named(predicate: &Predicate, negated: bool) -> String {
+fn predicate_text(predicate: &Predicate, negated: bool) -> String {
     let text = &predicate.source.text;
     let text = if negated { format!("`!({text})`") } else { format!("`{text}`") };
     match predicate.source.at {

@@ -434,10 +434,10 @@ impl Index {
     ) -> bool {
         let field = field_hash(field, lower);
         let lengths = |of: MatchedEnd| self.lengths[of as usize].get(&field).into_iter().flatten().copied();
-        beginning(test).is_some_and(|text| {
+        required_prefix(test).is_some_and(|text| {
             let parts = lengths(MatchedEnd::Begins).take_while(|len| *len <= text.len()).map(|len| &text[..len]);
             { parts }.any(|part| self.with(text_key(field, MatchedEnd::Begins, part), end, visit))
-        }) || ending(test).is_some_and(|text| {
+        }) || required_suffix(test).is_some_and(|text| {
             let parts =
                 lengths(MatchedEnd::Ends).take_while(|len| *len <= text.len()).map(|len| &text[text.len() - len..]);
             { parts }.any(|part| self.with(text_key(field, MatchedEnd::Ends, part), end, visit))
@@ -462,7 +462,7 @@ fn key<'a>(literal: &SignedPredicate<'a>) -> PredicateKeys<'a> {
         _ if literal.negated => None,
         Test::Equal(text) | Test::Prefix(text) => Some((MatchedEnd::Begins, &**text)),
         Test::Path(pattern) => Some((MatchedEnd::Begins, head(pattern))),
-        Test::Methods(_) => beginning(&predicate.test).map(|name| (MatchedEnd::Begins, name)),
+        Test::Methods(_) => required_prefix(&predicate.test).map(|name| (MatchedEnd::Begins, name)),
         Test::Suffix(text) => Some((MatchedEnd::Ends, &**text)),
         Test::Host(pattern) => Some((MatchedEnd::Ends, pattern.key())),
         _ => None,
@@ -474,7 +474,7 @@ fn key<'a>(literal: &SignedPredicate<'a>) -> PredicateKeys<'a> {
 }
 
 /// The text that all passing values begin with.
-fn beginning(test: &Test) -> Option<&[u8]> {
+fn required_prefix(test: &Test) -> Option<&[u8]> {
     match test {
         Test::Equal(text) | Test::Prefix(text) => Some(text),
         Test::Path(pattern) => Some(head(pattern)),
@@ -485,13 +485,13 @@ fn beginning(test: &Test) -> Option<&[u8]> {
 }
 
 /// The text that all passing values end with.
-fn ending(test: &Test) -> Option<&[u8]> {
+fn required_suffix(test: &Test) -> Option<&[u8]> {
     match test {
         Test::Equal(text) | Test::Suffix(text) => Some(text),
         Test::Host(pattern) => Some(pattern.key()),
         // From the last parameter or star on; texts behind them are literal.
         Test::Path(pattern) => pattern.key().rsplit(|byte| *byte >= PARAM).next(),
-        Test::Methods(_) => beginning(test),
+        Test::Methods(_) => required_prefix(test),
         _ => None,
     }
 }

@@ -63,6 +63,19 @@ fn predicates_have_an_end() {
     assert_eq!(errors[0].column as usize, PREDICATES_MAX * 12 + 1);
 }
 
+/// Each regex alone would do.
+#[test]
+fn regexes_of_an_expression_have_a_bound_together() {
+    let large = |count: usize| {
+        let each = (0..count).map(|number| format!(r##"http.headers.a ~ r#"(?-u:(\w{{40}}){{40}}){number}"#"##));
+        each.collect::<Vec<_>>().join(" || ")
+    };
+    Expression::parse(&large(40)).unwrap();
+    assert!(matches!(&errors(&large(400))[0].kind, Kind::Regex { reason } if reason.contains("bytes together")));
+    let simple = vec![r##"http.path ~ r#"^/a/\w+/[0-9]+$"#"##; 150].join(" || ");
+    Expression::parse(&simple).unwrap();
+}
+
 /// None of these pieces is an expression, alone or repeated.
 #[rustfmt::skip]
 const PIECES: [&str; 68] = [

@@ -230,10 +230,10 @@ fn backward(rows: &[ChainRow], seen: &[Vec<f64>], jump: &Jump) -> Vec<Sums> {
 fn moved(mut sums: Sums, row: &ChainRow, jump: &Jump) -> Sums {
     let once = jump.after_step(&sums[0]);
     let second = jump.after_step(&sums[1]);
-    add(&mut sums[1], &once, row.one);
-    add(&mut sums[2], &second, row.one);
+    add_scaled(&mut sums[1], &once, row.one);
+    add_scaled(&mut sums[2], &second, row.one);
     if row.two > 0.0 {
-        add(&mut sums[2], &jump.after_step(&once), row.two);
+        add_scaled(&mut sums[2], &jump.after_step(&once), row.two);
     }
     sums
 }
@@ -273,7 +273,7 @@ pub(super) fn fates(chains: &[NoiseChain], rows: &[ChainRow], weights: &[f64]) -
         let mut fates: Fates = std::array::from_fn(|fate| vec![0.0; chains[0].states[index][fate].len()]);
         for chain in chains {
             for (fate, of_chain) in fates.iter_mut().zip(&chain.states[index]) {
-                add(fate, of_chain, chain.share);
+                add_scaled(fate, of_chain, chain.share);
             }
         }
         fates
@@ -329,7 +329,7 @@ pub(super) fn sizes(chains: &[NoiseChain], place: usize, grid: &Grid) -> Vec<f64
         }
         let total: f64 = own.iter().sum();
         let factor = if total > 0.0 { chain.share * chain.gaps[gap][0] / total } else { 0.0 };
-        add(&mut sizes, &own, factor);
+        add_scaled(&mut sizes, &own, factor);
     }
     sizes
 }
@@ -394,7 +394,7 @@ fn multiply(values: &mut [f64], factors: &[f64]) {
     }
 }
 
-fn add(values: &mut [f64], others: &[f64], factor: f64) {
+fn add_scaled(values: &mut [f64], others: &[f64], factor: f64) {
     for (value, other) in values.iter_mut().zip(others) {
         *value += other * factor;
     }
@@ -460,7 +460,7 @@ impl Grid {
         let places = by_place(readings);
         let Scatter { median, root_mean_square } = scatter(&places);
         let guess = median.max(NOISE_MIN);
-        let (low, high) = reach(&places, guess);
+        let (low, high) = level_range(&places, guess);
         // A few readings may agree by luck, and a level is estimated from few.
         let margin = MARGIN_NOISES * guess * (1.0 + MARGIN_OF_FEW / readings.len() as f64);
         let (low, high) = (low - margin, high + margin);
@@ -525,7 +525,7 @@ fn scatter(places: &[(Vec<f64>, f64)]) -> Scatter {
 }
 
 /// The range from the lowest observed level to the highest.
-fn reach(places: &[(Vec<f64>, f64)], noise: f64) -> (f64, f64) {
+fn level_range(places: &[(Vec<f64>, f64)], noise: f64) -> (f64, f64) {
     let ends = |middles: &mut dyn Iterator<Item = f64>| {
         middles.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), middle| (low.min(middle), high.max(middle)))
     };

@@ -271,7 +271,7 @@ fn a_table_is_seen_before_or_after_a_change() {
         let looking = list.clone();
         let reader = thread::spawn(move || {
             let mut seen = [0; 2];
-            let turn = look(&looking.turns, |table| {
+            let turn = read_current(&looking.turns, |table| {
                 seen = [0, 1].map(|word| looking.tables[table][word].load(Ordering::Relaxed));
             });
             assert_eq!(seen, [turn; 2]);

@@ -2,7 +2,11 @@
 
 use super::{delete, nodes, put, rejected, seen, store, targets};
 use serde_json::json;
-use stillgate_config::{Kind, Replacement, SslUse, Store};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use stillgate_config::{Kind, PluginSet, Replacement, SslUse, Store, load};
+use stillgate_plugin_api::Secrets;
+use stillgate_plugin_api::secrets::Managers;
 
 /// The ids of a consumer's credentials; `None`: the consumer does not exist.
 fn credentials(store: &Store, name: &str) -> Option<Vec<String>> {
@@ -85,6 +89,60 @@ fn what_is_attempted_leaves_no_trace() {
     let again = store.attempt(vec![put(Kind::Routes, "bad", 3, json!({"uri": 7}))], |_| {});
     assert_eq!(again.rejected.iter().map(|of| of.id.as_str()).collect::<Vec<_>>(), ["bad"]);
     assert_eq!(seen(&store), before);
+}
+
+/// A change that takes long to compile holds up other writers: all its regexes have a bound. What is stored has none.
+#[test]
+fn regexes_of_a_change_have_a_bound_together() {
+    let route = |number: usize| {
+        let large = |at: usize| json!(["http_a", "~~", format!(r"(\w{{40}}){{40}}{at}_{number}")]);
+        let vars: Vec<_> = (0..40).map(large).collect();
+        put(
+            Kind::Routes,
+            &number.to_string(),
+            1,
+            json!({"uri": format!("/{number}"), "vars": vars, "upstream": nodes()}),
+        )
+    };
+    let mut store = store();
+    let refused = |store: &mut Store, count: usize| store.attempt((0..count).map(route).collect(), |_| {}).rejected;
+    assert_eq!(refused(&mut store, 5), []);
+    let of_many = refused(&mut store, 30);
+    assert_eq!(of_many.len(), 30, "it is refused as a whole");
+    assert!(of_many.iter().all(|of| of.reason.contains("of all resources in this change")), "{:?}", of_many[0]);
+    store.apply((0..30).map(route));
+    assert_eq!((rejected(&store), store.load("r").config.routes.len()), (vec![], 30));
+}
+
+/// Trying a change out must not make a source forget the secrets that are in use.
+#[test]
+fn an_attempt_announces_no_secrets() {
+    #[derive(Clone, Default)]
+    struct Announced(Arc<AtomicUsize>);
+    impl Secrets for Announced {
+        fn resolve(&self, reference: &str) -> Result<String, String> {
+            Ok(reference.to_owned())
+        }
+
+        fn with_managers(&self, _: &Managers) -> Option<Arc<dyn Secrets>> {
+            Some(Arc::new(self.clone()))
+        }
+
+        fn in_use(&self, _: &[String]) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    let announced = Announced::default();
+    let plugins = PluginSet { secrets: Arc::new(announced.clone()), ..PluginSet::default() };
+    let gateway = load("upstreams: []\n", &|_| None).unwrap().config.gateway;
+    let mut store = Store::new(gateway, plugins);
+    let manager = json!({"uri": "http://127.0.0.1:8200", "prefix": "kv", "token": "t"});
+    store.apply([put(Kind::Secrets, "vault/a", 1, manager)]);
+    assert_eq!(announced.0.load(Ordering::SeqCst), 1);
+    store.attempt(vec![delete(Kind::Secrets, "vault/a")], |_| {});
+    assert_eq!(announced.0.load(Ordering::SeqCst), 1);
+    store.apply([delete(Kind::Secrets, "vault/a")]);
+    assert_eq!(announced.0.load(Ordering::SeqCst), 2);
 }
 
 #[test]

@@ -283,10 +283,11 @@ pub(super) fn differences(name: &Name, here: &Json, there: &Json) -> Vec<String>
     compare(&a, &b, "", &mut places);
     let (shown_a, shown_b) = (without_possible_secrets(name, &a), without_possible_secrets(name, &b));
     // A key that may be a secret is not found under its name.
-    let value =
-        |document: &Json, place: &DocumentDifference| at(document, &place.keys).map_or_else(|| MASK.to_owned(), shown);
+    let value = |document: &Json, place: &DocumentDifference| {
+        value_at(document, &place.keys).map_or_else(|| MASK.to_owned(), shown)
+    };
     let left_out = places.len().saturating_sub(PLACES_MAX);
-    let line = |place: &DocumentDifference| match (at(&a, &place.keys), at(&b, &place.keys)) {
+    let line = |place: &DocumentDifference| match (value_at(&a, &place.keys), value_at(&b, &place.keys)) {
         (Some(_), Some(_)) => match (value(&shown_a, place), value(&shown_b, place)) {
             (here, there) if here == there => format!("{} (a secret)", place.path),
             (here, there) => format!("{}: {there} -> {here}", place.path),
@@ -436,7 +437,7 @@ impl Walk<'_> {
     }
 }
 
-fn at<'a>(value: &'a Json, keys: &[String]) -> Option<&'a Json> {
+fn value_at<'a>(value: &'a Json, keys: &[String]) -> Option<&'a Json> {
     keys.iter().try_fold(value, |value, key| value.get(key))
 }
 

@@ -276,7 +276,11 @@ impl Remote {
             TransferFailure::Failed(format!("{}: {} is not the key of a resource", self.base, item["key"]))
         })?;
         let created = item["createdIndex"].as_u64().unwrap_or_default();
-        add(found, name, Resource::stored(item.get_mut("value").map(Json::take).unwrap_or_default(), created));
+        insert_resource(
+            found,
+            name,
+            Resource::stored(item.get_mut("value").map(Json::take).unwrap_or_default(), created),
+        );
         Ok(())
     }
 
@@ -355,13 +359,13 @@ fn of_whole(whole: &Json) -> Result<Resources, TransferFailure> {
                 }
                 None => (kind, id),
             };
-            add(&mut found, name, Resource::stored(document, created));
+            insert_resource(&mut found, name, Resource::stored(document, created));
         }
     }
     Ok(found)
 }
 
-fn add(found: &mut Resources, name: (Kind, String), mut resource: Resource) {
+fn insert_resource(found: &mut Resources, name: (Kind, String), mut resource: Resource) {
     if name.0 == Kind::Ssls {
         mark_hidden_key(&mut resource.document);
     }

@@ -103,7 +103,7 @@ async fn talk(keeper: &Arc<Keeper>, mut backend: Box<dyn Backend>, mut asked: mp
                     break Some(ended);
                 }
             }
-            Some(followed) = backend.followed() => take(keeper, &mut *backend, followed),
+            Some(followed) = backend.followed() => apply_follower_event(keeper, &mut *backend, followed),
             () = sleep(pause) => tend(keeper, &mut *backend),
         }
     };
@@ -115,7 +115,7 @@ async fn talk(keeper: &Arc<Keeper>, mut backend: Box<dyn Backend>, mut asked: mp
 }
 
 /// Takes in a notice of a follower.
-fn take(keeper: &Keeper, backend: &mut dyn Backend, followed: FollowerEvent) {
+fn apply_follower_event(keeper: &Keeper, backend: &mut dyn Backend, followed: FollowerEvent) {
     match followed {
         FollowerEvent::Snapshot(snapshot) => {
             keeper.heard(Some(snapshot.revision));

@@ -96,7 +96,7 @@ impl Keeper {
         trial.effects.extend(linted.effects);
         for (kind, id, reason) in problems {
             if changed.contains(&(kind, id.clone())) {
-                trial.refusals.push(named(kind, &id, reason, &changed));
+                trial.refusals.push(reason_with_resource(kind, &id, reason, &changed));
             } else {
                 trial.effects.push((key_of(kind, &id), reason));
             }
@@ -136,7 +136,7 @@ fn sorted_out(attempt: Attempt, changed: &HashSet<(Kind, String)>) -> Trial {
     let mut trial = Trial { warnings, ..Trial::default() };
     for RejectedResource { kind, id, reason, serving, .. } in attempt.rejected {
         if changed.contains(&(kind, id.clone())) {
-            trial.refusals.push(named(kind, &id, reason, changed));
+            trial.refusals.push(reason_with_resource(kind, &id, reason, changed));
             continue;
         }
         let what = match serving {
@@ -150,7 +150,7 @@ fn sorted_out(attempt: Attempt, changed: &HashSet<(Kind, String)>) -> Trial {
 }
 
 /// The reason, with the resource where it is one of several.
-fn named(kind: Kind, id: &str, reason: String, changed: &HashSet<(Kind, String)>) -> String {
+fn reason_with_resource(kind: Kind, id: &str, reason: String, changed: &HashSet<(Kind, String)>) -> String {
     match changed.len() {
         0 | 1 => reason,
         _ => format!("{}: {reason}", key_of(kind, id)),

@@ -197,6 +197,23 @@ fn paths_are_fetched_at_the_same_time() {
     assert_eq!(double.state.lock().unwrap().requests as usize, READS_MAX);
 }
 
+/// A caller that must not wait looks again.
+#[test]
+fn paths_can_be_fetched_without_waiting() {
+    let double = Double::start();
+    let (vaults, manager) = (vaults(), Arc::new(double.manager("kv", KvVersion::One)));
+    double.put("kv/a", json!({"key": "value"}));
+    let gate = Arc::new(Barrier::new(2));
+    double.state.lock().unwrap().gate = Some(gate.clone());
+    let places: [SecretPath; 1] = [(manager.clone(), "a".into())];
+    assert!(!vaults.has_fetched(&places));
+    assert!(!vaults.has_fetched(&places));
+    gate.wait();
+    eventually(|| vaults.has_fetched(&places));
+    assert_eq!(vaults.resolve(&manager, "a", "key").as_deref(), Ok("value"));
+    assert_eq!(double.state.lock().unwrap().requests, 1);
+}
+
 #[test]
 fn a_vault_that_does_not_answer_is_waited_for_once() {
     let double = Double::start();

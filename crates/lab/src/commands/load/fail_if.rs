@@ -61,7 +61,7 @@ pub(crate) fn condition(text: &str) -> Result<Condition, String> {
 const ERRORS_IMPLIED: &str = "errors>1%";
 
 /// The conditions of a run: the typed ones, and one on errors.
-pub(crate) fn all(typed: &[Condition]) -> Result<Vec<Condition>> {
+pub(crate) fn with_error_condition(typed: &[Condition]) -> Result<Vec<Condition>> {
     let is_of_errors = |condition: &Condition| matches!(condition.bound, Bound::Errors(_) | Bound::ErrorShare(_));
     let mut all = typed.to_vec();
     if !all.is_empty() && !all.iter().any(is_of_errors) {
@@ -101,7 +101,7 @@ fn percentile(metric: &str) -> Option<f64> {
 }
 
 /// Judges a run by conditions; a void run is not judged.
-pub(crate) fn judge(conditions: &[Condition], run: &RunRecord) -> Result<Vec<ConditionResult>> {
+pub(crate) fn judge_run(conditions: &[Condition], run: &RunRecord) -> Result<Vec<ConditionResult>> {
     if conditions.is_empty() || !run.void.is_empty() {
         return Ok(Vec::new());
     }
@@ -133,7 +133,7 @@ pub(crate) fn judge(conditions: &[Condition], run: &RunRecord) -> Result<Vec<Con
 /// Judges a file's run by its conditions again.
 pub(crate) fn again(judged: &[ConditionResult], run: &RunRecord) -> Result<Vec<ConditionResult>> {
     let conditions: Result<Vec<_>, String> = judged.iter().map(|judged| condition(&judged.condition)).collect();
-    judge(&conditions?, run)
+    judge_run(&conditions?, run)
 }
 
 impl Condition {
@@ -185,7 +185,7 @@ mod tests {
     fn errors_are_judged_even_where_no_condition_is_on_them() {
         let check = |typed: &[&str], expected: &[&str]| {
             let typed: Vec<Condition> = typed.iter().map(|text| condition(text).unwrap()).collect();
-            let all = all(&typed).unwrap();
+            let all = with_error_condition(&typed).unwrap();
             assert_eq!(all.iter().map(|condition| condition.typed.as_str()).collect::<Vec<_>>(), expected);
         };
         check(&[], &[]);
@@ -210,7 +210,7 @@ mod tests {
             ..RunRecord::default()
         };
         let check = |text: &str, holds: bool| {
-            let judged = judge(&[condition(text).unwrap()], &run).unwrap();
+            let judged = judge_run(&[condition(text).unwrap()], &run).unwrap();
             assert_eq!(judged[0].holds, holds, "{judged:?}");
             assert_eq!(again(&judged, &run).unwrap(), judged);
         };
@@ -238,14 +238,15 @@ mod tests {
             refused: Some(String::new()),
             ..run.clone()
         };
-        let judged = judge(&all(&[condition("requests>=991").unwrap()]).unwrap(), &refused).unwrap();
+        let judged =
+            judge_run(&with_error_condition(&[condition("requests>=991").unwrap()]).unwrap(), &refused).unwrap();
         assert_eq!(judged.iter().map(|judged| judged.holds).collect::<Vec<_>>(), [false, true], "{judged:?}");
         let nothing = RunRecord { corrected: histogram::encode(&outcome::histogram()).unwrap(), ..refused };
         for (text, holds) in [("p99>20ms", true), ("p50>=1h", true), ("max<1h", false), ("p50<=1ms", false)] {
-            let judged = judge(&[condition(text).unwrap()], &nothing).unwrap();
+            let judged = judge_run(&[condition(text).unwrap()], &nothing).unwrap();
             assert_eq!((judged[0].holds, judged[0].found.as_str()), (holds, "no good answer"), "{text}");
         }
         let void = RunRecord { void: vec!["late".to_owned()], ..run.clone() };
-        assert_eq!(judge(&[condition("errors>0").unwrap()], &void).unwrap(), []);
+        assert_eq!(judge_run(&[condition("errors>0").unwrap()], &void).unwrap(), []);
     }
 }

@@ -10,7 +10,7 @@ use crate::error::{Error, Result, stop_flag};
 use crate::result::compare::{CompareDesign, SideRecord};
 use crate::result::run::Placement;
 use crate::result::{FiguresResult, Sample};
-use crate::suite::{Case, Suite, TargetPlan, Texts, filled};
+use crate::suite::{BenchmarkCase, Suite, TargetPlan, Texts, filled};
 use crate::target::{Kind, Spec, Traffic, Upstream};
 use crate::{client, figures};
 use clap::Args;
@@ -90,7 +90,7 @@ impl TableArguments {
         }
         if let Some(judged) = &suite.judged {
             result.analysis = figures::analyse(&result);
-            let (more, compared) = judge(&result, judged);
+            let (more, compared) = rows_that_add_more(&result, judged);
             eprintln!(
                 "{judged} adds no more than the least of the others in {} of {compared} rows",
                 compared - more.len()
@@ -191,15 +191,15 @@ impl<'a> Bench<'a> {
     }
 
     /// The cases that are measured.
-    fn cases(&self) -> Result<Vec<&'a Case>> {
-        let chosen = |case: &&Case| {
+    fn cases(&self) -> Result<Vec<&'a BenchmarkCase>> {
+        let chosen = |case: &&BenchmarkCase| {
             let is_base = self.suite.cases.iter().any(|other| other.against.as_ref() == Some(&case.name));
             match self.plan.case {
                 None => !is_base,
                 Some(part) => case.name.contains(part),
             }
         };
-        let cases: Vec<&Case> = self.suite.cases.iter().filter(chosen).collect();
+        let cases: Vec<&BenchmarkCase> = self.suite.cases.iter().filter(chosen).collect();
         match cases.is_empty() {
             true => {
                 let names: Vec<&str> = self.suite.cases.iter().map(|case| case.name.as_str()).collect();
@@ -229,7 +229,7 @@ impl<'a> Bench<'a> {
     }
 
     /// The names and units of a case's lines: each figure, and what it adds.
-    fn lines(&self, case: &Case) -> Vec<(String, &'static str)> {
+    fn lines(&self, case: &BenchmarkCase) -> Vec<(String, &'static str)> {
         let line = |figure: &Figure| {
             let (name, unit) = (format!("{}: {figure}", case.name), unit(figure));
             let added = case.against.as_ref().map(|_| (format!("{name}{ADDED}"), unit));
@@ -241,13 +241,13 @@ impl<'a> Bench<'a> {
     /// Measures a case on all targets that have it, and adds its lines.
     fn row(
         &self,
-        case: &'a Case,
+        case: &'a BenchmarkCase,
         counted: &mut BTreeMap<(String, String), Values>,
         result: &mut FiguresResult,
         progress: &mut Progress,
     ) -> Result {
         let base = case.against.as_ref().and_then(|name| self.suite.cases.iter().find(|case| case.name == *name));
-        let mut sides: Vec<(usize, &Case, Spec)> = Vec::new();
+        let mut sides: Vec<(usize, &BenchmarkCase, Spec)> = Vec::new();
         for (column, target) in
             self.columns.iter().enumerate().filter(|(_, target)| case.targets.contains(&target.name))
         {
@@ -267,8 +267,8 @@ impl<'a> Bench<'a> {
         }
         let timed = self.timed(&sides)?;
         for (column, target) in self.columns.iter().enumerate() {
-            let of = |case: &Case| sides.iter().position(|(at, of, _)| *at == column && of.name == case.name);
-            let mut values_of = |case: &Case| -> Result<Values> {
+            let of = |case: &BenchmarkCase| sides.iter().position(|(at, of, _)| *at == column && of.name == case.name);
+            let mut values_of = |case: &BenchmarkCase| -> Result<Values> {
                 let Some(at) = of(case) else { return Ok(vec![vec![None; self.plan.rounds]; self.plan.figures.len()]) };
                 let key = (target.name.clone(), case.name.clone());
                 if !counted.contains_key(&key) {
@@ -295,7 +295,7 @@ impl<'a> Bench<'a> {
     }
 
     /// The figures of each side that are measured in turn with the others; those that are not are empty.
-    fn timed(&self, sides: &[(usize, &Case, Spec)]) -> Result<Vec<Values>> {
+    fn timed(&self, sides: &[(usize, &BenchmarkCase, Spec)]) -> Result<Vec<Values>> {
         let none: Values = self.plan.figures.iter().map(|_| Vec::new()).collect();
         let mut all = vec![none; sides.len()];
         if sides.is_empty() || !self.plan.figures.iter().any(is_timed) {
@@ -337,7 +337,7 @@ impl<'a> Bench<'a> {
     }
 
     /// The figures of one side that need no other.
-    fn counted(&self, case: &Case, spec: &Spec, progress: &mut Progress) -> Result<Values> {
+    fn counted(&self, case: &BenchmarkCase, spec: &Spec, progress: &mut Progress) -> Result<Values> {
         let mut values = Values::new();
         for figure in self.plan.figures {
             let of = |error: Error| error.context(&spec.name);
@@ -360,7 +360,7 @@ impl<'a> Bench<'a> {
     }
 
     /// How a target is started and loaded for a case.
-    fn spec(&self, target: &TargetPlan, case: &Case) -> Result<Spec> {
+    fn spec(&self, target: &TargetPlan, case: &BenchmarkCase) -> Result<Spec> {
         let texts = texts(self.suite, target, case, &self.ports);
         let spec = spec(target, &texts, &self.home, self.files.path(), self.plan.programs)?;
         let mix = match &self.suite.mix {
@@ -384,7 +384,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Starts a target and fails unless it answers as the case requires.
-    fn check(&self, case: &Case, spec: &Spec, result: &mut FiguresResult) -> Result {
+    fn check(&self, case: &BenchmarkCase, spec: &Spec, result: &mut FiguresResult) -> Result {
         let mut started = spec.start(self.upstream.address, &self.plan.design.placement)?;
         if !result.subjects.iter().any(|subject| subject.version == started.subject.version) {
             result.subjects.push(started.subject.clone());
@@ -430,7 +430,7 @@ fn head(address: SocketAddr, request: &[u8]) -> Result<String> {
 }
 
 /// The rows in which a target adds more than the least of the others, and all that can be compared, by their names.
-pub(crate) fn judge<'a>(result: &'a FiguresResult, target: &str) -> (Vec<&'a str>, usize) {
+pub(crate) fn rows_that_add_more<'a>(result: &'a FiguresResult, target: &str) -> (Vec<&'a str>, usize) {
     let Some(own) = result.columns.iter().position(|column| column == target) else { return (Vec::new(), 0) };
     let (mut more, mut compared) = (Vec::new(), 0);
     for (line, analysis) in result.lines.iter().zip(&result.analysis).filter(|(line, _)| line.name.ends_with(ADDED)) {
@@ -460,7 +460,7 @@ fn unit(figure: &Figure) -> &'static str {
 }
 
 /// The texts of a target in a case; the first that has a placeholder counts.
-fn texts<'a>(suite: &'a Suite, target: &'a TargetPlan, case: &'a Case, ports: &'a Texts) -> [&'a Texts; 5] {
+fn texts<'a>(suite: &'a Suite, target: &'a TargetPlan, case: &'a BenchmarkCase, ports: &'a Texts) -> [&'a Texts; 5] {
     static NONE: Texts = Texts::new();
     [case.parts.get(&target.name).unwrap_or(&NONE), &case.fill, &target.fill, &suite.fill, ports]
 }
@@ -566,8 +566,8 @@ mod tests {
         let mine = [Some(99.0), Some(2.0), Some(1.5), Some(1.0)];
         result.rounds = vec![vec![sample(a), sample(b), sample(mine)]];
         result.analysis = crate::figures::analyse(&result);
-        assert_eq!(judge(&result, "mine"), (vec!["two: cpu"], 2));
-        assert_eq!(judge(&result, "other"), (Vec::new(), 0));
+        assert_eq!(rows_that_add_more(&result, "mine"), (vec!["two: cpu"], 2));
+        assert_eq!(rows_that_add_more(&result, "other"), (Vec::new(), 0));
     }
 
     #[test]

@@ -30,7 +30,7 @@ use super::errors::{Findings, quoted};
 use super::request::{Draft, Positioned};
 use super::template::{Escape, Template, Variable};
 use super::{Entry, Mix, MixErrors};
-use crate::mix::request::{BodyCheck, Expect, STATUSES_WANTED, Statuses, status_range};
+use crate::mix::request::{BodyCheck, Expect, STATUSES_WANTED, StatusSet, status_range};
 use crate::mix::template::Piece;
 use crate::target::Target;
 use regex::bytes::RegexBuilder;
@@ -266,8 +266,8 @@ fn read_expectation(node: &Node, variables: &[Variable], reader: &mut Reader<'_>
     }
 }
 
-fn statuses(node: &Node, reader: &mut Reader<'_>) -> Statuses {
-    let mut statuses = Statuses::EMPTY;
+fn statuses(node: &Node, reader: &mut Reader<'_>) -> StatusSet {
+    let mut statuses = StatusSet::EMPTY;
     let items = match &node.value {
         Value::List(items) => items,
         _ => std::slice::from_ref(node),

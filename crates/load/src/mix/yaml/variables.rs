@@ -38,7 +38,7 @@ fn source(pair: &Pair, folder: &Path, reader: &mut Reader<'_>) -> Option<ValueSo
         return None;
     };
     match &**key {
-        "range" => range(value, reader),
+        "range" => parse_range(value, reader),
         "counter" => reader.number(value, |_| true, "the first number, like 1").map(ValueSource::Counter),
         "values" => {
             let want = "a list of values, like [ann, bob]";
@@ -76,7 +76,7 @@ fn source(pair: &Pair, folder: &Path, reader: &mut Reader<'_>) -> Option<ValueSo
     }
 }
 
-fn range(node: &Node, reader: &mut Reader<'_>) -> Option<ValueSource> {
+fn parse_range(node: &Node, reader: &mut Reader<'_>) -> Option<ValueSource> {
     let want = "the lowest and the highest number, like [1, 100]";
     let [from, to] = reader.list(node, want)? else { return reader.wrong(node, want) };
     let mut bound = |node| reader.number::<i64>(node, |_| true, "a whole number of at most 18 digits");

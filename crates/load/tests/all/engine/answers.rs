@@ -5,10 +5,10 @@ use crate::engine::{MS, errors, even, load, millis, outcome};
 use std::io::Read;
 use std::net::TcpListener;
 use std::thread;
-use stillgate_load::{ErrorKind, Load, Mix, Note, Outcome, Pace};
+use stillgate_load::{ErrorKind, Load, Mix, Note, Pace, RunSummary};
 
 /// Ten requests, each answered by these bytes; then the connection is closed or kept.
-fn answered_by(method: &str, answer: &'static [u8], then_close: bool) -> Outcome {
+fn answered_by(method: &str, answer: &'static [u8], then_close: bool) -> RunSummary {
     let server = serve(move |stream, _| match write(stream, answer) {
         AfterAnswer::Keep if !then_close => AfterAnswer::Keep,
         _ => AfterAnswer::Close,

@@ -13,7 +13,7 @@ mod stopped_generator;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-use stillgate_load::{Arrivals, Bounds, ErrorKind, Load, Mix, Outcome, Pace, Protocol, Schedule, Target, run};
+use stillgate_load::{Arrivals, Bounds, ErrorKind, Load, Mix, Pace, Protocol, RunSummary, Schedule, Target, run};
 
 const MS: u64 = 1_000_000;
 
@@ -54,10 +54,10 @@ fn load(address: SocketAddr, pace: Pace, connections: usize, duration: Duration)
     }
 }
 
-fn outcome(load: &Load) -> Outcome {
+fn outcome(load: &Load) -> RunSummary {
     run(load, &AtomicBool::new(false), &mut |_| {}).unwrap()
 }
 
-fn errors(outcome: &Outcome, kind: ErrorKind) -> u64 {
+fn errors(outcome: &RunSummary, kind: ErrorKind) -> u64 {
     outcome.errors.counts[kind as usize]
 }

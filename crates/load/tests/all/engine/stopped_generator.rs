@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
-use stillgate_load::{Arrivals, Bounds, Load, Mix, Outcome, Pace, Protocol, Schedule, Target, Void, run};
+use stillgate_load::{Arrivals, Bounds, Load, Mix, Pace, Protocol, RunSummary, Schedule, Target, Void, run};
 use stillgate_testkit::attempt;
 
 const URL: &str = "STILLGATE_LOAD_TEST_URL";
@@ -100,7 +100,7 @@ fn closed(url: &str) {
     println!("late as it should be");
 }
 
-fn generate(url: &str, pace: Pace, bounds: Bounds) -> Outcome {
+fn generate(url: &str, pace: Pace, bounds: Bounds) -> RunSummary {
     let target = Target::resolve(url).unwrap();
     let load = Load {
         mix: Mix::single("GET", "/", &target.host, &[], Vec::new()).unwrap(),

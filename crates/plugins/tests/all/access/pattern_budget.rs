@@ -40,7 +40,31 @@ fn regular_expressions_of_one_resource_have_a_bound_together() {
         let refusal = refusal(&yaml);
         assert!(refusal.contains(key) && refusal.contains(why), "{key}: {}", &refusal[..refusal.len().min(2000)]);
     }
+    // Conditions of plugins count, too: each by itself would do.
+    let vars = |count: usize| {
+        let each: Vec<String> = (0..count).map(|number| format!("[http_a, '~~', '{large}{number}']")).collect();
+        format!("[{}]", each.join(", "))
+    };
+    let rules = |count: usize, rule: &dyn Fn() -> String| vec![rule(); count].join(", ");
+    let split = || format!("{{match: [{{vars: {}}}], weighted_upstreams: [{{weight: 1}}]}}", vars(20));
+    let case = || format!("{{case: {}, actions: [[return, {{code: 403}}]]}}", vars(20));
+    let conditions = [
+        (format!("traffic-split: {{rules: [{}]}}", rules(20, &split)), "traffic-split.rules[", together),
+        (format!("workflow: {{rules: [{}]}}", rules(20, &case)), "workflow.rules[", together),
+        (
+            format!("fault-injection: {{abort: {{http_status: 403, vars: [{}]}}}}", rules(20, &|| vars(20))),
+            "vars",
+            together,
+        ),
+        (format!("response-rewrite: {{vars: {}}}", vars(100)), "vars[", "this condition need more than"),
+    ];
+    for (yaml, key, why) in conditions {
+        let refusal = refusal(&yaml);
+        assert!(refusal.contains(key) && refusal.contains(why), "{key}: {}", &refusal[..refusal.len().min(2000)]);
+    }
     let accepted = [
+        format!("traffic-split: {{rules: [{}]}}", rules(3, &split)),
+        format!("workflow: {{rules: [{}]}}", rules(3, &case)),
         format!("response-rewrite: {{filters: [{}]}}", filters(20, large)),
         format!("proxy-rewrite: {{regex_uri: {}}}", pairs(20)),
         format!("response-rewrite: {{filters: [{}]}}", filters(1000, "word")),

@@ -216,3 +216,27 @@ proptest! {
         }
     }
 }
+
+/// What has come to a socket is seen after a few polls of another task, not after 61.
+#[test]
+fn a_task_with_much_to_do_lets_the_event_loop_run() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let polls = tokio::task::LocalSet::new().block_on(&runtime, async {
+        let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        sender.send_to(b"x", socket.local_addr().unwrap()).unwrap();
+        let received = tokio::task::spawn_local(async move { socket.recv(&mut [0]).await });
+        let mut polls = 0;
+        poll_fn(|cx| {
+            polls += 1;
+            if received.is_finished() {
+                return Poll::Ready(());
+            }
+            wake_after_others(cx);
+            Poll::Pending
+        })
+        .await;
+        polls
+    });
+    assert!(polls < 20, "{polls}");
+}
