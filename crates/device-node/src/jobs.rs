@@ -41,7 +41,7 @@ pub(super) struct Match {
 /// The jobs of a node, by their messages: ids that no other node or process gives to another job. They include jobs of earlier
 /// processes.
 #[derive(Debug, Default)]
-pub(super) struct Jobs {
+pub(super) struct Broadcasts {
     jobs: HashMap<MessageId, Job>,
     /// Jobs in the order in which they began.
     order: VecDeque<MessageId>,
@@ -115,7 +115,7 @@ pub(super) enum NoJob {
     Leaving,
 }
 
-impl Jobs {
+impl Broadcasts {
     /// Notes the outcome of a message, which may be a copy of a job's.
     pub(super) fn note(&mut self, message: MessageId, outcome: Result<&MessageOutcome, MessageRefusal>) {
         let Some(job) = self.jobs.get_mut(&message) else { return };

@@ -26,4 +26,4 @@ mod reports;
 mod thread;
 
 pub use jobs::Leaving;
-pub use thread::{DeviceThread, NodeParameters, PeerSocket, listen, problem, reached_at};
+pub use thread::{DeviceThread, NodeParameters, PeerListener, listen, problem, reached_at};

@@ -1,7 +1,7 @@
 //! One node: its connected devices, and the senders that wait for outcomes.
 
 use super::clock::session_ms;
-use super::jobs::{JobKnowledge as KnownJob, Jobs};
+use super::jobs::{Broadcasts, JobKnowledge as KnownJob};
 use super::peers;
 use super::presence::{Presence, PresenceChange};
 use super::registry::{NotConnected, PeerSilence, Registry};
@@ -84,7 +84,7 @@ pub(super) struct State {
     pub(super) away: DetachedSessions,
     waiting: HashMap<MessageId, WaitingSender>,
     idempotency: Idempotency,
-    pub(super) jobs: Jobs,
+    pub(super) jobs: Broadcasts,
     /// `None`: another process has taken over, and gets the devices as soon as no job sends any more.
     pub(super) hold: Option<HandoverHold>,
 }
@@ -135,7 +135,7 @@ impl DeviceNode {
             away: DetachedSessions::new(limits.node_bytes),
             waiting: HashMap::new(),
             idempotency: Idempotency::new((random(), random())),
-            jobs: Jobs::default(),
+            jobs: Broadcasts::default(),
             hold: Some(hold),
         };
         let filled_ms = AtomicU64::new(if follows { FAR_MS } else { 0 });

@@ -58,14 +58,14 @@ pub struct NodeParameters {
     /// `None`: plain HTTP.
     pub tls: Option<Arc<ServerConfig>>,
     /// The socket for peers, with a shared directory.
-    pub peer: Option<PeerSocket>,
+    pub peer: Option<PeerListener>,
     /// Another process is about to give what it has.
     pub follows: bool,
 }
 
 /// The address for other nodes.
 #[derive(Debug)]
-pub struct PeerSocket {
+pub struct PeerListener {
     /// The socket.
     pub listener: TcpListener,
     /// Directory of the process that this one follows.
@@ -212,8 +212,8 @@ async fn follow(node: Arc<DeviceNode>, followed: oneshot::Receiver<mpsc::Receive
     node.former_is_over();
 }
 
-fn registry(keys: &Devices, node: &str, peer: Option<PeerSocket>, home: &Home) -> io::Result<Registry> {
-    let (DeviceRegistry::Redis { url, is_cluster, ca }, Some(reached), Some(PeerSocket { listener, former })) =
+fn registry(keys: &Devices, node: &str, peer: Option<PeerListener>, home: &Home) -> io::Result<Registry> {
+    let (DeviceRegistry::Redis { url, is_cluster, ca }, Some(reached), Some(PeerListener { listener, former })) =
         (&keys.registry, &keys.peer, peer)
     else {
         return Ok(Registry::Memory(Memory::new(keys.limits.devices)));

@@ -328,7 +328,7 @@ fn read_callgrind(folder: &Path) -> Result<StackCollector> {
     let unreadable = |error: io::Error| Error::new(format!("cannot read callgrind's counts: {error}"));
     for path in callgrind::files(folder).map_err(unreadable)? {
         let counts = parse_counts(BufReader::new(File::open(&path).map_err(unreadable)?)).map_err(unreadable)?;
-        counts.gather(&mut gathered);
+        counts.add_stacks_to(&mut gathered);
     }
     Ok(gathered)
 }
@@ -408,7 +408,7 @@ impl Counts {
         self.names[kind].get(number).cloned().unwrap_or_default()
     }
 
-    fn gather(&self, gathered: &mut StackCollector) {
+    fn add_stacks_to(&self, gathered: &mut StackCollector) {
         let thread = format!("{} thread {}", self.pid, self.thread);
         for ((function, line), cost) in self.own.iter().filter(|(_, cost)| **cost > 0) {
             let frames: Vec<Frame> = function

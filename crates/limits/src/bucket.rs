@@ -51,14 +51,14 @@ pub(crate) struct Bucket<const WAYS: usize> {
 
 /// The range of ends of windows that are considered.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Life {
+pub(crate) struct ValidEnds {
     /// Windows that ended before are over.
     pub(crate) now_ms: u64,
     /// Windows that end later were begun by a clock that was ahead, and do not count.
     pub(crate) end_max_ms: u64,
 }
 
-impl Life {
+impl ValidEnds {
     fn holds(self, end_ms: u64) -> bool {
         (self.now_ms..=self.end_max_ms).contains(&end_ms)
     }
@@ -103,7 +103,7 @@ pub(crate) struct InsertedCounter {
 
 impl<const WAYS: usize> Bucket<WAYS> {
     /// The counter of this key, if it is shown.
-    pub(crate) fn find(&self, key: CounterKey, life: Life) -> Result<Option<CounterSnapshot>, BucketContention> {
+    pub(crate) fn find(&self, key: CounterKey, life: ValidEnds) -> Result<Option<CounterSnapshot>, BucketContention> {
         for _ in 0..TRIES_MAX {
             let members = self.members();
             let found = self.look(members, key, life);
@@ -123,7 +123,7 @@ impl<const WAYS: usize> Bucket<WAYS> {
     }
 
     /// Adds a counter with a count of zero, unless there is one.
-    pub(crate) fn add(&self, key: CounterKey, end_ms: u64, life: Life) -> InsertedCounter {
+    pub(crate) fn add(&self, key: CounterKey, end_ms: u64, life: ValidEnds) -> InsertedCounter {
         let mut added = InsertedCounter::default();
         for _ in 0..TRIES_MAX {
             let members = self.members();
@@ -149,7 +149,7 @@ impl<const WAYS: usize> Bucket<WAYS> {
         members.shown().filter(|way| self.slots[*way].end_ms.load(Ordering::Relaxed) >= now_ms).count()
     }
 
-    fn look(&self, members: Members, key: CounterKey, life: Life) -> Option<CounterSnapshot> {
+    fn look(&self, members: Members, key: CounterKey, life: ValidEnds) -> Option<CounterSnapshot> {
         members.shown().find_map(|way| {
             let slot = &self.slots[way];
             let tally = slot.tally.load(Ordering::Acquire);
@@ -165,7 +165,7 @@ impl<const WAYS: usize> Bucket<WAYS> {
     }
 
     /// Shows a slot that this thread has written, unless another thread has shown one for that key.
-    fn show(&self, way: usize, own: u64, key: CounterKey, life: Life, added: &mut InsertedCounter) {
+    fn show(&self, way: usize, own: u64, key: CounterKey, life: ValidEnds, added: &mut InsertedCounter) {
         for _ in 0..TRIES_MAX {
             let members = self.members();
             if !members.is_claimed(way) || self.slots[way].tally.load(Ordering::Acquire) != own {

@@ -1,6 +1,6 @@
 //! The table: many buckets in memory that two processes share, and the loop from a key to an answer.
 
-use crate::bucket::{Bucket, BucketContention, Life, TRIES_MAX};
+use crate::bucket::{Bucket, BucketContention, TRIES_MAX, ValidEnds};
 use crate::key::{CounterKey, KeyHasher, KeyPrefix};
 use crate::layout::{BUCKET_BYTES, HEADER_BYTES, MAGIC, Shelf, VERSION, WAYS};
 use crate::leaky::{CLOSED, Epoch, Leak, LeakyDecision};
@@ -113,7 +113,7 @@ impl Limits {
     ) -> Result<LimitDecision, BucketContention> {
         let limit = limit.bounded();
         let end_ms = now_ms.saturating_add(limit.window_ms);
-        let life = Life { now_ms, end_max_ms: end_ms.saturating_add(CLOCKS_DIFFER_MAX_MS) };
+        let life = ValidEnds { now_ms, end_max_ms: end_ms.saturating_add(CLOCKS_DIFFER_MAX_MS) };
         let bucket = self.bucket(key);
         for _ in 0..TRIES_MAX {
             let Some(found) = self.noted(bucket.find(key, life))? else {
@@ -145,7 +145,7 @@ impl Limits {
         let limit = limit.bounded();
         let at = AlignedWindow::new(limit.window_ms, now_ms);
         let (present, past) = (key.of_window(at.number), key.of_window(at.number.wrapping_sub(1)));
-        let life = Life { now_ms, end_max_ms: u64::MAX };
+        let life = ValidEnds { now_ms, end_max_ms: u64::MAX };
         let bucket = self.bucket(key);
         for _ in 0..TRIES_MAX {
             let found = self.noted(bucket.find(present, life))?;
@@ -173,7 +173,7 @@ impl Limits {
     /// [`BucketContention`] if the counter could not be reached; nothing was counted then.
     pub fn pour(&self, key: CounterKey, leak: Leak, now_ms: u64) -> Result<LeakyDecision, BucketContention> {
         let bucket = self.bucket(key);
-        let life = Life { now_ms, end_max_ms: u64::MAX };
+        let life = ValidEnds { now_ms, end_max_ms: u64::MAX };
         let mut epoch = Epoch::of(leak, now_ms);
         for _ in 0..TRIES_MAX {
             let Some(found) = self.noted(bucket.find(key.of_window(epoch.number), life))? else {
@@ -231,7 +231,13 @@ impl Limits {
         &shelves[at as usize].0
     }
 
-    fn add(&self, bucket: &Bucket<WAYS>, key: CounterKey, end_ms: u64, life: Life) -> Result<(), BucketContention> {
+    fn add(
+        &self,
+        bucket: &Bucket<WAYS>,
+        key: CounterKey,
+        end_ms: u64,
+        life: ValidEnds,
+    ) -> Result<(), BucketContention> {
         let added = bucket.add(key, end_ms, life);
         let header = self.mapping.header();
         if added.has_evicted {

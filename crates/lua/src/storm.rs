@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
-use stillgate_profiler::threads::{Interrupter, Registration};
+use stillgate_profiler::threads::{Registration, TrialInterrupter};
 
 /// Fewest signals that are sent, unless the environment says how many.
 const SIGNALS: u64 = 5_000;
@@ -170,7 +170,7 @@ impl Drop for StopGuard<'_> {
 
 /// A thread with its turns and its work. The thread is replaced after some turns.
 struct StormWorker {
-    now: Mutex<Option<Interrupter>>,
+    now: Mutex<Option<TrialInterrupter>>,
     turns: AtomicU64,
 }
 

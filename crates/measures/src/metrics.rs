@@ -4,7 +4,7 @@
 //! The registry and the exporter live as long as the process; what is recorded changes with the configuration. Workers record
 //! requests, and `process_metrics` records the process itself.
 
-use super::orders::Orders;
+use super::orders::ExporterOrders;
 use super::process_metrics::{Facts, ProcessMetrics};
 use super::process_stats::{self, now_unix_ms};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -139,7 +139,7 @@ impl MetricsSetup {
         let served = listener.as_ref().map(TcpListener::try_clone).transpose().map_err(MeteringError::Thread)?;
         let (waiting, served) = if is_inherited { (served, None) } else { (None, served) };
         let exporter = Exporter::spawn(served, collector, exporter_site(&settings)).map_err(MeteringError::Thread)?;
-        let orders = Orders::new(registry.writer()?);
+        let orders = ExporterOrders::new(registry.writer()?);
         let leaving = WaitingSubjects::default();
         Ok(MetricsRuntime {
             registry,
@@ -165,7 +165,7 @@ pub struct MetricsRuntime {
     /// The socket while another process serves on it.
     waiting: Option<TcpListener>,
     own: ProcessMetrics,
-    orders: Orders,
+    orders: ExporterOrders,
     /// The current settings.
     settings: Metrics,
     plan: Arc<MetricsPlan>,

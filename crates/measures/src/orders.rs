@@ -18,7 +18,7 @@ use tokio::task::spawn_blocking;
 use tracing::error;
 
 /// Carries out batches one by one.
-pub(crate) struct Orders {
+pub(crate) struct ExporterOrders {
     waiting: PendingOrders,
     /// Notified when a batch has ended, so that the next one can be sent.
     ended: Arc<Notify>,
@@ -48,13 +48,18 @@ struct NewNodes {
     published_unix_ms: u64,
 }
 
-impl Orders {
+impl ExporterOrders {
     /// Makes orders with a separate writer.
-    pub(crate) fn new(writer: Writer) -> Orders {
-        Orders { waiting: PendingOrders::default(), ended: Arc::default(), writer: Some(writer), under_way: None }
+    pub(crate) fn new(writer: Writer) -> ExporterOrders {
+        ExporterOrders {
+            waiting: PendingOrders::default(),
+            ended: Arc::default(),
+            writer: Some(writer),
+            under_way: None,
+        }
     }
 
-    /// Notified when [`Orders::send`] may have something to do.
+    /// Notified when [`ExporterOrders::send`] may have something to do.
     pub(crate) fn ended(&self) -> Arc<Notify> {
         self.ended.clone()
     }
@@ -169,7 +174,7 @@ mod tests {
             Arc::new(Registry::start(RegistryOptions::new(SegmentProcess { pid: 1, start: 1 }, 1_000, 7)).unwrap());
         let collector = Collector::of_registry(registry.clone(), CollectorOptions::default()).unwrap();
         let exporter = Exporter::spawn(None, collector, Site::at("/metrics")).unwrap();
-        let mut orders = Orders::new(registry.writer().unwrap());
+        let mut orders = ExporterOrders::new(registry.writer().unwrap());
         orders.set_in_use(route("a"), false);
         orders.send(&exporter);
         assert!(orders.waiting.is_empty() && orders.under_way.is_some());

@@ -176,7 +176,9 @@ impl PluginTable {
             let path = path.key(&entry.key);
             let mut compile = |kind: PluginKind<'_>| {
                 let node = substitute(&entry.value, secrets, &path, sink);
-                sink.open(|sink| self.compile_one(&kind, entry.key_at, &node, (origin, upstreams), &path, sink))
+                sink.allowing_unknown(|sink| {
+                    self.compile_one(&kind, entry.key_at, &node, (origin, upstreams), &path, sink)
+                })
             };
             if let Some(name) = self.ignorable.chosen(&entry.key) {
                 // The function before the plugin is the operator's, and may refuse requests.

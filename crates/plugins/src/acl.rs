@@ -21,9 +21,9 @@ object! {
     /// Admits consumers by their labels.
     pub struct AclKeys {
         /// Labels with values. The consumer must have one of the values of one label.
-        allow_labels: Vec<(String, Vec<String>)> = LabelLists => optional;
+        allow_labels: Vec<(String, Vec<String>)> = LabelListsKind => optional;
         /// Labels with values. The consumer may have none of them.
-        deny_labels: Vec<(String, Vec<String>)> = LabelLists => optional;
+        deny_labels: Vec<(String, Vec<String>)> = LabelListsKind => optional;
         /// The status for a request that is refused.
         rejected_code: u16 = int(200, 599) => default(403);
         /// `message` of that answer.
@@ -76,9 +76,9 @@ const PARSER: Choice<LabelParser> = Choice {
 };
 
 /// A map of names and lists of texts.
-struct LabelLists;
+struct LabelListsKind;
 
-impl Kind for LabelLists {
+impl Kind for LabelListsKind {
     type Out = Vec<(String, Vec<String>)>;
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Self::Out> {

@@ -57,7 +57,7 @@ object! {
 /// The plugin.
 pub(crate) struct Cors {
     /// The rules for reading.
-    access: Access,
+    access: OriginAccess,
     /// The rule for reading timings.
     timing: Option<OriginRule>,
     /// Lines that are the same for all origins.
@@ -75,7 +75,7 @@ pub(crate) struct Cors {
 const ACCESS: usize = 0;
 const TIMING: usize = 1;
 
-struct Access {
+struct OriginAccess {
     /// `None`: only the metadata decides.
     rule: Option<OriginRule>,
     metadata: Box<[String]>,
@@ -148,7 +148,7 @@ impl Define for Cors {
             _ => Box::default(),
         };
         Some(Cors {
-            access: Access { rule, metadata: metadata.into() },
+            access: OriginAccess { rule, metadata: metadata.into() },
             timing: matching(TIMING).or(timing_origins.map(OriginRule::Listed)),
             lines,
             lines_of,
@@ -212,7 +212,7 @@ impl Plugin for Cors {
     }
 }
 
-impl Access {
+impl OriginAccess {
     /// Index of the requesting origin among the listed ones.
     fn listed(&self, origin: Option<FieldValue<'_>>) -> Option<usize> {
         let Some(OriginRule::Listed(Origins::Listed(list))) = &self.rule else { return None };

@@ -112,18 +112,18 @@ impl Registration {
     }
 
     /// Lets another thread do this.
-    pub fn interrupter(&self) -> Interrupter {
+    pub fn interrupter(&self) -> TrialInterrupter {
         self.thread.ring.prepare();
-        Interrupter(self.thread.clone())
+        TrialInterrupter(self.thread.clone())
     }
 }
 
 /// Interrupts a thread for samples that are dropped, to measure their cost and check that they are harmless. No profile
 /// is taken meanwhile: a ring has one reader.
 #[derive(Debug)]
-pub struct Interrupter(Arc<Thread>);
+pub struct TrialInterrupter(Arc<Thread>);
 
-impl Interrupter {
+impl TrialInterrupter {
     /// Interrupts it once. Fails if the thread has ended, or has too many pending signals.
     pub fn interrupt(&self) -> io::Result<()> {
         let asked = signal::ask(&self.0);

@@ -103,7 +103,7 @@ impl Forest {
                     }
                     None => SearchStep::Param,
                 },
-                SearchStep::Param => match self.param_child(node, path, at) {
+                SearchStep::Param => match self.skip_param(node, path, at) {
                     Some(after) => {
                         starts.push(at);
                         (index, at) = (node.param, after);
@@ -143,7 +143,7 @@ impl Forest {
 
     /// The position behind the segment at `at` and the label of the parameter's node.
     #[inline]
-    fn param_child(&self, node: &UriNode, path: &[u8], at: usize) -> Option<usize> {
+    fn skip_param(&self, node: &UriNode, path: &[u8], at: usize) -> Option<usize> {
         if node.param == NONE {
             return None;
         }

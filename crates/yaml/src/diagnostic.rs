@@ -267,7 +267,7 @@ impl Sink {
     }
 
     /// Calls `then`, within which unknown keys may pass.
-    pub fn open<R>(&mut self, then: impl FnOnce(&mut Sink) -> R) -> R {
+    pub fn allowing_unknown<R>(&mut self, then: impl FnOnce(&mut Sink) -> R) -> R {
         let before = std::mem::replace(&mut self.is_open, self.passes_unknown);
         let result = then(self);
         self.is_open = before;

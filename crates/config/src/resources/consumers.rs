@@ -147,7 +147,7 @@ fn read_credentials(
             each_text(&entry.value, &mut |text| sink.hide(text));
             let before = sink.errors();
             let resolved = substitute(&entry.value, &*plugins.set.secrets, &path, sink);
-            let read = sink.open(|sink| (credential.read)(&resolved, &path, sink));
+            let read = sink.allowing_unknown(|sink| (credential.read)(&resolved, &path, sink));
             // A reference that cannot be resolved is not a credential.
             if let Some((lookup, proof)) = read.filter(|_| sink.errors() == before) {
                 out.push(Credential { plugin, lookup, place, proof });

@@ -334,7 +334,7 @@ pub(super) fn metadata(
     };
     let own = substitute(&keys.own, &*set.secrets, path, sink);
     type Read = (Arc<dyn Any + Send + Sync>, Arc<Json>);
-    let (value, written) = sink.open(|sink| -> Option<Read> {
+    let (value, written) = sink.allowing_unknown(|sink| -> Option<Read> {
         match kind {
             MetadataKind::BuiltIn(part) => {
                 // Invalid values were reported; what is not JSON here is not JSON for the plugin either.

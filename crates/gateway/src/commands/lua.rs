@@ -18,7 +18,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use stillgate_files::read_bounded;
-use stillgate_lua::health::examine::{Examination, ExaminedCode, Finding, examine, step};
+use stillgate_lua::health::examine::{CodeToExamine, Examination, Finding, examine, step};
 use stillgate_lua::health::steps;
 use stillgate_lua::{HeaderChange, Host, MessageSide, Module, NginxLevel, check as check_text};
 use stillgate_plugin_api::PluginFile;
@@ -134,7 +134,7 @@ fn counted(runs: usize) -> Result<u64, String> {
 }
 
 /// The name of the file, what is in it, and the requests.
-fn read(arguments: &LuaCheck) -> Result<(String, ExaminedCode, Vec<RequestHead>), String> {
+fn read(arguments: &LuaCheck) -> Result<(String, CodeToExamine, Vec<RequestHead>), String> {
     let file = &arguments.file;
     let bytes =
         read_bounded(file, FILE_BYTES_MAX).map_err(|error| format!("cannot read {}: {error}", file.display()))?;
@@ -154,9 +154,9 @@ fn read(arguments: &LuaCheck) -> Result<(String, ExaminedCode, Vec<RequestHead>)
 }
 
 /// A function, or a plugin with a configuration that it takes.
-fn subject(file: &Path, name: &str, source: String, conf: Json) -> Result<ExaminedCode, String> {
+fn subject(file: &Path, name: &str, source: String, conf: Json) -> Result<CodeToExamine, String> {
     match check_text(&source) {
-        Ok(()) => Ok(ExaminedCode::function(name, &source, conf)),
+        Ok(()) => Ok(CodeToExamine::function(name, &source, conf)),
         // A file with modules runs only together with them.
         Err(why) if why == RETURNS_TABLE || has_modules(file, &source) => {
             let module = module(file, name, source)?;
@@ -165,7 +165,7 @@ fn subject(file: &Path, name: &str, source: String, conf: Json) -> Result<Examin
                 true => module.check_conf(&conf, check_json),
                 false => check_json(&described.schema, conf),
             };
-            Ok(ExaminedCode::plugin(module, &described.phases, conf.map_err(|why| format!("--conf: {why}"))?))
+            Ok(CodeToExamine::plugin(module, &described.phases, conf.map_err(|why| format!("--conf: {why}"))?))
         }
         Err(why) => Err(format!("{name}: {why}")),
     }

@@ -488,7 +488,7 @@ fn admin_refused(address: SocketAddr, error: io::Error) -> RunError {
 /// Sockets of the node of devices, and their addresses as configured.
 struct DevicesListening {
     api: (SocketAddr, TcpListener),
-    peers: Option<(SocketAddr, device_node::PeerSocket)>,
+    peers: Option<(SocketAddr, device_node::PeerListener)>,
 }
 
 fn listen_devices(gateway: &Gateway, former: &mut Inheritance) -> Result<Option<DevicesListening>, RunError> {
@@ -501,13 +501,13 @@ fn listen_devices(gateway: &Gateway, former: &mut Inheritance) -> Result<Option<
 fn listen_peers(
     gateway: &Gateway,
     former: Option<(SocketAddr, TcpListener, FormerDirectory)>,
-) -> Result<Option<(SocketAddr, device_node::PeerSocket)>, RunError> {
+) -> Result<Option<(SocketAddr, device_node::PeerListener)>, RunError> {
     let peer = gateway.devices.as_ref().and_then(|devices| devices.peer.as_ref());
     let Some(address) = peer.map(|peer| peer.address) else { return Ok(None) };
     let (former, directory) = former.map(|(address, listener, directory)| ((address, listener), directory)).unzip();
     let listening = device_node::listen(address, former);
     let (address, listener) = listening.map_err(|error| refused("gateway.devices.peer.address", address, error))?;
-    Ok(Some((address, device_node::PeerSocket { listener, former: directory })))
+    Ok(Some((address, device_node::PeerListener { listener, former: directory })))
 }
 
 fn devices_refused(address: SocketAddr, error: io::Error) -> RunError {

@@ -86,7 +86,7 @@ pub(crate) fn report(result: &ExplainResult) -> String {
         table(&mut out, &LUA_HEADS, &analysis.lua);
         let _ = writeln!(out, "\n{}", lua(work));
     }
-    for line in isolated(analysis) {
+    for line in isolated_lines(analysis) {
         let _ = writeln!(out, "{line}");
     }
     for line in lacks(result) {
@@ -125,7 +125,7 @@ pub(super) fn lua(work: &str) -> String {
 }
 
 /// The parts that were measured by themselves, a line each.
-pub(super) fn isolated(analysis: &ExplainAnalysis) -> Vec<String> {
+pub(super) fn isolated_lines(analysis: &ExplainAnalysis) -> Vec<String> {
     let range = |range: Option<Range>| match range {
         Some(Range { value, low, high }) => format!("{} ({} to {})", signed(value), signed(low), signed(high)),
         None => "not seen".to_owned(),
@@ -274,7 +274,7 @@ fn introduction(result: &ExplainResult) -> String {
         let _ = writeln!(out, "<p>{}</p>", Text(&lua(&design.work)));
     }
     out.push_str("<ul>");
-    for line in isolated(&result.analysis).into_iter().chain(lacks(result)) {
+    for line in isolated_lines(&result.analysis).into_iter().chain(lacks(result)) {
         let _ = write!(out, "<li>{}</li>", Text(&line));
     }
     out.push_str("</ul>\n");

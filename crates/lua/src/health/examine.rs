@@ -68,7 +68,7 @@ pub struct Examination {
 }
 
 /// The code to examine.
-pub struct ExaminedCode {
+pub struct CodeToExamine {
     /// The name that precedes line numbers.
     name: String,
     program: Arc<Program>,
@@ -76,18 +76,22 @@ pub struct ExaminedCode {
     parts: Vec<(usize, &'static str)>,
 }
 
-impl ExaminedCode {
+impl CodeToExamine {
     /// A text that returns a function.
-    pub fn function(name: &str, source: &str, conf: Json) -> ExaminedCode {
+    pub fn function(name: &str, source: &str, conf: Json) -> CodeToExamine {
         let program = Program::new(name.to_owned(), vec![source.to_owned()], conf, CallKind::Plugin);
-        ExaminedCode { name: name.to_owned(), program, parts: vec![(0, "access")] }
+        CodeToExamine { name: name.to_owned(), program, parts: vec![(0, "access")] }
     }
 
     /// A plugin's file, with the phases for which it has functions (as indices into [`PHASES`]) and a valid
     /// configuration.
-    pub fn plugin(module: Arc<Module>, phases: &[usize], conf: Json) -> ExaminedCode {
+    pub fn plugin(module: Arc<Module>, phases: &[usize], conf: Json) -> CodeToExamine {
         let parts = phases.iter().map(|at| (*at, PHASES[*at])).collect();
-        ExaminedCode { name: module.file.clone(), program: Program::of_module("check".to_owned(), module, conf), parts }
+        CodeToExamine {
+            name: module.file.clone(),
+            program: Program::of_module("check".to_owned(), module, conf),
+            parts,
+        }
     }
 
     /// Runs all phases of a request, one after the other; an answered request continues with the phases of the
@@ -106,7 +110,7 @@ impl ExaminedCode {
 /// Runs functions for requests, one after the other and again from the first, until the compiler is done. `host` makes
 /// the request of a run, of which there are `requests`, as it is in a phase.
 pub fn examine<H: Host>(
-    subject: &ExaminedCode,
+    subject: &CodeToExamine,
     requests: usize,
     mut host: impl FnMut(usize, &'static str) -> H,
 ) -> Result<Examination, RunFailure> {
@@ -133,7 +137,7 @@ pub fn examine<H: Host>(
 /// Runs functions until they are warm, and then `runs` more between [`steps::begin`] and [`steps::end`], for a process
 /// that counts these.
 pub fn step<H: Host>(
-    subject: &ExaminedCode,
+    subject: &CodeToExamine,
     requests: usize,
     runs: usize,
     mut host: impl FnMut(usize, &'static str) -> H,

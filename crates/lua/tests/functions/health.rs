@@ -2,7 +2,7 @@
 
 use crate::fake::Fake;
 use std::sync::Arc;
-use stillgate_lua::health::examine::{Examination, ExaminedCode, Finding, examine};
+use stillgate_lua::health::examine::{CodeToExamine, Examination, Finding, examine};
 use stillgate_lua::health::{self, AbortReason, CompileState, Health, VmHealth};
 use stillgate_lua::{CallKind, Context, Module, Program, RunOutcome, run, run_part};
 
@@ -258,7 +258,7 @@ return function(conf, ctx)
   ctx.sum = sum
 end";
     let host = |_, phase| Fake { phase, ..Fake::default() };
-    let found = examine(&ExaminedCode::function("loops.lua", looping, serde_json::json!({})), 1, host).unwrap();
+    let found = examine(&CodeToExamine::function("loops.lua", looping, serde_json::json!({})), 1, host).unwrap();
     assert_eq!((&found.findings[..], found.late), (&[][..], 0), "{found:#?}");
     let aborts = published().aborts.iter().filter(|(abort, _)| abort.reason.name() == "error").count();
     assert_eq!(aborts, 0, "{:#?}", published().aborts);
@@ -267,7 +267,7 @@ end";
 fn examined(source: &str) -> Examination {
     let targets = ["/a?x=1", "/b", "/c", "/d?y=2"];
     let host = |run: usize, phase| Fake { target: targets[run].into(), phase, ..Fake::default() };
-    examine(&ExaminedCode::function("key.lua", source, serde_json::json!({})), targets.len(), host).unwrap()
+    examine(&CodeToExamine::function("key.lua", source, serde_json::json!({})), targets.len(), host).unwrap()
 }
 
 /// Checks the examples of the documentation: the bad one has a finding with this reason at this line, and the good one

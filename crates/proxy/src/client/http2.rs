@@ -12,7 +12,7 @@ use crate::connection::stream::Stream;
 use crate::devices;
 use crate::exchange::ConnectionNext;
 use crate::plan::Settings;
-use crate::sockets::listener::{Active, Busy, Listener};
+use crate::sockets::listener::{ActiveGuard, BusyGuard, Listener};
 use crate::worker::{Open, Worker};
 use bytes::Bytes;
 use h2::server::{Builder, Connection};
@@ -138,7 +138,7 @@ struct Driver<'w, 't, 'a> {
     transport: &'t Transport<'a>,
     shared: Rc<StreamsShared>,
     /// While requests are served.
-    busy: Option<(Busy, Active)>,
+    busy: Option<(BusyGuard, ActiveGuard)>,
     quiet_since_ms: u64,
     stuck: MinRate,
     /// When the client was notified that the connection ends; requests in flight are served to their end.
@@ -239,7 +239,7 @@ impl Driver<'_, '_, '_> {
         );
         client.is_https = *is_https;
         let listener = listener.clone();
-        self.busy.get_or_insert_with(|| (Busy::new(&listener), Active::new(&listener)));
+        self.busy.get_or_insert_with(|| (BusyGuard::new(&listener), ActiveGuard::new(&listener)));
         let worker = self.worker.clone();
         let counted = StreamGuard::new(&worker);
         spawn_local(async move {

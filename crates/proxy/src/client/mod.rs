@@ -9,7 +9,7 @@ use crate::connection::http2::{PREFACE, starts};
 use crate::exchange::answer::LocalReply;
 use crate::exchange::{self, ConnectionNext, Exchange, Switch};
 use crate::plan::Settings;
-use crate::sockets::listener::Busy;
+use crate::sockets::listener::BusyGuard;
 use crate::worker::Worker;
 use crate::worker::draining::DRAINING_FIRST_REQUEST_MS;
 use std::future::poll_fn;
@@ -35,7 +35,7 @@ const ALPN_HTTP2: &[u8] = b"h2";
 /// make every idle connection larger by its size.
 pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut ClientConnection) -> Option<Switch> {
     while idle(worker, client).await {
-        let _busy = Busy::new(&client.listener);
+        let _busy = BusyGuard::new(&client.listener);
         let mut exchange = Exchange::take();
         let after = busy(worker, client, &mut exchange).await;
         let early = if after == ConnectionNext::Http2 { exchange.from_client.unparsed().to_vec() } else { Vec::new() };

@@ -224,7 +224,7 @@ pub(crate) fn take(
         route: devices.route(id),
         settings: settings.clone(),
     };
-    let request = request(state, &worker, head, (place, route), is_changed);
+    let request = reported_request(state, &worker, head, (place, route), is_changed);
     let credential = state.credential.as_ref().map(|credential| DeviceAdmission {
         consumer: credential.consumer.as_str().into(),
         credential: credential.credential.as_deref().map(Into::into),
@@ -269,7 +269,7 @@ fn messages(state: &DeviceState, mut bytes: &[u8]) -> Option<Vec<OutgoingMessage
 }
 
 /// What the access log and the metrics will report.
-fn request(
+fn reported_request(
     state: &DeviceState,
     worker: &Worker,
     head: &[u8],

@@ -27,7 +27,7 @@ use crate::worker::Worker;
 use crate::worker::body_memory::{BodyLease, Full};
 use crate::worker::offload::OffloadPools;
 use crate::worker::plugins::{PluginRefusal, guarded};
-use filters::{Filters, OffloadedWork, PieceEnd};
+use filters::{Filters, OffloadState, PieceEnd};
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::io;
@@ -100,7 +100,7 @@ struct OffloadedFilter {
     at: usize,
     plugin: &'static str,
     step: PieceEnd,
-    doing: OffloadedWork,
+    doing: OffloadState,
     /// Ends the wait; `None`: it has not begun.
     limit: Option<Pin<Box<Sleep>>>,
 }
@@ -404,7 +404,7 @@ impl FilteredBody {
             at,
             plugin,
             step,
-            doing: OffloadedWork::NotBegun(work),
+            doing: OffloadState::NotBegun(work),
             limit: None,
         });
         let held: usize = self.changes.filters_mut().map(|(_, filter)| filter.held_bytes()).sum();

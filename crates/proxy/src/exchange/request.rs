@@ -9,7 +9,7 @@ use super::{ConnectionNext, Exchange, attempts, chain, device, exposition, match
 use crate::connection::client::ClientConnection;
 use crate::plan::snapshot::Snapshot;
 use crate::plan::{PlanRoute, Settings};
-use crate::sockets::listener::Active;
+use crate::sockets::listener::ActiveGuard;
 use crate::worker::Worker;
 use std::rc::Rc;
 use stillgate_wire::BodyDecoder;
@@ -161,14 +161,14 @@ pub(crate) fn end_upgraded(
 struct InFlight<'a> {
     worker: &'a Worker,
     /// Counts its connection, unless that is shared with other requests and counted elsewhere.
-    _active: Option<Active>,
+    _active: Option<ActiveGuard>,
 }
 
 impl<'a> InFlight<'a> {
     fn new(worker: &'a Worker, client: &ClientConnection) -> Self {
         worker.counters.requests_in_flight.add(1);
         let is_alone = !client.stream.is_http2();
-        InFlight { worker, _active: is_alone.then(|| Active::new(&client.listener)) }
+        InFlight { worker, _active: is_alone.then(|| ActiveGuard::new(&client.listener)) }
     }
 }
 

@@ -147,32 +147,32 @@ impl Listeners {
 }
 
 /// Counts a connection on which bytes of a request have arrived, even if its task is dropped.
-pub(crate) struct Busy(Rc<Listener>);
+pub(crate) struct BusyGuard(Rc<Listener>);
 
-impl Busy {
-    pub(crate) fn new(listener: &Rc<Listener>) -> Busy {
+impl BusyGuard {
+    pub(crate) fn new(listener: &Rc<Listener>) -> BusyGuard {
         listener.busy.add(1);
-        Busy(listener.clone())
+        BusyGuard(listener.clone())
     }
 }
 
-impl Drop for Busy {
+impl Drop for BusyGuard {
     fn drop(&mut self) {
         self.0.busy.sub(1);
     }
 }
 
 /// Counts a connection on which a request is served, even if its task is dropped.
-pub(crate) struct Active(Rc<Listener>);
+pub(crate) struct ActiveGuard(Rc<Listener>);
 
-impl Active {
-    pub(crate) fn new(listener: &Rc<Listener>) -> Active {
+impl ActiveGuard {
+    pub(crate) fn new(listener: &Rc<Listener>) -> ActiveGuard {
         listener.active.add(1);
-        Active(listener.clone())
+        ActiveGuard(listener.clone())
     }
 }
 
-impl Drop for Active {
+impl Drop for ActiveGuard {
     fn drop(&mut self) {
         self.0.active.sub(1);
     }

@@ -26,7 +26,7 @@ use stillgate_plugin_api::{AttachedConsumer, Consumers};
 use stillgate_route::{Lookup, Match};
 use stillgate_upstream::Endpoint;
 use stillgate_wire::Method;
-use table::{Handles, SeriesKey, SeriesTable};
+use table::{HandleCache, Handles, SeriesKey};
 
 // What connections of devices add. The device itself is not a label, however few there are.
 //
@@ -183,7 +183,7 @@ pub(crate) trait FinishedRequest {
 /// A worker's end of the metrics.
 pub(crate) struct Recorder {
     writer: Writer,
-    table: SeriesTable,
+    table: HandleCache,
     /// What the table's keys are valid for: the numbering of the Plan and the generation of the handles.
     numbering: u64,
     generation: u32,
@@ -224,7 +224,7 @@ impl Recorder {
         let generation = writer.generation();
         Recorder {
             writer,
-            table: SeriesTable::default(),
+            table: HandleCache::default(),
             numbering: 0,
             generation,
             texts: TextRoom::default(),

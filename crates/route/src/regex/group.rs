@@ -82,20 +82,20 @@ struct NoAnswer;
 
 /// Lingering patterns that share an automaton.
 #[derive(Default)]
-struct LingeringGroup {
+struct LingeringBatch {
     weight: usize,
     hirs: Vec<(u32, Hir)>,
 }
 
-impl LingeringGroup {
+impl LingeringBatch {
     /// Adds a pattern to the last automaton, or begins another.
-    fn add(all: &mut Vec<LingeringGroup>, weight: usize, hir: (u32, Hir)) {
+    fn add(all: &mut Vec<LingeringBatch>, weight: usize, hir: (u32, Hir)) {
         match all.last_mut() {
             Some(few) if few.weight + weight <= LINGERING_MAX => {
                 few.weight += weight;
                 few.hirs.push(hir);
             }
-            _ => all.push(LingeringGroup { weight, hirs: vec![hir] }),
+            _ => all.push(LingeringBatch { weight, hirs: vec![hir] }),
         }
     }
 }
@@ -109,7 +109,7 @@ impl RegexGroup {
     pub(super) fn compile_within(bounds: AutomatonBounds, patterns: &[Pattern], ascii: bool) -> RegexGroup {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let mut kinds: [Vec<(u32, Hir)>; 4] = Default::default();
-        let mut lingering: [Vec<LingeringGroup>; 4] = Default::default();
+        let mut lingering: [Vec<LingeringBatch>; 4] = Default::default();
         for (index, pattern) in (0u32..).zip(patterns) {
             let hir = reduce(pattern.hir(), ascii);
             let gives_up = hir.properties().look_set().contains_word_unicode();
@@ -117,7 +117,7 @@ impl RegexGroup {
             let kind = usize::from(gives_up) * 2 + usize::from(anchored);
             match weight(&hir) {
                 0 => kinds[kind].push((index, hir)),
-                weight => LingeringGroup::add(&mut lingering[kind], weight, (index, hir)),
+                weight => LingeringBatch::add(&mut lingering[kind], weight, (index, hir)),
             }
         }
         let mut pieces = Vec::new();

@@ -28,8 +28,8 @@ fn key(number: u64) -> CounterKey {
     CounterKey([number, number])
 }
 
-fn life(now_ms: u64) -> Life {
-    Life { now_ms, end_max_ms: u64::MAX }
+fn life(now_ms: u64) -> ValidEnds {
+    ValidEnds { now_ms, end_max_ms: u64::MAX }
 }
 
 /// Like `Limits::take_fixed`, for a cost of 1.

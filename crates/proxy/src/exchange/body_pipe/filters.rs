@@ -24,7 +24,7 @@ const OFFLOADED_CPU_NANOS_PER_BYTE: u64 = 4000;
 pub(super) const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Where the work is.
-pub(super) enum OffloadedWork {
+pub(super) enum OffloadState {
     /// Still with the filter's pipe.
     NotBegun(Work),
     /// It waits for a place in the queue, which is full.
@@ -32,34 +32,34 @@ pub(super) enum OffloadedWork {
     Elsewhere(oneshot::Receiver<Done>),
 }
 
-impl OffloadedWork {
+impl OffloadState {
     /// Advances it as far as possible now: returns its result, or where it is.
     fn poll(
         self,
         cx: &mut Context<'_>,
         threads: &OffloadPools,
         plugin: &'static str,
-    ) -> Result<Result<FinishedWork, OffloadedWork>, Why> {
+    ) -> Result<Result<FinishedWork, OffloadState>, Why> {
         let busy = |_| Why::Refused(PluginRefusal::Busy);
         let (work, mut place) = match self {
-            OffloadedWork::Elsewhere(mut receiver) => {
+            OffloadState::Elsewhere(mut receiver) => {
                 return match Pin::new(&mut receiver).poll(cx) {
-                    Poll::Pending => Ok(Err(OffloadedWork::Elsewhere(receiver))),
+                    Poll::Pending => Ok(Err(OffloadState::Elsewhere(receiver))),
                     Poll::Ready(Ok(Ok(worked))) => Ok(Ok(worked)),
                     Poll::Ready(Ok(Err(_)) | Err(_)) => Err(Why::Panic),
                 };
             }
-            OffloadedWork::NotBegun(work) => {
+            OffloadState::NotBegun(work) => {
                 let place: LocalFuture<_> = Box::pin(threads.place(plugin));
                 (work, place)
             }
-            OffloadedWork::Queueing(work, place) => (work, place),
+            OffloadState::Queueing(work, place) => (work, place),
         };
         match place.as_mut().poll(cx) {
-            Poll::Pending => Ok(Err(OffloadedWork::Queueing(work, place))),
+            Poll::Pending => Ok(Err(OffloadState::Queueing(work, place))),
             Poll::Ready(place) => {
                 let receiver = place.and_then(|place| threads.submit_at(plugin, work, place)).map_err(busy)?;
-                OffloadedWork::Elsewhere(receiver).poll(cx, threads, plugin)
+                OffloadState::Elsewhere(receiver).poll(cx, threads, plugin)
             }
         }
     }

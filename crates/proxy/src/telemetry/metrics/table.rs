@@ -39,7 +39,7 @@ impl Handles {
 
 /// A worker's handles.
 #[derive(Debug)]
-pub(crate) struct SeriesTable {
+pub(crate) struct HandleCache {
     buckets: Box<[Option<Box<Bucket>>]>,
     /// Entries with another stamp are invalid.
     stamp: u32,
@@ -59,13 +59,13 @@ struct Bucket {
     next: u8,
 }
 
-impl Default for SeriesTable {
-    fn default() -> SeriesTable {
-        SeriesTable { buckets: (0..BUCKETS).map(|_| None).collect(), stamp: 1 }
+impl Default for HandleCache {
+    fn default() -> HandleCache {
+        HandleCache { buckets: (0..BUCKETS).map(|_| None).collect(), stamp: 1 }
     }
 }
 
-impl SeriesTable {
+impl HandleCache {
     /// Forgets everything.
     pub(crate) fn clear(&mut self) {
         // Buckets are not cleared: a stamp that recurs after four billion reloads could match one as old.
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn keeps_what_it_was_given_until_it_is_cleared() {
-        let mut table = SeriesTable::default();
+        let mut table = HandleCache::default();
         for request in 1..=1000 {
             assert!(table.get(key(request)).is_none());
             table.insert(key(request), handles(request as u8));
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn consumers_have_handles_of_their_own() {
-        let mut table = SeriesTable::default();
+        let mut table = HandleCache::default();
         let keys = (0..100).flat_map(|consumer| (1..=10).map(move |request| SeriesKey { request, consumer }));
         for (kept, key) in keys.clone().enumerate() {
             assert!(table.get(key).is_none());
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn is_bounded_and_replaces_in_turn() {
-        let mut table = SeriesTable::default();
+        let mut table = HandleCache::default();
         let crowd = (1..).map(key).filter(|each| place(*each) == place(key(1)));
         let crowd: Vec<SeriesKey> = crowd.take(ENTRIES + 2).collect();
         for key in &crowd {
