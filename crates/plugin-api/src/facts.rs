@@ -11,7 +11,9 @@ use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use stillgate_route::path::target_path;
-use stillgate_route::{HeaderName, Lookup, Match, MatchRequest as Asked, Matcher, NormalPath, SslVariable, Variable};
+use stillgate_route::{
+    HeaderName, Lookup, Match, MatchRequest as Asked, Matcher, NormalisedPath, SslVariable, Variable,
+};
 use stillgate_wire::{Field, Method, Name, RequestHead};
 
 /// Values of a connection's TLS session.
@@ -33,7 +35,7 @@ pub struct Facts<'a> {
     /// Canonical: in lower case, without port.
     pub host: &'a [u8],
     /// The normalised path; `None` if the path has no normal form: such a request is logged and never routed.
-    pub path: Option<NormalPath<'a>>,
+    pub path: Option<NormalisedPath<'a>>,
     /// Address of the client: the peer, or its client if the peer is a trusted proxy.
     pub client: IpAddr,
     /// The client's port, if it is known; otherwise the peer's.

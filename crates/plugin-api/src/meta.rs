@@ -10,8 +10,8 @@ use stillgate_route::condition::Field;
 use stillgate_route::lint::{FindingKind, lint};
 use stillgate_route::vars::Expr;
 use stillgate_route::{
-    CompileError, Lookup, MatchRequest, Matcher, MethodSet, NormalPath, PathError, PathPattern, RouteMatch, RouteSpec,
-    Scratch, Unread, UriRoute, Variable, VarsVerdict,
+    CompileError, InvalidParts, Lookup, MatchRequest, Matcher, MethodSet, NormalisedPath, PathError, PathPattern,
+    RouteMatch, RouteSpec, Scratch, UriRoute, Variable, VarsVerdict,
 };
 use stillgate_schema::{
     At, BodyVars, Definitions, Fault, Flag, Json, Kind, LocatedKind, Node, Path, Sink, TEXT, expected, int, json_of,
@@ -114,7 +114,7 @@ impl Filter {
             remote_addrs: Vec::new(),
             vars: Some(condition),
             function: None,
-            unread: Unread::default(),
+            invalid: InvalidParts::default(),
         };
         let spec = RouteSpec { id: "filter".into(), priority: 0, takes: RouteMatch::Uri(uri) };
         Matcher::compile(vec![Arc::new(spec)]).map(Filter).map_err(|mut errors| errors.swap_remove(0))
@@ -134,7 +134,7 @@ impl Filter {
     /// Fails if it cannot be evaluated: then neither answer is the safe one, and the request is refused. This is so
     /// where the answer depends on whether `%2F` in the path is a slash.
     pub fn is_true(&self, facts: &Facts<'_>, vars: &dyn Lookup) -> Result<bool, PathError> {
-        let path = facts.path.unwrap_or(NormalPath::ROOT);
+        let path = facts.path.unwrap_or(NormalisedPath::ROOT);
         let request = MatchRequest { method: facts.request.method, host: facts.host, path, client: facts.client, vars };
         SCRATCH.with_borrow_mut(|scratch| self.0.find(&request, scratch).map(|found| found.is_some()))
     }

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use stillgate_plugin_api::query::decoded;
 use stillgate_plugin_api::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
-use stillgate_route::NormalPath;
+use stillgate_route::NormalisedPath;
 use stillgate_route::path::target_path;
 use stillgate_schema::{CompileBudget, Fault, Flag, Text, int, list, object, text};
 
@@ -100,7 +100,7 @@ impl Plugin for UriBlocker {
         let (path, query) = target_path(came);
         let rejected = self.rejected.clone();
         let then = move |is_found| if is_found { Flow::Answer(rejected) } else { Flow::Continue };
-        let normal = request.facts.path.map_or(path, NormalPath::bytes);
+        let normal = request.facts.path.map_or(path, NormalisedPath::bytes);
         let is_written_otherwise = |byte: &u8| matches!(byte, b'%' | b'\\');
         let has_plus = query.is_some_and(|query| query.contains(&b'+'));
         if normal == path && !came.iter().any(is_written_otherwise) && !has_plus {

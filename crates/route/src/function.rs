@@ -98,7 +98,7 @@ impl FunctionDecisions {
     }
 
     /// Whether the function of a route, where it has one, lets it take the request, or has failed.
-    pub(crate) fn admits(&mut self, spec: &RouteSpec, vars: &dyn Lookup) -> bool {
+    pub(crate) fn passes_filter(&mut self, spec: &RouteSpec, vars: &dyn Lookup) -> bool {
         let Some(function) = spec.uri().and_then(|uri| uri.function.as_ref()) else { return true };
         let address = std::ptr::from_ref(spec).addr();
         if let Some((_, answer)) = self.answers.iter().find(|(of, _)| *of == address) {
@@ -126,7 +126,7 @@ mod tests {
     use crate::lint::lint;
     use crate::path::normalise;
     use crate::{
-        Match, MatchRequest, Matcher, Method, MethodSet, PathPattern, RouteCache, RouteMatch, Scratch, Unread,
+        InvalidParts, Match, MatchRequest, Matcher, Method, MethodSet, PathPattern, RouteCache, RouteMatch, Scratch,
         UriRoute, Variable, vars,
     };
     use std::sync::atomic::{AtomicU32, Ordering};
@@ -163,7 +163,7 @@ mod tests {
             remote_addrs: Vec::new(),
             vars: vars.map(|vars| vars::Expr::parse(&serde_json::from_str(vars).unwrap()).unwrap()),
             function,
-            unread: Unread::default(),
+            invalid: InvalidParts::default(),
         };
         Arc::new(RouteSpec { id: id.to_owned(), priority: 0, takes: RouteMatch::Uri(uri) })
     }

@@ -47,11 +47,11 @@ pub use function::{Decide, FilterFunction, FunctionDecision, FunctionMessage, Me
 pub use host::{HOST_BYTES_MAX, HostError, HostPattern, canonical_host};
 pub use matcher::{Match, Matcher, Scratch};
 pub use method::{MethodError, MethodSet, parse_method};
-pub use path::{NormalPath, PathError};
+pub use path::{NormalisedPath, PathError};
 pub use pattern::{PARAMS_MAX, PATTERN_BYTES_MAX, PathPattern, PatternError, PatternErrorKind};
 pub use regex_like::RegexLike;
 pub use sample::SampleRequest;
-pub use spec::{RouteMatch, RouteSpec, Unread, UriRoute};
+pub use spec::{InvalidParts, RouteMatch, RouteSpec, UriRoute};
 pub use stillgate_wire::Method;
 pub use values::{ARGUMENTS_MAX, MatchRequest};
 pub use variable::{

@@ -5,7 +5,7 @@ use crate::fields::FieldSlots;
 use crate::function::FunctionDecisions;
 use crate::layer::passes;
 use crate::matcher::{Match, Matcher};
-use crate::path::{self, NormalPath};
+use crate::path::{self, NormalisedPath};
 use crate::values::{MatchRequest, Values};
 use crate::{Expression, PathPattern, RouteMatch, RouteSpec, Variable};
 
@@ -21,7 +21,7 @@ impl Matcher {
         buffer: &'a mut Vec<u8>,
     ) -> Option<&'a [u8]> {
         if request.path.ambiguous().is_some() {
-            return self.param_as_nodes_read(found, request, name, buffer);
+            return self.param_with_slashes_decoded(found, request, name, buffer);
         }
         match &self.specs[found.route].takes {
             RouteMatch::Uri(uri) => {
@@ -34,7 +34,7 @@ impl Matcher {
 
     /// [`Matcher::param`] of a path with `%2F`.
     #[cold]
-    fn param_as_nodes_read<'a>(
+    fn param_with_slashes_decoded<'a>(
         &self,
         found: Match,
         request: &MatchRequest<'_>,
@@ -42,7 +42,7 @@ impl Matcher {
         buffer: &'a mut Vec<u8>,
     ) -> Option<&'a [u8]> {
         let mut read = Vec::new();
-        let other = NormalPath::again(request.path.as_nodes_read(&mut read), None);
+        let other = NormalisedPath::from_normalised(request.path.with_slashes_decoded(&mut read), None);
         let mut value = Vec::new();
         let value = self.param(found, &MatchRequest { path: other, ..*request }, name, &mut value)?;
         buffer.clear();
@@ -88,13 +88,13 @@ fn group<'a>(
     if !has_name {
         return None;
     }
-    let mut plain = Plain::new(request);
+    let mut evaluator = UnindexedEvaluator::new(request);
     let mut is_found = false;
     expression.condition().holds(&mut |predicate| {
-        let Test::Regex(pattern) = &predicate.test else { return plain.holds(predicate, None) };
+        let Test::Regex(pattern) = &predicate.test else { return evaluator.holds(predicate, None) };
         // Like the reference: value after value, up to the one that decides; a field without values does not hold.
         let mut holds = false;
-        for value in plain.values(predicate, None) {
+        for value in evaluator.values(predicate, None) {
             holds = pattern.captures(&value, &mut |_, group, text| {
                 if group == Some(name) {
                     is_found = true;
@@ -119,27 +119,30 @@ fn group<'a>(
 // It reads values as the matcher does and uses the same tests; it is slow and may allocate. Regexes that it had to
 // compile are not kept: for a hundred thousand routes they would take more memory than the routes.
 
-/// The values that were read of one request.
-pub(crate) struct Plain<'p, 'r> {
+/// Evaluates predicates of one request, and keeps the values that it has read.
+pub(crate) struct UnindexedEvaluator<'p, 'r> {
     request: &'p MatchRequest<'r>,
     fields: FieldSlots,
     values: Values,
     decided: FunctionDecisions,
 }
 
-impl<'p, 'r> Plain<'p, 'r> {
-    pub(crate) fn new(request: &'p MatchRequest<'r>) -> Plain<'p, 'r> {
-        Plain::after(request, FunctionDecisions::default())
+impl<'p, 'r> UnindexedEvaluator<'p, 'r> {
+    pub(crate) fn new(request: &'p MatchRequest<'r>) -> UnindexedEvaluator<'p, 'r> {
+        UnindexedEvaluator::with_decisions(request, FunctionDecisions::default())
     }
 
     /// Continues after a search in which functions have decided, so that none is called again.
-    pub(crate) fn after(request: &'p MatchRequest<'r>, decided: FunctionDecisions) -> Plain<'p, 'r> {
-        Plain { request, fields: FieldSlots::default(), values: Values::default(), decided }
+    pub(crate) fn with_decisions(
+        request: &'p MatchRequest<'r>,
+        decided: FunctionDecisions,
+    ) -> UnindexedEvaluator<'p, 'r> {
+        UnindexedEvaluator { request, fields: FieldSlots::default(), values: Values::default(), decided }
     }
 
     /// Whether the function of a route, whose other conditions hold, lets it take the request.
-    pub(crate) fn admits(&mut self, spec: &RouteSpec) -> bool {
-        self.decided.admits(spec, self.request.vars)
+    pub(crate) fn passes_filter(&mut self, spec: &RouteSpec) -> bool {
+        self.decided.passes_filter(spec, self.request.vars)
     }
 
     /// The values of a field as the predicate sees them; `pattern` is the path of the place, for its parameters.

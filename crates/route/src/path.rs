@@ -41,21 +41,21 @@ impl std::error::Error for PathError {}
 
 /// A path in normal form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NormalPath<'a> {
+pub struct NormalisedPath<'a> {
     bytes: &'a [u8],
     /// The path as it came, if it holds `%2F`. The other reading cannot be made from the normal form: there a `..` has removed the
     /// segment with the `%2F`, where a node that decodes first sees two segments.
     ambiguous: Option<&'a [u8]>,
 }
 
-impl<'a> NormalPath<'a> {
+impl<'a> NormalisedPath<'a> {
     /// `/`
-    pub const ROOT: NormalPath<'static> = NormalPath { bytes: b"/", ambiguous: None };
+    pub const ROOT: NormalisedPath<'static> = NormalisedPath { bytes: b"/", ambiguous: None };
 
-    /// A path that was normalised before, given as its text and [`NormalPath::ambiguous`].
+    /// A path that was normalised before, given as its text and [`NormalisedPath::ambiguous`].
     #[inline]
-    pub fn again(bytes: &'a [u8], ambiguous: Option<&'a [u8]>) -> NormalPath<'a> {
-        NormalPath { bytes, ambiguous }
+    pub fn from_normalised(bytes: &'a [u8], ambiguous: Option<&'a [u8]>) -> NormalisedPath<'a> {
+        NormalisedPath { bytes, ambiguous }
     }
 
     /// The text; it begins with a slash and is printable ASCII.
@@ -79,14 +79,14 @@ impl<'a> NormalPath<'a> {
             return decode(self.bytes, buffer);
         }
         let mut read = Vec::new();
-        let read = self.as_nodes_read(&mut read);
+        let read = self.with_slashes_decoded(&mut read);
         buffer.clear();
         push_as_text(read, buffer);
         buffer
     }
 
-    /// [`NormalPath::text`] before it is decoded, in normal form.
-    pub(crate) fn as_nodes_read<'b>(self, buffer: &'b mut Vec<u8>) -> &'b [u8]
+    /// [`NormalisedPath::text`] before it is decoded, in normal form.
+    pub(crate) fn with_slashes_decoded<'b>(self, buffer: &'b mut Vec<u8>) -> &'b [u8]
     where
         'a: 'b,
     {
@@ -110,26 +110,26 @@ pub fn target_path(target: &[u8]) -> (&[u8], Option<&[u8]>) {
 ///
 /// Borrows `raw` if that is in normal form; otherwise the result lives in `scratch`, whose content is replaced and
 /// which grows to at most three times `raw`.
-pub fn normalise<'a>(raw: &'a [u8], scratch: &'a mut Vec<u8>) -> Result<NormalPath<'a>, PathError> {
+pub fn normalise<'a>(raw: &'a [u8], scratch: &'a mut Vec<u8>) -> Result<NormalisedPath<'a>, PathError> {
     if raw.is_empty() {
-        return Ok(NormalPath::ROOT);
+        return Ok(NormalisedPath::ROOT);
     }
     if raw[0] != b'/' {
         return Err(PathError::NotAbsolute);
     }
     if is_plain(raw) {
-        return Ok(NormalPath { bytes: raw, ambiguous: None });
+        return Ok(NormalisedPath { bytes: raw, ambiguous: None });
     }
     scratch.clear();
-    let encoded_slash = rewrite(raw, EncodedSlash::Kept, scratch)?;
-    Ok(NormalPath { bytes: scratch, ambiguous: encoded_slash.then_some(raw) })
+    let found = normalise_into(raw, EncodedSlash::Kept, scratch)?;
+    Ok(NormalisedPath { bytes: scratch, ambiguous: found.has_encoded_slash.then_some(raw) })
 }
 
 /// The normal form of an absolute path in which every `%2F` is a slash from the beginning, as nginx reads it.
-pub(crate) fn decode_slashes<'a>(raw: &[u8], scratch: &'a mut Vec<u8>) -> Result<NormalPath<'a>, PathError> {
+pub(crate) fn decode_slashes<'a>(raw: &[u8], scratch: &'a mut Vec<u8>) -> Result<NormalisedPath<'a>, PathError> {
     scratch.clear();
-    rewrite(raw, EncodedSlash::Decoded, scratch)?;
-    Ok(NormalPath { bytes: scratch, ambiguous: None })
+    normalise_into(raw, EncodedSlash::Decoded, scratch)?;
+    Ok(NormalisedPath { bytes: scratch, ambiguous: None })
 }
 
 /// The text of an encoded path or of a part of it: decoded, into `buffer` if it must be.
@@ -178,6 +178,11 @@ enum EncodedSlash {
     Decoded,
 }
 
+/// What a raw path contained that its normal form may not show.
+struct RawPathContent {
+    has_encoded_slash: bool,
+}
+
 /// Classes of bytes by their treatment in a raw path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
@@ -194,7 +199,7 @@ enum Class {
 static CLASSES: [Class; 256] = classes();
 
 /// Whether a byte can be in a segment in normal form, where it is never percent-encoded.
-pub(crate) fn stays_as_it_is(byte: u8) -> bool {
+pub(crate) fn is_unescaped_byte(byte: u8) -> bool {
     CLASSES[byte as usize] == Class::Plain
 }
 
@@ -250,9 +255,9 @@ fn begins_with_dot_segment(rest: &[u8]) -> bool {
     matches!(rest.first(), None | Some(b'/'))
 }
 
-/// Writes the normal form of `raw` to the empty `out`; returns whether `raw` holds an encoded slash.
-fn rewrite(raw: &[u8], encoded_slashes: EncodedSlash, out: &mut Vec<u8>) -> Result<bool, PathError> {
-    let mut encoded_slash = false;
+/// Writes the normal form of `raw` to the empty `out`.
+fn normalise_into(raw: &[u8], encoded_slashes: EncodedSlash, out: &mut Vec<u8>) -> Result<RawPathContent, PathError> {
+    let mut has_encoded_slash = false;
     out.push(b'/');
     // Invariant: `out[..segment]` is finished and ends with a slash.
     let mut segment = 1;
@@ -264,7 +269,7 @@ fn rewrite(raw: &[u8], encoded_slashes: EncodedSlash, out: &mut Vec<u8>) -> Resu
             Class::Percent => {
                 let decoded = hex_pair(rest).ok_or(PathError::Percent)?;
                 rest = &rest[2..];
-                encoded_slash |= decoded == b'/';
+                has_encoded_slash |= decoded == b'/';
                 match decoded {
                     b'/' if encoded_slashes == EncodedSlash::Decoded => segment = end_segment(out, segment, true)?,
                     _ => push_decoded(decoded, out)?,
@@ -276,7 +281,7 @@ fn rewrite(raw: &[u8], encoded_slashes: EncodedSlash, out: &mut Vec<u8>) -> Resu
         }
     }
     end_segment(out, segment, false)?;
-    Ok(encoded_slash)
+    Ok(RawPathContent { has_encoded_slash })
 }
 
 /// Ends the segment that begins at `segment`; returns the beginning of the next one.

@@ -185,7 +185,7 @@ impl PathPattern {
     }
 
     /// Whether both are the same pattern apart from names.
-    pub(crate) fn says_the_same(&self, other: &PathPattern) -> bool {
+    pub(crate) fn eq_ignoring_names(&self, other: &PathPattern) -> bool {
         (&self.key, &self.tail) == (&other.key, &other.tail)
     }
 }

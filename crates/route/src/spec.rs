@@ -39,17 +39,17 @@ pub struct UriRoute {
     /// A function that is called last.
     pub function: Option<FilterFunction>,
     /// The parts that could not be read, for a route that refuses its requests.
-    pub unread: Unread,
+    pub invalid: InvalidParts,
 }
 
 /// The parts that could not be read of a URI route that refuses all requests it takes. The route takes any value in
-/// that place, and comes before every route that it could have come before: the unread host or path may have been the
+/// that place, and comes before every route that it could have come before: the invalid host or path may have been the
 /// most specific.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Unread {
-    /// Its hosts are unread, so it has none.
+pub struct InvalidParts {
+    /// Its hosts are invalid, so it has none.
     pub host: bool,
-    /// Its paths are unread, so its one path is any.
+    /// Its paths are invalid, so its one path is any.
     pub path: bool,
 }
 

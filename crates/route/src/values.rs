@@ -8,7 +8,7 @@ use crate::Method;
 use crate::condition::Field;
 use crate::fields::{FieldSlots, SlotId, variable_of};
 use crate::function::FunctionDecisions;
-use crate::path::{self, NormalPath};
+use crate::path::{self, NormalisedPath};
 use crate::text::{decode, is_plain, lower_case};
 use crate::variable::{Lookup, Variable};
 use std::io::Write;
@@ -399,7 +399,7 @@ pub struct MatchRequest<'a> {
     /// In the form of [`crate::canonical_host`]; empty where it has none.
     pub host: &'a [u8],
     /// Made by [`path::normalise`](crate::path::normalise).
-    pub path: NormalPath<'a>,
+    pub path: NormalisedPath<'a>,
     /// The client, after trusted proxies were believed.
     pub client: IpAddr,
     /// Everything else.

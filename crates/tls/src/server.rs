@@ -100,7 +100,7 @@ impl ServerTls {
         for of in refused {
             of.names.iter().for_each(|name| names.insert(name, None));
             if of.is_name_unread {
-                names.set_unread(None);
+                names.set_invalid(None);
             }
             if of.is_default {
                 names.set_default(None);
@@ -142,7 +142,7 @@ impl ServerTls {
         }
         // An entry that cannot be used may be one that requests certificates.
         let asks = |configs: &Option<Arc<Configs>>| configs.as_ref().is_none_or(|configs| configs.asks());
-        match self.names.demanding(host, asks) {
+        match self.names.client_auth_entry(host, asks) {
             None => true,
             Some(None) => false,
             Some(Some(configs)) => configs.client_ca.as_deref() == shown,
@@ -202,7 +202,7 @@ pub(crate) struct ServerNames<T> {
     /// Keyed by the part after the first label.
     wildcard: HashMap<Box<[u8]>, T>,
     /// The entry for every name that is not in `exact`, before wildcards and the default.
-    unread: Option<T>,
+    invalid: Option<T>,
     /// The entry for every name that is neither in `exact` nor in `wildcard`.
     any: Option<T>,
     default: Option<T>,
@@ -213,7 +213,7 @@ pub(crate) struct ServerNames<T> {
 impl<T> Default for ServerNames<T> {
     fn default() -> ServerNames<T> {
         let (exact, wildcard) = (HashMap::new(), HashMap::new());
-        ServerNames { exact, wildcard, unread: None, any: None, default: None, labels_max: 0 }
+        ServerNames { exact, wildcard, invalid: None, any: None, default: None, labels_max: 0 }
     }
 }
 
@@ -236,8 +236,8 @@ impl<T> ServerNames<T> {
     }
 
     /// For clients that ask for a name that no entry has exactly.
-    pub(crate) fn set_unread(&mut self, entry: T) {
-        self.unread = Some(entry);
+    pub(crate) fn set_invalid(&mut self, entry: T) {
+        self.invalid = Some(entry);
     }
 
     /// For clients that ask for no name, or for one that is not here.
@@ -254,7 +254,7 @@ impl<T> ServerNames<T> {
     /// The entry whose demand holds for a host: the one that a handshake for it would get, if it requests certificates. For a
     /// host that no handshake finds a name for, the nearest wildcard above it that requests them, and only then the one for any
     /// name, or the default if there is none.
-    pub(crate) fn demanding(&self, host: &[u8], asks: impl Fn(&T) -> bool) -> Option<&T> {
+    pub(crate) fn client_auth_entry(&self, host: &[u8], asks: impl Fn(&T) -> bool) -> Option<&T> {
         if let Some(named) = self.named(host) {
             return Some(named).filter(|entry| asks(entry));
         }
@@ -269,7 +269,7 @@ impl<T> ServerNames<T> {
             None | Some(0) => None,
             Some(dot) => self.wildcard.get(&name[dot + 1..]),
         };
-        self.exact.get(name).or(self.unread.as_ref()).or_else(by_wildcard)
+        self.exact.get(name).or(self.invalid.as_ref()).or_else(by_wildcard)
     }
 }
 
@@ -303,7 +303,7 @@ mod tests {
         ];
         let names = names(&entries, Some(false));
         let check = |host: &str, expected: Option<usize>| {
-            let found = names.demanding(host.as_bytes(), |entry| entry.1).map(|entry| entry.0);
+            let found = names.client_auth_entry(host.as_bytes(), |entry| entry.1).map(|entry| entry.0);
             assert_eq!(found, expected, "{host}");
         };
         check("sec.example", Some(0));
@@ -339,7 +339,7 @@ mod tests {
         assert_eq!(found(&names, None), None);
         assert_eq!(found(&with(false, Some(false)), None), Some(3));
         let demanded = |any_asks, default, host: &str| {
-            with(any_asks, default).demanding(host.as_bytes(), |entry| entry.1).map(|entry| entry.0)
+            with(any_asks, default).client_auth_entry(host.as_bytes(), |entry| entry.1).map(|entry| entry.0)
         };
         assert_eq!(demanded(true, Some(false), "else.test"), Some(2));
         assert_eq!(demanded(false, Some(true), "else.test"), None);
@@ -392,7 +392,7 @@ mod tests {
             let borrowed: Vec<(&str, bool)> = entries.iter().map(|(name, asks)| (name.as_str(), *asks)).collect();
             let names = names(&borrowed, default);
             for host in hosts {
-                let found = names.demanding(host.as_bytes(), |entry| entry.1).map(|entry| entry.0);
+                let found = names.client_auth_entry(host.as_bytes(), |entry| entry.1).map(|entry| entry.0);
                 prop_assert_eq!(found, by_the_book(&entries, default, &host), "{}", host);
                 // A client that comes by the host's own name gets the host's demand, unless only routes reach that deep.
                 let shaken = names.find(Some(host.as_bytes())).filter(|entry| entry.1).map(|entry| entry.0);

@@ -26,7 +26,7 @@ pub(crate) enum What {
     /// A server name of TLS.
     ServerName(Box<str>),
     /// An unreadable server name: it could be any name that no earlier entry has.
-    UnreadServerName,
+    InvalidServerName,
     /// The certificate for clients whose server name is in no entry.
     DefaultCertificate,
     /// A plugin's credential, by digest.
@@ -82,7 +82,7 @@ impl Claim {
                 let fault = Fault::new(format!("{name:?} is a name of the entry {}", holder.place()));
                 fault.hint("keep one of them; a second certificate goes into certs and keys")
             }
-            What::UnreadServerName => Fault::new(format!("a name may be one of the entry {}", holder.place())),
+            What::InvalidServerName => Fault::new(format!("a name may be one of the entry {}", holder.place())),
             What::DefaultCertificate => {
                 let fault = Fault::new(format!("the entry {} is the default already", holder.place()));
                 fault.hint("keep one of them")
@@ -104,7 +104,7 @@ impl Claim {
     }
 
     /// Reports a server name that could be the unreadable one of an earlier entry.
-    pub(crate) fn report_unread(&self, holder: &Holder, path: &Path<'_>, sink: &mut Sink) {
+    pub(crate) fn report_invalid_name(&self, holder: &Holder, path: &Path<'_>, sink: &mut Sink) {
         let What::ServerName(name) = &self.what else { return };
         let place = holder.place();
         let fault = Fault::new(format!("{name:?} may be a name of the entry {place}, of which one cannot be read"));
@@ -173,13 +173,14 @@ impl Claims {
     /// The holder of a claimed thing, unless it is `holder` or shares it.
     pub(crate) fn in_the_way(&self, claim: &Claim, holder: &Holder) -> Option<&Holder> {
         let (first, identity) = self.0.get(&claim.what)?.first()?;
-        let is_shared = claim.what == What::UnreadServerName || claim.identity.is_some() && claim.identity == *identity;
+        let is_shared =
+            claim.what == What::InvalidServerName || claim.identity.is_some() && claim.identity == *identity;
         (first != holder && !is_shared).then_some(first)
     }
 
     /// The oldest holder before `holder` that could have a server name, since one of its own names cannot be read.
-    pub(crate) fn unread_before(&self, claim: &Claim, holder: &Holder) -> Option<&Holder> {
-        let (first, _) = self.0.get(&What::UnreadServerName)?.first()?;
+    pub(crate) fn invalid_name_before(&self, claim: &Claim, holder: &Holder) -> Option<&Holder> {
+        let (first, _) = self.0.get(&What::InvalidServerName)?.first()?;
         (matches!(claim.what, What::ServerName(_)) && first < holder).then_some(first)
     }
 
@@ -190,8 +191,8 @@ impl Claims {
 
     /// All holders of the same thing, or of what could be the same.
     pub(crate) fn holders(&self, claims: &[Claim]) -> impl Iterator<Item = &Holder> {
-        let is_unread = claims.iter().any(|claim| claim.what == What::UnreadServerName);
-        let names = self.0.iter().filter(move |(what, _)| is_unread && matches!(what, What::ServerName(_)));
+        let is_invalid = claims.iter().any(|claim| claim.what == What::InvalidServerName);
+        let names = self.0.iter().filter(move |(what, _)| is_invalid && matches!(what, What::ServerName(_)));
         let same = claims.iter().filter_map(|claim| self.0.get(&claim.what));
         same.chain(names.map(|(_, holders)| holders)).flatten().map(|(holder, _)| holder)
     }

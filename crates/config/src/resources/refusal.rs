@@ -15,7 +15,7 @@ use stillgate_plugin_api::Scripts;
 use stillgate_route::condition::Field;
 use stillgate_route::vars::Expr;
 use stillgate_route::{
-    Expression, HostPattern, PathPattern, ROUTE_PLACES_MAX, RouteMatch, RouteSpec, Unread, UriRoute, Variable,
+    Expression, HostPattern, InvalidParts, PathPattern, ROUTE_PLACES_MAX, RouteMatch, RouteSpec, UriRoute, Variable,
 };
 use stillgate_schema::kind::At;
 use stillgate_schema::object::Object;
@@ -33,7 +33,7 @@ pub(crate) struct ResourceRefusal {
 struct Readable<T> {
     keys: T,
     /// The names of the unreadable ones.
-    unread: Vec<Box<str>>,
+    invalid: Vec<Box<str>>,
     /// Whether there are unknown keys, which may be misspelt.
     has_unknown: bool,
 }
@@ -45,16 +45,16 @@ impl<T: Object> Readable<T> {
         let (good, bad): (Vec<Entry>, Vec<Entry>) = entries.iter().cloned().partition(is_readable::<T>);
         let keys = T::read_entries(&good, document.at, &Path::Root, &mut Sink::alone())?;
         let has_unknown = bad.iter().any(|entry| !T::has_key(&entry.key));
-        Some(Readable { keys, unread: bad.iter().map(|entry| Box::from(&*entry.key)).collect(), has_unknown })
+        Some(Readable { keys, invalid: bad.iter().map(|entry| Box::from(&*entry.key)).collect(), has_unknown })
     }
 
     /// Whether one of these keys may state a condition that cannot be read. `is_stated`: one of them can be read.
     fn lacks(&self, keys: &[&str], is_stated: bool) -> bool {
-        self.has_unread(keys) || self.has_unknown && !is_stated
+        self.has_invalid(keys) || self.has_unknown && !is_stated
     }
 
-    fn has_unread(&self, keys: &[&str]) -> bool {
-        self.unread.iter().any(|unread| keys.contains(&&**unread))
+    fn has_invalid(&self, keys: &[&str]) -> bool {
+        self.invalid.iter().any(|invalid| keys.contains(&&**invalid))
     }
 }
 
@@ -152,34 +152,34 @@ impl Catalog {
     fn refused_match(&self, id: &str, read: Readable<RouteKeys>) -> (RouteMatch, Vec<&'static str>) {
         let keys = &read.keys;
         let (host, path) = (keys.host.is_some() || keys.hosts.is_some(), keys.uri.is_some() || keys.uris.is_some());
-        let is_uri_route = host || path || read.has_unread(&["host", "hosts", "uri", "uris"]);
+        let is_uri_route = host || path || read.has_invalid(&["host", "hosts", "uri", "uris"]);
         if read.lacks(&["expression"], keys.expression.is_some() || is_uri_route) {
             return (everything(), vec!["request"]);
         }
-        let is_host_unread = read.lacks(&["host", "hosts"], host);
+        let is_host_invalid = read.lacks(&["host", "hosts"], host);
         // If none is stated, one is misspelt.
-        let is_path_unread = read.has_unread(&["uri", "uris"]) || !path;
+        let is_path_invalid = read.has_invalid(&["uri", "uris"]) || !path;
         // The hosts of an unreadable service are unreadable.
         let service_hosts = match &read.keys.service_id {
-            _ if host || is_host_unread => Some(Vec::new()),
+            _ if host || is_host_invalid => Some(Vec::new()),
             Some(id) => self.hosts_of(&id.value),
-            None => (!read.has_unread(&["service_id"])).then(Vec::new),
+            None => (!read.has_invalid(&["service_id"])).then(Vec::new),
         };
-        let unread = Unread { host: is_host_unread || service_hosts.is_none(), path: is_path_unread };
+        let invalid = InvalidParts { host: is_host_invalid || service_hosts.is_none(), path: is_path_invalid };
         let scripts = self.plugins.set.table.scripts;
         let takes = match narrow(self.with_paths(read.keys), (id, scripts), &service_hosts.unwrap_or_default()) {
             RouteMatch::Expression(expression) => return (RouteMatch::Expression(expression), Vec::new()),
             RouteMatch::Uri(uri) => uri,
         };
         // A route with too many pairs cannot be compiled, so it closes all paths of its hosts.
-        let unread = Unread { path: unread.path || takes.places() > ROUTE_PLACES_MAX, ..unread };
-        let hosts = if unread.host { Vec::new() } else { takes.hosts };
-        let paths = if unread.path { any_path() } else { takes.paths };
+        let invalid = InvalidParts { path: invalid.path || takes.places() > ROUTE_PLACES_MAX, ..invalid };
+        let hosts = if invalid.host { Vec::new() } else { takes.hosts };
+        let paths = if invalid.path { any_path() } else { takes.paths };
         // A condition on an unreadable part of a path is unreadable too.
         let vars = takes.vars.filter(|vars| has_params(vars, &paths));
-        let widened = [("host", unread.host), ("path", unread.path)];
-        let widened = widened.into_iter().filter_map(|(what, is_unread)| is_unread.then_some(what)).collect();
-        (RouteMatch::Uri(UriRoute { hosts, paths, vars, unread, ..takes }), widened)
+        let widened = [("host", invalid.host), ("path", invalid.path)];
+        let widened = widened.into_iter().filter_map(|(what, is_invalid)| is_invalid.then_some(what)).collect();
+        (RouteMatch::Uri(UriRoute { hosts, paths, vars, invalid, ..takes }), widened)
     }
 }
 
@@ -237,9 +237,9 @@ fn refused_ssl(id: &str, document: &Node) -> Option<ResourceRefusal> {
     let mut claims: Vec<Claim> =
         names.iter().map(|name| claim("snis", What::ServerName(name.as_str().into()))).collect();
     if is_name_unread {
-        claims.push(claim("snis", What::UnreadServerName));
+        claims.push(claim("snis", What::InvalidServerName));
     }
-    if is_default && (states_default || read.has_unread(&["default"])) {
+    if is_default && (states_default || read.has_invalid(&["default"])) {
         claims.push(claim("default", What::DefaultCertificate));
     }
     let asks = keys.client.is_some() || read.lacks(&["client"], keys.client.is_some());
@@ -275,7 +275,7 @@ pub(crate) fn takes(
         remote_addrs: one_or_several(keys.remote_addr, keys.remote_addrs, ("remote_addr", "remote_addrs"), path, sink),
         vars: None,
         function: None,
-        unread: Unread::default(),
+        invalid: InvalidParts::default(),
     };
     if let Some(vars) = keys.vars {
         check_params(&vars, &uri.paths, &path.key("vars"), sink);

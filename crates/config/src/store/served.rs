@@ -417,8 +417,8 @@ impl Store {
             if let Some(first) = self.claims.in_the_way(claim, &held.holder(key)) {
                 claim.report(first, &Path::Root, &mut sink);
                 is_late = true;
-            } else if let Some(first) = self.claims.unread_before(claim, &held.holder(key)) {
-                claim.report_unread(first, &Path::Root, &mut sink);
+            } else if let Some(first) = self.claims.invalid_name_before(claim, &held.holder(key)) {
+                claim.report_invalid_name(first, &Path::Root, &mut sink);
                 is_late = true;
             }
         }

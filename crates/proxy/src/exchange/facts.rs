@@ -5,7 +5,7 @@ use crate::plan::Plan;
 use stillgate_plugin_api::facts::RouteFacts;
 use stillgate_plugin_api::{Facts, TlsVariables};
 use stillgate_route::path::{PathError, normalise, target_path};
-use stillgate_route::{Match, NormalPath, SslVariable, canonical_host};
+use stillgate_route::{Match, NormalisedPath, SslVariable, canonical_host};
 use stillgate_wire::{RequestHead, Span};
 
 /// The canonical host and the normal path of a request.
@@ -77,13 +77,13 @@ impl RequestFacts {
 
     /// `None`: the path has no normal form.
     #[inline]
-    pub(crate) fn path<'a>(&'a self, head: &'a [u8]) -> Option<NormalPath<'a>> {
+    pub(crate) fn path<'a>(&'a self, head: &'a [u8]) -> Option<NormalisedPath<'a>> {
         let bytes = match self.path? {
             TextLocation::Default => b"/",
             TextLocation::Head(span) => span.of(head),
             TextLocation::Scratch => &self.path_scratch,
         };
-        Some(NormalPath::again(bytes, self.ambiguous.map(|raw| raw.of(head))))
+        Some(NormalisedPath::from_normalised(bytes, self.ambiguous.map(|raw| raw.of(head))))
     }
 }
 
@@ -149,7 +149,7 @@ mod tests {
             assert_eq!(done, Ok(Progress::Complete(head.len())), "{head}");
             assert_eq!(known.make(&request, head.as_bytes()).is_ok(), path.is_some(), "{head}");
             assert_eq!(known.host(head.as_bytes()), host.as_bytes(), "{head}");
-            assert_eq!(known.path(head.as_bytes()).map(NormalPath::bytes), path.map(str::as_bytes), "{head}");
+            assert_eq!(known.path(head.as_bytes()).map(NormalisedPath::bytes), path.map(str::as_bytes), "{head}");
             known.forget();
             assert_eq!((known.host(&[]), known.path(&[])), (&b""[..], None));
         };

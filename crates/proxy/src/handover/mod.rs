@@ -34,7 +34,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use stillgate_config::{ListenPlace, Route, StreamRoute, Target, Upstream};
 use stillgate_plugin_api::ChainEntry;
-use stillgate_route::{RouteMatch, RouteSpec, Unread, UriRoute};
+use stillgate_route::{InvalidParts, RouteMatch, RouteSpec, UriRoute};
 use tokio::sync::mpsc;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -358,7 +358,7 @@ impl Spec<'_> {
     fn of(spec: &RouteSpec) -> Spec<'_> {
         let RouteSpec { id, priority, takes } = spec;
         let takes = match takes {
-            RouteMatch::Uri(UriRoute { hosts, paths, methods, remote_addrs, vars, function, unread }) => {
+            RouteMatch::Uri(UriRoute { hosts, paths, methods, remote_addrs, vars, function, invalid }) => {
                 RouteIdentity::Uri {
                     hosts: texts(hosts),
                     paths: texts(paths),
@@ -366,7 +366,7 @@ impl Spec<'_> {
                     remote_addrs: texts(remote_addrs),
                     vars: texts(vars),
                     function: texts(function),
-                    unread: (*unread != Unread::default()).then_some((unread.host, unread.path)),
+                    unread: (*invalid != InvalidParts::default()).then_some((invalid.host, invalid.path)),
                 }
             }
             RouteMatch::Expression(expression) => RouteIdentity::Expression(expression.text().to_owned()),

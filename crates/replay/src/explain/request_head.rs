@@ -8,7 +8,7 @@ use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use stillgate_proxy::{argument_of, cookie_of};
 use stillgate_route::path::{PathError, normalise, target_path};
-use stillgate_route::{HeaderName, Lookup, MatchRequest, Method, NormalPath, Variable, canonical_host};
+use stillgate_route::{HeaderName, Lookup, MatchRequest, Method, NormalisedPath, Variable, canonical_host};
 use stillgate_wire::split_authority;
 
 /// The known parts of a request.
@@ -194,7 +194,7 @@ struct Vars<'a> {
     head: &'a RequestHead,
     /// The canonical host.
     host: &'a [u8],
-    path: NormalPath<'a>,
+    path: NormalisedPath<'a>,
 }
 
 impl Lookup for Vars<'_> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use stillgate_route::{
-    Expression, HostPattern, Lookup, PathPattern, RouteMatch, RouteSpec, Unread, UriRoute, Variable,
+    Expression, HostPattern, InvalidParts, Lookup, PathPattern, RouteMatch, RouteSpec, UriRoute, Variable,
 };
 
 /// A kind of route set. Everything goes by the route's number.
@@ -205,7 +205,7 @@ impl Family {
                     remote_addrs: Vec::new(),
                     vars: None,
                     function: None,
-                    unread: Unread::default(),
+                    invalid: InvalidParts::default(),
                 })
             }
         };

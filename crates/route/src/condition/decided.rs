@@ -240,7 +240,7 @@ fn flaw_inside(literal: RequiredText<'_>, lower: bool) -> Option<String> {
                 return Some(format!("paths are compared with duplicate slashes merged{}", write()));
             }
             b'/' | b'%' => {}
-            byte if path::stays_as_it_is(byte) => {}
+            byte if path::is_unescaped_byte(byte) => {}
             _ => return Some(format!("paths are compared in normal form{}", write())),
         }
         before = byte;
@@ -274,7 +274,7 @@ fn may_be_escape(after: &[u8], ends: bool, lower: bool) -> bool {
         return !ends;
     }
     let value = digits.iter().fold(0u32, |value, digit| value * 16 + (*digit as char).to_digit(16).unwrap_or(0)) as u8;
-    value != 0 && !path::stays_as_it_is(value)
+    value != 0 && !path::is_unescaped_byte(value)
 }
 
 fn suggest(write: Option<String>) -> String {

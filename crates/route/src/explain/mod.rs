@@ -9,7 +9,7 @@ mod reason;
 use crate::condition::{Field, Predicate};
 use crate::fields::variable_of;
 use crate::layer::{PlaceId, order, places_of};
-use crate::params::Plain;
+use crate::params::UnindexedEvaluator;
 use crate::{Match, MatchRequest, Matcher, PathError, RouteMatch, RouteSpec, Scratch, UriRoute};
 use reason::{Distance, Why, shortened};
 pub use reason::{PredicateValue, Reason};
@@ -68,8 +68,8 @@ impl Matcher {
         let mut scratch = Scratch::default();
         let found = self.find(request, &mut scratch)?;
         let has_failed_function = found.is_some_and(|found| self.has_failed_function(found, &scratch));
-        let plain = Plain::after(request, std::mem::take(&mut scratch.values.decided));
-        let mut evaluator = PlaceEvaluator { matcher: self, request, plain };
+        let predicates = UnindexedEvaluator::with_decisions(request, std::mem::take(&mut scratch.values.decided));
+        let mut evaluator = PlaceEvaluator { matcher: self, request, predicates };
         let chosen = found.and_then(|found| evaluator.place_of(found));
         debug_assert_eq!(found.is_some(), chosen.is_some(), "what was found is at one of its route's places");
         debug_assert!(chosen.is_none_or(|chosen| evaluator.distance(chosen).is_none()), "what was found holds");
@@ -100,7 +100,7 @@ struct RoutePlace {
 struct PlaceEvaluator<'m, 'p, 'r> {
     matcher: &'m Matcher,
     request: &'p MatchRequest<'r>,
-    plain: Plain<'p, 'r>,
+    predicates: UnindexedEvaluator<'p, 'r>,
 }
 
 impl<'m> PlaceEvaluator<'m, '_, '_> {
@@ -137,11 +137,11 @@ impl<'m> PlaceEvaluator<'m, '_, '_> {
 
     /// How far the conditions of a place other than host and path are from holding; `None` where they hold.
     fn distance(&mut self, place: RoutePlace) -> Option<Distance> {
-        Why::new(&mut self.plain, self.request).distance(&self.matcher.specs[place.route], place.id.path)
+        Why::new(&mut self.predicates, self.request).distance(&self.matcher.specs[place.route], place.id.path)
     }
 
     fn why_not(&mut self, place: RoutePlace) -> Option<Reason> {
-        Why::new(&mut self.plain, self.request).why_not(&self.matcher.specs[place.route], place.id.path)
+        Why::new(&mut self.predicates, self.request).why_not(&self.matcher.specs[place.route], place.id.path)
     }
 
     /// The places before the chosen one that don't hold, in their order, and how many are left out.
@@ -216,7 +216,7 @@ impl<'m> PlaceEvaluator<'m, '_, '_> {
                 return "expression routes come before URI routes".to_owned();
             }
             (RouteMatch::Uri(uri), RouteMatch::Uri(uri_first)) => {
-                if uri.unread.host != uri_first.unread.host {
+                if uri.invalid.host != uri_first.invalid.host {
                     return "its hosts could not be read, so it comes before all others".to_owned();
                 }
                 let host = |uri: &UriRoute, place: RoutePlace| {
@@ -226,7 +226,7 @@ impl<'m> PlaceEvaluator<'m, '_, '_> {
                 if here != there {
                     return format!("host {there} is more specific than {here}");
                 }
-                if uri.unread.path != uri_first.unread.path {
+                if uri.invalid.path != uri_first.invalid.path {
                     return "its paths could not be read, so it comes before all others of this host".to_owned();
                 }
                 let (here, there) = (&uri.paths[place.id.path as usize], &uri_first.paths[chosen.id.path as usize]);
@@ -457,21 +457,21 @@ impl Matcher {
         let Some(uri) = spec.uri() else { return VarsVerdict { holds: Some(true), predicates: Vec::new() } };
         let Some(vars) = &uri.vars else { return VarsVerdict { holds: Some(true), predicates: Vec::new() } };
         let pattern = uri.paths.first();
-        let mut plain = Plain::new(request);
+        let mut evaluator = UnindexedEvaluator::new(request);
         let is_known = |predicate: &Predicate| {
             variable_of(&predicate.field).is_none_or(|variable| request.vars.is_known(variable))
         };
         let holds =
-            vars.condition().known(&mut |predicate| is_known(predicate).then(|| plain.holds(predicate, pattern)));
+            vars.condition().known(&mut |predicate| is_known(predicate).then(|| evaluator.holds(predicate, pattern)));
         let predicates = match holds {
             Some(true) => Vec::new(),
             Some(false) => {
-                let reason = Why::new(&mut plain, request).why_not(spec, 0);
+                let reason = Why::new(&mut evaluator, request).why_not(spec, 0);
                 let predicates = reason.map_or_else(Vec::new, |reason| reason.predicates);
                 predicates.into_iter().filter(|predicates| predicates.is_known).collect()
             }
             None => {
-                let mut why = Why::new(&mut plain, request);
+                let mut why = Why::new(&mut evaluator, request);
                 vars.condition().each_predicate(&mut |predicate| {
                     if !is_known(predicate) && why.predicates.len() < reason::PREDICATES_SHOWN_MAX {
                         why.explain_predicate(predicate, false, pattern);
@@ -489,7 +489,7 @@ mod tests {
     use super::*;
     use crate::vars::Expr;
     use crate::{
-        Lookup, Method, MethodSet, NormalPath, PathPattern, RouteMatch, RouteSpec, Unread, UriRoute, Variable,
+        InvalidParts, Lookup, Method, MethodSet, NormalisedPath, PathPattern, RouteMatch, RouteSpec, UriRoute, Variable,
     };
     use std::sync::Arc;
 
@@ -521,11 +521,11 @@ mod tests {
                 remote_addrs: Vec::new(),
                 vars,
                 function: None,
-                unread: Unread::default(),
+                invalid: InvalidParts::default(),
             };
             let spec = RouteSpec { id: "r".into(), priority: 0, takes: RouteMatch::Uri(uri) };
             let matcher = Matcher::compile(vec![Arc::new(spec)]).unwrap();
-            let path = NormalPath::ROOT;
+            let path = NormalisedPath::ROOT;
             let client = [127, 0, 0, 1].into();
             let request = MatchRequest { method: Method::Get, host: b"", path, client, vars: &Vars };
             let known = matcher.explain_vars(0, &request);

@@ -7,7 +7,7 @@
 use super::list;
 use crate::condition::{Condition, Field, FieldKind, Predicate, Test};
 use crate::fields::variable_of;
-use crate::params::Plain;
+use crate::params::UnindexedEvaluator;
 use crate::{AddressSet, MatchRequest, PathPattern, RouteMatch, RouteSpec, UriRoute};
 use std::fmt;
 
@@ -52,7 +52,7 @@ pub(super) type Distance = u32;
 
 /// Evaluates conditions and collects the reasons.
 pub(super) struct Why<'a, 'p, 'r> {
-    plain: &'a mut Plain<'p, 'r>,
+    evaluator: &'a mut UnindexedEvaluator<'p, 'r>,
     request: &'p MatchRequest<'r>,
     pub(super) predicates: Vec<PredicateValue>,
 }
@@ -64,8 +64,8 @@ pub(super) struct ReasonLine {
 }
 
 impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
-    pub(super) fn new(plain: &'a mut Plain<'p, 'r>, request: &'p MatchRequest<'r>) -> Why<'a, 'p, 'r> {
-        Why { plain, request, predicates: Vec::new() }
+    pub(super) fn new(evaluator: &'a mut UnindexedEvaluator<'p, 'r>, request: &'p MatchRequest<'r>) -> Why<'a, 'p, 'r> {
+        Why { evaluator, request, predicates: Vec::new() }
     }
 
     /// `None` if everything holds, apart from host and path of a URI route.
@@ -78,7 +78,7 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
                 let vars =
                     uri.vars.as_ref().map_or((0, 0), |vars| self.count(vars.condition(), uri.paths.get(path as usize)));
                 let failing = methods + addresses + vars.0;
-                let function = u32::from(failing == 0 && !self.plain.admits(spec));
+                let function = u32::from(failing == 0 && !self.evaluator.passes_filter(spec));
                 // Its host and its path hold.
                 (failing + function, 4 + vars.1 + u32::from(uri.function.is_some()))
             }
@@ -123,7 +123,7 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
             });
         }
         let text = "filter_func does not let it take the request".to_owned();
-        (!self.plain.admits(spec)).then_some(Reason { text, predicates: Vec::new() })
+        (!self.evaluator.passes_filter(spec)).then_some(Reason { text, predicates: Vec::new() })
     }
 
     fn is_admitted(&self, uri: &UriRoute) -> bool {
@@ -131,7 +131,7 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
     }
 
     fn holds(&mut self, condition: &Condition, pattern: Option<&PathPattern>) -> bool {
-        condition.holds(&mut |predicate| self.plain.holds(predicate, pattern))
+        condition.holds(&mut |predicate| self.evaluator.holds(predicate, pattern))
     }
 
     /// Counts the parts that must all hold: how many of them fail, and how many there are.
@@ -210,7 +210,7 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
         pattern: Option<&PathPattern>,
     ) -> ReasonLine {
         let text = |value: &Vec<u8>| shortened(&String::from_utf8_lossy(value), VALUE_CHARS_MAX);
-        let all = self.plain.values(predicate, pattern);
+        let all = self.evaluator.values(predicate, pattern);
         let values: Vec<String> = all.iter().take(VALUES_SHOWN_MAX).map(text).collect();
         let omitted = all.len() - values.len();
         let source = shortened(&predicate.source.text, PREDICATE_CHARS_MAX);

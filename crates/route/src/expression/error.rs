@@ -66,7 +66,7 @@ pub enum ExpressionErrorKind {
     /// `()`
     EmptyParentheses,
     /// `&&` or `||` joins nothing on one side.
-    NothingToJoin {
+    MissingOperand {
         /// `&&` or `||`.
         operator: &'static str,
         /// Whether the operand behind it is missing.
@@ -156,9 +156,9 @@ pub enum ExpectedPart {
     /// A network.
     Network,
     /// An operator that joins conditions, or the end.
-    JointOrEnd,
+    LogicalOperatorOrEnd,
     /// An operator that joins conditions, or `)`.
-    JointOrClosing,
+    LogicalOperatorOrClosing,
     /// `(`, behind `!`.
     Parenthesis,
     /// `)`, at the end of a function.
@@ -201,7 +201,7 @@ impl fmt::Display for ExpressionErrorKind {
             Self::Unclosed { opened } => write!(f, "the `{opened}` that is opened here is never closed"),
             Self::Unopened => f.write_str("this `)` closes nothing"),
             Self::EmptyParentheses => f.write_str("there is nothing in these parentheses"),
-            Self::NothingToJoin { operator, behind } => {
+            Self::MissingOperand { operator, behind } => {
                 write!(f, "there is no condition {} `{operator}`", if *behind { "after" } else { "before" })
             }
             Self::Escape { found } => write!(f, "there is no escape {found}"),
@@ -236,8 +236,8 @@ impl fmt::Display for ExpectedPart {
             ExpectedPart::Number => "a whole number",
             ExpectedPart::Address => "an address",
             ExpectedPart::Network => "a network, such as `10.0.0.0/8`",
-            ExpectedPart::JointOrEnd => "`&&`, `||` or the end",
-            ExpectedPart::JointOrClosing => "`&&`, `||` or `)`",
+            ExpectedPart::LogicalOperatorOrEnd => "`&&`, `||` or the end",
+            ExpectedPart::LogicalOperatorOrClosing => "`&&`, `||` or `)`",
             ExpectedPart::Parenthesis => "`(` after `!`",
             ExpectedPart::Closing => "`)`",
         })

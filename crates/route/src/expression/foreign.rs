@@ -13,12 +13,12 @@ pub(super) struct Foreign {
     pub(super) length: usize,
     /// Its meaning, or at least the type of its value.
     pub(super) operator: Operator,
-    write: ForeignWriting,
+    native_form: NativeForm,
 }
 
 /// How this language writes it.
 #[derive(Clone, Copy)]
-enum ForeignWriting {
+enum NativeForm {
     /// With the operator.
     Same,
     /// With the operator, within `!( … )`.
@@ -33,83 +33,83 @@ impl Foreign {
     /// `left` is the left side of the comparison.
     pub(super) fn hint(&self, left: &str) -> String {
         let operator = self.operator.as_str();
-        match self.write {
-            ForeignWriting::Same => format!("write `{operator}`"),
-            ForeignWriting::Negated => format!("write `!({left} {operator} …)`"),
-            ForeignWriting::AnyCase => "write `~ \"(?i)…\"`".to_owned(),
-            ForeignWriting::NegatedAnyCase => format!("write `!({left} ~ \"(?i)…\")`"),
+        match self.native_form {
+            NativeForm::Same => format!("write `{operator}`"),
+            NativeForm::Negated => format!("write `!({left} {operator} …)`"),
+            NativeForm::AnyCase => "write `~ \"(?i)…\"`".to_owned(),
+            NativeForm::NegatedAnyCase => format!("write `!({left} ~ \"(?i)…\")`"),
         }
     }
 }
 
 /// Operators that begin with one of ours, so that they must be looked for first.
-const LONGER_SIGNS: [(&str, Operator, ForeignWriting); 7] = [
-    ("===", Operator::Equal, ForeignWriting::Same),
-    ("!==", Operator::NotEqual, ForeignWriting::Same),
-    ("~~*", Operator::Regex, ForeignWriting::AnyCase),
-    ("~~", Operator::Regex, ForeignWriting::Same),
-    ("~*", Operator::Regex, ForeignWriting::AnyCase),
-    ("~=", Operator::NotEqual, ForeignWriting::Same),
-    ("<>", Operator::NotEqual, ForeignWriting::Same),
+const LONGER_SIGNS: [(&str, Operator, NativeForm); 7] = [
+    ("===", Operator::Equal, NativeForm::Same),
+    ("!==", Operator::NotEqual, NativeForm::Same),
+    ("~~*", Operator::Regex, NativeForm::AnyCase),
+    ("~~", Operator::Regex, NativeForm::Same),
+    ("~*", Operator::Regex, NativeForm::AnyCase),
+    ("~=", Operator::NotEqual, NativeForm::Same),
+    ("<>", Operator::NotEqual, NativeForm::Same),
 ];
 
-const SIGNS: [(&str, Operator, ForeignWriting); 14] = [
-    ("!~~", Operator::Regex, ForeignWriting::Negated),
-    ("!~*", Operator::Regex, ForeignWriting::NegatedAnyCase),
-    ("!~", Operator::Regex, ForeignWriting::Negated),
-    ("!^=", Operator::Prefix, ForeignWriting::Negated),
-    ("=~*", Operator::Regex, ForeignWriting::AnyCase),
-    ("=~", Operator::Regex, ForeignWriting::Same),
-    ("=>", Operator::GreaterOrEqual, ForeignWriting::Same),
-    ("=<", Operator::LessOrEqual, ForeignWriting::Same),
-    ("^~", Operator::Prefix, ForeignWriting::Same),
-    ("$=", Operator::Suffix, ForeignWriting::Same),
-    ("*=", Operator::Contains, ForeignWriting::Same),
-    (":=", Operator::Equal, ForeignWriting::Same),
-    ("=", Operator::Equal, ForeignWriting::Same),
-    (":", Operator::Equal, ForeignWriting::Same),
+const SIGNS: [(&str, Operator, NativeForm); 14] = [
+    ("!~~", Operator::Regex, NativeForm::Negated),
+    ("!~*", Operator::Regex, NativeForm::NegatedAnyCase),
+    ("!~", Operator::Regex, NativeForm::Negated),
+    ("!^=", Operator::Prefix, NativeForm::Negated),
+    ("=~*", Operator::Regex, NativeForm::AnyCase),
+    ("=~", Operator::Regex, NativeForm::Same),
+    ("=>", Operator::GreaterOrEqual, NativeForm::Same),
+    ("=<", Operator::LessOrEqual, NativeForm::Same),
+    ("^~", Operator::Prefix, NativeForm::Same),
+    ("$=", Operator::Suffix, NativeForm::Same),
+    ("*=", Operator::Contains, NativeForm::Same),
+    (":=", Operator::Equal, NativeForm::Same),
+    ("=", Operator::Equal, NativeForm::Same),
+    (":", Operator::Equal, NativeForm::Same),
 ];
 
 /// In lower case; two words may have any blanks between them. Longer ones first.
-const WORDS: [(&str, Operator, ForeignWriting); 38] = [
-    ("not contains", Operator::Contains, ForeignWriting::Negated),
-    ("not matches", Operator::Regex, ForeignWriting::Negated),
-    ("not like", Operator::Regex, ForeignWriting::Negated),
-    ("not ~", Operator::Regex, ForeignWriting::Negated),
-    ("not ^=", Operator::Prefix, ForeignWriting::Negated),
-    ("not =^", Operator::Suffix, ForeignWriting::Negated),
-    ("not in", Operator::NotIn, ForeignWriting::Same),
-    ("! in", Operator::NotIn, ForeignWriting::Same),
-    ("!in", Operator::NotIn, ForeignWriting::Same),
-    ("notin", Operator::NotIn, ForeignWriting::Same),
-    ("is not", Operator::NotEqual, ForeignWriting::Same),
-    ("starts with", Operator::Prefix, ForeignWriting::Same),
-    ("ends with", Operator::Suffix, ForeignWriting::Same),
-    ("in", Operator::In, ForeignWriting::Same),
-    ("contains", Operator::Contains, ForeignWriting::Same),
-    ("contain", Operator::Contains, ForeignWriting::Same),
-    ("has", Operator::Contains, ForeignWriting::Same),
-    ("includes", Operator::Contains, ForeignWriting::Same),
-    ("is", Operator::Equal, ForeignWriting::Same),
-    ("eq", Operator::Equal, ForeignWriting::Same),
-    ("equals", Operator::Equal, ForeignWriting::Same),
-    ("ne", Operator::NotEqual, ForeignWriting::Same),
-    ("gt", Operator::Greater, ForeignWriting::Same),
-    ("ge", Operator::GreaterOrEqual, ForeignWriting::Same),
-    ("gte", Operator::GreaterOrEqual, ForeignWriting::Same),
-    ("lt", Operator::Less, ForeignWriting::Same),
-    ("le", Operator::LessOrEqual, ForeignWriting::Same),
-    ("lte", Operator::LessOrEqual, ForeignWriting::Same),
-    ("matches", Operator::Regex, ForeignWriting::Same),
-    ("match", Operator::Regex, ForeignWriting::Same),
-    ("like", Operator::Regex, ForeignWriting::Same),
-    ("starts_with", Operator::Prefix, ForeignWriting::Same),
-    ("startswith", Operator::Prefix, ForeignWriting::Same),
-    ("prefix", Operator::Prefix, ForeignWriting::Same),
-    ("ends_with", Operator::Suffix, ForeignWriting::Same),
-    ("endswith", Operator::Suffix, ForeignWriting::Same),
-    ("suffix", Operator::Suffix, ForeignWriting::Same),
-    ("ipmatch", Operator::In, ForeignWriting::Same),
+const WORDS: [(&str, Operator, NativeForm); 38] = [
+    ("not contains", Operator::Contains, NativeForm::Negated),
+    ("not matches", Operator::Regex, NativeForm::Negated),
+    ("not like", Operator::Regex, NativeForm::Negated),
+    ("not ~", Operator::Regex, NativeForm::Negated),
+    ("not ^=", Operator::Prefix, NativeForm::Negated),
+    ("not =^", Operator::Suffix, NativeForm::Negated),
+    ("not in", Operator::NotIn, NativeForm::Same),
+    ("! in", Operator::NotIn, NativeForm::Same),
+    ("!in", Operator::NotIn, NativeForm::Same),
+    ("notin", Operator::NotIn, NativeForm::Same),
+    ("is not", Operator::NotEqual, NativeForm::Same),
+    ("starts with", Operator::Prefix, NativeForm::Same),
+    ("ends with", Operator::Suffix, NativeForm::Same),
+    ("in", Operator::In, NativeForm::Same),
+    ("contains", Operator::Contains, NativeForm::Same),
+    ("contain", Operator::Contains, NativeForm::Same),
+    ("has", Operator::Contains, NativeForm::Same),
+    ("includes", Operator::Contains, NativeForm::Same),
+    ("is", Operator::Equal, NativeForm::Same),
+    ("eq", Operator::Equal, NativeForm::Same),
+    ("equals", Operator::Equal, NativeForm::Same),
+    ("ne", Operator::NotEqual, NativeForm::Same),
+    ("gt", Operator::Greater, NativeForm::Same),
+    ("ge", Operator::GreaterOrEqual, NativeForm::Same),
+    ("gte", Operator::GreaterOrEqual, NativeForm::Same),
+    ("lt", Operator::Less, NativeForm::Same),
+    ("le", Operator::LessOrEqual, NativeForm::Same),
+    ("lte", Operator::LessOrEqual, NativeForm::Same),
+    ("matches", Operator::Regex, NativeForm::Same),
+    ("match", Operator::Regex, NativeForm::Same),
+    ("like", Operator::Regex, NativeForm::Same),
+    ("starts_with", Operator::Prefix, NativeForm::Same),
+    ("startswith", Operator::Prefix, NativeForm::Same),
+    ("prefix", Operator::Prefix, NativeForm::Same),
+    ("ends_with", Operator::Suffix, NativeForm::Same),
+    ("endswith", Operator::Suffix, NativeForm::Same),
+    ("suffix", Operator::Suffix, NativeForm::Same),
+    ("ipmatch", Operator::In, NativeForm::Same),
 ];
 
 pub(super) fn longer_operator(text: &str) -> Option<Foreign> {
@@ -119,14 +119,14 @@ pub(super) fn longer_operator(text: &str) -> Option<Foreign> {
 pub(super) fn operator(text: &str) -> Option<Foreign> {
     let word = WORDS.iter().find_map(|(word, operator, write)| {
         let length = leading_words(text, word)?;
-        Some(Foreign { length, operator: *operator, write: *write })
+        Some(Foreign { length, operator: *operator, native_form: *write })
     });
     word.or_else(|| sign(&SIGNS, text))
 }
 
-fn sign(signs: &[(&str, Operator, ForeignWriting)], text: &str) -> Option<Foreign> {
+fn sign(signs: &[(&str, Operator, NativeForm)], text: &str) -> Option<Foreign> {
     let (sign, operator, write) = signs.iter().find(|(sign, ..)| text.starts_with(sign))?;
-    Some(Foreign { length: sign.len(), operator: *operator, write: *write })
+    Some(Foreign { length: sign.len(), operator: *operator, native_form: *write })
 }
 
 /// The length of `words` if a text begins with them, in any case, and the last one ends there.
@@ -157,7 +157,7 @@ pub(super) fn leading_not(text: &str) -> Option<&str> {
 
 /// An operator that joins conditions in other languages, and whether it means `&&`. The text does not begin with
 /// `&&` or `||`.
-pub(super) fn joint(text: &str) -> Option<(&str, bool)> {
+pub(super) fn logical_operator(text: &str) -> Option<(&str, bool)> {
     let words = [("and", true), ("or", false)];
     let word = words.into_iter().find_map(|(word, and)| Some((leading_words(text, word)?, and)));
     let sign = || [('&', true), (',', true), ('|', false)].into_iter().find(|(sign, _)| text.starts_with(*sign));
@@ -165,7 +165,7 @@ pub(super) fn joint(text: &str) -> Option<(&str, bool)> {
 }
 
 /// A hint where neither a joining operator nor the end follows a condition.
-pub(super) fn no_joint(text: &str, literal: Range<usize>, at: usize) -> Option<String> {
+pub(super) fn missing_logical_operator(text: &str, literal: Range<usize>, at: usize) -> Option<String> {
     let rest = &text[at..];
     let is_text = literal.end == at && text[literal.clone()].ends_with('"');
     if is_text && rest.starts_with(|c: char| c.is_alphanumeric() || matches!(c, '"' | '/' | '\\' | '-' | '.' | '_')) {
@@ -257,7 +257,7 @@ pub(super) fn field(name: &str, nearest: Option<String>) -> Option<String> {
 
 /// A hint where no operator follows a field.
 pub(super) fn no_operator(left: &str, field: Option<&Field>, rest: &str) -> Option<String> {
-    let ends = rest.is_empty() || rest.starts_with([')', '&', '|']) || joint(rest).is_some();
+    let ends = rest.is_empty() || rest.starts_with([')', '&', '|']) || logical_operator(rest).is_some();
     if ends {
         return match field?.kind() {
             FieldKind::Text => Some(format!("`{left} ^= \"\"` holds if it is present")),

@@ -49,12 +49,12 @@ struct Group {
     all: Vec<Condition>,
     /// Operands of `||` since the last `&&`: it binds tighter.
     any: Vec<Condition>,
-    first: Option<Joint>,
+    first: Option<LogicalOperator>,
     is_mixed: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Joint {
+enum LogicalOperator {
     And,
     Or,
 }
@@ -159,7 +159,7 @@ impl Parser<'_> {
                 }
                 Err(ErrorExtent::Rest) => return Err(ErrorExtent::Rest),
             }
-            while !self.joint()? {
+            while !self.logical_operator()? {
                 if let Some(condition) = self.closing()? {
                     return Ok(condition);
                 }
@@ -255,23 +255,25 @@ impl Parser<'_> {
     /// Whether a condition can end at the cursor, or a joining operator of another language follows.
     pub(super) fn condition_ends(&self) -> bool {
         let rest = self.cursor.rest().trim_start_matches(is_blank);
-        rest.is_empty() || [")", "&&", "||"].iter().any(|end| rest.starts_with(end)) || foreign::joint(rest).is_some()
+        rest.is_empty()
+            || [")", "&&", "||"].iter().any(|end| rest.starts_with(end))
+            || foreign::logical_operator(rest).is_some()
     }
 
     /// Reports the error where a condition should begin.
     fn no_operand(&mut self) -> ErrorExtent {
         let at = self.cursor.at();
         let before = self.cursor.end_of_last();
-        let behind = ["&&", "||"].into_iter().find(|joint| self.cursor.text()[..before].ends_with(joint));
-        if let Some(operator) = ["&&", "||"].into_iter().find(|joint| self.cursor.sees(joint)) {
+        let behind = ["&&", "||"].into_iter().find(|operator| self.cursor.text()[..before].ends_with(operator));
+        if let Some(operator) = ["&&", "||"].into_iter().find(|operator| self.cursor.sees(operator)) {
             let hint = "remove it, or write a condition before it".to_owned();
-            return self.lose(at..at + 2, Kind::NothingToJoin { operator, behind: false }, Some(hint));
+            return self.lose(at..at + 2, Kind::MissingOperand { operator, behind: false }, Some(hint));
         }
         if self.cursor.rest().is_empty() || self.cursor.sees(")") {
             return match behind {
                 Some(operator) => {
                     let hint = "remove it, or write a condition after it".to_owned();
-                    self.lose(before - 2..before, Kind::NothingToJoin { operator, behind: true }, Some(hint))
+                    self.lose(before - 2..before, Kind::MissingOperand { operator, behind: true }, Some(hint))
                 }
                 None if self.cursor.sees(")") => {
                     self.cursor.eat(")");
@@ -290,31 +292,31 @@ impl Parser<'_> {
     }
 
     /// Reads `&&` or `||`, or its equivalent in other languages. Returns whether there was one.
-    fn joint(&mut self) -> Parsed<bool> {
+    fn logical_operator(&mut self) -> Parsed<bool> {
         self.cursor.blanks();
         if self.errors.len() > ERRORS_MAX {
             return Err(ErrorExtent::Rest);
         }
         let at = self.cursor.at();
-        let joint = if self.cursor.eat("&&") {
-            Joint::And
+        let operator = if self.cursor.eat("&&") {
+            LogicalOperator::And
         } else if self.cursor.eat("||") {
-            Joint::Or
-        } else if let Some((word, is_and)) = foreign::joint(self.cursor.rest()) {
+            LogicalOperator::Or
+        } else if let Some((word, is_and)) = foreign::logical_operator(self.cursor.rest()) {
             let write = if is_and { "&&" } else { "||" };
             self.report(at..at + word.len(), Kind::Foreign { found: quoted(word) }, Some(format!("write `{write}`")));
             self.cursor.eat(word);
-            if is_and { Joint::And } else { Joint::Or }
+            if is_and { LogicalOperator::And } else { LogicalOperator::Or }
         } else {
             return Ok(false);
         };
         let group = self.group();
-        if joint == Joint::And {
+        if operator == LogicalOperator::And {
             let operand = join_operands(&mut group.any, Condition::Any);
             group.all.push(operand);
         }
-        let first = *group.first.get_or_insert(joint);
-        if first != joint && !group.is_mixed {
+        let first = *group.first.get_or_insert(operator);
+        if first != operator && !group.is_mixed {
             group.is_mixed = true;
             let at = self.cursor.locate(at);
             self.mixed.push(at);
@@ -351,8 +353,8 @@ impl Parser<'_> {
             }
             return Ok(None);
         }
-        let hint = foreign::no_joint(self.cursor.text(), self.literal.clone(), at);
-        let expected = if inside { ExpectedPart::JointOrClosing } else { ExpectedPart::JointOrEnd };
+        let hint = foreign::missing_logical_operator(self.cursor.text(), self.literal.clone(), at);
+        let expected = if inside { ExpectedPart::LogicalOperatorOrClosing } else { ExpectedPart::LogicalOperatorOrEnd };
         let _reported = self.expected(expected, hint);
         self.cursor.skip_condition(std::mem::take(&mut self.calls));
         Ok(None)

@@ -209,7 +209,7 @@ pub(crate) fn order(a: (&RouteSpec, usize, PlaceId), b: (&RouteSpec, usize, Plac
 
 /// Greater is tried first; any host is least.
 fn host_precedence(uri: &UriRoute, place: PlaceId) -> (bool, Option<(bool, usize)>) {
-    (uri.unread.host, uri.hosts.get(place.host as usize).map(HostPattern::precedence))
+    (uri.invalid.host, uri.hosts.get(place.host as usize).map(HostPattern::precedence))
 }
 
 /// Length of the tail: among patterns that are equal up to a star, the longer is tried first, as in APISIX.
@@ -219,7 +219,7 @@ fn tail_bytes(uri: &UriRoute, place: PlaceId) -> usize {
 
 /// Less is tried first.
 fn path_precedence(uri: &UriRoute, place: PlaceId) -> (bool, &[u8]) {
-    (!uri.unread.path, uri.paths[place.path as usize].key())
+    (!uri.invalid.path, uri.paths[place.path as usize].key())
 }
 
 // A read-only map from byte strings to numbers: exact hosts, host suffixes and exact paths.

@@ -183,7 +183,7 @@ impl<'s> Search<'s, '_> {
     #[cold]
     fn is_admitted(&mut self, place: &RunEntry) -> bool {
         let spec = &self.layer.routes[place.route as usize];
-        self.values.decided.admits(spec, self.request.vars)
+        self.values.decided.passes_filter(spec, self.request.vars)
     }
 
     /// Whether a place was met only because the request's host begins with a dot, as suffixes do: `*.a` requires a

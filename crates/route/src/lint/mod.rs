@@ -181,7 +181,7 @@ fn finding_kind(specs: &[Arc<RouteSpec>], route: usize, by: &[usize], same: bool
 fn why_first(first: &RouteSpec, then: &RouteSpec, same: bool) -> String {
     match (&first.takes, &then.takes) {
         (RouteMatch::Expression(_), RouteMatch::Uri(_)) => return "expressions come before uris".to_owned(),
-        (RouteMatch::Uri(first), RouteMatch::Uri(then)) if first.unread != then.unread => {
+        (RouteMatch::Uri(first), RouteMatch::Uri(then)) if first.invalid != then.invalid => {
             return "the match of the first could not be read in full, so it comes before all others".to_owned();
         }
         (RouteMatch::Uri(first), RouteMatch::Uri(then)) if !same && !has_all_pairs(first, then) => {
@@ -197,7 +197,7 @@ fn why_first(first: &RouteSpec, then: &RouteSpec, same: bool) -> String {
 
 /// Whether one route has all hosts and paths of another.
 fn has_all_pairs(one: &UriRoute, other: &UriRoute) -> bool {
-    let has_path = |path: &PathPattern| one.paths.iter().any(|own| own.says_the_same(path));
+    let has_path = |path: &PathPattern| one.paths.iter().any(|own| own.eq_ignoring_names(path));
     one.hosts.is_empty() == other.hosts.is_empty()
         && other.hosts.iter().all(|host| one.hosts.contains(host))
         && other.paths.iter().all(has_path)

@@ -7,7 +7,7 @@
 //! which gives up on values that are not ASCII; the patterns are then matched one by one.
 
 use super::parsed_form::reduce;
-use super::share::share_beginnings;
+use super::share::share_prefixes;
 use super::{Pattern, RegexMemory};
 use regex_automata::dfa::{Automaton as _, StartKind, dense};
 use regex_automata::nfa::thompson::{Compiler, Config, NFA, WhichCaptures};
@@ -181,7 +181,7 @@ fn build(bounds: AutomatonBounds, hirs: &[(u32, Hir)], pieces: &mut Vec<(Option<
         least.is_ok_and(|bytes| bytes.saturating_mul(CACHE_SLACK) <= bounds.cache_bytes_max)
     };
     // Both forms exist while the beginnings are merged.
-    let nfa = nfa.ok().map(|nfa| share_beginnings(&nfa, 2 * bytes_max).unwrap_or(nfa)).filter(fits);
+    let nfa = nfa.ok().map(|nfa| share_prefixes(&nfa, 2 * bytes_max).unwrap_or(nfa)).filter(fits);
     if nfa.is_none() && hirs.len() > 1 {
         let (left, right) = hirs.split_at(hirs.len() / 2);
         build(bounds, left, pieces);

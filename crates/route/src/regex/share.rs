@@ -27,7 +27,7 @@ struct PatternStart {
 }
 
 /// An equivalent automaton with shared beginnings; `None` if it would exceed the limit, or has an unexpected form.
-pub(super) fn share_beginnings(nfa: &NFA, bytes_max: usize) -> Option<NFA> {
+pub(super) fn share_prefixes(nfa: &NFA, bytes_max: usize) -> Option<NFA> {
     let mut chains: Vec<PatternStart> =
         (0..nfa.pattern_len()).map(|pattern| chain(nfa, pattern)).collect::<Option<_>>()?;
     chains.sort_by(|a, b| a.steps.iter().map(|(step, _)| step).cmp(b.steps.iter().map(|(step, _)| step)));

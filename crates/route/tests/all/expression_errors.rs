@@ -37,7 +37,7 @@ fn operators() {
 }
 
 #[test]
-fn joints() {
+fn logical_operators() {
     check(expect_file!["../data/expression/joints.txt"]);
 }
 

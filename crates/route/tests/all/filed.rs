@@ -8,8 +8,8 @@ use std::time::Duration;
 use stillgate_route::path::normalise;
 use stillgate_route::vars::Expr;
 use stillgate_route::{
-    Expression, HostPattern, Lookup, MatchRequest, Matcher, Method, MethodSet, PathPattern, RouteMatch, RouteSpec,
-    Scratch, Unread, UriRoute, Variable,
+    Expression, HostPattern, InvalidParts, Lookup, MatchRequest, Matcher, Method, MethodSet, PathPattern, RouteMatch,
+    RouteSpec, Scratch, UriRoute, Variable,
 };
 
 /// The parts of a request besides its path.
@@ -58,7 +58,7 @@ fn uri(paths: &[&str], vars: Option<serde_json::Value>) -> UriRoute {
         remote_addrs: Vec::new(),
         vars: vars.map(|vars| Expr::parse(&vars).unwrap()),
         function: None,
-        unread: Unread::default(),
+        invalid: InvalidParts::default(),
     }
 }
 

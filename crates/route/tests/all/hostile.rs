@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use stillgate_route::path::normalise;
 use stillgate_route::{
-    CompileErrorKind, HostPattern, Lookup, MatchRequest, Matcher, Method, MethodSet, PathError, PathPattern,
-    RouteMatch, RouteSpec, Scratch, Unread, UriRoute, Variable, vars,
+    CompileErrorKind, HostPattern, InvalidParts, Lookup, MatchRequest, Matcher, Method, MethodSet, PathError,
+    PathPattern, RouteMatch, RouteSpec, Scratch, UriRoute, Variable, vars,
 };
 
 struct Values;
@@ -44,7 +44,7 @@ fn uri(host: Option<&str>, path: &str) -> UriRoute {
         remote_addrs: Vec::new(),
         vars: None,
         function: None,
-        unread: Unread::default(),
+        invalid: InvalidParts::default(),
     }
 }
 

@@ -8,7 +8,7 @@ use expect_test::expect_file;
 use std::sync::Arc;
 use stillgate_route::lint::{FINDINGS_MAX, lint};
 use stillgate_route::{
-    Expression, HostPattern, PathPattern, RouteMatch, RouteSpec, Unread, UriRoute, parse_method, vars,
+    Expression, HostPattern, InvalidParts, PathPattern, RouteMatch, RouteSpec, UriRoute, parse_method, vars,
 };
 
 #[test]
@@ -91,7 +91,7 @@ fn uri(text: &str) -> UriRoute {
         remote_addrs: Vec::new(),
         vars: None,
         function: None,
-        unread: Unread::default(),
+        invalid: InvalidParts::default(),
     };
     for word in text.split(' ') {
         let (key, value) = word.split_once('=').unwrap_or(("path", word));

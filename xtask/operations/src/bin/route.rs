@@ -13,8 +13,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use stillgate_route::path::normalise;
 use stillgate_route::{
-    Expression, HostPattern, MatchRequest, Matcher, Method, MethodSet, PathPattern, RouteCache, RouteMatch, RouteSpec,
-    Scratch, Unread, UriRoute,
+    Expression, HostPattern, InvalidParts, MatchRequest, Matcher, Method, MethodSet, PathPattern, RouteCache,
+    RouteMatch, RouteSpec, Scratch, UriRoute,
 };
 
 /// Number of routes in the cases with expressions.
@@ -161,7 +161,7 @@ fn uri_route(n: usize) -> Arc<RouteSpec> {
         remote_addrs: Vec::new(),
         vars: None,
         function: None,
-        unread: Unread::default(),
+        invalid: InvalidParts::default(),
     });
     Arc::new(RouteSpec { id: n.to_string(), priority: 0, takes })
 }

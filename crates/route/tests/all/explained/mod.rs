@@ -6,7 +6,7 @@ use expect_test::Expect;
 use std::sync::Arc;
 use stillgate_route::path::normalise;
 use stillgate_route::{
-    Expression, HostPattern, Lookup, MatchRequest, Matcher, Method, PathPattern, RouteMatch, RouteSpec, Unread,
+    Expression, HostPattern, InvalidParts, Lookup, MatchRequest, Matcher, Method, PathPattern, RouteMatch, RouteSpec,
     UriRoute, Variable,
 };
 
@@ -22,7 +22,7 @@ pub(crate) fn uri(hosts: &[&str], paths: &[&str]) -> UriRoute {
         remote_addrs: Vec::new(),
         vars: None,
         function: None,
-        unread: Unread::default(),
+        invalid: InvalidParts::default(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::random::{Random, without_one};
 use std::net::IpAddr;
-use stillgate_route::path::{NormalPath, normalise};
+use stillgate_route::path::{NormalisedPath, normalise};
 use stillgate_route::{Lookup, MatchRequest, Method, Variable};
 
 /// Texts that values and literals are drawn from, so that they meet: separators, blanks, cases that change their length.
@@ -145,7 +145,7 @@ impl RequestFacts {
         then(&self.request(path))
     }
 
-    pub(crate) fn request<'a>(&'a self, path: NormalPath<'a>) -> MatchRequest<'a> {
+    pub(crate) fn request<'a>(&'a self, path: NormalisedPath<'a>) -> MatchRequest<'a> {
         let method = Method::from_bytes(self.method.as_bytes());
         MatchRequest { method, host: self.host.as_bytes(), path, client: self.client, vars: self }
     }

@@ -6,8 +6,8 @@ use super::random::{Random, without_one};
 use super::vars::Vars;
 use std::sync::Arc;
 use stillgate_route::{
-    Expression, HostPattern, Matcher, MethodSet, PathPattern, RouteMatch, RouteSpec, Unread, UriRoute, parse_method,
-    vars,
+    Expression, HostPattern, InvalidParts, Matcher, MethodSet, PathPattern, RouteMatch, RouteSpec, UriRoute,
+    parse_method, vars,
 };
 
 #[derive(Debug, Clone)]
@@ -63,7 +63,7 @@ impl Route {
                 remote_addrs: uri.remote_addrs.iter().map(|network| network.parse().unwrap()).collect(),
                 vars: uri.vars.as_ref().map(|vars| vars::Expr::parse(&vars.json()).unwrap()),
                 function: None,
-                unread: Unread::default(),
+                invalid: InvalidParts::default(),
             }),
         };
         Arc::new(RouteSpec { id: format!("r{}", self.id), priority: self.priority, takes })
