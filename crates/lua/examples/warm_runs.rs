@@ -9,10 +9,10 @@
 
 use std::process::Command;
 use std::time::Instant;
-use stillgate_lua::health::steps;
+use stillgate_lua::jit::steps;
 use stillgate_lua::{CallKind, Context, HeaderChange, Host, MessageSide, NginxLevel, Program, RunOutcome, run};
 
-/// Until then LuaJIT has given up the code that it does not compile.
+/// Until then LuaJIT has blacklisted the code that it does not compile.
 const WARM_UP_RUNS: usize = 200_000;
 
 /// Number of processes whose steps are counted.

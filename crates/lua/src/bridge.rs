@@ -74,7 +74,7 @@ impl Drop for HostGuard<'_> {
 impl Bridge {
     /// Runs `run` with a host that Lua can call.
     #[inline]
-    pub(crate) fn with<R>(&self, host: &mut dyn Host, run: impl FnOnce() -> R) -> R {
+    pub(crate) fn run_with_host<R>(&self, host: &mut dyn Host, run: impl FnOnce() -> R) -> R {
         // SAFETY: only the lifetime is erased. The pointer is used by `serve` while `run` runs, which borrows `host`
         // for itself all the while, and `HostGuard` removes it before this function returns.
         let host: NonNull<dyn Host> =
@@ -94,12 +94,12 @@ impl Bridge {
     }
 
     /// Calls the host of the run, or a placeholder without a request if there is none.
-    pub(crate) fn ask<R>(&self, then: impl FnOnce(&mut dyn Host) -> R) -> R {
+    pub(crate) fn with_host<R>(&self, then: impl FnOnce(&mut dyn Host) -> R) -> R {
         // Taken while it is used, so that there is never a second reference.
         let taken = self.host.take();
         let mut none = NoRequest { check_schema: None, why: WHILE_LOADING };
         let host: &mut dyn Host = match taken {
-            // SAFETY: see `with`.
+            // SAFETY: see `run_with_host`.
             Some(mut host) => unsafe { host.as_mut() },
             None => &mut none,
         };
@@ -114,7 +114,7 @@ impl Bridge {
         buffers.out.clear();
         buffers.flags = 0;
         let given = match usize::try_from(operation).ok().and_then(|at| Operation::ALL.get(at)) {
-            Some(operation) => self.ask(|host| operations::perform(*operation, host, (a, b, number), buffers)),
+            Some(operation) => self.with_host(|host| operations::perform(*operation, host, (a, b, number), buffers)),
             None => OperationResult::Nil,
         };
         match given {
@@ -189,7 +189,7 @@ impl Host for NoRequest {
         "init"
     }
 
-    fn absent(&self) -> Option<&'static str> {
+    fn no_request_reason(&self) -> Option<&'static str> {
         Some(self.why)
     }
 

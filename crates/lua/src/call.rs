@@ -250,7 +250,7 @@ pub struct PausedRun {
     pub(crate) thread: Thread,
     pub(crate) program: Arc<Program>,
     pub(crate) generation: u64,
-    pub(crate) spent: RunUsage,
+    pub(crate) usage: RunUsage,
 }
 
 /// What a run has used so far: its limits are for all of it, however often it waits.

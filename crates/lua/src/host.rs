@@ -58,7 +58,7 @@ pub trait Host {
     fn phase(&self) -> &'static str;
 
     /// The reason why there is no request here, and what to do; `None`: there is one.
-    fn absent(&self) -> Option<&'static str> {
+    fn no_request_reason(&self) -> Option<&'static str> {
         None
     }
 
@@ -181,7 +181,7 @@ pub trait Host {
 
     /// The metadata of a plugin, and a version number that changes with it; `None`: it has none.
     fn metadata(&self, _plugin: &str) -> Result<Option<(u64, &Json)>, String> {
-        Err(match self.absent() {
+        Err(match self.no_request_reason() {
             Some(why) => why.to_owned(),
             None => format!("apisix.plugin.plugin_metadata does not exist in the phase {}", self.phase()),
         })

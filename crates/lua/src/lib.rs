@@ -14,14 +14,14 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 // LuaJIT is C: a VM with a time limit is not possible without it. It is limited to a few files: `bridge.rs` (called by
-// compiled code), `watchdog.rs` and `sampler.rs` (signal and hook), `health/steps.rs` (another process) and the creation
+// compiled code), `watchdog.rs` and `sampler.rs` (signal and hook), `jit/steps.rs` (another process) and the creation
 // of the VM in `vm.rs`.
 #![allow(unsafe_code)]
 
 mod bridge;
 mod call;
-pub mod health;
 pub mod host;
+pub mod jit;
 mod json;
 mod operations;
 mod pattern;

@@ -137,7 +137,7 @@ pub(crate) fn perform(
         O::SetResponseField => done(host.change_field(MessageSide::Response, a, HeaderChange::Set(b)), out),
         O::AddResponseField => done(host.change_field(MessageSide::Response, a, HeaderChange::Add(b)), out),
         O::RemoveResponseField => done(host.change_field(MessageSide::Response, a, HeaderChange::Remove), out),
-        O::Status => match (host.status(), host.absent()) {
+        O::Status => match (host.status(), host.no_request_reason()) {
             (Some(status), _) => OperationResult::Number(status.into()),
             (None, Some(why)) => error(out, why),
             (None, None) => OperationResult::Nil,
@@ -147,7 +147,7 @@ pub(crate) fn perform(
             false => error(out, "a status must be from 200 to 599"),
         },
         O::SetMethod => done(host.set_method(a), out),
-        O::Target => match host.absent() {
+        O::Target => match host.no_request_reason() {
             None => text(out, host.target()),
             Some(why) => error(out, why),
         },
@@ -278,7 +278,7 @@ fn level(number: f64) -> NginxLevel {
 
 /// The values of a field, each followed by a zero byte, which no value contains.
 fn field(host: &dyn Host, side: MessageSide, name: &[u8], out: &mut Vec<u8>) -> OperationResult {
-    if let Some(why) = host.absent() {
+    if let Some(why) = host.no_request_reason() {
         return error(out, why);
     }
     host.field(side, name, &mut |value| {
@@ -290,7 +290,7 @@ fn field(host: &dyn Host, side: MessageSide, name: &[u8], out: &mut Vec<u8>) -> 
 
 /// Names and values, each followed by a zero byte.
 fn fields(host: &dyn Host, side: MessageSide, out: &mut Vec<u8>) -> OperationResult {
-    if let Some(why) = host.absent() {
+    if let Some(why) = host.no_request_reason() {
         return error(out, why);
     }
     let mut lines = 0;

@@ -19,7 +19,7 @@ const SCHEMA_BYTES_MAX: usize = 1024 * 1024;
 
 /// The parts of the prelude, in the order in which they run.
 const PRELUDE: [(&str, &str); 17] = [
-    ("health.lua", include_str!("prelude/health.lua")),
+    ("jit.lua", include_str!("prelude/jit.lua")),
     ("base.lua", include_str!("prelude/base.lua")),
     ("sort.lua", include_str!("prelude/sort.lua")),
     ("ngx.lua", include_str!("prelude/ngx.lua")),
@@ -173,11 +173,11 @@ fn document(lua: &Lua, bridge: &Rc<Bridge>, array_mt: &Table) -> mlua::Result<Fu
             "service" => RequestDocument::Service,
             "claims" => RequestDocument::Claims,
             _ => {
-                let consumer = bridge.ask(|host| host.consumer());
+                let consumer = bridge.with_host(|host| host.consumer());
                 return consumer.map(|json| json::to_lua(lua, &json, &array_mt)).transpose();
             }
         };
-        bridge.ask(|host| host.document(of).map(|json| json::to_lua(lua, json, &array_mt)).transpose())
+        bridge.with_host(|host| host.document(of).map(|json| json::to_lua(lua, json, &array_mt)).transpose())
     })
 }
 
@@ -185,7 +185,7 @@ fn document(lua: &Lua, bridge: &Rc<Bridge>, array_mt: &Table) -> mlua::Result<Fu
 fn metadata(lua: &Lua, bridge: &Rc<Bridge>, array_mt: &Table) -> mlua::Result<Function> {
     let (bridge, array_mt) = (Rc::clone(bridge), array_mt.clone());
     lua.create_function(move |lua, plugin: String| {
-        bridge.ask(|host| match host.metadata(&plugin) {
+        bridge.with_host(|host| match host.metadata(&plugin) {
             Ok(Some((_, value))) => json::to_lua(lua, value, &array_mt).map(Some),
             Ok(None) => Ok(None),
             Err(why) => Err(Error::runtime(why)),
@@ -203,7 +203,7 @@ fn check_schema(lua: &Lua, bridge: &Rc<Bridge>, array_mt: &Table) -> mlua::Resul
             serde_json::from_slice::<serde_json::Value>(&text).map_err(Error::external)
         };
         let (schema, value) = (json(&schema)?, json(&value)?);
-        match bridge.ask(|host| host.check_schema(&schema, value)) {
+        match bridge.with_host(|host| host.check_schema(&schema, value)) {
             Ok(filled) => Ok((true, json::to_lua(lua, &filled, &array_mt)?)),
             Err(why) => Ok((false, Value::String(lua.create_string(why)?))),
         }

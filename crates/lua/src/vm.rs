@@ -13,8 +13,8 @@ use crate::call::{
     CallReply, FailureKind, HttpCall, HttpReply, LinkCall, MEMORY_BYTES_MAX, PausedRun, RunFailure, RunOutcome,
     RunUsage, RunWait, WAITS_MAX, WorkCall, describe, failed,
 };
-use crate::health::VmWatch;
 use crate::host::Host;
+use crate::jit::JitMonitor;
 use crate::json::{self, Style};
 use crate::prelude::{self, PreludeFunctions};
 use crate::program::{self, CallKind, Program};
@@ -28,7 +28,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// If a run has run out of memory, and more than this is in use after a garbage collection, the VM is replaced.
-const SPENT_BYTES: usize = MEMORY_BYTES_MAX / 4 * 3;
+const EXHAUSTED_BYTES: usize = MEMORY_BYTES_MAX / 4 * 3;
 /// Garbage that a run may leave to the next one, where few objects are alive.
 const GARBAGE_BYTES_MAX: usize = MEMORY_BYTES_MAX / 16;
 /// Compiled code is suspected of keeping memory where a collection leaves more than this in use.
@@ -91,15 +91,15 @@ pub fn run_timer(program: &Arc<Program>, timer: u64, host: &mut dyn Host, contex
     with_vm(|vm| match vm.loaded.contains_key(&program.id) {
         true => vm.start(timer, program, host, context),
         // The VM was replaced, or had no memory for the program.
-        false => lost(),
+        false => memory_used_up(),
     })
 }
 
 /// Continues a run that has waited, for the same request.
 pub fn resume(paused: PausedRun, host: &mut dyn Host, context: &mut Context) -> RunOutcome {
     with_vm(|vm| match paused.generation == vm.generation {
-        true => vm.go_on(paused.thread, (0, 0, false), &paused.program, Some(paused.spent), host, context),
-        false => lost(),
+        true => vm.continue_run(paused.thread, (0, 0, false), &paused.program, Some(paused.usage), host, context),
+        false => memory_used_up(),
     })
 }
 
@@ -115,8 +115,8 @@ pub fn fields_in_context(context: &Context, name: &str) -> Option<serde_json::Va
 }
 
 /// Calls `then` with this thread's state of the compiler; `None`: no function has run.
-pub(crate) fn with_watch<R>(then: impl FnOnce(&VmWatch) -> R) -> Option<R> {
-    VM.with_borrow(|slot| slot.as_ref().map(|vm| then(&vm.watch)))
+pub(crate) fn with_monitor<R>(then: impl FnOnce(&JitMonitor) -> R) -> Option<R> {
+    VM.with_borrow(|slot| slot.as_ref().map(|vm| then(&vm.monitor)))
 }
 
 /// See [`crate::check`].
@@ -138,7 +138,7 @@ pub(crate) fn with_checker<R>(
             None => Vm::new().map_err(|error| format!("there is no LuaJIT: {error}"))?,
         };
         let mut host = NoRequest { check_schema, why };
-        let result = vm.bridge.with(&mut host, || then(&vm)).map_err(|error| describe(&error).1)?;
+        let result = vm.bridge.run_with_host(&mut host, || then(&vm)).map_err(|error| describe(&error).1)?;
         *slot = Some(vm);
         Ok(result)
     })
@@ -152,13 +152,13 @@ pub fn resume_with(
     context: &mut Context,
 ) -> RunOutcome {
     with_vm(|vm| match paused.generation == vm.generation {
-        true => vm.answer(paused, reply, host, context),
-        false => lost(),
+        true => vm.resume_with_reply(paused, reply, host, context),
+        false => memory_used_up(),
     })
 }
 
 #[cold]
-fn lost() -> RunOutcome {
+fn memory_used_up() -> RunOutcome {
     failed(FailureKind::Memory, "other functions have used up the memory of this worker's functions".to_owned())
 }
 
@@ -173,7 +173,7 @@ fn with_vm(then: impl FnOnce(&mut Vm) -> RunOutcome) -> RunOutcome {
         };
         let outcome = then(vm);
         vm.make_room();
-        if vm.is_spent {
+        if vm.is_exhausted {
             *slot = None;
         }
         outcome
@@ -182,7 +182,7 @@ fn with_vm(then: impl FnOnce(&mut Vm) -> RunOutcome) -> RunOutcome {
 
 pub(crate) struct Vm {
     pub(crate) watched: WatchedVm,
-    watch: VmWatch,
+    monitor: JitMonitor,
     pub(crate) entries: PreludeFunctions,
     idle: Option<Thread>,
     /// The flag says whether it is a plugin's file.
@@ -190,7 +190,7 @@ pub(crate) struct Vm {
     /// The number of dropped programs when it last forgot them.
     gone: u64,
     generation: u64,
-    is_spent: bool,
+    is_exhausted: bool,
     /// Garbage is collected after a run that leaves more bytes than this in use.
     collects_above: usize,
     /// Compiled code is thrown away if a collection leaves more bytes than this in use.
@@ -223,18 +223,18 @@ impl Vm {
         let shared = lua.create_table()?;
         let generation = GENERATION.get() + 1;
         GENERATION.set(generation);
-        let watch = VmWatch::new(&lua, &shared, generation)?;
+        let monitor = JitMonitor::new(&lua, &shared, generation)?;
         let entries = prelude::run(&lua, &shared, &bridge, &array_mt)?;
         lua.set_memory_limit(MEMORY_BYTES_MAX)?;
         Ok(Vm {
             watched,
-            watch,
+            monitor,
             entries,
             idle: None,
             loaded: HashMap::new(),
             gone: program::gone(),
             generation,
-            is_spent: false,
+            is_exhausted: false,
             collects_above: GARBAGE_BYTES_MAX,
             flushes_above: SUSPICIOUS_BYTES,
             array_mt,
@@ -268,13 +268,13 @@ impl Vm {
                 Err(error) => return RunOutcome::Failed(self.failure(&error, false)),
             },
         };
-        self.go_on(thread, (id, context.id, context.id != 0), program, None, host, context)
+        self.continue_run(thread, (id, context.id, context.id != 0), program, None, host, context)
     }
 
     /// Passes a reply to the function that waits for it.
-    fn answer(
+    fn resume_with_reply(
         &mut self,
-        PausedRun { thread, spent, program, .. }: PausedRun,
+        PausedRun { thread, usage: spent, program, .. }: PausedRun,
         reply: Result<CallReply, String>,
         host: &mut dyn Host,
         context: &mut Context,
@@ -291,39 +291,39 @@ impl Vm {
         };
         match reply {
             Ok(CallReply::Http(HttpReply { status, .. })) => {
-                self.go_on(thread, (status, first, second), &program, Some(spent), host, context)
+                self.continue_run(thread, (status, first, second), &program, Some(spent), host, context)
             }
             Ok(CallReply::Work(_) | CallReply::Link(_)) => {
-                self.go_on(thread, first, &program, Some(spent), host, context)
+                self.continue_run(thread, first, &program, Some(spent), host, context)
             }
-            Err(_) => self.go_on(thread, (Value::Nil, first), &program, Some(spent), host, context),
+            Err(_) => self.continue_run(thread, (Value::Nil, first), &program, Some(spent), host, context),
         }
     }
 
-    /// `spent`: `None` at the start of the run. Most runs never wait, and none of these pays for the clock.
-    fn go_on(
+    /// `usage`: `None` at the start of the run. Most runs never wait, and none of these pays for the clock.
+    fn continue_run(
         &mut self,
         thread: Thread,
         arguments: impl IntoLuaMulti,
         program: &Arc<Program>,
-        spent: Option<RunUsage>,
+        usage: Option<RunUsage>,
         host: &mut dyn Host,
         context: &mut Context,
     ) -> RunOutcome {
-        let waits = spent.map_or(0, |spent| spent.waits);
+        let waits = usage.map_or(0, |spent| spent.waits);
         let resume = || thread.resume::<YieldedValues>(arguments);
-        let (yielded, is_stopped, used) = self.bridge.with(host, || match spent.map(|spent| spent.time) {
+        let (yielded, is_stopped, used) = self.bridge.run_with_host(host, || match usage.map(|spent| spent.time) {
             None => {
                 let (yielded, is_stopped) = self.watched.run(resume);
                 (yielded, is_stopped, None)
             }
             Some(used) => {
-                let (yielded, is_stopped, used) = self.watched.go_on(used, resume);
+                let (yielded, is_stopped, used) = self.watched.resume_run(used, resume);
                 (yielded, is_stopped, Some(used))
             }
         });
         self.bridge.trim();
-        self.watch.publish(self.lua.used_memory());
+        self.monitor.publish(self.lua.used_memory());
         let (kind, id, number, text) = match yielded {
             Ok(yielded) => yielded,
             Err(error) => {
@@ -352,9 +352,9 @@ impl Vm {
             }
             2 => {
                 let time = Duration::try_from_secs_f64(number.unwrap_or_default()).unwrap_or(Duration::MAX);
-                RunOutcome::Wait(RunWait::Sleep(time), self.paused(thread, program, used))
+                RunOutcome::Wait(RunWait::Sleep(time), self.pause(thread, program, used))
             }
-            3 => RunOutcome::Wait(RunWait::Body, self.paused(thread, program, used)),
+            3 => RunOutcome::Wait(RunWait::Body, self.pause(thread, program, used)),
             5..=7 => {
                 let message = text.map_or_else(Vec::new, |text| text.as_bytes().to_vec());
                 let wait = match kind {
@@ -363,7 +363,7 @@ impl Vm {
                     _ => LinkCall::read(&message).map(|call| RunWait::Link(Box::new(call))),
                 };
                 match wait {
-                    Some(wait) => RunOutcome::Wait(wait, self.paused(thread, program, used)),
+                    Some(wait) => RunOutcome::Wait(wait, self.pause(thread, program, used)),
                     None => failed(FailureKind::Error, "no call; this is a bug of the gateway".to_owned()),
                 }
             }
@@ -371,9 +371,9 @@ impl Vm {
         }
     }
 
-    fn paused(&self, thread: Thread, program: &Arc<Program>, spent: Option<RunUsage>) -> PausedRun {
-        let spent = spent.unwrap_or_else(|| RunUsage { time: self.watched.used_by_last(), waits: 1 });
-        PausedRun { thread, program: Arc::clone(program), generation: self.generation, spent }
+    fn pause(&self, thread: Thread, program: &Arc<Program>, usage: Option<RunUsage>) -> PausedRun {
+        let spent = usage.unwrap_or_else(|| RunUsage { time: self.watched.used_by_last(), waits: 1 });
+        PausedRun { thread, program: Arc::clone(program), generation: self.generation, usage: spent }
     }
 
     /// Forgets programs that were dropped.
@@ -434,14 +434,14 @@ impl Vm {
     /// quarters of the free memory are used.
     #[inline]
     fn make_room(&mut self) {
-        if self.lua.used_memory() > self.collects_above && !self.is_spent {
+        if self.lua.used_memory() > self.collects_above && !self.is_exhausted {
             self.collect();
         }
     }
 
     #[cold]
     fn collect(&mut self) {
-        self.is_spent = self.lua.gc_collect().is_err();
+        self.is_exhausted = self.lua.gc_collect().is_err();
         let mut used = self.lua.used_memory();
         if used > self.flushes_above {
             used = self.flush();
@@ -455,7 +455,7 @@ impl Vm {
     /// much again is in use, so that functions with much data of their own are not compiled again and again.
     #[cold]
     fn flush(&mut self) -> usize {
-        self.is_spent |= self.entries.flush.call::<()>(()).and_then(|()| self.lua.gc_collect()).is_err();
+        self.is_exhausted |= self.entries.flush.call::<()>(()).and_then(|()| self.lua.gc_collect()).is_err();
         let used = self.lua.used_memory();
         self.flushes_above = (used + used / 2).max(SUSPICIOUS_BYTES);
         used
@@ -471,7 +471,7 @@ impl Vm {
         if kind == FailureKind::Memory {
             self.flushes_above = 0;
             self.collect();
-            self.is_spent |= self.lua.used_memory() > SPENT_BYTES;
+            self.is_exhausted |= self.lua.used_memory() > EXHAUSTED_BYTES;
         }
         RunFailure { kind, text }
     }

@@ -111,7 +111,7 @@ impl WatchedVm {
 
     /// Like [`WatchedVm::run`], for a call that continues and has `used` some of its time already. Also returns its
     /// total.
-    pub(crate) fn go_on<R>(&self, used: Duration, call: impl FnOnce() -> R) -> (R, bool, Duration) {
+    pub(crate) fn resume_run<R>(&self, used: Duration, call: impl FnOnce() -> R) -> (R, bool, Duration) {
         let left = RUN_TIME_MAX.saturating_sub(used);
         let before = self.slot.cpu_time();
         let (result, is_stopped) = match left.is_zero() {

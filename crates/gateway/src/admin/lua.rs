@@ -4,14 +4,14 @@ use super::lua_profile;
 use serde_json::{Value as Json, json};
 use std::collections::{BTreeMap, BTreeSet};
 use stillgate_lua::MEMORY_BYTES_MAX;
-use stillgate_lua::health::{self, Abort, CompileState, LineHealth, TextFunction, VmHealth};
+use stillgate_lua::jit::{self, CompileState, LineJit, TextFunction, TraceAbort, VmJitReport};
 
 /// The whole answer. `shows_texts`: with the texts of functions, which may contain secrets.
-pub(super) fn health(shows_texts: bool) -> Json {
-    let mut workers = health::of_all_threads();
+pub(super) fn jit(shows_texts: bool) -> Json {
+    let mut workers = jit::of_all_threads();
     workers.sort_by(|one, other| one.thread.cmp(&other.thread));
-    let names: BTreeSet<&String> = workers.iter().flat_map(|worker| worker.health.sources.keys()).collect();
-    let totals = health::totals();
+    let names: BTreeSet<&String> = workers.iter().flat_map(|worker| worker.stats.sources.keys()).collect();
+    let totals = jit::totals();
     json!({
         "workers": workers.iter().map(worker).collect::<Vec<_>>(),
         "traces_total": totals.traces,
@@ -23,24 +23,23 @@ pub(super) fn health(shows_texts: bool) -> Json {
     })
 }
 
-fn worker(VmHealth { thread, memory_bytes, generation, is_compiling, health }: &VmHealth) -> Json {
+fn worker(VmJitReport { thread, memory_bytes, generation, is_compiling, stats }: &VmJitReport) -> Json {
     json!({
         "worker": thread,
         "memory_bytes": memory_bytes,
         "memory_bytes_max": MEMORY_BYTES_MAX,
         "generation": generation,
         "is_compiling": is_compiling,
-        "traces": health.traces,
-        "flushes": health.flushes,
-        "machine_code_bytes": health.machine_code_bytes,
-        "lost": health.lost,
+        "traces": stats.traces,
+        "flushes": stats.flushes,
+        "machine_code_bytes": stats.machine_code_bytes,
+        "lost": stats.lost,
     })
 }
 
 /// A text with its functions and lines. Workers become warm one by one: what is furthest on one counts.
-fn source(name: &str, workers: &[VmHealth], shows_texts: bool) -> Json {
-    let loaded: Vec<&health::LoadedText> =
-        workers.iter().filter_map(|worker| worker.health.sources.get(name)).collect();
+fn source(name: &str, workers: &[VmJitReport], shows_texts: bool) -> Json {
+    let loaded: Vec<&jit::LoadedText> = workers.iter().filter_map(|worker| worker.stats.sources.get(name)).collect();
     // Workers that have loaded the newest text know most about it; during a reload others still run an older one.
     let newest = loaded.iter().max_by_key(|source| source.generation).expect("the name is one of the sources'");
     let same: Vec<_> = loaded.iter().filter(|source| source.text == newest.text).collect();
@@ -55,7 +54,7 @@ fn source(name: &str, workers: &[VmHealth], shows_texts: bool) -> Json {
             "workers": by_state,
         })
     };
-    let mut marks: BTreeMap<u32, Vec<(&LineHealth, CompileState)>> = BTreeMap::new();
+    let mut marks: BTreeMap<u32, Vec<(&LineJit, CompileState)>> = BTreeMap::new();
     for ((_, number), line) in same.iter().flat_map(|source| &source.lines) {
         marks.entry(*number).or_default().push((line, line.state()));
     }
@@ -64,7 +63,7 @@ fn source(name: &str, workers: &[VmHealth], shows_texts: bool) -> Json {
     for number in code {
         marks.entry(*number).or_default();
     }
-    let line = |(number, marks): (u32, Vec<(&LineHealth, CompileState)>)| {
+    let line = |(number, marks): (u32, Vec<(&LineJit, CompileState)>)| {
         let calls: BTreeSet<&String> = marks.iter().flat_map(|(line, _)| line.stitches.keys()).collect();
         json!({
             "line": number,
@@ -90,14 +89,14 @@ fn worst(states: impl Iterator<Item = CompileState>) -> CompileState {
 }
 
 /// Aborts, the most frequent first.
-fn aborts(workers: &[VmHealth]) -> Vec<Json> {
-    let mut counts: BTreeMap<&Abort, u64> = BTreeMap::new();
-    for (abort, count) in workers.iter().flat_map(|worker| &worker.health.aborts) {
+fn aborts(workers: &[VmJitReport]) -> Vec<Json> {
+    let mut counts: BTreeMap<&TraceAbort, u64> = BTreeMap::new();
+    for (abort, count) in workers.iter().flat_map(|worker| &worker.stats.aborts) {
         *counts.entry(abort).or_default() += count;
     }
-    let mut counts: Vec<(&Abort, u64)> = counts.into_iter().collect();
+    let mut counts: Vec<(&TraceAbort, u64)> = counts.into_iter().collect();
     counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-    let abort = |(abort, count): (&Abort, u64)| {
+    let abort = |(abort, count): (&TraceAbort, u64)| {
         json!({
             "source": abort.source,
             "line": abort.line,

@@ -63,7 +63,7 @@ pub(crate) fn pages(api: &PageContext) -> Vec<Page> {
     pages.push(page(
         "/v1/lua/jit",
         "Get which functions in Lua LuaJIT has compiled, and why not all",
-        get(async |Extension(caller): Extension<Caller>| json(StatusCode::OK, &lua::health(caller.sees_secrets()))),
+        get(async |Extension(caller): Extension<Caller>| json(StatusCode::OK, &lua::jit(caller.sees_secrets()))),
     ));
     pages.extend(profiling::pages(api));
     pages

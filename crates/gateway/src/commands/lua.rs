@@ -1,6 +1,6 @@
 //! `stillgate lua check`: whether LuaJIT compiles a function, before it is in a gateway.
 //!
-//! What is compiled and what is not is found by `stillgate_lua::health`; here requests are read, one `METHOD URL` a line or lines of
+//! What is compiled and what is not is found by `stillgate_lua::jit`; here requests are read, one `METHOD URL` a line or lines of
 //! an access log, and findings printed.
 
 use super::cli::{EXIT_ERRORS, EXIT_GOOD, EXIT_UNPROVEN, EXIT_UNUSABLE, LuaCheck};
@@ -18,8 +18,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use stillgate_files::read_bounded;
-use stillgate_lua::health::examine::{CodeToExamine, Examination, Finding, examine, step};
-use stillgate_lua::health::steps;
+use stillgate_lua::jit::examine::{CodeToExamine, Examination, Finding, examine, step};
+use stillgate_lua::jit::steps;
 use stillgate_lua::{HeaderChange, Host, MessageSide, Module, NginxLevel, check as check_text};
 use stillgate_plugin_api::PluginFile;
 use stillgate_plugins::{check_json, module_of, required_paths};

@@ -6,7 +6,7 @@ mod absent;
 mod api;
 mod bounds;
 mod fake;
-mod health;
+mod jit;
 mod jwt;
 mod modules;
 mod plugins;

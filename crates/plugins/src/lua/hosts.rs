@@ -396,7 +396,7 @@ impl Host for PieceHost<'_> {
         Phase::BodyFilter.name()
     }
 
-    fn absent(&self) -> Option<&'static str> {
+    fn no_request_reason(&self) -> Option<&'static str> {
         self.seen.get().is_none().then_some(NO_HEAD)
     }
 

@@ -138,7 +138,7 @@ impl Host for OfTimer {
         "timer"
     }
 
-    fn absent(&self) -> Option<&'static str> {
+    fn no_request_reason(&self) -> Option<&'static str> {
         Some(NO_REQUEST)
     }
 

@@ -8,7 +8,7 @@
 //! recording is not a finding by itself, since LuaJIT continues at another place. It is one if lines that run often
 //! stay in the interpreter, or if the compiler never finishes. A finding names an alternative, if one is known.
 
-use super::{Abort, CompileState, Health, LoadedText, TextFunction, steps};
+use super::{CompileState, JitStats, LoadedText, TextFunction, TraceAbort, steps};
 use crate::call::{FailureKind, RunFailure, RunOutcome, RunWait};
 use crate::host::Host;
 use crate::program::{CallKind, Module, PHASES, Program};
@@ -120,18 +120,18 @@ pub fn examine<H: Host>(
     // not be counted.
     let counted = requests.min(COUNTED_RUNS_MAX);
     (0..2 * counted).try_for_each(&mut run)?;
-    watched(|watch| watch.count_lines())?;
+    with_jit_monitor(|monitor| monitor.count_lines())?;
     let ran = (0..counted).try_for_each(&mut run);
-    let hits = watched(|watch| watch.counted_lines())?;
+    let hits = with_jit_monitor(|monitor| monitor.stop_counting_lines())?;
     ran?;
     let warm_up_runs = warm_up(&mut run)?;
-    let warm = watched(|watch| Ok(watch.health()))?;
+    let warm = with_jit_monitor(|monitor| Ok(monitor.stats()))?;
     (0..RUNS).try_for_each(&mut run)?;
-    let health = watched(|watch| Ok(watch.health()))?;
+    let warmed = with_jit_monitor(|monitor| Ok(monitor.stats()))?;
     let runs = warm_up_runs + RUNS;
     let per_request =
         |place: String| hits.get(&format!("{name}:{place}")).map_or(0.0, |hits| *hits as f64 / counted as f64);
-    Ok(JudgedFunction { name: name.as_str(), health: &health, warm: &warm, runs, per_request: &per_request }.examined())
+    Ok(JudgedFunction { name: name.as_str(), now: &warmed, warm: &warm, runs, per_request: &per_request }.report())
 }
 
 /// Runs functions until they are warm, and then `runs` more between [`steps::begin`] and [`steps::end`], for a process
@@ -156,7 +156,7 @@ fn warm_up(run: &mut impl FnMut(usize) -> Result<(), RunFailure>) -> Result<usiz
     while silent < SILENT_RUNS && runs < WARM_UP_RUNS_MAX && began.elapsed() < WARM_UP_TIME_MAX {
         run(runs)?;
         (runs, silent) = (runs + 1, silent + 1);
-        if let Some(now) = vm::with_watch(|watch| watch.events())
+        if let Some(now) = vm::with_monitor(|monitor| monitor.events())
             && now != events
         {
             (events, silent) = (now, 0);
@@ -181,34 +181,34 @@ fn finish(program: &Arc<Program>, part: usize, host: &mut dyn Host, context: &mu
     }
 }
 
-fn watched<R>(then: impl FnOnce(&super::VmWatch) -> mlua::Result<R>) -> Result<R, RunFailure> {
-    let result = vm::with_watch(then).unwrap_or_else(|| Err(mlua::Error::runtime("there is no LuaJIT")));
+fn with_jit_monitor<R>(then: impl FnOnce(&super::JitMonitor) -> mlua::Result<R>) -> Result<R, RunFailure> {
+    let result = vm::with_monitor(then).unwrap_or_else(|| Err(mlua::Error::runtime("there is no LuaJIT")));
     result.map_err(|error| RunFailure { kind: FailureKind::Error, text: error.to_string() })
 }
 
 /// The measurements to judge.
 struct JudgedFunction<'a> {
     name: &'a str,
-    health: &'a Health,
-    warm: &'a Health,
+    now: &'a JitStats,
+    warm: &'a JitStats,
     runs: usize,
     /// Hits per request by line, or by line and callee.
     per_request: &'a dyn Fn(String) -> f64,
 }
 
 impl JudgedFunction<'_> {
-    fn examined(&self) -> Examination {
+    fn report(&self) -> Examination {
         let empty = LoadedText::default();
-        let source = self.health.sources.get(self.name).unwrap_or(&empty);
+        let source = self.now.sources.get(self.name).unwrap_or(&empty);
         let mut findings = self.in_interpreter(source);
         let late = self.late();
-        let is_restless = |abort: &Abort, count: u64| !abort.reason.is_harmless() || count >= LATE_TRIES_MIN;
+        let is_restless = |abort: &TraceAbort, count: u64| !abort.reason.is_harmless() || count >= LATE_TRIES_MIN;
         let restless = late.iter().filter(|(abort, count)| abort.source == self.name && is_restless(abort, **count));
         findings.extend(restless.map(|(abort, _)| Finding {
             line: abort.line,
             reason: format!("{abort}; this still happens after {} runs", self.runs),
         }));
-        if self.health.flushes > self.warm.flushes {
+        if self.now.flushes > self.warm.flushes {
             let reason = "LuaJIT keeps discarding all machine code; there is too much of it".to_owned();
             findings.insert(Finding { line: 1, reason });
         }
@@ -219,17 +219,17 @@ impl JudgedFunction<'_> {
             notes: single,
             functions: source.functions.iter().map(|function| (function.first_line, source.state(function))).collect(),
             lines_compiled: source.lines.values().filter(|line| line.traces > 0).count(),
-            traces: self.health.traces,
-            late: late.values().sum::<u64>() + (self.health.traces - self.warm.traces),
-            flushes: self.health.flushes,
+            traces: self.now.traces,
+            late: late.values().sum::<u64>() + (self.now.traces - self.warm.traces),
+            flushes: self.now.flushes,
             runs: self.runs,
         }
     }
 
     /// Recordings that failed after the warm-up.
-    fn late(&self) -> BTreeMap<&Abort, u64> {
+    fn late(&self) -> BTreeMap<&TraceAbort, u64> {
         let grown = self
-            .health
+            .now
             .aborts
             .iter()
             .map(|(abort, count)| (abort, count - self.warm.aborts.get(abort).copied().unwrap_or_default()));
@@ -268,12 +268,12 @@ impl JudgedFunction<'_> {
 
     fn causes(&self, source: &LoadedText, function: &TextFunction, is_harmless: bool) -> Vec<Finding> {
         let is_within = |line: u32| (function.first_line..=function.last_line).contains(&line);
-        let of_function = self.health.aborts.keys().filter(|abort| {
+        let of_function = self.now.aborts.keys().filter(|abort| {
             let is_here = abort.source == self.name && function.lines.contains(&abort.line);
             let has_begun_here = abort.began_source == self.name && abort.began_line == function.first_line;
             abort.reason.is_harmless() == is_harmless && (is_here || has_begun_here && is_within(abort.line))
         });
-        let mut found: Vec<&Abort> = of_function.collect();
+        let mut found: Vec<&TraceAbort> = of_function.collect();
         // The end of a closure's life adds nothing to its beginning.
         if found.iter().any(|abort| abort.instruction == Some("FNEW")) {
             found.retain(|abort| abort.instruction != Some("UCLO"));
@@ -345,7 +345,7 @@ const OF_REASONS: [(&str, &str); 4] = [
 ];
 
 /// The alternative to the code of an abort.
-pub(super) fn remedy_of(abort: &Abort) -> Option<&'static str> {
+pub(super) fn remedy_of(abort: &TraceAbort) -> Option<&'static str> {
     let by_instruction = || OF_INSTRUCTIONS.iter().find(|(name, ..)| abort.instruction == Some(name)).map(|row| row.2);
     let by_reason = || OF_REASONS.iter().find(|(name, _)| *name == abort.reason.name()).map(|row| row.1);
     remedy_of_call(&abort.called).or_else(by_instruction).or_else(by_reason)

@@ -1,11 +1,11 @@
 //! State of LuaJIT's compiler for the functions of each worker, from its own events.
 //!
 //! ```text
-//!  LuaJIT ── trace, record ──▶ prelude/health.lua ──▶ Watch (the worker's own) ── after the run ──▶ Health ──▶ any thread
+//!  LuaJIT ── trace, record ──▶ prelude/jit.lua ──▶ JitMonitor (the worker's own) ── after the run ──▶ JitStats ──▶ any thread
 //! ```
 //!
 //! The compiler emits events only while functions become warm, so a run without any costs one look at a flag. It has no
-//! event for giving up; the instruction at which a recording began shows that, after the recording has failed.
+//! event for blacklisting; the instruction at which a recording began shows that, after the recording has failed.
 //!
 //! A worker never waits for a reader: it publishes copies.
 
@@ -41,7 +41,7 @@ pub enum CompileState {
     Stitched,
     /// It runs in the interpreter: it has not run often enough, or attempts have failed.
     Interpreted,
-    /// LuaJIT has given it up, or one of its loops: it stays in the interpreter.
+    /// LuaJIT has blacklisted it, or one of its loops: it stays in the interpreter.
     Blacklisted,
 }
 
@@ -74,13 +74,13 @@ pub struct TextFunction {
 
 /// State of a line of a function.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LineHealth {
+pub struct LineJit {
     /// Number of traces that contain it.
     pub traces: u32,
     /// The functions that it calls outside of compiled code, with the number of traces for each.
     pub stitches: BTreeMap<String, u32>,
-    /// LuaJIT has given up a loop or function that begins here.
-    pub is_given_up: bool,
+    /// LuaJIT has blacklisted a loop or function that begins here.
+    pub is_blacklisted: bool,
 }
 
 /// One text, as a worker has loaded it.
@@ -95,12 +95,12 @@ pub struct LoadedText {
     /// In the order of the text, inner functions after the enclosing one.
     pub functions: Vec<TextFunction>,
     /// Keyed by the first line of the function, and the line.
-    pub lines: BTreeMap<(u32, u32), LineHealth>,
+    pub lines: BTreeMap<(u32, u32), LineJit>,
 }
 
 /// A type of recording that ended without machine code.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Abort {
+pub struct TraceAbort {
     /// The text that contains the line; the prelude, if no line of a user's text led there.
     pub source: String,
     /// Its line.
@@ -110,7 +110,7 @@ pub struct Abort {
     /// The called function, if LuaJIT does not compile it.
     pub called: String,
     /// The reason.
-    pub reason: AbortReason,
+    pub reason: TraceAbortReason,
     /// The instruction that is not compiled.
     pub instruction: Option<&'static str>,
     /// The text in which the recording began.
@@ -121,11 +121,11 @@ pub struct Abort {
 
 /// What the compiler has done on one worker.
 #[derive(Debug, Clone, Default)]
-pub struct Health {
+pub struct JitStats {
     /// Keyed by name.
     pub sources: BTreeMap<String, LoadedText>,
     /// Each with its count.
-    pub aborts: BTreeMap<Abort, u64>,
+    pub aborts: BTreeMap<TraceAbort, u64>,
     /// Number of traces that were made.
     pub traces: u64,
     /// How often all machine code was discarded.
@@ -138,28 +138,28 @@ pub struct Health {
 
 /// Totals of all workers since the start.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Totals {
+pub struct JitTotals {
     /// Number of traces that were made.
     pub traces: u64,
     /// Recordings without a result, by the reason's number.
-    pub aborts: [u64; AbortReason::COUNT],
+    pub aborts: [u64; TraceAbortReason::COUNT],
     /// How often all machine code of a worker was discarded.
     pub flushes: u64,
 }
 
 static TRACES: AtomicU64 = AtomicU64::new(0);
-static ABORTS: [AtomicU64; AbortReason::COUNT] = [const { AtomicU64::new(0) }; AbortReason::COUNT];
+static ABORTS: [AtomicU64; TraceAbortReason::COUNT] = [const { AtomicU64::new(0) }; TraceAbortReason::COUNT];
 static FLUSHES: AtomicU64 = AtomicU64::new(0);
 
 /// The totals of all workers so far.
-pub fn totals() -> Totals {
+pub fn totals() -> JitTotals {
     let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    Totals { traces: load(&TRACES), aborts: std::array::from_fn(|at| load(&ABORTS[at])), flushes: load(&FLUSHES) }
+    JitTotals { traces: load(&TRACES), aborts: std::array::from_fn(|at| load(&ABORTS[at])), flushes: load(&FLUSHES) }
 }
 
 /// One worker's VM, as it was after its last run.
 #[derive(Debug, Clone)]
-pub struct VmHealth {
+pub struct VmJitReport {
     /// The name of its thread.
     pub thread: String,
     /// Memory in use, limited by [`crate::MEMORY_BYTES_MAX`].
@@ -169,7 +169,7 @@ pub struct VmHealth {
     /// Whether LuaJIT compiles at all: it stops if it gets no memory for machine code.
     pub is_compiling: bool,
     /// State of its compiler.
-    pub health: Arc<Health>,
+    pub stats: Arc<JitStats>,
 }
 
 /// One worker's published copies.
@@ -178,21 +178,21 @@ struct PublishedState {
     generation: u64,
     memory_bytes: AtomicU64,
     is_compiling: AtomicBool,
-    health: ArcSwap<Health>,
+    stats: ArcSwap<JitStats>,
 }
 
 static PUBLISHED: Mutex<Vec<Weak<PublishedState>>> = Mutex::new(Vec::new());
 
 /// The VMs of all threads that have run functions.
-pub fn of_all_threads() -> Vec<VmHealth> {
+pub fn of_all_threads() -> Vec<VmJitReport> {
     let published = PUBLISHED.lock().unwrap_or_else(PoisonError::into_inner);
     let live = published.iter().filter_map(Weak::upgrade);
-    live.map(|published| VmHealth {
+    live.map(|published| VmJitReport {
         thread: published.thread.clone(),
         memory_bytes: published.memory_bytes.load(Ordering::Relaxed),
         generation: published.generation,
         is_compiling: published.is_compiling.load(Ordering::Relaxed),
-        health: published.health.load_full(),
+        stats: published.stats.load_full(),
     })
     .collect()
 }
@@ -202,7 +202,7 @@ impl LoadedText {
     pub fn state(&self, function: &TextFunction) -> CompileState {
         let lines = self.lines.range((function.first_line, 0)..=(function.first_line, u32::MAX));
         let has = |state| lines.clone().any(|(_, line)| line.state() == state);
-        // One line that was given up or left is more important than all that are compiled.
+        // One line that was blacklisted or left is more important than all that are compiled.
         let found = [CompileState::Blacklisted, CompileState::Stitched, CompileState::Compiled]
             .into_iter()
             .find(|state| has(*state));
@@ -210,7 +210,7 @@ impl LoadedText {
     }
 }
 
-impl Health {
+impl JitStats {
     /// Number of functions in this state, without whole texts, which run once.
     pub fn functions_in(&self, state: CompileState) -> usize {
         let of_source = |source: &LoadedText| {
@@ -221,19 +221,19 @@ impl Health {
     }
 }
 
-impl LineHealth {
+impl LineJit {
     /// The state of the line.
     pub fn state(&self) -> CompileState {
         match self {
-            LineHealth { is_given_up: true, .. } => CompileState::Blacklisted,
-            LineHealth { stitches, .. } if !stitches.is_empty() => CompileState::Stitched,
-            LineHealth { traces: 0, .. } => CompileState::Interpreted,
+            LineJit { is_blacklisted: true, .. } => CompileState::Blacklisted,
+            LineJit { stitches, .. } if !stitches.is_empty() => CompileState::Stitched,
+            LineJit { traces: 0, .. } => CompileState::Interpreted,
             _ => CompileState::Compiled,
         }
     }
 }
 
-impl fmt::Display for Abort {
+impl fmt::Display for TraceAbort {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}", self.reason.text())?;
         if let Some(instruction) = self.instruction {
@@ -258,8 +258,8 @@ impl fmt::Display for Abort {
 static LOADED: AtomicU64 = AtomicU64::new(0);
 
 /// The state of one VM.
-pub(crate) struct VmWatch {
-    heard: Rc<EventLog>,
+pub(crate) struct JitMonitor {
+    events: Rc<EventLog>,
     /// Table shared by the parts of the prelude.
     shared: Table,
     published: Option<Arc<PublishedState>>,
@@ -269,42 +269,42 @@ pub(crate) struct VmWatch {
 /// Events, as written by the functions that LuaJIT calls.
 #[derive(Default)]
 struct EventLog {
-    health: RefCell<Health>,
+    stats: RefCell<JitStats>,
     is_new: Cell<bool>,
 }
 
-/// The arguments of an abort from `health.lua`.
+/// The arguments of an abort from `jit.lua`.
 type AbortArguments = (String, u32, String, String, i64, i64, String, u32, u32, bool);
 
-impl VmWatch {
+impl JitMonitor {
     /// Registers the event handlers with the prelude.
-    pub(crate) fn new(lua: &Lua, shared: &Table, generation: u64) -> mlua::Result<VmWatch> {
-        let heard = Rc::new(EventLog::default());
+    pub(crate) fn new(lua: &Lua, shared: &Table, generation: u64) -> mlua::Result<JitMonitor> {
+        let events = Rc::new(EventLog::default());
         shared.set("fnew", FNEW)?;
         let numbers = lua.create_table()?;
-        for number in given_up() {
+        for number in blacklisting_instructions() {
             numbers.set(number, true)?;
         }
-        shared.set("given_up", numbers)?;
-        hear(lua, shared, &heard, "on_compiled", Health::compiled)?;
-        hear(lua, shared, &heard, "on_compiled_line", Health::compiled_line)?;
-        hear(lua, shared, &heard, "on_aborted", Health::aborted)?;
-        hear(lua, shared, &heard, "on_flushed", Health::flushed)?;
-        hear(lua, shared, &heard, "on_loaded_text", Health::loaded_text)?;
-        hear(lua, shared, &heard, "on_loaded_function", Health::loaded_function)?;
-        hear(lua, shared, &heard, "on_forgotten", Health::forgotten)?;
-        Ok(VmWatch { heard, shared: shared.clone(), published: None, generation })
+        shared.set("blacklisting", numbers)?;
+        register_handler(lua, shared, &events, "on_compiled", JitStats::record_trace)?;
+        register_handler(lua, shared, &events, "on_compiled_line", JitStats::record_compiled_line)?;
+        register_handler(lua, shared, &events, "on_aborted", JitStats::record_abort)?;
+        register_handler(lua, shared, &events, "on_flushed", JitStats::record_flush)?;
+        register_handler(lua, shared, &events, "on_loaded_text", JitStats::add_text)?;
+        register_handler(lua, shared, &events, "on_loaded_function", JitStats::add_function)?;
+        register_handler(lua, shared, &events, "on_forgotten", JitStats::remove_text)?;
+        Ok(JitMonitor { events, shared: shared.clone(), published: None, generation })
     }
 
     /// The current state.
-    pub(crate) fn health(&self) -> Health {
-        self.heard.health.borrow().clone()
+    pub(crate) fn stats(&self) -> JitStats {
+        self.events.stats.borrow().clone()
     }
 
     /// Number of events so far.
     pub(crate) fn events(&self) -> u64 {
-        let health = self.heard.health.borrow();
-        health.traces + health.flushes + health.aborts.values().sum::<u64>() + health.lost
+        let stats = self.events.stats.borrow();
+        stats.traces + stats.flushes + stats.aborts.values().sum::<u64>() + stats.lost
     }
 
     /// Starts counting how often lines run. This is slow, and keeps functions in the interpreter.
@@ -313,7 +313,7 @@ impl VmWatch {
     }
 
     /// Stops counting, and returns the counts by `NAME:LINE`, and for calls by `NAME:LINE:CALLED`.
-    pub(crate) fn counted_lines(&self) -> mlua::Result<HashMap<String, u64>> {
+    pub(crate) fn stop_counting_lines(&self) -> mlua::Result<HashMap<String, u64>> {
         let counts: HashMap<String, u64> = self.shared.get::<LuaFunction>("counted_lines")?.call(())?;
         Ok(counts.into_iter().map(|(line, count)| (chunk_name(line), count)).collect())
     }
@@ -321,7 +321,7 @@ impl VmWatch {
     /// Publishes changes.
     #[inline]
     pub(crate) fn publish(&mut self, memory_bytes: usize) {
-        if self.heard.is_new.replace(false) {
+        if self.events.is_new.replace(false) {
             self.publish_now();
         }
         if let Some(published) = &self.published {
@@ -331,17 +331,17 @@ impl VmWatch {
 
     #[cold]
     fn publish_now(&mut self) {
-        let health = Arc::new(self.heard.health.borrow().clone());
+        let stats = Arc::new(self.events.stats.borrow().clone());
         let is_compiling = AtomicBool::new(self.is_compiling().unwrap_or(false));
         match &self.published {
             Some(published) => {
-                published.health.store(health);
+                published.stats.store(stats);
                 published.is_compiling.store(is_compiling.into_inner(), Ordering::Relaxed);
             }
             None => {
                 let thread = thread::current().name().unwrap_or_default().to_owned();
-                let (generation, health, memory_bytes) = (self.generation, ArcSwap::new(health), AtomicU64::new(0));
-                let published = Arc::new(PublishedState { thread, generation, memory_bytes, is_compiling, health });
+                let (generation, stats, memory_bytes) = (self.generation, ArcSwap::new(stats), AtomicU64::new(0));
+                let published = Arc::new(PublishedState { thread, generation, memory_bytes, is_compiling, stats });
                 let mut all = PUBLISHED.lock().unwrap_or_else(PoisonError::into_inner);
                 all.retain(|other| other.strong_count() > 0);
                 all.push(Arc::downgrade(&published));
@@ -356,17 +356,17 @@ impl VmWatch {
     }
 }
 
-fn hear<A: FromLuaMulti + 'static>(
+fn register_handler<A: FromLuaMulti + 'static>(
     lua: &Lua,
     shared: &Table,
-    heard: &Rc<EventLog>,
+    events: &Rc<EventLog>,
     name: &str,
-    take: fn(&mut Health, A),
+    take: fn(&mut JitStats, A),
 ) -> mlua::Result<()> {
-    let heard = Rc::clone(heard);
-    let function = lua.create_function(move |_, said: A| {
-        take(&mut heard.health.borrow_mut(), said);
-        heard.is_new.set(true);
+    let events = Rc::clone(events);
+    let function = lua.create_function(move |_, arguments: A| {
+        take(&mut events.stats.borrow_mut(), arguments);
+        events.is_new.set(true);
         Ok(())
     })?;
     shared.set(name, function)
@@ -377,15 +377,15 @@ fn chunk_name(chunk: String) -> String {
     chunk.strip_prefix('=').map(str::to_owned).unwrap_or(chunk)
 }
 
-impl Health {
-    fn compiled(&mut self, code_bytes: u64) {
+impl JitStats {
+    fn record_trace(&mut self, code_bytes: u64) {
         TRACES.fetch_add(1, Ordering::Relaxed);
         self.traces += 1;
         self.machine_code_bytes += code_bytes;
     }
 
     /// `called` is empty unless the line leaves compiled code for it.
-    fn compiled_line(&mut self, (chunk, first, line, called): (String, u32, u32, String)) {
+    fn record_compiled_line(&mut self, (chunk, first, line, called): (String, u32, u32, String)) {
         let Some(line) = self.line(&chunk, first, line) else { return };
         if called.is_empty() {
             line.traces += 1;
@@ -394,15 +394,16 @@ impl Health {
         }
     }
 
-    fn aborted(&mut self, said: AbortArguments) {
-        let (source, line, within, called, reason, detail, began_source, began_first, began_line, is_given_up) = said;
-        let reason = AbortReason::of(reason);
+    fn record_abort(&mut self, arguments: AbortArguments) {
+        let (source, line, within, called, reason, detail, began_source, began_first, began_line, is_blacklisted) =
+            arguments;
+        let reason = TraceAbortReason::of(reason);
         ABORTS[reason.number()].fetch_add(1, Ordering::Relaxed);
-        if is_given_up && let Some(line) = self.line(&began_source, began_first, began_line) {
-            line.is_given_up = true;
+        if is_blacklisted && let Some(line) = self.line(&began_source, began_first, began_line) {
+            line.is_blacklisted = true;
         }
         let is_called = !within.is_empty() || reason.is_of_calls();
-        let abort = Abort {
+        let abort = TraceAbort {
             source: chunk_name(source),
             line,
             within: chunk_name(within),
@@ -419,18 +420,18 @@ impl Health {
         *self.aborts.entry(abort).or_default() += 1;
     }
 
-    fn flushed(&mut self, (): ()) {
+    fn record_flush(&mut self, (): ()) {
         FLUSHES.fetch_add(1, Ordering::Relaxed);
         self.flushes += 1;
         self.machine_code_bytes = 0;
         for source in self.sources.values_mut() {
-            // Lines that were given up stay given up.
-            source.lines.retain(|_, line| line.is_given_up);
+            // Blacklisted lines stay blacklisted.
+            source.lines.retain(|_, line| line.is_blacklisted);
             source.lines.values_mut().for_each(|line| (line.traces, line.stitches) = Default::default());
         }
     }
 
-    fn loaded_text(&mut self, (chunk, text): (String, String)) {
+    fn add_text(&mut self, (chunk, text): (String, String)) {
         let bytes: usize = self.sources.values().map(|source| source.text.len()).sum();
         let name = chunk_name(chunk);
         self.forget_aborts(&name);
@@ -442,7 +443,7 @@ impl Health {
         source.text = if bytes + text.len() <= TEXT_BYTES_MAX { text.into() } else { "".into() };
     }
 
-    fn forgotten(&mut self, chunk: String) {
+    fn remove_text(&mut self, chunk: String) {
         let name = chunk_name(chunk);
         let Some(source) = self.sources.get_mut(&name) else { return };
         source.count -= 1;
@@ -457,7 +458,7 @@ impl Health {
         self.aborts.retain(|abort, _| abort.source != name && abort.began_source != name);
     }
 
-    fn loaded_function(&mut self, (chunk, first_line, last_line, mut lines): (String, u32, u32, Vec<u32>)) {
+    fn add_function(&mut self, (chunk, first_line, last_line, mut lines): (String, u32, u32, Vec<u32>)) {
         let functions: usize = self.sources.values().map(|source| source.functions.len()).sum();
         let Some(source) = chunk.strip_prefix('=').and_then(|name| self.sources.get_mut(name)) else { return };
         if functions == FUNCTIONS_MAX {
@@ -471,7 +472,7 @@ impl Health {
     }
 
     /// A line of a program's text; `None`: it belongs to no program, or there are too many.
-    fn line(&mut self, chunk: &str, first: u32, line: u32) -> Option<&mut LineHealth> {
+    fn line(&mut self, chunk: &str, first: u32, line: u32) -> Option<&mut LineJit> {
         let lines: usize = self.sources.values().map(|source| source.lines.len()).sum();
         let source = self.sources.get_mut(chunk.strip_prefix('=')?)?;
         if lines >= LINES_MAX && !source.lines.contains_key(&(first, line)) {
@@ -497,8 +498,8 @@ const INSTRUCTIONS: &str = "ISLT ISGE ISLE ISGT ISEQV ISNEV ISEQS ISNES ISEQN IS
 /// The instruction that creates a closure.
 const FNEW: usize = 51;
 
-/// Instructions that mark code that LuaJIT has given up.
-const GIVEN_UP: [&str; 5] = ["IFORL", "IITERL", "ILOOP", "IFUNCF", "IFUNCV"];
+/// Instructions that mark code that LuaJIT has blacklisted.
+const BLACKLISTING_INSTRUCTIONS: [&str; 5] = ["IFORL", "IITERL", "ILOOP", "IFUNCF", "IFUNCV"];
 
 /// A reason's name for metrics and scripts, and its meaning.
 const REASONS: [(&str, &str); 35] = [
@@ -553,22 +554,22 @@ const BYTECODE: usize = 7;
 
 /// The reason why a recording has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct AbortReason(u8);
+pub struct TraceAbortReason(u8);
 
-impl AbortReason {
+impl TraceAbortReason {
     /// Number of reasons, including the unknown one.
     pub const COUNT: usize = REASONS.len() + 1;
 
     /// The reason for LuaJIT's number.
-    fn of(number: i64) -> AbortReason {
+    fn of(number: i64) -> TraceAbortReason {
         let known = usize::try_from(number).ok().filter(|number| *number < REASONS.len());
         // There are 36.
-        AbortReason(known.unwrap_or(REASONS.len()) as u8)
+        TraceAbortReason(known.unwrap_or(REASONS.len()) as u8)
     }
 
     /// All reasons.
-    pub fn all() -> impl Iterator<Item = AbortReason> {
-        (0..AbortReason::COUNT as u8).map(AbortReason)
+    pub fn all() -> impl Iterator<Item = TraceAbortReason> {
+        (0..TraceAbortReason::COUNT as u8).map(TraceAbortReason)
     }
 
     /// Its index among all.
@@ -607,10 +608,10 @@ impl AbortReason {
     }
 }
 
-/// The numbers of the instructions that mark code that LuaJIT has given up.
-fn given_up() -> impl Iterator<Item = usize> {
+/// The numbers of the instructions that mark code that LuaJIT has blacklisted.
+fn blacklisting_instructions() -> impl Iterator<Item = usize> {
     let all = INSTRUCTIONS.split_ascii_whitespace().enumerate();
-    all.filter(|(_, name)| GIVEN_UP.contains(name)).map(|(number, _)| number)
+    all.filter(|(_, name)| BLACKLISTING_INSTRUCTIONS.contains(name)).map(|(number, _)| number)
 }
 
 #[cfg(test)]
@@ -621,19 +622,22 @@ mod tests {
     fn instructions_have_luajit_s_numbers() {
         let names: Vec<&str> = INSTRUCTIONS.split_ascii_whitespace().collect();
         assert_eq!((names.len(), names[50], names[FNEW]), (104, "UCLO", "FNEW"));
-        assert_eq!(given_up().collect::<Vec<_>>(), [80, 83, 86, 97, 100]);
+        assert_eq!(blacklisting_instructions().collect::<Vec<_>>(), [80, 83, 86, 97, 100]);
     }
 
     #[test]
     fn reasons_have_names_of_their_own() {
-        let mut names: Vec<&str> = AbortReason::all().map(AbortReason::name).collect();
+        let mut names: Vec<&str> = TraceAbortReason::all().map(TraceAbortReason::name).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), AbortReason::COUNT);
+        assert_eq!(names.len(), TraceAbortReason::COUNT);
         assert_eq!(
-            (AbortReason::of(7).name(), AbortReason::of(35).name(), AbortReason::of(-1).name()),
+            (TraceAbortReason::of(7).name(), TraceAbortReason::of(35).name(), TraceAbortReason::of(-1).name()),
             ("bytecode", "other", "other")
         );
-        assert_eq!((AbortReason::of(7).instruction(51), AbortReason::of(15).instruction(51)), (Some("FNEW"), None));
+        assert_eq!(
+            (TraceAbortReason::of(7).instruction(51), TraceAbortReason::of(15).instruction(51)),
+            (Some("FNEW"), None)
+        );
     }
 }

@@ -2,13 +2,13 @@
 
 use crate::fake::Fake;
 use std::sync::Arc;
-use stillgate_lua::health::examine::{CodeToExamine, Examination, Finding, examine};
-use stillgate_lua::health::{self, AbortReason, CompileState, Health, VmHealth};
+use stillgate_lua::jit::examine::{CodeToExamine, Examination, Finding, examine};
+use stillgate_lua::jit::{self, CompileState, JitStats, TraceAbortReason, VmJitReport};
 use stillgate_lua::{CallKind, Context, Module, Program, RunOutcome, run, run_part};
 
 const RUNS: usize = 3000;
-/// LuaJIT waits longer after each recording that has failed, until it gives up.
-const RUNS_UNTIL_GIVEN_UP: usize = 200_000;
+/// LuaJIT waits longer after each recording that has failed, until it blacklists the code.
+const RUNS_UNTIL_BLACKLISTED: usize = 200_000;
 
 fn named(name: &str, sources: &[&str]) -> Arc<Program> {
     let sources = sources.iter().map(|source| source.to_string()).collect();
@@ -23,16 +23,16 @@ fn warm(program: &Arc<Program>, runs: usize) {
 }
 
 /// The published state of this thread.
-fn worker() -> VmHealth {
+fn worker() -> VmJitReport {
     let name = std::thread::current().name().unwrap().to_owned();
-    let mut all = health::of_all_threads();
+    let mut all = jit::of_all_threads();
     all.retain(|worker| worker.thread == name);
     assert_eq!(all.len(), 1);
     all.remove(0)
 }
 
-fn published() -> Arc<Health> {
-    worker().health
+fn published() -> Arc<JitStats> {
+    worker().stats
 }
 
 #[test]
@@ -56,13 +56,13 @@ fn a_vm_tells_its_memory_and_that_it_was_replaced() {
     assert!(second.memory_bytes < 16_000_000, "{second:?}");
 }
 
-fn states(health: &Health, source: &str) -> Vec<(u32, CompileState)> {
-    let source = &health.sources[source];
+fn states(stats: &JitStats, source: &str) -> Vec<(u32, CompileState)> {
+    let source = &stats.sources[source];
     source.functions.iter().map(|function| (function.first_line, source.state(function))).collect()
 }
 
-fn aborts(health: &Health, source: &str) -> Vec<(u32, &'static str, Option<&'static str>, String)> {
-    let of_source = health.aborts.keys().filter(|abort| abort.source == source);
+fn aborts(stats: &JitStats, source: &str) -> Vec<(u32, &'static str, Option<&'static str>, String)> {
+    let of_source = stats.aborts.keys().filter(|abort| abort.source == source);
     let mut all: Vec<_> =
         of_source.map(|abort| (abort.line, abort.reason.name(), abort.instruction, abort.called.clone())).collect();
     // Recordings that began elsewhere may end there, too.
@@ -71,7 +71,7 @@ fn aborts(health: &Health, source: &str) -> Vec<(u32, &'static str, Option<&'sta
 }
 
 #[test]
-fn functions_are_compiled_given_up_or_never_tried() {
+fn functions_are_compiled_blacklisted_or_never_tried() {
     let good = named(
         "good",
         &[
@@ -79,30 +79,30 @@ fn functions_are_compiled_given_up_or_never_tried() {
         ],
     );
     warm(&good, RUNS);
-    let health = published();
+    let stats = published();
     assert_eq!(
-        states(&health, "good"),
+        states(&stats, "good"),
         [(0, CompileState::Interpreted), (1, CompileState::Interpreted), (4, CompileState::Compiled)]
     );
-    assert!(health.traces > 0 && health.machine_code_bytes > 0, "{health:?}");
-    assert!(health.sources["good"].text.starts_with("local seldom"));
+    assert!(stats.traces > 0 && stats.machine_code_bytes > 0, "{stats:?}");
+    assert!(stats.sources["good"].text.starts_with("local seldom"));
 
-    let before = health::totals();
+    let before = jit::totals();
     let bad = named(
         "bad",
         &[
             "return function(conf, ctx)\n  local made =\n    function()\n      return conf\n    end\n  return made() == 1 and 1 or nil\nend",
         ],
     );
-    warm(&bad, RUNS_UNTIL_GIVEN_UP);
-    let health = published();
+    warm(&bad, RUNS_UNTIL_BLACKLISTED);
+    let stats = published();
     assert_eq!(
-        states(&health, "bad"),
+        states(&stats, "bad"),
         [(0, CompileState::Interpreted), (1, CompileState::Blacklisted), (3, CompileState::Compiled)]
     );
-    assert!(aborts(&health, "bad").contains(&(3, "bytecode", Some("FNEW"), String::new())), "{health:#?}");
-    let reason = AbortReason::all().find(|reason| reason.name() == "bytecode").unwrap();
-    assert!(health::totals().aborts[reason.number()] > before.aborts[reason.number()]);
+    assert!(aborts(&stats, "bad").contains(&(3, "bytecode", Some("FNEW"), String::new())), "{stats:#?}");
+    let reason = TraceAbortReason::all().find(|reason| reason.name() == "bytecode").unwrap();
+    assert!(jit::totals().aborts[reason.number()] > before.aborts[reason.number()]);
 }
 
 #[test]
@@ -114,10 +114,10 @@ fn calls_that_leave_compiled_code_are_laid_at_the_user_s_line() {
         ],
     );
     warm(&stitched, RUNS);
-    let health = published();
-    let source = &health.sources["stitched"];
+    let stats = published();
+    let source = &stats.sources["stitched"];
     let (_, line) = source.lines.iter().find(|((_, line), _)| *line == 5).unwrap();
-    assert_eq!(line.state(), CompileState::Stitched, "{health:#?}");
+    assert_eq!(line.state(), CompileState::Stitched, "{stats:#?}");
     assert_eq!(line.stitches.keys().collect::<Vec<_>>(), ["core.json.encode"]);
 }
 
@@ -130,9 +130,9 @@ fn a_program_that_is_gone_is_forgotten() {
     drop(first);
     // The next run of any function notices it.
     warm(&named("other", &["return function() end"]), RUNS);
-    let health = published();
-    assert_eq!(health.sources.keys().collect::<Vec<_>>(), ["other", "route[1]", "route[2]"]);
-    assert_eq!(states(&health, "route[2]"), [(0, CompileState::Interpreted), (2, CompileState::Compiled)]);
+    let stats = published();
+    assert_eq!(stats.sources.keys().collect::<Vec<_>>(), ["other", "route[1]", "route[2]"]);
+    assert_eq!(states(&stats, "route[2]"), [(0, CompileState::Interpreted), (2, CompileState::Compiled)]);
 }
 
 #[test]
@@ -146,8 +146,8 @@ fn a_new_text_of_a_name_has_nothing_of_the_old_one() {
     warm(&new, 1);
     drop(old);
     warm(&new, 1);
-    let health = published();
-    assert_eq!((aborts(&health, "route"), states(&health, "route").len()), (Vec::new(), 2), "{health:#?}");
+    let stats = published();
+    assert_eq!((aborts(&stats, "route"), states(&stats, "route").len()), (Vec::new(), 2), "{stats:#?}");
     drop(new);
     warm(&named("other", &["return function() end"]), 1);
     assert_eq!(published().sources.keys().collect::<Vec<_>>(), ["other"]);
@@ -207,8 +207,8 @@ return function() fill(1) end";
         "{outcome:?}"
     );
     warm(&named("other", &["return function() end"]), 1);
-    let health = published();
-    assert!(!health.sources.keys().any(|name| name.starts_with("failing")), "{:?}", health.sources.keys());
+    let stats = published();
+    assert!(!stats.sources.keys().any(|name| name.starts_with("failing")), "{:?}", stats.sources.keys());
 }
 
 /// Calls the most common functions from code that LuaJIT does not compile: a closure is made first.
@@ -226,17 +226,17 @@ end";
 #[test]
 fn what_is_not_compiled_takes_nothing_else_with_it() {
     let closing = named("closing", &[FROM_INTERPRETER]);
-    warm(&closing, RUNS_UNTIL_GIVEN_UP);
+    warm(&closing, RUNS_UNTIL_BLACKLISTED);
     let mended = named("mended", &[include_str!("../../../../docs/jit-health/closure_mended.lua")]);
-    warm(&mended, RUNS_UNTIL_GIVEN_UP);
-    let health = published();
-    assert_eq!(states(&health, "closing")[1], (2, CompileState::Blacklisted), "{health:#?}");
+    warm(&mended, RUNS_UNTIL_BLACKLISTED);
+    let stats = published();
+    assert_eq!(states(&stats, "closing")[1], (2, CompileState::Blacklisted), "{stats:#?}");
     assert_eq!(
-        states(&health, "mended")[1..],
+        states(&stats, "mended")[1..],
         [(5, CompileState::Compiled), (9, CompileState::Compiled), (14, CompileState::Compiled)]
     );
-    // A function of the prelude that could not be compiled by itself would be given up, and its callers with it.
-    let lost: Vec<_> = health.aborts.iter().filter(|(abort, _)| abort.reason.name() == "lower_frame").collect();
+    // A function of the prelude that could not be compiled by itself would be blacklisted, and its callers with it.
+    let lost: Vec<_> = stats.aborts.iter().filter(|(abort, _)| abort.reason.name() == "lower_frame").collect();
     assert!(lost.is_empty(), "{lost:#?}");
 }
 

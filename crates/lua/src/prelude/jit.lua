@@ -1,4 +1,4 @@
--- Reports the events of LuaJIT's compiler to the gateway (`health.rs`). They are rare: only while functions become warm.
+-- Reports the events of LuaJIT's compiler to the gateway (`jit/mod.rs`). They are rare: only while functions become warm.
 --
 -- An instruction that ends a recording is often in the prelude or in LuaJIT. Users want to see their own line that led there, so
 -- the calls of a recording are kept until it has ended.
@@ -10,7 +10,7 @@ local function_info, bytecode, constant = util.funcinfo, util.funcbc, util.funck
 local trace_info, machine_code = util.traceinfo, util.tracemc
 local compiled, compiled_line, aborted, flushed = S.on_compiled, S.on_compiled_line, S.on_aborted, S.on_flushed
 local loaded_text, loaded_function, forgotten = S.on_loaded_text, S.on_loaded_function, S.on_forgotten
-local FNEW, GIVEN_UP = S.fnew, S.given_up
+local FNEW, BLACKLISTING = S.fnew, S.blacklisting
 local type, tonumber, pairs, setmetatable, byte, clear = type, tonumber, pairs, setmetatable, string.byte, S.table_clear
 
 -- The names of LuaJIT's functions. They have no name of their own, and the libraries are closed after this.
@@ -193,16 +193,16 @@ local function on_abort(func, place, reason, detail)
       source, line = info.source, its_line
     end
   end
-  local start_source, start_first, start_line, is_given_up = "", 0, 0, false
+  local start_source, start_first, start_line, is_blacklisted = "", 0, 0, false
   if start_function then
     local info = function_info(start_function, start_place)
     start_source, start_first, start_line = info.source, info.linedefined, info.currentline
     local instruction = bytecode(start_function, start_place)
-    is_given_up = is_root and instruction ~= nil and GIVEN_UP[band(instruction, 255)] == true
+    is_blacklisted = is_root and instruction ~= nil and BLACKLISTING[band(instruction, 255)] == true
   end
   local number = type(detail) == "number" and detail or -1
   aborted(source, line, within, called or "", tonumber(reason) or -1, number, start_source, start_first, start_line,
-    is_given_up)
+    is_blacklisted)
 end
 
 local function on_trace(what, trace, func, place, reason, detail)
