@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::sync::Arc;
 use stillgate_devices::protocol::{Body, BodyError, MessageId};
-use stillgate_devices::session::{Level, MessageOutcome, MessageRefusal};
+use stillgate_devices::session::{AckLevel, MessageOutcome, MessageRefusal};
 
 #[derive(Serialize, Deserialize)]
 struct PostHead<'a> {
@@ -89,9 +89,9 @@ pub(super) fn write_post(post: &Post) -> Vec<u8> {
         id: post.id.to_string().into(),
         body: kind(&post.body),
         level: match post.level {
-            Level::Written => LevelName::Written,
-            Level::Acknowledged => LevelName::Acknowledged,
-            Level::Replied => LevelName::Replied,
+            AckLevel::Written => LevelName::Written,
+            AckLevel::Acknowledged => LevelName::Acknowledged,
+            AckLevel::Replied => LevelName::Replied,
         },
         timeout_ms: post.timeout_ms,
         key: post.key.clone(),
@@ -109,9 +109,9 @@ pub(super) fn read_post(bytes: &[u8]) -> Option<Post> {
         id: MessageId::parse(&head.id)?,
         body: body_of(head.body, body)?,
         level: match head.level {
-            LevelName::Written => Level::Written,
-            LevelName::Acknowledged => Level::Acknowledged,
-            LevelName::Replied => Level::Replied,
+            LevelName::Written => AckLevel::Written,
+            LevelName::Acknowledged => AckLevel::Acknowledged,
+            LevelName::Replied => AckLevel::Replied,
         },
         timeout_ms: head.timeout_ms,
         key: head.key,
@@ -244,7 +244,7 @@ pub(crate) struct Post {
     pub(crate) id: MessageId,
     /// The body, encoded by the node that has the device.
     pub(crate) body: Body<'static>,
-    pub(crate) level: Level,
+    pub(crate) level: AckLevel,
     pub(crate) timeout_ms: u64,
     /// The key whose latest value it is.
     pub(crate) key: Option<Box<str>>,
@@ -304,7 +304,7 @@ mod tests {
                 device: "a \"device\"\n".into(),
                 id: MessageId(7),
                 body,
-                level: Level::Replied,
+                level: AckLevel::Replied,
                 timeout_ms: 5_000,
                 key: Some("k".into()),
                 idempotency: None,

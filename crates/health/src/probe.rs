@@ -15,7 +15,7 @@ use stillgate_tls::rustls::pki_types::ServerName;
 use stillgate_tls::{ClientTls, Peer, handshake_failure};
 use stillgate_upstream::Endpoint;
 use stillgate_wire::proxy_protocol::{V1_LOCAL, V2_LOCAL};
-use stillgate_wire::{HeadLimits, Method, Progress, ResponseHead};
+use stillgate_wire::{HeadLimits, HeadProgress, Method, ResponseHead};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -121,14 +121,14 @@ async fn ask(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), request: &str) 
     let mut interims = 0;
     loop {
         match head.advance(&bytes, Method::Get, &HEAD_LIMITS) {
-            Ok(Progress::Complete(len)) if head.status < 200 && interims < INTERIMS_MAX => {
+            Ok(HeadProgress::Complete(len)) if head.status < 200 && interims < INTERIMS_MAX => {
                 interims += 1;
                 bytes.drain(..len);
                 head.reset();
                 continue;
             }
-            Ok(Progress::Complete(_)) => return Ok(CheckOutcome::Status(head.status)),
-            Ok(Progress::Partial) => {}
+            Ok(HeadProgress::Complete(_)) => return Ok(CheckOutcome::Status(head.status)),
+            Ok(HeadProgress::Partial) => {}
             Err(error) => return Ok(CheckOutcome::NotHttp(error.to_string())),
         }
         if stream.read_buf(&mut bytes).await? == 0 {

@@ -7,7 +7,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use stillgate_wire::{BodyDecoder, HeadLimits, Method, Progress, ResponseHead};
+use stillgate_wire::{BodyDecoder, HeadLimits, HeadProgress, Method, ResponseHead};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest silence before a response is given up.
@@ -92,8 +92,8 @@ pub(crate) fn receive(
         let mut from = 0;
         if body.is_none() {
             match head.advance(&buffer[..filled], Method::Get, &HeadLimits::default()) {
-                Ok(Progress::Partial) => continue,
-                Ok(Progress::Complete(length)) => from = length,
+                Ok(HeadProgress::Partial) => continue,
+                Ok(HeadProgress::Complete(length)) => from = length,
                 Err(error) => return Err(format!("not an HTTP answer: {error:?}").into()),
             }
             see(Part::Head(&head))?;

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// The authenticated consumer of a request: places in [`Consumers`], which an exchange holds to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AttachedConsumer {
+pub struct ConsumerRef {
     /// The consumer's place.
     pub consumer: u32,
     /// Index of the credential among the consumer's; `None`: the credential is in the consumer itself.
@@ -58,21 +58,21 @@ pub struct Credential {
     /// Index among the consumer's credentials; `None`: it is in the consumer itself.
     pub place: Option<u16>,
     /// What requests are verified against; `None`: finding the credential is enough.
-    pub proof: Option<Arc<Proof>>,
+    pub verifier: Option<Arc<CredentialVerifier>>,
 }
 
-/// What a request is verified against after its credential was found: [`crate::Authenticate::proof`].
-pub struct Proof {
-    /// Digest of the plugin and the whole credential, including resolved secrets: results obtained with this proof
+/// What a request is verified against after its credential was found: [`crate::Authenticate::verifier`].
+pub struct CredentialVerifier {
+    /// Digest of the plugin and the whole credential, including resolved secrets: results obtained with this verifier
     /// apply to others with the same identity, and are kept no longer than one of them exists.
     pub identity: Identity,
     value: Box<dyn Any + Send + Sync>,
 }
 
-impl Proof {
+impl CredentialVerifier {
     /// Wraps the value that a plugin has compiled.
-    pub fn new(identity: Identity, value: impl Any + Send + Sync) -> Proof {
-        Proof { identity, value: Box::new(value) }
+    pub fn new(identity: Identity, value: impl Any + Send + Sync) -> CredentialVerifier {
+        CredentialVerifier { identity, value: Box::new(value) }
     }
 
     /// The compiled value; the plugin knows its type.
@@ -83,18 +83,18 @@ impl Proof {
 }
 
 /// Compares the identity: equal for the same credential, compiled once or twice.
-impl PartialEq for Proof {
-    fn eq(&self, other: &Proof) -> bool {
+impl PartialEq for CredentialVerifier {
+    fn eq(&self, other: &CredentialVerifier) -> bool {
         self.identity == other.identity
     }
 }
 
-impl Eq for Proof {}
+impl Eq for CredentialVerifier {}
 
 /// Omits the value, which is secret.
-impl fmt::Debug for Proof {
+impl fmt::Debug for CredentialVerifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Proof")
+        f.write_str("CredentialVerifier")
     }
 }
 
@@ -116,17 +116,17 @@ pub struct Consumers {
     /// Free places; the last is used first.
     free: Vec<u32>,
     /// Number of consumers with a plugin in the phase `log`.
-    logged: usize,
+    with_log_plugins: usize,
     /// Number of consumers with a plugin that counts in the table of limits.
-    limited: usize,
+    with_limits: usize,
 }
 
 /// Consumers that are copied together, by pointer, when one of them changes.
 type Page = Vec<Option<Arc<IndexedConsumer>>>;
 
 const PAGE_PLACES: usize = 256;
-/// Most places that [`Consumers::stand_in`] tries.
-const STAND_IN_LOOKS_MAX: u64 = 64;
+/// Most places that [`Consumers::decoy_verifier`] tries.
+const DECOY_PLACES_MAX: u64 = 64;
 
 /// A consumer and its look-up keys.
 #[derive(Debug, PartialEq)]
@@ -158,7 +158,7 @@ impl Consumers {
     ///
     /// As [`Consumers::insert`].
     pub fn replace(&mut self, consumer: Consumer, credentials: Vec<Credential>) -> Result<(), DuplicateCredential> {
-        match self.take(&consumer.name) {
+        match self.vacate(&consumer.name) {
             Some(place) => self.put(place, consumer, credentials),
             None => self.insert(consumer, credentials),
         }
@@ -166,70 +166,70 @@ impl Consumers {
 
     /// Removes a consumer. `false`: no consumer has that name.
     pub fn remove(&mut self, name: &str) -> bool {
-        let place = self.take(name);
+        let place = self.vacate(name);
         self.free.extend(place);
         place.is_some()
     }
 
     /// The consumer with a credential: the key is that of an auth plugin's [`crate::Authenticate::lookup`].
     #[inline]
-    pub fn find(&self, plugin: &str, lookup: &[u8]) -> Option<AttachedConsumer> {
+    pub fn find(&self, plugin: &str, lookup: &[u8]) -> Option<ConsumerRef> {
         self.credential(plugin, lookup).map(|(attached, _)| attached)
     }
 
-    /// Like [`Consumers::find`], with the proof that the request is verified against.
+    /// Like [`Consumers::find`], with the verifier that the request is verified against.
     #[inline]
-    pub fn find_with_proof(&self, plugin: &str, lookup: &[u8]) -> Option<(AttachedConsumer, &Arc<Proof>)> {
+    pub fn find_with_verifier(&self, plugin: &str, lookup: &[u8]) -> Option<(ConsumerRef, &Arc<CredentialVerifier>)> {
         let (attached, credential) = self.credential(plugin, lookup)?;
-        Some((attached, credential.proof.as_ref()?))
+        Some((attached, credential.verifier.as_ref()?))
     }
 
-    /// Some consumer's proof, for a request whose credential is unknown, so that refusing it takes as long. The same
+    /// Some consumer's verifier, for a request whose credential is unknown, so that refusing it takes as long. The same
     /// `seed` returns the same one; `None`: few consumers have a credential of the plugin.
-    pub fn stand_in(&self, plugin: &str, seed: u64) -> Option<&Arc<Proof>> {
+    pub fn decoy_verifier(&self, plugin: &str, seed: u64) -> Option<&Arc<CredentialVerifier>> {
         let places = u64::from(self.places());
-        let looked_at = (0..places.min(STAND_IN_LOOKS_MAX)).map(|step| ((seed % places + step) % places) as u32);
-        let proof = |credential: &'_ &Credential| credential.plugin == plugin && credential.proof.is_some();
-        let mut credentials = looked_at.filter_map(|place| self.known(place)).flat_map(|known| &known.credentials);
-        credentials.find(proof)?.proof.as_ref()
+        let tried = (0..places.min(DECOY_PLACES_MAX)).map(|step| ((seed % places + step) % places) as u32);
+        let verifier = |credential: &'_ &Credential| credential.plugin == plugin && credential.verifier.is_some();
+        let mut credentials = tried.filter_map(|place| self.indexed_at(place)).flat_map(|indexed| &indexed.credentials);
+        credentials.find(verifier)?.verifier.as_ref()
     }
 
     /// The consumer with a name.
-    pub fn named(&self, name: &str) -> Option<AttachedConsumer> {
-        self.slot(OF_NAMES, name.as_bytes()).map(|slot| AttachedConsumer { consumer: slot.place, credential: None })
+    pub fn find_by_name(&self, name: &str) -> Option<ConsumerRef> {
+        self.slot(OF_NAMES, name.as_bytes()).map(|slot| ConsumerRef { consumer: slot.place, credential: None })
     }
 
     /// A consumer that was found in this table.
     #[inline]
-    pub fn of(&self, attached: AttachedConsumer) -> &Consumer {
-        &self.known(attached.consumer).expect("it was found here").consumer
+    pub fn of(&self, attached: ConsumerRef) -> &Consumer {
+        &self.indexed_at(attached.consumer).expect("it was found here").consumer
     }
 
     /// The consumer at a place, if there is one.
-    pub fn get(&self, attached: AttachedConsumer) -> Option<&Consumer> {
-        self.known(attached.consumer).map(|known| &known.consumer)
+    pub fn get(&self, attached: ConsumerRef) -> Option<&Consumer> {
+        self.indexed_at(attached.consumer).map(|indexed| &indexed.consumer)
     }
 
     /// A mark of the credential that authenticated a request: a new key of the same credential has another mark. It is
     /// stable across processes.
-    pub fn mark(&self, attached: AttachedConsumer) -> Option<u64> {
-        let known = self.known(attached.consumer)?;
+    pub fn credential_fingerprint(&self, attached: ConsumerRef) -> Option<u64> {
+        let indexed = self.indexed_at(attached.consumer)?;
         let mut hasher = DefaultHasher::new();
-        for credential in known.credentials.iter().filter(|credential| credential.place == attached.credential) {
-            let proof = credential.proof.as_ref().map(|proof| proof.identity);
-            (credential.plugin, &credential.lookup, proof).hash(&mut hasher);
+        for credential in indexed.credentials.iter().filter(|credential| credential.place == attached.credential) {
+            let verifier = credential.verifier.as_ref().map(|verifier| verifier.identity);
+            (credential.plugin, &credential.lookup, verifier).hash(&mut hasher);
         }
         Some(hasher.finish())
     }
 
     /// The plugins for which some consumer has a credential. It visits every consumer.
     pub fn plugins_with_credentials(&self) -> BTreeSet<&'static str> {
-        self.all().flat_map(|known| known.credentials.iter()).map(|credential| credential.plugin).collect()
+        self.all().flat_map(|indexed| indexed.credentials.iter()).map(|credential| credential.plugin).collect()
     }
 
     /// All consumers.
     pub fn iter(&self) -> impl Iterator<Item = &Consumer> {
-        self.all().map(|known| &known.consumer)
+        self.all().map(|indexed| &indexed.consumer)
     }
 
     /// Number of consumers.
@@ -244,12 +244,12 @@ impl Consumers {
 
     /// Whether some consumer has a plugin in the phase `log`.
     pub fn are_logged(&self) -> bool {
-        self.logged > 0
+        self.with_log_plugins > 0
     }
 
     /// Whether some consumer's plugin counts in the table of limits.
     pub fn need_limits(&self) -> bool {
-        self.limited > 0
+        self.with_limits > 0
     }
 
     /// Upper bound of all places.
@@ -268,7 +268,7 @@ impl Consumers {
             let new = self.pages.get(at);
             !new.is_some_and(|new| Arc::ptr_eq(old, new))
                 && old.iter().enumerate().any(|(place, old)| {
-                    let new = new.and_then(|new| new.get(place)).and_then(|known| known.as_deref());
+                    let new = new.and_then(|new| new.get(place)).and_then(|indexed| indexed.as_deref());
                     let is_same =
                         |old: &Arc<IndexedConsumer>| new.is_some_and(|new| new.consumer.name == old.consumer.name);
                     !old.as_ref().is_none_or(is_same)
@@ -285,35 +285,35 @@ impl Consumers {
                 // It is not in its page yet: a second credential of the same text is compared with the list below.
                 None => match credentials[..at].iter().position(|earlier| earlier.is_found_like(credential)) {
                     Some(earlier) => {
-                        let by = AttachedConsumer { consumer: place, credential: credentials[earlier].place };
+                        let by = ConsumerRef { consumer: place, credential: credentials[earlier].place };
                         taken = taken.and(Err(DuplicateCredential { at, by }));
                     }
                     None => self.index.insert(&credential.lookup, place, at as u32),
                 },
             }
         }
-        self.logged += usize::from(is_logged(&consumer));
-        self.limited += usize::from(needs_limits(&consumer));
-        *self.at(place) = Some(Arc::new(IndexedConsumer { consumer, credentials: credentials.into() }));
+        self.with_log_plugins += usize::from(is_logged(&consumer));
+        self.with_limits += usize::from(needs_limits(&consumer));
+        *self.place_mut(place) = Some(Arc::new(IndexedConsumer { consumer, credentials: credentials.into() }));
         self.count += 1;
         taken
     }
 
     /// Empties the place of a consumer.
-    fn take(&mut self, name: &str) -> Option<u32> {
+    fn vacate(&mut self, name: &str) -> Option<u32> {
         let place = self.slot(OF_NAMES, name.as_bytes())?.place;
-        let known = self.at(place).take()?;
-        self.logged -= usize::from(is_logged(&known.consumer));
-        self.limited -= usize::from(needs_limits(&known.consumer));
+        let indexed = self.place_mut(place).take()?;
+        self.with_log_plugins -= usize::from(is_logged(&indexed.consumer));
+        self.with_limits -= usize::from(needs_limits(&indexed.consumer));
         self.index.remove(name.as_bytes(), place, NAME);
-        for (at, credential) in known.credentials.iter().enumerate() {
+        for (at, credential) in indexed.credentials.iter().enumerate() {
             self.index.remove(&credential.lookup, place, at as u32);
         }
         self.count -= 1;
         Some(place)
     }
 
-    fn at(&mut self, place: u32) -> &mut Option<Arc<IndexedConsumer>> {
+    fn place_mut(&mut self, place: u32) -> &mut Option<Arc<IndexedConsumer>> {
         let (page, place) = (place as usize / PAGE_PLACES, place as usize % PAGE_PLACES);
         if page == self.pages.len() {
             self.pages.push(Arc::default());
@@ -326,28 +326,28 @@ impl Consumers {
     }
 
     #[inline]
-    fn credential(&self, plugin: &str, lookup: &[u8]) -> Option<(AttachedConsumer, &Credential)> {
+    fn credential(&self, plugin: &str, lookup: &[u8]) -> Option<(ConsumerRef, &Credential)> {
         let slot = self.slot(plugin, lookup)?;
-        let credential = self.known(slot.place)?.credentials.get(slot.which as usize)?;
-        Some((AttachedConsumer { consumer: slot.place, credential: credential.place }, credential))
+        let credential = self.indexed_at(slot.place)?.credentials.get(slot.which as usize)?;
+        Some((ConsumerRef { consumer: slot.place, credential: credential.place }, credential))
     }
 
     #[inline]
-    fn known(&self, place: u32) -> Option<&IndexedConsumer> {
+    fn indexed_at(&self, place: u32) -> Option<&IndexedConsumer> {
         let (page, place) = (place as usize / PAGE_PLACES, place as usize % PAGE_PLACES);
         self.pages.get(page)?.get(place)?.as_deref()
     }
 
     fn all(&self) -> impl Iterator<Item = &IndexedConsumer> {
-        self.pages.iter().flat_map(|page| page.iter()).filter_map(|known| known.as_deref())
+        self.pages.iter().flat_map(|page| page.iter()).filter_map(|indexed| indexed.as_deref())
     }
 
     #[inline]
     fn slot(&self, plugin: &str, text: &[u8]) -> Option<IndexSlot> {
         self.index.find(text, |slot| {
-            self.known(slot.place).is_some_and(|known| match slot.which {
-                NAME => plugin == OF_NAMES && known.consumer.name.as_bytes() == text,
-                at => known
+            self.indexed_at(slot.place).is_some_and(|indexed| match slot.which {
+                NAME => plugin == OF_NAMES && indexed.consumer.name.as_bytes() == text,
+                at => indexed
                     .credentials
                     .get(at as usize)
                     .is_some_and(|credential| credential.plugin == plugin && *credential.lookup == *text),
@@ -367,9 +367,11 @@ fn needs_limits(consumer: &Consumer) -> bool {
 impl PartialEq for Consumers {
     fn eq(&self, other: &Consumers) -> bool {
         let in_other =
-            |known: &IndexedConsumer| other.known(other.slot(OF_NAMES, known.consumer.name.as_bytes())?.place);
+            |indexed: &IndexedConsumer| other.indexed_at(other.slot(OF_NAMES, indexed.consumer.name.as_bytes())?.place);
         self.count == other.count
-            && self.all().all(|known| in_other(known).is_some_and(|other| std::ptr::eq(known, other) || known == other))
+            && self
+                .all()
+                .all(|indexed| in_other(indexed).is_some_and(|other| std::ptr::eq(indexed, other) || indexed == other))
     }
 }
 
@@ -385,7 +387,7 @@ pub struct DuplicateCredential {
     /// Its index in the list to insert.
     pub at: usize,
     /// Its owner.
-    pub by: AttachedConsumer,
+    pub by: ConsumerRef,
 }
 
 // An index from the hash of a text to its slot. Two plugins may have the same text: the caller decides which slot is
@@ -481,24 +483,24 @@ mod tests {
     }
 
     fn credential(key: u8) -> Credential {
-        Credential { plugin: "key-auth", lookup: [key].into(), place: None, proof: None }
+        Credential { plugin: "key-auth", lookup: [key].into(), place: None, verifier: None }
     }
 
     #[test]
     fn a_credential_belongs_to_the_first_who_has_it() {
         let mut all = Consumers::default();
         all.insert(consumer("a"), vec![credential(1)]).unwrap();
-        let by = all.named("a").unwrap();
+        let by = all.find_by_name("a").unwrap();
         assert_eq!(
             all.insert(consumer("b"), vec![credential(2), credential(1)]),
             Err(DuplicateCredential { at: 1, by })
         );
         assert_eq!(all.find("key-auth", &[1]), Some(by));
-        assert_eq!(all.find("key-auth", &[2]), all.named("b"));
+        assert_eq!(all.find("key-auth", &[2]), all.find_by_name("b"));
         assert_eq!(all.find("jwt-auth", &[2]), None);
         assert_eq!(all.find("", b"a"), None, "a name is not a credential");
         let twice = all.insert(consumer("c"), vec![credential(3), credential(3)]).unwrap_err();
-        assert_eq!((twice.at, Some(twice.by)), (1, all.named("c")));
+        assert_eq!((twice.at, Some(twice.by)), (1, all.find_by_name("c")));
         // b's removal does not affect the credential that it did not get.
         assert!(all.remove("b"));
         assert_eq!(all.find("key-auth", &[1]), Some(by));
@@ -506,21 +508,22 @@ mod tests {
     }
 
     #[test]
-    fn a_credential_leads_to_its_proof() {
-        let proof = |identity, text: &str| Some(Arc::new(Proof::new(Identity(identity), text.to_owned())));
-        let table = |proof| {
+    fn a_credential_leads_to_its_verifier() {
+        let verifier =
+            |identity, text: &str| Some(Arc::new(CredentialVerifier::new(Identity(identity), text.to_owned())));
+        let table = |verifier| {
             let mut all = Consumers::default();
-            all.insert(consumer("a"), vec![Credential { proof, ..credential(1) }, credential(2)]).unwrap();
+            all.insert(consumer("a"), vec![Credential { verifier, ..credential(1) }, credential(2)]).unwrap();
             all
         };
-        let all = table(proof(1, "of a"));
-        let (by, found) = all.find_with_proof("key-auth", &[1]).unwrap();
-        assert_eq!((Some(by), found.get::<String>().unwrap().as_str()), (all.named("a"), "of a"));
+        let all = table(verifier(1, "of a"));
+        let (by, found) = all.find_with_verifier("key-auth", &[1]).unwrap();
+        assert_eq!((Some(by), found.get::<String>().unwrap().as_str()), (all.find_by_name("a"), "of a"));
         assert_eq!(found.get::<u8>(), None, "of another type");
-        assert!(all.find_with_proof("key-auth", &[2]).is_none());
-        assert_eq!(format!("{found:?}"), "Proof");
-        assert_eq!(all, table(proof(1, "of a")));
-        assert_ne!(all, table(proof(2, "of a")), "another credential, found by the same");
+        assert!(all.find_with_verifier("key-auth", &[2]).is_none());
+        assert_eq!(format!("{found:?}"), "CredentialVerifier");
+        assert_eq!(all, table(verifier(1, "of a")));
+        assert_ne!(all, table(verifier(2, "of a")), "another credential, found by the same");
     }
 
     #[test]
@@ -568,7 +571,7 @@ mod tests {
         fn a_table_is_what_was_put_there(steps in steps()) {
             let (mut all, mut model) = (Consumers::default(), BTreeMap::<u8, Vec<u8>>::new());
             for step in steps {
-                let (before, places) = (all.clone(), model.keys().map(|name| (*name, all.named(&name.to_string()))));
+                let (before, places) = (all.clone(), model.keys().map(|name| (*name, all.find_by_name(&name.to_string()))));
                 let places: Vec<_> = places.collect();
                 let old = model.clone();
                 match &step {
@@ -599,7 +602,7 @@ mod tests {
                     }
                 }
                 for (name, place) in places.into_iter().filter(|(name, _)| model.contains_key(name)) {
-                    prop_assert_eq!(all.named(&name.to_string()), place);
+                    prop_assert_eq!(all.find_by_name(&name.to_string()), place);
                 }
             }
         }

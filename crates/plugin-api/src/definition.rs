@@ -1,6 +1,6 @@
 //! A plugin's definition: its name, its priority, its keys, and how its configuration is compiled.
 
-use crate::consumers::Proof;
+use crate::consumers::CredentialVerifier;
 use crate::identity::{Identity, of_node};
 use crate::origin::PluginOrigin;
 use crate::phase::Phases;
@@ -35,14 +35,14 @@ pub trait Authenticate: Define {
 
     /// What requests are verified against once the credential is found, such as a key for signatures. `()`: finding it
     /// is enough, and nothing is kept.
-    type Proof: Send + Sync + 'static;
+    type Verifier: Send + Sync + 'static;
 
     /// The look-up key of requests, such as the key of key-auth. It must be unique among consumers.
     fn lookup(credential: &Self::Credential) -> &[u8];
 
-    /// Compiles the proof: parses keys, decodes secrets. Runs off the workers, once for each credential. Problems are
+    /// Compiles the verifier: parses keys, decodes secrets. Runs off the workers, once for each credential. Problems are
     /// reported to `cx.sink`; `None` if it cannot be compiled.
-    fn proof(credential: Self::Credential, cx: &mut CompileCredential<'_>) -> Option<Self::Proof>;
+    fn verifier(credential: Self::Credential, cx: &mut CompileCredential<'_>) -> Option<Self::Verifier>;
 }
 
 /// Context for compiling a credential.
@@ -79,7 +79,7 @@ pub struct Compile<'a> {
 }
 
 type CompileFn = fn(&Node, &mut Compile<'_>) -> Option<Box<dyn Plugin>>;
-type CredentialFn = fn(&Node, &Path<'_>, &mut Sink) -> Option<(Box<[u8]>, Option<Arc<Proof>>)>;
+type CredentialFn = fn(&Node, &Path<'_>, &mut Sink) -> Option<(Box<[u8]>, Option<Arc<CredentialVerifier>>)>;
 type MetadataFn = fn(&Node, &Path<'_>, &mut Sink) -> Option<Arc<dyn Any + Send + Sync>>;
 type SchemaFn = fn(&mut Definitions) -> Json;
 
@@ -108,7 +108,7 @@ pub struct Descriptor {
 pub struct CredentialPart {
     /// Schema of the keys.
     pub schema: SchemaFn,
-    /// Parses them, and returns the look-up key and the proof.
+    /// Parses them, and returns the look-up key and the verifier.
     pub read: CredentialFn,
 }
 
@@ -146,11 +146,12 @@ impl Descriptor {
             read: |node, path, sink| {
                 let credential = read(&map::<P::Credential>(), node, path, sink)?;
                 let lookup = P::lookup(&credential).into();
-                let value = P::proof(credential, &mut CompileCredential { sink, path, at: node.at })?;
+                let value = P::verifier(credential, &mut CompileCredential { sink, path, at: node.at })?;
                 // Saves memory for a hundred thousand keys of key-auth.
-                let is_nothing = TypeId::of::<P::Proof>() == TypeId::of::<()>();
-                let proof = || Arc::new(Proof::new(of_node(&[P::NAME.as_bytes()], node, path, sink), value));
-                Some((lookup, (!is_nothing).then(proof)))
+                let is_nothing = TypeId::of::<P::Verifier>() == TypeId::of::<()>();
+                let verifier =
+                    || Arc::new(CredentialVerifier::new(of_node(&[P::NAME.as_bytes()], node, path, sink), value));
+                Some((lookup, (!is_nothing).then(verifier)))
             },
         };
         Descriptor { authenticates: true, credential: Some(part), ..self }

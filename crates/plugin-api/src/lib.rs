@@ -51,7 +51,7 @@ pub use arguments::Arguments;
 pub use body::{BodyChanges, BodyError, BodyFilter, Direction};
 pub use calls::{Call, CallError, CallOrigin, Exchange, Exchanged, Keep, Link, LinkTo, Reply, Url, Whole};
 pub use chain::{CHAIN_ENTRIES_MAX, Chain};
-pub use consumers::{AttachedConsumer, Consumer, Consumers, Credential, Proof};
+pub use consumers::{Consumer, ConsumerRef, Consumers, Credential, CredentialVerifier};
 pub use custom::{CustomPlugin, CustomPlugins, PluginFile};
 pub use definition::{Authenticate, Compile, CompileCredential, Define, Descriptor, Metadata};
 pub use device::{Device, DeviceSettings, EventSettings};

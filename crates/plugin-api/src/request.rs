@@ -1,7 +1,7 @@
 //! A plugin's view of a request, which it can change.
 
 use crate::body::{BodyChanges, Direction};
-use crate::consumers::{AttachedConsumer, Consumers};
+use crate::consumers::{ConsumerRef, Consumers};
 use crate::facts::{Facts, join};
 use crate::record::{NodeTries, Record, RequestId, push_recorded};
 use crate::request_state::RequestState;
@@ -32,7 +32,7 @@ pub struct Request<'a> {
     /// replaces the node's.
     pub response: &'a mut Edits,
     /// The authenticated consumer.
-    pub consumer: &'a mut Option<AttachedConsumer>,
+    pub consumer: &'a mut Option<ConsumerRef>,
     /// All consumers.
     pub consumers: &'a Consumers,
     /// Its id in all logs, generated on first use.
@@ -113,17 +113,17 @@ impl<'a> Request<'a> {
 
     /// Sets the authenticated consumer, and the headers for the node: its name, the id of its credential and its label
     /// `custom_id`. Headers of the client with these names are removed.
-    pub fn attach(&mut self, found: AttachedConsumer) {
+    pub fn attach(&mut self, found: ConsumerRef) {
         let consumer = self.consumers.of(found);
         self.introduce(found, consumer.label(CUSTOM_ID_LABEL));
     }
 
     /// Like [`Request::attach`], for the anonymous consumer. As in APISIX, its `custom_id` is not sent.
-    pub fn attach_anonymous(&mut self, found: AttachedConsumer) {
+    pub fn attach_anonymous(&mut self, found: ConsumerRef) {
         self.introduce(found, None);
     }
 
-    fn introduce(&mut self, found: AttachedConsumer, custom_id: Option<&str>) {
+    fn introduce(&mut self, found: ConsumerRef, custom_id: Option<&str>) {
         let consumer = self.consumers.of(found);
         *self.consumer = Some(found);
         let credential = found.credential.and_then(|place| consumer.credentials.get(usize::from(place)));

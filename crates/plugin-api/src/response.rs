@@ -1,7 +1,7 @@
 //! A plugin's view of a response, from a node or the gateway itself, which it can change.
 
 use crate::body::BodyChanges;
-use crate::consumers::{AttachedConsumer, Consumers};
+use crate::consumers::{ConsumerRef, Consumers};
 use crate::facts::{Facts, join, written};
 use crate::record::Record;
 use crate::request_state::RequestState;
@@ -33,7 +33,7 @@ pub struct Response<'a> {
     /// Changes of the body. In the phase `log` they have no effect.
     pub body: &'a mut BodyChanges,
     /// The authenticated consumer.
-    pub consumer: Option<AttachedConsumer>,
+    pub consumer: Option<ConsumerRef>,
     /// All consumers.
     pub consumers: &'a Consumers,
     /// Other state of the request that plugins set in earlier phases.

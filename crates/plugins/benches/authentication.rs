@@ -71,11 +71,11 @@ fn show_plugin(name: &str, credential: &str, fields: &[String]) {
     let Value::Map(written) = &tree.root.value else { return };
     let (_, plugin) = TABLE.find(name).unwrap();
     let read = plugin.credential.unwrap().read;
-    let (lookup, proof) = read(&written[0].value, &Path::Root, &mut sink).unwrap();
+    let (lookup, verifier) = read(&written[0].value, &Path::Root, &mut sink).unwrap();
     let mut consumers = Consumers::default();
     let (labels, plugins, credentials) = Default::default();
     let consumer = Consumer { name: "jack".into(), group: None, labels, plugins, credentials };
-    consumers.insert(consumer, vec![Credential { plugin: plugin.name, lookup, place: None, proof }]).unwrap();
+    consumers.insert(consumer, vec![Credential { plugin: plugin.name, lookup, place: None, verifier }]).unwrap();
     let heads: Vec<String> = fields.iter().map(|f| format!("GET /a HTTP/1.1\r\nHost: h\r\n{f}\r\n\r\n")).collect();
     let (worker, metadata) = (Worker::default(), MetadataTable::default());
     worker.set_now_ms(NOW_MS);

@@ -23,7 +23,7 @@ use stillgate_plugin_api::{
 use stillgate_plugins::TABLE;
 use stillgate_schema::text::tree;
 use stillgate_schema::{Path as Place, Sink};
-use stillgate_wire::{Edits, HeadLimits, Method, Progress, RequestHead, ResponseEdits, ResponseHead};
+use stillgate_wire::{Edits, HeadLimits, HeadProgress, Method, RequestHead, ResponseEdits, ResponseHead};
 
 const RUNS: usize = 40;
 /// Bodies of one run.
@@ -137,7 +137,7 @@ impl Bench {
         let head = format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n", content.len());
         let mut response = ResponseHead::default();
         let read = response.advance(head.as_bytes(), Method::Get, &HeadLimits::default());
-        assert!(matches!(read, Ok(Progress::Complete(_))));
+        assert!(matches!(read, Ok(HeadProgress::Complete(_))));
         let Bench { chain, request, consumers, metadata, worker, edits, body, settled, out } = self;
         let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 40000));
         let facts = Facts {

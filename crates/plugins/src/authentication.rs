@@ -2,7 +2,7 @@
 //! and types of keys.
 
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
-use stillgate_plugin_api::{Answer, AttachedConsumer, Flow, Request};
+use stillgate_plugin_api::{Answer, ConsumerRef, Flow, Request};
 use stillgate_schema::kind::Text;
 use stillgate_schema::{Fault, text};
 use stillgate_wire::{FieldName, OwnedFieldValue};
@@ -59,9 +59,9 @@ impl Strangers {
     }
 
     /// Attaches the anonymous consumer, or answers with 401 and this body.
-    pub(crate) fn admit(&self, body: &'static str, request: &mut Request<'_>) -> Result<AttachedConsumer, Flow> {
+    pub(crate) fn admit(&self, body: &'static str, request: &mut Request<'_>) -> Result<ConsumerRef, Flow> {
         let Some(name) = &self.anonymous else { return Err(self.refuse(body, request)) };
-        request.consumers.named(name).ok_or_else(|| self.refuse(NO_ANONYMOUS, request))
+        request.consumers.find_by_name(name).ok_or_else(|| self.refuse(NO_ANONYMOUS, request))
     }
 
     /// The name of the anonymous consumer.

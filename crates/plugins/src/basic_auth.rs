@@ -19,8 +19,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use stillgate_plugin_api::secrets::SECRET;
 use stillgate_plugin_api::{
-    Answer, AttachedConsumer, Authenticate, Compile, CompileCredential, Define, Flow, Phase, Phases, Plugin, Proof,
-    Request, Secret,
+    Answer, Authenticate, Compile, CompileCredential, ConsumerRef, CredentialVerifier, Define, Flow, Phase, Phases,
+    Plugin, Request, Secret,
 };
 use stillgate_schema::{Fault, Flag, TEXT, object};
 use stillgate_wire::{FieldName, FieldValue};
@@ -71,13 +71,13 @@ impl Define for BasicAuth {
 
 impl Authenticate for BasicAuth {
     type Credential = BasicAuthCredential;
-    type Proof = Password;
+    type Verifier = Password;
 
     fn lookup(credential: &BasicAuthCredential) -> &[u8] {
         credential.username.reveal().as_bytes()
     }
 
-    fn proof(credential: BasicAuthCredential, cx: &mut CompileCredential<'_>) -> Option<Password> {
+    fn verifier(credential: BasicAuthCredential, cx: &mut CompileCredential<'_>) -> Option<Password> {
         Password::new(credential.password, cx)
     }
 }
@@ -104,7 +104,7 @@ thread_local! {
 
 /// Result of looking at a request.
 enum BasicAuthOutcome {
-    Known(AttachedConsumer),
+    Known(ConsumerRef),
     /// The password has to be compared with a hash.
     Hashed(Login),
 }
@@ -112,10 +112,10 @@ enum BasicAuthOutcome {
 /// A password, and the consumer that it should belong to.
 struct Login {
     /// `None`: the user name is unknown. The password is compared nevertheless, so that timing reveals nothing.
-    attached: Option<AttachedConsumer>,
+    attached: Option<ConsumerRef>,
     /// Identifies the attempt for its limits.
     identity: u128,
-    proof: Arc<Proof>,
+    verifier: Arc<CredentialVerifier>,
     password: Vec<u8>,
 }
 
@@ -136,7 +136,7 @@ impl Plugin for BasicAuth {
 
 /// Compares a password with a hash, unless it was correct before.
 fn compare(config: Arc<BasicAuthConfig>, login: Login, request: &mut Request<'_>) -> Flow {
-    let Login { attached, identity, proof, password } = login;
+    let Login { attached, identity, verifier, password } = login;
     let (digest, attempt) = MEMORY.with_borrow_mut(|BasicAuthMemory { right, attempts }| {
         // Includes the credential's identity: a match with one hash says nothing about another.
         let digest = right.digest(&[&identity.to_le_bytes(), &password]);
@@ -153,7 +153,7 @@ fn compare(config: Arc<BasicAuthConfig>, login: Login, request: &mut Request<'_>
         }
         (Some(digest), Some(attempt)) => (digest, attempt),
     };
-    let is_right = move || match proof.get::<Password>() {
+    let is_right = move || match verifier.get::<Password>() {
         Some(Password::Hashed(hash)) => hash.is_of(&password) && attached.is_some(),
         _ => false,
     };
@@ -175,7 +175,7 @@ fn compare(config: Arc<BasicAuthConfig>, login: Login, request: &mut Request<'_>
 }
 
 impl BasicAuthConfig {
-    fn finish(&self, found: Result<AttachedConsumer, &'static str>, request: &mut Request<'_>) -> Flow {
+    fn finish(&self, found: Result<ConsumerRef, &'static str>, request: &mut Request<'_>) -> Flow {
         let (attached, is_known) = match found {
             Ok(attached) => (attached, true),
             Err(body) => match self.strangers.admit(body, request) {
@@ -199,18 +199,18 @@ fn find(request: &Request<'_>, buffer: &mut Vec<u8>, spare: &mut Vec<u8>) -> Res
     let header = request.first_header(AUTHORIZATION).ok_or(MISSING)?;
     let (user, password) = decode(header, buffer).ok_or(MALFORMED)?;
     let user = without_blanks(user, spare);
-    let Some((attached, proof)) = request.consumers.find_with_proof(BasicAuth::NAME, user) else {
+    let Some((attached, verifier)) = request.consumers.find_with_verifier(BasicAuth::NAME, user) else {
         let identity = MEMORY.with_borrow(|memory| memory.right.digest(&[user]));
-        let proof = request.consumers.stand_in(BasicAuth::NAME, identity as u64).ok_or(INVALID)?;
+        let verifier = request.consumers.decoy_verifier(BasicAuth::NAME, identity as u64).ok_or(INVALID)?;
         let password = without_line_end(password).to_vec();
-        return match proof.get::<Password>() {
+        return match verifier.get::<Password>() {
             Some(Password::Hashed(_)) => {
-                Ok(BasicAuthOutcome::Hashed(Login { attached: None, identity, proof: proof.clone(), password }))
+                Ok(BasicAuthOutcome::Hashed(Login { attached: None, identity, verifier: verifier.clone(), password }))
             }
             _ => Err(INVALID),
         };
     };
-    match proof.get::<Password>() {
+    match verifier.get::<Password>() {
         Some(Password::Plain(known)) => {
             match is_same(known, password) || is_same(known, without_blanks(password, spare)) {
                 true => Ok(BasicAuthOutcome::Known(attached)),
@@ -219,8 +219,8 @@ fn find(request: &Request<'_>, buffer: &mut Vec<u8>, spare: &mut Vec<u8>) -> Res
         }
         Some(Password::Hashed(_)) => {
             let password = without_line_end(password).to_vec();
-            let (attached, identity) = (Some(attached), proof.identity.0);
-            Ok(BasicAuthOutcome::Hashed(Login { attached, identity, proof: proof.clone(), password }))
+            let (attached, identity) = (Some(attached), verifier.identity.0);
+            Ok(BasicAuthOutcome::Hashed(Login { attached, identity, verifier: verifier.clone(), password }))
         }
         None => Err(INVALID),
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::UNIX_EPOCH;
 use stillgate_plugin_api::{
-    AttachedConsumer, Authenticate, Compile, CompileCredential, Define, Flow, Phase, Phases, Plugin, Request, Secret,
+    Authenticate, Compile, CompileCredential, ConsumerRef, Define, Flow, Phase, Phases, Plugin, Request, Secret,
 };
 use stillgate_route::Lookup;
 use stillgate_schema::kind::{Text, list, some};
@@ -150,13 +150,13 @@ impl Define for HmacAuth {
 
 impl Authenticate for HmacAuth {
     type Credential = HmacAuthCredential;
-    type Proof = SecretKey;
+    type Verifier = SecretKey;
 
     fn lookup(credential: &HmacAuthCredential) -> &[u8] {
         credential.key_id.reveal().as_bytes()
     }
 
-    fn proof(credential: HmacAuthCredential, _: &mut CompileCredential<'_>) -> Option<SecretKey> {
+    fn verifier(credential: HmacAuthCredential, _: &mut CompileCredential<'_>) -> Option<SecretKey> {
         Some(SecretKey(credential.secret_key))
     }
 }
@@ -194,7 +194,7 @@ impl Plugin for HmacAuth {
 }
 
 impl HmacAuthConfig {
-    fn finish(&self, found: Result<AttachedConsumer, &'static str>, request: &mut Request<'_>) -> Flow {
+    fn finish(&self, found: Result<ConsumerRef, &'static str>, request: &mut Request<'_>) -> Flow {
         let (attached, is_known) = match found {
             Ok(attached) => (attached, true),
             Err(body) => match self.strangers.admit(body, request) {
@@ -213,14 +213,14 @@ impl HmacAuthConfig {
     }
 
     /// The consumer of the signature, or the reason for refusing it. The body is not checked.
-    fn find(&self, request: &Request<'_>) -> Result<AttachedConsumer, &'static str> {
+    fn find(&self, request: &Request<'_>) -> Result<ConsumerRef, &'static str> {
         let header = request.first_header(AUTHORIZATION).ok_or(MISSING)?;
         let parameters = Parameters::parse(header.strip_prefix(SCHEME).ok_or(OTHER_SCHEME)?);
         let (key_id, signature) = parameters.key_id.zip(parameters.signature).ok_or(INVALID)?;
         let algorithm = parameters.algorithm.and_then(algorithm_named).filter(|named| self.allowed.contains(named));
         let algorithm = algorithm.ok_or(INVALID)?;
-        let (attached, proof) = request.consumers.find_with_proof(HmacAuth::NAME, key_id).ok_or(INVALID)?;
-        let SecretKey(secret) = proof.get().ok_or(INVALID)?;
+        let (attached, verifier) = request.consumers.find_with_verifier(HmacAuth::NAME, key_id).ok_or(INVALID)?;
+        let SecretKey(secret) = verifier.get().ok_or(INVALID)?;
         let date = [(DATE, "date"), (X_DATE, "x-date")];
         let date = date.into_iter().find_map(|(field, name)| Some((request.first_header(field)?, name)));
         let (date, name_of_date) = date.ok_or(INVALID)?;
@@ -276,7 +276,7 @@ fn sha256_of(value: &[u8]) -> Option<[u8; SHA256_BYTES]> {
 /// A body that is being validated.
 struct DigestedBody {
     config: Arc<HmacAuthConfig>,
-    attached: AttachedConsumer,
+    attached: ConsumerRef,
     digest: [u8; SHA256_BYTES],
     hashed: Context,
     at: usize,

@@ -9,7 +9,7 @@ use crate::authentication::{HEADER, REALM, Strangers};
 use stillgate_plugin_api::query::{Argument, argument, decoded, write_without};
 use stillgate_plugin_api::secrets::SECRET;
 use stillgate_plugin_api::{
-    AttachedConsumer, Authenticate, Compile, CompileCredential, Define, Flow, Phase, Phases, Plugin, Request, Secret,
+    Authenticate, Compile, CompileCredential, ConsumerRef, Define, Flow, Phase, Phases, Plugin, Request, Secret,
 };
 use stillgate_route::path::target_path;
 use stillgate_schema::{Flag, TEXT, object};
@@ -65,13 +65,13 @@ impl Define for KeyAuth {
 
 impl Authenticate for KeyAuth {
     type Credential = KeyAuthCredential;
-    type Proof = ();
+    type Verifier = ();
 
     fn lookup(credential: &KeyAuthCredential) -> &[u8] {
         credential.key.reveal().as_bytes()
     }
 
-    fn proof(_: KeyAuthCredential, _: &mut CompileCredential<'_>) -> Option<()> {
+    fn verifier(_: KeyAuthCredential, _: &mut CompileCredential<'_>) -> Option<()> {
         Some(())
     }
 }
@@ -109,7 +109,7 @@ impl Plugin for KeyAuth {
 
 impl KeyAuth {
     /// The consumer of the key, or the reason for refusing it.
-    fn find(&self, request: &Request<'_>) -> Result<AttachedConsumer, &'static str> {
+    fn find(&self, request: &Request<'_>) -> Result<ConsumerRef, &'static str> {
         let consumers = request.consumers;
         if let Some(key) = request.first_header(self.header.name()) {
             return consumers.find(Self::NAME, key).ok_or(INVALID);

@@ -5,7 +5,7 @@
 use crate::hpack::STATIC_TEXT;
 use crate::hpack::huffman::{self, Decoder};
 use crate::{
-    BodyDecoder, ChunkError, FieldBlock, FieldWalker, Framing, HeadLimits, Method, Progress, RequestEdits,
+    BodyDecoder, ChunkError, FieldBlock, FieldWalker, Framing, HeadLimits, HeadProgress, Method, RequestEdits,
     RequestError, RequestHead, ResponseEdits, ResponseError, ResponseHead, leading_empty_lines, proxy_protocol,
     write_request, write_response,
 };
@@ -20,7 +20,7 @@ pub fn request_head(bytes: &[u8]) {
     for step in [1, 2, 7, 64] {
         assert_eq!(feed_request(bytes, step, &limits).0, whole, "split by {step}");
     }
-    let Ok(Progress::Complete(len)) = whole else { return };
+    let Ok(HeadProgress::Complete(len)) = whole else { return };
     assert!(len <= limits.head_bytes_max && bytes[..len].ends_with(b"\r\n\r\n"));
     assert!(!bytes[..len].contains(&0));
     let mut again = Vec::new();
@@ -33,7 +33,7 @@ pub fn request_head(bytes: &[u8]) {
         return;
     }
     let (second, parsed) = feed_request(&again, again.len(), &roomy);
-    assert_eq!(second, Ok(Progress::Complete(again.len())));
+    assert_eq!(second, Ok(HeadProgress::Complete(again.len())));
     assert_eq!((parsed.method, parsed.framing), (head.method, head.framing));
     assert_same_fields(&head.fields, &bytes[..len], &parsed.fields, &again);
 }
@@ -45,7 +45,7 @@ pub fn response_head(bytes: &[u8]) {
     for step in [1, 2, 7, 64] {
         assert_eq!(feed_response(bytes, step, &limits).0, whole, "split by {step}");
     }
-    let Ok(Progress::Complete(len)) = whole else { return };
+    let Ok(HeadProgress::Complete(len)) = whole else { return };
     let mut again = Vec::new();
     write_response(&mut again, &bytes[..len], &head, &ResponseEdits::default(), |_| "");
     if head.version == crate::Version::Http10 || bytes[12] != b' ' {
@@ -53,7 +53,7 @@ pub fn response_head(bytes: &[u8]) {
     }
     assert_eq!(again, &bytes[..len]);
     let (second, parsed) = feed_response(&again, again.len(), &limits);
-    assert_eq!(second, Ok(Progress::Complete(again.len())));
+    assert_eq!(second, Ok(HeadProgress::Complete(again.len())));
     assert_eq!((parsed.status, parsed.framing), (head.status, head.framing));
     assert_same_fields(&head.fields, &bytes[..len], &parsed.fields, &again);
 }
@@ -103,22 +103,26 @@ fn assert_same_fields(a: &crate::Fields, a_bytes: &[u8], b: &crate::Fields, b_by
     }
 }
 
-fn feed_request(bytes: &[u8], step: usize, limits: &HeadLimits) -> (Result<Progress, RequestError>, RequestHead) {
+fn feed_request(bytes: &[u8], step: usize, limits: &HeadLimits) -> (Result<HeadProgress, RequestError>, RequestHead) {
     let mut head = RequestHead::default();
-    let mut result = Ok(Progress::Partial);
+    let mut result = Ok(HeadProgress::Partial);
     let mut end = 0;
-    while end < bytes.len() && result == Ok(Progress::Partial) {
+    while end < bytes.len() && result == Ok(HeadProgress::Partial) {
         end = (end + step).min(bytes.len());
         result = head.advance(&bytes[..end], limits);
     }
     (result, head)
 }
 
-fn feed_response(bytes: &[u8], step: usize, limits: &HeadLimits) -> (Result<Progress, ResponseError>, ResponseHead) {
+fn feed_response(
+    bytes: &[u8],
+    step: usize,
+    limits: &HeadLimits,
+) -> (Result<HeadProgress, ResponseError>, ResponseHead) {
     let mut head = ResponseHead::default();
-    let mut result = Ok(Progress::Partial);
+    let mut result = Ok(HeadProgress::Partial);
     let mut end = 0;
-    while end < bytes.len() && result == Ok(Progress::Partial) {
+    while end < bytes.len() && result == Ok(HeadProgress::Partial) {
         end = (end + step).min(bytes.len());
         result = head.advance(&bytes[..end], Method::Get, limits);
     }
@@ -169,7 +173,7 @@ pub fn field_blocks(bytes: &[u8]) {
     for block in &blocks {
         let fields = tables.decode(block);
         let is_lost = expected.last().is_some_and(Option::is_none);
-        expected.push(fields.filter(|_| !is_lost).map(|fields| held(&fields)));
+        expected.push(fields.filter(|_| !is_lost).map(|fields| expected_block(&fields)));
     }
     for step in [1, 2, 7, usize::MAX] {
         let mut walker = FieldWalker::default();
@@ -181,7 +185,7 @@ pub fn field_blocks(bytes: &[u8]) {
 }
 
 /// The expected report on a block of these fields.
-pub fn held(fields: &[Pair]) -> FieldBlock {
+pub fn expected_block(fields: &[Pair]) -> FieldBlock {
     let has = |wanted: &[u8], is: fn(&[u8]) -> bool| fields.iter().any(|(name, value)| name == wanted && is(value));
     FieldBlock {
         size: fields.iter().map(|(name, value)| (name.len() + value.len() + 32) as u32).sum(),
@@ -239,7 +243,7 @@ impl Tables {
     }
 
     fn evict(&mut self) {
-        let size = |fields: &[Pair]| held(fields).size as usize;
+        let size = |fields: &[Pair]| expected_block(fields).size as usize;
         while size(&self.dynamic) > self.size_max {
             self.dynamic.pop();
         }
@@ -306,7 +310,7 @@ fn text(block: &mut &[u8]) -> Option<Vec<u8>> {
 
 /// The form in which a field is written (RFC 7541 section 6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FieldForm {
+pub enum HpackRepresentation {
     /// As an index, if it is in a table; else inserted.
     Indexed,
     /// With insertion into the dynamic table.
@@ -325,16 +329,16 @@ pub struct FieldEncoder {
 
 impl FieldEncoder {
     /// Writes a field; if `is_short`, a name that is in a table by its index, and texts in Huffman's code.
-    pub fn field(&mut self, out: &mut Vec<u8>, name: &[u8], value: &[u8], form: FieldForm, is_short: bool) {
+    pub fn field(&mut self, out: &mut Vec<u8>, name: &[u8], value: &[u8], form: HpackRepresentation, is_short: bool) {
         let whole = self.tables.position(|n, v| (n, v) == (name, value));
-        if let (FieldForm::Indexed, Some(index)) = (form, whole) {
+        if let (HpackRepresentation::Indexed, Some(index)) = (form, whole) {
             return push_integer(out, 0x80, 7, index);
         }
         let index = self.tables.position(|n, _| n == name).filter(|_| is_short);
         let (first, bits) = match form {
-            FieldForm::Indexed | FieldForm::Inserted => (0x40, 6),
-            FieldForm::Literal => (0, 4),
-            FieldForm::NeverIndexed => (0x10, 4),
+            HpackRepresentation::Indexed | HpackRepresentation::Inserted => (0x40, 6),
+            HpackRepresentation::Literal => (0, 4),
+            HpackRepresentation::NeverIndexed => (0x10, 4),
         };
         push_integer(out, first, bits, index.unwrap_or(0));
         if index.is_none() {

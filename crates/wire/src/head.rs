@@ -11,7 +11,7 @@ use std::mem::MaybeUninit;
 
 /// Whether a head is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Progress {
+pub enum HeadProgress {
     /// More bytes are needed.
     Partial,
     /// The head has this many bytes, the empty line included.
@@ -44,14 +44,14 @@ pub(crate) fn header_slots<'b>() -> HeaderSlots<'b> {
 /// Only whole lines are handed to the parser (and the request line while it is the only one): the verdict is then a
 /// function of the lines, not of how they were split.
 #[derive(Debug, Default)]
-pub(crate) struct Arrival {
+pub(crate) struct HeadCursor {
     /// Bytes already searched for line ends.
     seen: usize,
     /// The end of the last whole line found.
     lines_end: usize,
 }
 
-impl Arrival {
+impl HeadCursor {
     /// The prefix of `bytes` to parse now, or `None` if nothing changed since the last time.
     pub(crate) fn prefix<'b>(&mut self, bytes: &'b [u8]) -> Option<&'b [u8]> {
         let fresh = &bytes[self.seen..];
@@ -68,7 +68,7 @@ impl Arrival {
     }
 
     pub(crate) fn reset(&mut self) {
-        *self = Arrival::default();
+        *self = HeadCursor::default();
     }
 }
 

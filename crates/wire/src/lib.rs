@@ -34,7 +34,7 @@ pub use edits::{
 };
 pub use error::{ChunkError, Fault, ProxyProtocolError, RequestError, ResponseError};
 pub use framing::{BodyDecoder, Framing};
-pub use head::{Field, FieldSet, Fields, Progress, Span, leading_empty_lines};
+pub use head::{Field, FieldSet, Fields, HeadProgress, Span, leading_empty_lines};
 pub use host::{Authority, is_host, split_authority};
 pub use hpack::{FieldBlock, FieldWalker, huffman_bytes};
 pub use name::Name;

@@ -4,7 +4,7 @@ use crate::Version;
 use crate::chunked::HeadLimits;
 use crate::error::RequestError;
 use crate::framing::{DeclaredError, DeclaredFraming, Framing};
-use crate::head::{Arrival, FieldSet, Fields, Progress, Span, WalkError, header_slots, walk};
+use crate::head::{FieldSet, Fields, HeadCursor, HeadProgress, Span, WalkError, header_slots, walk};
 use crate::host::split_authority;
 use crate::name::Name;
 use crate::upgrade::upgrade_protocols;
@@ -27,7 +27,7 @@ pub enum TargetForm {
 /// from request to request, so that its field list is allocated once.
 #[derive(Debug, Default)]
 pub struct RequestHead {
-    arrival: Arrival,
+    cursor: HeadCursor,
     /// Whether fields with a `_` in their names are left out of [`RequestHead::fields`], as nginx does by default:
     /// servers behind CGI, WSGI and PHP cannot distinguish them from those with a `-`. To be set before parsing.
     pub drops_underscores: bool,
@@ -65,7 +65,7 @@ pub struct RequestHead {
 impl RequestHead {
     /// Forgets the previous head, keeping the memory.
     pub fn reset(&mut self) {
-        self.arrival.reset();
+        self.cursor.reset();
         self.len = 0;
     }
 
@@ -78,30 +78,30 @@ impl RequestHead {
 
     /// Parses all bytes of this head that have arrived, from its first on; to be called again when there are more.
     /// Leading empty lines must have been skipped ([`crate::leading_empty_lines`]).
-    pub fn advance(&mut self, bytes: &[u8], limits: &HeadLimits) -> Result<Progress, RequestError> {
+    pub fn advance(&mut self, bytes: &[u8], limits: &HeadLimits) -> Result<HeadProgress, RequestError> {
         let bounded = &bytes[..bytes.len().min(limits.head_bytes_max)];
-        if let Some(prefix) = self.arrival.prefix(bounded)
-            && let crate::head::Progress::Complete(len) = self.parse(prefix, limits)?
+        if let Some(prefix) = self.cursor.prefix(bounded)
+            && let crate::head::HeadProgress::Complete(len) = self.parse(prefix, limits)?
         {
-            return Ok(crate::head::Progress::Complete(len));
+            return Ok(crate::head::HeadProgress::Complete(len));
         }
         if bytes.len() >= limits.head_bytes_max {
             return Err(RequestError::HeadTooLarge);
         }
-        Ok(crate::head::Progress::Partial)
+        Ok(crate::head::HeadProgress::Partial)
     }
 
-    fn parse(&mut self, bytes: &[u8], limits: &HeadLimits) -> Result<Progress, RequestError> {
+    fn parse(&mut self, bytes: &[u8], limits: &HeadLimits) -> Result<HeadProgress, RequestError> {
         let mut slots = header_slots();
         let mut parsed = httparse::Request::new(&mut []);
         match parsed.parse_with_uninit_headers(bytes, &mut slots[..limits.headers_max]) {
             Ok(httparse::Status::Complete(len)) => {
                 self.accept(&parsed, &bytes[..len], limits)?;
                 self.len = len;
-                Ok(crate::head::Progress::Complete(len))
+                Ok(crate::head::HeadProgress::Complete(len))
             }
             Ok(httparse::Status::Partial) if target_is_too_long(bytes, limits) => Err(RequestError::TargetTooLong),
-            Ok(httparse::Status::Partial) => Ok(crate::head::Progress::Partial),
+            Ok(httparse::Status::Partial) => Ok(crate::head::HeadProgress::Partial),
             Err(error) => Err(refusal(error, bytes, limits)),
         }
     }

@@ -5,14 +5,14 @@ use crate::Version;
 use crate::chunked::HeadLimits;
 use crate::error::ResponseError;
 use crate::framing::{DeclaredError, DeclaredFraming, Framing};
-use crate::head::{Arrival, FieldSet, Fields, Progress, Span, WalkError, header_slots, walk};
+use crate::head::{FieldSet, Fields, HeadCursor, HeadProgress, Span, WalkError, header_slots, walk};
 use crate::name::Name;
 use crate::request::Method;
 
 /// A parsed response head; like [`crate::RequestHead`] it holds no bytes and is reused.
 #[derive(Debug, Default)]
 pub struct ResponseHead {
-    arrival: Arrival,
+    cursor: HeadCursor,
     /// 100 to 999.
     pub status: u16,
     /// The reason phrase as received, perhaps empty.
@@ -36,25 +36,30 @@ pub struct ResponseHead {
 impl ResponseHead {
     /// Forgets the previous head, keeping the memory.
     pub fn reset(&mut self) {
-        self.arrival.reset();
+        self.cursor.reset();
         self.len = 0;
     }
 
     /// Parses all bytes of this head that have arrived; `method` is the method of the request that it answers.
-    pub fn advance(&mut self, bytes: &[u8], method: Method, limits: &HeadLimits) -> Result<Progress, ResponseError> {
+    pub fn advance(
+        &mut self,
+        bytes: &[u8],
+        method: Method,
+        limits: &HeadLimits,
+    ) -> Result<HeadProgress, ResponseError> {
         let bounded = &bytes[..bytes.len().min(limits.head_bytes_max)];
-        if let Some(prefix) = self.arrival.prefix(bounded)
-            && let crate::head::Progress::Complete(len) = self.parse(prefix, method, limits)?
+        if let Some(prefix) = self.cursor.prefix(bounded)
+            && let crate::head::HeadProgress::Complete(len) = self.parse(prefix, method, limits)?
         {
-            return Ok(crate::head::Progress::Complete(len));
+            return Ok(crate::head::HeadProgress::Complete(len));
         }
         if bytes.len() >= limits.head_bytes_max {
             return Err(ResponseError::HeadTooLarge);
         }
-        Ok(crate::head::Progress::Partial)
+        Ok(crate::head::HeadProgress::Partial)
     }
 
-    fn parse(&mut self, bytes: &[u8], method: Method, limits: &HeadLimits) -> Result<Progress, ResponseError> {
+    fn parse(&mut self, bytes: &[u8], method: Method, limits: &HeadLimits) -> Result<HeadProgress, ResponseError> {
         // `httparse` skips empty lines before a status line; servers are not allowed to send them.
         if matches!(bytes.first(), Some(b'\r' | b'\n')) {
             return Err(ResponseError::StatusLine);
@@ -66,9 +71,9 @@ impl ResponseHead {
             Ok(httparse::Status::Complete(len)) => {
                 self.accept(&parsed, &bytes[..len], method)?;
                 self.len = len;
-                Ok(crate::head::Progress::Complete(len))
+                Ok(crate::head::HeadProgress::Complete(len))
             }
-            Ok(httparse::Status::Partial) => Ok(crate::head::Progress::Partial),
+            Ok(httparse::Status::Partial) => Ok(crate::head::HeadProgress::Partial),
             Err(httparse::Error::TooManyHeaders) => Err(ResponseError::TooManyHeaders),
             Err(httparse::Error::HeaderName | httparse::Error::HeaderValue) => Err(ResponseError::BadHeader),
             Err(httparse::Error::NewLine) => Err(ResponseError::LineEnd),

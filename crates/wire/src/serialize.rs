@@ -139,12 +139,12 @@ pub fn chunk_head(size: usize, space: &mut [u8; CHUNK_HEAD_BYTES_MAX]) -> &[u8] 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{FieldName, FieldValue, HeadLimits, Method, Progress};
+    use crate::{FieldName, FieldValue, HeadLimits, HeadProgress, Method};
 
     fn request(input: &str, removed: &[usize], added: &[(&str, &str)]) -> String {
         let mut head = RequestHead::default();
         let done = head.advance(input.as_bytes(), &HeadLimits::default());
-        assert_eq!(done, Ok(Progress::Complete(input.len())), "{input:?}");
+        assert_eq!(done, Ok(HeadProgress::Complete(input.len())), "{input:?}");
         let mut edits = RequestEdits::default();
         removed.iter().for_each(|index| edits.fields.removed.insert(*index));
         for (name, value) in added {
@@ -176,7 +176,7 @@ mod tests {
             let mut head = RequestHead::default();
             head.drops_underscores = true;
             let done = head.advance(input.as_bytes(), &HeadLimits::default());
-            assert_eq!(done, Ok(Progress::Complete(input.len())), "{input:?}");
+            assert_eq!(done, Ok(HeadProgress::Complete(input.len())), "{input:?}");
             assert_eq!(head.fields.dropped(), input.matches("_: ").count(), "{input:?}");
             let mut edits = RequestEdits::default();
             removed.iter().for_each(|index| edits.fields.removed.insert(*index));
@@ -203,7 +203,7 @@ mod tests {
         let input = b"HTTP/1.0 200 \xc3\xa4\r\nA: b\r\n\r\n";
         let mut head = ResponseHead::default();
         let done = head.advance(input, Method::Get, &HeadLimits::default());
-        assert_eq!(done, Ok(Progress::Complete(input.len())));
+        assert_eq!(done, Ok(HeadProgress::Complete(input.len())));
         let mut out = Vec::new();
         write_response(&mut out, input, &head, &ResponseEdits::default(), |_| "");
         assert_eq!(out, b"HTTP/1.1 200 \xc3\xa4\r\nA: b\r\n\r\n");
@@ -214,7 +214,7 @@ mod tests {
         let input = b"HTTP/1.1 200\r\nA: b\r\n\r\n";
         let mut head = ResponseHead::default();
         let done = head.advance(input, Method::Get, &HeadLimits::default());
-        assert_eq!(done, Ok(Progress::Complete(input.len())));
+        assert_eq!(done, Ok(HeadProgress::Complete(input.len())));
         let mut out = Vec::new();
         write_response(&mut out, input, &head, &ResponseEdits::default(), |_| "");
         assert_eq!(out, b"HTTP/1.1 200 \r\nA: b\r\n\r\n");
@@ -224,7 +224,7 @@ mod tests {
     fn writes_what_was_changed_of_the_first_line() {
         let input = b"GET http://o/a?b HTTP/1.0\r\nHost: h\r\n\r\n";
         let mut head = RequestHead::default();
-        assert_eq!(head.advance(input, &HeadLimits::default()), Ok(Progress::Complete(input.len())));
+        assert_eq!(head.advance(input, &HeadLimits::default()), Ok(HeadProgress::Complete(input.len())));
         let mut edits = RequestEdits::default();
         edits.set_method(b"PUT").unwrap();
         edits.set_target(b"/c?d").unwrap();
@@ -234,7 +234,7 @@ mod tests {
 
         let input = b"HTTP/1.0 200 fine\r\nA: b\r\n\r\n";
         let mut head = ResponseHead::default();
-        assert_eq!(head.advance(input, Method::Get, &HeadLimits::default()), Ok(Progress::Complete(input.len())));
+        assert_eq!(head.advance(input, Method::Get, &HeadLimits::default()), Ok(HeadProgress::Complete(input.len())));
         let mut edits = ResponseEdits::default();
         edits.set_status(503).unwrap();
         out.clear();

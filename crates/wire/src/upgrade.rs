@@ -48,12 +48,12 @@ pub fn write_upgrade_lines<'h>(out: &mut Vec<u8>, protocols: impl Iterator<Item 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{HeadLimits, Method, Progress};
+    use crate::{HeadLimits, HeadProgress, Method};
 
     fn request(line: &str, fields: &str) -> (RequestHead, Vec<u8>) {
         let text = format!("{line}\r\nHost: h\r\n{fields}\r\n").into_bytes();
         let mut head = RequestHead::default();
-        assert_eq!(head.advance(&text, &HeadLimits::default()), Ok(Progress::Complete(text.len())), "{fields}");
+        assert_eq!(head.advance(&text, &HeadLimits::default()), Ok(HeadProgress::Complete(text.len())), "{fields}");
         (head, text)
     }
 
@@ -100,7 +100,7 @@ mod tests {
             let text = format!("HTTP/1.1 101 Switching Protocols\r\n{answered}\r\n").into_bytes();
             let mut response = ResponseHead::default();
             let done = response.advance(&text, Method::Get, &HeadLimits::default());
-            assert_eq!(done, Ok(Progress::Complete(text.len())));
+            assert_eq!(done, Ok(HeadProgress::Complete(text.len())));
             assert_eq!(switches_as_asked(&request, &request_text, &response, &text), expected, "{asked} {answered}");
         };
         let websocket = "Connection: Upgrade\r\nUpgrade: websocket\r\n";

@@ -100,7 +100,7 @@ pub(super) fn note_names(entries: &[Arc<ChainEntry>], named: &mut NamedConsumers
 /// Reports missing consumers that plugins name.
 fn check_names(named: &NamedConsumers, consumers: &Consumers, sink: &mut Sink) {
     for (name, (plugin, at, origin)) in named {
-        if consumers.named(name).is_some() || sink.may_miss(Kind::Consumers.name(), name) {
+        if consumers.find_by_name(name).is_some() || sink.may_miss(Kind::Consumers.name(), name) {
             continue;
         }
         let fault = Fault::new(format!("{plugin} of {origin} names the consumer {name:?}, which is not there"));

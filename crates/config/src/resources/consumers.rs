@@ -149,8 +149,8 @@ fn read_credentials(
             let resolved = substitute(&entry.value, &*plugins.set.secrets, &path, sink);
             let read = sink.allowing_unknown(|sink| (credential.read)(&resolved, &path, sink));
             // A reference that cannot be resolved is not a credential.
-            if let Some((lookup, proof)) = read.filter(|_| sink.errors() == before) {
-                out.push(Credential { plugin, lookup, place, proof });
+            if let Some((lookup, verifier)) = read.filter(|_| sink.errors() == before) {
+                out.push(Credential { plugin, lookup, place, verifier });
             }
         });
     }

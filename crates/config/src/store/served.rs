@@ -137,7 +137,7 @@ impl Store {
             _ => None,
         });
         for name in names {
-            if self.consumers.named(name).is_some() {
+            if self.consumers.find_by_name(name).is_some() {
                 Arc::make_mut(&mut self.consumers).remove(name);
             }
         }

@@ -368,7 +368,7 @@ impl Store {
                 // No other consumer has one of them: claims ensure that. A duplicate of its own is found by the first.
                 let _ = Arc::make_mut(&mut self.consumers).replace(consumer, credentials);
             }
-            _ if self.consumers.named(name).is_some() => drop(Arc::make_mut(&mut self.consumers).remove(name)),
+            _ if self.consumers.find_by_name(name).is_some() => drop(Arc::make_mut(&mut self.consumers).remove(name)),
             _ => {}
         }
     }

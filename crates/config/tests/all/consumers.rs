@@ -140,7 +140,7 @@ fn consumers_keep_their_places() {
     let of = |numbers: &[u32]| file(&route, &numbers.iter().map(|n| item(*n)).collect::<Vec<_>>(), false);
     let old = read(&mut reader, &plugins, &of(&[1, 2, 3])).unwrap();
     let new = read(&mut reader, &plugins, &of(&[4, 3, 2, 5])).unwrap();
-    let place = |loaded: &LoadedConfig, name: &str| loaded.config.plugins.consumers.named(name);
+    let place = |loaded: &LoadedConfig, name: &str| loaded.config.plugins.consumers.find_by_name(name);
     for name in ["c2", "c3"] {
         assert_eq!(place(&old, name), place(&new, name));
     }

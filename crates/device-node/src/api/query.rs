@@ -3,7 +3,7 @@
 use super::super::peers::PAGE_MAX;
 use super::endpoints::Endpoint;
 use std::time::Duration;
-use stillgate_devices::session::Level;
+use stillgate_devices::session::AckLevel;
 use stillgate_door::KEY_ARGUMENT;
 
 /// How long a sender may wait.
@@ -47,11 +47,11 @@ impl Query {
     }
 
     /// `ack`
-    pub(super) fn level(&self) -> Result<Level, String> {
+    pub(super) fn level(&self) -> Result<AckLevel, String> {
         match self.get("ack") {
-            None | Some("written") => Ok(Level::Written),
-            Some("device") => Ok(Level::Acknowledged),
-            Some("reply") => Ok(Level::Replied),
+            None | Some("written") => Ok(AckLevel::Written),
+            Some("device") => Ok(AckLevel::Acknowledged),
+            Some("reply") => Ok(AckLevel::Replied),
             Some(other) => Err(format!("ack={other} is unknown; use written, device or reply")),
         }
     }

@@ -47,14 +47,14 @@ struct KeyEntry {
     /// Id of the message that was sent.
     id: MessageId,
     until_ms: u64,
-    again: RepeatOutcome,
+    outcome: RepeatOutcome,
 }
 
 /// The keys of one node.
 #[derive(Debug)]
 pub struct Idempotency {
     seed: (u64, u64),
-    known: HashMap<u128, KeyEntry>,
+    entries: HashMap<u128, KeyEntry>,
     /// Keys by the time when they expire. A key that was removed earlier may still be here, with an older time.
     order: VecDeque<(u64, u128)>,
     bytes: usize,
@@ -63,7 +63,7 @@ pub struct Idempotency {
 impl Idempotency {
     /// An empty table. `seed` is random, so that colliding keys cannot be chosen.
     pub fn new(seed: (u64, u64)) -> Idempotency {
-        Idempotency { seed, known: HashMap::new(), order: VecDeque::new(), bytes: 0 }
+        Idempotency { seed, entries: HashMap::new(), order: VecDeque::new(), bytes: 0 }
     }
 
     /// Bytes of all entries.
@@ -83,9 +83,9 @@ impl Idempotency {
     ) -> Result<Option<(MessageId, RepeatOutcome)>, IdempotencyError> {
         self.expire(now_ms);
         let (key, body) = (self.hash(device.as_bytes(), key.as_bytes()), self.hash(body, b""));
-        if let Some(known) = self.known.get(&key) {
+        if let Some(known) = self.entries.get(&key) {
             return match known.body == body {
-                true => Ok(Some((known.id, known.again.clone()))),
+                true => Ok(Some((known.id, known.outcome.clone()))),
                 false => Err(IdempotencyError::OtherBody),
             };
         }
@@ -93,7 +93,7 @@ impl Idempotency {
             return Err(IdempotencyError::Full);
         }
         let until_ms = now_ms.saturating_add(limits.keep_ms);
-        self.known.insert(key, KeyEntry { body, id, until_ms, again: RepeatOutcome::Pending });
+        self.entries.insert(key, KeyEntry { body, id, until_ms, outcome: RepeatOutcome::Pending });
         self.order.push_back((until_ms, key));
         self.bytes += ENTRY_BYTES;
         Ok(None)
@@ -107,9 +107,9 @@ impl Idempotency {
             self.forget(key);
             return;
         }
-        let Some(known) = self.known.get_mut(&key) else { return };
+        let Some(known) = self.entries.get_mut(&key) else { return };
         let bytes = reply_bytes(outcome);
-        known.again = if self.bytes + bytes > limits.bytes_max {
+        known.outcome = if self.bytes + bytes > limits.bytes_max {
             RepeatOutcome::RepliedBefore
         } else {
             self.bytes += bytes;
@@ -124,9 +124,9 @@ impl Idempotency {
     }
 
     fn forget(&mut self, key: u128) {
-        let Some(known) = self.known.remove(&key) else { return };
+        let Some(known) = self.entries.remove(&key) else { return };
         self.bytes -= ENTRY_BYTES;
-        if let RepeatOutcome::Done(outcome) = &known.again {
+        if let RepeatOutcome::Done(outcome) = &known.outcome {
             self.bytes -= reply_bytes(outcome);
         }
     }
@@ -137,7 +137,7 @@ impl Idempotency {
             && until_ms <= now_ms
         {
             self.order.pop_front();
-            if self.known.get(&key).is_some_and(|known| known.until_ms == until_ms) {
+            if self.entries.get(&key).is_some_and(|known| known.until_ms == until_ms) {
                 self.forget(key);
             }
         }
@@ -175,7 +175,7 @@ fn reply_bytes(outcome: &MessageOutcome) -> usize {
 
 /// The point that a message must reach before its sender is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Level {
+pub enum AckLevel {
     /// Handed to the kernel. This does not show that the device has it.
     Written,
     /// Acknowledged by the device.
@@ -194,7 +194,7 @@ pub struct Message {
     /// With [`super::QueuePolicy::LatestPerKey`], the key whose latest value it is.
     pub key: Option<Box<str>>,
     /// The level that its sender waits for.
-    pub level: Level,
+    pub level: AckLevel,
     /// The deadline of the wait, in milliseconds of the session's clock.
     pub deadline_ms: u64,
 }

@@ -20,7 +20,7 @@ mod unacknowledged;
 use crate::hex;
 use crate::protocol::{Body, EncodedBody, MessageId};
 pub use idempotency::{
-    Idempotency, IdempotencyError, IdempotencyLimits, Level, Message, MessageOutcome, Notice, RepeatOutcome,
+    AckLevel, Idempotency, IdempotencyError, IdempotencyLimits, Message, MessageOutcome, Notice, RepeatOutcome,
 };
 use std::fmt;
 use unacknowledged::{MessageQueue, UnacknowledgedMessage};
@@ -174,7 +174,7 @@ impl Session {
         if self.state != SessionState::Attached {
             return Err(MessageRefusal::Offline);
         }
-        if !limits.acknowledges && message.level != Level::Written {
+        if !limits.acknowledges && message.level != AckLevel::Written {
             return Err(MessageRefusal::NeverAcknowledges);
         }
         let bytes = MessageQueue::bytes_of(&message);
@@ -218,7 +218,7 @@ impl Session {
     /// The kernel has accepted everything that was handed out on this connection.
     pub fn written(&mut self, limits: &SessionLimits, notices: &mut Vec<Notice>) {
         self.unacknowledged.retain(|entry, is_handed_out| {
-            if is_handed_out && entry.wait.is_some_and(|wait| wait.level == Level::Written) {
+            if is_handed_out && entry.wait.is_some_and(|wait| wait.level == AckLevel::Written) {
                 entry.notify(MessageOutcome::Written, notices);
             }
             limits.acknowledges || !is_handed_out
@@ -235,12 +235,12 @@ impl Session {
                 return true;
             }
             match entry.wait.map(|wait| wait.level) {
-                Some(Level::Replied) => {
+                Some(AckLevel::Replied) => {
                     entry.encoded = None;
                     return true;
                 }
-                Some(Level::Acknowledged) => entry.notify(MessageOutcome::Acknowledged, notices),
-                Some(Level::Written) => entry.notify(MessageOutcome::Written, notices),
+                Some(AckLevel::Acknowledged) => entry.notify(MessageOutcome::Acknowledged, notices),
+                Some(AckLevel::Written) => entry.notify(MessageOutcome::Written, notices),
                 None => {}
             }
             false
@@ -255,9 +255,9 @@ impl Session {
             return false;
         };
         match entry.wait.map(|wait| wait.level) {
-            Some(Level::Replied) => entry.notify(MessageOutcome::Replied(body.into_owned()), notices),
-            Some(Level::Acknowledged) => entry.notify(MessageOutcome::Acknowledged, notices),
-            Some(Level::Written) => entry.notify(MessageOutcome::Written, notices),
+            Some(AckLevel::Replied) => entry.notify(MessageOutcome::Replied(body.into_owned()), notices),
+            Some(AckLevel::Acknowledged) => entry.notify(MessageOutcome::Acknowledged, notices),
+            Some(AckLevel::Written) => entry.notify(MessageOutcome::Written, notices),
             None => return false,
         }
         true

@@ -9,7 +9,7 @@
 //!                          cursor ▲
 //! ```
 
-use super::idempotency::{Level, Message, MessageOutcome, Notice};
+use super::idempotency::{AckLevel, Message, MessageOutcome, Notice};
 use crate::protocol::{EncodedBody, MessageId};
 use std::collections::VecDeque;
 
@@ -19,7 +19,7 @@ pub(super) const ENTRY_OVERHEAD_BYTES: usize = 64;
 /// The level that a sender waits for, and its deadline.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AcknowledgementWait {
-    pub(super) level: Level,
+    pub(super) level: AckLevel,
     pub(super) deadline_ms: u64,
 }
 

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use stillgate_devices::Generation;
 use stillgate_devices::protocol::{Body, DeviceProtocol, MessageId};
 use stillgate_devices::session::{
-    AckError, Idempotency, IdempotencyError, IdempotencyLimits, Level, Message, MessageOutcome, MessageRefusal, Notice,
-    QueuePolicy, RepeatOutcome, ResumeError, ResumeToken, Session, SessionId, SessionLimits,
+    AckError, AckLevel, Idempotency, IdempotencyError, IdempotencyLimits, Message, MessageOutcome, MessageRefusal,
+    Notice, QueuePolicy, RepeatOutcome, ResumeError, ResumeToken, Session, SessionId, SessionLimits,
 };
 
 const LIMITS: SessionLimits =
@@ -26,7 +26,7 @@ fn begin(limits: SessionLimits) -> SessionHarness {
 
 impl SessionHarness {
     /// Sends a message of 100 bytes with its overhead; its sender waits for 5 seconds.
-    fn push(&mut self, id: u128, level: Level, key: Option<&str>) -> Result<(), MessageRefusal> {
+    fn push(&mut self, id: u128, level: AckLevel, key: Option<&str>) -> Result<(), MessageRefusal> {
         let bytes = 36 - key.map_or(0, str::len);
         let encoded = DeviceProtocol::Raw.encode(&Body::Bytes(vec![b'*'; bytes].into())).unwrap();
         let key = key.map(Into::into);
@@ -74,9 +74,9 @@ impl SessionHarness {
 #[test]
 fn senders_learn_what_they_wait_for() {
     let mut it = begin(LIMITS);
-    it.push(1, Level::Written, None).unwrap();
-    it.push(2, Level::Acknowledged, None).unwrap();
-    it.push(3, Level::Replied, None).unwrap();
+    it.push(1, AckLevel::Written, None).unwrap();
+    it.push(2, AckLevel::Acknowledged, None).unwrap();
+    it.push(3, AckLevel::Replied, None).unwrap();
     assert_eq!(it.learned(), []);
     assert_eq!(it.write(), [(1, 1), (2, 2), (3, 3)]);
     assert_eq!(it.learned(), [(1, MessageOutcome::Written)]);
@@ -92,7 +92,7 @@ fn senders_learn_what_they_wait_for() {
 fn acknowledgements_are_cumulative_and_replies_are_not() {
     let mut it = begin(LIMITS);
     for id in 1..=4 {
-        it.push(id, Level::Acknowledged, None).unwrap();
+        it.push(id, AckLevel::Acknowledged, None).unwrap();
     }
     it.write();
     assert!(it.reply(3));
@@ -107,7 +107,7 @@ fn acknowledgements_are_cumulative_and_replies_are_not() {
 #[test]
 fn what_was_never_sent_cannot_be_acknowledged() {
     let mut it = begin(LIMITS);
-    it.push(1, Level::Acknowledged, None).unwrap();
+    it.push(1, AckLevel::Acknowledged, None).unwrap();
     assert_eq!(it.acknowledge(1), Err(AckError { seq: 1, sent: 0 }));
     assert!(!it.reply(1));
     assert_eq!(it.learned(), []);
@@ -116,9 +116,9 @@ fn what_was_never_sent_cannot_be_acknowledged() {
 #[test]
 fn timeouts_say_whether_the_message_may_have_arrived() {
     let mut it = begin(LIMITS);
-    it.push(1, Level::Acknowledged, None).unwrap();
+    it.push(1, AckLevel::Acknowledged, None).unwrap();
     it.write();
-    it.push(2, Level::Written, None).unwrap();
+    it.push(2, AckLevel::Written, None).unwrap();
     assert_eq!(it.tick(4_999), Some(5_000));
     assert_eq!(it.learned(), []);
     it.tick(5_000);
@@ -134,7 +134,7 @@ fn timeouts_say_whether_the_message_may_have_arrived() {
 fn written_messages_give_way_if_nobody_waits() {
     let mut it = begin(LIMITS);
     for id in 1..=20 {
-        it.push(id, Level::Written, None).unwrap();
+        it.push(id, AckLevel::Written, None).unwrap();
         it.write();
     }
     assert!(it.session.queued_bytes() <= 1000);
@@ -148,23 +148,23 @@ fn written_messages_give_way_if_nobody_waits() {
 fn a_full_queue_refuses() {
     let mut it = begin(LIMITS);
     for id in 1..=10 {
-        it.push(id, Level::Acknowledged, None).unwrap();
+        it.push(id, AckLevel::Acknowledged, None).unwrap();
     }
     it.write();
-    assert_eq!(it.push(11, Level::Written, None), Err(MessageRefusal::Full));
+    assert_eq!(it.push(11, AckLevel::Written, None), Err(MessageRefusal::Full));
     it.acknowledge(1).unwrap();
-    assert_eq!(it.push(11, Level::Written, None), Ok(()));
+    assert_eq!(it.push(11, AckLevel::Written, None), Ok(()));
     let mut tiny = begin(SessionLimits { queue_bytes_max: 99, ..LIMITS });
-    assert_eq!(tiny.push(1, Level::Written, None), Err(MessageRefusal::TooLong));
+    assert_eq!(tiny.push(1, AckLevel::Written, None), Err(MessageRefusal::TooLong));
 }
 
 #[test]
 fn a_full_queue_drops_the_oldest() {
     let mut it = begin(SessionLimits { policy: QueuePolicy::DropOldest, ..LIMITS });
-    it.push(1, Level::Acknowledged, None).unwrap();
+    it.push(1, AckLevel::Acknowledged, None).unwrap();
     it.write();
     for id in 2..=12 {
-        it.push(id, Level::Written, None).unwrap();
+        it.push(id, AckLevel::Written, None).unwrap();
     }
     let dropped = |was_written| MessageOutcome::Dropped { was_written };
     assert_eq!(it.learned(), [(1, dropped(true)), (2, dropped(false))]);
@@ -175,11 +175,11 @@ fn a_full_queue_drops_the_oldest() {
 #[test]
 fn the_latest_of_a_key_remains() {
     let mut it = begin(SessionLimits { policy: QueuePolicy::LatestPerKey, ..LIMITS });
-    it.push(1, Level::Written, Some("a")).unwrap();
+    it.push(1, AckLevel::Written, Some("a")).unwrap();
     it.write();
-    it.push(2, Level::Written, Some("a")).unwrap();
-    it.push(3, Level::Written, Some("b")).unwrap();
-    it.push(4, Level::Written, Some("a")).unwrap();
+    it.push(2, AckLevel::Written, Some("a")).unwrap();
+    it.push(3, AckLevel::Written, Some("b")).unwrap();
+    it.push(4, AckLevel::Written, Some("a")).unwrap();
     assert_eq!(it.learned(), [(1, MessageOutcome::Written), (2, MessageOutcome::Superseded)]);
     assert_eq!(it.write(), [(3, 2), (4, 3)]);
     // A resume gives the latest ones only.
@@ -192,14 +192,14 @@ fn the_latest_of_a_key_remains() {
 fn a_resume_gives_what_was_not_acknowledged() {
     let mut it = begin(LIMITS);
     for id in 1..=3 {
-        it.push(id, Level::Acknowledged, None).unwrap();
+        it.push(id, AckLevel::Acknowledged, None).unwrap();
     }
     it.write();
     it.acknowledge(1).unwrap();
-    it.push(4, Level::Written, None).unwrap();
+    it.push(4, AckLevel::Written, None).unwrap();
     let token = it.session.token();
     it.detach();
-    assert_eq!(it.push(5, Level::Written, None), Err(MessageRefusal::Offline));
+    assert_eq!(it.push(5, AckLevel::Written, None), Err(MessageRefusal::Offline));
     assert!(it.session.next_to_write(0).is_none());
     assert_eq!(it.resume(ResumeToken { session: SessionId(9), ..token }, 2), Err(ResumeError::OtherSession));
     it.resume(token, 2).unwrap();
@@ -218,7 +218,7 @@ fn a_resume_gives_what_was_not_acknowledged() {
 #[test]
 fn a_session_ends_when_its_device_stays_away() {
     let mut it = begin(LIMITS);
-    it.push(1, Level::Replied, None).unwrap();
+    it.push(1, AckLevel::Replied, None).unwrap();
     it.write();
     it.acknowledge(1).unwrap();
     it.detach();
@@ -233,7 +233,7 @@ fn a_session_ends_when_its_device_stays_away() {
 #[test]
 fn written_messages_stay_for_two_minutes() {
     let mut it = begin(LIMITS);
-    it.push(1, Level::Written, None).unwrap();
+    it.push(1, AckLevel::Written, None).unwrap();
     it.write();
     assert_eq!(it.tick(119_999), Some(120_000));
     assert_eq!((it.tick(120_000), it.session.queued_bytes()), (None, 0));
@@ -243,7 +243,7 @@ fn written_messages_stay_for_two_minutes() {
 fn a_session_moves_with_its_device() {
     let mut it = begin(LIMITS);
     for id in 1..=3 {
-        it.push(id, Level::Acknowledged, None).unwrap();
+        it.push(id, AckLevel::Acknowledged, None).unwrap();
     }
     it.session.next_to_write(0).unwrap();
     it.session.next_to_write(0).unwrap();
@@ -255,7 +255,7 @@ fn a_session_moves_with_its_device() {
     assert_eq!(it.learned(), [(1, MessageOutcome::Acknowledged), (2, ended(true)), (3, ended(false))]);
     assert!(it.session.carry(token, &mut it.notices).is_err());
     let mut there = SessionHarness { session: Session::from_carried(carried, Generation(2), 0), ..begin(LIMITS) };
-    there.push(4, Level::Acknowledged, None).unwrap();
+    there.push(4, AckLevel::Acknowledged, None).unwrap();
     assert_eq!(there.write(), [(2, 2), (4, 3)]);
     assert_eq!(there.session.token(), ResumeToken { generation: Generation(2), ..token });
 }
@@ -263,10 +263,10 @@ fn a_session_moves_with_its_device() {
 #[test]
 fn raw_devices_have_nothing_to_resume() {
     let mut it = begin(SessionLimits { acknowledges: false, ..LIMITS });
-    assert_eq!(it.push(1, Level::Acknowledged, None), Err(MessageRefusal::NeverAcknowledges));
-    it.push(1, Level::Written, None).unwrap();
+    assert_eq!(it.push(1, AckLevel::Acknowledged, None), Err(MessageRefusal::NeverAcknowledges));
+    it.push(1, AckLevel::Written, None).unwrap();
     it.write();
-    it.push(2, Level::Written, None).unwrap();
+    it.push(2, AckLevel::Written, None).unwrap();
     it.detach();
     assert!(it.session.is_over());
     assert_eq!(it.learned(), [(1, MessageOutcome::Written), (2, MessageOutcome::Ended { was_written: false })]);
@@ -300,7 +300,7 @@ fn repeated_requests_are_sent_once() {
 /// A step of a session's life.
 #[derive(Debug, Clone)]
 enum Step {
-    Push(Level),
+    Push(AckLevel),
     Write,
     Acknowledge(prop::sample::Index),
     Reply(prop::sample::Index),
@@ -309,7 +309,7 @@ enum Step {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let level = prop::sample::select(vec![Level::Written, Level::Acknowledged, Level::Replied]);
+    let level = prop::sample::select(vec![AckLevel::Written, AckLevel::Acknowledged, AckLevel::Replied]);
     let step = prop_oneof![
         4 => level.prop_map(Step::Push),
         3 => Just(Step::Write),

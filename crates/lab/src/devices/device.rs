@@ -17,7 +17,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use stillgate_load::{Link, Tickets};
 use stillgate_rig::ports;
-use stillgate_wire::{HeadLimits, Method, Name, Progress, ResponseHead};
+use stillgate_wire::{HeadLimits, HeadProgress, Method, Name, ResponseHead};
 
 /// More unread input is neither an answer to a handshake nor one of our messages.
 const INPUT_BYTES_MAX: usize = 2 << 20;
@@ -226,8 +226,8 @@ impl Device {
         let head = &mut *around.head;
         let wrong = |why: &str| ConnectionEnd::Wrong(format!("the answer to the handshake {why}"));
         let length = match head.advance(bytes, Method::Get, &HeadLimits::default()) {
-            Ok(Progress::Partial) => return Ok(None),
-            Ok(Progress::Complete(length)) => length,
+            Ok(HeadProgress::Partial) => return Ok(None),
+            Ok(HeadProgress::Complete(length)) => length,
             Err(error) => return Err(wrong(&format!("is not HTTP: {error:?}"))),
         };
         let field = |name: &str| {

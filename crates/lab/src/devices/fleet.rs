@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use stillgate_load::{Link, outcome};
 use stillgate_stats::Random;
-use stillgate_wire::{Framing, HeadLimits, Method, Progress, ResponseHead};
+use stillgate_wire::{Framing, HeadLimits, HeadProgress, Method, ResponseHead};
 
 const EVENTS_MAX: usize = 512;
 
@@ -642,9 +642,9 @@ impl BackEnd {
     fn take(&mut self) -> Option<Answer> {
         self.head.reset();
         let length = match self.head.advance(&self.input, Method::Post, &HeadLimits::default()) {
-            Ok(Progress::Partial) if self.input.len() < INPUT_BYTES_MAX => return None,
-            Ok(Progress::Partial) => return Some(self.wrong("a head that is too long".to_owned())),
-            Ok(Progress::Complete(length)) => length,
+            Ok(HeadProgress::Partial) if self.input.len() < INPUT_BYTES_MAX => return None,
+            Ok(HeadProgress::Partial) => return Some(self.wrong("a head that is too long".to_owned())),
+            Ok(HeadProgress::Complete(length)) => length,
             Err(error) => return Some(self.wrong(format!("not HTTP: {error:?}"))),
         };
         let body = match self.head.framing {

@@ -10,7 +10,7 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 use stillgate_wire::{
-    BodyDecoder, ChunkError, Field, HeadLimits, Method, Progress, RequestError, RequestHead, Version,
+    BodyDecoder, ChunkError, Field, HeadLimits, HeadProgress, Method, RequestError, RequestHead, Version,
     leading_empty_lines,
 };
 
@@ -430,7 +430,7 @@ impl Requests {
     fn parse(&mut self, bytes: &mut [u8]) -> Result<ParsedInput, RequestError> {
         let skipped = leading_empty_lines(bytes)?;
         self.head.reset();
-        let Progress::Complete(len) = self.head.advance(&bytes[skipped..], &self.limits)? else {
+        let HeadProgress::Complete(len) = self.head.advance(&bytes[skipped..], &self.limits)? else {
             return Ok(ParsedInput::Partial);
         };
         let head_end = skipped + len;

@@ -12,7 +12,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 use stillgate_load::{Mix, Target};
-use stillgate_wire::{BodyDecoder, HeadLimits, Method, Progress, ResponseHead};
+use stillgate_wire::{BodyDecoder, HeadLimits, HeadProgress, Method, ResponseHead};
 
 /// Allowed relative deviation of the series made by idle parts.
 const TOLERANCE: f64 = 0.1;
@@ -225,10 +225,10 @@ impl AnswerReader<'_> {
         let limits = HeadLimits::default();
         let length = loop {
             match head.advance(&self.buffer[..self.filled], Method::Get, &limits) {
-                Ok(Progress::Complete(length)) => break length,
-                Ok(Progress::Partial) if self.more()? => {}
-                Ok(Progress::Partial) if self.filled == 0 => return Ok(None),
-                Ok(Progress::Partial) => return Err(io::Error::other("an answer was cut off")),
+                Ok(HeadProgress::Complete(length)) => break length,
+                Ok(HeadProgress::Partial) if self.more()? => {}
+                Ok(HeadProgress::Partial) if self.filled == 0 => return Ok(None),
+                Ok(HeadProgress::Partial) => return Err(io::Error::other("an answer was cut off")),
                 Err(error) => return Err(io::Error::other(format!("not HTTP: {error:?}"))),
             }
         };

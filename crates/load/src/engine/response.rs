@@ -7,7 +7,7 @@
 use crate::mix::Entry;
 use std::fmt;
 use stillgate_wire::{
-    BodyDecoder, ChunkError, Framing, HEAD_BYTES_MAX, HEADERS_MAX, HeadLimits, Method, Progress, ResponseError,
+    BodyDecoder, ChunkError, Framing, HEAD_BYTES_MAX, HEADERS_MAX, HeadLimits, HeadProgress, Method, ResponseError,
     ResponseHead,
 };
 
@@ -206,7 +206,7 @@ impl Reader {
     #[inline(never)]
     fn parse(&mut self, place: usize, method: Method, bytes: &[u8]) -> Result<Option<(usize, Verdict)>, ResponseError> {
         self.head.reset();
-        let Progress::Complete(length) = self.head.advance(bytes, method, &LIMITS)? else {
+        let HeadProgress::Complete(length) = self.head.advance(bytes, method, &LIMITS)? else {
             return Ok(None);
         };
         // Another protocol follows 101.

@@ -9,7 +9,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use stillgate_load::mix::{Composer, FINDINGS_MAX};
 use stillgate_load::{Mix, Target};
-use stillgate_wire::{HeadLimits, Progress, RequestHead};
+use stillgate_wire::{HeadLimits, HeadProgress, RequestHead};
 
 fn target() -> Target {
     Target::parse("http://example.test:8080/ignored").unwrap()
@@ -75,7 +75,7 @@ fn assert_is_one_request(bytes: &[u8]) {
     let mut head = RequestHead::default();
     let parsed = head.advance(bytes, &limits);
     let shown = bytes.escape_ascii();
-    let Ok(Progress::Complete(length)) = parsed else { panic!("{parsed:?}: {shown}") };
+    let Ok(HeadProgress::Complete(length)) = parsed else { panic!("{parsed:?}: {shown}") };
     let text = String::from_utf8_lossy(&bytes[..length]).to_ascii_lowercase();
     let declared = text.lines().find_map(|line| line.strip_prefix("content-length: "));
     let body: usize = declared.map_or(0, |value| value.parse().unwrap());

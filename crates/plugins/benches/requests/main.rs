@@ -160,10 +160,13 @@ impl Bench {
         for (number, credential) in case.credentials.iter().enumerate() {
             let Value::Map(written) = parsed(credential).value else { panic!("a map") };
             let plugin = TABLE.find(&written[0].key).unwrap().1;
-            let (lookup, proof) = (plugin.credential.unwrap().read)(&written[0].value, &Path::Root, &mut sink).unwrap();
+            let (lookup, verifier) =
+                (plugin.credential.unwrap().read)(&written[0].value, &Path::Root, &mut sink).unwrap();
             let (labels, plugins, credentials) = Default::default();
             let consumer = Consumer { name: format!("c{number}").into(), group: None, labels, plugins, credentials };
-            consumers.insert(consumer, vec![Credential { plugin: plugin.name, lookup, place: None, proof }]).unwrap();
+            consumers
+                .insert(consumer, vec![Credential { plugin: plugin.name, lookup, place: None, verifier }])
+                .unwrap();
         }
         let each = case.fields.len().max(case.targets.len()).max(case.clients.len());
         let asked = (0..each).map(|number| {

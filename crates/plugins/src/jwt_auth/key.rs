@@ -55,7 +55,7 @@ impl SharedSecret {
 }
 
 /// The expanded form of the last used secret, whose computation takes as long as hashing a short token: consecutive
-/// tokens are usually of the same issuer. It is identified by the proof that contains the secret.
+/// tokens are usually of the same issuer. It is identified by the verifier that contains the secret.
 #[derive(Default)]
 pub(super) struct LastSecret(Option<(Identity, ExpandedKey)>);
 

@@ -22,8 +22,8 @@ use stillgate_jws::{ALGORITHMS, Algorithm, is_slow};
 use stillgate_plugin_api::query::{Argument, argument, decoded, write_without};
 use stillgate_plugin_api::secrets::SECRET;
 use stillgate_plugin_api::{
-    Answer, AttachedConsumer, Authenticate, Compile, CompileCredential, Define, Flow, Identity, Phase, Phases, Plugin,
-    Proof, Request, RequestState, Secret,
+    Answer, Authenticate, Compile, CompileCredential, ConsumerRef, CredentialVerifier, Define, Flow, Identity, Phase,
+    Phases, Plugin, Request, RequestState, Secret,
 };
 use stillgate_route::path::target_path;
 use stillgate_schema::kind::{Text, list, some, unique};
@@ -171,13 +171,13 @@ impl Define for JwtAuth {
 
 impl Authenticate for JwtAuth {
     type Credential = JwtAuthCredential;
-    type Proof = Verifier;
+    type Verifier = Verifier;
 
     fn lookup(credential: &JwtAuthCredential) -> &[u8] {
         credential.key.reveal().as_bytes()
     }
 
-    fn proof(credential: JwtAuthCredential, cx: &mut CompileCredential<'_>) -> Option<Verifier> {
+    fn verifier(credential: JwtAuthCredential, cx: &mut CompileCredential<'_>) -> Option<Verifier> {
         Verifier::new(credential, cx)
     }
 }
@@ -220,7 +220,7 @@ struct Last {
 /// A verified token.
 struct VerifiedToken {
     /// The credential that verified it.
-    proof: Identity,
+    credential_verifier: Identity,
     key: Box<[u8]>,
     exp: Time,
     nbf: Time,
@@ -241,7 +241,7 @@ thread_local! {
 
 /// Result of looking at a request.
 enum JwtAuthOutcome {
-    VerifiedToken(AttachedConsumer),
+    VerifiedToken(ConsumerRef),
     Stranger(&'static str),
     /// Its token is verified on another thread.
     Slow(Slow),
@@ -257,8 +257,8 @@ struct OfSet {
 
 /// A token that takes long to verify.
 struct Slow {
-    attached: AttachedConsumer,
-    proof: Arc<Proof>,
+    attached: ConsumerRef,
+    credential_verifier: Arc<CredentialVerifier>,
     signed: Box<[u8]>,
     signature: Box<[u8]>,
     digest: u128,
@@ -287,9 +287,9 @@ impl Plugin for JwtAuth {
             JwtAuthOutcome::VerifiedToken(attached) => config.finish(Ok(attached), request),
             JwtAuthOutcome::Stranger(body) => config.finish(Err(body), request),
             JwtAuthOutcome::Slow(slow) => {
-                let proof = slow.proof.clone();
+                let credential_verifier = slow.credential_verifier.clone();
                 let verifies = move |signed: &[u8], signature: &[u8]| {
-                    proof.get::<Verifier>().is_some_and(|verifier| verifier.verifies(signed, signature))
+                    credential_verifier.get::<Verifier>().is_some_and(|verifier| verifier.verifies(signed, signature))
                 };
                 verify_elsewhere(config.clone(), slow, verifies)
             }
@@ -322,8 +322,8 @@ fn verify_elsewhere(
 
 /// Verifies a token by the key that it names, once that is available.
 fn verify_by_set(config: Arc<JwtAuthConfig>, of_set: OfSet, has_waited: bool, request: &mut Request<'_>) -> Flow {
-    let proof = of_set.token.proof.clone();
-    let Some(verifier) = proof.get::<Verifier>() else { return config.finish(Err(UNVERIFIED), request) };
+    let credential_verifier = of_set.token.credential_verifier.clone();
+    let Some(verifier) = credential_verifier.get::<Verifier>() else { return config.finish(Err(UNVERIFIED), request) };
     let Some(set) = verifier.key_set() else { return config.finish(Err(UNVERIFIED), request) };
     let algorithm = verifier.algorithm;
     match key_set::look_up_key(set, of_set.kid.as_deref(), algorithm, request.worker, has_waited) {
@@ -352,7 +352,7 @@ fn verify_by_set(config: Arc<JwtAuthConfig>, of_set: OfSet, has_waited: bool, re
 }
 
 impl JwtAuthConfig {
-    fn finish(&self, found: Result<AttachedConsumer, &'static str>, request: &mut Request<'_>) -> Flow {
+    fn finish(&self, found: Result<ConsumerRef, &'static str>, request: &mut Request<'_>) -> Flow {
         let (attached, is_known) = match found {
             Ok(attached) => (attached, true),
             Err(body) => match self.strangers.admit(body, request) {
@@ -389,9 +389,10 @@ impl JwtAuthConfig {
     ) -> Result<JwtAuthOutcome, &'static str> {
         let digest = verified.digest(&[self.key_claim.as_bytes(), token]);
         if let Some(known) = verified.get(digest)
-            && let Some((attached, proof)) = request.consumers.find_with_proof(JwtAuth::NAME, &known.key)
-            && proof.identity == known.proof
-            && let Some(verifier) = proof.get::<Verifier>()
+            && let Some((attached, credential_verifier)) =
+                request.consumers.find_with_verifier(JwtAuth::NAME, &known.key)
+            && credential_verifier.identity == known.credential_verifier
+            && let Some(verifier) = credential_verifier.get::<Verifier>()
             && is_still_published(verifier, known, request)
         {
             return self
@@ -406,31 +407,39 @@ impl JwtAuthConfig {
             Some(ClaimValue::Text(key)) => key,
             Some(ClaimValue::Number(_) | ClaimValue::Other) => return Err(UNKNOWN_KEY),
         };
-        let found = request.consumers.find_with_proof(JwtAuth::NAME, key.as_bytes());
-        let (attached, proof) = found.ok_or(UNKNOWN_KEY)?;
-        let verifier = proof.get::<Verifier>().ok_or(UNVERIFIED)?;
+        let found = request.consumers.find_with_verifier(JwtAuth::NAME, key.as_bytes());
+        let (attached, credential_verifier) = found.ok_or(UNKNOWN_KEY)?;
+        let verifier = credential_verifier.get::<Verifier>().ok_or(UNVERIFIED)?;
         let signature = parts.signature(signature).ok_or(UNVERIFIED)?;
         if algorithm != Some(verifier.algorithm) {
             return Err(UNVERIFIED);
         }
         // Checked before the signature, which costs more.
         self.in_time(exp, nbf, verifier, request)?;
-        let known = VerifiedToken { proof: proof.identity, key: key.as_bytes().into(), exp, nbf, of_set: None };
+        let known = VerifiedToken {
+            credential_verifier: credential_verifier.identity,
+            key: key.as_bytes().into(),
+            exp,
+            nbf,
+            of_set: None,
+        };
         // For a cached token they were checked, for the same credential.
         if verifier.expected.as_ref().is_some_and(|expected| !expected.are_in(&parts)) {
             return Err(UNVERIFIED);
         }
         if verifier.key_set().is_some() {
             let kid = parts.kid(json).ok_or(UNVERIFIED)?;
-            let (proof, signed, signature) = (proof.clone(), parts.signed.into(), signature.into());
-            let token = Slow { attached, proof, signed, signature, digest, known };
+            let (credential_verifier, signed, signature) =
+                (credential_verifier.clone(), parts.signed.into(), signature.into());
+            let token = Slow { attached, credential_verifier, signed, signature, digest, known };
             return Ok(JwtAuthOutcome::OfSet(OfSet { kid, token }));
         }
         if verifier.is_slow() {
-            let (proof, signed, signature) = (proof.clone(), parts.signed.into(), signature.into());
-            return Ok(JwtAuthOutcome::Slow(Slow { attached, proof, signed, signature, digest, known }));
+            let (credential_verifier, signed, signature) =
+                (credential_verifier.clone(), parts.signed.into(), signature.into());
+            return Ok(JwtAuthOutcome::Slow(Slow { attached, credential_verifier, signed, signature, digest, known }));
         }
-        if !verifier.verifies_with(&mut last.prepared, proof.identity, parts.signed, signature) {
+        if !verifier.verifies_with(&mut last.prepared, credential_verifier.identity, parts.signed, signature) {
             return Err(UNVERIFIED);
         }
         verified.put(digest, known);

@@ -12,7 +12,7 @@ use std::time::Duration;
 use stillgate_lua::{HeaderChange, Host, MessageSide, NginxLevel, RequestDocument};
 use stillgate_plugin_api::facts::RouteFacts;
 use stillgate_plugin_api::{
-    AttachedConsumer, Consumers, Facts, Io, LogLevel, MetadataTable, Phase, Request, RequestState, Response,
+    ConsumerRef, Consumers, Facts, Io, LogLevel, MetadataTable, Phase, Request, RequestState, Response,
 };
 use stillgate_route::RouteMatch;
 use stillgate_wire::{EditError, Edits, FieldName, FieldValue, Fields};
@@ -113,7 +113,7 @@ pub(super) fn pattern_of(route: RouteFacts<'_>) -> Option<String> {
 }
 
 /// The available part of APISIX's `ctx.consumer`.
-pub(super) fn consumer_of(found: AttachedConsumer, consumers: &Consumers) -> Json {
+pub(super) fn consumer_of(found: ConsumerRef, consumers: &Consumers) -> Json {
     let consumer = consumers.of(found);
     let credential = found.credential.and_then(|place| consumer.credentials.get(usize::from(place)));
     let labels = consumer.labels.iter().map(|(name, value)| (name.to_string(), Json::from(&**value))).collect();

@@ -10,7 +10,7 @@ use stillgate_plugin_api::{
 };
 use stillgate_schema::text::tree::parse;
 use stillgate_schema::{Path, Sink};
-use stillgate_wire::{Edits, HeadLimits, Progress, RequestEdits, RequestHead};
+use stillgate_wire::{Edits, HeadLimits, HeadProgress, RequestEdits, RequestHead};
 
 fn compile(keys: &str) -> Result<Arc<ChainEntry>, String> {
     let mut sink = Sink::default();
@@ -38,7 +38,7 @@ fn consumers() -> Consumers {
             plugin: "key-auth",
             lookup: key.as_bytes().into(),
             place: *place,
-            proof: None,
+            verifier: None,
         };
         all.insert(consumer, keys.iter().map(credential).collect()).unwrap();
     };
@@ -53,7 +53,7 @@ fn rewrite(entry: &ChainEntry, consumers: &Consumers, head: &str) -> String {
     let bytes = format!("{}\r\n\r\n", head.replace('\n', "\r\n"));
     let mut request = RequestHead::default();
     let progress = request.advance(bytes.as_bytes(), &HeadLimits::default()).unwrap();
-    assert!(matches!(progress, Progress::Complete(_)));
+    assert!(matches!(progress, HeadProgress::Complete(_)));
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 80));
     let (mut edits, mut response, mut body) = (RequestEdits::default(), Edits::default(), BodyChanges::default());
     let (worker, metadata, mut consumer) = (Worker::default(), MetadataTable::default(), None);

@@ -15,7 +15,7 @@ use stillgate_plugins::TABLE;
 use stillgate_route::path::{normalise, target_path};
 use stillgate_schema::text::tree;
 use stillgate_schema::{Node, Path, Sink};
-use stillgate_wire::{Edits, Fields, HeadLimits, Progress, RequestEdits, RequestHead};
+use stillgate_wire::{Edits, Fields, HeadLimits, HeadProgress, RequestEdits, RequestHead};
 
 /// The beginning of a minute.
 const START_MS: u64 = 1_795_219_200_000;
@@ -55,7 +55,7 @@ impl Gateway {
         let head = format!("GET /a HTTP/1.1\r\nHost: h\r\n{}\r\n", fields.replace('\n', "\r\n"));
         let mut parsed = RequestHead::default();
         let progress = parsed.advance(head.as_bytes(), &HeadLimits::default());
-        assert_eq!(progress, Ok(Progress::Complete(head.len())), "{head}");
+        assert_eq!(progress, Ok(HeadProgress::Complete(head.len())), "{head}");
         let mut scratch = Vec::new();
         let path = normalise(target_path(parsed.path_and_query.of(head.as_bytes())).0, &mut scratch).expect("a path");
         let peer = SocketAddr::from((client, 40000));

@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use std::task::{Poll, ready};
 use stillgate_plugin_api::calls::REPLY_HEAD;
 use stillgate_plugin_api::{Call, CallError, Reply};
-use stillgate_wire::{BodyDecoder, Framing, Progress};
+use stillgate_wire::{BodyDecoder, Framing, HeadProgress};
 use tokio::io::ReadBuf;
 use tokio::time::timeout;
 
@@ -65,9 +65,9 @@ async fn receive(stream: &mut Stream, call: &Call, received: &mut Vec<u8>) -> Re
     for _ in 0..INTERIMS_MAX {
         let end = loop {
             match reply.parsed.advance(received, call.method(), &REPLY_HEAD).map_err(|_| CallError::BadReply)? {
-                Progress::Complete(end) => break end,
-                Progress::Partial if read(stream, received).await? => {}
-                Progress::Partial => return Err(CallError::Closed),
+                HeadProgress::Complete(end) => break end,
+                HeadProgress::Partial if read(stream, received).await? => {}
+                HeadProgress::Partial => return Err(CallError::Closed),
             }
         };
         match reply.parsed.status {

@@ -15,7 +15,7 @@ use crate::worker::draining::DRAINING_FIRST_REQUEST_MS;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use stillgate_wire::{Progress, RequestError, leading_empty_lines};
+use stillgate_wire::{HeadProgress, RequestError, leading_empty_lines};
 use tokio::io::ReadBuf;
 
 // A client's connection, from accept to close: waiting, reading heads, running exchanges, closing gracefully.
@@ -158,18 +158,18 @@ async fn read_head(worker: &Worker, client: &mut ClientConnection, exchange: &mu
     poll_fn(|cx| {
         loop {
             let preface = speaks_http2.then(|| starts(exchange.from_client.unparsed())).flatten();
-            if preface == Some(Progress::Complete(PREFACE.len())) {
+            if preface == Some(HeadProgress::Complete(PREFACE.len())) {
                 return Poll::Ready(HeadArrival::Http2);
             }
             match preface.map_or_else(|| parse_request_head(exchange, settings), Ok) {
-                Ok(Progress::Complete(_)) => {
+                Ok(HeadProgress::Complete(_)) => {
                     let dropped = exchange.request.fields.dropped();
                     if dropped > 0 {
                         worker.counters.header_lines_dropped.add(dropped as u64);
                     }
                     return Poll::Ready(HeadArrival::Head);
                 }
-                Ok(Progress::Partial) => {}
+                Ok(HeadProgress::Partial) => {}
                 Err(error) => return Poll::Ready(HeadArrival::Refused(error)),
             }
             if client.eof {
@@ -190,16 +190,16 @@ async fn read_head(worker: &Worker, client: &mut ClientConnection, exchange: &mu
     .await
 }
 
-fn parse_request_head(exchange: &mut Exchange, settings: &Settings) -> Result<Progress, RequestError> {
+fn parse_request_head(exchange: &mut Exchange, settings: &Settings) -> Result<HeadProgress, RequestError> {
     if matches!(exchange.from_client.unparsed().first(), Some(b'\r' | b'\n')) {
         let skip = leading_empty_lines(exchange.from_client.unparsed())?;
         exchange.from_client.skip(skip);
         if exchange.from_client.unparsed() == b"\r" {
-            return Ok(Progress::Partial);
+            return Ok(HeadProgress::Partial);
         }
     }
     if !exchange.from_client.has_leftover() {
-        return Ok(Progress::Partial);
+        return Ok(HeadProgress::Partial);
     }
     exchange.request.drops_underscores = settings.drops_underscores;
     exchange.request.advance(exchange.from_client.unparsed(), &settings.request_limits)

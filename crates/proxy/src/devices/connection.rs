@@ -20,7 +20,7 @@ use stillgate_devices::Generation;
 use stillgate_devices::frame::{CloseCode, FrameReader};
 use stillgate_devices::protocol::DeviceProtocol;
 use stillgate_devices::session::{
-    Beat, Level, Message, MessageRefusal, Pulse, QueuePolicy, Session, SessionId, SessionLimits,
+    AckLevel, Beat, Message, MessageRefusal, Pulse, QueuePolicy, Session, SessionId, SessionLimits,
 };
 use stillgate_plugin_api::DeviceSettings;
 
@@ -304,7 +304,7 @@ impl DeviceConnection {
             match command {
                 DeviceCommand::Deliver { message, .. } => self.push(*message, devices),
                 DeviceCommand::Broadcast { id, encoded, timeout_ms, .. } => {
-                    let message = Message { id, encoded, key: None, level: Level::Written, deadline_ms: timeout_ms };
+                    let message = Message { id, encoded, key: None, level: AckLevel::Written, deadline_ms: timeout_ms };
                     self.push(message, devices);
                 }
                 DeviceCommand::Close { why: CloseWhy::Replaced, .. } => self.close(CloseReason::Replaced),

@@ -39,7 +39,7 @@ use stillgate_devices::Generation;
 use stillgate_devices::protocol::{DeviceProtocol, EncodedBody, MessageId};
 use stillgate_devices::session::{OutgoingMessage, Session, SessionId, SessionTransfer};
 use stillgate_plugin_api::record::NodeTries;
-use stillgate_plugin_api::{AttachedConsumer, Consumers};
+use stillgate_plugin_api::{ConsumerRef, Consumers};
 use stillgate_route::Match;
 use tokio::task::spawn_local;
 
@@ -306,7 +306,7 @@ fn lease(present: Option<&Arc<Lease>>, is_changed: bool) -> Option<Arc<Lease>> {
 impl DeviceAdmission {
     /// Whether its consumer still exists with the same credential.
     fn holds(&self, consumers: &Consumers) -> bool {
-        let Some(named) = consumers.named(&self.consumer) else { return false };
+        let Some(named) = consumers.find_by_name(&self.consumer) else { return false };
         let credential = match &self.credential {
             None => None,
             Some(id) => {
@@ -315,6 +315,6 @@ impl DeviceAdmission {
                 u16::try_from(place).ok()
             }
         };
-        consumers.mark(AttachedConsumer { credential, ..named }) == Some(self.mark)
+        consumers.credential_fingerprint(ConsumerRef { credential, ..named }) == Some(self.mark)
     }
 }

@@ -16,7 +16,7 @@ use stillgate_config::Measure;
 use stillgate_devices::frame::{CloseCode, FRAME_HEAD_BYTES_MAX, FrameHead, Opcode, write_close, write_frame};
 use stillgate_devices::protocol::DeviceProtocol;
 use stillgate_devices::session::{OutgoingMessage, Session};
-use stillgate_wire::{HEAD_BYTES_MAX, HEADERS_MAX, HeadLimits, Progress};
+use stillgate_wire::{HEAD_BYTES_MAX, HEADERS_MAX, HeadLimits, HeadProgress};
 
 /// Messages are collected up to this many bytes.
 const FILL_BYTES: usize = 32 * 1024;
@@ -215,7 +215,7 @@ impl DeviceConnection {
         exchange.outcome.forget_moved_route(&snapshot.plan);
         exchange.from_client.recall(head, self.more.received, &worker.buffers);
         exchange.to_client.total = self.more.sent_before + self.output.total;
-        if let Ok(Progress::Complete(_)) = exchange.request.advance(head, &HEAD_LIMITS) {
+        if let Ok(HeadProgress::Complete(_)) = exchange.request.advance(head, &HEAD_LIMITS) {
             // The request was routed by its path.
             let _ = exchange.known.make(&exchange.request, head);
             exchange::end_upgraded(&worker, &mut self.client, &mut exchange, &snapshot, chains.take());

@@ -30,8 +30,8 @@ use stillgate_plugin_api::body::Capture;
 use stillgate_plugin_api::metadata::MetadataTable;
 use stillgate_plugin_api::record::{NodeTries, push_recorded};
 use stillgate_plugin_api::{
-    AttachedConsumer, BodyChanges, Chain, ChainEntry, Consumers, Facts, LogValues, Phase, Phases, RequestState,
-    Response, Trace,
+    BodyChanges, Chain, ChainEntry, ConsumerRef, Consumers, Facts, LogValues, Phase, Phases, RequestState, Response,
+    Trace,
 };
 use stillgate_route::{Lookup, Variable};
 use stillgate_wire::{Edits, Fields, Framing, RequestEdits};
@@ -48,7 +48,7 @@ pub(crate) struct Chains {
     /// Replaces the route's chain if a consumer has plugins.
     merged: Option<Rc<Chain>>,
     /// The consumer, as a plugin has identified it.
-    pub(crate) consumer: Option<AttachedConsumer>,
+    pub(crate) consumer: Option<ConsumerRef>,
     pub(super) settled: RequestState,
     /// A plugin has added more to the head of the response than it may, and has been counted: it will do the same to the error
     /// answer.

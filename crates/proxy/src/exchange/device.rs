@@ -184,7 +184,7 @@ fn authenticated(serving: &RequestContext<'_>) -> Option<DeviceAdmission> {
     Some(DeviceAdmission {
         consumer: consumer.name.clone(),
         credential: credential.cloned(),
-        mark: consumers.mark(attached)?,
+        mark: consumers.credential_fingerprint(attached)?,
         until_ms: chains.settled.authenticated_until.get().map(|seconds| (seconds * 1000.0) as u64),
     })
 }

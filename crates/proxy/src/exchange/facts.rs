@@ -139,14 +139,14 @@ impl TlsVariables for TlsFacts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stillgate_wire::{HeadLimits, Progress};
+    use stillgate_wire::{HeadLimits, HeadProgress};
 
     #[test]
     fn facts_are_found_again_where_they_were_made() {
         let check = |head: &str, host: &str, path: Option<&str>| {
             let (mut request, mut known) = (RequestHead::default(), RequestFacts::default());
             let done = request.advance(head.as_bytes(), &HeadLimits::default());
-            assert_eq!(done, Ok(Progress::Complete(head.len())), "{head}");
+            assert_eq!(done, Ok(HeadProgress::Complete(head.len())), "{head}");
             assert_eq!(known.make(&request, head.as_bytes()).is_ok(), path.is_some(), "{head}");
             assert_eq!(known.host(head.as_bytes()), host.as_bytes(), "{head}");
             assert_eq!(known.path(head.as_bytes()).map(NormalisedPath::bytes), path.map(str::as_bytes), "{head}");

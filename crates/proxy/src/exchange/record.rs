@@ -13,7 +13,7 @@ use crate::worker::Worker;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use stillgate_plugin_api::record::{NodeTries, Record, RequestId, Trace};
-use stillgate_plugin_api::{AttachedConsumer, Consumer, Consumers, Facts};
+use stillgate_plugin_api::{Consumer, ConsumerRef, Consumers, Facts};
 use stillgate_route::path::{decode, target_path};
 use stillgate_route::{Lookup, Variable};
 use stillgate_wire::Method;
@@ -47,7 +47,7 @@ impl FinishedRequest for FinishedExchange<'_> {
     }
 
     #[inline]
-    fn consumer(&self) -> Option<AttachedConsumer> {
+    fn consumer(&self) -> Option<ConsumerRef> {
         self.exchange.chains.consumer
     }
 

@@ -14,7 +14,7 @@ use crate::connection::stream::Stream;
 use crate::worker::Worker;
 use std::task::{Context, Poll};
 use stillgate_upstream::Failure;
-use stillgate_wire::{ChunkError, Progress, Version};
+use stillgate_wire::{ChunkError, HeadProgress, Version};
 
 /// How long a client that closed its sending side is taken to be merely half-closed before it is probed, and again before the
 /// result of the probe is read.
@@ -299,8 +299,8 @@ impl<'a> Relay<'a> {
                     exchange.method_sent,
                     &self.bounds.response_head,
                 ) {
-                    Ok(Progress::Complete(_)) => return Err(RelayEvent::Head),
-                    Ok(Progress::Partial) => {}
+                    Ok(HeadProgress::Complete(_)) => return Err(RelayEvent::Head),
+                    Ok(HeadProgress::Partial) => {}
                     Err(error) => {
                         exchange.bad_response = Some(error);
                         return Err(RelayEvent::NodeFailed(Failure::BadResponse));

@@ -135,7 +135,7 @@ fn of_consumers(plan: &Plan, other: &Plan, values: &mut BTreeSet<SeriesSubject>)
     if Arc::ptr_eq(&plan.consumers, &other.consumers) {
         return;
     }
-    let names = plan.consumers.iter().map(|of| &*of.name).filter(|name| other.consumers.named(name).is_none());
+    let names = plan.consumers.iter().map(|of| &*of.name).filter(|name| other.consumers.find_by_name(name).is_none());
     values.extend(names.map(|name| SeriesSubject::new(&[Label::Consumer], &[name])));
 }
 

@@ -22,7 +22,7 @@ use stillgate_devices::protocol::DeviceProtocol;
 use stillgate_metrics::family::LABELS_MAX;
 use stillgate_metrics::{DeclaredFamily, Handle, Writer};
 use stillgate_plugin_api::record::Trace;
-use stillgate_plugin_api::{AttachedConsumer, Consumers};
+use stillgate_plugin_api::{ConsumerRef, Consumers};
 use stillgate_route::{Lookup, Match};
 use stillgate_upstream::Endpoint;
 use stillgate_wire::Method;
@@ -169,7 +169,7 @@ pub(crate) trait FinishedRequest {
     /// `None`: there was no request, as none could be read.
     fn method(&self) -> Option<Method>;
     /// The consumer, as a plugin has identified it.
-    fn consumer(&self) -> Option<AttachedConsumer>;
+    fn consumer(&self) -> Option<ConsumerRef>;
     /// Set for tunnels: the consumers among which the request's was found, retained after their Plan is gone.
     fn kept_consumers(&self) -> Option<Arc<Consumers>>;
     /// The host of the request, canonical.

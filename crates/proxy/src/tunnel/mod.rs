@@ -29,7 +29,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use stillgate_wire::{HEAD_BYTES_MAX, HEADERS_MAX, HeadLimits, Progress};
+use stillgate_wire::{HEAD_BYTES_MAX, HEADERS_MAX, HeadLimits, HeadProgress};
 
 /// The configured limits may be smaller by the time a head is read again.
 const HEAD_LIMITS: HeadLimits =
@@ -180,7 +180,7 @@ impl Tunnel {
         exchange.outcome.forget_moved_route(&snapshot.plan);
         exchange.from_client.recall(head, up.read, &worker.buffers);
         exchange.to_client.total = down.written;
-        if let Ok(Progress::Complete(_)) = exchange.request.advance(head, &HEAD_LIMITS) {
+        if let Ok(HeadProgress::Complete(_)) = exchange.request.advance(head, &HEAD_LIMITS) {
             // The request was routed by its path.
             let _ = exchange.known.make(&exchange.request, head);
             exchange::end_upgraded(&worker, &mut self.client, &mut exchange, &snapshot, chains.take());

@@ -19,8 +19,8 @@ use stillgate_config::Measure;
 use stillgate_limits::Limits;
 use stillgate_plugin_api::chain::TooLong;
 use stillgate_plugin_api::{
-    AttachedConsumer, Call, CallError, Chain, ChainEntry, Consumers, Io, Link, LinkTo, LocalFuture, LogLevel, Outbox,
-    Phase, ProcessTotals, Reply, ServingProcess,
+    Call, CallError, Chain, ChainEntry, ConsumerRef, Consumers, Io, Link, LinkTo, LocalFuture, LogLevel, Outbox, Phase,
+    ProcessTotals, Reply, ServingProcess,
 };
 
 /// One in this many requests is timed.
@@ -51,7 +51,7 @@ struct MergedChain {
     of_route: Option<(usize, Arc<Chain>)>,
     of_consumer: Arc<[Arc<ChainEntry>]>,
     /// A consumer that has these plugins.
-    consumer: AttachedConsumer,
+    consumer: ConsumerRef,
 }
 
 impl MergedChain {
@@ -94,7 +94,7 @@ impl Plugins {
         &self,
         of_route: Option<(usize, &Arc<Chain>)>,
         consumers: &Consumers,
-        consumer: AttachedConsumer,
+        consumer: ConsumerRef,
     ) -> Result<Rc<Chain>, TooLong> {
         let of_consumer = &consumers.of(consumer).plugins;
         let route = of_route.map(|(_, chain)| chain);
@@ -363,12 +363,12 @@ mod tests {
     use super::*;
     use stillgate_plugin_api::Consumer;
 
-    fn consumers() -> (Consumers, AttachedConsumer) {
+    fn consumers() -> (Consumers, ConsumerRef) {
         let mut consumers = Consumers::default();
         let (name, plugins) = ("c".into(), Arc::default());
         let consumer = Consumer { name, group: None, labels: Box::default(), plugins, credentials: Box::default() };
         consumers.insert(consumer, Vec::new()).unwrap();
-        let attached = consumers.named("c").unwrap();
+        let attached = consumers.find_by_name("c").unwrap();
         (consumers, attached)
     }
 

@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 use std::sync::Arc;
 use stillgate_config::{Config, Route};
-use stillgate_plugin_api::{AttachedConsumer, Chain, ChainEntry, Consumer, Phase};
+use stillgate_plugin_api::{Chain, ChainEntry, Consumer, ConsumerRef, Phase};
 use stillgate_route::{Lookup, MatchRequest, PredicateValue, Variable, VarsVerdict};
 
 /// The plugins of one request.
@@ -43,7 +43,7 @@ enum Asker<'a> {
 pub fn consumer<'a>(config: &'a Config, name: Option<&str>) -> Result<Option<&'a Consumer>, String> {
     let Some(name) = name else { return Ok(None) };
     let consumers = &config.plugins.consumers;
-    let found: Option<AttachedConsumer> = consumers.named(name);
+    let found: Option<ConsumerRef> = consumers.find_by_name(name);
     found.map(|found| Some(consumers.of(found))).ok_or_else(|| format!("there is no consumer {name:?}"))
 }
 

@@ -1,13 +1,13 @@
 //! Changes of heads: what is set, added, removed, and what stays as it was.
 
 use super::*;
-use crate::{HeadLimits, Progress, RequestHead};
+use crate::{HeadLimits, HeadProgress, RequestHead};
 
 const HEAD: &[u8] = b"GET / HTTP/1.1\r\nHost: h\r\nA: 1\r\na: 2\r\nB: 3\r\n\r\n";
 
 fn parsed() -> RequestHead {
     let mut head = RequestHead::default();
-    assert_eq!(head.advance(HEAD, &HeadLimits::default()), Ok(Progress::Complete(HEAD.len())));
+    assert_eq!(head.advance(HEAD, &HeadLimits::default()), Ok(HeadProgress::Complete(HEAD.len())));
     head
 }
 
@@ -87,7 +87,7 @@ fn trailer_fields_that_do_not_pass_are_not_announced() {
     let check = |lines: &str, edit: &dyn Fn(&mut Edits, &Fields, &[u8]), drops_underscores, expected: &str| {
         let text = format!("GET / HTTP/1.1\r\nHost: h\r\n{lines}\r\n");
         let mut head = RequestHead::default();
-        assert_eq!(head.advance(text.as_bytes(), &HeadLimits::default()), Ok(Progress::Complete(text.len())));
+        assert_eq!(head.advance(text.as_bytes(), &HeadLimits::default()), Ok(HeadProgress::Complete(text.len())));
         let mut edits = Edits::default();
         edit(&mut edits, &head.fields, text.as_bytes());
         edits.announce_trailers(&head.fields, text.as_bytes(), drops_underscores);
@@ -163,7 +163,7 @@ fn a_name_of_a_request_takes_its_lookalikes_along() {
     const HEAD: &[u8] = b"GET / HTTP/1.1\r\nHost: h\r\nX-A-b: 1\r\nX_A_B: 2\r\nx.a-B: 3\r\nX~a!b: 4\r\n\
         XaA-B: 5\r\nX-A-B-: 6\r\nXAB: 7\r\nX_Real-IP: 8\r\nx.real.ip: 9\r\n\r\n";
     let mut head = RequestHead::default();
-    assert_eq!(head.advance(HEAD, &HeadLimits::default()), Ok(Progress::Complete(HEAD.len())));
+    assert_eq!(head.advance(HEAD, &HeadLimits::default()), Ok(HeadProgress::Complete(HEAD.len())));
     let left = |edit: &dyn Fn(&mut Edits, &Fields)| {
         let mut edits = RequestEdits::default().fields;
         edit(&mut edits, &head.fields);

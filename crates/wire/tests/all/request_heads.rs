@@ -4,7 +4,7 @@
 //! forwarded.
 
 use stillgate_wire::{
-    CONNECTION_OPTIONS_MAX, Fault, Framing, HeadLimits, Progress, RequestError, RequestHead, TargetForm, checks,
+    CONNECTION_OPTIONS_MAX, Fault, Framing, HeadLimits, HeadProgress, RequestError, RequestHead, TargetForm, checks,
     leading_empty_lines,
 };
 
@@ -15,15 +15,15 @@ fn check_within(limits: &HeadLimits, input: impl AsRef<[u8]>, expected: &str) {
     checks::request_head(input);
     for step in [input.len().max(1), 1, 2, 3, 13] {
         let mut head = RequestHead::default();
-        let mut result = Ok(Progress::Partial);
+        let mut result = Ok(HeadProgress::Partial);
         let mut end = 0;
-        while end < input.len() && result == Ok(Progress::Partial) {
+        while end < input.len() && result == Ok(HeadProgress::Partial) {
             end = (end + step).min(input.len());
             result = head.advance(&input[..end], limits);
         }
         let verdict = match result {
-            Ok(Progress::Partial) => "partial".to_owned(),
-            Ok(Progress::Complete(len)) => {
+            Ok(HeadProgress::Partial) => "partial".to_owned(),
+            Ok(HeadProgress::Complete(len)) => {
                 assert_eq!((len, head.len), (input.len(), len), "the whole input is one head");
                 describe(input, &head)
             }

@@ -3,7 +3,7 @@
 //! A verdict is one line: status and reason, framing, whether the connection is kept, and the fields that are not
 //! forwarded.
 
-use stillgate_wire::{Framing, HeadLimits, Method, Progress, ResponseHead, checks};
+use stillgate_wire::{Framing, HeadLimits, HeadProgress, Method, ResponseHead, checks};
 
 /// Parses `input` as the answer to `method`, whole and in pieces; all must give the `expected` verdict.
 #[track_caller]
@@ -12,15 +12,15 @@ fn check_within(limits: &HeadLimits, method: Method, input: impl AsRef<[u8]>, ex
     checks::response_head(input);
     for step in [input.len().max(1), 1, 2, 3, 13] {
         let mut head = ResponseHead::default();
-        let mut result = Ok(Progress::Partial);
+        let mut result = Ok(HeadProgress::Partial);
         let mut end = 0;
-        while end < input.len() && result == Ok(Progress::Partial) {
+        while end < input.len() && result == Ok(HeadProgress::Partial) {
             end = (end + step).min(input.len());
             result = head.advance(&input[..end], method, limits);
         }
         let verdict = match result {
-            Ok(Progress::Partial) => "partial".to_owned(),
-            Ok(Progress::Complete(len)) => {
+            Ok(HeadProgress::Partial) => "partial".to_owned(),
+            Ok(HeadProgress::Complete(len)) => {
                 assert_eq!((len, head.len), (input.len(), len), "the whole input is one head");
                 describe(input, &head)
             }

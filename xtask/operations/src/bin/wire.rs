@@ -4,7 +4,7 @@
 
 use std::hint::black_box;
 use stillgate_wire::{
-    FieldName, FieldValue, HeadLimits, Method, Progress, RequestEdits, RequestHead, ResponseEdits, ResponseHead,
+    FieldName, FieldValue, HeadLimits, HeadProgress, Method, RequestEdits, RequestHead, ResponseEdits, ResponseHead,
     write_request, write_response,
 };
 
@@ -58,7 +58,7 @@ fn parse_request(text: &str, count: u64) {
     for _ in 0..count {
         head.reset();
         let done = head.advance(black_box(text.as_bytes()), &limits);
-        assert_eq!(done, Ok(Progress::Complete(text.len())));
+        assert_eq!(done, Ok(HeadProgress::Complete(text.len())));
         black_box(&head);
     }
 }
@@ -69,7 +69,7 @@ fn parse_response(count: u64) {
     for _ in 0..count {
         head.reset();
         let done = head.advance(black_box(RESPONSE.as_bytes()), Method::Get, &limits);
-        assert_eq!(done, Ok(Progress::Complete(RESPONSE.len())));
+        assert_eq!(done, Ok(HeadProgress::Complete(RESPONSE.len())));
         black_box(&head);
     }
 }
@@ -77,7 +77,7 @@ fn parse_response(count: u64) {
 fn serialise_request(text: &str, count: u64) {
     let mut head = RequestHead::default();
     let done = head.advance(text.as_bytes(), &HeadLimits::default());
-    assert_eq!(done, Ok(Progress::Complete(text.len())));
+    assert_eq!(done, Ok(HeadProgress::Complete(text.len())));
     let mut edits = RequestEdits::default();
     let mut out = Vec::with_capacity(4096);
     for _ in 0..count {
@@ -97,7 +97,7 @@ fn serialise_request(text: &str, count: u64) {
 fn serialise_response(count: u64) {
     let mut head = ResponseHead::default();
     let done = head.advance(RESPONSE.as_bytes(), Method::Get, &HeadLimits::default());
-    assert_eq!(done, Ok(Progress::Complete(RESPONSE.len())));
+    assert_eq!(done, Ok(HeadProgress::Complete(RESPONSE.len())));
     let mut edits = ResponseEdits::default();
     let mut out = Vec::with_capacity(4096);
     for _ in 0..count {

@@ -170,7 +170,7 @@ impl<'a> Assembly<'a> {
             at += item.cut.bytes as usize;
             if !stays {
                 let name = name_of(item.cut, text, self.environment)?;
-                let gone = table.of(table.named(&name)?);
+                let gone = table.of(table.find_by_name(&name)?);
                 if gone.plugins.iter().any(|entry| !entry.plugin.own_upstreams().is_empty()) {
                     return None;
                 }
@@ -178,13 +178,13 @@ impl<'a> Assembly<'a> {
             }
         }
         for (consumer, credentials) in self.read.drain(..) {
-            if table.named(&consumer.name).is_some() {
+            if table.find_by_name(&consumer.name).is_some() {
                 return None;
             }
             table.insert(consumer, credentials).ok()?;
         }
         let named = &self.kept.known.named;
-        named.keys().all(|name| table.named(name).is_some()).then_some(table)
+        named.keys().all(|name| table.find_by_name(name).is_some()).then_some(table)
     }
 }
 

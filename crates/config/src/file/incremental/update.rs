@@ -177,7 +177,7 @@ impl<'a> Assembly<'a> {
         }
         note_names(&definition.entries(), &mut self.named);
         let consumers = &self.kept.loaded.config.plugins.consumers;
-        self.named.keys().all(|name| consumers.named(name).is_some()).then_some(())
+        self.named.keys().all(|name| consumers.find_by_name(name).is_some()).then_some(())
     }
 
     fn finish(mut self, text: &DigestedText) -> Option<ResourcesUpdate> {

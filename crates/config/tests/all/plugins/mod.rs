@@ -92,13 +92,13 @@ impl Define for Auth {
 
 impl Authenticate for Auth {
     type Credential = KeyOf;
-    type Proof = Secret;
+    type Verifier = Secret;
 
     fn lookup(credential: &KeyOf) -> &[u8] {
         credential.key.reveal().as_bytes()
     }
 
-    fn proof(credential: KeyOf, _: &mut CompileCredential<'_>) -> Option<Secret> {
+    fn verifier(credential: KeyOf, _: &mut CompileCredential<'_>) -> Option<Secret> {
         Some(credential.key)
     }
 }

@@ -11,7 +11,7 @@ use stillgate_plugin_api::secrets::Managers;
 /// The ids of a consumer's credentials; `None`: the consumer does not exist.
 fn credentials(store: &Store, name: &str) -> Option<Vec<String>> {
     let consumers = store.load("r").config.plugins.consumers;
-    let at = consumers.named(name)?;
+    let at = consumers.find_by_name(name)?;
     Some(consumers.of(at).credentials.iter().map(ToString::to_string).collect())
 }
 

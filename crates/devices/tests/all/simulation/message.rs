@@ -2,7 +2,7 @@
 
 use super::device::{Device, ENCODED, LIMITS};
 use super::node::Node;
-use super::{DEVICES, DirectoryCall, FAULTS_END_MS, Level, Mail, NODES, Process, SETTLED_MS, TICK_MS, World};
+use super::{AckLevel, DEVICES, DirectoryCall, FAULTS_END_MS, Mail, NODES, Process, SETTLED_MS, TICK_MS, World};
 use std::sync::Arc;
 use stillgate_devices::directory::{
     DeliveryError, DeliveryStep, DirectoryEntry, DirectoryUnavailable, MessageRoute, Rejection, View,
@@ -24,7 +24,7 @@ pub(super) struct MessageRecord {
     /// [`DEVICES`] is a device that never connects.
     pub(super) device: usize,
     pub(super) from: Process,
-    pub(super) level: Level,
+    pub(super) level: AckLevel,
     pub(super) sent_ms: u64,
     pub(super) told: Option<SenderAnswer>,
 }
@@ -72,7 +72,7 @@ impl World {
         if self.has_faults() && self.random.one_in(6) {
             let (node, device) =
                 (self.random.below(NODES as u64) as usize, self.random.below(DEVICES as u64 + 1) as usize);
-            let level = [Level::Written, Level::Acknowledged, Level::Replied][self.random.below(3) as usize];
+            let level = [AckLevel::Written, AckLevel::Acknowledged, AckLevel::Replied][self.random.below(3) as usize];
             let node = self.current[node];
             if self.is_up(node) {
                 self.post(node, device, level);
@@ -80,13 +80,13 @@ impl World {
         }
         if self.now_ms == SETTLED_MS {
             for (node, device) in (0..NODES).flat_map(|node| (0..=DEVICES).map(move |device| (node, device))) {
-                let level = if self.random.one_in(2) { Level::Acknowledged } else { Level::Replied };
+                let level = if self.random.one_in(2) { AckLevel::Acknowledged } else { AckLevel::Replied };
                 self.post(self.current[node], device, level);
             }
         }
     }
 
-    fn post(&mut self, node: usize, device: usize, level: Level) {
+    fn post(&mut self, node: usize, device: usize, level: AckLevel) {
         let id = MessageId(self.messages.len() as u128);
         let from = self.process(node);
         self.messages.push(MessageRecord { device, from, level, sent_ms: self.now_ms, told: None });
@@ -331,7 +331,7 @@ impl World {
     }
 
     pub(super) fn wants_reply(&self, id: MessageId) -> bool {
-        self.messages[id.0 as usize].level == Level::Replied
+        self.messages[id.0 as usize].level == AckLevel::Replied
     }
 }
 

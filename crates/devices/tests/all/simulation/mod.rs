@@ -30,7 +30,7 @@ use stillgate_devices::directory::{
     RegistrationRequest,
 };
 use stillgate_devices::protocol::MessageId;
-use stillgate_devices::session::{Level, ResumeToken, SessionTransfer};
+use stillgate_devices::session::{AckLevel, ResumeToken, SessionTransfer};
 
 const SEEDS: u64 = 300;
 const NODES: usize = 3;

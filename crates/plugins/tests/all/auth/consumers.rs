@@ -47,8 +47,8 @@ fn credentials(plugins: &str) -> Result<Vec<Credential>, String> {
         for entry in entries.iter() {
             let (_, plugin) = TABLE.find(&entry.key).expect("a plugin");
             let part = plugin.credential.expect("a plugin that authenticates");
-            if let Some((lookup, proof)) = (part.read)(&entry.value, &Path::Root.key(&entry.key), &mut sink) {
-                out.push(Credential { plugin: plugin.name, lookup, place: None, proof });
+            if let Some((lookup, verifier)) = (part.read)(&entry.value, &Path::Root.key(&entry.key), &mut sink) {
+                out.push(Credential { plugin: plugin.name, lookup, place: None, verifier });
             }
         }
     }

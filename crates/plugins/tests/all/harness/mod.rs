@@ -23,7 +23,7 @@ use stillgate_route::path::{normalise, target_path};
 use stillgate_schema::text::tree;
 use stillgate_schema::{Node, Path, Sink};
 use stillgate_wire::{
-    Edits, Fields, Framing, HeadLimits, Method, Progress, RequestEdits, RequestHead, ResponseEdits, ResponseHead,
+    Edits, Fields, Framing, HeadLimits, HeadProgress, Method, RequestEdits, RequestHead, ResponseEdits, ResponseHead,
     Version,
 };
 
@@ -173,7 +173,7 @@ impl Plugins {
         let most = u16::MAX as usize;
         let limits = HeadLimits { head_bytes_max: most, target_bytes_max: most, ..HeadLimits::default() };
         let progress = parsed.advance(&head, &limits);
-        assert_eq!(progress, Ok(Progress::Complete(head.len())), "{request}");
+        assert_eq!(progress, Ok(HeadProgress::Complete(head.len())), "{request}");
         let mut scratch = Vec::new();
         let path = normalise(target_path(parsed.path_and_query.of(&head)).0, &mut scratch).expect("a path");
         let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 40000));

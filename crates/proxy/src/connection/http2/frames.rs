@@ -7,7 +7,7 @@ use super::bounds::{FRUITLESS_FRAMES_PER_SECOND_MAX, RESETS_PER_SECOND_MAX, SMAL
 use super::field_watch::{FieldWatch, ServedStreams};
 use std::collections::VecDeque;
 use std::rc::Rc;
-use stillgate_wire::Progress;
+use stillgate_wire::HeadProgress;
 
 /// Bytes of a frame's header (RFC 9113 section 4.1).
 pub(super) const HEADER_BYTES: usize = 9;
@@ -15,11 +15,11 @@ pub(super) const HEADER_BYTES: usize = 9;
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Whether a connection begins with the HTTP/2 preface: completely, as far as it has arrived, or (`None`) not at all.
-pub(crate) fn starts(bytes: &[u8]) -> Option<Progress> {
+pub(crate) fn starts(bytes: &[u8]) -> Option<HeadProgress> {
     if bytes.starts_with(PREFACE) {
-        Some(Progress::Complete(PREFACE.len()))
+        Some(HeadProgress::Complete(PREFACE.len()))
     } else {
-        (!bytes.is_empty() && PREFACE.starts_with(bytes)).then_some(Progress::Partial)
+        (!bytes.is_empty() && PREFACE.starts_with(bytes)).then_some(HeadProgress::Partial)
     }
 }
 

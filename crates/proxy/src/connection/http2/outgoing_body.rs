@@ -8,7 +8,7 @@ use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 use std::io;
 use std::task::{Context, Poll, ready};
-use stillgate_wire::{BodyDecoder, FieldSet, Fields, Framing, Name, Progress};
+use stillgate_wire::{BodyDecoder, FieldSet, Fields, Framing, HeadProgress, Name};
 
 /// A body whose head has been sent.
 pub(super) struct OutgoingBody {
@@ -200,7 +200,7 @@ impl UnframedBody {
 pub(super) fn take_head(
     partial: &mut Vec<u8>,
     part: &[u8],
-    parse: impl FnOnce(&[u8]) -> io::Result<Progress>,
+    parse: impl FnOnce(&[u8]) -> io::Result<HeadProgress>,
 ) -> io::Result<Option<(Bytes, usize)>> {
     let had = partial.len();
     let head = if had == 0 {
@@ -210,12 +210,12 @@ pub(super) fn take_head(
         &partial[..]
     };
     match parse(head)? {
-        Progress::Complete(len) => {
+        HeadProgress::Complete(len) => {
             let whole = Bytes::copy_from_slice(&head[..len]);
             partial.clear();
             Ok(Some((whole, len - had)))
         }
-        Progress::Partial => {
+        HeadProgress::Partial => {
             if had == 0 {
                 partial.extend_from_slice(part);
             }

@@ -20,7 +20,7 @@ use stillgate_metrics::encode::Format;
 
 use stillgate_metrics::{Collector, CollectorOptions, Registry, RegistryOptions, SegmentProcess};
 use stillgate_route::Match;
-use stillgate_wire::{BodyDecoder, HeadLimits, Progress};
+use stillgate_wire::{BodyDecoder, HeadLimits, HeadProgress};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 
@@ -91,7 +91,7 @@ impl Bench {
         let limits = HeadLimits { head_bytes_max: 4096, target_bytes_max: 4096, headers_max: 10 };
         assert!(matches!(
             exchange.request.advance(exchange.from_client.unparsed(), &limits),
-            Ok(Progress::Complete(_))
+            Ok(HeadProgress::Complete(_))
         ));
         exchange.from_client.start_body(exchange.request.len, BodyDecoder::new(exchange.request.framing)).unwrap();
         exchange.known.make(&exchange.request, exchange.from_client.head()).unwrap();
@@ -254,8 +254,8 @@ fn consumer(name: &str) -> Consumer {
     Consumer { name: name.into(), group, labels: [].into(), plugins: [].into(), credentials: [].into() }
 }
 
-fn attached(place: u32) -> AttachedConsumer {
-    AttachedConsumer { consumer: place, credential: None }
+fn attached(place: u32) -> ConsumerRef {
+    ConsumerRef { consumer: place, credential: None }
 }
 
 #[tokio::test]

@@ -199,7 +199,7 @@ fn a_status_that_has_no_body_gets_none() {
 fn a_consumer_brings_its_plugins() {
     let (node, story) = (Upstream::echo(), Story::default());
     let attach = ScriptedPlugin::rewrite(|request| {
-        *request.consumer = request.consumers.named("jack");
+        *request.consumer = request.consumers.find_by_name("jack");
         Flow::Continue
     });
     let first = Meta { priority: Some(9), ..Meta::default() };

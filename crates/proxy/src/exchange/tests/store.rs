@@ -53,13 +53,13 @@ impl Define for ByKey {
 
 impl Authenticate for ByKey {
     type Credential = Key;
-    type Proof = ();
+    type Verifier = ();
 
     fn lookup(credential: &Key) -> &[u8] {
         credential.key.reveal().as_bytes()
     }
 
-    fn proof(_: Key, _: &mut CompileCredential<'_>) -> Option<()> {
+    fn verifier(_: Key, _: &mut CompileCredential<'_>) -> Option<()> {
         Some(())
     }
 }

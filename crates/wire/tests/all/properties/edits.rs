@@ -6,8 +6,8 @@ use crate::properties::generate::{lines, request, response};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use stillgate_wire::{
-    Edits, FieldName, FieldValue, HeadLimits, Method, Progress, RequestEdits, RequestHead, ResponseEdits, ResponseHead,
-    write_request, write_response,
+    Edits, FieldName, FieldValue, HeadLimits, HeadProgress, Method, RequestEdits, RequestHead, ResponseEdits,
+    ResponseHead, write_request, write_response,
 };
 
 fn edits(removed: &[bool], count: usize, added: &[(String, Vec<u8>)]) -> Edits {
@@ -41,7 +41,7 @@ proptest! {
     ) {
         let bytes = made.bytes();
         let mut head = RequestHead::default();
-        prop_assert_eq!(head.advance(&bytes, &HeadLimits::default()), Ok(Progress::Complete(bytes.len())));
+        prop_assert_eq!(head.advance(&bytes, &HeadLimits::default()), Ok(HeadProgress::Complete(bytes.len())));
         prop_assert_eq!(head.method_bytes(&bytes), made.method.as_bytes());
         prop_assert_eq!(head.path_and_query.of(&bytes), made.path.as_bytes());
         prop_assert_eq!(head.fields.len(), made.fields.len());
@@ -56,7 +56,7 @@ proptest! {
         // If names with underscores are dropped, the other lines are unchanged.
         let mut strict = RequestHead::default();
         strict.drops_underscores = true;
-        prop_assert_eq!(strict.advance(&bytes, &HeadLimits::default()), Ok(Progress::Complete(bytes.len())));
+        prop_assert_eq!(strict.advance(&bytes, &HeadLimits::default()), Ok(HeadProgress::Complete(bytes.len())));
         let name = |line: &[u8]| line.split(|byte| *byte == b':').next().unwrap_or_default().to_vec();
         let is_kept = |line: &&Vec<u8>| !name(line).contains(&b'_');
         let kept: Vec<Vec<u8>> = made.fields.iter().filter(is_kept).cloned().collect();
@@ -80,7 +80,7 @@ proptest! {
     ) {
         let bytes = made.bytes();
         let mut head = ResponseHead::default();
-        prop_assert_eq!(head.advance(&bytes, Method::Get, &HeadLimits::default()), Ok(Progress::Complete(bytes.len())));
+        prop_assert_eq!(head.advance(&bytes, Method::Get, &HeadLimits::default()), Ok(HeadProgress::Complete(bytes.len())));
         prop_assert_eq!(head.status, made.status);
         prop_assert_eq!(head.reason.of(&bytes), made.reason.get(1..).unwrap_or_default());
         prop_assert_eq!(head.fields.len(), made.fields.len());

@@ -3,13 +3,13 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
-use stillgate_wire::checks::{FieldEncoder, FieldForm, held};
+use stillgate_wire::checks::{FieldEncoder, HpackRepresentation, expected_block};
 use stillgate_wire::{FieldBlock, FieldWalker};
 
 type Pair = (Vec<u8>, Vec<u8>);
 
 /// A field, its form, and whether it is written briefly.
-type Written = (Pair, FieldForm, bool);
+type Written = (Pair, HpackRepresentation, bool);
 
 #[rustfmt::skip]
 const NAMES: &[&str] = &[
@@ -27,7 +27,13 @@ fn field() -> impl Strategy<Value = Written> {
         (0..3000_usize).prop_map(|length| vec![b'y'; length]),
     ];
     let form = select(
-        &[FieldForm::Indexed, FieldForm::Indexed, FieldForm::Inserted, FieldForm::Literal, FieldForm::NeverIndexed][..],
+        &[
+            HpackRepresentation::Indexed,
+            HpackRepresentation::Indexed,
+            HpackRepresentation::Inserted,
+            HpackRepresentation::Literal,
+            HpackRepresentation::NeverIndexed,
+        ][..],
     );
     ((name, value), form, any::<bool>())
 }
@@ -53,7 +59,7 @@ proptest! {
             }
             bytes.chunks(step).for_each(|piece| walker.walk(piece));
             let fields: Vec<Pair> = fields.into_iter().map(|(field, ..)| field).collect();
-            prop_assert_eq!(walker.end(), Some(held(&fields)));
+            prop_assert_eq!(walker.end(), Some(expected_block(&fields)));
         }
     }
 

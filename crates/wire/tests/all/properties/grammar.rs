@@ -6,7 +6,7 @@
 use crate::properties::generate::{damaged, nasty_request, nasty_response, request, response};
 use proptest::prelude::*;
 use stillgate_wire::{
-    FieldSet, Fields, Framing, HeadLimits, Method, Progress, RequestHead, ResponseHead, TargetForm, Version,
+    FieldSet, Fields, Framing, HeadLimits, HeadProgress, Method, RequestHead, ResponseHead, TargetForm, Version,
     leading_empty_lines,
 };
 
@@ -246,9 +246,9 @@ fn found_fields(fields: &Fields, ended: FieldSet, bytes: &[u8]) -> Vec<Line> {
 fn request_as_parsed(bytes: &[u8]) -> Option<Option<Read>> {
     let mut head = RequestHead::default();
     match head.advance(bytes, &HeadLimits::default()) {
-        Ok(Progress::Partial) => None,
+        Ok(HeadProgress::Partial) => None,
         Err(_) => Some(None),
-        Ok(Progress::Complete(len)) => Some(Some(Read {
+        Ok(HeadProgress::Complete(len)) => Some(Some(Read {
             method: head.method_bytes(bytes).to_vec(),
             target: head.target.of(bytes).to_vec(),
             version: head.version,
@@ -312,7 +312,7 @@ fn read_response(lines: &[&[u8]], method: Method) -> Option<(u16, Vec<u8>, Messa
 fn agree_on_response(bytes: &[u8], method: Method) -> bool {
     let mut head = ResponseHead::default();
     let result = head.advance(bytes, method, &HeadLimits::default());
-    let taken = matches!(result, Ok(Progress::Complete(_)));
+    let taken = matches!(result, Ok(HeadProgress::Complete(_)));
     let Head::Lines(lines, len) = head_lines(bytes) else {
         assert!(!taken, "{}", bytes.escape_ascii());
         return false;
@@ -323,7 +323,11 @@ fn agree_on_response(bytes: &[u8], method: Method) -> bool {
         (head.status, head.reason.of(bytes).to_vec(), message, head.framing)
     });
     assert_eq!(parsed, read_response(&lines, method), "{}", bytes.escape_ascii());
-    assert!(if taken { result == Ok(Progress::Complete(len)) } else { result.is_err() }, "{}", bytes.escape_ascii());
+    assert!(
+        if taken { result == Ok(HeadProgress::Complete(len)) } else { result.is_err() },
+        "{}",
+        bytes.escape_ascii()
+    );
     taken
 }
 

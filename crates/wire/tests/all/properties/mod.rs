@@ -9,7 +9,7 @@ mod grammar;
 use generate::{chunked, damaged, nasty_request, nasty_response, request, response};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use stillgate_wire::{HeadLimits, Method, Progress, RequestHead, ResponseHead, checks};
+use stillgate_wire::{HeadLimits, HeadProgress, Method, RequestHead, ResponseHead, checks};
 
 /// Every prefix of `bytes` that ends at a cut, and `bytes` itself.
 fn prefixes<'b>(bytes: &'b [u8], cuts: &[usize]) -> Vec<&'b [u8]> {
@@ -65,15 +65,15 @@ proptest! {
         let mut whole = RequestHead::default();
         let expected = whole.advance(&bytes, &limits);
         let mut head = RequestHead::default();
-        let mut result = Ok(Progress::Partial);
+        let mut result = Ok(HeadProgress::Partial);
         for prefix in prefixes(&bytes, &cuts) {
             result = head.advance(prefix, &limits);
-            if result != Ok(Progress::Partial) {
+            if result != Ok(HeadProgress::Partial) {
                 break;
             }
         }
         prop_assert_eq!(&result, &expected);
-        if let Ok(Progress::Complete(len)) = expected {
+        if let Ok(HeadProgress::Complete(len)) = expected {
             prop_assert!(len <= head_bytes_max && head.target.len as usize <= target_bytes_max);
             prop_assert!(head.fields.len() <= headers_max);
             prop_assert_eq!(&head.fields, &whole.fields);
@@ -92,15 +92,15 @@ proptest! {
         let mut whole = ResponseHead::default();
         let expected = whole.advance(&bytes, Method::Get, &limits);
         let mut head = ResponseHead::default();
-        let mut result = Ok(Progress::Partial);
+        let mut result = Ok(HeadProgress::Partial);
         for prefix in prefixes(&bytes, &cuts) {
             result = head.advance(prefix, Method::Get, &limits);
-            if result != Ok(Progress::Partial) {
+            if result != Ok(HeadProgress::Partial) {
                 break;
             }
         }
         prop_assert_eq!(&result, &expected);
-        if let Ok(Progress::Complete(len)) = expected {
+        if let Ok(HeadProgress::Complete(len)) = expected {
             prop_assert!(len <= head_bytes_max && head.fields.len() <= headers_max);
             prop_assert_eq!(&head.fields, &whole.fields);
             prop_assert_eq!((head.status, head.framing, head.reason), (whole.status, whole.framing, whole.reason));

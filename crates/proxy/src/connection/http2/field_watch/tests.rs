@@ -11,7 +11,7 @@ use proptest::sample::select;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use stillgate_wire::checks::{FieldEncoder, FieldForm, held};
+use stillgate_wire::checks::{FieldEncoder, HpackRepresentation, expected_block};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);
@@ -30,7 +30,7 @@ fn pairs(fields: &[(&str, &str)]) -> Vec<Pair> {
 /// How a block is split into frames.
 #[derive(Debug, Clone)]
 struct Shape {
-    form: FieldForm,
+    form: HpackRepresentation,
     is_short: bool,
     padding: Option<u8>,
     /// The stream that the priority depends on, relative to the stream itself.
@@ -40,7 +40,13 @@ struct Shape {
 
 fn shape() -> impl Strategy<Value = Shape> {
     let form = select(
-        &[FieldForm::Indexed, FieldForm::Indexed, FieldForm::Inserted, FieldForm::Literal, FieldForm::NeverIndexed][..],
+        &[
+            HpackRepresentation::Indexed,
+            HpackRepresentation::Indexed,
+            HpackRepresentation::Inserted,
+            HpackRepresentation::Literal,
+            HpackRepresentation::NeverIndexed,
+        ][..],
     );
     let padding = proptest::option::weighted(0.3, 0..20_u8);
     // Few depend on themselves.
@@ -207,7 +213,13 @@ fn responses() {
     let head = |stream, flags, fields: &[(&str, &str)]| {
         let mut block = Vec::new();
         for (name, value) in fields {
-            FieldEncoder::default().field(&mut block, name.as_bytes(), value.as_bytes(), FieldForm::Literal, false);
+            FieldEncoder::default().field(
+                &mut block,
+                name.as_bytes(),
+                value.as_bytes(),
+                HpackRepresentation::Literal,
+                false,
+            );
         }
         frame(kind::HEADERS, flags | END_HEADERS, stream, &block)
     };
@@ -232,7 +244,7 @@ fn waiting_interim_responses_are_counted_until_they_are_taken() {
     let marked = Rc::new(ServedStreams::default());
     let mut watch = FrameWatch::of_node(marked.clone());
     let mut block = Vec::new();
-    FieldEncoder::default().field(&mut block, b":status", b"103", FieldForm::Literal, false);
+    FieldEncoder::default().field(&mut block, b":status", b"103", HpackRepresentation::Literal, false);
     let mut interims = |stream, count| {
         watch.received(&frame(kind::HEADERS, END_HEADERS, stream, &block).repeat(count), 0);
         watch.is_flooded
@@ -254,7 +266,7 @@ fn waiting_interim_responses_are_counted_until_they_are_taken() {
 #[test]
 fn marks_are_bounded() {
     let mut block = Vec::new();
-    FieldEncoder::default().field(&mut block, b":path", b"/#", FieldForm::Literal, true);
+    FieldEncoder::default().field(&mut block, b":path", b"/#", HpackRepresentation::Literal, true);
     let head = |at: usize| frame(kind::HEADERS, END_HEADERS | END_STREAM, 2 * at as u32 + 1, &block);
     let marked = Rc::new(ServedStreams::default());
     let mut watch = FrameWatch::of_client(marked.clone());
@@ -295,7 +307,7 @@ fn marks_of_streams_that_are_not_served_are_forgotten() {
 fn of_too_many_responses_the_oldest_are_forgotten() {
     let head = |stream: usize, flags| {
         let mut block = Vec::new();
-        FieldEncoder::default().field(&mut block, b":status", b"200", FieldForm::Literal, false);
+        FieldEncoder::default().field(&mut block, b":status", b"200", HpackRepresentation::Literal, false);
         frame(kind::HEADERS, flags | END_HEADERS, stream as u32, &block)
     };
     let marked = Rc::new(ServedStreams::default());
@@ -352,7 +364,7 @@ async fn h2_is_followed() {
             let more = [(":authority", format!("h{}", at % 3)), (":path", format!("/p{}", at % 11)), (&*name, value)];
             let fields: Vec<_> = pseudo.into_iter().chain(more).collect();
             let fields: Vec<_> = fields.iter().map(|(name, value)| (*name, &**value)).collect();
-            expected.push(held(&pairs(&fields)));
+            expected.push(expected_block(&pairs(&fields)));
             poll_fn(|cx| {
                 assert!(Pin::new(&mut connection).poll(cx).is_pending());
                 Pin::new(&mut response).poll(cx)
