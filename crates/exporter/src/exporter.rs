@@ -59,29 +59,29 @@ pub struct Exporter {
 #[derive(Debug)]
 enum ExporterCommand {
     Cardinality(oneshot::Sender<Vec<FamilyCardinality>>),
-    Look(Look),
+    Query(CollectorQuery),
     /// Answer the request on this connection.
-    SideScrape(UnixStream, Entrance),
+    ForwardedScrape(UnixStream, ScrapeOrigin),
     /// The sender is dropped when the order was carried out.
     Order(Order, oneshot::Sender<()>),
 }
 
 /// Reads the collector, and sends the result.
-struct Look(Box<dyn FnOnce(&Collector) + Send>);
+struct CollectorQuery(Box<dyn FnOnce(&Collector) + Send>);
 
-impl fmt::Debug for Look {
+impl fmt::Debug for CollectorQuery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Look")
+        f.write_str("CollectorQuery")
     }
 }
 
 /// A weak handle for reading the collector, which does not keep the exporter alive.
 #[derive(Debug, Clone)]
-pub struct Looker(mpsc::WeakSender<ExporterCommand>);
+pub struct CollectorReader(mpsc::WeakSender<ExporterCommand>);
 
 /// A weak handle for passing connections to the exporter, which does not keep it alive.
 #[derive(Debug, Clone)]
-pub struct SideDoor(mpsc::WeakSender<ExporterCommand>, Entrance);
+pub struct ScrapeForwarder(mpsc::WeakSender<ExporterCommand>, ScrapeOrigin);
 
 #[derive(Debug)]
 enum Order {
@@ -146,18 +146,18 @@ impl Exporter {
     }
 
     /// A handle for reading the values.
-    pub fn looker(&self) -> Looker {
-        Looker(self.commands.downgrade())
+    pub fn collector_reader(&self) -> CollectorReader {
+        CollectorReader(self.commands.downgrade())
     }
 
     /// A handle for scrapes on the gateway's own routes.
-    pub fn side_door(&self) -> SideDoor {
-        SideDoor(self.commands.downgrade(), Entrance::Routes)
+    pub fn route_scrapes(&self) -> ScrapeForwarder {
+        ScrapeForwarder(self.commands.downgrade(), ScrapeOrigin::Routes)
     }
 
     /// A handle for scrapes on the admin address.
-    pub fn admin_door(&self) -> SideDoor {
-        SideDoor(self.commands.downgrade(), Entrance::Admin)
+    pub fn admin_scrapes(&self) -> ScrapeForwarder {
+        ScrapeForwarder(self.commands.downgrade(), ScrapeOrigin::Admin)
     }
 
     /// Ends series with one of these values of a label, or of several labels together: they are exposed once more and
@@ -188,7 +188,7 @@ impl Exporter {
     }
 
     /// Stops accepting scrapes, so that another process can on the same socket: new connections wait for that, and
-    /// scrapes by the side door are refused. Those in flight finish; everything else continues.
+    /// scrapes over connections within the process are refused. Those in flight finish; everything else continues.
     pub fn stop_serving(&self) -> impl Future<Output = ()> + Send + use<> {
         self.order(Order::StopServing)
     }
@@ -219,24 +219,24 @@ impl Exporter {
     }
 }
 
-impl Looker {
-    /// Runs `look` on the exporter's thread, whose other work waits for it; `None`: the exporter has ended.
-    pub async fn look<T: Send + 'static>(&self, look: impl FnOnce(&Collector) -> T + Send + 'static) -> Option<T> {
+impl CollectorReader {
+    /// Runs `query` on the exporter's thread, whose other work waits for it; `None`: the exporter has ended.
+    pub async fn read<T: Send + 'static>(&self, query: impl FnOnce(&Collector) -> T + Send + 'static) -> Option<T> {
         let (answer, answered) = oneshot::channel();
         // The caller may have gone meanwhile.
-        let look = Look(Box::new(move |collector| drop(answer.send(look(collector)))));
-        self.0.upgrade()?.send(ExporterCommand::Look(look)).await.ok()?;
+        let query = CollectorQuery(Box::new(move |collector| drop(answer.send(query(collector)))));
+        self.0.upgrade()?.send(ExporterCommand::Query(query)).await.ok()?;
         answered.await.ok()
     }
 }
 
-impl SideDoor {
+impl ScrapeForwarder {
     /// Passes on a connection, whose one request is answered with the exposition, whatever its path. False: that is not
     /// possible now. If there is no place, the connection is closed without an answer. It never blocks.
-    pub fn give(&self, connection: UnixStream) -> bool {
+    pub fn forward(&self, connection: UnixStream) -> bool {
         self.0
             .upgrade()
-            .is_some_and(|commands| commands.try_send(ExporterCommand::SideScrape(connection, self.1)).is_ok())
+            .is_some_and(|commands| commands.try_send(ExporterCommand::ForwardedScrape(connection, self.1)).is_ok())
     }
 }
 
@@ -265,7 +265,7 @@ async fn control(
     mut commands: mpsc::Receiver<ExporterCommand>,
 ) {
     let mut serving = listener.map(|listener| ScrapeTasks::start(listener, &source));
-    let mut side_scrapes = SideScrapes::default();
+    let mut forwarded_scrapes = ForwardedScrapes::default();
     let mut tend_at = Instant::now();
     let mut is_broken = false;
     loop {
@@ -274,7 +274,7 @@ async fn control(
             () = sleep_until(tend_at) => ExporterEvent::Tend,
         };
         let handled = match event {
-            ExporterEvent::Command(command) => handle(command, &source, &mut serving, &mut side_scrapes).await,
+            ExporterEvent::Command(command) => handle(command, &source, &mut serving, &mut forwarded_scrapes).await,
             ExporterEvent::Tend => {
                 let tended = source.tend().await;
                 tend_at = Instant::now() + if matches!(tended, Ok(true)) { TEND_AGAIN } else { TEND_EVERY };
@@ -301,7 +301,7 @@ async fn handle(
     command: ExporterCommand,
     source: &Arc<ExpositionSource>,
     serving: &mut Option<ScrapeTasks>,
-    side_scrapes: &mut SideScrapes,
+    forwarded_scrapes: &mut ForwardedScrapes,
 ) -> Result<(), Unavailable> {
     // The sender of an order is dropped after it was carried out.
     match command {
@@ -309,14 +309,14 @@ async fn handle(
             // The caller may have gone meanwhile.
             let _ = answer.send(source.cardinality().await?);
         }
-        ExporterCommand::Look(Look(look)) => source.look(look).await?,
-        ExporterCommand::SideScrape(connection, entrance) => side_scrapes.serve(connection, entrance, source),
+        ExporterCommand::Query(CollectorQuery(query)) => source.read(query).await?,
+        ExporterCommand::ForwardedScrape(connection, origin) => forwarded_scrapes.serve(connection, origin, source),
         ExporterCommand::Order(Order::Remove { labels, values }, _done) => source.remove(labels, values)?,
         ExporterCommand::Order(Order::Restore { labels, values }, _done) => source.restore(&labels, &values)?,
         ExporterCommand::Order(Order::SetSite(site), _done) => source.set_site(site)?,
         ExporterCommand::Order(Order::SetOptions(options), _done) => source.set_options(options)?,
         ExporterCommand::Order(Order::Serve(listener), _done) => {
-            side_scrapes.is_closed = false;
+            forwarded_scrapes.is_closed = false;
             let Some(listener) = listener else { return Ok(()) };
             let listener = listener.set_nonblocking(true).and_then(|()| TcpListener::from_std(listener));
             match listener {
@@ -325,7 +325,7 @@ async fn handle(
             }
         }
         ExporterCommand::Order(Order::StopServing, _done) => {
-            side_scrapes.is_closed = true;
+            forwarded_scrapes.is_closed = true;
             if let Some(serving) = serving.take() {
                 // Its connections end by themselves.
                 serving.end().await;
@@ -361,38 +361,38 @@ impl ScrapeTasks {
 // made no faster. The clients of a gateway may be anybody: scrapes on routes have a limit of their own, which reserves
 // places for scrapes over the admin address or the exporter's, and each has a deadline.
 
-/// Most concurrent scrapes of each entrance.
+/// Most concurrent scrapes of each origin.
 const SCRAPES_MAX: usize = 16;
 
 /// Deadline of a scrape.
 const SCRAPE_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// The entrance of a scrape.
+/// Where a scrape arrived.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Entrance {
+pub(crate) enum ScrapeOrigin {
     Routes,
     Admin,
 }
 
 /// Answers such scrapes.
 #[derive(Debug)]
-pub(crate) struct SideScrapes {
-    /// Indexed by [`Entrance`].
+pub(crate) struct ForwardedScrapes {
+    /// Indexed by [`ScrapeOrigin`].
     places: [Arc<Semaphore>; 2],
     /// Another process exposes more than this one knows of.
     pub(crate) is_closed: bool,
 }
 
-impl Default for SideScrapes {
-    fn default() -> SideScrapes {
-        SideScrapes { places: std::array::from_fn(|_| Arc::new(Semaphore::new(SCRAPES_MAX))), is_closed: false }
+impl Default for ForwardedScrapes {
+    fn default() -> ForwardedScrapes {
+        ForwardedScrapes { places: std::array::from_fn(|_| Arc::new(Semaphore::new(SCRAPES_MAX))), is_closed: false }
     }
 }
 
-impl SideScrapes {
+impl ForwardedScrapes {
     /// Answers the request on a connection, or closes it.
-    pub(crate) fn serve(&self, connection: UnixStream, entrance: Entrance, source: &Arc<ExpositionSource>) {
-        let place = self.places[entrance as usize].clone().try_acquire_owned();
+    pub(crate) fn serve(&self, connection: UnixStream, origin: ScrapeOrigin, source: &Arc<ExpositionSource>) {
+        let place = self.places[origin as usize].clone().try_acquire_owned();
         let (false, Ok(place)) = (self.is_closed, place) else { return source.tally.refused() };
         let stream = connection.set_nonblocking(true).and_then(|()| tokio::net::UnixStream::from_std(connection));
         let (stream, source) = match stream {

@@ -14,6 +14,6 @@ mod source;
 mod tally;
 mod turns;
 
-pub use exporter::{Exporter, Looker, SideDoor};
+pub use exporter::{CollectorReader, Exporter, ScrapeForwarder};
 pub use source::Site;
 pub use tally::ExporterCounts;

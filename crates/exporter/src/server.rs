@@ -67,7 +67,7 @@ pub(crate) async fn serve(
     tokio::select! {
         // A connection that would be accepted just now may be meant for another process.
         biased;
-        () = stop(stopping.clone()) => {}
+        () = wait_for_stop(stopping.clone()) => {}
         () = accepting => {}
     }
     Connections { places }
@@ -104,7 +104,7 @@ async fn serve_connection(
         ended = connection.as_mut() => Some(ended),
         () = tokio::time::sleep(CONNECTION_AGE_MAX) => None,
         () = async {
-            stop(stopping).await;
+            wait_for_stop(stopping).await;
             // A client that has just connected gets time to send its first request.
             let _ = tokio::time::timeout(FIRST_REQUEST_TIMEOUT, asked.notified()).await;
         } => None,
@@ -130,7 +130,7 @@ fn prepare(stream: &TcpStream) -> std::io::Result<()> {
     socket.set_tcp_user_timeout(Some(SEND_TIMEOUT))
 }
 
-async fn stop(mut stopping: watch::Receiver<bool>) {
+async fn wait_for_stop(mut stopping: watch::Receiver<bool>) {
     // If the sender is dropped, it is to stop as well.
     let _ = stopping.wait_for(|stopping| *stopping).await;
 }

@@ -212,13 +212,13 @@ impl ExpositionSource {
         Ok(inner.collector.cardinality())
     }
 
-    /// Passes the current values to `look`. The set of series is at most a second old.
-    pub(crate) async fn look(&self, look: impl FnOnce(&Collector)) -> Result<(), Unavailable> {
+    /// Passes the current values to `query`. The set of series is at most a second old.
+    pub(crate) async fn read(&self, query: impl FnOnce(&Collector)) -> Result<(), Unavailable> {
         let is_small = self.lock()?.collector.is_small();
         if !is_small {
             self.before_work().await;
         }
-        look(&self.lock()?.collector);
+        query(&self.lock()?.collector);
         Ok(())
     }
 

@@ -20,7 +20,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use sampler::Sampler;
-use stillgate_exporter::Looker;
+use stillgate_exporter::CollectorReader;
 use stillgate_proxy::{PlanCell, WorkerTally};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -77,28 +77,33 @@ pub struct RouteInterest {
 
 impl Live {
     /// Starts; `None`: only what the workers count in any case is known. The task ends with the runtime.
-    pub fn start(looker: Option<Looker>, tally: WorkerTally, plans: Arc<PlanCell>, give_back: fn()) -> Arc<Live> {
+    pub fn start(
+        reader: Option<CollectorReader>,
+        tally: WorkerTally,
+        plans: Arc<PlanCell>,
+        give_back: fn(),
+    ) -> Arc<Live> {
         let live = Arc::new(Live {
-            has_metrics: looker.is_some(),
+            has_metrics: reader.is_some(),
             known: Mutex::default(),
             last: watch::Sender::default(),
             slow: Slow::start(&plans, tally.clone(), give_back),
         });
         let task = live.clone();
-        tokio::spawn(async move { task.run(looker, tally, plans).await });
+        tokio::spawn(async move { task.run(reader, tally, plans).await });
         live
     }
 
-    async fn run(&self, looker: Option<Looker>, tally: WorkerTally, plans: Arc<PlanCell>) {
+    async fn run(&self, reader: Option<CollectorReader>, tally: WorkerTally, plans: Arc<PlanCell>) {
         let mut sampler = Some(Sampler::default());
         let mut due = Instant::now();
         let mut before: Option<(Instant, u64)> = None;
         loop {
             sleep_until(due).await;
             let wanted: Vec<Arc<str>> = self.lock().followed.keys().cloned().collect();
-            let figures = match (&looker, sampler.take()) {
-                (Some(looker), Some(mut of)) => {
-                    let sampled = looker.look(move |collector| {
+            let figures = match (&reader, sampler.take()) {
+                (Some(reader), Some(mut of)) => {
+                    let sampled = reader.read(move |collector| {
                         let figures = of.sample(collector, &wanted);
                         (of, figures)
                     });

@@ -15,7 +15,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use stillgate_config::{Config, Gateway, Label, Measure, Metrics};
 use stillgate_door::Hosts;
-use stillgate_exporter::{Exporter, Looker, SideDoor, Site};
+use stillgate_exporter::{CollectorReader, Exporter, ScrapeForwarder, Site};
 use stillgate_metrics::reader::{FamilyCardinality, ReaderOptions};
 use stillgate_metrics::{
     Collector, CollectorOptions, DeclaredFamily, Registry, RegistryError, RegistryOptions, SegmentProcess, Writer,
@@ -253,7 +253,7 @@ impl MetricsRuntime {
         replaced_number: u64,
     ) -> Result<(), RegistryError> {
         let PendingPlan { settings, plan: recorded } = next;
-        let changes = plan.changes();
+        let changes = plan.series_changes();
         changes.arrived.iter().for_each(|subject| self.leaving.cancel(subject));
         self.leaving.add(replaced_number, &changes.left);
         self.orders.set_in_use(changes.arrived.iter().cloned(), true);
@@ -332,18 +332,18 @@ impl MetricsRuntime {
     }
 
     /// A handle for those who read the values themselves.
-    pub fn looker(&self) -> Looker {
-        self.exporter.looker()
+    pub fn collector_reader(&self) -> CollectorReader {
+        self.exporter.collector_reader()
     }
 
     /// A handle for scrapes through the gateway's own routes.
-    pub fn side_door(&self) -> SideDoor {
-        self.exporter.side_door()
+    pub fn route_scrapes(&self) -> ScrapeForwarder {
+        self.exporter.route_scrapes()
     }
 
     /// A handle for scrapes through the admin address.
-    pub fn admin_door(&self) -> SideDoor {
-        self.exporter.admin_door()
+    pub fn admin_scrapes(&self) -> ScrapeForwarder {
+        self.exporter.admin_scrapes()
     }
 
     /// Whether the exporter's thread has ended, which is a bug.

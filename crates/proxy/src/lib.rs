@@ -53,7 +53,7 @@ pub use fleet::{Commander, Fleet, Measuring, WORKER_NAME, raise_fd_limit, worker
 pub use plan::caching::MatchCost;
 pub use plan::challenges::{Challenges, LiveChallenges};
 pub use plan::metrics::{LIVE_DURATION, LIVE_SERIES_BYTES, MetricsPlan, declare_live};
-pub use plan::{Changes, Plan, PlanCell, PlanError, SeriesSubject};
+pub use plan::{Plan, PlanCell, PlanError, SeriesChanges, SeriesSubject};
 pub use sockets::{InheritedSockets, ListenError, ListenerSockets, Sockets, StartError};
 pub use stillgate_plugin_api::facts::{argument_of, cookie_of};
 pub use telemetry::access_log;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use stillgate_config::LoadedConfig;
 use stillgate_datastore::Documents;
 use stillgate_door::CONNECTIONS_MAX;
-use stillgate_exporter::SideDoor;
+use stillgate_exporter::ScrapeForwarder;
 use stillgate_live::Live;
 use stillgate_measures::access_log_writer::RecentLines;
 use stillgate_measures::metrics::MetricsRuntime;
@@ -50,8 +50,8 @@ pub(crate) struct PageContext {
     pub(super) live: Arc<Live>,
     /// Recent lines of the access log; `None`: without an access log, or where resources come from the file.
     pub(super) recent: Option<Arc<RecentLines>>,
-    /// The door to the exporter; `None`: nothing is measured.
-    pub(super) exposition: Option<SideDoor>,
+    /// Passes scrapes to the exporter; `None`: nothing is measured.
+    pub(super) exposition: Option<ScrapeForwarder>,
     /// Returns free memory of the calling thread to the system.
     pub(super) give_back: fn(),
 }
@@ -65,7 +65,7 @@ impl PageContext {
         metering: Option<&MetricsRuntime>,
         give_back: fn(),
     ) -> PageContext {
-        let exposition = metering.map(MetricsRuntime::admin_door);
+        let exposition = metering.map(MetricsRuntime::admin_scrapes);
         let explaining = Arc::new(Semaphore::new(EXPLAINED_MAX));
         PageContext { questions, explaining, lists: Arc::default(), kept, live, recent, exposition, give_back }
     }

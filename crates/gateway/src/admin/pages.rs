@@ -26,7 +26,7 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use stillgate_admin::Page;
 use stillgate_door::Caller;
-use stillgate_exporter::SideDoor;
+use stillgate_exporter::ScrapeForwarder;
 use stillgate_replay::explain::chain::consumer;
 use stillgate_replay::explain::explanation::ExplainedRequest;
 use stillgate_replay::explain::query::ExplainQuery;
@@ -193,13 +193,13 @@ async fn upstreams(api: PageContext) -> Response {
 }
 
 fn exposition_page(api: &PageContext) -> MethodRouter {
-    let door = api.exposition.clone();
-    get(move |method: Method, uri: Uri, headers: HeaderMap| answer(door.clone(), method, uri, headers))
+    let forwarder = api.exposition.clone();
+    get(move |method: Method, uri: Uri, headers: HeaderMap| answer(forwarder.clone(), method, uri, headers))
 }
 
-async fn answer(door: Option<SideDoor>, method: Method, uri: Uri, headers: HeaderMap) -> Response {
-    let Some(door) = door else { return refuse(&PageRefusal::NoMetrics) };
-    match ask(&door, exposition_request(method, &uri, &headers)).await {
+async fn answer(forwarder: Option<ScrapeForwarder>, method: Method, uri: Uri, headers: HeaderMap) -> Response {
+    let Some(forwarder) = forwarder else { return refuse(&PageRefusal::NoMetrics) };
+    match ask(&forwarder, exposition_request(method, &uri, &headers)).await {
         Ok(mut response) => {
             response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
             response
@@ -228,11 +228,11 @@ fn exposition_request(method: Method, uri: &Uri, headers: &HeaderMap) -> Request
     question
 }
 
-async fn ask(door: &SideDoor, question: Request<Empty<&'static [u8]>>) -> io::Result<Response> {
+async fn ask(forwarder: &ScrapeForwarder, question: Request<Empty<&'static [u8]>>) -> io::Result<Response> {
     let (ours, exporters) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;
     let ours = tokio::net::UnixStream::from_std(ours)?;
-    if !door.give(exporters) {
+    if !forwarder.forward(exporters) {
         return Err(io::ErrorKind::WouldBlock.into());
     }
     let (mut sender, connection) = http1::handshake(TokioIo::new(ours)).await.map_err(io::Error::other)?;

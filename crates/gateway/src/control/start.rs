@@ -270,7 +270,8 @@ async fn start(beginning: StartContext, announce: impl FnOnce(&Up<'_>)) -> Resul
     let (admin_access, access) = watch::channel(with_made_key(access_of(gateway), made_key.as_deref()));
     let (ask, questions) = mpsc::channel(admin::context::QUESTIONS_MAX);
     let guard = Arc::new(Guard::new(access));
-    let live = Live::start(metering.as_ref().map(MetricsRuntime::looker), fleet.tally(), plans.clone(), give_back);
+    let live =
+        Live::start(metering.as_ref().map(MetricsRuntime::collector_reader), fleet.tally(), plans.clone(), give_back);
     let recent = access_log.as_ref().and_then(AccessLogWriter::recent);
     let api = PageContext::new(ask, kept.clone(), live.clone(), recent, metering.as_ref(), give_back);
     let server = admin_server(gateway, (&guard, &device_access), api)?;
@@ -354,8 +355,8 @@ fn start_metrics(
 
 /// How workers get scrapes answered.
 fn expose_by(metering: &MetricsRuntime) -> Expose {
-    let door = metering.side_door();
-    Arc::new(move |connection| door.give(connection))
+    let scrapes = metering.route_scrapes();
+    Arc::new(move |connection| scrapes.forward(connection))
 }
 
 fn start_launcher(program: Program) -> Result<Launcher, RunError> {

@@ -24,60 +24,62 @@ pub const LIVE_SERIES_BYTES: usize =
 /// What a finished request adds to: one counter, three histograms and two counters of bytes, whatever the dialect; and the
 /// histogram of the dashboard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Aspect {
+pub(crate) enum RequestMetric {
     /// Number of requests answered.
     Count,
     /// From its first byte to the response's last, or to the tunnel's end.
     RequestTime,
     /// From choosing a node to the end of its response.
-    NodeTime,
+    UpstreamTime,
     /// What the gateway added.
-    OwnTime,
+    GatewayTime,
     /// Bytes from the client.
     Received,
     /// Bytes to the client.
     Sent,
     /// Same as `RequestTime`, for the dashboard.
-    LiveTime,
+    DashboardTime,
 }
 
-impl Aspect {
-    pub(crate) const ALL: [Aspect; 7] = [
-        Aspect::Count,
-        Aspect::RequestTime,
-        Aspect::NodeTime,
-        Aspect::OwnTime,
-        Aspect::Received,
-        Aspect::Sent,
-        Aspect::LiveTime,
+impl RequestMetric {
+    pub(crate) const ALL: [RequestMetric; 7] = [
+        RequestMetric::Count,
+        RequestMetric::RequestTime,
+        RequestMetric::UpstreamTime,
+        RequestMetric::GatewayTime,
+        RequestMetric::Received,
+        RequestMetric::Sent,
+        RequestMetric::DashboardTime,
     ];
 
-    /// Value of `type` or `direction` if one family has several aspects.
-    pub(crate) fn word(self) -> &'static str {
+    /// Value of `type` or `direction` if one family has several metrics.
+    pub(crate) fn label_value(self) -> &'static str {
         match self {
-            Aspect::Count | Aspect::LiveTime => "",
-            Aspect::RequestTime => "request",
-            Aspect::NodeTime => "upstream",
-            Aspect::OwnTime => "apisix",
-            Aspect::Received => "ingress",
-            Aspect::Sent => "egress",
+            RequestMetric::Count | RequestMetric::DashboardTime => "",
+            RequestMetric::RequestTime => "request",
+            RequestMetric::UpstreamTime => "upstream",
+            RequestMetric::GatewayTime => "apisix",
+            RequestMetric::Received => "ingress",
+            RequestMetric::Sent => "egress",
         }
     }
 
-    /// Its bit in a set of aspects.
+    /// Its bit in a set of request metrics.
     #[inline]
     pub(crate) fn bit(self) -> u8 {
         1 << self as u8
     }
 
-    fn of(measure: Measure) -> &'static [Aspect] {
+    fn of(measure: Measure) -> &'static [RequestMetric] {
         match measure {
-            Measure::HttpRequests | Measure::ApisixHttpStatus => &[Aspect::Count],
-            Measure::HttpRequestDuration | Measure::HttpTunnelDuration => &[Aspect::RequestTime],
-            Measure::HttpUpstreamDuration => &[Aspect::NodeTime],
-            Measure::HttpGatewayDuration => &[Aspect::OwnTime],
-            Measure::ApisixHttpLatency => &[Aspect::RequestTime, Aspect::NodeTime, Aspect::OwnTime],
-            Measure::HttpBytes | Measure::ApisixBandwidth => &[Aspect::Received, Aspect::Sent],
+            Measure::HttpRequests | Measure::ApisixHttpStatus => &[RequestMetric::Count],
+            Measure::HttpRequestDuration | Measure::HttpTunnelDuration => &[RequestMetric::RequestTime],
+            Measure::HttpUpstreamDuration => &[RequestMetric::UpstreamTime],
+            Measure::HttpGatewayDuration => &[RequestMetric::GatewayTime],
+            Measure::ApisixHttpLatency => {
+                &[RequestMetric::RequestTime, RequestMetric::UpstreamTime, RequestMetric::GatewayTime]
+            }
+            Measure::HttpBytes | Measure::ApisixBandwidth => &[RequestMetric::Received, RequestMetric::Sent],
             _ => &[],
         }
     }
@@ -94,25 +96,25 @@ pub(crate) struct PlanFamily {
 /// The families to which one kind of request adds.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CountedFamilies {
-    /// Families by aspect; `None`: it is not recorded, and costs nothing.
-    aspects: [Option<PlanFamily>; Aspect::ALL.len()],
-    /// The aspects that are present, as bits.
+    /// Families by request metric; `None`: it is not recorded, and costs nothing.
+    families: [Option<PlanFamily>; RequestMetric::ALL.len()],
+    /// The request metrics that are present, as bits.
     pub(crate) wanted: u8,
-    /// Aspects with labels from variables of the request, whose series have to be looked up each time.
+    /// Request metrics with labels from variables of the request, whose series have to be looked up each time.
     pub(crate) variable: u8,
 }
 
 impl CountedFamilies {
-    fn take(&mut self, aspect: Aspect, family: PlanFamily) {
-        self.wanted |= aspect.bit();
+    fn add(&mut self, metric: RequestMetric, family: PlanFamily) {
+        self.wanted |= metric.bit();
         if family.sources.iter().any(|source| matches!(source, LabelSource::Variable(_))) {
-            self.variable |= aspect.bit();
+            self.variable |= metric.bit();
         }
-        self.aspects[aspect as usize] = Some(family);
+        self.families[metric as usize] = Some(family);
     }
 
-    pub(crate) fn aspect(&self, aspect: Aspect) -> Option<&PlanFamily> {
-        self.aspects[aspect as usize].as_ref()
+    pub(crate) fn family(&self, metric: RequestMetric) -> Option<&PlanFamily> {
+        self.families[metric as usize].as_ref()
     }
 }
 
@@ -161,17 +163,19 @@ impl MetricsPlan {
             match spec.measure {
                 Measure::WorkerTurns => plan.turns = Some(family),
                 measure if measure.is_of_workers() => plan.others.push((measure, family)),
-                measure => plan.take(measure, &family),
+                measure => plan.add(measure, &family),
             }
         }
         if let Some(declared) = declare_live(metrics, registry)? {
-            plan.requests
-                .take(Aspect::LiveTime, PlanFamily { declared, sources: [LabelSource::Label(Label::Route)].into() });
+            plan.requests.add(
+                RequestMetric::DashboardTime,
+                PlanFamily { declared, sources: [LabelSource::Label(Label::Route)].into() },
+            );
         }
         Ok(plan)
     }
 
-    fn take(&mut self, measure: Measure, family: &PlanFamily) {
+    fn add(&mut self, measure: Measure, family: &PlanFamily) {
         let is = |label: Label| family.sources.contains(&LabelSource::Label(label));
         self.tells_match |= is(Label::MatchedUri) || is(Label::MatchedHost);
         self.tells_method |= is(Label::Method);
@@ -181,12 +185,12 @@ impl MetricsPlan {
             measure,
             Measure::HttpRequestDuration | Measure::HttpUpstreamDuration | Measure::HttpGatewayDuration
         );
-        for aspect in Aspect::of(measure) {
+        for metric in RequestMetric::of(measure) {
             if !is_of_tunnels {
-                self.requests.take(*aspect, family.clone());
+                self.requests.add(*metric, family.clone());
             }
             if !is_native_time {
-                self.tunnels.take(*aspect, family.clone());
+                self.tunnels.add(*metric, family.clone());
             }
         }
     }
@@ -208,20 +212,20 @@ impl MetricsPlan {
 
     /// Whether anything needs the duration of requests, or of tunnels.
     pub(crate) fn times_requests(&self) -> bool {
-        self.wants(Aspect::RequestTime) || self.wants(Aspect::LiveTime) || self.times_nodes()
+        self.wants(RequestMetric::RequestTime) || self.wants(RequestMetric::DashboardTime) || self.times_nodes()
     }
 
     /// Whether anything needs the duration of nodes' responses.
     pub(crate) fn times_nodes(&self) -> bool {
-        self.wants(Aspect::OwnTime) || self.wants(Aspect::NodeTime)
+        self.wants(RequestMetric::GatewayTime) || self.wants(RequestMetric::UpstreamTime)
     }
 
-    fn wants(&self, aspect: Aspect) -> bool {
-        (self.requests.wanted | self.tunnels.wanted) & aspect.bit() != 0
+    fn wants(&self, metric: RequestMetric) -> bool {
+        (self.requests.wanted | self.tunnels.wanted) & metric.bit() != 0
     }
 }
 
-/// Several aspects of the same family share it: declaring is idempotent, and so is this.
+/// Several request metrics of the same family share it: declaring is idempotent, and so is this.
 fn plan_family(spec: &FamilySpec, metrics: &Metrics, registry: &Registry) -> Result<Option<PlanFamily>, RegistryError> {
     match spec.family(metrics) {
         Some(family) if spec.per_request || spec.measure.is_of_workers() => {

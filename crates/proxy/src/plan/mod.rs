@@ -2,15 +2,15 @@
 //!
 //! A Plan is built by the control thread from a validated configuration and the current addresses of its names. Parts that did not
 //! change are shared with the previous Plan, so that a worker can see by pointer what it may keep. Its routes are in `routes`, what
-//! its metrics have to know of a change in `changes`.
+//! its metrics have to know of a change in `series_changes`.
 //!
 //! The process has one table of limits. It is made for the first Plan with a limit, and kept from then on.
 
 pub(crate) mod caching;
 pub(crate) mod challenges;
-mod changes;
 pub(crate) mod metrics;
 mod routes;
+mod series_changes;
 pub(crate) mod snapshot;
 mod stream_routes;
 mod upstreams;
@@ -19,12 +19,12 @@ use crate::basics::slow_request::SlowRequest;
 use arc_swap::ArcSwap;
 use caching::{CachePolicy, MatchCost};
 use challenges::Challenges;
-pub use changes::{Changes, SeriesSubject};
 use ipnet::IpNet;
 use metrics::MetricsPlan;
 use routes::Routes;
 pub(crate) use routes::{Lease, PlanRoute};
 use serde::{Deserialize, Serialize};
+pub use series_changes::{SeriesChanges, SeriesSubject};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -81,7 +81,7 @@ pub struct Plan {
     pub(crate) tls: Option<Arc<ServerTls>>,
     /// Counts the changes of what series' numbers mean: those of routes, the slots of nodes, and the places of consumers.
     pub(crate) numbering: u64,
-    changes: Changes,
+    series_changes: SeriesChanges,
     /// Leases that are revoked as this Plan is published.
     revoked: Vec<Arc<Lease>>,
     /// Counts the Plans that revoked leases.
@@ -221,12 +221,12 @@ impl Plan {
             metrics,
             tls: tls.and_then(|tls| tls.server.clone()),
             numbering,
-            changes: Changes::default(),
+            series_changes: SeriesChanges::default(),
             revoked,
             revocations,
         };
         let measure_ms = millis_since(began) - matcher_ms - routes_ms;
-        plan.changes = Changes::new(&plan, previous, &difference);
+        plan.series_changes = SeriesChanges::new(&plan, previous, &difference);
         let changes_ms = millis_since(began) - matcher_ms - routes_ms - measure_ms;
         debug!(matcher_ms, routes_ms, measure_ms, changes_ms, "plan compiled");
         Ok(plan)
@@ -268,8 +268,8 @@ impl Plan {
     }
 
     /// Differences from the Plan that this one was built after, as far as labels show them.
-    pub fn changes(&self) -> &Changes {
-        &self.changes
+    pub fn series_changes(&self) -> &SeriesChanges {
+        &self.series_changes
     }
 
     /// The timeouts of the upstream in a slot, except those that the route overrides.
@@ -297,7 +297,7 @@ fn matcher(config: &Config, previous: Option<&Plan>) -> Result<Arc<Matcher>, Pla
         let specs = config.routes.iter().map(|route| route.spec.clone()).collect();
         return Matcher::compile(specs).map(Arc::new).map_err(PlanError);
     };
-    let (old, new) = previous.routes.differing(&config.routes);
+    let (old, new) = previous.routes.differing_ranges(&config.routes);
     let specs: Vec<Arc<RouteSpec>> =
         config.routes.iter().skip(new.start).take(new.len()).map(|route| route.spec.clone()).collect();
     let former = previous.matcher.specs();
@@ -532,7 +532,7 @@ mod tests {
             assert_eq!(plan.matching == first.matching, routes);
             assert_eq!(Arc::ptr_eq(&plan.upstreams, &first.upstreams), upstreams);
             assert_eq!(plan.numbering == first.numbering, upstreams);
-            assert_eq!(plan.routes[0].first_match, first.routes[0].first_match);
+            assert_eq!(plan.routes[0].first_series_number, first.routes[0].first_series_number);
         };
         check(&next(&config(a, 1, "auto"), Some(&first)), true, true);
         check(&next(&config(&both, 1, "auto"), Some(&first)), false, true);

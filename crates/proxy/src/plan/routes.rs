@@ -3,7 +3,7 @@
 //! Plans may follow each other many times a second, each with one of fifty thousand routes changed, and a request keeps the Plan it
 //! began with until its end. So what a Plan owns is in proportion to what changed: a list of pieces, and the pieces with changes.
 //!
-//! Each route has numbers for its series, from [`PlanRoute::first_match`] on. It keeps them from Plan to Plan while its label
+//! Each route has numbers for its series, from [`PlanRoute::first_series_number`] on. It keeps them from Plan to Plan while its label
 //! values are the same, so that what a worker has stored under them outlives a change of other routes.
 
 use super::PlanUpstreams;
@@ -18,43 +18,43 @@ use stillgate_route::{HostPattern, PathPattern};
 /// Routes of a piece.
 const PIECE: usize = 256;
 /// Numbers of series that are given before numbering restarts.
-const MATCHES_MAX: u64 = 1 << 32;
+const SERIES_NUMBERS_MAX: u64 = 1 << 32;
 
 /// All routes, in the order of the configuration, which is that of the matcher.
 #[derive(Debug)]
 pub(crate) struct Routes {
     pieces: Box<[Arc<[PlanRoute]>]>,
     /// Needs of the plugins, by piece.
-    needs: Box<[Needs]>,
+    needs: Box<[PluginNeeds]>,
     /// The first number that was never given to a route.
-    next_match: u64,
+    next_series_number: u64,
     /// Whether labels identify all routes by their names.
     pub(crate) named: bool,
 }
 
 /// What the plugins of some routes need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Needs {
+struct PluginNeeds {
     /// Calls when a response has been sent.
     log: bool,
     /// The table of limits.
     limits: bool,
 }
 
-impl Needs {
+impl PluginNeeds {
     /// Computes the needs of pieces; those that `previous` has, too, are known.
-    fn of_pieces(pieces: &[Arc<[PlanRoute]>], previous: Option<&Routes>) -> Box<[Needs]> {
+    fn of_pieces(pieces: &[Arc<[PlanRoute]>], previous: Option<&Routes>) -> Box<[PluginNeeds]> {
         let known = |(piece, routes): (usize, &Arc<[PlanRoute]>)| {
             let previous = previous.filter(|old| old.pieces.get(piece).is_some_and(|old| Arc::ptr_eq(old, routes)));
-            previous.map_or_else(|| Needs::of(routes), |previous| previous.needs[piece])
+            previous.map_or_else(|| PluginNeeds::of(routes), |previous| previous.needs[piece])
         };
         pieces.iter().enumerate().map(known).collect()
     }
 
-    fn of(routes: &[PlanRoute]) -> Needs {
+    fn of(routes: &[PlanRoute]) -> PluginNeeds {
         let chains = || routes.iter().filter_map(|route| route.chain.as_ref());
         let has_limits = |chain: &Arc<Chain>| chain.entries().iter().any(|entry| entry.plugin.needs_limits());
-        Needs { log: chains().any(|chain| chain.has(Phase::Log)), limits: chains().any(has_limits) }
+        PluginNeeds { log: chains().any(|chain| chain.has(Phase::Log)), limits: chains().any(has_limits) }
     }
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct PlanRoute {
     /// Whether it has timeouts of its own.
     pub(crate) has_timeout: bool,
     /// The number of its first combination of a path and a host; no other route has one of its numbers.
-    pub(crate) first_match: u64,
+    pub(crate) first_series_number: u64,
     /// Its plugins, with those of its service and plugin config; `None`: there are none.
     pub(crate) chain: Option<Arc<Chain>>,
     /// What its tunnels hold of it; `None`: they do not care what becomes of it.
@@ -104,10 +104,10 @@ impl Routes {
         };
         let mut shared: Vec<bool> =
             routes.chunks(PIECE).enumerate().map(|(piece, routes)| is_shared(piece, routes)).collect();
-        let mut next_match = previous.map_or(0, |previous| previous.next_match);
-        let is_renumbered = next_match >= MATCHES_MAX;
+        let mut next_series_number = previous.map_or(0, |previous| previous.next_series_number);
+        let is_renumbered = next_series_number >= SERIES_NUMBERS_MAX;
         if is_renumbered {
-            next_match = 0;
+            next_series_number = 0;
         }
         let was_named = previous.is_some_and(|previous| previous.named);
         if is_renumbered || was_named != named {
@@ -132,16 +132,16 @@ impl Routes {
                 let before = known.get(route.spec.id.as_str()).copied();
                 let is_same = || before.is_some_and(|before| before.route.is_same_itself(route));
                 let lease = Lease::of(route.on_change, before.and_then(|before| before.lease.as_ref()), is_same);
-                let before =
-                    before.filter(|before| RouteLabels::of(&before.route, was_named) == RouteLabels::of(route, named));
-                let before = before.map(|before| before.first_match);
+                let before = before
+                    .filter(|before| RouteSeriesKey::of(&before.route, was_named) == RouteSeriesKey::of(route, named));
+                let before = before.map(|before| before.first_series_number);
                 match before {
                     Some(_) => drop(known.remove(route.spec.id.as_str())),
                     None => difference.arrived.push(Arc::clone(route)),
                 }
-                let first_match = before.filter(|_| !is_renumbered).unwrap_or_else(|| {
-                    let first = next_match;
-                    next_match += combinations(route);
+                let first_series_number = before.filter(|_| !is_renumbered).unwrap_or_else(|| {
+                    let first = next_series_number;
+                    next_series_number += combinations(route);
                     first
                 });
                 let upstream = upstreams.slot_of(&route.target);
@@ -149,7 +149,7 @@ impl Routes {
                     route: Arc::clone(route),
                     upstream,
                     has_timeout: route.timeout.is_some(),
-                    first_match,
+                    first_series_number,
                     chain: route.chain.clone().filter(|chain| !chain.is_empty()),
                     lease,
                 }
@@ -162,12 +162,12 @@ impl Routes {
         difference.revoked =
             Lease::revoked(gone.iter().flat_map(|at| old[*at].iter()), come.iter().flat_map(|at| pieces[*at].iter()));
         difference.left = known.into_values().map(|left| left.route.clone()).collect();
-        let needs = Needs::of_pieces(&pieces, previous);
-        (Routes { pieces: pieces.into(), needs, next_match, named }, difference)
+        let needs = PluginNeeds::of_pieces(&pieces, previous);
+        (Routes { pieces: pieces.into(), needs, next_series_number, named }, difference)
     }
 
     /// Where a configuration has other routes: their range, and its replacement. Only pointers are compared.
-    pub(super) fn differing(&self, new: &RouteList) -> (Range<usize>, Range<usize>) {
+    pub(super) fn differing_ranges(&self, new: &RouteList) -> (Range<usize>, Range<usize>) {
         let is_same = |(old, new): &(&PlanRoute, &Arc<Route>)| Arc::ptr_eq(&old.route, new);
         let len = self.iter().count();
         let start = self.iter().zip(new.iter()).take_while(is_same).count();
@@ -221,9 +221,9 @@ impl PlanRoute {
 
     /// The number of a combination of one of its paths and, if it has hosts, one of them.
     #[inline]
-    pub(crate) fn number(&self, path: usize, host: Option<usize>) -> u64 {
+    pub(crate) fn series_number(&self, path: usize, host: Option<usize>) -> u64 {
         let hosts = self.route.spec.uri().map_or(1, |uri| uri.hosts.len().max(1));
-        self.first_match + (path * hosts + host.unwrap_or_default()) as u64
+        self.first_series_number + (path * hosts + host.unwrap_or_default()) as u64
     }
 }
 
@@ -234,7 +234,7 @@ fn combinations(route: &Route) -> u64 {
 
 /// What labels show of a route, and what its numbers mean.
 #[derive(PartialEq)]
-struct RouteLabels<'a> {
+struct RouteSeriesKey<'a> {
     /// Another upstream has other nodes in its slots.
     upstream: Option<&'a str>,
     /// Names of the route and its service.
@@ -243,9 +243,9 @@ struct RouteLabels<'a> {
     places: Option<(&'a [PathPattern], &'a [HostPattern])>,
 }
 
-impl<'a> RouteLabels<'a> {
-    fn of(route: &'a Route, named: bool) -> RouteLabels<'a> {
-        RouteLabels {
+impl<'a> RouteSeriesKey<'a> {
+    fn of(route: &'a Route, named: bool) -> RouteSeriesKey<'a> {
+        RouteSeriesKey {
             upstream: route.target.key(),
             labels: route.labels(named),
             places: route.spec.uri().map(|uri| (&*uri.paths, &*uri.hosts)),
@@ -334,7 +334,7 @@ mod tests {
     }
 
     fn numbers(routes: &Routes) -> HashMap<String, u64> {
-        routes.iter().map(|route| (route.route.spec.id.clone(), route.first_match)).collect()
+        routes.iter().map(|route| (route.route.spec.id.clone(), route.first_series_number)).collect()
     }
 
     fn many() -> Vec<Arc<Route>> {
@@ -353,7 +353,7 @@ mod tests {
         assert_eq!(same, [true, false, true, true, true]);
         let (old, new) = (numbers(&first), numbers(&second));
         assert!(old.iter().all(|(id, number)| (new[id] == *number) == (id != "r259")));
-        assert_eq!(second[PIECE + 3].first_match, list.len() as u64, "a number is given once");
+        assert_eq!(second[PIECE + 3].first_series_number, list.len() as u64, "a number is given once");
     }
 
     #[test]
@@ -367,7 +367,7 @@ mod tests {
         assert_eq!(second.iter().count(), list.len());
         for (index, route) in list.iter().enumerate() {
             assert!(Arc::ptr_eq(&second[index].route, route));
-            assert_eq!(numbers(&first)[&route.spec.id], second[index].first_match);
+            assert_eq!(numbers(&first)[&route.spec.id], second[index].first_series_number);
         }
         let (third, difference) = new(&[], Some(&second));
         assert_eq!((difference.left.len(), third.iter().count()), (list.len(), 0));
@@ -377,10 +377,13 @@ mod tests {
     fn numbers_begin_again_before_they_run_out() {
         let list = routes(&["/a", "/b"]);
         let (mut first, _) = new(&list, None);
-        first.next_match = MATCHES_MAX;
+        first.next_series_number = SERIES_NUMBERS_MAX;
         let (second, difference) = new(&list, Some(&first));
         assert!(difference.is_renumbered && difference.arrived.is_empty() && difference.left.is_empty());
-        assert_eq!((second[0].first_match, second[1].first_match, second.next_match), (0, 1, 2));
+        assert_eq!(
+            (second[0].first_series_number, second[1].first_series_number, second.next_series_number),
+            (0, 1, 2)
+        );
     }
 
     #[test]
@@ -390,7 +393,7 @@ mod tests {
         // Parsed again from the text, so that no memory is shared.
         let (second, difference) = new(&routes(&["/a", "/c"]), Some(&first));
         assert_eq!((ids(&difference.arrived), ids(&difference.left)), (vec!["r1"], vec!["r1"]));
-        assert_eq!((second[0].first_match, second[1].first_match), (0, 2));
+        assert_eq!((second[0].first_series_number, second[1].first_series_number), (0, 2));
     }
 }
 

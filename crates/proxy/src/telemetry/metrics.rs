@@ -6,7 +6,7 @@ mod gauges;
 mod table;
 
 use crate::plan::Plan;
-use crate::plan::metrics::{Aspect, CountedFamilies, MetricsPlan, PlanFamily, node_label, write_text};
+use crate::plan::metrics::{CountedFamilies, MetricsPlan, PlanFamily, RequestMetric, node_label, write_text};
 use crate::plan::snapshot::{Snapshot, WorkerUpstream};
 use crate::sockets::listener::{CONNECTION_EVENTS, ConnectionEvent, Listener};
 use crate::telemetry::outcome::{RequestOutcome, RetainedConfig};
@@ -256,10 +256,10 @@ impl Recorder {
         let is_known = known.is_some();
         if let Some(handles) = known {
             unknown &= !handles.kept;
-            for aspect in Aspect::ALL {
-                if handles.kept & aspect.bit() != 0 {
+            for metric in RequestMetric::ALL {
+                if handles.kept & metric.bit() != 0 {
                     // It has this generation, or it would not be in the table.
-                    amounts.add(&mut self.writer, aspect, handles.of[aspect as usize]);
+                    amounts.add(&mut self.writer, metric, handles.of[metric as usize]);
                 }
             }
             if metrics.exemplars
@@ -288,12 +288,12 @@ impl Recorder {
         numbering == self.numbering
     }
 
-    /// Adds to the series of these aspects, found by their labels.
+    /// Adds to the series of these request metrics, found by their labels.
     #[cold]
     #[expect(clippy::too_many_arguments, reason = "all that is known of the request, and it is called in one place")]
     fn look_up(
         &mut self,
-        aspects: u8,
+        metric_bits: u8,
         added: &CountedFamilies,
         finished: &mut impl FinishedRequest,
         snapshot: &Snapshot,
@@ -327,31 +327,31 @@ impl Recorder {
         let trace = finished.sampled().filter(|_| metrics.exemplars);
         let mut look = |vars: Option<&dyn Lookup>| {
             let mut handles = Handles::NONE;
-            for aspect in Aspect::ALL {
-                let Some(family) = added.aspect(aspect).filter(|_| aspects & aspect.bit() != 0) else { continue };
-                if aspect == Aspect::NodeTime && endpoint.is_none() {
+            for metric in RequestMetric::ALL {
+                let Some(family) = added.family(metric).filter(|_| metric_bits & metric.bit() != 0) else { continue };
+                if metric == RequestMetric::UpstreamTime && endpoint.is_none() {
                     // The next request with this key will not have any, either.
-                    handles.kept |= aspect.bit();
+                    handles.kept |= metric.bit();
                     continue;
                 }
                 let handle =
-                    values.with(family, aspect, vars, buffers, |values| writer.series(&family.declared, values));
-                amounts.add(writer, aspect, handle);
-                handles.of[aspect as usize] = handle;
-                let is_variable = added.variable & aspect.bit() != 0;
+                    values.with(family, metric, vars, buffers, |values| writer.series(&family.declared, values));
+                amounts.add(writer, metric, handle);
+                handles.of[metric as usize] = handle;
+                let is_variable = added.variable & metric.bit() != 0;
                 // If the dashboard's family has collapsed, it is not counted, and the table entry may be used.
-                let is_given_up = || aspect == Aspect::LiveTime && family.declared.collapsed() != 0;
+                let is_given_up = || metric == RequestMetric::DashboardTime && family.declared.collapsed() != 0;
                 let is_plain = handle != Handle::NONE && (!writer.is_collapsed(handle) || is_given_up());
                 if !is_variable && is_plain {
-                    handles.kept |= aspect.bit();
+                    handles.kept |= metric.bit();
                 }
             }
             if let Some(trace) = trace {
-                amounts.exemplify(writer, &handles, aspects, trace);
+                amounts.exemplify(writer, &handles, metric_bits, trace);
             }
             handles
         };
-        if aspects & added.variable == 0 {
+        if metric_bits & added.variable == 0 {
             return look(None);
         }
         finished.with_vars(&snapshot.plan, |vars| look(Some(vars)))
@@ -373,32 +373,36 @@ impl Amounts {
         Amounts { received: finished.bytes_received(), sent: finished.bytes_sent(), request, node, own, live }
     }
 
-    /// Adds to the series of one aspect.
+    /// Adds to the series of one request metric.
     #[inline]
-    fn add(&self, writer: &mut Writer, aspect: Aspect, handle: Handle) {
+    fn add(&self, writer: &mut Writer, metric: RequestMetric, handle: Handle) {
         let mut observe = |time: Option<f64>| time.is_none_or(|time| writer.observe(handle, time));
         // Refused only if there was no memory for the series, which the writer has counted.
-        let _ = match aspect {
-            Aspect::RequestTime => observe(self.request),
-            Aspect::NodeTime => observe(self.node),
-            Aspect::OwnTime => observe(self.own),
-            Aspect::LiveTime => observe(self.live),
-            Aspect::Count => writer.add(handle, 1),
-            Aspect::Received => writer.add(handle, self.received),
-            Aspect::Sent => writer.add(handle, self.sent),
+        let _ = match metric {
+            RequestMetric::RequestTime => observe(self.request),
+            RequestMetric::UpstreamTime => observe(self.node),
+            RequestMetric::GatewayTime => observe(self.own),
+            RequestMetric::DashboardTime => observe(self.live),
+            RequestMetric::Count => writer.add(handle, 1),
+            RequestMetric::Received => writer.add(handle, self.received),
+            RequestMetric::Sent => writer.add(handle, self.sent),
         };
     }
 
-    /// Attaches the request's trace to what was observed of these aspects.
+    /// Attaches the request's trace to what was observed of these request metrics.
     #[cold]
-    fn exemplify(&self, writer: &mut Writer, handles: &Handles, aspects: u8, trace: Trace) {
+    fn exemplify(&self, writer: &mut Writer, handles: &Handles, metric_bits: u8, trace: Trace) {
         let (trace_id, span_id) = (hex::<32>(trace.trace_id), hex::<16>(trace.span_id.into()));
         let labels: [(&str, &[u8]); 2] = [("trace_id", &trace_id), ("span_id", &span_id)];
-        let times = [(Aspect::RequestTime, self.request), (Aspect::NodeTime, self.node), (Aspect::OwnTime, self.own)];
-        for (aspect, time) in times {
-            let Some(time) = time.filter(|_| aspects & aspect.bit() != 0) else { continue };
+        let times = [
+            (RequestMetric::RequestTime, self.request),
+            (RequestMetric::UpstreamTime, self.node),
+            (RequestMetric::GatewayTime, self.own),
+        ];
+        for (metric, time) in times {
+            let Some(time) = time.filter(|_| metric_bits & metric.bit() != 0) else { continue };
             // Refused if the series has no memory, as in `add`.
-            let _ = writer.exemplar(handles.of[aspect as usize], time, &labels);
+            let _ = writer.exemplar(handles.of[metric as usize], time, &labels);
         }
     }
 }
@@ -447,8 +451,8 @@ fn key(
     let route = finished.outcome().route.map_or(0, |found| {
         let route = &snapshot.plan.routes[found.route];
         match metrics.tells_match {
-            false => 1 + route.first_match,
-            true => 1 + route.number(found.path, host),
+            false => 1 + route.first_series_number,
+            true => 1 + route.series_number(found.path, host),
         }
     });
     let node = finished.outcome().asked.map_or(0, |(slot, _)| slot as u64 + 1);
@@ -563,7 +567,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    fn of(&self, label: Label, aspect: Aspect) -> &[u8] {
+    fn of(&self, label: Label, metric: RequestMetric) -> &[u8] {
         match label {
             Label::Code => self.code,
             Label::Method => self.method.as_bytes(),
@@ -572,7 +576,7 @@ impl<'a> Values<'a> {
             Label::Node => self.node.as_bytes(),
             Label::MatchedUri => self.uri.as_bytes(),
             Label::MatchedHost => self.host.as_bytes(),
-            Label::Type | Label::Direction => aspect.word().as_bytes(),
+            Label::Type | Label::Direction => metric.label_value().as_bytes(),
             Label::Consumer => self.consumer.as_bytes(),
             // Requests do not have the other labels.
             _ => b"",
@@ -583,7 +587,7 @@ impl<'a> Values<'a> {
     pub(crate) fn with<R>(
         &self,
         family: &PlanFamily,
-        aspect: Aspect,
+        metric: RequestMetric,
         vars: Option<&dyn Lookup>,
         buffers: &mut [Vec<u8>],
         then: impl FnOnce(&[&[u8]]) -> R,
@@ -592,7 +596,7 @@ impl<'a> Values<'a> {
         let mut buffers = buffers.iter_mut();
         for (value, source) in values.iter_mut().zip(family.sources.iter()) {
             *value = match (source, vars) {
-                (LabelSource::Label(label), _) => self.of(*label, aspect),
+                (LabelSource::Label(label), _) => self.of(*label, metric),
                 (LabelSource::Variable(variable), Some(vars)) => {
                     buffers.next().and_then(|buffer| vars.value(variable, buffer)).unwrap_or_default()
                 }

@@ -372,15 +372,15 @@ async fn a_change_of_another_route_makes_nothing_be_looked_up_again() {
     let gone = bench.config.routes[0].clone();
     bench.config.routes = bench.config.routes.iter().skip(1).cloned().collect();
     let new = next(&mut bench);
-    assert_eq!(values(&new.plan.changes().left), [["a"]]);
+    assert_eq!(values(&new.plan.series_changes().left), [["a"]]);
     // The route has another position by now.
     let mut exchange = bench.exchange(HEAD, Some((0, 0)), Some(1), 200).await;
     let counted = measure(|| bench.record(&new, &mut exchange));
     assert_eq!(counted.count_total, 0);
     bench.config.routes = bench.config.routes.iter().cloned().chain([gone]).collect();
     let newest = next(&mut bench);
-    assert_eq!(values(&newest.plan.changes().arrived), [vec!["a"], vec!["a", ""]]);
-    assert!(newest.plan.changes().left.is_empty());
+    assert_eq!(values(&newest.plan.series_changes().arrived), [vec!["a"], vec!["a", ""]]);
+    assert!(newest.plan.series_changes().left.is_empty());
     bench.record(&newest, &mut exchange);
     let line = "apisix_http_status{code=\"200\",route=\"c\",matched_uri=\"/c\",matched_host=\"\",service=\"\",consumer=\"\",node=\"10.0.0.2\"} 3";
     bench.check(&[line]);
@@ -501,7 +501,7 @@ async fn each_label_of_a_family_ends_with_what_it_names() {
         let after = bench.snapshot();
         let ending: BTreeSet<Label> = after
             .plan
-            .changes()
+            .series_changes()
             .left
             .iter()
             .filter(|subject| subject.labels.len() == 1)

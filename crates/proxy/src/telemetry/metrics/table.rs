@@ -8,7 +8,7 @@
 //!   (hash)               handles × 5                      one of them is read
 //! ```
 
-use crate::plan::metrics::Aspect;
+use crate::plan::metrics::RequestMetric;
 use stillgate_metrics::Handle;
 
 /// Buckets of a table; with all in use it takes 3 MiB.
@@ -28,13 +28,13 @@ pub(crate) struct SeriesKey {
 /// The series of one request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Handles {
-    pub(crate) of: [Handle; Aspect::ALL.len()],
-    /// The aspects whose handles are valid for the next request, too.
+    pub(crate) of: [Handle; RequestMetric::ALL.len()],
+    /// The request metrics whose handles are valid for the next request, too.
     pub(crate) kept: u8,
 }
 
 impl Handles {
-    pub(crate) const NONE: Handles = Handles { of: [Handle::NONE; Aspect::ALL.len()], kept: 0 };
+    pub(crate) const NONE: Handles = Handles { of: [Handle::NONE; RequestMetric::ALL.len()], kept: 0 };
 }
 
 /// A worker's handles.

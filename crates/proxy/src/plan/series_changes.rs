@@ -30,38 +30,38 @@ impl SeriesSubject {
 
 /// Differences between a Plan and the previous one.
 #[derive(Debug, Default)]
-pub struct Changes {
+pub struct SeriesChanges {
     /// Subjects that the previous Plan did not have.
     pub arrived: BTreeSet<SeriesSubject>,
     /// Subjects that this Plan no longer has.
     pub left: BTreeSet<SeriesSubject>,
 }
 
-impl Changes {
+impl SeriesChanges {
     /// Computes the changes of `plan`, whose routes differ by `difference`. Without a previous Plan there is nothing to report:
     /// nothing has been recorded.
-    pub(super) fn new(plan: &Plan, previous: Option<&Plan>, difference: &PlanDifference) -> Changes {
-        let Some(previous) = previous else { return Changes::default() };
-        let Changes { mut arrived, mut left } = match (plan.metrics(), previous.metrics()) {
-            (None, None) => Changes::default(),
+    pub(super) fn new(plan: &Plan, previous: Option<&Plan>, difference: &PlanDifference) -> SeriesChanges {
+        let Some(previous) = previous else { return SeriesChanges::default() };
+        let SeriesChanges { mut arrived, mut left } = match (plan.metrics(), previous.metrics()) {
+            (None, None) => SeriesChanges::default(),
             (Some(new), Some(old))
                 if old.node_is_ip == new.node_is_ip && plan.routes.named == previous.routes.named =>
             {
-                of_difference(plan, previous, new, difference)
+                differing_subjects(plan, previous, new, difference)
             }
             // The labels themselves have changed.
-            (new, old) => Changes {
+            (new, old) => SeriesChanges {
                 arrived: new.map(|metrics| all_subjects(plan, metrics)).unwrap_or_default(),
                 left: old.map(|metrics| all_subjects(previous, metrics)).unwrap_or_default(),
             },
         };
         if plan.metrics.is_some() {
-            of_stream_routes(plan, previous, &mut arrived);
-            of_stream_routes(previous, plan, &mut left);
-            of_consumers(plan, previous, &mut arrived);
-            of_consumers(previous, plan, &mut left);
-            of_listeners(plan, previous, &mut arrived);
-            of_listeners(previous, plan, &mut left);
+            add_stream_routes(plan, previous, &mut arrived);
+            add_stream_routes(previous, plan, &mut left);
+            add_consumers(plan, previous, &mut arrived);
+            add_consumers(previous, plan, &mut left);
+            add_listeners(plan, previous, &mut arrived);
+            add_listeners(previous, plan, &mut left);
         }
         let stay: Vec<_> = arrived.intersection(&left).cloned().collect();
         for value in &stay {
@@ -71,8 +71,8 @@ impl Changes {
         let differing = difference.arrived.iter().chain(&difference.left);
         let has_names =
             plan.routes.named || previous.routes.named || differing.into_iter().any(|of| of.prefers_names());
-        forget(&mut arrived, previous, has_names);
-        forget(&mut left, plan, has_names);
+        remove_subjects_of(&mut arrived, previous, has_names);
+        remove_subjects_of(&mut left, plan, has_names);
         // If the whole has left, so have its parts.
         let wholes: BTreeSet<SeriesSubject> =
             left.iter().filter(|subject| subject.labels.len() == 1).cloned().collect();
@@ -80,7 +80,7 @@ impl Changes {
             let whole = SeriesSubject { labels: &subject.labels[..1], values: subject.values[..1].to_vec() };
             subject.labels.len() == 1 || !wholes.contains(&whole)
         });
-        Changes { arrived, left }
+        SeriesChanges { arrived, left }
     }
 }
 
@@ -90,38 +90,43 @@ fn all_subjects(plan: &Plan, metrics: &MetricsPlan) -> BTreeSet<SeriesSubject> {
     let mut add = |labels: &'static [Label], of: &[&str]| {
         values.insert(SeriesSubject::new(labels, of));
     };
-    plan.routes.iter().for_each(|route| of_route(&route.route, plan.routes.named, &mut add));
-    plan.upstreams.iter().for_each(|upstream| of_upstream(upstream, metrics, &mut add));
+    plan.routes.iter().for_each(|route| visit_route_subjects(&route.route, plan.routes.named, &mut add));
+    plan.upstreams.iter().for_each(|upstream| visit_upstream_subjects(upstream, metrics, &mut add));
     values
 }
 
 /// Subjects only in one and only in the other Plan; some may also occur elsewhere in the other.
-fn of_difference(plan: &Plan, previous: &Plan, metrics: &MetricsPlan, difference: &PlanDifference) -> Changes {
+fn differing_subjects(
+    plan: &Plan,
+    previous: &Plan,
+    metrics: &MetricsPlan,
+    difference: &PlanDifference,
+) -> SeriesChanges {
     let side = |routes: &[Arc<Route>], upstreams: &PlanUpstreams, others: &PlanUpstreams| {
         let mut values = BTreeSet::new();
         let mut add = |labels: &'static [Label], of: &[&str]| {
             values.insert(SeriesSubject::new(labels, of));
         };
-        routes.iter().for_each(|route| of_route(route, plan.routes.named, &mut add));
+        routes.iter().for_each(|route| visit_route_subjects(route, plan.routes.named, &mut add));
         if !std::ptr::eq(upstreams, others) {
             for (slot, upstream) in upstreams.slots().iter().enumerate() {
                 let is_there =
                     |upstream: &Arc<PlanUpstream>| others.get(slot).is_some_and(|other| Arc::ptr_eq(other, upstream));
                 if let Some(upstream) = upstream.as_ref().filter(|upstream| !is_there(upstream)) {
-                    of_upstream(upstream, metrics, &mut add);
+                    visit_upstream_subjects(upstream, metrics, &mut add);
                 }
             }
         }
         values
     };
-    Changes {
+    SeriesChanges {
         arrived: side(&difference.arrived, &plan.upstreams, &previous.upstreams),
         left: side(&difference.left, &previous.upstreams, &plan.upstreams),
     }
 }
 
 /// The ids of stream routes that only `plan` has.
-fn of_stream_routes(plan: &Plan, other: &Plan, values: &mut BTreeSet<SeriesSubject>) {
+fn add_stream_routes(plan: &Plan, other: &Plan, values: &mut BTreeSet<SeriesSubject>) {
     if Arc::ptr_eq(&plan.stream_routes, &other.stream_routes) {
         return;
     }
@@ -131,7 +136,7 @@ fn of_stream_routes(plan: &Plan, other: &Plan, values: &mut BTreeSet<SeriesSubje
 }
 
 /// The names of consumers that only `plan` has.
-fn of_consumers(plan: &Plan, other: &Plan, values: &mut BTreeSet<SeriesSubject>) {
+fn add_consumers(plan: &Plan, other: &Plan, values: &mut BTreeSet<SeriesSubject>) {
     if Arc::ptr_eq(&plan.consumers, &other.consumers) {
         return;
     }
@@ -140,19 +145,19 @@ fn of_consumers(plan: &Plan, other: &Plan, values: &mut BTreeSet<SeriesSubject>)
 }
 
 /// The addresses that only `plan` listens on.
-fn of_listeners(plan: &Plan, other: &Plan, values: &mut BTreeSet<SeriesSubject>) {
+fn add_listeners(plan: &Plan, other: &Plan, values: &mut BTreeSet<SeriesSubject>) {
     let addresses = plan.listening.iter().filter(|address| !other.listening.contains(address));
     values.extend(addresses.map(|address| SeriesSubject::new(&[Label::Listener], &[&address.to_string()])));
 }
 
 /// Removes the subjects of a Plan. All routes and upstreams are looked at, but only if there is something to be found.
-fn forget(values: &mut BTreeSet<SeriesSubject>, plan: &Plan, has_names: bool) {
+fn remove_subjects_of(values: &mut BTreeSet<SeriesSubject>, plan: &Plan, has_names: bool) {
     let Some(metrics) = plan.metrics() else { return };
     let has = |values: &BTreeSet<SeriesSubject>, of: fn(&[Label]) -> bool| values.iter().any(|each| of(each.labels));
     // A route's id occurs in one place only, which has been looked at; its name may be shared with others.
     if has_names && has(values, |labels| labels[0] == Label::Route) {
         for route in plan.routes.iter() {
-            of_route(&route.route, plan.routes.named, &mut |labels, of| {
+            visit_route_subjects(&route.route, plan.routes.named, &mut |labels, of| {
                 values.remove(&SeriesSubject::new(labels, of));
             });
         }
@@ -170,14 +175,14 @@ fn forget(values: &mut BTreeSet<SeriesSubject>, plan: &Plan, has_names: bool) {
         |labels: &[Label]| matches!(labels[0], Label::Upstream | Label::Node | Label::Name | Label::Ip);
     if has(values, is_of_upstream) {
         for upstream in plan.upstreams.iter() {
-            of_upstream(upstream, metrics, &mut |labels, of| {
+            visit_upstream_subjects(upstream, metrics, &mut |labels, of| {
                 values.remove(&SeriesSubject::new(labels, of));
             });
         }
     }
 }
 
-fn of_route(route: &Route, named: bool, visit: &mut dyn FnMut(&'static [Label], &[&str])) {
+fn visit_route_subjects(route: &Route, named: bool, visit: &mut dyn FnMut(&'static [Label], &[&str])) {
     let (name, service) = route.labels(named);
     visit(&[Label::Route], &[name]);
     // A route that changes its service remains, but not under its former service.
@@ -187,7 +192,11 @@ fn of_route(route: &Route, named: bool, visit: &mut dyn FnMut(&'static [Label], 
     }
 }
 
-fn of_upstream(upstream: &PlanUpstream, metrics: &MetricsPlan, visit: &mut dyn FnMut(&'static [Label], &[&str])) {
+fn visit_upstream_subjects(
+    upstream: &PlanUpstream,
+    metrics: &MetricsPlan,
+    visit: &mut dyn FnMut(&'static [Label], &[&str]),
+) {
     let key = &upstream.definition.key;
     let path = upstream_path(key);
     visit(&[Label::Upstream], &[key]);
