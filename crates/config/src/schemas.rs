@@ -2,7 +2,7 @@
 
 use crate::keys::plugins::{METADATA_SCHEMA, PLUGINS_SCHEMA};
 use crate::keys::resources::File;
-use crate::model::Kind;
+use crate::model::ResourceKind;
 use crate::secret_fields::encrypted_fields;
 use serde_json::{Map, Value as Json, json};
 use std::collections::BTreeSet;
@@ -46,7 +46,7 @@ impl Schemas {
     }
 
     /// The schema of a kind's documents.
-    pub fn kind(&self, kind: Kind) -> Option<Json> {
+    pub fn kind(&self, kind: ResourceKind) -> Option<Json> {
         self.definitions.get(name_of(kind)).map(|schema| self.with_definitions(schema.clone()))
     }
 
@@ -181,21 +181,21 @@ fn collect(schema: &Json, names: &mut BTreeSet<String>) {
 }
 
 /// The name of a kind's definition.
-fn name_of(kind: Kind) -> &'static str {
+fn name_of(kind: ResourceKind) -> &'static str {
     match kind {
-        Kind::Secrets => "SecretManager",
-        Kind::Ssls => "Ssl",
-        Kind::Upstreams => "Upstream",
-        Kind::PluginMetadata => "PluginMetadata",
-        Kind::PluginConfigs => "PluginConfig",
-        Kind::ConsumerGroups => "ConsumerGroup",
-        Kind::Services => "Service",
-        Kind::Credentials => "Credential",
-        Kind::Consumers => "Consumer",
-        Kind::GlobalRules => "GlobalRule",
-        Kind::StreamRoutes => "StreamRoute",
-        Kind::Routes => "Route",
-        Kind::Protos => "Proto",
+        ResourceKind::Secrets => "SecretManager",
+        ResourceKind::Ssls => "Ssl",
+        ResourceKind::Upstreams => "Upstream",
+        ResourceKind::PluginMetadata => "PluginMetadata",
+        ResourceKind::PluginConfigs => "PluginConfig",
+        ResourceKind::ConsumerGroups => "ConsumerGroup",
+        ResourceKind::Services => "Service",
+        ResourceKind::Credentials => "Credential",
+        ResourceKind::Consumers => "Consumer",
+        ResourceKind::GlobalRules => "GlobalRule",
+        ResourceKind::StreamRoutes => "StreamRoute",
+        ResourceKind::Routes => "Route",
+        ResourceKind::Protos => "Proto",
     }
 }
 
@@ -214,7 +214,7 @@ mod tests {
             ignorable: Ignorable::NONE,
             drops_underscores: true,
         });
-        for kind in Kind::all() {
+        for kind in ResourceKind::all() {
             let schema = schemas.kind(kind).unwrap_or_else(|| panic!("{kind:?}"));
             let known: BTreeSet<String> = schema
                 .get("$defs")
@@ -224,9 +224,9 @@ mod tests {
                 .collect();
             assert!(references(&schema).is_subset(&known), "{kind:?}");
         }
-        let route = schemas.kind(Kind::Routes).unwrap();
+        let route = schemas.kind(ResourceKind::Routes).unwrap();
         assert!(route.pointer("/properties/uri").is_some() && route.pointer("/$defs/Upstream").is_some());
         assert!(route.pointer("/$defs/Gateway").is_none());
-        assert!(schemas.kind(Kind::Protos).unwrap().pointer("/properties/content").is_some());
+        assert!(schemas.kind(ResourceKind::Protos).unwrap().pointer("/properties/content").is_some());
     }
 }

@@ -308,7 +308,7 @@ mod tests {
 
 #[cfg(test)]
 mod hiding_tests {
-    use crate::model::Kind;
+    use crate::model::ResourceKind;
     use crate::resources::PluginSet;
     use crate::store::Store;
     use serde_json::json;
@@ -320,7 +320,7 @@ mod hiding_tests {
         let check = |keys: serde_json::Value, expected: &str| {
             let mut document = json!({"upstream": {"nodes": {"127.0.0.1:1": 1}}});
             document.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
-            let reason = alone.checker().check(Kind::Routes, &document.to_string()).unwrap_err();
+            let reason = alone.checker().check(ResourceKind::Routes, &document.to_string()).unwrap_err();
             assert!(reason.contains(expected) && !reason.contains("S3CRET"), "{keys}: {reason}");
         };
         let vars = |vars: serde_json::Value| json!({"uri": "/a", "vars": vars});
@@ -342,7 +342,8 @@ mod hiding_tests {
         check(expression("http.headers.x == \"S3CRET-1"), "expression: ");
         check(expression("cookie.session == \"S3CRET-1\""), "expression: ");
         // Text that reads no secret is unchanged.
-        let reason = alone.checker().check(Kind::Routes, &expression("http.path == /found").to_string()).unwrap_err();
+        let reason =
+            alone.checker().check(ResourceKind::Routes, &expression("http.path == /found").to_string()).unwrap_err();
         assert!(reason.contains("/found"), "{reason}");
     }
 }

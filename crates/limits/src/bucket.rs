@@ -106,7 +106,7 @@ impl<const WAYS: usize> Bucket<WAYS> {
     pub(crate) fn find(&self, key: CounterKey, life: ValidEnds) -> Result<Option<CounterSnapshot>, BucketContention> {
         for _ in 0..TRIES_MAX {
             let members = self.members();
-            let found = self.look(members, key, life);
+            let found = self.find_shown(members, key, life);
             // It may have moved to another slot while this thread searched.
             if found.is_some() || self.members() == members {
                 return Ok(found);
@@ -116,7 +116,7 @@ impl<const WAYS: usize> Bucket<WAYS> {
     }
 
     /// Counts, if the counter has not changed since it was found.
-    pub(crate) fn settle(&self, found: CounterSnapshot, count: u64) -> bool {
+    pub(crate) fn try_set_count(&self, found: CounterSnapshot, count: u64) -> bool {
         let after = found.tally & !COUNT | count.min(COUNT);
         let tally = &self.slots[found.way].tally;
         tally.compare_exchange(found.tally, after, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -127,16 +127,16 @@ impl<const WAYS: usize> Bucket<WAYS> {
         let mut added = InsertedCounter::default();
         for _ in 0..TRIES_MAX {
             let members = self.members();
-            if self.look(members, key, life).is_some() {
+            if self.find_shown(members, key, life).is_some() {
                 added.is_there = true;
                 return added;
             }
             let current = members.without_old_claims(life.now_ms);
-            let Some(victim) = self.choose(current, key, life.now_ms) else { break };
-            if self.change(members, current.with_claim(victim.way, life.now_ms)) {
-                added.has_evicted = victim.rank == Rank::Counting;
-                let own = self.slots[victim.way].write(key, end_ms);
-                self.show(victim.way, own, key, life, &mut added);
+            let Some(candidate) = self.eviction_candidate(current, key, life.now_ms) else { break };
+            if self.try_change_members(members, current.with_claim(candidate.way, life.now_ms)) {
+                added.has_evicted = candidate.rank == EvictionRank::Counting;
+                let own = self.slots[candidate.way].write(key, end_ms);
+                self.show(candidate.way, own, key, life, &mut added);
                 return added;
             }
         }
@@ -144,16 +144,16 @@ impl<const WAYS: usize> Bucket<WAYS> {
     }
 
     /// Shown counters whose window has not ended.
-    pub(crate) fn counting(&self, now_ms: u64) -> usize {
+    pub(crate) fn count_running(&self, now_ms: u64) -> usize {
         let members = self.members();
         members.shown().filter(|way| self.slots[*way].end_ms.load(Ordering::Relaxed) >= now_ms).count()
     }
 
-    fn look(&self, members: Members, key: CounterKey, life: ValidEnds) -> Option<CounterSnapshot> {
+    fn find_shown(&self, members: Members, key: CounterKey, life: ValidEnds) -> Option<CounterSnapshot> {
         members.shown().find_map(|way| {
             let slot = &self.slots[way];
             let tally = slot.tally.load(Ordering::Acquire);
-            if is_written(tally) || !slot.has(key) {
+            if is_being_written(tally) || !slot.has_key(key) {
                 return None;
             }
             let end_ms = slot.end_ms.load(Ordering::Acquire);
@@ -172,9 +172,9 @@ impl<const WAYS: usize> Bucket<WAYS> {
                 added.is_disturbed = true;
                 return;
             }
-            added.is_there = self.look(members, key, life).is_some();
+            added.is_there = self.find_shown(members, key, life).is_some();
             let after = if added.is_there { members.without_claim(way) } else { members.with_shown(way) };
-            if self.change(members, after) {
+            if self.try_change_members(members, after) {
                 added.is_there = true;
                 return;
             }
@@ -184,18 +184,18 @@ impl<const WAYS: usize> Bucket<WAYS> {
     }
 
     /// The slot for a new counter of this key, if there is one that no other thread has claimed.
-    fn choose(&self, members: Members, key: CounterKey, now_ms: u64) -> Option<Victim> {
+    fn eviction_candidate(&self, members: Members, key: CounterKey, now_ms: u64) -> Option<EvictionCandidate> {
         let ranked = (0..WAYS).filter_map(|way| {
             let slot = &self.slots[way];
             let end_ms = slot.end_ms.load(Ordering::Relaxed);
             let rank = match (members.is_claimed(way), members.is_shown(way)) {
                 (true, _) => return None,
-                (_, false) => Rank::Free,
-                _ if slot.has(key) => Rank::Own,
-                _ if end_ms < now_ms => Rank::Over,
-                _ => Rank::Counting,
+                (_, false) => EvictionRank::Free,
+                _ if slot.has_key(key) => EvictionRank::Own,
+                _ if end_ms < now_ms => EvictionRank::Over,
+                _ => EvictionRank::Counting,
             };
-            Some(Victim { rank, end_ms, way })
+            Some(EvictionCandidate { rank, end_ms, way })
         });
         ranked.min()
     }
@@ -204,21 +204,21 @@ impl<const WAYS: usize> Bucket<WAYS> {
         Members(self.members.load(Ordering::Acquire))
     }
 
-    pub(crate) fn change(&self, from: Members, to: Members) -> bool {
+    pub(crate) fn try_change_members(&self, from: Members, to: Members) -> bool {
         self.members.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 }
 
 /// The order in which counters make room; within one rank, the one that ends soonest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Victim {
-    rank: Rank,
+struct EvictionCandidate {
+    rank: EvictionRank,
     end_ms: u64,
     way: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Rank {
+enum EvictionRank {
     /// A slot of the same key, whose window is over.
     Own,
     Free,
@@ -227,14 +227,14 @@ enum Rank {
 }
 
 impl BucketSlot {
-    fn has(&self, key: CounterKey) -> bool {
+    fn has_key(&self, key: CounterKey) -> bool {
         self.key[0].load(Ordering::Acquire) == key.0[0] && self.key[1].load(Ordering::Acquire) == key.0[1]
     }
 
     /// Makes it the counter of a key; called by the thread that has claimed it. Returns its tally.
     fn write(&self, key: CounterKey, end_ms: u64) -> u64 {
         // Odd from here on, even if a killed thread left it odd. No other thread changes generations meanwhile.
-        let step = if is_written(self.tally.load(Ordering::Acquire)) { 2 } else { 1 };
+        let step = if is_being_written(self.tally.load(Ordering::Acquire)) { 2 } else { 1 };
         let before = self.tally.fetch_add(step << COUNT_BITS, Ordering::AcqRel);
         self.key[0].store(key.0[0], Ordering::Release);
         self.key[1].store(key.0[1], Ordering::Release);
@@ -246,7 +246,7 @@ impl BucketSlot {
 }
 
 /// Whether a slot is being written.
-fn is_written(tally: u64) -> bool {
+fn is_being_written(tally: u64) -> bool {
     tally >> COUNT_BITS & 1 == 1
 }
 

@@ -121,7 +121,7 @@ impl Limits {
                 continue;
             };
             let verdict = limit.fixed(found.count(), cost, found.end_ms, now_ms);
-            if verdict.count == found.count() || bucket.settle(found, verdict.count) {
+            if verdict.count == found.count() || bucket.try_set_count(found, verdict.count) {
                 return Ok(verdict.taken);
             }
         }
@@ -156,7 +156,7 @@ impl Limits {
             match found {
                 // A rejected request leaves no counter behind.
                 _ if verdict.count == count => return Ok(verdict.taken),
-                Some(found) if bucket.settle(found, verdict.count) => return Ok(verdict.taken),
+                Some(found) if bucket.try_set_count(found, verdict.count) => return Ok(verdict.taken),
                 Some(_) => {}
                 None => self.add(bucket, present, at.end_ms, life)?,
             }
@@ -186,7 +186,7 @@ impl Limits {
                     None => 0,
                     Some(before) if before.count() & CLOSED != 0 => leak.carried(before.count()),
                     Some(before) => {
-                        bucket.settle(before, before.count() | CLOSED);
+                        bucket.try_set_count(before, before.count() | CLOSED);
                         continue;
                     }
                 },
@@ -197,7 +197,7 @@ impl Limits {
                 level => level & !CLOSED,
             };
             let (poured, after) = leak.pour(level, epoch.since_ms);
-            if after.is_none_or(|level| bucket.settle(found, level)) {
+            if after.is_none_or(|level| bucket.try_set_count(found, level)) {
                 return Ok(poured);
             }
         }
@@ -211,7 +211,7 @@ impl Limits {
 
     /// The number of counters whose window has not ended. Reads all of the memory: not for the thread of a request.
     pub fn counters(&self, now_ms: u64) -> usize {
-        self.mapping.shelves().iter().map(|shelf| shelf.0.counting(now_ms)).sum()
+        self.mapping.shelves().iter().map(|shelf| shelf.0.count_running(now_ms)).sum()
     }
 
     /// Events since the table was made.

@@ -6,7 +6,7 @@ use super::process_stats::{self, Usage, now_unix_ms};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use stillgate_cluster::Watch;
-use stillgate_config::{FamilyKind, Kind, Label, LabelSource, Measure, Metrics};
+use stillgate_config::{FamilyKind, Label, LabelSource, Measure, Metrics, ResourceKind};
 use stillgate_lua::jit::{self, CompileState, JitTotals, TraceAbortReason};
 use stillgate_metrics::{DeclaredFamily, Registry, RegistryError, Writer};
 use stillgate_plugin_api::outbox::{DropReason, OutboxTotals as Sent};
@@ -24,7 +24,7 @@ pub struct Facts {
     /// Number of its keys that take effect at the next start.
     pub pending_restart: usize,
     /// Number of resources of each kind that are not served as they were stored.
-    pub rejected: [u32; Kind::COUNT],
+    pub rejected: [u32; ResourceKind::COUNT],
     /// When reloads happened, and how long they took.
     pub reloads: ReloadTimes,
     /// The totals of the workers.
@@ -60,26 +60,28 @@ pub struct EtcdFacts {
     /// The newest revision that etcd has reported.
     pub newest: u64,
     /// The newest revision among the resources of each kind.
-    pub modified: [u64; Kind::COUNT],
+    pub modified: [u64; ResourceKind::COUNT],
 }
 
 impl SourceFacts {
     /// The indexes by APISIX's names; none without etcd.
     fn modify_indexes(&self) -> impl Iterator<Item = (&'static str, u64)> {
         /// Credentials are below their consumers.
-        const KINDS: [(&str, &[Kind]); 8] = [
-            ("routes", &[Kind::Routes]),
-            ("services", &[Kind::Services]),
-            ("ssls", &[Kind::Ssls]),
-            ("consumers", &[Kind::Consumers, Kind::Credentials]),
-            ("global_rules", &[Kind::GlobalRules]),
-            ("upstreams", &[Kind::Upstreams]),
-            ("stream_routes", &[Kind::StreamRoutes]),
-            ("protos", &[Kind::Protos]),
+        const KINDS: [(&str, &[ResourceKind]); 8] = [
+            ("routes", &[ResourceKind::Routes]),
+            ("services", &[ResourceKind::Services]),
+            ("ssls", &[ResourceKind::Ssls]),
+            ("consumers", &[ResourceKind::Consumers, ResourceKind::Credentials]),
+            ("global_rules", &[ResourceKind::GlobalRules]),
+            ("upstreams", &[ResourceKind::Upstreams]),
+            ("stream_routes", &[ResourceKind::StreamRoutes]),
+            ("protos", &[ResourceKind::Protos]),
         ];
         let revision = self.revision.unwrap_or_default();
         self.etcd.into_iter().flat_map(move |EtcdFacts { newest, modified }| {
-            let of = move |kinds: &[Kind]| kinds.iter().map(|kind| modified[*kind as usize]).max().unwrap_or_default();
+            let of = move |kinds: &[ResourceKind]| {
+                kinds.iter().map(|kind| modified[*kind as usize]).max().unwrap_or_default()
+            };
             let all = KINDS.iter().map(move |(_, kinds)| of(kinds)).max().unwrap_or_default();
             let others = [("max_modify_index", all), ("prev_index", revision), ("x_etcd_index", newest.max(revision))];
             KINDS.iter().map(move |(name, kinds)| (*name, of(kinds))).chain(others)
@@ -317,7 +319,8 @@ impl ProcessMetrics {
                 | Measure::LoggerDropped
                 | Measure::LoggerBytes => continue,
                 Measure::ConfigRejected => {
-                    let counts = Kind::all().zip(facts.rejected).map(|(kind, count)| (kind.name(), f64::from(count)));
+                    let counts =
+                        ResourceKind::all().zip(facts.rejected).map(|(kind, count)| (kind.name(), f64::from(count)));
                     tell_each(writer, declared, counts);
                     continue;
                 }

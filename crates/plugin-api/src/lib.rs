@@ -62,7 +62,7 @@ pub use io::{Io, LogLevel};
 pub use meta::Filter;
 pub use meta::Meta;
 pub use metadata::{MetadataItem, MetadataTable};
-pub use origin::{Level, PluginOrigin};
+pub use origin::{PluginLevel, PluginOrigin};
 pub use outbox::Outbox;
 pub use phase::{Phase, Phases};
 pub use plugin::{BodyArguments, ChainEntry, Plugin};

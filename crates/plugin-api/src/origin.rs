@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PluginOrigin {
     /// The type of the resource.
-    pub level: Level,
+    pub level: PluginLevel,
     /// The resource's id.
     pub id: Box<str>,
 }
@@ -14,7 +14,7 @@ pub struct PluginOrigin {
 /// The types of resources that have plugins. Later ones override earlier ones, plugin by plugin; global rules are
 /// separate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Level {
+pub enum PluginLevel {
     /// `global_rules`
     GlobalRule,
     /// `services`
@@ -31,17 +31,17 @@ pub enum Level {
     Metadata,
 }
 
-impl Level {
+impl PluginLevel {
     /// Its name in messages.
     pub const fn name(self) -> &'static str {
         match self {
-            Level::GlobalRule => "global rule",
-            Level::Service => "service",
-            Level::PluginConfig => "plugin config",
-            Level::Route => "route",
-            Level::ConsumerGroup => "consumer group",
-            Level::Consumer => "consumer",
-            Level::Metadata => "plugin metadata",
+            PluginLevel::GlobalRule => "global rule",
+            PluginLevel::Service => "service",
+            PluginLevel::PluginConfig => "plugin config",
+            PluginLevel::Route => "route",
+            PluginLevel::ConsumerGroup => "consumer group",
+            PluginLevel::Consumer => "consumer",
+            PluginLevel::Metadata => "plugin metadata",
         }
     }
 }

@@ -11,12 +11,19 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use stillgate_plugin_api::{
-    BodyArguments, CHAIN_ENTRIES_MAX, Chain, ChainEntry, Identity, Level, Meta, Phase, Phases, Plugin, PluginOrigin,
+    BodyArguments, CHAIN_ENTRIES_MAX, Chain, ChainEntry, Identity, Meta, Phase, Phases, Plugin, PluginLevel,
+    PluginOrigin,
 };
 use stillgate_schema::Position;
 
 /// From the weakest to the strongest.
-const LEVELS: [Level; 5] = [Level::Service, Level::PluginConfig, Level::Route, Level::ConsumerGroup, Level::Consumer];
+const LEVELS: [PluginLevel; 5] = [
+    PluginLevel::Service,
+    PluginLevel::PluginConfig,
+    PluginLevel::Route,
+    PluginLevel::ConsumerGroup,
+    PluginLevel::Consumer,
+];
 
 /// Names, each with its own priority and phase; two have the same priority.
 const NAMES: [(&str, i32, Phase); 6] = [
@@ -40,7 +47,7 @@ struct IdlePlugin;
 
 impl Plugin for IdlePlugin {}
 
-fn entry(level: Level, of: &PluginUse) -> Arc<ChainEntry> {
+fn entry(level: PluginLevel, of: &PluginUse) -> Arc<ChainEntry> {
     let (name, priority, phase) = NAMES[of.name];
     let text = format!("{name} {level:?} {of:?}");
     Arc::new(ChainEntry {
@@ -72,7 +79,7 @@ fn resource() -> impl Strategy<Value = Vec<PluginUse>> {
 }
 
 /// Level and effective priority of the running plugins, by name.
-fn model(resources: &[Vec<PluginUse>]) -> BTreeMap<&'static str, (Level, i32)> {
+fn model(resources: &[Vec<PluginUse>]) -> BTreeMap<&'static str, (PluginLevel, i32)> {
     let mut holds = BTreeMap::new();
     for (name, (text, own, _)) in NAMES.iter().enumerate() {
         let strongest = LEVELS
@@ -95,7 +102,7 @@ fn merged(resources: &[Vec<PluginUse>]) -> Chain {
 }
 
 fn lists(resources: &[Vec<PluginUse>]) -> Vec<Vec<Arc<ChainEntry>>> {
-    let of_level = |(level, all): (&Level, &Vec<PluginUse>)| all.iter().map(|of| entry(*level, of)).collect();
+    let of_level = |(level, all): (&PluginLevel, &Vec<PluginUse>)| all.iter().map(|of| entry(*level, of)).collect();
     LEVELS.iter().zip(resources).map(of_level).collect()
 }
 
@@ -174,7 +181,7 @@ fn a_chain_is_bounded() {
     let list = |disabled: usize| -> Vec<Arc<ChainEntry>> {
         let entries = names.iter().enumerate().map(|(at, name)| {
             let of = PluginUse { name: 0, disable: at < disabled, priority: None };
-            Arc::new(ChainEntry { name, ..Arc::into_inner(entry(Level::Route, &of)).unwrap() })
+            Arc::new(ChainEntry { name, ..Arc::into_inner(entry(PluginLevel::Route, &of)).unwrap() })
         });
         entries.collect()
     };

@@ -17,7 +17,7 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Instant;
 use stillgate_plugin_api::{
-    BodyChanges, Consumer, Consumers, Credential, Facts, Flow, Level, MetadataTable, NoSecrets, NoUpstreams,
+    BodyChanges, Consumer, Consumers, Credential, Facts, Flow, MetadataTable, NoSecrets, NoUpstreams, PluginLevel,
     PluginOrigin, Request, RequestState, Worker,
 };
 use stillgate_plugins::TABLE;
@@ -64,7 +64,7 @@ fn show(what: &str, count: usize, mut run: impl FnMut(usize)) {
 /// Measures a plugin with one consumer, for each of some header fields in turn.
 fn show_plugin(name: &str, credential: &str, fields: &[String]) {
     let mut sink = Sink::default();
-    let origin = PluginOrigin { level: Level::Route, id: "r".into() };
+    let origin = PluginOrigin { level: PluginLevel::Route, id: "r".into() };
     let route = tree::parse(0, &format!("{name}: {{}}"), None, &mut sink).unwrap();
     let entries = TABLE.compile(&route.root, &origin, (&NoSecrets, &NoUpstreams), &Path::Root, &mut sink);
     let tree = tree::parse(0, credential, None, &mut sink).unwrap();

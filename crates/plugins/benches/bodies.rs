@@ -17,7 +17,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use stillgate_plugin_api::body::BodyChange;
 use stillgate_plugin_api::{
-    BodyChanges, Chain, Consumers, Facts, Level, MetadataTable, NoSecrets, NoUpstreams, Phase, PluginOrigin,
+    BodyChanges, Chain, Consumers, Facts, MetadataTable, NoSecrets, NoUpstreams, Phase, PluginLevel, PluginOrigin,
     RequestState, Response, Worker,
 };
 use stillgate_plugins::TABLE;
@@ -114,7 +114,7 @@ struct Bench {
 impl Bench {
     fn of(plugins: &str) -> Bench {
         let mut sink = Sink::default();
-        let origin = PluginOrigin { level: Level::Route, id: "r".into() };
+        let origin = PluginOrigin { level: PluginLevel::Route, id: "r".into() };
         let written = tree::parse(0, plugins, None, &mut sink).unwrap().root;
         let entries = TABLE.compile(&written, &origin, (&NoSecrets, &NoUpstreams), &Place::Root, &mut sink);
         let mut request = RequestHead::default();

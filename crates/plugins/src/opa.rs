@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use stillgate_plugin_api::query::decoded;
 use stillgate_plugin_api::{
-    Answer, Call, CallError, Compile, Define, Flow, Keep, Level, Phase, Phases, Plugin, Reply, Request, Url,
+    Answer, Call, CallError, Compile, Define, Flow, Keep, Phase, Phases, Plugin, PluginLevel, Reply, Request, Url,
 };
 use stillgate_schema::kind::unplaced;
 use stillgate_schema::{At, Fault, Flag, LocatedKind, TEXT, Text, int, object, some, text};
@@ -73,7 +73,8 @@ impl Define for Opa {
     const PHASES: Phases = Phases::of(&[Phase::Access]);
 
     fn compile(keys: OpaKeys, cx: &mut Compile<'_>) -> Option<Opa> {
-        let has_documents = matches!(cx.origin.level, Level::Route | Level::Service | Level::PluginConfig);
+        let has_documents =
+            matches!(cx.origin.level, PluginLevel::Route | PluginLevel::Service | PluginLevel::PluginConfig);
         for (flag, key) in [(&keys.with_route, "with_route"), (&keys.with_service, "with_service")] {
             if flag.value && !has_documents {
                 let fault = Fault::new("there are no documents of routes and services here");

@@ -3,7 +3,9 @@
 use crate::rules::{any_is_true, first};
 use std::sync::Arc;
 use stillgate_plugin_api::upstreams::OwnUpstream;
-use stillgate_plugin_api::{Answer, Compile, Define, Filter, Flow, Level, PerWorker, Phase, Phases, Plugin, Request};
+use stillgate_plugin_api::{
+    Answer, Compile, Define, Filter, Flow, PerWorker, Phase, Phases, Plugin, PluginLevel, Request,
+};
 use stillgate_route::Variable;
 use stillgate_route::vars::Expr;
 use stillgate_schema::kind::list;
@@ -187,13 +189,13 @@ fn shares(
 /// The key of an upstream written here, unlike that of any other resource.
 fn own_key(cx: &Compile<'_>, rule: usize, index: usize) -> Arc<str> {
     let list = match cx.origin.level {
-        Level::GlobalRule => "global_rules",
-        Level::Service => "services",
-        Level::PluginConfig => "plugin_configs",
-        Level::Route => "routes",
-        Level::ConsumerGroup => "consumer_groups",
-        Level::Consumer => "consumers",
-        Level::Metadata => "plugin_metadata",
+        PluginLevel::GlobalRule => "global_rules",
+        PluginLevel::Service => "services",
+        PluginLevel::PluginConfig => "plugin_configs",
+        PluginLevel::Route => "routes",
+        PluginLevel::ConsumerGroup => "consumer_groups",
+        PluginLevel::Consumer => "consumers",
+        PluginLevel::Metadata => "plugin_metadata",
     };
     format!("{list}/{}/traffic-split/{rule}/{index}", cx.origin.id).into()
 }

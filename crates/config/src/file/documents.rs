@@ -9,8 +9,8 @@ use super::masks::{self, Masks};
 use super::{tree_of, whole};
 use crate::keys::plugins::credential_of;
 use crate::keys::resources::File;
-use crate::model::Kind;
-use crate::resources::{PluginSet, with_own};
+use crate::model::ResourceKind;
+use crate::resources::{PluginSet, with_custom_plugins};
 use crate::store::Store;
 use crate::values::SourceKind;
 use serde_json::{Map, Number, Value as Json};
@@ -26,7 +26,7 @@ use stillgate_schema::text::tree::{Entry, Node, Value};
 #[derive(Debug, Clone, PartialEq)]
 pub struct FileDocument {
     /// Its kind.
-    pub kind: Kind,
+    pub kind: ResourceKind,
     /// Unique within its kind: `1`; `jack/1` for credentials; `vault/1` for secret managers.
     pub id: String,
     /// In the form of the Admin API: a consumer does not contain its credentials.
@@ -43,7 +43,7 @@ pub fn documents(
     text: &[u8],
     environment: Lookup<'_>,
     plugins: PluginSet,
-    beside: impl IntoIterator<Item = (Kind, String)>,
+    beside: impl IntoIterator<Item = (ResourceKind, String)>,
 ) -> (Vec<FileDocument>, Errors) {
     let beside = beside.into_iter().map(|(kind, id)| (kind.name(), id));
     let mut sink = Sink::default().passing_unknown().beside(beside);
@@ -61,7 +61,7 @@ fn read_all(bytes: &[u8], environment: Lookup<'_>, plugins: PluginSet, sink: &mu
     if !has_gateway {
         file.gateway.config.source = SourceKind::Store;
     }
-    let plugins = with_own(plugins, &file.gateway.lua, within(&root, "gateway.lua.path"), sink);
+    let plugins = with_custom_plugins(plugins, &file.gateway.lua, within(&root, "gateway.lua.path"), sink);
     let alone = Store::new(file.gateway.clone(), plugins.clone());
     whole::resolve(file, String::new(), plugins, &root, sink);
     Some(entries(&root).iter().flat_map(|list| of_list(list, &alone, sink)).collect())
@@ -69,18 +69,20 @@ fn read_all(bytes: &[u8], environment: Lookup<'_>, plugins: PluginSet, sink: &mu
 
 /// The resources of one list; none if the key is not a list of resources.
 fn of_list(list: &Entry, alone: &Store, sink: &mut Sink) -> Vec<FileDocument> {
-    let Some(kind) = Kind::named(&list.key).filter(|kind| *kind != Kind::Credentials) else { return Vec::new() };
+    let Some(kind) = ResourceKind::from_name(&list.key).filter(|kind| *kind != ResourceKind::Credentials) else {
+        return Vec::new();
+    };
     let mut found = Vec::new();
     for (index, item) in items(&list.value).iter().enumerate() {
-        if let Some((of, item)) = credential_of(item).filter(|_| kind == Kind::Consumers) {
-            let document = written(Kind::Credentials, &item, alone);
+        if let Some((of, item)) = credential_of(item).filter(|_| kind == ResourceKind::Consumers) {
+            let document = written(ResourceKind::Credentials, &item, alone);
             let id = format!("{of}/{}", text(&document["id"]).unwrap_or_default());
             let Position { line, column } = item.at;
-            found.push(FileDocument { kind: Kind::Credentials, id, document, line, column });
+            found.push(FileDocument { kind: ResourceKind::Credentials, id, document, line, column });
             continue;
         }
         let mut document = written(kind, item, alone);
-        let key = if kind == Kind::Consumers { "username" } else { "id" };
+        let key = if kind == ResourceKind::Consumers { "username" } else { "id" };
         let Some(id) = text(&document[key]) else {
             // What has to have a name has been refused without one.
             if whole::is_numbered(kind) {
@@ -89,7 +91,7 @@ fn of_list(list: &Entry, alone: &Store, sink: &mut Sink) -> Vec<FileDocument> {
             continue;
         };
         let fields = document.as_object_mut();
-        let nested = fields.filter(|_| kind == Kind::Consumers).and_then(|fields| {
+        let nested = fields.filter(|_| kind == ResourceKind::Consumers).and_then(|fields| {
             // It is the username, which the Admin API asks for.
             fields.shift_remove("id");
             fields.shift_remove("credentials")
@@ -101,16 +103,16 @@ fn of_list(list: &Entry, alone: &Store, sink: &mut Sink) -> Vec<FileDocument> {
         found.push(at(item, kind, id.clone(), document));
         let nodes = entries(item).iter().filter(|entry| &*entry.key == "credentials");
         for node in nodes.filter(|_| nested.is_some()).flat_map(|entry| items(&entry.value)) {
-            let document = written(Kind::Credentials, node, alone);
+            let document = written(ResourceKind::Credentials, node, alone);
             let of = text(&document["id"]).unwrap_or_default();
-            found.push(at(node, Kind::Credentials, format!("{id}/{of}"), document));
+            found.push(at(node, ResourceKind::Credentials, format!("{id}/{of}"), document));
         }
     }
     found
 }
 
 /// In a store, the position of a resource in its file is the id of another resource.
-fn refuse_numbered(kind: Kind, index: usize, at: Position, sink: &mut Sink) {
+fn refuse_numbered(kind: ResourceKind, index: usize, at: Position, sink: &mut Sink) {
     let number = index + 1;
     let message = format!("it has no id, and its position would make it {}/{number} of the gateway", kind.name());
     let fault =
@@ -123,12 +125,12 @@ pub(super) fn document_at(root: &Node, path: &str) -> Option<(&'static str, Json
     let (list, index) = path.strip_suffix(']')?.split_once('[')?;
     let entry = entries(root).iter().find(|entry| &*entry.key == list)?;
     let item = items(&entry.value).get(index.parse::<usize>().ok()?)?;
-    Some((Kind::named(list)?.name(), json(item, false)))
+    Some((ResourceKind::from_name(list)?.name(), json(item, false)))
 }
 
 /// A node as a document. The value of an environment variable can be a number or a text: the reading that makes the document valid
 /// is used.
-fn written(kind: Kind, item: &Node, alone: &Store) -> Json {
+fn written(kind: ResourceKind, item: &Node, alone: &Store) -> Json {
     let first = json(item, false);
     let second = json(item, true);
     let is_right = |document: &Json| alone.checker().check(kind, &document.to_string()).is_ok();
@@ -184,7 +186,7 @@ mod tests {
 
     fn of(text: &str) -> (Vec<(String, Json)>, Vec<String>) {
         let environment = |name: &str| (name == "PORT").then(|| "8080".to_owned());
-        let beside = [(Kind::Upstreams, "beside".to_owned())];
+        let beside = [(ResourceKind::Upstreams, "beside".to_owned())];
         let (found, errors) = documents(text.as_bytes(), &environment, PluginSet::default(), beside);
         let shown =
             |found: FileDocument| (format!("{}/{} {}", found.kind.name(), found.id, found.line), found.document);
@@ -264,9 +266,9 @@ mod tests {
             let (_, wrong) = of(&format!("upstreams:\n  - {{id: {id}, nodes: {{\"a:80\": 1}}}}\n"));
             assert!(wrong[0].contains("would make it upstreams/1 of the gateway"), "{id}: {wrong:?}");
         }
-        let named = Kind::all().filter(|kind| !whole::is_numbered(*kind)).map(Kind::name);
+        let named = ResourceKind::all().filter(|kind| !whole::is_numbered(*kind)).map(ResourceKind::name);
         let all: Vec<&str> = named.chain(numbered.map(|(list, _)| list)).collect();
-        assert!(Kind::all().all(|kind| all.contains(&kind.name())), "{all:?}");
+        assert!(ResourceKind::all().all(|kind| all.contains(&kind.name())), "{all:?}");
     }
 
     #[test]

@@ -9,8 +9,8 @@ mod whole;
 use crate::keys::control_plane::SourceNeed;
 use crate::keys::files::WHOLE_PATH;
 use crate::keys::resources::File;
-use crate::model::{Config, Kind, Listener, LoadedConfig};
-use crate::resources::{PluginSet, check_ignored, with_own};
+use crate::model::{Config, Listener, LoadedConfig, ResourceKind};
+use crate::resources::{PluginSet, check_ignored, with_custom_plugins};
 use crate::secret_fields::hide_in;
 use crate::values::digest;
 pub use documents::{FileDocument, documents};
@@ -104,14 +104,14 @@ fn tree_of(bytes: &[u8], environment: Option<Lookup<'_>>, sink: &mut Sink) -> Op
 /// Some resource cannot be read, so references to a resource that is written in the file are not called missing.
 fn excuse_written(root: &Node, sink: &mut Sink) {
     let Value::Map(entries) = &root.value else { return };
-    for (kind, list) in entries.iter().filter_map(|entry| Some((Kind::named(&entry.key)?, &entry.value))) {
+    for (kind, list) in entries.iter().filter_map(|entry| Some((ResourceKind::from_name(&entry.key)?, &entry.value))) {
         let Value::List(items) = &list.value else {
             if !list.is_null() {
                 sink.excuse_all(kind.name());
             }
             continue;
         };
-        let key = if kind == Kind::Consumers { "username" } else { "id" };
+        let key = if kind == ResourceKind::Consumers { "username" } else { "id" };
         for (index, item) in items.iter().enumerate() {
             let Value::Map(keys) = &item.value else { continue };
             match keys.iter().find(|entry| &*entry.key == key).map(|entry| &entry.value.value) {
@@ -133,7 +133,7 @@ fn resolve(
     if sink.has_errors() {
         excuse_written(root, sink);
     }
-    let plugins = with_own(plugins, &file.gateway.lua, within(root, "gateway.lua.path"), sink);
+    let plugins = with_custom_plugins(plugins, &file.gateway.lua, within(root, "gateway.lua.path"), sink);
     let digest = plugins.table.custom.beside(&digest);
     let at = within(root, "gateway.config.ignore_plugins");
     check_ignored(&file.gateway.config.ignore_plugins, &plugins.table, at, sink);
@@ -181,18 +181,18 @@ fn resolve(
 /// Reports resources in a file although resources come from elsewhere: they would have no effect.
 fn check_has_none(file: &File, root: &Node, sink: &mut Sink) {
     let lists = [
-        (Kind::Secrets, file.secrets.is_empty()),
-        (Kind::Ssls, file.ssls.is_empty()),
-        (Kind::Upstreams, file.upstreams.is_empty()),
-        (Kind::PluginMetadata, file.plugin_metadata.is_empty()),
-        (Kind::PluginConfigs, file.plugin_configs.is_empty()),
-        (Kind::ConsumerGroups, file.consumer_groups.is_empty()),
-        (Kind::Services, file.services.is_empty()),
-        (Kind::Consumers, file.consumers.is_empty()),
-        (Kind::GlobalRules, file.global_rules.is_empty()),
-        (Kind::StreamRoutes, file.stream_routes.is_empty()),
-        (Kind::Routes, file.routes.is_empty()),
-        (Kind::Protos, file.protos.is_empty()),
+        (ResourceKind::Secrets, file.secrets.is_empty()),
+        (ResourceKind::Ssls, file.ssls.is_empty()),
+        (ResourceKind::Upstreams, file.upstreams.is_empty()),
+        (ResourceKind::PluginMetadata, file.plugin_metadata.is_empty()),
+        (ResourceKind::PluginConfigs, file.plugin_configs.is_empty()),
+        (ResourceKind::ConsumerGroups, file.consumer_groups.is_empty()),
+        (ResourceKind::Services, file.services.is_empty()),
+        (ResourceKind::Consumers, file.consumers.is_empty()),
+        (ResourceKind::GlobalRules, file.global_rules.is_empty()),
+        (ResourceKind::StreamRoutes, file.stream_routes.is_empty()),
+        (ResourceKind::Routes, file.routes.is_empty()),
+        (ResourceKind::Protos, file.protos.is_empty()),
     ];
     for (kind, _) in lists.into_iter().filter(|(_, is_empty)| !is_empty) {
         let fault = Fault::new("resources come from elsewhere (gateway.config.source), so these would have no effect");
@@ -204,7 +204,7 @@ fn check_has_none(file: &File, root: &Node, sink: &mut Sink) {
 /// Warns of plugins that run here but that APISIX would leave out, since its list of plugins to load does not name them.
 fn warn_of_unloaded(loaded: &[String], root: &Node, sink: &mut Sink) {
     let Value::Map(lists) = &root.value else { return };
-    for list in lists.iter().filter(|list| Kind::named(&list.key).is_some()) {
+    for list in lists.iter().filter(|list| ResourceKind::from_name(&list.key).is_some()) {
         let Value::List(items) = &list.value.value else { continue };
         for (index, item) in items.iter().enumerate() {
             let Value::Map(keys) = &item.value else { continue };

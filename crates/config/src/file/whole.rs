@@ -2,11 +2,11 @@
 
 use crate::keys::resource_list::Resource;
 use crate::keys::resources::File;
-use crate::model::{Config, Kind, Route, Ssl, StreamRoute, Upstream, plugins};
+use crate::model::{Config, ResourceKind, Route, Ssl, StreamRoute, Upstream, plugins};
 use crate::resources::addresses::{check_nodes, check_own_addresses};
 use crate::resources::{
-    Catalog, Claims, Definition, Holder, LeftOut, List, Metadata, PluginSet, ResourceId, ResourceKeys, checked,
-    first_of_each, metadata_table, take_id, with_managers,
+    Catalog, Claims, CompiledResource, Holder, Metadata, PluginList, PluginSet, ResourceId, ResourceKeys,
+    SkippedPlugin, deduplicate_global_rules, metadata_table, take_id, usable_chain, with_managers,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -44,22 +44,22 @@ pub(super) fn resolve(
     let mut catalog = Catalog::new(&file.gateway, plugins);
     catalog.are_listeners_known = file.gateway.config.source.is_file();
     let mut taking = ResourceLoader::new(catalog, sink);
-    taking.list(Kind::Protos, file.protos, ResourceKeys::Proto);
-    taking.list(Kind::Ssls, file.ssls, ResourceKeys::Ssl);
+    taking.list(ResourceKind::Protos, file.protos, ResourceKeys::Proto);
+    taking.list(ResourceKind::Ssls, file.ssls, ResourceKeys::Ssl);
     // If resources come from elsewhere, certificates may follow later, and until then TLS is not available.
     if taking.catalog.are_listeners_known {
         taking.check_listeners();
     }
-    taking.list(Kind::Upstreams, file.upstreams, ResourceKeys::Upstream);
-    taking.list(Kind::PluginMetadata, file.plugin_metadata, ResourceKeys::Metadata);
-    taking.list(Kind::PluginConfigs, file.plugin_configs, ResourceKeys::PluginConfig);
-    taking.list(Kind::ConsumerGroups, file.consumer_groups, ResourceKeys::ConsumerGroup);
-    taking.list(Kind::Services, file.services, ResourceKeys::Service);
-    taking.list(Kind::Consumers, file.consumers, ResourceKeys::Consumer);
-    taking.list(Kind::GlobalRules, file.global_rules, ResourceKeys::GlobalRule);
-    taking.list(Kind::StreamRoutes, file.stream_routes, ResourceKeys::StreamRoute);
+    taking.list(ResourceKind::Upstreams, file.upstreams, ResourceKeys::Upstream);
+    taking.list(ResourceKind::PluginMetadata, file.plugin_metadata, ResourceKeys::Metadata);
+    taking.list(ResourceKind::PluginConfigs, file.plugin_configs, ResourceKeys::PluginConfig);
+    taking.list(ResourceKind::ConsumerGroups, file.consumer_groups, ResourceKeys::ConsumerGroup);
+    taking.list(ResourceKind::Services, file.services, ResourceKeys::Service);
+    taking.list(ResourceKind::Consumers, file.consumers, ResourceKeys::Consumer);
+    taking.list(ResourceKind::GlobalRules, file.global_rules, ResourceKeys::GlobalRule);
+    taking.list(ResourceKind::StreamRoutes, file.stream_routes, ResourceKeys::StreamRoute);
     let shared_upstreams = taking.upstreams.len();
-    taking.list(Kind::Routes, file.routes, ResourceKeys::Route);
+    taking.list(ResourceKind::Routes, file.routes, ResourceKeys::Route);
     let global = taking.global_rules();
     let ResourceLoader { catalog, claims, sink, named, consumers, metadata, .. } = taking;
     check_names(&named, &consumers, sink);
@@ -86,7 +86,7 @@ pub(super) fn resolve(
     (config, CatalogState { catalog, claims, shared_upstreams, named })
 }
 
-/// Records the consumers that the plugins of a definition name.
+/// Records the consumers that the plugins of a resource name.
 pub(super) fn note_names(entries: &[Arc<ChainEntry>], named: &mut NamedConsumers) {
     for entry in entries {
         if let Some(name) = entry.plugin.named_consumer()
@@ -100,7 +100,7 @@ pub(super) fn note_names(entries: &[Arc<ChainEntry>], named: &mut NamedConsumers
 /// Reports missing consumers that plugins name.
 fn check_names(named: &NamedConsumers, consumers: &Consumers, sink: &mut Sink) {
     for (name, (plugin, at, origin)) in named {
-        if consumers.find_by_name(name).is_some() || sink.may_miss(Kind::Consumers.name(), name) {
+        if consumers.find_by_name(name).is_some() || sink.may_miss(ResourceKind::Consumers.name(), name) {
             continue;
         }
         let fault = Fault::new(format!("{plugin} of {origin} names the consumer {name:?}, which is not there"));
@@ -120,7 +120,7 @@ struct ResourceLoader<'a> {
     stream_routes: Vec<Arc<StreamRoute>>,
     ssls: Vec<Arc<Ssl>>,
     /// With their positions in the list.
-    rules: Vec<(usize, Position, List)>,
+    rules: Vec<(usize, Position, PluginList)>,
     metadata: Vec<Metadata>,
     consumers: Consumers,
     /// The resources of the current list, by id.
@@ -146,7 +146,7 @@ impl<'a> ResourceLoader<'a> {
         }
     }
 
-    fn list<T>(&mut self, kind: Kind, resources: Vec<Resource<T>>, written: impl Fn(T) -> ResourceKeys) {
+    fn list<T>(&mut self, kind: ResourceKind, resources: Vec<Resource<T>>, written: impl Fn(T) -> ResourceKeys) {
         let list = Path::Root.key(kind.name());
         self.lines = HashMap::with_capacity(resources.len());
         for Resource { index, at, node, keys } in resources {
@@ -155,23 +155,23 @@ impl<'a> ResourceLoader<'a> {
             let id = id_of(kind, &written, index, at);
             let is_new = id.as_ref().is_some_and(|id| take_id(&mut self.lines, id, at.line, &path, self.sink));
             let named = ResourceId { id: id.as_ref().map_or("", |id| &id.value), at, path: &path, node: &node };
-            let Some(definition) = self.catalog.define(written, named, self.sink) else {
+            let Some(compiled) = self.catalog.compile_resource(written, named, self.sink) else {
                 self.sink.excuse(kind.name(), named.id);
                 continue;
             };
             if is_new || id.is_none() {
-                self.claim(kind, &definition, named);
+                self.claim(kind, &compiled, named);
             }
             if is_new {
-                self.catalog.put(kind, named.id, at.line, Some(&definition));
+                self.catalog.put(kind, named.id, at.line, Some(&compiled));
             }
-            self.place(definition, index, named, is_new);
+            self.place(compiled, index, named, is_new);
         }
     }
 
     /// Reports a claim that another resource already has.
-    fn claim(&mut self, kind: Kind, definition: &Definition, named: ResourceId<'_>) {
-        let claims = definition.claims();
+    fn claim(&mut self, kind: ResourceKind, compiled: &CompiledResource, named: ResourceId<'_>) {
+        let claims = compiled.claims();
         if claims.is_empty() {
             return;
         }
@@ -183,19 +183,19 @@ impl<'a> ResourceLoader<'a> {
         }
     }
 
-    fn place(&mut self, definition: Definition, index: usize, named: ResourceId<'_>, is_new: bool) {
-        note_names(&definition.entries(), &mut self.named);
-        self.upstreams.append(&mut definition.upstreams());
-        match definition {
-            Definition::Ssl(ssl, _) => self.ssls.extend(ssl.filter(|_| is_new)),
-            Definition::Metadata(metadata) => self.metadata.push(metadata),
-            Definition::GlobalRule(list) => self.rules.push((index, named.at, list)),
-            Definition::StreamRoute(route) => self.stream_routes.extend(route),
-            Definition::Route(Some(route)) => {
+    fn place(&mut self, compiled: CompiledResource, index: usize, named: ResourceId<'_>, is_new: bool) {
+        note_names(&compiled.entries(), &mut self.named);
+        self.upstreams.append(&mut compiled.upstreams());
+        match compiled {
+            CompiledResource::Ssl(ssl, _) => self.ssls.extend(ssl.filter(|_| is_new)),
+            CompiledResource::Metadata(metadata) => self.metadata.push(metadata),
+            CompiledResource::GlobalRule(list) => self.rules.push((index, named.at, list)),
+            CompiledResource::StreamRoute(route) => self.stream_routes.extend(route),
+            CompiledResource::Route(Some(route)) => {
                 self.routes.push(route);
                 self.route_lines.push(named.at.line);
             }
-            Definition::Consumer(consumer, credentials) if is_new => {
+            CompiledResource::Consumer(consumer, credentials) if is_new => {
                 let asked_by: Vec<&'static str> = credentials.iter().map(|credential| credential.plugin).collect();
                 let Err(taken) = self.consumers.insert(consumer, credentials) else { return };
                 let owner = &self.consumers.of(taken.by).name;
@@ -204,16 +204,16 @@ impl<'a> ResourceLoader<'a> {
                     format!("consumer {owner:?} in line {line} has the same {} credential", asked_by[taken.at]);
                 self.sink.error(named.at, named.path, Fault::new(message).hint("give each consumer its own"));
             }
-            Definition::Consumer(..)
-            | Definition::PluginConfig(_)
+            CompiledResource::Consumer(..)
+            | CompiledResource::PluginConfig(_)
             // Files express these differently, or not at all.
-            | Definition::Secret(_)
-            | Definition::Credential(_)
-            | Definition::Proto
-            | Definition::ConsumerGroup(_)
-            | Definition::Upstream(_)
-            | Definition::Service(..)
-            | Definition::Route(None) => {}
+            | CompiledResource::Secret(_)
+            | CompiledResource::Credential(_)
+            | CompiledResource::Proto
+            | CompiledResource::ConsumerGroup(_)
+            | CompiledResource::Upstream(_)
+            | CompiledResource::Service(..)
+            | CompiledResource::Route(None) => {}
         }
     }
 
@@ -224,26 +224,29 @@ impl<'a> ResourceLoader<'a> {
 
     /// The plugins of every request. A rule's plugin that an earlier rule also has is left out.
     fn global_rules(&mut self) -> Chain {
-        let list = Path::Root.key(Kind::GlobalRules.name());
-        let (kept, left_out) = first_of_each(self.rules.iter().map(|(_, _, list)| list));
-        for left_out in left_out {
-            let LeftOut { rule, entry, .. } = &left_out;
+        let list = Path::Root.key(ResourceKind::GlobalRules.name());
+        let (kept, skipped) = deduplicate_global_rules(self.rules.iter().map(|(_, _, list)| list));
+        for skipped in skipped {
+            let SkippedPlugin { rule, entry, .. } = &skipped;
             let (index, at, _) = self.rules[*rule];
             let path = list.index(index);
-            self.sink.warning(at, &path.key("plugins").key(entry.name), left_out.fault());
+            self.sink.warning(at, &path.key("plugins").key(entry.name), skipped.fault());
         }
-        checked(Chain::of_all(kept), &list, self.sink).map(Arc::unwrap_or_clone).unwrap_or_default()
+        usable_chain(Chain::of_all(kept), &list, self.sink).map(Arc::unwrap_or_clone).unwrap_or_default()
     }
 }
 
 /// The id of a resource: its own, or its position in the list.
-pub(super) fn id_of(kind: Kind, written: &ResourceKeys, index: usize, at: Position) -> Option<At<String>> {
+pub(super) fn id_of(kind: ResourceKind, written: &ResourceKeys, index: usize, at: Position) -> Option<At<String>> {
     let numbered = || is_numbered(kind).then(|| At { at, value: (index + 1).to_string() });
     written.id().cloned().or_else(numbered)
 }
 
 /// Whether the position of a resource in its list is its id where it has none. Consumers have names, and the ids of metadata and
 /// secret managers have a meaning.
-pub(super) fn is_numbered(kind: Kind) -> bool {
-    !matches!(kind, Kind::Consumers | Kind::Credentials | Kind::PluginMetadata | Kind::Secrets)
+pub(super) fn is_numbered(kind: ResourceKind) -> bool {
+    !matches!(
+        kind,
+        ResourceKind::Consumers | ResourceKind::Credentials | ResourceKind::PluginMetadata | ResourceKind::Secrets
+    )
 }

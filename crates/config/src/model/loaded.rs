@@ -1,6 +1,6 @@
 //! The result of a source: a configuration, and the resources that are not served as they were put.
 
-use super::{Config, Kind, Origin};
+use super::{Config, Origin, ResourceKind};
 use std::fmt;
 use stillgate_schema::text::diagnostic::Diagnostic;
 
@@ -21,7 +21,7 @@ pub struct LoadedConfig {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RejectedResource {
     /// Its kind.
-    pub kind: Kind,
+    pub kind: ResourceKind,
     /// Unique within its kind.
     pub id: String,
     /// Its errors.

@@ -18,7 +18,7 @@ mod upstream;
 pub use listeners::{ListenPlace, Listener, ListenerKind, Transport, listener_paths};
 pub(crate) use listeners::{listed, listeners_of};
 pub use loaded::{LoadedConfig, RejectedResource, Replacement};
-pub use origin::{Kind, Origin};
+pub use origin::{Origin, ResourceKind};
 pub use route_list::RouteList;
 pub use routes::{Route, StreamRoute, Target};
 pub use upstream::{

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 /// A kind of resource. Resources refer only to kinds that precede their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum ResourceKind {
     /// Managers of secrets.
     Secrets,
     /// Certificates.
@@ -35,28 +35,28 @@ pub enum Kind {
 }
 
 /// All kinds with their names in files, stores and the Admin API.
-const NAMES: [(Kind, &str); Kind::COUNT] = [
-    (Kind::Secrets, "secrets"),
-    (Kind::Ssls, "ssls"),
-    (Kind::Upstreams, "upstreams"),
-    (Kind::PluginMetadata, "plugin_metadata"),
-    (Kind::PluginConfigs, "plugin_configs"),
-    (Kind::ConsumerGroups, "consumer_groups"),
-    (Kind::Services, "services"),
-    (Kind::Credentials, "credentials"),
-    (Kind::Consumers, "consumers"),
-    (Kind::GlobalRules, "global_rules"),
-    (Kind::StreamRoutes, "stream_routes"),
-    (Kind::Routes, "routes"),
-    (Kind::Protos, "protos"),
+const NAMES: [(ResourceKind, &str); ResourceKind::COUNT] = [
+    (ResourceKind::Secrets, "secrets"),
+    (ResourceKind::Ssls, "ssls"),
+    (ResourceKind::Upstreams, "upstreams"),
+    (ResourceKind::PluginMetadata, "plugin_metadata"),
+    (ResourceKind::PluginConfigs, "plugin_configs"),
+    (ResourceKind::ConsumerGroups, "consumer_groups"),
+    (ResourceKind::Services, "services"),
+    (ResourceKind::Credentials, "credentials"),
+    (ResourceKind::Consumers, "consumers"),
+    (ResourceKind::GlobalRules, "global_rules"),
+    (ResourceKind::StreamRoutes, "stream_routes"),
+    (ResourceKind::Routes, "routes"),
+    (ResourceKind::Protos, "protos"),
 ];
 
-impl Kind {
+impl ResourceKind {
     /// The number of kinds.
     pub const COUNT: usize = 13;
 
     /// Every kind; each follows those it refers to.
-    pub fn all() -> impl Iterator<Item = Kind> {
+    pub fn all() -> impl Iterator<Item = ResourceKind> {
         NAMES.iter().map(|(kind, _)| *kind)
     }
 
@@ -66,7 +66,7 @@ impl Kind {
     }
 
     /// The kind with this name.
-    pub fn named(name: &str) -> Option<Kind> {
+    pub fn from_name(name: &str) -> Option<ResourceKind> {
         NAMES.iter().find(|(_, of)| *of == name).map(|(kind, _)| *kind)
     }
 
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn names_are_in_the_order_of_kinds() {
         for (at, (kind, name)) in NAMES.iter().enumerate() {
-            assert_eq!((*kind as usize, kind.name(), Kind::named(name)), (at, *name, Some(*kind)));
+            assert_eq!((*kind as usize, kind.name(), ResourceKind::from_name(name)), (at, *name, Some(*kind)));
         }
     }
 }

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use std::fmt;
 use std::sync::Arc;
 use stillgate_plugin_api::facts::Documents;
-use stillgate_plugin_api::{Chain, ChainEntry, DeviceSettings, Level};
+use stillgate_plugin_api::{Chain, ChainEntry, DeviceSettings, PluginLevel};
 use stillgate_route::{HostPattern, RouteSpec};
 
 /// The destination of a route. A shared upstream is referenced by its key, so that its routes stay unchanged when it changes.
@@ -96,7 +96,7 @@ impl Route {
     /// The plugins that are written in the route itself.
     pub fn custom_plugins(&self) -> impl Iterator<Item = &ChainEntry> {
         let entries = self.chain.iter().flat_map(|chain| chain.entries());
-        entries.map(|entry| &**entry).filter(|entry| entry.origin.level == Level::Route)
+        entries.map(|entry| &**entry).filter(|entry| entry.origin.level == PluginLevel::Route)
     }
 }
 

@@ -4,22 +4,22 @@
 //! to.
 
 use super::catalog_item::{CatalogItem, find, put_item};
+use super::compiled_resource::CompiledResource;
 use super::consumers::Groups;
-use super::definition::Definition;
-use super::plugins::{List, PluginSet, ServicePlugins, SharedPlugins};
+use super::plugins::{PluginList, PluginSet, ServicePlugins, SharedPlugins};
 use super::refusal::takes;
 use super::ssls::{ResourceId, Ssls};
 use super::upstream::upstream;
 use crate::keys::acme::Acme;
 use crate::keys::gateway::Gateway;
 use crate::keys::resources::{RouteKeys, ServiceKeys, UpstreamKeys};
-use crate::model::{Kind, Listener, NodeProtocol, Route, Target, Upstream, UpstreamTimeouts, listeners_of};
+use crate::model::{Listener, NodeProtocol, ResourceKind, Route, Target, Upstream, UpstreamTimeouts, listeners_of};
 use serde_json::Value as Json;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_plugin_api::facts::Documents;
-use stillgate_plugin_api::{Level, OwnUpstream, Upstreams};
+use stillgate_plugin_api::{OwnUpstream, PluginLevel, Upstreams};
 use stillgate_route::{HostPattern, PathPattern, RouteSpec};
 use stillgate_schema::json_of;
 use stillgate_schema::kind::{At, read};
@@ -125,50 +125,52 @@ impl Catalog {
 
     /// Adds a resource for others to refer to; `None`: removes it. Returns whether it changed for those others. `line`: its line in
     /// a file.
-    pub(crate) fn put(&mut self, kind: Kind, id: &str, line: u32, definition: Option<&Definition>) -> bool {
+    pub(crate) fn put(&mut self, kind: ResourceKind, id: &str, line: u32, compiled: Option<&CompiledResource>) -> bool {
         match kind {
-            Kind::Ssls => {
-                let ssl = if let Some(Definition::Ssl(ssl, _)) = definition { Some(ssl.clone()) } else { None };
+            ResourceKind::Ssls => {
+                let ssl = if let Some(CompiledResource::Ssl(ssl, _)) = compiled { Some(ssl.clone()) } else { None };
                 self.ssls.put(id, line, ssl)
             }
-            Kind::PluginConfigs => {
+            ResourceKind::PluginConfigs => {
                 let list =
-                    if let Some(Definition::PluginConfig(list)) = definition { Some(list.clone()) } else { None };
+                    if let Some(CompiledResource::PluginConfig(list)) = compiled { Some(list.clone()) } else { None };
                 put_item(&mut self.plugins.configs, id, line, list)
             }
-            Kind::ConsumerGroups => {
+            ResourceKind::ConsumerGroups => {
                 let list =
-                    if let Some(Definition::ConsumerGroup(list)) = definition { Some(list.clone()) } else { None };
+                    if let Some(CompiledResource::ConsumerGroup(list)) = compiled { Some(list.clone()) } else { None };
                 put_item(&mut self.groups.0, id, line, list)
             }
-            Kind::Upstreams => {
-                let said = match definition {
-                    Some(Definition::Upstream(upstream)) => Some((upstream.key.as_str().into(), upstream.protocol)),
+            ResourceKind::Upstreams => {
+                let said = match compiled {
+                    Some(CompiledResource::Upstream(upstream)) => {
+                        Some((upstream.key.as_str().into(), upstream.protocol))
+                    }
                     _ => None,
                 };
                 put_item(&mut self.upstream_ids, id, line, said)
             }
-            Kind::Services => {
-                let service = match definition {
-                    Some(Definition::Service(service, _)) => Some(service.clone()),
+            ResourceKind::Services => {
+                let service = match compiled {
+                    Some(CompiledResource::Service(service, _)) => Some(service.clone()),
                     _ => None,
                 };
                 put_item(&mut self.services, id, line, service)
             }
-            Kind::PluginMetadata => {
-                let metadata = match definition {
-                    Some(Definition::Metadata(metadata)) => Some(metadata),
+            ResourceKind::PluginMetadata => {
+                let metadata = match compiled {
+                    Some(CompiledResource::Metadata(metadata)) => Some(metadata),
                     _ => None,
                 };
                 self.plugins.put_metadata(id, metadata)
             }
-            Kind::Secrets
-            | Kind::Credentials
-            | Kind::Consumers
-            | Kind::GlobalRules
-            | Kind::StreamRoutes
-            | Kind::Routes
-            | Kind::Protos => false,
+            ResourceKind::Secrets
+            | ResourceKind::Credentials
+            | ResourceKind::Consumers
+            | ResourceKind::GlobalRules
+            | ResourceKind::StreamRoutes
+            | ResourceKind::Routes
+            | ResourceKind::Protos => false,
         }
     }
 
@@ -181,11 +183,11 @@ impl Catalog {
     pub(super) fn compile(
         &self,
         plugins: Option<&Node>,
-        level: Level,
+        level: PluginLevel,
         id: &str,
         path: &Path<'_>,
         sink: &mut Sink,
-    ) -> List {
+    ) -> PluginList {
         self.plugins.compile(plugins, level, id, self, path, sink)
     }
 
@@ -204,7 +206,7 @@ impl Catalog {
             }
             found => (found, None),
         };
-        let list = self.compile(keys.plugins.as_ref(), Level::Service, id, path, sink);
+        let list = self.compile(keys.plugins.as_ref(), PluginLevel::Service, id, path, sink);
         let plugins = ServicePlugins::new(list, path, sink);
         let name = keys.name.filter(|name| !name.is_empty());
         let (hosts, upgrades, document) = (keys.hosts, keys.enable_websocket, document(named));
@@ -258,11 +260,11 @@ impl Catalog {
         let (own_upgrades, on_change) = (keys.enable_websocket, keys.on_change);
         // Inner `None`: the service does not exist, which is reported here.
         let service = service_id.as_ref().map(|id| {
-            let service = find(id, Kind::Services, &self.services, &path.key("service_id"), sink);
+            let service = find(id, ResourceKind::Services, &self.services, &path.key("service_id"), sink);
             service.map(|service| &service.value)
         });
         let has_plugins = keys.plugins.is_some();
-        let own = self.compile(keys.plugins.as_ref(), Level::Route, &id, path, sink);
+        let own = self.compile(keys.plugins.as_ref(), PluginLevel::Route, &id, path, sink);
         let of_service = service.flatten().map(|service| &service.plugins);
         let chain = self.plugins.chain(&own, keys.plugin_config_id.as_ref(), of_service, path, sink);
         let name = keys.name.clone().filter(|name| !name.is_empty());
@@ -339,12 +341,14 @@ impl Catalog {
                 let protocol = own.protocol;
                 UpstreamTarget::Target(Target::Own(own.into()), protocol)
             }
-            (_, Some(id)) => match find(&id, Kind::Upstreams, &self.upstream_ids, &path.key("upstream_id"), sink) {
-                Some(CatalogItem { value: (key, protocol), .. }) => {
-                    UpstreamTarget::Target(Target::Shared(key.clone()), *protocol)
+            (_, Some(id)) => {
+                match find(&id, ResourceKind::Upstreams, &self.upstream_ids, &path.key("upstream_id"), sink) {
+                    Some(CatalogItem { value: (key, protocol), .. }) => {
+                        UpstreamTarget::Target(Target::Shared(key.clone()), *protocol)
+                    }
+                    None => UpstreamTarget::Wrong,
                 }
-                None => UpstreamTarget::Wrong,
-            },
+            }
         }
     }
 }
@@ -352,7 +356,8 @@ impl Catalog {
 /// The upstreams in plugin configurations.
 impl Upstreams for Catalog {
     fn named(&self, id: &At<String>, path: &Path<'_>, sink: &mut Sink) -> Option<Arc<str>> {
-        let CatalogItem { value: (key, protocol), .. } = find(id, Kind::Upstreams, &self.upstream_ids, path, sink)?;
+        let CatalogItem { value: (key, protocol), .. } =
+            find(id, ResourceKind::Upstreams, &self.upstream_ids, path, sink)?;
         check_http(*protocol, id.at, path, sink).then(|| key.clone())
     }
 

@@ -1,6 +1,6 @@
 //! A resource that others can refer to, by its id among those of its kind.
 
-use crate::model::Kind;
+use crate::model::ResourceKind;
 use std::collections::HashMap;
 use stillgate_schema::kind::At;
 use stillgate_schema::text::diagnostic::{Fault, Path, Sink};
@@ -32,7 +32,7 @@ pub(super) fn put_item<V: PartialEq>(
 /// The resource that is referred to; reports a missing one.
 pub(super) fn find<'a, T>(
     id: &At<String>,
-    kind: Kind,
+    kind: ResourceKind,
     known: &'a HashMap<String, T>,
     path: &Path<'_>,
     sink: &mut Sink,

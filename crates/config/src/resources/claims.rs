@@ -1,7 +1,7 @@
 //! Things that only one resource may have: a server name, a credential, the configuration of a group. The oldest resource gets it;
 //! the source decides what happens to the other.
 
-use crate::model::Kind;
+use crate::model::ResourceKind;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub(crate) enum What {
 pub(crate) struct Holder {
     /// When it was created; equal for all resources of a file.
     pub(crate) created: u64,
-    pub(crate) kind: Kind,
+    pub(crate) kind: ResourceKind,
     pub(crate) id: Arc<str>,
     /// Makes a holder for a resource of a file.
     pub(crate) line: u32,

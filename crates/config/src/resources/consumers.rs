@@ -2,19 +2,19 @@
 
 use super::catalog::Catalog;
 use super::catalog_item::{CatalogItem, find};
-use super::plugins::{List, SharedPlugins};
+use super::plugins::{PluginList, SharedPlugins};
 use crate::keys::plugins::{ConsumerKeys, CredentialKeys, OwnCredential};
 use crate::keys::resource_list::Resource;
-use crate::model::Kind;
+use crate::model::ResourceKind;
 use std::collections::HashMap;
 use stillgate_plugin_api::secrets::{each_text, substitute};
-use stillgate_plugin_api::{Consumer, Credential, Level};
+use stillgate_plugin_api::{Consumer, Credential, PluginLevel};
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 use stillgate_schema::text::tree::{Node, Value};
 
 /// The plugins of each group.
 #[derive(Debug, Default)]
-pub(crate) struct Groups(pub(super) HashMap<String, CatalogItem<List>>);
+pub(crate) struct Groups(pub(super) HashMap<String, CatalogItem<PluginList>>);
 
 /// Compiles one consumer with its credentials. Whether those are taken is not checked.
 pub(super) fn consumer(
@@ -30,7 +30,7 @@ pub(super) fn consumer(
         sink.error(id.at, &path.key("id"), fault);
     }
     let group = keys.group_id.as_ref();
-    let group = group.and_then(|id| find(id, Kind::ConsumerGroups, &groups.0, &path.key("group_id"), sink));
+    let group = group.and_then(|id| find(id, ResourceKind::ConsumerGroups, &groups.0, &path.key("group_id"), sink));
     let custom_id = keys.labels.get("custom_id");
     if custom_id.is_some_and(|id| id.contains(|c: char| c.is_ascii_control())) {
         let fault = Fault::new("nodes get this in a header field, which cannot hold control characters");
@@ -39,7 +39,7 @@ pub(super) fn consumer(
     let mut credentials = Vec::new();
     let own_path = path.key("plugins");
     let others = keys.plugins.map(|node| read_credentials(&node, None, plugins, &own_path, &mut credentials, sink));
-    let own = among.compile(others.as_ref(), Level::Consumer, &name, path, sink);
+    let own = among.compile(others.as_ref(), PluginLevel::Consumer, &name, path, sink);
     let ids = further(keys.credentials, plugins, path, &mut credentials, sink);
     let consumer = Consumer {
         name: name.into(),
@@ -52,7 +52,7 @@ pub(super) fn consumer(
 }
 
 /// Merges the consumer's own plugins with those of its group; its own take precedence.
-fn merged(own: List, group: Option<&List>) -> List {
+fn merged(own: PluginList, group: Option<&PluginList>) -> PluginList {
     match group {
         None => own,
         Some(group) if own.is_empty() => group.clone(),
@@ -77,7 +77,7 @@ fn further(
     let mut ids = Vec::with_capacity(written.len());
     let mut lines = HashMap::new();
     let list = path.key("credentials");
-    let consumers = Path::Root.key(Kind::Consumers.name());
+    let consumers = Path::Root.key(ResourceKind::Consumers.name());
     for (place, OwnCredential { is_item, resource }) in written.into_iter().enumerate() {
         let Resource { index, at, keys, .. } = resource;
         let path = if is_item { consumers.index(index) } else { list.index(index) };

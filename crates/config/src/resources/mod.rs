@@ -1,9 +1,9 @@
 //! Compiles resources by themselves and with their references, independently of their source.
 //!
 //! ```text
-//!  keys ─▶ Written ─▶ Catalog::define, among what is in the catalog ─▶ Definition ─▶ Catalog::put, for those that refer to it
-//!                                                                        │ claims: what only one may have
-//!                                                                        ▼
+//!  keys ─▶ ResourceKeys ─▶ Catalog::compile_resource ─▶ CompiledResource ─▶ Catalog::put, for those that refer to it
+//!                                                             │ claims: what only one may have
+//!                                                             ▼
 //!                              the source: what is refused, what is served, in which order
 //! ```
 //!
@@ -15,8 +15,8 @@ pub(crate) mod addresses;
 mod catalog;
 mod catalog_item;
 mod claims;
+mod compiled_resource;
 mod consumers;
-mod definition;
 mod plugins;
 mod refusal;
 mod ssls;
@@ -25,8 +25,11 @@ mod upstream;
 
 pub(crate) use catalog::Catalog;
 pub(crate) use claims::{Claim, Claims, Holder};
-pub(crate) use definition::{Definition, ResourceKeys, own_upstreams, with_managers};
-pub(crate) use plugins::{LeftOut, List, Metadata, check_ignored, checked, first_of_each, metadata_table, with_own};
+pub(crate) use compiled_resource::{CompiledResource, ResourceKeys, own_upstreams, with_managers};
+pub(crate) use plugins::{
+    Metadata, PluginList, SkippedPlugin, check_ignored, deduplicate_global_rules, metadata_table, usable_chain,
+    with_custom_plugins,
+};
 pub use plugins::{PluginSet, ReadPluginFiles};
 pub(crate) use ssls::ResourceId;
 use std::collections::{BTreeSet, HashMap};

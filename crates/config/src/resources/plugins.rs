@@ -4,7 +4,7 @@ use super::catalog_item::{CatalogItem, find};
 use super::ssls::ResourceId;
 use crate::keys::gateway::LuaKeys;
 use crate::keys::plugins::MetadataKeys;
-use crate::model::Kind;
+use crate::model::ResourceKind;
 use std::any::Any;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -15,7 +15,7 @@ use stillgate_plugin_api::definition::MetadataPart;
 use stillgate_plugin_api::secrets::substitute;
 use stillgate_plugin_api::table::identity;
 use stillgate_plugin_api::{
-    Chain, ChainEntry, CustomPlugins, Ignorable, Level, MetadataItem, MetadataTable, NoSecrets, PluginFile,
+    Chain, ChainEntry, CustomPlugins, Ignorable, MetadataItem, MetadataTable, NoSecrets, PluginFile, PluginLevel,
     PluginOrigin, PluginTable, Scripts, Secrets, Upstreams,
 };
 use stillgate_schema::kind::At;
@@ -38,7 +38,7 @@ pub struct PluginSet {
 pub type ReadPluginFiles = fn(&[PathBuf]) -> Result<Vec<PluginFile>, String>;
 
 /// These plugins, and those of the files and folders in `gateway.lua`. `at`: its position.
-pub(crate) fn with_own(mut set: PluginSet, keys: &LuaKeys, at: Position, sink: &mut Sink) -> PluginSet {
+pub(crate) fn with_custom_plugins(mut set: PluginSet, keys: &LuaKeys, at: Position, sink: &mut Sink) -> PluginSet {
     if keys.path.is_empty() {
         set.table.custom = CustomPlugins::NONE;
         return set;
@@ -104,13 +104,13 @@ impl fmt::Debug for PluginSet {
 }
 
 /// The plugins of one resource.
-pub(crate) type List = Arc<[Arc<ChainEntry>]>;
+pub(crate) type PluginList = Arc<[Arc<ChainEntry>]>;
 
 /// The plugins that routes and consumers may refer to.
 #[derive(Debug, Default)]
 pub(crate) struct SharedPlugins {
     pub(crate) set: PluginSet,
-    pub(super) configs: HashMap<String, CatalogItem<List>>,
+    pub(super) configs: HashMap<String, CatalogItem<PluginList>>,
     /// Plugins with invalid metadata: nothing is served with them.
     refused_metadata: BTreeSet<String>,
     /// The metadata of the other plugins.
@@ -127,16 +127,17 @@ impl SharedPlugins {
     pub(super) fn compile(
         &self,
         plugins: Option<&Node>,
-        level: Level,
+        level: PluginLevel,
         id: &str,
         upstreams: &dyn Upstreams,
         path: &Path<'_>,
         sink: &mut Sink,
-    ) -> List {
+    ) -> PluginList {
         let Some(plugins) = plugins else { return Arc::default() };
         let origin = PluginOrigin { level, id: id.into() };
         let path = path.key("plugins");
-        let list: List = self.set.table.compile(plugins, &origin, (&*self.set.secrets, upstreams), &path, sink).into();
+        let list: PluginList =
+            self.set.table.compile(plugins, &origin, (&*self.set.secrets, upstreams), &path, sink).into();
         for entry in list.iter() {
             self.check_metadata(entry, &path, sink);
         }
@@ -152,7 +153,7 @@ impl SharedPlugins {
         if entry.meta.is_ignored || !has_metadata {
             return;
         }
-        sink.refers(Kind::PluginMetadata.name(), entry.name);
+        sink.refers(ResourceKind::PluginMetadata.name(), entry.name);
         if self.refused_metadata.contains(entry.name) {
             let fault = Fault::new(format!("the plugin_metadata of {} cannot be used", entry.name));
             sink.error(entry.at, &path.key(entry.name), fault.hint("mend it, or delete it"));
@@ -182,14 +183,14 @@ impl SharedPlugins {
     /// result equals the service's chain, that one is shared.
     pub(super) fn chain(
         &self,
-        own: &List,
+        own: &PluginList,
         config: Option<&At<String>>,
         service: Option<&ServicePlugins>,
         path: &Path<'_>,
         sink: &mut Sink,
     ) -> Option<Arc<Chain>> {
         let config = config.and_then(|id| {
-            find(id, Kind::PluginConfigs, &self.configs, &path.key("plugin_config_id"), sink)
+            find(id, ResourceKind::PluginConfigs, &self.configs, &path.key("plugin_config_id"), sink)
                 .map(|config| &config.value)
         });
         if own.is_empty() && config.is_none() {
@@ -203,17 +204,17 @@ impl SharedPlugins {
 /// The plugins of a service, and their chain for routes without plugins of their own.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct ServicePlugins {
-    list: List,
+    list: PluginList,
     chain: Option<Arc<Chain>>,
 }
 
 impl ServicePlugins {
-    pub(super) fn new(list: List, path: &Path<'_>, sink: &mut Sink) -> ServicePlugins {
+    pub(super) fn new(list: PluginList, path: &Path<'_>, sink: &mut Sink) -> ServicePlugins {
         let chain = merge([&*list], path, sink);
         ServicePlugins { list, chain }
     }
 
-    pub(super) fn list(&self) -> &List {
+    pub(super) fn list(&self) -> &PluginList {
         &self.list
     }
 }
@@ -223,11 +224,11 @@ pub(crate) fn merge<'a>(
     path: &Path<'_>,
     sink: &mut Sink,
 ) -> Option<Arc<Chain>> {
-    checked(Chain::merge(lists), path, sink)
+    usable_chain(Chain::merge(lists), path, sink)
 }
 
 /// A chain, or a report of why there is none.
-pub(crate) fn checked<E: fmt::Display>(
+pub(crate) fn usable_chain<E: fmt::Display>(
     chain: Result<Chain, E>,
     path: &Path<'_>,
     sink: &mut Sink,
@@ -244,7 +245,7 @@ pub(crate) fn checked<E: fmt::Display>(
 }
 
 /// A plugin that an earlier global rule already has.
-pub(crate) struct LeftOut {
+pub(crate) struct SkippedPlugin {
     /// The index of the rule.
     pub(crate) rule: usize,
     pub(crate) entry: Arc<ChainEntry>,
@@ -254,23 +255,25 @@ pub(crate) struct LeftOut {
 /// The plugins of rules that run, and those that are left out. If two rules have the same plugin, the first one keeps it: APISIX
 /// drops it from both, so that a second rule could disable a guard of the first. A disabled copy takes nobody's place. Beside one with
 /// `_meta.filter` the other runs, too: it may be the guard of the requests for which the filter does not hold.
-pub(crate) fn first_of_each<'a>(rules: impl Iterator<Item = &'a List>) -> (Vec<Arc<ChainEntry>>, Vec<LeftOut>) {
-    let (mut kept, mut left_out): (Vec<Arc<ChainEntry>>, Vec<LeftOut>) = Default::default();
+pub(crate) fn deduplicate_global_rules<'a>(
+    rules: impl Iterator<Item = &'a PluginList>,
+) -> (Vec<Arc<ChainEntry>>, Vec<SkippedPlugin>) {
+    let (mut kept, mut skipped): (Vec<Arc<ChainEntry>>, Vec<SkippedPlugin>) = Default::default();
     let runs_always = |entry: &ChainEntry| !entry.meta.disable && entry.meta.filter.is_none();
     for (rule, list) in rules.enumerate() {
         for entry in list.iter() {
             match kept.iter().find(|earlier| earlier.name == entry.name && runs_always(earlier)) {
                 Some(earlier) if !entry.meta.disable => {
-                    left_out.push(LeftOut { rule, entry: entry.clone(), earlier: earlier.clone() });
+                    skipped.push(SkippedPlugin { rule, entry: entry.clone(), earlier: earlier.clone() });
                 }
                 _ => kept.push(entry.clone()),
             }
         }
     }
-    (kept, left_out)
+    (kept, skipped)
 }
 
-impl LeftOut {
+impl SkippedPlugin {
     /// The warning for the author of the later rule.
     pub(crate) fn fault(&self) -> Fault {
         let fault = Fault::new(format!("{} has {} already, which stays", self.earlier.origin, self.entry.name));
@@ -310,7 +313,7 @@ pub(super) fn metadata(
 ) -> Option<Metadata> {
     let ResourceId { id, at, path, .. } = named;
     let item = |plugin: &'static str, node: &Node, value, written, sink: &mut Sink| {
-        let origin = PluginOrigin { level: Level::Metadata, id: plugin.into() };
+        let origin = PluginOrigin { level: PluginLevel::Metadata, id: plugin.into() };
         Metadata(MetadataItem { plugin, identity: identity(plugin, &origin, node, path, sink), value, written })
     };
     if let Some(plugin) = set.table.ignorable.chosen(id) {

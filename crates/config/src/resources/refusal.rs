@@ -5,11 +5,11 @@
 
 use super::catalog::Catalog;
 use super::claims::{Claim, What};
-use super::definition::Definition;
+use super::compiled_resource::CompiledResource;
 use crate::keys::resources::{ROUTE_PRIORITY_MAX, RouteKeys, ServiceKeys};
 use crate::keys::ssls::{SslKeys, SslType};
 use crate::keys::stream_routes::StreamRouteKeys;
-use crate::model::{Kind, RefusedSsl, Route, Ssl, SslUse, StreamRoute, Target};
+use crate::model::{RefusedSsl, ResourceKind, Route, Ssl, SslUse, StreamRoute, Target};
 use std::sync::Arc;
 use stillgate_plugin_api::Scripts;
 use stillgate_route::condition::Field;
@@ -24,7 +24,7 @@ use stillgate_schema::text::tree::{Entry, Node, Value};
 
 /// A refusal, and the keys by which it is broader than the resource.
 pub(crate) struct ResourceRefusal {
-    pub(crate) definition: Definition,
+    pub(crate) compiled: CompiledResource,
     /// The unreadable keys, which match anything: `host`, `path`.
     pub(crate) widened: Vec<&'static str>,
 }
@@ -90,12 +90,18 @@ impl Readable<RouteKeys> {
 
 impl Catalog {
     /// The replacement of an unusable resource; `None`: it takes nothing. `document`: as it was put.
-    pub(crate) fn refusal(&self, kind: Kind, id: &str, document: &Node, reason: &str) -> Option<ResourceRefusal> {
+    pub(crate) fn refusal(
+        &self,
+        kind: ResourceKind,
+        id: &str,
+        document: &Node,
+        reason: &str,
+    ) -> Option<ResourceRefusal> {
         let target = Target::Unavailable(reason.into());
         match kind {
-            Kind::Routes => self.refused_route(id, document, target),
-            Kind::StreamRoutes => refused_stream_route(id, document, target),
-            Kind::Ssls => refused_ssl(id, document),
+            ResourceKind::Routes => self.refused_route(id, document, target),
+            ResourceKind::StreamRoutes => refused_stream_route(id, document, target),
+            ResourceKind::Ssls => refused_ssl(id, document),
             _ => None,
         }
     }
@@ -146,7 +152,7 @@ impl Catalog {
             service_name,
             documents: None,
         };
-        Some(ResourceRefusal { definition: Definition::Route(Some(Arc::new(route))), widened })
+        Some(ResourceRefusal { compiled: CompiledResource::Route(Some(Arc::new(route))), widened })
     }
 
     fn refused_match(&self, id: &str, read: Readable<RouteKeys>) -> (RouteMatch, Vec<&'static str>) {
@@ -212,7 +218,7 @@ fn refused_stream_route(id: &str, document: &Node, target: Target) -> Option<Res
         on_change,
     };
     let widened = if is_sni_unread { vec!["server name"] } else { Vec::new() };
-    Some(ResourceRefusal { definition: Definition::StreamRoute(Some(Arc::new(route))), widened })
+    Some(ResourceRefusal { compiled: CompiledResource::StreamRoute(Some(Arc::new(route))), widened })
 }
 
 fn refused_ssl(id: &str, document: &Node) -> Option<ResourceRefusal> {
@@ -246,7 +252,7 @@ fn refused_ssl(id: &str, document: &Node) -> Option<ResourceRefusal> {
     let usage = SslUse::Refused(RefusedSsl { names, is_name_unread, is_default, asks });
     let ssl = Ssl { id: id.to_owned(), usage, pairs: Vec::new(), acme: false };
     let widened = if is_name_unread { vec!["server name"] } else { Vec::new() };
-    Some(ResourceRefusal { definition: Definition::Ssl(Some(Arc::new(ssl)), claims), widened })
+    Some(ResourceRefusal { compiled: CompiledResource::Ssl(Some(Arc::new(ssl)), claims), widened })
 }
 
 // Compiles the keys of a route that determine which requests it takes.

@@ -7,7 +7,7 @@ use crate::keys::acme::{ACME_NAMES_MAX, Acme};
 use crate::keys::files::WrittenPem;
 use crate::keys::ssls::{SslKeys, SslType, UpstreamTlsKeys};
 use crate::model::{
-    ClientAuth, ClientPair, KeyPair, Kind, Listener, ServerSsl, Ssl, SslUse, TlsVersions, UpstreamTls, listed,
+    ClientAuth, ClientPair, KeyPair, Listener, ResourceKind, ServerSsl, Ssl, SslUse, TlsVersions, UpstreamTls, listed,
 };
 use crate::values::{AcmeChallenge, Pem, TlsVersion};
 use std::collections::{HashMap, HashSet};
@@ -43,7 +43,7 @@ impl Ssls {
         let with_tls = listed(listeners).find(|(_, _, listener)| listener.has_tls());
         match (with_tls, server) {
             // An entry with errors may be the missing certificate.
-            (Some(_), None) if sink.has_errors_in(Kind::Ssls.name()) => {}
+            (Some(_), None) if sink.has_errors_in(ResourceKind::Ssls.name()) => {}
             (Some((list, index, _)), None) => {
                 let fault = Fault::new("TLS needs a certificate, and `ssls` has none that is enabled");
                 let fault = fault.hint("add an entry with cert, key and snis to `ssls`");
@@ -94,7 +94,7 @@ impl Ssls {
     fn client(&self, id: &At<String>, path: &Path<'_>, sink: &mut Sink) -> Option<Arc<Ssl>> {
         // With more candidates than these, a suggestion would be expensive and of little use.
         const COMPARED_MAX: usize = 1000;
-        sink.refers(Kind::Ssls.name(), &id.value);
+        sink.refers(ResourceKind::Ssls.name(), &id.value);
         match self.ids.get(&id.value) {
             Some(CatalogItem { value: Some(ssl), .. }) if ssl.usage == SslUse::Client => return Some(ssl.clone()),
             Some(CatalogItem { value: Some(ssl), line }) if !matches!(ssl.usage, SslUse::Refused(_)) => {
@@ -102,16 +102,16 @@ impl Ssls {
                 sink.error(id.at, path, fault.hint("name one with `type: client`"));
             }
             // An entry with errors of its own has been reported.
-            Some(CatalogItem { value: None, line }) if *line > 0 && sink.has_errors_in(Kind::Ssls.name()) => {}
+            Some(CatalogItem { value: None, line }) if *line > 0 && sink.has_errors_in(ResourceKind::Ssls.name()) => {}
             Some(CatalogItem { line, .. }) => {
                 let fault = Fault::new(format!("the entry {:?}{} cannot be used", id.value, in_line(*line)));
                 sink.error(id.at, path, fault.hint("see whether it has errors or `status: 0`"));
             }
-            None if sink.is_unusable(Kind::Ssls.name(), &id.value) => {
+            None if sink.is_unusable(ResourceKind::Ssls.name(), &id.value) => {
                 let fault = Fault::new(format!("the entry {:?} cannot be used", id.value));
                 sink.error(id.at, path, fault.hint("see why it is rejected"));
             }
-            None if sink.may_miss(Kind::Ssls.name(), &id.value) => {}
+            None if sink.may_miss(ResourceKind::Ssls.name(), &id.value) => {}
             None => {
                 let fault =
                     Fault::new(format!("there is no entry with the id {:?}", id.value)).hint("add it to `ssls`");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use stillgate_plugin_api::{
-    Answer, BodyArguments, ChainEntry, Flow, Identity, Level, Meta, Phase, Phases, Plugin, PluginOrigin, Request,
+    Answer, BodyArguments, ChainEntry, Flow, Identity, Meta, Phase, Phases, Plugin, PluginLevel, PluginOrigin, Request,
 };
 use stillgate_schema::text::diagnostic::Position;
 
@@ -26,7 +26,7 @@ fn answer() -> Answer {
 }
 
 /// Replaces the plugins of a resource.
-pub(crate) fn unavailable(level: Level, id: &str) -> Arc<ChainEntry> {
+pub(crate) fn unavailable(level: PluginLevel, id: &str) -> Arc<ChainEntry> {
     Arc::new(ChainEntry {
         name: NAME,
         priority: i32::MAX,

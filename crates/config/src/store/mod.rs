@@ -14,7 +14,7 @@
 mod served;
 mod stored_resource;
 
-use crate::model::{Kind, Origin, RejectedResource};
+use crate::model::{Origin, RejectedResource, ResourceKind};
 use crate::resources::{Catalog, RememberedSecrets};
 pub use served::Store;
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ pub enum Change {
     /// A new resource, or a new version of one.
     Put {
         /// Its kind.
-        kind: Kind,
+        kind: ResourceKind,
         /// Unique within its kind: `1`; `jack/1` for credentials; `vault/1` for secret managers.
         id: String,
         /// JSON text, in the form of APISIX's Admin API.
@@ -43,7 +43,7 @@ pub enum Change {
     /// A removed resource.
     Delete {
         /// Its kind.
-        kind: Kind,
+        kind: ResourceKind,
         /// Unique within its kind.
         id: String,
     },
@@ -51,7 +51,7 @@ pub enum Change {
 
 impl Change {
     /// The kind and id of the resource.
-    pub fn of(&self) -> (Kind, &str) {
+    pub fn of(&self) -> (ResourceKind, &str) {
         match self {
             Change::Put { kind, id, .. } | Change::Delete { kind, id } => (*kind, id),
         }
@@ -97,7 +97,7 @@ impl Store {
             let held = self.held.get(&key).cloned();
             saved.entry(key).or_insert(held);
         }
-        let has_managers = saved.keys().any(|(kind, _)| *kind == Kind::Secrets);
+        let has_managers = saved.keys().any(|(kind, _)| *kind == ResourceKind::Secrets);
         self.apply(changes);
         look(self);
         let is_new = |(key, rejected): &(&Key, &RejectedResource)| {
@@ -124,12 +124,14 @@ impl Store {
 pub const ELSEWHERE: &str = "../";
 
 /// The key of a resource in a datastore, below its prefix: `routes/1`, `consumers/jack/credentials/1`.
-pub fn path_of(kind: Kind, id: &str) -> String {
-    if let Some(path) = id.strip_prefix(ELSEWHERE).filter(|_| kind != Kind::Credentials) {
+pub fn path_of(kind: ResourceKind, id: &str) -> String {
+    if let Some(path) = id.strip_prefix(ELSEWHERE).filter(|_| kind != ResourceKind::Credentials) {
         return path.to_owned();
     }
     match (kind, id.split_once('/')) {
-        (Kind::Credentials, Some((name, id))) => format!("{}/{name}/{}/{id}", Kind::Consumers.name(), kind.name()),
+        (ResourceKind::Credentials, Some((name, id))) => {
+            format!("{}/{name}/{}/{id}", ResourceKind::Consumers.name(), kind.name())
+        }
         _ => format!("{}/{id}", kind.name()),
     }
 }
@@ -143,7 +145,7 @@ pub struct DocumentChecker {
 
 impl DocumentChecker {
     /// Validates one document, with any id.
-    pub fn check(&self, kind: Kind, document: &str) -> Result<(), String> {
+    pub fn check(&self, kind: ResourceKind, document: &str) -> Result<(), String> {
         stored_resource::check(kind, document, &self.nothing)
     }
 

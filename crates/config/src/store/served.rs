@@ -2,15 +2,16 @@
 
 use super::Change;
 use super::path_of;
-use super::stored_resource::{Key, StoredResource, define, readable, reason};
+use super::stored_resource::{Key, StoredResource, compile, readable, reason};
 use crate::keys::gateway::Gateway;
 use crate::model::{
-    Config, Kind, LoadedConfig, Origin, RejectedResource, Replacement, RouteList, Ssl, StreamRoute, Upstream, plugins,
+    Config, LoadedConfig, Origin, RejectedResource, Replacement, ResourceKind, RouteList, Ssl, StreamRoute, Upstream,
+    plugins,
 };
 use crate::resources::addresses::check_nodes;
 use crate::resources::{
-    Catalog, Claims, Definition, LeftOut, List, Metadata, PluginSet, RememberedSecrets, first_of_each, metadata_table,
-    unavailable,
+    Catalog, Claims, CompiledResource, Metadata, PluginList, PluginSet, RememberedSecrets, SkippedPlugin,
+    deduplicate_global_rules, metadata_table, unavailable,
 };
 use crate::values::RejectedGlobalRule;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -18,7 +19,7 @@ use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
 use stillgate_plugin_api::secrets::{Managers, Secrets as _};
-use stillgate_plugin_api::{Chain, Consumers, Credential, CustomPlugins, Level};
+use stillgate_plugin_api::{Chain, Consumers, Credential, CustomPlugins, PluginLevel};
 use stillgate_schema::CompileBudget;
 use stillgate_schema::json::DOCUMENT;
 use stillgate_schema::text::diagnostic::{Diagnostic, Fault, Path, Severity, Sink};
@@ -51,7 +52,7 @@ pub struct Store {
     pub(super) routes: RouteList,
     pub(super) stream_routes: BTreeMap<Rank, Arc<StreamRoute>>,
     pub(super) ssls: BTreeMap<Rank, Arc<Ssl>>,
-    pub(super) global_rules: BTreeMap<Rank, List>,
+    pub(super) global_rules: BTreeMap<Rank, PluginList>,
     pub(super) metadata: BTreeMap<Arc<str>, Metadata>,
     pub(super) consumers: Arc<Consumers>,
     /// Whether nothing has been read yet.
@@ -112,7 +113,7 @@ impl Store {
     pub fn apply(&mut self, changes: impl IntoIterator<Item = Change>) {
         let mut has_managers = false;
         for change in changes {
-            has_managers |= change.of().0 == Kind::Secrets;
+            has_managers |= change.of().0 == ResourceKind::Secrets;
             self.hold(change);
             self.changes += 1;
         }
@@ -132,8 +133,8 @@ impl Store {
     pub(super) fn settle_all(&mut self) {
         // No credential may stay registered for its former owner.
         let names = self.dirty.iter().filter_map(|(kind, id)| match kind {
-            Kind::Consumers => Some(&**id),
-            Kind::Credentials => Some(consumer_of(id)),
+            ResourceKind::Consumers => Some(&**id),
+            ResourceKind::Credentials => Some(consumer_of(id)),
             _ => None,
         });
         for name in names {
@@ -194,7 +195,7 @@ impl Store {
     }
 
     /// Refuses a resource that is valid by itself, for a reason outside of it: an unusable certificate.
-    pub fn refuse(&mut self, kind: Kind, id: &str, reason: &str) {
+    pub fn refuse(&mut self, kind: ResourceKind, id: &str, reason: &str) {
         let key: Key = (kind, id.into());
         let Some(mut held) = self.forget(&key) else { return };
         if held.refusal().is_none() {
@@ -205,7 +206,7 @@ impl Store {
     }
 
     /// The last valid documents of resources whose newest is invalid: a restart should serve those, too.
-    pub fn previous(&self) -> impl Iterator<Item = (Kind, &str, &Arc<str>)> {
+    pub fn previous(&self) -> impl Iterator<Item = (ResourceKind, &str, &Arc<str>)> {
         // A resource with one is rejected; this is fast because there are few of them.
         self.rejected.keys().filter_map(|key| {
             let (document, _) = self.held.get(key)?.previous()?;
@@ -231,12 +232,12 @@ impl Store {
     /// The usable secret managers.
     fn managers(&self) -> Managers {
         let mut managers = Managers::default();
-        let first: Key = (Kind::Secrets, "".into());
-        let held = self.held.range(first..).take_while(|((kind, _), _)| *kind == Kind::Secrets);
+        let first: Key = (ResourceKind::Secrets, "".into());
+        let held = self.held.range(first..).take_while(|((kind, _), _)| *kind == ResourceKind::Secrets);
         for ((kind, id), held) in held {
             let mut sink = Sink::of_one().passing_unknown();
-            let definition = define(*kind, id, held.served(), &self.nothing, &mut sink);
-            if let Some(Definition::Secret(manager)) = definition.filter(|_| !sink.has_errors()) {
+            let compiled = compile(*kind, id, held.served(), &self.nothing, &mut sink);
+            if let Some(CompiledResource::Secret(manager)) = compiled.filter(|_| !sink.has_errors()) {
                 managers.0.insert(id.rsplit('/').next().unwrap_or(id).into(), manager);
             }
         }
@@ -295,15 +296,15 @@ impl Store {
             return (denying(""), Vec::new());
         }
         let is_denying =
-            |of: &&RejectedResource| of.kind == Kind::GlobalRules && of.serving == Replacement::Unavailable;
+            |of: &&RejectedResource| of.kind == ResourceKind::GlobalRules && of.serving == Replacement::Unavailable;
         if let Some(rule) = self.rejected.values().find(is_denying) {
             return (denying(&rule.id), Vec::new());
         }
-        let (kept, left_out) = first_of_each(self.global_rules.values());
-        let warnings = left_out.iter().map(|left_out| {
-            let LeftOut { entry, .. } = left_out;
-            let key = (Kind::GlobalRules, Arc::from(&*entry.origin.id));
-            let fault = left_out.fault();
+        let (kept, skipped) = deduplicate_global_rules(self.global_rules.values());
+        let warnings = skipped.iter().map(|skipped| {
+            let SkippedPlugin { entry, .. } = skipped;
+            let key = (ResourceKind::GlobalRules, Arc::from(&*entry.origin.id));
+            let fault = skipped.fault();
             let path = format!("plugins.{}", entry.name);
             let (severity, message, hint) = (Severity::Warning, fault.message, fault.hint);
             of_resource(&key, Diagnostic { severity, path, line: 0, column: 0, message, hint, excerpt: None })
@@ -342,11 +343,11 @@ impl Store {
         self.dirty.insert(key.clone());
         // Its consumer determines whether it is usable; and a consumer includes those that are stored separately.
         match key.0 {
-            Kind::Consumers => {
+            ResourceKind::Consumers => {
                 let own = self.held.range(of_consumer(&key.1)).map(|(key, _)| key.clone());
                 self.dirty.extend(own.collect::<Vec<_>>());
             }
-            Kind::Credentials => drop(self.dirty.insert((Kind::Consumers, consumer_of(&key.1).into()))),
+            ResourceKind::Credentials => drop(self.dirty.insert((ResourceKind::Consumers, consumer_of(&key.1).into()))),
             _ => {}
         }
     }
@@ -366,11 +367,11 @@ impl Store {
         }
         let rank = (held.created, key.1.clone());
         match key.0 {
-            Kind::Routes => self.routes.remove(rank.0, &rank.1),
-            Kind::StreamRoutes => drop(self.stream_routes.remove(&rank)),
-            Kind::Ssls => drop(self.ssls.remove(&rank)),
-            Kind::GlobalRules => drop(self.global_rules.remove(&rank)),
-            Kind::Credentials => drop(self.credentials.remove(&key.1)),
+            ResourceKind::Routes => self.routes.remove(rank.0, &rank.1),
+            ResourceKind::StreamRoutes => drop(self.stream_routes.remove(&rank)),
+            ResourceKind::Ssls => drop(self.ssls.remove(&rank)),
+            ResourceKind::GlobalRules => drop(self.global_rules.remove(&rank)),
+            ResourceKind::Credentials => drop(self.credentials.remove(&key.1)),
             _ => {}
         }
         Some(held)
@@ -403,13 +404,15 @@ impl Store {
         };
         let created = held.created;
         let mut sink = Sink::of_one().passing_unknown().without(&self.unusable).paying_from(&self.budget());
-        let definition = define(key.0, &key.1, held.served(), &self.catalog, &mut sink);
+        let compiled = compile(key.0, &key.1, held.served(), &self.catalog, &mut sink);
         let budget = sink.budget();
-        for upstream in definition.as_ref().map_or(Vec::new(), Definition::upstreams) {
+        for upstream in compiled.as_ref().map_or(Vec::new(), CompiledResource::upstreams) {
             check_nodes(&self.catalog.listeners, &upstream, &mut sink);
         }
         let mut is_late = false;
-        if key.0 == Kind::Credentials && !self.held.contains_key(&(Kind::Consumers, consumer_of(&key.1).into())) {
+        if key.0 == ResourceKind::Credentials
+            && !self.held.contains_key(&(ResourceKind::Consumers, consumer_of(&key.1).into()))
+        {
             let message = format!("there is no consumer {:?}", consumer_of(&key.1));
             sink.error(DOCUMENT, &Path::Root, Fault::new(message).hint("add it to `consumers`"));
         }
@@ -429,9 +432,9 @@ impl Store {
         if !warnings.is_empty() {
             self.warnings.insert(key.clone(), warnings);
         }
-        let definition = self.judge(key, definition, failed, is_late);
+        let compiled = self.judge(key, compiled, failed, is_late);
         let is_other = self.note_unusable(key);
-        self.place(key, created, definition) || is_other
+        self.place(key, created, compiled) || is_other
     }
 
     /// Records whether others can refer to a resource; returns whether that changed. Their errors are reported with them.
@@ -445,26 +448,26 @@ impl Store {
         if is_unusable { unusable.insert(of) } else { unusable.remove(&of) }
     }
 
-    /// Determines what is served for a resource whose definition may have errors; records whether that is not what was put.
+    /// Determines what is served for a resource that may have errors; records whether that is not what was put.
     /// `is_late`: an older resource has one of its claims.
     fn judge(
         &mut self,
         key: &Key,
-        definition: Option<Definition>,
+        compiled: Option<CompiledResource>,
         failed: Option<String>,
         is_late: bool,
-    ) -> Option<Definition> {
+    ) -> Option<CompiledResource> {
         let held = self.held.get(key)?;
-        let failed = failed.or_else(|| definition.as_ref().and_then(Definition::is_unavailable));
+        let failed = failed.or_else(|| compiled.as_ref().and_then(CompiledResource::unavailable_reason));
         let is_previous = failed.is_none() && held.previous().is_some();
         let mut reason = match (held.refusal(), failed) {
-            (None, None) => return definition,
+            (None, None) => return compiled,
             (Some(reason), _) => reason.to_owned(),
             (None, Some(failed)) => failed,
         };
-        let (serving, definition) = match is_previous {
-            true => (Replacement::Previous, definition),
-            false => self.refusal_of(key, held, definition, is_late, &mut reason),
+        let (serving, compiled) = match is_previous {
+            true => (Replacement::Previous, compiled),
+            false => self.refusal_of(key, held, compiled, is_late, &mut reason),
         };
         let origin = match &held.origin {
             Origin::Revision(revision) => {
@@ -474,7 +477,7 @@ impl Store {
         };
         let rejected = RejectedResource { kind: key.0, id: key.1.to_string(), reason, origin, serving };
         self.rejected.insert(key.clone(), rejected);
-        definition
+        compiled
     }
 
     /// The replacement of a resource without a valid version. `reason` is extended by the keys by which the refusal is broader than
@@ -483,40 +486,41 @@ impl Store {
         &self,
         (kind, id): &Key,
         held: &StoredResource,
-        definition: Option<Definition>,
+        compiled: Option<CompiledResource>,
         is_late: bool,
         reason: &mut String,
-    ) -> (Replacement, Option<Definition>) {
-        let taking = |definition: Option<Definition>| match definition {
-            Some(definition) => (Replacement::Unavailable, Some(definition)),
+    ) -> (Replacement, Option<CompiledResource>) {
+        let taking = |compiled: Option<CompiledResource>| match compiled {
+            Some(compiled) => (Replacement::Unavailable, Some(compiled)),
             None => (Replacement::Nothing, None),
         };
         match kind {
-            Kind::Routes | Kind::StreamRoutes | Kind::Ssls => {
+            ResourceKind::Routes | ResourceKind::StreamRoutes | ResourceKind::Ssls => {
                 let document = readable(*kind, id, held.served());
                 let refusal = document.and_then(|document| self.catalog.refusal(*kind, id, &document, reason));
                 if let Some(refusal) = refusal.as_ref().filter(|refusal| !refusal.widened.is_empty()) {
                     let any = refusal.widened.join(" and any ");
                     *reason = format!("{reason}; so that no other answers in its place, it refuses any {any}");
                 }
-                if refusal.as_ref().is_some_and(|refusal| refusal.definition.asks_clients()) {
+                if refusal.as_ref().is_some_and(|refusal| refusal.compiled.asks_clients()) {
                     reason.push_str(
                         "; handshakes for its names are refused unless another entry asks for client certificates",
                     );
                 }
-                taking(refusal.map(|refusal| refusal.definition))
+                taking(refusal.map(|refusal| refusal.compiled))
             }
             // Its readable credentials identify it, unless another consumer has them.
-            Kind::Consumers => {
+            ResourceKind::Consumers => {
                 let (from, to) = (format!("{id}/"), format!("{id}0"));
                 let mut apart = self.credentials.range::<str, _>((Bound::Included(&*from), Bound::Excluded(&*to)));
-                let has_any = |of: &Definition| of.credentials().next().is_some();
-                let is_known = |of: &Definition| held.refusal().is_none() || has_any(of) || apart.next().is_some();
-                taking(definition.filter(|_| !is_late).filter(is_known).and_then(Definition::into_refused_consumer))
+                let has_any = |of: &CompiledResource| of.credentials().next().is_some();
+                let is_known =
+                    |of: &CompiledResource| held.refusal().is_none() || has_any(of) || apart.next().is_some();
+                taking(compiled.filter(|_| !is_late).filter(is_known).and_then(CompiledResource::into_refused_consumer))
             }
             // Clients that present it are unknown.
-            Kind::Credentials | Kind::Protos => (Replacement::Nothing, None),
-            Kind::GlobalRules if self.gateway.config.rejected_global_rule == RejectedGlobalRule::Ignore => {
+            ResourceKind::Credentials | ResourceKind::Protos => (Replacement::Nothing, None),
+            ResourceKind::GlobalRules if self.gateway.config.rejected_global_rule == RejectedGlobalRule::Ignore => {
                 (Replacement::Nothing, None)
             }
             // The resources that refer to it.
@@ -534,7 +538,7 @@ impl Store {
 
     fn refer(&mut self, key: &Key, references: Vec<(&'static str, String)>) {
         let of = |(kind, id): (&str, String)| {
-            let key: Key = (Kind::named(kind)?, id.into());
+            let key: Key = (ResourceKind::from_name(kind)?, id.into());
             // All resources that refer to it share its name.
             Some(self.dependants.get_key_value(&key).map_or(key, |(known, _)| known.clone()))
         };
@@ -563,7 +567,7 @@ impl Store {
 /// The keys of credentials that are stored separately from a consumer: those below `NAME/`.
 fn of_consumer(name: &str) -> std::ops::Range<Key> {
     // "0" is the character after the slash.
-    (Kind::Credentials, format!("{name}/").into())..(Kind::Credentials, format!("{name}0").into())
+    (ResourceKind::Credentials, format!("{name}/").into())..(ResourceKind::Credentials, format!("{name}0").into())
 }
 
 /// The consumer of the credential `NAME/ID`.
@@ -582,7 +586,7 @@ fn of_resource((kind, id): &Key, found: Diagnostic) -> Diagnostic {
 
 /// Replaces all global rules if one is unusable: it may be what keeps clients out.
 fn denying(rule: &str) -> Arc<Chain> {
-    Chain::merge([&[unavailable(Level::GlobalRule, rule)][..]]).map(Arc::new).unwrap_or_default()
+    Chain::merge([&[unavailable(PluginLevel::GlobalRule, rule)][..]]).map(Arc::new).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -590,7 +594,7 @@ mod tests {
     use super::*;
     use crate::load;
 
-    fn put(kind: Kind, id: &str, document: &str) -> Change {
+    fn put(kind: ResourceKind, id: &str, document: &str) -> Change {
         Change::Put { kind, id: id.into(), document: document.into(), created: 1, origin: Origin::Revision(1) }
     }
 
@@ -600,17 +604,23 @@ mod tests {
         let gateway = load("upstreams: []\n", &|_| None).unwrap().config.gateway;
         let mut store = Store::new(gateway, PluginSet::default());
         store.apply(
-            ["u", "v"].map(|id| put(Kind::Upstreams, id, r#"{"type": "roundrobin", "nodes": {"10.0.0.1:1": 1}}"#)),
+            ["u", "v"]
+                .map(|id| put(ResourceKind::Upstreams, id, r#"{"type": "roundrobin", "nodes": {"10.0.0.1:1": 1}}"#)),
         );
         let route = |number: usize, upstream: &str| {
-            put(Kind::Routes, &number.to_string(), &format!(r#"{{"uri": "/{number}", "upstream_id": "{upstream}"}}"#))
+            put(
+                ResourceKind::Routes,
+                &number.to_string(),
+                &format!(r#"{{"uri": "/{number}", "upstream_id": "{upstream}"}}"#),
+            )
         };
         let count = SHRINK_AFTER + 1;
         store.apply((0..count).map(|number| route(number, "u")));
         assert_eq!((store.changes, store.held.len()), (0, count + 2));
         store.apply([route(7, "v")]);
-        let references = |number: usize| store.held[&(Kind::Routes, number.to_string().into())].references.clone();
-        let dependants = |id: &str| store.dependants[&(Kind::Upstreams, id.into())].len();
+        let references =
+            |number: usize| store.held[&(ResourceKind::Routes, number.to_string().into())].references.clone();
+        let dependants = |id: &str| store.dependants[&(ResourceKind::Upstreams, id.into())].len();
         assert!(Arc::ptr_eq(&references(1), &references(2)));
         assert_eq!((&*references(7)[0].1, dependants("u"), dependants("v")), ("v", count - 1, 1));
     }

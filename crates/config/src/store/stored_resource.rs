@@ -2,8 +2,8 @@
 
 use super::path_of;
 use super::served::{Store, consumer_of};
-use crate::model::{Kind, Origin, Replacement, Upstream};
-use crate::resources::{Catalog, Claim, Definition, Holder, ResourceId, ResourceKeys};
+use crate::model::{Origin, Replacement, ResourceKind, Upstream};
+use crate::resources::{Catalog, Claim, CompiledResource, Holder, ResourceId, ResourceKeys};
 use crate::secret_fields::hide;
 use serde_json::{Value as Json, json};
 use std::collections::{BTreeMap, HashSet};
@@ -20,7 +20,7 @@ use stillgate_schema::text::tree::Node;
 /// The most bytes of a segment of an id. APISIX's ids have up to 64; names of secret managers and plugins fit, too.
 const ID_BYTES_MAX: usize = 256;
 
-pub(super) type Key = (Kind, Arc<str>);
+pub(super) type Key = (ResourceKind, Arc<str>);
 
 /// The key of a document whose secrets are still encrypted, because no key of the keyring decrypts them: its value identifies the
 /// key. Such a document is refused, or its ciphertext would be taken for the secret.
@@ -135,20 +135,20 @@ struct Alone {
 }
 
 /// Evaluates a document by itself.
-fn alone(kind: Kind, id: &str, document: &str, nothing: &Catalog, budget: &Rc<CompileBudget>) -> Alone {
+fn alone(kind: ResourceKind, id: &str, document: &str, nothing: &Catalog, budget: &Rc<CompileBudget>) -> Alone {
     let mut sink = Sink::alone().passing_unknown().paying_from(budget);
-    let definition = define(kind, id, document, nothing, &mut sink);
+    let compiled = compile(kind, id, document, nothing, &mut sink);
     let is_refused = sink.has_errors();
-    let definition = match kind {
+    let compiled = match kind {
         // Its names are its own, whatever else is unreadable.
-        Kind::Ssls if is_refused => {
+        ResourceKind::Ssls if is_refused => {
             let document = readable(kind, id, document);
-            document.and_then(|document| nothing.refusal(kind, id, &document, "")).map(|refusal| refusal.definition)
+            document.and_then(|document| nothing.refusal(kind, id, &document, "")).map(|refusal| refusal.compiled)
         }
-        _ => definition,
+        _ => compiled,
     };
     let mut claims: Vec<Claim> =
-        definition.iter().flat_map(|of| of.claims().into_iter().chain(of.credentials())).collect();
+        compiled.iter().flat_map(|of| of.claims().into_iter().chain(of.credentials())).collect();
     // A duplicate within the document counts once. A group guards nothing, so a refused member gives it up.
     let mut known = HashSet::new();
     claims.retain(|claim| !(is_refused && claim.is_group()) && known.insert(claim.what.clone()));
@@ -157,28 +157,34 @@ fn alone(kind: Kind, id: &str, document: &str, nothing: &Catalog, budget: &Rc<Co
 }
 
 /// Validates a document by itself, under the id in it.
-pub(super) fn check(kind: Kind, document: &str, nothing: &Catalog) -> Result<(), String> {
+pub(super) fn check(kind: ResourceKind, document: &str, nothing: &Catalog) -> Result<(), String> {
     let json: Option<Json> = serde_json::from_str(document).ok();
     let own = |key: &str| json.as_ref().and_then(|json| json.get(key)).and_then(Json::as_str).map(str::to_owned);
-    let id = if kind == Kind::Consumers { own("username") } else { own("id") };
+    let id = if kind == ResourceKind::Consumers { own("username") } else { own("id") };
     let id = id.unwrap_or_else(|| "1".to_owned());
     // By itself, neither contains the parent's id.
     let id = match kind {
-        Kind::Secrets if !id.contains('/') => format!("vault/{id}"),
-        Kind::Credentials if !id.contains('/') => format!("consumer/{id}"),
+        ResourceKind::Secrets if !id.contains('/') => format!("vault/{id}"),
+        ResourceKind::Credentials if !id.contains('/') => format!("consumer/{id}"),
         _ => id,
     };
     alone(kind, &id, document, nothing, &Rc::default()).refusal.map_or(Ok(()), |reason| Err(reason.to_string()))
 }
 
 /// Compiles a document with its references; `None`: that is impossible, which has been reported.
-pub(super) fn define(kind: Kind, id: &str, document: &str, catalog: &Catalog, sink: &mut Sink) -> Option<Definition> {
+pub(super) fn compile(
+    kind: ResourceKind,
+    id: &str,
+    document: &str,
+    catalog: &Catalog,
+    sink: &mut Sink,
+) -> Option<CompiledResource> {
     let root = &Path::Root;
     if let Some(fault) = unusable_id(kind, id) {
         sink.error(DOCUMENT, root, fault);
     }
     let Tree { node, is_encrypted } = tree(kind, id, document, sink)?;
-    if is_encrypted && matches!(kind, Kind::Consumers | Kind::Credentials) {
+    if is_encrypted && matches!(kind, ResourceKind::Consumers | ResourceKind::Credentials) {
         // Ciphertext is not a credential.
         return None;
     }
@@ -186,17 +192,17 @@ pub(super) fn define(kind: Kind, id: &str, document: &str, catalog: &Catalog, si
     if let Some(own) = written.id().filter(|own| !is_id(kind, id, &own.value)) {
         let fault = Fault::new(format!("the resource is {id:?}, and its document says {:?}", own.value));
         // A consumer is identified by its name. Any other resource is identified by its key, as in APISIX.
-        if kind == Kind::Consumers {
+        if kind == ResourceKind::Consumers {
             sink.error(DOCUMENT, &root.key("username"), fault.hint("write the same"));
             return None;
         }
         sink.warning(DOCUMENT, &root.key("id"), fault.hint("write the same"));
     }
-    catalog.define(written, ResourceId { id, at: DOCUMENT, path: root, node: &node }, sink)
+    catalog.compile_resource(written, ResourceId { id, at: DOCUMENT, path: root, node: &node }, sink)
 }
 
 /// The readable parts of a document, whether it is usable or not.
-pub(super) fn readable(kind: Kind, id: &str, document: &str) -> Option<Node> {
+pub(super) fn readable(kind: ResourceKind, id: &str, document: &str) -> Option<Node> {
     tree(kind, id, document, &mut Sink::alone()).map(|tree| tree.node)
 }
 
@@ -208,7 +214,7 @@ struct Tree {
 }
 
 /// Parses a document, and refuses values that are not JSON; `None`: it is not a resource. Both have been reported.
-fn tree(kind: Kind, id: &str, document: &str, sink: &mut Sink) -> Option<Tree> {
+fn tree(kind: ResourceKind, id: &str, document: &str, sink: &mut Sink) -> Option<Tree> {
     let root = &Path::Root;
     let read = PartialDocument::read(document);
     if read.is_none() {
@@ -235,8 +241,8 @@ fn encrypted(with: &str) -> Fault {
 }
 
 /// A document with its id, which that of a secret manager need not contain.
-fn identified(kind: Kind, id: &str, mut document: Json) -> Json {
-    if kind == Kind::Secrets
+fn identified(kind: ResourceKind, id: &str, mut document: Json) -> Json {
+    if kind == ResourceKind::Secrets
         && let Some(keys) = document.as_object_mut()
         && keys.get("id").is_none_or(|own| own.as_str().is_some_and(|own| is_id(kind, id, own)))
     {
@@ -247,8 +253,8 @@ fn identified(kind: Kind, id: &str, mut document: Json) -> Json {
 
 /// Why a resource cannot have this id. In etcd anybody can write any key, and APISIX serves them: such a resource is refused here,
 /// but not ignored.
-fn unusable_id(kind: Kind, id: &str) -> Option<Fault> {
-    let segments = if matches!(kind, Kind::Credentials | Kind::Secrets) { 2 } else { 1 };
+fn unusable_id(kind: ResourceKind, id: &str) -> Option<Fault> {
+    let segments = if matches!(kind, ResourceKind::Credentials | ResourceKind::Secrets) { 2 } else { 1 };
     let is_good = |segment: &str| {
         !matches!(segment, "" | "." | "..")
             && segment.len() <= ID_BYTES_MAX
@@ -263,8 +269,8 @@ fn unusable_id(kind: Kind, id: &str) -> Option<Fault> {
 }
 
 /// Whether `written` is the id of the resource `id`; for credentials and secret managers, its last segment.
-fn is_id(kind: Kind, id: &str, written: &str) -> bool {
-    let is_part = matches!(kind, Kind::Credentials | Kind::Secrets);
+fn is_id(kind: ResourceKind, id: &str, written: &str) -> bool {
+    let is_part = matches!(kind, ResourceKind::Credentials | ResourceKind::Secrets);
     written == id || is_part && id.rsplit_once('/').is_some_and(|(_, last)| last == written)
 }
 
@@ -277,50 +283,56 @@ pub(super) fn reason(errors: &[Diagnostic]) -> String {
 // The lookup tables of a store's compiled definitions.
 
 impl Store {
-    /// Adds a definition; `None`: removes it. Returns whether it changed for those that refer to it.
-    pub(super) fn place(&mut self, (kind, id): &Key, created: u64, definition: Option<Definition>) -> bool {
+    /// Adds a compiled resource; `None`: removes it. Returns whether it changed for those that refer to it.
+    pub(super) fn place(&mut self, (kind, id): &Key, created: u64, compiled: Option<CompiledResource>) -> bool {
         let rank = (created, id.clone());
-        let mut is_other = self.catalog.put(*kind, id, 0, definition.as_ref());
-        if *kind == Kind::PluginMetadata {
+        let mut is_other = self.catalog.put(*kind, id, 0, compiled.as_ref());
+        if *kind == ResourceKind::PluginMetadata {
             let rejected = self.rejected.get(&(*kind, id.clone()));
             let is_refused = rejected.is_some_and(|rejected| rejected.serving == Replacement::Unavailable);
             is_other |= self.catalog.refuse_metadata(id, is_refused);
         }
-        if *kind == Kind::Services {
-            let refused = self.rejected.contains_key(&(*kind, id.clone())) && definition.is_none();
+        if *kind == ResourceKind::Services {
+            let refused = self.rejected.contains_key(&(*kind, id.clone())) && compiled.is_none();
             let held = self.held.get(&(*kind, id.clone())).filter(|_| refused);
             let document = held.map(|held| readable(*kind, id, held.served()));
             is_other |= self.catalog.refuse_service(id, document.as_ref().map(Option::as_ref));
         }
-        let upstreams = definition.as_ref().map_or(Vec::new(), Definition::upstreams);
+        let upstreams = compiled.as_ref().map_or(Vec::new(), CompiledResource::upstreams);
         self.place_upstreams(*kind, id, upstreams);
-        match (kind, definition) {
-            (Kind::Ssls, Some(Definition::Ssl(ssl, _))) => set(&mut self.ssls, rank, ssl),
-            (Kind::Ssls, _) => set(&mut self.ssls, rank, None),
-            (Kind::PluginMetadata, Some(Definition::Metadata(of))) => set(&mut self.metadata, id.clone(), Some(of)),
-            (Kind::PluginMetadata, _) => set(&mut self.metadata, id.clone(), None),
-            (Kind::GlobalRules, Some(Definition::GlobalRule(list))) => set(&mut self.global_rules, rank, Some(list)),
-            (Kind::GlobalRules, _) => set(&mut self.global_rules, rank, None),
-            (Kind::StreamRoutes, Some(Definition::StreamRoute(route))) => set(&mut self.stream_routes, rank, route),
-            (Kind::StreamRoutes, _) => set(&mut self.stream_routes, rank, None),
-            (Kind::Routes, Some(Definition::Route(Some(route)))) => self.routes.put(created, route),
-            (Kind::Routes, _) => self.routes.remove(created, id),
-            (Kind::Credentials, definition) => {
-                let credential = match definition {
-                    Some(Definition::Credential(credential)) => Some(credential),
+        match (kind, compiled) {
+            (ResourceKind::Ssls, Some(CompiledResource::Ssl(ssl, _))) => set(&mut self.ssls, rank, ssl),
+            (ResourceKind::Ssls, _) => set(&mut self.ssls, rank, None),
+            (ResourceKind::PluginMetadata, Some(CompiledResource::Metadata(of))) => {
+                set(&mut self.metadata, id.clone(), Some(of))
+            }
+            (ResourceKind::PluginMetadata, _) => set(&mut self.metadata, id.clone(), None),
+            (ResourceKind::GlobalRules, Some(CompiledResource::GlobalRule(list))) => {
+                set(&mut self.global_rules, rank, Some(list))
+            }
+            (ResourceKind::GlobalRules, _) => set(&mut self.global_rules, rank, None),
+            (ResourceKind::StreamRoutes, Some(CompiledResource::StreamRoute(route))) => {
+                set(&mut self.stream_routes, rank, route)
+            }
+            (ResourceKind::StreamRoutes, _) => set(&mut self.stream_routes, rank, None),
+            (ResourceKind::Routes, Some(CompiledResource::Route(Some(route)))) => self.routes.put(created, route),
+            (ResourceKind::Routes, _) => self.routes.remove(created, id),
+            (ResourceKind::Credentials, compiled) => {
+                let credential = match compiled {
+                    Some(CompiledResource::Credential(credential)) => Some(credential),
                     _ => None,
                 };
                 set(&mut self.credentials, id.clone(), credential);
-                self.dirty.insert((Kind::Consumers, consumer_of(id).into()));
+                self.dirty.insert((ResourceKind::Consumers, consumer_of(id).into()));
             }
-            (Kind::Consumers, definition) => self.place_consumer(id, definition),
+            (ResourceKind::Consumers, compiled) => self.place_consumer(id, compiled),
             (
-                Kind::Secrets
-                | Kind::PluginConfigs
-                | Kind::ConsumerGroups
-                | Kind::Upstreams
-                | Kind::Services
-                | Kind::Protos,
+                ResourceKind::Secrets
+                | ResourceKind::PluginConfigs
+                | ResourceKind::ConsumerGroups
+                | ResourceKind::Upstreams
+                | ResourceKind::Services
+                | ResourceKind::Protos,
                 _,
             ) => {}
         }
@@ -328,12 +340,12 @@ impl Store {
     }
 
     /// Replaces the upstreams of a resource.
-    fn place_upstreams(&mut self, kind: Kind, id: &str, upstreams: Vec<Arc<Upstream>>) {
+    fn place_upstreams(&mut self, kind: ResourceKind, id: &str, upstreams: Vec<Arc<Upstream>>) {
         if id.is_empty() || id.contains('/') {
             // It is refused, so it has none; and `routes/1` as the id of an upstream is the key of a route's inline one.
             return;
         }
-        let own = if kind == Kind::Upstreams { id.to_owned() } else { format!("{}/{id}", kind.name()) };
+        let own = if kind == ResourceKind::Upstreams { id.to_owned() } else { format!("{}/{id}", kind.name()) };
         let mut new: BTreeMap<String, Arc<Upstream>> =
             upstreams.into_iter().map(|upstream| (upstream.key.clone(), upstream)).collect();
         // The upstreams of its plugins. Ids contain no slash, and "0" is the next character.
@@ -361,9 +373,9 @@ impl Store {
         (Consumer { credentials: ids.into(), ..consumer }, credentials)
     }
 
-    fn place_consumer(&mut self, name: &str, definition: Option<Definition>) {
-        match definition {
-            Some(Definition::Consumer(consumer, credentials)) => {
+    fn place_consumer(&mut self, name: &str, compiled: Option<CompiledResource>) {
+        match compiled {
+            Some(CompiledResource::Consumer(consumer, credentials)) => {
                 let (consumer, credentials) = self.with_own_credentials(consumer, credentials);
                 // No other consumer has one of them: claims ensure that. A duplicate of its own is found by the first.
                 let _ = Arc::make_mut(&mut self.consumers).replace(consumer, credentials);
@@ -391,7 +403,7 @@ mod tests {
     use crate::resources::PluginSet;
     use crate::store::{Change, Store};
 
-    fn put(kind: Kind, id: &str, document: &str) -> Change {
+    fn put(kind: ResourceKind, id: &str, document: &str) -> Change {
         Change::Put { kind, id: id.into(), document: document.into(), created: 1, origin: Origin::Revision(1) }
     }
 
@@ -401,42 +413,42 @@ mod tests {
         let gateway = load("upstreams: []\n", &|_| None).unwrap().config.gateway;
         let mut store = Store::new(gateway, PluginSet::default());
         let nodes = r#""upstream": {"type": "roundrobin", "nodes": {"10.0.0.1:1": 1}}"#;
-        store.apply([put(Kind::Routes, "1", &format!(r#"{{"uri": "/*", {nodes}}}"#))]);
+        store.apply([put(ResourceKind::Routes, "1", &format!(r#"{{"uri": "/*", {nodes}}}"#))]);
         let guarded = format!(r#"{{"uri": "/guarded/*", {nodes}}}"#);
         for id in ["", "a/b", "a/", "/a", "a/b/c/d/e", "..", "a\nb", "\u{fffd}ff", "../routes_old/1", &"x".repeat(257)]
         {
-            store.apply([put(Kind::Routes, id, &guarded)]);
+            store.apply([put(ResourceKind::Routes, id, &guarded)]);
             let rejected: Vec<_> = store.rejected().map(|of| (of.id.clone(), of.serving)).collect();
             assert_eq!(rejected, [(id.to_owned(), Replacement::Unavailable)]);
             let refused = store.routes.iter().find(|route| route.spec.id == id).expect("it takes its requests");
             assert!(matches!(refused.target, Target::Unavailable(_)), "{id:?}");
-            store.apply([Change::Delete { kind: Kind::Routes, id: id.to_owned() }]);
+            store.apply([Change::Delete { kind: ResourceKind::Routes, id: id.to_owned() }]);
             assert_eq!((store.rejected().count(), store.routes.len()), (0, 1));
         }
         // The key of a route's inline upstream.
-        store.apply([put(Kind::Upstreams, "routes/1", r#"{"nodes": {"10.0.0.2:1": 1}}"#)]);
+        store.apply([put(ResourceKind::Upstreams, "routes/1", r#"{"nodes": {"10.0.0.2:1": 1}}"#)]);
         assert_eq!(store.rejected().count(), 1);
         assert_eq!(store.upstreams["routes/1"].nodes.len(), 1);
-        store.apply([Change::Delete { kind: Kind::Upstreams, id: "routes/1".to_owned() }]);
+        store.apply([Change::Delete { kind: ResourceKind::Upstreams, id: "routes/1".to_owned() }]);
         assert!(store.upstreams.contains_key("routes/1"));
         for (kind, id) in [
-            (Kind::Consumers, ""),
-            (Kind::Consumers, "jack/keys/1"),
-            (Kind::Credentials, "jack/1/2"),
-            (Kind::GlobalRules, "a/b"),
-            (Kind::GlobalRules, ""),
-            (Kind::Secrets, "1"),
-            (Kind::Secrets, "vault/1/2"),
-            (Kind::Secrets, ""),
-            (Kind::Upstreams, ""),
-            (Kind::Ssls, "../ssls"),
+            (ResourceKind::Consumers, ""),
+            (ResourceKind::Consumers, "jack/keys/1"),
+            (ResourceKind::Credentials, "jack/1/2"),
+            (ResourceKind::GlobalRules, "a/b"),
+            (ResourceKind::GlobalRules, ""),
+            (ResourceKind::Secrets, "1"),
+            (ResourceKind::Secrets, "vault/1/2"),
+            (ResourceKind::Secrets, ""),
+            (ResourceKind::Upstreams, ""),
+            (ResourceKind::Ssls, "../ssls"),
         ] {
             store.apply([put(kind, id, r#"{"username": "jack", "plugins": {}}"#)]);
             assert_eq!(store.rejected().map(|of| of.id.as_str()).collect::<Vec<_>>(), [id]);
             store.apply([Change::Delete { kind, id: id.to_owned() }]);
         }
         assert_eq!(store.rejected().count(), 0);
-        for kind in Kind::all() {
+        for kind in ResourceKind::all() {
             // The id is not its error.
             let refusal = store.checker().check(kind, r#"{"id": "a", "username": "a"}"#).err().unwrap_or_default();
             assert!(!refusal.contains("is not the key of"), "{refusal}");

@@ -10,7 +10,7 @@ use proptest::sample::Index;
 use serde_json::{Value as Json, json};
 use std::sync::Arc;
 use stillgate_config::{
-    Change, Config, Kind, Origin, PluginSet, RefusedSsl, Replacement, Ssl, SslUse, Store, Target, load,
+    Change, Config, Origin, PluginSet, RefusedSsl, Replacement, ResourceKind, Ssl, SslUse, Store, Target, load,
 };
 use stillgate_plugin_api::{CustomPlugins, NoSecrets};
 
@@ -26,12 +26,12 @@ fn store_with(global_rule: &str) -> Store {
     )
 }
 
-pub(crate) fn put(kind: Kind, id: &str, created: u64, document: Json) -> Change {
+pub(crate) fn put(kind: ResourceKind, id: &str, created: u64, document: Json) -> Change {
     let origin = Origin::named(format!("/apisix/{}/{id} @ {created}", kind.name()));
     Change::Put { kind, id: id.to_owned(), document: document.to_string().into(), created, origin }
 }
 
-pub(crate) fn delete(kind: Kind, id: &str) -> Change {
+pub(crate) fn delete(kind: ResourceKind, id: &str) -> Change {
     Change::Delete { kind, id: id.to_owned() }
 }
 
@@ -50,7 +50,7 @@ fn seen(store: &Store) -> String {
 }
 
 /// The kind, the id and the replacement of everything that is rejected.
-fn rejected(store: &Store) -> Vec<(Kind, String, Replacement)> {
+fn rejected(store: &Store) -> Vec<(ResourceKind, String, Replacement)> {
     store.rejected().map(|of| (of.kind, of.id.clone(), of.serving)).collect()
 }
 
@@ -61,7 +61,7 @@ fn targets(store: &Store) -> Vec<(String, Option<String>)> {
 }
 
 #[track_caller]
-fn check(store: &Store, expected: &[(&str, Option<&str>)], refused: &[(Kind, &str, Replacement)]) {
+fn check(store: &Store, expected: &[(&str, Option<&str>)], refused: &[(ResourceKind, &str, Replacement)]) {
     let expected: Vec<_> = expected.iter().map(|(id, key)| ((*id).to_owned(), key.map(str::to_owned))).collect();
     assert_eq!(targets(store), expected);
     let refused: Vec<_> = refused.iter().map(|(kind, id, serving)| (*kind, (*id).to_owned(), *serving)).collect();
@@ -76,14 +76,14 @@ fn nodes() -> Json {
 fn one_bad_resource_among_good_ones_is_refused_by_itself() {
     let mut store = store();
     store.apply([
-        put(Kind::Routes, "good", 2, json!({"uri": "/a", "upstream_id": "u"})),
-        put(Kind::Routes, "bad", 3, json!({"uri": "/b", "upstream_id": "u", "timeout": {"read": "soon"}})),
-        put(Kind::Routes, "unread", 4, json!({"uri": "/b", "hots": ["a"], "upstream_id": "u"})),
-        put(Kind::Routes, "off", 5, json!({"uri": 7, "status": 0})),
-        put(Kind::Upstreams, "u", 1, nodes()),
+        put(ResourceKind::Routes, "good", 2, json!({"uri": "/a", "upstream_id": "u"})),
+        put(ResourceKind::Routes, "bad", 3, json!({"uri": "/b", "upstream_id": "u", "timeout": {"read": "soon"}})),
+        put(ResourceKind::Routes, "unread", 4, json!({"uri": "/b", "hots": ["a"], "upstream_id": "u"})),
+        put(ResourceKind::Routes, "off", 5, json!({"uri": 7, "status": 0})),
+        put(ResourceKind::Upstreams, "u", 1, nodes()),
     ]);
-    let unavailable = |id| (Kind::Routes, id, Replacement::Unavailable);
-    let refused = [unavailable("bad"), (Kind::Routes, "off", Replacement::Nothing), unavailable("unread")];
+    let unavailable = |id| (ResourceKind::Routes, id, Replacement::Unavailable);
+    let refused = [unavailable("bad"), (ResourceKind::Routes, "off", Replacement::Nothing), unavailable("unread")];
     check(&store, &[("good", Some("u")), ("bad", None), ("unread", None)], &refused);
     let rejected: Vec<_> = store.rejected().collect();
     assert_eq!(rejected[0].origin.to_string(), "/apisix/routes/bad @ 3");
@@ -93,9 +93,9 @@ fn one_bad_resource_among_good_ones_is_refused_by_itself() {
     assert!(unread.ends_with("; so that no other answers in its place, it refuses any host"), "{unread}");
     // It is fixed.
     store.apply([
-        put(Kind::Routes, "bad", 3, json!({"uri": "/b", "upstream_id": "u"})),
-        delete(Kind::Routes, "unread"),
-        delete(Kind::Routes, "off"),
+        put(ResourceKind::Routes, "bad", 3, json!({"uri": "/b", "upstream_id": "u"})),
+        delete(ResourceKind::Routes, "unread"),
+        delete(ResourceKind::Routes, "off"),
     ]);
     check(&store, &[("good", Some("u")), ("bad", Some("u"))], &[]);
 }
@@ -104,49 +104,50 @@ fn one_bad_resource_among_good_ones_is_refused_by_itself() {
 fn the_last_good_version_serves_until_it_is_deleted() {
     let mut store = store();
     let good = json!({"uri": "/a", "upstream": nodes()});
-    store.apply([put(Kind::Routes, "r", 1, good.clone())]);
+    store.apply([put(ResourceKind::Routes, "r", 1, good.clone())]);
     let before = store.load("r").config.routes;
-    store.apply([put(Kind::Routes, "r", 1, json!({"uri": 7}))]);
-    check(&store, &[("r", Some("routes/r"))], &[(Kind::Routes, "r", Replacement::Previous)]);
+    store.apply([put(ResourceKind::Routes, "r", 1, json!({"uri": 7}))]);
+    check(&store, &[("r", Some("routes/r"))], &[(ResourceKind::Routes, "r", Replacement::Previous)]);
     assert_eq!(store.load("r").config.routes, before);
     // Another bad one does not replace it.
-    store.apply([put(Kind::Routes, "r", 1, json!([]))]);
-    check(&store, &[("r", Some("routes/r"))], &[(Kind::Routes, "r", Replacement::Previous)]);
-    store.apply([delete(Kind::Routes, "r")]);
+    store.apply([put(ResourceKind::Routes, "r", 1, json!([]))]);
+    check(&store, &[("r", Some("routes/r"))], &[(ResourceKind::Routes, "r", Replacement::Previous)]);
+    store.apply([delete(ResourceKind::Routes, "r")]);
     check(&store, &[], &[]);
-    store.apply([put(Kind::Routes, "r", 1, json!({"uri": 7}))]);
-    check(&store, &[("r", None)], &[(Kind::Routes, "r", Replacement::Unavailable)]);
+    store.apply([put(ResourceKind::Routes, "r", 1, json!({"uri": 7}))]);
+    check(&store, &[("r", None)], &[(ResourceKind::Routes, "r", Replacement::Unavailable)]);
 }
 
 #[test]
 fn what_refers_to_a_refused_or_missing_resource_is_answered_503() {
     let mut store = store();
     store.apply([
-        put(Kind::Upstreams, "u", 1, json!({"nodes": "none"})),
-        put(Kind::Services, "s", 2, json!({"upstream_id": "u"})),
-        put(Kind::Routes, "a", 3, json!({"uri": "/a", "upstream_id": "u"})),
-        put(Kind::Routes, "b", 4, json!({"uri": "/b", "service_id": "s"})),
-        put(Kind::Routes, "c", 5, json!({"uri": "/c", "upstream": nodes(), "service_id": "gone"})),
-        put(Kind::Routes, "d", 6, json!({"uri": "/d", "upstream": nodes(), "plugin_config_id": "gone"})),
-        put(Kind::Routes, "e", 7, json!({"uri": "/e", "upstream": nodes()})),
+        put(ResourceKind::Upstreams, "u", 1, json!({"nodes": "none"})),
+        put(ResourceKind::Services, "s", 2, json!({"upstream_id": "u"})),
+        put(ResourceKind::Routes, "a", 3, json!({"uri": "/a", "upstream_id": "u"})),
+        put(ResourceKind::Routes, "b", 4, json!({"uri": "/b", "service_id": "s"})),
+        put(ResourceKind::Routes, "c", 5, json!({"uri": "/c", "upstream": nodes(), "service_id": "gone"})),
+        put(ResourceKind::Routes, "d", 6, json!({"uri": "/d", "upstream": nodes(), "plugin_config_id": "gone"})),
+        put(ResourceKind::Routes, "e", 7, json!({"uri": "/e", "upstream": nodes()})),
     ]);
     let unavailable = |kind, id| (kind, id, Replacement::Unavailable);
-    let all = ["a", "b", "c", "d"].map(|id| unavailable(Kind::Routes, id));
-    let refused = [&[unavailable(Kind::Upstreams, "u"), unavailable(Kind::Services, "s")], &all[..]].concat();
+    let all = ["a", "b", "c", "d"].map(|id| unavailable(ResourceKind::Routes, id));
+    let refused =
+        [&[unavailable(ResourceKind::Upstreams, "u"), unavailable(ResourceKind::Services, "s")], &all[..]].concat();
     check(&store, &[("a", None), ("b", None), ("c", None), ("d", None), ("e", Some("routes/e"))], &refused);
     // The missing resource is added.
     store.apply([
-        put(Kind::Upstreams, "u", 1, nodes()),
-        put(Kind::Services, "gone", 8, json!({"hosts": ["a.example"]})),
-        put(Kind::PluginConfigs, "gone", 9, json!({"plugins": {}})),
+        put(ResourceKind::Upstreams, "u", 1, nodes()),
+        put(ResourceKind::Services, "gone", 8, json!({"hosts": ["a.example"]})),
+        put(ResourceKind::PluginConfigs, "gone", 9, json!({"plugins": {}})),
     ]);
     let good = [("a", "u"), ("b", "u"), ("c", "routes/c"), ("d", "routes/d"), ("e", "routes/e")];
     check(&store, &good.map(|(id, key)| (id, Some(key))), &[]);
     let hosts = &store.load("r").config.routes[2].spec.uri().unwrap().hosts.clone();
     assert_eq!(hosts.iter().map(ToString::to_string).collect::<Vec<_>>(), ["a.example"]);
     // And removed.
-    store.apply([delete(Kind::Services, "gone")]);
-    check(&store, &good.map(|(id, key)| (id, (id != "c").then_some(key))), &[unavailable(Kind::Routes, "c")]);
+    store.apply([delete(ResourceKind::Services, "gone")]);
+    check(&store, &good.map(|(id, key)| (id, (id != "c").then_some(key))), &[unavailable(ResourceKind::Routes, "c")]);
 }
 
 #[test]
@@ -157,15 +158,15 @@ fn what_is_still_encrypted_is_not_a_secret() {
     };
     let mut store = store();
     store.apply([
-        put(Kind::Consumers, "jack", 1, with(consumer("jack", &[1]))),
-        put(Kind::Consumers, "jill", 2, consumer("jill", &[2])),
-        put(Kind::Consumers, "jill", 2, with(consumer("jill", &[3]))),
-        put(Kind::Routes, "r", 3, with(json!({"uri": "/a", "upstream": nodes()}))),
+        put(ResourceKind::Consumers, "jack", 1, with(consumer("jack", &[1]))),
+        put(ResourceKind::Consumers, "jill", 2, consumer("jill", &[2])),
+        put(ResourceKind::Consumers, "jill", 2, with(consumer("jill", &[3]))),
+        put(ResourceKind::Routes, "r", 3, with(json!({"uri": "/a", "upstream": nodes()}))),
     ]);
     let expected = [
-        (Kind::Consumers, "jack".to_owned(), Replacement::Nothing),
-        (Kind::Consumers, "jill".to_owned(), Replacement::Previous),
-        (Kind::Routes, "r".to_owned(), Replacement::Unavailable),
+        (ResourceKind::Consumers, "jack".to_owned(), Replacement::Nothing),
+        (ResourceKind::Consumers, "jill".to_owned(), Replacement::Previous),
+        (ResourceKind::Routes, "r".to_owned(), Replacement::Unavailable),
     ];
     let mut found = rejected(&store);
     found.sort_by_key(|(_, id, _)| id.clone());
@@ -184,8 +185,8 @@ fn what_is_still_encrypted_is_not_a_secret() {
 fn a_global_rule_that_was_never_right_denies_everything() {
     let changes = || {
         [
-            put(Kind::Routes, "r", 1, json!({"uri": "/a", "upstream": nodes()})),
-            put(Kind::GlobalRules, "g", 2, json!({"plugins": {"no-such-plugin": {}}})),
+            put(ResourceKind::Routes, "r", 1, json!({"uri": "/a", "upstream": nodes()})),
+            put(ResourceKind::GlobalRules, "g", 2, json!({"plugins": {"no-such-plugin": {}}})),
         ]
     };
     let mut denying = store();
@@ -194,13 +195,13 @@ fn a_global_rule_that_was_never_right_denies_everything() {
         let chain = store.load("r").config.plugins.global;
         chain.entries().iter().map(|entry| entry.name).collect::<Vec<_>>()
     };
-    check(&denying, &[("r", Some("routes/r"))], &[(Kind::GlobalRules, "g", Replacement::Unavailable)]);
+    check(&denying, &[("r", Some("routes/r"))], &[(ResourceKind::GlobalRules, "g", Replacement::Unavailable)]);
     assert_eq!(global(&denying), ["unavailable"]);
-    denying.apply([delete(Kind::GlobalRules, "g")]);
+    denying.apply([delete(ResourceKind::GlobalRules, "g")]);
     assert!(global(&denying).is_empty());
     let mut ignoring = store_with("ignore");
     ignoring.apply(changes());
-    check(&ignoring, &[("r", Some("routes/r"))], &[(Kind::GlobalRules, "g", Replacement::Nothing)]);
+    check(&ignoring, &[("r", Some("routes/r"))], &[(ResourceKind::GlobalRules, "g", Replacement::Nothing)]);
     assert!(global(&ignoring).is_empty());
 }
 
@@ -222,10 +223,10 @@ fn consumer(name: &str, keys: &[u8]) -> Json {
 #[test]
 fn the_consumer_that_was_made_first_keeps_a_key() {
     let all = [
-        put(Kind::Consumers, "late", 9, consumer("late", &[1, 2])),
-        put(Kind::Consumers, "early", 3, consumer("early", &[1])),
-        put(Kind::Consumers, "later", 10, consumer("later", &[2, 3])),
-        put(Kind::Consumers, "twice", 11, consumer("twice", &[3, 3])),
+        put(ResourceKind::Consumers, "late", 9, consumer("late", &[1, 2])),
+        put(ResourceKind::Consumers, "early", 3, consumer("early", &[1])),
+        put(ResourceKind::Consumers, "later", 10, consumer("later", &[2, 3])),
+        put(ResourceKind::Consumers, "twice", 11, consumer("twice", &[3, 3])),
     ];
     for order in [[0, 1, 2, 3], [1, 0, 3, 2], [3, 2, 1, 0], [2, 3, 0, 1]] {
         let mut store = store();
@@ -237,9 +238,9 @@ fn the_consumer_that_was_made_first_keeps_a_key() {
         let expected: Vec<_> = expected.iter().map(|(id, why)| (*id, why.as_str(), Replacement::Nothing)).collect();
         assert_eq!(reasons, expected);
         // The first of them is removed.
-        store.apply([delete(Kind::Consumers, "early")]);
+        store.apply([delete(ResourceKind::Consumers, "early")]);
         assert_eq!(owners(&store), ["late", "late", ""].map(|name| (!name.is_empty()).then(|| name.to_owned())));
-        store.apply([delete(Kind::Consumers, "late"), delete(Kind::Consumers, "later")]);
+        store.apply([delete(ResourceKind::Consumers, "late"), delete(ResourceKind::Consumers, "later")]);
         assert_eq!(owners(&store), [None, None, Some("twice".to_owned())]);
     }
 }
@@ -248,17 +249,17 @@ fn the_consumer_that_was_made_first_keeps_a_key() {
 fn a_consumer_without_its_group_is_answered_503() {
     let mut store = store();
     let document = json!({"username": "a", "group_id": "g", "plugins": {"key-auth": {"key": "k1"}}});
-    store.apply([put(Kind::Consumers, "a", 1, document)]);
+    store.apply([put(ResourceKind::Consumers, "a", 1, document)]);
     let plugins = |store: &Store| {
         let consumers = store.load("r").config.plugins.consumers;
         let found = consumers.find("key-auth", b"k1").unwrap();
         consumers.of(found).plugins.iter().map(|entry| entry.name).collect::<Vec<_>>()
     };
     assert_eq!((plugins(&store), rejected(&store)[0].2), (vec!["unavailable"], Replacement::Unavailable));
-    store.apply([put(Kind::ConsumerGroups, "g", 2, json!({"plugins": {"count": {"count": 7}}}))]);
+    store.apply([put(ResourceKind::ConsumerGroups, "g", 2, json!({"plugins": {"count": {"count": 7}}}))]);
     assert_eq!((plugins(&store), rejected(&store)), (vec!["count"], vec![]));
     // The previous version of the group stays.
-    store.apply([put(Kind::ConsumerGroups, "g", 2, json!({"plugins": {"count": {"count": 0}}}))]);
+    store.apply([put(ResourceKind::ConsumerGroups, "g", 2, json!({"plugins": {"count": {"count": 0}}}))]);
     assert_eq!((plugins(&store), rejected(&store)[0].2), (vec!["count"], Replacement::Previous));
 }
 
@@ -266,8 +267,8 @@ fn a_consumer_without_its_group_is_answered_503() {
 fn the_rule_that_was_made_first_keeps_a_plugin() {
     let mut store = store();
     store.apply([
-        put(Kind::GlobalRules, "b", 2, json!({"plugins": {"count": {"count": 2}, "key-auth": {}}})),
-        put(Kind::GlobalRules, "a", 5, json!({"plugins": {"count": {"count": 1}}})),
+        put(ResourceKind::GlobalRules, "b", 2, json!({"plugins": {"count": {"count": 2}, "key-auth": {}}})),
+        put(ResourceKind::GlobalRules, "a", 5, json!({"plugins": {"count": {"count": 1}}})),
     ]);
     let loaded = store.load("r");
     let kept: Vec<String> = loaded.config.plugins.global.entries().iter().map(|of| format!("{of:?}")).collect();
@@ -287,7 +288,7 @@ fn a_rule_that_is_switched_off_or_filtered_leaves_the_plugin_to_another() {
     let check = |rules: [Json; 3], expected: &[&str], warnings: usize| {
         let mut store = store();
         for (id, key_auth) in ["a", "b", "c"].into_iter().zip(&rules) {
-            store.apply([put(Kind::GlobalRules, id, 1, json!({"plugins": {"key-auth": key_auth}}))]);
+            store.apply([put(ResourceKind::GlobalRules, id, 1, json!({"plugins": {"key-auth": key_auth}}))]);
         }
         let loaded = store.load("r");
         let chain = &loaded.config.plugins.global;
@@ -307,16 +308,26 @@ fn unknown_keys_of_plugins_pass_where_apisix_takes_them() {
     let mut store = store();
     let route = |plugins: Json| json!({"uri": "/a", "upstream": nodes(), "plugins": plugins});
     store.apply([
-        put(Kind::Routes, "1", 1, route(json!({"count": {"count": 1, "colour": "red", "inner": {"key": "x"}}}))),
-        put(Kind::Routes, "2", 2, route(json!({"count": {"count": 1, "inner": {"colour": "red"}}}))),
-        put(Kind::Routes, "3", 3, route(json!({"none": {}}))),
-        put(Kind::Consumers, "a", 4, json!({"username": "a", "plugins": {"key-auth": {"key": "k1", "colour": 1}}})),
-        put(Kind::PluginMetadata, "count", 5, json!({"id": "count", "count": 1, "colour": 1})),
-        put(Kind::PluginMetadata, "none", 6, json!({"count": 1})),
-        put(Kind::Routes, "4", 7, route(json!({"count": {"count": 1, "_meta": {"filters": []}}}))),
+        put(
+            ResourceKind::Routes,
+            "1",
+            1,
+            route(json!({"count": {"count": 1, "colour": "red", "inner": {"key": "x"}}})),
+        ),
+        put(ResourceKind::Routes, "2", 2, route(json!({"count": {"count": 1, "inner": {"colour": "red"}}}))),
+        put(ResourceKind::Routes, "3", 3, route(json!({"none": {}}))),
+        put(
+            ResourceKind::Consumers,
+            "a",
+            4,
+            json!({"username": "a", "plugins": {"key-auth": {"key": "k1", "colour": 1}}}),
+        ),
+        put(ResourceKind::PluginMetadata, "count", 5, json!({"id": "count", "count": 1, "colour": 1})),
+        put(ResourceKind::PluginMetadata, "none", 6, json!({"count": 1})),
+        put(ResourceKind::Routes, "4", 7, route(json!({"count": {"count": 1, "_meta": {"filters": []}}}))),
     ]);
-    let unavailable = |id| (Kind::Routes, id, Replacement::Unavailable);
-    let metadata = (Kind::PluginMetadata, "none", Replacement::Unavailable);
+    let unavailable = |id| (ResourceKind::Routes, id, Replacement::Unavailable);
+    let metadata = (ResourceKind::PluginMetadata, "none", Replacement::Unavailable);
     let refused = [metadata, unavailable("2"), unavailable("3"), unavailable("4")];
     check(&store, &[("1", Some("routes/1")), ("2", None), ("3", None), ("4", None)], &refused);
     let warnings: Vec<String> = store.load("r").warnings.into_iter().map(|warning| warning.path).collect();
@@ -329,15 +340,19 @@ fn unknown_keys_of_plugins_pass_where_apisix_takes_them() {
 fn nothing_is_served_with_a_plugin_whose_metadata_is_refused() {
     let mut store = store();
     let route = json!({"uri": "/a", "upstream": nodes(), "plugins": {"count": {"count": 1}}});
-    let metadata = |count: u32| put(Kind::PluginMetadata, "count", 2, json!({"count": count}));
-    store.apply([put(Kind::Routes, "r", 1, route), metadata(0)]);
+    let metadata = |count: u32| put(ResourceKind::PluginMetadata, "count", 2, json!({"count": count}));
+    store.apply([put(ResourceKind::Routes, "r", 1, route), metadata(0)]);
     let unavailable = |kind, id| (kind, id, Replacement::Unavailable);
-    check(&store, &[("r", None)], &[unavailable(Kind::PluginMetadata, "count"), unavailable(Kind::Routes, "r")]);
+    check(
+        &store,
+        &[("r", None)],
+        &[unavailable(ResourceKind::PluginMetadata, "count"), unavailable(ResourceKind::Routes, "r")],
+    );
     store.apply([metadata(1)]);
     check(&store, &[("r", Some("routes/r"))], &[]);
     store.apply([metadata(0)]);
-    check(&store, &[("r", Some("routes/r"))], &[(Kind::PluginMetadata, "count", Replacement::Previous)]);
-    store.apply([delete(Kind::PluginMetadata, "count")]);
+    check(&store, &[("r", Some("routes/r"))], &[(ResourceKind::PluginMetadata, "count", Replacement::Previous)]);
+    store.apply([delete(ResourceKind::PluginMetadata, "count")]);
     check(&store, &[("r", Some("routes/r"))], &[]);
 }
 
@@ -348,18 +363,23 @@ fn names_of_certificates_and_groups_belong_to_the_first() {
     let route =
         |count: u32| json!({"uri": "/a", "upstream": nodes(), "plugins": {"count": {"count": count, "group": "g"}}});
     store.apply([
-        put(Kind::Ssls, "2", 2, ssl("a.example")),
-        put(Kind::Ssls, "1", 1, ssl("a.example")),
-        put(Kind::Routes, "1", 4, route(1)),
-        put(Kind::Routes, "2", 3, route(2)),
-        put(Kind::Routes, "3", 5, route(2)),
+        put(ResourceKind::Ssls, "2", 2, ssl("a.example")),
+        put(ResourceKind::Ssls, "1", 1, ssl("a.example")),
+        put(ResourceKind::Routes, "1", 4, route(1)),
+        put(ResourceKind::Routes, "2", 3, route(2)),
+        put(ResourceKind::Routes, "3", 5, route(2)),
     ]);
-    let refused = [(Kind::Ssls, "2", Replacement::Unavailable), (Kind::Routes, "1", Replacement::Unavailable)];
+    let refused =
+        [(ResourceKind::Ssls, "2", Replacement::Unavailable), (ResourceKind::Routes, "1", Replacement::Unavailable)];
     check(&store, &[("2", Some("routes/2")), ("1", None), ("3", Some("routes/3"))], &refused);
     let reasons: Vec<_> = store.rejected().map(|of| of.reason.clone()).collect();
     assert!(reasons[0].contains("\"a.example\" is a name of the entry \"1\""), "{reasons:?}");
     assert!(reasons[1].contains("the group \"g\" is not the same in route \"2\""), "{reasons:?}");
-    store.apply([delete(Kind::Ssls, "1"), delete(Kind::Routes, "2"), put(Kind::Routes, "3", 5, route(1))]);
+    store.apply([
+        delete(ResourceKind::Ssls, "1"),
+        delete(ResourceKind::Routes, "2"),
+        put(ResourceKind::Routes, "3", 5, route(1)),
+    ]);
     check(&store, &[("1", Some("routes/1")), ("3", Some("routes/3"))], &[]);
 }
 
@@ -377,7 +397,10 @@ fn a_rejected_certificate_that_asks_clients_says_so() {
         (json!(null), false),
     ] {
         let mut store = store();
-        store.apply([put(Kind::Ssls, "1", 1, entry(json!(null))), put(Kind::Ssls, "2", 2, entry(client.clone()))]);
+        store.apply([
+            put(ResourceKind::Ssls, "1", 1, entry(json!(null))),
+            put(ResourceKind::Ssls, "2", 2, entry(client.clone())),
+        ]);
         let asks = store.load("r").config.ssls.iter().any(|ssl| matches!(&ssl.usage, SslUse::Refused(of) if of.asks));
         assert_eq!(asks, expected, "{client}");
         let reason = store.rejected().next().expect("one of them").reason.clone();
@@ -408,13 +431,16 @@ fn names_of_a_rejected_certificate_are_refused() {
         (&bad_default, refused(&[], false, true)),
     ] {
         let mut store = store();
-        store.apply([put(Kind::Ssls, "1", 1, document.clone())]);
-        assert_eq!(rejected(&store), [(Kind::Ssls, "1".to_owned(), Replacement::Unavailable)], "{document}");
+        store.apply([put(ResourceKind::Ssls, "1", 1, document.clone())]);
+        assert_eq!(rejected(&store), [(ResourceKind::Ssls, "1".to_owned(), Replacement::Unavailable)], "{document}");
         assert_eq!(uses(&store), [expected], "{document}");
     }
     let mut store = store();
-    store.apply([put(Kind::Ssls, "1", 1, bad_client), put(Kind::Ssls, "2", 2, json!({"snis": [7], "cert": "a.pem"}))]);
-    assert_eq!(rejected(&store), ["1", "2"].map(|id| (Kind::Ssls, id.to_owned(), Replacement::Unavailable)));
+    store.apply([
+        put(ResourceKind::Ssls, "1", 1, bad_client),
+        put(ResourceKind::Ssls, "2", 2, json!({"snis": [7], "cert": "a.pem"})),
+    ]);
+    assert_eq!(rejected(&store), ["1", "2"].map(|id| (ResourceKind::Ssls, id.to_owned(), Replacement::Unavailable)));
     assert_eq!(uses(&store), [refused(&["a.example"], false, false), refused(&[], true, false)]);
     for (document, expected) in [
         (json!(7), Some(refused(&[], true, true))),
@@ -429,24 +455,24 @@ fn names_of_a_rejected_certificate_are_refused() {
         (json!({"status": 0, "snis": 7}), None),
     ] {
         let mut store = self::store();
-        store.apply([put(Kind::Ssls, "1", 1, document.clone())]);
+        store.apply([put(ResourceKind::Ssls, "1", 1, document.clone())]);
         assert_eq!(uses(&store), Vec::from_iter(expected), "{document}");
     }
     // A later entry does not get a name of a refused one.
     let mut store = self::store();
     let later = json!({"sni": "a.example", "cert": "a.pem", "key": "a.key"});
-    store.apply([put(Kind::Ssls, "1", 1, json!({"sni": "a.example"})), put(Kind::Ssls, "2", 2, later)]);
+    store.apply([put(ResourceKind::Ssls, "1", 1, json!({"sni": "a.example"})), put(ResourceKind::Ssls, "2", 2, later)]);
     assert_eq!(uses(&store), vec![refused(&["a.example"], false, false); 2]);
     // The previous valid version stays.
     let mut store = self::store();
-    store.apply([put(Kind::Ssls, "1", 1, good), put(Kind::Ssls, "1", 1, without_key)]);
-    assert_eq!(rejected(&store), [(Kind::Ssls, "1".to_owned(), Replacement::Previous)]);
+    store.apply([put(ResourceKind::Ssls, "1", 1, good), put(ResourceKind::Ssls, "1", 1, without_key)]);
+    assert_eq!(rejected(&store), [(ResourceKind::Ssls, "1".to_owned(), Replacement::Previous)]);
     assert!(matches!(&uses(&store)[..], [SslUse::Server(server)] if server.client.is_some()));
     // A disabled entry claims nothing.
     let mut off = json!({"snis": ["a.example"], "cert": "a.pem", "status": 0});
     off["keys"] = json!(["b.key"]);
     let mut store = self::store();
-    store.apply([put(Kind::Ssls, "1", 1, off)]);
+    store.apply([put(ResourceKind::Ssls, "1", 1, off)]);
     assert_eq!(uses(&store), []);
 }
 
@@ -456,11 +482,11 @@ fn no_later_certificate_has_a_name_that_another_may_have() {
     let ssl = |names: Json| json!({"snis": names, "cert": "a.pem", "key": "a.key"});
     let unread = |store: &mut Store| {
         let text = r#"{"snis": ["a.example", 010], "cert": "a.pem", "key": "a.key", "client": {"ca": "c.pem"}}"#;
-        let (kind, id) = (Kind::Ssls, "unread".to_owned());
+        let (kind, id) = (ResourceKind::Ssls, "unread".to_owned());
         store.apply([Change::Put { kind, id, document: text.into(), created: 2, origin: Origin::named("test") }]);
     };
     let of = |ids: &[&str]| -> Vec<_> {
-        ids.iter().map(|id| (Kind::Ssls, (*id).to_owned(), Replacement::Unavailable)).collect()
+        ids.iter().map(|id| (ResourceKind::Ssls, (*id).to_owned(), Replacement::Unavailable)).collect()
     };
     for is_first in [false, true] {
         let mut store = store();
@@ -468,10 +494,10 @@ fn no_later_certificate_has_a_name_that_another_may_have() {
             unread(&mut store);
         }
         store.apply([
-            put(Kind::Ssls, "before", 1, ssl(json!(["a.example", "*.b.example"]))),
-            put(Kind::Ssls, "behind", 3, ssl(json!(["c.example"]))),
-            put(Kind::Ssls, "default", 4, json!({"default": true, "cert": "a.pem", "key": "a.key"})),
-            put(Kind::Ssls, "client", 5, json!({"type": "client", "cert": "a.pem", "key": "a.key"})),
+            put(ResourceKind::Ssls, "before", 1, ssl(json!(["a.example", "*.b.example"]))),
+            put(ResourceKind::Ssls, "behind", 3, ssl(json!(["c.example"]))),
+            put(ResourceKind::Ssls, "default", 4, json!({"default": true, "cert": "a.pem", "key": "a.key"})),
+            put(ResourceKind::Ssls, "client", 5, json!({"type": "client", "cert": "a.pem", "key": "a.key"})),
         ]);
         if !is_first {
             assert_eq!(rejected(&store), []);
@@ -482,13 +508,16 @@ fn no_later_certificate_has_a_name_that_another_may_have() {
         let why = "\"c.example\" may be a name of the entry \"unread\", of which one cannot be read";
         assert!(reason.contains(why), "{reason}");
         // Once it is fixed, it has its written names.
-        store.apply([put(Kind::Ssls, "unread", 2, ssl(json!(["c.example"])))]);
+        store.apply([put(ResourceKind::Ssls, "unread", 2, ssl(json!(["c.example"])))]);
         assert_eq!(rejected(&store), of(&["behind"]));
-        store.apply([put(Kind::Ssls, "unread", 2, ssl(json!(["d.example"])))]);
+        store.apply([put(ResourceKind::Ssls, "unread", 2, ssl(json!(["d.example"])))]);
         assert_eq!(rejected(&store), []);
         let mut store = self::store();
         unread(&mut store);
-        store.apply([put(Kind::Ssls, "behind", 3, ssl(json!(["c.example"]))), delete(Kind::Ssls, "unread")]);
+        store.apply([
+            put(ResourceKind::Ssls, "behind", 3, ssl(json!(["c.example"]))),
+            delete(ResourceKind::Ssls, "unread"),
+        ]);
         assert_eq!(rejected(&store), []);
     }
     // Whatever else of it is unreadable, its readable names are its own.
@@ -497,7 +526,10 @@ fn no_later_certificate_has_a_name_that_another_may_have() {
         json!({"snis": ["a.example"], "ssl_protocols": 7}),
     ] {
         let mut store = self::store();
-        store.apply([put(Kind::Ssls, "1", 1, first.clone()), put(Kind::Ssls, "2", 2, ssl(json!(["a.example"])))]);
+        store.apply([
+            put(ResourceKind::Ssls, "1", 1, first.clone()),
+            put(ResourceKind::Ssls, "2", 2, ssl(json!(["a.example"]))),
+        ]);
         assert_eq!(rejected(&store), of(&["1", "2"]), "{first}");
     }
 }
@@ -506,8 +538,8 @@ fn no_later_certificate_has_a_name_that_another_may_have() {
 fn a_secret_that_cannot_be_looked_up_refuses_its_resource() {
     let mut store = store();
     let document = json!({"username": "a", "plugins": {"key-auth": {"key": "$env://NONE"}}});
-    store.apply([put(Kind::Consumers, "a", 1, document)]);
-    assert_eq!(rejected(&store), [(Kind::Consumers, "a".to_owned(), Replacement::Nothing)]);
+    store.apply([put(ResourceKind::Consumers, "a", 1, document)]);
+    assert_eq!(rejected(&store), [(ResourceKind::Consumers, "a".to_owned(), Replacement::Nothing)]);
     let reason = store.rejected().next().unwrap().reason.clone();
     assert!(store.load("r").config.plugins.consumers.is_empty() && reason.contains("$env://NONE"), "{reason}");
 }
@@ -517,7 +549,7 @@ fn hostile_documents_are_refused() {
     let mut store = store();
     let deep = (0..100).fold(json!(1), |inner, _| json!({"a": inner}));
     let long = "x".repeat(70_000);
-    for kind in Kind::all() {
+    for kind in ResourceKind::all() {
         for document in [
             json!(null),
             json!(7),
@@ -532,7 +564,7 @@ fn hostile_documents_are_refused() {
         ] {
             store.apply([put(kind, "x", 1, document)]);
             let is_refused = store.rejected().any(|of| (of.kind, of.id.as_str()) == (kind, "x"));
-            assert!(is_refused || matches!(kind, Kind::Services | Kind::PluginMetadata), "{kind:?}");
+            assert!(is_refused || matches!(kind, ResourceKind::Services | ResourceKind::PluginMetadata), "{kind:?}");
         }
     }
     assert!(store.load("r").config.plugins.consumers.is_empty());
@@ -553,8 +585,14 @@ fn text_that_is_not_json_is_refused() {
         ("{\"a\":1e999}", Replacement::Unavailable),
     ] {
         let document = text.into();
-        store.apply([Change::Put { kind: Kind::Routes, id: "r".to_owned(), document, created: 1, origin: origin() }]);
-        assert_eq!(rejected(&store), [(Kind::Routes, "r".to_owned(), serving)], "{text:?}");
+        store.apply([Change::Put {
+            kind: ResourceKind::Routes,
+            id: "r".to_owned(),
+            document,
+            created: 1,
+            origin: origin(),
+        }]);
+        assert_eq!(rejected(&store), [(ResourceKind::Routes, "r".to_owned(), serving)], "{text:?}");
     }
 }
 
@@ -563,10 +601,10 @@ fn text_that_is_not_json_is_refused() {
 fn the_key_of_a_document_is_its_id() {
     let mut store = store();
     store.apply([
-        put(Kind::Routes, "r", 1, json!({"id": "other", "uri": "/a", "plugins": {}})),
-        put(Kind::Consumers, "jack", 2, json!({"username": "jill"})),
+        put(ResourceKind::Routes, "r", 1, json!({"id": "other", "uri": "/a", "plugins": {}})),
+        put(ResourceKind::Consumers, "jack", 2, json!({"username": "jill"})),
     ]);
-    assert_eq!(rejected(&store), [(Kind::Consumers, "jack".to_owned(), Replacement::Nothing)]);
+    assert_eq!(rejected(&store), [(ResourceKind::Consumers, "jack".to_owned(), Replacement::Nothing)]);
     let loaded = store.load("r");
     assert_eq!((&*loaded.config.routes[0].spec.id, &loaded.config.routes[0].target), ("r", &Target::Nowhere));
     assert!(loaded.warnings[0].to_string().contains("its document says \"other\""), "{:?}", loaded.warnings);
@@ -576,9 +614,9 @@ fn the_key_of_a_document_is_its_id() {
 fn another_gateway_section_reads_everything_again() {
     let mut store = store();
     store.apply([
-        put(Kind::Upstreams, "u", 1, nodes()),
-        put(Kind::Routes, "r", 2, json!({"uri": "/a", "upstream_id": "u"})),
-        put(Kind::Routes, "r", 2, json!({"uri": 7})),
+        put(ResourceKind::Upstreams, "u", 1, nodes()),
+        put(ResourceKind::Routes, "r", 2, json!({"uri": "/a", "upstream_id": "u"})),
+        put(ResourceKind::Routes, "r", 2, json!({"uri": 7})),
     ]);
     let before = seen(&store);
     store.renew(store.load("r").config.gateway, CustomPlugins::NONE);
@@ -588,12 +626,20 @@ fn another_gateway_section_reads_everything_again() {
 #[test]
 fn an_upstream_that_changes_leaves_its_routes_alone() {
     let mut store = store();
-    store.apply([put(Kind::Upstreams, "u", 1, nodes()), put(Kind::Services, "s", 2, json!({"upstream_id": "u"}))]);
+    store.apply([
+        put(ResourceKind::Upstreams, "u", 1, nodes()),
+        put(ResourceKind::Services, "s", 2, json!({"upstream_id": "u"})),
+    ]);
     store.apply((0..100).map(|n| {
-        put(Kind::Routes, &n.to_string(), 3, json!({"uri": format!("/{n}"), "service_id": "s", "timeout": {"read": 7}}))
+        put(
+            ResourceKind::Routes,
+            &n.to_string(),
+            3,
+            json!({"uri": format!("/{n}"), "service_id": "s", "timeout": {"read": 7}}),
+        )
     }));
     let before = store.load("1").config;
-    store.apply([put(Kind::Upstreams, "u", 1, json!({"nodes": {"10.0.0.9:80": 1}, "timeout": {"send": 3}}))]);
+    store.apply([put(ResourceKind::Upstreams, "u", 1, json!({"nodes": {"10.0.0.9:80": 1}, "timeout": {"send": 3}}))]);
     let after = store.load("2").config;
     assert_ne!(before.upstreams, after.upstreams);
     assert!(before.routes.iter().zip(&after.routes).all(|(old, new)| Arc::ptr_eq(old, new)));
@@ -603,8 +649,8 @@ fn an_upstream_that_changes_leaves_its_routes_alone() {
 fn the_environment_is_not_for_writers_of_a_store() {
     let mut store = store();
     let rewrite = json!({"nodes": {"a:80": 1}, "pass_host": "rewrite", "upstream_host": "${HOME}"});
-    store.apply([put(Kind::Upstreams, "u", 1, rewrite)]);
-    assert_eq!(rejected(&store), [(Kind::Upstreams, "u".to_owned(), Replacement::Unavailable)]);
+    store.apply([put(ResourceKind::Upstreams, "u", 1, rewrite)]);
+    assert_eq!(rejected(&store), [(ResourceKind::Upstreams, "u".to_owned(), Replacement::Unavailable)]);
 }
 
 proptest! {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use stillgate_admin::control::{Change, ChangeSummary, Edit, Pending};
 use stillgate_admin::{Backup, Checked, Control, Outcome, Plugin, PluginSchema, Wait, WriteError};
 use stillgate_config::secret_fields::each_possible_secret;
-use stillgate_config::{AccessFormat, Config, Gateway, Kind, Schemas};
+use stillgate_config::{AccessFormat, Config, Gateway, ResourceKind, Schemas};
 use stillgate_datastore::transaction::WRITES_MAX;
 use stillgate_datastore::{Author, CommitError, DocumentTable, Documents, Transaction, Write};
 use stillgate_plugin_api::CustomPlugins;
@@ -199,7 +199,7 @@ impl Control for ControlSide {
     }
 
     fn collection_schema(&self, collection: &str) -> Option<Json> {
-        SCHEMAS.kind(Kind::named(collection)?)
+        SCHEMAS.kind(ResourceKind::from_name(collection)?)
     }
 
     fn plugins(&self) -> Vec<Plugin> {
@@ -363,7 +363,7 @@ mod tests {
     fn each_key_of_a_resource_is_open_or_withheld_from_viewers() {
         let table = stillgate_plugins::TABLE;
         let mut keys = BTreeSet::new();
-        for kind in Kind::all() {
+        for kind in ResourceKind::all() {
             add_keys(&SCHEMAS.kind(kind).unwrap_or_default(), &mut keys);
         }
         for plugin in table.plugins {

@@ -11,7 +11,7 @@ use std::fmt::{Display, Write as _};
 use std::sync::Arc;
 use stillgate_admin::MASK;
 use stillgate_config::secret_fields::{each_possible_secret, masked_expression};
-use stillgate_config::{Kind, LoadedConfig, RejectedResource, Replacement, Route, Target};
+use stillgate_config::{LoadedConfig, RejectedResource, Replacement, ResourceKind, Route, Target};
 use stillgate_datastore::Documents;
 use stillgate_route::RouteMatch;
 
@@ -151,7 +151,7 @@ impl ListedRoute {
 
 /// Routes that are not served as they were put.
 pub(super) fn rejected(loaded: &LoadedConfig) -> impl Iterator<Item = &RejectedResource> {
-    loaded.rejected.iter().filter(|of| of.kind == Kind::Routes)
+    loaded.rejected.iter().filter(|of| of.kind == ResourceKind::Routes)
 }
 
 /// Routes of a datastore that are not served: disabled, or refused without a replacement.
@@ -223,7 +223,7 @@ fn upstream_of(route: &Route) -> Option<&str> {
 fn summary_of_document(id: &str, document: &str, sees_secrets: bool) -> Json {
     let mut document: Json = serde_json::from_str(document).unwrap_or_default();
     if !sees_secrets {
-        each_possible_secret(Kind::Routes.name(), &mut document, &mut |secret| MASK.clone_into(secret));
+        each_possible_secret(ResourceKind::Routes.name(), &mut document, &mut |secret| MASK.clone_into(secret));
     }
     let texts = |one: &str, many: &str| -> Vec<String> {
         let one = document[one].as_str().into_iter();

@@ -216,7 +216,7 @@ mod tests {
     use super::*;
     use crate::configuration::status::LastError;
     use expect_test::expect;
-    use stillgate_config::{Kind, Origin, RejectedResource, Replacement};
+    use stillgate_config::{Origin, RejectedResource, Replacement, ResourceKind};
 
     #[test]
     #[expect(clippy::too_many_lines, reason = "a table")]
@@ -231,7 +231,7 @@ mod tests {
             source_error: None,
             source_heard_at: Some("2026-11-21T00:27:15.000Z".into()),
             rejected: vec![RejectedStatus::from(&RejectedResource {
-                kind: Kind::Routes,
+                kind: ResourceKind::Routes,
                 id: "r".into(),
                 reason: "timeout.read: expected a duration".into(),
                 origin: Origin::named("/apisix/routes/r @ 3"),

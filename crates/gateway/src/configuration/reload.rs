@@ -29,7 +29,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_config::{Config, Gateway, Kind, LoadedConfig};
+use stillgate_config::{Config, Gateway, LoadedConfig, ResourceKind};
 use stillgate_measures::logging::RunningLog;
 use stillgate_measures::metrics::{MetricsRuntime, PendingPlan};
 use stillgate_measures::process_metrics::ReloadTimes;
@@ -223,8 +223,8 @@ impl Reloader {
     }
 
     /// How many resources of each kind are rejected, for the metrics.
-    pub(crate) fn rejected(&self) -> [u32; Kind::COUNT] {
-        let mut counts = [0; Kind::COUNT];
+    pub(crate) fn rejected(&self) -> [u32; ResourceKind::COUNT] {
+        let mut counts = [0; ResourceKind::COUNT];
         self.served.rejected.iter().for_each(|rejected| counts[rejected.kind as usize] += 1);
         counts
     }

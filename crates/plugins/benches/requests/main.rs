@@ -21,8 +21,8 @@ use stillgate_plugin_api::outbox::{Chunk, Outbox, OutboxCounters, Post};
 use stillgate_plugin_api::record::{NodeTries, Record};
 use stillgate_plugin_api::table::identity;
 use stillgate_plugin_api::{
-    BodyChanges, Chain, Consumer, Consumers, Credential, Facts, Flow, Level, LogValues, MetadataItem, MetadataTable,
-    NoSecrets, NoUpstreams, Phase, PluginOrigin, Request, RequestState, Response, ServingProcess, Worker,
+    BodyChanges, Chain, Consumer, Consumers, Credential, Facts, Flow, LogValues, MetadataItem, MetadataTable,
+    NoSecrets, NoUpstreams, Phase, PluginLevel, PluginOrigin, Request, RequestState, Response, ServingProcess, Worker,
 };
 use stillgate_plugins::TABLE;
 use stillgate_route::path::normalise;
@@ -146,7 +146,7 @@ fn worker() -> Worker {
 impl Bench {
     fn of(case: Case) -> Bench {
         let mut sink = Sink::default();
-        let origin = PluginOrigin { level: Level::Route, id: "r".into() };
+        let origin = PluginOrigin { level: PluginLevel::Route, id: "r".into() };
         let entries =
             TABLE.compile(&parsed(&case.plugins), &origin, (&NoSecrets, &NoUpstreams), &Path::Root, &mut sink);
         let mut metadata = MetadataTable::default();

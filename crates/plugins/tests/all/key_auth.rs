@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use stillgate_plugin_api::{
-    BodyChanges, ChainEntry, Consumer, Consumers, Credential, Facts, Flow, Level, MetadataTable, NoSecrets,
-    NoUpstreams, PluginOrigin, Request, RequestState, Worker,
+    BodyChanges, ChainEntry, Consumer, Consumers, Credential, Facts, Flow, MetadataTable, NoSecrets, NoUpstreams,
+    PluginLevel, PluginOrigin, Request, RequestState, Worker,
 };
 use stillgate_schema::text::tree::parse;
 use stillgate_schema::{Path, Sink};
@@ -15,7 +15,7 @@ use stillgate_wire::{Edits, HeadLimits, HeadProgress, RequestEdits, RequestHead}
 fn compile(keys: &str) -> Result<Arc<ChainEntry>, String> {
     let mut sink = Sink::default();
     let tree = parse(0, &format!("key-auth: {keys}"), Some(&|_| None), &mut sink).unwrap();
-    let origin = PluginOrigin { level: Level::Route, id: "r".into() };
+    let origin = PluginOrigin { level: PluginLevel::Route, id: "r".into() };
     let entries =
         stillgate_plugins::TABLE.compile(&tree.root, &origin, (&NoSecrets, &NoUpstreams), &Path::Root, &mut sink);
     match sink.has_errors() {

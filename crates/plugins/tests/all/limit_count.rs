@@ -8,8 +8,8 @@ use std::sync::{Arc, OnceLock};
 use stillgate_limits::Limits;
 use stillgate_plugin_api::metadata::{MetadataItem, MetadataTable};
 use stillgate_plugin_api::{
-    BodyChanges, Chain, Consumers, Facts, Flow, Identity, Level, NoSecrets, NoUpstreams, Phase, PluginOrigin, Request,
-    RequestState, Worker,
+    BodyChanges, Chain, Consumers, Facts, Flow, Identity, NoSecrets, NoUpstreams, Phase, PluginLevel, PluginOrigin,
+    Request, RequestState, Worker,
 };
 use stillgate_plugins::TABLE;
 use stillgate_route::path::{normalise, target_path};
@@ -116,7 +116,7 @@ fn node(yaml: &str, sink: &mut Sink) -> Node {
 fn compile(yaml: &str, route: &str) -> Result<Chain, String> {
     let mut sink = Sink::default();
     let node = node(&format!("limit-count: {yaml}"), &mut sink);
-    let origin = PluginOrigin { level: Level::Route, id: route.into() };
+    let origin = PluginOrigin { level: PluginLevel::Route, id: route.into() };
     let entries = TABLE.compile(&node, &origin, (&NoSecrets, &NoUpstreams), &Path::Root, &mut sink);
     match sink.has_errors() {
         true => Err(format!("{}\n", sink.into_errors())),

@@ -45,7 +45,7 @@ fn take(bucket: &Small, key: CounterKey, count: u64, now_ms: u64) -> Result<bool
             continue;
         };
         let verdict = limit.fixed(found.count(), 1, found.end_ms, now_ms);
-        if verdict.count == found.count() || bucket.settle(found, verdict.count) {
+        if verdict.count == found.count() || bucket.try_set_count(found, verdict.count) {
             return Ok(verdict.taken.admitted);
         }
     }
@@ -101,7 +101,7 @@ fn two_first_requests_meet_in_one_counter() {
         |bucket| admitted(bucket, 1, 1, NOW_MS),
         |admitted, bucket| {
             assert_eq!(admitted, 1);
-            assert_eq!(bucket.counting(NOW_MS), 1);
+            assert_eq!(bucket.count_running(NOW_MS), 1);
             // No slot stays claimed.
             assert!((0..2).all(|way| !bucket.members().is_claimed(way)));
         },
@@ -150,7 +150,7 @@ fn nothing_is_counted_for_a_key_that_has_taken_the_slot() {
         |bucket| {
             admitted(bucket, 2, 2, NOW_MS + 2);
             match bucket.find(key(1), life(NOW_MS + 2)).unwrap() {
-                Some(found) => usize::from(bucket.settle(found, 2)),
+                Some(found) => usize::from(bucket.try_set_count(found, 2)),
                 None => 0,
             }
         },
@@ -169,7 +169,7 @@ fn different_keys_come_at_once() {
         |bucket| admitted(bucket, 2, 1, NOW_MS),
         |admitted, bucket| {
             assert_eq!(admitted, 2);
-            assert_eq!(bucket.counting(NOW_MS), 2);
+            assert_eq!(bucket.count_running(NOW_MS), 2);
         },
     );
 }
@@ -179,7 +179,7 @@ fn who_is_killed_while_adding_holds_up_nobody() {
     // What a killed thread leaves: a claim, and a tally that is partly written.
     race(
         |bucket| {
-            assert!(bucket.change(Members(0), Members(0).with_claim(0, NOW_MS)));
+            assert!(bucket.try_change_members(Members(0), Members(0).with_claim(0, NOW_MS)));
             bucket.slots[0].tally.store(1 << COUNT_BITS, Ordering::Release);
         },
         // With so few slots one thread can find the other slot claimed, too.
@@ -190,7 +190,7 @@ fn who_is_killed_while_adding_holds_up_nobody() {
             // The slot is used again once claims are old.
             let later = NOW_MS + 60_000;
             assert_eq!(admitted(bucket, 1, 1, later) + admitted(bucket, 2, 1, later), 2);
-            assert_eq!(bucket.counting(later), 2);
+            assert_eq!(bucket.count_running(later), 2);
         },
     );
 }
@@ -212,7 +212,7 @@ fn slide<const WAYS: usize>(
         let verdict = limit.sliding(at, previous, count, 1);
         match found {
             _ if verdict.count == count => return Ok(verdict.taken.admitted),
-            Some(found) if bucket.settle(found, verdict.count) => return Ok(verdict.taken.admitted),
+            Some(found) if bucket.try_set_count(found, verdict.count) => return Ok(verdict.taken.admitted),
             Some(_) => {}
             None => {
                 let added = bucket.add(present, at.end_ms, life(now_ms));

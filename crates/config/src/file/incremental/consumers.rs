@@ -6,7 +6,7 @@ use super::{DigestedText, SplitText};
 use crate::keys::plugins::ConsumerKeys;
 use crate::keys::resource_list::Resource;
 use crate::model::{Config, LoadedConfig};
-use crate::resources::{Definition, ResourceId, ResourceKeys};
+use crate::resources::{CompiledResource, ResourceId, ResourceKeys};
 use std::sync::Arc;
 use stillgate_plugin_api::{Consumer, Consumers, Credential};
 use stillgate_schema::kind;
@@ -114,12 +114,12 @@ impl<'a> Assembly<'a> {
         let name = resource.keys.username.value.clone();
         let named = ResourceId { id: &name, at: node.at, path: &path, node: &node };
         let written = ResourceKeys::Consumer(resource.keys);
-        let definition = self.kept.known.catalog.define(written, named, &mut self.sink)?;
+        let compiled = self.kept.known.catalog.compile_resource(written, named, &mut self.sink)?;
         // Its plugins may conflict with others, name a consumer or have upstreams: rare enough to read everything again.
-        let is_alone = definition.claims().is_empty()
-            && definition.upstreams().is_empty()
-            && definition.entries().iter().all(|entry| entry.plugin.named_consumer().is_none());
-        let Definition::Consumer(consumer, credentials) = definition else { return None };
+        let is_alone = compiled.claims().is_empty()
+            && compiled.upstreams().is_empty()
+            && compiled.entries().iter().all(|entry| entry.plugin.named_consumer().is_none());
+        let CompiledResource::Consumer(consumer, credentials) = compiled else { return None };
         self.read.push((consumer, credentials));
         if self.sink.has_errors() || !is_alone {
             return None;

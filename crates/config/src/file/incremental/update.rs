@@ -5,9 +5,9 @@ use super::{DigestedText, SplitText, outline};
 use crate::file::whole::{NamedConsumers, id_of, note_names};
 use crate::keys::resource_list::Resource;
 use crate::keys::resources::RouteKeys;
-use crate::model::{Config, Kind, LoadedConfig, Route, Upstream};
+use crate::model::{Config, LoadedConfig, ResourceKind, Route, Upstream};
 use crate::resources::addresses::check_nodes;
-use crate::resources::{Definition, Holder, ResourceId, ResourceKeys, own_upstreams};
+use crate::resources::{CompiledResource, Holder, ResourceId, ResourceKeys, own_upstreams};
 use std::sync::Arc;
 use stillgate_schema::kind;
 use stillgate_schema::object::map;
@@ -143,15 +143,15 @@ impl<'a> Assembly<'a> {
         let resource = Resource { index, at: node.at, node: node.clone(), keys };
         let mut item = outline::item(cut, at, node, &resource)?;
         let written = ResourceKeys::Route(resource.keys);
-        let id = id_of(Kind::Routes, &written, index, node.at)?;
+        let id = id_of(ResourceKind::Routes, &written, index, node.at)?;
         let named = ResourceId { id: &id.value, at: node.at, path: &path, node };
-        let definition = self.kept.known.catalog.define(written, named, &mut self.sink)?;
-        self.check_others(&definition, &id.value, node.at.line)?;
-        for upstream in definition.upstreams() {
+        let compiled = self.kept.known.catalog.compile_resource(written, named, &mut self.sink)?;
+        self.check_others(&compiled, &id.value, node.at.line)?;
+        for upstream in compiled.upstreams() {
             check_nodes(&self.kept.loaded.config.listeners, &upstream, &mut self.sink);
             self.placed.upstreams.push(upstream);
         }
-        if let Definition::Route(Some(route)) = definition {
+        if let CompiledResource::Route(Some(route)) = compiled {
             self.placed.routes.push(route);
             self.placed.route_lines.push(node.at.line);
         }
@@ -167,15 +167,15 @@ impl<'a> Assembly<'a> {
     }
 
     /// `None`: its content or its references may conflict with another resource.
-    fn check_others(&mut self, definition: &Definition, id: &str, line: u32) -> Option<()> {
+    fn check_others(&mut self, compiled: &CompiledResource, id: &str, line: u32) -> Option<()> {
         let known = &self.kept.known;
-        let holder = Holder { created: 0, kind: Kind::Routes, id: id.into(), line };
-        for claim in definition.claims() {
+        let holder = Holder { created: 0, kind: ResourceKind::Routes, id: id.into(), line };
+        for claim in compiled.claims() {
             // A new thing may also be in another item that was read.
             known.claims.is_held(&claim).then_some(())?;
             known.claims.in_the_way(&claim, &holder).is_none().then_some(())?;
         }
-        note_names(&definition.entries(), &mut self.named);
+        note_names(&compiled.entries(), &mut self.named);
         let consumers = &self.kept.loaded.config.plugins.consumers;
         self.named.keys().all(|name| consumers.find_by_name(name).is_some()).then_some(())
     }

@@ -4,16 +4,16 @@ use crate::store::{delete, put};
 use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::{Value as Json, json};
-use stillgate_config::{Change, Kind};
+use stillgate_config::{Change, ResourceKind};
 
 /// Any change: valid documents and others, with a few ids.
 pub(crate) fn change() -> impl Strategy<Value = Change> {
-    select(Kind::all().collect::<Vec<_>>()).prop_flat_map(|kind| {
-        let ids = if kind == Kind::PluginMetadata { vec!["count", "key-auth"] } else { vec!["1", "2", "3"] };
+    select(ResourceKind::all().collect::<Vec<_>>()).prop_flat_map(|kind| {
+        let ids = if kind == ResourceKind::PluginMetadata { vec!["count", "key-auth"] } else { vec!["1", "2", "3"] };
         (Just(kind), select(ids), 1..4u64, prop::option::weighted(0.8, document(kind))).prop_map(
             |(kind, id, created, document)| match document {
                 Some(mut document) => {
-                    if kind == Kind::Consumers {
+                    if kind == ResourceKind::Consumers {
                         document["username"] = json!(id);
                     }
                     put(kind, id, created, document)
@@ -24,36 +24,40 @@ pub(crate) fn change() -> impl Strategy<Value = Change> {
     })
 }
 
-fn document(kind: Kind) -> impl Strategy<Value = Json> {
+fn document(kind: ResourceKind) -> impl Strategy<Value = Json> {
     let reference = select(vec!["1", "2", "3"]);
     (reference, 0..8u32).prop_map(move |(id, which)| match (kind, which) {
-        (Kind::Upstreams, 0) => json!({"nodes": []}),
-        (Kind::Upstreams, 1) => json!({"nodes": {"a:1": 1}, "scheme": "tcp"}),
-        (Kind::Upstreams, 2) => json!({"nodes": {"a:1": 1}, "retries": "many"}),
-        (Kind::Upstreams, 3) => json!({"nodes": {"a": 1}, "scheme": "https", "tls": {"client_cert_id": id}}),
-        (Kind::Upstreams, _) => json!({"nodes": {"a:80": which}}),
-        (Kind::Services, 0) => json!({"upstream": {"nodes": {"a:80": 1}}}),
-        (Kind::Services, 1) => json!({"hosts": 7}),
-        (Kind::Services, 2) => json!({"hosts": ["a.example"], "upstream_id": id}),
-        (Kind::Services, 3) => json!({}),
-        (Kind::Services, _) => json!({"upstream_id": id}),
-        (Kind::PluginConfigs | Kind::GlobalRules | Kind::ConsumerGroups, 0) => json!({"plugins": {"none": {}}}),
-        (Kind::PluginConfigs | Kind::GlobalRules | Kind::ConsumerGroups, 1..=4) => {
+        (ResourceKind::Upstreams, 0) => json!({"nodes": []}),
+        (ResourceKind::Upstreams, 1) => json!({"nodes": {"a:1": 1}, "scheme": "tcp"}),
+        (ResourceKind::Upstreams, 2) => json!({"nodes": {"a:1": 1}, "retries": "many"}),
+        (ResourceKind::Upstreams, 3) => json!({"nodes": {"a": 1}, "scheme": "https", "tls": {"client_cert_id": id}}),
+        (ResourceKind::Upstreams, _) => json!({"nodes": {"a:80": which}}),
+        (ResourceKind::Services, 0) => json!({"upstream": {"nodes": {"a:80": 1}}}),
+        (ResourceKind::Services, 1) => json!({"hosts": 7}),
+        (ResourceKind::Services, 2) => json!({"hosts": ["a.example"], "upstream_id": id}),
+        (ResourceKind::Services, 3) => json!({}),
+        (ResourceKind::Services, _) => json!({"upstream_id": id}),
+        (ResourceKind::PluginConfigs | ResourceKind::GlobalRules | ResourceKind::ConsumerGroups, 0) => {
+            json!({"plugins": {"none": {}}})
+        }
+        (ResourceKind::PluginConfigs | ResourceKind::GlobalRules | ResourceKind::ConsumerGroups, 1..=4) => {
             json!({"plugins": {"count": {"count": which, "group": id}}})
         }
-        (Kind::PluginConfigs | Kind::GlobalRules | Kind::ConsumerGroups, _) => json!({"plugins": {"key-auth": {}}}),
-        (Kind::PluginMetadata, _) => json!({"count": which}),
-        (Kind::Consumers, 0) => json!({"plugins": 1}),
-        (Kind::Consumers, 1 | 2) => json!({"group_id": id, "plugins": {"key-auth": {"key": format!("k{id}")}}}),
-        (Kind::Consumers, _) => json!({"plugins": {"key-auth": {"key": format!("k{id}")}},
+        (ResourceKind::PluginConfigs | ResourceKind::GlobalRules | ResourceKind::ConsumerGroups, _) => {
+            json!({"plugins": {"key-auth": {}}})
+        }
+        (ResourceKind::PluginMetadata, _) => json!({"count": which}),
+        (ResourceKind::Consumers, 0) => json!({"plugins": 1}),
+        (ResourceKind::Consumers, 1 | 2) => json!({"group_id": id, "plugins": {"key-auth": {"key": format!("k{id}")}}}),
+        (ResourceKind::Consumers, _) => json!({"plugins": {"key-auth": {"key": format!("k{id}")}},
             "credentials": [{"id": "c", "plugins": {"key-auth": {"key": format!("k{which}")}}}]}),
-        (Kind::Ssls, 0) => json!({"sni": 7}),
-        (Kind::Ssls, 1..=3) => json!({"snis": [format!("{id}.example")], "cert": "a.pem", "key": "a.key"}),
-        (Kind::Ssls, _) => json!({"type": "client", "cert": "a.pem", "key": "a.key"}),
-        (Kind::StreamRoutes, 0) => json!({"server_port": "x"}),
-        (Kind::StreamRoutes, 1) => json!({"upstream": {"nodes": {"a:1": 1}}}),
-        (Kind::StreamRoutes, 2) => json!({"service_id": id}),
-        (Kind::StreamRoutes, _) => json!({"upstream_id": id, "server_port": which}),
+        (ResourceKind::Ssls, 0) => json!({"sni": 7}),
+        (ResourceKind::Ssls, 1..=3) => json!({"snis": [format!("{id}.example")], "cert": "a.pem", "key": "a.key"}),
+        (ResourceKind::Ssls, _) => json!({"type": "client", "cert": "a.pem", "key": "a.key"}),
+        (ResourceKind::StreamRoutes, 0) => json!({"server_port": "x"}),
+        (ResourceKind::StreamRoutes, 1) => json!({"upstream": {"nodes": {"a:1": 1}}}),
+        (ResourceKind::StreamRoutes, 2) => json!({"service_id": id}),
+        (ResourceKind::StreamRoutes, _) => json!({"upstream_id": id, "server_port": which}),
         (_, 0) => json!({"uri": "/a", "upstream_id": id, "unknown": 1}),
         (_, 1) => json!({"uri": "/a", "upstream_id": id, "retries": 1}),
         (_, 2) => json!({"uri": "/a", "upstream_id": id, "timeout": 1}),

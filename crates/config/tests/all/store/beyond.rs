@@ -4,7 +4,7 @@ use super::{delete, nodes, put, rejected, seen, store, targets};
 use serde_json::json;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use stillgate_config::{Kind, PluginSet, Replacement, SslUse, Store, load};
+use stillgate_config::{PluginSet, Replacement, ResourceKind, SslUse, Store, load};
 use stillgate_plugin_api::Secrets;
 use stillgate_plugin_api::secrets::Managers;
 
@@ -21,72 +21,83 @@ fn credentials_are_resources_of_their_own() {
     let key = |key: &str| json!({"plugins": {"key-auth": {"key": key}}});
     let jack = || json!({"username": "jack", "plugins": {}});
     // Before its consumer exists, and in any order.
-    store.apply([put(Kind::Credentials, "jack/one", 3, key("one"))]);
-    assert_eq!(rejected(&store), [(Kind::Credentials, "jack/one".to_owned(), Replacement::Nothing)]);
-    store.apply([put(Kind::Consumers, "jack", 4, jack()), put(Kind::Credentials, "jack/two", 5, key("two"))]);
+    store.apply([put(ResourceKind::Credentials, "jack/one", 3, key("one"))]);
+    assert_eq!(rejected(&store), [(ResourceKind::Credentials, "jack/one".to_owned(), Replacement::Nothing)]);
+    store.apply([
+        put(ResourceKind::Consumers, "jack", 4, jack()),
+        put(ResourceKind::Credentials, "jack/two", 5, key("two")),
+    ]);
     assert_eq!((rejected(&store), credentials(&store, "jack")), (vec![], Some(vec!["one".into(), "two".into()])));
     // A name with another's as its prefix.
-    store.apply([put(Kind::Consumers, "jackie", 6, json!({"username": "jackie"}))]);
+    store.apply([put(ResourceKind::Consumers, "jackie", 6, json!({"username": "jackie"}))]);
     assert_eq!(credentials(&store, "jackie"), Some(vec![]));
     // One that another consumer has, one with two plugins, one without any: each is left out by itself.
     store.apply([
-        put(Kind::Credentials, "jackie/x", 7, key("one")),
-        put(Kind::Credentials, "jackie/y", 8, json!({"plugins": {"key-auth": {"key": "y"}, "count": {"count": 1}}})),
-        put(Kind::Credentials, "jackie/z", 9, json!({"plugins": {"count": {"count": 1}}})),
-        put(Kind::Credentials, "jackie/good", 10, key("good")),
+        put(ResourceKind::Credentials, "jackie/x", 7, key("one")),
+        put(
+            ResourceKind::Credentials,
+            "jackie/y",
+            8,
+            json!({"plugins": {"key-auth": {"key": "y"}, "count": {"count": 1}}}),
+        ),
+        put(ResourceKind::Credentials, "jackie/z", 9, json!({"plugins": {"count": {"count": 1}}})),
+        put(ResourceKind::Credentials, "jackie/good", 10, key("good")),
     ]);
-    let left_out = |id: &str| (Kind::Credentials, id.to_owned(), Replacement::Nothing);
+    let left_out = |id: &str| (ResourceKind::Credentials, id.to_owned(), Replacement::Nothing);
     assert_eq!(rejected(&store), ["jackie/x", "jackie/y", "jackie/z"].map(left_out));
     assert_eq!(credentials(&store, "jackie"), Some(vec!["good".into()]));
     // Once the first is removed, the other gets it.
-    store.apply([delete(Kind::Credentials, "jack/one")]);
+    store.apply([delete(ResourceKind::Credentials, "jack/one")]);
     assert_eq!(credentials(&store, "jackie"), Some(vec!["good".into(), "x".into()]));
     assert_eq!(credentials(&store, "jack"), Some(vec!["two".into()]));
     // The last valid one stays if the next is invalid; without the consumer none is left.
-    store.apply([put(Kind::Credentials, "jack/two", 5, json!({"plugins": {}}))]);
+    store.apply([put(ResourceKind::Credentials, "jack/two", 5, json!({"plugins": {}}))]);
     assert_eq!(credentials(&store, "jack"), Some(vec!["two".into()]));
-    store.apply([delete(Kind::Consumers, "jack")]);
+    store.apply([delete(ResourceKind::Consumers, "jack")]);
     assert_eq!(credentials(&store, "jack"), None);
-    assert!(rejected(&store).contains(&(Kind::Credentials, "jack/two".to_owned(), Replacement::Nothing)));
+    assert!(rejected(&store).contains(&(ResourceKind::Credentials, "jack/two".to_owned(), Replacement::Nothing)));
 }
 
 #[test]
 fn protos_are_kept_and_mean_nothing() {
     let mut store = store();
     let before = store.load("r");
-    store.apply([put(Kind::Protos, "1", 1, json!({"content": "syntax = \"proto3\";"}))]);
+    store.apply([put(ResourceKind::Protos, "1", 1, json!({"content": "syntax = \"proto3\";"}))]);
     assert_eq!((rejected(&store), store.load("r")), (vec![], before));
-    store.apply([put(Kind::Protos, "2", 2, json!({"desc": "nothing"}))]);
-    assert_eq!(rejected(&store), [(Kind::Protos, "2".to_owned(), Replacement::Nothing)]);
+    store.apply([put(ResourceKind::Protos, "2", 2, json!({"desc": "nothing"}))]);
+    assert_eq!(rejected(&store), [(ResourceKind::Protos, "2".to_owned(), Replacement::Nothing)]);
 }
 
 #[test]
 fn what_is_attempted_leaves_no_trace() {
     let mut store = store();
     store.apply([
-        put(Kind::Upstreams, "u", 1, nodes()),
-        put(Kind::Routes, "r", 2, json!({"uri": "/a", "upstream_id": "u"})),
-        put(Kind::Routes, "bad", 3, json!({"uri": "/b", "upstream_id": "u"})),
-        put(Kind::Routes, "bad", 3, json!({"uri": 7})),
-        put(Kind::Consumers, "jack", 4, json!({"username": "jack", "plugins": {"key-auth": {"key": "k"}}})),
+        put(ResourceKind::Upstreams, "u", 1, nodes()),
+        put(ResourceKind::Routes, "r", 2, json!({"uri": "/a", "upstream_id": "u"})),
+        put(ResourceKind::Routes, "bad", 3, json!({"uri": "/b", "upstream_id": "u"})),
+        put(ResourceKind::Routes, "bad", 3, json!({"uri": 7})),
+        put(ResourceKind::Consumers, "jack", 4, json!({"username": "jack", "plugins": {"key-auth": {"key": "k"}}})),
     ]);
     let before = seen(&store);
     let mut targets_seen = Vec::new();
     let attempt = store.attempt(
         vec![
-            delete(Kind::Upstreams, "u"),
-            put(Kind::Routes, "bad", 3, json!({"uri": "/c", "upstream": nodes()})),
-            put(Kind::Consumers, "jill", 9, json!({"username": "jill", "plugins": {"key-auth": {"key": "k"}}})),
+            delete(ResourceKind::Upstreams, "u"),
+            put(ResourceKind::Routes, "bad", 3, json!({"uri": "/c", "upstream": nodes()})),
+            put(ResourceKind::Consumers, "jill", 9, json!({"username": "jill", "plugins": {"key-auth": {"key": "k"}}})),
         ],
         |store| targets_seen = targets(store),
     );
     let refused: Vec<_> = attempt.rejected.iter().map(|of| (of.kind, of.id.as_str(), of.serving)).collect();
-    let expected = [(Kind::Consumers, "jill", Replacement::Nothing), (Kind::Routes, "r", Replacement::Unavailable)];
+    let expected = [
+        (ResourceKind::Consumers, "jill", Replacement::Nothing),
+        (ResourceKind::Routes, "r", Replacement::Unavailable),
+    ];
     assert_eq!(refused, expected);
     assert_eq!(targets_seen, [("r".to_owned(), None), ("bad".to_owned(), Some("routes/bad".to_owned()))]);
     assert_eq!(seen(&store), before);
     // Writing a resource that is already rejected again does not improve it.
-    let again = store.attempt(vec![put(Kind::Routes, "bad", 3, json!({"uri": 7}))], |_| {});
+    let again = store.attempt(vec![put(ResourceKind::Routes, "bad", 3, json!({"uri": 7}))], |_| {});
     assert_eq!(again.rejected.iter().map(|of| of.id.as_str()).collect::<Vec<_>>(), ["bad"]);
     assert_eq!(seen(&store), before);
 }
@@ -98,7 +109,7 @@ fn regexes_of_a_change_have_a_bound_together() {
         let large = |at: usize| json!(["http_a", "~~", format!(r"(\w{{40}}){{40}}{at}_{number}")]);
         let vars: Vec<_> = (0..40).map(large).collect();
         put(
-            Kind::Routes,
+            ResourceKind::Routes,
             &number.to_string(),
             1,
             json!({"uri": format!("/{number}"), "vars": vars, "upstream": nodes()}),
@@ -137,11 +148,11 @@ fn an_attempt_announces_no_secrets() {
     let gateway = load("upstreams: []\n", &|_| None).unwrap().config.gateway;
     let mut store = Store::new(gateway, plugins);
     let manager = json!({"uri": "http://127.0.0.1:8200", "prefix": "kv", "token": "t"});
-    store.apply([put(Kind::Secrets, "vault/a", 1, manager)]);
+    store.apply([put(ResourceKind::Secrets, "vault/a", 1, manager)]);
     assert_eq!(announced.0.load(Ordering::SeqCst), 1);
-    store.attempt(vec![delete(Kind::Secrets, "vault/a")], |_| {});
+    store.attempt(vec![delete(ResourceKind::Secrets, "vault/a")], |_| {});
     assert_eq!(announced.0.load(Ordering::SeqCst), 1);
-    store.apply([delete(Kind::Secrets, "vault/a")]);
+    store.apply([delete(ResourceKind::Secrets, "vault/a")]);
     assert_eq!(announced.0.load(Ordering::SeqCst), 2);
 }
 
@@ -150,23 +161,23 @@ fn a_resource_can_be_refused_from_outside() {
     let ssl = |name: &str, cert: &str| json!({"snis": [name], "cert": cert, "key": "a.key"});
     let mut store = store();
     store.apply([
-        put(Kind::Ssls, "1", 1, ssl("a.example", "a.pem")),
-        put(Kind::Ssls, "2", 2, ssl("b.example", "b.pem")),
+        put(ResourceKind::Ssls, "1", 1, ssl("a.example", "a.pem")),
+        put(ResourceKind::Ssls, "2", 2, ssl("b.example", "b.pem")),
     ]);
-    store.refuse(Kind::Ssls, "2", "the certificate has ended");
-    assert_eq!(rejected(&store), [(Kind::Ssls, "2".to_owned(), Replacement::Unavailable)]);
+    store.refuse(ResourceKind::Ssls, "2", "the certificate has ended");
+    assert_eq!(rejected(&store), [(ResourceKind::Ssls, "2".to_owned(), Replacement::Unavailable)]);
     let usages: Vec<_> = store.load("r").config.ssls.iter().map(|ssl| ssl.usage.clone()).collect();
     assert!(matches!(&usages[..], [SslUse::Server(_), SslUse::Refused(of)] if of.names == ["b.example"]));
     // If there is a previous version, that one is served.
-    store.apply([put(Kind::Ssls, "1", 1, ssl("a.example", "new.pem"))]);
+    store.apply([put(ResourceKind::Ssls, "1", 1, ssl("a.example", "new.pem"))]);
     let before = store.load("r").config.ssls[0].clone();
-    store.refuse(Kind::Ssls, "1", "the key is another's");
-    assert_eq!(rejected(&store)[0], (Kind::Ssls, "1".to_owned(), Replacement::Previous));
+    store.refuse(ResourceKind::Ssls, "1", "the key is another's");
+    assert_eq!(rejected(&store)[0], (ResourceKind::Ssls, "1".to_owned(), Replacement::Previous));
     assert_ne!(store.load("r").config.ssls[0], before);
     // A refused resource stays refused until it is written again.
-    store.refuse(Kind::Ssls, "1", "again");
-    store.refuse(Kind::Routes, "none", "is not there");
+    store.refuse(ResourceKind::Ssls, "1", "again");
+    store.refuse(ResourceKind::Routes, "none", "is not there");
     assert_eq!(store.rejected().next().unwrap().reason, "the key is another's");
-    store.apply([put(Kind::Ssls, "1", 1, ssl("a.example", "newer.pem")), delete(Kind::Ssls, "2")]);
+    store.apply([put(ResourceKind::Ssls, "1", 1, ssl("a.example", "newer.pem")), delete(ResourceKind::Ssls, "2")]);
     assert_eq!(rejected(&store), []);
 }

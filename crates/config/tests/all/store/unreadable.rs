@@ -6,7 +6,7 @@ use crate::hostile::{PATIENCE, cpu_time};
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 use std::sync::Arc;
-use stillgate_config::{Change, Config, Kind, Origin, Replacement, Route, Store, Target};
+use stillgate_config::{Change, Config, Origin, Replacement, ResourceKind, Route, Store, Target};
 use stillgate_route::path::normalise;
 use stillgate_route::{Lookup, MatchRequest, Matcher, Method, Scratch, Variable};
 
@@ -68,12 +68,12 @@ fn is_refused(route: &Option<Arc<Route>>) -> bool {
 }
 
 /// Routes of all shapes, and their references, by kind and id; each is valid.
-fn documents(mut number: impl FnMut(usize) -> usize) -> Vec<(Kind, String, Json)> {
+fn documents(mut number: impl FnMut(usize) -> usize) -> Vec<(ResourceKind, String, Json)> {
     let mut all = vec![
-        (Kind::Upstreams, "u".to_owned(), nodes()),
-        (Kind::Services, "s".to_owned(), json!({"hosts": ["s.test"], "upstream_id": "u"})),
-        (Kind::Services, "t".to_owned(), json!({"upstream": nodes()})),
-        (Kind::PluginConfigs, "p".to_owned(), json!({"plugins": {"count": {"count": 1}}})),
+        (ResourceKind::Upstreams, "u".to_owned(), nodes()),
+        (ResourceKind::Services, "s".to_owned(), json!({"hosts": ["s.test"], "upstream_id": "u"})),
+        (ResourceKind::Services, "t".to_owned(), json!({"upstream": nodes()})),
+        (ResourceKind::PluginConfigs, "p".to_owned(), json!({"plugins": {"count": {"count": 1}}})),
     ];
     for id in 0..2 + number(4) {
         let by_expression =
@@ -112,7 +112,7 @@ fn documents(mut number: impl FnMut(usize) -> usize) -> Vec<(Kind, String, Json)
         }
         set(&[json!({}), json!({}), json!({"priority": 1}), json!({"priority": -1})]);
         set(&[json!({}), json!({}), json!({"plugin_config_id": "p"}), json!({"labels": {"a": "b"}})]);
-        all.push((Kind::Routes, format!("r{id}"), route));
+        all.push((ResourceKind::Routes, format!("r{id}"), route));
     }
     all
 }
@@ -193,18 +193,18 @@ fn spoil(document: &Json, mut number: impl FnMut(usize) -> usize) -> String {
     }
 }
 
-fn put_text(kind: Kind, id: &str, created: u64, text: &str) -> Change {
+fn put_text(kind: ResourceKind, id: &str, created: u64, text: &str) -> Change {
     Change::Put { kind, id: id.to_owned(), document: text.into(), created, origin: Origin::named("test") }
 }
 
 /// Whether a route is one of those that are answered with 503 without this resource.
-fn needs(route: &Route, kind: Kind, id: &str, documents: &[(Kind, String, Json)]) -> bool {
-    let own = documents.iter().find(|(kind, own, _)| *kind == Kind::Routes && *own == route.spec.id);
+fn needs(route: &Route, kind: ResourceKind, id: &str, documents: &[(ResourceKind, String, Json)]) -> bool {
+    let own = documents.iter().find(|(kind, own, _)| *kind == ResourceKind::Routes && *own == route.spec.id);
     let refers = |key: &str, to: &str| own.is_some_and(|(_, _, document)| document[key] == to);
     match kind {
-        Kind::Routes => route.spec.id == id,
-        Kind::Services => refers("service_id", id),
-        Kind::PluginConfigs => refers("plugin_config_id", id),
+        ResourceKind::Routes => route.spec.id == id,
+        ResourceKind::Services => refers("service_id", id),
+        ResourceKind::PluginConfigs => refers("plugin_config_id", id),
         _ => refers("upstream_id", id) || id == "u" && refers("service_id", "s"),
     }
 }
@@ -251,7 +251,7 @@ proptest! {
 #[track_caller]
 fn check(change: Change, expected: &[(&str, &str, bool)]) {
     let mut store = store();
-    store.apply([put(Kind::Routes, "open", 1, json!({"uri": "/*", "upstream": nodes()})), change]);
+    store.apply([put(ResourceKind::Routes, "open", 1, json!({"uri": "/*", "upstream": nodes()})), change]);
     let config = store.load("r").config;
     for (host, path, refused) in expected {
         let asked = TestRequest { host, path, method: Method::Get, client: [10, 0, 0, 1], x: "" };
@@ -261,7 +261,7 @@ fn check(change: Change, expected: &[(&str, &str, bool)]) {
 
 #[test]
 fn a_refusal_is_as_narrow_as_what_cannot_be_read() {
-    let route = |document: Json| put(Kind::Routes, "r", 2, document);
+    let route = |document: Json| put(ResourceKind::Routes, "r", 2, document);
     let known = [("a.test", "/a/1", true), ("a.test", "/b", false)];
     check(route(json!({"uri": "/a/*", "script": "x", "upstream": nodes()})), &known);
     check(route(json!({"uri": "/a/*", "service_protocol": "grpc", "upstream": nodes()})), &known);
@@ -282,28 +282,28 @@ fn a_refusal_is_as_narrow_as_what_cannot_be_read() {
     check(route(json!({"urii": "/a", "upstream": nodes()})), &all);
     // Bytes that are not UTF-8, as APISIX accepts them anywhere.
     let text = format!("(no text: byte 30){{\"uri\": \"/a/*\", \"desc\": \"caf\u{fffd}\", \"upstream\": {}}}", nodes());
-    check(put_text(Kind::Routes, "r", 2, &text), &known);
+    check(put_text(ResourceKind::Routes, "r", 2, &text), &known);
     // In the path they could be any bytes.
     let text = format!("(no text: byte 12){{\"uri\": \"/caf\u{fffd}/*\", \"upstream\": {}}}", nodes());
-    check(put_text(Kind::Routes, "r", 2, &text), &[("a.test", "/a/1", true), ("b.test", "/", true)]);
+    check(put_text(ResourceKind::Routes, "r", 2, &text), &[("a.test", "/a/1", true), ("b.test", "/", true)]);
     // Markers are not resources, and an object without a path is a route that takes no request.
     let none = [("a.test", "/a/1", false)];
     for text in ["", "init_dir", "{}", "{\"host\": \"a.test\"}"] {
-        check(put_text(Kind::Routes, "r", 2, text), &none);
+        check(put_text(ResourceKind::Routes, "r", 2, text), &none);
     }
     // Any other text may be a route, whatever its author took for its form.
     let yaml = "id: r\nuri: /a/*\nplugins: {count: {}}\n";
     for text in
         ["7", "null", "[]", "[{\"uri\": 010}]", " ", "init_dir ", yaml, "// guard\n{\"uri\": \"/a/*\"}", "\u{feff}"]
     {
-        check(put_text(Kind::Routes, "r", 2, text), &all);
+        check(put_text(ResourceKind::Routes, "r", 2, text), &all);
     }
     let object = json!({"uri": "/a/*", "upstream": nodes()}).to_string();
-    check(put_text(Kind::Routes, "r", 2, &format!("\u{feff}{object}")), &known);
-    check(put_text(Kind::Routes, "r", 2, &format!("[{object}]")), &known);
-    check(put_text(Kind::Routes, "r", 2, &Json::String(object.clone()).to_string()), &known);
-    check(put_text(Kind::Routes, "r", 2, &format!("[{object}, {object}]")), &all);
-    check(put_text(Kind::Routes, "r", 2, &format!("(no text: byte 1) \u{fffd}\u{fffd}{{{object}")), &all);
+    check(put_text(ResourceKind::Routes, "r", 2, &format!("\u{feff}{object}")), &known);
+    check(put_text(ResourceKind::Routes, "r", 2, &format!("[{object}]")), &known);
+    check(put_text(ResourceKind::Routes, "r", 2, &Json::String(object.clone()).to_string()), &known);
+    check(put_text(ResourceKind::Routes, "r", 2, &format!("[{object}, {object}]")), &all);
+    check(put_text(ResourceKind::Routes, "r", 2, &format!("(no text: byte 1) \u{fffd}\u{fffd}{{{object}")), &all);
     // What a template leaves empty opens nothing.
     check(route(json!({"uri": "/a/*", "plugins": null, "upstream": nodes()})), &known);
     // A path that is too large to be read, in a list.
@@ -313,7 +313,7 @@ fn a_refusal_is_as_narrow_as_what_cannot_be_read() {
 /// Input that lua-cjson accepts and the standard does not is refused by itself, in any position.
 #[test]
 fn a_value_that_is_not_json_leaves_the_others_readable() {
-    let text = |text: &str| put_text(Kind::Routes, "r", 2, &text.replace("NODES", &nodes().to_string()));
+    let text = |text: &str| put_text(ResourceKind::Routes, "r", 2, &text.replace("NODES", &nodes().to_string()));
     let known = [("a.test", "/a/1", true), ("a.test", "/b", false)];
     let of_host = [("a.test", "/a/1", true), ("a.test", "/b", true), ("b.test", "/b", false)];
     let all = [("a.test", "/a/1", true), ("b.test", "/", true)];
@@ -359,7 +359,7 @@ fn the_reason_says_where_the_document_is_not_json() {
         ("(no text: byte 9 is not UTF-8) {\"uri\": \"/a\", \"upstream_id\": \"u\"}", "not JSON: byte 9 is not UTF-8"),
     ] {
         let mut store = store();
-        store.apply([put(Kind::Upstreams, "u", 1, nodes()), put_text(Kind::Routes, "r", 2, text)]);
+        store.apply([put(ResourceKind::Upstreams, "u", 1, nodes()), put_text(ResourceKind::Routes, "r", 2, text)]);
         let reason = store.rejected().find(|of| of.id == "r").unwrap().reason.clone();
         let own = reason.split("; so that no other").next().unwrap();
         assert_eq!(own, expected, "{reason}");
@@ -381,11 +381,11 @@ fn the_hosts_of_a_service_that_is_refused_hold() {
         let mut store = store();
         let of_host = |host: &str| json!({"uri": "/*", "host": host, "upstream": nodes()});
         store.apply([
-            put(Kind::Routes, "s-open", 1, of_host("s.test")),
-            put(Kind::Routes, "a-open", 2, of_host("a.test")),
-            put(Kind::Routes, "r", 3, route.clone()),
+            put(ResourceKind::Routes, "s-open", 1, of_host("s.test")),
+            put(ResourceKind::Routes, "a-open", 2, of_host("a.test")),
+            put(ResourceKind::Routes, "r", 3, route.clone()),
         ]);
-        store.apply([put(Kind::Services, "s", 4, service.clone())]);
+        store.apply([put(ResourceKind::Services, "s", 4, service.clone())]);
         let config = store.load("r").config;
         for (host, refused) in expected {
             let asked = TestRequest { host, path: "/a/1", method: Method::Get, client: [10, 0, 0, 1], x: "" };
@@ -409,9 +409,9 @@ fn a_stream_route_refuses_what_can_be_read_of_it() {
     ];
     for (document, expected) in cases {
         let mut store = store();
-        store.apply([put(Kind::StreamRoutes, "r", 1, document.clone())]);
+        store.apply([put(ResourceKind::StreamRoutes, "r", 1, document.clone())]);
         let serving = if expected.is_some() { Replacement::Unavailable } else { Replacement::Nothing };
-        assert_eq!(rejected(&store), [(Kind::StreamRoutes, "r".to_owned(), serving)], "{document}");
+        assert_eq!(rejected(&store), [(ResourceKind::StreamRoutes, "r".to_owned(), serving)], "{document}");
         let config = store.load("r").config;
         let found: Vec<_> = config.stream_routes.iter().map(|of| (of.server_port, of.is_sni_unread)).collect();
         assert_eq!(found, Vec::from_iter(expected), "{document}");
@@ -432,14 +432,14 @@ fn a_document_that_is_not_an_object_is_refused_whatever_its_kind() {
         "null".to_owned(),
         " ".to_owned(),
     ];
-    for kind in Kind::all() {
-        let id = if matches!(kind, Kind::Credentials | Kind::Secrets) { "r/r" } else { "r" };
+    for kind in ResourceKind::all() {
+        let id = if matches!(kind, ResourceKind::Credentials | ResourceKind::Secrets) { "r/r" } else { "r" };
         for text in &texts {
             let mut store = store();
-            store.apply([put(Kind::Routes, "open", 1, json!({"uri": "/*", "upstream": nodes()}))]);
+            store.apply([put(ResourceKind::Routes, "open", 1, json!({"uri": "/*", "upstream": nodes()}))]);
             store.apply([put_text(kind, id, 2, text)]);
             let (of, id, serving) = rejected(&store).into_iter().find(|(of, ..)| *of == kind).expect("it is rejected");
-            let is_alone = matches!(kind, Kind::Consumers | Kind::Credentials | Kind::Protos);
+            let is_alone = matches!(kind, ResourceKind::Consumers | ResourceKind::Credentials | ResourceKind::Protos);
             let expected = if is_alone { Replacement::Nothing } else { Replacement::Unavailable };
             assert_eq!((of, serving), (kind, expected), "{id} {text:?}");
             assert!(store.checker().check(kind, text).is_err(), "{kind:?} {text:?}");
@@ -453,7 +453,7 @@ fn a_document_full_of_errors_takes_no_minutes() {
     let hosts: Vec<String> = (0..20_000).map(|number| format!("a b{number}")).collect();
     let route = json!({"uri": "/a", "hosts": hosts, "upstream": nodes()});
     let (store, began) = (store(), cpu_time());
-    let refusal = store.checker().check(Kind::Routes, &route.to_string()).unwrap_err();
+    let refusal = store.checker().check(ResourceKind::Routes, &route.to_string()).unwrap_err();
     assert!(cpu_time() - began < PATIENCE, "{:?}", cpu_time() - began);
     assert!(refusal.contains("hosts[0]"), "{refusal}");
 }
@@ -466,10 +466,10 @@ fn a_route_with_too_many_pairs_is_refused_alone() {
     let mut store = store();
     let upstream = nodes();
     store.apply([
-        put(Kind::Routes, "good", 1, json!({"uris": uris, "hosts": hosts[..200], "upstream": upstream})),
-        put(Kind::Routes, "bad", 2, json!({"uris": uris, "hosts": hosts, "upstream": upstream})),
-        put(Kind::Services, "s", 3, json!({"hosts": hosts, "upstream": upstream})),
-        put(Kind::Routes, "of-service", 4, json!({"uris": uris, "service_id": "s"})),
+        put(ResourceKind::Routes, "good", 1, json!({"uris": uris, "hosts": hosts[..200], "upstream": upstream})),
+        put(ResourceKind::Routes, "bad", 2, json!({"uris": uris, "hosts": hosts, "upstream": upstream})),
+        put(ResourceKind::Services, "s", 3, json!({"hosts": hosts, "upstream": upstream})),
+        put(ResourceKind::Routes, "of-service", 4, json!({"uris": uris, "service_id": "s"})),
     ]);
     let mut refused: Vec<String> = rejected(&store).into_iter().map(|(_, id, _)| id).collect();
     refused.sort();
@@ -494,9 +494,9 @@ fn a_consumer_keeps_the_credentials_that_can_be_read() {
     let mut store = store();
     let jack = json!({"username": "jack", "plugins": {"key-auth": {"key": "k"}, "count": {"count": 0}}});
     let jill = json!({"username": "jill", "plugins": {"key-auth": {"key": "k"}}});
-    store.apply([put(Kind::Consumers, "jack", 1, jack), put(Kind::Consumers, "jill", 2, jill)]);
+    store.apply([put(ResourceKind::Consumers, "jack", 1, jack), put(ResourceKind::Consumers, "jill", 2, jill)]);
     assert_eq!(owner(&store), Some(("jack".to_owned(), vec!["unavailable"])));
-    let of = |id: &str, serving| (Kind::Consumers, id.to_owned(), serving);
+    let of = |id: &str, serving| (ResourceKind::Consumers, id.to_owned(), serving);
     assert_eq!(rejected(&store), [of("jack", Replacement::Unavailable), of("jill", Replacement::Nothing)]);
     // This also holds if a part of it is not JSON.
     for jack in [
@@ -507,10 +507,11 @@ fn a_consumer_keeps_the_credentials_that_can_be_read() {
     ] {
         let mut store = self::store();
         let jill = json!({"username": "jill", "plugins": {"key-auth": {"key": "k"}}});
-        store.apply([put_text(Kind::Consumers, "jack", 1, jack), put(Kind::Consumers, "jill", 2, jill)]);
+        store
+            .apply([put_text(ResourceKind::Consumers, "jack", 1, jack), put(ResourceKind::Consumers, "jill", 2, jill)]);
         assert_eq!(owner(&store), Some(("jack".to_owned(), vec!["unavailable"])), "{jack}");
     }
-    store.apply([put(Kind::Consumers, "jack", 1, json!({}))]);
+    store.apply([put(ResourceKind::Consumers, "jack", 1, json!({}))]);
     assert_eq!(owner(&store).map(|(name, _)| name), Some("jill".to_owned()));
 }
 
@@ -519,12 +520,14 @@ fn a_consumer_keeps_the_credentials_that_can_be_read() {
 fn a_reference_to_a_rejected_resource_is_reported() {
     let reason =
         |store: &Store| store.rejected().find(|of| of.id == "r").map(|of| of.reason.clone()).unwrap_or_default();
-    for (kind, key) in
-        [(Kind::Upstreams, "upstream_id"), (Kind::Services, "service_id"), (Kind::PluginConfigs, "plugin_config_id")]
-    {
+    for (kind, key) in [
+        (ResourceKind::Upstreams, "upstream_id"),
+        (ResourceKind::Services, "service_id"),
+        (ResourceKind::PluginConfigs, "plugin_config_id"),
+    ] {
         let mut route = json!({"uri": "/a", "plugins": {}});
         route[key] = "x".into();
-        let changes = [put(Kind::Routes, "r", 1, route), put(kind, "x", 2, json!({"nodes": 7, "plugins": 7}))];
+        let changes = [put(ResourceKind::Routes, "r", 1, route), put(kind, "x", 2, json!({"nodes": 7, "plugins": 7}))];
         for order in [[0, 1], [1, 0]] {
             let mut store = store();
             order.iter().for_each(|at| store.apply([changes[*at].clone()]));

@@ -16,7 +16,7 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use stillgate_config::Kind;
+use stillgate_config::ResourceKind;
 
 /// Runs the command; returns the exit code.
 pub(crate) fn export(arguments: &Export) -> u8 {
@@ -36,7 +36,7 @@ fn run_export(arguments: &Export) -> Result<String, TransferFailure> {
     };
     for (name, resource) in found.iter_mut().filter(|_| !arguments.secrets) {
         hide_secrets(name, &mut resource.document);
-        if name.0 == Kind::Ssls {
+        if name.0 == ResourceKind::Ssls {
             mark_hidden_key(&mut resource.document);
         }
     }
@@ -77,8 +77,9 @@ fn of_store(file: &Path, config: Option<&Path>) -> Result<Resources, TransferFai
     })?;
     let known = documents.into_iter().filter_map(|(key, stored, mut document)| {
         let name = resource_of(&key)?;
-        if let Some(fields) = document.as_object_mut().filter(|_| name.0 != Kind::Consumers) {
-            let id = name.1.rsplit_once('/').filter(|_| name.0 == Kind::Credentials).map_or(&*name.1, |(_, id)| id);
+        if let Some(fields) = document.as_object_mut().filter(|_| name.0 != ResourceKind::Consumers) {
+            let id =
+                name.1.rsplit_once('/').filter(|_| name.0 == ResourceKind::Credentials).map_or(&*name.1, |(_, id)| id);
             fields.insert("id".to_owned(), id.into());
         }
         Some((name, Resource::stored(document, stored.created)))
@@ -100,17 +101,17 @@ fn lists(found: Resources) -> Vec<(String, Json)> {
     let mut all: Vec<_> = found.into_iter().collect();
     all.sort_by_cached_key(|((kind, id), resource)| (*kind, resource.created, id.clone()));
     let mut credentials: BTreeMap<String, Vec<Json>> = BTreeMap::new();
-    let mut lists: BTreeMap<Kind, Vec<Json>> = BTreeMap::new();
+    let mut lists: BTreeMap<ResourceKind, Vec<Json>> = BTreeMap::new();
     for ((kind, id), resource) in all {
-        let document = first(if kind == Kind::Consumers { "username" } else { "id" }, &id, resource.document);
+        let document = first(if kind == ResourceKind::Consumers { "username" } else { "id" }, &id, resource.document);
         match (kind, id.split_once('/')) {
-            (Kind::Credentials, Some((consumer, _))) => {
+            (ResourceKind::Credentials, Some((consumer, _))) => {
                 credentials.entry(consumer.to_owned()).or_default().push(document)
             }
             _ => lists.entry(kind).or_default().push(document),
         }
     }
-    for consumer in lists.get_mut(&Kind::Consumers).into_iter().flatten() {
+    for consumer in lists.get_mut(&ResourceKind::Consumers).into_iter().flatten() {
         let name = consumer["username"].as_str().unwrap_or_default();
         if let Some(own) = credentials.remove(name) {
             consumer["credentials"] = own.into();
@@ -124,7 +125,7 @@ fn lists(found: Resources) -> Vec<(String, Json)> {
         lists.into_iter().map(|(kind, list)| (kind.name().to_owned(), list.into())).collect();
     if lists.is_empty() {
         // An empty file is refused, because an editor may have cut it off.
-        lists.push((Kind::Routes.name().to_owned(), Json::Array(Vec::new())));
+        lists.push((ResourceKind::Routes.name().to_owned(), Json::Array(Vec::new())));
     }
     lists
 }

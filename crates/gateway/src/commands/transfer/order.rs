@@ -9,7 +9,7 @@ use super::plan::{TransferStep, What, rank};
 use super::resources::{Name, Resource, Resources, path_of};
 use serde_json::Value as Json;
 use std::collections::{BTreeMap, BTreeSet};
-use stillgate_config::Kind;
+use stillgate_config::ResourceKind;
 
 /// Plugins whose configuration in a consumer is a credential, which guards nothing.
 const CREDENTIALS: [&str; 7] =
@@ -64,14 +64,14 @@ enum TransferPhase {
 type PluginNames<'a> = BTreeSet<&'a str>;
 
 /// What can be found by a kind and an id.
-type Find<'a, 'f> = &'f dyn Fn(Kind, &str) -> Option<&'a Json>;
+type Find<'a, 'f> = &'f dyn Fn(ResourceKind, &str) -> Option<&'a Json>;
 
 /// Brings the changes into their order, and marks those that must share a batch.
 pub(super) fn put_in_order(steps: &mut [TransferStep], file: &Resources, there: &Resources) {
     let (loses_any, loses_all) = losses_of_rules(steps, file, there);
     let phase = |step: &TransferStep| match step.name.0 {
-        Kind::GlobalRules if loses_all => TransferPhase::WeakerRules,
-        Kind::GlobalRules => TransferPhase::Rules,
+        ResourceKind::GlobalRules if loses_all => TransferPhase::WeakerRules,
+        ResourceKind::GlobalRules => TransferPhase::Rules,
         _ => phase_of(step, file, there),
     };
     let place = |name: &Name| file.get(name).map_or(0, |resource| resource.created);
@@ -80,14 +80,14 @@ pub(super) fn put_in_order(steps: &mut [TransferStep], file: &Resources, there: 
         (phase(step), is_put, rank(step), place(&step.name), step.name.clone())
     });
     if loses_any {
-        let rules = steps.iter_mut().filter(|step| step.name.0 == Kind::GlobalRules);
+        let rules = steps.iter_mut().filter(|step| step.name.0 == ResourceKind::GlobalRules);
         rules.for_each(|step| step.is_joined = true);
     }
 }
 
 /// Whether one of the changed global rules loses a plugin, and whether all of them together do.
 fn losses_of_rules(steps: &[TransferStep], file: &Resources, there: &Resources) -> (bool, bool) {
-    let changed = || steps.iter().filter(|step| step.name.0 == Kind::GlobalRules);
+    let changed = || steps.iter().filter(|step| step.name.0 == ResourceKind::GlobalRules);
     let names = |all: &Resources, name: &Name| {
         all.get(name)
             .map_or(BTreeSet::new(), |rule| own_plugins(&rule.document).into_iter().map(str::to_owned).collect())
@@ -106,10 +106,12 @@ fn losses_of_rules(steps: &[TransferStep], file: &Resources, there: &Resources) 
 fn phase_of(step: &TransferStep, file: &Resources, there: &Resources) -> TransferPhase {
     let (kind, name) = (step.name.0, &step.name);
     let (new, old) = (file.get(name).map(|new| &new.document), there.get(name).map(|old| &old.document));
-    let is_route = matches!(kind, Kind::Routes | Kind::StreamRoutes);
+    let is_route = matches!(kind, ResourceKind::Routes | ResourceKind::StreamRoutes);
     let old_plugins = || old.map_or(BTreeSet::new(), |old| plugins_of(kind, old, &|kind, id| found(there, kind, id)));
     match (&step.what, new) {
-        (What::Delete, _) if matches!(kind, Kind::Consumers | Kind::Credentials) => TransferPhase::ConsumersGone,
+        (What::Delete, _) if matches!(kind, ResourceKind::Consumers | ResourceKind::Credentials) => {
+            TransferPhase::ConsumersGone
+        }
         (What::Delete, _) if is_route && old_plugins().is_empty() => TransferPhase::OpenRoutesGone,
         (What::Delete, _) if is_route => TransferPhase::GuardedRoutesGone,
         (What::Delete, _) | (_, None) => TransferPhase::ReferredGone,
@@ -118,7 +120,7 @@ fn phase_of(step: &TransferStep, file: &Resources, there: &Resources) -> Transfe
             route_phase(new, old, &plugins_of(kind, new, &in_file), &old_plugins())
         }
         (_, Some(new)) => {
-            let is_consumer = kind == Kind::Consumers;
+            let is_consumer = kind == ResourceKind::Consumers;
             let counts = |name: &&str| !is_consumer || !CREDENTIALS.contains(name);
             let lost = old
                 .map_or(BTreeSet::new(), own_plugins)
@@ -126,7 +128,7 @@ fn phase_of(step: &TransferStep, file: &Resources, there: &Resources) -> Transfe
                 .filter(|name| counts(name))
                 .count();
             match lost {
-                0 if is_consumer || kind == Kind::Credentials => TransferPhase::Consumers,
+                0 if is_consumer || kind == ResourceKind::Credentials => TransferPhase::Consumers,
                 0 => TransferPhase::Referred,
                 _ => TransferPhase::Weaker,
             }
@@ -152,7 +154,7 @@ fn route_phase(
     }
 }
 
-fn found<'a>(all: &'a Resources, kind: Kind, id: &str) -> Option<&'a Json> {
+fn found<'a>(all: &'a Resources, kind: ResourceKind, id: &str) -> Option<&'a Json> {
     all.get(&(kind, id.to_owned())).map(|resource| &resource.document)
 }
 
@@ -164,10 +166,12 @@ fn own_plugins(document: &Json) -> PluginNames<'_> {
 }
 
 /// The plugins of a route, with those of its plugin config and its service.
-fn plugins_of<'a>(kind: Kind, route: &'a Json, find: Find<'a, '_>) -> PluginNames<'a> {
+fn plugins_of<'a>(kind: ResourceKind, route: &'a Json, find: Find<'a, '_>) -> PluginNames<'a> {
     let mut plugins = BTreeMap::new();
-    let references = [("service_id", Kind::Services), ("plugin_config_id", Kind::PluginConfigs)];
-    for (key, referred) in references.into_iter().filter(|(key, _)| kind == Kind::Routes || *key == "service_id") {
+    let references = [("service_id", ResourceKind::Services), ("plugin_config_id", ResourceKind::PluginConfigs)];
+    for (key, referred) in
+        references.into_iter().filter(|(key, _)| kind == ResourceKind::Routes || *key == "service_id")
+    {
         let id = route.get(key).map(|id| id.as_str().map_or_else(|| id.to_string(), str::to_owned));
         if let Some(document) = id.and_then(|id| find(referred, &id)) {
             add_plugins(document, &mut plugins);
@@ -204,7 +208,7 @@ impl<'a> TransferState<'a> {
     }
 
     fn rules(&self) -> PluginNames<'a> {
-        let rules = self.0.iter().filter(|(name, _)| name.0 == Kind::GlobalRules);
+        let rules = self.0.iter().filter(|(name, _)| name.0 == ResourceKind::GlobalRules);
         rules.flat_map(|(_, document)| own_plugins(document)).collect()
     }
 
@@ -227,8 +231,10 @@ pub(super) fn gaps(batches: &[&[TransferStep]], file: &Resources, there: &Resour
         (Some(before), Some(after)) => before.intersection(&after).copied().collect(),
         (before, after) => before.or(after).unwrap_or_default(),
     };
-    let is_route = |name: &Name| matches!(name.0, Kind::Routes | Kind::StreamRoutes);
-    let is_shared = |name: &Name| matches!(name.0, Kind::GlobalRules | Kind::Services | Kind::PluginConfigs);
+    let is_route = |name: &Name| matches!(name.0, ResourceKind::Routes | ResourceKind::StreamRoutes);
+    let is_shared = |name: &Name| {
+        matches!(name.0, ResourceKind::GlobalRules | ResourceKind::Services | ResourceKind::PluginConfigs)
+    };
     let mut found = BTreeSet::new();
     for batch in batches.split_last().map_or(&[][..], |(_, others)| others) {
         batch.iter().for_each(|step| now.make(step, file));
@@ -257,7 +263,7 @@ pub(super) fn reordered(file: &Resources, there: &Resources) -> Vec<String> {
         several.chain(route.document.get(one)).filter_map(Json::as_str).map(str::to_owned).collect()
     };
     let mut groups = BTreeMap::<_, Vec<(&Name, &Resource)>>::new();
-    for (name, route) in file.iter().filter(|(name, _)| name.0 == Kind::Routes) {
+    for (name, route) in file.iter().filter(|(name, _)| name.0 == ResourceKind::Routes) {
         let priority = route.document["priority"].as_i64().unwrap_or_default();
         let mut hosts = texts(route, "host", "hosts");
         if hosts.is_empty() {
@@ -277,7 +283,9 @@ pub(super) fn reordered(file: &Resources, there: &Resources) -> Vec<String> {
         group.sort_by_key(|(_, route)| route.created);
         let group: Vec<_> = group
             .into_iter()
-            .map(|(name, route)| (name, age(name), methods(route), plugins_of(Kind::Routes, &route.document, &find)))
+            .map(|(name, route)| {
+                (name, age(name), methods(route), plugins_of(ResourceKind::Routes, &route.document, &find))
+            })
             .collect();
         for (place, (first, first_age, first_methods, plugins)) in group.iter().enumerate() {
             for (second, second_age, second_methods, other) in &group[place + 1..] {
@@ -303,7 +311,7 @@ mod tests {
         let mut all = Resources::new();
         for (list, documents) in lists.as_object().unwrap() {
             for document in documents.as_array().unwrap() {
-                let name = (Kind::named(list).unwrap(), document["id"].as_str().unwrap().to_owned());
+                let name = (ResourceKind::from_name(list).unwrap(), document["id"].as_str().unwrap().to_owned());
                 all.insert(name, Resource { document: document.clone(), created: all.len() as u64, at: None });
             }
         }

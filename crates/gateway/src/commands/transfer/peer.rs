@@ -9,16 +9,22 @@ use bytes::Bytes;
 use hyper::header::SERVER;
 use hyper::{Response, StatusCode};
 use serde_json::Value as Json;
-use stillgate_config::Kind;
+use stillgate_config::ResourceKind;
 
 /// Characters of an answer that a message shows.
 const SHOWN_CHARS_MAX: usize = 80;
 
 /// Lists that every APISIX has; the others came with later versions.
-const ALWAYS_THERE: [Kind; 5] = [Kind::Routes, Kind::Services, Kind::Upstreams, Kind::Consumers, Kind::GlobalRules];
+const ALWAYS_THERE: [ResourceKind; 5] = [
+    ResourceKind::Routes,
+    ResourceKind::Services,
+    ResourceKind::Upstreams,
+    ResourceKind::Consumers,
+    ResourceKind::GlobalRules,
+];
 
 /// Whether a 404 is the answer of an Admin API that has no such list, or nothing in it.
-pub(super) fn is_empty_list(kind: Kind, answer: &Response<Bytes>) -> bool {
+pub(super) fn is_empty_list(kind: ResourceKind, answer: &Response<Bytes>) -> bool {
     // What APISIX says of a list that is not in its etcd.
     !ALWAYS_THERE.contains(&kind) || json_of(answer)["message"] == "Key not found"
 }
@@ -128,9 +134,9 @@ mod tests {
     #[test]
     fn a_404_is_an_empty_list_where_an_older_apisix_has_none() {
         let (of_etcd, of_traffic) = (r#"{"message":"Key not found"}"#, r#"{"error_msg":"404 Route Not Found"}"#);
-        assert!(is_empty_list(Kind::Routes, &answer(404, of_etcd)));
-        assert!(!is_empty_list(Kind::Routes, &answer(404, of_traffic)));
-        assert!(is_empty_list(Kind::ConsumerGroups, &answer(404, "")));
+        assert!(is_empty_list(ResourceKind::Routes, &answer(404, of_etcd)));
+        assert!(!is_empty_list(ResourceKind::Routes, &answer(404, of_traffic)));
+        assert!(is_empty_list(ResourceKind::ConsumerGroups, &answer(404, "")));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use serde_json::{Map, Value as Json, json};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
-use stillgate_config::{Kind, Schemas};
+use stillgate_config::{ResourceKind, Schemas};
 use stillgate_datastore::transaction::WRITES_MAX;
 use stillgate_schema::mask::{MASK, is_masked};
 
@@ -109,8 +109,8 @@ pub(super) fn plan(
     let mut masked = Vec::new();
     for (name, resource) in file {
         let old = there.get(name);
-        let keeps_keys =
-            name.0 == Kind::Ssls && old.is_some_and(|old| has_same_certificates(&resource.document, &old.document));
+        let keeps_keys = name.0 == ResourceKind::Ssls
+            && old.is_some_and(|old| has_same_certificates(&resource.document, &old.document));
         let is_hidden_key = |place: &String| place == "key" || place.starts_with("keys[");
         let found = masks(&resource.document).into_iter().filter(|place| !(keeps_keys && is_hidden_key(place)));
         masked.extend(found.map(|place| located(name, resource, &format!("{place} is a mask"))));
@@ -177,7 +177,7 @@ impl TransferStep {
         if self.operation["method"] == "PATCH" {
             references.insert(path_of(&self.name).into());
         }
-        if let (Kind::Credentials, Some((consumer, _))) = (self.name.0, self.name.1.split_once('/')) {
+        if let (ResourceKind::Credentials, Some((consumer, _))) = (self.name.0, self.name.1.split_once('/')) {
             references.insert(consumer.into());
         }
         each_reference("", &self.operation["body"], references);
@@ -225,8 +225,8 @@ fn patch(name: &Name, here: &Json, there: &Json) -> Json {
 
 fn phase(step: &TransferStep) -> u8 {
     let kind = step.name.0;
-    let stands_alone = matches!(kind, Kind::GlobalRules | Kind::Credentials | Kind::Consumers);
-    let is_last = matches!(kind, Kind::StreamRoutes | Kind::Routes);
+    let stands_alone = matches!(kind, ResourceKind::GlobalRules | ResourceKind::Credentials | ResourceKind::Consumers);
+    let is_last = matches!(kind, ResourceKind::StreamRoutes | ResourceKind::Routes);
     match step.what {
         What::Delete if stands_alone => 1,
         What::Delete => 4,
@@ -241,17 +241,17 @@ pub(super) fn rank(step: &TransferStep) -> usize {
     let kind = step.name.0 as usize;
     match (&step.what, step.name.0) {
         // A credential needs its consumer, and goes before it.
-        (What::Delete, Kind::Consumers) => 2 * Kind::COUNT,
+        (What::Delete, ResourceKind::Consumers) => 2 * ResourceKind::COUNT,
         // Routes and services may name protos.
-        (What::Delete, Kind::Protos) => Kind::COUNT - 1,
-        (What::Delete, _) => Kind::COUNT - kind,
-        (_, Kind::Credentials) => Kind::COUNT,
-        (_, Kind::GlobalRules) => 2 * Kind::COUNT,
-        (_, Kind::Protos) => 0,
+        (What::Delete, ResourceKind::Protos) => ResourceKind::COUNT - 1,
+        (What::Delete, _) => ResourceKind::COUNT - kind,
+        (_, ResourceKind::Credentials) => ResourceKind::COUNT,
+        (_, ResourceKind::GlobalRules) => 2 * ResourceKind::COUNT,
+        (_, ResourceKind::Protos) => 0,
         // A stream route that others are subordinate to comes before them.
-        (_, Kind::StreamRoutes) if step.operation["body"]["protocol"]["superior_id"].is_null() => kind,
-        (_, Kind::StreamRoutes) => kind + 1,
-        (_, Kind::Routes) => kind + 2,
+        (_, ResourceKind::StreamRoutes) if step.operation["body"]["protocol"]["superior_id"].is_null() => kind,
+        (_, ResourceKind::StreamRoutes) => kind + 1,
+        (_, ResourceKind::Routes) => kind + 2,
         _ => kind + 1,
     }
 }
@@ -269,7 +269,7 @@ const SHOWN_CHARS_MAX: usize = 40;
 
 static SCHEMAS: LazyLock<Vec<Option<Json>>> = LazyLock::new(|| {
     let schemas = Schemas::new(stillgate_plugins::TABLE);
-    Kind::all().map(|kind| schemas.kind(kind)).collect()
+    ResourceKind::all().map(|kind| schemas.kind(kind)).collect()
 });
 
 /// The differences of two documents, as `uri: /a -> /b`; none where they mean the same. What may be a secret is not shown, since
@@ -312,7 +312,7 @@ fn normal(name: &Name, document: &Json) -> Json {
     let mut document = document.clone();
     if let Some(fields) = document.as_object_mut() {
         ["id", "create_time", "update_time"].iter().for_each(|added| drop(fields.shift_remove(*added)));
-        if *kind == Kind::Ssls {
+        if *kind == ResourceKind::Ssls {
             // A key belongs to its certificate, and no answer has it.
             ["key", "keys"].iter().for_each(|hidden| drop(fields.shift_remove(*hidden)));
         }
@@ -453,8 +453,8 @@ fn shown(value: &Json) -> String {
 mod tests {
     use super::*;
 
-    fn resources(names: &[(Kind, &str, Json)]) -> Resources {
-        let resource = |(index, (kind, id, document)): (usize, &(Kind, &str, Json))| {
+    fn resources(names: &[(ResourceKind, &str, Json)]) -> Resources {
+        let resource = |(index, (kind, id, document)): (usize, &(ResourceKind, &str, Json))| {
             let resource = Resource { document: document.clone(), created: index as u64, at: Some((7, 3)) };
             ((*kind, (*id).to_owned()), resource)
         };
@@ -471,14 +471,14 @@ mod tests {
     fn what_is_referred_to_comes_first_and_goes_last() {
         let all = |suffix: &str| {
             let id = |name: &str| format!("{name}{suffix}");
-            Kind::all()
+            ResourceKind::all()
                 .map(|kind| {
-                    (kind, if kind == Kind::Credentials { id("jack/1") } else { id("x") }, json!({"n": suffix}))
+                    (kind, if kind == ResourceKind::Credentials { id("jack/1") } else { id("x") }, json!({"n": suffix}))
                 })
                 .collect::<Vec<_>>()
         };
         let (new, old) = (all(""), all("-old"));
-        let borrowed = |all: &[(Kind, String, Json)]| {
+        let borrowed = |all: &[(ResourceKind, String, Json)]| {
             resources(&all.iter().map(|(kind, id, json)| (*kind, id.as_str(), json.clone())).collect::<Vec<_>>())
         };
         let plan = plan(&borrowed(&new), &borrowed(&old), true, BatchBounds::SMALL).unwrap();
@@ -518,7 +518,7 @@ mod tests {
     #[test]
     fn batches_are_bounded_in_number_and_bytes() {
         let routes = |count: usize, name: &str, bounds| {
-            let route = |id: usize| ((Kind::Routes, id.to_string()), json!({"uri": "/", "name": name}));
+            let route = |id: usize| ((ResourceKind::Routes, id.to_string()), json!({"uri": "/", "name": name}));
             let all = (0..count).map(route).map(|(name, document)| (name, Resource { document, created: 0, at: None }));
             plan(&all.collect(), &Resources::new(), false, bounds).unwrap()
         };
@@ -532,7 +532,7 @@ mod tests {
         // Each of two upstreams is a condition of the transaction.
         let route = |id: usize| {
             let document = json!({"uri": "/", "upstream_id": format!("u{}", id / 2), "service_id": id});
-            ((Kind::Routes, id.to_string()), Resource { document, created: 0, at: None })
+            ((ResourceKind::Routes, id.to_string()), Resource { document, created: 0, at: None })
         };
         let referring = |bounds| plan(&(0..140).map(route).collect(), &Resources::new(), false, bounds).unwrap();
         assert_eq!(sizes(&referring(BatchBounds::SMALL)), [69, 69, 2]);
@@ -543,7 +543,7 @@ mod tests {
     fn masks_are_refused_but_for_a_key_that_is_known() {
         let mask = stillgate_admin::MASK;
         let ssl = |sni: &str, key: &str| json!({"cert": "c", "key": key, "snis": [sni]});
-        let of = |document| resources(&[(Kind::Ssls, "1", document)]);
+        let of = |document| resources(&[(ResourceKind::Ssls, "1", document)]);
         let changed = plan(&of(ssl("b", mask)), &of(ssl("a", mask)), false, BatchBounds::SMALL).unwrap();
         assert_eq!(
             changed.steps[0].operation,
@@ -552,7 +552,7 @@ mod tests {
         let refused = plan(&of(ssl("b", mask)), &Resources::new(), false, BatchBounds::SMALL).unwrap_err();
         assert_eq!(refused, ["7:3: ssls/1: key is a mask"]);
         let consumer = json!({"username": "jack", "plugins": {"key-auth": {"key": mask}}});
-        let consumers = resources(&[(Kind::Consumers, "jack", consumer)]);
+        let consumers = resources(&[(ResourceKind::Consumers, "jack", consumer)]);
         assert_eq!(
             plan(&consumers, &consumers, false, BatchBounds::SMALL).unwrap_err(),
             ["7:3: consumers/jack: plugins.key-auth.key is a mask"]
@@ -566,42 +566,42 @@ mod meaning_tests {
     use serde_json::json;
     use stillgate_admin::MASK;
 
-    fn check(kind: Kind, here: Json, there: Json, expected: &[&str]) {
+    fn check(kind: ResourceKind, here: Json, there: Json, expected: &[&str]) {
         assert_eq!(differences(&(kind, "1".to_owned()), &here, &there), expected, "{here} {there}");
     }
 
     #[test]
     fn what_means_the_same_does_not_differ() {
         check(
-            Kind::Routes,
+            ResourceKind::Routes,
             json!({"uri": "/a", "status": 1, "priority": 0, "name": null, "upstream": {"type": "roundrobin", "nodes": {"a:80": 1}}}),
             json!({"id": "1", "uri": "/a", "create_time": 5, "upstream": {"nodes": {"a:80": 1.0}}}),
             &[],
         );
         check(
-            Kind::Routes,
+            ResourceKind::Routes,
             json!({"uri": "/a", "plugins": {}}),
             json!({"uri": "/a", "plugins": {"cors": {}}}),
             &["plugins.cors: removed"],
         );
         check(
-            Kind::Routes,
+            ResourceKind::Routes,
             json!({"uri": "/a"}),
             json!({"uri": "/b", "priority": 1}),
             &["uri: \"/b\" -> \"/a\"", "priority: removed"],
         );
-        check(Kind::Ssls, json!({"cert": "c", "key": "k"}), json!({"cert": "c", "key": MASK}), &[]);
+        check(ResourceKind::Ssls, json!({"cert": "c", "key": "k"}), json!({"cert": "c", "key": MASK}), &[]);
     }
 
     #[test]
     fn secrets_are_not_shown() {
         let with = |key: &str| json!({"username": "jack", "plugins": {"key-auth": {"key": key}}});
-        check(Kind::Consumers, with("one"), with("two"), &["plugins.key-auth.key (a secret)"]);
-        check(Kind::Consumers, with("one"), with(MASK), &[]);
+        check(ResourceKind::Consumers, with("one"), with("two"), &["plugins.key-auth.key (a secret)"]);
+        check(ResourceKind::Consumers, with("one"), with(MASK), &[]);
         let route =
             |value: &str| json!({"plugins": {"proxy-rewrite": {"headers": {"set": {"X": value}}, "uri": value}}});
         check(
-            Kind::Routes,
+            ResourceKind::Routes,
             route("/a?x=one"),
             route("/b?x=two"),
             &[
@@ -609,9 +609,14 @@ mod meaning_tests {
                 "plugins.proxy-rewrite.uri: \"/b?********\" -> \"/a?********\"",
             ],
         );
-        check(Kind::Routes, json!({"unknown": {"k": 1}}), json!({"unknown": {"k": 2}}), &["unknown.k (a secret)"]);
         check(
-            Kind::Routes,
+            ResourceKind::Routes,
+            json!({"unknown": {"k": 1}}),
+            json!({"unknown": {"k": 2}}),
+            &["unknown.k (a secret)"],
+        );
+        check(
+            ResourceKind::Routes,
             json!({"vars": [["http_x", "==", "a"]]}),
             json!({}),
             &["vars: + [[\"http_x\",\"==\",\"********\"]]"],

@@ -13,7 +13,7 @@ use hyper::{Method, Request, Response, StatusCode, Uri};
 use serde_json::{Value as Json, json};
 use std::path::Path;
 use std::time::Duration;
-use stillgate_config::Kind;
+use stillgate_config::ResourceKind;
 use stillgate_datastore::Key;
 use stillgate_datastore::embedded::MAGIC;
 use stillgate_datastore::transaction::WRITES_MAX;
@@ -231,18 +231,18 @@ impl Remote {
 
     fn read_lists(&self) -> Result<Resources, TransferFailure> {
         let mut found = Resources::new();
-        for kind in Kind::all().filter(|kind| *kind != Kind::Credentials) {
+        for kind in ResourceKind::all().filter(|kind| *kind != ResourceKind::Credentials) {
             self.read_list(kind, kind.name(), &mut found)?;
         }
-        let consumers = found.keys().filter(|(kind, _)| *kind == Kind::Consumers).map(|(_, id)| id.clone());
+        let consumers = found.keys().filter(|(kind, _)| *kind == ResourceKind::Consumers).map(|(_, id)| id.clone());
         for consumer in consumers.collect::<Vec<_>>() {
-            self.read_list(Kind::Credentials, &format!("consumers/{consumer}/credentials"), &mut found)?;
+            self.read_list(ResourceKind::Credentials, &format!("consumers/{consumer}/credentials"), &mut found)?;
         }
         Ok(found)
     }
 
     /// All pages of a list; empty, where the list does not exist.
-    fn read_list(&self, kind: Kind, path: &str, found: &mut Resources) -> Result<(), TransferFailure> {
+    fn read_list(&self, kind: ResourceKind, path: &str, found: &mut Resources) -> Result<(), TransferFailure> {
         for page in 1..=PAGES_MAX {
             let path = format!("/apisix/admin/{path}?page={page}&page_size={PAGE_SIZE}");
             let asked = format!("GET {path}");
@@ -251,7 +251,7 @@ impl Remote {
                 StatusCode::OK => {}
                 StatusCode::NOT_FOUND if peer::is_empty_list(kind, &answer) => return Ok(()),
                 // Where they are switched off.
-                StatusCode::BAD_REQUEST if kind == Kind::StreamRoutes => return Ok(()),
+                StatusCode::BAD_REQUEST if kind == ResourceKind::StreamRoutes => return Ok(()),
                 _ => return Err(self.refusal(&asked, &answer)),
             }
             let items = peer::page(&answer).ok_or_else(|| peer::stranger(self, &asked, &answer))?;
@@ -346,16 +346,17 @@ fn connector(asking: &AdminApiArguments) -> Result<TlsConnector, String> {
 /// The resources of `configs`.
 fn of_whole(whole: &Json) -> Result<Resources, TransferFailure> {
     let mut found = Resources::new();
-    for kind in Kind::all() {
+    for kind in ResourceKind::all() {
         for item in whole[kind.name()].as_array().into_iter().flatten() {
             let mut document = item.clone();
             let created = document["createdIndex"].as_u64().unwrap_or_default();
-            let id = if kind == Kind::Consumers && item["id"].is_null() { &item["username"] } else { &item["id"] };
+            let id =
+                if kind == ResourceKind::Consumers && item["id"].is_null() { &item["username"] } else { &item["id"] };
             let id = id.as_str().map_or_else(|| id.to_string(), str::to_owned);
             let name = match id.split_once("/credentials/") {
                 Some((consumer, id)) => {
                     document["id"] = id.into();
-                    (Kind::Credentials, format!("{consumer}/{id}"))
+                    (ResourceKind::Credentials, format!("{consumer}/{id}"))
                 }
                 None => (kind, id),
             };
@@ -365,8 +366,8 @@ fn of_whole(whole: &Json) -> Result<Resources, TransferFailure> {
     Ok(found)
 }
 
-fn insert_resource(found: &mut Resources, name: (Kind, String), mut resource: Resource) {
-    if name.0 == Kind::Ssls {
+fn insert_resource(found: &mut Resources, name: (ResourceKind, String), mut resource: Resource) {
+    if name.0 == ResourceKind::Ssls {
         mark_hidden_key(&mut resource.document);
     }
     found.insert(name, resource);

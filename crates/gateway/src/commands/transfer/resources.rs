@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use stillgate_config::secret_fields::{each_combined_certificate, each_possible_secret, each_secret};
-use stillgate_config::{Errors, FileDocument, Kind, PluginSet, Severity, documents};
+use stillgate_config::{Errors, FileDocument, PluginSet, ResourceKind, Severity, documents};
 use stillgate_plugin_api::Secrets;
 use stillgate_schema::mask::{MASK, is_masked};
 use stillgate_schema::pem::remove_private_keys;
 
 /// A kind and an id: `1`, of credentials `jack/1`, of secret managers `vault/1`.
-pub(super) type Name = (Kind, String);
+pub(super) type Name = (ResourceKind, String);
 
 /// One resource.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,7 +48,7 @@ impl Resource {
 /// The path as messages show it: `routes/1`, `consumers/jack/credentials/1`.
 pub(super) fn path_of((kind, id): &Name) -> String {
     match (kind, id.split_once('/')) {
-        (Kind::Credentials, Some((consumer, id))) => format!("consumers/{consumer}/credentials/{id}"),
+        (ResourceKind::Credentials, Some((consumer, id))) => format!("consumers/{consumer}/credentials/{id}"),
         _ => format!("{}/{id}", kind.name()),
     }
 }
@@ -163,7 +163,7 @@ mod tests {
         let document = json!({"plugins": {"key-auth": {"key": MASK}}, "keys": ["k", MASK], "key": "x"});
         assert_eq!(masks(&document), ["plugins.key-auth.key", "keys[1]"]);
         let mut combined = json!({"cert": "c\n-----BEGIN PRIVATE KEY-----\nk", "key": "k"});
-        hide_secrets(&(Kind::Ssls, "1".to_owned()), &mut combined);
+        hide_secrets(&(ResourceKind::Ssls, "1".to_owned()), &mut combined);
         assert_eq!(combined, json!({"cert": "c\n", "key": MASK}));
         let mut certificate = json!({"cert": "c", "certs": ["d", "e"]});
         mark_hidden_key(&mut certificate);

@@ -1,22 +1,26 @@
 //! Converts keys of a datastore to resources and back.
 
-use stillgate_config::{ELSEWHERE, Kind, path_of};
+use stillgate_config::{ELSEWHERE, ResourceKind, path_of};
 use stillgate_datastore::Key;
 
 const CREDENTIALS: &str = "/credentials/";
 
 /// The resource that a key names, whatever its id looks like; `None`: what other programs keep there.
-pub(crate) fn resource_of(key: &Key) -> Option<(Kind, String)> {
+pub(crate) fn resource_of(key: &Key) -> Option<(ResourceKind, String)> {
     let (path, id) = (key.as_str(), key.id());
     // Credentials have no collection of their own.
-    let kind = Kind::named(key.collection()).filter(|kind| *kind != Kind::Credentials && path.contains('/'));
+    let kind = ResourceKind::from_name(key.collection())
+        .filter(|kind| *kind != ResourceKind::Credentials && path.contains('/'));
     match kind {
-        Some(Kind::Consumers) if credential_of(id).is_some() => Some((Kind::Credentials, credential_of(id)?)),
+        Some(ResourceKind::Consumers) if credential_of(id).is_some() => {
+            Some((ResourceKind::Credentials, credential_of(id)?))
+        }
         Some(kind) if !id.starts_with(ELSEWHERE) => Some((kind, id.to_owned())),
         Some(kind) => Some((kind, format!("{ELSEWHERE}{path}"))),
         // APISIX reads all keys that begin like a collection: it serves `/apisix/routes_old/1` and `/apisix/routes` as routes.
         None => {
-            let kinds = Kind::all().filter(|kind| *kind != Kind::Credentials && path.starts_with(kind.name()));
+            let kinds =
+                ResourceKind::all().filter(|kind| *kind != ResourceKind::Credentials && path.starts_with(kind.name()));
             Some((kinds.max_by_key(|kind| kind.name().len())?, format!("{ELSEWHERE}{path}")))
         }
     }
@@ -30,7 +34,7 @@ fn credential_of(id: &str) -> Option<String> {
 }
 
 /// The key of a resource.
-pub(super) fn key_of(kind: Kind, id: &str) -> Key {
+pub(super) fn key_of(kind: ResourceKind, id: &str) -> Key {
     Key::found(&path_of(kind, id))
 }
 
@@ -40,7 +44,7 @@ mod tests {
 
     #[test]
     fn keys_name_resources() {
-        let check = |key: &str, expected: Option<(Kind, &str)>| {
+        let check = |key: &str, expected: Option<(ResourceKind, &str)>| {
             let key = Key::found(key);
             let found = resource_of(&key);
             assert_eq!(found, expected.map(|(kind, id)| (kind, id.to_owned())), "{key}");
@@ -48,22 +52,22 @@ mod tests {
                 assert_eq!(key_of(kind, &id), key);
             }
         };
-        check("routes/1", Some((Kind::Routes, "1")));
-        check("consumers/jack", Some((Kind::Consumers, "jack")));
-        check("consumers/jack/credentials/1", Some((Kind::Credentials, "jack/1")));
-        check("consumers/jack/keys/1", Some((Kind::Consumers, "jack/keys/1")));
-        check("consumers/jack/credentials/", Some((Kind::Consumers, "jack/credentials/")));
-        check("consumers/jack/credentials/1/2", Some((Kind::Credentials, "jack/1/2")));
-        check("consumers/a/b/credentials/1", Some((Kind::Consumers, "a/b/credentials/1")));
-        check("consumers//credentials/1", Some((Kind::Consumers, "/credentials/1")));
-        check("secrets/vault/1/2", Some((Kind::Secrets, "vault/1/2")));
+        check("routes/1", Some((ResourceKind::Routes, "1")));
+        check("consumers/jack", Some((ResourceKind::Consumers, "jack")));
+        check("consumers/jack/credentials/1", Some((ResourceKind::Credentials, "jack/1")));
+        check("consumers/jack/keys/1", Some((ResourceKind::Consumers, "jack/keys/1")));
+        check("consumers/jack/credentials/", Some((ResourceKind::Consumers, "jack/credentials/")));
+        check("consumers/jack/credentials/1/2", Some((ResourceKind::Credentials, "jack/1/2")));
+        check("consumers/a/b/credentials/1", Some((ResourceKind::Consumers, "a/b/credentials/1")));
+        check("consumers//credentials/1", Some((ResourceKind::Consumers, "/credentials/1")));
+        check("secrets/vault/1/2", Some((ResourceKind::Secrets, "vault/1/2")));
         check("credentials/1", None);
-        check("secrets/vault/1", Some((Kind::Secrets, "vault/1")));
-        check("secrets/1", Some((Kind::Secrets, "1")));
-        check("plugin_metadata/cors", Some((Kind::PluginMetadata, "cors")));
-        check("routes/1/2", Some((Kind::Routes, "1/2")));
-        check("routes/..", Some((Kind::Routes, "..")));
-        for kind in Kind::all().filter(|kind| *kind != Kind::Credentials) {
+        check("secrets/vault/1", Some((ResourceKind::Secrets, "vault/1")));
+        check("secrets/1", Some((ResourceKind::Secrets, "1")));
+        check("plugin_metadata/cors", Some((ResourceKind::PluginMetadata, "cors")));
+        check("routes/1/2", Some((ResourceKind::Routes, "1/2")));
+        check("routes/..", Some((ResourceKind::Routes, "..")));
+        for kind in ResourceKind::all().filter(|kind| *kind != ResourceKind::Credentials) {
             let name = kind.name();
             check(&format!("{name}/"), Some((kind, "")));
             check(&format!("{name}//1"), Some((kind, "/1")));
@@ -73,7 +77,7 @@ mod tests {
             check(&format!("{name}/../1"), Some((kind, &format!("../{name}/../1"))));
             check(&format!("/{name}/1"), None);
         }
-        check("consumers/../credentials/1", Some((Kind::Credentials, "../1")));
+        check("consumers/../credentials/1", Some((ResourceKind::Credentials, "../1")));
         for none in ["nothing/1/2", "", "/", "Routes/1", "route/1", "plugins", "plugins/1"] {
             check(none, None);
         }

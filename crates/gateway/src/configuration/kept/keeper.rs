@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use stillgate_config::{Change, DocumentChecker, Gateway, Kind, Origin, PluginSet, Store};
+use stillgate_config::{Change, DocumentChecker, Gateway, Origin, PluginSet, ResourceKind, Store};
 use stillgate_datastore::{Batch, Document, DocumentTable, Documents, Event, Key, Snapshot, Transaction, Write};
 use stillgate_measures::process_stats::now_unix_ms;
 use stillgate_schema::lenient_json;
@@ -29,7 +29,7 @@ pub(crate) struct FollowedRevision {
     /// The newest revision that it has named, whatever its contents.
     pub(crate) newest: u64,
     /// The newest revision of the resources of each kind.
-    pub(crate) modified: [u64; Kind::COUNT],
+    pub(crate) modified: [u64; ResourceKind::COUNT],
 }
 
 impl FollowedRevision {
@@ -242,7 +242,8 @@ impl Keeper {
 
     /// Checks one document of a collection by itself; the error says what is wrong.
     pub(crate) fn validate(&self, collection: &str, value: &Json) -> Result<(), String> {
-        let kind = Kind::named(collection).ok_or_else(|| format!("there is no collection {collection:?}"))?;
+        let kind =
+            ResourceKind::from_name(collection).ok_or_else(|| format!("there is no collection {collection:?}"))?;
         let document = value.to_string();
         let checker = self.checker();
         checker.fetch([&*document]);
@@ -329,7 +330,7 @@ fn is_unread(key: &Key) -> bool {
 
 impl Keeper {
     /// The newest revisions, with `None` for the kinds whose newest resource a change replaces or deletes.
-    fn newest_without(&self, batch: &Batch) -> [Option<u64>; Kind::COUNT] {
+    fn newest_without(&self, batch: &Batch) -> [Option<u64>; ResourceKind::COUNT] {
         let mut newest = self.stored.borrow().modified.map(Some);
         for event in &batch.events {
             let of = resource_of(&event.key).zip(self.documents.get(&event.key));
@@ -343,7 +344,7 @@ impl Keeper {
     }
 
     /// The newest revisions after a change that the documents have.
-    fn newest_with(&self, batch: &Batch, before: [Option<u64>; Kind::COUNT]) -> [u64; Kind::COUNT] {
+    fn newest_with(&self, batch: &Batch, before: [Option<u64>; ResourceKind::COUNT]) -> [u64; ResourceKind::COUNT] {
         let mut newest = before;
         for event in &batch.events {
             if let (Some((kind, _)), Some(document)) = (resource_of(&event.key), &event.document) {
@@ -358,8 +359,8 @@ impl Keeper {
         }
     }
 
-    fn newest_anew(&self) -> [u64; Kind::COUNT] {
-        self.documents.fold([0; Kind::COUNT], |mut newest, key, document| {
+    fn newest_anew(&self) -> [u64; ResourceKind::COUNT] {
+        self.documents.fold([0; ResourceKind::COUNT], |mut newest, key, document| {
             if let Some((kind, _)) = resource_of(key) {
                 newest[kind as usize] = newest[kind as usize].max(document.modified);
             }

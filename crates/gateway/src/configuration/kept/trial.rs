@@ -6,7 +6,7 @@ use crate::configuration::chain_lint::chain_lint;
 use crate::configuration::tls_material;
 use std::collections::HashSet;
 use std::sync::Arc;
-use stillgate_config::{Attempt, Change, Config, Kind, Origin, RejectedResource, Replacement};
+use stillgate_config::{Attempt, Change, Config, Origin, RejectedResource, Replacement, ResourceKind};
 use stillgate_datastore::{Documents as _, Key, Transaction, Write};
 use stillgate_route::lint::{Finding, FindingKind, lint};
 use stillgate_route::{PLACES_MAX, fits};
@@ -106,18 +106,18 @@ impl Keeper {
     }
 
     /// The resources whose certificates cannot be used as their files are now, with the reasons.
-    fn tls_problems(&self, config: &Config) -> Vec<(Kind, String, String)> {
+    fn tls_problems(&self, config: &Config) -> Vec<(ResourceKind, String, String)> {
         let known = self.tls().clone();
         self.take_tls(tls_material::load(config, known.as_deref()).map(|(material, _)| material))
     }
 
     /// The resources whose certificates cannot be used, with the reasons. An unchanged one keeps those that it has.
-    pub(super) fn unusable_tls(&self, config: &Config) -> Vec<(Kind, String, String)> {
+    pub(super) fn unusable_tls(&self, config: &Config) -> Vec<(ResourceKind, String, String)> {
         let known = self.tls().clone();
         self.take_tls(tls_material::load_keeping_unchanged(config, known.as_deref()).map(|(material, _)| material))
     }
 
-    fn take_tls(&self, loaded: Result<Arc<Material>, TlsProblems>) -> Vec<(Kind, String, String)> {
+    fn take_tls(&self, loaded: Result<Arc<Material>, TlsProblems>) -> Vec<(ResourceKind, String, String)> {
         match loaded {
             Ok(material) => {
                 *self.tls() = Some(material);
@@ -129,7 +129,7 @@ impl Keeper {
 }
 
 /// Separates the messages of an attempt into those about the changed resources, and those about others.
-fn sorted_out(attempt: Attempt, changed: &HashSet<(Kind, String)>) -> Trial {
+fn sorted_out(attempt: Attempt, changed: &HashSet<(ResourceKind, String)>) -> Trial {
     // The prefix is not needed where warnings are shown.
     let bare = |warning: String| warning.strip_prefix("warning: ").map(str::to_owned).unwrap_or(warning);
     let warnings = attempt.warnings.iter().map(|warning| bare(warning.to_string())).collect();
@@ -150,7 +150,12 @@ fn sorted_out(attempt: Attempt, changed: &HashSet<(Kind, String)>) -> Trial {
 }
 
 /// The reason, with the resource where it is one of several.
-fn reason_with_resource(kind: Kind, id: &str, reason: String, changed: &HashSet<(Kind, String)>) -> String {
+fn reason_with_resource(
+    kind: ResourceKind,
+    id: &str,
+    reason: String,
+    changed: &HashSet<(ResourceKind, String)>,
+) -> String {
     match changed.len() {
         0 | 1 => reason,
         _ => format!("{}: {reason}", key_of(kind, id)),
@@ -159,7 +164,7 @@ fn reason_with_resource(kind: Kind, id: &str, reason: String, changed: &HashSet<
 
 /// Whether it can add pairs of a host and a path: a service gives its hosts to its routes.
 fn may_add_pairs(change: &Change) -> bool {
-    matches!(change, Change::Put { kind: Kind::Routes | Kind::Services, .. })
+    matches!(change, Change::Put { kind: ResourceKind::Routes | ResourceKind::Services, .. })
 }
 
 /// The pairs of a host and a path that all routes have.
@@ -170,24 +175,26 @@ fn pairs(config: &Config) -> usize {
 /// Whether certificates have to be checked.
 fn is_about_tls(change: &Change) -> bool {
     match change {
-        Change::Put { kind: Kind::Ssls, .. } => true,
+        Change::Put { kind: ResourceKind::Ssls, .. } => true,
         Change::Put {
-            kind: Kind::Upstreams | Kind::Services | Kind::Routes | Kind::StreamRoutes, document, ..
+            kind: ResourceKind::Upstreams | ResourceKind::Services | ResourceKind::Routes | ResourceKind::StreamRoutes,
+            document,
+            ..
         } => document.contains("\"tls\"") || document.contains("\"https\""),
         _ => false,
     }
 }
 
 /// The resource that a problem is in: `ssls["1"].cert`, `upstreams["routes/7"].tls`.
-fn resource_with(problem: &Problem) -> Option<(Kind, String, String)> {
+fn resource_with(problem: &Problem) -> Option<(ResourceKind, String, String)> {
     let (list, rest) = problem.path.split_once("[\"")?;
     let (id, _) = rest.split_once("\"]")?;
     let (kind, id) = match list {
-        "ssls" => (Kind::Ssls, id),
+        "ssls" => (ResourceKind::Ssls, id),
         // Upstreams are known by the resource that they are written in, and behind it the place in a plugin.
         "upstreams" => match id.split_once('/') {
-            None => (Kind::Upstreams, id),
-            Some((kind, rest)) => (Kind::named(kind)?, rest.split_once('/').map_or(rest, |(id, _)| id)),
+            None => (ResourceKind::Upstreams, id),
+            Some((kind, rest)) => (ResourceKind::from_name(kind)?, rest.split_once('/').map_or(rest, |(id, _)| id)),
         },
         _ => return None,
     };
@@ -209,10 +216,10 @@ pub(super) struct LintResult {
 }
 
 /// Looks at the routes among these resources, as they would be served.
-pub(super) fn lint_changed(config: &Config, changed: &HashSet<(Kind, String)>) -> LintResult {
+pub(super) fn lint_changed(config: &Config, changed: &HashSet<(ResourceKind, String)>) -> LintResult {
     let mut linted = LintResult::default();
-    let is_changed = |id: &str| changed.contains(&(Kind::Routes, id.to_owned()));
-    if !changed.iter().any(|(kind, _)| *kind == Kind::Routes) {
+    let is_changed = |id: &str| changed.contains(&(ResourceKind::Routes, id.to_owned()));
+    if !changed.iter().any(|(kind, _)| *kind == ResourceKind::Routes) {
         return linted;
     }
     if config.routes.len() > ROUTES_MAX {
@@ -228,7 +235,7 @@ pub(super) fn lint_changed(config: &Config, changed: &HashSet<(Kind, String)>) -
         if is_changed(&finding.id) {
             linted.warnings.push(about(&finding, changed));
         } else if stands_behind(&finding, is_changed) {
-            linted.effects.push((key_of(Kind::Routes, &finding.id), finding.to_string()));
+            linted.effects.push((key_of(ResourceKind::Routes, &finding.id), finding.to_string()));
         }
     }
     for finding in chain_lint(config).findings {
@@ -245,7 +252,7 @@ pub(super) fn lint_changed(config: &Config, changed: &HashSet<(Kind, String)>) -
 }
 
 /// The finding, with its route where several resources are changed.
-fn about(finding: &Finding, changed: &HashSet<(Kind, String)>) -> String {
+fn about(finding: &Finding, changed: &HashSet<(ResourceKind, String)>) -> String {
     match changed.len() {
         1 => finding.to_string(),
         _ => format!("routes/{}: {finding}", finding.id),

@@ -16,7 +16,8 @@ use stillgate_plugin_api::metadata::{MetadataItem, MetadataTable};
 use stillgate_plugin_api::secrets::NoSecrets;
 use stillgate_plugin_api::{
     AnswerBody, BodyChanges, BodyError, BodyFilter, Call, CallError, Chain, ChainEntry, Consumers, Device, Facts, Flow,
-    Identity, Io, Level, LocalFuture, LogLevel, Phase, PluginOrigin, Reply, Request, RequestState, Response, Worker,
+    Identity, Io, LocalFuture, LogLevel, Phase, PluginLevel, PluginOrigin, Reply, Request, RequestState, Response,
+    Worker,
 };
 use stillgate_plugins::TABLE;
 use stillgate_route::path::{normalise, target_path};
@@ -79,7 +80,7 @@ pub(crate) fn said_of_store(yaml: &str) -> String {
 }
 
 fn compiled(yaml: &str, sink: &mut Sink) -> Option<Vec<Arc<ChainEntry>>> {
-    let origin = PluginOrigin { level: Level::Route, id: "r".into() };
+    let origin = PluginOrigin { level: PluginLevel::Route, id: "r".into() };
     let node = read_yaml(yaml, sink)?;
     Some(TABLE.compile(&node, &origin, (&NoSecrets, &NoUpstreams), &Path::Root, sink))
 }

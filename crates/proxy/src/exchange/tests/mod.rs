@@ -20,8 +20,8 @@ use stillgate_metrics::encode::Format;
 use stillgate_metrics::{Collector, CollectorOptions, Registry, RegistryOptions, SegmentProcess, Writer};
 use stillgate_plugin_api::identity::Identity;
 use stillgate_plugin_api::{
-    BodyArguments, BodyError, BodyFilter, Chain, ChainEntry, Flow, Level, Meta, Phase, Phases, Plugin, PluginOrigin,
-    Request, Response,
+    BodyArguments, BodyError, BodyFilter, Chain, ChainEntry, Flow, Meta, Phase, Phases, Plugin, PluginLevel,
+    PluginOrigin, Request, Response,
 };
 use stillgate_testkit::{Client, Upstream};
 
@@ -93,7 +93,7 @@ impl ScriptedPlugin {
             authenticates: false,
             meta,
             awaited: BodyArguments::default(),
-            origin: PluginOrigin { level: Level::Route, id: "r".into() },
+            origin: PluginOrigin { level: PluginLevel::Route, id: "r".into() },
             at: Default::default(),
             identity: Identity::of(&[name.as_bytes()]),
             plugin: Box::new(self),

@@ -2,7 +2,7 @@
 
 use super::*;
 use serde_json::{Value as Json, json};
-use stillgate_config::{Change, Kind, Origin as From, PluginSet, Store};
+use stillgate_config::{Change, Origin as From, PluginSet, ResourceKind, Store};
 use stillgate_plugin_api::{
     Authenticate, Compile, CompileCredential, CustomPlugins, Define, Descriptor, Ignorable, NoSecrets, PluginTable,
     Request, Scripts, Secret, secrets::SECRET,
@@ -117,12 +117,12 @@ impl StoreWorker {
     }
 }
 
-fn put(kind: Kind, id: &str, created: u64, document: Json) -> Change {
+fn put(kind: ResourceKind, id: &str, created: u64, document: Json) -> Change {
     let document = document.to_string().into();
     Change::Put { kind, id: id.to_owned(), document, created, origin: From::named(id) }
 }
 
-fn delete(kind: Kind, id: &str) -> Change {
+fn delete(kind: ResourceKind, id: &str) -> Change {
     Change::Delete { kind, id: id.to_owned() }
 }
 
@@ -136,25 +136,25 @@ fn good_routes_are_served_beside_bad_ones() {
     let mut served = StoreWorker::new();
     let nodes = json!({"nodes": {node.addr().to_string(): 1}});
     served.apply([
-        put(Kind::Upstreams, "u", 1, nodes.clone()),
-        put(Kind::Routes, "good", 2, json!({"uri": "/good", "upstream_id": "u"})),
-        put(Kind::Routes, "bad", 3, json!({"uri": "/bad", "upstream_id": "u", "timeout": {"read": "soon"}})),
-        put(Kind::Routes, "lost", 4, json!({"uri": "/lost", "upstream_id": "u", "service_id": "none"})),
-        put(Kind::Routes, "below", 5, json!({"uri": "/*", "upstream_id": "u"})),
+        put(ResourceKind::Upstreams, "u", 1, nodes.clone()),
+        put(ResourceKind::Routes, "good", 2, json!({"uri": "/good", "upstream_id": "u"})),
+        put(ResourceKind::Routes, "bad", 3, json!({"uri": "/bad", "upstream_id": "u", "timeout": {"read": "soon"}})),
+        put(ResourceKind::Routes, "lost", 4, json!({"uri": "/lost", "upstream_id": "u", "service_id": "none"})),
+        put(ResourceKind::Routes, "below", 5, json!({"uri": "/*", "upstream_id": "u"})),
     ]);
     // Requests for the bad routes do not fall through to the broader route.
     served.check(&[("/good", 200), ("/bad", 503), ("/lost", 503), ("/else", 200)]);
     assert_eq!(served.served(), rejected(&[("routes/bad", "503"), ("routes/lost", "503")]));
     // A wrong version leaves the previous one in effect.
     served.apply([
-        put(Kind::Routes, "good", 2, json!({"uri": "/good", "upstream_id": 7.5})),
-        put(Kind::Upstreams, "u", 1, json!({"nodes": "none"})),
-        put(Kind::Services, "none", 6, json!({})),
+        put(ResourceKind::Routes, "good", 2, json!({"uri": "/good", "upstream_id": 7.5})),
+        put(ResourceKind::Upstreams, "u", 1, json!({"nodes": "none"})),
+        put(ResourceKind::Services, "none", 6, json!({})),
     ]);
     served.check(&[("/good", 200), ("/bad", 503), ("/lost", 200)]);
     let expected = [("upstreams/u", "previous"), ("routes/bad", "503"), ("routes/good", "previous")];
     assert_eq!(served.served(), rejected(&expected));
-    served.apply([delete(Kind::Upstreams, "u"), delete(Kind::Routes, "bad")]);
+    served.apply([delete(ResourceKind::Upstreams, "u"), delete(ResourceKind::Routes, "bad")]);
     served.check(&[("/good", 503), ("/bad", 503), ("/lost", 503)]);
 }
 
@@ -164,17 +164,17 @@ fn a_refused_global_rule_lets_nothing_through() {
     let mut served = StoreWorker::new();
     let nodes = json!({"nodes": {node.addr().to_string(): 1}});
     served.apply([
-        put(Kind::Routes, "r", 1, json!({"uri": "/r", "upstream": nodes})),
-        put(Kind::GlobalRules, "g", 2, json!({"plugins": {"no-such-plugin": {}}})),
+        put(ResourceKind::Routes, "r", 1, json!({"uri": "/r", "upstream": nodes})),
+        put(ResourceKind::GlobalRules, "g", 2, json!({"plugins": {"no-such-plugin": {}}})),
     ]);
     served.check(&[("/r", 503), ("/none", 503)]);
-    served.apply([put(Kind::GlobalRules, "g", 2, json!({"plugins": {"by-key": {}}}))]);
+    served.apply([put(ResourceKind::GlobalRules, "g", 2, json!({"plugins": {"by-key": {}}}))]);
     served.check(&[("/r", 401), ("/none", 401)]);
     // From here on there is a previous version.
-    served.apply([put(Kind::GlobalRules, "g", 2, json!({"plugins": {"no-such-plugin": {}}}))]);
+    served.apply([put(ResourceKind::GlobalRules, "g", 2, json!({"plugins": {"no-such-plugin": {}}}))]);
     served.check(&[("/r", 401), ("/none", 401)]);
     assert_eq!(served.served(), rejected(&[("global_rules/g", "previous")]));
-    served.apply([delete(Kind::GlobalRules, "g")]);
+    served.apply([delete(ResourceKind::GlobalRules, "g")]);
     served.check(&[("/r", 200), ("/none", 404)]);
 }
 
@@ -185,12 +185,17 @@ fn consumers_come_from_a_store() {
     let nodes = json!({"nodes": {node.addr().to_string(): 1}});
     let consumer = |name: &str, key: &str| json!({"username": name, "plugins": {"by-key": {"key": key}}});
     served.apply([
-        put(Kind::Routes, "r", 1, json!({"uri": "/r", "upstream": nodes, "plugins": {"by-key": {"unknown": 1}}})),
-        put(Kind::Consumers, "late", 9, consumer("late", "one")),
-        put(Kind::Consumers, "early", 2, consumer("early", "one")),
-        put(Kind::Consumers, "other", 3, consumer("other", "two")),
         put(
-            Kind::Consumers,
+            ResourceKind::Routes,
+            "r",
+            1,
+            json!({"uri": "/r", "upstream": nodes, "plugins": {"by-key": {"unknown": 1}}}),
+        ),
+        put(ResourceKind::Consumers, "late", 9, consumer("late", "one")),
+        put(ResourceKind::Consumers, "early", 2, consumer("early", "one")),
+        put(ResourceKind::Consumers, "other", 3, consumer("other", "two")),
+        put(
+            ResourceKind::Consumers,
             "alone",
             4,
             json!({"username": "alone", "group_id": "g",
@@ -200,9 +205,12 @@ fn consumers_come_from_a_store() {
     served.check(&[("/r@one", 200), ("/r@two", 200), ("/r@three", 503), ("/r@four", 401), ("/r", 401)]);
     assert_eq!(served.served(), rejected(&[("consumers/alone", "503"), ("consumers/late", "nothing")]));
     // The key is free, and the group exists.
-    served.apply([delete(Kind::Consumers, "early"), put(Kind::ConsumerGroups, "g", 7, json!({"plugins": {}}))]);
+    served.apply([
+        delete(ResourceKind::Consumers, "early"),
+        put(ResourceKind::ConsumerGroups, "g", 7, json!({"plugins": {}})),
+    ]);
     served.check(&[("/r@one", 200), ("/r@three", 200)]);
     assert_eq!(served.served(), rejected(&[]));
-    served.apply([put(Kind::Consumers, "late", 9, json!({"username": "late"}))]);
+    served.apply([put(ResourceKind::Consumers, "late", 9, json!({"username": "late"}))]);
     served.check(&[("/r@one", 401)]);
 }

@@ -4,7 +4,7 @@ use super::catalog::{Catalog, Service, UNUSABLE, UpstreamTarget};
 use super::catalog_item::find;
 use super::claims::Claim;
 use super::consumers::{consumer, credential};
-use super::plugins::{List, Metadata, PluginSet, metadata};
+use super::plugins::{Metadata, PluginList, PluginSet, metadata};
 use super::ssls::{ResourceId, ssl};
 use super::take_id;
 use super::unavailable::unavailable;
@@ -18,12 +18,14 @@ use crate::keys::resources::{RouteKeys, Scheme, ServiceKeys, UpstreamKeys};
 use crate::keys::secrets::{SecretManagerKeys, VaultAuthKeys, VaultMethod};
 use crate::keys::ssls::SslKeys;
 use crate::keys::stream_routes::StreamRouteKeys;
-use crate::model::{Kind, Listener, ListenerKind, NodeProtocol, Route, Ssl, SslUse, StreamRoute, Target, Upstream};
+use crate::model::{
+    Listener, ListenerKind, NodeProtocol, ResourceKind, Route, Ssl, SslUse, StreamRoute, Target, Upstream,
+};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use stillgate_plugin_api::secrets::{Manager, Managers, Secret, Secrets, VaultLogin, is_reference};
-use stillgate_plugin_api::{ChainEntry, Consumer, Credential, Level};
+use stillgate_plugin_api::{ChainEntry, Consumer, Credential, PluginLevel};
 use stillgate_schema::kind::{At, read};
 use stillgate_schema::object::{Object, map};
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
@@ -49,42 +51,42 @@ pub(crate) enum ResourceKeys {
 
 /// The compiled resource. A disabled one compiles to nothing.
 #[derive(Debug)]
-pub(crate) enum Definition {
+pub(crate) enum CompiledResource {
     Secret(Arc<Manager>),
     Credential(Credential),
     Proto,
     Ssl(Option<Arc<Ssl>>, Vec<Claim>),
     Metadata(Metadata),
-    PluginConfig(List),
-    ConsumerGroup(List),
+    PluginConfig(PluginList),
+    ConsumerGroup(PluginList),
     Upstream(Arc<Upstream>),
     Service(Arc<Service>, Option<Arc<Upstream>>),
     Consumer(Consumer, Vec<Credential>),
-    GlobalRule(List),
+    GlobalRule(PluginList),
     StreamRoute(Option<Arc<StreamRoute>>),
     Route(Option<Arc<Route>>),
 }
 
 impl ResourceKeys {
     /// Reads the keys of a kind; `None`: they cannot be read, which has been reported.
-    pub(crate) fn read(kind: Kind, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<ResourceKeys> {
+    pub(crate) fn read(kind: ResourceKind, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<ResourceKeys> {
         fn keys<T: Object>(node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<T> {
             read(&map::<T>(), node, path, sink)
         }
         Some(match kind {
-            Kind::Secrets => ResourceKeys::Secret(keys(node, path, sink)?),
-            Kind::Credentials => ResourceKeys::Credential(keys(node, path, sink)?),
-            Kind::Protos => ResourceKeys::Proto(keys(node, path, sink)?),
-            Kind::Ssls => ResourceKeys::Ssl(keys(node, path, sink)?),
-            Kind::PluginMetadata => ResourceKeys::Metadata(MetadataKeys::read(node, path, sink)?),
-            Kind::PluginConfigs => ResourceKeys::PluginConfig(keys(node, path, sink)?),
-            Kind::ConsumerGroups => ResourceKeys::ConsumerGroup(keys(node, path, sink)?),
-            Kind::Upstreams => ResourceKeys::Upstream(keys(node, path, sink)?),
-            Kind::Services => ResourceKeys::Service(keys(node, path, sink)?),
-            Kind::Consumers => ResourceKeys::Consumer(keys(node, path, sink)?),
-            Kind::GlobalRules => ResourceKeys::GlobalRule(keys(node, path, sink)?),
-            Kind::StreamRoutes => ResourceKeys::StreamRoute(keys(node, path, sink)?),
-            Kind::Routes => ResourceKeys::Route(keys(node, path, sink)?),
+            ResourceKind::Secrets => ResourceKeys::Secret(keys(node, path, sink)?),
+            ResourceKind::Credentials => ResourceKeys::Credential(keys(node, path, sink)?),
+            ResourceKind::Protos => ResourceKeys::Proto(keys(node, path, sink)?),
+            ResourceKind::Ssls => ResourceKeys::Ssl(keys(node, path, sink)?),
+            ResourceKind::PluginMetadata => ResourceKeys::Metadata(MetadataKeys::read(node, path, sink)?),
+            ResourceKind::PluginConfigs => ResourceKeys::PluginConfig(keys(node, path, sink)?),
+            ResourceKind::ConsumerGroups => ResourceKeys::ConsumerGroup(keys(node, path, sink)?),
+            ResourceKind::Upstreams => ResourceKeys::Upstream(keys(node, path, sink)?),
+            ResourceKind::Services => ResourceKeys::Service(keys(node, path, sink)?),
+            ResourceKind::Consumers => ResourceKeys::Consumer(keys(node, path, sink)?),
+            ResourceKind::GlobalRules => ResourceKeys::GlobalRule(keys(node, path, sink)?),
+            ResourceKind::StreamRoutes => ResourceKeys::StreamRoute(keys(node, path, sink)?),
+            ResourceKind::Routes => ResourceKeys::Route(keys(node, path, sink)?),
         })
     }
 
@@ -111,63 +113,79 @@ impl ResourceKeys {
 impl Catalog {
     /// Compiles a resource against the catalog. Usable only if the sink has no errors afterwards; `None`: it cannot be compiled at
     /// all. Whether its id is taken, or its claims conflict, is not checked.
-    pub(crate) fn define(&self, written: ResourceKeys, named: ResourceId<'_>, sink: &mut Sink) -> Option<Definition> {
+    pub(crate) fn compile_resource(
+        &self,
+        written: ResourceKeys,
+        named: ResourceId<'_>,
+        sink: &mut Sink,
+    ) -> Option<CompiledResource> {
         let ResourceId { id, at, path, .. } = named;
         sink.budget().begin_resource();
         let list = |plugins: &Node, level, sink: &mut Sink| self.compile(Some(plugins), level, id, path, sink);
-        let definition = match written {
+        let compiled = match written {
             ResourceKeys::Secret(keys) => {
-                Definition::Secret(Arc::new(manager(keys, &*self.plugins.set.secrets, at, path, sink)?))
+                CompiledResource::Secret(Arc::new(manager(keys, &*self.plugins.set.secrets, at, path, sink)?))
             }
-            ResourceKeys::Credential(keys) => Definition::Credential(credential(keys, &self.plugins, at, path, sink)?),
-            ResourceKeys::Proto(_) => Definition::Proto,
+            ResourceKeys::Credential(keys) => {
+                CompiledResource::Credential(credential(keys, &self.plugins, at, path, sink)?)
+            }
+            ResourceKeys::Proto(_) => CompiledResource::Proto,
             ResourceKeys::Ssl(keys) => {
                 let (ssl, claims) = ssl(keys, named, self.acme.as_ref(), &*self.plugins.set.secrets, sink);
-                Definition::Ssl(ssl.map(Arc::new), claims)
+                CompiledResource::Ssl(ssl.map(Arc::new), claims)
             }
-            ResourceKeys::Metadata(keys) => Definition::Metadata(metadata(&keys, named, &self.plugins.set, sink)?),
+            ResourceKeys::Metadata(keys) => {
+                CompiledResource::Metadata(metadata(&keys, named, &self.plugins.set, sink)?)
+            }
             ResourceKeys::PluginConfig(keys) => {
-                Definition::PluginConfig(list(&keys.plugins, Level::PluginConfig, sink))
+                CompiledResource::PluginConfig(list(&keys.plugins, PluginLevel::PluginConfig, sink))
             }
             ResourceKeys::ConsumerGroup(keys) => {
-                Definition::ConsumerGroup(list(&keys.plugins, Level::ConsumerGroup, sink))
+                CompiledResource::ConsumerGroup(list(&keys.plugins, PluginLevel::ConsumerGroup, sink))
             }
-            ResourceKeys::Upstream(keys) => {
-                Definition::Upstream(Arc::new(upstream(keys, id, &self.ssls, self.drops_underscores(), path, sink)))
-            }
+            ResourceKeys::Upstream(keys) => CompiledResource::Upstream(Arc::new(upstream(
+                keys,
+                id,
+                &self.ssls,
+                self.drops_underscores(),
+                path,
+                sink,
+            ))),
             ResourceKeys::Service(keys) => {
                 let (service, own) = self.compile_service(keys, named, sink);
-                Definition::Service(Arc::new(service), own)
+                CompiledResource::Service(Arc::new(service), own)
             }
             ResourceKeys::Consumer(keys) => {
                 let (consumer, credentials) = consumer(keys, self, path, sink);
-                Definition::Consumer(consumer, credentials)
+                CompiledResource::Consumer(consumer, credentials)
             }
-            ResourceKeys::GlobalRule(keys) => Definition::GlobalRule(list(&keys.plugins, Level::GlobalRule, sink)),
+            ResourceKeys::GlobalRule(keys) => {
+                CompiledResource::GlobalRule(list(&keys.plugins, PluginLevel::GlobalRule, sink))
+            }
             ResourceKeys::StreamRoute(keys) => {
                 let is_enabled = keys.status;
                 let (route, protocol) = self.stream_route(keys, id.to_owned(), at, path, sink);
                 if let Some(protocol) = protocol.filter(|_| is_enabled && self.are_listeners_known) {
                     check_reach(&route, protocol, &self.listeners, at, path, sink);
                 }
-                Definition::StreamRoute(is_enabled.then(|| Arc::new(route)))
+                CompiledResource::StreamRoute(is_enabled.then(|| Arc::new(route)))
             }
             ResourceKeys::Route(keys) => {
                 let is_enabled = keys.status;
                 let route = self.compile_route(keys, id.to_owned(), at, path, sink);
                 let route = self.with_documents(route, named);
-                Definition::Route(is_enabled.then(|| Arc::new(route)))
+                CompiledResource::Route(is_enabled.then(|| Arc::new(route)))
             }
         };
-        Some(definition)
+        Some(compiled)
     }
 }
 
-impl Definition {
+impl CompiledResource {
     /// The things that only one resource may have, except credentials.
     pub(crate) fn claims(&self) -> Vec<Claim> {
         let mut claims = match self {
-            Definition::Ssl(_, claims) => claims.clone(),
+            CompiledResource::Ssl(_, claims) => claims.clone(),
             _ => Vec::new(),
         };
         claims.extend(Claim::groups(self.entries().iter()));
@@ -177,8 +195,8 @@ impl Definition {
     /// A consumer's credentials, which only it may have.
     pub(crate) fn credentials(&self) -> impl Iterator<Item = Claim> {
         let credentials = match self {
-            Definition::Consumer(_, credentials) => &credentials[..],
-            Definition::Credential(own) => std::slice::from_ref(own),
+            CompiledResource::Consumer(_, credentials) => &credentials[..],
+            CompiledResource::Credential(own) => std::slice::from_ref(own),
             _ => &[],
         };
         credentials.iter().map(|own| Claim::credential(own.plugin, &own.lookup))
@@ -190,14 +208,14 @@ impl Definition {
             entries.iter().filter(|entry| entry.origin.level == level).cloned().collect::<Vec<_>>()
         };
         match self {
-            Definition::PluginConfig(list) | Definition::ConsumerGroup(list) | Definition::GlobalRule(list) => {
-                list.to_vec()
-            }
-            Definition::Service(service, _) => service.plugins.list().to_vec(),
-            Definition::Consumer(consumer, _) => of_level(&consumer.plugins, Level::Consumer),
-            Definition::Route(Some(route)) => route.chain.as_ref().map_or(Vec::new(), |chain| {
-                let mut own = of_level(chain.entries(), Level::Route);
-                own.append(&mut of_level(chain.left_out(), Level::Route));
+            CompiledResource::PluginConfig(list)
+            | CompiledResource::ConsumerGroup(list)
+            | CompiledResource::GlobalRule(list) => list.to_vec(),
+            CompiledResource::Service(service, _) => service.plugins.list().to_vec(),
+            CompiledResource::Consumer(consumer, _) => of_level(&consumer.plugins, PluginLevel::Consumer),
+            CompiledResource::Route(Some(route)) => route.chain.as_ref().map_or(Vec::new(), |chain| {
+                let mut own = of_level(chain.entries(), PluginLevel::Route);
+                own.append(&mut of_level(chain.left_out(), PluginLevel::Route));
                 own
             }),
             _ => Vec::new(),
@@ -207,25 +225,25 @@ impl Definition {
     /// The upstream itself, or the inline ones: its own, then those of its plugins.
     pub(crate) fn upstreams(&self) -> Vec<Arc<Upstream>> {
         let own = match self {
-            Definition::Upstream(upstream) => Some(upstream.clone()),
-            Definition::Service(_, own) => own.clone(),
-            Definition::StreamRoute(Some(route)) => route.target.own(),
-            Definition::Route(Some(route)) => return own_upstreams(route).collect(),
+            CompiledResource::Upstream(upstream) => Some(upstream.clone()),
+            CompiledResource::Service(_, own) => own.clone(),
+            CompiledResource::StreamRoute(Some(route)) => route.target.own(),
+            CompiledResource::Route(Some(route)) => return own_upstreams(route).collect(),
             _ => None,
         };
         own.into_iter().chain(self.entries().iter().flat_map(|entry| of_plugin(entry))).collect()
     }
 
     /// A consumer that must not be served: requests with its credentials are answered with 503. `None`: none of them can be read.
-    pub(crate) fn into_refused_consumer(self) -> Option<Definition> {
-        let Definition::Consumer(consumer, credentials) = self else { return None };
-        let plugins = Arc::new([unavailable(Level::Consumer, &consumer.name)]);
-        Some(Definition::Consumer(Consumer { plugins, ..consumer }, credentials))
+    pub(crate) fn into_refused_consumer(self) -> Option<CompiledResource> {
+        let CompiledResource::Consumer(consumer, credentials) = self else { return None };
+        let plugins = Arc::new([unavailable(PluginLevel::Consumer, &consumer.name)]);
+        Some(CompiledResource::Consumer(Consumer { plugins, ..consumer }, credentials))
     }
 
     /// Whether clients of a certificate's names must have certificates of their own, or may have to.
     pub(crate) fn asks_clients(&self) -> bool {
-        let Definition::Ssl(Some(ssl), _) = self else { return false };
+        let CompiledResource::Ssl(Some(ssl), _) = self else { return false };
         match &ssl.usage {
             SslUse::Server(server) => server.client.is_some(),
             SslUse::Refused(refused) => refused.asks,
@@ -234,10 +252,10 @@ impl Definition {
     }
 
     /// Why it has no destination, if it has none.
-    pub(crate) fn is_unavailable(&self) -> Option<String> {
+    pub(crate) fn unavailable_reason(&self) -> Option<String> {
         let target = match self {
-            Definition::Route(Some(route)) => &route.target,
-            Definition::StreamRoute(Some(route)) => &route.target,
+            CompiledResource::Route(Some(route)) => &route.target,
+            CompiledResource::StreamRoute(Some(route)) => &route.target,
             _ => return None,
         };
         match target {
@@ -283,7 +301,7 @@ impl Catalog {
         let key = format!("stream_routes/{id}");
         let mut found = self.upstream_of(keys.upstream.take(), keys.upstream_id.take(), key, path, sink);
         if let Some(id) = &keys.service_id {
-            match find(id, Kind::Services, &self.services, &path.key("service_id"), sink) {
+            match find(id, ResourceKind::Services, &self.services, &path.key("service_id"), sink) {
                 None => found = UpstreamTarget::Wrong,
                 Some(service) => {
                     if keys.status {
@@ -450,7 +468,9 @@ pub(super) fn manager(
     sink: &mut Sink,
 ) -> Option<Manager> {
     let login = match (keys.token, keys.auth) {
-        (Some(token), None) => VaultLogin::Token(known(token.value, secrets, token.at, &path.key("token"), sink)?),
+        (Some(token), None) => {
+            VaultLogin::Token(resolve_secret(token.value, secrets, token.at, &path.key("token"), sink)?)
+        }
         (None, Some(auth)) => login(auth, secrets, at, &path.key("auth"), sink)?,
         (Some(token), Some(_)) => {
             let fault = Fault::new("both \"token\" and \"auth\" are here").hint("remove one");
@@ -493,9 +513,9 @@ fn login(
         }
         VaultMethod::AppRole => {
             let Some(role_id) = keys.role_id else { return missing("role_id") };
-            let role_id = known(role_id, secrets, at, &path.key("role_id"), sink)?;
+            let role_id = resolve_secret(role_id, secrets, at, &path.key("role_id"), sink)?;
             let secret_id = match keys.secret_id {
-                Some(id) => Some(known(id, secrets, at, &path.key("secret_id"), sink)?),
+                Some(id) => Some(resolve_secret(id, secrets, at, &path.key("secret_id"), sink)?),
                 None => None,
             };
             let mount = keys.mount.unwrap_or_else(|| "approle".to_owned());
@@ -505,7 +525,13 @@ fn login(
 }
 
 /// The value of a secret, which may be a reference.
-fn known(secret: Secret, secrets: &dyn Secrets, at: Position, path: &Path<'_>, sink: &mut Sink) -> Option<Secret> {
+fn resolve_secret(
+    secret: Secret,
+    secrets: &dyn Secrets,
+    at: Position,
+    path: &Path<'_>,
+    sink: &mut Sink,
+) -> Option<Secret> {
     if !is_reference(secret.reveal()) {
         sink.hide(secret.reveal());
         return Some(secret);
@@ -530,7 +556,7 @@ mod tests {
     #[test]
     fn plugins_of_a_service_count_for_its_stream_routes() {
         let entry = |(name, disable): (&'static str, bool)| {
-            let mut entry = Arc::into_inner(unavailable(Level::Service, "s")).expect("the only handle");
+            let mut entry = Arc::into_inner(unavailable(PluginLevel::Service, "s")).expect("the only handle");
             (entry.name, entry.meta.disable) = (name, disable);
             Arc::new(entry)
         };
