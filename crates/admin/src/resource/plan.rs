@@ -174,8 +174,8 @@ fn plan_delete(view: &View, op: &Operation) -> Result<Plan, Answer> {
 fn check(control: &dyn Control, op: &Operation, document: &Json) -> Result<(), Answer> {
     known_plugins(control, op.collection, document)?;
     if op.collection.name == "routes" {
-        not_both(document, "host", "hosts")?;
-        not_both(document, "remote_addr", "remote_addrs")?;
+        reject_both(document, "host", "hosts")?;
+        reject_both(document, "remote_addr", "remote_addrs")?;
     }
     rules::check(op.collection, document).map_err(|why| Answer::bad(of_document(why)))?;
     if op.collection.naming == crate::collections::Naming::Credential {
@@ -206,7 +206,7 @@ fn known_plugins(control: &dyn Control, collection: &Collection, document: &Json
     Err(Answer::json(StatusCode::BAD_REQUEST, answer))
 }
 
-fn not_both(document: &Json, one: &str, many: &str) -> Result<(), Answer> {
+fn reject_both(document: &Json, one: &str, many: &str) -> Result<(), Answer> {
     match document[one].is_null() || document[many].is_null() {
         true => Ok(()),
         false => Err(Answer::bad(format!("only one of {one} or {many} is allowed"))),

@@ -19,7 +19,7 @@ pub(super) fn jit(shows_texts: bool) -> Json {
         "flushes_total": totals.flushes,
         "sources": names.into_iter().map(|name| source(name, &workers, shows_texts)).collect::<Vec<_>>(),
         "aborts": aborts(&workers),
-        "last_profile": lua_profile::last(),
+        "last_profile": lua_profile::last_shares(),
     })
 }
 

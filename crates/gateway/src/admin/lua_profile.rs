@@ -17,13 +17,13 @@ use stillgate_profiler::profile::{Function, Label, Line, Location, Profile, Samp
 use stillgate_profiler::session::{Cancel, ProfileSession};
 
 /// The label with the activity of LuaJIT.
-pub(crate) const DOING: &str = "luajit";
+pub(crate) const ACTIVITY_LABEL: &str = "luajit";
 
 /// Interval of checks for new VMs.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Activities of LuaJIT, by prefixes of the names of its own functions; the first match counts.
-const DOINGS: [(&str, &str); 22] = [
+const ACTIVITY_PREFIXES: [(&str, &str); 22] = [
     // Arithmetic that machine code calls, too, and the way out of it.
     ("lj_vm_mod", "c"),
     ("lj_vm_floor", "c"),
@@ -50,23 +50,23 @@ const DOINGS: [(&str, &str); 22] = [
 ];
 
 /// The summary of the last profile of CPU time, for `GET /v1/lua/jit`; null: none with samples was taken yet.
-static LAST: Mutex<Json> = Mutex::new(Json::Null);
+static LAST_SHARES: Mutex<Json> = Mutex::new(Json::Null);
 
 /// When the last profile of CPU time ended, its samples, and the share of each activity of LuaJIT.
-pub(super) fn last() -> Json {
-    LAST.lock().unwrap_or_else(PoisonError::into_inner).clone()
+pub(super) fn last_shares() -> Json {
+    LAST_SHARES.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-fn keep_shares(profile: &Profile, ended: SystemTime) {
+fn store_activity_shares(profile: &Profile, ended: SystemTime) {
     let samples = profile.total(0);
     if samples == 0 {
         return;
     }
-    let shares = profile.shares(DOING, 0).into_iter();
+    let shares = profile.shares(ACTIVITY_LABEL, 0).into_iter();
     let shares: Map<String, Json> =
-        shares.map(|(doing, count)| (doing.to_owned(), json!(count as f64 / samples as f64))).collect();
+        shares.map(|(activity, count)| (activity.to_owned(), json!(count as f64 / samples as f64))).collect();
     let ended_ms = ended.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
-    *LAST.lock().unwrap_or_else(PoisonError::into_inner) =
+    *LAST_SHARES.lock().unwrap_or_else(PoisonError::into_inner) =
         json!({ "ended_unix_ms": ended_ms, "samples": samples, "shares": shares });
 }
 
@@ -98,7 +98,7 @@ pub(super) fn take(
     let since = began_at.duration_since(UNIX_EPOCH).unwrap_or_default();
     let profile = profile.finish(kind, period_ns);
     if kind == LuaKind::Cpu {
-        keep_shares(&profile, SystemTime::now());
+        store_activity_shares(&profile, SystemTime::now());
     }
     let seen: i64 = profile.samples.iter().map(|sample| sample.values[0]).sum();
     let mut notes =
@@ -116,9 +116,9 @@ pub(super) fn take(
 }
 
 /// The activity of LuaJIT at an address of this name; `None`: it is in no file, as machine code that LuaJIT makes.
-fn doing(name: Option<&str>) -> &'static str {
+fn activity(name: Option<&str>) -> &'static str {
     let Some(name) = name else { return "compiled" };
-    DOINGS.iter().find(|(part, _)| name.starts_with(part)).map_or("c", |(_, doing)| doing)
+    ACTIVITY_PREFIXES.iter().find(|(part, _)| name.starts_with(part)).map_or("c", |(_, activity)| activity)
 }
 
 /// A function of LuaJIT's library by the name that users know: `lj_cf_table_sort` is `table.sort`.
@@ -142,8 +142,8 @@ struct ProfileBuilder {
 
 impl ProfileBuilder {
     fn add(&mut self, sampled: &SampledStack, name: Option<&str>, kind: LuaKind) {
-        let doing = doing(name);
-        if kind == LuaKind::Bytecode && doing != "interpreter" {
+        let activity = activity(name);
+        if kind == LuaKind::Bytecode && activity != "interpreter" {
             return;
         }
         let mut stack: Vec<usize> = sampled.stack.iter().map(|frame| self.place(frame)).collect();
@@ -155,7 +155,7 @@ impl ProfileBuilder {
         self.samples.push(Sample {
             stack,
             values: vec![i64::try_from(sampled.periods).unwrap_or(i64::MAX)],
-            labels: vec![label(THREAD, &sampled.thread), label(DOING, doing)],
+            labels: vec![label(THREAD, &sampled.thread), label(ACTIVITY_LABEL, activity)],
         });
     }
 
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn addresses_say_what_luajit_did() {
-        let check = |name: Option<&str>, expected: &str| assert_eq!(doing(name), expected, "{name:?}");
+        let check = |name: Option<&str>, expected: &str| assert_eq!(activity(name), expected, "{name:?}");
         check(None, "compiled");
         check(Some("lj_BC_ADDVV"), "interpreter");
         check(Some("lj_vm_modi"), "c");
@@ -247,12 +247,12 @@ mod tests {
         };
         let cpu = built(LuaKind::Cpu);
         assert_eq!((cpu.total(0), cpu.total(1)), (13, 13_000));
-        assert_eq!(cpu.shares(DOING, 0), [("compiled", 7), ("interpreter", 5), ("c", 1)]);
-        keep_shares(&cpu, UNIX_EPOCH + Duration::from_millis(7));
+        assert_eq!(cpu.shares(ACTIVITY_LABEL, 0), [("compiled", 7), ("interpreter", 5), ("c", 1)]);
+        store_activity_shares(&cpu, UNIX_EPOCH + Duration::from_millis(7));
         // A profile without samples changes nothing.
-        keep_shares(&ProfileBuilder::default().finish(LuaKind::Cpu, 1_000), UNIX_EPOCH);
+        store_activity_shares(&ProfileBuilder::default().finish(LuaKind::Cpu, 1_000), UNIX_EPOCH);
         let shares = json!({ "compiled": 7.0 / 13.0, "interpreter": 5.0 / 13.0, "c": 1.0 / 13.0 });
-        assert_eq!(last(), json!({ "ended_unix_ms": 7, "samples": 13, "shares": shares }));
+        assert_eq!(last_shares(), json!({ "ended_unix_ms": 7, "samples": 13, "shares": shares }));
         let names: Vec<&str> = cpu.functions.iter().map(|function| function.name.as_str()).collect();
         assert_eq!(names, ["a.lua:3", "a.lua:1", "table.sort"]);
         let bytecode = built(LuaKind::Bytecode);

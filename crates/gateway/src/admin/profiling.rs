@@ -102,7 +102,7 @@ pub(super) fn pages(api: &PageContext) -> Vec<Page> {
 
 fn index(api: &PageContext) -> MethodRouter {
     let api = api.clone();
-    get(async move |headers: HeaderMap| match is_on(&api).await {
+    get(async move |headers: HeaderMap| match check_enabled(&api).await {
         // The form for the dashboard.
         Ok(()) if headers.get(ACCEPT).is_some_and(|accept| accept == "application/json") => {
             json(StatusCode::OK, &serde_json::json!({ "heap_mean_bytes": heap::mean_bytes() }))
@@ -133,7 +133,7 @@ fn taken(api: &PageContext, read: Read) -> MethodRouter {
     })
 }
 
-async fn is_on(api: &PageContext) -> Result<(), Response> {
+async fn check_enabled(api: &PageContext) -> Result<(), Response> {
     match api.ask(Question::Served).await {
         Some(ServedPlan { loaded, .. }) if loaded.config.gateway.debug.pprof => Ok(()),
         Some(_) => Err(error(StatusCode::NOT_FOUND, OFF.into())),
@@ -142,7 +142,7 @@ async fn is_on(api: &PageContext) -> Result<(), Response> {
 }
 
 async fn take_profile(api: &PageContext, read: Read, query: &str, who: &str) -> Result<Response, Response> {
-    is_on(api).await?;
+    check_enabled(api).await?;
     let bad = |why: String| error(StatusCode::BAD_REQUEST, Cow::Owned(why));
     let wanted = read(&QueryArguments(query)).map_err(bad)?;
     let answered = ProfileFormat::of(&QueryArguments(query)).map_err(bad)?;

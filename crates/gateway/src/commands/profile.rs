@@ -5,7 +5,7 @@
 use super::cli::{EXIT_GOOD, Profile as Arguments, ProfileKind, ProfileThreads};
 use super::stdout::show;
 use super::transfer::{Remote, TransferFailure};
-use crate::admin::lua_profile::DOING;
+use crate::admin::lua_profile::ACTIVITY_LABEL;
 use std::fs;
 use std::path::Path;
 use stillgate_files::read_bounded;
@@ -45,7 +45,7 @@ fn write(arguments: &Arguments) -> Result<String, TransferFailure> {
     let unwritten = |error| TransferFailure::Unusable(format!("cannot write {}: {error}", arguments.output.display()));
     fs::write(&arguments.output, text).map_err(unwritten)?;
     let mut said = profile.notes.join("; ");
-    for (title, label) in [("by thread", THREAD), ("by phase", PHASE), ("by what LuaJIT did", DOING)] {
+    for (title, label) in [("by thread", THREAD), ("by phase", PHASE), ("by what LuaJIT did", ACTIVITY_LABEL)] {
         said.push_str(&shares(&profile, title, label));
     }
     Ok(said)

@@ -286,8 +286,8 @@ impl Reloader {
         self.begin();
     }
 
-    /// Waits for the next step; where `is_held`, nothing is published. May be cancelled without losing anything.
-    pub(crate) async fn next(&mut self, is_held: bool) -> ReloadEvent {
+    /// Waits for the next step; where `is_paused`, nothing is published. May be cancelled without losing anything.
+    pub(crate) async fn next(&mut self, is_paused: bool) -> ReloadEvent {
         let resolver = &mut self.resolver;
         match &mut self.work {
             Work::Idle => ReloadEvent::AddressesChanged(resolver.next_change().await),
@@ -303,7 +303,7 @@ impl Reloader {
                 ReloadEvent::NamesSettled
             }
             Work::Building(task, _) => tokio::select! {
-                built = task, if !is_held => ReloadEvent::Built(built),
+                built = task, if !is_paused => ReloadEvent::Built(built),
                 change = resolver.next_change() => ReloadEvent::AddressesChanged(change),
             },
         }

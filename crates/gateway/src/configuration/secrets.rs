@@ -77,9 +77,9 @@ impl Secrets for MachineSecrets {
                 if text.len() > SECRET_BYTES_MAX {
                     return Err(format!("the environment variable {name} is longer than {SECRET_BYTES_MAX} bytes"));
                 }
-                of_key(text, key)?
+                select_json_key(text, key)?
             }
-            SecretLocation::File { file, key } => of_key(read(&file)?, key)?,
+            SecretLocation::File { file, key } => select_json_key(read(&file)?, key)?,
             SecretLocation::Vault { id, path, key } => {
                 let manager = self.manager(id)?;
                 vaults()?.resolve(manager, path, key)?
@@ -97,7 +97,7 @@ impl Secrets for MachineSecrets {
 ///
 /// Only files in some folders are read: the right to write resources does not include reading every file of this process.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct LastingSecrets {
+pub(crate) struct CachedSecrets {
     secrets: MachineSecrets,
     last: Arc<Mutex<HashMap<String, LastValue>>>,
     folders: Arc<Mutex<Vec<PathBuf>>>,
@@ -117,10 +117,10 @@ impl fmt::Debug for LastValue {
     }
 }
 
-impl Secrets for LastingSecrets {
+impl Secrets for CachedSecrets {
     fn with_managers(&self, managers: &Managers) -> Option<Arc<dyn Secrets>> {
         let secrets = MachineSecrets { managers: managers.clone() };
-        Some(Arc::new(LastingSecrets { secrets, last: self.last.clone(), folders: self.folders.clone() }))
+        Some(Arc::new(CachedSecrets { secrets, last: self.last.clone(), folders: self.folders.clone() }))
     }
 
     fn fetch(&self, references: &[String]) {
@@ -161,7 +161,7 @@ impl Secrets for LastingSecrets {
     }
 }
 
-impl LastingSecrets {
+impl CachedSecrets {
     /// Reads files in these folders only, from now on.
     pub(crate) fn set_folders(&self, folders: &[PathBuf]) {
         folders.clone_into(&mut self.folders.lock().unwrap_or_else(PoisonError::into_inner));
@@ -220,7 +220,7 @@ static VAULTS: OnceLock<Result<Vaults, String>> = OnceLock::new();
 static CHANGES: LazyLock<watch::Sender<u64>> = LazyLock::new(|| watch::Sender::new(0));
 
 /// Counts the changes of secrets in Vaults.
-pub(crate) fn changes() -> watch::Receiver<u64> {
+pub(crate) fn subscribe_changes() -> watch::Receiver<u64> {
     CHANGES.subscribe()
 }
 
@@ -233,7 +233,7 @@ pub(crate) fn file_of(reference: &str) -> Option<PathBuf> {
 }
 
 /// A warning about the file's permissions for its owner.
-pub(crate) fn too_open(file: &Path) -> Option<String> {
+pub(crate) fn permission_warning(file: &Path) -> Option<String> {
     /// Readable or writable by all users, or writable by the group.
     const OPEN: u32 = 0o026;
     let mode = file.metadata().ok()?.mode() & 0o777;
@@ -306,7 +306,7 @@ fn read(file: &Path) -> Result<String, String> {
 }
 
 /// The text, or the value of a key in it as a JSON object.
-fn of_key(text: String, key: Option<&str>) -> Result<String, String> {
+fn select_json_key(text: String, key: Option<&str>) -> Result<String, String> {
     let Some(key) = key else { return Ok(text) };
     let Ok(Json::Object(object)) = lenient_json::read(&text) else {
         return Err(format!("it is not a JSON object, so there is no key {key:?} in it"));
@@ -383,7 +383,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("secret");
         let reference = format!("$secret://file{}", file.display());
-        let secrets = LastingSecrets::default();
+        let secrets = CachedSecrets::default();
         secrets.set_folders(&[folder.path().to_owned()]);
         assert!(secrets.resolve(&reference).is_err(), "it was never read");
         fs::write(&file, "planted").unwrap();
@@ -416,7 +416,7 @@ mod tests {
         symlink(path.join("in/a"), path.join("in/good")).unwrap();
         symlink(path.join("out"), path.join("in/bad")).unwrap();
         symlink(path.join("in/a"), path.join("lead-in")).unwrap();
-        let secrets = LastingSecrets::default();
+        let secrets = CachedSecrets::default();
         let read = |name: &str| secrets.resolve(&format!("$secret://file{}/{name}", path.display()));
         assert!(read("in/a").is_err(), "no folder is named");
         secrets.set_folders(&[path.join("in"), path.join("linked")]);
@@ -451,7 +451,7 @@ mod tests {
         fs::write(&file, "planted").unwrap();
         for (mode, expected) in [(0o600, false), (0o640, false), (0o644, true), (0o660, true)] {
             fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
-            assert_eq!(too_open(&file).is_some(), expected, "{mode:o}");
+            assert_eq!(permission_warning(&file).is_some(), expected, "{mode:o}");
         }
     }
 }

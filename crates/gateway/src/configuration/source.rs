@@ -5,7 +5,7 @@
 
 use super::end_flag;
 use super::lua_files;
-use super::secrets::{MachineSecrets, file_of, too_open};
+use super::secrets::{MachineSecrets, file_of, permission_warning};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
@@ -106,7 +106,7 @@ impl SecretFiles {
             hint: None,
             excerpt: None,
         };
-        files.iter().filter_map(|file| too_open(file)).map(warning).collect()
+        files.iter().filter_map(|file| permission_warning(file)).map(warning).collect()
     }
 }
 

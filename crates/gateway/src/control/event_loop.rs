@@ -165,7 +165,7 @@ impl Control {
             inquiry: fleet.inquiry(),
             checker,
             certificates,
-            secrets: secrets::changes(),
+            secrets: secrets::subscribe_changes(),
             datastore: kept.map(Datastore::new),
             workers: Workers::Serving(fleet),
             access_log,
@@ -189,7 +189,7 @@ impl Control {
                 // This also runs where a worker has failed: connections that the others gave away have to arrive.
                 let handed_over = self.finish_handing_over().await;
                 self.end_admin().await;
-                self.end_devices().await;
+                self.stop_device_api().await;
                 self.end_datastore().await;
                 self.end_access_log().await;
                 self.end_logs().await;
@@ -430,7 +430,7 @@ impl Control {
     }
 
     /// Requests of the device API that have arrived get an answer.
-    async fn end_devices(&mut self) {
+    async fn stop_device_api(&mut self) {
         let has_ended = matches!(&self.workers, Workers::Ending { ended, .. } if ended.is_finished());
         let Some(devices) = self.devices.take_if(|_| has_ended) else { return };
         let joined = spawn_blocking(move || devices.end());
@@ -614,9 +614,9 @@ impl Datastore {
     }
 
     /// Lets go of it, so that a successor can open it, or takes it again. It is not waited for: a successor tries until it can.
-    fn hold(&self, is_held: bool) {
+    fn set_released(&self, is_released: bool) {
         let (done, _) = oneshot::channel();
-        if let Err(TrySendError::Full(asked)) = self.asks.try_send(StoreRequest::Hold(is_held, done)) {
+        if let Err(TrySendError::Full(asked)) = self.asks.try_send(StoreRequest::SetReleased(is_released, done)) {
             warn!("the datastore is too busy to be handed over; the upgrade waits for it");
             let asks = self.asks.clone();
             // They are sent in the order of the calls: senders that wait for a place get it one after the other.

@@ -38,9 +38,9 @@ pub(crate) struct Channel {
     /// Memory to receive into.
     space: RefCell<Vec<u8>>,
     /// How long sending may wait.
-    patience: Cell<Option<Duration>>,
+    send_timeout: Cell<Option<Duration>>,
     /// The lack of descriptors has been reported.
-    is_short: Cell<bool>,
+    has_reported_fd_shortage: Cell<bool>,
 }
 
 /// A received datagram.
@@ -51,7 +51,7 @@ pub(crate) struct Datagram {
 }
 
 /// The next item.
-enum Looked {
+enum PeekedItem {
     Datagram(Datagram),
     /// This process may not open as many descriptors as came with it.
     NoDescriptors,
@@ -77,13 +77,18 @@ impl Channel {
     }
 
     fn of(end: OwnedFd) -> Channel {
-        Channel { end, space: RefCell::default(), patience: Cell::default(), is_short: Cell::default() }
+        Channel {
+            end,
+            space: RefCell::default(),
+            send_timeout: Cell::default(),
+            has_reported_fd_shortage: Cell::default(),
+        }
     }
 
     /// Bounds how long sending waits for room; then it is an error of the kind `WouldBlock`.
-    pub(crate) fn set_patience(&self, patience: Option<Duration>) -> io::Result<()> {
-        self.patience.set(patience);
-        Ok(set_socket_timeout(&self.end, Timeout::Send, patience)?)
+    pub(crate) fn set_send_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.send_timeout.set(timeout);
+        Ok(set_socket_timeout(&self.end, Timeout::Send, timeout)?)
     }
 
     /// The system doubles the requested size.
@@ -104,7 +109,7 @@ impl Channel {
 
     fn send_within(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-        let end = self.patience.get().map(|patience| Instant::now() + patience);
+        let end = self.send_timeout.get().map(|timeout| Instant::now() + timeout);
         loop {
             let mut beside = SendAncillaryBuffer::new(&mut space);
             if !descriptors.is_empty() && !beside.push(SendAncillaryMessage::ScmRights(descriptors)) {
@@ -140,17 +145,17 @@ impl Channel {
         // A datagram that is not received whole would be lost: so it is peeked at until it can be, and removed then.
         loop {
             match self.look()? {
-                Looked::Datagram(datagram) => return self.remove().map(|()| Some(datagram)),
-                Looked::TooLong => {
+                PeekedItem::Datagram(datagram) => return self.remove().map(|()| Some(datagram)),
+                PeekedItem::TooLong => {
                     self.remove()?;
                     return Err(io::Error::new(io::ErrorKind::InvalidData, "a message that is too long"));
                 }
-                Looked::End => return Ok(None),
-                Looked::NoDescriptors if end.is_some_and(|end| Instant::now() >= end) => {
+                PeekedItem::End => return Ok(None),
+                PeekedItem::NoDescriptors if end.is_some_and(|end| Instant::now() >= end) => {
                     return Err(io::ErrorKind::TimedOut.into());
                 }
-                Looked::NoDescriptors => {
-                    if !self.is_short.replace(true) {
+                PeekedItem::NoDescriptors => {
+                    if !self.has_reported_fd_shortage.replace(true) {
                         warn!(
                             "upgrade: no descriptors are left for what the former process hands over; it waits until some are"
                         );
@@ -162,7 +167,7 @@ impl Channel {
     }
 
     /// Waits for the next datagram and leaves it in the queue.
-    fn look(&self) -> io::Result<Looked> {
+    fn look(&self) -> io::Result<PeekedItem> {
         let mut bytes = self.space.borrow_mut();
         bytes.resize(DATAGRAM_BYTES_MAX, 0);
         let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
@@ -172,7 +177,7 @@ impl Channel {
             match recvmsg(&self.end, &mut [IoSliceMut::new(&mut bytes)], &mut beside, flags) {
                 Err(Errno::INTR) => {}
                 // It has ended without reading what we sent.
-                Err(Errno::CONNRESET) => return Ok(Looked::End),
+                Err(Errno::CONNRESET) => return Ok(PeekedItem::End),
                 result => break result?,
             }
         };
@@ -183,11 +188,11 @@ impl Channel {
         let descriptors: Vec<OwnedFd> = descriptors.collect();
         Ok(match received {
             // There is room for as many as can be sent.
-            _ if received.flags.contains(ReturnFlags::CTRUNC) => Looked::NoDescriptors,
-            _ if received.flags.contains(ReturnFlags::TRUNC) => Looked::TooLong,
+            _ if received.flags.contains(ReturnFlags::CTRUNC) => PeekedItem::NoDescriptors,
+            _ if received.flags.contains(ReturnFlags::TRUNC) => PeekedItem::TooLong,
             // An empty datagram is never sent.
-            _ if received.bytes == 0 => Looked::End,
-            _ => Looked::Datagram(Datagram { bytes: bytes[..received.bytes].to_vec(), descriptors }),
+            _ if received.bytes == 0 => PeekedItem::End,
+            _ => PeekedItem::Datagram(Datagram { bytes: bytes[..received.bytes].to_vec(), descriptors }),
         })
     }
 
@@ -263,7 +268,7 @@ mod tests {
     #[test]
     fn few_wait_and_a_large_one_fits_all_the_same() {
         let (a, b) = pair();
-        a.set_patience(Some(Duration::from_millis(200))).unwrap();
+        a.set_send_timeout(Some(Duration::from_millis(200))).unwrap();
         for _ in 0..2 {
             let sent = (0..1000).take_while(|_| a.send(&[1; 800], &[]).is_ok()).count();
             assert!((2..=16).contains(&sent), "{sent}");

@@ -274,7 +274,7 @@ fn launch(
     starting.began(&child);
     tell(Progress::Started(child.id()));
     let result = channel
-        .set_patience(Some(program.ready_timeout))
+        .set_send_timeout(Some(program.ready_timeout))
         .and_then(|()| make_offer(&channel, offer))
         .and_then(|()| hear(&channel, deadline));
     starting.ended();
@@ -330,7 +330,7 @@ fn hear(channel: &Channel, deadline: Instant) -> io::Result<Option<Heard>> {
 async fn hand_over(child: &mut Child, channel: Channel, mut parcels: mpsc::Receiver<Parcel>) -> Progress {
     let (mut count, mut lost) = (0u64, 0u64);
     let sent = async {
-        channel.set_patience(None)?;
+        channel.set_send_timeout(None)?;
         loop {
             let parcel = match timeout(LOOK_EVERY, parcels.recv()).await {
                 Ok(Some(parcel)) => parcel,

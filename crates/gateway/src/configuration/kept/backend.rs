@@ -85,7 +85,7 @@ pub(super) trait Backend: Send {
     fn roll_back(&mut self, keeper: &Keeper, to: u64, author: &Author, now: SystemTime) -> Result<Batch, WriteFailure>;
 
     /// Lets go of the datastore, for another process, or takes it again.
-    fn hold(&mut self, keeper: &Keeper, is_held: bool);
+    fn set_released(&mut self, keeper: &Keeper, is_released: bool);
 
     /// Ends with the process.
     fn end(self: Box<Self>, keeper: &Keeper);

@@ -2,7 +2,7 @@
 
 use super::backend::DatastoreKind;
 use super::open::{OpenStore, open};
-use crate::configuration::secrets::{LastingSecrets, file_of};
+use crate::configuration::secrets::{CachedSecrets, file_of};
 use crate::configuration::source::plugins;
 use crate::configuration::tls_material;
 use crate::configuration::watch::FileStamp;
@@ -26,7 +26,7 @@ const CHECKED_REFERENCES_MAX: usize = 1000;
 /// Gives what a datastore means.
 pub(crate) struct DatastoreSource {
     opened: OpenStore,
-    secrets: LastingSecrets,
+    secrets: CachedSecrets,
     gateway: Gateway,
     /// Plugins of files that the section names.
     custom: CustomPlugins,
@@ -42,7 +42,7 @@ impl DatastoreSource {
         let (gateway, custom) = (&file.gateway, &file.plugins.custom);
         let mut plugins = plugins();
         plugins.table.custom = custom.clone();
-        let secrets = LastingSecrets::default();
+        let secrets = CachedSecrets::default();
         secrets.set_folders(&gateway.config.secret_folders);
         plugins.secrets = Arc::new(secrets.clone());
         let opened = open(kind, gateway, plugins)?;

@@ -42,7 +42,7 @@ pub(crate) enum StoreRequest {
     /// Goes back to a revision.
     RollBack(u64, Author, oneshot::Sender<Result<CommittedChange, WriteFailure>>),
     /// Lets go of the datastore, or takes it again.
-    Hold(bool, oneshot::Sender<()>),
+    SetReleased(bool, oneshot::Sender<()>),
     /// Ends the thread: the process ends. Answered once everything is where a start finds it.
     End(oneshot::Sender<()>),
 }
@@ -177,9 +177,9 @@ async fn answer(
             drop(answer.send(back.map(|back| keeper.in_plain(back.writes))));
         }
         StoreRequest::RollBack(to, author, answer) => drop(answer.send(roll_back(keeper, backend, to, author))),
-        StoreRequest::Hold(is_held, answer) => {
-            keeper.is_leaving.send_replace(is_held);
-            backend.hold(keeper, is_held);
+        StoreRequest::SetReleased(is_released, answer) => {
+            keeper.is_leaving.send_replace(is_released);
+            backend.set_released(keeper, is_released);
             let _ = answer.send(());
         }
         StoreRequest::End(ended) => return ControlFlow::Break(ended),

@@ -30,7 +30,7 @@ impl Control {
         if !self.predecessor.is_alone() {
             return warn!("SIGUSR2: an upgrade is under way already");
         }
-        self.hold_datastore(true);
+        self.set_datastore_released(true);
         let plans = self.reloader.plans().clone();
         let state = (self.reloader.had_end_flag(), datastore_state(&self.reloader.served().loaded));
         match self.predecessor.launch((fleet, &plans), self.reloader.metering().as_deref(), state) {
@@ -116,15 +116,15 @@ impl Control {
     }
 
     /// Only one process can have the file of a store open.
-    fn hold_datastore(&self, is_held: bool) {
+    fn set_datastore_released(&self, is_released: bool) {
         if let Some(datastore) = &self.datastore {
-            datastore.hold(is_held);
+            datastore.set_released(is_released);
         }
     }
 
     fn serve_on(&mut self, reason: &str) {
         self.predecessor.failed();
-        self.hold_datastore(false);
+        self.set_datastore_released(false);
         if let Some(metering) = self.reloader.metering() {
             metering.keep();
         }

@@ -221,9 +221,9 @@ impl Backend for FollowedEtcd {
     }
 
     /// Leaves the file to another process, or takes it again.
-    fn hold(&mut self, _keeper: &Keeper, is_held: bool) {
+    fn set_released(&mut self, _keeper: &Keeper, is_released: bool) {
         if let Some(file) = &mut self.file {
-            file.hold(is_held);
+            file.set_released(is_released);
         }
     }
 

@@ -40,12 +40,19 @@ pub(super) struct SnapshotFile {
     /// The result of writing it, while another thread does that.
     writing: Option<Receiver<Written>>,
     /// Another process writes it.
-    is_held: bool,
+    is_released: bool,
 }
 
 impl SnapshotFile {
     pub(super) fn new(path: PathBuf, prefix: &str) -> SnapshotFile {
-        SnapshotFile { path, prefix: prefix.to_owned(), behind: None, failed_at: None, writing: None, is_held: false }
+        SnapshotFile {
+            path,
+            prefix: prefix.to_owned(),
+            behind: None,
+            failed_at: None,
+            writing: None,
+            is_released: false,
+        }
     }
 
     /// Takes in the snapshot that a former process has written; its revision, or why there is nothing.
@@ -109,8 +116,8 @@ impl SnapshotFile {
     }
 
     /// Lets another process write it, or writes it again.
-    pub(super) fn hold(&mut self, is_held: bool) {
-        self.is_held = is_held;
+    pub(super) fn set_released(&mut self, is_released: bool) {
+        self.is_released = is_released;
     }
 
     /// Writes it where it is behind, for the last time.
@@ -118,14 +125,14 @@ impl SnapshotFile {
         if let Some(Ok(written)) = self.writing.take().map(|writing| writing.recv()) {
             self.note(written, Instant::now());
         }
-        if self.behind.is_some() && !self.is_held {
+        if self.behind.is_some() && !self.is_released {
             let written = write(keeper, &self.path, &self.prefix);
             self.note(written, Instant::now());
         }
     }
 
     fn due(&self) -> Option<Instant> {
-        let (first, last) = self.behind.filter(|_| !self.is_held)?;
+        let (first, last) = self.behind.filter(|_| !self.is_released)?;
         let due = (last + QUIET).min(first + BEHIND_MAX);
         Some(self.failed_at.map_or(due, |failed_at| due.max(failed_at + RETRY_AFTER)))
     }
@@ -221,7 +228,7 @@ mod tests {
         // Something changes all the time.
         (0..12).for_each(|step| file.changed(start + ms(10_000 + 500 * step)));
         assert_eq!(file.pause(start + ms(15_500)), Duration::ZERO);
-        file.hold(true);
+        file.set_released(true);
         assert_eq!(file.pause(start + ms(15_500)), PAUSE_MAX, "it is another's");
     }
 
@@ -246,9 +253,9 @@ mod tests {
     fn the_end_leaves_nothing_behind() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("snapshot");
-        let of = |is_changed: bool, is_held: bool| {
+        let of = |is_changed: bool, is_released: bool| {
             let mut file = SnapshotFile::new(path.clone(), PREFIX);
-            file.hold(is_held);
+            file.set_released(is_released);
             if is_changed {
                 file.changed(Instant::now());
             }

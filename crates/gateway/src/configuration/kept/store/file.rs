@@ -46,7 +46,7 @@ pub(super) struct DatastoreFile {
     /// Which file it is.
     identity: Option<FileIdentity>,
     /// Another process is to open it.
-    is_held: bool,
+    is_released: bool,
     /// Documents as the store has them.
     last_good: HashMap<Key, Arc<str>>,
     /// When the last write failed; `None`: it did not.
@@ -78,7 +78,7 @@ impl DatastoreFile {
         let last_good = open.last_good().unwrap_or_default();
         let last_good = last_good.into_iter().map(|(key, value)| (key, value.into())).collect();
         let identity = identity(&path);
-        Ok(DatastoreFile { path, bounds, open: Some(open), identity, is_held: false, last_good, failed_at: None })
+        Ok(DatastoreFile { path, bounds, open: Some(open), identity, is_released: false, last_good, failed_at: None })
     }
 
     /// Takes in everything that it contains.
@@ -139,7 +139,7 @@ impl DatastoreFile {
 
     /// The store, where it can be written.
     pub(super) fn store(&mut self) -> Result<&mut EmbeddedStore, CommitError> {
-        let why = match self.is_held {
+        let why = match self.is_released {
             true => "the gateway is being upgraded, and the new process takes the store; try again in a moment",
             false => "the store could not be opened; see the gateway's log",
         };
@@ -185,7 +185,7 @@ impl Backend for DatastoreFile {
                 let again = self.failed_at.map(|at| TRY_AGAIN_AFTER.saturating_sub(at.elapsed())).unwrap_or_default();
                 left.unwrap_or(PAUSE_MAX).max(again).min(PAUSE_MAX)
             }
-            None if self.is_held => PAUSE_MAX,
+            None if self.is_released => PAUSE_MAX,
             None => TRY_AGAIN_AFTER,
         }
     }
@@ -199,7 +199,7 @@ impl Backend for DatastoreFile {
 
     /// Deletes expired documents, and opens a store that could not be opened before.
     fn tend(&mut self, keeper: &Arc<Keeper>, now: SystemTime) -> Option<Batch> {
-        if self.open.is_none() && !self.is_held {
+        if self.open.is_none() && !self.is_released {
             self.open_again(keeper);
         }
         if let Some(why) = self.replaced() {
@@ -280,9 +280,9 @@ impl Backend for DatastoreFile {
     }
 
     /// Lets go of the store, or takes it again.
-    fn hold(&mut self, keeper: &Keeper, is_held: bool) {
-        self.is_held = is_held;
-        match is_held {
+    fn set_released(&mut self, keeper: &Keeper, is_released: bool) {
+        self.is_released = is_released;
+        match is_released {
             true => {
                 if let Some(open) = self.open.take()
                     && let Err(error) = open.close()
