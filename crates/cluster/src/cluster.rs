@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 /// Timeout of the question to peers whether they have a device.
 const HAVE_PATIENCE: Duration = Duration::from_millis(500);
 const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
-/// Most queued requests to close connections on other nodes. If there are more, a node finds out by its next audit.
+/// Most queued requests to close connections on other nodes. If there are more, a node finds out when it registers them again.
 const CLOSES_MAX: usize = 10_000;
 /// How many of these requests are sent concurrently.
 const CLOSING_MAX: usize = 64;

@@ -23,7 +23,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use stillgate_devices::Generation;
 pub use stillgate_devices::directory::DirectoryUnavailable;
 use stillgate_devices::directory::{
-    ConnectOutcome, DirectoryEntry, Disconnect, Duplicate, Effect, Era, Location, Lookups, Members, Registrations, View,
+    ConnectOutcome, DirectoryEntry, Disconnect, Duplicate, Era, Location, Lookups, Members, RegistrationEffect,
+    Registrations, View,
 };
 use store::{HeartbeatResult, Store};
 pub use store::{RedisAddress, StoreAddressError};
@@ -60,7 +61,7 @@ pub struct FormerDirectory {
     /// The process's epoch.
     pub epoch: u64,
     /// The era in which all its connections are registered.
-    pub filled: Option<u32>,
+    pub fully_registered_era: Option<u32>,
     /// Names and addresses of the living nodes, in case the directory is away meanwhile.
     pub members: Vec<(Box<str>, Box<str>)>,
 }
@@ -89,7 +90,7 @@ struct SharedDirectory {
     is_leaving: AtomicBool,
     /// The process before this one still has devices; the era is the one in which it had registered them.
     is_filling: AtomicBool,
-    former_filled: Option<Era>,
+    former_registered_era: Option<Era>,
     /// Whether the last command failed. Until the next heartbeat has tried again, commands fail at once.
     is_away: AtomicBool,
     commands: AtomicU64,
@@ -128,7 +129,7 @@ impl Directory {
             wake: Notify::new(),
             is_leaving: AtomicBool::new(false),
             is_filling,
-            former_filled: former.filled.map(Era),
+            former_registered_era: former.fully_registered_era.map(Era),
             is_away: AtomicBool::new(true),
             commands: AtomicU64::new(0),
             contact_since: Mutex::default(),
@@ -167,7 +168,8 @@ impl Directory {
                 let generation = state.registrations.connection(device).and_then(|(_, generation)| generation);
                 return Ok(ConnectOutcome::Occupied { place, generation: generation.unwrap_or_default() });
             }
-            let (place, _closed_by_its_node) = state.registrations.connected(device, connection, duplicate, wall_ms());
+            let (place, _closed_by_its_node) =
+                state.registrations.add_connection(device, connection, duplicate, wall_ms());
             state.waiters.insert((&**device).into(), (place.connection, sender));
             place.connection
         };
@@ -204,22 +206,22 @@ impl Directory {
         // The older connection here is closed by its node. One that began while the directory was away is unknown to
         // it.
         let known = Some(generation).filter(|generation| *generation >= FIRST_ERA.first_generation());
-        let _closed_by_its_node = registrations.adopted(device, connection, known, since_ms);
+        let _closed_by_its_node = registrations.adopt(device, connection, known, since_ms);
         self.shared.wake.notify_one();
         true
     }
 
     /// Another process of this node continues with a connection.
     pub fn given(&self, device: &str, connection: u64) {
-        self.shared.state().registrations.given(device, connection);
+        self.shared.state().registrations.mark_handed_over(device, connection);
     }
 
     /// The state that a process taking over from this one begins with.
     pub(crate) fn former(&self) -> FormerDirectory {
         let members = self.members();
-        let (epoch, filled) = self.shared.registered();
+        let (epoch, fully_registered_era) = self.shared.registered();
         let members = members.iter().map(|(node, member)| (node.into(), member.address.clone())).collect();
-        FormerDirectory { epoch, filled: filled.map(|era| era.0), members }
+        FormerDirectory { epoch, fully_registered_era: fully_registered_era.map(|era| era.0), members }
     }
 
     /// The process before this one has handed over everything.
@@ -249,7 +251,7 @@ impl Directory {
     /// A connection has ended.
     pub fn disconnect(&self, device: &Arc<str>, connection: u64) {
         let mut state = self.shared.state();
-        if let Effect::Disconnect(ended) = state.registrations.disconnected(device, connection) {
+        if let RegistrationEffect::Disconnect(ended) = state.registrations.remove_connection(device, connection) {
             state.push_disconnect(device.clone(), ended);
             self.shared.wake.notify_one();
         }
@@ -266,8 +268,8 @@ impl Directory {
         if state.registrations.epoch() != place.epoch {
             return None;
         }
-        match state.registrations.close(device, place) {
-            Effect::Close { connection } => Some(connection),
+        match state.registrations.close_if_current(device, place) {
+            RegistrationEffect::Close { connection } => Some(connection),
             _ => None,
         }
     }
@@ -317,7 +319,7 @@ impl Directory {
     /// The number of registrations and ends of connections that wait for an answer or their turn.
     pub fn pending(&self) -> usize {
         let state = self.shared.state();
-        state.registrations.due() + state.in_flight + state.disconnects.len()
+        state.registrations.due_count() + state.in_flight + state.disconnects.len()
     }
 }
 
@@ -329,10 +331,13 @@ impl SharedDirectory {
     /// The process's epoch, and the era in which all connections of the node are registered.
     fn registered(&self) -> (u64, Option<Era>) {
         let registrations = &self.state().registrations;
-        let filled = registrations.filled();
+        let fully_registered_era = registrations.fully_registered_era();
         let is_filling = self.is_filling.load(Ordering::Relaxed);
         // The former process may not have registered the connections that it has not handed over yet.
-        (registrations.epoch(), filled.filter(|_| !is_filling || filled == self.former_filled))
+        (
+            registrations.epoch(),
+            fully_registered_era.filter(|_| !is_filling || fully_registered_era == self.former_registered_era),
+        )
     }
 
     fn is_away(&self) -> bool {

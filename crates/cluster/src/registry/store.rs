@@ -36,14 +36,14 @@ pub(super) struct Store {
 pub(super) struct OwnLease<'a> {
     pub(super) node: &'a str,
     pub(super) epoch: u64,
-    pub(super) filled: Option<Era>,
+    pub(super) fully_registered_era: Option<Era>,
     pub(super) address: &'a str,
 }
 
 /// The result of a heartbeat.
 #[derive(Debug, Clone)]
 pub(super) struct HeartbeatResult {
-    pub(super) is_held: bool,
+    pub(super) has_lease: bool,
     pub(super) era: Option<Era>,
     /// The directory's clock as an era.
     pub(super) era_now: Era,
@@ -81,7 +81,7 @@ impl Store {
         let [stays, now, kept] = [text(stays), text(now_ms), text(OFFLINE_RETENTION_MS)];
         let arguments = [&*place.node, &epoch, &connection, &first, &stays, &dead, &now, &kept];
         let answer: Vec<redis::Value> = self.run(&self.connect, device, &arguments).await?;
-        connected(&answer).ok_or(DirectoryUnavailable)
+        parse_connect_outcome(&answer).ok_or(DirectoryUnavailable)
     }
 
     /// `directory::register`.
@@ -122,18 +122,18 @@ impl Store {
     }
 
     /// Renews this node's lease, and reads all of them.
-    pub(super) async fn hold(&self, myself: &OwnLease<'_>) -> Result<HeartbeatResult, DirectoryUnavailable> {
-        self.beat(myself, Some(LEASE_MS)).await
+    pub(super) async fn renew_lease(&self, own_lease: &OwnLease<'_>) -> Result<HeartbeatResult, DirectoryUnavailable> {
+        self.beat(own_lease, Some(LEASE_MS)).await
     }
 
     /// Reads all leases.
     pub(super) async fn read(&self) -> Result<HeartbeatResult, DirectoryUnavailable> {
-        self.beat(&OwnLease { node: "", epoch: 0, filled: None, address: "" }, None).await
+        self.beat(&OwnLease { node: "", epoch: 0, fully_registered_era: None, address: "" }, None).await
     }
 
     /// Ends this node's lease.
     pub(super) async fn release(&self, node: &str, epoch: u64) -> Result<(), DirectoryUnavailable> {
-        let _reading = self.beat(&OwnLease { node, epoch, filled: None, address: "" }, Some(0)).await?;
+        let _reading = self.beat(&OwnLease { node, epoch, fully_registered_era: None, address: "" }, Some(0)).await?;
         Ok(())
     }
 
@@ -148,13 +148,16 @@ impl Store {
     /// `lease_ms` is the length of this node's lease; `None` only reads.
     async fn beat(
         &self,
-        myself: &OwnLease<'_>,
+        own_lease: &OwnLease<'_>,
         lease_ms: Option<u64>,
     ) -> Result<HeartbeatResult, DirectoryUnavailable> {
-        let [epoch, length, filled] =
-            [text(myself.epoch), text(lease_ms.unwrap_or(0)), text(myself.filled.map_or(0, |filled| filled.0))];
+        let [epoch, length, fully_registered_era] = [
+            text(own_lease.epoch),
+            text(lease_ms.unwrap_or(0)),
+            text(own_lease.fully_registered_era.map_or(0, |fully_registered_era| fully_registered_era.0)),
+        ];
         let [holds, kept] = [text(u8::from(lease_ms.is_some())), text(DEAD_NODE_KEPT_MS)];
-        let arguments = [myself.node, &epoch, &length, &filled, myself.address, &holds, &kept];
+        let arguments = [own_lease.node, &epoch, &length, &fully_registered_era, own_lease.address, &holds, &kept];
         let arguments: Vec<&[u8]> = arguments.iter().map(|argument| argument.as_bytes()).collect();
         let keys = [ERA_KEY, LEASES_KEY];
         let (is_held, era, now_ms, leases): (bool, String, u64, Vec<(String, String)>) =
@@ -162,7 +165,7 @@ impl Store {
         let era = era.parse().ok().map(Era);
         let era_now = Era(u32::try_from((now_ms / 1000).saturating_sub(ERAS_BEGIN_S)).unwrap_or(u32::MAX));
         let read = leases.iter().filter_map(|(node, lease)| Some((node.as_str().into(), parse_member(lease)?)));
-        Ok(HeartbeatResult { is_held, era, era_now, members: Members::new(read, era, now_ms, era_now) })
+        Ok(HeartbeatResult { has_lease: is_held, era, era_now, members: Members::new(read, era, now_ms, era_now) })
     }
 
     async fn run<T: redis::FromRedisValue>(
@@ -185,7 +188,7 @@ fn text(number: impl Display) -> String {
 }
 
 /// `{is_current, generation}`, and a place if there is another connection.
-fn connected(answer: &[redis::Value]) -> Option<ConnectOutcome> {
+fn parse_connect_outcome(answer: &[redis::Value]) -> Option<ConnectOutcome> {
     let text = |index: usize| redis::from_redis_value_ref::<String>(answer.get(index)?).ok();
     let is_current: bool = redis::from_redis_value_ref(answer.first()?).ok()?;
     let generation = Generation(text(1)?.parse().ok()?);
@@ -213,10 +216,12 @@ fn parse_entry(entry: &str) -> Option<DirectoryEntry> {
 
 fn parse_member(lease: &str) -> Option<Member> {
     let mut parts = lease.splitn(4, ' ');
-    let [epoch, until_ms, filled] = [(); 3].map(|()| parts.next().and_then(|part| part.parse::<u64>().ok()));
-    let filled = u32::try_from(filled?).ok().filter(|filled| *filled > 0).map(Era);
+    let [epoch, until_ms, fully_registered_era] =
+        [(); 3].map(|()| parts.next().and_then(|part| part.parse::<u64>().ok()));
+    let fully_registered_era =
+        u32::try_from(fully_registered_era?).ok().filter(|fully_registered_era| *fully_registered_era > 0).map(Era);
     let lease = Lease { epoch: epoch?, until_ms: until_ms? };
-    Some(Member { lease, address: parts.next()?.into(), filled })
+    Some(Member { lease, address: parts.next()?.into(), fully_registered_era })
 }
 
 // The connection to Redis: one server or a cluster, over TCP or TLS, made again when it breaks.
@@ -355,7 +360,7 @@ mod tests {
         for garbage in ["", "1", "1 x 5 1 7 a", "1 9 5 1", "nonsense", "1 9 5 1 -7 a"] {
             assert_eq!(parse_entry(garbage), None, "{garbage}");
         }
-        assert_eq!(parse_member("1 2 0 ").unwrap().filled, None);
+        assert_eq!(parse_member("1 2 0 ").unwrap().fully_registered_era, None);
         assert_eq!(parse_member("1 2"), None);
     }
 
@@ -434,19 +439,23 @@ mod tests {
     async fn a_lease_is_held_by_one_process() {
         let redis = Redis::start();
         let store = store(&redis);
-        let myself = |epoch, filled| OwnLease { node: "a", epoch, filled, address: "127.0.0.1:1" };
-        let first = store.hold(&myself(u64::MAX, None)).await.unwrap();
-        assert!(first.is_held && first.era.is_none() && !first.members.is_complete());
-        assert!(!store.hold(&myself(u64::MAX - 1, None)).await.unwrap().is_held);
+        let own_lease =
+            |epoch, fully_registered_era| OwnLease { node: "a", epoch, fully_registered_era, address: "127.0.0.1:1" };
+        let first = store.renew_lease(&own_lease(u64::MAX, None)).await.unwrap();
+        assert!(first.has_lease && first.era.is_none() && !first.members.is_complete());
+        assert!(!store.renew_lease(&own_lease(u64::MAX - 1, None)).await.unwrap().has_lease);
         store.begin_era(None, Era(5)).await.unwrap();
         store.begin_era(None, Era(9)).await.unwrap();
-        let second = store.hold(&myself(u64::MAX, Some(Era(5)))).await.unwrap();
-        assert_eq!((second.is_held, second.era), (true, Some(Era(5))));
+        let second = store.renew_lease(&own_lease(u64::MAX, Some(Era(5)))).await.unwrap();
+        assert_eq!((second.has_lease, second.era), (true, Some(Era(5))));
         assert!(second.era_now.0 > 90_000_000, "2026 and later");
         let read = store.read().await.unwrap();
         let member = read.members.get("a").unwrap();
-        assert_eq!((member.lease.epoch, &*member.address, member.filled), (u64::MAX, "127.0.0.1:1", Some(Era(5))));
-        assert!(read.members.is_complete() && !read.is_held);
+        assert_eq!(
+            (member.lease.epoch, &*member.address, member.fully_registered_era),
+            (u64::MAX, "127.0.0.1:1", Some(Era(5)))
+        );
+        assert!(read.members.is_complete() && !read.has_lease);
     }
 
     #[tokio::test]

@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use stillgate_devices::Generation;
 use stillgate_devices::directory::{
-    Connect, ConnectOutcome, DirectoryUnavailable, Disconnect, Duplicate, Effect, Era, HEARTBEAT_MS, LEASE_MS,
-    Location, RegistrationRequest,
+    Connect, ConnectOutcome, DirectoryUnavailable, Disconnect, Duplicate, Era, HEARTBEAT_MS, LEASE_MS, Location,
+    RegistrationEffect, RegistrationRequest,
 };
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
@@ -23,8 +23,8 @@ const IN_FLIGHT_MAX: usize = 64;
 /// Requests per second, and the largest burst: a directory that came back empty is filled at this pace, by each node.
 const PER_SECOND_MAX: u32 = 5_000;
 const BURST_MAX: f64 = 250.0;
-/// Period in which every device is audited once.
-const AUDIT_MS: u64 = 600_000;
+/// Period in which every device is registered again once.
+const REREGISTER_MS: u64 = 600_000;
 
 /// The number of requests that may be made now.
 struct RequestPace {
@@ -38,7 +38,7 @@ pub(super) async fn run(shared: &Arc<SharedDirectory>, hooks: &Arc<Hooks>) {
     let mut pace = RequestPace { left: BURST_MAX, at: Instant::now() };
     let mut requests = JoinSet::new();
     let mut lease = LeaseExpiry::default();
-    let mut audited: Box<str> = "".into();
+    let mut last: Box<str> = "".into();
     loop {
         let next_turn = pace.next_turn();
         tokio::select! {
@@ -47,7 +47,7 @@ pub(super) async fn run(shared: &Arc<SharedDirectory>, hooks: &Arc<Hooks>) {
                     read(shared).await;
                 } else {
                     lease.beat(shared).await;
-                    audited = audit(shared, &audited);
+                    last = reregister_next(shared, &last);
                 }
             }
             _ = shared.wake.notified() => {}
@@ -70,11 +70,11 @@ async fn read(shared: &SharedDirectory) {
     }
 }
 
-/// Registers the next devices again, at a pace that reaches each of them within [`AUDIT_MS`].
-fn audit(shared: &SharedDirectory, after: &str) -> Box<str> {
+/// Registers the next devices again, at a pace that reaches each of them within [`REREGISTER_MS`].
+fn reregister_next(shared: &SharedDirectory, after: &str) -> Box<str> {
     let registrations = &mut shared.state().registrations;
-    let count = registrations.len().div_ceil(usize::try_from(AUDIT_MS / HEARTBEAT_MS).unwrap_or(1));
-    registrations.audit_after(after, count)
+    let count = registrations.len().div_ceil(usize::try_from(REREGISTER_MS / HEARTBEAT_MS).unwrap_or(1));
+    registrations.reregister_after(after, count)
 }
 
 /// The time until which this node's lease is certainly held.
@@ -89,24 +89,24 @@ impl LeaseExpiry {
             shared.state().registrations.begin_epoch(rand::random());
             self.until = None;
         }
-        let Ok(reading) = self.hold(shared).await else { return };
+        let Ok(reading) = self.renew_lease(shared).await else { return };
         let found = reading.era;
-        let begins = shared.state().registrations.found_era(found, reading.era_now.0);
+        let begins = shared.state().registrations.observe_era(found, reading.era_now.0);
         if let Some(era) = begins
             && shared.ask_anyway(shared.store.begin_era(found, era)).await.is_ok()
-            && let Ok(reading) = self.hold(shared).await
+            && let Ok(reading) = self.renew_lease(shared).await
         {
             // Another node may have been first, or the directory was lost again: the next heartbeat continues.
-            let _next_time = shared.state().registrations.found_era(reading.era, reading.era_now.0);
+            let _next_time = shared.state().registrations.observe_era(reading.era, reading.era_now.0);
         }
     }
 
-    async fn hold(&mut self, shared: &SharedDirectory) -> Result<HeartbeatResult, DirectoryUnavailable> {
-        let (epoch, filled) = shared.registered();
+    async fn renew_lease(&mut self, shared: &SharedDirectory) -> Result<HeartbeatResult, DirectoryUnavailable> {
+        let (epoch, fully_registered_era) = shared.registered();
         let begun = Instant::now();
-        let myself = OwnLease { node: &shared.node, epoch, filled, address: &shared.address };
-        let reading = shared.ask_anyway(shared.store.hold(&myself)).await?;
-        match reading.is_held {
+        let own_lease = OwnLease { node: &shared.node, epoch, fully_registered_era, address: &shared.address };
+        let reading = shared.ask_anyway(shared.store.renew_lease(&own_lease)).await?;
+        match reading.has_lease {
             true => self.until = Some(begun + Duration::from_millis(LEASE_MS)),
             false => tracing::warn!(node = %shared.node, "another process has this node's name, or had it seconds ago"),
         }
@@ -116,41 +116,41 @@ impl LeaseExpiry {
 }
 
 /// The next request.
-enum Work {
+enum DirectoryWork {
     Registration(RegistrationRequest),
     Disconnect(Arc<str>, Disconnect),
 }
 
-fn next(shared: &SharedDirectory) -> Option<Work> {
+fn next(shared: &SharedDirectory) -> Option<DirectoryWork> {
     let mut state = shared.state();
     if let Some((device, ended)) = state.disconnects.pop_front() {
-        return Some(Work::Disconnect(device, ended));
+        return Some(DirectoryWork::Disconnect(device, ended));
     }
     let request = state.registrations.next_request()?;
     state.in_flight += 1;
-    Some(Work::Registration(request))
+    Some(DirectoryWork::Registration(request))
 }
 
-impl Work {
+impl DirectoryWork {
     async fn perform(self, shared: Arc<SharedDirectory>, hooks: Arc<Hooks>) {
         match self {
-            Work::Disconnect(device, ended) => {
+            DirectoryWork::Disconnect(device, ended) => {
                 let asked = shared.ask(shared.store.disconnect(&device, &ended, wall_ms())).await;
                 if asked.is_err() {
                     shared.state().push_disconnect(device, ended);
                 }
             }
-            Work::Registration(RegistrationRequest::Connect { device, place, duplicate, era }) => {
+            DirectoryWork::Registration(RegistrationRequest::Connect { device, place, duplicate, era }) => {
                 let connected = connect(&shared, &device, &place, era, duplicate).await;
                 answered(&shared, &hooks, &device, &place, connected);
             }
-            Work::Registration(RegistrationRequest::Register { device, place, generation, since_ms }) => {
+            DirectoryWork::Registration(RegistrationRequest::Register { device, place, generation, since_ms }) => {
                 let registered = shared.ask(shared.store.register(&device, &place, generation, since_ms)).await;
                 let mut state = shared.state();
                 state.in_flight -= 1;
                 let effect = match registered {
-                    Ok(registered) => state.registrations.registered(&device, &place, generation, registered),
-                    Err(DirectoryUnavailable) => state.registrations.unanswered(&device, &place),
+                    Ok(registered) => state.registrations.on_register_answer(&device, &place, generation, registered),
+                    Err(DirectoryUnavailable) => state.registrations.on_missing_answer(&device, &place),
                 };
                 drop(state);
                 apply(&shared, &hooks, &device, effect);
@@ -195,12 +195,12 @@ fn answered(
     let connected = match connected {
         Ok(connected) => connected,
         Err(DirectoryUnavailable) => {
-            let effect = state.registrations.unanswered(device, place);
+            let effect = state.registrations.on_missing_answer(device, place);
             drop(state);
             return apply(shared, hooks, device, effect);
         }
     };
-    let effect = state.registrations.answered(device, place, connected.clone());
+    let effect = state.registrations.on_connect_answer(device, place, connected.clone());
     let is_here = state.registrations.place_of(device).is_some_and(|here| here.connection == place.connection);
     let waiter = match state.waiters.get(device) {
         // A late answer has not closed it. Another one follows.
@@ -211,17 +211,17 @@ fn answered(
     drop(state);
     let is_heard = waiter.is_some_and(|(_, waiter)| waiter.send(connected).is_ok());
     // A caller whose device is connected elsewhere according to the answer does not admit it.
-    if !(is_heard && matches!(effect, Effect::Close { .. })) {
+    if !(is_heard && matches!(effect, RegistrationEffect::Close { .. })) {
         apply(shared, hooks, device, effect);
     }
 }
 
-fn apply(shared: &SharedDirectory, hooks: &Hooks, device: &str, effect: Effect) {
+fn apply(shared: &SharedDirectory, hooks: &Hooks, device: &str, effect: RegistrationEffect) {
     match effect {
-        Effect::None => {}
-        Effect::Close { connection } => (hooks.close)(connection),
-        Effect::CloseThere { place } => (hooks.close_there)(device.into(), place),
-        Effect::Disconnect(ended) => {
+        RegistrationEffect::None => {}
+        RegistrationEffect::Close { connection } => (hooks.close)(connection),
+        RegistrationEffect::CloseThere { place } => (hooks.close_there)(device.into(), place),
+        RegistrationEffect::Disconnect(ended) => {
             shared.state().push_disconnect(device.into(), ended);
             shared.wake.notify_one();
         }
@@ -260,7 +260,7 @@ mod tests {
         let hooks = Hooks { close, close_there: Box::new(|_, _| {}) };
         let waits = |connection| {
             let mut state = shared.state();
-            let (place, _) = state.registrations.connected("d", connection, Duplicate::Refuse, 0);
+            let (place, _) = state.registrations.add_connection("d", connection, Duplicate::Refuse, 0);
             let (sender, answer) = oneshot::channel();
             state.waiters.insert("d".into(), (place.connection, sender));
             state.in_flight = 2;

@@ -34,7 +34,7 @@ async fn messages_find_their_device_and_ask_redis_once() {
     // Each question is one script, in which Redis counts its commands, too: a heartbeat is five.
     let processed = processed_since(&redis, processed);
     println!("20,000 messages in {:?}: {asked} questions, {processed} commands", begun.elapsed());
-    // One heartbeat and audit a second for each node, independent of the number of messages.
+    // One heartbeat and one registration again a second for each node, independent of the number of messages.
     let at_most = 4 * (begun.elapsed().as_secs() + 2);
     assert!(asked <= at_most, "{asked}");
     assert_eq!(b.taken.load(Ordering::Relaxed), 20_020);
@@ -225,10 +225,10 @@ async fn a_process_that_follows_another_does_not_vouch_for_devices_that_it_has_n
     let filled = || lease().split(' ').nth(2).unwrap().to_owned();
     eventually("all to be registered", || filled() != "0").await;
     let (era, former) = (filled(), a.cluster.watch().former());
-    assert_eq!(former.filled.map(|era| era.to_string()), Some(era.clone()));
+    assert_eq!(former.fully_registered_era.map(|era| era.to_string()), Some(era.clone()));
     a.cluster.leave();
     // As if the first had been behind with its registrations at that time.
-    let behind = FormerDirectory { filled: None, ..former.clone() };
+    let behind = FormerDirectory { fully_registered_era: None, ..former.clone() };
     let next = Node::start_with("a", &address, None, Some(behind)).await;
     eventually("its lease to show it", || filled() == "0").await;
     next.cluster.directory().is_given();

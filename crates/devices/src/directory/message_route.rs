@@ -211,7 +211,8 @@ mod tests {
     }
 
     fn members(living: &[&str]) -> Members {
-        let member = Member { lease: Lease { epoch: 1, until_ms: 1 }, address: "".into(), filled: Some(Era(1)) };
+        let member =
+            Member { lease: Lease { epoch: 1, until_ms: 1 }, address: "".into(), fully_registered_era: Some(Era(1)) };
         Members::new(living.iter().map(|node| ((*node).into(), member.clone())), Some(Era(1)), 0, Era(100))
     }
 

@@ -20,7 +20,7 @@ mod registrations;
 use crate::session::Generation;
 pub use lookups::{ABSENCE_KEPT_MS, CachedLookup, Lookups, PLACE_KEPT_MS};
 pub use message_route::{DeliveryError, DeliveryStep, DirectoryUnavailable, MessageRoute, Rejection, View};
-pub use registrations::{Effect, RegistrationRequest, Registrations};
+pub use registrations::{RegistrationEffect, RegistrationRequest, Registrations};
 use std::collections::BTreeMap;
 
 /// How long the entry of a device that is offline is kept: 30 days.
@@ -258,7 +258,12 @@ pub struct LeaseConflict {
 impl Lease {
     /// Takes or renews a node's lease. A renewal of a lease that has ended succeeds if no other process has taken it: its
     /// epoch was dead in between, so the process takes a new one ([`Registrations::begin_epoch`]).
-    pub fn hold(lease: &mut Option<Lease>, epoch: u64, now_ms: u64, ttl_ms: u64) -> Result<(), LeaseConflict> {
+    pub fn acquire_or_renew(
+        lease: &mut Option<Lease>,
+        epoch: u64,
+        now_ms: u64,
+        ttl_ms: u64,
+    ) -> Result<(), LeaseConflict> {
         match lease {
             Some(Lease { epoch: other, until_ms }) if *other != epoch && now_ms < *until_ms => {
                 Err(LeaseConflict { until_ms: *until_ms })
@@ -295,7 +300,7 @@ pub struct Member {
     /// The address for other nodes; empty if they cannot reach it.
     pub address: Box<str>,
     /// The era in which all its devices are registered.
-    pub filled: Option<Era>,
+    pub fully_registered_era: Option<Era>,
 }
 
 /// The nodes whose lease had not ended.
@@ -319,7 +324,7 @@ impl Members {
         let living: BTreeMap<Box<str>, Member> = living.collect();
         // A directory that came back empty: until every node can have renewed its lease, some may be missing here.
         let is_settled = era.is_some_and(|era| u64::from(era_now.0.saturating_sub(era.0)) * 1000 > LEASE_MS);
-        let is_complete = is_settled && living.values().all(|member| member.filled == era);
+        let is_complete = is_settled && living.values().all(|member| member.fully_registered_era == era);
         Members { living, is_complete, is_steady: true }
     }
 
@@ -327,7 +332,8 @@ impl Members {
     /// directory.
     pub fn from_predecessor(read: impl IntoIterator<Item = (Box<str>, Box<str>)>) -> Members {
         let lease = Lease { epoch: 0, until_ms: u64::MAX };
-        let living = read.into_iter().map(|(node, address)| (node, Member { lease, address, filled: None }));
+        let living =
+            read.into_iter().map(|(node, address)| (node, Member { lease, address, fully_registered_era: None }));
         Members { living: living.collect(), is_complete: false, is_steady: false }
     }
 
@@ -501,11 +507,11 @@ mod lease_tests {
     #[test]
     fn one_process_holds_it() {
         let mut lease = None;
-        Lease::hold(&mut lease, 1, 0, 5_000).unwrap();
-        assert_eq!(Lease::hold(&mut lease, 2, 4_999, 5_000), Err(LeaseConflict { until_ms: 5_000 }));
-        Lease::hold(&mut lease, 1, 4_999, 5_000).unwrap();
+        Lease::acquire_or_renew(&mut lease, 1, 0, 5_000).unwrap();
+        assert_eq!(Lease::acquire_or_renew(&mut lease, 2, 4_999, 5_000), Err(LeaseConflict { until_ms: 5_000 }));
+        Lease::acquire_or_renew(&mut lease, 1, 4_999, 5_000).unwrap();
         assert!(Lease::is_alive(lease.as_ref(), 1, 9_998) && !Lease::is_alive(lease.as_ref(), 1, 9_999));
-        Lease::hold(&mut lease, 2, 9_999, 5_000).unwrap();
+        Lease::acquire_or_renew(&mut lease, 2, 9_999, 5_000).unwrap();
         assert!(!Lease::is_alive(lease.as_ref(), 1, 9_999));
     }
 }
@@ -514,9 +520,9 @@ mod lease_tests {
 mod members_tests {
     use super::*;
 
-    fn member(until_ms: u64, filled: Option<Era>) -> (Box<str>, Member) {
+    fn member(until_ms: u64, fully_registered_era: Option<Era>) -> (Box<str>, Member) {
         let lease = Lease { epoch: 1, until_ms };
-        (format!("until-{until_ms}").into(), Member { lease, address: "".into(), filled })
+        (format!("until-{until_ms}").into(), Member { lease, address: "".into(), fully_registered_era })
     }
 
     #[test]

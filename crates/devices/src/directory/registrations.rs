@@ -38,7 +38,7 @@ pub enum RegistrationRequest {
 
 /// An action that an answer or an event makes necessary.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Effect {
+pub enum RegistrationEffect {
     /// Nothing.
     None,
     /// Close this connection of this node: a newer one has its device.
@@ -99,7 +99,7 @@ pub struct Registrations {
     /// The number of unregistered devices.
     unregistered: usize,
     /// Numbers of places that another process has taken over. This process is about to end, so there are few of them.
-    given: HashSet<u64>,
+    handed_over: HashSet<u64>,
 }
 
 /// How many skipped entries the queue may have, besides one per device. Devices that come and go while the directory is
@@ -119,7 +119,7 @@ impl Registrations {
             last_due: 0,
             last_place,
             unregistered: 0,
-            given: HashSet::new(),
+            handed_over: HashSet::new(),
         }
     }
 
@@ -144,12 +144,12 @@ impl Registrations {
     }
 
     /// The number of pending registrations, or more: some devices may have gone.
-    pub fn due(&self) -> usize {
+    pub fn due_count(&self) -> usize {
         self.due.len()
     }
 
     /// The era in which everything here is registered: a device that the directory does not know is not here.
-    pub fn filled(&self) -> Option<Era> {
+    pub fn fully_registered_era(&self) -> Option<Era> {
         self.era.filter(|_| self.unregistered == 0)
     }
 
@@ -165,24 +165,30 @@ impl Registrations {
 
     /// A device has connected here, at this place. An older connection of it here has to be closed; its place in the directory
     /// becomes the new one's. Under [`Duplicate::Refuse`] ask [`Registrations::connection`] first.
-    pub fn connected(
+    pub fn add_connection(
         &mut self,
         device: &str,
         connection: u64,
         duplicate: Duplicate,
         now_ms: u64,
-    ) -> (Location, Effect) {
+    ) -> (Location, RegistrationEffect) {
         self.begin(device, LocalDevice { connection, duplicate, since_ms: now_ms, ..LocalDevice::NONE })
     }
 
     /// A connection of another process of this node continues here. Its number there was lower, and the directory has
     /// that one until it knows the new one; `generation` is the one that the directory had assigned, if any.
-    pub fn adopted(&mut self, device: &str, connection: u64, generation: Option<Generation>, since_ms: u64) -> Effect {
+    pub fn adopt(
+        &mut self,
+        device: &str,
+        connection: u64,
+        generation: Option<Generation>,
+        since_ms: u64,
+    ) -> RegistrationEffect {
         self.begin(device, LocalDevice { connection, since_ms, generation, ..LocalDevice::NONE }).1
     }
 
     /// Whether the device has a newer connection here than one of this generation, or is registering one: to be checked
-    /// before [`Registrations::adopted`].
+    /// before [`Registrations::adopt`].
     pub fn is_newer(&self, device: &str, generation: Generation) -> bool {
         self.devices.get(device).is_some_and(|local| match local.generation {
             Some(known) => known > generation,
@@ -192,40 +198,40 @@ impl Registrations {
     }
 
     /// A connection has ended. Nothing if the device has another one here.
-    pub fn disconnected(&mut self, device: &str, connection: u64) -> Effect {
+    pub fn remove_connection(&mut self, device: &str, connection: u64) -> RegistrationEffect {
         if self.devices.get(device).is_none_or(|local| local.connection != connection) {
-            return Effect::None;
+            return RegistrationEffect::None;
         }
         // The directory may have a predecessor of this connection, from this process or an earlier one.
-        let Some(local) = self.remove(device) else { return Effect::None };
-        Effect::Disconnect(Disconnect { place: self.place(local.place_number), and_older: true })
+        let Some(local) = self.remove(device) else { return RegistrationEffect::None };
+        RegistrationEffect::Disconnect(Disconnect { place: self.place(local.place_number), and_older: true })
     }
 
     /// Another process of this node takes over a connection, and registers it.
-    pub fn given(&mut self, device: &str, connection: u64) {
+    pub fn mark_handed_over(&mut self, device: &str, connection: u64) {
         if self.devices.get(device).is_some_and(|local| local.connection == connection)
             && let Some(local) = self.remove(device)
         {
-            self.given.insert(local.place_number);
+            self.handed_over.insert(local.place_number);
         }
     }
 
     /// Undoes the effect of a request for a connection that has ended meanwhile.
-    fn undo(&self, asked: &Location) -> Effect {
+    fn undo_request(&self, asked: &Location) -> RegistrationEffect {
         // Another process has taken it over, and may not have registered it yet.
-        match self.given.contains(&asked.connection) {
-            true => Effect::None,
-            false => Effect::Disconnect(Disconnect { place: asked.clone(), and_older: false }),
+        match self.handed_over.contains(&asked.connection) {
+            true => RegistrationEffect::None,
+            false => RegistrationEffect::Disconnect(Disconnect { place: asked.clone(), and_older: false }),
         }
     }
 
     /// The directory's era, as it was just read. A new era means that it came back empty: all devices are due. Returns
     /// the era to begin (by compare-and-set) if there is none, or an older one than was seen.
-    pub fn found_era(&mut self, found: Option<Era>, now_s: u32) -> Option<Era> {
+    pub fn observe_era(&mut self, found: Option<Era>, now_s: u32) -> Option<Era> {
         match found {
             Some(found) if self.era.is_none_or(|known| found >= known) => {
                 if self.era.replace(found) != Some(found) {
-                    self.everything_is_due();
+                    self.mark_all_due();
                 }
                 None
             }
@@ -237,12 +243,12 @@ impl Registrations {
     /// elsewhere.
     pub fn begin_epoch(&mut self, epoch: u64) {
         self.epoch = epoch;
-        self.everything_is_due();
+        self.mark_all_due();
     }
 
     /// Registers a device again, to find out whether its connection here is still current. To be called for each device
     /// periodically, because a node may miss a request to close it.
-    pub fn audit(&mut self, device: &str) {
+    pub fn reregister(&mut self, device: &str) {
         if let Some(local) = self.devices.get_mut(device)
             && local.due.is_none()
         {
@@ -252,17 +258,17 @@ impl Registrations {
         }
     }
 
-    /// [`Registrations::audit`] for the next `count` devices by name, wrapping around; returns where to continue.
-    pub fn audit_after(&mut self, device: &str, count: usize) -> Box<str> {
+    /// [`Registrations::reregister`] for the next `count` devices by name, wrapping around; returns where to continue.
+    pub fn reregister_after(&mut self, device: &str, count: usize) -> Box<str> {
         let after = (Bound::Excluded(device), Bound::Unbounded);
         let next: Vec<Box<str>> =
             self.devices.range::<str, _>(after).take(count).map(|(next, _)| next.clone()).collect();
-        next.iter().for_each(|device| self.audit(device));
+        next.iter().for_each(|device| self.reregister(device));
         next.into_iter().next_back().unwrap_or_default()
     }
 
-    /// The next request; `None` until the era is known. Pass its answer to [`Registrations::answered`] or
-    /// [`Registrations::registered`], a missing answer to [`Registrations::unanswered`].
+    /// The next request; `None` until the era is known. Pass its answer to [`Registrations::on_connect_answer`] or
+    /// [`Registrations::on_register_answer`], a missing answer to [`Registrations::on_missing_answer`].
     pub fn next_request(&mut self) -> Option<RegistrationRequest> {
         let era = self.era?;
         loop {
@@ -279,83 +285,84 @@ impl Registrations {
     }
 
     /// The directory's answer to a [`RegistrationRequest::Connect`].
-    pub fn answered(&mut self, device: &str, asked: &Location, answer: ConnectOutcome) -> Effect {
+    pub fn on_connect_answer(&mut self, device: &str, asked: &Location, answer: ConnectOutcome) -> RegistrationEffect {
         let local = self.devices.get_mut(device).filter(|local| local.place_number == asked.connection);
         match answer {
             ConnectOutcome::Current { generation, replaced } => {
-                let Some(local) = local else { return self.undo(asked) };
+                let Some(local) = local else { return self.undo_request(asked) };
                 // A late answer that comes after a later one.
                 local.generation = local.generation.max(Some(generation));
-                self.is_registered(device);
+                self.mark_registered(device);
                 match replaced {
-                    Some(place) if place.node != self.node => Effect::CloseThere { place },
-                    _ => Effect::None,
+                    Some(place) if place.node != self.node => RegistrationEffect::CloseThere { place },
+                    _ => RegistrationEffect::None,
                 }
             }
             // A late answer: the directory has accepted this connection since, because the other one's node was dead.
             ConnectOutcome::Occupied { generation, .. }
                 if local.as_ref().is_some_and(|local| local.generation > Some(generation)) =>
             {
-                Effect::None
+                RegistrationEffect::None
             }
             // The connection itself, under a newer epoch: the request with that epoch came before this one.
             ConnectOutcome::Occupied { ref place, .. }
                 if place.node == self.node && local.is_some_and(|local| local.place_number == place.connection) =>
             {
-                Effect::None
+                RegistrationEffect::None
             }
-            ConnectOutcome::Occupied { .. } => self.close(device, asked),
+            ConnectOutcome::Occupied { .. } => self.close_if_current(device, asked),
         }
     }
 
     /// The directory's answer to a [`RegistrationRequest::Register`].
-    pub fn registered(
+    pub fn on_register_answer(
         &mut self,
         device: &str,
         asked: &Location,
         generation: Generation,
         answer: RegistrationAnswer,
-    ) -> Effect {
+    ) -> RegistrationEffect {
         let local = self.devices.get(device).filter(|local| local.place_number == asked.connection);
         match (local, answer) {
             // It ended meanwhile, and its disconnect may have come before.
-            (None, RegistrationAnswer::Current) => self.undo(asked),
+            (None, RegistrationAnswer::Current) => self.undo_request(asked),
             (Some(local), RegistrationAnswer::Superseded) if local.generation == Some(generation) => {
-                self.close(device, asked)
+                self.close_if_current(device, asked)
             }
             (Some(_), RegistrationAnswer::Current) => {
-                self.is_registered(device);
-                Effect::None
+                self.mark_registered(device);
+                RegistrationEffect::None
             }
-            _ => Effect::None,
+            _ => RegistrationEffect::None,
         }
     }
 
     /// A request for this place got no answer: the directory is unavailable, or slow. It is repeated for the device,
     /// and if the device has gone, the possible effect of the request is undone.
-    pub fn unanswered(&mut self, device: &str, asked: &Location) -> Effect {
+    pub fn on_missing_answer(&mut self, device: &str, asked: &Location) -> RegistrationEffect {
         if self.devices.get(device).is_none_or(|local| local.place_number != asked.connection) {
-            return self.undo(asked);
+            return self.undo_request(asked);
         }
-        self.audit(device);
-        Effect::None
+        self.reregister(device);
+        RegistrationEffect::None
     }
 
     /// Another node has a newer connection of this device. The directory has that one, so no older one of this node
     /// needs to be ended there. A running process of this node may even have a newer one under a lower number.
-    pub fn close(&mut self, device: &str, place: &Location) -> Effect {
+    pub fn close_if_current(&mut self, device: &str, place: &Location) -> RegistrationEffect {
         let is_current = self.devices.get(device).is_some_and(|local| local.place_number == place.connection);
         if place.node != self.node || !is_current {
-            return Effect::None;
+            return RegistrationEffect::None;
         }
-        self.remove(device).map_or(Effect::None, |local| Effect::Close { connection: local.connection })
+        self.remove(device)
+            .map_or(RegistrationEffect::None, |local| RegistrationEffect::Close { connection: local.connection })
     }
 
     fn place(&self, number: u64) -> Location {
         Location { node: self.node.clone(), epoch: self.epoch, connection: number }
     }
 
-    fn begin(&mut self, device: &str, local: LocalDevice) -> (Location, Effect) {
+    fn begin(&mut self, device: &str, local: LocalDevice) -> (Location, RegistrationEffect) {
         (self.last_due, self.last_place) = (self.last_due + 1, self.last_place + 1);
         let replaced = self.remove(device);
         let (place_number, due) = (self.last_place, Some(self.last_due));
@@ -367,8 +374,8 @@ impl Registrations {
             let devices = &self.devices;
             self.due.retain(|(number, device)| devices.get(device).is_some_and(|local| local.due == Some(*number)));
         }
-        let close = |replaced: LocalDevice| Effect::Close { connection: replaced.connection };
-        (self.place(place_number), replaced.map_or(Effect::None, close))
+        let close = |replaced: LocalDevice| RegistrationEffect::Close { connection: replaced.connection };
+        (self.place(place_number), replaced.map_or(RegistrationEffect::None, close))
     }
 
     fn remove(&mut self, device: &str) -> Option<LocalDevice> {
@@ -378,7 +385,7 @@ impl Registrations {
     }
 
     /// The directory has answered for a device. If it is due again, the answer came from a directory that was lost.
-    fn is_registered(&mut self, device: &str) {
+    fn mark_registered(&mut self, device: &str) {
         if let Some(local) = self.devices.get_mut(device)
             && local.due.is_none()
         {
@@ -386,7 +393,7 @@ impl Registrations {
         }
     }
 
-    fn everything_is_due(&mut self) {
+    fn mark_all_due(&mut self) {
         self.due.clear();
         for (device, local) in &mut self.devices {
             self.last_due += 1;
@@ -405,106 +412,129 @@ mod tests {
     #[test]
     fn devices_that_come_and_go_without_a_directory_take_no_memory() {
         let mut registrations = Registrations::new("a".into(), 1, 0);
-        registrations.connected("stays", 0, Duplicate::Replace, 0);
+        registrations.add_connection("stays", 0, Duplicate::Replace, 0);
         for connection in 1..10_000 {
-            registrations.connected("comes", connection, Duplicate::Replace, 0);
-            assert!(registrations.due() <= PASSED_OVER_MAX + 4);
-            registrations.disconnected("comes", connection);
+            registrations.add_connection("comes", connection, Duplicate::Replace, 0);
+            assert!(registrations.due_count() <= PASSED_OVER_MAX + 4);
+            registrations.remove_connection("comes", connection);
         }
-        registrations.found_era(Some(Era(1)), 1);
-        assert_eq!(registrations.filled(), None);
+        registrations.observe_era(Some(Era(1)), 1);
+        assert_eq!(registrations.fully_registered_era(), None);
         let next = std::iter::from_fn(|| registrations.next_request());
         let next: Vec<RegistrationRequest> = next.collect();
         assert!(matches!(&next[..], [RegistrationRequest::Connect { device, .. }] if &**device == "stays"), "{next:?}");
     }
     #[test]
-    fn an_audit_leaves_it_filled() {
+    fn registering_again_leaves_everything_registered() {
         let mut registrations = Registrations::new("a".into(), 1, 0);
-        registrations.found_era(Some(Era(1)), 1);
-        assert_eq!(registrations.filled(), Some(Era(1)));
-        registrations.connected("d", 1, Duplicate::Replace, 0);
+        registrations.observe_era(Some(Era(1)), 1);
+        assert_eq!(registrations.fully_registered_era(), Some(Era(1)));
+        registrations.add_connection("d", 1, Duplicate::Replace, 0);
         let place = registrations.place(1);
         registrations.next_request();
-        assert_eq!(registrations.filled(), None, "it is on its way");
-        registrations.answered("d", &place, ConnectOutcome::Current { generation: Generation(1), replaced: None });
-        registrations.audit("d");
+        assert_eq!(registrations.fully_registered_era(), None, "it is on its way");
+        registrations.on_connect_answer(
+            "d",
+            &place,
+            ConnectOutcome::Current { generation: Generation(1), replaced: None },
+        );
+        registrations.reregister("d");
         registrations.next_request();
-        assert_eq!(registrations.filled(), Some(Era(1)));
-        registrations.found_era(Some(Era(2)), 2);
-        registrations.registered("d", &place, Generation(1), RegistrationAnswer::Current);
-        assert_eq!(registrations.filled(), None, "the answer is from before the loss");
+        assert_eq!(registrations.fully_registered_era(), Some(Era(1)));
+        registrations.observe_era(Some(Era(2)), 2);
+        registrations.on_register_answer("d", &place, Generation(1), RegistrationAnswer::Current);
+        assert_eq!(registrations.fully_registered_era(), None, "the answer is from before the loss");
         registrations.next_request();
-        registrations.registered("d", &place, Generation(1), RegistrationAnswer::Current);
-        assert_eq!(registrations.filled(), Some(Era(2)));
-        registrations.connected("e", 2, Duplicate::Replace, 0);
-        registrations.disconnected("e", 2);
-        assert_eq!(registrations.filled(), Some(Era(2)));
+        registrations.on_register_answer("d", &place, Generation(1), RegistrationAnswer::Current);
+        assert_eq!(registrations.fully_registered_era(), Some(Era(2)));
+        registrations.add_connection("e", 2, Duplicate::Replace, 0);
+        registrations.remove_connection("e", 2);
+        assert_eq!(registrations.fully_registered_era(), Some(Era(2)));
     }
 
     #[test]
     fn the_end_of_a_connection_that_was_not_registered_ends_the_one_before() {
         let mut registrations = Registrations::new("a".into(), 1, 0);
-        registrations.found_era(Some(Era(1)), 1);
-        registrations.connected("d", 1, Duplicate::Refuse, 0);
+        registrations.observe_era(Some(Era(1)), 1);
+        registrations.add_connection("d", 1, Duplicate::Refuse, 0);
         registrations.next_request();
         let first = registrations.place(1);
-        registrations.answered("d", &first, ConnectOutcome::Current { generation: Generation(1), replaced: None });
+        registrations.on_connect_answer(
+            "d",
+            &first,
+            ConnectOutcome::Current { generation: Generation(1), replaced: None },
+        );
         // The directory has the first one until it has answered for another.
-        assert_eq!(registrations.connected("d", 2, Duplicate::Refuse, 0).1, Effect::Close { connection: 1 });
-        assert_eq!(registrations.connected("d", 3, Duplicate::Refuse, 0).1, Effect::Close { connection: 2 });
-        assert_eq!(registrations.disconnected("d", 1), Effect::None);
+        assert_eq!(
+            registrations.add_connection("d", 2, Duplicate::Refuse, 0).1,
+            RegistrationEffect::Close { connection: 1 }
+        );
+        assert_eq!(
+            registrations.add_connection("d", 3, Duplicate::Refuse, 0).1,
+            RegistrationEffect::Close { connection: 2 }
+        );
+        assert_eq!(registrations.remove_connection("d", 1), RegistrationEffect::None);
         let ended = Disconnect { place: registrations.place(3), and_older: true };
-        assert_eq!(registrations.disconnected("d", 3), Effect::Disconnect(ended));
+        assert_eq!(registrations.remove_connection("d", 3), RegistrationEffect::Disconnect(ended));
     }
 
     #[test]
     fn a_refusal_that_comes_late_closes_nothing() {
         let mut registrations = Registrations::new("a".into(), 1, 0);
-        registrations.found_era(Some(Era(1)), 1);
-        registrations.connected("d", 1, Duplicate::Refuse, 0);
+        registrations.observe_era(Some(Era(1)), 1);
+        registrations.add_connection("d", 1, Duplicate::Refuse, 0);
         let (own, other) = (registrations.place(1), Location { node: "b".into(), epoch: 1, connection: 9 });
         let occupied = |generation| ConnectOutcome::Occupied { place: other.clone(), generation };
         let current = ConnectOutcome::Current { generation: Generation(8), replaced: None };
-        assert_eq!(registrations.answered("d", &own, current), Effect::None);
-        assert_eq!(registrations.answered("d", &own, occupied(Generation(7))), Effect::None);
+        assert_eq!(registrations.on_connect_answer("d", &own, current), RegistrationEffect::None);
+        assert_eq!(registrations.on_connect_answer("d", &own, occupied(Generation(7))), RegistrationEffect::None);
         // Two requests of the same connection, with a new epoch in between, whose answers arrive in reverse order.
         let itself =
             ConnectOutcome::Occupied { place: Location { epoch: 2, ..own.clone() }, generation: Generation(9) };
-        assert_eq!(registrations.answered("d", &own, itself), Effect::None);
-        assert_eq!(registrations.answered("d", &own, occupied(Generation(9))), Effect::Close { connection: 1 });
+        assert_eq!(registrations.on_connect_answer("d", &own, itself), RegistrationEffect::None);
+        assert_eq!(
+            registrations.on_connect_answer("d", &own, occupied(Generation(9))),
+            RegistrationEffect::Close { connection: 1 }
+        );
     }
 
     #[test]
     fn an_answer_about_a_connection_that_was_given_away_changes_nothing() {
         let mut registrations = Registrations::new("a".into(), 1, 0);
-        registrations.found_era(Some(Era(1)), 1);
+        registrations.observe_era(Some(Era(1)), 1);
         let current = ConnectOutcome::Current { generation: Generation(1), replaced: None };
         for (device, connection) in [("d", 1), ("e", 2), ("f", 3)] {
-            registrations.connected(device, connection, Duplicate::Replace, 0);
+            registrations.add_connection(device, connection, Duplicate::Replace, 0);
             registrations.next_request();
-            registrations.answered(device, &registrations.place(connection), current.clone());
-            registrations.audit(device);
+            registrations.on_connect_answer(device, &registrations.place(connection), current.clone());
+            registrations.reregister(device);
             registrations.next_request();
-            registrations.given(device, connection);
+            registrations.mark_handed_over(device, connection);
         }
         let [d, e, f] = [1, 2, 3].map(|connection| registrations.place(connection));
-        assert_eq!(registrations.answered("d", &d, current), Effect::None);
-        assert_eq!(registrations.registered("e", &e, Generation(1), RegistrationAnswer::Current), Effect::None);
-        assert_eq!(registrations.unanswered("f", &f), Effect::None);
+        assert_eq!(registrations.on_connect_answer("d", &d, current), RegistrationEffect::None);
+        assert_eq!(
+            registrations.on_register_answer("e", &e, Generation(1), RegistrationAnswer::Current),
+            RegistrationEffect::None
+        );
+        assert_eq!(registrations.on_missing_answer("f", &f), RegistrationEffect::None);
         // The registration of an ended connection is undone.
-        registrations.connected("g", 4, Duplicate::Replace, 0);
+        registrations.add_connection("g", 4, Duplicate::Replace, 0);
         registrations.next_request();
-        registrations.disconnected("g", 4);
+        registrations.remove_connection("g", 4);
         let place = registrations.place(4);
-        assert_eq!(registrations.unanswered("g", &place), Effect::Disconnect(Disconnect { place, and_older: false }));
+        assert_eq!(
+            registrations.on_missing_answer("g", &place),
+            RegistrationEffect::Disconnect(Disconnect { place, and_older: false })
+        );
     }
 
     #[test]
     fn a_connection_that_is_given_does_not_take_the_place_of_a_newer_one() {
         let mut registrations = Registrations::new("a".into(), 1, 0);
-        registrations.connected("asks", 1, Duplicate::Replace, 0);
-        registrations.connected("waits", 2, Duplicate::Refuse, 0);
-        registrations.adopted("older", 3, Some(Generation(5)), 0);
+        registrations.add_connection("asks", 1, Duplicate::Replace, 0);
+        registrations.add_connection("waits", 2, Duplicate::Refuse, 0);
+        registrations.adopt("older", 3, Some(Generation(5)), 0);
         for (device, generation, is_newer) in
             [("asks", 9, true), ("waits", 9, false), ("older", 4, true), ("older", 6, false), ("nobody", 1, false)]
         {
@@ -513,17 +543,17 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_audited_in_turns() {
+    fn everything_is_registered_again_in_turns() {
         let mut registrations = Registrations::new("a".into(), 1, 0);
         for device in ["d", "b", "c"] {
-            registrations.connected(device, 1, Duplicate::Replace, 0);
+            registrations.add_connection(device, 1, Duplicate::Replace, 0);
         }
-        registrations.found_era(Some(Era(1)), 1);
+        registrations.observe_era(Some(Era(1)), 1);
         while registrations.next_request().is_some() {}
         let mut after: Box<str> = "".into();
         let mut asked = Vec::new();
         for _ in 0..3 {
-            after = registrations.audit_after(&after, 2);
+            after = registrations.reregister_after(&after, 2);
             while let Some(RegistrationRequest::Connect { device, .. }) = registrations.next_request() {
                 asked.push(device);
             }

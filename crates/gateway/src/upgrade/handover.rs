@@ -306,7 +306,7 @@ pub(crate) fn lost(reason: &str) -> String {
 /// The part of the directory that a successor receives, in one message: of very many nodes it gets some, and the rest by its first
 /// reading.
 fn peers(place: ListenPlace, directory: FormerDirectory) -> Message {
-    let FormerDirectory { epoch, filled, members } = directory;
+    let FormerDirectory { epoch, fully_registered_era: filled, members } = directory;
     let mut bytes = 0;
     let fits = |(node, address): &(Box<str>, Box<str>)| {
         bytes += node.len() + address.len() + MEMBER_BYTES;

@@ -232,7 +232,7 @@ impl Inheritance {
                     former.devices = descriptors.pop().map(|socket| (place.address, socket.into()));
                 }
                 Message::Peers { place, epoch, filled, members } => {
-                    let directory = FormerDirectory { epoch, filled, members };
+                    let directory = FormerDirectory { epoch, fully_registered_era: filled, members };
                     former.peers = descriptors.pop().map(|socket| (place.address, socket.into(), directory));
                 }
                 Message::Sockets { of: Part::Metrics, .. } => former.metrics.listener = descriptors.pop(),

@@ -146,7 +146,7 @@ impl DeviceConnection {
         worker.counters.devices_total.add(1);
         worker.report_devices(Measure::DeviceConnections, connection.labels("", ""), 1);
         if let Some(events) = &connection.more.events {
-            events.connected(worker);
+            events.push_connect(worker);
         }
         connection
     }
@@ -286,7 +286,7 @@ impl DeviceConnection {
         self.count_bytes(devices);
         self.place.leave(session.filter(|session| !session.is_over()), reason.name(), false);
         if let Some(events) = &self.more.events {
-            events.disconnected(&worker, reason.name());
+            events.push_disconnect(&worker, reason.name());
         }
     }
 

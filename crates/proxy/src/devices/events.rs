@@ -15,7 +15,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use stillgate_devices::Generation;
 use stillgate_devices::protocol::Body;
@@ -94,18 +94,18 @@ impl Events {
     }
 
     /// The device has connected.
-    pub(super) fn connected(&self, worker: &Rc<Worker>) {
-        self.add(worker, "connect", Body::Json("{}".into()), true);
+    pub(super) fn push_connect(&self, worker: &Rc<Worker>) {
+        self.push(worker, "connect", Body::Json("{}".into()), true);
     }
 
     /// The connection has ended.
-    pub(super) fn disconnected(&self, worker: &Rc<Worker>, reason: &str) {
-        self.add(worker, "disconnect", Body::Json(format!("{{\"reason\":\"{reason}\"}}").into()), true);
+    pub(super) fn push_disconnect(&self, worker: &Rc<Worker>, reason: &str) {
+        self.push(worker, "disconnect", Body::Json(format!("{{\"reason\":\"{reason}\"}}").into()), true);
     }
 
     /// The device has sent an event. True: its next messages wait for the upstream.
-    pub(super) fn said(&self, worker: &Rc<Worker>, body: Body<'static>) -> bool {
-        self.add(worker, "message", body, false);
+    pub(super) fn push_message(&self, worker: &Rc<Worker>, body: Body<'static>) -> bool {
+        self.push(worker, "message", body, false);
         self.waits()
     }
 
@@ -114,17 +114,17 @@ impl Events {
         is_acknowledged && !self.0.waiting.borrow().is_empty()
     }
 
-    /// Whether the next messages of the device may be processed; its task is woken when they may.
-    pub(super) fn is_ready(&self, cx: &Context<'_>) -> bool {
+    /// Ready when the next messages of the device may be processed.
+    pub(super) fn poll_ready(&self, cx: &Context<'_>) -> Poll<()> {
         if !self.waits() {
-            return true;
+            return Poll::Ready(());
         }
         *self.0.waker.borrow_mut() = Some(cx.waker().clone());
-        false
+        Poll::Pending
     }
 
     /// `fits`: the event is small, and a connection has only two of them.
-    fn add(&self, worker: &Rc<Worker>, kind: &'static str, body: Body<'static>, fits: bool) {
+    fn push(&self, worker: &Rc<Worker>, kind: &'static str, body: Body<'static>, fits: bool) {
         let queue = &self.0;
         let Some(settings) = &queue.settings.events else { return };
         queue.seq.set(queue.seq.get() + 1);
@@ -154,15 +154,15 @@ async fn send(worker: Rc<Worker>, queue: Rc<Queue>) {
 }
 
 /// Sends an event; returns whether the upstream has accepted it.
-async fn deliver(worker: &Rc<Worker>, queue: &Queue, request: &Post) -> bool {
+async fn deliver(worker: &Rc<Worker>, queue: &Queue, request: &EventRequest) -> bool {
     let Some(settings) = &queue.settings.events else { return false };
     let until_ms = worker.clock.now_ms() + settings.retry.as_millis() as u64;
     let mut pause = PAUSE_MIN;
     loop {
         match post(worker, settings, request).await {
-            PostResult::Taken => return true,
-            PostResult::Refused => return false,
-            PostResult::Failed => {}
+            EventResult::Accepted => return true,
+            EventResult::Refused => return false,
+            EventResult::Failed => {}
         }
         // Devices that reconnect at the same time must not retry at the same time.
         let pause_ms = pause.as_millis() as u64;
@@ -177,10 +177,10 @@ async fn deliver(worker: &Rc<Worker>, queue: &Queue, request: &Post) -> bool {
 
 impl Queue {
     /// The next event to send; it stays in the queue until it is done.
-    fn next(&self) -> Option<Post> {
+    fn next(&self) -> Option<EventRequest> {
         let waiting = self.waiting.borrow();
         let event = waiting.front()?;
-        Some(Post {
+        Some(EventRequest {
             device: self.device.clone(),
             generation: self.generation,
             kind: event.kind,
@@ -212,7 +212,7 @@ const DEVICE_CONNECTION: FieldName<'static> = FieldName::constant("X-Device-Conn
 const REPLY_BYTES_MAX: usize = 64 * 1024;
 
 /// One event.
-pub(super) struct Post {
+pub(super) struct EventRequest {
     pub(super) device: Arc<str>,
     pub(super) generation: Generation,
     pub(super) kind: &'static str,
@@ -223,9 +223,9 @@ pub(super) struct Post {
 
 /// Result of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PostResult {
+pub(super) enum EventResult {
     /// 2xx.
-    Taken,
+    Accepted,
     /// Another status that will not change.
     Refused,
     /// Trying again may help.
@@ -233,46 +233,48 @@ pub(super) enum PostResult {
 }
 
 /// Sends the event to one node.
-pub(super) async fn post(worker: &Rc<Worker>, settings: &EventSettings, event: &Post) -> PostResult {
+pub(super) async fn post(worker: &Rc<Worker>, settings: &EventSettings, event: &EventRequest) -> EventResult {
     let snapshot = worker.snapshot();
     let slot = snapshot.plan.upstreams.slot(&settings.upstream);
-    let Some(upstream) = slot.and_then(|slot| snapshot.upstreams.get(slot)).cloned() else { return PostResult::Failed };
+    let Some(upstream) = slot.and_then(|slot| snapshot.upstreams.get(slot)).cloned() else {
+        return EventResult::Failed;
+    };
     // A request does not hold its Plan while it waits.
     drop(snapshot);
     let now_ms = worker.clock.now_ms();
     let picked = upstream.state.borrow_mut().pick(None, now_ms, worker.random(), &TriedEndpoints::new());
-    let Some(index) = picked else { return PostResult::Failed };
-    let trying = PostGuard::begin(worker, &upstream, index);
-    let Some(call) = call(settings, event, &upstream, index) else { return PostResult::Refused };
+    let Some(index) = picked else { return EventResult::Failed };
+    let trying = EventGuard::begin(worker, &upstream, index);
+    let Some(call) = call(settings, event, &upstream, index) else { return EventResult::Refused };
     match trying.exchange(call).await {
         Ok(status) => {
             health::report(worker, &upstream, index, TryReport::Status(status), || format!("status {status}"));
             match status {
-                200..300 => PostResult::Taken,
-                408 | 425 | 429 | 500.. => PostResult::Failed,
-                _ => PostResult::Refused,
+                200..300 => EventResult::Accepted,
+                408 | 425 | 429 | 500.. => EventResult::Failed,
+                _ => EventResult::Refused,
             }
         }
         Err(error) => {
             if let Some(failure) = error {
                 health::report_failure(worker, &upstream, index, failure, false);
             }
-            PostResult::Failed
+            EventResult::Failed
         }
     }
 }
 
 /// A try under way; its end is counted even if its task is dropped.
-struct PostGuard<'a> {
+struct EventGuard<'a> {
     worker: &'a Rc<Worker>,
     upstream: &'a Rc<WorkerUpstream>,
     index: usize,
 }
 
-impl<'a> PostGuard<'a> {
-    fn begin(worker: &'a Rc<Worker>, upstream: &'a Rc<WorkerUpstream>, index: usize) -> PostGuard<'a> {
+impl<'a> EventGuard<'a> {
+    fn begin(worker: &'a Rc<Worker>, upstream: &'a Rc<WorkerUpstream>, index: usize) -> EventGuard<'a> {
         upstream.state.borrow_mut().on_start(index);
-        PostGuard { worker, upstream, index }
+        EventGuard { worker, upstream, index }
     }
 
     /// The status of the response, or how the node has failed; `None`: the node is not at fault.
@@ -285,12 +287,13 @@ impl<'a> PostGuard<'a> {
                 result => return self.finish(stream, meta, result),
             }
         }
-        let PostGuard { worker, upstream, index } = self;
+        let EventGuard { worker, upstream, index } = self;
         let name = self.server_name();
         let address = upstream.state.borrow().endpoint(*index).address;
         let tls = upstream.tls.as_ref().zip(name);
         let (http2, grpc) = (upstream.planned.link.http2, upstream.planned.link.grpc);
-        let destination = Destination { upstream, address, tls, http2, grpc, has_large_head: false, preface: &[] };
+        let destination =
+            Destination { upstream, address, tls, http2, grpc, has_large_head: false, proxy_protocol_header: &[] };
         let timeout_ms = call.timeout.as_millis() as u64;
         let connected = node::connect(worker, &Timer::new(), destination, timeout_ms).await;
         let (stream, _) = connected.map_err(|error| (!error.is_local).then_some(error.failure))?;
@@ -344,14 +347,14 @@ impl<'a> PostGuard<'a> {
     }
 }
 
-impl Drop for PostGuard<'_> {
+impl Drop for EventGuard<'_> {
     fn drop(&mut self) {
         self.upstream.state.borrow_mut().on_finish(self.index, None, self.worker.clock.now_ms());
     }
 }
 
 /// Builds the request; `None`: its content cannot be expressed in a header.
-fn call(settings: &EventSettings, event: &Post, upstream: &WorkerUpstream, index: usize) -> Option<Call> {
+fn call(settings: &EventSettings, event: &EventRequest, upstream: &WorkerUpstream, index: usize) -> Option<Call> {
     let state = upstream.state.borrow();
     let endpoint = state.endpoint(index);
     let url = Url::parse(&format!("http://{}/", endpoint.address), false).ok()?;

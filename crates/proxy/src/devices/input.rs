@@ -78,7 +78,7 @@ impl DeviceConnection {
     /// Whether input is to be processed: none is after the device has sent its close frame, and while we wait for the upstream the
     /// kernel holds the device back.
     fn may_read(&self, cx: &Context<'_>) -> bool {
-        !self.client.eof && self.more.events.as_ref().is_none_or(|events| events.is_ready(cx))
+        !self.client.eof && self.more.events.as_ref().is_none_or(|events| events.poll_ready(cx).is_ready())
     }
 
     fn take_bytes(&mut self, mut bytes: &mut [u8], devices: &Devices) {
@@ -157,7 +157,7 @@ impl DeviceConnection {
                 if body.bytes().len() > devices.limits.message_bytes {
                     self.refuse_frame(FrameError::TooBig(devices.limits.message_bytes as u32));
                 } else if let Some(events) = &self.more.events {
-                    return match events.said(self.worker(), body.into_owned()) {
+                    return match events.push_message(self.worker(), body.into_owned()) {
                         true => InputDecision::Waits,
                         false => InputDecision::Goes,
                     };

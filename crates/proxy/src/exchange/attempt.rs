@@ -472,7 +472,7 @@ pub(super) async fn connect(
     };
     let given = name.as_ref().filter(|_| is_name_of_request(exchange, attempts)).map(|name| name.to_str().into_owned());
     let tls = upstream.tls.as_ref().zip(name);
-    let destination = Destination { upstream, address, tls, http2, grpc, has_large_head, preface: &[] };
+    let destination = Destination { upstream, address, tls, http2, grpc, has_large_head, proxy_protocol_header: &[] };
     let left_ms = deadline_ms.saturating_sub(worker.clock.now_ms());
     match node::connect(worker, &client.timer, destination, left_ms).await {
         Ok((stream, connect_us)) => {

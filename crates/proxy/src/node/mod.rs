@@ -37,7 +37,7 @@ pub(crate) struct Destination<'a> {
     /// Whether it is for a request with a large head, which shares no connection of HTTP/2.
     pub(crate) has_large_head: bool,
     /// Bytes before everything else, TLS included.
-    pub(crate) preface: &'a [u8],
+    pub(crate) proxy_protocol_header: &'a [u8],
 }
 
 /// The youngest idle connection on which nothing has happened since its last response. Connections for which `is_name`, given the
@@ -119,8 +119,8 @@ async fn open_bytes(worker: &Worker, destination: Destination<'_>) -> Result<Str
     worker.counters.upstream_connects.add(1);
     // Without it only latency suffers; the connection is good.
     let _ = stream.set_nodelay(true);
-    if !destination.preface.is_empty() {
-        stream.write_all(destination.preface).await?;
+    if !destination.proxy_protocol_header.is_empty() {
+        stream.write_all(destination.proxy_protocol_header).await?;
     }
     let Some((config, name)) = destination.tls else { return Ok(Stream::Plain(stream)) };
     let connector = TlsConnector::from(config.clone());

@@ -82,7 +82,7 @@ struct AcceptedTcp {
 }
 
 /// Bytes that have been read and belong to the node.
-type Early = Option<(Buffer, Range<usize>)>;
+type BufferedBytes = Option<(Buffer, Range<usize>)>;
 
 impl AcceptedTcp {
     async fn begin(self, worker: &Rc<Worker>) -> Option<(ClientConnection, NewTunnel)> {
@@ -97,10 +97,10 @@ impl AcceptedTcp {
         {
             (peer, local) = named;
         }
-        let mut early = None;
+        let mut buffered = None;
         if tls_passthrough {
             let (name, bytes) = look_at_hello(worker, &mut stream, &timer, peer).await?;
-            (session.server_name, early) = (name, Some(bytes));
+            (session.server_name, buffered) = (name, Some(bytes));
         }
         let (stream, tls) = match tls {
             false => (Stream::Plain(stream), None),
@@ -113,13 +113,13 @@ impl AcceptedTcp {
         let (tls, lines) = (tls.map(Rc::from), Rc::from([]));
         let client = ClientConnection::with_facts(stream, peer, local, listener, lines, tls, worker.clock.now_ms());
         let snapshot = worker.snapshot();
-        match to_node(worker, &client, at, &mut session, &snapshot).await {
+        match route_and_connect(worker, &client, at, &mut session, &snapshot).await {
             Ok(connected) => {
-                let switched = connected.switched(worker, session, early, &snapshot);
+                let switched = connected.into_tunnel(worker, session, buffered, &snapshot);
                 Some((client, switched))
             }
             Err(status) => {
-                early.into_iter().for_each(|(buffer, _)| worker.buffers.give(buffer));
+                buffered.into_iter().for_each(|(buffer, _)| worker.buffers.give(buffer));
                 session.status = status;
                 worker.record_session(&session, ends(&client), 0, 0);
                 None
@@ -142,11 +142,17 @@ struct TcpPair<'a> {
 }
 
 impl TcpPair<'_> {
-    fn switched(self, worker: &Worker, session: ClientSession, early: Early, snapshot: &Snapshot) -> NewTunnel {
+    fn into_tunnel(
+        self,
+        worker: &Worker,
+        session: ClientSession,
+        buffered: BufferedBytes,
+        snapshot: &Snapshot,
+    ) -> NewTunnel {
         let TcpPair { route, upstream, timeouts, node, slot } = self;
         let (settings, now_ms) = (&snapshot.plan.settings, worker.clock.now_ms());
         let idle_ms = route.route.timeout.idle.map_or(settings.tcp_idle_ms, millis);
-        let received = early.as_ref().map_or(0, |(_, held)| held.len() as u64);
+        let received = buffered.as_ref().map_or(0, |(_, held)| held.len() as u64);
         NewTunnel {
             node,
             origin: TunnelOrigin::Session(Box::new(session)),
@@ -155,14 +161,14 @@ impl TcpPair<'_> {
             lease: route.lease.clone(),
             bounds: TunnelBounds::new(idle_ms, timeouts, settings),
             opened_ms: now_ms,
-            up: Direction::new(early, false, (received, 0), now_ms),
+            up: Direction::new(buffered, false, (received, 0), now_ms),
             down: Direction::new(None, false, (0, 0), now_ms),
         }
     }
 }
 
 /// Finds the route and connects to one of its nodes; otherwise returns the status.
-async fn to_node<'a>(
+async fn route_and_connect<'a>(
     worker: &Rc<Worker>,
     client: &ClientConnection,
     at: SocketAddr,
@@ -204,7 +210,7 @@ async fn connect(
     timeouts: TimeoutsMs,
 ) -> Result<(Stream, usize), u16> {
     let mut choice = SessionTries::new(worker, upstream, session, ends(client))?;
-    let preface = preface(client, upstream.planned.definition.proxy_protocol);
+    let header = proxy_protocol_header(client, upstream.planned.definition.proxy_protocol);
     loop {
         let mut trying = choice.pick(session)?;
         let (address, tls) = {
@@ -213,8 +219,15 @@ async fn connect(
             let tls = upstream.planned.tls().map(|tls| tls.server_name("", &endpoint.host));
             (endpoint.address, upstream.tls.as_ref().zip(tls))
         };
-        let destination =
-            Destination { upstream, address, tls, http2: false, grpc: false, has_large_head: false, preface: &preface };
+        let destination = Destination {
+            upstream,
+            address,
+            tls,
+            http2: false,
+            grpc: false,
+            has_large_head: false,
+            proxy_protocol_header: &header,
+        };
         match node::connect(worker, &client.timer, destination, timeouts.connect).await {
             Ok((stream, connect_us)) => {
                 health::report(worker, upstream, trying.slot, TryReport::Opened, String::new);
@@ -234,7 +247,7 @@ async fn connect(
 }
 
 /// The header that a node's connection begins with.
-fn preface(client: &ClientConnection, version: Option<ProxyProtocol>) -> Vec<u8> {
+fn proxy_protocol_header(client: &ClientConnection, version: Option<ProxyProtocol>) -> Vec<u8> {
     let mut bytes = Vec::new();
     match version {
         None => {}
@@ -252,7 +265,7 @@ enum HelloFailure {
     Cut,
     /// The hello did not arrive within `gateway.timeouts.head`.
     Late,
-    No(NoHello),
+    No(HelloError),
     Failed(io::Error),
 }
 
@@ -358,7 +371,7 @@ enum ParsedHello {
 
 /// Why the bytes are not a hello.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum NoHello {
+enum HelloError {
     /// They begin with something else.
     NotTls,
     /// The lengths do not fit together, or a record is empty.
@@ -367,12 +380,12 @@ enum NoHello {
     TooLong,
 }
 
-impl fmt::Display for NoHello {
+impl fmt::Display for HelloError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            NoHello::NotTls => f.write_str("it does not begin with a TLS handshake"),
-            NoHello::Malformed => f.write_str("its TLS hello is malformed"),
-            NoHello::TooLong => write!(f, "its TLS hello is longer than {CLIENT_HELLO_BYTES_MAX} bytes"),
+            HelloError::NotTls => f.write_str("it does not begin with a TLS handshake"),
+            HelloError::Malformed => f.write_str("its TLS hello is malformed"),
+            HelloError::TooLong => write!(f, "its TLS hello is longer than {CLIENT_HELLO_BYTES_MAX} bytes"),
         }
     }
 }
@@ -390,7 +403,7 @@ struct HelloReader {
 impl HelloReader {
     /// Looks at all bytes that have arrived so far, including those of the last time; whatever comes after the hello may be among
     /// them. A hello that is invalid, or too long, is refused as early as it shows.
-    fn advance(&mut self, bytes: &[u8]) -> Result<ParsedHello, NoHello> {
+    fn advance(&mut self, bytes: &[u8]) -> Result<ParsedHello, HelloError> {
         while let Some((content, behind)) = record(&bytes[self.at..])? {
             self.at = bytes.len() - behind.len();
             self.content_bytes += content.len();
@@ -402,7 +415,7 @@ impl HelloReader {
         let mut header = self.header.clone();
         extend_header(&mut header, bytes[self.at..].get(RECORD_HEADER_BYTES..).unwrap_or_default());
         hello_bytes(&header)?;
-        if bytes.len() >= CLIENT_HELLO_BYTES_MAX { Err(NoHello::TooLong) } else { Ok(ParsedHello::Partial) }
+        if bytes.len() >= CLIENT_HELLO_BYTES_MAX { Err(HelloError::TooLong) } else { Ok(ParsedHello::Partial) }
     }
 }
 
@@ -412,22 +425,22 @@ fn extend_header(header: &mut Vec<u8>, content: &[u8]) {
 }
 
 /// Length of the hello, by its first bytes; `None`: there are too few.
-fn hello_bytes(header: &[u8]) -> Result<Option<usize>, NoHello> {
+fn hello_bytes(header: &[u8]) -> Result<Option<usize>, HelloError> {
     match *header {
-        [kind, ..] if kind != HANDSHAKE_CLIENT_HELLO => Err(NoHello::NotTls),
+        [kind, ..] if kind != HANDSHAKE_CLIENT_HELLO => Err(HelloError::NotTls),
         [_, high, middle, low] => {
             let total = HANDSHAKE_HEADER_BYTES + u32::from_be_bytes([0, high, middle, low]) as usize;
-            if total > CLIENT_HELLO_BYTES_MAX { Err(NoHello::TooLong) } else { Ok(Some(total)) }
+            if total > CLIENT_HELLO_BYTES_MAX { Err(HelloError::TooLong) } else { Ok(Some(total)) }
         }
         _ => Ok(None),
     }
 }
 
 /// Collects so many bytes of content, without the records around them.
-fn collect(bytes: &[u8], total: usize) -> Result<Vec<u8>, NoHello> {
+fn collect(bytes: &[u8], total: usize) -> Result<Vec<u8>, HelloError> {
     let (mut hello, mut rest) = (Vec::with_capacity(total), bytes);
     while hello.len() < total {
-        let (content, behind) = record(rest)?.ok_or(NoHello::Malformed)?;
+        let (content, behind) = record(rest)?.ok_or(HelloError::Malformed)?;
         hello.extend_from_slice(&content[..content.len().min(total - hello.len())]);
         rest = behind;
     }
@@ -438,24 +451,24 @@ fn collect(bytes: &[u8], total: usize) -> Result<Vec<u8>, NoHello> {
 type Record<'a> = (&'a [u8], &'a [u8]);
 
 /// The first record; `None`: it is incomplete.
-fn record(bytes: &[u8]) -> Result<Option<Record<'_>>, NoHello> {
+fn record(bytes: &[u8]) -> Result<Option<Record<'_>>, HelloError> {
     let is_start = match bytes {
         [] => true,
         [kind] => *kind == CONTENT_HANDSHAKE,
         [kind, major, ..] => (*kind, *major) == (CONTENT_HANDSHAKE, 3),
     };
     if !is_start {
-        return Err(NoHello::NotTls);
+        return Err(HelloError::NotTls);
     }
     let Some(&[_, _, _, high, low]) = bytes.first_chunk::<RECORD_HEADER_BYTES>() else { return Ok(None) };
     let len = usize::from(u16::from_be_bytes([high, low]));
     if len == 0 || len > RECORD_BYTES_MAX {
-        return Err(NoHello::Malformed);
+        return Err(HelloError::Malformed);
     }
     Ok(bytes[RECORD_HEADER_BYTES..].split_at_checked(len))
 }
 
-fn server_name(hello: &[u8]) -> Result<Option<Box<str>>, NoHello> {
+fn server_name(hello: &[u8]) -> Result<Option<Box<str>>, HelloError> {
     let mut hello = ByteReader(hello);
     hello.take(2 + RANDOM_BYTES)?;
     hello.block(1)?;
@@ -467,7 +480,7 @@ fn server_name(hello: &[u8]) -> Result<Option<Box<str>>, NoHello> {
     }
     let mut extensions = ByteReader(hello.block(2)?);
     if !hello.0.is_empty() {
-        return Err(NoHello::Malformed);
+        return Err(HelloError::Malformed);
     }
     let mut found = None;
     while !extensions.0.is_empty() {
@@ -476,7 +489,7 @@ fn server_name(hello: &[u8]) -> Result<Option<Box<str>>, NoHello> {
         if kind == EXTENSION_SERVER_NAME.to_be_bytes() {
             // Two parties could choose different ones.
             if found.is_some() {
-                return Err(NoHello::Malformed);
+                return Err(HelloError::Malformed);
             }
             found = Some(host_name(content)?);
         }
@@ -485,12 +498,12 @@ fn server_name(hello: &[u8]) -> Result<Option<Box<str>>, NoHello> {
 }
 
 /// The host among the names of the extension.
-fn host_name(content: &[u8]) -> Result<Option<Box<str>>, NoHello> {
+fn host_name(content: &[u8]) -> Result<Option<Box<str>>, HelloError> {
     let mut content = ByteReader(content);
     let mut names = ByteReader(content.block(2)?);
     // RFC 6066 section 3: there is at least one.
     if names.0.is_empty() {
-        return Err(NoHello::Malformed);
+        return Err(HelloError::Malformed);
     }
     let mut found = None;
     while !names.0.is_empty() {
@@ -500,28 +513,28 @@ fn host_name(content: &[u8]) -> Result<Option<Box<str>>, NoHello> {
             continue;
         }
         let is_name = name.len() <= NAME_BYTES_MAX && name.iter().all(u8::is_ascii_graphic);
-        let name = str::from_utf8(name).map_err(|_| NoHello::Malformed)?;
+        let name = str::from_utf8(name).map_err(|_| HelloError::Malformed)?;
         let name = name.strip_suffix('.').unwrap_or(name);
         if !is_name || name.is_empty() || found.is_some() {
-            return Err(NoHello::Malformed);
+            return Err(HelloError::Malformed);
         }
         found = Some(name.to_ascii_lowercase().into());
     }
-    if content.0.is_empty() { Ok(found) } else { Err(NoHello::Malformed) }
+    if content.0.is_empty() { Ok(found) } else { Err(HelloError::Malformed) }
 }
 
 /// Takes bytes from the front.
 struct ByteReader<'a>(&'a [u8]);
 
 impl<'a> ByteReader<'a> {
-    fn take(&mut self, len: usize) -> Result<&'a [u8], NoHello> {
-        let (taken, rest) = self.0.split_at_checked(len).ok_or(NoHello::Malformed)?;
+    fn take(&mut self, len: usize) -> Result<&'a [u8], HelloError> {
+        let (taken, rest) = self.0.split_at_checked(len).ok_or(HelloError::Malformed)?;
         self.0 = rest;
         Ok(taken)
     }
 
     /// Takes the block that follows a length of so many bytes.
-    fn block(&mut self, length_bytes: usize) -> Result<&'a [u8], NoHello> {
+    fn block(&mut self, length_bytes: usize) -> Result<&'a [u8], HelloError> {
         let len = self.take(length_bytes)?.iter().fold(0, |len, byte| len << 8 | usize::from(*byte));
         self.take(len)
     }
@@ -531,7 +544,7 @@ impl<'a> ByteReader<'a> {
 mod tests {
     use super::*;
 
-    fn parse(bytes: &[u8]) -> Result<ParsedHello, NoHello> {
+    fn parse(bytes: &[u8]) -> Result<ParsedHello, HelloError> {
         HelloReader::default().advance(bytes)
     }
 
@@ -560,7 +573,7 @@ mod tests {
         handshake.chunks(bytes).flat_map(|part| [&[22, 3, 1][..], &block(2, part)].concat()).collect()
     }
 
-    fn complete(name: Option<&str>) -> Result<ParsedHello, NoHello> {
+    fn complete(name: Option<&str>) -> Result<ParsedHello, HelloError> {
         Ok(ParsedHello::Complete(name.map(Into::into)))
     }
 
@@ -610,37 +623,37 @@ mod tests {
         let with = |bytes: usize| records(&long_one(bytes), 16384);
         assert_eq!(parse(&with(40_000)), complete(Some("a.test")));
         let long = with(CLIENT_HELLO_BYTES_MAX);
-        assert_eq!(parse(&long), Err(NoHello::TooLong));
-        assert_eq!(parse(&long[..100]), Err(NoHello::TooLong), "told as early as it is known");
+        assert_eq!(parse(&long), Err(HelloError::TooLong));
+        assert_eq!(parse(&long[..100]), Err(HelloError::TooLong), "told as early as it is known");
         // Many records of one byte each are as long.
         let small = records(&long_one(20_000), 1);
         assert_eq!(parse(&small[..CLIENT_HELLO_BYTES_MAX - 1]), Ok(ParsedHello::Partial));
-        assert_eq!(parse(&small[..CLIENT_HELLO_BYTES_MAX]), Err(NoHello::TooLong));
+        assert_eq!(parse(&small[..CLIENT_HELLO_BYTES_MAX]), Err(HelloError::TooLong));
     }
 
     #[test]
     fn what_is_not_a_hello_is_refused() {
-        let check = |bytes: &[u8], expected: NoHello| assert_eq!(parse(bytes), Err(expected), "{bytes:?}");
-        check(b"GET / HTTP/1.1\r\n", NoHello::NotTls);
-        check(b"\x16\x02", NoHello::NotTls);
-        check(b"\x80\x2e\x01\x03\x01", NoHello::NotTls);
-        check(&[22, 3, 1, 0, 0], NoHello::Malformed);
-        check(&[22, 3, 1, 0x40, 1], NoHello::Malformed);
+        let check = |bytes: &[u8], expected: HelloError| assert_eq!(parse(bytes), Err(expected), "{bytes:?}");
+        check(b"GET / HTTP/1.1\r\n", HelloError::NotTls);
+        check(b"\x16\x02", HelloError::NotTls);
+        check(b"\x80\x2e\x01\x03\x01", HelloError::NotTls);
+        check(&[22, 3, 1, 0, 0], HelloError::Malformed);
+        check(&[22, 3, 1, 0x40, 1], HelloError::Malformed);
         // Another handshake message, and an alert.
-        check(&records(&[2, 0, 0, 0], 99), NoHello::NotTls);
-        check(&[21, 3, 1, 0, 2, 1, 0], NoHello::NotTls);
-        check(&records(&[1, 0xff, 0xff, 0xff], 99), NoHello::TooLong);
-        check(&records(&[1, 0, 0, 0], 99), NoHello::Malformed);
+        check(&records(&[2, 0, 0, 0], 99), HelloError::NotTls);
+        check(&[21, 3, 1, 0, 2, 1, 0], HelloError::NotTls);
+        check(&records(&[1, 0xff, 0xff, 0xff], 99), HelloError::TooLong);
+        check(&records(&[1, 0, 0, 0], 99), HelloError::Malformed);
         for name in [&b""[..], b".", b"a b", b"\xff", b"a\0b", &[b'a'; 256]] {
-            check(&records(&hello(Some(&host(name))), 999), NoHello::Malformed);
+            check(&records(&hello(Some(&host(name))), 999), HelloError::Malformed);
         }
         let twice = [host(b"a.test"), host(b"b.test")].concat();
-        check(&records(&hello(Some(&twice)), 999), NoHello::Malformed);
+        check(&records(&hello(Some(&twice)), 999), HelloError::Malformed);
         // Without any name, even of another kind.
-        check(&records(&hello(Some(&server_names(b""))), 999), NoHello::Malformed);
-        check(&records(&hello(Some(&[0, 0, 0, 0])), 999), NoHello::Malformed);
+        check(&records(&hello(Some(&server_names(b""))), 999), HelloError::Malformed);
+        check(&records(&hello(Some(&[0, 0, 0, 0])), 999), HelloError::Malformed);
         let two = [&[0][..], &block(2, b"a.test"), &[0], &block(2, b"b.test")].concat();
-        check(&records(&hello(Some(&server_names(&two))), 999), NoHello::Malformed);
+        check(&records(&hello(Some(&server_names(&two))), 999), HelloError::Malformed);
     }
 
     /// Lengths are never trusted.

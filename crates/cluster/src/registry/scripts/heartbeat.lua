@@ -1,4 +1,4 @@
--- Lease::hold, the era, and all leases. KEYS: the era, the hash of leases. ARGV: node, epoch, length of a lease, the era in
+-- Lease::acquire_or_renew, the era, and all leases. KEYS: the era, the hash of leases. ARGV: node, epoch, length of a lease, the era in
 -- which everything is registered or 0, the node's address, whether to hold a lease or only to read, how long a dead node is
 -- kept. Times are of the directory's own clock.
 local time = redis.call('TIME')

@@ -89,7 +89,7 @@ impl World {
         self.devices[device].connection = Some((node, process.1, connection));
         self.devices[device].since_ms = now_ms;
         let name = self.devices[device].name.clone();
-        let (_, effect) = self.nodes[node].registrations.connected(&name, connection, self.duplicate, now_ms);
+        let (_, effect) = self.nodes[node].registrations.add_connection(&name, connection, self.duplicate, now_ms);
         self.apply(node, &name, effect);
         match self.devices[device].token.filter(|_| !self.random.one_in(5)) {
             Some((token, home)) if home == process => {

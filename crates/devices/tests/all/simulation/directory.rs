@@ -38,10 +38,10 @@ impl World {
                 }
                 let name = &self.nodes[node].name;
                 // Without the lease a node continues, but others consider it dead.
-                if Lease::hold(&mut lease, epoch, now_ms, LEASE_MS).is_ok()
+                if Lease::acquire_or_renew(&mut lease, epoch, now_ms, LEASE_MS).is_ok()
                     && let Some(lease) = lease
                 {
-                    members.insert(name.clone(), Member { lease, address: "".into(), filled });
+                    members.insert(name.clone(), Member { lease, address: "".into(), fully_registered_era: filled });
                 }
                 self.reading()
             }

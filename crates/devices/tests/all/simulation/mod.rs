@@ -37,7 +37,7 @@ const NODES: usize = 3;
 const DEVICES: usize = 4;
 const TICK_MS: u64 = 50;
 const FAULTS_END_MS: u64 = 30_000;
-/// A lease, a heartbeat, an audit, the slowest dead peer, and tries of a device in between.
+/// A lease, a heartbeat, a registration again, the slowest dead peer, and tries of a device in between.
 const SETTLED_MS: u64 = FAULTS_END_MS + 20_000;
 /// The last messages are answered until then.
 const END_MS: u64 = SETTLED_MS + 5_000;

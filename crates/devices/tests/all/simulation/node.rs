@@ -5,13 +5,13 @@ use super::message::PendingSend;
 use super::{Answer, DirectoryCall, Mail, TICK_MS, World};
 use std::collections::{BTreeMap, HashMap};
 use stillgate_devices::directory::{
-    ConnectOutcome, Effect, Era, HEARTBEAT_MS, LEASE_MS, Location, Lookups, Member, Members, RegistrationRequest,
-    Registrations,
+    ConnectOutcome, Era, HEARTBEAT_MS, LEASE_MS, Location, Lookups, Member, Members, RegistrationEffect,
+    RegistrationRequest, Registrations,
 };
 use stillgate_devices::protocol::MessageId;
 use stillgate_devices::session::Session;
 
-const AUDIT_MS: u64 = 4_000;
+const REREGISTER_MS: u64 = 4_000;
 const ANSWER_TIMEOUT_MS: u64 = 1_000;
 
 pub(super) struct Node {
@@ -38,7 +38,7 @@ pub(super) struct Node {
     /// Messages waiting for a device which the former process is about to hand over.
     pub(super) parked: Vec<(super::Process, MessageId)>,
     next_heartbeat_ms: u64,
-    next_audit_ms: u64,
+    next_reregistration_ms: u64,
     /// Requests without an answer yet, and when they were sent.
     pub(super) waiting: HashMap<u64, (u64, DirectoryCall)>,
     /// Connections whose device has vanished, and when that is noticed.
@@ -77,7 +77,7 @@ impl Node {
             lapsed_ms: 0,
             contact_since_ms: None,
             next_heartbeat_ms: 0,
-            next_audit_ms: 0,
+            next_reregistration_ms: 0,
             waiting: HashMap::new(),
             silent: Vec::new(),
             sessions: BTreeMap::new(),
@@ -139,7 +139,7 @@ impl World {
                 DirectoryCall::Registration { request: RegistrationRequest::Connect { device, place, .. }, .. },
                 Answer::Connected(answer, _),
             ) => {
-                let effect = registrations.answered(&device, &place, answer);
+                let effect = registrations.on_connect_answer(&device, &place, answer);
                 self.apply(node, &device, effect);
             }
             (
@@ -149,7 +149,7 @@ impl World {
                 },
                 Answer::Registered(answer),
             ) => {
-                let effect = registrations.registered(&device, &place, generation, answer);
+                let effect = registrations.on_register_answer(&device, &place, generation, answer);
                 self.apply(node, &device, effect);
             }
             (DirectoryCall::Disconnect { .. }, Answer::Done) => {}
@@ -161,7 +161,7 @@ impl World {
         let since_ms = *self.nodes[node].contact_since_ms.get_or_insert(self.now_ms);
         self.nodes[node].members = members(era, read, now_ms, self.now_ms - since_ms);
         let now_s = (self.now_ms / 1000) as u32;
-        if let Some(new) = self.nodes[node].registrations.found_era(era, now_s) {
+        if let Some(new) = self.nodes[node].registrations.observe_era(era, now_s) {
             self.ask(node, DirectoryCall::BeginEra { found: era, era: new });
         }
     }
@@ -169,17 +169,19 @@ impl World {
     pub(super) fn close(&mut self, node: usize, device: &str, place: &Location) {
         let registrations = &mut self.nodes[node].registrations;
         if registrations.epoch() == place.epoch {
-            let effect = registrations.close(device, place);
+            let effect = registrations.close_if_current(device, place);
             self.apply(node, device, effect);
         }
     }
 
-    pub(super) fn apply(&mut self, node: usize, device: &str, effect: Effect) {
+    pub(super) fn apply(&mut self, node: usize, device: &str, effect: RegistrationEffect) {
         match effect {
-            Effect::None => {}
-            Effect::Close { connection } => self.close_connection(node, connection),
-            Effect::CloseThere { place } => self.send(Mail::Close { device: device.into(), place }),
-            Effect::Disconnect(ended) => self.ask(node, DirectoryCall::Disconnect { device: device.into(), ended }),
+            RegistrationEffect::None => {}
+            RegistrationEffect::Close { connection } => self.close_connection(node, connection),
+            RegistrationEffect::CloseThere { place } => self.send(Mail::Close { device: device.into(), place }),
+            RegistrationEffect::Disconnect(ended) => {
+                self.ask(node, DirectoryCall::Disconnect { device: device.into(), ended })
+            }
         }
     }
 
@@ -202,15 +204,15 @@ impl World {
         let noticed: Vec<(u64, Box<str>, u64)> = noticed;
         for (_, device, connection) in noticed {
             self.detach(node, connection);
-            let effect = self.nodes[node].registrations.disconnected(&device, connection);
+            let effect = self.nodes[node].registrations.remove_connection(&device, connection);
             self.apply(node, &device, effect);
         }
         if self.nodes[node].successor.is_some() {
             self.give_devices(node);
-        } else if now_ms >= self.nodes[node].next_audit_ms {
-            self.nodes[node].next_audit_ms = now_ms + AUDIT_MS;
+        } else if now_ms >= self.nodes[node].next_reregistration_ms {
+            self.nodes[node].next_reregistration_ms = now_ms + REREGISTER_MS;
             for device in &self.devices {
-                self.nodes[node].registrations.audit(&device.name);
+                self.nodes[node].registrations.reregister(&device.name);
             }
         }
         // At a limited pace.
@@ -243,7 +245,7 @@ impl World {
         match asked {
             DirectoryCall::Registration { request: RegistrationRequest::Connect { device, place, .. }, .. }
             | DirectoryCall::Registration { request: RegistrationRequest::Register { device, place, .. }, .. } => {
-                let effect = self.nodes[node].registrations.unanswered(&device, &place);
+                let effect = self.nodes[node].registrations.on_missing_answer(&device, &place);
                 self.apply(node, &device, effect);
             }
             DirectoryCall::Disconnect { .. } => self.ask(node, asked),

@@ -37,7 +37,7 @@ impl World {
     /// The era in which the directory has all that a node has, as its lease says.
     pub(super) fn filled(&self, node: usize) -> Option<Era> {
         let it = &self.nodes[node];
-        let filled = it.registrations.filled();
+        let filled = it.registrations.fully_registered_era();
         filled.filter(|_| !self.is_filling(node) || it.former.is_some_and(|(_, former)| filled == former))
     }
 
@@ -73,7 +73,7 @@ impl World {
         let (new, name) = (self.nodes[old].successor.unwrap(), self.devices[device].name.clone());
         let (after, mut notices) = (self.number(), Vec::new());
         let known = self.nodes[old].registrations.connection(&name).filter(|(connection, _)| *connection == before);
-        self.nodes[old].registrations.given(&name, before);
+        self.nodes[old].registrations.mark_handed_over(&name, before);
         let carried = self.is_attached(old, device).then(|| {
             let mut session = self.nodes[old].sessions.remove(&device).unwrap().session;
             (session.token(), session.carry(session.token(), &mut notices).unwrap())
@@ -91,7 +91,7 @@ impl World {
         if registrations.is_newer(&name, generation.unwrap_or(Generation(1))) {
             return self.close_connection(new, after);
         }
-        let effect = registrations.adopted(&name, after, generation, self.now_ms);
+        let effect = registrations.adopt(&name, after, generation, self.now_ms);
         self.apply(new, &name, effect);
         if let Some((token, carried)) = carried {
             let mut session = Session::from_carried(carried, token.generation, self.now_ms);
