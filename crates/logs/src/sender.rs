@@ -25,7 +25,7 @@ pub(crate) struct Sender {
     empties: Vec<SyncSender<Chunk>>,
     counts: Arc<OutboxCounters>,
     flush_timeout: Duration,
-    lines: HashMap<Identity, OutletState>,
+    outlets: HashMap<Identity, OutletState>,
     deliveries: JoinSet<FinishedDelivery>,
     held_bytes: usize,
     /// Informs deliveries that the process ends, so that failures are not retried for long.
@@ -64,7 +64,7 @@ impl Sender {
             empties,
             counts,
             flush_timeout,
-            lines: HashMap::new(),
+            outlets: HashMap::new(),
             deliveries: JoinSet::new(),
             held_bytes: 0,
             ending: watch::Sender::new(false),
@@ -74,7 +74,7 @@ impl Sender {
     /// Runs until all workers have ended, and their remaining entries are sent or lost.
     pub(crate) async fn run(mut self) {
         loop {
-            let due = self.lines.values().filter_map(|line| line.batches.due()).min();
+            let due = self.outlets.values().filter_map(|outlet_state| outlet_state.batches.due()).min();
             let wake = due.unwrap_or_else(|| Instant::now() + IDLE);
             tokio::select! {
                 biased;
@@ -83,7 +83,7 @@ impl Sender {
                     Some((worker, chunk)) => self.take(worker, chunk),
                     None => break,
                 },
-                () = sleep_until(wake) => self.lines.retain(|_, line| !line.batches.is_idle_since(IDLE, Instant::now())),
+                () = sleep_until(wake) => self.outlets.retain(|_, outlet_state| !outlet_state.batches.is_idle_since(IDLE, Instant::now())),
             }
             self.deliver();
             self.publish_held();
@@ -94,7 +94,7 @@ impl Sender {
     /// Sends the remaining entries, within its time. All workers have ended.
     async fn flush(&mut self) {
         self.ending.send_replace(true);
-        self.lines.values_mut().for_each(|line| line.batches.close());
+        self.outlets.values_mut().for_each(|outlet_state| outlet_state.batches.close());
         let deadline = Instant::now() + self.flush_timeout;
         self.deliver();
         while !self.deliveries.is_empty() {
@@ -104,10 +104,10 @@ impl Sender {
             }
             self.deliver();
         }
-        for line in self.lines.values_mut() {
-            let lost = line.batches.abandon() + line.in_flight_entries;
+        for outlet_state in self.outlets.values_mut() {
+            let lost = outlet_state.batches.abandon() + outlet_state.in_flight_entries;
             if lost > 0 {
-                let outlet = &line.batches.outlet;
+                let outlet = &outlet_state.batches.outlet;
                 self.counts.lose(outlet.plugin, DropReason::Ended, lost as u64);
                 warn!(plugin = outlet.plugin, name = %outlet.name, entries = lost, "entries are lost: the process ends");
             }
@@ -118,15 +118,15 @@ impl Sender {
     fn take(&mut self, worker: usize, mut chunk: Chunk) {
         let now = Instant::now();
         for (outlet, entry) in chunk.iter() {
-            let line = self.lines.entry(outlet.identity).or_insert_with(|| OutletState::new(outlet, now));
-            line.follow(outlet);
-            let (room, before) = (HELD_BYTES_MAX.saturating_sub(self.held_bytes), line.batches.held_bytes());
-            match line.batches.push(entry, room, now) {
-                Ok(()) => self.held_bytes += line.batches.held_bytes() - before,
+            let outlet_state = self.outlets.entry(outlet.identity).or_insert_with(|| OutletState::new(outlet, now));
+            outlet_state.follow(outlet);
+            let (room, before) = (HELD_BYTES_MAX.saturating_sub(self.held_bytes), outlet_state.batches.held_bytes());
+            match outlet_state.batches.push(entry, room, now) {
+                Ok(()) => self.held_bytes += outlet_state.batches.held_bytes() - before,
                 Err(reason) => {
                     self.counts.lose(outlet.plugin, reason, 1);
                     let is_long = reason == DropReason::TooLarge;
-                    line.report(1, if is_long { "an entry is too long" } else { "the receiver is too slow" });
+                    outlet_state.report(1, if is_long { "an entry is too long" } else { "the receiver is too slow" });
                 }
             }
         }
@@ -140,13 +140,13 @@ impl Sender {
     /// Begins the deliveries that are due.
     fn deliver(&mut self) {
         let now = Instant::now();
-        for (identity, line) in &mut self.lines {
-            while line.batches.in_flight < line.delivery.at_once() {
-                let Some(EntryBatch { entries, bytes }) = line.batches.next(now) else { break };
-                line.batches.in_flight += 1;
-                line.in_flight_entries += entries.len();
-                let (identity, outlet) = (*identity, line.batches.outlet.clone());
-                let (delivery, ending) = (line.delivery.clone(), self.ending.subscribe());
+        for (identity, outlet_state) in &mut self.outlets {
+            while outlet_state.batches.in_flight < outlet_state.delivery.at_once() {
+                let Some(EntryBatch { entries, bytes }) = outlet_state.batches.next(now) else { break };
+                outlet_state.batches.in_flight += 1;
+                outlet_state.in_flight_entries += entries.len();
+                let (identity, outlet) = (*identity, outlet_state.batches.outlet.clone());
+                let (delivery, ending) = (outlet_state.delivery.clone(), self.ending.subscribe());
                 self.deliveries.spawn(async move {
                     let count = entries.len();
                     let result = deliver(&outlet, &delivery, entries, ending).await;
@@ -159,12 +159,12 @@ impl Sender {
     fn delivered(&mut self, delivered: Option<FinishedDelivery>) {
         // A delivery only ends by itself: a panic would be a bug, and its entries stay counted as waiting.
         let Some(FinishedDelivery { identity, entries, bytes, result }) = delivered else { return };
-        let Some(line) = self.lines.get_mut(&identity) else { return };
-        let before = line.batches.held_bytes();
-        line.batches.done(entries, bytes);
-        line.in_flight_entries -= entries;
-        self.held_bytes -= before - line.batches.held_bytes();
-        let plugin = line.batches.outlet.plugin;
+        let Some(outlet_state) = self.outlets.get_mut(&identity) else { return };
+        let before = outlet_state.batches.held_bytes();
+        outlet_state.batches.done(entries, bytes);
+        outlet_state.in_flight_entries -= entries;
+        self.held_bytes -= before - outlet_state.batches.held_bytes();
+        let plugin = outlet_state.batches.outlet.plugin;
         match result {
             Ok(DeliveryReport { bytes, too_large, refused }) => {
                 // A receiver's number is not believed beyond the batch.
@@ -176,7 +176,7 @@ impl Sender {
                 ] {
                     if lost > 0 {
                         self.counts.lose(plugin, reason, lost);
-                        line.report(lost, why);
+                        outlet_state.report(lost, why);
                     }
                 }
             }
@@ -184,15 +184,15 @@ impl Sender {
                 let is_ending = *self.ending.borrow();
                 let reason = if is_ending { DropReason::Ended } else { DropReason::Failed };
                 self.counts.lose(plugin, reason, entries as u64);
-                line.report(entries as u64, &error);
+                outlet_state.report(entries as u64, &error);
             }
         }
     }
 
     fn publish_held(&self) {
         for (plugin, _) in self.counts.iter() {
-            let of_plugin = self.lines.values().filter(|line| line.batches.outlet.plugin == plugin);
-            self.counts.set_held(plugin, of_plugin.map(|line| line.batches.held_bytes() as u64).sum());
+            let of_plugin = self.outlets.values().filter(|outlet_state| outlet_state.batches.outlet.plugin == plugin);
+            self.counts.set_held(plugin, of_plugin.map(|outlet_state| outlet_state.batches.held_bytes() as u64).sum());
         }
     }
 }

@@ -87,7 +87,7 @@ impl Plugin for ProxyRewrite {
         };
         match outcome {
             Ok(()) => Flow::Continue,
-            Err(error) => Flow::Answer(refusal(error)),
+            Err(error) => Flow::Answer(error_answer(error)),
         }
     }
 
@@ -112,7 +112,7 @@ impl ProxyRewrite {
 }
 
 /// A value with variables cannot be sent: the request is not forwarded.
-fn refusal(error: TargetError) -> Answer {
+fn error_answer(error: TargetError) -> Answer {
     let (status, message) = match error {
         TargetError::Edit(error) => (500, error.to_string()),
         TargetError::DotSegment => (400, "a value leads to another path".to_owned()),

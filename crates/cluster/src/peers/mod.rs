@@ -143,7 +143,11 @@ impl fmt::Display for PeerTlsError {
         match self {
             PeerTlsError::Unusable(error) => write!(f, "{error}"),
             PeerTlsError::OtherName { node } => {
-                write!(f, "the certificate does not carry the node's name; add the DNS name {node:?} to it")
+                let kind = match ServerName::try_from(&**node) {
+                    Ok(ServerName::IpAddress(_)) => "IP address",
+                    _ => "DNS name",
+                };
+                write!(f, "the certificate does not carry the node's name; add the {kind} {node:?} to it")
             }
         }
     }

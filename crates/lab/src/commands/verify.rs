@@ -24,7 +24,7 @@ use crate::devices::analysis as devices_analysis;
 use crate::error::{EXIT_FAILED, Error, Result};
 use crate::explain::analysis as explain_analysis;
 use crate::nightly::analysis::contradictions;
-use crate::result::devices::percentiles_again;
+use crate::result::devices::recompute_percentiles;
 use crate::result::tail::TailDesign;
 use crate::result::{Experiment, ResultFile, file};
 use crate::store::{self, StoreLine, raw};
@@ -137,7 +137,7 @@ pub(crate) fn made_again(mut result: ResultFile) -> Result<Verification> {
                 *analysis = again;
             }
             if let Some(messages) = played.run.as_mut().and_then(|run| run.messages.as_mut()) {
-                let again = percentiles_again(messages)?;
+                let again = recompute_percentiles(messages)?;
                 compare_json("run.messages.corrected", &json(&messages.corrected)?, &json(&again)?, &mut found);
                 messages.corrected = again;
             }

@@ -5,7 +5,7 @@
 use super::compare::{ReportInput, Section, Tone, together};
 use super::plots::{self, Curve};
 use super::tables::{self, Cell, figures, words};
-use super::time_series::{self, Stretch};
+use super::time_series::{self, PlotSegment};
 use super::{number, provenance};
 use crate::error::Result;
 use crate::result::histogram;
@@ -40,7 +40,7 @@ pub(crate) fn section(prefix: &str, source: &ReportInput, result: &LoadResult) -
     let table = plots::percentile_table(&format!("{prefix}-d"), caption, &[sides.0, sides.1]);
     let parts = parts(prefix, result);
     section.part(&format!("{prefix}-latency"), "Latency", &(plot + &table + &parts));
-    let stretch = Stretch {
+    let segment = PlotSegment {
         name: "the run".to_owned(),
         length_s: run.elapsed_s,
         scraped: false,
@@ -48,7 +48,7 @@ pub(crate) fn section(prefix: &str, source: &ReportInput, result: &LoadResult) -
         scrapes: &[],
         points: &result.points,
     };
-    let series = time_series::draw(&format!("{prefix}-s"), "Latency over the run".to_owned(), &[stretch]);
+    let series = time_series::draw(&format!("{prefix}-s"), "Latency over the run".to_owned(), &[segment]);
     if !series.is_empty() {
         section.part(&format!("{prefix}-time"), "Over time", &series);
     }

@@ -126,7 +126,11 @@ impl Facet<'_> {
             curves.push_str(&markup::line(&format!("s{}", target.style), &line));
             for (point, (left, height)) in target.points.iter().zip(&line) {
                 let class = format!("whisker s{}", target.style % markup::STYLES);
-                marks.push_str(&markup::straight(&class, (*left, y.place(point.low)), (*left, y.place(point.high))));
+                marks.push_str(&markup::straight_line(
+                    &class,
+                    (*left, y.place(point.low)),
+                    (*left, y.place(point.high)),
+                ));
                 marks.push_str(&markup::marker(target.style, *left, *height));
                 let words = words(target, point);
                 link(&mut links, point, (*left, *height), &words);
@@ -247,7 +251,7 @@ pub(crate) struct Plot<'a> {
     pub(crate) y: &'a Axis,
     pub(crate) y_name: &'a str,
     pub(crate) legend: Vec<Key>,
-    /// Markup in the stretched view box; see [`line`] and [`area`].
+    /// Markup in the stretched view box; see [`line`] and [`vertical_band`].
     pub(crate) curves: String,
     /// Markup in percent; see [`marker`] and [`text`].
     pub(crate) marks: String,
@@ -260,7 +264,7 @@ impl Plot<'_> {
         let (title, description) = (Text(&self.title), Text(&self.description));
         let (grid, names) = self.axes();
         let legend = legend(&self.legend);
-        let probes = self.read_outs();
+        let probes = self.draw_tooltips();
         format!(
             "<figure class=\"plot {kind}\">\
              <figcaption>{title}</figcaption>{legend}\
@@ -295,7 +299,7 @@ impl Plot<'_> {
         (grid, names)
     }
 
-    fn read_outs(&self) -> String {
+    fn draw_tooltips(&self) -> String {
         if self.probes.is_empty() {
             return String::new();
         }
@@ -368,7 +372,7 @@ pub(crate) fn line(class: &str, points: &[(f64, f64)]) -> String {
 }
 
 /// The area between two lines over the same positions, in the stretched view box.
-pub(crate) fn between(class: &str, upper: &[(f64, f64)], lower: &[(f64, f64)]) -> String {
+pub(crate) fn area_between(class: &str, upper: &[(f64, f64)], lower: &[(f64, f64)]) -> String {
     let points: Vec<String> =
         upper.iter().chain(lower.iter().rev()).map(|(x, y)| format!("{},{}", units(*x), units(1.0 - y))).collect();
     if points.is_empty() {
@@ -379,13 +383,13 @@ pub(crate) fn between(class: &str, upper: &[(f64, f64)], lower: &[(f64, f64)]) -
 }
 
 /// A rectangle over the whole height, in the stretched view box.
-pub(crate) fn area(class: &str, from: f64, to: f64) -> String {
+pub(crate) fn vertical_band(class: &str, from: f64, to: f64) -> String {
     let width = units((to - from).max(0.0));
     format!("<rect class=\"{class}\" x=\"{}\" y=\"0\" width=\"{width}\" height=\"1000\"/>", units(from))
 }
 
 /// A rectangle over the whole width, in the stretched view box.
-pub(crate) fn band(class: &str, low: f64, high: f64) -> String {
+pub(crate) fn horizontal_band(class: &str, low: f64, high: f64) -> String {
     let height = units((high - low).max(0.0));
     format!("<rect class=\"{class}\" x=\"0\" y=\"{}\" width=\"1000\" height=\"{height}\"/>", units(1.0 - high))
 }
@@ -397,7 +401,7 @@ pub(crate) fn marker(style: usize, x: f64, y: f64) -> String {
 }
 
 /// A straight line of a class, in percent.
-pub(crate) fn straight(class: &str, from: (f64, f64), to: (f64, f64)) -> String {
+pub(crate) fn straight_line(class: &str, from: (f64, f64), to: (f64, f64)) -> String {
     let (x1, y1, x2, y2) = (percent(from.0), percent(1.0 - from.1), percent(to.0), percent(1.0 - to.1));
     format!("<line class=\"{class}\" x1=\"{x1}\" y1=\"{y1}\" x2=\"{x2}\" y2=\"{y2}\"/>")
 }

@@ -77,7 +77,7 @@ fn draw(id: &str, series: &Series) -> String {
     }
     for change in &series.changes {
         let between = x.place(change.at as f64 + 0.5);
-        marks.push_str(&markup::straight("few", (between, 0.0), (between, 1.0)));
+        marks.push_str(&markup::straight_line("few", (between, 0.0), (between, 1.0)));
     }
     for (index, point) in points.iter().enumerate() {
         marks.push_str(&markup::marker(point.stretch % STYLES, at(index), y.place(ratio(point.value))));

@@ -130,14 +130,14 @@ fn strip(group: &EffectGroup, row: &EffectRow) -> String {
         write(&mut out, format_args!("<rect class=\"missed\" x=\"{x}\" y=\"20%\" width=\"{width}\" height=\"60%\"/>"));
     }
     for at in &group.lines {
-        out.push_str(&markup::straight("margin", (place(*at), 0.0), (place(*at), 1.0)));
+        out.push_str(&markup::straight_line("margin", (place(*at), 0.0), (place(*at), 1.0)));
     }
-    out.push_str(&markup::straight("zero", (place(0.0), 0.0), (place(0.0), 1.0)));
+    out.push_str(&markup::straight_line("zero", (place(0.0), 0.0), (place(0.0), 1.0)));
     let class = format!("whisker s{}", row.style % markup::STYLES);
-    out.push_str(&markup::straight(&class, (place(row.low), 0.5), (place(row.high), 0.5)));
+    out.push_str(&markup::straight_line(&class, (place(row.low), 0.5), (place(row.high), 0.5)));
     for (end, arrow) in [(row.low, "\u{25c2}"), (row.high, "\u{25b8}")] {
         if end.is_finite() {
-            out.push_str(&markup::straight(&class, (place(end), 0.36), (place(end), 0.64)));
+            out.push_str(&markup::straight_line(&class, (place(end), 0.36), (place(end), 0.64)));
         } else {
             let class = format!("mid arrow s{}", row.style % markup::STYLES);
             out.push_str(&markup::text(&class, (place(end), 0.5), (0, 5), arrow));
@@ -201,13 +201,13 @@ impl PairsPlot<'_> {
         let y = Axis::ratio(self.dots.iter().map(|dot| dot.ratio).chain(estimated));
         let mut curves = markup::line("zero", &[(0.0, y.place(0.0)), (1.0, y.place(0.0))]);
         if let Some(RatioEstimate { effect, low, high }) = self.estimate {
-            curves.insert_str(0, &markup::band("interval", y.place(low), y.place(high)));
+            curves.insert_str(0, &markup::horizontal_band("interval", y.place(low), y.place(high)));
             curves.push_str(&markup::line("estimate", &[(0.0, y.place(effect)), (1.0, y.place(effect))]));
         }
         let mut marks = String::new();
         for look in self.looks.iter().filter(|look| **look < self.dots.len()) {
             let between = x.place(*look as f64 + 0.5);
-            marks.push_str(&markup::straight("few", (between, 0.0), (between, 1.0)));
+            marks.push_str(&markup::straight_line("few", (between, 0.0), (between, 1.0)));
         }
         for (pair, dot) in self.dots.iter().enumerate() {
             let (left, height) = (at(pair), y.place(dot.ratio));
@@ -371,7 +371,7 @@ pub(crate) fn draw_percentiles(id: &str, title: String, curves: &[Curve<'_>]) ->
     };
     let (mut drawn, mut marks) = (String::new(), String::new());
     if let [first, second] = &lines[..] {
-        drawn.push_str(&markup::between("gap", &place(first), &place(second)));
+        drawn.push_str(&markup::area_between("gap", &place(first), &place(second)));
     }
     for (curve, line) in curves.iter().zip(&lines) {
         drawn.push_str(&markup::line(&format!("s{}", curve.style), &place(line)));
@@ -381,7 +381,7 @@ pub(crate) fn draw_percentiles(id: &str, title: String, curves: &[Curve<'_>]) ->
     }
     let few = x.place((most as f64 / FEW_REQUESTS).log10());
     if few > 0.1 && few < 0.97 {
-        marks.push_str(&markup::straight("few", (few, 0.0), (few, 1.0)));
+        marks.push_str(&markup::straight_line("few", (few, 0.0), (few, 1.0)));
         marks.push_str(&markup::text("few end", (few, 0.0), (-6, -8), "10 slowest \u{2192}"));
     }
     let legend =

@@ -8,7 +8,7 @@ use super::compare::{ReportInput, Section, Tone, chip, folded};
 use super::markup::{Facet, Point, ShortText, Target, Text, write};
 use super::plots::{self, Curve, EffectGroup, EffectRow, Forest};
 use super::tables::{self, Cell as TableCell, figures, words};
-use super::time_series::{self, Stretch};
+use super::time_series::{self, PlotSegment};
 use super::{number, provenance};
 use crate::error::{Error, Result};
 use crate::result::tail::{Arm, Cell, CellAnalysis, Effect, TailDesign, TailResult, Verdict};
@@ -303,7 +303,7 @@ fn draw_cell(id: &str, cell: &Cell, analysis: &CellAnalysis, design: &TailDesign
         _ => format!("<p class=\"sentence\">{}</p>\n", Text(&analysis.sentence)),
     };
     let title = "Latency over time, block after block".to_owned();
-    let series = time_series::draw(&format!("{id}-s"), title, &stretches(cell));
+    let series = time_series::draw(&format!("{id}-s"), title, &plot_segments(cell));
     Ok(format!(
         "<details class=\"cell {}\"{open}><summary><h4>{}</h4>{}</summary>\n<div class=\"inside\" id=\"{id}\">\n\
          {sentence}{percentiles}{}{series}{}{}{}</div></details>\n",
@@ -434,7 +434,7 @@ fn distribution(id: &str, analysis: &CellAnalysis, without: &Histogram<u64>, wit
     plots::percentile_table(&format!("{id}-d"), &caption, &[("without", without), ("with", with)])
 }
 
-fn stretches(cell: &Cell) -> Vec<Stretch<'_>> {
+fn plot_segments(cell: &Cell) -> Vec<PlotSegment<'_>> {
     let all = cell.blocks.iter().map(|block| {
         let arm = if block.arm == Arm::With { "with" } else { "without" };
         let mut remarks = Vec::new();
@@ -448,7 +448,7 @@ fn stretches(cell: &Cell) -> Vec<Stretch<'_>> {
         if !void_reasons(block).is_empty() {
             remarks.push("void, left out".to_owned());
         }
-        Stretch {
+        PlotSegment {
             name: format!("pair {}, {arm} scrapes", block.pair + 1),
             length_s: block.run.elapsed_s,
             scraped: block.arm == Arm::With,

@@ -21,7 +21,7 @@ const P99: usize = 0;
 const SLOWEST: usize = 1;
 
 /// A part without a gap.
-pub(crate) struct Stretch<'a> {
+pub(crate) struct PlotSegment<'a> {
     /// The beginning of the read-out.
     pub(crate) name: String,
     pub(crate) length_s: f64,
@@ -34,27 +34,27 @@ pub(crate) struct Stretch<'a> {
 }
 
 /// Parts one after the other.
-pub(crate) fn draw(id: &str, title: String, stretches: &[Stretch<'_>]) -> String {
-    let points: usize = stretches.iter().map(|stretch| stretch.points.len()).sum();
+pub(crate) fn draw(id: &str, title: String, segments: &[PlotSegment<'_>]) -> String {
+    let points: usize = segments.iter().map(|segment| segment.points.len()).sum();
     if points == 0 {
         return String::new();
     }
     let together = points.div_ceil(POINTS_MAX);
-    let merged: Vec<Vec<Point>> = stretches.iter().map(|stretch| merge_neighbours(stretch.points, together)).collect();
-    let total_s: f64 = stretches.iter().map(|stretch| length(stretch)).sum();
+    let merged: Vec<Vec<Point>> = segments.iter().map(|segment| merge_neighbours(segment.points, together)).collect();
+    let total_s: f64 = segments.iter().map(|segment| length(segment)).sum();
     let x = Axis::elapsed(total_s);
     let seen = merged.iter().flatten().flat_map(|point| [point.p50_us, point.max_us]);
     let y = Axis::latency(seen);
     let (mut areas, mut curves, mut marks, mut probes) = (String::new(), String::new(), String::new(), Vec::new());
     let mut begun_s = 0.0;
-    for (stretch, points) in stretches.iter().zip(&merged) {
-        let end_s = begun_s + length(stretch);
-        if stretch.scraped {
-            areas.push_str(&markup::area("scraped", x.place(begun_s), x.place(end_s)));
+    for (segment, points) in segments.iter().zip(&merged) {
+        let end_s = begun_s + length(segment);
+        if segment.scraped {
+            areas.push_str(&markup::vertical_band("scraped", x.place(begun_s), x.place(end_s)));
         }
-        for scrape in stretch.scrapes {
+        for scrape in segment.scrapes {
             let from = x.place(begun_s + scrape.at_s);
-            areas.push_str(&markup::area("scrape", from, x.place(begun_s + scrape.at_s + scrape.took_s)));
+            areas.push_str(&markup::vertical_band("scrape", from, x.place(begun_s + scrape.at_s + scrape.took_s)));
             marks.push_str(&markup::text(
                 "scrape mid",
                 (from, 1.0),
@@ -73,7 +73,7 @@ pub(crate) fn draw(id: &str, title: String, stretches: &[Stretch<'_>]) -> String
             let middle = x.place(begun_s + point.at_s + point.length_s / 2.0);
             marks.push_str(&markup::text("failed mid", (middle, 0.0), (0, -4), "✕"));
         }
-        probes.extend(probes_of(stretch, points, (begun_s, end_s), &x, stretches.len()));
+        probes.extend(probes_of(segment, points, (begun_s, end_s), &x, segments.len()));
         begun_s = end_s;
     }
     let title = if together > 1 { format!("{title} (the worst of each {together} points)") } else { title };
@@ -81,12 +81,12 @@ pub(crate) fn draw(id: &str, title: String, stretches: &[Stretch<'_>]) -> String
         id,
         kind: "series",
         title,
-        description: description(stretches),
+        description: description(segments),
         x: &x,
         x_name: "measured time",
         y: &y,
         y_name: if y.note == "logarithmic" { "latency, logarithmic" } else { "latency" },
-        legend: keys(stretches),
+        legend: keys(segments),
         curves: areas + &curves,
         marks,
         probes,
@@ -95,9 +95,9 @@ pub(crate) fn draw(id: &str, title: String, stretches: &[Stretch<'_>]) -> String
 }
 
 /// By its points if they reach further than its nominal length.
-fn length(stretch: &Stretch<'_>) -> f64 {
-    let reached = stretch.points.iter().map(|point| point.at_s + point.length_s).fold(0.0, f64::max);
-    stretch.length_s.max(reached)
+fn length(segment: &PlotSegment<'_>) -> f64 {
+    let reached = segment.points.iter().map(|point| point.at_s + point.length_s).fold(0.0, f64::max);
+    segment.length_s.max(reached)
 }
 
 fn merge_neighbours(points: &[Point], together: usize) -> Vec<Point> {
@@ -116,20 +116,20 @@ fn merge_neighbours(points: &[Point], together: usize) -> Vec<Point> {
 
 /// One per part if there are several, otherwise for pieces of it.
 fn probes_of(
-    stretch: &Stretch<'_>,
+    segment: &PlotSegment<'_>,
     points: &[Point],
     (from_s, to_s): (f64, f64),
     x: &Axis,
-    stretches: usize,
+    segments: usize,
 ) -> Vec<Probe> {
-    let parts = if stretches > 1 { 1 } else { PROBES_MAX };
+    let parts = if segments > 1 { 1 } else { PROBES_MAX };
     let some = points.chunks(points.len().div_ceil(parts).max(1));
-    let all = some.filter(|_| stretches <= PROBES_MAX * 4).map(|part| {
+    let all = some.filter(|_| segments <= PROBES_MAX * 4).map(|part| {
         let (first, last) = (&part[0], &part[part.len() - 1]);
         let (from, to) = (from_s + first.at_s, (from_s + last.at_s + last.length_s).min(to_s));
         let worst = |value: fn(&Point) -> f64| part.iter().map(value).fold(0.0, f64::max);
         let head = if parts == 1 {
-            stretch.name.clone()
+            segment.name.clone()
         } else {
             format!("{} to {}", number::seconds(round(from)), number::seconds(round(to)))
         };
@@ -138,7 +138,7 @@ fn probes_of(
             (Some(P99), format!("worst 99% {}", number::time(worst(|point| point.p99_us)))),
             (Some(MEDIAN), format!("worst median {}", number::time(worst(|point| point.p50_us)))),
         ];
-        lines.extend(stretch.remarks.iter().map(|remark| (None, remark.clone())));
+        lines.extend(segment.remarks.iter().map(|remark| (None, remark.clone())));
         let errors: u64 = part.iter().map(|point| point.errors).sum();
         if errors > 0 {
             lines.push((None, format!("{} failed", number::count(errors))));
@@ -159,31 +159,31 @@ fn round(seconds: f64) -> f64 {
     (seconds * 10.0).round() / 10.0
 }
 
-fn keys(stretches: &[Stretch<'_>]) -> Vec<Key> {
+fn keys(segments: &[PlotSegment<'_>]) -> Vec<Key> {
     let mut keys = vec![
         Key { name: "slowest".to_owned(), look: LegendSymbol::Line("s1") },
         Key { name: "99%".to_owned(), look: LegendSymbol::Line("s0 thin") },
         Key { name: "median".to_owned(), look: LegendSymbol::Line("s5 thin") },
     ];
-    if stretches.iter().flat_map(|stretch| stretch.points).any(|point| point.errors > 0) {
+    if segments.iter().flat_map(|segment| segment.points).any(|point| point.errors > 0) {
         keys.push(Key { name: "requests failed".to_owned(), look: LegendSymbol::Word("failed", "✕") });
     }
-    if stretches.iter().any(|stretch| stretch.scraped) {
+    if segments.iter().any(|segment| segment.scraped) {
         keys.push(Key { name: "block with scrapes".to_owned(), look: LegendSymbol::Area("scraped") });
         keys.push(Key { name: "a scrape".to_owned(), look: LegendSymbol::Area("scrape") });
     }
     keys
 }
 
-fn description(stretches: &[Stretch<'_>]) -> String {
-    let said = stretches.iter().map(|stretch| {
-        let slowest = stretch.points.iter().map(|point| point.max_us).fold(0.0, f64::max);
-        let scrapes = match stretch.scrapes.len() {
+fn description(segments: &[PlotSegment<'_>]) -> String {
+    let said = segments.iter().map(|segment| {
+        let slowest = segment.points.iter().map(|point| point.max_us).fold(0.0, f64::max);
+        let scrapes = match segment.scrapes.len() {
             0 => String::new(),
             1 => ", one scrape".to_owned(),
             some => format!(", {some} scrapes"),
         };
-        format!("{}: slowest {}{scrapes}.", stretch.name, number::time(slowest))
+        format!("{}: slowest {}{scrapes}.", segment.name, number::time(slowest))
     });
     said.collect::<Vec<_>>().join(" ")
 }
@@ -224,7 +224,7 @@ mod tests {
             broke_off: false,
         };
         let scrapes = [scrape(2.5, None), scrape(7.5, Some("refused"))];
-        let stretch = |scrapes| Stretch {
+        let segment = |scrapes| PlotSegment {
             name: "pair 1".to_owned(),
             length_s: 10.0,
             scraped: true,
@@ -232,7 +232,7 @@ mod tests {
             scrapes,
             points: &points,
         };
-        let drawn = draw("s", "t".to_owned(), &[stretch(&scrapes), stretch(&[])]);
+        let drawn = draw("s", "t".to_owned(), &[segment(&scrapes), segment(&[])]);
         assert!(drawn.contains("<rect class=\"scrape\" x=\"125\" y=\"0\" width=\"25\""), "{drawn}");
         assert_eq!((drawn.matches('▾').count(), drawn.matches('✕').count()), (1, 1));
         assert!(drawn.contains("slowest 50.0 ms, 2 scrapes."), "{drawn}");

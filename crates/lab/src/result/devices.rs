@@ -272,6 +272,6 @@ pub(crate) struct DevicesMeasure {
 }
 
 /// The percentiles recomputed from the raw figures, to check a file.
-pub(crate) fn percentiles_again(messages: &Messages) -> Result<Percentiles> {
+pub(crate) fn recompute_percentiles(messages: &Messages) -> Result<Percentiles> {
     Ok(histogram::percentiles(&histogram::decode(&messages.corrected_histogram)?))
 }

@@ -6,10 +6,10 @@
 
 mod connection;
 mod connector;
-mod record;
 mod response;
 mod schedule;
 mod session;
+mod thread_stats;
 mod traffic;
 mod worker;
 
@@ -22,22 +22,22 @@ pub use connection::Link;
 use connector::Endpoints;
 pub use connector::{LoadError, PreparationPhase};
 use hdrhistogram::Histogram;
-use record::{Stretch, Totals};
 use schedule::requests_due;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, SystemTime};
+use thread_stats::{IntervalStats, ThreadTotals};
 use traffic::{Clock, nanos};
 use worker::{Common, FinalReport, Report, Wires, work};
 
 // The calling thread's part: it checks the load, starts the threads, adds up their reports, and judges the run.
 
 /// Spare empty intervals of each thread: one may be read here while another is on its way.
-const STRETCHES_SPARE: usize = 2;
+const SPARE_INTERVALS: usize = 2;
 
 /// Reports of one thread that can be under way: its intervals, that it is ready, and the end.
-const REPORTS_MAX: usize = STRETCHES_SPARE + 2;
+const REPORTS_MAX: usize = SPARE_INTERVALS + 2;
 
 /// The time between the signal to begin and the beginning, so that all threads begin together.
 const HEAD_START: Duration = Duration::from_millis(1);
@@ -124,17 +124,17 @@ fn validate(load: &Load) -> Result<(), LoadError> {
 /// The coordinator's side of a thread's channels.
 struct Line {
     go: SyncSender<u64>,
-    empty: SyncSender<Box<Stretch>>,
+    empty: SyncSender<Box<IntervalStats>>,
 }
 
 fn wire(reports: &SyncSender<Report>) -> (Line, Wires) {
     let (go, begin) = sync_channel(1);
-    let (empty, stretches) = sync_channel(STRETCHES_SPARE);
-    for _ in 0..STRETCHES_SPARE {
+    let (empty, intervals) = sync_channel(SPARE_INTERVALS);
+    for _ in 0..SPARE_INTERVALS {
         // It has room, and its receiver is on the next line.
-        let _ = empty.try_send(Box::new(Stretch::new()));
+        let _ = empty.try_send(Box::new(IntervalStats::new()));
     }
-    (Line { go, empty }, Wires { reports: reports.clone(), go: begin, stretches })
+    (Line { go, empty }, Wires { reports: reports.clone(), start_signal: begin, cleared_intervals: intervals })
 }
 
 /// Stops the other threads if a thread panics; the scope reports the panic.
@@ -162,7 +162,7 @@ struct Sum {
     requests: u64,
     latencies: Latencies,
     /// The interval that was not reported yet.
-    interval: Stretch,
+    interval: IntervalStats,
     /// The beginning of that interval.
     interval_ns: u64,
     /// By thread, the time up to which it has reported.
@@ -184,7 +184,7 @@ impl Coordinator<'_, '_> {
         let mut sum = Sum {
             requests: 0,
             latencies: Latencies { corrected: histogram(), uncorrected: histogram() },
-            interval: Stretch::new(),
+            interval: IntervalStats::new(),
             interval_ns: measured_ns,
             until_ns: vec![measured_ns; load.threads],
             finished: Vec::with_capacity(load.threads),
@@ -193,15 +193,15 @@ impl Coordinator<'_, '_> {
             match report {
                 Report::Ready => {}
                 Report::Failed(error) => return Err(error),
-                Report::Stretch { thread, until_ns, mut stretch } => {
-                    sum.add(&mut stretch, matches!(load.pace, Pace::Open(_)));
+                Report::Interval { thread, until_ns, mut interval } => {
+                    sum.add(&mut interval, matches!(load.pace, Pace::Open(_)));
                     sum.until_ns[thread] = until_ns;
-                    stretch.clear();
+                    interval.clear();
                     // There is room: the interval came from there. A thread that has finished needs none.
-                    let _ = self.lines[thread].empty.try_send(stretch);
+                    let _ = self.lines[thread].empty.try_send(interval);
                 }
                 Report::Finished { thread, mut finished } => {
-                    sum.add(&mut finished.stretch, matches!(load.pace, Pace::Open(_)));
+                    sum.add(&mut finished.interval, matches!(load.pace, Pace::Open(_)));
                     sum.until_ns[thread] = u64::MAX;
                     sum.finished.push(*finished);
                 }
@@ -257,11 +257,11 @@ impl Coordinator<'_, '_> {
 const PANIC_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Sum {
-    fn add(&mut self, stretch: &mut Stretch, corrects: bool) {
-        self.requests += stretch.requests;
-        self.interval.requests += stretch.requests;
-        self.interval.errors += stretch.errors;
-        let Latencies { corrected, uncorrected } = &stretch.latencies;
+    fn add(&mut self, interval: &mut IntervalStats, corrects: bool) {
+        self.requests += interval.requests;
+        self.interval.requests += interval.requests;
+        self.interval.errors += interval.errors;
+        let Latencies { corrected, uncorrected } = &interval.latencies;
         let corrected = if corrects { corrected } else { uncorrected };
         for latencies in [&mut self.latencies, &mut self.interval.latencies] {
             merge(&mut latencies.corrected, corrected);
@@ -274,7 +274,7 @@ impl Sum {
         let elapsed = Duration::from_nanos(end_ns.saturating_sub(measured_ns));
         let per_second = |count: f64| if elapsed.is_zero() { 0.0 } else { count / elapsed.as_secs_f64() };
         let sum_of =
-            |count: fn(&Totals) -> u64| self.finished.iter().map(|finished| count(&finished.totals)).sum::<u64>();
+            |count: fn(&ThreadTotals) -> u64| self.finished.iter().map(|finished| count(&finished.totals)).sum::<u64>();
         let answered_in_time = sum_of(|totals| totals.answered_in_time);
         let (good, good_in_time) = (sum_of(|totals| totals.good), sum_of(|totals| totals.good_in_time));
         let good_shares: f64 = self.finished.iter().map(|finished| finished.totals.good_shares).sum();
@@ -321,7 +321,7 @@ impl Sum {
     }
 }
 
-fn add_totals(outcome: &mut RunSummary, totals: &Totals) {
+fn add_totals(outcome: &mut RunSummary, totals: &ThreadTotals) {
     outcome.sent += totals.sent;
     outcome.sent_again += totals.sent_again;
     outcome.bytes_received += totals.bytes_received;

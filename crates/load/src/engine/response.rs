@@ -56,15 +56,15 @@ pub(super) enum Advance {
     /// More is to come. The bytes from here on are the beginning of a head, to be passed again with those that follow.
     Partial(usize),
     /// The answer is complete.
-    Done(CompleteAnswer),
+    Done(CompletedResponse),
 }
 
 /// A complete answer.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct CompleteAnswer {
+pub(super) struct CompletedResponse {
     /// Whether another request may follow on the connection.
     pub(super) keep_alive: bool,
-    pub(super) refused: Option<AnswerMismatch>,
+    pub(super) mismatch: Option<AnswerMismatch>,
 }
 
 /// Why an answer was not the expected one.
@@ -160,7 +160,7 @@ impl Reader {
     }
 
     /// Ends the answer with its connection, if its body may end that way. `None` if it was not complete.
-    pub(super) fn ended(&mut self, answer: &mut Answer, entry: &Entry) -> Option<CompleteAnswer> {
+    pub(super) fn ended(&mut self, answer: &mut Answer, entry: &Entry) -> Option<CompletedResponse> {
         let verdict = answer.verdict.filter(|verdict| verdict.framing == Framing::UntilClose)?;
         Some(self.judge(answer, verdict, entry, &[]))
     }
@@ -227,7 +227,7 @@ impl Reader {
     }
 
     #[inline]
-    fn judge(&mut self, answer: &mut Answer, verdict: Verdict, entry: &Entry, content: &[u8]) -> CompleteAnswer {
+    fn judge(&mut self, answer: &mut Answer, verdict: Verdict, entry: &Entry, content: &[u8]) -> CompletedResponse {
         let refused = if !entry.expect.status(verdict.status) {
             Some(AnswerMismatch::Status(verdict.status))
         } else if entry.expect.needs_body() && !is_expected(answer, entry, content) {
@@ -236,7 +236,7 @@ impl Reader {
             None
         };
         self.reset(answer);
-        CompleteAnswer { keep_alive: verdict.keep_alive, refused }
+        CompletedResponse { keep_alive: verdict.keep_alive, mismatch: refused }
     }
 }
 
@@ -276,7 +276,7 @@ mod tests {
         answer: &[u8],
         cuts: &[usize],
         ends: bool,
-    ) -> Result<Option<CompleteAnswer>, Malformed> {
+    ) -> Result<Option<CompletedResponse>, Malformed> {
         let mut state = Answer::default();
         let (mut kept, mut from) = (Vec::new(), 0);
         let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (answer.len() + 1)).collect();
@@ -300,13 +300,13 @@ mod tests {
     const INTERIM: &[u8] = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
     const UNTIL_CLOSE: &[u8] = b"HTTP/1.1 200 OK\r\n\r\nabc";
 
-    fn done(keep_alive: bool) -> Option<CompleteAnswer> {
-        Some(CompleteAnswer { keep_alive, refused: None })
+    fn done(keep_alive: bool) -> Option<CompletedResponse> {
+        Some(CompletedResponse { keep_alive, mismatch: None })
     }
 
     #[test]
     fn the_end_of_an_answer() {
-        let check = |method, answer: &[u8], ends, expected: Option<CompleteAnswer>| {
+        let check = |method, answer: &[u8], ends, expected: Option<CompletedResponse>| {
             let mut reader = Reader::new(1);
             // The second time the head is known.
             for _ in 0..2 {
@@ -324,9 +324,9 @@ mod tests {
         check("GET", b"HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n", false, done(false));
         check("GET", &OK[..OK.len() - 1], true, None);
         check("GET", &OK[..20], true, None);
-        let refused = Some(CompleteAnswer { keep_alive: false, refused: Some(AnswerMismatch::Status(101)) });
+        let refused = Some(CompletedResponse { keep_alive: false, mismatch: Some(AnswerMismatch::Status(101)) });
         check("GET", b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", false, refused);
-        let refused = Some(CompleteAnswer { keep_alive: true, refused: Some(AnswerMismatch::Status(503)) });
+        let refused = Some(CompletedResponse { keep_alive: true, mismatch: Some(AnswerMismatch::Status(503)) });
         check("GET", b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n", false, refused);
     }
 

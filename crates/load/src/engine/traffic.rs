@@ -10,9 +10,9 @@ mod streams;
 
 use super::connection::{Connection, Stage};
 use super::connector::{Connector, LoadError};
-use super::record::Record;
 use super::response::Reader;
 use super::schedule::Starts;
+use super::thread_stats::ThreadStats;
 use crate::mix::{ComposedRequest, Composer, Entry};
 use crate::plan::{Load, Protocol};
 use bytes::Bytes;
@@ -49,7 +49,7 @@ pub(super) struct Traffic<'a> {
     idle: IdleList,
     composer: Composer,
     reader: Reader,
-    pub(super) record: Record,
+    pub(super) stats: ThreadStats,
     pacing: Pacing,
     /// Requests begun and not ended.
     asked: usize,
@@ -78,7 +78,7 @@ impl<'a> Traffic<'a> {
         clock: Clock,
         composer: Composer,
         connector: Connector,
-        record: Record,
+        record: ThreadStats,
     ) -> Result<Self, LoadError> {
         let connections = connector.not_open();
         let entries = load.mix.entries();
@@ -102,7 +102,7 @@ impl<'a> Traffic<'a> {
             idle: IdleList::new(connections * load.protocol.streams()),
             composer,
             reader: Reader::new(entries.len()),
-            record,
+            stats: record,
             pacing: Pacing::Held,
             asked: 0,
             measured_ns: NEVER_NS,
@@ -173,8 +173,8 @@ impl<'a> Traffic<'a> {
     }
 
     /// The counts.
-    pub(super) fn into_record(self) -> Record {
-        self.record
+    pub(super) fn into_stats(self) -> ThreadStats {
+        self.stats
     }
 
     /// Gives up requests under way and those that wait.
@@ -191,7 +191,7 @@ impl<'a> Traffic<'a> {
             // It was sent late, since no connection was free before, or the run was ended early: the target still had
             // time.
             match now.saturating_sub(connection.request.sent_ns) < self.timeout_ns {
-                true => self.cut_off(number, now),
+                true => self.cut_off_request(number, now),
                 false => self.time_out(number, now),
             }
         }

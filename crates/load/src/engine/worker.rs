@@ -5,8 +5,8 @@
 //! delay a start.
 
 use super::connector::{Connector, Endpoints, LoadError};
-use super::record::{Record, Stretch, Totals};
 use super::schedule::{Share, Starts};
+use super::thread_stats::{IntervalStats, ThreadStats, ThreadTotals};
 use super::traffic::{Clock, NEVER_NS, Traffic, Window, nanos};
 use crate::mix::Composer;
 use crate::outcome::PAUSE_CLOSED;
@@ -64,9 +64,9 @@ impl Common<'_> {
 pub(super) struct Wires {
     pub(super) reports: SyncSender<Report>,
     /// Receives the start of the warm-up as the signal to begin. If the channel closes, there is no run.
-    pub(super) go: Receiver<u64>,
+    pub(super) start_signal: Receiver<u64>,
     /// Emptied intervals, to be filled again.
-    pub(super) stretches: Receiver<Box<Stretch>>,
+    pub(super) cleared_intervals: Receiver<Box<IntervalStats>>,
 }
 
 /// A thread's message to the coordinator.
@@ -76,8 +76,8 @@ pub(super) enum Report {
     Ready,
     /// It cannot work.
     Failed(LoadError),
-    /// All counts since its last one until `until_ns`; not sent while no empty stretch is available.
-    Stretch { thread: usize, until_ns: u64, stretch: Box<Stretch> },
+    /// All counts since its last one until `until_ns`; not sent while no cleared interval is available.
+    Interval { thread: usize, until_ns: u64, interval: Box<IntervalStats> },
     /// Everything else.
     Finished { thread: usize, finished: Box<FinalReport> },
 }
@@ -85,8 +85,8 @@ pub(super) enum Report {
 /// A thread's last report.
 #[derive(Debug)]
 pub(super) struct FinalReport {
-    pub(super) stretch: Box<Stretch>,
-    pub(super) totals: Box<Totals>,
+    pub(super) interval: Box<IntervalStats>,
+    pub(super) totals: Box<ThreadTotals>,
     /// Usage over the measured time.
     pub(super) usage: Usage,
     /// The time of `usage`.
@@ -108,7 +108,7 @@ pub(super) fn work(common: &Common<'_>, thread: usize, wires: &Wires) {
         if wires.reports.send(Report::Ready).is_err() {
             return Ok(None);
         }
-        let Ok(begin_ns) = wires.go.recv() else { return Ok(None) };
+        let Ok(begin_ns) = wires.start_signal.recv() else { return Ok(None) };
         worker.run(begin_ns).map_err(epoll_failed)?;
         Ok(Some(worker.finish()))
     });
@@ -139,7 +139,7 @@ struct Worker<'a> {
     realtime: bool,
     interrupted: bool,
     chores_at_ns: u64,
-    stretch_until_ns: u64,
+    interval_until_ns: u64,
     finished_ns: u64,
 }
 
@@ -156,7 +156,7 @@ impl<'a> Worker<'a> {
         let is_open = matches!(load.pace, Pace::Open(_));
         let composer = Composer::new(&load.mix, load.seed, thread, threads);
         let connector = Connector::new(common.endpoints.clone(), connections, thread, threads);
-        let traffic = Traffic::new(load, common.clock, composer, connector, Record::new(is_open))?;
+        let traffic = Traffic::new(load, common.clock, composer, connector, ThreadStats::new(is_open))?;
         Ok(Worker {
             common,
             wires,
@@ -172,7 +172,7 @@ impl<'a> Worker<'a> {
             realtime: is_open && load.realtime && go_first(),
             interrupted: false,
             chores_at_ns: 0,
-            stretch_until_ns: NEVER_NS,
+            interval_until_ns: NEVER_NS,
             finished_ns: 0,
         })
     }
@@ -204,7 +204,7 @@ impl<'a> Worker<'a> {
         let measured_ns = begin_ns + nanos(load.warm_up);
         self.window = Window { begin_ns: measured_ns, end_ns: measured_ns + nanos(load.duration) };
         self.give_up_ns = self.window.end_ns + nanos(load.timeout);
-        self.stretch_until_ns = self.next_stretch(measured_ns);
+        self.interval_until_ns = self.next_interval(measured_ns);
         let starts = match &load.pace {
             Pace::Open(schedule) => {
                 let lengths = (load.warm_up, load.duration);
@@ -222,7 +222,7 @@ impl<'a> Worker<'a> {
         while !self.traffic.is_over(now) {
             if now >= self.chores_at_ns {
                 if (self.window.begin_ns..self.window.end_ns).contains(&self.chores_at_ns) {
-                    self.traffic.record.woke_late(now - self.chores_at_ns, self.pause_ns);
+                    self.traffic.stats.record_late_wake(now - self.chores_at_ns, self.pause_ns);
                 }
                 self.chores_at_ns = now + self.wake_ns;
                 self.chores(now);
@@ -247,7 +247,7 @@ impl<'a> Worker<'a> {
         }
         self.measure(now);
         self.traffic.look_for_overdue(self.overdue_count(), now);
-        if now >= self.stretch_until_ns {
+        if now >= self.interval_until_ns {
             self.hand_over(now);
         }
     }
@@ -293,21 +293,21 @@ impl<'a> Worker<'a> {
         (self.connections * self.wake_ns as usize).div_ceil(OVERDUE_ROUND_NS as usize)
     }
 
-    /// Gives the coordinator the counts, if there is an empty stretch to continue with; otherwise the next time.
+    /// Gives the coordinator the counts, if there is a cleared interval to continue with; otherwise the next time.
     fn hand_over(&mut self, now: u64) {
-        let until_ns = self.stretch_until_ns;
-        while self.stretch_until_ns <= now {
-            self.stretch_until_ns = self.next_stretch(self.stretch_until_ns);
+        let until_ns = self.interval_until_ns;
+        while self.interval_until_ns <= now {
+            self.interval_until_ns = self.next_interval(self.interval_until_ns);
         }
-        if let Ok(empty) = self.wires.stretches.try_recv() {
-            let stretch = std::mem::replace(&mut self.traffic.record.stretch, empty);
+        if let Ok(empty) = self.wires.cleared_intervals.try_recv() {
+            let interval = std::mem::replace(&mut self.traffic.stats.interval, empty);
             // There is room: there are no more reports than intervals. If the coordinator has gone, it needs none.
-            let _ = self.wires.reports.try_send(Report::Stretch { thread: self.share.thread, until_ns, stretch });
+            let _ = self.wires.reports.try_send(Report::Interval { thread: self.share.thread, until_ns, interval });
         }
     }
 
     /// The last interval includes answers soon after the end, or it would be a short one.
-    fn next_stretch(&self, after_ns: u64) -> u64 {
+    fn next_interval(&self, after_ns: u64) -> u64 {
         let interval = nanos(self.common.load.interval);
         let next = after_ns.saturating_add(interval);
         if next >= self.window.end_ns && after_ns < self.window.end_ns {
@@ -321,10 +321,10 @@ impl<'a> Worker<'a> {
             [Some((begin, before)), Some((end, after))] => (end - begin, after.since(before)),
             _ => (0, Usage::default()),
         };
-        let Record { stretch, totals, .. } = self.traffic.into_record();
+        let ThreadStats { interval, totals, .. } = self.traffic.into_stats();
         let (end_ns, finished_ns) = (self.window.end_ns, self.finished_ns);
         let (realtime, interrupted) = (self.realtime, self.interrupted);
-        FinalReport { stretch, totals, usage, metered_ns, end_ns, finished_ns, realtime, interrupted }
+        FinalReport { interval, totals, usage, metered_ns, end_ns, finished_ns, realtime, interrupted }
     }
 }
 

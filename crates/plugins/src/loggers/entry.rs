@@ -25,22 +25,22 @@ pub(super) fn write(
     out.push(b'{');
     let mut object = Object { out, is_first: true };
     if !is_extra("request") {
-        object.key("request");
+        object.push_key("request");
         write_request(finished, bodies.request, scratch, object.out);
     }
     if !is_extra("response") {
-        object.key("response");
+        object.push_key("response");
         write_response(finished, bodies.response, object.out);
     }
     if !is_extra("server") {
-        object.key("server");
+        object.push_key("server");
         let mut server = Object::begin(object.out);
         server.text("hostname", finished.record.process.hostname.as_bytes());
         server.text("version", finished.record.process.version.as_bytes());
         server.end();
     }
     if !finished.record.tries.shown().is_empty() && !is_extra("upstream") {
-        object.key("upstream");
+        object.push_key("upstream");
         push_value(&AccessValue::UpstreamAddr, &finished.record, usize::MAX, scratch, object.out);
     }
     write_rest(finished, &is_extra, unmatched, &mut object);
@@ -69,13 +69,13 @@ fn write_rest(
         object.text("route_id", route.as_bytes());
     }
     if let Some(consumer) = finished.response.consumer.filter(|_| !is_extra("consumer")) {
-        object.key("consumer");
+        object.push_key("consumer");
         let mut names = Object::begin(object.out);
         names.text("username", finished.response.consumers.of(consumer).name.as_bytes());
         names.end();
     }
     if !is_extra("client_ip") {
-        object.key("client_ip");
+        object.push_key("client_ip");
         object.out.push(b'"');
         push_ip(record.client, object.out);
         object.out.push(b'"');
@@ -89,7 +89,7 @@ fn write_rest(
         [("latency", Some(record.request_time_us)), ("upstream_latency", upstream), ("apisix_latency", Some(own))]
     {
         if let Some(time_us) = time_us.filter(|_| !is_extra(name)) {
-            object.key(name);
+            object.push_key(name);
             push_millis(time_us, object.out);
         }
     }
@@ -115,11 +115,11 @@ fn write_request(
     object.text("url", url);
     object.text("uri", target);
     object.text("method", facts.method());
-    object.key("headers");
+    object.push_key("headers");
     let (fields, head) = (&facts.request.fields, facts.head);
     let edits = finished.response.request_edits;
     write_many(object.out, &mut |visit| edits.each(fields, head, &mut |name, value| visit(name, Some(value))), true);
-    object.key("querystring");
+    object.push_key("querystring");
     let query = facts.query().unwrap_or_default();
     write_many(
         object.out,
@@ -145,7 +145,7 @@ fn write_response(finished: &FinishedRequest<'_, '_>, body: Option<&[u8]>, out: 
     let response = finished.response;
     let mut object = Object::begin(out);
     object.number("status", finished.record.status);
-    object.key("headers");
+    object.push_key("headers");
     write_many(
         object.out,
         &mut |visit| {
@@ -155,7 +155,7 @@ fn write_response(finished: &FinishedRequest<'_, '_>, body: Option<&[u8]>, out: 
     );
     object.number("size", finished.record.bytes_sent);
     if let Some(body) = body.filter(|body| !body.is_empty()) {
-        object.key("body");
+        object.push_key("body");
         if !finished.coded.as_ref().is_some_and(|coded| coded.leave(object.out)) {
             push_json_string(body, usize::MAX, object.out);
         }
@@ -192,7 +192,7 @@ fn write_many(out: &mut Vec<u8>, each: &mut dyn FnMut(&mut Visit<'_>), lowers: b
         if found[..index].iter().any(is_same) {
             continue;
         }
-        object.bytes_key(&texts[name.clone()]);
+        object.push_bytes_key(&texts[name.clone()]);
         let push = |value: &Option<std::ops::Range<usize>>, out: &mut Vec<u8>| match value {
             Some(value) => push_json_string(&texts[value.clone()], usize::MAX, out),
             None => out.extend_from_slice(b"true"),
@@ -233,11 +233,11 @@ impl Object<'_> {
         Object { out, is_first: true }
     }
 
-    fn key(&mut self, name: &str) {
-        self.bytes_key(name.as_bytes());
+    fn push_key(&mut self, name: &str) {
+        self.push_bytes_key(name.as_bytes());
     }
 
-    fn bytes_key(&mut self, name: &[u8]) {
+    fn push_bytes_key(&mut self, name: &[u8]) {
         if !std::mem::take(&mut self.is_first) {
             self.out.push(b',');
         }
@@ -246,12 +246,12 @@ impl Object<'_> {
     }
 
     fn text(&mut self, name: &str, value: &[u8]) {
-        self.key(name);
+        self.push_key(name);
         push_json_string(value, usize::MAX, self.out);
     }
 
     fn number(&mut self, name: &str, number: impl Into<u64>) {
-        self.key(name);
+        self.push_key(name);
         push_number(number.into(), self.out);
     }
 

@@ -41,20 +41,20 @@ async fn take_turn(io: &Rc<dyn Io>) {
     }));
 }
 
-/// A reserved place among the timers of a worker.
-struct TimerPlace;
+/// The right to be one of the timers of a worker.
+struct TimerPermit;
 
-impl TimerPlace {
-    fn take() -> Option<TimerPlace> {
+impl TimerPermit {
+    fn take() -> Option<TimerPermit> {
         let count = PENDING.get();
         (count < TIMERS_MAX).then(|| {
             PENDING.set(count + 1);
-            TimerPlace
+            TimerPermit
         })
     }
 }
 
-impl Drop for TimerPlace {
+impl Drop for TimerPermit {
     fn drop(&mut self) {
         PENDING.set(PENDING.get() - 1);
     }
@@ -62,25 +62,25 @@ impl Drop for TimerPlace {
 
 /// Timers that the functions of one run have scheduled, until it is over: only then can others run.
 #[derive(Default)]
-pub(super) struct ScheduledTimers(Vec<(u64, Duration, TimerPlace)>);
+pub(super) struct ScheduledTimers(Vec<(u64, Duration, TimerPermit)>);
 
 impl ScheduledTimers {
     /// Adds one; `None`: there are too many.
     pub(super) fn add(&mut self, delay: Duration) -> Option<u64> {
-        let (place, number) = (TimerPlace::take()?, timer_number());
-        self.0.push((number, delay.min(SLEEP_MAX), place));
+        let (permit, number) = (TimerPermit::take()?, timer_number());
+        self.0.push((number, delay.min(SLEEP_MAX), permit));
         Some(number)
     }
 
     /// Starts waiting for their time.
     pub(super) fn spawn(self, plugin: &'static str, program: &Arc<Program>, io: &Rc<dyn Io>) {
-        for (number, delay, place) in self.0 {
+        for (number, delay, permit) in self.0 {
             let (program, own_io) = (program.clone(), io.clone());
             io.spawn(Box::pin(async move {
                 own_io.sleep(delay).await;
                 take_turn(&own_io).await;
                 run(plugin, &program, number, own_io).await;
-                drop(place);
+                drop(permit);
             }));
         }
     }
@@ -88,7 +88,7 @@ impl ScheduledTimers {
 
 /// Runs the function of a timer to its end. It has the limits of a run.
 async fn run(plugin: &'static str, program: &Arc<Program>, number: u64, io: Rc<dyn Io>) {
-    let (mut context, mut host) = (Context::default(), OfTimer { plugin, io, started: ScheduledTimers::default() });
+    let (mut context, mut host) = (Context::default(), TimerHost { plugin, io, started: ScheduledTimers::default() });
     let mut outcome = run_timer(program, number, &mut host, &mut context);
     let links = Links::default();
     loop {
@@ -98,15 +98,15 @@ async fn run(plugin: &'static str, program: &Arc<Program>, number: u64, io: Rc<d
             RunOutcome::Failed(failure) => return host.io.fail(plugin, &failure.text),
             RunOutcome::Done(_) | RunOutcome::Answer { .. } => return,
         };
-        outcome = go_on(wait, paused, &links, &mut host, &mut context).await;
+        outcome = wait_and_resume(wait, paused, &links, &mut host, &mut context).await;
     }
 }
 
-async fn go_on(
+async fn wait_and_resume(
     wait: RunWait,
     paused: PausedRun,
     links: &Links,
-    host: &mut OfTimer,
+    host: &mut TimerHost,
     context: &mut Context,
 ) -> RunOutcome {
     let reply = match wait {
@@ -127,13 +127,13 @@ async fn go_on(
     resume_with(paused, reply, host, context)
 }
 
-struct OfTimer {
+struct TimerHost {
     plugin: &'static str,
     io: Rc<dyn Io>,
     started: ScheduledTimers,
 }
 
-impl Host for OfTimer {
+impl Host for TimerHost {
     fn phase(&self) -> &'static str {
         "timer"
     }

@@ -61,7 +61,7 @@ pub(super) struct More {
     pub(super) settings: Arc<DeviceSettings>,
     pub(super) generation: Generation,
     pub(super) request: Box<UpgradedRequest>,
-    pub(super) credential: Option<DeviceAdmission>,
+    pub(super) admission: Option<DeviceAdmission>,
     /// `None`: events are not wanted.
     pub(super) events: Option<Events>,
     pub(super) received: u64,
@@ -101,7 +101,7 @@ pub(super) struct ResumedDevice {
     pub(super) generation: Generation,
     pub(super) session: Session,
     pub(super) request: Box<UpgradedRequest>,
-    pub(super) credential: Option<DeviceAdmission>,
+    pub(super) admission: Option<DeviceAdmission>,
     pub(super) lease: Option<Arc<Lease>>,
     pub(super) received: u64,
     pub(super) written: u64,
@@ -115,9 +115,9 @@ pub(super) struct ResumedDevice {
 impl DeviceConnection {
     /// Begins after a 101 has been sent.
     pub(super) fn new(open: Open, client: ClientConnection, begun: BegunDevice) -> DeviceConnection {
-        let BegunDevice { place, device, labels, protocol, settings, generation, session, request, credential, .. } =
+        let BegunDevice { place, device, labels, protocol, settings, generation, session, request, admission, .. } =
             begun;
-        let held = begun.early.map_or_else(Vec::new, |(buffer, range)| {
+        let held = begun.buffered.map_or_else(Vec::new, |(buffer, range)| {
             let early = buffer[range].to_vec();
             open.worker.buffers.give(buffer);
             early
@@ -131,7 +131,7 @@ impl DeviceConnection {
             generation,
             session: Session::new(session, generation),
             request,
-            credential,
+            admission,
             lease: begun.lease,
             received: begun.received - held.len() as u64,
             written: begun.sent,
@@ -154,7 +154,7 @@ impl DeviceConnection {
     /// Continues where another process has left it.
     pub(super) fn resume(open: Open, mut client: ClientConnection, resumed: ResumedDevice) -> DeviceConnection {
         let ResumedDevice {
-            place, device, labels, protocol, settings, generation, session, request, credential, ..
+            place, device, labels, protocol, settings, generation, session, request, admission, ..
         } = resumed;
         let worker = &open.worker;
         let now_ms = worker.clock.now_ms();
@@ -172,7 +172,7 @@ impl DeviceConnection {
             settings,
             generation,
             request,
-            credential,
+            admission,
             events,
             received: resumed.received,
             sent_before: resumed.written,
@@ -404,7 +404,7 @@ impl DeviceConnection {
         }
         self.count_bytes(devices);
         self.report_messages(now_ms, false);
-        if let Some(until_ms) = self.more.credential.as_ref().and_then(|credential| credential.until_ms) {
+        if let Some(until_ms) = self.more.admission.as_ref().and_then(|admission| admission.until_ms) {
             let left_ms = until_ms.saturating_sub(worker.clock.now_unix_ms());
             if left_ms == 0 {
                 return self.close(CloseReason::Revoked);
@@ -445,8 +445,8 @@ impl DeviceConnection {
         if self.more.consumers_seen != seen {
             self.more.consumers_seen = seen;
             let snapshot = worker.snapshot();
-            let holds = |credential: &DeviceAdmission| credential.holds(&snapshot.plan.consumers);
-            if !self.more.credential.as_ref().is_none_or(holds) {
+            let holds = |admission: &DeviceAdmission| admission.holds(&snapshot.plan.consumers);
+            if !self.more.admission.as_ref().is_none_or(holds) {
                 return Some(CloseReason::Revoked);
             }
         }

@@ -126,11 +126,11 @@ impl DeviceConnection {
             MessageState { id: id.to_string(), seq: *seq, bytes, is_text }
         });
         let messages = messages.collect();
-        let credential = self.more.credential.as_ref().map(|credential| CredentialState {
-            consumer: credential.consumer.to_string(),
-            credential: credential.credential.as_ref().map(|id| id.to_string()),
-            mark: credential.mark,
-            until_ms: credential.until_ms,
+        let credential = self.more.admission.as_ref().map(|admission| CredentialState {
+            consumer: admission.consumer.to_string(),
+            credential: admission.credential.as_ref().map(|id| id.to_string()),
+            mark: admission.credential_fingerprint,
+            until_ms: admission.until_ms,
         });
         let state = DeviceState {
             connection: worker.state_of(&self.client),
@@ -225,10 +225,10 @@ pub(crate) fn take(
         settings: settings.clone(),
     };
     let request = reported_request(state, &worker, head, (place, route), is_changed);
-    let credential = state.credential.as_ref().map(|credential| DeviceAdmission {
+    let admission = state.credential.as_ref().map(|credential| DeviceAdmission {
         consumer: credential.consumer.as_str().into(),
         credential: credential.credential.as_deref().map(Into::into),
-        mark: credential.mark,
+        credential_fingerprint: credential.mark,
         until_ms: credential.until_ms,
     });
     let mut own = DeviceRegistration::new(&worker, devices);
@@ -243,7 +243,7 @@ pub(crate) fn take(
         generation,
         session: continued(carried, generation),
         request: Box::new(request),
-        credential,
+        admission,
         lease: lease(route.lease.as_ref(), is_changed),
         received: state.received,
         written: state.written,
@@ -315,6 +315,6 @@ impl DeviceAdmission {
                 u16::try_from(place).ok()
             }
         };
-        consumers.credential_fingerprint(ConsumerRef { credential, ..named }) == Some(self.mark)
+        consumers.credential_fingerprint(ConsumerRef { credential, ..named }) == Some(self.credential_fingerprint)
     }
 }

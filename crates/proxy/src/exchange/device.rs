@@ -37,11 +37,11 @@ pub(crate) struct BegunDevice {
     pub(crate) generation: Generation,
     pub(crate) session: SessionId,
     pub(crate) request: Box<UpgradedRequest>,
-    pub(crate) credential: Option<DeviceAdmission>,
+    pub(crate) admission: Option<DeviceAdmission>,
     /// `None`: the route does not care what becomes of its devices.
     pub(crate) lease: Option<Arc<Lease>>,
     /// Bytes that arrived after the request, and how many arrived in total.
-    pub(crate) early: Option<(Buffer, Range<usize>)>,
+    pub(crate) buffered: Option<(Buffer, Range<usize>)>,
     pub(crate) received: u64,
     pub(crate) sent: u64,
 }
@@ -53,8 +53,8 @@ pub(crate) struct DeviceAdmission {
     pub(crate) consumer: Box<str>,
     /// Id of its credential; `None`: the credential is part of the consumer itself.
     pub(crate) credential: Option<Box<str>>,
-    /// Mark of the credential that the device was admitted with; another key has another mark.
-    pub(crate) mark: u64,
+    /// Fingerprint of the credential that the device was admitted with.
+    pub(crate) credential_fingerprint: u64,
     /// When it ends, in milliseconds since 1970.
     pub(crate) until_ms: Option<u64>,
 }
@@ -90,7 +90,7 @@ pub(super) async fn begin(serving: &mut RequestContext<'_>, device: &Device) -> 
     let (generation, session) = admitted(serving, &mut place, facts).await?;
     answer(serving, device).await?;
     let after = ConnectionNext::Tunnel;
-    let credential = authenticated(serving);
+    let admission = admission_of(serving);
     let request = Box::new(upgraded_request(serving));
     let exchange = &mut *serving.exchange;
     exchange.upgraded = Some(Switch::Device(Box::new(BegunDevice {
@@ -102,11 +102,11 @@ pub(super) async fn begin(serving: &mut RequestContext<'_>, device: &Device) -> 
         generation,
         session,
         request,
-        credential,
+        admission,
         lease: route.lease.clone(),
         received: exchange.from_client.total,
         sent: exchange.bytes_sent(),
-        early: exchange.from_client.take_leftover(),
+        buffered: exchange.from_client.take_leftover(),
     })));
     Ok(after)
 }
@@ -175,7 +175,7 @@ async fn answer(serving: &mut RequestContext<'_>, device: &Device) -> Result<(),
 }
 
 /// What the device was admitted with; `None`: it was not authenticated.
-fn authenticated(serving: &RequestContext<'_>) -> Option<DeviceAdmission> {
+fn admission_of(serving: &RequestContext<'_>) -> Option<DeviceAdmission> {
     let chains = &serving.exchange.chains;
     let attached = chains.consumer?;
     let consumers = &serving.snapshot.plan.consumers;
@@ -184,7 +184,7 @@ fn authenticated(serving: &RequestContext<'_>) -> Option<DeviceAdmission> {
     Some(DeviceAdmission {
         consumer: consumer.name.clone(),
         credential: credential.cloned(),
-        mark: consumers.credential_fingerprint(attached)?,
+        credential_fingerprint: consumers.credential_fingerprint(attached)?,
         until_ms: chains.settled.authenticated_until.get().map(|seconds| (seconds * 1000.0) as u64),
     })
 }

@@ -11,7 +11,7 @@
 use super::streams::when;
 use super::{READ_BYTES, Traffic};
 use crate::engine::connection::{Request, Stage};
-use crate::engine::response::{Advance, CompleteAnswer};
+use crate::engine::response::{Advance, CompletedResponse};
 use crate::engine::schedule::Starts;
 use crate::outcome::ErrorKind;
 use rustix::event::epoll;
@@ -51,7 +51,7 @@ impl Traffic<'_> {
             if let Some(number) = self.idle.pop() {
                 starts.advance();
                 if measured {
-                    self.record.lateness(now - intended, self.late_ns);
+                    self.stats.record_lateness(now - intended, self.late_ns);
                 }
                 now = self.ask(number, intended, now);
             } else {
@@ -60,7 +60,7 @@ impl Traffic<'_> {
                 }
                 starts.advance();
                 if measured {
-                    self.record.lateness(now.saturating_sub(intended.max(self.look_by_ns)), self.late_ns);
+                    self.stats.record_lateness(now.saturating_sub(intended.max(self.look_by_ns)), self.late_ns);
                 }
             }
         }
@@ -98,7 +98,7 @@ impl Traffic<'_> {
         while waiting.passed() < starts.passed() {
             let intended = waiting.next_ns();
             if intended >= self.measured_ns {
-                self.record.missed(now.saturating_sub(intended));
+                self.stats.record_missed_start(now.saturating_sub(intended));
             }
             waiting.advance();
         }
@@ -152,7 +152,7 @@ impl Traffic<'_> {
     pub(super) fn opened(&mut self, number: usize, now: u64) {
         let connection = &mut self.connections[number];
         connection.stage = Stage::Idle;
-        self.record.totals.connect.saturating_record(now.saturating_sub(connection.request.sent_ns));
+        self.stats.totals.connect.saturating_record(now.saturating_sub(connection.request.sent_ns));
         self.connector.succeeded();
     }
 
@@ -160,7 +160,7 @@ impl Traffic<'_> {
     pub(super) fn connect_failed(&mut self, number: usize, error: io::Error, now: u64) {
         let (to, _) = self.connector.ends(number);
         if now >= self.measured_ns {
-            self.record.error(ErrorKind::Connect, &format_args!("{to}: {error}"));
+            self.stats.record_error(ErrorKind::Connect, &format_args!("{to}: {error}"));
         }
         self.connections[number].close();
         self.connector.failed(number, error, now);
@@ -189,7 +189,7 @@ impl Traffic<'_> {
         connection.stage = Stage::Asked;
         let sent = connection.send(composed.bytes);
         self.asked += 1;
-        self.record.totals.sent += 1;
+        self.stats.totals.sent += 1;
         let after = self.clock.now_ns();
         self.sent(place, sent, after)
     }
@@ -202,7 +202,7 @@ impl Traffic<'_> {
             Ok(true) => {
                 let request = connection.request;
                 if request.intended_ns >= self.measured_ns {
-                    self.record.totals.send.saturating_record(now - request.sent_ns);
+                    self.stats.totals.send.saturating_record(now - request.sent_ns);
                 }
                 now
             }
@@ -274,9 +274,9 @@ impl Traffic<'_> {
     }
 
     #[inline]
-    fn answered(&mut self, number: usize, done: CompleteAnswer, ended: bool, now: u64) -> u64 {
+    fn answered(&mut self, number: usize, done: CompletedResponse, ended: bool, now: u64) -> u64 {
         let request = self.connections[number].request;
-        self.count_answer(request, done.refused, now);
+        self.count_answer(request, done.mismatch, now);
         self.asked -= 1;
         let connection = &mut self.connections[number];
         if !connection.proven {
@@ -324,7 +324,7 @@ impl Traffic<'_> {
     fn unasked(&mut self, number: usize, length: usize, now: u64) -> u64 {
         let courtesy = self.buffer[..length].get(8..12) == Some(b" 408");
         if !courtesy && now >= self.measured_ns {
-            self.record.error(ErrorKind::Malformed, &format_args!("{length} bytes without a request"));
+            self.stats.record_error(ErrorKind::Malformed, &format_args!("{length} bytes without a request"));
         }
         if !self.connections[number].proven {
             self.connector.slow_down(now);
@@ -338,11 +338,11 @@ impl Traffic<'_> {
         let request = self.connections[number].request;
         self.count_timeout(request, now);
         self.asked -= 1;
-        self.give_back(number, now);
+        self.close_failed(number, now);
     }
 
     /// The run ended before the answer and before the timeout: neither a latency nor a failure is known.
-    pub(super) fn cut_off(&mut self, number: usize, now: u64) {
+    pub(super) fn cut_off_request(&mut self, number: usize, now: u64) {
         let request = self.connections[number].request;
         self.count_cut_off(request, now);
         self.asked -= 1;
@@ -355,11 +355,11 @@ impl Traffic<'_> {
         let request = self.connections[number].request;
         self.count_failure(request, kind, what);
         self.asked -= 1;
-        self.give_back(number, now);
+        self.close_failed(number, now);
     }
 
     /// Closes a connection whose request failed.
-    pub(super) fn give_back(&mut self, number: usize, now: u64) {
+    pub(super) fn close_failed(&mut self, number: usize, now: u64) {
         if !self.connections[number].proven {
             self.connector.slow_down(now);
         }

@@ -144,7 +144,7 @@ impl Traffic<'_> {
         let Some(multiplex) = &self.multiplex else { return now };
         let (streams, places) = (multiplex.streams, multiplex.places_of(number));
         if allowed < streams {
-            let least = &mut self.record.totals.streams_allowed;
+            let least = &mut self.stats.totals.streams_allowed;
             *least = Some(least.map_or(allowed, |least| least.min(allowed)));
         }
         for place in places.take(allowed) {
@@ -176,7 +176,7 @@ impl Traffic<'_> {
         (taken.is_asked, taken.is_free) = (true, false);
         bundle.under_way += 1;
         multiplex.unsent.push(number);
-        self.record.totals.sent += 1;
+        self.stats.totals.sent += 1;
         match message.map(|(message, body)| bundle.session.ask(stream, message, body)) {
             Ok(Ok(())) => now,
             Ok(Err(error)) => {
@@ -260,7 +260,7 @@ impl Traffic<'_> {
         let request = *request;
         let done = self.reader.ended(answer, self.composer.entry(request.entry as usize));
         let goes_on = multiplex.take_off(place);
-        self.count_answer(request, done.and_then(|done| done.refused), now);
+        self.count_answer(request, done.and_then(|done| done.mismatch), now);
         self.asked -= 1;
         let connection = &mut self.connections[number];
         if !connection.proven {
@@ -279,7 +279,7 @@ impl Traffic<'_> {
             self.reader.reset(&mut multiplex.places[place].answer);
             multiplex.take_off(place);
             multiplex.lost.push_back(Request { answering: false, ..request });
-            self.record.totals.sent_again += 1;
+            self.stats.totals.sent_again += 1;
             return now;
         }
         let (kind, what) = failure(error, request.answering);
@@ -332,7 +332,7 @@ impl Traffic<'_> {
             self.connect_failed(number, not_begun(why), now);
             return now;
         }
-        self.give_back(number, now);
+        self.close_failed(number, now);
         now
     }
 
@@ -435,7 +435,7 @@ impl Traffic<'_> {
     #[inline]
     pub(super) fn count_first_byte(&mut self, request: Request, now: u64) {
         if self.is_measured(request) {
-            self.record.totals.first_byte.saturating_record(now - request.sent_ns);
+            self.stats.totals.first_byte.saturating_record(now - request.sent_ns);
         }
     }
 
@@ -443,7 +443,7 @@ impl Traffic<'_> {
     #[inline]
     pub(super) fn count_bytes(&mut self, bytes: u64, now: u64) {
         if now >= self.measured_ns && now < self.end_ns {
-            self.record.totals.bytes_received += bytes;
+            self.stats.totals.bytes_received += bytes;
         }
     }
 
@@ -452,25 +452,29 @@ impl Traffic<'_> {
         self.answered_ns = now;
         if refused.is_none() {
             // Also counts a request that began before the measured time.
-            self.record.totals.good_shares += share_within((request.sent_ns, now), (self.measured_ns, self.end_ns));
+            self.stats.totals.good_shares += share_within((request.sent_ns, now), (self.measured_ns, self.end_ns));
         }
         if !self.is_measured(request) {
             return;
         }
         let in_time = u64::from(now <= self.end_ns);
-        self.record.stretch.requests += 1;
-        self.record.totals.answered_in_time += in_time;
+        self.stats.interval.requests += 1;
+        self.stats.totals.answered_in_time += in_time;
         let Some(refused) = refused else {
-            self.record.latency(now - request.intended_ns, now - request.sent_ns);
-            self.record.totals.good += 1;
-            self.record.totals.good_in_time += in_time;
+            self.stats.record_latency(now - request.intended_ns, now - request.sent_ns);
+            self.stats.totals.good += 1;
+            self.stats.totals.good_in_time += in_time;
             return;
         };
-        self.record.totals.refused.saturating_record(now - request.sent_ns);
+        self.stats.totals.refused.saturating_record(now - request.sent_ns);
         let name = &self.composer.entry(request.entry as usize).name;
         match refused {
-            AnswerMismatch::Status(status) => self.record.error(ErrorKind::Status, &format_args!("{status} to {name}")),
-            AnswerMismatch::Body => self.record.error(ErrorKind::Body, &format_args!("unexpected body, to {name}")),
+            AnswerMismatch::Status(status) => {
+                self.stats.record_error(ErrorKind::Status, &format_args!("{status} to {name}"))
+            }
+            AnswerMismatch::Body => {
+                self.stats.record_error(ErrorKind::Body, &format_args!("unexpected body, to {name}"))
+            }
         }
     }
 
@@ -478,13 +482,13 @@ impl Traffic<'_> {
     pub(super) fn count_failure(&mut self, request: Request, kind: ErrorKind, what: &dyn Display) {
         if self.is_measured(request) {
             let name = &self.composer.entry(request.entry as usize).name;
-            self.record.error(kind, &format_args!("{what}, to {name}"));
+            self.stats.record_error(kind, &format_args!("{what}, to {name}"));
         }
     }
 
     pub(super) fn count_timeout(&mut self, request: Request, now: u64) {
         if self.is_measured(request) {
-            self.record.latency(now - request.intended_ns, now - request.sent_ns);
+            self.stats.record_latency(now - request.intended_ns, now - request.sent_ns);
         }
         let waited_ms = self.load.timeout.as_millis();
         self.count_failure(request, ErrorKind::Timeout, &format_args!("no complete answer in {waited_ms} ms"));
@@ -492,7 +496,7 @@ impl Traffic<'_> {
 
     pub(super) fn count_cut_off(&mut self, request: Request, now: u64) {
         if self.is_measured(request) {
-            self.record.cut_off(now - request.intended_ns);
+            self.stats.record_cut_off(now - request.intended_ns);
         }
     }
 }

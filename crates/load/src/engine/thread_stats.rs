@@ -1,6 +1,6 @@
 //! A thread's counts during a run: preallocated, so that counting neither allocates nor locks.
 //!
-//! Latencies are kept by interval in a [`Stretch`], which is handed over whole and replaced by a cleared one;
+//! Latencies are kept by interval in a [`IntervalStats`], which is handed over whole and replaced by a cleared one;
 //! everything else is reported once, at the end.
 
 use crate::outcome::{ERROR_EXAMPLES_MAX, ErrorKind, Errors, Latencies, histogram};
@@ -13,7 +13,7 @@ const WORDED_MAX: u32 = 32;
 
 /// The results of requests in an interval.
 #[derive(Debug)]
-pub(super) struct Stretch {
+pub(super) struct IntervalStats {
     pub(super) requests: u64,
     pub(super) errors: u64,
     /// In a closed loop only the uncorrected, which equal the others.
@@ -22,7 +22,7 @@ pub(super) struct Stretch {
 
 /// Counts that are reported at the end.
 #[derive(Debug)]
-pub(super) struct Totals {
+pub(super) struct ThreadTotals {
     pub(super) sent: u64,
     pub(super) answered_in_time: u64,
     pub(super) good: u64,
@@ -52,19 +52,19 @@ pub(super) struct Totals {
 
 /// A thread's counters.
 #[derive(Debug)]
-pub(super) struct Record {
-    pub(super) stretch: Box<Stretch>,
-    pub(super) totals: Box<Totals>,
+pub(super) struct ThreadStats {
+    pub(super) interval: Box<IntervalStats>,
+    pub(super) totals: Box<ThreadTotals>,
     corrects: bool,
     worded: [u32; ErrorKind::ALL.len()],
 }
 
-impl Stretch {
+impl IntervalStats {
     /// An empty interval whose memory was touched: the first touch of a page in the middle of a run would be a pause of
     /// our own.
     pub(super) fn new() -> Self {
-        let latencies = Latencies { corrected: touched(), uncorrected: touched() };
-        Stretch { requests: 0, errors: 0, latencies }
+        let latencies = Latencies { corrected: prefaulted_histogram(), uncorrected: prefaulted_histogram() };
+        IntervalStats { requests: 0, errors: 0, latencies }
     }
 
     /// Empties it, keeping the memory.
@@ -75,22 +75,22 @@ impl Stretch {
     }
 }
 
-impl Record {
-    /// An empty record; `corrects`: whether corrected latencies differ from the others.
+impl ThreadStats {
+    /// Empty counts; `corrects`: whether corrected latencies differ from the others.
     pub(super) fn new(corrects: bool) -> Self {
-        let totals = Totals {
+        let totals = ThreadTotals {
             sent: 0,
             answered_in_time: 0,
             good: 0,
             good_in_time: 0,
             good_shares: 0.0,
-            refused: touched(),
+            refused: prefaulted_histogram(),
             bytes_received: 0,
             errors: Errors::default(),
-            connect: touched(),
-            send: touched(),
-            first_byte: touched(),
-            lateness: touched(),
+            connect: prefaulted_histogram(),
+            send: prefaulted_histogram(),
+            first_byte: prefaulted_histogram(),
+            lateness: prefaulted_histogram(),
             late: 0,
             missed_starts: 0,
             cut_off: 0,
@@ -99,13 +99,18 @@ impl Record {
             pause_longest_ns: 0,
             pauses_ns: 0,
         };
-        Record { stretch: Box::new(Stretch::new()), totals: Box::new(totals), corrects, worded: Default::default() }
+        ThreadStats {
+            interval: Box::new(IntervalStats::new()),
+            totals: Box::new(totals),
+            corrects,
+            worded: Default::default(),
+        }
     }
 
     /// Counts a request's latencies.
     #[inline]
-    pub(super) fn latency(&mut self, corrected_ns: u64, uncorrected_ns: u64) {
-        let latencies = &mut self.stretch.latencies;
+    pub(super) fn record_latency(&mut self, corrected_ns: u64, uncorrected_ns: u64) {
+        let latencies = &mut self.interval.latencies;
         latencies.uncorrected.saturating_record(uncorrected_ns);
         if self.corrects {
             latencies.corrected.saturating_record(corrected_ns);
@@ -114,27 +119,27 @@ impl Record {
 
     /// Counts how late a start was because of the generator.
     #[inline]
-    pub(super) fn lateness(&mut self, late_ns: u64, bound_ns: u64) {
+    pub(super) fn record_lateness(&mut self, late_ns: u64, bound_ns: u64) {
         self.totals.lateness.saturating_record(late_ns);
         self.totals.late += u64::from(late_ns > bound_ns);
     }
 
     /// Counts a start that never happened, and how long it had been due.
-    pub(super) fn missed(&mut self, due_for_ns: u64) {
+    pub(super) fn record_missed_start(&mut self, due_for_ns: u64) {
         self.totals.missed_starts += 1;
-        self.stretch.latencies.corrected.saturating_record(due_for_ns);
+        self.interval.latencies.corrected.saturating_record(due_for_ns);
     }
 
     /// Counts a request that was still under way at the end, and how long it had been due.
-    pub(super) fn cut_off(&mut self, due_for_ns: u64) {
+    pub(super) fn record_cut_off(&mut self, due_for_ns: u64) {
         self.totals.cut_off += 1;
         if self.corrects {
-            self.stretch.latencies.corrected.saturating_record(due_for_ns);
+            self.interval.latencies.corrected.saturating_record(due_for_ns);
         }
     }
 
     /// Records that the thread woke this much later than planned.
-    pub(super) fn woke_late(&mut self, late_ns: u64, bound_ns: u64) {
+    pub(super) fn record_late_wake(&mut self, late_ns: u64, bound_ns: u64) {
         if late_ns > bound_ns {
             self.totals.pauses_ns += late_ns;
             self.totals.pause_longest_ns = self.totals.pause_longest_ns.max(late_ns);
@@ -142,8 +147,8 @@ impl Record {
     }
 
     /// Counts a failure.
-    pub(super) fn error(&mut self, kind: ErrorKind, what: &dyn fmt::Display) {
-        self.stretch.errors += 1;
+    pub(super) fn record_error(&mut self, kind: ErrorKind, what: &dyn fmt::Display) {
+        self.interval.errors += 1;
         let errors = &mut self.totals.errors;
         errors.counts[kind as usize] += 1;
         let worded = &mut self.worded[kind as usize];
@@ -158,7 +163,7 @@ impl Record {
 }
 
 /// An empty histogram whose memory was touched.
-fn touched() -> Histogram<u64> {
+fn prefaulted_histogram() -> Histogram<u64> {
     let mut histogram = histogram();
     // Writes every count.
     histogram.reset();
@@ -171,12 +176,12 @@ mod tests {
 
     #[test]
     fn all_failures_are_counted_and_a_few_described() {
-        let mut record = Record::new(true);
+        let mut stats = ThreadStats::new(true);
         for number in 0..100 {
-            record.error(ErrorKind::Status, &format_args!("{}", number % 3));
-            record.error(ErrorKind::Closed, &number);
+            stats.record_error(ErrorKind::Status, &format_args!("{}", number % 3));
+            stats.record_error(ErrorKind::Closed, &number);
         }
-        let errors = &record.totals.errors;
+        let errors = &stats.totals.errors;
         assert_eq!(errors.total(), 200);
         assert_eq!(errors.counts[ErrorKind::Status as usize], 100);
         assert_eq!(errors.examples, ["status: 0", "closed: 0", "status: 1", "closed: 1", "status: 2"]);
