@@ -33,6 +33,10 @@ pub const DISCARDED_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Number of requests with bodies of more than [`LARGE_BYTES_MIN`] that are processed at once; more wait.
 pub(crate) const LARGE_AT_ONCE_MAX: usize = 2;
 
+/// Number of bodies of up to [`MANY_BYTES_MAX`] that are received, or wait to be processed, at once: a slow sender keeps another
+/// from being received only if there are this many.
+pub(crate) const READ_AT_ONCE_MAX: usize = 8;
+
 /// The least size of a large body.
 pub(crate) const LARGE_BYTES_MIN: usize = 64 * 1024;
 

@@ -2,7 +2,10 @@
 //! the paths that can be opened in a browser; and the state that all handlers share.
 
 use crate::answer::Answer;
-use crate::body::{LARGE_AT_ONCE_MAX, LARGE_BYTES_MIN, MANY_BYTES_MAX, SINGLE_BYTES_MAX, SMALL_BYTES_MAX, parse, read};
+use crate::body::{
+    LARGE_AT_ONCE_MAX, LARGE_BYTES_MIN, MANY_BYTES_MAX, READ_AT_ONCE_MAX, SINGLE_BYTES_MAX, SMALL_BYTES_MAX, parse,
+    read,
+};
 use crate::collections::{COLLECTIONS, Collection, Naming, Verb};
 use crate::control::Control;
 use crate::query::Query;
@@ -226,8 +229,9 @@ impl ParsedRequest {
             }
             Action::SessionOpen | Action::RollBack => (read(&head.headers, body, SMALL_BYTES_MAX).await?, None),
             Action::ConfigsReplace | Action::ConfigsValidate | Action::Batch => {
-                let place = place().await;
-                (read(&head.headers, body, MANY_BYTES_MAX).await?, place)
+                let _reading = api.long_reads.acquire().await.expect("the semaphore is never closed");
+                let body = read(&head.headers, body, MANY_BYTES_MAX).await?;
+                (body, place().await)
             }
             _ => (Bytes::new(), None),
         };
@@ -308,8 +312,10 @@ pub(crate) struct Api {
     pub(crate) control: Arc<dyn Control>,
     pub(crate) guard: Arc<Guard>,
     pub(crate) standalone: Standalone,
-    /// Limits requests with large bodies.
+    /// Limits requests with large bodies that are processed.
     large_bodies: Arc<Semaphore>,
+    /// Limits bodies of up to [`MANY_BYTES_MAX`] that are received.
+    long_reads: Semaphore,
     /// Limits lists of resources.
     pub(crate) lists: Arc<Semaphore>,
     /// The endpoints of the OpenAPI description that are not hidden: method, path, action, summary.
@@ -323,6 +329,7 @@ impl Api {
             guard,
             standalone: Standalone::default(),
             large_bodies: Arc::new(Semaphore::new(LARGE_AT_ONCE_MAX)),
+            long_reads: Semaphore::new(READ_AT_ONCE_MAX),
             lists: Arc::new(Semaphore::new(LISTS_AT_ONCE_MAX)),
             described,
         }

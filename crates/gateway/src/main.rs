@@ -17,6 +17,8 @@ fn main() -> ExitCode {
         Command::Check(arguments) => commands::check::run(&arguments),
         Command::Explain(arguments) => commands::explain::run(&arguments),
         Command::Demo(demo) => commands::demo::run(demo.devices),
+        Command::Proxy(arguments) => commands::proxy::run(arguments),
+        Command::Init(arguments) => commands::init::run(arguments),
         Command::Exporter(arguments) => commands::exporter::run(&arguments),
         Command::Export(arguments) => commands::transfer::export(&arguments),
         Command::Diff(arguments) => commands::transfer::diff(&arguments),

@@ -83,13 +83,16 @@ const AGREED: Then<Flag, bool> = Then {
 };
 
 const DIRECTORY: Text<String> = text("a URL", |text| {
-    let fault = |message: &str| Fault::new(format!("{:?}: {message}", shortened(text)));
-    let Some(rest) = text.strip_prefix("https://") else {
-        return Err(fault("not an https URL").hint("write it like \"https://acme.example/directory\""));
-    };
-    let authority = rest.split(['/', '?']).next().unwrap_or_default();
+    let rest = text.strip_prefix("https://").unwrap_or(text);
+    let authority = rest.split_once("://").map_or(rest, |(_, rest)| rest).split(['/', '?']).next().unwrap_or_default();
     if authority.contains('@') {
-        return Err(fault("a name and password have no place here").hint("write what comes after the @ only"));
+        // Not quoted: there may be a password in it.
+        let fault = Fault::new("the URL of an ACME server cannot contain a user name or password");
+        return Err(fault.hint("write what comes after the @ only"));
+    }
+    let fault = |message: &str| Fault::new(format!("{:?}: {message}", shortened(text)));
+    if !text.starts_with("https://") {
+        return Err(fault("not an https URL").hint("write it like \"https://acme.example/directory\""));
     }
     parse_authority(authority)?;
     // Of RFC 3986 section 2, but for brackets, and for a fragment, which no server ever sees.
@@ -214,6 +217,9 @@ mod tests {
         check("https://a.example/<dir>", "not a URL");
         check("https://a.example/[dir]", "not a URL");
         check("https://a.example/dir#here", "not a URL");
-        check("https://me@a.example/dir", "a name and password have no place here");
+        for login in ["https://me:secret@a.example/dir", "http://me:secret@a.example/dir", "me:secret@a.example"] {
+            check(login, "cannot contain a user name or password");
+            assert!(!parsed(login).err().unwrap_or_default().contains("secret"), "{login}");
+        }
     }
 }

@@ -63,7 +63,7 @@ object! {
     /// The process: listeners, limits and logs.
     pub struct Gateway {
         /// Number of worker threads. `auto`: one per CPU available to the process (by affinity and cgroup quota; 1.5
-        /// CPUs give 1).
+        /// CPUs give 2).
         workers: Option<NonZeroUsize> = Workers => default(None);
         /// Listening addresses; must not be empty.
         listeners: Vec<HttpListener> = Listeners => default(vec![HttpListener {

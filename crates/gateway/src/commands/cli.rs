@@ -3,6 +3,7 @@
 //! Parsing only. Exit codes are the contract of scripts outside the project: 0 good, 1 the work found errors,
 //! 2 the arguments cannot be used (clap's own code for that too), 3 `diff` found differences, `lua check` no proof.
 
+use super::starter::{ListenArgument, NodeArgument, parse_host};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -65,6 +66,10 @@ pub(crate) enum Command {
     Explain(Explain),
     /// Start a gateway with two upstreams, a little traffic and a dashboard, and print what to try
     Demo(Demo),
+    /// Start a gateway in front of a server, without a configuration file
+    Proxy(Proxy),
+    /// Write a configuration file to begin with
+    Init(Init),
     /// Replace a running gateway with a new process of its binary, without losing a connection
     Upgrade(Upgrade),
     /// Expose the metrics that gateways write to a shared folder, from a separate process
@@ -99,6 +104,41 @@ pub(crate) struct Demo {
     /// With ten appliances, in a page, that are devices of the gateway
     #[arg(long)]
     pub(crate) devices: bool,
+}
+
+/// `stillgate proxy`.
+#[derive(Debug, Args)]
+pub(crate) struct Proxy {
+    /// The server: HOST:PORT, :PORT on this machine, or a URL with http:// or https:// and no path; given several times, servers
+    /// take turns
+    #[arg(long, value_name = "HOST:PORT", required = true)]
+    pub(crate) to: Vec<NodeArgument>,
+    /// Where to listen; :PORT for all addresses of this machine
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:8080")]
+    pub(crate) listen: ListenArgument,
+    /// Forward requests for this host only, such as shop.example or *.example; others get 404
+    #[arg(long, value_name = "NAME", value_parser = parse_host)]
+    pub(crate) host: Option<String>,
+    /// Print the configuration instead, for `stillgate run`
+    #[arg(long)]
+    pub(crate) print_config: bool,
+}
+
+/// `stillgate init`.
+#[derive(Debug, Args)]
+pub(crate) struct Init {
+    /// The file to write; - is standard output. A file that exists is left as it is
+    #[arg(value_name = "FILE", default_value = "stillgate.yaml")]
+    pub(crate) file: PathBuf,
+    /// The server, as for `stillgate proxy`
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:3000")]
+    pub(crate) to: Vec<NodeArgument>,
+    /// Where to listen; :PORT for all addresses of this machine
+    #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:9080")]
+    pub(crate) listen: ListenArgument,
+    /// Forward requests for this host only; others get 404
+    #[arg(long, value_name = "NAME", value_parser = parse_host)]
+    pub(crate) host: Option<String>,
 }
 
 /// `stillgate upgrade`.

@@ -9,6 +9,7 @@
 
 use super::cli::EXIT_ERRORS;
 use super::demo_upstream;
+use super::invitation::{Invitation, dashboard_link, free_or_any};
 use super::run::exit_code;
 use super::stdout::show_or;
 use crate::configuration::source::ConfigSource;
@@ -17,14 +18,13 @@ use serde_json::{Value as Json, json};
 use std::f64::consts::TAU;
 use std::fs::DirBuilder;
 use std::io::{self, Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 use stillgate_datastore::embedded::{EmbeddedStore, HistoryBounds};
 use stillgate_datastore::{Author, Key, Transaction, Write};
-use stillgate_door::Role;
 
 /// Port of the demo, if it is free.
 const PORT: u16 = 9080;
@@ -37,9 +37,6 @@ const METRICS_PORT: u16 = 9091;
 
 /// The device API's port, unless something else uses it.
 const DEVICES_PORT: u16 = 9190;
-
-/// How long the link to the dashboard can be opened.
-const LINK_AGE: Duration = Duration::from_secs(3600);
 
 /// Author of changes by the link, as the history shows it.
 const NAME: &str = "demo";
@@ -98,15 +95,6 @@ impl Drop for Folder {
     }
 }
 
-/// A loopback address with this port, or with one of the system's choice where it is taken.
-fn free_or_any(port: u16) -> SocketAddr {
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    match TcpListener::bind(address) {
-        Ok(_) => address,
-        Err(_) => SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
-    }
-}
-
 /// Like [`free_or_any`], with a port that is known before it is listened on.
 fn certain(port: u16) -> SocketAddr {
     let address = free_or_any(port);
@@ -143,38 +131,37 @@ fn config([listen, admin, metrics]: [SocketAddr; 3], devices: Option<SocketAddr>
 
 fn invitation(up: &Up<'_>, devices: Option<SocketAddr>) -> String {
     let routes = ROUTES + usize::from(devices.is_some());
-    let mut text =
-        format!("A gateway with {routes} routes and two upstreams (apple, pear) is up, with a little traffic.");
-    if let Some(admin) = up.admin {
-        let token = up.guard.sign_in_token(NAME, Role::Admin, LINK_AGE);
-        text.push_str(&format!(
-            " Its dashboard:\n\n  http://{admin}/ui/#{token}\n\nThe link works once, within an hour. What you change there takes effect at once."
+    let mut page = Invitation::new(format!(
+        "A gateway with {routes} routes and two upstreams (apple, pear) is up, with a little traffic."
+    ));
+    if let Some(link) = dashboard_link(up, NAME) {
+        page.paragraph(&format!(
+            "Its dashboard:\n\n  {link}\n\nThe link works once, within an hour. What you change there takes effect at once."
         ));
     }
     if let (Some(gateway), true) = (up.listeners.first(), devices.is_some()) {
-        text.push_str(&format!(
-            "\n\nTen appliances, each a device, as long as this page is open:\n\n  http://{gateway}/appliances\n\n"
+        page.paragraph(&format!(
+            "Ten appliances, each a device, as long as this page is open:\n\n  http://{gateway}/appliances"
         ));
     }
-    text.push_str(" In another terminal:\n\n");
-    let mut offer = |line: String, what: &str| text.push_str(&format!("  {line:<58} # {what}\n"));
+    page.list("In another terminal:");
     if let Some(gateway) = up.listeners.first() {
-        offer(format!("curl http://{gateway}/"), "apple and pear in turn");
-        offer(format!("curl http://{gateway}/hello/world"), "apple, by a path with a parameter");
-        offer(format!("curl -H 'Host: pear.example.com' http://{gateway}/"), "pear, by its host");
-        offer(format!("curl -d 'some text' http://{gateway}/echo"), "apple, for POST only");
-        offer(format!("curl -H 'apikey: rose' http://{gateway}/orders/7"), "as the consumer rose, ten a second");
-        offer(format!("curl http://{gateway}/slow"), "an answer that takes two seconds");
-        offer(format!("curl -N http://{gateway}/stream"), "five lines, one every half second");
+        page.offer(&format!("curl http://{gateway}/"), "apple and pear in turn");
+        page.offer(&format!("curl http://{gateway}/hello/world"), "apple, by a path with a parameter");
+        page.offer(&format!("curl -H 'Host: pear.example.com' http://{gateway}/"), "pear, by its host");
+        page.offer(&format!("curl -d 'some text' http://{gateway}/echo"), "apple, for POST only");
+        page.offer(&format!("curl -H 'apikey: rose' http://{gateway}/orders/7"), "as the consumer rose, ten a second");
+        page.offer(&format!("curl http://{gateway}/slow"), "an answer that takes two seconds");
+        page.offer(&format!("curl -N http://{gateway}/stream"), "five lines, one every half second");
     }
     if let Some(admin) = up.admin {
-        offer(format!("curl http://{admin}/v1/status"), "the state of the gateway");
+        page.offer(&format!("curl http://{admin}/v1/status"), "the state of the gateway");
     }
     if let Some(metrics) = up.metrics {
-        offer(format!("curl http://{metrics}/metrics"), "its metrics");
+        page.offer(&format!("curl http://{metrics}/metrics"), "its metrics");
     }
     if let Some(devices) = devices {
-        text.push_str("\nWith the page of appliances open:\n\n");
+        page.list("With the page of appliances open:");
         let json = "-H 'Content-Type: application/json'";
         let lamp = format!("'http://{devices}/v1/devices/lamp-1/messages?ack=reply'");
         for line in [
@@ -183,11 +170,10 @@ fn invitation(up: &Up<'_>, devices: Option<SocketAddr>) -> String {
             format!("curl 'http://{devices}/v1/devices?prefix=lamp-'"),
             format!("curl {json} -d '{{\"match\": {{}}, \"body\": {{\"on\": true}}}}' http://{devices}/v1/broadcast"),
         ] {
-            text.push_str(&format!("  {line}\n"));
+            page.offer(&line, "");
         }
     }
-    text.push_str("\nCtrl-C ends it.\n");
-    text
+    page.end()
 }
 
 /// Routes of the demo.
@@ -341,6 +327,7 @@ fn request_of_turn(turn: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::Ipv4Addr;
 
     #[test]
     fn the_configuration_is_valid_without_a_warning() {

@@ -18,6 +18,7 @@ mod explain;
 mod explain_api;
 mod file_secrets;
 mod lua_check;
+mod proxy;
 mod replay;
 #[path = "../shared/mod.rs"]
 mod shared;

@@ -6,6 +6,7 @@
 mod accept;
 #[cfg(test)]
 pub(crate) mod allocations;
+mod cpus;
 mod thread;
 mod turns;
 mod worker_listeners;
@@ -322,7 +323,7 @@ fn device_queues(gateway: &Gateway, workers: usize) -> (Option<DeviceQueues>, Ve
 pub fn worker_count(gateway: &Gateway) -> usize {
     match gateway.workers {
         Some(workers) => workers.get(),
-        None => std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get),
+        None => cpus::usable_cpus(),
     }
 }
 
