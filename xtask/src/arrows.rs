@@ -51,7 +51,8 @@ const ORDER: &[&str] = &[
 ];
 
 /// Crates outside the order: no shipped crate depends on them; tests may.
-const OUTSIDE: &[&str] = &["stillgate-interleavings", "stillgate-operations", "stillgate-testkit", "xtask"];
+const OUTSIDE: &[&str] =
+    &["stillgate-interleavings", "stillgate-operations", "stillgate-packaging", "stillgate-testkit", "xtask"];
 
 /// The laboratory works with any gateway.
 const LABORATORY: &[&str] = &["stillgate-lab", "stillgate-load", "stillgate-stats", "stillgate-rig"];

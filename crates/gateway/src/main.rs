@@ -19,6 +19,8 @@ fn main() -> ExitCode {
         Command::Demo(demo) => commands::demo::run(demo.devices),
         Command::Proxy(arguments) => commands::proxy::run(arguments),
         Command::Init(arguments) => commands::init::run(arguments),
+        Command::Completions { shell } => commands::manual::completions(shell),
+        Command::ManPages { folder } => commands::manual::man_pages(&folder),
         Command::Exporter(arguments) => commands::exporter::run(&arguments),
         Command::Export(arguments) => commands::transfer::export(&arguments),
         Command::Diff(arguments) => commands::transfer::diff(&arguments),

@@ -88,6 +88,19 @@ pub(crate) enum Command {
     /// Back up a store
     #[command(subcommand)]
     Store(StoreCommand),
+    /// Print completion of commands and options for a shell
+    Completions {
+        /// The shell
+        #[arg(value_name = "SHELL")]
+        shell: clap_complete::Shell,
+    },
+    /// Write a man page of each command into a folder
+    #[command(hide = true)]
+    ManPages {
+        /// An existing folder
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
+    },
 }
 
 /// `stillgate run`.

@@ -11,6 +11,7 @@ pub(crate) mod exporter;
 pub(crate) mod init;
 mod invitation;
 pub(crate) mod lua;
+pub(crate) mod manual;
 pub(crate) mod profile;
 pub(crate) mod proxy;
 pub(crate) mod run;

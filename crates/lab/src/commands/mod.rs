@@ -6,12 +6,14 @@ mod bisect;
 mod builds;
 mod churn;
 mod compare;
+mod completions;
 mod connections;
 mod devices;
 mod explain;
 mod history;
 mod host_agent;
 mod load;
+mod man_pages;
 mod measure;
 mod nightly;
 mod profile;
@@ -52,6 +54,8 @@ commands! {
     Churn: churn::Churn,
     /// Compare two programs and report which is slower, with error bounds
     Compare: compare::Compare,
+    /// Print completion of commands and options for a shell
+    Completions: completions::Completions,
     /// Show what an idle connection costs a server, and a message over it
     Connections: connections::Connections,
     /// Simulate devices with one connection each, and check what becomes of messages to them
@@ -65,6 +69,9 @@ commands! {
     HostAgent: host_agent::HostAgent,
     /// Put load on a server and report what its clients would see
     Load: load::LoadArguments,
+    /// Write a man page of each command into a folder
+    #[command(hide = true)]
+    ManPages: man_pages::ManPages,
     /// Measure one figure of a server, for bisect and nightly
     Measure: measure::Measure,
     /// Measure today's commit and compare it with yesterday's and the release
