@@ -16,6 +16,8 @@ pub enum CutEnd {
     Fin,
     /// As if the peer's machine had forgotten it.
     Reset,
+    /// Not at all: nothing is passed on any more, and the relay goes on to read and to acknowledge.
+    Silence,
 }
 
 /// The side whose bytes are counted.
@@ -48,6 +50,8 @@ pub struct Cutter {
 
 #[derive(Debug, Default)]
 struct CutterState {
+    /// Where later connections are relayed to.
+    node: Mutex<Option<SocketAddr>>,
     is_over: AtomicBool,
     state: Mutex<RelayState>,
 }
@@ -84,12 +88,14 @@ impl Cutter {
         let port = crate::port::ReservedPort::new();
         let listener = port.listen();
         let shared = Arc::new(CutterState::default());
+        *shared.node.lock().unwrap() = Some(node);
         let ours = Arc::clone(&shared);
         let acceptor = std::thread::spawn(move || {
             for client in listener.incoming() {
                 if ours.is_over.load(Ordering::SeqCst) {
                     return;
                 }
+                let node = ours.node.lock().unwrap().expect("it was set above");
                 let (Ok(client), Ok(node)) = (client, TcpStream::connect(node)) else { continue };
                 ours.begin(client, node);
             }
@@ -114,6 +120,20 @@ impl Cutter {
             if let Some(pair) = pair.upgrade() {
                 pair.finish(end);
             }
+        }
+    }
+
+    /// Ends the current connections, and relays later ones to another address.
+    pub fn redirect(&self, node: SocketAddr) {
+        *self.shared.node.lock().unwrap() = Some(node);
+        self.end_with(CutEnd::Fin);
+    }
+
+    /// Passes nothing on any more over the connection that was made last, which stays open.
+    pub fn silence_last(&self) {
+        let last = self.shared.state.lock().unwrap().pairs.pop();
+        if let Some(pair) = last.and_then(|(pair, _)| pair.upgrade()) {
+            pair.finish(CutEnd::Silence);
         }
     }
 
@@ -204,6 +224,7 @@ impl RelayedPair {
                     // A connection that was reset needs no FIN.
                     let _ = stream.shutdown(Shutdown::Write);
                 }
+                CutEnd::Silence => {}
                 CutEnd::Reset => {
                     let _ = socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO));
                     // Wakes its reader, in this process only; its last owner closes it, which resets it.
@@ -235,7 +256,7 @@ mod tests {
                     CutEnd::Fin => {
                         assert!(matches!(broken, MessageError::Closed | MessageError::Truncated(_)), "{broken:?}")
                     }
-                    CutEnd::Reset => assert!(matches!(broken, MessageError::Reset(_)), "{broken:?}"),
+                    CutEnd::Reset | CutEnd::Silence => assert!(matches!(broken, MessageError::Reset(_)), "{broken:?}"),
                 }
                 eventually("the cut", || cutter.has_cut());
                 assert!(cutter.passed(side) <= after);

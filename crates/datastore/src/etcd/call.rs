@@ -2,11 +2,16 @@
 //!
 //! An endpoint that fails is set aside for a while and the next one is asked, as long as that cannot do anything twice.
 //! A token is requested when needed, and again when etcd rejects it.
+//!
+//! All answers are of one cluster: an endpoint of another one has failed. Requests go only over connections on which that cluster has
+//! answered, since an error does not say which cluster it comes from.
 
-use super::error::{EtcdError, code};
-use super::message::{AuthRequest, AuthResponse, EtcdErrorBody};
-use super::options::{ENDPOINTS_MAX, EtcdEndpoint, EtcdOptions, EtcdTls, OptionsError};
+use super::error::{EtcdError, RANGE, code};
+use super::message::{AuthRequest, AuthResponse, EtcdErrorBody, EtcdResponse, RangeRequest, RangeResponse};
+use super::options::{ENDPOINTS_MAX, EtcdEndpoint, EtcdOptions, EtcdTls, OptionsError, RenewTls};
 use bytes::Bytes;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::Request;
 use hyper::body::Incoming;
@@ -14,7 +19,6 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName, HeaderValue, USER_AGENT};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use socket2::{SockRef, TcpKeepalive};
 use std::error::Error as _;
 use std::fmt;
@@ -34,6 +38,9 @@ pub(crate) const RESPONSE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Number of connections kept for the next request, and for how long.
 const IDLE_MAX: usize = 8;
 const IDLE_KEPT: Duration = Duration::from_secs(30);
+
+/// How long other endpoints are waited for, once one has answered, before the cluster is chosen.
+const SURVEY_TIME: Duration = Duration::from_millis(500);
 
 const AGENT: &str = concat!("stillgate/", env!("CARGO_PKG_VERSION"));
 
@@ -59,11 +66,15 @@ pub(crate) struct Caller {
     /// At least one endpoint.
     endpoints: Vec<EtcdEndpoint>,
     rotation: Mutex<Rotation>,
-    tls: TlsConnector,
+    clusters: Mutex<Clusters>,
+    tls: Mutex<TlsState>,
+    renew_tls: Option<RenewTls>,
     login: Option<Login>,
     token: Mutex<EtcdToken>,
     idle: Mutex<Vec<IdleConnection>>,
     pub(crate) timeout: Duration,
+    /// A key that the user may read.
+    known_key: Vec<u8>,
 }
 
 /// User and password, which are never shown.
@@ -80,6 +91,39 @@ enum EtcdToken {
     Known(HeaderValue),
 }
 
+/// Which cluster each endpoint belongs to, as far as it has answered.
+struct Clusters {
+    /// The one that is followed, once a list has begun.
+    followed: Option<u64>,
+    /// By endpoint: the cluster that it has named last.
+    named: Vec<Option<u64>>,
+}
+
+impl Clusters {
+    /// The cluster that more than half of all endpoints have named.
+    fn most(&self) -> Option<u64> {
+        let cluster = self.most_named()?;
+        (2 * self.count(cluster) > self.named.len()).then_some(cluster)
+    }
+
+    /// The cluster that was named most often; of several, that of the first endpoint.
+    fn most_named(&self) -> Option<u64> {
+        self.named.iter().flatten().rev().copied().max_by_key(|cluster| self.count(*cluster))
+    }
+
+    fn count(&self, cluster: u64) -> usize {
+        self.named.iter().filter(|named| **named == Some(cluster)).count()
+    }
+}
+
+/// The TLS settings in use.
+struct TlsState {
+    connector: TlsConnector,
+    of: Option<EtcdTls>,
+    /// Why the current files cannot be used, if they cannot.
+    failed: Option<String>,
+}
+
 /// A connection that is ready for the next request.
 struct IdleConnection {
     endpoint: usize,
@@ -88,7 +132,7 @@ struct IdleConnection {
 }
 
 impl Caller {
-    pub(crate) fn new(options: EtcdOptions) -> Result<Caller, OptionsError> {
+    pub(crate) fn new(options: EtcdOptions, known_key: Vec<u8>) -> Result<Caller, OptionsError> {
         let count = options.endpoints.len();
         if !(1..=ENDPOINTS_MAX).contains(&count) {
             return Err(OptionsError::new("endpoints", format!("{count} endpoints; write 1 to {ENDPOINTS_MAX}")));
@@ -107,19 +151,24 @@ impl Caller {
         };
         let endpoints = endpoints.collect::<Result<Vec<_>, _>>()?;
         let is_tls = endpoints.iter().any(|endpoint| endpoint.tls_name.is_some());
+        let connector = connector(options.tls.as_ref(), is_tls).map_err(|message| OptionsError::new("tls", message))?;
+        let tls = TlsState { connector, of: options.tls, failed: None };
         Ok(Caller {
             rotation: Mutex::new(Rotation::new(count, rand::random::<u32>() as usize)),
-            tls: connector(options.tls.as_ref(), is_tls).map_err(|message| OptionsError::new("tls", message))?,
+            clusters: Mutex::new(Clusters { followed: None, named: vec![None; count] }),
+            tls: Mutex::new(tls),
+            renew_tls: options.renew_tls.filter(|_| is_tls),
             endpoints,
             login,
             token: Mutex::new(EtcdToken::Unknown),
             idle: Mutex::default(),
             timeout: options.request_timeout,
+            known_key,
         })
     }
 
     /// Sends a request to one endpoint after the other until one answers.
-    pub(crate) async fn call<T: DeserializeOwned>(
+    pub(crate) async fn call<T: EtcdResponse>(
         &self,
         path: &'static str,
         request: &impl Serialize,
@@ -129,33 +178,44 @@ impl Caller {
         loop {
             let index = self.choose(&tried);
             tried.push(index);
-            match self.call_at(index, path, request).await {
+            match self.send(index, path, request, repeat).await {
                 Err(error)
                     if self.may_ask_another(&error, &tried)
                         && (repeat == Repeat::Always || error.is_without_effect()) => {}
+                Err(error) if repeat == Repeat::Always => return Err(self.settled(error)),
                 answer => return answer,
             }
         }
     }
 
     /// Sends a request to this endpoint.
-    pub(crate) async fn call_at<T: DeserializeOwned>(
+    pub(crate) async fn call_at<T: EtcdResponse>(
         &self,
         index: usize,
         path: &'static str,
         request: &impl Serialize,
     ) -> Result<T, EtcdError> {
+        self.send(index, path, request, Repeat::Always).await
+    }
+
+    async fn send<T: EtcdResponse>(
+        &self,
+        index: usize,
+        path: &'static str,
+        request: &impl Serialize,
+        repeat: Repeat,
+    ) -> Result<T, EtcdError> {
         let body = body(request);
         let token = self.token(index).await?;
-        let answer = match self.exchange(index, path, &body, &token).await {
+        let answer = match self.exchange(index, path, &body, &token, repeat).await {
             Err(error) if self.login.is_some() && error.is_about_token() => {
                 self.forget_token(&token);
-                self.exchange(index, path, &body, &self.token(index).await?).await
+                self.exchange(index, path, &body, &self.token(index).await?, repeat).await
             }
             answer => answer,
         };
         self.note(index, answer.as_ref().err());
-        self.read(index, &answer?)
+        answer
     }
 
     /// Sends a request whose response has no end. The token must be known to be valid; see [`super::watch`].
@@ -169,6 +229,7 @@ impl Caller {
         let request = self.request(index, path, &body(request), &token);
         let opened = async {
             let mut connection = self.open(index).await?;
+            self.identify(index, &mut connection, &token, Repeat::Always).await?;
             let response = connection.sender.send_request(request).await;
             Ok((connection, response.map_err(|error| self.broken(index, &error))?))
         };
@@ -249,13 +310,13 @@ impl Caller {
             return Ok(known);
         }
         let request = body(&AuthRequest { name: &login.user, password: &login.password });
-        let answer = self.exchange(index, AUTHENTICATE, &request, &EtcdToken::Needless).await;
+        let answer = self.exchange(index, AUTHENTICATE, &request, &EtcdToken::Needless, Repeat::Always).await;
         self.note(index, answer.as_ref().err());
-        let token = match answer.and_then(|answer| self.read::<AuthResponse>(index, &answer)) {
-            Ok(answer) => {
+        let token = match answer {
+            Ok(AuthResponse { token, .. }) => {
                 let why = "its token cannot be sent in a header".to_owned();
                 let unreadable = |_| EtcdError::Unreadable { endpoint: self.url(index), why };
-                let mut token = HeaderValue::from_str(&answer.token).map_err(unreadable)?;
+                let mut token = HeaderValue::from_str(&token).map_err(unreadable)?;
                 token.set_sensitive(true);
                 EtcdToken::Known(token)
             }
@@ -278,15 +339,19 @@ impl Caller {
         }
     }
 
-    /// Sends a request and returns the body of a successful answer.
-    async fn exchange(
+    /// Sends a request and returns the answer, if it is of the cluster that is followed.
+    async fn exchange<T: EtcdResponse>(
         &self,
         index: usize,
         path: &'static str,
         body: &Bytes,
         token: &EtcdToken,
-    ) -> Result<Bytes, EtcdError> {
+        repeat: Repeat,
+    ) -> Result<T, EtcdError> {
         let mut connection = self.connect(index).await?;
+        if path != AUTHENTICATE {
+            self.identify(index, &mut connection, token, repeat).await?;
+        }
         let request = self.request(index, path, body, token);
         let exchanged = async {
             let failed = |error| self.broken(index, &error);
@@ -296,6 +361,9 @@ impl Caller {
                 Err(mut error) => match error.take_message() {
                     Some(unsent) => {
                         connection = self.open(index).await?;
+                        if path != AUTHENTICATE {
+                            self.identify(index, &mut connection, token, repeat).await?;
+                        }
                         connection.sender.send_request(unsent).await.map_err(failed)?
                     }
                     None => return Err(failed(error.into_error())),
@@ -305,11 +373,56 @@ impl Caller {
             Ok((parts.status, self.whole(index, body).await?))
         };
         let (status, body) = self.in_time(index, true, exchanged).await?;
-        self.keep(index, connection);
-        match status.is_success() {
-            true => Ok(body),
-            false => Err(self.refusal(index, status.as_u16(), &body)),
+        if !status.is_success() {
+            self.keep(index, connection);
+            return Err(self.refusal(index, status.as_u16(), &body));
         }
+        let answer = self.read::<T>(index, &body)?;
+        connection.cluster = answer.cluster().or(connection.cluster);
+        self.keep(index, connection);
+        Ok(answer)
+    }
+
+    /// Makes sure that the followed cluster answers on a connection, by a read.
+    async fn identify(
+        &self,
+        index: usize,
+        connection: &mut EtcdConnection,
+        token: &EtcdToken,
+        repeat: Repeat,
+    ) -> Result<(), EtcdError> {
+        let is_needless = match (self.clusters().followed, connection.cluster) {
+            (None, None) => repeat == Repeat::Always,
+            (None, Some(_)) => true,
+            (followed, cluster) => followed == cluster,
+        };
+        if is_needless {
+            return Ok(());
+        }
+        let request = self.request(index, RANGE, &body(&self.small_read()), token);
+        let exchanged = async {
+            let response = connection.sender.send_request(request).await;
+            let (parts, body) = response.map_err(|error| self.broken(index, &error))?.into_parts();
+            Ok((parts.status, self.whole(index, body).await?))
+        };
+        // What has failed is a read, and the write has not been sent.
+        let unsent = |error| match error {
+            EtcdError::Unreachable { endpoint, why, .. } => EtcdError::Unreachable { endpoint, why, is_sent: false },
+            EtcdError::OtherCluster { endpoint, .. } => EtcdError::OtherCluster { endpoint, is_sent: false },
+            error => error,
+        };
+        let (status, body) = self.in_time(index, true, exchanged).await.map_err(unsent)?;
+        if !status.is_success() {
+            return Err(unsent(self.refusal(index, status.as_u16(), &body)));
+        }
+        let answer = self.read::<RangeResponse>(index, &body).map_err(unsent)?;
+        connection.cluster = Some(answer.header.cluster_id.0);
+        Ok(())
+    }
+
+    /// The smallest request that the majority has to answer, and that the user may make.
+    pub(crate) fn small_read(&self) -> RangeRequest {
+        RangeRequest { key: self.known_key.clone().into(), keys_only: true, ..RangeRequest::default() }
     }
 
     async fn connect(&self, index: usize) -> Result<EtcdConnection, EtcdError> {
@@ -321,10 +434,41 @@ impl Caller {
 
     async fn open(&self, index: usize) -> Result<EtcdConnection, EtcdError> {
         let opened = async {
-            let opened = EtcdConnection::open(&self.endpoints[index], &self.tls).await;
+            let opened = EtcdConnection::open(&self.endpoints[index], &self.current_tls()).await;
             opened.map_err(|why| self.unreachable(index, why, false))
         };
         self.in_time(index, false, opened).await
+    }
+
+    /// The TLS settings for a new connection: certificates are renewed in their files. Files that cannot be used leave the former ones in
+    /// use, which may be good for longer than the renewal takes.
+    fn current_tls(&self) -> TlsConnector {
+        let mut state = self.tls.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(renew) = &self.renew_tls {
+            let renewed = match renew() {
+                Ok(tls) if state.of.as_ref() == Some(&tls) => Ok(None),
+                Ok(tls) => connector(Some(&tls), true).map(|connector| Some((connector, tls))),
+                Err(error) => Err(error),
+            };
+            match renewed {
+                Ok(renewed) => {
+                    if let Some((connector, tls)) = renewed {
+                        tracing::info!("etcd: the files of gateway.config.etcd.tls have changed, and are used");
+                        (state.connector, state.of) = (connector, Some(tls));
+                    }
+                    state.failed = None;
+                }
+                Err(error) => {
+                    if state.failed.as_ref() != Some(&error) {
+                        tracing::warn!(
+                            "etcd: the files of gateway.config.etcd.tls cannot be used, and the former ones stay in use: {error}"
+                        );
+                        state.failed = Some(error);
+                    }
+                }
+            }
+        }
+        state.connector.clone()
     }
 
     async fn in_time<T>(
@@ -363,10 +507,22 @@ impl Caller {
         request
     }
 
-    fn read<T: DeserializeOwned>(&self, index: usize, body: &[u8]) -> Result<T, EtcdError> {
-        let unreadable =
-            |error: serde_json::Error| EtcdError::Unreadable { endpoint: self.url(index), why: misunderstood(&error) };
-        serde_json::from_slice(body).map_err(unreadable)
+    /// The answer in a body, if it is of the cluster that is followed.
+    fn read<T: EtcdResponse>(&self, index: usize, body: &[u8]) -> Result<T, EtcdError> {
+        let unreadable = |why: String| EtcdError::Unreadable { endpoint: self.url(index), why };
+        let answer: T = serde_json::from_slice(body).map_err(|error| unreadable(misunderstood(&error)))?;
+        let Some(cluster) = answer.cluster() else { return Ok(answer) };
+        if cluster == 0 {
+            return Err(unreadable("the response does not say which cluster it comes from".to_owned()));
+        }
+        let mut clusters = self.clusters();
+        clusters.named[index] = Some(cluster);
+        match clusters.followed {
+            Some(followed) if followed != cluster => {
+                Err(EtcdError::OtherCluster { endpoint: self.url(index), is_sent: true })
+            }
+            _ => Ok(answer),
+        }
     }
 
     /// The most recently used connection to an endpoint.
@@ -383,6 +539,70 @@ impl Caller {
             idle.remove(0);
         }
         idle.push(IdleConnection { endpoint, connection, since: Instant::now() });
+    }
+
+    /// Decides which cluster is followed, if none is: the one that most endpoints belong to. An endpoint may have been set up again on
+    /// its own, with nothing in it.
+    pub(crate) async fn choose_cluster(&self) {
+        if self.endpoints.len() == 1 || self.clusters().followed.is_some() {
+            return;
+        }
+        let request = self.small_read();
+        let asked = (0..self.endpoints.len()).map(|index| self.call_at::<RangeResponse>(index, RANGE, &request));
+        let mut answers: FuturesUnordered<_> = asked.collect();
+        let mut first_answer_at = None;
+        loop {
+            let due = first_answer_at.map(|at: Instant| at + SURVEY_TIME);
+            let late = async {
+                match due {
+                    Some(due) => tokio::time::sleep_until(due.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                answer = answers.next() => match answer {
+                    Some(Ok(_)) => first_answer_at = first_answer_at.or(Some(Instant::now())),
+                    Some(Err(_)) => {}
+                    None => break,
+                },
+                () = late => break,
+            }
+            if self.clusters().most().is_some() {
+                break;
+            }
+        }
+        let mut clusters = self.clusters();
+        let Some(cluster) = clusters.most_named() else { return };
+        let strangers: Vec<&str> = (self.endpoints.iter().zip(&clusters.named))
+            .filter(|(_, named)| named.is_some_and(|named| named != cluster))
+            .map(|(endpoint, _)| &*endpoint.url)
+            .collect();
+        if !strangers.is_empty() {
+            let strangers = strangers.join(", ");
+            tracing::error!("etcd: {strangers} belongs to another cluster than most endpoints, and is not used");
+        }
+        clusters.followed = Some(cluster);
+    }
+
+    /// Follows a cluster, if none is followed.
+    pub(crate) fn follow(&self, cluster: u64) {
+        self.clusters().followed.get_or_insert(cluster);
+    }
+
+    /// The error after every endpoint has been tried. If most of them belong to another cluster, etcd was replaced by it.
+    pub(crate) fn settled(&self, error: EtcdError) -> EtcdError {
+        let mut clusters = self.clusters();
+        match clusters.most() {
+            Some(most) if error.is_of_endpoint() && clusters.followed.is_some_and(|followed| followed != most) => {
+                clusters.followed = None;
+                EtcdError::Replaced { why: "another cluster answers".to_owned() }
+            }
+            _ => error,
+        }
+    }
+
+    fn clusters(&self) -> MutexGuard<'_, Clusters> {
+        self.clusters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn rotation(&self) -> MutexGuard<'_, Rotation> {
@@ -458,6 +678,8 @@ const KEEPALIVE_PROBES: u32 = 3;
 #[derive(Debug)]
 pub(crate) struct EtcdConnection {
     pub(crate) sender: SendRequest<Full<Bytes>>,
+    /// The cluster that has answered on it.
+    cluster: Option<u64>,
     /// The only task that moves its bytes; it ends with the set.
     _driver: JoinSet<()>,
 }
@@ -483,7 +705,7 @@ impl EtcdConnection {
         let mut driver = JoinSet::new();
         // Its failure is reported by the request on it.
         driver.spawn(async move { drop(connection.await) });
-        Ok(EtcdConnection { sender, _driver: driver })
+        Ok(EtcdConnection { sender, cluster: None, _driver: driver })
     }
 }
 

@@ -5,7 +5,7 @@
 use super::Etcd;
 use super::call::Repeat;
 use super::layout::is_directory;
-use super::message::{KeyValue, Number, RangeRequest, RangeResponse};
+use super::message::{EtcdHeader, KeyValue, Number, RangeRequest, RangeResponse};
 use crate::document::{Document, Key, Snapshot};
 use std::fmt;
 
@@ -64,6 +64,13 @@ pub enum EtcdError {
         /// The observed difference.
         why: String,
     },
+    /// The endpoint belongs to another cluster than the one that is followed.
+    OtherCluster {
+        /// Its URL in the options.
+        endpoint: String,
+        /// Whether that cluster has received the request.
+        is_sent: bool,
+    },
     /// A response is larger than the bound.
     TooLarge {
         /// Its URL in the options.
@@ -84,7 +91,7 @@ impl EtcdError {
     /// Whether another member might answer.
     pub(crate) fn is_of_endpoint(&self) -> bool {
         match self {
-            EtcdError::Unreachable { .. } | EtcdError::Unreadable { .. } => true,
+            EtcdError::Unreachable { .. } | EtcdError::OtherCluster { .. } | EtcdError::Unreadable { .. } => true,
             EtcdError::Refused { code, .. } => matches!(*code, code::UNAVAILABLE | code::DEADLINE_EXCEEDED),
             EtcdError::Compacted { .. } | EtcdError::Replaced { .. } | EtcdError::TooLarge { .. } => false,
         }
@@ -93,7 +100,7 @@ impl EtcdError {
     /// Whether the request certainly had no effect.
     pub(crate) fn is_without_effect(&self) -> bool {
         match self {
-            EtcdError::Unreachable { is_sent, .. } => !is_sent,
+            EtcdError::Unreachable { is_sent, .. } | EtcdError::OtherCluster { is_sent, .. } => !is_sent,
             // A member without a leader refuses requests before it proposes anything. A change of the leader, or a
             // timeout in etcd, has the same code but leaves the effect of the request unknown.
             EtcdError::Refused { code, message, .. } => {
@@ -132,6 +139,9 @@ impl fmt::Display for EtcdError {
             }
             EtcdError::Compacted { oldest: None } => f.write_str("etcd has compacted the requested revision"),
             EtcdError::Replaced { why } => write!(f, "etcd's history is not the one from before: {why}"),
+            EtcdError::OtherCluster { endpoint, .. } => {
+                write!(f, "etcd at {endpoint} belongs to another cluster; name the members of one cluster only")
+            }
             EtcdError::TooLarge { endpoint, bytes_max } => {
                 write!(f, "etcd at {endpoint}: the response is larger than {} MiB", bytes_max / (1024 * 1024))
             }
@@ -183,6 +193,8 @@ pub struct ListResult {
     pub cluster: u64,
     /// Keys whose values are not text.
     pub unreadable: Vec<Unreadable>,
+    /// Number of keys below the prefix, with those that are not documents'.
+    pub keys: u64,
 }
 
 /// A key whose value is not text.
@@ -210,8 +222,21 @@ impl Etcd {
     }
 
     async fn list_once(&self) -> Result<ListResult, EtcdError> {
+        let mut listed = ListResult::default();
+        let header = self.read_pages(None, |pair| self.take(pair, &mut listed)).await?;
+        (listed.snapshot.revision, listed.cluster) = (header.revision.0, header.cluster_id.0);
+        Ok(listed)
+    }
+
+    /// Reads everything at one revision, by default the current one. Returns that revision and the cluster.
+    pub(crate) async fn read_pages(
+        &self,
+        mut revision: Option<Number>,
+        mut take: impl FnMut(KeyValue),
+    ) -> Result<EtcdHeader, EtcdError> {
+        self.caller.choose_cluster().await;
         let (mut from, end) = self.layout.range();
-        let (mut listed, mut limit, mut revision) = (ListResult::default(), PAGE_KEYS_FIRST, None);
+        let (mut limit, mut header) = (PAGE_KEYS_FIRST, None);
         loop {
             let request = RangeRequest {
                 key: from.clone().into(),
@@ -236,16 +261,15 @@ impl Etcd {
                 }
                 page => page?,
             };
-            if revision.is_none() {
-                revision = Some(page.header.revision);
-                listed.snapshot.revision = page.header.revision.0;
-                listed.cluster = page.header.cluster_id.0;
-            }
+            // The others are of this cluster: their responses are checked, too.
+            self.caller.follow(page.header.cluster_id.0);
+            revision.get_or_insert(page.header.revision);
+            let header = header.get_or_insert(page.header);
             limit = next_limit(&page.kvs);
             let last = page.kvs.last().map(|last| last.key.0.clone());
-            page.kvs.into_iter().for_each(|pair| self.take(pair, &mut listed));
+            page.kvs.into_iter().for_each(&mut take);
             match (page.more, last) {
-                (false, _) => return Ok(listed),
+                (false, _) => return Ok(*header),
                 (true, Some(last)) => from = [&*last, &[0]].concat(),
                 (true, None) => {
                     let why = "a page is empty although more follow".to_owned();
@@ -256,6 +280,7 @@ impl Etcd {
     }
 
     fn take(&self, pair: KeyValue, listed: &mut ListResult) {
+        listed.keys += 1;
         let Some(key) = self.layout.key_of(&pair.key.0).filter(|key| !is_directory(key, &pair.value.0)) else { return };
         let (document, problem) = document(pair);
         listed.unreadable.extend(problem.map(|why| self.unreadable(&key, why)));

@@ -7,15 +7,17 @@
 //!     └─── needs a list ──┘   any other failure: watch again from At
 //! ```
 //!
-//! After a failure, a document that was written last shows whether etcd still has the history that was followed: a cluster
+//! After a failure, the documents at the last position show whether etcd still has the history that was followed: a cluster
 //! that is made again with the same members, from nothing or from a backup, has the same identity, and may be at a later
 //! revision.
 //!
 //! A watch begins at the revision that is known already and not at the next one, so this revision comes again, and is
 //! dropped here. See [`super::Etcd::watch`] for the reason.
 
+use super::digest::DocumentsDigest;
 use super::error::EtcdError;
-use crate::document::{Batch, Document, Key, Snapshot};
+use super::watch::WatchStart;
+use crate::document::{Batch, Snapshot};
 use std::time::Duration;
 
 /// The first pause after a failure; it doubles until [`PAUSE_MAX`].
@@ -43,31 +45,13 @@ pub enum FollowerEvent {
     },
 }
 
-/// A position in the history of a cluster, and what shows that it is the same history.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Position {
-    pub(crate) revision: u64,
-    pub(crate) cluster: u64,
-    pub(crate) witness: Witness,
-}
-
-/// The document that was written last, up to a position.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Witness {
-    pub(crate) key: Key,
-    pub(crate) created: u64,
-    pub(crate) modified: u64,
-    /// The last revision that had it, if it has been deleted.
-    pub(crate) until: Option<u64>,
-}
-
 /// The state of a follower.
 #[derive(Debug, Default)]
 pub(crate) struct Follower {
     /// The revision up to which all events were sent, and its cluster. `None` if a list is needed.
     at: Option<(u64, u64)>,
-    /// `None` if there never was a document.
-    witness: Option<Witness>,
+    /// The documents at that revision.
+    documents: DocumentsDigest,
     /// Failures since the last good connection.
     failures: u32,
     /// The last reason sent.
@@ -76,16 +60,16 @@ pub(crate) struct Follower {
 
 impl Follower {
     /// Where to go on after a failure. `None` to list.
-    pub(crate) fn position(&self) -> Option<Position> {
-        let (revision, cluster) = self.at?;
-        Some(Position { revision, cluster, witness: self.witness.clone()? })
+    pub(crate) fn position(&self) -> Option<(WatchStart, &DocumentsDigest)> {
+        let (after, cluster) = self.at?;
+        Some((WatchStart { after, cluster, keys: None }, &self.documents))
     }
 
     /// Handles a complete list.
     pub(crate) fn listed(&mut self, snapshot: Snapshot, cluster: u64) -> FollowerEvent {
         self.at = Some((snapshot.revision, cluster));
-        let newest = snapshot.documents.iter().max_by_key(|(_, document)| document.modified);
-        self.witness = newest.map(|(key, document)| Witness::new(key, document));
+        self.documents = self.documents.empty();
+        snapshot.documents.iter().for_each(|(key, document)| self.documents.put(key, document));
         FollowerEvent::Snapshot(snapshot)
     }
 
@@ -100,17 +84,7 @@ impl Follower {
         if !self.advance(batch.revision) {
             return None;
         }
-        for event in &batch.events {
-            match &event.document {
-                Some(document) => self.witness = Some(Witness::new(&event.key, document)),
-                None => {
-                    let witness = self.witness.as_mut().filter(|witness| witness.key == event.key);
-                    if let Some(witness) = witness {
-                        witness.until.get_or_insert(batch.revision - 1);
-                    }
-                }
-            }
-        }
+        self.documents.apply(&batch);
         Some(FollowerEvent::Batch(batch))
     }
 
@@ -148,16 +122,10 @@ impl Follower {
     }
 }
 
-impl Witness {
-    fn new(key: &Key, document: &Document) -> Witness {
-        Witness { key: key.clone(), created: document.created, modified: document.modified, until: None }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::document::{DocumentTable, Documents as _, Event};
+    use crate::document::{Document, DocumentTable, Documents as _, Event, Key};
     use proptest::prelude::*;
 
     /// etcd from a follower's point of view: a history, and the oldest revision of it that is kept.
@@ -185,8 +153,9 @@ mod tests {
         Break,
         /// Replaces etcd by another, empty one.
         Replace,
-        /// Replaces etcd by another one with the same identity, which is at a later revision.
-        MakeAgain,
+        /// Restores etcd from a backup that has this many revisions less, with the same identity, and makes these changes until it is
+        /// at a later revision than before.
+        Restore(u8, Vec<(u8, bool)>),
     }
 
     impl Model {
@@ -220,22 +189,24 @@ mod tests {
         }
 
         /// Like etcd before 3.4.36: deletions in the oldest revision that it keeps are lost.
-        fn after(&self, start: u64, cluster: u64, witness: Option<&Witness>) -> Result<Vec<Batch>, EtcdError> {
+        fn after(
+            &self,
+            start: u64,
+            cluster: u64,
+            documents: Option<&DocumentsDigest>,
+        ) -> Result<Vec<Batch>, EtcdError> {
             if cluster != self.cluster || start > self.revision() {
                 return Err(EtcdError::Replaced { why: String::new() });
             }
             if start < self.compacted {
                 return Err(EtcdError::Compacted { oldest: Some(self.compacted) });
             }
-            if let Some(witness) = witness {
-                let at = witness.until.unwrap_or(start);
-                if at < self.compacted {
-                    return Err(EtcdError::Compacted { oldest: Some(self.compacted) });
-                }
+            if let Some(documents) = documents {
                 let then = DocumentTable::default();
-                self.history.iter().filter(|batch| batch.revision <= at).for_each(|batch| then.apply(batch));
-                let then = then.get(&witness.key).map(|then| (then.created, then.modified));
-                if then != Some((witness.created, witness.modified)) {
+                self.history.iter().filter(|batch| batch.revision <= start).for_each(|batch| then.apply(batch));
+                let mut found = documents.empty();
+                then.snapshot().documents.iter().for_each(|(key, document)| found.put(key, document));
+                if !found.is_same(documents) {
                     return Err(EtcdError::Replaced { why: String::new() });
                 }
             }
@@ -290,15 +261,15 @@ mod tests {
                     self.follower.at.map(|(revision, cluster)| (revision, cluster, None))
                 } else {
                     let position = self.follower.position();
-                    position.map(|Position { revision, cluster, witness }| (revision, cluster, Some(witness)))
+                    position.map(|(at, documents)| (at.after, at.cluster, Some(documents.clone())))
                 };
-                let Some((at, cluster, witness)) = known else {
+                let Some((at, cluster, documents)) = known else {
                     let told = self.follower.listed(model.list(), model.cluster);
                     self.take(Some(told));
                     self.has_just_listed = true;
                     return true;
                 };
-                match model.after(at, cluster, witness.as_ref()) {
+                match model.after(at, cluster, documents.as_ref()) {
                     Err(error) => self.fail(&error),
                     Ok(batches) => {
                         self.has_just_listed = false;
@@ -351,10 +322,20 @@ mod tests {
                     *model = Model { cluster: model.cluster + 1, ..Model::default() };
                     self.fail(&broken());
                 }
-                Action::MakeAgain => {
-                    let (cluster, revision) = (model.cluster, model.revision());
-                    *model = Model { cluster, ..Model::default() };
-                    (0..revision).for_each(|_| model.write(&[(7, true)]));
+                Action::Restore(lost, changes) => {
+                    let before = model.revision();
+                    let kept = model.history.len().saturating_sub(usize::from(*lost));
+                    model.history.truncate(kept);
+                    model.compacted = model.compacted.min(model.revision());
+                    model.write(changes);
+                    // With values that the revision does not tell: another program wrote them.
+                    while model.revision() <= before {
+                        model.write(&[(9, true)]);
+                    }
+                    for event in model.history[kept..].iter_mut().flat_map(|batch| &mut batch.events) {
+                        event.document =
+                            event.document.take().map(|document| Document { value: "restored".into(), ..document });
+                    }
                     self.fail(&broken());
                 }
             }
@@ -370,7 +351,8 @@ mod tests {
             1 => Just(Action::Progress),
             3 => Just(Action::Break),
             1 => Just(Action::Replace),
-            1 => Just(Action::MakeAgain),
+            2 => (0..6u8, prop::collection::vec((0..4u8, any::<bool>()), 0..4))
+                .prop_map(|(lost, changes)| Action::Restore(lost, changes)),
         ];
         prop::collection::vec(action, 0..60)
     }
@@ -413,6 +395,6 @@ mod tests {
         follower.listed(Snapshot { revision: 5, documents: Vec::new() }, 1);
         assert_eq!((follower.watching(), follower.watching()), (Some(FollowerEvent::Back), None));
         assert_eq!(follower.failed(&EtcdError::Compacted { oldest: None }, 1.0), (None, PAUSE_MIN));
-        assert_eq!(follower.position(), None);
+        assert!(follower.position().is_none());
     }
 }

@@ -5,7 +5,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde::de::{Error, Unexpected, Visitor};
+use serde::de::{DeserializeOwned, Error, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
@@ -32,7 +32,13 @@ pub(crate) struct RangeRequest {
     pub(crate) keys_only: bool,
 }
 
-#[derive(Debug, Default, Deserialize)]
+/// A response to a request.
+pub(crate) trait EtcdResponse: DeserializeOwned {
+    /// The cluster that it comes from; 0 if it does not say so, and is no response of etcd. `None`: etcd does not always say it.
+    fn cluster(&self) -> Option<u64>;
+}
+
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct EtcdHeader {
     pub(crate) cluster_id: Number,
@@ -54,6 +60,8 @@ pub(crate) struct RangeResponse {
     pub(crate) header: EtcdHeader,
     pub(crate) kvs: Vec<KeyValue>,
     pub(crate) more: bool,
+    /// How many keys are in the range, whatever the limit and the least revision.
+    pub(crate) count: Number,
 }
 
 #[derive(Debug, Serialize)]
@@ -171,6 +179,7 @@ pub(crate) struct LeaseRequest {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct LeaseResponse {
+    pub(crate) header: EtcdHeader,
     #[serde(rename = "ID")]
     pub(crate) id: Number,
 }
@@ -196,6 +205,24 @@ pub(crate) struct EtcdErrorBody {
     pub(crate) grpc_code: Option<u32>,
     pub(crate) message: Option<String>,
     pub(crate) error: Option<String>,
+}
+
+macro_rules! responses {
+    ($($response:ty),*) => {
+        $(impl EtcdResponse for $response {
+            fn cluster(&self) -> Option<u64> {
+                Some(self.header.cluster_id.0)
+            }
+        })*
+    };
+}
+
+responses!(RangeResponse, TxnResponse, LeaseResponse);
+
+impl EtcdResponse for AuthResponse {
+    fn cluster(&self) -> Option<u64> {
+        None
+    }
 }
 
 impl EtcdErrorBody {

@@ -14,6 +14,7 @@
 
 mod call;
 mod commit;
+mod digest;
 mod error;
 mod follower;
 mod layout;
@@ -27,7 +28,7 @@ pub use error::{EtcdError, ListResult, Unreadable};
 use follower::Follower;
 pub use follower::FollowerEvent;
 use layout::KeyLayout;
-pub use options::{EtcdOptions, EtcdTls, OptionsError};
+pub use options::{EtcdOptions, EtcdTls, OptionsError, RenewTls};
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 use std::fmt;
@@ -38,7 +39,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::sync::mpsc::Sender;
 use tokio::time::sleep;
-pub use watch::{EtcdWatch, EtcdWatchEvent};
+pub use watch::{EtcdWatch, EtcdWatchEvent, WatchStart};
 
 /// One etcd, or the members of one cluster.
 #[derive(Debug)]
@@ -54,7 +55,8 @@ impl Etcd {
     /// The option that cannot be used, with a suggestion.
     pub fn new(options: EtcdOptions) -> Result<Etcd, OptionsError> {
         let layout = KeyLayout::new(&options.prefix)?;
-        Ok(Etcd { caller: Caller::new(options)?, layout })
+        let (known_key, _) = layout.range();
+        Ok(Etcd { caller: Caller::new(options, known_key)?, layout })
     }
 
     /// Its endpoints, for messages.
@@ -108,20 +110,20 @@ async fn follow_on(etcd: &Etcd, sender: &Sender<FollowerEvent>) {
 }
 
 async fn run(etcd: &Etcd, follower: &mut Follower, sender: &Sender<FollowerEvent>) -> Result<Infallible, FollowEnd> {
-    let (at, cluster) = match follower.position() {
-        Some(position) => {
-            etcd.must_have(&position).await?;
-            (position.revision, position.cluster)
+    let at = match follower.position() {
+        Some((at, documents)) => {
+            let keys = etcd.must_have(at, documents).await?;
+            WatchStart { keys: Some(keys), ..at }
         }
         None => {
             let listed = etcd.list().await?;
-            let at = (listed.snapshot.revision, listed.cluster);
+            let at = WatchStart { after: listed.snapshot.revision, cluster: listed.cluster, keys: Some(listed.keys) };
             let told = follower.listed(listed.snapshot, listed.cluster);
             send_event(sender, Some(told)).await?;
             at
         }
     };
-    let mut watch = etcd.watch(at, cluster).await?;
+    let mut watch = etcd.watch(at).await?;
     send_event(sender, follower.watching()).await?;
     loop {
         match watch.next().await? {

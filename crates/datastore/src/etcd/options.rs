@@ -5,6 +5,7 @@
 use hyper::Uri;
 use hyper::header::HeaderValue;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 use stillgate_tls::rustls::pki_types::ServerName;
 
@@ -24,13 +25,18 @@ pub struct EtcdOptions {
     pub password: Option<String>,
     /// TLS for `https` endpoints. `None`: servers are verified with the roots that the system trusts.
     pub tls: Option<EtcdTls>,
+    /// Reads the TLS settings again, before each new connection: certificates are renewed in their files. The error is one line.
+    pub renew_tls: Option<RenewTls>,
     /// Timeout of one request to one endpoint, from sending it to the last byte of the response. Connecting may take as
     /// long again.
     pub request_timeout: Duration,
 }
 
+/// Reads TLS settings.
+pub type RenewTls = Arc<dyn Fn() -> Result<EtcdTls, String> + Send + Sync>;
+
 /// TLS towards etcd.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct EtcdTls {
     /// Roots of etcd's certificate in PEM. `None`: those that the system trusts.
     pub ca: Option<Vec<u8>>,
@@ -148,6 +154,7 @@ mod tests {
             user: Some("me".to_owned()),
             password: Some("SECRET".to_owned()),
             tls: Some(EtcdTls { ca: None, client: Some((Vec::new(), b"SECRET".to_vec())), verify: true }),
+            renew_tls: None,
             request_timeout: Duration::from_secs(1),
         };
         let shown = format!("{options:?}");

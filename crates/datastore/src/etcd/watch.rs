@@ -4,13 +4,14 @@
 //! requests the member's current revision every few seconds, on another connection: a read that needs the majority.
 //! etcd's `progress_request` would test the watch itself, but it needs a request body that stays open during the
 //! response: over HTTP/1.1 etcd allows that only with `Connection: close`, and proxies in between do not. A dead
-//! connection of the watch itself, which this probe does not notice, is detected by TCP's keep-alive, and by etcd's
+//! connection of the watch itself, which this probe does not notice, is detected by TCP's keep-alive; one that a proxy
+//! keeps open, by a comparison of what etcd has below the prefix with what the watch has delivered; and both by etcd's
 //! notifications every ten minutes.
 
 use super::Etcd;
-use super::call::{EtcdConnection, RESPONSE_BYTES_MAX, Repeat, misunderstood};
+use super::call::{EtcdConnection, RESPONSE_BYTES_MAX, misunderstood};
+use super::digest::DocumentsDigest;
 use super::error::{EtcdError, RANGE, document};
-use super::follower::Position;
 use super::layout::is_directory;
 use super::message::{
     EtcdErrorBody, EtcdHeader, KeyValue, Number, RangeRequest, RangeResponse, WatchCreate, WatchEvent, WatchLine,
@@ -27,6 +28,9 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 /// The interval of probes to the member of a quiet watch.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The interval in which etcd is asked for changes that a quiet watch has not delivered, if its revision has risen.
+const COMPARE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// etcd sends notifications of progress every ten minutes. A watch that is silent for longer than this is dead, even if
 /// its member answers.
@@ -48,8 +52,25 @@ pub struct EtcdWatch<'a> {
     ready: VecDeque<EtcdWatchEvent>,
     /// The highest known revision, and its cluster.
     seen: (u64, u64),
+    /// The number of keys below the prefix at that revision, if it is known.
+    keys: Option<u64>,
+    /// etcd had changes that the watch has not delivered, when it was last compared.
+    is_owed: bool,
     heard_at: Instant,
     probed_at: Instant,
+    compared_at: Instant,
+}
+
+/// Where a watch begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WatchStart {
+    /// The revision that is known already.
+    pub after: u64,
+    /// The cluster that it is of.
+    pub cluster: u64,
+    /// The number of keys below the prefix at that revision. `None`: it is not known, and a watch that delivers nothing any more is
+    /// noticed by its silence only, after a quarter of an hour.
+    pub keys: Option<u64>,
 }
 
 /// Events of a watch.
@@ -64,49 +85,56 @@ pub enum EtcdWatchEvent {
 }
 
 impl Etcd {
-    /// Watches from revision `after` of this cluster on. Changes of `after` itself may come again: etcd before 3.5.18
-    /// loses deletions of the oldest revision it keeps (etcd-io/etcd#18274, #19188), so a watch that begins one later
-    /// could miss some without an error.
+    /// Watches from a revision of a cluster on. Changes of that revision itself may come again: etcd before 3.5.18 loses
+    /// deletions of the oldest revision it keeps (etcd-io/etcd#18274, #19188), so a watch that begins one later could miss
+    /// some without an error.
     ///
     /// # Errors
-    /// If no endpoint answers, etcd refuses, or has no history from `after` on.
-    pub async fn watch(&self, after: u64, cluster: u64) -> Result<EtcdWatch<'_>, EtcdError> {
+    /// If no endpoint answers, etcd refuses, or has no history from there on.
+    pub async fn watch(&self, start: WatchStart) -> Result<EtcdWatch<'_>, EtcdError> {
+        self.caller.follow(start.cluster);
         let mut tried = Vec::new();
         loop {
             let index = self.caller.choose(&tried);
             tried.push(index);
-            let opened = self.watch_at(index, after, cluster).await;
+            let opened = self.watch_at(index, start).await;
             self.caller.note(index, opened.as_ref().err());
             match opened {
                 Err(error) if self.caller.may_ask_another(&error, &tried) => {}
-                opened => return opened,
+                opened => return opened.map_err(|error| self.caller.settled(error)),
             }
         }
     }
 
-    /// Makes sure that etcd has the history up to a position, as far as the document that was written last shows it.
+    /// Makes sure that etcd has the history up to a position: that it had these documents then. Returns the number of keys below the
+    /// prefix at that time.
     ///
     /// # Errors
-    /// If no endpoint answers, etcd refuses, or the document is not there any more or is another one.
-    pub(crate) async fn must_have(&self, position: &Position) -> Result<(), EtcdError> {
-        let Position { revision: revision_seen, cluster, witness } = position;
-        let read = async |revision| {
-            let key = self.layout.name_of(&witness.key).into();
-            let request = RangeRequest { key, revision, keys_only: true, ..RangeRequest::default() };
-            let answer: RangeResponse = self.caller.call(RANGE, &request, Repeat::Always).await?;
-            same_history(&answer.header, (*revision_seen, *cluster))?;
-            let is_it =
-                |pair: &KeyValue| (pair.create_revision.0, pair.mod_revision.0) == (witness.created, witness.modified);
-            Ok::<bool, EtcdError>(answer.kvs.first().is_some_and(is_it))
+    /// If no endpoint answers, etcd refuses, or the documents were others.
+    pub(crate) async fn must_have(&self, at: WatchStart, documents: &DocumentsDigest) -> Result<u64, EtcdError> {
+        let (mut found, mut keys) = (documents.empty(), 0);
+        let read = self.read_pages(Some(Number(at.after)), |pair| {
+            keys += 1;
+            if let Some(key) = self.layout.key_of(&pair.key.0).filter(|key| !is_directory(key, &pair.value.0)) {
+                found.put(&key, &document(pair).0);
+            }
+        });
+        let header = match read.await {
+            Err(EtcdError::Refused { message, .. }) if message.contains("future revision") => {
+                let why = format!("it is not at revision {} yet, and was before", at.after);
+                return Err(EtcdError::Replaced { why });
+            }
+            read => read?,
         };
-        // It may have been written or deleted since; a revision that does not exist yet cannot be read.
-        if read(None).await? || read(Some(Number(witness.until.unwrap_or(*revision_seen)))).await? {
-            return Ok(());
+        same_history(&header, (at.after, at.cluster))?;
+        match found.is_same(documents) {
+            true => Ok(keys),
+            false => Err(EtcdError::Replaced { why: format!("it had other documents at revision {}", at.after) }),
         }
-        Err(EtcdError::Replaced { why: format!("{} was another document", witness.key) })
     }
 
-    async fn watch_at(&self, endpoint: usize, after: u64, cluster: u64) -> Result<EtcdWatch<'_>, EtcdError> {
+    async fn watch_at(&self, endpoint: usize, start: WatchStart) -> Result<EtcdWatch<'_>, EtcdError> {
+        let WatchStart { after, cluster, keys } = start;
         // Also proves that the token is valid; a watch would only report missing permissions.
         self.probe(endpoint, (after, cluster)).await?;
         let (key, range_end) = self.layout.range();
@@ -125,8 +153,11 @@ impl Etcd {
             scanned: 0,
             ready: VecDeque::new(),
             seen: (after, cluster),
+            keys,
+            is_owed: false,
             heard_at: now,
             probed_at: now,
+            compared_at: now,
         };
         match timeout(self.caller.timeout, watch.created()).await {
             Ok(created) => created.map(|()| watch),
@@ -137,11 +168,26 @@ impl Etcd {
     /// Sends a small request that needs the majority to a member, and returns etcd's revision. An error if its history
     /// is not the one that was seen.
     async fn probe(&self, endpoint: usize, seen: (u64, u64)) -> Result<u64, EtcdError> {
-        let (key, _) = self.layout.range();
-        let request = RangeRequest { key: key.into(), keys_only: true, ..RangeRequest::default() };
-        let answer: RangeResponse = self.caller.call_at(endpoint, RANGE, &request).await?;
+        let answer: RangeResponse = self.caller.call_at(endpoint, RANGE, &self.caller.small_read()).await?;
         same_history(&answer.header, seen)?;
         Ok(answer.header.revision.0)
+    }
+
+    /// Whether anything below the prefix was written or deleted after a revision, when there were this many keys; with etcd's revision.
+    async fn has_changed(&self, endpoint: usize, seen: (u64, u64), keys: u64) -> Result<(bool, u64), EtcdError> {
+        let (key, range_end) = self.layout.range();
+        let request = RangeRequest {
+            key: key.into(),
+            range_end: Some(range_end.into()),
+            limit: Some(Number(1)),
+            min_mod_revision: Some(Number(seen.0 + 1)),
+            keys_only: true,
+            ..RangeRequest::default()
+        };
+        let answer: RangeResponse = self.caller.call_at(endpoint, RANGE, &request).await?;
+        same_history(&answer.header, seen)?;
+        // A key that was deleted and written again has a later revision.
+        Ok((!answer.kvs.is_empty() || answer.count.0 != keys, answer.header.revision.0))
     }
 }
 
@@ -188,17 +234,44 @@ impl EtcdWatch<'_> {
                 self.receive(frame)?;
                 self.heard_at = Instant::now();
                 self.probed_at = self.heard_at;
+                self.is_owed = false;
             }
             probed = probe => {
                 let revision = probed?;
                 self.ready.push_back(EtcdWatchEvent::Heard(revision));
                 self.probed_at = Instant::now();
+                self.compare(revision).await?;
                 if self.heard_at.elapsed() > SILENCE_MAX {
                     return Err(self.lost("the watch has been silent for too long"));
                 }
             }
         }
         Ok(())
+    }
+
+    /// Makes sure that a quiet watch has missed nothing, if etcd has a later revision: other prefixes have it too. What is missing may
+    /// still be on its way; at the next probe it is not.
+    async fn compare(&mut self, revision: u64) -> Result<(), EtcdError> {
+        let Some(keys) = self.keys else { return Ok(()) };
+        let is_due = self.is_owed || self.compared_at.elapsed() >= COMPARE_INTERVAL;
+        if revision <= self.seen.0 || !is_due {
+            return Ok(());
+        }
+        self.compared_at = Instant::now();
+        let (has_changed, revision) = self.etcd.has_changed(self.endpoint, self.seen, keys).await?;
+        match (has_changed, self.is_owed) {
+            (false, _) => {
+                self.is_owed = false;
+                self.seen.0 = revision;
+                self.ready.push_back(EtcdWatchEvent::Progress(revision));
+                Ok(())
+            }
+            (true, false) => {
+                self.is_owed = true;
+                Ok(())
+            }
+            (true, true) => Err(self.lost("the watch does not deliver changes; does a proxy keep its connection?")),
+        }
     }
 
     /// Returns whether the watch was confirmed.
@@ -268,6 +341,7 @@ impl EtcdWatch<'_> {
         while let Some(revision) = events.peek().map(|event| event.kv.mod_revision.0) {
             let mut batch = Batch { revision, events: Vec::new() };
             while let Some(event) = events.next_if(|event| event.kv.mod_revision.0 == revision) {
+                self.count(&event);
                 batch.events.extend(self.event(event));
             }
             self.seen.0 = self.seen.0.max(revision);
@@ -276,6 +350,17 @@ impl EtcdWatch<'_> {
                 false => EtcdWatchEvent::Batch(batch),
             });
         }
+    }
+
+    /// Counts keys. A change that is known already is not counted again.
+    fn count(&mut self, event: &WatchEvent) {
+        let KeyValue { create_revision, mod_revision, .. } = &event.kv;
+        if mod_revision.0 <= self.seen.0 {
+            return;
+        }
+        let is_deleted = event.r#type == "DELETE";
+        let is_new = !is_deleted && create_revision == mod_revision;
+        self.keys = self.keys.map(|keys| (keys + u64::from(is_new)).saturating_sub(u64::from(is_deleted)));
     }
 
     /// `None` if the key is not a document's.

@@ -1,7 +1,9 @@
 //! Following through breaks, stops, compactions and losses.
 
-use crate::etcd::{FollowerThread, impatient, options};
+use crate::etcd::{FollowerThread, impatient, key, options, run, texts};
 use std::time::{Duration, Instant};
+use stillgate_datastore::etcd::{Etcd, FollowerEvent};
+use stillgate_datastore::{Author, Transaction, Write};
 use stillgate_testkit::{CutEnd, CutPoint, Cutter, EtcdServer as Server, EtcdSetup, Side, eventually};
 
 /// Cuts every connection, until it is disarmed.
@@ -128,7 +130,6 @@ fn breaks_at_any_time_lose_nothing() {
     let server = Server::start();
     let relay = Cutter::to(server.addr(0));
     let following = FollowerThread::start(options(vec![format!("http://{}", relay.addr())]));
-    // A follower that has not seen a document cannot tell whether it finds the same etcd again, so it lists.
     server.put(0, "/apisix/routes/first", "seen");
     following.await_value("routes/first", Some("seen"));
     for number in 0..300 {
@@ -187,6 +188,125 @@ fn an_etcd_that_was_made_again_is_noticed_at_a_later_revision() {
     following.await_value("global_rules/1", Some("first"));
     assert_eq!(following.value("routes/4"), None);
     following.await_equal(server.endpoint(0));
+}
+
+/// The same keys were written at the same revisions, with other values.
+#[test]
+fn an_etcd_whose_documents_differ_in_their_values_only_is_noticed() {
+    let mut server = Server::start();
+    let write_all = |server: &Server, value: &str| {
+        for number in 0..5 {
+            server.put(0, &format!("/apisix/routes/{number}"), value);
+        }
+    };
+    write_all(&server, "a");
+    let relay = Cutter::to(server.addr(0));
+    let following = FollowerThread::start(options(vec![format!("http://{}", relay.addr())]));
+    following.await_value("routes/4", Some("a"));
+    let losses = following.losses();
+    relay.arm(Some(CUT));
+    eventually("the loss to be told", || following.losses() > losses);
+    server.kill(0);
+    server.wipe(0);
+    server.start_again(0);
+    write_all(&server, "b");
+    // Changes of others, which the follower does not see.
+    server.put(0, "/other/1", "x");
+    relay.arm(None);
+    following.await_value("routes/4", Some("b"));
+    following.await_equal(server.endpoint(0));
+}
+
+/// A proxy keeps the connection of the watch open, and passes nothing on any more.
+#[test]
+fn a_watch_that_delivers_nothing_any_more_is_replaced() {
+    let server = Server::start();
+    for number in 0..3 {
+        server.put(0, &format!("/apisix/routes/{number}"), "a");
+    }
+    let relay = Cutter::to(server.addr(0));
+    let following = FollowerThread::start(options(vec![format!("http://{}", relay.addr())]));
+    following.await_value("routes/2", Some("a"));
+    eventually("the watch", || following.count(|told| matches!(told, FollowerEvent::Snapshot(_))) == 1);
+    let silenced = |change: &dyn Fn()| {
+        // The watch begins after the list.
+        std::thread::sleep(Duration::from_secs(1));
+        let losses = following.losses();
+        relay.silence_last();
+        change();
+        eventually("the loss to be told", || following.losses() > losses);
+        assert!(following.reason().contains("does not deliver changes"), "{}", following.reason());
+    };
+    silenced(&|| {
+        server.delete(0, "/apisix/routes/1");
+    });
+    following.await_value("routes/1", None);
+    silenced(&|| {
+        server.put(0, "/apisix/routes/2", "b");
+    });
+    following.await_value("routes/2", Some("b"));
+    // Changes of others are no reason to begin again.
+    let (losses, heard) = (following.losses(), following.revisions_heard());
+    let other = server.put(0, "/other/1", "x");
+    eventually("the revision to be heard", || following.revisions_heard() > heard.max(other - 1));
+    std::thread::sleep(Duration::from_secs(18));
+    assert_eq!((following.losses(), following.snapshots()), (losses, 1));
+    following.await_equal(server.endpoint(0));
+}
+
+/// An endpoint was set up again on its own, with nothing in it.
+#[test]
+fn an_endpoint_of_another_cluster_is_not_used() {
+    let (server, stranger) = (Server::start(), Server::start());
+    let relays = [server.addr(0), server.addr(0), stranger.addr(0)].map(Cutter::to);
+    let endpoints: Vec<String> = relays.iter().map(|relay| format!("http://{}", relay.addr())).collect();
+    for number in 0..40 {
+        server.put(0, &format!("/apisix/routes/{number}"), "a");
+        stranger.put(0, &format!("/apisix/routes/{}", number + 100), "wrong");
+    }
+    for _ in 0..6 {
+        let listed = run(Etcd::new(options(endpoints.clone())).unwrap().list()).unwrap();
+        assert_eq!(texts(&listed.snapshot).iter().filter(|(_, value)| value == "a").count(), 40);
+        assert_eq!(listed.snapshot.documents.len(), 40);
+    }
+    let following = FollowerThread::start(options(endpoints.clone()));
+    following.await_value("routes/39", Some("a"));
+    for round in 0..6 {
+        relays[..2].iter().for_each(|relay| relay.end_with(CutEnd::Fin));
+        server.put(0, "/apisix/routes/0", format!("{round}"));
+        following.await_value("routes/0", Some(&format!("{round}")));
+    }
+    let etcd = Etcd::new(options(endpoints)).unwrap();
+    run(etcd.list()).unwrap();
+    for number in 0..6 {
+        let writes = vec![Write::Put { key: key("routes/new"), value: format!("{number}"), ttl_seconds: None }];
+        let change =
+            Transaction { conditions: Vec::new(), unreferenced: Vec::new(), writes, author: Author::default() };
+        run(etcd.commit(&change)).unwrap();
+        assert_eq!(server.get(0, "/apisix/routes/new"), Some(format!("{number}")));
+    }
+    assert_eq!(stranger.get(0, "/apisix/routes/new"), None);
+    assert_eq!(following.snapshots(), 1);
+    // Where only the stranger answers, what was read last stays.
+    relays[..2].iter().for_each(|relay| relay.arm(Some(CUT)));
+    let losses = following.losses();
+    eventually("the loss to be told", || following.losses() > losses);
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!((following.value("routes/1").as_deref(), following.value("routes/100")), (Some("a"), None));
+}
+
+/// The only endpoint belongs to another cluster now: that has taken the place of the former one.
+#[test]
+fn a_cluster_that_most_endpoints_belong_to_is_followed() {
+    let (old, new) = (Server::start(), Server::start());
+    old.put(0, "/apisix/routes/1", "old");
+    new.put(0, "/apisix/routes/1", "new");
+    let relay = Cutter::to(old.addr(0));
+    let following = FollowerThread::start(options(vec![format!("http://{}", relay.addr())]));
+    following.await_value("routes/1", Some("old"));
+    relay.redirect(new.addr(0));
+    following.await_value("routes/1", Some("new"));
+    following.await_equal(new.endpoint(0));
 }
 
 #[test]

@@ -20,7 +20,7 @@ const PREFIX: &str = "/apisix";
 /// Options for plain endpoints. The request timeout is longer than a running etcd ever takes.
 fn options(endpoints: Vec<String>) -> EtcdOptions {
     let (prefix, request_timeout) = (PREFIX.to_owned(), PATIENCE / 2);
-    EtcdOptions { endpoints, prefix, user: None, password: None, tls: None, request_timeout }
+    EtcdOptions { endpoints, prefix, user: None, password: None, tls: None, renew_tls: None, request_timeout }
 }
 
 /// Options for a test that waits until an etcd fails to answer. On a busy machine a running one may also seem to fail,
@@ -107,6 +107,16 @@ impl FollowerThread {
 
     fn snapshots(&self) -> usize {
         self.count(|told| matches!(told, FollowerEvent::Snapshot(_)))
+    }
+
+    /// The highest revision that was heard.
+    fn revisions_heard(&self) -> u64 {
+        let told = self.told.lock().unwrap();
+        let heard = told.iter().filter_map(|told| match told {
+            FollowerEvent::Heard { revision } => Some(*revision),
+            _ => None,
+        });
+        heard.max().unwrap_or_default()
     }
 
     fn losses(&self) -> usize {

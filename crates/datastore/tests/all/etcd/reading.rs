@@ -3,8 +3,12 @@
 use crate::etcd::{PREFIX, client, key, options, run, texts};
 use std::sync::atomic::{AtomicBool, Ordering};
 use stillgate_datastore::Event;
-use stillgate_datastore::etcd::{Etcd, EtcdError, EtcdOptions, EtcdWatchEvent};
+use stillgate_datastore::etcd::{Etcd, EtcdError, EtcdOptions, EtcdWatchEvent, WatchStart};
 use stillgate_testkit::{EtcdServer as Server, ReservedPort};
+
+fn from(after: u64, cluster: u64) -> WatchStart {
+    WatchStart { after, cluster, keys: None }
+}
 
 #[test]
 fn a_list_of_many_pages_has_everything_in_order() {
@@ -44,7 +48,7 @@ fn a_page_that_would_be_too_large_becomes_several() {
     assert!(documents[SMALL..].iter().all(|(_, document)| *document.value == *value));
     // A watch gets everything in one line.
     let error = run(async {
-        let mut watch = etcd.watch(1, listed.cluster).await.unwrap();
+        let mut watch = etcd.watch(from(1, listed.cluster)).await.unwrap();
         // An etcd that takes long to answer says meanwhile that it is there.
         loop {
             if let Err(error) = watch.next().await {
@@ -123,7 +127,7 @@ fn a_watch_brings_each_revision_in_one_batch() {
     server.put(0, "/apisix/routes/2", b"\xff");
     server.put(0, "/apisix/routes/2", "d");
     let found = run(async {
-        let mut watch = etcd.watch(after, listed.cluster).await.unwrap();
+        let mut watch = etcd.watch(from(after, listed.cluster)).await.unwrap();
         let mut found = Vec::new();
         while found.last().is_none_or(|(revision, _): &(u64, _)| *revision < after + 5) {
             if let EtcdWatchEvent::Batch(batch) = watch.next().await.unwrap() {
@@ -168,7 +172,7 @@ fn a_history_that_is_not_there_is_an_error() {
     server.compact(0, deleted);
     let watch = |after, cluster| {
         run(async {
-            match etcd.watch(after, cluster).await {
+            match etcd.watch(from(after, cluster)).await {
                 Ok(mut watch) => watch.next().await.unwrap_err(),
                 Err(error) => error,
             }
@@ -188,7 +192,7 @@ fn progress_is_reported_where_nothing_changes() {
     let listed = run(etcd.list()).unwrap();
     let elsewhere = server.put(0, "/elsewhere", "b");
     run(async {
-        let mut watch = etcd.watch(listed.snapshot.revision, listed.cluster).await.unwrap();
+        let mut watch = etcd.watch(from(listed.snapshot.revision, listed.cluster)).await.unwrap();
         while watch.next().await.unwrap() != EtcdWatchEvent::Progress(elsewhere) {}
     });
 }

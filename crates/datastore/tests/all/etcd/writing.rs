@@ -139,8 +139,14 @@ fn without_an_answer_it_is_unknown_whether_it_was_made() {
         Err(CommitError::Unavailable(why)) => why,
         other => panic!("{other:?}"),
     };
-    server.process(0).signal("STOP");
-    let why = commit(&etcd, "a");
+    // Over a new connection a read would come first, and nothing of the write would be sent.
+    let (before, change) = (transaction(&[], vec![put("routes/1", "b")]), transaction(&[], vec![put("routes/1", "a")]));
+    let result = run(async {
+        etcd.commit(&before).await.unwrap();
+        server.process(0).signal("STOP");
+        etcd.commit(&change).await
+    });
+    let Err(CommitError::Unavailable(why)) = result else { panic!("{result:?}") };
     assert!(why.contains("no answer within 2000 ms; it is unknown whether the change was made"), "{why}");
     server.process(0).signal("CONT");
     eventually("etcd to answer again", || run(etcd.list()).is_ok());
