@@ -3,7 +3,8 @@
 use crate::etcd::{FollowerThread, options, run, texts};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 use std::path::PathBuf;
-use stillgate_datastore::etcd::{Etcd, EtcdError, EtcdOptions, EtcdTls};
+use std::sync::{Arc, Mutex};
+use stillgate_datastore::etcd::{Etcd, EtcdError, EtcdOptions, EtcdTls, RenewTls};
 use stillgate_testkit::{EtcdServer as Server, EtcdSetup, eventually};
 use tempfile::TempDir;
 
@@ -142,6 +143,32 @@ fn over_tls_both_sides_are_verified() {
     eventually("a client without a certificate to be let in", || {
         list(&server, &EtcdTls { client: None, ..good.clone() }).is_ok()
     });
+}
+
+/// A certificate that is renewed in its file is used by the next connection; a file that cannot be used changes nothing.
+#[test]
+fn renewed_certificates_are_used() {
+    let certificates = Certificates::new();
+    let setup = EtcdSetup {
+        certificate: Some((certificates.file("cert"), certificates.file("key"))),
+        client_ca: Some(certificates.file("root")),
+        ..EtcdSetup::default()
+    };
+    let server = Server::start_with(&setup);
+    let ca = Some(certificates.root.clone().into_bytes());
+    let good = EtcdTls { ca: ca.clone(), client: Some(certificates.client.clone()), verify: true };
+    // Of an issuer that etcd does not trust.
+    let old = EtcdTls { ca, client: Some(Certificates::new().client), verify: true };
+    let files = Arc::new(Mutex::new(Ok(old.clone())));
+    let read = Arc::clone(&files);
+    let renew_tls: RenewTls = Arc::new(move || read.lock().unwrap().clone());
+    let options = EtcdOptions { tls: Some(old), renew_tls: Some(renew_tls), ..options(vec![server.tls_endpoint(0)]) };
+    let etcd = Etcd::new(options).unwrap();
+    assert!(run(etcd.list()).is_err());
+    *files.lock().unwrap() = Ok(good);
+    run(etcd.list()).unwrap();
+    *files.lock().unwrap() = Err("cannot read it".to_owned());
+    run(etcd.list()).unwrap();
 }
 
 #[test]

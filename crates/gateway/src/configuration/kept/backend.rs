@@ -55,13 +55,14 @@ pub(super) trait Backend: Send {
     /// Runs the work that is due.
     fn tend(&mut self, keeper: &Arc<Keeper>, now: SystemTime) -> Option<Batch>;
 
-    /// Makes a change, whose documents are in their stored form.
-    fn commit<'a>(
-        &'a mut self,
-        keeper: &'a Keeper,
-        change: &'a Transaction,
+    /// Makes a change, whose documents are in their stored form. The future borrows nothing, so that changes of others are followed
+    /// while it runs.
+    fn commit(
+        &mut self,
+        keeper: &Keeper,
+        change: Transaction,
         now: SystemTime,
-    ) -> Pending<'a, Result<Batch, WriteFailure>>;
+    ) -> Pending<'static, Result<Batch, WriteFailure>>;
 
     /// Makes a change with any number of writes.
     fn write_many(&mut self, keeper: &Keeper, change: &Transaction, now: SystemTime) -> Result<Batch, WriteFailure>;

@@ -183,7 +183,11 @@ impl Keeper {
             if before == Some(document) {
                 return [None, None];
             }
-            let good = last_good.get(key).filter(|_| before.is_none()).and_then(|good| {
+            // Versions in between were missed: the one before is not the last good one, should this one be refused.
+            if before.is_some() {
+                return [self.change(key, None), self.change(key, Some(document))];
+            }
+            let good = last_good.get(key).and_then(|good| {
                 let value = Document { value: good.clone(), ..document.clone() };
                 self.change(key, Some(&self.decrypted(key.clone(), value).1))
             });
@@ -453,6 +457,22 @@ mod tests {
         keeper.take_snapshot(snapshot.clone(), &HashMap::new());
         assert_eq!(keeper.snapshot(), snapshot);
         assert_eq!(keeper.stored.borrow().modified, keeper.newest_anew());
+    }
+
+    /// A version is served in place of a refused one only if none was missed in between: the missed one may have kept clients out.
+    #[test]
+    fn a_list_that_misses_versions_brings_no_former_one_back() {
+        let keeper = keeper();
+        let good = r#"{"uri":"/a","upstream":{"nodes":{"127.0.0.1:1":1}}}"#;
+        keeper.take_batch(batch(1, &["routes/1", "routes/2"], Some(good)));
+        keeper.take_batch(batch(2, &["routes/1", "routes/2"], Some("{}")));
+        assert_eq!(keeper.last_good().len(), 2);
+        let Snapshot { mut documents, .. } = keeper.snapshot();
+        let changed = Document { value: r#"{"uri":1}"#.into(), created: 1, modified: 5 };
+        documents[0].1 = changed;
+        keeper.take_snapshot(Snapshot { revision: 5, documents }, &HashMap::new());
+        let left: Vec<String> = keeper.last_good().keys().map(ToString::to_string).collect();
+        assert_eq!(left, ["routes/2"]);
     }
 
     /// A change can take seconds to compile: readers and checks of the Admin API do not wait for it.

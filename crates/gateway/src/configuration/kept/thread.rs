@@ -1,11 +1,12 @@
 //! The thread that talks to a datastore: takes its changes in, and makes requested ones, one after the other.
 
-use super::backend::Backend;
+use super::backend::{Backend, Pending};
 use super::keeper::{FollowStatus, Keeper};
 use super::trial::Trial;
 use crate::configuration::background::CONTROL_NICE;
 use std::collections::HashMap;
 use std::fs::File;
+use std::future::pending;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,12 +14,12 @@ use std::time::SystemTime;
 use stillgate_config::Config;
 use stillgate_datastore::embedded::{BackError, Change, ChangeSummary, Unavailable, WayBack};
 use stillgate_datastore::etcd::FollowerEvent;
-use stillgate_datastore::{Author, CommitError, Transaction, Write};
+use stillgate_datastore::{Author, Batch, CommitError, Transaction, Write};
 use stillgate_profiler::threads::Registration;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 /// Maximum number of waiting requests; beyond it they are answered 503.
 pub(super) const ASKED_MAX: usize = 256;
@@ -93,14 +94,40 @@ pub(super) fn run(
     runtime.block_on(talk(keeper, backend, asked));
 }
 
+/// A change that the datastore is making.
+struct ChangeUnderWay {
+    commit: Pending<'static, Result<Batch, WriteFailure>>,
+    warnings: Vec<String>,
+    answer: oneshot::Sender<Result<CommittedChange, WriteFailure>>,
+}
+
 async fn talk(keeper: &Arc<Keeper>, mut backend: Box<dyn Backend>, mut asked: mpsc::Receiver<StoreRequest>) {
+    let mut under_way: Option<ChangeUnderWay> = None;
     let ended = loop {
-        let pause = backend.pause(SystemTime::now());
+        let (pause, is_idle) = (backend.pause(SystemTime::now()), under_way.is_none());
+        let made = async {
+            match &mut under_way {
+                Some(change) => change.commit.as_mut().await,
+                None => pending().await,
+            }
+        };
         tokio::select! {
-            next = asked.recv() => {
+            made = made => {
+                if let Some(ChangeUnderWay { warnings, answer, .. }) = under_way.take() {
+                    finish(keeper, &mut *backend, made, warnings, answer);
+                }
+            }
+            // One change after the other. A slow one does not hold up what others have changed.
+            next = asked.recv(), if is_idle => {
                 let Some(next) = next else { break None };
-                if let ControlFlow::Break(ended) = answer(keeper, &mut *backend, next).await {
-                    break Some(ended);
+                match answer(keeper, &mut *backend, next) {
+                    ControlFlow::Break(ended) => break Some(ended),
+                    // An embedded store has made it.
+                    ControlFlow::Continue(Some(mut change)) if keeper.traits.is_embedded => {
+                        let made = change.commit.as_mut().await;
+                        finish(keeper, &mut *backend, made, change.warnings, change.answer);
+                    }
+                    ControlFlow::Continue(begun) => under_way = begun,
                 }
             }
             Some(followed) = backend.followed() => apply_follower_event(keeper, &mut *backend, followed),
@@ -152,21 +179,34 @@ fn tend(keeper: &Arc<Keeper>, backend: &mut dyn Backend) {
     }
 }
 
-/// `Break`: the sender to notify when the thread has ended.
-async fn answer(
+/// `Break`: the sender to notify when the thread has ended. `Continue`: a change that has begun.
+fn answer(
     keeper: &Arc<Keeper>,
     backend: &mut dyn Backend,
     asked: StoreRequest,
-) -> ControlFlow<oneshot::Sender<()>> {
-    // The sender of the request may have gone meanwhile.
+) -> ControlFlow<oneshot::Sender<()>, Option<ChangeUnderWay>> {
+    // The sender of the request may have gone meanwhile. Then a change is not made: its client has given it up, and may have made
+    // another one since.
     match asked {
-        StoreRequest::Write(transaction, answer) => {
-            let made = write(keeper, backend, transaction, false).await;
-            let _ = answer.send(made);
+        StoreRequest::Write(transaction, answer) if !answer.is_closed() => match prepare(keeper, transaction) {
+            Ok((transaction, warnings)) => {
+                let commit = backend.commit(keeper, transaction, SystemTime::now());
+                return ControlFlow::Continue(Some(ChangeUnderWay { commit, warnings, answer }));
+            }
+            Err(refused) => drop(answer.send(Err(refused))),
+        },
+        StoreRequest::WriteMany(transaction, answer) if !answer.is_closed() => match prepare(keeper, transaction) {
+            Ok((transaction, warnings)) => {
+                let made = backend.write_many(keeper, &transaction, SystemTime::now());
+                finish(keeper, backend, made, warnings, answer);
+            }
+            Err(refused) => drop(answer.send(Err(refused))),
+        },
+        StoreRequest::RollBack(to, author, answer) if !answer.is_closed() => {
+            drop(answer.send(roll_back(keeper, backend, to, author)));
         }
-        StoreRequest::WriteMany(transaction, answer) => {
-            let made = write(keeper, backend, transaction, true).await;
-            let _ = answer.send(made);
+        StoreRequest::Write(..) | StoreRequest::WriteMany(..) | StoreRequest::RollBack(..) => {
+            debug!("a change was given up by its client before it began");
         }
         StoreRequest::Backup(answer) => drop(answer.send(backend.backup())),
         StoreRequest::Try(transaction, answer) => drop(answer.send(Ok(keeper.look_over(&transaction)))),
@@ -176,7 +216,6 @@ async fn answer(
             let back = backend.way_back_to(revision, SystemTime::now());
             drop(answer.send(back.map(|back| keeper.in_plain(back.writes))));
         }
-        StoreRequest::RollBack(to, author, answer) => drop(answer.send(roll_back(keeper, backend, to, author))),
         StoreRequest::SetReleased(is_released, answer) => {
             keeper.is_leaving.send_replace(is_released);
             backend.set_released(keeper, is_released);
@@ -184,35 +223,38 @@ async fn answer(
         }
         StoreRequest::End(ended) => return ControlFlow::Break(ended),
     }
-    ControlFlow::Continue(())
+    ControlFlow::Continue(None)
 }
 
-/// Makes a change that can be served.
-async fn write(
-    keeper: &Keeper,
-    backend: &mut dyn Backend,
-    transaction: Transaction,
-    is_replacement: bool,
-) -> Result<CommittedChange, WriteFailure> {
+/// The change in its stored form, with warnings for the writer, if it can be served.
+fn prepare(keeper: &Keeper, transaction: Transaction) -> Result<(Transaction, Vec<String>), WriteFailure> {
     let trial = keeper.try_out(&transaction);
     if !trial.refusals.is_empty() {
         return Err(WriteFailure::Refused(trial.refusals.join("; ")));
     }
     let mut warnings = trial.warnings;
     warnings.extend(trial.effects.into_iter().map(|(key, what)| format!("{key}: {what}")));
-    let transaction = keeper.as_kept(transaction);
-    let now = SystemTime::now();
-    let batch = match is_replacement {
-        true => backend.write_many(keeper, &transaction, now)?,
-        false => backend.commit(keeper, &transaction, now).await?,
-    };
-    let revision = batch.revision;
-    // A follower delivers the change by itself.
-    if keeper.traits.is_embedded {
-        keeper.take_batch(batch);
-        backend.keep_last_good(keeper);
-    }
-    Ok(CommittedChange { revision, warnings })
+    Ok((keeper.as_kept(transaction), warnings))
+}
+
+/// Takes a change in that was made, and answers its writer.
+fn finish(
+    keeper: &Keeper,
+    backend: &mut dyn Backend,
+    made: Result<Batch, WriteFailure>,
+    warnings: Vec<String>,
+    answer: oneshot::Sender<Result<CommittedChange, WriteFailure>>,
+) {
+    let result = made.map(|batch| {
+        let revision = batch.revision;
+        // A follower delivers the change by itself.
+        if keeper.traits.is_embedded {
+            keeper.take_batch(batch);
+            backend.keep_last_good(keeper);
+        }
+        CommittedChange { revision, warnings }
+    });
+    let _ = answer.send(result);
 }
 
 fn roll_back(
@@ -255,5 +297,133 @@ impl From<BackError> for WriteFailure {
             BackError::Commit(error) => WriteFailure::Commit(error),
             error => WriteFailure::Unreachable(error.to_string()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::configuration::source::plugins;
+    use std::time::Duration;
+    use stillgate_config::load;
+    use stillgate_datastore::{Document, Documents as _, Event, Key};
+    use stillgate_testkit::PATIENCE;
+    use tokio::task::{LocalSet, yield_now};
+    use tokio::time::timeout;
+
+    /// A datastore whose commits end when the test says so.
+    struct SlowStore {
+        followed: mpsc::Receiver<FollowerEvent>,
+        commits: mpsc::UnboundedReceiver<u64>,
+        /// Transactions that have begun.
+        begun: mpsc::UnboundedSender<Transaction>,
+    }
+
+    impl Backend for SlowStore {
+        fn pause(&self, _now: SystemTime) -> Duration {
+            Duration::from_secs(60)
+        }
+
+        fn followed(&mut self) -> Pending<'_, Option<FollowerEvent>> {
+            Box::pin(self.followed.recv())
+        }
+
+        fn changed(&mut self) {}
+
+        fn tend(&mut self, _keeper: &Arc<Keeper>, _now: SystemTime) -> Option<Batch> {
+            None
+        }
+
+        fn commit(
+            &mut self,
+            _keeper: &Keeper,
+            change: Transaction,
+            _now: SystemTime,
+        ) -> Pending<'static, Result<Batch, WriteFailure>> {
+            self.begun.send(change).unwrap();
+            let (done, ended) = oneshot::channel();
+            let mut commits = std::mem::replace(&mut self.commits, mpsc::unbounded_channel().1);
+            tokio::task::spawn_local(async move {
+                let revision = commits.recv().await.unwrap_or_default();
+                let _ = done.send(revision);
+            });
+            Box::pin(async move { Ok(Batch { revision: ended.await.unwrap_or_default(), events: Vec::new() }) })
+        }
+
+        fn write_many(&mut self, _: &Keeper, _: &Transaction, _: SystemTime) -> Result<Batch, WriteFailure> {
+            unreachable!("nobody asks for it")
+        }
+
+        fn backup(&mut self) -> Result<StoreCopy, WriteFailure> {
+            unreachable!("nobody asks for it")
+        }
+
+        fn keep_last_good(&mut self, _keeper: &Keeper) {}
+
+        fn history(&mut self, _: Option<u64>, _: usize) -> Result<Vec<ChangeSummary>, WriteFailure> {
+            unreachable!("nobody asks for it")
+        }
+
+        fn change_at(&mut self, _: u64) -> Result<Option<Change>, WriteFailure> {
+            unreachable!("nobody asks for it")
+        }
+
+        fn way_back_to(&mut self, _: u64, _: SystemTime) -> Result<WayBack, WriteFailure> {
+            unreachable!("nobody asks for it")
+        }
+
+        fn roll_back(&mut self, _: &Keeper, _: u64, _: &Author, _: SystemTime) -> Result<Batch, WriteFailure> {
+            unreachable!("nobody asks for it")
+        }
+
+        fn set_released(&mut self, _keeper: &Keeper, _is_released: bool) {}
+
+        fn end(self: Box<Self>, _keeper: &Keeper) {}
+    }
+
+    /// While a change takes long, changes of others are taken in; and one that its client has given up is not made.
+    #[test]
+    fn a_slow_change_holds_up_nothing_and_one_that_was_given_up_is_not_made() {
+        let gateway = load("gateway: {}\nroutes: []\n", &|_| None).unwrap().config.gateway;
+        let keeper = Arc::new(Keeper::new(&crate::configuration::kept::etcd::KIND.traits, &gateway, plugins()));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (notices, followed) = mpsc::channel(4);
+        let (ends, commits) = mpsc::unbounded_channel();
+        let (begun, mut beginnings) = mpsc::unbounded_channel();
+        let (ask, asked) = mpsc::channel(4);
+        let backend = Box::new(SlowStore { followed, commits, begun });
+        let write = |path: &str| {
+            let (answer, answered) = oneshot::channel();
+            let put = Write::Put { key: Key::found(path), value: r#"{"plugins":{}}"#.to_owned(), ttl_seconds: None };
+            let change = Transaction {
+                conditions: Vec::new(),
+                unreferenced: Vec::new(),
+                writes: vec![put],
+                author: Author::default(),
+            };
+            (StoreRequest::Write(change, answer), answered)
+        };
+        let session = async {
+            let (first, made) = write("plugin_configs/1");
+            ask.send(first).await.unwrap();
+            assert_eq!(beginnings.recv().await.unwrap().writes.len(), 1);
+            let (given_up, gone) = write("plugin_configs/2");
+            ask.send(given_up).await.unwrap();
+            drop(gone);
+            let document = Document { value: "{}".into(), created: 7, modified: 7 };
+            let event = Event { key: Key::found("protos/3"), document: Some(document) };
+            notices.send(FollowerEvent::Batch(Batch { revision: 7, events: vec![event] })).await.unwrap();
+            while keeper.revision() != 7 {
+                yield_now().await;
+            }
+            ends.send(8).unwrap();
+            assert_eq!(made.await.unwrap().map(|made| made.revision), Ok(8));
+            let (ended, end) = oneshot::channel();
+            ask.send(StoreRequest::End(ended)).await.unwrap();
+            end.await.unwrap();
+            assert!(beginnings.try_recv().is_err(), "nobody waits for it");
+        };
+        let both = async { tokio::join!(talk(&keeper, backend, asked), session) };
+        LocalSet::new().block_on(&runtime, async { timeout(PATIENCE, both).await.expect("it takes too long") });
     }
 }

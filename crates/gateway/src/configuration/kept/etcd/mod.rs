@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use stillgate_config::{EtcdKeys, Gateway, Pem, SourceKind};
 use stillgate_datastore::embedded::{Change, ChangeSummary, WayBack};
-use stillgate_datastore::etcd::{Etcd, EtcdOptions, EtcdTls, FollowerEvent, follow};
+use stillgate_datastore::etcd::{Etcd, EtcdOptions, EtcdTls, FollowerEvent, RenewTls, follow};
 use stillgate_datastore::transaction::WRITES_MAX;
 use stillgate_datastore::{Author, Batch, CommitError, Snapshot, Transaction};
 use stillgate_files::read_bounded;
@@ -71,6 +71,22 @@ fn etcd(gateway: &Gateway) -> Result<Etcd, Problem> {
 }
 
 fn options(keys: &EtcdKeys) -> Result<EtcdOptions, Problem> {
+    let tls = read_tls(&keys.tls)?;
+    let files = keys.tls.clone();
+    let renew_tls: RenewTls = Arc::new(move || read_tls(&files).map_err(|problem| problem.message));
+    Ok(EtcdOptions {
+        endpoints: keys.endpoints.clone(),
+        prefix: keys.prefix.clone(),
+        user: keys.user.clone(),
+        password: keys.password.as_ref().map(|password| password.reveal().to_owned()),
+        tls: Some(tls),
+        renew_tls: Some(renew_tls),
+        request_timeout: keys.timeout,
+    })
+}
+
+/// Reads the files of the TLS settings.
+fn read_tls(tls: &stillgate_config::EtcdTls) -> Result<EtcdTls, Problem> {
     let at =
         |key: &str, message: String| Problem { path: format!("gateway.config.etcd.tls{key}"), message, hint: None };
     let read = |key: &str, pem: &Pem| match pem {
@@ -78,21 +94,13 @@ fn options(keys: &EtcdKeys) -> Result<EtcdOptions, Problem> {
         Pem::File(file) => read_bounded(file, FILE_BYTES_MAX)
             .map_err(|error| at(&format!(".{key}"), format!("cannot read {}: {error}", file.display()))),
     };
-    let tls = &keys.tls;
     let client = match (&tls.cert, &tls.key) {
         (Some(cert), Some(key)) => Some((read("cert", cert)?, read("key", key)?)),
         (None, None) => None,
         _ => return Err(at("", "only one of cert and key is here; write both, or neither".to_owned())),
     };
     let ca = tls.ca.as_ref().map(|ca| read("ca", ca)).transpose()?;
-    Ok(EtcdOptions {
-        endpoints: keys.endpoints.clone(),
-        prefix: keys.prefix.clone(),
-        user: keys.user.clone(),
-        password: keys.password.as_ref().map(|password| password.reveal().to_owned()),
-        tls: Some(EtcdTls { ca, client, verify: tls.verify }),
-        request_timeout: keys.timeout,
-    })
+    Ok(EtcdTls { ca, client, verify: tls.verify })
 }
 
 /// An etcd with its follower.
@@ -119,7 +127,7 @@ impl FollowedEtcd {
         let mut why = format!("etcd at {endpoints}: no answer within {} s", FIRST_ANSWER_TIMEOUT.as_secs());
         if let Ok(Some(snapshot)) = timeout(FIRST_ANSWER_TIMEOUT, self.first(&mut why)).await {
             report_read(&snapshot, self.etcd.prefix());
-            let last_good = self.file.as_ref().map(SnapshotFile::last_good).unwrap_or_default();
+            let last_good = self.file.as_ref().map(|file| file.last_good(&snapshot)).unwrap_or_default();
             keeper.heard(Some(snapshot.revision));
             keeper.take_snapshot(snapshot, &last_good);
             self.changed();
@@ -176,13 +184,14 @@ impl Backend for FollowedEtcd {
         None
     }
 
-    fn commit<'a>(
-        &'a mut self,
-        _keeper: &'a Keeper,
-        change: &'a Transaction,
+    fn commit(
+        &mut self,
+        _keeper: &Keeper,
+        change: Transaction,
         _now: SystemTime,
-    ) -> Pending<'a, Result<Batch, WriteFailure>> {
-        Box::pin(async move { Ok(self.etcd.commit(change).await?) })
+    ) -> Pending<'static, Result<Batch, WriteFailure>> {
+        let etcd = self.etcd.clone();
+        Box::pin(async move { Ok(etcd.commit(&change).await?) })
     }
 
     fn write_many(&mut self, _keeper: &Keeper, change: &Transaction, _now: SystemTime) -> Result<Batch, WriteFailure> {

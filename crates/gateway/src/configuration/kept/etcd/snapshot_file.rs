@@ -60,7 +60,8 @@ impl SnapshotFile {
         match SavedSnapshot::read(&self.path, &self.prefix) {
             Ok(SavedSnapshot { snapshot, last_good }) => {
                 let revision = snapshot.revision;
-                keeper.take_snapshot(snapshot, &values(last_good));
+                let last_good = still_good(last_good, &snapshot);
+                keeper.take_snapshot(snapshot, &last_good);
                 Ok(revision)
             }
             Err(SavedError::Absent(path)) => Err(format!("there is no snapshot yet ({})", path.display())),
@@ -68,10 +69,10 @@ impl SnapshotFile {
         }
     }
 
-    /// The last good documents of rejected ones, as a former process has saved them.
-    pub(super) fn last_good(&self) -> HashMap<Key, Arc<str>> {
+    /// The last good documents of rejected ones in etcd's snapshot, as a former process has saved them.
+    pub(super) fn last_good(&self, snapshot: &Snapshot) -> HashMap<Key, Arc<str>> {
         match SavedSnapshot::read(&self.path, &self.prefix) {
-            Ok(saved) => values(saved.last_good),
+            Ok(saved) => still_good(saved.last_good, snapshot),
             Err(SavedError::Absent(_)) => HashMap::new(),
             Err(error) => {
                 warn!("etcd: the snapshot cannot be used, and is written again: {error}");
@@ -162,8 +163,18 @@ impl SnapshotFile {
     }
 }
 
-fn values(documents: Vec<(Key, Document)>) -> HashMap<Key, Arc<str>> {
-    documents.into_iter().map(|(key, document)| (key, document.value)).collect()
+/// The last good documents that still are: those of documents that have not been written since. What was written, or deleted and
+/// created again, may have been good in between, and its former version must not come back.
+fn still_good(last_good: Vec<(Key, Document)>, snapshot: &Snapshot) -> HashMap<Key, Arc<str>> {
+    let now: HashMap<&Key, &Document> = snapshot.documents.iter().map(|(key, document)| (key, document)).collect();
+    let is_still = |(key, good): &(Key, Document)| {
+        let is_same = |now: &&Document| {
+            // `created` was not always saved.
+            now.modified == good.modified && (good.created == 0 || now.created == good.created)
+        };
+        now.get(key).is_some_and(is_same)
+    };
+    last_good.into_iter().filter(is_still).map(|(key, document)| (key, document.value)).collect()
 }
 
 fn write(keeper: &Keeper, path: &Path, prefix: &str) -> Written {
@@ -172,13 +183,33 @@ fn write(keeper: &Keeper, path: &Path, prefix: &str) -> Written {
         let value = keeper.encryption.kept(&key, &document.value);
         (key, Document { value, ..document })
     };
-    let documents = documents.into_iter().map(kept).collect();
+    let documents: Vec<(Key, Document)> = documents.into_iter().map(kept).collect();
+    if documents.is_empty() {
+        keep_aside(path, prefix);
+    }
     let last_good = keeper.last_good().into_iter().map(|(key, value)| {
-        let modified = keeper.get(&key).map_or(0, |document| document.modified);
-        (key, Document { value, created: 0, modified })
+        // Of the document that was rejected.
+        let (created, modified) = keeper.get(&key).map_or((0, 0), |document| (document.created, document.modified));
+        (key, Document { value, created, modified })
     });
     let saved = SavedSnapshot { snapshot: Snapshot { revision, documents }, last_good: last_good.collect() };
     saved.write(path, prefix).map(|()| revision)
+}
+
+/// Keeps a snapshot that has documents when etcd has none any more: it may be the last copy.
+fn keep_aside(path: &Path, prefix: &str) {
+    let has_documents = SavedSnapshot::read(path, prefix).is_ok_and(|saved| !saved.snapshot.documents.is_empty());
+    if !has_documents {
+        return;
+    }
+    let mut name = path.as_os_str().to_owned();
+    name.push(".before-empty");
+    match std::fs::rename(path, &name) {
+        Ok(()) => {
+            warn!("etcd: it has no documents any more; the last snapshot that has some is kept in {}", name.display())
+        }
+        Err(error) => warn!("etcd: it has no documents any more, and the last snapshot cannot be kept: {error}"),
+    }
 }
 
 #[cfg(test)]
@@ -247,6 +278,34 @@ mod tests {
         std::fs::remove_dir(&in_the_way).unwrap();
         tend(&mut file, &keeper, failed_at + RETRY_AFTER);
         assert_eq!((revision(&path), file.pause(failed_at)), (Some(7), PAUSE_MAX));
+    }
+
+    #[test]
+    fn a_former_version_is_good_only_for_the_document_that_was_rejected() {
+        let entry = |created, modified| (Key::found("routes/1"), Document { value: "{}".into(), created, modified });
+        let still = |saved, now: (u64, u64)| {
+            let snapshot = Snapshot { revision: 9, documents: vec![entry(now.0, now.1)] };
+            !still_good(vec![saved], &snapshot).is_empty()
+        };
+        assert!(still(entry(2, 5), (2, 5)));
+        assert!(!still(entry(2, 5), (2, 7)), "written since");
+        assert!(!still(entry(2, 5), (7, 7)), "deleted, and created again");
+        assert!(still(entry(0, 5), (2, 5)), "saved by an older process");
+        assert!(still_good(vec![entry(2, 5)], &Snapshot::default()).is_empty());
+    }
+
+    #[test]
+    fn the_last_snapshot_with_documents_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("snapshot");
+        let documents = vec![(Key::found("routes/1"), Document { value: "{}".into(), created: 2, modified: 2 })];
+        let full = SavedSnapshot { snapshot: Snapshot { revision: 2, documents }, last_good: Vec::new() };
+        full.write(&path, PREFIX).unwrap();
+        for empty in [3, 4] {
+            write(&keeper(empty), &path, PREFIX).unwrap();
+            assert_eq!(revision(&path), Some(empty));
+        }
+        assert_eq!(SavedSnapshot::read(&folder.path().join("snapshot.before-empty"), PREFIX).unwrap(), full);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::configuration::kept::keeper::{FollowStatus, Keeper};
 use crate::configuration::kept::thread::{StoreCopy, WriteFailure};
 use std::collections::HashMap;
 use std::fs;
-use std::future::pending;
+use std::future::{pending, ready};
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -219,13 +219,13 @@ impl Backend for DatastoreFile {
         }
     }
 
-    fn commit<'a>(
-        &'a mut self,
-        keeper: &'a Keeper,
-        change: &'a Transaction,
+    fn commit(
+        &mut self,
+        keeper: &Keeper,
+        change: Transaction,
         now: SystemTime,
-    ) -> Pending<'a, Result<Batch, WriteFailure>> {
-        Box::pin(async move { self.write(keeper, |store| store.commit(change, now)) })
+    ) -> Pending<'static, Result<Batch, WriteFailure>> {
+        Box::pin(ready(self.write(keeper, |store| store.commit(&change, now))))
     }
 
     fn write_many(&mut self, keeper: &Keeper, change: &Transaction, now: SystemTime) -> Result<Batch, WriteFailure> {
