@@ -24,6 +24,52 @@ pub(crate) fn run(args: Args) -> Result {
     Ok(())
 }
 
+/// Version of the program that writes the list of parts.
+const CYCLONEDX: &str = "0.5.9";
+
+/// Builds the programs and makes their packages.
+pub(crate) fn package(args: Args) -> Result {
+    args.finish()?;
+    let out = target_dir().join("packages");
+    fs::create_dir_all(&out)?;
+    let mut make = step::cargo(["run", "--quiet", "--package", "stillgate-packaging", "--"]);
+    for (package, name) in PROGRAMS {
+        make.arg(build(package, name)?);
+    }
+    step::run(make.arg(&out))?;
+    parts_list(&out)
+}
+
+/// The software bill of materials of each program: every crate that it is made of, in CycloneDX's format.
+fn parts_list(out: &Path) -> Result {
+    let home = target_dir().join("peers").join(format!("cargo-cyclonedx-{CYCLONEDX}"));
+    if !home.join("bin/cargo-cyclonedx").is_file() {
+        let mut install = step::cargo(["install", "--locked", "--quiet", "cargo-cyclonedx", "--version", CYCLONEDX]);
+        step::run(install.arg("--root").arg(&home))?;
+    }
+    let mut write = Command::new(home.join("bin/cargo-cyclonedx"));
+    write.args(["cyclonedx", "--format", "json", "--spec-version", "1.5", "--describe", "binaries"]);
+    step::output(write.current_dir(step::root()))?;
+    for (package, name) in PROGRAMS {
+        let folder = step::root().join("crates").join(package.trim_start_matches("stillgate-"));
+        let written = folder.join(format!("{name}_bin.cdx.json"));
+        let to = out.join(format!("{name}.cdx.json"));
+        fs::copy(&written, &to).map_err(|error| format!("{}: {error}", written.display()))?;
+        println!("           {}", to.display());
+    }
+    // It writes beside every manifest.
+    let all = step::output(
+        Command::new("find")
+            .arg(step::root().join("crates"))
+            .arg(step::root().join("xtask"))
+            .args(["-name", "*.cdx.json"]),
+    )?;
+    for file in all.lines() {
+        fs::remove_file(file)?;
+    }
+    Ok(())
+}
+
 /// Builds one program; returns its path.
 pub(crate) fn build(package: &str, name: &str) -> Result<PathBuf> {
     step::run(&mut step::cargo(["build", "--profile", "dist", "--package", package, "--bin", name]))?;

@@ -48,6 +48,7 @@ cargo xtask nightly --tests [--fuzz-seconds S]
                                       the long forms: longer tests, each fuzz target S (300) seconds, a real Vault, cargo-deny
 cargo xtask fuzz [--seconds S]        the fuzz targets, S (10) seconds each
 cargo xtask dist                      gateway and laboratory as they are measured and shipped, in target/dist/bin
+cargo xtask package                   Debian packages, archive, wheel, a container's files and SBOM, in target/packages
 cargo xtask vault                     the tests of secrets with a real Vault in place of its double; not part of CI
 cargo xtask icount [--update]         instructions per operation against xtask/icount.toml
 cargo xtask nightly [--store DIR] [--release REV] [--commit REV] [--lab PATH] [--budget 20m]
@@ -65,6 +66,7 @@ fn main() -> ExitCode {
         Some("vault") => test::vault(args),
         Some("icount") => icount::run(args),
         Some("dist") => dist::run(args),
+        Some("package") => dist::package(args),
         Some("envoy") => envoy::run(args),
         Some("nightly") if args.flag("--tests") => test::nightly(args),
         Some("nightly") => nightly::run(args),

@@ -16,7 +16,7 @@ pub(crate) enum Package {
 
 /// Where a file comes from.
 #[derive(Debug, Clone, Copy)]
-enum Source {
+enum FileSource {
     Gateway,
     Lab,
     /// A file of the repository.
@@ -31,49 +31,64 @@ const PROGRAM: u32 = 0o755;
 const PLAIN: u32 = 0o644;
 
 /// Package, path in the system, mode, source.
-const FILES: &[(Package, &str, u32, Source)] = &[
-    (Package::Gateway, "usr/bin/stillgate", PROGRAM, Source::Gateway),
-    (Package::Gateway, "etc/stillgate/stillgate.yaml", PLAIN, Source::Printed(&["init", "-"])),
+const FILES: &[(Package, &str, u32, FileSource)] = &[
+    (Package::Gateway, "usr/bin/stillgate", PROGRAM, FileSource::Gateway),
+    (Package::Gateway, "etc/stillgate/stillgate.yaml", PLAIN, FileSource::Printed(&["init", "-"])),
     (
         Package::Gateway,
         "usr/lib/systemd/system/stillgate.service",
         PLAIN,
-        Source::Repository("packaging/stillgate.service"),
+        FileSource::Repository("packaging/stillgate.service"),
     ),
-    (Package::Gateway, "usr/lib/sysusers.d/stillgate.conf", PLAIN, Source::Repository("packaging/stillgate.sysusers")),
-    (Package::Gateway, "etc/logrotate.d/stillgate", PLAIN, Source::Repository("packaging/stillgate.logrotate")),
+    (
+        Package::Gateway,
+        "usr/lib/sysusers.d/stillgate.conf",
+        PLAIN,
+        FileSource::Repository("packaging/stillgate.sysusers"),
+    ),
+    (Package::Gateway, "etc/logrotate.d/stillgate", PLAIN, FileSource::Repository("packaging/stillgate.logrotate")),
     (
         Package::Gateway,
         "usr/share/bash-completion/completions/stillgate",
         PLAIN,
-        Source::Printed(&["completions", "bash"]),
+        FileSource::Printed(&["completions", "bash"]),
     ),
-    (Package::Gateway, "usr/share/zsh/vendor-completions/_stillgate", PLAIN, Source::Printed(&["completions", "zsh"])),
+    (
+        Package::Gateway,
+        "usr/share/zsh/vendor-completions/_stillgate",
+        PLAIN,
+        FileSource::Printed(&["completions", "zsh"]),
+    ),
     (
         Package::Gateway,
         "usr/share/fish/vendor_completions.d/stillgate.fish",
         PLAIN,
-        Source::Printed(&["completions", "fish"]),
+        FileSource::Printed(&["completions", "fish"]),
     ),
-    (Package::Gateway, "usr/share/man/man1", PLAIN, Source::ManPages),
-    (Package::Gateway, "usr/share/doc/stillgate/copyright", PLAIN, Source::Repository("LICENSE")),
-    (Package::Gateway, "usr/share/doc/stillgate/CHANGELOG.md", PLAIN, Source::Repository("CHANGELOG.md")),
-    (Package::Lab, "usr/bin/stillgate-lab", PROGRAM, Source::Lab),
+    (Package::Gateway, "usr/share/man/man1", PLAIN, FileSource::ManPages),
+    (Package::Gateway, "usr/share/doc/stillgate/copyright", PLAIN, FileSource::Repository("LICENSE")),
+    (Package::Gateway, "usr/share/doc/stillgate/CHANGELOG.md", PLAIN, FileSource::Repository("CHANGELOG.md")),
+    (Package::Lab, "usr/bin/stillgate-lab", PROGRAM, FileSource::Lab),
     (
         Package::Lab,
         "usr/share/bash-completion/completions/stillgate-lab",
         PLAIN,
-        Source::Printed(&["completions", "bash"]),
+        FileSource::Printed(&["completions", "bash"]),
     ),
-    (Package::Lab, "usr/share/zsh/vendor-completions/_stillgate-lab", PLAIN, Source::Printed(&["completions", "zsh"])),
+    (
+        Package::Lab,
+        "usr/share/zsh/vendor-completions/_stillgate-lab",
+        PLAIN,
+        FileSource::Printed(&["completions", "zsh"]),
+    ),
     (
         Package::Lab,
         "usr/share/fish/vendor_completions.d/stillgate-lab.fish",
         PLAIN,
-        Source::Printed(&["completions", "fish"]),
+        FileSource::Printed(&["completions", "fish"]),
     ),
-    (Package::Lab, "usr/share/man/man1", PLAIN, Source::ManPages),
-    (Package::Lab, "usr/share/doc/stillgate-lab/copyright", PLAIN, Source::Repository("LICENSE")),
+    (Package::Lab, "usr/share/man/man1", PLAIN, FileSource::ManPages),
+    (Package::Lab, "usr/share/doc/stillgate-lab/copyright", PLAIN, FileSource::Repository("LICENSE")),
 ];
 
 /// Writes the files of a package below a folder. `only`: those whose path begins so.
@@ -86,10 +101,10 @@ pub(crate) fn stage(package: Package, release: &Release, root: &Path, only: &str
         let to = root.join(path);
         fs::create_dir_all(to.parent().ok_or("a file needs a folder")?)?;
         match source {
-            Source::Gateway | Source::Lab => copy(program, &to)?,
-            Source::Repository(file) => copy(&release.repository.join(file), &to)?,
-            Source::Printed(arguments) => fs::write(&to, output(Command::new(program).args(*arguments))?)?,
-            Source::ManPages => {
+            FileSource::Gateway | FileSource::Lab => copy(program, &to)?,
+            FileSource::Repository(file) => copy(&release.repository.join(file), &to)?,
+            FileSource::Printed(arguments) => fs::write(&to, output(Command::new(program).args(*arguments))?)?,
+            FileSource::ManPages => {
                 fs::create_dir_all(&to)?;
                 output(Command::new(program).arg("man-pages").arg(&to))?;
                 continue;

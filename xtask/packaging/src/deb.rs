@@ -14,7 +14,7 @@ const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 
 /// The gateway with its service: `stillgate_VERSION_ARCHITECTURE.deb`. Returns its path.
 pub fn gateway(release: &Release, out: &Path) -> Result<PathBuf> {
-    let package = Described {
+    let package = DebianPackage {
         package: Package::Gateway,
         name: "stillgate",
         program: &release.programs.gateway,
@@ -29,7 +29,7 @@ pub fn gateway(release: &Release, out: &Path) -> Result<PathBuf> {
 
 /// The laboratory: `stillgate-lab_VERSION_ARCHITECTURE.deb`. Returns its path.
 pub fn lab(release: &Release, out: &Path) -> Result<PathBuf> {
-    let package = Described {
+    let package = DebianPackage {
         package: Package::Lab,
         name: "stillgate-lab",
         program: &release.programs.lab,
@@ -42,7 +42,7 @@ pub fn lab(release: &Release, out: &Path) -> Result<PathBuf> {
     package.build(release, out)
 }
 
-struct Described<'a> {
+struct DebianPackage<'a> {
     package: Package,
     name: &'static str,
     program: &'a Path,
@@ -52,7 +52,7 @@ struct Described<'a> {
     text: &'static str,
 }
 
-impl Described<'_> {
+impl DebianPackage<'_> {
     fn build(&self, release: &Release, out: &Path) -> Result<PathBuf> {
         let architecture = Architecture::of(self.program)?.debian();
         let root = tempfile::tempdir()?;
@@ -80,7 +80,11 @@ impl Described<'_> {
         let deb = out.join(format!("{}_{}_{architecture}.deb", self.name, release.version));
         let mut build = Command::new("dpkg-deb");
         build.env("SOURCE_DATE_EPOCH", release.time.to_string()).arg("--root-owner-group");
-        build.arg("-Zxz").arg(format!("-z{}", release.compression)).arg("--build").arg(root.path()).arg(&deb);
+        match release.compression {
+            0 => build.arg("-Znone"),
+            level => build.arg("-Zxz").arg(format!("-z{level}")),
+        };
+        build.arg("--build").arg(root.path()).arg(&deb);
         output(&mut build)?;
         Ok(deb)
     }

@@ -30,7 +30,7 @@ pub struct Release {
     pub programs: Programs,
     /// Seconds since 1970 that all files have as their time, so that the same programs make the same packages.
     pub time: u64,
-    /// How well the packages are compressed, from 1 to 9.
+    /// How well the packages are compressed, from 1 to 9; 0: not at all.
     pub compression: u32,
 }
 

@@ -49,8 +49,11 @@ pub fn wheel(release: &Release, out: &Path) -> Result<PathBuf> {
     let path = out.join(format!("stillgate-{version}-{tag}.whl"));
     let mut zip = ZipWriter::new(File::create(&path)?);
     for (name, content, mode) in files {
-        let options = SimpleFileOptions::default().compression_method(CompressionMethod::Deflated);
-        let options = options.compression_level(Some(i64::from(release.compression))).unix_permissions(mode);
+        let options = SimpleFileOptions::default().unix_permissions(mode);
+        let options = match release.compression {
+            0 => options.compression_method(CompressionMethod::Stored),
+            level => options.compression_method(CompressionMethod::Deflated).compression_level(Some(i64::from(level))),
+        };
         zip.start_file(name, options)?;
         zip.write_all(&content)?;
     }

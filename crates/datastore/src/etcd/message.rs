@@ -34,7 +34,7 @@ pub(crate) struct RangeRequest {
 
 /// A response to a request.
 pub(crate) trait EtcdResponse: DeserializeOwned {
-    /// The cluster that it comes from; 0 if it does not say so, and is no response of etcd. `None`: etcd does not always say it.
+    /// The cluster that it comes from; 0 if it does not say so, which every etcd does. `None`: not every etcd says it here.
     fn cluster(&self) -> Option<u64>;
 }
 

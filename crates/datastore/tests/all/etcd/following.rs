@@ -190,7 +190,7 @@ fn an_etcd_that_was_made_again_is_noticed_at_a_later_revision() {
     following.await_equal(server.endpoint(0));
 }
 
-/// The same keys were written at the same revisions, with other values.
+/// Another program wrote the same keys at the same revisions, with other values.
 #[test]
 fn an_etcd_whose_documents_differ_in_their_values_only_is_noticed() {
     let mut server = Server::start();
@@ -245,7 +245,7 @@ fn a_watch_that_delivers_nothing_any_more_is_replaced() {
         server.put(0, "/apisix/routes/2", "b");
     });
     following.await_value("routes/2", Some("b"));
-    // Changes of others are no reason to begin again.
+    // Changes of others do not make it begin again.
     let (losses, heard) = (following.losses(), following.revisions_heard());
     let other = server.put(0, "/other/1", "x");
     eventually("the revision to be heard", || following.revisions_heard() > heard.max(other - 1));
