@@ -80,7 +80,7 @@ impl Renewals {
             return;
         }
         (self.followed, self.followed_tls) = (followed, followed_tls);
-        let wanted = wanted(&served.config, tls);
+        let wanted = wanted_orders(&served.config, tls);
         self.wanted.send_if_modified(|before| {
             let is_same = match (&*before, &wanted) {
                 (Some(before), Some(wanted)) => before.is_same(wanted),
@@ -146,7 +146,7 @@ pub fn problem(config: &Config) -> Option<Problem> {
     Some(Problem { path: "gateway.acme.storage".to_owned(), message, hint: None })
 }
 
-fn wanted(config: &Config, tls: &Material) -> Option<CertificateOrders> {
+fn wanted_orders(config: &Config, tls: &Material) -> Option<CertificateOrders> {
     let (acme, tls) = (config.gateway.acme.clone()?, tls.acme.clone()?);
     let certificate = |ssl: &Arc<stillgate_config::Ssl>| match &ssl.usage {
         SslUse::Server(server) if ssl.acme => Some(Certificate { id: ssl.id.clone(), names: server.names.clone() }),

@@ -113,14 +113,14 @@ impl Orderer {
         replaces: Option<&SuggestionKey>,
     ) -> Result<String, OrderFailure> {
         let told = RetryAfter::default();
-        let mut failure = match self.ordered(names, replaces, &told).await {
+        let mut failure = match self.order_certificate(names, replaces, &told).await {
             Ok(chain) => return Ok(chain),
             Err(failure) => failure,
         };
         failure.retry_after = failure.retry_after.or_else(|| https::take_retry_after(&told));
         if failure.is_account_unknown {
             let acme = self.acme.clone();
-            failure.hint = match blocking(move || storage::set_account_aside(&acme)).await {
+            failure.hint = match run_blocking(move || storage::set_account_aside(&acme)).await {
                 Ok(()) => "the account's file was set aside; another account is made with the next try".to_owned(),
                 Err(error) => error,
             };
@@ -128,14 +128,14 @@ impl Orderer {
         Err(failure)
     }
 
-    async fn ordered(
+    async fn order_certificate(
         &self,
         names: &[String],
         replaces: Option<&SuggestionKey>,
         told: &RetryAfter,
     ) -> Result<String, OrderFailure> {
         let account = self.account(told).await?;
-        let begun = begun(&account, names, replaces, told).await;
+        let begun = create_order(&account, names, replaces, told).await;
         let mut order = begun.map_err(|error| OrderFailure::of(ORDERING, &error))?;
         let answering = OrderChallenges(&self.plans.challenges);
         self.answer(&mut order, &answering).await?;
@@ -236,7 +236,7 @@ impl Orderer {
 
     /// Loads the account of the folder; `None`: there is none. `or_after`: the pause assumed if the server does not request one.
     pub(crate) async fn known_account(&self, or_after: Duration) -> Result<Option<Account>, OrderFailure> {
-        let Some(stored) = self.stored().await? else { return Ok(None) };
+        let Some(stored) = self.read_account().await? else { return Ok(None) };
         let https = self.https(&RetryAfter::default()).or_after(or_after);
         let builder = Account::builder_with_http(Box::new(https));
         let account = builder.from_credentials(stored.credentials).await;
@@ -247,10 +247,11 @@ impl Orderer {
         Https::new(self.tls.clone(), told.clone())
     }
 
-    async fn stored(&self) -> Result<Option<AccountFile>, OrderFailure> {
+    async fn read_account(&self) -> Result<Option<AccountFile>, OrderFailure> {
         let acme = self.acme.clone();
-        let text =
-            blocking(move || storage::account(&acme)).await.map_err(|error| OrderFailure::new(ACCOUNT, error, ""))?;
+        let text = run_blocking(move || storage::account(&acme))
+            .await
+            .map_err(|error| OrderFailure::new(ACCOUNT, error, ""))?;
         let stored = text.map(|text| serde_json::from_slice::<AccountFile>(&text)).transpose();
         stored.map_err(|error| {
             let what = format!("{}: {error}", self.acme.account_file().display());
@@ -260,7 +261,7 @@ impl Orderer {
 
     /// Loads the account of the folder, or registers and stores a new one.
     async fn account(&self, told: &RetryAfter) -> Result<Account, OrderFailure> {
-        let stored = self.stored().await?;
+        let stored = self.read_account().await?;
         let contact = self.acme.email.as_ref().map(|email| format!("mailto:{email}"));
         let contact: Vec<&str> = contact.iter().map(String::as_str).collect();
         let failed = |error: Error| OrderFailure::of(ACCOUNT, &error);
@@ -288,7 +289,7 @@ impl Orderer {
         let stored = AccountFile { email: self.acme.email.clone(), credentials };
         let text = serde_json::json!(stored).to_string();
         let acme = self.acme.clone();
-        let kept = blocking(move || storage::store_account(&acme, text.as_bytes())).await;
+        let kept = run_blocking(move || storage::store_account(&acme, text.as_bytes())).await;
         kept.map_err(|error| OrderFailure::new("keeping the account", error, ""))
     }
 }
@@ -296,7 +297,7 @@ impl Orderer {
 /// Creates an order that replaces a certificate, which some servers count less. If the server refuses that, the order is created
 /// without `replaces`: the server may not know the certificate, may have seen it replaced already, or may have issued it to another
 /// account.
-async fn begun(
+async fn create_order(
     account: &Account,
     names: &[String],
     replaces: Option<&SuggestionKey>,
@@ -329,7 +330,7 @@ fn is_of_replacing(error: &Error) -> bool {
 }
 
 /// Runs file operations on another thread, since the control loop must not block.
-pub(crate) async fn blocking<T: Send + 'static>(
+pub(crate) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, String> + Send + 'static,
 ) -> Result<T, String> {
     match spawn_blocking(work).await {

@@ -134,7 +134,7 @@ impl Note {
     }
 
     /// The remaining pause for an order with the digest `of`, and the part of it that the server requested.
-    pub(super) fn left(&self, of: &str, now_seconds: u64) -> (Duration, Duration) {
+    pub(super) fn remaining_pause(&self, of: &str, now_seconds: u64) -> (Duration, Duration) {
         let left = |wait_seconds: u64, max: Duration| {
             let wait_seconds = wait_seconds.min(max.as_secs());
             // The clock was set back by more than the pause, so its start is unknown.
@@ -210,7 +210,7 @@ mod tests {
         let check = |note: &Note, of: &str, now_seconds: u64, expected: (u64, u64)| {
             let read = Note::read(&note.text()).unwrap();
             assert_eq!(read, *note);
-            let (wait, server) = read.left(of, now_seconds);
+            let (wait, server) = read.remaining_pause(of, now_seconds);
             assert_eq!((wait.as_secs(), server.as_secs()), expected, "{note:?} {of} {now_seconds}");
         };
         check(&note(240, 0), "this", NOW_SECONDS, (240, 0));
@@ -225,7 +225,7 @@ mod tests {
         check(&note(240, 0), "this", NOW_SECONDS - 241, (0, 0));
         check(&note(240, 0), "this", 0, (0, 0));
         check(&note(240, 0), "this", u64::MAX, (0, 0));
-        assert_eq!(Note::begun(1, "this", NOW_SECONDS).left("this", NOW_SECONDS).0, schedule::RETRY_MIN);
+        assert_eq!(Note::begun(1, "this", NOW_SECONDS).remaining_pause("this", NOW_SECONDS).0, schedule::RETRY_MIN);
     }
 
     #[test]
@@ -237,12 +237,12 @@ mod tests {
         let huge = Note { failures: u32::MAX, at_seconds: NOW_SECONDS, ..note(u64::MAX, u64::MAX) };
         let huge = Note { error: "a\n\u{1b}[2J".repeat(100_000), ..huge };
         let read = Note::read(&huge.text()).unwrap();
-        assert_eq!(read.left("that", NOW_SECONDS), (https::RETRY_AFTER_MAX, https::RETRY_AFTER_MAX));
-        assert_eq!(read.left("this", NOW_SECONDS + https::RETRY_AFTER_MAX.as_secs()).0, Duration::ZERO);
-        assert_eq!(note(u64::MAX, 0).left("this", NOW_SECONDS).0, RETRY_MAX);
+        assert_eq!(read.remaining_pause("that", NOW_SECONDS), (https::RETRY_AFTER_MAX, https::RETRY_AFTER_MAX));
+        assert_eq!(read.remaining_pause("this", NOW_SECONDS + https::RETRY_AFTER_MAX.as_secs()).0, Duration::ZERO);
+        assert_eq!(note(u64::MAX, 0).remaining_pause("this", NOW_SECONDS).0, RETRY_MAX);
         assert!(read.error.len() == ERROR_CHARS_MAX && !read.error.contains(char::is_control));
         let future = Note { at_seconds: u64::MAX, ..huge };
-        assert_eq!(future.left("this", NOW_SECONDS).0, Duration::ZERO);
+        assert_eq!(future.remaining_pause("this", NOW_SECONDS).0, Duration::ZERO);
         // The part that the status shows.
         let progress = OrderProgress::failed(u32::MAX, String::new(), RETRY_MAX, Duration::ZERO, u64::MAX);
         assert!(progress.state.next_try.is_some());

@@ -1,6 +1,6 @@
 //! The task that renews certificates: checks the files, orders the first that is due, and waits.
 
-use super::order::{OrderFailure, Orderer, blocking};
+use super::order::{OrderFailure, Orderer, run_blocking};
 use super::order_progress::{self, AttemptNote, Note, OrderProgress, OrderState, forget_mended};
 use super::schedule::{self, OrderReason, SuggestionKey, Suggestions};
 use super::storage::{self, Lock};
@@ -101,7 +101,7 @@ impl CertificateRenewal {
         self.suggestions.retain(is_wanted);
         let acme = wanted.acme.clone();
         let ids: Vec<String> = wanted.certificates.iter().map(|certificate| certificate.id.clone()).collect();
-        let found = blocking(move || Ok(ids.iter().map(|id| read_ordered(&acme, id)).collect::<Vec<_>>())).await;
+        let found = run_blocking(move || Ok(ids.iter().map(|id| read_ordered(&acme, id)).collect::<Vec<_>>())).await;
         let found = match found {
             Ok(found) => found,
             Err(error) => {
@@ -153,7 +153,7 @@ impl CertificateRenewal {
     async fn ask(&mut self, wanted: &CertificateOrders, certificate: &Certificate, key: Option<SuggestionKey>) {
         let Some(key) = key else { return };
         let (orderer, of) = (self.orderer(wanted), key.clone());
-        let answer = guarded(async move { schedule::ask_server(&orderer, &of).await }).await;
+        let answer = run_guarded(async move { schedule::ask_server(&orderer, &of).await }).await;
         self.suggestions.take(&certificate.id, &key, answer, Instant::now(), random::share());
     }
 
@@ -236,11 +236,11 @@ impl CertificateRenewal {
         let acme = &wanted.acme;
         let on_disk = |error: String| OrderFailure::new(STORAGE, error, "");
         let (settings, id) = (acme.clone(), certificate.id.clone());
-        let prepared = blocking(move || {
+        let prepared = run_blocking(move || {
             storage::prepare(&settings)?;
             let Some(lock) = storage::lock(&settings)? else { return Ok(None) };
             let note = storage::note(&settings, &id).as_deref().and_then(Note::read);
-            storage::has_room(&settings)?;
+            storage::check_room(&settings)?;
             Ok(Some((lock, read_ordered(&settings, &id), note)))
         });
         let Some((lock, found, note)) = prepared.await.map_err(on_disk)? else { return Ok(AttemptResult::Locked) };
@@ -256,7 +256,7 @@ impl CertificateRenewal {
         let progress = self.progress.entry(certificate.id.clone()).or_default();
         let has_read_note = std::mem::replace(&mut progress.has_read_note, true);
         if let Some(note) = note.as_ref().filter(|_| !has_read_note) {
-            let left = note.left(&of, now_seconds);
+            let left = note.remaining_pause(&of, now_seconds);
             if !left.0.is_zero() {
                 return Ok(AttemptResult::Waits(note.clone(), left));
             }
@@ -264,14 +264,14 @@ impl CertificateRenewal {
         }
         let begun = Note::begun(progress.state.failures.saturating_add(1), &of, now_seconds);
         let (settings, id) = (acme.clone(), certificate.id.clone());
-        let begun = blocking(move || AttemptNote::new(settings, id, &begun, note)).await;
+        let begun = run_blocking(move || AttemptNote::new(settings, id, &begun, note)).await;
         attempt.begun = Some(begun.map_err(on_disk)?);
         let (names, directory) = (certificate.names.join(", "), &acme.directory);
         info!(ssl = certificate.id, names, directory, "ACME: ordering a certificate: {}", reason.words());
         let is_next = matches!(reason, OrderReason::EndsSoon | OrderReason::Suggested);
         let replaces = found.and_then(|found| found.key).filter(|_| is_next);
         let (orderer, names) = (self.orderer(wanted), certificate.names.clone());
-        let text = guarded(async move { orderer.order(&names, replaces.as_ref()).await }).await?;
+        let text = run_guarded(async move { orderer.order(&names, replaces.as_ref()).await }).await?;
         store_issued(acme, certificate, text, attempt).await
     }
 
@@ -314,7 +314,7 @@ async fn store_issued(
     attempt.issued = Some(text.clone());
     let ordered = inspect(&mut attempt.issued, certificate, now())?;
     let (settings, id) = (acme.clone(), certificate.id.clone());
-    let stored = blocking(move || storage::store_certificate(&settings, &id, text.as_bytes())).await;
+    let stored = run_blocking(move || storage::store_certificate(&settings, &id, text.as_bytes())).await;
     stored.map_err(|error| OrderFailure::new(STORAGE, error, ""))?;
     attempt.issued = None;
     Ok(AttemptResult::Stored(ordered))
@@ -323,7 +323,7 @@ async fn store_issued(
 /// Stores the note for the next start. If that fails, the server may only be asked earlier than it should be.
 async fn keep_note(acme: &Arc<Acme>, id: &str, note: Option<Note>) {
     let (acme, id) = (acme.clone(), id.to_owned());
-    let kept = blocking(move || match note {
+    let kept = run_blocking(move || match note {
         Some(note) => storage::store_note(&acme, &id, &note.text()),
         None => storage::remove_note(&acme, &id),
     });
@@ -334,7 +334,7 @@ async fn keep_note(acme: &Arc<Acme>, id: &str, note: Option<Note>) {
 
 /// Runs the work in a task of its own with a time limit: a panic while parsing the server's responses is a failure like any other.
 /// The task ends with the future.
-async fn guarded<T, E>(work: impl Future<Output = Result<T, E>> + Send + 'static) -> Result<T, E>
+async fn run_guarded<T, E>(work: impl Future<Output = Result<T, E>> + Send + 'static) -> Result<T, E>
 where
     T: Send + 'static,
     E: From<OrderFailure> + Send + 'static,

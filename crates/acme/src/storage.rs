@@ -79,7 +79,7 @@ pub(crate) fn lock(acme: &Acme) -> Result<Option<Lock>, String> {
 
 /// Whether there is space for the result of an order. Checked before the order: an issued certificate that cannot be stored still
 /// counts against the server's limits.
-pub(crate) fn has_room(acme: &Acme) -> Result<(), String> {
+pub(crate) fn check_room(acme: &Acme) -> Result<(), String> {
     let path = acme.certificates().join(".room");
     let written = write(&path, &[b'\n'; ROOM_BYTES]);
     let removed = fs::remove_file(&path);
@@ -213,7 +213,7 @@ pub(super) mod tests {
         assert_eq!(account(&acme).unwrap().unwrap(), b"x");
         set_account_aside(&acme).unwrap();
         assert_eq!(account(&acme).unwrap(), None);
-        has_room(&acme).unwrap();
+        check_room(&acme).unwrap();
         let names: Vec<_> =
             fs::read_dir(acme.certificates()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names, ["shop.pem"]);

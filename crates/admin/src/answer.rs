@@ -53,7 +53,7 @@ pub(crate) struct Answer {
 
 impl From<Rejection> for Answer {
     fn from(rejection: Rejection) -> Answer {
-        let answer = Answer::json(rejection.status, rejection.body).closing();
+        let answer = Answer::json(rejection.status, rejection.body).with_close();
         rejection.header.into_iter().fold(answer, |answer, (name, value)| answer.with(name, value))
     }
 }
@@ -136,7 +136,7 @@ impl Answer {
     }
 
     /// A client that is refused must not keep a connection either.
-    pub(crate) fn closing(self) -> Answer {
+    pub(crate) fn with_close(self) -> Answer {
         self.with(CONNECTION, "close")
     }
 

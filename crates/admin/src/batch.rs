@@ -7,7 +7,7 @@ use crate::answer::{Answer, off_thread};
 use crate::body::{self, SINGLE_BYTES_MAX};
 use crate::collections::Collection;
 use crate::commit::{
-    ATTEMPTS_MAX, caught_up, commit_all, dry_run, may_write, precondition_failed, transaction, unix_seconds,
+    ATTEMPTS_MAX, caught_up, check_writable, commit_all, dry_run, precondition_failed, transaction, unix_seconds,
     with_outcome,
 };
 use crate::control::WriteError;
@@ -41,7 +41,7 @@ struct Sent {
 }
 
 pub(crate) async fn batch(api: Arc<Api>, asked: ParsedRequest) -> Result<Answer, Answer> {
-    may_write(&api)?;
+    check_writable(&api)?;
     if let Some(name) = ["ttl", "force"].into_iter().find(|name| asked.query.get(name).is_some()) {
         return Err(Answer::bad(format!("{name} is an argument of an operation's path, not of the batch")));
     }
@@ -165,7 +165,7 @@ fn operation(sent: Sent) -> Result<Operation, String> {
     let (path, query) = sent.path.split_once('?').unwrap_or((&sent.path, ""));
     let unknown = || format!("path: {path:?} is not the path of a resource; write one such as /apisix/admin/routes/1");
     let below = path.strip_prefix("/apisix/admin/").ok_or_else(unknown)?;
-    let segments = below.trim_end_matches('/').split('/').map(decoded).collect::<Option<Vec<String>>>();
+    let segments = below.trim_end_matches('/').split('/').map(decode_segment).collect::<Option<Vec<String>>>();
     let segments = segments.ok_or("the path has a part that is not UTF-8")?;
     let (collection, parent, depth) = collection_of(&segments).ok_or_else(unknown)?;
     let id = segments.get(depth).cloned();
@@ -177,7 +177,7 @@ fn operation(sent: Sent) -> Result<Operation, String> {
     if query.mentions_dry_run().is_some() {
         return Err("dry_run is an argument of the batch: all of it is checked, or made".to_owned());
     }
-    query.is_clear_write().map_err(|_| "an argument occurs twice")?;
+    query.check_unambiguous_write().map_err(|_| "an argument occurs twice")?;
     let ttl_seconds = query.ttl_seconds().map_err(|_| "invalid argument ttl: should be a number")?;
     let force = query.is("force", "true");
     let body = sent.body.filter(|_| verb != crate::collections::Verb::Delete);
@@ -189,7 +189,7 @@ fn operation(sent: Sent) -> Result<Operation, String> {
 }
 
 /// A part of a path, decoded like those of requests by the router; `None`: it is not UTF-8.
-fn decoded(segment: &str) -> Option<String> {
+fn decode_segment(segment: &str) -> Option<String> {
     percent_decode_str(segment).decode_utf8().ok().map(Cow::into_owned)
 }
 

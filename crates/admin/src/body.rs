@@ -76,10 +76,10 @@ pub(crate) async fn read(headers: &HeaderMap, mut body: Body, bytes_max: usize) 
     match outcome {
         _ if is_declared_too_large || discarded > 0 => Err(too_large(declared, bytes_max)),
         Ok(Ok(())) => Ok(read.into()),
-        Ok(Err(error)) => Err(Answer::bad(format!("invalid request body: {error}")).closing()),
+        Ok(Err(error)) => Err(Answer::bad(format!("invalid request body: {error}")).with_close()),
         Err(_) => {
             let message = format!("the request body did not arrive within {} s", READ_TIMEOUT.as_secs());
-            Err(Answer::error(StatusCode::REQUEST_TIMEOUT, message).closing())
+            Err(Answer::error(StatusCode::REQUEST_TIMEOUT, message).with_close())
         }
     }
 }
@@ -169,7 +169,7 @@ pub(crate) fn in_words_of_apisix(error: &serde_json::Error, at: usize, bytes: us
 fn too_large(declared: Option<u64>, bytes_max: usize) -> Answer {
     let size = declared.map_or(Cow::Borrowed("of the body"), |size| size.to_string().into());
     let message = format!("request size {size} is greater than the maximum size {bytes_max} allowed");
-    Answer::error(StatusCode::PAYLOAD_TOO_LARGE, format!("invalid request body: {message}")).closing()
+    Answer::error(StatusCode::PAYLOAD_TOO_LARGE, format!("invalid request body: {message}")).with_close()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use crate::answer::{Answer, off_thread};
 use crate::control::{Outcome, WriteError};
 use crate::endpoints::{Api, ParsedRequest};
 use crate::masks::hide_private_keys;
-use crate::resource::references::{View, parsed};
+use crate::resource::references::{View, parse_document};
 use axum::http::StatusCode;
 use axum::http::header::HeaderName;
 use serde_json::{Value as Json, json};
@@ -32,7 +32,7 @@ const GENERATION: HeaderName = HeaderName::from_static("x-stillgate-generation")
 
 /// Commits a transaction and logs it.
 pub(crate) async fn commit(api: &Api, asked: &ParsedRequest, transaction: Transaction) -> Result<Outcome, WriteError> {
-    let keys = logged(&transaction);
+    let keys = keys_to_log(&transaction);
     let outcome = api.control.write(transaction, asked.query.wait()).await?;
     audit(asked, &keys, outcome.revision);
     Ok(outcome)
@@ -47,13 +47,13 @@ pub(crate) async fn commit_all(
     if transaction.writes.len() <= WRITES_MAX && api.control.writes_max() <= WRITES_MAX {
         return commit(api, asked, transaction).await;
     }
-    let keys = logged(&transaction);
+    let keys = keys_to_log(&transaction);
     let outcome = api.control.write_many(transaction, asked.query.wait()).await?;
     audit(asked, &keys, outcome.revision);
     Ok(outcome)
 }
 
-fn logged(transaction: &Transaction) -> String {
+fn keys_to_log(transaction: &Transaction) -> String {
     let keys: Vec<&str> = transaction.writes.iter().take(LOGGED_KEYS_MAX).map(|write| write.key().as_str()).collect();
     let mut keys = keys.join(" ");
     if transaction.writes.len() > LOGGED_KEYS_MAX {
@@ -95,7 +95,7 @@ pub(crate) async fn caught_up(api: &Api, revision: Option<u64>) {
 }
 
 /// Whether resources can be written through this gateway at all.
-pub(crate) fn may_write(api: &Api) -> Result<(), Answer> {
+pub(crate) fn check_writable(api: &Api) -> Result<(), Answer> {
     api.control.writable().map_err(|why| Answer::error(StatusCode::NOT_IMPLEMENTED, why))
 }
 
@@ -140,7 +140,7 @@ pub(crate) async fn dry_run(api: &Api, view: View, transaction: Transaction) -> 
 pub(crate) fn change(view: &View, write: &Write) -> Json {
     let collection = crate::collections::Collection::of_key(write.key().as_str());
     let shown = |text: &str| {
-        let mut value = parsed(text);
+        let mut value = parse_document(text);
         collection.into_iter().for_each(|collection| hide_private_keys(collection, &mut value));
         value
     };

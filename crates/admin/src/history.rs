@@ -4,11 +4,11 @@
 //! A backup is made by POST, because viewers must not get it: it contains secrets and history.
 
 use crate::answer::{Answer, Content, off_thread};
-use crate::commit::{audit, author, change as change_of, may_write, precondition_failed, with_outcome};
+use crate::commit::{audit, author, change as change_of, check_writable, precondition_failed, with_outcome};
 use crate::control::{Backup, Change, ChangeSummary, Edit, WriteError};
 use crate::endpoints::{Api, ParsedRequest};
 use crate::masks::{hide_private_keys, mask};
-use crate::resource::references::parsed;
+use crate::resource::references::parse_document;
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_LENGTH, HeaderName};
 use serde_json::{Value as Json, json};
@@ -44,7 +44,7 @@ pub(crate) async fn change(api: Arc<Api>, asked: ParsedRequest) -> Answer {
         Ok(Some(change)) => {
             let place = api.lists.clone().acquire_owned().await.expect("the semaphore is never closed");
             let shown = off_thread(move || {
-                let answer = Answer::text(StatusCode::OK, shown(&api, asked.caller.role, &change));
+                let answer = Answer::text(StatusCode::OK, change_json(&api, asked.caller.role, &change));
                 drop(place);
                 answer
             });
@@ -66,22 +66,22 @@ pub(crate) async fn roll_back(api: &Api, asked: &ParsedRequest) -> Result<Answer
     if let Some(other) = body.as_object().and_then(|keys| keys.keys().find(|key| *key != "to")) {
         return Err(Answer::bad(format!("{other:?} is not a key of a rollback; a dry run is ?dry_run=true")));
     }
-    may_write(api)?;
+    check_writable(api)?;
     if asked.query.dry_run()? {
-        let writes = api.control.writes_back_to(to).await.map_err(|error| refused(&error))?;
+        let writes = api.control.writes_back_to(to).await.map_err(|error| refusal_answer(&error))?;
         let view = crate::resource::references::View::new(api.control.documents());
         let changes = off_thread(move || writes.iter().map(|write| change_of(&view, write)).collect::<Vec<Json>>());
         let changes = changes.await?;
         return Ok(Answer::json(StatusCode::OK, json!({ "dry_run": true, "changes": changes })));
     }
     let outcome =
-        api.control.roll_back(to, author(asked), asked.query.wait()).await.map_err(|error| refused(&error))?;
+        api.control.roll_back(to, author(asked), asked.query.wait()).await.map_err(|error| refusal_answer(&error))?;
     audit(asked, &format!("everything as at revision {to}"), outcome.revision);
     let answer = Answer::json(StatusCode::OK, json!({ "revision": outcome.revision, "to": to }));
     Ok(with_outcome(answer, &outcome))
 }
 
-fn refused(error: &WriteError) -> Answer {
+fn refusal_answer(error: &WriteError) -> Answer {
     match error {
         WriteError::Conflict { key, modified } => precondition_failed(key, *modified),
         // The revision is wrong here, not a document.
@@ -101,7 +101,7 @@ fn summary(change: &ChangeSummary) -> Json {
 }
 
 /// A change as JSON text: all of it as trees would take many times its size.
-fn shown(api: &Api, role: Role, change: &Change) -> String {
+fn change_json(api: &Api, role: Role, change: &Change) -> String {
     let edits: Vec<String> = change.edits.iter().map(|edit| shown_edit(api, role, edit).to_string()).collect();
     let (revision, unix_ms, author) = (change.revision, change.unix_ms, json!(change.author));
     let edits = edits.join(",");
@@ -111,7 +111,7 @@ fn shown(api: &Api, role: Role, change: &Change) -> String {
 fn shown_edit(api: &Api, role: Role, edit: &Edit) -> Json {
     let collection = crate::collections::Collection::of_key(edit.key.as_str());
     let value = |text: &Option<Arc<str>>| {
-        let mut value = parsed(text.as_ref()?);
+        let mut value = parse_document(text.as_ref()?);
         // A key of an unknown collection could contain anything.
         let collection = collection?;
         hide_private_keys(collection, &mut value);

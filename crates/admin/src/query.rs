@@ -55,7 +55,7 @@ impl Query {
         if let Some(name) = self.mentions_dry_run().filter(|name| *name != "dry_run") {
             return Err(Answer::bad(format!("{name}: dry_run should be an argument of its own, written dry_run=true")));
         }
-        self.is_clear_write()?;
+        self.check_unambiguous_write()?;
         match self.get("dry_run") {
             _ if self.has_more => Err(Answer::bad(format!("a write has at most {ARGUMENTS_MAX} arguments"))),
             None | Some("false") => Ok(false),
@@ -79,7 +79,7 @@ impl Query {
     }
 
     /// Whether nothing that decides about a write occurs twice.
-    pub(crate) fn is_clear_write(&self) -> Result<(), Answer> {
+    pub(crate) fn check_unambiguous_write(&self) -> Result<(), Answer> {
         let count = |name: &str| self.pairs.iter().filter(|(known, _)| known == name).count();
         match OF_WRITES.into_iter().find(|name| count(name) > 1) {
             Some(name) => Err(Answer::bad(format!("the argument {name} occurs twice"))),

@@ -93,14 +93,14 @@ async fn answer(api: Arc<Api>, action: Action, asked: ParsedRequest) -> Answer {
                 Ok(answer) | Err(answer) => answer,
             }
         }
-        Action::Configs => answered(off_thread(move || standalone::get(&api, &asked)).await),
-        Action::ConfigsReplace => answered(standalone::replace(api, asked).await),
-        Action::ConfigsValidate => answered(standalone::validate(api, asked).await),
+        Action::Configs => into_answer(off_thread(move || standalone::get(&api, &asked)).await),
+        Action::ConfigsReplace => into_answer(standalone::replace(api, asked).await),
+        Action::ConfigsValidate => into_answer(standalone::validate(api, asked).await),
         Action::History => history::list(&api, &asked).await,
         Action::Change => history::change(api, asked).await,
-        Action::RollBack => answered(history::roll_back(&api, &asked).await),
-        Action::Batch => answered(batch::batch(api, asked).await),
-        Action::Backup => answered(history::back_up(&api, &asked).await),
+        Action::RollBack => into_answer(history::roll_back(&api, &asked).await),
+        Action::Batch => into_answer(batch::batch(api, asked).await),
+        Action::Backup => into_answer(history::back_up(&api, &asked).await),
         Action::SessionShow => ui::show_session(&api, &asked),
         Action::SessionOpen => ui::open_session(&api, asked).await,
         Action::SessionClose => ui::close_session(&api, &asked),
@@ -110,7 +110,7 @@ async fn answer(api: Arc<Api>, action: Action, asked: ParsedRequest) -> Answer {
     }
 }
 
-fn answered(result: Result<Answer, Answer>) -> Answer {
+fn into_answer(result: Result<Answer, Answer>) -> Answer {
     result.unwrap_or_else(|answer| answer)
 }
 
@@ -162,7 +162,7 @@ impl Admission {
             && writes_documents(request.method(), request.uri().path())
             && self.guard.needs_key(request);
         let why = self.control.writable().err().filter(|_| is_in_question)?;
-        Some(Answer::error(StatusCode::NOT_IMPLEMENTED, why).closing())
+        Some(Answer::error(StatusCode::NOT_IMPLEMENTED, why).with_close())
     }
 }
 

@@ -33,21 +33,23 @@ pub(crate) fn plugin_schema(api: &Api, asked: &ParsedRequest) -> Answer {
     };
     if asked.query.is("all", "true") {
         let all: Map<String, Json> =
-            of_subsystem(api, is_listed).map(|plugin| (plugin.name.to_owned(), described(api, plugin))).collect();
-        return of_version_3(Answer::json(StatusCode::OK, all.into()));
+            of_subsystem(api, is_listed).map(|plugin| (plugin.name.to_owned(), describe_plugin(api, plugin))).collect();
+        return with_version_3(Answer::json(StatusCode::OK, all.into()));
     }
     let name = asked.parts.get("name").map_or("", String::as_str);
     let is_known = of_subsystem(api, is_listed).any(|plugin| plugin.name == name);
     let Some(schemas) = api.control.plugin_schema(name).filter(|_| is_known) else {
         let message = format!("plugin not found in subsystem {}", asked_for.unwrap_or("http"));
-        return of_version_3(Answer::error(StatusCode::NOT_FOUND, message));
+        return with_version_3(Answer::error(StatusCode::NOT_FOUND, message));
     };
     let schema = match asked.query.get("schema_type") {
         Some("consumer") => schemas.consumer,
         Some("metadata") => schemas.metadata,
         _ => Some(schemas.schema),
     };
-    of_version_3(schema.map_or_else(|| Answer::bad("not found schema"), |schema| Answer::json(StatusCode::OK, schema)))
+    with_version_3(
+        schema.map_or_else(|| Answer::bad("not found schema"), |schema| Answer::json(StatusCode::OK, schema)),
+    )
 }
 
 /// `schema/{kind}` with the kind in the singular; the plural is accepted, too.
@@ -56,7 +58,7 @@ pub(crate) fn schema_of_kind(api: &Api, asked: &ParsedRequest) -> Answer {
     let collection = COLLECTIONS.iter().find(|collection| collection.schema == kind || collection.name == kind);
     let schema = collection.and_then(|collection| api.control.collection_schema(collection.name));
     let missing = || Answer::bad(format!("not found schema: {kind}"));
-    of_version_3(schema.map_or_else(missing, |schema| Answer::json(StatusCode::OK, schema)))
+    with_version_3(schema.map_or_else(missing, |schema| Answer::json(StatusCode::OK, schema)))
 }
 
 /// `schema/validate/{kind}` with the kind in the plural.
@@ -91,7 +93,7 @@ fn of_subsystem(api: &Api, is_listed: fn(&Plugin) -> bool) -> impl Iterator<Item
     api.control.plugins().into_iter().filter(is_listed)
 }
 
-fn described(api: &Api, plugin: Plugin) -> Json {
+fn describe_plugin(api: &Api, plugin: Plugin) -> Json {
     let schemas = api.control.plugin_schema(plugin.name).unwrap_or_default();
     let mut described = json!({ "version": VERSION, "priority": plugin.priority, "schema": schemas.schema });
     if plugin.is_auth {
@@ -106,7 +108,7 @@ fn described(api: &Api, plugin: Plugin) -> Json {
     described
 }
 
-fn of_version_3(answer: Answer) -> Answer {
+fn with_version_3(answer: Answer) -> Answer {
     answer.with(HeaderName::from_static("x-api-version"), "v3")
 }
 

@@ -9,14 +9,14 @@ use crate::answer::{Answer, of_document, off_thread};
 use crate::body::{self, SINGLE_BYTES_MAX};
 use crate::collections::{Collection, whole_collections};
 use crate::commit::{
-    ATTEMPTS_MAX, caught_up, commit_all, dry_run, may_write, precondition_failed, transaction, unix_seconds,
+    ATTEMPTS_MAX, caught_up, check_writable, commit_all, dry_run, precondition_failed, transaction, unix_seconds,
     with_outcome,
 };
 use crate::control::{Control, WriteError};
 use crate::endpoints::{Api, ParsedRequest};
 use crate::masks::{MASK, has_mask, hide_private_keys, mask, remove_hidden_keys};
 use crate::resource::address::{Address, key_of_path};
-use crate::resource::references::{CommitConditions, RefusedWrite, StateAfter, View, parsed, text_of};
+use crate::resource::references::{CommitConditions, RefusedWrite, StateAfter, View, parse_document, text_of};
 use crate::resource::rules;
 use axum::http::StatusCode;
 use axum::http::header::HeaderName;
@@ -46,7 +46,7 @@ pub(crate) fn get(api: &Api, asked: &ParsedRequest) -> Answer {
     let documents = api.control.documents();
     let mut whole = Map::new();
     for collection in whole_collections() {
-        let found = documents.below(&format!("{}/", collection.name));
+        let found = documents.list_below(&format!("{}/", collection.name));
         let version = api.standalone.version(collection, fingerprint(&found));
         let index = |key: &Key, document: &Document| api.standalone.index(key, document);
         let mut items = of_documents(&*api.control, asked.caller.role, collection, &found, index);
@@ -200,7 +200,7 @@ struct Planned {
 
 /// `None`: the stored documents already came with this digest.
 fn plan(api: &Api, body: &[u8], digest: Option<&str>, unnamed: Unnamed) -> Result<Option<Planned>, Answer> {
-    may_write(api)?;
+    check_writable(api)?;
     let text = Text::new(body::text(body)?);
     let whole = text.whole()?;
     let view = crate::resource::references::View::new(api.control.documents());
@@ -351,7 +351,7 @@ fn of_documents(
     index: impl Fn(&Key, &Document) -> Option<u64>,
 ) -> Vec<Json> {
     let item = |(key, document): &(Key, Document)| {
-        let mut value = parsed(&document.value);
+        let mut value = parse_document(&document.value);
         let own = crate::collections::Collection::of_key(key.as_str()).unwrap_or(collection);
         let is_private = own.name == "ssls" && !value["key"].is_null();
         hide_private_keys(own, &mut value);
@@ -457,7 +457,7 @@ fn diff(collection: &Collection, stored: &[(Key, Document)], mut items: Items, u
             writes.push(Write::Delete { key: key.clone() });
             continue;
         };
-        let (old, mut new) = (parsed(&document.value), parsed(&new));
+        let (old, mut new) = (parse_document(&document.value), parse_document(&new));
         keep_private_keys(collection, &old, &mut new);
         let has_no_times = TIMES.iter().all(|time| new[*time].is_null());
         if has_no_times {

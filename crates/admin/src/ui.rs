@@ -181,7 +181,7 @@ pub(crate) async fn open_session(api: &Api, asked: ParsedRequest) -> Answer {
         if let Err(too_many) = api.guard.slow_down(asked.peer).await {
             return too_many.into();
         }
-        return Answer::error(StatusCode::UNAUTHORIZED, "wrong key, or a token that is used or too old").closing();
+        return Answer::error(StatusCode::UNAUTHORIZED, "wrong key, or a token that is used or too old").with_close();
     };
     let (token, csrf) = api.guard.open_session(caller.clone());
     info!(target: "audit", key = caller.name, address = %asked.peer.to_canonical(), "session opened");

@@ -100,7 +100,7 @@ impl Cluster {
         if let Some(listener) = listener {
             // Completes when the sender is dropped.
             let leaving = async { drop(leaving.await) };
-            let handler = answering(directory.clone(), close, handler.clone());
+            let handler = directory_handler(directory.clone(), close, handler.clone());
             tasks.spawn(serve(listener, PeerServerSettings { tls, body_bytes_max, handler }, leaving));
         }
         let accepting = Mutex::new(Some(accepting));
@@ -126,7 +126,7 @@ impl Cluster {
     /// Ends the process's part: reports pending changes to the directory, and releases the node's lease.
     pub async fn end(&self) {
         let told = async {
-            while self.directory.pending() > 0 && !self.directory.is_away() {
+            while self.directory.pending_count() > 0 && !self.directory.is_away() {
                 sleep(END_LOOK).await;
             }
         };
@@ -188,7 +188,7 @@ impl Cluster {
             step = match step {
                 DeliveryStep::LookUp => {
                     let entry = self.directory.look_up(device).await;
-                    self.directory.step(|view| sending.looked_up(entry, view))
+                    self.directory.step(|view| sending.on_entry(entry, view))
                 }
                 DeliveryStep::ReadMembers => {
                     let read = self.directory.read_members().await;
@@ -206,7 +206,7 @@ impl Cluster {
                         Err(CallError::Busy) => return Err(SendError::Busy),
                         Err(CallError::Lost) => return Err(SendError::Lost),
                     };
-                    self.directory.step(|view| sending.sent(why, node, view))
+                    self.directory.step(|view| sending.on_rejection(why, node, view))
                 }
                 DeliveryStep::Answer(unsent) => return Err(SendError::Unsent(unsent)),
             };
@@ -241,8 +241,8 @@ impl Watch {
     }
 
     /// Connects and disconnects that were not reported to the directory yet.
-    pub fn pending(&self) -> usize {
-        self.directory.pending()
+    pub fn pending_count(&self) -> usize {
+        self.directory.pending_count()
     }
 
     /// Nodes whose lease has not ended, this one included.
@@ -276,19 +276,19 @@ async fn ask_one(peers: &Peers, to: (&str, &str), kind: &str, body: Bytes, patie
 }
 
 /// Answers requests about the directory, and passes on the others.
-fn answering(directory: Directory, close: Arc<dyn Fn(u64) + Send + Sync>, node: Handler) -> Handler {
+fn directory_handler(directory: Directory, close: Arc<dyn Fn(u64) + Send + Sync>, node: Handler) -> Handler {
     Arc::new(move |call| match &*call.kind {
         HAVE => {
             let has = std::str::from_utf8(&call.body).is_ok_and(|device| directory.has(device));
             ready(match has {
                 true => PeerReply::Taken(Bytes::new()),
-                false if directory.is_between() => PeerReply::Leaving,
+                false if directory.may_have_devices_elsewhere() => PeerReply::Leaving,
                 false => PeerReply::Moved,
             })
         }
         CLOSE => {
             let connection = read_close(&call.body, directory.node())
-                .and_then(|(device, place)| directory.superseded(&device, &place));
+                .and_then(|(device, place)| directory.close_superseded(&device, &place));
             if let Some(connection) = connection {
                 close(connection);
             }

@@ -55,7 +55,7 @@ pub const SEGMENT_BYTES_MAX: usize = 256;
 pub const SEGMENTS_MAX: usize = 4;
 
 /// A path of 2 to [`SEGMENTS_MAX`] segments without a leading slash: `routes/1`, `consumers/jack/credentials/1`, `secrets/vault/1`.
-/// No segment is empty, `.` or `..`, and none has a control character. A key made by [`Key::found`] may be any other path.
+/// No segment is empty, `.` or `..`, and none has a control character. A key made by [`Key::from_etcd_path`] may be any other path.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<str>);
 
@@ -87,7 +87,7 @@ impl Key {
 
     /// The key of a path that was found in etcd, where anybody may have written it. A path that [`Key::parse`] refuses must not be
     /// overlooked: it may name a document that keeps clients out.
-    pub fn found(path: &str) -> Key {
+    pub fn from_etcd_path(path: &str) -> Key {
         Key(path.into())
     }
 
@@ -149,7 +149,7 @@ pub trait Documents: Send + Sync {
 
     /// Documents below a path that ends with a slash, such as `routes/` or `consumers/jack/credentials/`, in the order
     /// of keys.
-    fn below(&self, path: &str) -> Vec<(Key, Document)>;
+    fn list_below(&self, path: &str) -> Vec<(Key, Document)>;
 }
 
 /// Documents by their keys, without any index.
@@ -207,7 +207,7 @@ impl Documents for DocumentTable {
         self.state().documents.get(key).cloned()
     }
 
-    fn below(&self, path: &str) -> Vec<(Key, Document)> {
+    fn list_below(&self, path: &str) -> Vec<(Key, Document)> {
         let state = self.state();
         let from = (Bound::Included(path), Bound::Unbounded);
         let is_below = |key: &&Key| key.as_str().starts_with(path);
@@ -223,12 +223,12 @@ mod tests {
     #[test]
     fn whatever_is_found_has_a_key() {
         for path in ["routes/1", "routes/a/b/c/d/e", "routes/..", "routes//", "routes/a\nb", "routes/a/"] {
-            assert_eq!(Key::found(path).as_str(), path);
+            assert_eq!(Key::from_etcd_path(path).as_str(), path);
         }
         for (path, collection, id) in
             [("routes", "routes", ""), ("routes/", "routes", ""), ("/1", "", "1"), ("", "", "")]
         {
-            let key = Key::found(path);
+            let key = Key::from_etcd_path(path);
             assert_eq!((key.collection(), key.id()), (collection, id), "{path:?}");
         }
     }

@@ -152,7 +152,7 @@ impl Broadcasts {
     }
 
     /// All devices here have been sent a copy. `more_come`: another process still hands over some.
-    fn is_through(&mut self, message: MessageId, more_come: bool) {
+    fn mark_sent_to_all(&mut self, message: MessageId, more_come: bool) {
         if let Some(job) = self.jobs.get_mut(&message) {
             job.counts.is_sending = false;
             job.is_news = true;
@@ -161,7 +161,7 @@ impl Broadcasts {
     }
 
     /// A job runs on other nodes, too.
-    pub(super) fn also(&mut self, message: MessageId, nodes: Vec<String>) {
+    pub(super) fn set_other_nodes(&mut self, message: MessageId, nodes: Vec<String>) {
         if let Some(job) = self.jobs.get_mut(&message) {
             job.nodes = nodes;
             job.is_news = true;
@@ -200,7 +200,7 @@ impl Broadcasts {
     }
 
     /// The former process has ended, and gives no more.
-    pub(super) fn former_is_over(&mut self) {
+    pub(super) fn on_former_ended(&mut self) {
         for job in self.jobs.values_mut() {
             job.copies.take_if(|copies| copies.is_through);
             if job.is_former {
@@ -215,7 +215,7 @@ impl Broadcasts {
     }
 
     /// The state of a job on this node.
-    pub(super) fn known(&self, message: MessageId) -> Option<JobKnowledge> {
+    pub(super) fn knowledge(&self, message: MessageId) -> Option<JobKnowledge> {
         let Job { counts, nodes, .. } = self.jobs.get(&message)?;
         Some(JobKnowledge { counts: *counts, nodes: nodes.clone() })
     }
@@ -225,7 +225,7 @@ impl Job {
     /// Copies without a known result were waiting for devices that are away. They were lost with their process, and count as gone.
     fn settle(&mut self) {
         let counts = &mut self.counts;
-        let untold = counts.matched.saturating_sub(counts.told());
+        let untold = counts.matched.saturating_sub(counts.known_results());
         self.is_news |= counts.is_sending || untold > 0;
         counts.is_sending = false;
         counts.gone += untold;
@@ -254,7 +254,7 @@ impl Copies {
 
 impl JobProgress {
     /// Copies with a known result.
-    fn told(&self) -> u64 {
+    fn known_results(&self) -> u64 {
         self.written + self.full + self.gone + self.late
     }
 
@@ -269,7 +269,7 @@ impl JobProgress {
 
     /// The job as the API shows it.
     pub(super) fn shown(&self, message: MessageId) -> Json {
-        let is_done = !self.is_sending && self.told() >= self.matched;
+        let is_done = !self.is_sending && self.known_results() >= self.matched;
         json!({
             "id": message.to_string(),
             "state": if is_done { "done" } else { "running" },
@@ -313,7 +313,7 @@ async fn send(node: Arc<DeviceNode>, id: MessageId, hold: HandoverHold) {
         due.tick().await;
     }
     let more_come = node.follows();
-    node.state().jobs.is_through(id, more_come);
+    node.state().jobs.mark_sent_to_all(id, more_come);
 }
 
 impl State {

@@ -186,10 +186,10 @@ impl DeviceNode {
                 return verdict;
             }
             // The device is moving here, or to the process that has taken over.
-            if self.is_between() {
+            if self.may_have_devices_elsewhere() {
                 return PostVerdict::Away;
             }
-            let gone = self.gone(&post.device);
+            let gone = self.not_connected_reason(&post.device);
             if gone != NotConnected::Away {
                 return gone.into();
             }
@@ -198,7 +198,7 @@ impl DeviceNode {
     }
 
     /// Why a device that is not here is not connected, where this is the only node.
-    fn gone(&self, device: &str) -> NotConnected {
+    fn not_connected_reason(&self, device: &str) -> NotConnected {
         match &self.registry {
             Registry::Memory(memory) => memory.locate(device).into(),
             Registry::Shared(_) => NotConnected::Away,
@@ -209,7 +209,11 @@ impl DeviceNode {
     pub(super) async fn ask_elsewhere(&self, device: &str, kind: &str) -> Result<Bytes, NotConnected> {
         let Some(shared) = self.registry.shared() else {
             // The device is moving here, or to the process that has taken over.
-            return Err(if self.is_between() { NotConnected::Away } else { self.gone(device) });
+            return Err(if self.may_have_devices_elsewhere() {
+                NotConnected::Away
+            } else {
+                self.not_connected_reason(device)
+            });
         };
         let asked = shared.ask(device, kind, Bytes::copy_from_slice(device.as_bytes()), peers::PATIENCE).await;
         asked.map_err(|why| match why {
@@ -242,7 +246,7 @@ impl DeviceNode {
     }
 
     /// Waits until it is known which of them goes on.
-    pub(super) async fn decided(&self) {
+    pub(super) async fn wait_until_decided(&self) {
         while self.has_company() {
             sleep(FILLING_LOOK).await;
         }
@@ -254,7 +258,7 @@ impl DeviceNode {
     }
 
     /// Whether a device that is not here may be in another process of this node.
-    pub(super) fn is_between(&self) -> bool {
+    pub(super) fn may_have_devices_elsewhere(&self) -> bool {
         self.follows() || self.has_company() || self.has_left()
     }
 
@@ -262,7 +266,7 @@ impl DeviceNode {
     pub(super) async fn job(&self, message: MessageId, patience: Duration) -> Option<KnownJob> {
         let until_ms = session_ms() + patience.as_millis() as u64;
         loop {
-            let known = self.state().jobs.known(message);
+            let known = self.state().jobs.knowledge(message);
             let may_come = self.is_filling() || self.has_company();
             if known.is_some() || !may_come || session_ms() >= until_ms {
                 return known;
@@ -278,15 +282,15 @@ impl DeviceNode {
     }
 
     /// Another process gives what it has from now on.
-    pub(super) fn is_given_from_now(&self) {
+    pub(super) fn begin_filling(&self) {
         self.filled_ms.store(session_ms(), Relaxed);
     }
 
     /// The process that this one follows has ended, and has given all that it had.
-    pub(super) fn former_is_over(&self) {
+    pub(super) fn on_former_ended(&self) {
         self.former_lives.store(false, Relaxed);
-        self.state().jobs.former_is_over();
-        self.registry.is_given();
+        self.state().jobs.on_former_ended();
+        self.registry.mark_filled();
     }
 
     /// Waits until another process has given what it can give now.
@@ -297,7 +301,7 @@ impl DeviceNode {
     }
 
     /// Waits for a device that another process is about to give, as long as its sender would wait.
-    async fn filled(&self, post: &Post) {
+    async fn wait_until_filled(&self, post: &Post) {
         let until_ms = session_ms() + post.timeout_ms;
         while self.is_filling() && !self.state().devices.contains_key(&post.device) && session_ms() < until_ms {
             sleep(FILLING_LOOK).await;
@@ -307,8 +311,8 @@ impl DeviceNode {
     /// Sends a message to a device that is connected here; `None`: it is not.
     pub(super) async fn receive(&self, post: &mut Post) -> Option<PostVerdict> {
         // This comes before its key is remembered: the sender may go meanwhile.
-        self.filled(post).await;
-        let known = self.state().remembered(post);
+        self.wait_until_filled(post).await;
+        let known = self.state().earlier_result(post);
         if let Some(known) = known {
             return Some(self.word(known, post).await);
         }
@@ -398,7 +402,7 @@ enum EarlierResult {
 impl State {
     /// The outcome of an earlier request with the same key; the post gets its id. `None`: this is the first one, and the key is now
     /// taken.
-    fn remembered(&mut self, post: &mut Post) -> Option<EarlierResult> {
+    fn earlier_result(&mut self, post: &mut Post) -> Option<EarlierResult> {
         let key = post.idempotency.as_deref()?;
         let again = self.idempotency.begin((&post.device, key), &fingerprint(post), post.id, session_ms(), KEYS);
         if let Ok(Some((sent, _))) = &again {
@@ -423,7 +427,7 @@ impl State {
 
     /// Looks a message up, without taking its key.
     fn recall(&mut self, post: &mut Post) -> Option<EarlierResult> {
-        let known = self.remembered(post);
+        let known = self.earlier_result(post);
         if known.is_none() {
             self.forget_key(post);
         }

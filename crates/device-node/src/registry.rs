@@ -68,7 +68,7 @@ impl Registry {
         match self {
             // Its entries end with the process.
             Registry::Memory(_) => {}
-            Registry::Shared(shared) => shared.directory().given(device, connection),
+            Registry::Shared(shared) => shared.directory().mark_handed_over(device, connection),
         }
     }
 
@@ -89,9 +89,9 @@ impl Registry {
     }
 
     /// The process that this one follows has given all that it had.
-    pub(crate) fn is_given(&self) {
+    pub(crate) fn mark_filled(&self) {
         if let Registry::Shared(shared) = self {
-            shared.directory().is_given();
+            shared.directory().mark_filled();
         }
     }
 
@@ -274,7 +274,7 @@ struct MemoryEntry {
 impl Memory {
     pub(crate) fn new(entries_max: usize) -> Memory {
         let now_s = (unix_ms() / 1000).saturating_sub(ERA_BEGIN_S);
-        let era = Era::after(None, u32::try_from(now_s).unwrap_or(u32::MAX));
+        let era = Era::next_era(None, u32::try_from(now_s).unwrap_or(u32::MAX));
         Memory { era, entries_max, entries: Mutex::default() }
     }
 

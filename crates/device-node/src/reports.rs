@@ -135,7 +135,7 @@ impl DeviceNode {
         answer: oneshot::Sender<Admission>,
     ) {
         let device = facts.device.clone();
-        self.is_given_from_now();
+        self.begin_filling();
         let mut state = self.state();
         let is_older = state.devices.get(&device).is_some_and(|local| local.generation > former.generation);
         if is_older || !self.registry.adopt(&device, connection, former) {
@@ -172,7 +172,7 @@ impl DeviceNode {
             }
             facts = Some(local.facts);
         } else {
-            state.has_ended(&device);
+            state.count_ended(&device);
         }
         let settings = match facts {
             Some(facts) => Some((facts.settings.clone(), facts.protocol)),
@@ -233,7 +233,7 @@ impl State {
     }
 
     /// One of the connections that were replaced is gone.
-    fn has_ended(&mut self, device: &Arc<str>) {
+    fn count_ended(&mut self, device: &Arc<str>) {
         if let Some(count) = self.ending.get_mut(device) {
             *count -= 1;
             if *count == 0 {

@@ -172,13 +172,13 @@ impl DeviceThread {
     }
 
     /// What the upgrade needs to notify this thread that another process takes over. It can be taken once.
-    pub fn leaving(&mut self) -> Leaving {
+    pub fn take_leaving(&mut self) -> Leaving {
         let none = || Leaving { outbox: oneshot::channel().0, has_company: Arc::default() };
         self.leaving.take().unwrap_or_else(none)
     }
 
     /// The process that this one follows gives what it has from now on, until the other end of `told` is dropped.
-    pub fn is_given(&mut self, told: mpsc::Receiver<Vec<u8>>) {
+    pub fn begin_filling(&mut self, told: mpsc::Receiver<Vec<u8>>) {
         if let Some(follows) = self.follows.take() {
             // A thread that has ended takes no more commands.
             let _ = follows.send(told);
@@ -202,14 +202,14 @@ async fn receive_reports(node: Arc<DeviceNode>, reported: mpsc::Receiver<DeviceR
 /// Waits for the former process to give what it has.
 async fn follow(node: Arc<DeviceNode>, followed: oneshot::Receiver<mpsc::Receiver<Vec<u8>>>) {
     let told = followed.await;
-    node.is_given_from_now();
+    node.begin_filling();
     if let Ok(mut told) = told {
         while let Some(job) = told.recv().await {
             node.state().jobs.learn(&job);
         }
         sleep(ADOPTING).await;
     }
-    node.former_is_over();
+    node.on_former_ended();
 }
 
 fn registry(keys: &Devices, node: &str, peer: Option<PeerListener>, home: &Home) -> io::Result<Registry> {
@@ -291,7 +291,7 @@ async fn answer(node: &Arc<DeviceNode>, call: &Call) -> PeerReply {
         DISCONNECT => node.close(device()).then(Vec::new),
         LIST => serde_json::from_slice(&call.body).ok().map(|page| page_of(node, &page).to_string().into_bytes()),
         CARRY => carrying::give(node, &call.body).await,
-        BROADCAST => split(&call.body).and_then(|(message, asked)| begun(node, &call.from, message, asked)),
+        BROADCAST => split(&call.body).and_then(|(message, asked)| begin_job(node, &call.from, message, asked)),
         JOB => {
             let known = match MessageId::parse(device()) {
                 Some(job) => node.job(job, JOB_WAIT).await,
@@ -304,13 +304,13 @@ async fn answer(node: &Arc<DeviceNode>, call: &Call) -> PeerReply {
     match answer {
         Some(answer) => PeerReply::Taken(Bytes::from(answer)),
         // The former process has reported its jobs, or has been waited for.
-        None if node.has_left() || node.is_between() && &*call.kind != JOB => PeerReply::Leaving,
+        None if node.has_left() || node.may_have_devices_elsewhere() && &*call.kind != JOB => PeerReply::Leaving,
         None => PeerReply::Moved,
     }
 }
 
 /// Begins a job here at the request of another node.
-fn begun(node: &Arc<DeviceNode>, from: &str, message: &[u8], request: &[u8]) -> Option<Vec<u8>> {
+fn begin_job(node: &Arc<DeviceNode>, from: &str, message: &[u8], request: &[u8]) -> Option<Vec<u8>> {
     let message = MessageId::parse(&serde_json::from_slice::<String>(message).ok()?)?;
     let (of, body) = broadcast_request::parse(request, node.limits.message_bytes).ok()?;
     node.broadcast(message, of, &body, Some(from)).ok()?;

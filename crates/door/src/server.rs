@@ -146,7 +146,7 @@ pub fn serve(listener: TcpListener, server: Server<impl Answers>) -> RunningServ
 
 impl RunningServer {
     /// Ends accepting, when another process does that.
-    pub fn accepting(&self) -> AbortHandle {
+    pub fn accept_handle(&self) -> AbortHandle {
         self.accepting.clone()
     }
 
@@ -215,7 +215,7 @@ async fn serve_connection(
     );
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        () = until_over(bounds.age, is_ending, is_asked) => {
+        () = wait_until_over(bounds.age, is_ending, is_asked) => {
             connection.as_mut().graceful_shutdown();
             // A connection that does not even end in this time is dropped, which closes it.
             timeout(bounds.end, connection).await.unwrap_or(Ok(()))
@@ -229,7 +229,11 @@ async fn serve_connection(
 /// Waits until a connection is too old, or until the server ends and the connection has had a request: its client may have sent the
 /// first one already, and would get no answer. When the server leaves, each client gets some time: the next answer carries
 /// `Connection: close`.
-async fn until_over(age: Duration, mut is_ending: watch::Receiver<ServerState>, mut is_asked: watch::Receiver<bool>) {
+async fn wait_until_over(
+    age: Duration,
+    mut is_ending: watch::Receiver<ServerState>,
+    mut is_asked: watch::Receiver<bool>,
+) {
     let ends = async {
         // A server that is gone has ended.
         let ending = is_ending.wait_for(|ending| *ending != ServerState::Serving).await;

@@ -66,7 +66,7 @@ pub(crate) async fn answer_scrape<B>(request: &Request<B>, source: &Arc<Expositi
     match expose(request, source).await {
         Ok(response) => response,
         Err(error) => {
-            source.tally.refused();
+            source.tally.count_refused();
             unavailable(&error)
         }
     }

@@ -293,7 +293,7 @@ async fn control(
         && let Some(connections) = serving.end().await
     {
         // Connections that have not ended by then are closed with the runtime.
-        let _ = tokio::time::timeout(STOP_TIMEOUT, connections.ended()).await;
+        let _ = tokio::time::timeout(STOP_TIMEOUT, connections.wait_until_idle()).await;
     }
 }
 
@@ -393,7 +393,7 @@ impl ForwardedScrapes {
     /// Answers the request on a connection, or closes it.
     pub(crate) fn serve(&self, connection: UnixStream, origin: ScrapeOrigin, source: &Arc<ExpositionSource>) {
         let place = self.places[origin as usize].clone().try_acquire_owned();
-        let (false, Ok(place)) = (self.is_closed, place) else { return source.tally.refused() };
+        let (false, Ok(place)) = (self.is_closed, place) else { return source.tally.count_refused() };
         let stream = connection.set_nonblocking(true).and_then(|()| tokio::net::UnixStream::from_std(connection));
         let (stream, source) = match stream {
             Ok(stream) => (stream, source.clone()),

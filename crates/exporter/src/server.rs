@@ -46,7 +46,7 @@ pub(crate) struct Connections {
 
 impl Connections {
     /// Waits until the last one has finished its work.
-    pub(crate) async fn ended(self) {
+    pub(crate) async fn wait_until_idle(self) {
         self.places.all_free().await;
     }
 }

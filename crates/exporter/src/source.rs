@@ -92,7 +92,7 @@ pub(crate) struct SendPermit {
 
 impl Drop for SendPermit {
     fn drop(&mut self) {
-        self.tally.scraping(false);
+        self.tally.count_scraping(false);
     }
 }
 
@@ -123,7 +123,7 @@ impl ExpositionSource {
     /// A place among the scrapes, if one is free.
     pub(crate) fn place(&self) -> Result<SendPermit, Unavailable> {
         let permit = self.places.clone().try_acquire_owned().map_err(|_| Unavailable::Busy)?;
-        self.tally.scraping(true);
+        self.tally.count_scraping(true);
         Ok(SendPermit { tally: self.tally.clone(), _permit: permit })
     }
 
@@ -132,7 +132,7 @@ impl ExpositionSource {
     pub(crate) async fn refresh(&self) -> Result<(), Unavailable> {
         let seen = self.lock()?.refreshes;
         // Others who are here already get to ask as well.
-        self.before_work().await;
+        self.yield_to_worker().await;
         let mut inner = self.lock()?;
         if inner.refreshes != seen {
             return Ok(());
@@ -143,7 +143,7 @@ impl ExpositionSource {
     fn refresh_now(&self, inner: &mut SourceState) -> Result<(), CollectError> {
         let began = Instant::now();
         let refreshed = inner.collector.refresh(now_ms());
-        self.tally.encoded(began.elapsed());
+        self.tally.add_encoding_time(began.elapsed());
         inner.refreshes += 1;
         let was_available = std::mem::replace(&mut inner.is_available, refreshed.is_ok());
         match &refreshed {
@@ -166,7 +166,7 @@ impl ExpositionSource {
         gzip: bool,
         names: Option<Vec<String>>,
     ) -> Result<ExpositionCursor, Unavailable> {
-        self.tally.begun(format);
+        self.tally.count_begun(format);
         Ok(self.lock()?.collector.cursor(format, gzip, names))
     }
 
@@ -175,9 +175,9 @@ impl ExpositionSource {
         let mut inner = self.lock()?;
         let began = Instant::now();
         let piece = inner.collector.next(cursor);
-        self.tally.encoded(began.elapsed());
+        self.tally.add_encoding_time(began.elapsed());
         if let Some(piece) = &piece {
-            self.tally.piece(piece.as_ref().len());
+            self.tally.count_piece(piece.as_ref().len());
         }
         Ok(piece)
     }
@@ -186,7 +186,7 @@ impl ExpositionSource {
     pub(crate) async fn tend(&self) -> Result<bool, Unavailable> {
         let is_small = self.lock()?.collector.is_small();
         if !is_small {
-            self.before_work().await;
+            self.yield_to_worker().await;
         }
         let mut inner = self.lock()?;
         if inner.refreshes == 0 || !inner.is_available {
@@ -205,7 +205,7 @@ impl ExpositionSource {
 
     /// The number of series of each family, largest first.
     pub(crate) async fn cardinality(&self) -> Result<Vec<FamilyCardinality>, Unavailable> {
-        self.before_work().await;
+        self.yield_to_worker().await;
         let mut inner = self.lock()?;
         // A failure has been logged, and the previous values are returned.
         let _ = self.refresh_now(&mut inner);
@@ -216,7 +216,7 @@ impl ExpositionSource {
     pub(crate) async fn read(&self, query: impl FnOnce(&Collector)) -> Result<(), Unavailable> {
         let is_small = self.lock()?.collector.is_small();
         if !is_small {
-            self.before_work().await;
+            self.yield_to_worker().await;
         }
         query(&self.lock()?.collector);
         Ok(())
@@ -240,7 +240,7 @@ impl ExpositionSource {
     }
 
     /// Lets the worker thread take over.
-    async fn before_work(&self) {
+    async fn yield_to_worker(&self) {
         self.work.notify_one();
         tokio::task::yield_now().await;
     }

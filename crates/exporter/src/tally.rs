@@ -41,7 +41,7 @@ pub(crate) struct ExporterTally {
 }
 
 impl ExporterTally {
-    pub(crate) fn begun(&self, format: Format) {
+    pub(crate) fn count_begun(&self, format: Format) {
         let counter = match format {
             Format::Text => &self.text,
             Format::OpenMetrics => &self.openmetrics,
@@ -50,20 +50,20 @@ impl ExporterTally {
         counter.fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn refused(&self) {
+    pub(crate) fn count_refused(&self) {
         self.refused.fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn piece(&self, bytes: usize) {
+    pub(crate) fn count_piece(&self, bytes: usize) {
         self.pieces.fetch_add(1, Relaxed);
         self.bytes.fetch_add(bytes as u64, Relaxed);
     }
 
-    pub(crate) fn encoded(&self, took: Duration) {
+    pub(crate) fn add_encoding_time(&self, took: Duration) {
         self.encoding_ns.fetch_add(took.as_nanos() as u64, Relaxed);
     }
 
-    pub(crate) fn scraping(&self, started: bool) {
+    pub(crate) fn count_scraping(&self, started: bool) {
         match started {
             true => self.scraping.fetch_add(1, Relaxed),
             false => self.scraping.fetch_sub(1, Relaxed),

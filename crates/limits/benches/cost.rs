@@ -43,7 +43,7 @@ fn main() {
     show("fixed, a new key each time", 1, |_, _| {
         take_fixed(&limits, key(numbers.fetch_add(1, Ordering::Relaxed)), WIDE);
     });
-    println!("{:?}", limits.happened());
+    println!("{:?}", limits.events());
 }
 
 fn take_fixed(limits: &Limits, key: CounterKey, limit: Limit) {

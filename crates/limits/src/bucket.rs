@@ -146,11 +146,11 @@ impl<const WAYS: usize> Bucket<WAYS> {
     /// Shown counters whose window has not ended.
     pub(crate) fn count_running(&self, now_ms: u64) -> usize {
         let members = self.members();
-        members.shown().filter(|way| self.slots[*way].end_ms.load(Ordering::Relaxed) >= now_ms).count()
+        members.shown_slots().filter(|way| self.slots[*way].end_ms.load(Ordering::Relaxed) >= now_ms).count()
     }
 
     fn find_shown(&self, members: Members, key: CounterKey, life: ValidEnds) -> Option<CounterSnapshot> {
-        members.shown().find_map(|way| {
+        members.shown_slots().find_map(|way| {
             let slot = &self.slots[way];
             let tally = slot.tally.load(Ordering::Acquire);
             if is_being_written(tally) || !slot.has_key(key) {

@@ -62,18 +62,18 @@ impl Leak {
     }
 
     /// The amount that leaks out in this time from the beginning of an epoch.
-    fn leaked(self, since_ms: u64) -> u64 {
+    fn leaked_amount(self, since_ms: u64) -> u64 {
         (since_ms as f64 * self.rate) as u64
     }
 
     /// The level that remains when its epoch has ended; an empty one stays empty.
-    pub(crate) fn carried(self, level: u64) -> u64 {
-        (level & !CLOSED).saturating_sub(self.leaked(self.epoch_ms))
+    pub(crate) fn carried_level(self, level: u64) -> u64 {
+        (level & !CLOSED).saturating_sub(self.leaked_amount(self.epoch_ms))
     }
 
     /// Decides at a level; `None` if the request changes nothing. A new bucket has a level of 0.
     pub(crate) fn pour(self, level: u64, since_ms: u64) -> (LeakyDecision, Option<u64>) {
-        let leaked = self.leaked(since_ms);
+        let leaked = self.leaked_amount(since_ms);
         let excess = level.saturating_sub(leaked);
         if excess > self.burst {
             return (LeakyDecision { admitted: false, delay_us: 0 }, None);
@@ -159,7 +159,7 @@ mod tests {
                 now_ms += gap;
                 let epoch = Epoch::of(leak, now_ms);
                 while number < epoch.number {
-                    level = leak.carried(level);
+                    level = leak.carried_level(level);
                     number += 1;
                 }
                 let near = |offset: f64| {
@@ -203,7 +203,7 @@ mod tests {
             let leak = Leak::new(rate, burst);
             for now_ms in [0, 1, 1 << 50, u64::MAX] {
                 let epoch = Epoch::of(leak, now_ms);
-                let (_, level) = leak.pour(leak.leaked(epoch.since_ms) + leak.burst, epoch.since_ms);
+                let (_, level) = leak.pour(leak.leaked_amount(epoch.since_ms) + leak.burst, epoch.since_ms);
                 assert!(level.is_some_and(|level| level < CLOSED), "{leak:?}");
                 epoch.next(leak);
             }

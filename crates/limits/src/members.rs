@@ -36,7 +36,7 @@ impl Members {
     }
 
     /// The shown slots.
-    pub(crate) fn shown(self) -> impl Iterator<Item = usize> {
+    pub(crate) fn shown_slots(self) -> impl Iterator<Item = usize> {
         let mut bits = self.0 & BITS;
         std::iter::from_fn(move || {
             let way = (bits != 0).then_some(bits.trailing_zeros() as usize);
@@ -58,7 +58,7 @@ impl Members {
     /// Claims a slot for one thread, so that it is no longer shown.
     pub(crate) fn with_claim(self, way: usize, now_ms: u64) -> Members {
         let bits = self.0 & !(1 << way) & !(AT << AT_SHIFT);
-        Members(bits | 1 << CLAIMED_SHIFT << way | unit(now_ms) << AT_SHIFT).changed()
+        Members(bits | 1 << CLAIMED_SHIFT << way | unit(now_ms) << AT_SHIFT).with_next_version()
     }
 
     /// Shows a claimed slot to all.
@@ -68,10 +68,10 @@ impl Members {
 
     /// Gives a claimed slot back.
     pub(crate) fn without_claim(self, way: usize) -> Members {
-        Members(self.0 & !(1 << CLAIMED_SHIFT << way)).changed()
+        Members(self.0 & !(1 << CLAIMED_SHIFT << way)).with_next_version()
     }
 
-    fn changed(self) -> Members {
+    fn with_next_version(self) -> Members {
         Members(self.0.wrapping_add(1 << VERSION_SHIFT))
     }
 }
@@ -93,13 +93,13 @@ mod tests {
             assert!(claimed.is_claimed(way) && !claimed.is_shown(way));
             members = claimed.with_shown(way);
             assert!(!members.is_claimed(way) && members.is_shown(way));
-            assert_eq!(members.shown().collect::<Vec<_>>(), (0..=way).collect::<Vec<_>>());
+            assert_eq!(members.shown_slots().collect::<Vec<_>>(), (0..=way).collect::<Vec<_>>());
         }
         assert_eq!(members.0 >> VERSION_SHIFT, 2 * WAYS_MAX as u64);
         let again = members.with_claim(3, 0);
-        assert!(again.is_claimed(3) && !again.is_shown(3) && again.shown().count() == WAYS_MAX - 1);
+        assert!(again.is_claimed(3) && !again.is_shown(3) && again.shown_slots().count() == WAYS_MAX - 1);
         assert_ne!(again.with_shown(3), members);
-        assert_eq!(again.without_claim(3).shown().count(), WAYS_MAX - 1);
+        assert_eq!(again.without_claim(3).shown_slots().count(), WAYS_MAX - 1);
     }
 
     #[test]

@@ -111,21 +111,21 @@ impl Limits {
         cost: u64,
         now_ms: u64,
     ) -> Result<LimitDecision, BucketContention> {
-        let limit = limit.bounded();
+        let limit = limit.clamp_to_bounds();
         let end_ms = now_ms.saturating_add(limit.window_ms);
         let life = ValidEnds { now_ms, end_max_ms: end_ms.saturating_add(CLOCKS_DIFFER_MAX_MS) };
         let bucket = self.bucket(key);
         for _ in 0..TRIES_MAX {
-            let Some(found) = self.noted(bucket.find(key, life))? else {
+            let Some(found) = self.count_contention(bucket.find(key, life))? else {
                 self.add(bucket, key, end_ms, life)?;
                 continue;
             };
-            let verdict = limit.fixed(found.count(), cost, found.end_ms, now_ms);
+            let verdict = limit.decide_fixed(found.count(), cost, found.end_ms, now_ms);
             if verdict.count == found.count() || bucket.try_set_count(found, verdict.count) {
                 return Ok(verdict.taken);
             }
         }
-        self.noted(Err(BucketContention))
+        self.count_contention(Err(BucketContention))
     }
 
     /// Takes `cost` from the sliding window of a key. A cost of 0 only looks.
@@ -142,17 +142,17 @@ impl Limits {
         cost: u64,
         now_ms: u64,
     ) -> Result<LimitDecision, BucketContention> {
-        let limit = limit.bounded();
+        let limit = limit.clamp_to_bounds();
         let at = AlignedWindow::new(limit.window_ms, now_ms);
         let (present, past) = (key.of_window(at.number), key.of_window(at.number.wrapping_sub(1)));
         let life = ValidEnds { now_ms, end_max_ms: u64::MAX };
         let bucket = self.bucket(key);
         for _ in 0..TRIES_MAX {
-            let found = self.noted(bucket.find(present, life))?;
+            let found = self.count_contention(bucket.find(present, life))?;
             // Read in between: if the present counter can be settled, both had these values at that moment.
-            let previous = self.noted(bucket.find(past, life))?.map_or(0, |found| found.count());
+            let previous = self.count_contention(bucket.find(past, life))?.map_or(0, |found| found.count());
             let count = found.map_or(0, |found| found.count());
-            let verdict = limit.sliding(at, previous, count, cost);
+            let verdict = limit.decide_sliding(at, previous, count, cost);
             match found {
                 // A rejected request leaves no counter behind.
                 _ if verdict.count == count => return Ok(verdict.taken),
@@ -161,7 +161,7 @@ impl Limits {
                 None => self.add(bucket, present, at.end_ms, life)?,
             }
         }
-        self.noted(Err(BucketContention))
+        self.count_contention(Err(BucketContention))
     }
 
     /// Pours a request into the leaky bucket of a key.
@@ -176,15 +176,15 @@ impl Limits {
         let life = ValidEnds { now_ms, end_max_ms: u64::MAX };
         let mut epoch = Epoch::of(leak, now_ms);
         for _ in 0..TRIES_MAX {
-            let Some(found) = self.noted(bucket.find(key.of_window(epoch.number), life))? else {
+            let Some(found) = self.count_contention(bucket.find(key.of_window(epoch.number), life))? else {
                 self.add(bucket, key.of_window(epoch.number), epoch.end_ms, life)?;
                 continue;
             };
             let level = match found.count() {
                 // It has not counted yet: its level is that of the previous epoch, which no longer changes.
-                0 => match self.noted(bucket.find(key.of_window(epoch.number.wrapping_sub(1)), life))? {
+                0 => match self.count_contention(bucket.find(key.of_window(epoch.number.wrapping_sub(1)), life))? {
                     None => 0,
-                    Some(before) if before.count() & CLOSED != 0 => leak.carried(before.count()),
+                    Some(before) if before.count() & CLOSED != 0 => leak.carried_level(before.count()),
                     Some(before) => {
                         bucket.try_set_count(before, before.count() | CLOSED);
                         continue;
@@ -201,7 +201,7 @@ impl Limits {
                 return Ok(poured);
             }
         }
-        self.noted(Err(BucketContention))
+        self.count_contention(Err(BucketContention))
     }
 
     /// The number of counters that fit. A key with a fixed window needs one, with a sliding one two.
@@ -215,7 +215,7 @@ impl Limits {
     }
 
     /// Events since the table was made.
-    pub fn happened(&self) -> TableEvents {
+    pub fn events(&self) -> TableEvents {
         let header = self.mapping.header();
         TableEvents {
             evicted: header.evicted.load(Relaxed),
@@ -248,10 +248,10 @@ impl Limits {
             // The caller searches again.
             return Ok(());
         }
-        self.noted(if added.is_there { Ok(()) } else { Err(BucketContention) })
+        self.count_contention(if added.is_there { Ok(()) } else { Err(BucketContention) })
     }
 
-    fn noted<T>(&self, outcome: Result<T, BucketContention>) -> Result<T, BucketContention> {
+    fn count_contention<T>(&self, outcome: Result<T, BucketContention>) -> Result<T, BucketContention> {
         if outcome.is_err() {
             self.mapping.header().contended.fetch_add(1, Relaxed);
         }
@@ -337,7 +337,7 @@ mod tests {
             assert_eq!(limits.counters(NOW_MS + round * 1_001), 15);
         }
         assert_eq!(limits.counters(NOW_MS + 60_000), 0);
-        assert_eq!(limits.happened().evicted, 0);
+        assert_eq!(limits.events().evicted, 0);
     }
 
     #[test]
@@ -346,13 +346,13 @@ mod tests {
         let full = |number: usize| limits.take_fixed(key(&limits, number), LIMIT, 2, NOW_MS + number as u64).unwrap();
         assert!((0..15).all(|number| full(number).admitted));
         assert!((0..15).all(|number| !full(number).admitted));
-        assert_eq!(limits.happened().evicted, 0);
+        assert_eq!(limits.events().evicted, 0);
         assert!(full(15).admitted);
-        assert_eq!(limits.happened().evicted, 1);
+        assert_eq!(limits.events().evicted, 1);
         assert!((1..16).all(|number| !full(number).admitted));
-        assert_eq!(limits.happened().evicted, 1);
+        assert_eq!(limits.events().evicted, 1);
         assert!(full(0).admitted);
-        assert_eq!(limits.happened(), TableEvents { evicted: 2, contended: 0, disturbed: 0 });
+        assert_eq!(limits.events(), TableEvents { evicted: 2, contended: 0, disturbed: 0 });
     }
 
     #[test]

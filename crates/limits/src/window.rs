@@ -46,12 +46,12 @@ pub(crate) struct WindowVerdict {
 
 impl Limit {
     /// Limits its values to their bounds.
-    pub(crate) fn bounded(self) -> Limit {
+    pub(crate) fn clamp_to_bounds(self) -> Limit {
         Limit { count: self.count.min(COUNT_MAX), window_ms: self.window_ms.clamp(1, WINDOW_MS_MAX) }
     }
 
     /// Decides for a fixed window that has counted `count` and ends at `end_ms`.
-    pub(crate) fn fixed(self, count: u64, cost: u64, end_ms: u64, now_ms: u64) -> WindowVerdict {
+    pub(crate) fn decide_fixed(self, count: u64, cost: u64, end_ms: u64, now_ms: u64) -> WindowVerdict {
         let reset_ms = end_ms.saturating_sub(now_ms).min(self.window_ms);
         let after = count.saturating_add(cost);
         let admitted = after <= self.count;
@@ -62,7 +62,7 @@ impl Limit {
     }
 
     /// Decides for a sliding window with these counters.
-    pub(crate) fn sliding(self, at: AlignedWindow, previous: u64, count: u64, cost: u64) -> WindowVerdict {
+    pub(crate) fn decide_sliding(self, at: AlignedWindow, previous: u64, count: u64, cost: u64) -> WindowVerdict {
         let previous = previous.min(self.count);
         let wide = |number: u64| u128::from(number);
         // Everything in units of a request times a millisecond.
@@ -133,11 +133,11 @@ mod tests {
             (0, 11, 0, taken(false, 0, 60_000), 10),
             (0, u64::MAX, 0, taken(false, 0, 60_000), 10),
         ] {
-            let verdict = limit.fixed(count, cost, 1_060_000, 1_000_000 + since_ms);
+            let verdict = limit.decide_fixed(count, cost, 1_060_000, 1_000_000 + since_ms);
             assert_eq!((verdict.taken, verdict.count), (wanted, after), "{count} {cost} {since_ms}");
         }
         // A clock that is behind another thread's.
-        assert_eq!(limit.fixed(1, 1, 1_060_000, 999_998).taken, taken(true, 8, 60_000));
+        assert_eq!(limit.decide_fixed(1, 1, 1_060_000, 999_998).taken, taken(true, 8, 60_000));
     }
 
     #[test]
@@ -167,7 +167,7 @@ mod tests {
             (3, 8, 1, 0, taken(false, 0, 340), 8),
         ] {
             let at = AlignedWindow::new(1_000, 77_000 + into_ms);
-            let verdict = limit.sliding(at, previous, count, cost);
+            let verdict = limit.decide_sliding(at, previous, count, cost);
             assert_eq!((verdict.taken, verdict.count), (wanted, after), "{previous} {count} {cost} {into_ms}");
         }
     }
@@ -187,12 +187,12 @@ mod tests {
     #[test]
     fn nothing_overflows() {
         for limit in [Limit { count: u64::MAX, window_ms: u64::MAX }, Limit { count: 0, window_ms: 0 }] {
-            let limit = limit.bounded();
+            let limit = limit.clamp_to_bounds();
             for now_ms in [0, 1, u64::MAX] {
                 let at = AlignedWindow::new(limit.window_ms, now_ms);
                 for count in [0, COUNT_MAX] {
-                    limit.sliding(at, COUNT_MAX, count, u64::MAX);
-                    limit.fixed(count, u64::MAX, u64::MAX, now_ms);
+                    limit.decide_sliding(at, COUNT_MAX, count, u64::MAX);
+                    limit.decide_fixed(count, u64::MAX, u64::MAX, now_ms);
                 }
             }
         }

@@ -78,7 +78,7 @@ impl Sender {
             let wake = due.unwrap_or_else(|| Instant::now() + IDLE);
             tokio::select! {
                 biased;
-                Some(delivered) = self.deliveries.join_next() => self.delivered(delivered.ok()),
+                Some(delivered) = self.deliveries.join_next() => self.on_delivered(delivered.ok()),
                 chunk = self.chunks.recv() => match chunk {
                     Some((worker, chunk)) => self.take(worker, chunk),
                     None => break,
@@ -99,7 +99,7 @@ impl Sender {
         self.deliver();
         while !self.deliveries.is_empty() {
             tokio::select! {
-                Some(delivered) = self.deliveries.join_next() => self.delivered(delivered.ok()),
+                Some(delivered) = self.deliveries.join_next() => self.on_delivered(delivered.ok()),
                 () = sleep_until(deadline) => break,
             }
             self.deliver();
@@ -156,12 +156,12 @@ impl Sender {
         }
     }
 
-    fn delivered(&mut self, delivered: Option<FinishedDelivery>) {
+    fn on_delivered(&mut self, delivered: Option<FinishedDelivery>) {
         // A delivery only ends by itself: a panic would be a bug, and its entries stay counted as waiting.
         let Some(FinishedDelivery { identity, entries, bytes, result }) = delivered else { return };
         let Some(outlet_state) = self.outlets.get_mut(&identity) else { return };
         let before = outlet_state.batches.held_bytes();
-        outlet_state.batches.done(entries, bytes);
+        outlet_state.batches.on_delivery_end(entries, bytes);
         outlet_state.in_flight_entries -= entries;
         self.held_bytes -= before - outlet_state.batches.held_bytes();
         let plugin = outlet_state.batches.outlet.plugin;
@@ -364,7 +364,7 @@ impl Batches {
     }
 
     /// Records the end of a delivery of `entries`, counted with `bytes`, successful or not.
-    pub(crate) fn done(&mut self, entries: usize, bytes: usize) {
+    pub(crate) fn on_delivery_end(&mut self, entries: usize, bytes: usize) {
         self.in_flight -= 1;
         self.held_bytes -= bytes;
         self.held_entries -= entries;
@@ -484,7 +484,7 @@ mod tests {
         let first = batches.next(now).unwrap();
         batches.in_flight += 1;
         assert!(!push(&mut batches, &[0; 100], now), "what is being delivered counts");
-        batches.done(first.entries.len(), first.bytes);
+        batches.on_delivery_end(first.entries.len(), first.bytes);
         assert!(!batches.outlet.is_full());
         assert!(push(&mut batches, &[0; 100], now));
         assert_eq!(batches.abandon(), 8);
@@ -509,7 +509,7 @@ mod tests {
         let batch = batches.next(now).unwrap();
         assert_eq!((batch.entries.len(), batch.entries.bytes()), (2, 2 * MIB), "it goes at 4 MiB");
         batches.in_flight += 1;
-        batches.done(batch.entries.len(), batch.bytes);
+        batches.on_delivery_end(batch.entries.len(), batch.bytes);
         assert!(push(&mut batches, &[16], now));
         assert_eq!(
             batches.push(&[65], usize::MAX, now),

@@ -22,7 +22,7 @@ pub struct LimitsReader {
 impl LimitsReader {
     /// Reads a table that an earlier process may have used.
     pub fn new(table: Arc<OnceLock<Arc<Limits>>>) -> LimitsReader {
-        let before = table.get().map(|table| table.happened());
+        let before = table.get().map(|table| table.events());
         LimitsReader { table, before, counters: 0, due: Instant::now() }
     }
 
@@ -34,7 +34,7 @@ impl LimitsReader {
             self.counters = table.counters(now_unix_ms());
             self.due = now + Duration::from_secs((table.counters_max() / COUNTERS_PER_SECOND) as u64);
         }
-        let (happened, before) = (table.happened(), self.before);
+        let (happened, before) = (table.events(), self.before);
         let since = |of: fn(&TableEvents) -> u64| of(&happened).saturating_sub(before.as_ref().map_or(0, of));
         LimitFacts {
             counters: self.counters,

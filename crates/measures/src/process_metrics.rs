@@ -105,7 +105,7 @@ impl DirectoryFacts {
         DirectoryFacts {
             is_up: watch.is_up(),
             commands: watch.commands(),
-            pending: watch.pending(),
+            pending: watch.pending_count(),
             nodes: watch.nodes(),
             peers: watch.peers(),
         }

@@ -10,23 +10,23 @@ pub type OwnUpstream = Arc<dyn Any + Send + Sync>;
 /// Upstreams that a configuration may refer to while it is compiled. Requests refer to an upstream by its key.
 pub trait Upstreams {
     /// The key of one of `upstreams`; `None`: it does not exist or cannot be used, which has been reported.
-    fn named(&self, id: &At<String>, path: &Path<'_>, sink: &mut Sink) -> Option<Arc<str>>;
+    fn shared_key(&self, id: &At<String>, path: &Path<'_>, sink: &mut Sink) -> Option<Arc<str>>;
 
     /// Registers an upstream that is written in the configuration under this key; `None`: it is invalid, which has been
     /// reported.
-    fn written(&self, key: &str, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<OwnUpstream>;
+    fn register_own(&self, key: &str, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<OwnUpstream>;
 }
 
 /// No upstreams.
 pub struct NoUpstreams;
 
 impl Upstreams for NoUpstreams {
-    fn named(&self, id: &At<String>, path: &Path<'_>, sink: &mut Sink) -> Option<Arc<str>> {
+    fn shared_key(&self, id: &At<String>, path: &Path<'_>, sink: &mut Sink) -> Option<Arc<str>> {
         sink.error(id.at, path, Fault::new(format!("there is no upstream with the id {:?}", id.value)));
         None
     }
 
-    fn written(&self, _: &str, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<OwnUpstream> {
+    fn register_own(&self, _: &str, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<OwnUpstream> {
         sink.error(node.at, path, Fault::new("an upstream cannot be written here"));
         None
     }

@@ -190,7 +190,7 @@ fn template(text: &At<String>, path: &Path<'_>, sink: &mut Sink) -> Option<Templ
 
 fn events(keys: OnEventKeys, cx: &mut Compile<'_>) -> Option<EventSettings> {
     let path = cx.path.key("on_event");
-    let upstream = cx.upstreams.named(&keys.upstream_id, &path.key("upstream_id"), cx.sink)?;
+    let upstream = cx.upstreams.shared_key(&keys.upstream_id, &path.key("upstream_id"), cx.sink)?;
     Some(EventSettings {
         upstream,
         uri: keys.uri.into(),

@@ -164,11 +164,11 @@ fn shares(
                     let fault = Fault::new("has no effect beside upstream_id").hint("remove one of them");
                     cx.sink.warning(inline.at, &path.key("upstream"), fault);
                 }
-                Some(cx.upstreams.named(&id, &path.key("upstream_id"), cx.sink)?)
+                Some(cx.upstreams.shared_key(&id, &path.key("upstream_id"), cx.sink)?)
             }
             (None, Some(inline)) => {
                 let key = own_key(cx, rule, index);
-                written.push(cx.upstreams.written(&key, &inline.value, &path.key("upstream"), cx.sink)?);
+                written.push(cx.upstreams.register_own(&key, &inline.value, &path.key("upstream"), cx.sink)?);
                 Some(key)
             }
         };

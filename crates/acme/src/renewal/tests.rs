@@ -26,7 +26,7 @@ impl HttpClient for Nobody {
 
 #[tokio::test]
 async fn a_panic_is_a_failure_like_any_other() {
-    let ordered = guarded(async {
+    let ordered = run_guarded(async {
         let new = NewAccount { contact: &[], terms_of_service_agreed: true, only_return_existing: false };
         // `instant-acme` expects every server to list URLs.
         let url = "https://<your-id>.example/dir".to_owned();
@@ -35,9 +35,9 @@ async fn a_panic_is_a_failure_like_any_other() {
     });
     let told = ordered.await.unwrap_err().to_string();
     assert!(told.starts_with("ordering: the server's answer led to a bug: ") && told.contains("panic"), "{told}");
-    assert_eq!(guarded(async { Ok::<_, OrderFailure>("text".to_owned()) }).await.unwrap(), "text");
+    assert_eq!(run_guarded(async { Ok::<_, OrderFailure>("text".to_owned()) }).await.unwrap(), "text");
     assert_eq!(
-        guarded(async { Err::<String, _>(OrderFailure::new("a", "b", "")) }).await.unwrap_err().to_string(),
+        run_guarded(async { Err::<String, _>(OrderFailure::new("a", "b", "")) }).await.unwrap_err().to_string(),
         "a: b"
     );
 }

@@ -5,7 +5,7 @@
 //! [`Control::write`](crate::Control::write) does that.
 
 use super::address::{Address, key_of_stored, key_to_write, no_id};
-use super::references::{View, parsed};
+use super::references::{View, parse_document};
 use super::rules;
 use crate::answer::{Answer, Content, of_document};
 use crate::body::parse;
@@ -73,7 +73,7 @@ fn plan_put(
 ) -> Result<Plan, Answer> {
     let mut document = sent.ok_or_else(|| Answer::bad("missing configurations"))?;
     must_be_object(&document)?;
-    rules::has_no_times(&document).map_err(Answer::bad)?;
+    rules::reject_times(&document).map_err(Answer::bad)?;
     let key = match op.verb {
         crate::collections::Verb::Post => {
             no_id(op.collection, &op.address, &document)?;
@@ -96,13 +96,14 @@ fn plan_put(
         conditions.push((key.clone(), Condition::Absent));
     }
     if op.collection.naming != crate::collections::Naming::Plugin {
-        let created = old.as_ref().map(|old| parsed(&old.value).get("create_time").cloned().unwrap_or_default());
+        let created =
+            old.as_ref().map(|old| parse_document(&old.value).get("create_time").cloned().unwrap_or_default());
         let created = created.filter(|time| !time.is_null()).unwrap_or(unix_seconds.into());
         set_if_absent(&mut document, "create_time", created);
         set_if_absent(&mut document, "update_time", unix_seconds.into());
     }
     let status = if old.is_some() { StatusCode::OK } else { StatusCode::CREATED };
-    Ok(written(op, key, document, conditions, status))
+    Ok(put_plan(op, key, document, conditions, status))
 }
 
 fn plan_patch(
@@ -123,7 +124,7 @@ fn plan_patch(
     let sub_path = op.address.sub_path.as_deref().filter(|path| !path.is_empty());
     let key = key_of_stored(op.collection, &op.address).ok_or_else(Answer::key_not_found)?;
     let old = view.get(&key).ok_or_else(Answer::key_not_found)?;
-    let mut document = parsed(&old.value);
+    let mut document = parse_document(&old.value);
     let keeps_update_time = match (sub_path, change) {
         (Some(path), change) => {
             replace_at(&mut document, path, change).map_err(Answer::bad)?;
@@ -152,7 +153,7 @@ fn plan_patch(
     if !view.is_pending(&key) {
         conditions.push((key.clone(), Condition::Modified(old.modified)));
     }
-    Ok(written(op, key, document, conditions, StatusCode::OK))
+    Ok(put_plan(op, key, document, conditions, StatusCode::OK))
 }
 
 fn plan_delete(view: &View, op: &Operation) -> Result<Plan, Answer> {
@@ -213,7 +214,7 @@ fn reject_both(document: &Json, one: &str, many: &str) -> Result<(), Answer> {
     }
 }
 
-fn written(op: &Operation, key: Key, document: Json, conditions: Vec<(Key, Condition)>, status: StatusCode) -> Plan {
+fn put_plan(op: &Operation, key: Key, document: Json, conditions: Vec<(Key, Condition)>, status: StatusCode) -> Plan {
     let value = document.to_string();
     let mut shown = document;
     hide_private_keys(op.collection, &mut shown);

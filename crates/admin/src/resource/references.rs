@@ -113,7 +113,7 @@ impl<'a> StateAfter<'a> {
         referred: &mut BTreeSet<Key>,
     ) -> Result<(), RefusedWrite> {
         let Some(collection) = Collection::of_key(key.as_str()) else { return Ok(()) };
-        let document = parsed(value);
+        let document = parse_document(value);
         let refusal = |answer| RefusedWrite { key: key.clone(), answer };
         let mut note = |target: &str| {
             if !self.written.contains_key(target) {
@@ -142,7 +142,7 @@ impl<'a> StateAfter<'a> {
         }
         let superior = text_of(&document["protocol"]["superior_id"]).filter(|_| collection.name == "stream_routes");
         match superior.and_then(|id| self.document(&format!("stream_routes/{id}"))) {
-            Some(superior) => same_protocol(&parsed(&superior), &document).map_err(refusal),
+            Some(superior) => same_protocol(&parse_document(&superior), &document).map_err(refusal),
             None => Ok(()),
         }
     }
@@ -151,7 +151,7 @@ impl<'a> StateAfter<'a> {
     fn check_deleted(&self, forced: &HashSet<Key>) -> Result<(), RefusedWrite> {
         let mut users: Vec<&str> = Vec::new();
         let mut lost: HashMap<&str, &Key> = HashMap::new();
-        for (key, collection) in self.deleted(forced) {
+        for (key, collection) in self.deleted_keys(forced) {
             let of_this = users_of(collection.name);
             if !of_this.is_empty() {
                 lost.insert(key.as_str(), key);
@@ -166,7 +166,7 @@ impl<'a> StateAfter<'a> {
                     continue;
                 }
                 let mut refused = None;
-                each(users, &parsed(&document.value), &mut |reference, id| {
+                each(users, &parse_document(&document.value), &mut |reference, id| {
                     let key = lost.get(format!("{}/{id}", reference.target).as_str());
                     let Some((key, collection)) = key.zip(Collection::named(reference.target)) else { return };
                     refused.get_or_insert_with(|| RefusedWrite {
@@ -179,7 +179,7 @@ impl<'a> StateAfter<'a> {
         }
         // Forced or not: a credential does not outlive its consumer.
         let none = HashSet::new();
-        let consumers = self.deleted(&none).filter(|(_, collection)| collection.naming == Naming::Username);
+        let consumers = self.deleted_keys(&none).filter(|(_, collection)| collection.naming == Naming::Username);
         for (consumer, _) in consumers {
             // A credential written after this view was taken fails a condition of the commit, and everything is planned again.
             let is_left = |(key, document): &(Key, Document)| {
@@ -203,7 +203,7 @@ impl<'a> StateAfter<'a> {
         let mut owners: HashMap<String, (String, Key)> = HashMap::new();
         let mut texts = Vec::new();
         for (key, value) in self.puts().filter(|(key, _)| key.as_str().starts_with(below)) {
-            let UniqueValues { owner, values } = owned(key, &parsed(value));
+            let UniqueValues { owner, values } = owned(key, &parse_document(value));
             for (value, text) in values {
                 match owners.entry(value) {
                     Entry::Occupied(first) if first.get().0 != owner => {
@@ -224,7 +224,7 @@ impl<'a> StateAfter<'a> {
             if self.written.contains_key(stored.as_str()) || !texts.may_be_in(&document.value) {
                 continue;
             }
-            let UniqueValues { owner: other, values } = owned(&stored, &parsed(&document.value));
+            let UniqueValues { owner: other, values } = owned(&stored, &parse_document(&document.value));
             for (value, text) in values {
                 if let Some((_, key)) = owners.get(&value).filter(|(owner, _)| *owner != other) {
                     return Err(RefusedWrite { key: key.clone(), answer: Answer::bad(message(&text, &other)) });
@@ -234,7 +234,7 @@ impl<'a> StateAfter<'a> {
         Ok(())
     }
 
-    fn deleted(&self, forced: &HashSet<Key>) -> impl Iterator<Item = (&'a Key, &'static Collection)> {
+    fn deleted_keys(&self, forced: &HashSet<Key>) -> impl Iterator<Item = (&'a Key, &'static Collection)> {
         let deleted = self.writes.iter().filter(|write| matches!(write, Write::Delete { .. })).map(Write::key);
         let deleted = deleted.filter(|key| !forced.contains(*key));
         deleted.filter_map(|key| Some((key, Collection::of_key(key.as_str())?)))
@@ -244,7 +244,7 @@ impl<'a> StateAfter<'a> {
     fn unreferenced(&self, forced: &HashSet<Key>) -> Vec<ReferenceCheck> {
         // By path: the texts of documents that must not have been written; none: any document.
         let mut places: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        for (key, collection) in self.deleted(forced) {
+        for (key, collection) in self.deleted_keys(forced) {
             for users in users_of(collection.name) {
                 places.entry(format!("{users}/")).or_default().insert(key.id().to_owned());
             }
@@ -288,12 +288,12 @@ impl<'a> StateAfter<'a> {
 fn unique_texts(collection: &Collection, value: &str) -> (&'static str, Vec<String>) {
     match collection.name {
         "global_rules" => {
-            let document = parsed(value);
+            let document = parse_document(value);
             let plugins = document["plugins"].as_object().into_iter().flatten();
             ("global_rules/", plugins.map(|(plugin, _)| format!("\"{plugin}\"")).collect())
         }
         "consumers" | "credentials" => {
-            let document = parsed(value);
+            let document = parse_document(value);
             ("consumers/", keys_of_consumer(&document).map(|(_, _, key)| Json::from(key).to_string()).collect())
         }
         _ => ("", Vec::new()),
@@ -402,7 +402,7 @@ pub(crate) fn has_escapes(value: &str) -> bool {
 }
 
 /// A stored document. One that is not JSON has no references.
-pub(crate) fn parsed(value: &str) -> Json {
+pub(crate) fn parse_document(value: &str) -> Json {
     serde_json::from_str(value).unwrap_or_default()
 }
 
@@ -431,7 +431,7 @@ impl View {
 
     /// The documents below a path that ends with a slash, in the order of keys.
     pub(crate) fn below(&self, path: &str) -> Vec<(Key, Document)> {
-        let mut stored = self.documents.below(path).into_iter().peekable();
+        let mut stored = self.documents.list_below(path).into_iter().peekable();
         let pending = self.pending.range::<str, _>((Bound::Included(path), Bound::Unbounded));
         let mut all = Vec::new();
         for (key, value) in pending.take_while(|(key, _)| key.as_str().starts_with(path)) {

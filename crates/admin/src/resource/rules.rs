@@ -42,7 +42,7 @@ const UNIQUE_OF_PLUGINS: [(&str, &[&str]); 7] = [
 ];
 
 /// Whether a client sets no times in a document that it writes as a whole.
-pub(crate) fn has_no_times(document: &Json) -> Result<(), String> {
+pub(crate) fn reject_times(document: &Json) -> Result<(), String> {
     for place in ["", "upstream", "plugins"] {
         let part = if place.is_empty() { Some(document) } else { document.get(place) };
         for time in TIMES {
@@ -155,14 +155,14 @@ fn length(text: &str, chars_min: usize) -> Result<(), String> {
 
 /// Whether the list at a path has no duplicates.
 fn unique(document: &Json, path: &[&str]) -> Result<(), String> {
-    let Some((field, rest)) = path.split_first() else { return once(document) };
+    let Some((field, rest)) = path.split_first() else { return check_unique_items(document) };
     match document.get(field) {
         Some(value) => unique(value, rest).map_err(|why| of_property(field, &why)),
         None => Ok(()),
     }
 }
 
-fn once(list: &Json) -> Result<(), String> {
+fn check_unique_items(list: &Json) -> Result<(), String> {
     let mut places = HashMap::new();
     for (index, item) in list.as_array().into_iter().flatten().enumerate() {
         if let Some(first) = places.insert(item.to_string(), index) {
@@ -260,10 +260,10 @@ mod tests {
 
     #[test]
     fn times_are_the_servers() {
-        let no = |document: Json| has_no_times(&document).unwrap_err();
+        let no = |document: Json| reject_times(&document).unwrap_err();
         assert_eq!(no(json!({"create_time": 1})), "the property is forbidden:  create_time");
         assert_eq!(no(json!({"upstream": {"update_time": 1}})), "the property is forbidden:  upstream.update_time");
         assert_eq!(no(json!({"plugins": {"create_time": {}}})), "the property is forbidden:  plugins.create_time");
-        assert_eq!(has_no_times(&json!({"uri": "/", "upstream": {}})), Ok(()));
+        assert_eq!(reject_times(&json!({"uri": "/", "upstream": {}})), Ok(()));
     }
 }

@@ -5,11 +5,12 @@
 
 use super::address::{Address, key_of_stored};
 use super::plan::{Operation, PREFIX, Plan, plan};
-use super::references::{CommitConditions, StateAfter, View, has_escapes, parsed, text_of};
+use super::references::{CommitConditions, StateAfter, View, has_escapes, parse_document, text_of};
 use crate::answer::{Answer, off_thread};
 use crate::collections::{Collection, Verb};
 use crate::commit::{
-    ATTEMPTS_MAX, caught_up, commit, dry_run, may_write, precondition_failed, transaction, unix_seconds, with_outcome,
+    ATTEMPTS_MAX, caught_up, check_writable, commit, dry_run, precondition_failed, transaction, unix_seconds,
+    with_outcome,
 };
 use crate::control::{Control, Outcome, WriteError};
 use crate::endpoints::{Api, ParsedRequest};
@@ -72,7 +73,7 @@ fn operation(asked: &ParsedRequest, verb: Verb, collection: &'static Collection)
 }
 
 async fn execute(api: &Api, asked: &ParsedRequest, operation: Arc<Operation>) -> Result<Answer, Answer> {
-    may_write(api)?;
+    check_writable(api)?;
     let stated = Stated::of(&asked.headers)?;
     for _ in 0..ATTEMPTS_MAX {
         let (control, planned, place) = (api.control.clone(), operation.clone(), asked.place.clone());
@@ -96,7 +97,7 @@ async fn execute(api: &Api, asked: &ParsedRequest, operation: Arc<Operation>) ->
             return dry_run(api, view, transaction).await;
         }
         match commit(api, asked, transaction).await {
-            Ok(outcome) => return Ok(done(plan, operation.verb, &outcome)),
+            Ok(outcome) => return Ok(committed_answer(plan, operation.verb, &outcome)),
             Err(WriteError::Conflict { key, modified }) if key == plan.key && stated != Stated::Nothing => {
                 return Err(precondition_failed(&key, modified));
             }
@@ -117,7 +118,7 @@ fn checked_plan(control: &dyn Control, view: &View, operation: &Operation) -> Re
     Ok((plan, still))
 }
 
-fn done(plan: Plan, verb: Verb, outcome: &Outcome) -> Answer {
+fn committed_answer(plan: Plan, verb: Verb, outcome: &Outcome) -> Answer {
     let answer = match verb {
         crate::collections::Verb::Delete => plan.answer,
         _ => plan.answer.with(ETAG, &format!("\"{}\"", outcome.revision)),
@@ -225,7 +226,7 @@ fn read_one(control: &dyn Control, role: Role, collection: &'static Collection, 
     let found = key_of_stored(collection, address).and_then(|key| documents.get(&key).map(|document| (key, document)));
     let Some((key, document)) = found else { return Answer::key_not_found() };
     let etag = format!("\"{}\"", document.modified);
-    let value = shown_to(control, role, collection, parsed(&document.value));
+    let value = shown_to(control, role, collection, parse_document(&document.value));
     Answer::json(StatusCode::OK, node(&key, &document, value)).with(ETAG, &etag)
 }
 
@@ -255,7 +256,7 @@ fn read_list(
             }
             let must_parse = hides || filter.has_fields() || has_escapes(&document.value);
             // A filter must not find hidden secrets.
-            let json = if must_parse { shown(parsed(&document.value)) } else { Json::Null };
+            let json = if must_parse { shown(parse_document(&document.value)) } else { Json::Null };
             filter.matches(&json) && (!must_parse || filter.is_found_in(&json.to_string()))
         });
     }
@@ -267,7 +268,7 @@ fn read_list(
         found.drain(..from);
     }
     let node = |(key, document): &(Key, Document)| {
-        node(key, document, shown_to(control, role, collection, parsed(&document.value)))
+        node(key, document, shown_to(control, role, collection, parse_document(&document.value)))
     };
     let list: Vec<Json> = found.iter().map(node).collect();
     Answer::json(StatusCode::OK, json!({ "total": total, "list": list }))
@@ -277,14 +278,14 @@ fn stored_documents(control: &dyn Control, collection: &Collection, address: &Ad
     let documents = control.documents();
     match (collection.naming, address.parent.as_deref()) {
         (crate::collections::Naming::Credential, parent) => {
-            documents.below(&format!("consumers/{}/credentials/", parent.unwrap_or_default()))
+            documents.list_below(&format!("consumers/{}/credentials/", parent.unwrap_or_default()))
         }
         (crate::collections::Naming::Username, _) => {
-            let mut found = documents.below("consumers/");
+            let mut found = documents.list_below("consumers/");
             found.retain(|(key, _)| !key.id().contains('/'));
             found
         }
-        _ => documents.below(&format!("{}/", collection.name)),
+        _ => documents.list_below(&format!("{}/", collection.name)),
     }
 }
 

@@ -229,7 +229,7 @@ impl Standalone {
         versions: Vec<(&'static str, u64)>,
         indexes: Vec<(Key, Option<u64>)>,
     ) {
-        let of = |name: &str| fingerprint(&documents.below(&format!("{name}/")));
+        let of = |name: &str| fingerprint(&documents.list_below(&format!("{name}/")));
         let versions = versions.into_iter().map(|(name, version)| (name, (version, of(name)))).collect();
         let index = |(key, index): (Key, _)| {
             let modified = documents.get(&key)?.modified;

@@ -97,7 +97,7 @@ impl Memory {
             }
         }
         for ReferenceCheck { below, since, mentions } in &transaction.unreferenced {
-            let mut written = self.documents.below(below);
+            let mut written = self.documents.list_below(below);
             let is_mentioned =
                 |text: &str| mentions.is_empty() || mentions.iter().any(|mention| text.contains(mention));
             written.retain(|(_, document)| document.modified > *since && is_mentioned(&document.value));

@@ -212,20 +212,20 @@ impl Directory {
     }
 
     /// Another process of this node continues with a connection.
-    pub fn given(&self, device: &str, connection: u64) {
+    pub fn mark_handed_over(&self, device: &str, connection: u64) {
         self.shared.state().registrations.mark_handed_over(device, connection);
     }
 
     /// The state that a process taking over from this one begins with.
     pub(crate) fn former(&self) -> FormerDirectory {
         let members = self.members();
-        let (epoch, fully_registered_era) = self.shared.registered();
+        let (epoch, fully_registered_era) = self.shared.registration_state();
         let members = members.iter().map(|(node, member)| (node.into(), member.address.clone())).collect();
         FormerDirectory { epoch, fully_registered_era: fully_registered_era.map(|era| era.0), members }
     }
 
     /// The process before this one has handed over everything.
-    pub fn is_given(&self) {
+    pub fn mark_filled(&self) {
         self.shared.is_filling.store(false, Ordering::Relaxed);
     }
 
@@ -235,14 +235,14 @@ impl Directory {
     }
 
     /// Whether another process of this node may have devices that are not here.
-    pub(crate) fn is_between(&self) -> bool {
+    pub(crate) fn may_have_devices_elsewhere(&self) -> bool {
         self.shared.is_leaving.load(Ordering::Relaxed) || self.shared.is_filling.load(Ordering::Relaxed)
     }
 
     /// Releases the node's lease when the process ends, unless it is another process's.
     pub(crate) async fn release(&self) {
         if !self.shared.is_leaving.swap(true, Ordering::Relaxed) {
-            let (epoch, _) = self.shared.registered();
+            let (epoch, _) = self.shared.registration_state();
             // If this fails, the lease expires.
             let _released = self.shared.ask(self.shared.store.release(&self.shared.node, epoch)).await;
         }
@@ -263,7 +263,7 @@ impl Directory {
     }
 
     /// Another node reports that this device has a newer connection. Returns the connection to close, if it is here.
-    pub fn superseded(&self, device: &str, place: &Location) -> Option<u64> {
+    pub fn close_superseded(&self, device: &str, place: &Location) -> Option<u64> {
         let mut state = self.shared.state();
         if state.registrations.epoch() != place.epoch {
             return None;
@@ -317,7 +317,7 @@ impl Directory {
     }
 
     /// The number of registrations and ends of connections that wait for an answer or their turn.
-    pub fn pending(&self) -> usize {
+    pub fn pending_count(&self) -> usize {
         let state = self.shared.state();
         state.registrations.due_count() + state.in_flight + state.disconnects.len()
     }
@@ -329,7 +329,7 @@ impl SharedDirectory {
     }
 
     /// The process's epoch, and the era in which all connections of the node are registered.
-    fn registered(&self) -> (u64, Option<Era>) {
+    fn registration_state(&self) -> (u64, Option<Era>) {
         let registrations = &self.state().registrations;
         let fully_registered_era = registrations.fully_registered_era();
         let is_filling = self.is_filling.load(Ordering::Relaxed);
@@ -351,7 +351,7 @@ impl SharedDirectory {
     fn keep(&self, reading: &HeartbeatResult) {
         let since = *self.contact_since.lock().expect("no holder panics");
         let contact_ms = since.map_or(0, |since| u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX));
-        let members = reading.members.clone().after(contact_ms);
+        let members = reading.members.clone().after_contact(contact_ms);
         *self.members.lock().expect("no holder panics") = Arc::new(members);
     }
 

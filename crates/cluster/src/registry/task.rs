@@ -102,7 +102,7 @@ impl LeaseExpiry {
     }
 
     async fn renew_lease(&mut self, shared: &SharedDirectory) -> Result<HeartbeatResult, DirectoryUnavailable> {
-        let (epoch, fully_registered_era) = shared.registered();
+        let (epoch, fully_registered_era) = shared.registration_state();
         let begun = Instant::now();
         let own_lease = OwnLease { node: &shared.node, epoch, fully_registered_era, address: &shared.address };
         let reading = shared.ask_anyway(shared.store.renew_lease(&own_lease)).await?;
@@ -142,7 +142,7 @@ impl DirectoryWork {
             }
             DirectoryWork::Registration(RegistrationRequest::Connect { device, place, duplicate, era }) => {
                 let connected = connect(&shared, &device, &place, era, duplicate).await;
-                answered(&shared, &hooks, &device, &place, connected);
+                handle_connect_answer(&shared, &hooks, &device, &place, connected);
             }
             DirectoryWork::Registration(RegistrationRequest::Register { device, place, generation, since_ms }) => {
                 let registered = shared.ask(shared.store.register(&device, &place, generation, since_ms)).await;
@@ -183,7 +183,7 @@ async fn connect(
     }
 }
 
-fn answered(
+fn handle_connect_answer(
     shared: &SharedDirectory,
     hooks: &Hooks,
     device: &str,
@@ -269,7 +269,7 @@ mod tests {
 
         let (place, mut answer) = waits(1);
         let itself = Location { epoch: place.epoch + 1, ..place.clone() };
-        answered(
+        handle_connect_answer(
             &shared,
             &hooks,
             "d",
@@ -278,14 +278,14 @@ mod tests {
         );
         assert_eq!(answer.try_recv(), Err(oneshot::error::TryRecvError::Empty));
         let current = ConnectOutcome::Current { generation: Generation(9), replaced: None };
-        answered(&shared, &hooks, "d", &place, Ok(current.clone()));
+        handle_connect_answer(&shared, &hooks, "d", &place, Ok(current.clone()));
         assert_eq!(answer.try_recv(), Ok(current));
 
         // A device whose caller gets another connection is not admitted, so there is nothing to close.
         let (place, mut answer) = waits(2);
         let other = Location { node: "b".into(), epoch: 1, connection: 3 };
         let occupied = ConnectOutcome::Occupied { place: other, generation: Generation(10) };
-        answered(&shared, &hooks, "d", &place, Ok(occupied.clone()));
+        handle_connect_answer(&shared, &hooks, "d", &place, Ok(occupied.clone()));
         assert_eq!(answer.try_recv(), Ok(occupied));
         assert!(closed.lock().expect("no panic").is_empty());
         assert!(shared.state().registrations.is_empty());

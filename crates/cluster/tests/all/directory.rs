@@ -231,7 +231,7 @@ async fn a_process_that_follows_another_does_not_vouch_for_devices_that_it_has_n
     let behind = FormerDirectory { fully_registered_era: None, ..former.clone() };
     let next = Node::start_with("a", &address, None, Some(behind)).await;
     eventually("its lease to show it", || filled() == "0").await;
-    next.cluster.directory().is_given();
+    next.cluster.directory().mark_filled();
     eventually("it to have everything", || filled() == era).await;
     next.cluster.leave();
     // Registered devices remain: a device that was never seen is reported as such at once, without waiting for the
@@ -257,7 +257,7 @@ async fn a_process_goes_on_with_devices_of_one_that_named_places_by_worker() {
     let address_seen = || b.cluster.directory().members().get("a").map(|member| member.address.clone());
     let (former, before, address_before) = (a.cluster.watch().former(), a.devices.lock().unwrap()["d"], address_seen());
     a.cluster.leave();
-    a.cluster.directory().given("d", before);
+    a.cluster.directory().mark_handed_over("d", before);
     let next = Node::start_with("a", &address, None, Some(former)).await;
     assert!(next.cluster.directory().adopt("d", 7, generation, 0));
     next.devices.lock().unwrap().insert("d".into(), 7);

@@ -138,7 +138,7 @@ fn resolve(
     let at = within(root, "gateway.config.ignore_plugins");
     check_ignored(&file.gateway.config.ignore_plugins, &plugins.table, at, sink);
     let config = &file.gateway.config;
-    if let Some(SourceNeed { key, fault }) = config.missing()
+    if let Some(SourceNeed { key, fault }) = config.missing_need()
         && !sink.has_errors_in(key)
     {
         sink.error(within(root, "gateway.config.source"), &Path::Root.key("gateway").key("config"), fault);

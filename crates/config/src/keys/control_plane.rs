@@ -93,7 +93,7 @@ const SOURCE: Choice<SourceKind> = Choice { words: SourceKind::ALL, unbuilt: &[]
 
 impl ConfigSourceKeys {
     /// What the source needs and does not have.
-    pub(crate) fn missing(&self) -> Option<SourceNeed> {
+    pub(crate) fn missing_need(&self) -> Option<SourceNeed> {
         let fault = || Fault::new("nothing says where etcd is").hint("add gateway.config.etcd with its endpoints");
         let is_missing = self.source == SourceKind::Etcd && self.etcd.is_none();
         is_missing.then(|| SourceNeed { key: "gateway.config.etcd", fault: fault() })

@@ -24,7 +24,7 @@ object! {
     /// Proxying of TCP and UDP: listening addresses and idle timeouts. `stream_routes` define where connections go.
     pub struct StreamProxy: Eq {
         /// Addresses that accept TCP connections.
-        tcp: Vec<StreamListener> = Listeners(has_one_tls) => default(Vec::new());
+        tcp: Vec<StreamListener> = Listeners(check_one_tls) => default(Vec::new());
         /// Addresses that receive UDP datagrams.
         udp: Vec<UdpListener> = Listeners(|_: &UdpListener, _, _, _| ()) => default(Vec::new());
         /// Time without data in either direction after which a TCP connection is closed. The route's `timeout.idle`
@@ -107,7 +107,7 @@ impl<T: Object + Listens> Kind for Listeners<T> {
     }
 }
 
-fn has_one_tls(listener: &StreamListener, at: Position, path: &Path<'_>, sink: &mut Sink) {
+fn check_one_tls(listener: &StreamListener, at: Position, path: &Path<'_>, sink: &mut Sink) {
     if listener.tls && listener.tls_passthrough {
         let fault = Fault::new("a handshake is either done here or left to the node");
         sink.error(at, path, fault.hint("remove `tls` or `tls_passthrough`"));

@@ -355,13 +355,13 @@ impl Catalog {
 
 /// The upstreams in plugin configurations.
 impl Upstreams for Catalog {
-    fn named(&self, id: &At<String>, path: &Path<'_>, sink: &mut Sink) -> Option<Arc<str>> {
+    fn shared_key(&self, id: &At<String>, path: &Path<'_>, sink: &mut Sink) -> Option<Arc<str>> {
         let CatalogItem { value: (key, protocol), .. } =
             find(id, ResourceKind::Upstreams, &self.upstream_ids, path, sink)?;
         check_http(*protocol, id.at, path, sink).then(|| key.clone())
     }
 
-    fn written(&self, key: &str, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<OwnUpstream> {
+    fn register_own(&self, key: &str, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<OwnUpstream> {
         let keys = read(&map::<UpstreamKeys>(), node, path, sink)?;
         let timeout = keys.timeout;
         let own = upstream(keys, key, &self.ssls, self.drops_underscores(), path, sink);

@@ -44,7 +44,7 @@ pub(super) fn consumer(
     let consumer = Consumer {
         name: name.into(),
         labels: keys.labels.iter().map(|(name, text)| (name.as_str().into(), text.as_str().into())).collect(),
-        plugins: merged(own, group.map(|group| &group.value)),
+        plugins: merge_with_group(own, group.map(|group| &group.value)),
         group: keys.group_id.map(|id| id.value.into()),
         credentials: ids.into(),
     };
@@ -52,7 +52,7 @@ pub(super) fn consumer(
 }
 
 /// Merges the consumer's own plugins with those of its group; its own take precedence.
-fn merged(own: PluginList, group: Option<&PluginList>) -> PluginList {
+fn merge_with_group(own: PluginList, group: Option<&PluginList>) -> PluginList {
     match group {
         None => own,
         Some(group) if own.is_empty() => group.clone(),

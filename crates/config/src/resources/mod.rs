@@ -85,20 +85,20 @@ impl RememberedSecrets {
         RememberedSecrets { references_max, secrets, told: Arc::default(), hasher: RandomState::new() }
     }
 
-    fn told(&self) -> MutexGuard<'_, SecretHashes> {
+    fn lock_hashes(&self) -> MutexGuard<'_, SecretHashes> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether all returned values are still current.
     pub(crate) fn is_unchanged(&self) -> bool {
-        let told = self.told();
+        let told = self.lock_hashes();
         let secrets = told.with_managers.as_ref().unwrap_or(&self.secrets);
         told.hashes.iter().all(|(reference, hash)| self.hasher.hash_one(secrets.resolve(reference)) == *hash)
     }
 
     /// The references that were resolved.
     pub(crate) fn references(&self) -> Vec<String> {
-        self.told().hashes.keys().cloned().collect()
+        self.lock_hashes().hashes.keys().cloned().collect()
     }
 
     /// Looks up the secrets that texts refer to, with the managers of the last one.
@@ -111,7 +111,7 @@ impl RememberedSecrets {
 
     /// The source with the managers of the last text.
     pub(crate) fn current(&self) -> Arc<dyn Secrets> {
-        self.told().with_managers.clone().unwrap_or_else(|| self.secrets.clone())
+        self.lock_hashes().with_managers.clone().unwrap_or_else(|| self.secrets.clone())
     }
 
     /// Handles that a text was read: values of earlier texts may be forgotten. With very many references none is, since not all are
@@ -121,29 +121,29 @@ impl RememberedSecrets {
             return;
         }
         let references = self.references();
-        if let Some(secrets) = &self.told().with_managers {
+        if let Some(secrets) = &self.lock_hashes().with_managers {
             secrets.in_use(&references);
         }
     }
 
     /// Starts over, for a text that is read as a whole.
     pub(crate) fn forget(&self) {
-        *self.told() = SecretHashes::default();
+        *self.lock_hashes() = SecretHashes::default();
     }
 
     /// The values that were returned so far.
     pub(crate) fn copy(&self) -> SecretHashes {
-        self.told().clone()
+        self.lock_hashes().clone()
     }
 
     /// Restores a copy.
-    pub(crate) fn put_back(&self, told: SecretHashes) {
-        *self.told() = told;
+    pub(crate) fn restore(&self, told: SecretHashes) {
+        *self.lock_hashes() = told;
     }
 
     /// Whether there are more than are remembered.
     pub(crate) fn is_full(&self) -> bool {
-        self.told().hashes.len() >= self.references_max
+        self.lock_hashes().hashes.len() >= self.references_max
     }
 }
 
@@ -157,7 +157,7 @@ impl fmt::Debug for RememberedSecrets {
 impl Secrets for RememberedSecrets {
     fn with_managers(&self, managers: &Managers) -> Option<Arc<dyn Secrets>> {
         let secrets = self.secrets.with_managers(managers)?;
-        self.told().with_managers = Some(secrets.clone());
+        self.lock_hashes().with_managers = Some(secrets.clone());
         Some(Arc::new(RememberedSecrets { secrets, ..self.clone() }))
     }
 
@@ -172,7 +172,7 @@ impl Secrets for RememberedSecrets {
     fn resolve(&self, reference: &str) -> Result<String, String> {
         let answer = self.secrets.resolve(reference);
         let hash = self.hasher.hash_one(&answer);
-        let mut told = self.told();
+        let mut told = self.lock_hashes();
         if told.hashes.len() < self.references_max {
             // The first value counts: if a later one differs, what was compiled from the first is out of date.
             told.hashes.entry(reference.to_owned()).or_insert(hash);

@@ -190,7 +190,7 @@ fn pairs(
 ) -> Option<Ssl> {
     if let Some(ordered_by_key) = keys.acme.as_ref() {
         match (ordered_by_key.value, &keys.cert) {
-            (true, _) => return ordered(keys, usage, acme, path, sink),
+            (true, _) => return acme_ssl(keys, usage, acme, path, sink),
             (false, None) => {
                 sink.error(ordered_by_key.at, path, Fault::new("there is no certificate").hint("add cert and key"));
             }
@@ -202,14 +202,15 @@ fn pairs(
     let mut all = |name: &str, list: Option<At<Vec<WrittenPem>>>| {
         let (path, at) = (path.key(name), list.as_ref().map_or(Position::NOWHERE, |list| list.at));
         let list = list.map_or(Vec::new(), |list| list.value).into_iter().enumerate();
-        list.map(|(index, pem)| known(At { at, value: pem }, secrets, &path.index(index), sink)).collect::<Vec<_>>()
+        list.map(|(index, pem)| resolve_pem(At { at, value: pem }, secrets, &path.index(index), sink))
+            .collect::<Vec<_>>()
     };
     let (certs, more) = (all("certs", certs), all("keys", keys.keys));
     if let Some(place) = place.filter(|_| certs.len() != more.len()) {
         let fault = Fault::new(format!("{} certs, but {} keys", certs.len(), more.len()));
         sink.error(place, &path.key("keys"), fault.hint("write one key for each of certs, in the same order"));
     }
-    let mut one = |name: &str, pem: At<WrittenPem>| known(pem, secrets, &path.key(name), sink);
+    let mut one = |name: &str, pem: At<WrittenPem>| resolve_pem(pem, secrets, &path.key(name), sink);
     let first = (one("cert", keys.cert?), one("key", keys.key?));
     let all = std::iter::once(first).chain(certs.into_iter().zip(more));
     let pairs = all.map(|(cert, key)| Some(KeyPair { cert: cert?, key: key? })).collect::<Option<_>>()?;
@@ -217,7 +218,7 @@ fn pairs(
 }
 
 /// The PEM as written, or the secret that a reference names. `None` if the secret cannot be used; the error is in `sink`.
-fn known(written: At<WrittenPem>, secrets: &dyn Secrets, path: &Path<'_>, sink: &mut Sink) -> Option<Pem> {
+fn resolve_pem(written: At<WrittenPem>, secrets: &dyn Secrets, path: &Path<'_>, sink: &mut Sink) -> Option<Pem> {
     let At { at, value } = written;
     let reference = match value {
         WrittenPem::Known(pem) => return Some(pem),
@@ -241,7 +242,7 @@ fn known(written: At<WrittenPem>, secrets: &dyn Secrets, path: &Path<'_>, sink: 
 }
 
 /// An entry with `acme: true`.
-fn ordered(keys: SslKeys, usage: SslUse, acme: Option<&Acme>, path: &Path<'_>, sink: &mut Sink) -> Option<Ssl> {
+fn acme_ssl(keys: SslKeys, usage: SslUse, acme: Option<&Acme>, path: &Path<'_>, sink: &mut Sink) -> Option<Ssl> {
     let at = keys.acme.as_ref().map_or(Position::NOWHERE, |acme| acme.at);
     let path = path.key("acme");
     let mut refuse = |message: &str, hint: &str| sink.error(at, &path, Fault::new(message).hint(hint));

@@ -109,10 +109,10 @@ impl Store {
         let warnings = saved.keys().filter_map(|key| self.warnings.get(key)).flatten().cloned().collect();
         for (key, held) in saved {
             drop(self.forget(&key));
-            self.hold_again(&key, held);
+            self.reinsert(&key, held);
         }
         match has_managers {
-            true => self.read_again(self.gateway.clone()),
+            true => self.reread(self.gateway.clone()),
             false => self.settle_all(),
         }
         self.trial = None;

@@ -120,7 +120,7 @@ impl Store {
         match has_managers {
             // The value of any reference may have changed.
             true => {
-                self.read_again(self.gateway.clone());
+                self.reread(self.gateway.clone());
                 self.report_secrets();
             }
             false => self.settle_all(),
@@ -153,7 +153,7 @@ impl Store {
     /// Reads everything again: because of another `gateway:` section or other plugin files, or because secrets may have changed.
     pub fn renew(&mut self, gateway: Gateway, custom: CustomPlugins) {
         self.plugins.table.custom = custom;
-        self.read_again(gateway);
+        self.reread(gateway);
         self.report_secrets();
     }
 
@@ -201,7 +201,7 @@ impl Store {
         if held.refusal().is_none() {
             held.refuse(&key, reason.to_owned(), &self.nothing);
         }
-        self.hold_again(&key, Some(held));
+        self.reinsert(&key, Some(held));
         self.settle_all();
     }
 
@@ -220,7 +220,7 @@ impl Store {
     }
 
     /// Reads everything again, secret managers first.
-    pub(super) fn read_again(&mut self, gateway: Gateway) {
+    pub(super) fn reread(&mut self, gateway: Gateway) {
         let changes = self.list();
         let (managers, is_waiting, trial) = (self.managers(), self.is_waiting, self.trial);
         *self = Store { is_waiting, trial, ..Store::with(gateway, self.plugins.clone(), &managers) };
@@ -236,7 +236,7 @@ impl Store {
         let held = self.held.range(first..).take_while(|((kind, _), _)| *kind == ResourceKind::Secrets);
         for ((kind, id), held) in held {
             let mut sink = Sink::of_one().passing_unknown();
-            let compiled = compile(*kind, id, held.served(), &self.nothing, &mut sink);
+            let compiled = compile(*kind, id, held.served_document(), &self.nothing, &mut sink);
             if let Some(CompiledResource::Secret(manager)) = compiled.filter(|_| !sink.has_errors()) {
                 managers.0.insert(id.rsplit('/').next().unwrap_or(id).into(), manager);
             }
@@ -293,12 +293,12 @@ impl Store {
     /// The plugins of every request, and those that are left out.
     fn global(&self) -> (Arc<Chain>, Vec<Diagnostic>) {
         if self.is_waiting {
-            return (denying(""), Vec::new());
+            return (deny_all_chain(""), Vec::new());
         }
         let is_denying =
             |of: &&RejectedResource| of.kind == ResourceKind::GlobalRules && of.serving == Replacement::Unavailable;
         if let Some(rule) = self.rejected.values().find(is_denying) {
-            return (denying(&rule.id), Vec::new());
+            return (deny_all_chain(&rule.id), Vec::new());
         }
         let (kept, skipped) = deduplicate_global_rules(self.global_rules.values());
         let warnings = skipped.iter().map(|skipped| {
@@ -312,7 +312,7 @@ impl Store {
         match Chain::of_all(kept) {
             Ok(chain) => (Arc::new(chain), warnings.collect()),
             // It is undetermined which of the rules is one too many.
-            Err(_) => (denying(""), warnings.collect()),
+            Err(_) => (deny_all_chain(""), warnings.collect()),
         }
     }
 
@@ -330,11 +330,11 @@ impl Store {
             Box::new(StoredResource::new(&key, created, document, origin, before, (&self.nothing, &budget)))
         });
         self.note_budget(&budget);
-        self.hold_again(&key, held);
+        self.reinsert(&key, held);
     }
 
     /// Adds a new resource.
-    pub(super) fn hold_again(&mut self, key: &Key, held: Option<Box<StoredResource>>) {
+    pub(super) fn reinsert(&mut self, key: &Key, held: Option<Box<StoredResource>>) {
         if let Some(held) = held {
             self.claims.add(held.claims(), &held.holder(key));
             self.touch_claimants(key, &held);
@@ -404,7 +404,7 @@ impl Store {
         };
         let created = held.created;
         let mut sink = Sink::of_one().passing_unknown().without(&self.unusable).paying_from(&self.budget());
-        let compiled = compile(key.0, &key.1, held.served(), &self.catalog, &mut sink);
+        let compiled = compile(key.0, &key.1, held.served_document(), &self.catalog, &mut sink);
         let budget = sink.budget();
         for upstream in compiled.as_ref().map_or(Vec::new(), CompiledResource::upstreams) {
             check_nodes(&self.catalog.listeners, &upstream, &mut sink);
@@ -496,7 +496,7 @@ impl Store {
         };
         match kind {
             ResourceKind::Routes | ResourceKind::StreamRoutes | ResourceKind::Ssls => {
-                let document = readable(*kind, id, held.served());
+                let document = readable(*kind, id, held.served_document());
                 let refusal = document.and_then(|document| self.catalog.refusal(*kind, id, &document, reason));
                 if let Some(refusal) = refusal.as_ref().filter(|refusal| !refusal.widened.is_empty()) {
                     let any = refusal.widened.join(" and any ");
@@ -585,7 +585,7 @@ fn of_resource((kind, id): &Key, found: Diagnostic) -> Diagnostic {
 }
 
 /// Replaces all global rules if one is unusable: it may be what keeps clients out.
-fn denying(rule: &str) -> Arc<Chain> {
+fn deny_all_chain(rule: &str) -> Arc<Chain> {
     Chain::merge([&[unavailable(PluginLevel::GlobalRule, rule)][..]]).map(Arc::new).unwrap_or_default()
 }
 

@@ -69,7 +69,7 @@ impl StoredResource {
         (nothing, budget): (&Catalog, &Rc<CompileBudget>),
     ) -> StoredResource {
         let replaced = before.as_ref().and_then(StoredResource::usable);
-        let Alone { claims, refusal } = alone(*kind, id, &document, nothing, budget);
+        let Alone { claims, refusal } = evaluate_alone(*kind, id, &document, nothing, budget);
         let claims = match (&refusal, before) {
             (Some(_), Some(before)) if replaced.is_some() => before.claims().into(),
             // Its readable parts are its own, so that no later resource answers in its place.
@@ -116,12 +116,12 @@ impl StoredResource {
         seldom.refusal = Some(reason.into());
         // Without a previous document its requests are answered with 503, so it keeps its claims.
         if let Some((document, _)) = &seldom.previous {
-            seldom.claims = alone(*kind, id, document, nothing, &Rc::default()).claims;
+            seldom.claims = evaluate_alone(*kind, id, document, nothing, &Rc::default()).claims;
         }
     }
 
     /// The served document, if there is one.
-    pub(super) fn served(&self) -> &Arc<str> {
+    pub(super) fn served_document(&self) -> &Arc<str> {
         self.previous().map_or(&self.document, |(document, _)| document)
     }
 }
@@ -135,7 +135,13 @@ struct Alone {
 }
 
 /// Evaluates a document by itself.
-fn alone(kind: ResourceKind, id: &str, document: &str, nothing: &Catalog, budget: &Rc<CompileBudget>) -> Alone {
+fn evaluate_alone(
+    kind: ResourceKind,
+    id: &str,
+    document: &str,
+    nothing: &Catalog,
+    budget: &Rc<CompileBudget>,
+) -> Alone {
     let mut sink = Sink::alone().passing_unknown().paying_from(budget);
     let compiled = compile(kind, id, document, nothing, &mut sink);
     let is_refused = sink.has_errors();
@@ -168,7 +174,9 @@ pub(super) fn check(kind: ResourceKind, document: &str, nothing: &Catalog) -> Re
         ResourceKind::Credentials if !id.contains('/') => format!("consumer/{id}"),
         _ => id,
     };
-    alone(kind, &id, document, nothing, &Rc::default()).refusal.map_or(Ok(()), |reason| Err(reason.to_string()))
+    evaluate_alone(kind, &id, document, nothing, &Rc::default())
+        .refusal
+        .map_or(Ok(()), |reason| Err(reason.to_string()))
 }
 
 /// Compiles a document with its references; `None`: that is impossible, which has been reported.
@@ -224,24 +232,24 @@ fn tree(kind: ResourceKind, id: &str, document: &str, sink: &mut Sink) -> Option
     for fault in read.faults() {
         sink.error(DOCUMENT, root, Fault::new(fault));
     }
-    let mut document = identified(kind, id, read.json);
+    let mut document = with_id(kind, id, read.json);
     let with = document.as_object_mut().and_then(|keys| keys.remove(ENCRYPTED_WITH));
     if let Some(with) = &with {
-        sink.error(DOCUMENT, root, encrypted(with.as_str().unwrap_or_default()));
+        sink.error(DOCUMENT, root, lacking_key_fault(with.as_str().unwrap_or_default()));
     }
     // The status, logs and answers repeat the errors of a document.
     hide(kind.name(), &mut document, sink);
     Some(Tree { node: node(&document, root, sink), is_encrypted: with.is_some() })
 }
 
-fn encrypted(with: &str) -> Fault {
+fn lacking_key_fault(with: &str) -> Fault {
     let fault =
         Fault::new(format!("its secrets are encrypted with a key ({with}) that gateway.data_encryption.keyring lacks"));
     fault.hint("put that key back and restart, or write the resource again, with its secrets in plain text")
 }
 
 /// A document with its id, which that of a secret manager need not contain.
-fn identified(kind: ResourceKind, id: &str, mut document: Json) -> Json {
+fn with_id(kind: ResourceKind, id: &str, mut document: Json) -> Json {
     if kind == ResourceKind::Secrets
         && let Some(keys) = document.as_object_mut()
         && keys.get("id").is_none_or(|own| own.as_str().is_some_and(|own| is_id(kind, id, own)))
@@ -295,7 +303,7 @@ impl Store {
         if *kind == ResourceKind::Services {
             let refused = self.rejected.contains_key(&(*kind, id.clone())) && compiled.is_none();
             let held = self.held.get(&(*kind, id.clone())).filter(|_| refused);
-            let document = held.map(|held| readable(*kind, id, held.served()));
+            let document = held.map(|held| readable(*kind, id, held.served_document()));
             is_other |= self.catalog.refuse_service(id, document.as_ref().map(Option::as_ref));
         }
         let upstreams = compiled.as_ref().map_or(Vec::new(), CompiledResource::upstreams);

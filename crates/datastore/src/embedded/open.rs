@@ -94,12 +94,12 @@ pub(super) fn file(path: &Path) -> Result<Database, OpenError> {
 /// the store. redb can also open a file only for reading, but then recovers nothing and verifies no checksums.
 pub(super) fn copy(path: &Path) -> Result<Database, OpenError> {
     let fail = |problem| OpenError { path: path.to_owned(), problem };
-    let database = backend(copied(path).map_err(fail)?).map_err(fail)?;
+    let database = backend(open_copy(path).map_err(fail)?).map_err(fail)?;
     prepare(&database, STEPS).map_err(fail)?;
     Ok(database)
 }
 
-fn copied(path: &Path) -> Result<File, OpenProblem> {
+fn open_copy(path: &Path) -> Result<File, OpenProblem> {
     // Before it is opened: a FIFO would wait for a writer.
     if !fs::metadata(path)?.is_file() {
         return Err(OpenProblem::NotAStore);

@@ -231,7 +231,7 @@ impl Caller {
             let mut connection = self.open(index).await?;
             self.identify(index, &mut connection, &token, Repeat::Always).await?;
             let response = connection.sender.send_request(request).await;
-            Ok((connection, response.map_err(|error| self.broken(index, &error))?))
+            Ok((connection, response.map_err(|error| self.connection_error(index, &error))?))
         };
         let (connection, response) = self.in_time(index, true, opened).await?;
         if response.status().is_success() {
@@ -265,8 +265,8 @@ impl Caller {
     /// Records the result of a request to an endpoint.
     pub(crate) fn note(&self, index: usize, error: Option<&EtcdError>) {
         match error {
-            Some(error) if error.is_of_endpoint() => self.rotation().failed(index, Instant::now()),
-            _ => self.rotation().answered(index),
+            Some(error) if error.is_of_endpoint() => self.rotation().set_aside(index, Instant::now()),
+            _ => self.rotation().clear_aside(index),
         }
     }
 
@@ -280,7 +280,7 @@ impl Caller {
     }
 
     /// An error of an established connection.
-    pub(crate) fn broken(&self, index: usize, error: &hyper::Error) -> EtcdError {
+    pub(crate) fn connection_error(&self, index: usize, error: &hyper::Error) -> EtcdError {
         // Canceled: the connection was closed before any byte of the request was sent.
         self.unreachable(index, why_broken(error), !error.is_canceled())
     }
@@ -288,14 +288,14 @@ impl Caller {
     /// An error for an answer with an error status.
     pub(crate) fn refusal(&self, index: usize, status: u16, body: &[u8]) -> EtcdError {
         match serde_json::from_slice::<EtcdErrorBody>(body) {
-            Ok(refusal) if refusal.message.is_some() || refusal.error.is_some() => self.refused(index, refusal),
+            Ok(refusal) if refusal.message.is_some() || refusal.error.is_some() => self.status_error(index, refusal),
             // A proxy in between, which got no answer from etcd.
             _ if matches!(status, 502..=504) => self.unreachable(index, format!("status {status}"), true),
             _ => EtcdError::Unreadable { endpoint: self.url(index), why: format!("status {status}") },
         }
     }
 
-    pub(crate) fn refused(&self, index: usize, refusal: EtcdErrorBody) -> EtcdError {
+    pub(crate) fn status_error(&self, index: usize, refusal: EtcdErrorBody) -> EtcdError {
         let (code, message) = (refusal.code(), refusal.into_text());
         match code == code::OUT_OF_RANGE && message.contains("compacted") {
             true => EtcdError::Compacted { oldest: None },
@@ -354,7 +354,7 @@ impl Caller {
         }
         let request = self.request(index, path, body, token);
         let exchanged = async {
-            let failed = |error| self.broken(index, &error);
+            let failed = |error| self.connection_error(index, &error);
             let response = match connection.sender.try_send_request(request).await {
                 Ok(response) => response,
                 // A kept connection was closed meanwhile, and no byte of the request was sent.
@@ -402,7 +402,7 @@ impl Caller {
         let request = self.request(index, RANGE, &body(&self.small_read()), token);
         let exchanged = async {
             let response = connection.sender.send_request(request).await;
-            let (parts, body) = response.map_err(|error| self.broken(index, &error))?.into_parts();
+            let (parts, body) = response.map_err(|error| self.connection_error(index, &error))?.into_parts();
             Ok((parts.status, self.whole(index, body).await?))
         };
         // What has failed is a read, and the write has not been sent.
@@ -655,11 +655,11 @@ impl Rotation {
         chosen
     }
 
-    pub(crate) fn failed(&mut self, index: usize, now: Instant) {
+    pub(crate) fn set_aside(&mut self, index: usize, now: Instant) {
         self.aside[index] = Some(now + SET_ASIDE);
     }
 
-    pub(crate) fn answered(&mut self, index: usize) {
+    pub(crate) fn clear_aside(&mut self, index: usize) {
         self.aside[index] = None;
     }
 }
@@ -769,14 +769,14 @@ mod tests {
         let mut rotation = Rotation::new(3, 4);
         let next = |rotation: &mut Rotation, now| rotation.choose(now, &[]);
         assert_eq!([(); 4].map(|()| next(&mut rotation, now)), [1, 2, 0, 1]);
-        rotation.failed(2, now);
+        rotation.set_aside(2, now);
         assert_eq!([(); 3].map(|()| next(&mut rotation, now)), [0, 1, 0]);
         assert_eq!(rotation.choose(now, &[0, 1]), 2);
-        rotation.failed(0, now + Duration::from_secs(1));
-        rotation.failed(1, now + Duration::from_secs(2));
+        rotation.set_aside(0, now + Duration::from_secs(1));
+        rotation.set_aside(1, now + Duration::from_secs(2));
         let later = now + Duration::from_secs(3);
         assert_eq!([(); 2].map(|()| next(&mut rotation, later)), [2, 2]);
-        rotation.answered(1);
+        rotation.clear_aside(1);
         assert_eq!(next(&mut rotation, later), 1);
         let much_later = now + SET_ASIDE * 2;
         assert_eq!([(); 3].map(|()| next(&mut rotation, much_later)), [2, 0, 1]);

@@ -74,7 +74,7 @@ impl Follower {
     }
 
     /// Handles that a watch has begun.
-    pub(crate) fn watching(&mut self) -> Option<FollowerEvent> {
+    pub(crate) fn on_watch_begun(&mut self) -> Option<FollowerEvent> {
         self.failures = 0;
         self.lost.take().map(|_| FollowerEvent::Back)
     }
@@ -94,7 +94,7 @@ impl Follower {
     }
 
     /// Handles a failure. `random` is from 0 to 1, so that gateways do not all come back at once.
-    pub(crate) fn failed(&mut self, error: &EtcdError, random: f64) -> (Option<FollowerEvent>, Duration) {
+    pub(crate) fn on_failure(&mut self, error: &EtcdError, random: f64) -> (Option<FollowerEvent>, Duration) {
         let pause = PAUSE_MIN.saturating_mul(1 << self.failures.min(16)).min(PAUSE_MAX);
         self.failures = self.failures.saturating_add(1);
         let pause = pause.mul_f64(0.5 + random / 2.0);
@@ -250,7 +250,7 @@ mod tests {
         fn fail(&mut self, error: &EtcdError) {
             self.watch = None;
             self.has_just_listed = false;
-            let (told, _) = self.follower.failed(error, 0.5);
+            let (told, _) = self.follower.on_failure(error, 0.5);
             self.take(told);
         }
 
@@ -274,7 +274,7 @@ mod tests {
                     Ok(batches) => {
                         self.has_just_listed = false;
                         self.watch = Some(model.history.len() - batches.len());
-                        let told = self.follower.watching();
+                        let told = self.follower.on_watch_begun();
                         self.take(told);
                         // etcd first sends these, without the lost deletions.
                         for batch in batches {
@@ -385,16 +385,16 @@ mod tests {
         let error =
             |why: &str| EtcdError::Unreachable { endpoint: "http://e".to_owned(), why: why.to_owned(), is_sent: false };
         let lost = |why: &str| Some(FollowerEvent::Lost { reason: format!("etcd at http://e: {why}") });
-        assert_eq!(follower.failed(&error("a"), 1.0), (lost("a"), PAUSE_MIN));
-        assert_eq!(follower.failed(&error("a"), 0.0), (None, PAUSE_MIN));
-        assert_eq!(follower.failed(&error("b"), 1.0), (lost("b"), PAUSE_MIN * 4));
+        assert_eq!(follower.on_failure(&error("a"), 1.0), (lost("a"), PAUSE_MIN));
+        assert_eq!(follower.on_failure(&error("a"), 0.0), (None, PAUSE_MIN));
+        assert_eq!(follower.on_failure(&error("b"), 1.0), (lost("b"), PAUSE_MIN * 4));
         for _ in 0..100 {
-            follower.failed(&error("b"), 1.0);
+            follower.on_failure(&error("b"), 1.0);
         }
-        assert_eq!(follower.failed(&error("b"), 1.0), (None, PAUSE_MAX));
+        assert_eq!(follower.on_failure(&error("b"), 1.0), (None, PAUSE_MAX));
         follower.listed(Snapshot { revision: 5, documents: Vec::new() }, 1);
-        assert_eq!((follower.watching(), follower.watching()), (Some(FollowerEvent::Back), None));
-        assert_eq!(follower.failed(&EtcdError::Compacted { oldest: None }, 1.0), (None, PAUSE_MIN));
+        assert_eq!((follower.on_watch_begun(), follower.on_watch_begun()), (Some(FollowerEvent::Back), None));
+        assert_eq!(follower.on_failure(&EtcdError::Compacted { oldest: None }, 1.0), (None, PAUSE_MIN));
         assert!(follower.position().is_none());
     }
 }

@@ -75,7 +75,7 @@ impl KeyLayout {
     /// The document of an etcd key; `None` if it is not a document's.
     pub(crate) fn key_of(&self, name: &[u8]) -> Option<Key> {
         let path = path_of(name.strip_prefix(self.folder.as_bytes())?);
-        (!path.starts_with(REPORTS)).then(|| Key::found(&path))
+        (!path.starts_with(REPORTS)).then(|| Key::from_etcd_path(&path))
     }
 }
 
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn a_marker_of_a_directory_is_not_a_document() {
         let check = |path: &str, value: &str, expected: bool| {
-            assert_eq!(is_directory(&Key::found(path), value.as_bytes()), expected, "{path:?} {value:?}");
+            assert_eq!(is_directory(&Key::from_etcd_path(path), value.as_bytes()), expected, "{path:?} {value:?}");
         };
         for path in ["routes/", "routes", "", "consumers/", "others/"] {
             check(path, "", true);

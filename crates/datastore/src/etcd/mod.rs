@@ -101,7 +101,7 @@ async fn follow_on(etcd: &Etcd, sender: &Sender<FollowerEvent>) {
             tracing::warn!(why, "etcd: its history is not the one that was followed; reading everything again");
         }
         tracing::debug!(%error, "etcd: following is interrupted");
-        let (told, pause) = follower.failed(&error, rand::random());
+        let (told, pause) = follower.on_failure(&error, rand::random());
         if send_event(sender, told).await.is_err() {
             return;
         }
@@ -124,7 +124,7 @@ async fn run(etcd: &Etcd, follower: &mut Follower, sender: &Sender<FollowerEvent
         }
     };
     let mut watch = etcd.watch(at).await?;
-    send_event(sender, follower.watching()).await?;
+    send_event(sender, follower.on_watch_begun()).await?;
     loop {
         match watch.next().await? {
             EtcdWatchEvent::Batch(batch) => send_event(sender, follower.batch(batch)).await?,
@@ -240,7 +240,7 @@ struct SavedEntry {
 impl SavedEntry {
     fn document(self) -> (Key, Document) {
         let SavedEntry { key, value, created, modified } = self;
-        (Key::found(&key), Document { value: value.into(), created, modified })
+        (Key::from_etcd_path(&key), Document { value: value.into(), created, modified })
     }
 }
 

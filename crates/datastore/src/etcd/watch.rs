@@ -159,9 +159,9 @@ impl Etcd {
             probed_at: now,
             compared_at: now,
         };
-        match timeout(self.caller.timeout, watch.created()).await {
+        match timeout(self.caller.timeout, watch.wait_until_created()).await {
             Ok(created) => created.map(|()| watch),
-            Err(_) => Err(watch.lost("the watch was not confirmed in time")),
+            Err(_) => Err(watch.lost_error("the watch was not confirmed in time")),
         }
     }
 
@@ -213,7 +213,7 @@ impl EtcdWatch<'_> {
         Err(ended)
     }
 
-    async fn created(&mut self) -> Result<(), EtcdError> {
+    async fn wait_until_created(&mut self) -> Result<(), EtcdError> {
         loop {
             let frame = self.body.frame().await;
             if self.receive(frame)? {
@@ -242,7 +242,7 @@ impl EtcdWatch<'_> {
                 self.probed_at = Instant::now();
                 self.compare(revision).await?;
                 if self.heard_at.elapsed() > SILENCE_MAX {
-                    return Err(self.lost("the watch has been silent for too long"));
+                    return Err(self.lost_error("the watch has been silent for too long"));
                 }
             }
         }
@@ -270,7 +270,9 @@ impl EtcdWatch<'_> {
                 self.is_owed = true;
                 Ok(())
             }
-            (true, true) => Err(self.lost("the watch does not deliver changes; does a proxy keep its connection?")),
+            (true, true) => {
+                Err(self.lost_error("the watch does not deliver changes; does a proxy keep its connection?"))
+            }
         }
     }
 
@@ -281,8 +283,8 @@ impl EtcdWatch<'_> {
     ) -> Result<bool, EtcdError> {
         let frame = match frame {
             Some(Ok(frame)) => frame,
-            Some(Err(error)) => return Err(self.etcd.caller.broken(self.endpoint, &error)),
-            None => return Err(self.lost("it closed the watch")),
+            Some(Err(error)) => return Err(self.etcd.caller.connection_error(self.endpoint, &error)),
+            None => return Err(self.lost_error("it closed the watch")),
         };
         if let Some(data) = frame.data_ref() {
             self.buffer.extend_from_slice(data);
@@ -310,7 +312,7 @@ impl EtcdWatch<'_> {
         let unreadable = |why: String| EtcdError::Unreadable { endpoint: caller.url(self.endpoint), why };
         let line: WatchLine = serde_json::from_slice(line).map_err(|error| unreadable(misunderstood(&error)))?;
         let response = match (line.result, line.error) {
-            (_, Some(refusal)) => return Err(caller.refused(self.endpoint, refusal)),
+            (_, Some(refusal)) => return Err(caller.status_error(self.endpoint, refusal)),
             (Some(response), None) => response,
             (None, None) => return Err(unreadable("a line of a watch with neither result nor error".to_owned())),
         };
@@ -319,9 +321,8 @@ impl EtcdWatch<'_> {
         }
         if response.canceled {
             let message = format!("the watch was cancelled: {}", response.cancel_reason);
-            return Err(
-                caller.refused(self.endpoint, EtcdErrorBody { message: Some(message), ..EtcdErrorBody::default() })
-            );
+            return Err(caller
+                .status_error(self.endpoint, EtcdErrorBody { message: Some(message), ..EtcdErrorBody::default() }));
         }
         if response.created {
             // A member may lag behind, so its revision is not compared; the probe has done that.
@@ -376,7 +377,7 @@ impl EtcdWatch<'_> {
         Some(Event { key, document: Some(document) })
     }
 
-    fn lost(&self, why: &str) -> EtcdError {
+    fn lost_error(&self, why: &str) -> EtcdError {
         self.etcd.caller.unreachable(self.endpoint, why.to_owned(), true)
     }
 }

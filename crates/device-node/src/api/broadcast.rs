@@ -42,7 +42,7 @@ pub(super) async fn begin(node: &Arc<DeviceNode>, request: Request) -> Response 
         Err(why) => return why.answer(message, bytes_max),
     };
     // If two processes serve side by side, only the one that goes on reaches all devices.
-    node.decided().await;
+    node.wait_until_decided().await;
     if node.has_left()
         && let Ok(answer) = pass_on(node, Request::from_parts(head, bytes.clone().into())).await
     {
@@ -63,7 +63,7 @@ pub(super) async fn begin(node: &Arc<DeviceNode>, request: Request) -> Response 
     }
     if let Some(shared) = node.registry.shared() {
         let answers = shared.ask_all(BROADCAST, join(&message.to_string(), &bytes).into(), BEGIN_PATIENCE).await;
-        node.state().jobs.also(message, answers.iter().map(|(node, _)| node.to_string()).collect());
+        node.state().jobs.set_other_nodes(message, answers.iter().map(|(node, _)| node.to_string()).collect());
     }
     let mut response = json(StatusCode::ACCEPTED, &json!({"id": message.to_string(), "state": "running"}));
     if let Ok(location) = HeaderValue::from_str(&format!("/v1/broadcast/{message}")) {
@@ -133,7 +133,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The other process's answer. An error gives the request back: it could not be sent.
 pub(super) async fn pass_on(node: &DeviceNode, request: Request) -> Result<Response, Box<Request>> {
-    let Some(mut sender) = connected(node).await else { return Err(Box::new(request)) };
+    let Some(mut sender) = connect_to_successor(node).await else { return Err(Box::new(request)) };
     let (mut head, body) = request.into_parts();
     head.version = Version::HTTP_11;
     head.headers.remove(CONNECTION);
@@ -147,7 +147,7 @@ pub(super) async fn pass_on(node: &DeviceNode, request: Request) -> Result<Respo
     }
 }
 
-async fn connected(node: &DeviceNode) -> Option<SendRequest<Body>> {
+async fn connect_to_successor(node: &DeviceNode) -> Option<SendRequest<Body>> {
     let address = *node.successor_api.get().filter(|_| node.has_left())?;
     let stream = timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await.ok()?.ok()?;
     stream.set_nodelay(true).ok()?;

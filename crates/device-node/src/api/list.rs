@@ -53,7 +53,7 @@ fn away() -> Response {
 }
 
 pub(super) async fn list(node: &DeviceNode, query: &Query) -> Response {
-    let (size, is_online) = match (query.page_size(), query.is_online()) {
+    let (size, is_online) = match (query.page_size(), query.parse_online()) {
         (Ok(size), Ok(is_online)) => (size, is_online),
         (Err(why), _) | (_, Err(why)) => return error(StatusCode::BAD_REQUEST, &why),
     };

@@ -79,7 +79,7 @@ impl Query {
     }
 
     /// `online`
-    pub(super) fn is_online(&self) -> Result<bool, String> {
+    pub(super) fn parse_online(&self) -> Result<bool, String> {
         match self.get("online") {
             None | Some("true") => Ok(true),
             Some("false") => Ok(false),

@@ -24,13 +24,13 @@ const SENDS_MAX: u8 = 2;
 /// The next step for the message. The answer goes to the function of the same name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeliveryStep {
-    /// Read the device's entry: [`MessageRoute::looked_up`].
+    /// Read the device's entry: [`MessageRoute::on_entry`].
     LookUp,
     /// Read the members again: [`MessageRoute::members_read`].
     ReadMembers,
     /// Ask every live node whether it has the device: [`MessageRoute::peers_asked`].
     AskPeers,
-    /// Send the message to that node: [`MessageRoute::sent`], if the node did not accept it.
+    /// Send the message to that node: [`MessageRoute::on_rejection`], if the node did not accept it.
     Send {
         /// Its name.
         node: Arc<str>,
@@ -111,7 +111,7 @@ impl MessageRoute {
     }
 
     /// The directory's entry of the device.
-    pub fn looked_up(
+    pub fn on_entry(
         &mut self,
         entry: Result<Option<DirectoryEntry>, DirectoryUnavailable>,
         view: View<'_>,
@@ -162,7 +162,7 @@ impl MessageRoute {
     }
 
     /// The node that it was sent to did not accept it.
-    pub fn sent(&mut self, why: Rejection, node: Arc<str>, view: View<'_>) -> DeliveryStep {
+    pub fn on_rejection(&mut self, why: Rejection, node: Arc<str>, view: View<'_>) -> DeliveryStep {
         view.lookups.forget(&self.device);
         let is_same = self.last_node.replace(node.clone()).is_some_and(|last| last == node);
         if self.sends < SENDS_MAX {
@@ -230,7 +230,7 @@ mod tests {
         let mut node = Node::with(&["b"]);
         let (mut first, step) = MessageRoute::begin("d", node.view());
         assert_eq!(step, DeliveryStep::LookUp);
-        assert_eq!(first.looked_up(online("b"), node.view()), send("b"));
+        assert_eq!(first.on_entry(online("b"), node.view()), send("b"));
         assert_eq!(MessageRoute::begin("d", node.view()).1, send("b"));
         node.members = members(&[]);
         assert_eq!(MessageRoute::begin("d", node.view()).1, DeliveryStep::LookUp, "its node has died");
@@ -242,21 +242,24 @@ mod tests {
         node.lookups.insert("d", CachedLookup::At("b".into()), 0);
         let (mut sending, step) = MessageRoute::begin("d", node.view());
         assert_eq!(step, send("b"));
-        assert_eq!(sending.sent(Rejection::Moved, "b".into(), node.view()), DeliveryStep::LookUp);
+        assert_eq!(sending.on_rejection(Rejection::Moved, "b".into(), node.view()), DeliveryStep::LookUp);
         assert_eq!(MessageRoute::begin("d", node.view()).1, DeliveryStep::LookUp, "a wrong result is removed");
-        assert_eq!(sending.looked_up(online("c"), node.view()), send("c"));
-        assert_eq!(sending.sent(Rejection::Moved, "c".into(), node.view()), DeliveryStep::Answer(DeliveryError::Moved));
+        assert_eq!(sending.on_entry(online("c"), node.view()), send("c"));
+        assert_eq!(
+            sending.on_rejection(Rejection::Moved, "c".into(), node.view()),
+            DeliveryStep::Answer(DeliveryError::Moved)
+        );
     }
 
     #[test]
     fn the_node_that_the_directory_names_twice_is_believed() {
         let mut node = Node::with(&["b"]);
         let (mut sending, _) = MessageRoute::begin("d", node.view());
-        assert_eq!(sending.looked_up(online("b"), node.view()), send("b"));
-        assert_eq!(sending.sent(Rejection::Moved, "b".into(), node.view()), DeliveryStep::LookUp);
-        assert_eq!(sending.looked_up(online("b"), node.view()), send("b"));
+        assert_eq!(sending.on_entry(online("b"), node.view()), send("b"));
+        assert_eq!(sending.on_rejection(Rejection::Moved, "b".into(), node.view()), DeliveryStep::LookUp);
+        assert_eq!(sending.on_entry(online("b"), node.view()), send("b"));
         let offline = DeliveryStep::Answer(DeliveryError::Offline { last_seen_ms: None });
-        assert_eq!(sending.sent(Rejection::Moved, "b".into(), node.view()), offline);
+        assert_eq!(sending.on_rejection(Rejection::Moved, "b".into(), node.view()), offline);
         assert_eq!(MessageRoute::begin("d", node.view()).1, offline, "and no repetition at once");
     }
 
@@ -264,11 +267,11 @@ mod tests {
     fn a_dead_node_is_distinguished_from_a_new_one() {
         let mut node = Node::with(&[]);
         let (mut sending, _) = MessageRoute::begin("d", node.view());
-        assert_eq!(sending.looked_up(online("b"), node.view()), DeliveryStep::ReadMembers);
+        assert_eq!(sending.on_entry(online("b"), node.view()), DeliveryStep::ReadMembers);
         node.members = members(&["b"]);
         assert_eq!(sending.members_read(Ok(()), node.view()), send("b"));
         let (mut sending, _) = MessageRoute::begin("e", node.view());
-        assert_eq!(sending.looked_up(online("c"), node.view()), DeliveryStep::ReadMembers);
+        assert_eq!(sending.on_entry(online("c"), node.view()), DeliveryStep::ReadMembers);
         let offline = DeliveryStep::Answer(DeliveryError::Offline { last_seen_ms: None });
         assert_eq!(sending.members_read(Ok(()), node.view()), offline);
     }
@@ -276,27 +279,27 @@ mod tests {
     #[test]
     fn a_directory_that_was_away_is_not_believed_at_once() {
         let mut node = Node::with(&[]);
-        node.members = members(&[]).after(0);
+        node.members = members(&[]).after_contact(0);
         let (mut sending, _) = MessageRoute::begin("d", node.view());
-        assert_eq!(sending.looked_up(online("b"), node.view()), DeliveryStep::ReadMembers);
+        assert_eq!(sending.on_entry(online("b"), node.view()), DeliveryStep::ReadMembers);
         assert_eq!(sending.members_read(Ok(()), node.view()), DeliveryStep::AskPeers);
         let (mut sending, _) = MessageRoute::begin("e", node.view());
         for said in [DeliveryStep::LookUp, DeliveryStep::Answer(DeliveryError::Moved)] {
             assert_eq!(sending.peers_asked(Some("b".into()), node.view()), send("b"));
-            assert_eq!(sending.sent(Rejection::Moved, "b".into(), node.view()), said);
+            assert_eq!(sending.on_rejection(Rejection::Moved, "b".into(), node.view()), said);
         }
         let offline = DirectoryEntry::Offline { generation: Generation(1), last_seen_ms: 7 };
-        assert_eq!(sending.looked_up(Ok(Some(offline.clone())), node.view()), DeliveryStep::AskPeers);
+        assert_eq!(sending.on_entry(Ok(Some(offline.clone())), node.view()), DeliveryStep::AskPeers);
         node.members = members(&[]);
         let said = DeliveryStep::Answer(DeliveryError::Offline { last_seen_ms: Some(7) });
-        assert_eq!(sending.looked_up(Ok(Some(offline)), node.view()), said);
+        assert_eq!(sending.on_entry(Ok(Some(offline)), node.view()), said);
     }
 
     #[test]
     fn never_seen_is_said_by_a_complete_directory_only() {
         let mut node = Node::with(&["b"]);
         let (mut sending, _) = MessageRoute::begin("d", node.view());
-        assert_eq!(sending.looked_up(Ok(None), node.view()), DeliveryStep::ReadMembers);
+        assert_eq!(sending.on_entry(Ok(None), node.view()), DeliveryStep::ReadMembers);
         let complete = std::mem::take(&mut node.members);
         assert_eq!(sending.members_read(Ok(()), node.view()), DeliveryStep::AskPeers);
         assert_eq!(sending.peers_asked(None, node.view()), DeliveryStep::Answer(DeliveryError::Unknown));
@@ -308,12 +311,12 @@ mod tests {
     fn without_the_directory_peers_are_asked() {
         let mut node = Node::with(&["b"]);
         let (mut sending, _) = MessageRoute::begin("d", node.view());
-        assert_eq!(sending.looked_up(Err(DirectoryUnavailable), node.view()), DeliveryStep::AskPeers);
+        assert_eq!(sending.on_entry(Err(DirectoryUnavailable), node.view()), DeliveryStep::AskPeers);
         assert_eq!(sending.peers_asked(Some("b".into()), node.view()), send("b"));
-        assert_eq!(sending.sent(Rejection::Unreachable, "b".into(), node.view()), DeliveryStep::LookUp);
-        assert_eq!(sending.looked_up(Err(DirectoryUnavailable), node.view()), DeliveryStep::AskPeers);
+        assert_eq!(sending.on_rejection(Rejection::Unreachable, "b".into(), node.view()), DeliveryStep::LookUp);
+        assert_eq!(sending.on_entry(Err(DirectoryUnavailable), node.view()), DeliveryStep::AskPeers);
         assert_eq!(sending.peers_asked(Some("b".into()), node.view()), send("b"));
         let unknown = DeliveryStep::Answer(DeliveryError::Unknown);
-        assert_eq!(sending.sent(Rejection::Unreachable, "b".into(), node.view()), unknown);
+        assert_eq!(sending.on_rejection(Rejection::Unreachable, "b".into(), node.view()), unknown);
     }
 }

@@ -37,7 +37,7 @@ pub struct Era(pub u32);
 impl Era {
     /// The era to begin if the directory has none, or one that is older than a node has seen. `now_s` is in seconds
     /// since 2024; `known` compensates for a clock that is behind.
-    pub fn after(known: Option<Era>, now_s: u32) -> Era {
+    pub fn next_era(known: Option<Era>, now_s: u32) -> Era {
         Era(known.map_or(now_s, |known| now_s.max(known.0.saturating_add(1))))
     }
 
@@ -339,7 +339,7 @@ impl Members {
 
     /// The members for a node that has been in contact with the directory for this long: after an outage, other nodes
     /// are behind with their registrations and leases.
-    pub fn after(self, contact_ms: u64) -> Members {
+    pub fn after_contact(self, contact_ms: u64) -> Members {
         let is_steady = contact_ms > LEASE_MS;
         Members { is_complete: self.is_complete && is_steady, is_steady, ..self }
     }
@@ -422,7 +422,7 @@ mod tests {
 
     #[test]
     fn a_connection_after_a_loss_outranks_those_before() {
-        let era = Era::after(Some(Era(5)), 3);
+        let era = Era::next_era(Some(Era(5)), 3);
         assert_eq!(era, Era(6), "a clock that is behind");
         let mut entry = None;
         connect(&mut entry, Connect { era, ..request(at("b", 1), Duplicate::Replace) });
@@ -538,6 +538,6 @@ mod members_tests {
         assert_eq!(told.get("n").map(|member| &*member.address), Some("address"));
         assert!(!told.is_complete() && !told.is_steady(), "it may be old");
         let read = Members::new([member(101, era)], era, 100, Era(15));
-        assert!(!read.clone().after(LEASE_MS).is_complete() && read.after(LEASE_MS + 1).is_complete());
+        assert!(!read.clone().after_contact(LEASE_MS).is_complete() && read.after_contact(LEASE_MS + 1).is_complete());
     }
 }

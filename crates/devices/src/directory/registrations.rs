@@ -235,7 +235,7 @@ impl Registrations {
                 }
                 None
             }
-            _ => Some(Era::after(self.era, now_s)),
+            _ => Some(Era::next_era(self.era, now_s)),
         }
     }
 

@@ -132,7 +132,7 @@ impl Session {
     pub fn from_carried(carried: SessionTransfer, generation: Generation, now_ms: u64) -> Session {
         let mut session = Session { sent: carried.sent, ..Session::new(carried.id, generation) };
         for OutgoingMessage { id, seq, encoded } in carried.messages {
-            session.unacknowledged.push_entry(UnacknowledgedMessage::carried(id, seq, encoded, now_ms));
+            session.unacknowledged.push_entry(UnacknowledgedMessage::from_transfer(id, seq, encoded, now_ms));
         }
         session
     }
@@ -216,7 +216,7 @@ impl Session {
     }
 
     /// The kernel has accepted everything that was handed out on this connection.
-    pub fn written(&mut self, limits: &SessionLimits, notices: &mut Vec<Notice>) {
+    pub fn on_written(&mut self, limits: &SessionLimits, notices: &mut Vec<Notice>) {
         self.unacknowledged.retain(|entry, is_handed_out| {
             if is_handed_out && entry.wait.is_some_and(|wait| wait.level == AckLevel::Written) {
                 entry.notify(MessageOutcome::Written, notices);
@@ -501,7 +501,7 @@ impl Pulse {
     }
 
     /// Bytes have come from the peer.
-    pub fn heard(&mut self, now_ms: u64) {
+    pub fn on_bytes(&mut self, now_ms: u64) {
         self.heard_ms = now_ms;
         self.pinged_ms = None;
     }
@@ -564,7 +564,7 @@ mod pulse_tests {
         assert_eq!(pulse.beat(59_999, 0, LIMITS), Beat::Quiet { until_ms: 60_000 });
         assert_eq!(pulse.beat(60_000, 0, LIMITS), Beat::Ping { until_ms: 70_000 });
         assert_eq!(pulse.beat(60_001, 0, LIMITS), Beat::Quiet { until_ms: 70_000 });
-        pulse.heard(60_050);
+        pulse.on_bytes(60_050);
         assert_eq!(pulse.beat(70_000, 0, LIMITS), Beat::Quiet { until_ms: 120_050 });
     }
 
@@ -573,7 +573,7 @@ mod pulse_tests {
         fn a_dead_peer_is_found_in_time(heard_ms in 0u64..1_000_000, random: u16, interval in 0u32..100_000, timeout in 0u32..100_000) {
             let limits = PulseLimits { ping_interval_ms: interval, ping_timeout_ms: timeout };
             let mut pulse = Pulse::new(0, random);
-            pulse.heard(heard_ms);
+            pulse.on_bytes(heard_ms);
             let (mut now_ms, mut pings) = (heard_ms, 0);
             loop {
                 match pulse.beat(now_ms, random, limits) {

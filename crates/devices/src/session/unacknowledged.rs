@@ -40,7 +40,7 @@ pub(super) struct UnacknowledgedMessage {
 }
 
 impl UnacknowledgedMessage {
-    pub(super) fn carried(id: MessageId, seq: u64, encoded: EncodedBody, now_ms: u64) -> UnacknowledgedMessage {
+    pub(super) fn from_transfer(id: MessageId, seq: u64, encoded: EncodedBody, now_ms: u64) -> UnacknowledgedMessage {
         UnacknowledgedMessage {
             id,
             seq,

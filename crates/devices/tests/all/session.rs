@@ -40,7 +40,7 @@ impl SessionHarness {
         while let Some(next) = self.session.next_to_write(self.now_ms) {
             written.push((next.id.0, next.seq));
         }
-        self.session.written(&self.limits, &mut self.notices);
+        self.session.on_written(&self.limits, &mut self.notices);
         written
     }
 

@@ -280,7 +280,7 @@ impl Guard {
         if wrong.is_logged() {
             warn!(target: "audit", %peer, count = wrong.count, "admin API: wrong key");
         }
-        let _place = self.waiting.try_acquire().map_err(|_| Rejection::too_many_wait())?;
+        let _place = self.waiting.try_acquire().map_err(|_| Rejection::too_many_waiting())?;
         tokio::time::sleep(wrong.wait).await;
         Ok(())
     }
@@ -477,7 +477,7 @@ impl<'a> Facts<'a> {
             peer,
             area: area(request.uri().path()),
             is_read: matches!(*request.method(), Method::GET | Method::HEAD),
-            given: given(request, guard),
+            given: credential_of(request, guard),
             stranger: hosts.check(request).err(),
             origin: origin(request),
         }
@@ -494,7 +494,7 @@ fn area(path: &str) -> Area {
     }
 }
 
-fn given<'a>(request: &'a Request<Body>, guard: &Guard) -> CallerCredential<'a> {
+fn credential_of<'a>(request: &'a Request<Body>, guard: &Guard) -> CallerCredential<'a> {
     let headers = request.headers();
     let key = match argument(request.uri().query(), KEY_ARGUMENT) {
         Some(Cow::Borrowed(key)) => Some(key.as_bytes().into()),
@@ -570,7 +570,7 @@ pub struct Rejection {
 
 impl Rejection {
     /// The answer while too many requests with wrong keys wait already: this one is answered at once.
-    fn too_many_wait() -> Rejection {
+    fn too_many_waiting() -> Rejection {
         let status = StatusCode::TOO_MANY_REQUESTS;
         let body = json!({ "error_msg": "too many requests with wrong keys at once" });
         Rejection { status, body, header: Some((RETRY_AFTER, "10")) }

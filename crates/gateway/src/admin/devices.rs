@@ -49,7 +49,7 @@ pub(crate) fn pages(gateway: &Gateway, access: &watch::Receiver<Access>) -> Vec<
         access: access.clone(),
     };
     let page = |(method, path, summary): (Method, &'static str, &'static str)| {
-        let answer = passed_on(&method, there.clone());
+        let answer = forwarding_router(&method, there.clone());
         Page { method, path, summary, answer }
     };
     PATHS.into_iter().map(page).collect()
@@ -63,7 +63,7 @@ struct DeviceApiAddress {
     access: watch::Receiver<Access>,
 }
 
-fn passed_on(method: &Method, there: DeviceApiAddress) -> MethodRouter {
+fn forwarding_router(method: &Method, there: DeviceApiAddress) -> MethodRouter {
     let filter = MethodFilter::try_from(method.clone()).expect("the table has standard methods only");
     on(filter, move |request: Request| pass_on(there.clone(), request))
 }

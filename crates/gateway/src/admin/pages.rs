@@ -37,14 +37,14 @@ use tracing::{debug, warn};
 pub(crate) fn pages(api: &PageContext) -> Vec<Page> {
     let page = |path, summary, answer| Page { method: Method::GET, path, summary, answer };
     let mut pages = vec![
-        page("/v1/status", "Get configuration, connections, requests, certificates", answered(api, status)),
-        page("/v1/health", "Get 200, or 503 while the gateway starts or shuts down", answered(api, health)),
-        page("/v1/upstreams", "Get the health of every node", answered(api, upstreams)),
+        page("/v1/status", "Get configuration, connections, requests, certificates", page_without_query(api, status)),
+        page("/v1/health", "Get 200, or 503 while the gateway starts or shuts down", page_without_query(api, health)),
+        page("/v1/upstreams", "Get the health of every node", page_without_query(api, upstreams)),
         page("/metrics", "Get the metrics, in a format of Prometheus (name[])", exposition_page(api)),
         page(
             "/v1/metrics/cardinality",
             "Get the number of metric series by family and label",
-            answered(api, cardinality),
+            page_without_query(api, cardinality),
         ),
         page("/v1/explain", "Explain which route a request takes, and why", explain_page(api)),
         page("/v1/routes", "Search the routes that are served (search, page, page_size)", search(api)),
@@ -52,13 +52,13 @@ pub(crate) fn pages(api: &PageContext) -> Vec<Page> {
         page(
             "/v1/live",
             "Watch requests, latency and connections second by second (server-sent events)",
-            asked(api, live),
+            page_with_query(api, live),
         ),
     ];
     pages.push(page(
         "/v1/slow",
         "Get the slowest requests of each minute, and why they were slow",
-        answered(api, slow),
+        page_without_query(api, slow),
     ));
     pages.push(page(
         "/v1/lua/jit",
@@ -69,7 +69,7 @@ pub(crate) fn pages(api: &PageContext) -> Vec<Page> {
     pages
 }
 
-fn answered<F>(api: &PageContext, answer: fn(PageContext) -> F) -> MethodRouter
+fn page_without_query<F>(api: &PageContext, answer: fn(PageContext) -> F) -> MethodRouter
 where
     F: Future<Output = Response> + Send + 'static,
 {
@@ -78,7 +78,7 @@ where
 }
 
 /// A page that takes arguments.
-fn asked<F>(api: &PageContext, answer: fn(String, PageContext) -> F) -> MethodRouter
+fn page_with_query<F>(api: &PageContext, answer: fn(String, PageContext) -> F) -> MethodRouter
 where
     F: Future<Output = Response> + Send + 'static,
 {

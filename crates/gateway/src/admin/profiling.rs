@@ -84,18 +84,18 @@ pub(super) fn pages(api: &PageContext) -> Vec<Page> {
     let page = |path, summary, answer| Page { method: Method::GET, path, summary, answer };
     vec![
         page("/debug/pprof/", "List the profiles", index(api)),
-        page("/debug/pprof/profile", "Take a profile of CPU time (seconds, hz, threads)", taken(api, read_cpu)),
+        page("/debug/pprof/profile", "Take a profile of CPU time (seconds, hz, threads)", profile_page(api, read_cpu)),
         page(
             "/debug/pprof/lua",
             "Take a profile of functions in Lua by their own stacks (kind, seconds, hz)",
-            taken(api, read_lua),
+            profile_page(api, read_lua),
         ),
-        page("/debug/pprof/heap", "Get what is allocated and not freed, sampled", taken(api, |_| live_heap())),
-        page("/debug/pprof/allocs", "Get all that was allocated, sampled", taken(api, |_| all_allocated())),
+        page("/debug/pprof/heap", "Get what is allocated and not freed, sampled", profile_page(api, |_| live_heap())),
+        page("/debug/pprof/allocs", "Get all that was allocated, sampled", profile_page(api, |_| all_allocated())),
         page(
             "/debug/pprof/stalls",
             "Watch for turns of event loops that take long (seconds, over)",
-            taken(api, read_stalls),
+            profile_page(api, read_stalls),
         ),
     ]
 }
@@ -119,7 +119,7 @@ fn index(api: &PageContext) -> MethodRouter {
     })
 }
 
-fn taken(api: &PageContext, read: Read) -> MethodRouter {
+fn profile_page(api: &PageContext, read: Read) -> MethodRouter {
     let api = api.clone();
     get(move |Extension(caller): Extension<Caller>, Extension(peer): Extension<Peer>, RawQuery(query): RawQuery| {
         let api = api.clone();
@@ -319,14 +319,14 @@ fn span(text: &str) -> Option<Duration> {
 }
 
 fn live_heap() -> Result<ProfileRequest, String> {
-    sampled(heap::MainValue::Live)
+    heap_profile_request(heap::MainValue::Live)
 }
 
 fn all_allocated() -> Result<ProfileRequest, String> {
-    sampled(heap::MainValue::Allocated)
+    heap_profile_request(heap::MainValue::Allocated)
 }
 
-fn sampled(shown: heap::MainValue) -> Result<ProfileRequest, String> {
+fn heap_profile_request(shown: heap::MainValue) -> Result<ProfileRequest, String> {
     heap::mean_bytes().map(|_| ProfileRequest::Heap(shown)).ok_or_else(|| NO_HEAP.to_owned())
 }
 

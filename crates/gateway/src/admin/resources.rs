@@ -113,7 +113,7 @@ impl ControlSide {
             let CommittedChange { revision, mut warnings } = written.await?;
             let generation = match (wait, keeper) {
                 (Wait::Served, Some(keeper)) => {
-                    served(&keeper, revision).await.map_err(|why| warnings.push(why.to_owned()))
+                    wait_until_served(&keeper, revision).await.map_err(|why| warnings.push(why.to_owned()))
                 }
                 (Wait::Stored, Some(keeper)) => {
                     // An etcd is followed: the next request of this client must see what it wrote.
@@ -263,7 +263,7 @@ impl Control for ControlSide {
 }
 
 /// Waits until all workers serve a revision: the number of the configuration, or why the wait has ended.
-async fn served(keeper: &Keeper, revision: u64) -> Result<u64, &'static str> {
+async fn wait_until_served(keeper: &Keeper, revision: u64) -> Result<u64, &'static str> {
     let (mut served, mut is_leaving) = (keeper.served.subscribe(), keeper.is_leaving.subscribe());
     let reached = timeout(SERVED_TIMEOUT, served.wait_for(|served| served.revision >= revision));
     tokio::select! {
@@ -299,7 +299,7 @@ async fn compared_requests(api: &PageContext, next: Config) -> Json {
     // A comparison takes as long as an explanation, and one runs at a time.
     let place = api.explaining.clone().acquire_owned().await.expect("the semaphore is never closed");
     let Some(served) = api.ask(Question::Served).await else { return reason(ENDING) };
-    if let Some(why) = unrecorded(&served.loaded.config.gateway) {
+    if let Some(why) = unrecorded_reason(&served.loaded.config.gateway) {
         return reason(why);
     }
     let compared = spawn_blocking(move || {
@@ -325,7 +325,7 @@ fn compare(lines: &[u8], served: &ServedPlan, next: &Config) -> Option<Compariso
 }
 
 /// Why requests are not recorded, if they are not.
-fn unrecorded(gateway: &Gateway) -> Option<&'static str> {
+fn unrecorded_reason(gateway: &Gateway) -> Option<&'static str> {
     match gateway.access_log.as_ref().map(|log| &log.format) {
         Some(AccessFormat::Json(_)) => None,
         Some(_) => Some(NOT_JSON),

@@ -97,7 +97,7 @@ impl RouteList {
         });
         let mut routes: Vec<ListedRoute> = served.collect();
         if let Some(documents) = documents {
-            let others = left(documents, &routes, &rejected);
+            let others = unserved_routes(documents, &routes, &rejected);
             routes.extend(others);
         }
         RouteList { version: (generation, config.digest.clone()), routes }
@@ -141,7 +141,7 @@ impl ListedRoute {
     }
 
     /// The route, where it or its former version is served, and the line it begins in.
-    pub(super) fn served(&self) -> Option<(&Route, u32)> {
+    pub(super) fn served_route(&self) -> Option<(&Route, u32)> {
         match &self.what {
             What::Served(route, line) => Some((route, *line)),
             What::Left(_) => None,
@@ -155,9 +155,9 @@ pub(super) fn rejected(loaded: &LoadedConfig) -> impl Iterator<Item = &RejectedR
 }
 
 /// Routes of a datastore that are not served: disabled, or refused without a replacement.
-fn left(documents: &dyn Documents, served: &[ListedRoute], rejected: &HashSet<&str>) -> Vec<ListedRoute> {
+fn unserved_routes(documents: &dyn Documents, served: &[ListedRoute], rejected: &HashSet<&str>) -> Vec<ListedRoute> {
     let known: HashSet<&str> = served.iter().map(|listed| &*listed.id).collect();
-    let others = documents.below("routes/").into_iter().filter(|(key, _)| !known.contains(key.id()));
+    let others = documents.list_below("routes/").into_iter().filter(|(key, _)| !known.contains(key.id()));
     let listed = others.filter_map(|(key, document)| {
         let status = match rejected.contains(key.id()) {
             true => RouteStatus::Rejected,
@@ -337,7 +337,7 @@ mod tests {
             (&json!("u"), &json!("served"), &json!(["shop.example.com"]))
         );
         assert_eq!(list.get("b").unwrap().summary(false)["upstream"], Json::Null);
-        assert_eq!(list.get("a").unwrap().served().map(|(_, line)| line), Some(3));
+        assert_eq!(list.get("a").unwrap().served_route().map(|(_, line)| line), Some(3));
     }
 
     #[test]

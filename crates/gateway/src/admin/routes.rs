@@ -43,7 +43,7 @@ pub(super) async fn route(api: PageContext, id: String, sees_secrets: bool) -> R
             route["serving"] = json!(serving.to_string());
         }
         let config = &served.loaded.config;
-        if let Some((of, line)) = listed.served() {
+        if let Some((of, line)) = listed.served_route() {
             (route["chain"], route["left_out"]) = chain::of_route(config, of);
             route["target"] = upstream_of(config, &of.target);
             route["line"] = json!(Some(line).filter(|line| *line > 0));

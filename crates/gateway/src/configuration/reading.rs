@@ -89,14 +89,14 @@ impl ConfigReader {
             ReadResult::Good(_) => None,
             // These certificates were checked just now.
             ReadResult::Unchanged if is_whole => None,
-            ReadResult::Unchanged | ReadResult::Refused { .. } => self.renewed(served),
+            ReadResult::Unchanged | ReadResult::Refused { .. } => self.renew_certificates(served),
         };
         Look { read, renewed }
     }
 
     /// Checks only the certificates of what is served: what was read is not to replace it.
     pub(crate) fn look_at_served(&mut self, served: &Candidate) -> Look {
-        Look { read: ReadResult::Unchanged, renewed: self.renewed(served) }
+        Look { read: ReadResult::Unchanged, renewed: self.renew_certificates(served) }
     }
 
     fn read(&mut self, unless: Option<&str>, served: &Material) -> ReadResult {
@@ -108,7 +108,7 @@ impl ConfigReader {
                     file_errors.extend(candidate.file_errors.iter().cloned());
                     ReadResult::Good(Candidate { file_errors, ..candidate })
                 }
-                ReadResult::Refused { errors, .. } if self.source.put_back(&errors) => {
+                ReadResult::Refused { errors, .. } if self.source.fall_back(&errors) => {
                     self.missed = tls_material::files(&loaded.config);
                     self.read(unless, served)
                 }
@@ -124,8 +124,8 @@ impl ConfigReader {
     }
 
     /// What was read last cannot be used: whether the source has something else in its place.
-    pub(crate) fn put_back(&mut self, errors: &[String]) -> bool {
-        self.source.put_back(errors)
+    pub(crate) fn fall_back(&mut self, errors: &[String]) -> bool {
+        self.source.fall_back(errors)
     }
 
     /// The text is the same as before.
@@ -147,7 +147,7 @@ impl ConfigReader {
 
     fn with_certificates(&mut self, loaded: Arc<LoadedConfig>, served: &Material) -> ReadResult {
         let began = Instant::now();
-        let material = match self.source.kept() {
+        let material = match self.source.open_store() {
             Some(_) => tls_material::load_keeping_unchanged(&loaded.config, Some(served)),
             None => tls_material::load(&loaded.config, Some(served))
                 .map(|(tls, warnings)| (tls, TlsFindings { warnings, kept: Vec::new() })),
@@ -174,7 +174,7 @@ impl ConfigReader {
 
     /// The certificates of what is served, if some have changed: neither a mistake in the text nor a broken file must keep a
     /// renewed certificate from clients until the one before has ended.
-    fn renewed(&mut self, served: &Candidate) -> Option<Arc<Material>> {
+    fn renew_certificates(&mut self, served: &Candidate) -> Option<Arc<Material>> {
         let (tls, problems) = tls_material::renew(&served.loaded.config, &served.tls);
         let stays: Vec<String> = problems.iter().map(ToString::to_string).collect();
         for problem in stays.iter().filter(|problem| !self.stays.contains(problem)) {
@@ -190,8 +190,8 @@ impl ConfigReader {
     }
 
     /// The datastore that configurations come from.
-    pub(crate) fn kept(&self) -> Option<&OpenStore> {
-        self.source.kept()
+    pub(crate) fn open_store(&self) -> Option<&OpenStore> {
+        self.source.open_store()
     }
 
     /// The files besides the configuration's own whose change may change what is read.

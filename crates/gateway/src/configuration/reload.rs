@@ -201,7 +201,7 @@ impl Reloader {
     }
 
     /// What is served right now.
-    pub(crate) fn served(&self) -> ServedPlan {
+    pub(crate) fn served_plan(&self) -> ServedPlan {
         ServedPlan { plan: self.plans.load(), loaded: self.served.clone() }
     }
 
@@ -223,7 +223,7 @@ impl Reloader {
     }
 
     /// How many resources of each kind are rejected, for the metrics.
-    pub(crate) fn rejected(&self) -> [u32; ResourceKind::COUNT] {
+    pub(crate) fn rejected_counts(&self) -> [u32; ResourceKind::COUNT] {
         let mut counts = [0; ResourceKind::COUNT];
         self.served.rejected.iter().for_each(|rejected| counts[rejected.kind as usize] += 1);
         counts
@@ -486,7 +486,7 @@ impl Reloader {
         self.wanted.parts = true;
         self.wanted.certificates = true;
         self.resolver.set_names(names::of(&self.served.config));
-        if self.reading.as_mut().is_some_and(|reading| reading.put_back(&errors)) {
+        if self.reading.as_mut().is_some_and(|reading| reading.fall_back(&errors)) {
             self.wanted.reload.get_or_insert(false);
         }
         self.refuse(errors);

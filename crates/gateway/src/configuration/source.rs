@@ -143,14 +143,14 @@ impl ConfigSource {
         self.check_end(text, false)?;
         let secrets = Arc::new(SecretFiles::default());
         let loaded = stillgate_config::load_with(text, lookup, with_secrets(secrets.clone()));
-        let mut loaded = loaded.map_err(|errors| self.named(errors))?;
+        let mut loaded = loaded.map_err(|errors| self.with_file_name(errors))?;
         loaded.warnings.extend(secrets.warnings());
         Ok(loaded)
     }
 
     /// `gateway.pid_file` in what was read; the rest may be of another process's environment.
     pub(crate) fn pid_file(&self, text: &[u8]) -> Result<Option<PathBuf>, Errors> {
-        stillgate_config::pid_file(text, &environment).map_err(|errors| self.named(errors))
+        stillgate_config::pid_file(text, &environment).map_err(|errors| self.with_file_name(errors))
     }
 
     /// [`ConfigSource::parse`] after earlier texts; the work is in proportion to the changes since.
@@ -159,7 +159,7 @@ impl ConfigSource {
         reader: &mut IncrementalReader,
         text: DigestedText,
     ) -> Result<Arc<LoadedConfig>, Errors> {
-        reader.load(text, &environment).map_err(|errors| self.named(errors))
+        reader.load(text, &environment).map_err(|errors| self.with_file_name(errors))
     }
 
     /// Refuses a file that may be cut off. `had_flag`: an earlier version ended with `#END`.
@@ -175,7 +175,7 @@ impl ConfigSource {
         stillgate_config::locate(text, &environment, path)
     }
 
-    fn named(&self, errors: Errors) -> Errors {
+    fn with_file_name(&self, errors: Errors) -> Errors {
         Errors { file: self.name(), ..errors }
     }
 

@@ -33,7 +33,7 @@ pub(crate) trait Source: Send {
     fn require_end_flag(&mut self) -> Result<(), SourceError>;
 
     /// The last configuration cannot be used, for these reasons: whether the source has something else in its place.
-    fn put_back(&mut self, _errors: &[String]) -> bool {
+    fn fall_back(&mut self, _errors: &[String]) -> bool {
         false
     }
 
@@ -41,7 +41,7 @@ pub(crate) trait Source: Send {
     fn try_again(&mut self) {}
 
     /// The datastore that it reads; `None`: it is a text.
-    fn kept(&self) -> Option<&OpenStore> {
+    fn open_store(&self) -> Option<&OpenStore> {
         None
     }
 }
@@ -211,7 +211,7 @@ impl Source for TextSource {
     }
 
     /// The text is to blame if it is new: the datastore's resources are served with the one before.
-    fn put_back(&mut self, errors: &[String]) -> bool {
+    fn fall_back(&mut self, errors: &[String]) -> bool {
         let Some(kept) = &mut self.kept else { return false };
         let Some(before) = kept.replaced.take() else { return false };
         let unusable = std::mem::replace(&mut kept.text, before);
@@ -226,7 +226,7 @@ impl Source for TextSource {
         }
     }
 
-    fn kept(&self) -> Option<&OpenStore> {
+    fn open_store(&self) -> Option<&OpenStore> {
         self.kept.as_ref().map(|kept| kept.store.opened())
     }
 }

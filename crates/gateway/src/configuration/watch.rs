@@ -135,7 +135,7 @@ impl FileWatch {
     }
 
     /// Waits until a file may have changed. May be cancelled without losing a notice.
-    pub(crate) async fn changed(&mut self) {
+    pub(crate) async fn wait_for_change(&mut self) {
         let due = match self.due {
             Some(due) => due,
             None => {
@@ -317,7 +317,7 @@ mod tests {
     /// timeout.
     async fn notices(watch: &mut FileWatch, change: impl FnOnce()) {
         change();
-        tokio::time::timeout(Duration::from_secs(180), watch.changed()).await.expect("a notice");
+        tokio::time::timeout(Duration::from_secs(180), watch.wait_for_change()).await.expect("a notice");
     }
 
     #[tokio::test]
@@ -347,7 +347,7 @@ mod tests {
             change();
             let mut watch = FileWatch::start(&file, read);
             let patience = if expected { Duration::from_secs(180) } else { 4 * SETTLE };
-            let is_noticed = tokio::time::timeout(patience, watch.changed()).await.is_ok();
+            let is_noticed = tokio::time::timeout(patience, watch.wait_for_change()).await.is_ok();
             assert_eq!(is_noticed, expected);
         };
         check(&|| {}, false).await;

@@ -146,7 +146,7 @@ impl Control {
         (predecessor, pid_file): (UpgradeHandover, Option<PidFile>),
     ) -> Control {
         let mut checker = Checker::default();
-        checker.follow(&reloader.served().plan);
+        checker.follow(&reloader.served_plan().plan);
         let mut certificates = Renewals::start(reloader.plans().clone());
         let served = reloader.candidate();
         certificates.follow(&served.loaded, &served.tls);
@@ -205,7 +205,7 @@ impl Control {
         let watch = &mut self.watch;
         let touched = async {
             match watch {
-                Some(watch) => watch.changed().await,
+                Some(watch) => watch.wait_for_change().await,
                 None => std::future::pending().await,
             }
         };
@@ -291,7 +291,7 @@ impl Control {
                 };
                 self.reloader.handle(*step, fleet);
                 if matches!(self.workers, Workers::Serving(_)) {
-                    self.checker.follow(&self.reloader.served().plan);
+                    self.checker.follow(&self.reloader.served_plan().plan);
                 }
                 let served = self.reloader.candidate();
                 self.certificates.follow(&served.loaded, &served.tls);
@@ -342,7 +342,7 @@ impl Control {
     /// The first signal: with `timeouts.shutdown_delay` health checks see the end before the listeners close.
     fn announce(&mut self, signal: &'static str) -> ControlFlow<Result<(), String>> {
         if self.announced.is_some() {
-            return ControlFlow::Break(Err(self.ended_at_once(signal)));
+            return ControlFlow::Break(Err(self.ending_at_once_message(signal)));
         }
         let delay = self.reloader.gateway().timeouts.shutdown_delay;
         if delay.is_zero() || matches!(self.workers, Workers::Ending { .. }) {
@@ -358,7 +358,7 @@ impl Control {
         ControlFlow::Continue(())
     }
 
-    fn ended_at_once(&self, signal: &str) -> String {
+    fn ending_at_once_message(&self, signal: &str) -> String {
         let open = self.tally.read().requests_in_flight;
         format!("{signal} again: ending at once, with {open} requests in flight")
     }
@@ -373,7 +373,7 @@ impl Control {
 
     fn terminate(&mut self, signal: &str) -> ControlFlow<Result<(), String>> {
         if matches!(self.workers, Workers::Ending { is_handing_over: false, .. }) {
-            return ControlFlow::Break(Err(self.ended_at_once(signal)));
+            return ControlFlow::Break(Err(self.ending_at_once_message(signal)));
         }
         self.certificates.stop();
         let deadline = self.reloader.gateway().timeouts.drain;
@@ -465,12 +465,13 @@ impl Control {
                 None => drop(answer.send(None)),
             },
             Question::Upstreams(answer) => {
-                let snapshot = UpstreamsSnapshot { plan: self.reloader.served().plan, records: self.checker.records() };
+                let snapshot =
+                    UpstreamsSnapshot { plan: self.reloader.served_plan().plan, records: self.checker.records() };
                 let inquiry = self.inquiry.clone();
                 // Workers answer when they have time.
                 tokio::spawn(async move { drop(answer.send((snapshot, inquiry.ask().await))) });
             }
-            Question::Served(answer) => drop(answer.send(self.reloader.served())),
+            Question::Served(answer) => drop(answer.send(self.reloader.served_plan())),
         }
     }
 
@@ -491,7 +492,7 @@ impl Control {
             generation: config.generation,
             last_reload_successful: config.last_error.is_none(),
             pending_restart: self.reloader.pending_restart().len(),
-            rejected: self.reloader.rejected(),
+            rejected: self.reloader.rejected_counts(),
             reloads: self.reloader.times(),
             workers: self.tally.read(),
             acme_failures: self.certificates.failures(),

@@ -32,7 +32,7 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_allocator::give_back;
+use stillgate_allocator::return_free_memory;
 use stillgate_cluster::registry::FormerDirectory;
 use stillgate_config::{Config, Errors, Gateway, LoadedConfig, Role as Written, SHORT_KEY_NAME, Transport};
 use stillgate_device_node as device_node;
@@ -174,7 +174,7 @@ pub(crate) fn serve(source: ConfigSource, announce: impl FnOnce(&Up<'_>)) -> Res
         SourceResult::Same => return Err(RunError::Read(ReadError::NotFound)),
     };
     // Reading took many times the memory that its result keeps.
-    give_back();
+    return_free_memory();
     report_warnings(&loaded, None, source.name().as_deref());
     report_rejected(&loaded.rejected, &[]);
     status::warn_of_ignored(&status::ignored_plugins(&loaded.config), &Ignored::default());
@@ -222,7 +222,7 @@ async fn start(beginning: StartContext, announce: impl FnOnce(&Up<'_>)) -> Resul
     stillgate_acme::prepare(config);
     // This comes before the certificates are read, with the file's former stamp: a change during the start is noticed after it.
     let reading = ConfigReader::new(opened, Some(loaded.clone()), stillgate_acme::prepare);
-    let kept = reading.kept().cloned();
+    let kept = reading.open_store().cloned();
     report_start(&source, config);
     let watch = stamp.and_then(|stamp| FileWatch::of(&source, stamp, &reading.files()));
     let (tls, warnings) = tls_material::load(config, None).map_err(RunError::Certificates)?;
@@ -251,7 +251,7 @@ async fn start(beginning: StartContext, announce: impl FnOnce(&Up<'_>)) -> Resul
     let sockets = Sockets::open(&config.listeners, workers, &mut former.listeners).map_err(RunError::Listen)?;
     let (logs, outboxes) = start_logs(workers)?;
     let sending = (Arc::new(process()), outboxes);
-    let mut fleet = Fleet::start(gateway, sockets, plans.clone(), sinks, measuring, sending, give_back)
+    let mut fleet = Fleet::start(gateway, sockets, plans.clone(), sinks, measuring, sending, return_free_memory)
         .map_err(RunError::Workers)?;
     let (device_access, mut devices) = start_devices(gateway, devices, &mut fleet, takeover.is_some())?;
     let launcher = start_launcher(program)?;
@@ -270,10 +270,14 @@ async fn start(beginning: StartContext, announce: impl FnOnce(&Up<'_>)) -> Resul
     let (admin_access, access) = watch::channel(with_made_key(access_of(gateway), made_key.as_deref()));
     let (ask, questions) = mpsc::channel(admin::context::QUESTIONS_MAX);
     let guard = Arc::new(Guard::new(access));
-    let live =
-        Live::start(metering.as_ref().map(MetricsRuntime::collector_reader), fleet.tally(), plans.clone(), give_back);
+    let live = Live::start(
+        metering.as_ref().map(MetricsRuntime::collector_reader),
+        fleet.tally(),
+        plans.clone(),
+        return_free_memory,
+    );
     let recent = access_log.as_ref().and_then(AccessLogWriter::recent);
-    let api = PageContext::new(ask, kept.clone(), live.clone(), recent, metering.as_ref(), give_back);
+    let api = PageContext::new(ask, kept.clone(), live.clone(), recent, metering.as_ref(), return_free_memory);
     let server = admin_server(gateway, (&guard, &device_access), api)?;
     let (admin, serving) = admin.map(|(address, listener)| serve_admin(address, listener, server)).transpose()?.unzip();
     expose(metering.as_mut()).await;
@@ -282,10 +286,10 @@ async fn start(beginning: StartContext, announce: impl FnOnce(&Up<'_>)) -> Resul
     let metrics = metering.as_ref().and_then(MetricsRuntime::address);
     let admin_address = admin.as_ref().and_then(|admin| admin.listener.local_addr().ok());
     // Building Plans takes more memory than they keep.
-    give_back();
+    return_free_memory();
     announce(&Up { listeners: &fleet.addresses(), admin: admin_address, metrics, guard: &guard });
     serve_all(following, &fleet, devices.as_mut());
-    let published = publishing((admin_access, device_access), made_key, kept.as_ref(), live);
+    let published = publication_hooks((admin_access, device_access), made_key, kept.as_ref(), live);
     (published)(&loaded.config, plans.load().generation);
     let reloadable = Reloadable { logging, published, prepare: stillgate_acme::prepare, metering };
     let served = Candidate { loaded, tls, tls_warnings, file_errors: Vec::new() };
@@ -298,9 +302,9 @@ async fn start(beginning: StartContext, announce: impl FnOnce(&Up<'_>)) -> Resul
 
 /// Nothing can fail any more: what the former process has given is read, and it may go.
 fn serve_all(mut following: Option<Following>, fleet: &Fleet, devices: Option<&mut Devices>) {
-    let told = following.as_mut().map(Following::told);
+    let told = following.as_mut().map(Following::take_broadcast_reports);
     if let (Some((_, devices)), Some(told)) = (devices, told) {
-        devices.is_given(told);
+        devices.begin_filling(told);
     }
     if let Some(following) = following {
         fleet.read_all();
@@ -314,7 +318,7 @@ fn sample_heap(config: &Config) {
 }
 
 /// What each published configuration triggers: access rules follow it, and writers that wait for it are answered.
-fn publishing(
+fn publication_hooks(
     (access, device_access): (watch::Sender<Access>, watch::Sender<Access>),
     made_key: Option<Arc<str>>,
     kept: Option<&OpenStore>,
@@ -547,7 +551,7 @@ fn start_devices(
     let mut thread = thread.map_err(|error| RunError::System("cannot start the thread of devices", error))?;
     let peer = peer_kept.zip(thread.directory.clone());
     let peer = peer.map(|((address, listener), directory)| PeerOffer { address, listener, directory });
-    let socket = DeviceSocket { address, listener: kept, leaving: thread.leaving(), peer };
+    let socket = DeviceSocket { address, listener: kept, leaving: thread.take_leaving(), peer };
     Ok((told, Some((socket, thread))))
 }
 
@@ -573,7 +577,7 @@ fn serve_admin(
     let fail = |error| admin_refused(address, error);
     let served = listener.try_clone().and_then(tokio::net::TcpListener::from_std).map_err(fail)?;
     let serving = stillgate_door::serve(served, server);
-    Ok((AdminSocket { address, listener, serving: serving.accepting() }, serving))
+    Ok((AdminSocket { address, listener, serving: serving.accept_handle() }, serving))
 }
 
 fn start_access_log(gateway: &Gateway) -> Result<(Vec<access_log::Sink>, Option<AccessLogWriter>), RunError> {
@@ -615,12 +619,12 @@ pub(crate) fn access_of_devices(gateway: &Gateway) -> Access {
     let hosts = Hosts::new("gateway.devices.hosts", names.chain([process_stats::hostname()]));
     let keys = devices.map_or_else(Vec::new, |devices| keys_of(devices.key.as_ref(), &devices.keys));
     let is_open = keys.is_empty();
-    let everywhere = || if is_open { loopback() } else { everything() };
+    let everywhere = || if is_open { loopback() } else { all_addresses() };
     let allow = devices.and_then(|devices| devices.allow.clone()).unwrap_or_else(everywhere);
     Access { section: "gateway.devices", is_loopback_reader: is_open, is_loopback_writer: is_open, keys, allow, hosts }
 }
 
-fn everything() -> Vec<IpNet> {
+fn all_addresses() -> Vec<IpNet> {
     let v4 = IpNet::new(Ipv4Addr::UNSPECIFIED.into(), 0);
     let v6 = IpNet::new(Ipv6Addr::UNSPECIFIED.into(), 0);
     v4.into_iter().chain(v6).collect()

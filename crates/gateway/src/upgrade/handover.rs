@@ -184,7 +184,7 @@ impl UpgradeHandover {
     }
 
     /// The successor has been started.
-    pub(crate) fn started(&mut self, pid: u32) {
+    pub(crate) fn on_started(&mut self, pid: u32) {
         if let Phase::Launching(successor) = &mut self.phase {
             *successor = Some(pid);
         }
@@ -201,15 +201,15 @@ impl UpgradeHandover {
     }
 
     /// The successor has failed.
-    pub(crate) fn failed(&mut self) {
+    pub(crate) fn on_failed(&mut self) {
         if self.is_deciding() {
-            self.has_company(false);
+            self.set_has_company(false);
             self.phase = Phase::Alone;
         }
     }
 
     /// Whether the new process serves devices alongside this one.
-    fn has_company(&self, has_company: bool) {
+    fn set_has_company(&self, has_company: bool) {
         if let Some(devices) = &self.devices {
             devices.leaving.has_company.store(has_company, Relaxed);
         }
@@ -218,7 +218,7 @@ impl UpgradeHandover {
     /// The successor serves; our exposition ends with `unexposed`.
     pub(crate) fn leave(&mut self, heard: Heard, unexposed: JoinHandle<()>) {
         if let Phase::Launching(Some(successor)) = self.phase {
-            self.has_company(true);
+            self.set_has_company(true);
             self.phase = Phase::Leaving { successor, heard, unexposed };
         }
     }
@@ -237,7 +237,7 @@ impl UpgradeHandover {
 
     /// The successor serves alone: ends what does not belong to the workers, and returns the recipient of their connections, and
     /// its pid.
-    pub(crate) fn gone(&mut self) -> Option<(Successor, u32)> {
+    pub(crate) fn end_own_services(&mut self) -> Option<(Successor, u32)> {
         match std::mem::replace(&mut self.phase, Phase::Left) {
             Phase::Going { successor, heard: Heard { listening, alike, routes, broadcasts }, outbox } => {
                 if let Some(admin) = self.admin.take() {
@@ -263,8 +263,8 @@ impl UpgradeHandover {
         let over = async {
             while matches!(self.phase, Phase::Left | Phase::Abandoned) {
                 match self.next().await {
-                    Step::Progress(Progress::Ended(reason)) => warn!("{}", ended(&reason)),
-                    Step::Progress(Progress::Lost(reason)) => return Err(lost(&reason)),
+                    Step::Progress(Progress::Ended(reason)) => warn!("{}", ended_message(&reason)),
+                    Step::Progress(Progress::Lost(reason)) => return Err(lost_message(&reason)),
                     _ => {}
                 }
             }
@@ -278,7 +278,7 @@ impl UpgradeHandover {
 
     /// This process is to end: a successor that has not taken over ends as well.
     pub(crate) fn abandon(&mut self) {
-        self.has_company(false);
+        self.set_has_company(false);
         match self.phase {
             Phase::Alone | Phase::Left | Phase::Abandoned | Phase::Done => return,
             // It serves on, and gets nothing.
@@ -291,12 +291,12 @@ impl UpgradeHandover {
 }
 
 /// The message about a successor that has ended before this process. Whether another has taken over from it is not known here.
-pub(crate) fn ended(reason: &str) -> String {
+pub(crate) fn ended_message(reason: &str) -> String {
     format!("upgrade: the successor exited ({reason}); draining the remaining connections")
 }
 
 /// The message about a successor that did not end in order.
-pub(crate) fn lost(reason: &str) -> String {
+pub(crate) fn lost_message(reason: &str) -> String {
     format!(
         "upgrade: the process that had taken over is gone ({reason}), with all connections that it had; start the \
          gateway, unless a later one serves"

@@ -108,7 +108,7 @@ impl Starting {
     }
 
     /// It serves, or is about to be waited for: its number may soon belong to another process.
-    fn ended(&self) {
+    fn clear_pid(&self) {
         self.pid.store(0, Ordering::SeqCst);
     }
 
@@ -223,7 +223,7 @@ fn on_probation(child: Child, channel: Channel, starting: &Starting) -> Result<(
             drop(channel);
             Err(format!(
                 "the new process had started to serve, but ended ({}); its own log lines say why",
-                ended(child)
+                exit_status(child)
             ))
         }
     }
@@ -277,14 +277,15 @@ fn launch(
         .set_send_timeout(Some(program.ready_timeout))
         .and_then(|()| make_offer(&channel, offer))
         .and_then(|()| hear(&channel, deadline));
-    starting.ended();
+    starting.clear_pid();
     match result {
         Ok(Some(heard)) => Ok((child, channel, heard)),
-        Ok(None) => {
-            Err(format!("the new process ended before it was ready ({}); its own log lines say why", ended(child)))
-        }
+        Ok(None) => Err(format!(
+            "the new process ended before it was ready ({}); its own log lines say why",
+            exit_status(child)
+        )),
         Err(error) => {
-            let status = ended(child);
+            let status = exit_status(child);
             Err(match error.kind() {
                 io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
                     format!("the new process was not ready within {} s, and was ended", program.ready_timeout.as_secs())
@@ -412,7 +413,7 @@ fn has_let_go(pid: u32) -> bool {
 }
 
 /// The exit status of the child, which is killed if it has not ended.
-fn ended(mut child: Child) -> String {
+fn exit_status(mut child: Child) -> String {
     let Some(status) = wait_for_exit(&mut child) else {
         end(&mut child);
         return "killed".to_owned();

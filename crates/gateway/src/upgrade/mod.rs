@@ -22,7 +22,7 @@ mod launcher;
 mod takeover;
 
 use channel::Channel;
-pub(crate) use handover::{AdminSocket, DeviceSocket, PeerOffer, Step, UpgradeHandover, ended, lost};
+pub(crate) use handover::{AdminSocket, DeviceSocket, PeerOffer, Step, UpgradeHandover, ended_message, lost_message};
 pub(crate) use launcher::{GO_TIMEOUT, Launcher, Progress};
 use std::ffi::{OsStr, OsString};
 use std::fs;

@@ -117,7 +117,7 @@ impl Following {
 
     /// The former process's reports about broadcasts; the channel ends when that process holds nothing any more. It can be taken
     /// once.
-    pub(crate) fn told(&mut self) -> mpsc::Receiver<Vec<u8>> {
+    pub(crate) fn take_broadcast_reports(&mut self) -> mpsc::Receiver<Vec<u8>> {
         self.told.take().unwrap_or_else(|| mpsc::channel(TOLD_MAX).1)
     }
 

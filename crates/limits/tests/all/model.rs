@@ -75,7 +75,7 @@ proptest! {
             let taken = limits.take_fixed(key, limit, cost, now_ms).unwrap();
             prop_assert_eq!(taken, model.fixed(name, limit, cost, now_ms), "{} {} {}", name, cost, now_ms);
         }
-        prop_assert_eq!(limits.happened().evicted, 0);
+        prop_assert_eq!(limits.events().evicted, 0);
     }
 
     #[test]
@@ -88,6 +88,6 @@ proptest! {
             let taken = limits.take_sliding(key, limit, cost, now_ms).unwrap();
             prop_assert_eq!(taken, model.sliding(name, limit, cost, now_ms), "{} {} {}", name, cost, now_ms);
         }
-        prop_assert_eq!(limits.happened().evicted, 0);
+        prop_assert_eq!(limits.events().evicted, 0);
     }
 }

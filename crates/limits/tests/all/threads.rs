@@ -56,7 +56,7 @@ fn exactly_the_count_is_admitted_in_one_window() {
         assert_eq!(remaining(&taken), (0..10_000).collect::<Vec<_>>(), "round {round}");
         assert_eq!(taken.iter().filter(|taken| !taken.admitted && taken.remaining == 0).count(), 10_000);
     }
-    assert_eq!(limits.happened(), QUIET);
+    assert_eq!(limits.events(), QUIET);
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn a_thousand_first_requests_meet_in_one_counter() {
         });
         assert_eq!(remaining(&taken), [0, 1], "round {round}");
     }
-    assert_eq!(limits.happened(), QUIET);
+    assert_eq!(limits.events(), QUIET);
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn exactly_the_count_is_admitted_in_each_window_of_real_time() {
     assert!(full >= FULL_MIN && windows <= windows_max, "{windows} windows, {full} full");
     // Each window counts down from 299, and skips none.
     assert!(seen.is_sorted(), "{seen:?}");
-    assert_eq!(limits.happened(), QUIET);
+    assert_eq!(limits.events(), QUIET);
 }
 
 #[test]
@@ -115,5 +115,5 @@ fn sliding_windows_admit_exactly_the_count_too() {
     // A quarter into the next window three quarters of the one before still count.
     assert_eq!(remaining(&at(51_250)), (0..250).collect::<Vec<_>>());
     assert_eq!(remaining(&at(51_750)), (0..500).collect::<Vec<_>>());
-    assert_eq!(limits.happened(), QUIET);
+    assert_eq!(limits.events(), QUIET);
 }

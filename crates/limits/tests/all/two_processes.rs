@@ -120,7 +120,7 @@ fn killed_at_any_moment_nobody_admits_more_or_is_held_up() {
         }
         given += counting.kill();
     }
-    let happened = limits.happened();
+    let happened = limits.events();
     assert_eq!((happened.contended, happened.disturbed), (0, 0));
     // The rest of a limit that is above the sum of shares: each process may have counted one that it did not note.
     let spare = 10;

@@ -182,7 +182,7 @@ impl OutletClient {
         let at = || format!("{}:{}", to.urls[url].host, to.urls[url].port);
         let posted = async {
             let learned = match &to.question {
-                Some(question) => self.learned(to, url, question).await?,
+                Some(question) => self.learn_fields(to, url, question).await?,
                 None => Vec::new(),
             };
             let request = request(to, &to.urls[url], Method::POST, &to.urls[url].target, learned, body)?;
@@ -205,8 +205,8 @@ impl OutletClient {
         *turn % count
     }
 
-    async fn learned(&self, to: &HttpReceiver, url: usize, question: &Question) -> Result<HeaderFields, String> {
-        if let Some(fields) = self.known(url) {
+    async fn learn_fields(&self, to: &HttpReceiver, url: usize, question: &Question) -> Result<HeaderFields, String> {
+        if let Some(fields) = self.known_fields(url) {
             return Ok(fields);
         }
         let request = request(to, &to.urls[url], Method::GET, &question.target, Vec::new(), Bytes::new())?;
@@ -219,7 +219,7 @@ impl OutletClient {
         Ok(fields)
     }
 
-    fn known(&self, url: usize) -> Option<HeaderFields> {
+    fn known_fields(&self, url: usize) -> Option<HeaderFields> {
         let known = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
         known.iter().find(|(of, _)| *of == url).map(|(_, fields)| fields.clone())
     }

@@ -467,7 +467,7 @@ impl DeviceConnection {
                 Poll::Ready(Ok(Wrote::Nothing)) => break,
                 Poll::Ready(Ok(Wrote::Messages)) => {
                     if let Some(session) = &mut self.session {
-                        devices.with_notices(|notices| session.written(&limits, notices));
+                        devices.with_notices(|notices| session.on_written(&limits, notices));
                     }
                     self.count_bytes(devices);
                 }

@@ -84,7 +84,7 @@ impl DeviceConnection {
     fn take_bytes(&mut self, mut bytes: &mut [u8], devices: &Devices) {
         let now_ms = self.worker().clock.now_ms();
         self.more.received += bytes.len() as u64;
-        self.pulse.heard(now_ms);
+        self.pulse.on_bytes(now_ms);
         self.client.quiet_since_ms = now_ms;
         while !bytes.is_empty() {
             let (taken, event) = match self.reader.next(bytes) {

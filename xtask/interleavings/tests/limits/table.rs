@@ -44,7 +44,7 @@ fn take(bucket: &Small, key: CounterKey, count: u64, now_ms: u64) -> Result<bool
             }
             continue;
         };
-        let verdict = limit.fixed(found.count(), 1, found.end_ms, now_ms);
+        let verdict = limit.decide_fixed(found.count(), 1, found.end_ms, now_ms);
         if verdict.count == found.count() || bucket.try_set_count(found, verdict.count) {
             return Ok(verdict.taken.admitted);
         }
@@ -116,7 +116,7 @@ fn a_new_window_begins_once() {
         |bucket| admitted(bucket, 1, 1, NOW_MS + WINDOW_MS + 2),
         |admitted, bucket| {
             assert_eq!(admitted, 1);
-            assert_eq!(bucket.members().shown().count(), 1);
+            assert_eq!(bucket.members().shown_slots().count(), 1);
         },
     );
 }
@@ -130,7 +130,7 @@ fn a_clock_that_is_behind_does_not_open_a_window_twice() {
         |bucket| admitted(bucket, 1, 2, NOW_MS + WINDOW_MS),
         |admitted, bucket| {
             assert!((2..=3).contains(&admitted), "{admitted}");
-            assert_eq!(bucket.members().shown().count(), 1);
+            assert_eq!(bucket.members().shown_slots().count(), 1);
         },
     );
 }
@@ -209,7 +209,7 @@ fn slide<const WAYS: usize>(
         let found = bucket.find(present, life(now_ms))?;
         let previous = bucket.find(past, life(now_ms))?.map_or(0, |found| found.count());
         let count = found.map_or(0, |found| found.count());
-        let verdict = limit.sliding(at, previous, count, 1);
+        let verdict = limit.decide_sliding(at, previous, count, 1);
         match found {
             _ if verdict.count == count => return Ok(verdict.taken.admitted),
             Some(found) if bucket.try_set_count(found, verdict.count) => return Ok(verdict.taken.admitted),

@@ -141,7 +141,7 @@ impl Node {
 
     /// Waits until all its devices are registered.
     pub(crate) async fn await_registered(&self) {
-        eventually("all to be registered", || self.cluster.directory().pending() == 0).await;
+        eventually("all to be registered", || self.cluster.directory().pending_count() == 0).await;
     }
 }
 

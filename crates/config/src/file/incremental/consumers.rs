@@ -141,7 +141,8 @@ impl<'a> Assembly<'a> {
         }
         let of_items = sink.into_warnings();
         let moved = |warnings: &[Diagnostic]| {
-            let mut all: Vec<Diagnostic> = listed.moved(warnings, line).chain(of_items.iter().cloned()).collect();
+            let mut all: Vec<Diagnostic> =
+                listed.shifted_warnings(warnings, line).chain(of_items.iter().cloned()).collect();
             // Stable: consumers without a place stay in order.
             all.sort_by_key(|warning| (warning.line, warning.column));
             all

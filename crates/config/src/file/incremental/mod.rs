@@ -147,10 +147,10 @@ impl IncrementalReader {
         let put_aside = self.put_aside.take();
         let was_refused = put_aside.is_some();
         if let Some(TextNeeds { secrets, plugin_paths }) = put_aside {
-            self.secrets.put_back(secrets);
+            self.secrets.restore(secrets);
             self.plugin_paths = plugin_paths;
         }
-        let good = self.kept.is_some().then(|| self.asked());
+        let good = self.kept.is_some().then(|| self.text_needs());
         if self.kept.is_some() {
             self.secrets.fetch_those_of(std::str::from_utf8(&text.bytes));
         }
@@ -176,7 +176,7 @@ impl IncrementalReader {
         loaded
     }
 
-    fn asked(&self) -> TextNeeds {
+    fn text_needs(&self) -> TextNeeds {
         TextNeeds { secrets: self.secrets.copy(), plugin_paths: self.plugin_paths.clone() }
     }
 

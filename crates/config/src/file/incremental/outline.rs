@@ -28,7 +28,7 @@ impl ListItems {
     }
 
     /// Warnings outside of the list's items, with their lines if the list ends before the line `end`.
-    pub(super) fn moved(&self, warnings: &[Diagnostic], end: u32) -> impl Iterator<Item = Diagnostic> {
+    pub(super) fn shifted_warnings(&self, warnings: &[Diagnostic], end: u32) -> impl Iterator<Item = Diagnostic> {
         let own = self.list.line..self.end();
         warnings.iter().filter(move |warning| !own.contains(&warning.line)).cloned().map({
             let behind = self.end();

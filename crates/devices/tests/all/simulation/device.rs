@@ -259,7 +259,7 @@ impl World {
             while let Some(next) = held.session.next_to_write(now_ms) {
                 written.push(Frame::Message { id: next.id, seq: next.seq });
             }
-            held.session.written(&LIMITS, &mut notices);
+            held.session.on_written(&LIMITS, &mut notices);
             let (connection, is_over) = (held.connection, held.session.is_over());
             if is_over {
                 self.nodes[node].sessions.remove(&device);

@@ -91,5 +91,5 @@ impl World {
 
 /// The members in an [`Answer::Read`].
 pub(super) fn members(era: Option<Era>, members: Vec<(Box<str>, Member)>, now_ms: u64, contact_ms: u64) -> Members {
-    Members::new(members, era, now_ms, Era((now_ms / 1000) as u32)).after(contact_ms)
+    Members::new(members, era, now_ms, Era((now_ms / 1000) as u32)).after_contact(contact_ms)
 }

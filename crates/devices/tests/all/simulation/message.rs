@@ -208,7 +208,7 @@ impl World {
             self.moved += 1;
         }
         let name: Arc<str> = (&*self.nodes[by].name).into();
-        let step = self.step_of(node, id, |sending, view| sending.sent(why, name, view));
+        let step = self.step_of(node, id, |sending, view| sending.on_rejection(why, name, view));
         self.follow(node, id, step);
     }
 
@@ -258,7 +258,7 @@ impl World {
         entry: Result<Option<DirectoryEntry>, DirectoryUnavailable>,
     ) {
         if self.nodes[node].sending.contains_key(&id) {
-            let step = self.step_of(node, id, |sending, view| sending.looked_up(entry, view));
+            let step = self.step_of(node, id, |sending, view| sending.on_entry(entry, view));
             self.follow(node, id, step);
         }
     }

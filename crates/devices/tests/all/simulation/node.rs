@@ -241,7 +241,7 @@ impl World {
     fn unanswered(&mut self, node: usize, number: u64) {
         let (_, asked) = self.nodes[node].waiting.remove(&number).unwrap();
         self.nodes[node].contact_since_ms = None;
-        self.nodes[node].members = std::mem::take(&mut self.nodes[node].members).after(0);
+        self.nodes[node].members = std::mem::take(&mut self.nodes[node].members).after_contact(0);
         match asked {
             DirectoryCall::Registration { request: RegistrationRequest::Connect { device, place, .. }, .. }
             | DirectoryCall::Registration { request: RegistrationRequest::Register { device, place, .. }, .. } => {

@@ -35,7 +35,7 @@ fn credential_of(id: &str) -> Option<String> {
 
 /// The key of a resource.
 pub(super) fn key_of(kind: ResourceKind, id: &str) -> Key {
-    Key::found(&path_of(kind, id))
+    Key::from_etcd_path(&path_of(kind, id))
 }
 
 #[cfg(test)]
@@ -45,7 +45,7 @@ mod tests {
     #[test]
     fn keys_name_resources() {
         let check = |key: &str, expected: Option<(ResourceKind, &str)>| {
-            let key = Key::found(key);
+            let key = Key::from_etcd_path(key);
             let found = resource_of(&key);
             assert_eq!(found, expected.map(|(kind, id)| (kind, id.to_owned())), "{key}");
             if let Some((kind, id)) = found {

@@ -47,10 +47,10 @@ pub(super) trait Backend: Send {
     fn pause(&self, now: SystemTime) -> Duration;
 
     /// The follower's next notice; never returns where nothing is followed. It may be cancelled without losing anything.
-    fn followed(&mut self) -> Pending<'_, Option<FollowerEvent>>;
+    fn next_follower_event(&mut self) -> Pending<'_, Option<FollowerEvent>>;
 
     /// Notes a change that a restart should know.
-    fn changed(&mut self);
+    fn note_change(&mut self);
 
     /// Runs the work that is due.
     fn tend(&mut self, keeper: &Arc<Keeper>, now: SystemTime) -> Option<Batch>;

@@ -73,7 +73,7 @@ impl Encryption {
     }
 
     /// The text of a document in its stored form.
-    pub(super) fn kept(&self, key: &Key, text: &Arc<str>) -> Arc<str> {
+    pub(super) fn stored_text(&self, key: &Key, text: &Arc<str>) -> Arc<str> {
         let may_be_marked = text.contains(ENCRYPTED_WITH);
         if self.keyring.is_none() && !may_be_marked {
             return text.clone();
@@ -102,7 +102,7 @@ impl Encryption {
     }
 
     /// Why a document in plain text would not be what it is when it is read again.
-    pub(super) fn misreading(&self, key: &Key, text: &str) -> Option<&'static str> {
+    pub(super) fn misreading_reason(&self, key: &Key, text: &str) -> Option<&'static str> {
         const WHY: &str = "one of its secrets looks like one that APISIX has encrypted (base64 of whole blocks of 16 bytes), and \
                            would be taken for that; configure gateway.data_encryption.keyring, or use another secret";
         if self.has_marks || self.keyring.is_some() {
@@ -232,7 +232,7 @@ mod tests {
     fn what_a_store_keeps_is_read_with_its_key_only() {
         let of = |keys: &[&str]| Encryption::with(keys, true);
         for secret in ["plain", RANDOM, "", "$env://A"] {
-            let kept = of(&[OLD]).kept(&key(), &jack(secret));
+            let kept = of(&[OLD]).stored_text(&key(), &jack(secret));
             assert_eq!(is_marked(&kept), !secret.starts_with('$'), "{kept}");
             for keys in [&[OLD][..], &[NEW, OLD]] {
                 assert_eq!(parsed(&of(keys).plain(&key(), &kept)), parsed(&jack(secret)), "{kept}");
@@ -240,10 +240,10 @@ mod tests {
             for keys in [&[][..], &[NEW]] {
                 let read = of(keys).plain(&key(), &kept);
                 assert_eq!(parsed(&read), parsed(&kept), "left as it is");
-                assert_eq!(parsed(&of(keys).kept(&key(), &read)), parsed(&kept), "and kept as it was");
+                assert_eq!(parsed(&of(keys).stored_text(&key(), &read)), parsed(&kept), "and kept as it was");
             }
             // Kept before there was a keyring.
-            let plain = of(&[]).kept(&key(), &jack(secret));
+            let plain = of(&[]).stored_text(&key(), &jack(secret));
             assert_eq!(plain, jack(secret));
             assert_eq!(of(&[OLD]).plain(&key(), &plain), plain);
         }
@@ -256,11 +256,11 @@ mod tests {
         let combined = format!("{cert}-----BEGIN PRIVATE KEY-----\nsecret\n-----END PRIVATE KEY-----\n");
         let document: Arc<str> = json!({"cert": combined, "certs": [cert], "key": "k"}).to_string().into();
         let store = Encryption::with(&[OLD], true);
-        let kept = store.kept(&key, &document);
+        let kept = store.stored_text(&key, &document);
         assert!(!kept.contains("secret") && kept.contains("BEGIN CERTIFICATE"), "{kept}");
         assert_eq!(parsed(&store.plain(&key, &kept)), parsed(&document));
         // APISIX would not decrypt it.
-        let kept = Encryption::with(&[OLD], false).kept(&key, &document);
+        let kept = Encryption::with(&[OLD], false).stored_text(&key, &document);
         assert_eq!(parsed(&kept)["cert"], combined);
     }
 
@@ -277,7 +277,7 @@ mod tests {
         let plain = route(pem, "SECRET2");
         for (has_marks, left) in [(true, &[][..]), (false, &["SECRET2"])] {
             let encryption = Encryption::with(&[OLD], has_marks);
-            let kept = encryption.kept(&key, &plain);
+            let kept = encryption.stored_text(&key, &plain);
             let seen: Vec<&str> = ["SECRET1", "SECRET2"].into_iter().filter(|secret| kept.contains(secret)).collect();
             assert_eq!(seen, left, "{kept}");
             assert_eq!(parsed(&encryption.plain(&key, &kept)), parsed(&plain));
@@ -287,7 +287,7 @@ mod tests {
         let mut document = parsed(&plain);
         document["plugins"]["csrf"] = json!({"key": "SECRET3"});
         let store = Encryption::with(&[OLD], true);
-        let mut kept = parsed(&store.kept(&key, &document.to_string().into()));
+        let mut kept = parsed(&store.stored_text(&key, &document.to_string().into()));
         for plugin in ["traffic-split", "workflow"] {
             kept["plugins"][plugin] = document["plugins"][plugin].clone();
         }
@@ -297,13 +297,13 @@ mod tests {
     #[test]
     fn in_etcd_the_form_decides() {
         let of = |keys: &[&str]| Encryption::with(keys, false);
-        let kept = of(&[OLD]).kept(&key(), &jack("plain"));
+        let kept = of(&[OLD]).stored_text(&key(), &jack("plain"));
         assert!(!is_marked(&kept), "APISIX reads it, too");
         assert_eq!(of(&[NEW, OLD]).plain(&key(), &kept), jack("plain"));
         for keys in [&[][..], &[NEW]] {
             let read = of(keys).plain(&key(), &kept);
             assert!(is_marked(&read), "{read}");
-            assert_eq!(parsed(&of(keys).kept(&key(), &read)), parsed(&kept), "in the snapshot as in etcd");
+            assert_eq!(parsed(&of(keys).stored_text(&key(), &read)), parsed(&kept), "in the snapshot as in etcd");
             for plain in ["plain", "$env://A"] {
                 assert_eq!(of(keys).plain(&key(), &jack(plain)), jack(plain));
             }
@@ -316,7 +316,7 @@ mod tests {
     #[test]
     fn secrets_of_what_cannot_be_read_in_part_are_decrypted() {
         let of = |keys: &[&str]| Encryption::with(keys, false);
-        let encrypted = of(&[OLD]).kept(&key(), &jack("plain"));
+        let encrypted = of(&[OLD]).stored_text(&key(), &jack("plain"));
         for (kept, prefix) in [
             (encrypted.replacen('{', "{\"desc\": 010, ", 1), ""),
             (format!("{}, \"labels\": nan}}", encrypted.strip_suffix('}').unwrap()), ""),
@@ -331,7 +331,7 @@ mod tests {
             assert_eq!(document.prefix, prefix);
             assert_eq!(document.json["plugins"]["key-auth"]["key"], "plain", "{read}");
             assert!(!document.faults().is_empty() || read.contains(UNREADABLE), "{read}");
-            assert!(!of(&[OLD]).kept(&key(), &read).contains("plain"), "{read}");
+            assert!(!of(&[OLD]).stored_text(&key(), &read).contains("plain"), "{read}");
             let read = of(&[]).plain(&key(), &kept.as_str().into());
             assert!(is_marked(&read), "{read}");
         }
@@ -341,9 +341,10 @@ mod tests {
 
     #[test]
     fn without_a_key_what_would_be_misread_is_not_written() {
-        let refused =
-            |keys: &[&str], has_marks| Encryption::with(keys, has_marks).misreading(&key(), &jack(RANDOM)).is_some();
+        let refused = |keys: &[&str], has_marks| {
+            Encryption::with(keys, has_marks).misreading_reason(&key(), &jack(RANDOM)).is_some()
+        };
         assert_eq!([refused(&[], false), refused(&[OLD], false), refused(&[], true)], [true, false, false]);
-        assert_eq!(Encryption::with(&[], false).misreading(&key(), &jack("plain")), None);
+        assert_eq!(Encryption::with(&[], false).misreading_reason(&key(), &jack("plain")), None);
     }
 }

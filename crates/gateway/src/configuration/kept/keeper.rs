@@ -142,7 +142,7 @@ impl Keeper {
     pub(super) fn as_kept(&self, transaction: Transaction) -> Transaction {
         let writes = transaction.writes.into_iter().map(|write| match write {
             Write::Put { key, value, ttl_seconds } => {
-                let value = self.encryption.kept(&key, &value.into()).to_string();
+                let value = self.encryption.stored_text(&key, &value.into()).to_string();
                 Write::Put { key, value, ttl_seconds }
             }
             delete => delete,
@@ -204,7 +204,7 @@ impl Keeper {
         self.set_checker(meaning.store.checker());
         self.documents.replace(Snapshot { revision, documents });
         drop(meaning);
-        let modified = self.newest_anew();
+        let modified = self.recompute_newest();
         self.stored.send_modify(|stored| {
             (stored.revision, stored.connection) = (Some(revision), FollowStatus::Good);
             stored.modified = modified;
@@ -268,7 +268,7 @@ impl Keeper {
     }
 
     /// Notes that etcd has answered, and the revision that it has named.
-    pub(super) fn heard(&self, revision: Option<u64>) {
+    pub(super) fn note_contact(&self, revision: Option<u64>) {
         self.stored.send_modify(|stored| {
             stored.heard_unix_ms = Some(now_unix_ms());
             stored.newest = stored.newest.max(revision.unwrap_or_default());
@@ -280,7 +280,7 @@ impl Keeper {
         let meaning = self.meaning();
         let previous = meaning.store.previous().map(|(kind, id, text)| {
             let key = key_of(kind, id);
-            let text = self.encryption.kept(&key, text);
+            let text = self.encryption.stored_text(&key, text);
             (key, text)
         });
         previous.collect()
@@ -358,12 +358,12 @@ impl Keeper {
             }
         }
         match newest.contains(&None) {
-            true => self.newest_anew(),
+            true => self.recompute_newest(),
             false => newest.map(Option::unwrap_or_default),
         }
     }
 
-    fn newest_anew(&self) -> [u64; ResourceKind::COUNT] {
+    fn recompute_newest(&self) -> [u64; ResourceKind::COUNT] {
         self.documents.fold([0; ResourceKind::COUNT], |mut newest, key, document| {
             if let Some((kind, _)) = resource_of(key) {
                 newest[kind as usize] = newest[kind as usize].max(document.modified);
@@ -383,8 +383,8 @@ impl Documents for Keeper {
         self.documents.get(key)
     }
 
-    fn below(&self, path: &str) -> Vec<(Key, Document)> {
-        self.documents.below(path)
+    fn list_below(&self, path: &str) -> Vec<(Key, Document)> {
+        self.documents.list_below(path)
     }
 }
 
@@ -429,7 +429,7 @@ mod tests {
 
     fn batch(revision: u64, keys: &[&str], value: Option<&str>) -> Batch {
         let document = value.map(|value| Document { value: value.into(), created: revision, modified: revision });
-        let event = |key: &&str| Event { key: Key::found(key), document: document.clone() };
+        let event = |key: &&str| Event { key: Key::from_etcd_path(key), document: document.clone() };
         Batch { revision, events: keys.iter().map(event).collect() }
     }
 
@@ -442,7 +442,7 @@ mod tests {
             table.apply(&batch);
             keeper.take_batch(batch);
             assert_eq!(keeper.snapshot(), table.snapshot());
-            assert_eq!(keeper.stored.borrow().modified, keeper.newest_anew());
+            assert_eq!(keeper.stored.borrow().modified, keeper.recompute_newest());
             assert_eq!(keeper.meaning().revision, revision);
         };
         take(1, &KEYS, Some(r#"{"uri":"/a","upstream":{"nodes":{"127.0.0.1:1":1}}}"#));
@@ -456,7 +456,7 @@ mod tests {
         let snapshot = Snapshot { revision: 9, ..table.snapshot() };
         keeper.take_snapshot(snapshot.clone(), &HashMap::new());
         assert_eq!(keeper.snapshot(), snapshot);
-        assert_eq!(keeper.stored.borrow().modified, keeper.newest_anew());
+        assert_eq!(keeper.stored.borrow().modified, keeper.recompute_newest());
     }
 
     /// A version is served in place of a refused one only if none was missed in between: the missed one may have kept clients out.
@@ -483,9 +483,9 @@ mod tests {
         let _compiling = keeper.meaning();
         let (reader, (done, finished)) = (keeper.clone(), mpsc::sync_channel(1));
         thread::spawn(move || {
-            let (key, right) = (Key::found("protos/1"), json!({"plugins": {"cors": {}}}));
+            let (key, right) = (Key::from_etcd_path("protos/1"), json!({"plugins": {"cors": {}}}));
             let wrong = json!({"plugins": {"cors": {"allow_origins": 1}}});
-            let read = (reader.revision(), reader.get(&key).is_some(), reader.below("protos/").len());
+            let read = (reader.revision(), reader.get(&key).is_some(), reader.list_below("protos/").len());
             let checked =
                 (reader.validate("plugin_configs", &right), reader.validate("plugin_configs", &wrong).is_err());
             let custom = reader.checker().custom_plugins().iter().count();

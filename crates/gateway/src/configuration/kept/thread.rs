@@ -130,7 +130,7 @@ async fn talk(keeper: &Arc<Keeper>, mut backend: Box<dyn Backend>, mut asked: mp
                     ControlFlow::Continue(begun) => under_way = begun,
                 }
             }
-            Some(followed) = backend.followed() => apply_follower_event(keeper, &mut *backend, followed),
+            Some(followed) = backend.next_follower_event() => apply_follower_event(keeper, &mut *backend, followed),
             () = sleep(pause) => tend(keeper, &mut *backend),
         }
     };
@@ -145,16 +145,16 @@ async fn talk(keeper: &Arc<Keeper>, mut backend: Box<dyn Backend>, mut asked: mp
 fn apply_follower_event(keeper: &Keeper, backend: &mut dyn Backend, followed: FollowerEvent) {
     match followed {
         FollowerEvent::Snapshot(snapshot) => {
-            keeper.heard(Some(snapshot.revision));
+            keeper.note_contact(Some(snapshot.revision));
             keeper.take_snapshot(snapshot, &HashMap::new());
-            backend.changed();
+            backend.note_change();
         }
         FollowerEvent::Batch(batch) => {
-            keeper.heard(Some(batch.revision));
+            keeper.note_contact(Some(batch.revision));
             keeper.take_batch(batch);
-            backend.changed();
+            backend.note_change();
         }
-        FollowerEvent::Heard { revision } => keeper.heard(Some(revision)),
+        FollowerEvent::Heard { revision } => keeper.note_contact(Some(revision)),
         FollowerEvent::Lost { reason } => {
             let serving = match keeper.stored.borrow().revision {
                 Some(_) => "serving what was read last",
@@ -164,7 +164,7 @@ fn apply_follower_event(keeper: &Keeper, backend: &mut dyn Backend, followed: Fo
             keeper.set_connection(FollowStatus::Lost(reason));
         }
         FollowerEvent::Back => {
-            keeper.heard(None);
+            keeper.note_contact(None);
             keeper.set_connection(FollowStatus::Good);
             info!("{}: followed", keeper.traits.name);
         }

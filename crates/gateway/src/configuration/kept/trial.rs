@@ -57,7 +57,7 @@ impl Keeper {
             changes.push(match write {
                 Write::Delete { .. } => Change::Delete { kind, id },
                 Write::Put { key, value, .. } => {
-                    misread.extend(self.encryption.misreading(key, value).map(|why| format!("{key}: {why}")));
+                    misread.extend(self.encryption.misreading_reason(key, value).map(|why| format!("{key}: {why}")));
                     let created = self.get(key).map_or(revision, |document| document.created);
                     Change::Put { kind, id, document: value.as_str().into(), created, origin: origin() }
                 }
@@ -84,7 +84,7 @@ impl Keeper {
                 *next = Some(config);
             }
         });
-        let mut trial = sorted_out(attempt, &changed);
+        let mut trial = sort_messages(attempt, &changed);
         trial.refusals.extend(misread);
         // A change for the better is made, even if it is not enough.
         if too_many_pairs.is_some_and(|count| count > pairs(&self.meaning().store.load("").config)) {
@@ -129,7 +129,7 @@ impl Keeper {
 }
 
 /// Separates the messages of an attempt into those about the changed resources, and those about others.
-fn sorted_out(attempt: Attempt, changed: &HashSet<(ResourceKind, String)>) -> Trial {
+fn sort_messages(attempt: Attempt, changed: &HashSet<(ResourceKind, String)>) -> Trial {
     // The prefix is not needed where warnings are shown.
     let bare = |warning: String| warning.strip_prefix("warning: ").map(str::to_owned).unwrap_or(warning);
     let warnings = attempt.warnings.iter().map(|warning| bare(warning.to_string())).collect();
@@ -233,7 +233,7 @@ pub(super) fn lint_changed(config: &Config, changed: &HashSet<(ResourceKind, Str
     let specs: Vec<Arc<_>> = config.routes.iter().map(|route| route.spec.clone()).collect();
     for finding in lint(&specs).findings {
         if is_changed(&finding.id) {
-            linted.warnings.push(about(&finding, changed));
+            linted.warnings.push(finding_text(&finding, changed));
         } else if stands_behind(&finding, is_changed) {
             linted.effects.push((key_of(ResourceKind::Routes, &finding.id), finding.to_string()));
         }
@@ -252,7 +252,7 @@ pub(super) fn lint_changed(config: &Config, changed: &HashSet<(ResourceKind, Str
 }
 
 /// The finding, with its route where several resources are changed.
-fn about(finding: &Finding, changed: &HashSet<(ResourceKind, String)>) -> String {
+fn finding_text(finding: &Finding, changed: &HashSet<(ResourceKind, String)>) -> String {
     match changed.len() {
         1 => finding.to_string(),
         _ => format!("routes/{}: {finding}", finding.id),
@@ -286,7 +286,7 @@ mod tests {
         let route = json!({"uris": all("/p"), "hosts": all("h"), "upstream": {"nodes": {"127.0.0.1:9": 1}}});
         let refusals = |count: usize| {
             let put = |at: usize| {
-                let key = Key::found(&format!("routes/{at}"));
+                let key = Key::from_etcd_path(&format!("routes/{at}"));
                 Write::Put { key, value: route.to_string(), ttl_seconds: None }
             };
             let author = Author { name: String::new(), address: String::new(), action: String::new() };

@@ -371,20 +371,20 @@ impl VaultClient {
         VaultClient { manager, http, token, turns, down }
     }
 
-    fn down(&self) -> MutexGuard<'_, Option<(Instant, String)>> {
+    fn outage(&self) -> MutexGuard<'_, Option<(Instant, String)>> {
         self.down.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads a path behind the prefix when not too many others are being read, unless the Vault has not answered lately.
     async fn read_in_turn(&self, path: &str) -> Result<Data, VaultFailure> {
         let _turn = self.turns.acquire().await.expect("the semaphore is never closed");
-        if let Some((until, why)) = &*self.down()
+        if let Some((until, why)) = &*self.outage()
             && Instant::now() < *until
         {
             return Err(VaultFailure::Passing(why.clone()));
         }
         let answer = self.read(path).await;
-        *self.down() = match &answer {
+        *self.outage() = match &answer {
             Err(VaultFailure::Passing(why)) => Some((Instant::now() + NEGATIVE, why.clone())),
             Ok(_) | Err(VaultFailure::Definite(_)) => None,
         };

@@ -32,7 +32,7 @@ impl Control {
         }
         self.set_datastore_released(true);
         let plans = self.reloader.plans().clone();
-        let state = (self.reloader.had_end_flag(), datastore_state(&self.reloader.served().loaded));
+        let state = (self.reloader.had_end_flag(), datastore_state(&self.reloader.served_plan().loaded));
         match self.predecessor.launch((fleet, &plans), self.reloader.metering().as_deref(), state) {
             Ok(()) => info!("SIGUSR2: starting the process that takes over"),
             Err(error) => self.serve_on(&error.to_string()),
@@ -43,7 +43,7 @@ impl Control {
         match step {
             Step::Progress(Progress::Started(pid)) => {
                 info!(pid, "upgrade: the new process runs");
-                self.predecessor.started(pid);
+                self.predecessor.on_started(pid);
             }
             Step::Progress(Progress::Failed(reason)) if matches!(self.workers, Workers::Serving(_)) => {
                 self.serve_on(&reason);
@@ -64,11 +64,11 @@ impl Control {
                 self.predecessor.leave(heard, unexposed);
             }
             Step::Progress(Progress::Lost(reason)) => {
-                let reason = upgrade::lost(&reason);
+                let reason = upgrade::lost_message(&reason);
                 error!("{reason}");
                 self.failure = Some(reason);
             }
-            Step::Progress(Progress::Ended(reason)) => warn!("{}", upgrade::ended(&reason)),
+            Step::Progress(Progress::Ended(reason)) => warn!("{}", upgrade::ended_message(&reason)),
             Step::Progress(Progress::HandedOver) => {}
             Step::Unexposed => self.predecessor.go(),
             Step::Progress(Progress::Going) => self.leave(),
@@ -78,7 +78,7 @@ impl Control {
     /// The successor does all new work from here on.
     fn leave(&mut self) {
         let Workers::Serving(fleet) = &mut self.workers else { return };
-        let Some((successor, pid)) = self.predecessor.gone() else { return };
+        let Some((successor, pid)) = self.predecessor.end_own_services() else { return };
         if let Some(pid_file) = self.pid_file.take() {
             pid_file.leave();
         }
@@ -123,7 +123,7 @@ impl Control {
     }
 
     fn serve_on(&mut self, reason: &str) {
-        self.predecessor.failed();
+        self.predecessor.on_failed();
         self.set_datastore_released(false);
         if let Some(metering) = self.reloader.metering() {
             metering.keep();

@@ -128,9 +128,9 @@ impl FollowedEtcd {
         if let Ok(Some(snapshot)) = timeout(FIRST_ANSWER_TIMEOUT, self.first(&mut why)).await {
             report_read(&snapshot, self.etcd.prefix());
             let last_good = self.file.as_ref().map(|file| file.last_good(&snapshot)).unwrap_or_default();
-            keeper.heard(Some(snapshot.revision));
+            keeper.note_contact(Some(snapshot.revision));
             keeper.take_snapshot(snapshot, &last_good);
-            self.changed();
+            self.note_change();
             return;
         }
         let no_snapshot = || "no snapshot is configured (gateway.config.etcd.snapshot)".to_owned();
@@ -160,7 +160,7 @@ impl Backend for FollowedEtcd {
         self.file.as_ref().map_or(PAUSE_MAX, |file| file.pause(Instant::now()))
     }
 
-    fn followed(&mut self) -> Pending<'_, Option<FollowerEvent>> {
+    fn next_follower_event(&mut self) -> Pending<'_, Option<FollowerEvent>> {
         Box::pin(async move {
             let event = self.followed.recv().await;
             if let Some(FollowerEvent::Snapshot(snapshot)) = &event {
@@ -170,9 +170,9 @@ impl Backend for FollowedEtcd {
         })
     }
 
-    fn changed(&mut self) {
+    fn note_change(&mut self) {
         if let Some(file) = &mut self.file {
-            file.changed(Instant::now());
+            file.note_change(Instant::now());
         }
     }
 

@@ -82,7 +82,7 @@ impl SnapshotFile {
     }
 
     /// Notes a change that the file does not have.
-    pub(super) fn changed(&mut self, now: Instant) {
+    pub(super) fn note_change(&mut self, now: Instant) {
         let first = self.behind.map_or(now, |(first, _)| first);
         self.behind = Some((first, now));
     }
@@ -150,7 +150,7 @@ impl SnapshotFile {
             }
             Err(error) => {
                 self.failed_at = Some(now);
-                self.changed(now);
+                self.note_change(now);
                 if !had_failed {
                     let seconds = RETRY_AFTER.as_secs();
                     error!(
@@ -180,7 +180,7 @@ fn still_good(last_good: Vec<(Key, Document)>, snapshot: &Snapshot) -> HashMap<K
 fn write(keeper: &Keeper, path: &Path, prefix: &str) -> Written {
     let Snapshot { revision, documents } = keeper.snapshot();
     let kept = |(key, document): (Key, Document)| {
-        let value = keeper.encryption.kept(&key, &document.value);
+        let value = keeper.encryption.stored_text(&key, &document.value);
         (key, Document { value, ..document })
     };
     let documents: Vec<(Key, Document)> = documents.into_iter().map(kept).collect();
@@ -249,15 +249,15 @@ mod tests {
         let (mut file, keeper, start) = (SnapshotFile::new(path.clone(), PREFIX), keeper(7), Instant::now());
         let ms = Duration::from_millis;
         assert_eq!(file.pause(start), PAUSE_MAX);
-        file.changed(start);
+        file.note_change(start);
         assert_eq!(file.pause(start + ms(400)), ms(600));
-        file.changed(start + ms(900));
+        file.note_change(start + ms(900));
         tend(&mut file, &keeper, start + ms(1800));
         assert_eq!(revision(&path), None);
         tend(&mut file, &keeper, start + ms(1900));
         assert_eq!((revision(&path), file.pause(start)), (Some(7), PAUSE_MAX));
         // Something changes all the time.
-        (0..12).for_each(|step| file.changed(start + ms(10_000 + 500 * step)));
+        (0..12).for_each(|step| file.note_change(start + ms(10_000 + 500 * step)));
         assert_eq!(file.pause(start + ms(15_500)), Duration::ZERO);
         file.set_released(true);
         assert_eq!(file.pause(start + ms(15_500)), PAUSE_MAX, "it is another's");
@@ -271,7 +271,7 @@ mod tests {
         let (path, in_the_way) = (folder.path().join("snapshot"), folder.path().join("snapshot.new"));
         std::fs::create_dir(&in_the_way).unwrap();
         let (mut file, keeper, start) = (SnapshotFile::new(path.clone(), PREFIX), keeper(7), Instant::now());
-        file.changed(start);
+        file.note_change(start);
         let failed_at = start + QUIET;
         tend(&mut file, &keeper, failed_at);
         assert_eq!(file.pause(failed_at), RETRY_AFTER, "nothing has changed, and it is behind");
@@ -316,7 +316,7 @@ mod tests {
             let mut file = SnapshotFile::new(path.clone(), PREFIX);
             file.set_released(is_released);
             if is_changed {
-                file.changed(Instant::now());
+                file.note_change(Instant::now());
             }
             file
         };

@@ -98,7 +98,7 @@ impl DatastoreFile {
     where
         WriteFailure: From<E>,
     {
-        let made = match self.replaced() {
+        let made = match self.replaced_reason() {
             Some(why) => Err(CommitError::Unavailable(why).into()),
             None => write(self.store()?).map_err(WriteFailure::from),
         };
@@ -112,7 +112,7 @@ impl DatastoreFile {
     }
 
     /// Why nothing may be written: what is at the path now is not the file that is open, so a restart would not find the write.
-    fn replaced(&self) -> Option<String> {
+    fn replaced_reason(&self) -> Option<String> {
         let is_other = self.open.is_some() && identity(&self.path) != self.identity;
         let path = self.path.display();
         is_other.then(|| {
@@ -190,19 +190,19 @@ impl Backend for DatastoreFile {
         }
     }
 
-    fn followed(&mut self) -> Pending<'_, Option<FollowerEvent>> {
+    fn next_follower_event(&mut self) -> Pending<'_, Option<FollowerEvent>> {
         Box::pin(pending())
     }
 
     /// Every change is in the file already.
-    fn changed(&mut self) {}
+    fn note_change(&mut self) {}
 
     /// Deletes expired documents, and opens a store that could not be opened before.
     fn tend(&mut self, keeper: &Arc<Keeper>, now: SystemTime) -> Option<Batch> {
         if self.open.is_none() && !self.is_released {
             self.open_again(keeper);
         }
-        if let Some(why) = self.replaced() {
+        if let Some(why) = self.replaced_reason() {
             self.note(keeper, Some(&why));
             return None;
         }
