@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn everything_of_a_document_counts_and_their_order_does_not() {
-        let (a, b) = (Key::found("routes/a"), Key::found("routes/b"));
+        let (a, b) = (Key::from_etcd_path("routes/a"), Key::from_etcd_path("routes/b"));
         let mut digest = DocumentsDigest::default();
         digest.put(&a, &document("old", 1, 1));
         digest.put(&b, &document("{}", 2, 2));

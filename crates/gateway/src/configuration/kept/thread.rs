@@ -324,11 +324,11 @@ mod tests {
             Duration::from_secs(60)
         }
 
-        fn followed(&mut self) -> Pending<'_, Option<FollowerEvent>> {
+        fn next_follower_event(&mut self) -> Pending<'_, Option<FollowerEvent>> {
             Box::pin(self.followed.recv())
         }
 
-        fn changed(&mut self) {}
+        fn note_change(&mut self) {}
 
         fn tend(&mut self, _keeper: &Arc<Keeper>, _now: SystemTime) -> Option<Batch> {
             None
@@ -394,7 +394,7 @@ mod tests {
         let backend = Box::new(SlowStore { followed, commits, begun });
         let write = |path: &str| {
             let (answer, answered) = oneshot::channel();
-            let put = Write::Put { key: Key::found(path), value: r#"{"plugins":{}}"#.to_owned(), ttl_seconds: None };
+            let put = Write::Put { key: Key::from_etcd_path(path), value: r#"{"plugins":{}}"#.to_owned(), ttl_seconds: None };
             let change = Transaction {
                 conditions: Vec::new(),
                 unreferenced: Vec::new(),
@@ -411,7 +411,7 @@ mod tests {
             ask.send(given_up).await.unwrap();
             drop(gone);
             let document = Document { value: "{}".into(), created: 7, modified: 7 };
-            let event = Event { key: Key::found("protos/3"), document: Some(document) };
+            let event = Event { key: Key::from_etcd_path("protos/3"), document: Some(document) };
             notices.send(FollowerEvent::Batch(Batch { revision: 7, events: vec![event] })).await.unwrap();
             while keeper.revision() != 7 {
                 yield_now().await;
