@@ -1,6 +1,6 @@
 //! `stillgate-packaging GATEWAY LAB OUT`: all packages of two built programs. `cargo xtask package` builds them first.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use stillgate_packaging::{Programs, Release, Result, archive, container, deb, wheel};
 
@@ -19,7 +19,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn make(programs: Programs, out: &PathBuf) -> Result {
+fn make(programs: Programs, out: &Path) -> Result {
     let repository = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
     let release = Release::of(repository, programs)?;
     for make in [deb::gateway, deb::lab, archive::archive, wheel::wheel] {

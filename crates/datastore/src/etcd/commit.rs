@@ -13,6 +13,7 @@ use super::message::{
 use crate::document::{Batch, Document, Event, Key};
 use crate::transaction::{CommitError, Condition, ReferenceCheck, Transaction, WRITES_MAX, Write};
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 const TXN: &str = "/v3/kv/txn";
 const LEASE_GRANT: &str = "/v3/lease/grant";
@@ -47,8 +48,9 @@ impl Etcd {
                 .chain(unreferenced.iter().map(|(below, since)| self.look_below(below, *since)))
                 .collect(),
         };
-        let answer: TxnResponse =
-            self.caller.call(TXN, &request, Repeat::WithoutEffect).await.map_err(|error| refused(&error))?;
+        let answer: Result<TxnResponse, EtcdError> = self.caller.call(TXN, &request, Repeat::WithoutEffect).await;
+        self.is_full.store(answer.as_ref().is_err_and(EtcdError::is_about_space), Ordering::Relaxed);
+        let answer = answer.map_err(|error| refused(&error))?;
         match answer.succeeded {
             true => Ok(batch(transaction, answer)),
             false => Err(self.conflict(transaction, answer)),

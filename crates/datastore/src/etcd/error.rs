@@ -9,6 +9,9 @@ use super::message::{EtcdHeader, KeyValue, Number, RangeRequest, RangeResponse};
 use crate::document::{Document, Key, Snapshot};
 use std::fmt;
 
+/// etcd's message when its space is used up.
+const NO_SPACE: &str = "database space exceeded";
+
 /// gRPC codes of etcd's answers.
 pub(crate) mod code {
     pub(crate) const INVALID_ARGUMENT: u32 = 3;
@@ -119,6 +122,11 @@ impl EtcdError {
         *code == code::UNAUTHENTICATED || words.iter().any(|words| message.contains(words))
     }
 
+    /// Whether etcd takes no writes because its space is used up.
+    pub(crate) fn is_about_space(&self) -> bool {
+        matches!(self, EtcdError::Refused { message, .. } if message.contains(NO_SPACE))
+    }
+
     /// Whether only a new list can help.
     pub(crate) fn needs_list(&self) -> bool {
         // If a watch's response was too large, it would be too large again.
@@ -160,7 +168,7 @@ fn advice(message: &str) -> &'static str {
         ("authentication failed", "; are `user` and `password` right?"),
         ("user name is empty", "; etcd's authentication is on: set `user` and `password`"),
         ("permission denied", "; grant the user's role read and write below the prefix"),
-        ("database space exceeded", "; compact and defragment etcd, then clear its alarm"),
+        (NO_SPACE, "; compact and defragment etcd, then clear its alarm"),
         ("no leader", "; is the majority of its members up?"),
     ];
     ADVICE.iter().find(|(words, _)| message.contains(words)).map_or("", |(_, advice)| advice)

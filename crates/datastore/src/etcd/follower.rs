@@ -31,7 +31,7 @@ pub enum FollowerEvent {
     Snapshot(Snapshot),
     /// Changes since the previous event.
     Batch(Batch),
-    /// etcd cannot be followed. Sent again when the reason changes.
+    /// etcd cannot be followed, or takes no writes. Sent again when the reason changes.
     Lost {
         /// The reason on one line.
         reason: String,
@@ -77,6 +77,12 @@ impl Follower {
     pub(crate) fn on_watch_begun(&mut self) -> Option<FollowerEvent> {
         self.failures = 0;
         self.lost.take().map(|_| FollowerEvent::Back)
+    }
+
+    /// Handles that etcd takes no writes.
+    pub(crate) fn on_writes_refused(&mut self, reason: String) -> Option<FollowerEvent> {
+        self.lost = Some(reason.clone());
+        Some(FollowerEvent::Lost { reason })
     }
 
     /// Handles a batch of a watch; `None` if it is known.

@@ -171,6 +171,25 @@ pub(crate) struct DeleteResponse {
 }
 
 #[derive(Debug, Serialize)]
+pub(crate) struct AlarmRequest {
+    pub(crate) action: &'static str,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct AlarmResponse {
+    pub(crate) header: EtcdHeader,
+    pub(crate) alarms: Vec<AlarmMember>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct AlarmMember {
+    /// `NOSPACE`, `CORRUPT`.
+    pub(crate) alarm: String,
+}
+
+#[derive(Debug, Serialize)]
 pub(crate) struct LeaseRequest {
     #[serde(rename = "TTL")]
     pub(crate) ttl: Number,
@@ -217,7 +236,7 @@ macro_rules! responses {
     };
 }
 
-responses!(RangeResponse, TxnResponse, LeaseResponse);
+responses!(RangeResponse, TxnResponse, LeaseResponse, AlarmResponse);
 
 impl EtcdResponse for AuthResponse {
     fn cluster(&self) -> Option<u64> {

@@ -37,6 +37,7 @@ use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use tokio::sync::mpsc::Sender;
 use tokio::time::sleep;
 pub use watch::{EtcdWatch, EtcdWatchEvent, WatchStart};
@@ -45,6 +46,8 @@ pub use watch::{EtcdWatch, EtcdWatchEvent, WatchStart};
 #[derive(Debug)]
 pub struct Etcd {
     caller: Caller,
+    /// A write was refused because etcd's space is used up, and none was made since.
+    is_full: AtomicBool,
     layout: KeyLayout,
 }
 
@@ -56,7 +59,7 @@ impl Etcd {
     pub fn new(options: EtcdOptions) -> Result<Etcd, OptionsError> {
         let layout = KeyLayout::new(&options.prefix)?;
         let (known_key, _) = layout.range();
-        Ok(Etcd { caller: Caller::new(options, known_key)?, layout })
+        Ok(Etcd { caller: Caller::new(options, known_key)?, is_full: AtomicBool::new(false), layout })
     }
 
     /// Its endpoints, for messages.
@@ -133,6 +136,8 @@ async fn run(etcd: &Etcd, follower: &mut Follower, sender: &Sender<FollowerEvent
                 send_event(sender, Some(FollowerEvent::Heard { revision })).await?;
             }
             EtcdWatchEvent::Heard(revision) => send_event(sender, Some(FollowerEvent::Heard { revision })).await?,
+            EtcdWatchEvent::WritesRefused(reason) => send_event(sender, follower.on_writes_refused(reason)).await?,
+            EtcdWatchEvent::WritesTaken => send_event(sender, follower.on_watch_begun()).await?,
         }
     }
 }

@@ -14,8 +14,8 @@ use super::digest::DocumentsDigest;
 use super::error::{EtcdError, RANGE, document};
 use super::layout::is_directory;
 use super::message::{
-    EtcdErrorBody, EtcdHeader, KeyValue, Number, RangeRequest, RangeResponse, WatchCreate, WatchEvent, WatchLine,
-    WatchRequest, WatchResponse,
+    AlarmRequest, AlarmResponse, EtcdErrorBody, EtcdHeader, KeyValue, Number, RangeRequest, RangeResponse, WatchCreate,
+    WatchEvent, WatchLine, WatchRequest, WatchResponse,
 };
 use crate::document::{Batch, Event};
 use bytes::{Buf as _, BytesMut};
@@ -23,6 +23,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -37,6 +38,7 @@ const COMPARE_INTERVAL: Duration = Duration::from_secs(10);
 const SILENCE_MAX: Duration = Duration::from_secs(15 * 60);
 
 const WATCH: &str = "/v3/watch";
+const ALARM: &str = "/v3/maintenance/alarm";
 
 /// A running watch. It ends when dropped.
 pub struct EtcdWatch<'a> {
@@ -56,6 +58,8 @@ pub struct EtcdWatch<'a> {
     keys: Option<u64>,
     /// etcd had changes that the watch has not delivered, when it was last compared.
     is_owed: bool,
+    /// etcd takes no writes, as far as that was reported.
+    is_full: bool,
     heard_at: Instant,
     probed_at: Instant,
     compared_at: Instant,
@@ -82,6 +86,10 @@ pub enum EtcdWatchEvent {
     Progress(u64),
     /// The member of a quiet watch answered, and etcd is at this revision.
     Heard(u64),
+    /// etcd takes no writes, for this reason.
+    WritesRefused(String),
+    /// etcd takes writes again.
+    WritesTaken,
 }
 
 impl Etcd {
@@ -155,6 +163,7 @@ impl Etcd {
             seen: (after, cluster),
             keys,
             is_owed: false,
+            is_full: false,
             heard_at: now,
             probed_at: now,
             compared_at: now,
@@ -241,6 +250,7 @@ impl EtcdWatch<'_> {
                 self.ready.push_back(EtcdWatchEvent::Heard(revision));
                 self.probed_at = Instant::now();
                 self.compare(revision).await?;
+                self.look_at_space().await;
                 if self.heard_at.elapsed() > SILENCE_MAX {
                     return Err(self.lost_error("the watch has been silent for too long"));
                 }
@@ -274,6 +284,31 @@ impl EtcdWatch<'_> {
                 Err(self.lost_error("the watch does not deliver changes; does a proxy keep its connection?"))
             }
         }
+    }
+
+    /// Finds out whether etcd takes writes again, if it has refused one.
+    async fn look_at_space(&mut self) {
+        let is_full = self.etcd.is_full.load(Ordering::Relaxed) && {
+            let alarms = self.etcd.caller.call_at(self.endpoint, ALARM, &AlarmRequest { action: "GET" }).await;
+            // Without an answer it is as before.
+            alarms
+                .map_or(true, |response: AlarmResponse| response.alarms.iter().any(|member| member.alarm == "NOSPACE"))
+        };
+        match (is_full, self.is_full) {
+            (true, false) => {
+                let url = self.etcd.caller.url(self.endpoint);
+                let reason = format!(
+                    "etcd at {url} takes no writes: its space is used up; compact and defragment it, then clear its alarm"
+                );
+                self.ready.push_back(EtcdWatchEvent::WritesRefused(reason));
+            }
+            (false, true) => self.ready.push_back(EtcdWatchEvent::WritesTaken),
+            _ => {}
+        }
+        if !is_full {
+            self.etcd.is_full.store(false, Ordering::Relaxed);
+        }
+        self.is_full = is_full;
     }
 
     /// Returns whether the watch was confirmed.

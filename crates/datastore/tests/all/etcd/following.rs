@@ -1,10 +1,12 @@
 //! Following through breaks, stops, compactions and losses.
 
 use crate::etcd::{FollowerThread, impatient, key, options, run, texts};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-use stillgate_datastore::etcd::{Etcd, FollowerEvent};
+use stillgate_datastore::etcd::{Etcd, FollowerEvent, follow};
 use stillgate_datastore::{Author, Transaction, Write};
 use stillgate_testkit::{CutEnd, CutPoint, Cutter, EtcdServer as Server, EtcdSetup, Side, eventually};
+use tokio::sync::mpsc;
 
 /// Cuts every connection, until it is disarmed.
 const CUT: CutPoint = CutPoint { side: Side::Client, after: 0, end: CutEnd::Fin };
@@ -252,6 +254,41 @@ fn a_watch_that_delivers_nothing_any_more_is_replaced() {
     std::thread::sleep(Duration::from_secs(18));
     assert_eq!((following.losses(), following.snapshots()), (losses, 1));
     following.await_equal(server.endpoint(0));
+}
+
+/// A write was refused because etcd's space is used up: that is reported until its alarm is cleared.
+#[test]
+fn an_etcd_without_space_is_reported() {
+    let server = Server::start();
+    server.put(0, "/apisix/routes/1", "a");
+    let (sender, mut receiver) = mpsc::channel(64);
+    let etcd = Arc::new(Etcd::new(options(vec![server.endpoint(0)])).unwrap());
+    let alarm = |action: &str| {
+        let status = server.call(0, "/v3/maintenance/status", &serde_json::json!({}));
+        let request =
+            serde_json::json!({"action": action, "memberID": status["header"]["member_id"], "alarm": "NOSPACE"});
+        server.call(0, "/v3/maintenance/alarm", &request);
+    };
+    run(async {
+        let _following = tokio::spawn(follow(Arc::clone(&etcd), sender));
+        let mut next = async |is_it: &dyn Fn(&FollowerEvent) -> bool| loop {
+            let event = receiver.recv().await.expect("it is followed");
+            if is_it(&event) {
+                return;
+            }
+        };
+        next(&|event| matches!(event, FollowerEvent::Snapshot(_))).await;
+        alarm("ACTIVATE");
+        let writes = vec![Write::Put { key: key("routes/2"), value: "b".to_owned(), ttl_seconds: None }];
+        let change =
+            Transaction { conditions: Vec::new(), unreferenced: Vec::new(), writes, author: Author::default() };
+        let refused = etcd.commit(&change).await.unwrap_err().to_string();
+        assert!(refused.contains("database space exceeded"), "{refused}");
+        next(&|event| matches!(event, FollowerEvent::Lost { reason } if reason.contains("takes no writes"))).await;
+        alarm("DEACTIVATE");
+        next(&|event| *event == FollowerEvent::Back).await;
+        etcd.commit(&change).await.unwrap();
+    });
 }
 
 /// An endpoint was set up again on its own, with nothing in it.

@@ -394,7 +394,8 @@ mod tests {
         let backend = Box::new(SlowStore { followed, commits, begun });
         let write = |path: &str| {
             let (answer, answered) = oneshot::channel();
-            let put = Write::Put { key: Key::from_etcd_path(path), value: r#"{"plugins":{}}"#.to_owned(), ttl_seconds: None };
+            let put =
+                Write::Put { key: Key::from_etcd_path(path), value: r#"{"plugins":{}}"#.to_owned(), ttl_seconds: None };
             let change = Transaction {
                 conditions: Vec::new(),
                 unreferenced: Vec::new(),

@@ -282,7 +282,8 @@ mod tests {
 
     #[test]
     fn a_former_version_is_good_only_for_the_document_that_was_rejected() {
-        let entry = |created, modified| (Key::from_etcd_path("routes/1"), Document { value: "{}".into(), created, modified });
+        let entry =
+            |created, modified| (Key::from_etcd_path("routes/1"), Document { value: "{}".into(), created, modified });
         let still = |saved, now: (u64, u64)| {
             let snapshot = Snapshot { revision: 9, documents: vec![entry(now.0, now.1)] };
             !still_good(vec![saved], &snapshot).is_empty()
@@ -298,7 +299,8 @@ mod tests {
     fn the_last_snapshot_with_documents_is_kept() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("snapshot");
-        let documents = vec![(Key::from_etcd_path("routes/1"), Document { value: "{}".into(), created: 2, modified: 2 })];
+        let documents =
+            vec![(Key::from_etcd_path("routes/1"), Document { value: "{}".into(), created: 2, modified: 2 })];
         let full = SavedSnapshot { snapshot: Snapshot { revision: 2, documents }, last_good: Vec::new() };
         full.write(&path, PREFIX).unwrap();
         for empty in [3, 4] {
