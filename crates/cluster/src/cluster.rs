@@ -1,6 +1,9 @@
 //! Routes a message to the node that has its device, using the directory and the peers.
 
-use crate::peers::{Call, CallError, Handler, PeerReply, PeerServerSettings, PeerTls, Peers, serve};
+use crate::peers::{
+    Call, CallError, Handler, KnownNodes, NodeLookup, PeerRefusals, PeerReply, PeerServerSettings, PeerTls, Peers,
+    serve,
+};
 use crate::registry::{Directory, DirectorySettings, FormerDirectory, Hooks, StoreAddressError};
 use bytes::Bytes;
 use std::fmt;
@@ -53,6 +56,7 @@ pub struct ClusterSettings {
 pub struct Cluster {
     directory: Directory,
     peers: Peers,
+    refusals: Arc<PeerRefusals>,
     handler: Handler,
     /// Dropped when another process accepts the peers; `None` if one already does.
     accepting: Mutex<Option<oneshot::Sender<()>>>,
@@ -64,6 +68,7 @@ pub struct Cluster {
 pub struct Watch {
     directory: Directory,
     peers: Peers,
+    refusals: Arc<PeerRefusals>,
 }
 
 /// Why a request got no answer from its device's node.
@@ -93,6 +98,7 @@ impl Cluster {
                 }
             }),
         };
+        let refusals = Arc::new(PeerRefusals::default());
         let (accepting, leaving) = oneshot::channel();
         let mut tasks = JoinSet::new();
         tasks.spawn(directory.clone().run(hooks));
@@ -101,10 +107,12 @@ impl Cluster {
             // Completes when the sender is dropped.
             let leaving = async { drop(leaving.await) };
             let handler = directory_handler(directory.clone(), close, handler.clone());
-            tasks.spawn(serve(listener, PeerServerSettings { tls, body_bytes_max, handler }, leaving));
+            let (nodes, refusals) = (known_nodes(directory.clone()), refusals.clone());
+            let served = PeerServerSettings { tls, body_bytes_max, handler, nodes, refusals };
+            tasks.spawn(serve(listener, served, leaving));
         }
         let accepting = Mutex::new(Some(accepting));
-        Ok(Cluster { directory, peers, handler, accepting, _tasks: tasks })
+        Ok(Cluster { directory, peers, refusals, handler, accepting, _tasks: tasks })
     }
 
     /// The directory, to connect and disconnect devices.
@@ -114,7 +122,7 @@ impl Cluster {
 
     /// A view that can be used on another thread.
     pub fn watch(&self) -> Watch {
-        Watch { directory: self.directory.clone(), peers: self.peers.clone() }
+        Watch { directory: self.directory.clone(), peers: self.peers.clone(), refusals: self.refusals.clone() }
     }
 
     /// Another process of this node takes over: it holds the lease and accepts the peers. Existing connections stay.
@@ -235,6 +243,11 @@ impl Watch {
         !self.directory.is_away()
     }
 
+    /// Why the directory cannot be used; `None` if it can, or if nothing was sent yet.
+    pub fn error(&self) -> Option<Box<str>> {
+        self.directory.error()
+    }
+
     /// The number of commands sent to Redis so far.
     pub fn commands(&self) -> u64 {
         self.directory.commands()
@@ -248,6 +261,11 @@ impl Watch {
     /// Nodes whose lease has not ended, this one included.
     pub fn nodes(&self) -> usize {
         self.directory.members().iter().count()
+    }
+
+    /// Connections at the address for peers that were closed, as they did not prove to be a node's.
+    pub fn refused_peers(&self) -> u64 {
+        self.refusals.count()
     }
 
     /// Nodes that this one is connected to.
@@ -273,6 +291,21 @@ async fn ask_one(peers: &Peers, to: (&str, &str), kind: &str, body: Bytes, patie
             _ => return None,
         }
     }
+}
+
+/// The nodes in the directory, for the server of peers.
+fn known_nodes(directory: Directory) -> NodeLookup {
+    Arc::new(move |since| {
+        let directory = directory.clone();
+        Box::pin(async move {
+            let is_read = match since {
+                Some(since) => directory.read_members_since(since).await.is_ok(),
+                None => false,
+            };
+            let members = directory.members();
+            KnownNodes { is_all: is_read && members.is_complete(), members }
+        })
+    })
 }
 
 /// Answers requests about the directory, and passes on the others.

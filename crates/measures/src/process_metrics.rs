@@ -97,6 +97,7 @@ pub struct DirectoryFacts {
     pending: usize,
     nodes: usize,
     peers: usize,
+    refused_peers: u64,
 }
 
 impl DirectoryFacts {
@@ -108,6 +109,7 @@ impl DirectoryFacts {
             pending: watch.pending_count(),
             nodes: watch.nodes(),
             peers: watch.peers(),
+            refused_peers: watch.refused_peers(),
         }
     }
 }
@@ -456,6 +458,7 @@ fn amount(
         Measure::DeviceDirectoryPending => now(facts.directory?.pending as u64),
         Measure::DeviceNodes => now(facts.directory?.nodes as u64),
         Measure::DevicePeersConnected => now(facts.directory?.peers as u64),
+        Measure::DevicePeersRefused => Some(Amount::SoFar(facts.directory?.refused_peers)),
         Measure::LimitCounters => now(facts.limits.counters as u64),
         Measure::LimitEvicted => Some(Amount::SoFar(facts.limits.evicted)),
         Measure::LimitContended => Some(Amount::SoFar(facts.limits.contended)),

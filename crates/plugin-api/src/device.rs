@@ -49,11 +49,11 @@ pub struct EventSettings {
     pub uri: Box<str>,
     /// Whether the device's next message is read only after the upstream's 2xx.
     pub is_acknowledged: bool,
-    /// Most bytes of one device's waiting events, each counted with 64 more; further ones are dropped.
+    /// Most bytes of one device's waiting events, each counted with 128 more; further ones are dropped.
     pub queue_bytes_max: usize,
     /// Timeout of one attempt.
     pub timeout: Duration,
-    /// How long an event is retried, counted from its first attempt; then it is dropped.
+    /// How long an event is retried, counted from when it happened; then it is dropped.
     pub retry: Duration,
 }
 

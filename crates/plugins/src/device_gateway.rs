@@ -76,11 +76,13 @@ object! {
         /// Whether a device's next message is read only after the upstream has answered 2xx. A device cannot flood the
         /// upstream then.
         ack: bool = Flag => default(false);
-        /// Most bytes of events that wait for one device; further ones are dropped and counted.
+        /// Most bytes of events that wait for one device, each counted with 128 more, those of its earlier connections
+        /// included; further ones are dropped and counted.
         queue_bytes: usize = EVENT_BYTES => default(64 * 1024);
         /// Timeout of one attempt.
         timeout: Duration = TRY => default(Duration::from_secs(5));
-        /// How long an event is retried if the upstream fails or answers 5xx; then it is dropped and counted.
+        /// How long an event is retried if the upstream fails or answers 5xx, from when the device sent it; then it is
+        /// dropped and counted.
         retry: Duration = RETRY => default(Duration::from_secs(60));
     }
 }

@@ -130,6 +130,17 @@ impl ServerTls {
         Some(ServerChoice { config: configs.offering(offer), client_ca: configs.client_ca.as_ref() })
     }
 
+    /// Whether a handshake for this name would still verify its client against `shown`. An entry that cannot be used for now does not
+    /// contradict it.
+    pub fn verifies(&self, server_name: Option<&str>, shown: &ClientCa) -> bool {
+        let lower = server_name.map(|name| name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase());
+        match self.names.find(lower.as_ref().map(String::as_bytes)) {
+            None => false,
+            Some(None) => true,
+            Some(Some(configs)) => configs.client_ca.as_deref() == Some(shown),
+        }
+    }
+
     /// Whether a request for `host` may come over a connection whose client has shown a certificate that was verified against
     /// `shown`. It may not where a name that the host falls under asks for certificates of other issuers; the answer is 421 then
     /// (RFC 9110 section 15.5.20). The issuers themselves are compared: what the connection went by may have another name by

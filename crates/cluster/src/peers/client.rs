@@ -24,6 +24,8 @@ use tokio_rustls::rustls::pki_types::ServerName;
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_000);
 /// How long a failure to connect is remembered.
 const FAILURE_KEPT: Duration = Duration::from_millis(250);
+/// The shortest interval between log lines about one peer that cannot be reached.
+const FAILURES_LOGGED_EVERY: Duration = Duration::from_secs(10);
 const PING_INTERVAL: Duration = Duration::from_millis(1_500);
 /// A hanging node is detected within this and the interval: before its lease ends.
 const PING_TIMEOUT: Duration = Duration::from_millis(2_000);
@@ -59,6 +61,7 @@ enum PeerLink {
     Failed {
         address: Box<str>,
         at: Instant,
+        logged: Instant,
     },
 }
 
@@ -171,12 +174,16 @@ impl Peers {
             PeerLink::Open { address: known, open, connection } if **known == *address && !connection.is_finished() => {
                 return Ok(open.clone());
             }
-            PeerLink::Failed { address: known, at } if **known == *address && at.elapsed() < FAILURE_KEPT => {
+            PeerLink::Failed { address: known, at, .. } if **known == *address && at.elapsed() < FAILURE_KEPT => {
                 return Err(CallError::Unreachable);
             }
             PeerLink::Open { connection, .. } => connection.abort(),
             PeerLink::Failed { .. } | PeerLink::None => {}
         }
+        let logged = match &*link {
+            PeerLink::Failed { logged, .. } => Some(*logged),
+            _ => None,
+        };
         // In case this is dropped halfway.
         *link = PeerLink::None;
         let made = timeout(CONNECT_TIMEOUT, self.connect(node, address)).await;
@@ -188,8 +195,12 @@ impl Peers {
                 Ok(open)
             }
             Err(error) => {
-                tracing::debug!(node, address, %error, "a peer cannot be reached");
-                *link = PeerLink::Failed { address: address.into(), at: Instant::now() };
+                let now = Instant::now();
+                let logged = logged.filter(|logged| now.duration_since(*logged) < FAILURES_LOGGED_EVERY);
+                if logged.is_none() {
+                    tracing::warn!(node, address, %error, "a peer cannot be reached");
+                }
+                *link = PeerLink::Failed { address: address.into(), at: now, logged: logged.unwrap_or(now) };
                 Err(CallError::Unreachable)
             }
         }

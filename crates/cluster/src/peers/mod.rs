@@ -1,29 +1,35 @@
 //! Requests from node to node: HTTP/2, one connection from each node to each other one, flow-controlled.
 //!
 //! Over TLS both sides present a certificate of the same roots with their node's name: another certificate of these
-//! roots is not enough. Without TLS both ends are on one machine.
+//! roots is not enough. Without TLS both ends are on one machine. Connections that have not proved to be a node's have few places
+//! and little time ([`slots`]).
 //!
 //! A request is a POST with its kind as path and the sender's name in a field; 200 means that the node has processed
 //! it, 421 that its subject is not there (any more), 503 that another process of the node takes over. A connection that
 //! does not answer a ping is given up, so that requests on it do not wait for a hanging node.
 
 mod client;
+mod slots;
 
 use bytes::{Bytes, BytesMut};
 pub use client::Peers;
 use h2::RecvStream;
 use h2::server::SendResponse;
 use http::{Request, Response, StatusCode};
+pub use slots::PeerRefusals;
+use slots::{PeerSlot, PeerSlots};
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use stillgate_devices::directory::Members;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{sleep, sleep_until, timeout_at};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
@@ -157,11 +163,27 @@ impl std::error::Error for PeerTlsError {}
 
 // The server side.
 
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Connections of peers, and of others until they are identified.
-const CONNECTIONS_MAX: usize = 1_024;
+/// How long a connection has to prove that it is a node's, and how often one is looked at again for which that is not certain.
+const PROOF_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a node that is not known yet waits until the nodes are read again: others share the reading.
+const READING_PAUSE: Duration = Duration::from_millis(200);
 /// The pause after an error of accepting, for example for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The nodes that this one knows.
+#[derive(Debug, Clone)]
+pub struct KnownNodes {
+    /// Nodes that are alive.
+    pub members: Arc<Members>,
+    /// Whether there are no others. Not while the directory does not answer, or is being filled.
+    pub is_all: bool,
+}
+
+/// Finds the known nodes. Given a time, they are read again, unless they were since then.
+pub type NodeLookup = Arc<dyn Fn(Option<Instant>) -> NodesFuture + Send + Sync>;
+
+/// Future nodes.
+pub type NodesFuture = Pin<Box<dyn Future<Output = KnownNodes> + Send>>;
 
 /// Settings of a server for peers.
 #[derive(Clone)]
@@ -172,6 +194,10 @@ pub struct PeerServerSettings {
     pub body_bytes_max: usize,
     /// Answers the requests.
     pub handler: Handler,
+    /// The nodes whose connections have places of their own.
+    pub nodes: NodeLookup,
+    /// Counts connections that are not those of nodes.
+    pub refusals: Arc<PeerRefusals>,
 }
 
 /// Serves peers. When `leaving` completes, another process accepts them, and connected ones are served further.
@@ -179,15 +205,17 @@ pub async fn serve(listener: TcpListener, served: PeerServerSettings, leaving: i
     let mut leaving = std::pin::pin!(leaving);
     let (serves, served_until) = watch::channel(());
     let mut connections = JoinSet::new();
+    let slots = PeerSlots::default();
     loop {
         let accepted = tokio::select! {
-            accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => accepted,
+            accepted = listener.accept() => accepted,
             Some(_) = connections.join_next() => continue,
             () = &mut leaving => break,
         };
         match accepted {
-            Ok((stream, _)) => {
-                connections.spawn(connection(stream, served.clone(), served_until.clone()));
+            Ok((stream, peer)) => {
+                let place = slots.take(peer.ip());
+                connections.spawn(connection((stream, peer), served.clone(), served_until.clone(), place));
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept connections of peers");
@@ -199,11 +227,67 @@ pub async fn serve(listener: TcpListener, served: PeerServerSettings, leaving: i
     while connections.join_next().await.is_some() {}
 }
 
-async fn connection(stream: TcpStream, served: PeerServerSettings, until: watch::Receiver<()>) {
-    let address = stream.peer_addr().ok();
-    let is_local = address.is_some_and(|address| address.ip().is_loopback());
-    if let Err(error) = answer_connection(stream, is_local, (&served, until)).await {
-        tracing::debug!(?address, %error, "a connection of a peer has ended");
+async fn connection(
+    (stream, peer): (TcpStream, SocketAddr),
+    served: PeerServerSettings,
+    until: watch::Receiver<()>,
+    (slot, evicted): (PeerSlot, oneshot::Receiver<()>),
+) {
+    let mut identity = PeerIdentity { slot, certificate: None, claimed: None, begun: Instant::now() };
+    let ended = tokio::select! {
+        ended = answer_connection(stream, peer.ip().is_loopback(), (&served, until), &mut identity) => ended,
+        _ = evicted => Err(io::Error::other("too many connections; newer ones have its place")),
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%peer, %error, "a connection of a peer has ended");
+        if !identity.slot.is_node() {
+            served.refusals.add(peer, &error);
+        }
+    }
+}
+
+/// Which node a connection is of, as far as it has proved it.
+struct PeerIdentity {
+    slot: PeerSlot,
+    /// `None` without TLS.
+    certificate: Option<CertificateDer<'static>>,
+    /// The name in its requests, which its certificate carries.
+    claimed: Option<Arc<str>>,
+    begun: Instant,
+}
+
+impl PeerIdentity {
+    /// Whether it may use this name.
+    fn carries(&self, node: &str) -> bool {
+        self.certificate.as_ref().is_none_or(|certificate| carries(certificate, node))
+    }
+
+    /// Looks for it among nodes; returns whether it is one.
+    fn find(&mut self, members: &Members) -> bool {
+        let is_own = |node: &str| match (&self.certificate, &self.claimed) {
+            (Some(certificate), _) => carries(certificate, node),
+            (None, claimed) => claimed.as_deref() == Some(node),
+        };
+        let found = members.iter().map(|(node, _)| node).find(|node| is_own(node));
+        if let Some(node) = found {
+            self.slot.prove(&node.into());
+        }
+        found.is_some()
+    }
+
+    /// Checks that it is a node's, or may be one's: a node may have begun that is not in the directory that was read, and
+    /// the directory may not answer.
+    async fn check(&mut self, served: &PeerServerSettings) -> io::Result<()> {
+        if self.find(&(served.nodes)(None).await.members) {
+            return Ok(());
+        }
+        let since = Instant::now();
+        sleep(READING_PAUSE).await;
+        let KnownNodes { members, is_all } = (served.nodes)(Some(since)).await;
+        match self.find(&members) || !is_all {
+            true => Ok(()),
+            false => Err(io::Error::other("its certificate carries the name of no node in the directory")),
+        }
     }
 }
 
@@ -211,33 +295,37 @@ async fn answer_connection(
     stream: TcpStream,
     is_local: bool,
     served: (&PeerServerSettings, watch::Receiver<()>),
+    identity: &mut PeerIdentity,
 ) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let Some(tls) = &served.0.tls else {
         if !is_local {
             return Err(io::Error::other("without TLS peers must be on this machine"));
         }
-        return answer_requests(stream, served, |_| true).await;
+        return answer_requests(stream, served, identity).await;
     };
-    let stream = timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(tls.server.clone()).accept(stream)).await??;
+    let deadline = identity.begun + PROOF_TIMEOUT;
+    let stream = timeout_at(deadline.into(), TlsAcceptor::from(tls.server.clone()).accept(stream)).await??;
     let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let Some(certificate) = certificates.first().map(|certificate| certificate.clone().into_owned()) else {
         return Err(io::Error::other("no certificate"));
     };
-    answer_requests(stream, served, |node| carries(&certificate, node)).await
+    identity.certificate = Some(certificate);
+    identity.check(served.0).await?;
+    answer_requests(stream, served, identity).await
 }
 
 async fn answer_requests(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     (served, mut until): (&PeerServerSettings, watch::Receiver<()>),
-    is_named: impl Fn(&str) -> bool,
+    identity: &mut PeerIdentity,
 ) -> io::Result<()> {
     let mut builder = h2::server::Builder::new();
     builder.initial_window_size(STREAM_WINDOW_BYTES).initial_connection_window_size(CONNECTION_WINDOW_BYTES);
     builder.max_concurrent_streams(REQUESTS_MAX);
-    let handshake = timeout(HANDSHAKE_TIMEOUT, builder.handshake(stream)).await?;
+    let mut check_at = identity.begun + PROOF_TIMEOUT;
+    let handshake = timeout_at(check_at.into(), builder.handshake(stream)).await?;
     let mut connection = handshake.map_err(io::Error::other)?;
-    let mut from: Option<Arc<str>> = None;
     let mut requests = JoinSet::new();
     let mut is_leaving = false;
     loop {
@@ -250,18 +338,29 @@ async fn answer_requests(
                 connection.graceful_shutdown();
                 continue;
             }
+            () = sleep_until(check_at.into()), if !identity.slot.is_node() => {
+                if identity.claimed.is_none() {
+                    return Err(io::Error::other("it has not requested anything as a node"));
+                }
+                identity.check(served).await?;
+                check_at = Instant::now() + PROOF_TIMEOUT;
+                continue;
+            }
         };
         let Some(accepted) = accepted else { return Ok(()) };
         let (request, answer) = accepted.map_err(io::Error::other)?;
         let name = request.headers().get(NODE_FIELD).and_then(|name| name.to_str().ok()).unwrap_or_default();
-        let node = match &from {
+        let node = match &identity.claimed {
             Some(known) if **known == *name => known.clone(),
-            _ if is_named(name) => from.insert(name.into()).clone(),
+            _ if identity.carries(name) => identity.claimed.insert(name.into()).clone(),
             _ => {
                 requests.spawn(refuse(request, answer, served.body_bytes_max));
                 continue;
             }
         };
+        if !identity.slot.is_node() {
+            identity.find(&(served.nodes)(None).await.members);
+        }
         requests.spawn(answer_request(request, answer, node, served.clone()));
     }
 }

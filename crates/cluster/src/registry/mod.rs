@@ -26,7 +26,7 @@ use stillgate_devices::directory::{
     ConnectOutcome, DirectoryEntry, Disconnect, Duplicate, Era, Location, Lookups, Members, RegistrationEffect,
     Registrations, View,
 };
-use store::{HeartbeatResult, Store};
+use store::{HeartbeatResult, Store, StoreError};
 pub use store::{RedisAddress, StoreAddressError};
 use tokio::sync::{Notify, oneshot};
 
@@ -39,6 +39,9 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
 /// Most ends of connections that were not reported to the directory yet. Beyond that the oldest is forgotten: its
 /// device counts as connected until its node is asked about it.
 const DISCONNECTS_MAX: usize = 100_000;
+
+/// The shortest interval between log lines about further causes of an outage of the directory.
+const CAUSES_LOGGED_EVERY: Duration = Duration::from_secs(10);
 
 /// This node in the others' view.
 #[derive(Debug, Clone)]
@@ -91,16 +94,26 @@ struct SharedDirectory {
     /// The process before this one still has devices; the era is the one in which it had registered them.
     is_filling: AtomicBool,
     former_registered_era: Option<Era>,
-    /// Whether the last command failed. Until the next heartbeat has tried again, commands fail at once.
+    /// Whether the last command failed, or none was sent yet. Until the next heartbeat has tried again, commands fail at once.
     is_away: AtomicBool,
     commands: AtomicU64,
-    /// Since when every command was answered.
-    contact_since: Mutex<Option<Instant>>,
+    contact: Mutex<Contact>,
     lookups: Mutex<Lookups>,
     members: Mutex<Arc<Members>>,
     /// When the last reading of the members began. Locked during a reading.
     last_read: tokio::sync::Mutex<Option<Instant>>,
     begun: Instant,
+}
+
+/// Whether the directory answers, for the log and the status.
+#[derive(Default)]
+struct Contact {
+    /// Since when every command was answered.
+    since: Option<Instant>,
+    /// Why the last command failed.
+    error: Option<StoreError>,
+    /// When an error was last logged.
+    logged: Option<Instant>,
 }
 
 struct DirectoryState {
@@ -132,7 +145,7 @@ impl Directory {
             former_registered_era: former.fully_registered_era.map(Era),
             is_away: AtomicBool::new(true),
             commands: AtomicU64::new(0),
-            contact_since: Mutex::default(),
+            contact: Mutex::default(),
             lookups: Mutex::new(Lookups::new(lookup_bytes_max)),
             members: Mutex::new(Arc::new(Members::from_predecessor(former.members))),
             last_read: tokio::sync::Mutex::new(None),
@@ -281,9 +294,13 @@ impl Directory {
 
     /// Reads the members again, or waits for a reading that began after this call.
     pub async fn read_members(&self) -> Result<(), DirectoryUnavailable> {
-        let called = Instant::now();
+        self.read_members_since(Instant::now()).await
+    }
+
+    /// Reads the members again, unless a reading has begun since then.
+    pub(crate) async fn read_members_since(&self, since: Instant) -> Result<(), DirectoryUnavailable> {
         let mut last_read = self.shared.last_read.lock().await;
-        if last_read.is_some_and(|begun| begun > called) {
+        if last_read.is_some_and(|begun| begun > since) {
             return Ok(());
         }
         let begun = Instant::now();
@@ -309,6 +326,11 @@ impl Directory {
     /// Whether the last command to the directory was not answered. Then only the next heartbeat waits for it.
     pub fn is_away(&self) -> bool {
         self.shared.is_away()
+    }
+
+    /// Why the directory cannot be used; `None` if it can, or if nothing was sent yet.
+    pub fn error(&self) -> Option<Box<str>> {
+        self.shared.contact.lock().expect("no holder panics").error.clone().map(|StoreError(error)| error)
     }
 
     /// The number of commands sent to Redis.
@@ -349,17 +371,14 @@ impl SharedDirectory {
     }
 
     fn keep(&self, reading: &HeartbeatResult) {
-        let since = *self.contact_since.lock().expect("no holder panics");
+        let since = self.contact.lock().expect("no holder panics").since;
         let contact_ms = since.map_or(0, |since| u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX));
         let members = reading.members.clone().after_contact(contact_ms);
         *self.members.lock().expect("no holder panics") = Arc::new(members);
     }
 
     /// Sends a request to the directory, unless it is known to be unavailable.
-    async fn ask<T>(
-        &self,
-        question: impl Future<Output = Result<T, DirectoryUnavailable>>,
-    ) -> Result<T, DirectoryUnavailable> {
+    async fn ask<T>(&self, question: impl Future<Output = Result<T, StoreError>>) -> Result<T, DirectoryUnavailable> {
         if self.is_away() {
             return Err(DirectoryUnavailable);
         }
@@ -368,20 +387,45 @@ impl SharedDirectory {
 
     async fn ask_anyway<T>(
         &self,
-        question: impl Future<Output = Result<T, DirectoryUnavailable>>,
+        question: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, DirectoryUnavailable> {
         self.commands.fetch_add(1, Ordering::Relaxed);
         let answer = question.await;
-        if self.is_away.swap(answer.is_err(), Ordering::Relaxed) != answer.is_err() {
-            *self.contact_since.lock().expect("no holder panics") = answer.is_ok().then(Instant::now);
-            match answer.is_err() {
-                true => {
-                    tracing::warn!("the directory of devices is unavailable; devices are registered when it is back")
-                }
-                false => tracing::info!("the directory of devices is available again"),
+        self.is_away.store(answer.is_err(), Ordering::Relaxed);
+        let mut contact = self.contact.lock().expect("no holder panics");
+        match answer {
+            Ok(answer) => {
+                contact.begin();
+                Ok(answer)
+            }
+            Err(error) => {
+                contact.end(error);
+                Err(DirectoryUnavailable)
             }
         }
-        answer
+    }
+}
+
+impl Contact {
+    /// A command was answered.
+    fn begin(&mut self) {
+        if self.since.is_none() {
+            self.since = Some(Instant::now());
+            tracing::info!("the directory of devices is available");
+        }
+        (self.error, self.logged) = (None, None);
+    }
+
+    /// A command failed. The log has the end of the contact, also if there was none yet, and later another cause.
+    fn end(&mut self, error: StoreError) {
+        self.since = None;
+        let is_other = self.error.as_ref() != Some(&error);
+        if self.logged.is_none_or(|logged| is_other && logged.elapsed() >= CAUSES_LOGGED_EVERY) {
+            let StoreError(error) = &error;
+            tracing::warn!(%error, "the directory of devices is unavailable; devices are registered when it is back");
+            self.logged = Some(Instant::now());
+        }
+        self.error = Some(error);
     }
 }
 

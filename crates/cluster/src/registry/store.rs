@@ -9,8 +9,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 use stillgate_devices::Generation;
 use stillgate_devices::directory::{
-    Connect, ConnectOutcome, DirectoryEntry, DirectoryUnavailable, Disconnect, Duplicate, Era, LEASE_MS, Lease,
-    Location, Member, Members, OFFLINE_RETENTION_MS, RegistrationAnswer,
+    Connect, ConnectOutcome, DirectoryEntry, Disconnect, Duplicate, Era, LEASE_MS, Lease, Location, Member, Members,
+    OFFLINE_RETENTION_MS, RegistrationAnswer,
 };
 
 const ERA_KEY: &[u8] = b"sg:{nodes}:era";
@@ -68,11 +68,7 @@ impl Store {
     }
 
     /// `directory::connect`.
-    pub(super) async fn connect(
-        &self,
-        device: &str,
-        request: &Connect,
-    ) -> Result<ConnectOutcome, DirectoryUnavailable> {
+    pub(super) async fn connect(&self, device: &str, request: &Connect) -> Result<ConnectOutcome, StoreError> {
         let Connect { place, era, duplicate, dead, now_ms } = request;
         let stays = u8::from(*duplicate == Duplicate::Refuse);
         let dead = dead.map_or_else(String::new, |dead| dead.to_string());
@@ -81,7 +77,7 @@ impl Store {
         let [stays, now, kept] = [text(stays), text(now_ms), text(OFFLINE_RETENTION_MS)];
         let arguments = [&*place.node, &epoch, &connection, &first, &stays, &dead, &now, &kept];
         let answer: Vec<redis::Value> = self.run(&self.connect, device, &arguments).await?;
-        parse_connect_outcome(&answer).ok_or(DirectoryUnavailable)
+        parse_connect_outcome(&answer).ok_or_else(|| StoreError("an answer of another form than expected".into()))
     }
 
     /// `directory::register`.
@@ -91,7 +87,7 @@ impl Store {
         place: &Location,
         generation: Generation,
         since_ms: u64,
-    ) -> Result<RegistrationAnswer, DirectoryUnavailable> {
+    ) -> Result<RegistrationAnswer, StoreError> {
         let [epoch, connection] = [text(place.epoch), text(place.connection)];
         let [generation, since, kept] = [text(generation), text(since_ms), text(OFFLINE_RETENTION_MS)];
         let arguments = [&*place.node, &epoch, &connection, &generation, &since, &kept];
@@ -100,12 +96,7 @@ impl Store {
     }
 
     /// `directory::disconnect`.
-    pub(super) async fn disconnect(
-        &self,
-        device: &str,
-        ended: &Disconnect,
-        now_ms: u64,
-    ) -> Result<(), DirectoryUnavailable> {
+    pub(super) async fn disconnect(&self, device: &str, ended: &Disconnect, now_ms: u64) -> Result<(), StoreError> {
         let Disconnect { place, and_older } = ended;
         let [epoch, connection, older] = [text(place.epoch), text(place.connection), text(u8::from(*and_older))];
         let [now, kept] = [text(now_ms), text(OFFLINE_RETENTION_MS)];
@@ -115,30 +106,30 @@ impl Store {
     }
 
     /// A device's entry.
-    pub(super) async fn look_up(&self, device: &str) -> Result<Option<DirectoryEntry>, DirectoryUnavailable> {
+    pub(super) async fn look_up(&self, device: &str) -> Result<Option<DirectoryEntry>, StoreError> {
         let entry = self.link.get(&device_key(device)).await?;
-        // Anything that is not an entry counts as absent; the next connection overwrites it.
+        // Anything that is not an entry counts as absent, a value of another type, too; the next connection overwrites it.
         Ok(entry.and_then(|entry| parse_entry(&String::from_utf8_lossy(&entry))))
     }
 
     /// Renews this node's lease, and reads all of them.
-    pub(super) async fn renew_lease(&self, own_lease: &OwnLease<'_>) -> Result<HeartbeatResult, DirectoryUnavailable> {
+    pub(super) async fn renew_lease(&self, own_lease: &OwnLease<'_>) -> Result<HeartbeatResult, StoreError> {
         self.beat(own_lease, Some(LEASE_MS)).await
     }
 
     /// Reads all leases.
-    pub(super) async fn read(&self) -> Result<HeartbeatResult, DirectoryUnavailable> {
+    pub(super) async fn read(&self) -> Result<HeartbeatResult, StoreError> {
         self.beat(&OwnLease { node: "", epoch: 0, fully_registered_era: None, address: "" }, None).await
     }
 
     /// Ends this node's lease.
-    pub(super) async fn release(&self, node: &str, epoch: u64) -> Result<(), DirectoryUnavailable> {
+    pub(super) async fn release(&self, node: &str, epoch: u64) -> Result<(), StoreError> {
         let _reading = self.beat(&OwnLease { node, epoch, fully_registered_era: None, address: "" }, Some(0)).await?;
         Ok(())
     }
 
     /// Begins another era, unless another node has.
-    pub(super) async fn begin_era(&self, found: Option<Era>, era: Era) -> Result<(), DirectoryUnavailable> {
+    pub(super) async fn begin_era(&self, found: Option<Era>, era: Era) -> Result<(), StoreError> {
         let found = found.map_or_else(String::new, |found| found.0.to_string());
         let arguments = [found.as_bytes(), &text(era.0).into_bytes()];
         let _era: String = self.link.run(&self.begin_era, &[ERA_KEY], &arguments).await?;
@@ -146,18 +137,16 @@ impl Store {
     }
 
     /// `lease_ms` is the length of this node's lease; `None` only reads.
-    async fn beat(
-        &self,
-        own_lease: &OwnLease<'_>,
-        lease_ms: Option<u64>,
-    ) -> Result<HeartbeatResult, DirectoryUnavailable> {
+    async fn beat(&self, own_lease: &OwnLease<'_>, lease_ms: Option<u64>) -> Result<HeartbeatResult, StoreError> {
         let [epoch, length, fully_registered_era] = [
             text(own_lease.epoch),
             text(lease_ms.unwrap_or(0)),
             text(own_lease.fully_registered_era.map_or(0, |fully_registered_era| fully_registered_era.0)),
         ];
         let [holds, kept] = [text(u8::from(lease_ms.is_some())), text(DEAD_NODE_KEPT_MS)];
-        let arguments = [own_lease.node, &epoch, &length, &fully_registered_era, own_lease.address, &holds, &kept];
+        let longest = text(LEASE_MS);
+        let node = own_lease.node;
+        let arguments = [node, &epoch, &length, &fully_registered_era, own_lease.address, &holds, &kept, &longest];
         let arguments: Vec<&[u8]> = arguments.iter().map(|argument| argument.as_bytes()).collect();
         let keys = [ERA_KEY, LEASES_KEY];
         let (is_held, era, now_ms, leases): (bool, String, u64, Vec<(String, String)>) =
@@ -173,7 +162,7 @@ impl Store {
         script: &Script,
         device: &str,
         arguments: &[&str],
-    ) -> Result<T, DirectoryUnavailable> {
+    ) -> Result<T, StoreError> {
         let arguments: Vec<&[u8]> = arguments.iter().map(|argument| argument.as_bytes()).collect();
         self.link.run(script, &[&device_key(device)], &arguments).await
     }
@@ -291,7 +280,7 @@ impl RegistryLink {
         script: &Script,
         keys: &[&[u8]],
         arguments: &[&[u8]],
-    ) -> Result<T, DirectoryUnavailable> {
+    ) -> Result<T, StoreError> {
         let mut invocation = script.prepare_invoke();
         keys.iter().for_each(|key| {
             invocation.key(*key);
@@ -300,39 +289,50 @@ impl RegistryLink {
             invocation.arg(*argument);
         });
         match self {
-            RegistryLink::One(manager) => answer(invocation.invoke_async(&mut manager.clone()).await),
-            RegistryLink::Cluster { .. } => answer(invocation.invoke_async(&mut self.cluster().await?).await),
+            RegistryLink::One(manager) => Ok(invocation.invoke_async(&mut manager.clone()).await?),
+            RegistryLink::Cluster { .. } => Ok(invocation.invoke_async(&mut self.cluster().await?).await?),
         }
     }
 
     /// Reads a key.
-    pub(super) async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, DirectoryUnavailable> {
+    pub(super) async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         let mut get = redis::cmd("GET");
         get.arg(key);
-        match self {
-            RegistryLink::One(manager) => answer(get.query_async(&mut manager.clone()).await),
-            RegistryLink::Cluster { .. } => answer(get.query_async(&mut self.cluster().await?).await),
+        let found = match self {
+            RegistryLink::One(manager) => get.query_async(&mut manager.clone()).await,
+            RegistryLink::Cluster { .. } => get.query_async(&mut self.cluster().await?).await,
+        };
+        match found {
+            Err(error) if error.code() == Some("WRONGTYPE") => Ok(None),
+            found => Ok(found?),
         }
     }
 
-    async fn cluster(&self) -> Result<ClusterConnection, DirectoryUnavailable> {
-        let RegistryLink::Cluster { client, connection } = self else { return Err(DirectoryUnavailable) };
+    async fn cluster(&self) -> Result<ClusterConnection, StoreError> {
+        let RegistryLink::Cluster { client, connection } = self else { return Err(StoreError("no cluster".into())) };
         let known = connection.lock().expect("no holder panics").clone();
         if let Some(known) = known {
             return Ok(known);
         }
-        let made = answer(client.get_async_connection().await)?;
+        let made = client.get_async_connection().await?;
         *connection.lock().expect("no holder panics") = Some(made.clone());
         Ok(made)
     }
 }
 
-/// Every error of a directory means that it cannot be used now.
-fn answer<T>(answered: redis::RedisResult<T>) -> Result<T, DirectoryUnavailable> {
-    answered.map_err(|error| {
-        tracing::debug!(%error, "the directory of devices did not answer");
-        DirectoryUnavailable
-    })
+/// Why a command failed. Every error means that the directory cannot be used now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct StoreError(pub(super) Box<str>);
+
+impl From<redis::RedisError> for StoreError {
+    fn from(error: redis::RedisError) -> StoreError {
+        let text = error.to_string();
+        // Redis refuses the length of a script's arguments before it says NOAUTH.
+        match text.contains("unauthenticated") || text.contains("NOAUTH") {
+            true => StoreError(format!("{text}; Redis requires a password: write it into registry.redis.url").into()),
+            false => StoreError(text.into()),
+        }
+    }
 }
 
 impl fmt::Display for StoreAddressError {
@@ -456,6 +456,44 @@ mod tests {
             (u64::MAX, "127.0.0.1:1", Some(Era(5)))
         );
         assert!(read.members.is_complete() && !read.has_lease);
+    }
+
+    #[tokio::test]
+    async fn a_lease_ends_in_time_after_the_clock_was_put_back() {
+        let redis = Redis::start();
+        let store = store(&redis);
+        let own_lease =
+            |node: &'static str, epoch| OwnLease { node, epoch, fully_registered_era: Some(Era(1)), address: "x:1" };
+        let before = store.renew_lease(&own_lease("a", 1)).await.unwrap();
+        let until_ms = before.members.get("a").unwrap().lease.until_ms;
+        // As if two hours had been taken back since.
+        redis.cli(&["HSET", "sg:{nodes}:leases", "a", &format!("1 {} 1 x:1", until_ms + 7_200_000)]);
+        let read = store.read().await.unwrap();
+        let member = read.members.get("a").unwrap();
+        assert!(member.lease.until_ms <= until_ms + 60_000, "it ends after the longest lease: {member:?}");
+        assert_eq!((member.lease.epoch, &*member.address, member.fully_registered_era), (1, "x:1", Some(Era(1))));
+        assert!(!store.renew_lease(&own_lease("a", 2)).await.unwrap().has_lease, "but not before");
+        store.release("b", 9).await.unwrap();
+        assert!(store.renew_lease(&own_lease("a", 1)).await.unwrap().has_lease);
+    }
+
+    #[tokio::test]
+    async fn keys_of_another_type_are_no_outage() {
+        let redis = Redis::start();
+        let store = store(&redis);
+        for key in ["sg:d:d", "sg:{nodes}:era", "sg:{nodes}:leases"] {
+            redis.cli(&["RPUSH", key, "a list"]);
+        }
+        assert_eq!(store.look_up("d").await.unwrap(), None);
+        let place = Location { node: "a".into(), epoch: 1, connection: 1 };
+        store.disconnect("d", &Disconnect { place: place.clone(), and_older: false }, 0).await.unwrap();
+        let own_lease = OwnLease { node: "a", epoch: 1, fully_registered_era: None, address: "" };
+        assert!(store.renew_lease(&own_lease).await.unwrap().has_lease);
+        store.begin_era(None, Era(5)).await.unwrap();
+        assert_eq!(store.read().await.unwrap().era, Some(Era(5)));
+        let request = Connect { place, era: Era(5), duplicate: Duplicate::Replace, dead: None, now_ms: 0 };
+        store.connect("d", &request).await.unwrap();
+        assert!(matches!(store.look_up("d").await.unwrap(), Some(DirectoryEntry::Online { .. })));
     }
 
     #[tokio::test]

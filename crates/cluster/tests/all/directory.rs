@@ -17,6 +17,30 @@ const NEVER_SEEN: Result<bytes::Bytes, SendError> = Err(SendError::Unsent(Delive
 const LEASE_BOUND: Duration = Duration::from_millis(5_000);
 
 #[tokio::test]
+async fn a_redis_that_never_answers_has_a_cause() {
+    let redis = Redis::start();
+    redis.cli(&["CONFIG", "SET", "requirepass", "a-password"]);
+    let port = redis.url(0).rsplit_once(':').unwrap().1.split('/').next().unwrap().to_owned();
+    let of_nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for (url, cause) in [
+        (format!("redis://:wrong@127.0.0.1:{port}/0"), "Password authentication failed"),
+        (format!("redis://127.0.0.1:{port}/0"), "requires a password"),
+        (format!("redis://{of_nobody}/0"), "refused"),
+    ] {
+        let redis = RedisAddress { urls: vec![url], is_cluster: false, ca_pem: None };
+        let node = Node::begin("a", &redis, None, None).await;
+        let mut error = None;
+        eventually("a cause", || {
+            error = node.cluster.watch().error();
+            error.is_some()
+        })
+        .await;
+        assert!(error.as_ref().unwrap().contains(cause), "{error:?}");
+        assert!(!node.cluster.watch().is_up());
+    }
+}
+
+#[tokio::test]
 async fn messages_find_their_device_and_ask_redis_once() {
     let redis = Redis::start();
     let (a, b) = (Node::start("a", &address_of(&redis)).await, Node::start("b", &address_of(&redis)).await);

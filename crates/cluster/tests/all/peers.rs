@@ -8,8 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use stillgate_cluster::peers::{
-    Call, CallError, PeerReply, PeerServerSettings, PeerTls, PeerTlsError, Peers, ReplyFuture, serve,
+    Call, CallError, KnownNodes, NodeLookup, PeerRefusals, PeerReply, PeerServerSettings, PeerTls, PeerTlsError, Peers,
+    ReplyFuture, serve,
 };
+use stillgate_devices::directory::Members;
 use stillgate_testkit::PATIENCE;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
@@ -18,6 +20,21 @@ use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 
 /// Answers with the caller's name, the kind and the body.
 async fn start(tls: Option<PeerTls>) -> (SocketAddr, JoinHandle<()>) {
+    let (address, server, _) = start_among(tls, nodes(&[], false)).await;
+    (address, server)
+}
+
+/// The nodes that a server knows.
+fn nodes(names: &'static [&'static str], is_all: bool) -> NodeLookup {
+    Arc::new(move |_| {
+        let members = names.iter().map(|name| ((*name).into(), "".into()));
+        let members = Arc::new(Members::from_predecessor(members));
+        Box::pin(std::future::ready(KnownNodes { members, is_all }))
+    })
+}
+
+/// Like [`start`], with these nodes.
+async fn start_among(tls: Option<PeerTls>, nodes: NodeLookup) -> (SocketAddr, JoinHandle<()>, Arc<PeerRefusals>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let handler = |call: Call| -> ReplyFuture {
@@ -38,8 +55,10 @@ async fn start(tls: Option<PeerTls>) -> (SocketAddr, JoinHandle<()>) {
             }
         })
     };
-    let served = PeerServerSettings { tls, body_bytes_max: 1_000_000, handler: Arc::new(handler) };
-    (address, tokio::spawn(serve(listener, served, std::future::pending())))
+    let refusals = Arc::new(PeerRefusals::default());
+    let (handler, counted) = (Arc::new(handler), refusals.clone());
+    let served = PeerServerSettings { tls, body_bytes_max: 1_000_000, handler, nodes, refusals };
+    (address, tokio::spawn(serve(listener, served, std::future::pending())), counted)
 }
 
 struct Authority {
@@ -102,6 +121,47 @@ async fn a_thousand_requests_share_a_connection() {
     for answer in calls {
         assert_eq!(answer.await.unwrap(), taken("a message x"));
     }
+}
+
+/// More than a server ever had places for.
+const FLOOD: usize = 1_500;
+
+#[tokio::test]
+async fn connections_that_say_nothing_lock_no_node_out() {
+    let authority = Authority::new();
+    let b = authority.tls("b", "b").unwrap();
+    let (address, _server, refusals) = start_among(Some(b), nodes(&["a", "c"], true)).await;
+    let a = Peers::new("a", Some(authority.tls("a", "a").unwrap()));
+    assert_eq!(call(&a, "b", address, "message").await, taken("a message x"));
+    let mut flood = Vec::new();
+    for _ in 0..FLOOD {
+        flood.push(TcpStream::connect(address).await.unwrap());
+    }
+    // One that was connected before, and one that has just begun.
+    assert_eq!(call(&a, "b", address, "message").await, taken("a message x"));
+    let c = Peers::new("c", Some(authority.tls("c", "c").unwrap()));
+    assert_eq!(call(&c, "b", address, "message").await, taken("c message x"));
+    // Their places are few, and their time is short.
+    let begun = Instant::now();
+    while refusals.count() < FLOOD as u64 {
+        assert!(begun.elapsed() < PATIENCE, "only {} were closed", refusals.count());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(call(&c, "b", address, "message").await, taken("c message x"));
+}
+
+#[tokio::test]
+async fn a_certificate_of_no_node_gets_no_connection() {
+    let authority = Authority::new();
+    let b = authority.tls("b", "b").unwrap();
+    let (address, _server, refusals) = start_among(Some(b), nodes(&["a"], true)).await;
+    let stranger = Peers::new("stranger", Some(authority.tls("stranger", "stranger").unwrap()));
+    assert_eq!(call(&stranger, "b", address, "message").await, Err(CallError::Unreachable));
+    assert_eq!(refusals.count(), 1);
+    // While not all nodes are known, it may be one.
+    let b = authority.tls("b", "b").unwrap();
+    let (address, _server, _) = start_among(Some(b), nodes(&["a"], false)).await;
+    assert_eq!(call(&stranger, "b", address, "message").await, taken("stranger message x"));
 }
 
 /// Concurrent requests that a peer accepts.
@@ -201,7 +261,13 @@ async fn what_is_in_flight_when_a_peer_ends_is_lost() {
     let handler = |_: Call| -> ReplyFuture { Box::pin(async { PeerReply::Taken("again".into()) }) };
     let _server = tokio::spawn(serve(
         listener,
-        PeerServerSettings { tls: None, body_bytes_max: 1_000, handler: Arc::new(handler) },
+        PeerServerSettings {
+            tls: None,
+            body_bytes_max: 1_000,
+            handler: Arc::new(handler),
+            nodes: nodes(&[], false),
+            refusals: Arc::default(),
+        },
         std::future::pending(),
     ));
     let mut answer = call(&peers, "b", address, "message").await;

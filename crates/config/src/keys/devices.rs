@@ -83,7 +83,8 @@ object! {
         /// Maximum message size in either direction. A larger one to a device gets 413; a device that sends one is
         /// disconnected (1009).
         message_bytes: usize = MESSAGE_BYTES => default(64 * 1024);
-        /// Bytes of messages queued for all devices of this node; beyond that, messages get 429.
+        /// Bytes of messages queued for all devices of this node; beyond that, messages get 429. The events of devices, and
+        /// messages of devices that are not complete yet, may each take as much again.
         node_bytes: usize = NODE_BYTES => default(256 * 1024 * 1024);
     }
 }

@@ -178,7 +178,6 @@ pub(crate) struct AlarmRequest {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct AlarmResponse {
-    pub(crate) header: EtcdHeader,
     pub(crate) alarms: Vec<AlarmMember>,
 }
 
@@ -236,9 +235,16 @@ macro_rules! responses {
     };
 }
 
-responses!(RangeResponse, TxnResponse, LeaseResponse, AlarmResponse);
+responses!(RangeResponse, TxnResponse, LeaseResponse);
 
 impl EtcdResponse for AuthResponse {
+    fn cluster(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// etcd 3.4 leaves its header out.
+impl EtcdResponse for AlarmResponse {
     fn cluster(&self) -> Option<u64> {
         None
     }

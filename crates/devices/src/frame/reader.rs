@@ -136,6 +136,16 @@ impl FrameReader {
         self.head.is_empty() && self.frame.is_none() && self.message.is_none() && !self.is_over
     }
 
+    /// Whether a message or frame has begun and is not whole yet.
+    pub fn is_partial(&self) -> bool {
+        !self.is_over && !self.is_idle()
+    }
+
+    /// Bytes of incomplete messages that are kept.
+    pub fn kept_bytes(&self) -> usize {
+        self.gathered.as_ref().map_or(0, |gathered| gathered.message.len() + gathered.control.len())
+    }
+
     /// Takes bytes from the front of `input` until something is whole: how many, and what. Without an event all of `input`
     /// was taken. Payloads are unmasked in place. After a close frame or an error everything is taken and ignored (section
     /// 1.4 and 7.1.7).

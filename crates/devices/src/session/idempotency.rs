@@ -6,7 +6,7 @@
 
 use crate::protocol::{Body, EncodedBody, MessageId};
 use siphasher::sip128::{Hasher128, SipHasher13};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::hash::Hasher;
 
 /// Bytes that an entry counts besides its stored reply.
@@ -46,7 +46,8 @@ struct KeyEntry {
     body: u128,
     /// Id of the message that was sent.
     id: MessageId,
-    until_ms: u64,
+    /// Its place in the order: when it expires, and a number.
+    order: (u64, u64),
     outcome: RepeatOutcome,
 }
 
@@ -55,15 +56,17 @@ struct KeyEntry {
 pub struct Idempotency {
     seed: (u64, u64),
     entries: HashMap<u128, KeyEntry>,
-    /// Keys by the time when they expire. A key that was removed earlier may still be here, with an older time.
-    order: VecDeque<(u64, u128)>,
+    /// The keys of all entries, by the time when they expire.
+    order: BTreeMap<(u64, u64), u128>,
+    /// Number of the next entry.
+    next: u64,
     bytes: usize,
 }
 
 impl Idempotency {
     /// An empty table. `seed` is random, so that colliding keys cannot be chosen.
     pub fn new(seed: (u64, u64)) -> Idempotency {
-        Idempotency { seed, entries: HashMap::new(), order: VecDeque::new(), bytes: 0 }
+        Idempotency { seed, entries: HashMap::new(), order: BTreeMap::new(), next: 0, bytes: 0 }
     }
 
     /// Bytes of all entries.
@@ -92,9 +95,10 @@ impl Idempotency {
         if self.bytes + ENTRY_BYTES > limits.bytes_max {
             return Err(IdempotencyError::Full);
         }
-        let until_ms = now_ms.saturating_add(limits.keep_ms);
-        self.entries.insert(key, KeyEntry { body, id, until_ms, outcome: RepeatOutcome::Pending });
-        self.order.push_back((until_ms, key));
+        let order = (now_ms.saturating_add(limits.keep_ms), self.next);
+        self.next += 1;
+        self.entries.insert(key, KeyEntry { body, id, order, outcome: RepeatOutcome::Pending });
+        self.order.insert(order, key);
         self.bytes += ENTRY_BYTES;
         Ok(None)
     }
@@ -125,6 +129,7 @@ impl Idempotency {
 
     fn forget(&mut self, key: u128) {
         let Some(known) = self.entries.remove(&key) else { return };
+        self.order.remove(&known.order);
         self.bytes -= ENTRY_BYTES;
         if let RepeatOutcome::Done(outcome) = &known.outcome {
             self.bytes -= reply_bytes(outcome);
@@ -133,13 +138,10 @@ impl Idempotency {
 
     /// Removes expired entries.
     fn expire(&mut self, now_ms: u64) {
-        while let Some((until_ms, key)) = self.order.front().copied()
+        while let Some((&(until_ms, _), &key)) = self.order.first_key_value()
             && until_ms <= now_ms
         {
-            self.order.pop_front();
-            if self.entries.get(&key).is_some_and(|known| known.until_ms == until_ms) {
-                self.forget(key);
-            }
+            self.forget(key);
         }
     }
 
@@ -236,4 +238,27 @@ pub struct Notice {
     pub id: MessageId,
     /// The outcome of the message.
     pub outcome: MessageOutcome,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cancelled_keys_leave_nothing_behind() {
+        let limits = IdempotencyLimits { keep_ms: 600_000, bytes_max: 100 * ENTRY_BYTES };
+        let mut keys = Idempotency::new((1, 2));
+        let id = MessageId::parse(&"1".repeat(32)).expect("an id");
+        for number in 0..10_000u64 {
+            let (key, kept) = (format!("k{number}"), format!("kept{number}"));
+            assert_eq!(keys.begin(("d", &key), b"x", id, number, limits), Ok(None));
+            keys.cancel(("d", &key));
+            if number < 50 {
+                assert_eq!(keys.begin(("d", &kept), b"x", id, number, limits), Ok(None));
+            }
+        }
+        assert_eq!((keys.bytes(), keys.order.len(), keys.entries.len()), (50 * ENTRY_BYTES, 50, 50));
+        assert_eq!(keys.begin(("d", "late"), b"x", id, 700_000, limits), Ok(None));
+        assert_eq!((keys.bytes(), keys.order.len()), (ENTRY_BYTES, 1), "all others have expired");
+    }
 }

@@ -56,6 +56,9 @@ pub(crate) struct StatusPage {
     pub(crate) streams: Streams,
     /// Whether connections of devices end here (`gateway.devices`).
     pub(crate) devices: bool,
+    /// Why the directory that nodes of devices share cannot be used; absent where it can.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) devices_error: Option<Box<str>>,
     /// Absent where no access log is written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) access_log: Option<AccessLogStatus>,
@@ -256,6 +259,7 @@ mod tests {
             tunnels,
             streams,
             devices: false,
+            devices_error: None,
             access_log: Some(AccessLogStatus { dropped_lines: 0 }),
             certificates: Vec::new(),
             draining: false,

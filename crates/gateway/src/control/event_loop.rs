@@ -546,6 +546,7 @@ impl Control {
             tunnels,
             streams,
             devices: self.devices.is_some(),
+            devices_error: self.devices.as_ref().and_then(|devices| devices.directory.as_ref()?.error()),
             access_log: self.access_log.as_ref().map(|log| AccessLogStatus { dropped_lines: log.dropped_lines() }),
             certificates: certificates(&self.reloader.candidate(), &self.certificates.states()),
             draining: self.announced.is_some() || matches!(self.workers, Workers::Ending { .. }),

@@ -1,12 +1,19 @@
 //! Devices and back-ends that break the rules: each loses its own connection, and others are not affected.
 
 use crate::shared::devices::{Node, route};
+use stillgate_testkit::is_nightly;
 
 #[test]
 fn bad_frames_end_their_connection() {
     let mut node = Node::start("", "workers: 2", &route(""));
     node.play("bad_frames", &[]);
     node.gateway.assert_healthy();
+}
+
+#[test]
+fn messages_that_do_not_end_have_bounds() {
+    let patience = if is_nightly() { "patient" } else { "" };
+    Node::start(", limits: {node_bytes: 1MiB}", "workers: 1", &route("")).play("unfinished", &[patience]);
 }
 
 #[test]

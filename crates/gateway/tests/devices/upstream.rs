@@ -1,8 +1,15 @@
 //! Devices and related features: the upstream that gets their events, credentials, metrics, the access log, an upgrade.
 
+use crate::shared::STILLGATE;
+use crate::shared::authority::Authority;
 use crate::shared::devices::{Node, finish, route, setup};
 use crate::shared::upgrade::UpgradedGateway;
-use stillgate_testkit::{Client, Python, ReservedPort, Upstream, eventually};
+use rcgen::date_time_ymd;
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use stillgate_testkit::{Client, Gateway, Python, ReservedPort, Upstream, eventually};
 
 /// A request to an upstream: device, kind, number, body.
 type Seen = (String, String, String, String);
@@ -70,6 +77,128 @@ fn events_that_nobody_takes_are_dropped_and_counted() {
         text.contains("stillgate_device_events_dropped_total{route=\"devices\"} 7")
     });
     assert!(told.try_recv().is_err());
+}
+
+/// The number of dropped events.
+fn dropped(metrics: &ReservedPort) -> u64 {
+    let text = String::from_utf8(Client::connect(metrics.addr()).get("/metrics").body).expect("text");
+    let family = "stillgate_device_events_dropped_total{route=\"devices\"} ";
+    text.lines().find_map(|line| line.strip_prefix(family)).map_or(0, |count| count.parse().expect("a number"))
+}
+
+#[test]
+fn a_device_that_reconnects_has_one_queue() {
+    let (upstream, _told) = upstream(&[503]);
+    let metrics = ReservedPort::new();
+    let gateway = format!("workers: 1\nmetrics: {{address: \"{}\"}}", metrics.addr());
+    let node = Node::start("", &gateway, &with_upstream(&upstream, ", retry: 1h, queue_bytes: 1KiB"));
+    node.play("comes_back", &[]);
+    // 20 connections with 50 events each, of which few fit into 1 KiB.
+    eventually("the others to be dropped", || dropped(&metrics) >= 20 * 50 - 10);
+}
+
+#[test]
+fn events_that_wait_behind_another_grow_old_too() {
+    let (upstream, _told) = upstream(&[503]);
+    let metrics = ReservedPort::new();
+    let gateway = format!("workers: 1\nmetrics: {{address: \"{}\"}}", metrics.addr());
+    let node = Node::start("", &gateway, &with_upstream(&upstream, ", retry: 3s"));
+    let begun = Instant::now();
+    node.play("sends_many", &["200"]);
+    eventually("all to be dropped", || dropped(&metrics) == 202);
+    assert!(begun.elapsed() < Duration::from_secs(300), "not 3 s for each of them: {:?}", begun.elapsed());
+}
+
+#[test]
+fn an_upstream_that_hangs_gets_a_bounded_number_of_requests() {
+    let (open, ends) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let (counted, ended) = (open.clone(), ends.clone());
+    let upstream = Upstream::serve(move |connection| {
+        if connection.read_request().is_ok() {
+            counted.fetch_add(1, Ordering::SeqCst);
+            while !ended.load(Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
+    });
+    let node = Node::start("", "workers: 1", &with_upstream(&upstream, ", timeout: 300s"));
+    let go_on = node.gateway.dir().join("go_on");
+    let mut script = node.begin("hangs", &[&go_on.display().to_string()]);
+    script.announced("connected");
+    eventually("requests", || open.load(Ordering::SeqCst) >= 64);
+    std::fs::write(go_on, "").expect("a file");
+    finish(&mut script, "hangs");
+    assert_eq!(open.load(Ordering::SeqCst), 64, "one for each of 201 devices is too many");
+    ends.store(true, Ordering::SeqCst);
+}
+
+#[test]
+fn a_dead_device_is_noticed_while_its_events_wait() {
+    let (upstream, _told) = upstream(&[200, 200, 200, 503]);
+    let resources = with_upstream(&upstream, ", ack: true, retry: 1h");
+    let resources = resources.replace("on_event", "ping_interval: 1s, ping_timeout: 2s, on_event");
+    Node::start("", "", &resources).play("waits_for_the_upstream", &[]);
+}
+
+#[test]
+fn a_device_is_disconnected_when_its_certificate_is_no_longer_valid() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    authority.issue("server", &["shop.example.com"]);
+    authority.issue("long", &["long"]);
+    let unix = || SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+    // Certificates have whole seconds.
+    let ends = Duration::from_secs(unix().as_secs() + 15);
+    authority.issue_with("short", &["short"], |params| params.not_after = date_time_ymd(1970, 1, 1) + ends);
+    let ca = [authority.path("ca.pem"), other.path("ca.pem")];
+    let resources = |client: &str| {
+        let [cert, key] = ["server.pem", "server.key"].map(|file| authority.path(file));
+        format!(
+            "ssls:\n  - {{id: s, cert: \"{cert}\", key: \"{key}\", snis: [shop.example.com]{client}}}\n\
+             routes:\n  - {{id: devices, uri: /connect, plugins: {{device-gateway: {{id: $ssl_client_s_dn}}}}}}\n"
+        )
+    };
+    let asking = |ca: &str| resources(&format!(", client: {{ca: \"{ca}\"}}"));
+    let api = ReservedPort::new();
+    let set_up = |resources: &str| setup(&api, "", "", resources).listener("tls: true");
+    let gateway = Gateway::start(STILLGATE, &set_up(&asking(&ca[0])));
+    let connect = |gateway: &Gateway, name: &str| {
+        let mut device = authority.connect_as(gateway.addr(), "shop.example.com", &[], (&authority, name));
+        let handshake = "GET /connect HTTP/1.1\r\nHost: shop.example.com\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+        device.write_all(handshake.as_bytes()).expect("sent");
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            device.read_exact(&mut byte).expect("an answer");
+            head.push(byte[0]);
+        }
+        assert!(head.starts_with(b"HTTP/1.1 101 "), "{}", String::from_utf8_lossy(&head));
+        device
+    };
+    let mut short = connect(&gateway, "short");
+    assert!(unix() < ends, "this machine is too slow");
+    assert_eq!(close_code(&mut short), 1008);
+    assert!(unix() >= ends, "not before");
+    for replaced in [asking(&ca[1]), resources("")] {
+        let mut long = connect(&gateway, "long");
+        gateway.reload(&set_up(&replaced));
+        assert_eq!(close_code(&mut long), 1008);
+        gateway.reload(&set_up(&asking(&ca[0])));
+    }
+}
+
+/// Reads the frames of a server to its close frame.
+fn close_code(device: &mut impl Read) -> u16 {
+    loop {
+        let mut head = [0; 2];
+        device.read_exact(&mut head).expect("a frame");
+        let mut payload = vec![0; usize::from(head[1])];
+        assert!(payload.len() < 126, "a short frame");
+        device.read_exact(&mut payload).expect("its payload");
+        if head[0] == 0x88 {
+            return u16::from_be_bytes([payload[0], payload[1]]);
+        }
+    }
 }
 
 #[test]

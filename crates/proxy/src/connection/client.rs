@@ -139,6 +139,18 @@ impl TlsFacts {
         allows(host) && came.is_none_or(allows)
     }
 
+    /// When the client's certificate expires, in milliseconds since 1970; `None`: it has shown none.
+    pub(crate) fn certificate_until_ms(&self) -> Option<u64> {
+        let seconds = self.client.as_ref()?.not_after_seconds;
+        Some(u64::try_from(seconds).unwrap_or(0).saturating_mul(1000))
+    }
+
+    /// Whether the CA that verified the client's certificate is still the one for its name.
+    pub(crate) fn is_still_verified(&self, tls: Option<&ServerTls>) -> bool {
+        let Some(shown) = &self.verified_by else { return true };
+        tls.is_some_and(|tls| tls.verifies(self.server_name.as_deref(), shown))
+    }
+
     /// The value of a variable, if there is one.
     pub(crate) fn value(&self, variable: SslVariable) -> Option<&str> {
         let client = self.client.as_ref();

@@ -1,7 +1,7 @@
 //! The connection of one device: its task, from its first frame to its record.
 
 use super::events::Events;
-use super::input::{CloseReason, DeviceRead};
+use super::input::{CloseReason, DeviceRead, HeldInput};
 use super::output::{Output, Wrote};
 use crate::basics::clock::wake_after_others;
 use crate::connection::client::ClientConnection;
@@ -26,6 +26,9 @@ use stillgate_plugin_api::DeviceSettings;
 
 /// How long a device has to answer a close frame, or to take one.
 const CLOSING_MS: u64 = 2_000;
+/// How long a message may be incomplete: as long as the bytes that have come would take at 1 KB/s, and this much more.
+const PARTIAL_MS_MAX: u64 = 60_000;
+const PARTIAL_MS_PER_BYTE: u64 = 1;
 /// A time that never comes.
 const FAR_MS: u64 = u64::MAX / 4;
 
@@ -48,6 +51,8 @@ pub(super) struct DeviceConnection {
     is_shut: bool,
     /// Bytes of messages, as they are counted for the worker.
     counted_bytes: usize,
+    /// Bytes of its input, as they are counted for the worker.
+    counted_input_bytes: usize,
     pub(super) more: Box<More>,
     leaving: Option<WatchedLease>,
     /// Dropped last: the connection counts as open until it has been recorded.
@@ -68,8 +73,12 @@ pub(super) struct More {
     pub(super) sent_before: u64,
     /// Milliseconds since 1970.
     pub(super) since_ms: u64,
-    /// Bytes that wait until the upstream has accepted what came before them.
-    pub(super) held: Vec<u8>,
+    /// Bytes that came with the request.
+    pub(super) early: Vec<u8>,
+    /// Messages that wait until the upstream has accepted what came before them.
+    pub(super) held: HeldInput,
+    /// When the message began that is incomplete now.
+    pub(super) partial_since_ms: Option<u64>,
     reason: CloseReason,
     /// It continues in another process, where it will be recorded.
     is_given: bool,
@@ -117,7 +126,7 @@ impl DeviceConnection {
     pub(super) fn new(open: Open, client: ClientConnection, begun: BegunDevice) -> DeviceConnection {
         let BegunDevice { place, device, labels, protocol, settings, generation, session, request, admission, .. } =
             begun;
-        let held = begun.buffered.map_or_else(Vec::new, |(buffer, range)| {
+        let early = begun.buffered.map_or_else(Vec::new, |(buffer, range)| {
             let early = buffer[range].to_vec();
             open.worker.buffers.give(buffer);
             early
@@ -133,14 +142,14 @@ impl DeviceConnection {
             request,
             admission,
             lease: begun.lease,
-            received: begun.received - held.len() as u64,
+            received: begun.received - early.len() as u64,
             written: begun.sent,
             since_ms: open.worker.clock.now_unix_ms(),
             is_settled: protocol == DeviceProtocol::Raw,
             events: 0,
         };
         let mut connection = DeviceConnection::resume(open, client, resumed);
-        connection.more.held = held;
+        connection.more.early = early;
         connection.output.owes_hello = protocol != DeviceProtocol::Raw;
         let worker = connection.worker();
         worker.counters.devices_total.add(1);
@@ -164,6 +173,7 @@ impl DeviceConnection {
         }
         let events = settings.events.as_ref().map(|_| {
             let route = request.outcome.kept.as_ref().map_or("", |kept| &kept.route.spec.id);
+            let route = worker.devices.as_ref().map_or_else(|| route.into(), |devices| devices.route(route));
             Events::new(&device, generation, &settings, route, resumed.events)
         });
         let more = Box::new(More {
@@ -177,7 +187,9 @@ impl DeviceConnection {
             received: resumed.received,
             sent_before: resumed.written,
             since_ms: resumed.since_ms,
-            held: Vec::new(),
+            early: Vec::new(),
+            held: HeldInput::default(),
+            partial_since_ms: None,
             reason: CloseReason::Failed,
             is_given: false,
             consumers_seen: 0,
@@ -198,6 +210,7 @@ impl DeviceConnection {
             stage: ConnectionStage::Open,
             is_shut: false,
             counted_bytes: 0,
+            counted_input_bytes: 0,
             leaving: resumed.lease.map(|lease| WatchedLease::new(&worker.watches, lease)),
             more,
             open,
@@ -207,6 +220,10 @@ impl DeviceConnection {
     /// Another process has taken it over.
     pub(super) fn gone(&mut self) {
         self.more.is_given = true;
+        let worker = self.open.worker.clone();
+        if let Some(devices) = &worker.devices {
+            self.uncount_input(devices);
+        }
         self.stage = ConnectionStage::Over;
         self.place.leave(None, "given", true);
     }
@@ -278,12 +295,14 @@ impl DeviceConnection {
         self.report_messages(worker.clock.now_ms(), true);
         worker.report_devices(Measure::DeviceDisconnections, self.labels(reason.name(), ""), 1);
         let Some(devices) = &worker.devices else { return };
+        self.release_held(devices);
         let limits = self.limits(devices);
         let session = self.session.take().map(|mut session| {
             devices.with_notices(|notices| session.detach(devices.session_ms(&worker.clock), &limits, notices));
             session
         });
         self.count_bytes(devices);
+        self.uncount_input(devices);
         self.place.leave(session.filter(|session| !session.is_over()), reason.name(), false);
         if let Some(events) = &self.more.events {
             events.push_disconnect(&worker, reason.name());
@@ -296,6 +315,28 @@ impl DeviceConnection {
         devices.queued_bytes.set((devices.queued_bytes.get() + now).saturating_sub(self.counted_bytes));
         self.counted_bytes = now;
         self.place.mailbox.moved_bytes.set(self.more.received + self.output.total);
+    }
+
+    /// Updates the worker's count of input that is kept. A device that adds to it while there is too much is disconnected.
+    pub(super) fn count_input(&mut self, devices: &Devices) {
+        let now = if self.is_open() { self.reader.kept_bytes() + self.more.held.bytes() } else { 0 };
+        let has_grown = now > self.counted_input_bytes;
+        let all = devices.input_bytes.get() + now - self.counted_input_bytes;
+        devices.input_bytes.set(all);
+        self.counted_input_bytes = now;
+        if has_grown && all > devices.queued_bytes_max {
+            self.close(CloseReason::Full);
+        }
+    }
+
+    fn uncount_input(&mut self, devices: &Devices) {
+        devices.input_bytes.set(devices.input_bytes.get() - std::mem::take(&mut self.counted_input_bytes));
+    }
+
+    /// When an incomplete message must be whole.
+    fn partial_until_ms(&self) -> Option<u64> {
+        let since_ms = self.more.partial_since_ms?;
+        Some(since_ms + PARTIAL_MS_MAX + self.reader.kept_bytes() as u64 * PARTIAL_MS_PER_BYTE)
     }
 
     /// Executes the commands that have arrived.
@@ -381,6 +422,13 @@ impl DeviceConnection {
         }
     }
 
+    /// When what the device was admitted with expires, its certificate or its token; in milliseconds since 1970.
+    fn credential_until_ms(&self) -> Option<u64> {
+        let certificate = self.client.tls.as_ref().and_then(|tls| tls.certificate_until_ms());
+        let token = self.more.admission.as_ref().and_then(|admission| admission.until_ms);
+        [certificate, token].into_iter().flatten().min()
+    }
+
     /// Like `poll_time`, for a connection that is open.
     fn poll_due(&mut self, cx: &mut Context<'_>, devices: &Devices) {
         let worker = self.open.worker.clone();
@@ -393,7 +441,7 @@ impl DeviceConnection {
                 next_ms = until_ms;
             }
             // The event loop has not seen it yet; it will on its next turn.
-            Beat::Dead if self.client.stream.has_arrived() && self.more.held.is_empty() => cx.waker().wake_by_ref(),
+            Beat::Dead if self.client.stream.has_arrived() && self.may_read() => cx.waker().wake_by_ref(),
             Beat::Dead => return self.end(CloseReason::Silent),
         }
         let limits = self.limits(devices);
@@ -404,12 +452,18 @@ impl DeviceConnection {
         }
         self.count_bytes(devices);
         self.report_messages(now_ms, false);
-        if let Some(until_ms) = self.more.admission.as_ref().and_then(|admission| admission.until_ms) {
+        if let Some(until_ms) = self.credential_until_ms() {
             let left_ms = until_ms.saturating_sub(worker.clock.now_unix_ms());
             if left_ms == 0 {
                 return self.close(CloseReason::Revoked);
             }
             next_ms = next_ms.min(now_ms + left_ms);
+        }
+        if let Some(until_ms) = self.partial_until_ms() {
+            if now_ms >= until_ms {
+                return self.close(CloseReason::Unfinished);
+            }
+            next_ms = next_ms.min(until_ms);
         }
         if self.output.stuck_since_ms > 0 {
             let until_ms = self.output.stuck_since_ms + worker.snapshot().plan.settings.send_ms;
@@ -446,7 +500,9 @@ impl DeviceConnection {
             self.more.consumers_seen = seen;
             let snapshot = worker.snapshot();
             let holds = |admission: &DeviceAdmission| admission.holds(&snapshot.plan.consumers);
-            if !self.more.admission.as_ref().is_none_or(holds) {
+            let tls = snapshot.plan.tls.as_deref();
+            let is_verified = self.client.tls.as_ref().is_none_or(|facts| facts.is_still_verified(tls));
+            if !is_verified || !self.more.admission.as_ref().is_none_or(holds) {
                 return Some(CloseReason::Revoked);
             }
         }

@@ -1,8 +1,8 @@
 //! Events of a device on their way to the upstream: one request each, in the order in which they happened.
 //!
-//! Each connection has a queue, bounded in bytes, and one task while it is not empty. Events that the upstream does not accept are
-//! retried with growing pauses, for as long as the route says; then they are dropped and counted, as are events without room in the
-//! queue. The queue outlives its connection, whose end is its last event.
+//! A device's queue ([`EventQueues`]) has one task while it is not empty. Events that the upstream does not accept are retried with
+//! growing pauses, for as long as the route says, counted from when the event was taken; then they are dropped and counted, as are
+//! events without room in the queue. The queue outlives its connections, whose ends are their last events.
 
 use crate::basics::clock::Timer;
 use crate::calls;
@@ -11,11 +11,10 @@ use crate::exchange::target::host_of;
 use crate::node::{self, Destination, health};
 use crate::plan::snapshot::WorkerUpstream;
 use crate::worker::Worker;
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use crate::worker::event_queues::{DeviceEvent, EventQueue, EventQueues, EventSource, PushOutcome};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 use stillgate_devices::Generation;
 use stillgate_devices::protocol::Body;
@@ -23,69 +22,32 @@ use stillgate_plugin_api::{Call, CallError, DeviceSettings, EventSettings, Url};
 use stillgate_tls::rustls::pki_types::ServerName;
 use stillgate_upstream::{ConnMeta, Failure, TriedEndpoints, TryReport};
 use stillgate_wire::{FieldName, FieldValue};
+use tokio::sync::Semaphore;
 use tokio::task::spawn_local;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
-/// What an event counts in addition to its bytes.
-const EVENT_OVERHEAD_BYTES: usize = 64;
 /// Pauses between retries: the first, and the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// The events of one connection.
-pub(super) struct Events(Rc<Queue>);
-
-struct Queue {
-    device: Arc<str>,
-    generation: Generation,
-    settings: Arc<DeviceSettings>,
-    /// The id of its route, for counters.
-    route: Arc<str>,
-    waiting: RefCell<VecDeque<DeviceEvent>>,
-    bytes: Cell<usize>,
-    /// The number of the last event.
-    seq: Cell<u64>,
-    is_sending: Cell<bool>,
-    /// The connection's task, if it waits for the upstream.
-    waker: RefCell<Option<Waker>>,
-}
-
-struct DeviceEvent {
-    kind: &'static str,
-    seq: u64,
-    body: Body<'static>,
-}
-
-impl DeviceEvent {
-    fn bytes(&self) -> usize {
-        EVENT_OVERHEAD_BYTES + self.body.bytes().len()
-    }
-}
+pub(super) struct Events(Rc<EventSource>);
 
 impl Events {
     pub(super) fn new(
         device: &Arc<str>,
         generation: Generation,
         settings: &Arc<DeviceSettings>,
-        route: &str,
+        route: Arc<str>,
         seq: u64,
     ) -> Events {
-        Events(Rc::new(Queue {
-            device: device.clone(),
-            generation,
-            settings: settings.clone(),
-            route: route.into(),
-            waiting: RefCell::default(),
-            bytes: Cell::new(0),
-            seq: Cell::new(seq),
-            is_sending: Cell::new(false),
-            waker: RefCell::default(),
-        }))
+        let (device, settings) = (device.clone(), settings.clone());
+        Events(Rc::new(EventSource { device, generation, settings, route, seq: seq.into() }))
     }
 
-    /// Whether the upstream has received all events.
-    pub(super) fn is_idle(&self) -> bool {
-        self.0.waiting.borrow().is_empty()
+    /// Whether the upstream has received all events of the device, those of its earlier connections included.
+    pub(super) fn is_idle(&self, queues: &EventQueues) -> bool {
+        !queues.has(&self.0.device)
     }
 
     /// The number of the last event.
@@ -95,108 +57,104 @@ impl Events {
 
     /// The device has connected.
     pub(super) fn push_connect(&self, worker: &Rc<Worker>) {
-        self.push(worker, "connect", Body::Json("{}".into()), true);
+        self.push(worker, "connect", Body::Json("{}".into()));
     }
 
     /// The connection has ended.
     pub(super) fn push_disconnect(&self, worker: &Rc<Worker>, reason: &str) {
-        self.push(worker, "disconnect", Body::Json(format!("{{\"reason\":\"{reason}\"}}").into()), true);
+        self.push(worker, "disconnect", Body::Json(format!("{{\"reason\":\"{reason}\"}}").into()));
     }
 
-    /// The device has sent an event. True: its next messages wait for the upstream.
-    pub(super) fn push_message(&self, worker: &Rc<Worker>, body: Body<'static>) -> bool {
-        self.push(worker, "message", body, false);
-        self.waits()
+    /// The device has sent an event.
+    pub(super) fn push_message(&self, worker: &Rc<Worker>, body: Body<'static>) {
+        self.push(worker, "message", body);
     }
 
-    fn waits(&self) -> bool {
+    /// Whether further messages of the device wait for the upstream.
+    pub(super) fn holds_back(&self, queues: &EventQueues) -> bool {
         let is_acknowledged = self.0.settings.events.as_ref().is_some_and(|events| events.is_acknowledged);
-        is_acknowledged && !self.0.waiting.borrow().is_empty()
+        is_acknowledged && !self.is_idle(queues)
     }
 
     /// Ready when the next messages of the device may be processed.
-    pub(super) fn poll_ready(&self, cx: &Context<'_>) -> Poll<()> {
-        if !self.waits() {
+    pub(super) fn poll_ready(&self, queues: &EventQueues, cx: &Context<'_>) -> Poll<()> {
+        if !self.holds_back(queues) {
             return Poll::Ready(());
         }
-        *self.0.waker.borrow_mut() = Some(cx.waker().clone());
+        queues.wake_when_done(&self.0.device, cx.waker());
         Poll::Pending
     }
 
-    /// `fits`: the event is small, and a connection has only two of them.
-    fn push(&self, worker: &Rc<Worker>, kind: &'static str, body: Body<'static>, fits: bool) {
-        let queue = &self.0;
-        let Some(settings) = &queue.settings.events else { return };
-        queue.seq.set(queue.seq.get() + 1);
-        let event = DeviceEvent { kind, seq: queue.seq.get(), body };
-        let bytes = queue.bytes.get() + event.bytes();
-        if bytes > settings.queue_bytes_max && !fits {
-            worker.report_device_event_dropped(&queue.route);
-            return;
-        }
-        queue.bytes.set(bytes);
-        queue.waiting.borrow_mut().push_back(event);
-        if !queue.is_sending.replace(true) {
-            spawn_local(send(worker.clone(), queue.clone()));
+    fn push(&self, worker: &Rc<Worker>, kind: &'static str, body: Body<'static>) {
+        let (Some(settings), Some(devices)) = (&self.0.settings.events, &worker.devices) else { return };
+        let seq = self.0.seq.get() + 1;
+        self.0.seq.set(seq);
+        let taken_ms = worker.clock.now_ms();
+        let event = DeviceEvent { source: self.0.clone(), kind, seq, taken_ms, body };
+        match devices.events.push(event, settings.queue_bytes_max) {
+            PushOutcome::First(queue) => drop(spawn_local(send(worker.clone(), queue))),
+            PushOutcome::Behind => {}
+            PushOutcome::NoRoom => worker.report_device_event_dropped(&self.0.route),
         }
     }
 }
 
 /// Sends the events of a queue until it is empty.
-async fn send(worker: Rc<Worker>, queue: Rc<Queue>) {
-    while let Some(request) = queue.next() {
-        if !deliver(&worker, &queue, &request).await {
-            worker.report_device_event_dropped(&queue.route);
+async fn send(worker: Rc<Worker>, queue: Rc<EventQueue>) {
+    let Some(devices) = &worker.devices else { return };
+    let mut has_failed = false;
+    while let Some(event) = queue.front() {
+        let result = deliver(&worker, &devices.events, &event, has_failed).await;
+        has_failed = result == EventResult::Failed;
+        if result != EventResult::Accepted {
+            worker.report_device_event_dropped(&event.source.route);
         }
-        queue.done();
+        devices.events.finish_front(&queue);
     }
-    queue.is_sending.set(false);
+    devices.events.remove(&queue);
 }
 
-/// Sends an event; returns whether the upstream has accepted it.
-async fn deliver(worker: &Rc<Worker>, queue: &Queue, request: &EventRequest) -> bool {
-    let Some(settings) = &queue.settings.events else { return false };
-    let until_ms = worker.clock.now_ms() + settings.retry.as_millis() as u64;
+/// Sends an event, as often as its time allows. After an event that failed, those behind it whose time is over are not tried:
+/// each of them would take a timeout, and a full queue hours.
+async fn deliver(worker: &Rc<Worker>, queues: &EventQueues, event: &DeviceEvent, has_failed: bool) -> EventResult {
+    let Some(settings) = &event.source.settings.events else { return EventResult::Refused };
+    let [retry_ms, timeout_ms] = [settings.retry, settings.timeout].map(|time| time.as_millis() as u64);
+    let posts = queues.posts(&settings.upstream);
+    let begins_ms = if has_failed { event.taken_ms } else { worker.clock.now_ms() };
+    let mut start_until_ms = begins_ms.saturating_add(retry_ms).saturating_add(timeout_ms);
     let mut pause = PAUSE_MIN;
     loop {
-        match post(worker, settings, request).await {
-            EventResult::Accepted => return true,
-            EventResult::Refused => return false,
+        let left_ms = start_until_ms.saturating_sub(worker.clock.now_ms());
+        // Boxed, so that a queue that waits for its turn has a small task.
+        match post_in_turn(&posts, left_ms, || Box::pin(post(worker, settings, event))).await {
             EventResult::Failed => {}
+            result => return result,
         }
         // Devices that reconnect at the same time must not retry at the same time.
         let pause_ms = pause.as_millis() as u64;
         let jittered_ms = pause_ms / 2 + worker.random() % pause_ms.max(1);
+        let until_ms = event.taken_ms.saturating_add(retry_ms);
         if worker.clock.now_ms() + jittered_ms >= until_ms {
-            return false;
+            return EventResult::Failed;
         }
         sleep(Duration::from_millis(jittered_ms)).await;
         pause = (pause * 2).min(PAUSE_MAX);
+        start_until_ms = until_ms.saturating_add(timeout_ms);
     }
 }
 
-impl Queue {
-    /// The next event to send; it stays in the queue until it is done.
-    fn next(&self) -> Option<EventRequest> {
-        let waiting = self.waiting.borrow();
-        let event = waiting.front()?;
-        Some(EventRequest {
-            device: self.device.clone(),
-            generation: self.generation,
-            kind: event.kind,
-            seq: event.seq,
-            content_type: event.body.content_type(),
-            body: event.body.bytes().to_vec(),
-        })
+/// Posts when the upstream has a place for it: in the order of requests, so that each device has its turn.
+async fn post_in_turn<F: Future<Output = EventResult>>(
+    posts: &Semaphore,
+    left_ms: u64,
+    post: impl FnOnce() -> F,
+) -> EventResult {
+    if left_ms == 0 {
+        return EventResult::Failed;
     }
-
-    fn done(&self) {
-        if let Some(event) = self.waiting.borrow_mut().pop_front() {
-            self.bytes.set(self.bytes.get() - event.bytes());
-        }
-        if let Some(waker) = self.waker.borrow_mut().take() {
-            waker.wake();
-        }
+    match timeout(Duration::from_millis(left_ms), posts.acquire()).await {
+        Ok(_place) => post().await,
+        Err(_) => EventResult::Failed,
     }
 }
 
@@ -211,19 +169,9 @@ const DEVICE_CONNECTION: FieldName<'static> = FieldName::constant("X-Device-Conn
 /// Bound of the upstream's response, which is discarded.
 const REPLY_BYTES_MAX: usize = 64 * 1024;
 
-/// One event.
-pub(super) struct EventRequest {
-    pub(super) device: Arc<str>,
-    pub(super) generation: Generation,
-    pub(super) kind: &'static str,
-    pub(super) seq: u64,
-    pub(super) content_type: &'static str,
-    pub(super) body: Vec<u8>,
-}
-
 /// Result of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum EventResult {
+enum EventResult {
     /// 2xx.
     Accepted,
     /// Another status that will not change.
@@ -233,7 +181,7 @@ pub(super) enum EventResult {
 }
 
 /// Sends the event to one node.
-pub(super) async fn post(worker: &Rc<Worker>, settings: &EventSettings, event: &EventRequest) -> EventResult {
+async fn post(worker: &Rc<Worker>, settings: &EventSettings, event: &DeviceEvent) -> EventResult {
     let snapshot = worker.snapshot();
     let slot = snapshot.plan.upstreams.slot(&settings.upstream);
     let Some(upstream) = slot.and_then(|slot| snapshot.upstreams.get(slot)).cloned() else {
@@ -354,7 +302,7 @@ impl Drop for EventGuard<'_> {
 }
 
 /// Builds the request; `None`: its content cannot be expressed in a header.
-fn call(settings: &EventSettings, event: &EventRequest, upstream: &WorkerUpstream, index: usize) -> Option<Call> {
+fn call(settings: &EventSettings, event: &DeviceEvent, upstream: &WorkerUpstream, index: usize) -> Option<Call> {
     let state = upstream.state.borrow();
     let endpoint = state.endpoint(index);
     let url = Url::parse(&format!("http://{}/", endpoint.address), false).ok()?;
@@ -362,14 +310,14 @@ fn call(settings: &EventSettings, event: &EventRequest, upstream: &WorkerUpstrea
     (call.timeout, call.reply_bytes_max) = (settings.timeout, REPLY_BYTES_MAX);
     let host = host_of(None, b"", &upstream.planned.definition.pass_host, &endpoint.host);
     call.set_host(FieldValue::new(host).ok()?);
-    let (seq, generation) = (event.seq.to_string(), event.generation.to_string());
+    let (seq, generation) = (event.seq.to_string(), event.source.generation.to_string());
     let text =
         |name, text: &str, call: &mut Call| FieldValue::new(text.as_bytes()).map(|value| call.header(name, value)).ok();
-    text(CONTENT_TYPE, event.content_type, &mut call)?;
-    text(DEVICE_ID, &event.device, &mut call)?;
+    text(CONTENT_TYPE, event.body.content_type(), &mut call)?;
+    text(DEVICE_ID, &event.source.device, &mut call)?;
     text(DEVICE_EVENT, event.kind, &mut call)?;
     text(DEVICE_SEQ, &seq, &mut call)?;
     text(DEVICE_CONNECTION, &generation, &mut call)?;
-    call.set_body(event.body.clone());
+    call.set_body(event.body.bytes().to_vec());
     Some(call)
 }

@@ -1,9 +1,12 @@
 //! Input from a device: bytes become frames, frames become messages, and messages are processed.
 
 use super::connection::DeviceConnection;
+use super::events::Events;
 use crate::basics::clock::wake_after_others;
 use crate::device_link::DeviceReport;
 use crate::worker::devices::Devices;
+use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::task::{Context, Poll};
 use stillgate_devices::frame::{CloseCode, FrameError, FrameEvent};
 use stillgate_devices::protocol::FromDevice;
@@ -12,6 +15,10 @@ use tokio::io::ReadBuf;
 
 /// Buffers read, or written, before others have their turn. One of 64 KiB can have ten thousand messages, which take milliseconds.
 pub(super) const ROUNDS_MAX: u32 = 2;
+/// Bytes of messages behind an event that waits for the upstream; documented in `docs/plugins/device-gateway.md`.
+const HELD_BYTES_MAX: usize = 64 * 1024;
+/// What a held message counts in addition to its bytes.
+const HELD_OVERHEAD_BYTES: usize = 64;
 
 /// Result of reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,30 +29,64 @@ pub(super) enum DeviceRead {
     End,
 }
 
-/// Whether the next message is processed now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum InputDecision {
-    Goes,
-    /// It waits until the upstream has what came before.
-    Waits,
+/// Messages that wait until the upstream has accepted the event before them. Bounded: beyond [`HELD_BYTES_MAX`] nothing more is read.
+#[derive(Debug, Default)]
+pub(super) struct HeldInput {
+    messages: VecDeque<HeldMessage>,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct HeldMessage {
+    is_text: bool,
+    payload: Vec<u8>,
+}
+
+impl HeldInput {
+    pub(super) fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn push(&mut self, message: HeldMessage) {
+        self.bytes += message.bytes();
+        self.messages.push_back(message);
+    }
+
+    fn pop(&mut self) -> Option<HeldMessage> {
+        let message = self.messages.pop_front()?;
+        self.bytes -= message.bytes();
+        Some(message)
+    }
+}
+
+impl HeldMessage {
+    fn bytes(&self) -> usize {
+        HELD_OVERHEAD_BYTES + self.payload.len()
+    }
 }
 
 impl DeviceConnection {
     /// Reads and processes all there is, a few buffers at a time.
     pub(super) fn poll_input(&mut self, cx: &mut Context<'_>, devices: &Devices) -> DeviceRead {
-        if !self.may_read(cx) {
-            return DeviceRead::Nothing;
+        self.take_held(cx, devices);
+        if !self.more.early.is_empty() {
+            let mut early = std::mem::take(&mut self.more.early);
+            self.take_bytes(&mut early, devices);
         }
-        if !self.more.held.is_empty() {
-            let mut held = std::mem::take(&mut self.more.held);
-            self.take_bytes(&mut held, devices);
-            if !self.more.held.is_empty() {
-                // Its task is woken when it may continue.
-                return if self.may_read(cx) { self.again(cx) } else { DeviceRead::Nothing };
-            }
-        }
+        let read = self.poll_read(cx, devices);
+        // What was read may wait now: this task is woken when it may continue.
+        self.take_held(cx, devices);
+        self.count_input(devices);
+        read
+    }
+
+    fn poll_read(&mut self, cx: &mut Context<'_>, devices: &Devices) -> DeviceRead {
         for _ in 0..ROUNDS_MAX {
-            if self.client.stream.poll_read_ready(cx).is_pending() {
+            if !self.may_read() || self.client.stream.poll_read_ready(cx).is_pending() {
                 return DeviceRead::Nothing;
             }
             let worker = self.worker().clone();
@@ -63,22 +104,41 @@ impl DeviceConnection {
                 Poll::Ready(Ok(())) if count > 0 => {}
                 Poll::Ready(_) => return DeviceRead::End,
             }
-            if !self.may_read(cx) {
-                return DeviceRead::Nothing;
-            }
         }
-        self.again(cx)
-    }
-
-    fn again(&self, cx: &mut Context<'_>) -> DeviceRead {
         wake_after_others(cx);
         DeviceRead::Nothing
     }
 
-    /// Whether input is to be processed: none is after the device has sent its close frame, and while we wait for the upstream the
-    /// kernel holds the device back.
-    fn may_read(&self, cx: &Context<'_>) -> bool {
-        !self.client.eof && self.more.events.as_ref().is_none_or(|events| events.poll_ready(cx).is_ready())
+    /// Whether input is to be read: none is after the device has sent its close frame. Messages behind an event that waits for the
+    /// upstream are read, up to a bound, so that pongs and closes among them are seen; beyond it the kernel holds the device back.
+    pub(super) fn may_read(&self) -> bool {
+        !self.client.eof && self.more.held.bytes < HELD_BYTES_MAX
+    }
+
+    /// Processes messages that have waited for the upstream, as far as it has accepted what came before them.
+    fn take_held(&mut self, cx: &Context<'_>, devices: &Devices) {
+        while !self.more.held.is_empty() {
+            let events = self.more.events.as_ref();
+            if events.is_some_and(|events| events.poll_ready(&devices.events, cx).is_pending()) {
+                return;
+            }
+            if let Some(HeldMessage { is_text, payload }) = self.more.held.pop() {
+                self.take_message(is_text, &payload, devices);
+            }
+        }
+    }
+
+    /// The connection ends: events that were read go to the upstream all the same, if the device's queue has room. Acknowledgements
+    /// and replies behind them do not count, so those messages may come again.
+    pub(super) fn release_held(&mut self, devices: &Devices) {
+        while let Some(HeldMessage { is_text, payload }) = self.more.held.pop() {
+            if let Ok(FromDevice::Event { body }) = self.protocol.read(is_text, &payload)
+                && body.bytes().len() <= devices.limits.message_bytes
+                && let Some(events) = &self.more.events
+            {
+                events.push_message(self.worker(), body.into_owned());
+            }
+        }
     }
 
     fn take_bytes(&mut self, mut bytes: &mut [u8], devices: &Devices) {
@@ -87,20 +147,20 @@ impl DeviceConnection {
         self.pulse.on_bytes(now_ms);
         self.client.quiet_since_ms = now_ms;
         while !bytes.is_empty() {
-            let (taken, event) = match self.reader.next(bytes) {
-                Ok(read) => read,
+            match self.reader.next(bytes) {
+                Ok((taken, Some(event))) => {
+                    if matches!(event, FrameEvent::Text(_) | FrameEvent::Binary(_)) {
+                        self.more.partial_since_ms = None;
+                    }
+                    self.take_event(event, devices);
+                    bytes = &mut bytes[taken..];
+                }
+                Ok((_, None)) => break,
                 Err(error) => return self.refuse_frame(error),
-            };
-            let next = match event {
-                None => return,
-                Some(event) => self.take_event(event, devices),
-            };
-            bytes = &mut bytes[taken..];
-            if next == InputDecision::Waits {
-                self.more.received -= bytes.len() as u64;
-                self.more.held = bytes.to_vec();
-                return;
             }
+        }
+        if self.reader.is_partial() {
+            self.more.partial_since_ms.get_or_insert(now_ms);
         }
     }
 
@@ -109,24 +169,30 @@ impl DeviceConnection {
         self.close_with(reason, error.close_code(), &error.to_string());
     }
 
-    fn take_event(&mut self, event: FrameEvent<'_>, devices: &Devices) -> InputDecision {
+    fn take_event(&mut self, event: FrameEvent<'_>, devices: &Devices) {
         match event {
             FrameEvent::Ping(payload) if self.is_open() => self.output.pong(&payload),
             FrameEvent::Ping(_) | FrameEvent::Pong(_) => {}
             FrameEvent::Close(said) => self.answer_close(said.map_or(CloseCode::NORMAL, |(code, _)| code)),
-            FrameEvent::Text(payload) if self.is_open() => return self.take_message(true, &payload, devices),
-            FrameEvent::Binary(payload) if self.is_open() => return self.take_message(false, &payload, devices),
+            FrameEvent::Text(payload) if self.is_open() => self.take_or_hold(true, payload, devices),
+            FrameEvent::Binary(payload) if self.is_open() => self.take_or_hold(false, payload, devices),
             FrameEvent::Text(_) | FrameEvent::Binary(_) => {}
         }
-        InputDecision::Goes
     }
 
-    fn take_message(&mut self, is_text: bool, payload: &[u8], devices: &Devices) -> InputDecision {
+    fn take_or_hold(&mut self, is_text: bool, payload: Cow<'_, [u8]>, devices: &Devices) {
+        let waits = |events: &Events| events.holds_back(&devices.events);
+        match !self.more.held.is_empty() || self.more.events.as_ref().is_some_and(waits) {
+            true => self.more.held.push(HeldMessage { is_text, payload: payload.into_owned() }),
+            false => self.take_message(is_text, &payload, devices),
+        }
+    }
+
+    fn take_message(&mut self, is_text: bool, payload: &[u8], devices: &Devices) {
         let said = match self.protocol.read(is_text, payload) {
             Ok(said) => said,
             Err(error) => {
-                self.close_with(CloseReason::Messages, error.close_code(), &error.to_string());
-                return InputDecision::Goes;
+                return self.close_with(CloseReason::Messages, error.close_code(), &error.to_string());
             }
         };
         self.more.untold += 1;
@@ -157,14 +223,10 @@ impl DeviceConnection {
                 if body.bytes().len() > devices.limits.message_bytes {
                     self.refuse_frame(FrameError::TooBig(devices.limits.message_bytes as u32));
                 } else if let Some(events) = &self.more.events {
-                    return match events.push_message(self.worker(), body.into_owned()) {
-                        true => InputDecision::Waits,
-                        false => InputDecision::Goes,
-                    };
+                    events.push_message(self.worker(), body.into_owned());
                 }
             }
         }
-        InputDecision::Goes
     }
 
     fn acknowledge(&mut self, seq: u64, devices: &Devices) {
@@ -196,6 +258,10 @@ pub(super) enum CloseReason {
     Messages,
     /// It sent a message that is too long.
     TooBig,
+    /// It began a message and did not finish it.
+    Unfinished,
+    /// The worker holds as much input of its devices as it may.
+    Full,
     /// Another connection of the device has taken its place.
     Replaced,
     /// A back-end has closed it.
@@ -221,6 +287,8 @@ impl CloseReason {
             CloseReason::Frames => "bad_frames",
             CloseReason::Messages => "bad_messages",
             CloseReason::TooBig => "too_big",
+            CloseReason::Unfinished => "unfinished",
+            CloseReason::Full => "full",
             CloseReason::Replaced => "replaced",
             CloseReason::Asked => "asked",
             CloseReason::Revoked => "revoked",
@@ -239,6 +307,8 @@ impl CloseReason {
     pub(super) fn close(self) -> Option<(CloseCode, &'static str)> {
         match self {
             CloseReason::Replaced => Some((CloseCode::POLICY, "replaced by another connection of this device")),
+            CloseReason::Unfinished => Some((CloseCode::POLICY, "a message was begun and not finished in time")),
+            CloseReason::Full => Some((CloseCode::TRY_AGAIN_LATER, "too much unprocessed input; connect again later")),
             CloseReason::Asked => Some((CloseCode::NORMAL, "closed by a back-end")),
             CloseReason::Revoked => Some((CloseCode::POLICY, "the credential is no longer valid; authenticate again")),
             CloseReason::Route => Some((CloseCode::SERVICE_RESTART, "the route has changed; connect again")),

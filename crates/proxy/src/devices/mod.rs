@@ -102,8 +102,15 @@ impl DeviceConnection {
             && !self.awaits_session
             && self.reader.is_idle()
             && self.output.is_idle()
+            && self.more.early.is_empty()
             && self.more.held.is_empty()
-            && self.more.events.as_ref().is_none_or(Events::is_idle)
+            && self.has_no_events()
+    }
+
+    /// Whether no event of the device waits for the upstream.
+    fn has_no_events(&self) -> bool {
+        let queues = self.worker().devices.as_ref().map(|devices| &devices.events);
+        self.more.events.as_ref().zip(queues).is_none_or(|(events, queues)| events.is_idle(queues))
     }
 
     fn pack(&mut self) -> io::Result<Parcel> {

@@ -273,7 +273,8 @@ impl Worker {
     /// Checks whether the credentials of devices still exist.
     fn look_at_devices(&self) {
         if let Some(devices) = &self.devices {
-            devices.look_at(&self.snapshot().plan.consumers);
+            let plan = &self.snapshot().plan;
+            devices.look_at(&plan.consumers, plan.tls.as_ref());
         }
     }
 }

@@ -5,6 +5,7 @@
 //! there is at most one of each kind for a connection that comes, goes or resumes, and there are no more notices than messages.
 
 use super::Worker;
+use super::event_queues::EventQueues;
 use crate::basics::clock::Clock;
 use crate::device_link::{
     Admission, DeviceCommand, DeviceFacts, DeviceReport, FormerConnection, HandoverHoldWitness, connection_number,
@@ -21,6 +22,7 @@ use stillgate_config::{DeviceLimits, Measure};
 use stillgate_devices::protocol::DeviceProtocol;
 use stillgate_devices::session::{MessageRefusal, Notice, Session};
 use stillgate_plugin_api::{Consumers, DeviceSettings, Identity};
+use stillgate_tls::ServerTls;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 /// Commands that are taken from the queue at a time.
@@ -39,6 +41,9 @@ pub(crate) struct Devices {
     /// Bytes of messages that may wait for all devices of this worker.
     pub(crate) queued_bytes_max: usize,
     pub(crate) queued_bytes: Cell<usize>,
+    /// Bytes that devices have sent in messages that are incomplete, or that wait for the upstream.
+    pub(crate) input_bytes: Cell<usize>,
+    pub(crate) events: EventQueues,
     /// Number of connections that have begun.
     count: Cell<u64>,
     mailboxes: RefCell<HashMap<u64, Rc<Mailbox>>>,
@@ -60,6 +65,8 @@ pub(crate) struct Devices {
     /// new one.
     consumers: RefCell<Option<Arc<Consumers>>>,
     pub(crate) consumers_seen: Cell<u64>,
+    /// The certificates that were looked at last: a new version counts as one of the consumers.
+    tls: RefCell<Option<Arc<ServerTls>>>,
 }
 
 /// The worker's ends of the queues.
@@ -115,6 +122,9 @@ impl Devices {
             held: link.held.clone(),
             queued_bytes_max: link.limits.node_bytes.div_ceil(link.workers),
             queued_bytes: Cell::new(0),
+            input_bytes: Cell::new(0),
+            // Events may have as much again as messages.
+            events: EventQueues::new(link.limits.node_bytes.div_ceil(link.workers)),
             // Starts anywhere, so that no other process of this node has used these numbers.
             count: Cell::new(RandomState::new().build_hasher().finish() >> 1),
             mailboxes: RefCell::default(),
@@ -129,6 +139,7 @@ impl Devices {
             session_offset_ms: process_ms().wrapping_sub(clock.now_ms()),
             consumers: RefCell::default(),
             consumers_seen: Cell::new(1),
+            tls: RefCell::default(),
         }
     }
 
@@ -298,10 +309,12 @@ impl Devices {
         self.mailboxes.borrow_mut().remove(&connection);
     }
 
-    /// After a Plan with other consumers, each device checks that its credential still exists.
-    pub(crate) fn look_at(&self, consumers: &Arc<Consumers>) {
+    /// After a Plan with other consumers or certificates, each device checks that its credential still exists.
+    pub(crate) fn look_at(&self, consumers: &Arc<Consumers>, tls: Option<&Arc<ServerTls>>) {
         let before = self.consumers.replace(Some(consumers.clone()));
-        if before.is_some_and(|before| Arc::ptr_eq(&before, consumers)) {
+        let is_same = before.is_some_and(|before| Arc::ptr_eq(&before, consumers));
+        let tls_before = self.tls.replace(tls.cloned());
+        if is_same && tls_before.as_ref().map(Arc::as_ptr) == tls.map(Arc::as_ptr) {
             return;
         }
         self.consumers_seen.set(self.consumers_seen.get() + 1);

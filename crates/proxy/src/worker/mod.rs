@@ -6,6 +6,7 @@
 pub(crate) mod body_memory;
 pub(crate) mod devices;
 pub(crate) mod draining;
+pub(crate) mod event_queues;
 pub(crate) mod offload;
 pub(crate) mod plugins;
 pub(crate) mod report_settings;

@@ -2,7 +2,7 @@
 -- that lives stays, the generation that is known to be dead, now, how long the entry is kept (both in milliseconds).
 -- Generations are below 2^53, so Lua's numbers hold them; all else stays text.
 local node, epoch, connection = ARGV[1], ARGV[2], ARGV[3]
-local entry = redis.call('GET', KEYS[1])
+local entry = entry_of(KEYS[1])
 local is_online, before, _, at_epoch, at_connection, at_node
 if entry then
   is_online, before, _, at_epoch, at_connection, at_node = string.match(entry, '^(%d) (%d+) (%d+) (%d+) (%d+) (.*)$')

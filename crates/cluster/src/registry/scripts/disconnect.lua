@@ -1,6 +1,6 @@
 -- directory::disconnect. KEYS: the device's entry. ARGV: node, epoch, connection, whether older ones have ended, too, now, how
 -- long the entry is kept.
-local entry = redis.call('GET', KEYS[1])
+local entry = entry_of(KEYS[1])
 if not entry then
   return 0
 end

@@ -1,7 +1,7 @@
 -- directory::register. KEYS: the device's entry. ARGV: node, epoch, connection, generation, since, how long the entry is
 -- kept. Answers whether the entry is this connection's now.
 local node, epoch, connection, generation = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local entry = redis.call('GET', KEYS[1])
+local entry = entry_of(KEYS[1])
 if entry then
   local is_online, stored, _, at_epoch, at_connection, at_node = string.match(entry, '^(%d) (%d+) (%d+) (%d+) (%d+) (.*)$')
   if stored then

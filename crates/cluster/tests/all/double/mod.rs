@@ -51,6 +51,18 @@ impl Node {
         tls: Option<PeerTls>,
         former: Option<FormerDirectory>,
     ) -> Node {
+        let node = Node::begin(name, redis, tls, former).await;
+        eventually("the node to be listed", || node.cluster.directory().members().get(name).is_some()).await;
+        node
+    }
+
+    /// Starts a node that the directory may not list.
+    pub(crate) async fn begin(
+        name: &str,
+        redis: &RedisAddress,
+        tls: Option<PeerTls>,
+        former: Option<FormerDirectory>,
+    ) -> Node {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string().into();
         let (devices, [taken, leaving]) = (Devices::default(), [(); 2].map(|()| Arc::new(AtomicU64::new(0))));
@@ -69,9 +81,7 @@ impl Node {
             handler: handler(devices.clone(), taken.clone(), leaving.clone()),
             close: Arc::new(move |connection| closing.lock().unwrap().retain(|_, it| *it != connection)),
         };
-        let node = Node { cluster: Arc::new(Cluster::start(settings).unwrap()), devices, taken, leaving };
-        eventually("the node to be listed", || node.cluster.directory().members().get(name).is_some()).await;
-        node
+        Node { cluster: Arc::new(Cluster::start(settings).unwrap()), devices, taken, leaving }
     }
 
     pub(crate) async fn connect(&self, device: &str) -> Result<ConnectOutcome, DirectoryUnavailable> {

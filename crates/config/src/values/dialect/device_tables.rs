@@ -88,4 +88,12 @@ pub(super) const DEVICES: &[FamilySpec] = &[
         &[],
         "Nodes of devices that this one has an open connection to.",
     ),
+    of_process(
+        Measure::DevicePeersRefused,
+        "stillgate_device_peers_refused_total",
+        "",
+        Counter,
+        &[],
+        "Connections to `gateway.devices.peer.address` that were closed before they proved to be a node's.",
+    ),
 ];

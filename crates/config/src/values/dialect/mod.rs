@@ -176,6 +176,8 @@ pub enum Measure {
     DeviceNodes,
     /// `stillgate_device_peers_connected`
     DevicePeersConnected,
+    /// `stillgate_device_peers_refused_total`
+    DevicePeersRefused,
     /// `stillgate_stream_sessions_total`
     StreamSessions,
     /// `stillgate_stream_bytes_total`

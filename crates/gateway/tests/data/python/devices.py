@@ -507,6 +507,58 @@ async def events():
     await lamp.close()
 
 
+async def comes_back():
+    """A device that leaves more events behind than may wait, again and again."""
+    for _ in range(20):
+        lamp = await connect("lamp")
+        await greeted(lamp)
+        for n in range(50):
+            await say(lamp, type="event", body=n)
+        await lamp.close()
+
+
+async def sends_many():
+    lamp = await connect("lamp")
+    await greeted(lamp)
+    for n in range(int(MORE[0])):
+        await say(lamp, type="event", body=n)
+    await lamp.close()
+
+
+async def hangs():
+    """More devices than may post at once to an upstream that hangs."""
+    devices = await asyncio.gather(*[connect(f"d{n}") for n in range(200)])
+    for device in devices:
+        await greeted(device)
+    print("connected", flush=True)
+    while not os.path.exists(MORE[0]):
+        await asyncio.sleep(0.02)
+    last = await connect("last")
+    await greeted(last)
+    expect(await send("last"), 202)
+    assert (await hear(last))["body"] == {"on": True}
+
+
+async def waits_for_the_upstream():
+    """Devices with events that the upstream does not take: pings go on, and so does what the gateway learns from them."""
+    living, silent, gone = [await connect(name) for name in ("living", "silent", "gone")]
+    for device in (living, silent, gone):
+        await greeted(device)
+        for n in range(3):
+            await say(device, type="event", body=n)
+    silent.transport.pause_reading()
+    gone.transport.abort()
+    await eventually("the one that is gone", lambda: is_offline("gone"))
+    await eventually("the one that does not answer pings", lambda: is_offline("silent"))
+    # A few intervals of pings.
+    await asyncio.sleep(5)
+    assert not await is_offline("living") and living.open
+    expect(await send("living"), 202)
+    assert (await hear(living))["body"] == {"on": True}
+    await living.close()
+    await eventually("the close", lambda: is_offline("living"))
+
+
 async def held():
     lamp = await connect("lamp")
     await greeted(lamp)
@@ -715,6 +767,29 @@ async def bad_frames():
     while got.count(b'"type":"hello"') < 2 or b"\x8a\x02hi" not in got:
         got += raw.recv(4096)
     raw.close()
+
+
+async def unfinished():
+    """Messages that do not end: more of them than the node may hold, and one for longer than it may last."""
+    slow = await connect("slow")
+    await greeted(slow)
+    await slow.write_frame(False, 1, b'{"type":')
+    devices = [await connect(f"d{n}") for n in range(20)]
+    for device in devices:
+        await greeted(device)
+        await device.write_frame(False, 1, b'"' + b"x" * 60_000)
+
+    async def turned_away():
+        return sum(device.closed for device in devices) >= 3
+
+    await eventually("those beyond 1 MiB to be turned away", turned_away)
+    assert [device.close_code for device in devices if device.closed] == [1013] * 3, devices
+    if MORE[0] == "patient":
+        assert "not finished" in await ended(slow, 1008)
+    else:
+        await slow.write_frame(True, 0, b'"event","body":1}')
+        expect(await send("slow"), 202)
+        assert (await hear(slow))["body"] == {"on": True}
 
 
 async def bad_messages():
