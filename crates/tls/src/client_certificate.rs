@@ -17,6 +17,8 @@ pub struct ClientCertificate {
     pub serial: String,
     /// SHA-1 of it in lower-case hex, as nginx's `$ssl_client_fingerprint`.
     pub fingerprint: String,
+    /// Its last second, since 1970.
+    pub not_after_seconds: i64,
 }
 
 /// Reads the first certificate of the chain that a client has sent; `None` for an empty chain or an unreadable
@@ -34,6 +36,7 @@ pub fn client_certificate(chain: &[CertificateDer<'_>]) -> Option<ClientCertific
         subject: distinguished_name(parsed.subject()),
         serial: serial.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02X}")),
         fingerprint: fingerprint.as_ref().iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}")),
+        not_after_seconds: parsed.validity().not_after.timestamp(),
     })
 }
 
@@ -160,6 +163,7 @@ mod tests {
                 .to_owned(),
             serial: "F00D".to_owned(),
             fingerprint: "71e0265f7910bec418892a7eaa5ddf0eb2e76a14".to_owned(),
+            not_after_seconds: 4_948_915_331,
         };
         assert_eq!(client_certificate(&[chain]), Some(expected));
         assert_eq!(client_certificate(&[]), None);

@@ -31,6 +31,7 @@ mod provider;
 mod server;
 #[cfg(test)]
 mod tests;
+mod tickets;
 
 pub use client::ClientTls;
 pub use client_auth::ClientCa;
