@@ -26,6 +26,7 @@ const ORDER: &[&str] = &[
     "stillgate-upstream",
     "stillgate-datastore",
     "stillgate-outbound",
+    "stillgate-cluster",
     "stillgate-tls",
     "stillgate-config",
     "stillgate-plugin-api",
@@ -35,7 +36,6 @@ const ORDER: &[&str] = &[
     "stillgate-route",
     "stillgate-metrics",
     "stillgate-limits",
-    "stillgate-cluster",
     "stillgate-devices",
     "stillgate-brotli",
     "stillgate-allocator",
@@ -101,6 +101,28 @@ const IMPURE_NAMES: &[&str] = &[
     "println!(",
 ];
 
+/// Crates that speak TLS with peers of the gateway.
+const TLS_USERS: &[&str] = &[
+    "stillgate-acme",
+    "stillgate-admin",
+    "stillgate-cluster",
+    "stillgate-datastore",
+    "stillgate-device-node",
+    "stillgate-door",
+    "stillgate-exporter",
+    "stillgate-gateway",
+    "stillgate-health",
+    "stillgate-live",
+    "stillgate-logs",
+    "stillgate-lua",
+    "stillgate-measures",
+    "stillgate-outbound",
+    "stillgate-plugins",
+    "stillgate-proxy",
+    "stillgate-tls",
+    "stillgate-upstream",
+];
+
 const BANS: &[Ban] = &[
     Ban {
         crates: PURE,
@@ -138,6 +160,12 @@ const BANS: &[Ban] = &[
         but: &[],
         names: &["Mutex", "RwLock", "Condvar"],
         reason: "on the way of a request; give the value one owner, or publish a snapshot",
+    },
+    Ban {
+        crates: TLS_USERS,
+        but: &["peer_chain.rs"],
+        names: &["WebPkiServerVerifier", "WebPkiClientVerifier", "with_root_certificates", "with_native_roots"],
+        reason: "has no bound on the chain that a peer sends; use stillgate_tls::server_verifier or client_verifier",
     },
 ];
 
@@ -262,5 +290,7 @@ mod tests {
         ];
         assert!(covered.iter().all(|path| metrics.covers(path)) && !exempt.iter().any(|path| metrics.covers(path)));
         assert!(BANS[0].covers("crates/route/src/registry.rs"));
+        let verifiers = BANS.last().expect("there are bans");
+        assert!(verifiers.covers("crates/door/src/tls.rs") && !verifiers.covers("crates/tls/src/peer_chain.rs"));
     }
 }

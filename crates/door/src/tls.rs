@@ -5,9 +5,9 @@ use stillgate_config::{AdminTls, Config, Pem};
 use stillgate_files::read_bounded;
 use stillgate_tls::rustls::pki_types::pem::PemObject;
 use stillgate_tls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use stillgate_tls::rustls::server::WebPkiClientVerifier;
+use stillgate_tls::rustls::server::NoServerSessionStorage;
 use stillgate_tls::rustls::{Error, RootCertStore, ServerConfig};
-use stillgate_tls::{FILE_BYTES_MAX, Problem};
+use stillgate_tls::{FILE_BYTES_MAX, Problem, client_verifier};
 
 /// The protocol that clients are offered.
 const ALPN: &[u8] = b"http/1.1";
@@ -40,7 +40,7 @@ pub fn server_config(keys: &AdminTls, path: &str) -> Result<Arc<ServerConfig>, P
     let builder = match &keys.client_ca {
         None => builder.with_no_client_auth(),
         Some(ca) => {
-            let verifier = WebPkiClientVerifier::builder(Arc::new(roots(ca, path)?)).build();
+            let verifier = client_verifier(Arc::new(roots(ca, path)?));
             builder.with_client_cert_verifier(verifier.map_err(|error| at("client_ca", error.to_string()))?)
         }
     };
@@ -49,6 +49,11 @@ pub fn server_config(keys: &AdminTls, path: &str) -> Result<Arc<ServerConfig>, P
         error => at("cert", error.to_string()),
     })?;
     config.alpn_protocols = vec![ALPN.to_vec()];
+    if keys.client_ca.is_some() {
+        // A resumed session would outlive the client's certificate, which is verified in full handshakes only.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+    }
     Ok(Arc::new(config))
 }
 

@@ -16,9 +16,9 @@ use foldhash::SharedSeed;
 use foldhash::fast::SeedableRandomState;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
@@ -139,6 +139,8 @@ pub(crate) struct RegistryCore {
     taken: AtomicUsize,
     /// Most of them: what the families leave, as the provisioner last found.
     taken_max: AtomicUsize,
+    /// The file system of the segments had no room when memory was prepared last.
+    storage_full: AtomicBool,
     ended: AtomicBool,
     /// Another process reads all current segments; it would not notice new ones.
     is_handed_over: AtomicBool,
@@ -212,6 +214,7 @@ impl Registry {
             writers: Mutex::new(Writers { serial, ..Writers::default() }),
             taken: AtomicUsize::new(0),
             taken_max,
+            storage_full: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             is_handed_over: AtomicBool::new(false),
             provisioner: OnceLock::new(),
@@ -499,9 +502,27 @@ impl RegistryCore {
         families.iter().filter(|family| family.sets.is_to_be_prepared()).for_each(|family| family.sets.prepare());
         let of_families: usize = families.iter().map(|family| family.bytes()).sum();
         self.taken_max.store(writers_bytes_max(&self.options).saturating_sub(of_families), Ordering::Relaxed);
-        if memory.provide(ahead, self.budget(memory)).is_err() {
+        let provided = memory.provide(ahead, self.budget(memory));
+        self.note_storage(&provided);
+        if provided.is_err() {
             memory.exhausted.store(true, Ordering::Relaxed);
         }
+    }
+
+    fn note_storage<T>(&self, provided: &io::Result<T>) {
+        let is_full = |error: &io::Error| matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
+        self.storage_full.store(provided.as_ref().is_err_and(is_full), Ordering::Relaxed);
+    }
+
+    /// The shared folder, if its file system has no room for more series.
+    pub(crate) fn full_folder(&self) -> Option<&Path> {
+        let SegmentStorage::Shared(directory) = &self.place else { return None };
+        self.storage_full.load(Ordering::Relaxed).then(|| &*directory.folder)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_storage_full(&self) {
+        self.note_storage::<()>(&Err(ErrorKind::StorageFull.into()));
     }
 
     fn budget(&self, memory: &WriterMemory) -> MemoryBudget<'_> {
@@ -524,7 +545,9 @@ impl RegistryCore {
         if memory.exhausted.load(Ordering::Relaxed) {
             return memory.has(needed);
         }
-        let is_provided = memory.provide_few(needed, self.budget(memory)).unwrap_or(false);
+        let provided = memory.provide_few(needed, self.budget(memory));
+        self.note_storage(&provided);
+        let is_provided = provided.unwrap_or(false);
         if !is_provided {
             memory.exhausted.store(true, Ordering::Relaxed);
         }

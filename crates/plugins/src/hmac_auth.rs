@@ -73,6 +73,10 @@ const ALGORITHM: Choice<Algorithm> = Choice { words: NAMES, unbuilt: &[] };
 /// APISIX's limit.
 const SIGNED_CHARACTERS_MAX: usize = 50;
 
+/// Parts of a request that are signed. Each is looked for among all fields before the signature is known to be right, so
+/// that a client without a key decides how often.
+const SIGNED_PARTS_MAX: usize = 32;
+
 const SIGNED: Text<String> =
     text("the name of a header field", |text| match (1..=SIGNED_CHARACTERS_MAX).contains(&text.chars().count()) {
         true => Ok(text.to_owned()),
@@ -136,6 +140,11 @@ impl Define for HmacAuth {
                 &cx.path.key("validate_request_body"),
                 fault.hint("add \"digest\" to signed_headers"),
             );
+        }
+        if keys.signed_headers.len() > SIGNED_PARTS_MAX {
+            let fault = Fault::new(format!("more than {SIGNED_PARTS_MAX} fields"));
+            cx.sink.error(cx.at, &cx.path.key("signed_headers"), fault.hint("name those that matter"));
+            return None;
         }
         Some(HmacAuth(Arc::new(HmacAuthConfig {
             allowed: keys.allowed_algorithms.into(),
@@ -217,6 +226,9 @@ impl HmacAuthConfig {
         let header = request.first_header(AUTHORIZATION).ok_or(MISSING)?;
         let parameters = Parameters::parse(header.strip_prefix(SCHEME).ok_or(OTHER_SCHEME)?);
         let (key_id, signature) = parameters.key_id.zip(parameters.signature).ok_or(INVALID)?;
+        if !parameters.names_each_once() {
+            return Err(INVALID);
+        }
         let algorithm = parameters.algorithm.and_then(algorithm_named).filter(|named| self.allowed.contains(named));
         let algorithm = algorithm.ok_or(INVALID)?;
         let (attached, verifier) = request.consumers.find_with_verifier(HmacAuth::NAME, key_id).ok_or(INVALID)?;
@@ -233,9 +245,9 @@ impl HmacAuthConfig {
             Algorithm::Sha512 => hmac::HMAC_SHA512,
         };
         let key = hmac::Key::new(algorithm, secret.reveal().as_bytes());
-        request.worker.with_buffers(|decoded, buffer| {
+        request.worker.with_buffers(|decoded, _| {
             BASE64.decode_vec(signature, decoded).map_err(|_| INVALID)?;
-            let signed = parameters.sign(&key, request, buffer);
+            let signed = parameters.sign(&key, request);
             match constant_time::verify_slices_are_equal(signed.as_ref(), decoded) {
                 Ok(()) => Ok(attached),
                 Err(_) => Err(INVALID),
@@ -361,7 +373,17 @@ impl<'a> Parameters<'a> {
     /// The names of the signed parts.
     fn signed(&self) -> impl Iterator<Item = &'a [u8]> {
         let names = self.headers.map(|names| names.split(|byte| *byte == b' '));
-        names.into_iter().flatten()
+        names.into_iter().flatten().filter(|name| !name.is_empty())
+    }
+
+    /// Whether there are at most [`SIGNED_PARTS_MAX`] names, none of them twice: then no byte of a field is signed twice.
+    fn names_each_once(&self) -> bool {
+        let mut names: [&[u8]; SIGNED_PARTS_MAX] = [b""; SIGNED_PARTS_MAX];
+        self.signed().enumerate().all(|(at, name)| {
+            let is_new = names[..at.min(SIGNED_PARTS_MAX)].iter().all(|before| !before.eq_ignore_ascii_case(name));
+            let place = names.get_mut(at).filter(|_| is_new);
+            place.map(|place| *place = name).is_some()
+        })
     }
 
     /// Whether a field is signed, or the target. Names of fields are the same in any case; [`REQUEST_TARGET`] names no field, and
@@ -372,7 +394,7 @@ impl<'a> Parameters<'a> {
     }
 
     /// Computes the signature of the named parts of a request with a key.
-    fn sign(&self, key: &hmac::Key, request: &Request<'_>, buffer: &mut Vec<u8>) -> hmac::Tag {
+    fn sign(&self, key: &hmac::Key, request: &Request<'_>) -> hmac::Tag {
         let mut signing = hmac::Context::with_key(key);
         signing.update(self.key_id.unwrap_or_default());
         signing.update(b"\n");
@@ -384,30 +406,30 @@ impl<'a> Parameters<'a> {
                 }
                 continue;
             }
-            if write_values(name, request, buffer) {
-                for part in [name, b": ", buffer, b"\n"] {
-                    signing.update(part);
-                }
-            }
+            sign_values(&mut signing, name, request);
         }
         signing.sign()
     }
 }
 
-/// Writes the values of a field; `false`: the request does not have it.
-fn write_values(name: &[u8], request: &Request<'_>, out: &mut Vec<u8>) -> bool {
+/// Signs the values of a field, if the request has it.
+fn sign_values(signing: &mut hmac::Context, name: &[u8], request: &Request<'_>) {
     let mut is_there = false;
-    out.clear();
     request.each_header(&mut |field, value| {
         if field.eq_ignore_ascii_case(name) {
             if is_there {
-                out.extend_from_slice(b", ");
+                signing.update(b", ");
+            } else {
+                signing.update(name);
+                signing.update(b": ");
             }
-            out.extend_from_slice(value);
+            signing.update(value);
             is_there = true;
         }
     });
-    is_there
+    if is_there {
+        signing.update(b"\n");
+    }
 }
 
 /// A name and its value in `name="value"`, with blanks before it.
@@ -444,5 +466,23 @@ mod tests {
         let names = Parameters { headers: Some(b"@request-target Date x-a"), ..Parameters::default() };
         assert!(names.signs(b"date") && names.signs(b"X-A") && !names.signs(b"x"));
         assert!(!Parameters::default().signs(b""));
+    }
+
+    #[test]
+    fn each_part_is_named_once_and_few_are() {
+        let check = |names: &str, expected: bool| {
+            let parameters = Parameters { headers: Some(names.as_bytes()), ..Parameters::default() };
+            assert_eq!(parameters.names_each_once(), expected, "{names}");
+        };
+        let numbered = |count: usize| (0..count).map(|number| format!("x-{number} ")).collect::<String>();
+        check("", true);
+        check("date x y", true);
+        check(" date  x ", true);
+        check("date x date", false);
+        check("date x DATE", false);
+        check(&numbered(SIGNED_PARTS_MAX), true);
+        check(&numbered(SIGNED_PARTS_MAX + 1), false);
+        check(&"x ".repeat(SIGNED_PARTS_MAX + 1), false);
+        assert!(Parameters::default().names_each_once());
     }
 }

@@ -4,6 +4,9 @@
 //! are there only where the plugin is a route's, a service's or a plugin config's, and only `true` allows a request.
 
 use crate::server_call::{FIELD_NAME, keepalive, url};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value as Json, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -153,6 +156,9 @@ impl OpaConfig {
         let Some(result) = decision.as_ref().and_then(|decision| decision.get("result")) else {
             return Flow::Answer(Answer::page(503));
         };
+        if is_ambiguous(&reply.body, result) {
+            return Flow::Answer(Answer::page(503));
+        }
         let none = Map::new();
         let headers = result.get("headers").and_then(Json::as_object).unwrap_or(&none);
         // Any other value is not a decision: `"false"`, 0 or `{}` would allow all.
@@ -179,6 +185,30 @@ impl OpaConfig {
         }
         Flow::Continue
     }
+}
+
+/// An answer of the agent.
+#[derive(Deserialize)]
+struct AnswerText<'a> {
+    #[serde(borrow)]
+    result: &'a RawValue,
+}
+
+/// The names in a decision that have a meaning here.
+#[derive(Deserialize)]
+#[expect(dead_code, reason = "only whether it can be read matters")]
+struct DecisionNames {
+    allow: Option<IgnoredAny>,
+    headers: Option<IgnoredAny>,
+    reason: Option<IgnoredAny>,
+    status_code: Option<IgnoredAny>,
+}
+
+/// Whether one of those names occurs twice: JSON does not say which counts (RFC 8259 section 4), and the agent may have
+/// meant the other.
+fn is_ambiguous(body: &[u8], result: &Json) -> bool {
+    let Ok(answer) = serde_json::from_slice::<AnswerText<'_>>(body) else { return true };
+    result.is_object() && serde_json::from_str::<DecisionNames>(answer.result.get()).is_err()
 }
 
 /// What a request is answered that is not allowed.

@@ -107,18 +107,19 @@ impl Plugin for UriBlocker {
             return self.rules.decide(|| std::iter::once(came), then);
         }
         request.worker.with_buffers(|texts, _| {
-            let ends = spellings(normal, query, texts);
+            let ends = spellings(path, normal, query, texts);
             let texts = &texts[..];
             let others = [&texts[..ends[0]], &texts[ends[0]..ends[1]], &texts[ends[1]..ends[2]]];
-            self.rules.decide(|| std::iter::once(came).chain(others), then)
+            let as_sent = (ends[2] < ends[3]).then(|| &texts[ends[2]..ends[3]]);
+            self.rules.decide(|| std::iter::once(came).chain(others).chain(as_sent), then)
         })
     }
 }
 
 /// Other texts that a node may read from a request's path and query, concatenated, and the end of each: the normal path
-/// with the query as it came; both decoded; and the decoded path with `%2F` and backslashes as slashes, and its dot
-/// segments resolved.
-fn spellings(normal: &[u8], query: Option<&[u8]>, out: &mut Vec<u8>) -> [usize; 3] {
+/// with the query as it came; both decoded; the decoded path with `%2F` and backslashes as slashes, and its dot segments
+/// resolved; and, unless the path came in its normal form, the path as it came, decoded.
+fn spellings(came: &[u8], normal: &[u8], query: Option<&[u8]>, out: &mut Vec<u8>) -> [usize; 4] {
     out.extend_from_slice(normal);
     if let Some(query) = query {
         out.push(b'?');
@@ -137,10 +138,15 @@ fn spellings(normal: &[u8], query: Option<&[u8]>, out: &mut Vec<u8>) -> [usize; 
     decode(normal, out);
     resolve(out, second);
     decoded_query(out);
-    [first, second, out.len()]
+    let third = out.len();
+    if came != normal {
+        decode(came, out);
+        decoded_query(out);
+    }
+    [first, second, third, out.len()]
 }
 
-/// Appends a path with its `%XX` decoded. It is normal, so each `%` is followed by two digits.
+/// Appends a path with its `%XX` decoded. A `%` that is not followed by two digits stays.
 fn decode(path: &[u8], out: &mut Vec<u8>) {
     let digit = |at: usize| path.get(at).and_then(|byte| char::from(*byte).to_digit(16));
     let mut at = 0;
@@ -195,7 +201,8 @@ mod tests {
     fn paths_are_read_as_nodes_may_read_them() {
         let check = |normal: &str, query: Option<&str>, expected: [&str; 3]| {
             let mut out = Vec::new();
-            let [a, b, c] = spellings(normal.as_bytes(), query.map(str::as_bytes), &mut out);
+            let [a, b, c, d] = spellings(normal.as_bytes(), normal.as_bytes(), query.map(str::as_bytes), &mut out);
+            assert_eq!(c, d, "it came in its normal form");
             let text = |range: std::ops::Range<usize>| String::from_utf8_lossy(&out[range]).into_owned();
             assert_eq!([text(0..a), text(a..b), text(b..c)], expected, "{normal}");
         };
@@ -208,5 +215,16 @@ mod tests {
         check("/a/%2E.%5C", None, ["/a/%2E.%5C", "/a/..\\", "/"]);
         check("/%2525", None, ["/%2525", "/%25", "/%25"]);
         check("/", None, ["/", "/", "/"]);
+    }
+
+    #[test]
+    fn a_path_that_is_not_normal_is_also_read_as_it_came() {
+        let check = |came: &str, normal: &str, query: Option<&str>, expected: &str| {
+            let mut out = Vec::new();
+            let ends = spellings(came.as_bytes(), normal.as_bytes(), query.map(str::as_bytes), &mut out);
+            assert_eq!(String::from_utf8_lossy(&out[ends[2]..ends[3]]), expected, "{came}");
+        };
+        check("/x/%2e%2e/etc", "/etc", None, "/x/../etc");
+        check("/a%2", "/a%252", Some("q=+%3C"), "/a%2?q= <");
     }
 }

@@ -1,9 +1,10 @@
 //! TLS towards upstreams: the certificate that we present, and how the node's is verified.
 
 use crate::identity::Identity;
+use crate::peer_chain::server_verifier;
 use crate::provider::provider;
+use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, IpAddr, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
@@ -90,13 +91,11 @@ pub(crate) fn config(
 ) -> Result<Arc<ClientConfig>, String> {
     let provider = provider();
     let verifier: Arc<dyn ServerCertVerifier> = match roots {
-        Some(roots) => WebPkiServerVerifier::builder_with_provider(roots, provider.clone())
-            .build()
-            .map_err(|error| error.to_string())?,
+        Some(roots) => server_verifier(roots).map_err(|error| error.to_string())?,
         None => Arc::new(AnyCertificate { provider: provider.clone() }),
     };
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    // "Dangerous" is what `verify: false` means; the other verifier is rustls's own.
+    // "Dangerous" is what `verify: false` means; the other verifier is rustls's own, behind bounds.
     let builder = builder.map_err(|error| error.to_string())?.dangerous().with_custom_certificate_verifier(verifier);
     let mut config = match identity {
         Some(identity) => builder.with_client_cert_resolver(identity),

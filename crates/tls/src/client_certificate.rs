@@ -17,7 +17,7 @@ pub struct ClientCertificate {
     pub serial: String,
     /// SHA-1 of it in lower-case hex, as nginx's `$ssl_client_fingerprint`.
     pub fingerprint: String,
-    /// When it expires, in seconds since 1970.
+    /// Its last second, since 1970.
     pub not_after_seconds: i64,
 }
 
@@ -35,8 +35,8 @@ pub fn client_certificate(chain: &[CertificateDer<'_>]) -> Option<ClientCertific
     Some(ClientCertificate {
         subject: distinguished_name(parsed.subject()),
         serial: serial.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02X}")),
-        not_after_seconds: parsed.validity().not_after.timestamp(),
         fingerprint: fingerprint.as_ref().iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}")),
+        not_after_seconds: parsed.validity().not_after.timestamp(),
     })
 }
 

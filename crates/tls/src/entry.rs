@@ -83,17 +83,17 @@ fn texts(ssl: &Ssl, path: &str, loading: &mut TlsLoad<'_>) -> Option<EntryTexts>
         let (cert_path, key_path) = paths(path, index);
         pairs.push((loading.pem(&pair.cert, &cert_path), loading.pem(&pair.key, &key_path)));
     }
-    let (mut ca, mut ocsp) = (Some(None), Some(None));
+    let (mut ca, mut ocsp) = (Some(None), None);
     if let SslUse::Server(server) = &ssl.usage {
         if let Some(client) = &server.client {
             ca = loading.pem(&client.ca, &format!("{path}.client.ca")).map(Some);
         }
         if let Some(file) = &server.ocsp {
-            ocsp = loading.file(file, &format!("{path}.ocsp")).map(Some);
+            ocsp = loading.optional_file(file, &format!("{path}.ocsp"));
         }
     }
     let pairs = pairs.into_iter().map(|(cert, key)| Some((cert?, key?))).collect::<Option<Vec<_>>>();
-    Some(EntryTexts { pairs: pairs?, ca: ca?, ocsp: ocsp? })
+    Some(EntryTexts { pairs: pairs?, ca: ca?, ocsp })
 }
 
 /// Where the certificate and the key of a pair are in the configuration.
@@ -116,7 +116,7 @@ fn make(
 ) -> Option<Made> {
     let (identity, expiries) = match ssl.acme {
         true => ordered_certificate::identity(ssl, texts.pairs.first().map(|(text, _)| text), path, known, loading)?,
-        false => load_pairs(ssl, texts, path, inputs, loading)?,
+        false => load_pairs(ssl, texts, path, known, inputs, loading)?,
     };
     let config = match &ssl.usage {
         SslUse::Server(server) => Some(server_config(server, texts, &identity, path, inputs, loading)?),
@@ -130,6 +130,7 @@ fn load_pairs(
     ssl: &Ssl,
     texts: &EntryTexts,
     path: &str,
+    known: Option<&Arc<SslEntry>>,
     inputs: &Inputs<'_>,
     loading: &mut TlsLoad<'_>,
 ) -> Option<(Arc<Identity>, Vec<Expiry>)> {
@@ -148,11 +149,15 @@ fn load_pairs(
     };
     let ocsp_path = format!("{path}.ocsp");
     let ocsp_place = ConfigLocation { path: &ocsp_path, file: server.and_then(|server| server.ocsp.as_deref()) };
-    let staple = texts.ocsp.as_ref();
-    let staple = staple.and_then(|response| ocsp::read(response, inputs.now, ocsp_place, &mut loading.problems));
     let pairs: Vec<_> = pairs.into_iter().collect::<Option<_>>()?;
+    let problems = &mut loading.problems;
+    let staple = texts.ocsp.as_ref().and_then(|response| ocsp::read(response, inputs.now, ocsp_place, problems));
+    let mut staple = staple.filter(|staple| staple.belongs(&pairs, ocsp_place, problems));
+    if staple.is_none() && ocsp_place.file.is_some() {
+        staple = known.and_then(|known| known.identity.staple_for(&pairs, inputs.now));
+    }
     let expiries = pairs.iter().map(|pair| pair.expiry.clone()).collect();
-    Some((Arc::new(Identity::new(pairs, staple, ocsp_place, &mut loading.problems)), expiries))
+    Some((Arc::new(Identity::new(pairs, staple.as_ref())), expiries))
 }
 
 fn server_config(

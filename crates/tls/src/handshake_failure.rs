@@ -5,6 +5,7 @@
 //!
 //! For a metric, the reasons of failed handshakes with clients are also told in few enough kinds.
 
+use crate::peer_chain::ChainExcess;
 use rustls::pki_types::UnixTime;
 use rustls::{AlertDescription, CertificateError, Error, PeerIncompatible};
 use std::io;
@@ -99,9 +100,10 @@ fn certificate_failure(error: &CertificateError, with: Peer) -> (String, &'stati
         E::UnsupportedSignatureAlgorithmContext { .. } | E::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {
             ("its certificate is signed in a way that is not supported, such as with SHA-1".to_owned(), reissue)
         }
-        E::Other(other) => match other.0.downcast_ref::<webpki::Error>() {
-            Some(error) => (chain_failure(error), reissue),
-            None => (format!("its certificate cannot be used: {}", other.0), reissue),
+        E::Other(other) => match (other.0.downcast_ref::<webpki::Error>(), other.0.downcast_ref::<ChainExcess>()) {
+            (Some(error), _) => (chain_failure(error), reissue),
+            (_, Some(excess)) => (excess.to_string(), shorten(with)),
+            _ => (format!("its certificate cannot be used: {}", other.0), reissue),
         },
         other => (format!("its certificate cannot be used: {other}"), reissue),
     }
@@ -201,6 +203,18 @@ fn roots(with: Peer) -> &'static str {
         Peer::Service => "add its roots to the certificates that the system trusts, or switch the verification off",
         Peer::Etcd => "name its roots in `gateway.config.etcd.tls.ca`, or set `verify: false` there",
         Peer::Admin => "name its CA with --ca FILE",
+    }
+}
+
+fn shorten(with: Peer) -> &'static str {
+    match with {
+        Peer::Node => "have the node send its certificate and those that lead to its root, and no others",
+        Peer::Client => {
+            "it is to send its certificate and those that lead to its root, at most `client.depth` and the root itself"
+        }
+        Peer::AcmeServer | Peer::Service | Peer::Etcd | Peer::Admin => {
+            "its operator has to shorten the chain: its certificate and those that lead to its root"
+        }
     }
 }
 

@@ -32,8 +32,14 @@ pub(crate) struct Identity {
 #[derive(Debug)]
 struct CertifiedIdentity {
     key: Arc<CertifiedKey>,
-    /// The key and the chain with an OCSP response, and the time until which the response holds.
-    stapled: Option<(Arc<CertifiedKey>, UnixTime)>,
+    stapled: Option<StapledIdentity>,
+}
+
+/// The key and the chain with an OCSP response.
+#[derive(Debug)]
+struct StapledIdentity {
+    key: Arc<CertifiedKey>,
+    staple: Staple,
 }
 
 /// The use of a pair: which side receives it, and under which names it is requested.
@@ -48,7 +54,7 @@ pub(crate) struct Purpose<'a> {
 pub(crate) struct UsablePair {
     key: CertifiedKey,
     /// Serial number of the first certificate, as encoded in it.
-    serial: Vec<u8>,
+    pub(crate) serial: Vec<u8>,
     pub(crate) expiry: Expiry,
 }
 
@@ -235,32 +241,26 @@ fn seconds(time: UnixTime) -> i64 {
 }
 
 impl Identity {
-    /// `pairs`: at least one. A staple that belongs to none of them is reported.
-    pub(crate) fn new(
-        pairs: Vec<UsablePair>,
-        staple: Option<Staple>,
-        place: ConfigLocation<'_>,
-        problems: &mut Problems,
-    ) -> Identity {
-        let mut is_stapled = staple.is_none();
-        let mut certified: Vec<CertifiedIdentity> = pairs
-            .into_iter()
-            .map(|UsablePair { key, serial, .. }| {
-                let stapled = staple.as_ref().filter(|staple| staple.serial == serial).map(|staple| {
-                    is_stapled = true;
-                    let key = CertifiedKey { ocsp: Some(staple.response.clone()), ..key.clone() };
-                    (Arc::new(key), staple.until)
-                });
-                CertifiedIdentity { key: Arc::new(key), stapled }
-            })
-            .collect();
-        if !is_stapled {
-            let hint = "ask the certificate's issuer for a new response";
-            problems.error(place, "the OCSP response is of another certificate", hint);
-        }
+    /// `pairs`: at least one; `staple`: of one of them.
+    pub(crate) fn new(pairs: Vec<UsablePair>, staple: Option<&Staple>) -> Identity {
+        let certify = |UsablePair { key, serial, .. }: UsablePair| {
+            let stapled = staple.filter(|staple| staple.serial == serial).map(|staple| {
+                let key = CertifiedKey { ocsp: Some(staple.response.clone()), ..key.clone() };
+                StapledIdentity { key: Arc::new(key), staple: staple.clone() }
+            });
+            CertifiedIdentity { key: Arc::new(key), stapled }
+        };
+        let mut certified: Vec<CertifiedIdentity> = pairs.into_iter().map(certify).collect();
         // An RSA signature costs some ten times an ECDSA one.
         certified.sort_by_key(|certified| certified.key.key.algorithm() == SignatureAlgorithm::RSA);
         Identity { certified }
+    }
+
+    /// The OCSP response that is in use, if it holds and is about one of these certificates: it is handed out until a
+    /// newer one can be used.
+    pub(crate) fn staple_for(&self, pairs: &[UsablePair], now: UnixTime) -> Option<Staple> {
+        let mut staples = self.certified.iter().filter_map(|certified| Some(&certified.stapled.as_ref()?.staple));
+        staples.find(|staple| now < staple.until && pairs.iter().any(|pair| pair.serial == staple.serial)).cloned()
     }
 
     /// An identity of this key alone, without checks.
@@ -281,7 +281,7 @@ impl ResolvesServerCert for Identity {
         let certified = self.choose(hello.signature_schemes())?;
         // A response that is too old is worse than none: some clients end the handshake.
         match &certified.stapled {
-            Some((stapled, until)) if UnixTime::now() < *until => Some(stapled.clone()),
+            Some(stapled) if UnixTime::now() < stapled.staple.until => Some(stapled.key.clone()),
             _ => Some(certified.key.clone()),
         }
     }

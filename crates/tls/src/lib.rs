@@ -24,12 +24,14 @@ mod loading;
 mod material;
 mod ocsp;
 mod ordered_certificate;
+mod peer_chain;
 mod pem;
 mod problem;
 mod provider;
 mod server;
 #[cfg(test)]
 mod tests;
+mod tickets;
 
 pub use client::ClientTls;
 pub use client_auth::ClientCa;
@@ -38,6 +40,7 @@ pub use handshake_failure::FailureReason;
 pub use handshake_failure::{Peer, handshake_failure};
 pub use material::{Inputs, Material, files_of};
 pub use ordered_certificate::OrderedCertificate;
+pub use peer_chain::{client_verifier, server_verifier};
 pub use pem::{FILE_BYTES_MAX, Files};
 pub use problem::{Problem, TlsFindings, TlsProblems};
 pub use provider::{ACME_TLS_ALPN, ServiceRoots, acme_challenge, request, towards_service, towards_service_as};

@@ -11,6 +11,8 @@ use stillgate_config::Pem;
 /// PEM text or a file's bytes.
 pub(crate) type Text = Arc<[u8]>;
 
+const UNREADABLE_HINT: &str = "fix the path or the file's permissions";
+
 /// One load of one configuration.
 pub(crate) struct TlsLoad<'a> {
     pub(crate) files: &'a dyn Files,
@@ -36,16 +38,8 @@ impl<'a> TlsLoad<'a> {
 
     /// A file's bytes. `None` if it cannot be read, which has been reported.
     pub(crate) fn file(&mut self, file: &Path, path: &str) -> Option<Text> {
-        if !self.read.contains_key(file) {
-            let read = match self.files.read(file) {
-                Ok(bytes) if bytes.len() > FILE_BYTES_MAX => Err(format!("it is larger than {FILE_BYTES_MAX} bytes")),
-                Ok(bytes) => Ok(bytes.into()),
-                Err(error) => Err(error.to_string()),
-            };
-            self.read.insert(file.to_owned(), read);
-        }
-        match &self.read[file] {
-            Ok(bytes) => Some(bytes.clone()),
+        match self.read(file) {
+            Ok(bytes) => Some(bytes),
             Err(error) => {
                 if is_private(path) && !is_file_name(file) {
                     let place = ConfigLocation { path, file: None };
@@ -54,11 +48,33 @@ impl<'a> TlsLoad<'a> {
                     return None;
                 }
                 let place = ConfigLocation { path, file: Some(file) };
-                let hint = "fix the path or the file's permissions";
-                self.problems.error(place, format!("cannot be read: {error}"), hint);
+                self.problems.error(place, format!("cannot be read: {error}"), UNREADABLE_HINT);
                 None
             }
         }
+    }
+
+    /// The bytes of a file that is not needed. `None` if it cannot be read, of which has been warned.
+    pub(crate) fn optional_file(&mut self, file: &Path, path: &str) -> Option<Text> {
+        let read = self.read(file);
+        let warn = |error| {
+            let place = ConfigLocation { path, file: Some(file) };
+            self.problems.warning(place, format!("cannot be read, so it is not used: {error}"), UNREADABLE_HINT);
+        };
+        read.map_err(warn).ok()
+    }
+
+    fn read(&mut self, file: &Path) -> Result<Text, String> {
+        if let Some(read) = self.read.get(file) {
+            return read.clone();
+        }
+        let read = match self.files.read(file) {
+            Ok(bytes) if bytes.len() > FILE_BYTES_MAX => Err(format!("it is larger than {FILE_BYTES_MAX} bytes")),
+            Ok(bytes) => Ok(bytes.into()),
+            Err(error) => Err(error.to_string()),
+        };
+        self.read.insert(file.to_owned(), read.clone());
+        read
     }
 }
 

@@ -42,6 +42,8 @@ pub struct Material {
     pub clients: HashMap<String, Arc<ClientTls>>,
     /// Towards the server of `gateway.acme`, if there is one. A reload keeps the same one if nothing about it changed.
     pub acme: Option<Arc<ClientConfig>>,
+    /// The keys that it was made from.
+    acme_tls: Option<UpstreamTls>,
     /// In the order of the file.
     pub(crate) entries: Vec<Arc<SslEntry>>,
     /// Entries that no handshake is made with.
@@ -160,9 +162,13 @@ impl Material {
         }
         if let Some(acme) = &config.gateway.acme {
             let tls = UpstreamTls { client: None, verify: true, ca: acme.ca.clone(), sni: None };
+            let before = std::mem::take(&mut loading.problems);
             let made = material.towards.of(&tls, "gateway.acme", &HashMap::new(), inputs, &mut loading);
-            let kept = inputs.previous.filter(|_| keep == KeepPolicy::All);
-            material.acme = made.or_else(|| kept.and_then(|previous| previous.acme.clone()));
+            let kept = inputs.previous.filter(|previous| keep.keeps(previous.acme_tls.as_ref() == Some(&tls)));
+            let kept = kept.filter(|_| made.is_none()).and_then(|previous| previous.acme.clone());
+            keep.finish_part(before, kept.is_some(), &mut loading.problems);
+            material.acme = made.or(kept);
+            material.acme_tls = Some(tls);
         }
         material.server = material.server(inputs.previous);
         (material, loading.problems)
@@ -301,8 +307,7 @@ impl AllTowards {
                 let purpose = Purpose { shown: ChainReceiver::ToUpstreams, names: &[] };
                 let checked = pair(own, (cert, key), (&paths.cert, &paths.key), purpose, loading)?;
                 expiries.push(checked.expiry.clone());
-                let place = ConfigLocation { path: &paths.cert, file: own.cert.file() };
-                Some(Arc::new(Identity::new(vec![checked], None, place, &mut loading.problems)))
+                Some(Arc::new(Identity::new(vec![checked], None)))
             }
             (None, Some(entry)) => Some(entry.identity.clone()),
             (None, None) => None,

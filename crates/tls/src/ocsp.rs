@@ -3,6 +3,7 @@
 //!
 //! Its signature is for the client to check, which has the issuer's certificate.
 
+use crate::identity::UsablePair;
 use crate::problem::{ConfigLocation, Problems};
 use rustls::pki_types::UnixTime;
 use std::time::Duration;
@@ -10,6 +11,8 @@ use x509_parser::asn1_rs::{Any, Class, FromDer, GeneralizedTime, Tag};
 
 /// How long a response holds that does not state its end.
 const NO_END: Duration = Duration::from_secs(7 * 24 * 3600);
+
+const NEW_RESPONSE: &str = "ask the certificate's issuer for a new response";
 
 /// A response to be handed to clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +23,19 @@ pub(crate) struct Staple {
     pub(crate) serial: Vec<u8>,
     /// When it is no longer to be handed out.
     pub(crate) until: UnixTime,
+}
+
+impl Staple {
+    /// Whether it is about one of these certificates; if not, that has been warned of. After a renewal it is about the
+    /// certificate before, until the issuer has answered for the new one.
+    pub(crate) fn belongs(&self, pairs: &[UsablePair], place: ConfigLocation<'_>, problems: &mut Problems) -> bool {
+        let belongs = pairs.iter().any(|pair| pair.serial == self.serial);
+        if !belongs {
+            let message = "the OCSP response is of another certificate, so it is not used";
+            problems.warning(place, message, NEW_RESPONSE);
+        }
+        belongs
+    }
 }
 
 /// The contents of a response.
@@ -38,19 +54,19 @@ enum OcspStatus {
     Unknown,
 }
 
-/// Reads a response that can be used; `None` if it cannot, which has been reported. An expired one is not an error,
-/// since clients do without it.
+/// Reads a response that can be used; `None` if it cannot, of which has been warned. That is never an error: clients do
+/// without it, and a responder that is down must keep neither a renewed certificate nor anything else from being used.
 pub(crate) fn read(
     response: &[u8],
     now: UnixTime,
     place: ConfigLocation<'_>,
     problems: &mut Problems,
 ) -> Option<Staple> {
-    const NEW_RESPONSE: &str = "ask the certificate's issuer for a new response";
     let said = match parse_contents(response) {
         Ok(said) => said,
         Err(what) => {
-            problems.error(place, format!("not an OCSP response in DER: {what}"), NEW_RESPONSE);
+            let message = format!("not an OCSP response in DER, so it is not used: {what}");
+            problems.warning(place, message, NEW_RESPONSE);
             return None;
         }
     };
@@ -62,9 +78,9 @@ pub(crate) fn read(
             "ask for another certificate",
         ),
         OcspStatus::Unknown => {
-            problems.error(
+            problems.warning(
                 place,
-                "the OCSP response says that the certificate is not known to its issuer",
+                "the OCSP response says that the certificate is not known to its issuer; it is not used",
                 NEW_RESPONSE,
             );
             return None;
@@ -205,12 +221,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_refused() {
+    fn what_is_none_is_left_out_with_a_warning() {
         let check = |response: &[u8], expected: &str| {
+            let mut problems = Problems::default();
+            let place = ConfigLocation { path: "ocsp", file: None };
+            let now = UnixTime::since_unix_epoch(Duration::from_secs(SIGNED));
+            assert_eq!(read(response, now, place, &mut problems), None);
+            let warnings: Vec<_> = problems.finish().unwrap().iter().map(ToString::to_string).collect();
             let expected = format!(
-                "ocsp: not an OCSP response in DER: {expected}; ask the certificate's issuer for a new response"
+                "ocsp: not an OCSP response in DER, so it is not used: {expected}; ask the certificate's issuer for a \
+                 new response"
             );
-            assert_eq!(read_at(response, SIGNED), (None, Err(expected)));
+            assert_eq!(warnings, [expected]);
         };
         check(b"", "it cannot be read");
         check(b"-----BEGIN OCSP RESPONSE-----", "it cannot be read");

@@ -64,7 +64,7 @@ pub(crate) fn identity(
             (Ok(warnings), Some(checked)) => {
                 loading.problems.warn_again(&warnings);
                 let expiries = vec![checked.expiry.clone()];
-                return Some((Arc::new(Identity::new(vec![checked], None, place, &mut loading.problems)), expiries));
+                return Some((Arc::new(Identity::new(vec![checked], None)), expiries));
             }
             (Ok(_), None) => {}
             (Err(refused), _) => loading.problems.warn_again(&refused.errors),

@@ -6,6 +6,7 @@ use crate::entry::SslEntry;
 use crate::identity::Identity;
 use crate::problem::{ConfigLocation, Problems};
 use crate::provider::provider;
+use crate::tickets::CertifiedTickets;
 use rustls::crypto::aws_lc_rs::Ticketer;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoClientAuth, NoServerSessionStorage};
@@ -180,7 +181,10 @@ pub(crate) fn config(
         let mut config = builder.with_client_cert_verifier(verifier).with_cert_resolver(identity);
         // Keys change every 6 hours, and the previous ones are accepted for as long again. Sessions are not stored on
         // the server: a store would be shared by all workers, behind a lock.
-        config.ticketer = Ticketer::new()?;
+        config.ticketer = match client_ca {
+            Some(_) => Arc::new(CertifiedTickets(Ticketer::new()?)),
+            None => Ticketer::new()?,
+        };
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = TICKETS;
         config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();

@@ -12,7 +12,7 @@ use rcgen::{
 };
 use rustls::pki_types::{ServerName, UnixTime};
 use rustls::server::Acceptor;
-use rustls::{ClientConfig, ClientConnection, Connection, ServerConnection};
+use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -151,6 +151,16 @@ pub(crate) struct HandshakeEnds {
 
 /// A client's handshake with what `material` has for the name that it asks for, as the proxy does it.
 pub(crate) fn shake(material: &Material, client: Arc<ClientConfig>, name: &str) -> Result<HandshakeEnds, String> {
+    shake_with(material, client, name, |_| {})
+}
+
+/// [`shake`] with a change of the server's configuration.
+pub(crate) fn shake_with(
+    material: &Material,
+    client: Arc<ClientConfig>,
+    name: &str,
+    change: impl FnOnce(&mut ServerConfig),
+) -> Result<HandshakeEnds, String> {
     let name = ServerName::try_from(name.to_owned()).unwrap();
     let mut client = ClientConnection::new(client, name).unwrap();
     let mut hello = Vec::new();
@@ -164,8 +174,9 @@ pub(crate) fn shake(material: &Material, client: Arc<ClientConfig>, name: &str) 
         client.read_tls(&mut alert).unwrap();
         return Err(format!("client: {}", client.process_new_packets().unwrap_err()));
     };
-    let mut server =
-        accepted.into_connection(chosen.config.clone()).map_err(|(error, _)| format!("server: {error}"))?;
+    let mut config = ServerConfig::clone(chosen.config);
+    change(&mut config);
+    let mut server = accepted.into_connection(config.into()).map_err(|(error, _)| format!("server: {error}"))?;
     // Until neither side has anything to send, session tickets included.
     while client.wants_write() || server.wants_write() {
         pass(&mut client, &mut server, "server")?;

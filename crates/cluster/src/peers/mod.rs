@@ -25,6 +25,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stillgate_devices::directory::Members;
+use stillgate_tls::{client_verifier, server_verifier};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{oneshot, watch};
@@ -32,7 +33,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, sleep_until, timeout_at};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::server::NoServerSessionStorage;
 use tokio_rustls::rustls::version::TLS13;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
 
@@ -123,14 +124,20 @@ impl PeerTls {
             return Err(PeerTlsError::OtherName { node: node.into() });
         }
         let roots = Arc::new(roots);
-        let verifier = WebPkiClientVerifier::builder(roots.clone()).build().map_err(|error| unusable(error.into()))?;
+        let verifier = client_verifier(roots.clone()).map_err(|error| unusable(error.into()))?;
         let mut server = ServerConfig::builder_with_protocol_versions(&[&TLS13])
             .with_client_cert_verifier(verifier)
             .with_single_cert(certificates.clone(), key.clone_key())
             .map_err(|error| unusable(error.into()))?;
         server.alpn_protocols = vec![HTTP2.to_vec()];
+        // A resumed session would outlive the peer's certificate, which is verified in full handshakes only.
+        server.session_storage = Arc::new(NoServerSessionStorage {});
+        server.send_tls13_tickets = 0;
+        let verifier = server_verifier(roots).map_err(|error| unusable(error.into()))?;
         let mut client = ClientConfig::builder_with_protocol_versions(&[&TLS13])
-            .with_root_certificates(roots)
+            // "Dangerous" is rustls's word for a verifier that is not its own; this one wraps it.
+            .dangerous()
+            .with_custom_certificate_verifier(verifier)
             .with_client_auth_cert(certificates, key)
             .map_err(|error| unusable(error.into()))?;
         client.alpn_protocols = vec![HTTP2.to_vec()];

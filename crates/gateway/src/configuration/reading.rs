@@ -177,8 +177,10 @@ impl ConfigReader {
     fn renew_certificates(&mut self, served: &Candidate) -> Option<Arc<Material>> {
         let (tls, problems) = tls_material::renew(&served.loaded.config, &served.tls);
         let stays: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        for problem in stays.iter().filter(|problem| !self.stays.contains(problem)) {
-            warn!("what was read before goes on being used: {problem}");
+        // Those of a text that is refused for them are reported with it.
+        let is_reported = |problem: &&String| self.last.as_ref().is_some_and(|last| last.errors.contains(problem));
+        for problem in stays.iter().filter(|problem| !self.stays.contains(problem) && !is_reported(problem)) {
+            warn!("what was read before stays in use: {problem}");
         }
         self.stays = stays;
         (!tls.is_same(&served.tls)).then_some(tls)

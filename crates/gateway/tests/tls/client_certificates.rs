@@ -4,8 +4,10 @@ use crate::shared::STILLGATE;
 use crate::shared::authority::{Authority, TlsClient};
 use crate::shared::folder::Folder;
 use expect_test::expect;
+use rcgen::date_time_ymd;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use stillgate_testkit::http2::{END_STREAM, Http2, NO_DYNAMIC_TABLE, StreamEnd};
 use stillgate_testkit::{Gateway, Head, Setup, Upstream, eventually};
 
@@ -26,6 +28,9 @@ const PROTECTED: [&str; 10] = [
 /// No name has an empty label.
 const NO_HOSTS: [&str; 6] =
     ["a..sec.example", "..sec.example", ".sec.example", "sec.example..", "a.b.sec.example..:443", "."];
+
+/// Names that a node may decode. Over HTTP/2 a stream with one is reset.
+const ENCODED_HOSTS: [&str; 2] = ["a%2esec.example", "%73ec.example"];
 
 /// The issuer of the gateway's certificates, and two issuers of client certificates.
 struct World {
@@ -155,7 +160,7 @@ fn a_name_asks_for_certificates_at_any_depth() {
         assert_eq!(status(&mut stream, "/", upgrade), 421, "{who}");
         assert_eq!(world.upstream.requests(), 0, "{who}: {:?}", world.upstream.seen());
     }
-    for host in NO_HOSTS {
+    for host in NO_HOSTS.into_iter().chain(ENCODED_HOSTS) {
         let mut stream = world.roots.connect(gateway.addr(), "pub.example", &["http/1.1"]);
         assert_eq!(status_of(&mut stream, host), 400, "{host}");
     }
@@ -224,6 +229,27 @@ fn open_connections_do_not_outlive_the_issuers_they_were_verified_by() {
     check([421, 421], "its name asks for another issuer");
     gateway.reload(&world.setup(&world.first, &world.second));
     check([200, 421], "as it was");
+}
+
+/// The certificate was good in the handshake, and a session with it is not resumed.
+#[test]
+fn open_connections_do_not_outlive_the_certificate_that_they_were_verified_with() {
+    let world = World::new();
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+    world.first.issue_with("brief", &["brief"], |params| {
+        params.not_after = date_time_ymd(1970, 1, 1) + since_1970 + Duration::from_secs(10);
+    });
+    let gateway = world.start();
+    let brief = |alpn| world.roots.connect_as(gateway.addr(), "sec.example", &[alpn], (&world.first, "brief"));
+    let (mut kept, mut streams) = (brief("http/1.1"), Streams::begin(brief("h2")));
+    assert_eq!((status_of(&mut kept, "sec.example"), streams.status_of("sec.example")), (200, 200));
+    eventually("its end", || status_of(&mut kept, "sec.example") == 421);
+    assert_eq!(streams.status_of("sec.example"), 421);
+    assert_eq!(status_of(&mut kept, "a.b.sec.example"), 421);
+    // It came by a name that asks for certificates, as before.
+    assert_eq!(status_of(&mut kept, "pub.example"), 421);
+    let mut again = brief("http/1.1");
+    assert!(write!(again, "GET / HTTP/1.1\r\n\r\n").is_err() || again.read(&mut [0]).is_err());
 }
 
 /// A file of issuers that is replaced has the same effect, unless its meaning stays the same.

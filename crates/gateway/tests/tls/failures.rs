@@ -6,7 +6,9 @@ use crate::shared::authority::Authority;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Instant;
-use stillgate_testkit::{ACCEPT_TEXT, Gateway, PATIENCE, ReservedPort, Setup, Upstream, eventually, run_tool, scrape};
+use stillgate_testkit::{
+    ACCEPT_TEXT, Gateway, Nginx, PATIENCE, ReservedPort, Setup, Upstream, eventually, run_tool, scrape,
+};
 
 const REASONS: [&str; 9] = [
     "not_tls",
@@ -164,4 +166,60 @@ fn one_of_many_is_reported_in_the_log() {
     eventually("all of them to be counted", || world.failed("unknown_name") == Some(50));
     let most = 2 + began.elapsed().as_secs() as usize / 10;
     assert!(lines() <= most, "{}", world.gateway.log());
+}
+
+/// Refused before it is verified, which takes the longer the more certificates there are.
+#[test]
+fn a_chain_that_is_too_long_is_refused_whoever_sends_it() {
+    let authority = Authority::new();
+    let read = |name: &str| std::fs::read_to_string(authority.file(name)).expect("read");
+    for name in ["sec", "alice", "node"] {
+        authority.issue(name, &[&format!("{name}.example")]);
+    }
+    // The authority itself, again and again: nothing that takes long.
+    for (name, count) in [("alice", 2), ("alice", 3), ("node", 7), ("node", 8)] {
+        let chained = format!("{name}{count}");
+        authority.write(&format!("{chained}.pem"), read(&format!("{name}.pem")) + &read("ca.pem").repeat(count));
+        authority.write(&format!("{chained}.key"), read(&format!("{name}.key")));
+    }
+    let node = |name: &str| {
+        let [certificate, key] = ["pem", "key"].map(|extension| authority.path(&format!("{name}.{extension}")));
+        Nginx::start(&format!(
+            "server {{ listen 127.0.0.1:{{port}} ssl; ssl_certificate {certificate}; ssl_certificate_key {key};\n\
+             location / {{ return 200 ok; }} }}"
+        ))
+    };
+    let (short, long) = (node("node7"), node("node8"));
+    let upstream = |id: &str, node: &Nginx| {
+        format!(
+            "{{id: {id}, scheme: https, retries: 0, nodes: {{\"{}\": 1}}, tls: {{ca: \"{}\", sni: node.example}}}}",
+            node.addr(),
+            authority.path("ca.pem")
+        )
+    };
+    let dir = authority.dir().display();
+    let setup = Setup::resources(format!(
+        "ssls: [{{id: sec, cert: \"{dir}/sec.pem\", key: \"{dir}/sec.key\", snis: [sec.example], client: {{ca: \"{dir}/ca.pem\"}}}}]\n\
+         upstreams: [{}, {}]\nroutes: [{{id: short, uri: /short, upstream_id: short}}, {{id: long, uri: /long, upstream_id: long}}]\n",
+        upstream("short", &short),
+        upstream("long", &long)
+    ))
+    .listener("tls: true");
+    let gateway = Gateway::start(STILLGATE, &setup);
+    let status = |name: &str, path: &str| {
+        let mut client = authority.connect_as(gateway.addr(), "sec.example", &[], (&authority, name));
+        write!(client, "GET {path} HTTP/1.1\r\nHost: sec.example\r\nConnection: close\r\n\r\n").ok()?;
+        let mut head = [0; 12];
+        client.read_exact(&mut head).ok()?;
+        Some(String::from_utf8_lossy(&head[9..]).into_owned())
+    };
+    assert_eq!(status("alice2", "/short").as_deref(), Some("200"));
+    assert_eq!(status("alice2", "/long").as_deref(), Some("502"));
+    eventually("the node's chain in the log", || {
+        gateway.log().contains("it sent 8 certificates after its own, but at most 7 are looked at; have the node send")
+    });
+    assert_eq!(status("alice3", "/short"), None);
+    eventually("the client's chain in the log", || {
+        gateway.log().contains("it sent 3 certificates after its own, but at most 2 are looked at; it is to send")
+    });
 }

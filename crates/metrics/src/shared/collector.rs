@@ -74,6 +74,8 @@ pub enum CollectorEvent {
         /// About how many distinct values it has had.
         distinct: u64,
     },
+    /// The file system of the shared folder is full, so that new label values are counted as `__other__`.
+    StorageFull(String),
     /// A segment cannot be read, or only up to some place.
     Damaged(String),
     /// Totals of ended processes could not be folded.
@@ -96,6 +98,11 @@ impl fmt::Display for CollectorEvent {
                 f,
                 "the label {label} of {family} has had about {distinct} values: all are counted as __other__ from now on; \
                  leave the label out, or raise gateway.metrics.series_per_family; docs/monitoring.md, \"Labels that explode\", says how far"
+            ),
+            CollectorEvent::StorageFull(folder) => write!(
+                f,
+                "the disk or tmpfs of gateway.metrics.shared, {folder}, is full: new values of labels are counted as \
+                 __other__; make room there"
             ),
             CollectorEvent::Damaged(what) => write!(f, "{what}; the rest of it is not exposed"),
             CollectorEvent::NotFolded(why) => write!(f, "totals of ended processes stay in their segments: {why}"),
@@ -356,14 +363,19 @@ impl Collector {
         }
     }
 
+    /// A collapse for want of room on the disk says nothing about the label.
     fn report_collapses(&mut self, registry: &Registry) {
+        let full_folder = registry.inner.full_folder().map(|folder| folder.display().to_string());
+        if let Some(folder) = &full_folder {
+            self.report_once(CollectorEvent::StorageFull(folder.clone()));
+        }
         for declared in registry.families() {
             let collapsed = declared.collapsed();
             let labels = declared.family().labels.iter().enumerate();
             for (index, label) in labels.filter(|(index, _)| collapsed & (1 << index) != 0) {
                 let (family, label) = (declared.family().name.clone(), label.clone());
                 let key = CollectorEvent::Collapsed { family: family.clone(), label: label.clone(), distinct: 0 };
-                if self.seen_events.insert(key) {
+                if self.seen_events.insert(key) && full_folder.is_none() {
                     self.events.push(CollectorEvent::Collapsed { family, label, distinct: declared.distinct()[index] });
                 }
             }

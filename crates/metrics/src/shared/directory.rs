@@ -193,7 +193,7 @@ impl std::error::Error for DirectoryError {}
 
 /// The list, mapped.
 pub(crate) struct Directory {
-    folder: PathBuf,
+    pub(crate) folder: PathBuf,
     mapping: Mapping,
     /// The namespace of our process ids; 0: not known.
     namespace: u32,

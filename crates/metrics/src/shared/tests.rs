@@ -187,6 +187,24 @@ fn a_collapse_is_reported_once() {
 }
 
 #[test]
+fn a_full_disk_is_reported_as_that() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join("m");
+    let options = RegistryOptions { series_per_family: 100, ..options(1, Some(&place)) };
+    let registry = Arc::new(Registry::start(options).unwrap());
+    let requests = registry.declare(family("a_total", &["x"], FamilyType::Counter)).unwrap();
+    let mut writer = registry.writer().unwrap();
+    let mut collector = Collector::of_registry(registry.clone(), CollectorOptions::default()).unwrap();
+    (0..1_000).for_each(|number: u32| count(&mut writer, &requests, &[&number.to_string()], 1));
+    registry.inner.set_storage_full();
+    collector.tend(2_000);
+    collector.tend(3_000);
+    let events = collector.events();
+    assert_eq!(events, [CollectorEvent::StorageFull(place.display().to_string())]);
+    assert!(events[0].to_string().contains("is full"));
+}
+
+#[test]
 fn memory_of_ended_series_comes_back() {
     for is_shared in [false, true] {
         let folder = tempfile::tempdir().unwrap();

@@ -131,10 +131,12 @@ impl TlsFacts {
     }
 
     /// Whether the client may request `host` (as [`canonical_host`](stillgate_route::canonical_host) has it): its own entry, and
-    /// that of the name it connected with, accept the certificate that it has shown, or require none.
+    /// that of the name it connected with, accept the certificate that it has shown, or require none. One that has ended
+    /// since the handshake counts as not shown.
     #[inline]
-    pub(crate) fn may_ask_for(&self, tls: &ServerTls, host: &[u8]) -> bool {
-        let allows = |name: &[u8]| tls.allows(name, self.verified_by.as_deref());
+    pub(crate) fn may_ask_for(&self, tls: &ServerTls, host: &[u8], now_unix_ms: u64) -> bool {
+        let verified_by = self.verified_by.as_deref().filter(|_| !self.has_expired(now_unix_ms));
+        let allows = |name: &[u8]| tls.allows(name, verified_by);
         let came = self.server_name.as_deref().map(str::as_bytes).filter(|name| *name != host);
         allows(host) && came.is_none_or(allows)
     }
@@ -149,6 +151,12 @@ impl TlsFacts {
     pub(crate) fn is_still_verified(&self, tls: Option<&ServerTls>) -> bool {
         let Some(shown) = &self.verified_by else { return true };
         tls.is_some_and(|tls| tls.verifies(self.server_name.as_deref(), shown))
+    }
+
+    /// Whether the client's certificate has ended.
+    #[inline]
+    pub(crate) fn has_expired(&self, now_unix_ms: u64) -> bool {
+        self.client.as_ref().is_some_and(|client| (now_unix_ms / 1000) as i64 > client.not_after_seconds)
     }
 
     /// The value of a variable, if there is one.

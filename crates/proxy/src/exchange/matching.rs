@@ -40,9 +40,12 @@ fn find(serving: &mut RequestContext<'_>) -> Result<Option<Match>, LocalReply> {
     }
     let Some(asked) = facts.as_asked(&facts) else { return Err(no_path(&facts)) };
     if let (Some(tls), Some(of_client)) = (&snapshot.plan.tls, &client.tls)
-        && !of_client.may_ask_for(tls, facts.host)
+        && !of_client.may_ask_for(tls, facts.host, worker.clock.now_unix_ms())
     {
-        let why = "a certificate is asked for that was not shown; connect by the host's own name";
+        let why = match of_client.has_expired(worker.clock.now_unix_ms()) {
+            true => "the client's certificate has expired; renew it and connect again",
+            false => "a certificate is asked for that was not shown; connect by the host's own name",
+        };
         return Err(LocalReply::error(421, why));
     }
     let found = worker.routes.borrow_mut().find(&snapshot.plan, &asked, matching, &worker.counters);

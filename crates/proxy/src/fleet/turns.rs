@@ -27,6 +27,9 @@ const FLUSH_MS: u64 = 2 * TICK_MS;
 const CHORES_MS: u64 = 1_000;
 /// Connections that must have been closed before their memory is returned.
 const GIVE_BACK_CONNECTIONS: u64 = 1000;
+/// Bytes of buffers that must have been freed before they are returned: 512 streams of HTTP/2 that wait at the same time
+/// hold as many, over few connections.
+const GIVE_BACK_BYTES: usize = 32 * 1024 * 1024;
 /// Timers of closed connections that may wait for their place in the wheel to come round.
 const TIMERS_SPARE_MAX: u64 = 4096;
 /// Buffers that an idle worker keeps.
@@ -137,7 +140,8 @@ impl Worker {
         let peak = &self.turns.peak;
         peak.set(peak.get().max(open));
         let is_quiet = self.counters.requests_in_flight.get() == 0;
-        if is_quiet && peak.get() - open >= GIVE_BACK_CONNECTIONS {
+        // While it serves requests, it allocates, and the allocator returns memory by itself.
+        if is_quiet && (self.buffers.take_freed(GIVE_BACK_BYTES) || peak.get() - open >= GIVE_BACK_CONNECTIONS) {
             peak.set(open);
             self.clock.sweep();
             (self.give_back)();

@@ -177,7 +177,9 @@ async fn route_and_connect<'a>(
 ) -> Result<TcpPair<'a>, u16> {
     let plan = &snapshot.plan;
     if let (Some(tls), Some(facts)) = (&plan.tls, &client.tls)
-        && let Some(name) = facts.server_name.as_deref().filter(|name| !facts.may_ask_for(tls, name.as_bytes()))
+        && let now_unix_ms = worker.clock.now_unix_ms()
+        && let Some(name) =
+            facts.server_name.as_deref().filter(|name| !facts.may_ask_for(tls, name.as_bytes(), now_unix_ms))
     {
         let message = format!("the name {name:?} asks for a certificate that the handshake did not");
         worker.troubles.note_connection(client.peer, message);

@@ -317,12 +317,66 @@ fn a_client_is_handed_the_ocsp_response_of_its_certificate() {
     // With two pairs, the response goes to the one that it is about; the other is presented without it.
     assert_eq!(handed("cert: a.pem, key: a.key, certs: [other.pem], keys: [other.key]"), response);
     assert_eq!(handed("cert: other.pem, key: other.key, certs: [a.pem], keys: [a.key]"), b"");
-    let refused = memory.load_at(&entry("cert: other.pem, key: other.key"), None, at).unwrap_err();
-    assert_eq!(
-        refused.to_string(),
-        "ssls[\"a\"].ocsp: a.der: the OCSP response is of another certificate; ask the certificate's issuer for a \
-         new response"
-    );
+    assert_eq!(handed("cert: other.pem, key: other.key"), b"");
+}
+
+/// A response is optional: whatever is wrong with it, the certificate is used, in a first load as well as in a later one.
+#[test]
+fn a_response_that_cannot_be_used_keeps_no_certificate_out() {
+    let (mut memory, ca) = servers(&[("a", &["a.example.com"]), ("new", &["a.example.com"])]);
+    let mut of_response = params(&["a.example.com"]);
+    of_response.serial_number = Some(vec![0xab, 0xcd, 0xef, 0x01, 0x23].into());
+    memory.put_pair("a", issue(&of_response, &ca));
+    let response = include_bytes!("../../tests/data/good.ocsp");
+    let entry = config("{id: a, cert: a.pem, key: a.key, sni: a.example.com, ocsp: a.der}");
+    let made = 1_795_315_317;
+    let handed = |material: &Material| {
+        let seen = Arc::new(RecordingVerifier::default());
+        let builder = ClientConfig::builder_with_provider(crate::provider::provider());
+        let builder = builder.with_safe_default_protocol_versions().unwrap().dangerous();
+        let client = builder.with_custom_certificate_verifier(seen.clone()).with_no_client_auth();
+        let ended = shake(material, Arc::new(client), "a.example.com").unwrap();
+        let handed = seen.0.lock().unwrap().take().unwrap();
+        (ended.client.peer_certificates().unwrap()[0].clone(), handed)
+    };
+    memory.put("a.der", &response[..]);
+    let first = memory.load_at(&entry, None, made + 60).unwrap().0;
+    let (certificate, _) = handed(&first);
+    let mut renewed = memory.clone();
+    for file in ["pem", "key"] {
+        renewed.put(&format!("a.{file}"), memory.files[Path::new(&format!("new.{file}"))].clone());
+    }
+    let other = "the OCSP response is of another certificate, so it is not used; ask the certificate's issuer for a new \
+                 response";
+    let cut = "not an OCSP response in DER, so it is not used: it cannot be read; ask the certificate's issuer for a new \
+               response";
+    let missing = "cannot be read, so it is not used: entity not found; fix the path or the file's permissions";
+    for (is_renewed, content, expected) in [
+        (true, Some(&response[..]), other),
+        (true, Some(b"garbage"), cut),
+        (true, Some(b""), cut),
+        (true, None, missing),
+        (false, Some(b"garbage"), cut),
+        (false, None, missing),
+    ] {
+        let mut memory = if is_renewed { renewed.clone() } else { memory.clone() };
+        match content {
+            Some(content) => memory.put("a.der", content),
+            None => drop(memory.files.remove(Path::new("a.der"))),
+        }
+        for previous in [None, Some(&first)] {
+            let (material, warnings) = memory.load_at(&entry, previous, made + 120).unwrap();
+            let warnings: Vec<_> = warnings.iter().map(ToString::to_string).collect();
+            assert_eq!(warnings, [format!("ssls[\"a\"].ocsp: a.der: {expected}")]);
+            let (presented, stapled) = handed(&material);
+            assert_eq!(presented != certificate, is_renewed, "{expected}");
+            // The response before is of the same certificate and still holds.
+            let is_stapled = !is_renewed && previous.is_some();
+            assert_eq!(stapled, if is_stapled { &response[..] } else { b"" }, "{expected} {is_renewed}");
+            // Nothing new is published for what did not change.
+            assert!(memory.load_at(&entry, Some(&material), made + 180).unwrap().0.is_same(&material));
+        }
+    }
 }
 
 /// Accepts any certificate, and keeps the OCSP response of the handshake.

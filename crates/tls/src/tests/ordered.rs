@@ -114,6 +114,22 @@ fn what_else_is_wrong_with_the_entry_is_refused_as_ever() {
     assert!(refused.to_string().contains("gateway.acme.ca: ca.pem: no certificate is in it"), "{refused}");
 }
 
+/// Its certificates are renewed much later than other resources change.
+#[test]
+fn roots_of_the_acme_server_that_are_gone_for_a_moment_keep_no_change_out() {
+    let (mut memory, _) = folder();
+    let config = wanted("");
+    let first = memory.load(&config).unwrap().0;
+    memory.files.remove(Path::new("ca.pem"));
+    let now = UnixTime::since_unix_epoch(Duration::from_secs(NOW_SECONDS));
+    let alpn: &[&[u8]] = &[b"http/1.1"];
+    let inputs = |previous| Inputs { files: &memory, previous, now, alpn, upstream_alpn: alpn };
+    let (kept, findings) = Material::load_keeping_unchanged(&config, &inputs(Some(&first))).unwrap();
+    assert!(Arc::ptr_eq(kept.acme.as_ref().unwrap(), first.acme.as_ref().unwrap()));
+    assert!(findings.kept[0].to_string().contains("gateway.acme.ca: ca.pem: cannot be read"), "{findings:?}");
+    assert!(Material::load_keeping_unchanged(&config, &inputs(None)).is_err());
+}
+
 #[test]
 fn an_entry_with_other_names_goes_on_with_what_there_is() {
     let ((mut memory, ca), before) = (folder(), wanted(""));

@@ -3,6 +3,9 @@
 use super::*;
 use rcgen::date_time_ymd;
 use rustls::HandshakeKind;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 
 const A: &str = "{id: a, cert: a.pem, key: a.key, sni: a.example.com}";
 const B: &str = "{id: b, cert: b.pem, key: b.key, sni: b.example.com}";
@@ -64,6 +67,48 @@ fn a_session_is_of_one_entry() {
         assert_eq!(kind, Some(HandshakeKind::Resumed));
         let refused = shake(&material, config, "b.example.com").map(|_| ()).unwrap_err();
         assert_eq!(refused, "server: peer sent no certificates");
+    }
+}
+
+/// The clock of a handshake long ago.
+#[derive(Debug, Clone, Copy)]
+struct FixedTime(u64);
+
+impl rustls::time_provider::TimeProvider for FixedTime {
+    fn current_time(&self) -> Option<UnixTime> {
+        Some(UnixTime::since_unix_epoch(Duration::from_secs(self.0)))
+    }
+}
+
+#[test]
+fn a_session_is_not_resumed_once_the_certificate_of_its_client_has_ended() {
+    let (memory, ca) = both();
+    let pair = |year| {
+        let mut params = client_params("alice");
+        params.not_after = date_time_ymd(year, 1, 2);
+        let (cert, key) = issue(&params, &ca);
+        let chain = vec![CertificateDer::from_pem_slice(cert.as_bytes()).unwrap()];
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
+        CertifiedKey::from_der(chain, key, &crate::provider::provider()).unwrap()
+    };
+    // 2020-01-01.
+    let then = FixedTime(1_577_836_800);
+    for versions in ["TLSv1.2", "TLSv1.3"] {
+        let strict = A.replace('}', &format!(", ssl_protocols: [{versions}], client: {{ca: ca.pem}}}}"));
+        let material = memory.good(&config(&strict));
+        for (year, expected) in [(2200, HandshakeKind::Resumed), (2020, HandshakeKind::Full)] {
+            let mut config = ClientConfig::clone(&client(&memory, "ca: ca.pem"));
+            config.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(pair(year)));
+            let client = Arc::new(config);
+            let kind = || {
+                let shaken = shake_with(&material, client.clone(), "a.example.com", |config| {
+                    config.time_provider = Arc::new(then);
+                });
+                shaken.unwrap().server.handshake_kind().unwrap()
+            };
+            assert_eq!(kind(), HandshakeKind::Full);
+            assert_eq!(kind(), expected, "{year} {versions}");
+        }
     }
 }
 

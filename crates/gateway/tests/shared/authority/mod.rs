@@ -145,11 +145,12 @@ impl Authority {
         StreamOwned::new(ServerConnection::new(Arc::new(config)).expect("a server"), patient(stream))
     }
 
-    /// The certificate in `FILE.pem` and its key.
+    /// The certificates in `FILE.pem` and the key of the first.
     fn read(&self, file: &str) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
-        let certificate = CertificateDer::from_pem_file(self.file(&format!("{file}.pem"))).expect("a certificate");
+        let chain = CertificateDer::pem_file_iter(self.file(&format!("{file}.pem"))).expect("a file");
+        let chain = chain.collect::<Result<Vec<_>, _>>().expect("certificates");
         let key = PrivateKeyDer::from_pem_file(self.file(&format!("{file}.key"))).expect("a key");
-        (vec![certificate], key)
+        (chain, key)
     }
 }
 

@@ -244,6 +244,17 @@ fn opa_decides() {
     // The node does not get less than the policy says.
     let reply = "HTTP/1.1 200 OK\n\n{\"result\":{\"allow\":true,\"headers\":{\"x-user\":\"a\\nb\"}}}";
     assert!(outcome(Ok(reply)).starts_with("< 500 "));
+    // Of two values neither counts.
+    for body in [
+        r#"{"result":{"allow":false,"allow":true}}"#,
+        r#"{"result":{"allow":true,"allow":false}}"#,
+        r#"{"result":{"allow":true,"\u0061llow":true}}"#,
+        r#"{"result":{"allow":false},"result":{"allow":true}}"#,
+        r#"{"result":{"allow":true,"headers":{},"headers":{}}}"#,
+    ] {
+        assert!(outcome(Ok(&format!("HTTP/1.1 200 OK\n\n{body}"))).starts_with("< 503 "), "{body}");
+    }
+    assert!(outcome(Ok("HTTP/1.1 200 OK\n\n{\"result\":{\"allow\":true,\"x\":1,\"x\":2}}")).starts_with("< 200 "));
     // Only `true` allows; APISIX takes all of these for it.
     for allow in ["\"false\"", "\"true\"", "\"\"", "0", "1", "[]", "[true]", "{}", "null", "{\"allow\":true}"] {
         let reply = format!("HTTP/1.1 200 OK\n\n{{\"result\":{{\"allow\":{allow},\"reason\":\"no\"}}}}");

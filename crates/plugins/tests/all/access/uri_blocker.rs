@@ -59,6 +59,11 @@ fn what_nodes_may_read_is_seen_too() {
         assert!(is_blocked(r#"{block_rules: ["^/a/b$"]}"#, target), "{target}");
     }
     assert!(is_blocked(r#"{block_rules: ["cmd\\.exe"]}"#, "/a%5ccmd%2eexe"));
+    // Dot segments that the normalised path does not have any more, as a node that decodes first sees them.
+    for target in ["/x/%2e%2e/etc/passwd", "/x/%2E./etc/passwd", "/x/.%2e/etc/passwd?a", "/x%2f%2e%2e%2fetc"] {
+        assert!(is_blocked(r#"{block_rules: ["\\.\\./"]}"#, target), "{target}");
+    }
+    assert!(is_blocked(r#"{block_rules: ["^/x//y$"]}"#, "/%78//y"));
     // Decoded once, as nodes do.
     assert!(!is_blocked(r#"{block_rules: ["<"]}"#, "/x?b=%253c"));
     assert!(!is_blocked(r#"{block_rules: ["^/admin"]}"#, "/x%252fadmin"));

@@ -120,6 +120,22 @@ fn what_was_changed_behind_the_signature_is_refused() {
     assert!(is_jack(&plugins, &format!("{date}\nx-a: 1\nx-a: 2{joined}")));
 }
 
+/// Before the signature is known to be right, a client decides how much is signed.
+#[test]
+fn each_part_is_signed_once() {
+    let plugins = with("hmac-auth: {}");
+    let date = format!("\nDate: {DATE}\nx-a: 1");
+    let a = |headers: &str, text: &str| signed("hmac-sha256", headers, &format!("k\n{text}"));
+    assert!(is_jack(&plugins, &format!("{date}{}", a("date x-a", &format!("date: {DATE}\nx-a: 1\n")))));
+    let twice = a("date x-a X-A", &format!("date: {DATE}\nx-a: 1\nX-A: 1\n"));
+    assert!(!is_jack(&plugins, &format!("{date}{twice}")));
+    let names = |count: usize| (0..count).map(|number| format!(" x-{number}")).collect::<String>();
+    for (count, expected) in [(31, true), (32, false)] {
+        let many = a(&format!("date{}", names(count)), &format!("date: {DATE}\n"));
+        assert_eq!(is_jack(&plugins, &format!("{date}{many}")), expected, "{count}");
+    }
+}
+
 #[test]
 fn the_date_must_be_close() {
     let plugins = with("hmac-auth: {clock_skew: 10}");
@@ -234,6 +250,12 @@ fn what_cannot_work_is_refused() {
         1:62: hmac-auth.signed_headers[0]: the name of a signed field has 1 to 50 characters
         1:74: hmac-auth.realm: "" is not a realm; use printable ASCII characters other than '"' and '\'
     "#]],
+    );
+    config(
+        &format!("hmac-auth: {{signed_headers: [date{}]}}", ", x".repeat(32)),
+        expect![[r#"
+            1:12: hmac-auth.signed_headers: more than 32 fields; name those that matter
+        "#]],
     );
     let credential = |yaml: &str, expected: Expect| expected.assert_eq(&refusal(yaml));
     credential(
