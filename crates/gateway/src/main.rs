@@ -18,6 +18,7 @@ fn main() -> ExitCode {
         Command::Explain(arguments) => commands::explain::run(&arguments),
         Command::Demo(demo) => commands::demo::run(demo.devices),
         Command::Exporter(arguments) => commands::exporter::run(&arguments),
+        Command::Import(arguments) => commands::import::run(&arguments),
         Command::Export(arguments) => commands::transfer::export(&arguments),
         Command::Diff(arguments) => commands::transfer::diff(&arguments),
         Command::Apply(arguments) => commands::transfer::apply(&arguments),
