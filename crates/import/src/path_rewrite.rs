@@ -38,7 +38,7 @@ pub(crate) fn path_rewrite(paths: &[Path], strips: bool, base: Option<&str>) -> 
         // The whole path is taken off: whether a slash stays depends on the request's last character. Only a root
         // without a slash has none.
         let is_root = matches!(path, Path::Prefix { text, .. } if text == "/");
-        let whole = match ends_in_slash && !(is_root && !base.ends_with('/')) {
+        let whole = match ends_in_slash && (!is_root || base.ends_with('/')) {
             true => replacement(&with_slash),
             false => replacement(&without_slash),
         };

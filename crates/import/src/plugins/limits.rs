@@ -2,6 +2,7 @@
 
 use super::{Translation, TranslationContext};
 use crate::kong_file::Plugin;
+use crate::object::Object;
 use serde_json::{Map, Value as Json, json};
 
 /// Kong's periods with their names in header fields, in seconds. Months and years are those of most.
@@ -82,32 +83,7 @@ pub(super) fn rate_limiting(plugin: &Plugin, cx: &TranslationContext<'_>) -> Tra
         }
         windows.push((count.ceil() as i64, seconds, name));
     }
-    let limit_by = config.text("limit_by").unwrap_or_else(|| "consumer".to_owned());
-    let header = config.text("header_name");
-    config.skip(&["path"]);
-    let by = match (&*limit_by, header) {
-        ("consumer", _) => LimitBy::Consumer,
-        ("ip", _) => LimitBy::Address,
-        ("service", _) => LimitBy::Service,
-        ("header", Some(name)) => {
-            if windows.len() > 1 {
-                config.lost("limit_by", "with several periods, a request without the header field is answered 500; Kong counts it by address");
-            }
-            LimitBy::Header(format!("http_{}", name.to_lowercase().replace('-', "_")))
-        }
-        ("credential", _) => {
-            config.lost("limit_by", "all credentials of a consumer count together here");
-            LimitBy::Consumer
-        }
-        ("path", _) => {
-            config.lost("limit_by", "requests are counted by address here, those of `path` as well");
-            LimitBy::Address
-        }
-        _ => {
-            config.lost("limit_by", "requests are counted by address here");
-            LimitBy::Address
-        }
-    };
+    let by = limit_by(config, windows.len());
     if config.text("policy").is_some_and(|policy| policy != "local") {
         config.lost(
             "policy",
@@ -141,6 +117,36 @@ pub(super) fn rate_limiting(plugin: &Plugin, cx: &TranslationContext<'_>) -> Tra
     let names = json!({"limit_header": "RateLimit-Limit", "remaining_header": "RateLimit-Remaining", "reset_header": "RateLimit-Reset"});
     cx.metadata.borrow_mut().insert("limit-count", crate::upstreams::json_map(names));
     Translation::Limit(Limit { windows, by, common })
+}
+
+/// What requests are counted by.
+fn limit_by(config: &Object, periods: usize) -> LimitBy {
+    let limit_by = config.text("limit_by").unwrap_or_else(|| "consumer".to_owned());
+    let header = config.text("header_name");
+    config.skip(&["path"]);
+    match (&*limit_by, header) {
+        ("consumer", _) => LimitBy::Consumer,
+        ("ip", _) => LimitBy::Address,
+        ("service", _) => LimitBy::Service,
+        ("header", Some(name)) => {
+            if periods > 1 {
+                config.lost("limit_by", "with several periods, a request without the header field is answered 500; Kong counts it by address");
+            }
+            LimitBy::Header(format!("http_{}", name.to_lowercase().replace('-', "_")))
+        }
+        ("credential", _) => {
+            config.lost("limit_by", "all credentials of a consumer count together here");
+            LimitBy::Consumer
+        }
+        ("path", _) => {
+            config.lost("limit_by", "requests are counted by address here, those of `path` as well");
+            LimitBy::Address
+        }
+        _ => {
+            config.lost("limit_by", "requests are counted by address here");
+            LimitBy::Address
+        }
+    }
 }
 
 pub(super) fn request_size_limiting(plugin: &Plugin, _: &TranslationContext<'_>) -> Translation {

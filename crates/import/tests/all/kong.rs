@@ -20,10 +20,10 @@ fn import(text: &str) -> ImportResult {
 fn written(imported: &ImportResult) -> String {
     let mut text = String::new();
     for loss in &imported.losses {
-        writeln!(text, "{:?} {loss}", loss.severity).unwrap();
+        writeln!(text, "{:?} {loss}", loss.severity).expect("a String");
     }
     for (name, value) in &imported.document {
-        writeln!(text, "\n{name}: {value:#}").unwrap();
+        writeln!(text, "\n{name}: {value:#}").expect("a String");
     }
     text
 }
@@ -76,7 +76,7 @@ fn each_file_has_its_result() {
 
 #[track_caller]
 fn refused(text: &str, message: &str) {
-    let errors = kong(text).map(|imported| imported.document).unwrap_err().to_string();
+    let errors = kong(text).map(|imported| imported.document).expect_err("a refusal").to_string();
     assert!(errors.contains(message), "{errors}");
 }
 
