@@ -151,7 +151,7 @@ fn credential_keys(file: &KongFile, credential: &Credential, cx: &TranslationCon
         CredentialKind::Key => {
             object.lost("ttl", "keys do not expire here; remove the key when its time has come");
             let Some(key) = cx.text(object, "key").filter(|key| !key.is_empty()) else {
-                object.changed("the key is not in the file, because Kong makes it up; the credential is left out");
+                missing(object, "key");
                 return None;
             };
             Some(json!({"key-auth": {"key": key}}))
@@ -175,6 +175,14 @@ fn credential_keys(file: &KongFile, credential: &Credential, cx: &TranslationCon
     }
 }
 
+/// Reports a credential without its secret.
+fn missing(object: &Object, key: &str) {
+    object.changed(match object.has(key) {
+        true => format!("`{key}` cannot be used; the credential is left out"),
+        false => format!("`{key}` is not in the file, because Kong makes it up; the credential is left out"),
+    });
+}
+
 fn basic(file: &KongFile, object: &Object, cx: &TranslationContext<'_>) -> Option<Json> {
     let (username, password) = (cx.text(object, "username"), cx.text(object, "password"));
     object.skip(&["skip_hash"]);
@@ -196,13 +204,13 @@ fn jwt(object: &Object, cx: &TranslationContext<'_>) -> Option<Json> {
     let (key, secret, public) = (cx.text(object, "key"), cx.text(object, "secret"), cx.text(object, "rsa_public_key"));
     let algorithm = object.text("algorithm").unwrap_or_else(|| "HS256".to_owned());
     let Some(key) = key else {
-        object.changed("the key is not in the file, because Kong makes it up; the credential is left out");
+        missing(object, "key");
         return None;
     };
     let mut keys = json!({"key": key, "algorithm": algorithm});
     if algorithm.starts_with("HS") {
         let Some(secret) = secret else {
-            object.changed("the secret is not in the file, because Kong makes it up; the credential is left out");
+            missing(object, "secret");
             return None;
         };
         keys["secret"] = secret.into();

@@ -85,11 +85,20 @@ impl Conditions {
         conditions
     }
 
+    /// Whether an expression compares the path in a way that does not say which part `strip_path` takes off.
+    pub(crate) fn hides_prefix(&self) -> bool {
+        let is_hidden = |(expression, _): &(String, u64)| {
+            let words: String = expression.split_whitespace().collect();
+            words.contains("http.path~") || words.contains("lower(http.path)") || words.contains("!(")
+        };
+        self.expression.as_ref().is_some_and(is_hidden)
+    }
+
     /// The routes that this one becomes. Empty if all its paths were refused.
     pub(crate) fn parts(&self, had_paths: bool) -> Vec<RoutePart> {
         if let Some((expression, priority)) = &self.expression {
             let priority = 0xff << 56 | priority;
-            return vec![RoutePart { expression: expression.clone(), priority, paths: Vec::new() }];
+            return vec![RoutePart { expression: expression.clone(), priority, paths: prefixes(expression) }];
         }
         if self.paths.is_empty() && had_paths {
             return Vec::new();
@@ -204,6 +213,23 @@ impl NetworkAddress {
             (network, port) => network.or(port).unwrap_or_default(),
         }
     }
+}
+
+/// The prefixes that an expression compares the path with, which Kong takes off like those of `paths`.
+fn prefixes(expression: &str) -> Vec<Path> {
+    let mut prefixes = Vec::new();
+    for (at, field) in expression.match_indices("http.path") {
+        let Some(value) = expression[at + field.len()..].trim_start().strip_prefix("^=") else { continue };
+        let value = value.trim_start();
+        let text = match value.strip_prefix("r#\"") {
+            Some(raw) => raw.split_once("\"#").map(|(text, _)| text),
+            None => value.strip_prefix('"').and_then(|text| text.split_once('"')).map(|(text, _)| text),
+        };
+        if let Some(text) = text.filter(|text| text.starts_with('/') && !text.contains('\\')) {
+            prefixes.push(Path::Prefix { text: text.to_owned(), length: text.len() });
+        }
+    }
+    prefixes
 }
 
 fn any_of(predicates: impl Iterator<Item = String>) -> String {
@@ -394,6 +420,14 @@ mod tests {
                 6 << 61 | 1 << 52,
             )],
         );
+    }
+
+    #[test]
+    fn prefixes_of_expressions_are_found() {
+        let all = prefixes(
+            r##"http.path ^= "/a" && (http.path^=r#"/b"# || http.path.segments.0 == "x") && http.path ^= "b""##,
+        );
+        assert_eq!(all, [prefix("/a"), prefix("/b")]);
     }
 
     #[test]

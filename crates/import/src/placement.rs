@@ -340,6 +340,8 @@ impl<'a> Placement<'a> {
         let plugin = placed.plugin;
         let Scope { route, service, .. } = plugin.scope;
         let condition = match (route, service) {
+            // A route that was left out takes no request.
+            (Some(route), _) if ids.routes[route].is_empty() => return,
             (Some(route), _) => json!(["route_id", "in", ids.routes[route]]),
             (None, Some(service)) => json!(["service_id", "==", ids.services[service]]),
             (None, None) => return,

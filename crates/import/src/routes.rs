@@ -9,6 +9,7 @@ use crate::placement::{Effective, Placement, refusal};
 use crate::plugins::without_variables;
 use crate::upstreams::{Service, stamps};
 use serde_json::{Map, Value as Json, json};
+use stillgate_route::Expression;
 
 /// Distance of two ranks, so that routes can be put in between.
 const RANK_STEP: usize = 10;
@@ -74,6 +75,9 @@ fn read_one(index: usize, route: &Route, file: &KongFile, services: &[Service], 
     let had_paths = object.has("paths");
     let conditions = Conditions::read(&object, file.is_old_format);
     let strips_path = object.flag("strip_path").unwrap_or(!is_grpc);
+    if strips_path && conditions.hides_prefix() {
+        object.changed("`strip_path` takes off the prefixes of `http.path ^= …` only; Kong takes off what any predicate on the path matches");
+    }
     if object.text("path_handling").as_deref() == Some("v1") {
         let base = route.service.and_then(|service| services[service].path.as_deref());
         if base.is_some_and(|base| base != "/") {
@@ -87,12 +91,16 @@ fn read_one(index: usize, route: &Route, file: &KongFile, services: &[Service], 
         Some(service) => format!("{}-route-{}", services[service].id, index + 1),
         None => format!("route-{}", index + 1),
     });
-    let parts = conditions.parts(had_paths);
+    let mut parts = conditions.parts(had_paths);
+    let is_stream = |first: &String| matches!(&**first, "tcp" | "tls" | "udp" | "tls_passthrough");
+    if !protocols.first().is_some_and(is_stream) {
+        parts.retain(|part| is_valid(&object, part));
+    }
     if parts.is_empty() {
         object.losses().closed(
             object.path(),
             object.at(),
-            "no path of the route can be used here, so it is left out, and other routes may take its requests",
+            "nothing of the route can be used here, so it is left out, and other routes may take its requests",
         );
     }
     let part_ids = match parts.len() {
@@ -120,6 +128,15 @@ fn read_one(index: usize, route: &Route, file: &KongFile, services: &[Service], 
     };
     object.finish();
     read
+}
+
+/// Whether an expression can be read here; a loss says why not. Streams have none.
+fn is_valid(object: &Object, part: &RoutePart) -> bool {
+    let errors = Expression::parse(&part.expression).err().unwrap_or_default();
+    let Some(error) = errors.first() else { return true };
+    let message = format!("the conditions of the route cannot be read here ({})", error.kind);
+    object.losses().closed(object.path(), object.at(), message);
+    false
 }
 
 /// The list `routes`, in the order in which Kong tries them.

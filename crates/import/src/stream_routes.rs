@@ -105,11 +105,12 @@ impl Streams {
         if addresses.len() > COMBINATIONS_MAX {
             return left_out("the route has more than 1000 combinations of sources, destinations and names");
         }
+        let Some(base) = route.ids.first() else { return };
         let single = addresses.len() == 1;
         for (number, (source, destination, sni)) in addresses.into_iter().enumerate() {
             let Some(conditions) = self.conditions(route, source, destination.as_ref(), sni) else { continue };
             let mut document = Map::new();
-            let id = if single { route.ids[0].clone() } else { format!("{}-{}", route.ids[0], number + 1) };
+            let id = if single { base.clone() } else { format!("{base}-{}", number + 1) };
             document.insert("id".to_owned(), id.into());
             document.extend(route.document().clone());
             document.extend(conditions);
