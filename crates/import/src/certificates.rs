@@ -42,7 +42,7 @@ impl Certificates {
     pub(crate) fn ca(&self, field: &Field) -> Option<String> {
         let found = self.roots.get(&field.text()?).cloned();
         if found.is_none() {
-            field.lost("there is no such CA certificate in the file; certificates that it signed are refused");
+            field.lost("the file has no CA certificate with this id; certificates that it signed are refused");
         }
         found
     }
@@ -52,7 +52,7 @@ impl Certificates {
         let id = if field.is_object() { field.object()?.text("id") } else { field.text() };
         let found = id.and_then(|id| self.by_id.get(&id).copied()).filter(|index| self.known[*index].first.is_some());
         let Some(index) = found else {
-            field.lost("there is no such certificate in the file; nodes get none");
+            field.lost("the file has no certificate with this id; nodes get none");
             return None;
         };
         let mut clients = self.clients.borrow_mut();

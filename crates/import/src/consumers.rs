@@ -169,7 +169,7 @@ fn credential_keys(file: &KongFile, credential: &Credential, cx: &TranslationCon
         }
         CredentialKind::Foreign => {
             object.all();
-            object.changed("such credentials do not exist here; this one is left out");
+            object.changed("there are no credentials of this type here; it is left out");
             None
         }
     }

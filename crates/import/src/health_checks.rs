@@ -20,7 +20,7 @@ pub(crate) fn checks(object: &Object, is_https: bool, is_http1: bool) -> Option<
     if active.is_none() && passive.is_none() {
         return None;
     }
-    object.changed("if no target is healthy, one of them is asked all the same; Kong answers 503");
+    object.changed("if no target is healthy, one of them still gets requests; Kong answers 503");
     let mut checks = Map::new();
     checks.extend(active.map(|active| ("active".to_owned(), active)));
     if let Some(passive) = passive {
@@ -40,14 +40,19 @@ fn active_check(object: &Object, is_https: bool, is_http1: bool) -> Option<Json>
     let kind = match &*written {
         "https" if is_https => "https",
         "https" => {
-            object
-                .lost("type", "checks over TLS need a service with the protocol https; here the port is connected to");
+            object.lost(
+                "type",
+                "checks over TLS need a service with the protocol https; here, the check only connects to the port",
+            );
             "tcp"
         }
         "http" if is_http1 && !is_https => "http",
         "tcp" => "tcp",
         _ => {
-            object.lost("type", "such a check does not fit the protocol of the service here; the port is connected to");
+            object.lost(
+                "type",
+                "checks of this type do not fit the protocol of the service; here, the check only connects to the port",
+            );
             "tcp"
         }
     };
@@ -110,8 +115,7 @@ fn good_part(object: &Object, kind: &str, is_on: bool) -> Map<String, Json> {
     let mut keys = Map::new();
     let successes = object.whole("successes").unwrap_or(0);
     if successes == 0 && is_on {
-        object
-            .changed("in Kong `successes: 0` leaves an unhealthy target out for ever; here one success brings it back");
+        object.changed("in Kong, `successes: 0` never brings an unhealthy target back; here, one success does");
     }
     keys.insert("successes".to_owned(), successes.clamp(1, COUNT_MAX).into());
     statuses(object, kind, &mut keys);

@@ -361,7 +361,7 @@ impl Lists {
             Some(source) => match shared.get(&source) {
                 Some(shared) => config.with_defaults(shared),
                 None => {
-                    object.lost("_config", "`_plugin_configs` has no such entry");
+                    object.lost("_config", "`_plugin_configs` has no entry of this name");
                     config
                 }
             },

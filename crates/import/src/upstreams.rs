@@ -406,7 +406,7 @@ fn algorithm(object: &Object) -> Map<String, Json> {
             "ip" => json!({"type": "chash", "key": "remote_addr"}),
             "header" => json!({"type": "chash", "hash_on": "header", "key": header.unwrap_or_default().to_lowercase()}),
             "cookie" => {
-                object.changed("Kong sets the cookie where a request has none; here such requests are hashed by the client's address");
+                object.changed("Kong sets the cookie if a request has none; here, requests without it are hashed by the client's address");
                 json!({"type": "chash", "hash_on": "cookie", "key": cookie.unwrap_or_default()})
             }
             "path" => json!({"type": "chash", "key": "uri"}),

@@ -40,7 +40,7 @@ impl Vaults {
                 }
                 _ => {
                     object.changed(
-                        "such a vault does not exist here; put its secrets into variables of the environment, or files",
+                        "vaults of this type do not exist here; put its secrets into environment variables or files",
                     );
                     Vault::Foreign
                 }

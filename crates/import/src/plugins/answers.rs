@@ -23,7 +23,7 @@ pub(super) fn request_termination(plugin: &Plugin, _: &TranslationContext<'_>) -
     let written = config.whole("status_code").unwrap_or(503);
     let status = if (200..600).contains(&written) { written } else { 503 };
     if status != written {
-        config.lost("status_code", "such a status cannot end a response here; it is 503");
+        config.lost("status_code", "a response cannot have this status here; it is 503");
     }
     let (body, content_type, message) = (config.text("body"), config.text("content_type"), config.text("message"));
     config.lost_if_set("echo", "the answer does not repeat the request here");
@@ -56,7 +56,7 @@ pub(super) fn redirect(plugin: &Plugin, _: &TranslationContext<'_>) -> Translati
     let config = &plugin.config;
     let status = config.whole("status_code").unwrap_or(301);
     if !(200..600).contains(&status) {
-        config.lost("status_code", "such a status cannot end a response here; it is 301");
+        config.lost("status_code", "a response cannot have this status here; it is 301");
     }
     let keeps_path = config.flag("keep_incoming_path").unwrap_or(false);
     let Some(location) = config.text("location") else {

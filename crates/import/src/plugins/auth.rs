@@ -14,7 +14,7 @@ pub(crate) struct Auth {
     /// The order in which Kong asks.
     order: u8,
     name: &'static str,
-    /// The configurations of which one must know the request: one for each place of the credential.
+    /// One for each place of the credential. One of them must recognise the request.
     entries: Vec<Json>,
     anonymous: Option<String>,
     skips_preflight: bool,
@@ -33,7 +33,8 @@ pub(super) fn key_auth(plugin: &Plugin, cx: &TranslationContext<'_>) -> Translat
     if !in_header || !in_query {
         config.changed("keys are accepted in the header field and in the query here, wherever Kong looks for them");
     }
-    config.lost_if_set("key_in_body", "keys in bodies are not read here; such requests are answered 401");
+    config
+        .lost_if_set("key_in_body", "keys in bodies are not read here; requests that have only these are answered 401");
     config.lost("identity_realms", "keys of other realms are not known here");
     let entry = |name: &String| with(&common, json!({"header": name.to_lowercase(), "query": name}));
     let entries = names.iter().map(entry).collect();
@@ -120,7 +121,7 @@ fn auth(
 pub(crate) fn chain(auths: &[Auth]) -> Chain {
     let mut all: Vec<&Auth> = auths.iter().collect();
     all.sort_by_key(|auth| auth.order);
-    // Plugins with an anonymous consumer refuse nobody, and a required one replaces the consumer that they find.
+    // Plugins with an anonymous consumer refuse no request, and a required one replaces the consumer that they find.
     let required: Vec<&Auth> = all.iter().copied().filter(|auth| auth.anonymous.is_none()).collect();
     if required.is_empty() {
         return one_of(&all);

@@ -97,7 +97,7 @@ pub(super) fn rate_limiting(plugin: &Plugin, cx: &TranslationContext<'_>) -> Tra
     config.lost("throttling", "requests above the limit do not wait here; see `limit-req`");
     let code = config.whole("error_code").unwrap_or(429);
     if !(200..600).contains(&code) {
-        config.lost("error_code", "such a status cannot be sent; it is 429");
+        config.lost("error_code", "a response cannot have this status; it is 429");
     }
     let message = config.text("error_message").unwrap_or_else(|| "API rate limit exceeded".to_owned());
     let mut common = Map::new();
@@ -159,7 +159,7 @@ pub(super) fn request_size_limiting(plugin: &Plugin, _: &TranslationContext<'_>)
     };
     config.lost_if_set(
         "require_content_length",
-        "requests without `Content-Length` are admitted; their size is bounded all the same",
+        "requests without `Content-Length` are admitted; the size of their bodies is still limited",
     );
     let bytes = size.saturating_mul(unit);
     if bytes <= 0 {

@@ -70,7 +70,7 @@ impl TranslationContext<'_> {
         let found = field.text().filter(|name| !name.is_empty());
         let username = self.usernames.get(&found?).cloned();
         if username.is_none() {
-            field.lost("there is no such consumer, so requests without credentials are answered 401");
+            field.lost("the file has no consumer of this name, so requests without credentials are answered 401");
         }
         username
     }
