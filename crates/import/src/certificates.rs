@@ -106,7 +106,7 @@ fn pairs(index: usize, certificate: &Certificate, vaults: &Vaults) -> Pairs {
         label: label.replace('*', "any"),
         first,
         second,
-        snis: certificate.snis.clone(),
+        snis: certificate.snis.iter().map(|sni| sni.to_lowercase()).collect(),
         stamps: times,
     }
 }

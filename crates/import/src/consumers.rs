@@ -9,6 +9,11 @@ use crate::upstreams::stamps;
 use serde_json::{Map, Value as Json, json};
 use std::collections::HashMap;
 
+/// Algorithms of tokens that are known here.
+const ALGORITHMS: [&str; 13] = [
+    "HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384", "PS512", "EdDSA",
+];
+
 /// The user name of each consumer here, and the same by the names and ids of Kong.
 pub(crate) struct Usernames {
     list: Vec<String>,
@@ -184,7 +189,8 @@ fn missing(object: &Object, key: &str) {
 }
 
 fn basic(file: &KongFile, object: &Object, cx: &TranslationContext<'_>) -> Option<Json> {
-    let (username, password) = (cx.text(object, "username"), cx.text(object, "password"));
+    let text = |key: &str| cx.text(object, key).filter(|text| !text.is_empty());
+    let (username, password) = (text("username"), text("password"));
     object.skip(&["skip_hash"]);
     let (Some(username), Some(password)) = (username, password) else {
         object.changed("the user name or the password is missing; the credential is left out");
@@ -203,6 +209,12 @@ fn basic(file: &KongFile, object: &Object, cx: &TranslationContext<'_>) -> Optio
 fn jwt(object: &Object, cx: &TranslationContext<'_>) -> Option<Json> {
     let (key, secret, public) = (cx.text(object, "key"), cx.text(object, "secret"), cx.text(object, "rsa_public_key"));
     let algorithm = object.text("algorithm").unwrap_or_else(|| "HS256".to_owned());
+    let is_there = |text: &String| !text.is_empty();
+    let (key, secret, public) = (key.filter(is_there), secret.filter(is_there), public.filter(is_there));
+    if !ALGORITHMS.contains(&&*algorithm) {
+        object.lost("algorithm", "tokens cannot be verified with this algorithm; the credential is left out");
+        return None;
+    }
     let Some(key) = key else {
         missing(object, "key");
         return None;

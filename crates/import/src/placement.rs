@@ -456,9 +456,9 @@ impl<'a> Effective<'a, '_> {
         })
     }
 
-    /// Whether a plugin here makes some answer, so that the route needs no upstream.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.all.iter().all(|(_, placed)| matches!(placed.translated, Translation::Nothing))
+    /// Whether a plugin of this name applies.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.all.iter().any(|(_, placed)| placed.plugin.name == name)
     }
 
     fn auths(&self) -> Vec<Auth> {

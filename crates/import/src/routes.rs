@@ -190,12 +190,18 @@ fn document(route: &ReadRoute, part: usize, rank: usize, services: &[Service], p
         plugins.insert("fault-injection".to_owned(), refusal());
     } else if route.needs_https() {
         plugins.insert("fault-injection".to_owned(), https_only(route.redirect_status));
-    } else if service.is_none() && effective.is_empty() {
-        let body = r#"{"message":"no Service found with those values"}"#;
-        plugins.insert(
-            "fault-injection".to_owned(),
-            json!({"abort": {"http_status": 503, "body": body, "headers": {"Content-Type": "application/json"}}}),
-        );
+    }
+    if service.is_none() && !plugins.contains_key("mocking") && !effective.has("request-termination") {
+        // What Kong answers behind all plugins.
+        const PRIORITY: i64 = 1;
+        let keys = json!({
+            "response_status": 503,
+            "content_type": "application/json; charset=utf-8",
+            "response_example": r#"{"message":"no Service found with those values"}"#,
+            "with_mock_header": false,
+            "_meta": {"priority": PRIORITY},
+        });
+        plugins.insert("mocking".to_owned(), keys);
     }
     if !plugins.is_empty() {
         document.insert("plugins".to_owned(), plugins.into());

@@ -10,14 +10,18 @@ use crate::names::Ids;
 use crate::object::Object;
 use serde_json::{Map, Value as Json, json};
 use std::collections::HashMap;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
 
 /// Most further nodes that are tried here.
 const RETRIES_MAX: i64 = 100;
 /// Longest timeout here: a day.
 const TIMEOUT_MS_MAX: i64 = 86_400_000;
 const TIMEOUT_MS: i64 = 60_000;
+const PORTS: RangeInclusive<i64> = 1..=65_535;
 /// Kong's default weight of a target.
 const WEIGHT: i64 = 100;
+const WEIGHT_MAX: i64 = 1_000_000;
 
 /// How a service speaks to its nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,10 +161,14 @@ fn service(
         document.insert("name".to_owned(), name.clone().into());
     }
     stamps(object, &mut document);
-    let host = address.host.clone().unwrap_or_else(|| {
-        object.changed("the service has no host; its requests are answered 502");
-        "host.invalid".to_owned()
-    });
+    let host =
+        address.host.clone().filter(|host| upstreams.contains_key(&**host) || is_host(host)).unwrap_or_else(|| {
+            object.changed("the service has no host that can be used; its requests are answered 502");
+            "host.invalid".to_owned()
+        });
+    if !PORTS.contains(&address.port) {
+        object.changed("the service has no port that can be used; its requests are answered 502");
+    }
     let upstream = match upstreams.get(&*host) {
         Some(&index) => {
             writer.used[index] = true;
@@ -174,7 +182,10 @@ fn service(
                 all.insert("pass_host".to_owned(), "node".into());
             }
             let weight = 1;
-            all.insert("nodes".to_owned(), json!([{"host": host, "port": address.port, "weight": weight}]));
+            all.insert(
+                "nodes".to_owned(),
+                json!([{"host": host, "port": address.port.clamp(*PORTS.start(), *PORTS.end()), "weight": weight}]),
+            );
             all.extend(keys);
             all
         }
@@ -312,11 +323,13 @@ impl Body {
         for target in &upstream.targets {
             target.skip(&["id", "created_at", "updated_at", "tags", "upstream"]);
             target.lost("failover", "targets for failover do not exist here; give them a lower `priority` in `nodes`");
-            if let Some(address) = target.text("target") {
-                let (host, port) = host_and_port(&address);
-                nodes.push((host, port, target.whole("weight").unwrap_or(WEIGHT)));
+            let address = target.text("target").map(|address| host_and_port(&address));
+            if let Some((host, port)) =
+                address.filter(|(host, port)| is_host(host) && port.is_none_or(|port| PORTS.contains(&port)))
+            {
+                nodes.push((host, port, target.whole("weight").unwrap_or(WEIGHT).clamp(0, WEIGHT_MAX)));
             } else {
-                target.changed("the target has no address; it is left out");
+                target.changed("the target has no address that can be used; it is left out");
             }
             target.finish();
         }
@@ -327,7 +340,7 @@ impl Body {
         Body {
             algorithm,
             nodes,
-            host_header: object.text("host_header"),
+            host_header: object.text("host_header").filter(|host| !host.is_empty()),
             client: object.field("client_certificate").and_then(|field| certificates.client(&field)),
             upstream: object,
         }
@@ -372,6 +385,15 @@ impl Body {
             keys.insert("checks".to_owned(), checks);
         }
     }
+}
+
+/// Whether a text can be the address or the name of a node.
+fn is_host(text: &str) -> bool {
+    let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let is_name = text.len() <= 253 && text.split('.').all(|label| !label.is_empty() && label.len() <= 63);
+    // What is all digits would be an address.
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.' || byte == b'-');
+    text.parse::<IpAddr>().is_ok() || (is_name && !is_number && text.bytes().all(is_of_name))
 }
 
 fn host_and_port(address: &str) -> (String, Option<i64>) {

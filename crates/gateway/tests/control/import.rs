@@ -266,7 +266,7 @@ fn authentication_groups_and_limits_hold() {
         r#"_format_version: "3.0"
 plugins:
   - {name: key-auth}
-  - {name: rate-limiting, config: {minute: 3, limit_by: consumer}}
+  - {name: rate-limiting, config: {minute: 2, limit_by: consumer}}
 services:
   - name: s
     url: http://NODE
@@ -288,10 +288,10 @@ consumers:
     let refused = get("/gold", jack);
     assert_eq!(
         (refused.head.status(), &*text(&refused.body)),
-        (403, "{\"message\":\"You cannot consume this service\"}")
+        (403, "{\"message\":\"You cannot consume this service\"}\n")
     );
     let first = get("/gold", rose);
-    assert_eq!(first.head.get("ratelimit-remaining"), Some("2"));
+    assert_eq!(first.head.get("ratelimit-remaining"), Some("1"));
     let head = asked(&first);
     for (name, value) in
         [("x-consumer-username", "rose_x"), ("x-consumer-custom-id", "47"), ("x-consumer-groups", "gold")]
@@ -304,7 +304,7 @@ consumers:
     // The global limit holds for all routes together; a route's own replaces it.
     assert_eq!(get("/gold", rose).head.status(), 200);
     let limited = get("/gold", rose);
-    assert_eq!((limited.head.status(), &*text(&limited.body)), (429, "{\"message\":\"API rate limit exceeded\"}"));
+    assert_eq!((limited.head.status(), &*text(&limited.body)), (429, "{\"message\":\"API rate limit exceeded\"}\n"));
     assert_eq!(get("/free", rose).head.status(), 200);
     assert_eq!(get("/closed", rose).head.status(), 503);
     // Kong runs no plugin for a request without a route.
@@ -363,4 +363,59 @@ routes:
             .status()
     };
     assert_eq!((post("abc"), post("abcd")), (200, 413));
+}
+
+#[test]
+fn the_closest_configuration_of_a_plugin_counts() {
+    let node = reflecting();
+    let gateway = gateway(
+        node.addr(),
+        r#"_format_version: "3.0"
+plugins:
+  - {name: response-transformer, config: {add: {headers: ["x-from:global"]}}}
+  - {name: request-termination, consumer: blocked, route: one, config: {status_code: 410}}
+  - {name: key-auth, config: {anonymous: guest}}
+  - {name: basic-auth, config: {anonymous: guest}}
+services:
+  - name: s
+    url: http://NODE
+    plugins: [{name: response-transformer, config: {add: {headers: ["x-from:service"]}}}]
+    routes:
+      - {name: one, paths: [/one]}
+      - {name: two, paths: [/two], plugins: [{name: response-transformer, config: {add: {headers: ["x-from:route"]}}}]}
+  - name: plain
+    url: http://NODE
+    routes:
+      - {name: three, paths: [/three]}
+      - {name: strict, paths: [/strict], plugins: [{name: key-auth}]}
+consumers:
+  - {username: guest}
+  - username: jack
+    keyauth_credentials: [{key: key-of-jack}]
+    basicauth_credentials: [{username: jack, password: word-of-jack}]
+    plugins: [{name: response-transformer, config: {add: {headers: ["x-from:consumer"]}}}]
+  - {username: blocked, keyauth_credentials: [{key: key-of-blocked}]}
+"#,
+    );
+    let get = |target: &str, key: &str| ask(&gateway, &format!("GET {target} HTTP/1.1\r\nHost: a\r\n{key}\r\n"));
+    let jack = "apikey: key-of-jack\r\n";
+    for (target, key, want) in [
+        ("/one", "", "service"),
+        ("/two", "", "route"),
+        ("/three", "", "global"),
+        ("/one", jack, "consumer"),
+        ("/two", jack, "consumer"),
+        ("/three", jack, "consumer"),
+    ] {
+        assert_eq!(get(target, key).head.get("x-from"), Some(want), "{target} {key}");
+    }
+    let username = |key: &str| asked(&get("/one", key)).get("x-consumer-username").map(str::to_owned);
+    // One of the two is enough, and without either the client is the guest.
+    assert_eq!(username(jack).as_deref(), Some("jack"));
+    assert_eq!(username("Authorization: Basic amFjazp3b3JkLW9mLWphY2s=\r\n").as_deref(), Some("jack"));
+    assert_eq!(username("").as_deref(), Some("guest"));
+    // The route's own requires a key.
+    assert_eq!((get("/strict", "").head.status(), get("/strict", jack).head.status()), (401, 200));
+    let blocked = "apikey: key-of-blocked\r\n";
+    assert_eq!((get("/one", blocked).head.status(), get("/two", blocked).head.status()), (410, 200));
 }

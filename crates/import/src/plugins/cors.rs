@@ -18,10 +18,13 @@ pub(super) fn cors(plugin: &Plugin, _: &TranslationContext<'_>) -> Translation {
     keys.insert("allow_methods".to_owned(), methods.into());
     let headers = config.texts("headers");
     // Without names Kong repeats those that the preflight asks for.
-    let headers = if headers.is_empty() || headers == ["*"] { "**".to_owned() } else { headers.join(",") };
+    let headers =
+        if headers.is_empty() || headers.iter().any(|name| name == "*") { "**".to_owned() } else { headers.join(",") };
     keys.insert("allow_headers".to_owned(), headers.into());
     let exposed = config.texts("exposed_headers");
-    if !exposed.is_empty() {
+    if has_credentials && exposed.iter().any(|name| name == "*") {
+        config.lost("exposed_headers", "`*` has no meaning for browsers that send credentials; name the fields");
+    } else if !exposed.is_empty() {
         keys.insert("expose_headers".to_owned(), exposed.join(",").into());
     }
     if has_credentials {

@@ -7,6 +7,33 @@ use super::without_variables;
 use crate::object::{Field, Object};
 use serde_json::{Map, Value as Json, json};
 
+/// Fields that frame a message or belong to one connection, which only the gateway sets.
+const FRAMING: [&str; 9] = [
+    "connection",
+    "content-length",
+    "http2-settings",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Whether plugins here may change a field, and give it this value. If not, that is a loss.
+fn is_usable(field: &Field, name: &str, value: &str) -> bool {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if name.is_empty() || !name.bytes().all(is_token) || value.chars().any(char::is_control) {
+        field.lost("no header field can have this name or value; it is left out");
+        return false;
+    }
+    let is_framing = FRAMING.contains(&&*name.to_lowercase());
+    if is_framing {
+        field.lost("the gateway alone sets this header field; it is left out");
+    }
+    !is_framing
+}
+
 /// Whose fields are changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Of {
@@ -54,9 +81,12 @@ impl Fields {
 /// `value` makes a text with Kong's templates one with variables; `None` if that is not possible.
 pub(super) fn header_edits(config: &Object, of: Of, value: impl Fn(&Field, &str) -> Option<String>) -> Option<Json> {
     let mut fields = Fields::default();
-    for field in step(config, "remove") {
+    for field in self::fields(config, "remove") {
         let Some(text) = field.text() else { continue };
         let (name, only) = text.split_once(':').map_or((&*text, None), |(name, value)| (name, Some(value)));
+        if !is_usable(&field, name, "") {
+            continue;
+        }
         if only.is_some_and(|only| !only.is_empty()) {
             field.lost("the field is removed whatever its value is");
         }
@@ -172,20 +202,25 @@ fn add_lines(lines: Vec<(String, String)>) -> Json {
     all.into()
 }
 
-fn step(config: &Object, step: &str) -> Vec<Field> {
+fn fields(config: &Object, step: &str) -> Vec<Field> {
     config.object(step).map_or_else(Vec::new, |object| object.items("headers"))
 }
 
 /// `name:value` of a step.
-fn pairs(config: &Object, name: &str) -> Vec<(String, String, Field)> {
+fn pairs(config: &Object, step: &str) -> Vec<(String, String, Field)> {
     let mut pairs = Vec::new();
-    for field in step(config, name) {
+    for field in fields(config, step) {
         let Some(text) = field.text() else { continue };
         match text.split_once(':') {
-            Some((name, value)) if !name.is_empty() => {
-                pairs.push((name.trim().to_owned(), value.trim_start_matches(':').trim().to_owned(), field));
+            Some((name, value)) => {
+                let value = value.trim_start_matches(':').trim();
+                // The new name of a field is one as well.
+                let is_name = step == "rename";
+                if is_usable(&field, name.trim(), value) && (!is_name || is_usable(&field, value, "")) {
+                    pairs.push((name.trim().to_owned(), value.to_owned(), field));
+                }
             }
-            _ => field.lost("this is not `name:value`; it is left out"),
+            None => field.lost("this is not `name:value`; it is left out"),
         }
     }
     pairs

@@ -15,6 +15,9 @@ const PERIODS: [(&str, i64, &str); 6] = [
     ("year", 31_536_000, "Year"),
 ];
 
+/// Largest limit here.
+const COUNT_MAX: f64 = 9_007_199_254_740_991.0;
+
 /// A `rate-limiting`, before it is known whether its routes know their consumers.
 #[derive(Debug, Clone)]
 pub(crate) struct Limit {
@@ -81,7 +84,7 @@ pub(super) fn rate_limiting(plugin: &Plugin, cx: &TranslationContext<'_>) -> Tra
         if matches!(key, "month" | "year") {
             config.lost(key, "a month has 30 days here, and a year 365");
         }
-        windows.push((count.ceil() as i64, seconds, name));
+        windows.push((count.ceil().min(COUNT_MAX) as i64, seconds, name));
     }
     let by = limit_by(config, windows.len());
     if config.text("policy").is_some_and(|policy| policy != "local") {
