@@ -106,6 +106,8 @@ pub(crate) struct Plugin {
     pub(crate) object: Object,
     pub(crate) config: Object,
     pub(crate) scope: Scope,
+    /// Whether it runs for TCP, TLS and UDP, and not for requests.
+    pub(crate) is_for_streams: bool,
 }
 
 /// The whole file.
@@ -366,7 +368,10 @@ impl Lists {
                 }
             },
         };
-        Some(Plugin { name, object, config, scope })
+        let protocols = object.texts("protocols");
+        let is_of_stream = |protocol: &String| matches!(&**protocol, "tcp" | "tls" | "udp" | "tls_passthrough");
+        let is_for_streams = !protocols.is_empty() && protocols.iter().all(is_of_stream);
+        Some(Plugin { name, object, config, scope, is_for_streams })
     }
 }
 

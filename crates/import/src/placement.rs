@@ -29,6 +29,8 @@ pub(crate) struct Placement<'a> {
     groups: HashMap<usize, Vec<PlacedPlugin<'a>>>,
     /// Plugins of a consumer or group on some route or service only.
     mixed: HashMap<Client, Vec<PlacedPlugin<'a>>>,
+    /// Plugins for TCP, TLS and UDP only.
+    for_streams: Vec<&'a Plugin>,
     /// Names that have a plugin of one consumer, group, route or service.
     elsewhere: HashSet<&'a str>,
     /// How many plugins of each name there are.
@@ -74,6 +76,7 @@ impl<'a> Placement<'a> {
             consumers: HashMap::new(),
             groups: HashMap::new(),
             mixed: HashMap::new(),
+            for_streams: Vec::new(),
             elsewhere: HashSet::new(),
             counts: HashMap::new(),
             limits: HashMap::new(),
@@ -83,6 +86,13 @@ impl<'a> Placement<'a> {
         for plugin in &file.plugins {
             if plugin.object.flag("enabled") == Some(false) {
                 plugin.object.changed("the plugin is disabled; it is left out");
+                continue;
+            }
+            if plugin.is_for_streams {
+                plugin
+                    .object
+                    .changed("the plugin is for TCP, TLS and UDP only, for which no plugins run here; it is left out");
+                placement.for_streams.push(plugin);
                 continue;
             }
             if !known.insert((plugin.scope, &plugin.name)) {
@@ -231,6 +241,15 @@ impl<'a> Placement<'a> {
             }
             _ => Vec::new(),
         }
+    }
+
+    /// The plugins for streams only that apply to a route.
+    pub(crate) fn for_streams(&self, route: usize, service: Option<usize>) -> impl Iterator<Item = &Plugin> {
+        let applies = move |plugin: &&&Plugin| {
+            plugin.scope.route.is_none_or(|own| own == route)
+                && plugin.scope.service.is_none_or(|own| Some(own) == service)
+        };
+        self.for_streams.iter().filter(applies).copied()
     }
 
     fn count(&self, name: &str) -> usize {

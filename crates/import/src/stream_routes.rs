@@ -5,7 +5,7 @@
 
 use crate::expression::NetworkAddress;
 use crate::placement::Placement;
-use crate::plugins::Translation;
+use crate::plugins::{Translation, is_guard};
 use crate::routes::ReadRoute;
 use crate::upstreams::Service;
 use serde_json::{Map, Value as Json, json};
@@ -78,6 +78,9 @@ impl Streams {
         let Some(service) = route.service.map(|index| &services[index]).filter(|service| service.is_stream) else {
             return left_out("a route for TCP, TLS or UDP needs a service with one of these protocols");
         };
+        if let Some(plugin) = placement.for_streams(route.index, route.service).find(|plugin| is_guard(&plugin.name)) {
+            return left_out(&format!("`{}` does not run for streams here", plugin.name));
+        }
         let effective = placement.effective(route.index, route.service);
         for (is_own, placed) in effective.plugins() {
             let name = &placed.plugin.name;

@@ -115,14 +115,7 @@ pub(crate) fn translate(plugin: &Plugin, cx: &TranslationContext<'_>) -> Transla
     if plugin.object.text("run_on").is_some_and(|run_on| run_on != "first") {
         plugin.object.lost("run_on", "a service mesh is not supported; the plugin always runs");
     }
-    let protocols = plugin.object.texts("protocols");
     plugin.object.finish();
-    if !protocols.is_empty()
-        && protocols.iter().all(|protocol| matches!(&**protocol, "tcp" | "tls" | "udp" | "tls_passthrough"))
-    {
-        plugin.object.changed("the plugin is for TCP, TLS and UDP only, for which no plugins run here; it is left out");
-        return Translation::Nothing;
-    }
     let known = TABLE.iter().find(|(name, _)| *name == plugin.name);
     let translated = match known {
         Some((_, translate)) => translate(plugin, cx),
