@@ -11,6 +11,7 @@ use std::fs;
 /// From top to bottom. A crate may depend only on those below it.
 const ORDER: &[&str] = &[
     "stillgate-gateway",
+    "stillgate-import",
     "stillgate-replay",
     "stillgate-admin",
     "stillgate-device-node",
@@ -61,7 +62,14 @@ const LABORATORY: &[&str] = &["stillgate-lab", "stillgate-load", "stillgate-stat
 const FOR_ALL: &[&str] = &["stillgate-profiler", "stillgate-wire", "stillgate-yaml"];
 
 /// Crates without IO, clock or randomness: those are arguments.
-const PURE: &[&str] = &["stillgate-devices", "stillgate-route", "stillgate-stats", "stillgate-wire", "stillgate-yaml"];
+const PURE: &[&str] = &[
+    "stillgate-devices",
+    "stillgate-import",
+    "stillgate-route",
+    "stillgate-stats",
+    "stillgate-wire",
+    "stillgate-yaml",
+];
 
 /// Dependencies that a pure crate cannot have.
 const IMPURE_CRATES: &[&str] = &[

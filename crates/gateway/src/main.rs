@@ -22,6 +22,7 @@ fn main() -> ExitCode {
         Command::Completions { shell } => commands::manual::completions(shell),
         Command::ManPages { folder } => commands::manual::man_pages(&folder),
         Command::Exporter(arguments) => commands::exporter::run(&arguments),
+        Command::Import(arguments) => commands::import::run(&arguments),
         Command::Export(arguments) => commands::transfer::export(&arguments),
         Command::Diff(arguments) => commands::transfer::diff(&arguments),
         Command::Apply(arguments) => commands::transfer::apply(&arguments),

@@ -74,6 +74,8 @@ pub(crate) enum Command {
     Upgrade(Upgrade),
     /// Expose the metrics that gateways write to a shared folder, from a separate process
     Exporter(Exporter),
+    /// Print Kong's declarative configuration as one of Stillgate, and everything that is lost
+    Import(Import),
     /// Print the resources of a running gateway, an APISIX or a store as a configuration file
     Export(Export),
     /// List the differences between a file and the resources of a running gateway
@@ -292,6 +294,14 @@ pub(crate) struct AdminApiArguments {
     pub(crate) client_key: Option<PathBuf>,
 }
 
+/// `stillgate import`.
+#[derive(Debug, Args)]
+pub(crate) struct Import {
+    /// The configuration of Kong, YAML or JSON, as `deck gateway dump` writes it; - reads standard input
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+}
+
 /// `stillgate export`.
 #[derive(Debug, Args)]
 pub(crate) struct Export {
@@ -483,6 +493,9 @@ mod tests {
         assert!(parse("stillgate upgrade --config f.yaml --pid 7").is_ok());
         assert!(parse("stillgate upgrade --pid seven").is_err());
         assert!(parse("stillgate upgrade --pid 7 --pid-file p").is_err());
+        assert!(parse("stillgate import").is_err());
+        assert!(parse("stillgate import kong.yml").is_ok());
+        assert!(parse("stillgate import -").is_ok());
         assert!(parse("stillgate export").is_ok());
         assert!(parse("stillgate export --from store.redb --secrets --config f.yaml").is_ok());
         assert!(parse("stillgate diff").is_err());

@@ -8,6 +8,7 @@ pub(crate) mod demo;
 mod demo_upstream;
 pub(crate) mod explain;
 pub(crate) mod exporter;
+pub(crate) mod import;
 pub(crate) mod init;
 mod invitation;
 pub(crate) mod lua;

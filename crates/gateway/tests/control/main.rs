@@ -17,6 +17,7 @@ mod etcd;
 mod explain;
 mod explain_api;
 mod file_secrets;
+mod import;
 mod lua_check;
 mod proxy;
 mod replay;

@@ -16,7 +16,7 @@ mod peer;
 mod plan;
 mod remote;
 mod resources;
-mod yaml;
+pub(super) mod yaml;
 
 pub(crate) use apply::apply;
 pub(crate) use apply::diff;

@@ -11,7 +11,7 @@ const NOT_TEXT: [&str; 21] = [
 ];
 
 /// Writes a map with the value at its root.
-pub(super) fn write(root: &[(String, Json)]) -> String {
+pub(in crate::commands) fn write(root: &[(String, Json)]) -> String {
     let mut text = String::new();
     for (key, value) in root {
         entry(key, value, 0, &mut text);

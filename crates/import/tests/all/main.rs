@@ -1,0 +1,3 @@
+//! Tests of imports, in one executable.
+
+mod kong;
