@@ -120,7 +120,7 @@ impl Checker {
     }
 
     /// Waits for the next change. May be cancelled without losing any.
-    pub async fn changed(&mut self) -> HealthChange {
+    pub async fn next_change(&mut self) -> HealthChange {
         self.received.recv().await.expect("this holds a sender")
     }
 

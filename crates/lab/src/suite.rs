@@ -350,7 +350,7 @@ fn named_entries<'t>(node: &'t Node, sink: &mut Sink) -> &'t [Entry] {
     match &node.value {
         Value::Map(entries) => entries,
         _ => {
-            wrong(node, &format!("a map of names, not {}", node.found()), sink);
+            wrong(node, &format!("a map of names, not {}", node.description()), sink);
             &[]
         }
     }
@@ -362,7 +362,7 @@ fn texts(entries: &[Entry], key: &str, sink: &mut Sink) -> Texts {
     let text = |entry: &Entry| match &entry.value.value {
         Value::Scalar(scalar) => scalar.text.to_string(),
         _ => {
-            wrong(&entry.value, &format!("a text, not {}", entry.value.found()), sink);
+            wrong(&entry.value, &format!("a text, not {}", entry.value.description()), sink);
             String::new()
         }
     };
@@ -375,7 +375,7 @@ fn list(entries: &[Entry], key: &str, sink: &mut Sink) -> Vec<String> {
         None => Vec::new(),
         Some((_, Value::List(items))) => items.iter().filter_map(|item| text(item, sink)).collect(),
         Some((node, _)) => {
-            wrong(node, &format!("a list of names, not {}", node.found()), sink);
+            wrong(node, &format!("a list of names, not {}", node.description()), sink);
             Vec::new()
         }
     }
@@ -407,7 +407,7 @@ fn is_true(entries: &[Entry], key: &str, sink: &mut Sink) -> bool {
             scalar.meaning() == Meaning::Bool(true)
         }
         Some((node, _)) => {
-            wrong(node, &format!("true or false, not {}", node.found()), sink);
+            wrong(node, &format!("true or false, not {}", node.description()), sink);
             false
         }
     }

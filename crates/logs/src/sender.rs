@@ -169,7 +169,7 @@ impl Sender {
             Ok(DeliveryReport { bytes, too_large, refused }) => {
                 // A receiver's number is not believed beyond the batch.
                 let refused = refused.min(entries as u64 - too_large);
-                self.counts.sent(plugin, entries as u64 - too_large - refused, bytes);
+                self.counts.count_sent(plugin, entries as u64 - too_large - refused, bytes);
                 for (lost, reason, why) in [
                     (too_large, DropReason::TooLarge, "too long for a datagram"),
                     (refused, DropReason::Refused, "the receiver took the batch without them"),

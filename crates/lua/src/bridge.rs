@@ -153,7 +153,7 @@ pub(crate) extern "C" fn call(
         unsafe { (&*bridge, slice::from_raw_parts(a, a_length), slice::from_raw_parts(b, b_length), &mut *reply) };
     // A panic must not unwind through LuaJIT's frames.
     let given = catch_unwind(AssertUnwindSafe(|| bridge.serve(operation, a, b, number, reply)));
-    match given.unwrap_or_else(|_| failed(reply)) {
+    match given.unwrap_or_else(|_| report_bug(reply)) {
         OperationResult::Nil => 0,
         OperationResult::Text => 1,
         OperationResult::Number(_) => 2,
@@ -165,7 +165,7 @@ pub(crate) extern "C" fn call(
 }
 
 #[cold]
-fn failed(reply: &mut ReplyLayout) -> OperationResult {
+fn report_bug(reply: &mut ReplyLayout) -> OperationResult {
     const TEXT: &[u8] = b"the gateway has failed here; this is a bug of it";
     (reply.at, reply.length) = (TEXT.as_ptr(), TEXT.len());
     OperationResult::Error

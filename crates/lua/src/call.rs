@@ -310,7 +310,7 @@ impl FailureKind {
 }
 
 #[cold]
-pub(crate) fn failed(kind: FailureKind, text: String) -> RunOutcome {
+pub(crate) fn failed_outcome(kind: FailureKind, text: String) -> RunOutcome {
     RunOutcome::Failed(RunFailure { kind, text })
 }
 

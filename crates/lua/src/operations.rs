@@ -131,41 +131,41 @@ pub(crate) fn perform(
         O::ResponseField => field(host, MessageSide::Response, a, out),
         O::RequestFields => fields(host, MessageSide::Request, out),
         O::ResponseFields => fields(host, MessageSide::Response, out),
-        O::SetRequestField => done(host.change_field(MessageSide::Request, a, HeaderChange::Set(b)), out),
-        O::AddRequestField => done(host.change_field(MessageSide::Request, a, HeaderChange::Add(b)), out),
-        O::RemoveRequestField => done(host.change_field(MessageSide::Request, a, HeaderChange::Remove), out),
-        O::SetResponseField => done(host.change_field(MessageSide::Response, a, HeaderChange::Set(b)), out),
-        O::AddResponseField => done(host.change_field(MessageSide::Response, a, HeaderChange::Add(b)), out),
-        O::RemoveResponseField => done(host.change_field(MessageSide::Response, a, HeaderChange::Remove), out),
+        O::SetRequestField => nil_or_error(host.change_field(MessageSide::Request, a, HeaderChange::Set(b)), out),
+        O::AddRequestField => nil_or_error(host.change_field(MessageSide::Request, a, HeaderChange::Add(b)), out),
+        O::RemoveRequestField => nil_or_error(host.change_field(MessageSide::Request, a, HeaderChange::Remove), out),
+        O::SetResponseField => nil_or_error(host.change_field(MessageSide::Response, a, HeaderChange::Set(b)), out),
+        O::AddResponseField => nil_or_error(host.change_field(MessageSide::Response, a, HeaderChange::Add(b)), out),
+        O::RemoveResponseField => nil_or_error(host.change_field(MessageSide::Response, a, HeaderChange::Remove), out),
         O::Status => match (host.status(), host.no_request_reason()) {
             (Some(status), _) => OperationResult::Number(status.into()),
             (None, Some(why)) => error(out, why),
             (None, None) => OperationResult::Nil,
         },
         O::SetStatus => match (200..=599).contains(&(number as i64)) {
-            true => done(host.set_status(number as u16), out),
+            true => nil_or_error(host.set_status(number as u16), out),
             false => error(out, "a status must be from 200 to 599"),
         },
-        O::SetMethod => done(host.set_method(a), out),
+        O::SetMethod => nil_or_error(host.set_method(a), out),
         O::Target => match host.no_request_reason() {
             None => text(out, host.target()),
             Some(why) => error(out, why),
         },
-        O::RewrittenPath => given(host.rewritten_path(out)),
-        O::SetTarget => done(host.set_target(a), out),
+        O::RewrittenPath => text_or_nil(host.rewritten_path(out)),
+        O::SetTarget => nil_or_error(host.set_target(a), out),
         O::Body => match host.body() {
             Ok(Some(body)) => text(out, body),
             Ok(None) => OperationResult::Nil,
             Err(why) => error(out, &why),
         },
-        O::SetBody => done(host.set_body(a), out),
+        O::SetBody => nil_or_error(host.set_body(a), out),
         O::Piece => match host.piece() {
             Some((piece, _)) => text(out, piece),
             None => error(out, "ngx.arg exists in the phase body_filter only"),
         },
         O::IsLastPiece => truth(host.piece().is_some_and(|(_, is_last)| is_last)),
-        O::SetPiece => done(host.set_piece(a), out),
-        O::EndBody => done(host.end_body(), out),
+        O::SetPiece => nil_or_error(host.set_piece(a), out),
+        O::EndBody => nil_or_error(host.end_body(), out),
         O::StartTimer => match host.start_timer(Duration::try_from_secs_f64(number).unwrap_or(Duration::MAX)) {
             Ok(Some(timer)) => OperationResult::Number(timer as f64),
             Ok(None) => OperationResult::Nil,
@@ -238,7 +238,7 @@ pub(crate) fn perform(
 }
 
 /// The appended text, if the value exists.
-fn given(is_there: bool) -> OperationResult {
+fn text_or_nil(is_there: bool) -> OperationResult {
     if is_there { OperationResult::Text } else { OperationResult::Nil }
 }
 
@@ -254,7 +254,7 @@ fn error(out: &mut Vec<u8>, why: &str) -> OperationResult {
     OperationResult::Error
 }
 
-fn done(result: Result<(), String>, out: &mut Vec<u8>) -> OperationResult {
+fn nil_or_error(result: Result<(), String>, out: &mut Vec<u8>) -> OperationResult {
     match result {
         Ok(()) => OperationResult::Nil,
         Err(why) => error(out, &why),

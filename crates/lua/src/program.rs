@@ -48,7 +48,7 @@ static GONE: AtomicU64 = AtomicU64::new(0);
 
 /// Number of dropped programs: when it grows, a VM can forget some.
 #[inline]
-pub(crate) fn gone() -> u64 {
+pub(crate) fn dropped_programs() -> u64 {
     GONE.load(Ordering::Acquire)
 }
 
@@ -205,17 +205,17 @@ impl Module {
 
     /// Calls the plugin's own `check_schema` for a configuration, and returns what it made of it.
     pub fn check_conf(&self, conf: &Json, check: CheckSchema) -> Result<Json, String> {
-        self.checked(conf, None, check)
+        self.run_check_conf(conf, None, check)
     }
 
     /// Calls the plugin's own `check_schema` for its metadata.
     pub fn check_metadata(&self, metadata: &Json, check: CheckSchema) -> Result<Json, String> {
         /// `core.schema.TYPE_METADATA`
         const METADATA: u8 = 2;
-        self.checked(metadata, Some(METADATA), check)
+        self.run_check_conf(metadata, Some(METADATA), check)
     }
 
-    fn checked(&self, conf: &Json, kind: Option<u8>, check: CheckSchema) -> Result<Json, String> {
+    fn run_check_conf(&self, conf: &Json, kind: Option<u8>, check: CheckSchema) -> Result<Json, String> {
         with_checker(Some(check), WHILE_LOADING, |vm| {
             let conf = json::to_lua(&vm.lua, conf, &vm.array_mt)?;
             let arguments = (self.to_lua(vm)?, conf, kind);

@@ -81,7 +81,7 @@ impl Regexes {
         spans: &mut Vec<Option<Span>>,
     ) -> Result<bool, String> {
         spans.clear();
-        let kept = self.kept(pattern, options)?;
+        let kept = self.cached_pattern(pattern, options)?;
         if from > text.len() {
             return Ok(false);
         }
@@ -102,7 +102,7 @@ impl Regexes {
 
     /// The names of a pattern's groups, each as `NUMBER NAME` and a line end.
     pub(crate) fn names(&mut self, pattern: &[u8], options: u32, out: &mut Vec<u8>) -> Result<(), String> {
-        let CompiledPattern { nfa, .. } = self.kept(pattern, options)?;
+        let CompiledPattern { nfa, .. } = self.cached_pattern(pattern, options)?;
         for (at, name) in nfa.group_info().pattern_names(PatternID::ZERO).enumerate() {
             if let Some(name) = name {
                 out.extend_from_slice(format!("{at} {name}\n").as_bytes());
@@ -111,7 +111,7 @@ impl Regexes {
         Ok(())
     }
 
-    fn kept(&mut self, pattern: &[u8], options: u32) -> Result<&mut CompiledPattern, String> {
+    fn cached_pattern(&mut self, pattern: &[u8], options: u32) -> Result<&mut CompiledPattern, String> {
         let is_known = self.kept.get(&options).is_some_and(|kept| kept.contains_key(pattern));
         if !is_known {
             let kept = compile(pattern, options)?;

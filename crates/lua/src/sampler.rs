@@ -173,7 +173,7 @@ extern "C" fn sample(_: c_int, info: *mut libc::siginfo_t, context: *mut c_void)
     // SAFETY: the slot's owner is borrowed by `WatchedVm::run` on this very thread while it is the running one; the kernel has filled
     // `info` and `context`.
     unsafe {
-        let Some(slot) = watchdog::running().as_ref() else { return };
+        let Some(slot) = watchdog::running_slot().as_ref() else { return };
         let call = slot.call.load(Ordering::SeqCst);
         if call == 0 || call == slot.doomed.load(Ordering::SeqCst) {
             return;
@@ -206,7 +206,7 @@ unsafe extern "C-unwind" fn look(state: *mut ffi::lua_State, _: *mut ffi::lua_De
     // SAFETY: LuaJIT calls it on the thread of the state, between two instructions.
     unsafe {
         watchdog::take_hook_away(state);
-        let Some(slot) = watchdog::running().as_ref() else { return };
+        let Some(slot) = watchdog::running_slot().as_ref() else { return };
         let periods = slot.kept.pending.swap(0, Ordering::Relaxed);
         // If the call has ended since, the stack belongs to another one.
         if periods == 0 || slot.kept.call.load(Ordering::Relaxed) != slot.call.load(Ordering::SeqCst) {

@@ -11,7 +11,7 @@
 use crate::bridge::{Bridge, CheckSchema, NoRequest, WHILE_LOADING};
 use crate::call::{
     CallReply, FailureKind, HttpCall, HttpReply, LinkCall, MEMORY_BYTES_MAX, PausedRun, RunFailure, RunOutcome,
-    RunUsage, RunWait, WAITS_MAX, WorkCall, describe, failed,
+    RunUsage, RunWait, WAITS_MAX, WorkCall, describe, failed_outcome,
 };
 use crate::host::Host;
 use crate::jit::JitMonitor;
@@ -159,7 +159,7 @@ pub fn resume_with(
 
 #[cold]
 fn memory_used_up() -> RunOutcome {
-    failed(FailureKind::Memory, "other functions have used up the memory of this worker's functions".to_owned())
+    failed_outcome(FailureKind::Memory, "other functions have used up the memory of this worker's functions".to_owned())
 }
 
 fn with_vm(then: impl FnOnce(&mut Vm) -> RunOutcome) -> RunOutcome {
@@ -168,7 +168,7 @@ fn with_vm(then: impl FnOnce(&mut Vm) -> RunOutcome) -> RunOutcome {
             Some(vm) => vm,
             None => match Vm::new() {
                 Ok(vm) => slot.insert(vm),
-                Err(error) => return failed(FailureKind::Memory, format!("there is no LuaJIT: {error}")),
+                Err(error) => return failed_outcome(FailureKind::Memory, format!("there is no LuaJIT: {error}")),
             },
         };
         let outcome = then(vm);
@@ -232,7 +232,7 @@ impl Vm {
             entries,
             idle: None,
             loaded: HashMap::new(),
-            gone: program::gone(),
+            gone: program::dropped_programs(),
             generation,
             is_exhausted: false,
             collects_above: GARBAGE_BYTES_MAX,
@@ -245,7 +245,7 @@ impl Vm {
 
     fn run(&mut self, program: &Arc<Program>, part: usize, host: &mut dyn Host, context: &mut Context) -> RunOutcome {
         self.release();
-        if self.gone != program::gone() {
+        if self.gone != program::dropped_programs() {
             self.forget();
         }
         if !self.loaded.contains_key(&program.id)
@@ -346,7 +346,10 @@ impl Vm {
             1 => {
                 let status = number.unwrap_or(200.0);
                 if !(200.0..600.0).contains(&status) {
-                    return failed(FailureKind::Error, format!("{status} is not a valid status; use 200 to 599"));
+                    return failed_outcome(
+                        FailureKind::Error,
+                        format!("{status} is not a valid status; use 200 to 599"),
+                    );
                 }
                 RunOutcome::Answer { status: status as u16, body: text.map(|text| text.as_bytes().to_vec()) }
             }
@@ -364,7 +367,7 @@ impl Vm {
                 };
                 match wait {
                     Some(wait) => RunOutcome::Wait(wait, self.pause(thread, program, used)),
-                    None => failed(FailureKind::Error, "no call; this is a bug of the gateway".to_owned()),
+                    None => failed_outcome(FailureKind::Error, "no call; this is a bug of the gateway".to_owned()),
                 }
             }
             _ => RunOutcome::Done(false),
@@ -379,7 +382,7 @@ impl Vm {
     /// Forgets programs that were dropped.
     #[cold]
     fn forget(&mut self) {
-        self.gone = program::gone();
+        self.gone = program::dropped_programs();
         let gone = self.loaded.extract_if(|_, (program, _)| program.strong_count() == 0);
         for (id, (_, is_plugin)) in gone.collect::<Vec<_>>() {
             self.forget_program(id, is_plugin);

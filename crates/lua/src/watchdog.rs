@@ -170,7 +170,7 @@ const fn nanos(time: Duration) -> u64 {
 }
 
 /// The slot of the VM that runs on this thread; null: none does. Also for signal handlers.
-pub(crate) fn running() -> *const VmSlot {
+pub(crate) fn running_slot() -> *const VmSlot {
     RUNNING.get()
 }
 

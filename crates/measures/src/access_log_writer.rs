@@ -185,7 +185,7 @@ impl LogFileWriter {
             match next {
                 DrainResult::Chunk(chunk) => {
                     self.write(&chunk);
-                    drain.give_back(chunk);
+                    drain.return_chunk(chunk);
                 }
                 DrainResult::Quiet => {}
                 DrainResult::Ended => break,

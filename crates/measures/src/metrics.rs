@@ -234,7 +234,7 @@ impl MetricsRuntime {
     pub fn next(&self, config: &Config) -> Result<PendingPlan, RegistryError> {
         // What was allocated at the start stays.
         let Metrics { address, memory_bytes, series_per_family, shared, live_routes, .. } = self.settings.clone();
-        let wanted = wanted(config).unwrap_or_else(|| self.settings.clone());
+        let wanted = metrics_of(config).unwrap_or_else(|| self.settings.clone());
         let settings = Metrics { address, memory_bytes, series_per_family, shared, live_routes, ..wanted };
         let plan = match settings == self.settings {
             true => self.plan.clone(),
@@ -245,7 +245,7 @@ impl MetricsRuntime {
 
     /// Handles that a Plan with these metrics was published in place of the one with number `replaced_number`. An error concerns
     /// the metrics of the process itself; everything else is done anyway.
-    pub fn published(
+    pub fn on_published(
         &mut self,
         next: PendingPlan,
         plan: &Arc<Plan>,
@@ -362,7 +362,7 @@ impl MetricsRuntime {
 }
 
 /// The metrics of a configuration; `None`: none.
-pub fn wanted(config: &Config) -> Option<Metrics> {
+pub fn metrics_of(config: &Config) -> Option<Metrics> {
     let emptied = stillgate_plugins::disabled_labels(&config.plugins.metadata);
     let metrics = config.gateway.metrics.as_ref()?;
     Some(Metrics { live_routes: live_routes(&config.gateway, metrics), ..metrics.with_emptied(emptied) })
@@ -380,7 +380,7 @@ fn live_routes(gateway: &Gateway, metrics: &Metrics) -> u32 {
 
 /// Why the metrics of a configuration cannot be provided. Binds no address and shares no memory.
 pub fn problem(config: &Config) -> Option<Problem> {
-    let settings = Metrics { address: None, shared: None, ..wanted(config)? };
+    let settings = Metrics { address: None, shared: None, ..metrics_of(config)? };
     let workers = worker_count(&config.gateway);
     let tried =
         MetricsSetup::new(&settings, Handover::default()).and_then(|prepared| prepared.writers(workers).map(drop));

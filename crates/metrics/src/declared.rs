@@ -107,7 +107,7 @@ impl DeclaredFamily {
     }
 
     /// About how many distinct values a label of this family has had, and whether it has collapsed.
-    pub(crate) fn about(&self, family: &str, label: &str) -> Option<(u64, bool)> {
+    pub(crate) fn label_cardinality(&self, family: &str, label: &str) -> Option<(u64, bool)> {
         let index = self.family.labels.iter().position(|name| name == label).filter(|_| self.family.name == family)?;
         Some((self.sketches[index].estimate(), self.collapsed() & (1 << index) != 0))
     }

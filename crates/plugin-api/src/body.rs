@@ -49,14 +49,14 @@ pub trait BodyFilter {
     }
 
     /// Work for a thread that does not serve requests; polled after each of the calls above and after
-    /// [`BodyFilter::worked`]. Until it is done, the filter gets nothing more. Long work is done in parts, so that the
+    /// [`BodyFilter::on_work_done`]. Until it is done, the filter gets nothing more. Long work is done in parts, so that the
     /// work of other requests gets its turn.
     fn work(&mut self) -> Option<Work> {
         None
     }
 
     /// The work is done, with this result. Appends bytes that can be forwarded to `out`.
-    fn worked(&mut self, _result: Output, _out: &mut Vec<u8>) -> Result<(), BodyError> {
+    fn on_work_done(&mut self, _result: Output, _out: &mut Vec<u8>) -> Result<(), BodyError> {
         Ok(())
     }
 }
@@ -193,7 +193,7 @@ impl BodyChanges {
     }
 
     /// Puts a taken replacement back.
-    pub(crate) fn give_back(&mut self, body: Vec<u8>) {
+    pub(crate) fn restore_replacement(&mut self, body: Vec<u8>) {
         if let [(_, BodyChange::Replace(place))] = &mut self.list[..] {
             *place = body;
         }

@@ -149,12 +149,12 @@ impl Chain {
     /// The entries of a phase, each with its index in the chain.
     #[inline]
     pub fn of(&self, phase: Phase) -> impl Iterator<Item = (usize, &ChainEntry)> {
-        self.of_from(phase, 0)
+        self.entries_from(phase, 0)
     }
 
     /// The entries of a phase from an index on.
     #[inline]
-    pub fn of_from(&self, phase: Phase, place: usize) -> impl Iterator<Item = (usize, &ChainEntry)> {
+    pub fn entries_from(&self, phase: Phase, place: usize) -> impl Iterator<Item = (usize, &ChainEntry)> {
         // A chain may have as many entries as there are bits: the last of them has none behind it.
         let mut left = self.of_phase[phase as usize] & u64::MAX.checked_shl(place as u32).unwrap_or(0);
         std::iter::from_fn(move || {

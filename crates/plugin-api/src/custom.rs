@@ -123,13 +123,13 @@ impl CustomPlugins {
     }
 
     /// A digest of a configuration's text combined with these files, if there are any.
-    pub fn beside(&self, digest: &str) -> String {
-        self.0.as_ref().map_or_else(|| digest.to_owned(), |shelf| beside(shelf.files, digest))
+    pub fn combined_digest(&self, digest: &str) -> String {
+        self.0.as_ref().map_or_else(|| digest.to_owned(), |shelf| combine_digests(shelf.files, digest))
     }
 }
 
 /// A digest of a configuration's text combined with that of files.
-pub fn beside(files: Identity, digest: &str) -> String {
+pub fn combine_digests(files: Identity, digest: &str) -> String {
     let half = |part: &str| Identity::of(&[part.as_bytes(), digest.as_bytes(), &files.0.to_le_bytes()]).0;
     format!("{:032x}{:032x}", half("first"), half("second"))
 }

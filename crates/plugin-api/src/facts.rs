@@ -127,7 +127,7 @@ impl<'a> Facts<'a> {
         let mut values = self.request.fields.iter().filter(is_it).map(|field| self.value_of(field)).peekable();
         if values.peek().is_none() && name.as_str().starts_with(FORWARDED_PREFIX) {
             let (_, observed) = OBSERVED.into_iter().find(|(of, _)| *of == name.as_str())?;
-            return self.observed(observed, buffer);
+            return self.own_view(observed, buffer);
         }
         join(values, buffer)
     }
@@ -155,14 +155,14 @@ impl<'a> Facts<'a> {
     }
 
     /// What the gateway itself sees of the client.
-    fn observed<'b>(&self, observed: OwnView, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]>
+    fn own_view<'b>(&self, observed: OwnView, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]>
     where
         'a: 'b,
     {
         match observed {
             OwnView::Scheme => Some(self.scheme.as_bytes()),
             OwnView::Host => Some(self.request.authority.of(self.head)).filter(|host| !host.is_empty()),
-            OwnView::Port => Some(written(buffer, self.forwarded_port())),
+            OwnView::Port => Some(format_into(buffer, self.forwarded_port())),
         }
     }
 
@@ -281,9 +281,9 @@ impl Lookup for Facts<'_> {
             Variable::ServerProtocol => Some(self.protocol.as_bytes()),
             Variable::RemoteAddr => Some(address(buffer, self.client)),
             Variable::PeerAddr => Some(address(buffer, self.peer.ip())),
-            Variable::RemotePort => Some(written(buffer, self.client_port)),
+            Variable::RemotePort => Some(format_into(buffer, self.client_port)),
             Variable::ServerAddr => Some(address(buffer, self.local.ip())),
-            Variable::ServerPort => Some(written(buffer, self.local.port())),
+            Variable::ServerPort => Some(format_into(buffer, self.local.port())),
             Variable::SslServerName => self.tls?.server_name().map(str::as_bytes),
             Variable::Ssl(variable) => self.tls?.value(*variable).map(str::as_bytes),
             Variable::Arg(name) => self.argument(name, buffer),
@@ -342,7 +342,7 @@ impl Lookup for Facts<'_> {
 }
 
 /// Formats a value that is not stored as text.
-pub fn written(buffer: &mut Vec<u8>, value: impl std::fmt::Display) -> &[u8] {
+pub fn format_into(buffer: &mut Vec<u8>, value: impl std::fmt::Display) -> &[u8] {
     buffer.clear();
     write!(buffer, "{value}").expect("writing to a vector does not fail");
     buffer

@@ -111,7 +111,7 @@ impl Request<'_> {
         let work = move || (work(&body), body);
         Flow::offload(work, move |done, request| {
             let done = done.map(|(done, body)| {
-                request.body.give_back(body);
+                request.body.restore_replacement(body);
                 done
             });
             then(done, request)

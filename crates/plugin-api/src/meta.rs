@@ -14,8 +14,8 @@ use stillgate_route::{
     RouteMatch, RouteSpec, Scratch, UriRoute, Variable, VarsVerdict,
 };
 use stillgate_schema::{
-    At, BodyVars, Definitions, Fault, Flag, Json, Kind, LocatedKind, Node, Path, Sink, TEXT, expected, int, json_of,
-    object,
+    At, BodyVars, Definitions, Fault, Flag, Json, Kind, LocatedKind, Node, Path, Sink, TEXT, int, json_of, object,
+    report_expected,
 };
 
 /// The parsed `_meta`.
@@ -65,7 +65,7 @@ impl Kind for ErrorResponse {
             // APISIX ends its JSON answers like this.
             Some(object @ Json::Object(_)) => Some(format!("{object}\n").into_bytes().into()),
             _ => {
-                expected("a text or an object", node, path, sink);
+                report_expected("a text or an object", node, path, sink);
                 None
             }
         }

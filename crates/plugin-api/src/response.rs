@@ -2,7 +2,7 @@
 
 use crate::body::BodyChanges;
 use crate::consumers::{ConsumerRef, Consumers};
-use crate::facts::{Facts, join, written};
+use crate::facts::{Facts, format_into, join};
 use crate::record::Record;
 use crate::request_state::RequestState;
 use crate::worker::Worker;
@@ -115,7 +115,7 @@ impl Response<'_> {
 impl Lookup for Response<'_> {
     fn value<'b>(&'b self, variable: &Variable, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
         match variable {
-            Variable::Status => Some(written(buffer, self.status())),
+            Variable::Status => Some(format_into(buffer, self.status())),
             Variable::ConsumerName => self.consumer.map(|of| self.consumers.of(of).name.as_bytes()),
             Variable::ConsumerGroupId => {
                 self.consumer.and_then(|of| self.consumers.of(of).group.as_deref()).map(str::as_bytes)

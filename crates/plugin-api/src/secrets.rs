@@ -71,7 +71,7 @@ impl<K: Kind> Kind for VeiledKind<K> {
     type Out = K::Out;
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<K::Out> {
-        sink.hiding(|sink| {
+        sink.with_hidden_scope(|sink| {
             hide_texts(node, sink);
             self.0.read(node, path, sink)
         })

@@ -17,7 +17,9 @@ use serde_json::json;
 use std::rc::Rc;
 use std::sync::Arc;
 use stillgate_route::Variable;
-use stillgate_schema::{At, Definitions, Fault, Json, Node, Path, Position, Sink, Value, expected, json_of, map, read};
+use stillgate_schema::{
+    At, Definitions, Fault, Json, Node, Path, Position, Sink, Value, json_of, map, read, report_expected,
+};
 
 /// The key for the settings that every plugin has.
 const META: &str = "_meta";
@@ -64,7 +66,7 @@ impl Ignorable {
     }
 
     /// The name of an ignored plugin; `None`: it is not ignored.
-    pub fn chosen(&self, name: &str) -> Option<&'static str> {
+    pub fn ignored_name(&self, name: &str) -> Option<&'static str> {
         self.chosen.as_ref()?.iter().copied().find(|own| *own == name)
     }
 }
@@ -168,7 +170,7 @@ impl PluginTable {
     ) -> Vec<Arc<ChainEntry>> {
         let Some(entries) = node.entries() else {
             if node.value != Value::Refused && !node.is_null() {
-                expected("a map of plugins", node, path, sink);
+                report_expected("a map of plugins", node, path, sink);
             }
             return Vec::new();
         };
@@ -180,7 +182,7 @@ impl PluginTable {
                     self.compile_one(&kind, entry.key_at, &node, (origin, upstreams), &path, sink)
                 })
             };
-            if let Some(name) = self.ignorable.chosen(&entry.key) {
+            if let Some(name) = self.ignorable.ignored_name(&entry.key) {
                 // The function before the plugin is the operator's, and may refuse requests.
                 if may_precede(&entry.value) {
                     let fault = Fault::new("it cannot be ignored with a `pre_function`, which can refuse requests");
@@ -191,7 +193,7 @@ impl PluginTable {
                     );
                     return None;
                 }
-                return Some(ignored(name, entry, origin));
+                return Some(ignored_entry(name, entry, origin));
             }
             if let Some((_, descriptor)) = self.find(&entry.key) {
                 let Descriptor { name, priority, phases, authenticates, .. } = *descriptor;
@@ -257,7 +259,7 @@ impl PluginTable {
         Some(ChainEntry {
             name: kind.name,
             priority: meta.priority.unwrap_or(kind.priority),
-            phases: waiting(kind.phases.and(plugin.phases()), &awaited),
+            phases: with_waiting_phase(kind.phases.and(plugin.phases()), &awaited),
             authenticates: kind.authenticates,
             meta,
             awaited,
@@ -322,7 +324,7 @@ fn may_precede(configuration: &Node) -> bool {
 }
 
 /// An entry that is left out of chains, whatever its configuration says.
-fn ignored(name: &'static str, written: &stillgate_schema::Entry, origin: &PluginOrigin) -> ChainEntry {
+fn ignored_entry(name: &'static str, written: &stillgate_schema::Entry, origin: &PluginOrigin) -> ChainEntry {
     ChainEntry {
         name,
         priority: 0,
@@ -338,7 +340,7 @@ fn ignored(name: &'static str, written: &stillgate_schema::Entry, origin: &Plugi
 }
 
 /// The phases, plus one in which a request can wait if it needs arguments of the body.
-fn waiting(phases: Phases, awaited: &BodyArguments) -> Phases {
+fn with_waiting_phase(phases: Phases, awaited: &BodyArguments) -> Phases {
     let can_wait = phases.contains(Phase::Rewrite) || phases.contains(Phase::Access);
     let waits = awaited.by_filter.is_some() || awaited.by_plugin.is_some();
     // A plugin that is never called waits for nothing.

@@ -88,7 +88,7 @@ impl Worker {
     }
 
     /// Sets the channel to the sending thread, and a random seed for ids.
-    pub fn sending(self, outbox: Outbox, process: Arc<ServingProcess>, seed: [u64; 2]) -> Worker {
+    pub fn with_outbox(self, outbox: Outbox, process: Arc<ServingProcess>, seed: [u64; 2]) -> Worker {
         Worker { outbox: RefCell::new(outbox), process, records: RefCell::new(RecordScratch::new(seed)), ..self }
     }
 

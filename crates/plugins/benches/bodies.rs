@@ -188,7 +188,7 @@ impl Bench {
         }
         filter.end(out).unwrap();
         while let Some(work) = filter.work() {
-            filter.worked(work(), out).unwrap();
+            filter.on_work_done(work(), out).unwrap();
         }
         out.len()
     }

@@ -13,8 +13,8 @@ use std::fmt;
 use stillgate_plugin_api::{Answer, Compile, Consumer, Define, Flow, Phase, Phases, Plugin, Request};
 use stillgate_schema::kind::{Text, read};
 use stillgate_schema::{
-    At, Choice, Definitions, Fault, Json, Kind, LocatedKind, Node, Path, Sink, TEXT, Value, expected, int, object,
-    some, text,
+    At, Choice, Definitions, Fault, Json, Kind, LocatedKind, Node, Path, Sink, TEXT, Value, int, object,
+    report_expected, some, text,
 };
 
 object! {
@@ -83,7 +83,7 @@ impl Kind for LabelListsKind {
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Self::Out> {
         let Value::Map(entries) = &node.value else {
-            expected("a map of labels such as {team: [a, b]}", node, path, sink);
+            report_expected("a map of labels such as {team: [a, b]}", node, path, sink);
             return None;
         };
         if entries.is_empty() {

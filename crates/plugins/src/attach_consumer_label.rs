@@ -4,7 +4,9 @@
 //! removed here: a node must be able to trust the field.
 
 use stillgate_plugin_api::{Compile, Define, Flow, Phase, Phases, Plugin, Request};
-use stillgate_schema::{Definitions, Fault, Json, Kind, Node, Path, Sink, TEXT, Value, expected, kind::read, object};
+use stillgate_schema::{
+    Definitions, Fault, Json, Kind, Node, Path, Sink, TEXT, Value, kind::read, object, report_expected,
+};
 use stillgate_wire::{FieldValue, OwnedFieldName};
 
 object! {
@@ -23,7 +25,7 @@ impl Kind for LabelsOfHeaders {
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Self::Out> {
         let Value::Map(entries) = &node.value else {
-            expected("a map of header fields such as {X-Department: $department}", node, path, sink);
+            report_expected("a map of header fields such as {X-Department: $department}", node, path, sink);
             return None;
         };
         if entries.is_empty() {

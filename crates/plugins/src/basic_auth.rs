@@ -160,7 +160,7 @@ fn compare(config: Arc<BasicAuthConfig>, login: Login, request: &mut Request<'_>
     Flow::offload(is_right, move |is_right, request| {
         MEMORY.with_borrow_mut(|BasicAuthMemory { right, attempts }| {
             if is_right != Ok(false) {
-                attempts.give_back(attempt);
+                attempts.return_credits(attempt);
             }
             if is_right == Ok(true) {
                 right.put(digest, ());
@@ -391,15 +391,15 @@ impl Attempts {
             both: self.spent.digest(&[&address, &credential.to_le_bytes()]),
             address: self.spent.digest(&[&address]),
         };
-        let both = self.back_at(attempt.both, &OF_BOTH, now_ms)?;
-        let of_address = self.back_at(attempt.address, &OF_ADDRESS, now_ms)?;
+        let both = self.credits_back_at_ms(attempt.both, &OF_BOTH, now_ms)?;
+        let of_address = self.credits_back_at_ms(attempt.address, &OF_ADDRESS, now_ms)?;
         self.spent.put(attempt.both, both);
         self.spent.put(attempt.address, of_address);
         Some(attempt)
     }
 
     /// Returns the credits: the password was correct, or was not compared.
-    fn give_back(&mut self, attempt: Attempt) {
+    fn return_credits(&mut self, attempt: Attempt) {
         for (digest, rate) in [(attempt.both, &OF_BOTH), (attempt.address, &OF_ADDRESS)] {
             if let Some(back_at) = self.spent.get(digest).copied() {
                 self.spent.put(digest, back_at.saturating_sub(rate.back_ms));
@@ -408,7 +408,7 @@ impl Attempts {
     }
 
     /// When all credits will be back if one more is taken.
-    fn back_at(&mut self, digest: u128, rate: &CreditRate, now_ms: u64) -> Option<u64> {
+    fn credits_back_at_ms(&mut self, digest: u128, rate: &CreditRate, now_ms: u64) -> Option<u64> {
         let back_at = self.spent.get(digest).copied().unwrap_or(0).max(now_ms) + rate.back_ms;
         (back_at <= now_ms + rate.credits * rate.back_ms).then_some(back_at)
     }
@@ -482,7 +482,7 @@ mod attempts_tests {
         // Correct passwords cost nothing.
         for _ in 0..1000 {
             let attempt = attempts.begin(3, client, now + 2_000_000).unwrap();
-            attempts.give_back(attempt);
+            attempts.return_credits(attempt);
         }
         assert_eq!(spend(&mut attempts, 3, client, now + 2_000_000), 32);
         // An address has credits for some users, but not for many.

@@ -12,8 +12,8 @@ use stillgate_plugin_api::{
 };
 use stillgate_schema::kind::{some, unique, unplaced};
 use stillgate_schema::{
-    At, Definitions, Fault, Flag, Json, Kind, LocatedKind, Node, Path, Sink, TEXT, Text, Value, expected, int, object,
-    read, text,
+    At, Definitions, Fault, Flag, Json, Kind, LocatedKind, Node, Path, Sink, TEXT, Text, Value, int, object, read,
+    report_expected, text,
 };
 use stillgate_wire::{Edits, FieldName, FieldValue, OwnedFieldValue, OwnedLine};
 
@@ -350,7 +350,7 @@ impl Kind for NamedOrigins {
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Self::Out> {
         let Value::Map(entries) = &node.value else {
-            expected("a map of names and origins", node, path, sink);
+            report_expected("a map of names and origins", node, path, sink);
             return None;
         };
         let named = entries.iter().filter_map(|entry| {

@@ -20,8 +20,8 @@ use stillgate_route::Variable;
 use stillgate_schema::quantity::{DurationRange, Size, size, span};
 use stillgate_schema::text::tree::{Node, Value};
 use stillgate_schema::{
-    At, Choice, Definitions, Fault, Flag, Json, Kind, LocatedKind, Path, Sink, TEXT, Text, expected, int, map, object,
-    read, text,
+    At, Choice, Definitions, Fault, Flag, Json, Kind, LocatedKind, Path, Sink, TEXT, Text, int, map, object, read,
+    report_expected, text,
 };
 use stillgate_wire::{FieldName, FieldValue};
 
@@ -119,7 +119,7 @@ impl Kind for Labels {
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Self::Out> {
         let Value::Map(entries) = &node.value else {
-            expected("a map of names and texts", node, path, sink);
+            report_expected("a map of names and texts", node, path, sink);
             return None;
         };
         if entries.len() > LABELS_MAX {

@@ -12,8 +12,8 @@ use stillgate_route::vars::Expr;
 use stillgate_route::{PathError, Variable};
 use stillgate_schema::kind::list;
 use stillgate_schema::{
-    At, BodyVars, Definitions, Fault, Json, Kind, LocatedKind, Node, Path, Sink, TEXT, Value, expected, int, map,
-    object,
+    At, BodyVars, Definitions, Fault, Json, Kind, LocatedKind, Node, Path, Sink, TEXT, Value, int, map, object,
+    report_expected,
 };
 use stillgate_wire::{FieldValue, Fields, OwnedFieldName};
 
@@ -78,7 +78,7 @@ impl Kind for Headers {
         let entries = match &node.value {
             Value::Map(entries) if !entries.is_empty() => entries,
             _ => {
-                expected("a map of header fields", node, path, sink);
+                report_expected("a map of header fields", node, path, sink);
                 return None;
             }
         };
@@ -87,7 +87,7 @@ impl Kind for Headers {
             let path = path.key(&entry.key);
             let text = text_or_number(&entry.value);
             let Some(text) = text else {
-                expected("a text or a number", &entry.value, &path, sink);
+                report_expected("a text or a number", &entry.value, &path, sink);
                 continue;
             };
             let name = OwnedFieldName::new(entry.key.as_bytes()).map_err(|error| error.to_string());
@@ -178,7 +178,7 @@ impl When {
         Some(When { percentage, any_of: Some(any_of.into()) })
     }
 
-    fn is_met(&self, request: &Request<'_>) -> Result<bool, PathError> {
+    fn evaluate_conditions(&self, request: &Request<'_>) -> Result<bool, PathError> {
         self.any_of.as_ref().map_or(Ok(true), |filters| any_is_true(filters, request))
     }
 
@@ -191,16 +191,16 @@ impl When {
 impl Plugin for FaultInjection {
     fn rewrite(&self, request: &mut Request<'_>) -> Flow {
         // For the original request: changes during the delay make no difference.
-        let is_met = |when: Option<&When>| when.map_or(Ok(false), |when| when.is_met(request));
+        let is_met = |when: Option<&When>| when.map_or(Ok(false), |when| when.evaluate_conditions(request));
         let aborts = is_met(self.abort.as_ref().map(|(when, _)| when));
         let delays = is_met(self.delay.as_ref().map(|(when, _)| when));
         let (Ok(aborts), Ok(delays)) = (aborts, delays) else { return Flow::Answer(Answer::page(400)) };
         let delay = self.delay.as_ref().filter(|(when, _)| delays && when.hits());
         let abort = self.abort.as_ref().filter(|(when, _)| aborts && when.hits()).map(|(_, abort)| abort.clone());
         match delay.map(|(_, time)| *time).filter(|time| !time.is_zero()) {
-            None => injected(abort.as_deref(), request),
+            None => abort_flow(abort.as_deref(), request),
             Some(time) => {
-                Flow::wait(request.worker.io().sleep(time), move |(), request| injected(abort.as_deref(), request))
+                Flow::wait(request.worker.io().sleep(time), move |(), request| abort_flow(abort.as_deref(), request))
             }
         }
     }
@@ -216,7 +216,7 @@ impl Plugin for FaultInjection {
     }
 }
 
-fn injected(abort: Option<&AbortReply>, request: &mut Request<'_>) -> Flow {
+fn abort_flow(abort: Option<&AbortReply>, request: &mut Request<'_>) -> Flow {
     abort.map_or(Flow::Continue, |abort| Flow::Answer(abort.answer(request)))
 }
 

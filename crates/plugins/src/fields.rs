@@ -1,7 +1,7 @@
 //! Keys that hold constant header fields: names and values, without variables.
 
 use crate::header_edits::text_or_number;
-use stillgate_schema::{Definitions, Fault, Json, Kind, Node, Path, Sink, Value, expected};
+use stillgate_schema::{Definitions, Fault, Json, Kind, Node, Path, Sink, Value, report_expected};
 use stillgate_wire::{OwnedFieldName, OwnedFieldValue};
 
 /// Header fields, in their written order.
@@ -15,7 +15,7 @@ impl Kind for FieldMap {
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Fields> {
         let Value::Map(entries) = &node.value else {
-            expected("a map of names and values", node, path, sink);
+            report_expected("a map of names and values", node, path, sink);
             return None;
         };
         if entries.is_empty() {
@@ -26,7 +26,7 @@ impl Kind for FieldMap {
         for entry in entries.iter() {
             let path = path.key(&entry.key);
             let Some(text) = text_or_number(&entry.value) else {
-                expected("a text or a number", &entry.value, &path, sink);
+                report_expected("a text or a number", &entry.value, &path, sink);
                 return None;
             };
             let name = OwnedFieldName::new(entry.key.as_bytes());

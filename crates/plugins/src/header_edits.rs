@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use stillgate_plugin_api::{Request, Response, Worker};
 use stillgate_route::{Lookup, Variable};
 use stillgate_schema::text::scalar::Meaning;
-use stillgate_schema::{Definitions, Entry, Fault, Json, Kind, Node, Path, Sink, Value as Typed, expected};
+use stillgate_schema::{Definitions, Entry, Fault, Json, Kind, Node, Path, Sink, Value as Typed, report_expected};
 use stillgate_wire::{EditError, FieldName, FieldValue, OwnedFieldName, OwnedFieldValue, OwnedLine, is_host};
 
 /// Edits of a head, in their order.
@@ -225,7 +225,7 @@ impl Kind for Headers {
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<HeaderEdits> {
         let Typed::Map(entries) = &node.value else {
-            expected("a map", node, path, sink);
+            report_expected("a map", node, path, sink);
             return None;
         };
         // As in APISIX, the form with `add`, `set` and `remove` may be empty.
@@ -302,15 +302,15 @@ impl Headers {
                 }
                 ("remove", Typed::List(items)) => self.read_names(items, &path, sink, edits)?,
                 ("add", _) if *self == Headers::OfResponse => {
-                    expected("a list of lines such as \"Name: value\"", &entry.value, &path, sink);
+                    report_expected("a list of lines such as \"Name: value\"", &entry.value, &path, sink);
                     return None;
                 }
                 ("remove", _) => {
-                    expected("a list of names", &entry.value, &path, sink);
+                    report_expected("a list of names", &entry.value, &path, sink);
                     return None;
                 }
                 _ => {
-                    expected("a map of names and values", &entry.value, &path, sink);
+                    report_expected("a map of names and values", &entry.value, &path, sink);
                     return None;
                 }
             }
@@ -364,7 +364,7 @@ impl Headers {
         make: MakeEdit,
     ) -> Option<Edit> {
         let Some(text) = text_or_number(value) else {
-            expected("a text or a number", value, path, sink);
+            report_expected("a text or a number", value, path, sink);
             return None;
         };
         match self.edit(&entry.key, &text, make, &mut |error| warn(&error, value.at, path, sink)) {
@@ -382,7 +382,7 @@ impl Headers {
             let text = text_or_number(item);
             let line = text.as_ref().and_then(|text| text.split_once(':'));
             let Some((name, value)) = line.filter(|(_, value)| !value.trim().is_empty()) else {
-                expected("a line such as \"Name: value\"", item, &path, sink);
+                report_expected("a line such as \"Name: value\"", item, &path, sink);
                 return None;
             };
             let unknown = &mut |error| warn(&error, item.at, &path, sink);
@@ -403,7 +403,7 @@ impl Headers {
         for (index, item) in items.iter().enumerate() {
             let path = path.index(index);
             let Some(text) = text_or_number(item) else {
-                expected("the name of a field", item, &path, sink);
+                report_expected("the name of a field", item, &path, sink);
                 return None;
             };
             let name = OwnedFieldName::new(text.as_bytes()).map_err(|error| Fault::new(error.to_string()));

@@ -20,8 +20,8 @@ use stillgate_route::{Lookup, Variable};
 use stillgate_schema::kind::unplaced;
 use stillgate_schema::text::scalar::Meaning;
 use stillgate_schema::{
-    At, Choice, Definitions, Fault, Flag, Json, Kind, LocatedKind, Node, Path, Sink, TEXT, Text, Value, expected, int,
-    map, object, some, text,
+    At, Choice, Definitions, Fault, Flag, Json, Kind, LocatedKind, Node, Path, Sink, TEXT, Text, Value, int, map,
+    object, report_expected, some, text,
 };
 use stillgate_wire::{Decimal, FieldName, FieldValue, OwnedFieldName};
 
@@ -162,12 +162,12 @@ impl Plugin for LimitCount {
     fn access(&self, request: &mut Request<'_>) -> Flow {
         // With an invalid limit nothing is counted, not even by the rules before it.
         if self.is_late && !self.rules.iter().all(|rule| rule.is_sound(request)) {
-            return self.without(Answer::page(500));
+            return self.handle_uncounted(Answer::page(500));
         }
         let worker = request.worker;
         match worker.limits() {
             Some(limits) => self.take(limits, request),
-            None => self.without(uncounted()),
+            None => self.handle_uncounted(uncounted_answer()),
         }
     }
 
@@ -214,7 +214,7 @@ impl LimitCount {
                 WindowType::Fixed => limits.take_fixed(key.finish(), limit, 1, now_ms),
                 WindowType::Sliding => limits.take_sliding(key.finish(), limit, 1, now_ms),
             };
-            let Ok(taken) = taken else { return self.without(uncounted()) };
+            let Ok(taken) = taken else { return self.handle_uncounted(uncounted_answer()) };
             if self.shows {
                 tell_limit(rule.prefix.as_deref(), limit, taken, request);
             }
@@ -222,7 +222,7 @@ impl LimitCount {
                 return Flow::Answer(self.rejected.clone());
             }
         }
-        if applies { Flow::Continue } else { self.without(Answer::page(500)) }
+        if applies { Flow::Continue } else { self.handle_uncounted(Answer::page(500)) }
     }
 
     /// The key of a request; `None`: the rule does not apply to it.
@@ -251,12 +251,12 @@ impl LimitCount {
     }
 
     /// Handles a request that could not be counted.
-    fn without(&self, answer: Answer) -> Flow {
+    fn handle_uncounted(&self, answer: Answer) -> Flow {
         if self.degrades { Flow::Continue } else { Flow::Answer(answer) }
     }
 }
 
-fn uncounted() -> Answer {
+fn uncounted_answer() -> Answer {
     Answer::json(500, r#"{"error_msg":"failed to limit count"}"#)
 }
 
@@ -401,7 +401,7 @@ impl Kind for NumberOfOthers {
         match &node.value {
             Value::Scalar(scalar) if matches!(scalar.meaning(), Meaning::Int(_) | Meaning::Float(_)) => Some(()),
             _ => {
-                expected("a number", node, path, sink);
+                report_expected("a number", node, path, sink);
                 None
             }
         }

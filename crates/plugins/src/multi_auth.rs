@@ -8,7 +8,7 @@ use serde_json::json;
 use std::sync::Arc;
 use stillgate_plugin_api::flow::{Offload, Resume, WholeBody};
 use stillgate_plugin_api::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
-use stillgate_schema::{Definitions, Fault, Json, Kind, Node, Path, Sink, Value, expected, object};
+use stillgate_schema::{Definitions, Fault, Json, Kind, Node, Path, Sink, Value, object, report_expected};
 use stillgate_wire::Edits;
 
 object! {
@@ -35,7 +35,7 @@ impl Kind for AuthPlugins {
                 None
             }
             _ => {
-                expected("a list such as [{key-auth: {}}, {basic-auth: {}}]", node, path, sink);
+                report_expected("a list such as [{key-auth: {}}, {basic-auth: {}}]", node, path, sink);
                 None
             }
         }
@@ -69,7 +69,7 @@ impl Define for MultiAuth {
         for (index, item) in keys.auth_plugins.iter().enumerate() {
             let path = list.index(index);
             let Value::Map(entries) = &item.value else {
-                expected("a map such as {key-auth: {}}", item, &path, cx.sink);
+                report_expected("a map such as {key-auth: {}}", item, &path, cx.sink);
                 is_whole = false;
                 continue;
             };

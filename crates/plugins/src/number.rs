@@ -7,7 +7,7 @@ use serde_json::json;
 use stillgate_plugin_api::{Request, Template};
 use stillgate_route::Variable;
 use stillgate_schema::text::scalar::Meaning;
-use stillgate_schema::{Definitions, Fault, Json, Kind, Node, Path, Sink, Value, expected};
+use stillgate_schema::{Definitions, Fault, Json, Kind, Node, Path, Sink, Value, report_expected};
 
 /// Largest limit and window: the largest integer that Lua's numbers hold exactly.
 const NUMBER_MAX: u64 = (1 << 53) - 1;
@@ -59,14 +59,14 @@ impl Kind for NumberKind {
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Number> {
         let Value::Scalar(scalar) = &node.value else {
-            expected("a number, or a text with variables", node, path, sink);
+            report_expected("a number, or a text with variables", node, path, sink);
             return None;
         };
         let parsed = Template::parse_with_body(&scalar.text).map_err(|error| Fault::new(error.to_string())).and_then(
             |template| match template.constant() {
                 None => Ok(Number::Text(template)),
                 Some(text) => parse(text).filter(|number| *number >= self.least).map(Number::Plain).ok_or_else(|| {
-                    Fault::new(format!("expected {}, found {}", self.what, node.found()))
+                    Fault::new(format!("expected {}, found {}", self.what, node.description()))
                         .hint("write a number, or variables such as \"$http_x_limit\"")
                 }),
             },
@@ -114,7 +114,7 @@ impl Kind for Decimal {
         };
         let number = number.filter(|number| (self.min..=self.max).contains(number));
         if number.is_none() {
-            expected(&format!("a number from {} to {}", self.min, self.max), node, path, sink);
+            report_expected(&format!("a number from {} to {}", self.min, self.max), node, path, sink);
         }
         number
     }

@@ -9,7 +9,7 @@ use stillgate_plugin_api::metadata::MetadataTable;
 use stillgate_plugin_api::{Compile, Define, Metadata, Phases, Plugin};
 use stillgate_schema::kind::{alternatives, list};
 use stillgate_schema::object::Foreign;
-use stillgate_schema::{Definitions, Fault, Flag, Json, Kind, Node, Path, Sink, Value, expected, map, object};
+use stillgate_schema::{Definitions, Fault, Flag, Json, Kind, Node, Path, Sink, Value, map, object, report_expected};
 
 object! {
     /// Counts requests, which also happens without it.
@@ -77,7 +77,7 @@ impl Kind for LabelName {
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<&'static str> {
         let Value::Scalar(scalar) = &node.value else {
-            expected("the name of a label", node, path, sink);
+            report_expected("the name of a label", node, path, sink);
             return None;
         };
         let text = &*scalar.text;
@@ -97,7 +97,7 @@ impl Kind for LabelName {
             true => Fault::new(format!("{text:?} separates values that cannot be added up"))
                 .hint(format!("write {}", words())),
             false => {
-                let fault = Fault::new(format!("expected {}, found {}", words(), node.found()));
+                let fault = Fault::new(format!("expected {}, found {}", words(), node.description()));
                 sink.guess(fault, text, self.words.iter().copied())
             }
         };

@@ -481,7 +481,7 @@ impl BodyFilter for WholeBody {
         }))
     }
 
-    fn worked(&mut self, result: Output, out: &mut Vec<u8>) -> Result<(), BodyError> {
+    fn on_work_done(&mut self, result: Output, out: &mut Vec<u8>) -> Result<(), BodyError> {
         let turn = result.downcast::<Turn>().map_err(|_| BodyError::Failed)?;
         match (*turn)? {
             (true, whole) => {
@@ -516,7 +516,7 @@ mod tests {
         filter.end(&mut out).unwrap();
         while let Some(work) = filter.work() {
             assert!(filter.held_bytes() >= body.len(), "what another thread has counts, too");
-            filter.worked(work(), &mut out).unwrap();
+            filter.on_work_done(work(), &mut out).unwrap();
             turns += 1;
         }
         assert_eq!(filter.held_bytes(), 0);
@@ -540,7 +540,7 @@ mod tests {
         filter.piece(&body, &mut Vec::new()).unwrap();
         filter.end(&mut Vec::new()).unwrap();
         let work = filter.work().unwrap();
-        assert_eq!(filter.worked(work(), &mut Vec::new()), Err(BodyError::TooLarge));
+        assert_eq!(filter.on_work_done(work(), &mut Vec::new()), Err(BodyError::TooLarge));
     }
 
     /// Each search reads the body to its end: together they take the square of its length.
@@ -559,7 +559,7 @@ mod tests {
         let is_done = filter.whole.is_none();
         assert!(!is_done || began.elapsed() < WORKER_TIME_MAX * 2);
         while let Some(work) = filter.work() {
-            filter.worked(work(), &mut out).unwrap();
+            filter.on_work_done(work(), &mut out).unwrap();
         }
         assert_eq!(out.len(), SHORT_BYTES_MAX);
     }

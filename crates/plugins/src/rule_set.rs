@@ -101,7 +101,7 @@ impl RuleSet {
             Some(set) => set,
             None => {
                 // Without the lock, since this takes its time. Two that compile the same at once have two sets.
-                let set = Arc::new(RuleSet::compile(rules, budget.left())?);
+                let set = Arc::new(RuleSet::compile(rules, budget.remaining())?);
                 SHARED.lock().unwrap_or_else(PoisonError::into_inner).add(rules, &set);
                 set
             }
@@ -116,7 +116,7 @@ impl RuleSet {
         let mut without: Vec<(usize, Hir)> = Vec::new();
         for (number, rule) in rules.iter().enumerate() {
             let hir = parse(rule, Flags::default()).map_err(|fault| RuleError { rule: number, fault })?;
-            match needed(&hir) {
+            match required_literals(&hir) {
                 Some(literals) => {
                     let engine = building.one(number, &hir)?;
                     building.add(engine, literals);
@@ -371,7 +371,7 @@ impl SharedSets {
 }
 
 /// Literals of which every match contains at least one, in lower case; `None`: there are none worth searching for.
-fn needed(hir: &Hir) -> Option<Vec<Box<[u8]>>> {
+fn required_literals(hir: &Hir) -> Option<Vec<Box<[u8]>>> {
     let best = best_of(hir)?;
     (shortest(&best) > 1).then_some(best)
 }

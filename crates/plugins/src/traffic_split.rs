@@ -10,8 +10,8 @@ use stillgate_route::Variable;
 use stillgate_route::vars::Expr;
 use stillgate_schema::kind::list;
 use stillgate_schema::{
-    At, BodyVars, Definitions, Fault, Json, Kind, LocatedKind, Node, Path, Sink, TEXT, Value, expected, int, map,
-    object,
+    At, BodyVars, Definitions, Fault, Json, Kind, LocatedKind, Node, Path, Sink, TEXT, Value, int, map, object,
+    report_expected,
 };
 
 /// Most rules of one configuration: a request may have to evaluate each.
@@ -69,7 +69,7 @@ impl Kind for UpstreamKind {
         if matches!(node.value, Value::Map(_)) {
             return Some(node.clone());
         }
-        expected("an upstream such as {nodes: {\"127.0.0.1:8080\": 1}}", node, path, sink);
+        report_expected("an upstream such as {nodes: {\"127.0.0.1:8080\": 1}}", node, path, sink);
         None
     }
 

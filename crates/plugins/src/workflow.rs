@@ -96,7 +96,7 @@ impl Kind for ActionKind {
 }
 
 fn bad<T>(node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<T> {
-    stillgate_schema::expected("an action such as [return, {code: 403}]", node, path, sink);
+    stillgate_schema::report_expected("an action such as [return, {code: 403}]", node, path, sink);
     None
 }
 

@@ -95,7 +95,7 @@ impl RouteCache {
         self.hits += 1;
         let slot = &mut self.slots[index];
         slot.is_used = true;
-        let (found, age) = (slot.found(), self.head - slot.position);
+        let (found, age) = (slot.to_match(), self.head - slot.position);
         if age > self.ring.len() as u64 / 2 {
             self.write(index, key, tag);
         }
@@ -283,7 +283,7 @@ impl CacheSlot {
         CacheSlot { position: 0, offset: 0, key_bytes: 0, tag: 0, route: 0, path: 0, is_used: false };
 
     #[inline]
-    fn found(self) -> Option<Match> {
+    fn to_match(self) -> Option<Match> {
         (self.route != NO_ROUTE).then_some(Match { route: self.route as usize, path: usize::from(self.path) })
     }
 }

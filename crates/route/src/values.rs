@@ -114,7 +114,7 @@ impl Values {
     }
 
     /// Takes back a lent value, to reuse its memory.
-    pub(crate) fn take_back(&mut self, lent: Vec<u8>) {
+    pub(crate) fn return_lent(&mut self, lent: Vec<u8>) {
         self.lent.push(lent);
     }
 

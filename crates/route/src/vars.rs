@@ -107,9 +107,9 @@ impl Expr {
             text: String::new(),
         };
         let condition = match value {
-            Value::Array(items) if items.is_empty() => parser.joined("AND", &[]),
+            Value::Array(items) if items.is_empty() => parser.parse_list("AND", &[]),
             // Lua cannot tell an empty map from an empty list.
-            Value::Object(fields) if fields.is_empty() => parser.joined("AND", &[]),
+            Value::Object(fields) if fields.is_empty() => parser.parse_list("AND", &[]),
             Value::Array(items) if items[0].is_string() && logic(&items[0]).is_none() => {
                 parser.fail(format!("a single condition needs brackets of its own; write [{value}]"))
             }
@@ -167,7 +167,7 @@ impl VarsParser {
             return self.fail(format!("an empty list; write a condition as {EXAMPLE}"));
         };
         if first.is_array() {
-            return self.joined("AND", items);
+            return self.parse_list("AND", items);
         }
         let Some(operator) = logic(first) else {
             return self.predicate(value, items);
@@ -175,11 +175,11 @@ impl VarsParser {
         if items.len() < 3 {
             return self.fail(format!("{first} joins at least two conditions; write them after it"));
         }
-        self.joined(operator, items)
+        self.parse_list(operator, items)
     }
 
     /// The conditions of a list, which may begin with the operator.
-    fn joined(&mut self, operator: &str, items: &[Value]) -> Parsed<Condition> {
+    fn parse_list(&mut self, operator: &str, items: &[Value]) -> Parsed<Condition> {
         self.text.push_str(&format!("[{operator:?}"));
         let mut conditions = Vec::with_capacity(items.len());
         let first = usize::from(items.first().is_some_and(Value::is_string));

@@ -102,7 +102,7 @@ fn object_schema<T: Object>(definitions: &mut Definitions) -> Json {
 }
 
 /// The schema of a key that is known but not implemented.
-pub fn nothing() -> Json {
+pub fn unimplemented_schema() -> Json {
     json!({"enum": [null, false, "", [], {}]})
 }
 
@@ -150,7 +150,7 @@ fn write_table(out: &mut String, schema: &Json) {
     let required = schema["required"].as_array().cloned().unwrap_or_default();
     let mut unbuilt = Vec::new();
     for (key, property) in schema["properties"].as_object().into_iter().flatten() {
-        if property["enum"] == nothing()["enum"] {
+        if property["enum"] == unimplemented_schema()["enum"] {
             unbuilt.push(format!("`{key}`"));
             continue;
         }

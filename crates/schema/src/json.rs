@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_refused_by_itself() {
         let check = |json: Json, path: &str, refused: &[&str]| {
-            let mut sink = Sink::alone();
+            let mut sink = Sink::for_single_resource();
             let read = node(&json, &Path::Root, &mut sink);
             let Value::Map(entries) = &read.value else { panic!("{json}") };
             let found: Vec<&str> =

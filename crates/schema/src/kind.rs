@@ -42,8 +42,8 @@ pub fn schema<T>(kind: &impl Kind<Out = T>, definitions: &mut Definitions) -> Js
 }
 
 /// Reports that something else was expected.
-pub fn expected(what: &str, node: &Node, path: &Path<'_>, sink: &mut Sink) {
-    sink.error(node.at, path, format!("expected {what}, found {}", node.found()));
+pub fn report_expected(what: &str, node: &Node, path: &Path<'_>, sink: &mut Sink) {
+    sink.error(node.at, path, format!("expected {what}, found {}", node.description()));
 }
 
 /// `true` or `false`.
@@ -58,7 +58,7 @@ impl Kind for Flag {
         {
             return Some(value);
         }
-        expected("true or false", node, path, sink);
+        report_expected("true or false", node, path, sink);
         None
     }
 
@@ -110,7 +110,7 @@ impl<T: TryFrom<i64> + TryInto<i64> + Copy> Kind for Int<T> {
             (min, i64::MAX) => format!(", {min} or more"),
             (min, max) => format!(" from {min} to {max}"),
         };
-        expected(&format!("a whole number{bounds}"), node, path, sink);
+        report_expected(&format!("a whole number{bounds}"), node, path, sink);
         None
     }
 
@@ -183,7 +183,7 @@ impl<T> Kind for Text<T> {
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<T> {
         let Value::Scalar(scalar) = &node.value else {
-            expected(self.what, node, path, sink);
+            report_expected(self.what, node, path, sink);
             return None;
         };
         let digits;
@@ -194,11 +194,11 @@ impl<T> Kind for Text<T> {
                 &digits
             }
             (None, Meaning::Null) => {
-                expected(self.what, node, path, sink);
+                report_expected(self.what, node, path, sink);
                 return None;
             }
             (None, _) => {
-                let fault = Fault::new(format!("expected {}, found {}", self.what, node.found()));
+                let fault = Fault::new(format!("expected {}, found {}", self.what, node.description()));
                 sink.error(node.at, path, fault.hint(format!("write it in quotes: \"{}\"", shortened(&scalar.text))));
                 return None;
             }
@@ -245,7 +245,7 @@ impl<T: Copy + PartialEq> Kind for Choice<T> {
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<T> {
         let words = || self.words.iter().map(|(word, _)| *word);
         let Value::Scalar(scalar) = &node.value else {
-            expected(&alternatives(words()), node, path, sink);
+            report_expected(&alternatives(words()), node, path, sink);
             return None;
         };
         if let Some((_, value)) = self.words.iter().find(|(word, _)| **word == *scalar.text) {
@@ -256,7 +256,7 @@ impl<T: Copy + PartialEq> Kind for Choice<T> {
             sink.error(node.at, path, fault.hint(format!("write {}", alternatives(words()))));
             return None;
         }
-        let fault = Fault::new(format!("expected {}, found {}", alternatives(words()), node.found()));
+        let fault = Fault::new(format!("expected {}, found {}", alternatives(words()), node.description()));
         let fault = sink.guess(fault, &scalar.text, words());
         sink.error(node.at, path, fault);
         None
@@ -334,7 +334,7 @@ impl<K: Kind> Kind for List<K> {
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Vec<K::Out>> {
         let Some(items) = node.items() else {
-            expected("a list", node, path, sink);
+            report_expected("a list", node, path, sink);
             return None;
         };
         if items.len() < self.min {
@@ -454,7 +454,7 @@ impl Kind for Labels {
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<()> {
         let Some(entries) = node.entries() else {
-            expected("a map of names and texts", node, path, sink);
+            report_expected("a map of names and texts", node, path, sink);
             return None;
         };
         for entry in entries.iter() {

@@ -18,7 +18,7 @@ pub mod pem;
 pub mod quantity;
 
 pub use description::Definitions;
-pub use kind::{At, Choice, Flag, Kind, LocatedKind, TEXT, Text, Then, expected, int, list, read, some, text};
+pub use kind::{At, Choice, Flag, Kind, LocatedKind, TEXT, Text, Then, int, list, read, report_expected, some, text};
 pub use matching::{BodyVars, LateVars, METHOD, Vars, json_of};
 pub use object::{Map, Object, map};
 pub use serde_json::Value as Json;

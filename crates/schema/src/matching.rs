@@ -4,7 +4,7 @@
 //! in the file.
 
 use crate::description::Definitions;
-use crate::kind::{Kind, Text, expected, text};
+use crate::kind::{Kind, Text, report_expected, text};
 use crate::text::diagnostic::{Fault, Path, Sink, shortened};
 use crate::text::scalar::{Meaning, Style};
 use crate::text::tree::{Node, Value};
@@ -115,7 +115,7 @@ fn read_vars(
     sink: &mut Sink,
 ) -> Option<Expr> {
     if node.items().is_none() {
-        expected("a list of conditions such as [\"arg_name\", \"==\", \"value\"]", node, path, sink);
+        report_expected("a list of conditions such as [\"arg_name\", \"==\", \"value\"]", node, path, sink);
         return None;
     }
     let value = json_of(node, path, sink)?;
@@ -144,7 +144,7 @@ impl Kind for Expressions {
         let scalar = match &node.value {
             Value::Scalar(scalar) if scalar.as_text().is_some() => scalar,
             _ => {
-                expected("an expression such as 'http.path ^= \"/a\"'", node, path, sink);
+                report_expected("an expression such as 'http.path ^= \"/a\"'", node, path, sink);
                 return None;
             }
         };

@@ -5,7 +5,7 @@
 //! derive, which stops at the first error and knows neither positions nor schemas.
 
 use crate::description::{Definitions, KeyDescription};
-use crate::kind::{Kind, alternatives, expected};
+use crate::kind::{Kind, alternatives, report_expected};
 use crate::text::diagnostic::{Fault, Path, Position, Sink, shortened};
 use crate::text::scalar::Meaning;
 use crate::text::tree::{Entry, Node, Value};
@@ -80,7 +80,7 @@ impl<T: Object> Kind for Map<T> {
                 None
             }
             _ => {
-                expected("a map", node, path, sink);
+                report_expected("a map", node, path, sink);
                 None
             }
         }
@@ -318,7 +318,7 @@ macro_rules! object {
                     $($($crate::description::KeyDescription {
                         name: const { key_name(stringify!($unbuilt)) },
                         doc: concat!($what, " not supported yet; only an empty value is accepted."),
-                        schema: $crate::description::nothing(),
+                        schema: $crate::description::unimplemented_schema(),
                         presence: $crate::description::Presence::Optional,
                     },)*)?
                 ]

@@ -3,7 +3,7 @@
 //! A bare number is seconds, or bytes. Units are case-sensitive, so that `m` and `M` cannot be confused.
 
 use crate::description::{Definitions, or_environment};
-use crate::kind::{Kind, expected};
+use crate::kind::{Kind, report_expected};
 use crate::text::diagnostic::{Path, Sink};
 use crate::text::scalar::Meaning;
 use crate::text::tree::{Node, Value};
@@ -35,7 +35,7 @@ impl Kind for DurationRange {
             return Some(duration);
         }
         let bounds = format!("{} to {}", show_span(self.min), show_span(self.max));
-        expected(
+        report_expected(
             &format!("a duration from {bounds}, such as 500ms, 5s, 2m, 1h or a number of seconds"),
             node,
             path,
@@ -83,7 +83,7 @@ impl Kind for Size {
             return Some(bytes as usize);
         }
         let bounds = format!("{} to {}", show_size(self.min), show_size(self.max));
-        expected(&format!("a size from {bounds}, such as 16KiB or a number of bytes"), node, path, sink);
+        report_expected(&format!("a size from {bounds}, such as 16KiB or a number of bytes"), node, path, sink);
         None
     }
 

@@ -37,9 +37,11 @@ impl OrderedCertificate {
     pub fn read(text: &[u8], now: UnixTime) -> Result<OrderedCertificate, String> {
         let mut loading = TlsLoad::new(&NoFiles, now);
         let nowhere = Pem::Inline(String::new());
-        let checked = checked(&KeyPair { cert: nowhere.clone(), key: nowhere }, text, "", &mut loading);
+        let checked = usable_pair(&KeyPair { cert: nowhere.clone(), key: nowhere }, text, "", &mut loading);
         match (loading.problems.finish(), checked) {
-            (Ok(_), Some(checked)) => ordered(&checked).ok_or_else(|| "the certificate cannot be read".to_owned()),
+            (Ok(_), Some(checked)) => {
+                parse_ordered(&checked).ok_or_else(|| "the certificate cannot be read".to_owned())
+            }
             (Err(refused), _) => Err(refused.to_string()),
             (Ok(_), None) => Err("it cannot be used".to_owned()),
         }
@@ -59,7 +61,7 @@ pub(crate) fn identity(
     let place = ConfigLocation { path: &path, file: ssl.pairs[0].cert.file() };
     if let Some(text) = text {
         let outer = std::mem::take(&mut loading.problems);
-        let checked = checked(&ssl.pairs[0], text, &path, loading);
+        let checked = usable_pair(&ssl.pairs[0], text, &path, loading);
         match (std::mem::replace(&mut loading.problems, outer).finish(), checked) {
             (Ok(warnings), Some(checked)) => {
                 loading.problems.warn_again(&warnings);
@@ -107,13 +109,13 @@ pub(crate) fn text(ssl: &Ssl, path: &str, loading: &mut TlsLoad<'_>) -> Option<T
     }
 }
 
-fn checked(of: &KeyPair, text: &[u8], path: &str, loading: &mut TlsLoad<'_>) -> Option<UsablePair> {
+fn usable_pair(of: &KeyPair, text: &[u8], path: &str, loading: &mut TlsLoad<'_>) -> Option<UsablePair> {
     // The code that orders it compares the names.
     let purpose = Purpose { shown: ChainReceiver::ToClients, names: &[] };
     pair(of, (text, text), (path, path), purpose, loading)
 }
 
-fn ordered(checked: &UsablePair) -> Option<OrderedCertificate> {
+fn parse_ordered(checked: &UsablePair) -> Option<OrderedCertificate> {
     let (_, leaf) = X509Certificate::from_der(checked.leaf()).ok()?;
     Some(OrderedCertificate {
         names: crate::identity::names(&leaf),

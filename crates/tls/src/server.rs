@@ -80,7 +80,7 @@ impl Configs {
         }
     }
 
-    fn offering(&self, offer: Offer) -> &Arc<ServerConfig> {
+    fn config_for(&self, offer: Offer) -> &Arc<ServerConfig> {
         match offer {
             Offer::Http2 => &self.http2,
             Offer::Http1 => &self.http1,
@@ -128,7 +128,7 @@ impl ServerTls {
     pub fn find(&self, server_name: Option<&str>, offer: Offer) -> Option<ServerChoice<'_>> {
         let lower = server_name.map(|name| name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase());
         let configs = self.names.find(lower.as_ref().map(String::as_bytes))?.as_ref()?;
-        Some(ServerChoice { config: configs.offering(offer), client_ca: configs.client_ca.as_ref() })
+        Some(ServerChoice { config: configs.config_for(offer), client_ca: configs.client_ca.as_ref() })
     }
 
     /// Whether a handshake for this name would still verify its client against `shown`. An entry that cannot be used for now does not
@@ -263,14 +263,14 @@ impl<T> ServerNames<T> {
     /// The entry for a handshake: the one with that name, else the one with a wildcard in place of its first label, else
     /// the one for any name, else the default. `name` is in lower case, without a dot at its end.
     pub(crate) fn find(&self, name: Option<&[u8]>) -> Option<&T> {
-        name.and_then(|name| self.named(name).or(self.any.as_ref())).or(self.default.as_ref())
+        name.and_then(|name| self.find_named(name).or(self.any.as_ref())).or(self.default.as_ref())
     }
 
     /// The entry whose demand holds for a host: the one that a handshake for it would get, if it requests certificates. For a
     /// host that no handshake finds a name for, the nearest wildcard above it that requests them, and only then the one for any
     /// name, or the default if there is none.
     pub(crate) fn client_auth_entry(&self, host: &[u8], asks: impl Fn(&T) -> bool) -> Option<&T> {
-        if let Some(named) = self.named(host) {
+        if let Some(named) = self.find_named(host) {
             return Some(named).filter(|entry| asks(entry));
         }
         let dots = host.iter().enumerate().rev().filter(|(_, byte)| **byte == b'.').map(|(at, _)| at);
@@ -279,7 +279,7 @@ impl<T> ServerNames<T> {
         above.filter(|entry| asks(entry)).last().or(others.filter(|entry| asks(entry)))
     }
 
-    fn named(&self, name: &[u8]) -> Option<&T> {
+    fn find_named(&self, name: &[u8]) -> Option<&T> {
         let by_wildcard = || match name.iter().position(|byte| *byte == b'.') {
             None | Some(0) => None,
             Some(dot) => self.wildcard.get(&name[dot + 1..]),
@@ -411,7 +411,7 @@ mod tests {
                 prop_assert_eq!(found, by_the_book(&entries, default, &host), "{}", host);
                 // A client that comes by the host's own name gets the host's demand, unless only routes reach that deep.
                 let shaken = names.find(Some(host.as_bytes())).filter(|entry| entry.1).map(|entry| entry.0);
-                prop_assert!(shaken == found || (found.is_some() && names.named(host.as_bytes()).is_none()), "{}", host);
+                prop_assert!(shaken == found || (found.is_some() && names.find_named(host.as_bytes()).is_none()), "{}", host);
             }
         }
     }

@@ -108,7 +108,7 @@ impl Balancer {
                 (Balance::Ewma, _) => pick_soonest(slots, members, now_ms, random, tried),
             };
             if let Some(index) = chosen {
-                slots[index as usize].health.chosen(now_ms);
+                slots[index as usize].health.on_chosen(now_ms);
                 return Some(index as usize);
             }
         }
@@ -125,7 +125,7 @@ impl Balancer {
             .min_by_key(|&index| (slots[index].health.last_failed_ms, slots[index].resorted))?;
         self.resorts += 1;
         slots[index].resorted = self.resorts;
-        slots[index].health.chosen_as_last_resort();
+        slots[index].health.on_last_resort();
         Some(index)
     }
 
@@ -159,12 +159,12 @@ impl Balancer {
                 Step::Stay => None,
                 Step::SetAside(period_ms) => Some(News::SetAside { period_ms }),
                 Step::Recovered => Some(News::Recovered),
-                Step::Eject if self.may_eject() => self.slots[index].health.failed(now_ms),
+                Step::Eject if self.may_eject() => self.slots[index].health.record_failure(now_ms),
                 Step::Eject => None,
             },
         };
         if news == Some(News::Recovered) && self.slow_start_ms > 0 {
-            self.slots[index].recovered(now_ms);
+            self.slots[index].begin_slow_start(now_ms);
         }
         news
     }

@@ -211,7 +211,7 @@ impl Resolver {
             }
         };
         tokio::select! {
-            Some(ended) = self.lookups.join_next_with_id() => self.ended(ended),
+            Some(ended) = self.lookups.join_next_with_id() => self.on_task_end(ended),
             () = due => {}
         }
     }
@@ -237,24 +237,24 @@ impl Resolver {
             }
         }
         for (name, answer) in from_hosts {
-            let due = self.answered(&name, Ok(answer));
+            let due = self.on_lookup_end(&name, Ok(answer));
             next_due = next_due.into_iter().chain(due).min();
         }
         next_due
     }
 
-    fn ended(&mut self, ended: Result<(Id, Result<LookupAnswer, String>), JoinError>) {
+    fn on_task_end(&mut self, ended: Result<(Id, Result<LookupAnswer, String>), JoinError>) {
         let (id, result) = match ended {
             Ok(ended) => ended,
             Err(error) => (error.id(), Err(format!("the lookup ended early: {error}"))),
         };
         if let Some(name) = self.tasks.remove(&id) {
-            self.answered(&name, result);
+            self.on_lookup_end(&name, result);
         }
     }
 
     /// Handles the end of a name's lookup; returns when the next one is due.
-    fn answered(&mut self, name: &str, result: Result<LookupAnswer, String>) -> Option<Instant> {
+    fn on_lookup_end(&mut self, name: &str, result: Result<LookupAnswer, String>) -> Option<Instant> {
         let entry = self.names.get_mut(name)?;
         entry.task = None;
         let pause = match result {

@@ -125,7 +125,7 @@ impl Health {
     /// Handles that the endpoint was chosen: if its period has just passed, this request is the probe and others keep
     /// away.
     #[inline]
-    pub(crate) fn chosen(&mut self, now_ms: u64) {
+    pub(crate) fn on_chosen(&mut self, now_ms: u64) {
         if self.failures > 0 && now_ms >= self.until_ms {
             self.until_ms = now_ms + self.period_ms();
             self.probing = true;
@@ -133,7 +133,7 @@ impl Health {
     }
 
     /// Handles that it was chosen although it is set aside, since all are.
-    pub(crate) fn chosen_as_last_resort(&mut self) {
+    pub(crate) fn on_last_resort(&mut self) {
         self.resorted = self.failures > 0;
     }
 
@@ -145,7 +145,7 @@ impl Health {
                 self.probing = false;
                 (std::mem::take(&mut self.failures) > 0).then_some(News::Recovered)
             }
-            TryReport::Failed(failure) if failure.is_connect() => self.failed(now_ms),
+            TryReport::Failed(failure) if failure.is_connect() => self.record_failure(now_ms),
             TryReport::Failed(_) => None,
             TryReport::Inconclusive => {
                 if self.probing {
@@ -181,7 +181,7 @@ impl Health {
                 }
                 Step::Stay
             }
-            Grade::Bad(..) if self.failures > 0 => self.failed(now_ms).map_or(Step::Stay, Step::from),
+            Grade::Bad(..) if self.failures > 0 => self.record_failure(now_ms).map_or(Step::Stay, Step::from),
             Grade::Bad(kind, limit) => {
                 self.last_failed_ms = now_ms;
                 let count = &mut self.counts[kind as usize];
@@ -193,7 +193,7 @@ impl Health {
 
     /// Opens the breaker. Failures of requests that were under way together count as one. Returns the period for which
     /// the endpoint is set aside, if that begins now.
-    pub(crate) fn failed(&mut self, now_ms: u64) -> Option<News> {
+    pub(crate) fn record_failure(&mut self, now_ms: u64) -> Option<News> {
         self.last_failed_ms = now_ms;
         if !self.usable(now_ms) && !self.probing {
             return None;
@@ -343,7 +343,7 @@ mod tests {
         // It stays set aside for the period.
         assert_eq!(health.report_connection(TryReport::Inconclusive, 10), None);
         assert!(!health.usable(SET_ASIDE_FIRST_MS - 1) && health.usable(SET_ASIDE_FIRST_MS));
-        health.chosen(SET_ASIDE_FIRST_MS);
+        health.on_chosen(SET_ASIDE_FIRST_MS);
         assert!(!health.usable(SET_ASIDE_FIRST_MS + 1), "one probe at a time");
         assert_eq!(health.report_connection(TryReport::Inconclusive, SET_ASIDE_FIRST_MS + 2), None);
         assert!(health.usable(SET_ASIDE_FIRST_MS + 2));
@@ -357,7 +357,7 @@ mod tests {
         let mut now_ms = 10;
         for expected_ms in [1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000] {
             assert!(health.usable(now_ms));
-            health.chosen(now_ms);
+            health.on_chosen(now_ms);
             assert_eq!(health.report_connection(REFUSED, now_ms), Some(News::SetAside { period_ms: expected_ms }));
             assert_eq!(health.circuit(now_ms), Circuit::Open);
             assert_eq!(health.set_aside_ms(now_ms), expected_ms);
@@ -368,7 +368,7 @@ mod tests {
         assert_eq!(health.report_connection(TryReport::Connected, now_ms), Some(News::Recovered));
         assert_eq!(health.report_connection(TryReport::Status(500), now_ms), None);
         assert_eq!(health.circuit(now_ms), Circuit::Closed);
-        health.failed(now_ms);
+        health.record_failure(now_ms);
         assert_eq!(health.set_aside_ms(now_ms), SET_ASIDE_FIRST_MS);
     }
 
@@ -387,7 +387,7 @@ mod tests {
     fn failures_under_way_together_count_once() {
         let mut health = Health::default();
         for _ in 0..50 {
-            health.failed(100);
+            health.record_failure(100);
         }
         assert_eq!(health.set_aside_ms(100), SET_ASIDE_FIRST_MS);
     }
@@ -395,20 +395,20 @@ mod tests {
     #[test]
     fn one_probe_a_period() {
         let mut health = Health::default();
-        health.failed(0);
+        health.record_failure(0);
         assert!(health.usable(1_000));
-        health.chosen(1_000);
+        health.on_chosen(1_000);
         assert!(!health.usable(1_001), "others keep away from the probe");
         assert!(health.usable(2_000), "a probe that never ends is not waited for");
-        health.failed(1_500);
+        health.record_failure(1_500);
         assert_eq!(health.set_aside_ms(1_500), 2_000, "the probe's failure counts");
     }
 
     #[test]
     fn last_failure_is_kept_while_set_aside() {
         let mut health = Health::default();
-        health.failed(0);
-        health.failed(500);
+        health.record_failure(0);
+        health.record_failure(500);
         assert_eq!(health.last_failed_ms, 500);
         assert_eq!(health.set_aside_ms(500), 500);
     }
@@ -445,31 +445,31 @@ mod tests {
     fn half_open_it_takes_one_at_a_time_until_enough_were_good() {
         let rules = rules();
         let mut health = Health::default();
-        health.failed(0);
+        health.record_failure(0);
         assert_eq!(health.report(TryReport::Status(200), &rules, 10), Step::Stay, "it was under way when it opened");
-        health.chosen(1_000);
+        health.on_chosen(1_000);
         assert_eq!(health.report(TryReport::Connected, &rules, 1_010), Step::Stay);
         assert!(!health.usable(1_010), "the probe is not over");
         assert_eq!(health.report(TryReport::Status(200), &rules, 1_020), Step::Stay);
         assert!(health.usable(1_020), "the next may come at once");
-        health.chosen(1_020);
+        health.on_chosen(1_020);
         assert!(!health.usable(1_020));
         assert_eq!(health.report(TryReport::Status(404), &rules, 1_030), Step::Stay);
         assert!(health.usable(1_030), "neither good nor bad: another one");
-        health.chosen(1_030);
+        health.on_chosen(1_030);
         assert_eq!(health.report(TryReport::Status(200), &rules, 1_040), Step::Recovered);
         assert_eq!(health.circuit(1_040), Circuit::Closed);
 
-        health.failed(2_000);
-        health.chosen(3_000);
+        health.record_failure(2_000);
+        health.on_chosen(3_000);
         assert_eq!(health.report(TryReport::Status(200), &rules, 3_000), Step::Stay);
-        health.chosen(3_000);
+        health.on_chosen(3_000);
         assert_eq!(
             health.report(TryReport::Status(500), &rules, 3_000),
             Step::SetAside(2_000),
             "one failure is enough"
         );
-        health.chosen(5_000);
+        health.on_chosen(5_000);
         assert_eq!(health.report(TryReport::Status(200), &rules, 5_000), Step::Stay, "it begins again");
     }
 
@@ -477,12 +477,12 @@ mod tests {
     fn a_good_answer_to_a_last_resort_counts() {
         let rules = rules();
         let mut health = Health::default();
-        health.failed(0);
-        health.chosen_as_last_resort();
+        health.record_failure(0);
+        health.on_last_resort();
         assert_eq!(health.report(TryReport::Status(200), &rules, 10), Step::Stay);
         assert_eq!(health.circuit(10), Circuit::HalfOpen);
-        health.failed(20);
-        health.chosen_as_last_resort();
+        health.record_failure(20);
+        health.on_last_resort();
         let before = health.set_aside_ms(30);
         assert_eq!(health.report(REFUSED, &rules, 30), Step::Stay);
         assert_eq!(health.set_aside_ms(30), before, "its failure is already known");

@@ -84,7 +84,7 @@ impl Names {
     }
 
     /// Indices of the nodes that have refused an unproved name and accepted none since then.
-    pub(crate) fn doubted(&self) -> impl Iterator<Item = usize> {
+    pub(crate) fn doubted_indices(&self) -> impl Iterator<Item = usize> {
         self.doubted.iter().map(|(index, _)| *index)
     }
 
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn a_node_is_doubted_until_it_accepts_a_name() {
         let mut names = Names::default();
-        let doubted = |names: &Names| names.doubted().collect::<Vec<_>>();
+        let doubted = |names: &Names| names.doubted_indices().collect::<Vec<_>>();
         for name in ["evil.test", "worse.test"] {
             names.refuse((0, 0), name);
             names.refuse((1, 0), name);

@@ -65,7 +65,7 @@ impl Slot {
     }
 
     /// Begins to let the weight grow after a recovery.
-    pub(crate) fn recovered(&mut self, now_ms: u64) {
+    pub(crate) fn begin_slow_start(&mut self, now_ms: u64) {
         self.growing_since_ms = Some(now_ms);
         self.share = SHARE_FIRST;
     }
@@ -77,7 +77,7 @@ impl Slot {
             if changes != self.seen_changes {
                 self.seen_changes = changes;
                 if verdict.is_healthy() {
-                    self.recovered(now_ms);
+                    self.begin_slow_start(now_ms);
                 }
             }
         }

@@ -103,7 +103,7 @@ impl<C> UpstreamState<C> {
         tried: &TriedEndpoints,
     ) -> Option<usize> {
         let Self { names, balancer, .. } = self;
-        let doubted: Vec<usize> = names.doubted().collect();
+        let doubted: Vec<usize> = names.doubted_indices().collect();
         // Without any of the doubted nodes, or with one of them.
         let mut pick = |spared: Option<usize>| {
             let mut avoided = tried.clone();
@@ -175,7 +175,7 @@ impl<C> UpstreamState<C> {
     }
 
     /// Whether it is the request's turn and there is room for it. If not, `waker` is woken when that may have changed.
-    pub fn is_turn(&mut self, ticket: Ticket, waker: &Waker) -> bool {
+    pub fn poll_turn(&mut self, ticket: Ticket, waker: &Waker) -> bool {
         let is_turn = self.queue.is_first(ticket) && self.has_room();
         if !is_turn {
             self.queue.set_waker(ticket, waker);
@@ -189,7 +189,7 @@ impl<C> UpstreamState<C> {
     }
 
     /// Requests that wait for a place.
-    pub fn waiting(&self) -> usize {
+    pub fn waiting_count(&self) -> usize {
         self.queue.len()
     }
 

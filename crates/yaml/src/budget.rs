@@ -28,12 +28,12 @@ impl CompileBudget {
     }
 
     /// The most that something may cost now.
-    pub fn left(&self) -> usize {
+    pub fn remaining(&self) -> usize {
         self.resource.get().min(self.change.get())
     }
 
     /// What is left for other resources.
-    pub fn left_of_change(&self) -> usize {
+    pub fn remaining_of_change(&self) -> usize {
         self.change.get()
     }
 
@@ -69,10 +69,10 @@ mod tests {
         let budget = CompileBudget::of_change(CompileBudget::RESOURCE * 3 / 2);
         let half = CompileBudget::RESOURCE / 2;
         assert_eq!((budget.pay(half), budget.pay(half)), (Ok(()), Ok(())));
-        assert_eq!(budget.left(), 0);
+        assert_eq!(budget.remaining(), 0);
         assert!(budget.pay(1).unwrap_err().message.contains("of this resource"));
         budget.begin_resource();
-        assert_eq!((budget.left(), budget.pay(half), budget.left()), (half, Ok(()), 0));
+        assert_eq!((budget.remaining(), budget.pay(half), budget.remaining()), (half, Ok(()), 0));
         assert!(budget.pay(1).unwrap_err().message.contains("all resources in this change"));
     }
 }

@@ -224,7 +224,7 @@ impl Sink {
     }
 
     /// A sink for a single resource: missing references are not errors.
-    pub fn alone() -> Sink {
+    pub fn for_single_resource() -> Sink {
         Sink { is_alone: true, ..Sink::default() }
     }
 
@@ -239,7 +239,7 @@ impl Sink {
     }
 
     /// Also allows references to these resources, by kind and id.
-    pub fn beside(mut self, elsewhere: impl IntoIterator<Item = (&'static str, String)>) -> Sink {
+    pub fn with_references(mut self, elsewhere: impl IntoIterator<Item = (&'static str, String)>) -> Sink {
         for (kind, id) in elsewhere {
             self.elsewhere.entry(kind).or_default().insert(id);
         }
@@ -247,7 +247,7 @@ impl Sink {
     }
 
     /// Notes that these resources, by kind and id, exist and cannot be used.
-    pub fn without(self, unusable: &Arc<HashSet<(&'static str, String)>>) -> Sink {
+    pub fn with_unusable(self, unusable: &Arc<HashSet<(&'static str, String)>>) -> Sink {
         Sink { unusable: unusable.clone(), ..self }
     }
 
@@ -284,7 +284,7 @@ impl Sink {
     }
 
     /// Whether this message was not given before.
-    pub fn once(&mut self, what: &'static str) -> bool {
+    pub fn mark_said(&mut self, what: &'static str) -> bool {
         let is_first = !self.said.contains(&what);
         if is_first {
             self.said.push(what);
@@ -330,7 +330,7 @@ impl Sink {
     }
 
     /// Calls `then`; texts that it hides are not hidden afterwards.
-    pub fn hiding<R>(&mut self, then: impl FnOnce(&mut Sink) -> R) -> R {
+    pub fn with_hidden_scope<R>(&mut self, then: impl FnOnce(&mut Sink) -> R) -> R {
         let before = self.hidden.texts();
         let result = then(self);
         self.hidden.truncate_texts(before);

@@ -173,12 +173,12 @@ fn cover_words(text: &str, set: &HashSet<Box<str>>) -> String {
             || set.contains(bare)
             || (is_cut(behind) || word.ends_with("...")) && set.iter().any(|known| begins(known))
     };
-    let whole = replaced(text, is_between_words, is_hidden);
-    replaced(&whole, |c| !c.is_alphanumeric(), is_hidden)
+    let whole = cover_hidden(text, is_between_words, is_hidden);
+    cover_hidden(&whole, |c| !c.is_alphanumeric(), is_hidden)
 }
 
 /// A text in which the words that `is_hidden` holds for are covered; it is given what follows the word, too.
-fn replaced(text: &str, is_between: impl Fn(char) -> bool, is_hidden: impl Fn(&str, &str) -> bool) -> String {
+fn cover_hidden(text: &str, is_between: impl Fn(char) -> bool, is_hidden: impl Fn(&str, &str) -> bool) -> String {
     let (mut out, mut rest) = (String::new(), text);
     while !rest.is_empty() {
         let end = rest.find(&is_between).unwrap_or(rest.len());

@@ -82,7 +82,7 @@ impl Node {
     }
 
     /// A description of the value for a message.
-    pub fn found(&self) -> String {
+    pub fn description(&self) -> String {
         match &self.value {
             Value::List(items) if items.is_empty() => "an empty list".to_owned(),
             Value::List(_) => "a list".to_owned(),
@@ -192,11 +192,11 @@ fn build(
         }
     }
     let Builder { root, is_plain, nodes, .. } = builder;
-    Ok(Some(Tree { root: root.unwrap_or_else(nothing), is_plain: is_plain && widened.is_none(), nodes }))
+    Ok(Some(Tree { root: root.unwrap_or_else(empty_node), is_plain: is_plain && widened.is_none(), nodes }))
 }
 
 /// The value of a text without a document.
-fn nothing() -> Node {
+fn empty_node() -> Node {
     let scalar = Scalar { text: "".into(), style: Style::Plain, layout: ScalarLayout::Unknown };
     Node { at: Position { line: 1, column: 1 }, value: Value::Scalar(scalar) }
 }
@@ -301,7 +301,7 @@ impl Builder<'_> {
     fn event(&mut self, event: Event<'_>, at: Position, layout: ScalarLayout) -> bool {
         match event {
             Event::Scalar(text, style, anchor, tag) => {
-                let value = match self.tagged(tag.as_deref(), at, TaggedKind::Scalar) {
+                let value = match self.check_tag(tag.as_deref(), at, TaggedKind::Scalar) {
                     None => Value::Refused,
                     Some(plain) => {
                         let value = self.scalar(text, plain.unwrap_or(style == ScalarStyle::Plain), layout, at);
@@ -313,15 +313,15 @@ impl Builder<'_> {
                     _ => 1,
                 };
                 let node = Node { at, value };
-                self.finished(anchor, WeighedNode { node, weight, height: 0 })
+                self.close_node(anchor, WeighedNode { node, weight, height: 0 })
             }
             Event::Alias(anchor) => self.alias(anchor, at),
             Event::SequenceStart(anchor, tag) => {
-                self.tagged(tag.as_deref(), at, TaggedKind::List);
+                self.check_tag(tag.as_deref(), at, TaggedKind::List);
                 self.begin(at, anchor, Items::List(Vec::new()))
             }
             Event::MappingStart(anchor, tag) => {
-                self.tagged(tag.as_deref(), at, TaggedKind::Map);
+                self.check_tag(tag.as_deref(), at, TaggedKind::Map);
                 let (index, merged) = (HashMap::new(), Vec::new());
                 let items = Items::Map { entries: Vec::new(), index, merged, key: NodeRole::Awaited };
                 self.begin(at, anchor, items)
@@ -333,7 +333,7 @@ impl Builder<'_> {
 
     /// Reports a tag that has a meaning in YAML but not here. For a scalar, returns whether the tag makes it count as
     /// bare: `!!str` acts like quotes, `!!int` and the like undo them.
-    fn tagged(&mut self, tag: Option<&Tag>, at: Position, of: TaggedKind) -> Option<Option<bool>> {
+    fn check_tag(&mut self, tag: Option<&Tag>, at: Position, of: TaggedKind) -> Option<Option<bool>> {
         let Some(tag) = tag else { return Some(None) };
         self.is_plain = false;
         let name = if tag.is_yaml_core_schema() { tag.suffix.as_str() } else { "" };
@@ -406,7 +406,7 @@ impl Builder<'_> {
             self.fault_at_value(at, fault.hint("write the values out"));
             return false;
         }
-        self.finished(0, target)
+        self.close_node(0, target)
     }
 
     fn begin(&mut self, at: Position, anchor: usize, items: Items) -> bool {
@@ -431,11 +431,11 @@ impl Builder<'_> {
             Items::Map { entries, merged, .. } => Value::Map(with_merged(entries, merged).into()),
         };
         let node = Node { at, value };
-        self.finished(anchor, WeighedNode { node, weight, height })
+        self.close_node(anchor, WeighedNode { node, weight, height })
     }
 
     /// Passes a complete node to the list or map around it.
-    fn finished(&mut self, anchor: usize, weighed: WeighedNode) -> bool {
+    fn close_node(&mut self, anchor: usize, weighed: WeighedNode) -> bool {
         if !self.depth_allowed(self.open.len() + weighed.height, weighed.node.at) {
             return false;
         }
@@ -462,8 +462,10 @@ impl Builder<'_> {
                 NodeRole::Merge => {
                     self.is_plain = false;
                     if !merge(&node, merged) {
-                        let fault =
-                            Fault::new(format!("expected a map or a list of maps to merge, found {}", node.found()));
+                        let fault = Fault::new(format!(
+                            "expected a map or a list of maps to merge, found {}",
+                            node.description()
+                        ));
                         self.fault_at_value(node.at, fault);
                     }
                 }

@@ -46,7 +46,7 @@ pub fn documents(
     beside: impl IntoIterator<Item = (ResourceKind, String)>,
 ) -> (Vec<FileDocument>, Errors) {
     let beside = beside.into_iter().map(|(kind, id)| (kind.name(), id));
-    let mut sink = Sink::default().passing_unknown().beside(beside);
+    let mut sink = Sink::default().passing_unknown().with_references(beside);
     let found = read_all(text, environment, plugins, &mut sink).unwrap_or_default();
     (found, sink.into_errors())
 }

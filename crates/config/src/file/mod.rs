@@ -134,7 +134,7 @@ fn resolve(
         excuse_written(root, sink);
     }
     let plugins = with_custom_plugins(plugins, &file.gateway.lua, within(root, "gateway.lua.path"), sink);
-    let digest = plugins.table.custom.beside(&digest);
+    let digest = plugins.table.custom.combined_digest(&digest);
     let at = within(root, "gateway.config.ignore_plugins");
     check_ignored(&file.gateway.config.ignore_plugins, &plugins.table, at, sink);
     let config = &file.gateway.config;

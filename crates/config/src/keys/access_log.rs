@@ -5,7 +5,9 @@ use serde_json::{Value as Json, json};
 use std::collections::HashSet;
 use stillgate_plugin_api::record;
 use stillgate_schema::description::Definitions;
-use stillgate_schema::kind::{At, Choice, Kind, List, LocatedKind, TEXT, Text, Then, expected, read, some, text};
+use stillgate_schema::kind::{
+    At, Choice, Kind, List, LocatedKind, TEXT, Text, Then, read, report_expected, some, text,
+};
 use stillgate_schema::object;
 use stillgate_schema::object::{Map, map};
 use stillgate_schema::text::diagnostic::{Fault, Path, Sink, shortened};
@@ -103,7 +105,7 @@ impl Kind for Destination {
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<LogDestination> {
         match read(&TEXT, node, path, sink)?.as_str() {
             "" => {
-                expected("a file, or `-` for standard output", node, path, sink);
+                report_expected("a file, or `-` for standard output", node, path, sink);
                 None
             }
             "-" | "stdout" => Some(LogDestination::Stdout),
@@ -165,7 +167,7 @@ impl Kind for AccessFieldKind {
                 Some(AccessField { value: read(&VALUE, node, path, sink)?, name: scalar.text.to_string() })
             }
             _ => {
-                expected("the name of a value, or a map of a key to one", node, path, sink);
+                report_expected("the name of a value, or a map of a key to one", node, path, sink);
                 None
             }
         }

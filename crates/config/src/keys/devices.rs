@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use stillgate_plugin_api::Secret;
 use stillgate_plugin_api::secrets::SECRET;
 use stillgate_schema::description::Definitions;
-use stillgate_schema::kind::{Flag, Kind, Text, expected, int, list, read, text};
+use stillgate_schema::kind::{Flag, Kind, Text, int, list, read, report_expected, text};
 use stillgate_schema::matching::{NETWORK, OWN_NAME};
 use stillgate_schema::object;
 use stillgate_schema::object::map;
@@ -191,7 +191,7 @@ impl Kind for Registry {
             }
             _ => {}
         }
-        expected("memory or {redis: {url: \"redis://HOST\"}}", node, path, sink);
+        report_expected("memory or {redis: {url: \"redis://HOST\"}}", node, path, sink);
         None
     }
 

@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_schema::description::{Definitions, or_environment};
-use stillgate_schema::kind::{At, Choice, Flag, Kind, LocatedKind, Text, expected, int, list, read, some, text};
+use stillgate_schema::kind::{At, Choice, Flag, Kind, LocatedKind, Text, int, list, read, report_expected, some, text};
 use stillgate_schema::matching::NETWORK;
 use stillgate_schema::object::map;
 use stillgate_schema::quantity::{DurationRange, Size, size, span};
@@ -279,7 +279,7 @@ impl Kind for Workers {
                 return Some(NonZeroUsize::new(number));
             }
         }
-        expected(&format!("auto or a number from 1 to {WORKERS_MAX}"), node, path, sink);
+        report_expected(&format!("auto or a number from 1 to {WORKERS_MAX}"), node, path, sink);
         None
     }
 
@@ -348,11 +348,11 @@ impl Kind for Attributes {
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Arc<Json>> {
         let Value::Map(entries) = &node.value else {
-            expected("a map of plugins", node, path, sink);
+            report_expected("a map of plugins", node, path, sink);
             return None;
         };
         if let Some(entry) = entries.iter().find(|entry| !matches!(entry.value.value, Value::Map(_))) {
-            expected("a map", &entry.value, &path.key(&entry.key), sink);
+            report_expected("a map", &entry.value, &path.key(&entry.key), sink);
             return None;
         }
         json_of(node, path, sink).map(Arc::new)

@@ -3,7 +3,7 @@
 use crate::values::Host;
 use serde_json::{Value as Json, json};
 use stillgate_schema::description::{Definitions, or_environment};
-use stillgate_schema::kind::{Kind, LocatedKind, Text, expected, int, list, read, text};
+use stillgate_schema::kind::{Kind, LocatedKind, Text, int, list, read, report_expected, text};
 use stillgate_schema::object;
 use stillgate_schema::object::map;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink, shortened};
@@ -48,7 +48,7 @@ impl Kind for Metadata {
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<()> {
         if !matches!(node.value, Value::Map(_)) {
-            expected("a map", node, path, sink);
+            report_expected("a map", node, path, sink);
             return None;
         }
         Some(())
@@ -71,7 +71,7 @@ impl Kind for Nodes {
                 let nodes = list(LocatedKind(map::<NodeKeys>())).read(node, path, sink)?;
                 return Some(nodes.into_iter().map(|n| listed(n.at, n.value)).collect());
             }
-            expected("a map of \"host:port\" to weight, or a list of nodes", node, path, sink);
+            report_expected("a map of \"host:port\" to weight, or a list of nodes", node, path, sink);
             return None;
         };
         let mut nodes = Vec::with_capacity(entries.len());

@@ -5,7 +5,7 @@ use crate::keys::shared::{ID, resource};
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use stillgate_schema::description::Definitions;
-use stillgate_schema::kind::{At, Kind, LocatedKind, TEXT, Text, expected, read, text};
+use stillgate_schema::kind::{At, Kind, LocatedKind, TEXT, Text, read, report_expected, text};
 use stillgate_schema::text::diagnostic::{Fault, Path, Sink, shortened};
 use stillgate_schema::text::scalar::{Scalar, ScalarLayout};
 use stillgate_schema::text::tree::{Node, Value};
@@ -27,7 +27,7 @@ impl Kind for Plugins {
         if node.entries().is_some() {
             return Some(node.clone());
         }
-        expected("a map of plugins such as {cors: {}}", node, path, sink);
+        report_expected("a map of plugins such as {cors: {}}", node, path, sink);
         None
     }
 
@@ -59,7 +59,7 @@ impl Kind for LabelMap {
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<BTreeMap<String, String>> {
         let Some(entries) = node.entries() else {
-            expected("a map of names and texts", node, path, sink);
+            report_expected("a map of names and texts", node, path, sink);
             return None;
         };
         let labels = entries.iter().filter_map(|entry| {
@@ -283,7 +283,7 @@ impl Kind for PluginMetadata {
             Value::List(items) => items,
             _ if node.is_null() => return Some(Vec::new()),
             _ => {
-                expected("a list", node, path, sink);
+                report_expected("a list", node, path, sink);
                 return None;
             }
         };

@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 use stillgate_schema::description::Definitions;
-use stillgate_schema::kind::{Kind, expected, read};
+use stillgate_schema::kind::{Kind, read, report_expected};
 use stillgate_schema::object::{Object, map, missing_key};
 use stillgate_schema::text::diagnostic::{Path, Position, Sink};
 use stillgate_schema::text::tree::{Node, Value};
@@ -50,7 +50,7 @@ impl<T: Object> Kind for Resources<T> {
             return Some(Vec::new());
         }
         let Value::List(items) = &node.value else {
-            expected("a list", node, path, sink);
+            report_expected("a list", node, path, sink);
             return None;
         };
         let mut resources = Vec::with_capacity(items.len());

@@ -143,7 +143,7 @@ fn read_credentials(
         };
         let path = path.key(&entry.key);
         // A message quotes the refused value, and here any part of the credential may be a secret.
-        sink.hiding(|sink| {
+        sink.with_hidden_scope(|sink| {
             each_text(&entry.value, &mut |text| sink.hide(text));
             let before = sink.errors();
             let resolved = substitute(&entry.value, &*plugins.set.secrets, &path, sink);

@@ -316,7 +316,7 @@ pub(super) fn metadata(
         let origin = PluginOrigin { level: PluginLevel::Metadata, id: plugin.into() };
         Metadata(MetadataItem { plugin, identity: identity(plugin, &origin, node, path, sink), value, written })
     };
-    if let Some(plugin) = set.table.ignorable.chosen(id) {
+    if let Some(plugin) = set.table.ignorable.ignored_name(id) {
         return Some(item(plugin, &keys.own, Arc::new(()), Arc::default(), &mut Sink::default()));
     }
     let (plugin, kind) = match (set.table.find(id), set.table.custom.find(id)) {

@@ -43,7 +43,7 @@ impl<T: Object> Readable<T> {
     fn of(document: &Node) -> Option<Readable<T>> {
         let Value::Map(entries) = &document.value else { return None };
         let (good, bad): (Vec<Entry>, Vec<Entry>) = entries.iter().cloned().partition(is_readable::<T>);
-        let keys = T::read_entries(&good, document.at, &Path::Root, &mut Sink::alone())?;
+        let keys = T::read_entries(&good, document.at, &Path::Root, &mut Sink::for_single_resource())?;
         let has_unknown = bad.iter().any(|entry| !T::has_key(&entry.key));
         Some(Readable { keys, invalid: bad.iter().map(|entry| Box::from(&*entry.key)).collect(), has_unknown })
     }
@@ -60,7 +60,7 @@ impl<T: Object> Readable<T> {
 
 /// Whether a key and its value are valid by themselves.
 fn is_readable<T: Object>(entry: &Entry) -> bool {
-    let mut sink = Sink::alone().passing_unknown();
+    let mut sink = Sink::for_single_resource().passing_unknown();
     T::read_entries(std::slice::from_ref(entry), entry.key_at, &Path::Root, &mut sink);
     // An error without a path concerns missing neighbouring keys.
     let is_of_it = |severity, path: &str| severity == Severity::Error && !path.is_empty();
@@ -314,7 +314,7 @@ pub(super) fn narrow(mut keys: RouteKeys, (id, scripts): (&str, Scripts), hosts:
     either(&mut keys.host, &mut keys.hosts);
     either(&mut keys.uri, &mut keys.uris);
     either(&mut keys.remote_addr, &mut keys.remote_addrs);
-    takes(keys, (id, scripts), hosts, (Position::NOWHERE, &Path::Root), &mut Sink::alone())
+    takes(keys, (id, scripts), hosts, (Position::NOWHERE, &Path::Root), &mut Sink::for_single_resource())
 }
 
 /// Whether the paths have all parameters that conditions read.

@@ -272,7 +272,7 @@ fn acme_ssl(keys: SslKeys, usage: SslUse, acme: Option<&Acme>, path: &Path<'_>, 
     }
     let Some(acme) = acme else {
         // Reported once: an invalid section has been reported, and every entry would repeat the error.
-        if sink.once("gateway.acme") {
+        if sink.mark_said("gateway.acme") {
             let fault = Fault::new("nothing says who issues the certificate").hint("add gateway.acme, or mend it");
             sink.error(at, &path, fault);
         }

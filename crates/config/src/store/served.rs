@@ -171,7 +171,7 @@ impl Store {
 
     /// Notes what compiling a resource has left of a budget.
     fn note_budget(&mut self, budget: &CompileBudget) {
-        self.trial = self.trial.map(|_| budget.left_of_change());
+        self.trial = self.trial.map(|_| budget.remaining_of_change());
     }
 
     /// Answers everything with 503: the resources have not been read yet.
@@ -403,7 +403,7 @@ impl Store {
             return self.place(key, 0, None) || is_other;
         };
         let created = held.created;
-        let mut sink = Sink::of_one().passing_unknown().without(&self.unusable).paying_from(&self.budget());
+        let mut sink = Sink::of_one().passing_unknown().with_unusable(&self.unusable).paying_from(&self.budget());
         let compiled = compile(key.0, &key.1, held.served_document(), &self.catalog, &mut sink);
         let budget = sink.budget();
         for upstream in compiled.as_ref().map_or(Vec::new(), CompiledResource::upstreams) {

@@ -142,7 +142,7 @@ fn evaluate_alone(
     nothing: &Catalog,
     budget: &Rc<CompileBudget>,
 ) -> Alone {
-    let mut sink = Sink::alone().passing_unknown().paying_from(budget);
+    let mut sink = Sink::for_single_resource().passing_unknown().paying_from(budget);
     let compiled = compile(kind, id, document, nothing, &mut sink);
     let is_refused = sink.has_errors();
     let compiled = match kind {
@@ -211,7 +211,7 @@ pub(super) fn compile(
 
 /// The readable parts of a document, whether it is usable or not.
 pub(super) fn readable(kind: ResourceKind, id: &str, document: &str) -> Option<Node> {
-    tree(kind, id, document, &mut Sink::alone()).map(|tree| tree.node)
+    tree(kind, id, document, &mut Sink::for_single_resource()).map(|tree| tree.node)
 }
 
 /// A document as a tree of nodes.

@@ -468,7 +468,7 @@ impl Reloader {
                 }
                 let number = self.retired.push(replaced.clone());
                 if let Some((metering, next)) = self.reloadable.metering.as_mut().zip(next)
-                    && let Err(error) = metering.published(*next, &plan, &replaced, number)
+                    && let Err(error) = metering.on_published(*next, &plan, &replaced, number)
                 {
                     warn!("gateway.metrics: {error}");
                 }

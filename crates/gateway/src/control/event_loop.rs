@@ -247,7 +247,7 @@ impl Control {
             step = self.predecessor.next() => ControlEvent::UpgradeStep(step),
             () = touched => ControlEvent::FileTouched,
             () = self.orders_ended.notified() => ControlEvent::OrdersEnded,
-            change = self.checker.changed() => ControlEvent::NodeChanged(Box::new(change)),
+            change = self.checker.next_change() => ControlEvent::NodeChanged(Box::new(change)),
             () = self.certificates.wait_for_certificate() => ControlEvent::CertificateStored,
             Ok(()) = self.secrets.changed() => ControlEvent::SecretChanged,
             () = stored => ControlEvent::Stored,

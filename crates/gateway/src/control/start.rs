@@ -43,7 +43,7 @@ use stillgate_live::Live;
 use stillgate_logs::Logs;
 use stillgate_measures::access_log_writer::{AccessLogWriter, OpenError};
 use stillgate_measures::logging::{LevelError, RunningLog};
-use stillgate_measures::metrics::{MeteringError, MetricsRuntime, MetricsSetup, wanted};
+use stillgate_measures::metrics::{MeteringError, MetricsRuntime, MetricsSetup, metrics_of};
 use stillgate_measures::process_metrics::{Facts, LimitFacts, ReloadTimes};
 use stillgate_measures::process_stats;
 use stillgate_plugin_api::{Outbox, Secret, ServingProcess};
@@ -339,7 +339,7 @@ fn publication_hooks(
 /// Metrics go on from what a former process has counted.
 fn prepare_metrics(config: &Config, former: &mut Inheritance) -> Result<Option<MetricsSetup>, RunError> {
     let counted = std::mem::take(&mut former.metrics);
-    let prepared = wanted(config).map(|metrics| MetricsSetup::new(&metrics, counted)).transpose();
+    let prepared = metrics_of(config).map(|metrics| MetricsSetup::new(&metrics, counted)).transpose();
     prepared.map_err(RunError::Metrics)
 }
 

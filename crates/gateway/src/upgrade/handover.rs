@@ -149,7 +149,7 @@ impl UpgradeHandover {
         let hello = Message::Hello { version: VERSION, pid, digest: served, had_end_flag, datastore };
         let mut offer: Offer = vec![(hello, limits.into_iter().collect())];
         for listening in fleet.listening() {
-            let (place, bound, digest) = (listening.place(), listening.bound(), digest(&listening.listener));
+            let (place, bound, digest) = (listening.place(), listening.bound_place(), digest(&listening.listener));
             let sockets = Message::Sockets { of: Part::Listener, place, bound, digest, as_served: true };
             offer.push((sockets, listening.sockets().map(duplicate).collect::<io::Result<_>>()?));
         }

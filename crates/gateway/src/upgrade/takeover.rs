@@ -288,7 +288,7 @@ impl Inheritance {
             }
         }
         for listening in fleet.listening() {
-            let (bound, digest) = (listening.bound(), digest(&listening.listener));
+            let (bound, digest) = (listening.bound_place(), digest(&listening.listener));
             let Some((before, as_served)) = self.digests.get(&bound) else { continue };
             verdict.listening.push(bound);
             if *before == digest || is_same_file && *as_served {

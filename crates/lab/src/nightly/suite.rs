@@ -114,7 +114,7 @@ fn paths(node: &Node, sink: &mut Sink) -> Vec<String> {
     match &node.value {
         Value::List(items) if !items.is_empty() => items.iter().filter_map(|item| text(item, sink)).collect(),
         _ => {
-            sink.error(node.at, &Path::Root, Fault::new(format!("a list of paths, not {}", node.found())));
+            sink.error(node.at, &Path::Root, Fault::new(format!("a list of paths, not {}", node.description())));
             Vec::new()
         }
     }
@@ -161,7 +161,7 @@ fn one(node: &Node, sink: &mut Sink) -> Option<SeriesSpec> {
             scalar.meaning() == Meaning::Bool(true)
         }
         Some((node, _)) => {
-            sink.error(node.at, &Path::Root, Fault::new(format!("true or false, not {}", node.found())));
+            sink.error(node.at, &Path::Root, Fault::new(format!("true or false, not {}", node.description())));
             false
         }
     };
@@ -178,7 +178,11 @@ fn one(node: &Node, sink: &mut Sink) -> Option<SeriesSpec> {
 /// The entries of a map, with errors for unknown keys.
 pub(crate) fn map<'t>(node: &'t Node, keys: &[&str], sink: &mut Sink) -> &'t [Entry] {
     let Value::Map(entries) = &node.value else {
-        sink.error(node.at, &Path::Root, Fault::new(format!("a map of {}, not {}", keys.join(", "), node.found())));
+        sink.error(
+            node.at,
+            &Path::Root,
+            Fault::new(format!("a map of {}, not {}", keys.join(", "), node.description())),
+        );
         return &[];
     };
     for entry in entries.iter().filter(|entry| !keys.contains(&&*entry.key)) {
@@ -200,7 +204,7 @@ pub(crate) fn text(node: &Node, sink: &mut Sink) -> Option<String> {
     {
         return Some(scalar.text.to_string());
     }
-    sink.error(node.at, &Path::Root, Fault::new(format!("a text, not {}", node.found())));
+    sink.error(node.at, &Path::Root, Fault::new(format!("a text, not {}", node.description())));
     None
 }
 

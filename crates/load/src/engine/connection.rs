@@ -114,7 +114,7 @@ impl Connection {
     }
 
     /// Continues to connect; returns whether that is over, TLS included.
-    pub(super) fn connected(&mut self, tls: Option<&Tls>) -> io::Result<bool> {
+    pub(super) fn continue_connect(&mut self, tls: Option<&Tls>) -> io::Result<bool> {
         let link = self.link.as_mut().ok_or(Errno::NOTCONN)?;
         sockopt::socket_error(link.socket())??;
         match tls {

@@ -111,14 +111,14 @@ impl Connector {
     }
 
     /// An attempt succeeded.
-    pub(super) fn succeeded(&mut self) {
+    pub(super) fn on_success(&mut self) {
         self.connecting -= 1;
         self.reached = true;
         self.retry_at_ns = 0;
     }
 
     /// Records a failed attempt; its connection will be tried again.
-    pub(super) fn failed(&mut self, number: usize, error: io::Error, now_ns: u64) {
+    pub(super) fn on_failure(&mut self, number: usize, error: io::Error, now_ns: u64) {
         self.connecting -= 1;
         self.add(number);
         self.failure = Some((self.endpoints.destinations[self.destination], error));
@@ -418,12 +418,12 @@ mod tests {
     fn one_first_then_many() {
         let mut connector = connector(&["127.0.0.1:1"], 500);
         assert_eq!(taken(&mut connector, 0), 1);
-        connector.succeeded();
+        connector.on_success();
         assert_eq!(taken(&mut connector, MS), BURST_MAX - 1);
         assert_eq!(taken(&mut connector, 5 * MS), BURST_MAX);
         connector.hurry();
         assert_eq!(taken(&mut connector, 5 * MS), CONNECTING_MAX - 2 * BURST_MAX + 1);
-        connector.succeeded();
+        connector.on_success();
         assert_eq!((taken(&mut connector, 5 * MS), connector.not_open()), (1, 498));
     }
 
@@ -432,23 +432,23 @@ mod tests {
         let mut connector = connector(&["127.0.0.1:1"], 500);
         connector.hurry();
         let first = connector.next(0).unwrap();
-        connector.succeeded();
+        connector.on_success();
         connector.add(first);
         assert_eq!(taken(&mut connector, 0), CONNECTING_MAX);
         // All fail at once, which counts as one failure.
         for number in 0..CONNECTING_MAX {
-            connector.failed(number, refused(), 0);
+            connector.on_failure(number, refused(), 0);
         }
         let mut now = 0;
         for pause_ms in [10, 20, 40, 80, 100, 100] {
             assert_eq!(taken(&mut connector, now + pause_ms * MS - 1), 0, "before {pause_ms} ms");
             now += pause_ms * MS;
             assert_eq!(taken(&mut connector, now), 1, "after {pause_ms} ms");
-            connector.failed(0, refused(), now);
+            connector.on_failure(0, refused(), now);
         }
         assert!(connector.unreachable().is_none());
         assert_eq!(taken(&mut connector, now + 100 * MS), 1);
-        connector.succeeded();
+        connector.on_success();
         assert_eq!(taken(&mut connector, now + 100 * MS), 1);
         connector.proven();
         assert_eq!(taken(&mut connector, now + 100 * MS), CONNECTING_MAX - 1);
@@ -459,11 +459,11 @@ mod tests {
         let mut connector = connector(&["[::1]:1", "127.0.0.1:1"], 3);
         let number = connector.next(0).unwrap();
         assert!(connector.ends(number).0.is_ipv6());
-        connector.failed(number, refused(), 0);
+        connector.on_failure(number, refused(), 0);
         assert!(connector.unreachable().is_none());
         let number = connector.next(0).unwrap();
         assert!(connector.ends(number).0.is_ipv4());
-        connector.failed(number, refused(), 0);
+        connector.on_failure(number, refused(), 0);
         assert_eq!(connector.unreachable().unwrap().1.kind(), io::ErrorKind::ConnectionRefused);
     }
 

@@ -160,12 +160,12 @@ impl Reader {
     }
 
     /// Ends the answer with its connection, if its body may end that way. `None` if it was not complete.
-    pub(super) fn ended(&mut self, answer: &mut Answer, entry: &Entry) -> Option<CompletedResponse> {
+    pub(super) fn end_with_connection(&mut self, answer: &mut Answer, entry: &Entry) -> Option<CompletedResponse> {
         let verdict = answer.verdict.filter(|verdict| verdict.framing == Framing::UntilClose)?;
         Some(self.judge(answer, verdict, entry, &[]))
     }
 
-    /// Notes the head of an answer whose framing belongs to another protocol; [`Reader::ended`] completes it.
+    /// Notes the head of an answer whose framing belongs to another protocol; [`Reader::end_with_connection`] completes it.
     pub(super) fn begin(&mut self, answer: &mut Answer, status: u16) {
         answer.verdict = Some(Verdict { status, framing: Framing::UntilClose, keep_alive: true });
     }
@@ -291,7 +291,7 @@ mod tests {
                 Advance::Done(_) => return Err(Malformed::Extra(answer.len() - from)),
             }
         }
-        Ok(if ends { reader.ended(&mut state, entry) } else { None })
+        Ok(if ends { reader.end_with_connection(&mut state, entry) } else { None })
     }
 
     const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc";

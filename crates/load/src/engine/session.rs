@@ -274,7 +274,7 @@ impl AsyncRead for Carrier {
                 self.0.received.set(self.0.received.get() + length as u64);
                 Poll::Ready(Ok(()))
             }
-            Err(error) => blocked(error),
+            Err(error) => into_poll(error),
         }
     }
 }
@@ -283,7 +283,7 @@ impl AsyncWrite for Carrier {
     fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self.0.link.borrow_mut().write(bytes) {
             Ok(length) => Poll::Ready(Ok(length)),
-            Err(error) => blocked(error),
+            Err(error) => into_poll(error),
         }
     }
 
@@ -302,7 +302,7 @@ impl AsyncWrite for Carrier {
     }
 }
 
-fn blocked<T>(error: io::Error) -> Poll<io::Result<T>> {
+fn into_poll<T>(error: io::Error) -> Poll<io::Result<T>> {
     match error.kind() {
         io::ErrorKind::WouldBlock => Poll::Pending,
         _ => Poll::Ready(Err(error)),

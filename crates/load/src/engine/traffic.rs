@@ -267,7 +267,7 @@ impl<'a> Traffic<'a> {
         if connection.is_sending() && flags.contains(epoll::EventFlags::OUT) {
             let sent = connection.flush();
             now = self.clock.now_ns();
-            now = self.sent(number, sent, now);
+            now = self.on_written(number, sent, now);
         }
         let connection = &self.connections[number];
         if connection.stage != Stage::Closed && (ended || flags.contains(epoll::EventFlags::IN)) {

@@ -182,7 +182,7 @@ impl TextEncoder {
             }
             FamilyType::Gauge(_) | FamilyType::Info => ("gauge", SeriesLines::Sample(SampleName::new(name, ""))),
             FamilyType::Histogram(buckets) => {
-                ("histogram", SeriesLines::Histogram(HistogramLines::new(name, &buckets.classic, number::bound)))
+                ("histogram", SeriesLines::Histogram(HistogramLines::new(name, &buckets.classic, number::bound_text)))
             }
         };
         let mut header = String::new();

@@ -65,7 +65,7 @@ pub(super) fn push_seconds(out: &mut Vec<u8>, unix_ms: u64) {
 }
 
 /// A bound for the text format: like Go's `%g`, so `1`, `0.005`, `1e+06`.
-pub(super) fn bound(value: f64) -> String {
+pub(super) fn bound_text(value: f64) -> String {
     if value == f64::INFINITY {
         return "+Inf".into();
     }
@@ -80,7 +80,7 @@ pub(super) fn bound(value: f64) -> String {
 
 /// A bound for OpenMetrics, always recognisable as a float: `1.0`, `0.005`, `1e+06`.
 pub(super) fn bound_with_point(value: f64) -> String {
-    let mut text = bound(value);
+    let mut text = bound_text(value);
     if !text.contains(['.', 'e', 'I']) {
         text.push_str(".0");
     }
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn bounds() {
         let check = |value: f64, text: &str, openmetrics: &str| {
-            assert_eq!((bound(value).as_str(), bound_with_point(value).as_str()), (text, openmetrics));
+            assert_eq!((bound_text(value).as_str(), bound_with_point(value).as_str()), (text, openmetrics));
         };
         check(0.0, "0", "0.0");
         check(1.0, "1", "1.0");

@@ -36,7 +36,7 @@ struct InvalidRecord;
 impl Reader {
     /// Reads new records of a mount.
     pub(super) fn discover(&mut self, mount: u16, refreshed: &mut RefreshSummary) {
-        let mounted = self.store.mounted_mut(mount);
+        let mounted = self.store.mount_mut(mount);
         mounted.known = mounted.contributions.len();
         let segment = mounted.segment.clone();
         let committed = segment.committed().min(LOG_WORDS_MAX);
@@ -56,7 +56,7 @@ impl Reader {
             match read {
                 Ok(words) => at += words,
                 Err(InvalidRecord) => {
-                    self.store.mounted_mut(mount).is_damaged = true;
+                    self.store.mount_mut(mount).is_damaged = true;
                     let (process, serial) = (segment.process, segment.serial);
                     refreshed.damaged.push(DamagedSegment { process, serial, word: at });
                     return;
@@ -109,7 +109,7 @@ impl Reader {
     }
 
     fn read_family(&mut self, mount: u16, number: usize, family: Family, created_ms: u64) -> Result<(), InvalidRecord> {
-        let families = &mut self.store.mounted_mut(mount).families;
+        let families = &mut self.store.mount_mut(mount).families;
         if families.len() <= number {
             families.resize(number + 1, None);
         }
@@ -118,14 +118,14 @@ impl Reader {
         }
         let (shape, labels) = (Shape::of(&family), family.labels.clone());
         let family = self.order.declare(family, created_ms);
-        let mounted = self.store.mounted_mut(mount);
+        let mounted = self.store.mount_mut(mount);
         let folds = self.folding.declare(mounted.segment.process, family, &labels);
         mounted.families[number] = Some(FamilyDeclaration { family, shape, folds, generation: 0, folded_to: 0 });
         Ok(())
     }
 
     fn read_fold(&mut self, mount: u16, segment: &Segment, at: usize, head: RecordHead) -> Result<(), InvalidRecord> {
-        let mounted = self.store.mounted_mut(mount);
+        let mounted = self.store.mount_mut(mount);
         let declared = mounted.families.get_mut(head.family as usize).and_then(Option::as_mut).ok_or(InvalidRecord)?;
         let (generation, labels) = unpair(segment.log()[at + 1].get());
         let follows = generation > declared.generation;
@@ -149,7 +149,7 @@ impl Reader {
         refreshed: &mut RefreshSummary,
     ) -> Result<(), InvalidRecord> {
         let (number, text) = segment.series(at, head).ok_or(InvalidRecord)?;
-        let mounted = self.store.mounted_mut(mount);
+        let mounted = self.store.mount_mut(mount);
         let declared = mounted.families.get(head.family as usize).and_then(Option::as_ref).ok_or(InvalidRecord)?;
         let fits = head.words as usize == declared.shape.record_words(text.len());
         // Numbers are assigned in order.
@@ -185,10 +185,10 @@ impl Reader {
 
     /// Marks the series whose value has changed in a mount since the last look.
     pub(super) fn scan(&mut self, mount: u16, epoch: u32, now_ms: u64) -> usize {
-        let mounted = self.store.mounted_mut(mount);
+        let mounted = self.store.mount_mut(mount);
         let since = std::mem::replace(&mut mounted.since, epoch);
         mounted.epochs.note(epoch, now_ms);
-        let mounted = self.store.mounted(mount);
+        let mounted = self.store.mount(mount);
         let epochs = &mounted.segment.epochs()[..mounted.known];
         let mut changed = 0;
         for (block, epochs) in epochs.chunks(SCAN_BLOCK).enumerate() {
@@ -274,7 +274,7 @@ impl Reader {
             });
             // A removed segment has taken its records along.
             let Some(mount) = mount else { continue };
-            let mounted = self.store.mounted(mount as u16);
+            let mounted = self.store.mount(mount as u16);
             if ended.record >= mounted.read_to {
                 // Committed after we looked there, but before the tombstone.
                 if !mounted.is_damaged && ended.record < mounted.segment.room().1 {
@@ -323,7 +323,7 @@ impl Reader {
         let mut living =
             self.store.places(self.store.slot(series)).filter(|(_, each)| !each.is_leaving()).map(|(at, _)| at);
         living.any(|living| {
-            let is_new = living.number as usize >= self.store.mounted(living.mount).known;
+            let is_new = living.number as usize >= self.store.mount(living.mount).known;
             is_new || ended.iter().any(|ended| ended.mount == living.mount && ended.number < living.number)
         })
     }
@@ -371,7 +371,7 @@ impl Reader {
     }
 
     /// Records that an exposition of these families was delivered in full.
-    pub(super) fn exposed(&mut self, refresh: u64, names: Option<&[String]>) {
+    pub(super) fn on_exposed(&mut self, refresh: u64, names: Option<&[String]>) {
         for leaving in self.leaving.iter_mut().filter(|leaving| leaving.refresh <= refresh) {
             // A record without a chunk was dropped meanwhile.
             let chunk = self.store.exposed(leaving.series).map(|(chunk, _)| &self.order.chunks[chunk as usize]);

@@ -371,7 +371,7 @@ const COUNT_MAX: u64 = 1 << 48;
 const BUCKET_MAX: u32 = 1 << 20;
 
 /// Clamps a state that is out of range, so that it can be added up and printed.
-fn bound(state: &mut Distribution) {
+fn clamp_counts(state: &mut Distribution) {
     state.classic.iter_mut().for_each(|count| *count = (*count).min(COUNT_MAX));
     if let Some(native) = &mut state.native {
         native.zero_count = native.zero_count.min(COUNT_MAX);
@@ -405,7 +405,7 @@ impl Store {
     pub(super) fn single(&self, kind: &FamilyType, slot: SeriesSlot) -> u64 {
         let words = self.places(slot).map(|(place, contribution)| {
             let cells = contribution.record() + HEAD_WORDS;
-            let log = self.mounted(place.mount).segment.log();
+            let log = self.mount(place.mount).segment.log();
             (log, cells)
         });
         match kind {
@@ -437,12 +437,12 @@ impl Store {
         let CellForm::Histogram { bounds, native } = &shape.form else { return false };
         let mut is_whole = true;
         for (index, (place, contribution)) in self.places(slot).enumerate() {
-            let log = self.mounted(place.mount).segment.log();
+            let log = self.mount(place.mount).segment.log();
             let cells = &log[contribution.record() + HEAD_WORDS..];
             let to = if index == 0 { &mut *out } else { &mut *part };
             let seen = read_histogram(cells, bounds, native.as_ref(), to);
-            bound(to);
-            if seen == ReadOutcome::Stuck && !self.mounted(place.mount).is_alive {
+            clamp_counts(to);
+            if seen == ReadOutcome::Stuck && !self.mount(place.mount).is_alive {
                 add_missing_observations(to);
             } else {
                 is_whole &= seen == ReadOutcome::Whole;
@@ -457,14 +457,14 @@ impl Store {
     /// When the first of its records was made.
     #[inline]
     pub(super) fn created_ms(&self, slot: SeriesSlot) -> u64 {
-        let created = self.places(slot).map(|(place, record)| self.mounted(place.mount).created_ms(record.record()));
+        let created = self.places(slot).map(|(place, record)| self.mount(place.mount).created_ms(record.record()));
         created.min().unwrap_or(0)
     }
 
     /// The exemplars of all its records.
     pub(super) fn exemplars(&self, slot: SeriesSlot, out: &mut Vec<Exemplar>) {
         for (place, contribution) in self.places(slot) {
-            let mounted = self.mounted(place.mount);
+            let mounted = self.mount(place.mount);
             if let Some(declared) = mounted.declared(contribution.record()) {
                 let cells = contribution.record() + HEAD_WORDS;
                 declared.shape.read_exemplars(&mounted.segment.log()[cells..], out);

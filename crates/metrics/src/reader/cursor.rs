@@ -117,7 +117,7 @@ impl Reader {
                 CursorState::Trailer => {
                     cursor.state = CursorState::Done;
                     cursor.handed_out = None;
-                    self.exposed(cursor.refresh, cursor.names.as_deref());
+                    self.on_exposed(cursor.refresh, cursor.names.as_deref());
                     if let Some(trailer) = cursor.trailer.take() {
                         return Some(Piece::of(&trailer.finish()));
                     }

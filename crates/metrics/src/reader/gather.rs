@@ -52,7 +52,7 @@ impl ValueBatch {
     #[inline]
     pub(super) fn labels<'a>(&self, store: &'a Store, slot: SeriesSlot, index: usize) -> &'a [u8] {
         let text = self.texts[index];
-        store.mounted(slot.mount).segment.frozen(text.word as usize, text.bytes as usize)
+        store.mount(slot.mount).segment.frozen(text.word as usize, text.bytes as usize)
     }
 
     /// Reads the values of series that have a single value each.
@@ -125,7 +125,7 @@ impl<'a> ByMount<'a> {
     #[inline]
     fn turn_to(&mut self, mount: u16) {
         if mount != self.mount {
-            let mounted = self.store.mounted(mount);
+            let mounted = self.store.mount(mount);
             (self.mount, self.contributions) = (mount, &mounted.contributions);
             (self.log, self.read_to) = (mounted.segment.log(), mounted.read_to);
         }

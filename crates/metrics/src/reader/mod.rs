@@ -185,7 +185,7 @@ impl Reader {
         let present: Vec<u16> = (0..self.store.mounts.len() as u16).filter(mounted).collect();
         for mount in present {
             // Loaded before anything is checked.
-            let epoch = protocol::epoch(&self.store.mounted(mount).segment.header().epoch);
+            let epoch = protocol::epoch(&self.store.mount(mount).segment.header().epoch);
             self.discover(mount, &mut refreshed);
             refreshed.changed += self.scan(mount, epoch, now_ms);
         }
@@ -230,13 +230,13 @@ impl Reader {
 
     /// Drops the gauges of a process that has died, as they are no longer true.
     fn note_death(&mut self, mount: u16, is_alive: bool, refreshed: &mut RefreshSummary) {
-        let mounted = self.store.mounted_mut(mount);
+        let mounted = self.store.mount_mut(mount);
         if !mounted.is_alive || is_alive {
             return;
         }
         mounted.is_alive = false;
-        for number in 0..self.store.mounted(mount).contributions.len() as u32 {
-            let mounted = self.store.mounted(mount);
+        for number in 0..self.store.mount(mount).contributions.len() as u32 {
+            let mounted = self.store.mount(mount);
             let declared = mounted.declared(mounted.contributions[number as usize].record());
             let family = declared.map(|declared| self.order.families.get(declared.family));
             if family.is_some_and(|family| family.family.kind.ends_with_its_process()) {
@@ -418,8 +418,8 @@ impl Reader {
     pub(crate) fn idle(&self, own: SegmentProcess, ttl_ms: u64, max: usize) -> Vec<LocatedSeries> {
         let Some(before_ms) = self.now_ms.checked_sub(ttl_ms) else { return Vec::new() };
         let counts = |merged: &MergedFamily| !matches!(merged.family.kind, FamilyType::Gauge(_) | FamilyType::Info);
-        self.located(own, max, counts, |_, series| {
-            self.store.places(series).all(|(place, _)| self.store.mounted(place.mount).is_idle(place.number, before_ms))
+        self.locate_series(own, max, counts, |_, series| {
+            self.store.places(series).all(|(place, _)| self.store.mount(place.mount).is_idle(place.number, before_ms))
         })
     }
 
@@ -435,7 +435,7 @@ impl Reader {
         let has_labels = |merged: &MergedFamily| labels.iter().all(|label| merged.labels.contains(label));
         // Looked up without an allocation for each series.
         let found = RefCell::new(vec![String::new(); labels.len()]);
-        self.located(own, max, has_labels, |_, series| {
+        self.locate_series(own, max, has_labels, |_, series| {
             let mut found = found.borrow_mut();
             let text = self.store.text(series);
             let are_there = labels.iter().zip(found.iter_mut()).all(|(label, found)| {
@@ -457,14 +457,14 @@ impl Reader {
         let known = |merged: &MergedFamily| in_use.get(&*merged.name).map_or(&[][..], Vec::as_slice);
         // Usually a family has the expected labels, and its series need not be checked.
         let may_be = |merged: &MergedFamily| !matches!(known(merged), [labels] if *labels == merged.labels);
-        self.located(own, max, may_be, |merged, series| {
+        self.locate_series(own, max, may_be, |merged, series| {
             let names = || LabelPairs::new(self.store.text(series)).map(|(name, _)| name);
             !known(merged).iter().any(|labels| names().eq(labels.iter().map(String::as_str)))
         })
     }
 
     /// Live series of another process are skipped: only that process can ask its writers.
-    fn located(
+    fn locate_series(
         &self,
         own: SegmentProcess,
         max: usize,
@@ -478,7 +478,7 @@ impl Reader {
         });
         let lives = |series: SeriesSlot| !self.store.places(series).all(|(_, each)| each.is_leaving());
         let is_ours = |series: SeriesSlot| {
-            let mut mounts = self.store.places(series).map(|(at, _)| self.store.mounted(at.mount));
+            let mut mounts = self.store.places(series).map(|(at, _)| self.store.mount(at.mount));
             mounts.all(|mounted| mounted.segment.process == own || !mounted.is_alive)
         };
         let found =
@@ -489,7 +489,7 @@ impl Reader {
     fn locate(&self, family: Arc<str>, series: SeriesSlot) -> LocatedSeries {
         let records = self.store.places(series).filter(|(_, each)| !each.is_leaving());
         let located = records.map(|(place, contribution)| {
-            let segment = &self.store.mounted(place.mount).segment;
+            let segment = &self.store.mount(place.mount).segment;
             RecordAddress { process: segment.process, serial: segment.serial, record: contribution.record() }
         });
         LocatedSeries { family, labels: self.store.text(series).to_vec(), records: located.collect() }
@@ -548,7 +548,7 @@ impl Reader {
         let series = || merged.chunks.iter().flat_map(|id| &self.store.slots[*id as usize]).copied();
         let records = series().flat_map(|series| self.store.places(series));
         let words = records.map(|(place, each)| {
-            let head = self.store.mounted(place.mount).head(each.record());
+            let head = self.store.mount(place.mount).head(each.record());
             // The epoch word of the series belongs to it.
             head.map_or(0, |head| head.words as usize * 8 + 4)
         });

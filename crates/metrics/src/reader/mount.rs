@@ -216,7 +216,7 @@ impl MountedSegment {
         let epoch = self.segment.epochs().get(number as usize).map_or(0, |epoch| epoch.get());
         match self.is_base() {
             true => u64::from(epoch) * 1000,
-            false => self.epochs.over_at(epoch).unwrap_or(now_ms),
+            false => self.epochs.ended_at_ms(epoch).unwrap_or(now_ms),
         }
     }
 }
@@ -262,7 +262,7 @@ impl History {
     }
 
     /// When that epoch was over, as far as is known.
-    fn over_at(&self, epoch: u32) -> Option<u64> {
+    fn ended_at_ms(&self, epoch: u32) -> Option<u64> {
         let later = self.seen.iter().find(|(then, _)| epoch.wrapping_sub(*then).cast_signed() < 0);
         later.map(|(_, at_ms)| *at_ms)
     }

@@ -60,7 +60,7 @@ impl Position {
 
     /// Chunk and slot, unless it is pending.
     #[inline]
-    fn exposed(self) -> Option<(u32, u16)> {
+    fn chunk_and_slot(self) -> Option<(u32, u16)> {
         (self.0 & PENDING == 0).then_some((self.0 >> 8, (self.0 & 0xff) as u16))
     }
 }
@@ -95,27 +95,27 @@ impl Store {
         self.index.len()
     }
 
-    pub(super) fn mounted(&self, mount: u16) -> &MountedSegment {
+    pub(super) fn mount(&self, mount: u16) -> &MountedSegment {
         self.mounts[mount as usize].as_ref().expect("places are unlinked before their mount goes")
     }
 
-    pub(super) fn mounted_mut(&mut self, mount: u16) -> &mut MountedSegment {
+    pub(super) fn mount_mut(&mut self, mount: u16) -> &mut MountedSegment {
         self.mounts[mount as usize].as_mut().expect("places are unlinked before their mount goes")
     }
 
     #[inline]
     pub(super) fn contribution(&self, place: RecordLocation) -> Contribution {
-        self.mounted(place.mount).contributions[place.number as usize]
+        self.mount(place.mount).contributions[place.number as usize]
     }
 
     pub(super) fn contribution_mut(&mut self, place: RecordLocation) -> &mut Contribution {
-        &mut self.mounted_mut(place.mount).contributions[place.number as usize]
+        &mut self.mount_mut(place.mount).contributions[place.number as usize]
     }
 
     /// Chunk and slot of a series; `None` if it has no chunk yet, or is dead.
     #[inline]
     pub(super) fn exposed(&self, series: SeriesId) -> Option<(u32, u16)> {
-        self.series[series as usize].exposed()
+        self.series[series as usize].chunk_and_slot()
     }
 
     /// The slot of a live series.
@@ -161,7 +161,7 @@ impl Store {
     /// The labels of a series, as in its segments.
     #[inline]
     pub(super) fn text(&self, slot: SeriesSlot) -> &[u8] {
-        self.mounted(slot.mount).text(slot.record as usize)
+        self.mount(slot.mount).text(slot.record as usize)
     }
 
     /// The contributions of a series, without an anchor.
@@ -248,7 +248,7 @@ impl Store {
     }
 
     pub(super) fn place(&mut self, place: RecordLocation, contribution: Contribution) {
-        let contributions = &mut self.mounted_mut(place.mount).contributions;
+        let contributions = &mut self.mount_mut(place.mount).contributions;
         let number = place.number as usize;
         if contributions.len() <= number {
             grow(contributions, number + 1);
@@ -342,7 +342,7 @@ impl Store {
     }
 
     fn family(&self, slot: SeriesSlot) -> Option<FamilyId> {
-        self.mounted(slot.mount).declared(slot.record as usize).map(|declared| declared.family)
+        self.mount(slot.mount).declared(slot.record as usize).map(|declared| declared.family)
     }
 
     fn hash_of(&self, series: SeriesId) -> u64 {
@@ -462,7 +462,7 @@ impl Store {
         }
         let mount = self.anchors.mount;
         let ready_words = self.anchors.ready_words;
-        let mounted = self.mounted_mut(mount);
+        let mounted = self.mount_mut(mount);
         let words = HEAD_WORDS + 1 + text.len().div_ceil(WORD);
         let (at, number) = (mounted.read_to, mounted.contributions.len() as u32);
         let wanted = (at + words).next_multiple_of(READY_WORDS).max(ready_words);
@@ -558,8 +558,8 @@ impl Store {
 
     /// Removes a mount's records from all series; reports what became of each series.
     pub(super) fn take_mount(&mut self, mount: u16, mut done: impl FnMut(UnlinkResult)) {
-        for number in 0..self.mounted(mount).contributions.len() {
-            let series = self.mounted(mount).contributions[number].series;
+        for number in 0..self.mount(mount).contributions.len() {
+            let series = self.mount(mount).contributions[number].series;
             if series != NO_SERIES {
                 done(self.take(series, |place| place.mount == mount).1);
             }

@@ -67,7 +67,7 @@ impl Mapping {
     }
 
     /// Creates an unnamed file: only a process that receives it can read it.
-    pub(crate) fn unnamed(bytes: usize) -> io::Result<Mapping> {
+    pub(crate) fn create_unnamed(bytes: usize) -> io::Result<Mapping> {
         let create = |flags| memfd_create(c"stillgate-metrics", flags | MemfdFlags::CLOEXEC);
         let file = match create(MemfdFlags::NOEXEC_SEAL) {
             // Before Linux 6.3, which may insist on it.
@@ -358,7 +358,7 @@ mod tests {
     /// Whether the system currently makes a huge page of a memory file.
     #[expect(unsafe_code, reason = "advice on memory")]
     fn has_huge_pages() -> bool {
-        let scratch = Mapping::unnamed(HUGE_PAGE).unwrap();
+        let scratch = Mapping::create_unnamed(HUGE_PAGE).unwrap();
         scratch.words(0, 1)[0].store(1, Ordering::Relaxed);
         // SAFETY: the whole of the mapping; about page sizes, which change no content.
         let _ = unsafe { libc::madvise(scratch.start.as_ptr().cast(), HUGE_PAGE, MADV_COLLAPSE) };
@@ -371,7 +371,7 @@ mod tests {
             eprintln!("skipped: this system has no huge pages for files of memory");
             return;
         }
-        let mapping = Mapping::unnamed(5 * HUGE_PAGE).unwrap();
+        let mapping = Mapping::create_unnamed(5 * HUGE_PAGE).unwrap();
         mapping.keep_small(0, HUGE_PAGE);
         mapping.grow_huge(HUGE_PAGE, 4 * HUGE_PAGE);
         mapping.prepare(0, 5 * HUGE_PAGE).unwrap();
@@ -391,7 +391,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "writable_bytes")]
     fn what_is_mapped_for_reading_cannot_be_stored_to() {
-        let mapping = Mapping::unnamed(PAGE).unwrap();
+        let mapping = Mapping::create_unnamed(PAGE).unwrap();
         Mapping::inherit(mapping.file().unwrap().unwrap()).unwrap().words(0, 1);
     }
 
@@ -399,7 +399,7 @@ mod tests {
     fn what_is_used_stays_as_it_is_while_more_is_made_ready() {
         let folder = tempfile::tempdir().unwrap();
         let in_folder = Mapping::create(&folder.path().join("file"), 4 * HUGE_PAGE).unwrap();
-        for mapping in [in_folder, Mapping::unnamed(4 * HUGE_PAGE).unwrap()] {
+        for mapping in [in_folder, Mapping::create_unnamed(4 * HUGE_PAGE).unwrap()] {
             mapping.grow_huge(0, mapping.bytes());
             let pages = |from: usize, to: usize| (from..to).step_by(PAGE).map(|at| &mapping.words(at, 1)[0]);
             let mut from = 0;

@@ -96,7 +96,7 @@ impl Segment {
         let bytes = log_at + log_words * WORD;
         let mapping = match file {
             Some(path) => Mapping::create(path, bytes)?,
-            None => Mapping::unnamed(bytes)?,
+            None => Mapping::create_unnamed(bytes)?,
         };
         mapping.keep_small(0, log_at);
         mapping.grow_huge(log_at, log_words * WORD);

@@ -177,7 +177,7 @@ impl Collector {
         unreadable.into_iter().for_each(|error| self.report_once(CollectorEvent::Damaged(error.to_string())));
         let refreshed = self.reader.refresh(&mounts.map_err(CollectError::Directory)?, now_ms);
         if refreshed.series_new > 0 {
-            self.endings.look_again(now_ms);
+            self.endings.schedule_look(now_ms);
         }
         self.settle(&refreshed.folded);
         for DamagedSegment { process, serial, word } in refreshed.damaged {
@@ -312,7 +312,8 @@ impl Collector {
         let declared = self.source.registry().map(|registry| registry.families()).unwrap_or_default();
         for family in &mut families {
             for label in &mut family.labels {
-                for (distinct, is_collapsed) in declared.iter().filter_map(|each| each.about(&family.name, &label.name))
+                for (distinct, is_collapsed) in
+                    declared.iter().filter_map(|each| each.label_cardinality(&family.name, &label.name))
                 {
                     label.distinct = label.distinct.max(distinct);
                     label.collapsed |= is_collapsed;
@@ -349,7 +350,7 @@ impl Collector {
         match folded {
             Ok(folded) if folded.segments > 0 => {
                 // Series of another process may belong to a route, or a family, that is gone.
-                self.endings.look_again(now_ms);
+                self.endings.schedule_look(now_ms);
                 if folded.damaged > 0 {
                     let what = format!("{} segments of ended processes were damaged; see *.damaged", folded.damaged);
                     self.report_once(CollectorEvent::Damaged(what));

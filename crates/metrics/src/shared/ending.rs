@@ -114,7 +114,7 @@ impl Endings {
     }
 
     /// New series have been found.
-    pub(crate) fn look_again(&mut self, now_ms: u64) {
+    pub(crate) fn schedule_look(&mut self, now_ms: u64) {
         self.next_news_ms.get_or_insert(now_ms + NEWS_MS);
     }
 
@@ -180,12 +180,12 @@ impl Endings {
                 // Counts made meanwhile end with it; its writers will be asked in the next step.
                 self.has_news = true;
                 let Some(gone) = self.gone.get(labels) else { return false };
-                batch.still(reader.with_labels(registry.process(), labels, &gone.values, usize::MAX))
+                batch.still_unused(reader.with_labels(registry.process(), labels, &gone.values, usize::MAX))
             }
             EndReason::Unused => {
                 self.has_news = true;
                 let Some(in_use) = &self.in_use else { return false };
-                batch.still(reader.unused(in_use, registry.process(), usize::MAX))
+                batch.still_unused(reader.unused(in_use, registry.process(), usize::MAX))
             }
         };
         let families = registry.families();
@@ -224,7 +224,7 @@ impl EndingSeries {
     }
 
     /// The series of the batch that are among these, and for which the writers of all records were asked.
-    fn still(&self, now: Vec<LocatedSeries>) -> Vec<LocatedSeries> {
+    fn still_unused(&self, now: Vec<LocatedSeries>) -> Vec<LocatedSeries> {
         let asked: HashMap<_, _> =
             self.series.iter().map(|each| ((&*each.family, &each.labels), &each.records)).collect();
         let mut now = now;

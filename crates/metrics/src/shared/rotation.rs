@@ -278,7 +278,7 @@ impl Base {
         let process = self.registry.process();
         let family = declared.family();
         let Fold { generation, labels } = reader.applied_fold(process, &family.name, &family.labels);
-        match generation == 0 || self.writer.made_under(declared, generation, labels) {
+        match generation == 0 || self.writer.record_policy(declared, generation, labels) {
             true => Ok(()),
             false => Err(full()),
         }

@@ -272,7 +272,7 @@ impl Writer {
 
     /// Records in a base, before anything is added to it, the policy of the process under which a family's series are;
     /// false if there is no room.
-    pub(crate) fn made_under(&mut self, family: &Arc<DeclaredFamily>, generation: u32, labels: u32) -> bool {
+    pub(crate) fn record_policy(&mut self, family: &Arc<DeclaredFamily>, generation: u32, labels: u32) -> bool {
         if !self.know(family) || !self.has_memory(self.reserve + FOLD_WORDS, self.reserved_series) {
             return false;
         }

@@ -119,12 +119,12 @@ impl MemoryBudget<'_> {
     fn take(&self, bytes: usize) -> bool {
         let is_granted = self.taken.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) <= self.max;
         if !is_granted {
-            self.give_back(bytes);
+            self.return_bytes(bytes);
         }
         is_granted
     }
 
-    fn give_back(&self, bytes: usize) {
+    fn return_bytes(&self, bytes: usize) {
         self.taken.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
@@ -147,7 +147,7 @@ impl Area {
         let prepared = prepare(from, to);
         let before = if prepared.is_ok() { self.ready.fetch_max(to, Ordering::AcqRel) } else { to };
         // What another thread has made ready meanwhile is paid for already.
-        budget.give_back((before.min(to) - from) * unit_bytes);
+        budget.return_bytes((before.min(to) - from) * unit_bytes);
         prepared.map(|()| true)
     }
 }
@@ -234,14 +234,14 @@ impl WriterMemory {
         let ahead_pages = (ahead / PAGE_WORDS).max(self.pages.used() / 4).max(PAGES_FIRST);
         let ahead_series = ahead / SERIES_WORDS;
         let mut is_granted = true;
-        if let Some(wanted) = wanted(&self.epochs, ahead_series, PAGE / 4, series_max, 4) {
+        if let Some(wanted) = memory_demand(&self.epochs, ahead_series, PAGE / 4, series_max, 4) {
             is_granted &= self.epochs.extend(wanted, budget, |from, to| self.segment.prepare_epochs(from, to))?;
         }
-        if let Some(wanted) = wanted(&self.pages, ahead_pages, 1, pages_max, PAGE) {
+        if let Some(wanted) = memory_demand(&self.pages, ahead_pages, 1, pages_max, PAGE) {
             let prepare = |from, to| self.index.prepare(from * PAGE, (to - from) * PAGE);
             is_granted &= self.pages.extend(wanted, budget, prepare)?;
         }
-        if let Some(wanted) = wanted(&self.log, ahead, PAGE / 8, words_max, 8) {
+        if let Some(wanted) = memory_demand(&self.log, ahead, PAGE / 8, words_max, 8) {
             is_granted &= self.log.extend(wanted, budget, |from, to| self.segment.prepare_log(from, to))?;
         }
         for (area, ahead) in [(&self.epochs, ahead_series), (&self.pages, ahead_pages), (&self.log, ahead)] {
@@ -279,7 +279,7 @@ impl WriterMemory {
 }
 
 /// The next part of an area; nothing while more than half of what should be prepared is.
-fn wanted(area: &Area, ahead: usize, unit: usize, max: usize, unit_bytes: usize) -> Option<MemoryDemand> {
+fn memory_demand(area: &Area, ahead: usize, unit: usize, max: usize, unit_bytes: usize) -> Option<MemoryDemand> {
     let (used, from) = (area.used(), area.ready());
     if from.saturating_sub(used) > ahead / 2 || from >= max {
         return None;

@@ -395,7 +395,7 @@ impl OutboxCounters {
     }
 
     /// Counts delivered entries, and the bytes of their batches.
-    pub fn sent(&self, plugin: &str, entries: u64, bytes: u64) {
+    pub fn count_sent(&self, plugin: &str, entries: u64, bytes: u64) {
         if let Some(count) = self.of(plugin) {
             count.sent.fetch_add(entries, Ordering::Relaxed);
             count.sent_bytes.fetch_add(bytes, Ordering::Relaxed);

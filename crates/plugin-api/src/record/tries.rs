@@ -56,7 +56,7 @@ impl NodeTries {
 
     /// The current node is connected.
     #[inline]
-    pub fn connected(&mut self, connect_us: u64) {
+    pub fn on_connected(&mut self, connect_us: u64) {
         if let Some(last) = self.shown.last_mut() {
             last.connect_us = Some(connect_us);
         }
@@ -64,7 +64,7 @@ impl NodeTries {
 
     /// The current node has answered, or failed with an error of this status.
     #[inline]
-    pub fn answered(&mut self, status: u16) {
+    pub fn on_answered(&mut self, status: u16) {
         if let Some(last) = self.shown.last_mut() {
             last.status = status;
         }
@@ -115,9 +115,9 @@ mod tests {
         assert_eq!(tries.count(), 20);
         tries.clear();
         tries.begin("10.0.0.1:80".parse().unwrap());
-        tries.answered(504);
+        tries.on_answered(504);
         tries.begin("[::1]:81".parse().unwrap());
-        tries.connected(7);
+        tries.on_connected(7);
         assert_eq!(tries.to_string(), "10.0.0.1:80, [::1]:81");
         let seen: Vec<_> = tries.shown().iter().map(|tried| (tried.status, tried.connect_us)).collect();
         assert_eq!(seen, [(504, None), (0, Some(7))]);

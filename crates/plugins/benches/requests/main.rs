@@ -138,7 +138,7 @@ fn worker() -> Worker {
     let limits = OnceLock::new();
     limits.get_or_init(|| Arc::new(Limits::create(LIMITS_BYTES).unwrap()));
     let outbox = Outbox::new(Box::new(Nowhere::default()), Arc::new(OutboxCounters::new(["opentelemetry"])));
-    let worker = Worker::new(Arc::new(limits)).sending(outbox, Arc::default(), [1, 2]);
+    let worker = Worker::new(Arc::new(limits)).with_outbox(outbox, Arc::default(), [1, 2]);
     worker.set_now_ms(NOW_MS);
     worker
 }

@@ -296,7 +296,7 @@ impl BodyFilter for TransformingBody {
         Some(Box::new(move || -> Output { Box::new(task.make(old)) }))
     }
 
-    fn worked(&mut self, result: Output, out: &mut Vec<u8>) -> Result<(), BodyError> {
+    fn on_work_done(&mut self, result: Output, out: &mut Vec<u8>) -> Result<(), BodyError> {
         self.held_bytes = 0;
         let made = result.downcast::<Result<Vec<u8>, BodyError>>().map_err(|_| BodyError::Malformed)?;
         out.extend_from_slice(&(*made)?);

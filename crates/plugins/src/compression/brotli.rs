@@ -242,7 +242,7 @@ impl BodyFilter for BrotliFilter {
         Some(Box::new(move || -> Output { Box::new(code(encoder, params, &block, then)) }))
     }
 
-    fn worked(&mut self, result: Output, out: &mut Vec<u8>) -> Result<(), BodyError> {
+    fn on_work_done(&mut self, result: Output, out: &mut Vec<u8>) -> Result<(), BodyError> {
         let coded = result.downcast::<BlockResult>().ok().and_then(|coded| *coded);
         let (encoder, coded) = coded.ok_or(BodyError::Failed)?;
         out.extend_from_slice(&coded);

@@ -6,7 +6,7 @@ use crate::body_fields::{CONTENT_ENCODING, CONTENT_TYPE, ETAG, forget_coded_byte
 use stillgate_plugin_api::Response;
 use stillgate_schema::kind::{some, text};
 use stillgate_schema::{
-    Choice, Definitions, Fault, Json, Kind, Node, Path, Sink, Text, Value, expected, read, text as text_kind,
+    Choice, Definitions, Fault, Json, Kind, Node, Path, Sink, Text, Value, read, report_expected, text as text_kind,
 };
 use stillgate_wire::{FieldName, FieldValue};
 
@@ -45,7 +45,7 @@ impl Kind for TypesKind {
             Value::List(_) => read(&some(TYPE), node, path, sink).map(Types::Listed),
             Value::Scalar(_) => read(&ALL, node, path, sink).map(|()| Types::All),
             _ => {
-                expected("a list of media types, or \"*\"", node, path, sink);
+                report_expected("a list of media types, or \"*\"", node, path, sink);
                 None
             }
         }

@@ -114,7 +114,7 @@ pub(super) fn look_up_key(
     }
     if !has_waited && (source.is_fetching.get() || source.ask(set, worker)) {
         return match source.waiting.borrow().len() < WAITING_MAX {
-            true => KeyLookup::Fetching(source.after(ended)),
+            true => KeyLookup::Fetching(source.wait_for_fetch(ended)),
             false => KeyLookup::Unavailable,
         };
     }
@@ -213,7 +213,7 @@ impl RemoteKeySet {
     }
 
     /// Completes when more fetches have finished.
-    fn after(self: &Rc<RemoteKeySet>, ended: u64) -> LocalFuture<()> {
+    fn wait_for_fetch(self: &Rc<RemoteKeySet>, ended: u64) -> LocalFuture<()> {
         let source = self.clone();
         Box::pin(poll_fn(move |cx| {
             if source.ended.get() != ended {

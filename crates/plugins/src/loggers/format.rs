@@ -7,7 +7,7 @@ use stillgate_plugin_api::record::written::push_json_string;
 use stillgate_plugin_api::record::{AccessValue, Record, RecordScratch, access_value, push_value};
 use stillgate_route::Variable;
 use stillgate_schema::text::scalar::Meaning;
-use stillgate_schema::{Definitions, Fault, Json, Kind, Node, Path, Sink, Value, expected, json_of};
+use stillgate_schema::{Definitions, Fault, Json, Kind, Node, Path, Sink, Value, json_of, report_expected};
 use stillgate_wire::FieldName;
 
 /// Most levels of nested objects.
@@ -51,7 +51,7 @@ impl Kind for FormatKind {
 
 fn read_format(node: &Node, path: &Path<'_>, sink: &mut Sink, level: usize) -> Option<EntryFormat> {
     let Value::Map(entries) = &node.value else {
-        expected("a map of names and values", node, path, sink);
+        report_expected("a map of names and values", node, path, sink);
         return None;
     };
     let mut members = Vec::with_capacity(entries.len());
@@ -77,7 +77,7 @@ fn read_format(node: &Node, path: &Path<'_>, sink: &mut Sink, level: usize) -> O
                 None => constant(&json_of(&entry.value, &path, sink)?),
             },
             _ => {
-                expected("a text, or a map of names and values", &entry.value, &path, sink);
+                report_expected("a text, or a map of names and values", &entry.value, &path, sink);
                 return None;
             }
         };

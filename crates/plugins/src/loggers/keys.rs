@@ -5,7 +5,7 @@ use serde_json::json;
 use std::time::Duration;
 use stillgate_plugin_api::Secret;
 use stillgate_plugin_api::outbox::{BatchPolicy, PENDING_BYTES_MAX, Url};
-use stillgate_schema::{Definitions, Fault, Json, Kind, Node, Path, Sink, Text, Value, expected, text};
+use stillgate_schema::{Definitions, Fault, Json, Kind, Node, Path, Sink, Text, Value, report_expected, text};
 use stillgate_wire::{FieldName, FieldValue};
 
 /// A table of keys that ends with those of all loggers: the content of an entry.
@@ -229,7 +229,7 @@ impl Kind for HeaderSecret {
                 None
             }
             None => {
-                expected("a text", node, path, sink);
+                report_expected("a text", node, path, sink);
                 None
             }
         }
@@ -248,7 +248,7 @@ impl Kind for HeaderSecrets {
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Vec<(String, Secret)>> {
         let Value::Map(entries) = &node.value else {
-            expected("a map of header fields", node, path, sink);
+            report_expected("a map of header fields", node, path, sink);
             return None;
         };
         let mut fields = Vec::with_capacity(entries.len());
@@ -261,7 +261,7 @@ impl Kind for HeaderSecrets {
             let text = match &entry.value.value {
                 Value::Scalar(scalar) => &scalar.text,
                 _ => {
-                    expected("a text", &entry.value, &path, sink);
+                    report_expected("a text", &entry.value, &path, sink);
                     return None;
                 }
             };

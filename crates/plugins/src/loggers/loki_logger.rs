@@ -14,7 +14,7 @@ use stillgate_plugin_api::secrets::VeiledKind;
 use stillgate_plugin_api::{Compile, Define, Phases, Response, Secret, Template};
 use stillgate_route::VariableError;
 use stillgate_schema::{
-    Definitions, Fault, Flag, Json, Kind, Node, Path, Sink, TEXT, Text, Value, expected, int, read, some, text,
+    Definitions, Fault, Flag, Json, Kind, Node, Path, Sink, TEXT, Text, Value, int, read, report_expected, some, text,
 };
 
 const NAME: &str = "loki-logger";
@@ -81,7 +81,7 @@ impl Kind for LabelsKind {
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<LogLabels> {
         let Value::Map(entries) = &node.value else {
-            expected("a map of labels", node, path, sink);
+            report_expected("a map of labels", node, path, sink);
             return None;
         };
         let mut labels = Vec::with_capacity(entries.len());

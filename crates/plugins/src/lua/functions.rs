@@ -71,7 +71,7 @@ impl Functions {
     }
 
     /// Continues with the reply of another server or thread.
-    fn answered(
+    fn resume_with_reply(
         self: &Arc<Self>,
         phase: Phase,
         paused: PausedRun,
@@ -89,7 +89,7 @@ impl Functions {
     /// Translates an outcome for the request.
     fn flow(self: &Arc<Self>, phase: Phase, outcome: RunOutcome, request: &mut Request<'_>) -> Flow {
         match outcome {
-            RunOutcome::Done(_) => self.then(phase, request),
+            RunOutcome::Done(_) => self.run_wrapped_plugin(phase, request),
             RunOutcome::Answer { status, body: None } => Flow::Answer(Answer::page(status)),
             RunOutcome::Answer { status, body: Some(body) } => {
                 let mut answer = Answer::owned(status, body);
@@ -114,13 +114,13 @@ impl Functions {
                 let (own, links) = (self.clone(), Links::of(request.settled));
                 let performed = links.perform(*call, request.worker.io().clone());
                 Flow::wait(performed, move |done, request| {
-                    own.answered(phase, paused, done.map(CallReply::Link), request)
+                    own.resume_with_reply(phase, paused, done.map(CallReply::Link), request)
                 })
             }
             RunOutcome::Failed(failure) => {
                 request.worker.io().fail(self.plugin, &failure.text);
                 match self.goes_on(&failure) {
-                    true => self.then(phase, request),
+                    true => self.run_wrapped_plugin(phase, request),
                     false => Flow::Answer(Answer::page(500)),
                 }
             }
@@ -142,7 +142,7 @@ impl Functions {
                 }
             }
         };
-        Flow::wait(answered, move |reply, request| own.answered(phase, paused, reply, request))
+        Flow::wait(answered, move |reply, request| own.resume_with_reply(phase, paused, reply, request))
     }
 
     /// Calls another thread.
@@ -156,11 +156,11 @@ impl Functions {
             }
         };
         Flow::offload(work, move |done, request| match done {
-            Ok(reply) => own.answered(phase, paused, reply.map(CallReply::Work), request),
+            Ok(reply) => own.resume_with_reply(phase, paused, reply.map(CallReply::Work), request),
             Err(QueueFull) => {
                 let pause = request.worker.io().sleep(REFUSED_PAUSE);
                 let why = || Err("too many calls are waiting already; try again later".to_owned());
-                Flow::wait(pause, move |(), request| own.answered(phase, paused, why(), request))
+                Flow::wait(pause, move |(), request| own.resume_with_reply(phase, paused, why(), request))
             }
         })
     }
@@ -172,7 +172,7 @@ impl Functions {
     }
 
     /// Runs the plugin after the functions.
-    fn then(&self, phase: Phase, request: &mut Request<'_>) -> Flow {
+    fn run_wrapped_plugin(&self, phase: Phase, request: &mut Request<'_>) -> Flow {
         match (&self.then, phase) {
             (None, _) => Flow::Continue,
             (Some(plugin), Phase::Rewrite) => plugin.rewrite(request),

@@ -386,7 +386,7 @@ impl Host for ResponseHost<'_, '_> {
 const NO_HEAD: &str = "the head of the response is not final yet";
 
 impl PieceHost<'_> {
-    fn seen(&self) -> Result<&RequestCopy, String> {
+    fn request_copy(&self) -> Result<&RequestCopy, String> {
         self.seen.get().ok_or_else(|| NO_HEAD.to_owned())
     }
 }
@@ -401,7 +401,7 @@ impl Host for PieceHost<'_> {
     }
 
     fn variable(&self, name: &str, out: &mut Vec<u8>) -> Result<bool, String> {
-        self.seen()?.variable(self.wishes, name, out)
+        self.request_copy()?.variable(self.wishes, name, out)
     }
 
     fn set_variable(&mut self, name: &str, _: &[u8]) -> Result<bool, String> {
@@ -451,7 +451,7 @@ impl Host for PieceHost<'_> {
     }
 
     fn metadata(&self, plugin: &str) -> Result<Option<(u64, &Json)>, String> {
-        self.seen()?.metadata(plugin)
+        self.request_copy()?.metadata(plugin)
     }
 
     fn check_schema(&self, schema: &Json, value: Json) -> Result<Json, String> {

@@ -71,8 +71,9 @@ impl<'f> Files<'f> {
         files.sort_unstable_by_key(|file| &file.path);
         files.dedup_by_key(|file| &file.path);
         let version = Identity::of(&parts.iter().map(Vec::as_slice).collect::<Vec<_>>());
-        let module =
-            known(version, || Module::with(file.name.clone(), file.text.clone(), requires, self.attributes.clone()));
+        let module = reuse_or_make(version, || {
+            Module::with(file.name.clone(), file.text.clone(), requires, self.attributes.clone())
+        });
         let sources = Sources { module, version, files };
         self.made.insert(&file.path, ModuleLoad::Done(sources.clone()));
         Ok(sources)
@@ -134,7 +135,7 @@ fn required_names(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// The version of a file that workers may have loaded already: its state is kept if the file is unchanged.
-fn known(version: Identity, make: impl FnOnce() -> Arc<Module>) -> Arc<Module> {
+fn reuse_or_make(version: Identity, make: impl FnOnce() -> Arc<Module>) -> Arc<Module> {
     static KNOWN: Mutex<Option<HashMap<u128, Weak<Module>>>> = Mutex::new(None);
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let known = known.get_or_insert_default();

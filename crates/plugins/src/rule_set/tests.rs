@@ -23,7 +23,7 @@ fn matches(set: &RuleSet, text: &[u8]) -> bool {
 #[test]
 fn needed_literals() {
     let check = |rule: &str, expected: &[&str]| {
-        let found = needed(&parse(rule, Flags::default()).unwrap()).unwrap_or_default();
+        let found = required_literals(&parse(rule, Flags::default()).unwrap()).unwrap_or_default();
         let found: Vec<_> = found.iter().map(|literal| std::str::from_utf8(literal).unwrap()).collect();
         assert_eq!(found, expected, "{rule}");
     };
@@ -154,7 +154,7 @@ fn resources_with_the_same_rules_share_a_set() {
     let of = |rules: &[String]| RuleSet::of(rules, &budget).unwrap();
     let (first, second, other) = (of(&rules), of(&rules), of(&rules[..1]));
     assert!(Arc::ptr_eq(&first, &second) && !Arc::ptr_eq(&first, &other));
-    assert_eq!(CompileBudget::RESOURCE - budget.left(), 2 * first.cost + other.cost, "both pay");
+    assert_eq!(CompileBudget::RESOURCE - budget.remaining(), 2 * first.cost + other.cost, "both pay");
 }
 
 /// Sets that nothing uses are forgotten, but for the last ones.

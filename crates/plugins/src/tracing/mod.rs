@@ -26,8 +26,8 @@ use stillgate_route::{Lookup, RouteMatch, Variable};
 use stillgate_schema::description::KeyDescription;
 use stillgate_schema::text::scalar::Meaning;
 use stillgate_schema::{
-    Choice, Definitions, Entry, Fault, Flag, Json, Kind, Node, Object, Path, Position, Sink, Text, Value, expected,
-    int, list, map, object, read, text,
+    Choice, Definitions, Entry, Fault, Flag, Json, Kind, Node, Object, Path, Position, Sink, Text, Value, int, list,
+    map, object, read, report_expected, text,
 };
 use stillgate_wire::{FieldName, FieldValue};
 use w3c::{Parent, number};
@@ -255,7 +255,7 @@ impl Kind for SecondsKind {
         };
         let good = seconds.filter(|seconds| (0.0..=SECONDS_MAX).contains(seconds)).map(Seconds);
         if good.is_none() {
-            expected("a number of seconds from 0 to 86400", node, path, sink);
+            report_expected("a number of seconds from 0 to 86400", node, path, sink);
         }
         good
     }
@@ -277,13 +277,13 @@ impl Kind for ResourceKind {
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Vec<(String, Any)>> {
         let Value::Map(entries) = &node.value else {
-            expected("a map of attributes", node, path, sink);
+            report_expected("a map of attributes", node, path, sink);
             return None;
         };
         let mut attributes = Vec::with_capacity(entries.len());
         for entry in entries.iter() {
             let Value::Scalar(scalar) = &entry.value.value else {
-                expected("a text, a number, true or false", &entry.value, &path.key(&entry.key), sink);
+                report_expected("a text, a number, true or false", &entry.value, &path.key(&entry.key), sink);
                 return None;
             };
             // As in APISIX, all numbers are floats.
@@ -311,7 +311,7 @@ impl Kind for HeadersKind {
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Vec<(String, Option<Secret>)>> {
         let Value::Map(entries) = &node.value else {
-            expected("a map of header fields", node, path, sink);
+            report_expected("a map of header fields", node, path, sink);
             return None;
         };
         let mut fields = Vec::with_capacity(entries.len());

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use stillgate_schema::text::scalar::Meaning;
-use stillgate_schema::{Definitions, Json, Kind, Node, Path, Sink, Value, expected};
+use stillgate_schema::{Definitions, Json, Kind, Node, Path, Sink, Value, report_expected};
 
 /// A share of all requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -31,7 +31,7 @@ impl Kind for ShareKind {
                 Some(SampledShare(share.clamp(0.0, 1.0)))
             }
             _ => {
-                expected(&format!("a number from {} to 1", self.min), node, path, sink);
+                report_expected(&format!("a number from {} to 1", self.min), node, path, sink);
                 None
             }
         }

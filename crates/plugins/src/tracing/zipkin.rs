@@ -15,7 +15,7 @@ use stillgate_plugin_api::{
     Trace,
 };
 use stillgate_schema::{
-    Definitions, Fault, Flag, Json, Kind, Node, Path, Sink, TEXT, Text, Value, expected, object, text,
+    Definitions, Fault, Flag, Json, Kind, Node, Path, Sink, TEXT, Text, Value, object, report_expected, text,
 };
 use stillgate_wire::{FieldName, FieldValue};
 
@@ -86,7 +86,7 @@ impl Kind for Version {
             _ => None,
         };
         if version.is_none() {
-            expected("1 or 2", node, path, sink);
+            report_expected("1 or 2", node, path, sink);
         }
         version
     }

@@ -173,7 +173,7 @@ impl Driver<'_, '_, '_> {
                 }
             }
             self.count_refused(u64::MAX);
-            if self.transport.opened().is_some() {
+            if self.transport.opened_streams().is_some() {
                 self.shared.marked.forget_unserved();
             }
             let flushed = self.transport.poll_flush(cx);
@@ -205,7 +205,7 @@ impl Driver<'_, '_, '_> {
     /// nothing is known about them.
     fn count_refused(&mut self, most: u64) {
         // What arrives after the connection began to end is not looked at, and is not a fault.
-        let opened = self.transport.opened().filter(|_| self.parting_since_ms.is_none()).unwrap_or(0);
+        let opened = self.transport.opened_streams().filter(|_| self.parting_since_ms.is_none()).unwrap_or(0);
         let by_h2 = opened.saturating_sub(self.accepted + self.refused).min(most);
         self.refused += by_h2;
         let count = by_h2 + u64::from(self.shared.malformed.take());

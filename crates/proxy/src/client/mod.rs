@@ -148,7 +148,7 @@ async fn read_head(worker: &Worker, client: &mut ClientConnection, exchange: &mu
     let snapshot = worker.snapshot();
     let settings = &snapshot.plan.settings;
     let deadline_ms = worker.clock.now_ms() + settings.head_ms;
-    let agreed = client.stream.agreed();
+    let agreed = client.stream.alpn_protocol();
     // The protocol agreed on is the one spoken (RFC 9113 section 3.3): its own preface validates the bytes, not the HTTP/1.1
     // parser.
     if agreed == Some(ALPN_HTTP2) && client.is_new {
@@ -177,7 +177,7 @@ async fn read_head(worker: &Worker, client: &mut ClientConnection, exchange: &mu
             }
             match exchange.from_client.poll_read_head(cx, &mut client.stream, &worker.buffers) {
                 Poll::Ready(Ok(0)) | Poll::Ready(Err(_)) => return Poll::Ready(HeadArrival::Closed),
-                Poll::Ready(Ok(_)) => exchange.outcome.arrived(),
+                Poll::Ready(Ok(_)) => exchange.outcome.note_arrival(),
                 Poll::Pending if !exchange.from_client.has_leftover() => return Poll::Ready(HeadArrival::Nothing),
                 Poll::Pending if worker.clock.now_ms() >= deadline_ms => return Poll::Ready(HeadArrival::Timeout),
                 Poll::Pending => {

@@ -143,7 +143,7 @@ impl Stream {
     }
 
     /// The protocol that the TLS handshake has agreed on (ALPN).
-    pub(crate) fn agreed(&self) -> Option<&[u8]> {
+    pub(crate) fn alpn_protocol(&self) -> Option<&[u8]> {
         match self {
             Stream::Tls(tls) => tls.stream.get_ref().1.alpn_protocol(),
             _ => None,

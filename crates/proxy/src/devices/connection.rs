@@ -218,7 +218,7 @@ impl DeviceConnection {
     }
 
     /// Another process has taken it over.
-    pub(super) fn gone(&mut self) {
+    pub(super) fn on_taken_over(&mut self) {
         self.more.is_given = true;
         let worker = self.open.worker.clone();
         if let Some(devices) = &worker.devices {

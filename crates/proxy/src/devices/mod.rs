@@ -67,7 +67,7 @@ impl DeviceConnection {
         }
         let is_given = giving.send(&worker.troubles, || self.pack());
         if is_given {
-            self.gone();
+            self.on_taken_over();
         }
         is_given
     }
@@ -86,7 +86,7 @@ impl DeviceConnection {
         let is_held = worker.devices.as_ref().is_some_and(|devices| devices.held.is_held());
         match worker.handover() {
             Some(giving) if is_held => {
-                giving.come_again();
+                giving.request_another_pass();
                 true
             }
             _ => false,
@@ -124,7 +124,7 @@ impl DeviceConnection {
         let carried = self.session.as_mut().and_then(|session| session.carry(session.token(), &mut Vec::new()).ok());
         let carried = carried.ok_or(io::ErrorKind::InvalidInput)?;
         if carried.messages.len() > DEVICE_MESSAGES_MAX {
-            self.session = Some(continued(carried, self.more.generation));
+            self.session = Some(resume_session(carried, self.more.generation));
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let messages = carried.messages.iter().map(|OutgoingMessage { id, seq, encoded }| {
@@ -184,7 +184,7 @@ impl DeviceConnection {
 }
 
 /// Builds a session on its previous connection.
-fn continued(carried: SessionTransfer, generation: Generation) -> Session {
+fn resume_session(carried: SessionTransfer, generation: Generation) -> Session {
     let mut session = Session::from_carried(carried, generation, crate::device_link::process_ms());
     session.keep_handed_out();
     session
@@ -248,7 +248,7 @@ pub(crate) fn take(
         protocol,
         settings,
         generation,
-        session: continued(carried, generation),
+        session: resume_session(carried, generation),
         request: Box::new(request),
         admission,
         lease: lease(route.lease.as_ref(), is_changed),

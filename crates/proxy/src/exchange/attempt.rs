@@ -105,7 +105,7 @@ impl<'a> AttemptGuard<'a> {
     }
 
     /// The final response's head has arrived.
-    fn answered(&mut self, exchange: &mut Exchange) {
+    fn on_response_head(&mut self, exchange: &mut Exchange) {
         let status = exchange.response.status;
         health::report(self.worker, self.upstream, self.index, TryReport::Status(status), || {
             format!("status {status}")
@@ -113,7 +113,7 @@ impl<'a> AttemptGuard<'a> {
         if let Some(closed) = self.closed.take() {
             health::report_failure(self.worker, self.upstream, closed, Failure::Reset, false);
         }
-        exchange.tries.answered(status);
+        exchange.tries.on_answered(status);
         let now = self.began.map(|_| Instant::now());
         if exchange.outcome.timing.head {
             let elapsed_us = self.began.zip(now).map(|(began, now)| now.duration_since(began).as_micros() as u64);
@@ -128,7 +128,7 @@ impl<'a> AttemptGuard<'a> {
     #[cold]
     fn not_connected(&self, exchange: &mut Exchange, error: &ConnectError) -> AttemptOutcome {
         exchange.outcome.node_ended();
-        exchange.tries.answered(error.failure.status());
+        exchange.tries.on_answered(error.failure.status());
         let (failure, reason) = (error.failure, error.is_handshake.then(|| error.reason()));
         AttemptOutcome::Failed(FailedAttempt {
             failure,
@@ -166,14 +166,14 @@ impl<'a> AttemptGuard<'a> {
             RelayEvent::NodeFailed(Failure::Reset) if is_refused => RelayEvent::NodeFailed(Failure::Refused),
             event => event,
         };
-        let mut failed = match interrupted(exchange, event, reused, begun) {
+        let mut failed = match outcome_of_event(exchange, event, reused, begun) {
             AttemptOutcome::Failed(failed) => FailedAttempt { awaited_client, ..failed },
             ended => return ended,
         };
         if is_unseen && exchange.is_replayable() {
             failed.request_sent = false;
         }
-        exchange.tries.answered(failed.failure.status());
+        exchange.tries.on_answered(failed.failure.status());
         let is_of_client = is_of_client(exchange, &failed);
         if (is_of_client && !awaited_client) || failed.is_closed() {
             self.note_unanswered(&mut failed);
@@ -237,7 +237,7 @@ pub(super) async fn run(serving: &mut RequestContext<'_>, attempts: &Attempts<'_
             Err(error) => return trying.not_connected(serving.exchange, &error),
         },
     };
-    serving.exchange.tries.connected(connection.connect_us);
+    serving.exchange.tries.on_connected(connection.connect_us);
     if let Some(refused) = attempts.refused.take() {
         judge_refusal(serving, attempts, refused, index);
     }
@@ -264,7 +264,7 @@ async fn drive(relay: &mut Relay<'_>, trying: &mut AttemptGuard<'_>) -> RelayEve
         let passed = match poll_fn(|cx| relay.poll(cx)).await {
             RelayEvent::Head if response::is_interim(&relay.serving.exchange.response) => response::pass_interim(relay),
             RelayEvent::Head => {
-                trying.answered(relay.serving.exchange);
+                trying.on_response_head(relay.serving.exchange);
                 response::begin(relay)
             }
             RelayEvent::Finished => return RelayEvent::Finished,
@@ -302,11 +302,11 @@ fn finish(
         let surplus = attempts.target.upstream.state.borrow_mut().put(index, stream, meta, worker.clock.now_ms());
         drop(surplus);
     }
-    after(exchange, keep_alive)
+    next_after_response(exchange, keep_alive)
 }
 
 /// What becomes of the client's connection after a response that has been sent.
-pub(super) fn after(exchange: &Exchange, keep_alive: bool) -> ConnectionNext {
+pub(super) fn next_after_response(exchange: &Exchange, keep_alive: bool) -> ConnectionNext {
     let clean = exchange.from_client.is_done() && !exchange.from_client.has_leftover();
     match (keep_alive, clean) {
         (true, _) => ConnectionNext::KeepAlive,
@@ -317,7 +317,12 @@ pub(super) fn after(exchange: &Exchange, keep_alive: bool) -> ConnectionNext {
 
 /// What an event that ended a try means for the request. A response that has begun can only be truncated; the client sees that by
 /// its length, its chunks, or the reset that [`crate::connection::client::ClientConnection`] ends with.
-pub(super) fn interrupted(exchange: &mut Exchange, event: RelayEvent, reused: bool, begun: bool) -> AttemptOutcome {
+pub(super) fn outcome_of_event(
+    exchange: &mut Exchange,
+    event: RelayEvent,
+    reused: bool,
+    begun: bool,
+) -> AttemptOutcome {
     match event {
         RelayEvent::NodeFailed(failure) => AttemptOutcome::Failed(FailedAttempt {
             failure,
@@ -482,7 +487,7 @@ pub(super) async fn connect(
             }
             let meta = state.borrow().fresh_meta(index);
             let (stream, meta) = node::keep_shared(&mut state.borrow_mut(), index, stream, meta, worker.clock.now_ms());
-            making.iter().for_each(PendingConnection::made);
+            making.iter().for_each(PendingConnection::mark_made);
             Ok(NodeConnection { index, stream, meta, connect_us })
         }
         Err(mut error) => {

@@ -26,7 +26,7 @@ use crate::connection::stream::Stream;
 use crate::worker::Worker;
 use crate::worker::body_memory::{BodyLease, Full};
 use crate::worker::offload::OffloadPools;
-use crate::worker::plugins::{PluginRefusal, guarded};
+use crate::worker::plugins::{PluginRefusal, call_guarded};
 use filters::{Filters, OffloadState, PieceEnd};
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -287,7 +287,7 @@ impl FilteredBody {
                 // The end comes with the last piece: what filters do is counted once, and is one write.
                 let step = if left == 0 && receiver.is_done() { PieceEnd::End } else { PieceEnd::Piece };
                 self.run(piece, step)?;
-                receiver.written_but(left);
+                receiver.consume_all_but(left);
             } else if receiver.is_done() {
                 self.run(&[], PieceEnd::End)?;
             } else {
@@ -320,7 +320,7 @@ impl FilteredBody {
 
     fn drop_received(&mut self, receiver: &mut Receiver) {
         self.dropped += receiver.content().len() as u64;
-        receiver.written_but(0);
+        receiver.consume_all_but(0);
     }
 
     /// Takes the next piece of the replacement body.
@@ -380,7 +380,7 @@ impl FilteredBody {
         let stopwatch = Stopwatch::start();
         let running = Cell::new("");
         let before = self.out.len();
-        let ran = guarded(|| {
+        let ran = call_guarded(|| {
             let (changes, between) = (&mut self.changes, &mut self.between);
             let filters = Filters { changes, between, running: &running };
             filters.run(at, result, (piece, step), &mut self.out)
@@ -497,7 +497,7 @@ impl BodyPipe<'_> {
             let content = self.receiver.content();
             self.filtered.capture(&content[..content.len() - left], left == 0 && self.receiver.is_done());
         }
-        self.receiver.written_but(left);
+        self.receiver.consume_all_but(left);
     }
 
     #[cold]

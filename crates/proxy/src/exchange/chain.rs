@@ -20,9 +20,9 @@ use crate::plan::snapshot::{Snapshot, WorkerUpstream};
 use crate::telemetry::metrics::upstream;
 use crate::telemetry::outcome::RequestOutcome;
 use crate::worker::Worker;
-use crate::worker::plugins::{PanickedAt, PluginRefusal, call_each, timed};
-pub(super) use run::{ChainPosition, PausedChain, before_target, edited_value, resume, with_paused};
-use run::{PhaseRun, PinnedChain, chosen, open};
+use crate::worker::plugins::{PanickedAt, PluginRefusal, call_each, call_timed};
+pub(super) use run::{ChainPosition, PausedChain, edited_value, resume, run_before_target, with_paused};
+use run::{PhaseRun, PinnedChain, current_chain, open};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -227,7 +227,7 @@ pub(crate) fn before_proxy(serving: &mut RequestContext<'_>) -> Result<(), Local
         return Ok(());
     }
     for of in [Of::Global, Of::Route] {
-        let Some(chain) = chosen(serving, of) else { continue };
+        let Some(chain) = current_chain(serving, of) else { continue };
         let run = PhaseRun { chain: &chain, of, phase: Phase::BeforeProxy, joins: false, of_route: None };
         if let Some((entry, ..)) = run.from(0, &mut open(serving))? {
             // The upstream has a place for the request now, and not later.
@@ -321,7 +321,7 @@ pub(super) fn filters_heads(exchange: &Exchange) -> bool {
 pub(super) fn filters_responses(serving: &mut RequestContext<'_>) -> bool {
     serving.exchange.chains.phases.contains(Phase::BodyFilter)
         && [Of::Global, Of::Route].into_iter().any(|of| {
-            let Some(chain) = chosen(serving, of) else { return false };
+            let Some(chain) = current_chain(serving, of) else { return false };
             chain.filters_responses(|entry| {
                 let asked = open(serving).asked;
                 holds(entry, asked.facts, &asked)
@@ -357,7 +357,7 @@ fn response_phase(
         Phase::BodyFilter => chain.codes_content(),
         phase => chain.has(phase),
     };
-    match chosen(serving, of).filter(is_called) {
+    match current_chain(serving, of).filter(is_called) {
         Some(chain) => {
             let given_id = std::mem::take(&mut serving.exchange.chains.settled.request_id);
             let outcome = run_response_phase(serving, &chain, of, phase, called, &given_id);
@@ -516,7 +516,7 @@ impl Calls<'_> {
         called: &Cell<usize>,
     ) -> Result<(), PluginFailed> {
         let Calls { worker, phase, is_timed, judged, is_head_refused } = self;
-        for (at, entry) in chain.of_from(*phase, from) {
+        for (at, entry) in chain.entries_from(*phase, from) {
             if *phase == Phase::BodyFilter && !entry.plugin.codes_content() {
                 continue;
             }
@@ -525,7 +525,7 @@ impl Calls<'_> {
                 continue;
             }
             answer.body.plugin = entry.name;
-            timed(worker, entry, *phase, *is_timed, || match phase {
+            call_timed(worker, entry, *phase, *is_timed, || match phase {
                 Phase::Log => entry.plugin.log(answer),
                 Phase::BodyFilter => entry.plugin.code_content(answer),
                 _ => entry.plugin.header_filter(answer),

@@ -87,7 +87,7 @@ pub(super) async fn begin(serving: &mut RequestContext<'_>, device: &Device) -> 
         route: devices.route(&route.route.spec.id),
         settings: device.settings.clone(),
     };
-    let (generation, session) = admitted(serving, &mut place, facts).await?;
+    let (generation, session) = request_admission(serving, &mut place, facts).await?;
     answer(serving, device).await?;
     let after = ConnectionNext::Tunnel;
     let admission = admission_of(serving);
@@ -112,7 +112,7 @@ pub(super) async fn begin(serving: &mut RequestContext<'_>, device: &Device) -> 
 }
 
 /// Requests admission for the device.
-async fn admitted(
+async fn request_admission(
     serving: &RequestContext<'_>,
     place: &mut DeviceRegistration,
     facts: DeviceFacts,

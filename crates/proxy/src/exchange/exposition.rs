@@ -5,7 +5,7 @@
 //! waits for the other.
 
 use super::answer::LocalReply;
-use super::attempt::{AttemptOutcome, after, interrupted};
+use super::attempt::{AttemptOutcome, next_after_response, outcome_of_event};
 use super::relay::{Relay, RelayEvent};
 use super::target::ExchangeBounds;
 use super::{ConnectionNext, RequestContext, response};
@@ -52,9 +52,9 @@ pub(super) async fn give(serving: &mut RequestContext<'_>) -> Result<ConnectionN
     exchange.from_node.release(&worker.buffers);
     if ended == RelayEvent::Finished {
         client.ends_with_connection = false;
-        return Ok(after(exchange, keep_alive));
+        return Ok(next_after_response(exchange, keep_alive));
     }
-    match interrupted(exchange, ended, false, begun) {
+    match outcome_of_event(exchange, ended, false, begun) {
         AttemptOutcome::Done(after) => Ok(after),
         AttemptOutcome::Refused(own) => Err(own),
         AttemptOutcome::Failed(_) | AttemptOutcome::Switched(_) => Err(unavailable()),

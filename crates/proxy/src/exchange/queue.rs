@@ -126,7 +126,7 @@ async fn wait(serving: &mut RequestContext<'_>, target: &ExchangeTarget<'_>) -> 
         };
         // This comes first, so that no place goes to a client that is gone.
         watch_client(worker, client, exchange, cx).map_err(QueueRefusal::Lost)?;
-        if upstream.state.borrow_mut().is_turn(place.ticket, cx.waker()) {
+        if upstream.state.borrow_mut().poll_turn(place.ticket, cx.waker()) {
             return Poll::Ready(Ok(()));
         }
         let now_ms = worker.clock.now_ms();

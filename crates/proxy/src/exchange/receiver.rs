@@ -127,7 +127,7 @@ impl Receiver {
 
     /// All but the last `left` bytes of the content were written.
     #[inline]
-    pub(crate) fn written_but(&mut self, left: usize) {
+    pub(crate) fn consume_all_but(&mut self, left: usize) {
         self.content.start = self.content.end - left;
     }
 

@@ -203,7 +203,7 @@ impl<'a> Relay<'a> {
                 }
                 let total = self.serving.exchange.to_node.total;
                 self.node_takes =
-                    taking(self.node_takes, flushed.is_pending(), now_ms, [before, total], min_rate::BYTES_MIN);
+                    measure_taking(self.node_takes, flushed.is_pending(), now_ms, [before, total], min_rate::BYTES_MIN);
                 match flushed {
                     Poll::Pending => return Ok(()),
                     Poll::Ready(Ok(())) => {}
@@ -419,7 +419,7 @@ impl<'a> Relay<'a> {
             self.response_moved_ms = now_ms;
         }
         let (counts, bytes_min) = ([before, exchange.to_client.total], self.bounds.client_send_bytes_min);
-        self.client_takes = taking(self.client_takes, flushed.is_pending(), now_ms, counts, bytes_min);
+        self.client_takes = measure_taking(self.client_takes, flushed.is_pending(), now_ms, counts, bytes_min);
         match flushed {
             Poll::Pending => Ok(Poll::Pending),
             Poll::Ready(Ok(())) => Ok(Poll::Ready(())),
@@ -550,7 +550,7 @@ impl<'a> Relay<'a> {
 
 /// Measures how fast waiting bytes are taken, after a write that moved the count from the first to the second value; `None` if
 /// nothing waits any more.
-fn taking(
+fn measure_taking(
     earlier: Option<MinRate>,
     is_waiting: bool,
     now_ms: u64,

@@ -83,7 +83,7 @@ pub(crate) async fn refuse(
 async fn phases(serving: &mut RequestContext<'_>) -> Result<ConnectionNext, LocalReply> {
     receive(serving)?;
     matching::select(serving)?;
-    if let Some(paused) = chain::before_target(serving)? {
+    if let Some(paused) = chain::run_before_target(serving)? {
         // On the heap, as it is rare: otherwise every idle connection's task would have room for it.
         if let Some(after) = Box::pin(waiting_place::run(serving, paused)).await? {
             return Ok(after);

@@ -110,7 +110,7 @@ impl Exchange {
         self.id.take();
         self.outcome = RequestOutcome { timing, ..RequestOutcome::default() };
         if self.from_client.has_leftover() {
-            self.outcome.arrived();
+            self.outcome.note_arrival();
         }
     }
 

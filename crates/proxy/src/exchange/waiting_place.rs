@@ -69,8 +69,8 @@ async fn wait(
 ) -> Result<Result<(ChainPosition, Resume), WaitLost>, LocalReply> {
     let at = paused.at;
     let then = match paused.flow {
-        Flow::Wait(future) => until(serving, at, future).await?,
-        Flow::Offload(offload) => offloaded(serving, at, offload).await?,
+        Flow::Wait(future) => poll_future(serving, at, future).await?,
+        Flow::Offload(offload) => run_offloaded(serving, at, offload).await?,
         Flow::Body(body) => whole_body::receive(serving, body.bytes_max, body.too_large).await?.map(|()| body.then),
         Flow::Continue | Flow::Answer(_) => unreachable!("only what waits pauses"),
     };
@@ -78,12 +78,12 @@ async fn wait(
 }
 
 /// Waits for a plugin's future, which may panic.
-async fn until(
+async fn poll_future(
     serving: &mut RequestContext<'_>,
     at: ChainPosition,
     mut future: LocalFuture<Resume>,
 ) -> Result<Result<Resume, WaitLost>, LocalReply> {
-    poll_fn(|cx| match guarded(serving, at, || future.as_mut().poll(cx)) {
+    poll_fn(|cx| match call_waiting_plugin(serving, at, || future.as_mut().poll(cx)) {
         Err(PluginPanic) => Poll::Ready(Err(LocalReply::error(500, "a plugin failed"))),
         Ok(Poll::Ready(then)) => Poll::Ready(Ok(Ok(then))),
         Ok(Poll::Pending) => poll_client(serving, cx).map(|lost| Ok(Err(lost))),
@@ -92,7 +92,7 @@ async fn until(
 }
 
 /// Has work done on another thread, and waits for its result.
-async fn offloaded(
+async fn run_offloaded(
     serving: &mut RequestContext<'_>,
     at: ChainPosition,
     Offload { work, then }: Offload,
@@ -136,7 +136,11 @@ fn poll_client(serving: &mut RequestContext<'_>, cx: &mut Context<'_>) -> Poll<W
 }
 
 /// Calls into the waiting plugin. Polling is not timed.
-fn guarded<R>(serving: &RequestContext<'_>, at: ChainPosition, then: impl FnOnce() -> R) -> Result<R, PluginPanic> {
+fn call_waiting_plugin<R>(
+    serving: &RequestContext<'_>,
+    at: ChainPosition,
+    then: impl FnOnce() -> R,
+) -> Result<R, PluginPanic> {
     chain::with_paused(serving, at, |entry, phase| call(serving.worker, entry, phase, false, then))
 }
 

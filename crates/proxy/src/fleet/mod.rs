@@ -208,7 +208,7 @@ impl Fleet {
         let Some(sockets) = &mut self.sockets else { return };
         let (changed, removed) = sockets.replace(&listeners, added);
         let places: Vec<ListenPlace> = removed.iter().map(ListenerSockets::place).collect();
-        self.closing.extend(removed.iter().map(|listening| (listening.bound(), listening.held())));
+        self.closing.extend(removed.iter().map(|listening| (listening.bound_place(), listening.in_use_marker())));
         // The workers' descriptors must be the last: a worker takes the waiting connections before it closes its own.
         drop(removed);
         let pending = Arc::new(());

@@ -292,7 +292,7 @@ async fn answer_overview(worker: Rc<Worker>, question: Question) {
         let has_news = |node: &EndpointStatus| node.failures > 0 || node.active > 0 || node.idle > 0;
         let state = upstream.state.borrow();
         let nodes: Vec<_> = state.status(worker.clock.now_ms()).filter(has_news).collect();
-        let waiting = state.waiting();
+        let waiting = state.waiting_count();
         if !nodes.is_empty() || waiting > 0 {
             overview.push(UpstreamOverview { upstream: upstream.planned.definition.key.clone(), waiting, nodes });
         }

@@ -122,11 +122,11 @@ impl Worker {
         }
         self.troubles.report(now_ms);
         self.routes.borrow_mut().tick(&snapshot.plan, &self.counters);
-        self.give_memory_back();
+        self.return_memory();
     }
 
     /// Returns memory after a burst: what idle connections and their requests used is not kept for ever.
-    fn give_memory_back(&self) {
+    fn return_memory(&self) {
         if self.counters.requests_in_flight.get() == 0 {
             Exchange::keep(BUFFERS_KEPT_IDLE);
             self.buffers.shrink(BUFFERS_KEPT_IDLE);

@@ -188,7 +188,7 @@ impl LeavingWorker {
     }
 
     /// There is something that cannot be given yet.
-    pub(crate) fn come_again(&self) {
+    pub(crate) fn request_another_pass(&self) {
         self.is_worth_a_pass.set(true);
     }
 

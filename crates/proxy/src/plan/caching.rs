@@ -85,7 +85,7 @@ impl RouteMemory {
             Some(cache) if is_current => cache,
             cache => Cache::renew(cache, plan, entries_max, bytes_max, *seed),
         };
-        if cache.trial.is_resting() {
+        if cache.trial.count_bypass() {
             return matcher.find(request, scratch);
         }
         let routes = &mut cache.routes;
@@ -150,7 +150,7 @@ impl Default for Trial {
 impl Trial {
     /// Counts a request while requests bypass the cache.
     #[inline]
-    fn is_resting(&mut self) -> bool {
+    fn count_bypass(&mut self) -> bool {
         let rests = self.rest > 0;
         self.rest -= u32::from(rests);
         rests
@@ -215,11 +215,11 @@ pub struct MatchCost {
 impl MatchCost {
     /// Measures the cost; `None` without routes.
     pub(crate) fn of(matcher: &Matcher) -> Option<MatchCost> {
-        MatchCost::by(&mut cpu_time, &mut cpu_time, matcher)
+        MatchCost::measure_by(&mut cpu_time, &mut cpu_time, matcher)
     }
 
     /// Measures it by clocks that advance with the work of this thread: one for the first turn, one for those that are measured.
-    fn by(first: Clock<'_>, clock: Clock<'_>, matcher: &Matcher) -> Option<MatchCost> {
+    fn measure_by(first: Clock<'_>, clock: Clock<'_>, matcher: &Matcher) -> Option<MatchCost> {
         let samples = matcher.samples(SAMPLES);
         let mut normal: Vec<Vec<u8>> = vec![Vec::new(); samples.len()];
         let request = |(sample, normal)| to_request(sample, normal);
@@ -360,7 +360,7 @@ mod tests {
         for _ in 0..10 {
             (0..WINDOW).for_each(|_| trial.count(false, 0.5));
             let mut rest = 0;
-            while trial.is_resting() {
+            while trial.count_bypass() {
                 rest += 1;
             }
             rests.push(rest);
@@ -369,16 +369,16 @@ mod tests {
         assert_eq!(rests[0], REST_MIN);
         // After one good window it is trusted as at first.
         (0..WINDOW).for_each(|turn| trial.count(turn % 2 == 0, 0.5));
-        assert!(!trial.is_resting());
+        assert!(!trial.count_bypass());
         (0..WINDOW).for_each(|turn| trial.count(turn % 3 == 0, 0.5));
-        assert!(trial.is_resting() && trial.rest == REST_MIN - 1);
+        assert!(trial.count_bypass() && trial.rest == REST_MIN - 1);
     }
 
     #[test]
     fn one_that_is_wanted_never_rests() {
         let mut trial = Trial::default();
         (0..10 * WINDOW).for_each(|_| trial.count(false, 0.0));
-        assert!(!trial.is_resting());
+        assert!(!trial.count_bypass());
     }
 }
 
@@ -438,7 +438,8 @@ mod measure_tests {
             now
         };
         let cost =
-            MatchCost::by(&mut || Duration::ZERO, &mut clock, &compiled("{id: a, uri: /a, upstream_id: u}")).unwrap();
+            MatchCost::measure_by(&mut || Duration::ZERO, &mut clock, &compiled("{id: a, uri: /a, upstream_id: u}"))
+                .unwrap();
         (cost, asked)
     }
 
@@ -466,7 +467,8 @@ mod measure_tests {
             now
         };
         let mut never = || -> Duration { panic!("no turn is measured") };
-        let cost = MatchCost::by(&mut first, &mut never, &compiled("{id: a, uri: /a, upstream_id: u}")).unwrap();
+        let cost =
+            MatchCost::measure_by(&mut first, &mut never, &compiled("{id: a, uri: /a, upstream_id: u}")).unwrap();
         assert!(matches!(cost.decide(1, 2, false), CachePolicy::On { .. }), "{cost:?}");
         assert_eq!(now, Duration::from_millis(220), "one request was matched");
     }
@@ -479,7 +481,8 @@ mod measure_tests {
             now += TIME_MAX;
             now
         };
-        MatchCost::by(&mut || Duration::ZERO, &mut clock, &compiled("{id: a, uri: /a, upstream_id: u}")).unwrap();
+        MatchCost::measure_by(&mut || Duration::ZERO, &mut clock, &compiled("{id: a, uri: /a, upstream_id: u}"))
+            .unwrap();
         assert_eq!(asked, 3 * 2, "one turn of each");
     }
 

@@ -186,11 +186,11 @@ impl Plan {
             None => 1,
         };
         let uses_latency = upstreams.iter().any(|upstream| upstream.definition.balance == Balance::Ewma);
-        let checked = upstreams::checked(&upstreams, previous);
+        let checked = upstreams::actively_checked(&upstreams, previous);
         let routes_ms = millis_since(began) - matcher_ms;
         let is_same_matcher = |previous: &Plan| Arc::ptr_eq(&previous.matcher, &matcher);
         let matching = previous.map_or(1, |previous| previous.matching + u64::from(!is_same_matcher(previous)));
-        let (caching, match_cost) = caching(&config.gateway, &matcher, matching, previous);
+        let (caching, match_cost) = decide_caching(&config.gateway, &matcher, matching, previous);
         let mut revoked = std::mem::take(&mut difference.revoked);
         let (stream_routes, revoked_too) =
             StreamRoutes::new(&config.stream_routes, &upstreams, previous.map(|previous| &previous.stream_routes));
@@ -309,7 +309,7 @@ fn matcher(config: &Config, previous: Option<&Plan>) -> Result<Arc<Matcher>, Pla
 }
 
 /// Whether there are route caches. A measurement is kept for a while: a change of a few routes changes little.
-fn caching(
+fn decide_caching(
     gateway: &Gateway,
     matcher: &Matcher,
     matching: u64,

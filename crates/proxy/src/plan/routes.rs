@@ -159,8 +159,10 @@ impl Routes {
         let differing =
             |pieces: &'_ [Arc<[PlanRoute]>]| (0..pieces.len()).filter(|piece| is_other(*piece)).collect::<Vec<_>>();
         let (gone, come) = (differing(old), differing(&pieces));
-        difference.revoked =
-            Lease::revoked(gone.iter().flat_map(|at| old[*at].iter()), come.iter().flat_map(|at| pieces[*at].iter()));
+        difference.revoked = Lease::revoked_leases(
+            gone.iter().flat_map(|at| old[*at].iter()),
+            come.iter().flat_map(|at| pieces[*at].iter()),
+        );
         difference.left = known.into_values().map(|left| left.route.clone()).collect();
         let needs = PluginNeeds::of_pieces(&pieces, previous);
         (Routes { pieces: pieces.into(), needs, next_series_number, named }, difference)
@@ -293,7 +295,7 @@ impl Lease {
     }
 
     /// The leases that `old` has and `new` has not.
-    pub(super) fn revoked<'a>(
+    pub(super) fn revoked_leases<'a>(
         old: impl Iterator<Item = &'a PlanRoute>,
         new: impl Iterator<Item = &'a PlanRoute>,
     ) -> Vec<Arc<Lease>> {

@@ -184,7 +184,7 @@ impl PlanUpstream {
 }
 
 /// Upstreams that have active checks; the same list as before if all are the same.
-pub(super) fn checked(upstreams: &Arc<PlanUpstreams>, previous: Option<&Plan>) -> Arc<[Arc<PlanUpstream>]> {
+pub(super) fn actively_checked(upstreams: &Arc<PlanUpstreams>, previous: Option<&Plan>) -> Arc<[Arc<PlanUpstream>]> {
     match previous.filter(|old| Arc::ptr_eq(&old.upstreams, upstreams)) {
         Some(old) => old.checked.clone(),
         None => upstreams.iter().filter(|upstream| has_active_checks(&upstream.definition)).cloned().collect(),

@@ -144,12 +144,12 @@ impl ListenerSockets {
     }
 
     /// The place that it is bound to.
-    pub fn bound(&self) -> ListenPlace {
+    pub fn bound_place(&self) -> ListenPlace {
         ListenPlace { address: self.address, ..self.place() }
     }
 
     /// Shows, as long as it can be upgraded, that sockets of this are in use.
-    pub(crate) fn held(&self) -> Weak<()> {
+    pub(crate) fn in_use_marker(&self) -> Weak<()> {
         Arc::downgrade(&self.held)
     }
 
@@ -189,7 +189,8 @@ impl Sockets {
         workers: usize,
         closing: &[ListenPlace],
     ) -> Result<Vec<ListenerSockets>, ListenError> {
-        let ours: Vec<ListenPlace> = self.0.iter().map(ListenerSockets::bound).chain(closing.iter().copied()).collect();
+        let ours: Vec<ListenPlace> =
+            self.0.iter().map(ListenerSockets::bound_place).chain(closing.iter().copied()).collect();
         let added = listener_paths(listeners).filter(|(_, listener)| self.at(listener.place()).is_none());
         let open = |(path, listener): (String, &Listener)| {
             let is_ours = ours.iter().any(|ours| ours.overlaps(listener.place()));
@@ -251,7 +252,7 @@ pub(crate) fn deal(listening: &[ListenerSockets], workers: usize) -> io::Result<
     for of in listening {
         let part = || WorkerListener {
             configured: of.listener,
-            bound: of.bound(),
+            bound: of.bound_place(),
             sockets: Vec::new(),
             held: of.held.clone(),
         };

@@ -234,15 +234,15 @@ async fn connect(
             Ok((stream, connect_us)) => {
                 health::report(worker, upstream, trying.slot, TryReport::Opened, String::new);
                 trying.connect_us = Some(u32::try_from(connect_us).unwrap_or(u32::MAX));
-                session.tries.connected(connect_us);
-                session.tries.answered(STATUS_SERVED);
+                session.tries.on_connected(connect_us);
+                session.tries.on_answered(STATUS_SERVED);
                 return Ok((stream, trying.slot));
             }
             Err(error) => {
                 let why = error.error.as_ref().map_or("it took too long".to_owned(), ToString::to_string);
                 let slot = trying.slot;
                 drop(trying);
-                choice.failed(session, slot, error.failure, error.is_local, &why)?;
+                choice.on_failed(session, slot, error.failure, error.is_local, &why)?;
             }
         }
     }

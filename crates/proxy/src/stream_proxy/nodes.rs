@@ -75,7 +75,7 @@ impl<'a> SessionTries<'a> {
     }
 
     /// The node could not be reached. Ok: another one may be tried.
-    pub(super) fn failed(
+    pub(super) fn on_failed(
         &mut self,
         session: &mut ClientSession,
         slot: usize,
@@ -85,7 +85,7 @@ impl<'a> SessionTries<'a> {
     ) -> Result<(), u16> {
         let SessionTries { worker, upstream, .. } = *self;
         let definition = &upstream.planned.definition;
-        session.tries.answered(failure.status());
+        session.tries.on_answered(failure.status());
         if !is_local {
             health::report(worker, upstream, slot, TryReport::Failed(failure), || why.to_owned());
         }

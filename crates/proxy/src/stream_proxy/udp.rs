@@ -190,7 +190,7 @@ fn connect(
             Err(error) => {
                 drop(trying);
                 let is_local = crate::node::is_local(&error);
-                choice.failed(session, slot, Failure::Connect, is_local, &error.to_string())?;
+                choice.on_failed(session, slot, Failure::Connect, is_local, &error.to_string())?;
             }
         }
     }

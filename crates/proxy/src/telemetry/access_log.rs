@@ -145,7 +145,7 @@ pub struct Chunk {
 
 /// What [`Drain::next`] found.
 pub enum DrainResult {
-    /// Lines to be written; to be returned by [`Drain::give_back`].
+    /// Lines to be written; to be returned by [`Drain::return_chunk`].
     Chunk(Chunk),
     /// Nothing arrived in time.
     Quiet,
@@ -171,7 +171,7 @@ impl Drain {
     }
 
     /// Returns a chunk to the worker it came from.
-    pub fn give_back(&mut self, chunk: Chunk) {
+    pub fn return_chunk(&mut self, chunk: Chunk) {
         let mut bytes = chunk.bytes;
         bytes.clear();
         // A line of many long values may have grown it; memory returns to its initial size.
@@ -396,7 +396,7 @@ mod tests {
             assert_eq!(chunk.bytes.iter().filter(|&&byte| byte == b'\n').count() as u64, chunk.lines);
             written += chunk.lines;
             chunks += 1;
-            drain.give_back(chunk);
+            drain.return_chunk(chunk);
         }
         assert_eq!(chunks, CHUNKS_PER_WORKER);
         assert_eq!(written + 10, recorded);

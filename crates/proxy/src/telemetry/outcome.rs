@@ -65,7 +65,7 @@ impl RequestOutcome {
 
     /// Bytes of the request have arrived.
     #[inline]
-    pub(crate) fn arrived(&mut self) {
+    pub(crate) fn note_arrival(&mut self) {
         if self.timing.request && self.started.is_none() {
             self.started = Some(Instant::now());
         }

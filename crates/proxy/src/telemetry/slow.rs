@@ -50,7 +50,7 @@ impl Slowest {
 
     /// Reads how long the thread has waited for a CPU; to be called about once a second.
     pub(crate) fn note_wait(&self) {
-        push(&mut self.waits.borrow_mut(), (Instant::now(), waited()), WAITS_MAX);
+        push(&mut self.waits.borrow_mut(), (Instant::now(), cpu_wait_time()), WAITS_MAX);
     }
 
     /// Whether a request that took so long is to be reported, which then counts as done.
@@ -83,7 +83,7 @@ impl Slowest {
     pub(crate) fn cpu_wait(&self, since: Instant) -> Duration {
         let waits = self.waits.borrow();
         let before = waits.iter().rev().find(|(read, _)| *read <= since).or(waits.front());
-        before.map_or(Duration::ZERO, |(_, before)| waited().saturating_sub(*before))
+        before.map_or(Duration::ZERO, |(_, before)| cpu_wait_time().saturating_sub(*before))
     }
 }
 
@@ -95,7 +95,7 @@ fn push<T>(kept: &mut VecDeque<T>, one: T, max: usize) {
 }
 
 /// How long the calling thread has waited for a CPU since its start; zero if the kernel does not report it.
-fn waited() -> Duration {
+fn cpu_wait_time() -> Duration {
     let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let waited_ns = text.split_ascii_whitespace().nth(1).and_then(|word| word.parse().ok());
     Duration::from_nanos(waited_ns.unwrap_or(0))

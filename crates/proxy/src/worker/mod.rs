@@ -329,7 +329,7 @@ pub(crate) struct PendingConnection<'a> {
 
 impl PendingConnection<'_> {
     /// The connection is in the pool.
-    pub(crate) fn made(&self) {
+    pub(crate) fn mark_made(&self) {
         if let Some((_, outcome)) = self.list.0.borrow().iter().find(|entry| entry.0 == self.wanted) {
             outcome.is_made.set(true);
         }
@@ -369,7 +369,7 @@ mod tests {
         }
         let Err(other) = connecting.begin(one()) else { panic!("two at once") };
         let told = other.wait();
-        making.made();
+        making.mark_made();
         drop(making);
         told.await;
         assert!(other.is_made());

@@ -3,7 +3,7 @@
 //! A plugin's threads are started with its first work. All workers share them, so that it uses only so many cores, however many
 //! workers there are; and no plugin waits for the work of another, however much that has.
 
-use super::plugins::{PluginPanic, guarded};
+use super::plugins::{PluginPanic, call_guarded};
 use crate::basics::clock::thread_cpu_time;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::sync::{Arc, OnceLock};
@@ -131,7 +131,7 @@ fn serve(jobs: &Receiver<Job>) {
         drop(place);
         if !done.is_closed() {
             let began = thread_cpu_time();
-            let output = guarded(work);
+            let output = call_guarded(work);
             let cpu = thread_cpu_time().saturating_sub(began);
             // A caller that has stopped waiting does not need it.
             let _ = done.send(output.map(|output| FinishedWork { output, cpu }));

@@ -85,12 +85,12 @@ impl Plugins {
         };
         let own = stillgate_plugin_api::Worker::new(limits).with_io(Rc::new(io)).with_counts(Rc::new(counts));
         own.seed(random::number());
-        let own = own.sending(outbox, process, [random::number(), random::number()]);
+        let own = own.with_outbox(outbox, process, [random::number(), random::number()]);
         Plugins { own, offloading, ..Plugins::default() }
     }
 
     /// The chain of a route, which the Plan has at this position, merged with a consumer's plugins.
-    pub(crate) fn merged(
+    pub(crate) fn merged_chain(
         &self,
         of_route: Option<(usize, &Arc<Chain>)>,
         consumers: &Consumers,
@@ -138,7 +138,7 @@ pub(crate) fn call<R>(
     is_timed: bool,
     then: impl FnOnce() -> R,
 ) -> Result<R, PluginPanic> {
-    let result = timed(worker, entry, phase, is_timed, || guarded(then));
+    let result = call_timed(worker, entry, phase, is_timed, || call_guarded(then));
     if result.is_err() {
         report_panic(worker, entry, phase);
     }
@@ -158,7 +158,7 @@ pub(crate) fn call_each<R>(
     then: impl FnOnce(&Cell<usize>) -> R,
 ) -> Result<R, PanickedAt> {
     let called = Cell::new(0);
-    guarded(|| then(&called)).map_err(|PluginPanic| {
+    call_guarded(|| then(&called)).map_err(|PluginPanic| {
         report_panic(worker, &chain.entries()[called.get()], phase);
         PanickedAt(called.get())
     })
@@ -166,7 +166,7 @@ pub(crate) fn call_each<R>(
 
 /// Calls a plugin, and reports how long it takes if that is wanted.
 #[inline]
-pub(crate) fn timed<R>(
+pub(crate) fn call_timed<R>(
     worker: &Worker,
     entry: &ChainEntry,
     phase: Phase,
@@ -252,7 +252,7 @@ impl Worker {
 
 /// Runs a plugin's code. The text of a panic may contain secrets: only its location is reported.
 #[inline]
-pub(crate) fn guarded<R>(then: impl FnOnce() -> R) -> Result<R, PluginPanic> {
+pub(crate) fn call_guarded<R>(then: impl FnOnce() -> R) -> Result<R, PluginPanic> {
     static HOOK: Once = Once::new();
     thread_local!(static IS_INSIDE: Cell<bool> = const { Cell::new(false) });
     HOOK.call_once(|| {
@@ -278,7 +278,7 @@ pub(crate) struct PluginIo {
 }
 
 /// Counts a call that was refused because its server is left alone.
-fn counted<T: 'static>(
+fn count_refused_calls<T: 'static>(
     worker: Weak<Worker>,
     call: impl Future<Output = Result<T, CallError>> + 'static,
 ) -> LocalFuture<Result<T, CallError>> {
@@ -298,11 +298,11 @@ impl Io for PluginIo {
     }
 
     fn call(&self, call: Call) -> LocalFuture<Result<Reply, CallError>> {
-        counted(self.worker.clone(), self.calls.clone().call(call))
+        count_refused_calls(self.worker.clone(), self.calls.clone().call(call))
     }
 
     fn link(&self, to: LinkTo) -> LocalFuture<Result<Box<dyn Link>, CallError>> {
-        counted(self.worker.clone(), self.calls.clone().link(to))
+        count_refused_calls(self.worker.clone(), self.calls.clone().link(to))
     }
 
     fn send(&self, plugin: &'static str, call: Call) {
@@ -376,11 +376,11 @@ mod tests {
     fn chains_with_consumers_are_merged_once() {
         let (plugins, route) = (Plugins::default(), Arc::new(Chain::default()));
         let (consumers, consumer) = consumers();
-        let first = plugins.merged(Some((0, &route)), &consumers, consumer).unwrap();
-        assert!(Rc::ptr_eq(&first, &plugins.merged(Some((0, &route)), &consumers, consumer).unwrap()));
-        assert!(!Rc::ptr_eq(&first, &plugins.merged(None, &consumers, consumer).unwrap()));
+        let first = plugins.merged_chain(Some((0, &route)), &consumers, consumer).unwrap();
+        assert!(Rc::ptr_eq(&first, &plugins.merged_chain(Some((0, &route)), &consumers, consumer).unwrap()));
+        assert!(!Rc::ptr_eq(&first, &plugins.merged_chain(None, &consumers, consumer).unwrap()));
         for _ in 0..2 * MERGED_MAX {
-            plugins.merged(Some((0, &Arc::new(Chain::default()))), &consumers, consumer).unwrap();
+            plugins.merged_chain(Some((0, &Arc::new(Chain::default()))), &consumers, consumer).unwrap();
             assert!(plugins.merged.borrow().len() <= MERGED_MAX);
         }
     }
@@ -396,7 +396,7 @@ mod tests {
         let (consumers, consumer) = consumers();
         plan.consumers = Arc::new(consumers.clone());
         let plugins = Plugins::default();
-        let merge = |at: usize| plugins.merged(Some((at, &chains[at])), &consumers, consumer).unwrap();
+        let merge = |at: usize| plugins.merged_chain(Some((at, &chains[at])), &consumers, consumer).unwrap();
         let (stays, _) = (merge(0), merge(1));
         plugins.renew(&plan);
         assert_eq!(plugins.merged.borrow().len(), 2);
@@ -417,6 +417,6 @@ mod tests {
 
     #[test]
     fn a_panic_is_an_error() {
-        assert_eq!((guarded(|| 1), guarded(|| -> u32 { panic!("a secret") })), (Ok(1), Err(PluginPanic)));
+        assert_eq!((call_guarded(|| 1), call_guarded(|| -> u32 { panic!("a secret") })), (Ok(1), Err(PluginPanic)));
     }
 }

@@ -115,7 +115,7 @@ impl Worker {
 
     /// Reports how many requests wait for the upstream in this worker.
     pub(crate) fn note_waiting(&self, upstream: &WorkerUpstream) {
-        let waiting = upstream.state.borrow().waiting() as f64;
+        let waiting = upstream.state.borrow().waiting_count() as f64;
         self.report_upstream(Measure::RequestsWaiting, upstream, |writer, handle| writer.set(handle, waiting));
     }
 

@@ -33,7 +33,7 @@ fn follows(p: &Predicate, q: &Predicate) -> bool {
         return false;
     }
     match (p.lower, q.lower) {
-        (false, true) => lowered(&p.test).is_some_and(|test| subset(&test, &q.test)),
+        (false, true) => lowered_test(&p.test).is_some_and(|test| subset(&test, &q.test)),
         (true, false) => false,
         _ => subset(&p.test, &q.test),
     }
@@ -45,8 +45,8 @@ fn exclude(p: &Predicate, q: &Predicate) -> bool {
         return false;
     }
     match (p.lower, q.lower) {
-        (false, true) => lowered(&p.test).is_some_and(|test| disjoint(&test, &q.test)),
-        (true, false) => lowered(&q.test).is_some_and(|test| disjoint(&test, &p.test)),
+        (false, true) => lowered_test(&p.test).is_some_and(|test| disjoint(&test, &q.test)),
+        (true, false) => lowered_test(&q.test).is_some_and(|test| disjoint(&test, &p.test)),
         _ => disjoint(&p.test, &q.test),
     }
 }
@@ -85,7 +85,7 @@ fn cover(p: &Predicate, q: &Predicate) -> bool {
 }
 
 /// A test that the lower-case form of every value passes which passes this test.
-pub(crate) fn lowered(test: &Test) -> Option<Test> {
+pub(crate) fn lowered_test(test: &Test) -> Option<Test> {
     // Beyond ASCII a part may be lowered differently than in its whole.
     let part = |text: &[u8]| text.is_ascii().then(|| text.to_ascii_lowercase().into_boxed_slice());
     Some(match test {

@@ -53,13 +53,13 @@ impl Condition {
     }
 
     /// Its value, given by `predicate` the known values of its predicates; `None` if it depends on unknown ones.
-    pub fn known(&self, predicate: &mut dyn FnMut(&Predicate) -> Option<bool>) -> Option<bool> {
+    pub fn evaluate_known(&self, predicate: &mut dyn FnMut(&Predicate) -> Option<bool>) -> Option<bool> {
         match self {
             Condition::True => Some(true),
             Condition::False => Some(false),
             Condition::All(all) => one_decides(all, false, predicate),
             Condition::Any(any) => one_decides(any, true, predicate),
-            Condition::Not(condition) => condition.known(predicate).map(|holds| !holds),
+            Condition::Not(condition) => condition.evaluate_known(predicate).map(|holds| !holds),
             Condition::Is(is) => predicate(is),
         }
     }
@@ -85,7 +85,7 @@ fn one_decides(
 ) -> Option<bool> {
     let mut result = Some(!deciding);
     for part in parts {
-        match part.known(predicate) {
+        match part.evaluate_known(predicate) {
             Some(value) if value == deciding => return Some(deciding),
             Some(_) => {}
             None => result = None,

@@ -73,17 +73,17 @@ impl Matcher {
         let chosen = found.and_then(|found| evaluator.place_of(found));
         debug_assert_eq!(found.is_some(), chosen.is_some(), "what was found is at one of its route's places");
         debug_assert!(chosen.is_none_or(|chosen| evaluator.distance(chosen).is_none()), "what was found holds");
-        let (kept, omitted) = evaluator.ruled_out(chosen);
+        let (kept, omitted) = evaluator.earlier_failing_places(chosen);
         let ruled_out = kept
             .into_iter()
-            .filter_map(|place| Some((evaluator.candidate(place), evaluator.why_not(place)?)))
+            .filter_map(|place| Some((evaluator.candidate(place), evaluator.failing_reason(place)?)))
             .collect();
         let params = found.map_or_else(Vec::new, |found| {
             let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
             self.params(found, request).into_iter().map(|(name, value)| (name, text(&value))).collect()
         });
         let asked = asked.map(|id| (id.to_owned(), evaluator.verdict(id, chosen)));
-        let (missed, missed_omitted) = if chosen.is_none() { evaluator.missed() } else { (Vec::new(), 0) };
+        let (missed, missed_omitted) = if chosen.is_none() { evaluator.host_misses() } else { (Vec::new(), 0) };
         let chosen = chosen.map(|chosen| evaluator.candidate(chosen));
         Ok(Explanation { chosen, has_failed_function, params, ruled_out, omitted, missed, missed_omitted, asked })
     }
@@ -140,12 +140,12 @@ impl<'m> PlaceEvaluator<'m, '_, '_> {
         Why::new(&mut self.predicates, self.request).distance(&self.matcher.specs[place.route], place.id.path)
     }
 
-    fn why_not(&mut self, place: RoutePlace) -> Option<Reason> {
-        Why::new(&mut self.predicates, self.request).why_not(&self.matcher.specs[place.route], place.id.path)
+    fn failing_reason(&mut self, place: RoutePlace) -> Option<Reason> {
+        Why::new(&mut self.predicates, self.request).failing_reason(&self.matcher.specs[place.route], place.id.path)
     }
 
     /// The places before the chosen one that don't hold, in their order, and how many are left out.
-    fn ruled_out(&mut self, chosen: Option<RoutePlace>) -> (Vec<RoutePlace>, usize) {
+    fn earlier_failing_places(&mut self, chosen: Option<RoutePlace>) -> (Vec<RoutePlace>, usize) {
         let mut failing: Vec<(RoutePlace, Distance)> = Vec::new();
         for route in 0..self.matcher.specs.len() {
             for place in self.places(route) {
@@ -162,7 +162,7 @@ impl<'m> PlaceEvaluator<'m, '_, '_> {
         let mut reported = HashSet::new();
         failing.retain(|(place, _)| {
             let is_alone = self.places(place.route).nth(1).is_none();
-            is_alone || self.why_not(*place).is_some_and(|reason| reported.insert((place.route, reason.text)))
+            is_alone || self.failing_reason(*place).is_some_and(|reason| reported.insert((place.route, reason.text)))
         });
         let omitted = failing.len().saturating_sub(RULED_OUT_MAX);
         if omitted > 0 {
@@ -193,7 +193,7 @@ impl<'m> PlaceEvaluator<'m, '_, '_> {
             (Some(place), Some(chosen)) => RouteVerdict::Later(self.why_later(place, chosen)),
             // It holds, so some route was chosen; the chosen one is handled above.
             (Some(_), None) => RouteVerdict::Chosen,
-            (None, _) => self.why_not(first).map_or(RouteVerdict::Chosen, RouteVerdict::RuledOut),
+            (None, _) => self.failing_reason(first).map_or(RouteVerdict::Chosen, RouteVerdict::RuledOut),
         }
     }
 
@@ -376,7 +376,7 @@ type Miss = (Distance, Reverse<usize>);
 impl PlaceEvaluator<'_, '_, '_> {
     /// URI routes of the request's path whose hosts all differ from the request's: first those that nothing else keeps
     /// from taking it, and among these first those whose hosts end most like the request's. And how many are left out.
-    fn missed(&mut self) -> (Vec<(Candidate, Reason)>, usize) {
+    fn host_misses(&mut self) -> (Vec<(Candidate, Reason)>, usize) {
         let mut missed: Vec<(Miss, usize, RoutePlace)> = Vec::new();
         for (route, spec) in self.matcher.specs.iter().enumerate() {
             let RouteMatch::Uri(uri) = &spec.takes else { continue };
@@ -427,7 +427,7 @@ impl PlaceEvaluator<'_, '_, '_> {
             holds: false,
         };
         let mut reason = Reason { text: format!("{predicate}; {fact}"), predicates: vec![report] };
-        if let Some(more) = self.why_not(place) {
+        if let Some(more) = self.failing_reason(place) {
             reason.text.push_str(&format!("; also {}", more.text));
             reason.predicates.extend(more.predicates);
         }
@@ -461,12 +461,13 @@ impl Matcher {
         let is_known = |predicate: &Predicate| {
             variable_of(&predicate.field).is_none_or(|variable| request.vars.is_known(variable))
         };
-        let holds =
-            vars.condition().known(&mut |predicate| is_known(predicate).then(|| evaluator.holds(predicate, pattern)));
+        let holds = vars
+            .condition()
+            .evaluate_known(&mut |predicate| is_known(predicate).then(|| evaluator.holds(predicate, pattern)));
         let predicates = match holds {
             Some(true) => Vec::new(),
             Some(false) => {
-                let reason = Why::new(&mut evaluator, request).why_not(spec, 0);
+                let reason = Why::new(&mut evaluator, request).failing_reason(spec, 0);
                 let predicates = reason.map_or_else(Vec::new, |reason| reason.predicates);
                 predicates.into_iter().filter(|predicates| predicates.is_known).collect()
             }

@@ -87,7 +87,7 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
     }
 
     /// The first condition other than host and path that does not hold.
-    pub(super) fn why_not(mut self, spec: &RouteSpec, path: u32) -> Option<Reason> {
+    pub(super) fn failing_reason(mut self, spec: &RouteSpec, path: u32) -> Option<Reason> {
         let uri = match &spec.takes {
             RouteMatch::Expression(expression) => {
                 let ReasonLine { what, fact } = self.explain_failing(expression.condition(), None)?;

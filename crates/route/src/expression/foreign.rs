@@ -176,7 +176,7 @@ pub(super) fn missing_logical_operator(text: &str, literal: Range<usize>, at: us
         "comments are not supported"
     } else if rest.starts_with(|c: char| c == '(' || c == '!' || c.is_ascii_alphabetic()) && !rest.starts_with("!=") {
         "write `&&` or `||` between two conditions"
-    } else if operator(rest).is_some() || Operator::leading(rest).is_some() {
+    } else if operator(rest).is_some() || Operator::from_prefix(rest).is_some() {
         "a condition has one operator; write two, joined by `&&`"
     } else {
         return None;
@@ -331,7 +331,7 @@ impl Parser<'_> {
             let quoted = rest.strip_prefix('"').and_then(|text| Some(text.find('"')? + 2));
             let (value, behind) = rest.split_at(quoted.unwrap_or(word_length(rest)));
             let behind = behind.trim_start_matches(is_blank);
-            let (operator, length) = Operator::leading(behind)?;
+            let (operator, length) = Operator::from_prefix(behind)?;
             let behind = behind[length..].trim_start_matches(is_blank);
             let field = &behind[..behind.find(|c| !is_name(c)).unwrap_or(behind.len())];
             Field::parse(field).ok()?;

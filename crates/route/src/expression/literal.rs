@@ -80,9 +80,9 @@ impl Parser<'_> {
         } else {
             let hint = foreign::no_value(self.cursor.rest(), expected, left, operator);
             if matches!(self.cursor.peek(), Some('(' | ')' | '&' | '|') | None) {
-                return Err(self.expected(expected, hint));
+                return Err(self.report_expected(expected, hint));
             }
-            let (span, found) = self.found();
+            let (span, found) = self.found_word();
             self.cursor.go_to(span.end);
             self.report(span, Kind::Expected { expected, found }, hint);
             None

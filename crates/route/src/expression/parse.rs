@@ -114,7 +114,7 @@ impl Parser<'_> {
     }
 
     /// The word at the cursor, for messages, and its place; the end is an empty one.
-    pub(super) fn found(&self) -> (Range<usize>, String) {
+    pub(super) fn found_word(&self) -> (Range<usize>, String) {
         if self.cursor.rest().is_empty() {
             let end = self.cursor.end_of_last();
             return (end..end, "the end".to_owned());
@@ -124,8 +124,8 @@ impl Parser<'_> {
         (span, found)
     }
 
-    pub(super) fn expected(&mut self, expected: ExpectedPart, hint: Option<String>) -> ErrorExtent {
-        let (span, found) = self.found();
+    pub(super) fn report_expected(&mut self, expected: ExpectedPart, hint: Option<String>) -> ErrorExtent {
+        let (span, found) = self.found_word();
         let odd = self.cursor.peek().filter(|c| !is_blank(*c) && (c.is_whitespace() || is_invisible(*c)));
         let hint = match odd {
             Some(c) => Some(format!(
@@ -138,7 +138,7 @@ impl Parser<'_> {
     }
 
     /// Counts a parenthesis that opens at the cursor.
-    pub(super) fn deeper(&mut self) -> Parsed<()> {
+    pub(super) fn count_nesting(&mut self) -> Parsed<()> {
         if self.groups.len() - 1 + self.calls < NESTING_MAX {
             return Ok(());
         }
@@ -197,7 +197,7 @@ impl Parser<'_> {
     }
 
     fn open(&mut self, begin: usize, negated: bool) -> Parsed<()> {
-        self.deeper()?;
+        self.count_nesting()?;
         self.cursor.eat("(");
         let opened = begin..self.cursor.at();
         self.cursor.blanks();
@@ -222,7 +222,7 @@ impl Parser<'_> {
         } else {
             let found = match self.cursor.peek() {
                 None => "the end".to_owned(),
-                Some(_) => self.found().1,
+                Some(_) => self.found_word().1,
             };
             let hint = "`!` is only allowed before parentheses: write `!( … )`".to_owned();
             self.report(begin..begin + 1, Kind::Expected { expected: ExpectedPart::Parenthesis, found }, Some(hint));
@@ -244,7 +244,7 @@ impl Parser<'_> {
     }
 
     /// Removes the errors that were reported since there were `count` of them.
-    pub(super) fn take_back(&mut self, count: usize) {
+    pub(super) fn discard_errors(&mut self, count: usize) {
         self.errors.truncate(count);
     }
 
@@ -277,7 +277,7 @@ impl Parser<'_> {
                 }
                 None if self.cursor.sees(")") => {
                     self.cursor.eat(")");
-                    self.unopened(at);
+                    self.report_unopened(at);
                     ErrorExtent::Condition
                 }
                 None if before == 0 => {
@@ -288,7 +288,7 @@ impl Parser<'_> {
             };
         }
         let hint = self.value_on_the_left();
-        self.expected(ExpectedPart::Condition, Some(hint))
+        self.report_expected(ExpectedPart::Condition, Some(hint))
     }
 
     /// Reads `&&` or `||`, or its equivalent in other languages. Returns whether there was one.
@@ -345,7 +345,7 @@ impl Parser<'_> {
                 let closed = self.groups.pop().map_or(Condition::False, Group::complete);
                 self.group().any.push(closed);
             } else {
-                self.unopened(at);
+                self.report_unopened(at);
                 // The text behind it does not continue a condition, so it is skipped.
                 if !self.condition_ends() {
                     self.cursor.skip_condition(std::mem::take(&mut self.calls));
@@ -355,13 +355,13 @@ impl Parser<'_> {
         }
         let hint = foreign::missing_logical_operator(self.cursor.text(), self.literal.clone(), at);
         let expected = if inside { ExpectedPart::LogicalOperatorOrClosing } else { ExpectedPart::LogicalOperatorOrEnd };
-        let _reported = self.expected(expected, hint);
+        let _reported = self.report_expected(expected, hint);
         self.cursor.skip_condition(std::mem::take(&mut self.calls));
         Ok(None)
     }
 
     /// Reports a `)` that closes nothing, but only the first: others often follow from it.
-    fn unopened(&mut self, at: usize) {
+    fn report_unopened(&mut self, at: usize) {
         if !self.errors.iter().any(|error| error.kind == Kind::Unopened) {
             self.report(at..at + 1, Kind::Unopened, Some("leave it out, or open it before".to_owned()));
         }

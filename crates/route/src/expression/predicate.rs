@@ -63,7 +63,7 @@ impl Operator {
     }
 
     /// The operator with which a text begins, and its length.
-    pub(super) fn leading(text: &str) -> Option<(Operator, usize)> {
+    pub(super) fn from_prefix(text: &str) -> Option<(Operator, usize)> {
         if let Some(sign) = SIGNS.into_iter().find(|sign| text.starts_with(sign.as_str())) {
             return Some((sign, sign.as_str().len()));
         }
@@ -104,13 +104,13 @@ impl Parser<'_> {
             return Err(self.lose_rest(self.cursor.word(), Kind::TooManyPredicates, Some(hint)));
         }
         let at = self.cursor.locate(begin);
-        let left = self.left()?;
+        let left = self.left_side()?;
         let left_text = &self.cursor.text()[begin..self.cursor.at()];
         let errors = self.error_count();
         let (operator, operator_span) = match self.operator(left_text, left.field.as_ref()) {
             // An unknown field needs no operator.
             Err(ErrorExtent::Condition) if left.field.is_none() => {
-                self.take_back(errors);
+                self.discard_errors(errors);
                 return Err(ErrorExtent::Condition);
             }
             operator => operator?,
@@ -138,13 +138,13 @@ impl Parser<'_> {
         }
     }
 
-    fn left(&mut self) -> Parsed<LeftSide> {
+    fn left_side(&mut self) -> Parsed<LeftSide> {
         let (mut lower, mut any) = (None, false);
         loop {
             self.cursor.blanks();
             let begin = self.cursor.at();
             if !self.cursor.peek().is_some_and(|c| c.is_ascii_alphabetic()) {
-                return Err(self.expected(ExpectedPart::Field, Some("such as `lower(http.path)`".to_owned())));
+                return Err(self.report_expected(ExpectedPart::Field, Some("such as `lower(http.path)`".to_owned())));
             }
             let name = self.cursor.take_while(is_name);
             let end = self.cursor.at();
@@ -165,7 +165,7 @@ impl Parser<'_> {
                     }
                 }
             }
-            self.deeper()?;
+            self.count_nesting()?;
             self.cursor.eat("(");
             self.calls += 1;
         }
@@ -175,7 +175,7 @@ impl Parser<'_> {
             if !self.cursor.eat(")") {
                 let hint =
                     "a function takes one field; write the value after the operator: `lower(http.path) == \"/a\"`";
-                return Err(self.expected(ExpectedPart::Closing, Some(hint.to_owned())));
+                return Err(self.report_expected(ExpectedPart::Closing, Some(hint.to_owned())));
             }
             self.calls -= 1;
         }
@@ -248,7 +248,7 @@ impl Parser<'_> {
         self.cursor.blanks();
         let begin = self.cursor.at();
         let foreign = foreign::longer_operator(self.cursor.rest());
-        if let (None, Some((operator, length))) = (&foreign, Operator::leading(self.cursor.rest())) {
+        if let (None, Some((operator, length))) = (&foreign, Operator::from_prefix(self.cursor.rest())) {
             self.cursor.go_to(begin + length);
             return Ok((operator, begin..begin + length));
         }
@@ -261,7 +261,7 @@ impl Parser<'_> {
             return Ok((foreign.operator, span));
         }
         let hint = foreign::no_operator(left, field, self.cursor.rest());
-        Err(self.expected(ExpectedPart::Operator, hint))
+        Err(self.report_expected(ExpectedPart::Operator, hint))
     }
 }
 

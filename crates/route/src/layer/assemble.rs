@@ -118,7 +118,7 @@ impl<'k> Assembler<'k> {
                 items.push(self.host_item(host));
             }
         }
-        match self.left(condition, proven) {
+        match self.remainder_of(condition, proven) {
             Remainder::Holds => {}
             Remainder::Asks(item) => items.push(item),
             // Its alternative would not have been filed; a check that always fails is correct anyway.
@@ -131,7 +131,7 @@ impl<'k> Assembler<'k> {
         }
     }
 
-    fn left(&mut self, condition: &Condition, proven: &[AtomSource<'_>]) -> Remainder {
+    fn remainder_of(&mut self, condition: &Condition, proven: &[AtomSource<'_>]) -> Remainder {
         let is_same = |a: &Arc<Predicate>, b: &Arc<Predicate>| Arc::ptr_eq(a, b) || a == b;
         let is_proven = |predicate: &Arc<Predicate>| {
             let proves = |origin: &AtomSource<'_>| matches!(origin, AtomSource::Predicate { predicate: it, .. } if is_same(it, predicate));
@@ -142,21 +142,21 @@ impl<'k> Assembler<'k> {
             Condition::False => Remainder::Fails,
             Condition::Is(predicate) if is_proven(predicate) => Remainder::Holds,
             Condition::Is(predicate) => Remainder::Asks(self.predicate(predicate)),
-            Condition::Not(inner) => match self.left(inner, proven) {
+            Condition::Not(inner) => match self.remainder_of(inner, proven) {
                 Remainder::Holds => Remainder::Fails,
                 Remainder::Fails => Remainder::Holds,
                 Remainder::Asks(item) if item & CODE == 0 => Remainder::Asks(item ^ NEGATED),
                 Remainder::Asks(_) => unreachable!("simplified conditions negate predicates only"),
             },
-            Condition::All(all) => self.joined(all, proven, false),
-            Condition::Any(any) => self.joined(any, proven, true),
+            Condition::All(all) => self.joined_remainder(all, proven, false),
+            Condition::Any(any) => self.joined_remainder(any, proven, true),
         }
     }
 
-    fn joined(&mut self, conditions: &[Condition], proven: &[AtomSource<'_>], any: bool) -> Remainder {
+    fn joined_remainder(&mut self, conditions: &[Condition], proven: &[AtomSource<'_>], any: bool) -> Remainder {
         let mut items = Vec::with_capacity(conditions.len());
         for condition in conditions {
-            match (self.left(condition, proven), any) {
+            match (self.remainder_of(condition, proven), any) {
                 (Remainder::Asks(item), _) => items.push(item),
                 (Remainder::Holds, true) => return Remainder::Holds,
                 (Remainder::Fails, false) => return Remainder::Fails,

@@ -109,8 +109,8 @@ pub(super) fn parts<'a>(
 /// them nothing is checked that belongs to another.
 fn branches(condition: &Condition) -> Vec<(&Condition, Vec<Alternative<'_>>)> {
     match condition {
-        Condition::Any(any) => any.iter().map(|branch| (branch, of_condition(branch))).collect(),
-        condition => vec![(condition, of_condition(condition))],
+        Condition::Any(any) => any.iter().map(|branch| (branch, alternatives_of(branch))).collect(),
+        condition => vec![(condition, alternatives_of(condition))],
     }
 }
 
@@ -125,7 +125,7 @@ fn place_atoms(uri: &UriRoute, place: PlaceId) -> Vec<Atom<'_>> {
 }
 
 /// The alternatives of a condition in negation normal form. One without predicates means every request.
-fn of_condition(condition: &Condition) -> Vec<Alternative<'_>> {
+fn alternatives_of(condition: &Condition) -> Vec<Alternative<'_>> {
     match condition {
         Condition::False => Vec::new(),
         Condition::Is(predicate) if may_be_atom(predicate) => vec![vec![predicate]],
@@ -140,7 +140,7 @@ fn of_condition(condition: &Condition) -> Vec<Alternative<'_>> {
                             product.iter_mut().for_each(|alternative| alternative.push(predicate));
                         }
                     }
-                    condition => product = multiply(product, of_condition(condition)),
+                    condition => product = multiply(product, alternatives_of(condition)),
                 }
             }
             product
@@ -148,7 +148,7 @@ fn of_condition(condition: &Condition) -> Vec<Alternative<'_>> {
         Condition::Any(conditions) => {
             let mut sum = Vec::new();
             for condition in conditions {
-                sum.append(&mut of_condition(condition));
+                sum.append(&mut alternatives_of(condition));
                 // An alternative without predicates covers the others, so it is returned alone.
                 if sum.last().is_some_and(Vec::is_empty) || sum.len() > ALTERNATIVES_MAX {
                     return vec![Vec::new()];
@@ -234,7 +234,7 @@ pub(super) fn atom_of<'a>(predicate: &'a Arc<Predicate>, fields: &mut FieldSlots
         (Field::Host, Test::Equal(text) | Test::Suffix(text)) => (Dimension::Host, Cow::Borrowed(&**text)),
         (Field::Host, Test::Host(pattern)) if !pattern.is_any() => (Dimension::Host, Cow::Borrowed(pattern.key())),
         (_, Test::Equal(text)) => (equal(fields, lower), Cow::Borrowed(&**text)),
-        (_, Test::IntEqual(number)) => (equal(fields, false), written(number)),
+        (_, Test::IntEqual(number)) => (equal(fields, false), to_key_bytes(number)),
         (_, Test::Methods(methods)) => {
             let name = methods.only().and_then(Method::name)?;
             (equal(fields, false), Cow::Borrowed(name.as_bytes()))
@@ -255,7 +255,7 @@ fn network_of(field: &Field, fields: &mut FieldSlots) -> Dimension {
     Dimension::Network((*field != Field::SourceIp).then(|| fields.slot(field, false)))
 }
 
-fn written(value: impl std::fmt::Display) -> Cow<'static, [u8]> {
+fn to_key_bytes(value: impl std::fmt::Display) -> Cow<'static, [u8]> {
     Cow::Owned(value.to_string().into_bytes())
 }
 

@@ -166,7 +166,7 @@ impl<'s> Search<'s, '_> {
                 return;
             }
             let is_dead = self.positions.is_some_and(|positions| positions[place.route as usize] == NONE);
-            let is_out = is_dead || (self.host_is_suffix && self.is_beside(place));
+            let is_out = is_dead || (self.host_is_suffix && self.is_dot_suffix_only(place));
             let holds = !is_out && (place.check == NONE || layer.program.holds(place.check, self, place));
             if holds && (!layer.has_functions || self.is_admitted(place)) {
                 self.best = place.rank;
@@ -188,7 +188,7 @@ impl<'s> Search<'s, '_> {
 
     /// Whether a place was met only because the request's host begins with a dot, as suffixes do: `*.a` requires a
     /// label there.
-    fn is_beside(&self, place: &RunEntry) -> bool {
+    fn is_dot_suffix_only(&self, place: &RunEntry) -> bool {
         let uri = self.layer.routes[place.route as usize].uri();
         let pattern = uri.and_then(|uri| uri.hosts.get(place.host as usize));
         pattern.is_some_and(|pattern| !pattern.matches(self.request.host))
@@ -340,7 +340,7 @@ impl Search<'_, '_> {
         }
         let text = self.values.lend(first);
         self.path(space, tree, is_ranked, &text);
-        self.values.take_back(text);
+        self.values.return_lent(text);
     }
 
     pub(super) fn prefix(&mut self, tree: Root, slot: SlotId, any: bool) {
@@ -356,7 +356,7 @@ impl Search<'_, '_> {
                 }
                 ControlFlow::Continue(())
             });
-            self.values.take_back(text);
+            self.values.return_lent(text);
             // If all values must begin with the text, looking up the first one is enough.
             entry = if any { self.values.next(entry) } else { values::NONE };
         }

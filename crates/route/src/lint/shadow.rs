@@ -5,7 +5,7 @@
 //! cannot be compared are left out); on the shadowing side they are exact, or the place is not considered.
 
 use crate::condition::decided::always;
-use crate::condition::implies::{implies, lowered};
+use crate::condition::implies::{implies, lowered_test};
 use crate::condition::simplify::as_literal;
 use crate::condition::{Condition, Field, Predicate, PredicateOrigin, Test};
 use crate::layer::{PlaceId, order, places_of};
@@ -420,7 +420,7 @@ impl Index {
         if self.with_parts(&predicate.field, predicate.lower, &predicate.test, end, visit) {
             return true;
         }
-        let lower = if self.has_lower && !predicate.lower { lowered(&predicate.test) } else { None };
+        let lower = if self.has_lower && !predicate.lower { lowered_test(&predicate.test) } else { None };
         lower.is_some_and(|test| self.with_parts(&predicate.field, true, &test, end, visit))
     }
 

@@ -177,7 +177,7 @@ impl Pattern {
             (Some((prefix, _)), _) if !value.starts_with(prefix) => false,
             (Some((_, None)), _) => true,
             (_, Some(regex)) => regex.is_match(value),
-            (_, None) => self.compiled().is_match(value),
+            (_, None) => self.compile_regex().is_match(value),
         }
     }
 
@@ -230,10 +230,10 @@ impl Pattern {
     }
 
     fn regex(&self) -> &Regex {
-        self.0.regex.get_or_init(|| self.compiled())
+        self.0.regex.get_or_init(|| self.compile_regex())
     }
 
-    fn compiled(&self) -> Regex {
+    fn compile_regex(&self) -> Regex {
         let Dialect { unicode, any_case } = self.0.dialect;
         RegexBuilder::new(&self.0.source)
             .unicode(unicode)

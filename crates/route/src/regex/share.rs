@@ -31,12 +31,12 @@ pub(super) fn share_prefixes(nfa: &NFA, bytes_max: usize) -> Option<NFA> {
     let mut chains: Vec<PatternStart> =
         (0..nfa.pattern_len()).map(|pattern| chain(nfa, pattern)).collect::<Option<_>>()?;
     chains.sort_by(|a, b| a.steps.iter().map(|(step, _)| step).cmp(b.steps.iter().map(|(step, _)| step)));
-    let (mut builder, _) = copied(nfa, &vec![true; nfa.states().len()], bytes_max)?;
+    let (mut builder, _) = copy_states(nfa, &vec![true; nfa.states().len()], bytes_max)?;
     let root = node(&mut builder, &chains, 0)?;
     let start = if nfa.is_always_start_anchored() { root } else { unanchored_start(&mut builder, root)? };
     let shared = builder.build(root, start).ok()?;
     // The states that the tree replaces still exist, and the size of caches depends on the number of states.
-    let (builder, numbers) = copied(&shared, &reachable(&shared), bytes_max)?;
+    let (builder, numbers) = copy_states(&shared, &reachable(&shared), bytes_max)?;
     let number = |state: StateID| numbers[state.as_usize()];
     builder.build(number(shared.start_anchored()), number(shared.start_unanchored())).ok()
 }
@@ -86,7 +86,7 @@ fn reachable(nfa: &NFA) -> Vec<bool> {
 
 /// A builder with some states of an automaton, and their numbers there by their old numbers. The kept states must
 /// include all that they lead to, and all matches.
-fn copied(nfa: &NFA, kept: &[bool], bytes_max: usize) -> Option<(Builder, Vec<StateID>)> {
+fn copy_states(nfa: &NFA, kept: &[bool], bytes_max: usize) -> Option<(Builder, Vec<StateID>)> {
     let mut next = 0;
     let number = |kept: &bool| {
         let number = StateID::new(next).ok();

@@ -48,7 +48,7 @@ impl One {
     }
 
     fn is_turn(&mut self, waiting: &WaitingRequest) -> bool {
-        self.0.is_turn(waiting.ticket, &waiting.waker())
+        self.0.poll_turn(waiting.ticket, &waiting.waker())
     }
 
     /// It is next in line: it leaves, and its try begins.
@@ -91,7 +91,7 @@ fn the_oldest_is_woken_and_goes_first() {
     one.0.on_start(0);
     assert!(!one.0.has_place());
     let (first, second) = (one.join().unwrap(), one.join().unwrap());
-    assert!(one.join().is_none() && one.0.waiting() == 2, "full");
+    assert!(one.join().is_none() && one.0.waiting_count() == 2, "full");
     assert!(!one.is_turn(&first) && !one.is_turn(&second));
     one.0.on_finish(0, None, 0);
     assert_eq!((first.woken(), second.woken()), (1, 0));
@@ -104,7 +104,7 @@ fn the_oldest_is_woken_and_goes_first() {
     one.0.on_finish(0, None, 0);
     one.goes(&second);
     one.0.on_finish(0, None, 0);
-    assert!(one.0.has_place() && one.0.waiting() == 0);
+    assert!(one.0.has_place() && one.0.waiting_count() == 0);
 }
 
 /// Requests that are about to leave do not block others.
@@ -138,7 +138,7 @@ fn who_leaves_loses_no_place() {
     assert_eq!((waiting[2].woken(), last.woken()), (1, 0));
     // A second call has no effect.
     one.0.leave_queue(waiting[0].ticket);
-    assert_eq!((waiting[2].woken(), one.0.waiting()), (0, 2));
+    assert_eq!((waiting[2].woken(), one.0.waiting_count()), (0, 2));
     one.goes(&waiting[2]);
 }
 
@@ -162,7 +162,7 @@ fn a_new_bound_holds_for_those_who_wait() {
         let waiting: Vec<WaitingRequest> = (0..3).map(|_| one.join().unwrap()).collect();
         // A smaller queue removes no waiting request.
         one.0.migrate(&upstream(requests, 0), &[endpoint()]);
-        assert_eq!((waiting[0].woken(), one.0.waiting()), (1, 3));
+        assert_eq!((waiting[0].woken(), one.0.waiting_count()), (1, 3));
         // Behind the waiting requests there is room for one more, or there is none.
         let late = one.join();
         assert_eq!(late.is_some(), turns == 3, "{requests:?}");

@@ -153,7 +153,7 @@ impl<'a> Assembly<'a> {
         }
         let end = listed.end();
         let before = kept.loaded.config.clone();
-        let mut config = Config { digest: before.plugins.custom.beside(&text.digest), ..before };
+        let mut config = Config { digest: before.plugins.custom.combined_digest(&text.digest), ..before };
         config.plugins.consumers = Arc::new(consumers);
         for place in config.route_lines.iter_mut().filter(|place| **place >= end) {
             *place = *place - end + line;

@@ -35,7 +35,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use stillgate_plugin_api::Identity;
-use stillgate_plugin_api::custom::{beside, identity};
+use stillgate_plugin_api::custom::{combine_digests, identity};
 use stillgate_schema::text::diagnostic::{Diagnostic, Errors, Sink};
 use stillgate_schema::text::environment::Lookup;
 
@@ -210,7 +210,7 @@ impl IncrementalReader {
     pub fn digest_of(&self, text: &str) -> String {
         match self.plugin_paths.is_empty() {
             true => text.to_owned(),
-            false => beside(files(&self.plugins, &self.plugin_paths), text),
+            false => combine_digests(files(&self.plugins, &self.plugin_paths), text),
         }
     }
 

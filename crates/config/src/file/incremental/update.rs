@@ -208,7 +208,7 @@ impl<'a> Assembly<'a> {
         let Config { gateway, listeners, stream_routes, ssls, plugins, .. } = &kept.loaded.config;
         let (gateway, listeners) = (gateway.clone(), listeners.clone());
         let (stream_routes, ssls, plugins) = (stream_routes.clone(), ssls.clone(), plugins.clone());
-        let digest = plugins.custom.beside(&text.digest);
+        let digest = plugins.custom.combined_digest(&text.digest);
         let config =
             Config { gateway, listeners, upstreams, routes, route_lines, stream_routes, ssls, plugins, digest };
         let loaded = LoadedConfig { config, warnings, warnings_beside: Vec::new(), rejected: Vec::new() };

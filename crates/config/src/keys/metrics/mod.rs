@@ -16,7 +16,7 @@ use stillgate_metrics::family::LABELS_MAX;
 use stillgate_route::Variable;
 use stillgate_schema::description::Definitions;
 use stillgate_schema::kind::{
-    At, Choice, Flag, Kind, LocatedKind, TEXT, Text, Then, expected, int, list, read, text, unplaced,
+    At, Choice, Flag, Kind, LocatedKind, TEXT, Text, Then, int, list, read, report_expected, text, unplaced,
 };
 use stillgate_schema::matching::{OWN_NAME, parse_recorded};
 use stillgate_schema::object;
@@ -187,7 +187,7 @@ fn entries<'a>(node: &'a Node, what: &str, path: &Path<'_>, sink: &mut Sink) -> 
         Value::Refused => None,
         _ if node.is_null() => Some(&[]),
         _ => {
-            expected(what, node, path, sink);
+            report_expected(what, node, path, sink);
             None
         }
     }

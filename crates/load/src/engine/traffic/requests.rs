@@ -133,7 +133,7 @@ impl Traffic<'_> {
 
     pub(super) fn on_connecting(&mut self, number: usize, now: u64) -> u64 {
         let connection = &mut self.connections[number];
-        match connection.connected(self.load.tls.as_ref()) {
+        match connection.continue_connect(self.load.tls.as_ref()) {
             Ok(false) => return now,
             Ok(true) => {}
             Err(error) => {
@@ -144,16 +144,16 @@ impl Traffic<'_> {
         if self.multiplex.is_some() {
             return self.begin_session(number, now);
         }
-        self.opened(number, now);
+        self.on_opened(number, now);
         self.available(number, now)
     }
 
     /// A connection can be used.
-    pub(super) fn opened(&mut self, number: usize, now: u64) {
+    pub(super) fn on_opened(&mut self, number: usize, now: u64) {
         let connection = &mut self.connections[number];
         connection.stage = Stage::Idle;
         self.stats.totals.connect.saturating_record(now.saturating_sub(connection.request.sent_ns));
-        self.connector.succeeded();
+        self.connector.on_success();
     }
 
     #[cold]
@@ -163,7 +163,7 @@ impl Traffic<'_> {
             self.stats.record_error(ErrorKind::Connect, &format_args!("{to}: {error}"));
         }
         self.connections[number].close();
-        self.connector.failed(number, error, now);
+        self.connector.on_failure(number, error, now);
     }
 
     pub(super) fn close(&mut self, number: usize) {
@@ -191,12 +191,12 @@ impl Traffic<'_> {
         self.asked += 1;
         self.stats.totals.sent += 1;
         let after = self.clock.now_ns();
-        self.sent(place, sent, after)
+        self.on_written(place, sent, after)
     }
 
     /// Handles the result of writing.
     #[inline]
-    pub(super) fn sent(&mut self, number: usize, sent: io::Result<bool>, now: u64) -> u64 {
+    pub(super) fn on_written(&mut self, number: usize, sent: io::Result<bool>, now: u64) -> u64 {
         let connection = &mut self.connections[number];
         match sent {
             Ok(true) => {
@@ -249,7 +249,7 @@ impl Traffic<'_> {
         self.count_bytes(length as u64, now);
         let connection = &mut self.connections[number];
         if connection.stage == Stage::Idle {
-            return Some(self.unasked(number, length, now));
+            return Some(self.on_unasked_bytes(number, length, now));
         }
         if !connection.request.answering {
             connection.request.answering = true;
@@ -261,7 +261,7 @@ impl Traffic<'_> {
         let entry = self.composer.entry(index);
         let bytes = &mut self.buffer[..kept + length];
         match self.reader.advance(&mut connection.answer, index, entry, bytes) {
-            Ok(Advance::Done(done)) => Some(self.answered(number, done, ended, now)),
+            Ok(Advance::Done(done)) => Some(self.on_answered(number, done, ended, now)),
             Ok(Advance::Partial(from)) => {
                 connection.keep(&bytes[from..]);
                 None
@@ -274,7 +274,7 @@ impl Traffic<'_> {
     }
 
     #[inline]
-    fn answered(&mut self, number: usize, done: CompletedResponse, ended: bool, now: u64) -> u64 {
+    fn on_answered(&mut self, number: usize, done: CompletedResponse, ended: bool, now: u64) -> u64 {
         let request = self.connections[number].request;
         self.count_answer(request, done.mismatch, now);
         self.asked -= 1;
@@ -307,8 +307,8 @@ impl Traffic<'_> {
         let entry = self.composer.entry(entry as usize);
         match (error, connection.send_error.take()) {
             (None, None) => {
-                if let Some(done) = self.reader.ended(&mut connection.answer, entry) {
-                    return self.answered(number, done, true, now);
+                if let Some(done) = self.reader.end_with_connection(&mut connection.answer, entry) {
+                    return self.on_answered(number, done, true, now);
                 }
                 let when = when(answering);
                 self.fail(number, ErrorKind::Closed, &when, now);
@@ -321,7 +321,7 @@ impl Traffic<'_> {
 
     /// Handles bytes without a request. A server that closes an unused connection may announce that by 408 (RFC 9110
     /// section 15.5.9).
-    fn unasked(&mut self, number: usize, length: usize, now: u64) -> u64 {
+    fn on_unasked_bytes(&mut self, number: usize, length: usize, now: u64) -> u64 {
         let courtesy = self.buffer[..length].get(8..12) == Some(b" 408");
         if !courtesy && now >= self.measured_ns {
             self.stats.record_error(ErrorKind::Malformed, &format_args!("{length} bytes without a request"));

@@ -140,7 +140,7 @@ impl Traffic<'_> {
 
     /// Handles the target's report of how many streams it allows.
     fn begin_streams(&mut self, number: usize, allowed: usize, mut now: u64) -> u64 {
-        self.opened(number, now);
+        self.on_opened(number, now);
         let Some(multiplex) = &self.multiplex else { return now };
         let (streams, places) = (multiplex.streams, multiplex.places_of(number));
         if allowed < streams {
@@ -258,7 +258,7 @@ impl Traffic<'_> {
         let number = place / multiplex.streams;
         let StreamSlot { request, answer, .. } = &mut multiplex.places[place];
         let request = *request;
-        let done = self.reader.ended(answer, self.composer.entry(request.entry as usize));
+        let done = self.reader.end_with_connection(answer, self.composer.entry(request.entry as usize));
         let goes_on = multiplex.take_off(place);
         self.count_answer(request, done.and_then(|done| done.mismatch), now);
         self.asked -= 1;

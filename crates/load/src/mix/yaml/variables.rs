@@ -174,7 +174,7 @@ impl Reader<'_> {
     /// Reports the actual value and the expected one; `want` follows "write".
     pub(super) fn wrong<T>(&mut self, node: &Node, want: &str) -> Option<T> {
         if !matches!(node.value, Value::Refused) {
-            self.findings.add(node.at, format!("{} is here; write {want}", node.found()));
+            self.findings.add(node.at, format!("{} is here; write {want}", node.description()));
         }
         None
     }

@@ -436,7 +436,7 @@ fn print_fields(mark: &str, edits: &Edits, fields: &Fields, head: &[u8], out: &m
 /// Runs the work of a filter.
 pub(crate) fn work(filter: &mut dyn BodyFilter, out: &mut Vec<u8>) -> Result<(), BodyError> {
     while let Some(work) = filter.work() {
-        filter.worked(work(), out)?;
+        filter.on_work_done(work(), out)?;
     }
     Ok(())
 }

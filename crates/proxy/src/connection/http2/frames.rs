@@ -269,7 +269,7 @@ impl FrameWatch {
             (kind::SETTINGS, windows) if payload.len() < head.payload_bytes => *windows = None,
             (kind::SETTINGS, Some(windows)) if head.flags & ACK == 0 => windows.set(payload),
             (kind::WINDOW_UPDATE, Some(windows)) => {
-                let is_too_large = windows.opened(&head, payload);
+                let is_too_large = windows.on_window_update(&head, payload);
                 if is_too_large {
                     self.owed.reset(head.stream);
                     make_reset(frame);
@@ -284,7 +284,7 @@ impl FrameWatch {
         self.sent.is_between()
     }
 
-    pub(super) fn received(&mut self, bytes: &[u8], now_ms: u64) {
+    pub(super) fn observe_received(&mut self, bytes: &[u8], now_ms: u64) {
         let (small, fields, windows) = (&mut self.small, &mut self.fields, &mut self.windows);
         let walked = self.received.walk(bytes, |seen| match seen {
             FramePart::Begin(head) => {
@@ -311,11 +311,11 @@ impl FrameWatch {
     }
 
     /// A client that only reads shows its progress by frames that move no data: its window updates.
-    pub(super) fn sent(&mut self, bytes: &[u8]) {
+    pub(super) fn observe_sent(&mut self, bytes: &[u8]) {
         let (windows, fields) = (&mut self.windows, &mut self.fields);
         let walked = self.sent.walk(bytes, |seen| match (seen, &mut *windows) {
             (FramePart::Begin(head), Some(windows)) if head.kind == kind::DATA => {
-                windows.sent(head.stream, head.payload_bytes);
+                windows.on_sent(head.stream, head.payload_bytes);
             }
             (FramePart::Begin(head), windows) if head.kind == kind::RST_STREAM => {
                 fields.forget(head.stream);
@@ -449,12 +449,12 @@ impl Windows {
     }
 
     /// We have sent content.
-    pub(super) fn sent(&mut self, stream: u32, bytes: usize) {
+    pub(super) fn on_sent(&mut self, stream: u32, bytes: usize) {
         self.change(stream, -i64::try_from(bytes).unwrap_or(i64::MAX));
     }
 
     /// The node has sent a complete WINDOW_UPDATE. Returns whether it makes a stream's window too large.
-    pub(super) fn opened(&mut self, head: &FrameHead, payload: &[u8]) -> bool {
+    pub(super) fn on_window_update(&mut self, head: &FrameHead, payload: &[u8]) -> bool {
         let Ok(increment) = <[u8; 4]>::try_from(payload) else { return false };
         let increment = i64::from(u32::from_be_bytes(increment) & 0x7fff_ffff);
         let initial = self.initial;
@@ -541,19 +541,19 @@ mod tests {
     #[test]
     fn a_flood_is_what_moves_nothing_for_a_second() {
         let mut watch = FrameWatch::of_client(Rc::default());
-        watch.received(PREFACE, 1_000);
+        watch.observe_received(PREFACE, 1_000);
         let pings = frame(6, 0, 8).repeat(FRUITLESS_FRAMES_PER_SECOND_MAX as usize);
-        watch.received(&pings, 1_000);
+        watch.observe_received(&pings, 1_000);
         assert!(!watch.is_flooded);
-        watch.received(&frame(1, 4, 9), 1_100);
-        watch.received(&pings, 1_200);
+        watch.observe_received(&frame(1, 4, 9), 1_100);
+        watch.observe_received(&pings, 1_200);
         assert!(!watch.is_flooded, "a request came between");
-        watch.sent(&frame(0, 0, 9));
-        watch.received(&pings, 1_300);
+        watch.observe_sent(&frame(0, 0, 9));
+        watch.observe_received(&pings, 1_300);
         assert!(!watch.is_flooded, "a response went out between");
-        watch.received(&pings, 2_000);
+        watch.observe_received(&pings, 2_000);
         assert!(!watch.is_flooded, "a second has passed");
-        watch.received(&frame(6, 0, 8), 2_999);
+        watch.observe_received(&frame(6, 0, 8), 2_999);
         assert!(watch.is_flooded);
     }
 }
@@ -606,26 +606,26 @@ mod windows_tests {
         let mut windows = Windows::new();
         let open = |windows: &mut Windows, stream: u32, increment: u32| {
             let head = FrameHead { kind: 8, flags: 0, stream, payload_bytes: 4 };
-            windows.opened(&head, &increment.to_be_bytes())
+            windows.on_window_update(&head, &increment.to_be_bytes())
         };
         assert!(!open(&mut windows, 1, 0x7fff_0000), "with the first 65,535 it is all there may be");
         assert!(open(&mut windows, 1, 1));
         assert!(open(&mut windows, 3, 0x7fff_ffff));
         assert!(!open(&mut windows, 0, 0x7fff_ffff), "the connection's is looked at by `h2`");
         // A window that was used up may be opened again.
-        windows.sent(5, 1_000);
+        windows.on_sent(5, 1_000);
         assert!(!open(&mut windows, 5, 0x7fff_0000 + 1_000));
         assert!(open(&mut windows, 5, 1));
         windows.set(&[0, 1, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0]);
         assert!(!open(&mut windows, 7, 0x7fff_ffff));
         // A stream that lasts is followed however many have ended since, and streams that do not fit are not judged.
         for stream in (9..).step_by(2).take(10 * FOLLOWED_MAX) {
-            windows.sent(stream, 1);
+            windows.on_sent(stream, 1);
             windows.forget(stream);
         }
         assert!(open(&mut windows, 7, 1));
         for stream in (100_001..).step_by(2).take(FOLLOWED_MAX) {
-            windows.sent(stream, 1);
+            windows.on_sent(stream, 1);
         }
         assert!(!open(&mut windows, 7, 1));
     }

@@ -122,10 +122,10 @@ impl NodeStream {
         if let ResponseState::Head(future) = &mut self.response {
             if let Poll::Ready(Some(interim)) = future.poll_informational(cx) {
                 self.id.into_iter().for_each(|id| self.shared.marked.interim_taken(id));
-                let interim = interim.map_err(|error| self.rejection.failed(error))?;
+                let interim = interim.map_err(|error| self.rejection.note_failure(error))?;
                 return Poll::Ready(self.write_interim(&interim, space));
             }
-            let response = ready!(Pin::new(future).poll(cx)).map_err(|error| self.rejection.failed(error))?;
+            let response = ready!(Pin::new(future).poll(cx)).map_err(|error| self.rejection.note_failure(error))?;
             self.write_head(response, space);
             // Whatever has arrived of the body goes along; an empty body so far does not make the head wait.
             if let ResponseState::Body(body) = &mut self.response
@@ -232,7 +232,7 @@ impl NodeStream {
         let is_end = matches!(framing, Framing::None | Framing::Length(0));
         let (future, stream) = match send.send_request(request, is_end) {
             Ok(sent) => sent,
-            Err(error) => return Poll::Ready(Err(self.rejection.failed(error))),
+            Err(error) => return Poll::Ready(Err(self.rejection.note_failure(error))),
         };
         let id = future.stream_id().as_u32();
         self.shared.marked.begin(id);
@@ -269,7 +269,7 @@ impl Drop for NodeStream {
 impl Rejection {
     /// Handles the error that ended the stream; records whether the node has not processed the request (RFC 9113 section 8.7), and
     /// whether it blames the other side (section 7). Other errors, such as `INTERNAL_ERROR`, are the node's own affair.
-    fn failed(&mut self, error: h2::Error) -> io::Error {
+    fn note_failure(&mut self, error: h2::Error) -> io::Error {
         self.has_failed = true;
         let reason = error.reason().filter(|_| error.is_remote());
         self.is_unseen |= error.is_remote() && (error.is_go_away() || reason == Some(Reason::REFUSED_STREAM));

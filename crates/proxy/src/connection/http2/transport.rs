@@ -102,7 +102,7 @@ impl<'a> Transport<'a> {
     }
 
     /// Streams that a client has opened, all of which `h2` has processed if it has nothing more to do; `None`: it may not have.
-    pub(crate) fn opened(&self) -> Option<u64> {
+    pub(crate) fn opened_streams(&self) -> Option<u64> {
         let inner = self.inner.borrow();
         (!inner.is_held_up).then_some(inner.watch.opened)
     }
@@ -207,7 +207,7 @@ impl AsyncRead for Io<'_, '_> {
         if !std::mem::replace(&mut inner.has_read, true) {
             inner.mistaken = Mistaken::of(&space.filled()[before..], true);
         }
-        inner.watch.received(&space.filled()[before..], inner.clock.now_ms());
+        inner.watch.observe_received(&space.filled()[before..], inner.clock.now_ms());
         Poll::Ready(Ok(()))
     }
 }
@@ -223,7 +223,7 @@ impl AsyncWrite for Io<'_, '_> {
         }
         inner.make_room();
         let take = bytes.len().min(OUTPUT_BYTES_MAX);
-        inner.watch.sent(&bytes[..take]);
+        inner.watch.observe_sent(&bytes[..take]);
         inner.output.extend_from_slice(&bytes[..take]);
         Poll::Ready(Ok(take))
     }
@@ -410,7 +410,7 @@ mod tests {
                 Poll::Ready(())
             })
             .await;
-            assert_eq!(transport.opened(), None, "the peer reads nothing");
+            assert_eq!(transport.opened_streams(), None, "the peer reads nothing");
             let mut read = [0; 4096];
             poll_fn(|cx| {
                 while transport.poll_flush(cx)?.is_pending() {
@@ -420,9 +420,9 @@ mod tests {
             })
             .await
             .unwrap();
-            assert_eq!(transport.opened(), None, "nothing was written to it since");
+            assert_eq!(transport.opened_streams(), None, "nothing was written to it since");
             assert!(poll_fn(|cx| Poll::Ready(write(cx))).await.is_ready());
-            assert_eq!(transport.opened(), Some(0));
+            assert_eq!(transport.opened_streams(), Some(0));
         });
     }
 }

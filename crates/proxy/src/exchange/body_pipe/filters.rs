@@ -160,7 +160,7 @@ impl Filters<'_> {
             let (before, comes) = (gives.len(), piece.take().unwrap_or(&current[..]));
             match result.take() {
                 // Its output from before its work is already there.
-                Some(result) => filter.worked(result, gives).map_err(refusal)?,
+                Some(result) => filter.on_work_done(result, gives).map_err(refusal)?,
                 None => {
                     for piece in comes.chunks(PIECE_BYTES_MAX) {
                         filter.piece(piece, gives).map_err(refusal)?;

@@ -5,7 +5,7 @@ use crate::exchange::answer::LocalReply;
 use crate::exchange::facts::facts_of;
 use crate::exchange::{Exchange, RequestContext};
 use crate::worker::Worker;
-use crate::worker::plugins::{PluginPanic, PluginRefusal, call, call_each, timed};
+use crate::worker::plugins::{PluginPanic, PluginRefusal, call, call_each, call_timed};
 use std::cell::Cell;
 use std::ops::Deref;
 use std::rc::Rc;
@@ -125,7 +125,7 @@ impl PhaseRun<'_> {
         let PluginArguments { worker, asked, global, route, is_timed } = opened;
         let judged = if of == Of::Global { global } else { route };
         let can_wait = phase != Phase::BeforeProxy;
-        for (at, entry) in chain.of_from(phase, entry) {
+        for (at, entry) in chain.entries_from(phase, entry) {
             if joins && is_left_out(entry, of_route) {
                 continue;
             }
@@ -146,7 +146,7 @@ impl PhaseRun<'_> {
             {
                 return Ok(Some((at, true, flow)));
             }
-            let flow = timed(worker, entry, phase, *is_timed, || match phase {
+            let flow = call_timed(worker, entry, phase, *is_timed, || match phase {
                 Phase::Rewrite => entry.plugin.rewrite(asked),
                 Phase::Access => entry.plugin.access(asked),
                 _ => entry.plugin.before_proxy(asked),
@@ -220,7 +220,7 @@ impl Deref for PinnedChain<'_> {
 }
 
 /// The chain that is run now.
-pub(super) fn chosen<'a>(serving: &RequestContext<'a>, of: Of) -> Option<PinnedChain<'a>> {
+pub(super) fn current_chain<'a>(serving: &RequestContext<'a>, of: Of) -> Option<PinnedChain<'a>> {
     let snapshot: &'a Snapshot = serving.snapshot;
     let chains = &serving.exchange.chains;
     match (of, &chains.merged, &chains.kept) {
@@ -276,7 +276,9 @@ pub(in crate::exchange) struct PausedChain {
 
 /// Runs all phases before the upstream is known, until a plugin answers or waits.
 #[inline]
-pub(in crate::exchange) fn before_target(serving: &mut RequestContext<'_>) -> Result<Option<PausedChain>, LocalReply> {
+pub(in crate::exchange) fn run_before_target(
+    serving: &mut RequestContext<'_>,
+) -> Result<Option<PausedChain>, LocalReply> {
     match serving.exchange.chains.is_on {
         true => go_on(serving, ChainPosition::at_step(0)),
         false => Ok(None),
@@ -323,7 +325,7 @@ enum Ran {
 #[inline(never)]
 fn run_steps(serving: &mut RequestContext<'_>, from: ChainPosition) -> Result<Ran, LocalReply> {
     let of = STEPS[from.step].of;
-    let Some(chain) = chosen(serving, of) else { return Ok(Ran::Until(from.step + 1)) };
+    let Some(chain) = current_chain(serving, of) else { return Ok(Ran::Until(from.step + 1)) };
     let of_route = serving.route.and_then(|route| route.chain.as_deref());
     let mut opened = open(serving);
     let mut at = from;
@@ -349,7 +351,7 @@ pub(in crate::exchange) fn resume(
     then: Resume,
 ) -> Result<Option<PausedChain>, LocalReply> {
     let ChainStep { of, phase, .. } = STEPS[at.step];
-    let chain = chosen(serving, of).expect("the chain that has paused");
+    let chain = current_chain(serving, of).expect("the chain that has paused");
     let entry = &chain.entries()[at.entry];
     let PluginArguments { worker, mut asked, is_timed, .. } = open(serving);
     asked.body.plugin = entry.name;
@@ -393,7 +395,7 @@ pub(in crate::exchange) fn with_paused<R>(
     then: impl FnOnce(&ChainEntry, Phase) -> R,
 ) -> R {
     let ChainStep { of, phase, .. } = STEPS[at.step];
-    let chain = chosen(serving, of).expect("the chain that has paused");
+    let chain = current_chain(serving, of).expect("the chain that has paused");
     then(&chain.entries()[at.entry], phase)
 }
 
@@ -407,7 +409,7 @@ fn join_consumer(serving: &mut RequestContext<'_>) -> Result<bool, LocalReply> {
     let place = serving.exchange.outcome.route.map_or(0, |found| found.route);
     let of_route = serving.route.and_then(|route| route.chain.as_ref()).map(|chain| (place, chain));
     let consumers = &serving.snapshot.plan.consumers;
-    let merged = serving.worker.plugins.merged(of_route, consumers, attached).map_err(|error| {
+    let merged = serving.worker.plugins.merged_chain(of_route, consumers, attached).map_err(|error| {
         tracing::error!(consumer = %consumer.name, "a request is refused: {error}");
         LocalReply::error(500, "the plugins of the route and the consumer are too many")
     })?;

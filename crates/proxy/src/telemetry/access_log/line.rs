@@ -204,10 +204,10 @@ mod tests {
             (NodeTries::default(), ResponseFields::default(), WantedFields::new(&format));
         for node in ["10.0.0.1:80", "[::1]:81", "10.0.0.2:82"] {
             tries.begin(node.parse().unwrap());
-            tries.answered(502);
+            tries.on_answered(502);
         }
-        tries.connected(12);
-        tries.answered(0);
+        tries.on_connected(12);
+        tries.on_answered(0);
         let (layout, mut scratch, none) = (LineLayout::new(&format), RecordScratch::new(SEED), Vars(vec![]));
         let mut line = Vec::new();
         let base = record(&none);

@@ -181,7 +181,7 @@ proptest! {
         let (bytes, malformed) = sent(&requests);
         let marked = Rc::new(ServedStreams::default());
         let mut watch = FrameWatch::of_client(marked.clone());
-        bytes.chunks(step).for_each(|piece| watch.received(piece, 0));
+        bytes.chunks(step).for_each(|piece| watch.observe_received(piece, 0));
         prop_assert_eq!(&*marked.streams.borrow(), &malformed);
         // This helps only if `h2` reads the same.
         let mut expected = Vec::new();
@@ -202,7 +202,7 @@ proptest! {
 }
 
 fn marks(watch: &mut FrameWatch, marked: &ServedStreams, bytes: &[u8]) -> Vec<u32> {
-    bytes.chunks(3).for_each(|piece| watch.received(piece, 0));
+    bytes.chunks(3).for_each(|piece| watch.observe_received(piece, 0));
     marked.streams.take()
 }
 
@@ -235,7 +235,7 @@ fn responses() {
     // The stream has ended, on their side or ours: the same number then means another stream.
     check(&[head(11, 0, &ok), frame(kind::RST_STREAM, 0, 11, &[0; 4]), head(11, END_STREAM, &ok)], &[]);
     check(&[head(13, 0, &ok)], &[]);
-    watch.sent(&[PREFACE, &frame(kind::RST_STREAM, 0, 13, &[0; 4])].concat());
+    watch.observe_sent(&[PREFACE, &frame(kind::RST_STREAM, 0, 13, &[0; 4])].concat());
     assert_eq!(marks(&mut watch, &marked, &head(13, END_STREAM, &ok)), [0; 0]);
 }
 
@@ -246,7 +246,7 @@ fn waiting_interim_responses_are_counted_until_they_are_taken() {
     let mut block = Vec::new();
     FieldEncoder::default().field(&mut block, b":status", b"103", HpackRepresentation::Literal, false);
     let mut interims = |stream, count| {
-        watch.received(&frame(kind::HEADERS, END_HEADERS, stream, &block).repeat(count), 0);
+        watch.observe_received(&frame(kind::HEADERS, END_HEADERS, stream, &block).repeat(count), 0);
         watch.is_flooded
     };
     marked.begin(1);
@@ -270,9 +270,9 @@ fn marks_are_bounded() {
     let head = |at: usize| frame(kind::HEADERS, END_HEADERS | END_STREAM, 2 * at as u32 + 1, &block);
     let marked = Rc::new(ServedStreams::default());
     let mut watch = FrameWatch::of_client(marked.clone());
-    watch.received(PREFACE, 0);
+    watch.observe_received(PREFACE, 0);
     for at in 0..3 * MARKED_MAX {
-        watch.received(&head(at), 1_000 + 10 * at as u64);
+        watch.observe_received(&head(at), 1_000 + 10 * at as u64);
     }
     assert!(!watch.is_flooded, "a hundred within a second");
     assert_eq!(marked.streams.borrow().len(), MARKED_MAX);
@@ -281,7 +281,7 @@ fn marks_are_bounded() {
     let now_ms = 1_000_000;
     for at in 0..=RESETS_PER_SECOND_MAX as usize {
         assert!(!watch.is_flooded, "after {at}");
-        watch.received(&head(3 * MARKED_MAX + at), now_ms);
+        watch.observe_received(&head(3 * MARKED_MAX + at), now_ms);
     }
     assert!(watch.is_flooded);
 }
@@ -313,12 +313,12 @@ fn of_too_many_responses_the_oldest_are_forgotten() {
     let marked = Rc::new(ServedStreams::default());
     let mut watch = FrameWatch::of_node(marked.clone());
     let newest = 2 * ANSWERED_MAX + 1;
-    (1..newest).step_by(2).for_each(|stream| watch.received(&head(stream, 0), 0));
-    watch.received(&frame(kind::DATA, END_STREAM, 1, b"a"), 0);
-    [newest, newest + 2].into_iter().for_each(|stream| watch.received(&head(stream, 0), 0));
+    (1..newest).step_by(2).for_each(|stream| watch.observe_received(&head(stream, 0), 0));
+    watch.observe_received(&frame(kind::DATA, END_STREAM, 1, b"a"), 0);
+    [newest, newest + 2].into_iter().for_each(|stream| watch.observe_received(&head(stream, 0), 0));
     let mut is_known = |stream: usize| {
         // This is valid for a head, and not for trailers.
-        watch.received(&head(stream, END_STREAM), 0);
+        watch.observe_received(&head(stream, END_STREAM), 0);
         marked.take(stream as u32)
     };
     assert!(!is_known(3));
