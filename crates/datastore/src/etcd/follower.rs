@@ -107,7 +107,7 @@ impl Follower {
         if self.at.is_some() && error.needs_list() {
             // This is not a failure for the receiver: the list follows at once.
             self.at = None;
-            return (None, pause);
+            return (None, PAUSE_MIN.mul_f64(0.5 + random / 2.0));
         }
         let reason = error.to_string();
         if self.lost.as_ref() == Some(&reason) {
