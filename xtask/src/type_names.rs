@@ -21,7 +21,6 @@ const COMMON: &Exceptions = &[
     ("Answer", 7),
     ("Entry", 4),
     ("Figures", 4),
-    ("Kind", 4),
     ("Measure", 4),
     ("Phase", 5),
     ("Plan", 5),
@@ -33,33 +32,7 @@ const COMMON: &Exceptions = &[
 ];
 
 /// Participles that still name types.
-const PARTICIPLES: &Exceptions = &[
-    ("Applied", 1),
-    ("Bound", 1),
-    ("Checked", 1),
-    ("Following", 1),
-    ("Found", 1),
-    ("Grown", 1),
-    ("Heard", 1),
-    ("Leaving", 1),
-    ("Made", 1),
-    ("Malformed", 1),
-    ("Naming", 1),
-    ("Planned", 2),
-    ("Positioned", 1),
-    ("Refused", 1),
-    ("Rented", 1),
-    ("Running", 2),
-    ("Sent", 1),
-    ("Shown", 1),
-    ("Split", 1),
-    ("Staging", 1),
-    ("Started", 1),
-    ("Starting", 1),
-    ("Stated", 1),
-    ("Unnamed", 1),
-    ("Written", 1),
-];
+const PARTICIPLES: &Exceptions = &[("Applied", 1), ("Running", 1), ("Sent", 1)];
 
 /// Participles that do not end in `ed` or `ing`.
 const IRREGULAR: &[&str] = &[

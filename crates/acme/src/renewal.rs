@@ -38,11 +38,11 @@ pub(super) struct CertificateRenewal {
     progress: HashMap<String, OrderProgress>,
     suggestions: Suggestions,
     /// The certificates that reloads were last notified of.
-    told: HashMap<String, Option<Told>>,
+    told: HashMap<String, Option<ReportedCertificate>>,
 }
 
 /// When a certificate expires, and its key for ARI.
-type Told = (i64, Option<SuggestionKey>);
+type ReportedCertificate = (i64, Option<SuggestionKey>);
 
 impl CertificateRenewal {
     pub(super) fn new(
@@ -365,7 +365,7 @@ enum AttemptResult {
     Waits(Note, (Duration, Duration)),
 }
 
-fn expiry_and_key(ordered: &OrderedCertificate) -> Told {
+fn expiry_and_key(ordered: &OrderedCertificate) -> ReportedCertificate {
     (ordered.not_after_seconds, ordered.key.clone())
 }
 

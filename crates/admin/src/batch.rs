@@ -69,7 +69,7 @@ fn operations(body: &[u8], operations_max: usize) -> Result<Vec<Operation>, Answ
 }
 
 /// A batch before its commit.
-struct Planned {
+struct PlannedBatch {
     /// The documents without the writes.
     stored: View,
     writes: Vec<Write>,
@@ -91,7 +91,7 @@ async fn attempt(
         drop(place);
         planned
     });
-    let Planned { stored, writes, conditions, unreferenced, results } = planned.await??;
+    let PlannedBatch { stored, writes, conditions, unreferenced, results } = planned.await??;
     let transaction = transaction(asked, conditions, unreferenced, writes);
     if asked.query.dry_run()? {
         return dry_run(api, stored, transaction).await.map(Ok);
@@ -105,7 +105,7 @@ async fn attempt(
     Ok(Ok(with_outcome(Answer::text(StatusCode::OK, body), &outcome)))
 }
 
-fn plan_all(api: &Api, operations: &[Operation]) -> Result<Planned, Answer> {
+fn plan_all(api: &Api, operations: &[Operation]) -> Result<PlannedBatch, Answer> {
     let mut view = View::new(api.control.documents());
     let stored = View::new(api.control.documents());
     let (mut writes, mut results, mut conditions) = (Vec::<Write>::new(), Vec::<String>::new(), Vec::new());
@@ -141,7 +141,7 @@ fn plan_all(api: &Api, operations: &[Operation]) -> Result<Planned, Answer> {
         )
     })?;
     conditions.extend(still.conditions);
-    Ok(Planned { stored, writes, conditions, unreferenced: still.unreferenced, results })
+    Ok(PlannedBatch { stored, writes, conditions, unreferenced: still.unreferenced, results })
 }
 
 fn parse(bytes: &[u8], operations_max: usize) -> Result<Vec<Sent>, Answer> {
@@ -205,7 +205,8 @@ fn collection_of(segments: &[String]) -> Option<(&'static Collection, Option<Str
         }
         [name, ..] => {
             let collection = crate::collections::Collection::named(name)?;
-            (!matches!(collection.naming, crate::collections::Naming::Credential)).then_some((collection, None, 1))
+            (!matches!(collection.naming, crate::collections::DocumentNaming::Credential))
+                .then_some((collection, None, 1))
         }
         [] => None,
     }

@@ -12,7 +12,7 @@ pub(crate) enum Verb {
 
 /// How documents of a collection are named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Naming {
+pub(crate) enum DocumentNaming {
     /// By an id, in the path or in the document.
     Id,
     /// By the document's `username`.
@@ -34,7 +34,7 @@ pub(crate) struct Collection {
     pub(crate) kind: &'static str,
     /// The name at `schema/{kind}`.
     pub(crate) schema: &'static str,
-    pub(crate) naming: Naming,
+    pub(crate) naming: DocumentNaming,
     /// Verbs that are answered with 405.
     pub(crate) refused: &'static [Verb],
     /// Whether a list can be filtered by the references of its documents.
@@ -42,34 +42,37 @@ pub(crate) struct Collection {
 }
 
 const fn by_id(name: &'static str, kind: &'static str, schema: &'static str, refused: &'static [Verb]) -> Collection {
-    Collection { name, kind, schema, naming: Naming::Id, refused, has_reference_filter: false }
+    Collection { name, kind, schema, naming: DocumentNaming::Id, refused, has_reference_filter: false }
 }
 
 pub(crate) static COLLECTIONS: [Collection; 13] = [
     Collection { has_reference_filter: true, ..by_id("routes", "route", "route", &[]) },
     by_id("services", "service", "service", &[]),
     by_id("upstreams", "upstream", "upstream", &[]),
-    Collection { naming: Naming::Username, ..by_id("consumers", "consumer", "consumer", &[Verb::Post, Verb::Patch]) },
     Collection {
-        naming: Naming::Credential,
+        naming: DocumentNaming::Username,
+        ..by_id("consumers", "consumer", "consumer", &[Verb::Post, Verb::Patch])
+    },
+    Collection {
+        naming: DocumentNaming::Credential,
         ..by_id("credentials", "credential", "credential", &[Verb::Post, Verb::Patch])
     },
     by_id("consumer_groups", "consumer group", "consumer_group", &[Verb::Post]),
     by_id("plugin_configs", "plugin config", "plugin_config", &[Verb::Post]),
     by_id("global_rules", "global rule", "global_rule", &[Verb::Post]),
     Collection {
-        naming: Naming::Plugin,
+        naming: DocumentNaming::Plugin,
         ..by_id("plugin_metadata", "plugin_metadata", "plugin_metadata", &[Verb::Post, Verb::Patch])
     },
     by_id("ssls", "ssl", "ssl", &[]),
     Collection { has_reference_filter: true, ..by_id("stream_routes", "stream route", "stream_route", &[Verb::Patch]) },
-    Collection { naming: Naming::Manager, ..by_id("secrets", "secret", "secret", &[Verb::Post]) },
+    Collection { naming: DocumentNaming::Manager, ..by_id("secrets", "secret", "secret", &[Verb::Post]) },
     by_id("protos", "proto", "proto", &[Verb::Patch]),
 ];
 
 /// The collections of `configs`, which has all resources as one document. Credentials are among the consumers.
 pub(crate) fn whole_collections() -> impl Iterator<Item = &'static Collection> {
-    COLLECTIONS.iter().filter(|collection| collection.naming != Naming::Credential)
+    COLLECTIONS.iter().filter(|collection| collection.naming != DocumentNaming::Credential)
 }
 
 impl Collection {
@@ -96,7 +99,7 @@ impl Collection {
     /// The path of its list, in the router's syntax.
     pub(crate) fn list_path(&self) -> String {
         match self.naming {
-            Naming::Credential => "/apisix/admin/consumers/{username}/credentials".to_owned(),
+            DocumentNaming::Credential => "/apisix/admin/consumers/{username}/credentials".to_owned(),
             _ => format!("/apisix/admin/{}", self.name),
         }
     }
@@ -105,8 +108,8 @@ impl Collection {
     pub(crate) fn path(&self) -> String {
         let list = self.list_path();
         match self.naming {
-            Naming::Username => format!("{list}/{{username}}"),
-            Naming::Manager => format!("{list}/{{manager}}/{{id}}"),
+            DocumentNaming::Username => format!("{list}/{{username}}"),
+            DocumentNaming::Manager => format!("{list}/{{manager}}/{{id}}"),
             _ => format!("{list}/{{id}}"),
         }
     }

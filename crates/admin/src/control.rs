@@ -40,7 +40,7 @@ pub trait Control: Send + Sync + 'static {
     fn backup(&self) -> Pending<Result<Backup, WriteError>>;
 
     /// Checks a transaction without committing it.
-    fn check(&self, transaction: Transaction) -> Pending<Result<Checked, WriteError>>;
+    fn check(&self, transaction: Transaction) -> Pending<Result<WriteConsequences, WriteError>>;
 
     /// Looks up the secrets that a text with documents refers to, all at the same time: checking the documents does not wait for
     /// them then, which would hold up a thread.
@@ -134,7 +134,7 @@ pub struct Backup {
 
 /// The consequences of a write.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Checked {
+pub struct WriteConsequences {
     /// Warnings for the writer.
     pub warnings: Vec<String>,
     /// Resources whose meaning the write would change, or that it would cause to be rejected: the key, and the effect.

@@ -6,7 +6,7 @@ use crate::body::{
     LARGE_AT_ONCE_MAX, LARGE_BYTES_MIN, MANY_BYTES_MAX, READ_AT_ONCE_MAX, SINGLE_BYTES_MAX, SMALL_BYTES_MAX, parse,
     read,
 };
-use crate::collections::{COLLECTIONS, Collection, Naming, Verb};
+use crate::collections::{COLLECTIONS, Collection, DocumentNaming, Verb};
 use crate::control::Control;
 use crate::query::Query;
 use crate::resource::address::Address;
@@ -154,7 +154,7 @@ fn of_collection(collection: &'static Collection) -> Vec<Endpoint> {
         add(verb, &one, verb != Verb::Post);
     }
     add(Verb::Patch, &format!("{one}/{{*path}}"), true);
-    if collection.naming == Naming::Manager {
+    if collection.naming == DocumentNaming::Manager {
         Verb::ALL.into_iter().for_each(|verb| add(verb, &format!("{list}/{{manager}}"), false));
     }
     endpoints
@@ -162,7 +162,7 @@ fn of_collection(collection: &'static Collection) -> Vec<Endpoint> {
 
 /// A document with its own name is put to the list.
 fn is_put_to_list(verb: Verb, collection: &Collection) -> bool {
-    verb == Verb::Put && collection.naming == Naming::Username
+    verb == Verb::Put && collection.naming == DocumentNaming::Username
 }
 
 fn summary(verb: Verb, collection: &Collection, is_list: bool) -> String {

@@ -31,7 +31,7 @@ mod schemas;
 mod standalone;
 mod ui;
 
-pub use control::{Backup, Checked, Control, Outcome, Plugin, PluginSchema, Wait, WriteError};
+pub use control::{Backup, Control, Outcome, Plugin, PluginSchema, Wait, WriteConsequences, WriteError};
 pub use endpoints::Page;
 pub use masks::{MASK, is_masked};
 pub use router::router;

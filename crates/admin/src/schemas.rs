@@ -180,8 +180,8 @@ fn operation(endpoint: &Endpoint) -> Json {
             }
             _ => {
                 parameters.push(argument("ttl", "seconds after which the document is deleted"));
-                let is_whole =
-                    verb != crate::collections::Verb::Patch && collection.naming != crate::collections::Naming::Plugin;
+                let is_whole = verb != crate::collections::Verb::Patch
+                    && collection.naming != crate::collections::DocumentNaming::Plugin;
                 let reference = format!("#/components/schemas/{}", collection.name);
                 let schema = if is_whole { json!({ "$ref": reference }) } else { json!({}) };
                 operation["requestBody"] = json!({ "content": { "application/json": { "schema": schema } } });

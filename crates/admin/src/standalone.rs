@@ -82,7 +82,7 @@ pub(crate) async fn replace(api: Arc<Api>, asked: ParsedRequest) -> Result<Answe
     loop {
         let (planning, body, digest, place) = (api.clone(), asked.body.clone(), digest.clone(), asked.place.clone());
         let planned = off_thread(move || {
-            let planned = plan(&planning, &body, Some(&digest), Unnamed::Refused);
+            let planned = plan(&planning, &body, Some(&digest), UnnamedItemPolicy::Refused);
             drop(place);
             planned
         });
@@ -107,9 +107,9 @@ pub(crate) async fn validate(api: Arc<Api>, asked: ParsedRequest) -> Result<Answ
         return Ok(wrong);
     }
     let (planning, looked_at) = (api.clone(), asked.clone());
-    let planned = off_thread(move || plan(&planning, &looked_at.body, None, Unnamed::LookedAt));
+    let planned = off_thread(move || plan(&planning, &looked_at.body, None, UnnamedItemPolicy::LookedAt));
     let checked = match planned.await? {
-        Ok(Some(Planned { changes, conditions, unreferenced, .. })) if !changes.writes.is_empty() => {
+        Ok(Some(PlannedReplacement { changes, conditions, unreferenced, .. })) if !changes.writes.is_empty() => {
             let transaction = transaction(&asked, conditions, unreferenced, changes.writes);
             api.control.check(transaction).await.map(drop).map_err(|error| Answer::refused(&error))
         }
@@ -186,12 +186,12 @@ fn cut(mut text: String) -> String {
 }
 
 /// A replacement before its commit.
-struct Planned {
+struct PlannedReplacement {
     digest: String,
     view: View,
     /// The revision before the documents were read, which may change meanwhile.
     revision: u64,
-    changes: Changes,
+    changes: ReplacementChanges,
     /// The conditions until the commit: the references of its documents exist, apart from those it writes itself.
     conditions: Vec<(Key, Condition)>,
     /// The conditions that no document has been added that refers to a deleted one, or that has something that must be unique.
@@ -199,7 +199,12 @@ struct Planned {
 }
 
 /// `None`: the stored documents already came with this digest.
-fn plan(api: &Api, body: &[u8], digest: Option<&str>, unnamed: Unnamed) -> Result<Option<Planned>, Answer> {
+fn plan(
+    api: &Api,
+    body: &[u8],
+    digest: Option<&str>,
+    unnamed: UnnamedItemPolicy,
+) -> Result<Option<PlannedReplacement>, Answer> {
     check_writable(api)?;
     let text = Text::new(body::text(body)?);
     let whole = text.whole()?;
@@ -212,7 +217,7 @@ fn plan(api: &Api, body: &[u8], digest: Option<&str>, unnamed: Unnamed) -> Resul
     let still = StateAfter::new(&view, &changes.writes).check_references(&HashSet::new());
     let CommitConditions { conditions, unreferenced } =
         still.map_err(|RefusedWrite { key, answer }| Answer::bad(format!("{key}: {}", answer.message())))?;
-    Ok(Some(Planned {
+    Ok(Some(PlannedReplacement {
         digest: digest.unwrap_or_default().to_owned(),
         view,
         revision,
@@ -226,10 +231,10 @@ fn plan(api: &Api, body: &[u8], digest: Option<&str>, unnamed: Unnamed) -> Resul
 async fn commit_plan(
     api: &Api,
     asked: &ParsedRequest,
-    planned: Planned,
+    planned: PlannedReplacement,
 ) -> Result<Result<Answer, (Key, Option<u64>)>, Answer> {
-    let Planned { digest, view, revision: before, changes, conditions, unreferenced } = planned;
-    let Changes { writes, versions, indexes } = changes;
+    let PlannedReplacement { digest, view, revision: before, changes, conditions, unreferenced } = planned;
+    let ReplacementChanges { writes, versions, indexes } = changes;
     let transaction = transaction(asked, conditions, unreferenced, writes);
     let is_dry = asked.query.dry_run()?;
     let outcome = match transaction.writes.is_empty() {
@@ -263,7 +268,7 @@ async fn commit_plan(
 
 /// The effect of a replacement.
 #[derive(Default)]
-struct Changes {
+struct ReplacementChanges {
     writes: Vec<Write>,
     /// The versions of all collections.
     versions: Vec<(&'static str, u64)>,
@@ -272,8 +277,13 @@ struct Changes {
 }
 
 /// The changes, and the resulting versions of the collections.
-fn changes(api: &Api, view: &View, whole: &Whole<'_>, unnamed: Unnamed) -> Result<Changes, Answer> {
-    let mut changes = Changes::default();
+fn changes(
+    api: &Api,
+    view: &View,
+    whole: &Whole<'_>,
+    unnamed: UnnamedItemPolicy,
+) -> Result<ReplacementChanges, Answer> {
+    let mut changes = ReplacementChanges::default();
     for collection in whole_collections() {
         let stored = view.below(&format!("{}/", collection.name));
         let old = api.standalone.version(collection, fingerprint(&stored));
@@ -365,7 +375,7 @@ fn of_documents(
         }
         // The whole configuration contains no times; ADC rejects unknown fields.
         TIMES.into_iter().for_each(|time| drop(fields.shift_remove(time)));
-        if own.naming != crate::collections::Naming::Username {
+        if own.naming != crate::collections::DocumentNaming::Username {
             fields.insert("id".to_owned(), key.id().into());
         }
         if let Some(index) = index(key, document) {
@@ -378,7 +388,7 @@ fn of_documents(
 
 /// How to treat an item without an id, which APISIX validates but cannot store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Unnamed {
+enum UnnamedItemPolicy {
     Refused,
     /// Validate it under an id that no other has.
     LookedAt,
@@ -389,7 +399,7 @@ fn of_request(
     control: &dyn Control,
     collection: &'static Collection,
     whole: &Whole<'_>,
-    unnamed: Unnamed,
+    unnamed: UnnamedItemPolicy,
 ) -> Result<Items, Answer> {
     let (mut found, mut refusal) = (Items::new(), None);
     whole
@@ -401,15 +411,15 @@ fn of_request(
                     found.insert(key, item);
                     return ControlFlow::Continue(());
                 }
-                Ok((None, item)) => match placeholder(name, index).filter(|_| unnamed == Unnamed::LookedAt) {
+                Ok((None, item)) => match placeholder(name, index).filter(|_| unnamed == UnnamedItemPolicy::LookedAt) {
                     Some(key) => {
                         found.insert(key, item);
                         return ControlFlow::Continue(());
                     }
                     None => format!("invalid {name} at index {index}, err: missing {} id", collection.kind),
                 },
-                Err(Refused::Twice(_, message)) => message,
-                Err(Refused::Item(Refusal { message, .. })) => {
+                Err(ItemRefusal::Twice(_, message)) => message,
+                Err(ItemRefusal::Item(Refusal { message, .. })) => {
                     format!("invalid {name} at index {index}, err: {message}")
                 }
             };
@@ -440,8 +450,8 @@ fn check_all(
         let checked = of_item(control, collection, text, &mut |key| !known.insert(key.clone()));
         match checked {
             Ok(_) => ControlFlow::Continue(()),
-            Err(Refused::Twice(id, message)) => refused(index, Refusal { id, message }),
-            Err(Refused::Item(refusal)) => refused(index, refusal),
+            Err(ItemRefusal::Twice(id, message)) => refused(index, Refusal { id, message }),
+            Err(ItemRefusal::Item(refusal)) => refused(index, refusal),
         }
     });
     if let Err(message) = checked {
@@ -489,7 +499,7 @@ fn keep_private_keys(collection: &Collection, old: &Json, new: &mut Json) {
 }
 
 /// Why an item cannot be used.
-enum Refused {
+enum ItemRefusal {
     Item(Refusal),
     /// Another item has this id.
     Twice(Json, String),
@@ -501,8 +511,8 @@ fn of_item(
     collection: &'static Collection,
     text: &str,
     is_known: &mut dyn FnMut(&Key) -> bool,
-) -> Result<(Option<Key>, Item), Refused> {
-    let refused = |id: &Json, message: String| Refused::Item(Refusal { id: id.clone(), message });
+) -> Result<(Option<Key>, Item), ItemRefusal> {
+    let refused = |id: &Json, message: String| ItemRefusal::Item(Refusal { id: id.clone(), message });
     if text.len() > SINGLE_BYTES_MAX {
         let message = format!("it is larger than the maximum size {SINGLE_BYTES_MAX} allowed");
         return Err(refused(&Json::Null, message));
@@ -533,12 +543,12 @@ fn of_item(
     }
     if let Some(key) = key.as_ref().filter(|key| is_known(key)) {
         let kind = match (collection.naming, document["id"].is_null()) {
-            (crate::collections::Naming::Username, true) => "username",
-            (crate::collections::Naming::Username, false) => "credential id",
+            (crate::collections::DocumentNaming::Username, true) => "username",
+            (crate::collections::DocumentNaming::Username, false) => "credential id",
             _ => "id",
         };
         let message = format!("found duplicate {kind} {} in {}", key.id(), collection.name);
-        return Err(Refused::Twice(sent_id, message));
+        return Err(ItemRefusal::Twice(sent_id, message));
     }
     Ok((key, Item { document: document.to_string().into(), index }))
 }
@@ -558,21 +568,21 @@ fn collection_and_key(
         sub_path: None,
     };
     let (own, address) = match (collection.naming, id.as_deref()) {
-        (crate::collections::Naming::Username, Some(id)) if id.contains("/credentials/") => {
+        (crate::collections::DocumentNaming::Username, Some(id)) if id.contains("/credentials/") => {
             let (username, id) = id.split_once("/credentials/").unwrap_or_default();
             document["id"] = id.into();
             (crate::collections::Collection::named("credentials").unwrap_or(collection), address(Some(username), id))
         }
-        (crate::collections::Naming::Username, _) => {
+        (crate::collections::DocumentNaming::Username, _) => {
             let username = document["username"].as_str().ok_or("property \"username\" is required")?;
             (collection, address(None, username))
         }
-        (crate::collections::Naming::Manager, id) => {
+        (crate::collections::DocumentNaming::Manager, id) => {
             let invalid = || format!("invalid secret id: {}", id.unwrap_or("nil"));
             let (manager, id) = id.and_then(|id| id.split_once('/')).ok_or_else(invalid)?;
             (collection, address(Some(manager), id))
         }
-        (crate::collections::Naming::Plugin, None) => return Err("missing plugin name".to_owned()),
+        (crate::collections::DocumentNaming::Plugin, None) => return Err("missing plugin name".to_owned()),
         (_, None) if NEED_IDS.contains(&collection.name) => return Err("property \"id\" is required".to_owned()),
         (_, None) => return Ok((collection, None)),
         (_, Some(id)) => (collection, address(None, id)),

@@ -35,11 +35,11 @@ struct File {
     /// The path below `/ui/`.
     path: &'static str,
     bytes: &'static [u8],
-    made: OnceLock<Made>,
+    made: OnceLock<UiFile>,
 }
 
 /// The content of a file.
-struct Made {
+struct UiFile {
     etag: HeaderValue,
     gzip: Bytes,
 }
@@ -79,7 +79,7 @@ fn answer(path: &str, asked: &HeaderMap) -> Response {
         return Answer::error(StatusCode::NOT_FOUND, message).into_response();
     };
     let file = &FILES[at];
-    let Made { etag, gzip } = file.made();
+    let UiFile { etag, gzip } = file.made();
     let is_known = asked.get_all(IF_NONE_MATCH).iter().any(|known| has_tag(known.as_bytes(), etag.as_bytes()));
     let takes_gzip = asked.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok()).any(takes_gzip);
     let body = match (is_known, takes_gzip) {
@@ -109,7 +109,7 @@ fn answer(path: &str, asked: &HeaderMap) -> Response {
 }
 
 impl File {
-    fn made(&self) -> &Made {
+    fn made(&self) -> &UiFile {
         self.made.get_or_init(|| {
             let mut crc = Crc::new();
             crc.update(self.bytes);
@@ -117,7 +117,7 @@ impl File {
             let etag = format!("W/\"{:08x}{:x}\"", crc.sum(), self.bytes.len());
             let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
             let gzip = encoder.write_all(self.bytes).and_then(|()| encoder.finish());
-            Made {
+            UiFile {
                 etag: HeaderValue::from_str(&etag).expect("hexadecimal digits and quotes"),
                 gzip: gzip.expect("writing to a Vec does not fail").into(),
             }

@@ -380,7 +380,7 @@ const TELL_EVERY: Duration = Duration::from_millis(50);
 
 /// Notifies the thread that another process takes over. When it is dropped, that has happened.
 #[derive(Debug)]
-pub struct Leaving {
+pub struct TakeoverNotice {
     /// The channel by which that process receives reports about broadcasts.
     pub outbox: oneshot::Sender<mpsc::Sender<Parcel>>,
     /// The other process serves alongside this one.

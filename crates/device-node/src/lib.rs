@@ -25,5 +25,5 @@ mod registry;
 mod reports;
 mod thread;
 
-pub use jobs::Leaving;
+pub use jobs::TakeoverNotice;
 pub use thread::{DeviceThread, NodeParameters, PeerListener, listen, problem, reached_at};

@@ -2,7 +2,7 @@
 
 use super::api::DeviceApi;
 use super::jobs;
-use super::jobs::Leaving;
+use super::jobs::TakeoverNotice;
 use super::node::DeviceNode;
 use super::registry::{Memory, Registry, RegistrySettings, SharedRegistry};
 use super::reports;
@@ -76,7 +76,7 @@ pub struct PeerListener {
 #[derive(Debug)]
 pub struct DeviceThread {
     /// `None` once it has been taken.
-    leaving: Option<Leaving>,
+    leaving: Option<TakeoverNotice>,
     /// The process that this one follows gives what it has, and is over when this is. It also sends reports of its broadcasts.
     follows: Option<oneshot::Sender<mpsc::Receiver<Vec<u8>>>>,
     /// When it is dropped, the API ends: it answers the requests that have arrived.
@@ -115,7 +115,7 @@ impl DeviceThread {
     /// Serves from now on.
     pub fn start(keys: &Devices, starting: NodeParameters) -> io::Result<DeviceThread> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-        let (name, home) = (node_name(keys), Home::default());
+        let (name, home) = (node_name(keys), NodeCell::default());
         let registry = {
             let _entered = runtime.enter();
             registry(keys, &name, starting.peer, &home)?
@@ -128,7 +128,7 @@ impl DeviceThread {
         let _is_first = home.set(Arc::downgrade(&node));
         let (end, ended) = oneshot::channel();
         let (outbox, leaves) = oneshot::channel();
-        let leaving = Some(Leaving { outbox, has_company: node.company() });
+        let leaving = Some(TakeoverNotice { outbox, has_company: node.company() });
         let (follows, followed) = oneshot::channel::<mpsc::Receiver<Vec<u8>>>();
         let (listener, access, tls) = (starting.listener, starting.access, starting.tls);
         let run = move || {
@@ -172,8 +172,8 @@ impl DeviceThread {
     }
 
     /// What the upgrade needs to notify this thread that another process takes over. It can be taken once.
-    pub fn take_leaving(&mut self) -> Leaving {
-        let none = || Leaving { outbox: oneshot::channel().0, has_company: Arc::default() };
+    pub fn take_leaving(&mut self) -> TakeoverNotice {
+        let none = || TakeoverNotice { outbox: oneshot::channel().0, has_company: Arc::default() };
         self.leaving.take().unwrap_or_else(none)
     }
 
@@ -212,7 +212,7 @@ async fn follow(node: Arc<DeviceNode>, followed: oneshot::Receiver<mpsc::Receive
     node.on_former_ended();
 }
 
-fn registry(keys: &Devices, node: &str, peer: Option<PeerListener>, home: &Home) -> io::Result<Registry> {
+fn registry(keys: &Devices, node: &str, peer: Option<PeerListener>, home: &NodeCell) -> io::Result<Registry> {
     let (DeviceRegistry::Redis { url, is_cluster, ca }, Some(reached), Some(PeerListener { listener, former })) =
         (&keys.registry, &keys.peer, peer)
     else {
@@ -260,10 +260,10 @@ fn begin(
 /// How long to wait for the state of a job that another process of this node may have: less than that.
 const JOB_WAIT: Duration = Duration::from_millis(1_500);
 /// The node, once there is one: it owns the directory that calls it.
-pub(super) type Home = Arc<OnceLock<Weak<DeviceNode>>>;
+pub(super) type NodeCell = Arc<OnceLock<Weak<DeviceNode>>>;
 
 /// What answers other nodes. Before `home` is set, every device is elsewhere.
-pub(super) fn handler(home: Home) -> Handler {
+pub(super) fn handler(home: NodeCell) -> Handler {
     Arc::new(move |call: Call| -> ReplyFuture {
         let node = home.get().and_then(Weak::upgrade);
         Box::pin(async move {

@@ -4,7 +4,7 @@
 
 use crate::answer::answer_scrape;
 use crate::server::{self, BUFFER_BYTES_MAX, Connections, HEAD_TIMEOUT};
-use crate::source::{ExpositionSource, Site, Unavailable};
+use crate::source::{ExpositionSite, ExpositionSource, Unavailable};
 use crate::tally::{ExporterCounts, ExporterTally};
 use crate::turns;
 use hyper::Request;
@@ -87,7 +87,7 @@ pub struct ScrapeForwarder(mpsc::WeakSender<ExporterCommand>, ScrapeOrigin);
 enum Order {
     Remove { labels: Vec<String>, values: Vec<Vec<String>> },
     Restore { labels: Vec<String>, values: Vec<Vec<String>> },
-    SetSite(Site),
+    SetSite(ExpositionSite),
     SetOptions(CollectorOptions),
     Serve(Option<std::net::TcpListener>),
     StopServing,
@@ -104,7 +104,11 @@ enum ExporterEvent {
 impl Exporter {
     /// Starts the thread, which exposes at `site`. Without a listener nothing is served before [`Exporter::serve`]; the
     /// collector is tended nevertheless.
-    pub fn spawn(listener: Option<std::net::TcpListener>, collector: Collector, site: Site) -> io::Result<Exporter> {
+    pub fn spawn(
+        listener: Option<std::net::TcpListener>,
+        collector: Collector,
+        site: ExpositionSite,
+    ) -> io::Result<Exporter> {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().event_interval(TASKS_PER_LOOK).build()?;
         let listener = match listener {
@@ -173,7 +177,7 @@ impl Exporter {
     }
 
     /// Changes the location of the exposition.
-    pub fn set_site(&self, site: Site) -> impl Future<Output = ()> + Send + use<> {
+    pub fn set_site(&self, site: ExpositionSite) -> impl Future<Output = ()> + Send + use<> {
         self.order(Order::SetSite(site))
     }
 

@@ -15,5 +15,5 @@ mod tally;
 mod turns;
 
 pub use exporter::{CollectorReader, Exporter, ScrapeForwarder};
-pub use source::Site;
+pub use source::ExpositionSite;
 pub use tally::ExporterCounts;

@@ -19,17 +19,17 @@ pub(crate) const SCRAPES_MAX: usize = 128;
 
 /// The location of the exposition.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Site {
+pub struct ExpositionSite {
     /// Its path.
     pub path: String,
     /// Names of the server, for requests over loopback.
     pub hosts: Hosts,
 }
 
-impl Site {
+impl ExpositionSite {
     /// A path on a server that no configuration gives a name.
-    pub fn at(path: &str) -> Site {
-        Site { path: path.to_owned(), hosts: Hosts::new("the names of the server", []) }
+    pub fn at(path: &str) -> ExpositionSite {
+        ExpositionSite { path: path.to_owned(), hosts: Hosts::new("the names of the server", []) }
     }
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct ExpositionSource {
 #[derive(Debug)]
 struct SourceState {
     collector: Collector,
-    site: Arc<Site>,
+    site: Arc<ExpositionSite>,
     /// Changes with each refresh.
     refreshes: u64,
     /// Whether there was something to read the last time.
@@ -97,7 +97,7 @@ impl Drop for SendPermit {
 }
 
 impl ExpositionSource {
-    pub(crate) fn new(collector: Collector, site: Site) -> ExpositionSource {
+    pub(crate) fn new(collector: Collector, site: ExpositionSite) -> ExpositionSource {
         ExpositionSource {
             inner: Mutex::new(SourceState { collector, site: Arc::new(site), refreshes: 0, is_available: true }),
             places: Arc::new(Semaphore::new(SCRAPES_MAX)),
@@ -111,11 +111,11 @@ impl ExpositionSource {
     }
 
     /// The location of the exposition.
-    pub(crate) fn site(&self) -> Result<Arc<Site>, Unavailable> {
+    pub(crate) fn site(&self) -> Result<Arc<ExpositionSite>, Unavailable> {
         Ok(self.lock()?.site.clone())
     }
 
-    pub(crate) fn set_site(&self, site: Site) -> Result<(), Unavailable> {
+    pub(crate) fn set_site(&self, site: ExpositionSite) -> Result<(), Unavailable> {
         self.lock()?.site = Arc::new(site);
         Ok(())
     }
@@ -273,7 +273,7 @@ mod tests {
         let requests = registry.declare(family).unwrap();
         let mut writer = registry.writer().unwrap();
         let collector = Collector::of_registry(registry, CollectorOptions::default()).unwrap();
-        let source = ExpositionSource::new(collector, Site::at("/metrics"));
+        let source = ExpositionSource::new(collector, ExpositionSite::at("/metrics"));
         let mut check = |series: usize, is_woken: bool| {
             eventually("memory for all series", || {
                 (0..series).for_each(|n| _ = writer.series(&requests, &[n.to_string().as_bytes()]));

@@ -181,7 +181,7 @@ fn become_idle() -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::Site;
+    use crate::source::ExpositionSite;
     use std::sync::Arc;
     use stillgate_metrics::{Collector, CollectorOptions};
     use stillgate_testkit::eventually_within;
@@ -193,7 +193,7 @@ mod tests {
     fn the_threads_take_turns() {
         let source = Arc::new(ExpositionSource::new(
             Collector::open("/none".as_ref(), CollectorOptions::default()),
-            Site::at("/"),
+            ExpositionSite::at("/"),
         ));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let (end, ended) = watch::channel(false);

@@ -533,7 +533,7 @@ fn frame(line: &str) -> Option<Frame> {
 #[cfg(test)]
 mod tests {
     use super::{ValueMeaning, *};
-    use stillgate_profiler::output::form::write_folded;
+    use stillgate_profiler::output::format::write_folded;
     use stillgate_profiler::profile::ValueType;
 
     #[test]

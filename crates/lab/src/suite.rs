@@ -28,7 +28,7 @@
 use crate::command_line::{count, duration};
 use crate::error::{Error, Result};
 use crate::nightly::suite::{get, map, parsed, text};
-use crate::target::Kind;
+use crate::target::TargetKind;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path as FilePath;
@@ -161,7 +161,7 @@ pub(crate) struct Suite {
 pub(crate) struct TargetPlan {
     pub(crate) name: String,
     /// `None`: it has a command.
-    pub(crate) kind: Option<Kind>,
+    pub(crate) kind: Option<TargetKind>,
     /// The file of its configuration's template, beside the suite.
     pub(crate) configuration: Option<String>,
     pub(crate) command: Option<String>,
@@ -253,7 +253,7 @@ fn plan(name: &str, node: &Node, sink: &mut Sink) -> TargetPlan {
     let entries = map(node, &TARGET_KEYS, sink);
     let mut written = |key: &str| get(entries, key).and_then(|node| text(node, sink));
     let (kind, configuration, command) = (written("kind"), written("configuration"), written("command"));
-    let known = kind.as_deref().and_then(Kind::named);
+    let known = kind.as_deref().and_then(TargetKind::named);
     if known.is_none() == command.is_none() {
         let message = format!("{name} needs a `command`, or a `kind`: stillgate, nginx, nginx-lua, haproxy or envoy");
         wrong(node, &message, sink);
@@ -472,7 +472,7 @@ cases:
     #[test]
     fn a_suite_is_read() {
         let suite = parse(EXAMPLE).unwrap();
-        assert_eq!(suite.targets.iter().map(|target| target.kind).collect::<Vec<_>>(), [Some(Kind::Nginx), None]);
+        assert_eq!(suite.targets.iter().map(|target| target.kind).collect::<Vec<_>>(), [Some(TargetKind::Nginx), None]);
         let targets = |name: &str| named(&suite, name).targets.into_iter().collect::<Vec<_>>();
         assert_eq!(targets("none"), ["mine", "nginx"], "a case that names none is for all");
         assert_eq!(targets("a"), ["nginx"]);

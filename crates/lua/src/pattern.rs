@@ -79,11 +79,11 @@ struct PatternMatch<'a> {
     depth: u32,
 }
 
-type Matched = Result<Option<usize>, Fault>;
+type MatchResult = Result<Option<usize>, Fault>;
 
 impl PatternMatch<'_> {
     /// The end of the match of the pattern's rest from `p` on at `s`.
-    fn matches(&mut self, s: usize, p: usize) -> Matched {
+    fn matches(&mut self, s: usize, p: usize) -> MatchResult {
         self.depth += 1;
         if self.depth > DEPTH_MAX {
             return Err(TOO_COMPLEX);
@@ -93,7 +93,7 @@ impl PatternMatch<'_> {
         end
     }
 
-    fn items(&mut self, mut s: usize, mut p: usize) -> Matched {
+    fn items(&mut self, mut s: usize, mut p: usize) -> MatchResult {
         loop {
             self.step()?;
             let Some(item) = self.pattern.get(p) else { return Ok(Some(s)) };
@@ -212,7 +212,7 @@ impl PatternMatch<'_> {
         is_negated
     }
 
-    fn most(&mut self, s: usize, p: usize, end: usize, at_least: usize) -> Matched {
+    fn most(&mut self, s: usize, p: usize, end: usize, at_least: usize) -> MatchResult {
         let mut count = 0;
         while self.is_one(s + count, p, end) {
             self.step()?;
@@ -232,7 +232,7 @@ impl PatternMatch<'_> {
         }
     }
 
-    fn fewest(&mut self, mut s: usize, p: usize, end: usize) -> Matched {
+    fn fewest(&mut self, mut s: usize, p: usize, end: usize) -> MatchResult {
         loop {
             if let Some(matched) = self.matches(s, end + 1)? {
                 return Ok(Some(matched));
@@ -244,7 +244,7 @@ impl PatternMatch<'_> {
         }
     }
 
-    fn open(&mut self, s: usize, p: usize, length: Length) -> Matched {
+    fn open(&mut self, s: usize, p: usize, length: Length) -> MatchResult {
         if self.count >= CAPTURES_MAX {
             return Err(Fault("too many captures"));
         }
@@ -257,7 +257,7 @@ impl PatternMatch<'_> {
         Ok(matched)
     }
 
-    fn close(&mut self, s: usize, p: usize) -> Matched {
+    fn close(&mut self, s: usize, p: usize) -> MatchResult {
         let open = self.captures[..self.count].iter().rposition(|(_, length)| *length == Length::Open);
         let at = open.ok_or(Fault("invalid pattern capture"))?;
         self.captures[at].1 = Length::Bytes(s - self.captures[at].0);
@@ -269,7 +269,7 @@ impl PatternMatch<'_> {
     }
 
     /// `%bxy`
-    fn balanced(&mut self, s: usize, p: usize) -> Matched {
+    fn balanced(&mut self, s: usize, p: usize) -> MatchResult {
         let [open, close] = *self.pattern.get(p..p + 2).ok_or(Fault("unbalanced pattern"))? else {
             return Err(Fault("unbalanced pattern"));
         };
@@ -292,7 +292,7 @@ impl PatternMatch<'_> {
     }
 
     /// `%1`: matches the text of a capture again.
-    fn repeated(&mut self, s: usize, digit: u8) -> Matched {
+    fn repeated(&mut self, s: usize, digit: u8) -> MatchResult {
         let at = usize::from(digit).wrapping_sub(usize::from(b'1'));
         match self.captures[..self.count].get(at) {
             Some((from, Length::Bytes(bytes))) => {

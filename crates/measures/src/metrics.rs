@@ -15,7 +15,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use stillgate_config::{Config, Gateway, Label, Measure, Metrics};
 use stillgate_door::Hosts;
-use stillgate_exporter::{CollectorReader, Exporter, ScrapeForwarder, Site};
+use stillgate_exporter::{CollectorReader, Exporter, ExpositionSite, ScrapeForwarder};
 use stillgate_metrics::reader::{FamilyCardinality, ReaderOptions};
 use stillgate_metrics::{
     Collector, CollectorOptions, DeclaredFamily, Registry, RegistryError, RegistryOptions, SegmentProcess, Writer,
@@ -434,9 +434,9 @@ fn as_text(settings: &Metrics) -> Option<String> {
     settings.shared.as_ref().map(|folder| folder.to_string_lossy().into_owned())
 }
 
-fn exporter_site(settings: &Metrics) -> Site {
+fn exporter_site(settings: &Metrics) -> ExpositionSite {
     let names = settings.hosts.iter().cloned().chain([process_stats::hostname()]);
-    Site { path: settings.path.clone(), hosts: Hosts::new("gateway.metrics.hosts", names) }
+    ExpositionSite { path: settings.path.clone(), hosts: Hosts::new("gateway.metrics.hosts", names) }
 }
 
 fn collector_options(settings: &Metrics, own: &ProcessMetrics, registry: &Registry) -> CollectorOptions {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use stillgate_config::Label;
-use stillgate_exporter::{Exporter, Site};
+use stillgate_exporter::{Exporter, ExpositionSite};
 use stillgate_metrics::{CollectorOptions, Writer};
 use stillgate_proxy::{MetricsPlan, Plan, SeriesSubject};
 use tokio::sync::Notify;
@@ -31,7 +31,7 @@ pub(crate) struct ExporterOrders {
 /// Pending orders without duplicates.
 #[derive(Default)]
 struct PendingOrders {
-    site: Option<Site>,
+    site: Option<ExpositionSite>,
     options: Option<CollectorOptions>,
     /// Whether they are in use.
     subjects: BTreeMap<SeriesSubject, bool>,
@@ -65,7 +65,7 @@ impl ExporterOrders {
     }
 
     /// Changes the site and the options of the exposition.
-    pub(crate) fn set_up(&mut self, site: Site, options: CollectorOptions) {
+    pub(crate) fn set_up(&mut self, site: ExpositionSite, options: CollectorOptions) {
         self.waiting.site = Some(site);
         self.waiting.options = Some(options);
     }
@@ -173,7 +173,7 @@ mod tests {
         let registry =
             Arc::new(Registry::start(RegistryOptions::new(SegmentProcess { pid: 1, start: 1 }, 1_000, 7)).unwrap());
         let collector = Collector::of_registry(registry.clone(), CollectorOptions::default()).unwrap();
-        let exporter = Exporter::spawn(None, collector, Site::at("/metrics")).unwrap();
+        let exporter = Exporter::spawn(None, collector, ExpositionSite::at("/metrics")).unwrap();
         let mut orders = ExporterOrders::new(registry.writer().unwrap());
         orders.set_in_use(route("a"), false);
         orders.send(&exporter);

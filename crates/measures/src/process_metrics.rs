@@ -353,12 +353,12 @@ impl ProcessMetrics {
             let handle = writer.series_since(declared, &values, since_ms);
             // Fails only if there was no memory for the series, which the writer has counted.
             let _ = match amount {
-                Amount::Now(value) => writer.set(handle, value),
-                Amount::SoFar(total) => {
+                RecordedValue::Now(value) => writer.set(handle, value),
+                RecordedValue::SoFar(total) => {
                     let before = counted.plain.insert(*measure, total).unwrap_or_default();
                     writer.add(handle, total.saturating_sub(before))
                 }
-                Amount::SoFarFloat(total) => {
+                RecordedValue::SoFarFloat(total) => {
                     writer.add_float(handle, total - std::mem::replace(&mut counted.cpu_s, total))
                 }
             };
@@ -411,7 +411,7 @@ fn report_cut(
 }
 
 /// A value to record.
-enum Amount {
+enum RecordedValue {
     Now(f64),
     SoFar(u64),
     SoFarFloat(f64),
@@ -425,44 +425,44 @@ fn amount(
     usage: &Usage,
     started_unix_s: f64,
     lost: u64,
-) -> Option<Amount> {
-    let now = |value: u64| Some(Amount::Now(value as f64));
+) -> Option<RecordedValue> {
+    let now = |value: u64| Some(RecordedValue::Now(value as f64));
     match measure {
         Measure::WorkerCount(name) => {
             let value = facts.workers.named(name)?;
-            if kind == FamilyKind::Counter { Some(Amount::SoFar(value)) } else { now(value) }
+            if kind == FamilyKind::Counter { Some(RecordedValue::SoFar(value)) } else { now(value) }
         }
         Measure::BuildInfo | Measure::ApisixNodeInfo => now(1),
         Measure::ConfigGeneration => now(facts.generation),
         Measure::ConfigLastReloadSuccessful => now(u64::from(facts.last_reload_successful)),
         Measure::ConfigPendingRestartKeys => now(facts.pending_restart as u64),
-        Measure::ConfigLastReloadTime => Some(Amount::Now(facts.reloads.last_unix_ms as f64 / 1e3)),
-        Measure::ConfigLastReloadSuccessTime => Some(Amount::Now(facts.reloads.success_unix_ms as f64 / 1e3)),
+        Measure::ConfigLastReloadTime => Some(RecordedValue::Now(facts.reloads.last_unix_ms as f64 / 1e3)),
+        Measure::ConfigLastReloadSuccessTime => Some(RecordedValue::Now(facts.reloads.success_unix_ms as f64 / 1e3)),
         Measure::ConfigSourceUp => now(u64::from(facts.source?.is_up)),
         Measure::ConfigSourceRevision => now(facts.source?.revision?),
-        Measure::ConfigSourceContactTime => Some(Amount::Now(facts.source?.heard_unix_ms? as f64 / 1e3)),
+        Measure::ConfigSourceContactTime => Some(RecordedValue::Now(facts.source?.heard_unix_ms? as f64 / 1e3)),
         Measure::ApisixEtcdReachable => {
             let source = facts.source?;
             source.etcd.and_then(|_| now(u64::from(source.is_up)))
         }
-        Measure::AccessLogDroppedLines => facts.dropped_lines.map(Amount::SoFar),
-        Measure::ApisixMetricErrors => Some(Amount::SoFar(lost)),
-        Measure::ProcessCpu => Some(Amount::SoFarFloat(usage.cpu_s)),
+        Measure::AccessLogDroppedLines => facts.dropped_lines.map(RecordedValue::SoFar),
+        Measure::ApisixMetricErrors => Some(RecordedValue::SoFar(lost)),
+        Measure::ProcessCpu => Some(RecordedValue::SoFarFloat(usage.cpu_s)),
         Measure::ProcessResidentMemory => now(usage.resident_bytes?),
         Measure::ProcessVirtualMemory => now(usage.virtual_bytes?),
         Measure::ProcessOpenFds => now(usage.open_fds?),
         Measure::ProcessMaxFds => now(usage.max_fds?),
-        Measure::AcmeFailures => Some(Amount::SoFar(facts.acme_failures)),
+        Measure::AcmeFailures => Some(RecordedValue::SoFar(facts.acme_failures)),
         Measure::DeviceDirectoryUp => now(u64::from(facts.directory?.is_up)),
-        Measure::DeviceDirectoryCommands => Some(Amount::SoFar(facts.directory?.commands)),
+        Measure::DeviceDirectoryCommands => Some(RecordedValue::SoFar(facts.directory?.commands)),
         Measure::DeviceDirectoryPending => now(facts.directory?.pending as u64),
         Measure::DeviceNodes => now(facts.directory?.nodes as u64),
         Measure::DevicePeersConnected => now(facts.directory?.peers as u64),
         Measure::DevicePeersRefused => Some(Amount::SoFar(facts.directory?.refused_peers)),
         Measure::LimitCounters => now(facts.limits.counters as u64),
-        Measure::LimitEvicted => Some(Amount::SoFar(facts.limits.evicted)),
-        Measure::LimitContended => Some(Amount::SoFar(facts.limits.contended)),
-        Measure::ProcessStartTime => Some(Amount::Now(started_unix_s)),
+        Measure::LimitEvicted => Some(RecordedValue::SoFar(facts.limits.evicted)),
+        Measure::LimitContended => Some(RecordedValue::SoFar(facts.limits.contended)),
+        Measure::ProcessStartTime => Some(RecordedValue::Now(started_unix_s)),
         // Workers record requests, connections, nodes and upstreams; the collector records the size of the metrics.
         _ => None,
     }

@@ -316,7 +316,7 @@ pub struct LinkTo {
 }
 
 /// Length of the reply; `None`: it is not complete yet. Gets all bytes received so far.
-pub type Whole = Box<dyn FnMut(&[u8]) -> Result<Option<usize>, CallError>>;
+pub type ReplyEndFinder = Box<dyn FnMut(&[u8]) -> Result<Option<usize>, CallError>>;
 
 /// A message, and how its reply is read.
 pub struct Exchange {
@@ -329,11 +329,11 @@ pub struct Exchange {
     /// Largest reply.
     pub reply_bytes_max: usize,
     /// Finds the end of the reply.
-    pub whole: Whole,
+    pub whole: ReplyEndFinder,
 }
 
 /// The reply, and the connection for the next message.
-pub type Exchanged = Result<(Vec<u8>, Box<dyn Link>), CallError>;
+pub type LinkReply = Result<(Vec<u8>, Box<dyn Link>), CallError>;
 
 /// A connection, which is closed when it is dropped.
 pub trait Link {
@@ -342,7 +342,7 @@ pub trait Link {
 
     /// Sends a message and waits for its reply. After an error the connection is closed: later bytes could not be
     /// assigned to a request.
-    fn exchange(self: Box<Self>, exchange: Exchange) -> LocalFuture<Exchanged>;
+    fn exchange(self: Box<Self>, exchange: Exchange) -> LocalFuture<LinkReply>;
 
     /// Keeps the connection for the next caller that connects to the same server and pool.
     fn keep(self: Box<Self>, keep: Keep);

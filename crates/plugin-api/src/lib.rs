@@ -49,7 +49,7 @@ pub mod worker;
 pub use answer::{Answer, AnswerBody};
 pub use arguments::Arguments;
 pub use body::{BodyChanges, BodyError, BodyFilter, Direction};
-pub use calls::{Call, CallError, CallOrigin, Exchange, Exchanged, Keep, Link, LinkTo, Reply, Url, Whole};
+pub use calls::{Call, CallError, CallOrigin, Exchange, Keep, Link, LinkReply, LinkTo, Reply, ReplyEndFinder, Url};
 pub use chain::{CHAIN_ENTRIES_MAX, Chain};
 pub use consumers::{Consumer, ConsumerRef, Consumers, Credential, CredentialVerifier};
 pub use custom::{CustomPlugin, CustomPlugins, PluginFile};

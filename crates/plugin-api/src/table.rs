@@ -84,10 +84,10 @@ struct PluginKind<'a> {
     authenticates: bool,
     /// Version of its file.
     version: Option<Identity>,
-    compile: &'a Compiling,
+    compile: &'a CompilePlugin,
 }
 
-type Compiling = dyn Fn(&Node, &mut Compile<'_>) -> Option<Box<dyn Plugin>>;
+type CompilePlugin = dyn Fn(&Node, &mut Compile<'_>) -> Option<Box<dyn Plugin>>;
 
 impl PluginKind<'_> {
     fn identity(&self, origin: &PluginOrigin, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Identity {

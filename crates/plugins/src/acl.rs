@@ -105,8 +105,8 @@ impl Kind for LabelListsKind {
 
 /// acl with one configuration.
 pub(crate) struct Acl {
-    allow: Option<Box<[Wanted]>>,
-    deny: Box<[Wanted]>,
+    allow: Option<Box<[LabelCondition]>>,
+    deny: Box<[LabelCondition]>,
     users: Users,
     rejected: Answer,
 }
@@ -120,7 +120,7 @@ struct Users {
 }
 
 /// A label, and values of it.
-type Wanted = (String, Vec<String>);
+type LabelCondition = (String, Vec<String>);
 
 const MISSING: &str = "{\"message\":\"Missing authentication.\"}\n";
 const FORBIDDEN: &str = "The consumer is forbidden.";
@@ -147,25 +147,25 @@ impl Define for Acl {
 impl Plugin for Acl {
     fn access(&self, request: &mut Request<'_>) -> Flow {
         let who = match *request.consumer {
-            Some(attached) => Who::Consumer(request.consumers.of(attached)),
+            Some(attached) => AuthenticatedUser::Consumer(request.consumers.of(attached)),
             None => match fields_in_context(request.settled, "external_user") {
                 // As in Lua, `false` counts as absent.
                 None | Some(Json::Bool(false)) => return Flow::Answer(Answer::text(401, MISSING)),
-                Some(user) => Who::User(user),
+                Some(user) => AuthenticatedUser::User(user),
             },
         };
         let labels = match &who {
-            Who::Consumer(_) => Vec::new(),
+            AuthenticatedUser::Consumer(_) => Vec::new(),
             // It is unknown whether a denied value is further inside.
-            Who::User(user) => match self.users.path.all(user) {
+            AuthenticatedUser::User(user) => match self.users.path.all(user) {
                 Ok(labels) => labels,
                 Err(TooLarge) => return Flow::Answer(self.rejected.clone()),
             },
         };
-        let has_one = |wanted: &[Wanted]| {
+        let has_one = |wanted: &[LabelCondition]| {
             wanted.iter().any(|(name, values)| match &who {
-                Who::Consumer(consumer) => consumer.label(name).is_some_and(|label| holds(label, values)),
-                Who::User(_) => *name == self.users.name && self.users.hold(&labels, values),
+                AuthenticatedUser::Consumer(consumer) => consumer.label(name).is_some_and(|label| holds(label, values)),
+                AuthenticatedUser::User(_) => *name == self.users.name && self.users.hold(&labels, values),
             })
         };
         match self.allow.as_deref().is_none_or(has_one) && !has_one(&self.deny) {
@@ -180,7 +180,7 @@ impl Plugin for Acl {
 }
 
 /// The authenticated user.
-enum Who<'a> {
+enum AuthenticatedUser<'a> {
     Consumer(&'a Consumer),
     User(Json),
 }

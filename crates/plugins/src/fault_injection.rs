@@ -109,12 +109,12 @@ impl Kind for Headers {
 
 /// The plugin.
 pub(crate) struct FaultInjection {
-    abort: Option<(When, Arc<AbortReply>)>,
-    delay: Option<(When, Duration)>,
+    abort: Option<(RequestSelector, Arc<AbortReply>)>,
+    delay: Option<(RequestSelector, Duration)>,
 }
 
 /// Selects requests.
-struct When {
+struct RequestSelector {
     percentage: Option<u8>,
     /// `None`: all requests.
     any_of: Option<Box<[Filter]>>,
@@ -136,7 +136,7 @@ impl Define for FaultInjection {
         let abort = match keys.abort {
             None => None,
             Some(abort) => {
-                let when = When::compile("abort", abort.percentage, abort.vars, cx)?;
+                let when = RequestSelector::compile("abort", abort.percentage, abort.vars, cx)?;
                 let path = cx.path.key("abort");
                 let body = abort.body.map(|body| {
                     unknown_variables::template_with_body(&body.value, body.at, &path.key("body"), cx.sink)
@@ -148,7 +148,7 @@ impl Define for FaultInjection {
         let delay = match keys.delay {
             None => None,
             Some(delay) => {
-                let when = When::compile("delay", delay.percentage, delay.vars, cx)?;
+                let when = RequestSelector::compile("delay", delay.percentage, delay.vars, cx)?;
                 Some((when, Duration::from_secs_f64(delay.duration)))
             }
         };
@@ -156,9 +156,14 @@ impl Define for FaultInjection {
     }
 }
 
-impl When {
-    fn compile(key: &str, percentage: Option<u8>, vars: Option<Vec<At<Expr>>>, cx: &mut Compile<'_>) -> Option<When> {
-        let Some(vars) = vars else { return Some(When { percentage, any_of: None }) };
+impl RequestSelector {
+    fn compile(
+        key: &str,
+        percentage: Option<u8>,
+        vars: Option<Vec<At<Expr>>>,
+        cx: &mut Compile<'_>,
+    ) -> Option<RequestSelector> {
+        let Some(vars) = vars else { return Some(RequestSelector { percentage, any_of: None }) };
         let path = cx.path.key(key);
         let path = path.key("vars");
         if vars.len() > VARS_MAX {
@@ -175,7 +180,7 @@ impl When {
                 }
             }
         }
-        Some(When { percentage, any_of: Some(any_of.into()) })
+        Some(RequestSelector { percentage, any_of: Some(any_of.into()) })
     }
 
     fn evaluate_conditions(&self, request: &Request<'_>) -> Result<bool, PathError> {
@@ -191,7 +196,7 @@ impl When {
 impl Plugin for FaultInjection {
     fn rewrite(&self, request: &mut Request<'_>) -> Flow {
         // For the original request: changes during the delay make no difference.
-        let is_met = |when: Option<&When>| when.map_or(Ok(false), |when| when.evaluate_conditions(request));
+        let is_met = |when: Option<&RequestSelector>| when.map_or(Ok(false), |when| when.evaluate_conditions(request));
         let aborts = is_met(self.abort.as_ref().map(|(when, _)| when));
         let delays = is_met(self.delay.as_ref().map(|(when, _)| when));
         let (Ok(aborts), Ok(delays)) = (aborts, delays) else { return Flow::Answer(Answer::page(400)) };

@@ -119,10 +119,10 @@ impl Plugin for MultiAuth {
 }
 
 /// An answer that does not concern the credentials, with its header fields.
-type Other = Option<(Answer, Edits)>;
+type OtherAnswer = Option<(Answer, Edits)>;
 
 /// Tries a plugin and those after it.
-fn ask(plugins: Arc<[Box<dyn Plugin>]>, at: usize, other: Other, request: &mut Request<'_>) -> Flow {
+fn ask(plugins: Arc<[Box<dyn Plugin>]>, at: usize, other: OtherAnswer, request: &mut Request<'_>) -> Flow {
     match plugins.get(at) {
         Some(plugin) => {
             let before = request.response.clone();
@@ -144,7 +144,7 @@ struct MultiAuthAttempt {
     plugins: Arc<[Box<dyn Plugin>]>,
     at: usize,
     /// The first such answer.
-    other: Other,
+    other: OtherAnswer,
     /// Fields of the response before the plugin ran. Fields that it sets are for its own answer, not for one of a later
     /// plugin.
     before: Edits,

@@ -401,13 +401,13 @@ struct WholeBody {
     decoder: Decoder,
     bytes_max: usize,
     /// State for the next turn on another thread.
-    whole: Option<Whole>,
+    whole: Option<CompleteBody>,
     /// Bytes of the body on another thread.
     held_bytes: usize,
 }
 
 /// A complete body, with the progress of its replacements.
-struct Whole {
+struct CompleteBody {
     body: Vec<u8>,
     /// The current replacement; the last one is done when it equals their number.
     step: usize,
@@ -415,9 +415,9 @@ struct Whole {
 }
 
 /// The result of a turn on another thread: whether all is done.
-type Turn = Result<(bool, Whole), BodyError>;
+type SubstitutionTurn = Result<(bool, CompleteBody), BodyError>;
 
-impl Whole {
+impl CompleteBody {
     /// Continues for so long; `true`: all is replaced.
     fn go_on(
         &mut self,
@@ -445,7 +445,7 @@ impl WholeBody {
     }
 
     /// Continues on another thread.
-    fn hand_on(&mut self, whole: Whole) {
+    fn hand_on(&mut self, whole: CompleteBody) {
         // The new body is usually as long.
         self.held_bytes = whole.body.capacity() + whole.body.len().max(whole.replaced.out.capacity());
         self.whole = Some(whole);
@@ -458,7 +458,7 @@ impl BodyFilter for WholeBody {
     }
 
     fn end(&mut self, out: &mut Vec<u8>) -> Result<(), BodyError> {
-        let mut whole = Whole { body: self.decoder.end()?, step: 0, replaced: SubstitutionProgress::default() };
+        let mut whole = CompleteBody { body: self.decoder.end()?, step: 0, replaced: SubstitutionProgress::default() };
         let is_short = whole.body.len() <= SHORT_BYTES_MAX;
         if is_short && whole.go_on(&self.substitutions, self.bytes_max, WORKER_TIME_MAX)? {
             out.extend_from_slice(&whole.body);
@@ -482,7 +482,7 @@ impl BodyFilter for WholeBody {
     }
 
     fn on_work_done(&mut self, result: Output, out: &mut Vec<u8>) -> Result<(), BodyError> {
-        let turn = result.downcast::<Turn>().map_err(|_| BodyError::Failed)?;
+        let turn = result.downcast::<SubstitutionTurn>().map_err(|_| BodyError::Failed)?;
         match (*turn)? {
             (true, whole) => {
                 self.held_bytes = 0;

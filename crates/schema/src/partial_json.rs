@@ -149,7 +149,7 @@ struct Scan<'t> {
 }
 
 /// Why the text cannot be parsed beyond some position.
-type Broken = String;
+type ParseFailure = String;
 
 impl<'t> Scan<'t> {
     /// The keys of the outermost object, behind its bracket. Among equal ones the last counts, as in lua-cjson.
@@ -186,7 +186,7 @@ impl<'t> Scan<'t> {
     }
 
     /// `depth` is the nesting of lists and maps that is allowed here.
-    fn value(&mut self, depth: usize) -> Result<Json, Broken> {
+    fn value(&mut self, depth: usize) -> Result<Json, ParseFailure> {
         match self.peek() {
             Some(b'{' | b'[') if depth == 0 => self.skip(),
             Some(b'{') => self.object(depth - 1),
@@ -196,7 +196,7 @@ impl<'t> Scan<'t> {
         }
     }
 
-    fn object(&mut self, depth: usize) -> Result<Json, Broken> {
+    fn object(&mut self, depth: usize) -> Result<Json, ParseFailure> {
         self.at += 1;
         let mut keys = Map::new();
         let mut goes_on = !self.takes(b'}');
@@ -208,7 +208,7 @@ impl<'t> Scan<'t> {
         Ok(keys.into())
     }
 
-    fn list(&mut self, depth: usize) -> Result<Json, Broken> {
+    fn list(&mut self, depth: usize) -> Result<Json, ParseFailure> {
         self.at += 1;
         let mut items = Vec::new();
         let mut goes_on = !self.takes(b']');
@@ -220,7 +220,7 @@ impl<'t> Scan<'t> {
     }
 
     /// Skips a list or map that is too deep to be read.
-    fn skip(&mut self) -> Result<Json, Broken> {
+    fn skip(&mut self) -> Result<Json, ParseFailure> {
         let mut open = 0;
         loop {
             match self.text.as_bytes().get(self.at) {
@@ -237,7 +237,7 @@ impl<'t> Scan<'t> {
     }
 
     /// A name and its colon.
-    fn name(&mut self) -> Result<String, Broken> {
+    fn name(&mut self) -> Result<String, ParseFailure> {
         if self.peek() != Some(b'"') {
             return Err(self.here("expected a key"));
         }
@@ -249,7 +249,7 @@ impl<'t> Scan<'t> {
     }
 
     /// Takes a comma, or else the closing bracket; returns whether it was a comma.
-    fn goes_on(&mut self, closing: u8) -> Result<bool, Broken> {
+    fn goes_on(&mut self, closing: u8) -> Result<bool, ParseFailure> {
         if self.takes(b',') {
             return Ok(true);
         }
@@ -260,7 +260,7 @@ impl<'t> Scan<'t> {
     }
 
     /// A string with its quotes, as written.
-    fn raw_string(&mut self) -> Result<&'t str, Broken> {
+    fn raw_string(&mut self) -> Result<&'t str, ParseFailure> {
         let (text, from) = (self.text, self.at);
         let mut is_escaped = false;
         for (length, byte) in text.as_bytes()[from + 1..].iter().enumerate() {
@@ -310,13 +310,13 @@ impl<'t> Scan<'t> {
         self.text.as_bytes().get(self.at).copied()
     }
 
-    fn here(&self, what: &str) -> Broken {
+    fn here(&self, what: &str) -> ParseFailure {
         format!("{what} at byte {}", self.at + 1)
     }
 }
 
 /// The value of a string.
-fn text(raw: &str) -> Result<Json, Broken> {
+fn text(raw: &str) -> Result<Json, ParseFailure> {
     serde_json::from_str(&escaped(raw)).map_err(|error| without_values(&error))
 }
 

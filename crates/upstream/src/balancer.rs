@@ -9,7 +9,7 @@
 //! Within a tier one of several methods chooses. The state belongs to one worker; workers do not coordinate their turns.
 
 use crate::endpoint::Endpoint;
-use crate::health::{News, Step, TryReport};
+use crate::health::{HealthStep, News, TryReport};
 use crate::slot::{Slot, update_slots, usable};
 use std::cmp::Ordering;
 use std::net::SocketAddr;
@@ -156,11 +156,11 @@ impl Balancer {
         let news = match self.checks.as_ref().and_then(|checks| checks.passive.as_ref()) {
             None => health.report_connection(report, now_ms),
             Some(passive) => match health.report(report, passive, now_ms) {
-                Step::Stay => None,
-                Step::SetAside(period_ms) => Some(News::SetAside { period_ms }),
-                Step::Recovered => Some(News::Recovered),
-                Step::Eject if self.may_eject() => self.slots[index].health.record_failure(now_ms),
-                Step::Eject => None,
+                HealthStep::Stay => None,
+                HealthStep::SetAside(period_ms) => Some(News::SetAside { period_ms }),
+                HealthStep::Recovered => Some(News::Recovered),
+                HealthStep::Eject if self.may_eject() => self.slots[index].health.record_failure(now_ms),
+                HealthStep::Eject => None,
             },
         };
         if news == Some(News::Recovered) && self.slow_start_ms > 0 {

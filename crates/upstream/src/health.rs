@@ -157,36 +157,38 @@ impl Health {
     }
 
     /// With `checks.passive`. Before a closed circuit opens, the caller has to check whether it may eject.
-    pub(crate) fn report(&mut self, report: TryReport, rules: &PassiveCheck, now_ms: u64) -> Step {
+    pub(crate) fn report(&mut self, report: TryReport, rules: &PassiveCheck, now_ms: u64) -> HealthStep {
         match grade(report, rules) {
             Grade::Good if self.failures == 0 => {
                 self.counts = [0; 3];
-                Step::Stay
+                HealthStep::Stay
             }
             // Results of requests that were under way when it opened show nothing about its present health.
-            Grade::Good | Grade::Nothing if !self.probing && !self.resorted => Step::Stay,
+            Grade::Good | Grade::Nothing if !self.probing && !self.resorted => HealthStep::Stay,
             Grade::Good => {
                 self.successes = self.successes.saturating_add(1);
                 if self.successes < rules.healthy.successes {
                     self.end_probe(now_ms);
-                    return Step::Stay;
+                    return HealthStep::Stay;
                 }
                 *self = Health { last_failed_ms: self.last_failed_ms, ..Health::default() };
-                Step::Recovered
+                HealthStep::Recovered
             }
             Grade::Nothing => {
                 // A connection does not end the probe.
                 if report != TryReport::Connected {
                     self.end_probe(now_ms);
                 }
-                Step::Stay
+                HealthStep::Stay
             }
-            Grade::Bad(..) if self.failures > 0 => self.record_failure(now_ms).map_or(Step::Stay, Step::from),
+            Grade::Bad(..) if self.failures > 0 => {
+                self.record_failure(now_ms).map_or(HealthStep::Stay, HealthStep::from)
+            }
             Grade::Bad(kind, limit) => {
                 self.last_failed_ms = now_ms;
                 let count = &mut self.counts[kind as usize];
                 *count = count.saturating_add(1);
-                if *count >= limit { Step::Eject } else { Step::Stay }
+                if *count >= limit { HealthStep::Eject } else { HealthStep::Stay }
             }
         }
     }
@@ -223,7 +225,7 @@ impl Health {
 
 /// The consequence of a report to [`Health::report`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum HealthStep {
     /// No change.
     Stay,
     /// It has failed too often: [`Health::failed`] must set it aside, if not too many are.
@@ -234,11 +236,11 @@ pub(crate) enum Step {
     Recovered,
 }
 
-impl From<News> for Step {
-    fn from(news: News) -> Step {
+impl From<News> for HealthStep {
+    fn from(news: News) -> HealthStep {
         match news {
-            News::SetAside { period_ms } => Step::SetAside(period_ms),
-            News::Recovered => Step::Recovered,
+            News::SetAside { period_ms } => HealthStep::SetAside(period_ms),
+            News::Recovered => HealthStep::Recovered,
         }
     }
 }
@@ -330,10 +332,10 @@ mod tests {
     /// Applies `reports` to a closed endpoint; returns whether the last of them, and none before, ejects it.
     fn ejects(rules: &PassiveCheck, reports: &[TryReport]) -> bool {
         let mut health = Health::default();
-        let steps: Vec<Step> = reports.iter().map(|report| health.report(*report, rules, 5)).collect();
-        let early = steps.iter().rev().skip(1).any(|step| *step != Step::Stay);
+        let steps: Vec<HealthStep> = reports.iter().map(|report| health.report(*report, rules, 5)).collect();
+        let early = steps.iter().rev().skip(1).any(|step| *step != HealthStep::Stay);
         assert!(!early, "{steps:?}");
-        steps.last() == Some(&Step::Eject)
+        steps.last() == Some(&HealthStep::Eject)
     }
 
     #[test]
@@ -446,31 +448,35 @@ mod tests {
         let rules = rules();
         let mut health = Health::default();
         health.record_failure(0);
-        assert_eq!(health.report(TryReport::Status(200), &rules, 10), Step::Stay, "it was under way when it opened");
+        assert_eq!(
+            health.report(TryReport::Status(200), &rules, 10),
+            HealthStep::Stay,
+            "it was under way when it opened"
+        );
         health.on_chosen(1_000);
-        assert_eq!(health.report(TryReport::Connected, &rules, 1_010), Step::Stay);
+        assert_eq!(health.report(TryReport::Connected, &rules, 1_010), HealthStep::Stay);
         assert!(!health.usable(1_010), "the probe is not over");
-        assert_eq!(health.report(TryReport::Status(200), &rules, 1_020), Step::Stay);
+        assert_eq!(health.report(TryReport::Status(200), &rules, 1_020), HealthStep::Stay);
         assert!(health.usable(1_020), "the next may come at once");
         health.on_chosen(1_020);
         assert!(!health.usable(1_020));
-        assert_eq!(health.report(TryReport::Status(404), &rules, 1_030), Step::Stay);
+        assert_eq!(health.report(TryReport::Status(404), &rules, 1_030), HealthStep::Stay);
         assert!(health.usable(1_030), "neither good nor bad: another one");
         health.on_chosen(1_030);
-        assert_eq!(health.report(TryReport::Status(200), &rules, 1_040), Step::Recovered);
+        assert_eq!(health.report(TryReport::Status(200), &rules, 1_040), HealthStep::Recovered);
         assert_eq!(health.circuit(1_040), Circuit::Closed);
 
         health.record_failure(2_000);
         health.on_chosen(3_000);
-        assert_eq!(health.report(TryReport::Status(200), &rules, 3_000), Step::Stay);
+        assert_eq!(health.report(TryReport::Status(200), &rules, 3_000), HealthStep::Stay);
         health.on_chosen(3_000);
         assert_eq!(
             health.report(TryReport::Status(500), &rules, 3_000),
-            Step::SetAside(2_000),
+            HealthStep::SetAside(2_000),
             "one failure is enough"
         );
         health.on_chosen(5_000);
-        assert_eq!(health.report(TryReport::Status(200), &rules, 5_000), Step::Stay, "it begins again");
+        assert_eq!(health.report(TryReport::Status(200), &rules, 5_000), HealthStep::Stay, "it begins again");
     }
 
     #[test]
@@ -479,12 +485,12 @@ mod tests {
         let mut health = Health::default();
         health.record_failure(0);
         health.on_last_resort();
-        assert_eq!(health.report(TryReport::Status(200), &rules, 10), Step::Stay);
+        assert_eq!(health.report(TryReport::Status(200), &rules, 10), HealthStep::Stay);
         assert_eq!(health.circuit(10), Circuit::HalfOpen);
         health.record_failure(20);
         health.on_last_resort();
         let before = health.set_aside_ms(30);
-        assert_eq!(health.report(REFUSED, &rules, 30), Step::Stay);
+        assert_eq!(health.report(REFUSED, &rules, 30), HealthStep::Stay);
         assert_eq!(health.set_aside_ms(30), before, "its failure is already known");
     }
 }

@@ -30,12 +30,12 @@ pub(crate) struct Address {
 pub(crate) fn key_of_stored(collection: &Collection, address: &Address) -> Option<Key> {
     let given = || match collection.naming {
         // A path below a collection has only one meaning.
-        crate::collections::Naming::Id | crate::collections::Naming::Plugin => {
+        crate::collections::DocumentNaming::Id | crate::collections::DocumentNaming::Plugin => {
             Key::parse(&format!("{}/{}", collection.name, address.id.as_deref()?)).ok()
         }
-        crate::collections::Naming::Username
-        | crate::collections::Naming::Credential
-        | crate::collections::Naming::Manager => None,
+        crate::collections::DocumentNaming::Username
+        | crate::collections::DocumentNaming::Credential
+        | crate::collections::DocumentNaming::Manager => None,
     };
     key_of_path(collection, address).or_else(given)
 }
@@ -44,15 +44,15 @@ pub(crate) fn key_of_stored(collection: &Collection, address: &Address) -> Optio
 pub(crate) fn key_of_path(collection: &Collection, address: &Address) -> Option<Key> {
     let id = address.id.as_deref()?;
     let path = match (collection.naming, address.parent.as_deref()) {
-        (crate::collections::Naming::Username, _) => username(id).then(|| format!("consumers/{id}")),
-        (crate::collections::Naming::Credential, Some(parent)) => {
+        (crate::collections::DocumentNaming::Username, _) => username(id).then(|| format!("consumers/{id}")),
+        (crate::collections::DocumentNaming::Credential, Some(parent)) => {
             (username(parent) && is_id(id)).then(|| format!("consumers/{parent}/credentials/{id}"))
         }
-        (crate::collections::Naming::Manager, Some(parent)) => {
+        (crate::collections::DocumentNaming::Manager, Some(parent)) => {
             (is_id(parent) && is_id(id)).then(|| format!("secrets/{parent}/{id}"))
         }
-        (crate::collections::Naming::Credential | crate::collections::Naming::Manager, None) => None,
-        (crate::collections::Naming::Id | crate::collections::Naming::Plugin, _) => {
+        (crate::collections::DocumentNaming::Credential | crate::collections::DocumentNaming::Manager, None) => None,
+        (crate::collections::DocumentNaming::Id | crate::collections::DocumentNaming::Plugin, _) => {
             is_id(id).then(|| format!("{}/{id}", collection.name))
         }
     };
@@ -63,7 +63,7 @@ pub(crate) fn key_of_path(collection: &Collection, address: &Address) -> Option<
 pub(crate) fn key_to_write(collection: &Collection, address: &Address, document: &mut Json) -> Result<Key, Answer> {
     let own = address.id.as_deref();
     let id = match collection.naming {
-        crate::collections::Naming::Username => {
+        crate::collections::DocumentNaming::Username => {
             let name = document["username"].as_str().map(str::to_owned);
             let name = name.ok_or_else(|| Answer::invalid("property \"username\" is required"))?;
             if own.is_some_and(|own| own != name) {
@@ -76,18 +76,20 @@ pub(crate) fn key_to_write(collection: &Collection, address: &Address, document:
             }
             name
         }
-        crate::collections::Naming::Plugin => own.ok_or_else(|| Answer::bad("missing plugin name"))?.to_owned(),
-        crate::collections::Naming::Manager => {
+        crate::collections::DocumentNaming::Plugin => own.ok_or_else(|| Answer::bad("missing plugin name"))?.to_owned(),
+        crate::collections::DocumentNaming::Manager => {
             let parts = address.parent.as_deref().zip(own);
             let (parent, id) = parts.ok_or_else(|| Answer::bad("missing secret id"))?;
             same_id(collection, document, Some(&format!("{parent}/{id}")))?;
             id.to_owned()
         }
-        crate::collections::Naming::Id | crate::collections::Naming::Credential => same_id(collection, document, own)?,
+        crate::collections::DocumentNaming::Id | crate::collections::DocumentNaming::Credential => {
+            same_id(collection, document, own)?
+        }
     };
     let key = key_of_path(collection, &Address { id: Some(id), ..address.clone() });
     key.ok_or_else(|| match collection.naming {
-        crate::collections::Naming::Plugin => Answer::bad("invalid plugin name"),
+        crate::collections::DocumentNaming::Plugin => Answer::bad("invalid plugin name"),
         _ => wrong_form(),
     })
 }

@@ -83,7 +83,7 @@ fn plan_put(
         }
         _ => key_to_write(op.collection, &op.address, &mut document)?,
     };
-    if op.collection.naming == crate::collections::Naming::Plugin {
+    if op.collection.naming == crate::collections::DocumentNaming::Plugin {
         if control.plugin_schema(key.id()).is_none() {
             return Err(Answer::bad("invalid plugin name"));
         }
@@ -95,7 +95,7 @@ fn plan_put(
     if op.verb == crate::collections::Verb::Post && !view.is_pending(&key) {
         conditions.push((key.clone(), Condition::Absent));
     }
-    if op.collection.naming != crate::collections::Naming::Plugin {
+    if op.collection.naming != crate::collections::DocumentNaming::Plugin {
         let created =
             old.as_ref().map(|old| parse_document(&old.value).get("create_time").cloned().unwrap_or_default());
         let created = created.filter(|time| !time.is_null()).unwrap_or(unix_seconds.into());
@@ -115,7 +115,7 @@ fn plan_patch(
 ) -> Result<Plan, Answer> {
     if op.address.id.is_none() {
         let missing = match op.collection.naming {
-            crate::collections::Naming::Manager => "no secret id".to_owned(),
+            crate::collections::DocumentNaming::Manager => "no secret id".to_owned(),
             _ => format!("missing {} id", op.collection.kind),
         };
         return Err(Answer::bad(missing));
@@ -163,7 +163,7 @@ fn plan_delete(view: &View, op: &Operation) -> Result<Plan, Answer> {
     let key = key_of_stored(op.collection, &op.address).ok_or_else(Answer::key_not_found)?;
     view.get(&key).ok_or_else(Answer::key_not_found)?;
     let mut writes = vec![Write::Delete { key: key.clone() }];
-    if op.collection.naming == crate::collections::Naming::Username {
+    if op.collection.naming == crate::collections::DocumentNaming::Username {
         let credentials = view.below(&format!("{key}/credentials/"));
         writes.extend(credentials.into_iter().map(|(key, _)| Write::Delete { key }));
     }
@@ -179,7 +179,7 @@ fn check(control: &dyn Control, op: &Operation, document: &Json) -> Result<(), A
         reject_both(document, "remote_addr", "remote_addrs")?;
     }
     rules::check(op.collection, document).map_err(|why| Answer::bad(of_document(why)))?;
-    if op.collection.naming == crate::collections::Naming::Credential {
+    if op.collection.naming == crate::collections::DocumentNaming::Credential {
         let plugins = control.plugins();
         let is_other = |name: &String| plugins.iter().any(|plugin| plugin.name == name && !plugin.is_auth);
         if document["plugins"].as_object().is_some_and(|plugins| plugins.keys().any(is_other)) {
@@ -196,8 +196,10 @@ fn known_plugins(control: &dyn Control, collection: &Collection, document: &Json
     let Some(unknown) = plugins.keys().find(|name| !known.iter().any(|plugin| plugin.name == *name)) else {
         return Ok(());
     };
-    let is_of_consumer =
-        matches!(collection.naming, crate::collections::Naming::Username | crate::collections::Naming::Credential);
+    let is_of_consumer = matches!(
+        collection.naming,
+        crate::collections::DocumentNaming::Username | crate::collections::DocumentNaming::Credential
+    );
     let context = if is_of_consumer { "invalid plugins configuration: " } else { "" };
     let mut answer = json!({ "error_msg": format!("{context}unknown plugin [{unknown}]") });
     // Clients look for these words, and people need a suggestion.

@@ -6,7 +6,7 @@
 
 use super::reference_table::{Reference, each, users_of};
 use crate::answer::Answer;
-use crate::collections::{Collection, Naming};
+use crate::collections::{Collection, DocumentNaming};
 use axum::http::StatusCode;
 use serde_json::Value as Json;
 use std::cell::Cell;
@@ -179,7 +179,8 @@ impl<'a> StateAfter<'a> {
         }
         // Forced or not: a credential does not outlive its consumer.
         let none = HashSet::new();
-        let consumers = self.deleted_keys(&none).filter(|(_, collection)| collection.naming == Naming::Username);
+        let consumers =
+            self.deleted_keys(&none).filter(|(_, collection)| collection.naming == DocumentNaming::Username);
         for (consumer, _) in consumers {
             // A credential written after this view was taken fails a condition of the commit, and everything is planned again.
             let is_left = |(key, document): &(Key, Document)| {
@@ -254,7 +255,7 @@ impl<'a> StateAfter<'a> {
             let Some(collection) = Collection::of_key(write.key().as_str()) else { continue };
             match write {
                 // A credential that is written meanwhile would outlive its consumer.
-                Write::Delete { key } if collection.naming == Naming::Username => {
+                Write::Delete { key } if collection.naming == DocumentNaming::Username => {
                     whole.insert(format!("{key}/credentials/"));
                 }
                 Write::Delete { .. } => {}

@@ -74,7 +74,7 @@ fn operation(asked: &ParsedRequest, verb: Verb, collection: &'static Collection)
 
 async fn execute(api: &Api, asked: &ParsedRequest, operation: Arc<Operation>) -> Result<Answer, Answer> {
     check_writable(api)?;
-    let stated = Stated::of(&asked.headers)?;
+    let stated = StatedCondition::of(&asked.headers)?;
     for _ in 0..ATTEMPTS_MAX {
         let (control, planned, place) = (api.control.clone(), operation.clone(), asked.place.clone());
         // All documents are searched for references to a document.
@@ -98,7 +98,7 @@ async fn execute(api: &Api, asked: &ParsedRequest, operation: Arc<Operation>) ->
         }
         match commit(api, asked, transaction).await {
             Ok(outcome) => return Ok(committed_answer(plan, operation.verb, &outcome)),
-            Err(WriteError::Conflict { key, modified }) if key == plan.key && stated != Stated::Nothing => {
+            Err(WriteError::Conflict { key, modified }) if key == plan.key && stated != StatedCondition::Nothing => {
                 return Err(precondition_failed(&key, modified));
             }
             Err(WriteError::Conflict { modified, .. }) => caught_up(api, modified).await,
@@ -154,7 +154,7 @@ fn shown(name: &HeaderName) -> &'static str {
 
 /// The condition that a client states.
 #[derive(Debug, PartialEq, Eq)]
-enum Stated {
+enum StatedCondition {
     Nothing,
     /// `If-Match: *`.
     Present,
@@ -164,8 +164,8 @@ enum Stated {
     Revisions(Vec<u64>),
 }
 
-impl Stated {
-    pub(super) fn of(headers: &HeaderMap) -> Result<Stated, Answer> {
+impl StatedCondition {
+    pub(super) fn of(headers: &HeaderMap) -> Result<StatedCondition, Answer> {
         if headers.contains_key(IF_UNMODIFIED_SINCE) {
             return Err(Answer::bad("If-Unmodified-Since is not supported; send If-Match with the ETag"));
         }
@@ -175,13 +175,13 @@ impl Stated {
             lines.map(str::to_owned).reduce(|all, line| format!("{all},{line}"))
         };
         match (text(IF_MATCH).as_deref(), text(IF_NONE_MATCH).as_deref()) {
-            (None, None) => Ok(Stated::Nothing),
-            (Some("*"), None) => Ok(Stated::Present),
-            (None, Some("*")) => Ok(Stated::Absent),
+            (None, None) => Ok(StatedCondition::Nothing),
+            (Some("*"), None) => Ok(StatedCondition::Present),
+            (None, Some("*")) => Ok(StatedCondition::Absent),
             (Some(tags), None) => {
                 let revision = |tag: &str| tag.trim().trim_start_matches("W/").trim_matches('"').parse().ok();
                 // A tag that is not a revision matches none.
-                Ok(Stated::Revisions(tags.split(',').filter_map(revision).collect()))
+                Ok(StatedCondition::Revisions(tags.split(',').filter_map(revision).collect()))
             }
             _ => Err(Answer::bad("send either If-Match or If-None-Match: *")),
         }
@@ -191,21 +191,21 @@ impl Stated {
     pub(super) fn check(&self, key: &Key, old: Option<&Document>) -> Result<(), Answer> {
         let modified = old.map(|old| old.modified);
         let holds = match self {
-            Stated::Nothing => true,
-            Stated::Present => old.is_some(),
-            Stated::Absent => old.is_none(),
-            Stated::Revisions(revisions) => modified.is_some_and(|modified| revisions.contains(&modified)),
+            StatedCondition::Nothing => true,
+            StatedCondition::Present => old.is_some(),
+            StatedCondition::Absent => old.is_none(),
+            StatedCondition::Revisions(revisions) => modified.is_some_and(|modified| revisions.contains(&modified)),
         };
         if holds { Ok(()) } else { Err(precondition_failed(key, modified)) }
     }
 
-    /// The condition of the transaction, after [`check`](Stated::check).
+    /// The condition of the transaction, after [`check`](StatedCondition::check).
     fn condition(&self, old: Option<&Document>) -> Option<Condition> {
         match (self, old) {
-            (Stated::Nothing, _) => None,
-            (Stated::Absent, _) => Some(Condition::Absent),
-            (Stated::Present, _) => Some(Condition::Present),
-            (Stated::Revisions(_), old) => old.map(|old| Condition::Modified(old.modified)),
+            (StatedCondition::Nothing, _) => None,
+            (StatedCondition::Absent, _) => Some(Condition::Absent),
+            (StatedCondition::Present, _) => Some(Condition::Present),
+            (StatedCondition::Revisions(_), old) => old.map(|old| Condition::Modified(old.modified)),
         }
     }
 }
@@ -243,7 +243,7 @@ fn read_list(
         Err(answer) => return answer,
     };
     let mut found = stored_documents(control, collection, address);
-    if found.is_empty() && collection.naming == crate::collections::Naming::Credential {
+    if found.is_empty() && collection.naming == crate::collections::DocumentNaming::Credential {
         return Answer::key_not_found();
     }
     let filter = Filter::of(collection, query);
@@ -277,10 +277,10 @@ fn read_list(
 fn stored_documents(control: &dyn Control, collection: &Collection, address: &Address) -> Vec<(Key, Document)> {
     let documents = control.documents();
     match (collection.naming, address.parent.as_deref()) {
-        (crate::collections::Naming::Credential, parent) => {
+        (crate::collections::DocumentNaming::Credential, parent) => {
             documents.list_below(&format!("consumers/{}/credentials/", parent.unwrap_or_default()))
         }
-        (crate::collections::Naming::Username, _) => {
+        (crate::collections::DocumentNaming::Username, _) => {
             let mut found = documents.list_below("consumers/");
             found.retain(|(key, _)| !key.id().contains('/'));
             found

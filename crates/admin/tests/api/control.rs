@@ -5,7 +5,7 @@ use std::io::{Seek as _, Write as _};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use stillgate_admin::control::{Change, ChangeSummary, Edit, Pending};
-use stillgate_admin::{Backup, Checked, Control, Outcome, Plugin, PluginSchema, Wait, WriteError};
+use stillgate_admin::{Backup, Control, Outcome, Plugin, PluginSchema, Wait, WriteConsequences, WriteError};
 use stillgate_datastore::transaction::WRITES_MAX;
 use stillgate_datastore::{
     Author, Batch, Condition, Document, DocumentTable, Documents, Event, Key, ReferenceCheck, Snapshot, Transaction,
@@ -181,9 +181,9 @@ impl Control for Memory {
         Box::pin(async move { Ok(Backup { file, size: 7, path: "/x/config.redb".into() }) })
     }
 
-    fn check(&self, transaction: Transaction) -> Pending<Result<Checked, WriteError>> {
+    fn check(&self, transaction: Transaction) -> Pending<Result<WriteConsequences, WriteError>> {
         let key = transaction.writes[0].key().clone();
-        let checked = self.must_be_possible(&transaction).map(|()| Checked {
+        let checked = self.must_be_possible(&transaction).map(|()| WriteConsequences {
             warnings: vec!["a lint".to_owned()],
             effects: vec![(key, "takes requests of routes/2".to_owned())],
             recent_requests: json!({ "requests": 3, "changed": 1 }),

@@ -77,7 +77,7 @@ struct OpenLink {
 }
 
 /// A permit for one request on a connection.
-struct Turn {
+struct RequestPermit {
     requests: SendRequest<Bytes>,
     serial: u64,
     _room: OwnedSemaphorePermit,
@@ -129,7 +129,7 @@ impl Peers {
     }
 
     /// A connection that accepts a request now.
-    async fn turn(&self, node: &str, address: &str, until: Instant) -> Result<Turn, CallError> {
+    async fn turn(&self, node: &str, address: &str, until: Instant) -> Result<RequestPermit, CallError> {
         // If it has just ended, it is made again once.
         for _ in 0..2 {
             let OpenLink { requests, serial, room } = self.link(node, address).await?;
@@ -137,7 +137,7 @@ impl Peers {
             // The semaphore is never closed.
             let Ok(room) = room else { return Err(CallError::Unreachable) };
             match timeout_at(until.into(), requests.ready()).await {
-                Ok(Ok(requests)) => return Ok(Turn { requests, serial, _room: room }),
+                Ok(Ok(requests)) => return Ok(RequestPermit { requests, serial, _room: room }),
                 Ok(Err(_)) => self.leave(node, serial).await,
                 Err(_) => break,
             }

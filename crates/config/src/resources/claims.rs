@@ -15,14 +15,14 @@ pub(crate) struct Claim {
     at: Position,
     /// The keys that lead there from the resource.
     keys: Vec<&'static str>,
-    pub(crate) what: What,
+    pub(crate) what: ClaimedThing,
     /// Claims with the same value share the thing; `None`: it cannot be shared.
     identity: Option<Identity>,
 }
 
 /// A claimed thing.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum What {
+pub(crate) enum ClaimedThing {
     /// A server name of TLS.
     ServerName(Box<str>),
     /// An unreadable server name: it could be any name that no earlier entry has.
@@ -48,29 +48,29 @@ pub(crate) struct Holder {
 
 /// All claims. Among several holders the oldest comes first.
 #[derive(Debug, Default)]
-pub(crate) struct Claims(HashMap<What, Vec<(Holder, Option<Identity>)>>);
+pub(crate) struct Claims(HashMap<ClaimedThing, Vec<(Holder, Option<Identity>)>>);
 
 impl Claim {
-    pub(super) fn new(at: Position, key: &'static str, what: What) -> Claim {
+    pub(super) fn new(at: Position, key: &'static str, what: ClaimedThing) -> Claim {
         Claim { at, keys: vec![key], what, identity: None }
     }
 
     /// A consumer's credential, whose position is the consumer's.
     pub(crate) fn credential(plugin: &'static str, lookup: &[u8]) -> Claim {
-        let what = What::Credential(plugin, Identity::of(&[plugin.as_bytes(), lookup]));
+        let what = ClaimedThing::Credential(plugin, Identity::of(&[plugin.as_bytes(), lookup]));
         Claim { at: Position::NOWHERE, keys: Vec::new(), what, identity: None }
     }
 
     /// Whether it is a name under which configurations share their state.
     pub(crate) fn is_group(&self) -> bool {
-        matches!(self.what, What::Group(..))
+        matches!(self.what, ClaimedThing::Group(..))
     }
 
     /// The groups of these plugins.
     pub(super) fn groups<'a>(entries: impl Iterator<Item = &'a Arc<ChainEntry>>) -> impl Iterator<Item = Claim> {
         entries.filter_map(|entry| {
             let (name, identity) = entry.plugin.shared()?;
-            let what = What::Group(entry.name, name.into());
+            let what = ClaimedThing::Group(entry.name, name.into());
             Some(Claim { at: entry.at, keys: vec!["plugins", entry.name], what, identity: Some(identity) })
         })
     }
@@ -78,20 +78,20 @@ impl Claim {
     /// The error for a resource whose claim another has.
     pub(crate) fn fault(&self, holder: &Holder) -> Fault {
         match &self.what {
-            What::ServerName(name) => {
+            ClaimedThing::ServerName(name) => {
                 let fault = Fault::new(format!("{name:?} is a name of the entry {}", holder.place()));
                 fault.hint("keep one of them; a second certificate goes into certs and keys")
             }
-            What::InvalidServerName => Fault::new(format!("a name may be one of the entry {}", holder.place())),
-            What::DefaultCertificate => {
+            ClaimedThing::InvalidServerName => Fault::new(format!("a name may be one of the entry {}", holder.place())),
+            ClaimedThing::DefaultCertificate => {
                 let fault = Fault::new(format!("the entry {} is the default already", holder.place()));
                 fault.hint("keep one of them")
             }
-            What::Credential(plugin, _) => {
+            ClaimedThing::Credential(plugin, _) => {
                 let fault = Fault::new(format!("{holder} has the same {plugin} credential"));
                 fault.hint("give each consumer its own")
             }
-            What::Group(_, name) => {
+            ClaimedThing::Group(_, name) => {
                 let fault = Fault::new(format!("the group {name:?} is not the same in {holder}"));
                 fault.hint("write the same keys in both, or give this one another group")
             }
@@ -105,7 +105,7 @@ impl Claim {
 
     /// Reports a server name that could be the unreadable one of an earlier entry.
     pub(crate) fn report_invalid_name(&self, holder: &Holder, path: &Path<'_>, sink: &mut Sink) {
-        let What::ServerName(name) = &self.what else { return };
+        let ClaimedThing::ServerName(name) = &self.what else { return };
         let place = holder.place();
         let fault = Fault::new(format!("{name:?} may be a name of the entry {place}, of which one cannot be read"));
         let fault = fault.hint("mend that entry, or delete it");
@@ -174,14 +174,14 @@ impl Claims {
     pub(crate) fn in_the_way(&self, claim: &Claim, holder: &Holder) -> Option<&Holder> {
         let (first, identity) = self.0.get(&claim.what)?.first()?;
         let is_shared =
-            claim.what == What::InvalidServerName || claim.identity.is_some() && claim.identity == *identity;
+            claim.what == ClaimedThing::InvalidServerName || claim.identity.is_some() && claim.identity == *identity;
         (first != holder && !is_shared).then_some(first)
     }
 
     /// The oldest holder before `holder` that could have a server name, since one of its own names cannot be read.
     pub(crate) fn invalid_name_before(&self, claim: &Claim, holder: &Holder) -> Option<&Holder> {
-        let (first, _) = self.0.get(&What::InvalidServerName)?.first()?;
-        (matches!(claim.what, What::ServerName(_)) && first < holder).then_some(first)
+        let (first, _) = self.0.get(&ClaimedThing::InvalidServerName)?.first()?;
+        (matches!(claim.what, ClaimedThing::ServerName(_)) && first < holder).then_some(first)
     }
 
     /// Whether there is a holder.
@@ -191,8 +191,8 @@ impl Claims {
 
     /// All holders of the same thing, or of what could be the same.
     pub(crate) fn holders(&self, claims: &[Claim]) -> impl Iterator<Item = &Holder> {
-        let is_invalid = claims.iter().any(|claim| claim.what == What::InvalidServerName);
-        let names = self.0.iter().filter(move |(what, _)| is_invalid && matches!(what, What::ServerName(_)));
+        let is_invalid = claims.iter().any(|claim| claim.what == ClaimedThing::InvalidServerName);
+        let names = self.0.iter().filter(move |(what, _)| is_invalid && matches!(what, ClaimedThing::ServerName(_)));
         let same = claims.iter().filter_map(|claim| self.0.get(&claim.what));
         same.chain(names.map(|(_, holders)| holders)).flatten().map(|(holder, _)| holder)
     }

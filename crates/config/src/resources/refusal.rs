@@ -4,7 +4,7 @@
 //! preceded. Otherwise a broader route would answer requests that this one guards, perhaps without requiring a key.
 
 use super::catalog::Catalog;
-use super::claims::{Claim, What};
+use super::claims::{Claim, ClaimedThing};
 use super::compiled_resource::CompiledResource;
 use crate::keys::resources::{ROUTE_PRIORITY_MAX, RouteKeys, ServiceKeys};
 use crate::keys::ssls::{SslKeys, SslType};
@@ -241,12 +241,12 @@ fn refused_ssl(id: &str, document: &Node) -> Option<ResourceRefusal> {
     // Later entries do not get names that may belong to this one.
     let claim = |key, what| Claim::new(Position::NOWHERE, key, what);
     let mut claims: Vec<Claim> =
-        names.iter().map(|name| claim("snis", What::ServerName(name.as_str().into()))).collect();
+        names.iter().map(|name| claim("snis", ClaimedThing::ServerName(name.as_str().into()))).collect();
     if is_name_unread {
-        claims.push(claim("snis", What::InvalidServerName));
+        claims.push(claim("snis", ClaimedThing::InvalidServerName));
     }
     if is_default && (states_default || read.has_invalid(&["default"])) {
-        claims.push(claim("default", What::DefaultCertificate));
+        claims.push(claim("default", ClaimedThing::DefaultCertificate));
     }
     let asks = keys.client.is_some() || read.lacks(&["client"], keys.client.is_some());
     let usage = SslUse::Refused(RefusedSsl { names, is_name_unread, is_default, asks });

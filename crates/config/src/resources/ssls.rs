@@ -2,7 +2,7 @@
 
 use super::addresses::at_listener;
 use super::catalog_item::{CatalogItem, put_item};
-use super::claims::{Claim, What};
+use super::claims::{Claim, ClaimedThing};
 use crate::keys::acme::{ACME_NAMES_MAX, Acme};
 use crate::keys::files::WrittenPem;
 use crate::keys::ssls::{SslKeys, SslType, UpstreamTlsKeys};
@@ -291,7 +291,7 @@ fn server(keys: &SslKeys, named: ResourceId<'_>, claims: &mut Vec<Claim>, sink: 
         sink.error(at, path, fault.hint("add sni, snis or `default: true`"));
     }
     if let Some(default) = keys.default.as_ref().filter(|_| is_default) {
-        claims.push(Claim::new(default.at, "default", What::DefaultCertificate));
+        claims.push(Claim::new(default.at, "default", ClaimedThing::DefaultCertificate));
     }
     let versions = keys.ssl_protocols.as_ref().map_or(TlsVersions { v12: true, v13: true }, |versions| TlsVersions {
         v12: versions.value.contains(&TlsVersion::V12),
@@ -321,7 +321,7 @@ fn names(keys: &SslKeys, path: &Path<'_>, claims: &mut Vec<Claim>, sink: &mut Si
             sink.error(name.at, &path.key("snis"), fault.hint("keep one of them"));
             continue;
         }
-        claims.push(Claim::new(name.at, "snis", What::ServerName(name.value.as_str().into())));
+        claims.push(Claim::new(name.at, "snis", ClaimedThing::ServerName(name.value.as_str().into())));
         names.push(name.value.clone());
     }
     names

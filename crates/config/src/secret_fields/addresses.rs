@@ -1,7 +1,7 @@
 //! Finds the parts of single texts that may be secrets: logins, paths and queries of addresses, and private keys.
 
 use super::Each;
-use super::open_keys::Shown;
+use super::open_keys::ShownPart;
 use super::possible::is_secret_name;
 use std::iter;
 use std::ops::Range;
@@ -9,15 +9,15 @@ use stillgate_route::Variable;
 use stillgate_schema::pem::{PEM_BEGIN, private_key};
 
 /// Visits the parts of a text that its key does not show.
-pub(super) fn each_in_text(shown: Shown, text: &mut String, each: Each<'_>) {
+pub(super) fn each_in_text(shown: ShownPart, text: &mut String, each: Each<'_>) {
     if is_reference(text) {
         return;
     }
     let mut places = match shown {
-        Shown::Address => not_shown_of_address(text),
-        Shown::Path => not_shown_of_path(text),
-        Shown::Variables if !is_variables(text) => whole(text),
-        Shown::Certificates if !is_certificate(text) => whole(text),
+        ShownPart::Address => not_shown_of_address(text),
+        ShownPart::Path => not_shown_of_path(text),
+        ShownPart::Variables if !is_variables(text) => whole(text),
+        ShownPart::Certificates if !is_certificate(text) => whole(text),
         _ => Vec::new(),
     };
     for find in [private_key, login, secret_query] {
@@ -180,7 +180,7 @@ fn is_certificate(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn masked(shown: Shown, text: &str) -> String {
+    fn masked(shown: ShownPart, text: &str) -> String {
         let mut masked = text.to_owned();
         each_in_text(shown, &mut masked, &mut |secret| "*".clone_into(secret));
         masked
@@ -212,7 +212,7 @@ mod tests {
             ("^/a(?<name>.*)$", "^/a(?<name>.*)$"),
             ("$secret://vault/1/a/b", "$secret://vault/1/a/b"),
         ] {
-            assert_eq!(masked(Shown::Address, text), expected, "{text}");
+            assert_eq!(masked(ShownPart::Address, text), expected, "{text}");
         }
     }
 
@@ -235,7 +235,7 @@ mod tests {
                 "c\n*-----BEGIN CERTIFICATE-----\n*",
             ),
         ] {
-            assert_eq!(masked(Shown::Plain, text), expected, "{text}");
+            assert_eq!(masked(ShownPart::Plain, text), expected, "{text}");
         }
     }
 }

@@ -4,7 +4,7 @@
 
 /// What may be shown of a key's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Shown {
+pub(super) enum ShownPart {
     /// Numbers and texts, unless a text looks like a secret. Objects below it are shown as far as their own keys are.
     Plain,
     /// Whatever clients receive, with any keys, unless a key has the name of a secret.
@@ -32,12 +32,12 @@ pub(super) enum Shown {
 }
 
 /// What may be shown of a key within a plugin, an upstream or a collection; `None`: nothing.
-pub(super) fn shown(within: &str, key: &str) -> Option<Shown> {
+pub(super) fn shown(within: &str, key: &str) -> Option<ShownPart> {
     if let Some((.., shown)) = WITHIN.iter().find(|(places, keys, _)| places.contains(&within) && keys.contains(&key)) {
         return Some(*shown);
     }
     if PLAIN.binary_search(&key).is_ok() {
-        return Some(Shown::Plain);
+        return Some(ShownPart::Plain);
     }
     OTHERS.iter().find(|(_, keys)| keys.contains(&key)).map(|(shown, _)| *shown)
 }
@@ -60,19 +60,19 @@ const OF_RESPONSES: &[&str] =
 const COUNTED: &[&str] = &["upstream", "upstreams", "limit-conn", "limit-count", "limit-req", "workflow"];
 
 /// Keys that mean something else within some plugins.
-const WITHIN: [(&[&str], &[&str], Shown); 6] = [
-    (OF_RESPONSES, &["headers"], Shown::Public),
-    (OF_RESPONSES, &["uri", "regex_uri"], Shown::PublicAddress),
-    (COUNTED, &["key"], Shown::Variables),
-    (&["jwt-auth"], &["key"], Shown::Plain),
-    (&["opa"], &["policy"], Shown::Path),
-    (&["response-rewrite"], &["value", "set", "add"], Shown::Public),
+const WITHIN: [(&[&str], &[&str], ShownPart); 6] = [
+    (OF_RESPONSES, &["headers"], ShownPart::Public),
+    (OF_RESPONSES, &["uri", "regex_uri"], ShownPart::PublicAddress),
+    (COUNTED, &["key"], ShownPart::Variables),
+    (&["jwt-auth"], &["key"], ShownPart::Plain),
+    (&["opa"], &["policy"], ShownPart::Path),
+    (&["response-rewrite"], &["value", "set", "add"], ShownPart::Public),
 ];
 
 /// Keys that are neither plain nor withheld.
-const OTHERS: [(Shown, &[&str]); 9] = [
+const OTHERS: [(ShownPart, &[&str]); 9] = [
     (
-        Shown::Public,
+        ShownPart::Public,
         &[
             "after_body",
             "allow_labels",
@@ -96,7 +96,7 @@ const OTHERS: [(Shown, &[&str]); 9] = [
         ],
     ),
     (
-        Shown::Address,
+        ShownPart::Address,
         &[
             "address",
             "endpoint",
@@ -114,7 +114,7 @@ const OTHERS: [(Shown, &[&str]); 9] = [
         ],
     ),
     (
-        Shown::Fields,
+        ShownPart::Fields,
         &[
             "client_headers",
             "extra_headers",
@@ -125,12 +125,12 @@ const OTHERS: [(Shown, &[&str]); 9] = [
             "upstream_headers",
         ],
     ),
-    (Shown::Variables, &["log_format", "log_format_extra", "additional_attributes"]),
-    (Shown::Certificates, &["ca", "cert", "certs", "client_cert", "public_key"]),
-    (Shown::Conditions, &super::conditions::KEYS),
-    (Shown::Expression, &["expression"]),
-    (Shown::Nodes, &["nodes"]),
-    (Shown::Plugins, &["plugins", "auth_plugins"]),
+    (ShownPart::Variables, &["log_format", "log_format_extra", "additional_attributes"]),
+    (ShownPart::Certificates, &["ca", "cert", "certs", "client_cert", "public_key"]),
+    (ShownPart::Conditions, &super::conditions::KEYS),
+    (ShownPart::Expression, &["expression"]),
+    (ShownPart::Nodes, &["nodes"]),
+    (ShownPart::Plugins, &["plugins", "auth_plugins"]),
 ];
 
 /// Known keys whose values are not shown.

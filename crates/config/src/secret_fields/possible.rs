@@ -2,7 +2,7 @@
 
 use super::addresses::{each_in_text, is_host};
 use super::conditions::{each_in_condition, each_in_conditions, each_in_expression, is_condition};
-use super::open_keys::{Shown, is_known_plugin, shown};
+use super::open_keys::{ShownPart, is_known_plugin, shown};
 use super::{Each, each_secret};
 use serde_json::{Map, Value as Json};
 use stillgate_schema::partial_json::UNREADABLE;
@@ -56,25 +56,28 @@ pub(super) fn each_in_object(within: &str, fields: &mut Map<String, Json>, each:
     }
 }
 
-fn each_in_field(within: &str, shown: Shown, field: &mut Json, each: Each<'_>) {
+fn each_in_field(within: &str, shown: ShownPart, field: &mut Json, each: Each<'_>) {
     match (shown, field) {
-        (Shown::Conditions, field) => each_in_conditions(within, field, each),
-        (Shown::Expression, Json::String(text)) => each_in_expression(text, each),
-        (Shown::Fields, field) => each_in_fields(field, each),
-        (Shown::Public, field) => each_in_public(field, each),
-        (Shown::Plugins, field) => each_in_plugins(field, each),
-        (Shown::Plain, Json::Array(items)) if is_condition(items) => each_in_condition(items, each),
-        (Shown::Plain | Shown::Nodes | Shown::Variables, Json::Array(items)) => {
+        (ShownPart::Conditions, field) => each_in_conditions(within, field, each),
+        (ShownPart::Expression, Json::String(text)) => each_in_expression(text, each),
+        (ShownPart::Fields, field) => each_in_fields(field, each),
+        (ShownPart::Public, field) => each_in_public(field, each),
+        (ShownPart::Plugins, field) => each_in_plugins(field, each),
+        (ShownPart::Plain, Json::Array(items)) if is_condition(items) => each_in_condition(items, each),
+        (ShownPart::Plain | ShownPart::Nodes | ShownPart::Variables, Json::Array(items)) => {
             items.iter_mut().for_each(|item| each_in_field(within, shown, item, each));
         }
-        (Shown::Plain | Shown::Nodes, Json::Bool(_) | Json::Number(_) | Json::Null) => {}
-        (Shown::Plain, Json::Object(fields)) => each_in_object(within, fields, each),
-        (Shown::Nodes, Json::Object(fields)) => each_in_nodes(within, fields, each),
-        (Shown::Variables, Json::Object(fields)) => {
+        (ShownPart::Plain | ShownPart::Nodes, Json::Bool(_) | Json::Number(_) | Json::Null) => {}
+        (ShownPart::Plain, Json::Object(fields)) => each_in_object(within, fields, each),
+        (ShownPart::Nodes, Json::Object(fields)) => each_in_nodes(within, fields, each),
+        (ShownPart::Variables, Json::Object(fields)) => {
             hide_names(fields, &is_key, each);
             fields.values_mut().for_each(|field| each_in_field(within, shown, field, each));
         }
-        (Shown::Address | Shown::PublicAddress | Shown::Path | Shown::Certificates, Json::Array(items)) => {
+        (
+            ShownPart::Address | ShownPart::PublicAddress | ShownPart::Path | ShownPart::Certificates,
+            Json::Array(items),
+        ) => {
             items.iter_mut().for_each(|item| each_in_field(within, shown, item, each));
         }
         (_, Json::String(text)) => each_in_text(shown, text, each),
@@ -174,7 +177,7 @@ fn each_in_fields(fields: &mut Json, each: Each<'_>) {
 /// Visits the secrets of a value that clients receive: those with the name of one, and those that look like one.
 fn each_in_public(value: &mut Json, each: Each<'_>) {
     match value {
-        Json::String(text) => each_in_text(Shown::Public, text, each),
+        Json::String(text) => each_in_text(ShownPart::Public, text, each),
         Json::Array(items) => items.iter_mut().for_each(|item| each_in_public(item, each)),
         Json::Object(fields) => {
             for (name, field) in fields {

@@ -32,10 +32,10 @@ pub const MAGIC: [u8; 9] = *b"redb\x1a\n\xa9\r\n";
 const FILE_MODE: u32 = 0o600;
 
 /// Each converts format n + 1 to n + 2. All necessary ones run in one transaction.
-const STEPS: &[Step] = &[];
+const STEPS: &[FormatMigration] = &[];
 
 /// One change of the format.
-type Step = fn(&WriteTransaction) -> Result<(), Error>;
+type FormatMigration = fn(&WriteTransaction) -> Result<(), Error>;
 
 /// Why a store cannot be opened.
 #[derive(Debug)]
@@ -154,7 +154,7 @@ fn sync_folder(path: &Path) -> io::Result<()> {
 }
 
 /// Makes the tables in a new database, or converts those of an older one to the present format.
-pub(super) fn prepare(database: &Database, steps: &[Step]) -> Result<(), OpenProblem> {
+pub(super) fn prepare(database: &Database, steps: &[FormatMigration]) -> Result<(), OpenProblem> {
     let known = 1 + steps.len() as u64;
     let transaction = database.begin_write().map_err(Error::from)?;
     let found = match transaction.list_tables().map_err(Error::from)?.next() {

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
-use stillgate_exporter::{Exporter, Site};
+use stillgate_exporter::{Exporter, ExpositionSite};
 use stillgate_metrics::{Collector, CollectorOptions};
 use stillgate_testkit::{ACCEPT_TEXT, BufferedSocket, Client, SlowScrape, eventually, scrape};
 
@@ -40,7 +40,7 @@ fn questions_and_orders() {
     let text = scrape(running.addr(), "/metrics", ACCEPT_TEXT, false);
     assert!(text.text().contains("requests_total{n=\"3\"} 5\n"), "a new life: {}", text.text());
 
-    wait(running.exporter.set_site(Site::at("/elsewhere")));
+    wait(running.exporter.set_site(ExpositionSite::at("/elsewhere")));
     let mut client = Client::connect(running.addr());
     assert_eq!(client.get("/metrics").head.status(), 404);
     assert_eq!(client.get("/elsewhere").head.status(), 200);
@@ -81,7 +81,7 @@ fn stopping_does_not_wait_for_ever() {
 fn one_socket_is_served_by_one_after_the_other() {
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();
     let running = RunningExporter::on(socket.try_clone().unwrap(), registry(None), 10_000, 280);
-    let next = Exporter::spawn(None, collector(), Site::at("/metrics")).unwrap();
+    let next = Exporter::spawn(None, collector(), ExpositionSite::at("/metrics")).unwrap();
     let (addr, whole) = (running.addr(), scrape(running.addr(), "/metrics", ACCEPT_TEXT, false));
     let mut kept = Client::connect(addr);
     kept.get("/-/healthy");
@@ -127,11 +127,11 @@ fn collector() -> Collector {
 
 #[test]
 fn without_a_listener_it_still_tends() {
-    let exporter = Exporter::spawn(None, collector(), Site::at("/metrics")).unwrap();
+    let exporter = Exporter::spawn(None, collector(), ExpositionSite::at("/metrics")).unwrap();
     assert_eq!(exporter.address(), None);
     assert!(wait(exporter.cardinality()).is_some());
     assert!(!exporter.has_ended());
-    let (late, later) = (exporter.cardinality(), exporter.set_site(Site::at("/late")));
+    let (late, later) = (exporter.cardinality(), exporter.set_site(ExpositionSite::at("/late")));
     exporter.stop().unwrap();
     assert!(wait(late).is_none());
     wait(later);
@@ -143,7 +143,7 @@ fn a_folder_that_nobody_has_written_yet_is_picked_up_when_somebody_does() {
     let folder = dir.path().join("metrics");
     let collector = Collector::open(&folder, CollectorOptions::default());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let exporter = Exporter::spawn(Some(listener), collector, Site::at("/metrics")).unwrap();
+    let exporter = Exporter::spawn(Some(listener), collector, ExpositionSite::at("/metrics")).unwrap();
     let addr = exporter.address().unwrap();
     let refused = scrape(addr, "/metrics", ACCEPT_TEXT, true);
     assert_eq!((refused.status, refused.header("retry-after")), (503, "1"));

@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
-use stillgate_exporter::{Exporter, Site};
+use stillgate_exporter::{Exporter, ExpositionSite};
 use stillgate_metrics::{
     Buckets, Collector, CollectorOptions, DeclaredFamily, Family, FamilyType, Merge, Native, Registry, RegistryOptions,
     SegmentProcess, Writer,
@@ -53,7 +53,7 @@ impl MetricsFixture {
         let writers = [registry.writer().unwrap(), registry.writer().unwrap()];
         let collector = Collector::of_registry(registry, CollectorOptions::default()).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let exporter = Exporter::spawn(Some(listener), collector, Site::at("/metrics")).unwrap();
+        let exporter = Exporter::spawn(Some(listener), collector, ExpositionSite::at("/metrics")).unwrap();
         MetricsFixture { exporter, writers, requests, seconds, sizes, level }
     }
 

@@ -12,7 +12,7 @@ use std::future::Future;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use stillgate_admin::control::{Change, ChangeSummary, Edit, Pending};
-use stillgate_admin::{Backup, Checked, Control, Outcome, Plugin, PluginSchema, Wait, WriteError};
+use stillgate_admin::{Backup, Control, Outcome, Plugin, PluginSchema, Wait, WriteConsequences, WriteError};
 use stillgate_config::secret_fields::each_possible_secret;
 use stillgate_config::{AccessFormat, Config, Gateway, ResourceKind, Schemas};
 use stillgate_datastore::transaction::WRITES_MAX;
@@ -170,7 +170,7 @@ impl Control for ControlSide {
         })
     }
 
-    fn check(&self, transaction: Transaction) -> Pending<Result<Checked, WriteError>> {
+    fn check(&self, transaction: Transaction) -> Pending<Result<WriteConsequences, WriteError>> {
         let tried = self.ask_with(transaction, StoreRequest::Try);
         let api = self.api.clone();
         Box::pin(async move {
@@ -182,7 +182,7 @@ impl Control for ControlSide {
                 Some(next) => compared_requests(&api, next).await,
                 None => Json::Null,
             };
-            Ok(Checked { warnings, effects, recent_requests })
+            Ok(WriteConsequences { warnings, effects, recent_requests })
         })
     }
 

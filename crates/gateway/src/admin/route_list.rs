@@ -35,13 +35,13 @@ pub(super) struct RouteList {
 /// A route and its state.
 pub(super) struct ListedRoute {
     id: Arc<str>,
-    what: What,
+    content: RouteContent,
     status: RouteStatus,
     /// The text that is searched.
     text: Arc<str>,
 }
 
-enum What {
+enum RouteContent {
     /// The route, with the line where it begins; 0: it has none.
     Served(Arc<Route>, u32),
     /// The document of a route that is not served.
@@ -78,9 +78,9 @@ impl RouteList {
     ) -> RouteList {
         let rejected: HashSet<&str> = rejected(loaded).map(|of| of.id.as_str()).collect();
         let known: HashMap<*const Route, &ListedRoute> = former.map_or_else(HashMap::new, |former| {
-            let served = former.routes.iter().filter_map(|listed| match &listed.what {
-                What::Served(route, _) => Some((Arc::as_ptr(route), listed)),
-                What::Left(_) => None,
+            let served = former.routes.iter().filter_map(|listed| match &listed.content {
+                RouteContent::Served(route, _) => Some((Arc::as_ptr(route), listed)),
+                RouteContent::Left(_) => None,
             });
             served.collect()
         });
@@ -93,7 +93,7 @@ impl RouteList {
                 Some(known) => (known.id.clone(), known.text.clone()),
                 None => (route.spec.id.as_str().into(), text_of_route(route)),
             };
-            ListedRoute { id, what: What::Served(route.clone(), line), status, text }
+            ListedRoute { id, content: RouteContent::Served(route.clone(), line), status, text }
         });
         let mut routes: Vec<ListedRoute> = served.collect();
         if let Some(documents) = documents {
@@ -132,9 +132,9 @@ impl RouteList {
 impl ListedRoute {
     /// The entry of a route in a list.
     pub(super) fn summary(&self, sees_secrets: bool) -> Json {
-        let mut summary = match &self.what {
-            What::Served(route, _) => summary_of(route, sees_secrets),
-            What::Left(document) => summary_of_document(&self.id, document, sees_secrets),
+        let mut summary = match &self.content {
+            RouteContent::Served(route, _) => summary_of(route, sees_secrets),
+            RouteContent::Left(document) => summary_of_document(&self.id, document, sees_secrets),
         };
         summary["status"] = json!(self.status.name());
         summary
@@ -142,9 +142,9 @@ impl ListedRoute {
 
     /// The route, where it or its former version is served, and the line it begins in.
     pub(super) fn served_route(&self) -> Option<(&Route, u32)> {
-        match &self.what {
-            What::Served(route, line) => Some((route, *line)),
-            What::Left(_) => None,
+        match &self.content {
+            RouteContent::Served(route, line) => Some((route, *line)),
+            RouteContent::Left(_) => None,
         }
     }
 }
@@ -166,7 +166,7 @@ fn unserved_routes(documents: &dyn Documents, served: &[ListedRoute], rejected: 
             false => return None,
         };
         let text = text_of(&summary_of_document(key.id(), &document.value, false));
-        Some(ListedRoute { id: key.id().into(), what: What::Left(document.value), status, text })
+        Some(ListedRoute { id: key.id().into(), content: RouteContent::Left(document.value), status, text })
     });
     listed.collect()
 }

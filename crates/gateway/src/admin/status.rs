@@ -3,7 +3,7 @@
 //! The control loop fills them in on request. Counting is the workers' work, serving the admin server's.
 
 use crate::configuration::reading::Candidate;
-use crate::configuration::status::Ignored;
+use crate::configuration::status::IgnoredPlugins;
 use crate::configuration::status::{ConfigStatus, RejectedStatus};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
@@ -36,8 +36,8 @@ pub(crate) struct StatusPage {
     /// Resources that are not served as they were put.
     pub(crate) rejected: Vec<RejectedStatus>,
     /// Plugins that are ignored, each with the number of resources that have it; absent if there are none.
-    #[serde(skip_serializing_if = "Ignored::is_empty")]
-    pub(crate) ignored_plugins: Ignored,
+    #[serde(skip_serializing_if = "IgnoredPlugins::is_empty")]
+    pub(crate) ignored_plugins: IgnoredPlugins,
     /// The configuration that is served.
     pub(crate) config: ConfigStatus,
     /// Keys of the served configuration whose values take effect at the next start only, as paths.
@@ -241,7 +241,7 @@ mod tests {
                 serving: Replacement::Unavailable,
             })],
             is_waiting: false,
-            ignored_plugins: Ignored::from([("kafka-logger", 2)]),
+            ignored_plugins: IgnoredPlugins::from([("kafka-logger", 2)]),
             config: ConfigStatus {
                 generation: 7,
                 digest: "ab".into(),

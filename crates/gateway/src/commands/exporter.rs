@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use stillgate_config::{Log, LogFormat};
 use stillgate_door::Hosts;
-use stillgate_exporter::{Exporter, Site};
+use stillgate_exporter::{Exporter, ExpositionSite};
 use stillgate_measures::logging::{LevelError, RunningLog};
 use stillgate_measures::process_stats;
 use stillgate_metrics::encode;
@@ -147,9 +147,9 @@ fn options() -> CollectorOptions {
     CollectorOptions { reader: ReaderOptions { encode, ..ReaderOptions::default() }, ..CollectorOptions::default() }
 }
 
-fn site(arguments: &Arguments) -> Site {
+fn site(arguments: &Arguments) -> ExpositionSite {
     let names = arguments.hosts.iter().cloned().chain([process_stats::hostname()]);
-    Site { path: arguments.path.clone(), hosts: Hosts::new("--host", names) }
+    ExpositionSite { path: arguments.path.clone(), hosts: Hosts::new("--host", names) }
 }
 
 fn listen(address: SocketAddr) -> Result<TcpListener, ExporterError> {

@@ -9,7 +9,7 @@ use crate::admin::lua_profile::ACTIVITY_LABEL;
 use std::fs;
 use std::path::Path;
 use stillgate_files::read_bounded;
-use stillgate_profiler::output::form::{Form, WriteError};
+use stillgate_profiler::output::format::{OutputFormat, WriteError};
 use stillgate_profiler::output::pprof;
 use stillgate_profiler::profile::{PHASE, Profile, THREAD};
 
@@ -28,8 +28,9 @@ pub(crate) fn run(arguments: &Arguments) -> u8 {
 }
 
 fn write(arguments: &Arguments) -> Result<String, TransferFailure> {
-    let form = Form::of_name(&arguments.output).map_err(|unnamed| TransferFailure::Unusable(unnamed.to_string()))?;
-    if arguments.base.is_some() && form != Form::Html {
+    let format =
+        OutputFormat::of_name(&arguments.output).map_err(|unnamed| TransferFailure::Unusable(unnamed.to_string()))?;
+    if arguments.base.is_some() && format != OutputFormat::Html {
         return Err(TransferFailure::Unusable("--base: only an .html page compares two profiles".to_owned()));
     }
     let base = arguments.base.as_deref().map(read).transpose()?;
@@ -38,7 +39,7 @@ fn write(arguments: &Arguments) -> Result<String, TransferFailure> {
         None => Remote::new("--admin", &arguments.admin, &arguments.asking)?.page(&path(arguments))?.to_vec(),
     };
     let profile = pprof::read(&bytes).map_err(|error| TransferFailure::Failed(error.to_string()))?;
-    let text = form.write(&profile, base.as_ref()).map_err(|error| match error {
+    let text = format.write(&profile, base.as_ref()).map_err(|error| match error {
         WriteError::Timeless(_) => TransferFailure::Failed(error.to_string()),
         WriteError::OtherKind { .. } => TransferFailure::Unusable(format!("--base: {error}")),
     })?;

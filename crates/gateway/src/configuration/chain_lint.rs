@@ -63,7 +63,7 @@ pub(crate) fn chain_lint(config: &Config) -> ChainLint {
     let credentials = config.plugins.consumers.plugins_with_credentials();
     let has_devices = config.gateway.devices.is_some();
     let labels = labels(config);
-    let mut looker = Looker { credentials, has_devices, labels, ..Looker::default() };
+    let mut looker = ChainInspector { credentials, has_devices, labels, ..ChainInspector::default() };
     let global = &config.plugins.global;
     looker.look_at(&[], global, None);
     let mut seen: HashSet<*const Chain> = HashSet::new();
@@ -91,7 +91,7 @@ fn labels(config: &Config) -> Vec<(&'static str, String, Variable)> {
 }
 
 #[derive(Default)]
-struct Looker {
+struct ChainInspector {
     lint: ChainLint,
     /// The plugins for which some consumer has a credential.
     credentials: BTreeSet<&'static str>,
@@ -105,7 +105,7 @@ struct Looker {
     told: HashSet<(usize, LintKind)>,
 }
 
-impl Looker {
+impl ChainInspector {
     /// Checks one chain, behind the global rules.
     fn look_at(&mut self, global: &[Arc<ChainEntry>], chain: &Chain, route: Option<usize>) {
         let mut first: Option<&ChainEntry> = global.iter().map(|entry| &**entry).find(|entry| entry.authenticates);

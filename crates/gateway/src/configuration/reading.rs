@@ -27,7 +27,7 @@ pub(crate) enum ReadResult {
 }
 
 /// The result of a look at the configuration.
-pub(crate) struct Look {
+pub(crate) struct SourceReading {
     /// Result for the text, and for the certificates that it names.
     pub(crate) read: ReadResult,
     /// The certificates of what is served, if they have changed and what was read is not to replace it.
@@ -77,7 +77,7 @@ impl ConfigReader {
 
     /// Reads and validates what the source has now, unless its digest is `unless` and its certificates are the `served` ones.
     /// It takes long.
-    pub(crate) fn look(&mut self, unless: Option<&str>, served: &Candidate) -> Look {
+    pub(crate) fn look(&mut self, unless: Option<&str>, served: &Candidate) -> SourceReading {
         if unless.is_none() || !std::mem::take(&mut self.missed).is_empty() {
             self.source.try_again();
         }
@@ -91,12 +91,12 @@ impl ConfigReader {
             ReadResult::Unchanged if is_whole => None,
             ReadResult::Unchanged | ReadResult::Refused { .. } => self.renew_certificates(served),
         };
-        Look { read, renewed }
+        SourceReading { read, renewed }
     }
 
     /// Checks only the certificates of what is served: what was read is not to replace it.
-    pub(crate) fn look_at_served(&mut self, served: &Candidate) -> Look {
-        Look { read: ReadResult::Unchanged, renewed: self.renew_certificates(served) }
+    pub(crate) fn look_at_served(&mut self, served: &Candidate) -> SourceReading {
+        SourceReading { read: ReadResult::Unchanged, renewed: self.renew_certificates(served) }
     }
 
     fn read(&mut self, unless: Option<&str>, served: &Material) -> ReadResult {

@@ -15,12 +15,12 @@
 
 use super::background::{self, Waits};
 use super::kept::DatastoreKind;
-use super::reading::{Candidate, ConfigReader, Look, ReadResult};
+use super::reading::{Candidate, ConfigReader, ReadResult, SourceReading};
 use super::restart::needs_restart;
 use super::source::ConfigSource;
 use super::sources::millis;
 use super::status;
-use super::status::Ignored;
+use super::status::IgnoredPlugins;
 use super::status::{ConfigStatus, LastError, RejectedStatus, now_rfc3339};
 use super::status::{report_rejected, report_warnings};
 use super::{names, tls_material};
@@ -48,14 +48,14 @@ pub(crate) const NAMES_TIMEOUT: Duration = Duration::from_secs(5);
 const NAMES_TIMEOUT_WHILE_OTHERS_WAIT: Duration = Duration::from_millis(500);
 
 /// Called with a configuration that is published, and its number.
-pub(crate) type Published = Box<dyn Fn(&Config, u64)>;
+pub(crate) type PublicationHook = Box<dyn Fn(&Config, u64)>;
 
 /// The parts of the process besides the Plan that follow a reload.
 pub(crate) struct Reloadable {
     /// Takes over `gateway.log.level`.
     pub(crate) logging: RunningLog,
     /// Notifies those that follow what is published.
-    pub(crate) published: Published,
+    pub(crate) published: PublicationHook,
     /// Creates what must exist before the files of a configuration are watched.
     pub(crate) prepare: fn(&Config),
     /// Takes over the part of `gateway.metrics` that needs no restart; `None`: the process was started without metrics.
@@ -80,7 +80,7 @@ pub(crate) struct Reloader {
     /// The last warnings about certificates that were logged; they are not repeated.
     tls_warnings: Vec<String>,
     /// Plugins that `served` is served without.
-    ignored: Ignored,
+    ignored: IgnoredPlugins,
     /// When those certificates end.
     certificate_ends: Arc<BTreeMap<String, i64>>,
     /// `None`: it is in use.
@@ -98,7 +98,7 @@ pub(crate) struct Reloader {
     times: ReloadTimes,
     /// Digest of the text that was last looked at, good or bad. `None`: it could not be read.
     looked_at: Option<String>,
-    work: Work,
+    work: ReloadWork,
     wanted: FollowUp,
     retired: RetiredPlans,
     /// Garbage, to be freed where that delays nothing.
@@ -106,19 +106,19 @@ pub(crate) struct Reloader {
 }
 
 /// The work in progress.
-enum Work {
+enum ReloadWork {
     Idle,
     /// The flag says whether a user requested it, and should see the same errors again.
-    Reading(JoinHandle<(Box<ConfigReader>, Look)>, bool),
+    Reading(JoinHandle<(Box<ConfigReader>, SourceReading)>, bool),
     Resolving {
         next: Candidate,
         since: Instant,
     },
-    Building(JoinHandle<Built>, Option<Box<PendingPlan>>),
+    Building(JoinHandle<BuildResult>, Option<Box<PendingPlan>>),
 }
 
 /// The result of building.
-type Built = (Candidate, Result<Arc<Plan>, PlanError>);
+type BuildResult = (Candidate, Result<Arc<Plan>, PlanError>);
 
 /// The work that follows it.
 #[derive(Default)]
@@ -134,11 +134,11 @@ struct FollowUp {
 /// What can happen to a [`Reloader`].
 pub(crate) enum ReloadEvent {
     /// Reading has ended.
-    Read(Result<(Box<ConfigReader>, Look), JoinError>),
+    Read(Result<(Box<ConfigReader>, SourceReading), JoinError>),
     /// New names are resolved, or their time is up.
     NamesSettled,
     /// Building has ended.
-    Built(Result<Built, JoinError>),
+    Built(Result<BuildResult, JoinError>),
     /// A name has other addresses.
     AddressesChanged(AddressChange),
 }
@@ -173,7 +173,7 @@ impl Reloader {
             loaded_at: now_rfc3339(),
             last_error: None,
             times: ReloadTimes::now(),
-            work: Work::Idle,
+            work: ReloadWork::Idle,
             wanted: FollowUp::default(),
             retired: RetiredPlans::default(),
             garbage: Garbage::default(),
@@ -230,7 +230,7 @@ impl Reloader {
     }
 
     /// Plugins that requests are served without.
-    pub(crate) fn ignored(&self) -> &Ignored {
+    pub(crate) fn ignored(&self) -> &IgnoredPlugins {
         &self.ignored
     }
 
@@ -290,19 +290,19 @@ impl Reloader {
     pub(crate) async fn next(&mut self, is_paused: bool) -> ReloadEvent {
         let resolver = &mut self.resolver;
         match &mut self.work {
-            Work::Idle => ReloadEvent::AddressesChanged(resolver.next_change().await),
-            Work::Reading(task, _) => tokio::select! {
+            ReloadWork::Idle => ReloadEvent::AddressesChanged(resolver.next_change().await),
+            ReloadWork::Reading(task, _) => tokio::select! {
                 read = task => ReloadEvent::Read(read),
                 change = resolver.next_change() => ReloadEvent::AddressesChanged(change),
             },
-            Work::Resolving { since, .. } => {
+            ReloadWork::Resolving { since, .. } => {
                 let bound = if self.wanted.reload.is_some() { NAMES_TIMEOUT_WHILE_OTHERS_WAIT } else { NAMES_TIMEOUT };
                 let left = bound.saturating_sub(since.elapsed());
                 // Names still without addresses are reported when it is published.
                 let _unresolved = resolver.resolve_all(left).await;
                 ReloadEvent::NamesSettled
             }
-            Work::Building(task, _) => tokio::select! {
+            ReloadWork::Building(task, _) => tokio::select! {
                 built = task, if !is_paused => ReloadEvent::Built(built),
                 change = resolver.next_change() => ReloadEvent::AddressesChanged(change),
             },
@@ -326,15 +326,15 @@ impl Reloader {
             }
             ReloadEvent::Built(Ok((next, built))) => self.take_built(next, built, fleet),
             ReloadEvent::Read(Err(error)) => {
-                self.work = Work::Idle;
+                self.work = ReloadWork::Idle;
                 self.refuse(vec![format!("loading failed, which is a bug: {error}")]);
             }
             ReloadEvent::Built(Err(error)) => {
-                self.work = Work::Idle;
+                self.work = ReloadWork::Idle;
                 self.give_up(vec![format!("compiling failed, which is a bug: {error}")]);
             }
             ReloadEvent::NamesSettled => {
-                if let Work::Resolving { next, .. } = std::mem::replace(&mut self.work, Work::Idle) {
+                if let ReloadWork::Resolving { next, .. } = std::mem::replace(&mut self.work, ReloadWork::Idle) {
                     let generation = self.plans.load().generation + 1;
                     self.build(generation, next);
                 }
@@ -350,7 +350,7 @@ impl Reloader {
 
     /// Begins what is wanted, unless a step is in progress.
     fn begin(&mut self) {
-        if !matches!(self.work, Work::Idle) {
+        if !matches!(self.work, ReloadWork::Idle) {
             return;
         }
         let reload = self.wanted.reload.take();
@@ -371,7 +371,7 @@ impl Reloader {
                 });
                 (reading, look)
             });
-            self.work = Work::Reading(task, reload == Some(true));
+            self.work = ReloadWork::Reading(task, reload == Some(true));
         } else if self.wanted.parts {
             let generation = self.plans.load().generation;
             let served = self.candidate();
@@ -385,7 +385,7 @@ impl Reloader {
     }
 
     fn take_read(&mut self, read: ReadResult) {
-        let is_asked = matches!(std::mem::replace(&mut self.work, Work::Idle), Work::Reading(_, true));
+        let is_asked = matches!(std::mem::replace(&mut self.work, ReloadWork::Idle), ReloadWork::Reading(_, true));
         match read {
             ReadResult::Unchanged => debug!("configuration unchanged"),
             ReadResult::Refused { digest, errors } => {
@@ -405,7 +405,7 @@ impl Reloader {
                 let mut names = names::of(&loaded.config);
                 names.append(&mut names::of(&self.served.config));
                 self.resolver.set_names(names);
-                self.work = Work::Resolving { next, since: Instant::now() };
+                self.work = ReloadWork::Resolving { next, since: Instant::now() };
             }
         }
     }
@@ -438,12 +438,12 @@ impl Reloader {
             });
             (next_served, plan.map(Arc::new))
         });
-        self.work = Work::Building(task, next.map(Box::new));
+        self.work = ReloadWork::Building(task, next.map(Box::new));
     }
 
     fn take_built(&mut self, candidate: Candidate, built: Result<Arc<Plan>, PlanError>, fleet: Option<&mut Fleet>) {
-        let next = match std::mem::replace(&mut self.work, Work::Idle) {
-            Work::Building(_, next) => next,
+        let next = match std::mem::replace(&mut self.work, ReloadWork::Idle) {
+            ReloadWork::Building(_, next) => next,
             _ => None,
         };
         match built {
@@ -553,7 +553,7 @@ impl Reloader {
     pub(crate) fn sweep(&mut self) {
         self.retired.sort_out(&mut self.garbage);
         // Otherwise the next build frees it, on its thread.
-        if matches!(self.work, Work::Idle) && !self.garbage.is_empty() {
+        if matches!(self.work, ReloadWork::Idle) && !self.garbage.is_empty() {
             let garbage = std::mem::take(&mut self.garbage);
             // It ends by itself; nothing has to wait for it.
             drop(spawn_blocking(move || background::run(Waits::Nobody, || drop(garbage))));

@@ -70,12 +70,12 @@ pub(crate) fn now_rfc3339() -> String {
 }
 
 /// Number of resources in which a plugin is ignored, by its name.
-pub(crate) type Ignored = BTreeMap<&'static str, usize>;
+pub(crate) type IgnoredPlugins = BTreeMap<&'static str, usize>;
 
 /// The plugins of a configuration that are ignored. It checks each route, but costs nothing where no plugin is to be ignored.
-pub(crate) fn ignored_plugins(config: &Config) -> Ignored {
+pub(crate) fn ignored_plugins(config: &Config) -> IgnoredPlugins {
     if config.gateway.config.ignore_plugins.is_empty() {
-        return Ignored::new();
+        return IgnoredPlugins::new();
     }
     let chains = config.routes.iter().filter_map(|route| route.chain.as_ref()).chain([&config.plugins.global]);
     let of_chains = chains.flat_map(|chain| chain.left_out());
@@ -85,7 +85,7 @@ pub(crate) fn ignored_plugins(config: &Config) -> Ignored {
     // Resources that routes share are in each of their chains.
     let resources: BTreeSet<(&'static str, String)> =
         of_chains.chain(of_consumers).filter(is_ignored).map(key).collect();
-    let mut ignored = Ignored::new();
+    let mut ignored = IgnoredPlugins::new();
     for (name, _) in resources {
         *ignored.entry(name).or_default() += 1;
     }
@@ -93,7 +93,7 @@ pub(crate) fn ignored_plugins(config: &Config) -> Ignored {
 }
 
 /// Logs plugins that are ignored and were not before.
-pub(crate) fn warn_of_ignored(now: &Ignored, before: &Ignored) {
+pub(crate) fn warn_of_ignored(now: &IgnoredPlugins, before: &IgnoredPlugins) {
     for (plugin, resources) in now.iter().filter(|(plugin, _)| !before.contains_key(*plugin)) {
         warn!(plugin, resources, "requests are served without this plugin, as gateway.config.ignore_plugins says");
     }

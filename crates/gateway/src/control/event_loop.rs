@@ -60,7 +60,7 @@ enum ControlEvent {
     /// SIGUSR2: another process of our binary is to take over.
     Upgrade,
     /// The upgrade has come a step further.
-    UpgradeStep(upgrade::Step),
+    UpgradeStep(upgrade::UpgradeEvent),
     /// The configuration file, or one that it names, may have changed.
     FileTouched,
     /// A question of the admin API.

@@ -12,17 +12,17 @@ use crate::configuration::background::CONTROL_NICE;
 use crate::configuration::kept::{OpenStore, ServedRevision, datastore_state};
 use crate::configuration::reading::{Candidate, ConfigReader};
 use crate::configuration::reload::{
-    NAMES_TIMEOUT, Published, Reloadable, Reloader, provide_limits, report_route_cache,
+    NAMES_TIMEOUT, PublicationHook, Reloadable, Reloader, provide_limits, report_route_cache,
 };
 use crate::configuration::source::{ConfigSource, ReadError};
 use crate::configuration::sources::{Source, SourceError, SourceResult};
 use crate::configuration::status;
-use crate::configuration::status::Ignored;
+use crate::configuration::status::IgnoredPlugins;
 use crate::configuration::status::{report_rejected, report_warnings};
 use crate::configuration::watch::{FileStamp, FileWatch};
 use crate::configuration::{names, tls_material};
 use crate::upgrade::{
-    AdminSocket, DeviceSocket, Following, Inheritance, Launcher, PeerOffer, PidFile, Program, Takeover,
+    AdminSocket, DeviceSocket, FormerProcess, Inheritance, Launcher, PeerOffer, PidFile, Program, Takeover,
     UpgradeHandover, revision_of, tell_supervisor,
 };
 use axum::Router;
@@ -50,8 +50,8 @@ use stillgate_plugin_api::{Outbox, Secret, ServingProcess};
 use stillgate_profiler::heap;
 use stillgate_profiler::threads::Registration;
 use stillgate_proxy::{
-    Counters, Expose, Fleet, InheritedSockets, ListenError, Measuring, Plan, PlanCell, PlanError, Sockets, StartError,
-    access_log,
+    Counters, Expose, Fleet, FleetMetrics, InheritedSockets, ListenError, Plan, PlanCell, PlanError, Sockets,
+    StartError, access_log,
 };
 use stillgate_upstream::{Resolver, ResolverSettings};
 use tokio::sync::{mpsc, watch};
@@ -177,7 +177,7 @@ pub(crate) fn serve(source: ConfigSource, announce: impl FnOnce(&Up<'_>)) -> Res
     return_free_memory();
     report_warnings(&loaded, None, source.name().as_deref());
     report_rejected(&loaded.rejected, &[]);
-    status::warn_of_ignored(&status::ignored_plugins(&loaded.config), &Ignored::default());
+    status::warn_of_ignored(&status::ignored_plugins(&loaded.config), &IgnoredPlugins::default());
     let takeover = Takeover::find().map_err(|error| RunError::System(NO_TAKEOVER, error))?;
     if let Some((_, former)) = &takeover {
         if former.had_end_flag {
@@ -301,8 +301,8 @@ async fn start(beginning: StartContext, announce: impl FnOnce(&Up<'_>)) -> Resul
 }
 
 /// Nothing can fail any more: what the former process has given is read, and it may go.
-fn serve_all(mut following: Option<Following>, fleet: &Fleet, devices: Option<&mut Devices>) {
-    let told = following.as_mut().map(Following::take_broadcast_reports);
+fn serve_all(mut following: Option<FormerProcess>, fleet: &Fleet, devices: Option<&mut Devices>) {
+    let told = following.as_mut().map(FormerProcess::take_broadcast_reports);
     if let (Some((_, devices)), Some(told)) = (devices, told) {
         devices.begin_filling(told);
     }
@@ -323,7 +323,7 @@ fn publication_hooks(
     made_key: Option<Arc<str>>,
     kept: Option<&OpenStore>,
     live: Arc<Live>,
-) -> Published {
+) -> PublicationHook {
     let keeper = kept.map(|kept| kept.keeper.clone());
     Box::new(move |config: &Config, generation: u64| {
         drop(access.send_replace(with_made_key(access_of(&config.gateway), made_key.as_deref())));
@@ -349,7 +349,7 @@ fn start_metrics(
     workers: usize,
     plan: &Plan,
     access_log: Option<&AccessLogWriter>,
-) -> Result<(Measuring, Option<MetricsRuntime>), RunError> {
+) -> Result<(FleetMetrics, Option<MetricsRuntime>), RunError> {
     let writers = prepared.as_ref().map_or(Ok(Vec::new()), |prepared| prepared.writers(workers));
     let writers = writers.map_err(RunError::Metrics)?;
     let metering = prepared.map(|prepared| prepared.start(plan, &at_start(access_log)));

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use stillgate_cluster::Watch;
 use stillgate_cluster::registry::FormerDirectory;
 use stillgate_config::ListenPlace;
-use stillgate_device_node::Leaving;
+use stillgate_device_node::TakeoverNotice;
 use stillgate_measures::metrics::MetricsRuntime;
 use stillgate_proxy::handover::{OUTBOX, Parcel, Successor, digest};
 use stillgate_proxy::{Fleet, PlanCell};
@@ -26,7 +26,7 @@ const MEMBER_BYTES: usize = 8;
 
 /// The new process's report on itself.
 #[derive(Debug, Default)]
-pub(crate) struct Heard {
+pub(crate) struct SuccessorReport {
     pub(crate) listening: HashSet<ListenPlace>,
     pub(crate) alike: HashSet<ListenPlace>,
     pub(crate) routes: HashSet<String>,
@@ -49,7 +49,7 @@ pub(crate) struct DeviceSocket {
     /// The address as configured.
     pub(crate) address: SocketAddr,
     pub(crate) listener: TcpListener,
-    pub(crate) leaving: Leaving,
+    pub(crate) leaving: TakeoverNotice,
     /// The socket for peers, with a shared directory.
     pub(crate) peer: Option<PeerOffer>,
 }
@@ -65,7 +65,7 @@ pub(crate) struct PeerOffer {
 
 /// The events that an upgrade waits for.
 #[derive(Debug)]
-pub(crate) enum Step {
+pub(crate) enum UpgradeEvent {
     /// The new process has made progress.
     Progress(Progress),
     /// No scrape is answered here any more.
@@ -86,9 +86,9 @@ enum Phase {
     /// A successor was started, and is this process.
     Launching(Option<u32>),
     /// It serves, and we expose our last scrapes.
-    Leaving { successor: u32, heard: Heard, unexposed: JoinHandle<()> },
+    Leaving { successor: u32, heard: SuccessorReport, unexposed: JoinHandle<()> },
     /// It is being notified that it serves alone from here on.
-    Going { successor: u32, heard: Heard, outbox: mpsc::Sender<Parcel> },
+    Going { successor: u32, heard: SuccessorReport, outbox: mpsc::Sender<Parcel> },
     /// Everything is its, and what the workers give is sent.
     Left,
     /// A successor was started that is not wanted any more, and it is to end.
@@ -107,7 +107,7 @@ impl UpgradeHandover {
     }
 
     /// Waits for the next step. Can be dropped at any time.
-    pub(crate) async fn next(&mut self) -> Step {
+    pub(crate) async fn next(&mut self) -> UpgradeEvent {
         let unexposed = async {
             match &mut self.phase {
                 // A panic of the exporter has been reported by it, and nothing is exposed after it either.
@@ -125,9 +125,9 @@ impl UpgradeHandover {
                     }
                     _ => {}
                 }
-                Step::Progress(progress)
+                UpgradeEvent::Progress(progress)
             }
-            () = unexposed => Step::Unexposed,
+            () = unexposed => UpgradeEvent::Unexposed,
         }
     }
 
@@ -216,7 +216,7 @@ impl UpgradeHandover {
     }
 
     /// The successor serves; our exposition ends with `unexposed`.
-    pub(crate) fn leave(&mut self, heard: Heard, unexposed: JoinHandle<()>) {
+    pub(crate) fn leave(&mut self, heard: SuccessorReport, unexposed: JoinHandle<()>) {
         if let Phase::Launching(Some(successor)) = self.phase {
             self.set_has_company(true);
             self.phase = Phase::Leaving { successor, heard, unexposed };
@@ -239,7 +239,7 @@ impl UpgradeHandover {
     /// its pid.
     pub(crate) fn end_own_services(&mut self) -> Option<(Successor, u32)> {
         match std::mem::replace(&mut self.phase, Phase::Left) {
-            Phase::Going { successor, heard: Heard { listening, alike, routes, broadcasts }, outbox } => {
+            Phase::Going { successor, heard: SuccessorReport { listening, alike, routes, broadcasts }, outbox } => {
                 if let Some(admin) = self.admin.take() {
                     admin.serving.abort();
                 }
@@ -263,8 +263,8 @@ impl UpgradeHandover {
         let over = async {
             while matches!(self.phase, Phase::Left | Phase::Abandoned) {
                 match self.next().await {
-                    Step::Progress(Progress::Ended(reason)) => warn!("{}", ended_message(&reason)),
-                    Step::Progress(Progress::Lost(reason)) => return Err(lost_message(&reason)),
+                    UpgradeEvent::Progress(Progress::Ended(reason)) => warn!("{}", ended_message(&reason)),
+                    UpgradeEvent::Progress(Progress::Lost(reason)) => return Err(lost_message(&reason)),
                     _ => {}
                 }
             }

@@ -7,8 +7,8 @@
 use super::Program;
 use super::channel::Channel;
 use super::takeover::Message;
-use super::{FAILURES_NAME, LAUNCHER_NAME, VARIABLE, handover::Heard};
-use super::{Found, PROBATION, prove};
+use super::{FAILURES_NAME, LAUNCHER_NAME, VARIABLE, handover::SuccessorReport};
+use super::{PROBATION, ProbationResult, prove};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::gettid;
@@ -64,7 +64,7 @@ pub(crate) enum Progress {
     /// The new process runs.
     Started(u32),
     /// It serves.
-    Ready(Heard),
+    Ready(SuccessorReport),
     /// It has been notified that it serves alone from here on.
     Going,
     /// The new process could not be started, or has failed.
@@ -81,7 +81,7 @@ pub(crate) enum Progress {
 pub(crate) struct Launcher {
     orders: SyncSender<Order>,
     progress: mpsc::Receiver<Progress>,
-    starting: Arc<Starting>,
+    starting: Arc<StartingProcess>,
     /// Number of failed upgrades.
     failures: u64,
     /// Since the last order, the end of the thread has been reported.
@@ -90,7 +90,7 @@ pub(crate) struct Launcher {
 
 /// The launcher's thread, and a process that has been started and does not serve yet, as both threads see them.
 #[derive(Debug, Default)]
-struct Starting {
+struct StartingProcess {
     /// The launcher's thread.
     thread: AtomicI32,
     /// Zero: no process runs.
@@ -98,7 +98,7 @@ struct Starting {
     is_unwanted: AtomicBool,
 }
 
-impl Starting {
+impl StartingProcess {
     /// The child runs. The second of two callers sees what the first has written.
     fn began(&self, child: &Child) {
         self.pid.store(i32::try_from(child.id()).unwrap_or_default(), Ordering::SeqCst);
@@ -129,7 +129,7 @@ impl Launcher {
     pub(crate) fn start(program: Program) -> io::Result<Launcher> {
         let (orders, ordered) = sync_channel(1);
         let (news, progress) = mpsc::channel(NEWS_MAX);
-        let starting = Arc::<Starting>::default();
+        let starting = Arc::<StartingProcess>::default();
         let seen = starting.clone();
         // The runtime is made now, for later there may be no descriptors for it.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
@@ -186,7 +186,7 @@ fn serve(
     runtime: &Runtime,
     orders: &Receiver<Order>,
     news: &mpsc::Sender<Progress>,
-    starting: &Starting,
+    starting: &StartingProcess,
 ) {
     // The control thread ends with the process: then nothing is left to receive the news.
     let tell = |progress| drop(news.blocking_send(progress));
@@ -213,12 +213,12 @@ fn serve(
 }
 
 /// Lets the new process serve alongside this one for a while. An error: it is gone, and nothing has changed here.
-fn on_probation(child: Child, channel: Channel, starting: &Starting) -> Result<(Child, Channel), String> {
+fn on_probation(child: Child, channel: Channel, starting: &StartingProcess) -> Result<(Child, Channel), String> {
     info!("upgrade: both processes accept connections for {} s", PROBATION.as_secs());
     match prove(&channel, || starting.is_unwanted()) {
-        Found::Proven => Ok((child, channel)),
-        Found::Unwanted => Err(dismiss(child, channel)),
-        Found::Gone => {
+        ProbationResult::Proven => Ok((child, channel)),
+        ProbationResult::Unwanted => Err(dismiss(child, channel)),
+        ProbationResult::Gone => {
             // It is dropped before the wait: a process that sends out of turn sees that nothing listens.
             drop(channel);
             Err(format!(
@@ -259,9 +259,9 @@ fn dismiss(mut child: Child, channel: Channel) -> String {
 fn launch(
     program: &Program,
     offer: Offer,
-    starting: &Starting,
+    starting: &StartingProcess,
     tell: &impl Fn(Progress),
-) -> Result<(Child, Channel, Heard), String> {
+) -> Result<(Child, Channel, SuccessorReport), String> {
     let deadline = Instant::now() + program.ready_timeout;
     let (channel, theirs) = Channel::pair().map_err(|error| format!("no socket for the new process: {error}"))?;
     let mut command = Command::new(&program.path);
@@ -307,8 +307,8 @@ fn make_offer(channel: &Channel, offer: Offer) -> io::Result<()> {
 }
 
 /// Waits for its answer; `None`: it has ended.
-fn hear(channel: &Channel, deadline: Instant) -> io::Result<Option<Heard>> {
-    let mut heard = Heard::default();
+fn hear(channel: &Channel, deadline: Instant) -> io::Result<Option<SuccessorReport>> {
+    let mut heard = SuccessorReport::default();
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         match Message::receive(channel, Some(left))? {

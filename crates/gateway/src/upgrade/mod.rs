@@ -22,7 +22,9 @@ mod launcher;
 mod takeover;
 
 use channel::Channel;
-pub(crate) use handover::{AdminSocket, DeviceSocket, PeerOffer, Step, UpgradeHandover, ended_message, lost_message};
+pub(crate) use handover::{
+    AdminSocket, DeviceSocket, PeerOffer, UpgradeEvent, UpgradeHandover, ended_message, lost_message,
+};
 pub(crate) use launcher::{GO_TIMEOUT, Launcher, Progress};
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -32,7 +34,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-pub(crate) use takeover::{DatastoreState, Following, Inheritance, Takeover};
+pub(crate) use takeover::{DatastoreState, FormerProcess, Inheritance, Takeover};
 use tracing::{debug, warn};
 
 /// The former process's number, set where standard input is its end of a socket pair.
@@ -205,7 +207,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// The result of probation.
 #[derive(Debug, PartialEq, Eq)]
-enum Found {
+enum ProbationResult {
     /// It has served all the time.
     Proven,
     /// It has ended, or has sent a message out of turn.
@@ -215,18 +217,18 @@ enum Found {
 }
 
 /// Waits for the end of the new process, which is not expected.
-fn prove(channel: &Channel, is_unwanted: impl Fn() -> bool) -> Found {
+fn prove(channel: &Channel, is_unwanted: impl Fn() -> bool) -> ProbationResult {
     let end = Instant::now() + PROBATION;
     loop {
         let left = end.saturating_duration_since(Instant::now());
         if is_unwanted() {
-            return Found::Unwanted;
+            return ProbationResult::Unwanted;
         }
         if channel.has_something(left.min(LOOK_EVERY)) {
-            return Found::Gone;
+            return ProbationResult::Gone;
         }
         if left.is_zero() {
-            return Found::Proven;
+            return ProbationResult::Proven;
         }
     }
 }
@@ -334,18 +336,18 @@ mod probation_tests {
         let (ours, theirs) = Channel::pair().unwrap();
         let theirs = Channel::new(theirs).unwrap();
         let began = Instant::now();
-        assert_eq!(prove(&ours, || false), Found::Proven);
+        assert_eq!(prove(&ours, || false), ProbationResult::Proven);
         assert!(began.elapsed() >= PROBATION);
-        assert_eq!(prove(&ours, || true), Found::Unwanted);
+        assert_eq!(prove(&ours, || true), ProbationResult::Unwanted);
         // It dies during the probation.
         let theirs = Cell::new(Some(theirs));
         let is_unwanted = || {
             drop(theirs.take());
             false
         };
-        assert_eq!(prove(&ours, is_unwanted), Found::Gone);
+        assert_eq!(prove(&ours, is_unwanted), ProbationResult::Gone);
         let (ours, theirs) = Channel::pair().unwrap();
         Message::Taken {}.send_with(&Channel::new(theirs).unwrap(), &[]).unwrap();
-        assert_eq!(prove(&ours, || false), Found::Gone);
+        assert_eq!(prove(&ours, || false), ProbationResult::Gone);
     }
 }

@@ -27,8 +27,8 @@ const TOLD_MAX: usize = 16;
 /// The channel to the old process.
 pub(crate) struct Takeover(Channel);
 
-/// Waits for the old process to leave. When this is dropped without [`Following::serves`], the old process serves on.
-pub(crate) struct Following {
+/// Waits for the old process to leave. When this is dropped without [`FormerProcess::serves`], the old process serves on.
+pub(crate) struct FormerProcess {
     went: oneshot::Receiver<()>,
     serves: oneshot::Sender<()>,
     told: Option<mpsc::Receiver<Vec<u8>>>,
@@ -92,7 +92,7 @@ impl Takeover {
     }
 
     /// Reports that this process accepts connections.
-    pub(crate) fn serve(self, former: &Inheritance, plan: &Plan, fleet: &mut Fleet) -> io::Result<Following> {
+    pub(crate) fn serve(self, former: &Inheritance, plan: &Plan, fleet: &mut Fleet) -> io::Result<FormerProcess> {
         let verdict = former.judge(plan, fleet);
         let inbox = fleet.inbox(verdict.changed.clone());
         let ((gone, went), (serves, served)) = (oneshot::channel(), oneshot::channel());
@@ -104,11 +104,11 @@ impl Takeover {
             }
         };
         thread::Builder::new().name("takeover".to_owned()).spawn(follow)?;
-        Ok(Following { went, serves, told: Some(told) })
+        Ok(FormerProcess { went, serves, told: Some(told) })
     }
 }
 
-impl Following {
+impl FormerProcess {
     /// Waits until the old process exposes no more, so that this one can do the work that only one of them may do.
     pub(crate) async fn went(&mut self) {
         // If the old process is gone already, there is nothing to wait for.

@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::git::short;
 use crate::result::bisect::{BisectEnd, BisectResult, BisectVerdict, Try, TryOutcome};
 use analysis::{BisectState, answer_of, probability};
-use checkouts::{BuildOutcome, Source};
+use checkouts::{BuildOutcome, CheckoutSource};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use measurement::{CommandContext, CommandOptions, CommandOutcome, PrintedNumber, last_lines};
 use std::fmt::Write as _;
@@ -30,7 +30,7 @@ const EXIT_SKIP: i32 = 125;
 
 /// What a bisection needs besides its record.
 pub(crate) struct Bisection<'a> {
-    pub(crate) source: &'a Source,
+    pub(crate) source: &'a CheckoutSource,
     pub(crate) measure_limit: Duration,
     pub(crate) budget: Duration,
     pub(crate) measurements_max: usize,

@@ -5,7 +5,7 @@ use super::{Change, ChangeOptions, Mode, Requests, only_of_stillgate, stillgate_
 use crate::client::Client;
 use crate::error::Result;
 use crate::scraper;
-use crate::target::{MetricsAddress, Spec, Started};
+use crate::target::{MetricsAddress, RunningTarget, Spec};
 use serde_json::Value;
 use std::sync::atomic::AtomicBool;
 
@@ -50,20 +50,20 @@ impl Change for NewLabels {
         true
     }
 
-    fn begin(&mut self, target: &mut Started) -> Result {
+    fn begin(&mut self, target: &mut RunningTarget) -> Result {
         // Allocations of the first scrape exist in every process.
         scraper::count_series(metrics(target)?)?;
         self.rss_kib = target.rss_kib()?;
         Ok(())
     }
 
-    fn during(&mut self, _: &mut Started, mode: Mode, over: &AtomicBool) -> Result<u64> {
+    fn during(&mut self, _: &mut RunningTarget, mode: Mode, over: &AtomicBool) -> Result<u64> {
         self.mode = mode;
         super::wait_for_end(over);
         Ok(0)
     }
 
-    fn faults(&mut self, target: &mut Started, sent: u64) -> Result<Vec<String>> {
+    fn faults(&mut self, target: &mut RunningTarget, sent: u64) -> Result<Vec<String>> {
         let counted = scraper::sum(metrics(target)?, &format!("{FAMILY}{{code=\"200\"}}"))?.unwrap_or(0.0);
         let mut faults = Vec::new();
         if counted != sent as f64 {
@@ -85,7 +85,7 @@ impl Change for NewLabels {
     }
 }
 
-fn metrics(target: &Started) -> Result<&MetricsAddress> {
+fn metrics(target: &RunningTarget) -> Result<&MetricsAddress> {
     target.metrics.as_ref().ok_or_else(|| "--new-labels needs a target with metrics".into())
 }
 

@@ -23,7 +23,7 @@ pub(crate) mod write;
 use crate::error::Result;
 use crate::result::Durations;
 use crate::result::run::Placement;
-use crate::target::{Kind, RoutePlan, Spec, Started};
+use crate::target::{RoutePlan, RunningTarget, Spec, TargetKind};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -69,7 +69,7 @@ pub(crate) struct ChangeOptions {
     /// From the beginning of a block until its upgrade.
     pub(crate) upgrade_after: Duration,
     /// Where stillgate has its resources.
-    pub(crate) source: write::Source,
+    pub(crate) source: write::WriteSource,
     pub(crate) readers: usize,
     /// The stream of readers.
     pub(crate) stream: Option<String>,
@@ -142,13 +142,13 @@ pub(crate) trait Change: Send {
     }
 
     /// Called once the target listens.
-    fn begin(&mut self, target: &mut Started) -> Result;
+    fn begin(&mut self, target: &mut RunningTarget) -> Result;
 
     /// Changes until it is over; returns the number of changes.
-    fn during(&mut self, target: &mut Started, mode: Mode, over: &AtomicBool) -> Result<u64>;
+    fn during(&mut self, target: &mut RunningTarget, mode: Mode, over: &AtomicBool) -> Result<u64>;
 
     /// Waits after a block until all changes have their effect.
-    fn settle(&mut self, _target: &mut Started) -> Result {
+    fn settle(&mut self, _target: &mut RunningTarget) -> Result {
         Ok(())
     }
 
@@ -168,7 +168,7 @@ pub(crate) trait Change: Send {
     }
 
     /// What it found wrong after a block with this many requests in all, in sentences.
-    fn faults(&mut self, _target: &mut Started, _sent: u64) -> Result<Vec<String>> {
+    fn faults(&mut self, _target: &mut RunningTarget, _sent: u64) -> Result<Vec<String>> {
         Ok(Vec::new())
     }
 }
@@ -208,7 +208,7 @@ fn micros(since: Instant) -> u64 {
 /// Refuses a kind of change that only stillgate has.
 fn only_of_stillgate(spec: &Spec, change: &str) -> Result {
     match spec.kind {
-        Kind::Stillgate => Ok(()),
+        TargetKind::Stillgate => Ok(()),
         kind => Err(format!("--{change} is for stillgate, not for {}", kind.name()).into()),
     }
 }
@@ -227,7 +227,7 @@ const PROXY_ALL: &str = "upstreams: [{id: upstream, type: roundrobin, nodes: {\"
 
 /// Routes of a target whose configuration was not given.
 fn routes(options: &ChangeOptions, spec: &mut Spec) -> Option<RoutePlan> {
-    if spec.configuration.is_none() && spec.kind != Kind::Command {
+    if spec.configuration.is_none() && spec.kind != TargetKind::Command {
         spec.routes = Some(RoutePlan { count: options.routes, expressions: options.expressions });
     }
     spec.routes

@@ -7,7 +7,7 @@ use super::{Change, ChangeOptions, Mode, Requests, micros, paced, routes};
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::result::Durations;
-use crate::target::{CHANGING, Kind, MARK_DIGITS, RoutePlan, Spec, Started, changed_prefix};
+use crate::target::{CHANGING, MARK_DIGITS, RoutePlan, RunningTarget, Spec, TargetKind, changed_prefix};
 use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io;
@@ -33,7 +33,7 @@ struct Reload {
 }
 
 /// A change: when it was written, and a path that only it takes.
-struct Written {
+struct WrittenChange {
     at: Instant,
     number: u64,
     path: String,
@@ -43,9 +43,9 @@ pub(super) fn make(options: &ChangeOptions, spec: &mut Spec) -> Result<Box<dyn C
     let signal = match (options.signal, spec.kind) {
         (Some(signal), _) => Some(signal),
         // It sees a new file by itself.
-        (None, Kind::Stillgate) => None,
-        (None, Kind::Nginx | Kind::NginxLua) => Some(Signal::HUP),
-        (None, Kind::Haproxy) => Some(Signal::USR2),
+        (None, TargetKind::Stillgate) => None,
+        (None, TargetKind::Nginx | TargetKind::NginxLua) => Some(Signal::HUP),
+        (None, TargetKind::Haproxy) => Some(Signal::USR2),
         (None, kind) => {
             return Err(Error::new(format!(
                 "--reload: name the signal after which {} reads its configuration again, by --signal",
@@ -53,7 +53,7 @@ pub(super) fn make(options: &ChangeOptions, spec: &mut Spec) -> Result<Box<dyn C
             )));
         }
     };
-    if spec.kind == Kind::Haproxy {
+    if spec.kind == TargetKind::Haproxy {
         // Only a master reads it again.
         spec.arguments.push("-W".to_owned());
     }
@@ -66,7 +66,7 @@ impl Change for Reload {
         self.routes.map_or(Requests::Any, |routes| Requests::Paths(routes.fixed_paths()))
     }
 
-    fn begin(&mut self, target: &mut Started) -> Result {
+    fn begin(&mut self, target: &mut RunningTarget) -> Result {
         let file = target.configuration.as_ref().ok_or("--reload needs a target whose configuration we write")?;
         let changing = ChangingFile::of(file)?;
         let decoy = changing.decoy(&file.with_file_name("decoys"))?;
@@ -74,7 +74,7 @@ impl Change for Reload {
         Ok(())
     }
 
-    fn during(&mut self, target: &mut Started, mode: Mode, over: &AtomicBool) -> Result<u64> {
+    fn during(&mut self, target: &mut RunningTarget, mode: Mode, over: &AtomicBool) -> Result<u64> {
         // The work of writing must not take CPU time from the load.
         schedule::make_own_thread_idle()?;
         let Some([file, decoy]) = &mut self.files else { return Ok(0) };
@@ -88,7 +88,7 @@ impl Change for Reload {
             if let Some(signal) = signal {
                 process.signal(signal)?;
             }
-            Ok(Written { at: Instant::now(), number: file.written(), path })
+            Ok(WrittenChange { at: Instant::now(), number: file.written(), path })
         };
         if mode == Mode::With {
             return paced(self.per_second, over, || write(file).map(drop));
@@ -117,7 +117,7 @@ impl Change for Reload {
         })
     }
 
-    fn settle(&mut self, target: &mut Started) -> Result {
+    fn settle(&mut self, target: &mut RunningTarget) -> Result {
         match &self.files {
             Some([file, _]) if file.written() > 0 => {
                 Client::new(target.address).wait_for(&file.path_of(file.written()), SERVED_TIMEOUT)
@@ -136,7 +136,7 @@ impl Change for Reload {
 }
 
 /// Waits for the changes to be served, one by one, until no more come.
-fn follow(client: &mut Client, changes: Receiver<Written>, served: &AtomicU64) -> Result<Vec<u64>> {
+fn follow(client: &mut Client, changes: Receiver<WrittenChange>, served: &AtomicU64) -> Result<Vec<u64>> {
     let mut served_us = Vec::new();
     while let Ok(written) = changes.recv() {
         client.wait_for(&written.path, SERVED_TIMEOUT)?;
@@ -165,7 +165,7 @@ const STRIDE: u64 = 7_919;
 
 /// The place in the text that a change writes to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Mark {
+struct WritePosition {
     /// The number of its route.
     route: String,
     /// Where its digits begin.
@@ -178,7 +178,7 @@ pub(super) struct ChangingFile {
     file: PathBuf,
     link: PathBuf,
     copies: Vec<(PathBuf, File)>,
-    marks: Vec<Mark>,
+    marks: Vec<WritePosition>,
     /// Number of changes so far; the first one is 1.
     written: u64,
     /// The last changes, which the oldest copy lacks.
@@ -260,19 +260,19 @@ impl ChangingFile {
         format!("{}/x", changed_prefix(&self.mark(number).route, number))
     }
 
-    fn mark(&self, number: u64) -> &Mark {
+    fn mark(&self, number: u64) -> &WritePosition {
         &self.marks[(number.wrapping_mul(STRIDE) % self.marks.len() as u64) as usize]
     }
 }
 
-fn marks(text: &str) -> Vec<Mark> {
+fn marks(text: &str) -> Vec<WritePosition> {
     let mark = |(found, _): (usize, &str)| {
         let rest = &text[found + CHANGING.len()..];
         let (route, digits) = rest.split_once("/v")?;
         let is_mark = digits.as_bytes().get(..MARK_DIGITS)?.iter().all(u8::is_ascii_digit)
             && !route.is_empty()
             && route.bytes().all(|byte| byte.is_ascii_digit());
-        is_mark.then(|| Mark { route: route.to_owned(), at: text.len() - digits.len() })
+        is_mark.then(|| WritePosition { route: route.to_owned(), at: text.len() - digits.len() })
     };
     text.match_indices(CHANGING).filter_map(mark).collect()
 }

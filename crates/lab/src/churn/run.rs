@@ -7,7 +7,7 @@ use crate::connections::{Clients as _, MessagePace, MessageTotals};
 use crate::display::Progress;
 use crate::error::{Error, Result};
 use crate::result::{FiguresResult, Sample};
-use crate::target::{Spec, Started, Upstream, placement};
+use crate::target::{RunningTarget, Spec, Upstream, placement};
 use hdrhistogram::Histogram;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -137,7 +137,7 @@ struct Bench<'a> {
     change: Box<dyn Change>,
     /// For the files of the load.
     folder: TempDir,
-    target: Option<Started>,
+    target: Option<RunningTarget>,
     /// The clients' ends of the tunnels; they stay open for all blocks of a target.
     fleet: Option<Fleet>,
     /// Whether the load goes before others on its CPUs.
@@ -205,7 +205,7 @@ impl<'a> Bench<'a> {
         };
         let pid = target.process()?.pid();
         let prefix = plan.threads.as_deref();
-        let cpu_us = |target: &mut Started| -> Result<(f64, Option<f64>)> {
+        let cpu_us = |target: &mut RunningTarget| -> Result<(f64, Option<f64>)> {
             let process = target.process()?;
             Ok((process.cpu_time_us()?, prefix.map(|prefix| process.threads_cpu_us(prefix)).transpose()?))
         };

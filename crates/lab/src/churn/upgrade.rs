@@ -6,7 +6,7 @@
 use super::{Change, ChangeOptions, LOOK, Mode, micros};
 use crate::error::{Error, Result};
 use crate::result::Durations;
-use crate::target::{Kind, Spec, Started};
+use crate::target::{RunningTarget, Spec, TargetKind};
 use rustix::process::{getpid, set_child_subreaper};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
@@ -29,7 +29,7 @@ struct Upgrade {
 pub(super) fn make(options: &ChangeOptions, spec: &mut Spec) -> Result<Box<dyn Change>> {
     let signal = match (options.signal, spec.kind) {
         (Some(signal), _) => signal,
-        (None, Kind::Stillgate) => Signal::USR2,
+        (None, TargetKind::Stillgate) => Signal::USR2,
         (None, kind) => {
             return Err(Error::new(format!(
                 "--upgrade: name the signal after which {} starts its successor and exits, by --signal",
@@ -41,11 +41,11 @@ pub(super) fn make(options: &ChangeOptions, spec: &mut Spec) -> Result<Box<dyn C
 }
 
 impl Change for Upgrade {
-    fn begin(&mut self, _: &mut Started) -> Result {
+    fn begin(&mut self, _: &mut RunningTarget) -> Result {
         set_child_subreaper(Some(getpid())).map_err(|error| Error::new(format!("the successor's parent: {error}")))
     }
 
-    fn during(&mut self, target: &mut Started, mode: Mode, over: &AtomicBool) -> Result<u64> {
+    fn during(&mut self, target: &mut RunningTarget, mode: Mode, over: &AtomicBool) -> Result<u64> {
         let begin = Instant::now();
         while !over.load(Ordering::Relaxed) && begin.elapsed() < self.after {
             sleep(LOOK);

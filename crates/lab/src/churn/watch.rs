@@ -3,7 +3,7 @@
 use super::{Change, ChangeOptions, Mode, only_of_stillgate, stillgate_with};
 use crate::client::Client;
 use crate::error::{Error, Result};
-use crate::target::{Spec, Started};
+use crate::target::{RunningTarget, Spec};
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -35,7 +35,7 @@ pub(super) fn make(options: &ChangeOptions, spec: &mut Spec) -> Result<Box<dyn C
 }
 
 impl Change for Watch {
-    fn begin(&mut self, target: &mut Started) -> Result {
+    fn begin(&mut self, target: &mut RunningTarget) -> Result {
         self.address = match self.stream {
             Some(_) => Some(target.address),
             None => Some(target.admin.ok_or("--watch needs {admin} in the configuration")?),
@@ -43,7 +43,7 @@ impl Change for Watch {
         Ok(())
     }
 
-    fn during(&mut self, _: &mut Started, mode: Mode, over: &AtomicBool) -> Result<u64> {
+    fn during(&mut self, _: &mut RunningTarget, mode: Mode, over: &AtomicBool) -> Result<u64> {
         let Some(address) = self.address.filter(|_| mode != Mode::Without) else {
             super::wait_for_end(over);
             return Ok(0);

@@ -12,7 +12,7 @@ use crate::client::Client;
 use crate::error::Result;
 use crate::result::Durations;
 use crate::result::run::Placement;
-use crate::target::{Spec, Started};
+use crate::target::{RunningTarget, Spec};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::ValueEnum;
@@ -35,7 +35,7 @@ const FOREIGN_PER_SECOND: u32 = 20;
 
 /// Where stillgate has its resources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Source {
+pub(crate) enum WriteSource {
     /// Its own store
     Store,
     /// An etcd, which is started
@@ -44,7 +44,7 @@ pub(crate) enum Source {
 
 struct Write {
     resources: Resources,
-    source: Source,
+    source: WriteSource,
     per_second: u32,
     etcd: Option<Etcd>,
     admin: Option<SocketAddr>,
@@ -88,7 +88,7 @@ impl Write {
     }
 
     /// The start and the memory of a target, in words.
-    fn started(&self, name: &str, target: &mut Started) -> Result<String> {
+    fn started(&self, name: &str, target: &mut RunningTarget) -> Result<String> {
         let begin = Instant::now();
         Client::new(target.address).wait_for(&self.last_path(), SERVED_TIMEOUT)?;
         let start_s = (target.listening_after + begin.elapsed()).as_secs_f64();
@@ -127,8 +127,8 @@ impl Change for Write {
         by_file.stop();
         let folder = spec.directory.display();
         let source = match self.source {
-            Source::Store => format!("{{source: store, store: \"{folder}/config.redb\"}}"),
-            Source::Etcd => {
+            WriteSource::Store => format!("{{source: store, store: \"{folder}/config.redb\"}}"),
+            WriteSource::Etcd => {
                 let etcd = Etcd::start(&spec.directory, &placement.load_cpus)?;
                 etcd.fill(&self.resources.documents(upstream))?;
                 let endpoint = etcd.address;
@@ -139,7 +139,7 @@ impl Change for Write {
             }
         };
         spec.configuration = Some(configuration(&format!("  config: {source}\n"), ""));
-        if self.source == Source::Store {
+        if self.source == WriteSource::Store {
             let filled = spec.start(upstream, placement)?;
             self.fill(filled.admin.ok_or("the configuration has {admin}")?, upstream)?;
             filled.stop();
@@ -147,18 +147,18 @@ impl Change for Write {
         Ok(())
     }
 
-    fn begin(&mut self, target: &mut Started) -> Result {
+    fn begin(&mut self, target: &mut RunningTarget) -> Result {
         self.admin = target.admin;
         let name = match self.source {
-            Source::Store => "its store",
-            Source::Etcd => "etcd",
+            WriteSource::Store => "its store",
+            WriteSource::Etcd => "etcd",
         };
         let started = self.started(name, target)?;
         self.notes.push(started);
         Ok(())
     }
 
-    fn during(&mut self, target: &mut Started, mode: Mode, over: &AtomicBool) -> Result<u64> {
+    fn during(&mut self, target: &mut RunningTarget, mode: Mode, over: &AtomicBool) -> Result<u64> {
         schedule::make_own_thread_idle()?;
         let mut client = Client::new(target.address);
         let mut writer = match (mode, &self.etcd, self.admin) {
@@ -189,13 +189,13 @@ impl Change for Write {
     }
 
     fn follows(&self) -> bool {
-        self.source == Source::Etcd
+        self.source == WriteSource::Etcd
     }
 
     fn durations(&mut self) -> Vec<Durations> {
         let take = |of: &str, us: &mut Vec<u64>| Durations { of: of.to_owned(), us: std::mem::take(us) };
         let mut all = vec![take("a write, which is answered when it is served", &mut self.answered_us)];
-        if self.source == Source::Etcd {
+        if self.source == WriteSource::Etcd {
             all.push(take("a write of another program to etcd, until it is served", &mut self.foreign_us));
             all.push(take("of these, until etcd has answered", &mut self.etcd_us));
         }

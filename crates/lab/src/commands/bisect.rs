@@ -2,7 +2,7 @@
 
 use super::measure::{figure, is_more_better};
 use crate::bisect::candidates::{self, Versions};
-use crate::bisect::checkouts::{Checkouts, Patch, Source};
+use crate::bisect::checkouts::{CheckoutSource, Checkouts, Patch};
 use crate::bisect::{Bisection, Display, analysis};
 use crate::cli::EXIT_USAGE;
 use crate::command_line::{duration, percent, positive, probability, quoted_word, typed};
@@ -177,12 +177,12 @@ impl Bisect {
     }
 
     /// The commits or versions, their source, and notes about them.
-    fn subjects(&self) -> Result<(BisectDesign, Vec<CommitRecord>, Source, Option<String>)> {
+    fn subjects(&self) -> Result<(BisectDesign, Vec<CommitRecord>, CheckoutSource, Option<String>)> {
         let cache = self.cache.as_deref();
         if let Some(list) = &self.versions {
             let row = candidates::row_of_versions(list, self.good.as_deref(), self.bad.as_deref())?;
             let ends = [&row[0].commit, &row[row.len() - 1].commit].map(String::clone);
-            return Ok((self.design(ends, None), row, Source::Versions(Versions::open(cache)?), None));
+            return Ok((self.design(ends, None), row, CheckoutSource::Versions(Versions::open(cache)?), None));
         }
         let top = PathBuf::from(git::top(&self.repo)?);
         let patch = self.apply.as_deref().map(Patch::open).transpose()?;
@@ -196,10 +196,10 @@ impl Bisect {
             eprintln!("{known} of {} commits were counted", row.len());
         }
         let checkouts = Checkouts::open(&top, cache, self.build.as_deref(), patch, self.build_limit)?;
-        Ok((design, row, Source::Commits(checkouts), git::uncommitted(&top)?))
+        Ok((design, row, CheckoutSource::Commits(checkouts), git::uncommitted(&top)?))
     }
 
-    fn finish(&self, result: &BisectResult, source: &Source, path: &Path) -> Result {
+    fn finish(&self, result: &BisectResult, source: &CheckoutSource, path: &Path) -> Result {
         if path != Path::new(output::STANDARD_OUTPUT) {
             output::show(analysis::report(result))?;
         }

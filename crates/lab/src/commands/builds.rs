@@ -4,7 +4,7 @@ use crate::compare::subject::{self, Build, Repository, ResolvedSide, StartOption
 use crate::error::{Error, Result};
 use crate::git::default_cache;
 use crate::result::compare::Side;
-use crate::target::{Kind, Spec};
+use crate::target::{Spec, TargetKind};
 use clap::Args;
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ pub(crate) struct Builds {
     /// Kind of the binaries: stillgate, nginx, nginx-lua, haproxy, envoy, or command for any with --args [default: by
     /// their name]
     #[arg(long, value_name = "KIND", value_parser = kind)]
-    target: Option<Kind>,
+    target: Option<TargetKind>,
     /// Arguments of the binaries; {address}, {upstream} and {dir} are filled in
     #[arg(long, value_name = "WORDS", allow_hyphen_values = true)]
     args: Option<String>,
@@ -127,9 +127,9 @@ pub(crate) fn configuration(path: &Path) -> Result<String> {
         .map_err(|error| Error::new(format!("--config {}: cannot be read: {error}", path.display())))
 }
 
-pub(crate) fn kind(text: &str) -> Result<Kind, String> {
-    match (text, Kind::named(text)) {
-        ("command", _) => Ok(Kind::Command),
+pub(crate) fn kind(text: &str) -> Result<TargetKind, String> {
+    match (text, TargetKind::named(text)) {
+        ("command", _) => Ok(TargetKind::Command),
         (_, Some(kind)) => Ok(kind),
         _ => Err("not one of stillgate, nginx, nginx-lua, haproxy, envoy, command".to_owned()),
     }
@@ -138,7 +138,7 @@ pub(crate) fn kind(text: &str) -> Result<Kind, String> {
 /// A built-in target, optionally with its binary.
 #[derive(Debug, Clone)]
 pub(super) struct BuiltIn {
-    pub(super) kind: Kind,
+    pub(super) kind: TargetKind,
     pub(super) program: Option<PathBuf>,
 }
 
@@ -155,7 +155,7 @@ pub(super) fn built_in(text: &str) -> Result<BuiltIn, String> {
         Some((name, path)) => (name, Some(PathBuf::from(path))),
         None => (text, None),
     };
-    let kind = Kind::named(name).ok_or_else(|| {
+    let kind = TargetKind::named(name).ok_or_else(|| {
         format!(
             "not one of stillgate, nginx, nginx-lua, haproxy, envoy; start \"{name}\" by --start COMMAND --metrics URL"
         )

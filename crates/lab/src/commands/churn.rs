@@ -1,14 +1,14 @@
 //! `stillgate-lab churn`: what a reload, a write, a reader or a new label costs the requests beside it.
 
 use super::builds::{BuiltIn, built_in, configuration};
-use crate::churn::write::Source;
+use crate::churn::write::WriteSource;
 use crate::churn::{ChangeOptions, ChurnPlan, KINDS, run};
 use crate::command_line::{Cpus, cpus, duration, positive, rate, seed_of_clock};
 use crate::connections::tunnels;
 use crate::display::Progress;
 use crate::error::{Error, Result, stop_flag};
 use crate::figures;
-use crate::target::{Kind, Spec, placement};
+use crate::target::{Spec, TargetKind, placement};
 use clap::{ArgGroup, Args};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -89,7 +89,7 @@ pub(crate) struct Churn {
     signal: Option<Signal>,
     /// With --write: where stillgate has its resources
     #[arg(long, value_enum, default_value = "store")]
-    source: Source,
+    source: WriteSource,
     /// With --write: consumers besides the routes
     #[arg(long, value_name = "N", value_parser = positive)]
     consumers: Option<usize>,
@@ -208,7 +208,7 @@ impl Churn {
         let spec = match &self.target {
             Some(target) => target.spec(folder),
             None => {
-                let built_in = Spec::built_in(Kind::Command, folder.to_owned());
+                let built_in = Spec::built_in(TargetKind::Command, folder.to_owned());
                 Spec { command: self.start.clone(), address: self.address, ..built_in }
             }
         };

@@ -7,7 +7,7 @@ use crate::connections::{self, ConnectionsPlan, Subject, tunnels};
 use crate::display::Progress;
 use crate::error::{Error, Result, stop_flag};
 use crate::figures;
-use crate::target::{Kind, Spec, placement};
+use crate::target::{Spec, TargetKind, placement};
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -94,9 +94,9 @@ impl Connections {
             if let Some(server) = SERVERS.iter().find(|server| server.name == text) {
                 return Ok(Subject::Addressed(server));
             }
-            let target = built_in(text)
-                .ok()
-                .filter(|target| [Kind::Stillgate, Kind::Nginx, Kind::Haproxy].contains(&target.kind));
+            let target = built_in(text).ok().filter(|target| {
+                [TargetKind::Stillgate, TargetKind::Nginx, TargetKind::Haproxy].contains(&target.kind)
+            });
             let target = target.ok_or_else(|| {
                 let servers: Vec<&str> = SERVERS.iter().map(|server| server.name).collect();
                 Error::new(format!("{text:?} is not one of stillgate, nginx, haproxy, {}", servers.join(", ")))
@@ -104,7 +104,7 @@ impl Connections {
             Ok(Subject::Gateway(Box::new(target.spec(folder))))
         });
         let started = self.start.iter().map(|command| {
-            let built_in = Spec::built_in(Kind::Command, folder.to_owned());
+            let built_in = Spec::built_in(TargetKind::Command, folder.to_owned());
             Ok(Subject::Gateway(Box::new(Spec { name: command.clone(), command: Some(command.clone()), ..built_in })))
         });
         named.chain(started).collect()

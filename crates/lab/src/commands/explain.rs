@@ -14,7 +14,7 @@ use crate::result::explain::{ExplainAnalysis, ExplainDesign, ExplainResult, Isol
 use crate::result::file::{self, ResultWriter};
 use crate::result::run::Placement;
 use crate::result::{Experiment, ResultFile};
-use crate::target::{MetricsAddress, Spec, Started, Upstream, placement};
+use crate::target::{MetricsAddress, RunningTarget, Spec, Upstream, placement};
 use crate::{environment, output, scraper};
 use clap::Args;
 use std::ffi::OsString;
@@ -459,7 +459,7 @@ impl LoadedServer<'_> {
         Ok((profile::counted(folder.path())?, outcome.sent as f64))
     }
 
-    fn load_settings(&self, started: &Started, connections: usize) -> Result<LoadSettings<'_>> {
+    fn load_settings(&self, started: &RunningTarget, connections: usize) -> Result<LoadSettings<'_>> {
         LoadSettings::of(started.address, connections, self.placement, LATE, self.mix, self.seed)
     }
 }
@@ -474,7 +474,7 @@ fn completed(outcome: Result<RunSummary>) -> Result<RunSummary> {
 
 /// A target that has ended explains more than the load that could not reach it; one that refuses does not show its
 /// work.
-fn checked(started: &mut Started, outcome: Result<RunSummary>) -> Result<RunSummary> {
+fn checked(started: &mut RunningTarget, outcome: Result<RunSummary>) -> Result<RunSummary> {
     started.alive()?;
     let outcome = outcome?;
     if outcome.errors.total() > 0 {

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::result::compare::{CompareDesign, Side};
 use crate::store::raw;
 use crate::suite::{self, Suite};
-use crate::target::{Kind, Upstream, placement};
+use crate::target::{TargetKind, Upstream, placement};
 use crate::{hosts, output};
 use clap::Args;
 use std::net::SocketAddr;
@@ -67,7 +67,7 @@ pub(crate) struct Measure {
     table: TableArguments,
     /// Kind of the binary [default: by its name]
     #[arg(long, value_name = "KIND", value_parser = kind)]
-    target: Option<Kind>,
+    target: Option<TargetKind>,
     /// Arguments of the binary; {address}, {upstream}, {metrics} and {dir} are filled in
     #[arg(long, value_name = "WORDS", allow_hyphen_values = true)]
     args: Option<String>,

@@ -10,7 +10,7 @@ use crate::nightly::analysis::{self, CommitCounts, NightReport, judge_night};
 use crate::nightly::counts::{Sweep, row_of_night};
 use crate::nightly::suite::{self, EachCommit};
 use crate::nightly::{Night, Side, side};
-use crate::store::raw::{self, Staging};
+use crate::store::raw::{self, StagedData};
 use crate::store::{self, Contents, StoreLine, StoreLocation};
 use crate::{environment, history, output, report};
 use clap::Args;
@@ -118,7 +118,7 @@ impl Nightly {
         let mut report =
             NightReport { commit: today.clone(), machine: environment::gather(), ..NightReport::default() };
         if !suite.series.is_empty() && !self.counts_only {
-            let staging = Staging::new()?;
+            let staging = StagedData::new()?;
             let (mut sides, not_built) =
                 self.sides(&top, &before, &machine, &checkouts(suite.build.as_deref())?, &stop)?;
             for side in &mut sides {

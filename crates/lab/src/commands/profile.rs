@@ -6,14 +6,14 @@ use crate::profile::{self, Output, Subject};
 use clap::{Args, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
-use stillgate_profiler::output::form::Form;
+use stillgate_profiler::output::format::OutputFormat;
 
 /// `stillgate-lab profile`.
 #[derive(Debug, Args)]
 pub(crate) struct Profile {
     /// What is counted
-    #[arg(long, value_enum, default_value_t = Kind::Cpu)]
-    kind: Kind,
+    #[arg(long, value_enum, default_value_t = ProfileKind::Cpu)]
+    kind: ProfileKind,
     /// Samples per second of CPU time, for cpu
     #[arg(long, value_name = "N", default_value_t = 999, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     hz: u32,
@@ -33,7 +33,7 @@ pub(crate) struct Profile {
 
 /// The kinds of profiles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Kind {
+enum ProfileKind {
     /// CPU time, by perf
     Cpu,
     /// Instructions, by valgrind's callgrind: exact, and some fifty times slower
@@ -44,8 +44,8 @@ pub(crate) fn run(arguments: &Profile) -> Result<u8> {
     let output = &arguments.output;
     let unwritable = |error| Error::new(format!("{}: the profile cannot be written: {error}", output.display()));
     // Checked before a minute is spent on a profile that cannot be written.
-    let form = Form::of_name(output).map_err(|unnamed| Error::new(unnamed.to_string()))?;
-    if form == Form::Trace {
+    let format = OutputFormat::of_name(output).map_err(|unnamed| Error::new(unnamed.to_string()))?;
+    if format == OutputFormat::Trace {
         return Err("a trace needs the time of each sample, which is not kept here; name another form".into());
     }
     output::can_replace_file(output).map_err(unwritable)?;
@@ -53,19 +53,19 @@ pub(crate) fn run(arguments: &Profile) -> Result<u8> {
     let stop = stop_flag()?;
     let shown = Output::Shown { stop: &stop };
     let taken = match (arguments.kind, arguments.pid) {
-        (Kind::Instructions, Some(_)) => {
+        (ProfileKind::Instructions, Some(_)) => {
             return Err(
                 "--pid: callgrind can only count a program that it starts; give a command, or use --kind cpu".into()
             );
         }
-        (Kind::Instructions, None) => profile::instructions(&arguments.command, shown)?,
-        (Kind::Cpu, Some(pid)) => {
+        (ProfileKind::Instructions, None) => profile::instructions(&arguments.command, shown)?,
+        (ProfileKind::Cpu, Some(pid)) => {
             let watched = Subject::Processes { pids: &[pid], seconds: arguments.seconds };
             profile::cpu(&watched, arguments.hz, shown)?
         }
-        (Kind::Cpu, None) => profile::cpu(&Subject::Command(&arguments.command), arguments.hz, shown)?,
+        (ProfileKind::Cpu, None) => profile::cpu(&Subject::Command(&arguments.command), arguments.hz, shown)?,
     };
-    let bytes = form.write(&taken, None).map_err(|error| Error::new(error.to_string()))?;
+    let bytes = format.write(&taken, None).map_err(|error| Error::new(error.to_string()))?;
     output::replace_file(output, &bytes).map_err(unwritable)?;
     output::show(format_args!("{}: {}\n", output.display(), taken.notes.join("; ")))?;
     Ok(0)

@@ -12,7 +12,7 @@ use crate::result::tail::{TailDesign, TailResult, Verdict};
 use crate::result::{Experiment, ResultFile};
 use crate::tail::design::{self, PlannedCell};
 use crate::tail::{self, Flames, Outcomes, TailEnd, analysis, readable, table};
-use crate::target::{Kind, Spec, placement};
+use crate::target::{Spec, TargetKind, placement};
 use crate::{commands, hosts, output};
 use clap::Args;
 use std::fmt::Display;
@@ -253,7 +253,7 @@ impl Tail {
             command: Some(command.clone()),
             address: self.address,
             metrics: self.metrics.clone(),
-            ..Spec::built_in(Kind::Command, folder.to_owned())
+            ..Spec::built_in(TargetKind::Command, folder.to_owned())
         });
         built_in.chain(started).collect()
     }

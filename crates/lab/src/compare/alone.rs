@@ -6,12 +6,12 @@
 
 use super::instructions;
 use super::measures::{self, INSTRUCTIONS, Measure, THROUGHPUT};
-use super::side::{LoadSettings, Running};
+use super::side::{LoadSettings, MeasuredProgram};
 use crate::display::{Progress, rough};
 use crate::error::{Error, Result};
 use crate::result::compare::{CompareDesign, SideRecord};
 use crate::scraper;
-use crate::target::{Spec, Started, Upstream};
+use crate::target::{RunningTarget, Spec, Upstream};
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Display, Formatter};
 use std::io::{Read as _, Write as _};
@@ -165,16 +165,16 @@ fn warm<'a>(
     upstream: &Upstream,
     design: &'a CompareDesign,
     progress: &mut Progress,
-) -> Result<Running<'a>> {
+) -> Result<MeasuredProgram<'a>> {
     let left = rough(design.warm_up_s + loops_s(design));
     progress.step(&format!("starting it, then {left} of load"));
-    let mut side = Running::start(spec, upstream, design, design.seed)?;
+    let mut side = MeasuredProgram::start(spec, upstream, design, design.seed)?;
     progress.step(&format!("warm-up, about {left} left"));
     side.warm_up(design)?;
     Ok(side)
 }
 
-fn saturated(side: &mut Running<'_>, design: &CompareDesign, progress: &mut Progress) -> Result {
+fn saturated(side: &mut MeasuredProgram<'_>, design: &CompareDesign, progress: &mut Progress) -> Result {
     let parts = parts(design.saturation_s);
     let mut left_s = loops_s(design);
     side.saturated(design, parts, |so_far| {
@@ -184,7 +184,7 @@ fn saturated(side: &mut Running<'_>, design: &CompareDesign, progress: &mut Prog
 }
 
 fn rated(
-    side: &mut Running<'_>,
+    side: &mut MeasuredProgram<'_>,
     design: &CompareDesign,
     upstream: &Upstream,
     progress: &mut Progress,
@@ -232,7 +232,7 @@ fn settled_kib(spec: &Spec, upstream: &Upstream, design: &CompareDesign) -> Resu
 }
 
 fn growth_kib(spec: &Spec, upstream: &Upstream, design: &CompareDesign, progress: &mut Progress) -> Result<f64> {
-    let mut side = Running::start(spec, upstream, design, design.seed)?;
+    let mut side = MeasuredProgram::start(spec, upstream, design, design.seed)?;
     let before = side.started.process()?.settled_memory()?.0.rss_kib;
     progress.step("warm-up");
     side.warm_up(design)?;
@@ -295,7 +295,7 @@ fn bytes_per_connection(spec: &Spec, upstream: &Upstream, design: &CompareDesign
     Ok((each(with), each(after)))
 }
 
-fn settled_pss_kib(started: &mut Started) -> Result<f64> {
+fn settled_pss_kib(started: &mut RunningTarget) -> Result<f64> {
     match started.process()?.settled_memory()? {
         (memory, true) => Ok(memory.pss_kib as f64),
         (_, false) => Err("its memory does not settle".into()),
@@ -303,7 +303,7 @@ fn settled_pss_kib(started: &mut Started) -> Result<f64> {
 }
 
 /// Opens connections, and sends a request on each.
-fn open(started: &Started, request: &[u8], count: usize) -> Result<Vec<TcpStream>> {
+fn open(started: &RunningTarget, request: &[u8], count: usize) -> Result<Vec<TcpStream>> {
     let connect = |_| TcpStream::connect(started.address);
     let streams: std::io::Result<Vec<_>> = (0..count).map(connect).collect();
     let mut streams = streams.map_err(|error| Error::new(format!("cannot connect: {error}")))?;

@@ -14,7 +14,7 @@ use crate::command_line::quoted_word;
 use crate::display::{Progress, rough};
 use crate::error::{Error, Result};
 use crate::result::compare::{CompareDesign, Instructions};
-use crate::target::{Kind, Spec, Started};
+use crate::target::{RunningTarget, Spec, TargetKind};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::SocketAddr;
@@ -251,7 +251,7 @@ pub(crate) fn under_callgrind(spec: &Spec, folder: &Path, options: &[String]) ->
 fn program(spec: &Spec) -> Result<PathBuf> {
     match (&spec.program, spec.kind) {
         (Some(program), _) => Ok(program.clone()),
-        (None, Kind::Command) => Err("it has neither program nor command".into()),
+        (None, TargetKind::Command) => Err("it has neither program nor command".into()),
         (None, kind) => Ok(PathBuf::from(kind.name())),
     }
 }
@@ -284,7 +284,7 @@ fn by_pmu(spec: &Spec, upstream: SocketAddr, design: &CompareDesign) -> Result<f
     Ok(count as f64 / outcome.sent.max(1) as f64)
 }
 
-fn load(started: &mut Started, design: &CompareDesign, time: Duration) -> Result<RunSummary> {
+fn load(started: &mut RunningTarget, design: &CompareDesign, time: Duration) -> Result<RunSummary> {
     let asking = LoadSettings::of(
         started.address,
         CONNECTIONS,
@@ -298,7 +298,7 @@ fn load(started: &mut Started, design: &CompareDesign, time: Duration) -> Result
 }
 
 /// Without failures, which cost other instructions.
-fn answered(started: &mut Started, outcome: Result<RunSummary>) -> Result<RunSummary> {
+fn answered(started: &mut RunningTarget, outcome: Result<RunSummary>) -> Result<RunSummary> {
     started.alive()?;
     let outcome = outcome?;
     if outcome.errors.total() > 0 {

@@ -6,7 +6,7 @@
 use crate::error::{Error, Result};
 use crate::result::compare::{CompareDesign, SideRecord};
 use crate::result::run::{Placement, RunRecord, Subject};
-use crate::target::{Spec, Started, Traffic, Upstream, placement};
+use crate::target::{RunningTarget, Spec, Traffic, Upstream, placement};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -55,7 +55,7 @@ pub(crate) fn measure(
     design: &CompareDesign,
     seed: u64,
 ) -> Result<RoundOutcome<Vec<SideRecord>>> {
-    let start = |spec: &&Spec| Running::start(spec, upstream, design, seed);
+    let start = |spec: &&Spec| MeasuredProgram::start(spec, upstream, design, seed);
     let mut sides = specs.iter().map(start).collect::<Result<Vec<_>>>()?;
     let rated = in_turn(&mut sides, upstream, design);
     for (place, side) in sides.iter_mut().enumerate() {
@@ -71,7 +71,7 @@ pub(crate) fn measure(
 }
 
 /// All loads; the outcomes are those of the open loop, and there are none without a rate.
-fn in_turn(sides: &mut [Running<'_>], upstream: &Upstream, design: &CompareDesign) -> Result<Vec<RunSummary>> {
+fn in_turn(sides: &mut [MeasuredProgram<'_>], upstream: &Upstream, design: &CompareDesign) -> Result<Vec<RunSummary>> {
     for side in &mut *sides {
         side.warm_up(design)?;
     }
@@ -122,8 +122,8 @@ impl Slices {
 }
 
 /// A started program, and its measurements.
-pub(super) struct Running<'a> {
-    pub(super) started: Started,
+pub(super) struct MeasuredProgram<'a> {
+    pub(super) started: RunningTarget,
     load: LoadSettings<'a>,
     slices: Vec<RunSummary>,
     cpu_us: f64,
@@ -131,11 +131,16 @@ pub(super) struct Running<'a> {
     answer_s: f64,
 }
 
-impl<'a> Running<'a> {
-    pub(super) fn start(spec: &Spec, upstream: &Upstream, design: &'a CompareDesign, seed: u64) -> Result<Running<'a>> {
+impl<'a> MeasuredProgram<'a> {
+    pub(super) fn start(
+        spec: &Spec,
+        upstream: &Upstream,
+        design: &'a CompareDesign,
+        seed: u64,
+    ) -> Result<MeasuredProgram<'a>> {
         let started = spec.start(upstream.address, &design.placement)?;
         let load = LoadSettings { seed, ..LoadSettings::of_spec(&started, spec, design)? };
-        Ok(Running { started, load, slices: Vec::new(), cpu_us: 0.0, answer_s: 0.0 })
+        Ok(MeasuredProgram { started, load, slices: Vec::new(), cpu_us: 0.0, answer_s: 0.0 })
     }
 
     pub(super) fn warm_up(&mut self, design: &CompareDesign) -> Result {
@@ -290,7 +295,7 @@ fn join_slices(slices: &[RunSummary]) -> Option<RunSummary> {
 /// The program's properties, and its maximum of requests per second. Also checks, before anything long begins, that it
 /// starts and answers.
 pub(super) fn pilot(spec: &Spec, upstream: &Upstream, design: &CompareDesign) -> Result<(Subject, RoundOutcome<f64>)> {
-    let mut side = Running::start(spec, upstream, design, design.seed)?;
+    let mut side = MeasuredProgram::start(spec, upstream, design, design.seed)?;
     let subject = side.started.subject.clone();
     let tried = side.warm_up(design).and_then(|()| side.is_measurable(design)).and_then(|()| {
         let slices = Slices::of(design, side.answer_s).whole();
@@ -362,7 +367,7 @@ impl<'a> LoadSettings<'a> {
     }
 
     /// Settings of a design for one target.
-    pub(crate) fn of_spec(started: &Started, spec: &Spec, design: &'a CompareDesign) -> Result<LoadSettings<'a>> {
+    pub(crate) fn of_spec(started: &RunningTarget, spec: &Spec, design: &'a CompareDesign) -> Result<LoadSettings<'a>> {
         let CompareDesign { connections, placement, mix, seed, .. } = design;
         LoadSettings::of(started.address, *connections, placement, seconds(design.late_s), mix.as_deref(), *seed)?
             .speaking(&spec.traffic)
@@ -454,7 +459,7 @@ impl<'a> LoadSettings<'a> {
 }
 
 /// A target that has ended explains more than the load that could not reach it.
-fn checked(started: &mut Started, outcome: Result<RunSummary>) -> Result<RunSummary> {
+fn checked(started: &mut RunningTarget, outcome: Result<RunSummary>) -> Result<RunSummary> {
     started.alive()?;
     outcome
 }

@@ -14,7 +14,7 @@ use crate::command_line::quoted_word;
 use crate::error::{Error, Result};
 use crate::git::{self, git, run, short, short_hash};
 use crate::result::compare::Side;
-use crate::target::{Kind, Spec};
+use crate::target::{Spec, TargetKind};
 use serde_json::Value;
 use std::fs::{self, File, TryLockError};
 use std::net::SocketAddr;
@@ -28,7 +28,7 @@ const NAME_CHARACTERS_MAX: usize = 48;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StartOptions {
     /// The kind of gateway; `None`: by its name.
-    pub(crate) kind: Option<Kind>,
+    pub(crate) kind: Option<TargetKind>,
     /// Arguments of the binary.
     pub(crate) words: Option<String>,
     /// Address to listen at; `None`: a free port.
@@ -76,7 +76,7 @@ pub(crate) fn revision(
 }
 
 fn command(text: &str, side: Side, manner: &StartOptions, folder: &Path) -> Result<ResolvedSide> {
-    if let Some(kind) = manner.kind.filter(|kind| *kind != Kind::Command) {
+    if let Some(kind) = manner.kind.filter(|kind| *kind != TargetKind::Command) {
         return Err(Error::new(format!(
             "{side:?}: {text:?} is a command and needs no kind; leave out `--target {}`, or give the binary",
             kind.name()
@@ -99,15 +99,15 @@ fn binary(text: &str, path: &Path, side: Side, manner: &StartOptions, folder: &P
     let named = || path.file_name().and_then(|name| kind_in(&name.to_string_lossy()));
     let kind = manner.kind.or_else(|| if manner.words.is_some() { None } else { named() });
     let words = manner.words.as_deref();
-    if manner.configuration.is_some() && matches!(kind, None | Some(Kind::Command)) {
+    if manner.configuration.is_some() && matches!(kind, None | Some(TargetKind::Command)) {
         return Err(Error::new(format!("{side:?}: --config is for gateways; choose one by --target, or use --args")));
     }
     match (kind, words) {
-        (Some(Kind::Command) | None, Some(words)) => {
+        (Some(TargetKind::Command) | None, Some(words)) => {
             let command = format!("{} {words}", quoted_word(&path.to_string_lossy()));
             Ok(Spec { command: Some(command), ..spec })
         }
-        (Some(Kind::Command) | None, None) => Err(Error::new(format!(
+        (Some(TargetKind::Command) | None, None) => Err(Error::new(format!(
             "{side:?}: cannot tell how to start {text:?}; add --target stillgate, nginx, nginx-lua, haproxy or envoy, or its arguments: \
              --args '--listen {{address}} --upstream {{upstream}}'"
         ))),
@@ -130,12 +130,14 @@ pub(crate) fn shown(text: &str) -> String {
 
 fn spec(text: &str, side: Side, manner: &StartOptions, folder: &Path) -> Spec {
     let name = format!("{side:?} ({})", shown(text));
-    Spec { name, address: manner.address, ..Spec::built_in(Kind::Command, folder.to_owned()) }
+    Spec { name, address: manner.address, ..Spec::built_in(TargetKind::Command, folder.to_owned()) }
 }
 
 /// `stillgate` from `stillgate-1.2`.
-fn kind_in(name: &str) -> Option<Kind> {
-    [Kind::Stillgate, Kind::Nginx, Kind::Haproxy, Kind::Envoy].into_iter().find(|kind| name.starts_with(kind.name()))
+fn kind_in(name: &str) -> Option<TargetKind> {
+    [TargetKind::Stillgate, TargetKind::Nginx, TargetKind::Haproxy, TargetKind::Envoy]
+        .into_iter()
+        .find(|kind| name.starts_with(kind.name()))
 }
 
 /// A path as it is, a bare name from `PATH`.
@@ -351,7 +353,7 @@ fn last_lines(log: &str) -> String {
 mod tests {
     use super::*;
 
-    fn check(text: &str, manner: &StartOptions, expected: Result<(Kind, Option<&str>), &str>) {
+    fn check(text: &str, manner: &StartOptions, expected: Result<(TargetKind, Option<&str>), &str>) {
         let asked = program(text, Side::A, manner, Path::new("folder"));
         match (asked, expected) {
             (Ok(asked), Ok((kind, command))) => {
@@ -365,12 +367,12 @@ mod tests {
     #[test]
     fn kinds_of_arguments_are_distinguished() {
         let plain = StartOptions::default();
-        let nginx = StartOptions { kind: Some(Kind::Nginx), ..StartOptions::default() };
+        let nginx = StartOptions { kind: Some(TargetKind::Nginx), ..StartOptions::default() };
         let words = StartOptions { words: Some("-l {address}".to_owned()), ..StartOptions::default() };
-        check("serve {address}", &plain, Ok((Kind::Command, Some("serve {address}"))));
-        check("/bin/sh", &nginx, Ok((Kind::Nginx, None)));
-        check("sh", &nginx, Ok((Kind::Nginx, None)));
-        check("/bin/sh", &words, Ok((Kind::Command, Some("/bin/sh -l {address}"))));
+        check("serve {address}", &plain, Ok((TargetKind::Command, Some("serve {address}"))));
+        check("/bin/sh", &nginx, Ok((TargetKind::Nginx, None)));
+        check("sh", &nginx, Ok((TargetKind::Nginx, None)));
+        check("/bin/sh", &words, Ok((TargetKind::Command, Some("/bin/sh -l {address}"))));
         check("/bin/sh", &plain, Err("cannot tell how to start \"/bin/sh\""));
         check("no-such-binary", &plain, Err("is not a file and not on PATH"));
         check("./no/such", &nginx, Err("is not a file"));
@@ -382,9 +384,9 @@ mod tests {
     #[test]
     fn a_name_tells_the_gateway() {
         for (name, kind) in [
-            ("stillgate-1.2", Some(Kind::Stillgate)),
-            ("nginx", Some(Kind::Nginx)),
-            ("haproxy-3", Some(Kind::Haproxy)),
+            ("stillgate-1.2", Some(TargetKind::Stillgate)),
+            ("nginx", Some(TargetKind::Nginx)),
+            ("haproxy-3", Some(TargetKind::Haproxy)),
             ("server", None),
         ] {
             assert_eq!(kind_in(name), kind, "{name}");

@@ -10,7 +10,7 @@
 use super::{Clients, MessagePace, MessageTotals};
 use crate::client::Client;
 use crate::error::{Error, Result};
-use crate::target::{Kind, Spec};
+use crate::target::{Spec, TargetKind};
 use crate::websocket::{self, Opcode, Sender};
 use std::io::{self, BufRead, BufReader, Read, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -47,8 +47,8 @@ pub(crate) struct AddressedServer {
     /// Its name on the command line.
     pub(crate) name: &'static str,
     pub(crate) dialect: Dialect,
-    kind: Kind,
-    /// The command of [`Kind::Command`].
+    kind: TargetKind,
+    /// The command of [`TargetKind::Command`].
     command: &'static str,
     /// Its configuration; `{connections}` is filled in, besides what a configuration always has.
     configuration: &'static str,
@@ -75,29 +75,35 @@ pub(crate) const SERVERS: &[AddressedServer] = &[
     AddressedServer {
         name: "stillgate-devices",
         dialect: Dialect::Raw,
-        kind: Kind::Stillgate,
+        kind: TargetKind::Stillgate,
         command: "",
         configuration: STILLGATE,
     },
     AddressedServer {
         name: "stillgate-devices-ack",
         dialect: Dialect::Acknowledged,
-        kind: Kind::Stillgate,
+        kind: TargetKind::Stillgate,
         command: "",
         configuration: STILLGATE,
     },
-    AddressedServer { name: "nchan", dialect: Dialect::Nchan, kind: Kind::Nginx, command: "", configuration: NCHAN },
+    AddressedServer {
+        name: "nchan",
+        dialect: Dialect::Nchan,
+        kind: TargetKind::Nginx,
+        command: "",
+        configuration: NCHAN,
+    },
     AddressedServer {
         name: "pushpin",
         dialect: Dialect::Pushpin,
-        kind: Kind::Command,
+        kind: TargetKind::Command,
         command: "pushpin --config={config}",
         configuration: CONFIGURATION,
     },
     AddressedServer {
         name: "mosquitto",
         dialect: Dialect::Mqtt,
-        kind: Kind::Command,
+        kind: TargetKind::Command,
         command: "mosquitto -c {config}",
         configuration: MOSQUITTO,
     },
@@ -120,7 +126,7 @@ impl AddressedServer {
         let mut spec = Spec::built_in(self.kind, folder.to_owned());
         spec.name = self.name.to_owned();
         spec.configuration = Some(configuration);
-        if self.kind == Kind::Command {
+        if self.kind == TargetKind::Command {
             // It says at which address it listens in its configuration.
             spec.command = Some(self.command.to_owned());
         }

@@ -17,7 +17,7 @@ use crate::display::Progress;
 use crate::error::Result;
 use crate::result::run::Placement;
 use crate::result::{FiguresResult, Sample};
-use crate::target::{Spec, Started, Upstream};
+use crate::target::{RunningTarget, Spec, Upstream};
 use addressed::{AddressedServer, NamedClients, ServerAddress};
 use fleet::Fleet;
 use hdrhistogram::Histogram;
@@ -189,7 +189,7 @@ impl Subject {
         }
     }
 
-    fn clients(&self, target: &mut Started) -> Result<Box<dyn Clients>> {
+    fn clients(&self, target: &mut RunningTarget) -> Result<Box<dyn Clients>> {
         let Subject::Addressed(server) = self else { return Ok(Box::new(Fleet::new(target.address)?)) };
         let clients = target.address;
         if let Some(admin) = target.admin {
@@ -340,7 +340,7 @@ struct KernelMemory {
 }
 
 /// The difference between two measurements.
-struct Grown {
+struct MemoryGrowth {
     /// All slabs, whatever uses them.
     slab_bytes: f64,
     buffer_bytes: f64,
@@ -359,7 +359,7 @@ impl KernelMemory {
         })
     }
 
-    fn since(&self, before: &KernelMemory) -> Grown {
+    fn since(&self, before: &KernelMemory) -> MemoryGrowth {
         let grown = |kind: &'static str| {
             let (number, bytes) = self.objects.get(kind)?;
             let (former, _) = before.objects.get(kind)?;
@@ -370,7 +370,7 @@ impl KernelMemory {
         if let Some(((_, sockets, _), (_, _, bytes))) = grown(SOCKET).zip(grown(DENTRY)) {
             kinds.push((DENTRY, sockets.max(0.0), bytes));
         }
-        Grown {
+        MemoryGrowth {
             slab_bytes: (self.slab_kib as f64 - before.slab_kib as f64) * 1024.0,
             buffer_bytes: (self.tcp_pages as f64 - before.tcp_pages as f64) * rustix::param::page_size() as f64,
             kinds,
@@ -378,7 +378,7 @@ impl KernelMemory {
     }
 }
 
-impl Grown {
+impl MemoryGrowth {
     /// The slabs of sockets, or all slabs if the kinds are unknown.
     fn bytes(&self) -> f64 {
         let kinds: f64 = self.kinds.iter().map(|(_, number, bytes)| number * *bytes as f64).sum();

@@ -27,7 +27,7 @@ const UNNAMED_MAX: f64 = 0.2;
 
 /// The kind of a profile's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ProfileValueKind {
     /// Values scatter.
     Sampled,
     /// Values hardly scatter, and are few.
@@ -37,12 +37,13 @@ pub(super) enum Kind {
 /// The analysis of a result's profiles.
 pub(crate) fn analyse(result: &ExplainResult) -> ExplainAnalysis {
     let design = &result.design;
-    let cpu = functions(&result.cpu, Kind::Sampled, design, cost(&result.cpu));
-    let counted = result.instructions.as_ref().map(|sides| functions(sides, Kind::Counted, design, cost(sides)));
+    let cpu = functions(&result.cpu, ProfileValueKind::Sampled, design, cost(&result.cpu));
+    let counted =
+        result.instructions.as_ref().map(|sides| functions(sides, ProfileValueKind::Counted, design, cost(sides)));
     let lua = result.lua.as_ref().map(|lua| {
         // Time in the interpreter is part of all time, so its changes are relative to the same total.
         let whole = cost(&lua.cpu);
-        let of = |sides| functions(sides, Kind::Sampled, design, whole);
+        let of = |sides| functions(sides, ProfileValueKind::Sampled, design, whole);
         table(&of(&lua.cpu), Some(&of(&lua.bytecode)), ShareBase::All)
     });
     let mut analysis = ExplainAnalysis {
@@ -131,7 +132,7 @@ impl Figures<'_> {
 }
 
 /// The self cost of each function.
-fn functions<'a>(sides: &'a Sides, kind: Kind, design: &ExplainDesign, cost: f64) -> Figures<'a> {
+fn functions<'a>(sides: &'a Sides, kind: ProfileValueKind, design: &ExplainDesign, cost: f64) -> Figures<'a> {
     let own = |side: &'a ProgramProfile| {
         let mut costs: Costs<&'a str> = Costs::new(side);
         for stack in &side.stacks {
@@ -151,7 +152,7 @@ fn functions<'a>(sides: &'a Sides, kind: Kind, design: &ExplainDesign, cost: f64
 }
 
 /// The stacks that changed with certainty, by names from the outermost function inwards; `None`: all stacks count.
-pub(super) fn certain_stacks(sides: &Sides, kind: Kind, design: &ExplainDesign) -> Vec<Vec<String>> {
+pub(super) fn certain_stacks(sides: &Sides, kind: ProfileValueKind, design: &ExplainDesign) -> Vec<Vec<String>> {
     let total = |side: &ProgramProfile| {
         let mut costs: Costs<Vec<String>> = Costs::new(side);
         for stack in &side.stacks {
@@ -217,14 +218,18 @@ fn changes<K: std::hash::Hash + Eq + Ord + Clone>(
     a: &Costs<K>,
     b: &Costs<K>,
     items: &[K],
-    kind: Kind,
+    kind: ProfileValueKind,
     design: &ExplainDesign,
     cost: f64,
 ) -> Vec<CostChange> {
     let (of_a, of_b) = (a.slices(items), b.slices(items));
     let found = match kind {
-        Kind::Sampled => rate_changes(&of_a, &of_b, RESAMPLES, design.confidence, &mut Random::new(design.seed)),
-        Kind::Counted => Some((0..=items.len()).map(|item| counted(&of_a, &of_b, item, COUNTED_MIN * cost)).collect()),
+        ProfileValueKind::Sampled => {
+            rate_changes(&of_a, &of_b, RESAMPLES, design.confidence, &mut Random::new(design.seed))
+        }
+        ProfileValueKind::Counted => {
+            Some((0..=items.len()).map(|item| counted(&of_a, &of_b, item, COUNTED_MIN * cost)).collect())
+        }
     };
     let relative = |change: RateChange| CostChange {
         value: change.value / cost,
@@ -443,7 +448,7 @@ mod tests {
         let sum: f64 = analysis.functions.iter().map(|of| of.cpu.value).sum();
         assert!((sum - analysis.cpu.value).abs() < 1e-9, "{sum}");
         assert!(analysis.sentence.contains("check"), "{}", analysis.sentence);
-        let certain = certain_stacks(&result.cpu, Kind::Sampled, &result.design);
+        let certain = certain_stacks(&result.cpu, ProfileValueKind::Sampled, &result.design);
         assert!(certain.contains(&vec!["main".to_owned(), "check".to_owned()]), "{certain:?}");
         assert!(!certain.contains(&vec!["main".to_owned(), "parse".to_owned()]), "{certain:?}");
     }

@@ -4,7 +4,7 @@
 //! The graphs are those of `stillgate profile`. A difference can be laid out by either program; uncertain changes have
 //! no colour.
 
-use super::analysis::{Kind, certain_stacks, profile};
+use super::analysis::{ProfileValueKind, certain_stacks, profile};
 use crate::compare::words::in_short;
 use crate::report::Text;
 use crate::result::explain::{
@@ -211,10 +211,10 @@ struct FlameView {
 pub(crate) fn html(result: &ExplainResult) -> String {
     let (counted, lua) = (result.instructions.as_ref(), result.lua.as_ref());
     let kinds = [
-        Some(("CPU time", "nanoseconds", &result.cpu, Kind::Sampled)),
-        counted.map(|sides| ("Instructions", "count", sides, Kind::Counted)),
-        lua.map(|lua| ("CPU time in Lua", "nanoseconds", &lua.cpu, Kind::Sampled)),
-        lua.map(|lua| ("Bytecode", "nanoseconds", &lua.bytecode, Kind::Sampled)),
+        Some(("CPU time", "nanoseconds", &result.cpu, ProfileValueKind::Sampled)),
+        counted.map(|sides| ("Instructions", "count", sides, ProfileValueKind::Counted)),
+        lua.map(|lua| ("CPU time in Lua", "nanoseconds", &lua.cpu, ProfileValueKind::Sampled)),
+        lua.map(|lua| ("Bytecode", "nanoseconds", &lua.bytecode, ProfileValueKind::Sampled)),
     ];
     let drawn: Vec<FlameView> = kinds
         .into_iter()

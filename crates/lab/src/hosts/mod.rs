@@ -12,7 +12,7 @@ mod file;
 use crate::command_line::quoted_word;
 use crate::error::{Error, Result};
 use crate::result::run::{Environment, HostEnvironment, Placement, Subject};
-use crate::target::{Kind, MetricsAddress, Spec, Started, Upstream, sha256};
+use crate::target::{MetricsAddress, RunningTarget, Spec, TargetKind, Upstream, sha256};
 use crate::{environment, output};
 use file::{Hosts, Machine};
 use serde::{Deserialize, Serialize};
@@ -40,12 +40,12 @@ pub(crate) struct Machines {
     // In this order: agents end before their machines do.
     pub(crate) target: Option<Host>,
     pub(crate) upstream: Option<Host>,
-    _rented: Rented,
+    _rented: RentedMachines,
 }
 
 /// The command that brings the machines down again.
 #[derive(Debug)]
-struct Rented {
+struct RentedMachines {
     down: Option<String>,
     values: BTreeMap<String, String>,
 }
@@ -54,7 +54,7 @@ struct Rented {
 pub(crate) fn up(path: &Path) -> Result<Arc<Machines>> {
     let hosts = Hosts::read(path)?;
     // From here on they are brought down even after a failure.
-    let mut rented = Rented { down: hosts.down.clone(), values: BTreeMap::new() };
+    let mut rented = RentedMachines { down: hosts.down.clone(), values: BTreeMap::new() };
     if let Some(up) = &hosts.up {
         eprintln!("bringing machines up: {up}");
         rented.values = brought_up(up).map_err(|error| error.context(format!("{}: up", path.display())))?;
@@ -121,7 +121,7 @@ fn brought_up(command: &str) -> Result<BTreeMap<String, String>> {
     Ok(pairs.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect())
 }
 
-impl Drop for Rented {
+impl Drop for RentedMachines {
     fn drop(&mut self) {
         let Some(down) = &self.down else { return };
         eprintln!("bringing machines down: {down}");
@@ -265,7 +265,7 @@ impl Agent {
         let there = |program: &Path| copy(&self.destination, &self.folder, program);
         if let Some(program) = &mut spec.program {
             *program = there(program)?;
-        } else if let (Kind::Command, Some(command)) = (spec.kind, &mut spec.command) {
+        } else if let (TargetKind::Command, Some(command)) = (spec.kind, &mut spec.command) {
             let words = shlex::split(command).unwrap_or_default();
             if let Some((first, rest)) = words.split_first()
                 && Path::new(first).is_file()
@@ -415,7 +415,7 @@ fn quoted(path: &Path) -> String {
 /// The programs that it has started.
 struct AgentState {
     // In this order: programs end before their folders do.
-    targets: BTreeMap<u64, Started>,
+    targets: BTreeMap<u64, RunningTarget>,
     upstreams: BTreeMap<u64, Upstream>,
     last: u64,
     folder: TempDir,
@@ -479,7 +479,7 @@ impl AgentState {
         self.last
     }
 
-    fn target(&mut self, number: u64) -> Result<&mut Started> {
+    fn target(&mut self, number: u64) -> Result<&mut RunningTarget> {
         self.targets.get_mut(&number).ok_or_else(|| Error::new(format!("unknown target {number}")))
     }
 }

@@ -19,7 +19,7 @@ use crate::compare::alone::RawReading;
 use crate::display::Progress;
 use crate::error::{Error, Result};
 use crate::git::short;
-use crate::store::raw::Staging;
+use crate::store::raw::StagedData;
 use crate::store::{EarlyEnd, LaterLooks, PairedCommit, StoreLine};
 use analysis::next_look;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -56,7 +56,7 @@ pub(crate) struct Night<'a> {
     pub(crate) machine: &'a str,
     pub(crate) at: &'a str,
     /// Folder for the raw data of measurements.
-    pub(crate) staging: &'a Staging,
+    pub(crate) staging: &'a StagedData,
     pub(crate) stop: &'a AtomicBool,
 }
 

@@ -33,15 +33,15 @@ const DIGITS: usize = 64;
 
 /// Raw data of a running night.
 #[derive(Debug)]
-pub(crate) struct Staging {
+pub(crate) struct StagedData {
     folder: TempDir,
 }
 
-impl Staging {
-    pub(crate) fn new() -> Result<Staging> {
+impl StagedData {
+    pub(crate) fn new() -> Result<StagedData> {
         let folder =
             tempfile::tempdir().map_err(|error| Error::new(format!("cannot make a temporary folder: {error}")))?;
-        Ok(Staging { folder })
+        Ok(StagedData { folder })
     }
 
     /// Path for the raw data of the next measurement.
@@ -189,7 +189,7 @@ mod tests {
 
     /// A store with one line of two measurements, whose raw data are equal.
     fn store_with_raw_data(left: &[&str]) -> (TempDir, Vec<String>) {
-        let (folder, staging) = (tempfile::tempdir().unwrap(), Staging::new().unwrap());
+        let (folder, staging) = (tempfile::tempdir().unwrap(), StagedData::new().unwrap());
         let taken = |text: &&str| {
             staging.clear().unwrap();
             fs::write(staging.landing(), text).unwrap();
@@ -220,7 +220,7 @@ mod tests {
         let measured: Vec<_> = referred(&contents.lines[0]).map(|(name, _)| name.to_owned()).collect();
         assert_eq!(measured, names);
         assert_eq!(unreferred(store.path(), &contents).unwrap(), []);
-        assert_eq!(Staging::new().unwrap().take(|_| false).unwrap(), None, "a measurement need not leave anything");
+        assert_eq!(StagedData::new().unwrap().take(|_| false).unwrap(), None, "a measurement need not leave anything");
     }
 
     #[test]
@@ -245,7 +245,7 @@ mod tests {
         let (store, names) = store_with_raw_data(&["one"]);
         let path = path_of(store.path(), MACHINE, &names[0]);
         fs::write(&path, "on").unwrap();
-        let staging = Staging::new().unwrap();
+        let staging = StagedData::new().unwrap();
         fs::write(staging.landing(), "one").unwrap();
         staging.take(|_| false).unwrap();
         staging.keep(store.path(), &store::read(store.path()).unwrap().lines).unwrap();
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn too_much_is_refused() {
-        let staging = Staging::new().unwrap();
+        let staging = StagedData::new().unwrap();
         fs::write(staging.landing(), vec![0; RAW_BYTES_MAX as usize + 1]).unwrap();
         assert!(staging.take(|_| false).unwrap_err().to_string().contains("more than 1024 KiB"));
     }

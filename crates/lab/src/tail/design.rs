@@ -245,7 +245,7 @@ mod tests {
     use super::*;
     use crate::result::tail::Verdict;
     use crate::tail::{analysis, synthetic};
-    use crate::target::Kind;
+    use crate::target::TargetKind;
     use proptest::prelude::*;
     use std::path::PathBuf;
 
@@ -263,7 +263,7 @@ mod tests {
     fn a_sweep_is_over_series_only_where_the_target_makes_them() {
         let spec = |kind| Spec::built_in(kind, PathBuf::new());
         let every = [5, 1].map(Duration::from_secs);
-        let planned = cells(&[spec(Kind::Nginx), spec(Kind::Haproxy)], &[1_000, 100_000], &every);
+        let planned = cells(&[spec(TargetKind::Nginx), spec(TargetKind::Haproxy)], &[1_000, 100_000], &every);
         let shape: Vec<_> =
             planned.iter().map(|c| (c.number, c.spec.name.as_str(), c.spec.series, c.every.as_secs())).collect();
         assert_eq!(

@@ -38,7 +38,7 @@ use crate::result::explain::{ExplainAnalysis, ExplainDesign, ExplainResult, Side
 use crate::result::run::RunRecord;
 use crate::result::tail::{Arm, Block, Cell, CellPlan, Point, Scrape, TailDesign};
 use crate::scraper::Scraper;
-use crate::target::{MetricsAddress, Started, Upstream, make_series, mix, placement};
+use crate::target::{MetricsAddress, RunningTarget, Upstream, make_series, mix, placement};
 use design::{LatePairs, PlannedCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -187,7 +187,7 @@ struct Runner<'a> {
     metrics: MetricsAddress,
     series_shown: u64,
     _priority: placement::LoadPriority,
-    target: Started,
+    target: RunningTarget,
     _upstream: Upstream,
 }
 
@@ -294,7 +294,7 @@ impl<'a> Runner<'a> {
 
 /// The observations of a running block.
 struct Watch<'a> {
-    target: &'a Started,
+    target: &'a RunningTarget,
     points: Vec<Point>,
     /// The target's CPU time at the end of each point.
     cpu_us: Vec<Result<f64>>,
@@ -326,7 +326,7 @@ fn in_measured_time(mut scrapes: Vec<Scrape>, expected: SystemTime, outcome: &Ru
     scrapes
 }
 
-fn load(design: &TailDesign, planned: &PlannedCell, target: &Started) -> Result<Load> {
+fn load(design: &TailDesign, planned: &PlannedCell, target: &RunningTarget) -> Result<Load> {
     let url = format!("http://{}/", target.address);
     let asked = Target::parse(&url).map_err(|error| Error::new(error.to_string()))?;
     let cpus = &design.placement.load_cpus;

@@ -13,7 +13,7 @@ use super::verdict::{ShownVerdict, percent};
 use super::{analysis, readable};
 use crate::error::Result;
 use crate::result::tail::{Cell, CellAnalysis, TailResult, Verdict};
-use crate::target::Kind;
+use crate::target::TargetKind;
 use stillgate_stats::theil_sen;
 
 /// One sentence.
@@ -143,29 +143,29 @@ fn sentence(cells: &[&Cell], confidence: f64) -> Result<Option<String>> {
 
 /// The notes that apply to the targets of this result, a sentence each.
 pub(crate) fn fairness_notes(result: &TailResult) -> Vec<String> {
-    let named = |kinds: &[Kind]| {
+    let named = |kinds: &[TargetKind]| {
         let mut names: Vec<&str> = Vec::new();
         for cell in &result.cells {
             let name = cell.subject.name.as_str();
-            if Kind::named(name).is_some_and(|kind| kinds.contains(&kind)) && !names.contains(&name) {
+            if TargetKind::named(name).is_some_and(|kind| kinds.contains(&kind)) && !names.contains(&name) {
                 names.push(name);
             }
         }
         names.join(", ")
     };
     let mut notes = Vec::new();
-    let by_requests = named(&[Kind::Stillgate, Kind::NginxLua]);
+    let by_requests = named(&[TargetKind::Stillgate, TargetKind::NginxLua]);
     if !by_requests.is_empty() {
         notes.push(format!(
             "{by_requests}: each request of the load counts under a label of its own query, which costs a look-up; the other \
              targets count under fixed names."
         ));
     }
-    let uncompressed = named(&[Kind::Haproxy]);
+    let uncompressed = named(&[TargetKind::Haproxy]);
     if !uncompressed.is_empty() && result.design.gzip {
         notes.push(format!("{uncompressed}: sends its exposition uncompressed although gzip is requested."));
     }
-    let apart = named(&[Kind::Stillgate]);
+    let apart = named(&[TargetKind::Stillgate]);
     let cpus = result.design.placement.target_cpus.len();
     if !apart.is_empty() && cpus != 1 {
         notes.push(format!(

@@ -1,6 +1,6 @@
 //! Each gateway that the project's scripts install: started, requested, scraped and stopped.
 
-use super::{Kind, Spec, Started, make_series, mix, placement};
+use super::{RunningTarget, Spec, TargetKind, make_series, mix, placement};
 use crate::result::run::Placement;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener};
@@ -53,17 +53,17 @@ fn stillgate() -> PathBuf {
     BINARY.clone()
 }
 
-fn spec(kind: Kind, series: Option<u64>, directory: &Path) -> Spec {
-    let program = (kind == Kind::Stillgate).then(stillgate);
+fn spec(kind: TargetKind, series: Option<u64>, directory: &Path) -> Spec {
+    let program = (kind == TargetKind::Stillgate).then(stillgate);
     Spec { program, series, ..Spec::built_in(kind, directory.to_owned()) }
 }
 
-fn start(spec: &Spec, placement: &Placement) -> Started {
+fn start(spec: &Spec, placement: &Placement) -> RunningTarget {
     spec.start(upstream(), placement).unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[track_caller]
-fn check_serves(kind: Kind, series: Option<u64>, shown: impl Fn(u64) -> bool) {
+fn check_serves(kind: TargetKind, series: Option<u64>, shown: impl Fn(u64) -> bool) {
     let dir = tempfile::tempdir().unwrap();
     let spec = spec(kind, series, dir.path());
     let placement = placement::choose(None, None).unwrap();
@@ -94,33 +94,33 @@ fn check_serves(kind: Kind, series: Option<u64>, shown: impl Fn(u64) -> bool) {
 
 #[test]
 fn stillgate_serves() {
-    check_serves(Kind::Stillgate, None, |_| true);
+    check_serves(TargetKind::Stillgate, None, |_| true);
 }
 
 #[test]
 fn stillgate_has_a_series_for_each_number() {
     // Its own figures come on top: about 200, and some of them only once their event has happened.
-    check_serves(Kind::Stillgate, Some(2000), |series| (2000..2400).contains(&series));
+    check_serves(TargetKind::Stillgate, Some(2000), |series| (2000..2400).contains(&series));
 }
 
 #[test]
 fn nginx_serves() {
-    check_serves(Kind::Nginx, Some(2000), |series| series == super::nginx::STUB_STATUS_FIGURES);
+    check_serves(TargetKind::Nginx, Some(2000), |series| series == super::nginx::STUB_STATUS_FIGURES);
 }
 
 #[test]
 fn nginx_with_lua_has_a_series_for_each_number() {
-    check_serves(Kind::NginxLua, Some(2000), |series| (2000..2100).contains(&series));
+    check_serves(TargetKind::NginxLua, Some(2000), |series| (2000..2100).contains(&series));
 }
 
 #[test]
 fn haproxy_has_about_the_series_asked_for() {
-    check_serves(Kind::Haproxy, Some(2000), |series| (1800..=2200).contains(&series));
+    check_serves(TargetKind::Haproxy, Some(2000), |series| (1800..=2200).contains(&series));
 }
 
 #[test]
 fn haproxy_serves() {
-    check_serves(Kind::Haproxy, None, |series| series > 100);
+    check_serves(TargetKind::Haproxy, None, |series| series > 100);
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn any_program_serves_by_its_command() {
         command: Some(
             "sh -c 'AT=$0 TO=$1 exec haproxy -db -f \"$2\"/../any.cfg' {address} {upstream} {dir}".to_owned(),
         ),
-        ..Spec::built_in(Kind::Command, dir.path().to_owned())
+        ..Spec::built_in(TargetKind::Command, dir.path().to_owned())
     };
     let started = start(&spec, &Placement::default());
     assert_eq!(Client::connect(started.address).get("/").body, BODY.as_bytes());
@@ -145,7 +145,7 @@ fn any_program_serves_by_its_command() {
 #[test]
 fn a_target_that_dies_is_reported() {
     let dir = tempfile::tempdir().unwrap();
-    let spec = spec(Kind::Haproxy, None, dir.path());
+    let spec = spec(TargetKind::Haproxy, None, dir.path());
     let mut started = start(&spec, &Placement::default());
     let pid = started.pids().unwrap()[0];
     assert!(Command::new("sh").args(["-c", &format!("kill -KILL {pid}")]).status().unwrap().success());
@@ -158,7 +158,7 @@ fn a_target_that_dies_is_reported() {
 #[test]
 fn a_target_that_cannot_start_says_why() {
     let dir = tempfile::tempdir().unwrap();
-    let spec = Spec { arguments: vec!["--no-such-argument".to_owned()], ..spec(Kind::Nginx, None, dir.path()) };
+    let spec = Spec { arguments: vec!["--no-such-argument".to_owned()], ..spec(TargetKind::Nginx, None, dir.path()) };
     let error = spec.start(upstream(), &Placement::default()).unwrap_err().to_string();
     assert!(error.starts_with("nginx has ended (exit status: 1); the end of what it printed:"), "{error}");
     assert!(error.contains("no-such-argument") || error.contains("invalid option"), "{error}");

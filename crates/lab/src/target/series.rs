@@ -3,7 +3,7 @@
 //! By requests if a label takes a query argument; by idle servers or clusters if every part of the configuration has
 //! its series. The number of series per part depends on the version, so it is counted first.
 
-use super::{Kind, Spec, Started, gateways, nginx};
+use super::{RunningTarget, Spec, TargetKind, gateways, nginx};
 use crate::error::{Error, Result};
 use crate::scraper;
 use std::fs;
@@ -28,7 +28,7 @@ const NUMBERS_FILE: &str = "touched.txt";
 const MIX_FILE: &str = "touched.yaml";
 
 /// Makes the requested series, then counts those in the exposition.
-pub(crate) fn make_series(started: &Started, spec: &Spec) -> Result<u64> {
+pub(crate) fn make_series(started: &RunningTarget, spec: &Spec) -> Result<u64> {
     let asked = spec.series.filter(|_| spec.kind.makes_series());
     if let Some(series) = asked
         && by_requests(spec.kind)
@@ -36,7 +36,7 @@ pub(crate) fn make_series(started: &Started, spec: &Spec) -> Result<u64> {
         request_each(started.address, series, &path).map_err(|error| error.context(&spec.name))?;
     }
     let shown = shown(started)?;
-    if spec.kind == Kind::Nginx {
+    if spec.kind == TargetKind::Nginx {
         return Ok(nginx::STUB_STATUS_FIGURES);
     }
     let fits = |asked: u64| match by_requests(spec.kind) {
@@ -72,7 +72,7 @@ pub(crate) fn mix(spec: &Spec, target: &Target, touched_percent: f64) -> Result<
 }
 
 /// The number of series in a scrape.
-pub(super) fn shown(started: &Started) -> Result<u64> {
+pub(super) fn shown(started: &RunningTarget) -> Result<u64> {
     let name = &started.subject.name;
     let metrics =
         started.metrics.as_ref().ok_or_else(|| format!("{name}: the address of its exposition is unknown"))?;
@@ -83,9 +83,9 @@ pub(super) fn shown(started: &Started) -> Result<u64> {
 /// `count` starts a target with a given number. `None` for kinds without idle parts.
 pub(super) fn idle_parts(spec: &Spec, count: impl Fn(u64) -> Result<u64>) -> Result<u64> {
     let probe = match spec.kind {
-        Kind::Haproxy => gateways::HAPROXY_BACKEND_SERVERS,
-        Kind::Envoy => ENVOY_PROBE,
-        Kind::Stillgate | Kind::Nginx | Kind::NginxLua | Kind::Command => return Ok(0),
+        TargetKind::Haproxy => gateways::HAPROXY_BACKEND_SERVERS,
+        TargetKind::Envoy => ENVOY_PROBE,
+        TargetKind::Stillgate | TargetKind::Nginx | TargetKind::NginxLua | TargetKind::Command => return Ok(0),
     };
     let Some(series) = spec.series else { return Ok(0) };
     if series > SERIES_MAX {
@@ -105,8 +105,8 @@ pub(super) fn idle_parts(spec: &Spec, count: impl Fn(u64) -> Result<u64>) -> Res
     Ok(parts(series, probe, few, more))
 }
 
-fn by_requests(kind: Kind) -> bool {
-    matches!(kind, Kind::Stillgate | Kind::NginxLua)
+fn by_requests(kind: TargetKind) -> bool {
+    matches!(kind, TargetKind::Stillgate | TargetKind::NginxLua)
 }
 
 fn path(number: u64) -> String {
@@ -286,28 +286,28 @@ mod tests {
     #[test]
     fn probes_only_where_parts_make_series() {
         #[track_caller]
-        fn check(kind: Kind, series: Option<u64>, expected: Result<u64, &str>) {
+        fn check(kind: TargetKind, series: Option<u64>, expected: Result<u64, &str>) {
             let spec = Spec { series, ..Spec::built_in(kind, std::env::temp_dir()) };
             let found = idle_parts(&spec, |parts| Ok(500 + 100 * parts)).map_err(|error| error.to_string());
             assert_eq!(found.as_ref().map(|parts| *parts).map_err(String::as_str), expected);
         }
-        check(Kind::Haproxy, Some(1000), Ok(5));
-        check(Kind::Envoy, Some(10_000), Ok(95));
-        check(Kind::Envoy, None, Ok(0));
-        check(Kind::Stillgate, Some(1000), Ok(0));
+        check(TargetKind::Haproxy, Some(1000), Ok(5));
+        check(TargetKind::Envoy, Some(10_000), Ok(95));
+        check(TargetKind::Envoy, None, Ok(0));
+        check(TargetKind::Stillgate, Some(1000), Ok(0));
         check(
-            Kind::Envoy,
+            TargetKind::Envoy,
             Some(50_000_000),
             Err("envoy: 50000000 series are more than it is set up for; use 2000000 at most"),
         );
-        let stubborn = Spec { series: Some(1000), ..Spec::built_in(Kind::Haproxy, std::env::temp_dir()) };
+        let stubborn = Spec { series: Some(1000), ..Spec::built_in(TargetKind::Haproxy, std::env::temp_dir()) };
         assert!(idle_parts(&stubborn, |_| Ok(7)).unwrap_err().to_string().contains("100 idle parts show 7 series"));
     }
 
     #[test]
     fn touched_series_are_spread_over_all() {
         #[track_caller]
-        fn check(kind: Kind, series: Option<u64>, percent: f64, expected: &[&str]) {
+        fn check(kind: TargetKind, series: Option<u64>, percent: f64, expected: &[&str]) {
             let dir = tempfile::tempdir().unwrap();
             let spec = Spec { series, ..Spec::built_in(kind, dir.path().to_owned()) };
             let target = Target::parse("http://127.0.0.1:80/").unwrap();
@@ -320,11 +320,11 @@ mod tests {
             let paths: std::collections::BTreeSet<String> = paths.collect();
             assert_eq!(paths.iter().map(String::as_str).collect::<Vec<_>>(), expected);
         }
-        check(Kind::Stillgate, Some(1000), 0.3, &["/?id=0", "/?id=333", "/?id=666"]);
-        check(Kind::NginxLua, Some(2), 100.0, &["/?id=0", "/?id=1"]);
-        check(Kind::Stillgate, Some(1000), 0.0, &["/?id=0"]);
-        check(Kind::Stillgate, None, 1.0, &["/"]);
-        check(Kind::Haproxy, Some(1000), 1.0, &["/"]);
+        check(TargetKind::Stillgate, Some(1000), 0.3, &["/?id=0", "/?id=333", "/?id=666"]);
+        check(TargetKind::NginxLua, Some(2), 100.0, &["/?id=0", "/?id=1"]);
+        check(TargetKind::Stillgate, Some(1000), 0.0, &["/?id=0"]);
+        check(TargetKind::Stillgate, None, 1.0, &["/"]);
+        check(TargetKind::Haproxy, Some(1000), 1.0, &["/"]);
     }
 }
 

@@ -3,7 +3,7 @@
 //! A port is chosen by binding to port 0 and releasing it; if another program takes it in between, the start is
 //! repeated.
 
-use super::{Kind, MetricsAddress, Process, RoutePlan, Spec, Started, gateways, nginx, program, series};
+use super::{MetricsAddress, Process, RoutePlan, RunningTarget, Spec, TargetKind, gateways, nginx, program, series};
 use crate::error::{Error, Result};
 use crate::result::run::{Placement, Subject};
 use std::fs;
@@ -92,7 +92,7 @@ pub(super) fn start(
     upstream: SocketAddr,
     placement: &Placement,
     counter: Option<&CounterIn<'_>>,
-) -> Result<Started> {
+) -> Result<RunningTarget> {
     let idle = series::idle_parts(spec, |idle| {
         let started = start_with(spec, (upstream, placement), idle, None)?;
         series::shown(&started)
@@ -105,7 +105,7 @@ fn start_with(
     place: (SocketAddr, &Placement),
     idle: u64,
     counter: Option<&CounterIn<'_>>,
-) -> Result<Started> {
+) -> Result<RunningTarget> {
     if let Some(address) = spec.address
         && TcpStream::connect_timeout(&address, CONNECT_TIMEOUT).is_ok()
     {
@@ -128,7 +128,7 @@ fn start_once(
     (upstream, placement): (SocketAddr, &Placement),
     idle: u64,
     counter: Option<&CounterIn<'_>>,
-) -> Result<Started, Failure> {
+) -> Result<RunningTarget, Failure> {
     let directory = new_directory(spec)?;
     let ports = ports::free(spec.ip.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)), 3)?;
     let (address, metrics, admin) = (ports[0], ports[1], ports[2]);
@@ -169,7 +169,7 @@ fn start_once(
         revision: None,
     };
     let admin = spec.needs_admin().then_some(admin);
-    Ok(Started {
+    Ok(RunningTarget {
         subject,
         address: place.address,
         metrics,
@@ -181,7 +181,7 @@ fn start_once(
 }
 
 fn plan(spec: &Spec, place: &LaunchInputs<'_>) -> Result<Plan> {
-    if spec.kind == Kind::Command {
+    if spec.kind == TargetKind::Command {
         let program::CommandLine { program, words, metrics } = program::read_command(spec, place)?;
         let configuration = spec.configuration.as_ref().map(|text| program::fill_placeholders(text, place));
         let file = |text: &String| (place.file(program::COMMAND_CONFIGURATION), text.clone());
@@ -200,20 +200,20 @@ fn plan(spec: &Spec, place: &LaunchInputs<'_>) -> Result<Plan> {
         }
     }
     launch.words.extend(spec.arguments.iter().map(|word| program::fill_placeholders(word, place)));
-    let path = if spec.kind == Kind::Envoy { gateways::ENVOY_METRICS_PATH } else { "/metrics" };
+    let path = if spec.kind == TargetKind::Envoy { gateways::ENVOY_METRICS_PATH } else { "/metrics" };
     let has_metrics = spec.configuration.as_ref().is_none_or(|written| written.contains(program::METRICS));
     let metrics = has_metrics.then(|| MetricsAddress { address: place.metrics, path: path.to_owned() });
     Ok(Plan { program, launch, metrics, configuration: Some(stored_files(&shown.files, place)) })
 }
 
-fn launch(kind: Kind, place: &LaunchInputs<'_>, program: &Path) -> Result<Launch> {
+fn launch(kind: TargetKind, place: &LaunchInputs<'_>, program: &Path) -> Result<Launch> {
     match kind {
-        Kind::Stillgate => Ok(gateways::launch_stillgate(place)),
-        Kind::Nginx => Ok(nginx::launch(place)),
-        Kind::NginxLua => nginx::launch_lua(place, program),
-        Kind::Haproxy => Ok(gateways::launch_haproxy(place)),
-        Kind::Envoy => Ok(gateways::launch_envoy(place)),
-        Kind::Command => Err("a command has none of our configuration".into()),
+        TargetKind::Stillgate => Ok(gateways::launch_stillgate(place)),
+        TargetKind::Nginx => Ok(nginx::launch(place)),
+        TargetKind::NginxLua => nginx::launch_lua(place, program),
+        TargetKind::Haproxy => Ok(gateways::launch_haproxy(place)),
+        TargetKind::Envoy => Ok(gateways::launch_envoy(place)),
+        TargetKind::Command => Err("a command has none of our configuration".into()),
     }
 }
 
@@ -293,7 +293,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let spec = Spec { address: Some(address), ..Spec::built_in(Kind::Nginx, dir.path().to_owned()) };
+        let spec = Spec { address: Some(address), ..Spec::built_in(TargetKind::Nginx, dir.path().to_owned()) };
         let error = start_with(&spec, (address, &Placement::default()), 0, None).unwrap_err();
         let expected = format!("nginx: something listens on {address} already; end it, or give another address");
         assert_eq!(error.to_string(), expected);
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_folder_that_is_not_there() {
-        let spec = Spec::built_in(Kind::Nginx, PathBuf::from("/nowhere"));
+        let spec = Spec::built_in(TargetKind::Nginx, PathBuf::from("/nowhere"));
         let error = new_directory(&spec).unwrap_err().to_string();
         assert!(error.starts_with("/nowhere: no folder can be made in it: "), "{error}");
     }

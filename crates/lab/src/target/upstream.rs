@@ -3,7 +3,7 @@
 //! So an experiment needs no other server, and the upstream costs as little as possible. It ends with us, when its
 //! input closes.
 
-use super::Started;
+use super::RunningTarget;
 use crate::error::{Error, Result};
 use crate::hosts::{Machines, RemoteTarget};
 use crate::result::run::Placement;
@@ -34,12 +34,12 @@ enum Process {
     // In this order: it ends before its folder does.
     Here { process: Box<Running>, _folder: TempDir },
     There(Arc<Machines>, RemoteTarget),
-    Other(Box<Started>),
+    Other(Box<RunningTarget>),
 }
 
 impl Upstream {
     /// Any program that answers, in place of the responder.
-    pub(crate) fn other(started: Started) -> Upstream {
+    pub(crate) fn other(started: RunningTarget) -> Upstream {
         Upstream { address: started.address, process: Process::Other(Box::new(started)) }
     }
 

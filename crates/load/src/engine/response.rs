@@ -77,19 +77,19 @@ pub(super) enum AnswerMismatch {
 
 /// Why something is not an HTTP/1 answer.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Malformed {
+pub(super) enum MalformedAnswer {
     Head(ResponseError),
     Body(ChunkError),
     /// This many bytes after the end of the answer to a request without a successor.
     Extra(usize),
 }
 
-impl fmt::Display for Malformed {
+impl fmt::Display for MalformedAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Malformed::Head(error) => write!(f, "answer head: {error}"),
-            Malformed::Body(error) => write!(f, "answer body: {error}"),
-            Malformed::Extra(bytes) => write!(f, "{bytes} bytes after the end of the answer"),
+            MalformedAnswer::Head(error) => write!(f, "answer head: {error}"),
+            MalformedAnswer::Body(error) => write!(f, "answer body: {error}"),
+            MalformedAnswer::Extra(bytes) => write!(f, "{bytes} bytes after the end of the answer"),
         }
     }
 }
@@ -129,13 +129,15 @@ impl Reader {
         index: usize,
         entry: &Entry,
         bytes: &mut [u8],
-    ) -> Result<Advance, Malformed> {
+    ) -> Result<Advance, MalformedAnswer> {
         let mut at = 0;
         let verdict = loop {
             if let Some(verdict) = answer.verdict {
                 break verdict;
             }
-            let Some((length, verdict)) = self.head(index, entry.method, &bytes[at..]).map_err(Malformed::Head)? else {
+            let Some((length, verdict)) =
+                self.head(index, entry.method, &bytes[at..]).map_err(MalformedAnswer::Head)?
+            else {
                 return Ok(Advance::Partial(at));
             };
             at += length;
@@ -144,7 +146,7 @@ impl Reader {
                 answer.decoder = BodyDecoder::new(verdict.framing);
             }
         };
-        let decoded = answer.decoder.decode(&mut bytes[at..]).map_err(Malformed::Body)?;
+        let decoded = answer.decoder.decode(&mut bytes[at..]).map_err(MalformedAnswer::Body)?;
         let content = at..at + decoded.data;
         at += decoded.consumed;
         if !answer.decoder.is_done() {
@@ -154,7 +156,7 @@ impl Reader {
             return Ok(Advance::Partial(at));
         }
         if at < bytes.len() {
-            return Err(Malformed::Extra(bytes.len() - at));
+            return Err(MalformedAnswer::Extra(bytes.len() - at));
         }
         Ok(Advance::Done(self.judge(answer, verdict, entry, &bytes[content])))
     }
@@ -276,7 +278,7 @@ mod tests {
         answer: &[u8],
         cuts: &[usize],
         ends: bool,
-    ) -> Result<Option<CompletedResponse>, Malformed> {
+    ) -> Result<Option<CompletedResponse>, MalformedAnswer> {
         let mut state = Answer::default();
         let (mut kept, mut from) = (Vec::new(), 0);
         let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (answer.len() + 1)).collect();
@@ -288,7 +290,7 @@ mod tests {
             match reader.advance(&mut state, 0, entry, &mut kept)? {
                 Advance::Partial(at) => drop(kept.drain(..at)),
                 Advance::Done(done) if from == answer.len() => return Ok(Some(done)),
-                Advance::Done(_) => return Err(Malformed::Extra(answer.len() - from)),
+                Advance::Done(_) => return Err(MalformedAnswer::Extra(answer.len() - from)),
             }
         }
         Ok(if ends { reader.end_with_connection(&mut state, entry) } else { None })

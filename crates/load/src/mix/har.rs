@@ -5,7 +5,7 @@
 //! expected. Recordings are long, so most of the text is kept only as positions; `${` has no special meaning in it.
 
 use super::errors::{Findings, Location, quoted};
-use super::request::{Draft, Expect, Positioned, STATUS_MAX, STATUS_MIN, StatusSet};
+use super::request::{Draft, Expect, STATUS_MAX, STATUS_MIN, StatusSet, ValueAt};
 use super::template::Template;
 use super::{Entry, EntryBytes, Mix, MixErrors};
 use crate::target::{Target, TargetError};
@@ -172,8 +172,8 @@ impl<'a> Reader<'a> {
         let (body, content_type) = request.post_data.map(|raw| self.body(raw)).unwrap_or_default();
         let draft = Draft {
             name: None,
-            method: Positioned { at: self.place(request.method.get()), value: method },
-            path: Positioned { at: self.place(request.url.get()), value: Template::literal(path) },
+            method: ValueAt { at: self.place(request.method.get()), value: method },
+            path: ValueAt { at: self.place(request.url.get()), value: Template::literal(path) },
             headers,
             body: body.map(Template::literal),
             content_type,
@@ -201,7 +201,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn headers(&mut self, raw: &[&'a RawValue]) -> Vec<(Positioned<String>, Positioned<Template>)> {
+    fn headers(&mut self, raw: &[&'a RawValue]) -> Vec<(ValueAt<String>, ValueAt<Template>)> {
         let mut headers = Vec::new();
         for raw in raw {
             let at = self.place(raw.get());
@@ -209,7 +209,7 @@ impl<'a> Reader<'a> {
                 continue;
             };
             if !name.starts_with(':') && !DROPPED.contains(&name.to_ascii_lowercase().as_str()) {
-                headers.push((Positioned { at, value: name }, Positioned { at, value: Template::literal(value) }));
+                headers.push((ValueAt { at, value: name }, ValueAt { at, value: Template::literal(value) }));
             }
         }
         headers

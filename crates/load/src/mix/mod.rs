@@ -14,7 +14,7 @@ use crate::target::Target;
 pub use errors::{FINDINGS_MAX, Finding, MixErrors};
 use errors::{Findings, Location};
 pub use request::Expect;
-use request::{BodyCheck, Draft, Positioned, StatusSet};
+use request::{BodyCheck, Draft, StatusSet, ValueAt};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::ops::Range;
@@ -186,8 +186,8 @@ fn text<'a>(bytes: &'a [u8], origin: &str) -> Result<&'a str, MixErrors> {
 
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-fn nowhere<T>(value: T) -> Positioned<T> {
-    Positioned { at: Location::Nowhere, value }
+fn nowhere<T>(value: T) -> ValueAt<T> {
+    ValueAt { at: Location::Nowhere, value }
 }
 
 // A choice among weighted alternatives in constant time: the alias method (Walker 1977, tables as in Vose 1991).

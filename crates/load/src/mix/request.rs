@@ -13,7 +13,7 @@ use stillgate_wire::Method;
 
 /// A value and its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Positioned<T> {
+pub(super) struct ValueAt<T> {
     pub(super) at: Location,
     pub(super) value: T,
 }
@@ -22,9 +22,9 @@ pub(super) struct Positioned<T> {
 #[derive(Debug)]
 pub(super) struct Draft {
     pub(super) name: Option<String>,
-    pub(super) method: Positioned<String>,
-    pub(super) path: Positioned<Template>,
-    pub(super) headers: Vec<(Positioned<String>, Positioned<Template>)>,
+    pub(super) method: ValueAt<String>,
+    pub(super) path: ValueAt<Template>,
+    pub(super) headers: Vec<(ValueAt<String>, ValueAt<Template>)>,
     pub(super) body: Option<Template>,
     /// The type of the body, unless a header has it.
     pub(super) content_type: Option<String>,
@@ -101,8 +101,8 @@ fn shown(template: &Template, variables: &[Variable]) -> String {
     text
 }
 
-fn check_method(method: &Positioned<String>, findings: &mut Findings) {
-    let Positioned { at, value } = method;
+fn check_method(method: &ValueAt<String>, findings: &mut Findings) {
+    let ValueAt { at, value } = method;
     let upper = value.to_ascii_uppercase();
     if value.is_empty() || value.len() > METHOD_BYTES_MAX || !value.bytes().all(in_token) {
         findings.add(*at, format!("{} is not a method; write one like GET or POST", quoted(value)));
@@ -113,8 +113,8 @@ fn check_method(method: &Positioned<String>, findings: &mut Findings) {
     }
 }
 
-fn check_path(path: &Positioned<Template>, method: &str, variables: &[Variable], findings: &mut Findings) {
-    let Positioned { at, value: template } = path;
+fn check_path(path: &ValueAt<Template>, method: &str, variables: &[Variable], findings: &mut Findings) {
+    let ValueAt { at, value: template } = path;
     let begins = match template.pieces.first() {
         _ if method == "OPTIONS" && template.as_literal() == Some(b"*") => true,
         None => false,
@@ -143,10 +143,10 @@ fn check_path(path: &Positioned<Template>, method: &str, variables: &[Variable],
 }
 
 fn check_header(
-    name: &Positioned<String>,
-    value: &Positioned<Template>,
+    name: &ValueAt<String>,
+    value: &ValueAt<Template>,
     variables: &[Variable],
-    before: &[(Positioned<String>, Positioned<Template>)],
+    before: &[(ValueAt<String>, ValueAt<Template>)],
     findings: &mut Findings,
 ) {
     let is = |other: &str| name.value.eq_ignore_ascii_case(other);

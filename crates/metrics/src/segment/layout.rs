@@ -191,7 +191,7 @@ pub(crate) fn encode_family(family: &Family) -> Vec<u8> {
 
 /// The declaration; `None` if the bytes do not encode one that passes [`Family::check`].
 pub(crate) fn decode_family(bytes: &[u8]) -> Option<Family> {
-    let mut rest = Rest(bytes);
+    let mut rest = ByteReader(bytes);
     let [code, exemplars, labels] = rest.array()?;
     let name = rest.text()?;
     let help = rest.text()?;
@@ -224,9 +224,9 @@ pub(crate) fn decode_family(bytes: &[u8]) -> Option<Family> {
     (rest.0.is_empty() && family.check().is_ok()).then_some(family)
 }
 
-struct Rest<'a>(&'a [u8]);
+struct ByteReader<'a>(&'a [u8]);
 
-impl Rest<'_> {
+impl ByteReader<'_> {
     fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (first, rest) = self.0.split_first_chunk()?;
         self.0 = rest;

@@ -26,14 +26,14 @@ pub(super) enum Bad {
     TooDeep,
 }
 
-type Checked = Result<(), Bad>;
+type CheckResult = Result<(), Bad>;
 
 fn bad(message: impl Into<String>) -> Bad {
     Bad::Value(message.into())
 }
 
 /// Prepends `before` to a reason.
-fn within(result: Checked, before: impl FnOnce() -> String) -> Checked {
+fn within(result: CheckResult, before: impl FnOnce() -> String) -> CheckResult {
     result.map_err(|why| match why {
         Bad::Value(message) => Bad::Value(before() + &message),
         stop => stop,
@@ -42,12 +42,12 @@ fn within(result: Checked, before: impl FnOnce() -> String) -> Checked {
 
 impl Schema {
     /// Validates a value in so many steps at most.
-    pub(super) fn check(&self, value: &Json, steps: u64) -> Checked {
+    pub(super) fn check(&self, value: &Json, steps: u64) -> CheckResult {
         ValidationRun { schema: self, steps, depth: 0 }.part(0, value)
     }
 
     /// Adds the defaults of missing properties to a valid value. An object of two bytes may get many.
-    pub(super) fn fill(&self, value: &mut Json, steps: u64, budget: &mut Budget) -> Checked {
+    pub(super) fn fill(&self, value: &mut Json, steps: u64, budget: &mut Budget) -> CheckResult {
         ValidationRun { schema: self, steps, depth: 0 }.fill(0, value, budget)
     }
 }
@@ -59,7 +59,7 @@ struct ValidationRun<'s> {
 }
 
 impl<'s> ValidationRun<'s> {
-    fn take(&mut self, steps: usize) -> Checked {
+    fn take(&mut self, steps: usize) -> CheckResult {
         self.steps = self.steps.checked_sub(steps as u64).ok_or(Bad::OutOfSteps)?;
         Ok(())
     }
@@ -78,7 +78,7 @@ impl<'s> ValidationRun<'s> {
         }
     }
 
-    fn part(&mut self, index: Index, value: &Json) -> Checked {
+    fn part(&mut self, index: Index, value: &Json) -> CheckResult {
         self.take(1)?;
         if self.depth == DEPTH_MAX {
             return Err(Bad::TooDeep);
@@ -93,7 +93,7 @@ impl<'s> ValidationRun<'s> {
         result
     }
 
-    fn keywords(&mut self, part: &'s SchemaPart, value: &Json) -> Checked {
+    fn keywords(&mut self, part: &'s SchemaPart, value: &Json) -> CheckResult {
         if part.is_never {
             return Err(bad("expect false always"));
         }
@@ -115,7 +115,7 @@ impl<'s> ValidationRun<'s> {
         self.compound(part, value)
     }
 
-    fn constants(&mut self, part: &SchemaPart, value: &Json) -> Checked {
+    fn constants(&mut self, part: &SchemaPart, value: &Json) -> CheckResult {
         if let Some(choices) = &part.choices {
             self.take(choices.len())?;
             if !choices.iter().any(|choice| is_same(choice, value)) {
@@ -128,7 +128,7 @@ impl<'s> ValidationRun<'s> {
         }
     }
 
-    fn compound(&mut self, part: &SchemaPart, value: &Json) -> Checked {
+    fn compound(&mut self, part: &SchemaPart, value: &Json) -> CheckResult {
         for (at, index) in part.all_of.iter().enumerate() {
             within(self.part(*index, value), || format!("allOf {} failed: ", at + 1))?;
         }
@@ -150,7 +150,7 @@ impl<'s> ValidationRun<'s> {
         Ok(())
     }
 
-    fn any_of(&mut self, schemas: &[Index], value: &Json) -> Checked {
+    fn any_of(&mut self, schemas: &[Index], value: &Json) -> CheckResult {
         for index in schemas {
             if self.takes(*index, value)? {
                 return Ok(());
@@ -162,7 +162,7 @@ impl<'s> ValidationRun<'s> {
         Err(bad(format!("object matches none of the required{names}")))
     }
 
-    fn one_of(&mut self, schemas: &[Index], value: &Json) -> Checked {
+    fn one_of(&mut self, schemas: &[Index], value: &Json) -> CheckResult {
         let mut matched = None;
         for (at, index) in schemas.iter().enumerate() {
             if self.takes(*index, value)?
@@ -175,7 +175,7 @@ impl<'s> ValidationRun<'s> {
         matched.map(|_| ()).ok_or_else(|| bad("value should match only one schema, but matches none"))
     }
 
-    fn object(&mut self, part: &SchemaPart, map: &Map<String, Json>) -> Checked {
+    fn object(&mut self, part: &SchemaPart, map: &Map<String, Json>) -> CheckResult {
         let object = &part.object;
         self.take(object.properties.len() + object.required.len() + object.dependencies.len())?;
         for (name, index) in &object.properties {
@@ -202,7 +202,7 @@ impl<'s> ValidationRun<'s> {
         }
     }
 
-    fn dependencies(&mut self, part: &SchemaPart, map: &Map<String, Json>) -> Checked {
+    fn dependencies(&mut self, part: &SchemaPart, map: &Map<String, Json>) -> CheckResult {
         for (name, dependency) in part.object.dependencies.iter().filter(|(name, _)| map.contains_key(name)) {
             match dependency {
                 Dependency::Names(names) => {
@@ -223,7 +223,7 @@ impl<'s> ValidationRun<'s> {
         Ok(())
     }
 
-    fn other_properties(&mut self, part: &SchemaPart, map: &Map<String, Json>) -> Checked {
+    fn other_properties(&mut self, part: &SchemaPart, map: &Map<String, Json>) -> CheckResult {
         let object = &part.object;
         if object.patterns.is_empty() && object.additional.is_none() && object.names.is_none() {
             return Ok(());
@@ -252,7 +252,7 @@ impl<'s> ValidationRun<'s> {
         Ok(())
     }
 
-    fn list(&mut self, part: &SchemaPart, items: &[Json]) -> Checked {
+    fn list(&mut self, part: &SchemaPart, items: &[Json]) -> CheckResult {
         let (list, count) = (&part.list, items.len() as u64);
         if let Some(min) = list.min.filter(|min| count < *min) {
             return Err(bad(format!("expect array to have at least {min} items")));
@@ -284,7 +284,7 @@ impl<'s> ValidationRun<'s> {
         Err(bad(if items.is_empty() { "check contains: empty array is invalid" } else { "failed to check contains" }))
     }
 
-    fn unique(&mut self, items: &[Json]) -> Checked {
+    fn unique(&mut self, items: &[Json]) -> CheckResult {
         let mut seen = HashMap::with_capacity(items.len());
         for (at, item) in items.iter().enumerate() {
             let mut text = String::new();
@@ -297,7 +297,7 @@ impl<'s> ValidationRun<'s> {
         Ok(())
     }
 
-    fn text(&mut self, part: &SchemaPart, text: &str) -> Checked {
+    fn text(&mut self, part: &SchemaPart, text: &str) -> CheckResult {
         let rules = &part.text;
         if rules.min.is_some() || rules.max.is_some() {
             self.take(1 + text.len() / STEP_BYTES)?;
@@ -327,7 +327,7 @@ impl<'s> ValidationRun<'s> {
     }
 
     /// Not below `anyOf`, `oneOf` and `if`: filling in may change which of their schemas applies.
-    fn fill(&mut self, index: Index, value: &mut Json, budget: &mut Budget) -> Checked {
+    fn fill(&mut self, index: Index, value: &mut Json, budget: &mut Budget) -> CheckResult {
         self.take(1)?;
         if self.depth == DEPTH_MAX {
             return Err(Bad::TooDeep);
@@ -365,7 +365,7 @@ impl<'s> ValidationRun<'s> {
     }
 }
 
-fn number(part: &SchemaPart, value: &Json) -> Checked {
+fn number(part: &SchemaPart, value: &Json) -> CheckResult {
     let rules = &part.number;
     let Some(number) = value.as_f64() else { return Ok(()) };
     let is_no_multiple = |of: &f64| {

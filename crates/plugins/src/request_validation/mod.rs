@@ -139,7 +139,7 @@ impl Plugin for RequestValidation {
 }
 
 /// The node's body, if it differs from the client's.
-type Made = Result<Option<Vec<u8>>, Bad>;
+type ValidatedBody = Result<Option<Vec<u8>>, Bad>;
 
 impl RequestValidationConfig {
     /// The header is good. A node must not take another field for one that was validated. A property with a `_` may be either.
@@ -185,7 +185,7 @@ impl RequestValidationConfig {
         })
     }
 
-    fn check_body(&self, body: &[u8], is_form: bool, steps: u64) -> Made {
+    fn check_body(&self, body: &[u8], is_form: bool, steps: u64) -> ValidatedBody {
         let Some(schema) = &self.body else { return Ok(None) };
         let mut budget = Budget::of_body(self.body_bytes_max);
         if is_form {
@@ -198,7 +198,7 @@ impl RequestValidationConfig {
         Ok(Some(value.to_string().into_bytes()))
     }
 
-    fn finish(&self, checked: Made, request: &mut Request<'_>) -> Flow {
+    fn finish(&self, checked: ValidatedBody, request: &mut Request<'_>) -> Flow {
         match checked {
             Ok(Some(body)) => request.body.replace_with(body),
             Ok(None) => {}

@@ -3,7 +3,7 @@
 //! Each is a pure function of a [`crate::profile::Profile`], and so is reading one back from pprof's form. None of them
 //! knows how the profile was taken.
 
-pub mod form;
+pub mod format;
 pub mod html;
 pub mod pprof;
 pub mod stacks;

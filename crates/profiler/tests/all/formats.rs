@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use stillgate_profiler::cpu::{self, CpuOptions, ThreadScope};
-use stillgate_profiler::output::{form, html, pprof, svg};
+use stillgate_profiler::output::{format, html, pprof, svg};
 use stillgate_profiler::profile::Profile;
 use stillgate_profiler::session::{Cancel, ProfileSession};
 use stillgate_profiler::threads::Registration;
@@ -206,7 +206,7 @@ fn check(schema: &str, text: &str) -> Json {
 
 #[test]
 fn speedscope_reads_it() {
-    let value = check(include_str!("../data/speedscope.schema.json"), &form::write_speedscope(profile(), 1));
+    let value = check(include_str!("../data/speedscope.schema.json"), &format::write_speedscope(profile(), 1));
     let threads = value["profiles"].as_array().unwrap();
     assert_eq!(threads.len(), 2);
     let frames = value["shared"]["frames"].as_array().unwrap().len();
@@ -220,7 +220,7 @@ fn speedscope_reads_it() {
 
 #[test]
 fn chrome_reads_it() {
-    let value = check(include_str!("../data/chrome.schema.json"), &form::write_chrome(profile()).unwrap());
+    let value = check(include_str!("../data/chrome.schema.json"), &format::write_chrome(profile()).unwrap());
     let events = value["traceEvents"].as_array().unwrap();
     // A function that continues is a few slices, not one for each sample, and they cover the CPU time of the threads.
     let planted = events.iter().filter(|event| event["name"].as_str().unwrap().ends_with("formats::planted_sum"));

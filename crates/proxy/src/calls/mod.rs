@@ -21,7 +21,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
-use stillgate_plugin_api::{Call, CallError, CallOrigin, Exchange, Exchanged, Keep, Link, LinkTo, LocalFuture, Reply};
+use stillgate_plugin_api::{Call, CallError, CallOrigin, Exchange, Keep, Link, LinkReply, LinkTo, LocalFuture, Reply};
 use stillgate_tls::rustls::ClientConfig;
 use stillgate_tls::rustls::pki_types::ServerName;
 use stillgate_tls::{ServiceRoots, towards_service};
@@ -364,7 +364,7 @@ impl Link for ActiveLink {
         self.reused
     }
 
-    fn exchange(mut self: Box<Self>, exchange: Exchange) -> LocalFuture<Exchanged> {
+    fn exchange(mut self: Box<Self>, exchange: Exchange) -> LocalFuture<LinkReply> {
         Box::pin(async move {
             let Exchange { message, send_timeout, read_timeout, reply_bytes_max, mut whole } = exchange;
             let sent = timeout(send_timeout, message::send(&mut self.stream, &message)).await;

@@ -110,11 +110,11 @@ struct OffloadedFilter {
 pub(crate) struct BrokenBody {
     /// The plugin whose filter was running.
     plugin: &'static str,
-    why: Why,
+    cause: BreakCause,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Why {
+enum BreakCause {
     Refused(PluginRefusal),
     /// A filter panicked.
     Panic,
@@ -123,53 +123,55 @@ enum Why {
 impl BrokenBody {
     /// Status if the request's body is refused.
     pub(crate) fn status(self) -> u16 {
-        match self.why {
-            Why::Refused(PluginRefusal::Malformed) => 400,
-            Why::Refused(PluginRefusal::Failed) | Why::Panic => 500,
-            Why::Refused(PluginRefusal::Busy) => 503,
-            Why::Refused(_) => 413,
+        match self.cause {
+            BreakCause::Refused(PluginRefusal::Malformed) => 400,
+            BreakCause::Refused(PluginRefusal::Failed) | BreakCause::Panic => 500,
+            BreakCause::Refused(PluginRefusal::Busy) => 503,
+            BreakCause::Refused(_) => 413,
         }
     }
 
     /// Status if the response's body is refused.
     pub(crate) fn status_of_response(self) -> u16 {
-        match self.why {
-            Why::Refused(PluginRefusal::Busy) => 503,
+        match self.cause {
+            BreakCause::Refused(PluginRefusal::Busy) => 503,
             _ => 502,
         }
     }
 
     pub(crate) fn message(self) -> &'static str {
-        match self.why {
-            Why::Refused(PluginRefusal::Malformed) => "the body is not in the coding that its head names",
-            Why::Refused(PluginRefusal::Memory | PluginRefusal::ClientMemory) => {
+        match self.cause {
+            BreakCause::Refused(PluginRefusal::Malformed) => "the body is not in the coding that its head names",
+            BreakCause::Refused(PluginRefusal::Memory | PluginRefusal::ClientMemory) => {
                 "the memory limit for bodies held by plugins is reached"
             }
-            Why::Refused(PluginRefusal::Busy) => "the threads that do the work of plugins are busy",
-            Why::Refused(PluginRefusal::Time) => "plugins exceeded their CPU limit for this body",
-            Why::Refused(PluginRefusal::Head | PluginRefusal::TooLarge) => "the body is larger than a plugin may hold",
-            Why::Refused(PluginRefusal::Failed) | Why::Panic => "a plugin failed",
+            BreakCause::Refused(PluginRefusal::Busy) => "the threads that do the work of plugins are busy",
+            BreakCause::Refused(PluginRefusal::Time) => "plugins exceeded their CPU limit for this body",
+            BreakCause::Refused(PluginRefusal::Head | PluginRefusal::TooLarge) => {
+                "the body is larger than a plugin may hold"
+            }
+            BreakCause::Refused(PluginRefusal::Failed) | BreakCause::Panic => "a plugin failed",
         }
     }
 
     /// The body is larger than this plugin accepts.
     pub(crate) fn too_large(plugin: &'static str) -> BrokenBody {
-        BrokenBody { plugin, why: Why::Refused(PluginRefusal::TooLarge) }
+        BrokenBody { plugin, cause: BreakCause::Refused(PluginRefusal::TooLarge) }
     }
 
     pub(crate) fn is_panic(self) -> bool {
-        self.why == Why::Panic
+        self.cause == BreakCause::Panic
     }
 
     pub(crate) fn is_busy(self) -> bool {
-        self.why == Why::Refused(PluginRefusal::Busy)
+        self.cause == BreakCause::Refused(PluginRefusal::Busy)
     }
 
     /// Counts and logs it.
     pub(crate) fn tell(self, worker: &Worker) {
-        match self.why {
-            Why::Refused(refusal) => worker.note_refusal(self.plugin, refusal),
-            Why::Panic => worker.note_filter_panic(self.plugin),
+        match self.cause {
+            BreakCause::Refused(refusal) => worker.note_refusal(self.plugin, refusal),
+            BreakCause::Panic => worker.note_filter_panic(self.plugin),
         }
     }
 }
@@ -192,7 +194,7 @@ impl FilteredBody {
     pub(crate) fn hold(&mut self, bytes: usize, begin: impl FnOnce() -> BodyLease) -> Result<(), BrokenBody> {
         let kept = self.kept.get_or_insert_with(begin);
         let plugin = self.changes.plugin;
-        kept.set(bytes).map_err(|full| BrokenBody { plugin, why: Why::Refused(full.into()) })
+        kept.set(bytes).map_err(|full| BrokenBody { plugin, cause: BreakCause::Refused(full.into()) })
     }
 
     /// Like `hold`, for what plugins have put in place of the body, if anything.
@@ -386,8 +388,9 @@ impl FilteredBody {
             filters.run(at, result, (piece, step), &mut self.out)
         });
         self.cpu += stopwatch.elapsed();
-        let broken = |why| BrokenBody { plugin: running.get(), why };
-        let work = ran.map_err(|_| broken(Why::Panic))?.map_err(|refusal| broken(Why::Refused(refusal)))?;
+        let broken = |why| BrokenBody { plugin: running.get(), cause: why };
+        let work =
+            ran.map_err(|_| broken(BreakCause::Panic))?.map_err(|refusal| broken(BreakCause::Refused(refusal)))?;
         self.is_ended |= step == PieceEnd::End && work.is_none();
         if self.changes.captured().is_on() {
             let out = std::mem::take(&mut self.out);
@@ -397,7 +400,7 @@ impl FilteredBody {
         let given = (self.out.len() - before) as u64;
         self.seen_bytes += given;
         if self.cpu > cpu_max + Duration::from_nanos(given * CPU_NANOS_PER_BYTE) {
-            return Err(broken(Why::Refused(PluginRefusal::Time)));
+            return Err(broken(BreakCause::Refused(PluginRefusal::Time)));
         }
         let plugin = running.get();
         self.waiting = work.map(|(at, work)| OffloadedFilter {
@@ -410,7 +413,7 @@ impl FilteredBody {
         let held: usize = self.changes.filters_mut().map(|(_, filter)| filter.held_bytes()).sum();
         let bytes = held + self.out.len() + self.between.iter().map(Vec::capacity).sum::<usize>();
         let counted = self.held.as_mut().map_or(Ok(()), |counted| counted.set(bytes));
-        counted.map_err(|full| broken(Why::Refused(full.into())))
+        counted.map_err(|full| broken(BreakCause::Refused(full.into())))
     }
 }
 

@@ -8,7 +8,7 @@ use crate::connection::client::{ClientConnection, scheme};
 use crate::connection::stream::Stream;
 use crate::exchange::answer;
 use crate::exchange::forwarding::untrusted_lines;
-use crate::handover::{Arrival, ConnectionState, HandedState, OriginState, Parcel, ParcelError};
+use crate::handover::{ConnectionState, HandedState, OriginState, Parcel, ParcelError, ReceivedParcel};
 use crate::listen::{handshake, proxy_protocol};
 use crate::sockets::listener::{ConnectionEvent, Listener};
 use crate::tunnel::Tunnel;
@@ -185,14 +185,14 @@ async fn refuse(worker: Rc<Worker>, mut stream: TcpStream) {
 }
 
 /// Continues a connection.
-pub(crate) fn take_over(worker: &Rc<Worker>, arrival: Arrival) {
+pub(crate) fn take_over(worker: &Rc<Worker>, arrival: ReceivedParcel) {
     if let Err(error) = try_take_over(worker, arrival) {
         tracing::warn!(%error, "a connection that the former process handed over is lost");
     }
 }
 
-fn try_take_over(worker: &Rc<Worker>, arrival: Arrival) -> Result<(), ParcelError> {
-    let Arrival { parcel: Parcel { state, bytes, sockets }, is_changed } = arrival;
+fn try_take_over(worker: &Rc<Worker>, arrival: ReceivedParcel) -> Result<(), ParcelError> {
+    let ReceivedParcel { parcel: Parcel { state, bytes, sockets }, is_changed } = arrival;
     let mut streams = sockets.into_iter().map(|socket| stream(socket).map_err(|error| ParcelError(error.to_string())));
     let mut next = || streams.next().unwrap_or_else(|| Err(ParcelError("a socket is missing".to_owned())));
     match state {

@@ -13,7 +13,7 @@ mod worker_listeners;
 
 use crate::basics::counters::{WorkerCounters, WorkerTally};
 use crate::device_link::{COMMANDS_MAX, DeviceQueues, HandoverHold, REPORTS_MAX};
-use crate::handover::{Arrival, INBOX, Inbox, Successor};
+use crate::handover::{INBOX, Inbox, ReceivedParcel, Successor};
 use crate::plan::PlanCell;
 use crate::random;
 use crate::sockets::{ListenError, ListenerSockets, Sockets, StartError, WorkerListener, deal};
@@ -46,7 +46,7 @@ const UPDATE_LOOK: Duration = Duration::from_millis(1);
 pub const WORKER_NAME: &str = "worker-";
 
 /// The writers of the metrics, one for each worker or none, and the function that exposes what they write.
-pub type Measuring = (Vec<Writer>, Option<Expose>);
+pub type FleetMetrics = (Vec<Writer>, Option<Expose>);
 
 /// The running workers.
 pub struct Fleet {
@@ -55,7 +55,7 @@ pub struct Fleet {
     inquiry: Inquiry,
     /// Descriptors of the workers' listening sockets, so that they can be left to another process; `None`: no longer.
     sockets: Option<Sockets>,
-    arrivals: Vec<mpsc::Sender<Arrival>>,
+    arrivals: Vec<mpsc::Sender<ReceivedParcel>>,
     /// Present until they are taken; `None`: `gateway.devices` is not configured.
     devices: Option<DeviceQueues>,
     commander: Commander,
@@ -102,7 +102,7 @@ impl Fleet {
         sockets: Sockets,
         plans: Arc<PlanCell>,
         sinks: Vec<Sink>,
-        measuring: Measuring,
+        measuring: FleetMetrics,
         sending: (Arc<ServingProcess>, Vec<Outbox>),
         give_back: fn(),
     ) -> Result<Fleet, StartError> {
@@ -120,7 +120,7 @@ impl Fleet {
         sockets: Sockets,
         plans: Arc<PlanCell>,
         sinks: Vec<Sink>,
-        (writers, expose): Measuring,
+        (writers, expose): FleetMetrics,
         (process, outboxes): (Arc<ServingProcess>, Vec<Outbox>),
         give_back: fn(),
     ) -> Result<(Fleet, Vec<Setup>), StartError> {

@@ -7,7 +7,7 @@ use crate::basics::clock::Clock;
 use crate::basics::counters::{WorkerCounters, WorkerTally};
 use crate::calls::BeginHttp2;
 use crate::device_link::DeviceReport;
-use crate::handover::{Arrival, LeavingWorker, RoutePlaces, Successor};
+use crate::handover::{LeavingWorker, ReceivedParcel, RoutePlaces, Successor};
 use crate::node::http2::{self, ConnectionUse};
 use crate::plan::PlanCell;
 use crate::plan::caching::RouteMemory;
@@ -77,7 +77,7 @@ pub(crate) struct Setup {
     pub(crate) commands: watch::Receiver<WorkerCommand>,
     pub(crate) questions: mpsc::Receiver<Question>,
     /// Connections that another process hands over.
-    pub(crate) arrivals: mpsc::Receiver<Arrival>,
+    pub(crate) arrivals: mpsc::Receiver<ReceivedParcel>,
     /// `None`: `gateway.devices` is not configured.
     pub(crate) devices: Option<DeviceLink>,
     /// Threads on which all workers have long work of plugins done.
@@ -204,7 +204,7 @@ struct WorkerQueues {
     commands: watch::Receiver<WorkerCommand>,
     updates: mpsc::Receiver<ListenerUpdate>,
     questions: mpsc::Receiver<Question>,
-    arrivals: mpsc::Receiver<Arrival>,
+    arrivals: mpsc::Receiver<ReceivedParcel>,
 }
 
 impl Worker {

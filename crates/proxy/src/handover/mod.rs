@@ -74,7 +74,7 @@ impl RoutePlaces {
 pub const INBOX: usize = 8;
 
 /// A parcel for a worker, with its state under the new configuration.
-pub(crate) struct Arrival {
+pub(crate) struct ReceivedParcel {
     pub(crate) parcel: Parcel,
     /// Its route differs from that in the other process.
     pub(crate) is_changed: bool,
@@ -82,14 +82,14 @@ pub(crate) struct Arrival {
 
 /// Distributes connections from another process to the workers, one after the other.
 pub struct Inbox {
-    workers: Vec<mpsc::Sender<Arrival>>,
+    workers: Vec<mpsc::Sender<ReceivedParcel>>,
     next: Cell<usize>,
     /// Keys of routes that have changed.
     changed: HashSet<String>,
 }
 
 impl Inbox {
-    pub(crate) fn new(workers: Vec<mpsc::Sender<Arrival>>, changed: HashSet<String>) -> Inbox {
+    pub(crate) fn new(workers: Vec<mpsc::Sender<ReceivedParcel>>, changed: HashSet<String>) -> Inbox {
         Inbox { workers, next: Cell::new(0), changed }
     }
 
@@ -102,7 +102,7 @@ impl Inbox {
         };
         let at = self.next.get();
         self.next.set((at + 1) % self.workers.len());
-        self.workers[at].blocking_send(Arrival { parcel, is_changed }).is_ok()
+        self.workers[at].blocking_send(ReceivedParcel { parcel, is_changed }).is_ok()
     }
 }
 

@@ -54,7 +54,7 @@ impl<'a> SessionTries<'a> {
     }
 
     /// Returns the next node to try, or the status.
-    pub(super) fn pick(&mut self, session: &mut ClientSession) -> Result<Try<'a>, u16> {
+    pub(super) fn pick(&mut self, session: &mut ClientSession) -> Result<NodeTryGuard<'a>, u16> {
         let SessionTries { worker, upstream, .. } = *self;
         let now_ms = worker.clock.now_ms();
         let picked = upstream.state.borrow_mut().pick(self.key.as_deref(), now_ms, worker.random(), &self.tried);
@@ -71,7 +71,7 @@ impl<'a> SessionTries<'a> {
         let node = upstream.state.borrow().endpoint(slot).clone();
         session.tries.begin(node.address);
         session.node = Some(node);
-        Ok(Try::new(worker, upstream, slot, self.retries_used > 0))
+        Ok(NodeTryGuard::new(worker, upstream, slot, self.retries_used > 0))
     }
 
     /// The node could not be reached. Ok: another one may be tried.
@@ -133,7 +133,7 @@ impl<'a> SessionTries<'a> {
 }
 
 /// A try at one node; its end is counted even if the task is dropped.
-pub(super) struct Try<'a> {
+pub(super) struct NodeTryGuard<'a> {
     worker: &'a Worker,
     upstream: &'a WorkerUpstream,
     pub(super) slot: usize,
@@ -141,19 +141,19 @@ pub(super) struct Try<'a> {
     pub(super) connect_us: Option<u32>,
 }
 
-impl<'a> Try<'a> {
-    fn new(worker: &'a Worker, upstream: &'a WorkerUpstream, slot: usize, is_retry: bool) -> Try<'a> {
+impl<'a> NodeTryGuard<'a> {
+    fn new(worker: &'a Worker, upstream: &'a WorkerUpstream, slot: usize, is_retry: bool) -> NodeTryGuard<'a> {
         let mut state = upstream.state.borrow_mut();
         state.on_start(slot);
         if is_retry {
             state.on_retry();
         }
         drop(state);
-        Try { worker, upstream, slot, is_retry, connect_us: None }
+        NodeTryGuard { worker, upstream, slot, is_retry, connect_us: None }
     }
 }
 
-impl Drop for Try<'_> {
+impl Drop for NodeTryGuard<'_> {
     fn drop(&mut self) {
         let mut state = self.upstream.state.borrow_mut();
         state.on_finish(self.slot, self.connect_us, self.worker.clock.now_ms());

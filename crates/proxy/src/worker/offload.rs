@@ -23,7 +23,7 @@ pub(crate) const QUEUE_MAX: usize = 256;
 const NICE: i32 = 10;
 
 /// Result of work.
-pub(crate) type Done = Result<FinishedWork, PluginPanic>;
+pub(crate) type OffloadResult = Result<FinishedWork, PluginPanic>;
 
 /// Work that is done.
 pub(crate) struct FinishedWork {
@@ -53,14 +53,18 @@ pub(crate) struct OffloadPlace(OwnedSemaphorePermit);
 
 struct Job {
     work: Work,
-    done: oneshot::Sender<Done>,
+    done: oneshot::Sender<OffloadResult>,
     /// Returned when a thread takes the job.
     place: OffloadPlace,
 }
 
 impl OffloadPools {
     /// Submits work of a plugin. Dropping the receiver drops work that has not begun.
-    pub(crate) fn submit(&self, plugin: &'static str, work: Work) -> Result<oneshot::Receiver<Done>, QueueFull> {
+    pub(crate) fn submit(
+        &self,
+        plugin: &'static str,
+        work: Work,
+    ) -> Result<oneshot::Receiver<OffloadResult>, QueueFull> {
         let pool = self.pool_of(plugin).ok_or(QueueFull)?;
         let place = pool.places.clone().try_acquire_owned().map_err(|_| QueueFull)?;
         pool.submit(work, OffloadPlace(place))
@@ -78,7 +82,7 @@ impl OffloadPools {
         plugin: &'static str,
         work: Work,
         place: OffloadPlace,
-    ) -> Result<oneshot::Receiver<Done>, QueueFull> {
+    ) -> Result<oneshot::Receiver<OffloadResult>, QueueFull> {
         self.pool_of(plugin).ok_or(QueueFull)?.submit(work, place)
     }
 
@@ -100,7 +104,7 @@ impl Pool {
         Pool { plugin, queue: begin(), places: Arc::new(Semaphore::new(QUEUE_MAX)) }
     }
 
-    fn submit(&self, work: Work, place: OffloadPlace) -> Result<oneshot::Receiver<Done>, QueueFull> {
+    fn submit(&self, work: Work, place: OffloadPlace) -> Result<oneshot::Receiver<OffloadResult>, QueueFull> {
         let queue = self.queue.as_ref().ok_or(QueueFull)?;
         let (done, receiver) = oneshot::channel();
         // A job was taken out of the queue before its place was returned: there is room.
@@ -149,7 +153,7 @@ mod tests {
         Box::new(move || Box::new(work()) as Output)
     }
 
-    fn value(done: oneshot::Receiver<Done>) -> Result<u32, PluginPanic> {
+    fn value(done: oneshot::Receiver<OffloadResult>) -> Result<u32, PluginPanic> {
         done.blocking_recv().unwrap().map(|worked| *worked.output.downcast().unwrap())
     }
 

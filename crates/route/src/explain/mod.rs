@@ -11,7 +11,7 @@ use crate::fields::variable_of;
 use crate::layer::{PlaceId, order, places_of};
 use crate::params::UnindexedEvaluator;
 use crate::{Match, MatchRequest, Matcher, PathError, RouteMatch, RouteSpec, Scratch, UriRoute};
-use reason::{Distance, Why, shortened};
+use reason::{Distance, ReasonCollector, shortened};
 pub use reason::{PredicateValue, Reason};
 use std::cmp::{Ordering, Reverse};
 use std::collections::HashSet;
@@ -137,11 +137,13 @@ impl<'m> PlaceEvaluator<'m, '_, '_> {
 
     /// How far the conditions of a place other than host and path are from holding; `None` where they hold.
     fn distance(&mut self, place: RoutePlace) -> Option<Distance> {
-        Why::new(&mut self.predicates, self.request).distance(&self.matcher.specs[place.route], place.id.path)
+        ReasonCollector::new(&mut self.predicates, self.request)
+            .distance(&self.matcher.specs[place.route], place.id.path)
     }
 
     fn failing_reason(&mut self, place: RoutePlace) -> Option<Reason> {
-        Why::new(&mut self.predicates, self.request).failing_reason(&self.matcher.specs[place.route], place.id.path)
+        ReasonCollector::new(&mut self.predicates, self.request)
+            .failing_reason(&self.matcher.specs[place.route], place.id.path)
     }
 
     /// The places before the chosen one that don't hold, in their order, and how many are left out.
@@ -467,12 +469,12 @@ impl Matcher {
         let predicates = match holds {
             Some(true) => Vec::new(),
             Some(false) => {
-                let reason = Why::new(&mut evaluator, request).failing_reason(spec, 0);
+                let reason = ReasonCollector::new(&mut evaluator, request).failing_reason(spec, 0);
                 let predicates = reason.map_or_else(Vec::new, |reason| reason.predicates);
                 predicates.into_iter().filter(|predicates| predicates.is_known).collect()
             }
             None => {
-                let mut why = Why::new(&mut evaluator, request);
+                let mut why = ReasonCollector::new(&mut evaluator, request);
                 vars.condition().each_predicate(&mut |predicate| {
                     if !is_known(predicate) && why.predicates.len() < reason::PREDICATES_SHOWN_MAX {
                         why.explain_predicate(predicate, false, pattern);

@@ -51,7 +51,7 @@ pub struct PredicateValue {
 pub(super) type Distance = u32;
 
 /// Evaluates conditions and collects the reasons.
-pub(super) struct Why<'a, 'p, 'r> {
+pub(super) struct ReasonCollector<'a, 'p, 'r> {
     evaluator: &'a mut UnindexedEvaluator<'p, 'r>,
     request: &'p MatchRequest<'r>,
     pub(super) predicates: Vec<PredicateValue>,
@@ -63,9 +63,12 @@ pub(super) struct ReasonLine {
     fact: String,
 }
 
-impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
-    pub(super) fn new(evaluator: &'a mut UnindexedEvaluator<'p, 'r>, request: &'p MatchRequest<'r>) -> Why<'a, 'p, 'r> {
-        Why { evaluator, request, predicates: Vec::new() }
+impl<'a, 'p, 'r> ReasonCollector<'a, 'p, 'r> {
+    pub(super) fn new(
+        evaluator: &'a mut UnindexedEvaluator<'p, 'r>,
+        request: &'p MatchRequest<'r>,
+    ) -> ReasonCollector<'a, 'p, 'r> {
+        ReasonCollector { evaluator, request, predicates: Vec::new() }
     }
 
     /// `None` if everything holds, apart from host and path of a URI route.

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
-use stillgate_exporter::{Exporter, Site};
+use stillgate_exporter::{Exporter, ExpositionSite};
 use stillgate_metrics::{
     Buckets, Collector, CollectorOptions, DeclaredFamily, Family, FamilyType, Registry, RegistryOptions,
     SegmentProcess, Writer,
@@ -50,7 +50,7 @@ impl RunningExporter {
         let sizes = registry.declare(family("sizes", &[], FamilyType::Histogram(buckets))).unwrap();
         let writer = registry.writer().unwrap();
         let collector = Collector::of_registry(registry, CollectorOptions::default()).unwrap();
-        let exporter = Exporter::spawn(Some(listener), collector, Site::at("/metrics")).unwrap();
+        let exporter = Exporter::spawn(Some(listener), collector, ExpositionSite::at("/metrics")).unwrap();
         let mut running = RunningExporter { exporter, writer, requests, digits };
         let handle = running.writer.series(&sizes, &[]);
         assert!(running.writer.observe(handle, 5.0));

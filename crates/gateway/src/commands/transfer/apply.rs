@@ -3,7 +3,7 @@
 //! And `stillgate diff`: what differs between a file and the resources of a running gateway.
 
 use super::export::{counted, some};
-use super::plan::{BatchBounds, TransferPlan, TransferStep, What, plan};
+use super::plan::{BatchBounds, StepKind, TransferPlan, TransferStep, plan};
 use super::remote::{BatchRefusal, Blame, Remote};
 use super::resources::{Resources, path_of};
 use super::{TransferFailure, resources};
@@ -231,10 +231,10 @@ pub(super) fn compared(
 /// One change, as people read it.
 pub(super) fn line(step: &TransferStep) -> String {
     let path = path_of(&step.name);
-    match &step.what {
-        What::Create => format!("+ {path}\n"),
-        What::Delete => format!("- {path}\n"),
-        What::Change(differences) => {
+    match &step.kind {
+        StepKind::Create => format!("+ {path}\n"),
+        StepKind::Delete => format!("- {path}\n"),
+        StepKind::Change(differences) => {
             let places: String = differences.iter().map(|difference| format!("    {difference}\n")).collect();
             format!("~ {path}\n{places}")
         }
@@ -248,10 +248,10 @@ fn summary_of_differences(plan: &TransferPlan) -> String {
 
 /// How many are created, changed and deleted.
 pub(super) fn numbers(steps: &[TransferStep]) -> [usize; 3] {
-    let count = |is_one: fn(&What) -> bool| steps.iter().filter(|step| is_one(&step.what)).count();
+    let count = |is_one: fn(&StepKind) -> bool| steps.iter().filter(|step| is_one(&step.kind)).count();
     [
-        count(|what| *what == What::Create),
-        count(|what| matches!(what, What::Change(_))),
-        count(|what| *what == What::Delete),
+        count(|what| *what == StepKind::Create),
+        count(|what| matches!(what, StepKind::Change(_))),
+        count(|what| *what == StepKind::Delete),
     ]
 }

@@ -5,7 +5,7 @@
 //! finds what no order of these phases can keep. It knows which plugins a route has, not their configuration, nor which requests it
 //! takes; for those there is only the order: guarded routes are made before open ones and deleted after them.
 
-use super::plan::{TransferStep, What, rank};
+use super::plan::{StepKind, TransferStep, rank};
 use super::resources::{Name, Resource, Resources, path_of};
 use serde_json::Value as Json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,7 +76,7 @@ pub(super) fn put_in_order(steps: &mut [TransferStep], file: &Resources, there: 
     };
     let place = |name: &Name| file.get(name).map_or(0, |resource| resource.created);
     steps.sort_by_cached_key(|step| {
-        let is_put = step.what != What::Delete;
+        let is_put = step.kind != StepKind::Delete;
         (phase(step), is_put, rank(step), place(&step.name), step.name.clone())
     });
     if loses_any {
@@ -92,7 +92,7 @@ fn losses_of_rules(steps: &[TransferStep], file: &Resources, there: &Resources) 
         all.get(name)
             .map_or(BTreeSet::new(), |rule| own_plugins(&rule.document).into_iter().map(str::to_owned).collect())
     };
-    let is_kept = |step: &TransferStep| step.what != What::Delete;
+    let is_kept = |step: &TransferStep| step.kind != StepKind::Delete;
     let after: BTreeSet<String> =
         changed().filter(|step| is_kept(step)).flat_map(|step| names(file, &step.name)).collect();
     let before: BTreeSet<String> = changed().flat_map(|step| names(there, &step.name)).collect();
@@ -108,13 +108,13 @@ fn phase_of(step: &TransferStep, file: &Resources, there: &Resources) -> Transfe
     let (new, old) = (file.get(name).map(|new| &new.document), there.get(name).map(|old| &old.document));
     let is_route = matches!(kind, ResourceKind::Routes | ResourceKind::StreamRoutes);
     let old_plugins = || old.map_or(BTreeSet::new(), |old| plugins_of(kind, old, &|kind, id| found(there, kind, id)));
-    match (&step.what, new) {
-        (What::Delete, _) if matches!(kind, ResourceKind::Consumers | ResourceKind::Credentials) => {
+    match (&step.kind, new) {
+        (StepKind::Delete, _) if matches!(kind, ResourceKind::Consumers | ResourceKind::Credentials) => {
             TransferPhase::ConsumersGone
         }
-        (What::Delete, _) if is_route && old_plugins().is_empty() => TransferPhase::OpenRoutesGone,
-        (What::Delete, _) if is_route => TransferPhase::GuardedRoutesGone,
-        (What::Delete, _) | (_, None) => TransferPhase::ReferredGone,
+        (StepKind::Delete, _) if is_route && old_plugins().is_empty() => TransferPhase::OpenRoutesGone,
+        (StepKind::Delete, _) if is_route => TransferPhase::GuardedRoutesGone,
+        (StepKind::Delete, _) | (_, None) => TransferPhase::ReferredGone,
         (_, Some(new)) if is_route => {
             let in_file = |kind, id: &str| found(file, kind, id).or_else(|| found(there, kind, id));
             route_phase(new, old, &plugins_of(kind, new, &in_file), &old_plugins())
@@ -201,7 +201,7 @@ impl<'a> TransferState<'a> {
     }
 
     fn make(&mut self, step: &'a TransferStep, file: &'a Resources) {
-        match file.get(&step.name).filter(|_| step.what != What::Delete) {
+        match file.get(&step.name).filter(|_| step.kind != StepKind::Delete) {
             Some(Resource { document, .. }) => drop(self.0.insert(&step.name, document)),
             None => drop(self.0.remove(&step.name)),
         }
@@ -331,7 +331,7 @@ mod tests {
     fn planned(there: &Json, file: &Json) -> (Vec<String>, Vec<String>, Vec<usize>) {
         let plan = plan(&resources(file), &resources(there), true, BatchBounds::SMALL).unwrap();
         let paths = plan.steps.iter().map(|step| {
-            let sign = if step.what == What::Delete { "-" } else { "" };
+            let sign = if step.kind == StepKind::Delete { "-" } else { "" };
             format!("{sign}{}", path_of(&step.name))
         });
         let sizes = plan.batches().iter().map(|batch| batch.len()).collect();

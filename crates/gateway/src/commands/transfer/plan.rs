@@ -56,7 +56,7 @@ impl BatchBounds {
 
 /// What is done to a resource.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum What {
+pub(super) enum StepKind {
     Create,
     /// A change, with the differences.
     Change(Vec<String>),
@@ -67,7 +67,7 @@ pub(super) enum What {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct TransferStep {
     pub(super) name: Name,
-    pub(super) what: What,
+    pub(super) kind: StepKind,
     /// Line and column of the file.
     pub(super) at: Option<(u32, u32)>,
     /// The operation in the format of `POST /v1/batch`.
@@ -115,12 +115,12 @@ pub(super) fn plan(
         let found = masks(&resource.document).into_iter().filter(|place| !(keeps_keys && is_hidden_key(place)));
         masked.extend(found.map(|place| located(name, resource, &format!("{place} is a mask"))));
         let what = match old.map(|old| differences(name, &resource.document, &old.document)) {
-            None => What::Create,
+            None => StepKind::Create,
             Some(differences) if differences.is_empty() => {
                 plan.unchanged += 1;
                 continue;
             }
-            Some(differences) => What::Change(differences),
+            Some(differences) => StepKind::Change(differences),
         };
         let operation = match old.filter(|_| keeps_keys) {
             Some(old) => patch(name, &resource.document, &old.document),
@@ -134,7 +134,7 @@ pub(super) fn plan(
     plan.extra = there.keys().filter(|name| !file.contains_key(*name)).cloned().collect();
     if prunes {
         let delete = |name: &Name| {
-            TransferStep::new(name, What::Delete, None, json!({"method": "DELETE", "path": api_path(name)}))
+            TransferStep::new(name, StepKind::Delete, None, json!({"method": "DELETE", "path": api_path(name)}))
         };
         plan.steps.extend(plan.extra.drain(..).map(|name| delete(&name)));
     }
@@ -167,9 +167,9 @@ impl TransferPlan {
 }
 
 impl TransferStep {
-    fn new(name: &Name, what: What, at: Option<(u32, u32)>, operation: Json) -> TransferStep {
+    fn new(name: &Name, what: StepKind, at: Option<(u32, u32)>, operation: Json) -> TransferStep {
         let bytes = operation.to_string().len();
-        TransferStep { name: name.clone(), what, at, operation, bytes, is_joined: false }
+        TransferStep { name: name.clone(), kind: what, at, operation, bytes, is_joined: false }
     }
 
     /// Adds what is a condition of the change: each document that it may refer to, and for a PATCH its own.
@@ -227,9 +227,9 @@ fn phase(step: &TransferStep) -> u8 {
     let kind = step.name.0;
     let stands_alone = matches!(kind, ResourceKind::GlobalRules | ResourceKind::Credentials | ResourceKind::Consumers);
     let is_last = matches!(kind, ResourceKind::StreamRoutes | ResourceKind::Routes);
-    match step.what {
-        What::Delete if stands_alone => 1,
-        What::Delete => 4,
+    match step.kind {
+        StepKind::Delete if stands_alone => 1,
+        StepKind::Delete => 4,
         _ if stands_alone => 2,
         _ if is_last => 3,
         _ => 0,
@@ -239,12 +239,12 @@ fn phase(step: &TransferStep) -> u8 {
 /// Among those of a phase.
 pub(super) fn rank(step: &TransferStep) -> usize {
     let kind = step.name.0 as usize;
-    match (&step.what, step.name.0) {
+    match (&step.kind, step.name.0) {
         // A credential needs its consumer, and goes before it.
-        (What::Delete, ResourceKind::Consumers) => 2 * ResourceKind::COUNT,
+        (StepKind::Delete, ResourceKind::Consumers) => 2 * ResourceKind::COUNT,
         // Routes and services may name protos.
-        (What::Delete, ResourceKind::Protos) => ResourceKind::COUNT - 1,
-        (What::Delete, _) => ResourceKind::COUNT - kind,
+        (StepKind::Delete, ResourceKind::Protos) => ResourceKind::COUNT - 1,
+        (StepKind::Delete, _) => ResourceKind::COUNT - kind,
         (_, ResourceKind::Credentials) => ResourceKind::COUNT,
         (_, ResourceKind::GlobalRules) => 2 * ResourceKind::COUNT,
         (_, ResourceKind::Protos) => 0,

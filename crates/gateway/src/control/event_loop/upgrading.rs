@@ -2,7 +2,7 @@
 
 use super::{Control, Workers};
 use crate::configuration::kept::datastore_state;
-use crate::upgrade::{self, OLD_NAME, Progress, Step};
+use crate::upgrade::{self, OLD_NAME, Progress, UpgradeEvent};
 use std::time::Duration;
 use tokio::time::timeout;
 use tracing::{error, info, warn};
@@ -39,18 +39,18 @@ impl Control {
         }
     }
 
-    pub(super) fn upgrade_step(&mut self, step: Step) {
+    pub(super) fn upgrade_step(&mut self, step: UpgradeEvent) {
         match step {
-            Step::Progress(Progress::Started(pid)) => {
+            UpgradeEvent::Progress(Progress::Started(pid)) => {
                 info!(pid, "upgrade: the new process runs");
                 self.predecessor.on_started(pid);
             }
-            Step::Progress(Progress::Failed(reason)) if matches!(self.workers, Workers::Serving(_)) => {
+            UpgradeEvent::Progress(Progress::Failed(reason)) if matches!(self.workers, Workers::Serving(_)) => {
                 self.serve_on(&reason);
             }
-            Step::Progress(Progress::Failed(reason)) => info!("upgrade: {reason}"),
-            Step::Progress(Progress::Ready(_)) if !self.predecessor.is_launching() => {}
-            Step::Progress(Progress::Ready(heard)) => {
+            UpgradeEvent::Progress(Progress::Failed(reason)) => info!("upgrade: {reason}"),
+            UpgradeEvent::Progress(Progress::Ready(_)) if !self.predecessor.is_launching() => {}
+            UpgradeEvent::Progress(Progress::Ready(heard)) => {
                 let metering = self.reloader.metering();
                 // It is a task of its own, so that it goes on where nothing waits for it.
                 let unexposed = metering.map(|metering| tokio::spawn(metering.stop_serving()));
@@ -63,15 +63,15 @@ impl Control {
                 });
                 self.predecessor.leave(heard, unexposed);
             }
-            Step::Progress(Progress::Lost(reason)) => {
+            UpgradeEvent::Progress(Progress::Lost(reason)) => {
                 let reason = upgrade::lost_message(&reason);
                 error!("{reason}");
                 self.failure = Some(reason);
             }
-            Step::Progress(Progress::Ended(reason)) => warn!("{}", upgrade::ended_message(&reason)),
-            Step::Progress(Progress::HandedOver) => {}
-            Step::Unexposed => self.predecessor.go(),
-            Step::Progress(Progress::Going) => self.leave(),
+            UpgradeEvent::Progress(Progress::Ended(reason)) => warn!("{}", upgrade::ended_message(&reason)),
+            UpgradeEvent::Progress(Progress::HandedOver) => {}
+            UpgradeEvent::Unexposed => self.predecessor.go(),
+            UpgradeEvent::Progress(Progress::Going) => self.leave(),
         }
     }
 

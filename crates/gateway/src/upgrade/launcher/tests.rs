@@ -16,7 +16,7 @@ fn check(script: &str, ready_timeout: Duration, expected: &str) {
         )
     };
     let offer = (0..1000).map(hello).collect();
-    let found = launch(&program, offer, &Starting::default(), &|_| {}).expect_err("it is not a gateway");
+    let found = launch(&program, offer, &StartingProcess::default(), &|_| {}).expect_err("it is not a gateway");
     assert!(found.contains(expected), "{script}: {found}");
 }
 
@@ -32,7 +32,7 @@ fn a_program_that_is_no_gateway_is_found_out() {
     let (path, name) = (PathBuf::from("/nowhere/stillgate"), OsString::new());
     let missing = Program { path, name, arguments: vec![], ready_timeout: READY_TIMEOUT };
     assert!(
-        launch(&missing, Vec::new(), &Starting::default(), &|_| {})
+        launch(&missing, Vec::new(), &StartingProcess::default(), &|_| {})
             .expect_err("no file")
             .contains("/nowhere/stillgate")
     );

@@ -15,7 +15,7 @@ use std::time::Duration;
 pub(crate) struct Condition {
     typed: String,
     comparison: Comparison,
-    bound: Bound,
+    bound: MetricBound,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +28,7 @@ enum Comparison {
 
 /// A metric and its bound.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Bound {
+enum MetricBound {
     /// Requests without the expected answer.
     Errors(u64),
     /// As a share, 0 to 1.
@@ -62,7 +62,8 @@ const ERRORS_IMPLIED: &str = "errors>1%";
 
 /// The conditions of a run: the typed ones, and one on errors.
 pub(crate) fn with_error_condition(typed: &[Condition]) -> Result<Vec<Condition>> {
-    let is_of_errors = |condition: &Condition| matches!(condition.bound, Bound::Errors(_) | Bound::ErrorShare(_));
+    let is_of_errors =
+        |condition: &Condition| matches!(condition.bound, MetricBound::Errors(_) | MetricBound::ErrorShare(_));
     let mut all = typed.to_vec();
     if !all.is_empty() && !all.iter().any(is_of_errors) {
         all.push(condition(ERRORS_IMPLIED)?);
@@ -70,15 +71,15 @@ pub(crate) fn with_error_condition(typed: &[Condition]) -> Result<Vec<Condition>
     Ok(all)
 }
 
-fn bound(metric: &str, value: &str) -> Result<Bound, String> {
+fn bound(metric: &str, value: &str) -> Result<MetricBound, String> {
     let wrong = |shape: String| format!("\"{value}\" after {metric}: {shape}");
     match metric {
-        "errors" if value.ends_with('%') => command_line::percent(value).map(Bound::ErrorShare).map_err(wrong),
+        "errors" if value.ends_with('%') => command_line::percent(value).map(MetricBound::ErrorShare).map_err(wrong),
         "errors" => command_line::count(value)
-            .map(Bound::Errors)
+            .map(MetricBound::Errors)
             .map_err(|_| wrong("write a number, or a share: 10, 1%".to_owned())),
-        "rate" => command_line::rate(value).map(Bound::Rate).map_err(wrong),
-        "requests" => command_line::count(value).map(Bound::Requests).map_err(wrong),
+        "rate" => command_line::rate(value).map(MetricBound::Rate).map_err(wrong),
+        "requests" => command_line::count(value).map(MetricBound::Requests).map_err(wrong),
         _ => {
             let share = percentile(metric).ok_or_else(|| {
                 format!(
@@ -86,7 +87,7 @@ fn bound(metric: &str, value: &str) -> Result<Bound, String> {
                     p99, p99.9"
                 )
             })?;
-            command_line::duration(value).map(|bound| Bound::Latency(share, bound)).map_err(wrong)
+            command_line::duration(value).map(|bound| MetricBound::Latency(share, bound)).map_err(wrong)
         }
     }
 }
@@ -109,21 +110,25 @@ pub(crate) fn judge_run(conditions: &[Condition], run: &RunRecord) -> Result<Vec
     let judged = conditions.iter().map(|condition| {
         let share_percent = run.failed_share() * 100.0;
         let (holds, found) = match condition.bound {
-            Bound::Errors(bound) => (condition.is(run.failed() as f64, bound as f64), readable::count(run.failed())),
-            Bound::ErrorShare(bound) => {
+            MetricBound::Errors(bound) => {
+                (condition.is(run.failed() as f64, bound as f64), readable::count(run.failed()))
+            }
+            MetricBound::ErrorShare(bound) => {
                 let (failed, asked) = (readable::count(run.failed()), readable::count(run.requested()));
                 (condition.is(run.failed_share(), bound), format!("{share_percent:.3}% ({failed} of {asked})"))
             }
             // A missing answer is later than any bound.
-            Bound::Latency(..) if corrected.is_empty() => {
+            MetricBound::Latency(..) if corrected.is_empty() => {
                 (matches!(condition.comparison, Comparison::Above | Comparison::AtLeast), "no good answer".to_owned())
             }
-            Bound::Latency(share, bound) => {
+            MetricBound::Latency(share, bound) => {
                 let us = histogram::quantile_us(&corrected, share);
                 (condition.is(us, bound.as_secs_f64() * 1e6), readable::time(us))
             }
-            Bound::Rate(bound) => (condition.is(run.rate_achieved, bound), format!("{:.2}/s", run.rate_achieved)),
-            Bound::Requests(bound) => (condition.is(run.good() as f64, bound as f64), readable::count(run.good())),
+            MetricBound::Rate(bound) => (condition.is(run.rate_achieved, bound), format!("{:.2}/s", run.rate_achieved)),
+            MetricBound::Requests(bound) => {
+                (condition.is(run.good() as f64, bound as f64), readable::count(run.good()))
+            }
         };
         ConditionResult { condition: condition.typed.clone(), found, holds }
     });

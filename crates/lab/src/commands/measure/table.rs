@@ -11,7 +11,7 @@ use crate::result::compare::{CompareDesign, SideRecord};
 use crate::result::run::Placement;
 use crate::result::{FiguresResult, Sample};
 use crate::suite::{BenchmarkCase, Suite, TargetPlan, Texts, filled};
-use crate::target::{Kind, Spec, Traffic, Upstream};
+use crate::target::{Spec, TargetKind, Traffic, Upstream};
 use crate::{client, figures};
 use clap::Args;
 use std::collections::BTreeMap;
@@ -479,7 +479,7 @@ fn spec(
     files: &Path,
     programs: &BTreeMap<String, PathBuf>,
 ) -> Result<Spec> {
-    let kind = target.kind.unwrap_or(Kind::Command);
+    let kind = target.kind.unwrap_or(TargetKind::Command);
     let configuration = match &target.configuration {
         None => None,
         Some(file) => {

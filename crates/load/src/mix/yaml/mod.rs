@@ -27,7 +27,7 @@
 mod variables;
 
 use super::errors::{Findings, quoted};
-use super::request::{Draft, Positioned};
+use super::request::{Draft, ValueAt};
 use super::template::{Escape, Template, Variable};
 use super::{Entry, Mix, MixErrors};
 use crate::mix::request::{BodyCheck, Expect, STATUSES_WANTED, StatusSet, status_range};
@@ -119,11 +119,11 @@ impl Requests<'_> {
         let method = match map.get("method") {
             Some(node) => {
                 let value = reader.text(node, "a method like GET").map(str::to_owned);
-                value.map(|value| Positioned { at: node.at.into(), value })
+                value.map(|value| ValueAt { at: node.at.into(), value })
             }
             None => {
                 let value = if body.is_some() { "POST" } else { "GET" }.to_owned();
-                Some(Positioned { at: node.at.into(), value })
+                Some(ValueAt { at: node.at.into(), value })
             }
         };
         let expect = map.get("expect").map(|node| read_expectation(node, self.variables, reader));
@@ -146,7 +146,7 @@ impl Requests<'_> {
     }
 
     /// `path`, or the path of a `url` of the target's host.
-    fn path(&self, map: Map<'_>, request: &Node, reader: &mut Reader<'_>) -> Option<Positioned<Template>> {
+    fn path(&self, map: Map<'_>, request: &Node, reader: &mut Reader<'_>) -> Option<ValueAt<Template>> {
         let (node, path) = match map.present(&["path", "url"])[..] {
             [] if map.has_unknown => return None,
             [] => {
@@ -163,7 +163,7 @@ impl Requests<'_> {
             }
         };
         let value = self.template(node, &path, Escape::Target, reader)?;
-        Some(Positioned { at: node.at.into(), value })
+        Some(ValueAt { at: node.at.into(), value })
     }
 
     fn path_of_url(&self, node: &Node, reader: &mut Reader<'_>) -> Option<String> {
@@ -196,7 +196,7 @@ impl Requests<'_> {
         }
     }
 
-    fn headers(&self, node: &Node, reader: &mut Reader<'_>) -> Vec<(Positioned<String>, Positioned<Template>)> {
+    fn headers(&self, node: &Node, reader: &mut Reader<'_>) -> Vec<(ValueAt<String>, ValueAt<Template>)> {
         let pairs = reader.pairs(node, "a map of names and values, like {Accept: text/html}").unwrap_or_default();
         let mut headers = Vec::new();
         for Pair { key, key_at, value } in pairs {
@@ -208,8 +208,8 @@ impl Requests<'_> {
             for value in values {
                 let Some(text) = reader.text(value, "a value, \"\" if it is to be empty") else { continue };
                 let Some(template) = self.template(value, text, Escape::None, reader) else { continue };
-                let name = Positioned { at: (*key_at).into(), value: key.to_string() };
-                headers.push((name, Positioned { at: value.at.into(), value: template }));
+                let name = ValueAt { at: (*key_at).into(), value: key.to_string() };
+                headers.push((name, ValueAt { at: value.at.into(), value: template }));
             }
         }
         headers

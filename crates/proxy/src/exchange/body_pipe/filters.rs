@@ -1,8 +1,8 @@
 //! The filters of one body, each called with the output of the previous one, and their work that is done by other threads, while
 //! nothing more of the body is read.
 
-use super::{BrokenBody, FilteredBody, OffloadedFilter, PIECE_BYTES_MAX, Why};
-use crate::worker::offload::{Done, FinishedWork, OffloadPlace, OffloadPools};
+use super::{BreakCause, BrokenBody, FilteredBody, OffloadedFilter, PIECE_BYTES_MAX};
+use crate::worker::offload::{FinishedWork, OffloadPlace, OffloadPools, OffloadResult};
 use crate::worker::plugins::PluginRefusal;
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -29,7 +29,7 @@ pub(super) enum OffloadState {
     NotBegun(Work),
     /// It waits for a place in the queue, which is full.
     Queueing(Work, LocalFuture<Result<OffloadPlace, QueueFull>>),
-    Elsewhere(oneshot::Receiver<Done>),
+    Elsewhere(oneshot::Receiver<OffloadResult>),
 }
 
 impl OffloadState {
@@ -39,14 +39,14 @@ impl OffloadState {
         cx: &mut Context<'_>,
         threads: &OffloadPools,
         plugin: &'static str,
-    ) -> Result<Result<FinishedWork, OffloadState>, Why> {
-        let busy = |_| Why::Refused(PluginRefusal::Busy);
+    ) -> Result<Result<FinishedWork, OffloadState>, BreakCause> {
+        let busy = |_| BreakCause::Refused(PluginRefusal::Busy);
         let (work, mut place) = match self {
             OffloadState::Elsewhere(mut receiver) => {
                 return match Pin::new(&mut receiver).poll(cx) {
                     Poll::Pending => Ok(Err(OffloadState::Elsewhere(receiver))),
                     Poll::Ready(Ok(Ok(worked))) => Ok(Ok(worked)),
-                    Poll::Ready(Ok(Err(_)) | Err(_)) => Err(Why::Panic),
+                    Poll::Ready(Ok(Err(_)) | Err(_)) => Err(BreakCause::Panic),
                 };
             }
             OffloadState::NotBegun(work) => {
@@ -70,12 +70,15 @@ impl FilteredBody {
     #[cold]
     pub(super) fn poll_work(&mut self, cx: &mut Context<'_>, threads: &OffloadPools) -> Poll<Result<(), BrokenBody>> {
         while let Some(OffloadedFilter { at, plugin, step, doing, limit }) = self.waiting.take() {
-            match doing.poll(cx, threads, plugin).map_err(|why| BrokenBody { plugin, why })? {
+            match doing.poll(cx, threads, plugin).map_err(|why| BrokenBody { plugin, cause: why })? {
                 Ok(worked) => self.worked(at, plugin, worked, step)?,
                 Err(doing) => {
                     let mut limit = limit.unwrap_or_else(|| Box::pin(sleep(WAIT_MAX)));
                     if limit.as_mut().poll(cx).is_ready() {
-                        return Poll::Ready(Err(BrokenBody { plugin, why: Why::Refused(PluginRefusal::Busy) }));
+                        return Poll::Ready(Err(BrokenBody {
+                            plugin,
+                            cause: BreakCause::Refused(PluginRefusal::Busy),
+                        }));
                     }
                     self.waiting = Some(OffloadedFilter { at, plugin, step, doing, limit: Some(limit) });
                     return Poll::Pending;
@@ -101,7 +104,7 @@ impl FilteredBody {
         self.offloaded_cpu += worked.cpu;
         let per_byte = Duration::from_nanos(self.seen_bytes.saturating_mul(OFFLOADED_CPU_NANOS_PER_BYTE));
         if self.offloaded_cpu > OFFLOADED_CPU_MAX + per_byte {
-            return Err(BrokenBody { plugin, why: Why::Refused(PluginRefusal::Time) });
+            return Err(BrokenBody { plugin, cause: BreakCause::Refused(PluginRefusal::Time) });
         }
         self.run_from(at, Some(worked.output), (&[], step))?;
         self.has_begun |= self.is_ended || !self.unwritten().is_empty();

@@ -68,7 +68,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 fn refused(refusal: PluginRefusal) -> Result<(), BrokenBody> {
-    Err(BrokenBody { plugin: "holding", why: Why::Refused(refusal) })
+    Err(BrokenBody { plugin: "holding", cause: BreakCause::Refused(refusal) })
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn the_wait_for_work_elsewhere_has_a_bound() {
         filtered.finish_work(&threads).await
     });
     let broken = ran.unwrap_err();
-    assert_eq!(broken, BrokenBody { plugin: "working", why: Why::Refused(PluginRefusal::Busy) });
+    assert_eq!(broken, BrokenBody { plugin: "working", cause: BreakCause::Refused(PluginRefusal::Busy) });
     assert_eq!((broken.status(), broken.status_of_response()), (503, 503));
     drop(hold);
     assert!(hears.recv().is_err(), "what nobody waits for is not begun");

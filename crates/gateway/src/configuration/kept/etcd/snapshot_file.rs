@@ -27,7 +27,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(30);
 /// Interval of checks whether it has been written.
 const LOOK_AFTER: Duration = Duration::from_millis(100);
 
-type Written = Result<u64, SavedError>;
+type SnapshotWriteResult = Result<u64, SavedError>;
 
 /// The file of one prefix.
 pub(super) struct SnapshotFile {
@@ -38,7 +38,7 @@ pub(super) struct SnapshotFile {
     /// When it could not be written; `None`: it could.
     failed_at: Option<Instant>,
     /// The result of writing it, while another thread does that.
-    writing: Option<Receiver<Written>>,
+    writing: Option<Receiver<SnapshotWriteResult>>,
     /// Another process writes it.
     is_released: bool,
 }
@@ -139,7 +139,7 @@ impl SnapshotFile {
     }
 
     /// Logs the first of several failures, and their end.
-    fn note(&mut self, written: Written, now: Instant) {
+    fn note(&mut self, written: SnapshotWriteResult, now: Instant) {
         self.writing = None;
         let had_failed = self.failed_at.is_some();
         match written {
@@ -177,7 +177,7 @@ fn still_good(last_good: Vec<(Key, Document)>, snapshot: &Snapshot) -> HashMap<K
     last_good.into_iter().filter(is_still).map(|(key, document)| (key, document.value)).collect()
 }
 
-fn write(keeper: &Keeper, path: &Path, prefix: &str) -> Written {
+fn write(keeper: &Keeper, path: &Path, prefix: &str) -> SnapshotWriteResult {
     let Snapshot { revision, documents } = keeper.snapshot();
     let kept = |(key, document): (Key, Document)| {
         let value = keeper.encryption.stored_text(&key, &document.value);

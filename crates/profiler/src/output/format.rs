@@ -1,4 +1,4 @@
-//! The forms of a profile, chosen by the name of its file; and those that other programs read and that are short to write:
+//! The formats of a profile, chosen by the name of its file; and those that other programs read and that are short to write:
 //! Chrome's trace, speedscope's, and folded stacks.
 
 use super::{html, pprof, svg};
@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// A form.
+/// A format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum OutputFormat {
     /// pprof's, gzipped.
     Pprof,
     /// A flame graph without scripts.
@@ -26,32 +26,32 @@ pub enum Form {
 }
 
 /// Forms by the end of a file's name.
-const FORMS: &[(&str, Form)] = &[
-    (".html", Form::Html),
-    (".svg", Form::Svg),
-    (".pb.gz", Form::Pprof),
-    (".folded", Form::Folded),
-    (".speedscope.json", Form::Speedscope),
-    (".trace.json", Form::Trace),
+const FORMATS: &[(&str, OutputFormat)] = &[
+    (".html", OutputFormat::Html),
+    (".svg", OutputFormat::Svg),
+    (".pb.gz", OutputFormat::Pprof),
+    (".folded", OutputFormat::Folded),
+    (".speedscope.json", OutputFormat::Speedscope),
+    (".trace.json", OutputFormat::Trace),
 ];
 
-/// A name that implies no form.
+/// A name that implies no format.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnknownForm(PathBuf);
+pub struct UnknownFormat(PathBuf);
 
-impl fmt::Display for UnknownForm {
+impl fmt::Display for UnknownFormat {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let endings: Vec<&str> = FORMS.iter().map(|(ending, _)| *ending).collect();
+        let endings: Vec<&str> = FORMATS.iter().map(|(ending, _)| *ending).collect();
         write!(formatter, "{}: end the name with one of {}", self.0.display(), endings.join(", "))
     }
 }
 
-impl std::error::Error for UnknownForm {}
+impl std::error::Error for UnknownFormat {}
 
 /// Why a profile cannot be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WriteError {
-    /// This form needs the time of each sample.
+    /// This format needs the time of each sample.
     Timeless(MissingTimes),
     /// The base has no value of the profile's kind, so they cannot be compared.
     OtherKind {
@@ -87,15 +87,15 @@ impl From<MissingTimes> for WriteError {
     }
 }
 
-impl Form {
-    /// The form of a file with this name.
-    pub fn of_name(file: &Path) -> Result<Form, UnknownForm> {
+impl OutputFormat {
+    /// The format of a file with this name.
+    pub fn of_name(file: &Path) -> Result<OutputFormat, UnknownFormat> {
         let name = file.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
-        let form = FORMS.iter().find(|(ending, _)| name.ends_with(ending)).map(|(_, form)| *form);
-        form.ok_or_else(|| UnknownForm(file.to_owned()))
+        let format = FORMATS.iter().find(|(ending, _)| name.ends_with(ending)).map(|(_, format)| *format);
+        format.ok_or_else(|| UnknownFormat(file.to_owned()))
     }
 
-    /// Writes the profile's main value in this form. Only a page compares it with `base`, which must have a
+    /// Writes the profile's main value in this format. Only a page compares it with `base`, which must have a
     /// value of that kind.
     pub fn write(self, profile: &Profile, base: Option<&Profile>) -> Result<Vec<u8>, WriteError> {
         let value = profile.main;
@@ -105,12 +105,12 @@ impl Form {
             return Err(WriteError::OtherKind { profile: of.clone(), base: base.values.get(base.main).cloned() });
         }
         Ok(match self {
-            Form::Pprof => pprof::write(profile),
-            Form::Svg => svg::write(profile, value).into(),
-            Form::Html => html::write(profile, value, base).into(),
-            Form::Folded => write_folded(profile, value).into(),
-            Form::Speedscope => write_speedscope(profile, value).into(),
-            Form::Trace => write_chrome(profile)?.into(),
+            OutputFormat::Pprof => pprof::write(profile),
+            OutputFormat::Svg => svg::write(profile, value).into(),
+            OutputFormat::Html => html::write(profile, value, base).into(),
+            OutputFormat::Folded => write_folded(profile, value).into(),
+            OutputFormat::Speedscope => write_speedscope(profile, value).into(),
+            OutputFormat::Trace => write_chrome(profile)?.into(),
         })
     }
 }
@@ -273,35 +273,35 @@ mod tests {
 
     #[test]
     fn the_name_says_the_form() {
-        let form = |name: &str| Form::of_name(Path::new(name)).map_err(|unnamed| unnamed.to_string());
-        assert_eq!(form("a/b.html"), Ok(Form::Html));
-        assert_eq!(form("b.pb.gz"), Ok(Form::Pprof));
-        assert_eq!(form("b.speedscope.json"), Ok(Form::Speedscope));
-        assert_eq!(form("b.trace.json"), Ok(Form::Trace));
-        assert!(form("b.json").unwrap_err().contains(".speedscope.json, .trace.json"));
-        assert!(form("/").is_err());
+        let format = |name: &str| OutputFormat::of_name(Path::new(name)).map_err(|unnamed| unnamed.to_string());
+        assert_eq!(format("a/b.html"), Ok(OutputFormat::Html));
+        assert_eq!(format("b.pb.gz"), Ok(OutputFormat::Pprof));
+        assert_eq!(format("b.speedscope.json"), Ok(OutputFormat::Speedscope));
+        assert_eq!(format("b.trace.json"), Ok(OutputFormat::Trace));
+        assert!(format("b.json").unwrap_err().contains(".speedscope.json, .trace.json"));
+        assert!(format("/").is_err());
     }
 
     #[test]
     fn a_base_of_another_kind_is_refused() {
         let profile = example();
-        assert!(Form::Html.write(&profile, Some(&profile)).is_ok());
+        assert!(OutputFormat::Html.write(&profile, Some(&profile)).is_ok());
         for other in [ValueType::new("cpu", "count"), ValueType::new("inuse_space", "bytes")] {
             let mut base = profile.clone();
             base.values[base.main] = other;
-            let why = Form::Html.write(&profile, Some(&base)).unwrap_err().to_string();
+            let why = OutputFormat::Html.write(&profile, Some(&base)).unwrap_err().to_string();
             assert!(why.contains("another kind") && why.contains("cpu in nanoseconds"), "{why}");
         }
         // Its main value may differ.
         let mut base = profile.clone();
         base.main = 0;
-        assert!(Form::Html.write(&profile, Some(&base)).is_ok());
+        assert!(OutputFormat::Html.write(&profile, Some(&base)).is_ok());
     }
 
     #[test]
     fn each_form_can_be_written() {
-        for (ending, form) in FORMS {
-            assert!(!form.write(&example(), None).unwrap().is_empty(), "{ending}");
+        for (ending, format) in FORMATS {
+            assert!(!format.write(&example(), None).unwrap().is_empty(), "{ending}");
         }
     }
 
