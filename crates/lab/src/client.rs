@@ -160,13 +160,13 @@ impl Client {
             Ok(()) => Ok(stream),
             Err(error) => Err(format!("cannot send the request: {error}")),
         });
-        self.stream = Some(sent.map_err(|message| self.failed(&message))?);
+        self.stream = Some(sent.map_err(|message| self.error_with_address(&message))?);
         Ok(())
     }
 
     /// Reads the response to the request that was begun.
     pub(crate) fn end(&mut self) -> Result<Reply> {
-        let Some(mut stream) = self.stream.take() else { return Err(self.failed("no request was sent")) };
+        let Some(mut stream) = self.stream.take() else { return Err(self.error_with_address("no request was sent")) };
         let mut reply = Reply { status: 0, body: Vec::new() };
         let received = receive(&mut stream, &mut self.bytes, &mut |part| {
             match part {
@@ -181,11 +181,11 @@ impl Client {
                 self.stream = is_kept.then_some(stream);
                 Ok(reply)
             }
-            Err(failure) => Err(self.failed(&failure.message)),
+            Err(failure) => Err(self.error_with_address(&failure.message)),
         }
     }
 
-    fn failed(&self, message: &str) -> Error {
+    fn error_with_address(&self, message: &str) -> Error {
         Error::new(format!("{}: {message}", self.subject))
     }
 

@@ -27,7 +27,7 @@ const KEY: &str = "--key";
 const FLAGS_BEFORE: &str = "qk";
 
 /// The arguments of this process without its name. Arguments that are not text are refused elsewhere.
-pub(crate) fn typed() -> Vec<String> {
+pub(crate) fn own_arguments() -> Vec<String> {
     std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect()
 }
 

@@ -8,7 +8,7 @@
 //! all. The analysis has medians of the columns, and ratios to the first column within rounds. The text is the same for
 //! terminal and report.
 
-use crate::command_line::typed;
+use crate::command_line::own_arguments;
 use crate::environment;
 use crate::error::{EXIT_INTERRUPTED, Result};
 use crate::output::show;
@@ -78,7 +78,11 @@ pub(crate) fn finish(mut result: FiguresResult, writer: Option<ResultWriter>) ->
     let (text, code) = (text(&result), result.exit_code());
     let on_stdout = writer.as_ref().is_some_and(|writer| writer.path() == Path::new("-"));
     if let Some(writer) = writer {
-        writer.finish(&ResultFile::new(typed(), environment::gather(), Experiment::Figures(Box::new(result))))?;
+        writer.finish(&ResultFile::new(
+            own_arguments(),
+            environment::gather(),
+            Experiment::Figures(Box::new(result)),
+        ))?;
     }
     match on_stdout {
         true => eprint!("{text}"),

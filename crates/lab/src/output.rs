@@ -29,7 +29,7 @@ pub(crate) fn replace_file(path: &Path, content: &[u8]) -> io::Result<()> {
 }
 
 /// Whether [`replace`] would work; leaves no trace.
-pub(crate) fn can_replace_file(path: &Path) -> io::Result<()> {
+pub(crate) fn check_replaceable(path: &Path) -> io::Result<()> {
     partial(path).map(drop)
 }
 

@@ -240,18 +240,18 @@ impl JsonWriter<'_> {
             Value::Number(number) => self.number(*number)?,
             Value::String(text) => {
                 let text = text.as_bytes();
-                self.has_room(text.len())?;
+                self.check_room(text.len())?;
                 self.text(&text);
             }
             Value::Table(table) => self.table(table)?,
             other if self.style.forced => self.text(format!("{}: (a value)", other.type_name()).as_bytes()),
             other => return Err(bad(format!("Cannot serialise {}: type not supported", other.type_name()))),
         }
-        self.has_room(0)
+        self.check_room(0)
     }
 
     /// Whether so many more bytes are within the limit.
-    fn has_room(&self, bytes: usize) -> Result<()> {
+    fn check_room(&self, bytes: usize) -> Result<()> {
         match self.out.len() + bytes <= self.style.bytes_max {
             true => Ok(()),
             false => Err(bad(format!("Cannot serialise, the text is longer than {} MiB", self.style.bytes_max >> 20))),
@@ -327,7 +327,7 @@ impl JsonWriter<'_> {
                 let Some(key) = self.key(&key)? else { continue };
                 // Data kept for sorting counts like the text.
                 bytes += key.len() + size_of::<(Vec<u8>, Value)>();
-                self.has_room(bytes)?;
+                self.check_room(bytes)?;
                 entries.push((key, value));
             }
             entries.sort_unstable_by(|one, other| one.0.cmp(&other.0));
@@ -359,7 +359,7 @@ impl JsonWriter<'_> {
         if self.out.len() > start {
             self.out.push(b',');
         }
-        self.has_room(key.len())?;
+        self.check_room(key.len())?;
         self.text(key);
         self.out.push(b':');
         self.value(value)
@@ -392,7 +392,7 @@ impl JsonWriter<'_> {
             };
         }
         // Each place takes five bytes as `null`.
-        self.has_room(usize::try_from(most).unwrap_or(usize::MAX).saturating_mul(2))?;
+        self.check_room(usize::try_from(most).unwrap_or(usize::MAX).saturating_mul(2))?;
         Ok(TableForm::Array(most))
     }
 }

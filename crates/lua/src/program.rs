@@ -251,12 +251,14 @@ impl Module {
         if described.get::<bool>("authenticates")? {
             return wrong("plugins that authenticate consumers are not supported; remove type and consumer_schema");
         }
-        let Some(name) = is::<String>(described, "name", vm)? else { return wrong("name is missing") };
-        let Some(priority) = is::<f64>(described, "priority", vm)? else { return wrong("priority is missing") };
+        let Some(name) = typed_value::<String>(described, "name", vm)? else { return wrong("name is missing") };
+        let Some(priority) = typed_value::<f64>(described, "priority", vm)? else {
+            return wrong("priority is missing");
+        };
         if priority.fract() != 0.0 || priority.abs() > f64::from(i32::MAX) {
             return wrong("priority is not a 32-bit integer");
         }
-        if is::<f64>(described, "version", vm)?.is_none() {
+        if typed_value::<f64>(described, "version", vm)?.is_none() {
             return wrong("version is missing");
         }
         let Value::Table(schema) = described.get::<Value>("schema")? else {
@@ -280,7 +282,7 @@ impl Module {
 }
 
 /// A value of a type; `None`: it is absent.
-fn is<T: FromLua>(table: &Table, key: &str, vm: &Vm) -> mlua::Result<Option<T>> {
+fn typed_value<T: FromLua>(table: &Table, key: &str, vm: &Vm) -> mlua::Result<Option<T>> {
     match table.get::<Value>(key)? {
         Value::String(text) if key != "name" => Err(mlua::Error::runtime(format!("{key} is not a number: {text:?}"))),
         value => Option::from_lua(value, &vm.lua),

@@ -458,7 +458,7 @@ fn amount(
         Measure::DeviceDirectoryPending => now(facts.directory?.pending as u64),
         Measure::DeviceNodes => now(facts.directory?.nodes as u64),
         Measure::DevicePeersConnected => now(facts.directory?.peers as u64),
-        Measure::DevicePeersRefused => Some(Amount::SoFar(facts.directory?.refused_peers)),
+        Measure::DevicePeersRefused => Some(RecordedValue::SoFar(facts.directory?.refused_peers)),
         Measure::LimitCounters => now(facts.limits.counters as u64),
         Measure::LimitEvicted => Some(RecordedValue::SoFar(facts.limits.evicted)),
         Measure::LimitContended => Some(RecordedValue::SoFar(facts.limits.contended)),

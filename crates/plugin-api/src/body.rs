@@ -184,7 +184,7 @@ impl BodyChanges {
         }
     }
 
-    /// Takes the replacement, if no filter changes it; [`BodyChanges::give_back`] undoes this.
+    /// Takes the replacement, if no filter changes it; [`BodyChanges::restore_replacement`] undoes this.
     pub(crate) fn take_replaced(&mut self) -> Option<Vec<u8>> {
         match &mut self.list[..] {
             [(_, BodyChange::Replace(body))] => Some(std::mem::take(body)),

@@ -114,7 +114,7 @@ pub trait Plugin: Send + Sync + 'static {
         None
     }
 
-    /// The upstreams that are written in its configuration, as returned by [`Upstreams::written`](crate::Upstreams::written).
+    /// The upstreams that are written in its configuration, as returned by [`Upstreams::register_own`](crate::Upstreams::register_own).
     fn own_upstreams(&self) -> &[OwnUpstream] {
         &[]
     }

@@ -228,7 +228,7 @@ impl Health {
 pub(crate) enum HealthStep {
     /// No change.
     Stay,
-    /// It has failed too often: [`Health::failed`] must set it aside, if not too many are.
+    /// It has failed too often: [`Health::record_failure`] must set it aside, if not too many are.
     Eject,
     /// It is set aside again.
     SetAside(u64),

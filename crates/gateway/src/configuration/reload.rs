@@ -16,7 +16,7 @@
 use super::background::{self, Waits};
 use super::kept::DatastoreKind;
 use super::reading::{Candidate, ConfigReader, ReadResult, SourceReading};
-use super::restart::needs_restart;
+use super::restart::keys_that_need_restart;
 use super::source::ConfigSource;
 use super::sources::millis;
 use super::status;
@@ -522,7 +522,7 @@ impl Reloader {
             warn!("{error}");
         }
         (self.reloadable.published)(config, self.plans.load().generation);
-        self.pending_restart = needs_restart(&self.started, new);
+        self.pending_restart = keys_that_need_restart(&self.started, new);
         for key in &self.pending_restart {
             warn!("{key} differs from what the gateway was started with; takes effect at the next start");
         }

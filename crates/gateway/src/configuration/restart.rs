@@ -5,7 +5,7 @@
 use stillgate_config::{Admin, ConfigSourceKeys, Devices, Gateway, Limits, Log, Metrics};
 
 /// The keys that differ and cannot be changed in a running process.
-pub(crate) fn needs_restart(started: &Gateway, new: &Gateway) -> Vec<&'static str> {
+pub(crate) fn keys_that_need_restart(started: &Gateway, new: &Gateway) -> Vec<&'static str> {
     let Gateway {
         workers,
         limits,
@@ -144,8 +144,9 @@ mod tests {
             ConfigSource::Text(text.clone()).parse(text.as_bytes()).unwrap().config.gateway
         };
         let started = gateway("workers: 2");
-        let check =
-            |keys: &str, expected: &[&str]| assert_eq!(needs_restart(&started, &gateway(keys)), expected, "{keys}");
+        let check = |keys: &str, expected: &[&str]| {
+            assert_eq!(keys_that_need_restart(&started, &gateway(keys)), expected, "{keys}")
+        };
         check("workers: 2", &[]);
         check("workers: 3", &["gateway.workers"]);
         check("workers: auto", &["gateway.workers"]);
@@ -169,7 +170,7 @@ mod tests {
              dialect: apisix, native_histograms: true, created: false, exemplars: true, disable: {labels: [node]}}",
         );
         let expected = ["address", "memory", "series_per_family", "shared"].map(|key| format!("gateway.metrics.{key}"));
-        assert_eq!(needs_restart(&measured, &changed), expected);
-        assert_eq!(needs_restart(&measured, &gateway("log: {}")), ["gateway.metrics.address"]);
+        assert_eq!(keys_that_need_restart(&measured, &changed), expected);
+        assert_eq!(keys_that_need_restart(&measured, &gateway("log: {}")), ["gateway.metrics.address"]);
     }
 }

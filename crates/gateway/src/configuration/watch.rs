@@ -42,7 +42,7 @@ pub(crate) struct FileWatch {
     next_look: Instant,
     /// The names in these folders, as the watcher's thread knows them.
     names: Arc<Mutex<BTreeMap<PathBuf, WatchedNames>>>,
-    /// When the notice is due, once something has happened. Kept here so that [`FileWatch::changed`] can be cancelled.
+    /// When the notice is due, once something has happened. Kept here so that [`FileWatch::wait_for_change`] can be cancelled.
     due: Option<Instant>,
 }
 

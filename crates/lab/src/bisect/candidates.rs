@@ -69,7 +69,7 @@ pub(crate) fn row_of_commits(
         return Err(format!("{} commits from {good} to {bad}; at most {COMMITS_MAX}", commits.len()).into());
     }
     if !prior_paths.is_empty() {
-        weigh(&mut commits, &touched(top, &range, line)?, prior_paths);
+        weigh(&mut commits, &changed_files(top, &range, line)?, prior_paths);
     }
     Ok(commits)
 }
@@ -93,7 +93,7 @@ fn not_before(top: &Path, good: &str, bad: &str) -> Result<Error> {
 }
 
 /// The files that each commit changed; for a merge, those that differ from its first parent.
-fn touched(top: &Path, range: &str, line: MergeOrder) -> Result<BTreeMap<String, Vec<String>>> {
+fn changed_files(top: &Path, range: &str, line: MergeOrder) -> Result<BTreeMap<String, Vec<String>>> {
     let words = [
         "-c",
         "core.quotePath=false",

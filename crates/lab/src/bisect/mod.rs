@@ -58,7 +58,7 @@ impl Bisection<'_> {
             let record = &result.commits[place];
             let named = format!("{} {}", short(&record.commit), record.subject);
             if !is_built(place) {
-                display.doing(&format!("building {named}"), result);
+                display.report_activity(&format!("building {named}"), result);
             }
             let begun = Instant::now();
             let built = self.source.build(record, self.stop)?;
@@ -66,28 +66,28 @@ impl Bisection<'_> {
                 BuildOutcome::Stopped => continue,
                 BuildOutcome::Failed(why) => {
                     display.note(&format!("{named}: {why}"));
-                    result.tries.push(tried(place, begun, TryOutcome::NotBuilt { why }));
+                    result.tries.push(finished_try(place, begun, TryOutcome::NotBuilt { why }));
                     continue;
                 }
                 BuildOutcome::There { place: ready, reused } => {
                     if !reused {
-                        result.tries.push(tried(place, begun, TryOutcome::Built));
+                        result.tries.push(finished_try(place, begun, TryOutcome::Built));
                     }
                     ready
                 }
             };
-            display.doing(&format!("measuring {named} ({} so far)", known.readings.len()), result);
+            display.report_activity(&format!("measuring {named} ({} so far)", known.readings.len()), result);
             let begun = Instant::now();
             let Some(outcome) = self.measure(result, &ready)? else { continue };
             match &outcome {
                 TryOutcome::Measured { value, unit } => {
                     let unit = unit.as_ref().map_or_else(String::new, |unit| format!(" {unit}"));
-                    display.measured(&format!("{} {named}: {value}{unit}", known.readings.len() + 1));
+                    display.report_measured(&format!("{} {named}: {value}{unit}", known.readings.len() + 1));
                 }
                 TryOutcome::Failed { why } | TryOutcome::Skipped { why } => display.note(&format!("{named}: {why}")),
                 TryOutcome::Built | TryOutcome::NotBuilt { .. } => {}
             }
-            result.tries.push(tried(place, begun, outcome));
+            result.tries.push(finished_try(place, begun, outcome));
         }
     }
 
@@ -171,7 +171,7 @@ pub(crate) fn in_unit(tried: MeasureOutcome, unit: &mut Option<Option<String>>) 
     }
 }
 
-fn tried(place: usize, begun: Instant, outcome: TryOutcome) -> Try {
+fn finished_try(place: usize, begun: Instant, outcome: TryOutcome) -> Try {
     let seconds = begun.elapsed().as_secs_f64();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
     Try { place, begun_unix_s: now - seconds, seconds, outcome }
@@ -210,12 +210,12 @@ impl Display {
     }
 
     /// Shows the current activity and the current belief.
-    fn doing(&self, what: &str, result: &BisectResult) {
+    fn report_activity(&self, what: &str, result: &BisectResult) {
         if let Some(bar) = &self.bar {
             let answer = &result.answer;
             let beliefs: Vec<f64> = answer.posterior.values().copied().chain([answer.none, answer.several]).collect();
             let seconds = result.tries.iter().map(|tried| tried.seconds).sum();
-            let left = left(&beliefs, answer.measurements, seconds, result.design.confidence);
+            let left = estimate_remaining(&beliefs, answer.measurements, seconds, result.design.confidence);
             let left = left.map(|left| format!("; {left}")).unwrap_or_default();
             bar.set_message(format!("{}{what}{left}", bars(result)));
         }
@@ -230,7 +230,7 @@ impl Display {
     }
 
     /// Prints a measurement if bars are not shown.
-    pub(crate) fn measured(&self, text: &str) {
+    pub(crate) fn report_measured(&self, text: &str) {
         if self.bar.is_none() {
             eprintln!("{text}");
         }
@@ -248,7 +248,7 @@ impl Drop for Display {
 /// How many more measurements are needed, and how long they take, if each is as informative as those so far: from the
 /// progress of the posterior's entropy between its first value and that of an answer. `None` while there is too little
 /// to extrapolate.
-fn left(beliefs: &[f64], measurements: usize, seconds: f64, confidence: f64) -> Option<String> {
+fn estimate_remaining(beliefs: &[f64], measurements: usize, seconds: f64, confidence: f64) -> Option<String> {
     let entropy = |p: f64| if p > 0.0 { -p * p.ln() } else { 0.0 };
     let now: f64 = beliefs.iter().map(|p| entropy(*p)).sum();
     let first = (beliefs.len().max(2) as f64).ln();
@@ -299,7 +299,7 @@ mod tests {
         let check = |sure: f64, measurements: usize, expected: Option<&str>| {
             let mut beliefs = vec![(1.0 - sure) / 63.0; 63];
             beliefs.push(sure);
-            let said = left(&beliefs, measurements, 2.0 * measurements as f64, 0.95);
+            let said = estimate_remaining(&beliefs, measurements, 2.0 * measurements as f64, 0.95);
             assert_eq!(said.as_deref(), expected, "{sure} {measurements}");
         };
         check(0.5, 6, None);

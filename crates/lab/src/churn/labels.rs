@@ -57,7 +57,7 @@ impl Change for NewLabels {
         Ok(())
     }
 
-    fn during(&mut self, _: &mut RunningTarget, mode: Mode, over: &AtomicBool) -> Result<u64> {
+    fn change_until_over(&mut self, _: &mut RunningTarget, mode: Mode, over: &AtomicBool) -> Result<u64> {
         self.mode = mode;
         super::wait_for_end(over);
         Ok(0)

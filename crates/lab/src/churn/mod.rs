@@ -81,7 +81,7 @@ pub(crate) struct ChangeOptions {
 
 impl ChangeOptions {
     /// What the kind of this name uses, for the result.
-    fn shown(&self, change: &str) -> Vec<(&'static str, String)> {
+    fn reported_options(&self, change: &str) -> Vec<(&'static str, String)> {
         let (routes, rate) = (("routes", self.routes.to_string()), ("changes per second", self.per_second.to_string()));
         match change {
             "reload" => vec![routes, rate, ("expressions", self.expressions.to_string())],
@@ -145,7 +145,7 @@ pub(crate) trait Change: Send {
     fn begin(&mut self, target: &mut RunningTarget) -> Result;
 
     /// Changes until it is over; returns the number of changes.
-    fn during(&mut self, target: &mut RunningTarget, mode: Mode, over: &AtomicBool) -> Result<u64>;
+    fn change_until_over(&mut self, target: &mut RunningTarget, mode: Mode, over: &AtomicBool) -> Result<u64>;
 
     /// Waits after a block until all changes have their effect.
     fn settle(&mut self, _target: &mut RunningTarget) -> Result {
@@ -184,7 +184,7 @@ pub(crate) enum Requests {
 }
 
 /// Calls `step` this often until it is over; returns the number of calls.
-fn paced(per_second: u32, over: &AtomicBool, mut step: impl FnMut() -> Result) -> Result<u64> {
+fn repeat_at_pace(per_second: u32, over: &AtomicBool, mut step: impl FnMut() -> Result) -> Result<u64> {
     let (mut next, mut count) = (Instant::now(), 0);
     while !over.load(Ordering::Relaxed) {
         step()?;

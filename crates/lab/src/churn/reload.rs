@@ -3,7 +3,7 @@
 //! In a block without changes the same are written to a file that nobody reads: the cost of writing is not the target's. How long a
 //! change takes to be served is measured afterwards, under the same load and changes, since asking for it is a load, too.
 
-use super::{Change, ChangeOptions, Mode, Requests, micros, paced, routes};
+use super::{Change, ChangeOptions, Mode, Requests, micros, repeat_at_pace, routes};
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::result::Durations;
@@ -74,12 +74,12 @@ impl Change for Reload {
         Ok(())
     }
 
-    fn during(&mut self, target: &mut RunningTarget, mode: Mode, over: &AtomicBool) -> Result<u64> {
+    fn change_until_over(&mut self, target: &mut RunningTarget, mode: Mode, over: &AtomicBool) -> Result<u64> {
         // The work of writing must not take CPU time from the load.
         schedule::make_own_thread_idle()?;
         let Some([file, decoy]) = &mut self.files else { return Ok(0) };
         if mode == Mode::Without {
-            return paced(self.per_second, over, || decoy.change().map(drop));
+            return repeat_at_pace(self.per_second, over, || decoy.change().map(drop));
         }
         let (signal, address) = (self.signal, target.address);
         let process = target.process()?;
@@ -91,7 +91,7 @@ impl Change for Reload {
             Ok(WrittenChange { at: Instant::now(), number: file.written(), path })
         };
         if mode == Mode::With {
-            return paced(self.per_second, over, || write(file).map(drop));
+            return repeat_at_pace(self.per_second, over, || write(file).map(drop));
         }
         // While one change is awaited, later ones are not observed.
         let (changes, written) = sync_channel(0);
@@ -99,7 +99,7 @@ impl Change for Reload {
         let mut awaited = 0;
         thread::scope(|scope| {
             let following = scope.spawn(|| follow(&mut Client::new(address), written, &served));
-            let count = paced(self.per_second, over, || {
+            let count = repeat_at_pace(self.per_second, over, || {
                 if awaited > served.load(Ordering::Relaxed) && file.replaces_next(awaited) {
                     // It would never be seen.
                     return Ok(());

@@ -124,7 +124,7 @@ fn new_result(plan: &ChurnPlan) -> FiguresResult {
     if let Some((tunnels, every)) = plan.tunnels {
         result.set("tunnels", format!("{tunnels}, each pinged every {} s", every.as_secs_f64()));
     }
-    for (name, value) in options.shown(change.name) {
+    for (name, value) in options.reported_options(change.name) {
         result.set(name, value);
     }
     result
@@ -220,7 +220,7 @@ impl<'a> Bench<'a> {
                     fleet.run(MessagePace::Clock(rate), LEAD_IN + duration)
                 })
             });
-            let changing = scope.spawn(|| change.during(target, mode, &over));
+            let changing = scope.spawn(|| change.change_until_over(target, mode, &over));
             let outcome = load.run_until(plan.pace(), LEAD_IN, duration, stop);
             over.store(true, Ordering::Relaxed);
             let changes = changing.join().unwrap_or_else(|_| Err("the thread of the changes panicked".into()));

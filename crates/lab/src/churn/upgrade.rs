@@ -45,7 +45,7 @@ impl Change for Upgrade {
         set_child_subreaper(Some(getpid())).map_err(|error| Error::new(format!("the successor's parent: {error}")))
     }
 
-    fn during(&mut self, target: &mut RunningTarget, mode: Mode, over: &AtomicBool) -> Result<u64> {
+    fn change_until_over(&mut self, target: &mut RunningTarget, mode: Mode, over: &AtomicBool) -> Result<u64> {
         let begin = Instant::now();
         while !over.load(Ordering::Relaxed) && begin.elapsed() < self.after {
             sleep(LOOK);

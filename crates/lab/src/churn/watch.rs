@@ -43,7 +43,7 @@ impl Change for Watch {
         Ok(())
     }
 
-    fn during(&mut self, _: &mut RunningTarget, mode: Mode, over: &AtomicBool) -> Result<u64> {
+    fn change_until_over(&mut self, _: &mut RunningTarget, mode: Mode, over: &AtomicBool) -> Result<u64> {
         let Some(address) = self.address.filter(|_| mode != Mode::Without) else {
             super::wait_for_end(over);
             return Ok(0);

@@ -7,7 +7,7 @@
 //! An etcd is filled and written to over its JSON gateway, as by a program other than stillgate. The resources are
 //! there both as a file and as documents in the layout of APISIX.
 
-use super::{Change, ChangeOptions, Mode, Requests, micros, only_of_stillgate, paced, stillgate_head};
+use super::{Change, ChangeOptions, Mode, Requests, micros, only_of_stillgate, repeat_at_pace, stillgate_head};
 use crate::client::Client;
 use crate::error::Result;
 use crate::result::Durations;
@@ -158,7 +158,7 @@ impl Change for Write {
         Ok(())
     }
 
-    fn during(&mut self, target: &mut RunningTarget, mode: Mode, over: &AtomicBool) -> Result<u64> {
+    fn change_until_over(&mut self, target: &mut RunningTarget, mode: Mode, over: &AtomicBool) -> Result<u64> {
         schedule::make_own_thread_idle()?;
         let mut client = Client::new(target.address);
         let mut writer = match (mode, &self.etcd, self.admin) {
@@ -170,7 +170,7 @@ impl Change for Write {
             }
         };
         let rate = if mode == Mode::Follow { FOREIGN_PER_SECOND } else { self.per_second };
-        paced(rate, over, || {
+        repeat_at_pace(rate, over, || {
             let (key_of, document, path) = change(self.next);
             self.next += 1;
             let begin = Instant::now();

@@ -5,7 +5,7 @@ use crate::bisect::candidates::{self, Versions};
 use crate::bisect::checkouts::{CheckoutSource, Checkouts, Patch};
 use crate::bisect::{Bisection, Display, analysis};
 use crate::cli::EXIT_USAGE;
-use crate::command_line::{duration, percent, positive, probability, quoted_word, typed};
+use crate::command_line::{duration, own_arguments, percent, positive, probability, quoted_word};
 use crate::error::{EXIT_INTERRUPTED, Error, Result, stop_flag};
 use crate::history::count_change;
 use crate::result::bisect::{
@@ -148,7 +148,7 @@ impl Bisect {
                     path.display()
                 )));
             }
-            None => begun(design, row),
+            None => new_result(design, row),
         };
         if let Some(note) = note {
             display.note(&note);
@@ -156,7 +156,7 @@ impl Bisect {
         let stop = stop_flag()?;
         let environment = environment::gather();
         let wrap = |result: &BisectResult| {
-            ResultFile::new(typed(), environment.clone(), Experiment::Bisect(Box::new(result.clone())))
+            ResultFile::new(own_arguments(), environment.clone(), Experiment::Bisect(Box::new(result.clone())))
         };
         let bisection = Bisection {
             source: &source,
@@ -265,7 +265,7 @@ fn earlier(path: &Path) -> Result<Option<BisectResult>> {
     }
 }
 
-fn begun(design: BisectDesign, commits: Vec<CommitRecord>) -> BisectResult {
+fn new_result(design: BisectDesign, commits: Vec<CommitRecord>) -> BisectResult {
     let mut result = BisectResult { answer: Answer::unknown(&design), design, commits, tries: Vec::new(), ended: None };
     result.answer = analysis::answer(&result);
     result

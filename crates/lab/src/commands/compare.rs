@@ -2,7 +2,7 @@
 
 use super::builds::Builds;
 use crate::cli::EXIT_USAGE;
-use crate::command_line::{Cpus, cpus, duration, percent, positive, probability, rate, seed_of_clock, typed};
+use crate::command_line::{Cpus, cpus, duration, own_arguments, percent, positive, probability, rate, seed_of_clock};
 use crate::compare::side::upstream_placement;
 use crate::compare::subject::ResolvedSide;
 use crate::compare::{Contest, Pairs, Pilot, analysis, instructions, measures, rules, tables};
@@ -165,7 +165,7 @@ fn compare(arguments: &Compare) -> Result<u8> {
     let make = |pairs: &[Pair], crash: Option<&Crash>| -> Result<ResultFile> {
         let result = result(&design, (&pilot, &asked), (pairs, crash), &counted)?;
         let environment = Environment { stolen_s: stolen.ms().map(|ms| ms / 1e3), ..environment.clone() };
-        Ok(ResultFile::new(typed(), environment, Experiment::Compare(Box::new(result))))
+        Ok(ResultFile::new(own_arguments(), environment, Experiment::Compare(Box::new(result))))
     };
     let mut saved = false;
     let run = match &pilot.crash {
@@ -270,7 +270,7 @@ impl Compare {
             Ok(there) if there.is_dir() => cannot(&"it is a directory; name a file in it"),
             // A pipe or a terminal is tried when there is something to write.
             Ok(there) if !there.is_file() => Ok(()),
-            _ => output::can_replace_file(markdown).or_else(|error| cannot(&error)),
+            _ => output::check_replaceable(markdown).or_else(|error| cannot(&error)),
         }
     }
 

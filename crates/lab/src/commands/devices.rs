@@ -1,6 +1,6 @@
 //! `stillgate-lab devices`: mock devices against a gateway, or against two in alternation.
 
-use crate::command_line::{self, Header, seed_of_clock, typed};
+use crate::command_line::{self, Header, own_arguments, seed_of_clock};
 use crate::devices::plan::{Ack, Api, Door, GatewayNode, Plan, Via};
 use crate::devices::{self, analysis};
 use crate::display::Progress;
@@ -168,8 +168,9 @@ pub(crate) fn run(arguments: &DevicesArguments) -> Result<u8> {
     let writer = arguments.json.as_deref().map(ResultWriter::open).transpose()?;
     let design = arguments.design(&plan);
     let stop = stop_flag()?;
-    let make =
-        |result: DevicesResult| ResultFile::new(typed(), environment::gather(), Experiment::Devices(Box::new(result)));
+    let make = |result: DevicesResult| {
+        ResultFile::new(own_arguments(), environment::gather(), Experiment::Devices(Box::new(result)))
+    };
     let result = match &arguments.compare {
         None => {
             let mut progress = Progress::new("devices", devices::steps(&plan));

@@ -1,7 +1,7 @@
 //! `stillgate-lab explain`: why one build costs more than another.
 
 use super::builds::Builds;
-use crate::command_line::{positive, probability, seed_of_clock, typed};
+use crate::command_line::{own_arguments, positive, probability, seed_of_clock};
 use crate::compare::instructions::under_callgrind;
 use crate::compare::side::{LoadSettings, generator_cpus, upstream_placement};
 use crate::display::Progress;
@@ -90,7 +90,7 @@ pub(crate) fn run(arguments: &Explain) -> Result<u8> {
     }
     let unwritable = |path: &PathBuf, error| Error::new(format!("{}: cannot be written: {error}", path.display()));
     if let Some(path) = &arguments.html {
-        output::can_replace_file(path).map_err(|error| unwritable(path, error))?;
+        output::check_replaceable(path).map_err(|error| unwritable(path, error))?;
     }
     let path = arguments.json.clone().unwrap_or_else(|| file::default_path("explain"));
     let writer = ResultWriter::open(&path)?;
@@ -101,7 +101,7 @@ pub(crate) fn run(arguments: &Explain) -> Result<u8> {
     if let Some(path) = &arguments.html {
         output::replace_file(path, words::html(&result).as_bytes()).map_err(|error| unwritable(path, error))?;
     }
-    writer.finish(&ResultFile::new(typed(), environment::gather(), Experiment::Explain(Box::new(result))))?;
+    writer.finish(&ResultFile::new(own_arguments(), environment::gather(), Experiment::Explain(Box::new(result))))?;
     let Some(slices) = interrupted else { return Ok(0) };
     eprintln!("stillgate-lab: interrupted after {}; {} has the profiles so far", arguments.of(slices), path.display());
     Ok(EXIT_INTERRUPTED)
@@ -164,7 +164,7 @@ impl Explain {
             progress.note("interrupted: analysing the profiles so far; Ctrl-C again ends at once");
         }
         progress.finish();
-        Ok(made(design, cpu, counted, lua, isolated, interrupted))
+        Ok(explain_result(design, cpu, counted, lua, isolated, interrupted))
     }
 
     /// The progress as text.
@@ -194,7 +194,7 @@ fn enough_slices(sides: Sides, least: usize) -> Result<Sides, String> {
     if sides.a.work.len() < least { Err(INTERRUPTED.to_owned()) } else { Ok(sides) }
 }
 
-fn made(
+fn explain_result(
     design: ExplainDesign,
     cpu: Sides,
     counted: Result<Sides, String>,

@@ -6,7 +6,7 @@
 pub(crate) mod fail_if;
 mod plan;
 
-use crate::command_line::{self, Cpus, Header, typed};
+use crate::command_line::{self, Cpus, Header, own_arguments};
 use crate::display::LoadDisplay;
 use crate::environment;
 use crate::error::{self, EXIT_INTERRUPTED, Error, Result};
@@ -190,7 +190,7 @@ pub(crate) fn run(arguments: &LoadArguments) -> Result<u8> {
     match json {
         Some(json) => {
             let on_stdout = json.path() == Path::new("-");
-            json.finish(&ResultFile::new(typed(), environment::gather(), Experiment::Load(Box::new(result))))?;
+            json.finish(&ResultFile::new(own_arguments(), environment::gather(), Experiment::Load(Box::new(result))))?;
             if !on_stdout {
                 show(text)?;
             } else if !arguments.quiet {

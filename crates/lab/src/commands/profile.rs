@@ -48,7 +48,7 @@ pub(crate) fn run(arguments: &Profile) -> Result<u8> {
     if format == OutputFormat::Trace {
         return Err("a trace needs the time of each sample, which is not kept here; name another form".into());
     }
-    output::can_replace_file(output).map_err(unwritable)?;
+    output::check_replaceable(output).map_err(unwritable)?;
     // Ctrl-C is for the program; its profile is still wanted.
     let stop = stop_flag()?;
     let shown = Output::Shown { stop: &stop };

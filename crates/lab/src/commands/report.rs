@@ -57,7 +57,7 @@ pub(crate) fn check_output(output: &Path) -> Result {
             output.display()
         )));
     }
-    output::can_replace_file(output).map_err(|error| unwritable(output, &error))
+    output::check_replaceable(output).map_err(|error| unwritable(output, &error))
 }
 
 fn is_stream(output: &Path) -> bool {
@@ -76,7 +76,7 @@ fn source(path: &Path) -> Result<ReportInput> {
     let result = file::read(path)?;
     let name = path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned());
     // A page gives a verdict more weight than a file does; it must report where the two disagree with the data.
-    let verified = verify::made_again(result).map_err(|error| error.context(file::called(path)))?;
+    let verified = verify::verify_recomputed(result).map_err(|error| error.context(file::called(path)))?;
     Ok(ReportInput {
         name,
         sha256: file::sha256(path),

@@ -1,7 +1,7 @@
 //! `stillgate-lab tail`: the effect of scrapes of a gateway's metrics on its slowest requests, for each of several
 //! gateways, numbers of series and scrape intervals.
 
-use crate::command_line::{Cpus, count, cpus, duration, percent, positive, rate, seed_of_clock, typed};
+use crate::command_line::{Cpus, count, cpus, duration, own_arguments, percent, positive, rate, seed_of_clock};
 use crate::commands::builds::{BuiltIn, built_in};
 use crate::display::Progress;
 use crate::environment::{self, Stolen};
@@ -152,7 +152,8 @@ pub(crate) fn run(arguments: &Tail) -> Result<u8> {
     let mut result = None;
     let ended = tail::run(&design, &planned, &stop, &mut progress, flames.as_mut(), |outcomes| {
         let environment = Environment { stolen_s: stolen.ms().map(|ms| ms / 1e3), ..environment.clone() };
-        let file = ResultFile::new(typed(), environment, Experiment::Tail(Box::new(so_far(&design, outcomes)?)));
+        let file =
+            ResultFile::new(own_arguments(), environment, Experiment::Tail(Box::new(so_far(&design, outcomes)?)));
         writer.save(&file)?;
         result = Some(file);
         Ok(())
@@ -228,7 +229,7 @@ impl Tail {
                 planned.len()
             )));
         }
-        output::can_replace_file(page).map_err(|error| unwritable(page, &error))?;
+        output::check_replaceable(page).map_err(|error| unwritable(page, &error))?;
         Ok(Some(Flames::default()))
     }
 

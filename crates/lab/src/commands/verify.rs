@@ -105,11 +105,11 @@ pub(crate) struct Difference {
 
 fn verify(path: &Path) -> Result<Verification> {
     let result = file::read(path)?;
-    made_again(result).map_err(|error| error.context(file::called(path)))
+    verify_recomputed(result).map_err(|error| error.context(file::called(path)))
 }
 
 /// Recomputes a result, and finds everything in it that does not follow from its raw data.
-pub(crate) fn made_again(mut result: ResultFile) -> Result<Verification> {
+pub(crate) fn verify_recomputed(mut result: ResultFile) -> Result<Verification> {
     let mut found = Vec::new();
     check_arguments(&result, &mut found);
     match &mut result.experiment {
@@ -120,7 +120,7 @@ pub(crate) fn made_again(mut result: ResultFile) -> Result<Verification> {
             decided::check_blocks(tail, &mut found)?;
         }
         Experiment::Compare(compared) => {
-            let analysis = compare_analysis::again(compared)?;
+            let analysis = compare_analysis::recompute(compared)?;
             compare_json("analysis", &json(&compared.analysis)?, &json(&analysis)?, &mut found);
             compared.analysis = analysis;
             decided::check_pairs(compared, &mut found)?;
@@ -398,7 +398,7 @@ mod tests {
         let file = synthetic::file(7, 9, 50_000.0);
         let mut value = json(&file).unwrap();
         change(value.pointer_mut(pointer).unwrap_or_else(|| panic!("{pointer}")));
-        let found = made_again(file::parse(&value.to_string()).unwrap()).unwrap().differences;
+        let found = verify_recomputed(file::parse(&value.to_string()).unwrap()).unwrap().differences;
         found.into_iter().map(|difference| difference.path).collect()
     }
 
@@ -461,7 +461,7 @@ mod tests {
         let check = |words: &[&str], path: Option<&str>| {
             let mut file = synthetic::file(7, 9, 0.0);
             file.arguments = words.iter().map(|word| (*word).to_owned()).collect();
-            let found = made_again(file).unwrap().differences;
+            let found = verify_recomputed(file).unwrap().differences;
             assert_eq!(found.first().map(|difference| difference.path.as_str()), path, "{words:?}: {found:?}");
         };
         check(&["tail", "nginx", "--pairs", "9", "--seed", "7", "--rate", "1k", "--block", "5s"], None);
@@ -480,7 +480,7 @@ mod tests {
             ("compare", include_str!("../../tests/data/compare-schema-1.json")),
             ("load", include_str!("../../tests/data/load-schema-1.json")),
         ] {
-            let verified = made_again(file::parse(text).unwrap()).unwrap();
+            let verified = verify_recomputed(file::parse(text).unwrap()).unwrap();
             assert_eq!(verified.differences, vec![], "{kind}");
         }
     }
@@ -501,7 +501,7 @@ mod tests {
             file.lab_version = version.to_owned();
             let Experiment::Tail(tail) = &mut file.experiment else { panic!("synthetic files are of this kind") };
             tail.analysis.sentence = "All is well.".to_owned();
-            let verified = made_again(file).unwrap();
+            let verified = verify_recomputed(file).unwrap();
             assert_eq!(verified.differences.len(), found);
             let Experiment::Tail(again) = &verified.result.experiment else { panic!("it stays one") };
             assert!(again.analysis.sentence.starts_with("The slowest requests: "), "{}", again.analysis.sentence);

@@ -135,7 +135,7 @@ pub(crate) fn read(
     };
     let mut side = warm(spec, upstream, design, progress)?;
     if measure.name == THROUGHPUT {
-        side.is_measurable(design)?;
+        side.check_measurable(design)?;
     }
     saturated(&mut side, design, progress)?;
     // Memory is read after all loads; for the others, the open loop is only for latencies.
@@ -177,7 +177,7 @@ fn warm<'a>(
 fn saturated(side: &mut MeasuredProgram<'_>, design: &CompareDesign, progress: &mut Progress) -> Result {
     let parts = parts(design.saturation_s);
     let mut left_s = loops_s(design);
-    side.saturated(design, parts, |so_far| {
+    side.run_closed_loop(design, parts, |so_far| {
         progress.step(&format!("closed loop, about {} left{so_far}", rough(left_s)));
         left_s -= design.saturation_s / parts as f64;
     })
@@ -194,7 +194,7 @@ fn rated(
     let (mut begun, mut answered, mut errors) = (1, 0, 0);
     let left = rough(design.rate_s);
     progress.step(&format!("{rate} requests/s, about {left} left{}", side.so_far()));
-    side.rated_alone(design, upstream, &mut |interval| {
+    side.run_at_rate_alone(design, upstream, &mut |interval| {
         answered += interval.requests;
         errors += interval.errors;
         let gone_s = (interval.start + interval.length).as_secs_f64();
@@ -220,7 +220,7 @@ fn anonymous_kib(spec: &Spec, upstream: &Upstream, design: &CompareDesign, progr
 fn syscalls(spec: &Spec, upstream: &Upstream, design: &CompareDesign, progress: &mut Progress) -> Result<Calls> {
     let side = warm(spec, upstream, design, progress)?;
     progress.step("under strace");
-    strace::count(&side.started.pids()?, || side.traced(design))
+    strace::count(&side.started.pids()?, || side.run_untimed(design))
 }
 
 fn settled_kib(spec: &Spec, upstream: &Upstream, design: &CompareDesign) -> Result<f64> {

@@ -53,7 +53,7 @@ struct UsablePairs<'a> {
 }
 
 /// Recomputes the analysis from the rest of a result.
-pub(crate) fn again(result: &CompareResult) -> Result<CompareAnalysis> {
+pub(crate) fn recompute(result: &CompareResult) -> Result<CompareAnalysis> {
     analyse(&result.design, &result.pairs, result.instructions.as_ref(), result.crash.as_ref())
 }
 
@@ -77,7 +77,10 @@ pub(crate) fn analyse(
         return Ok(analyses.remove(0));
     }
     let judged = comparisons.into_iter().zip(analyses);
-    Ok(together(judged.map(|(between, analysis)| PairwiseResult { between, analysis }).collect(), pairs.len()))
+    Ok(combine_comparisons(
+        judged.map(|(between, analysis)| PairwiseResult { between, analysis }).collect(),
+        pairs.len(),
+    ))
 }
 
 impl<'a> UsablePairs<'a> {
@@ -130,7 +133,7 @@ fn finish(
 
 /// All comparisons of more than two builds. One that is worse than the baseline decides; the whole is not called "not
 /// worse" if one of them may be worse.
-fn together(comparisons: Vec<PairwiseResult>, rounds: usize) -> CompareAnalysis {
+fn combine_comparisons(comparisons: Vec<PairwiseResult>, rounds: usize) -> CompareAnalysis {
     let with_baseline: Vec<&PairwiseResult> =
         comparisons.iter().filter(|judged| judged.between.one == Side::A).collect();
     let decisions = || with_baseline.iter().map(|judged| judged.analysis.decision);
@@ -218,9 +221,11 @@ impl ComparisonTests {
             if is_lost(missing, readings.len()) || look.is_early && missing > 0 {
                 continue;
             }
-            found.extend(paired(measure, &a, &b, (design, look, &mut *units)).map(|analysis| (measure, analysis)));
+            found.extend(
+                analyse_pairs(measure, &a, &b, (design, look, &mut *units)).map(|analysis| (measure, analysis)),
+            );
         }
-        let counted = instructions.and_then(|(a, b)| repeated(a, b, design, look));
+        let counted = instructions.and_then(|(a, b)| analyse_repeated(a, b, design, look));
         found.extend(counted.map(|found| (&INSTRUCTIONS, found)));
         ComparisonTests { between, measures: found, failures: rules::failures_of(failed) }
     }
@@ -262,7 +267,7 @@ impl ComparisonTests {
 }
 
 /// `None` without sound pairs.
-fn paired(
+fn analyse_pairs(
     measure: &Measure,
     a: &[f64],
     b: &[f64],
@@ -297,7 +302,7 @@ fn detectable(measure: &Measure, ratios: &[f64], (design, look, units): (&Compar
 }
 
 /// Instructions: see [`rules`] for the rule.
-fn repeated(a: &[f64], b: &[f64], design: &CompareDesign, look: &Look) -> Option<MeasureAnalysis> {
+fn analyse_repeated(a: &[f64], b: &[f64], design: &CompareDesign, look: &Look) -> Option<MeasureAnalysis> {
     let least = INSTRUCTIONS.effect_min.ln_1p();
     let found = rules::difference_of_repetitions(a, b, look.level_once, design.power, least)?;
     let mut analysis = blank(&INSTRUCTIONS, median(a)?, median(b)?);

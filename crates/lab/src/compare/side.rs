@@ -89,7 +89,7 @@ fn in_turn(sides: &mut [MeasuredProgram<'_>], upstream: &Upstream, design: &Comp
     }
     // Only now: a closed loop never sleeps, and would starve everything else.
     let first = placement::prioritize_load(&design.placement, &upstream.pids())?;
-    sides.iter_mut().map(|side| side.rated(design, first.realtime(), &mut |_| {})).collect()
+    sides.iter_mut().map(|side| side.run_at_rate(design, first.realtime(), &mut |_| {})).collect()
 }
 
 /// The closed loop of each side, cut into slices.
@@ -161,7 +161,12 @@ impl<'a> MeasuredProgram<'a> {
 
     /// The closed loop if there is no other side. At the beginning of each of its parts, `begin` is called with the
     /// loop's result so far.
-    pub(super) fn saturated(&mut self, design: &CompareDesign, parts: usize, mut begin: impl FnMut(&str)) -> Result {
+    pub(super) fn run_closed_loop(
+        &mut self,
+        design: &CompareDesign,
+        parts: usize,
+        mut begin: impl FnMut(&str),
+    ) -> Result {
         let slices = Slices::of(design, self.answer_s);
         for number in 0..slices.count {
             if number * parts % slices.count < parts {
@@ -173,7 +178,7 @@ impl<'a> MeasuredProgram<'a> {
     }
 
     /// Fails if the closed loop is too short for the rate of the program's answers.
-    pub(super) fn is_measurable(&self, design: &CompareDesign) -> Result {
+    pub(super) fn check_measurable(&self, design: &CompareDesign) -> Result {
         let needed_s = ANSWERS_MIN * self.answer_s;
         if needed_s <= design.saturation_s {
             return Ok(());
@@ -189,18 +194,18 @@ impl<'a> MeasuredProgram<'a> {
     }
 
     /// The open loop if there is no other side. During the loop, `observe` is called every tenth of a second.
-    pub(super) fn rated_alone(
+    pub(super) fn run_at_rate_alone(
         &mut self,
         design: &CompareDesign,
         upstream: &Upstream,
         observe: &mut dyn FnMut(&Interval<'_>),
     ) -> Result<RunSummary> {
         let first = placement::prioritize_load(&design.placement, &upstream.pids())?;
-        self.rated(design, first.realtime(), observe)
+        self.run_at_rate(design, first.realtime(), observe)
     }
 
     /// The open loop.
-    fn rated(
+    fn run_at_rate(
         &mut self,
         design: &CompareDesign,
         realtime: bool,
@@ -220,7 +225,7 @@ impl<'a> MeasuredProgram<'a> {
     }
 
     /// A closed loop that is neither timed nor kept; the number of its requests.
-    pub(super) fn traced(&self, design: &CompareDesign) -> Result<u64> {
+    pub(super) fn run_untimed(&self, design: &CompareDesign) -> Result<u64> {
         let outcome = self.load.run(Pace::Closed, Duration::ZERO, seconds(design.saturation_s))?;
         Ok(outcome.sent)
     }
@@ -297,7 +302,7 @@ fn join_slices(slices: &[RunSummary]) -> Option<RunSummary> {
 pub(super) fn pilot(spec: &Spec, upstream: &Upstream, design: &CompareDesign) -> Result<(Subject, RoundOutcome<f64>)> {
     let mut side = MeasuredProgram::start(spec, upstream, design, design.seed)?;
     let subject = side.started.subject.clone();
-    let tried = side.warm_up(design).and_then(|()| side.is_measurable(design)).and_then(|()| {
+    let tried = side.warm_up(design).and_then(|()| side.check_measurable(design)).and_then(|()| {
         let slices = Slices::of(design, side.answer_s).whole();
         side.saturate(&slices)
     });

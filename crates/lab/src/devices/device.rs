@@ -287,7 +287,7 @@ impl Device {
     fn message(&mut self, said: &GatewayMessage<'_>, around: &mut Surroundings<'_>) {
         let number = said.body.get("n").and_then(Value::as_u64).and_then(|number| u32::try_from(number).ok());
         if let Some(number) = number {
-            around.ledger.received(number, around.number, self.last, around.now_ns);
+            around.ledger.record_message(number, around.number, self.last, around.now_ns);
             self.last = self.last.max(Some(number));
         } else if said.body.get("broadcast").is_some() {
             around.seen.broadcast += 1;

@@ -275,7 +275,7 @@ impl<'a> Fleet<'a> {
             Err(error) => {
                 let ended = gone(&error);
                 self.note(&ended);
-                self.comes_back(number, now);
+                self.schedule_return(number, now);
                 Ok(())
             }
         }
@@ -344,12 +344,14 @@ impl<'a> Fleet<'a> {
                 self.refused += 1;
             }
             ConnectionEnd::Wrong(why) if self.connected == 0 => return Err(Error::new(why)),
-            ConnectionEnd::Wrong(_) | ConnectionEnd::Closed(_) | ConnectionEnd::Gone(_) => self.comes_back(number, now),
+            ConnectionEnd::Wrong(_) | ConnectionEnd::Closed(_) | ConnectionEnd::Gone(_) => {
+                self.schedule_return(number, now)
+            }
         }
         Ok(())
     }
 
-    fn comes_back(&mut self, number: u32, now: u64) {
+    fn schedule_return(&mut self, number: u32, now: u64) {
         let after = COMES_BACK_NS / 10 + self.random.below(COMES_BACK_NS);
         self.later.push(Reverse((now + after, number)));
     }
@@ -371,7 +373,7 @@ impl<'a> Fleet<'a> {
                 device.drop_connection(Stage::Away);
                 self.online -= 1;
                 *self.endings.entry("dropped by --churn".to_owned()).or_default() += 1;
-                self.comes_back(number, now);
+                self.schedule_return(number, now);
             }
         }
         Ok(())
@@ -483,7 +485,7 @@ impl<'a> Fleet<'a> {
         match asked {
             RequestSubject::Message(message) => {
                 let sent_ns = self.back_ends[number].sent_ns;
-                self.ledger.answered(message, status, sent_ns, now);
+                self.ledger.record_answer(message, status, sent_ns, now);
             }
             RequestSubject::Broadcast if status == 202 => {}
             RequestSubject::Broadcast => {
@@ -505,7 +507,7 @@ impl<'a> Fleet<'a> {
             match asked {
                 RequestSubject::Message(message) => {
                     self.idle[number % self.places.len()].push(number);
-                    self.ledger.answered(message, TIMED_OUT, back_end.sent_ns, now);
+                    self.ledger.record_answer(message, TIMED_OUT, back_end.sent_ns, now);
                 }
                 RequestSubject::Broadcast => return Err("the device API does not answer the broadcast".into()),
             }

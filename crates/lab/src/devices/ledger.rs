@@ -80,7 +80,7 @@ impl Ledger {
     }
 
     /// A device received it. `last` is the highest number that it received before.
-    pub(super) fn received(&mut self, number: u32, device: u32, last: Option<u32>, now_ns: u64) {
+    pub(super) fn record_message(&mut self, number: u32, device: u32, last: Option<u32>, now_ns: u64) {
         let Some(entry) = self.entries.get_mut(number as usize).filter(|entry| entry.device == device) else { return };
         entry.received = entry.received.saturating_add(1);
         if entry.received > 1 {
@@ -92,7 +92,7 @@ impl Ledger {
     }
 
     /// Its sender has its answer.
-    pub(super) fn answered(&mut self, number: u32, answer: u16, sent_ns: u64, now_ns: u64) {
+    pub(super) fn record_answer(&mut self, number: u32, answer: u16, sent_ns: u64, now_ns: u64) {
         let next = self.next();
         let Some(entry) = self.entries.get_mut(number as usize) else { return };
         entry.answer = answer;
@@ -184,9 +184,9 @@ mod tests {
             ] {
                 let number = ledger.begin(0, 0, device, 1);
                 if arrives {
-                    ledger.received(number, device, None, 5);
+                    ledger.record_message(number, device, None, 5);
                 }
-                ledger.answered(number, answer, 0, 10);
+                ledger.record_answer(number, answer, 0, 10);
             }
         });
         assert_eq!((found.sent, found.acknowledged, found.refused, found.unknown), (7, 4, 2, 1));
@@ -201,11 +201,11 @@ mod tests {
             closed(|ledger| {
                 let first = ledger.begin(0, 0, 0, 1);
                 if answered_first {
-                    ledger.answered(first, 202, 0, 1);
+                    ledger.record_answer(first, 202, 0, 1);
                 }
                 let second = ledger.begin(0, 0, 0, 1);
-                ledger.received(second, 0, None, 2);
-                ledger.received(first, 0, Some(second), 3);
+                ledger.record_message(second, 0, None, 2);
+                ledger.record_message(first, 0, Some(second), 3);
             })
         };
         assert_eq!(both(true).reordered, 1);
@@ -216,11 +216,11 @@ mod tests {
     fn a_second_delivery_is_counted_and_no_more() {
         let found = closed(|ledger| {
             let number = ledger.begin(0, LATE_NS + 1, 0, 1);
-            ledger.received(number, 0, None, 5);
-            ledger.received(number, 0, Some(number), 6);
+            ledger.record_message(number, 0, None, 5);
+            ledger.record_message(number, 0, Some(number), 6);
             // From another device: not counted.
-            ledger.received(number, 1, None, 6);
-            ledger.answered(number, 200, 0, 10);
+            ledger.record_message(number, 1, None, 6);
+            ledger.record_answer(number, 200, 0, 10);
         });
         assert_eq!((found.duplicated, found.reordered, found.received, found.late), (1, 0, 1, 1));
         assert_eq!(found.broken_promises(), 0);

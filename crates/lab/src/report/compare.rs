@@ -50,10 +50,10 @@ pub(crate) fn section(prefix: &str, source: &ReportInput, result: &CompareResult
         let drawn = pairs_of(&format!("{prefix}-r{number}"), result, *between, analysis)?;
         match judged.len() {
             1 => pairs.push_str(&drawn),
-            _ => pairs.push_str(&folded(&against(*between), &drawn)),
+            _ => pairs.push_str(&folded_section(&against(*between), &drawn)),
         }
     }
-    pairs.push_str(&folded("Starts", &starts(prefix, result)?));
+    pairs.push_str(&folded_section("Starts", &starts(prefix, result)?));
     section.part(&format!("{prefix}-pairs"), "Pair by pair", &pairs);
     let programs: String = result.subjects().map(|(side, subject)| program(prefix, side, subject)).collect();
     section.part(&format!("{prefix}-programs"), "Programs", &programs);
@@ -129,10 +129,11 @@ fn forest(prefix: &str, result: &CompareResult, judged: &[(BuildPair, &CompareAn
         [measure.low, measure.effect, measure.high, missed.0, missed.1, margin]
     });
     let named = |(between, measure): &(BuildPair, &MeasureAnalysis)| match is_single {
-        true => row(called(&measure.measure).to_owned(), measure),
-        false => {
-            row(format!("{}, {} to {}", called(&measure.measure), between.other.name(), between.one.name()), measure)
-        }
+        true => row(measure_title(&measure.measure).to_owned(), measure),
+        false => row(
+            format!("{}, {} to {}", measure_title(&measure.measure), between.other.name(), between.one.name()),
+            measure,
+        ),
     };
     let group =
         EffectGroup { axis: Axis::ratio(reach), lines: vec![-margin, margin], rows: all.iter().map(named).collect() };
@@ -193,7 +194,7 @@ fn row(name: String, measure: &MeasureAnalysis) -> EffectRow {
     }
 }
 
-pub(super) fn called(measure: &str) -> &str {
+pub(super) fn measure_title(measure: &str) -> &str {
     match measure {
         "cpu" => "CPU per request",
         "p50" => "median",
@@ -263,7 +264,7 @@ fn measure_table(id: &str, between: BuildPair, analysis: &CompareAnalysis) -> St
     ];
     let rows = analysis.measures.iter().map(|measure| {
         vec![
-            Cell::Words(called(&measure.measure).to_owned()),
+            Cell::Words(measure_title(&measure.measure).to_owned()),
             Cell::Words(if measure.higher_is_better { "more" } else { "less" }.to_owned()),
             Cell::Figure(number::quantity(measure.a, &measure.unit)),
             Cell::Figure(number::quantity(measure.b, &measure.unit)),
@@ -274,7 +275,7 @@ fn measure_table(id: &str, between: BuildPair, analysis: &CompareAnalysis) -> St
         ]
     });
     let rows: Vec<_> = rows.collect();
-    folded("All tests", &tables::draw(id, "Medians over the pairs, and every test's p", &heads, &rows))
+    folded_section("All tests", &tables::draw(id, "Medians over the pairs, and every test's p", &heads, &rows))
 }
 
 fn latency(prefix: &str, result: &CompareResult) -> Result<String> {
@@ -420,7 +421,7 @@ impl Section {
 }
 
 /// Folded on screen and open on paper.
-pub(crate) fn folded(summary: &str, markup: &str) -> String {
+pub(crate) fn folded_section(summary: &str, markup: &str) -> String {
     format!("<details class=\"more\"><summary>{}</summary>\n{markup}</details>\n", Text(summary))
 }
 
@@ -429,7 +430,7 @@ pub(crate) fn in_short(text: &str) -> String {
     match text.trim_end().split_once('\n') {
         None => Text(text.trim_end()).to_string(),
         Some((first, _)) => {
-            format!("{}{}", Text(first), folded("Its output", &format!("<pre>{}</pre>", Text(text.trim_end()))))
+            format!("{}{}", Text(first), folded_section("Its output", &format!("<pre>{}</pre>", Text(text.trim_end()))))
         }
     }
 }
@@ -461,7 +462,7 @@ fn pairs_of(id: &str, result: &CompareResult, between: BuildPair, analysis: &Com
         let drawn = PairsPlot {
             id: &format!("{id}-{number}"),
             between,
-            name: format!("{}{}", called(&measure.measure), void_mark(result)),
+            name: format!("{}{}", measure_title(&measure.measure), void_mark(result)),
             dots: &dots,
             estimate: (!is_void(result)).then_some(RatioEstimate {
                 effect: measure.effect,

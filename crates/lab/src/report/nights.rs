@@ -2,7 +2,7 @@
 //! night has every comparison with its interval, failed measurements, and the machine.
 
 use super::axis::Axis;
-use super::compare::{Section, Tone, chip, folded};
+use super::compare::{Section, Tone, chip, folded_section};
 use super::markup::{self, Plot, Probe, Text, write};
 use super::plots::{EffectGroup, EffectRow, Forest};
 use super::tables::{self, Cell};
@@ -46,7 +46,7 @@ fn section(prefix: &str, series: &Series, repo: Option<&Path>) -> Result<Section
         }
         if let Some(command) = history::next_step(series, change) {
             let command = format!("<pre tabindex=\"0\">{}</pre>\n", Text(&command));
-            body.push_str(&folded("Look for the commit", &command));
+            body.push_str(&folded_section("Look for the commit", &command));
         }
     }
     Ok(Section {

@@ -4,7 +4,7 @@
 //! verdicts are those of the file's analysis; curves come from its histograms.
 
 use super::axis::Axis;
-use super::compare::{ReportInput, Section, Tone, chip, folded};
+use super::compare::{ReportInput, Section, Tone, chip, folded_section};
 use super::markup::{Facet, Point, ShortText, Target, Text, write};
 use super::plots::{self, Curve, EffectGroup, EffectRow, Forest};
 use super::tables::{self, Cell as TableCell, figures, words};
@@ -312,8 +312,8 @@ fn draw_cell(id: &str, cell: &Cell, analysis: &CellAnalysis, design: &TailDesign
         chip(tone, word),
         forest(id, analysis, design),
         distribution(id, analysis, &without, &with),
-        folded("Blocks", &block_table(id, cell)),
-        folded("How the target was started", &provenance::subject(&format!("{id}-start"), &cell.subject)),
+        folded_section("Blocks", &block_table(id, cell)),
+        folded_section("How the target was started", &provenance::subject(&format!("{id}-start"), &cell.subject)),
     ))
 }
 

@@ -193,7 +193,7 @@ fn replaceable(path: &Path) -> Result {
     if path.file_name().is_none() {
         return Err(Error::new(format!("{}: is not the name of a file", path.display())));
     }
-    output::can_replace_file(path).map_err(|error| unwritable(path, &error))
+    output::check_replaceable(path).map_err(|error| unwritable(path, &error))
 }
 
 fn unwritable(path: &Path, error: &io::Error) -> Error {

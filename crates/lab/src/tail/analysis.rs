@@ -105,7 +105,7 @@ pub(crate) fn void_reasons(block: &Block) -> Vec<String> {
 pub(crate) fn pooled(cell: &Cell, arm: Arm, of: fn(&RunRecord) -> &str) -> Result<Histogram<u64>> {
     let pairs = pairs(&cell.blocks);
     let histograms = pairs
-        .standing()
+        .counted_pairs()
         .map(|pair| decode(if arm == Arm::With { pair.with } else { pair.without }, of))
         .collect::<Result<Vec<_>>>()?;
     histogram::merge(&histograms)
@@ -115,13 +115,13 @@ pub(crate) fn pooled(cell: &Cell, arm: Arm, of: fn(&RunRecord) -> &str) -> Resul
 pub(super) fn max_differences(cell: &Cell) -> Result<Vec<f64>> {
     let max_us = |block| Ok::<_, Error>(figures(block)?.max_us);
     let pairs = pairs(&cell.blocks);
-    pairs.standing().map(|pair| Ok(max_us(pair.with)? - max_us(pair.without)?)).collect()
+    pairs.counted_pairs().map(|pair| Ok(max_us(pair.with)? - max_us(pair.without)?)).collect()
 }
 
 fn analyse_cell(design: &TailDesign, cell: &Cell) -> Result<CellAnalysis> {
     let pairs = pairs(&cell.blocks);
     let (mut without, mut with) = (Vec::new(), Vec::new());
-    for pair in pairs.standing() {
+    for pair in pairs.counted_pairs() {
         without.push(figures(pair.without)?);
         with.push(figures(pair.with)?);
     }
@@ -155,7 +155,7 @@ fn analyse_cell(design: &TailDesign, cell: &Cell) -> Result<CellAnalysis> {
 
 impl<'a> Pairs<'a> {
     /// The pairs whose latencies count.
-    fn standing(&self) -> impl Iterator<Item = &Pair<'a>> {
+    fn counted_pairs(&self) -> impl Iterator<Item = &Pair<'a>> {
         self.sound.iter().filter(|pair| failing(pair.with).is_none() && failing(pair.without).is_none())
     }
 }

@@ -180,7 +180,7 @@ impl Driver<'_, '_, '_> {
             if matches!(flushed, Poll::Ready(Err(_))) {
                 return Poll::Ready(());
             }
-            if self.is_abused() {
+            if self.detect_abuse() {
                 // Reported once; when polled again, the connection returns it and ends.
                 self.connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
                 let _ = self.connection.poll_closed(cx);
@@ -252,7 +252,7 @@ impl Driver<'_, '_, '_> {
         });
     }
 
-    fn is_abused(&mut self) -> bool {
+    fn detect_abuse(&mut self) -> bool {
         let resets = self.shared.resets.take();
         self.transport.is_flooded() || self.resets.exceeds(resets, RESETS_PER_SECOND_MAX, self.worker.clock.now_ms())
     }

@@ -73,7 +73,7 @@ pub(super) async fn begin(serving: &mut RequestContext<'_>, device: &Device) -> 
         return Err(LocalReply::later("this process is about to end", 1));
     }
     let now_ms = worker.clock.now_ms();
-    devices.may_begin(&device.settings, now_ms, worker.random()).map_err(|turned| match turned {
+    devices.check_may_begin(&device.settings, now_ms, worker.random()).map_err(|turned| match turned {
         DeviceRefusal::TooFast { after_s } => LocalReply::later("too many devices connect at once", after_s),
         DeviceRefusal::Busy => LocalReply::later("too many devices wait to be let in", 1 + worker.random() % 10),
     })?;

@@ -237,7 +237,7 @@ impl Recorder {
     /// From here on this numbering is valid: slots of nodes may have changed hands. Requests that began under an older one are
     /// counted without the table.
     pub(crate) fn renumber(&mut self, numbering: u64) {
-        self.is_present(numbering);
+        self.adopt_numbering(numbering);
     }
 
     /// Counts a request that has ended; `ended` where it is timed.
@@ -249,7 +249,7 @@ impl Recorder {
         }
         let amounts = Amounts::of(finished, metrics, ended);
         let host = if metrics.tells_match { matched_host(finished, snapshot) } else { None };
-        let is_present = self.is_present(snapshot.plan.numbering);
+        let is_present = self.adopt_numbering(snapshot.plan.numbering);
         let key = key(finished, snapshot, metrics, host).filter(|_| is_present);
         let mut unknown = added.wanted;
         let known = key.and_then(|key| self.table.get(key));
@@ -278,7 +278,7 @@ impl Recorder {
 
     /// Whether the table has this numbering, which it adopts if that is the newest. Requests that began under an older one are
     /// counted without the table.
-    fn is_present(&mut self, numbering: u64) -> bool {
+    fn adopt_numbering(&mut self, numbering: u64) -> bool {
         let generation = self.writer.generation();
         if numbering > self.numbering || generation != self.generation {
             self.table.clear();

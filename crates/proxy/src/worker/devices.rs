@@ -278,7 +278,12 @@ impl Devices {
     }
 
     /// Whether one more connection may begin now. `random` spreads reconnecting devices.
-    pub(crate) fn may_begin(&self, settings: &DeviceSettings, now_ms: u64, random: u64) -> Result<(), DeviceRefusal> {
+    pub(crate) fn check_may_begin(
+        &self,
+        settings: &DeviceSettings,
+        now_ms: u64,
+        random: u64,
+    ) -> Result<(), DeviceRefusal> {
         if self.arriving.get() >= ARRIVALS_MAX {
             return Err(DeviceRefusal::Busy);
         }

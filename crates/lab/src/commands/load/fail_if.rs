@@ -136,7 +136,7 @@ pub(crate) fn judge_run(conditions: &[Condition], run: &RunRecord) -> Result<Vec
 }
 
 /// Judges a file's run by its conditions again.
-pub(crate) fn again(judged: &[ConditionResult], run: &RunRecord) -> Result<Vec<ConditionResult>> {
+pub(crate) fn rejudge(judged: &[ConditionResult], run: &RunRecord) -> Result<Vec<ConditionResult>> {
     let conditions: Result<Vec<_>, String> = judged.iter().map(|judged| condition(&judged.condition)).collect();
     judge_run(&conditions?, run)
 }
@@ -217,7 +217,7 @@ mod tests {
         let check = |text: &str, holds: bool| {
             let judged = judge_run(&[condition(text).unwrap()], &run).unwrap();
             assert_eq!(judged[0].holds, holds, "{judged:?}");
-            assert_eq!(again(&judged, &run).unwrap(), judged);
+            assert_eq!(rejudge(&judged, &run).unwrap(), judged);
         };
         check("errors>9", true);
         check("errors>10", false);

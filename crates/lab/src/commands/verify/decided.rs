@@ -193,7 +193,7 @@ fn as_planned(cell: &Cell) -> CellPlan {
 #[cfg(test)]
 mod pair_tests {
     use super::*;
-    use crate::commands::verify::{json, made_again};
+    use crate::commands::verify::{json, verify_recomputed};
     use crate::compare::analysis;
     use crate::result::compare::{Decision, Pair, SideRecord};
     use crate::result::run::RunRecord;
@@ -258,7 +258,7 @@ mod pair_tests {
     }
 
     fn found(file: &Value) -> Vec<String> {
-        let verified = made_again(file::parse(&file.to_string()).unwrap()).unwrap();
+        let verified = verify_recomputed(file::parse(&file.to_string()).unwrap()).unwrap();
         verified.differences.into_iter().map(|difference| difference.path).collect()
     }
 
@@ -313,7 +313,7 @@ mod pair_tests {
         check("/analysis/comparisons/1/decision", |value| *value = "void".into(), &format!("{judged}[1].decision"));
         let mut without = whole.clone();
         without["pairs"][4]["others"] = json!([]);
-        let error = made_again(file::parse(&without.to_string()).unwrap()).unwrap_err().to_string();
+        let error = verify_recomputed(file::parse(&without.to_string()).unwrap()).unwrap_err().to_string();
         assert!(error.contains("no record of C"), "{error}");
     }
 
@@ -351,7 +351,7 @@ mod pair_tests {
 
 #[cfg(test)]
 mod block_tests {
-    use super::super::made_again;
+    use super::super::verify_recomputed;
     use super::*;
     use crate::result::{Experiment, ResultFile};
     use crate::tail::{analysis, synthetic};
@@ -370,7 +370,7 @@ mod block_tests {
     }
 
     fn check(file: ResultFile, paths: &[&str]) {
-        let found = made_again(file).unwrap().differences;
+        let found = verify_recomputed(file).unwrap().differences;
         let found: Vec<&str> = found.iter().map(|difference| difference.path.as_str()).collect();
         assert_eq!(found, paths);
     }
@@ -408,7 +408,7 @@ mod block_tests {
         let mut file = file(11, &[2, 5], |_| {});
         let Experiment::Tail(tail) = &mut file.experiment else { panic!("synthetic files are of this kind") };
         tail.cells[0].blocks.truncate(20);
-        let found = made_again(file).unwrap().differences;
+        let found = verify_recomputed(file).unwrap().differences;
         assert!(found.iter().any(|difference| difference.path == "analysis.cells[0].verdict"), "{found:?}");
     }
 }

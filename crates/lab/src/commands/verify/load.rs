@@ -71,7 +71,7 @@ fn recomputed(load: &LoadResult) -> Result<LoadResult> {
         cpu_share_max: run.generator_cpu_share_max.unwrap_or(load.cpu_share_max),
         realtime: run.generator_realtime.unwrap_or(load.realtime),
         missed_starts: run.missed_starts.unwrap_or(load.missed_starts),
-        conditions: fail_if::again(&load.conditions, run)?,
+        conditions: fail_if::rejudge(&load.conditions, run)?,
         corrected: percentiles("run.corrected", &run.corrected)?,
         uncorrected: percentiles("run.uncorrected", &run.uncorrected)?,
         lateness: percentiles("run.lateness", &run.lateness)?,
@@ -206,7 +206,7 @@ fn nanos(duration: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::verify::made_again;
+    use crate::commands::verify::verify_recomputed;
     use crate::result::{Experiment, ResultFile, file};
     use serde_json::{Value, json};
     use stillgate_load::outcome;
@@ -242,12 +242,13 @@ mod tests {
         let arguments = arguments.iter().map(|word| (*word).to_owned()).collect();
         // Its top-level figures are those of its run.
         let made =
-            made_again(ResultFile::new(arguments, crate::result::run::Environment::default(), experiment)).unwrap();
+            verify_recomputed(ResultFile::new(arguments, crate::result::run::Environment::default(), experiment))
+                .unwrap();
         json(&made.result).unwrap()
     }
 
     fn found(file: &Value) -> Vec<String> {
-        let verified = made_again(file::parse(&file.to_string()).unwrap()).unwrap();
+        let verified = verify_recomputed(file::parse(&file.to_string()).unwrap()).unwrap();
         verified.differences.into_iter().map(|difference| difference.path).collect()
     }
 
