@@ -14,7 +14,7 @@ use stillgate_files::read_bounded;
 use stillgate_proxy::access_log::rfc3339;
 use stillgate_proxy::{PlanCell, random};
 use stillgate_tls::rustls::pki_types::UnixTime;
-use stillgate_tls::{FILE_BYTES_MAX, OrderedCertificate};
+use stillgate_tls::{FILE_BYTES_MAX, OrderedCertificateInfo};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -116,7 +116,7 @@ impl CertificateRenewal {
             let now = Instant::now();
             match found.as_ref().and_then(|found| self.suggestions.ask_in(&certificate.id, found, now)) {
                 Some(Duration::ZERO) => {
-                    self.ask(wanted, certificate, found.and_then(|found| found.key)).await;
+                    self.ask(wanted, certificate, found.and_then(|found| found.ari_identifier)).await;
                     return Duration::ZERO;
                 }
                 Some(left) => pause = pause.min(left),
@@ -142,7 +142,7 @@ impl CertificateRenewal {
 
     /// Notifies of a changed file. The file watch may miss a change, for example on a network file system. The first check notifies
     /// too: the file may have changed since it was loaded.
-    fn report_change(&mut self, id: &str, found: Option<&OrderedCertificate>) {
+    fn report_change(&mut self, id: &str, found: Option<&OrderedCertificateInfo>) {
         let is = found.map(expiry_and_key);
         let before = self.told.insert(id.to_owned(), is.clone());
         if before != Some(is) {
@@ -269,7 +269,7 @@ impl CertificateRenewal {
         let (names, directory) = (certificate.names.join(", "), &acme.directory);
         info!(ssl = certificate.id, names, directory, "ACME: ordering a certificate: {}", reason.words());
         let is_next = matches!(reason, OrderReason::EndsSoon | OrderReason::Suggested);
-        let replaces = found.and_then(|found| found.key).filter(|_| is_next);
+        let replaces = found.and_then(|found| found.ari_identifier).filter(|_| is_next);
         let (orderer, names) = (self.orderer(wanted), certificate.names.clone());
         let text = run_guarded(async move { orderer.order(&names, replaces.as_ref()).await }).await?;
         store_issued(acme, certificate, text, attempt).await
@@ -281,7 +281,7 @@ impl CertificateRenewal {
 
     fn due(
         &self,
-        found: Option<&OrderedCertificate>,
+        found: Option<&OrderedCertificateInfo>,
         certificate: &Certificate,
         acme: &Acme,
     ) -> Result<OrderReason, Duration> {
@@ -355,7 +355,7 @@ where
 
 /// The result of an attempt that did not fail.
 enum AttemptResult {
-    Stored(OrderedCertificate),
+    Stored(OrderedCertificateInfo),
     /// Another gateway stored the certificate first.
     ByAnother,
     /// Another gateway holds the lock.
@@ -365,13 +365,13 @@ enum AttemptResult {
     Waits(Note, (Duration, Duration)),
 }
 
-fn expiry_and_key(ordered: &OrderedCertificate) -> ReportedCertificate {
-    (ordered.not_after_seconds, ordered.key.clone())
+fn expiry_and_key(ordered: &OrderedCertificateInfo) -> ReportedCertificate {
+    (ordered.not_after_seconds, ordered.ari_identifier.clone())
 }
 
 /// Reads the certificate in a file; `None` if it is unusable.
-fn read_ordered(acme: &Acme, id: &str) -> Option<OrderedCertificate> {
-    OrderedCertificate::read(&read_bounded(&acme.certificate_file(id), FILE_BYTES_MAX).ok()?, now()).ok()
+fn read_ordered(acme: &Acme, id: &str) -> Option<OrderedCertificateInfo> {
+    OrderedCertificateInfo::read(&read_bounded(&acme.certificate_file(id), FILE_BYTES_MAX).ok()?, now()).ok()
 }
 
 fn now() -> UnixTime {
@@ -400,7 +400,7 @@ pub(super) fn inspect(
     issued: &mut Option<String>,
     certificate: &Certificate,
     now: UnixTime,
-) -> Result<OrderedCertificate, OrderFailure> {
+) -> Result<OrderedCertificateInfo, OrderFailure> {
     let text = issued.as_deref().unwrap_or_default();
     let result = usable(text, certificate, now);
     if result.is_err() {
@@ -413,11 +413,11 @@ pub(super) fn inspect(
     result
 }
 
-fn usable(text: &str, certificate: &Certificate, now: UnixTime) -> Result<OrderedCertificate, OrderFailure> {
+fn usable(text: &str, certificate: &Certificate, now: UnixTime) -> Result<OrderedCertificateInfo, OrderFailure> {
     const DOING: &str = "looking at what the server issued";
     const HINT: &str = "what was shown stays; ask the issuer";
     let ordered =
-        OrderedCertificate::read(text.as_bytes(), now).map_err(|error| OrderFailure::new(DOING, error, HINT))?;
+        OrderedCertificateInfo::read(text.as_bytes(), now).map_err(|error| OrderFailure::new(DOING, error, HINT))?;
     match certificate.names.iter().find(|name| !ordered.names.contains(name)) {
         Some(name) => Err(OrderFailure::new(DOING, format!("it is not for {name}"), HINT)),
         None => Ok(ordered),

@@ -8,7 +8,7 @@ use instant_acme::{CertificateIdentifier, Error};
 use std::collections::HashMap;
 use std::time::Duration;
 use stillgate_proxy::access_log::rfc3339;
-use stillgate_tls::OrderedCertificate;
+use stillgate_tls::OrderedCertificateInfo;
 use stillgate_tls::rustls::pki_types::Der;
 use tokio::time::Instant;
 use tracing::{debug, info};
@@ -42,7 +42,7 @@ pub(crate) enum OrderReason {
 /// Returns the reason to order now, or else the time until there is one. `suggested_seconds`: the time that the server suggests, if
 /// any; `renew_before` takes precedence if it is earlier.
 pub(crate) fn due(
-    found: Option<&OrderedCertificate>,
+    found: Option<&OrderedCertificateInfo>,
     names: &[String],
     renew_before: Option<Duration>,
     suggested_seconds: Option<i64>,
@@ -111,7 +111,7 @@ const ASK_AFTER_FAILURE: Duration = Duration::from_secs(6 * 3600);
 /// The longest URL of an explanation.
 const URL_CHARS_MAX: usize = 500;
 
-/// The key by which the server identifies a certificate, as in [`OrderedCertificate::key`].
+/// The key by which the server identifies a certificate, as in [`OrderedCertificateInfo::ari_identifier`].
 pub(super) type SuggestionKey = (Vec<u8>, Vec<u8>);
 
 /// The server's suggestion for one certificate.
@@ -146,16 +146,16 @@ impl Suggestions {
     }
 
     /// The time until the next request about this certificate; `None`: the server cannot be asked about it.
-    pub(super) fn ask_in(&self, id: &str, found: &OrderedCertificate, now: Instant) -> Option<Duration> {
+    pub(super) fn ask_in(&self, id: &str, found: &OrderedCertificateInfo, now: Instant) -> Option<Duration> {
         let until = |at: Instant| at.saturating_duration_since(now);
-        let info = self.infos.get(id).filter(|info| Some(&info.key) == found.key.as_ref());
+        let info = self.infos.get(id).filter(|info| Some(&info.key) == found.ari_identifier.as_ref());
         let of_server = self.not_before.map_or(Duration::ZERO, until);
-        found.key.as_ref().map(|_| info.map_or(Duration::ZERO, |info| until(info.ask_again)).max(of_server))
+        found.ari_identifier.as_ref().map(|_| info.map_or(Duration::ZERO, |info| until(info.ask_again)).max(of_server))
     }
 
     /// When the server suggests renewing this certificate, in seconds since 1970.
-    pub(super) fn at_seconds(&self, id: &str, found: &OrderedCertificate) -> Option<i64> {
-        let info = self.infos.get(id).filter(|info| Some(&info.key) == found.key.as_ref())?;
+    pub(super) fn at_seconds(&self, id: &str, found: &OrderedCertificateInfo) -> Option<i64> {
+        let info = self.infos.get(id).filter(|info| Some(&info.key) == found.ari_identifier.as_ref())?;
         info.window.as_ref().map(|(_, at_seconds)| *at_seconds)
     }
 
@@ -254,11 +254,11 @@ mod tests {
     #[test]
     fn a_certificate_is_renewed_before_it_ends_and_not_as_soon_as_it_comes() {
         let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let found = OrderedCertificate {
+        let found = OrderedCertificateInfo {
             names: names(&["a", "b"]),
             not_before_seconds: 1000 * DAY,
             not_after_seconds: 1090 * DAY,
-            key: None,
+            ari_identifier: None,
         };
         let check = |wanted: &[&str], before_days: Option<u64>, day: i64, expected: Result<OrderReason, i64>| {
             let before = before_days.map(|days| Duration::from_secs(days * DAY as u64));
@@ -280,19 +280,19 @@ mod tests {
         check(&["a"], Some(365), 1000, Err(30));
         check(&["a"], Some(365), 1030, Ok(OrderReason::EndsSoon));
         assert_eq!(due(None, &names(&["a"]), None, None, 0), Ok(OrderReason::Missing));
-        let backwards = OrderedCertificate { not_before_seconds: i64::MAX, not_after_seconds: i64::MIN, ..found };
+        let backwards = OrderedCertificateInfo { not_before_seconds: i64::MAX, not_after_seconds: i64::MIN, ..found };
         assert_eq!(due(Some(&backwards), &names(&["a"]), None, None, 0), Ok(OrderReason::EndsSoon));
     }
 
     #[test]
     fn what_the_server_suggests_is_done_within_reason() {
-        let ordered = |begin: i64, end: i64| OrderedCertificate {
+        let ordered = |begin: i64, end: i64| OrderedCertificateInfo {
             names: vec!["a".to_owned()],
             not_before_seconds: begin,
             not_after_seconds: end,
-            key: None,
+            ari_identifier: None,
         };
-        let check = |found: &OrderedCertificate, before_days: Option<u64>, suggested: i64, now: i64, expected| {
+        let check = |found: &OrderedCertificateInfo, before_days: Option<u64>, suggested: i64, now: i64, expected| {
             let before = before_days.map(|days| Duration::from_secs(days * DAY as u64));
             let due = due(Some(found), &["a".to_owned()], before, Some(suggested), now);
             assert_eq!(due.map_err(|left| left.as_secs() as i64), expected, "{before_days:?} {suggested} {now}");
@@ -356,9 +356,9 @@ mod tests {
         check(12, Some(604_800), 1.0, 604_800.0);
     }
 
-    fn found(serial: u8) -> OrderedCertificate {
+    fn found(serial: u8) -> OrderedCertificateInfo {
         let key = Some((vec![1, 2], vec![serial]));
-        OrderedCertificate { names: Vec::new(), not_before_seconds: 0, not_after_seconds: 100, key }
+        OrderedCertificateInfo { names: Vec::new(), not_before_seconds: 0, not_after_seconds: 100, ari_identifier: key }
     }
 
     fn window(start_seconds: i64, end_seconds: i64) -> Window {
@@ -370,10 +370,13 @@ mod tests {
     #[test]
     fn the_server_is_asked_when_it_wants_to_be() {
         let (mut suggestions, found, now) = (Suggestions::default(), found(1), Instant::now());
-        let key = found.key.clone().unwrap();
+        let key = found.ari_identifier.clone().unwrap();
         let unanswered = |is_of_server| NoSuggestion { why: String::new(), is_of_server };
         assert_eq!(suggestions.ask_in("a", &found, now), Some(Duration::ZERO));
-        assert_eq!(suggestions.ask_in("a", &OrderedCertificate { key: None, ..found.clone() }, now), None);
+        assert_eq!(
+            suggestions.ask_in("a", &OrderedCertificateInfo { ari_identifier: None, ..found.clone() }, now),
+            None
+        );
         for (again, expected) in [(HOUR, HOUR), (Duration::ZERO, ASK_MIN), (1000 * HOUR, ASK_MAX)] {
             suggestions.take("a", &key, Ok((window(10, 20), again)), now, 0.5);
             assert_eq!(suggestions.ask_in("a", &found, now), Some(expected));
@@ -397,7 +400,7 @@ mod tests {
     fn a_moment_is_drawn_once_for_each_window() {
         let (mut suggestions, now) = (Suggestions::default(), Instant::now());
         let (first, second) = (found(1), found(2));
-        let (one, two) = (first.key.clone().unwrap(), second.key.clone().unwrap());
+        let (one, two) = (first.ari_identifier.clone().unwrap(), second.ari_identifier.clone().unwrap());
         suggestions.take("a", &one, Ok((window(10, 20), HOUR)), now, 0.2);
         suggestions.take("a", &one, Ok((window(10, 20), HOUR)), now, 0.9);
         assert_eq!(suggestions.at_seconds("a", &first), Some(12));

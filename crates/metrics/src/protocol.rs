@@ -32,7 +32,7 @@ pub(crate) fn committed(committed: &impl Word<Value = u64>) -> u64 {
 
 /// Marks the value that was stored before as changed in this epoch.
 #[inline]
-pub(crate) fn mark(of_series: &AtomicU32, epoch: u32) {
+pub(crate) fn mark_changed(of_series: &AtomicU32, epoch: u32) {
     of_series.store(epoch, Ordering::Release);
 }
 

@@ -107,12 +107,12 @@ impl Kind for LabelListsKind {
 pub(crate) struct Acl {
     allow: Option<Box<[LabelCondition]>>,
     deny: Box<[LabelCondition]>,
-    users: Users,
+    users: ExternalUserLabel,
     rejected: Answer,
 }
 
 /// The label of external users, who are not consumers.
-struct Users {
+struct ExternalUserLabel {
     name: String,
     path: JsonPath,
     parser: Option<LabelParser>,
@@ -132,7 +132,7 @@ impl Define for Acl {
     const PHASES: Phases = Phases::of(&[Phase::Access]);
 
     fn compile(mut keys: AclKeys, cx: &mut Compile<'_>) -> Option<Acl> {
-        let users = Users::new(&mut keys, cx)?;
+        let users = ExternalUserLabel::new(&mut keys, cx)?;
         let message = keys.rejected_msg.as_deref().unwrap_or(FORBIDDEN);
         let body = format!("{}\n", json!({"message": message}));
         Some(Acl {
@@ -165,7 +165,7 @@ impl Plugin for Acl {
         let has_one = |wanted: &[LabelCondition]| {
             wanted.iter().any(|(name, values)| match &who {
                 AuthenticatedUser::Consumer(consumer) => consumer.label(name).is_some_and(|label| holds(label, values)),
-                AuthenticatedUser::User(_) => *name == self.users.name && self.users.hold(&labels, values),
+                AuthenticatedUser::User(_) => *name == self.users.name && self.users.any_holds(&labels, values),
             })
         };
         match self.allow.as_deref().is_none_or(has_one) && !has_one(&self.deny) {
@@ -185,8 +185,8 @@ enum AuthenticatedUser<'a> {
     User(Json),
 }
 
-impl Users {
-    fn new(keys: &mut AclKeys, cx: &mut Compile<'_>) -> Option<Users> {
+impl ExternalUserLabel {
+    fn new(keys: &mut AclKeys, cx: &mut Compile<'_>) -> Option<ExternalUserLabel> {
         let (field, label) = (&keys.external_user_label_field, keys.external_user_label_field_key.take());
         let Some(path) = JsonPath::parse(field) else {
             // Denied labels would never be found.
@@ -209,12 +209,12 @@ impl Users {
             _ => None,
         };
         let parser = keys.external_user_label_field_parser.as_ref().map(|parser| parser.value);
-        Some(Users { name: label.unwrap_or_else(|| field.clone()), path, parser, separator })
+        Some(ExternalUserLabel { name: label.unwrap_or_else(|| field.clone()), path, parser, separator })
     }
 
     /// Whether one of the labels has one of some values. As in APISIX, a list among several labels is one of values, whatever the
     /// parser.
-    fn hold(&self, labels: &[&Json], wanted: &[String]) -> bool {
+    fn any_holds(&self, labels: &[&Json], wanted: &[String]) -> bool {
         labels.iter().any(|label| {
             let parser = self.parser.filter(|_| labels.len() == 1 || label.is_string());
             self.holds(label, parser, wanted)

@@ -236,7 +236,7 @@ impl HmacAuthConfig {
         let date = [(DATE, "date"), (X_DATE, "x-date")];
         let date = date.into_iter().find_map(|(field, name)| Some((request.first_header(field)?, name)));
         let (date, name_of_date) = date.ok_or(INVALID)?;
-        if !self.is_present(date, request) || !self.signs_enough(&parameters, name_of_date) {
+        if !self.is_within_clock_skew(date, request) || !self.signs_enough(&parameters, name_of_date) {
             return Err(INVALID);
         }
         let algorithm = match algorithm {
@@ -256,7 +256,7 @@ impl HmacAuthConfig {
     }
 
     /// Whether a date is close enough to the current time.
-    fn is_present(&self, date: &[u8], request: &Request<'_>) -> bool {
+    fn is_within_clock_skew(&self, date: &[u8], request: &Request<'_>) -> bool {
         let date = std::str::from_utf8(date).ok().and_then(|date| httpdate::parse_http_date(date).ok());
         let seconds = date.and_then(|date| date.duration_since(UNIX_EPOCH).ok()).map(|time| time.as_secs());
         seconds.is_some_and(|seconds| seconds.abs_diff(request.worker.now_ms() / 1000) <= self.clock_skew_s)

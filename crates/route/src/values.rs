@@ -45,14 +45,14 @@ struct Present {
 #[derive(Debug, Default)]
 struct ValueCache {
     generation: u32,
-    chains: Vec<ValueChain>,
+    chains: Vec<SlotValues>,
     entries: Vec<ValueRange>,
     text: Vec<u8>,
 }
 
 /// The values of one slot.
 #[derive(Debug, Clone, Copy)]
-struct ValueChain {
+struct SlotValues {
     generation: u32,
     first: u32,
     last: u32,
@@ -296,7 +296,7 @@ impl ValueCache {
             self.generation = 1;
         }
         if self.chains.len() < slots {
-            self.chains.resize(slots, ValueChain { generation: 0, first: NONE, last: NONE });
+            self.chains.resize(slots, SlotValues { generation: 0, first: NONE, last: NONE });
         }
         self.entries.clear();
         self.text.clear();
@@ -308,7 +308,7 @@ impl ValueCache {
     }
 
     fn set_absent(&mut self, slot: SlotId) {
-        self.chains[slot as usize] = ValueChain { generation: self.generation, first: NONE, last: NONE };
+        self.chains[slot as usize] = SlotValues { generation: self.generation, first: NONE, last: NONE };
     }
 
     fn push(&mut self, slot: SlotId, value: &[u8]) {

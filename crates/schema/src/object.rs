@@ -154,12 +154,19 @@ fn asks_for_nothing(node: &Node) -> bool {
 }
 
 /// Reports a missing required key.
-pub fn missing_key(key: &str, at: Position, path: &Path<'_>, sink: &mut Sink) {
+pub fn report_missing_key(key: &str, at: Position, path: &Path<'_>, sink: &mut Sink) {
     sink.error(at, path, Fault::new(format!("the key {key:?} is missing")).hint("add it"));
 }
 
 /// Reports that none of a set of keys is present.
-pub fn need_any(keys: &[&str], without: &str, entries: &[Entry], at: Position, path: &Path<'_>, sink: &mut Sink) {
+pub fn report_missing_any(
+    keys: &[&str],
+    without: &str,
+    entries: &[Entry],
+    at: Position,
+    path: &Path<'_>,
+    sink: &mut Sink,
+) {
     if !entries.iter().any(|entry| keys.contains(&&*entry.key)) {
         let hint = format!("add {}", alternatives(keys.iter().copied()));
         sink.error(at, path, Fault::new(without).hint(hint));
@@ -191,13 +198,13 @@ macro_rules! object {
     };
     (@value expected $slot:ident $key:expr, $kind:expr, $at:expr, $path:expr, $sink:expr) => {{
         if $slot.is_none() {
-            $crate::object::missing_key($key, $at, $path, $sink);
+            $crate::object::report_missing_key($key, $at, $path, $sink);
         }
         $slot.flatten()
     }};
     (@value required $slot:ident $key:expr, $kind:expr, $at:expr, $path:expr, $sink:expr) => {{
         if $slot.is_none() {
-            $crate::object::missing_key($key, $at, $path, $sink);
+            $crate::object::report_missing_key($key, $at, $path, $sink);
         }
         $slot.flatten()?
     }};
@@ -294,7 +301,7 @@ macro_rules! object {
                         sink,
                     );
                 }
-                $($($crate::object::need_any(&[$(key_name(stringify!($one))),+], $without, entries, at, path, sink);)+)?
+                $($($crate::object::report_missing_any(&[$(key_name(stringify!($one))),+], $without, entries, at, path, sink);)+)?
                 $(let $key = $crate::object!(
                     @value $presence $(($default))? $key const { key_name(stringify!($key)) }, $kind, at, path, sink
                 );)*

@@ -39,7 +39,7 @@ pub use client_certificate::{ClientCertificate, client_certificate};
 pub use handshake_failure::FailureReason;
 pub use handshake_failure::{Peer, handshake_failure};
 pub use material::{Inputs, Material, files_of};
-pub use ordered_certificate::OrderedCertificate;
+pub use ordered_certificate::OrderedCertificateInfo;
 pub use peer_chain::{client_verifier, server_verifier};
 pub use pem::{FILE_BYTES_MAX, Files};
 pub use problem::{Problem, TlsFindings, TlsProblems};

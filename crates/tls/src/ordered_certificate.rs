@@ -20,7 +20,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// The contents of a file with an ordered certificate, if it can be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OrderedCertificate {
+pub struct OrderedCertificateInfo {
     /// The DNS names it is for, in lower case.
     pub names: Vec<String>,
     /// When it began and when it ends, in seconds since 1970.
@@ -29,12 +29,12 @@ pub struct OrderedCertificate {
     pub not_after_seconds: i64,
     /// The server's identifier for it (RFC 9773 section 4.1): the contents of its authority key identifier, and of its
     /// serial number. `None` if it does not name the key that signed it.
-    pub key: Option<(Vec<u8>, Vec<u8>)>,
+    pub ari_identifier: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-impl OrderedCertificate {
+impl OrderedCertificateInfo {
     /// Reads a certificate, with those that lead to its root, and its key; an error says why they cannot be used `now`.
-    pub fn read(text: &[u8], now: UnixTime) -> Result<OrderedCertificate, String> {
+    pub fn read(text: &[u8], now: UnixTime) -> Result<OrderedCertificateInfo, String> {
         let mut loading = TlsLoad::new(&NoFiles, now);
         let nowhere = Pem::Inline(String::new());
         let checked = usable_pair(&KeyPair { cert: nowhere.clone(), key: nowhere }, text, "", &mut loading);
@@ -115,13 +115,13 @@ fn usable_pair(of: &KeyPair, text: &[u8], path: &str, loading: &mut TlsLoad<'_>)
     pair(of, (text, text), (path, path), purpose, loading)
 }
 
-fn parse_ordered(checked: &UsablePair) -> Option<OrderedCertificate> {
+fn parse_ordered(checked: &UsablePair) -> Option<OrderedCertificateInfo> {
     let (_, leaf) = X509Certificate::from_der(checked.leaf()).ok()?;
-    Some(OrderedCertificate {
+    Some(OrderedCertificateInfo {
         names: crate::identity::names(&leaf),
         not_before_seconds: leaf.validity().not_before.timestamp(),
         not_after_seconds: checked.expiry.not_after_seconds,
-        key: authority_key(&leaf).map(|authority| (authority, leaf.raw_serial().to_vec())),
+        ari_identifier: authority_key(&leaf).map(|authority| (authority, leaf.raw_serial().to_vec())),
     })
 }
 

@@ -5,7 +5,7 @@
 use crate::hpack::STATIC_TEXT;
 use crate::hpack::huffman::{self, Decoder};
 use crate::{
-    BodyDecoder, ChunkError, FieldBlock, FieldWalker, Framing, HeadLimits, HeadProgress, Method, RequestEdits,
+    BodyDecoder, ChunkError, FieldBlockFacts, FieldWalker, Framing, HeadLimits, HeadProgress, Method, RequestEdits,
     RequestError, RequestHead, ResponseEdits, ResponseError, ResponseHead, leading_empty_lines, proxy_protocol,
     write_request, write_response,
 };
@@ -185,9 +185,9 @@ pub fn field_blocks(bytes: &[u8]) {
 }
 
 /// The expected report on a block of these fields.
-pub fn expected_block(fields: &[Pair]) -> FieldBlock {
+pub fn expected_block(fields: &[Pair]) -> FieldBlockFacts {
     let has = |wanted: &[u8], is: fn(&[u8]) -> bool| fields.iter().any(|(name, value)| name == wanted && is(value));
-    FieldBlock {
+    FieldBlockFacts {
         size: fields.iter().map(|(name, value)| (name.len() + value.len() + 32) as u32).sum(),
         has_pseudo: fields.iter().any(|(name, _)| name.starts_with(b":")),
         has_request_pseudo: fields.iter().any(|(name, _)| name.starts_with(b":") && name != b":status"),

@@ -143,7 +143,7 @@ impl Edits {
 
     /// Adds a line of the gateway itself, independent of the lines of plugins, that is not searched by name any more.
     #[inline]
-    pub fn append(&mut self, name: FieldName<'_>, value: FieldValue<'_>) {
+    pub fn add_gateway_line(&mut self, name: FieldName<'_>, value: FieldValue<'_>) {
         push_line(&mut self.appended, name, value);
     }
 
@@ -292,7 +292,7 @@ impl Edits {
         names.iter().any(|name| self.lines.shapes.may_have_id(name.id) || self.withdrawn & 1 << name.id as u8 != 0)
     }
 
-    /// The added lines, without those of [`Edits::append`].
+    /// The added lines, without those of [`Edits::add_gateway_line`].
     #[inline]
     pub fn lines(&self) -> &[u8] {
         &self.lines.text
@@ -328,7 +328,7 @@ impl Edits {
 
     /// Leaves the names of trailer fields that do not pass out of the lines of `Trailer`. `drops_underscores`: as for the fields of
     /// the head.
-    pub fn announce_trailers(&mut self, fields: &Fields, head: &[u8], drops_underscores: bool) {
+    pub fn filter_trailer_names(&mut self, fields: &Fields, head: &[u8], drops_underscores: bool) {
         for (index, field) in fields.iter().enumerate().filter(|(_, field)| field.id == Name::Trailer) {
             let passes = |name: &&[u8]| {
                 let is_underscored = drops_underscores && name.contains(&b'_');

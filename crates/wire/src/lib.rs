@@ -36,7 +36,7 @@ pub use error::{ChunkError, Fault, ProxyProtocolError, RequestError, ResponseErr
 pub use framing::{BodyDecoder, Framing};
 pub use head::{Field, FieldSet, Fields, HeadProgress, Span, leading_empty_lines};
 pub use host::{Authority, is_host, split_authority};
-pub use hpack::{FieldBlock, FieldWalker, huffman_bytes};
+pub use hpack::{FieldBlockFacts, FieldWalker, huffman_bytes};
 pub use name::Name;
 pub use request::{Method, RequestHead, TargetForm};
 pub use response::{ResponseHead, reason};

@@ -147,7 +147,12 @@ async fn every_other_certificate_is_reported_and_the_first_look_too() {
     let mut renewing = renewing(&stored);
     let of = |end: i64, serial: u8| {
         let key = Some((vec![1], vec![serial]));
-        Some(OrderedCertificate { names: Vec::new(), not_before_seconds: 0, not_after_seconds: end, key })
+        Some(OrderedCertificateInfo {
+            names: Vec::new(),
+            not_before_seconds: 0,
+            not_after_seconds: end,
+            ari_identifier: key,
+        })
     };
     let looks = [(None, true), (None, false), (of(9, 1), true), (of(9, 1), false), (of(9, 2), true), (of(8, 2), true)];
     for (found, is_told) in looks {

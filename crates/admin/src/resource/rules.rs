@@ -74,25 +74,26 @@ pub(crate) fn check(collection: &Collection, document: &Json) -> Result<(), Stri
             return Err(of_property(field, "object matches none of the required"));
         }
     }
-    texts(document)?;
-    UNIQUE.iter().try_for_each(|path| unique(document, path))?;
+    check_texts(document)?;
+    UNIQUE.iter().try_for_each(|path| check_unique_at(document, path))?;
     if collection.name == "upstreams" {
-        lists_of_upstream(document).and_then(|()| upstream(document))?;
+        lists_of_upstream(document).and_then(|()| check_upstream(document))?;
     } else if let Some(inner) = document.get("upstream") {
-        texts(inner).and_then(|()| lists_of_upstream(inner)).map_err(|why| of_property("upstream", &why))?;
-        upstream(inner)?;
+        check_texts(inner).and_then(|()| lists_of_upstream(inner)).map_err(|why| of_property("upstream", &why))?;
+        check_upstream(inner)?;
     }
-    plugins(document)
+    check_plugins(document)
 }
 
-fn plugins(document: &Json) -> Result<(), String> {
+fn check_plugins(document: &Json) -> Result<(), String> {
     let of_plugin = |name: &str, why: &str| format!("failed to check the configuration of plugin {name} err: {why}");
     for (name, path) in UNIQUE_OF_PLUGINS {
-        unique(&document["plugins"][name], path).map_err(|why| of_plugin(name, &why))?;
+        check_unique_at(&document["plugins"][name], path).map_err(|why| of_plugin(name, &why))?;
     }
     for split in super::references::split_upstreams(document) {
         if let Some(inner) = split.get("upstream") {
-            let checked = texts(inner).and_then(|()| lists_of_upstream(inner)).and_then(|()| upstream(inner));
+            let checked =
+                check_texts(inner).and_then(|()| lists_of_upstream(inner)).and_then(|()| check_upstream(inner));
             checked.map_err(|why| of_plugin("traffic-split", &why))?;
         }
     }
@@ -100,11 +101,11 @@ fn plugins(document: &Json) -> Result<(), String> {
 }
 
 fn lists_of_upstream(upstream: &Json) -> Result<(), String> {
-    UNIQUE_OF_UPSTREAMS.iter().try_for_each(|path| unique(upstream, path))
+    UNIQUE_OF_UPSTREAMS.iter().try_for_each(|path| check_unique_at(upstream, path))
 }
 
 /// Checks that no schema expresses.
-fn upstream(upstream: &Json) -> Result<(), String> {
+fn check_upstream(upstream: &Json) -> Result<(), String> {
     let nodes = upstream["nodes"].as_array().into_iter().flatten();
     if nodes.filter_map(|node| node["host"].as_str()).any(|host| host.parse::<Ipv6Addr>().is_ok()) {
         return Err("IPv6 address must be enclosed with '[' and ']'".to_owned());
@@ -127,16 +128,16 @@ fn upstream(upstream: &Json) -> Result<(), String> {
 }
 
 /// The fields that describe a document.
-fn texts(document: &Json) -> Result<(), String> {
+fn check_texts(document: &Json) -> Result<(), String> {
     for (field, chars_min) in [("name", 1), ("desc", 0), ("service_name", 1)] {
         if let Some(text) = document[field].as_str() {
-            length(text, chars_min).map_err(|why| of_property(field, &why))?;
+            check_length(text, chars_min).map_err(|why| of_property(field, &why))?;
         }
     }
     for (name, value) in document["labels"].as_object().into_iter().flatten() {
         let Some(value) = value.as_str() else { continue };
         let is_in_one_piece = !value.contains(|c: char| c.is_ascii_whitespace() || c == '\u{b}');
-        let checked = length(value, 1).and_then(|()| match is_in_one_piece {
+        let checked = check_length(value, 1).and_then(|()| match is_in_one_piece {
             true => Ok(()),
             false => Err(format!("failed to match pattern \"^\\S+$\" with \"{value}\"")),
         });
@@ -145,7 +146,7 @@ fn texts(document: &Json) -> Result<(), String> {
     Ok(())
 }
 
-fn length(text: &str, chars_min: usize) -> Result<(), String> {
+fn check_length(text: &str, chars_min: usize) -> Result<(), String> {
     match text.chars().count() {
         got if got > TEXT_CHARS_MAX => Err(format!("string too long, expected at most {TEXT_CHARS_MAX}, got {got}")),
         got if got < chars_min => Err(format!("string too short, expected at least {chars_min}, got {got}")),
@@ -154,10 +155,10 @@ fn length(text: &str, chars_min: usize) -> Result<(), String> {
 }
 
 /// Whether the list at a path has no duplicates.
-fn unique(document: &Json, path: &[&str]) -> Result<(), String> {
+fn check_unique_at(document: &Json, path: &[&str]) -> Result<(), String> {
     let Some((field, rest)) = path.split_first() else { return check_unique_items(document) };
     match document.get(field) {
-        Some(value) => unique(value, rest).map_err(|why| of_property(field, &why)),
+        Some(value) => check_unique_at(value, rest).map_err(|why| of_property(field, &why)),
         None => Ok(()),
     }
 }

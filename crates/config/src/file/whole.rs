@@ -177,7 +177,7 @@ impl<'a> ResourceLoader<'a> {
         }
         let holder = Holder { created: 0, kind, id: named.id.into(), line: named.at.line };
         for claim in &claims {
-            if let Some(first) = self.claims.take(claim, &holder) {
+            if let Some(first) = self.claims.try_claim(claim, &holder) {
                 claim.report(&first, named.path, self.sink);
             }
         }

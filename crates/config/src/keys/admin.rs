@@ -2,7 +2,7 @@
 
 use crate::keys::address::ADDRESS;
 use crate::keys::files::PEM;
-use crate::values::{Pem, Role};
+use crate::values::{ApiKeyRole, Pem};
 use ipnet::IpNet;
 use serde_json::Value as Json;
 use std::net::SocketAddr;
@@ -47,7 +47,7 @@ object! {
         /// Sent as `X-API-KEY`.
         key: Secret = ADMIN_KEY => required;
         /// `admin` can read and write; `viewer` can read all but secrets.
-        role: Role = ROLE => default(Role::Admin);
+        role: ApiKeyRole = ROLE => default(ApiKeyRole::Admin);
     }
 }
 
@@ -106,7 +106,8 @@ pub(crate) fn check_keys(short: Option<&Secret>, listed: &[AdminKey], node: &Nod
     }
 }
 
-const ROLE: Choice<Role> = Choice { words: &[("admin", Role::Admin), ("viewer", Role::Viewer)], unbuilt: &[] };
+const ROLE: Choice<ApiKeyRole> =
+    Choice { words: &[("admin", ApiKeyRole::Admin), ("viewer", ApiKeyRole::Viewer)], unbuilt: &[] };
 
 const NAME: Text<String> = text("a name", |text| {
     let is_good = (1..=64).contains(&text.len()) && !text.contains(char::is_control);

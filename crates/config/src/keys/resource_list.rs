@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 use stillgate_schema::description::Definitions;
 use stillgate_schema::kind::{Kind, read, report_expected};
-use stillgate_schema::object::{Object, map, missing_key};
+use stillgate_schema::object::{Object, map, report_missing_key};
 use stillgate_schema::text::diagnostic::{Path, Position, Sink};
 use stillgate_schema::text::tree::{Node, Value};
 
@@ -35,7 +35,7 @@ impl<T: Object> Resources<T> {
             && self.needs_id
             && !entries.iter().any(|e| &*e.key == "id")
         {
-            missing_key("id", item.at, path, sink);
+            report_missing_key("id", item.at, path, sink);
         }
         let keys = read(&self.item, item, path, sink)?;
         Some(Resource { index, at: item.at, node: item.clone(), keys })

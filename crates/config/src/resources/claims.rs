@@ -62,7 +62,7 @@ impl Claim {
     }
 
     /// Whether it is a name under which configurations share their state.
-    pub(crate) fn is_group(&self) -> bool {
+    pub(crate) fn is_plugin_state_group(&self) -> bool {
         matches!(self.what, ClaimedThing::Group(..))
     }
 
@@ -151,7 +151,7 @@ impl Claims {
     }
 
     /// Adds a claim; returns the conflicting one, if there is one. Among holders that share something only the first is recorded.
-    pub(crate) fn take(&mut self, claim: &Claim, holder: &Holder) -> Option<Holder> {
+    pub(crate) fn try_claim(&mut self, claim: &Claim, holder: &Holder) -> Option<Holder> {
         let in_the_way = self.in_the_way(claim, holder).cloned();
         if in_the_way.is_none() {
             self.0.entry(claim.what.clone()).or_insert_with(|| vec![(holder.clone(), claim.identity)]);

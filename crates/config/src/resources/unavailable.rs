@@ -13,15 +13,15 @@ struct Unavailable;
 
 impl Plugin for Unavailable {
     fn rewrite(&self, _: &mut Request<'_>) -> Flow {
-        Flow::Answer(answer())
+        Flow::Answer(unavailable_resource_answer())
     }
 
     fn access(&self, _: &mut Request<'_>) -> Flow {
-        Flow::Answer(answer())
+        Flow::Answer(unavailable_resource_answer())
     }
 }
 
-fn answer() -> Answer {
+fn unavailable_resource_answer() -> Answer {
     Answer::json(503, r#"{"error_msg":"503 Service Unavailable"}"#)
 }
 

@@ -236,7 +236,7 @@ impl Store {
         let held = self.held.range(first..).take_while(|((kind, _), _)| *kind == ResourceKind::Secrets);
         for ((kind, id), held) in held {
             let mut sink = Sink::of_one().passing_unknown();
-            let compiled = compile(*kind, id, held.served_document(), &self.nothing, &mut sink);
+            let compiled = compile(*kind, id, held.last_valid_document(), &self.nothing, &mut sink);
             if let Some(CompiledResource::Secret(manager)) = compiled.filter(|_| !sink.has_errors()) {
                 managers.0.insert(id.rsplit('/').next().unwrap_or(id).into(), manager);
             }
@@ -404,7 +404,7 @@ impl Store {
         };
         let created = held.created;
         let mut sink = Sink::of_one().passing_unknown().with_unusable(&self.unusable).paying_from(&self.budget());
-        let compiled = compile(key.0, &key.1, held.served_document(), &self.catalog, &mut sink);
+        let compiled = compile(key.0, &key.1, held.last_valid_document(), &self.catalog, &mut sink);
         let budget = sink.budget();
         for upstream in compiled.as_ref().map_or(Vec::new(), CompiledResource::upstreams) {
             check_nodes(&self.catalog.listeners, &upstream, &mut sink);
@@ -496,7 +496,7 @@ impl Store {
         };
         match kind {
             ResourceKind::Routes | ResourceKind::StreamRoutes | ResourceKind::Ssls => {
-                let document = readable(*kind, id, held.served_document());
+                let document = readable(*kind, id, held.last_valid_document());
                 let refusal = document.and_then(|document| self.catalog.refusal(*kind, id, &document, reason));
                 if let Some(refusal) = refusal.as_ref().filter(|refusal| !refusal.widened.is_empty()) {
                     let any = refusal.widened.join(" and any ");

@@ -121,7 +121,7 @@ impl StoredResource {
     }
 
     /// The served document, if there is one.
-    pub(super) fn served_document(&self) -> &Arc<str> {
+    pub(super) fn last_valid_document(&self) -> &Arc<str> {
         self.previous().map_or(&self.document, |(document, _)| document)
     }
 }
@@ -157,7 +157,7 @@ fn evaluate_alone(
         compiled.iter().flat_map(|of| of.claims().into_iter().chain(of.credentials())).collect();
     // A duplicate within the document counts once. A group guards nothing, so a refused member gives it up.
     let mut known = HashSet::new();
-    claims.retain(|claim| !(is_refused && claim.is_group()) && known.insert(claim.what.clone()));
+    claims.retain(|claim| !(is_refused && claim.is_plugin_state_group()) && known.insert(claim.what.clone()));
     let refusal = is_refused.then(|| reason(&sink.into_errors().diagnostics).into());
     Alone { claims: claims.into(), refusal }
 }
@@ -303,7 +303,7 @@ impl Store {
         if *kind == ResourceKind::Services {
             let refused = self.rejected.contains_key(&(*kind, id.clone())) && compiled.is_none();
             let held = self.held.get(&(*kind, id.clone())).filter(|_| refused);
-            let document = held.map(|held| readable(*kind, id, held.served_document()));
+            let document = held.map(|held| readable(*kind, id, held.last_valid_document()));
             is_other |= self.catalog.refuse_service(id, document.as_ref().map(Option::as_ref));
         }
         let upstreams = compiled.as_ref().map_or(Vec::new(), CompiledResource::upstreams);

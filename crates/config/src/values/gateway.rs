@@ -63,7 +63,7 @@ impl SourceKind {
 
 /// The rights of a key of the Admin API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
+pub enum ApiKeyRole {
     /// Everything.
     Admin,
     /// Reading, without secrets.

@@ -13,7 +13,7 @@ pub use dialect::{Dialect, FamilyKind, FamilySpec, Label, Measure};
 pub use digest::{Pem, TlsVersion, digest};
 pub use gateway::{AccessField, AccessFormat, AccessLog, AccessValue, LogDestination};
 pub use gateway::{AcmeChallenge, HmacKey};
-pub use gateway::{DeviceRegistry, LogFormat, RejectedGlobalRule, Role, RouteCacheMode, SourceKind};
+pub use gateway::{ApiKeyRole, DeviceRegistry, LogFormat, RejectedGlobalRule, RouteCacheMode, SourceKind};
 pub use metrics::{LabelSource, Metrics};
 pub use resources::CheckType;
 pub use resources::{Host, OnChange, ProxyProtocol};

@@ -3,7 +3,7 @@
 //! Parsing only. Exit codes are the contract of scripts outside the project: 0 good, 1 the work found errors,
 //! 2 the arguments cannot be used (clap's own code for that too), 3 `diff` found differences, `lua check` no proof.
 
-use super::starter::{ListenArgument, NodeArgument, parse_host};
+use super::starter::{ListenArgument, UpstreamNodeArgument, parse_host};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -127,7 +127,7 @@ pub(crate) struct Proxy {
     /// The server: HOST:PORT, :PORT on this machine, or a URL with http:// or https:// and no path; given several times, servers
     /// take turns
     #[arg(long, value_name = "HOST:PORT", required = true)]
-    pub(crate) to: Vec<NodeArgument>,
+    pub(crate) to: Vec<UpstreamNodeArgument>,
     /// Where to listen; :PORT for all addresses of this machine
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:8080")]
     pub(crate) listen: ListenArgument,
@@ -147,7 +147,7 @@ pub(crate) struct Init {
     pub(crate) file: PathBuf,
     /// The server, as for `stillgate proxy`
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:3000")]
-    pub(crate) to: Vec<NodeArgument>,
+    pub(crate) to: Vec<UpstreamNodeArgument>,
     /// Where to listen; :PORT for all addresses of this machine
     #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:9080")]
     pub(crate) listen: ListenArgument,

@@ -3,7 +3,7 @@
 use super::cli::{EXIT_GOOD, EXIT_UNUSABLE, Proxy};
 use super::invitation::{Invitation, dashboard_link, free_or_any};
 use super::run::exit_code;
-use super::starter::{ADMIN, NodeArgument, Starter};
+use super::starter::{ADMIN, Starter, UpstreamNodeArgument};
 use super::stdout::show;
 use crate::configuration::source::ConfigSource;
 use crate::control::start::{Up, serve};
@@ -57,7 +57,7 @@ fn invitation(up: &Up<'_>, starter: &Starter) -> String {
 }
 
 /// Says which nodes cannot be connected to: a mistyped port would otherwise show itself as 502 only.
-fn warn_of_silent_nodes(nodes: Vec<NodeArgument>) {
+fn warn_of_silent_nodes(nodes: Vec<UpstreamNodeArgument>) {
     let warn = move || {
         for node in nodes {
             let (host, port) = (node.host.trim_matches(['[', ']']), node.port);

@@ -12,44 +12,44 @@ pub(super) const ADMIN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALH
 
 /// How requests to a node are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NodeScheme {
+pub(crate) enum UpstreamScheme {
     Http,
     Https,
 }
 
-impl NodeScheme {
+impl UpstreamScheme {
     /// As the key `scheme` of an upstream has it.
     fn name(self) -> &'static str {
         match self {
-            NodeScheme::Http => "http",
-            NodeScheme::Https => "https",
+            UpstreamScheme::Http => "http",
+            UpstreamScheme::Https => "https",
         }
     }
 }
 
 /// A server that requests are forwarded to: `HOST:PORT`, `:PORT` on this machine, `http://HOST` or `https://HOST`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct NodeArgument {
-    pub(super) scheme: NodeScheme,
+pub(crate) struct UpstreamNodeArgument {
+    pub(super) scheme: UpstreamScheme,
     /// A name or an IP address, IPv6 in brackets.
     pub(super) host: String,
     pub(super) port: u16,
 }
 
-impl fmt::Display for NodeArgument {
+impl fmt::Display for UpstreamNodeArgument {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.host, self.port)
     }
 }
 
-impl FromStr for NodeArgument {
+impl FromStr for UpstreamNodeArgument {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<NodeArgument, String> {
+    fn from_str(text: &str) -> Result<UpstreamNodeArgument, String> {
         let (scheme, rest, default_port) = match text.split_once("://") {
-            None => (NodeScheme::Http, text, None),
-            Some(("http", rest)) => (NodeScheme::Http, rest, Some(80)),
-            Some(("https", rest)) => (NodeScheme::Https, rest, Some(443)),
+            None => (UpstreamScheme::Http, text, None),
+            Some(("http", rest)) => (UpstreamScheme::Http, rest, Some(80)),
+            Some(("https", rest)) => (UpstreamScheme::Https, rest, Some(443)),
             Some(_) => return Err("its scheme is neither http nor https".to_owned()),
         };
         // Before anything is quoted: it may be a password.
@@ -65,7 +65,7 @@ impl FromStr for NodeArgument {
         }
         let (host, port) = split_port(authority)?;
         let port = port.or(default_port).ok_or("it has no port: write HOST:PORT, such as 127.0.0.1:3000")?;
-        Ok(NodeArgument { scheme, host, port })
+        Ok(UpstreamNodeArgument { scheme, host, port })
     }
 }
 
@@ -137,7 +137,7 @@ pub(crate) fn parse_host(text: &str) -> Result<String, String> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Starter {
     /// One at least. All have the same scheme.
-    pub(super) nodes: Vec<NodeArgument>,
+    pub(super) nodes: Vec<UpstreamNodeArgument>,
     listen: SocketAddr,
     host: Option<String>,
     admin: SocketAddr,
@@ -146,7 +146,7 @@ pub(super) struct Starter {
 impl Starter {
     /// Refuses nodes of different schemes: an upstream has one.
     pub(super) fn new(
-        nodes: Vec<NodeArgument>,
+        nodes: Vec<UpstreamNodeArgument>,
         ListenArgument(listen): ListenArgument,
         host: Option<String>,
         admin: SocketAddr,
@@ -160,7 +160,7 @@ impl Starter {
 
     /// The nodes, one after the other.
     pub(super) fn node_list(&self) -> String {
-        self.nodes.iter().map(NodeArgument::to_string).collect::<Vec<_>>().join(", ")
+        self.nodes.iter().map(UpstreamNodeArgument::to_string).collect::<Vec<_>>().join(", ")
     }
 
     /// A command that sends a request to the gateway at this address.
@@ -195,8 +195,8 @@ impl Starter {
             );
         }
         text.push_str("\nupstreams:\n  - id: nodes\n");
-        if self.nodes.iter().any(|node| node.scheme == NodeScheme::Https) {
-            let name = NodeScheme::Https.name();
+        if self.nodes.iter().any(|node| node.scheme == UpstreamScheme::Https) {
+            let name = UpstreamScheme::Https.name();
             write!(
                 text,
                 "    scheme: {name}\n    \
@@ -233,20 +233,20 @@ mod tests {
     use super::*;
     use crate::configuration::source::ConfigSource;
 
-    fn node(text: &str) -> NodeArgument {
+    fn node(text: &str) -> UpstreamNodeArgument {
         text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
     }
 
     #[test]
     fn a_node_is_an_address_or_a_url_without_a_path() {
         for (text, scheme, shown) in [
-            ("127.0.0.1:3000", NodeScheme::Http, "127.0.0.1:3000"),
-            (":3000", NodeScheme::Http, "127.0.0.1:3000"),
-            ("[::1]:3000", NodeScheme::Http, "[::1]:3000"),
-            ("shop_1.internal:80", NodeScheme::Http, "shop_1.internal:80"),
-            ("http://shop.internal", NodeScheme::Http, "shop.internal:80"),
-            ("https://shop.internal/", NodeScheme::Https, "shop.internal:443"),
-            ("https://[2001:DB8::1]:8443", NodeScheme::Https, "[2001:db8::1]:8443"),
+            ("127.0.0.1:3000", UpstreamScheme::Http, "127.0.0.1:3000"),
+            (":3000", UpstreamScheme::Http, "127.0.0.1:3000"),
+            ("[::1]:3000", UpstreamScheme::Http, "[::1]:3000"),
+            ("shop_1.internal:80", UpstreamScheme::Http, "shop_1.internal:80"),
+            ("http://shop.internal", UpstreamScheme::Http, "shop.internal:80"),
+            ("https://shop.internal/", UpstreamScheme::Https, "shop.internal:443"),
+            ("https://[2001:DB8::1]:8443", UpstreamScheme::Https, "[2001:db8::1]:8443"),
         ] {
             let node = node(text);
             assert_eq!((node.scheme, node.to_string().as_str()), (scheme, shown), "{text}");
@@ -273,10 +273,10 @@ mod tests {
             ("shop:80/api", "path"),
             ("https://shop?x", "path"),
         ] {
-            let error = text.parse::<NodeArgument>().expect_err(text);
+            let error = text.parse::<UpstreamNodeArgument>().expect_err(text);
             assert!(error.contains(reason), "{text}: {error}");
         }
-        let error = "http://me:secret@shop".parse::<NodeArgument>().unwrap_err();
+        let error = "http://me:secret@shop".parse::<UpstreamNodeArgument>().unwrap_err();
         assert!(error.contains("password") && !error.contains("secret"), "{error}");
     }
 

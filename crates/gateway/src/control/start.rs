@@ -34,7 +34,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use stillgate_allocator::return_free_memory;
 use stillgate_cluster::registry::FormerDirectory;
-use stillgate_config::{Config, Errors, Gateway, LoadedConfig, Role as Written, SHORT_KEY_NAME, Transport};
+use stillgate_config::{ApiKeyRole as Written, Config, Errors, Gateway, LoadedConfig, SHORT_KEY_NAME, Transport};
 use stillgate_device_node as device_node;
 use stillgate_device_node::{DeviceThread, NodeParameters};
 use stillgate_door::{Access, AdminKey, Bounds, Guard, Hosts, Role, RunningServer, Server, loopback, tls};

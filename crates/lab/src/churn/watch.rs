@@ -18,7 +18,7 @@ const SILENCE: Duration = Duration::from_secs(10);
 const EVENT_BYTES_MIN: u64 = 64;
 
 /// Readers of a stream of the admin interface.
-struct Watch {
+struct StreamReaders {
     readers: usize,
     /// A path of the target itself; `None`: what stillgate's dashboard reads.
     stream: Option<String>,
@@ -31,10 +31,10 @@ pub(super) fn make(options: &ChangeOptions, spec: &mut Spec) -> Result<Box<dyn C
         let lines = "  admin: {address: \"{admin}\"}\n  metrics: {address: \"{metrics}\"}\n";
         spec.configuration.get_or_insert_with(|| stillgate_with(lines));
     }
-    Ok(Box::new(Watch { readers: options.readers, stream: options.stream.clone(), address: None }))
+    Ok(Box::new(StreamReaders { readers: options.readers, stream: options.stream.clone(), address: None }))
 }
 
-impl Change for Watch {
+impl Change for StreamReaders {
     fn begin(&mut self, target: &mut RunningTarget) -> Result {
         self.address = match self.stream {
             Some(_) => Some(target.address),

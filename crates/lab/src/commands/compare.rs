@@ -239,7 +239,7 @@ impl Compare {
     fn placement(&self) -> Result<Placement> {
         let given = |cpus: &Option<Cpus>| cpus.as_ref().map(|cpus| cpus.0.clone());
         let (target, load) = (given(&self.target_cpus), given(&self.load_cpus));
-        let placement = placement::chosen(target.as_deref(), load.as_deref(), self.hosts.as_deref())?;
+        let placement = placement::place_for_hosts(target.as_deref(), load.as_deref(), self.hosts.as_deref())?;
         if let Some(warning) = placement::warning(&placement) {
             eprintln!("note: {warning}");
         }

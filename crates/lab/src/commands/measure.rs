@@ -182,7 +182,7 @@ impl Measure {
             late_s: 0.001,
             mix: self.mix.clone(),
             seed: seed_of_clock(),
-            placement: placement::chosen(target.as_deref(), load.as_deref(), self.hosts.as_deref())?,
+            placement: placement::place_for_hosts(target.as_deref(), load.as_deref(), self.hosts.as_deref())?,
         })
     }
 }

@@ -197,7 +197,7 @@ impl Tail {
             }
         }
         let (target, load) = (given(&self.target_cpus), given(&self.load_cpus));
-        let placement = placement::chosen(target.as_deref(), load.as_deref(), self.hosts.as_deref())?;
+        let placement = placement::place_for_hosts(target.as_deref(), load.as_deref(), self.hosts.as_deref())?;
         if let Some(warning) = placement::warning(&placement) {
             eprintln!("note: {warning}");
         }

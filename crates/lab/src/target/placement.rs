@@ -11,11 +11,11 @@ use stillgate_rig::schedule::RealtimePriority;
 /// Divides the CPUs this process may use: the first half for the target, the rest for the load. Given lists take
 /// precedence, and a missing one then gets all the others.
 pub(crate) fn choose(target_cpus: Option<&[usize]>, load_cpus: Option<&[usize]>) -> Result<Placement> {
-    share(&cpus::available()?, target_cpus, load_cpus)
+    divide_cpus(&cpus::available()?, target_cpus, load_cpus)
 }
 
 /// The CPUs with or without a file of `--hosts`.
-pub(crate) fn chosen(
+pub(crate) fn place_for_hosts(
     target_cpus: Option<&[usize]>,
     load_cpus: Option<&[usize]>,
     file: Option<&Path>,
@@ -28,7 +28,8 @@ pub(crate) fn chosen(
 
 /// With a separate machine for the target: any given CPUs there, and on this machine all or the given ones.
 fn apart(target_cpus: Option<&[usize]>, load_cpus: Option<&[usize]>) -> Result<Placement> {
-    let Placement { load_cpus, .. } = share(&cpus::available()?, None, Some(load_cpus.unwrap_or(&cpus::available()?)))?;
+    let Placement { load_cpus, .. } =
+        divide_cpus(&cpus::available()?, None, Some(load_cpus.unwrap_or(&cpus::available()?)))?;
     Ok(Placement { target_cpus: target_cpus.unwrap_or_default().to_vec(), load_cpus, target_apart: true })
 }
 
@@ -48,7 +49,7 @@ pub(crate) fn warning(placement: &Placement) -> Option<String> {
     Some(format!("target and load share {what}: each takes time from the other, and latencies are those of both"))
 }
 
-fn share(available: &[usize], target: Option<&[usize]>, load: Option<&[usize]>) -> Result<Placement> {
+fn divide_cpus(available: &[usize], target: Option<&[usize]>, load: Option<&[usize]>) -> Result<Placement> {
     for cpu in target.iter().chain(&load).copied().flatten() {
         if !available.contains(cpu) {
             return Err(format!("CPU {cpu} is not among those this process may use: {}", cpus::list(available)).into());
@@ -118,7 +119,7 @@ mod tests {
             load: Option<&[usize]>,
             expected: (&[usize], &[usize]),
         ) {
-            let placement = share(available, target, load).unwrap();
+            let placement = divide_cpus(available, target, load).unwrap();
             assert_eq!((&placement.target_cpus[..], &placement.load_cpus[..]), expected);
         }
         check(&[0, 1], None, None, (&[0], &[1]));
@@ -133,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_cpu_that_is_not_ours() {
-        let error = share(&[0, 1], Some(&[0]), Some(&[7])).unwrap_err();
+        let error = divide_cpus(&[0, 1], Some(&[0]), Some(&[7])).unwrap_err();
         assert_eq!(error.to_string(), "CPU 7 is not among those this process may use: 0,1");
     }
 
@@ -148,9 +149,9 @@ mod tests {
 
     #[test]
     fn shared_cpus_are_warned_of() {
-        let alone = share(&[0, 1], None, None).unwrap();
+        let alone = divide_cpus(&[0, 1], None, None).unwrap();
         assert_eq!(warning(&alone), None);
-        let shared = share(&[0], None, None).unwrap();
+        let shared = divide_cpus(&[0], None, None).unwrap();
         assert!(warning(&shared).unwrap().starts_with("target and load share CPU 0: "));
         assert!(warning(&Placement::default()).unwrap().starts_with("target and load share CPUs: "));
     }

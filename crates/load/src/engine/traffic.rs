@@ -127,7 +127,7 @@ impl<'a> Traffic<'a> {
         self.pacing = Pacing::Closed { left };
         for _ in 0..self.idle.len() {
             if let Some(place) = self.idle.pop() {
-                self.available(place, now);
+                self.start_or_idle(place, now);
             }
         }
         self.start_due(now);

@@ -237,7 +237,7 @@ impl<'a> Worker<'a> {
         }
         self.traffic.give_up(now);
         self.finished_ns = now;
-        self.measure(now);
+        self.record_cpu_usage(now);
         Ok(())
     }
 
@@ -245,7 +245,7 @@ impl<'a> Worker<'a> {
         if !self.interrupted && self.common.is_ending() {
             self.interrupt(now);
         }
-        self.measure(now);
+        self.record_cpu_usage(now);
         self.traffic.look_for_overdue(self.overdue_count(), now);
         if now >= self.interval_until_ns {
             self.hand_over(now);
@@ -281,7 +281,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Records the CPU usage when the measured time begins and when it ends.
-    fn measure(&mut self, now: u64) {
+    fn record_cpu_usage(&mut self, now: u64) {
         for (metered, at) in self.metered.iter_mut().zip([self.window.begin_ns, self.window.end_ns]) {
             if metered.is_none() && now >= at {
                 *metered = Some((now, self.meter.usage()));

@@ -299,7 +299,7 @@ impl Writer {
         let series = self.series as u32;
         self.series += 1;
         self.memory.epochs.use_up_to(self.series);
-        protocol::mark(&self.segment.own_epochs()[series as usize], self.epoch);
+        protocol::mark_changed(&self.segment.own_epochs()[series as usize], self.epoch);
         let head = RecordHead { words, kind: RecordKind::Series, flags, family: number };
         self.write_record(head, pair(series, text.len() as u32), &text);
         self.text = text;

@@ -269,7 +269,7 @@ impl Writer {
     #[inline]
     fn mark(&self, log: &[AtomicU64], at: usize) {
         let (number, _) = unpair(log[at + 1].load(Relaxed));
-        protocol::mark(&self.segment.own_epochs()[number as usize], self.epoch);
+        protocol::mark_changed(&self.segment.own_epochs()[number as usize], self.epoch);
     }
 
     #[inline]

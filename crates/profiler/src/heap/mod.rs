@@ -167,11 +167,11 @@ impl<A: GlobalAlloc> SamplingAllocator<A> {
         let pointer =
             unsafe { aligned(layout).map(|layout| self.0.alloc(layout)).filter(|pointer| !pointer.is_null()) };
         let known = pointer.filter(|pointer| {
-            let stack = STACKS.number(&frames());
+            let stack = STACKS.intern(&frames());
             let weight = weight(layout.size(), mean);
             let is_kept = LIVE.insert(pointer.addr(), layout.size(), stack, weight);
             if is_kept {
-                STACKS.allocated(stack, layout.size(), weight);
+                STACKS.record_allocation(stack, layout.size(), weight);
             }
             is_kept
         });
@@ -198,7 +198,7 @@ fn may_be_sampled(pointer: *mut u8) -> bool {
 #[cold]
 fn forget(pointer: *mut u8, layout: Layout) -> Layout {
     let Some(freed) = LIVE.remove(pointer.addr()) else { return layout };
-    STACKS.freed(freed.stack, freed.size, freed.weight);
+    STACKS.record_free(freed.stack, freed.size, freed.weight);
     aligned(layout).unwrap_or(layout)
 }
 

@@ -75,7 +75,7 @@ impl StackCount {
 
 impl Stacks {
     /// The number of a stack.
-    pub(super) fn number(&self, frames: &Frames) -> usize {
+    pub(super) fn intern(&self, frames: &Frames) -> usize {
         let addresses = frames.addresses.get(..frames.length).unwrap_or_default();
         let hash = addresses.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, address| {
             (hash ^ address).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
@@ -99,13 +99,13 @@ impl Stacks {
         OTHERS
     }
 
-    pub(super) fn allocated(&self, stack: usize, size: usize, weight: u64) {
+    pub(super) fn record_allocation(&self, stack: usize, size: usize, weight: u64) {
         if let Some(place) = self.places.get(stack) {
             place.allocated.add(size, weight);
         }
     }
 
-    pub(super) fn freed(&self, stack: usize, size: usize, weight: u64) {
+    pub(super) fn record_free(&self, stack: usize, size: usize, weight: u64) {
         if let Some(place) = self.places.get(stack) {
             place.freed.add(size, weight);
         }

@@ -95,7 +95,7 @@ impl Drop for ClientConnection {
         if self.ends_with_connection {
             self.stream.reset_when_closed();
         } else {
-            self.stream.say_end();
+            self.stream.send_close_notify();
         }
     }
 }

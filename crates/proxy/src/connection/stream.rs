@@ -121,13 +121,13 @@ impl Stream {
     }
 
     /// Whether the node has failed without having processed the request.
-    pub(crate) fn is_unseen(&self) -> bool {
-        matches!(self, Stream::Http2Node(stream) if stream.is_unseen())
+    pub(crate) fn is_unprocessed(&self) -> bool {
+        matches!(self, Stream::Http2Node(stream) if stream.is_unprocessed())
     }
 
     /// Whether the node has reported that the request, or its connection because of it, violates its protocol or its limits.
-    pub(crate) fn is_refused(&self) -> bool {
-        matches!(self, Stream::Http2Node(stream) if stream.is_refused())
+    pub(crate) fn is_protocol_error(&self) -> bool {
+        matches!(self, Stream::Http2Node(stream) if stream.is_protocol_error())
     }
 
     /// What a node seems to speak instead of the expected protocol, judging by the first bytes `received` of its response.
@@ -241,7 +241,7 @@ impl Stream {
     }
 
     /// Sends close_notify to a TLS peer, as far as that can be written at once. On a plain connection closing says the same.
-    pub(crate) fn say_end(&mut self) {
+    pub(crate) fn send_close_notify(&mut self) {
         if self.is_tls() {
             // A peer that has stopped reading does not need it.
             let _ = self.poll_shutdown(&mut Context::from_waker(Waker::noop()));

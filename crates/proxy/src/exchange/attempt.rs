@@ -153,15 +153,15 @@ impl<'a> AttemptGuard<'a> {
     ) -> AttemptOutcome {
         let stream = &connection.stream;
         // A node that has not processed the request is not to blame (RFC 9113 section 8.7): treat it as if nothing had been sent.
-        let is_unseen = stream.is_unseen();
+        let is_unprocessed = stream.is_unprocessed();
         // Once: a node that does so on a new connection as well has failed.
-        let reused = connection.meta.is_reused() || (is_unseen && !attempts.is_fresh);
+        let reused = connection.meta.is_reused() || (is_unprocessed && !attempts.is_fresh);
         if matches!(event, RelayEvent::NodeFailed(Failure::SendTimeout | Failure::ReadTimeout | Failure::TryTimeout)) {
             stream.retire();
         }
         exchange.mistaken = stream.mistaken(exchange.from_node.unparsed());
         // A connection that ends because of it may have ended because of another request on it; a new one shows which.
-        let is_refused = stream.is_refused() && (!is_unseen || attempts.is_fresh);
+        let is_refused = stream.is_protocol_error() && (!is_unprocessed || attempts.is_fresh);
         let event = match event {
             RelayEvent::NodeFailed(Failure::Reset) if is_refused => RelayEvent::NodeFailed(Failure::Refused),
             event => event,
@@ -170,7 +170,7 @@ impl<'a> AttemptGuard<'a> {
             AttemptOutcome::Failed(failed) => FailedAttempt { awaited_client, ..failed },
             ended => return ended,
         };
-        if is_unseen && exchange.is_replayable() {
+        if is_unprocessed && exchange.is_replayable() {
             failed.request_sent = false;
         }
         exchange.tries.on_answered(failed.failure.status());

@@ -150,7 +150,7 @@ fn edit_fields(serving: &mut RequestContext<'_>, pass_host: &PassHost) {
             _ => {}
         }
     }
-    edits.announce_trailers(&exchange.request.fields, head, exchange.request.drops_underscores);
+    edits.filter_trailer_names(&exchange.request.fields, head, exchange.request.drops_underscores);
     exchange.sets_host = replaces_host || !has_host;
     if trusted {
         trusted_lines(edits, head, &exchange.request, client, client.address);
@@ -245,7 +245,7 @@ fn agree_with_plugins(serving: &mut RequestContext<'_>) {
         // The value is the same for every node.
         value.clear();
         value.extend_from_slice(host);
-        request_edits.fields.append(HOST, FieldValue::of_head(value));
+        request_edits.fields.add_gateway_line(HOST, FieldValue::of_head(value));
         *sets_host = false;
     }
     let edits = &mut request_edits.fields;
@@ -259,7 +259,7 @@ fn agree_with_plugins(serving: &mut RequestContext<'_>) {
         edits.remove_added(X_REAL_IP);
         if take_last(edits, X_FORWARDED_FOR, value) {
             remove_lines(&mut edits.appended, X_FORWARDED_FOR);
-            edits.append(X_FORWARDED_FOR, FieldValue::of_head(value));
+            edits.add_gateway_line(X_FORWARDED_FOR, FieldValue::of_head(value));
             edits.appended.truncate(edits.appended.len() - b"\r\n".len());
             edits.appended.extend_from_slice(b", ");
             write_address_line_end(&mut edits.appended, speaker(serving.client));
@@ -297,13 +297,13 @@ pub(super) fn stage_request(
         // Taken out while the exchange lends its head.
         let mut edits = std::mem::take(&mut exchange.request_edits);
         let host = host_for(exchange, &definition.pass_host, &state.endpoint(index).host);
-        edits.fields.append(HOST, FieldValue::of_head(host));
+        edits.fields.add_gateway_line(HOST, FieldValue::of_head(host));
         exchange.request_edits = edits;
     }
     // A node of HTTP/2 may get it; one of HTTP/1.1 would need it in `Connection`, too.
     let te = exchange.request.fields.get(exchange.from_client.head(), Name::Te);
     if definition.http2 && te.is_some_and(|te| te.eq_ignore_ascii_case(b"trailers")) {
-        exchange.request_edits.fields.append(TE, FieldValue::constant("trailers"));
+        exchange.request_edits.fields.add_gateway_line(TE, FieldValue::constant("trailers"));
     }
     let out = exchange.to_node.head(buffers);
     write_request(out, exchange.from_client.head(), &exchange.request, &exchange.request_edits);
@@ -325,7 +325,7 @@ fn trusted_lines(edits: &mut Edits, head: &[u8], request: &RequestHead, client: 
     edits.appended.extend_from_slice(b"X-Real-IP: ");
     write_address_line_end(&mut edits.appended, client_ip);
     if missing(Name::XForwardedProto) {
-        edits.append(X_FORWARDED_PROTO, FieldValue::of_head(client.scheme().as_bytes()));
+        edits.add_gateway_line(X_FORWARDED_PROTO, FieldValue::of_head(client.scheme().as_bytes()));
     }
     if missing(Name::XForwardedPort) {
         add_forwarded_port(edits, head, request, client);
@@ -347,7 +347,7 @@ fn named_lines(edits: &mut Edits, client: &ClientConnection) {
         edits.appended.extend_from_slice(name.as_bytes());
         write_address_line_end(&mut edits.appended, client.address);
     }
-    edits.append(X_FORWARDED_PROTO, FieldValue::of_head(client.scheme().as_bytes()));
+    edits.add_gateway_line(X_FORWARDED_PROTO, FieldValue::of_head(client.scheme().as_bytes()));
 }
 
 fn write_line_end(out: &mut Vec<u8>, value: impl itoa::Integer) {
@@ -368,7 +368,7 @@ fn add_forwarded_port(edits: &mut Edits, head: &[u8], request: &RequestHead, cli
 fn add_forwarded_host(edits: &mut Edits, head: &[u8], request: &RequestHead) {
     let authority = request.authority.of(head);
     if !authority.is_empty() {
-        edits.append(X_FORWARDED_HOST, FieldValue::of_head(authority));
+        edits.add_gateway_line(X_FORWARDED_HOST, FieldValue::of_head(authority));
     }
 }
 
@@ -462,10 +462,10 @@ fn name_protocols(exchange: &mut Exchange) {
     let Exchange { response, response_edits, from_node, .. } = exchange;
     let mut protocols = response.fields.iter().filter(|field| field.id == Name::Upgrade).peekable();
     if protocols.peek().is_some() {
-        response_edits.fields.append(CONNECTION, FieldValue::constant("Upgrade"));
+        response_edits.fields.add_gateway_line(CONNECTION, FieldValue::constant("Upgrade"));
     }
     for protocol in protocols {
-        response_edits.fields.append(UPGRADE, FieldValue::of_head(protocol.value.of(from_node.head())));
+        response_edits.fields.add_gateway_line(UPGRADE, FieldValue::of_head(protocol.value.of(from_node.head())));
     }
 }
 

@@ -206,7 +206,7 @@ fn write_head(relay: &mut Relay<'_>, delimited: ResponseEnd) {
         announce_no_trailers(exchange);
     } else {
         let Exchange { response, response_edits, from_node, .. } = &mut **exchange;
-        response_edits.fields.announce_trailers(&response.fields, from_node.head(), false);
+        response_edits.fields.filter_trailer_names(&response.fields, from_node.head(), false);
     }
     forwarding::end_response_edits(worker, exchange, settings, keep_alive, is_chunked);
     assert!(exchange.to_client.is_idle());

@@ -221,8 +221,8 @@ impl Drop for Tunnel {
             self.client.ends_with_connection = true;
             node.reset_when_closed();
         } else {
-            self.client.stream.say_end();
-            node.say_end();
+            self.client.stream.send_close_notify();
+            node.send_close_notify();
         }
         up.abandon(&worker.buffers);
         down.abandon(&worker.buffers);

@@ -309,12 +309,12 @@ struct Need {
     /// The name in routes.
     field: String,
     routes: usize,
-    of: FieldGroup,
+    of: LogFieldScope,
 }
 
 /// A group of fields that may contain the value of a single one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum FieldGroup {
+enum LogFieldScope {
     Own,
     Header,
     Cookie,
@@ -416,29 +416,29 @@ impl LineFields {
         self.own.push(position);
     }
 
-    fn has(&self, at: usize, family: FieldGroup) -> bool {
+    fn has(&self, at: usize, family: LogFieldScope) -> bool {
         let with_others = match family {
-            FieldGroup::Own => false,
-            FieldGroup::Header => self.headers,
-            FieldGroup::Cookie => self.headers || self.cookies,
-            FieldGroup::Query => self.query,
+            LogFieldScope::Own => false,
+            LogFieldScope::Header => self.headers,
+            LogFieldScope::Cookie => self.headers || self.cookies,
+            LogFieldScope::Query => self.query,
         };
         with_others || self.own.binary_search(&at).is_ok()
     }
 }
 
 /// The name of a field in the access log; `None`: every request has it.
-fn key_of(field: &Field) -> Option<(String, FieldGroup)> {
+fn key_of(field: &Field) -> Option<(String, LogFieldScope)> {
     let variable = variable_of(field)?;
     let family = match &variable {
         Variable::Uri | Variable::PathParam(_) => return None,
-        Variable::RequestUri | Variable::Args | Variable::IsArgs | Variable::Arg(_) => FieldGroup::Query,
+        Variable::RequestUri | Variable::Args | Variable::IsArgs | Variable::Arg(_) => LogFieldScope::Query,
         Variable::Header(name) if name.as_str() == "host" => {
-            return Some((Variable::Host.to_string(), FieldGroup::Own));
+            return Some((Variable::Host.to_string(), LogFieldScope::Own));
         }
-        Variable::Header(_) => FieldGroup::Header,
-        Variable::Cookie(_) => FieldGroup::Cookie,
-        _ => FieldGroup::Own,
+        Variable::Header(_) => LogFieldScope::Header,
+        Variable::Cookie(_) => LogFieldScope::Cookie,
+        _ => LogFieldScope::Own,
     };
     Some((variable.to_string(), family))
 }

@@ -1,7 +1,7 @@
 //! Ordered certificates: what clients get before, between and after, and the answer to the ACME server.
 
 use super::*;
-use crate::OrderedCertificate;
+use crate::OrderedCertificateInfo;
 use rcgen::date_time_ymd;
 use x509_parser::extensions::ParsedExtension;
 use x509_parser::oid_registry::Oid;
@@ -165,15 +165,15 @@ fn what_was_ordered_is_read() {
     let now = UnixTime::since_unix_epoch(Duration::from_secs(NOW_SECONDS));
     let mut wanted = params(&["A.example.com", "b.example.com"]);
     (wanted.not_before, wanted.not_after) = (date_time_ymd(2026, 5, 1), date_time_ymd(2026, 8, 1));
-    let read = OrderedCertificate::read(joined(issue(&wanted, &ca)).as_bytes(), now).unwrap();
+    let read = OrderedCertificateInfo::read(joined(issue(&wanted, &ca)).as_bytes(), now).unwrap();
     assert_eq!(read.names, ["a.example.com", "b.example.com"]);
     assert_eq!(read.not_before_seconds, 1_777_593_600);
     assert_eq!(read.not_after_seconds - read.not_before_seconds, 92 * 24 * 3600);
-    assert_eq!(read.key, None);
+    assert_eq!(read.ari_identifier, None);
     wanted.use_authority_key_identifier_extension = true;
     wanted.serial_number = Some(vec![0x81, 2].into());
     let (authority, serial) =
-        OrderedCertificate::read(joined(issue(&wanted, &ca)).as_bytes(), now).unwrap().key.unwrap();
+        OrderedCertificateInfo::read(joined(issue(&wanted, &ca)).as_bytes(), now).unwrap().ari_identifier.unwrap();
     // As encoded in the certificate: a positive number.
     assert_eq!(serial, [0, 0x81, 2]);
     let (_, root) = X509Certificate::from_der(ca.der()).unwrap();
@@ -182,10 +182,12 @@ fn what_was_ordered_is_read() {
         _ => false,
     };
     assert!(root.iter_extensions().any(is_of_root));
-    let error = OrderedCertificate::read(b"<html>", now).unwrap_err();
+    let error = OrderedCertificateInfo::read(b"<html>", now).unwrap_err();
     assert!(error.contains("no certificate is in it"), "{error}");
     let late = UnixTime::since_unix_epoch(Duration::from_secs(NOW_SECONDS + 366 * 24 * 3600));
-    assert!(OrderedCertificate::read(joined(issue(&wanted, &ca)).as_bytes(), late).unwrap_err().contains("expired"));
+    assert!(
+        OrderedCertificateInfo::read(joined(issue(&wanted, &ca)).as_bytes(), late).unwrap_err().contains("expired")
+    );
 }
 
 #[test]

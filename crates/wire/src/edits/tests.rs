@@ -90,7 +90,7 @@ fn trailer_fields_that_do_not_pass_are_not_announced() {
         assert_eq!(head.advance(text.as_bytes(), &HeadLimits::default()), Ok(HeadProgress::Complete(text.len())));
         let mut edits = Edits::default();
         edit(&mut edits, &head.fields, text.as_bytes());
-        edits.announce_trailers(&head.fields, text.as_bytes(), drops_underscores);
+        edits.filter_trailer_names(&head.fields, text.as_bytes(), drops_underscores);
         let kept =
             head.fields.iter().enumerate().filter(|(at, of)| of.id == Name::Trailer && !edits.removed.contains(*at));
         let kept =
@@ -207,7 +207,7 @@ fn what_is_added_is_bounded() {
         edits.add(name("B"), long);
     }
     assert!(edits.is_too_large() && edits.lines().len() <= ADDED_BYTES_MAX);
-    edits.append(name("C"), value("ours"));
+    edits.add_gateway_line(name("C"), value("ours"));
     assert_eq!(edits.appended, b"C: ours\r\n");
     let mut over = Edits::default();
     over.overlay(&head.fields, HEAD, &edits);

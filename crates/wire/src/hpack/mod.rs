@@ -1,6 +1,6 @@
 //! Follows field blocks in HPACK (RFC 7541) and reports facts that a decoder for requests and responses may hide.
 //!
-//! Only the size of a field and the facts of [`FieldBlock`] are kept, so a block needs no memory of its own. The
+//! Only the size of a field and the facts of [`FieldBlockFacts`] are kept, so a block needs no memory of its own. The
 //! dynamic table has the default SETTINGS_HEADER_TABLE_SIZE, 4096. An error ends the walk for good: it also ends the
 //! connection (RFC 7541 section 2.3.3 and 5, RFC 9113 section 4.3), once the decoder of the fields finds it.
 
@@ -20,7 +20,7 @@ const REGULAR: u16 =
 
 /// Facts about a block of fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct FieldBlock {
+pub struct FieldBlockFacts {
     /// Bytes of its names and values with 32 for each field, as SETTINGS_MAX_HEADER_LIST_SIZE counts them.
     pub size: u32,
     /// The name of some field begins with a colon.
@@ -43,7 +43,7 @@ pub struct FieldWalker {
     at: At,
     literal: HpackLiteral,
     text: PartialString,
-    block: FieldBlock,
+    block: FieldBlockFacts,
     /// The kinds of the block's fields, each with its bit.
     kinds: u16,
 }
@@ -130,7 +130,7 @@ impl FieldWalker {
     }
 
     /// Ends the block: returns the facts about it, if known.
-    pub fn end(&mut self) -> Option<FieldBlock> {
+    pub fn end(&mut self) -> Option<FieldBlockFacts> {
         if self.at != At::Field {
             self.at = At::Lost;
         }

@@ -65,7 +65,7 @@ impl Series {
 
     fn change(&self, epoch: u32, value: u64) {
         self.value.store(value, Ordering::Relaxed);
-        mark(&self.of_series, epoch);
+        mark_changed(&self.of_series, epoch);
     }
 
     /// Like the reader's refresh: the writer's epoch first, then new series, then changed ones.
@@ -134,7 +134,7 @@ fn no_change_of_a_new_series_is_missed() {
         let series = Series::new();
         let writing = series.clone();
         let writer = thread::spawn(move || {
-            mark(&writing.of_series, 1);
+            mark_changed(&writing.of_series, 1);
             commit(&writing.committed, 1);
             writing.change(1, 1);
             advance(&writing.of_writer, 2);

@@ -69,7 +69,7 @@ impl Traffic<'_> {
 
     /// Uses a free connection: for the start that has waited longest, or it becomes idle.
     #[inline]
-    pub(super) fn available(&mut self, number: usize, now: u64) -> u64 {
+    pub(super) fn start_or_idle(&mut self, number: usize, now: u64) -> u64 {
         match &mut self.pacing {
             Pacing::Closed { left } if now < self.end_ns && *left > 0 => {
                 *left -= u64::from(now >= self.measured_ns);
@@ -145,7 +145,7 @@ impl Traffic<'_> {
             return self.begin_session(number, now);
         }
         self.on_opened(number, now);
-        self.available(number, now)
+        self.start_or_idle(number, now)
     }
 
     /// A connection can be used.
@@ -286,7 +286,7 @@ impl Traffic<'_> {
         if done.keep_alive && !ended && !connection.is_sending() {
             connection.stage = Stage::Idle;
             connection.keep(&[]);
-            return self.available(number, now);
+            return self.start_or_idle(number, now);
         }
         self.close(number);
         now

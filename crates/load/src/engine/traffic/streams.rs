@@ -160,7 +160,7 @@ impl Traffic<'_> {
         }
         match self.send_lost(place, now) {
             Some(now) => now,
-            None => self.available(place, now),
+            None => self.start_or_idle(place, now),
         }
     }
 

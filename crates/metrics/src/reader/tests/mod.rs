@@ -103,7 +103,7 @@ impl Pen {
     pub(super) fn series(&mut self, family: u16, text: &str) -> Ink {
         let number = self.series;
         self.series += 1;
-        protocol::mark(&self.segment.own_epochs()[number as usize], self.epoch);
+        protocol::mark_changed(&self.segment.own_epochs()[number as usize], self.epoch);
         let words = self.shapes[family as usize].record_words(text.len());
         let second = pair(number, text.len() as u32);
         let record = self.write(RecordKind::Series, family, second, self.now_ms, words, text.as_bytes());
@@ -122,7 +122,7 @@ impl Pen {
     }
 
     fn mark(&self, ink: Ink) {
-        protocol::mark(&self.segment.own_epochs()[ink.number as usize], self.epoch);
+        protocol::mark_changed(&self.segment.own_epochs()[ink.number as usize], self.epoch);
     }
 
     pub(super) fn add(&self, ink: Ink, amount: u64) {

@@ -11,7 +11,7 @@ use super::frames::{END_HEADERS, FrameHead, kind};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
-use stillgate_wire::{FieldBlock, FieldWalker};
+use stillgate_wire::{FieldBlockFacts, FieldWalker};
 
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
@@ -232,7 +232,7 @@ impl FieldWatch {
         }
     }
 
-    fn judge(&mut self, block: FieldBlock) {
+    fn judge(&mut self, block: FieldBlockFacts) {
         let stream = self.stream;
         let is_malformed = match &mut self.messages {
             Messages::Requests if self.is_new => block.has_fragment,

@@ -45,9 +45,9 @@ struct Rejection {
     /// The stream, or its connection, has ended with an error.
     has_failed: bool,
     /// The node has not processed the request.
-    is_unseen: bool,
+    is_unprocessed: bool,
     /// The request, or its connection because of it, violates its protocol or its limits.
-    is_refused: bool,
+    is_protocol_error: bool,
 }
 
 /// State of the request.
@@ -100,13 +100,13 @@ impl NodeStream {
     }
 
     /// Whether the node has failed without having processed the request.
-    pub(crate) fn is_unseen(&self) -> bool {
-        self.rejection.is_unseen
+    pub(crate) fn is_unprocessed(&self) -> bool {
+        self.rejection.is_unprocessed
     }
 
     /// Whether the node has reported that the request, or its connection because of it, violates its protocol or its limits.
-    pub(crate) fn is_refused(&self) -> bool {
-        self.rejection.is_refused
+    pub(crate) fn is_protocol_error(&self) -> bool {
+        self.rejection.is_protocol_error
     }
 
     /// What the node seems to speak instead of HTTP/2.
@@ -272,8 +272,8 @@ impl Rejection {
     fn note_failure(&mut self, error: h2::Error) -> io::Error {
         self.has_failed = true;
         let reason = error.reason().filter(|_| error.is_remote());
-        self.is_unseen |= error.is_remote() && (error.is_go_away() || reason == Some(Reason::REFUSED_STREAM));
-        self.is_refused |= matches!(
+        self.is_unprocessed |= error.is_remote() && (error.is_go_away() || reason == Some(Reason::REFUSED_STREAM));
+        self.is_protocol_error |= matches!(
             reason,
             Some(
                 Reason::PROTOCOL_ERROR

@@ -4,7 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use stillgate_wire::checks::{FieldEncoder, HpackRepresentation, expected_block};
-use stillgate_wire::{FieldBlock, FieldWalker};
+use stillgate_wire::{FieldBlockFacts, FieldWalker};
 
 type Pair = (Vec<u8>, Vec<u8>);
 
@@ -102,7 +102,8 @@ fn the_example_of_the_standard() {
     let mut walker = FieldWalker::default();
     for (request, size) in requests {
         walker.walk(request);
-        let expected = FieldBlock { size, has_pseudo: true, has_request_pseudo: true, ..FieldBlock::default() };
+        let expected =
+            FieldBlockFacts { size, has_pseudo: true, has_request_pseudo: true, ..FieldBlockFacts::default() };
         assert_eq!(walker.end(), Some(expected));
     }
 }
