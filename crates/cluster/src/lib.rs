@@ -1,7 +1,7 @@
 //! The cluster of nodes of a gateway that holds connections of devices.
 //!
 //! ```text
-//!  a node's request ──▶ Directory ──────▶ task: Registrations ──▶ Redis ◀── the other nodes
+//!  a node's request ──▶ Directory ──────▶ task: NodeRegistrations ──▶ Redis ◀── the other nodes
 //!                         │ memory of look-ups, members
 //!  a message ─────────▶ Cluster::send ──▶ Peers ══ HTTP/2, mutual TLS ══▶ the node that has the device
 //! ```

@@ -22,7 +22,7 @@
 //! the kernel has taken all of it. Notices go to the waiting requests. One timer per connection fires at the earlier of
 //! [`session::Session::tick`] and [`session::Pulse::beat`].
 //!
-//! One thread per node owns [`directory::Registrations`] and talks to the directory: a heartbeat for its lease and the
+//! One thread per node owns [`directory::NodeRegistrations`] and talks to the directory: a heartbeat for its lease and the
 //! era, then requests at its pace. It keeps a [`directory::Effect::Disconnect`] until it is answered.
 
 #![forbid(unsafe_code)]

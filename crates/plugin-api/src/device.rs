@@ -37,12 +37,12 @@ pub struct DeviceSettings {
     /// Most new connections in a second, over all workers.
     pub connects_per_second: Option<NonZeroU32>,
     /// Receiver of events; `None`: messages of devices other than acknowledgements and replies are dropped.
-    pub events: Option<EventSettings>,
+    pub events: Option<EventReceiverSettings>,
 }
 
 /// Receiver of the events of devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EventSettings {
+pub struct EventReceiverSettings {
     /// The key of the upstream.
     pub upstream: Arc<str>,
     /// Path and query of the requests.

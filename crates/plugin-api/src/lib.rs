@@ -54,7 +54,7 @@ pub use chain::{CHAIN_ENTRIES_MAX, Chain};
 pub use consumers::{Consumer, ConsumerRef, Consumers, Credential, CredentialVerifier};
 pub use custom::{CustomPlugin, CustomPlugins, PluginFile};
 pub use definition::{Authenticate, Compile, CompileCredential, Define, Descriptor, Metadata};
-pub use device::{Device, DeviceSettings, EventSettings};
+pub use device::{Device, DeviceSettings, EventReceiverSettings};
 pub use facts::{Facts, TlsVariables};
 pub use flow::Flow;
 pub use identity::Identity;

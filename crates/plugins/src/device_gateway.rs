@@ -14,7 +14,8 @@ use stillgate_devices::protocol::DeviceProtocol;
 use stillgate_devices::session::{PulseLimits, QueuePolicy};
 use stillgate_plugin_api::device::{DEVICE_ID_BYTES_MAX, DEVICE_LABEL_BYTES_MAX, WEBSOCKET_ACCEPT_BYTES};
 use stillgate_plugin_api::{
-    Answer, Compile, Define, Device, DeviceSettings, EventSettings, Flow, Phase, Phases, Plugin, Request, Template,
+    Answer, Compile, Define, Device, DeviceSettings, EventReceiverSettings, Flow, Phase, Phases, Plugin, Request,
+    Template,
 };
 use stillgate_route::Variable;
 use stillgate_schema::quantity::{DurationRange, Size, size, span};
@@ -190,10 +191,10 @@ fn template(text: &At<String>, path: &Path<'_>, sink: &mut Sink) -> Option<Templ
     Template::parse(&text.value).map_err(|error| sink.error(text.at, path, Fault::new(error.to_string()))).ok()
 }
 
-fn events(keys: OnEventKeys, cx: &mut Compile<'_>) -> Option<EventSettings> {
+fn events(keys: OnEventKeys, cx: &mut Compile<'_>) -> Option<EventReceiverSettings> {
     let path = cx.path.key("on_event");
     let upstream = cx.upstreams.shared_key(&keys.upstream_id, &path.key("upstream_id"), cx.sink)?;
-    Some(EventSettings {
+    Some(EventReceiverSettings {
         upstream,
         uri: keys.uri.into(),
         is_acknowledged: keys.ack,

@@ -315,7 +315,7 @@ object! {
         /// Whether responses state the limit, what remains of it and when the window resets.
         show_limit_quota_header: bool = Flag => default(true);
         /// For other policies; has no effect here.
-        sync_interval: () = NumberOfOthers => optional;
+        sync_interval: () = IgnoredNumber => optional;
         foreign: OF_REDIS;
     }
 }
@@ -392,9 +392,9 @@ fn field_name(name: &str) -> OwnedFieldName {
 }
 
 /// A number that has no meaning here.
-struct NumberOfOthers;
+struct IgnoredNumber;
 
-impl Kind for NumberOfOthers {
+impl Kind for IgnoredNumber {
     type Out = ();
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<()> {

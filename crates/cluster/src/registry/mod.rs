@@ -23,8 +23,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use stillgate_devices::Generation;
 pub use stillgate_devices::directory::DirectoryUnavailable;
 use stillgate_devices::directory::{
-    ConnectOutcome, DirectoryEntry, Disconnect, Duplicate, Era, Location, Lookups, Members, RegistrationEffect,
-    Registrations, View,
+    ConnectOutcome, DirectoryEntry, Disconnect, Duplicate, Era, Location, Lookups, Members, NodeRegistrations,
+    RegistrationEffect, View,
 };
 use store::{HeartbeatResult, Store, StoreError};
 pub use store::{RedisAddress, StoreAddressError};
@@ -117,7 +117,7 @@ struct Contact {
 }
 
 struct DirectoryState {
-    registrations: Registrations,
+    registrations: NodeRegistrations,
     /// Devices that wait for the answer about their place, by its number.
     waiters: HashMap<Box<str>, (u64, oneshot::Sender<ConnectOutcome>)>,
     disconnects: VecDeque<(Arc<str>, Disconnect)>,
@@ -131,7 +131,7 @@ impl Directory {
         let DirectorySettings { node, address, former, redis, lookup_bytes_max } = settings;
         let is_filling = AtomicBool::new(former.is_some());
         let former = former.unwrap_or_else(|| FormerDirectory { epoch: rand::random(), ..FormerDirectory::default() });
-        let registrations = Registrations::new(node.clone(), former.epoch, first_place());
+        let registrations = NodeRegistrations::new(node.clone(), former.epoch, first_place());
         let state =
             DirectoryState { registrations, waiters: HashMap::new(), disconnects: VecDeque::new(), in_flight: 0 };
         let shared = SharedDirectory {

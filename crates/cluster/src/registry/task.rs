@@ -1,9 +1,9 @@
 //! The task that registers a node's devices: heartbeats, then requests at a limited pace.
 //!
-//! While the directory is away only heartbeats are tried. Waiting work is kept in [`Registrations`] and the queue of
+//! While the directory is away only heartbeats are tried. Waiting work is kept in [`NodeRegistrations`] and the queue of
 //! ends.
 //!
-//! [`Registrations`]: stillgate_devices::directory::Registrations
+//! [`NodeRegistrations`]: stillgate_devices::directory::NodeRegistrations
 
 use super::store::{HeartbeatResult, OwnLease};
 use super::{Hooks, SharedDirectory, wall_ms};

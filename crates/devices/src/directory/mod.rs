@@ -11,7 +11,7 @@
 //!
 //! Generations grow for a device, also over the loss of the whole directory: their upper part is the directory's
 //! [`Era`], which changes whenever it comes back empty. A node that finds another era registers all its devices again,
-//! paced; see [`Registrations`]. [`MessageRoute`] finds the node of a message's device, or the reason for a failure.
+//! paced; see [`NodeRegistrations`]. [`MessageRoute`] finds the node of a message's device, or the reason for a failure.
 
 mod lookups;
 mod message_route;
@@ -20,7 +20,7 @@ mod registrations;
 use crate::session::Generation;
 pub use lookups::{ABSENCE_KEPT_MS, CachedLookup, Lookups, PLACE_KEPT_MS};
 pub use message_route::{DeliveryError, DeliveryStep, DirectoryUnavailable, MessageRoute, Rejection, View};
-pub use registrations::{RegistrationEffect, RegistrationRequest, Registrations};
+pub use registrations::{NodeRegistrations, RegistrationEffect, RegistrationRequest};
 use std::collections::BTreeMap;
 
 /// How long the entry of a device that is offline is kept: 30 days.
@@ -257,7 +257,7 @@ pub struct LeaseConflict {
 
 impl Lease {
     /// Takes or renews a node's lease. A renewal of a lease that has ended succeeds if no other process has taken it: its
-    /// epoch was dead in between, so the process takes a new one ([`Registrations::begin_epoch`]).
+    /// epoch was dead in between, so the process takes a new one ([`NodeRegistrations::begin_epoch`]).
     pub fn acquire_or_renew(
         lease: &mut Option<Lease>,
         epoch: u64,

@@ -84,7 +84,7 @@ impl LocalDevice {
 
 /// The devices of one node.
 #[derive(Debug)]
-pub struct Registrations {
+pub struct NodeRegistrations {
     node: Box<str>,
     epoch: u64,
     /// `None` until the directory was reached.
@@ -106,11 +106,11 @@ pub struct Registrations {
 /// unavailable leave them.
 const PASSED_OVER_MAX: usize = 1_000;
 
-impl Registrations {
+impl NodeRegistrations {
     /// The state of a node without devices. `epoch` is random; places are numbered after `last_place`, which is above all numbers
     /// of a process that has had the same epoch.
-    pub fn new(node: Box<str>, epoch: u64, last_place: u64) -> Registrations {
-        Registrations {
+    pub fn new(node: Box<str>, epoch: u64, last_place: u64) -> NodeRegistrations {
+        NodeRegistrations {
             node,
             epoch,
             era: None,
@@ -164,7 +164,7 @@ impl Registrations {
     }
 
     /// A device has connected here, at this place. An older connection of it here has to be closed; its place in the directory
-    /// becomes the new one's. Under [`Duplicate::Refuse`] ask [`Registrations::connection`] first.
+    /// becomes the new one's. Under [`Duplicate::Refuse`] ask [`NodeRegistrations::connection`] first.
     pub fn add_connection(
         &mut self,
         device: &str,
@@ -188,7 +188,7 @@ impl Registrations {
     }
 
     /// Whether the device has a newer connection here than one of this generation, or is registering one: to be checked
-    /// before [`Registrations::adopt`].
+    /// before [`NodeRegistrations::adopt`].
     pub fn is_newer(&self, device: &str, generation: Generation) -> bool {
         self.devices.get(device).is_some_and(|local| match local.generation {
             Some(known) => known > generation,
@@ -258,7 +258,7 @@ impl Registrations {
         }
     }
 
-    /// [`Registrations::reregister`] for the next `count` devices by name, wrapping around; returns where to continue.
+    /// [`NodeRegistrations::reregister`] for the next `count` devices by name, wrapping around; returns where to continue.
     pub fn reregister_after(&mut self, device: &str, count: usize) -> Box<str> {
         let after = (Bound::Excluded(device), Bound::Unbounded);
         let next: Vec<Box<str>> =
@@ -267,8 +267,8 @@ impl Registrations {
         next.into_iter().next_back().unwrap_or_default()
     }
 
-    /// The next request; `None` until the era is known. Pass its answer to [`Registrations::on_connect_answer`] or
-    /// [`Registrations::on_register_answer`], a missing answer to [`Registrations::on_missing_answer`].
+    /// The next request; `None` until the era is known. Pass its answer to [`NodeRegistrations::on_connect_answer`] or
+    /// [`NodeRegistrations::on_register_answer`], a missing answer to [`NodeRegistrations::on_missing_answer`].
     pub fn next_request(&mut self) -> Option<RegistrationRequest> {
         let era = self.era?;
         loop {
@@ -411,7 +411,7 @@ mod tests {
 
     #[test]
     fn devices_that_come_and_go_without_a_directory_take_no_memory() {
-        let mut registrations = Registrations::new("a".into(), 1, 0);
+        let mut registrations = NodeRegistrations::new("a".into(), 1, 0);
         registrations.add_connection("stays", 0, Duplicate::Replace, 0);
         for connection in 1..10_000 {
             registrations.add_connection("comes", connection, Duplicate::Replace, 0);
@@ -426,7 +426,7 @@ mod tests {
     }
     #[test]
     fn registering_again_leaves_everything_registered() {
-        let mut registrations = Registrations::new("a".into(), 1, 0);
+        let mut registrations = NodeRegistrations::new("a".into(), 1, 0);
         registrations.observe_era(Some(Era(1)), 1);
         assert_eq!(registrations.fully_registered_era(), Some(Era(1)));
         registrations.add_connection("d", 1, Duplicate::Replace, 0);
@@ -454,7 +454,7 @@ mod tests {
 
     #[test]
     fn the_end_of_a_connection_that_was_not_registered_ends_the_one_before() {
-        let mut registrations = Registrations::new("a".into(), 1, 0);
+        let mut registrations = NodeRegistrations::new("a".into(), 1, 0);
         registrations.observe_era(Some(Era(1)), 1);
         registrations.add_connection("d", 1, Duplicate::Refuse, 0);
         registrations.next_request();
@@ -480,7 +480,7 @@ mod tests {
 
     #[test]
     fn a_refusal_that_comes_late_closes_nothing() {
-        let mut registrations = Registrations::new("a".into(), 1, 0);
+        let mut registrations = NodeRegistrations::new("a".into(), 1, 0);
         registrations.observe_era(Some(Era(1)), 1);
         registrations.add_connection("d", 1, Duplicate::Refuse, 0);
         let (own, other) = (registrations.place(1), Location { node: "b".into(), epoch: 1, connection: 9 });
@@ -500,7 +500,7 @@ mod tests {
 
     #[test]
     fn an_answer_about_a_connection_that_was_given_away_changes_nothing() {
-        let mut registrations = Registrations::new("a".into(), 1, 0);
+        let mut registrations = NodeRegistrations::new("a".into(), 1, 0);
         registrations.observe_era(Some(Era(1)), 1);
         let current = ConnectOutcome::Current { generation: Generation(1), replaced: None };
         for (device, connection) in [("d", 1), ("e", 2), ("f", 3)] {
@@ -531,7 +531,7 @@ mod tests {
 
     #[test]
     fn a_connection_that_is_given_does_not_take_the_place_of_a_newer_one() {
-        let mut registrations = Registrations::new("a".into(), 1, 0);
+        let mut registrations = NodeRegistrations::new("a".into(), 1, 0);
         registrations.add_connection("asks", 1, Duplicate::Replace, 0);
         registrations.add_connection("waits", 2, Duplicate::Refuse, 0);
         registrations.adopt("older", 3, Some(Generation(5)), 0);
@@ -544,7 +544,7 @@ mod tests {
 
     #[test]
     fn everything_is_registered_again_in_turns() {
-        let mut registrations = Registrations::new("a".into(), 1, 0);
+        let mut registrations = NodeRegistrations::new("a".into(), 1, 0);
         for device in ["d", "b", "c"] {
             registrations.add_connection(device, 1, Duplicate::Replace, 0);
         }

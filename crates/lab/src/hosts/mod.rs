@@ -224,7 +224,7 @@ pub(crate) struct Agent {
 
 /// A program that the agent has started; stopped when dropped.
 #[derive(Debug)]
-pub(crate) struct RemoteTarget {
+pub(crate) struct RemoteProgram {
     pub(crate) number: u64,
 }
 
@@ -291,33 +291,33 @@ impl Agent {
         }
     }
 
-    pub(crate) fn start_upstream(&self, ip: IpAddr, body_bytes: usize) -> Result<(RemoteTarget, SocketAddr)> {
+    pub(crate) fn start_upstream(&self, ip: IpAddr, body_bytes: usize) -> Result<(RemoteProgram, SocketAddr)> {
         match self.request(&Request::StartUpstream { ip, body_bytes })? {
-            Answer::Upstream { number, address } => Ok((RemoteTarget { number }, address)),
+            Answer::Upstream { number, address } => Ok((RemoteProgram { number }, address)),
             answer => Err(unexpected(&answer)),
         }
     }
 
-    pub(crate) fn cpu_time_us(&self, held: &RemoteTarget) -> Result<f64> {
+    pub(crate) fn cpu_time_us(&self, held: &RemoteProgram) -> Result<f64> {
         match self.request(&Request::CpuTimeUs { number: held.number })? {
             Answer::CpuTimeUs(us) => Ok(us),
             answer => Err(unexpected(&answer)),
         }
     }
 
-    pub(crate) fn rss_kib(&self, held: &RemoteTarget) -> Result<u64> {
+    pub(crate) fn rss_kib(&self, held: &RemoteProgram) -> Result<u64> {
         match self.request(&Request::RssKib { number: held.number })? {
             Answer::RssKib(kib) => Ok(kib),
             answer => Err(unexpected(&answer)),
         }
     }
 
-    pub(crate) fn alive(&self, held: &RemoteTarget) -> Result {
+    pub(crate) fn alive(&self, held: &RemoteProgram) -> Result {
         self.request(&Request::Alive { number: held.number }).map(drop)
     }
 
     /// If the agent cannot be reached, the target has ended with its connection.
-    pub(crate) fn stop(&self, held: &RemoteTarget) {
+    pub(crate) fn stop(&self, held: &RemoteProgram) {
         let _ = self.request(&Request::Stop { number: held.number });
     }
 

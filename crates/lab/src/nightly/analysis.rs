@@ -70,12 +70,12 @@ pub(crate) fn judge_night(night: &[&StoreLine], before: &[StoreLine]) -> Vec<Nig
         })
         .collect();
     let looks: Vec<Looks<'_>> =
-        all.iter().map(|(line, _, diffs)| SplitDifferences::of(line, diffs).looks(line)).collect();
+        all.iter().map(|(line, _, diffs)| DifferencesByLook::of(line, diffs).looks(line)).collect();
     let p_values = screened(&looks);
     all.iter()
         .zip(p_values)
         .map(|((line, index, diffs), p_value)| {
-            let split = SplitDifferences::of(line, diffs);
+            let split = DifferencesByLook::of(line, diffs);
             let looked = [split.third, split.second, split.first].into_iter().find(|look| !look.is_empty());
             let estimate = hodges_lehmann(looked.unwrap_or_default(), CONFIDENCE);
             let effect = estimate.map_or([0.0; 3], |e| [e.value, e.interval.low, e.interval.high].map(f64::exp_m1));
@@ -112,17 +112,17 @@ pub(crate) fn judge_night(night: &[&StoreLine], before: &[StoreLine]) -> Vec<Nig
 }
 
 /// The differences of one comparison, look by look.
-struct SplitDifferences<'a> {
+struct DifferencesByLook<'a> {
     first: &'a [f64],
     second: &'a [f64],
     third: &'a [f64],
 }
 
-impl<'a> SplitDifferences<'a> {
-    fn of(line: &StoreLine, diffs: &'a [f64]) -> SplitDifferences<'a> {
+impl<'a> DifferencesByLook<'a> {
+    fn of(line: &StoreLine, diffs: &'a [f64]) -> DifferencesByLook<'a> {
         let (first, later) = diffs.split_at(line.first_look.min(diffs.len()));
         let (second, third) = later.split_at(line.later.map_or(later.len(), |of| of.second_look.min(later.len())));
-        SplitDifferences { first, second, third }
+        DifferencesByLook { first, second, third }
     }
 
     /// Whether the night ended before a look that this comparison needs.
@@ -161,7 +161,7 @@ pub(crate) fn contradictions(line: &StoreLine) -> Vec<String> {
     }
     let diffs: Vec<Vec<f64>> =
         line.beside.iter().filter_map(|beside| log_ratios(&beside.values, &line.values)).collect();
-    let splits: Vec<SplitDifferences<'_>> = diffs.iter().map(|diffs| SplitDifferences::of(line, diffs)).collect();
+    let splits: Vec<DifferencesByLook<'_>> = diffs.iter().map(|diffs| DifferencesByLook::of(line, diffs)).collect();
     let asks_second = splits.iter().any(|split| is_suspicious(split.first));
     let second_is_there = line.first_look < count;
     let mut found = Vec::new();
@@ -174,7 +174,7 @@ pub(crate) fn contradictions(line: &StoreLine) -> Vec<String> {
     };
     check("second", asks_second, second_is_there);
     if let (Some(later), true) = (line.later, second_is_there) {
-        let is_unsure = |split: &SplitDifferences<'_>| {
+        let is_unsure = |split: &DifferencesByLook<'_>| {
             is_suspicious(split.first) && is_undecided(split.second, later.comparisons, ERROR)
         };
         check("third", splits.iter().any(is_unsure), line.first_look + later.second_look < count);

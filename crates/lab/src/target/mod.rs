@@ -15,7 +15,7 @@ mod start;
 mod upstream;
 
 use crate::error::Result;
-use crate::hosts::{Agent, Machines, RemoteTarget};
+use crate::hosts::{Agent, Machines, RemoteProgram};
 use crate::result::run::{Placement, Subject};
 pub(crate) use program::sha256;
 use serde::{Deserialize, Serialize};
@@ -130,7 +130,7 @@ pub(crate) struct RunningTarget {
 enum Process {
     // In this order: it ends before its folder does.
     Here { process: Running, folder: TempDir },
-    There(Arc<Machines>, RemoteTarget),
+    There(Arc<Machines>, RemoteProgram),
 }
 
 impl TargetKind {
@@ -200,7 +200,7 @@ impl Spec {
                 admin: started.admin,
                 listening_after: Duration::ZERO,
                 configuration: None,
-                process: Process::There(Arc::clone(machines), RemoteTarget { number: started.number }),
+                process: Process::There(Arc::clone(machines), RemoteProgram { number: started.number }),
             });
         }
         start::start(self, upstream, placement, None)

@@ -5,7 +5,7 @@
 
 use super::RunningTarget;
 use crate::error::{Error, Result};
-use crate::hosts::{Machines, RemoteTarget};
+use crate::hosts::{Machines, RemoteProgram};
 use crate::result::run::Placement;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
@@ -33,7 +33,7 @@ pub(crate) struct Upstream {
 enum Process {
     // In this order: it ends before its folder does.
     Here { process: Box<Running>, _folder: TempDir },
-    There(Arc<Machines>, RemoteTarget),
+    There(Arc<Machines>, RemoteProgram),
     Other(Box<RunningTarget>),
 }
 

@@ -18,7 +18,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use stillgate_devices::Generation;
 use stillgate_devices::protocol::Body;
-use stillgate_plugin_api::{Call, CallError, DeviceSettings, EventSettings, Url};
+use stillgate_plugin_api::{Call, CallError, DeviceSettings, EventReceiverSettings, Url};
 use stillgate_tls::rustls::pki_types::ServerName;
 use stillgate_upstream::{ConnMeta, Failure, TriedEndpoints, TryReport};
 use stillgate_wire::{FieldName, FieldValue};
@@ -181,7 +181,7 @@ enum EventResult {
 }
 
 /// Sends the event to one node.
-async fn post(worker: &Rc<Worker>, settings: &EventSettings, event: &DeviceEvent) -> EventResult {
+async fn post(worker: &Rc<Worker>, settings: &EventReceiverSettings, event: &DeviceEvent) -> EventResult {
     let snapshot = worker.snapshot();
     let slot = snapshot.plan.upstreams.slot(&settings.upstream);
     let Some(upstream) = slot.and_then(|slot| snapshot.upstreams.get(slot)).cloned() else {
@@ -302,7 +302,12 @@ impl Drop for EventGuard<'_> {
 }
 
 /// Builds the request; `None`: its content cannot be expressed in a header.
-fn call(settings: &EventSettings, event: &DeviceEvent, upstream: &WorkerUpstream, index: usize) -> Option<Call> {
+fn call(
+    settings: &EventReceiverSettings,
+    event: &DeviceEvent,
+    upstream: &WorkerUpstream,
+    index: usize,
+) -> Option<Call> {
     let state = upstream.state.borrow();
     let endpoint = state.endpoint(index);
     let url = Url::parse(&format!("http://{}/", endpoint.address), false).ok()?;

@@ -11,7 +11,7 @@ use crate::connection::http2::bounds::is_large_head;
 use crate::connection::stream::Stream;
 use crate::node::{self, ConnectError, Destination, health};
 use crate::plan::snapshot::WorkerUpstream;
-use crate::worker::{ConnectionKey, PendingConnection, Worker};
+use crate::worker::{ConnectionKey, PendingNodeConnection, Worker};
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::time::Instant;
@@ -487,7 +487,7 @@ pub(super) async fn connect(
             }
             let meta = state.borrow().fresh_meta(index);
             let (stream, meta) = node::keep_shared(&mut state.borrow_mut(), index, stream, meta, worker.clock.now_ms());
-            making.iter().for_each(PendingConnection::mark_made);
+            making.iter().for_each(PendingNodeConnection::mark_made);
             Ok(NodeConnection { index, stream, meta, connect_us })
         }
         Err(mut error) => {

@@ -8,7 +8,7 @@ use super::relay::PROBE;
 use super::sender::{BodyDelimiting, Sender};
 use super::upgraded_exchange::Switch;
 use crate::connection::client::ClientConnection;
-use crate::connection::stream::Mistaken;
+use crate::connection::stream::NodeProtocolGuess;
 use crate::plan::Plan;
 use crate::telemetry::access_log::ResponseFields;
 use crate::telemetry::outcome::{RequestOutcome, Timing};
@@ -68,7 +68,7 @@ pub(crate) struct Exchange {
     /// Why the node's response was refused.
     pub(crate) bad_response: Option<ResponseError>,
     /// What the node that was tried last, and did not answer, seems to speak.
-    pub(crate) mistaken: Option<Mistaken>,
+    pub(crate) mistaken: Option<NodeProtocolGuess>,
     pub(crate) outcome: RequestOutcome,
     /// How long the request has waited for a place at its upstream; set only if the outcome's timing says that it has.
     pub(crate) queued: Duration,

@@ -23,7 +23,7 @@ use crate::worker::offload::OffloadPools;
 use crate::worker::plugins::Plugins;
 use crate::worker::report_settings::ReportSettings;
 use crate::worker::watches::Watches;
-use crate::worker::{Expose, PendingConnections, Turns, Worker};
+use crate::worker::{Expose, PendingNodeConnections, Turns, Worker};
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::{Rc, Weak};
@@ -115,7 +115,7 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
         giving: RefCell::default(),
         route_places: RoutePlaces::default(),
         troubles: Troubles::default(),
-        connecting: PendingConnections::default(),
+        connecting: PendingNodeConnections::default(),
         watches: Watches::default(),
         plugins: Plugins::new(
             setup.plans.limits.clone(),
@@ -234,7 +234,7 @@ impl Worker {
                     let (successor, time) = match command {
                         WorkerCommand::Share => continue,
                         WorkerCommand::Serve => {
-                            serving.read_left(self);
+                            serving.start_left_udp(self);
                             continue;
                         }
                         WorkerCommand::HandOver { to, within, is_hurried } => (Some((to, is_hurried)), within),

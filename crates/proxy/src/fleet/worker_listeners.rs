@@ -109,7 +109,7 @@ impl WorkerListeners {
     }
 
     /// Reads also what the previous process has read until now.
-    pub(crate) fn read_left(&self, worker: &Rc<Worker>) {
+    pub(crate) fn start_left_udp(&self, worker: &Rc<Worker>) {
         let readers = std::mem::take(&mut *self.0.borrow_mut());
         let read = |ListenerSocket { listener, socket, _held }: ListenerSocket| {
             let socket = match socket {

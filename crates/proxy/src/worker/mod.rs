@@ -65,7 +65,7 @@ pub(crate) struct Worker {
     pub(crate) giving: RefCell<Option<Rc<LeavingWorker>>>,
     pub(crate) route_places: RoutePlaces,
     pub(crate) troubles: Troubles,
-    pub(crate) connecting: PendingConnections,
+    pub(crate) connecting: PendingNodeConnections,
     pub(crate) watches: Watches,
     pub(crate) plugins: Plugins,
     /// `None`: `gateway.devices` is not configured.
@@ -276,7 +276,7 @@ impl Turns {
 
 /// The connections that a worker is making.
 #[derive(Default)]
-pub(crate) struct PendingConnections(RefCell<Vec<(ConnectionKey, Rc<ConnectionOutcome>)>>);
+pub(crate) struct PendingNodeConnections(RefCell<Vec<(ConnectionKey, Rc<ConnectionOutcome>)>>);
 
 /// Result for those that wait for a connection.
 #[derive(Default)]
@@ -307,27 +307,27 @@ pub(crate) struct ConnectionKey {
     pub(crate) name: Option<ServerName<'static>>,
 }
 
-impl PendingConnections {
+impl PendingNodeConnections {
     /// Records that a connection is being made from now on, or returns the outcome of one that is already being made.
-    pub(crate) fn begin(&self, wanted: ConnectionKey) -> Result<PendingConnection<'_>, Rc<ConnectionOutcome>> {
+    pub(crate) fn begin(&self, wanted: ConnectionKey) -> Result<PendingNodeConnection<'_>, Rc<ConnectionOutcome>> {
         let mut list = self.0.borrow_mut();
         match list.iter().find(|entry| entry.0 == wanted) {
             Some((_, other)) => Err(other.clone()),
             None => {
                 list.push((wanted.clone(), Rc::default()));
-                Ok(PendingConnection { list: self, wanted })
+                Ok(PendingNodeConnection { list: self, wanted })
             }
         }
     }
 }
 
 /// A connection that is being made.
-pub(crate) struct PendingConnection<'a> {
-    list: &'a PendingConnections,
+pub(crate) struct PendingNodeConnection<'a> {
+    list: &'a PendingNodeConnections,
     wanted: ConnectionKey,
 }
 
-impl PendingConnection<'_> {
+impl PendingNodeConnection<'_> {
     /// The connection is in the pool.
     pub(crate) fn mark_made(&self) {
         if let Some((_, outcome)) = self.list.0.borrow().iter().find(|entry| entry.0 == self.wanted) {
@@ -336,7 +336,7 @@ impl PendingConnection<'_> {
     }
 }
 
-impl Drop for PendingConnection<'_> {
+impl Drop for PendingNodeConnection<'_> {
     fn drop(&mut self) {
         let mut list = self.list.0.borrow_mut();
         if let Some(at) = list.iter().position(|entry| entry.0 == self.wanted) {
@@ -356,7 +356,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_makes_it_and_the_others_are_notified() {
-        let connecting = PendingConnections::default();
+        let connecting = PendingNodeConnections::default();
         let one = || wanted(1, 80, Some("a.test"));
         let making = connecting.begin(one()).ok().unwrap();
         for (other, what) in [

@@ -5,8 +5,8 @@ use super::message::PendingSend;
 use super::{Answer, DirectoryCall, Mail, TICK_MS, World};
 use std::collections::{BTreeMap, HashMap};
 use stillgate_devices::directory::{
-    ConnectOutcome, Era, HEARTBEAT_MS, LEASE_MS, Location, Lookups, Member, Members, RegistrationEffect,
-    RegistrationRequest, Registrations,
+    ConnectOutcome, Era, HEARTBEAT_MS, LEASE_MS, Location, Lookups, Member, Members, NodeRegistrations,
+    RegistrationEffect, RegistrationRequest,
 };
 use stillgate_devices::protocol::MessageId;
 use stillgate_devices::session::Session;
@@ -19,7 +19,7 @@ pub(super) struct Node {
     pub(super) name: Box<str>,
     /// Grows with each start.
     pub(super) process: u64,
-    pub(super) registrations: Registrations,
+    pub(super) registrations: NodeRegistrations,
     /// Killed or stopped until then, or without the directory.
     pub(super) dead_until_ms: u64,
     pub(super) stopped_until_ms: u64,
@@ -63,7 +63,7 @@ impl Node {
         let name: Box<str> = format!("node-{index}").into();
         Node {
             number: index,
-            registrations: Registrations::new(name.clone(), epoch, last_place),
+            registrations: NodeRegistrations::new(name.clone(), epoch, last_place),
             name,
             former: None,
             successor: None,

@@ -22,7 +22,7 @@ mod node_stream;
 mod outgoing_body;
 pub(crate) mod transport;
 
-use crate::connection::stream::Mistaken;
+use crate::connection::stream::NodeProtocolGuess;
 use bodies::Bodies;
 use bounds::STREAMS_MAX;
 use bytes::Bytes;
@@ -56,7 +56,7 @@ pub(crate) struct NodeShared {
     /// Requests that were reset before their end.
     pub(crate) resets: Cell<usize>,
     /// What the node seems to speak instead.
-    pub(crate) mistaken: Cell<Option<Mistaken>>,
+    pub(crate) mistaken: Cell<Option<NodeProtocolGuess>>,
     /// Whether gRPC-Web calls go to the node as gRPC calls.
     pub(crate) bridges_web: bool,
     pub(crate) bodies: Rc<Bodies>,

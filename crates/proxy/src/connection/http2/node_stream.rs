@@ -7,7 +7,7 @@ use super::grpc_web;
 use super::incoming_body::{IncomingBody, broken, push_fields};
 use super::outgoing_body::{self, OutgoingBody, malformed};
 use crate::connection::grpc::{self, Call, Web};
-use crate::connection::stream::Mistaken;
+use crate::connection::stream::NodeProtocolGuess;
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{Reason, RecvStream};
@@ -110,7 +110,7 @@ impl NodeStream {
     }
 
     /// What the node seems to speak instead of HTTP/2.
-    pub(crate) fn mistaken(&self) -> Option<Mistaken> {
+    pub(crate) fn mistaken(&self) -> Option<NodeProtocolGuess> {
         self.shared.mistaken.get()
     }
 

@@ -8,7 +8,7 @@ use super::field_watch::ServedStreams;
 use super::frames::{FrameHead, FrameWatch, HEADER_BYTES, PREFACE, looked_into};
 use crate::basics::buffer::Buffers;
 use crate::basics::clock::Clock;
-use crate::connection::stream::{Mistaken, Stream};
+use crate::connection::stream::{NodeProtocolGuess, Stream};
 use std::cell::RefCell;
 use std::io;
 use std::pin::Pin;
@@ -37,7 +37,7 @@ struct TransportState<'a> {
     is_held_up: bool,
     has_read: bool,
     /// For a node: what it seems to speak instead.
-    mistaken: Option<Mistaken>,
+    mistaken: Option<NodeProtocolGuess>,
 }
 
 impl<'a> Transport<'a> {
@@ -108,7 +108,7 @@ impl<'a> Transport<'a> {
     }
 
     /// What a node seems to speak instead of HTTP/2.
-    pub(crate) fn mistaken(&self) -> Option<Mistaken> {
+    pub(crate) fn mistaken(&self) -> Option<NodeProtocolGuess> {
         self.inner.borrow().mistaken
     }
 
@@ -205,7 +205,7 @@ impl AsyncRead for Io<'_, '_> {
             Poll::Ready(Ok(()))
         }))?;
         if !std::mem::replace(&mut inner.has_read, true) {
-            inner.mistaken = Mistaken::of(&space.filled()[before..], true);
+            inner.mistaken = NodeProtocolGuess::of(&space.filled()[before..], true);
         }
         inner.watch.observe_received(&space.filled()[before..], inner.clock.now_ms());
         Poll::Ready(Ok(()))
