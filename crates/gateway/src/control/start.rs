@@ -214,6 +214,26 @@ struct StartContext {
     takeover: Option<(Takeover, Inheritance)>,
 }
 
+/// Follows the former process in an upgrade; `None`: there is none.
+async fn follow_former(
+    takeover: Option<Takeover>,
+    former: &mut Inheritance,
+    plans: &PlanCell,
+    fleet: &mut Fleet,
+) -> Result<Option<FormerProcess>, RunError> {
+    // Sockets that nothing listens on any more are closed by the former process, after it has accepted the connections waiting
+    // there.
+    former.listeners = InheritedSockets::default();
+    let following = takeover.map(|takeover| takeover.serve(former, &plans.load(), fleet)).transpose();
+    let mut following = following.map_err(|error| RunError::System(NO_TAKEOVER, error))?;
+    // This comes after the workers' threads were started, since a new thread inherits it.
+    lower_priority();
+    if let Some(following) = &mut following {
+        following.went().await;
+    }
+    Ok(following)
+}
+
 /// `None`: the process was asked to end before it served.
 async fn start(beginning: StartContext, announce: impl FnOnce(&Up<'_>)) -> Result<Option<Control>, RunError> {
     let StartContext { mut signals, source, opened, stamp, loaded, logging, program, takeover } = beginning;
@@ -255,16 +275,7 @@ async fn start(beginning: StartContext, announce: impl FnOnce(&Up<'_>)) -> Resul
         .map_err(RunError::Workers)?;
     let (device_access, mut devices) = start_devices(gateway, devices, &mut fleet, takeover.is_some())?;
     let launcher = start_launcher(program)?;
-    // Sockets that nothing listens on any more are closed by the former process, after it has accepted the connections waiting
-    // there.
-    former.listeners = InheritedSockets::default();
-    let following = takeover.map(|takeover| takeover.serve(&former, &plans.load(), &mut fleet)).transpose();
-    let mut following = following.map_err(|error| RunError::System(NO_TAKEOVER, error))?;
-    // This comes after the workers' threads were started, since a new thread inherits it.
-    lower_priority();
-    if let Some(following) = &mut following {
-        following.went().await;
-    }
+    let following = follow_former(takeover, &mut former, &plans, &mut fleet).await?;
 
     let made_key = kept.as_ref().and_then(|kept| kept.key.clone());
     let (admin_access, access) = watch::channel(with_made_key(access_of(gateway), made_key.as_deref()));

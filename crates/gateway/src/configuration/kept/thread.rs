@@ -314,9 +314,9 @@ mod tests {
     /// A datastore whose commits end when the test says so.
     struct SlowStore {
         followed: mpsc::Receiver<FollowerEvent>,
-        commits: mpsc::UnboundedReceiver<u64>,
+        commits: mpsc::Receiver<u64>,
         /// Transactions that have begun.
-        begun: mpsc::UnboundedSender<Transaction>,
+        begun: mpsc::Sender<Transaction>,
     }
 
     impl Backend for SlowStore {
@@ -340,9 +340,9 @@ mod tests {
             change: Transaction,
             _now: SystemTime,
         ) -> Pending<'static, Result<Batch, WriteFailure>> {
-            self.begun.send(change).unwrap();
+            self.begun.try_send(change).unwrap();
             let (done, ended) = oneshot::channel();
-            let mut commits = std::mem::replace(&mut self.commits, mpsc::unbounded_channel().1);
+            let mut commits = std::mem::replace(&mut self.commits, mpsc::channel(1).1);
             tokio::task::spawn_local(async move {
                 let revision = commits.recv().await.unwrap_or_default();
                 let _ = done.send(revision);
@@ -388,8 +388,8 @@ mod tests {
         let keeper = Arc::new(Keeper::new(&crate::configuration::kept::etcd::KIND.traits, &gateway, plugins()));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let (notices, followed) = mpsc::channel(4);
-        let (ends, commits) = mpsc::unbounded_channel();
-        let (begun, mut beginnings) = mpsc::unbounded_channel();
+        let (ends, commits) = mpsc::channel(4);
+        let (begun, mut beginnings) = mpsc::channel(4);
         let (ask, asked) = mpsc::channel(4);
         let backend = Box::new(SlowStore { followed, commits, begun });
         let write = |path: &str| {
@@ -417,7 +417,7 @@ mod tests {
             while keeper.revision() != 7 {
                 yield_now().await;
             }
-            ends.send(8).unwrap();
+            ends.send(8).await.unwrap();
             assert_eq!(made.await.unwrap().map(|made| made.revision), Ok(8));
             let (ended, end) = oneshot::channel();
             ask.send(StoreRequest::End(ended)).await.unwrap();
