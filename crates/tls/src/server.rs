@@ -152,6 +152,10 @@ impl ServerTls {
         if !self.any_asks {
             return true;
         }
+        // `a%2eb` is `a.b` by RFC 3986 section 6.2.2.2: a node that decodes it would serve another host than this one.
+        if host.contains(&b'%') {
+            return false;
+        }
         // An entry that cannot be used may be one that requests certificates.
         let asks = |configs: &Option<Arc<Configs>>| configs.as_ref().is_none_or(|configs| configs.asks());
         match self.names.client_auth_entry(host, asks) {

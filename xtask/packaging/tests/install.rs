@@ -236,8 +236,12 @@ fn a_wheel_is_installed_into_an_empty_environment() {
 fn the_files_of_a_container_are_enough_to_run() {
     let out = tempfile::tempdir().expect("a temporary folder");
     let folder = container::container(&release("0.1.0"), out.path()).expect("the files of a container");
+    let root = folder.join("root");
+    // As a runtime mounts it.
+    fs::create_dir(root.join("proc")).expect("a folder");
     let mut inside = Command::new("unshare");
-    inside.args(["--map-root-user", "chroot"]).arg(folder.join("root"));
+    inside.args(["--map-root-user", "--pid", "--fork"]).arg(format!("--mount-proc={}", root.join("proc").display()));
+    inside.arg("chroot").arg(&root);
     done(inside.args(["/usr/bin/stillgate", "check", "/etc/stillgate/stillgate.yaml"]));
 }
 

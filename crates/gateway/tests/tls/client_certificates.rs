@@ -29,7 +29,7 @@ const PROTECTED: [&str; 10] = [
 const NO_HOSTS: [&str; 6] =
     ["a..sec.example", "..sec.example", ".sec.example", "sec.example..", "a.b.sec.example..:443", "."];
 
-/// Names that a node may decode. Over HTTP/2 a stream with one is reset.
+/// Names that a node may decode.
 const ENCODED_HOSTS: [&str; 2] = ["a%2esec.example", "%73ec.example"];
 
 /// The issuer of the gateway's certificates, and two issuers of client certificates.
@@ -160,9 +160,11 @@ fn a_name_asks_for_certificates_at_any_depth() {
         assert_eq!(status(&mut stream, "/", upgrade), 421, "{who}");
         assert_eq!(world.upstream.requests(), 0, "{who}: {:?}", world.upstream.seen());
     }
-    for host in NO_HOSTS.into_iter().chain(ENCODED_HOSTS) {
-        let mut stream = world.roots.connect(gateway.addr(), "pub.example", &["http/1.1"]);
-        assert_eq!(status_of(&mut stream, host), 400, "{host}");
+    for (hosts, expected) in [(&NO_HOSTS[..], 400), (&ENCODED_HOSTS, 421)] {
+        for host in hosts {
+            let mut stream = world.roots.connect(gateway.addr(), "pub.example", &["http/1.1"]);
+            assert_eq!(status_of(&mut stream, host), expected, "{host}");
+        }
     }
     assert_eq!(world.upstream.requests(), 0, "{:?}", world.upstream.seen());
     // The target's authority is the host, whatever `Host` says (RFC 9112 section 3.2.2).
@@ -199,6 +201,9 @@ fn the_same_over_http2() {
         assert_eq!(streams.status(&connect), 421, "{who}");
         for host in NO_HOSTS {
             assert_eq!(streams.status_of(host), 400, "{who}: {host}");
+        }
+        for host in ENCODED_HOSTS {
+            assert_eq!(streams.status_of(host), 421, "{who}: {host}");
         }
         assert_eq!(world.upstream.requests(), 0, "{who}: {:?}", world.upstream.seen());
     }
