@@ -205,7 +205,7 @@ mod tests {
         assert!(evicted(&mut many) > 0);
         assert_eq!(evicted(&mut node), 0);
         assert_eq!(slots.table().unproved.values().map(VecDeque::len).sum::<usize>(), UNPROVED_MAX);
-        // Of one network of IPv6, all addresses are one source.
+        // All addresses of an IPv6 network count as one source.
         let slots = PeerSlots::default();
         let mut network: Vec<Taken> =
             (0..100).flat_map(|host| take(&slots, &format!("2001:db8::{host:x}"), 1)).collect();

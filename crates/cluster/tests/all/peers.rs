@@ -137,7 +137,7 @@ async fn connections_that_say_nothing_lock_no_node_out() {
     for _ in 0..FLOOD {
         flood.push(TcpStream::connect(address).await.unwrap());
     }
-    // One that was connected before, and one that has just begun.
+    // The first node was connected before; the second has just started.
     assert_eq!(call(&a, "b", address, "message").await, taken("a message x"));
     let c = Peers::new("c", Some(authority.tls("c", "c").unwrap()));
     assert_eq!(call(&c, "b", address, "message").await, taken("c message x"));

@@ -11,7 +11,7 @@ use std::hash::{BuildHasher as _, RandomState};
 /// The digest: 64 bits of each document, and their sum, in which the order has no part.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DocumentsDigest {
-    /// With a random key, so that nobody can make two documents that look alike.
+    /// It has a random key, so no one can construct two documents with the same digest.
     hasher: RandomState,
     of_each: HashMap<Key, u64>,
     sum: u64,

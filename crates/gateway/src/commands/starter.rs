@@ -1,4 +1,4 @@
-//! The configuration that a few options stand for: one address, one route, one upstream.
+//! Builds a configuration from a few options: one address, one route, one upstream.
 //!
 //! `stillgate proxy` serves this text and prints it with `--print-config`; `stillgate init` writes it to a file. It passes the same
 //! checks as a file that a person wrote.

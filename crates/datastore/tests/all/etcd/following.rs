@@ -332,7 +332,7 @@ fn an_endpoint_of_another_cluster_is_not_used() {
     assert_eq!((following.value("routes/1").as_deref(), following.value("routes/100")), (Some("a"), None));
 }
 
-/// The only endpoint belongs to another cluster now: that has taken the place of the former one.
+/// The only endpoint now belongs to another cluster, which has replaced the former one.
 #[test]
 fn a_cluster_that_most_endpoints_belong_to_is_followed() {
     let (old, new) = (Server::start(), Server::start());

@@ -157,7 +157,7 @@ fn renewed_certificates_are_used() {
     let server = Server::start_with(&setup);
     let ca = Some(certificates.root.clone().into_bytes());
     let good = EtcdTls { ca: ca.clone(), client: Some(certificates.client.clone()), verify: true };
-    // Of an issuer that etcd does not trust.
+    // Its issuer is one that etcd does not trust.
     let old = EtcdTls { ca, client: Some(Certificates::new().client), verify: true };
     let files = Arc::new(Mutex::new(Ok(old.clone())));
     let read = Arc::clone(&files);

@@ -351,29 +351,29 @@ mod tests {
         }
 
         fn write_many(&mut self, _: &Keeper, _: &Transaction, _: SystemTime) -> Result<Batch, WriteFailure> {
-            unreachable!("nobody asks for it")
+            unreachable!("the test does not call it")
         }
 
         fn backup(&mut self) -> Result<StoreCopy, WriteFailure> {
-            unreachable!("nobody asks for it")
+            unreachable!("the test does not call it")
         }
 
         fn keep_last_good(&mut self, _keeper: &Keeper) {}
 
         fn history(&mut self, _: Option<u64>, _: usize) -> Result<Vec<ChangeSummary>, WriteFailure> {
-            unreachable!("nobody asks for it")
+            unreachable!("the test does not call it")
         }
 
         fn change_at(&mut self, _: u64) -> Result<Option<Change>, WriteFailure> {
-            unreachable!("nobody asks for it")
+            unreachable!("the test does not call it")
         }
 
         fn way_back_to(&mut self, _: u64, _: SystemTime) -> Result<WayBack, WriteFailure> {
-            unreachable!("nobody asks for it")
+            unreachable!("the test does not call it")
         }
 
         fn roll_back(&mut self, _: &Keeper, _: u64, _: &Author, _: SystemTime) -> Result<Batch, WriteFailure> {
-            unreachable!("nobody asks for it")
+            unreachable!("the test does not call it")
         }
 
         fn set_released(&mut self, _keeper: &Keeper, _is_released: bool) {}

@@ -188,7 +188,7 @@ fn write(keeper: &Keeper, path: &Path, prefix: &str) -> SnapshotWriteResult {
         keep_aside(path, prefix);
     }
     let last_good = keeper.last_good().into_iter().map(|(key, value)| {
-        // Of the document that was rejected.
+        // These are the revisions of the rejected document.
         let (created, modified) = keeper.get(&key).map_or((0, 0), |document| (document.created, document.modified));
         (key, Document { value, created, modified })
     });
