@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Packages with their programs.
-const PROGRAMS: [(&str, &str); 2] = [("stillgate-gateway", "stillgate"), ("stillgate-lab", "stillgate-lab")];
+pub(crate) const PROGRAMS: [(&str, &str); 2] = [("stillgate-gateway", "stillgate"), ("stillgate-lab", "stillgate-lab")];
 
 pub(crate) fn run(args: Args) -> Result {
     args.finish()?;
@@ -68,6 +68,24 @@ fn parts_list(out: &Path) -> Result {
         fs::remove_file(file)?;
     }
     Ok(())
+}
+
+/// Crates that work without the gateway, with those they depend on.
+const PUBLISHABLE: [&str; 8] = [
+    "stillgate-lab",
+    "stillgate-load",
+    "stillgate-metrics",
+    "stillgate-profiler",
+    "stillgate-rig",
+    "stillgate-stats",
+    "stillgate-wire",
+    "stillgate-yaml",
+];
+
+/// Packs and builds the crates as their users would, and uploads nothing.
+pub(crate) fn check_publishable() -> Result {
+    let mut publish = step::cargo(["publish", "--dry-run", "--locked", "--quiet", "--allow-dirty"]);
+    step::run(publish.args(PUBLISHABLE.iter().flat_map(|name| ["--package", name])))
 }
 
 /// Builds one program; returns its path.

@@ -32,6 +32,7 @@ mod test;
 mod tidy;
 mod tree;
 mod type_names;
+mod unsafety;
 mod wheels;
 mod wording;
 
@@ -45,7 +46,7 @@ cargo xtask test [--quick] [--all] [--record]
 cargo xtask test SELECTION            some tests, with the arguments of `cargo nextest run`: --test http limits::, -p stillgate-wire, -E 'test(=…)'
 cargo xtask style                     what needs no build: format, style, words, names, documents, arrows
 cargo xtask nightly --tests [--fuzz-seconds S]
-                                      the long forms: longer tests, each fuzz target S (300) seconds, a real Vault, cargo-deny
+                                      the long forms: longer tests, each fuzz target S (300) seconds, a real Vault, an hour of load, cargo-deny
 cargo xtask fuzz [--seconds S]        the fuzz targets, S (10) seconds each
 cargo xtask dist                      gateway and laboratory as they are measured and shipped, in target/dist/bin
 cargo xtask package                   Debian packages, archive, wheel, a container's files and SBOM, in target/packages

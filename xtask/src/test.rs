@@ -10,7 +10,8 @@ use crate::packages::{
 use crate::passed::Parts;
 use crate::step::{self, Steps};
 use crate::suite::{self, LONG_FORMS, TestRun};
-use crate::{arrows, deny, documents, fuzz, go_peers, icount, rooms, tidy, type_names, wording};
+use crate::{arrows, deny, dist, documents, fuzz, go_peers, icount, rooms, tidy, type_names, unsafety, wording};
+use std::process::Command;
 use std::sync::Mutex;
 
 /// The packages that the tests run besides the gateway.
@@ -54,6 +55,7 @@ fn check_style(steps: &mut Steps) {
     steps.run("words", wording::check);
     steps.run("names of types", type_names::check);
     steps.run("documents", documents::check);
+    steps.run("unsafe code", unsafety::check);
     steps.run("arrows between crates", arrows::check);
     steps.run("arrows between rooms", rooms::check);
 }
@@ -116,6 +118,8 @@ pub(crate) fn nightly(mut args: Args) -> Result {
     });
     steps.run("fuzz targets", || fuzz::all(seconds));
     steps.run("secrets with a real Vault", with_vault);
+    steps.run("an hour of load", soak);
+    steps.run("crates that can be published", dist::check_publishable);
     steps.run("dependencies: licences, sources, duplicates", deny::check_policy);
     steps.run("dependencies: advisories", deny::check_advisories);
     steps.finish()
@@ -125,6 +129,16 @@ pub(crate) fn nightly(mut args: Args) -> Result {
 pub(crate) fn vault(args: Args) -> Result {
     args.finish()?;
     with_vault()
+}
+
+/// Its page is in `target/soak`.
+fn soak() -> Result {
+    let mut command = Command::new("bash");
+    command.current_dir(step::root()).arg("bench/soak.sh").arg(step::target_dir().join("soak")).arg("1h");
+    for (variable, (package, name)) in ["GATEWAY", "LAB"].into_iter().zip(dist::PROGRAMS) {
+        command.env(variable, dist::build(package, name)?);
+    }
+    step::run(&mut command)
 }
 
 fn with_vault() -> Result {

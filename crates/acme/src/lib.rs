@@ -11,6 +11,8 @@
 //! A failure is logged and shown at `/v1/status`, and the order is tried again after growing pauses. The previous certificate stays
 //! in use.
 
+#![forbid(unsafe_code)]
+
 mod https;
 mod order;
 mod order_progress;

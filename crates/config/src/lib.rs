@@ -12,6 +12,7 @@
 //! The JSON Schema and the reference are generated from the same tables. Nothing here does IO; the environment is an argument.
 //! Unknown input is refused, with every error that can be found at once.
 
+#![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod file;

@@ -7,7 +7,7 @@ use stillgate_tls::rustls::pki_types::pem::PemObject;
 use stillgate_tls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use stillgate_tls::rustls::server::NoServerSessionStorage;
 use stillgate_tls::rustls::{Error, RootCertStore, ServerConfig};
-use stillgate_tls::{FILE_BYTES_MAX, Problem, client_verifier};
+use stillgate_tls::{FILE_BYTES_MAX, Problem, client_verifier, provider};
 
 /// The protocol that clients are offered.
 const ALPN: &[u8] = b"http/1.1";
@@ -36,7 +36,8 @@ pub fn trusted(pem: &Pem) -> Result<Vec<u8>, String> {
 pub fn server_config(keys: &AdminTls, path: &str) -> Result<Arc<ServerConfig>, Problem> {
     let at = |key: &str, message: String| Problem { path: format!("{path}.{key}"), message, hint: None };
     let (chain, key) = certificate(keys, path)?;
-    let builder = ServerConfig::builder();
+    let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
+    let builder = builder.map_err(|error| at("cert", error.to_string()))?;
     let builder = match &keys.client_ca {
         None => builder.with_no_client_auth(),
         Some(ca) => {

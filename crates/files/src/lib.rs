@@ -1,5 +1,7 @@
 //! Reads files that the operator named, within a bound, and without waiting for anybody.
 
+#![forbid(unsafe_code)]
+
 use rustix::fs::OFlags;
 use std::fs::File;
 use std::io::{self, Read as _};

@@ -1,5 +1,6 @@
 //! The binary `stillgate`: arguments, signals, wiring of the parts.
 
+#![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod admin;

@@ -6,6 +6,8 @@
 //! log and the metrics; the admin API reads the last record. A reload that leaves an endpoint and its checks as they were
 //! leaves its task alone.
 
+#![forbid(unsafe_code)]
+
 mod judge;
 mod probe;
 

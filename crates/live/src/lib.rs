@@ -8,6 +8,8 @@
 //! Workers take no part: their counters are read in place. A second is computed once for all viewers, on the exporter's thread of
 //! idle priority; if there are so many series that it takes long, it is computed less often.
 
+#![forbid(unsafe_code)]
+
 mod sampler;
 mod second;
 mod slow;

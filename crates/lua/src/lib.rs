@@ -31,7 +31,7 @@ mod regexes;
 pub mod sampler;
 mod shared;
 #[cfg(test)]
-mod storm;
+mod storm_tests;
 mod vm;
 mod watchdog;
 

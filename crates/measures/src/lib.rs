@@ -1,5 +1,6 @@
 //! What the process publishes about itself and its requests: metrics, the access log, and its own log.
 
+#![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod access_log_writer;

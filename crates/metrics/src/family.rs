@@ -42,6 +42,21 @@ pub struct Family {
     pub exemplars: bool,
 }
 
+impl Family {
+    /// A counter of integers.
+    pub fn counter(name: &str, help: &str, labels: &[&str]) -> Family {
+        let labels = labels.iter().map(ToString::to_string).collect();
+        Family {
+            name: name.to_owned(),
+            help: help.to_owned(),
+            unit: String::new(),
+            kind: FamilyType::Counter,
+            labels,
+            exemplars: false,
+        }
+    }
+}
+
 /// The type of a family's series.
 #[derive(Debug, Clone, PartialEq)]
 pub enum FamilyType {

@@ -18,30 +18,18 @@
 //!
 //! ```
 //! use stillgate_metrics::encode::Format;
-//! use stillgate_metrics::{Collector, CollectorOptions, Family, FamilyType, Registry, RegistryOptions, SegmentProcess};
+//! use stillgate_metrics::{Collector, CollectorOptions, Family, Registry, RegistryOptions, SegmentProcess};
 //! use std::sync::Arc;
 //!
 //! let process = SegmentProcess { pid: std::process::id(), start: 0 };
 //! let registry = Arc::new(Registry::start(RegistryOptions::new(process, 1_795_220_833_000, 42))?);
-//! let requests = registry.declare(Family {
-//!     name: "http_requests_total".into(),
-//!     help: "Requests answered.".into(),
-//!     unit: String::new(),
-//!     kind: FamilyType::Counter,
-//!     labels: vec!["route".into(), "code".into()],
-//!     exemplars: false,
-//! })?;
+//! let requests = registry.declare(Family::counter("http_requests_total", "Requests answered.", &["route", "code"]))?;
 //! let mut writer = registry.writer()?;
 //! let series = writer.series(&requests, &[b"orders", b"200"]);
 //! assert!(writer.add(series, 3));
 //!
 //! let mut collector = Collector::of_registry(registry, CollectorOptions::default())?;
-//! collector.refresh(1_795_220_834_000).expect("its own memory is always there");
-//! let mut cursor = collector.cursor(Format::Text, false, None);
-//! let mut text = Vec::new();
-//! while let Some(piece) = collector.next(&mut cursor) {
-//!     text.extend_from_slice(piece.as_ref());
-//! }
+//! let text = collector.exposition(Format::Text, 1_795_220_834_000).expect("its own memory is always there");
 //! assert!(text.ends_with(b"http_requests_total{route=\"orders\",code=\"200\"} 3\n"));
 //! # Ok::<(), stillgate_metrics::RegistryError>(())
 //! ```

@@ -3,6 +3,8 @@
 //! For callers that send few requests: to an ACME server, a secret manager, the Admin API of another gateway. The connection is
 //! closed after the response, and redirections are not followed. Time and the size of the response are bounded.
 
+#![forbid(unsafe_code)]
+
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Body;

@@ -14,6 +14,8 @@
 //! | `\b{start}` | `\b` and text | the start of a word | refused |
 //! | `(?R)` | recursion | line ends are CR LF | refused |
 
+#![forbid(unsafe_code)]
+
 use regex_syntax::ast::parse::ParserBuilder;
 use regex_syntax::ast::{
     AssertionKind, Ast, ClassSetBinaryOp, ClassSetItem, Flag, FlagsItemKind, LiteralKind, RepetitionKind, Span,

@@ -32,7 +32,7 @@ pub mod session;
 pub mod signal;
 pub mod stalls;
 #[cfg(test)]
-mod storm;
+mod storm_tests;
 mod symbols;
 pub mod threads;
 pub mod timer;

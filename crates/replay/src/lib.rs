@@ -3,6 +3,7 @@
 //!
 //! For `stillgate explain`, `check --requests`, `lua check --requests` and the admin API.
 
+#![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod explain;

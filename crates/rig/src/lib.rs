@@ -3,6 +3,7 @@
 //!
 //! It knows nothing of gateways and of HTTP. What a figure means is for those who use it.
 
+#![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod callgrind;

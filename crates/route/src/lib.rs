@@ -4,6 +4,7 @@
 //! [`HostPattern::parse`], [`parse_method`], [`vars::Expr::parse`]) and compiled by [`Matcher::compile`];
 //! [`Matcher::find`] then finds routes.
 
+#![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod address;

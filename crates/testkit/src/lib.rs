@@ -6,6 +6,7 @@
 //!
 //! A part that fails panics with its observations: this crate's only callers are tests.
 
+#![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a test harness reports by panicking")]
 
 mod connection;

@@ -43,6 +43,8 @@ pub use ordered_certificate::OrderedCertificateInfo;
 pub use peer_chain::{client_verifier, server_verifier};
 pub use pem::{FILE_BYTES_MAX, Files};
 pub use problem::{Problem, TlsFindings, TlsProblems};
-pub use provider::{ACME_TLS_ALPN, ServiceRoots, acme_challenge, request, towards_service, towards_service_as};
+pub use provider::{
+    ACME_TLS_ALPN, ServiceRoots, acme_challenge, provider, request, towards_service, towards_service_as,
+};
 pub use rustls;
 pub use server::{Offer, ServerChoice, ServerTls, UNRECOGNIZED_NAME};

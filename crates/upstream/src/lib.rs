@@ -3,6 +3,7 @@
 //! A worker thread owns one [`UpstreamState`] per upstream; nothing in it is shared, locked or does IO, and time and
 //! randomness are arguments. [`Resolver`] belongs to the control thread and is the only part that talks to a network.
 
+#![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod balancer;

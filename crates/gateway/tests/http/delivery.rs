@@ -70,6 +70,22 @@ fn responses_in_any_pieces() {
     }
 }
 
+/// A node that sends interim responses without end never comes to an answer.
+#[test]
+fn interim_responses_to_a_request_are_bounded() {
+    let upstream = Upstream::bind();
+    let gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()));
+    for (interims, status) in [(100, 200), (101, 502)] {
+        let mut client = gateway.client();
+        client.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        let mut node = Client::from_connection(upstream.accept());
+        node.expect_request();
+        let interim = "HTTP/1.1 103 Early Hints\r\nA: b\r\n\r\n";
+        node.send(&(interim.repeat(interims) + "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"));
+        assert_eq!(client.expect_response("GET").head.status(), status, "{interims}");
+    }
+}
+
 #[test]
 fn many_pipelined_requests_are_answered_in_order() {
     let upstream = Upstream::echo();

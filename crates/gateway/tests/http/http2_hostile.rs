@@ -248,18 +248,34 @@ fn rapid_resets_end_the_connection() {
     client.send_bytes(&(0..1000).flat_map(|index| pair(2 * index + 1)).collect::<Vec<_>>());
     assert_eq!(client.closed(), Some(code::ENHANCE_YOUR_CALM), "before they are seen");
     assert!(upstream.requests() < 100);
+}
 
-    // While they are served. Waiting for a place at the upstream is the cheapest way to be, so that a slow machine too takes
-    // on more than is allowed within one second, if not the first one.
+#[test]
+fn streams_that_end_early_by_the_clients_doing_end_the_connection() {
+    check_ends_of_served_streams("reset", |stream| {
+        encode_frame(kind::RST_STREAM, 0, stream, &code::CANCEL.to_be_bytes())
+    });
+    // CVE-2025-8671: the client's error makes the server reset its stream. Here the window overflows.
+    check_ends_of_served_streams("overflow", |stream| {
+        encode_frame(kind::WINDOW_UPDATE, 0, stream, &0x7fff_ffff_u32.to_be_bytes())
+    });
+    // Here more is sent than was announced.
+    check_ends_of_served_streams("more than announced", |stream| encode_frame(kind::DATA, END_STREAM, stream, b"12"));
+}
+
+/// Opens streams, and ends each by a frame while it is served. Waiting for a place at the upstream is the cheapest way to be
+/// served, so that a slow machine too takes on more than is allowed within one second, if not the first one.
+fn check_ends_of_served_streams(what: &str, end: impl Fn(u32) -> Vec<u8>) {
+    let upstream = Upstream::echo();
     let setup = Setup::to(upstream.addr()).upstream("limits: {requests: 1, queue: 100, queue_timeout: 1h}");
     let gateway = Gateway::start(STILLGATE, &setup);
     let mut client = Http2::connect(gateway.addr());
-    let request = encode_fields(&get_fields("/?delay=20000"));
+    let request = encode_fields(&[&get_fields("/?delay=20000")[..], &[("content-length", "1")]].concat());
     let (began, mut streams) = (Instant::now(), (1..).step_by(2));
     let ended = loop {
-        assert!(began.elapsed() < PATIENCE, "resets without end");
+        assert!(began.elapsed() < PATIENCE, "{what} without end");
         let lot: Vec<u32> = streams.by_ref().take(SERVED_LOT).collect();
-        let head = |stream: &u32| encode_frame(kind::HEADERS, END_HEADERS | END_STREAM, *stream, &request);
+        let head = |stream: &u32| encode_frame(kind::HEADERS, END_HEADERS, *stream, &request);
         client.send_bytes(&lot.iter().flat_map(head).collect::<Vec<_>>());
         client.send(kind::PING, 0, 0, b"01234567");
         // They are being served when this is answered.
@@ -269,9 +285,9 @@ fn rapid_resets_end_the_connection() {
         if answer.kind == kind::GOAWAY {
             break answer.code();
         }
-        client.send_bytes(&lot.iter().flat_map(|stream| reset(*stream)).collect::<Vec<_>>());
+        client.send_bytes(&lot.iter().flat_map(|stream| end(*stream)).collect::<Vec<_>>());
     };
-    assert_eq!(ended, code::ENHANCE_YOUR_CALM, "while they are served");
+    assert_eq!(ended, code::ENHANCE_YOUR_CALM, "{what} of streams that are served");
     assert_eq!(Http2::connect(gateway.addr()).get_status(1, "/"), 200);
 }
 

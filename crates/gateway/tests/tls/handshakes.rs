@@ -7,8 +7,9 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, mpsc};
 use stillgate_testkit::{Gateway, PATIENCE, ReservedPort, Setup, Upstream, eventually, require_tool, run_tool};
-use stillgate_tls::rustls::StreamOwned;
+use stillgate_tls::rustls::{HandshakeKind, NamedGroup, StreamOwned};
 
 const NAME: &str = "shop.example.com";
 const GET: &[u8] = b"GET /?size=5 HTTP/1.1\r\nHost: shop.example.com\r\n\r\n";
@@ -75,9 +76,9 @@ impl OpenSsl {
         OpenSsl { child, output, _dir: dir }
     }
 
-    fn client(gateway: &Gateway, authority: &Authority, version: &str) -> OpenSsl {
+    fn client(gateway: &Gateway, authority: &Authority, option: &str) -> OpenSsl {
         let (at, ca) = (gateway.addr().to_string(), authority.path("ca.pem"));
-        let client = OpenSsl::start(&["s_client", "-connect", &at, "-servername", NAME, "-CAfile", &ca, version]);
+        let client = OpenSsl::start(&["s_client", "-connect", &at, "-servername", NAME, "-CAfile", &ca, option]);
         client.wait_for("Verify return code: 0");
         client
     }
@@ -151,6 +152,79 @@ fn renegotiation_by_a_node_is_refused() {
     client.read_exact(&mut status).expect("a response");
     assert_eq!(&status, b"HTTP/1.1 502", "OpenSSL gives up where renegotiation is refused");
     gateway.assert_healthy();
+}
+
+/// What was recorded today cannot be read by a quantum computer later.
+#[test]
+fn keys_are_exchanged_post_quantum_with_clients_and_nodes() {
+    let (authority, (groups, of_node)) = (Arc::new(Authority::new()), mpsc::sync_channel(1));
+    let own = authority.clone();
+    let towards_node = towards(&authority);
+    let node = Upstream::serve(move |connection| {
+        let stream = connection.stream().try_clone().expect("a handle");
+        let mut tls = own.serve(stream, "node", &[]);
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            if tls.read_exact(&mut byte).is_err() {
+                return;
+            }
+            head.push(byte[0]);
+        }
+        groups.send(tls.conn.negotiated_key_exchange_group().map(|group| group.name())).expect("the test waits");
+        let body = stillgate_testkit::payload(0, 5);
+        let response = [b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", &body[..]].concat();
+        tls.write_all(&response).expect("a response");
+    });
+    let gateway = gateway(&authority, node.addr(), &towards_node, "");
+    let mut client = authority.connect(gateway.addr(), NAME, &[]);
+    assert_eq!(ask(&mut client).expect("a response"), "HTTP/1.1 200");
+    let of_client = client.conn.negotiated_key_exchange_group().map(|group| group.name());
+    assert_eq!(of_client, Some(NamedGroup::X25519MLKEM768));
+    assert_eq!(of_node.recv_timeout(PATIENCE), Ok(Some(NamedGroup::X25519MLKEM768)));
+}
+
+/// OpenSSL 3.0 knows no such exchange.
+#[test]
+fn a_client_without_post_quantum_keys_is_served() {
+    let (authority, upstream) = (Authority::new(), Upstream::echo());
+    let gateway = gateway(&authority, upstream.addr(), "", "");
+    let mut client = OpenSsl::client(&gateway, &authority, "-groups=X25519");
+    client.say("GET /?size=5 HTTP/1.1\r\nHost: shop.example.com\r\n\r\n");
+    client.wait_for("HTTP/1.1 200 ");
+}
+
+/// Somebody on the way to the node may send first (CVE-2026-1642).
+#[test]
+fn what_a_node_sends_without_tls_is_no_response() {
+    let authority = Authority::new();
+    let node = Upstream::serve(|connection| {
+        let response = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged";
+        if connection.stream().write_all(response).is_ok() {
+            // Whatever comes, until the gateway gives up.
+            let _ = connection.stream().read_to_end(&mut Vec::new());
+        }
+    });
+    let gateway = gateway(&authority, node.addr(), &towards(&authority), "");
+    let mut client = authority.connect(gateway.addr(), NAME, &[]);
+    client.write_all(GET).expect("a request");
+    let mut status = [0; 12];
+    client.read_exact(&mut status).expect("a response");
+    assert_eq!(&status, b"HTTP/1.1 502");
+}
+
+/// What is sent early could be sent again by others.
+#[test]
+fn tickets_allow_no_early_data() {
+    let (authority, upstream) = (Authority::new(), Upstream::echo());
+    let gateway = gateway(&authority, upstream.addr(), "", "");
+    let config = authority.client_config(&[], |config| config.enable_early_data = true);
+    for is_resumed in [false, true] {
+        let mut client = authority.connect_with(gateway.addr(), NAME, &config);
+        assert!(client.conn.early_data().is_none());
+        assert_eq!(ask(&mut client).expect("a response"), "HTTP/1.1 200");
+        assert_eq!(client.conn.handshake_kind() == Some(HandshakeKind::Resumed), is_resumed);
+    }
 }
 
 #[test]

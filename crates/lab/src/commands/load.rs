@@ -5,6 +5,7 @@
 
 pub(crate) mod fail_if;
 mod plan;
+mod watch;
 
 use crate::command_line::{self, Cpus, Header, own_arguments};
 use crate::display::LoadDisplay;
@@ -26,6 +27,7 @@ use std::time::Duration;
 use stillgate_load::present::{IntervalLog, table};
 use stillgate_load::{Interval, Load, LoadError, RunSummary};
 use stillgate_rig::cpus;
+use watch::Watch;
 
 /// Exit code of a run that is void.
 const EXIT_VOID: u8 = 3;
@@ -61,6 +63,9 @@ Examples:
     stillgate-lab load http://127.0.0.1:8080/ --rate 1k --rate-end 20k --poisson --duration 60s
   As a check in CI, 10,000 requests over TLS and HTTP/2:
     stillgate-lab load https://127.0.0.1:8443/ --http2 --cacert ca.pem --requests 10k --fail-if 'errors>0' --fail-if 'p99>20ms'
+  An hour, with memory and descriptors of the server over time in the page:
+    stillgate-lab load http://127.0.0.1:8080/ --rate 500 --duration 1h --interval 10s --watch $(pidof server) --json hour.json
+    stillgate-lab report hour.json -o hour.html
   A recording from a browser, with a log for the HdrHistogram plotters:
     stillgate-lab load http://127.0.0.1:8080/ --rate 500 --mix recording.har --hdr-log run.hlog")]
 pub(crate) struct LoadArguments {
@@ -154,6 +159,9 @@ pub(crate) struct LoadArguments {
     /// Seed of everything random: the same seed makes the same requests at the same times
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// Read memory, descriptors and CPU of this process and its descendants in each interval, for the result and its report
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    watch: Option<u32>,
     /// Write the result as JSON; - is standard output, and then the table is not written there
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -176,12 +184,14 @@ pub(crate) fn run(arguments: &LoadArguments) -> Result<u8> {
     for note in load.mix.notes() {
         eprintln!("stillgate-lab: {note}");
     }
-    let (outcome, points) = run_with_progress(&load, arguments.quiet, log.as_mut())?;
+    let mut watch = arguments.watch.map(Watch::of).transpose()?;
+    let (outcome, points) = run_with_progress(&load, arguments.quiet, log.as_mut(), watch.as_mut())?;
     if let Some(log) = log {
         log.finish()?;
     }
     let text = table(&outcome, &load);
     let mut result = LoadResult::of(&load, &outcome, points, mix_sha256)?;
+    result.watched = watch.map(|watch| watch.samples).unwrap_or_default();
     result.conditions = fail_if::judge_run(&fail_if::with_error_condition(&arguments.fail_if)?, &result.run)?;
     let code = exit_code(&result);
     for judged in result.conditions.iter().filter(|judged| judged.holds) {
@@ -210,7 +220,12 @@ fn exit_code(result: &LoadResult) -> u8 {
 }
 
 /// Shows and logs the run while it continues.
-fn run_with_progress(load: &Load, quiet: bool, mut log: Option<&mut Log>) -> Result<(RunSummary, Vec<Point>)> {
+fn run_with_progress(
+    load: &Load,
+    quiet: bool,
+    mut log: Option<&mut Log>,
+    mut watch: Option<&mut Watch>,
+) -> Result<(RunSummary, Vec<Point>)> {
     let interrupt = error::stop_flag()?;
     let mut display = (!quiet).then(|| LoadDisplay::new(load));
     let mut points = Vec::new();
@@ -222,6 +237,9 @@ fn run_with_progress(load: &Load, quiet: bool, mut log: Option<&mut Log>) -> Res
             return;
         }
         points.push(Point::of(interval));
+        if let Some(watch) = &mut watch {
+            watch.sample(interval.start + interval.length);
+        }
         if let Some(display) = &mut display {
             display.show(interval);
         }

@@ -6,7 +6,7 @@ use super::compare::{ReportInput, Section, Tone, together};
 use super::plots::{self, Curve};
 use super::tables::{self, Cell, figures, words};
 use super::time_series::{self, PlotSegment};
-use super::{number, provenance};
+use super::{number, provenance, watched};
 use crate::error::Result;
 use crate::result::histogram;
 use crate::result::load::LoadResult;
@@ -51,6 +51,10 @@ pub(crate) fn section(prefix: &str, source: &ReportInput, result: &LoadResult) -
     let series = time_series::draw(&format!("{prefix}-s"), "Latency over the run".to_owned(), &[segment]);
     if !series.is_empty() {
         section.part(&format!("{prefix}-time"), "Over time", &series);
+    }
+    let watched = watched::part(prefix, &result.watched);
+    if !watched.is_empty() {
+        section.part(&format!("{prefix}-watched"), "The watched process", &watched);
     }
     let errors = errors(prefix, result) + &generator(prefix, result, &lateness);
     section.part(&format!("{prefix}-errors"), "Errors and the generator itself", &errors);

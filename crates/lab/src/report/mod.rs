@@ -17,6 +17,7 @@ mod tables;
 mod tail;
 mod text_sections;
 mod time_series;
+mod watched;
 
 use crate::error::Result;
 use crate::result::Experiment;

@@ -18,6 +18,7 @@ const PROBES_MAX: usize = 24;
 /// Styles of the lines.
 const MEDIAN: usize = 5;
 const P99: usize = 0;
+const P99_9: usize = 3;
 const SLOWEST: usize = 1;
 
 /// A part without a gap.
@@ -68,6 +69,10 @@ pub(crate) fn draw(id: &str, title: String, segments: &[PlotSegment<'_>]) -> Str
         };
         curves.push_str(&markup::line(&format!("s{MEDIAN} thin"), &line(|point| point.p50_us)));
         curves.push_str(&markup::line(&format!("s{P99} thin"), &line(|point| point.p99_us)));
+        if has_p99_9(points) {
+            let value = |point: &Point| point.p99_9_us.unwrap_or_default();
+            curves.push_str(&markup::line(&format!("s{P99_9} thin"), &line(value)));
+        }
         curves.push_str(&markup::line(&format!("s{SLOWEST}"), &line(|point| point.max_us)));
         for point in points.iter().filter(|point| point.errors > 0) {
             let middle = x.place(begun_s + point.at_s + point.length_s / 2.0);
@@ -109,9 +114,14 @@ fn merge_neighbours(points: &[Point], together: usize) -> Vec<Point> {
         errors: some.iter().map(|point| point.errors).sum(),
         p50_us: worst(some, |point| point.p50_us),
         p99_us: worst(some, |point| point.p99_us),
+        p99_9_us: has_p99_9(some).then(|| worst(some, |point| point.p99_9_us.unwrap_or_default())),
         max_us: worst(some, |point| point.max_us),
     });
     all.collect()
+}
+
+fn has_p99_9(points: &[Point]) -> bool {
+    points.iter().all(|point| point.p99_9_us.is_some())
 }
 
 /// One per part if there are several, otherwise for pieces of it.
@@ -165,6 +175,9 @@ fn keys(segments: &[PlotSegment<'_>]) -> Vec<Key> {
         Key { name: "99%".to_owned(), look: LegendSymbol::Line("s0 thin") },
         Key { name: "median".to_owned(), look: LegendSymbol::Line("s5 thin") },
     ];
+    if segments.iter().all(|segment| has_p99_9(segment.points)) {
+        keys.insert(1, Key { name: "99.9%".to_owned(), look: LegendSymbol::Line("s3 thin") });
+    }
     if segments.iter().flat_map(|segment| segment.points).any(|point| point.errors > 0) {
         keys.push(Key { name: "requests failed".to_owned(), look: LegendSymbol::Word("failed", "✕") });
     }
@@ -200,6 +213,7 @@ mod tests {
             errors: 0,
             p50_us: 100.0,
             p99_us: 200.0,
+            p99_9_us: Some(300.0),
             max_us: if at == 77 { 50_000.0 } else { 300.0 },
         };
         (0..count).map(point).collect()

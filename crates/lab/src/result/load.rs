@@ -118,6 +118,24 @@ pub(crate) struct LoadResult {
     pub(crate) parts: Option<PartHistograms>,
     /// Intervals of it.
     pub(crate) points: Vec<Point>,
+    /// The process of `--watch` at the end of each interval; none after its end.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) watched: Vec<WatchSample>,
+}
+
+/// A process and its descendants at one time.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct WatchSample {
+    /// Since the measured time began.
+    pub(crate) at_s: f64,
+    /// Resident memory; pages of files and shared memory count once.
+    pub(crate) rss_kib: u64,
+    /// The same without pages of files.
+    pub(crate) anonymous_kib: u64,
+    /// Open descriptors.
+    pub(crate) descriptors: usize,
+    /// CPUs that they used on average since the previous sample.
+    pub(crate) cpu_cores: f64,
 }
 
 /// A condition of `--fail-if`, applied to the run.
@@ -261,6 +279,7 @@ impl LoadResult {
                 first_byte: histogram::encode(&outcome.first_byte)?,
             }),
             points,
+            watched: Vec::new(),
         })
     }
 }

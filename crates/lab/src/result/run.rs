@@ -199,6 +199,7 @@ impl Point {
             errors: interval.errors,
             p50_us: histogram::quantile_us(corrected, 0.5),
             p99_us: histogram::quantile_us(corrected, 0.99),
+            p99_9_us: Some(histogram::quantile_us(corrected, 0.999)),
             max_us: histogram::max_us(corrected),
         }
     }

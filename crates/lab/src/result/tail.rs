@@ -149,6 +149,9 @@ pub(crate) struct Point {
     pub(crate) p50_us: f64,
     /// 99%
     pub(crate) p99_us: f64,
+    /// 99.9%; `None` in files from before it was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) p99_9_us: Option<f64>,
     /// The slowest.
     pub(crate) max_us: f64,
 }

@@ -142,6 +142,7 @@ fn block(random: &mut Random, pair: usize, arm: Arm, stall_us: f64) -> Block {
                 errors: 0,
                 p50_us: figures.p50,
                 p99_us: figures.p99,
+                p99_9_us: Some(figures.p99_9),
                 max_us: figures.max,
             })
             .collect(),

@@ -209,6 +209,18 @@ impl Collector {
         }
     }
 
+    /// Reads the changes since the last call, and encodes all series. Programs with many series write the pieces of a
+    /// [`Collector::cursor`] one by one instead.
+    pub fn exposition(&mut self, format: Format, now_ms: u64) -> Result<Vec<u8>, CollectError> {
+        self.refresh(now_ms)?;
+        let mut cursor = self.cursor(format, false, None);
+        let mut text = Vec::new();
+        while let Some(piece) = self.next(&mut cursor) {
+            text.extend_from_slice(piece.as_ref());
+        }
+        Ok(text)
+    }
+
     /// Begins an exposition of the state of the last refresh; of some families only, if `names` are given.
     pub fn cursor(&mut self, format: Format, gzip: bool, names: Option<Vec<String>>) -> ExpositionCursor {
         self.reader.cursor(format, gzip, names)

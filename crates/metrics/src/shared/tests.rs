@@ -19,13 +19,7 @@ fn options(pid: u32, folder: Option<&Path>) -> RegistryOptions {
 
 /// All samples of an exposition.
 fn scrape(collector: &mut Collector, now_ms: u64) -> BTreeMap<String, f64> {
-    collector.refresh(now_ms).unwrap();
-    let mut cursor = collector.cursor(Format::Text, false, None);
-    let mut text = Vec::new();
-    while let Some(piece) = collector.next(&mut cursor) {
-        text.extend_from_slice(piece.as_ref());
-    }
-    let text = String::from_utf8(text).unwrap();
+    let text = String::from_utf8(collector.exposition(Format::Text, now_ms).unwrap()).unwrap();
     let samples = text.lines().filter(|line| !line.starts_with('#'));
     samples
         .map(|line| line.rsplit_once(' ').unwrap())

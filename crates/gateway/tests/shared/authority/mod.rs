@@ -122,7 +122,15 @@ impl Authority {
         StreamOwned::new(client, patient(TcpStream::connect(addr).expect("connect")))
     }
 
-    fn client_with(&self, name: &str, alpn: &[&str], change: impl FnOnce(&mut ClientConfig)) -> ClientConnection {
+    /// [`Authority::connect`] with settings from [`Authority::client_config`]; connections that share them resume sessions.
+    pub(crate) fn connect_with(&self, addr: SocketAddr, name: &str, config: &Arc<ClientConfig>) -> TlsClient {
+        let name = ServerName::try_from(name.to_owned()).expect("a name");
+        let client = ClientConnection::new(config.clone(), name).expect("a client");
+        StreamOwned::new(client, patient(TcpStream::connect(addr).expect("connect")))
+    }
+
+    /// The settings of a client, with something changed.
+    pub(crate) fn client_config(&self, alpn: &[&str], change: impl FnOnce(&mut ClientConfig)) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(self.issuer.der().clone()).expect("a root");
         let provider = Arc::new(crypto::aws_lc_rs::default_provider());
@@ -130,8 +138,12 @@ impl Authority {
         let mut config = builder.expect("versions").with_root_certificates(roots).with_no_client_auth();
         config.alpn_protocols = alpn.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
         change(&mut config);
+        Arc::new(config)
+    }
+
+    fn client_with(&self, name: &str, alpn: &[&str], change: impl FnOnce(&mut ClientConfig)) -> ClientConnection {
         let name = ServerName::try_from(name.to_owned()).expect("a name");
-        ClientConnection::new(Arc::new(config), name).expect("a client")
+        ClientConnection::new(self.client_config(alpn, change), name).expect("a client")
     }
 
     /// Serves a connection just accepted with the certificate in `FILE.pem`.

@@ -120,13 +120,7 @@ impl Bench {
     fn exposition(&mut self) -> String {
         self.recorder.tick(2_000, None, &[], &Default::default(), false);
         let mut collector = Collector::of_registry(self.registry.clone(), CollectorOptions::default()).unwrap();
-        collector.refresh(2_000).unwrap();
-        let mut cursor = collector.cursor(Format::Text, false, None);
-        let mut text = Vec::new();
-        while let Some(piece) = collector.next(&mut cursor) {
-            text.extend_from_slice(piece.as_ref());
-        }
-        String::from_utf8(text).unwrap()
+        String::from_utf8(collector.exposition(Format::Text, 2_000).unwrap()).unwrap()
     }
 
     #[track_caller]

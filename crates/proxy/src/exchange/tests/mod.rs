@@ -187,13 +187,7 @@ impl Bench {
 /// What a scrape would get.
 fn exposition(registry: &Arc<Registry>) -> String {
     let mut collector = Collector::of_registry(registry.clone(), CollectorOptions::default()).unwrap();
-    collector.refresh(2_000).unwrap();
-    let mut cursor = collector.cursor(Format::Text, false, None);
-    let mut text = Vec::new();
-    while let Some(piece) = collector.next(&mut cursor) {
-        text.extend_from_slice(piece.as_ref());
-    }
-    String::from_utf8(text).unwrap()
+    String::from_utf8(collector.exposition(Format::Text, 2_000).unwrap()).unwrap()
 }
 
 /// How many panics of a [`ScriptedPlugin`] plugin were counted.

@@ -271,13 +271,7 @@ mod tests {
         recorder.observe_plugin(&metrics, "cors", Phase::HeaderFilter, Duration::from_micros(3));
         recorder.tick(2_000, None, &[], &Default::default(), false);
         let mut collector = Collector::of_registry(registry.clone(), CollectorOptions::default()).unwrap();
-        collector.refresh(2_000).unwrap();
-        let mut cursor = collector.cursor(Format::Text, false, None);
-        let mut text = Vec::new();
-        while let Some(piece) = collector.next(&mut cursor) {
-            text.extend_from_slice(piece.as_ref());
-        }
-        let text = String::from_utf8(text).unwrap();
+        let text = String::from_utf8(collector.exposition(Format::Text, 2_000).unwrap()).unwrap();
         for line in [
             "stillgate_plugin_panics_total{plugin=\"cors\"} 2",
             "stillgate_plugin_heads_refused_total{plugin=\"cors\"} 1",
