@@ -65,11 +65,21 @@ pub fn raw_cookie<'a>(line: &'a [u8], name: &str) -> Option<&'a [u8]> {
 pub fn write_without(target: &[u8], name: &[u8], out: &mut Vec<u8>) {
     let (path, query) = target_path(target);
     out.extend_from_slice(path);
-    let mut separator = b'?';
-    for pair in pairs(query.unwrap_or_default()).filter(|pair| !has_name(pair, name)) {
-        out.push(separator);
+    out.push(b'?');
+    let begin = out.len();
+    write_query_without(query.unwrap_or_default(), name, out);
+    if out.len() == begin {
+        out.pop();
+    }
+}
+
+/// Like [`write_without`], for a query alone.
+pub fn write_query_without(query: &[u8], name: &[u8], out: &mut Vec<u8>) {
+    for (index, pair) in pairs(query).filter(|pair| !has_name(pair, name)).enumerate() {
+        if index > 0 {
+            out.push(b'&');
+        }
         out.extend_from_slice(pair);
-        separator = b'&';
     }
 }
 

@@ -2,14 +2,16 @@
 
 use crate::body::{BodyChanges, Direction};
 use crate::consumers::{ConsumerRef, Consumers};
-use crate::facts::{Facts, join};
+use crate::facts::{Facts, argument_of, join};
+use crate::query::{write_query_without, write_without};
 use crate::record::{NodeTries, Record, RequestId, push_recorded};
 use crate::request_state::RequestState;
 use crate::worker::Worker;
 use std::any::Any;
 use std::net::IpAddr;
+use stillgate_route::path::target_path;
 use stillgate_route::{Lookup, RECORDED_EARLY, Variable};
-use stillgate_wire::{Edits, FieldName, FieldValue, OwnedLine, RequestEdits};
+use stillgate_wire::{EditError, Edits, FieldName, FieldValue, OwnedLine, RequestEdits};
 
 const USERNAME: FieldName<'static> = FieldName::constant("X-Consumer-Username");
 const CREDENTIAL: FieldName<'static> = FieldName::constant("X-Credential-Identifier");
@@ -78,6 +80,43 @@ impl<'a> Request<'a> {
     /// Path and query for the node.
     pub fn target(&self) -> &[u8] {
         self.edits.target().unwrap_or_else(|| self.facts.path_and_query())
+    }
+
+    /// The query with plugins' changes, without `?`. A plugin that replaces the path keeps it.
+    pub fn query(&self) -> Option<&[u8]> {
+        self.edited_query().or_else(|| self.facts.query())
+    }
+
+    /// [`Request::query`], if it is another than the client's.
+    pub fn edited_query(&self) -> Option<&[u8]> {
+        self.settled.query.as_deref()
+    }
+
+    /// Replaces path and query for the node. Unlike a change of `edits` alone, the query also holds where a later plugin replaces
+    /// the path.
+    pub fn replace_target(&mut self, target: &[u8]) -> Result<(), EditError> {
+        self.edits.set_target(target)?;
+        let query = target_path(target).1.unwrap_or_default();
+        if self.query().unwrap_or_default() != query {
+            self.settled.query = Some(query.to_vec());
+        }
+        Ok(())
+    }
+
+    /// Removes the arguments of a name from the query for the node. Everything around them is unchanged. `buffer`: for its work.
+    pub fn hide_argument(&mut self, name: &[u8], buffer: &mut Vec<u8>) {
+        // The target may have been rewritten, with the query or without.
+        buffer.clear();
+        write_without(self.target(), name, buffer);
+        if buffer.len() < self.target().len() {
+            self.edits.set_target(buffer).expect("a part of a good target is good");
+        }
+        let query = self.query().unwrap_or_default();
+        buffer.clear();
+        write_query_without(query, name, buffer);
+        if buffer.len() < query.len() {
+            self.settled.query = Some(buffer.clone());
+        }
     }
 
     /// The whole body for the node; `None`: it has not arrived yet, or a filter will change it.
@@ -193,6 +232,11 @@ impl Lookup for Request<'_> {
                 }
             }
             Variable::PostArg(_) | Variable::BodyArg(_) => self.settled.arguments.value(variable),
+            Variable::Args if self.settled.query.is_some() => self.query(),
+            Variable::IsArgs if self.settled.query.is_some() => {
+                Some(if self.query().is_some_and(|query| !query.is_empty()) { b"?" } else { b"" })
+            }
+            Variable::Arg(name) if self.settled.query.is_some() => argument_of(self.query()?, name, buffer),
             Variable::Recorded(name) if RECORDED_EARLY.contains(name) => self.record(name, buffer),
             _ => self.facts.value(variable, buffer),
         }

@@ -28,6 +28,8 @@ pub struct RequestState {
     pub request_id: Vec<u8>,
     /// The arguments of the body that have been read.
     pub(crate) arguments: ReadArguments,
+    /// The query as plugins have left it: without hidden credentials, or with arguments of a function. `None`: as it came.
+    pub(crate) query: Option<Vec<u8>>,
 }
 
 /// A span of the gateway, from its start to the end of the response.
@@ -59,12 +61,22 @@ impl RequestState {
         self.spans.clear();
         self.request_id.clear();
         self.arguments.clear();
+        self.query = None;
     }
 
     /// Whether the state contains nothing that the end of the request needs.
     pub fn is_nothing(&self) -> bool {
-        let RequestState { held, client, authenticated_until: _, upstream, trace, spans, request_id, arguments: _ } =
-            self;
+        let RequestState {
+            held,
+            client,
+            authenticated_until: _,
+            upstream,
+            trace,
+            spans,
+            request_id,
+            arguments: _,
+            query: _,
+        } = self;
         let is_unnamed = trace.is_none() && spans.is_empty() && request_id.is_empty();
         held.is_empty() && client.is_none() && upstream.is_empty() && is_unnamed
     }

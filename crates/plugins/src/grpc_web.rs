@@ -79,7 +79,7 @@ impl Plugin for GrpcWeb {
                 target.push(b'/');
             }
             target.extend_from_slice(rest);
-            if let Some(query) = request.facts.query() {
+            if let Some(query) = request.query() {
                 target.push(b'?');
                 target.extend_from_slice(query);
             }

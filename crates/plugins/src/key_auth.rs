@@ -6,7 +6,7 @@
 //! other query arguments keep their order and spelling when the key is removed.
 
 use crate::authentication::{HEADER, REALM, Strangers};
-use stillgate_plugin_api::query::{Argument, argument, decoded, write_without};
+use stillgate_plugin_api::query::{Argument, argument, decoded};
 use stillgate_plugin_api::secrets::SECRET;
 use stillgate_plugin_api::{
     Authenticate, Compile, CompileCredential, ConsumerRef, Define, Flow, Phase, Phases, Plugin, Request, Secret,
@@ -132,11 +132,6 @@ impl KeyAuth {
         }
         let worker = request.worker;
         request.remove_header(self.header.name());
-        worker.with_buffers(|target, _| {
-            write_without(request.target(), &self.query, target);
-            if target.len() < request.target().len() {
-                request.edits.set_target(target).expect("a part of a good target is good");
-            }
-        });
+        worker.with_buffers(|buffer, _| request.hide_argument(&self.query, buffer));
     }
 }

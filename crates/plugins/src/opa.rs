@@ -243,7 +243,7 @@ fn input(request: &Request<'_>) -> Json {
         put_or_append(&mut headers, text(name).to_ascii_lowercase(), Json::from(text(value)));
     });
     let mut query = Map::new();
-    for pair in facts.query().unwrap_or_default().split(|byte| *byte == b'&').filter(|pair| !pair.is_empty()) {
+    for pair in request.query().unwrap_or_default().split(|byte| *byte == b'&').filter(|pair| !pair.is_empty()) {
         let decoded = |part: &[u8]| text(&decoded(part).collect::<Vec<u8>>());
         match pair.iter().position(|byte| *byte == b'=') {
             Some(at) => put_or_append(&mut query, decoded(&pair[..at]), Json::from(decoded(&pair[at + 1..]))),

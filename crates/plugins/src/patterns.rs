@@ -2,12 +2,13 @@
 //!
 //! Bytes are not interpreted as UTF-8 unless the configuration requests it, as with PCRE in nginx.
 
-use regex::bytes::{Regex, RegexBuilder};
+use regex::bytes::{CaptureLocations, Match, Regex, RegexBuilder};
 use regex_automata::nfa::thompson::{self, NFA, WhichCaptures};
 use regex_syntax::ParserBuilder;
 use regex_syntax::hir::Hir;
 use std::borrow::Cow;
 use stillgate_pcre::{Options, translate};
+use stillgate_route::regex::{BoundedSearch, TooMuchWork};
 use stillgate_schema::CompileBudget;
 use stillgate_schema::{Fault, Text, text};
 
@@ -35,14 +36,65 @@ pub(crate) const PATTERN: Text<String> = text("a regular expression", |text| {
     Ok(text.to_owned())
 });
 
+/// Most work of one search for groups, in steps of about a nanosecond.
+const GROUPS_STEPS_MAX: usize = 20_000_000;
+/// Steps for each byte and state of a search for groups.
+const GROUPS_STEPS: usize = 4;
+
+/// A regular expression whose groups are wanted: how long a text may be is bounded by its size.
+#[derive(Debug, Clone)]
+pub(crate) struct GroupsRegex {
+    regex: Regex,
+    states: usize,
+}
+
+impl GroupsRegex {
+    /// Compiles it.
+    pub(crate) fn compile(pattern: &str, flags: Flags, budget: &CompileBudget) -> Result<GroupsRegex, Fault> {
+        let (pattern, automaton) = automaton(pattern, flags, budget)?;
+        Ok(GroupsRegex { regex: build(&pattern, flags)?, states: automaton.states().len() })
+    }
+
+    /// The expression, for everything but searches.
+    pub(crate) fn regex(&self) -> &Regex {
+        &self.regex
+    }
+
+    /// The first match with its groups.
+    pub(crate) fn find<'t>(
+        &self,
+        locations: &mut CaptureLocations,
+        text: &'t [u8],
+    ) -> Result<Option<Match<'t>>, TooMuchWork> {
+        match text.len().saturating_mul(self.states).saturating_mul(GROUPS_STEPS) <= GROUPS_STEPS_MAX {
+            true => Ok(self.regex.captures_read(locations, text)),
+            false => Err(TooMuchWork),
+        }
+    }
+}
+
+/// Compiles a regular expression of which only matters whether it matches.
+pub(crate) fn compile_search(pattern: &str, flags: Flags, budget: &CompileBudget) -> Result<BoundedSearch, Fault> {
+    automaton(pattern, flags, budget).map(|(_, automaton)| BoundedSearch::new(automaton))
+}
+
 /// Compiles a regular expression.
 pub(crate) fn compile(pattern: &str, flags: Flags, budget: &CompileBudget) -> Result<Regex, Fault> {
+    automaton(pattern, flags, budget).and_then(|(pattern, _)| build(&pattern, flags))
+}
+
+/// Its text in the syntax of the `regex` crate, and its automaton.
+fn automaton<'p>(pattern: &'p str, flags: Flags, budget: &CompileBudget) -> Result<(Cow<'p, str>, NFA), Fault> {
     let pattern = translated(pattern, flags)?;
     let too_large = || Fault::new("the regular expression is too large").hint("write it with smaller repetitions");
     let automaton = nfa(&parse(&pattern, flags)?, PATTERN_BYTES_MAX).ok_or_else(too_large)?;
     // Before the rest is compiled, which takes longer.
     budget.pay(automaton.memory_usage().saturating_mul(COMPILED_BYTES))?;
-    let mut builder = RegexBuilder::new(&pattern);
+    Ok((pattern, automaton))
+}
+
+fn build(pattern: &str, flags: Flags) -> Result<Regex, Fault> {
+    let mut builder = RegexBuilder::new(pattern);
     builder.case_insensitive(flags.ignores_case).multi_line(flags.multi_line);
     builder.dot_matches_new_line(flags.dot_is_newline).ignore_whitespace(flags.ignores_blanks);
     builder.unicode(flags.unicode).size_limit(PATTERN_BYTES_MAX);

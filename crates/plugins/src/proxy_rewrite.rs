@@ -3,11 +3,13 @@
 use crate::encoding::{Percent, encode};
 use crate::header_edits::{HeaderEdits, Headers};
 use crate::linear_regex::{LinearRegex, Range};
-use crate::patterns::{Flags, compile};
+use crate::patterns::{Flags, GroupsRegex};
 use crate::replacement::{Groups, Language, Replacement, ReplacementPart, group_max, warn_of_group};
 use crate::unknown_variables::{Unknown, warn};
-use regex::bytes::{CaptureLocations, Regex};
+use regex::bytes::CaptureLocations;
 use stillgate_plugin_api::{Answer, Compile, Define, Flow, PerWorker, Phase, Phases, Plugin, Request};
+use stillgate_route::path::target_path;
+use stillgate_route::regex::TooMuchWork;
 use stillgate_route::{Lookup, Variable};
 use stillgate_schema::kind::list;
 use stillgate_schema::{At, Choice, Fault, Flag, LocatedKind, Position, TEXT, Text, object, text};
@@ -116,6 +118,7 @@ fn error_answer(error: TargetError) -> Answer {
     let (status, message) = match error {
         TargetError::Edit(error) => (500, error.to_string()),
         TargetError::DotSegment => (400, "a value leads to another path".to_owned()),
+        TargetError::TooMuchWork => (400, "to match the path would take too long".to_owned()),
     };
     let message = serde_json::json!({"error_msg": format!("proxy-rewrite: {message}")});
     Answer::owned(status, format!("{message}\n").into_bytes())
@@ -179,13 +182,13 @@ enum TargetSource {
 /// A regular expression, with the cheapest engine for it.
 enum Pattern {
     LinearRegex(LinearRegex),
-    Regex(Regex),
+    Regex(GroupsRegex),
 }
 
 /// A worker's state for a search: the groups, and a copy of the regular expression, since searching takes memory.
 enum Finder {
     LinearRegex(Box<[Range]>),
-    Regex(Regex, CaptureLocations),
+    Regex(GroupsRegex, CaptureLocations),
 }
 
 /// A target with variables and groups, its constant parts encoded.
@@ -222,6 +225,14 @@ enum TargetError {
     Edit(EditError),
     /// A value of the request contains the segment `..` or `.`, which a node would resolve to another path.
     DotSegment,
+    /// The path was made for the regular expression, or is too long for it.
+    TooMuchWork,
+}
+
+impl From<TooMuchWork> for TargetError {
+    fn from(TooMuchWork: TooMuchWork) -> TargetError {
+        TargetError::TooMuchWork
+    }
 }
 
 impl From<EditError> for TargetError {
@@ -257,12 +268,12 @@ impl TargetSource {
         }
         let mut compiled = Vec::new();
         for (index, pair) in pairs.chunks_exact(2).enumerate() {
-            let regex = compile(&pair[0], Flags::default(), &cx.sink.budget());
+            let regex = GroupsRegex::compile(&pair[0], Flags::default(), &cx.sink.budget());
             let unknown = &mut |error| warn(&error, at, &path.index(2 * index + 1), cx.sink);
             let template = TargetTemplate::parse(&pair[1], Language::Target, is_raw, unknown).map_err(Fault::new);
             match (regex, template) {
                 (Ok(regex), Ok(template)) => {
-                    let groups = regex.captures_len() - 1;
+                    let groups = regex.regex().captures_len() - 1;
                     warn_of_group(template.group_max(), groups, at, &path.index(2 * index + 1), cx.sink);
                     compiled.push((Pattern::new(regex), template));
                 }
@@ -295,38 +306,37 @@ impl TargetSource {
 }
 
 impl Pattern {
-    fn new(regex: Regex) -> Pattern {
-        LinearRegex::new(regex.as_str()).map_or(Pattern::Regex(regex), Pattern::LinearRegex)
+    fn new(regex: GroupsRegex) -> Pattern {
+        LinearRegex::new(regex.regex().as_str()).map_or(Pattern::Regex(regex), Pattern::LinearRegex)
     }
 
     fn groups(&self) -> usize {
         match self {
             Pattern::LinearRegex(linear) => linear.groups().len() - 1,
-            Pattern::Regex(regex) => regex.captures_len() - 1,
+            Pattern::Regex(regex) => regex.regex().captures_len() - 1,
         }
     }
 
     fn finder(&self) -> Finder {
         match self {
             Pattern::LinearRegex(linear) => Finder::LinearRegex(linear.groups()),
-            Pattern::Regex(regex) => Finder::Regex(regex.clone(), regex.capture_locations()),
+            Pattern::Regex(regex) => Finder::Regex(regex.clone(), regex.regex().capture_locations()),
         }
     }
 }
 
 impl Finder {
     /// The match of a pattern, with its groups.
-    fn find<'a>(&'a mut self, pattern: &Pattern, text: &'a [u8]) -> Option<(Range, Groups<'a>)> {
-        match (self, pattern) {
+    fn find<'a>(&'a mut self, pattern: &Pattern, text: &'a [u8]) -> Result<Option<(Range, Groups<'a>)>, TooMuchWork> {
+        Ok(match (self, pattern) {
             (Finder::LinearRegex(ranges), Pattern::LinearRegex(linear)) => {
                 linear.find(text, ranges).then(|| (ranges[0], Groups::of_ranges(ranges, text)))
             }
             (Finder::Regex(regex, locations), _) => {
-                let found = regex.captures_read(locations, text)?;
-                Some(((found.start(), found.end()), Groups::of(locations, text)))
+                regex.find(locations, text)?.map(|found| ((found.start(), found.end()), Groups::of(locations, text)))
             }
             (Finder::LinearRegex(_), Pattern::Regex(_)) => None,
-        }
+        })
     }
 }
 
@@ -455,16 +465,27 @@ impl Search {
             TargetSource::ByRegex { pairs, is_raw } => {
                 let facts = request.facts;
                 let path = match is_raw {
-                    true => facts.path_and_query(),
+                    true => match request.edited_query() {
+                        None => facts.path_and_query(),
+                        Some(query) => {
+                            self.decoded.clear();
+                            self.decoded.extend_from_slice(target_path(facts.path_and_query()).0);
+                            self.decoded.push(b'?');
+                            self.decoded.extend_from_slice(query);
+                            &self.decoded
+                        }
+                    },
                     false => match facts.path {
                         Some(path) => path.text(&mut self.decoded),
                         None => b"/",
                     },
                 };
-                let found = self.finders.iter_mut().zip(pairs).find_map(|(finder, (pattern, template))| {
-                    finder.find(pattern, path).map(|found| (found, template))
+                let mut found = self.finders.iter_mut().zip(pairs).filter_map(|(finder, (pattern, template))| {
+                    finder.find(pattern, path).map(|found| found.map(|found| (found, template))).transpose()
                 });
-                let Some((((start, end), groups), template)) = found else { return Ok(Groups::NONE) };
+                let Some((((start, end), groups), template)) = found.next().transpose()? else {
+                    return Ok(Groups::NONE);
+                };
                 // A raw target is encoded as it came, the path is decoded.
                 let (before, percent) = match is_raw {
                     true => (TargetPart::Query, Percent::Kept),
@@ -494,7 +515,7 @@ impl Search {
 
 /// Adds the query of the request; a raw one as it came, even an empty one.
 fn finish(target: &mut Vec<u8>, is_raw: bool, has_query: bool, request: &mut Request<'_>) -> Result<(), EditError> {
-    if let Some(query) = request.facts.query().filter(|query| is_raw || !query.is_empty()) {
+    if let Some(query) = request.query().filter(|query| is_raw || !query.is_empty()) {
         target.push(if has_query { b'&' } else { b'?' });
         target.extend_from_slice(query);
     }

@@ -5,11 +5,12 @@
 //! of one of our own listeners, which clients may be unable to reach.
 
 use crate::encoding::{Percent, encode};
-use crate::patterns::{Flags, compile};
+use crate::patterns::{Flags, GroupsRegex};
 use crate::replacement::{Groups, Language, Replacement, ReplacementPart as Group, group_max, warn_of_group};
 use crate::unknown_variables::warn;
-use regex::bytes::{CaptureLocations, Regex};
+use regex::bytes::CaptureLocations;
 use stillgate_plugin_api::{Answer, Compile, Define, Flow, Metadata, PerWorker, Phase, Phases, Plugin, Request};
+use stillgate_route::regex::TooMuchWork;
 use stillgate_route::{Lookup, Variable};
 use stillgate_schema::kind::list;
 use stillgate_schema::{At, Fault, Flag, LocatedKind, Position, TEXT, Text, int, object, text};
@@ -64,7 +65,7 @@ enum To {
     Nowhere,
     Https,
     Location(Box<[RedirectPart]>),
-    Matched(Box<(Regex, Replacement)>),
+    Matched(Box<(GroupsRegex, Replacement)>),
 }
 
 #[derive(Debug, PartialEq)]
@@ -76,7 +77,7 @@ enum RedirectPart {
 /// A worker's state for assembling locations.
 struct Search {
     /// A copy of the plugin's, since searching takes memory.
-    regex: Option<(Regex, CaptureLocations)>,
+    regex: Option<(GroupsRegex, CaptureLocations)>,
     place: RedirectLocation,
     buffer: Vec<u8>,
 }
@@ -132,17 +133,17 @@ fn refuse<T>(key: &'static str, at: Position, what: &str, hint: &str, cx: &mut C
     None
 }
 
-fn by_regex(pair: &At<Vec<String>>, cx: &mut Compile<'_>) -> Option<(Regex, Replacement)> {
+fn by_regex(pair: &At<Vec<String>>, cx: &mut Compile<'_>) -> Option<(GroupsRegex, Replacement)> {
     let [regex, replacement] = &pair.value[..] else {
         let hint = "write a regular expression and what takes the place of its match";
         return refuse("regex_uri", pair.at, "`regex_uri` has two items", hint, cx);
     };
     let path = cx.path.key("regex_uri");
-    let regex = compile(regex, Flags::default(), &cx.sink.budget());
+    let regex = GroupsRegex::compile(regex, Flags::default(), &cx.sink.budget());
     let replacement = Replacement::parse(replacement, Language::Substitution, &mut |_| {}).map_err(Fault::new);
     match (regex, replacement) {
         (Ok(regex), Ok(replacement)) => {
-            let groups = regex.captures_len() - 1;
+            let groups = regex.regex().captures_len() - 1;
             warn_of_group(group_max(replacement.0.iter()), groups, pair.at, &path.index(1), cx.sink);
             return Some((regex, replacement));
         }
@@ -209,7 +210,7 @@ impl Plugin for Redirect {
 impl Redirect {
     fn search(&self) -> Search {
         let regex = match &self.to {
-            To::Matched(matched) => Some((matched.0.clone(), matched.0.capture_locations())),
+            To::Matched(matched) => Some((matched.0.clone(), matched.0.regex().capture_locations())),
             _ => None,
         };
         Search { regex, place: RedirectLocation::default(), buffer: Vec::new() }
@@ -233,7 +234,11 @@ impl Redirect {
                 let (regex, locations) = regex.as_mut().expect("made with the plugin's");
                 let mut decoded = Vec::new();
                 let path = request.facts.path.map_or(&b"/"[..], |path| path.text(&mut decoded));
-                let Some(found) = regex.captures_read(locations, path) else { return Flow::Continue };
+                let found = match regex.find(locations, path) {
+                    Ok(Some(found)) => found,
+                    Ok(None) => return Flow::Continue,
+                    Err(TooMuchWork) => return Flow::Answer(Answer::page(400)),
+                };
                 place.put_path(&path[..found.start()]);
                 place.put_groups(&matched.1, &Groups::of(locations, path));
                 place.put_path(&path[found.end()..]);

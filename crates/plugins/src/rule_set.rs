@@ -6,25 +6,25 @@
 //! ```
 //!
 //! Each automaton is a DFA that is built when the configuration is read: a search takes one step a byte, whatever the
-//! text is. Only if a DFA would be too large, the slower engines of `regex-automata` match a rule. The cost of a search
-//! is counted: if it is more than a worker should spend, [`RuleSet::decide`] offloads it.
+//! text is. Only if a DFA would be too large, it is built while it is used, with bounded work ([`BoundedSearch`]). The cost of a
+//! search is counted: if it is more than a worker should spend, [`RuleSet::decide`] offloads it, and beyond
+//! [`OFFLOADED_STEPS_MAX`] the request is refused.
 //!
 //! Resources with the same rules share a set, and the check before a write compiles it for the write, too.
 //!
-//! Rejected: one DFA of all rules (its size doubles with every `a.*b`), and one that is built while searching (a client
-//! can make it build states for ever).
+//! Rejected: one DFA of all rules (its size doubles with every `a.*b`).
 
 use crate::patterns::{COMPILED_BYTES, Flags, nfa, parse};
 use aho_corasick::{AhoCorasick, AhoCorasickKind};
 use regex_automata::dfa::{Automaton, StartKind, dense};
-use regex_automata::meta;
-use regex_automata::nfa::thompson::{NFA, WhichCaptures};
+use regex_automata::nfa::thompson::NFA;
 use regex_automata::{Input, MatchKind};
 use regex_syntax::hir::{Class, Hir, HirKind};
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
-use stillgate_plugin_api::Flow;
+use stillgate_plugin_api::{Answer, Flow};
+use stillgate_route::regex::{BoundedSearch, RegexWork, TooMuchWork};
 use stillgate_schema::CompileBudget;
 use stillgate_schema::Fault;
 
@@ -40,8 +40,6 @@ const FAILED_COST: usize = 4 * BUILDING_BYTES_MAX;
 const JOINED_MAX: usize = 32;
 /// Most states of all rules of a set for which no DFA can be built.
 const SLOW_STATES_MAX: usize = 2_000;
-/// Most memory of a lazy DFA in the engines for these rules.
-const LAZY_BYTES_MAX: usize = 256 * 1024;
 /// Most bytes of a literal that are searched for: few literals can end at one place.
 const LITERAL_BYTES_MAX: usize = 16;
 /// Most literals of which a rule needs one; with more of them it counts as one without.
@@ -49,8 +47,8 @@ const ALTERNATIVES_MAX: usize = 16;
 
 /// Most steps, of about a nanosecond, of a search on a worker.
 pub(crate) const WORKER_STEPS_MAX: usize = 100_000;
-/// Cost of a byte and state for a slow rule.
-const SLOW_STEPS: usize = 4;
+/// The same for a search by another thread.
+const OFFLOADED_STEPS_MAX: usize = 20_000_000;
 /// Cost of a found literal.
 const FOUND_STEPS: usize = 4;
 
@@ -73,9 +71,11 @@ struct Literals {
 
 enum Engine {
     Dfa(Box<dense::DFA<Vec<u32>>>),
-    /// With its number of states.
-    Slow(meta::Regex, usize),
+    Slow(BoundedSearch),
 }
+
+/// The body of the answer to a request that was made for the rules.
+const TOO_LONG: &str = r#"{"error_msg":"to compare the request with the rules would take too long"}"#;
 
 /// The search would exceed its steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,9 +150,10 @@ impl RuleSet {
             Ok(is_found) => then(is_found),
             Err(TooLong) => {
                 let (rules, texts) = (self.clone(), texts().map(Box::from).collect::<Vec<Box<[u8]>>>());
-                let search = move || rules.search(texts.iter().map(|text| &**text), usize::MAX);
+                let search = move || rules.search(texts.iter().map(|text| &**text), OFFLOADED_STEPS_MAX);
                 Flow::offload(search, |found, _| match found {
-                    Ok(found) => then(found == Ok(true)),
+                    Ok(Ok(is_found)) => then(is_found),
+                    Ok(Err(TooLong)) => Flow::Answer(Answer::json(400, TOO_LONG)),
                     Err(full) => full.into(),
                 })
             }
@@ -230,10 +231,11 @@ impl Engine {
                 // It has no quit bytes, so there is no error.
                 Ok(matches!(dfa.try_search_fwd(&Input::new(text).earliest(true)), Ok(Some(_))))
             }
-            Engine::Slow(regex, states) => {
-                steps.take(text.len().saturating_mul(*states).saturating_mul(SLOW_STEPS))?;
-                let mut cache = regex.create_cache();
-                Ok(regex.search_half_with(&mut cache, &Input::new(text).earliest(true)).is_some())
+            Engine::Slow(search) => {
+                let work = RegexWork::of_steps(steps.left);
+                let found = search.is_match(text, &work);
+                steps.left = work.steps_left();
+                found.map_err(|TooMuchWork| TooLong)
             }
         }
     }
@@ -258,7 +260,7 @@ impl RuleSetBuilder {
         let nfa = nfa(hir, NFA_BYTES_MAX).ok_or_else(|| too_large("matching the rule takes too much memory"))?;
         let engine = match self.dfa(&nfa) {
             Some(engine) => engine,
-            None => self.slow(hir, &nfa).map_err(too_large)?,
+            None => self.slow(nfa).map_err(too_large)?,
         };
         match self.cost <= self.cost_max {
             true => Ok(engine),
@@ -290,22 +292,14 @@ impl RuleSetBuilder {
         Some(Engine::Dfa(Box::new(dfa)))
     }
 
-    fn slow(&mut self, hir: &Hir, nfa: &NFA) -> Result<Engine, &'static str> {
+    fn slow(&mut self, nfa: NFA) -> Result<Engine, &'static str> {
         let states = nfa.states().len();
         self.cost += nfa.memory_usage() * COMPILED_BYTES;
         self.slow_states += states;
         if self.slow_states > SLOW_STATES_MAX {
             return Err("matching the rule takes too much time");
         }
-        let config = meta::Config::new()
-            .utf8_empty(false)
-            .which_captures(WhichCaptures::Implicit)
-            .backtrack(false)
-            .onepass(false)
-            .dfa(false)
-            .hybrid_cache_capacity(LAZY_BYTES_MAX);
-        let regex = meta::Builder::new().configure(config).build_from_hir(hir);
-        regex.map(|regex| Engine::Slow(regex, states)).map_err(|_| "matching the rule takes too much memory")
+        Ok(Engine::Slow(BoundedSearch::new(nfa)))
     }
 
     fn add(&mut self, engine: Engine, literals: Vec<Box<[u8]>>) {

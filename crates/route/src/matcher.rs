@@ -80,7 +80,7 @@ impl Matcher {
     ///
     /// Fails with [`PathError::EncodedSlash`] if the path holds `%2F` and the result would differ if that were a slash:
     /// the server behind may read it either way. Fails with [`PathError::TooManyArguments`] if the query has more than
-    /// [`crate::ARGUMENTS_MAX`] arguments that routes read.
+    /// [`crate::ARGUMENTS_MAX`] arguments that routes read, and with [`PathError::TooMuchWork`] if regexes take too long.
     pub fn find(&self, request: &MatchRequest<'_>, scratch: &mut Scratch) -> Result<Option<Match>, PathError> {
         let found = self.find_as_read(request, scratch)?;
         let found = match request.path.ambiguous() {
@@ -140,7 +140,9 @@ impl Matcher {
         scratch: &mut Scratch,
     ) -> Result<Option<(usize, PlaceId)>, PathError> {
         self.begin(request, scratch)?;
-        Ok(self.search(request, scratch))
+        let found = self.search(request, scratch);
+        scratch.values.check_work()?;
+        Ok(found)
     }
 
     /// The position and place of the route.
@@ -241,12 +243,13 @@ impl Matcher {
             // The fields of the key have been read already.
             let found = self.find_as_begun(request, scratch);
             // The decision of a function may depend on values outside of the key.
-            if scratch.values.decided.is_empty() {
+            if scratch.values.decided.is_empty() && !scratch.values.work.is_exhausted() {
                 cache.put(&key, found);
             }
             found
         });
         scratch.key = key;
+        scratch.values.check_work()?;
         Ok(found)
     }
 

@@ -22,6 +22,8 @@ pub enum PathError {
     EncodedSlash,
     /// It has more than [`crate::ARGUMENTS_MAX`] arguments that routes read.
     TooManyArguments,
+    /// The regexes of routes or of a condition would take too long on its path or its fields.
+    TooMuchWork,
 }
 
 impl fmt::Display for PathError {
@@ -33,6 +35,7 @@ impl fmt::Display for PathError {
             PathError::Percent => "the path holds a '%' without two hexadecimal digits",
             PathError::EncodedSlash => "the route depends on whether %2F in the path is a slash",
             PathError::TooManyArguments => "the query has more than 1000 arguments that routes are chosen by",
+            PathError::TooMuchWork => "regular expressions that it is compared with would take too long",
         })
     }
 }

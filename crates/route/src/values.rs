@@ -8,7 +8,8 @@ use crate::Method;
 use crate::condition::Field;
 use crate::fields::{FieldSlots, SlotId, variable_of};
 use crate::function::FunctionDecisions;
-use crate::path::{self, NormalisedPath};
+use crate::path::{self, NormalisedPath, PathError};
+use crate::regex::RegexWork;
 use crate::text::{decode, is_plain, lower_case};
 use crate::variable::{Lookup, Variable};
 use std::io::Write;
@@ -33,6 +34,8 @@ pub(crate) struct Values {
     has_too_many_arguments: bool,
     /// Decisions of the functions of routes.
     pub(crate) decided: FunctionDecisions,
+    /// What regexes may still do.
+    pub(crate) work: RegexWork,
 }
 
 /// The slots of those header fields or arguments that a request has and some predicate reads.
@@ -72,9 +75,19 @@ impl Values {
         self.kept.begin(fields.len());
         self.has_too_many_arguments = false;
         self.decided.begin();
+        self.work = RegexWork::default();
         for present in [&mut self.headers, &mut self.arguments] {
             present.is_read = false;
             present.slots.clear();
+        }
+    }
+
+    /// Fails if regexes were given up, so that what was found is not the answer.
+    #[inline]
+    pub(crate) fn check_work(&self) -> Result<(), PathError> {
+        match self.work.is_exhausted() {
+            false => Ok(()),
+            true => Err(PathError::TooMuchWork),
         }
     }
 

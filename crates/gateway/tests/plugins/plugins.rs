@@ -97,6 +97,47 @@ fn key_auth_asks_for_a_key() {
     gate.assert_healthy();
 }
 
+#[test]
+fn hidden_credentials_stay_hidden_however_the_path_is_rewritten() {
+    const TOKEN: &str = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJrZXkiOiJiZW5jaCIsImV4cCI6MTk5OTk5OTk5OX0.\
+                         i15WrTWF_N4F_hXpUsHCs1FlJ6yfzpwSB06GyBp37Mw";
+    const KEY: &str = r#""key-auth": {"hide_credentials": true}"#;
+    const JWT: &str = r#""jwt-auth": {"hide_credentials": true, "query": "apikey"}"#;
+    // What a function has made of the query holds, too.
+    const FUNCTION: &str = r#""serverless-pre-function": {"phase": "rewrite", "functions":
+        ["return function() local args = ngx.req.get_uri_args() args.apikey = nil ngx.req.set_uri_args(args) end"]}"#;
+    let consumer =
+        "  - {username: bench, plugins: {jwt-auth: {key: bench, secret: bench-secret-of-some-length-0123456789}}}\n";
+    let rewrites = [
+        ("", "/from"),
+        (r#", "proxy-rewrite": {"uri": "/to"}"#, "/to"),
+        (r#", "proxy-rewrite": {"uri": "/to?b=2"}"#, "/to?b=2"),
+        (r#", "proxy-rewrite": {"regex_uri": ["^/from.*", "/to"]}"#, "/to"),
+        (r#", "proxy-rewrite": {"uri": "/to", "use_real_request_uri_unsafe": true}"#, "/to"),
+        (r#", "proxy-rewrite": {"regex_uri": ["^/from[0-9]*", "/to"], "use_real_request_uri_unsafe": true}"#, "/to"),
+    ];
+    let cases = [(KEY, "auth-one"), (JWT, TOKEN), (FUNCTION, "auth-one")];
+    let of_each = cases.iter().flat_map(|case| rewrites.iter().map(move |rewrite| (case, rewrite)));
+    let all: Vec<(String, String)> = of_each
+        .clone()
+        .enumerate()
+        .map(|(index, ((guard, _), (rewrite, _)))| (format!("/from{index}"), format!("{{{guard}{rewrite}}}")))
+        .collect();
+    let listed: Vec<(&str, &str)> = all.iter().map(|(uri, plugins)| (&**uri, &**plugins)).collect();
+    let gate = Gate::of(&[format!("{CONSUMERS}{consumer}"), routes(&listed)]);
+    for (index, ((guard, credential), (rewrite, path))) in of_each.enumerate() {
+        let head = gate.node(&format!("GET /from{index}?x=1&apikey={credential}&y"), &[]);
+        let target = head.start.split(' ').nth(1).expect("a target");
+        assert!(!target.contains(credential), "{guard}{rewrite}: {target}");
+        let path = if *path == "/from" { format!("/from{index}") } else { (*path).to_owned() };
+        assert!(
+            target.starts_with(&path) && target.contains("x=1") && target.contains('y'),
+            "{guard}{rewrite}: {target}"
+        );
+    }
+    gate.assert_healthy();
+}
+
 // limit-count
 
 #[test]

@@ -193,8 +193,13 @@ fn index_of(value: f64, schema: i8) -> i32 {
     let index = if schema > 0 {
         let step = 1usize << (8 - schema);
         let per_power = 1i32 << schema;
-        // Number of bounds of this schema below the fraction.
-        let below = BOUNDS.partition_point(|bound| *bound < fraction).div_ceil(step);
+        // Number of bounds of this schema below the fraction. It has a few of the bounds of the finest one.
+        let (mut below, mut rest) = (0, per_power as usize);
+        while rest > 0 {
+            let half = rest / 2;
+            let is_below = BOUNDS[(below + half) * step] < fraction;
+            (below, rest) = if is_below { (below + half + 1, rest - half - 1) } else { (below, half) };
+        }
         below as i32 + (exponent - 1) * per_power
     } else {
         let exponent = if fraction == 0.5 { exponent - 1 } else { exponent };

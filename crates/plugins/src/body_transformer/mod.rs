@@ -188,7 +188,7 @@ impl Plugin for BodyTransformer {
         };
         let content_type = content_type.unwrap_or_default().to_vec();
         Flow::body(transform.body_bytes_max, move |request| {
-            let (query, variables) = (request.facts.query().unwrap_or_default().to_vec(), transform.variables(request));
+            let (query, variables) = (request.query().unwrap_or_default().to_vec(), transform.variables(request));
             let old = SourceBody { body: request.take_whole_body(), query, content_type, variables };
             // Without a body nothing can be parsed, except the query.
             let format = format.filter(|format| !old.body.is_empty() || *format == InputFormat::Args);

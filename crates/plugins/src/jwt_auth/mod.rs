@@ -19,7 +19,7 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::sync::Arc;
 use stillgate_jws::{ALGORITHMS, Algorithm, is_slow};
-use stillgate_plugin_api::query::{Argument, argument, decoded, write_without};
+use stillgate_plugin_api::query::{Argument, argument, decoded};
 use stillgate_plugin_api::secrets::SECRET;
 use stillgate_plugin_api::{
     Answer, Authenticate, Compile, CompileCredential, ConsumerRef, CredentialVerifier, Define, Flow, Identity, Phase,
@@ -527,11 +527,7 @@ impl TokenLocations {
     /// Everything around them is unchanged.
     fn hide(&self, request: &mut Request<'_>, buffer: &mut Vec<u8>) {
         request.remove_header(self.header.name());
-        buffer.clear();
-        write_without(request.target(), &self.query, buffer);
-        if buffer.len() < request.target().len() {
-            request.edits.set_target(buffer).expect("a part of a good target is good");
-        }
+        request.hide_argument(&self.query, buffer);
         let name = self.cookie.as_bytes();
         let lines = || request.edits.fields.values(&request.facts.request.fields, request.facts.head, COOKIE);
         let pairs = || lines().flat_map(|line| line.split(|byte| *byte == b';')).map(<[u8]>::trim_ascii);

@@ -208,7 +208,7 @@ impl Host for RequestHost<'_, '_> {
     }
 
     fn set_target(&mut self, target: &[u8]) -> Result<(), String> {
-        self.request.edits.set_target(target).map_err(|error| error.to_string())
+        self.request.replace_target(target).map_err(|error| error.to_string())
     }
 
     fn start_timer(&mut self, delay: Duration) -> Result<Option<u64>, String> {

@@ -107,7 +107,7 @@ pub(super) fn set(name: &str, value: &[u8], request: &mut Request<'_>) -> Result
                 true => path.to_vec(),
                 false => [path, b"?", value].concat(),
             };
-            request.edits.set_target(&target).map_err(|error| error.to_string())?;
+            request.replace_target(&target).map_err(|error| error.to_string())?;
         }
         name if UNBUILT.contains(&name) => {
             return Err(format!("the variable {name} cannot be set; docs/lua.md lists what can"));

@@ -4,15 +4,15 @@
 //! block a thread for long: the number of checks may grow exponentially with the depth of a body.
 
 use super::schema::{Dependency, Index, Schema, SchemaPart};
-use regex::bytes::Regex;
 use serde_json::{Map, Value as Json};
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use stillgate_plugin_api::json::Budget;
+use stillgate_route::regex::{BoundedSearch, RegexWork, TooMuchWork};
 
 /// Most levels of nested schemas and values, which bounds the stack.
 const DEPTH_MAX: u32 = 600;
-/// Bytes of a text that are checked in one step.
+/// Bytes of a text that are checked in one step, or steps of a regular expression.
 const STEP_BYTES: usize = 16;
 
 /// The reason why a value was refused.
@@ -64,9 +64,13 @@ impl<'s> ValidationRun<'s> {
         Ok(())
     }
 
-    fn matches(&mut self, regex: &Regex, text: &str) -> Result<bool, Bad> {
-        self.take(1 + text.len() / STEP_BYTES)?;
-        Ok(regex.is_match(text.as_bytes()))
+    fn matches(&mut self, regex: &BoundedSearch, text: &str) -> Result<bool, Bad> {
+        self.take(1)?;
+        let all = usize::try_from(self.steps).unwrap_or(usize::MAX).saturating_mul(STEP_BYTES);
+        let work = RegexWork::of_steps(all);
+        let found = regex.is_match(text.as_bytes(), &work);
+        self.take((all - work.steps_left()) / STEP_BYTES)?;
+        found.map_err(|TooMuchWork| Bad::OutOfSteps)
     }
 
     /// Whether a schema accepts a value; the error says that this is unknown.
@@ -465,4 +469,30 @@ fn is_email(text: &str) -> bool {
 
 fn is_host(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use stillgate_schema::CompileBudget;
+
+    /// Of a text that was made for it, the automaton of a regular expression has a new state for every byte.
+    #[test]
+    fn a_text_made_for_a_pattern_takes_steps_for_its_states() {
+        let schema = json!({"type": "string", "pattern": "union.{0,1000}select"});
+        let schema = Schema::compile(&schema, &CompileBudget::default()).unwrap();
+        let check = |text: &str, steps: u64| schema.check(&Json::from(text), steps);
+        let mut state = 1_u64;
+        let next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            ["union", "u", "un", "x", "s"][(state >> 40) as usize % 5]
+        };
+        let hostile: String = std::iter::repeat_with(next).take(100_000).collect();
+        // As many as a body of this length has on another thread.
+        assert_eq!(check(&hostile, 1_000_000 + 10 * hostile.len() as u64), Err(Bad::OutOfSteps));
+        let harmless = "a long text that selects nothing ".repeat(30_000);
+        assert!(matches!(check(&harmless, 200_000), Err(Bad::Value(_))), "no match, found soon");
+        assert_eq!(check("a union of selects", 5_000), Ok(()));
+    }
 }

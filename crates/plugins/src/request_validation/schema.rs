@@ -4,9 +4,9 @@
 //! References to other documents are refused, and so are keywords of other drafts, which would be ignored.
 
 use crate::patterns::{self, Flags};
-use regex::bytes::Regex;
 use serde_json::{Map, Value as Json};
 use std::collections::{BTreeMap, HashMap};
+use stillgate_route::regex::BoundedSearch;
 use stillgate_schema::CompileBudget;
 
 /// Most subschemas of one schema.
@@ -62,14 +62,14 @@ pub(super) struct Numbers {
 pub(super) struct TextRules {
     pub(super) min: Option<u64>,
     pub(super) max: Option<u64>,
-    pub(super) pattern: Option<(String, Regex)>,
+    pub(super) pattern: Option<(String, BoundedSearch)>,
     pub(super) format: Option<String>,
 }
 
 #[derive(Default)]
 pub(super) struct Objects {
     pub(super) properties: BTreeMap<String, Index>,
-    pub(super) patterns: Vec<(String, Regex, Index)>,
+    pub(super) patterns: Vec<(String, BoundedSearch, Index)>,
     pub(super) additional: Option<Index>,
     pub(super) names: Option<Index>,
     pub(super) required: Vec<String>,
@@ -245,12 +245,12 @@ impl Compiler<'_> {
         }
     }
 
-    fn pattern(&mut self, pattern: &str) -> Result<Regex, String> {
+    fn pattern(&mut self, pattern: &str) -> Result<BoundedSearch, String> {
         self.patterns += 1;
         if self.patterns > PATTERNS_MAX {
             return Err(format!("there are more than {PATTERNS_MAX} regular expressions in this schema"));
         }
-        patterns::compile(pattern, Flags::default(), self.budget).map_err(|fault| match fault.hint {
+        patterns::compile_search(pattern, Flags::default(), self.budget).map_err(|fault| match fault.hint {
             Some(hint) => format!("{pattern:?} is {}; {hint}", fault.message),
             None => format!("{pattern:?} is {}", fault.message),
         })

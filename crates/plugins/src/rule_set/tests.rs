@@ -99,13 +99,38 @@ fn what_no_dfa_fits_is_matched_slowly_or_refused() {
     let text = |before: usize| format!("--b{}c--", "ab".repeat(before)).into_bytes();
     assert!(matches(&rules, &text(11)));
     assert!(!matches(&rules, &text(10)));
+    // Its states are soon known, so a worker does it.
     let long = b"ab".repeat(4096);
-    assert_eq!(rules.search(std::iter::once(&long[..]), WORKER_STEPS_MAX), Err(TooLong));
-    assert!(!matches(&rules, &long));
+    assert_eq!(rules.search(std::iter::once(&long[..]), WORKER_STEPS_MAX), Ok(false));
+    // Here each byte leads to another state.
+    let hostile = random(b"ab", 8192);
+    assert_eq!(rules.search(std::iter::once(&hostile[..]), WORKER_STEPS_MAX), Err(TooLong));
+    assert!(!matches(&rules, &hostile));
     let refused = compile(&["fine", "(?:a[ab]{800}c){3}", "fine too"]).err().unwrap();
     assert_eq!((refused.rule, refused.fault.message.contains("takes too much time")), (1, true), "{refused:?}");
     let refused = compile(&["(?:(?:(?:a{50}){50}){50}){50}"]).err().unwrap();
     assert_eq!((refused.rule, refused.fault.message.contains("takes too much memory")), (0, true), "{refused:?}");
+}
+
+/// The queue of the plugin's threads is for all clients.
+#[test]
+fn what_takes_too_long_elsewhere_is_given_up() {
+    let rules = set(&["[ab].{0,900}[cd]x"]);
+    let search = |text: &[u8]| rules.search(std::iter::once(text), OFFLOADED_STEPS_MAX);
+    let hostile = [random(b"abcdefgh", 7000), b"-x".to_vec()].concat();
+    assert_eq!(search(&hostile), Err(TooLong));
+    assert_eq!(search(b"/an/ordinary/path/of/some/length?with=a&query=and+a+long+text+that+ends+with+x"), Ok(false));
+    assert_eq!(search(b"a and dx"), Ok(true));
+}
+
+/// Letters that repeat in no pattern.
+fn random(letters: &[u8], length: usize) -> Vec<u8> {
+    let mut state = 5_u64;
+    let next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        letters[(state >> 40) as usize % letters.len()]
+    };
+    std::iter::repeat_with(next).take(length).collect()
 }
 
 /// 1,000 rules of which each has gaps, and a text of 8 KiB that nearly matches all of them: the worst known case.

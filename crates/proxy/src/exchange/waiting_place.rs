@@ -9,6 +9,7 @@ use super::queue::{WaitLost, watch_client};
 use super::{ConnectionNext, RequestContext, whole_body};
 use crate::basics::clock::TICK_MS;
 use crate::worker::Worker;
+use crate::worker::offload::TurnKey;
 use crate::worker::plugins::{PluginPanic, call, report_panic};
 use std::future::poll_fn;
 use std::task::{Context, Poll};
@@ -98,7 +99,9 @@ async fn run_offloaded(
     Offload { work, then }: Offload,
 ) -> Result<Result<Resume, WaitLost>, LocalReply> {
     let plugin = chain::with_paused(serving, at, |entry, _| entry.name);
-    let output: Result<Output, QueueFull> = match serving.worker.plugins.offloading.submit(plugin, work) {
+    let route = serving.route.map_or("", |route| &*route.route.spec.id);
+    let turn = TurnKey::of(route, serving.client.address);
+    let output: Result<Output, QueueFull> = match serving.worker.plugins.offloading.submit(plugin, turn, work) {
         Err(full) => {
             count(serving, at, Measure::PluginOffloadsRefused);
             Err(full)

@@ -1,11 +1,22 @@
 //! The threads for work that would hold up a worker: a few for each plugin, of low priority, with a bounded queue.
 //!
 //! A plugin's threads are started with its first work. All workers share them, so that it uses only so many cores, however many
-//! workers there are; and no plugin waits for the work of another, however much that has.
+//! workers there are; and no plugin waits for the work of another, however much that has. Of one plugin's work, each client of a
+//! route has its turn: one with much to do waits for itself.
+//!
+//! ```text
+//!  worker ─┐          dispatcher            ┌▶ thread
+//!  worker ─┼▶ queue ─▶ turns, by client   ──┤
+//!  worker ─┘          and route             └▶ thread
+//! ```
 
 use super::plugins::{PluginPanic, call_guarded};
 use crate::basics::clock::thread_cpu_time;
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, bounded, select};
+use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use stillgate_plugin_api::QueueFull;
@@ -51,8 +62,29 @@ struct Pool {
 /// A place in the queue of a plugin's work.
 pub(crate) struct OffloadPlace(OwnedSemaphorePermit);
 
+/// Whose turn it is: work with one of these is done in its order, and alternates with that of others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TurnKey(u64);
+
+impl TurnKey {
+    /// A client of a route.
+    pub(crate) fn of(route: &str, client: IpAddr) -> TurnKey {
+        // A collision only lets two wait for each other.
+        let mut hasher = DefaultHasher::new();
+        (route, client).hash(&mut hasher);
+        TurnKey(hasher.finish())
+    }
+
+    /// For bodies under way, which have one job each at a time: in the order in which they come.
+    pub(crate) fn of_its_own() -> TurnKey {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        TurnKey(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
 struct Job {
     work: Work,
+    turn: TurnKey,
     done: oneshot::Sender<OffloadResult>,
     /// Returned when a thread takes the job.
     place: OffloadPlace,
@@ -63,11 +95,12 @@ impl OffloadPools {
     pub(crate) fn submit(
         &self,
         plugin: &'static str,
+        turn: TurnKey,
         work: Work,
     ) -> Result<oneshot::Receiver<OffloadResult>, QueueFull> {
         let pool = self.pool_of(plugin).ok_or(QueueFull)?;
         let place = pool.places.clone().try_acquire_owned().map_err(|_| QueueFull)?;
-        pool.submit(work, OffloadPlace(place))
+        pool.submit(turn, work, OffloadPlace(place))
     }
 
     /// Waits for a place in the queue.
@@ -80,10 +113,11 @@ impl OffloadPools {
     pub(crate) fn submit_at(
         &self,
         plugin: &'static str,
+        turn: TurnKey,
         work: Work,
         place: OffloadPlace,
     ) -> Result<oneshot::Receiver<OffloadResult>, QueueFull> {
-        self.pool_of(plugin).ok_or(QueueFull)?.submit(work, place)
+        self.pool_of(plugin).ok_or(QueueFull)?.submit(turn, work, place)
     }
 
     fn pool_of(&self, plugin: &'static str) -> Option<&Pool> {
@@ -104,11 +138,16 @@ impl Pool {
         Pool { plugin, queue: begin(), places: Arc::new(Semaphore::new(QUEUE_MAX)) }
     }
 
-    fn submit(&self, work: Work, place: OffloadPlace) -> Result<oneshot::Receiver<OffloadResult>, QueueFull> {
+    fn submit(
+        &self,
+        turn: TurnKey,
+        work: Work,
+        place: OffloadPlace,
+    ) -> Result<oneshot::Receiver<OffloadResult>, QueueFull> {
         let queue = self.queue.as_ref().ok_or(QueueFull)?;
         let (done, receiver) = oneshot::channel();
         // A job was taken out of the queue before its place was returned: there is room.
-        queue.try_send(Job { work, done, place }).map_err(|_| QueueFull)?;
+        queue.try_send(Job { work, turn, done, place }).map_err(|_| QueueFull)?;
         Ok(receiver)
     }
 }
@@ -116,22 +155,75 @@ impl Pool {
 /// Starts the threads of a plugin. They end when the last sender of work is gone.
 fn begin() -> Option<Sender<Job>> {
     let (sender, receiver) = bounded(QUEUE_MAX);
+    let (next, taken) = bounded(0);
+    let start = |name: String, work: Box<dyn FnOnce() + Send>| {
+        let started = std::thread::Builder::new().name(name).spawn(work);
+        started.inspect_err(|error| tracing::error!(%error, "a thread for the work of plugins cannot be started")).ok()
+    };
+    start("plugin-turns".to_owned(), Box::new(move || dispatch(&receiver, &next)))?;
     for number in 0..THREADS {
-        let receiver = receiver.clone();
-        let thread = std::thread::Builder::new().name(format!("plugin-work-{number}"));
-        if let Err(error) = thread.spawn(move || serve(&receiver)) {
-            tracing::error!(%error, "a thread for the work of plugins cannot be started");
-            return None;
-        }
+        let taken = taken.clone();
+        start(format!("plugin-work-{number}"), Box::new(move || serve(&taken)))?;
     }
     Some(sender)
+}
+
+/// Jobs by whose turn it is, the next first. Never more than [`QUEUE_MAX`] jobs, since each has a place.
+#[derive(Default)]
+struct Turns(VecDeque<(TurnKey, VecDeque<Job>)>);
+
+impl Turns {
+    fn add(&mut self, job: Job) {
+        match self.0.iter_mut().find(|(turn, _)| *turn == job.turn) {
+            Some((_, jobs)) => jobs.push_back(job),
+            None => self.0.push_back((job.turn, VecDeque::from([job]))),
+        }
+    }
+
+    /// The job whose turn it is.
+    fn take(&mut self) -> Option<Job> {
+        let (turn, mut jobs) = self.0.pop_front()?;
+        let job = jobs.pop_front();
+        if !jobs.is_empty() {
+            self.0.push_back((turn, jobs));
+        }
+        job
+    }
+}
+
+/// Gives jobs to the threads, in turns, until no more can come.
+fn dispatch(jobs: &Receiver<Job>, next: &Sender<Job>) {
+    let mut turns = Turns::default();
+    loop {
+        // All that has come takes part.
+        jobs.try_iter().for_each(|job| turns.add(job));
+        let come = match turns.0.is_empty() {
+            true => jobs.recv(),
+            false => select! {
+                recv(jobs) -> come => come,
+                send(next, turns.take().expect("there is one")) -> taken => match taken {
+                    Ok(()) => continue,
+                    Err(_) => return,
+                },
+            },
+        };
+        match come {
+            Ok(job) => turns.add(job),
+            Err(_) => break,
+        }
+    }
+    while let Some(job) = turns.take() {
+        if next.send(job).is_err() {
+            return;
+        }
+    }
 }
 
 fn serve(jobs: &Receiver<Job>) {
     let _profiled = Registration::of_current();
     // For this thread only. If it is refused, the work is still done.
     let _ = rustix::process::setpriority_process(None, NICE);
-    for Job { work, done, place: OffloadPlace(place) } in jobs {
+    for Job { work, turn: _, done, place: OffloadPlace(place) } in jobs {
         drop(place);
         if !done.is_closed() {
             let began = thread_cpu_time();
@@ -147,7 +239,9 @@ fn serve(jobs: &Receiver<Job>) {
 mod tests {
     use super::*;
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
+
+    const ANYBODY: TurnKey = TurnKey(0);
 
     fn work<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Box<dyn FnOnce() -> Output + Send> {
         Box::new(move || Box::new(work()) as Output)
@@ -160,13 +254,14 @@ mod tests {
     #[test]
     fn work_is_done_and_a_panic_is_an_error() {
         let offloading = OffloadPools::default();
-        let done: Vec<_> = (0..100_u32).map(|n| offloading.submit("a", work(move || 2 * n)).unwrap()).collect();
-        let panicked = offloading.submit("a", work(|| -> u32 { panic!("a secret") })).unwrap();
+        let done: Vec<_> =
+            (0..100_u32).map(|n| offloading.submit("a", ANYBODY, work(move || 2 * n)).unwrap()).collect();
+        let panicked = offloading.submit("a", ANYBODY, work(|| -> u32 { panic!("a secret") })).unwrap();
         for (n, done) in (0..).zip(done) {
             assert_eq!(value(done), Ok(2 * n));
         }
         assert_eq!(value(panicked), Err(PluginPanic));
-        assert_eq!(value(offloading.submit("a", work(|| 7_u32)).unwrap()), Ok(7));
+        assert_eq!(value(offloading.submit("a", ANYBODY, work(|| 7_u32)).unwrap()), Ok(7));
     }
 
     #[test]
@@ -180,7 +275,7 @@ mod tests {
                     begun.fetch_add(1, Ordering::Relaxed);
                     held.recv().is_ok()
                 });
-                offloading.submit("a", work).unwrap()
+                offloading.submit("a", ANYBODY, work).unwrap()
             })
             .collect();
         while begun.load(Ordering::Relaxed) < THREADS {
@@ -188,12 +283,12 @@ mod tests {
         }
         let counted = || {
             let begun = begun.clone();
-            offloading.submit("a", work(move || begun.fetch_add(1, Ordering::Relaxed)))
+            offloading.submit("a", ANYBODY, work(move || begun.fetch_add(1, Ordering::Relaxed)))
         };
         let waiting: Vec<_> = (0..QUEUE_MAX).map(|_| counted().unwrap()).collect();
         assert_eq!(counted().err(), Some(QueueFull));
         // Another plugin has threads of its own.
-        assert_eq!(value(offloading.submit("b", work(|| 7_u32)).unwrap()), Ok(7));
+        assert_eq!(value(offloading.submit("b", ANYBODY, work(|| 7_u32)).unwrap()), Ok(7));
         drop(waiting);
         drop(hold);
         busy.into_iter().for_each(|done| assert!(done.blocking_recv().unwrap().is_ok()));
@@ -207,12 +302,41 @@ mod tests {
         assert_eq!(begun.load(Ordering::Relaxed), THREADS + 1);
     }
 
+    /// Work of one client that came first does not keep another's waiting until all of it is done.
+    #[test]
+    fn clients_have_turns() {
+        let (offloading, order) = (OffloadPools::default(), Arc::new(AtomicUsize::new(0)));
+        let (hold, held) = bounded::<()>(0);
+        let busy: Vec<_> = (0..THREADS)
+            .map(|_| {
+                let held = held.clone();
+                offloading.submit("a", ANYBODY, work(move || held.recv().is_ok())).unwrap()
+            })
+            .collect();
+        let position = || {
+            let order = order.clone();
+            work(move || order.fetch_add(1, Ordering::Relaxed) as u32)
+        };
+        let (first, second) = (IpAddr::from([192, 0, 2, 1]), IpAddr::from([192, 0, 2, 2]));
+        let much: Vec<_> =
+            (0..100).map(|_| offloading.submit("a", TurnKey::of("r", first), position()).unwrap()).collect();
+        let little = offloading.submit("a", TurnKey::of("r", second), position()).unwrap();
+        let elsewhere = offloading.submit("a", TurnKey::of("s", first), position()).unwrap();
+        drop(hold);
+        // The dispatcher holds one job in its hand for each thread, and two threads may end in another order.
+        let soon = 2 * THREADS as u32 + 4;
+        assert!(value(little).unwrap() < soon);
+        assert!(value(elsewhere).unwrap() < soon);
+        assert!(much.into_iter().map(value).all(|done| done.is_ok()));
+        drop(busy);
+    }
+
     #[test]
     fn plugins_beyond_the_bound_share_threads() {
         let offloading = OffloadPools::default();
         let names: Vec<&'static str> = (0..PLUGINS_MAX + 3).map(|n| &*format!("p{n}").leak()).collect();
         for (n, name) in (0..).zip(&names) {
-            assert_eq!(value(offloading.submit(name, work(move || n)).unwrap()), Ok(n));
+            assert_eq!(value(offloading.submit(name, ANYBODY, work(move || n)).unwrap()), Ok(n));
         }
         assert!(offloading.pools.iter().zip(&names).all(|(pool, name)| pool.get().unwrap().plugin == *name));
     }
@@ -226,7 +350,7 @@ mod tests {
             while thread_cpu_time() < until {}
             0_u32
         };
-        let worked = offloading.submit("a", work(busy)).unwrap();
+        let worked = offloading.submit("a", ANYBODY, work(busy)).unwrap();
         assert!(worked.blocking_recv().unwrap().is_ok_and(|worked| worked.cpu >= long));
     }
 }

@@ -227,14 +227,16 @@ impl<'s> Search<'s, '_> {
         let group = &self.layer.program.groups[group as usize];
         let regexes = &group.regexes;
         match group.read {
-            ValueSource::Path => regexes.search(std::iter::once(self.request.path.bytes()), &mut memory.regexes),
+            ValueSource::Path => {
+                regexes.search(std::iter::once(self.request.path.bytes()), &mut memory.regexes, &self.values.work);
+            }
             ValueSource::Host => {
                 let host = Some(self.request.host).filter(|host| !host.is_empty());
-                regexes.search(host.into_iter(), &mut memory.regexes);
+                regexes.search(host.into_iter(), &mut memory.regexes, &self.values.work);
             }
             ValueSource::Method(slot) | ValueSource::Text(slot) => {
                 let first = self.values.first(slot, self.fields, self.request);
-                regexes.search(self.values.chain(first), &mut memory.regexes);
+                regexes.search(self.values.chain(first), &mut memory.regexes, &self.values.work);
             }
             // Regexes apply to text only.
             ValueSource::SourceIp
@@ -242,7 +244,7 @@ impl<'s> Search<'s, '_> {
             | ValueSource::Int(_)
             | ValueSource::Ip(_)
             | ValueSource::Param => {
-                regexes.search(std::iter::empty(), &mut memory.regexes);
+                regexes.search(std::iter::empty(), &mut memory.regexes, &self.values.work);
             }
         }
     }
@@ -258,7 +260,7 @@ impl<'s> Search<'s, '_> {
         let mut buffer = std::mem::take(&mut self.own.param);
         let value = self.param(place, predicate).map(|value| path::decode_but_slashes(value, &mut buffer));
         let memory = &mut self.own.groups[group as usize].regexes;
-        self.layer.program.groups[group as usize].regexes.search(value.into_iter(), memory);
+        self.layer.program.groups[group as usize].regexes.search(value.into_iter(), memory, &self.values.work);
         let is_match = memory.any(pattern as usize);
         self.own.param = buffer;
         is_match

@@ -8,6 +8,7 @@
 
 use super::parsed_form::reduce;
 use super::share::share_prefixes;
+use super::work::{CacheGrowth, FREE_BYTES, RegexWork};
 use super::{Pattern, RegexMemory};
 use regex_automata::dfa::{Automaton as _, StartKind, dense};
 use regex_automata::nfa::thompson::{Compiler, Config, NFA, WhichCaptures};
@@ -136,8 +137,13 @@ impl RegexGroup {
         RegexGroup { id: NEXT_ID.fetch_add(1, Ordering::Relaxed), patterns: patterns.len(), parts }
     }
 
-    /// Searches each value for all patterns; afterwards `memory` holds the result for each pattern.
-    pub(crate) fn search<'v>(&self, values: impl Iterator<Item = &'v [u8]>, memory: &mut RegexMemory) {
+    /// Searches each value for all patterns; afterwards `memory` holds the result for each pattern, unless `work` is exhausted.
+    pub(crate) fn search<'v>(
+        &self,
+        values: impl Iterator<Item = &'v [u8]>,
+        memory: &mut RegexMemory,
+        work: &RegexWork,
+    ) {
         if memory.group != self.id {
             let caches = self.parts.iter().map(|part| match &part.automaton {
                 Automaton::Lazy(dfa) => Some(dfa.create_cache()),
@@ -151,7 +157,9 @@ impl RegexGroup {
         for value in values {
             memory.next_value();
             for (part, cache) in self.parts.iter().zip(&mut caches) {
-                part.search(value, cache.as_mut(), memory);
+                if !work.is_exhausted() {
+                    part.search(value, cache.as_mut(), memory, work);
+                }
             }
         }
         memory.caches = caches;
@@ -210,7 +218,7 @@ impl GroupPart {
         GroupPart { automaton, patterns: indices, alone }
     }
 
-    fn search(&self, value: &[u8], cache: Option<&mut hybrid::dfa::Cache>, memory: &mut RegexMemory) {
+    fn search(&self, value: &[u8], cache: Option<&mut hybrid::dfa::Cache>, memory: &mut RegexMemory, work: &RegexWork) {
         let mut missing = self.patterns.len();
         let mut hit = |pattern: usize| {
             missing -= usize::from(memory.hit(self.patterns[pattern]));
@@ -218,11 +226,14 @@ impl GroupPart {
         };
         let answered = match (&self.automaton, cache) {
             (Automaton::Table(dfa), _) => search_table(dfa, value, &mut hit),
-            (Automaton::Lazy(dfa), Some(cache)) => search_lazy(dfa, cache, value, &mut hit),
+            (Automaton::Lazy(dfa), Some(cache)) => search_lazy(dfa, cache, value, work, &mut hit),
             (Automaton::Lazy(_), None) | (Automaton::None, _) => Err(NoAnswer),
         };
         if let Err(NoAnswer) = answered {
             for (index, pattern) in self.patterns.iter().zip(&self.alone) {
+                if !work.pay_for_search(value.len(), pattern.states_max()) {
+                    return;
+                }
                 if pattern.is_match(value) {
                     memory.hit(*index);
                 }
@@ -276,28 +287,44 @@ fn search_table(dfa: &dense::DFA<Vec<u32>>, value: &[u8], hit: &mut impl FnMut(u
     Ok(())
 }
 
-/// Like [`search_table`], with an automaton that grows.
+/// How many bytes are searched until what they have built is counted.
+const COUNTED_BYTES: usize = 64;
+
+/// Like [`search_table`], with an automaton that grows. It stops where `work` is exhausted.
 fn search_lazy(
     dfa: &hybrid::dfa::DFA,
     cache: &mut hybrid::dfa::Cache,
     value: &[u8],
+    work: &RegexWork,
     hit: &mut impl FnMut(usize) -> bool,
 ) -> Result<(), NoAnswer> {
     let mut state = dfa.start_state_forward(cache, &Input::new(value)).map_err(|_| NoAnswer)?;
-    for byte in value {
-        state = dfa.next_state(cache, state, *byte).map_err(|_| NoAnswer)?;
-        if state.is_tagged() {
-            if state.is_match() {
-                let mut matches = 0..dfa.match_len(cache, state);
-                if !matches.all(|index| hit(dfa.match_pattern(cache, state, index).as_usize())) {
+    let (free, counted) = value.split_at(value.len().min(FREE_BYTES));
+    let mut pieces = counted.chunks(COUNTED_BYTES);
+    let mut piece = free;
+    let mut growth = None;
+    loop {
+        for byte in piece {
+            state = dfa.next_state(cache, state, *byte).map_err(|_| NoAnswer)?;
+            if state.is_tagged() {
+                if state.is_match() {
+                    let mut matches = 0..dfa.match_len(cache, state);
+                    if !matches.all(|index| hit(dfa.match_pattern(cache, state, index).as_usize())) {
+                        return Ok(());
+                    }
+                } else if state.is_dead() {
                     return Ok(());
+                } else if state.is_quit() {
+                    return Err(NoAnswer);
                 }
-            } else if state.is_dead() {
-                return Ok(());
-            } else if state.is_quit() {
-                return Err(NoAnswer);
             }
         }
+        let Some(next) = pieces.next() else { break };
+        let since = growth.get_or_insert_with(|| CacheGrowth::of(cache));
+        if !work.pay_for_growth(cache, dfa.get_config().get_cache_capacity(), since) {
+            return Ok(());
+        }
+        piece = next;
     }
     state = dfa.next_eoi_state(cache, state).map_err(|_| NoAnswer)?;
     if state.is_match() {

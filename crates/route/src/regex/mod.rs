@@ -6,12 +6,15 @@
 //! ([`size`]). [`group`] matches many regexes at once; [`tail`] matches the rest behind a literal, shared by all
 //! patterns with that rest.
 
+mod bounded;
 mod group;
 mod parsed_form;
 mod share;
 #[cfg(test)]
 mod tests;
+mod work;
 
+pub use bounded::{BoundedSearch, TooMuchWork};
 pub(crate) use group::RegexGroup;
 pub(crate) use parsed_form::Tail;
 use parsed_form::{SplitRegex, reduce};
@@ -28,6 +31,7 @@ use std::hash::{Hash, Hasher};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use stillgate_pcre::{Options, translate};
+pub use work::RegexWork;
 
 /// Most memory of one regex's automaton, and of the states that are built from it while matching.
 pub const REGEX_BYTES_MAX: usize = 1 << 20;
@@ -181,14 +185,23 @@ impl Pattern {
         }
     }
 
+    /// An upper bound of its states.
+    fn states_max(&self) -> usize {
+        self.0.bytes_max / size_of::<regex_automata::nfa::thompson::State>() + 1
+    }
+
     /// Its named groups, in the order of their opening brackets.
     pub fn names(&self) -> &[Box<str>] {
         &self.0.names
     }
 
     /// Calls `visit` with number, name and content of every group that takes part in the first match; number 0 is the
-    /// whole match. `false` where there is none. Compiles the regex at the first call.
+    /// whole match. `false` where there is none, or where it would take too long. Compiles the regex at the first call.
     pub fn captures(&self, value: &[u8], visit: &mut VisitGroup<'_>) -> bool {
+        // No variable is worth a stall of the worker.
+        if !RegexWork::default().pay_for_search(value.len(), self.states_max()) {
+            return false;
+        }
         let regex = self.regex();
         let Some(captures) = regex.captures(value) else {
             return false;

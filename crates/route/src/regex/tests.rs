@@ -2,7 +2,7 @@
 //! values as with the `regex` crate.
 
 use super::group::{AutomatonBounds, BOUNDS};
-use super::{Pattern, REGEX_TEXT_BYTES_MAX, RegexError, RegexGroup, RegexMemory, TailEngine};
+use super::{Pattern, REGEX_TEXT_BYTES_MAX, RegexError, RegexGroup, RegexMemory, RegexWork, TailEngine};
 use ::regex::bytes::RegexBuilder;
 use proptest::prelude::*;
 
@@ -93,7 +93,7 @@ fn a_memory_serves_one_group_after_another() {
     let second = RegexGroup::compile(&patterns(&["b"]), false);
     let mut memory = RegexMemory::default();
     let check = |group: &RegexGroup, values: &[&str], any: &[u32], all: &[u32], memory: &mut RegexMemory| {
-        group.search(values.iter().map(|value| value.as_bytes()), memory);
+        group.search(values.iter().map(|value| value.as_bytes()), memory, &RegexWork::default());
         let mut hits = memory.hits_any().to_vec();
         hits.sort_unstable();
         assert_eq!(hits, any);
@@ -113,7 +113,7 @@ fn a_warm_search_allocates_nothing() {
     let values: Vec<String> = (0..50).map(|n| format!("/shop/item-{n}-{n}")).collect();
     let mut search = || {
         for (n, value) in values.iter().enumerate() {
-            group.search(std::iter::once(value.as_bytes()), &mut memory);
+            group.search(std::iter::once(value.as_bytes()), &mut memory, &RegexWork::default());
             assert!(memory.any(n));
         }
     };
@@ -130,7 +130,7 @@ fn large_groups_stay_within_their_bounds() {
     let mut memory = RegexMemory::default();
     for round in 0..60 {
         let value = format!("äök{}77 {} ßxyz-{}", round, "nkä".repeat(round), round);
-        group.search(std::iter::once(value.as_bytes()), &mut memory);
+        group.search(std::iter::once(value.as_bytes()), &mut memory, &RegexWork::default());
         assert!(memory.any(round));
         assert!(memory.memory_bytes() < 2 * BOUNDS.cache_bytes_max, "{}", memory.memory_bytes());
     }
@@ -230,7 +230,7 @@ proptest! {
             if let Some(parts) = by_parts(&pattern, true, &value) {
                 prop_assert_eq!(parts, expected, "{:?}", value);
             }
-            group.search(std::iter::once(&*value), &mut memory);
+            group.search(std::iter::once(&*value), &mut memory, &RegexWork::default());
             prop_assert_eq!(memory.any(0), expected, "{:?}", value);
         }
     }
@@ -273,7 +273,7 @@ fn check_group(bounds: AutomatonBounds, patterns: &[Pattern], searches: &[Vec<Ve
     let group = RegexGroup::compile_within(bounds, patterns, false);
     let mut memory = RegexMemory::default();
     for values in searches {
-        group.search(values.iter().map(|value| &**value), &mut memory);
+        group.search(values.iter().map(|value| &**value), &mut memory, &RegexWork::default());
         for (index, pattern) in patterns.iter().enumerate() {
             let any = values.iter().any(|value| pattern.is_match(value));
             let all = !values.is_empty() && values.iter().all(|value| pattern.is_match(value));

@@ -2,7 +2,7 @@
 //! nothing more of the body is read.
 
 use super::{BreakCause, BrokenBody, FilteredBody, OffloadedFilter, PIECE_BYTES_MAX};
-use crate::worker::offload::{FinishedWork, OffloadPlace, OffloadPools, OffloadResult};
+use crate::worker::offload::{FinishedWork, OffloadPlace, OffloadPools, OffloadResult, TurnKey};
 use crate::worker::plugins::PluginRefusal;
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -58,7 +58,9 @@ impl OffloadState {
         match place.as_mut().poll(cx) {
             Poll::Pending => Ok(Err(OffloadState::Queueing(work, place))),
             Poll::Ready(place) => {
-                let receiver = place.and_then(|place| threads.submit_at(plugin, work, place)).map_err(busy)?;
+                let receiver = place
+                    .and_then(|place| threads.submit_at(plugin, TurnKey::of_its_own(), work, place))
+                    .map_err(busy)?;
                 OffloadState::Elsewhere(receiver).poll(cx, threads, plugin)
             }
         }

@@ -6,7 +6,7 @@ use crate::basics::clock::thread_cpu_time;
 use stillgate_plugin_api::{BodyError, BodyFilter};
 
 use crate::worker::body_memory::{BodyMemory, WORKER_BYTES_MAX};
-use crate::worker::offload::{QUEUE_MAX, THREADS};
+use crate::worker::offload::{QUEUE_MAX, THREADS, TurnKey};
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::mpsc;
@@ -187,7 +187,7 @@ fn fill(threads: &OffloadPools) -> crossbeam_channel::Sender<()> {
     let mut jobs = 0;
     while jobs < THREADS + QUEUE_MAX {
         let held = held.clone();
-        match threads.submit("working", Box::new(move || Box::new(held.recv().is_err()))) {
+        match threads.submit("working", TurnKey::of_its_own(), Box::new(move || Box::new(held.recv().is_err()))) {
             // The receiver is leaked, as work without a waiting receiver is not begun.
             Ok(ends) => {
                 std::mem::forget(ends);

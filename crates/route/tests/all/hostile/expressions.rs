@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use stillgate_route::path::normalise;
 use stillgate_route::{
-    ARGUMENTS_MAX, Expression, ExpressionErrorKind, Lookup, MatchRequest, Matcher, Method, PathError, RouteMatch,
-    RouteSpec, Scratch, Variable,
+    ARGUMENTS_MAX, Expression, ExpressionErrorKind, Lookup, MatchRequest, Matcher, Method, NormalisedPath, PathError,
+    RouteCache, RouteMatch, RouteSpec, Scratch, Variable,
 };
 
 /// A request's header fields and query, passed on as they are.
@@ -113,6 +113,45 @@ fn ten_thousand_header_fields() {
         let wire = same(size, "1");
         timed(Some(2), || find(&matcher, &mut scratch, "/", &wire))
     });
+}
+
+/// Of a text that was made for it, an automaton that is built while it is used has a new state for every byte.
+#[test]
+fn a_text_made_for_a_regex_is_refused_soon() {
+    let letter = |at: usize| char::from(b'a' + (at % 8) as u8);
+    let alternative = |at: usize| format!("{}(?-u:.){{0,900}}{}{}z", letter(at), letter(at + 1), letter(at + 3));
+    let regex = (0..8).map(alternative).collect::<Vec<_>>().join("|");
+    let other = format!("^x({regex})");
+    let matcher = compile([
+        r#"http.headers.plain == "1""#.to_owned(),
+        format!(r#"http.headers.text ~ "{regex}""#),
+        format!(r#"http.headers.text ~ "{other}""#),
+    ]);
+    let mut scratch = Scratch::default();
+    let mut state = 5_u64;
+    let mut random = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        letter((state >> 40) as usize)
+    };
+    let hostile: String = (0..15_500).map(|_| random()).collect();
+    let text = |text: &str| Wire::headers([("text".to_owned(), text.to_owned())]);
+    let (hostile, harmless) = (text(&hostile), text(&"the usual text. ".repeat(1_000)));
+    let plain = Wire::headers([("plain".to_owned(), "1".to_owned())]);
+    for _ in 0..3 {
+        assert_eq!(try_find(&matcher, &mut scratch, "/", &hostile), Err(PathError::TooMuchWork));
+        assert_eq!(try_find(&matcher, &mut scratch, "/", &harmless), Ok(None));
+        assert_eq!(try_find(&matcher, &mut scratch, "/", &text("a and bdz")), Ok(Some(1)));
+        assert_eq!(try_find(&matcher, &mut scratch, "/", &plain), Ok(Some(0)));
+    }
+    // Without the bound it took 2.2 s of a release build.
+    let took = timed(Err(PathError::TooMuchWork), || try_find(&matcher, &mut scratch, "/", &hostile));
+    assert!(took < Duration::from_millis(500), "{took:?}");
+    let mut cache = RouteCache::new(100, 1 << 20, 1);
+    for vars in [&hostile, &hostile] {
+        let client = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let request = MatchRequest { method: Method::Get, host: b"", path: NormalisedPath::ROOT, client, vars };
+        assert_eq!(matcher.find_cached(&request, &mut scratch, &mut cache).err(), Some(PathError::TooMuchWork));
+    }
 }
 
 #[test]
