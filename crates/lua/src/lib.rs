@@ -27,6 +27,7 @@ mod operations;
 mod pattern;
 mod prelude;
 mod program;
+mod regex_classes;
 mod regexes;
 pub mod sampler;
 mod shared;

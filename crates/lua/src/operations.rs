@@ -522,6 +522,8 @@ fn value(tagged: &[u8]) -> Option<(SharedValue, u32)> {
 
 /// Most public keys that a worker caches.
 const KEYS_MAX: usize = 16;
+/// Longest text of a public key, with the certificate around it.
+const KEY_BYTES_MAX: usize = 64 << 10;
 
 /// Encoding of the algorithm and the signature's length in the prelude: the index into [`ALGORITHMS`], plus this times
 /// the length.
@@ -555,6 +557,9 @@ impl PublicKeys {
     }
 
     fn of(&mut self, algorithm: Algorithm, text: &[u8]) -> Result<&ParsedPublicKey, &'static str> {
+        if text.len() > KEY_BYTES_MAX {
+            return Err("a public key has at most 64 KiB");
+        }
         let known = self.0.iter().position(|(of, known, _)| *of == algorithm && **known == *text);
         match known {
             Some(at) => self.0[..=at].rotate_right(1),

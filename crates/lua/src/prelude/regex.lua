@@ -8,7 +8,7 @@ local sub, byte, gsub, gmatch, concat, bor = string.sub, string.byte, string.gsu
 local function plain(value) return type(value) == "string" and value or tostring(value == nil and "" or value) end
 
 local bits = { i = 1, m = 2, s = 4, x = 8, u = 16, a = 32, d = 0, j = 0, o = 0, D = 0, J = 0, U = 16 }
-local known_options = {}
+local known_options, known_options_count = {}, 0
 
 local function options_of(options)
   if not options then return 0 end
@@ -21,6 +21,8 @@ local function options_of(options)
     if not one then raise("unknown flag \"" .. char .. "\" (flags \"" .. options .. "\")") end
     value = bor(value, one)
   end
+  if known_options_count >= 512 then known_options, known_options_count = {}, 0 end
+  known_options_count = known_options_count + 1
   known_options[options] = value
   return value
 end

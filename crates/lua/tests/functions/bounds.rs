@@ -188,6 +188,16 @@ fn regular_expressions_are_bounded() {
     let groups = "ngx.say(select(2, ngx.re.match(('ab'):rep(500000), '(?:(a|ab)(c|bcd)?(b*))+')))";
     assert!(answer(groups).contains(complex), "{}", answer(groups));
     assert!(answer("ngx.say(select(3, ngx.re.find(('x'):rep(2^23) .. 'x', 'y')))").contains("more than 8388608 bytes"));
+    // What takes long to compile.
+    for (call, pattern) in [
+        ("find('', {})", "'[a-z]{0,30000}x'"),
+        ("gsub('', {}, '')", "('()'):rep(101)"),
+        ("find('', {}, 'iu')", r"[=[[\s\S][\s\S]]=]"),
+        ("find('', {})", "('a'):rep(10000)"),
+    ] {
+        let outcome = answer(&format!("ngx.say(select(3, ngx.re.{}))", call.replace("{}", pattern)));
+        assert!(outcome.contains("cannot be compiled: it ") || outcome.contains("more than 8192 bytes"), "{outcome}");
+    }
     // Large and easy, or complex and short, are both accepted.
     for (text, pattern) in [
         ("('a'):rep(1000000) .. '!'", "[a-z]+!"),

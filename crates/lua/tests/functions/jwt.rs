@@ -136,6 +136,12 @@ fn a_token_does_not_choose_how_it_is_verified() {
         (&format!("tell(jwt:verify('s', {}))", with_alg("1")), r#"[false,"invalid alg: must be a string"]"#),
         (&format!("tell(jwt:verify('s', {}))", with_alg("null")), r#"[false,"invalid alg: must be a string"]"#),
         ("tell(jwt:verify('s', jwt:jwt_encode('{}') .. t:match('%..*$')))", r#"[false,"No algorithm supplied"]"#),
+        // Keys are cached, so their texts are bounded.
+        ("tell(jwt:verify(('\\n'):rep(60000) .. keys['rsa.pub'], sign('RS256', keys.rsa)))", GOOD),
+        (
+            "tell(jwt:verify(('\\n'):rep(70000) .. keys['rsa.pub'], sign('RS256', keys.rsa)))",
+            r#"[false,"Decode secret is not a valid cert\/public key: a public key has at most 64 KiB"]"#,
+        ),
         // A public key as the secret of HMAC, and the other way round.
         (
             "tell(jwt:verify(keys['rsa.pub'], t))",
