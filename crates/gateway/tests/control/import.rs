@@ -37,7 +37,7 @@ fn the_result_is_on_standard_output_and_the_losses_are_on_standard_error() {
     .assert_eq(&text(&output.stderr));
     expect![[r##"
         # Made from kong.yml, a configuration of Kong, by `stillgate import`.
-        # 2 losses, of which 1 refuse requests that Kong admits; each had a line on standard error.
+        # Differences from Kong: 2 (that close a route, service or consumer: 1). Each had a line on standard error.
         gateway:
           listeners:
             - address: "0.0.0.0:8000"
