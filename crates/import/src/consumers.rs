@@ -196,7 +196,7 @@ fn basic(file: &KongFile, object: &Object, cx: &TranslationContext<'_>) -> Optio
         object.changed("the user name or the password is missing; the credential is left out");
         return None;
     };
-    if file.has_hashed_passwords || object.flag("skip_hash") == Some(true) {
+    if file.has_hashed_passwords || (object.has("skip_hash") && object.flag("skip_hash") != Some(false)) {
         object.changed("the password is a hash of Kong's, which is of no use here: the user needs a new password; the credential is left out");
         return None;
     }

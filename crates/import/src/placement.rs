@@ -95,7 +95,7 @@ impl<'a> Placement<'a> {
                 placement.for_streams.push(plugin);
                 continue;
             }
-            if !known.insert((plugin.scope, &plugin.name)) {
+            if !plugin.is_of_unknown_scope && !known.insert((plugin.scope, &plugin.name)) {
                 plugin.object.changed("the same plugin is there twice; this one is left out");
                 continue;
             }
@@ -165,7 +165,10 @@ impl<'a> Placement<'a> {
         ];
         for (tier, list) in tiers {
             for placed in list.into_iter().flatten() {
-                if !all.iter().any(|(_, known)| known.plugin.name == placed.plugin.name) {
+                // What must be closed wherever it may apply is not replaced by others.
+                if placed.plugin.is_of_unknown_scope
+                    || !all.iter().any(|(_, known)| known.plugin.name == placed.plugin.name)
+                {
                     all.push((tier, placed));
                 }
             }

@@ -139,7 +139,18 @@ fn every_result_is_valid() {
         assert_eq!(imported.status.code(), Some(0), "{name}: {imported:?}");
         std::fs::write(folder.path().join("new.yaml"), &imported.stdout).expect("write");
         let variables = [("DECK_KEY_OF_JACK", "a"), ("KONG_KEY_OF_JACK", "b"), ("SHOP_KEYS", r#"{"jack": "c"}"#)];
-        let checked = folder.command(&["check", "--offline", "new.yaml"]).envs(variables).output().expect("run");
+        // Each variable has a value of the type that its key takes.
+        let numbers = ["DECK_MIN", "DECK_SIZE"].map(|name| (name, "5"));
+        let flags = ["DECK_F", "DECK_HIDE", "DECK_VERIFY"].map(|name| (name, "true"));
+        let names = ["DECK_HOST", "DECK_A", "DECK_O"].map(|name| (name, "a.example"));
+        let checked = folder
+            .command(&["check", "--offline", "new.yaml"])
+            .envs(variables)
+            .envs(numbers)
+            .envs(flags)
+            .envs(names)
+            .output()
+            .expect("run");
         let report = text(&checked.stdout) + &text(&checked.stderr);
         assert_eq!(checked.status.code(), Some(0), "{name}: {report}");
         assert!(!report.contains("warning") || WITH_WARNINGS.contains(&name), "{name}: {report}");
