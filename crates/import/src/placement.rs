@@ -10,7 +10,10 @@
 
 use crate::kong_file::{KongFile, Plugin, Scope};
 use crate::names::Ids;
-use crate::plugins::{Auth, Chain, Limit, Rewrite, Translation, TranslationContext, auth_chain, is_guard, translate};
+use crate::plugins::{
+    Auth, Chain, Limit, LimitedRequests, Rewrite, Translation, TranslationContext, auth_chain, is_guard,
+    may_lack_consumer, translate,
+};
 use serde_json::{Map, Value as Json, json};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -51,7 +54,16 @@ enum Client {
 #[derive(Debug, Clone, Copy, Default)]
 struct LimitUse {
     authenticated: bool,
-    anonymous: bool,
+    /// Whether a route with authentication lets some requests pass without a consumer.
+    may_lack_consumer: bool,
+    may_lack_service: bool,
+}
+
+impl LimitUse {
+    fn requests(self) -> LimitedRequests {
+        let LimitUse { authenticated, may_lack_consumer, may_lack_service } = self;
+        LimitedRequests { has_consumer: authenticated, may_lack_consumer, may_lack_service }
+    }
 }
 
 /// What applies to a route, the closest configuration of each plugin.
@@ -139,10 +151,9 @@ impl<'a> Placement<'a> {
             let effective = self.effective(index, route.service);
             for placed in effective.limits() {
                 let uses = limits.entry(std::ptr::from_ref(placed.plugin)).or_default();
-                match effective.is_authenticated() {
-                    true => uses.authenticated = true,
-                    false => uses.anonymous = true,
-                }
+                uses.authenticated |= effective.is_authenticated();
+                uses.may_lack_consumer |= effective.may_lack_consumer();
+                uses.may_lack_service |= route.service.is_none();
             }
             let masked = self.masked(index, route.service);
             if !variants.contains_key(&masked) && self.in_config(&masked).next().is_some() {
@@ -240,7 +251,7 @@ impl<'a> Placement<'a> {
                 if is_copied && !limit.can_share() {
                     placed.plugin.object.changed("with several periods, requests are counted apart where the result has the plugin in several places");
                 }
-                vec![("limit-count".to_owned(), limit.keys(uses.authenticated, group.as_deref()))]
+                vec![("limit-count".to_owned(), limit.keys(uses.requests(), group.as_deref()))]
             }
             _ => Vec::new(),
         }
@@ -270,20 +281,25 @@ impl<'a> Placement<'a> {
         let mut plugins = Map::new();
         plugins.extend(effective.auth_chain().into_iter().map(|(name, keys)| (name.to_owned(), keys)));
         let is_authenticated = effective.is_authenticated();
+        let requests = LimitedRequests {
+            has_consumer: is_authenticated,
+            may_lack_consumer: effective.may_lack_consumer(),
+            may_lack_service: service.is_none(),
+        };
         for (tier, placed) in &effective.all {
             match (&placed.translated, tier) {
                 (Translation::Plain(chain) | Translation::Observer(chain), Tier::Route) => {
                     plugins.extend(chain.iter().map(|(name, keys)| ((*name).to_owned(), keys.clone())));
                 }
                 (Translation::Limit(limit), Tier::Route) => {
-                    plugins.insert("limit-count".to_owned(), limit.keys(is_authenticated, None));
+                    plugins.insert("limit-count".to_owned(), limit.keys(requests, None));
                 }
                 (Translation::Limit(limit), Tier::Service | Tier::Global) => {
                     let tier = match (tier, service) {
                         (Tier::Service, Some((_, id))) => id,
                         _ => "global",
                     };
-                    plugins.extend(self.limit_of(placed, limit, is_authenticated, tier));
+                    plugins.extend(self.limit_of(placed, limit, requests, tier));
                 }
                 _ => {}
             }
@@ -297,11 +313,11 @@ impl<'a> Placement<'a> {
         &self,
         placed: &PlacedPlugin<'_>,
         limit: &Limit,
-        is_authenticated: bool,
+        requests: LimitedRequests,
         tier: &str,
     ) -> Option<(String, Json)> {
         let uses = self.limits.get(&std::ptr::from_ref(placed.plugin))?;
-        if is_authenticated || !limit.is_by_consumer() || !uses.authenticated {
+        if requests.has_consumer || !limit.is_by_consumer() || !uses.authenticated {
             return None;
         }
         if !limit.can_share() {
@@ -309,7 +325,7 @@ impl<'a> Placement<'a> {
                 "with several periods, requests without a consumer are counted by address for each route apart",
             );
         }
-        Some(("limit-count".to_owned(), limit.keys(false, Some(&group_name(tier, false)))))
+        Some(("limit-count".to_owned(), limit.keys(requests, Some(&group_name(tier, false)))))
     }
 
     /// Switches off what a route's plugin replaces in Kong, and would be left of the service's here.
@@ -410,7 +426,7 @@ fn client_chain(placed: &PlacedPlugin<'_>) -> Vec<(String, Json)> {
         Translation::Plain(chain) | Translation::Observer(chain) => {
             chain.iter().map(|(name, keys)| ((*name).to_owned(), keys.clone())).collect()
         }
-        Translation::Limit(limit) => vec![("limit-count".to_owned(), limit.keys(true, None))],
+        Translation::Limit(limit) => vec![("limit-count".to_owned(), limit.keys(LimitedRequests::OF_CONSUMER, None))],
         // The caller adds the refusal, which must replace other answers.
         Translation::Closed => Vec::new(),
         Translation::Rewrite(_) => {
@@ -491,7 +507,13 @@ impl<'a> Effective<'a, '_> {
         self.all.iter().filter_map(auth).collect()
     }
 
-    fn is_authenticated(&self) -> bool {
+    /// Whether some requests pass the authentication without a consumer.
+    fn may_lack_consumer(&self) -> bool {
+        self.is_authenticated() && may_lack_consumer(&self.auths())
+    }
+
+    /// Whether requests must have the credentials of a consumer, or become those of an anonymous one.
+    pub(crate) fn is_authenticated(&self) -> bool {
         self.all.iter().any(|(_, placed)| matches!(placed.translated, Translation::Auth(_)))
     }
 

@@ -430,3 +430,35 @@ consumers:
     let blocked = "apikey: key-of-blocked\r\n";
     assert_eq!((get("/one", blocked).head.status(), get("/two", blocked).head.status()), (410, 200));
 }
+
+#[test]
+fn limits_hold_for_requests_without_what_they_count_by() {
+    let node = reflecting();
+    let gateway = gateway(
+        node.addr(),
+        r#"_format_version: "3.0"
+services:
+  - name: s
+    url: http://NODE
+    routes:
+      - {name: one, paths: [/one], plugins: [{name: rate-limiting, config: {minute: 2, limit_by: header, header_name: x-user}}]}
+      - {name: two, paths: [/two], plugins: [{name: rate-limiting, config: {minute: 2, hour: 100, limit_by: header, header_name: x-user}}]}
+      - {name: preflight, paths: [/preflight], plugins: [{name: key-auth, config: {run_on_preflight: false}}, {name: rate-limiting, config: {minute: 2, hour: 100}}]}
+consumers:
+  - {username: jack, keyauth_credentials: [{key: key-of-jack}]}
+"#,
+    );
+    let statuses = |line: &str, fields: &str| {
+        [(); 3].map(|()| ask(&gateway, &format!("{line} HTTP/1.1\r\nHost: a\r\n{fields}\r\n")).head.status())
+    };
+    for (line, fields) in [
+        ("GET /one", ""),
+        ("GET /two", ""),
+        ("GET /two", "X-User: a\r\n"),
+        ("GET /two", "X-User: b\r\n"),
+        ("OPTIONS /preflight", ""),
+        ("GET /preflight", "apikey: key-of-jack\r\n"),
+    ] {
+        assert_eq!(statuses(line, fields), [200, 200, 429], "{line} {fields}");
+    }
+}

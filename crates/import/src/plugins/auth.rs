@@ -142,6 +142,15 @@ pub(crate) fn chain(auths: &[Auth]) -> Chain {
     chain
 }
 
+/// Whether some requests pass all of them and have no consumer: in Kong, preflight requests that need no credentials.
+pub(crate) fn may_lack_consumer(auths: &[Auth]) -> bool {
+    let mut required = auths.iter().filter(|auth| auth.anonymous.is_none()).peekable();
+    match required.peek() {
+        Some(_) => required.all(|auth| auth.skips_preflight),
+        None => auths.iter().all(|auth| auth.skips_preflight),
+    }
+}
+
 fn one_of(auths: &[&Auth]) -> Chain {
     let Some(last) = auths.last() else { return Chain::new() };
     let mut entries: Vec<(&'static str, Json)> =

@@ -14,8 +14,8 @@ mod tracing;
 mod transformers;
 mod unsupported;
 
-pub(crate) use auth::{Auth, chain as auth_chain};
-pub(crate) use limits::Limit;
+pub(crate) use auth::{Auth, chain as auth_chain, may_lack_consumer};
+pub(crate) use limits::{Limit, LimitedRequests};
 pub(crate) use transformers::Rewrite;
 
 use crate::kong_file::Plugin;
