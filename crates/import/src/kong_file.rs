@@ -90,6 +90,8 @@ pub(crate) struct Consumer {
     pub(crate) credentials: Vec<Credential>,
     /// Indexes into the consumer groups.
     pub(crate) groups: Vec<usize>,
+    /// Whether a group of it is unknown, because a variable names it.
+    pub(crate) has_unknown_groups: bool,
 }
 
 /// Where a plugin applies: everywhere if nothing is named, otherwise where all that is named agrees.
@@ -495,9 +497,11 @@ fn consumer(entity: Entity, groups: &Names) -> Consumer {
             credentials.push(Credential { kind, object });
         }
     }
-    let member = |field: &Field| groups.resolve(field).ok();
-    let groups = entity.object.items("groups").iter().filter_map(member).collect();
-    Consumer { entity, credentials, groups }
+    let fields = entity.object.items("groups");
+    let resolved: Vec<Option<usize>> = fields.iter().map(|field| groups.resolve(field).ok()).collect();
+    let has_unknown_groups =
+        fields.iter().zip(&resolved).any(|(field, resolved)| resolved.is_none() && names_variable(field));
+    Consumer { entity, credentials, groups: resolved.into_iter().flatten().collect(), has_unknown_groups }
 }
 
 /// The other way of saying who is in a group: in the group.

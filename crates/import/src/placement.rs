@@ -456,6 +456,32 @@ fn filtered(mut keys: Json, condition: &Json) -> Json {
     keys
 }
 
+/// Adds the plugins of a consumer's further groups: there is one group here. `first`: those of that group.
+///
+/// Returns the plugins that are there twice with other keys, of which only one can apply.
+pub(crate) fn add_groups(
+    plugins: &mut Map<String, Json>,
+    first: &Map<String, Json>,
+    others: &[Map<String, Json>],
+) -> Vec<String> {
+    // In Kong those of the consumer come before those of groups, too.
+    let own: HashSet<String> = plugins.keys().cloned().collect();
+    let mut collisions = Vec::new();
+    for (name, keys) in others.iter().flatten().filter(|(name, _)| !own.contains(*name)) {
+        match plugins.get(name).or(first.get(name)) {
+            Some(known) if known != keys => collisions.push(name.clone()),
+            Some(_) => {}
+            None => drop(plugins.insert(name.clone(), keys.clone())),
+        }
+    }
+    collisions
+}
+
+/// Closes a consumer.
+pub(crate) fn refuse(plugins: &mut Map<String, Json>) {
+    plugins.insert("mocking".to_owned(), refusal_behind_auth());
+}
+
 const REFUSAL: &str = r#"{"message":"a plugin that guards this route was not imported"}"#;
 
 /// The answer of a route that must stay closed.

@@ -121,7 +121,8 @@ fn what_cannot_be_read_ends_with_2_and_its_place() {
 }
 
 /// Files whose own content deserves warnings: credentials that nothing uses, a plugin without consumers.
-const WITH_WARNINGS: [&str; 5] = ["auth.yaml", "mistakes.yaml", "old_format.yaml", "scopes.yaml", "consumers.yaml"];
+const WITH_WARNINGS: [&str; 6] =
+    ["auth.yaml", "mistakes.yaml", "old_format.yaml", "scopes.yaml", "consumers.yaml", "unreadable_plugins.yaml"];
 
 #[test]
 fn every_result_is_valid() {
@@ -460,5 +461,28 @@ consumers:
         ("GET /preflight", "apikey: key-of-jack\r\n"),
     ] {
         assert_eq!(statuses(line, fields), [200, 200, 429], "{line} {fields}");
+    }
+}
+
+#[test]
+fn guards_of_all_groups_of_a_consumer_hold() {
+    let node = reflecting();
+    let gateway = gateway(
+        node.addr(),
+        r#"_format_version: "3.0"
+services: [{name: s, url: http://NODE, routes: [{name: r, paths: [/], plugins: [{name: key-auth}]}]}]
+consumer_groups:
+  - {name: sizes, plugins: [{name: request-size-limiting, config: {allowed_payload_size: 5}}]}
+  - {name: banned, plugins: [{name: request-termination, config: {status_code: 403}}]}
+  - {name: small, plugins: [{name: request-size-limiting, config: {allowed_payload_size: 2}}]}
+consumers:
+  - {username: one, groups: [sizes], keyauth_credentials: [{key: one}]}
+  - {username: two, groups: [sizes, banned], keyauth_credentials: [{key: two}]}
+  - {username: colliding, groups: [sizes, small], keyauth_credentials: [{key: colliding}]}
+"#,
+    );
+    for (key, want) in [("one", 200), ("two", 403), ("colliding", 503)] {
+        let response = ask(&gateway, &format!("GET / HTTP/1.1\r\nHost: a\r\napikey: {key}\r\n\r\n"));
+        assert_eq!(response.head.status(), want, "{key}");
     }
 }
