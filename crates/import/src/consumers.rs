@@ -3,7 +3,7 @@
 use crate::kong_file::{Consumer, Credential, CredentialKind, KongFile};
 use crate::names::Ids;
 use crate::object::Object;
-use crate::placement::{Placement, RouteIds, add_groups, refuse};
+use crate::placement::{ANONYMOUS_LABEL, Placement, RouteIds, add_groups, refuse};
 use crate::plugins::TranslationContext;
 use crate::upstreams::stamps;
 use serde_json::{Map, Value as Json, json};
@@ -164,6 +164,9 @@ fn one(
             "not all groups of `acls` can be read, so the consumer is answered 503; replace its plugin `mocking`",
         );
         refuse(&mut plugins);
+    }
+    if cx.anonymous.borrow().contains(username) {
+        labels[ANONYMOUS_LABEL] = "true".into();
     }
     if let Some(first) = consumer.groups.first() {
         document.insert("group_id".to_owned(), groups[*first].clone().into());

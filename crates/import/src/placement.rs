@@ -11,8 +11,8 @@
 use crate::kong_file::{KongFile, Plugin, Scope};
 use crate::names::Ids;
 use crate::plugins::{
-    Auth, Chain, Limit, LimitedRequests, Rewrite, Translation, TranslationContext, auth_chain, is_guard,
-    may_lack_consumer, translate,
+    Auth, Chain, Limit, LimitedRequests, Rewrite, Translation, TranslationContext, admits_anonymous, auth_chain,
+    is_guard, may_lack_consumer, translate,
 };
 use serde_json::{Map, Value as Json, json};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -208,9 +208,16 @@ impl<'a> Placement<'a> {
         matches!(placed.translated, Translation::Observer(_)) && !self.elsewhere.contains(&*placed.plugin.name)
     }
 
-    /// The lists `global_rules` and `plugin_configs`.
-    pub(crate) fn shared(&self) -> (Vec<Json>, Vec<Json>) {
+    /// The lists `global_rules` and `plugin_configs`. `has_routes`: there are routes for requests.
+    pub(crate) fn shared(&self, has_routes: bool) -> (Vec<Json>, Vec<Json>) {
         let mut rules = Map::new();
+        if has_routes {
+            // Kong sets or removes them on every route. Global rules run first, so that routes can set them.
+            rules.insert(
+                "proxy-rewrite".to_owned(),
+                json!({"headers": {"remove": ["X-Forwarded-Path", "X-Forwarded-Prefix"]}}),
+            );
+        }
         for placed in self.global.iter().filter(|placed| self.is_rule(placed)) {
             if let Translation::Observer(chain) = &placed.translated {
                 rules.extend(chain.iter().map(|(name, keys)| ((*name).to_owned(), keys.clone())));
@@ -303,6 +310,12 @@ impl<'a> Placement<'a> {
                 }
                 _ => {}
             }
+        }
+        if effective.admits_anonymous() {
+            let labels = plugins.remove(LABELS).or_else(|| effective.labels());
+            let mut labels = labels.unwrap_or_else(|| json!({}));
+            labels["headers"][ANONYMOUS_HEADER] = format!("${ANONYMOUS_LABEL}").into();
+            plugins.insert(LABELS.to_owned(), labels);
         }
         self.disable_replaced(route, service.map(|(index, _)| index), &mut plugins);
         plugins
@@ -501,6 +514,13 @@ fn refusal_behind_auth() -> Json {
     })
 }
 
+/// The plugin that sends nodes the labels of a consumer.
+const LABELS: &str = "attach-consumer-label";
+/// The label of consumers that stand for requests without credentials.
+pub(crate) const ANONYMOUS_LABEL: &str = "anonymous";
+/// Kong's header field for requests without credentials.
+const ANONYMOUS_HEADER: &str = "X-Anonymous-Consumer";
+
 impl<'a> Effective<'a, '_> {
     /// Whether the route must refuse all requests.
     pub(crate) fn is_closed(&self) -> bool {
@@ -536,6 +556,18 @@ impl<'a> Effective<'a, '_> {
     /// Whether some requests pass the authentication without a consumer.
     fn may_lack_consumer(&self) -> bool {
         self.is_authenticated() && may_lack_consumer(&self.auths())
+    }
+
+    fn admits_anonymous(&self) -> bool {
+        admits_anonymous(&self.auths())
+    }
+
+    /// The keys of `attach-consumer-label` that a plugin of Kong became.
+    fn labels(&self) -> Option<Json> {
+        self.all.iter().find_map(|(_, placed)| match &placed.translated {
+            Translation::Plain(chain) => chain.iter().find(|(name, _)| *name == LABELS).map(|(_, keys)| keys.clone()),
+            _ => None,
+        })
     }
 
     /// Whether requests must have the credentials of a consumer, or become those of an anonymous one.

@@ -6,7 +6,7 @@ use crate::names::Ids;
 use crate::object::{Field, Object};
 use crate::path_rewrite::path_rewrite;
 use crate::placement::{Effective, Placement, refusal};
-use crate::plugins::without_variables;
+use crate::plugins::{IDENTITY_FIELDS, without_variables};
 use crate::upstreams::{Service, stamps};
 use serde_json::{Map, Value as Json, json};
 use stillgate_route::Expression;
@@ -261,8 +261,10 @@ fn https_only(status: i64) -> Json {
 fn rewrite(route: &ReadRoute, paths: &[Path], base: Option<&str>, effective: &Effective<'_, '_>) -> Option<Json> {
     let transformer = effective.rewrite();
     let mut keys = Map::new();
-    let mut headers = transformer.and_then(|rewrite| rewrite.headers.clone()).unwrap_or_else(|| json!({}));
-    match transformer.and_then(|rewrite| rewrite.uri.as_ref()) {
+    let is_authenticated = effective.is_authenticated();
+    let derived = transformer.map(|rewrite| rewrite.node_request(is_authenticated));
+    let mut headers = derived.and_then(|derived| derived.headers.clone()).unwrap_or_else(|| json!({}));
+    match derived.and_then(|derived| derived.uri.as_ref()) {
         Some(uri) => drop(keys.insert("uri".to_owned(), uri.clone().into())),
         None => {
             if let Some(rewrite) = path_rewrite(paths, route.strips_path, base) {
@@ -285,6 +287,9 @@ fn rewrite(route: &ReadRoute, paths: &[Path], base: Option<&str>, effective: &Ef
     if route.preserves_host {
         set_unless_there(&mut headers, "Host", "$http_host");
     }
+    if is_authenticated {
+        remove_unless_set(&mut headers, &IDENTITY_FIELDS);
+    }
     if headers.as_object().is_some_and(|edits| !edits.is_empty()) {
         keys.insert("headers".to_owned(), headers);
     }
@@ -293,9 +298,28 @@ fn rewrite(route: &ReadRoute, paths: &[Path], base: Option<&str>, effective: &Ef
 
 /// Sets a field, unless the changes of the file do.
 fn set_unless_there(headers: &mut Json, name: &str, value: &str) {
-    let set = headers.get("set").and_then(Json::as_object);
-    if set.is_some_and(|set| set.keys().any(|known| known.eq_ignore_ascii_case(name))) {
-        return;
+    if !is_set(headers, name) {
+        headers["set"][name] = value.into();
     }
-    headers["set"][name] = value.into();
+}
+
+/// Removes fields, unless the changes of the file set them.
+fn remove_unless_set(headers: &mut Json, names: &[&str]) {
+    let mut removed = headers.get("remove").and_then(Json::as_array).cloned().unwrap_or_default();
+    let is_removed = |name: &str, removed: &[Json]| {
+        removed.iter().filter_map(Json::as_str).any(|known| known.eq_ignore_ascii_case(name))
+    };
+    for name in names {
+        if !is_set(headers, name) && !is_removed(name, &removed) {
+            removed.push((*name).into());
+        }
+    }
+    if !removed.is_empty() {
+        headers["remove"] = removed.into();
+    }
+}
+
+fn is_set(headers: &Json, name: &str) -> bool {
+    let set = headers.get("set").and_then(Json::as_object);
+    set.is_some_and(|set| set.keys().any(|known| known.eq_ignore_ascii_case(name)))
 }

@@ -79,6 +79,14 @@ fn the_result_is_on_standard_output_and_the_losses_are_on_standard_error() {
                 send: 60
                 read: 60
             enable_websocket: true
+        global_rules:
+          - id: global
+            plugins:
+              proxy-rewrite:
+                headers:
+                  remove:
+                    - X-Forwarded-Path
+                    - X-Forwarded-Prefix
     "##]]
     .assert_eq(&text(&output.stdout));
 }
@@ -430,6 +438,60 @@ consumers:
     assert_eq!((get("/strict", "").head.status(), get("/strict", jack).head.status()), (401, 200));
     let blocked = "apikey: key-of-blocked\r\n";
     assert_eq!((get("/one", blocked).head.status(), get("/two", blocked).head.status()), (410, 200));
+}
+
+#[test]
+fn clients_cannot_say_who_they_are() {
+    let node = reflecting();
+    let gateway = gateway(
+        node.addr(),
+        r#"_format_version: "3.0"
+services:
+  - name: s
+    url: http://NODE
+    routes:
+      - {name: root, hosts: [root.example]}
+      - {name: key, paths: [/key], plugins: [{name: key-auth}]}
+      - {name: groups, paths: [/groups], plugins: [{name: key-auth}, {name: acl, config: {deny: [banned]}}]}
+      - {name: hidden, paths: [/hidden], plugins: [{name: key-auth}, {name: acl, config: {deny: [banned], hide_groups_header: true}}]}
+      - {name: guests, paths: [/guests], plugins: [{name: key-auth, config: {anonymous: guest}}, {name: basic-auth, config: {anonymous: guest}}]}
+      - {name: changed, paths: [/changed], plugins: [{name: key-auth}, {name: request-transformer, config: {add: {headers: ["x-consumer-id:fixed"]}, replace: {headers: ["x-user:$(headers.x-consumer-id)"]}}}]}
+consumers:
+  - {username: guest}
+  - {username: jack, keyauth_credentials: [{key: key-of-jack}], acls: [{group: gold}]}
+  - {username: rose, keyauth_credentials: [{key: key-of-rose}]}
+"#,
+    );
+    const FORGED: [&str; 5] =
+        ["X-Consumer-ID", "X-Consumer-Groups", "X-Anonymous-Consumer", "X-Forwarded-Path", "X-Forwarded-Prefix"];
+    let ask = |target: &str, host: &str, key: &str| {
+        let mut fields = format!("GET {target} HTTP/1.1\r\nHost: {host}\r\nX-User: forged\r\n");
+        for name in FORGED {
+            fields.push_str(&format!("{name}: forged\r\n{}: forged\r\n", name.replace('-', "_")));
+        }
+        let response = ask(&gateway, &format!("{fields}apikey: {key}\r\n\r\n"));
+        assert_eq!(response.head.status(), 200, "{target}");
+        asked(&response)
+    };
+    let (jack, rose) = ("key-of-jack", "key-of-rose");
+    for (target, host, key, want) in [
+        ("/groups", "a", jack, [None, Some("gold"), None, None, Some("/groups")]),
+        ("/groups", "a", rose, [None, None, None, None, Some("/groups")]),
+        ("/hidden", "a", jack, [None, None, None, None, Some("/hidden")]),
+        ("/key", "a", jack, [None, None, None, None, Some("/key")]),
+        ("/guests", "a", jack, [None, None, None, None, Some("/guests")]),
+        ("/guests", "a", "wrong", [None, None, Some("true"), None, Some("/guests")]),
+        ("/changed", "a", jack, [Some("fixed"), None, None, None, Some("/changed")]),
+        // A route without authentication says nothing of clients, in Kong neither.
+        ("/", "root.example", jack, [Some("forged"), Some("forged"), Some("forged"), None, None]),
+    ] {
+        let head = ask(target, host, key);
+        assert_eq!(FORGED.map(|name| head.get(name)), want, "{target} {key}");
+        let lookalikes = FORGED.map(|name| head.get(&name.replace('-', "_")));
+        let passed = if host == "a" { None } else { Some("forged") };
+        assert_eq!(lookalikes, [passed, passed, passed, None, None], "{target} {key}");
+    }
+    assert_eq!(ask("/changed", "a", jack).get("x-user"), None);
 }
 
 #[test]

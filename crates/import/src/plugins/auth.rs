@@ -151,6 +151,11 @@ pub(crate) fn may_lack_consumer(auths: &[Auth]) -> bool {
     }
 }
 
+/// Whether requests without credentials get an anonymous consumer.
+pub(crate) fn admits_anonymous(auths: &[Auth]) -> bool {
+    !auths.is_empty() && auths.iter().all(|auth| auth.anonymous.is_some())
+}
+
 fn one_of(auths: &[&Auth]) -> Chain {
     let Some(last) = auths.last() else { return Chain::new() };
     let mut entries: Vec<(&'static str, Json)> =

@@ -14,9 +14,9 @@ mod tracing;
 mod transformers;
 mod unsupported;
 
-pub(crate) use auth::{Auth, chain as auth_chain, may_lack_consumer};
+pub(crate) use auth::{Auth, admits_anonymous, chain as auth_chain, may_lack_consumer};
 pub(crate) use limits::{Limit, LimitedRequests};
-pub(crate) use transformers::Rewrite;
+pub(crate) use transformers::{IDENTITY_FIELDS, Rewrite};
 
 use crate::kong_file::Plugin;
 use crate::object::{Field, Object};
@@ -56,6 +56,8 @@ pub(crate) struct TranslationContext<'a> {
     pub(crate) metadata: RefCell<BTreeMap<&'static str, Map<String, Json>>>,
     /// What `secret_is_base64` of plugins says; here it is a key of credentials.
     pub(crate) base64_secrets: RefCell<BTreeSet<bool>>,
+    /// User names here of consumers for requests without credentials.
+    pub(crate) anonymous: RefCell<BTreeSet<String>>,
 }
 
 impl TranslationContext<'_> {
@@ -69,6 +71,7 @@ impl TranslationContext<'_> {
         let field = config.field("anonymous")?;
         let found = field.text().filter(|name| !name.is_empty());
         let username = self.usernames.get(&found?).cloned();
+        self.anonymous.borrow_mut().extend(username.clone());
         if username.is_none() {
             field.lost("the file has no consumer of this name, so requests without credentials are answered 401");
         }
