@@ -1,5 +1,6 @@
 //! Certificates with their names, as `ssls`; client certificates and roots for services.
 
+use crate::environment::lowercase;
 use crate::kong_file::{Certificate, Entity, KongFile};
 use crate::names::Ids;
 use crate::object::{Field, Object};
@@ -106,7 +107,7 @@ fn pairs(index: usize, certificate: &Certificate, vaults: &Vaults) -> Pairs {
         label: label.replace('*', "any"),
         first,
         second,
-        snis: certificate.snis.iter().map(|sni| sni.to_lowercase()).collect(),
+        snis: certificate.snis.iter().map(|sni| lowercase(sni)).collect(),
         stamps: times,
     }
 }

@@ -3,7 +3,7 @@
 use crate::kong_file::{Consumer, Credential, CredentialKind, KongFile};
 use crate::names::Ids;
 use crate::object::Object;
-use crate::placement::{Placement, RouteIds};
+use crate::placement::{ANONYMOUS_LABEL, Placement, RouteIds, add_groups, refuse};
 use crate::plugins::TranslationContext;
 use crate::upstreams::stamps;
 use serde_json::{Map, Value as Json, json};
@@ -56,6 +56,8 @@ pub(crate) fn documents(
         .enumerate()
         .map(|(index, group)| group_ids.id(group.label().map_or(&format!("group-{}", index + 1), |label| label)))
         .collect();
+    let of_groups: Vec<Map<String, Json>> =
+        (0..file.groups.len()).map(|index| placement.of_group(index, ids)).collect();
     let groups = file
         .groups
         .iter()
@@ -64,7 +66,7 @@ pub(crate) fn documents(
             let mut document = Map::new();
             document.insert("id".to_owned(), names[index].clone().into());
             stamps(&group.object, &mut document);
-            document.insert("plugins".to_owned(), placement.of_group(index, ids).into());
+            document.insert("plugins".to_owned(), of_groups[index].clone().into());
             group.object.finish();
             document.into()
         })
@@ -74,18 +76,71 @@ pub(crate) fn documents(
         .iter()
         .enumerate()
         .map(|(index, consumer)| {
-            let plugins = placement.of_consumer(index, ids);
+            let mut plugins = placement.of_consumer(index, ids);
+            join_groups(consumer, &of_groups, &mut plugins);
             one(file, consumer, &usernames.list[index], plugins, &names, cx)
         })
         .collect();
     (consumers, groups)
 }
 
+/// Plugins that let a request through as it is, or change the response only.
+const HARMLESS: [&str; 12] = [
+    "cors",
+    "file-logger",
+    "grpc-web",
+    "http-logger",
+    "opentelemetry",
+    "prometheus",
+    "request-id",
+    "response-rewrite",
+    "syslog",
+    "tcp-logger",
+    "udp-logger",
+    "zipkin",
+];
+
+/// Adds what a consumer has of its groups but the first, and closes it where that cannot be.
+fn join_groups(consumer: &Consumer, of_groups: &[Map<String, Json>], plugins: &mut Map<String, Json>) {
+    let object = &consumer.entity.object;
+    let mut is_closed = consumer.has_unknown_groups;
+    if is_closed {
+        object.losses().closed(
+            object.path(),
+            object.at(),
+            "a variable names a group of the consumer, whose plugins are not known here, so the consumer is answered 503; replace its plugin `mocking`",
+        );
+    }
+    if let [first, others @ ..] = &*consumer.groups
+        && !others.is_empty()
+    {
+        let others: Vec<Map<String, Json>> = others.iter().map(|index| of_groups[*index].clone()).collect();
+        let collisions = add_groups(plugins, &of_groups[*first], &others);
+        let (harmless, guards): (Vec<String>, Vec<String>) =
+            collisions.into_iter().partition(|name| HARMLESS.contains(&&**name));
+        if let Some(name) = guards.first() {
+            is_closed = true;
+            object.losses().closed(
+                object.path(),
+                object.at(),
+                format!("several groups of the consumer have a plugin that becomes `{name}`, and it has one group here, so it is answered 503; replace its plugin `mocking`"),
+            );
+        }
+        if let Some(name) = harmless.first() {
+            object.lost("groups", &format!("a consumer has one group here, so of the plugins that become `{name}` only that of the first applies"));
+        }
+        object.lost("groups", "a consumer has one group here; plugins of its other groups are copied to the consumer");
+    }
+    if is_closed {
+        refuse(plugins);
+    }
+}
+
 fn one(
     file: &KongFile,
     consumer: &Consumer,
     username: &str,
-    plugins: Map<String, Json>,
+    mut plugins: Map<String, Json>,
     groups: &[String],
     cx: &TranslationContext<'_>,
 ) -> Json {
@@ -97,17 +152,24 @@ fn one(
     if let Some(custom_id) = object.text("custom_id") {
         labels["custom_id"] = custom_id.into();
     }
-    if let Some(groups) = acl_groups(consumer) {
+    let (acl_groups, is_incomplete) = object.losses().watch(|| acl_groups(consumer));
+    if let Some(groups) = acl_groups {
         labels["groups"] = groups.into();
     }
-    match &*consumer.groups {
-        [] => {}
-        [first, others @ ..] => {
-            document.insert("group_id".to_owned(), groups[*first].clone().into());
-            if !others.is_empty() {
-                object.lost("groups", "a consumer has one group here; the plugins of its other groups do not apply");
-            }
-        }
+    if is_incomplete {
+        // A group may be one that `deny` of some `acl` names.
+        object.losses().closed(
+            object.path(),
+            object.at(),
+            "not all groups of `acls` can be read, so the consumer is answered 503; replace its plugin `mocking`",
+        );
+        refuse(&mut plugins);
+    }
+    if cx.anonymous.borrow().contains(username) {
+        labels[ANONYMOUS_LABEL] = "true".into();
+    }
+    if let Some(first) = consumer.groups.first() {
+        document.insert("group_id".to_owned(), groups[*first].clone().into());
     }
     if labels.as_object().is_some_and(|labels| !labels.is_empty()) {
         document.insert("labels".to_owned(), labels);
@@ -139,7 +201,18 @@ fn one(
 /// The groups of `acls` as a label: a list of words, or JSON if a name has a comma.
 fn acl_groups(consumer: &Consumer) -> Option<String> {
     let of_groups = consumer.credentials.iter().filter(|credential| credential.kind == CredentialKind::AclGroup);
-    let groups: Vec<String> = of_groups.filter_map(|credential| credential.object.text("group")).collect();
+    let group = |credential: &Credential| {
+        let group = credential.object.text("group");
+        if !credential.object.has("group") {
+            credential.object.losses().unreadable(
+                credential.object.path(),
+                credential.object.at(),
+                "the group is missing",
+            );
+        }
+        group
+    };
+    let groups: Vec<String> = of_groups.filter_map(group).collect();
     let is_word = |group: &String| !group.contains([',', '[', ']']) && group.trim() == group;
     match groups.is_empty() {
         true => None,
@@ -196,7 +269,7 @@ fn basic(file: &KongFile, object: &Object, cx: &TranslationContext<'_>) -> Optio
         object.changed("the user name or the password is missing; the credential is left out");
         return None;
     };
-    if file.has_hashed_passwords || object.flag("skip_hash") == Some(true) {
+    if file.has_hashed_passwords || (object.has("skip_hash") && object.flag("skip_hash") != Some(false)) {
         object.changed("the password is a hash of Kong's, which is of no use here: the user needs a new password; the credential is left out");
         return None;
     }

@@ -5,7 +5,8 @@
 //! order survives: the result numbers its routes by rank. A route with paths of several lengths or kinds becomes
 //! several, because the length of a path is a part of the priority.
 
-use crate::object::Object;
+use crate::environment::{is_marked, lowercase};
+use crate::object::{Field, Object};
 use regex_syntax::Parser;
 use stillgate_route::path::normalise;
 
@@ -61,12 +62,13 @@ pub(crate) struct RoutePart {
 }
 
 impl Conditions {
-    /// Reads the keys of a route. `is_old_format`: paths are those of Kong 2.
+    /// Reads the keys of a route. `is_old_format`: paths are those of Kong 2. A value that cannot be read is left out,
+    /// which can make the conditions wider: see [`crate::losses::Losses::watch`].
     pub(crate) fn read(route: &Object, is_old_format: bool) -> Conditions {
         let mut conditions = Conditions {
             methods: route.texts("methods"),
-            hosts: route.texts("hosts").into_iter().map(|host| host.to_lowercase()).collect(),
-            snis: route.texts("snis").into_iter().map(|sni| sni.to_lowercase()).collect(),
+            hosts: hosts(route),
+            snis: route.texts("snis").into_iter().map(|sni| lowercase(&sni)).collect(),
             headers: headers(route),
             sources: addresses(route, "sources"),
             destinations: addresses(route, "destinations"),
@@ -149,7 +151,7 @@ impl Conditions {
         for (name, values) in &self.headers {
             let field = format!("any(lower(http.headers.{}))", name.replace('-', "_"));
             all.push(any_of(values.iter().map(|value| match value {
-                HeaderValue::Text(text) => format!("{field} == {}", literal(&text.to_lowercase())),
+                HeaderValue::Text(text) => format!("{field} == {}", literal(&lowercase(text))),
                 HeaderValue::Regex(regex) => format!("{field} ~ {}", literal(&format!("(?i){regex}"))),
             })));
         }
@@ -273,6 +275,17 @@ fn literal(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
+fn hosts(route: &Object) -> Vec<String> {
+    let host = |field: &Field| {
+        let host = lowercase(&field.text()?);
+        match host.rsplit_once(':').is_some_and(|(_, port)| is_marked(port)) {
+            true => field.unreadable("the port comes from an environment variable; write it into the result by hand"),
+            false => Some(host),
+        }
+    };
+    route.items("hosts").iter().filter_map(host).collect()
+}
+
 fn paths(route: &Object, is_old_format: bool) -> Vec<Path> {
     let mut paths = Vec::new();
     for field in route.items("paths") {
@@ -296,6 +309,11 @@ fn paths(route: &Object, is_old_format: bool) -> Vec<Path> {
             },
             None => {
                 let length = text.len();
+                if is_marked(&text) {
+                    field.lost("the length of the path decides which route is tried first, and comes from an environment variable; compare the `priority` of routes whose paths begin alike");
+                    paths.push(Path::Prefix { text, length });
+                    continue;
+                }
                 let mut scratch = Vec::new();
                 let normal = normalise(text.as_bytes(), &mut scratch).ok();
                 let text =
@@ -356,7 +374,11 @@ fn addresses(route: &Object, key: &str) -> Vec<NetworkAddress> {
         let network = object.text("ip").map(|network| network_prefix(&network));
         let address = NetworkAddress { network, port: object.whole("port") };
         object.finish();
-        (address.network.is_some() || address.port.is_some()).then_some(address)
+        if address.network.is_none() && address.port.is_none() {
+            object.losses().unreadable(object.path(), object.at(), "neither `ip` nor `port` can be read");
+            return None;
+        }
+        Some(address)
     };
     route.objects(key).into_iter().filter_map(read).collect()
 }

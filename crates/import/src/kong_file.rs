@@ -4,6 +4,7 @@
 //! up in the same lists here. What an entity's keys mean is read elsewhere.
 
 use crate::object::{Field, Object};
+use crate::routes::is_stream_protocol;
 use std::collections::HashMap;
 
 /// The format before Kong 3, whose paths of routes are read in another way.
@@ -89,6 +90,8 @@ pub(crate) struct Consumer {
     pub(crate) credentials: Vec<Credential>,
     /// Indexes into the consumer groups.
     pub(crate) groups: Vec<usize>,
+    /// Whether a group of it is unknown, because a variable names it.
+    pub(crate) has_unknown_groups: bool,
 }
 
 /// Where a plugin applies: everywhere if nothing is named, otherwise where all that is named agrees.
@@ -108,6 +111,12 @@ pub(crate) struct Plugin {
     pub(crate) scope: Scope,
     /// Whether it runs for TCP, TLS and UDP, and not for requests.
     pub(crate) is_for_streams: bool,
+    /// Whether it runs for TCP, TLS and UDP, if the file says so.
+    pub(crate) runs_for_streams: Option<bool>,
+    /// Whether a part of it could not be read.
+    pub(crate) is_incomplete: bool,
+    /// Whether it is unknown where it applies, so that `scope` is too wide.
+    pub(crate) is_of_unknown_scope: bool,
 }
 
 /// The whole file.
@@ -193,7 +202,7 @@ impl KongFile {
         root.skip(&["_comment", "_ignore"]);
         root.lost("_workspace", "workspaces do not exist here; the names of all imported files must differ");
         root.lost("_konnect", "the file belongs to a control plane of Konnect, which is left out");
-        let has_hashed_passwords = root.flag("_transform") == Some(false);
+        let has_hashed_passwords = root.has("_transform") && root.flag("_transform") != Some(true);
         for (list, message) in FOREIGN_LISTS {
             root.lost(list, message);
         }
@@ -323,8 +332,12 @@ impl Lists {
         });
         let mut plugins = Vec::new();
         let mut add = |owner: &Object, scope: Scope| {
-            plugins
-                .extend(owner.objects("plugins").into_iter().filter_map(|object| self.plugin(object, scope, &shared)));
+            // What is not a map is a plugin all the same: without it the route may be open.
+            let object = |field: Field| {
+                field.object().unwrap_or_else(|| Object::empty(field.path.clone(), field.at, owner.losses()))
+            };
+            let objects = owner.items("plugins").into_iter().map(object);
+            plugins.extend(objects.filter_map(|object| self.plugin(object, scope, &shared)));
         };
         add(root, Scope::default());
         for (index, service) in self.services.iter().enumerate() {
@@ -343,35 +356,58 @@ impl Lists {
     }
 
     fn plugin(&self, object: Object, nested: Scope, shared: &HashMap<String, Object>) -> Option<Plugin> {
-        let Some(name) = object.text("name") else {
-            object.changed("the plugin has no name; it is left out");
-            return None;
-        };
+        let name = object.text("name").unwrap_or_else(|| {
+            object.changed("the plugin has no name that can be read");
+            "(no name)".to_owned()
+        });
         object.skip(&["id", "instance_name", "created_at", "updated_at", "tags", "_comment", "_ignore"]);
-        let own = |named: Option<usize>, nested: Option<usize>| named.or(nested);
+        let mut is_of_unknown_scope = false;
+        // A reference to something that is not in the file concerns none of its routes. With a variable it may.
+        let mut find = |names: &Names, key: &str, nested: Option<usize>| match names.find(&object, key) {
+            Ok(named) => Some(named.or(nested)),
+            Err(()) if object.field(key).is_some_and(|field| names_variable(&field)) => {
+                is_of_unknown_scope = true;
+                Some(nested)
+            }
+            Err(()) => None,
+        };
         let scope = Scope {
-            route: own(self.route_names.find(&object, "route").ok()?, nested.route),
-            service: own(self.service_names.find(&object, "service").ok()?, nested.service),
-            consumer: own(self.consumer_names.find(&object, "consumer").ok()?, nested.consumer),
-            group: own(self.group_names.find(&object, "consumer_group").ok()?, nested.group),
+            route: find(&self.route_names, "route", nested.route)?,
+            service: find(&self.service_names, "service", nested.service)?,
+            consumer: find(&self.consumer_names, "consumer", nested.consumer)?,
+            group: find(&self.group_names, "consumer_group", nested.group)?,
         };
-        let own_config = object.object("config");
-        let config = own_config
-            .unwrap_or_else(|| Object::empty(format!("{}.config", object.path()), object.at(), object.losses()));
-        let config = match object.text("_config") {
-            None => config,
-            Some(source) => match shared.get(&source) {
-                Some(shared) => config.with_defaults(shared),
-                None => {
-                    object.lost("_config", "`_plugin_configs` has no entry of this name");
-                    config
-                }
-            },
-        };
-        let protocols = object.texts("protocols");
-        let is_of_stream = |protocol: &String| matches!(&**protocol, "tcp" | "tls" | "udp" | "tls_passthrough");
-        let is_for_streams = !protocols.is_empty() && protocols.iter().all(is_of_stream);
-        Some(Plugin { name, object, config, scope, is_for_streams })
+        let ((config, protocols), is_incomplete) =
+            object.losses().watch(|| (plugin_config(&object, shared), object.texts("protocols")));
+        let is_of_stream = |protocol: &String| is_stream_protocol(protocol);
+        let is_for_streams = !is_incomplete && !protocols.is_empty() && protocols.iter().all(is_of_stream);
+        let runs_for_streams =
+            (is_incomplete || !protocols.is_empty()).then(|| is_incomplete || protocols.iter().any(is_of_stream));
+        Some(Plugin {
+            name,
+            object,
+            config,
+            scope,
+            is_for_streams,
+            runs_for_streams,
+            is_incomplete,
+            is_of_unknown_scope,
+        })
+    }
+}
+
+/// The configuration of a plugin, with the shared one that it names.
+fn plugin_config(object: &Object, shared: &HashMap<String, Object>) -> Object {
+    let own = object.object("config");
+    let config =
+        own.unwrap_or_else(|| Object::empty(format!("{}.config", object.path()), object.at(), object.losses()));
+    let Some(source) = object.field("_config") else { return config };
+    match source.text().and_then(|source| shared.get(&source)) {
+        Some(shared) => config.with_defaults(shared),
+        None => {
+            let _: Option<()> = source.unreadable("`_plugin_configs` has no entry of this name");
+            config
+        }
     }
 }
 
@@ -445,6 +481,14 @@ fn certificates(root: &Object) -> Vec<Certificate> {
     certificates
 }
 
+/// Whether a reference, a name or a map with one, has a variable.
+fn names_variable(field: &Field) -> bool {
+    match field.is_object() {
+        true => field.object().is_some_and(|object| object.all().iter().any(|(_, field)| field.is_variable())),
+        false => field.is_variable(),
+    }
+}
+
 fn consumer(entity: Entity, groups: &Names) -> Consumer {
     let mut credentials = Vec::new();
     for (list, kind) in CREDENTIAL_LISTS {
@@ -453,9 +497,11 @@ fn consumer(entity: Entity, groups: &Names) -> Consumer {
             credentials.push(Credential { kind, object });
         }
     }
-    let member = |field: &Field| groups.resolve(field).ok();
-    let groups = entity.object.items("groups").iter().filter_map(member).collect();
-    Consumer { entity, credentials, groups }
+    let fields = entity.object.items("groups");
+    let resolved: Vec<Option<usize>> = fields.iter().map(|field| groups.resolve(field).ok()).collect();
+    let has_unknown_groups =
+        fields.iter().zip(&resolved).any(|(field, resolved)| resolved.is_none() && names_variable(field));
+    Consumer { entity, credentials, groups: resolved.into_iter().flatten().collect(), has_unknown_groups }
 }
 
 /// The other way of saying who is in a group: in the group.

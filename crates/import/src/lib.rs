@@ -98,6 +98,7 @@ fn document(file: &KongFile) -> Vec<(String, Json)> {
         usernames: &usernames.by_name,
         metadata: RefCell::new(BTreeMap::new()),
         base64_secrets: RefCell::new(BTreeSet::new()),
+        anonymous: RefCell::new(BTreeSet::new()),
     };
     let placement = Placement::of(file, &cx);
     let service_ids: Vec<String> = services.iter().map(|service| service.id.clone()).collect();
@@ -116,7 +117,7 @@ fn document(file: &KongFile) -> Vec<(String, Json)> {
     let route_documents = routes::documents(&routes, &services, &placement);
     let streams = Streams::of(&routes, &services, &placement);
     let (consumers, groups) = consumers::documents(file, &usernames, &placement, &cx, &ids);
-    let (rules, configs) = placement.shared();
+    let (rules, configs) = placement.shared(!route_documents.is_empty());
     let ssls = certificates.ssls();
     let metadata = cx.metadata.borrow().iter().map(|(name, keys)| with_id(name, keys)).collect();
     let lists = [

@@ -2,7 +2,8 @@
 //!
 //! A loss has a place and a sentence. It never has a value of the file: values may be secrets.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::fmt;
 use std::rc::Rc;
 use stillgate_yaml::Position;
@@ -41,7 +42,11 @@ impl fmt::Display for Loss {
 
 /// Gathers losses. Clones share one list.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Losses(Rc<RefCell<Vec<Loss>>>);
+pub(crate) struct Losses {
+    list: Rc<RefCell<Vec<Loss>>>,
+    /// How many values could not be read.
+    unreadable: Rc<Cell<usize>>,
+}
 
 impl Losses {
     /// Records a loss.
@@ -54,15 +59,32 @@ impl Losses {
         self.push(Severity::Closed, path.into(), at, message.into());
     }
 
+    /// Records a value that is there and cannot be read, so that it counts as absent.
+    pub(crate) fn unreadable(&self, path: impl Into<String>, at: Position, message: impl Into<String>) {
+        self.unreadable.set(self.unreadable.get() + 1);
+        self.changed(path, at, message);
+    }
+
+    /// Runs `read`; also returns whether some value that it asked for could not be read.
+    ///
+    /// An absent value has a default, which may admit more than the file does. So whatever keeps requests out is read
+    /// in here, and closed if something of it is missing.
+    pub(crate) fn watch<T>(&self, read: impl FnOnce() -> T) -> (T, bool) {
+        let before = self.unreadable.get();
+        let value = read();
+        (value, self.unreadable.get() > before)
+    }
+
     fn push(&self, severity: Severity, path: String, at: Position, message: String) {
-        self.0.borrow_mut().push(Loss { severity, path, at, message });
+        self.list.borrow_mut().push(Loss { severity, path, at, message });
     }
 
     /// All losses, the gravest first, then in the order of the file, each once.
     pub(crate) fn sorted(&self) -> Vec<Loss> {
-        let mut all = self.0.take();
+        let mut all = self.list.take();
         all.sort_by(|a, b| (a.severity, a.at, &a.path).cmp(&(b.severity, b.at, &b.path)));
-        all.dedup();
+        let mut seen = HashSet::new();
+        all.retain(|loss| seen.insert((loss.at.line, loss.at.column, loss.path.clone(), loss.message.clone())));
         all
     }
 }

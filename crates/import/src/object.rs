@@ -5,6 +5,7 @@
 
 use crate::environment;
 use crate::losses::Losses;
+use serde_json::Value as Json;
 use std::cell::RefCell;
 use std::rc::Rc;
 use stillgate_yaml::scalar::Meaning;
@@ -33,6 +34,17 @@ pub(crate) struct Field {
     node: Node,
     losses: Losses,
 }
+
+/// A number of the file.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Count {
+    Known(f64),
+    /// A text with a variable, which the gateway reads.
+    Variable(String),
+}
+
+/// Beginnings of texts that are references to secrets here, in any case.
+const REFERENCES: [&str; 2] = ["$env://", "$secret://"];
 
 impl Object {
     /// The map of a node; `None`, with a loss, if it is something else.
@@ -119,6 +131,11 @@ impl Object {
         self.field(key)?.flag()
     }
 
+    /// A boolean as JSON, which may be a text with a variable.
+    pub(crate) fn switch(&self, key: &str) -> Option<Json> {
+        self.field(key)?.switch()
+    }
+
     /// A map.
     pub(crate) fn object(&self, key: &str) -> Option<Object> {
         self.field(key)?.object()
@@ -195,6 +212,12 @@ impl Field {
     /// See [`Object::text`].
     pub(crate) fn text(&self) -> Option<String> {
         let Some(scalar) = self.scalar() else { return self.wrong("a text") };
+        let begins = |with: &&str| scalar.text.get(..with.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(with));
+        if REFERENCES.iter().any(begins) {
+            return self.unreadable(
+                "in Kong this is a text like any other, and here it would be a reference to a secret; it counts as absent",
+            );
+        }
         Some(environment::marked(&scalar.text))
     }
 
@@ -206,23 +229,46 @@ impl Field {
     }
 
     pub(crate) fn number(&self) -> Option<f64> {
-        let meaning = self.scalar().map(|scalar| scalar.meaning());
-        match meaning {
-            Some(Meaning::Int(number)) => Some(number as f64),
-            Some(Meaning::Float(number)) => Some(number),
-            Some(Meaning::Text(text)) if environment::is_marked(&environment::marked(text)) => {
-                self.lost("the number comes from an environment variable; write it into the result by hand");
-                None
-            }
-            _ => self.wrong("a number"),
+        match self.count()? {
+            Count::Known(number) => Some(number),
+            Count::Variable(_) => self.unknown(),
+        }
+    }
+
+    /// A number, or the variable that it comes from.
+    pub(crate) fn count(&self) -> Option<Count> {
+        match self.scalar().map(|scalar| scalar.meaning()) {
+            Some(Meaning::Int(number)) => Some(Count::Known(number as f64)),
+            Some(Meaning::Float(number)) => Some(Count::Known(number)),
+            _ => match self.variable() {
+                Some(text) => Some(Count::Variable(text)),
+                None => self.wrong("a number"),
+            },
         }
     }
 
     pub(crate) fn flag(&self) -> Option<bool> {
-        match self.scalar().map(|scalar| scalar.meaning()) {
-            Some(Meaning::Bool(flag)) => Some(flag),
-            _ => self.wrong("true or false"),
+        match self.switch()? {
+            Json::Bool(flag) => Some(flag),
+            _ => self.unknown(),
         }
+    }
+
+    /// See [`Object::switch`].
+    pub(crate) fn switch(&self) -> Option<Json> {
+        match self.scalar().map(|scalar| scalar.meaning()) {
+            Some(Meaning::Bool(flag)) => Some(flag.into()),
+            _ => match self.variable() {
+                Some(text) => Some(text.into()),
+                None => self.wrong("true or false"),
+            },
+        }
+    }
+
+    /// The text, if it has variables.
+    fn variable(&self) -> Option<String> {
+        let text = environment::marked(&self.scalar()?.text);
+        environment::is_marked(&text).then_some(text)
     }
 
     pub(crate) fn object(&self) -> Option<Object> {
@@ -251,6 +297,11 @@ impl Field {
         }
     }
 
+    /// Whether a variable is in it.
+    pub(crate) fn is_variable(&self) -> bool {
+        self.variable().is_some()
+    }
+
     /// Whether it is a map.
     pub(crate) fn is_object(&self) -> bool {
         matches!(&self.node.value, Value::Map(_))
@@ -261,9 +312,20 @@ impl Field {
         self.losses.changed(&self.path, self.at, message);
     }
 
-    fn wrong<T>(&self, expected: &str) -> Option<T> {
-        self.lost(&format!("this is not {expected}; it counts as absent"));
+    /// Reports a value that is there and cannot be used.
+    pub(crate) fn wrong<T>(&self, expected: &str) -> Option<T> {
+        self.unreadable(&format!("this is not {expected}; it counts as absent"))
+    }
+
+    /// See [`Losses::unreadable`].
+    pub(crate) fn unreadable<T>(&self, message: &str) -> Option<T> {
+        self.losses.unreadable(&self.path, self.at, message);
         None
+    }
+
+    /// The value of a variable would have to be known.
+    fn unknown<T>(&self) -> Option<T> {
+        self.unreadable("the value comes from an environment variable; write it into the result by hand")
     }
 }
 

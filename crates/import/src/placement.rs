@@ -10,7 +10,10 @@
 
 use crate::kong_file::{KongFile, Plugin, Scope};
 use crate::names::Ids;
-use crate::plugins::{Auth, Chain, Limit, Rewrite, Translation, TranslationContext, auth_chain, is_guard, translate};
+use crate::plugins::{
+    Auth, Chain, Limit, LimitedRequests, Rewrite, Translation, TranslationContext, admits_anonymous, auth_chain,
+    is_guard, may_lack_consumer, translate,
+};
 use serde_json::{Map, Value as Json, json};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -51,7 +54,16 @@ enum Client {
 #[derive(Debug, Clone, Copy, Default)]
 struct LimitUse {
     authenticated: bool,
-    anonymous: bool,
+    /// Whether a route with authentication lets some requests pass without a consumer.
+    may_lack_consumer: bool,
+    may_lack_service: bool,
+}
+
+impl LimitUse {
+    fn requests(self) -> LimitedRequests {
+        let LimitUse { authenticated, may_lack_consumer, may_lack_service } = self;
+        LimitedRequests { has_consumer: authenticated, may_lack_consumer, may_lack_service }
+    }
 }
 
 /// What applies to a route, the closest configuration of each plugin.
@@ -95,7 +107,7 @@ impl<'a> Placement<'a> {
                 placement.for_streams.push(plugin);
                 continue;
             }
-            if !known.insert((plugin.scope, &plugin.name)) {
+            if !plugin.is_of_unknown_scope && !known.insert((plugin.scope, &plugin.name)) {
                 plugin.object.changed("the same plugin is there twice; this one is left out");
                 continue;
             }
@@ -139,10 +151,9 @@ impl<'a> Placement<'a> {
             let effective = self.effective(index, route.service);
             for placed in effective.limits() {
                 let uses = limits.entry(std::ptr::from_ref(placed.plugin)).or_default();
-                match effective.is_authenticated() {
-                    true => uses.authenticated = true,
-                    false => uses.anonymous = true,
-                }
+                uses.authenticated |= effective.is_authenticated();
+                uses.may_lack_consumer |= effective.may_lack_consumer();
+                uses.may_lack_service |= route.service.is_none();
             }
             let masked = self.masked(index, route.service);
             if !variants.contains_key(&masked) && self.in_config(&masked).next().is_some() {
@@ -165,7 +176,10 @@ impl<'a> Placement<'a> {
         ];
         for (tier, list) in tiers {
             for placed in list.into_iter().flatten() {
-                if !all.iter().any(|(_, known)| known.plugin.name == placed.plugin.name) {
+                // What must be closed wherever it may apply is not replaced by others.
+                if placed.plugin.is_of_unknown_scope
+                    || !all.iter().any(|(_, known)| known.plugin.name == placed.plugin.name)
+                {
                     all.push((tier, placed));
                 }
             }
@@ -194,9 +208,16 @@ impl<'a> Placement<'a> {
         matches!(placed.translated, Translation::Observer(_)) && !self.elsewhere.contains(&*placed.plugin.name)
     }
 
-    /// The lists `global_rules` and `plugin_configs`.
-    pub(crate) fn shared(&self) -> (Vec<Json>, Vec<Json>) {
+    /// The lists `global_rules` and `plugin_configs`. `has_routes`: there are routes for requests.
+    pub(crate) fn shared(&self, has_routes: bool) -> (Vec<Json>, Vec<Json>) {
         let mut rules = Map::new();
+        if has_routes {
+            // Kong sets or removes them on every route. Global rules run first, so that routes can set them.
+            rules.insert(
+                "proxy-rewrite".to_owned(),
+                json!({"headers": {"remove": ["X-Forwarded-Path", "X-Forwarded-Prefix"]}}),
+            );
+        }
         for placed in self.global.iter().filter(|placed| self.is_rule(placed)) {
             if let Translation::Observer(chain) = &placed.translated {
                 rules.extend(chain.iter().map(|(name, keys)| ((*name).to_owned(), keys.clone())));
@@ -237,7 +258,7 @@ impl<'a> Placement<'a> {
                 if is_copied && !limit.can_share() {
                     placed.plugin.object.changed("with several periods, requests are counted apart where the result has the plugin in several places");
                 }
-                vec![("limit-count".to_owned(), limit.keys(uses.authenticated, group.as_deref()))]
+                vec![("limit-count".to_owned(), limit.keys(uses.requests(), group.as_deref()))]
             }
             _ => Vec::new(),
         }
@@ -267,23 +288,34 @@ impl<'a> Placement<'a> {
         let mut plugins = Map::new();
         plugins.extend(effective.auth_chain().into_iter().map(|(name, keys)| (name.to_owned(), keys)));
         let is_authenticated = effective.is_authenticated();
+        let requests = LimitedRequests {
+            has_consumer: is_authenticated,
+            may_lack_consumer: effective.may_lack_consumer(),
+            may_lack_service: service.is_none(),
+        };
         for (tier, placed) in &effective.all {
             match (&placed.translated, tier) {
                 (Translation::Plain(chain) | Translation::Observer(chain), Tier::Route) => {
                     plugins.extend(chain.iter().map(|(name, keys)| ((*name).to_owned(), keys.clone())));
                 }
                 (Translation::Limit(limit), Tier::Route) => {
-                    plugins.insert("limit-count".to_owned(), limit.keys(is_authenticated, None));
+                    plugins.insert("limit-count".to_owned(), limit.keys(requests, None));
                 }
                 (Translation::Limit(limit), Tier::Service | Tier::Global) => {
                     let tier = match (tier, service) {
                         (Tier::Service, Some((_, id))) => id,
                         _ => "global",
                     };
-                    plugins.extend(self.limit_of(placed, limit, is_authenticated, tier));
+                    plugins.extend(self.limit_of(placed, limit, requests, tier));
                 }
                 _ => {}
             }
+        }
+        if effective.admits_anonymous() {
+            let labels = plugins.remove(LABELS).or_else(|| effective.labels());
+            let mut labels = labels.unwrap_or_else(|| json!({}));
+            labels["headers"][ANONYMOUS_HEADER] = format!("${ANONYMOUS_LABEL}").into();
+            plugins.insert(LABELS.to_owned(), labels);
         }
         self.disable_replaced(route, service.map(|(index, _)| index), &mut plugins);
         plugins
@@ -294,11 +326,11 @@ impl<'a> Placement<'a> {
         &self,
         placed: &PlacedPlugin<'_>,
         limit: &Limit,
-        is_authenticated: bool,
+        requests: LimitedRequests,
         tier: &str,
     ) -> Option<(String, Json)> {
         let uses = self.limits.get(&std::ptr::from_ref(placed.plugin))?;
-        if is_authenticated || !limit.is_by_consumer() || !uses.authenticated {
+        if requests.has_consumer || !limit.is_by_consumer() || !uses.authenticated {
             return None;
         }
         if !limit.can_share() {
@@ -306,7 +338,7 @@ impl<'a> Placement<'a> {
                 "with several periods, requests without a consumer are counted by address for each route apart",
             );
         }
-        Some(("limit-count".to_owned(), limit.keys(false, Some(&group_name(tier, false)))))
+        Some(("limit-count".to_owned(), limit.keys(requests, Some(&group_name(tier, false)))))
     }
 
     /// Switches off what a route's plugin replaces in Kong, and would be left of the service's here.
@@ -407,7 +439,7 @@ fn client_chain(placed: &PlacedPlugin<'_>) -> Vec<(String, Json)> {
         Translation::Plain(chain) | Translation::Observer(chain) => {
             chain.iter().map(|(name, keys)| ((*name).to_owned(), keys.clone())).collect()
         }
-        Translation::Limit(limit) => vec![("limit-count".to_owned(), limit.keys(true, None))],
+        Translation::Limit(limit) => vec![("limit-count".to_owned(), limit.keys(LimitedRequests::OF_CONSUMER, None))],
         // The caller adds the refusal, which must replace other answers.
         Translation::Closed => Vec::new(),
         Translation::Rewrite(_) => {
@@ -437,6 +469,32 @@ fn filtered(mut keys: Json, condition: &Json) -> Json {
     keys
 }
 
+/// Adds the plugins of a consumer's further groups: there is one group here. `first`: those of that group.
+///
+/// Returns the plugins that are there twice with other keys, of which only one can apply.
+pub(crate) fn add_groups(
+    plugins: &mut Map<String, Json>,
+    first: &Map<String, Json>,
+    others: &[Map<String, Json>],
+) -> Vec<String> {
+    // In Kong those of the consumer come before those of groups, too.
+    let own: HashSet<String> = plugins.keys().cloned().collect();
+    let mut collisions = Vec::new();
+    for (name, keys) in others.iter().flatten().filter(|(name, _)| !own.contains(*name)) {
+        match plugins.get(name).or(first.get(name)) {
+            Some(known) if known != keys => collisions.push(name.clone()),
+            Some(_) => {}
+            None => drop(plugins.insert(name.clone(), keys.clone())),
+        }
+    }
+    collisions
+}
+
+/// Closes a consumer.
+pub(crate) fn refuse(plugins: &mut Map<String, Json>) {
+    plugins.insert("mocking".to_owned(), refusal_behind_auth());
+}
+
 const REFUSAL: &str = r#"{"message":"a plugin that guards this route was not imported"}"#;
 
 /// The answer of a route that must stay closed.
@@ -455,6 +513,13 @@ fn refusal_behind_auth() -> Json {
         "_meta": {"priority": PRIORITY},
     })
 }
+
+/// The plugin that sends nodes the labels of a consumer.
+const LABELS: &str = "attach-consumer-label";
+/// The label of consumers that stand for requests without credentials.
+pub(crate) const ANONYMOUS_LABEL: &str = "anonymous";
+/// Kong's header field for requests without credentials.
+const ANONYMOUS_HEADER: &str = "X-Anonymous-Consumer";
 
 impl<'a> Effective<'a, '_> {
     /// Whether the route must refuse all requests.
@@ -488,7 +553,25 @@ impl<'a> Effective<'a, '_> {
         self.all.iter().filter_map(auth).collect()
     }
 
-    fn is_authenticated(&self) -> bool {
+    /// Whether some requests pass the authentication without a consumer.
+    fn may_lack_consumer(&self) -> bool {
+        self.is_authenticated() && may_lack_consumer(&self.auths())
+    }
+
+    fn admits_anonymous(&self) -> bool {
+        admits_anonymous(&self.auths())
+    }
+
+    /// The keys of `attach-consumer-label` that a plugin of Kong became.
+    fn labels(&self) -> Option<Json> {
+        self.all.iter().find_map(|(_, placed)| match &placed.translated {
+            Translation::Plain(chain) => chain.iter().find(|(name, _)| *name == LABELS).map(|(_, keys)| keys.clone()),
+            _ => None,
+        })
+    }
+
+    /// Whether requests must have the credentials of a consumer, or become those of an anonymous one.
+    pub(crate) fn is_authenticated(&self) -> bool {
         self.all.iter().any(|(_, placed)| matches!(placed.translated, Translation::Auth(_)))
     }
 

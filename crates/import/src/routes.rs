@@ -3,10 +3,10 @@
 use crate::expression::{Conditions, Path, RoutePart};
 use crate::kong_file::{KongFile, Route};
 use crate::names::Ids;
-use crate::object::Object;
+use crate::object::{Field, Object};
 use crate::path_rewrite::path_rewrite;
 use crate::placement::{Effective, Placement, refusal};
-use crate::plugins::without_variables;
+use crate::plugins::{IDENTITY_FIELDS, without_variables};
 use crate::upstreams::{Service, stamps};
 use serde_json::{Map, Value as Json, json};
 use stillgate_route::Expression;
@@ -29,12 +29,14 @@ pub(crate) struct ReadRoute {
     strips_path: bool,
     preserves_host: bool,
     redirect_status: i64,
+    /// Whether requests have to be refused, because a part of the conditions could not be read.
+    pub(crate) is_closed: bool,
     object: Object,
 }
 
 impl ReadRoute {
     pub(crate) fn is_stream(&self) -> bool {
-        self.protocols.first().is_some_and(|first| matches!(&**first, "tcp" | "tls" | "udp" | "tls_passthrough"))
+        self.protocols.first().is_some_and(|first| is_stream_protocol(first))
     }
 
     pub(crate) fn object(&self) -> &Object {
@@ -61,10 +63,9 @@ pub(crate) fn read(file: &KongFile, services: &[Service]) -> Vec<ReadRoute> {
 fn read_one(index: usize, route: &Route, file: &KongFile, services: &[Service], ids: &mut Ids) -> ReadRoute {
     let object = route.entity.object.clone();
     object.skip(&["request_buffering", "response_buffering", "service", "plugins", "id", "name"]);
-    let mut protocols = object.texts("protocols");
-    if protocols.is_empty() {
-        protocols = vec!["http".to_owned(), "https".to_owned()];
-    }
+    let (read, is_incomplete) =
+        object.losses().watch(|| (protocols(&object), Conditions::read(&object, file.is_old_format)));
+    let (protocols, conditions) = read;
     let is_grpc = protocols.iter().any(|protocol| protocol.starts_with("grpc"));
     if is_grpc {
         object.changed("requests that are not gRPC are not refused on this route; Kong answers 415");
@@ -73,27 +74,20 @@ fn read_one(index: usize, route: &Route, file: &KongFile, services: &[Service], 
         object.lost("protocols", "ordinary requests are not refused on a route for WebSocket");
     }
     let had_paths = object.has("paths");
-    let conditions = Conditions::read(&object, file.is_old_format);
     let strips_path = object.flag("strip_path").unwrap_or(!is_grpc);
-    if strips_path && conditions.hides_prefix() {
-        object.changed("`strip_path` takes off the prefixes of `http.path ^= …` only; Kong takes off what any predicate on the path matches");
-    }
-    if object.text("path_handling").as_deref() == Some("v1") {
-        let base = route.service.and_then(|service| services[service].path.as_deref());
-        if base.is_some_and(|base| base != "/") {
-            object.lost(
-                "path_handling",
-                "paths are put together as in v0, with one slash in between; v1 puts none there",
-            );
-        }
-    }
+    report_paths(
+        &object,
+        &conditions,
+        strips_path,
+        route.service.and_then(|service| services[service].path.as_deref()),
+    );
     let label = route.entity.label().map(str::to_owned).unwrap_or_else(|| match route.service {
         Some(service) => format!("{}-route-{}", services[service].id, index + 1),
         None => format!("route-{}", index + 1),
     });
     let mut parts = conditions.parts(had_paths);
-    let is_stream = |first: &String| matches!(&**first, "tcp" | "tls" | "udp" | "tls_passthrough");
-    if !protocols.first().is_some_and(is_stream) {
+    let is_stream = protocols.first().is_some_and(|first| is_stream_protocol(first));
+    if !is_stream {
         parts.retain(|part| is_valid(&object, part));
     }
     if parts.is_empty() {
@@ -102,6 +96,9 @@ fn read_one(index: usize, route: &Route, file: &KongFile, services: &[Service], 
             object.at(),
             "nothing of the route can be used here, so it is left out, and other routes may take its requests",
         );
+    }
+    if is_incomplete && !is_stream && !parts.is_empty() {
+        report_incomplete(&object);
     }
     let part_ids = match parts.len() {
         1 => vec![ids.id(&label)],
@@ -124,11 +121,50 @@ fn read_one(index: usize, route: &Route, file: &KongFile, services: &[Service], 
         strips_path,
         preserves_host: object.flag("preserve_host").unwrap_or(false),
         redirect_status: object.whole("https_redirect_status_code").unwrap_or(426),
+        is_closed: is_incomplete,
         object: object.clone(),
     };
     object.finish();
     read
 }
+
+/// Reports where paths for the node are put together in another way. `base`: that of the service.
+fn report_paths(object: &Object, conditions: &Conditions, strips_path: bool, base: Option<&str>) {
+    if strips_path && conditions.hides_prefix() {
+        object.changed("`strip_path` takes off the prefixes of `http.path ^= …` only; Kong takes off what any predicate on the path matches");
+    }
+    if object.text("path_handling").as_deref() == Some("v1") && base.is_some_and(|base| base != "/") {
+        object.lost("path_handling", "paths are put together as in v0, with one slash in between; v1 puts none there");
+    }
+}
+
+fn report_incomplete(object: &Object) {
+    object.losses().closed(
+        object.path(),
+        object.at(),
+        "not all conditions of the route can be read, and without them it would take more requests; it answers 503 until you complete its `expression` and remove its plugin `fault-injection`",
+    );
+}
+
+/// Whether a protocol is not for requests.
+pub(crate) fn is_stream_protocol(name: &str) -> bool {
+    matches!(name, "tcp" | "tls" | "udp" | "tls_passthrough")
+}
+
+/// The protocols of a route.
+fn protocols(object: &Object) -> Vec<String> {
+    let known = |field: &Field| {
+        let name = field.text()?;
+        match is_stream_protocol(&name) || REQUEST_PROTOCOLS.contains(&&*name) {
+            true => Some(name),
+            false => field.wrong("a protocol that the importer knows"),
+        }
+    };
+    let protocols: Vec<String> = object.items("protocols").iter().filter_map(known).collect();
+    if protocols.is_empty() { vec!["http".to_owned(), "https".to_owned()] } else { protocols }
+}
+
+const REQUEST_PROTOCOLS: [&str; 6] = ["http", "https", "grpc", "grpcs", "ws", "wss"];
 
 /// Whether an expression can be read here; a loss says why not. Streams have none.
 fn is_valid(object: &Object, part: &RoutePart) -> bool {
@@ -186,7 +222,7 @@ fn document(route: &ReadRoute, part: usize, rank: usize, services: &[Service], p
     if let Some(rewrite) = rewrite(route, &route.parts[part].paths, base, &effective) {
         plugins.insert("proxy-rewrite".to_owned(), rewrite);
     }
-    if effective.is_closed() {
+    if effective.is_closed() || route.is_closed || service.is_some_and(|(_, service)| service.is_closed) {
         plugins.insert("fault-injection".to_owned(), refusal());
     } else if route.needs_https() {
         plugins.insert("fault-injection".to_owned(), https_only(route.redirect_status));
@@ -225,8 +261,10 @@ fn https_only(status: i64) -> Json {
 fn rewrite(route: &ReadRoute, paths: &[Path], base: Option<&str>, effective: &Effective<'_, '_>) -> Option<Json> {
     let transformer = effective.rewrite();
     let mut keys = Map::new();
-    let mut headers = transformer.and_then(|rewrite| rewrite.headers.clone()).unwrap_or_else(|| json!({}));
-    match transformer.and_then(|rewrite| rewrite.uri.as_ref()) {
+    let is_authenticated = effective.is_authenticated();
+    let derived = transformer.map(|rewrite| rewrite.node_request(is_authenticated));
+    let mut headers = derived.and_then(|derived| derived.headers.clone()).unwrap_or_else(|| json!({}));
+    match derived.and_then(|derived| derived.uri.as_ref()) {
         Some(uri) => drop(keys.insert("uri".to_owned(), uri.clone().into())),
         None => {
             if let Some(rewrite) = path_rewrite(paths, route.strips_path, base) {
@@ -249,6 +287,9 @@ fn rewrite(route: &ReadRoute, paths: &[Path], base: Option<&str>, effective: &Ef
     if route.preserves_host {
         set_unless_there(&mut headers, "Host", "$http_host");
     }
+    if is_authenticated {
+        remove_unless_set(&mut headers, &IDENTITY_FIELDS);
+    }
     if headers.as_object().is_some_and(|edits| !edits.is_empty()) {
         keys.insert("headers".to_owned(), headers);
     }
@@ -257,9 +298,28 @@ fn rewrite(route: &ReadRoute, paths: &[Path], base: Option<&str>, effective: &Ef
 
 /// Sets a field, unless the changes of the file do.
 fn set_unless_there(headers: &mut Json, name: &str, value: &str) {
-    let set = headers.get("set").and_then(Json::as_object);
-    if set.is_some_and(|set| set.keys().any(|known| known.eq_ignore_ascii_case(name))) {
-        return;
+    if !is_set(headers, name) {
+        headers["set"][name] = value.into();
     }
-    headers["set"][name] = value.into();
+}
+
+/// Removes fields, unless the changes of the file set them.
+fn remove_unless_set(headers: &mut Json, names: &[&str]) {
+    let mut removed = headers.get("remove").and_then(Json::as_array).cloned().unwrap_or_default();
+    let is_removed = |name: &str, removed: &[Json]| {
+        removed.iter().filter_map(Json::as_str).any(|known| known.eq_ignore_ascii_case(name))
+    };
+    for name in names {
+        if !is_set(headers, name) && !is_removed(name, &removed) {
+            removed.push((*name).into());
+        }
+    }
+    if !removed.is_empty() {
+        headers["remove"] = removed.into();
+    }
+}
+
+fn is_set(headers: &Json, name: &str) -> bool {
+    let set = headers.get("set").and_then(Json::as_object);
+    set.is_some_and(|set| set.keys().any(|known| known.eq_ignore_ascii_case(name)))
 }

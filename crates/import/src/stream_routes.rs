@@ -4,8 +4,9 @@
 //! No plugins run for streams: a route whose connections Kong restricts is left out, and they are closed.
 
 use crate::expression::NetworkAddress;
+use crate::kong_file::Plugin;
 use crate::placement::Placement;
-use crate::plugins::{Translation, is_guard};
+use crate::plugins::{Translation, is_guard, is_known};
 use crate::routes::ReadRoute;
 use crate::upstreams::Service;
 use serde_json::{Map, Value as Json, json};
@@ -75,17 +76,26 @@ impl Streams {
                 "expressions are for requests only here; write `sni`, `remote_addr` and `server_port` of a stream route",
             );
         }
+        if route.is_closed {
+            return left_out(
+                "not all conditions of the route can be read, and without them it would take more connections",
+            );
+        }
         let Some(service) = route.service.map(|index| &services[index]).filter(|service| service.is_stream) else {
             return left_out("a route for TCP, TLS or UDP needs a service with one of these protocols");
         };
+        if service.is_closed {
+            return left_out("the service is closed");
+        }
         if let Some(plugin) = placement.for_streams(route.index, route.service).find(|plugin| is_guard(&plugin.name)) {
             return left_out(&format!("`{}` does not run for streams here", plugin.name));
         }
         let effective = placement.effective(route.index, route.service);
         for (is_own, placed) in effective.plugins() {
             let name = &placed.plugin.name;
+            let is_closed = matches!(placed.translated, Translation::Closed);
             let is_restricted =
-                name == "ip-restriction" || (is_own && matches!(placed.translated, Translation::Closed));
+                name == "ip-restriction" || (is_closed && (is_own || may_run_for_streams(placed.plugin)));
             if is_restricted {
                 return left_out(&format!("`{name}` does not run for streams here"));
             }
@@ -175,6 +185,12 @@ impl Streams {
         }
         Some(keys)
     }
+}
+
+/// Whether a plugin of Kong sees connections of TCP, TLS and UDP. Those that the importer knows do not, unless the
+/// file says so; of others it cannot know.
+fn may_run_for_streams(plugin: &Plugin) -> bool {
+    plugin.runs_for_streams.unwrap_or_else(|| !is_known(&plugin.name))
 }
 
 /// Each of a list, or one time nothing.

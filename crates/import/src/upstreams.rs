@@ -83,6 +83,8 @@ pub(crate) struct Service {
     pub(crate) id: String,
     pub(crate) is_enabled: bool,
     pub(crate) is_stream: bool,
+    /// Whether its requests have to be refused.
+    pub(crate) is_closed: bool,
     /// What goes in front of the paths of requests.
     pub(crate) path: Option<String>,
     /// The keys of the service here, without plugins.
@@ -203,9 +205,26 @@ fn service(
         // Kong forwards `Upgrade: websocket` on every route.
         document.insert("enable_websocket".to_owned(), true.into());
     }
-    let is_enabled = object.flag("enabled").unwrap_or(true);
+    // A service that may be disabled is.
+    let written = object.field("enabled");
+    let is_enabled = written.as_ref().is_none_or(|field| field.flag() == Some(true));
+    if let Some(field) = written.filter(|field| field.flag().is_none()) {
+        object.losses().closed(
+            field.path,
+            field.at,
+            "this cannot be read, so the service counts as disabled; remove `status: 0` of its routes if it is not",
+        );
+    }
+    let is_closed = protocol.has_tls() && lacks_ca(object, certificates);
+    if is_closed {
+        object.losses().closed(
+            object.path(),
+            object.at(),
+            "no CA certificate of the service can be read, so nodes with any certificate of a public CA would be accepted: its routes answer 503 until you write `tls.ca` and remove their plugin `fault-injection`",
+        );
+    }
     object.finish();
-    Service { id, is_enabled, is_stream: protocol.is_stream(), path: address.path, document, upstream }
+    Service { id, is_enabled, is_stream: protocol.is_stream(), is_closed, path: address.path, document, upstream }
 }
 
 /// The address of a service: `url`, or its parts.
@@ -270,14 +289,14 @@ fn common_keys(object: &Object, protocol: Protocol, certificates: &Certificates)
     keys.insert("timeout".to_owned(), json!({"connect": connect, "send": send, "read": read}));
     object.lost("tls_sans", "the names are not checked here; the certificate must have the name of the node");
     object.lost("tls_verify_depth", "chains of any length are accepted here");
-    let verify = object.flag("tls_verify");
+    let verify = object.field("tls_verify").map(|field| field.switch().unwrap_or(true.into()));
     let ca: Vec<String> = object.items("ca_certificates").iter().filter_map(|field| certificates.ca(field)).collect();
     let client = object.field("client_certificate").and_then(|field| certificates.client(&field));
     if protocol.has_tls() {
         let mut tls = Map::new();
-        if verify != Some(true) {
+        if verify != Some(true.into()) {
             // Kong's default, unless kong.conf says otherwise.
-            tls.insert("verify".to_owned(), false.into());
+            tls.insert("verify".to_owned(), verify.clone().unwrap_or(false.into()));
             if verify.is_none() {
                 object.changed("Kong does not verify the certificates of nodes unless `tls_verify` is true, so neither does the result; remove `tls.verify: false` if you can");
             }
@@ -293,6 +312,13 @@ fn common_keys(object: &Object, protocol: Protocol, certificates: &Certificates)
         }
     }
     keys
+}
+
+/// Whether a service names CA certificates, and none of them is in the file.
+fn lacks_ca(object: &Object, certificates: &Certificates) -> bool {
+    let verifies = object.field("tls_verify").is_some_and(|field| field.switch() != Some(false.into()));
+    let fields = object.items("ca_certificates");
+    verifies && !fields.is_empty() && fields.iter().all(|field| certificates.ca(field).is_none())
 }
 
 /// Milliseconds in the form of the result: whole seconds as a number.

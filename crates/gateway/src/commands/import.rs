@@ -68,7 +68,7 @@ fn heading(name: &str, losses: &[Loss]) -> String {
     let name: String = name.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
     format!(
         "# Made from {name}, a configuration of Kong, by `stillgate import`.\n\
-         # {} losses, of which {closed} refuse requests that Kong admits; each had a line on standard error.\n",
+         # Differences from Kong: {} (that close a route, service or consumer: {closed}). Each had a line on standard error.\n",
         losses.len(),
     )
 }

@@ -37,7 +37,7 @@ fn the_result_is_on_standard_output_and_the_losses_are_on_standard_error() {
     .assert_eq(&text(&output.stderr));
     expect![[r##"
         # Made from kong.yml, a configuration of Kong, by `stillgate import`.
-        # 2 losses, of which 1 refuse requests that Kong admits; each had a line on standard error.
+        # Differences from Kong: 2 (that close a route, service or consumer: 1). Each had a line on standard error.
         gateway:
           listeners:
             - address: "0.0.0.0:8000"
@@ -79,6 +79,14 @@ fn the_result_is_on_standard_output_and_the_losses_are_on_standard_error() {
                 send: 60
                 read: 60
             enable_websocket: true
+        global_rules:
+          - id: global
+            plugins:
+              proxy-rewrite:
+                headers:
+                  remove:
+                    - X-Forwarded-Path
+                    - X-Forwarded-Prefix
     "##]]
     .assert_eq(&text(&output.stdout));
 }
@@ -121,7 +129,8 @@ fn what_cannot_be_read_ends_with_2_and_its_place() {
 }
 
 /// Files whose own content deserves warnings: credentials that nothing uses, a plugin without consumers.
-const WITH_WARNINGS: [&str; 5] = ["auth.yaml", "mistakes.yaml", "old_format.yaml", "scopes.yaml", "consumers.yaml"];
+const WITH_WARNINGS: [&str; 6] =
+    ["auth.yaml", "mistakes.yaml", "old_format.yaml", "scopes.yaml", "consumers.yaml", "unreadable_plugins.yaml"];
 
 #[test]
 fn every_result_is_valid() {
@@ -139,7 +148,18 @@ fn every_result_is_valid() {
         assert_eq!(imported.status.code(), Some(0), "{name}: {imported:?}");
         std::fs::write(folder.path().join("new.yaml"), &imported.stdout).expect("write");
         let variables = [("DECK_KEY_OF_JACK", "a"), ("KONG_KEY_OF_JACK", "b"), ("SHOP_KEYS", r#"{"jack": "c"}"#)];
-        let checked = folder.command(&["check", "--offline", "new.yaml"]).envs(variables).output().expect("run");
+        // Each variable has a value of the type that its key takes.
+        let numbers = ["DECK_MIN", "DECK_SIZE"].map(|name| (name, "5"));
+        let flags = ["DECK_F", "DECK_HIDE", "DECK_VERIFY"].map(|name| (name, "true"));
+        let names = ["DECK_HOST", "DECK_A", "DECK_O"].map(|name| (name, "a.example"));
+        let checked = folder
+            .command(&["check", "--offline", "new.yaml"])
+            .envs(variables)
+            .envs(numbers)
+            .envs(flags)
+            .envs(names)
+            .output()
+            .expect("run");
         let report = text(&checked.stdout) + &text(&checked.stderr);
         assert_eq!(checked.status.code(), Some(0), "{name}: {report}");
         assert!(!report.contains("warning") || WITH_WARNINGS.contains(&name), "{name}: {report}");
@@ -418,4 +438,113 @@ consumers:
     assert_eq!((get("/strict", "").head.status(), get("/strict", jack).head.status()), (401, 200));
     let blocked = "apikey: key-of-blocked\r\n";
     assert_eq!((get("/one", blocked).head.status(), get("/two", blocked).head.status()), (410, 200));
+}
+
+#[test]
+fn clients_cannot_say_who_they_are() {
+    let node = reflecting();
+    let gateway = gateway(
+        node.addr(),
+        r#"_format_version: "3.0"
+services:
+  - name: s
+    url: http://NODE
+    routes:
+      - {name: root, hosts: [root.example]}
+      - {name: key, paths: [/key], plugins: [{name: key-auth}]}
+      - {name: groups, paths: [/groups], plugins: [{name: key-auth}, {name: acl, config: {deny: [banned]}}]}
+      - {name: hidden, paths: [/hidden], plugins: [{name: key-auth}, {name: acl, config: {deny: [banned], hide_groups_header: true}}]}
+      - {name: guests, paths: [/guests], plugins: [{name: key-auth, config: {anonymous: guest}}, {name: basic-auth, config: {anonymous: guest}}]}
+      - {name: changed, paths: [/changed], plugins: [{name: key-auth}, {name: request-transformer, config: {add: {headers: ["x-consumer-id:fixed"]}, replace: {headers: ["x-user:$(headers.x-consumer-id)"]}}}]}
+consumers:
+  - {username: guest}
+  - {username: jack, keyauth_credentials: [{key: key-of-jack}], acls: [{group: gold}]}
+  - {username: rose, keyauth_credentials: [{key: key-of-rose}]}
+"#,
+    );
+    const FORGED: [&str; 5] =
+        ["X-Consumer-ID", "X-Consumer-Groups", "X-Anonymous-Consumer", "X-Forwarded-Path", "X-Forwarded-Prefix"];
+    let ask = |target: &str, host: &str, key: &str| {
+        let mut fields = format!("GET {target} HTTP/1.1\r\nHost: {host}\r\nX-User: forged\r\n");
+        for name in FORGED {
+            fields.push_str(&format!("{name}: forged\r\n{}: forged\r\n", name.replace('-', "_")));
+        }
+        let response = ask(&gateway, &format!("{fields}apikey: {key}\r\n\r\n"));
+        assert_eq!(response.head.status(), 200, "{target}");
+        asked(&response)
+    };
+    let (jack, rose) = ("key-of-jack", "key-of-rose");
+    for (target, host, key, want) in [
+        ("/groups", "a", jack, [None, Some("gold"), None, None, Some("/groups")]),
+        ("/groups", "a", rose, [None, None, None, None, Some("/groups")]),
+        ("/hidden", "a", jack, [None, None, None, None, Some("/hidden")]),
+        ("/key", "a", jack, [None, None, None, None, Some("/key")]),
+        ("/guests", "a", jack, [None, None, None, None, Some("/guests")]),
+        ("/guests", "a", "wrong", [None, None, Some("true"), None, Some("/guests")]),
+        ("/changed", "a", jack, [Some("fixed"), None, None, None, Some("/changed")]),
+        // A route without authentication says nothing of clients, in Kong neither.
+        ("/", "root.example", jack, [Some("forged"), Some("forged"), Some("forged"), None, None]),
+    ] {
+        let head = ask(target, host, key);
+        assert_eq!(FORGED.map(|name| head.get(name)), want, "{target} {key}");
+        let lookalikes = FORGED.map(|name| head.get(&name.replace('-', "_")));
+        let passed = if host == "a" { None } else { Some("forged") };
+        assert_eq!(lookalikes, [passed, passed, passed, None, None], "{target} {key}");
+    }
+    assert_eq!(ask("/changed", "a", jack).get("x-user"), None);
+}
+
+#[test]
+fn limits_hold_for_requests_without_what_they_count_by() {
+    let node = reflecting();
+    let gateway = gateway(
+        node.addr(),
+        r#"_format_version: "3.0"
+services:
+  - name: s
+    url: http://NODE
+    routes:
+      - {name: one, paths: [/one], plugins: [{name: rate-limiting, config: {minute: 2, limit_by: header, header_name: x-user}}]}
+      - {name: two, paths: [/two], plugins: [{name: rate-limiting, config: {minute: 2, hour: 100, limit_by: header, header_name: x-user}}]}
+      - {name: preflight, paths: [/preflight], plugins: [{name: key-auth, config: {run_on_preflight: false}}, {name: rate-limiting, config: {minute: 2, hour: 100}}]}
+consumers:
+  - {username: jack, keyauth_credentials: [{key: key-of-jack}]}
+"#,
+    );
+    let statuses = |line: &str, fields: &str| {
+        [(); 3].map(|()| ask(&gateway, &format!("{line} HTTP/1.1\r\nHost: a\r\n{fields}\r\n")).head.status())
+    };
+    for (line, fields) in [
+        ("GET /one", ""),
+        ("GET /two", ""),
+        ("GET /two", "X-User: a\r\n"),
+        ("GET /two", "X-User: b\r\n"),
+        ("OPTIONS /preflight", ""),
+        ("GET /preflight", "apikey: key-of-jack\r\n"),
+    ] {
+        assert_eq!(statuses(line, fields), [200, 200, 429], "{line} {fields}");
+    }
+}
+
+#[test]
+fn guards_of_all_groups_of_a_consumer_hold() {
+    let node = reflecting();
+    let gateway = gateway(
+        node.addr(),
+        r#"_format_version: "3.0"
+services: [{name: s, url: http://NODE, routes: [{name: r, paths: [/], plugins: [{name: key-auth}]}]}]
+consumer_groups:
+  - {name: sizes, plugins: [{name: request-size-limiting, config: {allowed_payload_size: 5}}]}
+  - {name: banned, plugins: [{name: request-termination, config: {status_code: 403}}]}
+  - {name: small, plugins: [{name: request-size-limiting, config: {allowed_payload_size: 2}}]}
+consumers:
+  - {username: one, groups: [sizes], keyauth_credentials: [{key: one}]}
+  - {username: two, groups: [sizes, banned], keyauth_credentials: [{key: two}]}
+  - {username: colliding, groups: [sizes, small], keyauth_credentials: [{key: colliding}]}
+"#,
+    );
+    for (key, want) in [("one", 200), ("two", 403), ("colliding", 503)] {
+        let response = ask(&gateway, &format!("GET / HTTP/1.1\r\nHost: a\r\napikey: {key}\r\n\r\n"));
+        assert_eq!(response.head.status(), want, "{key}");
+    }
 }

@@ -1,6 +1,6 @@
 //! Plugins that answer in place of a node.
 
-use super::{Translation, TranslationContext, without_variables};
+use super::{Translation, TranslationContext, close, is_variable_name, without_variables};
 use crate::kong_file::Plugin;
 use serde_json::json;
 
@@ -46,6 +46,9 @@ pub(super) fn request_termination(plugin: &Plugin, _: &TranslationContext<'_>) -
     }
     keys["_meta"] = json!({"priority": PRIORITY});
     if let Some(trigger) = config.text("trigger") {
+        if !is_variable_name(&trigger) {
+            return close(plugin, "no variable has the value of the header field that `trigger` names");
+        }
         let header = format!("http_{}", trigger.to_lowercase().replace('-', "_"));
         keys["_meta"]["filter"] = json!(["OR", [header, "~~", ""], [format!("arg_{trigger}"), "~~", ""]]);
     }
@@ -60,7 +63,7 @@ pub(super) fn redirect(plugin: &Plugin, _: &TranslationContext<'_>) -> Translati
     }
     let keeps_path = config.flag("keep_incoming_path").unwrap_or(false);
     let Some(location) = config.text("location") else {
-        return super::close(plugin, "the redirection has no location");
+        return close(plugin, "the redirection has no location");
     };
     let uri = match keeps_path {
         false => without_variables(&location),

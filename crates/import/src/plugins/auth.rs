@@ -4,6 +4,7 @@
 //! the first is what several plugins do, the second is `multi-auth`.
 
 use super::{Chain, Translation, TranslationContext, close};
+use crate::environment::lowercase;
 use crate::kong_file::Plugin;
 use crate::object::Object;
 use serde_json::{Map, Value as Json, json};
@@ -36,7 +37,7 @@ pub(super) fn key_auth(plugin: &Plugin, cx: &TranslationContext<'_>) -> Translat
     config
         .lost_if_set("key_in_body", "keys in bodies are not read here; requests that have only these are answered 401");
     config.lost("identity_realms", "keys of other realms are not known here");
-    let entry = |name: &String| with(&common, json!({"header": name.to_lowercase(), "query": name}));
+    let entry = |name: &String| with(&common, json!({"header": lowercase(name), "query": name}));
     let entries = names.iter().map(entry).collect();
     auth(config, cx, 2, "key-auth", entries)
 }
@@ -79,7 +80,8 @@ pub(super) fn jwt(plugin: &Plugin, cx: &TranslationContext<'_>) -> Translation {
         Json::from(keys)
     });
     let entries = entries.collect();
-    let is_bounded = config.number("maximum_expiration").is_some_and(|seconds| seconds > 0.0);
+    // A number that is not known may be a bound.
+    let is_bounded = config.has("maximum_expiration") && config.number("maximum_expiration") != Some(0.0);
     let translated = auth(config, cx, 1, "jwt-auth", entries);
     match is_bounded {
         true => close(plugin, "`maximum_expiration` cannot be checked here"),
@@ -90,8 +92,8 @@ pub(super) fn jwt(plugin: &Plugin, cx: &TranslationContext<'_>) -> Translation {
 /// The keys that all have.
 fn common_keys(config: &Object, _: &TranslationContext<'_>) -> Map<String, Json> {
     let mut keys = Map::new();
-    if config.flag("hide_credentials") == Some(true) {
-        keys.insert("hide_credentials".to_owned(), true.into());
+    if let Some(hides) = config.switch("hide_credentials").filter(|hides| *hides != Json::Bool(false)) {
+        keys.insert("hide_credentials".to_owned(), hides);
     }
     if let Some(realm) = config.text("realm") {
         keys.insert("realm".to_owned(), realm.into());
@@ -138,6 +140,20 @@ pub(crate) fn chain(auths: &[Auth]) -> Chain {
         }
     }
     chain
+}
+
+/// Whether some requests pass all of them and have no consumer: in Kong, preflight requests that need no credentials.
+pub(crate) fn may_lack_consumer(auths: &[Auth]) -> bool {
+    let mut required = auths.iter().filter(|auth| auth.anonymous.is_none()).peekable();
+    match required.peek() {
+        Some(_) => required.all(|auth| auth.skips_preflight),
+        None => auths.iter().all(|auth| auth.skips_preflight),
+    }
+}
+
+/// Whether requests without credentials get an anonymous consumer.
+pub(crate) fn admits_anonymous(auths: &[Auth]) -> bool {
+    !auths.is_empty() && auths.iter().all(|auth| auth.anonymous.is_some())
 }
 
 fn one_of(auths: &[&Auth]) -> Chain {

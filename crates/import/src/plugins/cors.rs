@@ -1,6 +1,7 @@
 //! `cors`. Here the plugin answers every request with OPTIONS, in Kong only preflight requests: a filter says so.
 
 use super::{Translation, TranslationContext};
+use crate::environment::is_marked;
 use crate::expression::regex_problem;
 use crate::kong_file::Plugin;
 use crate::object::Object;
@@ -51,13 +52,19 @@ pub(super) fn cors(plugin: &Plugin, _: &TranslationContext<'_>) -> Translation {
 fn origins(config: &Object, has_credentials: bool, keys: &mut Map<String, Json>) {
     let fields = config.items("origins");
     let texts: Vec<String> = fields.iter().filter_map(|field| field.text()).collect();
-    let is_regex = |text: &str| !text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".:/-".contains(&byte));
+    let is_regex = |text: &str| {
+        !is_marked(text) && !text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".:/-".contains(&byte))
+    };
     if texts.is_empty() || texts.iter().any(|text| text == "*") {
         // Kong repeats the request's origin where credentials are allowed.
         keys.insert("allow_origins".to_owned(), if has_credentials { "**" } else { "*" }.into());
     } else if texts.iter().any(|text| is_regex(text)) {
         let mut regexes = Vec::new();
         for (field, text) in fields.iter().zip(&texts) {
+            if is_marked(text) {
+                field.lost("beside regexes, an origin cannot come from a variable; it is not allowed");
+                continue;
+            }
             let regex = match is_regex(text) {
                 false => format!("^{}$", regex_syntax::escape(text)),
                 true => {

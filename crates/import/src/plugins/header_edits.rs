@@ -63,24 +63,36 @@ struct HeaderField {
     appended: Vec<String>,
 }
 
-#[derive(Debug, Default)]
-struct Fields(Vec<HeaderField>);
+#[derive(Debug)]
+struct Fields<'a> {
+    list: Vec<HeaderField>,
+    /// Fields that are removed before the steps.
+    cleared: &'a [&'a str],
+}
 
-impl Fields {
+impl Fields<'_> {
     fn of(&mut self, name: &str) -> &mut HeaderField {
-        let found = self.0.iter().position(|field| field.name.eq_ignore_ascii_case(name));
+        let found = self.list.iter().position(|field| field.name.eq_ignore_ascii_case(name));
         let index = found.unwrap_or_else(|| {
-            self.0.push(HeaderField { name: name.to_owned(), content: FieldContent::Original, appended: Vec::new() });
-            self.0.len() - 1
+            let is_cleared = self.cleared.iter().any(|cleared| cleared.eq_ignore_ascii_case(name));
+            let content = if is_cleared { FieldContent::Absent } else { FieldContent::Original };
+            self.list.push(HeaderField { name: name.to_owned(), content, appended: Vec::new() });
+            self.list.len() - 1
         });
-        &mut self.0[index]
+        &mut self.list[index]
     }
 }
 
 /// Reads `remove.headers`, `rename.headers` and so on; `None` if there is nothing to change.
-/// `value` makes a text with Kong's templates one with variables; `None` if that is not possible.
-pub(super) fn header_edits(config: &Object, of: Of, value: impl Fn(&Field, &str) -> Option<String>) -> Option<Json> {
-    let mut fields = Fields::default();
+/// `cleared`: fields of the client that are removed before. `value` makes a text with Kong's templates one with
+/// variables; `None` if that is not possible.
+pub(super) fn header_edits(
+    config: &Object,
+    of: Of,
+    cleared: &[&str],
+    value: impl Fn(&Field, &str) -> Option<String>,
+) -> Option<Json> {
+    let mut fields = Fields { list: Vec::new(), cleared };
     for field in self::fields(config, "remove") {
         let Some(text) = field.text() else { continue };
         let (name, only) = text.split_once(':').map_or((&*text, None), |(name, value)| (name, Some(value)));
@@ -101,9 +113,16 @@ pub(super) fn header_edits(config: &Object, of: Of, value: impl Fn(&Field, &str)
         }
     }
     for (name, text, field) in pairs(config, "replace") {
-        let Some(text) = value(&field, &text) else { continue };
-        let known = fields.of(&name);
         let is_host = of == Of::Request && name.eq_ignore_ascii_case("host");
+        let text = value(&field, &text);
+        let known = fields.of(&name);
+        let Some(text) = text else {
+            // What came is not what the node should get.
+            if !is_host {
+                known.content = FieldContent::Absent;
+            }
+            continue;
+        };
         known.content = match &known.content {
             FieldContent::Absent => FieldContent::Absent,
             FieldContent::Original if is_host => FieldContent::Fixed(text),
@@ -130,11 +149,11 @@ pub(super) fn header_edits(config: &Object, of: Of, value: impl Fn(&Field, &str)
     written(config, of, fields)
 }
 
-fn written(config: &Object, of: Of, fields: Fields) -> Option<Json> {
+fn written(config: &Object, of: Of, fields: Fields<'_>) -> Option<Json> {
     let (mut add, mut set, mut remove) = (Vec::new(), Map::new(), Vec::new());
     let prefix = if of == Of::Request { "http" } else { "upstream_http" };
     let variable = |name: &str| format!("{prefix}_{}", name.to_lowercase().replace('-', "_"));
-    for HeaderField { name, content, appended } in fields.0 {
+    for HeaderField { name, content, appended } in fields.list {
         let first = match content {
             FieldContent::Original => {
                 add.extend(appended.into_iter().map(|text| (name.clone(), text)));

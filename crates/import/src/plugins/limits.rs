@@ -1,8 +1,8 @@
 //! Limits of requests and of the size of their bodies.
 
-use super::{Translation, TranslationContext};
+use super::{Translation, TranslationContext, close, is_variable_name};
 use crate::kong_file::Plugin;
-use crate::object::Object;
+use crate::object::{Count, Field, Object};
 use serde_json::{Map, Value as Json, json};
 
 /// Kong's periods with their names in header fields, in seconds. Months and years are those of most.
@@ -21,9 +21,17 @@ const COUNT_MAX: f64 = 9_007_199_254_740_991.0;
 /// A `rate-limiting`, before it is known whether its routes know their consumers.
 #[derive(Debug, Clone)]
 pub(crate) struct Limit {
-    windows: Vec<(i64, i64, &'static str)>,
+    windows: Vec<Window>,
     by: LimitBy,
     common: Map<String, Json>,
+}
+
+#[derive(Debug, Clone)]
+struct Window {
+    /// A number, or a text with a variable of the environment.
+    count: Json,
+    seconds: i64,
+    name: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +41,23 @@ enum LimitBy {
     Service,
     /// The variable of a header field.
     Header(String),
+}
+
+/// What the requests that a limit counts have. Kong counts by address those that lack what it counts by.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LimitedRequests {
+    /// Whether the limit counts by consumer, where Kong does.
+    pub(crate) has_consumer: bool,
+    /// Whether some of the requests have no consumer all the same.
+    pub(crate) may_lack_consumer: bool,
+    /// Whether some of the requests have no service.
+    pub(crate) may_lack_service: bool,
+}
+
+impl LimitedRequests {
+    /// What the requests of a consumer have.
+    pub(crate) const OF_CONSUMER: LimitedRequests =
+        LimitedRequests { has_consumer: true, may_lack_consumer: false, may_lack_service: true };
 }
 
 impl Limit {
@@ -46,26 +71,35 @@ impl Limit {
         self.windows.len() == 1
     }
 
-    /// The keys of `limit-count`. Kong counts by address where a request has no consumer; `is_authenticated` says that
-    /// all requests have one. Configurations with the same `group` count together, if that is possible.
-    pub(crate) fn keys(&self, is_authenticated: bool, group: Option<&str>) -> Json {
-        let variable = match &self.by {
-            LimitBy::Consumer if is_authenticated => "consumer_name",
-            LimitBy::Consumer | LimitBy::Address => "remote_addr",
-            LimitBy::Service => "service_id",
-            LimitBy::Header(variable) => variable,
+    /// The keys of `limit-count`. Configurations with the same `group` count together, if that is possible.
+    pub(crate) fn keys(&self, requests: LimitedRequests, group: Option<&str>) -> Json {
+        let (variable, may_be_absent) = match &self.by {
+            LimitBy::Consumer if requests.has_consumer => ("consumer_name", requests.may_lack_consumer),
+            LimitBy::Consumer | LimitBy::Address => ("remote_addr", false),
+            LimitBy::Service => ("service_id", requests.may_lack_service),
+            LimitBy::Header(variable) => (&**variable, true),
         };
         let mut keys = Map::new();
         match &*self.windows {
-            [(count, seconds, _)] => {
-                keys.insert("count".to_owned(), (*count).into());
+            [Window { count, seconds, .. }] => {
+                keys.insert("count".to_owned(), count.clone());
                 keys.insert("time_window".to_owned(), (*seconds).into());
                 keys.insert("key".to_owned(), variable.into());
                 keys.extend(group.map(|group| ("group".to_owned(), group.into())));
             }
             several => {
-                let rule = |(count, seconds, name): &(i64, i64, &str)| json!({"key": format!("${variable} {name}"), "count": count, "time_window": seconds, "header_prefix": name});
-                keys.insert("rules".to_owned(), several.iter().map(rule).collect::<Vec<_>>().into());
+                let rule = |key: String, window: &Window| {
+                    let Window { count, seconds, name } = window;
+                    json!({"key": format!("{key} {name}"), "count": count, "time_window": seconds, "header_prefix": name})
+                };
+                let mut rules: Vec<Json> = several.iter().map(|window| rule(format!("${variable}"), window)).collect();
+                if may_be_absent {
+                    // A rule does not apply to a request without its variable, and a default is a constant. So further
+                    // rules count by address, and apart for each value, so that they limit nothing more where it has one.
+                    let by_address = format!("${{{variable} ?? -}} $remote_addr");
+                    rules.extend(several.iter().map(|window| rule(by_address.clone(), window)));
+                }
+                keys.insert("rules".to_owned(), rules.into());
             }
         }
         keys.extend(self.common.clone());
@@ -77,14 +111,22 @@ pub(super) fn rate_limiting(plugin: &Plugin, cx: &TranslationContext<'_>) -> Tra
     let config = &plugin.config;
     let mut windows = Vec::new();
     for (key, seconds, name) in PERIODS {
-        let Some(count) = config.number(key).filter(|count| *count > 0.0) else { continue };
-        if count.fract() != 0.0 {
-            config.lost(key, "limits are whole numbers here; the next higher one is used");
-        }
+        let Some(field) = config.field(key) else { continue };
+        let count = match field.count() {
+            Some(Count::Known(count)) if count > 0.0 => {
+                if count.fract() != 0.0 {
+                    field.lost("limits are whole numbers here; the next higher one is used");
+                }
+                Json::from(count.ceil().min(COUNT_MAX) as i64)
+            }
+            Some(Count::Variable(text)) => text.into(),
+            Some(Count::Known(_)) => field.wrong("a number above 0").unwrap_or_default(),
+            None => continue,
+        };
         if matches!(key, "month" | "year") {
-            config.lost(key, "a month has 30 days here, and a year 365");
+            field.lost("a month has 30 days here, and a year 365");
         }
-        windows.push((count.ceil().min(COUNT_MAX) as i64, seconds, name));
+        windows.push(Window { count, seconds, name });
     }
     let by = limit_by(config, windows.len());
     if config.text("policy").is_some_and(|policy| policy != "local") {
@@ -105,18 +147,29 @@ pub(super) fn rate_limiting(plugin: &Plugin, cx: &TranslationContext<'_>) -> Tra
     let message = config.text("error_message").unwrap_or_else(|| "API rate limit exceeded".to_owned());
     let mut common = Map::new();
     common.insert("rejected_code".to_owned(), if (200..600).contains(&code) { code } else { 429 }.into());
-    if config.flag("fault_tolerant").unwrap_or(true) {
-        common.insert("allow_degradation".to_owned(), true.into());
+    // True by default in Kong, and false here.
+    let degrades = config.field("fault_tolerant").map_or(Some(true.into()), |field| field.switch());
+    if let Some(degrades) = degrades.filter(|degrades| *degrades != Json::Bool(false)) {
+        common.insert("allow_degradation".to_owned(), degrades);
     }
     if config.flag("hide_client_headers") == Some(true) {
         common.insert("show_limit_quota_header".to_owned(), false.into());
     }
     common.insert("_meta".to_owned(), json!({"error_response": {"message": message}}));
     if windows.is_empty() {
-        config.changed("the plugin has no limit; it is left out");
-        return Translation::Nothing;
+        return close(plugin, "no limit of it can be read");
     }
-    config.changed("a window begins with the first request of a key, not with the minute or hour of the clock; and header fields are `RateLimit-Limit`, `-Remaining` and `-Reset`, without `X-RateLimit-…` and `Retry-After`");
+    let fields = match windows.len() {
+        1 => {
+            "header fields are `RateLimit-Limit`, `-Remaining` and `-Reset`, without `X-RateLimit-…` and `Retry-After`"
+        }
+        _ => {
+            "with several periods, header fields are `Minute-RateLimit-Limit` and so on, in place of `RateLimit-Limit`, `X-RateLimit-Limit-Minute` and so on"
+        }
+    };
+    config.changed(format!(
+        "a window begins with the first request of a key, not with the minute or hour of the clock; and {fields}"
+    ));
     let names = json!({"limit_header": "RateLimit-Limit", "remaining_header": "RateLimit-Remaining", "reset_header": "RateLimit-Reset"});
     cx.metadata.borrow_mut().insert("limit-count", crate::upstreams::json_map(names));
     Translation::Limit(Limit { windows, by, common })
@@ -131,9 +184,16 @@ fn limit_by(config: &Object, periods: usize) -> LimitBy {
         ("consumer", _) => LimitBy::Consumer,
         ("ip", _) => LimitBy::Address,
         ("service", _) => LimitBy::Service,
+        ("header", Some(name)) if !is_variable_name(&name) => {
+            config.lost(
+                "header_name",
+                "no variable has the value of this header field, so requests are counted by address",
+            );
+            LimitBy::Address
+        }
         ("header", Some(name)) => {
             if periods > 1 {
-                config.lost("limit_by", "with several periods, a request without the header field is answered 500; Kong counts it by address");
+                config.lost("limit_by", "with several periods, requests with the same value are also limited for each address, in windows that may begin later");
             }
             LimitBy::Header(format!("http_{}", name.to_lowercase().replace('-', "_")))
         }
@@ -153,21 +213,43 @@ fn limit_by(config: &Object, periods: usize) -> LimitBy {
 }
 
 pub(super) fn request_size_limiting(plugin: &Plugin, _: &TranslationContext<'_>) -> Translation {
+    const MEGABYTES: i64 = 128;
     let config = &plugin.config;
-    let size = config.whole("allowed_payload_size").unwrap_or(128);
+    let written = config.field("allowed_payload_size");
     let unit = match config.text("size_unit").as_deref() {
-        Some("bytes") => 1,
-        Some("kilobytes") => 1024,
-        _ => 1_048_576,
+        Some("bytes") => Some(1),
+        Some("kilobytes") => Some(1024),
+        None | Some("megabytes") => Some(1_048_576),
+        Some(_) => None,
     };
     config.lost_if_set(
         "require_content_length",
         "requests without `Content-Length` are admitted; the size of their bodies is still limited",
     );
-    let bytes = size.saturating_mul(unit);
-    if bytes <= 0 {
-        // Kong lets no body through, and 0 stands for no bound here.
-        config.lost("allowed_payload_size", "the smallest bound is one byte here");
-    }
-    Translation::Plain(vec![("client-control", json!({"max_body_size": bytes.max(1)}))])
+    let Some(unit) = unit else { return close(plugin, "the unit of the size cannot be read") };
+    let size = match written.as_ref().map(Field::count) {
+        None => Json::from(MEGABYTES * unit),
+        Some(Some(Count::Variable(text))) if unit == 1 => {
+            config.lost(
+                "allowed_payload_size",
+                "the value of the variable must be above 0, which stands for no limit here",
+            );
+            text.into()
+        }
+        Some(Some(Count::Variable(_))) => {
+            return close(plugin, "a size that comes from a variable must be in bytes (`size_unit: bytes`)");
+        }
+        Some(_) => {
+            let Some(size) = config.whole("allowed_payload_size") else {
+                return close(plugin, "the size cannot be read");
+            };
+            let bytes = size.saturating_mul(unit);
+            if bytes <= 0 {
+                // Kong lets no body through, and 0 stands for no bound here.
+                config.lost("allowed_payload_size", "the smallest bound is one byte here");
+            }
+            bytes.max(1).into()
+        }
+    };
+    Translation::Plain(vec![("client-control", json!({"max_body_size": size}))])
 }

@@ -14,9 +14,9 @@ mod tracing;
 mod transformers;
 mod unsupported;
 
-pub(crate) use auth::{Auth, chain as auth_chain};
-pub(crate) use limits::Limit;
-pub(crate) use transformers::Rewrite;
+pub(crate) use auth::{Auth, admits_anonymous, chain as auth_chain, may_lack_consumer};
+pub(crate) use limits::{Limit, LimitedRequests};
+pub(crate) use transformers::{IDENTITY_FIELDS, Rewrite};
 
 use crate::kong_file::Plugin;
 use crate::object::{Field, Object};
@@ -56,6 +56,8 @@ pub(crate) struct TranslationContext<'a> {
     pub(crate) metadata: RefCell<BTreeMap<&'static str, Map<String, Json>>>,
     /// What `secret_is_base64` of plugins says; here it is a key of credentials.
     pub(crate) base64_secrets: RefCell<BTreeSet<bool>>,
+    /// User names here of consumers for requests without credentials.
+    pub(crate) anonymous: RefCell<BTreeSet<String>>,
 }
 
 impl TranslationContext<'_> {
@@ -69,6 +71,7 @@ impl TranslationContext<'_> {
         let field = config.field("anonymous")?;
         let found = field.text().filter(|name| !name.is_empty());
         let username = self.usernames.get(&found?).cloned();
+        self.anonymous.borrow_mut().extend(username.clone());
         if username.is_none() {
             field.lost("the file has no consumer of this name, so requests without credentials are answered 401");
         }
@@ -116,13 +119,34 @@ pub(crate) fn translate(plugin: &Plugin, cx: &TranslationContext<'_>) -> Transla
         plugin.object.lost("run_on", "a service mesh is not supported; the plugin always runs");
     }
     plugin.object.finish();
-    let known = TABLE.iter().find(|(name, _)| *name == plugin.name);
-    let translated = match known {
-        Some((_, translate)) => translate(plugin, cx),
-        None => return unsupported::translate(plugin),
+    let restricts = is_guard(&plugin.name) || LIMITS.contains(&&*plugin.name);
+    if plugin.is_of_unknown_scope {
+        return match restricts {
+            true => close(plugin, "a variable says where the plugin applies, so it closes all that it may apply to"),
+            false => {
+                plugin.object.changed("a variable says where the plugin applies; it is left out");
+                Translation::Nothing
+            }
+        };
+    }
+    let Some((_, translate)) = TABLE.iter().find(|(name, _)| *name == plugin.name) else {
+        return unsupported::translate(plugin);
     };
+    let (translated, is_incomplete) = plugin.config.losses().watch(|| translate(plugin, cx));
     plugin.config.finish();
-    translated
+    // The default of an option that cannot be read may admit more than the file does.
+    match restricts && (is_incomplete || plugin.is_incomplete) && !matches!(translated, Translation::Closed) {
+        true => close(plugin, "not all options can be read"),
+        false => translated,
+    }
+}
+
+/// Plugins that keep out some requests, by number or size or origin.
+const LIMITS: [&str; 3] = ["cors", "rate-limiting", "request-size-limiting"];
+
+/// Whether the importer knows a plugin, be it to leave it out or to close its routes.
+pub(crate) fn is_known(name: &str) -> bool {
+    TABLE.iter().any(|(known, _)| *known == name) || unsupported::is_known(name)
 }
 
 /// Whether a plugin keeps requests out.
@@ -147,6 +171,11 @@ pub(crate) fn close(plugin: &Plugin, why: &str) -> Translation {
 fn seconds(field: Option<Field>, default_ms: f64, max: i64) -> i64 {
     let milliseconds = field.and_then(|field| field.number()).unwrap_or(default_ms);
     ((milliseconds / 1000.0).ceil() as i64).clamp(1, max)
+}
+
+/// Whether the variable `http_…` of a header field has its value. Variables read `_` as `-`.
+fn is_variable_name(header: &str) -> bool {
+    !header.is_empty() && header.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
 /// A text without variables, for keys whose texts can have some.

@@ -134,20 +134,26 @@ fn cut(range: (u128, u128), others: impl Iterator<Item = (u128, u128)>) -> Vec<(
 pub(super) fn bot_detection(plugin: &Plugin, _: &TranslationContext<'_>) -> Translation {
     let config = &plugin.config;
     let usable = |name: &str, old_name: &str| {
-        let mut regexes = Vec::new();
+        let (mut regexes, mut is_whole) = (Vec::new(), true);
         for field in config.items(name).into_iter().chain(config.items(old_name)) {
             let Some(regex) = field.text() else { continue };
             match regex_problem(&regex) {
                 None => regexes.push(regex),
-                Some(problem) => field.lost(&format!("the regex cannot be used here ({problem}); it is left out")),
+                Some(problem) => {
+                    is_whole = false;
+                    field.lost(&format!("the regex cannot be used here ({problem}); it is left out"));
+                }
             }
         }
-        regexes
+        (regexes, is_whole)
     };
-    let (allow, deny) = (usable("allow", "whitelist"), usable("deny", "blacklist"));
+    let ((allow, _), (deny, denies_all)) = (usable("allow", "whitelist"), usable("deny", "blacklist"));
     config.changed(
         "Kong's own list of robots is not known here; only `deny` of the file is, so add others to `ua-restriction`",
     );
+    if !denies_all {
+        return close(plugin, "a regex of `deny` cannot be used");
+    }
     if deny.is_empty() {
         return Translation::Nothing;
     }

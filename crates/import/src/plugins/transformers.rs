@@ -11,11 +11,30 @@ use serde_json::{Value as Json, json};
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Rewrite {
     pub(crate) method: Option<String>,
+    /// What is made of the request's header fields.
+    open: NodeRequest,
+    /// What is made of it on routes that authenticate, where [`IDENTITY_FIELDS`] of the client do not count.
+    behind_auth: NodeRequest,
+}
+
+/// What nodes get in place of a part of the request.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct NodeRequest {
     /// The path for the node, which replaces that of the route.
     pub(crate) uri: Option<String>,
     /// `headers` of `proxy-rewrite`.
     pub(crate) headers: Option<Json>,
 }
+
+impl Rewrite {
+    pub(crate) fn node_request(&self, is_authenticated: bool) -> &NodeRequest {
+        if is_authenticated { &self.behind_auth } else { &self.open }
+    }
+}
+
+/// Fields in which Kong tells nodes who the consumer is, and that no authentication here sets or removes. A client
+/// could write what it likes into them.
+pub(crate) const IDENTITY_FIELDS: [&str; 3] = ["X-Consumer-ID", "X-Anonymous-Consumer", "X-Consumer-Groups"];
 
 const STEPS: [&str; 5] = ["remove", "rename", "replace", "add", "append"];
 const METHODS: [&str; 14] = [
@@ -34,8 +53,13 @@ pub(super) fn request_transformer(plugin: &Plugin, _: &TranslationContext<'_>) -
         is_known
     });
     let replace = config.object("replace");
-    let uri = replace.and_then(|replace| replace.field("uri")).and_then(|field| template(&field, &field.text()?));
-    let headers = header_edits(config, Of::Request, template);
+    let uri = replace.and_then(|replace| replace.field("uri"));
+    let derived = |cleared: &[&str]| {
+        let value = |field: &Field, text: &str| template(field, text, cleared);
+        let uri = uri.as_ref().and_then(|field| value(field, &field.text()?));
+        NodeRequest { uri, headers: header_edits(config, Of::Request, cleared, value) }
+    };
+    let (open, behind_auth) = (derived(&[]), derived(&IDENTITY_FIELDS));
     for step in STEPS {
         let Some(object) = config.object(step) else { continue };
         object.skip(&["headers", "uri"]);
@@ -47,12 +71,12 @@ pub(super) fn request_transformer(plugin: &Plugin, _: &TranslationContext<'_>) -
         );
         object.finish();
     }
-    Translation::Rewrite(Rewrite { method, uri, headers })
+    Translation::Rewrite(Rewrite { method, open, behind_auth })
 }
 
 pub(super) fn response_transformer(plugin: &Plugin, _: &TranslationContext<'_>) -> Translation {
     let config = &plugin.config;
-    let headers = header_edits(config, Of::Response, plain);
+    let headers = header_edits(config, Of::Response, &[], plain);
     for step in STEPS {
         let Some(object) = config.object(step) else { continue };
         object.skip(&["headers", "json_types"]);
@@ -71,8 +95,9 @@ fn lost_list(object: &Object, key: &str, message: &str) {
     }
 }
 
-/// A text with Kong's `$(headers.x)` and the like, as one with variables. `None`, with a loss, if it has others.
-fn template(field: &Field, text: &str) -> Option<String> {
+/// A text with Kong's `$(headers.x)` and the like, as one with variables. `None`, with a loss, if it has others, or a
+/// field that is `cleared`.
+fn template(field: &Field, text: &str, cleared: &[&str]) -> Option<String> {
     let mut out = String::new();
     let mut rest = text;
     while let Some(begin) = rest.find("$(") {
@@ -84,6 +109,11 @@ fn template(field: &Field, text: &str) -> Option<String> {
             field.lost("the template has an expression that does not exist here; it is left out, and a function in Lua can take its place (docs/lua.md)");
             return None;
         };
+        let is_it = |name: &&str| variable == format!("http_{}", name.to_lowercase().replace('-', "_"));
+        if cleared.iter().any(is_it) {
+            field.lost("on routes that authenticate, the template reads a header field that is set later here, or not at all; it is left out there");
+            return None;
+        }
         out.push_str(&format!("${{{variable}}}"));
         rest = &inner[end + 1..];
     }

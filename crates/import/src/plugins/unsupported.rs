@@ -78,6 +78,10 @@ pub(super) fn is_harmless(name: &str) -> bool {
     HARMLESS.iter().any(|(known, _)| *known == name)
 }
 
+pub(super) fn is_known(name: &str) -> bool {
+    is_harmless(name) || ADVICE.iter().any(|(known, _)| *known == name)
+}
+
 pub(super) fn translate(plugin: &Plugin) -> Translation {
     if let Some((_, what)) = HARMLESS.iter().find(|(known, _)| *known == plugin.name) {
         plugin.object.changed(format!("`{}` does not exist here: {what}", plugin.name));
