@@ -18,7 +18,6 @@ mod kong_file;
 mod losses;
 mod names;
 mod object;
-mod path_rewrite;
 mod placement;
 mod plugins;
 mod routes;
