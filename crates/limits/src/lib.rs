@@ -36,7 +36,6 @@
 
 mod bucket;
 mod key;
-mod layout;
 mod leaky;
 mod members;
 mod memory;

@@ -11,7 +11,6 @@ pub mod cuts;
 pub mod diagnostic;
 pub mod environment;
 mod hidden_texts;
-pub mod layout;
 pub mod locate;
 pub mod nearest;
 pub mod scalar;
