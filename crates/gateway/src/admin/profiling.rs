@@ -2,9 +2,8 @@
 //!
 //! A profile is taken by a thread of its own, one at a time in the process. It stops when the client goes away.
 
-use super::context::{PageContext, Question};
+use super::context::{PageContext, PageRefusal, Question, error, json, refuse};
 use super::lua_profile;
-use super::refusal::{PageRefusal, error, json, refuse};
 use crate::configuration::reload::ServedPlan;
 use axum::body::Body;
 use axum::extract::{Extension, RawQuery};
