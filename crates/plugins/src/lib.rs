@@ -57,7 +57,6 @@ mod random;
 mod real_ip;
 mod redirect;
 mod referer_restriction;
-mod replacement;
 mod request_id;
 mod request_validation;
 mod response_rewrite;
@@ -68,8 +67,8 @@ mod tracing;
 mod traffic_label;
 mod traffic_split;
 mod ua_restriction;
-mod unknown_variables;
 mod uri_blocker;
+mod variable_texts;
 mod workflow;
 
 pub use lua::{module_of, required_paths};
