@@ -37,7 +37,6 @@
 mod bucket;
 mod key;
 mod leaky;
-mod members;
 mod memory;
 mod sync;
 mod table;

@@ -5,15 +5,14 @@
 //!  ├ header ┼ bucket 0 ┼ bucket 1 ┼ …        512 bytes each
 //! ```
 //!
-//! This layout is the contract between the two processes of an upgrade: a change of it, of the words in `members` and
-//! `bucket`, or of the hash in `key`, requires a new [`VERSION`].
+//! This layout is the contract between the two processes of an upgrade: a change of it, of the words in `bucket`, or
+//! of the hash in `key`, requires a new [`VERSION`].
 //!
 //! All of its content is accessed as atomics, so that neither threads nor processes can cause a data race. It is
 //! separate from the mapping of `stillgate-metrics`, which reserves, grows and has one writer; this one has a fixed
 //! size from the start.
 
-use crate::bucket::Bucket;
-use crate::members::WAYS_MAX;
+use crate::bucket::{Bucket, WAYS_MAX};
 use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
 };
