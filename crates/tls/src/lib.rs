@@ -16,7 +16,6 @@ mod chain;
 mod client;
 mod client_auth;
 mod client_certificate;
-mod digest;
 mod entry;
 mod handshake_failure;
 mod identity;
@@ -31,7 +30,6 @@ mod provider;
 mod server;
 #[cfg(test)]
 mod tests;
-mod tickets;
 
 pub use client::ClientTls;
 pub use client_auth::ClientCa;
