@@ -15,7 +15,6 @@ mod environment;
 mod expression;
 mod health_checks;
 mod kong_file;
-mod losses;
 mod names;
 mod object;
 mod placement;
@@ -25,13 +24,12 @@ mod stream_routes;
 mod upstreams;
 mod vaults;
 
-pub use losses::{Loss, Severity};
+pub use object::{Loss, Severity};
 
 use crate::certificates::Certificates;
 use crate::consumers::Usernames;
 use crate::kong_file::KongFile;
-use crate::losses::Losses;
-use crate::object::Object;
+use crate::object::{Losses, Object};
 use crate::placement::{Placement, RouteIds};
 use crate::plugins::TranslationContext;
 use crate::stream_routes::Streams;

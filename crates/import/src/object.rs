@@ -1,11 +1,12 @@
 //! Reads objects of the imported file: each key that is read is marked, and the rest is reported as lost.
 //!
 //! That makes silence impossible: a key that no code asks for becomes a loss by itself. Values that have another type
-//! than Kong's schema says become losses, too, and count as absent.
+//! than Kong's schema says become losses, too, and count as absent. A loss has a place and a sentence. It never has a
+//! value of the file: values may be secrets.
 
 use crate::environment;
-use crate::losses::Losses;
 use std::cell::RefCell;
+use std::fmt;
 use std::rc::Rc;
 use stillgate_yaml::scalar::Meaning;
 use stillgate_yaml::{Entry, Node, Position, Value};
@@ -283,5 +284,65 @@ fn item_name(node: &Node, index: usize) -> String {
     match named.filter(is_plain) {
         Some(name) => format!(".{name}"),
         None => format!("[{index}]"),
+    }
+}
+
+/// One thing that the result does not do, or does in another way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loss {
+    /// How much it matters.
+    pub severity: Severity,
+    /// The place in the imported file, such as `services.shop.routes.orders.plugins.rate-limiting.minute`.
+    pub path: String,
+    /// Its line and column.
+    pub at: Position,
+    /// What is lost, and what to do.
+    pub message: String,
+}
+
+/// How much a loss matters. The first ones are reported first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Requests that were admitted are refused, because what guards them cannot be imported.
+    Closed,
+    /// Something is missing or different.
+    Changed,
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: ", self.at.line, self.at.column)?;
+        if !self.path.is_empty() {
+            write!(f, "{}: ", self.path)?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+/// Gathers losses. Clones share one list.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Losses(Rc<RefCell<Vec<Loss>>>);
+
+impl Losses {
+    /// Records a loss.
+    pub(crate) fn changed(&self, path: impl Into<String>, at: Position, message: impl Into<String>) {
+        self.push(Severity::Changed, path.into(), at, message.into());
+    }
+
+    /// Records that requests are refused from now on.
+    pub(crate) fn closed(&self, path: impl Into<String>, at: Position, message: impl Into<String>) {
+        self.push(Severity::Closed, path.into(), at, message.into());
+    }
+
+    fn push(&self, severity: Severity, path: String, at: Position, message: String) {
+        self.0.borrow_mut().push(Loss { severity, path, at, message });
+    }
+
+    /// All losses, the gravest first, then in the order of the file, each once.
+    pub(crate) fn sorted(&self) -> Vec<Loss> {
+        let mut all = self.0.take();
+        all.sort_by(|a, b| (a.severity, a.at, &a.path).cmp(&(b.severity, b.at, &b.path)));
+        all.dedup();
+        all
     }
 }

@@ -6,7 +6,6 @@
 mod answers;
 mod auth;
 mod cors;
-mod header_edits;
 mod limits;
 mod loggers;
 mod restrictions;
