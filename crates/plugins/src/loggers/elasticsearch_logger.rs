@@ -1,9 +1,8 @@
 //! `elasticsearch-logger`: writes entries to Elasticsearch with its bulk API.
 
-use super::encoding::Concatenation;
 use super::format::FinishedRequest;
 use super::keys::{HeaderSecrets, UrlText, batching_logger_keys, logger_metadata, parse_url};
-use super::logger::{Logger, PHASES, of_metadata, plugin_of_logger};
+use super::logger::{Concatenation, Logger, PHASES, of_metadata, plugin_of_logger};
 use crate::variable_texts::{Unknown, warn_of_unknown};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
