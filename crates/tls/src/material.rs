@@ -1,10 +1,9 @@
 //! Everything that one configuration needs for TLS: loaded whole or not at all; unchanged parts are kept.
 
-use crate::chain::ChainReceiver;
 use crate::client::{self, ClientTls, name_of};
 use crate::client_auth::roots;
 use crate::entry::{SslEntry, entry};
-use crate::identity::{Expiry, Identity, Purpose, pair};
+use crate::identity::{ChainReceiver, Expiry, Identity, Purpose, pair};
 use crate::loading::{Digest, Digester, Text, TlsLoad};
 use crate::pem::Files;
 use crate::problem::{ConfigLocation, Problem, Problems, TlsFindings, TlsProblems};
