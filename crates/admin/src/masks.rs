@@ -6,8 +6,8 @@
 use crate::collections::Collection;
 use crate::control::Control;
 use serde_json::Value as Json;
-pub use stillgate_schema::mask::{MASK, is_masked};
-use stillgate_schema::pem::remove_private_keys;
+use stillgate_schema::secret_texts::remove_private_keys;
+pub use stillgate_schema::secret_texts::{MASK, is_masked};
 
 /// Hides the private keys of a document. `key` is removed, as in APISIX; `keys` stays as long as `certs`, since clients such as ADC
 /// pair the two. A private key that is in the same text as a certificate is removed from it.

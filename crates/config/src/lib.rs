@@ -7,7 +7,8 @@
 //! ```
 //!
 //! `file/` and `store/` are the two kinds of sources: each passes resources through all stages, and has its own policy of refusal.
-//! Dependencies between the folders point one way: file, store ─▶ resources ─▶ model ─▶ keys ─▶ values.
+//! `chain_lint` looks for what is valid in a `Config` and hardly intended. Dependencies between the folders point one way: file,
+//! store ─▶ resources ─▶ model ─▶ keys ─▶ values.
 //!
 //! The JSON Schema and the reference are generated from the same tables. Nothing here does IO; the environment is an argument.
 //! Unknown input is refused, with every error that can be found at once.
@@ -15,6 +16,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod chain_lint;
 mod file;
 mod keys;
 mod model;
@@ -24,6 +26,7 @@ pub mod secret_fields;
 mod store;
 mod values;
 
+pub use chain_lint::{ChainFinding, ChainLint, chain_lint};
 pub use file::{
     DigestedText, FILE_BYTES_MAX, FileDocument, IncrementalReader, MASK, documents, is_masked, load, load_with,
     pid_file,

@@ -10,14 +10,15 @@ mod conditions;
 mod open_keys;
 mod possible;
 
-use addresses::{is_reference, is_variables};
-use conditions::{KEYS, is_known_word, may_read_secret};
 pub use conditions::{is_secret_field, masked_expression};
 pub use open_keys::{is_known_key, is_known_plugin};
 pub use possible::each_possible_secret;
+
+use addresses::{is_reference, is_variables};
+use conditions::{KEYS, is_known_word, may_read_secret};
 use serde_json::Value as Json;
 use stillgate_route::Expression;
-use stillgate_schema::pem::has_private_key;
+use stillgate_schema::secret_texts::has_private_key;
 use stillgate_schema::text::diagnostic::{Diagnostic, Errors, Sink};
 
 /// Called with a secret, which it may replace.

@@ -6,9 +6,12 @@
 //! The process that takes over learns the jobs that this one knows, and how those that it has begun go on.
 
 use super::node::{DeviceNode, Local, State, was_written};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Value as Json, json};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -418,4 +421,52 @@ pub(super) async fn tell_successor(
             node.state().jobs.settle();
         }
     }
+}
+
+/// The body of a request for a broadcast, from a back-end or by way of another node.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BroadcastRequest {
+    #[serde(default, rename = "match")]
+    of: RequestedMatch,
+    body: Box<RawValue>,
+    encoding: Option<BodyEncoding>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct RequestedMatch {
+    #[serde(default)]
+    prefix: String,
+    #[serde(default)]
+    label: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+enum BodyEncoding {
+    Base64,
+}
+
+/// Parses the body of a request for a broadcast: its devices and its message.
+pub(super) fn read_broadcast(bytes: &[u8], bytes_max: usize) -> Result<(Match, Body<'static>), NoJob> {
+    let asked: BroadcastRequest =
+        serde_json::from_slice(bytes).map_err(|why| NoJob::Asked(format!("the body: {why}")))?;
+    let decoded;
+    let body = match asked.encoding {
+        None => Body::of_request(Some("application/json"), asked.body.get().as_bytes()),
+        Some(BodyEncoding::Base64) => {
+            let text = serde_json::from_str::<String>(asked.body.get()).ok();
+            let bytes = text.and_then(|text| STANDARD.decode(text).ok());
+            let wrong = || NoJob::Asked("\"body\" must be padded base64, as \"encoding\" says".to_owned());
+            decoded = bytes.ok_or_else(wrong)?;
+            Body::of_request(None, &decoded)
+        }
+    };
+    let body = body.map_err(NoJob::Body)?;
+    if body.bytes().len() > bytes_max {
+        return Err(NoJob::TooLong);
+    }
+    let of = Match { prefix: asked.of.prefix, labels: asked.of.label.into_iter().collect() };
+    Ok((of, body.into_owned()))
 }

@@ -13,7 +13,6 @@
 #![forbid(unsafe_code)]
 
 mod api;
-mod broadcast_request;
 mod carrying;
 mod clock;
 mod envelope;

@@ -1,17 +1,16 @@
 //! The thread of devices: its event loop, and its parameters.
 
 use super::api::DeviceApi;
-use super::jobs;
-use super::jobs::TakeoverNotice;
+use super::jobs::{self, TakeoverNotice, read_broadcast};
 use super::node::DeviceNode;
 use super::registry::{Memory, Registry, RegistrySettings, SharedRegistry};
 use super::reports;
+use crate::carrying;
 use crate::clock::{rfc3339, unix_ms};
 use crate::envelope::{PostVerdict, read_post, split, write_verdict};
 use crate::node::Online;
 use crate::peers::{BROADCAST, CARRY, DISCONNECT, JOB, LIST, MESSAGE, PAGE_MAX, Page, SHOW};
 use crate::reports::Commands;
-use crate::{broadcast_request, carrying};
 use bytes::Bytes;
 use serde_json::{Map, Value as Json, json};
 use std::io;
@@ -312,7 +311,7 @@ async fn answer(node: &Arc<DeviceNode>, call: &Call) -> PeerReply {
 /// Begins a job here at the request of another node.
 fn begin_job(node: &Arc<DeviceNode>, from: &str, message: &[u8], request: &[u8]) -> Option<Vec<u8>> {
     let message = MessageId::parse(&serde_json::from_slice::<String>(message).ok()?)?;
-    let (of, body) = broadcast_request::parse(request, node.limits.message_bytes).ok()?;
+    let (of, body) = read_broadcast(request, node.limits.message_bytes).ok()?;
     node.broadcast(message, of, &body, Some(from)).ok()?;
     Some(Vec::new())
 }

@@ -30,7 +30,6 @@
 
 pub mod directory;
 pub mod frame;
-mod hex;
 pub mod protocol;
 pub mod session;
 

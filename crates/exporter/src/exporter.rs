@@ -4,8 +4,7 @@
 
 use crate::answer::answer_scrape;
 use crate::server::{self, BUFFER_BYTES_MAX, Connections, HEAD_TIMEOUT};
-use crate::source::{ExpositionSite, ExpositionSource, Unavailable};
-use crate::tally::{ExporterCounts, ExporterTally};
+use crate::source::{ExporterCounts, ExporterTally, ExpositionSite, ExpositionSource, Unavailable};
 use crate::turns;
 use hyper::Request;
 use hyper::body::Incoming;
@@ -13,14 +12,13 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
-use std::fmt;
 use std::future::Future;
-use std::io;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
+use std::{fmt, io};
 use stillgate_metrics::reader::FamilyCardinality;
 use stillgate_metrics::{Collector, CollectorOptions};
 use stillgate_profiler::threads::Registration;

@@ -11,9 +11,7 @@ mod answer;
 mod exporter;
 mod server;
 mod source;
-mod tally;
 mod turns;
 
 pub use exporter::{CollectorReader, Exporter, ScrapeForwarder};
-pub use source::ExpositionSite;
-pub use tally::ExporterCounts;
+pub use source::{ExporterCounts, ExpositionSite};

@@ -1,12 +1,13 @@
-//! The collector, shared by the exporter's tasks.
+//! The collector, shared by the exporter's tasks, and the counters of their work, which any other thread reads.
 //!
 //! Work on it is done in short stretches: a refresh, or a piece. Other scrapes have their turn in between. The clock is
-//! read here, and nowhere below.
+//! read here, and nowhere below. The owner of a writer decides how the counts become series; the exporter only reads
+//! segments.
 
-use crate::tally::ExporterTally;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use stillgate_door::Hosts;
 use stillgate_metrics::encode::Format;
 use stillgate_metrics::reader::{ExpositionCursor, FamilyCardinality, Piece};
@@ -249,6 +250,84 @@ impl ExpositionSource {
 /// A clock before 1970 is ignored: nothing expires then.
 fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+/// Totals since the exporter began, each exact, together about the same moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ExporterCounts {
+    /// Scrapes begun in text, OpenMetrics and protobuf.
+    pub text: u64,
+    /// See `text`.
+    pub openmetrics: u64,
+    /// See `text`.
+    pub protobuf: u64,
+    /// Scrapes turned away, since there were too many or there was nothing to read.
+    pub refused: u64,
+    /// Pieces of expositions handed out.
+    pub pieces: u64,
+    /// Bytes of these pieces.
+    pub bytes: u64,
+    /// Time spent on refreshing and encoding, by the wall clock, in nanoseconds.
+    pub encoding_ns: u64,
+    /// Scrapes that are being sent now.
+    pub scraping: u64,
+}
+
+/// The counters.
+#[derive(Debug, Default)]
+pub(crate) struct ExporterTally {
+    text: AtomicU64,
+    openmetrics: AtomicU64,
+    protobuf: AtomicU64,
+    refused: AtomicU64,
+    pieces: AtomicU64,
+    bytes: AtomicU64,
+    encoding_ns: AtomicU64,
+    scraping: AtomicU64,
+}
+
+impl ExporterTally {
+    pub(crate) fn count_begun(&self, format: Format) {
+        let counter = match format {
+            Format::Text => &self.text,
+            Format::OpenMetrics => &self.openmetrics,
+            Format::Protobuf => &self.protobuf,
+        };
+        counter.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn count_refused(&self) {
+        self.refused.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn count_piece(&self, bytes: usize) {
+        self.pieces.fetch_add(1, Relaxed);
+        self.bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    pub(crate) fn add_encoding_time(&self, took: Duration) {
+        self.encoding_ns.fetch_add(took.as_nanos() as u64, Relaxed);
+    }
+
+    pub(crate) fn count_scraping(&self, started: bool) {
+        match started {
+            true => self.scraping.fetch_add(1, Relaxed),
+            false => self.scraping.fetch_sub(1, Relaxed),
+        };
+    }
+
+    pub(crate) fn read(&self) -> ExporterCounts {
+        ExporterCounts {
+            text: self.text.load(Relaxed),
+            openmetrics: self.openmetrics.load(Relaxed),
+            protobuf: self.protobuf.load(Relaxed),
+            refused: self.refused.load(Relaxed),
+            pieces: self.pieces.load(Relaxed),
+            bytes: self.bytes.load(Relaxed),
+            encoding_ns: self.encoding_ns.load(Relaxed),
+            scraping: self.scraping.load(Relaxed),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn another_build_hashes_alike() {
-        // Stored in the memory that an upgrade hands over: a change requires a new `layout::VERSION`.
+        // Stored in the memory that an upgrade hands over: a change requires a new `memory::VERSION`.
         assert_eq!(key([1, 2], &["route", "::1"]).0, [0x2391_4de5_2116_aec8, 0xe39b_c2ae_f0a3_9dbb]);
     }
 }

@@ -36,9 +36,7 @@
 
 mod bucket;
 mod key;
-mod layout;
 mod leaky;
-mod members;
 mod memory;
 mod sync;
 mod table;

@@ -1,10 +1,18 @@
 //! The memory of a table: a file without a name that two processes map. The only module of the crate with unsafe code.
 //!
+//! ```text
+//!  0        4096
+//!  ├ header ┼ bucket 0 ┼ bucket 1 ┼ …        512 bytes each
+//! ```
+//!
+//! This layout is the contract between the two processes of an upgrade: a change of it, of the words in `bucket`, or
+//! of the hash in `key`, requires a new [`VERSION`].
+//!
 //! All of its content is accessed as atomics, so that neither threads nor processes can cause a data race. It is
 //! separate from the mapping of `stillgate-metrics`, which reserves, grows and has one writer; this one has a fixed
 //! size from the start.
 
-use crate::layout::{BUCKET_BYTES, HEADER_BYTES, Shelf, TableHeader};
+use crate::bucket::{Bucket, WAYS_MAX};
 use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
 };
@@ -13,6 +21,39 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
+
+/// "sglimits" as a little-endian number.
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"sglimits");
+/// The version of the contract.
+pub(crate) const VERSION: u64 = 1;
+/// Bytes before the buckets.
+pub(crate) const HEADER_BYTES: usize = 4096;
+/// Slots of a bucket. With half of all slots in use, one bucket in three hundred has no room for another counter.
+pub(crate) const WAYS: usize = WAYS_MAX;
+/// Bytes of a bucket.
+pub(crate) const BUCKET_BYTES: usize = size_of::<Shelf>();
+
+/// A bucket in memory.
+#[repr(C, align(512))]
+pub(crate) struct Shelf(pub(crate) Bucket<WAYS>);
+
+/// The first page. Its first two lines never change once the table is open.
+#[repr(C)]
+pub(crate) struct TableHeader {
+    pub(crate) magic: AtomicU64,
+    pub(crate) version: AtomicU64,
+    pub(crate) buckets: AtomicU64,
+    pub(crate) seeds: [AtomicU64; 2],
+    spare: [AtomicU64; 11],
+    pub(crate) evicted: AtomicU64,
+    pub(crate) contended: AtomicU64,
+    pub(crate) disturbed: AtomicU64,
+}
+
+const _: () = assert!(BUCKET_BYTES == 512 && size_of::<Bucket<WAYS>>() == 512);
+const _: () = assert!(std::mem::offset_of!(TableHeader, evicted) == 128 && size_of::<TableHeader>() <= HEADER_BYTES);
+const _: () = assert!(HEADER_BYTES.is_multiple_of(BUCKET_BYTES));
 
 /// A mapped file: a [`TableHeader`], then shelves.
 #[derive(Debug)]

@@ -2,9 +2,8 @@
 
 use crate::bucket::{Bucket, BucketContention, TRIES_MAX, ValidEnds};
 use crate::key::{CounterKey, KeyHasher, KeyPrefix};
-use crate::layout::{BUCKET_BYTES, HEADER_BYTES, MAGIC, Shelf, VERSION, WAYS};
 use crate::leaky::{CLOSED, Epoch, Leak, LeakyDecision};
-use crate::memory::TableMapping;
+use crate::memory::{BUCKET_BYTES, HEADER_BYTES, MAGIC, Shelf, TableMapping, VERSION, WAYS};
 use crate::window::{AlignedWindow, Limit, LimitDecision};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -269,7 +268,7 @@ impl AsFd for Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::TableHeader;
+    use crate::memory::TableHeader;
     use std::os::fd::OwnedFd;
 
     const LIMIT: Limit = Limit { count: 2, window_ms: 1_000 };

@@ -1,16 +1,16 @@
 //! Custom plugins of operators: each is a file, which is read with the configuration that uses it.
 //!
-//! The crate reads no files and does not depend on Lua: it gets texts, and [`crate::Scripts::plugins`] makes plugins of
-//! them.
+//! The crate reads no files and does not depend on Lua: it gets texts, and the creator of a [`crate::PluginTable`]
+//! provides what compiles them, the [`Scripts`]. They also compile the other functions in Lua of a configuration.
 
 use crate::definition::Compile;
 use crate::identity::Identity;
 use crate::phase::Phases;
-use crate::plugin::Plugin;
-use crate::scripts::Scripts;
+use crate::plugin::{Plugin, PluginOrigin};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use stillgate_route::FilterFunction;
 use stillgate_schema::{Json, Node};
 
 /// A file with the text of a plugin.
@@ -166,5 +166,41 @@ impl PartialEq for CustomPlugins {
 impl fmt::Debug for CustomPlugins {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.iter().map(|plugin| plugin.name)).finish()
+    }
+}
+
+/// Wraps a plugin in a function in Lua that runs before each of its phases: the text, the plugin and its name, its
+/// configuration, and its origin. Fails with a message if the text does not return a function.
+pub type Precede = fn(&str, Box<dyn Plugin>, &'static str, Json, &PluginOrigin) -> Result<Box<dyn Plugin>, String>;
+
+/// Makes plugins of files: [`Scripts::plugins`].
+pub type MakePlugins = fn(&[PluginFile], &Arc<Json>) -> Vec<Result<CustomPlugin, String>>;
+
+/// The compilers of texts in Lua.
+#[derive(Clone, Copy)]
+pub struct Scripts {
+    /// `_meta.pre_function`
+    pub precede: Precede,
+    /// `filter_func` of the route with this id. Fails with a message if the text does not return a function.
+    pub filter: fn(&str, &str) -> Result<FilterFunction, String>,
+    /// The plugins of files, with the content of `plugin_attr`. A file without a plugin that no other file requires is
+    /// an error that names it.
+    pub plugins: MakePlugins,
+}
+
+impl Scripts {
+    /// Without Lua: every text is refused.
+    pub const NONE: Scripts = Scripts {
+        precede: |_, _, _, _, _| Err(NO_LUA.to_owned()),
+        filter: |_, _| Err(NO_LUA.to_owned()),
+        plugins: |_, _| vec![Err(NO_LUA.to_owned())],
+    };
+}
+
+const NO_LUA: &str = "Lua is not available here";
+
+impl fmt::Debug for Scripts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Scripts")
     }
 }

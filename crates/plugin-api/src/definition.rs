@@ -1,16 +1,15 @@
-//! A plugin's definition: its name, its priority, its keys, and how its configuration is compiled.
+//! A plugin's definition: its name, its priority, its keys, and how its configuration is compiled,
+//! with the upstreams that it may refer to.
 
 use crate::consumers::CredentialVerifier;
 use crate::identity::{Identity, of_node};
-use crate::origin::PluginOrigin;
 use crate::phase::Phases;
-use crate::plugin::Plugin;
-use crate::upstreams::Upstreams;
+use crate::plugin::{OwnUpstream, Plugin, PluginOrigin};
 use serde_json::Value as Json;
 use std::any::{Any, TypeId};
 use std::fmt;
 use std::sync::Arc;
-use stillgate_schema::{Definitions, Kind, Node, Object, Path, Position, Sink, map, read};
+use stillgate_schema::{At, Definitions, Fault, Kind, Node, Object, Path, Position, Sink, map, read};
 
 /// A plugin's definition.
 pub trait Define: Plugin + Sized {
@@ -183,5 +182,30 @@ impl Descriptor {
 impl fmt::Debug for Descriptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Descriptor").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Upstreams that a configuration may refer to while it is compiled. Requests refer to an upstream by its key.
+pub trait Upstreams {
+    /// The key of one of `upstreams`; `None`: it does not exist or cannot be used, which has been reported.
+    fn shared_key(&self, id: &At<String>, path: &Path<'_>, sink: &mut Sink) -> Option<Arc<str>>;
+
+    /// Registers an upstream that is written in the configuration under this key; `None`: it is invalid, which has been
+    /// reported.
+    fn register_own(&self, key: &str, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<OwnUpstream>;
+}
+
+/// No upstreams.
+pub struct NoUpstreams;
+
+impl Upstreams for NoUpstreams {
+    fn shared_key(&self, id: &At<String>, path: &Path<'_>, sink: &mut Sink) -> Option<Arc<str>> {
+        sink.error(id.at, path, Fault::new(format!("there is no upstream with the id {:?}", id.value)));
+        None
+    }
+
+    fn register_own(&self, _: &str, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<OwnUpstream> {
+        sink.error(node.at, path, Fault::new("an upstream cannot be written here"));
+        None
     }
 }

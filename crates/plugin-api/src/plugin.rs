@@ -1,4 +1,5 @@
-//! A plugin with its configuration, as workers run it: its phases, and its entry in chains.
+//! A plugin with its configuration, as workers run it: its phases, and its entry in chains, with the
+//! resource that it is from.
 
 use crate::arguments::values::Arguments;
 use crate::body::FILTER_BYTES_MAX;
@@ -7,15 +8,17 @@ use crate::flow::Flow;
 use crate::identity::Identity;
 use crate::meta::Meta;
 use crate::metadata::MetadataTable;
-use crate::origin::PluginOrigin;
 use crate::phase::{Phase, Phases};
 use crate::request::Request;
 use crate::response::Response;
-use crate::upstreams::OwnUpstream;
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 use stillgate_route::Variable;
 use stillgate_schema::Position;
+
+/// An upstream written in a plugin's configuration, as a handle for its compiler.
+pub type OwnUpstream = Arc<dyn Any + Send + Sync>;
 
 /// One configured plugin, which workers run. It is shared by all of them, so its mutable state is elsewhere: in a
 /// request, in [`Worker`](crate::Worker), or in a [`PerWorker`](crate::PerWorker).
@@ -174,5 +177,55 @@ impl fmt::Debug for ChainEntry {
 impl PartialEq for ChainEntry {
     fn eq(&self, other: &ChainEntry) -> bool {
         self.identity == other.identity
+    }
+}
+
+/// The resource that contains a plugin's configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct PluginOrigin {
+    /// The type of the resource.
+    pub level: PluginLevel,
+    /// The resource's id.
+    pub id: Box<str>,
+}
+
+/// The types of resources that have plugins. Later ones override earlier ones, plugin by plugin; global rules are
+/// separate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PluginLevel {
+    /// `global_rules`
+    GlobalRule,
+    /// `services`
+    Service,
+    /// `plugin_configs`
+    PluginConfig,
+    /// `routes`
+    Route,
+    /// `consumer_groups`
+    ConsumerGroup,
+    /// `consumers`
+    Consumer,
+    /// `plugin_metadata`
+    Metadata,
+}
+
+impl PluginLevel {
+    /// Its name in messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            PluginLevel::GlobalRule => "global rule",
+            PluginLevel::Service => "service",
+            PluginLevel::PluginConfig => "plugin config",
+            PluginLevel::Route => "route",
+            PluginLevel::ConsumerGroup => "consumer group",
+            PluginLevel::Consumer => "consumer",
+            PluginLevel::Metadata => "plugin metadata",
+        }
+    }
+}
+
+impl fmt::Display for PluginOrigin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?}", self.level.name(), self.id)
     }
 }

@@ -2,17 +2,13 @@
 
 use crate::arguments::values::Arguments;
 use crate::body::FILTER_BYTES_MAX;
-use crate::custom::{CustomPlugin, CustomPlugins};
-use crate::definition::{Compile, Descriptor};
+use crate::custom::{CustomPlugin, CustomPlugins, Scripts};
+use crate::definition::{Compile, Descriptor, Upstreams};
 use crate::identity::{Identity, of_node};
-use crate::meta::Filter;
-use crate::meta::{Meta, MetaKeys};
-use crate::origin::PluginOrigin;
+use crate::meta::{Filter, Meta, MetaKeys};
 use crate::phase::{Phase, Phases};
-use crate::plugin::{BodyArguments, ChainEntry, Plugin};
-use crate::scripts::Scripts;
+use crate::plugin::{BodyArguments, ChainEntry, Plugin, PluginOrigin};
 use crate::secrets::{Secrets, substitute};
-use crate::upstreams::Upstreams;
 use serde_json::json;
 use std::rc::Rc;
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 //! State is kept by host and path for all workers, as in APISIX: neither the route nor the configuration makes a
 //! difference. It is bounded; the time is the worker's.
 
-use crate::unknown_variables;
+use crate::variable_texts;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -84,7 +84,7 @@ impl Define for ApiBreaker {
         let mut headers = Vec::new();
         for header in keys.break_response_headers.unwrap_or_default() {
             let path = cx.path.key("break_response_headers");
-            let template = unknown_variables::template(&header.value.value, header.value.at, &path, cx.sink);
+            let template = variable_texts::template(&header.value.value, header.value.at, &path, cx.sink);
             headers.push((header.key.value, template));
         }
         LazyLock::force(&KNOWN);

@@ -2,9 +2,8 @@
 
 use crate::header_edits::text_or_number;
 use crate::number::Decimal;
-use crate::random;
 use crate::rules::any_is_true;
-use crate::unknown_variables;
+use crate::{random, variable_texts};
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_plugin_api::{Answer, Compile, Define, Filter, Flow, Phase, Phases, Plugin, Request, Template};
@@ -92,7 +91,7 @@ impl Kind for Headers {
             };
             let name = OwnedFieldName::new(entry.key.as_bytes()).map_err(|error| error.to_string());
             let value = FieldValue::new(text.as_bytes()).map_err(|error| error.to_string());
-            let template = unknown_variables::template_with_body(&text, entry.value.at, &path, sink);
+            let template = variable_texts::template_with_body(&text, entry.value.at, &path, sink);
             match (name, value.map(|_| template)) {
                 (Ok(name), Ok(value)) => headers.push(AbortHeader { name, value }),
                 (Err(error), _) => sink.error(entry.key_at, &path, Fault::new(error)),
@@ -138,9 +137,9 @@ impl Define for FaultInjection {
             Some(abort) => {
                 let when = RequestSelector::compile("abort", abort.percentage, abort.vars, cx)?;
                 let path = cx.path.key("abort");
-                let body = abort.body.map(|body| {
-                    unknown_variables::template_with_body(&body.value, body.at, &path.key("body"), cx.sink)
-                });
+                let body = abort
+                    .body
+                    .map(|body| variable_texts::template_with_body(&body.value, body.at, &path.key("body"), cx.sink));
                 let headers = abort.headers.unwrap_or_default().into();
                 Some((when, Arc::new(AbortReply { status: abort.http_status, body, headers })))
             }

@@ -6,7 +6,7 @@
 
 use crate::fields::{FieldMap, Fields};
 use crate::server_call::{FIELD_NAME, keepalive, url};
-use crate::unknown_variables;
+use crate::variable_texts;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_plugin_api::body::FILTER_BYTES_MAX;
@@ -83,7 +83,7 @@ impl Define for ForwardAuth {
         let mut extra_headers = Vec::new();
         for (name, value) in keys.extra_headers.unwrap_or_default() {
             let (text, path) = (String::from_utf8_lossy(value.value().bytes()), cx.path.key("extra_headers"));
-            extra_headers.push((name, unknown_variables::template_with_body(&text, cx.at, &path, cx.sink)));
+            extra_headers.push((name, variable_texts::template_with_body(&text, cx.at, &path, cx.sink)));
         }
         Some(ForwardAuth(Arc::new(ForwardAuthConfig {
             url,

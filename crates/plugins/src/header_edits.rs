@@ -3,8 +3,7 @@
 //! Names and constant values are checked when a configuration is read. A value with variables is checked when it is
 //! assembled; if it could split the head, it is not sent and the request fails.
 
-use crate::replacement::{Groups, Language, Replacement, ReplacementPart, group_max};
-use crate::unknown_variables::{Unknown, warn};
+use crate::variable_texts::{Groups, Language, Replacement, ReplacementPart, Unknown, group_max, warn_of_unknown};
 use std::borrow::Cow;
 use stillgate_plugin_api::{Request, Response, Worker};
 use stillgate_route::{Lookup, Variable};
@@ -367,7 +366,7 @@ impl Headers {
             report_expected("a text or a number", value, path, sink);
             return None;
         };
-        match self.edit(&entry.key, &text, make, &mut |error| warn(&error, value.at, path, sink)) {
+        match self.edit(&entry.key, &text, make, &mut |error| warn_of_unknown(&error, value.at, path, sink)) {
             Ok(edit) => Some(edit),
             Err(fault) => {
                 sink.error(entry.key_at, path, fault);
@@ -385,7 +384,7 @@ impl Headers {
                 report_expected("a line such as \"Name: value\"", item, &path, sink);
                 return None;
             };
-            let unknown = &mut |error| warn(&error, item.at, &path, sink);
+            let unknown = &mut |error| warn_of_unknown(&error, item.at, &path, sink);
             // Only blanks are trimmed: a line break in the value is refused like any other control character.
             let name = name.trim_end_matches([' ', '\t']);
             match self.edit(name, value.trim_matches([' ', '\t']), Edit::Add, unknown) {

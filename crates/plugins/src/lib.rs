@@ -15,7 +15,6 @@ mod authentication;
 mod basic_auth;
 mod body_fields;
 mod body_transformer;
-mod buffering;
 mod client_control;
 mod compression;
 mod consumer_restriction;
@@ -58,7 +57,6 @@ mod random;
 mod real_ip;
 mod redirect;
 mod referer_restriction;
-mod replacement;
 mod request_id;
 mod request_validation;
 mod response_rewrite;
@@ -69,8 +67,8 @@ mod tracing;
 mod traffic_label;
 mod traffic_split;
 mod ua_restriction;
-mod unknown_variables;
 mod uri_blocker;
+mod variable_texts;
 mod workflow;
 
 pub use lua::{module_of, required_paths};
@@ -126,17 +124,17 @@ const PLUGINS: &[Descriptor] = &[
     Descriptor::of::<traffic_label::TrafficLabel>(),
     Descriptor::of::<traffic_split::TrafficSplit>(),
     Descriptor::of::<workflow::Workflow>(),
-    Descriptor::of::<buffering::ProxyControl>(),
+    Descriptor::of::<noop_plugins::ProxyControl>(),
     Descriptor::of::<public_api::PublicApi>(),
-    Descriptor::of::<public_api::NodeStatus>(),
-    Descriptor::of::<public_api::ServerInfo>(),
+    Descriptor::of::<noop_plugins::NodeStatus>(),
+    Descriptor::of::<noop_plugins::ServerInfo>(),
     Descriptor::of::<prometheus::Prometheus>().with_metadata::<prometheus::Prometheus>(),
     Descriptor::of::<grpc_web::GrpcWeb>(),
     Descriptor::of::<body_transformer::BodyTransformer>(),
     Descriptor::of::<compression::Gzip>(),
     Descriptor::of::<compression::Brotli>(),
     Descriptor::of::<compression::Zstd>(),
-    Descriptor::of::<buffering::ProxyBuffering>(),
+    Descriptor::of::<noop_plugins::ProxyBuffering>(),
     Descriptor::of::<tracing::Zipkin>().with_metadata::<tracing::Zipkin>(),
     Descriptor::of::<tracing::OpenTelemetry>().with_metadata::<tracing::OpenTelemetry>(),
     Descriptor::of::<device_gateway::DeviceGateway>(),

@@ -2,7 +2,7 @@
 
 use crate::fields::{FieldMap, Fields};
 use crate::random;
-use crate::unknown_variables::{self, Unknown, warn};
+use crate::variable_texts::{self, Unknown, warn_of_unknown};
 use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
@@ -107,7 +107,7 @@ impl Define for Mocking {
         let content = match (keys.response_example, keys.response_schema) {
             (Some(example), _) => {
                 let path = cx.path.key("response_example");
-                let template = unknown_variables::template(&example.value, example.at, &path, cx.sink);
+                let template = variable_texts::template(&example.value, example.at, &path, cx.sink);
                 match template.constant() {
                     Some(text) => Content::Constant(text.into()),
                     None => Content::Template(template),
@@ -124,7 +124,7 @@ impl Define for Mocking {
         let path = cx.path.key("response_headers");
         let template = |(name, value): &(OwnedFieldName, OwnedFieldValue)| {
             let text = String::from_utf8_lossy(value.value().bytes());
-            (name.clone(), unknown_variables::template(&text, cx.at, &path, cx.sink))
+            (name.clone(), variable_texts::template(&text, cx.at, &path, cx.sink))
         };
         let (status, added) = (keys.response_status, keys.response_headers.iter().map(template).collect());
         let mock = Arc::new(Mock { status, fields: fields.into(), added, content });
@@ -226,7 +226,7 @@ impl Kind for SchemaKind {
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Schema> {
         let json = json_of(node, path, sink)?;
-        match properties(&json, &mut |error| warn(&error, node.at, path, sink)) {
+        match properties(&json, &mut |error| warn_of_unknown(&error, node.at, path, sink)) {
             Ok(schema) => Some(schema),
             Err(what) => {
                 sink.error(node.at, path, Fault::new(what));

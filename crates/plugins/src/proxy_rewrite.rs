@@ -4,8 +4,9 @@ use crate::encoding::{Percent, encode};
 use crate::header_edits::{HeaderEdits, Headers};
 use crate::linear_regex::{LinearRegex, Range};
 use crate::patterns::{Flags, GroupsRegex};
-use crate::replacement::{Groups, Language, Replacement, ReplacementPart, group_max, warn_of_group};
-use crate::unknown_variables::{Unknown, warn};
+use crate::variable_texts::{
+    Groups, Language, Replacement, ReplacementPart, Unknown, group_max, warn_of_group, warn_of_unknown,
+};
 use regex::bytes::CaptureLocations;
 use stillgate_plugin_api::{Answer, Compile, Define, Flow, PerWorker, Phase, Phases, Plugin, Request};
 use stillgate_route::path::target_path;
@@ -245,7 +246,7 @@ impl TargetSource {
     /// Compiles `uri`.
     fn to(uri: &str, is_raw: bool, at: Position, cx: &mut Compile<'_>) -> Option<TargetSource> {
         let path = cx.path.key("uri");
-        let unknown = &mut |error| warn(&error, at, &path, cx.sink);
+        let unknown = &mut |error| warn_of_unknown(&error, at, &path, cx.sink);
         match TargetTemplate::parse(uri, Language::Template, is_raw, unknown) {
             Ok(target) => {
                 warn_of_group(target.group_max(), 0, at, &path, cx.sink);
@@ -269,7 +270,7 @@ impl TargetSource {
         let mut compiled = Vec::new();
         for (index, pair) in pairs.chunks_exact(2).enumerate() {
             let regex = GroupsRegex::compile(&pair[0], Flags::default(), &cx.sink.budget());
-            let unknown = &mut |error| warn(&error, at, &path.index(2 * index + 1), cx.sink);
+            let unknown = &mut |error| warn_of_unknown(&error, at, &path.index(2 * index + 1), cx.sink);
             let template = TargetTemplate::parse(&pair[1], Language::Target, is_raw, unknown).map_err(Fault::new);
             match (regex, template) {
                 (Ok(regex), Ok(template)) => {

@@ -1,9 +1,7 @@
-//! `public-api` serves reports of other plugins, on custom routes; `node-status` and `server-info` are such plugins,
-//! and do nothing to a request.
+//! `public-api` serves reports of other plugins, such as `node-status`, on custom routes.
 //!
 //! Metrics are not made here, but by the exporter's thread: encoding them would delay the requests of this worker.
 
-use crate::noop_plugins::without_phases;
 use serde_json::json;
 use std::sync::OnceLock;
 use stillgate_plugin_api::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
@@ -17,16 +15,6 @@ object! {
     }
 }
 
-object! {
-    /// Reports connections and requests, through `public-api`.
-    pub(crate) struct NodeStatusKeys {}
-}
-
-object! {
-    /// No effect: what it reports is in `/v1/status` of the admin API.
-    pub(crate) struct ServerInfoKeys {}
-}
-
 /// APISIX's path of node-status.
 const STATUS: &str = "/apisix/status";
 /// APISIX's path of metrics.
@@ -36,15 +24,6 @@ const METRICS: &str = "/apisix/prometheus/metrics";
 pub(crate) struct PublicApi {
     uri: Option<Box<str>>,
 }
-
-/// `node-status`
-pub(crate) struct NodeStatus;
-
-/// `server-info`
-pub(crate) struct ServerInfo;
-
-without_phases!(NodeStatus, NodeStatusKeys, "node-status", 1000);
-without_phases!(ServerInfo, ServerInfoKeys, "server-info", 990);
 
 impl Define for PublicApi {
     type Keys = PublicApiKeys;

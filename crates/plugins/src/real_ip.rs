@@ -2,7 +2,7 @@
 //!
 //! From here on this address is the client's for everything: later plugins, the node, logs, metrics.
 
-use crate::unknown_variables::warn;
+use crate::variable_texts::warn_of_unknown;
 use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr};
 use stillgate_plugin_api::{Compile, Define, Flow, Phase, Phases, Plugin, Request};
@@ -58,7 +58,7 @@ impl Define for RealIp {
             name => match Variable::parse_late(name) {
                 Ok(variable) => AddressSource::Variable(variable),
                 Err(error) => {
-                    warn(&error, keys.source.at, &cx.path.key("source"), cx.sink);
+                    warn_of_unknown(&error, keys.source.at, &cx.path.key("source"), cx.sink);
                     AddressSource::Nothing
                 }
             },

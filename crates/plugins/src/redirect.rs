@@ -6,8 +6,9 @@
 
 use crate::encoding::{Percent, encode};
 use crate::patterns::{Flags, GroupsRegex};
-use crate::replacement::{Groups, Language, Replacement, ReplacementPart as Group, group_max, warn_of_group};
-use crate::unknown_variables::warn;
+use crate::variable_texts::{
+    Groups, Language, Replacement, ReplacementPart as Group, group_max, warn_of_group, warn_of_unknown,
+};
 use regex::bytes::CaptureLocations;
 use stillgate_plugin_api::{Answer, Compile, Define, Flow, Metadata, PerWorker, Phase, Phases, Plugin, Request};
 use stillgate_route::regex::TooMuchWork;
@@ -176,7 +177,7 @@ fn parse(uri: &At<String>, cx: &mut Compile<'_>) -> Box<[RedirectPart]> {
                 parts.extend(text_part(&mut plain));
                 match Variable::parse_late(name) {
                     Ok(variable) => parts.push(RedirectPart::Variable(variable)),
-                    Err(error) => warn(&error, uri.at, &cx.path.key("uri"), cx.sink),
+                    Err(error) => warn_of_unknown(&error, uri.at, &cx.path.key("uri"), cx.sink),
                 }
                 after
             }

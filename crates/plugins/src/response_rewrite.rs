@@ -4,7 +4,7 @@ use crate::body_fields::{CONTENT_ENCODING, forget_old_body};
 use crate::decoding::{BodyCoding, Decoder};
 use crate::header_edits::{HeaderEdits, Headers};
 use crate::patterns::{Flags, compile};
-use crate::replacement::{Groups, Language, Replacement, group_max, warn_of_group};
+use crate::variable_texts::{Groups, Language, Replacement, group_max, warn_of_group};
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use base64::{Engine, alphabet};
 use regex::bytes::{CaptureLocations, Regex};

@@ -1,8 +1,8 @@
 //! `traffic-label`: sets header fields of the request by rules, each of which may distribute its requests by weights.
 
 use crate::header_edits::{HeaderEdits, Headers};
-use crate::replacement::Groups;
 use crate::rules::first;
+use crate::variable_texts::Groups;
 use stillgate_plugin_api::{Answer, Compile, Define, Filter, Flow, PerWorker, Phase, Phases, Plugin, Request};
 use stillgate_route::Variable;
 use stillgate_route::vars::Expr;

@@ -2,7 +2,7 @@
 
 use crate::rules::{any_is_true, first};
 use std::sync::Arc;
-use stillgate_plugin_api::upstreams::OwnUpstream;
+use stillgate_plugin_api::plugin::OwnUpstream;
 use stillgate_plugin_api::{
     Answer, Compile, Define, Filter, Flow, PerWorker, Phase, Phases, Plugin, PluginLevel, Request,
 };

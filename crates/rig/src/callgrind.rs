@@ -1,15 +1,13 @@
 //! Instructions of a program by valgrind's callgrind, of all its threads in user mode.
 
 use crate::error::{Error, Result};
-use crate::programs;
-use crate::running::Running;
+use crate::running::{Running, find_program};
 use std::ffi::OsString;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use std::{fs, io};
 
 /// How files of counts begin; what follows is the process, and a thread where those are apart.
 const COUNTS: &str = "counts.";
@@ -159,7 +157,7 @@ impl Counter {
         ];
         // valgrind does not look among the daemons.
         let found = |(at, word): (usize, &String)| match at {
-            0 => programs::find(word).map_or_else(|| word.clone(), |path| path.to_string_lossy().into_owned()),
+            0 => find_program(word).map_or_else(|| word.clone(), |path| path.to_string_lossy().into_owned()),
             _ => word.clone(),
         };
         own.into_iter().map(str::to_owned).chain(words.iter().enumerate().map(found)).collect()

@@ -13,11 +13,10 @@ mod error;
 pub mod group;
 pub mod ports;
 pub mod proc;
-pub mod programs;
 mod running;
 pub mod schedule;
 pub mod strace;
 
 pub use error::{Error, Result};
-pub use running::{Child, NotListening, Running, send};
+pub use running::{Child, NotListening, Running, find_program, send};
 pub use rustix::process::Signal;

@@ -3,10 +3,10 @@
 //! It has a process group of its own, which is ended as a whole, by a [`Guard`] where we do not get to do it.
 //! [`Child`] is the process itself, with the file that has its output.
 
+use crate::cpus;
 use crate::error::{Error, Result};
 use crate::group::{self, Guard};
 use crate::proc::{self, CpuTime, Memory, Status, Thread, ThreadTimes};
-use crate::{cpus, programs};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fmt;
 use std::fs::{self, File};
@@ -69,7 +69,7 @@ impl Running {
         let (program, arguments) = words.split_first().ok_or_else(|| format!("{name}: the command is empty"))?;
         let file = match program.contains('/') {
             true => program.into(),
-            false => programs::find(program).ok_or_else(|| format!("{name}: {program} is not installed"))?,
+            false => find_program(program).ok_or_else(|| format!("{name}: {program} is not installed"))?,
         };
         File::create(log).map_err(|error| format!("{}: cannot be written: {error}", log.display()))?;
         let mut command = Command::new(file);
@@ -330,6 +330,16 @@ pub fn send(pid: u32, signal: Signal) -> Result {
     kill_process(process, signal).map_err(|error| format!("process {pid}: no signal can be sent to it: {error}").into())
 }
 
+/// Debian's folder of daemons, which is not on every PATH.
+const DAEMONS: &str = "/usr/sbin";
+
+/// The file of a program, looked for as a shell does and among the daemons.
+pub fn find_program(name: impl AsRef<Path>) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain([PathBuf::from(DAEMONS)]);
+    folders.map(|folder| folder.join(&name)).find(|path| path.is_file())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -458,5 +468,11 @@ mod tests {
         eventually("its output", || running.log().contains('\n'));
         assert_eq!(running.log().trim_end(), format!("Cpus_allowed_list:\t{last}"));
         assert_eq!(cpus::available().unwrap(), available, "this thread is back on all");
+    }
+
+    #[test]
+    fn a_program_is_found_by_its_name() {
+        assert!(find_program("sh").unwrap().is_absolute());
+        assert_eq!(find_program("no-such-program-anywhere"), None);
     }
 }

@@ -9,6 +9,7 @@ use crate::text::scalar::Meaning;
 use crate::text::tree::{Node, Value};
 use serde_json::{Value as Json, json};
 use std::marker::PhantomData;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// One kind of value.
@@ -177,6 +178,18 @@ impl Text<PathBuf> {
 
 /// Any text, unchanged.
 pub const TEXT: Text<String> = text("a text", |text| Ok(text.to_owned()));
+
+/// Where something listens.
+pub const ADDRESS: Text<SocketAddr> = text("an address as IP:PORT", |text| {
+    text.parse().map_err(|_| {
+        let fault = Fault::new(format!("expected an address as IP:PORT, found {text:?}"));
+        match text.rsplit_once(':') {
+            Some(("" | "*", port)) => fault.hint(format!("write \"0.0.0.0:{port}\"")),
+            Some(("localhost", port)) => fault.hint(format!("write \"127.0.0.1:{port}\"")),
+            _ => fault.hint("write it like \"0.0.0.0:9080\" or \"[::]:9080\""),
+        }
+    })
+});
 
 impl<T> Kind for Text<T> {
     type Out = T;

@@ -10,12 +10,11 @@ pub mod description;
 pub mod json;
 pub mod kind;
 pub mod lenient_json;
-pub mod mask;
 pub mod matching;
 pub mod object;
 pub mod partial_json;
-pub mod pem;
 pub mod quantity;
+pub mod secret_texts;
 
 pub use description::Definitions;
 pub use kind::{At, Choice, Flag, Kind, LocatedKind, TEXT, Text, Then, int, list, read, report_expected, some, text};

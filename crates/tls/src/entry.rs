@@ -1,10 +1,8 @@
 //! One entry of `ssls`, read and prepared, or kept if nothing about it changed.
 
-use crate::chain::ChainReceiver;
 use crate::client_auth::client_demands;
-use crate::digest::{Digest, Digester};
-use crate::identity::{Expiry, Identity, Purpose, pair};
-use crate::loading::{Text, TlsLoad};
+use crate::identity::{ChainReceiver, Expiry, Identity, Purpose, pair};
+use crate::loading::{Digest, Digester, Text, TlsLoad};
 use crate::material::Inputs;
 use crate::problem::{ConfigLocation, Problem};
 use crate::server::{self, Configs};

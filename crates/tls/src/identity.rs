@@ -1,6 +1,9 @@
 //! Certificates with their keys: read, checked, and chosen from in a handshake.
+//!
+//! A chain has to be complete: each certificate signed by the next. Clients with all intermediates in their cache do not
+//! notice a broken chain; the others fail. So it is refused before any client gets it.
 
-use crate::chain::{self, CERTIFICATES_MAX, ChainReceiver};
+use crate::handshake_failure::chain_failure;
 use crate::loading::TlsLoad;
 use crate::ocsp::Staple;
 use crate::pem::{certificates, private_key};
@@ -14,6 +17,7 @@ use rustls::{Error, InconsistentKeys, SignatureAlgorithm, SignatureScheme};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stillgate_config::{KeyPair, Pem};
+use webpki::{EndEntityCert, Error as ChainError, KeyUsage, anchor_from_trusted_cert};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
@@ -126,7 +130,7 @@ pub(crate) fn pair(
         }
     }
     let expiry = expiry(&parsed, cert_place, loading)?;
-    chain::check(&key.cert, &parsed, purpose.shown, loading.now, cert_place, &mut loading.problems);
+    check_chain(&key.cert, &parsed, purpose.shown, loading.now, cert_place, &mut loading.problems);
     warn_of_names(&parsed[0], purpose.names, cert_place, &mut loading.problems);
     let serial = parsed[0].raw_serial().to_vec();
     Some(UsablePair { key, serial, expiry })
@@ -295,4 +299,97 @@ impl ResolvesClientCert for Identity {
     fn has_certs(&self) -> bool {
         true
     }
+}
+
+/// Certificates of one chain.
+const CERTIFICATES_MAX: usize = 10;
+
+/// The side that receives a certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ChainReceiver {
+    ToClients,
+    ToUpstreams,
+}
+
+/// Reports the first link that does not hold. `parsed`: the same certificates, all valid by `now`.
+fn check_chain(
+    chain: &[CertificateDer<'_>],
+    parsed: &[X509Certificate<'_>],
+    shown: ChainReceiver,
+    now: UnixTime,
+    place: ConfigLocation<'_>,
+    problems: &mut Problems,
+) {
+    const ORDER: &str = "put the certificate first, behind it the one that signed it, and so on";
+    for (index, pair) in parsed.windows(2).enumerate() {
+        let (signed, signer) = (&pair[0], &pair[1]);
+        if signed.issuer().as_raw() != signer.subject().as_raw() {
+            let message = format!(
+                "wrong chain: certificate {} was issued by \"{}\", but the next one is of \"{}\"",
+                index + 1,
+                signed.issuer(),
+                signer.subject()
+            );
+            return problems.error(place, message, ORDER);
+        }
+    }
+    for (signer, certificate) in parsed.iter().enumerate().skip(1) {
+        let Err(error) = verify_chain(chain, signer, shown, now) else { continue };
+        match error {
+            // Another implementation may be able to check what we cannot.
+            ChainError::UnsupportedSignatureAlgorithmContext(_)
+            | ChainError::UnsupportedSignatureAlgorithmForPublicKeyContext(_) => {
+                let message = format!("whether certificate {} signed the one before cannot be checked", signer + 1);
+                return problems.warning(place, message, "its signature is of an old or rare kind; ask for another");
+            }
+            ChainError::InvalidSignatureForPublicKey | ChainError::UnknownIssuer => {
+                let message = format!(
+                    "wrong chain: certificate {} (\"{}\") did not sign the one before, though it has its issuer's name",
+                    signer + 1,
+                    certificate.subject()
+                );
+                return problems.error(place, message, "take the chain that came with the certificate");
+            }
+            other => {
+                let message = format!("wrong chain: {}", chain_failure_reason(other, signer + 1, shown));
+                return problems.error(place, message, "take the chain that came with the certificate");
+            }
+        }
+    }
+}
+
+/// Why a chain does not hold although each certificate was signed by the next; `number` is the last one checked.
+fn chain_failure_reason(error: ChainError, number: usize, shown: ChainReceiver) -> String {
+    match error {
+        ChainError::EndEntityUsedAsCa => "a certificate that is not an issuer's has signed another".to_owned(),
+        ChainError::CaUsedAsEndEntity => "the first certificate is an issuer's".to_owned(),
+        ChainError::PathLenConstraintViolated => "an issuer has more issuers below it than it may have".to_owned(),
+        ChainError::NameConstraintViolation => "an issuer may not issue certificates for these names".to_owned(),
+        ChainError::RequiredEkuNotFoundContext(_) => {
+            let audience = match shown {
+                ChainReceiver::ToClients => "servers",
+                ChainReceiver::ToUpstreams => "clients",
+            };
+            format!("a certificate is not for {audience} (extended key usage)")
+        }
+        other => format!("it does not lead to certificate {number}: {}", chain_failure(&other)),
+    }
+}
+
+/// Whether the first certificate leads to the one at `anchor`, over those between.
+fn verify_chain(
+    chain: &[CertificateDer<'_>],
+    anchor: usize,
+    shown: ChainReceiver,
+    now: UnixTime,
+) -> Result<(), ChainError> {
+    let provider = provider();
+    let leaf = EndEntityCert::try_from(&chain[0])?;
+    let anchors = [anchor_from_trusted_cert(&chain[anchor])?];
+    let usage = match shown {
+        ChainReceiver::ToClients => KeyUsage::server_auth(),
+        ChainReceiver::ToUpstreams => KeyUsage::client_auth(),
+    };
+    let algorithms = provider.signature_verification_algorithms.all;
+    leaf.verify_for_usage(algorithms, &anchors, &chain[1..anchor], now, usage, None, None).map(|_| ())
 }

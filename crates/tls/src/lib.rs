@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  Config ── Material::load ──> ServerTls: server name ──> rustls::ServerConfig, one for each entry of `ssls`
-//!            │  pem, identity, chain, ocsp:               ClientTls: one for each upstream with `scheme: https`
+//!            │  pem, identity, ocsp:                      ClientTls: one for each upstream with `scheme: https`
 //!            └  what cannot be used is refused here, with the file and what to do
 //! ```
 //!
@@ -12,11 +12,9 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod chain;
 mod client;
 mod client_auth;
 mod client_certificate;
-mod digest;
 mod entry;
 mod handshake_failure;
 mod identity;
@@ -31,7 +29,6 @@ mod provider;
 mod server;
 #[cfg(test)]
 mod tests;
-mod tickets;
 
 pub use client::ClientTls;
 pub use client_auth::ClientCa;

@@ -1,7 +1,9 @@
-//! The state of one load: files, each read once, the time, and the problems found.
+//! The state of one load: files, each read once, the time, the problems found, and digests of inputs, by which the next
+//! load sees what has changed.
 
 use crate::pem::{FILE_BYTES_MAX, Files};
 use crate::problem::{ConfigLocation, Problems};
+use aws_lc_rs::digest::{Context, SHA256};
 use rustls::pki_types::UnixTime;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -89,4 +91,27 @@ fn is_file_name(file: &Path) -> bool {
     const NAME_BYTES_MAX: usize = 255;
     let is_short = file.as_os_str().len() <= NAME_BYTES_MAX;
     is_short && (file.is_absolute() || file.extension().is_some())
+}
+
+/// A digest of all inputs of something. The texts themselves, keys among them, are not kept.
+pub(crate) type Digest = [u8; 32];
+
+/// SHA-256 over several texts, kept apart so that none can pass for a part of another.
+pub(crate) struct Digester(Context);
+
+impl Digester {
+    pub(crate) fn new() -> Digester {
+        Digester(Context::new(&SHA256))
+    }
+
+    pub(crate) fn add(&mut self, text: &[u8]) {
+        self.0.update(&(text.len() as u64).to_le_bytes());
+        self.0.update(text);
+    }
+
+    pub(crate) fn finish(self) -> Digest {
+        let mut digest = [0; 32];
+        digest.copy_from_slice(self.0.finish().as_ref());
+        digest
+    }
 }

@@ -1,12 +1,10 @@
 //! Everything that one configuration needs for TLS: loaded whole or not at all; unchanged parts are kept.
 
-use crate::chain::ChainReceiver;
 use crate::client::{self, ClientTls, name_of};
 use crate::client_auth::roots;
-use crate::digest::Digest;
 use crate::entry::{SslEntry, entry};
-use crate::identity::{Expiry, Identity, Purpose, pair};
-use crate::loading::{Text, TlsLoad};
+use crate::identity::{ChainReceiver, Expiry, Identity, Purpose, pair};
+use crate::loading::{Digest, Digester, Text, TlsLoad};
 use crate::pem::Files;
 use crate::problem::{ConfigLocation, Problem, Problems, TlsFindings, TlsProblems};
 use crate::server::ServerTls;
@@ -375,7 +373,7 @@ fn texts<'a>(
 
 impl UpstreamTexts<'_> {
     fn digest(&self, verify: bool) -> Digest {
-        let mut digester = crate::digest::Digester::new();
+        let mut digester = Digester::new();
         digester.add(&[u8::from(verify), u8::from(self.ca.is_some()), u8::from(self.own.is_some())]);
         digester.add(self.ca.as_deref().unwrap_or_default());
         if let Some((_, cert, key)) = &self.own {

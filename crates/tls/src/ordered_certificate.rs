@@ -3,9 +3,8 @@
 //! Errors of this file do not refuse a configuration, since the next order fixes them: clients get the previous
 //! certificate or a self-signed placeholder.
 
-use crate::chain::ChainReceiver;
 use crate::entry::SslEntry;
-use crate::identity::{Expiry, Identity, Purpose, UsablePair, pair};
+use crate::identity::{ChainReceiver, Expiry, Identity, Purpose, UsablePair, pair};
 use crate::loading::{Text, TlsLoad};
 use crate::pem::Files;
 use crate::problem::ConfigLocation;

@@ -1,12 +1,11 @@
 //! TLS for clients: a `rustls::ServerConfig` for each entry of `ssls` and each offer of protocols, found by the name that a client
 //! asks for.
 
-use crate::client_auth::{ClientCa, ClientDemands};
+use crate::client_auth::{CertifiedTickets, ClientCa, ClientDemands};
 use crate::entry::SslEntry;
 use crate::identity::Identity;
 use crate::problem::{ConfigLocation, Problems};
 use crate::provider::provider;
-use crate::tickets::CertifiedTickets;
 use rustls::crypto::aws_lc_rs::Ticketer;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoClientAuth, NoServerSessionStorage};

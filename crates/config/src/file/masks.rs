@@ -3,7 +3,7 @@
 //! A mask is valid text for any key. Used as the secret, it would admit anybody who sends it, so a file with one is refused. Every
 //! value is checked, since only the code that reads a key knows whether it is a secret.
 
-use stillgate_schema::mask::{MASK, is_masked};
+use stillgate_schema::secret_texts::{MASK, is_masked};
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 use stillgate_schema::text::tree::{Node, Value};
 

@@ -6,6 +6,10 @@ mod incremental;
 mod masks;
 mod whole;
 
+pub use documents::{FileDocument, documents};
+pub use incremental::{DigestedText, IncrementalReader};
+pub use stillgate_schema::secret_texts::{MASK, is_masked};
+
 use crate::keys::control_plane::SourceNeed;
 use crate::keys::files::WHOLE_PATH;
 use crate::keys::resources::File;
@@ -13,11 +17,8 @@ use crate::model::{Config, Listener, LoadedConfig, ResourceKind};
 use crate::resources::{PluginSet, check_ignored, with_custom_plugins};
 use crate::secret_fields::hide_in;
 use crate::values::digest;
-pub use documents::{FileDocument, documents};
-pub use incremental::{DigestedText, IncrementalReader};
 use masks::Masks;
 use std::path::PathBuf;
-pub use stillgate_schema::mask::{MASK, is_masked};
 use stillgate_schema::text::diagnostic::{Errors, Fault, Path, Position, Sink};
 use stillgate_schema::text::environment::{Lookup, expand};
 use stillgate_schema::text::locate::within;

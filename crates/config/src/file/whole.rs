@@ -2,7 +2,7 @@
 
 use crate::keys::resource_list::Resource;
 use crate::keys::resources::File;
-use crate::model::{Config, ResourceKind, Route, Ssl, StreamRoute, Upstream, plugins};
+use crate::model::{Config, ResourceKind, Route, SharedPlugins, Ssl, StreamRoute, Upstream};
 use crate::resources::addresses::{check_nodes, check_own_addresses};
 use crate::resources::{
     Catalog, Claims, CompiledResource, Holder, Metadata, PluginList, PluginSet, ResourceId, ResourceKeys,
@@ -66,7 +66,7 @@ pub(super) fn resolve(
     check_own_addresses(&catalog.listeners, &file.gateway, sink);
     taking.upstreams.iter().for_each(|upstream| check_nodes(&catalog.listeners, upstream, sink));
     let custom = catalog.plugins.set.table.custom.clone();
-    let plugins = plugins::SharedPlugins {
+    let plugins = SharedPlugins {
         custom,
         global: Arc::new(global),
         consumers: Arc::new(consumers),

@@ -1,6 +1,5 @@
 //! The keys of `gateway.admin`: the admin address, and who may use it.
 
-use crate::keys::address::ADDRESS;
 use crate::keys::files::PEM;
 use crate::values::{ApiKeyRole, Pem};
 use ipnet::IpNet;
@@ -8,7 +7,7 @@ use serde_json::Value as Json;
 use std::net::SocketAddr;
 use stillgate_plugin_api::Secret;
 use stillgate_schema::description::Definitions;
-use stillgate_schema::kind::{Choice, Kind, Text, list, text};
+use stillgate_schema::kind::{ADDRESS, Choice, Kind, Text, list, text};
 use stillgate_schema::matching::{NETWORK, OWN_NAME};
 use stillgate_schema::object;
 use stillgate_schema::object::map;

@@ -1,6 +1,5 @@
 //! The keys of `gateway.devices`: the node of devices that this process is, and its API for back-ends.
 
-use crate::keys::address::ADDRESS;
 use crate::keys::admin::{ADMIN_KEY, AdminKey, AdminTls, check_keys};
 use crate::keys::files::PEM;
 use crate::values::{DeviceRegistry, Pem};
@@ -10,7 +9,7 @@ use std::net::SocketAddr;
 use stillgate_plugin_api::Secret;
 use stillgate_plugin_api::secrets::SECRET;
 use stillgate_schema::description::Definitions;
-use stillgate_schema::kind::{Flag, Kind, Text, int, list, read, report_expected, text};
+use stillgate_schema::kind::{ADDRESS, Flag, Kind, Text, int, list, read, report_expected, text};
 use stillgate_schema::matching::{NETWORK, OWN_NAME};
 use stillgate_schema::object;
 use stillgate_schema::object::map;

@@ -7,7 +7,6 @@
 
 use crate::keys::access_log::ACCESS_LOG;
 use crate::keys::acme::Acme;
-use crate::keys::address::ADDRESS;
 use crate::keys::admin::{Admin, AdminSection};
 use crate::keys::control_plane::{ConfigSourceKeys, DataEncryption};
 use crate::keys::devices::{Devices, DevicesSection};
@@ -24,14 +23,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_schema::description::{Definitions, or_environment};
-use stillgate_schema::kind::{At, Choice, Flag, Kind, LocatedKind, Text, int, list, read, report_expected, some, text};
+use stillgate_schema::json_of;
+use stillgate_schema::kind::{
+    ADDRESS, At, Choice, Flag, Kind, LocatedKind, Text, int, list, read, report_expected, some, text,
+};
 use stillgate_schema::matching::NETWORK;
+use stillgate_schema::object;
 use stillgate_schema::object::map;
 use stillgate_schema::quantity::{DurationRange, Size, size, span};
 use stillgate_schema::text::diagnostic::{Fault, Path, Sink};
 use stillgate_schema::text::scalar::Meaning;
 use stillgate_schema::text::tree::{Node, Value};
-use stillgate_schema::{json_of, object};
+
 /// The largest `gateway.limits.head_bytes`, and the largest `gateway.limits.headers`.
 pub use stillgate_wire::{HEAD_BYTES_MAX, HEADERS_MAX};
 

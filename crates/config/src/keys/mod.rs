@@ -4,7 +4,6 @@
 
 pub(crate) mod access_log;
 pub(crate) mod acme;
-pub(crate) mod address;
 pub(crate) mod admin;
 pub(crate) mod checks;
 pub(crate) mod control_plane;

@@ -2,13 +2,12 @@
 //!
 //! Where they go is said by `stream_routes`.
 
-use crate::keys::address::ADDRESS;
 use serde_json::{Value as Json, json};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 use stillgate_schema::description::Definitions;
-use stillgate_schema::kind::{At, Flag, Kind, LocatedKind, int, list};
+use stillgate_schema::kind::{ADDRESS, At, Flag, Kind, LocatedKind, int, list};
 use stillgate_schema::object;
 use stillgate_schema::object::{Object, map};
 use stillgate_schema::quantity::{DurationRange, span};

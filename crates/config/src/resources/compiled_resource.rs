@@ -4,17 +4,15 @@ use super::catalog::{Catalog, Service, UNUSABLE, UpstreamTarget};
 use super::catalog_item::find;
 use super::claims::Claim;
 use super::consumers::{consumer, credential};
-use super::plugins::{Metadata, PluginList, PluginSet, metadata};
+use super::plugins::{Metadata, PluginList, PluginSet, metadata, unavailable};
 use super::ssls::{ResourceId, ssl};
 use super::take_id;
-use super::unavailable::unavailable;
 use super::upstream::upstream;
 use crate::keys::plugins::{
     ConsumerGroupKeys, ConsumerKeys, CredentialKeys, GlobalRuleKeys, MetadataKeys, PluginConfigKeys,
 };
 use crate::keys::resource_list::Resource;
-use crate::keys::resources::ProtoKeys;
-use crate::keys::resources::{RouteKeys, Scheme, ServiceKeys, UpstreamKeys};
+use crate::keys::resources::{ProtoKeys, RouteKeys, Scheme, ServiceKeys, UpstreamKeys};
 use crate::keys::secrets::{SecretManagerKeys, VaultAuthKeys, VaultMethod};
 use crate::keys::ssls::SslKeys;
 use crate::keys::stream_routes::StreamRouteKeys;

@@ -20,18 +20,18 @@ mod consumers;
 mod plugins;
 mod refusal;
 mod ssls;
-mod unavailable;
 mod upstream;
 
 pub(crate) use catalog::Catalog;
 pub(crate) use claims::{Claim, Claims, Holder};
 pub(crate) use compiled_resource::{CompiledResource, ResourceKeys, own_upstreams, with_managers};
 pub(crate) use plugins::{
-    Metadata, PluginList, SkippedPlugin, check_ignored, deduplicate_global_rules, metadata_table, usable_chain,
-    with_custom_plugins,
+    Metadata, PluginList, SkippedPlugin, check_ignored, deduplicate_global_rules, metadata_table, unavailable,
+    usable_chain, with_custom_plugins,
 };
 pub use plugins::{PluginSet, ReadPluginFiles};
 pub(crate) use ssls::ResourceId;
+
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -40,7 +40,6 @@ use stillgate_plugin_api::Secrets;
 use stillgate_plugin_api::secrets::{Managers, references_in};
 use stillgate_schema::kind::At;
 use stillgate_schema::text::diagnostic::{Fault, Path, Sink};
-pub(crate) use unavailable::unavailable;
 
 /// Records the line of an id; reports one that is taken.
 pub(crate) fn take_id(

@@ -1,4 +1,4 @@
-//! Compiles plugins to chains: compiled where they are written, merged where they meet.
+//! Compiles plugins to chains: compiled where they are written, merged where they meet, replaced where they cannot be used.
 
 use super::catalog_item::{CatalogItem, find};
 use super::ssls::ResourceId;
@@ -15,8 +15,9 @@ use stillgate_plugin_api::definition::MetadataPart;
 use stillgate_plugin_api::secrets::substitute;
 use stillgate_plugin_api::table::identity;
 use stillgate_plugin_api::{
-    Chain, ChainEntry, CustomPlugins, Ignorable, MetadataItem, MetadataTable, NoSecrets, PluginFile, PluginLevel,
-    PluginOrigin, PluginTable, Scripts, Secrets, Upstreams,
+    Answer, BodyArguments, Chain, ChainEntry, CustomPlugins, Flow, Identity, Ignorable, Meta, MetadataItem,
+    MetadataTable, NoSecrets, Phase, Phases, Plugin, PluginFile, PluginLevel, PluginOrigin, PluginTable, Request,
+    Scripts, Secrets, Upstreams,
 };
 use stillgate_schema::kind::At;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink, shortened};
@@ -358,4 +359,39 @@ pub(super) fn metadata(
 enum MetadataKind<'a> {
     BuiltIn(MetadataPart),
     Custom(&'a CheckMetadata),
+}
+
+/// The name of the plugin of an unusable resource, in `explain` and metrics.
+const UNAVAILABLE: &str = "unavailable";
+
+struct Unavailable;
+
+impl Plugin for Unavailable {
+    fn rewrite(&self, _: &mut Request<'_>) -> Flow {
+        Flow::Answer(unavailable_resource_answer())
+    }
+
+    fn access(&self, _: &mut Request<'_>) -> Flow {
+        Flow::Answer(unavailable_resource_answer())
+    }
+}
+
+fn unavailable_resource_answer() -> Answer {
+    Answer::json(503, r#"{"error_msg":"503 Service Unavailable"}"#)
+}
+
+/// Replaces the plugins of an unusable resource whose requests only its plugins know: by one that answers each of them with 503.
+pub(crate) fn unavailable(level: PluginLevel, id: &str) -> Arc<ChainEntry> {
+    Arc::new(ChainEntry {
+        name: UNAVAILABLE,
+        priority: i32::MAX,
+        phases: Phases::of(&[Phase::Rewrite, Phase::Access]),
+        authenticates: false,
+        meta: Meta::default(),
+        awaited: BodyArguments::default(),
+        origin: PluginOrigin { level, id: id.into() },
+        at: Position::NOWHERE,
+        identity: Identity::of(&[UNAVAILABLE.as_bytes(), level.name().as_bytes(), id.as_bytes()]),
+        plugin: Box::new(Unavailable),
+    })
 }

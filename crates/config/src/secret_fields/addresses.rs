@@ -6,7 +6,7 @@ use super::possible::is_secret_name;
 use std::iter;
 use std::ops::Range;
 use stillgate_route::Variable;
-use stillgate_schema::pem::{PEM_BEGIN, private_key};
+use stillgate_schema::secret_texts::{PEM_BEGIN, private_key};
 
 /// Visits the parts of a text that its key does not show.
 pub(super) fn each_in_text(shown: ShownPart, text: &mut String, each: Each<'_>) {

@@ -1,12 +1,11 @@
 //! Resources by kind and id, and the effects of a change on other resources.
 
-use super::Change;
-use super::path_of;
 use super::stored_resource::{Key, StoredResource, compile, readable, reason};
+use super::{Change, path_of};
 use crate::keys::gateway::Gateway;
 use crate::model::{
-    Config, LoadedConfig, Origin, RejectedResource, Replacement, ResourceKind, RouteList, Ssl, StreamRoute, Upstream,
-    plugins,
+    Config, LoadedConfig, Origin, RejectedResource, Replacement, ResourceKind, RouteList, SharedPlugins, Ssl,
+    StreamRoute, Upstream,
 };
 use crate::resources::addresses::check_nodes;
 use crate::resources::{
@@ -278,7 +277,7 @@ impl Store {
             route_lines: vec![0; self.routes.len()],
             stream_routes: self.stream_routes.values().cloned().collect(),
             ssls: self.ssls.values().cloned().collect(),
-            plugins: plugins::SharedPlugins {
+            plugins: SharedPlugins {
                 custom: self.plugins.table.custom.clone(),
                 global,
                 consumers: self.consumers.clone(),

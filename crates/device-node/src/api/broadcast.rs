@@ -1,8 +1,7 @@
 //! `POST /v1/broadcast` and `GET /v1/broadcast/{job}`
 
-use super::super::broadcast_request;
 use super::super::envelope::join;
-use super::super::jobs::{JOBS_MAX, JobKnowledge, JobProgress, NoJob};
+use super::super::jobs::{JOBS_MAX, JobKnowledge, JobProgress, NoJob, read_broadcast};
 use super::super::node::DeviceNode;
 use super::super::peers::{BROADCAST, JOB, PATIENCE};
 use super::answer::{error, json, later, of_verdict, unknown};
@@ -48,8 +47,7 @@ pub(super) async fn begin(node: &Arc<DeviceNode>, request: Request) -> Response 
     {
         return answer;
     }
-    let begun =
-        broadcast_request::parse(&bytes, bytes_max).and_then(|(of, body)| node.broadcast(message, of, &body, None));
+    let begun = read_broadcast(&bytes, bytes_max).and_then(|(of, body)| node.broadcast(message, of, &body, None));
     match begun {
         Ok(()) => {}
         Err(NoJob::TooLong) => return of_verdict(message, PostVerdict::TooLong { bytes_max }),

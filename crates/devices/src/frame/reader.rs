@@ -1,7 +1,6 @@
 //! Reads the frames of a client: in any pieces, they become whole messages and control frames (RFC 6455 section 5).
 
-use super::head::{HeadProgress, Opcode, PartialHead, WebSocketHead};
-use super::{CloseCode, parse_close};
+use super::{CloseCode, HeadProgress, Opcode, PartialHead, WebSocketHead, parse_close};
 use std::borrow::Cow;
 use std::fmt;
 

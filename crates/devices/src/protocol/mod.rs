@@ -19,9 +19,9 @@ mod cbor;
 mod error;
 mod json;
 
-use crate::hex;
 pub use body::{Body, BodyError, DEPTH_MAX};
 pub use error::ProtocolError;
+
 use error::excerpt;
 use std::borrow::Cow;
 use std::fmt;
@@ -306,7 +306,7 @@ impl MessageId {
 
 impl fmt::Display for MessageId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        hex::write(f, self.0)
+        write_id(f, self.0)
     }
 }
 
@@ -314,6 +314,18 @@ impl fmt::Debug for MessageId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
+}
+
+/// Writes an id as 32 lowercase digits. Each message writes its id several times, and `{:032x}` takes about ten times
+/// the instructions.
+pub(crate) fn write_id(f: &mut fmt::Formatter<'_>, id: u128) -> fmt::Result {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut text = [0; 32];
+    for (digits, byte) in text.chunks_exact_mut(2).zip(id.to_be_bytes()) {
+        digits[0] = DIGITS[usize::from(byte >> 4)];
+        digits[1] = DIGITS[usize::from(byte & 0xf)];
+    }
+    f.write_str(str::from_utf8(&text).map_err(|_| fmt::Error)?)
 }
 
 #[cfg(test)]
@@ -327,6 +339,13 @@ mod tests {
         }
         for text in ["", "0", &"f".repeat(33), &"F".repeat(32), "+000000000000000000000000000000f"] {
             assert_eq!(MessageId::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn ids_are_32_digits() {
+        for id in [0, 1, u128::MAX, 0x0123_4567_89ab_cdef_u128 << 64] {
+            assert_eq!(MessageId(id).to_string(), format!("{id:032x}"));
         }
     }
 }

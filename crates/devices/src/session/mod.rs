@@ -17,11 +17,11 @@
 mod idempotency;
 mod unacknowledged;
 
-use crate::hex;
-use crate::protocol::{Body, EncodedBody, MessageId};
 pub use idempotency::{
     AckLevel, Idempotency, IdempotencyError, IdempotencyLimits, Message, MessageOutcome, Notice, RepeatOutcome,
 };
+
+use crate::protocol::{Body, EncodedBody, MessageId, write_id};
 use std::fmt;
 use unacknowledged::{MessageQueue, UnacknowledgedMessage};
 
@@ -429,7 +429,7 @@ pub struct ResumeToken {
 
 impl fmt::Display for SessionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        hex::write(f, self.0)
+        write_id(f, self.0)
     }
 }
 

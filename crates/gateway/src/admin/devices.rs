@@ -4,7 +4,7 @@
 //! send it, with a key of `gateway.devices` if one is configured. So each answer has one implementation, and the control thread
 //! owns nothing of devices. This is not for back-ends, which use the device API itself.
 
-use super::refusal::error;
+use super::context::error;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;

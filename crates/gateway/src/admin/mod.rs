@@ -10,7 +10,6 @@ mod lua;
 pub(crate) mod lua_profile;
 pub(crate) mod pages;
 mod profiling;
-mod refusal;
 pub(crate) mod resources;
 mod route_list;
 mod routes;

@@ -4,8 +4,7 @@
 //! and sends it over a socket pair; this thread passes the bytes on, as fast as the client takes them. Access control is up to the
 //! admin address.
 
-use super::context::{PageContext, Question};
-use super::refusal::{PageRefusal, error, json, refuse};
+use super::context::{PageContext, PageRefusal, Question, error, json, refuse};
 use super::upstreams::Upstreams;
 use super::{live, lua, profiling, routes};
 use crate::configuration::reload::ServedPlan;

@@ -2,9 +2,8 @@
 //!
 //! A profile is taken by a thread of its own, one at a time in the process. It stops when the client goes away.
 
-use super::context::{PageContext, Question};
+use super::context::{PageContext, PageRefusal, Question, error, json, refuse};
 use super::lua_profile;
-use super::refusal::{PageRefusal, error, json, refuse};
 use crate::configuration::reload::ServedPlan;
 use axum::body::Body;
 use axum::extract::{Extension, RawQuery};
@@ -13,13 +12,13 @@ use axum::routing::{MethodRouter, get};
 use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue};
 use hyper::{HeaderMap, Method, StatusCode};
 use std::borrow::Cow;
-use std::io;
-use std::thread;
 use std::time::Duration;
+use std::{io, thread};
 use stillgate_admin::Page;
 use stillgate_door::{Caller, Peer};
 use stillgate_profiler::cpu::{self, ThreadScope};
-use stillgate_profiler::output::{pprof, stacks};
+use stillgate_profiler::output::html::stacks_of;
+use stillgate_profiler::output::pprof;
 use stillgate_profiler::profile::Profile;
 use stillgate_profiler::session::{Cancel, ProfileSession};
 use stillgate_profiler::{heap, stalls};
@@ -206,7 +205,7 @@ impl ProfileFormat {
     fn write(self, profile: &Profile) -> Vec<u8> {
         match self {
             ProfileFormat::Pprof => pprof::write(profile),
-            ProfileFormat::Json => stacks::of(profile, profile.main).to_string().into(),
+            ProfileFormat::Json => stacks_of(profile, profile.main).to_string().into(),
         }
     }
 }

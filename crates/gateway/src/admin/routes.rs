@@ -3,8 +3,7 @@
 //! The Admin API shows documents as they were written; these pages show their effect: which routes take requests, through which
 //! plugins they go and where each of those is written.
 
-use super::context::{PageContext, Question};
-use super::refusal::{PageRefusal, error, json, refuse};
+use super::context::{PageContext, PageRefusal, Question, error, json, refuse};
 use super::route_list::{PAGE_MAX, RouteList, refusal};
 use crate::configuration::reload::ServedPlan;
 use axum::response::Response;

@@ -6,14 +6,13 @@
 
 use super::cli::{Check, EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, OutputFormat};
 use super::stdout::show;
-use crate::configuration::chain_lint::{ChainFinding, chain_lint};
 use crate::configuration::source::{ConfigSource, ReadError};
 use crate::configuration::{end_flag, environment, tls_material};
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
-use stillgate_config::{Config, Diagnostic, Severity, SslUse, Target};
+use stillgate_config::{ChainFinding, Config, Diagnostic, Severity, SslUse, Target, chain_lint};
 use stillgate_proxy::Plan;
 use stillgate_replay::explain::explanation::counted;
 use stillgate_replay::replay::{self, RoutedConfig};

@@ -7,7 +7,7 @@ use super::starter::{ListenArgument, UpstreamNodeArgument, parse_host};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use stillgate_replay::explain::request_line::{ClientAddress, HeaderArgument, RequestLine};
+use stillgate_replay::explain::request_head::{ClientAddress, HeaderArgument, RequestLine};
 
 /// Everything was right.
 pub(crate) const EXIT_GOOD: u8 = 0;

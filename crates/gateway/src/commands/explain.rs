@@ -10,8 +10,7 @@ use std::collections::HashMap;
 use stillgate_proxy::Plan;
 use stillgate_replay::explain::chain::consumer;
 use stillgate_replay::explain::explanation::ExplainedRequest;
-use stillgate_replay::explain::request_head::RequestHead;
-use stillgate_replay::explain::request_line::RequestLine;
+use stillgate_replay::explain::request_head::{RequestHead, RequestLine};
 
 /// Runs the command; returns the exit code. A request without a route is an answer, not an error.
 pub(crate) fn run(arguments: &Explain) -> u8 {

@@ -5,10 +5,10 @@
 
 use super::cli::{EXIT_GOOD, EXIT_UNUSABLE, Import};
 use super::stdout::show;
-use super::transfer::yaml;
 use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 use stillgate_import::{ImportResult, Loss, Severity};
+use stillgate_schema::text::writer;
 
 /// Largest file that is read.
 const FILE_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -28,7 +28,7 @@ pub(crate) fn run(arguments: &Import) -> u8 {
         Ok(ImportResult { document, losses }) => {
             report(&name, &losses);
             show(heading(&name, &losses));
-            show(stillgate_import::with_variables(&yaml::write(&document)));
+            show(stillgate_import::with_variables(&writer::write(&document)));
             EXIT_GOOD
         }
         Err(mut errors) => {

@@ -1,7 +1,6 @@
 //! The way from the configuration to what is served: finding, reading and watching its files, and reloading it.
 
 pub(crate) mod background;
-pub(crate) mod chain_lint;
 pub(crate) mod end_flag;
 pub(crate) mod environment;
 pub(crate) mod kept;

@@ -14,7 +14,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use stillgate_load::Target;
-use stillgate_rig::programs;
+use stillgate_rig::find_program;
 
 const DIGEST_BUFFER_BYTES: usize = 128 * 1024;
 
@@ -25,14 +25,14 @@ pub(super) fn find(kind: TargetKind, given: Option<&Path>) -> Result<PathBuf> {
         let found = if given.components().count() > 1 {
             given.is_file().then(|| given.to_owned())
         } else {
-            programs::find(given)
+            find_program(given)
         };
         let found = found.or_else(|| given.is_file().then(|| given.to_owned()));
         let absolute = found.and_then(|found| std::path::absolute(found).ok());
         return absolute.ok_or_else(|| format!("{}: no such program: {}", kind.name(), given.display()).into());
     }
     let beside = (kind == TargetKind::Stillgate).then(|| beside(kind.name())).flatten();
-    beside.or_else(|| programs::find(program_name(kind))).ok_or_else(|| missing(kind).into())
+    beside.or_else(|| find_program(program_name(kind))).ok_or_else(|| missing(kind).into())
 }
 
 /// The program's report of its version, in one line.

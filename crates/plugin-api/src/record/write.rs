@@ -3,12 +3,11 @@
 //! Everything that a client sends is inside a JSON string that it cannot leave: strings are escaped by RFC 8259, with
 //! U+FFFD for invalid UTF-8.
 
-use super::ids::{Ids, trace_id};
 use super::stamp::Stamp;
 use super::tries::NodeTry;
 use super::value::{AccessValue, access_value};
 use super::written::{push_address, push_hex_number, push_ip, push_json_string, push_number, push_seconds};
-use super::{Record, Trace, Tracer};
+use super::{Ids, Record, Trace, Tracer, trace_id};
 use crate::query::{raw_argument, raw_cookie};
 use std::io::Write;
 use stillgate_route::{HeaderName, Variable};

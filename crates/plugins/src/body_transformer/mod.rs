@@ -9,13 +9,14 @@ mod input;
 mod template;
 mod xml;
 
+pub(crate) use input::{add_field, form};
+
 use crate::body_fields::{CONTENT_ENCODING, CONTENT_TYPE, forget_old_body, forget_old_request_body};
 use crate::decoding::{BodyCoding, Decoder};
-use crate::unknown_variables::warn;
+use crate::variable_texts::warn_of_unknown;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use base64::{Engine, alphabet};
 use input::InputFormat;
-pub(crate) use input::{add_field, form};
 use serde_json::{Map, Value as Json, json};
 use std::sync::Arc;
 use stillgate_plugin_api::body::FILTER_BYTES_MAX;
@@ -122,7 +123,7 @@ impl Transform {
         let decoded = if is_form && !keys.template_is_base64 { None } else { of_base64(&text) };
         let within = cx.path.key(name);
         let path = within.key("template");
-        let unknown = &mut |error| warn(&error, at, &path, cx.sink);
+        let unknown = &mut |error| warn_of_unknown(&error, at, &path, cx.sink);
         match BodyTemplate::parse(decoded.as_deref().unwrap_or(&text), unknown) {
             Ok(template) => Some(Transform { format: keys.input_format, template, body_bytes_max }),
             Err(message) => {

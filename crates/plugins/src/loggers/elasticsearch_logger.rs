@@ -1,10 +1,9 @@
 //! `elasticsearch-logger`: writes entries to Elasticsearch with its bulk API.
 
-use super::encoding::Concatenation;
 use super::format::FinishedRequest;
 use super::keys::{HeaderSecrets, UrlText, batching_logger_keys, logger_metadata, parse_url};
-use super::logger::{Logger, PHASES, of_metadata, plugin_of_logger};
-use crate::unknown_variables::{Unknown, warn};
+use super::logger::{Concatenation, Logger, PHASES, of_metadata, plugin_of_logger};
+use crate::variable_texts::{Unknown, warn_of_unknown};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
@@ -96,7 +95,8 @@ impl Define for ElasticsearchLogger {
         let logger = Logger::new(keys.contents(), cx)?;
         let index = &keys.field.index;
         let field = cx.path.key("field");
-        let index = index_of(&index.value, &mut |error| warn(&error, index.at, &field.key("index"), cx.sink));
+        let index =
+            index_of(&index.value, &mut |error| warn_of_unknown(&error, index.at, &field.key("index"), cx.sink));
         let index = match index {
             Ok(index) => index,
             Err(fault) => {

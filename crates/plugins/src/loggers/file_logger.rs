@@ -3,9 +3,8 @@
 //! Entries are written as soon as they come, by a separate thread. A file that was moved away is created again.
 
 use super::coded::BodyDecoding;
-use super::encoding::Concatenation;
 use super::keys::{PENDING_ENTRIES_MAX, logger_keys, logger_metadata};
-use super::logger::{Logger, PHASES, compiled, of_metadata};
+use super::logger::{Concatenation, Logger, PHASES, compiled, of_metadata};
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_plugin_api::metadata::MetadataTable;

@@ -1,8 +1,7 @@
 //! `http-logger`: posts entries to an HTTP server.
 
-use super::encoding::{JsonArray, LineEncoding};
 use super::keys::{HeaderSecret, URL, UrlText, batching_logger_keys, logger_metadata};
-use super::logger::{Logger, PHASES, of_metadata, plugin_of_logger};
+use super::logger::{JsonArray, LineEncoding, Logger, PHASES, of_metadata, plugin_of_logger};
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_plugin_api::outbox::{Encode, HttpReceiver, Outlet, Receiver};

@@ -1,11 +1,12 @@
-//! Common behaviour of loggers: captures the bodies of a request if configured, and sends an entry.
+//! Common behaviour of loggers: captures the bodies of a request if configured, sends an entry, and encodes batches of them: as a
+//! JSON array, as lines, or one behind the other.
 
 use super::coded::{BodyDecoding, CodedBody};
 use super::entry;
 use super::format::{EntryFormat, FinishedRequest};
 use super::keys::{Contents, LoggerMetadata, SharedKeys};
 use std::sync::Arc;
-use stillgate_plugin_api::outbox::{Encode, Outlet};
+use stillgate_plugin_api::outbox::{Encode, Entries, Outlet};
 use stillgate_plugin_api::record::RecordScratch;
 use stillgate_plugin_api::record::written::push_json_string;
 use stillgate_plugin_api::{Compile, Filter, Phase, Phases, Record, Request, Response};
@@ -211,3 +212,51 @@ macro_rules! plugin_of_logger {
 }
 
 pub(crate) use plugin_of_logger;
+
+/// A JSON array of the entries; for a batch of one entry, that entry alone.
+pub(super) struct JsonArray {
+    pub(super) is_single: bool,
+}
+
+impl Encode for JsonArray {
+    fn encode(&self, entries: &Entries, out: &mut Vec<u8>) {
+        match self.is_single {
+            true => join(entries, b"", out),
+            false => write_array(entries, out),
+        }
+    }
+}
+
+/// The entries, separated by line ends.
+pub(super) struct LineEncoding;
+
+impl Encode for LineEncoding {
+    fn encode(&self, entries: &Entries, out: &mut Vec<u8>) {
+        join(entries, b"\n", out);
+    }
+}
+
+/// The concatenated entries, which have their own ends.
+pub(super) struct Concatenation;
+
+impl Encode for Concatenation {
+    fn encode(&self, entries: &Entries, out: &mut Vec<u8>) {
+        join(entries, b"", out);
+    }
+}
+
+/// Writes an array of JSON entries.
+pub(crate) fn write_array(entries: &Entries, out: &mut Vec<u8>) {
+    out.push(b'[');
+    join(entries, b",", out);
+    out.push(b']');
+}
+
+fn join(entries: &Entries, separator: &[u8], out: &mut Vec<u8>) {
+    for (index, entry) in entries.iter().enumerate() {
+        if index > 0 {
+            out.extend_from_slice(separator);
+        }
+        out.extend_from_slice(entry);
+    }
+}

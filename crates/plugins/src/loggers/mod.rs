@@ -10,7 +10,6 @@
 
 mod coded;
 mod elasticsearch_logger;
-mod encoding;
 mod entry;
 mod file_logger;
 mod format;
@@ -21,17 +20,17 @@ mod loki_logger;
 mod socket_loggers;
 
 pub(crate) use elasticsearch_logger::ElasticsearchLogger;
-use encoding::Concatenation;
-pub(crate) use encoding::write_array;
-use entry::host;
 pub(crate) use file_logger::FileLogger;
-use format::FinishedRequest;
 pub(crate) use http_logger::HttpLogger;
-use keys::{HOST, batching_logger_keys, logger_metadata};
 pub(crate) use keys::{HeaderSecret, URL, UrlText};
-use logger::{Logger, PHASES, of_metadata, plugin_of_logger};
+pub(crate) use logger::write_array;
 pub(crate) use loki_logger::LokiLogger;
 pub(crate) use socket_loggers::{TcpLogger, UdpLogger};
+
+use entry::host;
+use format::FinishedRequest;
+use keys::{HOST, batching_logger_keys, logger_metadata};
+use logger::{Concatenation, Logger, PHASES, of_metadata, plugin_of_logger};
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_plugin_api::outbox::{BatchPolicy, Outlet, Receiver, SocketReceiver};

@@ -1,8 +1,7 @@
 //! `tcp-logger` and `udp-logger`: write batches of JSON entries to a socket.
 
-use super::encoding::JsonArray;
 use super::keys::{HOST, batching_logger_keys, logger_metadata};
-use super::logger::{Logger, PHASES, of_metadata, plugin_of_logger};
+use super::logger::{JsonArray, Logger, PHASES, of_metadata, plugin_of_logger};
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_plugin_api::outbox::{Outlet, Receiver, SocketReceiver};

@@ -5,12 +5,13 @@
 
 mod otlp;
 mod sampling;
-mod w3c;
 mod zipkin;
+
+pub(crate) use zipkin::Zipkin;
 
 use crate::loggers::{HeaderSecret, UrlText};
 use otlp::{Any, Export, FixedPart, KeyValue, SpanWriter, rejected};
-use sampling::{SampledShare, ShareKind};
+use sampling::{Parent, SampledShare, ShareKind, number};
 use serde_json::json;
 use std::io::Write;
 use std::sync::Arc;
@@ -30,8 +31,6 @@ use stillgate_schema::{
     map, object, read, report_expected, text,
 };
 use stillgate_wire::{FieldName, FieldValue};
-use w3c::{Parent, number};
-pub(crate) use zipkin::Zipkin;
 
 // `opentelemetry`: propagates the W3C context, and sends a span of each sampled request to a collector.
 //

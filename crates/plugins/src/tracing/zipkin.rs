@@ -1,7 +1,6 @@
 //! `zipkin`: propagates B3 contexts, and sends spans of each sampled request to a Zipkin server.
 
-use super::sampling::{SampledShare, ShareKind};
-use super::w3c::number;
+use super::sampling::{SampledShare, ShareKind, number};
 use crate::loggers::{URL, UrlText, write_array};
 use serde_json::json;
 use std::net::{IpAddr, Ipv4Addr};

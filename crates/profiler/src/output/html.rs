@@ -1,13 +1,13 @@
 //! A self-contained page: a flame graph to zoom and search, a table by function, shares by thread and by phase, and the
 //! difference of two profiles.
 //!
-//! The page holds the stacks ([`stacks`]), not a picture of them; the script in `view.js` adds them up, here and in the dashboard. The
+//! The page holds the stacks ([`stacks_of`]), not a picture of them; the script in `view.js` adds them up, here and in the dashboard. The
 //! page may be opened from a file, and loads nothing.
 
-use super::stacks;
 use super::svg::{escape, title};
-use crate::profile::Profile;
+use crate::profile::{PHASE, Profile};
 use serde_json::{Value as Json, json};
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
 const PAGE: &str = include_str!("page.html");
@@ -17,8 +17,8 @@ const STYLE: &str = concat!(include_str!("page.css"), include_str!("view.css"));
 /// Writes the page of one of a profile's values, compared with the corresponding one of `base`.
 pub fn write(profile: &Profile, value: usize, base: Option<&Profile>) -> String {
     let data = json!({
-        "profile": stacks::of(profile, value),
-        "base": base.map(|base| stacks::of(base, same_value(profile, value, base))),
+        "profile": stacks_of(profile, value),
+        "base": base.map(|base| stacks_of(base, same_value(profile, value, base))),
     });
     page(&title(profile, value), "<div id=\"view-0\"></div>", &json!({ "views": [data] }))
 }
@@ -56,9 +56,9 @@ pub fn write_views(title: &str, introduction: &str, views: &[View<'_>]) -> Strin
         let (open, heading) = (if *is_open { " open" } else { "" }, escape(heading));
         writeln!(main, "<details{open}><summary>{heading}</summary><div id=\"view-{number}\"></div></details>")
             .expect("writing to a String does not fail");
-        let (mut of_profile, mut of_base) = (stacks::of(profile, profile.main), Json::Null);
+        let (mut of_profile, mut of_base) = (stacks_of(profile, profile.main), Json::Null);
         if let Some(Comparison { base, wholes, .. }) = compared {
-            of_base = stacks::of(base, base.main);
+            of_base = stacks_of(base, base.main);
             (of_profile["whole"], of_base["whole"]) = (wholes[0].into(), wholes[1].into());
         }
         let certain = compared.as_ref().map(|compared| compared.certain);
@@ -82,6 +82,42 @@ fn page(title: &str, main: &str, data: &Json) -> String {
 fn same_value(profile: &Profile, value: usize, base: &Profile) -> usize {
     let kind = profile.values.get(value).map(|of| &of.kind);
     base.values.iter().position(|of| Some(&of.kind) == kind).unwrap_or(base.main)
+}
+
+/// The stacks of one of a profile's values as JSON, for `view.js`: names once, and stacks of their numbers. They
+/// are `[thread, phase, value, functions]`, the outermost function first.
+pub fn stacks_of(profile: &Profile, value: usize) -> Json {
+    let (mut threads, mut phases): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
+    let mut stacks: HashMap<(usize, usize, Vec<usize>), i64> = HashMap::new();
+    for sample in &profile.samples {
+        let amount = sample.values.get(value).copied().unwrap_or(0);
+        if amount == 0 {
+            continue;
+        }
+        let thread = number(&mut threads, sample.thread());
+        let phase = number(&mut phases, sample.text(PHASE));
+        let stack = profile.functions_of(sample).map(|line| line.function).collect();
+        *stacks.entry((thread, phase, stack)).or_default() += amount;
+    }
+    let mut stacks: Vec<_> = stacks.into_iter().collect();
+    stacks.sort_unstable();
+    let stack = |((thread, phase, stack), value)| json!([thread, phase, value, stack]);
+    json!({
+        "title": title(profile, value),
+        "unit": profile.values.get(value).map_or("", |of| &of.unit),
+        "notes": profile.notes,
+        "threads": threads,
+        "phases": phases,
+        "functions": profile.functions.iter().map(|function| json!([function.name, function.file])).collect::<Vec<_>>(),
+        "stacks": stacks.into_iter().map(stack).collect::<Vec<_>>(),
+    })
+}
+
+fn number<'a>(names: &mut Vec<&'a str>, name: &'a str) -> usize {
+    names.iter().position(|known| *known == name).unwrap_or_else(|| {
+        names.push(name);
+        names.len() - 1
+    })
 }
 
 #[cfg(test)]
@@ -115,5 +151,15 @@ mod tests {
         let data: Json = serde_json::from_str(data).unwrap();
         assert_eq!((&data["views"][0]["base"]["whole"], &data["views"][1]["base"]), (&json!(1.0), &Json::Null));
         assert_eq!(data["views"][0]["certain"], json!([["main"]]));
+    }
+
+    #[test]
+    fn equal_stacks_of_a_thread_and_phase_are_one() {
+        let mut profile = example();
+        profile.name_phases(&[("routing", "route")]);
+        let stacks = stacks_of(&profile, 0);
+        assert_eq!(stacks["threads"], json!(["worker-0", "worker-1"]));
+        assert_eq!(stacks["phases"], json!(["routing", "other"]));
+        assert_eq!(stacks["stacks"][1], json!([0, 0, 3, [0, 1, 2, 3]]));
     }
 }

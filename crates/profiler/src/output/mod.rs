@@ -6,5 +6,4 @@
 pub mod format;
 pub mod html;
 pub mod pprof;
-pub mod stacks;
 pub mod svg;

@@ -40,7 +40,6 @@ pub(crate) mod target;
 mod tests;
 mod upgraded_exchange;
 mod waiting_place;
-mod whole_body;
 
 pub(crate) use device::{BegunDevice, DeviceAdmission};
 pub(crate) use request::RequestContext;

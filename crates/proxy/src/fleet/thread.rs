@@ -8,7 +8,7 @@ use crate::basics::counters::{WorkerCounters, WorkerTally};
 use crate::calls::BeginHttp2;
 use crate::device_link::DeviceReport;
 use crate::handover::{LeavingWorker, ReceivedParcel, RoutePlaces, Successor};
-use crate::node::http2::{self, ConnectionUse};
+use crate::node::{ConnectionUse, begin_http2};
 use crate::plan::PlanCell;
 use crate::plan::caching::RouteMemory;
 use crate::plan::snapshot::Snapshot;
@@ -123,7 +123,7 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
             worker.clone(),
             setup.tally,
             (setup.outbox, setup.process),
-            begin_http2(worker.clone()),
+            begin_http2_for_calls(worker.clone()),
         ),
         plans: setup.plans,
         devices,
@@ -180,13 +180,13 @@ fn serve_devices(tasks: &LocalSet, worker: &Rc<Worker>, link: DeviceLink) -> mps
 }
 
 /// How calls of plugins begin HTTP/2: as for a node that speaks gRPC.
-fn begin_http2(worker: Weak<Worker>) -> BeginHttp2 {
+fn begin_http2_for_calls(worker: Weak<Worker>) -> BeginHttp2 {
     Box::new(move |stream, address| {
         let worker = worker.clone();
         Box::pin(async move {
             let worker = worker.upgrade().ok_or(io::ErrorKind::ConnectionReset)?;
             let purpose = ConnectionUse { bridges_web: true, is_exclusive: false };
-            http2::connect(&worker, stream, address, purpose).await
+            begin_http2(&worker, stream, address, purpose).await
         })
     })
 }

@@ -1,24 +1,34 @@
-//! Nodes as this worker sees them: connections to them, and their health as shown by tries.
+//! Nodes as this worker sees them: connections to them, and their health as shown by tries. A connection of HTTP/2 is driven by a
+//! task of its own while requests are under way on it.
 
 pub(crate) mod health;
-pub(crate) mod http2;
 
 use crate::basics::clock::Timer;
+use crate::connection::http2::bounds::*;
+use crate::connection::http2::transport::{Io, Transport};
+use crate::connection::http2::{NodeConnection, NodeShared};
 use crate::connection::stream::{Stream, Tls};
 use crate::plan::snapshot::WorkerUpstream;
 use crate::worker::Worker;
-use http2::ConnectionUse;
+use bytes::Bytes;
+use h2::client::{Builder, Connection, SendRequest};
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Instant;
 use stillgate_tls::rustls::ClientConfig;
 use stillgate_tls::rustls::pki_types::ServerName;
 use stillgate_tls::{Peer, handshake_failure};
 use stillgate_upstream::{ConnMeta, Failure, Fit, UpstreamState};
+use stillgate_wire::HeadLimits;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio::task::spawn_local;
 use tokio_rustls::TlsConnector;
 
 // Connections to nodes: taking a live one from the pool, or making a new one.
@@ -109,7 +119,7 @@ async fn open(worker: &Rc<Worker>, destination: Destination<'_>) -> Result<Strea
     let purpose = ConnectionUse { bridges_web: destination.grpc, is_exclusive: destination.has_large_head };
     let stream = open_bytes(worker, destination).await?;
     match is_http2 {
-        true => Ok(Stream::Http2Pooled(Box::new(http2::connect(worker, stream, address, purpose).await?))),
+        true => Ok(Stream::Http2Pooled(Box::new(begin_http2(worker, stream, address, purpose).await?))),
         false => Ok(stream),
     }
 }
@@ -182,4 +192,97 @@ pub(crate) fn is_local(error: &io::Error) -> bool {
         // The last two: no port is left, as reported by TCP and by UDP.
         Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM | libc::EADDRNOTAVAIL | libc::EADDRINUSE)
     )
+}
+
+/// What a connection is for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ConnectionUse {
+    /// gRPC-Web calls go to the node as gRPC calls.
+    pub(crate) bridges_web: bool,
+    /// It carries one request with a large head at a time.
+    pub(crate) is_exclusive: bool,
+}
+
+/// Begins HTTP/2 on a new connection to `node`, which need not have answered for requests to be sent.
+pub(crate) async fn begin_http2(
+    worker: &Rc<Worker>,
+    stream: Stream,
+    node: SocketAddr,
+    ConnectionUse { bridges_web, is_exclusive }: ConnectionUse,
+) -> io::Result<NodeConnection> {
+    let server_name = stream.server_name().cloned();
+    let shared = Rc::new(NodeShared::new(bridges_web, is_exclusive));
+    let (tell, begun) = oneshot::channel();
+    spawn_local(drive_http2(worker.clone(), stream, node, shared.clone(), tell));
+    let send = begun.await.map_err(|_| io::Error::from(io::ErrorKind::ConnectionReset))?;
+    Ok(NodeConnection::new(send, shared, server_name))
+}
+
+/// Drives the connection until it ends.
+async fn drive_http2(
+    worker: Rc<Worker>,
+    mut stream: Stream,
+    node: SocketAddr,
+    shared: Rc<NodeShared>,
+    begun: oneshot::Sender<SendRequest<Bytes>>,
+) {
+    let transport = Transport::to_node(&mut stream, shared.marked.clone(), &worker.buffers, &worker.clock);
+    let builder = http2_builder(&worker.snapshot().plan.settings.request_limits);
+    let Ok((send, mut connection)) = builder.handshake(transport.io()).await else { return };
+    if begun.send(send).is_err() {
+        return;
+    }
+    let fault = poll_fn(|cx| poll_http2(cx, &mut connection, &transport, &shared)).await;
+    // Before its requests check why they failed: they have been woken, and this task has not paused since.
+    shared.mistaken.set(transport.mistaken());
+    if let Some(fault) = fault {
+        worker.troubles.note_node_connection(node, fault);
+    }
+}
+
+/// Ready when the connection has ended, with the node's fault if it was an HTTP/2 error.
+fn poll_http2(
+    cx: &mut Context<'_>,
+    connection: &mut Connection<Io<'_, '_>, Bytes>,
+    transport: &Transport<'_>,
+    shared: &NodeShared,
+) -> Poll<Option<String>> {
+    let ended = loop {
+        let polled = Pin::new(&mut *connection).poll(cx);
+        if polled.is_ready() || !transport.take_gathering_due() {
+            break polled;
+        }
+        shared.bodies.gather();
+    };
+    // Every request is served before its answer comes.
+    shared.marked.forget_unserved();
+    let flushed = transport.poll_flush(cx);
+    // However many the node allows, the window has room for this many.
+    shared.live_max.set(connection.max_concurrent_send_streams().min(STREAMS_MAX as usize));
+    // Waiting output is bounded, and so is, by its exchange, how long each request waits for its response.
+    match ended {
+        Poll::Ready(Err(error)) if error.is_library() => Poll::Ready(Some(error.to_string())),
+        Poll::Ready(_) => Poll::Ready(None),
+        Poll::Pending if transport.is_flooded() => {
+            Poll::Ready(Some("a flood of frames that move nothing, or of interim responses".to_owned()))
+        }
+        Poll::Pending if matches!(flushed, Poll::Ready(Err(_))) => Poll::Ready(None),
+        Poll::Pending => Poll::Pending,
+    }
+}
+
+fn http2_builder(limits: &HeadLimits) -> Builder {
+    let mut builder = Builder::new();
+    builder
+        .enable_push(false)
+        .initial_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_frame_size(FRAME_BYTES_MAX)
+        .max_header_list_size(field_section_bytes_max(limits))
+        .max_send_buffer_size(SEND_BUFFER_BYTES_MAX)
+        .data_frame_budget(SMALL_FRAMES_BUDGET)
+        .max_concurrent_reset_streams(RESET_STREAMS_MAX)
+        // Each is a request of ours, so there are no more than we send.
+        .max_local_error_reset_streams(None);
+    builder
 }

@@ -4,4 +4,3 @@ pub mod chain;
 pub mod explanation;
 pub mod query;
 pub mod request_head;
-pub mod request_line;

@@ -2,8 +2,7 @@
 //!
 //! Every invalid parameter is reported; nothing is guessed.
 
-use super::request_head::RequestHead;
-use super::request_line::{ClientAddress, HeaderArgument, RequestLine};
+use super::request_head::{ClientAddress, HeaderArgument, RequestHead, RequestLine};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 /// A request to explain.

@@ -6,8 +6,7 @@
 //! look-up, however many fields routes read.
 
 use crate::explain::explanation::{each_field, variable_of};
-use crate::explain::request_head::RequestHead;
-use crate::explain::request_line::RequestLine;
+use crate::explain::request_head::{RequestHead, RequestLine};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde_json::{Map, Value};
 use std::collections::{HashMap, HashSet};

@@ -9,8 +9,6 @@ mod bucket;
 mod key;
 #[path = "../../../../crates/limits/src/leaky.rs"]
 mod leaky;
-#[path = "../../../../crates/limits/src/members.rs"]
-mod members;
 mod sync;
 mod table;
 #[path = "../../../../crates/limits/src/window.rs"]

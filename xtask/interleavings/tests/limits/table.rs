@@ -4,7 +4,6 @@
 
 use crate::bucket::*;
 use crate::key::CounterKey;
-use crate::members::Members;
 use crate::sync::Ordering;
 use crate::window::{AlignedWindow, Limit};
 use loom::model::Builder;

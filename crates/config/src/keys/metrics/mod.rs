@@ -5,7 +5,6 @@
 
 mod names;
 
-use crate::keys::address::ADDRESS;
 use crate::values::{Dialect, Metrics};
 use names::{LabelNames, disabled_families, disabled_labels, enabled_labels, extra_labels};
 use serde_json::{Value as Json, json};
@@ -16,7 +15,7 @@ use stillgate_metrics::family::LABELS_MAX;
 use stillgate_route::Variable;
 use stillgate_schema::description::Definitions;
 use stillgate_schema::kind::{
-    At, Choice, Flag, Kind, LocatedKind, TEXT, Text, Then, int, list, read, report_expected, text, unplaced,
+    ADDRESS, At, Choice, Flag, Kind, LocatedKind, TEXT, Text, Then, int, list, read, report_expected, text, unplaced,
 };
 use stillgate_schema::matching::{OWN_NAME, parse_recorded};
 use stillgate_schema::object;

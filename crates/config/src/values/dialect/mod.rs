@@ -4,9 +4,8 @@
 //! the table unless an operator disables it or some of its labels, or adds labels: see `values::metrics`. The code that records a
 //! family determines its values.
 
-mod device_tables;
+mod feature_tables;
 mod labels;
-mod plugin_tables;
 mod tables;
 
 use FamilyKind::{Counter, Gauge};
@@ -278,8 +277,8 @@ impl Dialect {
         own.iter()
             .chain(tables::COMMON)
             .chain(SOURCE)
-            .chain(device_tables::DEVICES)
-            .chain(plugin_tables::PLUGINS)
+            .chain(feature_tables::DEVICES)
+            .chain(feature_tables::PLUGINS)
             .chain(LUA)
     }
 
@@ -421,9 +420,9 @@ pub(crate) fn families_as_markdown() -> String {
         (
             "Devices, in both dialects",
             "Those about the directory are there on nodes that share one: [devices.md](devices.md#several-nodes).",
-            device_tables::DEVICES,
+            feature_tables::DEVICES,
         ),
-        ("Plugins, in both dialects", "Of each plugin that is used.", plugin_tables::PLUGINS),
+        ("Plugins, in both dialects", "Of each plugin that is used.", feature_tables::PLUGINS),
         (
             "Functions in Lua, in both dialects",
             "What LuaJIT compiles: [jit-health.md](jit-health.md). There are none until a worker has run a function.",
@@ -464,7 +463,7 @@ fn write_labels(out: &mut String) {
 fn write_buckets(out: &mut String) {
     *out += "\n## Buckets\n\nUpper bounds of the classic buckets, in the family's unit (`apisix_http_latency`: \
              milliseconds); `+Inf` follows.\n\n| family | bounds |\n|---|---|\n";
-    let all = tables::NATIVE.iter().chain(tables::APISIX).chain(tables::COMMON).chain(plugin_tables::PLUGINS);
+    let all = tables::NATIVE.iter().chain(tables::APISIX).chain(tables::COMMON).chain(feature_tables::PLUGINS);
     for spec in all {
         if let FamilyKind::Histogram(bounds) = spec.kind {
             let bounds: Vec<String> = bounds.iter().map(f64::to_string).collect();

@@ -2,9 +2,9 @@
 //!
 //! And `stillgate store backup`: a copy of a store, from its file, or from the gateway that has it open.
 
+use super::TransferFailure;
 use super::remote::Remote;
 use super::resources::{Resource, Resources, hide_secrets, mark_hidden_key, masks, path_of};
-use super::{TransferFailure, yaml};
 use crate::commands::cli::{Backup, EXIT_GOOD, Export};
 use crate::commands::stdout::show;
 use crate::configuration::end_flag;
@@ -17,6 +17,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use stillgate_config::ResourceKind;
+use stillgate_schema::text::writer;
 
 /// Runs the command; returns the exit code.
 pub(crate) fn export(arguments: &Export) -> u8 {
@@ -62,7 +63,7 @@ fn run_export(arguments: &Export) -> Result<String, TransferFailure> {
             "# Secrets are masked (********): replace the masks before you use the file.\n"
         }
     );
-    Ok(format!("{head}{}{}", yaml::write(&lists(found)), end_flag::LAST_LINE))
+    Ok(format!("{head}{}{}", writer::write(&lists(found)), end_flag::LAST_LINE))
 }
 
 fn of_store(file: &Path, config: Option<&Path>) -> Result<Resources, TransferFailure> {

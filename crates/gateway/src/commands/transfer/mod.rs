@@ -4,7 +4,7 @@
 //!  file ──▶ Resources ─┐                    ┌─▶ lines of `diff`
 //!                      ├─▶ meaning: equal? ─┤
 //!  Admin API, store ───┘                    └─▶ plan: an order, batches ─▶ POST /v1/batch
-//!       └─▶ yaml ─▶ `export`
+//!       └─▶ YAML ─▶ `export`
 //! ```
 //!
 //! A file is read by the same tables as that of `run`. Nothing here reads or writes etcd itself: the gateway that follows it does.
@@ -16,12 +16,9 @@ mod peer;
 mod plan;
 mod remote;
 mod resources;
-pub(super) mod yaml;
 
-pub(crate) use apply::apply;
-pub(crate) use apply::diff;
-pub(crate) use export::backup;
-pub(crate) use export::export;
+pub(crate) use apply::{apply, diff};
+pub(crate) use export::{backup, export};
 pub(super) use remote::Remote;
 
 use super::cli::{EXIT_ERRORS, EXIT_UNUSABLE};

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::sync::LazyLock;
 use stillgate_config::{ResourceKind, Schemas};
 use stillgate_datastore::transaction::WRITES_MAX;
-use stillgate_schema::mask::{MASK, is_masked};
+use stillgate_schema::secret_texts::{MASK, is_masked};
 
 /// What one batch takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,8 +12,7 @@ use std::sync::Arc;
 use stillgate_config::secret_fields::{each_combined_certificate, each_possible_secret, each_secret};
 use stillgate_config::{Errors, FileDocument, PluginSet, ResourceKind, Severity, documents};
 use stillgate_plugin_api::Secrets;
-use stillgate_schema::mask::{MASK, is_masked};
-use stillgate_schema::pem::remove_private_keys;
+use stillgate_schema::secret_texts::{MASK, is_masked, remove_private_keys};
 
 /// A kind and an id: `1`, of credentials `jack/1`, of secret managers `vault/1`.
 pub(super) type Name = (ResourceKind, String);

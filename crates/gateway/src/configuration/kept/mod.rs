@@ -14,25 +14,22 @@ mod backend;
 mod encryption;
 mod etcd;
 mod keeper;
-mod kinds;
-mod open;
 mod source;
 mod store;
 mod thread;
 mod trial;
 
-use crate::upgrade::DatastoreState;
 pub(crate) use addresses::resource_of;
 pub(crate) use backend::DatastoreKind;
 pub(crate) use encryption::{Offline, back_up, read_store};
-pub(crate) use keeper::DatastoreTraits;
-pub(crate) use keeper::{FollowStatus, FollowedRevision, Keeper, ServedRevision};
-pub(crate) use open::{OpenStore, problem};
-pub(crate) use source::DatastoreSource;
-use std::path::Path;
-use stillgate_config::{Gateway, LoadedConfig, Replacement};
+pub(crate) use keeper::{DatastoreTraits, FollowStatus, FollowedRevision, Keeper, ServedRevision};
+pub(crate) use source::{DatastoreSource, OpenStore, problem};
 pub(crate) use thread::{CommittedChange, StoreCopy, StoreRequest, WriteFailure};
 pub(crate) use trial::Trial;
+
+use crate::upgrade::DatastoreState;
+use std::path::Path;
+use stillgate_config::{Gateway, LoadedConfig, Replacement};
 
 /// What is served of the datastore that a configuration is from; `None`: it is from a file.
 pub(crate) fn datastore_state(loaded: &LoadedConfig) -> Option<DatastoreState> {
@@ -47,4 +44,34 @@ pub(crate) fn datastore_state(loaded: &LoadedConfig) -> Option<DatastoreState> {
 /// The file that the datastore of a `gateway:` section writes, with the key that names it.
 pub(crate) fn written_file(gateway: &Gateway) -> Option<(&'static str, &Path)> {
     (DatastoreKind::of(gateway)?.file)(gateway)
+}
+
+/// All kinds; each has a module of its own for all that is particular to it.
+const KINDS: &[&DatastoreKind] = &[&store::KIND, &etcd::KIND];
+
+impl DatastoreKind {
+    /// The kind that a `gateway:` section selects; `None`: its resources are in the file.
+    pub(crate) fn of(gateway: &Gateway) -> Option<&'static DatastoreKind> {
+        KINDS.iter().find(|kind| kind.source == gateway.config.source).copied()
+    }
+
+    /// Where it is, for people.
+    pub(crate) fn address(&self, gateway: &Gateway) -> String {
+        (self.addresses)(gateway).join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stillgate_config::SourceKind;
+
+    #[test]
+    fn every_source_but_the_file_is_a_datastore() {
+        for (name, source) in SourceKind::ALL {
+            let kinds: Vec<_> =
+                KINDS.iter().filter(|kind| kind.source == *source).map(|kind| kind.traits.name).collect();
+            assert_eq!(kinds, Vec::from_iter((!source.is_file()).then_some(*name)), "{name}");
+        }
+    }
 }

@@ -2,11 +2,10 @@
 
 use super::addresses::{key_of, resource_of};
 use super::keeper::Keeper;
-use crate::configuration::chain_lint::chain_lint;
 use crate::configuration::tls_material;
 use std::collections::HashSet;
 use std::sync::Arc;
-use stillgate_config::{Attempt, Change, Config, Origin, RejectedResource, Replacement, ResourceKind};
+use stillgate_config::{Attempt, Change, Config, Origin, RejectedResource, Replacement, ResourceKind, chain_lint};
 use stillgate_datastore::{Documents as _, Key, Transaction, Write};
 use stillgate_route::lint::{Finding, FindingKind, lint};
 use stillgate_route::{PLACES_MAX, fits};

@@ -1,6 +1,6 @@
 //! HTTP/2, on `h2`. An HTTP/2 stream is an HTTP/1.1 connection to our engine: each request, whichever side speaks which version,
 //! runs through the same parser, exchange and relay. The server half of a whole connection is `client::http2`; the client half is
-//! driven by `http2`.
+//! driven by `node`.
 //!
 //! ```text
 //!   socket ── transport ── connection        node ── transport ── socket      (a task each: frames, windows, floods)

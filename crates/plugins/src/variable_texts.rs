@@ -1,11 +1,13 @@
 //! Texts with variables (`$name`) and groups of a regular expression (`$1`) in them.
+//!
+//! Unknown variables are empty, as in APISIX, and the configuration is accepted with a warning. Conditions and keys of
+//! limits refuse them: an empty value there would turn a rule on or off, or count all clients as one.
 
 use crate::linear_regex::Range;
-use crate::unknown_variables::Unknown;
 use regex::bytes::CaptureLocations;
 use stillgate_plugin_api::Template;
 use stillgate_plugin_api::template::TemplatePart;
-use stillgate_route::{Lookup, Variable};
+use stillgate_route::{Lookup, Variable, VariableError};
 use stillgate_schema::{Fault, Path, Position, Sink};
 
 /// Such a text, parsed. Its owner waits for the arguments of the body that it names. A group that did not take part in
@@ -200,6 +202,24 @@ fn group_of(text: &str) -> Option<(usize, &str)> {
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     // A number that is too large is that of no group.
     is_number.then(|| (digits.parse().unwrap_or(usize::MAX), after))
+}
+
+/// Called with each unknown variable.
+pub(crate) type Unknown<'a> = dyn FnMut(VariableError) + 'a;
+
+/// A text with variables, with its position in the configuration.
+pub(crate) fn template(text: &str, at: Position, path: &Path<'_>, sink: &mut Sink) -> Template {
+    Template::parse_lenient(text, &mut |error| warn_of_unknown(&error, at, path, sink))
+}
+
+/// Like [`template`], for a plugin that waits for the body if the text uses its arguments.
+pub(crate) fn template_with_body(text: &str, at: Position, path: &Path<'_>, sink: &mut Sink) -> Template {
+    Template::parse_lenient_with_body(text, &mut |error| warn_of_unknown(&error, at, path, sink))
+}
+
+/// Warns that a variable is empty.
+pub(crate) fn warn_of_unknown(error: &VariableError, at: Position, path: &Path<'_>, sink: &mut Sink) {
+    sink.warning(at, path, Fault::new(format!("{error}; it is empty here")));
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Private keys in texts in PEM (RFC 7468).
+//! Secrets in texts: private keys in PEM (RFC 7468), and the masks that replace a secret in what is shown.
 
 use std::ops::Range;
 
@@ -29,6 +29,15 @@ pub fn remove_private_keys(text: &mut String) {
     while let Some(key) = private_key(text) {
         text.replace_range(key, "");
     }
+}
+
+/// The text that an export and the Admin API show in place of a secret.
+pub const MASK: &str = "********";
+
+/// Whether a text is a mask, or has a mask in place of its secret part: an address, an expression or a certificate.
+pub fn is_masked(text: &str) -> bool {
+    const AROUND: [&str; 6] = ["://", "?********", "********@", "-----BEGIN ", "http.headers.", "http.queries."];
+    text == MASK || text.contains(MASK) && AROUND.iter().any(|known| text.contains(known))
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 //!
 //! Chains that routes share are checked once, and an entry is reported once, at the place where it is written.
 
+use crate::model::Config;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
-use stillgate_config::Config;
 use stillgate_plugin_api::{Chain, ChainEntry, DeviceSettings};
 use stillgate_route::Variable;
 
@@ -13,21 +13,24 @@ const FINDINGS_MAX: usize = 1000;
 
 /// The findings.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct ChainLint {
-    pub(crate) findings: Vec<ChainFinding>,
+pub struct ChainLint {
+    /// The first ones.
+    pub findings: Vec<ChainFinding>,
     /// Number of further findings.
-    pub(crate) omitted: usize,
+    pub omitted: usize,
 }
 
 /// One finding.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct ChainFinding {
+pub struct ChainFinding {
     /// Line of the entry; 0: the file as a whole.
-    pub(crate) line: u32,
-    pub(crate) message: String,
-    pub(crate) hint: &'static str,
+    pub line: u32,
+    /// What is wrong.
+    pub message: String,
+    /// What to do.
+    pub hint: &'static str,
     /// The first route that it is about, by its index.
-    pub(crate) route: Option<usize>,
+    pub route: Option<usize>,
 }
 
 /// What is wrong with an entry.
@@ -59,7 +62,7 @@ impl LintKind {
 }
 
 /// Checks all chains.
-pub(crate) fn chain_lint(config: &Config) -> ChainLint {
+pub fn chain_lint(config: &Config) -> ChainLint {
     let credentials = config.plugins.consumers.plugins_with_credentials();
     let has_devices = config.gateway.devices.is_some();
     let labels = labels(config);

@@ -1,6 +1,7 @@
-//! Resources as the YAML of a configuration file, which reads back as the same documents.
+//! Writes a document as YAML that reads back as the same document.
 //!
-//! Block style, and plain words only where they cannot be anything but text: all other text is quoted as in JSON, which is YAML.
+//! Block style, and plain words only where they cannot be anything but text: all other text is quoted as in JSON, which
+//! is YAML.
 
 use serde_json::Value as Json;
 
@@ -11,7 +12,7 @@ const NOT_TEXT: [&str; 21] = [
 ];
 
 /// Writes a map with the value at its root.
-pub(in crate::commands) fn write(root: &[(String, Json)]) -> String {
+pub fn write(root: &[(String, Json)]) -> String {
     let mut text = String::new();
     for (key, value) in root {
         entry(key, value, 0, &mut text);
