@@ -47,7 +47,7 @@ const ALTERNATIVES_MAX: usize = 16;
 
 /// Most steps, of about a nanosecond, of a search on a worker.
 pub(crate) const WORKER_STEPS_MAX: usize = 100_000;
-/// The same for a search by another thread.
+/// Most steps of a search by another thread.
 const OFFLOADED_STEPS_MAX: usize = 20_000_000;
 /// Cost of a found literal.
 const FOUND_STEPS: usize = 4;

@@ -130,7 +130,7 @@ pub(crate) struct WatchSample {
     pub(crate) at_s: f64,
     /// Resident memory; pages of files and shared memory count once.
     pub(crate) rss_kib: u64,
-    /// The same without pages of files.
+    /// Resident memory without pages of files.
     pub(crate) anonymous_kib: u64,
     /// Open descriptors.
     pub(crate) descriptors: usize,

@@ -477,7 +477,7 @@ mod tests {
     use serde_json::json;
     use stillgate_schema::CompileBudget;
 
-    /// Of a text that was made for it, the automaton of a regular expression has a new state for every byte.
+    /// A text that was made for a regular expression leads its automaton to a new state with every byte.
     #[test]
     fn a_text_made_for_a_pattern_takes_steps_for_its_states() {
         let schema = json!({"type": "string", "pattern": "union.{0,1000}select"});

@@ -28,7 +28,7 @@ pub struct BoundedSearch {
 }
 
 impl BoundedSearch {
-    /// Of an automaton that begins anywhere in a text.
+    /// Takes an automaton that begins anywhere in a text.
     pub fn new(nfa: NFA) -> BoundedSearch {
         let config = Config::new().match_kind(MatchKind::All).unicode_word_boundary(true);
         let capacity = config.get_minimum_cache_capacity(&nfa).unwrap_or(0).saturating_mul(2).max(CACHE_BYTES_MAX);

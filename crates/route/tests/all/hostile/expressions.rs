@@ -115,7 +115,7 @@ fn ten_thousand_header_fields() {
     });
 }
 
-/// Of a text that was made for it, an automaton that is built while it is used has a new state for every byte.
+/// A text that was made for a regex leads its automaton to a new state with every byte.
 #[test]
 fn a_text_made_for_a_regex_is_refused_soon() {
     let letter = |at: usize| char::from(b'a' + (at % 8) as u8);
