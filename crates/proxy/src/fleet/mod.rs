@@ -345,7 +345,6 @@ pub fn raise_fd_limit() -> io::Result<Option<u64>> {
 /// A fraction of a CPU counts as one: with a quota of 1.5 CPUs, one worker could not use the half. The standard library rounds down.
 fn usable_cpus() -> usize {
     static USABLE: LazyLock<usize> = LazyLock::new(|| {
-        // This is also right for a quota of cgroup v1, rounded down.
         let rounded_down = available_parallelism().map_or(1, NonZeroUsize::get);
         let Ok(affinity) = rustix::thread::sched_getaffinity(None) else { return rounded_down };
         match fs::read_to_string("/proc/self/cgroup") {
@@ -362,11 +361,26 @@ fn rounded_up(cpus: f64) -> usize {
     cpus.ceil() as usize
 }
 
-/// The least quota, in CPUs, of a cgroup and of those that contain it. `groups`: `/proc/self/cgroup`, where cgroup v2 has the
-/// hierarchy 0. `None`: no limit, or another version.
+/// The least quota, in CPUs, of the cgroups of a process and of those that contain them; `None`: no limit. `groups`:
+/// `/proc/self/cgroup`, where cgroup v2 has the hierarchy 0, and v1 one of the controller `cpu`.
 fn quota(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Option<f64> {
-    let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    let quotas = Path::new(group).ancestors().filter_map(|folder| cpu_max(&read(&folder.join("cpu.max"))?));
+    let quotas = groups.lines().filter_map(|line| {
+        let (hierarchy, line) = line.split_once(':')?;
+        let (controllers, group) = line.split_once(":/")?;
+        let folders = Path::new(group).ancestors();
+        if hierarchy == "0" {
+            return folders.filter_map(|folder| cpu_max(&read(&folder.join("cpu.max"))?)).reduce(f64::min);
+        }
+        if !controllers.split(',').any(|controller| controller == "cpu") {
+            return None;
+        }
+        let of_folder = |folder: &Path| {
+            let value = |name: &str| read(&Path::new("cpu").join(folder).join(name));
+            let (quota, period) = (value("cpu.cfs_quota_us")?, value("cpu.cfs_period_us")?);
+            cpu_max(&format!("{} {}", quota.trim_end(), period.trim_end()))
+        };
+        folders.filter_map(of_folder).reduce(f64::min)
+    });
     quotas.reduce(f64::min)
 }
 
@@ -398,6 +412,16 @@ mod tests {
         assert_eq!(quota_of("50000 100000\n", "max 100000\n", GROUPS), Some(0.5));
         assert_eq!(quota_of("max 100000\n", "", GROUPS), None);
         assert_eq!(quota_of("", "150000 100000\n", "4:cpu:/outer/inner\n"), None);
+        let first_version = |groups: &str, quota_us: &str| {
+            quota(groups, |file| match file.to_str() {
+                Some("cpu/outer/cpu.cfs_quota_us") => Some(quota_us.to_owned()),
+                Some("cpu/outer/cpu.cfs_period_us") => Some("100000\n".to_owned()),
+                _ => None,
+            })
+        };
+        assert_eq!(first_version("4:cpu,cpuacct:/outer/inner\n0::/\n", "150000\n"), Some(1.5));
+        assert_eq!(first_version("4:cpuacct:/outer\n0::/\n", "150000\n"), None);
+        assert_eq!(first_version("4:cpu:/outer\n0::/\n", "-1\n"), None);
         for wrong in ["", "150000", "x 100000", "150000 0", "0 100000", "-1 100000"] {
             assert_eq!(quota_of("", wrong, GROUPS), None, "{wrong}");
         }
