@@ -20,6 +20,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_acme::Renewals;
+use stillgate_allocator::release_startup_code;
 use stillgate_device_node::DeviceThread;
 use stillgate_door::RunningServer;
 use stillgate_health::{Checker, HealthChange};
@@ -46,6 +47,9 @@ const LOGS_END_TIMEOUT: Duration = LOGS_FLUSH_TIMEOUT.saturating_add(Duration::f
 
 /// How often the workers are checked and the metrics updated.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// How long a start lasts at most, in seconds, plus one.
+const STARTING_SECONDS: u8 = 4;
 
 /// Everything that can wake the control thread.
 enum ControlEvent {
@@ -132,6 +136,8 @@ pub(crate) struct Control {
     is_exporter_lost: bool,
     /// When to check whether all workers are there and what they still hold, and to update the metrics.
     second: Interval,
+    /// Seconds until what only the start needed is given up.
+    starting_seconds: u8,
 }
 
 impl Control {
@@ -178,6 +184,7 @@ impl Control {
             started: Instant::now(),
             is_exporter_lost: false,
             second: interval(LOOK_EVERY),
+            starting_seconds: STARTING_SECONDS,
         }
     }
 
@@ -321,6 +328,10 @@ impl Control {
             ControlEvent::Second => {
                 self.reloader.sweep();
                 self.report_metrics();
+                self.starting_seconds = self.starting_seconds.saturating_sub(1);
+                if self.starting_seconds == 1 {
+                    release_startup_code();
+                }
                 // The others would serve on, with less and less; the supervisor restarts the whole process.
                 if matches!(&self.workers, Workers::Serving(fleet) if fleet.has_ended()) {
                     error!("a worker has ended, which is a bug; so the gateway ends");

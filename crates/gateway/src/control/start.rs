@@ -32,7 +32,7 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_allocator::{release_startup_code, return_free_memory};
+use stillgate_allocator::return_free_memory;
 use stillgate_cluster::registry::FormerDirectory;
 use stillgate_config::{ApiKeyRole as Written, Config, Errors, Gateway, LoadedConfig, SHORT_KEY_NAME, Transport};
 use stillgate_device_node as device_node;
@@ -192,10 +192,7 @@ pub(crate) fn serve(source: ConfigSource, announce: impl FnOnce(&Up<'_>)) -> Res
     let _profiled = Registration::new("control", None).ok();
     let result = runtime.block_on(async {
         match start(beginning, announce).await? {
-            Some(control) => {
-                release_startup_code();
-                control.run().await.map_err(RunError::Ended)
-            }
+            Some(control) => control.run().await.map_err(RunError::Ended),
             None => Ok(()),
         }
     });
