@@ -36,7 +36,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, Interval, interval, sleep_until, timeout};
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 /// Time for the access log to be written out, after the last request: for a disk or a reader that is slow, and for its thread to
 /// get a core.
@@ -330,7 +330,7 @@ impl Control {
                 self.report_metrics();
                 self.starting_seconds = self.starting_seconds.saturating_sub(1);
                 if self.starting_seconds == 1 {
-                    release_startup_code();
+                    debug!(bytes = release_startup_code(), "gave up pages of code that the start has used");
                 }
                 // The others would serve on, with less and less; the supervisor restarts the whole process.
                 if matches!(&self.workers, Workers::Serving(fleet) if fleet.has_ended()) {
