@@ -7,9 +7,6 @@
 //! A crate of its own, because requests allocate: it is optimised in every profile that serves, and the gateway's crate,
 //! which only wires, is not.
 
-mod code_pages;
-
-pub use code_pages::release_startup_code;
 use stillgate_profiler::heap::SamplingAllocator;
 
 #[global_allocator]

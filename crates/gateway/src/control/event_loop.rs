@@ -20,7 +20,6 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_acme::Renewals;
-use stillgate_allocator::release_startup_code;
 use stillgate_device_node::DeviceThread;
 use stillgate_door::RunningServer;
 use stillgate_health::{Checker, HealthChange};
@@ -36,7 +35,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, Interval, interval, sleep_until, timeout};
-use tracing::{debug, error, info, warn};
+use tracing::{error, info, warn};
 
 /// Time for the access log to be written out, after the last request: for a disk or a reader that is slow, and for its thread to
 /// get a core.
@@ -47,9 +46,6 @@ const LOGS_END_TIMEOUT: Duration = LOGS_FLUSH_TIMEOUT.saturating_add(Duration::f
 
 /// How often the workers are checked and the metrics updated.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-
-/// How long a start lasts at most, in seconds, plus one.
-const STARTING_SECONDS: u8 = 4;
 
 /// Everything that can wake the control thread.
 enum ControlEvent {
@@ -136,8 +132,6 @@ pub(crate) struct Control {
     is_exporter_lost: bool,
     /// When to check whether all workers are there and what they still hold, and to update the metrics.
     second: Interval,
-    /// Seconds until what only the start needed is given up.
-    starting_seconds: u8,
 }
 
 impl Control {
@@ -184,7 +178,6 @@ impl Control {
             started: Instant::now(),
             is_exporter_lost: false,
             second: interval(LOOK_EVERY),
-            starting_seconds: STARTING_SECONDS,
         }
     }
 
@@ -328,10 +321,6 @@ impl Control {
             ControlEvent::Second => {
                 self.reloader.sweep();
                 self.report_metrics();
-                self.starting_seconds = self.starting_seconds.saturating_sub(1);
-                if self.starting_seconds == 1 {
-                    debug!(bytes = release_startup_code(), "gave up pages of code that the start has used");
-                }
                 // The others would serve on, with less and less; the supervisor restarts the whole process.
                 if matches!(&self.workers, Workers::Serving(fleet) if fleet.has_ended()) {
                     error!("a worker has ended, which is a bug; so the gateway ends");
