@@ -8,7 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use ipnet::IpNet;
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use stillgate_route::path::target_path;
 use stillgate_route::{
@@ -223,6 +223,18 @@ impl<'a> Facts<'a> {
 
 /// The digits of the largest port.
 const PORT_DIGITS_MAX: usize = 5;
+
+/// Who counts as one client where clients share something: an address of IPv4, or the network of 64 bits of one of IPv6, in which a
+/// client has any number of addresses.
+pub fn client_network(client: IpAddr) -> IpAddr {
+    match client.to_canonical() {
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+        }
+        address => address,
+    }
+}
 
 /// The port that the client asked for: that of the requested host, or the listener's.
 pub fn forwarded_port(host: &[u8], local: u16) -> u16 {

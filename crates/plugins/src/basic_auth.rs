@@ -17,6 +17,7 @@ use bcrypt::HashParts;
 use std::cell::RefCell;
 use std::net::IpAddr;
 use std::sync::Arc;
+use stillgate_plugin_api::facts::client_network;
 use stillgate_plugin_api::secrets::SECRET;
 use stillgate_plugin_api::{
     Answer, Authenticate, Compile, CompileCredential, ConsumerRef, CredentialVerifier, Define, Flow, Phase, Phases,
@@ -417,7 +418,7 @@ impl Attempts {
 /// An address, or the network of a client that can choose among many.
 fn address_of(client: IpAddr) -> [u8; 8] {
     let mut bytes = [0; 8];
-    match client.to_canonical() {
+    match client_network(client) {
         IpAddr::V4(address) => bytes[..4].copy_from_slice(&address.octets()),
         IpAddr::V6(address) => bytes.copy_from_slice(&address.octets()[..8]),
     }

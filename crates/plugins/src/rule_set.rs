@@ -71,7 +71,7 @@ struct Literals {
 
 enum Engine {
     Dfa(Box<dense::DFA<Vec<u32>>>),
-    Slow(BoundedSearch),
+    Slow(Box<BoundedSearch>),
 }
 
 /// The body of the answer to a request that was made for the rules.
@@ -299,7 +299,7 @@ impl RuleSetBuilder {
         if self.slow_states > SLOW_STATES_MAX {
             return Err("matching the rule takes too much time");
         }
-        Ok(Engine::Slow(BoundedSearch::new(nfa)))
+        Ok(Engine::Slow(Box::new(BoundedSearch::new(nfa))))
     }
 
     fn add(&mut self, engine: Engine, literals: Vec<Box<[u8]>>) {

@@ -104,12 +104,16 @@ async fn run_offloaded(
     let plugin = chain::with_paused(serving, at, |entry, _| entry.name);
     let route = serving.route.map_or("", |route| &*route.route.spec.id);
     let turn = TurnKey::of(route, serving.client.address);
-    let output: Result<Output, QueueFull> = match serving.worker.plugins.offloading.submit(plugin, turn, work) {
+    let plugins = &serving.worker.plugins;
+    let share = plugins.turns.begin(turn, plugins.offloading.is_crowded(plugin));
+    // `_share` counts until the work is done.
+    let submitted = share.and_then(|share| Ok((share, plugins.offloading.submit(plugin, turn, work)?)));
+    let output: Result<Output, QueueFull> = match submitted {
         Err(full) => {
             count(serving, at, Measure::PluginOffloadsRefused);
             Err(full)
         }
-        Ok(mut done) => {
+        Ok((_share, mut done)) => {
             count(serving, at, Measure::PluginOffloads);
             let done = poll_fn(|cx| match std::pin::Pin::new(&mut done).poll(cx) {
                 Poll::Ready(done) => Poll::Ready(Ok(done)),

@@ -7,6 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::rc::Rc;
+use stillgate_plugin_api::facts::client_network;
 
 /// How much filters of one worker may hold.
 pub(crate) const WORKER_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -38,11 +39,16 @@ pub(crate) struct BodyLease {
 impl BodyMemory {
     /// Begins with nothing held for this client.
     pub(crate) fn begin(self: &Rc<BodyMemory>, client: IpAddr) -> BodyLease {
-        BodyLease { bytes: 0, client, of_worker: self.clone() }
+        BodyLease { bytes: 0, client: client_network(client), of_worker: self.clone() }
     }
 }
 
 impl BodyLease {
+    /// Whose it is.
+    pub(crate) fn client(&self) -> IpAddr {
+        self.client
+    }
+
     /// Sets how much is held now. It is counted even if it is too much: what is refused is dropped soon.
     pub(crate) fn set(&mut self, bytes: usize) -> Result<(), Full> {
         if bytes == self.bytes {

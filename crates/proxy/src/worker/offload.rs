@@ -13,13 +13,15 @@
 use super::plugins::{PluginPanic, call_guarded};
 use crate::basics::clock::thread_cpu_time;
 use crossbeam_channel::{Receiver, Sender, bounded, select};
-use std::collections::VecDeque;
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use stillgate_plugin_api::QueueFull;
+use stillgate_plugin_api::facts::client_network;
 use stillgate_plugin_api::work::{Output, Work};
 use stillgate_profiler::threads::Registration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -30,6 +32,8 @@ pub(crate) const THREADS: usize = 2;
 const PLUGINS_MAX: usize = 32;
 /// Work of one plugin that may wait for one of its threads.
 pub(crate) const QUEUE_MAX: usize = 256;
+/// Work of one client of a route, from one worker, that may wait while half of the queue is taken: the other half is for the others.
+const SHARE_MAX: usize = 8;
 /// Their niceness, which is that of the control thread: a lower priority than a worker's.
 const NICE: i32 = 10;
 
@@ -63,7 +67,7 @@ struct Pool {
 pub(crate) struct OffloadPlace(OwnedSemaphorePermit);
 
 /// Whose turn it is: work with one of these is done in its order, and alternates with that of others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct TurnKey(u64);
 
 impl TurnKey {
@@ -71,14 +75,48 @@ impl TurnKey {
     pub(crate) fn of(route: &str, client: IpAddr) -> TurnKey {
         // A collision only lets two wait for each other.
         let mut hasher = DefaultHasher::new();
-        (route, client).hash(&mut hasher);
+        (route, client_network(client)).hash(&mut hasher);
         TurnKey(hasher.finish())
     }
 
-    /// For bodies under way, which have one job each at a time: in the order in which they come.
-    pub(crate) fn of_its_own() -> TurnKey {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        TurnKey(NEXT.fetch_add(1, Ordering::Relaxed))
+    /// A client's bodies under way, on all routes.
+    pub(crate) fn of_bodies(client: IpAddr) -> TurnKey {
+        TurnKey::of("", client)
+    }
+}
+
+/// The work of each client that one worker waits for.
+#[derive(Default)]
+pub(crate) struct TurnShares(RefCell<HashMap<TurnKey, usize>>);
+
+/// A piece of such work, counted until it is dropped.
+pub(crate) struct TurnShare {
+    turn: TurnKey,
+    of: Rc<TurnShares>,
+}
+
+impl TurnShares {
+    /// Counts one more; fails if the client has its share, and others need the rest.
+    pub(crate) fn begin(self: &Rc<TurnShares>, turn: TurnKey, is_crowded: bool) -> Result<TurnShare, QueueFull> {
+        let mut counts = self.0.borrow_mut();
+        let count = counts.entry(turn).or_default();
+        if is_crowded && *count >= SHARE_MAX {
+            return Err(QueueFull);
+        }
+        *count += 1;
+        Ok(TurnShare { turn, of: self.clone() })
+    }
+}
+
+impl Drop for TurnShare {
+    fn drop(&mut self) {
+        let mut counts = self.of.0.borrow_mut();
+        if let Some(count) = counts.get_mut(&self.turn) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.turn);
+            }
+        }
     }
 }
 
@@ -101,6 +139,11 @@ impl OffloadPools {
         let pool = self.pool_of(plugin).ok_or(QueueFull)?;
         let place = pool.places.clone().try_acquire_owned().map_err(|_| QueueFull)?;
         pool.submit(turn, work, OffloadPlace(place))
+    }
+
+    /// Whether half of the queue of a plugin is taken.
+    pub(crate) fn is_crowded(&self, plugin: &'static str) -> bool {
+        self.pool_of(plugin).is_some_and(|pool| pool.places.available_permits() < QUEUE_MAX / 2)
     }
 
     /// Waits for a place in the queue.
@@ -239,7 +282,7 @@ fn serve(jobs: &Receiver<Job>) {
 mod tests {
     use super::*;
     use std::sync::Arc;
-    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     const ANYBODY: TurnKey = TurnKey(0);
 
@@ -306,13 +349,21 @@ mod tests {
     #[test]
     fn clients_have_turns() {
         let (offloading, order) = (OffloadPools::default(), Arc::new(AtomicUsize::new(0)));
+        let begun = Arc::new(AtomicUsize::new(0));
         let (hold, held) = bounded::<()>(0);
         let busy: Vec<_> = (0..THREADS)
             .map(|_| {
-                let held = held.clone();
-                offloading.submit("a", ANYBODY, work(move || held.recv().is_ok())).unwrap()
+                let (held, begun) = (held.clone(), begun.clone());
+                let work = work(move || {
+                    begun.fetch_add(1, Ordering::Relaxed);
+                    held.recv().is_ok()
+                });
+                offloading.submit("a", ANYBODY, work).unwrap()
             })
             .collect();
+        while begun.load(Ordering::Relaxed) < THREADS {
+            std::thread::yield_now();
+        }
         let position = || {
             let order = order.clone();
             work(move || order.fetch_add(1, Ordering::Relaxed) as u32)
@@ -329,6 +380,29 @@ mod tests {
         assert!(value(elsewhere).unwrap() < soon);
         assert!(much.into_iter().map(value).all(|done| done.is_ok()));
         drop(busy);
+    }
+
+    #[test]
+    fn a_client_with_much_leaves_places_to_others() {
+        let shares = Rc::new(TurnShares::default());
+        let of = |network: u8| TurnKey::of("r", IpAddr::from([192, 0, 2, network]));
+        let mut held: Vec<_> = (0..100).map(|_| shares.begin(of(1), false).unwrap()).collect();
+        assert!(shares.begin(of(1), true).is_err());
+        let others: Vec<_> = (0..SHARE_MAX).map(|_| shares.begin(of(2), true).unwrap()).collect();
+        assert!(shares.begin(of(2), true).is_err());
+        held.truncate(SHARE_MAX - 1);
+        assert!(shares.begin(of(1), true).is_ok());
+        drop((held, others));
+        assert!(shares.0.borrow().is_empty());
+    }
+
+    #[test]
+    fn a_network_of_ipv6_is_one_client() {
+        let of = |address: &str| TurnKey::of("r", address.parse().unwrap());
+        assert_eq!(of("2001:db8:0:1::1"), of("2001:db8:0:1:ffff::2"));
+        assert_ne!(of("2001:db8:0:1::1"), of("2001:db8:0:2::1"));
+        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+        assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 
 use super::Worker;
 use super::body_memory::BodyMemory;
-use super::offload::OffloadPools;
+use super::offload::{OffloadPools, TurnShares};
 use crate::basics::counters::{Counters, WorkerTally};
 use crate::calls::{BeginHttp2, Calls};
 use crate::plan::Plan;
@@ -35,6 +35,8 @@ pub(crate) struct Plugins {
     pub(crate) own: stillgate_plugin_api::Worker,
     /// Memory held by filters of bodies.
     pub(crate) held: Rc<BodyMemory>,
+    /// Work on other threads that requests wait for.
+    pub(crate) turns: Rc<TurnShares>,
     /// Chains of routes joined by plugins of consumers, by the addresses of both. Those that a new Plan does not have are dropped.
     merged: RefCell<HashMap<(usize, usize), MergedChain>>,
     requests: Cell<u32>,

@@ -8,7 +8,7 @@ use regex_automata::hybrid::dfa::Cache;
 use std::cell::Cell;
 
 /// Most work for one request, in steps of about a nanosecond.
-const STEPS_MAX: usize = 10_000_000;
+const STEPS_MAX: usize = 25_000_000;
 /// Steps that one byte of new states takes: 165 MB of them were built in a second.
 const STEPS_PER_BUILT_BYTE: usize = 6;
 /// Steps for each byte of a text and each state of a regex, where no automaton is used.
@@ -59,10 +59,15 @@ impl RegexWork {
         self.pay(text_bytes.saturating_mul(states).saturating_mul(STEPS_PER_BYTE_AND_STATE))
     }
 
-    /// Pays for what was built in a cache, which is emptied at `capacity_bytes`; `false`: it is too much.
+    /// Pays for what was built in a cache, which is emptied at `capacity_bytes`; `false`: it is too much. Until a cache is full for the
+    /// first time nothing is paid: after a reload ordinary texts have to build it.
     #[inline]
     pub(super) fn pay_for_growth(&self, cache: &Cache, capacity_bytes: usize, since: &mut CacheGrowth) -> bool {
         let now = CacheGrowth::of(cache);
+        if now.clears == 0 {
+            *since = now;
+            return true;
+        }
         let built = match now.clears - since.clears {
             0 => now.bytes - since.bytes.min(now.bytes),
             times => (capacity_bytes.saturating_sub(since.bytes)).saturating_add(now.bytes).saturating_mul(times),

@@ -2,10 +2,12 @@
 //! nothing more of the body is read.
 
 use super::{BreakCause, BrokenBody, FilteredBody, OffloadedFilter, PIECE_BYTES_MAX};
+use crate::worker::body_memory::BodyLease;
 use crate::worker::offload::{FinishedWork, OffloadPlace, OffloadPools, OffloadResult, TurnKey};
 use crate::worker::plugins::PluginRefusal;
 use std::cell::Cell;
 use std::future::poll_fn;
+use std::net::{IpAddr, Ipv4Addr};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -39,6 +41,7 @@ impl OffloadState {
         cx: &mut Context<'_>,
         threads: &OffloadPools,
         plugin: &'static str,
+        turn: TurnKey,
     ) -> Result<Result<FinishedWork, OffloadState>, BreakCause> {
         let busy = |_| BreakCause::Refused(PluginRefusal::Busy);
         let (work, mut place) = match self {
@@ -58,10 +61,8 @@ impl OffloadState {
         match place.as_mut().poll(cx) {
             Poll::Pending => Ok(Err(OffloadState::Queueing(work, place))),
             Poll::Ready(place) => {
-                let receiver = place
-                    .and_then(|place| threads.submit_at(plugin, TurnKey::of_its_own(), work, place))
-                    .map_err(busy)?;
-                OffloadState::Elsewhere(receiver).poll(cx, threads, plugin)
+                let receiver = place.and_then(|place| threads.submit_at(plugin, turn, work, place)).map_err(busy)?;
+                OffloadState::Elsewhere(receiver).poll(cx, threads, plugin, turn)
             }
         }
     }
@@ -72,7 +73,7 @@ impl FilteredBody {
     #[cold]
     pub(super) fn poll_work(&mut self, cx: &mut Context<'_>, threads: &OffloadPools) -> Poll<Result<(), BrokenBody>> {
         while let Some(OffloadedFilter { at, plugin, step, doing, limit }) = self.waiting.take() {
-            match doing.poll(cx, threads, plugin).map_err(|why| BrokenBody { plugin, cause: why })? {
+            match doing.poll(cx, threads, plugin, self.turn()).map_err(|why| BrokenBody { plugin, cause: why })? {
                 Ok(worked) => self.worked(at, plugin, worked, step)?,
                 Err(doing) => {
                     let mut limit = limit.unwrap_or_else(|| Box::pin(sleep(WAIT_MAX)));
@@ -88,6 +89,10 @@ impl FilteredBody {
             }
         }
         Poll::Ready(Ok(()))
+    }
+
+    fn turn(&self) -> TurnKey {
+        TurnKey::of_bodies(self.held.as_ref().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), BodyLease::client))
     }
 
     /// Whether the body waits for work on other threads, and so neither for the node nor for the client.

@@ -187,7 +187,11 @@ fn fill(threads: &OffloadPools) -> crossbeam_channel::Sender<()> {
     let mut jobs = 0;
     while jobs < THREADS + QUEUE_MAX {
         let held = held.clone();
-        match threads.submit("working", TurnKey::of_its_own(), Box::new(move || Box::new(held.recv().is_err()))) {
+        match threads.submit(
+            "working",
+            TurnKey::of("", [192, 0, 2, 1].into()),
+            Box::new(move || Box::new(held.recv().is_err())),
+        ) {
             // The receiver is leaked, as work without a waiting receiver is not begun.
             Ok(ends) => {
                 std::mem::forget(ends);
