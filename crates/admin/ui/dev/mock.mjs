@@ -332,7 +332,11 @@ const UPSTREAMS = () => ({
   upstreams: AREAS.map((area, u) => ({
     id: u === 11 ? `routes/${HOSTILE[0]}` : `${area}-nodes`,
     requests_waiting: u === 2 ? 7 : 0,
-    endpoints: Array.from({ length: 2 + (u % 4) }, (_, n) => {
+    unresolved:
+      u === 7 || u === 9
+        ? [{ name: `${area}.internal`, reason: "no record found for Query { name: Name(\"internal.\"), query_type: AAAA }" }]
+        : [],
+    endpoints: Array.from({ length: u === 7 ? 0 : 2 + (u % 4) }, (_, n) => {
       const state = u === 2 && n === 1 ? "unhealthy" : u === 5 && n === 0 ? "set_aside" : "healthy";
       return {
         address: `10.0.${u}.${n + 1}:8080`,
