@@ -363,8 +363,8 @@ const UPSTREAMS = () => ({
         set_aside:
           state === "set_aside"
             ? [
-                { worker: 0, circuit: "open", for_ms: 6200, periods: 3 },
-                { worker: 2, circuit: "half_open", for_ms: 0, periods: 2 },
+                { worker: 0, circuit: "open", for_ms: 6200, periods: 3, requests_in_flight: 0 },
+                { worker: 2, circuit: "half_open", for_ms: 0, periods: 2, requests_in_flight: 0 },
               ]
             : [],
         requests_in_flight: Math.floor(Math.random() * 20),

@@ -220,8 +220,10 @@ function attention_list(status, upstreams, failing) {
       add("bad", ["upstreams"], `Upstream ${upstream.id}: ${no_nodes_words(upstream)}`);
     if (without.length > 3) add("bad", ["upstreams"], `and ${plural(without.length - 3, "more upstream")} without nodes`);
     const unresolved = upstreams.upstreams.filter(({ endpoints, unresolved = [] }) => endpoints.length && unresolved.length);
-    if (unresolved.length)
-      add("warn", ["upstreams"], `Names of nodes of ${plural(unresolved.length, "upstream")} do not resolve`);
+    for (const { id, unresolved: names } of unresolved.slice(0, 3))
+      add("warn", ["upstreams"], `Upstream ${id}: ${plural(names.length, "name")} of nodes not resolved`);
+    if (unresolved.length > 3)
+      add("warn", ["upstreams"], `and names of ${plural(unresolved.length - 3, "more upstream")} not resolved`);
     const out = upstreams.upstreams
       .map(({ id, endpoints }) => ({
         id,

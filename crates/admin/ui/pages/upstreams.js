@@ -270,7 +270,7 @@ function node_row(node, weights, slowest) {
   );
 }
 
-function why({ state, active_checks: checks, set_aside = [], weight, priority, requests_in_flight }, weights) {
+function why({ state, active_checks: checks, set_aside = [], weight, priority }, weights) {
   const parts = [];
   if (checks && !checks.healthy)
     parts.push(`${checks.reason ?? "active checks fail"}${checks.since ? `, since ${ago(checks.since)}` : ""}`);
@@ -278,12 +278,14 @@ function why({ state, active_checks: checks, set_aside = [], weight, priority, r
     parts.push(`last check: ${checks.last.error}`);
   if (set_aside.length) {
     const longest = Math.max(...set_aside.map(({ for_ms }) => for_ms));
-    // Half open: a worker takes one request to test the node, when one comes.
-    const trying = set_aside.some(({ circuit }) => circuit === "half_open")
-      ? requests_in_flight
-        ? ", one request is testing it"
-        : ", ready: the next request tests it"
-      : "";
+    // Half open: the worker's next request tests the node, or does so now.
+    const half_open = set_aside.filter(({ circuit }) => circuit === "half_open");
+    const is_testing = half_open.some(({ requests_in_flight }) => requests_in_flight);
+    const trying = is_testing
+      ? ", one request is testing it"
+      : half_open.length
+        ? ", ready: the next request tests it"
+        : "";
     parts.push(
       `set aside by ${plural(set_aside.length, "worker")}${longest ? `, for ${seconds(longest / 1000)} more` : ""}${trying}, ${plural(Math.max(...set_aside.map(({ periods }) => periods)), "time")} in a row`,
     );

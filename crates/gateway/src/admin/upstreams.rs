@@ -106,6 +106,8 @@ struct SetAside {
     for_ms: u64,
     /// Set-aside periods in a row.
     periods: u32,
+    /// Requests of this worker to the node: where the circuit is half open, the one that tests it.
+    requests_in_flight: u32,
 }
 
 impl Upstreams {
@@ -157,7 +159,13 @@ impl NodeStatus {
                 Circuit::Open => "open",
                 Circuit::HalfOpen => "half_open",
             };
-            Some(SetAside { worker: *worker, circuit, for_ms: node.set_aside_ms, periods: node.failures })
+            Some(SetAside {
+                worker: *worker,
+                circuit,
+                for_ms: node.set_aside_ms,
+                periods: node.failures,
+                requests_in_flight: node.active,
+            })
         };
         let set_aside: Vec<SetAside> = workers.iter().filter_map(is_away).collect();
         let state = match &active_checks {
@@ -250,7 +258,7 @@ mod tests {
         let shown = serde_json::to_string(&Upstreams::new(&snapshot, answers)).unwrap().replace("},{", "},\n{");
         expect![[r#"
             {"upstreams":[{"id":"u","requests_waiting":4,"endpoints":[{"address":"10.0.0.1:81","host":"10.0.0.1:81","weight":1,"priority":0,"state":"unhealthy","active_checks":{"healthy":false,"since":"1970-01-01T00:01:00.500Z","reason":"3 timeouts: timed out","checks":7,"failures":3,"last":{"at":"1970-01-01T00:01:00.500Z","latency_ms":1000.5,"status":null,"error":"timed out"}},"set_aside":[],"requests_in_flight":0,"idle_connections":0},
-            {"address":"10.0.0.2:81","host":"10.0.0.2:81","weight":2,"priority":0,"state":"set_aside","active_checks":{"healthy":true,"since":null,"reason":null,"checks":0,"failures":0,"last":null},"set_aside":[{"worker":0,"circuit":"open","for_ms":800,"periods":1}],"requests_in_flight":4,"idle_connections":4},
+            {"address":"10.0.0.2:81","host":"10.0.0.2:81","weight":2,"priority":0,"state":"set_aside","active_checks":{"healthy":true,"since":null,"reason":null,"checks":0,"failures":0,"last":null},"set_aside":[{"worker":0,"circuit":"open","for_ms":800,"periods":1,"requests_in_flight":1}],"requests_in_flight":4,"idle_connections":4},
             {"address":"10.0.0.3:81","host":"10.0.0.3:81","weight":0,"priority":0,"state":"healthy","active_checks":{"healthy":true,"since":null,"reason":null,"checks":0,"failures":0,"last":null},"set_aside":[],"requests_in_flight":0,"idle_connections":0}],"unresolved":[]}],"silent_workers":[1]}"#]].assert_eq(&shown);
     }
 
