@@ -332,7 +332,11 @@ const UPSTREAMS = () => ({
   upstreams: AREAS.map((area, u) => ({
     id: u === 11 ? `routes/${HOSTILE[0]}` : `${area}-nodes`,
     requests_waiting: u === 2 ? 7 : 0,
-    endpoints: Array.from({ length: 2 + (u % 4) }, (_, n) => {
+    unresolved:
+      u === 7 || u === 9
+        ? [{ name: `${area}.internal`, reason: "no record found for Query { name: Name(\"internal.\"), query_type: AAAA }" }]
+        : [],
+    endpoints: Array.from({ length: u === 7 ? 0 : 2 + (u % 4) }, (_, n) => {
       const state = u === 2 && n === 1 ? "unhealthy" : u === 5 && n === 0 ? "set_aside" : "healthy";
       return {
         address: `10.0.${u}.${n + 1}:8080`,
@@ -359,8 +363,8 @@ const UPSTREAMS = () => ({
         set_aside:
           state === "set_aside"
             ? [
-                { worker: 0, circuit: "open", for_ms: 6200, periods: 3 },
-                { worker: 2, circuit: "half_open", for_ms: 0, periods: 2 },
+                { worker: 0, circuit: "open", for_ms: 6200, periods: 3, requests_in_flight: 0 },
+                { worker: 2, circuit: "half_open", for_ms: 0, periods: 2, requests_in_flight: 0 },
               ]
             : [],
         requests_in_flight: Math.floor(Math.random() * 20),

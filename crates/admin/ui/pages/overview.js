@@ -7,6 +7,7 @@ import { ago, count, instant, percent, plural, seconds, short, span } from "../f
 import { author_words, no_history } from "../history_view.js";
 import { LATENCY_NOTE, live, of_route, recent_routes, watch } from "../live.js";
 import { card, metrics_off, page_head } from "../parts.js";
+import { no_nodes_words } from "./upstreams.js";
 
 const CERTIFICATE_SOON_S = 14 * 86400;
 const ATTENTION_MS = 60_000;
@@ -89,6 +90,9 @@ export function show({ root, app, signal }) {
 
   let marks = [];
   let generation = null;
+  let known = null;
+  let failing = false;
+  const draw_attention = () => known && put(attention, attention_list(...known, failing));
   const draw = () => {
     const shown = marks.length ? marks : generation_marks(live.seconds);
     for (const chart of [requests, latency, errors]) chart.update(live.seconds, shown);
@@ -101,6 +105,10 @@ export function show({ root, app, signal }) {
     for (const element of measured) element.hidden = !live.has_metrics;
     off.hidden = live.has_metrics;
     put(sentence, words_of(live.seconds.slice(-10)));
+    if (failing !== do_most_fail(live.seconds.slice(-10))) {
+      failing = !failing;
+      draw_attention();
+    }
     const recent = recent_routes();
     busiest.update(recent, "requests");
     worst.update(
@@ -131,7 +139,8 @@ export function show({ root, app, signal }) {
       app.refresh().catch((failure) => failure),
       get("/v1/upstreams", signal).catch((failure) => failure),
     ]);
-    if (!signal.aborted) put(attention, attention_list(status, upstreams));
+    known = [status, upstreams];
+    if (!signal.aborted) draw_attention();
   };
   load_changes();
   load_attention();
@@ -171,12 +180,18 @@ function words_of(recent) {
   ];
 }
 
-function attention_list(status, upstreams) {
+function do_most_fail(recent) {
+  const sum = (key) => recent.reduce((sum, second) => sum + (second[key] ?? 0), 0);
+  return sum("errors") * 2 > sum("requests");
+}
+
+function attention_list(status, upstreams, failing) {
   const items = [];
   const add = (tone, segments, ...text) =>
     items.push(
       h("a", { class: ["attention-item", `is-${tone}`], href: address(segments) }, icon(tone), h("span", {}, ...text)),
     );
+  if (failing) add("bad", ["routes"], "Failing: most requests are answered with an error");
   if (status instanceof Error) add("bad", ["status"], `The status is not available: ${status.message}`);
   else {
     const rejected = rejected_of(status);
@@ -200,6 +215,15 @@ function attention_list(status, upstreams) {
   if (upstreams instanceof Error) {
     if (upstreams.name !== "AbortError") add("warn", ["upstreams"], `The health of nodes is not available: ${upstreams.message}`);
   } else {
+    const without = upstreams.upstreams.filter(({ endpoints }) => !endpoints.length);
+    for (const upstream of without.slice(0, 3))
+      add("bad", ["upstreams"], `Upstream ${upstream.id}: ${no_nodes_words(upstream)}`);
+    if (without.length > 3) add("bad", ["upstreams"], `and ${plural(without.length - 3, "more upstream")} without nodes`);
+    const unresolved = upstreams.upstreams.filter(({ endpoints, unresolved = [] }) => endpoints.length && unresolved.length);
+    for (const { id, unresolved: names } of unresolved.slice(0, 3))
+      add("warn", ["upstreams"], `Upstream ${id}: ${plural(names.length, "name")} of nodes not resolved`);
+    if (unresolved.length > 3)
+      add("warn", ["upstreams"], `and names of ${plural(unresolved.length - 3, "more upstream")} not resolved`);
     const out = upstreams.upstreams
       .map(({ id, endpoints }) => ({
         id,

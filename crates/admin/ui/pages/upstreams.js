@@ -10,6 +10,8 @@ const REFRESH_MS = 5000;
 const SHOWN = 40;
 const NODES_SHOWN = 30;
 const RANK = { unhealthy: 0, set_aside: 1, healthy: 2 };
+const NO_NODES_RANK = -1;
+const UNRESOLVED_SHOWN = 5;
 
 export const title = () => "Upstreams";
 
@@ -68,22 +70,30 @@ export async function show({ root, query, app, signal }) {
     const all = answer.upstreams;
     const fitting = all
       .filter(
-        ({ id, endpoints }) =>
+        ({ id, endpoints, unresolved = [] }) =>
           !text ||
           id.toLowerCase().includes(text) ||
-          endpoints.some(({ address: at, host }) => at.includes(text) || host.toLowerCase().includes(text)),
+          endpoints.some(({ address: at, host }) => at.includes(text) || host.toLowerCase().includes(text)) ||
+          unresolved.some(({ name }) => name.toLowerCase().includes(text)),
       )
-      .filter(({ endpoints }) => !only_out || endpoints.some(({ state }) => state !== "healthy"))
-      .map((upstream) => ({ upstream, worst: Math.min(3, ...upstream.endpoints.map(({ state }) => RANK[state] ?? 2)) }))
+      .filter((upstream) => !only_out || is_failing(upstream))
+      .map((upstream) => ({ upstream, worst: worst_of(upstream) }))
       .sort((a, b) => a.worst - b.worst);
     const out = all.reduce(
       (sum, { endpoints }) => sum + endpoints.filter(({ state }) => state !== "healthy").length,
       0,
     );
     const nodes = all.reduce((sum, { endpoints }) => sum + endpoints.length, 0);
+    const without = all.filter(({ endpoints }) => !endpoints.length).length;
+    const unresolved = all.reduce((sum, upstream) => sum + (upstream.unresolved ?? []).length, 0);
+    const problems = [
+      out && `${count(out)} out`,
+      without && `${plural(without, "upstream")} without nodes`,
+      unresolved && `${plural(unresolved, "name")} not resolved`,
+    ].filter(Boolean);
     put(
       summary,
-      `${plural(all.length, "upstream")}, ${plural(nodes, "node")}, ${out ? `${count(out)} out` : "all healthy"}`,
+      `${plural(all.length, "upstream")}, ${plural(nodes, "node")}, ${problems.join(", ") || "all healthy"}`,
     );
     put(
       list,
@@ -128,7 +138,28 @@ const closed = new Set();
 const TONES = { healthy: "good", set_aside: "warn", unhealthy: "bad" };
 const WORDS = { healthy: "healthy", set_aside: "set aside", unhealthy: "unhealthy" };
 
-function upstream_card({ id, requests_waiting, endpoints }, app) {
+const is_failing = ({ endpoints, unresolved = [] }) =>
+  !endpoints.length || unresolved.length > 0 || endpoints.some(({ state }) => state !== "healthy");
+
+const worst_of = ({ endpoints, unresolved = [] }) =>
+  endpoints.length
+    ? Math.min(unresolved.length ? RANK.set_aside : 3, ...endpoints.map(({ state }) => RANK[state] ?? 2))
+    : NO_NODES_RANK;
+
+/** Why an upstream has no nodes, in a few words. */
+export const no_nodes_words = ({ unresolved = [] }) =>
+  unresolved.length
+    ? `no nodes: ${unresolved.length === 1 ? `${unresolved[0].name} does` : "the names of its nodes do"} not resolve`
+    : "no nodes are configured";
+
+function upstream_badge({ endpoints, unresolved = [] }, out) {
+  if (!endpoints.length) return badge("bad", no_nodes_words({ unresolved }));
+  if (out) return badge(out === endpoints.length ? "bad" : "warn", `${out} of ${endpoints.length} out`);
+  if (unresolved.length) return badge("warn", `${plural(unresolved.length, "name")} not resolved`);
+  return badge("good", `${plural(endpoints.length, "node")} healthy`);
+}
+
+function upstream_card({ id, requests_waiting, endpoints, unresolved = [] }, app) {
   const weights = endpoints.reduce((sum, { weight }) => sum + weight, 0);
   const out = endpoints.filter(({ state }) => state !== "healthy").length;
   const slowest = Math.max(...endpoints.map((node) => latency_of(node) ?? 0), 0);
@@ -142,7 +173,7 @@ function upstream_card({ id, requests_waiting, endpoints }, app) {
     h(
       "details",
       {
-        open: opened.has(id) || (out > 0 && !closed.has(id)),
+        open: opened.has(id) || (is_failing({ endpoints, unresolved }) && !closed.has(id)),
         ontoggle: ({ target }) => {
           (target.open ? opened : closed).add(id);
           (target.open ? closed : opened).delete(id);
@@ -152,10 +183,7 @@ function upstream_card({ id, requests_waiting, endpoints }, app) {
         "summary",
         {},
         h("h2", {}, id),
-        badge(
-          out === 0 ? "good" : out === endpoints.length ? "bad" : "warn",
-          out === 0 ? `${plural(endpoints.length, "node")} healthy` : `${out} of ${endpoints.length} out`,
-        ),
+        upstream_badge({ endpoints, unresolved }, out),
         h(
           "span",
           { class: "shares", "aria-hidden": "true" },
@@ -177,6 +205,21 @@ function upstream_card({ id, requests_waiting, endpoints }, app) {
       h(
         "ul",
         { class: "nodes" },
+        unresolved
+          .slice(0, UNRESOLVED_SHOWN)
+          .map(({ name, reason }) =>
+            h(
+              "li",
+              { class: "node" },
+              badge("bad", "not resolved"),
+              h("span", { class: "node-address" }, name),
+              h("span", { class: "node-why" }, reason),
+            ),
+          ),
+        unresolved.length > UNRESOLVED_SHOWN &&
+          h("li", { class: "quiet" }, `and ${count(unresolved.length - UNRESOLVED_SHOWN)} more names that do not resolve`),
+        !endpoints.length &&
+          h("li", { class: "quiet" }, "Requests that need this upstream are answered 503."),
         sorted.slice(0, NODES_SHOWN).map((node) => node_row(node, weights, slowest)),
         sorted.length > NODES_SHOWN &&
           h(
@@ -235,9 +278,16 @@ function why({ state, active_checks: checks, set_aside = [], weight, priority },
     parts.push(`last check: ${checks.last.error}`);
   if (set_aside.length) {
     const longest = Math.max(...set_aside.map(({ for_ms }) => for_ms));
-    const trying = set_aside.some(({ circuit }) => circuit === "half_open");
+    // Half open: the worker's next request tests the node, or does so now.
+    const half_open = set_aside.filter(({ circuit }) => circuit === "half_open");
+    const is_testing = half_open.some(({ requests_in_flight }) => requests_in_flight);
+    const trying = is_testing
+      ? ", one request is testing it"
+      : half_open.length
+        ? ", ready: the next request tests it"
+        : "";
     parts.push(
-      `set aside by ${plural(set_aside.length, "worker")}${longest ? `, for ${seconds(longest / 1000)} more` : ""}${trying ? ", one request is probing it" : ""}, ${plural(Math.max(...set_aside.map(({ periods }) => periods)), "time")} in a row`,
+      `set aside by ${plural(set_aside.length, "worker")}${longest ? `, for ${seconds(longest / 1000)} more` : ""}${trying}, ${plural(Math.max(...set_aside.map(({ periods }) => periods)), "time")} in a row`,
     );
   }
   const share =

@@ -18,6 +18,7 @@ use crate::resources::{PluginSet, check_ignored, with_custom_plugins};
 use crate::secret_fields::hide_in;
 use crate::values::digest;
 use masks::Masks;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use stillgate_schema::text::diagnostic::{Errors, Fault, Path, Position, Sink};
 use stillgate_schema::text::environment::{Lookup, expand};
@@ -202,29 +203,33 @@ fn check_has_none(file: &File, root: &Node, sink: &mut Sink) {
     }
 }
 
-/// Warns of plugins that run here but that APISIX would leave out, since its list of plugins to load does not name them.
+/// Warns of plugins that run here but that APISIX would leave out, since its list of plugins to load does not name them: once, with
+/// their names.
 fn warn_of_unloaded(loaded: &[String], root: &Node, sink: &mut Sink) {
+    let mut unloaded = BTreeSet::new();
     let Value::Map(lists) = &root.value else { return };
     for list in lists.iter().filter(|list| ResourceKind::from_name(&list.key).is_some()) {
         let Value::List(items) = &list.value.value else { continue };
-        for (index, item) in items.iter().enumerate() {
+        for item in items.iter() {
             let Value::Map(keys) = &item.value else { continue };
             let Some(Value::Map(plugins)) =
                 keys.iter().find(|key| &*key.key == "plugins").map(|plugins| &plugins.value.value)
             else {
                 continue;
             };
-            for plugin in plugins.iter().filter(|plugin| !loaded.iter().any(|name| **name == *plugin.key)) {
-                let fault = Fault::new(
-                    "APISIX would leave this plugin out, for the list `plugins` does not name it; here it runs",
-                );
-                let path = Path::Root.key(&list.key);
-                let path = path.index(index);
-                let path = path.key("plugins");
-                sink.warning(plugin.key_at, &path.key(&plugin.key), fault.hint("add it there, or remove it here"));
-            }
+            let is_loaded = |name: &str| loaded.iter().any(|loaded| loaded == name);
+            unloaded.extend(plugins.iter().map(|plugin| &*plugin.key).filter(|name| !is_loaded(name)));
         }
     }
+    if unloaded.is_empty() {
+        return;
+    }
+    let named = unloaded.into_iter().collect::<Vec<_>>().join(", ");
+    let fault = Fault::new(format!(
+        "APISIX would leave out plugins that this list does not name, but that resources have; here they run: {named}"
+    ));
+    let path = Path::Root.key("plugins");
+    sink.warning(position(root, "plugins"), &path, fault.hint("add them, or remove them from the resources"));
 }
 
 /// The position of a key in the file.

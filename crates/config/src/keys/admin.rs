@@ -72,6 +72,7 @@ impl Kind for AdminSection {
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Admin> {
         let admin = map::<Admin>().read(node, path, sink)?;
         check_keys(admin.key.as_ref(), &admin.keys, node, path, sink);
+        warn_of_published_keys(&admin, node, path, sink);
         Some(admin)
     }
 
@@ -102,6 +103,24 @@ pub(crate) fn check_keys(short: Option<&Secret>, listed: &[AdminKey], node: &Nod
             let fault = Fault::new(format!("this is also the key of {other:?}"));
             report("key", fault.hint("give each holder another key"));
         }
+    }
+}
+
+/// The keys in APISIX's `config-default.yaml` of earlier versions: an admin's and a viewer's. Scanners try them.
+const PUBLISHED_KEYS: [&str; 2] = ["edd1c9f034335f136f87ad84b625c8f1", "4054f7cf07e344346cd3f287985e76a2"];
+
+fn warn_of_published_keys(admin: &Admin, node: &Node, path: &Path<'_>, sink: &mut Sink) {
+    let is_published = |key: &Secret| PUBLISHED_KEYS.contains(&key.reveal());
+    let fault = || {
+        let fault = Fault::new("this is APISIX's published default key, which scanners try");
+        fault.hint("write a long random text, for example from `openssl rand -hex 32`")
+    };
+    if admin.key.as_ref().is_some_and(is_published) {
+        sink.warning(within(node, "key"), &path.key("key"), fault());
+    }
+    let list = path.key("keys");
+    for (index, _) in admin.keys.iter().enumerate().filter(|(_, of)| is_published(&of.key)) {
+        sink.warning(within(node, &format!("keys[{index}].key")), &list.index(index).key("key"), fault());
     }
 }
 

@@ -71,7 +71,7 @@ fn each_in_field(within: &str, shown: ShownPart, field: &mut Json, each: Each<'_
         (ShownPart::Plain, Json::Object(fields)) => each_in_object(within, fields, each),
         (ShownPart::Nodes, Json::Object(fields)) => each_in_nodes(within, fields, each),
         (ShownPart::Variables, Json::Object(fields)) => {
-            hide_names(fields, &is_key, each);
+            hide_names(fields, &is_log_field, each);
             fields.values_mut().for_each(|field| each_in_field(within, shown, field, each));
         }
         (
@@ -207,6 +207,11 @@ fn is_key(name: &str) -> bool {
     name.len() <= KEY_BYTES_MAX && !name.contains(|c: char| c.is_whitespace() || ":@=/?&".contains(c))
 }
 
+/// Whether a name may be meant as a field of a log: Elasticsearch and Logstash write `@timestamp`. A login has text before the `@`.
+fn is_log_field(name: &str) -> bool {
+    is_key(name.strip_prefix('@').unwrap_or(name))
+}
+
 /// Whether a text is a valid header name.
 fn is_field_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c))
@@ -285,6 +290,8 @@ mod tests {
         check(plugins(json!({"loki-logger": {"endpoint_uri": "/push/s", "log_labels": {"job": "no"}}})), &["/push/s"]);
         let format = json!({"a": "$remote_addr:$status", "b": "s", "c": "$password", "d": "remote_addr"});
         check(plugins(json!({"file-logger": {"log_format": format, "path": "/no"}})), &["s", "$password"]);
+        let names = json!({"@timestamp": "$time_iso8601", "user:password@host": "$host", "@a@b": "$host"});
+        check(plugins(json!({"file-logger": {"log_format": names}})), &["user:password@host", "@a@b"]);
         check(plugins(json!({"limit-count": {"key": "$remote_addr $http_x", "count": 1}})), &[]);
         check(plugins(json!({"limit-count": {"key": "s", "redis_password": "p"}})), &["p", "s"]);
         check(plugins(json!({"csrf": {"key": "remote_addr"}})), &["remote_addr"]);

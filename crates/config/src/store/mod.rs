@@ -98,6 +98,7 @@ impl Store {
             saved.entry(key).or_insert(held);
         }
         let has_managers = saved.keys().any(|(kind, _)| *kind == ResourceKind::Secrets);
+        self.attempted = saved.keys().cloned().collect();
         self.apply(changes);
         look(self);
         let is_new = |(key, rejected): &(&Key, &RejectedResource)| {
@@ -106,6 +107,7 @@ impl Store {
         };
         let rejected = self.rejected.iter().filter(is_new).map(|(_, rejected)| rejected.clone()).collect();
         self.trial = Some(usize::MAX);
+        self.attempted.clear();
         let warnings = saved.keys().filter_map(|key| self.warnings.get(key)).flatten().cloned().collect();
         for (key, held) in saved {
             drop(self.forget(&key));

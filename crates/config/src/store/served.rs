@@ -58,6 +58,8 @@ pub struct Store {
     is_waiting: bool,
     /// What compiling may still cost in a change that is only tried out.
     pub(super) trial: Option<usize>,
+    /// Resources whose changes are only tried out.
+    pub(super) attempted: BTreeSet<Key>,
     /// The credentials that are stored separately, by `CONSUMER/ID`.
     pub(super) credentials: BTreeMap<Arc<str>, Credential>,
 }
@@ -104,6 +106,7 @@ impl Store {
             consumers: Arc::default(),
             is_waiting: false,
             trial: None,
+            attempted: BTreeSet::new(),
             credentials: BTreeMap::new(),
         }
     }
@@ -222,7 +225,8 @@ impl Store {
     pub(super) fn reread(&mut self, gateway: Gateway) {
         let changes = self.list();
         let (managers, is_waiting, trial) = (self.managers(), self.is_waiting, self.trial);
-        *self = Store { is_waiting, trial, ..Store::with(gateway, self.plugins.clone(), &managers) };
+        let attempted = std::mem::take(&mut self.attempted);
+        *self = Store { is_waiting, trial, attempted, ..Store::with(gateway, self.plugins.clone(), &managers) };
         self.checker().fetch(changes.iter().filter_map(Change::document));
         changes.into_iter().for_each(|change| self.hold(change));
         self.settle_all();
@@ -483,12 +487,13 @@ impl Store {
     /// the resource.
     fn refusal_of(
         &self,
-        (kind, id): &Key,
+        key: &Key,
         held: &StoredResource,
         compiled: Option<CompiledResource>,
         is_late: bool,
         reason: &mut String,
     ) -> (Replacement, Option<CompiledResource>) {
+        let (kind, id) = key;
         let taking = |compiled: Option<CompiledResource>| match compiled {
             Some(compiled) => (Replacement::Unavailable, Some(compiled)),
             None => (Replacement::Nothing, None),
@@ -497,11 +502,13 @@ impl Store {
             ResourceKind::Routes | ResourceKind::StreamRoutes | ResourceKind::Ssls => {
                 let document = readable(*kind, id, held.last_valid_document());
                 let refusal = document.and_then(|document| self.catalog.refusal(*kind, id, &document, reason));
-                if let Some(refusal) = refusal.as_ref().filter(|refusal| !refusal.widened.is_empty()) {
+                // A change that is only tried out and refused changes nothing for other requests.
+                let serving = refusal.as_ref().filter(|_| !self.attempted.contains(key));
+                if let Some(refusal) = serving.filter(|refusal| !refusal.widened.is_empty()) {
                     let any = refusal.widened.join(" and any ");
                     *reason = format!("{reason}; so that no other answers in its place, it refuses any {any}");
                 }
-                if refusal.as_ref().is_some_and(|refusal| refusal.compiled.asks_clients()) {
+                if serving.is_some_and(|refusal| refusal.compiled.asks_clients()) {
                     reason.push_str(
                         "; handshakes for its names are refused unless another entry asks for client certificates",
                     );

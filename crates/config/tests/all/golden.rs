@@ -225,3 +225,21 @@ fn yaml_to_json(text: &str) -> serde_json::Value {
     }
     convert(&Yaml::load_from_str(text).unwrap()[0])
 }
+
+#[test]
+fn published_admin_keys_are_reported() {
+    let text = "gateway:\n  admin:\n    address: 127.0.0.1:9180\n    key: edd1c9f034335f136f87ad84b625c8f1\n    keys:\n      \
+                - {name: a, key: a-long-random-text}\n      - {name: v, key: 4054f7cf07e344346cd3f287985e76a2, role: viewer}\n\
+                routes: [{uri: /, upstream: {nodes: {a: 1}}}]\n";
+    let warnings = load(text, &|_| None).unwrap().warnings;
+    let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+    let why = "this is APISIX's published default key, which scanners try; write a long random text, for example \
+               from `openssl rand -hex 32`";
+    assert_eq!(
+        warnings,
+        [
+            format!("4:10: warning: gateway.admin.key: {why}"),
+            format!("7:24: warning: gateway.admin.keys[1].key: {why}"),
+        ]
+    );
+}

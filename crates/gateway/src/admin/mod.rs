@@ -9,7 +9,7 @@ mod live;
 mod lua;
 pub(crate) mod lua_profile;
 pub(crate) mod pages;
-mod profiling;
+pub(crate) mod profiling;
 pub(crate) mod resources;
 mod route_list;
 mod routes;

@@ -25,7 +25,8 @@ use stillgate_profiler::{heap, stalls};
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
-const OFF: &str = "profiles are off; set gateway.debug.pprof to true";
+/// The answer, with 404, where profiles are switched off.
+pub(crate) const OFF: &str = "profiles are off; set gateway.debug.pprof to true (it takes effect on reload)";
 const NO_HEAP: &str = "the heap is not sampled; set gateway.debug.heap, for example to 512KiB";
 
 const INDEX: &str = concat!(

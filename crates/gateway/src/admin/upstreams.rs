@@ -4,9 +4,10 @@
 //! has set aside and how busy they are.
 
 use serde::Serialize;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use stillgate_config::{Host, Upstream};
 use stillgate_health::{CheckOutcome, CheckRecord};
 use stillgate_proxy::access_log::rfc3339;
 use stillgate_proxy::{Plan, UpstreamOverview};
@@ -16,6 +17,8 @@ use stillgate_upstream::{Circuit, Endpoint, EndpointStatus};
 pub(crate) struct UpstreamsSnapshot {
     pub(crate) plan: Arc<Plan>,
     pub(crate) records: HashMap<Peer, CheckRecord>,
+    /// Names without addresses, and why.
+    pub(crate) unresolved: HashMap<String, String>,
 }
 
 /// An upstream's key, and an endpoint's address and host.
@@ -36,6 +39,14 @@ struct UpstreamStatus {
     /// Requests that wait for a place among those in flight.
     requests_waiting: usize,
     endpoints: Vec<NodeStatus>,
+    /// The names of its nodes without an address. Their nodes are not among the endpoints.
+    unresolved: Vec<UnresolvedName>,
+}
+
+#[derive(Debug, Serialize)]
+struct UnresolvedName {
+    name: String,
+    reason: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -95,6 +106,8 @@ struct SetAside {
     for_ms: u64,
     /// Set-aside periods in a row.
     periods: u32,
+    /// Requests of this worker to the node: where the circuit is half open, the one that tests it.
+    requests_in_flight: u32,
 }
 
 impl Upstreams {
@@ -120,9 +133,21 @@ impl Upstreams {
             id: definition.key.clone(),
             requests_waiting: by_upstream.get(&definition.key).copied().unwrap_or_default(),
             endpoints: endpoints.iter().map(|endpoint| node(&definition.key, endpoint)).collect(),
+            unresolved: unresolved_of(definition, &snapshot.unresolved),
         });
         Upstreams { upstreams: upstreams.collect(), silent_workers }
     }
+}
+
+fn unresolved_of(upstream: &Upstream, unresolved: &HashMap<String, String>) -> Vec<UnresolvedName> {
+    let names = upstream.nodes.iter().filter_map(|node| match &node.host {
+        Host::Name(name) => Some(name),
+        Host::Ip(_) => None,
+    });
+    // Several nodes may have one name.
+    let names: BTreeSet<&String> = names.collect();
+    let found = names.into_iter().filter_map(|name| Some((name, unresolved.get(name)?)));
+    found.map(|(name, reason)| UnresolvedName { name: name.clone(), reason: reason.clone() }).collect()
 }
 
 impl NodeStatus {
@@ -134,7 +159,13 @@ impl NodeStatus {
                 Circuit::Open => "open",
                 Circuit::HalfOpen => "half_open",
             };
-            Some(SetAside { worker: *worker, circuit, for_ms: node.set_aside_ms, periods: node.failures })
+            Some(SetAside {
+                worker: *worker,
+                circuit,
+                for_ms: node.set_aside_ms,
+                periods: node.failures,
+                requests_in_flight: node.active,
+            })
         };
         let set_aside: Vec<SetAside> = workers.iter().filter_map(is_away).collect();
         let state = match &active_checks {
@@ -217,13 +248,34 @@ mod tests {
         let changed = Some((60_500, "3 timeouts: timed out".to_owned()));
         let record = CheckRecord { checks: 7, failures: 3, last: Some(last), changed };
         let peer = ("u".to_owned(), endpoints[0].address, endpoints[0].host.clone());
-        let snapshot = UpstreamsSnapshot { plan: plan.clone(), records: HashMap::from([(peer, record)]) };
+        let snapshot = UpstreamsSnapshot {
+            plan: plan.clone(),
+            records: HashMap::from([(peer, record)]),
+            unresolved: HashMap::new(),
+        };
         let answers =
             vec![overview(&endpoints[1], Circuit::Open, 1), None, overview(&endpoints[1], Circuit::Closed, 3)];
         let shown = serde_json::to_string(&Upstreams::new(&snapshot, answers)).unwrap().replace("},{", "},\n{");
         expect![[r#"
             {"upstreams":[{"id":"u","requests_waiting":4,"endpoints":[{"address":"10.0.0.1:81","host":"10.0.0.1:81","weight":1,"priority":0,"state":"unhealthy","active_checks":{"healthy":false,"since":"1970-01-01T00:01:00.500Z","reason":"3 timeouts: timed out","checks":7,"failures":3,"last":{"at":"1970-01-01T00:01:00.500Z","latency_ms":1000.5,"status":null,"error":"timed out"}},"set_aside":[],"requests_in_flight":0,"idle_connections":0},
-            {"address":"10.0.0.2:81","host":"10.0.0.2:81","weight":2,"priority":0,"state":"set_aside","active_checks":{"healthy":true,"since":null,"reason":null,"checks":0,"failures":0,"last":null},"set_aside":[{"worker":0,"circuit":"open","for_ms":800,"periods":1}],"requests_in_flight":4,"idle_connections":4},
-            {"address":"10.0.0.3:81","host":"10.0.0.3:81","weight":0,"priority":0,"state":"healthy","active_checks":{"healthy":true,"since":null,"reason":null,"checks":0,"failures":0,"last":null},"set_aside":[],"requests_in_flight":0,"idle_connections":0}]}],"silent_workers":[1]}"#]].assert_eq(&shown);
+            {"address":"10.0.0.2:81","host":"10.0.0.2:81","weight":2,"priority":0,"state":"set_aside","active_checks":{"healthy":true,"since":null,"reason":null,"checks":0,"failures":0,"last":null},"set_aside":[{"worker":0,"circuit":"open","for_ms":800,"periods":1,"requests_in_flight":1}],"requests_in_flight":4,"idle_connections":4},
+            {"address":"10.0.0.3:81","host":"10.0.0.3:81","weight":0,"priority":0,"state":"healthy","active_checks":{"healthy":true,"since":null,"reason":null,"checks":0,"failures":0,"last":null},"set_aside":[],"requests_in_flight":0,"idle_connections":0}],"unresolved":[]}],"silent_workers":[1]}"#]].assert_eq(&shown);
+    }
+
+    #[test]
+    fn names_without_addresses_are_listed_with_their_upstream() {
+        let text = "upstreams: [{id: u, nodes: {\"a.test:81\": 1, \"a.test:82\": 1, \"b.test:81\": 1}}, {id: v, nodes: \
+                    {\"b.test:81\": 1}}]\nroutes: []\n";
+        let config = stillgate_config::load(text, &|_| None).unwrap().config;
+        let addresses = HashMap::from([("b.test".to_owned(), vec!["10.0.0.1".parse().unwrap()])]);
+        let plan = Arc::new(Plan::build(1, &config, &addresses, None, None, None).unwrap());
+        let unresolved = HashMap::from([("a.test".to_owned(), "no such name".to_owned())]);
+        let snapshot = UpstreamsSnapshot { plan, records: HashMap::new(), unresolved };
+        let shown = serde_json::to_value(Upstreams::new(&snapshot, Vec::new())).unwrap();
+        assert_eq!(
+            shown["upstreams"][0]["unresolved"],
+            serde_json::json!([{"name": "a.test", "reason": "no such name"}])
+        );
+        assert_eq!(shown["upstreams"][1]["unresolved"], serde_json::json!([]));
     }
 }

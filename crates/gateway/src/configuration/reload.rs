@@ -25,7 +25,7 @@ use super::status::{ConfigStatus, LastError, RejectedStatus, now_rfc3339};
 use super::status::{report_rejected, report_warnings};
 use super::{names, tls_material};
 use crate::upgrade::revision_of;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,7 @@ use stillgate_measures::process_metrics::ReloadTimes;
 use stillgate_measures::process_stats::now_unix_ms;
 use stillgate_proxy::{Fleet, MatchCost, Plan, PlanCell, PlanError};
 use stillgate_tls::Material;
-use stillgate_upstream::{AddressChange, Resolver};
+use stillgate_upstream::{AddressChange, Resolver, UnresolvedName};
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
@@ -267,6 +267,11 @@ impl Reloader {
             None => self.source.name(),
             Some(kind) => Some(kind.address(gateway)),
         }
+    }
+
+    /// The names of nodes that have no address, and why.
+    pub(crate) fn unresolved_names(&self) -> HashMap<String, String> {
+        self.resolver.unresolved().into_iter().map(|UnresolvedName { name, reason }| (name, reason)).collect()
     }
 
     /// The metrics; `None`: they are disabled.

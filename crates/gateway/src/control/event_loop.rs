@@ -465,8 +465,11 @@ impl Control {
                 None => drop(answer.send(None)),
             },
             Question::Upstreams(answer) => {
-                let snapshot =
-                    UpstreamsSnapshot { plan: self.reloader.served_plan().plan, records: self.checker.records() };
+                let snapshot = UpstreamsSnapshot {
+                    plan: self.reloader.served_plan().plan,
+                    records: self.checker.records(),
+                    unresolved: self.reloader.unresolved_names(),
+                };
                 let inquiry = self.inquiry.clone();
                 // Workers answer when they have time.
                 tokio::spawn(async move { drop(answer.send((snapshot, inquiry.ask().await))) });

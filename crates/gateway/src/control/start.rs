@@ -474,8 +474,8 @@ fn report_descriptors(limit: Option<u64>, config: &Config) {
         Some(limit) if limit < needed => warn!(
             limit,
             needed,
-            "file descriptors: fewer than gateway.limits.connections_per_worker allows clients and nodes to use; \
-             raise the limit (ulimit -n, LimitNOFILE), or lower that bound"
+            "the limit of open files is {limit}, but gateway.limits.connections_per_worker needs {needed}; raise \
+             LimitNOFILE (ulimit -n), or lower the key"
         ),
         limit => info!(limit, "file descriptors"),
     }

@@ -60,6 +60,26 @@ fn without_metrics_one_panel_says_so() {
     }
 }
 
+/// An upstream without nodes and requests that fail are not called healthy.
+#[test]
+fn what_is_not_served_is_named() {
+    let keys = format!("  keys: [{{name: admin, key: {KEY}, role: admin}}]\n");
+    let routes = "routes: [{id: own, uri: /own, upstream: {nodes: {\"nowhere.invalid:80\": 1}}}]\n";
+    let gateway = Gateway::start(STILLGATE, &Setup::resources(routes).gateway(&keys));
+    let mut page = Page::open(DESK);
+    sign_in(&mut page, &gateway);
+    page.visit("/upstreams");
+    page.until("document.body.innerText.includes('no nodes: nowhere.invalid does not resolve')");
+    page.until("document.body.innerText.includes('1 upstream without nodes')");
+    page.visit("/overview");
+    page.until("document.body.innerText.includes('Upstream routes/own: no nodes: nowhere.invalid does not resolve')");
+    eventually("the failing requests to be named", || {
+        assert_eq!(gateway.get("/own").head.status(), 503);
+        page.text().contains("Failing: most requests are answered with an error")
+    });
+    assert!(!page.text().contains("healthy"), "{}", page.text());
+}
+
 /// Without a section `gateway.metrics` they are on. With few requests a second the slowest is shown, and no high percentile.
 #[test]
 fn of_few_requests_the_slowest_is_shown() {

@@ -340,6 +340,23 @@ fn what_was_not_given_is_not_said_to_be_absent() {
 }
 
 #[test]
+fn a_split_may_send_a_request_elsewhere() {
+    let text = "routes:\n  - id: r\n    uri: /\n    plugins: {traffic-split: {rules: [{weighted_upstreams: [{weight: 1}]}]}}\n    \
+                upstream: {nodes: {\"10.0.0.1:80\": 1}}\n";
+    let folder = Folder::with(&[("split.yaml", text)]);
+    folder.check(
+        &["explain", "split.yaml", "--request", "GET http://h/"],
+        expect![[r#"
+        exit 0
+        route "r" (line 2; any host, /) takes the request
+        it goes to upstream "routes/r": 10.0.0.1:80; traffic-split may send it elsewhere
+        plugins, in each phase in this order:
+          traffic-split of route "r" (line 4; priority 966; access)
+    "#]],
+    );
+}
+
+#[test]
 fn requests_that_cannot_be_are_not_explained() {
     let folder = Folder::with(&[("shop.yaml", SHOP)]);
     folder.check(

@@ -217,8 +217,8 @@ upstreams:
     for (target, expected) in [("/guarded", "401"), ("/rewritten", "/in-its-place")] {
         assert_eq!(ask(&mut client, "h.test", target), expected, "{target}");
     }
-    let warning = "routes[1].plugins.proxy-rewrite: APISIX would leave this plugin out, for the list `plugins` does not name it; \
-                   here it runs; add it there, or remove it here";
+    let warning = "plugins: APISIX would leave out plugins that this list does not name, but that resources have; here they \
+                   run: proxy-rewrite; add them, or remove them from the resources";
     eventually("the warning", || gateway.log().contains(warning));
     // What the list names beyond that does no harm, whether it is there or not.
     for name in ["key-auth", "mqtt-proxy", "no-such-plugin"] {

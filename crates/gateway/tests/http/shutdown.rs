@@ -134,7 +134,10 @@ fn a_start_warns_of_too_few_descriptors_only() {
         gateway.log()
     };
     let few = start(Some(256), "");
-    let line = few.lines().find(|line| line.contains("file descriptors")).expect("a line");
+    let line = few
+        .lines()
+        .find(|line| line.contains("the limit of open files is 256, but gateway.limits.connections_per_worker needs "))
+        .expect("a line");
     let line: Value = serde_json::from_str(line).expect("JSON");
     assert_eq!((&line["level"], &line["limit"]), (&"WARN".into(), &256.into()), "{line}");
     let enough = start(Some(1_000), "limits: {connections_per_worker: 400}");

@@ -38,6 +38,7 @@ fn a_node_that_refuses_the_connection_is_named() {
     eventually("a warning", || warning().is_some());
     let warning = warning().expect("it was there");
     assert!(warning.contains(&format!("\"node\":\"{}\"", dead.addr())), "{warning}");
+    assert!(warning.contains("were not served by their upstream: "), "{warning}");
 }
 
 #[test]

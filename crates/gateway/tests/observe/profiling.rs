@@ -101,6 +101,11 @@ fn profiles_are_off_until_a_reload_switches_them_on() {
         let body = String::from_utf8(body).unwrap();
         assert!(status == 404 && body.contains("set gateway.debug.pprof to true"), "{page}: {status} {body}");
     }
+    let (from, to) = (format!("http://{}", gateway.admin_addr()), gateway.dir().join("profile.html"));
+    let command = ["profile", "--admin", &from, "--seconds", "1", "-o", &to.display().to_string()];
+    let refused = Command::new(STILLGATE).args(command).output().unwrap();
+    let message = String::from_utf8_lossy(&refused.stderr);
+    assert!(message.contains("profiles are off; set gateway.debug.pprof to true"), "{message}");
     gateway.reload(&setup.clone().gateway("debug: {pprof: true}"));
     let (status, body) = admin(&gateway, "/debug/pprof/");
     assert!(status == 200 && String::from_utf8_lossy(&body).contains("href=\"profile?seconds=30"));

@@ -123,6 +123,26 @@ fn a_node_that_leaves_one_upstream_ends_there_alone() {
 }
 
 #[test]
+fn apisix_upstream_status_is_there_for_upstreams_with_checks() {
+    let (node, keys) = (Upstream::echo(), "dialect: apisix");
+    let setup = |checks: &str| {
+        let entry = format!("{{id: u, type: roundrobin, nodes: {{\"{}\": 1}}{checks}}}", node.addr());
+        Setup::resources(format!("upstreams:\n  - {entry}\nroutes:\n  - {{id: r, uri: /, upstream_id: u}}\n"))
+    };
+    let measured = MeasuredGateway::start(setup(""), keys);
+    let (ip, port) = (node.addr().ip().to_string(), node.addr().port().to_string());
+    let labels = [("name", "/apisix/upstreams/u"), ("ip", ip.as_str()), ("port", port.as_str())];
+    let status = || measured.scrape().values("apisix_upstream_status", &labels);
+    assert_eq!(measured.gateway.get("/").head.status(), 200);
+    measured.scrape_with(1.0);
+    assert!(status().is_empty());
+    measured.reload(setup(", checks: {active: {type: tcp}}"), keys);
+    eventually("the status of a node with checks", || status() == [1.0]);
+    measured.reload(setup(""), keys);
+    eventually("it to go with the checks", || status().is_empty());
+}
+
+#[test]
 fn what_was_counted_of_a_consumer_and_a_listener_that_left_ends() {
     let (node, second) = (Upstream::echo(), ReservedPort::new());
     let setup = |names: &[&str]| {

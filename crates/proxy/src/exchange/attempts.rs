@@ -90,7 +90,11 @@ impl Attempts<'_> {
             503 => "the upstream has no node",
             _ => "every node of the upstream failed",
         };
-        serving.worker.troubles.note(&self.target.upstream.planned.definition.key, why, &serving.exchange.tries);
+        serving.worker.troubles.note_request(
+            &self.target.upstream.planned.definition.key,
+            why,
+            &serving.exchange.tries,
+        );
         LocalReply::error(self.status, why)
     }
 
@@ -174,7 +178,7 @@ impl Attempts<'_> {
         let hint = exchange.mistaken.map(|mistaken| mistaken.hint().to_owned()).or(failed.reason);
         let hint = hint.map(|hint| format!("{message}; {hint}"));
         let why = hint.as_deref().unwrap_or(&message);
-        serving.worker.troubles.note(&self.target.upstream.planned.definition.key, why, &exchange.tries);
+        serving.worker.troubles.note_request(&self.target.upstream.planned.definition.key, why, &exchange.tries);
         LocalReply::error(status, message)
     }
 

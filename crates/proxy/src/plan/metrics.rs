@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 use std::sync::Arc;
-use stillgate_config::{FamilySpec, Label, LabelSource, Measure, Metrics};
+use stillgate_config::{FamilySpec, Label, LabelSource, Measure, Metrics, Upstream};
 use stillgate_metrics::{Buckets, DeclaredFamily, Family, FamilyType, Registry, RegistryError};
 use stillgate_upstream::Endpoint;
 
@@ -208,6 +208,11 @@ impl MetricsPlan {
     /// Family of nodes' health.
     pub(crate) fn health(&self) -> Option<&PlanFamily> {
         self.family(Measure::UpstreamHealthy).or_else(|| self.family(Measure::ApisixUpstreamStatus))
+    }
+
+    /// The same, if nodes of this upstream are in it: in APISIX's dialect those with health checks, as in its exporter.
+    pub(crate) fn health_of(&self, upstream: &Upstream) -> Option<&PlanFamily> {
+        self.health().filter(|_| !self.node_is_ip || upstream.checks.is_some())
     }
 
     /// Whether anything needs the duration of requests, or of tunnels.

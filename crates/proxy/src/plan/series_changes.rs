@@ -210,7 +210,9 @@ fn visit_upstream_subjects(
         match metrics.node_is_ip {
             true => {
                 visit(&[Label::Ip], &[node]);
-                visit(&[Label::Name, Label::Ip, Label::Port], &[&path, node, &endpoint.address.port().to_string()]);
+                if metrics.health_of(&upstream.definition).is_some() {
+                    visit(&[Label::Name, Label::Ip, Label::Port], &[&path, node, &endpoint.address.port().to_string()]);
+                }
             }
             false => visit(&[Label::Upstream, Label::Node], &[key, node]),
         }

@@ -128,7 +128,7 @@ impl<'a> SessionTries<'a> {
     }
 
     fn note(&self, session: &ClientSession, why: &str) {
-        self.worker.troubles.note(&self.upstream.planned.definition.key, why, &session.tries);
+        self.worker.troubles.note_stream(&self.upstream.planned.definition.key, why, &session.tries);
     }
 }
 

@@ -2,6 +2,7 @@
 //! count, not once each.
 
 use std::cell::{Cell, RefCell};
+use std::fmt::Write as _;
 use std::io;
 use std::net::SocketAddr;
 use stillgate_plugin_api::record::NodeTries;
@@ -9,11 +10,16 @@ use stillgate_plugin_api::record::NodeTries;
 /// Minimum time between two log lines about it.
 const REPORT_EVERY_MS: u64 = 10_000;
 
+/// Pairs of an upstream and a message that are counted separately; messages can name what a node has sent.
+const PAIRS_MAX: usize = 32;
+
 /// Kinds of trouble, each counted by itself.
 #[derive(Default)]
 pub(crate) struct Troubles {
     /// Requests that their upstream did not serve.
-    requests: TroubleKind<Trouble>,
+    requests: UpstreamTroubles,
+    /// Connections and sessions of stream routes that their upstream did not serve.
+    streams_unserved: UpstreamTroubles,
     /// Clients' connections closed before their first request.
     connections: TroubleKind<(SocketAddr, String)>,
     /// TLS handshakes with clients that failed.
@@ -30,11 +36,56 @@ pub(crate) struct Troubles {
     kept: TroubleKind<io::Error>,
 }
 
-struct Trouble {
+/// Troubles of upstreams. One that fails often must not hide the others: each pair of an upstream and a message has its count.
+#[derive(Default)]
+struct UpstreamTroubles {
+    /// At most `PAIRS_MAX`. Empty while nothing fails.
+    pairs: RefCell<Vec<UpstreamTrouble>>,
+    /// For which there was no room; the latest.
+    others: TroubleKind<(String, String)>,
+}
+
+struct UpstreamTrouble {
     upstream: String,
     message: String,
-    /// The nodes that were tried.
+    /// The nodes that were tried for the latest.
     nodes: String,
+    count: u64,
+    /// 0: not yet.
+    reported_ms: u64,
+}
+
+impl UpstreamTroubles {
+    #[cold]
+    fn note(&self, upstream: &str, message: &str, tries: &NodeTries) {
+        let mut pairs = self.pairs.borrow_mut();
+        if let Some(pair) = pairs.iter_mut().find(|pair| pair.upstream == upstream && pair.message == message) {
+            pair.count += 1;
+            pair.nodes.clear();
+            // Writing to a String cannot fail.
+            let _ = write!(pair.nodes, "{tries}");
+        } else if pairs.len() < PAIRS_MAX {
+            let (upstream, message, nodes) = (upstream.to_owned(), message.to_owned(), tries.to_string());
+            pairs.push(UpstreamTrouble { upstream, message, nodes, count: 1, reported_ms: 0 });
+        } else {
+            self.others.note(1, (upstream.to_owned(), message.to_owned()));
+        }
+    }
+
+    /// Passes on the pairs that are due, and forgets those that no longer fail.
+    fn report(&self, now_ms: u64, mut write: impl FnMut(&UpstreamTrouble)) {
+        self.pairs.borrow_mut().retain_mut(|pair| {
+            if pair.reported_ms != 0 && now_ms < pair.reported_ms + REPORT_EVERY_MS {
+                return true;
+            }
+            if pair.count == 0 {
+                return false;
+            }
+            write(pair);
+            (pair.count, pair.reported_ms) = (0, now_ms);
+            true
+        });
+    }
 }
 
 /// What has gone wrong since the last line about it.
@@ -67,9 +118,13 @@ impl<T> TroubleKind<T> {
 
 impl Troubles {
     /// A request failed.
-    pub(crate) fn note(&self, upstream: &str, message: &str, tries: &NodeTries) {
-        let (upstream, message, nodes) = (upstream.to_owned(), message.to_owned(), tries.to_string());
-        self.requests.note(1, Trouble { upstream, message, nodes });
+    pub(crate) fn note_request(&self, upstream: &str, message: &str, tries: &NodeTries) {
+        self.requests.note(upstream, message, tries);
+    }
+
+    /// A connection or session of a stream route failed.
+    pub(crate) fn note_stream(&self, upstream: &str, message: &str, tries: &NodeTries) {
+        self.streams_unserved.note(upstream, message, tries);
     }
 
     /// A client's connection was closed before its first request.
@@ -109,8 +164,17 @@ impl Troubles {
 
     /// Writes the lines that are due.
     pub(crate) fn report(&self, now_ms: u64) {
-        if let Some((requests, Trouble { upstream, message, nodes })) = self.requests.due(now_ms) {
-            tracing::warn!(requests, %upstream, node = nodes, "requests or streams were not served by their upstream; the latest: {message}");
+        self.requests.report(now_ms, |UpstreamTrouble { upstream, message, nodes, count, .. }| {
+            tracing::warn!(requests = *count, %upstream, node = nodes, "requests were not served by their upstream: {message}");
+        });
+        if let Some((requests, (upstream, message))) = self.requests.others.due(now_ms) {
+            tracing::warn!(requests, upstream = "others", latest = %upstream, "requests were not served by other upstreams; the latest: {message}");
+        }
+        self.streams_unserved.report(now_ms, |UpstreamTrouble { upstream, message, nodes, count, .. }| {
+            tracing::warn!(streams = *count, %upstream, node = nodes, "streams were not served by their upstream: {message}");
+        });
+        if let Some((streams, (upstream, message))) = self.streams_unserved.others.due(now_ms) {
+            tracing::warn!(streams, upstream = "others", latest = %upstream, "streams were not served by other upstreams; the latest: {message}");
         }
         if let Some((connections, (peer, message))) = self.connections.due(now_ms) {
             tracing::warn!(connections, %peer, "connections were closed before their first request; the latest: {message}");
@@ -159,5 +223,43 @@ mod tests {
         kind.note(1, "fourth");
         assert_eq!(kind.due(1_000 + REPORT_EVERY_MS), Some((2, "fourth")));
         assert_eq!(kind.due(u64::MAX / 2), None);
+    }
+
+    /// What is reported at this time: upstream, message and count.
+    fn reported(troubles: &UpstreamTroubles, now_ms: u64) -> Vec<(String, String, u64)> {
+        let mut reported = Vec::new();
+        let mut write = |of: &UpstreamTrouble| reported.push((of.upstream.clone(), of.message.clone(), of.count));
+        troubles.report(now_ms, &mut write);
+        reported
+    }
+
+    #[test]
+    fn each_upstream_is_reported_with_its_own_count() {
+        let of = |upstream: &str, message: &str, count: u64| (upstream.to_owned(), message.to_owned(), count);
+        let (troubles, tries) = (UpstreamTroubles::default(), NodeTries::default());
+        for (upstream, message) in [("one", "closed"), ("two", "closed"), ("one", "closed"), ("one", "timed out")] {
+            troubles.note(upstream, message, &tries);
+        }
+        let first = [of("one", "closed", 2), of("two", "closed", 1), of("one", "timed out", 1)];
+        assert_eq!(reported(&troubles, 1_000), first);
+        troubles.note("two", "closed", &tries);
+        assert_eq!(reported(&troubles, 1_000 + REPORT_EVERY_MS - 1), []);
+        // One that begins to fail does not wait for the others.
+        troubles.note("three", "closed", &tries);
+        assert_eq!(reported(&troubles, 1_000 + REPORT_EVERY_MS - 1), [of("three", "closed", 1)]);
+        assert_eq!(reported(&troubles, 1_000 + REPORT_EVERY_MS), [of("two", "closed", 1)]);
+        assert_eq!(reported(&troubles, u64::MAX / 2), []);
+        assert_eq!(troubles.pairs.borrow().len(), 0);
+    }
+
+    #[test]
+    fn pairs_beyond_the_bound_are_counted_together() {
+        let (troubles, tries) = (UpstreamTroubles::default(), NodeTries::default());
+        for at in 0..PAIRS_MAX + 3 {
+            troubles.note(&at.to_string(), "closed", &tries);
+        }
+        assert_eq!(reported(&troubles, 1_000).len(), PAIRS_MAX);
+        let latest = ((PAIRS_MAX + 2).to_string(), "closed".to_owned());
+        assert_eq!(troubles.others.due(1_000), Some((3, latest)));
     }
 }

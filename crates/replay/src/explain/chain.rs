@@ -102,6 +102,11 @@ impl ExplainedChain {
         explained
     }
 
+    /// Whether a plugin may send the request to another upstream than the route's.
+    pub fn may_split(&self) -> bool {
+        self.runs.iter().any(|run| run.entry.name == "traffic-split" && run.filter.holds != Some(false))
+    }
+
     fn note(&mut self, config: &Config, asker: Asker<'_>, consumer: Option<&Consumer>) {
         match (asker, consumer) {
             (Asker::Nobody, Some(consumer)) => self.notes.push(format!(

@@ -87,7 +87,10 @@ impl<'a> ExplainedRequest<'a> {
                 }
                 out.push_str(&match upstream {
                     _ if explanation.has_failed_function => "its filter_func fails, so it is answered 500\n".to_owned(),
-                    Ok(upstream) => format!("it goes to upstream {:?}: {}\n", upstream.key, nodes(upstream).join(", ")),
+                    Ok(upstream) => {
+                        let split = if chain.may_split() { "; traffic-split may send it elsewhere" } else { "" };
+                        format!("it goes to upstream {:?}: {}{split}\n", upstream.key, nodes(upstream).join(", "))
+                    }
                     Err(reason) => format!("it is answered 503: {reason}\n"),
                 });
             }

@@ -400,7 +400,8 @@ pub(crate) fn families_as_markdown() -> String {
             "Dialect `apisix`",
             "The families of APISIX's `prometheus` plugin, for dashboards and alerts that were made for it. What has \
              nothing to measure here is left out: shared dictionaries, xRPC, batch processors, AI. \
-             `apisix_nginx_metric_errors_total` counts what could not be recorded at all.",
+             `apisix_nginx_metric_errors_total` counts what could not be recorded at all. As in APISIX, `apisix_upstream_status` \
+             exists for upstreams with `checks` only.",
             tables::APISIX,
         ),
         (

@@ -102,6 +102,21 @@ fn what_is_attempted_leaves_no_trace() {
     assert_eq!(seen(&store), before);
 }
 
+/// Nothing is refused in place of a resource that is not stored.
+#[test]
+fn the_reason_of_a_refused_change_names_no_wider_refusal() {
+    let mut store = store();
+    let unread = |uri: &str| json!({"uri": uri, "hots": ["a"], "upstream": nodes()});
+    store.apply([put(ResourceKind::Routes, "stored", 1, unread("/a"))]);
+    let before = seen(&store);
+    let attempt = store.attempt(vec![put(ResourceKind::Routes, "new", 2, unread("/b"))], |_| {});
+    let reasons: Vec<_> =
+        attempt.rejected.iter().map(|of| (of.id.as_str(), of.reason.contains("refuses any"))).collect();
+    assert_eq!(reasons, [("new", false)]);
+    assert_eq!(seen(&store), before);
+    assert!(store.rejected().all(|of| of.reason.ends_with("it refuses any host")));
+}
+
 /// A change that takes long to compile holds up other writers: all its regexes have a bound. What is stored has none.
 #[test]
 fn regexes_of_a_change_have_a_bound_together() {

@@ -4,7 +4,7 @@
 
 use super::TransferFailure;
 use super::remote::Remote;
-use super::resources::{Resource, Resources, hide_secrets, mark_hidden_key, masks, path_of};
+use super::resources::{Name, Resource, Resources, has_secrets, hide_secrets, mark_hidden_key, masks, path_of};
 use crate::commands::cli::{Backup, EXIT_GOOD, Export};
 use crate::commands::stdout::show;
 use crate::configuration::end_flag;
@@ -57,13 +57,34 @@ fn run_export(arguments: &Export) -> Result<String, TransferFailure> {
         "# The resources of {}, written by `stillgate export`.\n{}{}",
         arguments.from.trim(),
         end_flag::ANNOUNCEMENT,
-        if masked.is_empty() {
-            ""
-        } else {
-            "# Secrets are masked (********): replace the masks before you use the file.\n"
-        }
+        words_on_secrets(&found, arguments.secrets),
     );
     Ok(format!("{head}{}{}", writer::write(&lists(found)), end_flag::LAST_LINE))
+}
+
+/// The line of the file's head about secrets: whether it has some, and which are missing.
+fn words_on_secrets(found: &Resources, with_secrets: bool) -> String {
+    let has_masks = |(_, resource): &(_, &Resource)| !masks(&resource.document).is_empty();
+    let masked = found.iter().filter(has_masks);
+    let (certificates, others): (Vec<_>, Vec<_>) = masked.partition(|(name, _)| name.0 == ResourceKind::Ssls);
+    let named = |of: &[(&Name, &Resource)]| some(&of.iter().map(|(name, _)| path_of(name)).collect::<Vec<_>>());
+    let mut sentences = Vec::new();
+    if with_secrets && found.iter().any(|(name, resource)| has_secrets(name, &resource.document)) {
+        sentences.push("This file CONTAINS SECRETS.".to_owned());
+    }
+    match (certificates.as_slice(), others.as_slice()) {
+        ([], []) => {}
+        (of, []) => sentences.push(format!("Private keys of {} are masked (********): put them in.", named(of))),
+        _ if with_secrets => {
+            let all = [others, certificates].concat();
+            sentences.push(format!("Secrets of {} are masked (********): put them in.", named(&all)));
+        }
+        _ => sentences.push("Secrets are masked (********): put them in before you use the file.".to_owned()),
+    }
+    match sentences.is_empty() {
+        true => String::new(),
+        false => format!("# {}\n", sentences.join(" ")),
+    }
 }
 
 fn of_store(file: &Path, config: Option<&Path>) -> Result<Resources, TransferFailure> {
@@ -210,4 +231,45 @@ fn write_synced(bytes: &[u8], to: &Path) -> io::Result<()> {
     let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(to)?;
     file.write_all(bytes)?;
     file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use stillgate_schema::secret_texts::MASK;
+
+    #[test]
+    fn the_head_says_whether_secrets_are_in_the_file() {
+        let check = |with_secrets: bool, resources: &[(ResourceKind, Json)], expected: &str| {
+            let resource = |(kind, document): &(ResourceKind, Json)| {
+                ((*kind, "1".to_owned()), Resource::stored(document.clone(), 0))
+            };
+            let found = resources.iter().map(resource).collect();
+            assert_eq!(words_on_secrets(&found, with_secrets), expected, "{resources:?}");
+        };
+        let route = |key: &str| (ResourceKind::Routes, json!({"plugins": {"key-auth": {"key": key}}}));
+        let certificate = |key: &str| (ResourceKind::Ssls, json!({"cert": "c", "key": key}));
+        check(true, &[(ResourceKind::Routes, json!({"uri": "/"}))], "");
+        check(true, &[route("$env://KEY")], "");
+        check(true, &[route("k")], "# This file CONTAINS SECRETS.\n");
+        check(
+            true,
+            &[route("k"), certificate(MASK)],
+            "# This file CONTAINS SECRETS. Private keys of ssls/1 are masked (********): put them in.\n",
+        );
+        check(true, &[certificate(MASK)], "# Private keys of ssls/1 are masked (********): put them in.\n");
+        check(true, &[certificate("k")], "# This file CONTAINS SECRETS.\n");
+        check(
+            true,
+            &[route(MASK), certificate(MASK)],
+            "# Secrets of routes/1, ssls/1 are masked (********): put them in.\n",
+        );
+        check(
+            false,
+            &[route(MASK), certificate(MASK)],
+            "# Secrets are masked (********): put them in before you use the file.\n",
+        );
+        check(false, &[certificate(MASK)], "# Private keys of ssls/1 are masked (********): put them in.\n");
+    }
 }

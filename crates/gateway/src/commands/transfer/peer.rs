@@ -5,6 +5,7 @@
 
 use super::TransferFailure;
 use super::remote::Remote;
+use crate::admin::profiling::OFF;
 use bytes::Bytes;
 use hyper::header::SERVER;
 use hyper::{Response, StatusCode};
@@ -61,6 +62,11 @@ pub(super) fn is_batch(body: &Json, operations: usize) -> bool {
 pub(super) fn reason(answer: &Response<Bytes>) -> Option<String> {
     let said = json_of(answer);
     ["description", "error_msg", "message"].iter().find_map(|name| said[*name].as_str()).map(str::to_owned)
+}
+
+/// Whether this is the gateway's answer where profiles are switched off.
+pub(super) fn are_profiles_off(answer: &Response<Bytes>) -> bool {
+    reason(answer).is_some_and(|said| said == OFF)
 }
 
 /// The failure for an answer that does not come from an Admin API. `asked`: the request, with its method.

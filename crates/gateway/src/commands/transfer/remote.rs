@@ -5,6 +5,7 @@
 use super::plan::BatchBounds;
 use super::resources::{Resource, Resources, mark_hidden_key};
 use super::{TransferFailure, peer};
+use crate::admin::profiling::OFF;
 use crate::commands::cli::AdminApiArguments;
 use crate::configuration::kept::resource_of;
 use bytes::Bytes;
@@ -300,7 +301,10 @@ impl Remote {
     /// The failure that an answer without a success status means. `asked`: the request, with its method.
     fn refusal(&self, asked: &str, answer: &Response<Bytes>) -> TransferFailure {
         if is_no_path(answer.status()) {
-            return peer::stranger(self, asked, answer);
+            return match peer::are_profiles_off(answer) {
+                true => TransferFailure::Failed(format!("{}: {OFF}", self.base)),
+                false => peer::stranger(self, asked, answer),
+            };
         }
         let hint = match (answer.status(), &self.key) {
             (StatusCode::UNAUTHORIZED, None) => "; set the admin key with STILLGATE_ADMIN_KEY or --key",

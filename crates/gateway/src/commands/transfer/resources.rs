@@ -63,6 +63,13 @@ pub(super) fn hide_secrets((kind, _): &Name, document: &mut Json) {
     });
 }
 
+/// Whether a document has secrets in clear text.
+pub(super) fn has_secrets(name: &Name, document: &Json) -> bool {
+    let mut hidden = document.clone();
+    hide_secrets(name, &mut hidden);
+    hidden != *document
+}
+
 /// A document with masks in the place of all that may be a secret.
 pub(super) fn without_possible_secrets((kind, _): &Name, document: &Json) -> Json {
     let mut document = document.clone();

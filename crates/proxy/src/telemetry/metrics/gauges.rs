@@ -71,7 +71,8 @@ impl Recorder {
         index: usize,
         now_ms: u64,
     ) {
-        let Some(metrics) = metrics.filter(|metrics| metrics.health().is_some()) else { return };
+        let definition = &upstream.planned.definition;
+        let Some(metrics) = metrics.filter(|metrics| metrics.health_of(definition).is_some()) else { return };
         let state = upstream.state.borrow();
         let node = state.endpoint(index);
         // A name may resolve to several addresses, and is healthy while one of them is.
@@ -83,7 +84,7 @@ impl Recorder {
             let endpoints = &upstream.planned.endpoints;
             endpoints.iter().any(|e| e.address == status.address && is_same(e) && is_checked_well(e))
         });
-        metrics.report_node(&mut self.writer, &upstream.planned.definition.key, node, is_well);
+        metrics.report_node(&mut self.writer, &definition.key, node, is_well);
     }
 }
 
@@ -105,6 +106,10 @@ impl MetricsPlan {
                 continue;
             }
             self.begin_counts(writer, &upstream.definition);
+            if self.health_of(&upstream.definition).is_none() {
+                continue;
+            }
+            let old = old.filter(|old| self.health_of(&old.definition).is_some());
             for endpoint in &upstream.endpoints {
                 let is_known = |old: &Endpoint| old.address == endpoint.address && old.host == endpoint.host;
                 if !old.is_some_and(|old| old.endpoints.iter().any(is_known)) {
