@@ -21,10 +21,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
-/// Lookups under way at once.
-const LOOKUPS_MAX: usize = 16;
+/// Lookups under way at once. Each is a task and a few sockets at most.
+const LOOKUPS_MAX: usize = 64;
+/// Of these, lookups of names that failed when they were last looked up. Names whose server is silent take all the time
+/// that a lookup may take, again and again; they must not keep others waiting, however many they are.
+const FAILED_LOOKUPS_MAX: usize = LOOKUPS_MAX / 2;
 /// Most addresses used of one name; further ones (in ascending order) are left out with a warning.
 const ADDRESSES_MAX: usize = 256;
 
@@ -216,24 +219,35 @@ impl Resolver {
         }
     }
 
-    /// Begins the lookups that are due, as far as the bound allows; returns when the next one will be.
+    /// Begins the lookups that are due, the longest due first, as far as the bounds allow; returns when the next one
+    /// will be.
     fn start_due(&mut self) -> Option<Instant> {
         let now = Instant::now();
         let mut next_due = None::<Instant>;
         let mut from_hosts = Vec::new();
+        let mut due = Vec::new();
+        let mut failed_lookups = 0;
         for (name, entry) in &mut self.names {
             if entry.task.is_some() {
-                continue;
-            }
-            if entry.due > now {
+                failed_lookups += usize::from(entry.failures > 0);
+            } else if entry.due > now {
                 next_due = Some(next_due.map_or(entry.due, |due| due.min(entry.due)));
-            } else if let Some(answer) = self.hosts.lookup(name) {
+            } else {
+                due.push((name, entry));
+            }
+        }
+        // In the order of the names, the first ones would take every place again, and the last ones never get any.
+        due.sort_by_key(|(_, entry)| entry.due);
+        for (name, entry) in due {
+            let has_failed = entry.failures > 0;
+            if let Some(answer) = self.hosts.lookup(name) {
                 from_hosts.push((name.clone(), answer));
-            } else if self.lookups.len() < LOOKUPS_MAX {
+            } else if self.lookups.len() < LOOKUPS_MAX && !(has_failed && failed_lookups >= FAILED_LOOKUPS_MAX) {
                 let lookup = lookup(self.servers.clone(), name.clone());
                 let task = self.lookups.spawn(lookup);
                 self.tasks.insert(task.id(), name.clone());
                 entry.task = Some(task);
+                failed_lookups += usize::from(has_failed);
             }
         }
         for (name, answer) in from_hosts {
@@ -406,7 +420,12 @@ impl HostsFile {
 // own cache is off: the caller alone decides when an answer is stale.
 
 /// Timeout of one lookup with all its retries, over both families.
-const LOOKUP_TIMEOUT: Duration = Duration::from_secs(30);
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
+/// Timeout of the first family, so that there is time left to ask for the other one.
+const FIRST_FAMILY_TIMEOUT: Duration = Duration::from_secs(4);
+/// The longest wait for an answer of the servers that are asked together. It is over twice within the timeout of a
+/// family: servers that were silent are noted as such, and others are asked next.
+const ANSWER_TIMEOUT_MAX: Duration = Duration::from_secs(2);
 
 /// Addresses by family.
 #[derive(Debug, Default)]
@@ -449,6 +468,9 @@ fn servers(servers: &[SocketAddr]) -> Result<TokioResolver, String> {
     options.cache_size = 0;
     options.use_hosts_file = ResolveHosts::Never;
     options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
+    options.timeout = options.timeout.min(ANSWER_TIMEOUT_MAX);
+    // All lookups may share one TCP connection, with queries on it that were given up.
+    options.max_active_requests = options.max_active_requests.max(2 * LOOKUPS_MAX);
     let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
     *builder.options_mut() = options;
     builder.build().map_err(|error| format!("cannot set up name resolution: {error}"))
@@ -456,25 +478,19 @@ fn servers(servers: &[SocketAddr]) -> Result<TokioResolver, String> {
 
 /// Looks a name up. The error is the reason, for people.
 async fn lookup(servers: TokioResolver, name: String) -> Result<LookupAnswer, String> {
-    match timeout(LOOKUP_TIMEOUT, both_families(&servers, &name)).await {
-        Ok(result) => result,
-        Err(_elapsed) => Err(format!("no answer within {} s", LOOKUP_TIMEOUT.as_secs())),
-    }
-}
-
-async fn both_families(servers: &TokioResolver, name: &str) -> Result<LookupAnswer, String> {
     let name = Name::from_utf8(name).map_err(|error| format!("not a DNS name: {error}"))?;
-    let v4 = one_family(servers, name.clone(), RecordType::A, |data| match data {
+    let began = Instant::now();
+    let v4 = one_family(&servers, name.clone(), RecordType::A, |data| match data {
         RData::A(address) => Some(address.0),
         _ => None,
-    })
-    .await;
+    });
+    let v4 = answer_until(began + FIRST_FAMILY_TIMEOUT, v4).await;
     let v6_name = v4.as_ref().map_or(name, |found| found.name.clone());
-    let v6 = one_family(servers, v6_name, RecordType::AAAA, |data| match data {
+    let v6 = one_family(&servers, v6_name, RecordType::AAAA, |data| match data {
         RData::AAAA(address) => Some(address.0),
         _ => None,
-    })
-    .await;
+    });
+    let v6 = answer_until(began + LOOKUP_TIMEOUT, v6).await;
     let v4_empty = v4.as_ref().map_or(true, |found| found.addresses.is_empty());
     let v6_empty = v6.as_ref().map_or(true, |found| found.addresses.is_empty());
     if v4_empty && v6_empty {
@@ -483,6 +499,10 @@ async fn both_families(servers: &TokioResolver, name: &str) -> Result<LookupAnsw
     let ttls = [v4.as_ref().ok().map(|found| found.ttl_s), v6.as_ref().ok().map(|found| found.ttl_s)];
     let ttl_s = ttls.into_iter().flatten().min().unwrap_or(0);
     Ok(LookupAnswer { v4: family(v4), v6: family(v6), ttl: Duration::from_secs(u64::from(ttl_s)) })
+}
+
+async fn answer_until<A>(end: Instant, answer: impl Future<Output = Result<A, NetError>>) -> Result<A, NetError> {
+    timeout_at(end, answer).await.unwrap_or(Err(NetError::Timeout))
 }
 
 /// A family's addresses and the name that had them.

@@ -24,6 +24,10 @@ enum Says {
     /// An error for AAAA queries only, the addresses otherwise.
     NoV6(Vec<IpAddr>, u32),
     Broken,
+    /// No answer.
+    Silence,
+    /// No answer to AAAA queries, the addresses otherwise.
+    SilenceOfV6(Vec<IpAddr>, u32),
     /// An alias of the other name.
     Alias(&'static str, u32),
 }
@@ -49,8 +53,9 @@ impl Server {
         tokio::spawn(async move {
             let mut buffer = [0; 4096];
             while let Ok((len, from)) = udp.recv_from(&mut buffer).await {
-                let reply = over_udp.reply(&buffer[..len], 512);
-                udp.send_to(&reply, from).await.unwrap();
+                if let Some(reply) = over_udp.reply(&buffer[..len], 512) {
+                    udp.send_to(&reply, from).await.unwrap();
+                }
             }
         });
         let over_tcp = server.clone();
@@ -66,7 +71,7 @@ impl Server {
         while let Ok(len) = stream.read_u16().await {
             let mut query = vec![0; usize::from(len)];
             stream.read_exact(&mut query).await.unwrap();
-            let reply = self.reply(&query, usize::from(u16::MAX));
+            let Some(reply) = self.reply(&query, usize::from(u16::MAX)) else { continue };
             stream.write_u16(reply.len() as u16).await.unwrap();
             stream.write_all(&reply).await.unwrap();
         }
@@ -81,7 +86,7 @@ impl Server {
         zone.asked.get(name).copied().unwrap_or(0)
     }
 
-    fn reply(&self, query: &[u8], bytes_max: usize) -> Vec<u8> {
+    fn reply(&self, query: &[u8], bytes_max: usize) -> Option<Vec<u8>> {
         let query = Message::from_vec(query).unwrap();
         let question = query.queries[0].clone();
         let mut reply = Message::response(query.id, OpCode::Query);
@@ -103,9 +108,11 @@ impl Server {
                     continue;
                 }
                 Says::NotExisting => reply.metadata.response_code = ResponseCode::NXDomain,
+                Says::Silence => return None,
+                Says::SilenceOfV6(..) if v6 => return None,
                 Says::Broken => reply.metadata.response_code = ResponseCode::ServFail,
                 Says::NoV6(..) if v6 => reply.metadata.response_code = ResponseCode::ServFail,
-                Says::Addresses(addresses, ttl) | Says::NoV6(addresses, ttl) => {
+                Says::Addresses(addresses, ttl) | Says::NoV6(addresses, ttl) | Says::SilenceOfV6(addresses, ttl) => {
                     for address in addresses.iter().filter(|a| a.is_ipv6() == v6) {
                         let data = RData::from(*address);
                         reply.add_answer(Record::from_rdata(owner.clone(), *ttl, data));
@@ -117,11 +124,11 @@ impl Server {
         reply.add_query(question);
         let bytes = reply.to_vec().unwrap();
         if bytes.len() <= bytes_max {
-            return bytes;
+            return Some(bytes);
         }
         reply.answers.clear();
         reply.metadata.truncation = true;
-        reply.to_vec().unwrap()
+        Some(reply.to_vec().unwrap())
     }
 }
 
@@ -276,6 +283,58 @@ async fn a_failure_keeps_the_last_good_answer() {
     server.set("a.test", Says::Addresses(ips(&["10.0.0.1"]), 0));
     assert_eq!(change(&mut resolver).await.addresses, ips(&["10.0.0.1"]));
     assert_eq!(resolver.unresolved(), []);
+}
+
+/// A resolver of 80 names whose server is silent, which are more than there are places for lookups, and one more name,
+/// the last in their order.
+fn beside_silent_names(server: &Server, last: &'static str) -> Resolver {
+    let mut names: Vec<&str> = (10..90).map(|n| &*format!("silent-{n}.test").leak()).collect();
+    for name in &names {
+        server.set(name, Says::Silence);
+    }
+    names.push(last);
+    resolver(settings(server), &names)
+}
+
+#[tokio::test]
+async fn silent_names_do_not_keep_others_waiting() {
+    let server = Server::start().await;
+    server.set("z.test", Says::Addresses(ips(&["10.0.0.0"]), 0));
+    let mut resolver = beside_silent_names(&server, "z.test");
+    // It waits for one lookup of the silent names, as nothing is known of any yet.
+    let first = timeout(Duration::from_secs(25), resolver.next_change()).await.expect("resolved");
+    assert_eq!(first, AddressChange { name: "z.test".into(), addresses: ips(&["10.0.0.0"]) });
+    // Later it waits for none of them: waiting even for some would take longer.
+    let moves = async {
+        for n in 1..=30 {
+            let moved = ips(&[&format!("10.0.0.{n}")]);
+            server.set("z.test", Says::Addresses(moved.clone(), 0));
+            assert_eq!(resolver.next_change().await.addresses, moved);
+        }
+    };
+    timeout(Duration::from_secs(25), moves).await.expect("followed");
+    assert_eq!(resolver.unresolved().len(), 80);
+}
+
+#[tokio::test]
+async fn names_that_failed_are_tried_in_turn() {
+    let server = Server::start().await;
+    server.set("z.test", Says::Broken);
+    let mut resolver = beside_silent_names(&server, "z.test");
+    quiet_until(&mut resolver, || server.asked("z.test") > 0).await;
+    server.set("z.test", Says::Addresses(ips(&["10.0.0.1"]), 0));
+    // The others are first once each.
+    let change = timeout(Duration::from_secs(60), resolver.next_change()).await.expect("tried again");
+    assert_eq!(change.name, "z.test");
+}
+
+#[tokio::test]
+async fn a_family_is_used_though_the_other_is_never_answered() {
+    let server = Server::start().await;
+    server.set("a.test", Says::SilenceOfV6(ips(&["10.0.0.1"]), 60));
+    let mut resolver = resolver(settings(&server), &["a.test"]);
+    let change = timeout(Duration::from_secs(25), resolver.next_change()).await.expect("resolved");
+    assert_eq!(change.addresses, ips(&["10.0.0.1"]));
 }
 
 #[tokio::test]
