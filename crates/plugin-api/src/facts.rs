@@ -224,8 +224,8 @@ impl<'a> Facts<'a> {
 /// The digits of the largest port.
 const PORT_DIGITS_MAX: usize = 5;
 
-/// Who counts as one client where clients share something: an address of IPv4, or the network of 64 bits of one of IPv6, in which a
-/// client has any number of addresses.
+/// The unit of clients where they share something: an address of IPv4, or the network of 64 bits of one of IPv6, in which a client
+/// has any number of addresses.
 pub fn client_network(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V6(address) => {
