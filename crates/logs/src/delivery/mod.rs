@@ -241,7 +241,7 @@ impl OutletClient {
                 },
             }
         }
-        let mut sender = connect(&to.urls[url], to.verifies).await?;
+        let mut sender = connect(&to.urls[url], to.verifies, to.timeout).await?;
         let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
         self.answer(to, url, sender, response).await
     }
@@ -273,8 +273,8 @@ impl OutletClient {
     }
 }
 
-async fn connect(url: &Url, verifies: bool) -> Result<SendRequest<Full<Bytes>>, String> {
-    let stream = tcp(&url.host, url.port).await?;
+async fn connect(url: &Url, verifies: bool, time: Duration) -> Result<SendRequest<Full<Bytes>>, String> {
+    let stream = tcp(&url.host, url.port, time).await?;
     // A connection ends when its sender is dropped, or the server closes it. The request reports its errors.
     if url.is_tls {
         let stream = socket::begin_tls(stream, &url.host, verifies).await?;

@@ -6,7 +6,7 @@ use super::DeliveryReport;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use stillgate_plugin_api::outbox::{Encode, Entries, SocketReceiver};
 use stillgate_tls::rustls::ClientConfig;
 use stillgate_tls::rustls::pki_types::ServerName;
@@ -20,6 +20,9 @@ use tokio_rustls::client::TlsStream;
 
 /// The largest payload of a datagram over IPv4.
 const DATAGRAM_BYTES_MAX: usize = 65_507;
+
+/// For connecting to one address of several; less if there is less time, so that one that does not answer leaves time for the next.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A TCP connection, kept if the protocol does not end it after each batch.
 #[derive(Default)]
@@ -72,28 +75,40 @@ async fn in_time<T>(time: Duration, what: &str, then: impl Future<Output = Resul
 }
 
 async fn connect(to: &SocketReceiver) -> Result<Box<dyn LogSocket>, String> {
-    let stream = tcp(&to.host, to.port).await?;
+    let stream = tcp(&to.host, to.port, to.timeout).await?;
     match &to.tls_name {
         None => Ok(Box::new(stream)),
         Some(name) => Ok(Box::new(begin_tls(stream, name, false).await?)),
     }
 }
 
-/// Connects to the first address that answers.
-pub(crate) async fn tcp(host: &str, port: u16) -> Result<TcpStream, String> {
-    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+/// Connects to the first address that answers. The caller limits the time to `time`.
+pub(crate) async fn tcp(host: &str, port: u16, time: Duration) -> Result<TcpStream, String> {
+    let start = Instant::now();
     let addresses = lookup_host((host, port)).await.map_err(|error| format!("cannot find {host}: {error}"))?;
-    for address in addresses {
-        match TcpStream::connect(address).await {
-            Ok(stream) => {
+    let left = time.saturating_sub(start.elapsed());
+    connect_one(addresses.collect(), left).await.map_err(|error| format!("cannot connect to {host}:{port}: {error}"))
+}
+
+async fn connect_one(addresses: Vec<SocketAddr>, time: Duration) -> io::Result<TcpStream> {
+    let start = Instant::now();
+    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for (place, address) in addresses.iter().enumerate() {
+        let shares = u32::try_from(addresses.len() - place).unwrap_or(u32::MAX);
+        let share = time.saturating_sub(start.elapsed()) / shares;
+        // The last address may have all the time that is left.
+        let share = if shares == 1 { share } else { share.min(CONNECT_TIMEOUT) };
+        match timeout(share, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => {
                 // Send at once; otherwise a batch may wait for the previous one.
                 let _ = stream.set_nodelay(true);
                 return Ok(stream);
             }
-            Err(error) => failed = error,
+            Ok(Err(error)) => failed = error,
+            Err(_) => failed = io::ErrorKind::TimedOut.into(),
         }
     }
-    Err(format!("cannot connect to {host}:{port}: {failed}"))
+    Err(failed)
 }
 
 /// Sends datagrams.
@@ -156,4 +171,28 @@ fn new_tls_config(verifies: bool) -> Result<Arc<ClientConfig>, String> {
     let found = rustls_native_certs::load_native_certs().certs;
     let roots: Vec<Vec<u8>> = found.into_iter().map(|certificate| certificate.to_vec()).collect();
     towards_service(ServiceRoots::Der(&roots))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::{TcpListener, TcpSocket};
+
+    #[tokio::test]
+    async fn a_silent_address_leaves_time_for_the_next() {
+        let good = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let silent = socket.listen(0).unwrap();
+        let [good_at, silent_at] = [&good, &silent].map(|listener| listener.local_addr().unwrap());
+        let mut waiting = Vec::new();
+        while let Ok(connected) = timeout(Duration::from_millis(300), TcpStream::connect(silent_at)).await {
+            waiting.push(connected.unwrap());
+        }
+        let time = Duration::from_millis(500);
+        let stream = timeout(time, connect_one(vec![silent_at, good_at], time)).await.unwrap().unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), good_at);
+        let failed = connect_one(vec![silent_at], Duration::from_millis(20)).await;
+        assert_eq!(failed.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    }
 }

@@ -1,13 +1,12 @@
 //! A server that fails repeatedly is left alone for a while; then one call probes whether it works again.
 
+use super::addresses::{Addresses, Resolve};
 use crate::connection::stream::Stream;
 use std::cell::{Cell, RefCell};
-use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_plugin_api::{CallError, CallOrigin, Keep};
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 /// Consecutive failures after which a server is left alone.
@@ -46,6 +45,18 @@ impl IsPaused {
     }
 }
 
+/// What it means if a call fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CallFailure {
+    /// The server cannot be connected to.
+    Connecting,
+    /// Its name is not resolved by a lookup that another call began, and counts.
+    OtherLookup,
+    /// Nothing: the content of one client's request, which a call may carry, can be the reason for a late or invalid reply, or for
+    /// none. It must not take the server away from the others.
+    Message,
+}
+
 /// A call that may be made.
 pub(super) struct Trial<'a> {
     breaker: &'a Breaker,
@@ -78,6 +89,16 @@ impl<'a> Trial<'a> {
         }
         until.replace(Some(now + REST)).is_none().then_some(IsPaused(true))
     }
+
+    /// Records a failure. Returns what `end` does.
+    pub(super) fn fail(self, failure: CallFailure, now: Instant) -> Option<IsPaused> {
+        match failure {
+            CallFailure::Connecting => self.end(false, now),
+            // Otherwise the next call would probe at once.
+            CallFailure::OtherLookup if self.is_probe => self.end(false, now),
+            CallFailure::OtherLookup | CallFailure::Message => None,
+        }
+    }
 }
 
 /// Also runs for a call that was abandoned before its end, which has shown nothing.
@@ -89,10 +110,8 @@ impl Drop for Trial<'_> {
     }
 }
 
-// What a worker has of one server: idle connections, the last one used first, and the addresses of its name.
+// What a worker has of one server: idle connections, the last one used first, and its addresses.
 
-/// How long the addresses of a name are used before it is resolved again.
-const ADDRESSES: Duration = Duration::from_secs(10);
 /// Idle connections to one server, whatever a configuration says.
 const IDLE_MAX: usize = 256;
 
@@ -102,10 +121,8 @@ pub(super) struct Pool {
     pub(super) breaker: Breaker,
     /// Calls under way.
     pub(super) under_way: Cell<usize>,
+    pub(super) addresses: Rc<Addresses>,
     idle: RefCell<Vec<IdleStream>>,
-    addresses: RefCell<Option<(Vec<SocketAddr>, Instant)>>,
-    /// One call resolves the name; the others wait for its result.
-    asking: Semaphore,
 }
 
 struct IdleStream {
@@ -114,15 +131,9 @@ struct IdleStream {
 }
 
 impl Pool {
-    pub(super) fn new(origin: Arc<CallOrigin>) -> Pool {
-        Pool {
-            origin,
-            breaker: Breaker::default(),
-            under_way: Cell::new(0),
-            idle: RefCell::default(),
-            addresses: RefCell::default(),
-            asking: Semaphore::const_new(1),
-        }
+    pub(super) fn new(origin: Arc<CallOrigin>, resolve: Resolve) -> Pool {
+        let addresses = Addresses::new(origin.clone(), resolve);
+        Pool { origin, breaker: Breaker::default(), under_way: Cell::new(0), addresses, idle: RefCell::default() }
     }
 
     /// A live connection, if one is kept.
@@ -147,29 +158,6 @@ impl Pool {
             idle.remove(0);
         }
         idle.push(IdleStream { stream, until: now + keep.idle });
-    }
-
-    /// The server's addresses; a name is resolved by the system, off the worker.
-    pub(super) async fn addresses(&self) -> Result<Vec<SocketAddr>, CallError> {
-        let (host, port) = (&*self.origin.host, self.origin.port);
-        if let Ok(ip) = host.parse::<IpAddr>() {
-            return Ok(vec![SocketAddr::new(ip, port)]);
-        }
-        let _asking = self.asking.acquire().await.map_err(|_| CallError::Resolve)?;
-        let known = self.addresses.borrow().clone();
-        if let Some((addresses, _)) = known.as_ref().filter(|(_, until)| *until > Instant::now()) {
-            return Ok(addresses.clone());
-        }
-        let found: io::Result<Vec<SocketAddr>> = tokio::net::lookup_host((host, port)).await.map(Iterator::collect);
-        match (found, known) {
-            (Ok(found), _) if !found.is_empty() => {
-                self.addresses.replace(Some((found.clone(), Instant::now() + ADDRESSES)));
-                Ok(found)
-            }
-            // Old addresses are better than none.
-            (_, Some((stale, _))) => Ok(stale),
-            (_, None) => Err(CallError::Resolve),
-        }
     }
 }
 

@@ -8,12 +8,14 @@
 //! Only TLS configurations are shared with other workers. Each step has a time limit, the number of calls under way and of kept
 //! connections has a bound, and a server that fails is left alone for a while.
 
+mod addresses;
 mod breaker;
 mod message;
 
 use crate::connection::http2::NodeConnection;
 use crate::connection::stream::{Stream, Tls};
-use breaker::{Pool, Trial};
+use addresses::{Resolve, resolve_by_system};
+use breaker::{CallFailure, Pool, Trial};
 pub(crate) use message::exchange;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -21,6 +23,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use stillgate_plugin_api::{Call, CallError, CallOrigin, Exchange, Keep, Link, LinkReply, LinkTo, LocalFuture, Reply};
 use stillgate_tls::rustls::ClientConfig;
 use stillgate_tls::rustls::pki_types::ServerName;
@@ -44,6 +47,7 @@ pub(crate) type BeginHttp2 = Box<dyn Fn(Stream, SocketAddr) -> LocalFuture<io::R
 /// The servers that a worker's plugins call.
 pub(crate) struct Calls {
     begin_http2: BeginHttp2,
+    resolve: Resolve,
     pools: RefCell<HashMap<Arc<CallOrigin>, Rc<Pool>>>,
     links: IdleLinks,
     sent: Cell<(usize, usize)>,
@@ -51,7 +55,8 @@ pub(crate) struct Calls {
 
 impl Calls {
     pub(crate) fn new(begin_http2: BeginHttp2) -> Calls {
-        Calls { begin_http2, pools: RefCell::default(), links: IdleLinks::default(), sent: Cell::default() }
+        let resolve = resolve_by_system();
+        Calls { begin_http2, resolve, pools: RefCell::default(), links: IdleLinks::default(), sent: Cell::default() }
     }
 
     /// Makes a call.
@@ -59,14 +64,11 @@ impl Calls {
         let pool = self.pool(&call.origin);
         let _under_way = UnderWay::begin(&pool.under_way)?;
         let trial = Trial::begin(&pool.breaker, Instant::now())?;
-        let mut is_connected = false;
-        let result = self.exchange(&pool, &mut call, &mut is_connected).await;
+        let mut failure = CallFailure::Message;
+        let result = self.exchange(&pool, &mut call, &mut failure).await;
         let is_paused = match result {
             Ok(_) => trial.end(true, Instant::now()),
-            // The content of one client's request, which such a call may carry, can be the reason for a late or invalid reply, or
-            // for none: it must not take the server away from the others.
-            Err(_) if is_connected => None,
-            Err(_) => trial.end(false, Instant::now()),
+            Err(_) => trial.fail(failure, Instant::now()),
         };
         if let Some(is_paused) = is_paused {
             is_paused.log(&pool.origin);
@@ -105,29 +107,28 @@ impl Calls {
         if pools.len() >= ORIGINS_MAX {
             pools.retain(|_, pool| pool.under_way.get() > 0);
         }
-        let pool = Rc::new(Pool::new(origin.clone()));
+        let pool = Rc::new(Pool::new(origin.clone(), self.resolve.clone()));
         if pools.len() < ORIGINS_MAX {
             pools.insert(origin.clone(), pool.clone());
         }
         pool
     }
 
-    /// Makes one call, on a kept connection first: if that has been closed meanwhile, on a new one. `is_connected` becomes whether
-    /// the last of them was made.
-    async fn exchange(&self, pool: &Pool, call: &mut Call, is_connected: &mut bool) -> Result<Reply, CallError> {
+    /// Makes one call, on a kept connection first: if that has been closed meanwhile, on a new one. `failure` becomes what it
+    /// means if that fails.
+    async fn exchange(&self, pool: &Pool, call: &mut Call, failure: &mut CallFailure) -> Result<Reply, CallError> {
         let message = call.take_message();
         if let Some(kept) = pool.take(Instant::now()) {
-            *is_connected = true;
+            *failure = CallFailure::Message;
             let mut kept = share(pool, call, kept);
             match message::exchange(&mut kept, call, &message).await {
                 Err((CallError::Closed, false)) => {}
                 result => return finish_call(pool, call, kept, result),
             }
         }
-        *is_connected = false;
-        let fresh = timeout(call.timeout, connect(pool, &self.begin_http2)).await;
-        let mut fresh = share(pool, call, fresh.map_err(|_| CallError::Timeout)??);
-        *is_connected = true;
+        let fresh = connect(pool, &self.begin_http2, call.timeout, failure).await?;
+        let mut fresh = share(pool, call, fresh);
+        *failure = CallFailure::Message;
         let result = message::exchange(&mut fresh, call, &message).await;
         finish_call(pool, call, fresh, result)
     }
@@ -195,16 +196,28 @@ fn finish_call(
 /// TLS configurations for servers whose certificate is verified and for the others; `None`: it cannot be made.
 type Configs = [Option<Arc<ClientConfig>>; 2];
 
-/// Connects; the caller limits the time.
-async fn connect(pool: &Pool, begin_http2: &BeginHttp2) -> Result<Stream, CallError> {
-    let mut stream = Err(CallError::Connect);
-    for address in pool.addresses().await? {
-        if let Ok(connected) = TcpStream::connect(address).await {
-            stream = Ok((connected, address));
-            break;
-        }
-    }
-    let (stream, address) = stream?;
+/// Connects within a time. `failure` becomes what it means if that fails.
+async fn connect(
+    pool: &Pool,
+    begin_http2: &BeginHttp2,
+    time: Duration,
+    failure: &mut CallFailure,
+) -> Result<Stream, CallError> {
+    *failure = CallFailure::Connecting;
+    let connected = timeout(time, async {
+        let (stream, address) = pool.addresses.connect(time, failure).await?;
+        begin(pool, begin_http2, stream, address).await
+    });
+    connected.await.unwrap_or(Err(CallError::Timeout))
+}
+
+/// Begins what the server speaks on a connection.
+async fn begin(
+    pool: &Pool,
+    begin_http2: &BeginHttp2,
+    stream: TcpStream,
+    address: SocketAddr,
+) -> Result<Stream, CallError> {
     // Without it only latency suffers.
     let _ = stream.set_nodelay(true);
     let stream = match pool.origin.is_https {
@@ -350,9 +363,13 @@ impl Calls {
             return Ok(Box::new(ActiveLink { stream, reused, key, open }));
         }
         let trial = Trial::begin(&pool.breaker, Instant::now())?;
-        let connected = timeout(to.timeout, connect(&pool, &self.begin_http2)).await;
-        let connected = connected.unwrap_or(Err(CallError::Timeout));
-        if let Some(is_paused) = trial.end(connected.is_ok(), Instant::now()) {
+        let mut failure = CallFailure::Connecting;
+        let connected = connect(&pool, &self.begin_http2, to.timeout, &mut failure).await;
+        let is_paused = match connected {
+            Ok(_) => trial.end(true, Instant::now()),
+            Err(_) => trial.fail(failure, Instant::now()),
+        };
+        if let Some(is_paused) = is_paused {
             is_paused.log(&pool.origin);
         }
         Ok(Box::new(ActiveLink { stream: connected?, reused: 0, key, open }))

@@ -1,10 +1,14 @@
 //! Calls to servers that answer, fail, stall and lie.
 
 use super::*;
+use std::future::pending;
+use std::net::Ipv4Addr;
 use std::time::Duration;
 use stillgate_plugin_api::{Keep, Url};
 use stillgate_testkit::{BufferedSocket, Upstream};
-use tokio::task::LocalSet;
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::task::{LocalSet, yield_now};
+use tokio::time::sleep;
 
 fn call_to(server: &Upstream, target: &str) -> Call {
     let url = Url::parse(&format!("http://{}{target}", server.addr()), true).unwrap();
@@ -166,4 +170,219 @@ fn names_are_resolved() {
     assert_eq!(results[0], Ok((200, String::new())));
     assert_eq!(results[1], Ok((200, String::new())));
     assert_eq!(results[2], Err(CallError::Resolve));
+}
+
+// Servers with a name, whose addresses a test tells.
+
+/// A port at which 127.0.0.1 answers and 127.0.0.9 is silent: its queue of connections is full.
+struct HalfSilent {
+    good: Upstream,
+    _listener: TcpListener,
+    _waiting: Vec<TcpStream>,
+}
+
+const SILENT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
+/// Nobody listens there.
+const REFUSING: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 10);
+
+impl HalfSilent {
+    async fn new() -> HalfSilent {
+        let good = answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok");
+        let silent = SocketAddr::from((SILENT, good.addr().port()));
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(silent).unwrap();
+        let listener = socket.listen(0).unwrap();
+        let mut waiting = Vec::new();
+        while let Ok(connected) = timeout(Duration::from_millis(300), TcpStream::connect(silent)).await {
+            waiting.push(connected.unwrap());
+        }
+        HalfSilent { good, _listener: listener, _waiting: waiting }
+    }
+
+    fn call(&self) -> Call {
+        let url = format!("http://name.test:{}/", self.good.addr().port());
+        Call::new(&Url::parse(&url, true).unwrap().origin, b"GET", b"/")
+    }
+}
+
+/// A resolver under a test's control.
+#[derive(Default)]
+struct Names {
+    answer: RefCell<Vec<Ipv4Addr>>,
+    /// Lookups do not end.
+    is_silent: Cell<bool>,
+    lookups: Cell<usize>,
+}
+
+impl Names {
+    fn new(answer: &[Ipv4Addr]) -> Rc<Names> {
+        Rc::new(Names { answer: RefCell::new(answer.to_vec()), ..Names::default() })
+    }
+
+    /// Calls that ask it.
+    fn calls(self: &Rc<Names>) -> Rc<Calls> {
+        let names = self.clone();
+        let resolve: Resolve = Rc::new(move |_, port| {
+            names.lookups.set(names.lookups.get() + 1);
+            let names = names.clone();
+            Box::pin(async move {
+                yield_now().await;
+                if names.is_silent.get() {
+                    pending::<()>().await;
+                }
+                let answer = names.answer.borrow().iter().map(|ip| SocketAddr::from((*ip, port))).collect();
+                Ok(answer)
+            })
+        });
+        Rc::new(Calls { resolve, ..Calls::new(Box::new(|_, _| unreachable!("no server of gRPC"))) })
+    }
+}
+
+fn run_here(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    LocalSet::new().block_on(&runtime, test);
+}
+
+#[test]
+fn a_silent_address_leaves_time_for_the_next_and_is_tried_last_from_then_on() {
+    run_here(async {
+        let server = HalfSilent::new().await;
+        let names = Names::new(&[SILENT, Ipv4Addr::LOCALHOST]);
+        let client = names.calls();
+        // Whatever the time, the second address gets some of it.
+        let mut first = server.call();
+        first.timeout = Duration::from_millis(400);
+        assert_eq!(client.clone().call(first).await.map(|reply| reply.status()), Ok(200));
+        let pool = client.pool(&server.call().origin);
+        for answer in [[SILENT, Ipv4Addr::LOCALHOST], [Ipv4Addr::LOCALHOST, SILENT]] {
+            assert_eq!(pool.addresses.ips(), [Ipv4Addr::LOCALHOST, SILENT]);
+            *names.answer.borrow_mut() = answer.to_vec();
+            let lookups = names.lookups.get();
+            pool.addresses.expire();
+            assert!(client.clone().call(server.call()).await.is_ok());
+            assert_eq!(names.lookups.get(), lookups + 1);
+        }
+    });
+}
+
+#[test]
+fn a_refusing_address_is_followed_by_the_next() {
+    run_here(async {
+        let server = HalfSilent::new().await;
+        let client = Names::new(&[REFUSING, Ipv4Addr::LOCALHOST]).calls();
+        assert!(client.clone().call(patient(server.call())).await.is_ok());
+        assert_eq!(client.pool(&server.call().origin).addresses.ips(), [Ipv4Addr::LOCALHOST, REFUSING]);
+        let client = Names::new(&[REFUSING]).calls();
+        let refused = client.clone().call(patient(server.call())).await;
+        assert_eq!(refused.map(|reply| reply.status()), Err(CallError::Connect));
+    });
+}
+
+#[test]
+fn known_addresses_are_used_while_a_lookup_renews_them() {
+    run_here(async {
+        let server = HalfSilent::new().await;
+        let names = Names::new(&[Ipv4Addr::LOCALHOST]);
+        let client = names.calls();
+        let call = || client.clone().call(patient(server.call()));
+        assert!(call().await.is_ok());
+        let pool = client.pool(&server.call().origin);
+        names.is_silent.set(true);
+        pool.addresses.expire();
+        for _ in 0..12 {
+            assert!(call().await.is_ok());
+        }
+        assert_eq!(names.lookups.get(), 2, "one is under way, which no call ends");
+        // It ends with the pool.
+        drop((pool, client.pools.take()));
+        for _ in 0..100 {
+            yield_now().await;
+        }
+        assert_eq!(Rc::strong_count(&names), 2, "the lookup has ended");
+        // A lookup that fails leaves the old addresses for another period.
+        names.is_silent.set(false);
+        assert!(call().await.is_ok());
+        let pool = client.pool(&server.call().origin);
+        names.answer.take();
+        pool.addresses.expire();
+        for _ in 0..12 {
+            assert!(call().await.is_ok());
+            yield_now().await;
+        }
+        assert_eq!(names.lookups.get(), 4);
+        assert_eq!(pool.addresses.ips(), [Ipv4Addr::LOCALHOST]);
+    });
+}
+
+#[test]
+fn a_server_that_has_moved_is_found_by_the_call_that_misses_it() {
+    run_here(async {
+        let server = HalfSilent::new().await;
+        for gone in [REFUSING, SILENT] {
+            let names = Names::new(&[gone]);
+            let client = names.calls();
+            let mut first = server.call();
+            first.timeout = Duration::from_millis(20);
+            assert!(client.clone().call(first).await.is_err());
+            *names.answer.borrow_mut() = vec![Ipv4Addr::LOCALHOST];
+            client.pool(&server.call().origin).addresses.expire();
+            assert!(client.clone().call(patient(server.call())).await.is_ok(), "{gone}");
+        }
+    });
+}
+
+/// Its old address may be another server's.
+#[test]
+fn after_a_long_silence_a_lookup_has_a_head_start() {
+    run_here(async {
+        let (old, new) = (HalfSilent::new().await, Ipv4Addr::new(127, 0, 0, 11));
+        let names = Names::new(&[Ipv4Addr::LOCALHOST]);
+        let client = names.calls();
+        assert!(client.clone().call(patient(old.call())).await.is_ok());
+        *names.answer.borrow_mut() = vec![new];
+        let addresses = client.pool(&old.call().origin).addresses.clone();
+        addresses.expire_long_ago();
+        assert!(client.clone().call(patient(old.call())).await.is_err(), "nobody listens at the new address");
+        // It does not wait for one that does not end, neither does the call after it.
+        *names.answer.borrow_mut() = vec![Ipv4Addr::LOCALHOST];
+        addresses.expire_long_ago();
+        assert!(client.clone().call(patient(old.call())).await.is_ok());
+        names.is_silent.set(true);
+        addresses.expire_long_ago();
+        let mut call = old.call();
+        call.timeout = Duration::from_secs(1);
+        assert!(client.clone().call(call.clone()).await.is_ok());
+        assert!(client.clone().call(call).await.is_ok());
+    });
+}
+
+#[test]
+fn a_lookup_without_a_result_is_one_failure() {
+    run_here(async {
+        let server = HalfSilent::new().await;
+        let names = Names::new(&[]);
+        names.is_silent.set(true);
+        let client = names.calls();
+        let hurried = || {
+            let mut call = server.call();
+            call.timeout = Duration::from_millis(20);
+            tokio::task::spawn_local(client.clone().call(call))
+        };
+        let together: Vec<_> = (0..12).map(|_| hurried()).collect();
+        for call in together {
+            assert_eq!(call.await.unwrap().map(|reply| reply.status()), Err(CallError::Timeout));
+        }
+        for _ in 0..12 {
+            assert_eq!(hurried().await.unwrap().map(|reply| reply.status()), Err(CallError::Timeout));
+        }
+        assert_eq!(names.lookups.get(), 1);
+        // Other lookups that fail are further failures, and a rest follows.
+        drop(client.pools.take());
+        names.is_silent.set(false);
+        sleep(Duration::from_millis(1)).await;
+        for failed in [CallError::Resolve; 5].into_iter().chain([CallError::Resting; 2]) {
+            assert_eq!(hurried().await.unwrap().map(|reply| reply.status()), Err(failed));
+        }
+        assert_eq!(names.lookups.get(), 6);
+    });
 }
