@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 /// Lookups under way at once. Each is a task and a few sockets at most.
 const LOOKUPS_MAX: usize = 64;
-/// Of these, lookups of names that failed when they were last looked up. Names whose server is silent take all the time
+/// Lookups among these of names that failed when they were last looked up. Names whose server is silent take all the time
 /// that a lookup may take, again and again; they must not keep others waiting, however many they are.
 const FAILED_LOOKUPS_MAX: usize = LOOKUPS_MAX / 2;
 /// Most addresses used of one name; further ones (in ascending order) are left out with a warning.

@@ -11,6 +11,7 @@ use super::share::share_prefixes;
 use super::work::{CacheGrowth, FREE_BYTES, RegexWork};
 use super::{Pattern, RegexMemory};
 use regex_automata::dfa::{Automaton as _, StartKind, dense};
+use regex_automata::hybrid::LazyStateID;
 use regex_automata::nfa::thompson::{Compiler, Config, NFA, WhichCaptures};
 use regex_automata::{Input, MatchKind, hybrid};
 use regex_syntax::hir::{Class, Hir, HirKind, Look};
@@ -157,9 +158,10 @@ impl RegexGroup {
         for value in values {
             memory.next_value();
             for (part, cache) in self.parts.iter().zip(&mut caches) {
-                if !work.is_exhausted() {
-                    part.search(value, cache.as_mut(), memory, work);
-                }
+                part.search(value, cache.as_mut(), memory, work);
+            }
+            if work.is_exhausted() {
+                break;
             }
         }
         memory.caches = caches;
@@ -287,9 +289,6 @@ fn search_table(dfa: &dense::DFA<Vec<u32>>, value: &[u8], hit: &mut impl FnMut(u
     Ok(())
 }
 
-/// How many bytes are searched until what they have built is counted.
-const COUNTED_BYTES: usize = 64;
-
 /// Like [`search_table`], with an automaton that grows. It stops where `work` is exhausted.
 fn search_lazy(
     dfa: &hybrid::dfa::DFA,
@@ -300,31 +299,20 @@ fn search_lazy(
 ) -> Result<(), NoAnswer> {
     let mut state = dfa.start_state_forward(cache, &Input::new(value)).map_err(|_| NoAnswer)?;
     let (free, counted) = value.split_at(value.len().min(FREE_BYTES));
-    let mut pieces = counted.chunks(COUNTED_BYTES);
-    let mut piece = free;
-    let mut growth = None;
-    loop {
-        for byte in piece {
-            state = dfa.next_state(cache, state, *byte).map_err(|_| NoAnswer)?;
-            if state.is_tagged() {
-                if state.is_match() {
-                    let mut matches = 0..dfa.match_len(cache, state);
-                    if !matches.all(|index| hit(dfa.match_pattern(cache, state, index).as_usize())) {
-                        return Ok(());
-                    }
-                } else if state.is_dead() {
-                    return Ok(());
-                } else if state.is_quit() {
-                    return Err(NoAnswer);
-                }
-            }
+    for byte in free {
+        state = dfa.next_state(cache, state, *byte).map_err(|_| NoAnswer)?;
+        if state.is_tagged()
+            && let Some(end) = at_tagged(dfa, cache, state, hit)
+        {
+            return end;
         }
-        let Some(next) = pieces.next() else { break };
-        let since = growth.get_or_insert_with(|| CacheGrowth::of(cache));
-        if !work.pay_for_growth(cache, dfa.get_config().get_cache_capacity(), since) {
-            return Ok(());
+    }
+    if !counted.is_empty() {
+        match search_counted(dfa, cache, state, counted, work, hit) {
+            Ok(Some(last)) => state = last,
+            Ok(None) => return Ok(()),
+            Err(NoAnswer) => return Err(NoAnswer),
         }
-        piece = next;
     }
     state = dfa.next_eoi_state(cache, state).map_err(|_| NoAnswer)?;
     if state.is_match() {
@@ -332,6 +320,55 @@ fn search_lazy(
         let _wants_more = matches.all(|index| hit(dfa.match_pattern(cache, state, index).as_usize()));
     }
     Ok(())
+}
+
+/// How many bytes are searched until what they have built is counted.
+const COUNTED_BYTES: usize = 64;
+
+/// The rest of [`search_lazy`] in a long value: the last state, or `None` where the search has ended.
+#[cold]
+#[inline(never)]
+fn search_counted(
+    dfa: &hybrid::dfa::DFA,
+    cache: &mut hybrid::dfa::Cache,
+    mut state: LazyStateID,
+    value: &[u8],
+    work: &RegexWork,
+    hit: &mut impl FnMut(usize) -> bool,
+) -> Result<Option<LazyStateID>, NoAnswer> {
+    let mut growth = CacheGrowth::of(cache);
+    for piece in value.chunks(COUNTED_BYTES) {
+        for byte in piece {
+            state = dfa.next_state(cache, state, *byte).map_err(|_| NoAnswer)?;
+            if state.is_tagged()
+                && let Some(end) = at_tagged(dfa, cache, state, hit)
+            {
+                return end.map(|()| None);
+            }
+        }
+        if !work.pay_for_growth(cache, dfa.get_config().get_cache_capacity(), &mut growth) {
+            return Ok(None);
+        }
+    }
+    Ok(Some(state))
+}
+
+/// Looks at a state that is more than one on the way; `Some`: the search has ended.
+#[inline(always)]
+fn at_tagged(
+    dfa: &hybrid::dfa::DFA,
+    cache: &hybrid::dfa::Cache,
+    state: LazyStateID,
+    hit: &mut impl FnMut(usize) -> bool,
+) -> Option<Result<(), NoAnswer>> {
+    if state.is_match() {
+        let mut matches = 0..dfa.match_len(cache, state);
+        return (!matches.all(|index| hit(dfa.match_pattern(cache, state, index).as_usize()))).then_some(Ok(()));
+    }
+    match state.is_dead() {
+        true => Some(Ok(())),
+        false => state.is_quit().then_some(Err(NoAnswer)),
+    }
 }
 
 // Finds regexes that stay undecided until a value ends.

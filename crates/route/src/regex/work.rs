@@ -20,8 +20,8 @@ pub(super) const FREE_BYTES: usize = 256;
 /// What is left of it.
 #[derive(Debug)]
 pub struct RegexWork {
+    /// 0: more would have been needed.
     steps_left: Cell<usize>,
-    is_exhausted: Cell<bool>,
 }
 
 impl Default for RegexWork {
@@ -40,18 +40,18 @@ pub(super) struct CacheGrowth {
 impl RegexWork {
     /// So many steps of about a nanosecond.
     pub fn of_steps(steps: usize) -> RegexWork {
-        RegexWork { steps_left: Cell::new(steps), is_exhausted: Cell::new(false) }
+        RegexWork { steps_left: Cell::new(steps.saturating_add(1)) }
     }
 
     /// Steps that are left.
     pub fn steps_left(&self) -> usize {
-        self.steps_left.get()
+        self.steps_left.get().saturating_sub(1)
     }
 
     /// Whether a search was given up: nothing that was found since the beginning counts.
     #[inline]
     pub(crate) fn is_exhausted(&self) -> bool {
-        self.is_exhausted.get()
+        self.steps_left.get() == 0
     }
 
     /// Pays for a search without an automaton; `false`: it is too much.
@@ -78,16 +78,9 @@ impl RegexWork {
 
     /// Pays for anything; `false`: it is too much.
     pub(super) fn pay(&self, steps: usize) -> bool {
-        match self.steps_left.get().checked_sub(steps) {
-            Some(left) => {
-                self.steps_left.set(left);
-                true
-            }
-            None => {
-                self.is_exhausted.set(true);
-                false
-            }
-        }
+        let left = self.steps_left.get().saturating_sub(steps);
+        self.steps_left.set(left);
+        left > 0
     }
 }
 
