@@ -29,7 +29,8 @@ listening() {
 for node in a b; do
   "$lab" respond --body-bytes 1000 >"$node.log" 2>&1 & started+=($!)
 done
-a=$(listening a.log) b=$(listening b.log)
+a=$(listening a.log)
+b=$(listening b.log)
 read -r port admin < <(python3 -c 'import socket
 held = [socket.socket() for _ in range(2)]
 for one in held: one.bind(("127.0.0.1", 0))
@@ -74,14 +75,15 @@ beside() {
   local round=0
   while sleep 5; do
     round=$((round + 1))
-    curl --silent --compressed --output /dev/null "http://127.0.0.1:$admin/metrics"
+    curl --silent --fail --max-time 5 --compressed --output /dev/null "http://127.0.0.1:$admin/metrics" ||
+      echo "soak.sh: scrape $round failed" >>failures.log
     if ((round % 6 == 0)); then
       sed -i "s|/changing-[0-9]*|/changing-$round|" stillgate.yaml
       mv access.log access.log.1 && kill -USR1 "$pid"
     fi
   done
 }
-beside 2>>beside.log & started+=($!)
+beside 2>>beside.log & beside=$! started+=($!)
 
 code=0
 "$lab" load "http://127.0.0.1:$port/" --mix mix.yaml --rate "$rate" --poisson --duration "$time" --warm-up 30s --interval 10s \
@@ -98,4 +100,8 @@ for key, most in (("anonymous_kib", int(sys.argv[1])), ("descriptors", int(sys.a
     grew |= last - first > most
 sys.exit(grew)
 END
+if ! kill -0 "$beside" || [ -s failures.log ]; then
+  echo "soak.sh: what goes on beside the load failed; see $PWD/failures.log and beside.log" >&2
+  code=4
+fi
 exit "$code"

@@ -109,6 +109,10 @@ impl<'a> Request<'a> {
         buffer.clear();
         write_without(self.target(), name, buffer);
         if buffer.len() < self.target().len() {
+            // An absolute target may have no path: `http://host?key=value`.
+            if !buffer.starts_with(b"/") {
+                buffer.insert(0, b'/');
+            }
             self.edits.set_target(buffer).expect("a part of a good target is good");
         }
         let query = self.query().unwrap_or_default();

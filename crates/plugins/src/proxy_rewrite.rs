@@ -471,8 +471,10 @@ impl Search {
                         Some(query) => {
                             self.decoded.clear();
                             self.decoded.extend_from_slice(target_path(facts.path_and_query()).0);
-                            self.decoded.push(b'?');
-                            self.decoded.extend_from_slice(query);
+                            if !query.is_empty() {
+                                self.decoded.push(b'?');
+                                self.decoded.extend_from_slice(query);
+                            }
                             &self.decoded
                         }
                     },
@@ -516,7 +518,9 @@ impl Search {
 
 /// Adds the query of the request; a raw one as it came, even an empty one.
 fn finish(target: &mut Vec<u8>, is_raw: bool, has_query: bool, request: &mut Request<'_>) -> Result<(), EditError> {
-    if let Some(query) = request.query().filter(|query| is_raw || !query.is_empty()) {
+    // An empty query of the client's is kept, but not one that hidden credentials have left.
+    let keeps_empty = is_raw && request.edited_query().is_none();
+    if let Some(query) = request.query().filter(|query| keeps_empty || !query.is_empty()) {
         target.push(if has_query { b'&' } else { b'?' });
         target.extend_from_slice(query);
     }

@@ -123,8 +123,13 @@ fn hidden_credentials_stay_hidden_however_the_path_is_rewritten() {
         .enumerate()
         .map(|(index, ((guard, _), (rewrite, _)))| (format!("/from{index}"), format!("{{{guard}{rewrite}}}")))
         .collect();
-    let listed: Vec<(&str, &str)> = all.iter().map(|(uri, plugins)| (&**uri, &**plugins)).collect();
+    let only_key = format!("{{{KEY}}}");
+    let mut listed: Vec<(&str, &str)> = all.iter().map(|(uri, plugins)| (&**uri, &**plugins)).collect();
+    listed.push(("/", &only_key));
     let gate = Gate::of(&[format!("{CONSUMERS}{consumer}"), routes(&listed)]);
+    // An absolute target needs no path.
+    assert_eq!(gate.node("GET http://a?apikey=auth-one", &[]).start, "GET / HTTP/1.1");
+    assert_eq!(gate.node("GET http://a?apikey=auth-one&x=1", &[]).start, "GET /?x=1 HTTP/1.1");
     for (index, ((guard, credential), (rewrite, path))) in of_each.enumerate() {
         let head = gate.node(&format!("GET /from{index}?x=1&apikey={credential}&y"), &[]);
         let target = head.start.split(' ').nth(1).expect("a target");

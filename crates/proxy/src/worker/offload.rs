@@ -218,7 +218,11 @@ struct Turns(VecDeque<(TurnKey, VecDeque<Job>)>);
 impl Turns {
     fn add(&mut self, job: Job) {
         match self.0.iter_mut().find(|(turn, _)| *turn == job.turn) {
-            Some((_, jobs)) => jobs.push_back(job),
+            Some((_, jobs)) => {
+                // Places of requests that were given up are for others.
+                jobs.retain(|job| !job.done.is_closed());
+                jobs.push_back(job);
+            }
             None => self.0.push_back((job.turn, VecDeque::from([job]))),
         }
     }
@@ -380,6 +384,35 @@ mod tests {
         assert!(value(elsewhere).unwrap() < soon);
         assert!(much.into_iter().map(value).all(|done| done.is_ok()));
         drop(busy);
+    }
+
+    #[test]
+    fn work_that_was_given_up_leaves_its_place() {
+        let offloading = OffloadPools::default();
+        let (hold, held) = bounded::<()>(0);
+        let begun = Arc::new(AtomicUsize::new(0));
+        let busy: Vec<_> = (0..THREADS)
+            .map(|_| {
+                let (held, begun) = (held.clone(), begun.clone());
+                let work = work(move || {
+                    begun.fetch_add(1, Ordering::Relaxed);
+                    held.recv().is_ok()
+                });
+                offloading.submit("a", ANYBODY, work).unwrap()
+            })
+            .collect();
+        while begun.load(Ordering::Relaxed) < THREADS {
+            std::thread::yield_now();
+        }
+        let client = TurnKey::of("r", IpAddr::from([192, 0, 2, 1]));
+        // Many times as many as there are places; one that is full is tried again when the dispatcher has looked.
+        for _ in 0..4 * QUEUE_MAX {
+            while offloading.submit("a", client, work(|| 0_u32)).is_err() {
+                std::thread::yield_now();
+            }
+        }
+        drop(hold);
+        assert!(busy.into_iter().all(|done| done.blocking_recv().unwrap().is_ok()));
     }
 
     #[test]

@@ -155,14 +155,17 @@ impl RegexGroup {
         memory.begin();
         // Borrowed apart from the rest of the memory; an empty vector needs none.
         let mut caches = std::mem::take(&mut memory.caches);
+        let mut free_bytes = FREE_BYTES;
         for value in values {
             memory.next_value();
             for (part, cache) in self.parts.iter().zip(&mut caches) {
-                part.search(value, cache.as_mut(), memory, work);
+                part.search((value, free_bytes), cache.as_mut(), memory, work);
             }
             if work.is_exhausted() {
                 break;
             }
+            // They are those of one text, however it is divided into values.
+            free_bytes = free_bytes.saturating_sub(value.len());
         }
         memory.caches = caches;
     }
@@ -216,11 +219,18 @@ impl GroupPart {
         // Compiled now, not by the first request.
         for pattern in &alone {
             pattern.regex();
+            pattern.states();
         }
         GroupPart { automaton, patterns: indices, alone }
     }
 
-    fn search(&self, value: &[u8], cache: Option<&mut hybrid::dfa::Cache>, memory: &mut RegexMemory, work: &RegexWork) {
+    fn search(
+        &self,
+        (value, free_bytes): (&[u8], usize),
+        cache: Option<&mut hybrid::dfa::Cache>,
+        memory: &mut RegexMemory,
+        work: &RegexWork,
+    ) {
         let mut missing = self.patterns.len();
         let mut hit = |pattern: usize| {
             missing -= usize::from(memory.hit(self.patterns[pattern]));
@@ -228,12 +238,12 @@ impl GroupPart {
         };
         let answered = match (&self.automaton, cache) {
             (Automaton::Table(dfa), _) => search_table(dfa, value, &mut hit),
-            (Automaton::Lazy(dfa), Some(cache)) => search_lazy(dfa, cache, value, work, &mut hit),
+            (Automaton::Lazy(dfa), Some(cache)) => search_lazy(dfa, cache, (value, free_bytes), work, &mut hit),
             (Automaton::Lazy(_), None) | (Automaton::None, _) => Err(NoAnswer),
         };
         if let Err(NoAnswer) = answered {
             for (index, pattern) in self.patterns.iter().zip(&self.alone) {
-                if !work.pay_for_search(value.len(), pattern.states_max()) {
+                if !work.pay_for_search(value.len(), pattern.states()) {
                     return;
                 }
                 if pattern.is_match(value) {
@@ -293,12 +303,12 @@ fn search_table(dfa: &dense::DFA<Vec<u32>>, value: &[u8], hit: &mut impl FnMut(u
 fn search_lazy(
     dfa: &hybrid::dfa::DFA,
     cache: &mut hybrid::dfa::Cache,
-    value: &[u8],
+    (value, free_bytes): (&[u8], usize),
     work: &RegexWork,
     hit: &mut impl FnMut(usize) -> bool,
 ) -> Result<(), NoAnswer> {
     let mut state = dfa.start_state_forward(cache, &Input::new(value)).map_err(|_| NoAnswer)?;
-    let (free, counted) = value.split_at(value.len().min(FREE_BYTES));
+    let (free, counted) = value.split_at(value.len().min(free_bytes));
     for byte in free {
         state = dfa.next_state(cache, state, *byte).map_err(|_| NoAnswer)?;
         if state.is_tagged()

@@ -21,7 +21,7 @@ use parsed_form::{SplitRegex, reduce};
 use regex::bytes::{Regex, RegexBuilder};
 use regex_automata::dfa::{Automaton, StartKind, dense};
 use regex_automata::hybrid::dfa::Cache;
-use regex_automata::nfa::thompson::{self, Compiler, Config};
+use regex_automata::nfa::thompson::{self, Compiler, Config, NFA};
 use regex_automata::{Anchored, Input, MatchKind};
 use regex_syntax::ast;
 use regex_syntax::hir::{self, Class, ClassUnicodeRange, Hir, HirKind, Repetition};
@@ -63,6 +63,8 @@ struct ParsedRegex {
     names: Box<[Box<str>]>,
     /// Compiled when first needed: the matcher does not use it.
     regex: OnceLock<Regex>,
+    /// The number of its states, known when first needed.
+    states: OnceLock<usize>,
 }
 
 /// Called with a group's number, its name if it has one, and the text it matched.
@@ -161,7 +163,16 @@ impl Pattern {
         let bytes_max = estimate(&hir).min(REGEX_BYTES_MAX);
         let split = parsed_form::split(source, dialect, &ast, hir);
         let (source, names) = (source.into(), names.into());
-        Ok(Pattern(Arc::new(ParsedRegex { source, written, dialect, bytes_max, split, names, regex: OnceLock::new() })))
+        Ok(Pattern(Arc::new(ParsedRegex {
+            source,
+            written,
+            dialect,
+            bytes_max,
+            split,
+            names,
+            regex: OnceLock::new(),
+            states: OnceLock::new(),
+        })))
     }
 
     /// The text as written.
@@ -185,9 +196,9 @@ impl Pattern {
         }
     }
 
-    /// An upper bound of its states.
-    fn states_max(&self) -> usize {
-        self.0.bytes_max / size_of::<regex_automata::nfa::thompson::State>() + 1
+    /// The number of its states. Compiles the regex at the first call.
+    fn states(&self) -> usize {
+        *self.0.states.get_or_init(|| automaton(&self.hir()).map_or(usize::MAX, |nfa| nfa.states().len()))
     }
 
     /// Its named groups, in the order of their opening brackets.
@@ -199,7 +210,7 @@ impl Pattern {
     /// whole match. `false` where there is none, or where it would take too long. Compiles the regex at the first call.
     pub fn captures(&self, value: &[u8], visit: &mut VisitGroup<'_>) -> bool {
         // No variable is worth a stall of the worker.
-        if !RegexWork::default().pay_for_search(value.len(), self.states_max()) {
+        if !RegexWork::default().pay_for_search(value.len(), self.states()) {
             return false;
         }
         let regex = self.regex();
@@ -344,8 +355,12 @@ const TRANSITION_BYTES: usize = 16;
 
 /// Whether the automaton has at most `bytes_max` bytes.
 fn automaton_bytes(hir: &Hir) -> usize {
+    automaton(hir).map_or(REGEX_BYTES_MAX, |nfa| nfa.memory_usage())
+}
+
+fn automaton(hir: &Hir) -> Option<NFA> {
     let config = Config::new().utf8(false).nfa_size_limit(Some(REGEX_BYTES_MAX));
-    Compiler::new().configure(config).build_from_hir(hir).map_or(REGEX_BYTES_MAX, |nfa| nfa.memory_usage())
+    Compiler::new().configure(config).build_from_hir(hir).ok()
 }
 
 fn is_within(hir: &Hir, bytes_max: usize) -> bool {
