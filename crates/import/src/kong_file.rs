@@ -332,7 +332,7 @@ impl Lists {
         });
         let mut plugins = Vec::new();
         let mut add = |owner: &Object, scope: Scope| {
-            // What is not a map is a plugin all the same: without it the route may be open.
+            // Anything but a map still counts as a plugin: without it the route may be open.
             let object = |field: Field| {
                 field.object().unwrap_or_else(|| Object::empty(field.path.clone(), field.at, owner.losses()))
             };

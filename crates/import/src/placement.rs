@@ -516,7 +516,7 @@ fn refusal_behind_auth() -> Json {
 
 /// The plugin that sends nodes the labels of a consumer.
 const LABELS: &str = "attach-consumer-label";
-/// The label of consumers that stand for requests without credentials.
+/// The label of consumers that represent requests without credentials.
 pub(crate) const ANONYMOUS_LABEL: &str = "anonymous";
 /// Kong's header field for requests without credentials.
 const ANONYMOUS_HEADER: &str = "X-Anonymous-Consumer";

@@ -119,7 +119,7 @@ fn error_answer(error: TargetError) -> Answer {
     let (status, message) = match error {
         TargetError::Edit(error) => (500, error.to_string()),
         TargetError::DotSegment => (400, "a value leads to another path".to_owned()),
-        TargetError::TooMuchWork => (400, "to match the path would take too long".to_owned()),
+        TargetError::TooMuchWork => (400, "matching the path would take too long".to_owned()),
     };
     let message = serde_json::json!({"error_msg": format!("proxy-rewrite: {message}")});
     Answer::owned(status, format!("{message}\n").into_bytes())

@@ -75,7 +75,7 @@ enum Engine {
 }
 
 /// The body of the answer to a request that was made for the rules.
-const TOO_LONG: &str = r#"{"error_msg":"to compare the request with the rules would take too long"}"#;
+const TOO_LONG: &str = r#"{"error_msg":"comparing the request with the rules would take too long"}"#;
 
 /// The search would exceed its steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -48,7 +48,7 @@ enum LimitBy {
 pub(crate) struct LimitedRequests {
     /// Whether the limit counts by consumer, where Kong does.
     pub(crate) has_consumer: bool,
-    /// Whether some of the requests have no consumer all the same.
+    /// Whether some of the requests still have no consumer.
     pub(crate) may_lack_consumer: bool,
     /// Whether some of the requests have no service.
     pub(crate) may_lack_service: bool,
@@ -245,7 +245,7 @@ pub(super) fn request_size_limiting(plugin: &Plugin, _: &TranslationContext<'_>)
             };
             let bytes = size.saturating_mul(unit);
             if bytes <= 0 {
-                // Kong lets no body through, and 0 stands for no bound here.
+                // Kong lets no body through; here 0 means no bound.
                 config.lost("allowed_payload_size", "the smallest bound is one byte here");
             }
             bytes.max(1).into()
