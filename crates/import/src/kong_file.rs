@@ -332,12 +332,19 @@ impl Lists {
         });
         let mut plugins = Vec::new();
         let mut add = |owner: &Object, scope: Scope| {
-            // Anything but a map still counts as a plugin: without it the route may be open.
+            // Anything but a map still counts as a plugin, and so does anything but a list of them: without it the route may be open.
             let object = |field: Field| {
                 field.object().unwrap_or_else(|| Object::empty(field.path.clone(), field.at, owner.losses()))
             };
-            let objects = owner.items("plugins").into_iter().map(object);
-            plugins.extend(objects.filter_map(|object| self.plugin(object, scope, &shared)));
+            let objects = match owner.field("plugins") {
+                None => Vec::new(),
+                Some(list) if list.is_list() => list.items().into_iter().map(object).collect(),
+                Some(other) => {
+                    let _: Option<()> = other.wrong("a list");
+                    vec![Object::empty(other.path.clone(), other.at, owner.losses())]
+                }
+            };
+            plugins.extend(objects.into_iter().filter_map(|object| self.plugin(object, scope, &shared)));
         };
         add(root, Scope::default());
         for (index, service) in self.services.iter().enumerate() {

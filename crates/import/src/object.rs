@@ -297,6 +297,11 @@ impl Field {
         }
     }
 
+    /// Whether it is a list.
+    pub(crate) fn is_list(&self) -> bool {
+        self.node.items().is_some()
+    }
+
     /// Whether a variable is in it.
     pub(crate) fn is_variable(&self) -> bool {
         self.variable().is_some()

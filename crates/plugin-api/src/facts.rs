@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use stillgate_route::path::target_path;
 use stillgate_route::{
-    HeaderName, Lookup, Match, MatchRequest as Asked, Matcher, NormalisedPath, SslVariable, Variable,
+    HeaderName, Lookup, Match, MatchRequest as Asked, Matcher, NormalisedPath, SslVariable, Variable, split_port,
 };
 use stillgate_wire::{Field, Method, Name, RequestHead};
 
@@ -238,8 +238,7 @@ pub fn client_network(client: IpAddr) -> IpAddr {
 
 /// The port that the client asked for: that of the requested host, or the listener's.
 pub fn forwarded_port(host: &[u8], local: u16) -> u16 {
-    let port = memchr::memrchr(b':', host).map(|at| &host[at + 1..]);
-    let port = port.filter(|port| port.iter().all(u8::is_ascii_digit)).and_then(|port| std::str::from_utf8(port).ok());
+    let port = split_port(host).and_then(|(_, digits)| std::str::from_utf8(digits).ok());
     port.and_then(|port| port.parse().ok()).unwrap_or(local)
 }
 

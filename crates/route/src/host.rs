@@ -184,7 +184,7 @@ impl std::error::Error for HostError {}
 ///
 /// Borrows `host` where it is in that form already; otherwise the result lives in `scratch`, whose content is replaced.
 pub fn canonical_host<'a>(host: &'a [u8], scratch: &'a mut Vec<u8>) -> &'a [u8] {
-    let host = without_port(host);
+    let host = split_port(host).map_or(host, |(host, _)| host);
     let host = host.strip_suffix(b".").unwrap_or(host);
     if let Some(address) = ipv6_of(host) {
         scratch.clear();
@@ -205,16 +205,39 @@ fn ipv6_of(host: &[u8]) -> Option<Ipv6Addr> {
     std::str::from_utf8(inside).ok()?.parse().ok()
 }
 
-fn without_port(host: &[u8]) -> &[u8] {
-    match memchr::memrchr(b':', host) {
-        Some(colon) if host[colon + 1..].iter().all(u8::is_ascii_digit) => &host[..colon],
-        _ => host,
-    }
+/// Splits what precedes a colon and the digits at the end of a host from them; `None`: it has no port, which may be empty.
+#[inline]
+pub fn split_port(host: &[u8]) -> Option<(&[u8], &[u8])> {
+    let digits = host.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+    let (rest, digits) = host.split_at(host.len() - digits);
+    Some((rest.strip_suffix(b":")?, digits))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_port_is_digits_behind_a_colon_at_the_end() {
+        let check = |host: &str, expected: Option<(&str, &str)>| {
+            let expected = expected.map(|(host, port)| (host.as_bytes(), port.as_bytes()));
+            assert_eq!(split_port(host.as_bytes()), expected, "{host}");
+        };
+        check("", None);
+        check("80", None);
+        check("a.example", None);
+        check("a1.example2", None);
+        check("10.0.0.1", None);
+        check("a:b", None);
+        check("a:80b", None);
+        check(":80", Some(("", "80")));
+        check("a:", Some(("a", "")));
+        check("a:8080", Some(("a", "8080")));
+        check("10.0.0.1:99999", Some(("10.0.0.1", "99999")));
+        check("[::1]", None);
+        check("[::1]:443", Some(("[::1]", "443")));
+        check("a:1:2", Some(("a:1", "2")));
+    }
 
     #[test]
     fn patterns_match_whole_names_or_true_suffixes() {

@@ -45,7 +45,7 @@ pub use explain::{
 };
 pub use expression::{Expression, ExpressionError, ExpressionErrorKind};
 pub use function::{Decide, FilterFunction, FunctionDecision, FunctionMessage, MessageLevel};
-pub use host::{HOST_BYTES_MAX, HostError, HostPattern, canonical_host};
+pub use host::{HOST_BYTES_MAX, HostError, HostPattern, canonical_host, split_port};
 pub use matcher::{Match, Matcher, Scratch};
 pub use method::{MethodError, MethodSet, parse_method};
 pub use path::{NormalisedPath, PathError};

@@ -328,7 +328,15 @@ impl Edits {
 
     /// Leaves the names of trailer fields that do not pass out of the lines of `Trailer`. `drops_underscores`: as for the fields of
     /// the head.
+    #[inline]
     pub fn filter_trailer_names(&mut self, fields: &Fields, head: &[u8], drops_underscores: bool) {
+        if fields.iter().any(|field| field.id == Name::Trailer) {
+            self.filter_trailers(fields, head, drops_underscores);
+        }
+    }
+
+    #[cold]
+    fn filter_trailers(&mut self, fields: &Fields, head: &[u8], drops_underscores: bool) {
         for (index, field) in fields.iter().enumerate().filter(|(_, field)| field.id == Name::Trailer) {
             let passes = |name: &&[u8]| {
                 let is_underscored = drops_underscores && name.contains(&b'_');

@@ -55,7 +55,11 @@ impl HeadCursor {
     /// The prefix of `bytes` to parse now, or `None` if nothing changed since the last time.
     pub(crate) fn prefix<'b>(&mut self, bytes: &'b [u8]) -> Option<&'b [u8]> {
         let fresh = &bytes[self.seen..];
-        let line = memchr::memrchr(b'\n', fresh).map(|at| self.seen + at + 1);
+        let line = match fresh.last() {
+            // A head without a body behind it, as most are.
+            Some(b'\n') => Some(bytes.len()),
+            _ => memchr::memrchr(b'\n', fresh).map(|at| self.seen + at + 1),
+        };
         self.seen = bytes.len();
         match line {
             Some(end) => {

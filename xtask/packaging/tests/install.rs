@@ -12,25 +12,31 @@ use stillgate_packaging::{Programs, Release, archive, container, deb, wheel};
 use stillgate_testkit::{END_PATIENCE, Process, ReservedPort, eventually};
 use tempfile::TempDir;
 
-/// The programs, without the debugging information that nobody installs.
-static PROGRAMS: LazyLock<(TempDir, Programs)> = LazyLock::new(|| {
-    let folder = tempfile::tempdir().expect("a temporary folder");
+/// The programs, without the debugging information that nobody installs. Each process of a run uses those of the first.
+static PROGRAMS: LazyLock<Programs> = LazyLock::new(|| {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs");
+    fs::create_dir_all(&folder).expect("a folder");
     let test = std::env::current_exe().expect("the path of the test");
     let built = test.ancestors().nth(2).expect("the folder of the programs").to_owned();
+    let changed = |path: &Path| path.metadata().and_then(|metadata| metadata.modified()).ok();
     let stripped = |name: &str| {
-        let from = built.join(name);
-        assert!(from.is_file(), "{} is missing; `cargo xtask test` builds it", from.display());
-        let to = folder.path().join(name);
-        done(Command::new("objcopy").arg("--strip-all").arg(from).arg(&to));
+        let (from, to) = (built.join(name), folder.join(name));
+        let changed_at = changed(&from);
+        assert!(changed_at.is_some(), "{} is missing; `cargo xtask test` builds it", from.display());
+        if changed(&to) <= changed_at {
+            // Another process may do it at the same time.
+            let own = tempfile::Builder::new().tempfile_in(&folder).expect("a temporary file").into_temp_path();
+            done(Command::new("objcopy").arg("--strip-all").arg(from).arg(&own));
+            own.persist(&to).expect("a file in the place of the older one");
+        }
         to
     };
-    let programs = Programs { gateway: stripped("stillgate"), lab: stripped("stillgate-lab") };
-    (folder, programs)
+    Programs { gateway: stripped("stillgate"), lab: stripped("stillgate-lab") }
 });
 
 fn release(version: &str) -> Release {
     let repository = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let release = Release::of(repository, PROGRAMS.1.clone()).expect("a release");
+    let release = Release::of(repository, PROGRAMS.clone()).expect("a release");
     Release { version: version.to_owned(), compression: 0, ..release }
 }
 

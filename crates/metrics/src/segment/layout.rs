@@ -125,11 +125,13 @@ pub(crate) struct RecordHead {
 }
 
 impl RecordHead {
+    #[inline]
     pub(crate) fn pack(self) -> u64 {
         u64::from(self.words) | (self.kind as u64) << 32 | u64::from(self.flags) << 40 | u64::from(self.family) << 48
     }
 
     /// `None`: the memory does not hold a record there.
+    #[inline]
     pub(crate) fn unpack(word: u64) -> Option<RecordHead> {
         let kind = match (word >> 32) as u8 {
             1 => RecordKind::Family,

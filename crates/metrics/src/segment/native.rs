@@ -20,13 +20,33 @@ use std::sync::LazyLock;
 /// The coarsest schema.
 const SCHEMA_MIN: i8 = *crate::family::NATIVE_SCHEMAS.start();
 
-/// Buckets of schema 8 within one power of two: `2^(i/256) / 2`; those of lower schemas are every second, fourth, … of them.
-static BOUNDS: LazyLock<[f64; 256]> = LazyLock::new(|| std::array::from_fn(|i| (i as f64 / 256.0).exp2() / 2.0));
+/// The finest schema.
+const SCHEMA_MAX: i8 = *crate::family::NATIVE_SCHEMAS.end();
+
+/// Pieces of equal length that a power of two is divided into. Each has at most one bound of the finest schema.
+const PIECES: usize = 512;
+
+/// The buckets of the finest schema within one power of two.
+#[derive(Debug)]
+struct Octave {
+    /// Upper bounds: `2^(i/256) / 2`.
+    bounds: [f64; 257],
+    /// How many bounds are below the beginning of each piece.
+    below: [u16; PIECES],
+}
+
+static OCTAVE: LazyLock<Octave> = LazyLock::new(|| {
+    let bounds = std::array::from_fn(|i| (i as f64 / 256.0).exp2() / 2.0);
+    let begins = |piece: usize| 0.5 + piece as f64 / (2 * PIECES) as f64;
+    let below = |piece| bounds.partition_point(|bound| *bound < begins(piece)) as u16;
+    Octave { bounds, below: std::array::from_fn(below) }
+});
 
 /// Layout of the native part of a family's series.
 #[derive(Debug, Clone)]
 pub(crate) struct NativeShape {
     pub(crate) declared: Native,
+    octave: &'static Octave,
     /// Index of the first word, from the first cell.
     at: usize,
     /// Number of words.
@@ -41,7 +61,7 @@ const BANKS: usize = 3;
 impl NativeShape {
     pub(crate) fn new(declared: Native, at: usize) -> NativeShape {
         let window = declared.buckets_max as usize;
-        NativeShape { declared, at, words: BANKS + 2 * (1 + 2 * window) }
+        NativeShape { declared, octave: &OCTAVE, at, words: BANKS + 2 * (1 + 2 * window) }
     }
 
     fn window(&self) -> usize {
@@ -109,7 +129,7 @@ pub(crate) fn observe(cells: &[AtomicU64], shape: &NativeShape, value: f64) {
     if value.abs() <= shape.declared.zero_threshold {
         return add(&words[ZERO], 1);
     }
-    add_at(cells, shape, value < 0.0, |schema| index_of(value.abs(), schema), 1);
+    add_at(cells, shape, value < 0.0, |schema| shape.octave.index_of(value.abs(), schema), 1);
 }
 
 /// Adds to a bucket; rearranges the windows if it does not fit.
@@ -186,30 +206,27 @@ fn place_in(index: i32, first: i32, window: i64) -> usize {
     (i64::from(index) - i64::from(first)).clamp(0, window - 1) as usize
 }
 
-/// The bucket of a positive number: its upper bound is `2^(index / 2^schema)`, inclusive.
-fn index_of(value: f64, schema: i8) -> i32 {
-    let beyond = i32::from(value.is_infinite());
-    let (fraction, exponent) = split(value.min(f64::MAX));
-    let index = if schema > 0 {
-        let step = 1usize << (8 - schema);
-        let per_power = 1i32 << schema;
-        // Number of bounds of this schema below the fraction. It has a few of the bounds of the finest one.
-        let (mut below, mut rest) = (0, per_power as usize);
-        while rest > 0 {
-            let half = rest / 2;
-            let is_below = BOUNDS[(below + half) * step] < fraction;
-            (below, rest) = if is_below { (below + half + 1, rest - half - 1) } else { (below, half) };
-        }
-        below as i32 + (exponent - 1) * per_power
-    } else {
-        let exponent = if fraction == 0.5 { exponent - 1 } else { exponent };
-        let shift = -schema;
-        (exponent + (1 << shift) - 1) >> shift
-    };
-    index + beyond
+impl Octave {
+    /// The bucket of a positive number: its upper bound is `2^(index / 2^schema)`, inclusive.
+    #[inline]
+    fn index_of(&self, value: f64, schema: i8) -> i32 {
+        coarser(self.finest_index_of(value), SCHEMA_MAX - schema) + i32::from(value == f64::INFINITY)
+    }
+
+    /// [`Octave::index_of`] at the finest schema, where that of infinity is the largest number's.
+    #[inline]
+    fn finest_index_of(&self, value: f64) -> i32 {
+        let (fraction, exponent) = split(value.min(f64::MAX));
+        // The first bits below the exponent.
+        let piece = (fraction.to_bits() >> 43) as usize % PIECES;
+        let below = usize::from(self.below[piece]);
+        let below = below + usize::from(self.bounds[below] < fraction);
+        below as i32 + (exponent - 1) * 256
+    }
 }
 
 /// Splits a positive finite number into a fraction from 0.5 up to 1 and an exponent of two: C's `frexp`.
+#[inline]
 fn split(value: f64) -> (f64, i32) {
     const EXPONENT: u64 = 0x7ff << 52;
     // Subnormal numbers are scaled up first.
@@ -275,7 +292,8 @@ mod tests {
 
     #[test]
     fn bounds_are_inside() {
-        let check = |value: f64, schema: i8, index: i32| assert_eq!(index_of(value, schema), index, "{value} {schema}");
+        let check =
+            |value: f64, schema: i8, index: i32| assert_eq!(OCTAVE.index_of(value, schema), index, "{value} {schema}");
         check(1.0, 0, 0);
         check(1.000_000_1, 0, 1);
         check(2.0, 0, 1);
@@ -291,6 +309,21 @@ mod tests {
         check(f64::INFINITY, -4, 65);
         check(f64::from_bits(1), -4, -67);
         check(f64::INFINITY, 8, 1024 * 256 + 1);
+    }
+
+    #[test]
+    fn a_search_through_the_bounds_finds_the_same() {
+        for bound in OCTAVE.bounds {
+            for fraction in [bound.next_down(), bound, bound.next_up()].into_iter().filter(|f| (0.5..1.0).contains(f)) {
+                for schema in 1..=8 {
+                    let step = 1 << (8 - schema);
+                    let below = OCTAVE.bounds[..256].iter().step_by(step).filter(|bound| **bound < fraction).count();
+                    // 2^-1 is the lower bound of its first bucket.
+                    assert_eq!(OCTAVE.index_of(fraction, schema), below as i32 - (1 << schema), "{fraction} {schema}");
+                    assert_eq!(OCTAVE.index_of(8.0 * fraction, schema), below as i32 + (2 << schema));
+                }
+            }
+        }
     }
 
     #[test]
@@ -316,7 +349,7 @@ mod tests {
             let expected = |negative: bool| {
                 let mut counts = std::collections::BTreeMap::new();
                 for value in values.iter().filter(|value| value.abs() > 1e-30 && (**value < 0.0) == negative) {
-                    *counts.entry(index_of(value.abs(), state.schema)).or_insert(0u64) += 1;
+                    *counts.entry(OCTAVE.index_of(value.abs(), state.schema)).or_insert(0u64) += 1;
                 }
                 counts.into_iter().collect::<Vec<_>>()
             };

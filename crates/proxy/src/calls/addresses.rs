@@ -4,7 +4,7 @@
 //! for a lookup, and for a moment one that follows a long silence. The C library may take longer for a lookup than a call has,
 //! whenever a DNS server is silent.
 
-use super::breaker::CallFailure;
+use super::breaker::ConnectFailure;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
@@ -95,7 +95,7 @@ impl Addresses {
     pub(super) async fn connect(
         self: &Rc<Self>,
         time: Duration,
-        failure: &mut CallFailure,
+        failure: &mut ConnectFailure,
     ) -> Result<(TcpStream, SocketAddr), CallError> {
         let start = Instant::now();
         let mut renewal = self.wait_for_some(time, failure).await?;
@@ -134,7 +134,7 @@ impl Addresses {
     async fn wait_for_some(
         self: &Rc<Self>,
         time: Duration,
-        failure: &mut CallFailure,
+        failure: &mut ConnectFailure,
     ) -> Result<Option<LookupEnd>, CallError> {
         let Some((mut end, is_ours)) = self.lookup() else { return Ok(None) };
         if !self.known.borrow().is_empty() {
@@ -146,7 +146,7 @@ impl Addresses {
         }
         let connecting = *failure;
         if !is_ours {
-            *failure = CallFailure::OtherLookup;
+            *failure = ConnectFailure::OtherLookup;
         }
         end.wait().await;
         if self.known.borrow().is_empty() {

@@ -45,27 +45,33 @@ impl IsPaused {
     }
 }
 
-/// What it means if a call fails.
+/// What it means if connecting fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CallFailure {
+pub(super) enum ConnectFailure {
     /// The server cannot be connected to.
-    Connecting,
+    Server,
     /// Its name is not resolved by a lookup that another call began, and counts.
     OtherLookup,
-    /// Nothing: the content of one client's request, which a call may carry, can be the reason for a late or invalid reply, or for
-    /// none. It must not take the server away from the others.
-    Message,
 }
 
-/// A call that may be made.
+/// A connection that may be made.
 pub(super) struct Trial<'a> {
     breaker: &'a Breaker,
-    /// The call probes whether the server works again.
+    /// It probes whether the server works again.
     is_probe: bool,
 }
 
+#[cfg(test)]
+impl Breaker {
+    /// As after failures whose pause ends then.
+    pub(super) fn pause_until(&self, until: Instant) {
+        self.failures.set(FAILURES_MAX);
+        self.until.set(Some(until));
+    }
+}
+
 impl<'a> Trial<'a> {
-    /// Whether the server may be called now.
+    /// Whether the server may be connected to now.
     pub(super) fn begin(breaker: &'a Breaker, now: Instant) -> Result<Trial<'a>, CallError> {
         let rests = breaker.until.get();
         if rests.is_some_and(|until| now < until || breaker.is_tried.get()) {
@@ -76,7 +82,7 @@ impl<'a> Trial<'a> {
         Ok(Trial { breaker, is_probe })
     }
 
-    /// Records the result of the call. Returns whether calls are paused from now on, if that has changed.
+    /// Records the result. Returns whether calls are paused from now on, if that has changed.
     pub(super) fn end(self, is_good: bool, now: Instant) -> Option<IsPaused> {
         let Breaker { failures, until, .. } = self.breaker;
         if is_good {
@@ -91,12 +97,11 @@ impl<'a> Trial<'a> {
     }
 
     /// Records a failure. Returns what `end` does.
-    pub(super) fn fail(self, failure: CallFailure, now: Instant) -> Option<IsPaused> {
+    pub(super) fn fail(self, failure: ConnectFailure, now: Instant) -> Option<IsPaused> {
         match failure {
-            CallFailure::Connecting => self.end(false, now),
             // Otherwise the next call would probe at once.
-            CallFailure::OtherLookup if self.is_probe => self.end(false, now),
-            CallFailure::OtherLookup | CallFailure::Message => None,
+            ConnectFailure::OtherLookup if !self.is_probe => None,
+            ConnectFailure::Server | ConnectFailure::OtherLookup => self.end(false, now),
         }
     }
 }

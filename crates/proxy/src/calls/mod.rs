@@ -15,7 +15,7 @@ mod message;
 use crate::connection::http2::NodeConnection;
 use crate::connection::stream::{Stream, Tls};
 use addresses::{Resolve, resolve_by_system};
-use breaker::{CallFailure, Pool, Trial};
+use breaker::{ConnectFailure, Pool, Trial};
 pub(crate) use message::exchange;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -63,17 +63,7 @@ impl Calls {
     pub(crate) async fn call(self: Rc<Self>, mut call: Call) -> Result<Reply, CallError> {
         let pool = self.pool(&call.origin);
         let _under_way = UnderWay::begin(&pool.under_way)?;
-        let trial = Trial::begin(&pool.breaker, Instant::now())?;
-        let mut failure = CallFailure::Message;
-        let result = self.exchange(&pool, &mut call, &mut failure).await;
-        let is_paused = match result {
-            Ok(_) => trial.end(true, Instant::now()),
-            Err(_) => trial.fail(failure, Instant::now()),
-        };
-        if let Some(is_paused) = is_paused {
-            is_paused.log(&pool.origin);
-        }
-        result
+        self.exchange(&pool, &mut call).await
     }
 
     /// Makes a fire-and-forget call; false: too many are under way. A call that fails later is reported to `lost`.
@@ -114,23 +104,36 @@ impl Calls {
         pool
     }
 
-    /// Makes one call, on a kept connection first: if that has been closed meanwhile, on a new one. `failure` becomes what it
-    /// means if that fails.
-    async fn exchange(&self, pool: &Pool, call: &mut Call, failure: &mut CallFailure) -> Result<Reply, CallError> {
+    /// Makes one call, on a kept connection first: if that has been closed meanwhile, on a new one.
+    async fn exchange(&self, pool: &Pool, call: &mut Call) -> Result<Reply, CallError> {
         let message = call.take_message();
         if let Some(kept) = pool.take(Instant::now()) {
-            *failure = CallFailure::Message;
             let mut kept = share(pool, call, kept);
             match message::exchange(&mut kept, call, &message).await {
                 Err((CallError::Closed, false)) => {}
                 result => return finish_call(pool, call, kept, result),
             }
         }
-        let fresh = connect(pool, &self.begin_http2, call.timeout, failure).await?;
-        let mut fresh = share(pool, call, fresh);
-        *failure = CallFailure::Message;
+        let mut fresh = share(pool, call, self.connect(pool, call.timeout).await?);
         let result = message::exchange(&mut fresh, call, &message).await;
         finish_call(pool, call, fresh, result)
+    }
+
+    /// Connects, unless connecting to the server is paused. Whatever happens on the connection afterwards pauses nothing: the
+    /// content of one client's request, which a call may carry, can be the reason for a late or invalid reply, or for none, and
+    /// must not take the server away from the others.
+    async fn connect(&self, pool: &Pool, time: Duration) -> Result<Stream, CallError> {
+        let trial = Trial::begin(&pool.breaker, Instant::now())?;
+        let mut failure = ConnectFailure::Server;
+        let connected = connect(pool, &self.begin_http2, time, &mut failure).await;
+        let is_paused = match connected {
+            Ok(_) => trial.end(true, Instant::now()),
+            Err(_) => trial.fail(failure, Instant::now()),
+        };
+        if let Some(is_paused) = is_paused {
+            is_paused.log(&pool.origin);
+        }
+        connected
     }
 }
 
@@ -201,9 +204,8 @@ async fn connect(
     pool: &Pool,
     begin_http2: &BeginHttp2,
     time: Duration,
-    failure: &mut CallFailure,
+    failure: &mut ConnectFailure,
 ) -> Result<Stream, CallError> {
-    *failure = CallFailure::Connecting;
     let connected = timeout(time, async {
         let (stream, address) = pool.addresses.connect(time, failure).await?;
         begin(pool, begin_http2, stream, address).await
@@ -362,17 +364,8 @@ impl Calls {
         if let Some((stream, reused)) = self.links.take(&key, Instant::now()) {
             return Ok(Box::new(ActiveLink { stream, reused, key, open }));
         }
-        let trial = Trial::begin(&pool.breaker, Instant::now())?;
-        let mut failure = CallFailure::Connecting;
-        let connected = connect(&pool, &self.begin_http2, to.timeout, &mut failure).await;
-        let is_paused = match connected {
-            Ok(_) => trial.end(true, Instant::now()),
-            Err(_) => trial.fail(failure, Instant::now()),
-        };
-        if let Some(is_paused) = is_paused {
-            is_paused.log(&pool.origin);
-        }
-        Ok(Box::new(ActiveLink { stream: connected?, reused: 0, key, open }))
+        let stream = self.connect(&pool, to.timeout).await?;
+        Ok(Box::new(ActiveLink { stream, reused: 0, key, open }))
     }
 }
 

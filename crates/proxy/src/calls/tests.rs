@@ -144,6 +144,27 @@ fn one_that_answers_late_or_badly_does_not_rest() {
     assert_eq!(run((0..12).map(|_| call_to(&broken, "/"))), [const { Err(CallError::BadReply) }; 12]);
 }
 
+/// One client's call may be answered late; the others need not wait for it to know that the server is back.
+#[test]
+fn a_pause_ends_when_the_server_is_connected_to() {
+    run_here(async {
+        // It accepts, and is silent.
+        let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let names = Names::new(&[Ipv4Addr::LOCALHOST]);
+        let client = names.calls();
+        let url = format!("http://name.test:{}/", server.local_addr().unwrap().port());
+        let call = Call::new(&Url::parse(&url, true).unwrap().origin, b"GET", b"/");
+        client.pool(&call.origin).breaker.pause_until(Instant::now());
+        let late = tokio::task::spawn_local(client.clone().call(patient(call.clone())));
+        server.accept().await.unwrap();
+        yield_now().await;
+        let mut hurried = call;
+        hurried.timeout = Duration::from_millis(20);
+        assert_eq!(client.call(hurried).await.map(|reply| reply.status()), Err(CallError::Timeout));
+        assert!(!late.is_finished());
+    });
+}
+
 #[test]
 fn what_nobody_waits_for_is_bounded() {
     let server = Upstream::bind();

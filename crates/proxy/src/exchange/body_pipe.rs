@@ -25,8 +25,7 @@ use crate::basics::clock::thread_cpu_time;
 use crate::connection::stream::Stream;
 use crate::worker::Worker;
 use crate::worker::body_memory::{BodyLease, Full};
-use crate::worker::offload::OffloadPools;
-use crate::worker::plugins::{PluginRefusal, call_guarded};
+use crate::worker::plugins::{PluginRefusal, Plugins, call_guarded};
 use filters::{Filters, OffloadState, PieceEnd};
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -339,18 +338,18 @@ impl FilteredBody {
     }
 
     /// Runs a body that has arrived completely.
-    async fn run_all(&mut self, body: &[u8], threads: &OffloadPools) -> Result<(), BrokenBody> {
+    async fn run_all(&mut self, body: &[u8], plugins: &Plugins) -> Result<(), BrokenBody> {
         if !self.changes.drops_what_comes() {
             for piece in body.chunks(PIECE_BYTES_MAX) {
                 self.run(piece, PieceEnd::Piece)?;
-                self.finish_work(threads).await?;
+                self.finish_work(plugins).await?;
             }
             self.run(&[], PieceEnd::End)?;
-            return self.finish_work(threads).await;
+            return self.finish_work(plugins).await;
         }
         while !self.is_ended {
             self.take_replacement()?;
-            self.finish_work(threads).await?;
+            self.finish_work(plugins).await?;
         }
         Ok(())
     }
@@ -451,7 +450,7 @@ pub(crate) async fn filter_all(
         return Ok(None);
     }
     filtered.start(false, worker.plugins.held.begin(client));
-    filtered.run_all(body, &worker.plugins.offloading).await?;
+    filtered.run_all(body, &worker.plugins).await?;
     Ok(Some(std::mem::take(&mut filtered.out)))
 }
 
@@ -555,7 +554,7 @@ impl BodyPipe<'_> {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        let worked = self.filtered.poll_work(cx, &worker.plugins.offloading);
+        let worked = self.filtered.poll_work(cx, &worker.plugins);
         worked.map_err(|broken| {
             broken.tell(worker);
             broken

@@ -10,6 +10,7 @@ pub(crate) mod event_queues;
 pub(crate) mod offload;
 pub(crate) mod plugins;
 pub(crate) mod report_settings;
+pub(crate) mod turns;
 pub(crate) mod watches;
 
 use crate::basics::buffer::Buffers;

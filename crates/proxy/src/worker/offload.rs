@@ -11,17 +11,13 @@
 //! ```
 
 use super::plugins::{PluginPanic, call_guarded};
+use super::turns::TurnKey;
 use crate::basics::clock::thread_cpu_time;
 use crossbeam_channel::{Receiver, Sender, bounded, select};
-use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::IpAddr;
-use std::rc::Rc;
+use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use stillgate_plugin_api::QueueFull;
-use stillgate_plugin_api::facts::client_network;
 use stillgate_plugin_api::work::{Output, Work};
 use stillgate_profiler::threads::Registration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -32,8 +28,6 @@ pub(crate) const THREADS: usize = 2;
 const PLUGINS_MAX: usize = 32;
 /// Work of one plugin that may wait for one of its threads.
 pub(crate) const QUEUE_MAX: usize = 256;
-/// Work of one client of a route, from one worker, that may wait while half of the queue is taken: the other half is for the others.
-const SHARE_MAX: usize = 8;
 /// Their niceness, which is that of the control thread: a lower priority than a worker's.
 const NICE: i32 = 10;
 
@@ -65,60 +59,6 @@ struct Pool {
 
 /// A place in the queue of a plugin's work.
 pub(crate) struct OffloadPlace(OwnedSemaphorePermit);
-
-/// Whose turn it is: work with one of these is done in its order, and alternates with that of others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct TurnKey(u64);
-
-impl TurnKey {
-    /// A client of a route.
-    pub(crate) fn of(route: &str, client: IpAddr) -> TurnKey {
-        // A collision only lets two wait for each other.
-        let mut hasher = DefaultHasher::new();
-        (route, client_network(client)).hash(&mut hasher);
-        TurnKey(hasher.finish())
-    }
-
-    /// A client's bodies under way, on all routes.
-    pub(crate) fn of_bodies(client: IpAddr) -> TurnKey {
-        TurnKey::of("", client)
-    }
-}
-
-/// The work of each client that one worker waits for.
-#[derive(Default)]
-pub(crate) struct TurnShares(RefCell<HashMap<TurnKey, usize>>);
-
-/// A piece of such work, counted until it is dropped.
-pub(crate) struct TurnShare {
-    turn: TurnKey,
-    of: Rc<TurnShares>,
-}
-
-impl TurnShares {
-    /// Counts one more; fails if the client has its share, and others need the rest.
-    pub(crate) fn begin(self: &Rc<TurnShares>, turn: TurnKey, is_crowded: bool) -> Result<TurnShare, QueueFull> {
-        let mut counts = self.0.borrow_mut();
-        let count = counts.entry(turn).or_default();
-        if is_crowded && *count >= SHARE_MAX {
-            return Err(QueueFull);
-        }
-        *count += 1;
-        Ok(TurnShare { turn, of: self.clone() })
-    }
-}
-
-impl Drop for TurnShare {
-    fn drop(&mut self) {
-        let mut counts = self.of.0.borrow_mut();
-        if let Some(count) = counts.get_mut(&self.turn) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.turn);
-            }
-        }
-    }
-}
 
 struct Job {
     work: Work,
@@ -285,10 +225,11 @@ fn serve(jobs: &Receiver<Job>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::IpAddr;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    const ANYBODY: TurnKey = TurnKey(0);
+    const ANYBODY: TurnKey = TurnKey::ANYBODY;
 
     fn work<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Box<dyn FnOnce() -> Output + Send> {
         Box::new(move || Box::new(work()) as Output)
@@ -413,29 +354,6 @@ mod tests {
         }
         drop(hold);
         assert!(busy.into_iter().all(|done| done.blocking_recv().unwrap().is_ok()));
-    }
-
-    #[test]
-    fn a_client_with_much_leaves_places_to_others() {
-        let shares = Rc::new(TurnShares::default());
-        let of = |network: u8| TurnKey::of("r", IpAddr::from([192, 0, 2, network]));
-        let mut held: Vec<_> = (0..100).map(|_| shares.begin(of(1), false).unwrap()).collect();
-        assert!(shares.begin(of(1), true).is_err());
-        let others: Vec<_> = (0..SHARE_MAX).map(|_| shares.begin(of(2), true).unwrap()).collect();
-        assert!(shares.begin(of(2), true).is_err());
-        held.truncate(SHARE_MAX - 1);
-        assert!(shares.begin(of(1), true).is_ok());
-        drop((held, others));
-        assert!(shares.0.borrow().is_empty());
-    }
-
-    #[test]
-    fn a_network_of_ipv6_is_one_client() {
-        let of = |address: &str| TurnKey::of("r", address.parse().unwrap());
-        assert_eq!(of("2001:db8:0:1::1"), of("2001:db8:0:1:ffff::2"));
-        assert_ne!(of("2001:db8:0:1::1"), of("2001:db8:0:2::1"));
-        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
-        assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
     }
 
     #[test]

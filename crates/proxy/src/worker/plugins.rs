@@ -4,7 +4,8 @@
 
 use super::Worker;
 use super::body_memory::BodyMemory;
-use super::offload::{OffloadPools, TurnShares};
+use super::offload::OffloadPools;
+use super::turns::TurnShares;
 use crate::basics::counters::{Counters, WorkerTally};
 use crate::calls::{BeginHttp2, Calls};
 use crate::plan::Plan;

@@ -153,8 +153,10 @@ impl RegexGroup {
             memory.adopt(self.id, caches.collect(), self.patterns);
         }
         memory.begin();
-        // Borrowed apart from the rest of the memory; an empty vector needs none.
+        // Borrowed apart from the rest of the memory; an empty vector needs none. If the search panics, the memory belongs to no
+        // group, and the next search makes others.
         let mut caches = std::mem::take(&mut memory.caches);
+        memory.group = 0;
         let mut free_bytes = FREE_BYTES;
         for value in values {
             memory.next_value();
@@ -167,7 +169,7 @@ impl RegexGroup {
             // They are those of one text, however it is divided into values.
             free_bytes = free_bytes.saturating_sub(value.len());
         }
-        memory.caches = caches;
+        (memory.caches, memory.group) = (caches, self.id);
     }
 
     /// Heap memory, in bytes, without that of the patterns and of workers.

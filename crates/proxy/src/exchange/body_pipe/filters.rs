@@ -3,8 +3,9 @@
 
 use super::{BreakCause, BrokenBody, FilteredBody, OffloadedFilter, PIECE_BYTES_MAX};
 use crate::worker::body_memory::BodyLease;
-use crate::worker::offload::{FinishedWork, OffloadPlace, OffloadPools, OffloadResult, TurnKey};
-use crate::worker::plugins::PluginRefusal;
+use crate::worker::offload::{FinishedWork, OffloadPlace, OffloadResult};
+use crate::worker::plugins::{PluginRefusal, Plugins};
+use crate::worker::turns::{BodyShare, TurnKey};
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::net::{IpAddr, Ipv4Addr};
@@ -29,9 +30,10 @@ pub(super) const WAIT_MAX: Duration = Duration::from_secs(30);
 pub(super) enum OffloadState {
     /// Still with the filter's pipe.
     NotBegun(Work),
-    /// It waits for a place in the queue, which is full.
-    Queueing(Work, LocalFuture<Result<OffloadPlace, QueueFull>>),
-    Elsewhere(oneshot::Receiver<OffloadResult>),
+    /// It waits for the share of its client, or for a place in the queue, which is full.
+    Queueing(Work, LocalFuture<Result<(BodyShare, OffloadPlace), QueueFull>>),
+    /// The share is the client's until the work is done.
+    Elsewhere(oneshot::Receiver<OffloadResult>, BodyShare),
 }
 
 impl OffloadState {
@@ -39,21 +41,22 @@ impl OffloadState {
     fn poll(
         self,
         cx: &mut Context<'_>,
-        threads: &OffloadPools,
+        plugins: &Plugins,
         plugin: &'static str,
         turn: TurnKey,
     ) -> Result<Result<FinishedWork, OffloadState>, BreakCause> {
         let busy = |_| BreakCause::Refused(PluginRefusal::Busy);
         let (work, mut place) = match self {
-            OffloadState::Elsewhere(mut receiver) => {
+            OffloadState::Elsewhere(mut receiver, share) => {
                 return match Pin::new(&mut receiver).poll(cx) {
-                    Poll::Pending => Ok(Err(OffloadState::Elsewhere(receiver))),
+                    Poll::Pending => Ok(Err(OffloadState::Elsewhere(receiver, share))),
                     Poll::Ready(Ok(Ok(worked))) => Ok(Ok(worked)),
                     Poll::Ready(Ok(Err(_)) | Err(_)) => Err(BreakCause::Panic),
                 };
             }
             OffloadState::NotBegun(work) => {
-                let place: LocalFuture<_> = Box::pin(threads.place(plugin));
+                let (share, place) = (plugins.turns.wait(turn), plugins.offloading.place(plugin));
+                let place: LocalFuture<_> = Box::pin(async move { Ok((share.await, place.await?)) });
                 (work, place)
             }
             OffloadState::Queueing(work, place) => (work, place),
@@ -61,8 +64,9 @@ impl OffloadState {
         match place.as_mut().poll(cx) {
             Poll::Pending => Ok(Err(OffloadState::Queueing(work, place))),
             Poll::Ready(place) => {
-                let receiver = place.and_then(|place| threads.submit_at(plugin, turn, work, place)).map_err(busy)?;
-                OffloadState::Elsewhere(receiver).poll(cx, threads, plugin, turn)
+                let (share, place) = place.map_err(busy)?;
+                let receiver = plugins.offloading.submit_at(plugin, turn, work, place).map_err(busy)?;
+                OffloadState::Elsewhere(receiver, share).poll(cx, plugins, plugin, turn)
             }
         }
     }
@@ -71,9 +75,9 @@ impl OffloadState {
 impl FilteredBody {
     /// Waits for work on other threads. Ready when filters can get more.
     #[cold]
-    pub(super) fn poll_work(&mut self, cx: &mut Context<'_>, threads: &OffloadPools) -> Poll<Result<(), BrokenBody>> {
+    pub(super) fn poll_work(&mut self, cx: &mut Context<'_>, plugins: &Plugins) -> Poll<Result<(), BrokenBody>> {
         while let Some(OffloadedFilter { at, plugin, step, doing, limit }) = self.waiting.take() {
-            match doing.poll(cx, threads, plugin, self.turn()).map_err(|why| BrokenBody { plugin, cause: why })? {
+            match doing.poll(cx, plugins, plugin, self.turn()).map_err(|why| BrokenBody { plugin, cause: why })? {
                 Ok(worked) => self.worked(at, plugin, worked, step)?,
                 Err(doing) => {
                     let mut limit = limit.unwrap_or_else(|| Box::pin(sleep(WAIT_MAX)));
@@ -119,11 +123,11 @@ impl FilteredBody {
     }
 
     /// Waits until all work is done.
-    pub(super) async fn finish_work(&mut self, threads: &OffloadPools) -> Result<(), BrokenBody> {
+    pub(super) async fn finish_work(&mut self, plugins: &Plugins) -> Result<(), BrokenBody> {
         if self.waiting.is_none() {
             return Ok(());
         }
-        poll_fn(|cx| self.poll_work(cx, threads)).await
+        poll_fn(|cx| self.poll_work(cx, plugins)).await
     }
 }
 

@@ -6,7 +6,8 @@ use crate::basics::clock::thread_cpu_time;
 use stillgate_plugin_api::{BodyError, BodyFilter};
 
 use crate::worker::body_memory::{BodyMemory, WORKER_BYTES_MAX};
-use crate::worker::offload::{QUEUE_MAX, THREADS, TurnKey};
+use crate::worker::offload::{QUEUE_MAX, THREADS};
+use crate::worker::turns::TurnKey;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::mpsc;
@@ -96,11 +97,11 @@ fn what_filters_of_a_worker_hold_is_bounded() {
 #[test]
 fn the_time_that_filters_take_is_bounded() {
     let worker = Rc::default();
-    let threads = OffloadPools::default();
+    let plugins = Plugins::default();
     let end = |mut filtered: FilteredBody| {
         let ran = block_on(async {
             filtered.run(b"a", PieceEnd::End)?;
-            filtered.finish_work(&threads).await
+            filtered.finish_work(&plugins).await
         });
         (ran, filtered)
     };
@@ -182,12 +183,12 @@ fn working() -> (FilteredBody, mpsc::Receiver<ThreadId>) {
 }
 
 /// Fills the threads with work that does not end before the sender is dropped.
-fn fill(threads: &OffloadPools) -> crossbeam_channel::Sender<()> {
+fn fill(plugins: &Plugins) -> crossbeam_channel::Sender<()> {
     let (hold, held) = crossbeam_channel::bounded::<()>(0);
     let mut jobs = 0;
     while jobs < THREADS + QUEUE_MAX {
         let held = held.clone();
-        match threads.submit(
+        match plugins.offloading.submit(
             "working",
             TurnKey::of("", [192, 0, 2, 1].into()),
             Box::new(move || Box::new(held.recv().is_err())),
@@ -205,20 +206,20 @@ fn fill(threads: &OffloadPools) -> crossbeam_channel::Sender<()> {
 
 #[test]
 fn work_waits_for_a_place_and_is_not_done_by_the_worker() {
-    let threads = OffloadPools::default();
-    let hold = fill(&threads);
+    let plugins = Plugins::default();
+    let hold = fill(&plugins);
     let mut bodies: Vec<_> = (0..3).map(|_| working()).collect();
     block_on(async {
         for (filtered, hears) in &mut bodies {
             for _ in 0..10 {
-                let is_pending = poll_fn(|cx| Poll::Ready(filtered.poll_work(cx, &threads).is_pending())).await;
+                let is_pending = poll_fn(|cx| Poll::Ready(filtered.poll_work(cx, &plugins).is_pending())).await;
                 assert!(is_pending && filtered.is_waiting() && !filtered.is_ended);
             }
             assert!(hears.try_recv().is_err(), "nothing of it was done");
         }
         drop(hold);
         for (filtered, hears) in &mut bodies {
-            filtered.finish_work(&threads).await.unwrap();
+            filtered.finish_work(&plugins).await.unwrap();
             assert_eq!((filtered.unwritten(), filtered.is_ended), (&b"."[..], true));
             assert_ne!(hears.try_recv(), Ok(thread::current().id()));
         }
@@ -227,16 +228,16 @@ fn work_waits_for_a_place_and_is_not_done_by_the_worker() {
 
 #[test]
 fn the_wait_for_work_elsewhere_has_a_bound() {
-    let threads = OffloadPools::default();
-    let hold = fill(&threads);
+    let plugins = Plugins::default();
+    let hold = fill(&plugins);
     let (mut filtered, hears) = working();
     let ran = block_on(async {
-        let is_pending = poll_fn(|cx| Poll::Ready(filtered.poll_work(cx, &threads).is_pending())).await;
+        let is_pending = poll_fn(|cx| Poll::Ready(filtered.poll_work(cx, &plugins).is_pending())).await;
         assert!(is_pending);
         let limit = filtered.waiting.as_mut().and_then(|waiting| waiting.limit.as_mut()).unwrap();
         assert!(limit.deadline() <= tokio::time::Instant::now() + WAIT_MAX);
         limit.as_mut().reset(tokio::time::Instant::now());
-        filtered.finish_work(&threads).await
+        filtered.finish_work(&plugins).await
     });
     let broken = ran.unwrap_err();
     assert_eq!(broken, BrokenBody { plugin: "working", cause: BreakCause::Refused(PluginRefusal::Busy) });
