@@ -34,7 +34,9 @@
 //! # Ok::<(), stillgate_metrics::RegistryError>(())
 //! ```
 //!
-//! The crate does not depend on a gateway. It takes time and randomness as arguments; the only IO is mapping memory
+//! [`ProcessMetrics`] does this for all threads of a process in a few lines; `examples/axum.rs` is a server with it.
+//!
+//! The crate does not depend on a gateway. But for `process.rs`, it takes time and randomness as arguments; the only IO is mapping memory
 //! (`segment/memory.rs`) and the list of segments in a shared folder (`shared/`).
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -44,6 +46,7 @@ pub mod encode;
 pub mod family;
 pub mod gzip;
 pub mod labels;
+pub mod process;
 pub(crate) mod protocol;
 pub mod reader;
 pub mod registry;
@@ -55,6 +58,7 @@ pub mod writer;
 
 pub use declared::{DeclaredFamily, OTHER};
 pub use family::{Buckets, Family, FamilyError, FamilyType, Merge, Native};
+pub use process::{Metric, ProcessMetrics};
 pub use registry::{Registry, RegistryError, RegistryOptions};
 pub use segment::cells::EXEMPLAR_BYTES_MAX;
 pub use segment::{SegmentError, SegmentProcess};

@@ -48,6 +48,12 @@ pub trait BodyFilter {
         usize::MAX
     }
 
+    /// Whether no byte can cost it much more than another, as with codings of content: its time does not count against
+    /// the bound of a body, so that no body is cut off for what it holds.
+    fn is_of_bounded_cost(&self) -> bool {
+        false
+    }
+
     /// Work for a thread that does not serve requests; polled after each of the calls above and after
     /// [`BodyFilter::on_work_done`]. Until it is done, the filter gets nothing more. Long work is done in parts, so that the
     /// work of other requests gets its turn.

@@ -113,6 +113,8 @@ const FURTHER_BYTES: usize = 128;
 pub struct Call {
     /// The server.
     pub origin: Arc<CallOrigin>,
+    /// The client whose request it is made for, which has a share of the calls to a busy server; `None`: it is for all.
+    pub client: Option<IpAddr>,
     /// Timeout of connecting, of sending, and of waiting for the whole response, each.
     pub timeout: Duration,
     /// `None`: the connection is closed after it.
@@ -140,6 +142,7 @@ impl Call {
         }
         Call {
             origin: origin.clone(),
+            client: None,
             timeout: Duration::from_secs(3),
             keep: Some(Keep::default()),
             reply_bytes_max: REPLY_BYTES_MAX,
@@ -309,6 +312,8 @@ impl fmt::Display for CallError {
 pub struct LinkTo {
     /// The server.
     pub origin: Arc<CallOrigin>,
+    /// As for a [`Call`].
+    pub client: Option<IpAddr>,
     /// Name of the pool: idle connections are reused by server and pool.
     pub pool: Box<str>,
     /// Timeout of connecting, TLS included.

@@ -1,11 +1,13 @@
 //! A plugin's view of a request, which it can change.
 
 use crate::body::{BodyChanges, Direction};
+use crate::calls::{Call, CallError, Reply};
 use crate::consumers::{ConsumerRef, Consumers};
 use crate::facts::{Facts, argument_of, join};
 use crate::query::{write_query_without, write_without};
 use crate::record::{NodeTries, Record, RequestId, push_recorded};
 use crate::request_state::RequestState;
+use crate::work::LocalFuture;
 use crate::worker::Worker;
 use std::any::Any;
 use std::net::IpAddr;
@@ -46,6 +48,12 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
+    /// Calls a server for this request.
+    pub fn call(&self, mut call: Call) -> LocalFuture<Result<Reply, CallError>> {
+        call.client = Some(self.facts.client);
+        self.worker.io().call(call)
+    }
+
     /// The value of a header field, with plugins' changes; several are joined by `, ` in `buffer`.
     pub fn header<'b>(&'b self, name: FieldName<'_>, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
         let fields = &self.facts.request.fields;

@@ -138,7 +138,7 @@ impl Plugin for ForwardAuth {
 fn ask(inner: &Arc<ForwardAuthConfig>, request: &mut Request<'_>) -> Flow {
     let Some(call) = inner.call(request) else { return Flow::Answer(Answer::page(500)) };
     let inner = inner.clone();
-    Flow::wait(request.worker.io().call(call), move |reply, request| inner.decide(reply, request))
+    Flow::wait(request.call(call), move |reply, request| inner.decide(reply, request))
 }
 
 impl ForwardAuthConfig {

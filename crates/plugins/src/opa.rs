@@ -112,7 +112,7 @@ impl Plugin for Opa {
         self.0.add_documents(&mut input, request);
         call.set_body(json!({ "input": input }).to_string().into_bytes());
         let inner = self.0.clone();
-        Flow::wait(request.worker.io().call(call), move |reply, request| inner.decide(reply, request))
+        Flow::wait(request.call(call), move |reply, request| inner.decide(reply, request))
     }
 
     fn wants_documents(&self) -> bool {

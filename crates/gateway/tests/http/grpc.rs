@@ -27,6 +27,17 @@ fn all_four_kinds_of_calls_pass() {
     eventually("nothing in flight", || gateway.status()["requests"]["in_flight"] == 0);
 }
 
+/// The trailers with the status pass whatever a filter makes of the messages before them.
+#[test]
+fn calls_pass_a_filter_of_bodies() {
+    let server = server();
+    let route = "plugins: {serverless-post-function: {phase: body_filter, functions: [\"return function() end\"]}}";
+    let gateway = Gateway::start(STILLGATE, &Setup::to(server.port.addr()).upstream("scheme: grpc").route(route));
+    for what in ["unary_calls", "streams", "errors"] {
+        client(&gateway, what);
+    }
+}
+
 #[test]
 fn the_gateway_answers_calls_in_their_own_form() {
     let refusing = Upstream::refusing();

@@ -143,6 +143,10 @@ impl<E: Encoder, M: FnMut() -> Option<E>> BodyFilter for CompressionFilter<E, M>
     fn piece_bytes_max(&self) -> usize {
         self.piece_bytes_max
     }
+
+    fn is_of_bounded_cost(&self) -> bool {
+        true
+    }
 }
 
 #[cfg(test)]

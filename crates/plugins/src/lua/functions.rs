@@ -112,7 +112,7 @@ impl Functions {
             RunOutcome::Wait(RunWait::Work(asked), paused) => self.work(phase, *asked, paused),
             RunOutcome::Wait(RunWait::Link(call), paused) => {
                 let (own, links) = (self.clone(), Links::of(request.settled));
-                let performed = links.perform(*call, request.worker.io().clone());
+                let performed = links.perform(*call, request.worker.io().clone(), Some(request.facts.client));
                 Flow::wait(performed, move |done, request| {
                     own.resume_with_reply(phase, paused, done.map(CallReply::Link), request)
                 })
@@ -130,7 +130,7 @@ impl Functions {
     /// Calls another server.
     fn call(self: &Arc<Self>, phase: Phase, call: HttpCall, paused: PausedRun, request: &mut Request<'_>) -> Flow {
         let own = self.clone();
-        let call = call_of(call).map(|call| request.worker.io().call(call));
+        let call = call_of(call).map(|call| request.call(call));
         // A function may repeat a call that cannot be made for ever: this lets others run.
         let pause = request.worker.io().sleep(REFUSED_PAUSE);
         let answered = async move {

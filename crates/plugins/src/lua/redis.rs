@@ -7,6 +7,7 @@ use super::http::TIMEOUT_MAX;
 use memchr::memmem;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
 use stillgate_lua::{LinkCall, OpenedLink};
@@ -44,8 +45,13 @@ impl Links {
 
     /// Executes a function's operation on a connection; the error is for the function, in OpenResty's words if it has
     /// some.
-    pub(super) async fn perform(self, call: LinkCall, io: Rc<dyn Io>) -> Result<Vec<u8>, String> {
-        let done = self.try_perform(call, &*io).await;
+    pub(super) async fn perform(
+        self,
+        call: LinkCall,
+        io: Rc<dyn Io>,
+        client: Option<IpAddr>,
+    ) -> Result<Vec<u8>, String> {
+        let done = self.try_perform(call, &*io, client).await;
         if done.is_err() {
             // A function may try for ever: this lets others run.
             io.sleep(REFUSED_PAUSE).await;
@@ -53,13 +59,13 @@ impl Links {
         done
     }
 
-    async fn try_perform(&self, call: LinkCall, io: &dyn Io) -> Result<Vec<u8>, String> {
+    async fn try_perform(&self, call: LinkCall, io: &dyn Io, client: Option<IpAddr>) -> Result<Vec<u8>, String> {
         match call {
             LinkCall::Connect { host, port, verifies, pool, timeout } => {
                 if self.0.borrow().len() >= LINKS_MAX {
                     return Err(format!("a request has at most {LINKS_MAX} connections; give some back"));
                 }
-                let to = link_to((&host, port, verifies), pool, timeout)?;
+                let to = LinkTo { client, ..link_to((&host, port, verifies), pool, timeout)? };
                 let link = io.link(to).await.map_err(|error| error_text(error, &host))?;
                 let (number, reused) = (NEXT.get(), link.reused());
                 NEXT.set(number + 1);
@@ -105,7 +111,7 @@ fn link_to(
     // The host must end where the port begins, with nothing in between.
     let url = url.ok().filter(|url| &*url.target == "/" && url.origin.port == port);
     let origin = url.ok_or_else(|| format!("{host:?} is not a host"))?.origin;
-    Ok(LinkTo { origin, pool: pool.into(), timeout: timeout.min(TIMEOUT_MAX) })
+    Ok(LinkTo { origin, client: None, pool: pool.into(), timeout: timeout.min(TIMEOUT_MAX) })
 }
 
 fn error_text(error: CallError, host: &str) -> String {

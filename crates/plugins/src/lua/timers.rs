@@ -119,7 +119,7 @@ async fn wait_and_resume(
             Ok(call) => reply_of(host.io.call(call).await).map(CallReply::Http),
             Err(why) => Err(why),
         },
-        RunWait::Link(call) => links.clone().perform(*call, host.io.clone()).await.map(CallReply::Link),
+        RunWait::Link(call) => links.clone().perform(*call, host.io.clone(), None).await.map(CallReply::Link),
         RunWait::Work(_) => Err("ngx.run_worker_thread cannot be used in a timer".to_owned()),
         RunWait::Body => Err(NO_REQUEST.to_owned()),
     };

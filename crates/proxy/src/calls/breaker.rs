@@ -1,6 +1,7 @@
 //! A server that fails repeatedly is left alone for a while; then one call probes whether it works again.
 
 use super::addresses::{Addresses, Resolve};
+use super::under_way::CallCounts;
 use crate::connection::stream::Stream;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -125,7 +126,7 @@ pub(super) struct Pool {
     pub(super) origin: Arc<CallOrigin>,
     pub(super) breaker: Breaker,
     /// Calls under way.
-    pub(super) under_way: Cell<usize>,
+    pub(super) under_way: CallCounts,
     pub(super) addresses: Rc<Addresses>,
     idle: RefCell<Vec<IdleStream>>,
 }
@@ -138,7 +139,13 @@ struct IdleStream {
 impl Pool {
     pub(super) fn new(origin: Arc<CallOrigin>, resolve: Resolve) -> Pool {
         let addresses = Addresses::new(origin.clone(), resolve);
-        Pool { origin, breaker: Breaker::default(), under_way: Cell::new(0), addresses, idle: RefCell::default() }
+        Pool {
+            origin,
+            breaker: Breaker::default(),
+            under_way: CallCounts::default(),
+            addresses,
+            idle: RefCell::default(),
+        }
     }
 
     /// A live connection, if one is kept.

@@ -11,6 +11,7 @@
 mod addresses;
 mod breaker;
 mod message;
+mod under_way;
 
 use crate::connection::http2::NodeConnection;
 use crate::connection::stream::{Stream, Tls};
@@ -31,11 +32,10 @@ use stillgate_tls::{ServiceRoots, towards_service};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
+use under_way::UnderWay;
 
 /// Servers that a worker keeps connections to.
 const ORIGINS_MAX: usize = 256;
-/// Calls of a worker under way to one server.
-const CALLS_MAX: usize = 1024;
 /// Fire-and-forget calls of a worker that may be under way.
 const SENT_MAX: usize = 256;
 /// Bytes of such calls.
@@ -62,7 +62,7 @@ impl Calls {
     /// Makes a call.
     pub(crate) async fn call(self: Rc<Self>, mut call: Call) -> Result<Reply, CallError> {
         let pool = self.pool(&call.origin);
-        let _under_way = UnderWay::begin(&pool.under_way)?;
+        let _under_way = UnderWay::begin(pool.clone(), call.client)?;
         self.exchange(&pool, &mut call).await
     }
 
@@ -95,7 +95,7 @@ impl Calls {
             return pool.clone();
         }
         if pools.len() >= ORIGINS_MAX {
-            pools.retain(|_, pool| pool.under_way.get() > 0);
+            pools.retain(|_, pool| pool.under_way.count() > 0);
         }
         let pool = Rc::new(Pool::new(origin.clone(), self.resolve.clone()));
         if pools.len() < ORIGINS_MAX {
@@ -147,25 +147,6 @@ impl Drop for CallGuard {
     fn drop(&mut self) {
         let (count, bytes) = self.calls.sent.get();
         self.calls.sent.set((count - 1, bytes - self.bytes));
-    }
-}
-
-/// Counts a call while it is under way.
-struct UnderWay<'a>(&'a Cell<usize>);
-
-impl<'a> UnderWay<'a> {
-    fn begin(count: &'a Cell<usize>) -> Result<UnderWay<'a>, CallError> {
-        if count.get() >= CALLS_MAX {
-            return Err(CallError::Busy);
-        }
-        count.set(count.get() + 1);
-        Ok(UnderWay(count))
-    }
-}
-
-impl Drop for UnderWay<'_> {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
     }
 }
 
@@ -331,28 +312,8 @@ struct ActiveLink {
     stream: Stream,
     reused: u32,
     key: Key,
-    open: Open,
-}
-
-struct Open {
     calls: Rc<Calls>,
-    pool: Rc<Pool>,
-}
-
-impl Open {
-    fn begin(calls: Rc<Calls>, pool: Rc<Pool>) -> Result<Open, CallError> {
-        if pool.under_way.get() >= CALLS_MAX {
-            return Err(CallError::Busy);
-        }
-        pool.under_way.set(pool.under_way.get() + 1);
-        Ok(Open { calls, pool })
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.pool.under_way.set(self.pool.under_way.get() - 1);
-    }
+    _under_way: UnderWay,
 }
 
 impl Calls {
@@ -360,12 +321,12 @@ impl Calls {
     pub(crate) async fn link(self: Rc<Self>, to: LinkTo) -> Result<Box<dyn Link>, CallError> {
         let pool = self.pool(&to.origin);
         let key = (to.origin, to.pool);
-        let open = Open::begin(self.clone(), pool.clone())?;
+        let under_way = UnderWay::begin(pool.clone(), to.client)?;
         if let Some((stream, reused)) = self.links.take(&key, Instant::now()) {
-            return Ok(Box::new(ActiveLink { stream, reused, key, open }));
+            return Ok(Box::new(ActiveLink { stream, reused, key, calls: self, _under_way: under_way }));
         }
         let stream = self.connect(&pool, to.timeout).await?;
-        Ok(Box::new(ActiveLink { stream, reused: 0, key, open }))
+        Ok(Box::new(ActiveLink { stream, reused: 0, key, calls: self, _under_way: under_way }))
     }
 }
 
@@ -402,7 +363,7 @@ impl Link for ActiveLink {
     }
 
     fn keep(self: Box<Self>, keep: Keep) {
-        let ActiveLink { stream, reused, key, open } = *self;
-        open.calls.links.give(key, stream, reused, keep, Instant::now());
+        let ActiveLink { stream, reused, key, calls, .. } = *self;
+        calls.links.give(key, stream, reused, keep, Instant::now());
     }
 }

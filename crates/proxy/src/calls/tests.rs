@@ -156,8 +156,8 @@ fn a_pause_ends_when_the_server_is_connected_to() {
         let call = Call::new(&Url::parse(&url, true).unwrap().origin, b"GET", b"/");
         client.pool(&call.origin).breaker.pause_until(Instant::now());
         let late = tokio::task::spawn_local(client.clone().call(patient(call.clone())));
-        server.accept().await.unwrap();
-        yield_now().await;
+        let _open = server.accept().await.unwrap();
+        sleep(Duration::from_millis(50)).await;
         let mut hurried = call;
         hurried.timeout = Duration::from_millis(20);
         assert_eq!(client.call(hurried).await.map(|reply| reply.status()), Err(CallError::Timeout));

@@ -51,6 +51,13 @@ pub(crate) fn call(request: &RequestHead, head: &[u8]) -> Option<Call> {
     Some(Call::Web(Web { is_text, wants_text: accepted.unwrap_or(is_text) }))
 }
 
+/// The trailer lines of a response if they end a call; otherwise none.
+pub(crate) fn trailers(lines: &[u8]) -> &[u8] {
+    const STATUS: &[u8] = b"grpc-status:";
+    let is_status = |line: &[u8]| line.get(..STATUS.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(STATUS));
+    if lines.split(|byte| *byte == b'\n').any(is_status) { lines } else { &[] }
+}
+
 /// What follows `application/grpc` in a content type; `None`: it is another type.
 pub(crate) fn native_suffix(content_type: &[u8]) -> Option<&[u8]> {
     suffix(content_type, NATIVE)

@@ -22,6 +22,7 @@ use super::receiver::Receiver;
 use super::sender::Sender;
 use crate::basics::buffer::Buffers;
 use crate::basics::clock::thread_cpu_time;
+use crate::connection::grpc;
 use crate::connection::stream::Stream;
 use crate::worker::Worker;
 use crate::worker::body_memory::{BodyLease, Full};
@@ -42,10 +43,13 @@ use tokio::time::Sleep;
 
 /// Bytes that a filter gets at once.
 pub(super) const PIECE_BYTES_MAX: usize = 16 * 1024;
-/// CPU time that filters may take for a body, and what each byte of their input or output adds to it: a long body may take long,
-/// but a body may not cost more than others of its length.
+/// CPU time that filters may take for a body, and what each byte of their input or output and each piece adds to it: a long body
+/// may take long, but a body may not cost more than others of its length. An endless stream of short pieces never takes too much.
 const CPU_MAX: Duration = Duration::from_millis(200);
 const CPU_NANOS_PER_BYTE: u64 = 50;
+const CPU_PER_PIECE: Duration = Duration::from_micros(100);
+/// CPU time after which others are served before filters get more of a body.
+const TURN_CPU: Duration = Duration::from_micros(100);
 /// How much of a changed request is kept so that it can be sent to another node.
 const KEPT_BYTES_MAX: usize = 64 * 1024;
 /// Bytes that are read and dropped after a response that was replaced, so that its connection can be reused.
@@ -67,7 +71,9 @@ pub(crate) struct FilteredBody {
     keeps: bool,
     /// Most bytes that the filters get at once.
     piece_bytes: usize,
-    /// They got that much: others are served before they get more.
+    /// CPU time of the filters since others were served.
+    turn_cpu: Duration,
+    /// It was long: others are served before they get more.
     is_tired: bool,
     /// Since the last piece the filters have been requested to release what they hold back without need.
     is_paused: bool,
@@ -88,6 +94,8 @@ pub(crate) struct FilteredBody {
     /// Input and output of the filters in bytes, and the time that they took.
     seen_bytes: u64,
     cpu: Duration,
+    /// What the pieces so far have added to the bound of `cpu`.
+    cpu_of_pieces: Duration,
     /// CPU time that they have taken on other threads.
     offloaded_cpu: Duration,
 }
@@ -365,8 +373,8 @@ impl FilteredBody {
             return Ok(());
         }
         self.is_paused = step == PieceEnd::Pause;
-        self.is_tired = self.piece_bytes < PIECE_BYTES_MAX && step == PieceEnd::Piece;
         self.seen_bytes += piece.len() as u64;
+        self.cpu_of_pieces += CPU_PER_PIECE;
         self.run_from(0, None, (piece, step))
     }
 
@@ -377,16 +385,18 @@ impl FilteredBody {
         result: Option<Output>,
         (piece, step): (&[u8], PieceEnd),
     ) -> Result<(), BrokenBody> {
-        let cpu_max = CPU_MAX + Duration::from_nanos(self.seen_bytes.saturating_mul(CPU_NANOS_PER_BYTE));
         let stopwatch = Stopwatch::start();
-        let running = Cell::new("");
+        let (running, uncounted) = (Cell::new(""), Cell::new(Duration::ZERO));
         let before = self.out.len();
         let ran = call_guarded(|| {
             let (changes, between) = (&mut self.changes, &mut self.between);
-            let filters = Filters { changes, between, running: &running };
+            let filters = Filters { changes, between, running: &running, uncounted: &uncounted };
             filters.run(at, result, (piece, step), &mut self.out)
         });
-        self.cpu += stopwatch.elapsed();
+        let took = stopwatch.elapsed();
+        self.cpu += took.saturating_sub(uncounted.get());
+        self.turn_cpu += took;
+        self.is_tired = step == PieceEnd::Piece && self.turn_cpu >= TURN_CPU;
         let broken = |why| BrokenBody { plugin: running.get(), cause: why };
         let work =
             ran.map_err(|_| broken(BreakCause::Panic))?.map_err(|refusal| broken(BreakCause::Refused(refusal)))?;
@@ -398,7 +408,8 @@ impl FilteredBody {
         }
         let given = (self.out.len() - before) as u64;
         self.seen_bytes += given;
-        if self.cpu > cpu_max + Duration::from_nanos(given * CPU_NANOS_PER_BYTE) {
+        let of_bytes = Duration::from_nanos(self.seen_bytes.saturating_mul(CPU_NANOS_PER_BYTE));
+        if self.cpu > CPU_MAX + self.cpu_of_pieces + of_bytes {
             return Err(broken(BreakCause::Refused(PluginRefusal::Time)));
         }
         let plugin = running.get();
@@ -510,9 +521,15 @@ impl BodyPipe<'_> {
             return Ok(());
         }
         filtered.advance(self.receiver)?;
-        // Trailers would describe a body that has been replaced.
-        let end = filtered.is_ended.then_some(&[][..]);
-        self.sender.stage(filtered.unwritten(), end, &worker.buffers);
+        let end = filtered.is_ended.then(|| match self.trailers {
+            // What became of a call: without it the client has not been answered.
+            Trailers::Filter(edits) if self.receiver.is_done() && !filtered.changes.drops_what_comes() => {
+                edits.trailers(grpc::trailers(self.receiver.trailers()))
+            }
+            // Others would describe a body that has been replaced.
+            _ => Cow::Borrowed(&[][..]),
+        });
+        self.sender.stage(filtered.unwritten(), end.as_deref(), &worker.buffers);
         filtered.is_end_staged = filtered.is_ended;
         filtered.written = filtered.out.len() - self.sender.content_left();
         Ok(())
@@ -551,6 +568,7 @@ impl BodyPipe<'_> {
     /// or more be read.
     pub(crate) fn wait_for_filters(&mut self, cx: &mut Context<'_>, worker: &Worker) -> Poll<Result<(), BrokenBody>> {
         if std::mem::take(&mut self.filtered.is_tired) {
+            self.filtered.turn_cpu = Duration::ZERO;
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }

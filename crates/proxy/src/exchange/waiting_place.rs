@@ -11,15 +11,19 @@ use super::relay::PROBE;
 use super::{ConnectionNext, Exchange, RequestContext};
 use crate::basics::clock::TICK_MS;
 use crate::worker::Worker;
+use crate::worker::offload::OffloadResult;
 use crate::worker::plugins::{PluginPanic, call, report_panic};
-use crate::worker::turns::TurnKey;
+use crate::worker::turns::{TurnKey, TurnShare};
 use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 use stillgate_config::Measure;
 use stillgate_plugin_api::flow::{Offload, Resume};
-use stillgate_plugin_api::work::Output;
+use stillgate_plugin_api::work::{Output, Work};
 use stillgate_plugin_api::{Answer, Flow, LocalFuture, QueueFull};
 use stillgate_wire::{FieldName, Framing};
+use tokio::sync::oneshot;
 
 /// Requests of a worker that may wait for plugins: each keeps its buffers.
 const WAITING_MAX: usize = 8 * 1024;
@@ -104,22 +108,16 @@ async fn run_offloaded(
     let plugin = chain::with_paused(serving, at, |entry, _| entry.name);
     let route = serving.route.map_or("", |route| &*route.route.spec.id);
     let turn = TurnKey::of(route, serving.client.address);
-    let plugins = &serving.worker.plugins;
-    let share = plugins.turns.begin(turn, plugins.offloading.is_crowded(plugin));
-    // `_share` counts until the work is done.
-    let submitted = share.and_then(|share| Ok((share, plugins.offloading.submit(plugin, turn, work)?)));
-    let output: Result<Output, QueueFull> = match submitted {
-        Err(full) => {
+    let submit = submit_work(serving.worker.clone(), plugin, turn, work);
+    let output: Result<Output, QueueFull> = match until_client_leaves(serving, submit).await {
+        Err(lost) => return Ok(Err(lost)),
+        Ok(Err(full)) => {
             count(serving, at, Measure::PluginOffloadsRefused);
             Err(full)
         }
-        Ok((_share, mut done)) => {
+        Ok(Ok((_share, done))) => {
             count(serving, at, Measure::PluginOffloads);
-            let done = poll_fn(|cx| match std::pin::Pin::new(&mut done).poll(cx) {
-                Poll::Ready(done) => Poll::Ready(Ok(done)),
-                Poll::Pending => poll_client(serving, cx).map(Err),
-            });
-            match done.await {
+            match until_client_leaves(serving, done).await {
                 Ok(Ok(Ok(worked))) => Ok(worked.output),
                 // The thread's end is gone only after a panic.
                 Ok(Ok(Err(PluginPanic)) | Err(_)) => {
@@ -131,6 +129,31 @@ async fn run_offloaded(
         }
     };
     Ok(Ok(Box::new(move |request| then(output, request))))
+}
+
+/// Submits work when its client has a place in its share, which it has until the first part of the result is dropped.
+async fn submit_work(
+    worker: Rc<Worker>,
+    plugin: &'static str,
+    turn: TurnKey,
+    work: Work,
+) -> Result<(TurnShare, oneshot::Receiver<OffloadResult>), QueueFull> {
+    let share = worker.plugins.turns.wait(plugin, turn)?.await;
+    let done = worker.plugins.offloading.submit(plugin, turn, work)?;
+    Ok((share, done))
+}
+
+/// Waits for a future, unless the client leaves before.
+async fn until_client_leaves<T>(
+    serving: &mut RequestContext<'_>,
+    future: impl Future<Output = T>,
+) -> Result<T, WaitLost> {
+    let mut future = pin!(future);
+    poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(Ok(done)),
+        Poll::Pending => poll_client(serving, cx).map(Err),
+    })
+    .await
 }
 
 /// Ready when the client has gone.

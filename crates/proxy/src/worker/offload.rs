@@ -1,8 +1,8 @@
 //! The threads for work that would hold up a worker: a few for each plugin, of low priority, with a bounded queue.
 //!
 //! A plugin's threads are started with its first work. All workers share them, so that it uses only so many cores, however many
-//! workers there are; and no plugin waits for the work of another, however much that has. Of one plugin's work, each client of a
-//! route has its turn: one with much to do waits for itself.
+//! workers there are; and no plugin waits for the work of another, however much that has. Of one plugin's work, each client has its
+//! turn, and each route of a client: one with much to do waits for itself.
 //!
 //! ```text
 //!  worker ─┐          dispatcher            ┌▶ thread
@@ -15,6 +15,7 @@ use super::turns::TurnKey;
 use crate::basics::clock::thread_cpu_time;
 use crossbeam_channel::{Receiver, Sender, bounded, select};
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use stillgate_plugin_api::QueueFull;
@@ -79,11 +80,6 @@ impl OffloadPools {
         let pool = self.pool_of(plugin).ok_or(QueueFull)?;
         let place = pool.places.clone().try_acquire_owned().map_err(|_| QueueFull)?;
         pool.submit(turn, work, OffloadPlace(place))
-    }
-
-    /// Whether half of the queue of a plugin is taken.
-    pub(crate) fn is_crowded(&self, plugin: &'static str) -> bool {
-        self.pool_of(plugin).is_some_and(|pool| pool.places.available_permits() < QUEUE_MAX / 2)
     }
 
     /// Waits for a place in the queue.
@@ -153,26 +149,43 @@ fn begin() -> Option<Sender<Job>> {
 
 /// Jobs by whose turn it is, the next first. Never more than [`QUEUE_MAX`] jobs, since each has a place.
 #[derive(Default)]
-struct Turns(VecDeque<(TurnKey, VecDeque<Job>)>);
+struct Turns(VecDeque<ClientTurn>);
+
+/// Jobs of one client, by route, the next first.
+struct ClientTurn {
+    client: IpAddr,
+    routes: VecDeque<(u64, VecDeque<Job>)>,
+}
 
 impl Turns {
     fn add(&mut self, job: Job) {
-        match self.0.iter_mut().find(|(turn, _)| *turn == job.turn) {
+        let TurnKey { client, route } = job.turn;
+        let known = self.0.iter().position(|turn| turn.client == client);
+        let at = known.unwrap_or_else(|| {
+            self.0.push_back(ClientTurn { client, routes: VecDeque::new() });
+            self.0.len() - 1
+        });
+        let routes = &mut self.0[at].routes;
+        match routes.iter_mut().find(|(of, _)| *of == route) {
             Some((_, jobs)) => {
                 // Places of requests that were given up are for others.
                 jobs.retain(|job| !job.done.is_closed());
                 jobs.push_back(job);
             }
-            None => self.0.push_back((job.turn, VecDeque::from([job]))),
+            None => routes.push_back((route, VecDeque::from([job]))),
         }
     }
 
     /// The job whose turn it is.
     fn take(&mut self) -> Option<Job> {
-        let (turn, mut jobs) = self.0.pop_front()?;
+        let mut turn = self.0.pop_front()?;
+        let (route, mut jobs) = turn.routes.pop_front()?;
         let job = jobs.pop_front();
         if !jobs.is_empty() {
-            self.0.push_back((turn, jobs));
+            turn.routes.push_back((route, jobs));
+        }
+        if !turn.routes.is_empty() {
+            self.0.push_back(turn);
         }
         job
     }
@@ -225,11 +238,10 @@ fn serve(jobs: &Receiver<Job>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::IpAddr;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    const ANYBODY: TurnKey = TurnKey::ANYBODY;
+    const ANYBODY: TurnKey = TurnKey { client: IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), route: 0 };
 
     fn work<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Box<dyn FnOnce() -> Output + Send> {
         Box::new(move || Box::new(work()) as Output)
@@ -318,11 +330,16 @@ mod tests {
             (0..100).map(|_| offloading.submit("a", TurnKey::of("r", first), position()).unwrap()).collect();
         let little = offloading.submit("a", TurnKey::of("r", second), position()).unwrap();
         let elsewhere = offloading.submit("a", TurnKey::of("s", first), position()).unwrap();
+        let other_routes: Vec<_> = (0..50)
+            .map(|route| offloading.submit("a", TurnKey::of(&route.to_string(), first), position()).unwrap())
+            .collect();
         drop(hold);
         // The dispatcher holds one job in its hand for each thread, and two threads may end in another order.
         let soon = 2 * THREADS as u32 + 4;
+        // It waits for one piece of the first client's work, not for one of each of its routes; these come next.
         assert!(value(little).unwrap() < soon);
         assert!(value(elsewhere).unwrap() < soon);
+        assert!(other_routes.into_iter().map(value).all(|done| done.is_ok()));
         assert!(much.into_iter().map(value).all(|done| done.is_ok()));
         drop(busy);
     }

@@ -81,6 +81,7 @@ impl Plugins {
         (outbox, process): (Outbox, Arc<ServingProcess>),
         begin_http2: BeginHttp2,
     ) -> Plugins {
+        let turns = Rc::new(TurnShares::new(tally.0.len()));
         let io = PluginIo { worker, calls: Rc::new(Calls::new(begin_http2)) };
         let counts = move || {
             let Counters { connections_open, connections_total, requests_in_flight, requests_total, .. } = tally.read();
@@ -89,7 +90,7 @@ impl Plugins {
         let own = stillgate_plugin_api::Worker::new(limits).with_io(Rc::new(io)).with_counts(Rc::new(counts));
         own.seed(random::number());
         let own = own.with_outbox(outbox, process, [random::number(), random::number()]);
-        Plugins { own, offloading, ..Plugins::default() }
+        Plugins { own, turns, offloading, ..Plugins::default() }
     }
 
     /// The chain of a route, which the Plan has at this position, merged with a consumer's plugins.

@@ -10,24 +10,28 @@ use stillgate_plugin_api::QueueFull;
 use stillgate_plugin_api::facts::client_network;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Work of one client of a route, from one worker, that may wait while half of the queue is taken: the other half is for the others.
-/// Of work for one client's bodies, no more waits at any time.
+/// Pieces of one client's work, from all workers, that may be in a plugin's queue at once: the rest of it is for the others.
+const CLIENT_WORK_MAX: usize = 32;
+/// Pieces of it from one worker.
 const SHARE_MAX: usize = 8;
+/// Pieces of one client's work that may wait for its share of one worker.
+pub(crate) const WAITING_MAX: usize = 256;
 
-/// Whose turn it is: work with one of these is done in its order, and alternates with that of others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct TurnKey(u64);
+/// Whose turn it is: clients have turns, and of one client's work its routes have. Work with one of these is done in its order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TurnKey {
+    /// Its address, or the beginning of it.
+    pub(crate) client: IpAddr,
+    /// A collision only lets two routes wait for each other.
+    pub(crate) route: u64,
+}
 
 impl TurnKey {
-    #[cfg(test)]
-    pub(crate) const ANYBODY: TurnKey = TurnKey(0);
-
     /// A client of a route.
     pub(crate) fn of(route: &str, client: IpAddr) -> TurnKey {
-        // A collision only lets two wait for each other.
         let mut hasher = DefaultHasher::new();
-        (route, client_network(client)).hash(&mut hasher);
-        TurnKey(hasher.finish())
+        route.hash(&mut hasher);
+        TurnKey { client: client_network(client), route: hasher.finish() }
     }
 
     /// A client's bodies under way, on all routes.
@@ -36,72 +40,73 @@ impl TurnKey {
     }
 }
 
-/// The work of each client that one worker waits for.
-#[derive(Default)]
+/// Each client's share of the work that one worker has done elsewhere.
 pub(crate) struct TurnShares {
-    /// Pieces of work, for requests: those beyond a share are refused.
-    requests: RefCell<HashMap<TurnKey, usize>>,
-    /// Shares of work for bodies, which waits for one.
-    bodies: RefCell<HashMap<TurnKey, Arc<Semaphore>>>,
+    share: usize,
+    clients: RefCell<HashMap<ShareKey, ClientShare>>,
 }
 
-/// A piece of such work, counted until it is dropped.
-pub(crate) struct TurnShare {
-    turn: TurnKey,
-    of: Rc<TurnShares>,
+/// A client of a plugin: no work waits for that of another plugin.
+type ShareKey = (&'static str, IpAddr);
+
+struct ClientShare {
+    free: Arc<Semaphore>,
+    /// Pieces of work that have a place in the share, or wait for one.
+    pieces: usize,
+}
+
+impl Default for TurnShares {
+    fn default() -> TurnShares {
+        TurnShares::new(1)
+    }
 }
 
 impl TurnShares {
-    /// Counts one more; fails if the client has its share, and others need the rest.
-    pub(crate) fn begin(self: &Rc<TurnShares>, turn: TurnKey, is_crowded: bool) -> Result<TurnShare, QueueFull> {
-        let mut counts = self.requests.borrow_mut();
-        let count = counts.entry(turn).or_default();
-        if is_crowded && *count >= SHARE_MAX {
-            return Err(QueueFull);
-        }
-        *count += 1;
-        Ok(TurnShare { turn, of: self.clone() })
+    /// Those of one of this many workers.
+    pub(crate) fn new(workers: usize) -> TurnShares {
+        let share = (CLIENT_WORK_MAX / workers.max(1)).clamp(1, SHARE_MAX);
+        TurnShares { share, clients: RefCell::default() }
     }
 
-    /// Waits until a client has fewer pieces of work for its bodies under way, or waiting for a place, than its share.
-    pub(crate) fn wait(self: &Rc<TurnShares>, turn: TurnKey) -> impl Future<Output = BodyShare> + use<> {
-        let of_client =
-            self.bodies.borrow_mut().entry(turn).or_insert_with(|| Arc::new(Semaphore::new(SHARE_MAX))).clone();
-        let mut share = BodyShare { turn, of: self.clone(), permit: None, of_client };
-        async move {
-            // A semaphore that nobody closes always gives a permit.
-            share.permit = share.of_client.clone().acquire_owned().await.ok();
-            share
+    /// Waits for a place in a client's share; fails if too much of its work waits already.
+    pub(crate) fn wait(
+        self: &Rc<TurnShares>,
+        plugin: &'static str,
+        turn: TurnKey,
+    ) -> Result<impl Future<Output = TurnShare> + use<>, QueueFull> {
+        let key = (plugin, turn.client);
+        let mut clients = self.clients.borrow_mut();
+        let new = || ClientShare { free: Arc::new(Semaphore::new(self.share)), pieces: 0 };
+        let of_client = clients.entry(key).or_insert_with(new);
+        if of_client.pieces >= self.share + WAITING_MAX {
+            return Err(QueueFull);
         }
+        of_client.pieces += 1;
+        let free = of_client.free.clone();
+        let mut share = TurnShare { key, of: self.clone(), permit: None };
+        Ok(async move {
+            // A semaphore that nobody closes always gives a permit.
+            share.permit = free.acquire_owned().await.ok();
+            share
+        })
     }
+}
+
+/// A place in the share of a client, or the wait for one, until it is dropped.
+pub(crate) struct TurnShare {
+    key: ShareKey,
+    of: Rc<TurnShares>,
+    permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Drop for TurnShare {
     fn drop(&mut self) {
-        let mut counts = self.of.requests.borrow_mut();
-        if let Some(count) = counts.get_mut(&self.turn) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.turn);
+        let mut clients = self.of.clients.borrow_mut();
+        if let Some(of_client) = clients.get_mut(&self.key) {
+            of_client.pieces -= 1;
+            if of_client.pieces == 0 {
+                clients.remove(&self.key);
             }
-        }
-    }
-}
-
-/// The share of a piece of work for a body, or the wait for it.
-pub(crate) struct BodyShare {
-    turn: TurnKey,
-    of: Rc<TurnShares>,
-    permit: Option<OwnedSemaphorePermit>,
-    of_client: Arc<Semaphore>,
-}
-
-impl Drop for BodyShare {
-    fn drop(&mut self) {
-        self.permit = None;
-        // Otherwise another share holds it beside this one and the table.
-        if Arc::strong_count(&self.of_client) == 2 {
-            self.of.bodies.borrow_mut().remove(&self.turn);
         }
     }
 }
@@ -110,20 +115,58 @@ impl Drop for BodyShare {
 mod tests {
     use super::*;
     use tokio::runtime::Builder;
-    use tokio::task::{LocalSet, yield_now};
+    use tokio::task::{LocalSet, spawn_local, yield_now};
+
+    fn of(network: u8) -> TurnKey {
+        TurnKey::of("r", IpAddr::from([192, 0, 2, network]))
+    }
+
+    fn run_here(test: impl Future<Output = ()>) {
+        LocalSet::new().block_on(&Builder::new_current_thread().build().unwrap(), test);
+    }
 
     #[test]
-    fn a_client_with_much_leaves_places_to_others() {
-        let shares = Rc::new(TurnShares::default());
-        let of = |network: u8| TurnKey::of("r", IpAddr::from([192, 0, 2, network]));
-        let mut held: Vec<_> = (0..100).map(|_| shares.begin(of(1), false).unwrap()).collect();
-        assert!(shares.begin(of(1), true).is_err());
-        let others: Vec<_> = (0..SHARE_MAX).map(|_| shares.begin(of(2), true).unwrap()).collect();
-        assert!(shares.begin(of(2), true).is_err());
-        held.truncate(SHARE_MAX - 1);
-        assert!(shares.begin(of(1), true).is_ok());
-        drop((held, others));
-        assert!(shares.requests.borrow().is_empty());
+    fn work_of_one_client_waits_for_itself_and_not_that_of_others() {
+        run_here(async {
+            let shares = Rc::new(TurnShares::new(2));
+            let mut held = Vec::new();
+            for number in 0..SHARE_MAX {
+                // On whichever routes.
+                let turn = TurnKey { route: number as u64, ..of(1) };
+                held.push(shares.wait("a", turn).unwrap().await);
+            }
+            let ninth = spawn_local(shares.wait("a", of(1)).unwrap());
+            let given_up = spawn_local(shares.wait("a", of(1)).unwrap());
+            yield_now().await;
+            assert!(!ninth.is_finished());
+            drop(shares.wait("a", of(2)).unwrap().await);
+            drop(shares.wait("b", of(1)).unwrap().await);
+            given_up.abort();
+            held.pop();
+            held.push(ninth.await.unwrap());
+            assert!(given_up.await.is_err());
+            assert_eq!(shares.clients.borrow().len(), 1);
+            drop(held);
+            assert!(shares.clients.borrow().is_empty(), "what is over takes no memory");
+        });
+    }
+
+    #[test]
+    fn what_waits_is_bounded() {
+        let shares = Rc::new(TurnShares::new(2));
+        let waiting: Vec<_> = (0..SHARE_MAX + WAITING_MAX).map(|_| shares.wait("a", of(1)).unwrap()).collect();
+        assert!(shares.wait("a", of(1)).is_err());
+        assert!(shares.wait("a", of(2)).is_ok());
+        drop(waiting);
+        assert!(shares.wait("a", of(1)).is_ok());
+        assert!(shares.clients.borrow().is_empty());
+    }
+
+    #[test]
+    fn many_workers_have_small_shares() {
+        for (workers, share) in [(0, 8), (1, 8), (4, 8), (8, 4), (32, 1), (200, 1)] {
+            assert_eq!(TurnShares::new(workers).share, share, "{workers}");
+        }
     }
 
     #[test]
@@ -133,30 +176,5 @@ mod tests {
         assert_ne!(of("2001:db8:0:1::1"), of("2001:db8:0:2::1"));
         assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
         assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
-    }
-
-    #[test]
-    fn bodies_of_one_client_wait_for_each_other_and_not_others_for_them() {
-        let shares = Rc::new(TurnShares::default());
-        let of = |network: u8| TurnKey::of_bodies(IpAddr::from([192, 0, 2, network]));
-        let runtime = Builder::new_current_thread().build().unwrap();
-        LocalSet::new().block_on(&runtime, async {
-            let mut held = Vec::new();
-            for _ in 0..SHARE_MAX {
-                held.push(shares.wait(of(1)).await);
-            }
-            let ninth = tokio::task::spawn_local(shares.wait(of(1)));
-            let given_up = tokio::task::spawn_local(shares.wait(of(1)));
-            yield_now().await;
-            assert!(!ninth.is_finished());
-            drop(shares.wait(of(2)).await);
-            given_up.abort();
-            held.pop();
-            held.push(ninth.await.unwrap());
-            assert!(given_up.await.is_err());
-            assert_eq!(shares.bodies.borrow().len(), 1);
-            drop(held);
-            assert!(shares.bodies.borrow().is_empty(), "what is over takes no memory");
-        });
     }
 }

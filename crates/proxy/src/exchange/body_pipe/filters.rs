@@ -1,11 +1,11 @@
 //! The filters of one body, each called with the output of the previous one, and their work that is done by other threads, while
 //! nothing more of the body is read.
 
-use super::{BreakCause, BrokenBody, FilteredBody, OffloadedFilter, PIECE_BYTES_MAX};
+use super::{BreakCause, BrokenBody, FilteredBody, OffloadedFilter, PIECE_BYTES_MAX, Stopwatch};
 use crate::worker::body_memory::BodyLease;
 use crate::worker::offload::{FinishedWork, OffloadPlace, OffloadResult};
 use crate::worker::plugins::{PluginRefusal, Plugins};
-use crate::worker::turns::{BodyShare, TurnKey};
+use crate::worker::turns::{TurnKey, TurnShare};
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::net::{IpAddr, Ipv4Addr};
@@ -31,9 +31,9 @@ pub(super) enum OffloadState {
     /// Still with the filter's pipe.
     NotBegun(Work),
     /// It waits for the share of its client, or for a place in the queue, which is full.
-    Queueing(Work, LocalFuture<Result<(BodyShare, OffloadPlace), QueueFull>>),
+    Queueing(Work, LocalFuture<Result<(TurnShare, OffloadPlace), QueueFull>>),
     /// The share is the client's until the work is done.
-    Elsewhere(oneshot::Receiver<OffloadResult>, BodyShare),
+    Elsewhere(oneshot::Receiver<OffloadResult>, TurnShare),
 }
 
 impl OffloadState {
@@ -55,7 +55,8 @@ impl OffloadState {
                 };
             }
             OffloadState::NotBegun(work) => {
-                let (share, place) = (plugins.turns.wait(turn), plugins.offloading.place(plugin));
+                let share = plugins.turns.wait(plugin, turn).map_err(busy)?;
+                let place = plugins.offloading.place(plugin);
                 let place: LocalFuture<_> = Box::pin(async move { Ok((share.await, place.await?)) });
                 (work, place)
             }
@@ -151,6 +152,8 @@ pub(super) struct Filters<'a> {
     pub(super) between: &'a mut [Vec<u8>; 2],
     /// The plugin whose filter is running; afterwards, the one whose filter holds most.
     pub(super) running: &'a Cell<&'static str>,
+    /// CPU time of filters that does not count against the bound of a body.
+    pub(super) uncounted: &'a Cell<Duration>,
 }
 
 impl Filters<'_> {
@@ -172,6 +175,7 @@ impl Filters<'_> {
             // The last filter writes to the final output: most bodies have one filter, and are not copied.
             let gives = if at == last { &mut *out } else { &mut *next };
             let (before, comes) = (gives.len(), piece.take().unwrap_or(&current[..]));
+            let stopwatch = filter.is_of_bounded_cost().then(Stopwatch::start);
             match result.take() {
                 // Its output from before its work is already there.
                 Some(result) => filter.on_work_done(result, gives).map_err(refusal)?,
@@ -185,6 +189,9 @@ impl Filters<'_> {
                         PieceEnd::End => filter.end(gives).map_err(refusal)?,
                     }
                 }
+            }
+            if let Some(stopwatch) = stopwatch {
+                self.uncounted.set(self.uncounted.get() + stopwatch.elapsed());
             }
             if let Some(work) = filter.work() {
                 return Ok(Some((at, work)));

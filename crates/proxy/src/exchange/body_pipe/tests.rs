@@ -116,6 +116,74 @@ fn the_time_that_filters_take_is_bounded() {
     assert_eq!(end(FilteredBody { seen_bytes, ..filtered(&worker, CPU_MAX * 2, 1) }).0, Ok(()));
 }
 
+/// Passes on its input, and takes CPU time for each piece.
+struct SlowFilter {
+    cpu: Duration,
+    is_of_bounded_cost: bool,
+}
+
+impl BodyFilter for SlowFilter {
+    fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), BodyError> {
+        take(self.cpu);
+        out.extend_from_slice(piece);
+        Ok(())
+    }
+
+    fn end(&mut self, _: &mut Vec<u8>) -> Result<(), BodyError> {
+        Ok(())
+    }
+
+    fn held_bytes(&self) -> usize {
+        0
+    }
+
+    fn is_of_bounded_cost(&self) -> bool {
+        self.is_of_bounded_cost
+    }
+}
+
+fn slow(cpu: Duration, is_of_bounded_cost: bool) -> FilteredBody {
+    let mut filtered = FilteredBody::default();
+    filtered.changes.plugin = "holding";
+    filtered.changes.filter(Box::new(SlowFilter { cpu, is_of_bounded_cost }));
+    filtered.start(false, Rc::<BodyMemory>::default().begin(CLIENT));
+    filtered
+}
+
+#[test]
+fn a_stream_of_short_pieces_does_not_end_by_itself() {
+    // As long as twice the bound would last if pieces added nothing to it.
+    let cpu = CPU_PER_PIECE / 2;
+    let mut stream = slow(cpu, false);
+    for _ in 0..2 * CPU_MAX.as_nanos() / cpu.as_nanos() {
+        stream.run(b"data: 1\n\n", PieceEnd::Piece).unwrap();
+        stream.clear_out();
+    }
+    let mut slower = slow(4 * CPU_PER_PIECE, false);
+    let pieces = 2 * CPU_MAX.as_nanos() / CPU_PER_PIECE.as_nanos();
+    let ran = (0..pieces).try_for_each(|_| slower.run(b"data: 1\n\n", PieceEnd::Piece));
+    assert_eq!(ran, refused(PluginRefusal::Time));
+}
+
+#[test]
+fn a_coding_cuts_no_body_off() {
+    let mut coded = slow(CPU_MAX * 2, true);
+    assert_eq!(coded.run(b"a", PieceEnd::Piece), Ok(()));
+    // What other filters of the body take counts still.
+    coded.changes.filter(Box::new(SlowFilter { cpu: CPU_MAX * 2, is_of_bounded_cost: false }));
+    assert_eq!(coded.run(b"a", PieceEnd::Piece), refused(PluginRefusal::Time));
+}
+
+#[test]
+fn others_are_served_while_a_body_takes_long() {
+    let mut long = slow(TURN_CPU, false);
+    long.run(b"a", PieceEnd::Piece).unwrap();
+    assert!(long.is_tired);
+    let mut short = slow(Duration::ZERO, false);
+    short.run(b"a", PieceEnd::Piece).unwrap();
+    assert!(!short.is_tired);
+}
+
 /// Passes on its input, with a dot at the end.
 struct DotFilter;
 
