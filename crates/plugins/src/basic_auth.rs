@@ -8,7 +8,7 @@
 //! milliseconds, so it is done by threads that do not serve requests; correct passwords are remembered by their
 //! digests, per worker, and are valid as long as the consumer has the same credential.
 
-use crate::authentication::{AUTHORIZATION, BASE64, REALM, Strangers};
+use crate::authentication::{AUTHORIZATION, BASE64, REALM, Strangers, hide_lines, is_of_scheme};
 use crate::digest_cache::DigestCache;
 use argon2::{Argon2, Params, PasswordHash, PasswordVerifier};
 use aws_lc_rs::constant_time::verify_slices_are_equal;
@@ -133,6 +133,12 @@ impl Plugin for BasicAuth {
     fn named_consumer(&self) -> Option<&str> {
         self.0.strangers.anonymous()
     }
+
+    fn hide_credentials(&self, request: &mut Request<'_>) {
+        if self.0.hide_credentials {
+            hide_lines(AUTHORIZATION, |value| is_of_scheme(value, SCHEME), request);
+        }
+    }
 }
 
 /// Compares a password with a hash, unless it was correct before.
@@ -233,9 +239,11 @@ fn without_line_end(password: &[u8]) -> &[u8] {
     password.strip_suffix(b"\r").unwrap_or(password)
 }
 
+/// The scheme.
+const SCHEME: &[u8] = b"Basic";
+
 /// The user name and the password in a value of `Authorization`.
 fn decode<'a>(header: &[u8], buffer: &'a mut Vec<u8>) -> Option<(&'a [u8], &'a [u8])> {
-    const SCHEME: &[u8] = b"Basic";
     let (scheme, encoded) = header.split_at_checked(SCHEME.len())?;
     if !scheme.eq_ignore_ascii_case(SCHEME) || !encoded.first()?.is_ascii_whitespace() {
         return None;
