@@ -6,13 +6,16 @@ use std::collections::VecDeque;
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use stillgate_plugin_api::NoUpstreams;
 use stillgate_plugin_api::body::BodyChange;
 use stillgate_plugin_api::flow::Offload;
 use stillgate_plugin_api::metadata::{MetadataItem, MetadataTable};
+use stillgate_plugin_api::outbox::{Chunk, Outbox, OutboxCounters, Post};
+use stillgate_plugin_api::record::{NodeTries, Record, RequestId};
+use stillgate_plugin_api::response::LogValues;
 use stillgate_plugin_api::secrets::NoSecrets;
 use stillgate_plugin_api::{
     AnswerBody, BodyChanges, BodyError, BodyFilter, Call, CallError, Chain, ChainEntry, Consumers, Device, Facts, Flow,
@@ -43,6 +46,8 @@ pub(crate) struct Plugins {
     consumers: Consumers,
     /// Whether the phase `log` runs.
     logs: bool,
+    /// Whether it gets a record, so that loggers write entries.
+    records: bool,
 }
 
 /// A node's response.
@@ -58,7 +63,18 @@ pub(crate) fn plugins(yaml: &str) -> Result<Plugins, String> {
             let client = Ipv4Addr::new(192, 0, 2, 7).into();
             let (metadata, worker, consumers) = Default::default();
             let (begun, sent) = Default::default();
-            Ok(Plugins { chain, metadata, client, worker, trusted: Vec::new(), begun, sent, consumers, logs: false })
+            Ok(Plugins {
+                chain,
+                metadata,
+                client,
+                worker,
+                trusted: Vec::new(),
+                begun,
+                sent,
+                consumers,
+                logs: false,
+                records: false,
+            })
         }
         _ => Err(sink.into_errors().to_string()),
     }
@@ -145,6 +161,15 @@ impl Plugins {
     pub(crate) fn logging(mut self) -> Plugins {
         self.logs = true;
         self
+    }
+
+    /// Runs the phase `log` with a record whose times and sizes are zero, and keeps what loggers write.
+    pub(crate) fn recording(mut self) -> (Plugins, SentEntries) {
+        (self.logs, self.records) = (true, true);
+        let sent = SentEntries::default();
+        let outbox = Outbox::new(Box::new(sent.clone()), Arc::new(OutboxCounters::new([])));
+        self.worker = std::mem::take(&mut self.worker).with_outbox(outbox, Arc::default(), [1, 2]);
+        (self, sent)
     }
 
     /// Sets the time of requests, in milliseconds since 1970.
@@ -294,7 +319,7 @@ impl Plugins {
             entry.plugin.code_content(&mut response);
         }
         if self.logs {
-            self.chain.of(Phase::Log).for_each(|(_, entry)| entry.plugin.log(&mut response));
+            self.log(&mut response);
         }
         let status = response.status();
         if let Some(begun) = &mut *self.begun.borrow_mut() {
@@ -308,6 +333,71 @@ impl Plugins {
                 writeln!(out, "< {:?}", String::from_utf8_lossy(&body)).unwrap();
             }
         }
+    }
+}
+
+impl Plugins {
+    /// The phase `log`.
+    fn log(&self, response: &mut Response<'_>) {
+        let (facts, tries, id) = (response.facts, NodeTries::default(), RequestId::default());
+        let record = Record {
+            end_unix_ms: self.worker.now_ms(),
+            method: facts.method(),
+            target: facts.request.target.of(facts.head),
+            version: facts.protocol,
+            status: response.status(),
+            bytes_sent: 0,
+            body_bytes_sent: 0,
+            bytes_received: 0,
+            request_time_us: 0,
+            upstream_time_us: None,
+            asked_us: None,
+            node_time_us: None,
+            tries: &tries,
+            route_id: None,
+            service_id: None,
+            client: facts.client,
+            vars: &facts,
+            trace: response.settled.trace,
+            id: &id,
+            given_id: b"",
+            process: self.worker.process(),
+        };
+        let ended = LogValues { record, request_body: None, request_is_whole: true, response_body: None };
+        // It must not outlive the record.
+        let mut response = Response {
+            body: &mut *response.body,
+            edits: &mut *response.edits,
+            settled: &mut *response.settled,
+            ended: self.records.then_some(&ended),
+            ..*response
+        };
+        self.chain.of(Phase::Log).for_each(|(_, entry)| entry.plugin.log(&mut response));
+        self.worker.flush();
+    }
+}
+
+/// What loggers have written.
+#[derive(Default, Clone)]
+pub(crate) struct SentEntries(Arc<Mutex<Vec<String>>>);
+
+impl SentEntries {
+    /// The entries so far.
+    pub(crate) fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+impl Post for SentEntries {
+    fn post(&mut self, mut chunk: Chunk) -> Result<(), Chunk> {
+        let entries = chunk.iter().map(|(_, entry)| String::from_utf8_lossy(entry).into_owned());
+        self.0.lock().unwrap().extend(entries);
+        chunk.clear();
+        Ok(())
+    }
+
+    fn empty(&mut self) -> Option<Chunk> {
+        None
     }
 }
 
