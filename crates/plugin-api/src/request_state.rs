@@ -86,8 +86,8 @@ impl RequestState {
         held.is_empty() && client.is_none() && upstream.is_empty() && is_unnamed
     }
 
-    /// Path and query as the client sent them, without the credentials that plugins have hidden: what servers are told that
-    /// are no nodes, such as those of loggers.
+    /// Path and query as the client sent them, without the credentials that plugins have hidden: for servers other than nodes,
+    /// such as those of loggers.
     pub fn shown_target<'a>(&'a self, facts: &Facts<'a>) -> &'a [u8] {
         self.shown_target.as_deref().unwrap_or_else(|| facts.path_and_query())
     }

@@ -48,7 +48,7 @@ fn forward_auth_asks_and_passes_fields_on() {
     );
 }
 
-/// Its server is no node: it gets a hidden key neither in a field nor in the target.
+/// Its server is not a node: it gets a hidden key neither in a field nor in the target.
 #[test]
 fn forward_auth_does_not_get_hidden_keys() {
     let known = consumers(&[("jack", &[], "key-auth: {key: sesame}")]);

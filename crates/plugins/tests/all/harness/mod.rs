@@ -193,6 +193,55 @@ impl Plugins {
 
     /// Like [`Plugins::run`], with the response's body in pieces.
     pub(crate) fn exchange(&self, request: &str, response: &[u8], pieces: &[&[u8]]) -> String {
+        self.with_facts(request, |facts, body| {
+            let mut out = String::new();
+            let (mut early, mut settled) = (Edits::default(), RequestState::default());
+            let mut edits = RequestEdits::default();
+            let answer = self.request(facts, body, (&mut edits, &mut early, &mut settled), &mut out);
+            self.response(facts, (&edits.fields, &early, &mut settled), answer, response, pieces, &mut out);
+            out
+        })
+    }
+
+    /// Calls the first plugin in `rewrite`. The caller completes what it waits for, with other requests in between.
+    pub(crate) fn begun(&self, request: &str) -> Flow {
+        self.with_request(request, |request| {
+            let (_, entry) = self.chain.of(Phase::Rewrite).next().expect("a plugin");
+            entry.plugin.rewrite(request)
+        })
+    }
+
+    /// Continues a request that has waited, and returns what it does then, with its consumer.
+    pub(crate) fn resumed(&self, request: &str, then: impl FnOnce(&mut Request<'_>) -> Flow) -> (Flow, Option<String>) {
+        self.with_request(request, |request| {
+            let flow = then(request);
+            (flow, request.consumer.map(|found| self.consumers.of(found).name.to_string()))
+        })
+    }
+
+    fn with_request<R>(&self, text: &str, then: impl FnOnce(&mut Request<'_>) -> R) -> R {
+        self.with_facts(text, |facts, received| {
+            let (mut edits, mut response, mut body) =
+                (RequestEdits::default(), Edits::default(), BodyChanges::default());
+            let (mut settled, mut consumer) = (RequestState::default(), None);
+            then(&mut Request {
+                facts,
+                edits: &mut edits,
+                body: &mut body,
+                received: Some(received),
+                settled: &mut settled,
+                response: &mut response,
+                consumer: &mut consumer,
+                consumers: &self.consumers,
+                id: &RequestId::default(),
+                worker: &self.worker,
+                metadata: &self.metadata,
+            })
+        })
+    }
+
+    /// Parses a request with its body.
+    fn with_facts<R>(&self, request: &str, then: impl FnOnce(Facts<'_>, &[u8]) -> R) -> R {
         let (head, body) = head_and_body(request);
         let mut parsed = RequestHead::default();
         // The maximum: the plugins' own limits are tested here.
@@ -219,12 +268,7 @@ impl Plugins {
             tls: None,
             route: None,
         };
-        let mut out = String::new();
-        let (mut early, mut settled) = (Edits::default(), RequestState::default());
-        let mut edits = RequestEdits::default();
-        let answer = self.request(facts, &body, (&mut edits, &mut early, &mut settled), &mut out);
-        self.response(facts, (&edits.fields, &early, &mut settled), answer, response, pieces, &mut out);
-        out
+        then(facts, &body)
     }
 
     /// The phases before the request is forwarded; the answer of a plugin, if one answers.

@@ -1,4 +1,4 @@
-//! What receivers of logs and spans get of a request whose key is hidden: none of them is a node, and none needs it.
+//! What receivers of logs and spans get of a request whose key is hidden: they are not nodes, and do not need it.
 
 use crate::auth::consumers::consumers;
 use crate::harness::{OK, plugins};
