@@ -102,6 +102,10 @@ pub trait Plugin: Send + Sync + 'static {
         &[]
     }
 
+    /// Takes its kind of credentials out of the request, right or wrong, if it is configured to hide them. Called where another
+    /// plugin has authenticated the request.
+    fn hide_credentials(&self, _request: &mut Request<'_>) {}
+
     /// A name under which this configuration shares its state with others, and the part that must be equal in all of
     /// them.
     fn shared(&self) -> Option<(&str, Identity)> {

@@ -111,7 +111,8 @@ impl<'a> Request<'a> {
         Ok(())
     }
 
-    /// Removes the arguments of a name from the query for the node. Everything around them is unchanged. `buffer`: for its work.
+    /// Removes the arguments of a name from the query for the node and from [`RequestState::shown_target`]. Everything around
+    /// them is unchanged. `buffer`: for its work.
     pub fn hide_argument(&mut self, name: &[u8], buffer: &mut Vec<u8>) {
         // The target may have been rewritten, with the query or without.
         buffer.clear();
@@ -128,6 +129,12 @@ impl<'a> Request<'a> {
         write_query_without(query, name, buffer);
         if buffer.len() < query.len() {
             self.settled.query = Some(buffer.clone());
+        }
+        let shown = self.settled.shown_target(&self.facts);
+        buffer.clear();
+        write_without(shown, name, buffer);
+        if buffer.len() < shown.len() {
+            self.settled.shown_target = Some(buffer.clone());
         }
     }
 

@@ -1,6 +1,7 @@
 //! State of a request that plugins set, besides its head and its body.
 
 use crate::arguments::values::ReadArguments;
+use crate::facts::Facts;
 use crate::identity::Identity;
 use crate::record::Trace;
 use std::any::Any;
@@ -30,6 +31,8 @@ pub struct RequestState {
     pub(crate) arguments: ReadArguments,
     /// The query as plugins have left it: without hidden credentials, or with arguments of a function. `None`: as it came.
     pub(crate) query: Option<Vec<u8>>,
+    /// The client's path and query without hidden credentials. `None`: none were hidden.
+    pub(crate) shown_target: Option<Vec<u8>>,
 }
 
 /// A span of the gateway, from its start to the end of the response.
@@ -62,6 +65,7 @@ impl RequestState {
         self.request_id.clear();
         self.arguments.clear();
         self.query = None;
+        self.shown_target = None;
     }
 
     /// Whether the state contains nothing that the end of the request needs.
@@ -76,9 +80,16 @@ impl RequestState {
             request_id,
             arguments: _,
             query: _,
+            shown_target: _,
         } = self;
         let is_unnamed = trace.is_none() && spans.is_empty() && request_id.is_empty();
         held.is_empty() && client.is_none() && upstream.is_empty() && is_unnamed
+    }
+
+    /// Path and query as the client sent them, without the credentials that plugins have hidden: for servers other than nodes,
+    /// such as those of loggers.
+    pub fn shown_target<'a>(&'a self, facts: &Facts<'a>) -> &'a [u8] {
+        self.shown_target.as_deref().unwrap_or_else(|| facts.path_and_query())
     }
 
     /// Chooses an upstream; `None`: that of the route, whatever was chosen before.

@@ -2,7 +2,7 @@
 
 use crate::body::BodyChanges;
 use crate::consumers::{ConsumerRef, Consumers};
-use crate::facts::{Facts, format_into, join};
+use crate::facts::{Facts, argument_of, format_into, join};
 use crate::record::Record;
 use crate::request_state::RequestState;
 use crate::worker::Worker;
@@ -121,6 +121,14 @@ impl Lookup for Response<'_> {
                 self.consumer.and_then(|of| self.consumers.of(of).group.as_deref()).map(str::as_bytes)
             }
             Variable::PostArg(_) | Variable::BodyArg(_) => self.settled.arguments.value(variable),
+            // As in `Request`: a hidden key does not come back behind the node.
+            Variable::Args if self.settled.query.is_some() => self.settled.query.as_deref(),
+            Variable::IsArgs if self.settled.query.is_some() => {
+                Some(if self.settled.query.as_ref().is_some_and(|query| !query.is_empty()) { b"?" } else { b"" })
+            }
+            Variable::Arg(name) if self.settled.query.is_some() => {
+                argument_of(self.settled.query.as_deref()?, name, buffer)
+            }
             Variable::Recorded("request_body") => self.ended?.request_body.filter(|body| !body.is_empty()),
             Variable::Recorded("resp_body") => Some(self.ended?.response_body.unwrap_or_default()),
             Variable::Recorded(_) => self.recorded.value(variable, buffer),

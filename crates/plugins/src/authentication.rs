@@ -5,7 +5,7 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use stillgate_plugin_api::{Answer, ConsumerRef, Flow, Request};
 use stillgate_schema::kind::Text;
 use stillgate_schema::{Fault, text};
-use stillgate_wire::{FieldName, OwnedFieldValue};
+use stillgate_wire::{FieldName, FieldValue, OwnedFieldValue};
 
 /// The name of a header field.
 pub(crate) const HEADER: Text<String> =
@@ -39,6 +39,25 @@ pub(crate) const BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_padding_mode(DecodePaddingMode::Indifferent)
         .with_decode_allow_trailing_bits(true),
 );
+
+/// Removes the lines of a header field that are a plugin's credentials. Others stay: several schemes share `Authorization`, and
+/// not each of them may be hidden.
+pub(crate) fn hide_lines(name: FieldName<'_>, is_own: impl Fn(&[u8]) -> bool, request: &mut Request<'_>) {
+    let lines = || request.edits.fields.values(&request.facts.request.fields, request.facts.head, name);
+    if !lines().any(&is_own) {
+        return;
+    }
+    let others: Vec<Vec<u8>> = lines().filter(|line| !is_own(line)).map(<[u8]>::to_vec).collect();
+    request.remove_header(name);
+    for line in &others {
+        request.add_header(name, FieldValue::of_head(line));
+    }
+}
+
+/// Whether a value of `Authorization` begins with a scheme, whatever follows.
+pub(crate) fn is_of_scheme(value: &[u8], scheme: &[u8]) -> bool {
+    value.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme))
+}
 
 const NO_ANONYMOUS: &str = "{\"message\":\"Invalid user authorization\"}\n";
 

@@ -6,18 +6,21 @@
 //!
 //! An addition: the password in the configuration may be a hash by argon2 or bcrypt. Comparing with one takes
 //! milliseconds, so it is done by threads that do not serve requests; correct passwords are remembered by their
-//! digests, per worker, and are valid as long as the consumer has the same credential.
+//! digests, per worker, and are valid as long as the consumer has the same credential. Equal passwords that come at the
+//! same time are compared once.
 
-use crate::authentication::{AUTHORIZATION, BASE64, REALM, Strangers};
+mod comparisons;
+
+use crate::authentication::{AUTHORIZATION, BASE64, REALM, Strangers, hide_lines, is_of_scheme};
 use crate::digest_cache::DigestCache;
 use argon2::{Argon2, Params, PasswordHash, PasswordVerifier};
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use base64::Engine;
 use bcrypt::HashParts;
+use comparisons::{Admission, BegunComparison, PasswordVerdict, RETRY_AFTER_S};
 use std::cell::RefCell;
-use std::net::IpAddr;
 use std::sync::Arc;
-use stillgate_plugin_api::facts::client_network;
+use std::sync::atomic::Ordering;
 use stillgate_plugin_api::secrets::SECRET;
 use stillgate_plugin_api::{
     Answer, Authenticate, Compile, CompileCredential, ConsumerRef, CredentialVerifier, Define, Flow, Phase, Phases,
@@ -90,17 +93,9 @@ const INVALID: &str = "{\"message\":\"Invalid user authorization\"}\n";
 const TOO_MANY: &str = "{\"message\":\"Too many attempts\"}\n";
 const RETRY_AFTER: FieldName<'static> = FieldName::constant("Retry-After");
 
-/// A worker's memory, for all configurations.
-struct BasicAuthMemory {
-    /// Passwords that were found to match a hash.
-    right: DigestCache<()>,
-    attempts: Attempts,
-}
-
 thread_local! {
-    /// Workers are threads: each has one, whatever the number of configurations.
-    static MEMORY: RefCell<BasicAuthMemory> =
-        RefCell::new(BasicAuthMemory { right: DigestCache::new(), attempts: Attempts::new() });
+    /// Passwords that were found to match a hash. Workers are threads: each has one, whatever the number of configurations.
+    static RIGHT: RefCell<DigestCache<()>> = RefCell::new(DigestCache::new());
 }
 
 /// Result of looking at a request.
@@ -114,7 +109,7 @@ enum BasicAuthOutcome {
 struct Login {
     /// `None`: the user name is unknown. The password is compared nevertheless, so that timing reveals nothing.
     attached: Option<ConsumerRef>,
-    /// Identifies the attempt for its limits.
+    /// Identifies the credential.
     identity: u128,
     verifier: Arc<CredentialVerifier>,
     password: Vec<u8>,
@@ -133,44 +128,63 @@ impl Plugin for BasicAuth {
     fn named_consumer(&self) -> Option<&str> {
         self.0.strangers.anonymous()
     }
+
+    fn hide_credentials(&self, request: &mut Request<'_>) {
+        if self.0.hide_credentials {
+            hide_lines(AUTHORIZATION, |value| is_of_scheme(value, SCHEME), request);
+        }
+    }
 }
 
-/// Compares a password with a hash, unless it was correct before.
+/// Compares a password with a hash, unless it was correct before. If that is already under way, its result is awaited.
 fn compare(config: Arc<BasicAuthConfig>, login: Login, request: &mut Request<'_>) -> Flow {
-    let Login { attached, identity, verifier, password } = login;
-    let (digest, attempt) = MEMORY.with_borrow_mut(|BasicAuthMemory { right, attempts }| {
+    let known = RIGHT.with_borrow_mut(|right| {
         // Includes the credential's identity: a match with one hash says nothing about another.
-        let digest = right.digest(&[&identity.to_le_bytes(), &password]);
+        let digest = right.digest(&[&login.identity.to_le_bytes(), &login.password]);
         match right.get(digest) {
-            Some(()) if attached.is_some() => (None, None),
-            _ => (Some(digest), attempts.begin(identity, request.facts.client, request.worker.now_ms())),
+            Some(()) if login.attached.is_some() => Ok(()),
+            _ => Err(digest),
         }
     });
-    let (digest, attempt) = match (digest, attempt) {
-        (None, _) => return config.finish(attached.ok_or(INVALID), request),
-        (Some(_), None) => {
+    let Err(digest) = known else { return config.finish(login.attached.ok_or(INVALID), request) };
+    match comparisons::admit(digest, login.identity, request.facts.client, request.worker.now_ms()) {
+        Admission::Begun(begun) => begin(config, login, digest, begun),
+        Admission::UnderWay(awaited) => Flow::wait(awaited, move |verdict, request| match verdict {
+            PasswordVerdict::Right => config.finish(login.attached.ok_or(INVALID), request),
+            PasswordVerdict::Wrong => config.finish(Err(INVALID), request),
+            PasswordVerdict::Abandoned => compare(config, login, request),
+        }),
+        Admission::Refused => {
             request.response.add(RETRY_AFTER, FieldValue::constant(RETRY_AFTER_S));
-            return Flow::Answer(Answer::text(429, TOO_MANY));
+            Flow::Answer(Answer::text(429, TOO_MANY))
         }
-        (Some(digest), Some(attempt)) => (digest, attempt),
+    }
+}
+
+/// Compares a password on a thread that does not serve requests.
+fn begin(config: Arc<BasicAuthConfig>, login: Login, digest: u128, begun: BegunComparison) -> Flow {
+    let Login { attached, verifier, password, .. } = login;
+    let has_run = begun.has_run();
+    let is_right = move || {
+        has_run.store(true, Ordering::Relaxed);
+        match verifier.get::<Password>() {
+            Some(Password::Hashed(hash)) => hash.is_of(&password) && attached.is_some(),
+            _ => false,
+        }
     };
-    let is_right = move || match verifier.get::<Password>() {
-        Some(Password::Hashed(hash)) => hash.is_of(&password) && attached.is_some(),
-        _ => false,
-    };
-    Flow::offload(is_right, move |is_right, request| {
-        MEMORY.with_borrow_mut(|BasicAuthMemory { right, attempts }| {
-            if is_right != Ok(false) {
-                attempts.return_credits(attempt);
-            }
-            if is_right == Ok(true) {
-                right.put(digest, ());
-            }
-        });
-        match is_right {
-            Ok(true) => config.finish(attached.ok_or(INVALID), request),
-            Ok(false) => config.finish(Err(INVALID), request),
-            Err(full) => full.into(),
+    Flow::offload(is_right, move |is_right, request| match is_right {
+        Ok(true) => {
+            RIGHT.with_borrow_mut(|right| right.put(digest, ()));
+            begun.end(PasswordVerdict::Right);
+            config.finish(attached.ok_or(INVALID), request)
+        }
+        Ok(false) => {
+            begun.end(PasswordVerdict::Wrong);
+            config.finish(Err(INVALID), request)
+        }
+        Err(full) => {
+            begun.end(PasswordVerdict::Abandoned);
+            full.into()
         }
     })
 }
@@ -201,7 +215,7 @@ fn find(request: &Request<'_>, buffer: &mut Vec<u8>, spare: &mut Vec<u8>) -> Res
     let (user, password) = decode(header, buffer).ok_or(MALFORMED)?;
     let user = without_blanks(user, spare);
     let Some((attached, verifier)) = request.consumers.find_with_verifier(BasicAuth::NAME, user) else {
-        let identity = MEMORY.with_borrow(|memory| memory.right.digest(&[user]));
+        let identity = RIGHT.with_borrow(|right| right.digest(&[user]));
         let verifier = request.consumers.decoy_verifier(BasicAuth::NAME, identity as u64).ok_or(INVALID)?;
         let password = without_line_end(password).to_vec();
         return match verifier.get::<Password>() {
@@ -233,9 +247,11 @@ fn without_line_end(password: &[u8]) -> &[u8] {
     password.strip_suffix(b"\r").unwrap_or(password)
 }
 
+/// The scheme.
+const SCHEME: &[u8] = b"Basic";
+
 /// The user name and the password in a value of `Authorization`.
 fn decode<'a>(header: &[u8], buffer: &'a mut Vec<u8>) -> Option<(&'a [u8], &'a [u8])> {
-    const SCHEME: &[u8] = b"Basic";
     let (scheme, encoded) = header.split_at_checked(SCHEME.len())?;
     if !scheme.eq_ignore_ascii_case(SCHEME) || !encoded.first()?.is_ascii_whitespace() {
         return None;
@@ -347,84 +363,6 @@ impl Hash {
     }
 }
 
-// Limits how often passwords are compared with hashes: wrong ones must not use up the threads that do it.
-//
-// Each comparison costs a credit of the pair of user and address, and one of the address. A correct password returns
-// them. The credits of an address that has none left come back with time. A correct password that was compared before
-// needs none.
-
-/// Burst of comparisons for one user and one address; and the time after which one credit comes back.
-const OF_BOTH: CreditRate = CreditRate { credits: 32, back_ms: 4_000 };
-/// The rate for all users of one address.
-const OF_ADDRESS: CreditRate = CreditRate { credits: 256, back_ms: 250 };
-
-/// `Retry-After` of a refused request, in seconds.
-const RETRY_AFTER_S: &str = "4";
-const _: () = assert!(OF_BOTH.back_ms == 4_000, "`RETRY_AFTER_S` says so");
-
-struct CreditRate {
-    credits: u64,
-    back_ms: u64,
-}
-
-/// Spent credits, per worker. The least recently used entry is dropped.
-struct Attempts {
-    /// When all credits will be back, in milliseconds since 1970.
-    spent: DigestCache<u64>,
-}
-
-/// One comparison.
-#[derive(Debug, Clone, Copy)]
-struct Attempt {
-    both: u128,
-    address: u128,
-}
-
-impl Attempts {
-    fn new() -> Attempts {
-        Attempts { spent: DigestCache::new() }
-    }
-
-    /// Takes the credits of a comparison; `None`: none are left.
-    fn begin(&mut self, credential: u128, client: IpAddr, now_ms: u64) -> Option<Attempt> {
-        let address = address_of(client);
-        let attempt = Attempt {
-            both: self.spent.digest(&[&address, &credential.to_le_bytes()]),
-            address: self.spent.digest(&[&address]),
-        };
-        let both = self.credits_back_at_ms(attempt.both, &OF_BOTH, now_ms)?;
-        let of_address = self.credits_back_at_ms(attempt.address, &OF_ADDRESS, now_ms)?;
-        self.spent.put(attempt.both, both);
-        self.spent.put(attempt.address, of_address);
-        Some(attempt)
-    }
-
-    /// Returns the credits: the password was correct, or was not compared.
-    fn return_credits(&mut self, attempt: Attempt) {
-        for (digest, rate) in [(attempt.both, &OF_BOTH), (attempt.address, &OF_ADDRESS)] {
-            if let Some(back_at) = self.spent.get(digest).copied() {
-                self.spent.put(digest, back_at.saturating_sub(rate.back_ms));
-            }
-        }
-    }
-
-    /// When all credits will be back if one more is taken.
-    fn credits_back_at_ms(&mut self, digest: u128, rate: &CreditRate, now_ms: u64) -> Option<u64> {
-        let back_at = self.spent.get(digest).copied().unwrap_or(0).max(now_ms) + rate.back_ms;
-        (back_at <= now_ms + rate.credits * rate.back_ms).then_some(back_at)
-    }
-}
-
-/// An address, or the network of a client that can choose among many.
-fn address_of(client: IpAddr) -> [u8; 8] {
-    let mut bytes = [0; 8];
-    match client_network(client) {
-        IpAddr::V4(address) => bytes[..4].copy_from_slice(&address.octets()),
-        IpAddr::V6(address) => bytes.copy_from_slice(&address.octets()[..8]),
-    }
-    bytes
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -457,37 +395,5 @@ mod tests {
         assert_eq!(without_blanks(b"foo", &mut spare), b"foo");
         assert_eq!(without_blanks(b" f o\to\r\n", &mut spare), b"foo");
         assert_eq!(without_blanks(b" \n", &mut spare), b"");
-    }
-}
-
-#[cfg(test)]
-mod attempts_tests {
-    use super::*;
-
-    #[test]
-    fn credits_are_spent_and_come_back() {
-        let mut attempts = Attempts::new();
-        let (client, other): (IpAddr, IpAddr) = ("2001:db8::1".parse().unwrap(), "2001:db8:0:1::1".parse().unwrap());
-        let now = 1_700_000_000_000;
-        let spend = |attempts: &mut Attempts, user, client, now| {
-            (0..1000).take_while(|_| attempts.begin(user, client, now).is_some()).count()
-        };
-        assert_eq!(spend(&mut attempts, 1, client, now), 32);
-        // The same network, another user, another network.
-        assert_eq!(spend(&mut attempts, 1, "2001:db8::2".parse().unwrap(), now), 0);
-        assert_eq!(spend(&mut attempts, 2, client, now), 32);
-        assert_eq!(spend(&mut attempts, 1, other, now), 32);
-        assert_eq!(spend(&mut attempts, 1, client, now + 3_999), 0);
-        assert_eq!(spend(&mut attempts, 1, client, now + 4_000), 1);
-        assert_eq!(spend(&mut attempts, 1, client, now + 1_000_000), 32);
-        // Correct passwords cost nothing.
-        for _ in 0..1000 {
-            let attempt = attempts.begin(3, client, now + 2_000_000).unwrap();
-            attempts.return_credits(attempt);
-        }
-        assert_eq!(spend(&mut attempts, 3, client, now + 2_000_000), 32);
-        // An address has credits for some users, but not for many.
-        let of_many: usize = (10..30).map(|user| spend(&mut attempts, user, client, now + 9_000_000)).sum();
-        assert_eq!(of_many, 256);
     }
 }

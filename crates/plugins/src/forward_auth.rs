@@ -149,7 +149,8 @@ impl ForwardAuthConfig {
         (call.timeout, call.keep) = (self.timeout, self.keep);
         let client = request.facts.client.to_string();
         let facts = &request.facts;
-        let own = [facts.scheme.as_bytes(), facts.method(), facts.host, facts.path_and_query(), client.as_bytes()];
+        let target = request.settled.shown_target(facts);
+        let own = [facts.scheme.as_bytes(), facts.method(), facts.host, target, client.as_bytes()];
         let is_extra =
             |name: FieldName<'_>| self.extra_headers.iter().any(|(other, _)| is_same_name(other.name(), name));
         for (name, value) in OWN.into_iter().zip(own).filter(|(name, _)| !is_extra(*name)) {

@@ -3,7 +3,7 @@
 //! Statuses, bodies and header fields are APISIX's. It differs in that all lines of a signed field count, and in that
 //! the date whose age is checked must be the signed one, if the date has to be signed.
 
-use crate::authentication::{AUTHORIZATION, BASE64, REALM, Strangers};
+use crate::authentication::{AUTHORIZATION, BASE64, REALM, Strangers, hide_lines, is_of_scheme};
 use aws_lc_rs::digest::{Context, SHA256};
 use aws_lc_rs::{constant_time, hmac};
 use base64::Engine;
@@ -199,6 +199,12 @@ impl Plugin for HmacAuth {
 
     fn named_consumer(&self) -> Option<&str> {
         self.0.strangers.anonymous()
+    }
+
+    fn hide_credentials(&self, request: &mut Request<'_>) {
+        if self.0.hide_credentials {
+            hide_lines(AUTHORIZATION, |value| is_of_scheme(value, SCHEME), request);
+        }
     }
 }
 

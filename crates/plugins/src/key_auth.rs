@@ -105,6 +105,10 @@ impl Plugin for KeyAuth {
     fn named_consumer(&self) -> Option<&str> {
         self.strangers.anonymous()
     }
+
+    fn hide_credentials(&self, request: &mut Request<'_>) {
+        self.hide(request);
+    }
 }
 
 impl KeyAuth {

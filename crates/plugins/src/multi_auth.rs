@@ -3,6 +3,9 @@
 //! A request that one plugin refuses is passed to the next. The refusals are dropped if a later plugin accepts: the
 //! response then has no challenge, unlike in APISIX. An answer that does not concern the credentials (the threads that
 //! compare passwords are busy) takes precedence over 401.
+//!
+//! Once a plugin knows the request, all plugins with `hide_credentials` take theirs out of it. In APISIX only that plugin does, so
+//! that a client which sends several kinds of credentials gives the others to the node.
 
 use serde_json::json;
 use std::sync::Arc;
@@ -153,7 +156,11 @@ struct MultiAuthAttempt {
 /// Continues with a plugin's result.
 fn go_on(asked: MultiAuthAttempt, flow: Flow, request: &mut Request<'_>) -> Flow {
     match flow {
-        Flow::Continue => Flow::Continue,
+        Flow::Continue => {
+            // The node gets none of the credentials that are to be hidden, whichever were used.
+            asked.plugins.iter().for_each(|plugin| plugin.hide_credentials(request));
+            Flow::Continue
+        }
         Flow::Answer(answer) => {
             let MultiAuthAttempt { plugins, at, mut other, before } = asked;
             if other.is_none() && answer.status != 401 {

@@ -152,7 +152,7 @@ fn a_token_must_be_of_an_issuer_and_for_an_audience_of_the_credential() {
     gateway.assert_healthy();
 }
 
-/// A key that was published while its server failed is found by the next fetch, and not taken for unknown for a minute.
+/// A key that was published while its server failed is found by the next fetch.
 #[test]
 fn a_fetch_that_failed_says_nothing_of_a_name() {
     let keys =

@@ -2,14 +2,17 @@
 //!
 //! ```text
 //!   kid ──▶ known? ──▶ key
-//!             │ no                 one fetch at a time, at most one in REFETCH_MS
-//!             ├──▶ lately absent ──▶ unknown
-//!             └──▶ fetch ──▶ wait ──▶ known? key : unknown, and absent for a while
+//!             │ no
+//!             ├──▶ fetched in the last REFETCH_MS ──▶ unknown
+//!             └──▶ fetch, one at a time ──▶ wait ──▶ known? key : unknown
 //! ```
 //!
 //! A set is fetched on first use, when a token names a key that is not in it, and when it is old. Only the first two
 //! wait for it. If a fetch fails, the current set stays in use, however old. A key that an issuer removes from its set
 //! stops verifying once the set is fetched again, also for cached tokens.
+//!
+//! Names that no key had are not remembered: anybody can send the name of a key before it is published, and tokens of that
+//! key would be refused afterwards. The interval between fetches is the only bound.
 
 use aws_lc_rs::signature::ParsedPublicKey;
 use base64::Engine;
@@ -30,10 +33,6 @@ use stillgate_wire::{FieldName, FieldValue};
 const SET_BYTES_MAX: usize = 128 * 1024;
 /// Shortest interval of fetches of a set, whatever their results.
 const REFETCH_MS: u64 = 10_000;
-/// How long an unknown key name causes no further fetch.
-const ABSENT_MS: u64 = 60_000;
-/// Most such names that are remembered for a set.
-const ABSENT_MAX: usize = 256;
 /// Most requests that wait for one fetch.
 const WAITING_MAX: usize = 1024;
 /// Most sets that a worker keeps.
@@ -83,8 +82,6 @@ struct RemoteKeySet {
     ended: Cell<u64>,
     is_fetching: Cell<bool>,
     waiting: RefCell<Vec<Waker>>,
-    /// Unknown key names, each with its expiry.
-    absent: RefCell<HashMap<Box<str>, u64>>,
 }
 
 thread_local! {
@@ -100,7 +97,7 @@ pub(super) fn look_up_key(
     worker: &Worker,
     has_waited: bool,
 ) -> KeyLookup {
-    let (source, now_ms) = (source(set), worker.now_ms());
+    let source = source(set);
     let ended = source.ended.get();
     source.refresh(set, worker);
     if let Some((serial, key)) = source.key(kid, algorithm) {
@@ -108,8 +105,7 @@ pub(super) fn look_up_key(
     }
     let is_long = kid.is_some_and(|kid| kid.len() > KID_BYTES_MAX);
     let is_here = source.keys.borrow().is_some();
-    let name = kid.unwrap_or_default();
-    if is_here && (is_long || source.is_absent(name, now_ms)) {
+    if is_here && is_long {
         return KeyLookup::Unknown;
     }
     if !has_waited && (source.is_fetching.get() || source.ask(set, worker)) {
@@ -119,12 +115,9 @@ pub(super) fn look_up_key(
         };
     }
     match is_here {
-        // If the fetch failed, nothing is known of the name.
-        true if has_waited && source.is_current() => source.note_absent(name, now_ms),
-        true => {}
-        false => return KeyLookup::Unavailable,
+        true => KeyLookup::Unknown,
+        false => KeyLookup::Unavailable,
     }
-    KeyLookup::Unknown
 }
 
 /// Whether the set still contains a key, by its serial number. Starts a fetch if the set is old, without waiting.
@@ -165,11 +158,6 @@ impl RemoteKeySet {
         if is_old && !self.is_fetching.get() && self.keys.borrow().is_some() {
             self.ask(set, worker);
         }
-    }
-
-    /// Whether the keys are those of the last fetch that began.
-    fn is_current(&self) -> bool {
-        self.asked_ms.get() == Some(self.fetched_ms.get())
     }
 
     /// Starts to fetch the set, unless that was done a moment ago.
@@ -225,20 +213,6 @@ impl RemoteKeySet {
             }
             Poll::Pending
         }))
-    }
-
-    fn is_absent(&self, name: &str, now_ms: u64) -> bool {
-        self.absent.borrow().get(name).is_some_and(|until_ms| now_ms < *until_ms)
-    }
-
-    fn note_absent(&self, name: &str, now_ms: u64) {
-        let mut absent = self.absent.borrow_mut();
-        if absent.len() >= ABSENT_MAX {
-            absent.retain(|_, until_ms| now_ms < *until_ms);
-        }
-        if absent.len() < ABSENT_MAX {
-            absent.insert(name.into(), now_ms + ABSENT_MS);
-        }
     }
 }
 

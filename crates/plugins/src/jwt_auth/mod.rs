@@ -11,7 +11,7 @@ mod key_set;
 mod plain_json;
 mod token;
 
-use crate::authentication::{HEADER, REALM, Strangers};
+use crate::authentication::{AUTHORIZATION, HEADER, REALM, Strangers, hide_lines, is_of_scheme};
 use crate::digest_cache::DigestCache;
 use key::{LastSecret, Verifier};
 use key_set::KeyLookup;
@@ -300,6 +300,12 @@ impl Plugin for JwtAuth {
     fn named_consumer(&self) -> Option<&str> {
         self.0.strangers.anonymous()
     }
+
+    fn hide_credentials(&self, request: &mut Request<'_>) {
+        if self.0.hide_credentials {
+            MEMORY.with_borrow_mut(|memory| self.0.places.hide_tokens(request, &mut memory.text));
+        }
+    }
 }
 
 /// Verifies a token on a thread that does not serve requests.
@@ -527,6 +533,22 @@ impl TokenLocations {
     /// Everything around them is unchanged.
     fn hide(&self, request: &mut Request<'_>, buffer: &mut Vec<u8>) {
         request.remove_header(self.header.name());
+        self.hide_behind_header(request, buffer);
+    }
+
+    /// Like [`TokenLocations::hide`], but `Authorization` keeps credentials of other schemes: they are for other plugins.
+    fn hide_tokens(&self, request: &mut Request<'_>, buffer: &mut Vec<u8>) {
+        // A token has no blanks; with another scheme there is one behind it.
+        let is_token =
+            |value: &[u8]| is_of_scheme(value, b"Bearer") || !value.trim_ascii().iter().any(u8::is_ascii_whitespace);
+        match AUTHORIZATION.is(self.header()) {
+            true => hide_lines(AUTHORIZATION, is_token, request),
+            false => request.remove_header(self.header.name()),
+        }
+        self.hide_behind_header(request, buffer);
+    }
+
+    fn hide_behind_header(&self, request: &mut Request<'_>, buffer: &mut Vec<u8>) {
         request.hide_argument(&self.query, buffer);
         let name = self.cookie.as_bytes();
         let lines = || request.edits.fields.values(&request.facts.request.fields, request.facts.head, COOKIE);

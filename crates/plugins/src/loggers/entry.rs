@@ -6,6 +6,7 @@ use std::io::Write;
 use stillgate_plugin_api::query::decoded;
 use stillgate_plugin_api::record::written::{push_ip, push_json_string, push_number};
 use stillgate_plugin_api::record::{AccessValue, RecordScratch, push_value};
+use stillgate_route::path::target_path;
 use stillgate_route::{Lookup, Variable};
 
 /// Most header fields, and most arguments, of an entry; APISIX's limit.
@@ -102,7 +103,7 @@ fn write_request(
     out: &mut Vec<u8>,
 ) {
     let facts = &finished.response.facts;
-    let target = facts.path_and_query();
+    let target = finished.response.settled.shown_target(facts);
     let mut object = Object::begin(out);
     let url = &mut scratch.value;
     url.clear();
@@ -120,7 +121,7 @@ fn write_request(
     let edits = finished.response.request_edits;
     write_many(object.out, &mut |visit| edits.each(fields, head, &mut |name, value| visit(name, Some(value))), true);
     object.push_key("querystring");
-    let query = facts.query().unwrap_or_default();
+    let query = target_path(target).1.unwrap_or_default();
     write_many(
         object.out,
         &mut |visit| {

@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 use std::sync::Arc;
 use stillgate_lua::{CallKind, Program, check};
 use stillgate_plugin_api::metadata::MetadataTable;
-use stillgate_plugin_api::{Identity, OwnUpstream, Phase, Phases, Plugin, PluginOrigin, Response};
+use stillgate_plugin_api::{Identity, OwnUpstream, Phase, Phases, Plugin, PluginOrigin, Request, Response};
 use stillgate_route::Variable;
 
 /// A plugin with a function before it.
@@ -97,6 +97,10 @@ impl Plugin for PrecededPlugin {
 
     fn asks_for(&self) -> &[&'static str] {
         self.inner.asks_for()
+    }
+
+    fn hide_credentials(&self, request: &mut Request<'_>) {
+        self.inner.hide_credentials(request);
     }
 
     fn shared(&self) -> Option<(&str, Identity)> {

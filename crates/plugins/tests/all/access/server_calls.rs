@@ -1,5 +1,6 @@
 //! Plugins that ask other servers, or count what is under way: `forward-auth`, `opa`, `proxy-mirror`, `limit-conn`, `api-breaker`.
 
+use crate::auth::consumers::consumers;
 use crate::harness::{OK, plugins, refusal};
 use expect_test::{Expect, expect};
 use stillgate_plugin_api::CallError;
@@ -45,6 +46,28 @@ fn forward_auth_asks_and_passes_fields_on() {
         < "hello world\n"
     "#]],
     );
+}
+
+/// Its server is not a node: it gets a hidden key neither in a field nor in the target.
+#[test]
+fn forward_auth_does_not_get_hidden_keys() {
+    let known = consumers(&[("jack", &[], "key-auth: {key: sesame}")]);
+    let keys = "key-auth: {hide_credentials: true}\nproxy-rewrite: {uri: /new}\n\
+                forward-auth: {uri: \"http://auth.test\", request_headers: [apikey]}";
+    let (plugins, server) = plugins(keys).unwrap().with_consumers(known).answered_by(&[Ok("HTTP/1.1 200 OK")]);
+    let outcome = plugins.run("GET /a?b=c&%61pikey=sesame&e HTTP/1.1\nHost: h\napikey: sesame\n\n", OK);
+    assert!(outcome.starts_with("> GET /new?b=c&e\n"), "{outcome}");
+    expect![[r#"
+        GET / HTTP/1.1
+        X-Forwarded-Proto: http
+        X-Forwarded-Method: GET
+        X-Forwarded-Host: h.example
+        X-Forwarded-Uri: /a?b=c&e
+        X-Forwarded-For: 192.0.2.7
+        Host: auth.test
+
+    "#]]
+    .assert_eq(&server.asked.borrow().concat());
 }
 
 #[test]

@@ -3,7 +3,9 @@
 use super::consumers::{consumers, refusal};
 use super::outcome;
 use expect_test::{Expect, expect};
-use stillgate_plugin_api::Consumers;
+use std::task::{Context, Poll, Waker};
+use stillgate_plugin_api::flow::{Offload, Resume};
+use stillgate_plugin_api::{Consumers, Flow, LocalFuture, QueueFull};
 
 fn known() -> Consumers {
     consumers(&[
@@ -313,6 +315,160 @@ fn wrong_passwords_are_throttled() {
     .assert_eq(&super::part(&transcript));
     plugins.set_now_ms(1_700_000_004_000);
     assert!(seen(&plugins, &["foo:xx"]).contains("401"));
+}
+
+/// Requests of which a test decides when they continue.
+struct Crowd(super::harness::Plugins);
+
+/// A request that waits for the comparison of another.
+struct Waiting {
+    head: String,
+    future: LocalFuture<Resume>,
+}
+
+impl Crowd {
+    fn new() -> Crowd {
+        let plugins = super::harness::plugins("basic-auth: {}").unwrap().with_consumers(hashed());
+        plugins.set_now_ms(1_700_000_000_000);
+        Crowd(plugins)
+    }
+
+    fn ask(&self, pair: &str) -> (String, Flow) {
+        let encoded = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, pair);
+        let head = format!("GET / HTTP/1.1\nHost: h\nAuthorization: Basic {encoded}\n\n");
+        let flow = self.0.begun(&head);
+        (head, flow)
+    }
+
+    /// A request that compares its password.
+    #[track_caller]
+    fn comparing(&self, pair: &str) -> (String, Offload) {
+        match self.ask(pair) {
+            (head, Flow::Offload(offload)) => (head, offload),
+            (_, flow) => panic!("{flow:?}"),
+        }
+    }
+
+    /// Requests that wait, each of them polled.
+    #[track_caller]
+    fn waiting(&self, pair: &str, count: usize) -> Vec<Waiting> {
+        let wait = |_| match self.ask(pair) {
+            (head, Flow::Wait(mut future)) => {
+                assert!(future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+                Waiting { head, future }
+            }
+            (_, flow) => panic!("{flow:?}"),
+        };
+        (0..count).map(wait).collect()
+    }
+
+    fn is_admitted(&self, (head, Offload { work, then }): (String, Offload)) -> Option<String> {
+        outcome_of(self.0.resumed(&head, |request| then(Ok(work()), request)))
+    }
+
+    /// What a request does that need not wait any longer.
+    #[track_caller]
+    fn resumed(&self, Waiting { head, mut future }: Waiting) -> (Flow, Option<String>) {
+        match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(then) => {
+                drop(future);
+                self.0.resumed(&head, then)
+            }
+            Poll::Pending => panic!("it still waits"),
+        }
+    }
+
+    fn status(&self, pair: &str) -> u16 {
+        match self.ask(pair).1 {
+            Flow::Answer(answer) => answer.status,
+            flow => panic!("{flow:?}"),
+        }
+    }
+}
+
+/// The consumer of an admitted request; `None`: it is answered 401.
+#[track_caller]
+fn outcome_of((flow, consumer): (Flow, Option<String>)) -> Option<String> {
+    match flow {
+        Flow::Continue => consumer,
+        Flow::Answer(answer) if answer.status == 401 => None,
+        flow => panic!("{flow:?}"),
+    }
+}
+
+/// As after a start: nothing is remembered, and many connections of one client send its password.
+#[test]
+fn equal_passwords_at_once_are_compared_once() {
+    let crowd = Crowd::new();
+    let first = crowd.comparing("foo:password");
+    let waiting = crowd.waiting("foo:password", 100);
+    assert_eq!(crowd.is_admitted(first).as_deref(), Some("jack"));
+    for one in waiting {
+        assert_eq!(outcome_of(crowd.resumed(one)).as_deref(), Some("jack"));
+    }
+    // It is remembered, and has cost nothing.
+    assert_eq!(seen(&crowd.0, &["foo:password"]).matches("jack").count(), 1);
+    let wrong: Vec<_> = (0..32).map(|at| crowd.comparing(&format!("foo:{at}"))).collect();
+    assert_eq!(crowd.status("foo:32"), 429);
+    // To wait for what another has begun costs nothing.
+    let waiting = crowd.waiting("foo:31", 100);
+    wrong.into_iter().for_each(|one| assert_eq!(crowd.is_admitted(one), None));
+    waiting.into_iter().for_each(|one| assert_eq!(outcome_of(crowd.resumed(one)), None));
+    assert_eq!(crowd.status("foo:32"), 429);
+    crowd.0.set_now_ms(1_700_000_004_000);
+    assert_eq!(crowd.is_admitted(crowd.comparing("foo:32")), None);
+    assert_eq!(crowd.status("foo:33"), 429);
+}
+
+#[test]
+fn one_that_goes_away_leaves_its_comparison_to_the_others() {
+    let crowd = Crowd::new();
+    for has_run in [false, true] {
+        let (_, offload) = crowd.comparing("foo:password");
+        let mut waiting = crowd.waiting("foo:password", 3);
+        // The client of the first disconnects, before a thread has begun with the work or after.
+        let Offload { work, then } = offload;
+        if has_run {
+            work();
+        }
+        drop(then);
+        // One of the others compares now, and the rest wait for it.
+        let next = waiting.remove(0);
+        let head = next.head.clone();
+        let (Flow::Offload(offload), _) = crowd.resumed(next) else { panic!("it does not compare") };
+        for one in waiting {
+            let head = one.head.clone();
+            let (Flow::Wait(future), _) = crowd.resumed(one) else { panic!("it does not wait") };
+            drop(Waiting { head, future });
+        }
+        // The queue is full: also then nobody waits in vain.
+        let mut waiting = crowd.waiting("foo:password", 1);
+        let (flow, _) = crowd.0.resumed(&head, |request| (offload.then)(Err(QueueFull), request));
+        assert!(matches!(flow, Flow::Answer(answer) if answer.status == 503));
+        let last = waiting.remove(0);
+        assert!(matches!(crowd.resumed(last).0, Flow::Offload(_)));
+    }
+    // One comparison has taken time of a thread, and nobody knows how it ended.
+    let begun: Vec<_> = (0..31).map(|at| crowd.comparing(&format!("foo:{at}"))).collect();
+    assert_eq!(crowd.status("foo:password"), 429);
+    drop(begun);
+    assert_eq!(crowd.is_admitted(crowd.comparing("foo:password")).as_deref(), Some("jack"));
+}
+
+#[test]
+fn the_requests_of_an_address_that_wait_are_bounded() {
+    let crowd = Crowd::new();
+    let first = crowd.comparing("foo:password");
+    let mut waiting = crowd.waiting("foo:password", 1023);
+    assert_eq!(crowd.status("foo:password"), 429);
+    // Others do not share that bound.
+    let crowd = Crowd(crowd.0.asked_by("192.0.2.8"));
+    waiting.extend(crowd.waiting("foo:password", 1));
+    let crowd = Crowd(crowd.0.asked_by("192.0.2.7"));
+    waiting.remove(0);
+    waiting.extend(crowd.waiting("foo:password", 1));
+    assert_eq!(crowd.is_admitted(first).as_deref(), Some("jack"));
+    assert!(waiting.into_iter().all(|one| outcome_of(crowd.resumed(one)).is_some()));
 }
 
 #[test]

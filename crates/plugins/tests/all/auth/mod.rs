@@ -3,7 +3,7 @@
 #![allow(clippy::too_many_lines, reason = "expected texts")]
 
 mod basic_auth;
-mod consumers;
+pub(crate) mod consumers;
 mod hmac_auth;
 mod jwks;
 mod jwt_auth;

@@ -73,7 +73,6 @@ fn one_is_enough() {
         > GET /
         > Host: h
         > apikey: jack
-        > Authorization: Basic cm9zZTpwYXNzd29yZA==
         > X-Consumer-Username: jack
     "#]],
     );
@@ -87,6 +86,52 @@ fn one_is_enough() {
         > Host: h
         > Authorization: Basic amFjazpvbmU=
         > X-Consumer-Username: jack
+    "#]],
+    );
+}
+
+/// Clients may send several kinds of credentials, and wrong ones beside the right one.
+#[test]
+fn all_plugins_that_hide_credentials_do_so() {
+    let all = "multi-auth: {auth_plugins: [{key-auth: {hide_credentials: true}}, {jwt-auth: {hide_credentials: true}}, \
+               {hmac-auth: {hide_credentials: true}}, {basic-auth: {hide_credentials: true}}]}";
+    let everything = "\nCookie: a=b; jwt=token\nAuthorization: Basic cm9zZTp3cm9uZw==\nauthorization: bearer a.b.c\n\
+                      Authorization: Signature keyId=\"a\"\nAuthorization: Digest x";
+    let get = |target: &str, fields: &str| outcome(all, &known(), &format!("GET {target} HTTP/1.1\nHost: h{fields}"));
+    expect![[r#"
+        > GET /a?b
+        > Host: h
+        > X-Consumer-Username: jack
+        > Cookie: a=b
+        > Authorization: Digest x
+    "#]]
+    .assert_eq(&get("/a?apikey=jack&jwt=x&b", everything));
+    // The last plugin knows the request, and the others have found nothing that is right.
+    expect![[r#"
+        > GET /a
+        > Host: h
+        > X-Consumer-Username: jack
+    "#]]
+    .assert_eq(&get("/a?jwt=wrong", "\napikey: wrong\nAuthorization: Basic amFjazpvbmU="));
+    // One of them does not hide its own, which are in the field that others use, too.
+    check(
+        "multi-auth: {auth_plugins: [{jwt-auth: {hide_credentials: true}}, {basic-auth: {}}]}",
+        "\nCookie: jwt=token\nAuthorization: Basic amFjazpvbmU=",
+        expect![[r#"
+        > GET /
+        > Host: h
+        > Authorization: Basic amFjazpvbmU=
+        > X-Consumer-Username: jack
+    "#]],
+    );
+    // The anonymous consumer has no right credentials at all.
+    check(
+        "multi-auth: {auth_plugins: [{basic-auth: {hide_credentials: true}}, {key-auth: {anonymous_consumer: anonymous}}]}",
+        "\nAuthorization: Basic amFjazp0d28=",
+        expect![[r#"
+        > GET /
+        > Host: h
+        > X-Consumer-Username: anonymous
     "#]],
     );
 }

@@ -6,13 +6,16 @@ use std::collections::VecDeque;
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use stillgate_plugin_api::NoUpstreams;
 use stillgate_plugin_api::body::BodyChange;
 use stillgate_plugin_api::flow::Offload;
 use stillgate_plugin_api::metadata::{MetadataItem, MetadataTable};
+use stillgate_plugin_api::outbox::{Chunk, Outbox, OutboxCounters, Post};
+use stillgate_plugin_api::record::{NodeTries, Record, RequestId};
+use stillgate_plugin_api::response::LogValues;
 use stillgate_plugin_api::secrets::NoSecrets;
 use stillgate_plugin_api::{
     AnswerBody, BodyChanges, BodyError, BodyFilter, Call, CallError, Chain, ChainEntry, Consumers, Device, Facts, Flow,
@@ -43,6 +46,8 @@ pub(crate) struct Plugins {
     consumers: Consumers,
     /// Whether the phase `log` runs.
     logs: bool,
+    /// Whether it gets a record, so that loggers write entries.
+    records: bool,
 }
 
 /// A node's response.
@@ -58,7 +63,18 @@ pub(crate) fn plugins(yaml: &str) -> Result<Plugins, String> {
             let client = Ipv4Addr::new(192, 0, 2, 7).into();
             let (metadata, worker, consumers) = Default::default();
             let (begun, sent) = Default::default();
-            Ok(Plugins { chain, metadata, client, worker, trusted: Vec::new(), begun, sent, consumers, logs: false })
+            Ok(Plugins {
+                chain,
+                metadata,
+                client,
+                worker,
+                trusted: Vec::new(),
+                begun,
+                sent,
+                consumers,
+                logs: false,
+                records: false,
+            })
         }
         _ => Err(sink.into_errors().to_string()),
     }
@@ -147,6 +163,15 @@ impl Plugins {
         self
     }
 
+    /// Runs the phase `log` with a record whose times and sizes are zero, and keeps what loggers write.
+    pub(crate) fn recording(mut self) -> (Plugins, SentEntries) {
+        (self.logs, self.records) = (true, true);
+        let sent = SentEntries::default();
+        let outbox = Outbox::new(Box::new(sent.clone()), Arc::new(OutboxCounters::new([])));
+        self.worker = std::mem::take(&mut self.worker).with_outbox(outbox, Arc::default(), [1, 2]);
+        (self, sent)
+    }
+
     /// Sets the time of requests, in milliseconds since 1970.
     pub(crate) fn set_now_ms(&self, now_ms: u64) {
         self.worker.set_now_ms(now_ms);
@@ -168,6 +193,55 @@ impl Plugins {
 
     /// Like [`Plugins::run`], with the response's body in pieces.
     pub(crate) fn exchange(&self, request: &str, response: &[u8], pieces: &[&[u8]]) -> String {
+        self.with_facts(request, |facts, body| {
+            let mut out = String::new();
+            let (mut early, mut settled) = (Edits::default(), RequestState::default());
+            let mut edits = RequestEdits::default();
+            let answer = self.request(facts, body, (&mut edits, &mut early, &mut settled), &mut out);
+            self.response(facts, (&edits.fields, &early, &mut settled), answer, response, pieces, &mut out);
+            out
+        })
+    }
+
+    /// Calls the first plugin in `rewrite`. The caller completes what it waits for, with other requests in between.
+    pub(crate) fn begun(&self, request: &str) -> Flow {
+        self.with_request(request, |request| {
+            let (_, entry) = self.chain.of(Phase::Rewrite).next().expect("a plugin");
+            entry.plugin.rewrite(request)
+        })
+    }
+
+    /// Continues a request that has waited, and returns what it does then, with its consumer.
+    pub(crate) fn resumed(&self, request: &str, then: impl FnOnce(&mut Request<'_>) -> Flow) -> (Flow, Option<String>) {
+        self.with_request(request, |request| {
+            let flow = then(request);
+            (flow, request.consumer.map(|found| self.consumers.of(found).name.to_string()))
+        })
+    }
+
+    fn with_request<R>(&self, text: &str, then: impl FnOnce(&mut Request<'_>) -> R) -> R {
+        self.with_facts(text, |facts, received| {
+            let (mut edits, mut response, mut body) =
+                (RequestEdits::default(), Edits::default(), BodyChanges::default());
+            let (mut settled, mut consumer) = (RequestState::default(), None);
+            then(&mut Request {
+                facts,
+                edits: &mut edits,
+                body: &mut body,
+                received: Some(received),
+                settled: &mut settled,
+                response: &mut response,
+                consumer: &mut consumer,
+                consumers: &self.consumers,
+                id: &RequestId::default(),
+                worker: &self.worker,
+                metadata: &self.metadata,
+            })
+        })
+    }
+
+    /// Parses a request with its body.
+    fn with_facts<R>(&self, request: &str, then: impl FnOnce(Facts<'_>, &[u8]) -> R) -> R {
         let (head, body) = head_and_body(request);
         let mut parsed = RequestHead::default();
         // The maximum: the plugins' own limits are tested here.
@@ -194,12 +268,7 @@ impl Plugins {
             tls: None,
             route: None,
         };
-        let mut out = String::new();
-        let (mut early, mut settled) = (Edits::default(), RequestState::default());
-        let mut edits = RequestEdits::default();
-        let answer = self.request(facts, &body, (&mut edits, &mut early, &mut settled), &mut out);
-        self.response(facts, (&edits.fields, &early, &mut settled), answer, response, pieces, &mut out);
-        out
+        then(facts, &body)
     }
 
     /// The phases before the request is forwarded; the answer of a plugin, if one answers.
@@ -294,7 +363,7 @@ impl Plugins {
             entry.plugin.code_content(&mut response);
         }
         if self.logs {
-            self.chain.of(Phase::Log).for_each(|(_, entry)| entry.plugin.log(&mut response));
+            self.log(&mut response);
         }
         let status = response.status();
         if let Some(begun) = &mut *self.begun.borrow_mut() {
@@ -308,6 +377,71 @@ impl Plugins {
                 writeln!(out, "< {:?}", String::from_utf8_lossy(&body)).unwrap();
             }
         }
+    }
+}
+
+impl Plugins {
+    /// The phase `log`.
+    fn log(&self, response: &mut Response<'_>) {
+        let (facts, tries, id) = (response.facts, NodeTries::default(), RequestId::default());
+        let record = Record {
+            end_unix_ms: self.worker.now_ms(),
+            method: facts.method(),
+            target: facts.request.target.of(facts.head),
+            version: facts.protocol,
+            status: response.status(),
+            bytes_sent: 0,
+            body_bytes_sent: 0,
+            bytes_received: 0,
+            request_time_us: 0,
+            upstream_time_us: None,
+            asked_us: None,
+            node_time_us: None,
+            tries: &tries,
+            route_id: None,
+            service_id: None,
+            client: facts.client,
+            vars: &facts,
+            trace: response.settled.trace,
+            id: &id,
+            given_id: b"",
+            process: self.worker.process(),
+        };
+        let ended = LogValues { record, request_body: None, request_is_whole: true, response_body: None };
+        // It must not outlive the record.
+        let mut response = Response {
+            body: &mut *response.body,
+            edits: &mut *response.edits,
+            settled: &mut *response.settled,
+            ended: self.records.then_some(&ended),
+            ..*response
+        };
+        self.chain.of(Phase::Log).for_each(|(_, entry)| entry.plugin.log(&mut response));
+        self.worker.flush();
+    }
+}
+
+/// What loggers have written.
+#[derive(Default, Clone)]
+pub(crate) struct SentEntries(Arc<Mutex<Vec<String>>>);
+
+impl SentEntries {
+    /// The entries so far.
+    pub(crate) fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+impl Post for SentEntries {
+    fn post(&mut self, mut chunk: Chunk) -> Result<(), Chunk> {
+        let entries = chunk.iter().map(|(_, entry)| String::from_utf8_lossy(entry).into_owned());
+        self.0.lock().unwrap().extend(entries);
+        chunk.clear();
+        Ok(())
+    }
+
+    fn empty(&mut self) -> Option<Chunk> {
+        None
     }
 }
 

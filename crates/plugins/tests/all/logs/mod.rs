@@ -2,5 +2,6 @@
 
 #![allow(clippy::too_many_lines, reason = "tables of contexts")]
 
+mod hidden;
 mod refused;
 mod traced;
