@@ -4,30 +4,27 @@
 //! other events. Each name is looked up again when the TTL of its answer is over; a change is reported only if the
 //! *set* of addresses differs. A failed lookup changes nothing: the last good answer stays in use and the name is tried
 //! again with growing pauses. The caller decides how to use the addresses.
+//!
+//! The resolver owns the hosts file ([`HostsFile`]), the order in which names are looked up and the bounds of the lookups
+//! under way ([`LookupTurns`]), and one task for each of these lookups ([`NameServers::lookup`]). Tasks return their
+//! results through their `JoinSet`; there are no channels.
 
-use hickory_resolver::config::{
-    ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts,
-};
-use hickory_resolver::net::runtime::TokioRuntimeProvider;
-use hickory_resolver::net::{DnsError, NetError};
-use hickory_resolver::proto::op::Query;
-use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
-use hickory_resolver::{Hosts, TokioResolver, system_conf};
+mod hosts;
+mod lookup;
+mod turns;
+
+use hosts::HostsFile;
+use lookup::{FamilyLookup, LookupAnswer, NameServers};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
-use std::fs::{self, File};
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
-use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout};
+use turns::{LookupTurns, NextTurn, Pace, QUICK_ANSWER_MAX};
 
-/// Lookups under way at once. Each is a task and a few sockets at most.
-const LOOKUPS_MAX: usize = 64;
-/// Lookups among these of names that failed when they were last looked up. Names whose server is silent take all the time
-/// that a lookup may take, again and again; they must not keep others waiting, however many they are.
-const FAILED_LOOKUPS_MAX: usize = LOOKUPS_MAX / 2;
 /// Most addresses used of one name; further ones (in ascending order) are left out with a warning.
 const ADDRESSES_MAX: usize = 256;
 
@@ -89,26 +86,30 @@ impl fmt::Display for UnresolvedName {
 /// lookups.
 #[derive(Debug)]
 pub struct Resolver {
-    servers: TokioResolver,
+    servers: NameServers,
     hosts: HostsFile,
     settings: ResolverSettings,
-    names: BTreeMap<String, DnsEntry>,
+    names: BTreeMap<Arc<str>, DnsEntry>,
+    /// Every name of `names`, waiting for its lookup or with a lookup under way.
+    turns: LookupTurns,
+    /// Names that [`Resolver::resolve_all`] waits for ([`DnsEntry::is_awaited`]).
+    awaited: usize,
     /// Names whose addresses changed and were not returned yet.
-    changed: BTreeSet<String>,
-    lookups: JoinSet<Result<LookupAnswer, String>>,
-    /// The name that each task looks up. Tasks of forgotten names are not included.
-    tasks: HashMap<Id, String>,
+    changed: BTreeSet<Arc<str>>,
+    lookups: JoinSet<LookupEnd>,
+    /// The name that each task looks up. Tasks that were ended are not included.
+    tasks: HashMap<Id, Arc<str>>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct DnsEntry {
     answer: Addresses,
     /// The present union of the answer's families, sorted.
     addresses: Vec<IpAddr>,
-    /// When to look up next.
-    due: Instant,
     /// Failed lookups in a row.
     failures: u32,
+    /// Slow answers in a row; failures between them do not count.
+    slow_answers: u32,
     /// Why the last lookup failed; `None` before the first and after a good one.
     failure: Option<String>,
     /// It was waited for once without success, and is not waited for again.
@@ -116,14 +117,31 @@ struct DnsEntry {
     task: Option<AbortHandle>,
 }
 
+/// Addresses by family.
+#[derive(Debug, Default)]
+struct Addresses {
+    v4: Vec<Ipv4Addr>,
+    v6: Vec<Ipv6Addr>,
+}
+
+/// The end of a lookup.
+#[derive(Debug)]
+struct LookupEnd {
+    took: Duration,
+    /// The answer, or for people, why there is none.
+    result: Result<LookupAnswer, String>,
+}
+
 impl Resolver {
     /// A resolver without names. Fails only if the system's resolver configuration is unusable.
     pub fn new(settings: ResolverSettings) -> Result<Self, String> {
         Ok(Self {
-            servers: servers(&settings.servers)?,
+            servers: NameServers::new(&settings.servers)?,
             hosts: HostsFile::new(settings.hosts_file.clone()),
             settings,
             names: BTreeMap::new(),
+            turns: LookupTurns::default(),
+            awaited: 0,
             changed: BTreeSet::new(),
             lookups: JoinSet::new(),
             tasks: HashMap::new(),
@@ -136,16 +154,20 @@ impl Resolver {
         let now = Instant::now();
         let mut old = std::mem::take(&mut self.names);
         for name in names {
-            let entry = old.remove(&name).unwrap_or_else(|| DnsEntry::new(now));
-            self.names.entry(name).or_insert(entry);
-        }
-        for (name, entry) in old {
-            self.changed.remove(&name);
-            if let Some(task) = entry.task {
-                self.tasks.remove(&task.id());
-                task.abort();
+            if let Some((name, entry)) = old.remove_entry(&*name) {
+                self.names.insert(name, entry);
+            } else if !self.names.contains_key(&*name) {
+                let name = Arc::<str>::from(name);
+                self.turns.queue(name.clone(), Pace::Quick, now);
+                self.names.insert(name, DnsEntry::default());
             }
         }
+        for (name, mut entry) in old {
+            self.changed.remove(&name);
+            self.turns.remove(&name);
+            end_task(&mut entry, &mut self.tasks);
+        }
+        self.awaited = self.names.values().filter(|entry| entry.is_awaited()).count();
     }
 
     /// Waits until every name has addresses or failed once, for `bound` at most, and returns the names without
@@ -154,9 +176,7 @@ impl Resolver {
     /// that failed are tried further there.
     pub async fn resolve_all(&mut self, bound: Duration) -> Vec<UnresolvedName> {
         let first_answers = async {
-            let pending =
-                |entry: &DnsEntry| entry.addresses.is_empty() && entry.failure.is_none() && !entry.was_waited_for;
-            while self.names.values().any(pending) {
+            while self.awaited > 0 {
                 // A step with unreported changes would not wait.
                 self.changed.clear();
                 self.step().await;
@@ -165,6 +185,7 @@ impl Resolver {
         // A timeout is visible in the unresolved names.
         let _elapsed = timeout(bound, first_answers).await;
         self.names.values_mut().for_each(|entry| entry.was_waited_for = true);
+        self.awaited = 0;
         self.changed.clear();
         self.unresolved()
     }
@@ -176,7 +197,7 @@ impl Resolver {
             while let Some(name) = self.changed.pop_first() {
                 if let Some(entry) = self.names.get(&name) {
                     let addresses = entry.addresses.clone();
-                    return AddressChange { name, addresses };
+                    return AddressChange { name: name.to_string(), addresses };
                 }
             }
             self.step().await;
@@ -195,21 +216,21 @@ impl Resolver {
             .iter()
             .filter(|(_, entry)| without(entry))
             .map(|(name, entry)| UnresolvedName {
-                name: name.clone(),
+                name: name.to_string(),
                 reason: entry.failure.clone().unwrap_or_else(|| "no answer yet".into()),
             })
             .collect()
     }
 
-    /// Starts due lookups and waits for one event, unless there are changes to return. Cancel-safe.
+    /// Begins due lookups and waits for events, unless there are changes to return. Cancel-safe.
     async fn step(&mut self) {
-        let next_due = self.start_due();
+        let wake = self.begin_due();
         if !self.changed.is_empty() {
             return;
         }
         let due = async {
-            match next_due {
-                Some(due) => sleep_until(due).await,
+            match wake {
+                Some(wake) => sleep_until(wake).await,
                 None => std::future::pending().await,
             }
         };
@@ -217,98 +238,101 @@ impl Resolver {
             Some(ended) = self.lookups.join_next_with_id() => self.on_task_end(ended),
             () = due => {}
         }
+        while let Some(ended) = self.lookups.try_join_next_with_id() {
+            self.on_task_end(ended);
+        }
     }
 
-    /// Begins the lookups that are due, the longest due first, as far as the bounds allow; returns when the next one
-    /// will be.
-    fn start_due(&mut self) -> Option<Instant> {
+    /// Begins the lookups whose turn it is; returns when there may be more to begin.
+    fn begin_due(&mut self) -> Option<Instant> {
         let now = Instant::now();
-        let mut next_due = None::<Instant>;
-        let mut from_hosts = Vec::new();
-        let mut due = Vec::new();
-        let mut failed_lookups = 0;
-        for (name, entry) in &mut self.names {
-            if entry.task.is_some() {
-                failed_lookups += usize::from(entry.failures > 0);
-            } else if entry.due > now {
-                next_due = Some(next_due.map_or(entry.due, |due| due.min(entry.due)));
-            } else {
-                due.push((name, entry));
-            }
+        if self.hosts.refresh() {
+            // Names that failed may have long pauses and long queues, but those in the file need no server.
+            let in_file = self.names.keys().filter(|name| self.hosts.lookup(name).is_some());
+            in_file.for_each(|name| self.turns.hasten(name, now));
         }
-        // In the order of the names, the first ones would take every place again, and the last ones never get any.
-        due.sort_by_key(|(_, entry)| entry.due);
-        for (name, entry) in due {
-            let has_failed = entry.failures > 0;
-            if let Some(answer) = self.hosts.lookup(name) {
-                from_hosts.push((name.clone(), answer));
-            } else if self.lookups.len() < LOOKUPS_MAX && !(has_failed && failed_lookups >= FAILED_LOOKUPS_MAX) {
-                let lookup = lookup(self.servers.clone(), name.clone());
-                let task = self.lookups.spawn(lookup);
-                self.tasks.insert(task.id(), name.clone());
+        loop {
+            let (name, instead_of) = match self.turns.next(now) {
+                NextTurn::Begin { name, instead_of } => (name, instead_of),
+                NextTurn::Wait(wake) => return wake,
+            };
+            if let Some(entry) = instead_of.and_then(|other| self.names.get_mut(&other)) {
+                end_task(entry, &mut self.tasks);
+            }
+            if let Some(answer) = self.hosts.lookup(&name) {
+                self.on_lookup_end(&name, LookupEnd { took: Duration::ZERO, result: Ok(answer) });
+            } else if let Some(entry) = self.names.get_mut(&name) {
+                let lookup = self.servers.clone().lookup(name.clone());
+                let task = self.lookups.spawn(async move {
+                    let began = Instant::now();
+                    let result = lookup.await;
+                    LookupEnd { took: began.elapsed(), result }
+                });
+                self.tasks.insert(task.id(), name);
                 entry.task = Some(task);
-                failed_lookups += usize::from(has_failed);
             }
         }
-        for (name, answer) in from_hosts {
-            let due = self.on_lookup_end(&name, Ok(answer));
-            next_due = next_due.into_iter().chain(due).min();
-        }
-        next_due
     }
 
-    fn on_task_end(&mut self, ended: Result<(Id, Result<LookupAnswer, String>), JoinError>) {
-        let (id, result) = match ended {
+    fn on_task_end(&mut self, ended: Result<(Id, LookupEnd), JoinError>) {
+        let (id, end) = match ended {
             Ok(ended) => ended,
-            Err(error) => (error.id(), Err(format!("the lookup ended early: {error}"))),
+            Err(error) => {
+                let result = Err(format!("the lookup ended early: {error}"));
+                (error.id(), LookupEnd { took: Duration::ZERO, result })
+            }
         };
         if let Some(name) = self.tasks.remove(&id) {
-            self.on_lookup_end(&name, result);
+            self.on_lookup_end(&name, end);
         }
     }
 
-    /// Handles the end of a name's lookup; returns when the next one is due.
-    fn on_lookup_end(&mut self, name: &str, result: Result<LookupAnswer, String>) -> Option<Instant> {
-        let entry = self.names.get_mut(name)?;
+    /// Handles the end of a name's lookup, and queues the next one.
+    fn on_lookup_end(&mut self, name: &Arc<str>, end: LookupEnd) {
+        let Some(entry) = self.names.get_mut(name) else { return };
         entry.task = None;
-        let pause = match result {
+        self.awaited -= usize::from(entry.is_awaited());
+        let (pace, pause) = match end.result {
             Ok(answer) => {
                 entry.failures = 0;
                 entry.failure = None;
                 let ttl = answer.ttl;
                 if entry.update(name, answer) {
-                    self.changed.insert(name.to_owned());
+                    self.changed.insert(name.clone());
                 }
-                ttl.clamp(self.settings.ttl_min, self.settings.ttl_max)
+                let is_slow = end.took > QUICK_ANSWER_MAX;
+                entry.slow_answers = if is_slow { entry.slow_answers.saturating_add(1) } else { 0 };
+                (Pace::of_answers(entry.slow_answers), ttl.clamp(self.settings.ttl_min, self.settings.ttl_max))
             }
             Err(reason) => {
                 if entry.failures == 0 {
                     let kept = entry.addresses.len();
-                    tracing::warn!(name, reason, kept, "name not resolved; keeping its last addresses");
+                    tracing::warn!(%name, reason, kept, "name not resolved; keeping its last addresses");
                 }
                 let doublings = entry.failures.min(31);
                 entry.failures = entry.failures.saturating_add(1);
                 entry.failure = Some(reason);
                 let pause = self.settings.retry_min.saturating_mul(1 << doublings);
-                pause.min(self.settings.retry_max)
+                (Pace::of_failures(entry.failures), pause.min(self.settings.retry_max))
             }
         };
-        entry.due = Instant::now() + pause;
-        Some(entry.due)
+        let now = Instant::now();
+        self.turns.end(name.clone(), pace, now + pause, now);
+    }
+}
+
+/// Ends the lookup of a name, if one is under way, without a result.
+fn end_task(entry: &mut DnsEntry, tasks: &mut HashMap<Id, Arc<str>>) {
+    if let Some(task) = entry.task.take() {
+        tasks.remove(&task.id());
+        task.abort();
     }
 }
 
 impl DnsEntry {
-    fn new(now: Instant) -> Self {
-        Self {
-            answer: Addresses::default(),
-            addresses: Vec::new(),
-            due: now,
-            failures: 0,
-            failure: None,
-            was_waited_for: false,
-            task: None,
-        }
+    /// Whether nothing is known of the name yet, and it was not waited for in vain.
+    fn is_awaited(&self) -> bool {
+        self.addresses.is_empty() && self.failure.is_none() && !self.was_waited_for
     }
 
     /// Updates the addresses of each family that the answer has, and keeps the other. Returns whether the set changed.
@@ -337,225 +361,44 @@ impl DnsEntry {
     }
 }
 
-// The hosts file, read again whenever it changes.
-//
-// As in the C library, a name in it is answered from it alone: no server is asked for the other address family, which
-// would make a gateway without a network wait for answers it does not need.
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// How long an answer from the file is used before the file is checked again.
-const HOSTS_TTL: Duration = Duration::from_secs(10);
+    /// No test takes as long, even on a busy machine.
+    const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The file and its content when it was last read.
-#[derive(Debug)]
-struct HostsFile {
-    path: PathBuf,
-    /// Modification time and length of the file that `hosts` was read from; `None` if there was no file.
-    version: Option<(SystemTime, u64)>,
-    hosts: Hosts,
-}
-
-impl HostsFile {
-    /// Not read yet.
-    fn new(path: PathBuf) -> Self {
-        Self { path, version: None, hosts: Hosts::default() }
+    fn names(count: usize) -> Vec<String> {
+        (0..count).map(|n| format!("n{n}.test")).collect()
     }
 
-    /// The file's answer for the name, if it has one.
-    fn lookup(&mut self, name: &str) -> Option<LookupAnswer> {
-        self.refresh();
-        let name = Name::from_utf8(name).ok()?;
-        let records = |record_type| {
-            let query = Query::query(name.clone(), record_type);
-            let lookup = self.hosts.lookup_static_host(&query);
-            lookup.map_or_else(Vec::new, |lookup| lookup.answers().to_vec())
-        };
-        let v4: Vec<_> = (records(RecordType::A).into_iter())
-            .filter_map(|record| match record.data {
-                RData::A(address) => Some(address.0),
-                _ => None,
-            })
-            .collect();
-        let v6: Vec<_> = (records(RecordType::AAAA).into_iter())
-            .filter_map(|record| match record.data {
-                RData::AAAA(address) => Some(address.0),
-                _ => None,
-            })
-            .collect();
-        (!v4.is_empty() || !v6.is_empty()).then_some(LookupAnswer {
-            v4: FamilyLookup::Known(v4),
-            v6: FamilyLookup::Known(v6),
-            ttl: HOSTS_TTL,
-        })
+    #[tokio::test]
+    async fn the_hosts_file_is_checked_once_a_step() {
+        // It is silent.
+        let server = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let servers = vec![server.local_addr().unwrap()];
+        let hosts_file = PathBuf::from("/nonexistent/hosts");
+        let mut resolver =
+            Resolver::new(ResolverSettings { servers, hosts_file, ..ResolverSettings::default() }).unwrap();
+        // The names are more than there are places: there are due names that cannot begin.
+        let count = 2 * turns::PLACES_MAX;
+        resolver.set_names(names(count));
+        assert_eq!(resolver.resolve_all(Duration::from_secs(1)).await.len(), count);
+        // Places become free in few steps, as turns last for a tenth of a second or more.
+        assert!(resolver.hosts.checks <= count / 4, "{} checks", resolver.hosts.checks);
     }
 
-    fn refresh(&mut self) {
-        let version = fs::metadata(&self.path).and_then(|metadata| Ok((metadata.modified()?, metadata.len()))).ok();
-        if version == self.version {
-            return;
-        }
-        self.version = version;
-        match self.read() {
-            Ok(hosts) => self.hosts = hosts,
-            Err(error) => {
-                let file = self.path.display();
-                tracing::warn!(%file, %error, "hosts file not read; its names are asked of DNS");
-                self.hosts = Hosts::default();
-            }
-        }
+    #[tokio::test]
+    async fn names_in_the_hosts_file_take_one_step() {
+        let count = 4000;
+        let hosts_file = std::env::temp_dir().join(format!("stillgate-many-hosts-{}", std::process::id()));
+        let lines = names(count).iter().map(|name| format!("192.0.2.7 {name}\n")).collect::<String>();
+        std::fs::write(&hosts_file, lines).unwrap();
+        let settings = ResolverSettings { hosts_file: hosts_file.clone(), ..ResolverSettings::default() };
+        let mut resolver = Resolver::new(settings).unwrap();
+        resolver.set_names(names(count));
+        assert_eq!(resolver.resolve_all(PATIENCE).await, []);
+        assert_eq!(resolver.hosts.checks, 1);
+        std::fs::remove_file(&hosts_file).unwrap();
     }
-
-    fn read(&self) -> io::Result<Hosts> {
-        let mut hosts = Hosts::default();
-        if self.version.is_some() {
-            hosts.read_hosts_conf(File::open(&self.path)?)?;
-        }
-        Ok(hosts)
-    }
-}
-
-// One lookup of one name: both address families, through `hickory-resolver`.
-//
-// The families are looked up one after the other, so that a server that fails for one of them can be distinguished
-// from a name without such addresses, and so that both are answered for the same name of the search list. hickory's
-// own cache is off: the caller alone decides when an answer is stale.
-
-/// Timeout of one lookup with all its retries, over both families.
-const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
-/// Timeout of the first family, so that there is time left to ask for the other one.
-const FIRST_FAMILY_TIMEOUT: Duration = Duration::from_secs(4);
-/// The longest wait for an answer of the servers that are asked together. It is over twice within the timeout of a
-/// family: servers that were silent are noted as such, and others are asked next.
-const ANSWER_TIMEOUT_MAX: Duration = Duration::from_secs(2);
-
-/// Addresses by family.
-#[derive(Debug, Default)]
-struct Addresses {
-    v4: Vec<Ipv4Addr>,
-    v6: Vec<Ipv6Addr>,
-}
-
-/// The result of a lookup; at least one address in one family.
-#[derive(Debug)]
-struct LookupAnswer {
-    v4: FamilyLookup<Ipv4Addr>,
-    v6: FamilyLookup<Ipv6Addr>,
-    ttl: Duration,
-}
-
-/// The result for one address family.
-#[derive(Debug)]
-enum FamilyLookup<A> {
-    /// These addresses, possibly none.
-    Known(Vec<A>),
-    /// The lookup failed.
-    Unknown,
-}
-
-/// A client of the given servers, or of the system's.
-fn servers(servers: &[SocketAddr]) -> Result<TokioResolver, String> {
-    let (config, mut options) = if servers.is_empty() {
-        system_conf::read_system_conf().unwrap_or_else(|error| {
-            tracing::warn!(%error, "no usable /etc/resolv.conf; asking a DNS server on this machine");
-            let local = NameServerConfig::udp_and_tcp(IpAddr::V4(Ipv4Addr::LOCALHOST));
-            let config = ResolverConfig::from_name_servers(vec![local]);
-            (config, ResolverOpts::default())
-        })
-    } else {
-        let servers = servers.iter().map(name_server).collect();
-        let config = ResolverConfig::from_name_servers(servers);
-        (config, ResolverOpts::default())
-    };
-    options.cache_size = 0;
-    options.use_hosts_file = ResolveHosts::Never;
-    options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
-    options.timeout = options.timeout.min(ANSWER_TIMEOUT_MAX);
-    // All lookups may share one TCP connection, with queries on it that were given up.
-    options.max_active_requests = options.max_active_requests.max(2 * LOOKUPS_MAX);
-    let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
-    *builder.options_mut() = options;
-    builder.build().map_err(|error| format!("cannot set up name resolution: {error}"))
-}
-
-/// Looks a name up. The error is the reason, for people.
-async fn lookup(servers: TokioResolver, name: String) -> Result<LookupAnswer, String> {
-    let name = Name::from_utf8(name).map_err(|error| format!("not a DNS name: {error}"))?;
-    let began = Instant::now();
-    let v4 = one_family(&servers, name.clone(), RecordType::A, |data| match data {
-        RData::A(address) => Some(address.0),
-        _ => None,
-    });
-    let v4 = answer_until(began + FIRST_FAMILY_TIMEOUT, v4).await;
-    let v6_name = v4.as_ref().map_or(name, |found| found.name.clone());
-    let v6 = one_family(&servers, v6_name, RecordType::AAAA, |data| match data {
-        RData::AAAA(address) => Some(address.0),
-        _ => None,
-    });
-    let v6 = answer_until(began + LOOKUP_TIMEOUT, v6).await;
-    let v4_empty = v4.as_ref().map_or(true, |found| found.addresses.is_empty());
-    let v6_empty = v6.as_ref().map_or(true, |found| found.addresses.is_empty());
-    if v4_empty && v6_empty {
-        return Err(reason(v4.err(), v6.err()));
-    }
-    let ttls = [v4.as_ref().ok().map(|found| found.ttl_s), v6.as_ref().ok().map(|found| found.ttl_s)];
-    let ttl_s = ttls.into_iter().flatten().min().unwrap_or(0);
-    Ok(LookupAnswer { v4: family(v4), v6: family(v6), ttl: Duration::from_secs(u64::from(ttl_s)) })
-}
-
-async fn answer_until<A>(end: Instant, answer: impl Future<Output = Result<A, NetError>>) -> Result<A, NetError> {
-    timeout_at(end, answer).await.unwrap_or(Err(NetError::Timeout))
-}
-
-/// A family's addresses and the name that had them.
-struct FamilyAddresses<A> {
-    addresses: Vec<A>,
-    /// The fully qualified name of the search list that had them.
-    name: Name,
-    ttl_s: u32,
-}
-
-async fn one_family<A>(
-    servers: &TokioResolver,
-    name: Name,
-    record_type: RecordType,
-    address: impl Fn(&RData) -> Option<A>,
-) -> Result<FamilyAddresses<A>, NetError> {
-    let lookup = servers.lookup(name, record_type).await?;
-    let records: &[Record] = lookup.answers();
-    // Aliases on the way count for the TTL, too.
-    let ttl_s = records.iter().map(|record| record.ttl).min().unwrap_or(0);
-    Ok(FamilyAddresses {
-        addresses: records.iter().filter_map(|record| address(&record.data)).collect(),
-        name: lookup.query().name().clone(),
-        ttl_s,
-    })
-}
-
-fn family<A>(result: Result<FamilyAddresses<A>, NetError>) -> FamilyLookup<A> {
-    match result {
-        Ok(found) => FamilyLookup::Known(found.addresses),
-        Err(error) if is_negative(&error) => FamilyLookup::Known(Vec::new()),
-        Err(_) => FamilyLookup::Unknown,
-    }
-}
-
-/// Whether the error is a server's answer that the name has no addresses of this type.
-fn is_negative(error: &NetError) -> bool {
-    matches!(error, NetError::Dns(DnsError::NoRecordsFound(_)))
-}
-
-/// The reason why neither family was found: preferably a failure rather than a missing name.
-fn reason(v4: Option<NetError>, v6: Option<NetError>) -> String {
-    let mut errors = v4.into_iter().chain(v6);
-    match errors.find(|error| !is_negative(error)) {
-        Some(error) => error.to_string(),
-        None => "the name does not exist or has no addresses".into(),
-    }
-}
-
-fn name_server(address: &SocketAddr) -> NameServerConfig {
-    let mut udp = ConnectionConfig::udp();
-    let mut tcp = ConnectionConfig::tcp();
-    udp.port = address.port();
-    tcp.port = address.port();
-    NameServerConfig::new(address.ip(), true, vec![udp, tcp])
 }

@@ -285,42 +285,75 @@ async fn a_failure_keeps_the_last_good_answer() {
     assert_eq!(resolver.unresolved(), []);
 }
 
-/// A resolver of 80 names whose server is silent, which are more than there are places for lookups, and one more name,
-/// the last in their order.
-fn beside_silent_names(server: &Server, last: &'static str) -> Resolver {
-    let mut names: Vec<&str> = (10..90).map(|n| &*format!("silent-{n}.test").leak()).collect();
+/// More names than lookups can be under way at once.
+const MANY: usize = 520;
+
+/// A resolver of [`MANY`] names for which the server says this, and one more name, the last in their order.
+fn beside_names(server: &Server, says: &Says, last: &'static str) -> Resolver {
+    let mut names: Vec<&str> = (0..MANY).map(|n| &*format!("bad-{n}.test").leak()).collect();
     for name in &names {
-        server.set(name, Says::Silence);
+        server.set(name, says.clone());
     }
     names.push(last);
     resolver(settings(server), &names)
+}
+
+/// Follows a name that moves. It takes longer than the bound if it waits for lookups of others.
+async fn follows_moves(resolver: &mut Resolver, server: &Server) {
+    let moves = async {
+        for n in 1..=30 {
+            let moved = ips(&[&format!("10.0.0.{n}")]);
+            server.set("z.test", Says::Addresses(moved.clone(), 0));
+            while resolver.addresses("z.test") != moved {
+                resolver.next_change().await;
+            }
+        }
+    };
+    timeout(Duration::from_secs(25), moves).await.expect("followed");
 }
 
 #[tokio::test]
 async fn silent_names_do_not_keep_others_waiting() {
     let server = Server::start().await;
     server.set("z.test", Says::Addresses(ips(&["10.0.0.0"]), 0));
-    let mut resolver = beside_silent_names(&server, "z.test");
-    // It waits for one lookup of the silent names, as nothing is known of any yet.
+    let mut resolver = beside_names(&server, &Says::Silence, "z.test");
     let first = timeout(Duration::from_secs(25), resolver.next_change()).await.expect("resolved");
     assert_eq!(first, AddressChange { name: "z.test".into(), addresses: ips(&["10.0.0.0"]) });
-    // Later it waits for none of them: waiting even for some would take longer.
-    let moves = async {
-        for n in 1..=30 {
-            let moved = ips(&[&format!("10.0.0.{n}")]);
-            server.set("z.test", Says::Addresses(moved.clone(), 0));
-            assert_eq!(resolver.next_change().await.addresses, moved);
-        }
-    };
-    timeout(Duration::from_secs(25), moves).await.expect("followed");
-    assert_eq!(resolver.unresolved().len(), 80);
+    // It did not wait for the end of any of their lookups.
+    let unresolved = resolver.unresolved();
+    assert!(unresolved.len() == MANY && unresolved.iter().all(|it| it.reason == "no answer yet"), "{unresolved:?}");
+    follows_moves(&mut resolver, &server).await;
+    assert_eq!(resolver.unresolved().len(), MANY);
+}
+
+#[tokio::test]
+async fn names_that_fall_silent_do_not_keep_others_waiting() {
+    let server = Server::start().await;
+    server.set("z.test", Says::Addresses(ips(&["10.0.0.0"]), 0));
+    let good = ips(&["10.0.1.1"]);
+    let mut resolver = beside_names(&server, &Says::Addresses(good.clone(), 0), "z.test");
+    quiet_first(&mut resolver).await;
+    for n in 0..MANY {
+        server.set(format!("bad-{n}.test").leak(), Says::Silence);
+    }
+    follows_moves(&mut resolver, &server).await;
+    assert!((0..MANY).all(|n| resolver.addresses(&format!("bad-{n}.test")) == good), "kept");
+}
+
+#[tokio::test]
+async fn names_without_answers_for_v6_do_not_keep_others_waiting() {
+    let server = Server::start().await;
+    server.set("z.test", Says::Addresses(ips(&["10.0.0.0"]), 0));
+    let mut resolver = beside_names(&server, &Says::SilenceOfV6(ips(&["10.0.1.1"]), 0), "z.test");
+    quiet_first(&mut resolver).await;
+    follows_moves(&mut resolver, &server).await;
 }
 
 #[tokio::test]
 async fn names_that_failed_are_tried_in_turn() {
     let server = Server::start().await;
     server.set("z.test", Says::Broken);
-    let mut resolver = beside_silent_names(&server, "z.test");
+    let mut resolver = beside_names(&server, &Says::Silence, "z.test");
     quiet_until(&mut resolver, || server.asked("z.test") > 0).await;
     server.set("z.test", Says::Addresses(ips(&["10.0.0.1"]), 0));
     // The others are first once each.
@@ -331,10 +364,17 @@ async fn names_that_failed_are_tried_in_turn() {
 #[tokio::test]
 async fn a_family_is_used_though_the_other_is_never_answered() {
     let server = Server::start().await;
-    server.set("a.test", Says::SilenceOfV6(ips(&["10.0.0.1"]), 60));
-    let mut resolver = resolver(settings(&server), &["a.test"]);
-    let change = timeout(Duration::from_secs(25), resolver.next_change()).await.expect("resolved");
-    assert_eq!(change.addresses, ips(&["10.0.0.1"]));
+    let known = ips(&["10.0.0.1", "2001:db8::1"]);
+    server.set("a.test", Says::Addresses(known, 0));
+    server.set("b.test", Says::SilenceOfV6(ips(&["10.0.0.1"]), 60));
+    let mut resolver = resolver(settings(&server), &["a.test", "b.test"]);
+    let began = Instant::now();
+    quiet_first(&mut resolver).await;
+    assert!(began.elapsed() < Duration::from_secs(4), "it did not wait for the timeout: {:?}", began.elapsed());
+    assert_eq!(resolver.addresses("b.test"), ips(&["10.0.0.1"]));
+    // Known addresses of the silent family are kept.
+    server.set("a.test", Says::SilenceOfV6(ips(&["10.0.0.2"]), 0));
+    assert_eq!(change(&mut resolver).await.addresses, ips(&["10.0.0.2", "2001:db8::1"]));
 }
 
 #[tokio::test]

@@ -1,0 +1,251 @@
+//! One lookup of one name: both address families, through `hickory-resolver`.
+//!
+//! The families are asked for at the same time. Once one of them has given addresses, the other has
+//! [`SECOND_FAMILY_GRACE`] to answer: servers that never answer AAAA are common, and a lookup must not last until its
+//! timeout because of them. The caller keeps what it knows of a family that did not answer.
+//!
+//! The search list is walked here rather than by hickory, so that both families are answered for the same name of it,
+//! and a server that fails for one of them can be distinguished from a name without such addresses. hickory's own cache
+//! is off: the caller alone decides when an answer is stale.
+
+use super::turns::PLACES_MAX;
+use hickory_resolver::config::{
+    ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts,
+};
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::net::{DnsError, NetError};
+use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
+use hickory_resolver::{TokioResolver, system_conf};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
+
+/// Timeout of one lookup with all its retries, over both families and the search list.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the second family may take longer than the first one that has addresses.
+const SECOND_FAMILY_GRACE: Duration = Duration::from_millis(250);
+/// The longest wait for an answer of the servers that are asked together. It is over twice within the timeout of a
+/// lookup: servers that were silent are noted as such, and others are asked next.
+const ANSWER_TIMEOUT_MAX: Duration = Duration::from_secs(2);
+/// Address families, which are queries under way at once in a lookup.
+const FAMILIES: usize = 2;
+
+/// The result of a lookup; at least one address in one family.
+#[derive(Debug)]
+pub(super) struct LookupAnswer {
+    pub(super) v4: FamilyLookup<Ipv4Addr>,
+    pub(super) v6: FamilyLookup<Ipv6Addr>,
+    pub(super) ttl: Duration,
+}
+
+/// The result for one address family.
+#[derive(Debug)]
+pub(super) enum FamilyLookup<A> {
+    /// These addresses, possibly none.
+    Known(Vec<A>),
+    /// The lookup failed, or was not waited for.
+    Unknown,
+}
+
+/// A client of the given servers, or of the system's. Its clones share its sockets.
+#[derive(Debug, Clone)]
+pub(super) struct NameServers {
+    client: TokioResolver,
+    /// Domains that are appended to names that are not fully qualified.
+    search: Arc<[Name]>,
+}
+
+impl NameServers {
+    pub(super) fn new(servers: &[SocketAddr]) -> Result<Self, String> {
+        let (config, mut options) = if servers.is_empty() {
+            system_conf::read_system_conf().unwrap_or_else(|error| {
+                tracing::warn!(%error, "no usable /etc/resolv.conf; asking a DNS server on this machine");
+                let local = NameServerConfig::udp_and_tcp(IpAddr::V4(Ipv4Addr::LOCALHOST));
+                (ResolverConfig::from_name_servers(vec![local]), ResolverOpts::default())
+            })
+        } else {
+            let servers = servers.iter().map(name_server).collect();
+            (ResolverConfig::from_name_servers(servers), ResolverOpts::default())
+        };
+        options.cache_size = 0;
+        options.use_hosts_file = ResolveHosts::Never;
+        options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
+        options.timeout = options.timeout.min(ANSWER_TIMEOUT_MAX);
+        // All lookups may share one TCP connection, with queries on it that were given up.
+        options.max_active_requests = options.max_active_requests.max(2 * FAMILIES * PLACES_MAX);
+        let search = config.domain().into_iter().chain(config.search()).cloned().collect();
+        let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
+        *builder.options_mut() = options;
+        let client = builder.build().map_err(|error| format!("cannot set up name resolution: {error}"))?;
+        Ok(Self { client, search })
+    }
+
+    /// Looks a name up. The error is the reason, for people.
+    pub(super) async fn lookup(self, name: Arc<str>) -> Result<LookupAnswer, String> {
+        let name = Name::from_utf8(&*name).map_err(|error| format!("not a DNS name: {error}"))?;
+        let end = Instant::now() + LOOKUP_TIMEOUT;
+        let mut failure = None::<NetError>;
+        for candidate in self.candidates(name) {
+            let v4 = self.one_family(candidate.clone(), RecordType::A, |data| match data {
+                RData::A(address) => Some(address.0),
+                _ => None,
+            });
+            let v6 = self.one_family(candidate, RecordType::AAAA, |data| match data {
+                RData::AAAA(address) => Some(address.0),
+                _ => None,
+            });
+            let (v4, v6) = both_families(v4, v6, end).await;
+            if has_addresses(&v4) || has_addresses(&v6) {
+                let ttls = [v4.as_ref().ok().map(|found| found.ttl_s), v6.as_ref().ok().map(|found| found.ttl_s)];
+                let ttl_s = ttls.into_iter().flatten().min().unwrap_or(0);
+                let ttl = Duration::from_secs(u64::from(ttl_s));
+                return Ok(LookupAnswer { v4: family(v4), v6: family(v6), ttl });
+            }
+            // The reason is preferably a failure rather than a missing name.
+            failure = failure.or_else(|| v4.err().into_iter().chain(v6.err()).find(|error| !is_negative(error)));
+        }
+        Err(failure.map_or_else(|| "the name does not exist or has no addresses".into(), |error| error.to_string()))
+    }
+
+    /// The fully qualified names to ask for, the first first, in the order that `resolv.conf` demands.
+    fn candidates(&self, name: Name) -> Vec<Name> {
+        let qualified = |mut name: Name| {
+            name.set_fqdn(true);
+            name
+        };
+        if name.is_fqdn() {
+            return vec![name];
+        }
+        let is_first = usize::from(name.num_labels()) > self.client.options().ndots || name.is_localhost();
+        let mut candidates: Vec<Name> =
+            (self.search.iter()).filter_map(|domain| name.clone().append_domain(domain).ok()).map(qualified).collect();
+        candidates.insert(if is_first { 0 } else { candidates.len() }, qualified(name));
+        candidates.dedup();
+        candidates
+    }
+
+    async fn one_family<A>(
+        &self,
+        name: Name,
+        record_type: RecordType,
+        address: impl Fn(&RData) -> Option<A>,
+    ) -> FamilyResult<A> {
+        let lookup = self.client.lookup(name, record_type).await?;
+        let records: &[Record] = lookup.answers();
+        // Aliases on the way count for the TTL, too.
+        let ttl_s = records.iter().map(|record| record.ttl).min().unwrap_or(0);
+        let addresses = records.iter().filter_map(|record| address(&record.data)).collect();
+        Ok(FamilyAddresses { addresses, ttl_s })
+    }
+}
+
+/// A family's addresses.
+#[derive(Debug)]
+struct FamilyAddresses<A> {
+    addresses: Vec<A>,
+    ttl_s: u32,
+}
+
+type FamilyResult<A> = Result<FamilyAddresses<A>, NetError>;
+
+/// Waits for both families until `end`, or for the second one until its grace is over.
+async fn both_families<A, B>(
+    v4: impl Future<Output = FamilyResult<A>>,
+    v6: impl Future<Output = FamilyResult<B>>,
+    mut end: Instant,
+) -> (FamilyResult<A>, FamilyResult<B>) {
+    let (mut v4, mut v6) = (pin!(v4), pin!(v6));
+    let (mut found_v4, mut found_v6) = (None, None);
+    while found_v4.is_none() || found_v6.is_none() {
+        let is_useful = tokio::select! {
+            // On a busy machine an answer may be there when the time is over.
+            biased;
+            found = &mut v4, if found_v4.is_none() => has_addresses(found_v4.insert(found)),
+            found = &mut v6, if found_v6.is_none() => has_addresses(found_v6.insert(found)),
+            () = sleep_until(end) => break,
+        };
+        if is_useful {
+            end = end.min(Instant::now() + SECOND_FAMILY_GRACE);
+        }
+    }
+    (found_v4.unwrap_or(Err(NetError::Timeout)), found_v6.unwrap_or(Err(NetError::Timeout)))
+}
+
+fn has_addresses<A>(found: &FamilyResult<A>) -> bool {
+    found.as_ref().is_ok_and(|found| !found.addresses.is_empty())
+}
+
+fn family<A>(result: FamilyResult<A>) -> FamilyLookup<A> {
+    match result {
+        Ok(found) => FamilyLookup::Known(found.addresses),
+        Err(error) if is_negative(&error) => FamilyLookup::Known(Vec::new()),
+        Err(_) => FamilyLookup::Unknown,
+    }
+}
+
+/// Whether the error is a server's answer that the name has no addresses of this type.
+fn is_negative(error: &NetError) -> bool {
+    matches!(error, NetError::Dns(DnsError::NoRecordsFound(_)))
+}
+
+fn name_server(address: &SocketAddr) -> NameServerConfig {
+    let mut udp = ConnectionConfig::udp();
+    let mut tcp = ConnectionConfig::tcp();
+    udp.port = address.port();
+    tcp.port = address.port();
+    NameServerConfig::new(address.ip(), true, vec![udp, tcp])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::{pending, ready};
+    use tokio::time::sleep;
+
+    fn found(addresses: &[u32]) -> FamilyResult<u32> {
+        Ok(FamilyAddresses { addresses: addresses.to_vec(), ttl_s: 1 })
+    }
+
+    async fn later(after: Duration, result: FamilyResult<u32>) -> FamilyResult<u32> {
+        sleep(after).await;
+        result
+    }
+
+    /// What both families gave, and after what time.
+    async fn both(
+        v4: impl Future<Output = FamilyResult<u32>>,
+        v6: impl Future<Output = FamilyResult<u32>>,
+    ) -> (Option<Vec<u32>>, Option<Vec<u32>>, Duration) {
+        let began = Instant::now();
+        let (v4, v6) = both_families(v4, v6, began + LOOKUP_TIMEOUT).await;
+        (v4.ok().map(|found| found.addresses), v6.ok().map(|found| found.addresses), began.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_second_family_has_a_short_grace() {
+        let ms = Duration::from_millis;
+        let (v4, v6, took) = both(later(ms(10), found(&[4])), pending()).await;
+        assert_eq!((v4, v6), (Some(vec![4]), None));
+        assert!(took >= ms(260) && took < ms(270), "{took:?}");
+        let (v4, v6, took) = both(pending(), later(ms(10), found(&[6]))).await;
+        assert_eq!((v4, v6), (None, Some(vec![6])));
+        assert!(took < ms(270), "{took:?}");
+        let (v4, v6, took) = both(later(ms(10), found(&[4])), later(ms(200), found(&[6]))).await;
+        assert_eq!((v4, v6), (Some(vec![4]), Some(vec![6])));
+        assert!(took < ms(210), "{took:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_family_without_addresses_does_not_hurry_the_other() {
+        let second = Duration::from_secs(1);
+        let (v4, v6, _) = both(ready(found(&[])), later(second, found(&[6]))).await;
+        assert_eq!((v4, v6), (Some(vec![]), Some(vec![6])));
+        let (v4, v6, _) = both(ready(Err(NetError::Timeout)), later(second, found(&[6]))).await;
+        assert_eq!((v4, v6), (None, Some(vec![6])));
+        let (v4, v6, took) = both(ready(found(&[])), pending()).await;
+        assert_eq!((v4, v6), (Some(vec![]), None));
+        assert!(took >= LOOKUP_TIMEOUT && took < LOOKUP_TIMEOUT + second, "{took:?}");
+    }
+}
