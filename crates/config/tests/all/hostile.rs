@@ -106,7 +106,7 @@ fn nothing_in_it() {
     check("\u{feff}", expect!["1:1: the file is empty; write at least `routes: []`"]);
     check("[]\n", expect!["1:1: expected a map, found an empty list"]);
     check("text\n", expect!["1:1: expected a map, found a text"]);
-    check("42\n", expect!["1:1: expected a map, found the number 42"]);
+    check("42\n", expect!["1:1: expected a map, found a number"]);
     check("- uri: /a\n", expect!["1:1: expected a map, found a list"]);
 }
 
@@ -204,8 +204,8 @@ fn aliases() {
     check(
         "upstreams: [{id: &x a, nodes: {}}]\nroutes: [{uri: /a, upstream_id: *x, host: *x, methods: *x}]\n",
         expect![[r#"
-        1:18: routes[0].methods: expected a list, found the text "a"
-        1:31: warning: upstreams[0].nodes: no node can be chosen; every request is answered 503"#]],
+            1:18: routes[0].methods: expected a list, found a text
+            1:31: warning: upstreams[0].nodes: no node can be chosen; every request is answered 503"#]],
     );
 }
 
