@@ -1,6 +1,6 @@
 //! Messages do not repeat what may be a secret: a text is put at every place that the schema has, in every wrong form.
 //!
-//! `load` is what `stillgate check` shows, to whoever has the file. An [`IncrementalReader`] is what the log and the status show.
+//! `load` is what `stillgate check` shows to the owner of a file. An [`IncrementalReader`] is what the log and the status show.
 
 use crate::plugins::TABLE;
 use serde_json::{Value as Json, json};
