@@ -2,7 +2,7 @@
 
 use super::https::{self, Https, RetryAfter, Unusable};
 use super::schedule::{self, SuggestionKey};
-use super::storage;
+use super::storage::{self, AccountProblem};
 use base64::Engine as _;
 use base64::alphabet::URL_SAFE;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
@@ -12,13 +12,14 @@ use instant_acme::{
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stillgate_config::{Acme, AcmeChallenge, AcmeEab};
 use stillgate_proxy::{Challenges, LiveChallenges, PlanCell};
 use stillgate_tls::rustls::ClientConfig;
 use tokio::task::spawn_blocking;
-use tracing::debug;
+use tracing::{debug, warn};
 
 /// How long the server may take to check the challenges, and then to issue the certificate.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(120);
@@ -58,8 +59,8 @@ pub(crate) struct OrderFailure {
     hint: String,
     /// The pause that the server requests.
     pub(crate) retry_after: Option<Duration>,
-    /// Whether the server no longer knows the account.
-    is_account_unknown: bool,
+    /// Why another account is needed.
+    account: Option<AccountProblem>,
 }
 
 /// The account's file. Its folder determines the server.
@@ -83,13 +84,13 @@ impl fmt::Display for OrderFailure {
 impl OrderFailure {
     pub(crate) fn new(doing: &'static str, error: impl fmt::Display, hint: impl Into<String>) -> OrderFailure {
         let (error, hint) = (error.to_string(), hint.into());
-        OrderFailure { doing, error, hint, retry_after: None, is_account_unknown: false }
+        OrderFailure { doing, error, hint, retry_after: None, account: None }
     }
 
     fn of(doing: &'static str, error: &Error) -> OrderFailure {
         OrderFailure {
             retry_after: retry_after(error),
-            is_account_unknown: is_of_type(error, "accountDoesNotExist"),
+            account: is_of_type(error, "accountDoesNotExist").then_some(AccountProblem::Unknown),
             ..OrderFailure::new(doing, error, hint(error))
         }
     }
@@ -118,10 +119,9 @@ impl Orderer {
             Err(failure) => failure,
         };
         failure.retry_after = failure.retry_after.or_else(|| https::take_retry_after(&told));
-        if failure.is_account_unknown {
-            let acme = self.acme.clone();
-            failure.hint = match run_blocking(move || storage::set_account_aside(&acme)).await {
-                Ok(()) => "the account's file was set aside; another account is made with the next try".to_owned(),
+        if let Some(problem @ AccountProblem::Unknown) = failure.account {
+            failure.hint = match self.set_account_aside(problem).await {
+                Ok(_) => "the account's file was set aside; another account is made with the next try".to_owned(),
                 Err(error) => error,
             };
         }
@@ -247,42 +247,91 @@ impl Orderer {
         Https::new(self.tls.clone(), told.clone())
     }
 
+    async fn set_account_aside(&self, problem: AccountProblem) -> Result<PathBuf, String> {
+        let acme = self.acme.clone();
+        run_blocking(move || storage::set_account_aside(&acme, problem)).await
+    }
+
+    fn damaged(&self, error: impl fmt::Display) -> OrderFailure {
+        let what = format!("{}: {error}", self.acme.account_file().display());
+        let hint = match &self.acme.eab {
+            Some(_) => {
+                "mend it, or remove it: then another account is made, if the issuer binds it to gateway.acme.eab, too"
+            }
+            None => "another account is made with the next order",
+        };
+        OrderFailure { account: Some(AccountProblem::Damaged), ..OrderFailure::new(ACCOUNT, what, hint) }
+    }
+
     async fn read_account(&self) -> Result<Option<AccountFile>, OrderFailure> {
         let acme = self.acme.clone();
         let text = run_blocking(move || storage::account(&acme))
             .await
             .map_err(|error| OrderFailure::new(ACCOUNT, error, ""))?;
         let stored = text.map(|text| serde_json::from_slice::<AccountFile>(&text)).transpose();
-        stored.map_err(|error| {
-            let what = format!("{}: {error}", self.acme.account_file().display());
-            OrderFailure::new(ACCOUNT, what, "mend it, or remove it to have another account made")
-        })
+        // Without serde's message, which may quote the key.
+        stored.map_err(|error| self.damaged(format!("it is cut off or unknown, at line {}", error.line())))
     }
 
-    /// Loads the account of the folder, or registers and stores a new one.
+    /// Loads the account of the folder, or registers and stores a new one. A damaged file is set aside, unless an issuer has bound
+    /// the account to another: it may do that only once.
     async fn account(&self, told: &RetryAfter) -> Result<Account, OrderFailure> {
-        let stored = self.read_account().await?;
-        let contact = self.acme.email.as_ref().map(|email| format!("mailto:{email}"));
-        let contact: Vec<&str> = contact.iter().map(String::as_str).collect();
-        let failed = |error: Error| OrderFailure::of(ACCOUNT, &error);
-        let Some(stored) = stored else {
-            let new = NewAccount { contact: &contact, terms_of_service_agreed: true, only_return_existing: false };
-            let eab = self.acme.eab.as_ref().map(external_account).transpose()?;
-            let builder = Account::builder_with_http(Box::new(self.https(told)));
-            let made = builder.create(&new, self.acme.directory.clone(), eab.as_ref()).await;
-            let (account, credentials) = made.map_err(failed)?;
-            self.keep(credentials).await?;
-            return Ok(account);
+        let loaded = match self.read_account().await {
+            Ok(None) => return self.register(told).await,
+            Ok(Some(stored)) => self.load(stored, told).await,
+            Err(failure) => Err(failure),
         };
+        let failure = match loaded {
+            Ok(account) => return Ok(account),
+            Err(failure) => failure,
+        };
+        match failure.account {
+            Some(problem @ AccountProblem::Damaged) if self.acme.eab.is_none() => {
+                let aside = self.set_account_aside(problem).await;
+                let aside = aside.map_err(|error| OrderFailure::new(ACCOUNT, error, ""))?;
+                warn!(
+                    "ACME: {}: {}; it is set aside as {}, and another account is made",
+                    failure.doing,
+                    failure.error,
+                    aside.display()
+                );
+                self.register(told).await
+            }
+            _ => Err(failure),
+        }
+    }
+
+    async fn register(&self, told: &RetryAfter) -> Result<Account, OrderFailure> {
+        let contact = self.contact();
+        let contact: Vec<&str> = contact.iter().map(String::as_str).collect();
+        let new = NewAccount { contact: &contact, terms_of_service_agreed: true, only_return_existing: false };
+        let eab = self.acme.eab.as_ref().map(external_account).transpose()?;
+        let builder = Account::builder_with_http(Box::new(self.https(told)));
+        let made = builder.create(&new, self.acme.directory.clone(), eab.as_ref()).await;
+        let (account, credentials) = made.map_err(|error| OrderFailure::of(ACCOUNT, &error))?;
+        self.keep(credentials).await?;
+        Ok(account)
+    }
+
+    async fn load(&self, stored: AccountFile, told: &RetryAfter) -> Result<Account, OrderFailure> {
         let (email, credentials) = (stored.email, stored.credentials);
         let copy = AccountCredentials::deserialize(serde_json::json!(credentials));
         let builder = Account::builder_with_http(Box::new(self.https(told)));
-        let account = builder.from_credentials(credentials).await.map_err(failed)?;
+        let account = builder.from_credentials(credentials).await.map_err(|error| match error {
+            Error::KeyRejected => self.damaged("its key cannot be read"),
+            error => OrderFailure::of(ACCOUNT, &error),
+        })?;
         if email != self.acme.email {
-            account.update_contacts(&contact).await.map_err(failed)?;
+            let contact = self.contact();
+            let contact: Vec<&str> = contact.iter().map(String::as_str).collect();
+            account.update_contacts(&contact).await.map_err(|error| OrderFailure::of(ACCOUNT, &error))?;
             self.keep(copy.map_err(|error| OrderFailure::new(ACCOUNT, error, ""))?).await?;
         }
         Ok(account)
+    }
+
+    fn contact(&self) -> Option<String> {
+        self.acme.email.as_ref().map(|email| format!("mailto:{email}"))
     }
 
     async fn keep(&self, credentials: AccountCredentials) -> Result<(), OrderFailure> {
@@ -387,6 +436,7 @@ fn hint(error: &Error) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::renewal::tests::{plans, tls};
     use stillgate_config::HmacKey;
 
     #[test]
@@ -398,6 +448,41 @@ mod tests {
         let failure = OrderFailure::new("a", "ü".repeat(100_000), "do this").to_string();
         assert_eq!(failure.len(), ERROR_BYTES_MAX + "a: …; do this".len());
         assert!(failure.ends_with("ü…; do this"));
+    }
+
+    #[tokio::test]
+    async fn a_damaged_account_is_set_aside_unless_it_is_bound_to_another() {
+        let (_folder, mut acme) = storage::tests::storage();
+        // Nobody listens there.
+        acme.directory = "https://127.0.0.1:1/directory".to_owned();
+        storage::prepare(&acme).unwrap();
+        let eab = AcmeEab { kid: "k".into(), hmac_key: HmacKey("MTIz".to_owned()) };
+        let contents: [&[u8]; 5] = [
+            b"",
+            b"{\"email\":null,\"credentials\":{\"id\":\"https://127.0.0.1:1/1\",\"key_pkc",
+            b"\x00\xff\x80",
+            &[b' '; 65 * 1024],
+            br#"{"email": null, "credentials": {"id": "i", "key_pkcs8": "c2VjcmV0", "directory": "https://127.0.0.1:1/d"}}"#,
+        ];
+        for content in contents {
+            for eab in [Some(eab.clone()), None] {
+                let is_bound = eab.is_some();
+                let acme = Arc::new(Acme { eab, ..acme.clone() });
+                std::fs::write(acme.account_file(), content).unwrap();
+                let aside = acme.folder().join("account.json.damaged");
+                let orderer = Orderer { acme: acme.clone(), tls: tls(), plans: plans() };
+                let told = orderer.account(&RetryAfter::default()).await.err().unwrap().to_string();
+                assert_eq!(acme.account_file().exists(), is_bound, "{told}");
+                match is_bound {
+                    true => assert!(told.contains("mend it, or remove it: ") && !aside.exists(), "{told}"),
+                    false => {
+                        assert!(told.contains("cannot connect"), "{told}");
+                        assert_eq!(std::fs::read(&aside).unwrap(), content);
+                        std::fs::remove_file(aside).unwrap();
+                    }
+                }
+            }
+        }
     }
 
     #[test]

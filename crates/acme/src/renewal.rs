@@ -388,7 +388,7 @@ fn millis(seconds: i64) -> u64 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 // Checks an issued certificate before it replaces the previous one.
 

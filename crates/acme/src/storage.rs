@@ -119,21 +119,34 @@ pub(crate) fn store_account(acme: &Acme, text: &[u8]) -> Result<(), String> {
     replace(&acme.account_file(), text)
 }
 
-/// Reads the account; `None`: there is none yet.
+/// Reads the account; `None`: there is none yet. A text that is too long is cut off, and so cannot be parsed.
 pub(crate) fn account(acme: &Acme) -> Result<Option<Vec<u8>>, String> {
     let path = acme.account_file();
     match read_bounded(&path, ACCOUNT_BYTES_MAX) {
-        Ok(text) if text.len() > ACCOUNT_BYTES_MAX => Err(format!("{} is not an account's file", path.display())),
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(failed("read", &path, &error)),
     }
 }
 
-/// Renames an account that the server does not know, since its key may still be needed.
-pub(crate) fn set_account_aside(acme: &Acme) -> Result<(), String> {
+/// The problem with an account.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum AccountProblem {
+    /// The server does not know it.
+    Unknown,
+    /// Its file cannot be understood.
+    Damaged,
+}
+
+/// Renames an account, since its key may still be needed. Returns the new path.
+pub(crate) fn set_account_aside(acme: &Acme, problem: AccountProblem) -> Result<PathBuf, String> {
     let path = acme.account_file();
-    fs::rename(&path, path.with_extension("json.unknown")).map_err(|error| failed("rename", &path, &error))
+    let aside = path.with_extension(match problem {
+        AccountProblem::Unknown => "json.unknown",
+        AccountProblem::Damaged => "json.damaged",
+    });
+    fs::rename(&path, &aside).map_err(|error| failed("rename", &path, &error))?;
+    Ok(aside)
 }
 
 /// Replaces a file atomically: the new content is on the disk before it gets the name.
@@ -211,8 +224,13 @@ pub(super) mod tests {
         store_certificate(&acme, "shop", b"1").unwrap();
         assert_eq!((mode(&acme.account_file()), mode(&acme.certificate_file("shop"))), (0o600, 0o600));
         assert_eq!(account(&acme).unwrap().unwrap(), b"x");
-        set_account_aside(&acme).unwrap();
-        assert_eq!(account(&acme).unwrap(), None);
+        for (problem, name) in
+            [(AccountProblem::Unknown, "account.json.unknown"), (AccountProblem::Damaged, "account.json.damaged")]
+        {
+            store_account(&acme, b"x").unwrap();
+            assert_eq!(set_account_aside(&acme, problem).unwrap(), acme.folder().join(name));
+            assert_eq!(account(&acme).unwrap(), None);
+        }
         check_room(&acme).unwrap();
         let names: Vec<_> =
             fs::read_dir(acme.certificates()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -280,7 +298,7 @@ pub(super) mod tests {
         assert!(account(&acme).unwrap_err().contains("account.json"));
         fs::remove_dir(acme.account_file()).unwrap();
         fs::write(acme.account_file(), vec![b' '; ACCOUNT_BYTES_MAX + 1]).unwrap();
-        assert!(account(&acme).unwrap_err().contains("not an account's file"));
+        assert_eq!(account(&acme).unwrap().unwrap().len(), ACCOUNT_BYTES_MAX + 1);
     }
 
     #[test]

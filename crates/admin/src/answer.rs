@@ -3,7 +3,7 @@
 //! An answer is data, because a batch combines several into one response.
 //!
 //! A file as the body of a response is read while it is sent, so its size costs no memory. An answer that takes long is
-//! made on another thread: the Admin API shares its thread with everything that controls the gateway.
+//! made on another thread, its text included: the Admin API shares its thread with everything that controls the gateway.
 
 use crate::control::WriteError;
 use axum::body::Body;
@@ -17,6 +17,7 @@ use std::io::{self, Read};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use stillgate_door::Rejection;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tracing::error;
 
@@ -150,14 +151,19 @@ impl Answer {
         self
     }
 
+    /// Makes the text of its body. For a large tree, this and dropping it take long.
+    pub(crate) fn written(self) -> Answer {
+        let content = match self.content {
+            Content::Json(json) => Content::Text(line_of(&json)),
+            other => other,
+        };
+        Answer { content, ..self }
+    }
+
     pub(crate) fn into_response(self) -> Response<Body> {
         let is_file = matches!(self.content, Content::File(_));
         let body = match self.content {
-            Content::Json(json) => {
-                let mut bytes = json.to_string().into_bytes();
-                bytes.push(b'\n');
-                Body::from(bytes)
-            }
+            Content::Json(json) => Body::from(line_of(&json)),
             Content::Text(text) => Body::from(text),
             Content::File(file) => Body::new(FileBody::new(file)),
             Content::Nothing => Body::empty(),
@@ -174,6 +180,12 @@ impl Answer {
         }
         response
     }
+}
+
+fn line_of(json: &Json) -> String {
+    let mut line = json.to_string();
+    line.push('\n');
+    line
 }
 
 /// Number of bytes read at once.
@@ -230,10 +242,35 @@ impl http_body::Body for FileBody {
     }
 }
 
+/// Makes an answer that may be large. Its place is kept until it is made, even if the client has disconnected.
+pub(crate) async fn made_off_thread(
+    place: Option<OwnedSemaphorePermit>,
+    make: impl FnOnce() -> Answer + Send + 'static,
+) -> Answer {
+    let made = off_thread(move || {
+        let answer = make().written();
+        drop(place);
+        answer
+    });
+    made.await.unwrap_or_else(|answer| answer)
+}
+
 /// Returns the result of the work; `Err`: it panicked, which is a bug.
 pub(crate) async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Answer> {
     spawn_blocking(work).await.map_err(|error| {
         error!(%error, "admin API: a request failed, which is a bug");
         Answer::error(StatusCode::INTERNAL_SERVER_ERROR, "500 Internal Server Error; see the gateway's log")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_text_of_a_large_answer_is_made_with_it() {
+        let answer = made_off_thread(None, || Answer::json(StatusCode::OK, json!({ "list": [1] }))).await;
+        let Content::Text(text) = answer.content else { panic!("{:?}", answer.content) };
+        assert_eq!(text, "{\"list\":[1]}\n");
+    }
 }

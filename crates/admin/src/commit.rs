@@ -1,6 +1,6 @@
 //! Turns planned writes into one transaction, which is committed and logged, or only checked.
 
-use crate::answer::{Answer, off_thread};
+use crate::answer::{Answer, made_off_thread, off_thread};
 use crate::control::{Outcome, WriteError};
 use crate::endpoints::{Api, ParsedRequest};
 use crate::masks::hide_private_keys;
@@ -121,19 +121,24 @@ pub(crate) async fn dry_run(api: &Api, view: View, transaction: Transaction) -> 
         WriteError::Conflict { key, modified } => precondition_failed(&key, modified),
         error => Answer::refused(&error),
     })?;
-    let effect = |(key, effect): &(Key, String)| json!({ "key": key.as_str(), "effect": effect });
-    let effects: Vec<Json> = checked.effects.iter().map(effect).collect();
-    let mut body = json!({
-        "dry_run": true,
-        "changes": changes,
-        "warnings": checked.warnings,
-        "effects": effects,
-        "recent_requests": checked.recent_requests,
+    let answer = made_off_thread(None, move || {
+        let effect = |(key, effect): &(Key, String)| json!({ "key": key.as_str(), "effect": effect });
+        let effects: Vec<Json> = checked.effects.iter().map(effect).collect();
+        let mut body = json!({
+            "dry_run": true,
+            "changes": null,
+            "warnings": checked.warnings,
+            "effects": effects,
+            "recent_requests": checked.recent_requests,
+        });
+        // Moved; `json!` would copy them.
+        body["changes"] = changes.into();
+        if omitted > 0 {
+            body["changes_omitted"] = omitted.into();
+        }
+        Answer::json(StatusCode::OK, body)
     });
-    if omitted > 0 {
-        body["changes_omitted"] = omitted.into();
-    }
-    Ok(Answer::json(StatusCode::OK, body))
+    Ok(answer.await)
 }
 
 /// The change that a write makes to one document.

@@ -316,8 +316,8 @@ pub(crate) struct Api {
     large_bodies: Arc<Semaphore>,
     /// Limits bodies of up to [`MANY_BYTES_MAX`] that are received.
     long_reads: Semaphore,
-    /// Limits lists of resources.
-    pub(crate) lists: Arc<Semaphore>,
+    /// Limits lists of resources, and other answers that show many of them.
+    lists: Arc<Semaphore>,
     /// The endpoints of the OpenAPI description that are not hidden: method, path, action, summary.
     pub(crate) described: Vec<Endpoint>,
 }
@@ -333,6 +333,11 @@ impl Api {
             lists: Arc::new(Semaphore::new(LISTS_AT_ONCE_MAX)),
             described,
         }
+    }
+
+    /// Waits until another list may be made.
+    pub(crate) async fn place_of_list(&self) -> OwnedSemaphorePermit {
+        self.lists.clone().acquire_owned().await.expect("the semaphore is never closed")
     }
 }
 

@@ -1,6 +1,6 @@
 //! The router: every endpoint of the table behind the guard, and the answers for unknown paths.
 
-use crate::answer::{Answer, off_thread};
+use crate::answer::{Answer, made_off_thread, off_thread};
 use crate::control::{Control, WriteError};
 use crate::endpoints::{self, Action, Api, Page, ParsedRequest, endpoints, writes_documents};
 use crate::resource::serve::{self, refuse_conditions};
@@ -93,7 +93,10 @@ async fn answer(api: Arc<Api>, action: Action, asked: ParsedRequest) -> Answer {
                 Ok(answer) | Err(answer) => answer,
             }
         }
-        Action::Configs => into_answer(off_thread(move || standalone::get(&api, &asked)).await),
+        Action::Configs => {
+            let place = api.place_of_list().await;
+            made_off_thread(Some(place), move || standalone::get(&api, &asked)).await
+        }
         Action::ConfigsReplace => into_answer(standalone::replace(api, asked).await),
         Action::ConfigsValidate => into_answer(standalone::validate(api, asked).await),
         Action::History => history::list(&api, &asked).await,

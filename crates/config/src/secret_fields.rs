@@ -19,7 +19,7 @@ use conditions::{KEYS, is_known_word, may_read_secret};
 use serde_json::Value as Json;
 use stillgate_route::Expression;
 use stillgate_schema::secret_texts::has_private_key;
-use stillgate_schema::text::diagnostic::{Diagnostic, Errors, Sink};
+use stillgate_schema::text::diagnostic::{Diagnostic, Errors, Sink, login_of};
 
 /// Called with a secret, which it may replace.
 type Each<'a> = &'a mut dyn FnMut(&mut String);
@@ -203,7 +203,8 @@ fn hide_parts(value: &Json, sink: &mut Sink) {
                 } else if let Some(key) = among(&REQUEST_FIELDS) {
                     each_text(field, &mut |text| sink.hide_words(key, text, &is_variables));
                 } else if let ("expression", Json::String(text)) = (name.as_str(), field) {
-                    if may_read_secret(text) && Expression::parse(text).is_err() {
+                    let may_have_secret = may_read_secret(text) || login_of(text).is_some();
+                    if may_have_secret && Expression::parse(text).is_err() {
                         sink.hide_words("expression", text, &is_known_word);
                     }
                 } else if let Some(key) = among(&KEYS) {

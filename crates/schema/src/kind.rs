@@ -4,7 +4,7 @@
 //! need more than one value (references, keys that exclude one another) are in `stillgate-config`.
 
 use crate::description::{Definitions, or_environment};
-use crate::text::diagnostic::{Fault, Path, Position, Sink, shortened};
+use crate::text::diagnostic::{Fault, Path, Position, Sink, login_of, shortened};
 use crate::text::scalar::Meaning;
 use crate::text::tree::{Node, Value};
 use serde_json::{Value as Json, json};
@@ -42,9 +42,51 @@ pub fn schema<T>(kind: &impl Kind<Out = T>, definitions: &mut Definitions) -> Js
     kind.schema(definitions)
 }
 
-/// Reports that something else was expected.
+/// Reports that something else was expected. A scalar is quoted, unless `what` names a list or a map: that may hold a
+/// secret, and then the scalar in its place may be one.
 pub fn report_expected(what: &str, node: &Node, path: &Path<'_>, sink: &mut Sink) {
-    sink.error(node.at, path, format!("expected {what}, found {}", node.description()));
+    let found = match ["a list", "a map", "an object", "[", "{"].iter().any(|word| what.contains(word)) {
+        true => node.type_description().to_owned(),
+        false => found(node, sink),
+    };
+    sink.error(node.at, path, format!("expected {what}, found {found}"));
+}
+
+/// Reports the fault of a text, which it may quote, without the login in the text.
+pub fn report_of_text(text: &str, fault: Fault, at: Position, path: &Path<'_>, sink: &mut Sink) {
+    sink.with_hidden_scope(|sink| {
+        if let Some(login) = login_of(text) {
+            sink.hide(login);
+        }
+        sink.error(at, path, fault);
+    });
+}
+
+/// A description of a value that is refused.
+fn found(node: &Node, sink: &Sink) -> String {
+    match sink.is_hiding() {
+        true => node.type_description().to_owned(),
+        false => node.description(),
+    }
+}
+
+/// A map that holds secrets, or a list of such: messages about it, and below it, quote nothing.
+pub struct SecretHolder<K>(pub K);
+
+impl<K: Kind> Kind for SecretHolder<K> {
+    type Out = K::Out;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<K::Out> {
+        sink.with_hidden_scope(|sink| self.0.read(node, path, sink))
+    }
+
+    fn schema(&self, definitions: &mut Definitions) -> Json {
+        self.0.schema(definitions)
+    }
+
+    fn show(&self, value: &K::Out) -> Json {
+        self.0.show(value)
+    }
 }
 
 /// `true` or `false`.
@@ -139,17 +181,24 @@ pub struct Text<T> {
     show: fn(&T) -> Json,
     pattern: Option<&'static str>,
     numbers: bool,
+    is_secret: bool,
 }
 
 /// `what` is the description with its article: `an IP address`.
 pub const fn text<T>(what: &'static str, parse: fn(&str) -> Result<T, Fault>) -> Text<T> {
-    Text { what, parse, show: |_| Json::Null, pattern: None, numbers: false }
+    Text { what, parse, show: |_| Json::Null, pattern: None, numbers: false, is_secret: false }
 }
 
 impl<T> Text<T> {
     /// A regular expression for the schema that all valid texts match.
     pub const fn pattern(mut self, pattern: &'static str) -> Text<T> {
         self.pattern = Some(pattern);
+        self
+    }
+
+    /// Messages do not quote it. What `parse` says must not, either.
+    pub const fn secret(mut self) -> Text<T> {
+        self.is_secret = true;
         self
     }
 
@@ -182,7 +231,7 @@ pub const TEXT: Text<String> = text("a text", |text| Ok(text.to_owned()));
 /// Where something listens.
 pub const ADDRESS: Text<SocketAddr> = text("an address as IP:PORT", |text| {
     text.parse().map_err(|_| {
-        let fault = Fault::new(format!("expected an address as IP:PORT, found {text:?}"));
+        let fault = Fault::new(format!("expected an address as IP:PORT, found {:?}", shortened(text)));
         match text.rsplit_once(':') {
             Some(("" | "*", port)) => fault.hint(format!("write \"0.0.0.0:{port}\"")),
             Some(("localhost", port)) => fault.hint(format!("write \"127.0.0.1:{port}\"")),
@@ -210,6 +259,11 @@ impl<T> Kind for Text<T> {
                 report_expected(self.what, node, path, sink);
                 return None;
             }
+            (None, _) if self.is_secret || sink.is_hiding() => {
+                let fault = Fault::new(format!("expected {}, found {}", self.what, node.type_description()));
+                sink.error(node.at, path, fault.hint("write it in quotes"));
+                return None;
+            }
             (None, _) => {
                 let fault = Fault::new(format!("expected {}, found {}", self.what, node.description()));
                 sink.error(node.at, path, fault.hint(format!("write it in quotes: \"{}\"", shortened(&scalar.text))));
@@ -219,7 +273,7 @@ impl<T> Kind for Text<T> {
         match (self.parse)(text) {
             Ok(value) => Some(value),
             Err(fault) => {
-                sink.error(node.at, path, fault);
+                report_of_text(text, fault, node.at, path, sink);
                 None
             }
         }
@@ -269,7 +323,7 @@ impl<T: Copy + PartialEq> Kind for Choice<T> {
             sink.error(node.at, path, fault.hint(format!("write {}", alternatives(words()))));
             return None;
         }
-        let fault = Fault::new(format!("expected {}, found {}", alternatives(words()), node.description()));
+        let fault = Fault::new(format!("expected {}, found {}", alternatives(words()), found(node, sink)));
         let fault = sink.guess(fault, &scalar.text, words());
         sink.error(node.at, path, fault);
         None

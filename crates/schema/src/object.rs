@@ -6,8 +6,7 @@
 
 use crate::description::{Definitions, KeyDescription};
 use crate::kind::{Kind, alternatives, report_expected};
-use crate::text::diagnostic::{Fault, Path, Position, Sink, shortened};
-use crate::text::scalar::Meaning;
+use crate::text::diagnostic::{Fault, HIDDEN, Path, Position, Sink, shortened};
 use crate::text::tree::{Entry, Node, Value};
 use serde_json::Value as Json;
 use std::marker::PhantomData;
@@ -22,6 +21,9 @@ pub trait Object: Sized {
 
     /// Whether APISIX refuses unknown keys, too, where a plugin has the object (`additionalProperties: false`).
     const IS_CLOSED: bool;
+
+    /// Whether the value of one of its keys is a secret.
+    const HOLDS_SECRETS: bool = false;
 
     /// All its keys that can be used, without those of its parts.
     const KEYS: &'static [&'static str];
@@ -71,19 +73,12 @@ impl<T: Object> Kind for Map<T> {
         if let Some(entries) = node.entries().filter(|_| !is_document) {
             return T::read_entries(entries, node.at, path, sink);
         }
-        match &node.value {
-            // A key without a value, perhaps because all of it is commented out, is an empty map.
-            _ if node.is_null() => T::read_entries(&[], node.at, path, sink),
-            // A map may hold a secret, and then the text in its place may be one.
-            Value::Scalar(scalar) if matches!(scalar.meaning(), Meaning::Text(_)) => {
-                sink.error(node.at, path, "expected a map, found a text");
-                None
-            }
-            _ => {
-                report_expected("a map", node, path, sink);
-                None
-            }
+        // A key without a value, perhaps because all of it is commented out, is an empty map.
+        if node.is_null() {
+            return T::read_entries(&[], node.at, path, sink);
         }
+        report_expected("a map", node, path, sink);
+        None
     }
 
     fn schema(&self, definitions: &mut Definitions) -> Json {
@@ -104,13 +99,43 @@ pub const fn key_name(field: &'static str) -> &'static str {
     }
 }
 
+/// Whether a type is `Secret`, or a list of that or the like.
+pub const fn is_secret_type(name: &str) -> bool {
+    let mut rest = name.as_bytes();
+    while let [_, behind @ ..] = rest {
+        match rest {
+            [b'S', b'e', b'c', b'r', b'e', b't'] => return true,
+            [b'S', b'e', b'c', b'r', b'e', b't', next, ..] if !next.is_ascii_alphanumeric() => return true,
+            _ => rest = behind,
+        }
+    }
+    false
+}
+
+/// What an object does with keys that it does not have.
+#[derive(Debug, Clone, Copy)]
+pub struct UnknownKeys {
+    /// Whether they are refused even in what other programs write.
+    pub is_closed: bool,
+    /// Whether the name may be a secret: that of a key and its value in the wrong order.
+    pub holds_secrets: bool,
+}
+
+/// The longest name of an unknown key that is shown beside secrets.
+const SHOWN_NAME_BYTES_MAX: usize = 24;
+
+/// Whether a name beside secrets is shown: most are misspelt. Keys that protect something are longer, or have digits.
+fn is_shown_name(name: &str) -> bool {
+    name.len() <= SHOWN_NAME_BYTES_MAX && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'_' | b'-'))
+}
+
 /// Reports a key that the object does not have.
 pub fn refuse_key(
     entry: &Entry,
     known: &[&[&'static str]],
     unbuilt: &[(&'static str, &'static str)],
     foreign: &Foreign,
-    is_closed: bool,
+    rule: UnknownKeys,
     path: &Path<'_>,
     sink: &mut Sink,
 ) {
@@ -134,12 +159,16 @@ pub fn refuse_key(
     }
     let known = known.concat();
     let names = known.iter().copied().chain(unbuilt.iter().map(|(name, _)| *name));
-    let fault =
-        Fault::new(format!("unknown key {:?}", shortened(key))).hint(format!("known keys: {}", known.join(", ")));
-    let fault = sink.guess(fault, key, names);
-    match is_closed {
-        true => sink.error(entry.key_at, path, fault),
-        false => sink.foreign(entry.key_at, path, fault),
+    let guess = sink.guess(Fault::new(""), key, names).hint;
+    let is_hidden = (rule.holds_secrets || sink.is_hiding()) && guess.is_none() && !is_shown_name(key);
+    let hint = guess.unwrap_or_else(|| format!("known keys: {}", known.join(", ")));
+    let (fault, path) = match path {
+        Path::Key(parent, _) if is_hidden => (Fault::new("unknown key"), parent.key(HIDDEN)),
+        path => (Fault::new(format!("unknown key {:?}", shortened(key))), *path),
+    };
+    match rule.is_closed {
+        true => sink.error(entry.key_at, &path, fault.hint(hint)),
+        false => sink.foreign(entry.key_at, &path, fault.hint(hint)),
     }
 }
 
@@ -255,6 +284,7 @@ macro_rules! object {
             const DOC: &'static str = concat!($($doc, "\n"),+);
             const KEYS: &'static [&'static str] = &[$($crate::object::key_name(stringify!($key))),*];
             const IS_CLOSED: bool = false $(|| $closed)?;
+            const HOLDS_SECRETS: bool = false $(|| $crate::object::is_secret_type(stringify!($ty)))*;
             const NEEDS: &'static [&'static [&'static str]] =
                 &[$($(&[$($crate::object::key_name(stringify!($one))),+]),+)?];
 
@@ -296,7 +326,12 @@ macro_rules! object {
                         &[Self::KEYS, $($(<$part_ty as $crate::object::Object>::KEYS),*)?],
                         &[$($((const { key_name(stringify!($unbuilt)) }, $what)),*)?],
                         $crate::object!(@foreign $($foreign)?),
-                        Self::IS_CLOSED,
+                        const {
+                            $crate::object::UnknownKeys {
+                                is_closed: Self::IS_CLOSED,
+                                holds_secrets: Self::HOLDS_SECRETS,
+                            }
+                        },
                         &path,
                         sink,
                     );

@@ -4,11 +4,14 @@
 //! the same report. How a report reaches a person (colour, JSON) is the caller's business.
 
 use crate::budget::CompileBudget;
+pub use crate::hidden_texts::HIDDEN;
 use crate::hidden_texts::HiddenTexts;
 use crate::nearest::nearest;
 use serde::Serialize;
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -199,6 +202,8 @@ pub struct Sink {
     warnings: BoundedDiagnostics,
     guesses: usize,
     hidden: HiddenTexts,
+    /// Scopes in which any text may be a secret, even the name of a key.
+    hidden_scopes: usize,
     /// Kinds and ids of references; `None` if they are not collected.
     references: Option<Vec<(&'static str, String)>>,
     is_alone: bool,
@@ -329,12 +334,20 @@ impl Sink {
         self.hidden.cover_diagnostic(found)
     }
 
-    /// Calls `then`; texts that it hides are not hidden afterwards.
+    /// Calls `then`, within which any text may be a secret, even the name of a key; texts that it hides are not hidden
+    /// afterwards.
     pub fn with_hidden_scope<R>(&mut self, then: impl FnOnce(&mut Sink) -> R) -> R {
         let before = self.hidden.texts();
+        self.hidden_scopes += 1;
         let result = then(self);
+        self.hidden_scopes -= 1;
         self.hidden.truncate_texts(before);
         result
+    }
+
+    /// Whether any text may be a secret here, even the name of a key.
+    pub fn is_hiding(&self) -> bool {
+        self.hidden_scopes > 0
     }
 
     /// Adds a guess at the intended word to the fault, if there is one.
@@ -483,10 +496,26 @@ impl BoundedDiagnostics {
     }
 }
 
-/// Text of the file for a message: bounded, on one line.
+/// Text of the file for a message: bounded, on one line, and without the login of a URL or an address.
 pub fn shortened(text: &str) -> String {
     const SHOWN_CHARS_MAX: usize = 60;
-    shortened_to(text, SHOWN_CHARS_MAX)
+    shortened_to(&without_login(text), SHOWN_CHARS_MAX)
+}
+
+/// The user name and password of a URL or an address. Whatever is before the last `@` may be a part of a password.
+pub fn login_of(text: &str) -> Option<&str> {
+    login_range(text).map(|range| &text[range])
+}
+
+fn login_range(text: &str) -> Option<Range<usize>> {
+    let is_of_scheme = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
+    let scheme = text.find("://").filter(|end| text[..*end].bytes().all(is_of_scheme));
+    let begin = scheme.map_or(0, |end| end + "://".len());
+    let end = begin + text[begin..].rfind('@')?;
+    let login = &text[begin..end];
+    // Without a scheme: `user:password@host`. An email address has no colon but that of `mailto:`, and prose has blanks.
+    let is_login = login.contains(':') && !login.starts_with("mailto:") && !login.contains(char::is_whitespace);
+    (scheme.is_some() || is_login).then_some(begin..end)
 }
 
 fn shortened_to(text: &str, chars_max: usize) -> String {
@@ -495,4 +524,29 @@ fn shortened_to(text: &str, chars_max: usize) -> String {
         out.push('…');
     }
     out
+}
+
+fn without_login(text: &str) -> Cow<'_, str> {
+    match login_range(text) {
+        Some(Range { start, end }) => Cow::Owned(format!("{}{HIDDEN}{}", &text[..start], &text[end..])),
+        None => Cow::Borrowed(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_shown_without_logins() {
+        let check = |text: &str, expected: &str| assert_eq!(shortened(text), expected);
+        check("http://root:S3CRET@h:1/a", "http://(hidden)@h:1/a");
+        check("redis://S3CRET@h", "redis://(hidden)@h");
+        check("http://root:S3/?#@CRET two@h", "http://(hidden)@h");
+        check("root:S3CRET@h:1", "(hidden)@h:1");
+        check(&format!("http://root:{}@h:1", "S3CRET".repeat(20)), "http://(hidden)@h:1");
+        for open in ["http://h:1/a", "admin@example.com", "mailto:admin@example.com", "a: b@c", "@a", ""] {
+            check(open, open);
+        }
+    }
 }

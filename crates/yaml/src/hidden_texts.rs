@@ -7,7 +7,7 @@ use crate::diagnostic::{Diagnostic, Fault, shortened};
 use std::collections::{HashMap, HashSet};
 
 /// Replaces secret texts in a finding.
-const HIDDEN: &str = "(hidden)";
+pub const HIDDEN: &str = "(hidden)";
 
 /// Shorter texts are only covered as whole words, and shorter words are not covered.
 const PART_BYTES_MIN: usize = 4;

@@ -80,20 +80,34 @@ impl Node {
         }
     }
 
-    /// A description of the value for a message.
+    /// A description of the value for a message, without its text: that may be a secret where a list or a map is wanted.
+    pub fn type_description(&self) -> &'static str {
+        match &self.value {
+            Value::List(items) if items.is_empty() => "an empty list",
+            Value::List(_) => "a list",
+            Value::Map(entries) if entries.is_empty() => "an empty map",
+            Value::Map(_) => "a map",
+            Value::Refused => "an invalid value",
+            Value::Scalar(scalar) => match scalar.meaning() {
+                Meaning::Null => "nothing",
+                Meaning::Text(_) => "a text",
+                Meaning::Bool(true) => "true",
+                Meaning::Bool(false) => "false",
+                _ => "a number",
+            },
+        }
+    }
+
+    /// A description of the value for a message, which quotes a scalar.
     pub fn description(&self) -> String {
         match &self.value {
-            Value::List(items) if items.is_empty() => "an empty list".to_owned(),
-            Value::List(_) => "a list".to_owned(),
-            Value::Map(entries) if entries.is_empty() => "an empty map".to_owned(),
-            Value::Map(_) => "a map".to_owned(),
-            Value::Refused => "an invalid value".to_owned(),
             Value::Scalar(scalar) => match scalar.meaning() {
-                Meaning::Null => "nothing".to_owned(),
                 Meaning::Text(text) => format!("the text {:?}", shortened(text)),
+                Meaning::Null => self.type_description().to_owned(),
                 Meaning::Bool(_) => scalar.text.to_string(),
                 _ => format!("the number {}", shortened(&scalar.text)),
             },
+            _ => self.type_description().to_owned(),
         }
     }
 
@@ -463,7 +477,7 @@ impl Builder<'_> {
                     if !merge(&node, merged) {
                         let fault = Fault::new(format!(
                             "expected a map or a list of maps to merge, found {}",
-                            node.description()
+                            node.type_description()
                         ));
                         self.fault_at_value(node.at, fault);
                     }

@@ -46,7 +46,7 @@ fn certificate(id: &str, names: &[&str]) -> Certificate {
     Certificate { id: id.to_owned(), names: names.iter().map(ToString::to_string).collect() }
 }
 
-fn tls() -> Arc<ClientConfig> {
+pub(crate) fn tls() -> Arc<ClientConfig> {
     let builder = ClientConfig::builder_with_provider(default_provider().into());
     let builder = builder.with_safe_default_protocol_versions().unwrap();
     Arc::new(builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth())
@@ -102,13 +102,17 @@ fn a_change_has_that_tried_again_which_it_may_mend() {
     check(Some(&with(|acme| acme.directory.push('2'))), [None, None]);
 }
 
-/// A task that orders nothing by itself.
-fn renewing(stored: &Arc<Notify>) -> CertificateRenewal {
+/// A plan without routes.
+pub(crate) fn plans() -> Arc<PlanCell> {
     let text = "routes: []\n";
     let config = &stillgate_config::load(text.as_bytes(), &|_| None).unwrap().config;
     let plan = Plan::build(1, config, &HashMap::new(), None, None, None).unwrap();
-    let plans = Arc::new(PlanCell::new(Arc::new(plan)));
-    CertificateRenewal::new(plans, watch::channel(BTreeMap::new()).0, stored.clone(), Arc::default())
+    Arc::new(PlanCell::new(Arc::new(plan)))
+}
+
+/// A task that orders nothing by itself.
+fn renewing(stored: &Arc<Notify>) -> CertificateRenewal {
+    CertificateRenewal::new(plans(), watch::channel(BTreeMap::new()).0, stored.clone(), Arc::default())
 }
 
 #[tokio::test]

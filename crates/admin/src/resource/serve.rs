@@ -6,7 +6,7 @@
 use super::address::{Address, key_of_stored};
 use super::plan::{Operation, PREFIX, Plan, plan};
 use super::references::{CommitConditions, StateAfter, View, has_escapes, parse_document, text_of};
-use crate::answer::{Answer, off_thread};
+use crate::answer::{Answer, made_off_thread, off_thread};
 use crate::collections::{Collection, Verb};
 use crate::commit::{
     ATTEMPTS_MAX, caught_up, check_writable, commit, dry_run, precondition_failed, transaction, unix_seconds,
@@ -38,18 +38,13 @@ pub(crate) async fn get(api: Arc<Api>, asked: ParsedRequest, collection: &'stati
     // Lists may be long, and their filters expensive: only a few run at once.
     let place = match address.id {
         Some(_) => None,
-        None => Some(api.lists.clone().acquire_owned().await.expect("the semaphore is never closed")),
+        None => Some(api.place_of_list().await),
     };
-    let found = off_thread(move || {
-        let answer = match address.id {
-            Some(_) => read_one(&*api.control, role, collection, &address),
-            None => read_list(&*api.control, role, collection, &address, &asked.query),
-        };
-        // Held until the work ends, even if the client has disconnected.
-        drop(place);
-        answer
+    let found = made_off_thread(place, move || match address.id {
+        Some(_) => read_one(&*api.control, role, collection, &address),
+        None => read_list(&*api.control, role, collection, &address, &asked.query),
     });
-    let answer = found.await.unwrap_or_else(|answer| answer);
+    let answer = found.await;
     let is_known = known.is_some_and(|known| answer.headers.contains(&(ETAG, known)));
     let answer =
         if is_known { Answer { headers: answer.headers, ..Answer::empty(StatusCode::NOT_MODIFIED) } } else { answer };
@@ -271,7 +266,10 @@ fn read_list(
         node(key, document, shown_to(control, role, collection, parse_document(&document.value)))
     };
     let list: Vec<Json> = found.iter().map(node).collect();
-    Answer::json(StatusCode::OK, json!({ "total": total, "list": list }))
+    let mut body = json!({ "total": total });
+    // Moved; `json!` would copy it.
+    body["list"] = list.into();
+    Answer::json(StatusCode::OK, body)
 }
 
 fn stored_documents(control: &dyn Control, collection: &Collection, address: &Address) -> Vec<(Key, Document)> {

@@ -3,6 +3,13 @@
 use crate::client::Client;
 use expect_test::{Expect, expect};
 use serde_json::{Value as Json, json};
+use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+use tokio::task::{JoinSet, LocalSet, yield_now};
+
+/// Far above the time that a request takes.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn check(client: &Client, lines: &[&str], expected: Expect) {
     expected.assert_eq(&client.transcript(lines).await);
@@ -173,4 +180,28 @@ async fn a_misspelt_list_deletes_nothing() {
     read["plugins_conf_version"] = 3.into();
     let (status, answer) = client.ask(&format!("PUT /apisix/admin/configs | X-Digest: 1 {read}")).await;
     assert_eq!(status, 202, "what was read may be written: {answer}");
+}
+
+#[tokio::test]
+async fn two_are_made_at_once() {
+    let client = Rc::new(Client::admin());
+    let memory = client.memory.clone();
+    memory.is_gated.store(true, Relaxed);
+    let (local, mut asking) = (LocalSet::new(), JoinSet::new());
+    for _ in 0..8 {
+        let client = client.clone();
+        asking.spawn_local_on(async move { client.ask("GET /apisix/admin/configs").await.0 }, &local);
+    }
+    local.run_until(eventually(|| memory.readers.load(Relaxed) >= 2)).await;
+    memory.is_gated.store(false, Relaxed);
+    assert_eq!(local.run_until(asking.join_all()).await, [200; 8]);
+    assert_eq!(memory.readers_at_once.load(Relaxed), 2);
+}
+
+async fn eventually(holds: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "it does not happen");
+        yield_now().await;
+    }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 use std::io::{Seek as _, Write as _};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use stillgate_admin::control::{Change, ChangeSummary, Edit, Pending};
 use stillgate_admin::{Backup, Control, Outcome, Plugin, PluginSchema, Wait, WriteConsequences, WriteError};
@@ -21,6 +21,10 @@ pub(crate) struct Memory {
     pub(crate) is_file: bool,
     /// Writes that one request can make.
     pub(crate) writes_max: AtomicUsize,
+    /// Whether readers of the documents wait, how many do, and how many were there at once.
+    pub(crate) is_gated: AtomicBool,
+    pub(crate) readers: AtomicUsize,
+    pub(crate) readers_at_once: AtomicUsize,
     /// The write of another client just before the next write; null deletes.
     pub(crate) overtaking: Mutex<Option<(&'static str, Json)>>,
 }
@@ -144,6 +148,11 @@ impl Control for Memory {
     }
 
     fn documents(&self) -> Arc<dyn Documents> {
+        self.readers_at_once.fetch_max(self.readers.fetch_add(1, Relaxed) + 1, Relaxed);
+        while self.is_gated.load(Relaxed) {
+            std::thread::yield_now();
+        }
+        self.readers.fetch_sub(1, Relaxed);
         self.documents.clone()
     }
 

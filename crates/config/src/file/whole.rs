@@ -13,7 +13,7 @@ use std::sync::Arc;
 use stillgate_plugin_api::secrets::each_reference;
 use stillgate_plugin_api::{Chain, ChainEntry, Consumers};
 use stillgate_schema::kind::At;
-use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
+use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink, shortened};
 use stillgate_schema::text::tree::Node;
 
 /// The state that the next text is read with.
@@ -103,7 +103,8 @@ fn check_names(named: &NamedConsumers, consumers: &Consumers, sink: &mut Sink) {
         if consumers.find_by_name(name).is_some() || sink.may_miss(ResourceKind::Consumers.name(), name) {
             continue;
         }
-        let fault = Fault::new(format!("{plugin} of {origin} names the consumer {name:?}, which is not there"));
+        let fault =
+            Fault::new(format!("{plugin} of {origin} names the consumer {:?}, which is not there", shortened(name)));
         sink.error(*at, &Path::Root.key("consumers"), fault.hint("add it to `consumers`, or name another"));
     }
 }

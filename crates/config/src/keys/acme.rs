@@ -137,7 +137,8 @@ const HMAC_KEY: Text<HmacKey> = text("a key in Base64", |text| {
             Err(fault.hint("copy the HMAC key from what the issuer gave you"))
         }
     }
-});
+})
+.secret();
 
 impl Acme {
     /// Where everything of this server is kept, whose account and certificates are of no use with another: named by its

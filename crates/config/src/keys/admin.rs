@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 use std::net::SocketAddr;
 use stillgate_plugin_api::Secret;
 use stillgate_schema::description::Definitions;
-use stillgate_schema::kind::{ADDRESS, Choice, Kind, Text, list, text};
+use stillgate_schema::kind::{ADDRESS, Choice, Kind, SecretHolder, Text, list, text};
 use stillgate_schema::matching::{NETWORK, OWN_NAME};
 use stillgate_schema::object;
 use stillgate_schema::object::map;
@@ -27,7 +27,7 @@ object! {
         key: Secret = ADMIN_KEY => optional;
         /// Keys with their roles. Without `key` and `keys`, loopback can read everything but secrets; with
         /// `source: store`, the gateway creates a key for writes.
-        keys: Vec<AdminKey> = list(map::<AdminKey>()) => default(Vec::new());
+        keys: Vec<AdminKey> = SecretHolder(list(map::<AdminKey>())) => default(Vec::new());
         /// Networks that may connect; all others get 403. Default: loopback only.
         allow: Vec<IpNet> = list(NETWORK) => optional;
         /// Host names accepted over loopback without a key, besides `localhost`, IP addresses and the machine's own
@@ -138,4 +138,5 @@ pub(crate) const ADMIN_KEY: Text<Secret> = text("a key", |text| match text {
         Err(Fault::new("a key is sent in a header").hint("use printable ASCII without spaces"))
     }
     _ => Ok(Secret::new(text)),
-});
+})
+.secret();

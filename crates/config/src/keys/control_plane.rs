@@ -123,7 +123,8 @@ const REJECTED_GLOBAL_RULE: Choice<RejectedGlobalRule> =
 const KEYRING_KEY: Text<Secret> = text("a key of 16 or 32 bytes", |text| match text.len() {
     bytes if KEYRING_KEY_BYTES.contains(&bytes) => Ok(Secret::new(text)),
     bytes => Err(Fault::new(format!("a key has 16 or 32 bytes, and this one {bytes}"))),
-});
+})
+.secret();
 
 const ENDPOINT: Text<String> = text("a URL", |text| {
     let fault = |message: &str| Fault::new(format!("{:?}: {message}", shortened(text)));

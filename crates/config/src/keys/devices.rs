@@ -9,12 +9,12 @@ use std::net::SocketAddr;
 use stillgate_plugin_api::Secret;
 use stillgate_plugin_api::secrets::SECRET;
 use stillgate_schema::description::Definitions;
-use stillgate_schema::kind::{ADDRESS, Flag, Kind, Text, int, list, read, report_expected, text};
+use stillgate_schema::kind::{ADDRESS, Flag, Kind, SecretHolder, Text, int, list, read, report_expected, text};
 use stillgate_schema::matching::{NETWORK, OWN_NAME};
 use stillgate_schema::object;
 use stillgate_schema::object::map;
 use stillgate_schema::quantity::{Size, size};
-use stillgate_schema::text::diagnostic::{Fault, Path, Sink};
+use stillgate_schema::text::diagnostic::{Fault, Path, Sink, shortened};
 use stillgate_schema::text::locate::within;
 use stillgate_schema::text::tree::{Node, Value};
 
@@ -39,7 +39,7 @@ object! {
         /// loopback may use the API.
         key: Secret = ADMIN_KEY => optional;
         /// Keys with their roles: `viewer` may read, `admin` may also send and disconnect.
-        keys: Vec<AdminKey> = list(map::<AdminKey>()) => default(Vec::new());
+        keys: Vec<AdminKey> = SecretHolder(list(map::<AdminKey>())) => default(Vec::new());
         /// Networks that may connect; all others get 403. Default: all networks if there is a key, otherwise loopback
         /// only.
         allow: Vec<IpNet> = list(NETWORK) => optional;
@@ -223,7 +223,10 @@ const HOST_AND_PORT: Text<String> = text("HOST:PORT", |text| {
     };
     match text.rsplit_once(':').is_some_and(is_good) {
         true => Ok(text.to_owned()),
-        false => Err(Fault::new(format!("{text:?} is not HOST:PORT")).hint("write a name or IP address, and a port")),
+        false => {
+            let fault = Fault::new(format!("{:?} is not HOST:PORT", shortened(text)));
+            Err(fault.hint("write a name or IP address, and a port"))
+        }
     }
 });
 
@@ -231,7 +234,7 @@ const NODE_NAME: Text<String> = text("a name", |text| {
     let is_good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     match (1..=64).contains(&text.len()) && text.bytes().all(is_good) {
         true => Ok(text.to_owned()),
-        false => Err(Fault::new(format!("{text:?} is not a valid node name"))
+        false => Err(Fault::new(format!("{:?} is not a valid node name", shortened(text)))
             .hint("write 1 to 64 letters, digits, `-`, `_` or `.`")),
     }
 });

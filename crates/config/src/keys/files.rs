@@ -27,7 +27,7 @@ pub(crate) const FOLDER: Text<PathBuf> = text("a folder", |text| {
 });
 
 /// PEM text, or where it is. Faults never quote it: it may be a key.
-pub(crate) const PEM: Text<Pem> = text("PEM text or a file of it", pem);
+pub(crate) const PEM: Text<Pem> = text("PEM text or a file of it", pem).secret();
 
 fn pem(text: &str) -> Result<Pem, Fault> {
     let trimmed = text.trim();
@@ -60,7 +60,8 @@ pub(crate) const PEM_OR_SECRET: Text<WrittenPem> = text("PEM text, a file of it,
         true => Ok(WrittenPem::Secret(trimmed.to_owned())),
         false => pem(text).map(WrittenPem::Known),
     }
-});
+})
+.secret();
 
 pub(crate) const FILE: Text<PathBuf> = text("a file", file_path);
 

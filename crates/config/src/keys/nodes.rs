@@ -109,6 +109,10 @@ const NODE_HOST: Text<Host> = text("an IP address or DNS name", |text| {
 
 /// `host`, `host:port`, `[v6]` or `[v6]:port`.
 pub(crate) fn parse_authority(text: &str) -> Result<(Host, Option<u16>), Fault> {
+    if text.contains('@') {
+        let fault = Fault::new(format!("{:?} has a user name", shortened(text)));
+        return Err(fault.hint("write what comes after the @ only"));
+    }
     if let Ok(address) = text.parse::<std::net::Ipv6Addr>() {
         let fault = Fault::new(format!("the IPv6 address {text:?} must be in brackets"));
         return Err(fault.hint(format!("write \"[{address}]:80\"")));

@@ -11,27 +11,33 @@ use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 /// Our own addresses that conflict with each other.
 pub(crate) fn check_own_addresses(listeners: &[Listener], gateway: &Gateway, sink: &mut Sink) {
     check_listeners(listeners, sink);
-    let root = Path::Root.key("gateway");
-    let overlapping = |address: SocketAddr| {
-        let place = ListenPlace::tcp(address);
-        listeners.iter().find(|listener| listener.place().overlaps(place)).map(|listener| listener.address)
-    };
-    if let Some(admin) = &gateway.admin
-        && let Some(listener) = overlapping(admin.address)
-    {
-        let message = format!("{} overlaps the listener {listener}", admin.address);
-        let fault = Fault::new(message).hint("write another port");
-        sink.error(Position::NOWHERE, &root.key("admin").key("address"), fault);
-    }
-    if let Some(address) = gateway.metrics.as_ref().and_then(|metrics| metrics.address) {
-        let admin = gateway.admin.as_ref().map(|admin| admin.address);
-        let admin = admin.filter(|admin| ListenPlace::tcp(*admin).overlaps(ListenPlace::tcp(address)));
-        let other = overlapping(address).map(|other| ("listener", other));
-        if let Some((what, other)) = other.or(admin.map(|other| ("admin address", other))) {
+    let own = own_addresses(gateway);
+    for (index, (path, _, address)) in own.iter().enumerate() {
+        let place = ListenPlace::tcp(*address);
+        let listener = listeners.iter().find(|listener| listener.place().overlaps(place));
+        let listener = listener.map(|listener| ("listener", listener.address));
+        let mut before = own[..index].iter().filter(|(.., other)| ListenPlace::tcp(*other).overlaps(place));
+        let other = listener.or_else(|| before.next().map(|(_, what, other)| (*what, *other)));
+        if let Some((what, other)) = other {
             let fault = Fault::new(format!("{address} overlaps the {what} {other}")).hint("write another port");
-            sink.error(Position::NOWHERE, &root.key("metrics").key("address"), fault);
+            at_key(&Path::Root, path, &mut |path| sink.error(Position::NOWHERE, path, fault.clone()));
         }
     }
+}
+
+/// Our addresses that are not listeners: the path of each, its name, and itself.
+fn own_addresses(gateway: &Gateway) -> Vec<(&'static [&'static str], &'static str, SocketAddr)> {
+    let admin = gateway.admin.as_ref().map(|admin| admin.address);
+    let metrics = gateway.metrics.as_ref().and_then(|metrics| metrics.address);
+    let devices = gateway.devices.as_ref().map(|devices| devices.address);
+    let peer = gateway.devices.as_ref().and_then(|devices| devices.peer.as_ref()).map(|peer| peer.address);
+    let all: [(&'static [&'static str], _, _); 4] = [
+        (&["gateway", "admin", "address"], "admin address", admin),
+        (&["gateway", "metrics", "address"], "address of metrics", metrics),
+        (&["gateway", "devices", "address"], "address of the device API", devices),
+        (&["gateway", "devices", "peer", "address"], "address for other nodes", peer),
+    ];
+    all.into_iter().filter_map(|(path, what, address)| Some((path, what, address?))).collect()
 }
 
 /// Reports listeners that conflict with others. Two of one list on one address have already been reported at their position.
@@ -50,9 +56,14 @@ fn check_listeners(listeners: &[Listener], sink: &mut Sink) {
 
 /// Calls `report` with the path of a listener.
 pub(super) fn at_listener(path: &Path<'_>, list: &[&str], index: usize, report: &mut dyn FnMut(&Path<'_>)) {
-    match list {
-        [] => report(&path.index(index)),
-        [key, rest @ ..] => at_listener(&path.key(key), rest, index, report),
+    at_key(path, list, &mut |path| report(&path.index(index)));
+}
+
+/// Calls `report` with the path of a key below `path`.
+fn at_key(path: &Path<'_>, keys: &[&str], report: &mut dyn FnMut(&Path<'_>)) {
+    match keys {
+        [] => report(path),
+        [key, rest @ ..] => at_key(&path.key(key), rest, report),
     }
 }
 

@@ -326,7 +326,7 @@ pub(super) fn metadata(
         // An item without an id, which has been reported.
         (None, None) if id.is_empty() => return None,
         (None, None) => {
-            let fault = Fault::new(format!("there is no plugin {id:?}"));
+            let fault = Fault::new(format!("there is no plugin {:?}", shortened(id)));
             let fault = sink.guess(fault, id, set.table.names());
             sink.error(at, &path.key("id"), fault);
             return None;

@@ -106,7 +106,7 @@ fn nothing_in_it() {
     check("\u{feff}", expect!["1:1: the file is empty; write at least `routes: []`"]);
     check("[]\n", expect!["1:1: expected a map, found an empty list"]);
     check("text\n", expect!["1:1: expected a map, found a text"]);
-    check("42\n", expect!["1:1: expected a map, found the number 42"]);
+    check("42\n", expect!["1:1: expected a map, found a number"]);
     check("- uri: /a\n", expect!["1:1: expected a map, found a list"]);
 }
 
@@ -204,8 +204,8 @@ fn aliases() {
     check(
         "upstreams: [{id: &x a, nodes: {}}]\nroutes: [{uri: /a, upstream_id: *x, host: *x, methods: *x}]\n",
         expect![[r#"
-        1:18: routes[0].methods: expected a list, found the text "a"
-        1:31: warning: upstreams[0].nodes: no node can be chosen; every request is answered 503"#]],
+            1:18: routes[0].methods: expected a list, found a text
+            1:31: warning: upstreams[0].nodes: no node can be chosen; every request is answered 503"#]],
     );
 }
 
@@ -473,4 +473,30 @@ fn addresses_in_each_others_way_are_reported() {
             gateway.listeners[1]: 127.0.0.1:9080 overlaps the listener 0.0.0.0:9080; remove one
             gateway.admin.address: 127.0.0.1:9080 overlaps the listener 0.0.0.0:9080; write another port"#]],
     );
+    check(
+        "gateway:\n  listeners: [{address: \"0.0.0.0:9080\"}]\n  devices: {address: \"127.0.0.1:9080\"}\n",
+        expect!["gateway.devices.address: 127.0.0.1:9080 overlaps the listener 0.0.0.0:9080; write another port"],
+    );
+    check(
+        "gateway:\n  admin: {address: \"127.0.0.1:1\"}\n  metrics: {address: \"127.0.0.1:2\"}\n  devices: {address: \"0.0.0.0:1\"}\n",
+        expect!["gateway.devices.address: 0.0.0.0:1 overlaps the admin address 127.0.0.1:1; write another port"],
+    );
+    let shared = "registry: {redis: {url: \"redis://127.0.0.1\"}}";
+    for (devices, peer) in [(2, 3), (3, 3), (3, 4)] {
+        let gateway = format!(
+            "gateway:\n  metrics: {{address: \"127.0.0.1:2\"}}\n  stream_proxy: {{udp: [{{address: \"127.0.0.1:4\"}}]}}\n  \
+             devices: {{address: \"127.0.0.1:{devices}\", {shared}, peer: {{address: \"127.0.0.1:{peer}\"}}}}\n"
+        );
+        let told = load(&gateway, &|_| None).map_or_else(|errors| errors.to_string(), |_| "good".to_owned());
+        let expected = match (devices, peer) {
+            (2, _) => {
+                "gateway.devices.address: 127.0.0.1:2 overlaps the address of metrics 127.0.0.1:2; write another port"
+            }
+            (_, 3) => {
+                "gateway.devices.peer.address: 127.0.0.1:3 overlaps the address of the device API 127.0.0.1:3; write another port"
+            }
+            _ => "good",
+        };
+        assert_eq!(told, expected, "{gateway}");
+    }
 }

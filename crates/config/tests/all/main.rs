@@ -10,6 +10,7 @@ mod hostile;
 mod incremental;
 mod metrics;
 mod plugins;
+mod secret_places;
 mod store;
 
 /// The number of cases of a property whose cases take milliseconds: all in the nightly, a quarter in an ordinary run.

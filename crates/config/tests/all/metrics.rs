@@ -215,7 +215,7 @@ fn families_that_are_disabled() {
     refused("disable: [node]", expect!["1:57: gateway.metrics.disable: expected a map, found a list"]);
     refused(
         "disable: {families: http_requests_total}",
-        expect![[r#"1:68: gateway.metrics.disable.families: expected a list, found the text "http_requests_total""#]],
+        expect!["1:68: gateway.metrics.disable.families: expected a list, found a text"],
     );
     refused(
         "disable: {families: [http_request_total]}",
@@ -365,9 +365,9 @@ fn labels_that_are_added() {
     );
     refused(
         "labels: {http_requests_total: uri}",
-        expect![[
-            r#"1:78: gateway.metrics.labels.http_requests_total: expected a map of labels to variables, found the text "uri""#
-        ]],
+        expect![
+            "1:78: gateway.metrics.labels.http_requests_total: expected a map of labels to variables, found a text"
+        ],
     );
     refused(
         "labels: {http_requests_total: {uri: [$uri]}}",

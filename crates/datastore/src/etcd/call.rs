@@ -252,6 +252,11 @@ impl Caller {
         error.is_of_endpoint() && tried.len() < self.endpoints.len()
     }
 
+    /// The number of endpoints.
+    pub(crate) fn endpoints(&self) -> usize {
+        self.endpoints.len()
+    }
+
     /// The name of an endpoint in messages.
     pub(crate) fn url(&self, index: usize) -> String {
         self.endpoints[index].url.clone()

@@ -14,11 +14,31 @@ use crate::document::{Batch, Document, Event, Key};
 use crate::transaction::{CommitError, Condition, ReferenceCheck, Transaction, WRITES_MAX, Write};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 const TXN: &str = "/v3/kv/txn";
 const LEASE_GRANT: &str = "/v3/lease/grant";
 
 impl Etcd {
+    /// [`Etcd::commit`] for a transaction that has waited for others since it arrived. While etcd hangs, each would wait for an
+    /// answer of its own, one after the other; so one that has waited for most of its time is not sent.
+    ///
+    /// # Errors
+    /// As for [`Etcd::commit`].
+    pub async fn commit_arrived(&self, transaction: &Transaction, arrived: Instant) -> Result<Batch, CommitError> {
+        // Each endpoint has been asked once: one of several may hang alone.
+        let is_silent = self.unanswered_writes.load(Ordering::Relaxed) >= self.caller.endpoints();
+        let waited = arrived.elapsed();
+        if is_silent && 2 * waited >= self.caller.timeout {
+            let why = format!(
+                "etcd has not answered the writes before this one, which has waited for {} ms; nothing was changed",
+                waited.as_millis()
+            );
+            return Err(CommitError::Unavailable(why));
+        }
+        self.commit(transaction).await
+    }
+
     /// Commits a transaction, and returns its changes. The author is not written: etcd has no place for it.
     ///
     /// A time to live that is shorter than etcd's shortest (a few seconds, from its election timeout) becomes that one.
@@ -50,6 +70,7 @@ impl Etcd {
         };
         let answer: Result<TxnResponse, EtcdError> = self.caller.call(TXN, &request, Repeat::WithoutEffect).await;
         self.is_full.store(answer.as_ref().is_err_and(EtcdError::is_about_space), Ordering::Relaxed);
+        self.note_write(answer.as_ref().err());
         let answer = answer.map_err(|error| refused(&error))?;
         match answer.succeeded {
             true => Ok(batch(transaction, answer)),
@@ -66,10 +87,20 @@ impl Etcd {
                 let request = LeaseRequest { ttl: Number(*ttl) };
                 // A lease that was granted twice is harmless, and expires.
                 let lease: Result<LeaseResponse, _> = self.caller.call(LEASE_GRANT, &request, Repeat::Always).await;
+                self.note_write(lease.as_ref().err());
                 leases.insert(*ttl, lease.map_err(|error| not_made(&error))?.id);
             }
         }
         Ok(leases)
+    }
+
+    fn note_write(&self, error: Option<&EtcdError>) {
+        match error {
+            Some(EtcdError::Unreachable { .. }) => {
+                self.unanswered_writes.fetch_add(1, Ordering::Relaxed);
+            }
+            _ => self.unanswered_writes.store(0, Ordering::Relaxed),
+        }
     }
 
     fn compare(&self, key: &Key, condition: Condition) -> Compare {

@@ -37,7 +37,7 @@ use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use tokio::sync::mpsc::Sender;
 use tokio::time::sleep;
 pub use watch::{EtcdWatch, EtcdWatchEvent, WatchStart};
@@ -48,6 +48,8 @@ pub struct Etcd {
     caller: Caller,
     /// A write was refused because etcd's space is used up, and none was made since.
     is_full: AtomicBool,
+    /// Writes in a row that etcd has not answered.
+    unanswered_writes: AtomicUsize,
     layout: KeyLayout,
 }
 
@@ -59,7 +61,8 @@ impl Etcd {
     pub fn new(options: EtcdOptions) -> Result<Etcd, OptionsError> {
         let layout = KeyLayout::new(&options.prefix)?;
         let (known_key, _) = layout.range();
-        Ok(Etcd { caller: Caller::new(options, known_key)?, is_full: AtomicBool::new(false), layout })
+        let caller = Caller::new(options, known_key)?;
+        Ok(Etcd { caller, is_full: AtomicBool::new(false), unanswered_writes: AtomicUsize::new(0), layout })
     }
 
     /// Its endpoints, for messages.

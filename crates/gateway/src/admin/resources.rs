@@ -10,7 +10,7 @@ use crate::configuration::reload::ServedPlan;
 use serde_json::{Value as Json, json};
 use std::future::Future;
 use std::sync::{Arc, LazyLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use stillgate_admin::control::{Change, ChangeSummary, Edit, Pending};
 use stillgate_admin::{Backup, Control, Outcome, Plugin, PluginSchema, Wait, WriteConsequences, WriteError};
 use stillgate_config::secret_fields::each_possible_secret;
@@ -155,7 +155,10 @@ impl Control for ControlSide {
     }
 
     fn write(&self, transaction: Transaction, wait: Wait) -> Pending<Result<Outcome, WriteError>> {
-        self.outcome(self.ask_with(transaction, StoreRequest::Write), wait)
+        self.outcome(
+            self.ask_with(transaction, |transaction, answer| StoreRequest::Write(transaction, Instant::now(), answer)),
+            wait,
+        )
     }
 
     fn write_many(&self, transaction: Transaction, wait: Wait) -> Pending<Result<Outcome, WriteError>> {

@@ -67,7 +67,7 @@ async fn answer(
         let list = api.lists.list(served.plan.generation, &served.loaded, documents);
         let found = look(&list, &served).map(|mut found| {
             found["generation"] = json!(served.plan.generation);
-            found
+            json(StatusCode::OK, &found)
         });
         drop(place);
         found
@@ -75,7 +75,7 @@ async fn answer(
     let looked = looked.await;
     lists.watch();
     match looked {
-        Ok(Some(found)) => json(StatusCode::OK, &found),
+        Ok(Some(answer)) => answer,
         Ok(None) => {
             let message = "there is no such route; routes that are switched off in a file are not listed";
             error(StatusCode::NOT_FOUND, message.into())

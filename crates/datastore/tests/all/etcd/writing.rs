@@ -1,7 +1,9 @@
 //! Transactions.
 
-use crate::etcd::{client, impatient, key, run, texts};
-use stillgate_datastore::etcd::Etcd;
+use crate::etcd::{client, impatient, key, options, run, texts};
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+use stillgate_datastore::etcd::{Etcd, EtcdOptions};
 use stillgate_datastore::{Author, CommitError, Condition, Document, Event, ReferenceCheck, Transaction, Write};
 use stillgate_testkit::{EtcdServer as Server, ReservedPort, eventually};
 
@@ -153,4 +155,23 @@ fn without_an_answer_it_is_unknown_whether_it_was_made() {
     let nobody = ReservedPort::new();
     let why = commit(&client(format!("http://{}", nobody.addr())), "a");
     assert!(why.contains("cannot connect") && why.ends_with("nothing was changed"), "{why}");
+}
+
+#[test]
+fn writes_that_wait_while_etcd_hangs_are_refused_together() {
+    // They accept connections, and say nothing.
+    let silent = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let endpoints = silent.iter().map(|silent| format!("http://{}", silent.local_addr().unwrap())).collect();
+    let request_timeout = Duration::from_millis(300);
+    let etcd = Etcd::new(EtcdOptions { request_timeout, ..options(endpoints) }).unwrap();
+    let change = transaction(&[], vec![put("routes/1", "{}")]);
+    let arrived = Instant::now();
+    let told = |arrived| run(etcd.commit_arrived(&change, arrived)).unwrap_err().to_string();
+    let told_all = [(); 8].map(|()| told(arrived));
+    let sent = told_all.iter().take_while(|told| told.contains("no answer within")).count();
+    assert!((1..=2).contains(&sent), "until each endpoint was silent: {told_all:?}");
+    let are_refused = |told: &String| told.contains("has not answered") && told.ends_with("nothing was changed");
+    assert!(told_all[sent..].iter().all(are_refused), "{told_all:?}");
+    // One that has not waited is sent.
+    assert!(told(Instant::now()).contains("no answer within"));
 }

@@ -6,7 +6,7 @@ use std::future::Future;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use stillgate_config::{Gateway, SourceKind};
 use stillgate_datastore::embedded::{Change, ChangeSummary, WayBack};
 use stillgate_datastore::etcd::FollowerEvent;
@@ -55,13 +55,14 @@ pub(super) trait Backend: Send {
     /// Runs the work that is due.
     fn tend(&mut self, keeper: &Arc<Keeper>, now: SystemTime) -> Option<Batch>;
 
-    /// Makes a change, whose documents are in their stored form. The future borrows nothing, so that changes of others are followed
+    /// Makes a change, whose documents are in their stored form, and that has waited since it arrived. The future borrows nothing, so that changes of others are followed
     /// while it runs.
     fn commit(
         &mut self,
         keeper: &Keeper,
         change: Transaction,
         now: SystemTime,
+        arrived: Instant,
     ) -> Pending<'static, Result<Batch, WriteFailure>>;
 
     /// Makes a change with any number of writes.

@@ -319,6 +319,7 @@ impl Backend for DatastoreFile {
         keeper: &Keeper,
         change: Transaction,
         now: SystemTime,
+        _arrived: Instant,
     ) -> Pending<'static, Result<Batch, WriteFailure>> {
         Box::pin(ready(self.write(keeper, |store| store.commit(&change, now))))
     }

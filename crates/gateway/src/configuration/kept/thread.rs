@@ -10,7 +10,7 @@ use std::future::pending;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 use stillgate_config::Config;
 use stillgate_datastore::embedded::{BackError, Change, ChangeSummary, Unavailable, WayBack};
 use stillgate_datastore::etcd::FollowerEvent;
@@ -26,8 +26,8 @@ pub(super) const ASKED_MAX: usize = 256;
 
 /// A request to the thread.
 pub(crate) enum StoreRequest {
-    /// Makes a change, unless one of its documents cannot be used.
-    Write(Transaction, oneshot::Sender<Result<CommittedChange, WriteFailure>>),
+    /// Makes a change, which arrived then, unless one of its documents cannot be used.
+    Write(Transaction, Instant, oneshot::Sender<Result<CommittedChange, WriteFailure>>),
     /// Makes a change with any number of writes.
     WriteMany(Transaction, oneshot::Sender<Result<CommittedChange, WriteFailure>>),
     /// Copies the whole datastore into a file without a name.
@@ -188,13 +188,15 @@ fn answer(
     // The sender of the request may have gone meanwhile. Then a change is not made: its client has given it up, and may have made
     // another one since.
     match asked {
-        StoreRequest::Write(transaction, answer) if !answer.is_closed() => match prepare(keeper, transaction) {
-            Ok((transaction, warnings)) => {
-                let commit = backend.commit(keeper, transaction, SystemTime::now());
-                return ControlFlow::Continue(Some(ChangeUnderWay { commit, warnings, answer }));
+        StoreRequest::Write(transaction, arrived, answer) if !answer.is_closed() => {
+            match prepare(keeper, transaction) {
+                Ok((transaction, warnings)) => {
+                    let commit = backend.commit(keeper, transaction, SystemTime::now(), arrived);
+                    return ControlFlow::Continue(Some(ChangeUnderWay { commit, warnings, answer }));
+                }
+                Err(refused) => drop(answer.send(Err(refused))),
             }
-            Err(refused) => drop(answer.send(Err(refused))),
-        },
+        }
         StoreRequest::WriteMany(transaction, answer) if !answer.is_closed() => match prepare(keeper, transaction) {
             Ok((transaction, warnings)) => {
                 let made = backend.write_many(keeper, &transaction, SystemTime::now());
@@ -339,6 +341,7 @@ mod tests {
             _keeper: &Keeper,
             change: Transaction,
             _now: SystemTime,
+            _arrived: Instant,
         ) -> Pending<'static, Result<Batch, WriteFailure>> {
             self.begun.try_send(change).unwrap();
             let (done, ended) = oneshot::channel();
@@ -402,7 +405,7 @@ mod tests {
                 writes: vec![put],
                 author: Author::default(),
             };
-            (StoreRequest::Write(change, answer), answered)
+            (StoreRequest::Write(change, Instant::now(), answer), answered)
         };
         let session = async {
             let (first, made) = write("plugin_configs/1");

@@ -210,7 +210,7 @@ fn what_cannot_work_is_refused() {
             1:46: multi-auth.auth_plugins[1].cors: "cors" is not a plugin that authenticates by itself; use one of hmac-auth, basic-auth, jwt-auth, key-auth
             1:58: multi-auth.auth_plugins[2].multi-auth: "multi-auth" is not a plugin that authenticates by itself; use one of hmac-auth, basic-auth, jwt-auth, key-auth
             1:76: multi-auth.auth_plugins[3].no-auth: "no-auth" is not a plugin that authenticates by itself; use one of hmac-auth, basic-auth, jwt-auth, key-auth
-            1:90: multi-auth.auth_plugins[4]: expected a map such as {key-auth: {}}, found the text "a"
+            1:90: multi-auth.auth_plugins[4]: expected a map such as {key-auth: {}}, found a text
         "#]],
     );
     check(

@@ -358,7 +358,7 @@ fn what_cannot_work_is_refused() {
     check(
         "acl: {allow_labels: {team: a}}",
         expect![[r#"
-        1:28: acl.allow_labels.team: expected a list, found the text "a"
+        1:28: acl.allow_labels.team: expected a list, found a text
     "#]],
     );
     check(

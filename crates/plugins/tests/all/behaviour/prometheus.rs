@@ -58,7 +58,7 @@ fn what_is_not_here_is_refused_by_name() {
         1:33: disabled_labels.http_status[0]: the label "request_type" does not exist here; leave it out
         1:47: disabled_labels.http_status[1]: the label "llm_model" does not exist here; leave it out
         1:19: disabled_labels.llm_latency: this family does not exist here; leave it out
-        1:32: disabled_labels.http_status: expected a list, found the text "node"
+        1:32: disabled_labels.http_status: expected a list, found a text
         1:33: disabled_labels.http_status[0]: expected the name of a label, found an empty map
         1:1: disabled_label: unknown key "disabled_label"; did you mean "disabled_labels"?
     "#]].assert_eq(&text);

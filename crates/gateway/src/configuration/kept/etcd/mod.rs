@@ -189,9 +189,10 @@ impl Backend for FollowedEtcd {
         _keeper: &Keeper,
         change: Transaction,
         _now: SystemTime,
+        arrived: Instant,
     ) -> Pending<'static, Result<Batch, WriteFailure>> {
         let etcd = self.etcd.clone();
-        Box::pin(async move { Ok(etcd.commit(&change).await?) })
+        Box::pin(async move { Ok(etcd.commit_arrived(&change, arrived).await?) })
     }
 
     fn write_many(&mut self, _keeper: &Keeper, change: &Transaction, _now: SystemTime) -> Result<Batch, WriteFailure> {
