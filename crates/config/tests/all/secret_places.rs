@@ -40,13 +40,16 @@ const SECRET_HOLDERS: [&str; 7] = [
     "gateway.data_encryption",
 ];
 
+/// A key of a map, with the required ones beside it.
+type KeyStep = (String, Vec<(String, Json)>);
+
 /// A place in a file.
 #[derive(Clone)]
 struct Place {
     /// `gateway.admin.keys[].role`.
     path: String,
-    /// The keys from the root, each with the required ones beside it; `None`: the item of a list.
-    steps: Vec<Option<(String, Vec<(String, Json)>)>>,
+    /// The keys from the root; `None`: the item of a list.
+    steps: Vec<Option<KeyStep>>,
     /// Whether a text, a number or the like may be there.
     is_scalar: bool,
     is_map: bool,
@@ -55,7 +58,7 @@ struct Place {
 impl Place {
     /// A file with this value there.
     fn file(&self, value: Json) -> String {
-        let wrap = |value, step: &Option<(String, Vec<(String, Json)>)>| match step {
+        let wrap = |value, step: &Option<KeyStep>| match step {
             None => json!([value]),
             Some((key, beside)) => {
                 let mut map: serde_json::Map<String, Json> = beside.iter().cloned().collect();
