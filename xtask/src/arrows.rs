@@ -140,13 +140,14 @@ const BANS: &[Ban] = &[
     },
     Ban {
         crates: &["stillgate-metrics"],
-        but: &["registry.rs", "segment/memory.rs", "shared/"],
+        but: &["registry.rs", "process.rs", "segment/memory.rs", "shared/"],
         names: IMPURE_NAMES,
-        reason: "outside the files of metrics that map memory, prepare it and share it; take it as an argument",
+        reason: "outside the files of metrics that map memory, prepare it, share it and serve a process; take it as an argument",
     },
     Ban {
         crates: &["stillgate-metrics"],
-        but: &["registry.rs"],
+        // That of a process has one for its reader.
+        but: &["registry.rs", "process.rs"],
         names: &["Mutex", "RwLock", "Condvar"],
         reason: "where a writer could wait for it; only declaring families and making writers takes a lock",
     },

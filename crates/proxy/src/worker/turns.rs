@@ -62,7 +62,7 @@ impl Default for TurnShares {
 }
 
 impl TurnShares {
-    /// Those of one of this many workers.
+    /// The shares of one of this many workers.
     pub(crate) fn new(workers: usize) -> TurnShares {
         let share = (CLIENT_WORK_MAX / workers.max(1)).clamp(1, SHARE_MAX);
         TurnShares { share, clients: RefCell::default() }
