@@ -36,7 +36,7 @@
 //!
 //! [`ProcessMetrics`] does this for all threads of a process in a few lines; `examples/axum.rs` is a server with it.
 //!
-//! The crate does not depend on a gateway. But for `process.rs`, it takes time and randomness as arguments; the only IO is mapping memory
+//! The crate does not depend on a gateway. Except in `process.rs`, time and randomness are arguments; the only IO is mapping memory
 //! (`segment/memory.rs`) and the list of segments in a shared folder (`shared/`).
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]

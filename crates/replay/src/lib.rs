@@ -6,5 +6,11 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-pub mod explain;
+/// Explains a request: which route takes it and why, and which plugins run. For `stillgate explain` and for the admin API.
+pub mod explain {
+    pub mod chain;
+    pub mod explanation;
+    pub mod query;
+    pub mod request_head;
+}
 pub mod replay;

@@ -25,6 +25,8 @@ use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 use turns::{LookupTurns, NextTurn, Pace, QUICK_ANSWER_MAX};
 
+/// Lookups in a row without an answer for one family after which its addresses are no longer used, while the other family answers.
+const UNANSWERED_MAX: u32 = 10;
 /// Most addresses used of one name; further ones (in ascending order) are left out with a warning.
 const ADDRESSES_MAX: usize = 256;
 
@@ -120,8 +122,33 @@ struct DnsEntry {
 /// Addresses by family.
 #[derive(Debug, Default)]
 struct Addresses {
-    v4: Vec<Ipv4Addr>,
-    v6: Vec<Ipv6Addr>,
+    v4: FamilyMemory<Ipv4Addr>,
+    v6: FamilyMemory<Ipv6Addr>,
+}
+
+/// What is known of one family of a name.
+#[derive(Debug)]
+struct FamilyMemory<A> {
+    addresses: Vec<A>,
+    /// Lookups in a row that had addresses of the other family, and no answer for this one.
+    unanswered: u32,
+}
+
+impl<A> Default for FamilyMemory<A> {
+    fn default() -> Self {
+        Self { addresses: Vec::new(), unanswered: 0 }
+    }
+}
+
+impl<A> FamilyMemory<A> {
+    /// Takes a result; without one the addresses stay, but not for ever: they may have moved.
+    fn update(&mut self, found: FamilyLookup<A>) {
+        match found {
+            FamilyLookup::Known(addresses) => *self = Self { addresses, unanswered: 0 },
+            FamilyLookup::Unknown if self.unanswered < UNANSWERED_MAX => self.unanswered += 1,
+            FamilyLookup::Unknown => self.addresses.clear(),
+        }
+    }
 }
 
 /// The end of a lookup.
@@ -337,14 +364,10 @@ impl DnsEntry {
 
     /// Updates the addresses of each family that the answer has, and keeps the other. Returns whether the set changed.
     fn update(&mut self, name: &str, answer: LookupAnswer) -> bool {
-        if let FamilyLookup::Known(addresses) = answer.v4 {
-            self.answer.v4 = addresses;
-        }
-        if let FamilyLookup::Known(addresses) = answer.v6 {
-            self.answer.v6 = addresses;
-        }
-        let v4 = self.answer.v4.iter().copied().map(IpAddr::V4);
-        let v6 = self.answer.v6.iter().copied().map(IpAddr::V6);
+        self.answer.v4.update(answer.v4);
+        self.answer.v6.update(answer.v6);
+        let v4 = self.answer.v4.addresses.iter().copied().map(IpAddr::V4);
+        let v6 = self.answer.v6.addresses.iter().copied().map(IpAddr::V6);
         let mut addresses: Vec<IpAddr> = v4.chain(v6).collect();
         addresses.sort_unstable();
         addresses.dedup();
@@ -364,6 +387,21 @@ impl DnsEntry {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_family_without_answers_is_not_used_for_ever() {
+        let mut family = FamilyMemory::default();
+        family.update(FamilyLookup::Known(vec![Ipv4Addr::LOCALHOST]));
+        for _ in 0..UNANSWERED_MAX {
+            family.update(FamilyLookup::Unknown);
+            assert_eq!(family.addresses, [Ipv4Addr::LOCALHOST]);
+        }
+        family.update(FamilyLookup::Unknown);
+        assert!(family.addresses.is_empty());
+        family.update(FamilyLookup::Known(vec![Ipv4Addr::LOCALHOST]));
+        family.update(FamilyLookup::Unknown);
+        assert_eq!(family.addresses, [Ipv4Addr::LOCALHOST]);
+    }
 
     /// No test takes as long, even on a busy machine.
     const PATIENCE: Duration = Duration::from_secs(120);

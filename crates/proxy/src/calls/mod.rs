@@ -11,12 +11,11 @@
 mod addresses;
 mod breaker;
 mod message;
-mod under_way;
 
 use crate::connection::http2::NodeConnection;
 use crate::connection::stream::{Stream, Tls};
 use addresses::{Resolve, resolve_by_system};
-use breaker::{ConnectFailure, Pool, Trial};
+use breaker::{ConnectFailure, Pool, Trial, UnderWay};
 pub(crate) use message::exchange;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -32,7 +31,6 @@ use stillgate_tls::{ServiceRoots, towards_service};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
-use under_way::UnderWay;
 
 /// Servers that a worker keeps connections to.
 const ORIGINS_MAX: usize = 256;

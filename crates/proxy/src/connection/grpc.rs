@@ -3,7 +3,7 @@
 //! The rest of gRPC is HTTP/2 with trailers; how gRPC-Web maps these is in `http2`.
 
 use std::io::Write;
-use stillgate_wire::RequestHead;
+use stillgate_wire::{RequestHead, ResponseHead};
 
 /// `grpc-timeout` has at most this many digits.
 const TIMEOUT_DIGITS_MAX: usize = 8;
@@ -51,11 +51,11 @@ pub(crate) fn call(request: &RequestHead, head: &[u8]) -> Option<Call> {
     Some(Call::Web(Web { is_text, wants_text: accepted.unwrap_or(is_text) }))
 }
 
-/// The trailer lines of a response if they end a call; otherwise none.
-pub(crate) fn trailers(lines: &[u8]) -> &[u8] {
-    const STATUS: &[u8] = b"grpc-status:";
-    let is_status = |line: &[u8]| line.get(..STATUS.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(STATUS));
-    if lines.split(|byte| *byte == b'\n').any(is_status) { lines } else { &[] }
+/// Whether a response belongs to a call of gRPC itself.
+pub(crate) fn ends_call(response: &ResponseHead, head: &[u8]) -> bool {
+    let mut fields = response.fields.iter();
+    let content_type = fields.find(|field| field.name.of(head).eq_ignore_ascii_case(b"content-type"));
+    content_type.is_some_and(|field| native_suffix(field.value.of(head)).is_some())
 }
 
 /// What follows `application/grpc` in a content type; `None`: it is another type.

@@ -22,7 +22,6 @@ use super::receiver::Receiver;
 use super::sender::Sender;
 use crate::basics::buffer::Buffers;
 use crate::basics::clock::thread_cpu_time;
-use crate::connection::grpc;
 use crate::connection::stream::Stream;
 use crate::worker::Worker;
 use crate::worker::body_memory::{BodyLease, Full};
@@ -44,7 +43,8 @@ use tokio::time::Sleep;
 /// Bytes that a filter gets at once.
 pub(super) const PIECE_BYTES_MAX: usize = 16 * 1024;
 /// CPU time that filters may take for a body, and what each byte of their input or output and each piece adds to it: a long body
-/// may take long, but a body may not cost more than others of its length. An endless stream of short pieces never takes too much.
+/// may take long, but a body may not cost more than others of its length. What pieces add is at most a quarter of the time that has
+/// passed: an endless stream of short ones never takes too much, and nobody buys time by sending short ones quickly.
 const CPU_MAX: Duration = Duration::from_millis(200);
 const CPU_NANOS_PER_BYTE: u64 = 50;
 const CPU_PER_PIECE: Duration = Duration::from_micros(100);
@@ -96,6 +96,9 @@ pub(crate) struct FilteredBody {
     cpu: Duration,
     /// What the pieces so far have added to the bound of `cpu`.
     cpu_of_pieces: Duration,
+    began: Option<Instant>,
+    /// The body is that of a call of gRPC, whose trailers say what became of it.
+    pub(crate) passes_trailers: bool,
     /// CPU time that they have taken on other threads.
     offloaded_cpu: Duration,
 }
@@ -195,6 +198,7 @@ impl FilteredBody {
         self.keeps = keeps;
         self.piece_bytes = self.changes.piece_bytes_max().clamp(1, PIECE_BYTES_MAX);
         self.held = Some(held);
+        self.began = Some(Instant::now());
     }
 
     /// Accounts for a body that replaces the one received.
@@ -351,6 +355,7 @@ impl FilteredBody {
             for piece in body.chunks(PIECE_BYTES_MAX) {
                 self.run(piece, PieceEnd::Piece)?;
                 self.finish_work(plugins).await?;
+                self.leave_turn().await;
             }
             self.run(&[], PieceEnd::End)?;
             return self.finish_work(plugins).await;
@@ -358,8 +363,17 @@ impl FilteredBody {
         while !self.is_ended {
             self.take_replacement()?;
             self.finish_work(plugins).await?;
+            self.leave_turn().await;
         }
         Ok(())
+    }
+
+    /// Lets others be served if the filters took long.
+    async fn leave_turn(&mut self) {
+        if std::mem::take(&mut self.is_tired) {
+            self.turn_cpu = Duration::ZERO;
+            tokio::task::yield_now().await;
+        }
     }
 
     /// Runs a piece, and what follows it, through all filters.
@@ -409,7 +423,8 @@ impl FilteredBody {
         let given = (self.out.len() - before) as u64;
         self.seen_bytes += given;
         let of_bytes = Duration::from_nanos(self.seen_bytes.saturating_mul(CPU_NANOS_PER_BYTE));
-        if self.cpu > CPU_MAX + self.cpu_of_pieces + of_bytes {
+        let of_pieces = || self.cpu_of_pieces.min(self.began.map_or(Duration::ZERO, |began| began.elapsed() / 4));
+        if self.cpu > CPU_MAX + of_bytes && self.cpu > CPU_MAX + of_bytes + of_pieces() {
             return Err(broken(BreakCause::Refused(PluginRefusal::Time)));
         }
         let plugin = running.get();
@@ -473,7 +488,7 @@ pub(crate) struct BodyPipe<'a> {
     pub(crate) trailers: Trailers<'a>,
 }
 
-/// What becomes of the trailer lines of an unchanged body.
+/// What becomes of the trailer lines of an unchanged body, or of a call of gRPC.
 #[derive(Clone, Copy)]
 pub(crate) enum Trailers<'a> {
     Pass,
@@ -523,8 +538,8 @@ impl BodyPipe<'_> {
         filtered.advance(self.receiver)?;
         let end = filtered.is_ended.then(|| match self.trailers {
             // What became of a call: without it the client has not been answered.
-            Trailers::Filter(edits) if self.receiver.is_done() && !filtered.changes.drops_what_comes() => {
-                edits.trailers(grpc::trailers(self.receiver.trailers()))
+            Trailers::Filter(edits) if filtered.passes_trailers && self.receiver.is_done() => {
+                edits.trailers(self.receiver.trailers())
             }
             // Others would describe a body that has been replaced.
             _ => Cow::Borrowed(&[][..]),

@@ -6,6 +6,7 @@ use super::forwarding;
 use super::relay::{Relay, RelayEvent};
 use super::sender::BodyDelimiting;
 use super::{Exchange, RequestContext, upgraded_exchange};
+use crate::connection::grpc;
 use std::io::Write;
 use stillgate_upstream::Failure;
 use stillgate_wire::{BodyDecoder, Framing, Method, Name, ResponseHead, Version, reason, write_response};
@@ -152,8 +153,9 @@ fn delimit_changed(serving: &mut RequestContext<'_>) -> ResponseEnd {
     let may_have_body = may_have_body(serving.exchange);
     let status = status_of(serving.exchange);
     let held = || serving.worker.plugins.held.begin(serving.client.address);
-    let Exchange { request, response, response_body, response_edits, .. } = &mut *serving.exchange;
+    let Exchange { request, response, response_body, response_edits, from_node, .. } = &mut *serving.exchange;
     let comes = response.framing != Framing::None;
+    let is_call = grpc::ends_call(response, from_node.head());
     let edits = &mut response_edits.fields;
     for (index, field) in response.fields.iter().enumerate() {
         if field.id == Name::ContentLength {
@@ -172,12 +174,14 @@ fn delimit_changed(serving: &mut RequestContext<'_>) -> ResponseEnd {
         if comes {
             response_body.changes.replace(&[]);
         }
-    } else if !comes && length.is_none() {
+    } else if length.is_none() && (!comes || is_call && came == Some(0) && !response_body.changes.drops_what_comes()) {
+        // Also a call that ends with its head ("Trailers-Only"): its client would take an end behind it for a broken call.
         response_body.clear();
         length = Some(0);
     }
     if !response_body.is_empty() {
         response_body.start(false, held());
+        response_body.passes_trailers = is_call;
     }
     if let Some(length) = length {
         write!(edits.appended, "Content-Length: {length}\r\n").expect("writing to a vector does not fail");

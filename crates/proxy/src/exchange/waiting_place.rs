@@ -138,7 +138,7 @@ async fn submit_work(
     turn: TurnKey,
     work: Work,
 ) -> Result<(TurnShare, oneshot::Receiver<OffloadResult>), QueueFull> {
-    let share = worker.plugins.turns.wait(plugin, turn)?.await;
+    let share = worker.plugins.turns.admit(plugin, turn)?.await;
     let done = worker.plugins.offloading.submit(plugin, turn, work)?;
     Ok((share, done))
 }

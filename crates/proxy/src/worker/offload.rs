@@ -166,12 +166,13 @@ impl Turns {
             self.0.len() - 1
         });
         let routes = &mut self.0[at].routes;
+        // Places of requests that were given up are for others.
+        routes.retain_mut(|(_, jobs)| {
+            jobs.retain(|job| !job.done.is_closed());
+            !jobs.is_empty()
+        });
         match routes.iter_mut().find(|(of, _)| *of == route) {
-            Some((_, jobs)) => {
-                // Places of requests that were given up are for others.
-                jobs.retain(|job| !job.done.is_closed());
-                jobs.push_back(job);
-            }
+            Some((_, jobs)) => jobs.push_back(job),
             None => routes.push_back((route, VecDeque::from([job]))),
         }
     }
@@ -362,9 +363,11 @@ mod tests {
         while begun.load(Ordering::Relaxed) < THREADS {
             std::thread::yield_now();
         }
-        let client = TurnKey::of("r", IpAddr::from([192, 0, 2, 1]));
-        // Many times as many as there are places; one that is full is tried again when the dispatcher has looked.
-        for _ in 0..4 * QUEUE_MAX {
+        // Many times as many as there are places, on one route and on many; one that is full is tried again when the dispatcher has
+        // looked.
+        for number in 0..8 * QUEUE_MAX {
+            let route = if number < 4 * QUEUE_MAX { 0 } else { number as u64 % 50 };
+            let client = TurnKey { route, ..TurnKey::of("r", IpAddr::from([192, 0, 2, 1])) };
             while offloading.submit("a", client, work(|| 0_u32)).is_err() {
                 std::thread::yield_now();
             }

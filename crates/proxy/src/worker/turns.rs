@@ -10,7 +10,8 @@ use stillgate_plugin_api::QueueFull;
 use stillgate_plugin_api::facts::client_network;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Pieces of one client's work, from all workers, that may be in a plugin's queue at once: the rest of it is for the others.
+/// Pieces of one client's work, from up to 32 workers, that may be in a plugin's queue at once: the rest of it is for the others.
+/// Each further worker adds one.
 const CLIENT_WORK_MAX: usize = 32;
 /// Pieces of it from one worker.
 const SHARE_MAX: usize = 8;
@@ -69,26 +70,33 @@ impl TurnShares {
     }
 
     /// Waits for a place in a client's share; fails if too much of its work waits already.
-    pub(crate) fn wait(
+    pub(crate) fn admit(
         self: &Rc<TurnShares>,
         plugin: &'static str,
         turn: TurnKey,
     ) -> Result<impl Future<Output = TurnShare> + use<>, QueueFull> {
+        let pieces = self.clients.borrow().get(&(plugin, turn.client)).map_or(0, |of_client| of_client.pieces);
+        if pieces >= self.share + WAITING_MAX { Err(QueueFull) } else { Ok(self.wait(plugin, turn)) }
+    }
+
+    /// Waits for a place in a client's share, with the work on a body that has begun.
+    pub(crate) fn wait(
+        self: &Rc<TurnShares>,
+        plugin: &'static str,
+        turn: TurnKey,
+    ) -> impl Future<Output = TurnShare> + use<> {
         let key = (plugin, turn.client);
         let mut clients = self.clients.borrow_mut();
         let new = || ClientShare { free: Arc::new(Semaphore::new(self.share)), pieces: 0 };
         let of_client = clients.entry(key).or_insert_with(new);
-        if of_client.pieces >= self.share + WAITING_MAX {
-            return Err(QueueFull);
-        }
         of_client.pieces += 1;
         let free = of_client.free.clone();
         let mut share = TurnShare { key, of: self.clone(), permit: None };
-        Ok(async move {
+        async move {
             // A semaphore that nobody closes always gives a permit.
             share.permit = free.acquire_owned().await.ok();
             share
-        })
+        }
     }
 }
 
@@ -133,14 +141,14 @@ mod tests {
             for number in 0..SHARE_MAX {
                 // On whichever routes.
                 let turn = TurnKey { route: number as u64, ..of(1) };
-                held.push(shares.wait("a", turn).unwrap().await);
+                held.push(shares.wait("a", turn).await);
             }
-            let ninth = spawn_local(shares.wait("a", of(1)).unwrap());
-            let given_up = spawn_local(shares.wait("a", of(1)).unwrap());
+            let ninth = spawn_local(shares.wait("a", of(1)));
+            let given_up = spawn_local(shares.wait("a", of(1)));
             yield_now().await;
             assert!(!ninth.is_finished());
-            drop(shares.wait("a", of(2)).unwrap().await);
-            drop(shares.wait("b", of(1)).unwrap().await);
+            drop(shares.wait("a", of(2)).await);
+            drop(shares.wait("b", of(1)).await);
             given_up.abort();
             held.pop();
             held.push(ninth.await.unwrap());
@@ -154,11 +162,13 @@ mod tests {
     #[test]
     fn what_waits_is_bounded() {
         let shares = Rc::new(TurnShares::new(2));
-        let waiting: Vec<_> = (0..SHARE_MAX + WAITING_MAX).map(|_| shares.wait("a", of(1)).unwrap()).collect();
-        assert!(shares.wait("a", of(1)).is_err());
-        assert!(shares.wait("a", of(2)).is_ok());
+        let mut waiting: Vec<_> = (0..SHARE_MAX + WAITING_MAX).map(|_| shares.wait("a", of(1))).collect();
+        assert!(shares.admit("a", of(1)).is_err());
+        assert!(shares.admit("a", of(2)).is_ok() && shares.admit("b", of(1)).is_ok());
+        // A body that has begun is not cut off.
+        waiting.push(shares.wait("a", of(1)));
         drop(waiting);
-        assert!(shares.wait("a", of(1)).is_ok());
+        assert!(shares.admit("a", of(1)).is_ok());
         assert!(shares.clients.borrow().is_empty());
     }
 

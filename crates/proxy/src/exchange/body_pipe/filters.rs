@@ -55,7 +55,7 @@ impl OffloadState {
                 };
             }
             OffloadState::NotBegun(work) => {
-                let share = plugins.turns.wait(plugin, turn).map_err(busy)?;
+                let share = plugins.turns.wait(plugin, turn);
                 let place = plugins.offloading.place(plugin);
                 let place: LocalFuture<_> = Box::pin(async move { Ok((share.await, place.await?)) });
                 (work, place)

@@ -155,11 +155,17 @@ fn a_stream_of_short_pieces_does_not_end_by_itself() {
     // As long as twice the bound would last if pieces added nothing to it.
     let cpu = CPU_PER_PIECE / 2;
     let mut stream = slow(cpu, false);
+    stream.began = Instant::now().checked_sub(Duration::from_secs(10));
     for _ in 0..2 * CPU_MAX.as_nanos() / cpu.as_nanos() {
         stream.run(b"data: 1\n\n", PieceEnd::Piece).unwrap();
         stream.clear_out();
     }
+    // Its CPU time is all the time that passes.
+    let mut quick = slow(cpu, false);
+    let ran = (0..4 * CPU_MAX.as_nanos() / cpu.as_nanos()).try_for_each(|_| quick.run(b"1", PieceEnd::Piece));
+    assert_eq!(ran, refused(PluginRefusal::Time));
     let mut slower = slow(4 * CPU_PER_PIECE, false);
+    slower.began = stream.began;
     let pieces = 2 * CPU_MAX.as_nanos() / CPU_PER_PIECE.as_nanos();
     let ran = (0..pieces).try_for_each(|_| slower.run(b"data: 1\n\n", PieceEnd::Piece));
     assert_eq!(ran, refused(PluginRefusal::Time));
