@@ -25,7 +25,7 @@ use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 use turns::{LookupTurns, NextTurn, Pace, QUICK_ANSWER_MAX};
 
-/// Lookups in a row without an answer for one family after which its addresses are no longer used, while the other family answers.
+/// Lookups in a row with addresses of one family and no answer for the other, after which the next one waits for it.
 const UNANSWERED_MAX: u32 = 10;
 /// Most addresses used of one name; further ones (in ascending order) are left out with a warning.
 const ADDRESSES_MAX: usize = 256;
@@ -114,6 +114,8 @@ struct DnsEntry {
     slow_answers: u32,
     /// Why the last lookup failed; `None` before the first and after a good one.
     failure: Option<String>,
+    /// The next lookup waits for both families.
+    is_patient: bool,
     /// It was waited for once without success, and is not waited for again.
     was_waited_for: bool,
     task: Option<AbortHandle>,
@@ -130,24 +132,28 @@ struct Addresses {
 #[derive(Debug)]
 struct FamilyMemory<A> {
     addresses: Vec<A>,
+    /// It was answered once, or a patient lookup was in vain.
+    is_tried: bool,
     /// Lookups in a row that had addresses of the other family, and no answer for this one.
     unanswered: u32,
 }
 
 impl<A> Default for FamilyMemory<A> {
     fn default() -> Self {
-        Self { addresses: Vec::new(), unanswered: 0 }
+        Self { addresses: Vec::new(), is_tried: false, unanswered: 0 }
     }
 }
 
 impl<A> FamilyMemory<A> {
-    /// Takes a result; without one the addresses stay, but not for ever: they may have moved.
-    fn update(&mut self, found: FamilyLookup<A>) {
+    /// Takes a result. Without one the addresses stay until a patient lookup has none either: they may have moved. Returns whether
+    /// the next lookup has to be patient, so that one that is lost or late does not hide the family.
+    fn update(&mut self, found: FamilyLookup<A>, was_patient: bool) -> bool {
         match found {
-            FamilyLookup::Known(addresses) => *self = Self { addresses, unanswered: 0 },
-            FamilyLookup::Unknown if self.unanswered < UNANSWERED_MAX => self.unanswered += 1,
-            FamilyLookup::Unknown => self.addresses.clear(),
+            FamilyLookup::Known(addresses) => *self = Self { addresses, is_tried: true, unanswered: 0 },
+            FamilyLookup::Unknown if was_patient => *self = Self { is_tried: true, ..Self::default() },
+            FamilyLookup::Unknown => self.unanswered += 1,
         }
+        self.unanswered > 0 && (!self.is_tried || self.unanswered >= UNANSWERED_MAX)
     }
 }
 
@@ -289,7 +295,7 @@ impl Resolver {
             if let Some(answer) = self.hosts.lookup(&name) {
                 self.on_lookup_end(&name, LookupEnd { took: Duration::ZERO, result: Ok(answer) });
             } else if let Some(entry) = self.names.get_mut(&name) {
-                let lookup = self.servers.clone().lookup(name.clone());
+                let lookup = self.servers.clone().lookup(name.clone(), entry.is_patient);
                 let task = self.lookups.spawn(async move {
                     let began = Instant::now();
                     let result = lookup.await;
@@ -329,7 +335,9 @@ impl Resolver {
                 }
                 let is_slow = end.took > QUICK_ANSWER_MAX;
                 entry.slow_answers = if is_slow { entry.slow_answers.saturating_add(1) } else { 0 };
-                (Pace::of_answers(entry.slow_answers), ttl.clamp(self.settings.ttl_min, self.settings.ttl_max))
+                let ttl = ttl.clamp(self.settings.ttl_min, self.settings.ttl_max);
+                let pause = if entry.is_patient { ttl.min(self.settings.retry_min) } else { ttl };
+                (Pace::of_answers(entry.slow_answers), pause)
             }
             Err(reason) => {
                 if entry.failures == 0 {
@@ -364,8 +372,16 @@ impl DnsEntry {
 
     /// Updates the addresses of each family that the answer has, and keeps the other. Returns whether the set changed.
     fn update(&mut self, name: &str, answer: LookupAnswer) -> bool {
-        self.answer.v4.update(answer.v4);
-        self.answer.v6.update(answer.v6);
+        let was_patient = std::mem::take(&mut self.is_patient);
+        let families = [
+            ("A", self.answer.v4.is_tried, answer.v4.is_known()),
+            ("AAAA", self.answer.v6.is_tried, answer.v6.is_known()),
+        ];
+        for (records, _, _) in families.iter().filter(|(_, is_tried, is_known)| was_patient && !is_tried && !is_known) {
+            tracing::warn!(name, records, "no answer for these records of the name; using the others");
+        }
+        self.is_patient = self.answer.v4.update(answer.v4, was_patient);
+        self.is_patient |= self.answer.v6.update(answer.v6, was_patient);
         let v4 = self.answer.v4.addresses.iter().copied().map(IpAddr::V4);
         let v6 = self.answer.v6.addresses.iter().copied().map(IpAddr::V6);
         let mut addresses: Vec<IpAddr> = v4.chain(v6).collect();
@@ -389,17 +405,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_family_without_answers_is_not_used_for_ever() {
+    fn a_family_without_answers_is_waited_for_and_then_not_used() {
+        let known = || FamilyLookup::Known(vec![Ipv4Addr::LOCALHOST]);
         let mut family = FamilyMemory::default();
-        family.update(FamilyLookup::Known(vec![Ipv4Addr::LOCALHOST]));
-        for _ in 0..UNANSWERED_MAX {
-            family.update(FamilyLookup::Unknown);
-            assert_eq!(family.addresses, [Ipv4Addr::LOCALHOST]);
+        // Nothing is known of it: at once.
+        assert!(family.update(FamilyLookup::Unknown, false));
+        assert!(!family.update(known(), true));
+        for _ in 1..UNANSWERED_MAX {
+            assert!(!family.update(FamilyLookup::Unknown, false));
         }
-        family.update(FamilyLookup::Unknown);
+        assert!(family.update(FamilyLookup::Unknown, false));
+        assert_eq!(family.addresses, [Ipv4Addr::LOCALHOST]);
+        assert!(!family.update(FamilyLookup::Unknown, true));
         assert!(family.addresses.is_empty());
-        family.update(FamilyLookup::Known(vec![Ipv4Addr::LOCALHOST]));
-        family.update(FamilyLookup::Unknown);
+        // Now and then it is waited for again.
+        for _ in 1..UNANSWERED_MAX {
+            assert!(!family.update(FamilyLookup::Unknown, false));
+        }
+        assert!(family.update(FamilyLookup::Unknown, false));
+        assert!(!family.update(known(), true));
         assert_eq!(family.addresses, [Ipv4Addr::LOCALHOST]);
     }
 

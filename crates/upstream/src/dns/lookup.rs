@@ -14,6 +14,7 @@ use hickory_resolver::config::{
 };
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::net::{DnsError, NetError};
+use hickory_resolver::proto::op::ResponseCode;
 use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
 use hickory_resolver::{TokioResolver, system_conf};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -26,6 +27,8 @@ use tokio::time::{Instant, sleep_until};
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the second family may take longer than the first one that has addresses.
 const SECOND_FAMILY_GRACE: Duration = Duration::from_millis(250);
+/// Time for A records after a server has said, asked for AAAA, that there is no such name.
+const MISSING_GRACE: Duration = Duration::from_secs(1);
 /// The longest wait for an answer of the servers that are asked together. It is over twice within the timeout of a
 /// lookup: servers that were silent are noted as such, and others are asked next.
 const ANSWER_TIMEOUT_MAX: Duration = Duration::from_secs(2);
@@ -47,6 +50,13 @@ pub(super) enum FamilyLookup<A> {
     Known(Vec<A>),
     /// The lookup failed, or was not waited for.
     Unknown,
+}
+
+impl<A> FamilyLookup<A> {
+    /// Whether there was an answer.
+    pub(super) fn is_known(&self) -> bool {
+        matches!(self, FamilyLookup::Known(_))
+    }
 }
 
 /// A client of the given servers, or of the system's. Its clones share its sockets.
@@ -82,12 +92,17 @@ impl NameServers {
         Ok(Self { client, search })
     }
 
-    /// Looks a name up. The error is the reason, for people.
-    pub(super) async fn lookup(self, name: Arc<str>) -> Result<LookupAnswer, String> {
+    /// Looks a name up; a patient lookup waits for both families until the end. The error is the reason, for people.
+    pub(super) async fn lookup(self, name: Arc<str>, is_patient: bool) -> Result<LookupAnswer, String> {
         let name = Name::from_utf8(&*name).map_err(|error| format!("not a DNS name: {error}"))?;
         let end = Instant::now() + LOOKUP_TIMEOUT;
         let mut failure = None::<NetError>;
-        for candidate in self.candidates(name) {
+        let candidates = self.candidates(name);
+        let count = candidates.len();
+        for (index, candidate) in candidates.into_iter().enumerate() {
+            // None of them takes the time of those behind it.
+            let left = end.saturating_duration_since(Instant::now()) / (count - index) as u32;
+            let end = Instant::now() + left;
             let v4 = self.one_family(candidate.clone(), RecordType::A, |data| match data {
                 RData::A(address) => Some(address.0),
                 _ => None,
@@ -96,12 +111,16 @@ impl NameServers {
                 RData::AAAA(address) => Some(address.0),
                 _ => None,
             });
-            let (v4, v6) = both_families(v4, v6, end).await;
+            let grace = if is_patient { LOOKUP_TIMEOUT } else { SECOND_FAMILY_GRACE };
+            let (v4, v6) = both_families(v4, v6, end, grace).await;
             if has_addresses(&v4) || has_addresses(&v6) {
                 let ttls = [v4.as_ref().ok().map(|found| found.ttl_s), v6.as_ref().ok().map(|found| found.ttl_s)];
                 let ttl_s = ttls.into_iter().flatten().min().unwrap_or(0);
                 let ttl = Duration::from_secs(u64::from(ttl_s));
                 return Ok(LookupAnswer { v4: family(v4), v6: family(v6), ttl });
+            }
+            if is_missing(&v4) || is_missing(&v6) {
+                continue;
             }
             // The reason is preferably a failure rather than a missing name.
             failure = failure.or_else(|| v4.err().into_iter().chain(v6.err()).find(|error| !is_negative(error)));
@@ -150,11 +169,13 @@ struct FamilyAddresses<A> {
 
 type FamilyResult<A> = Result<FamilyAddresses<A>, NetError>;
 
-/// Waits for both families until `end`, or for the second one until its grace is over.
+/// Waits for both families until `end`, or for the second one until its grace is over. There is nothing to wait for if there is no
+/// such name. Of the servers that know A records only, some say so of each name when asked for AAAA (RFC 4074 section 4.2).
 async fn both_families<A, B>(
     v4: impl Future<Output = FamilyResult<A>>,
     v6: impl Future<Output = FamilyResult<B>>,
     mut end: Instant,
+    grace: Duration,
 ) -> (FamilyResult<A>, FamilyResult<B>) {
     let (mut v4, mut v6) = (pin!(v4), pin!(v6));
     let (mut found_v4, mut found_v6) = (None, None);
@@ -167,10 +188,20 @@ async fn both_families<A, B>(
             () = sleep_until(end) => break,
         };
         if is_useful {
-            end = end.min(Instant::now() + SECOND_FAMILY_GRACE);
+            end = end.min(Instant::now() + grace);
+        } else if found_v4.as_ref().is_some_and(is_missing) {
+            break;
+        } else if found_v6.as_ref().is_some_and(is_missing) {
+            end = end.min(Instant::now() + MISSING_GRACE);
         }
     }
     (found_v4.unwrap_or(Err(NetError::Timeout)), found_v6.unwrap_or(Err(NetError::Timeout)))
+}
+
+/// Whether a server has answered that there is no such name.
+fn is_missing<A>(found: &FamilyResult<A>) -> bool {
+    let Err(NetError::Dns(DnsError::NoRecordsFound(records))) = found else { return false };
+    records.response_code == ResponseCode::NXDomain
 }
 
 fn has_addresses<A>(found: &FamilyResult<A>) -> bool {
@@ -201,6 +232,8 @@ fn name_server(address: &SocketAddr) -> NameServerConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hickory_resolver::net::NoRecords;
+    use hickory_resolver::proto::op::Query;
     use std::future::{pending, ready};
     use tokio::time::sleep;
 
@@ -219,7 +252,7 @@ mod tests {
         v6: impl Future<Output = FamilyResult<u32>>,
     ) -> (Option<Vec<u32>>, Option<Vec<u32>>, Duration) {
         let began = Instant::now();
-        let (v4, v6) = both_families(v4, v6, began + LOOKUP_TIMEOUT).await;
+        let (v4, v6) = both_families(v4, v6, began + LOOKUP_TIMEOUT, SECOND_FAMILY_GRACE).await;
         (v4.ok().map(|found| found.addresses), v6.ok().map(|found| found.addresses), began.elapsed())
     }
 
@@ -247,5 +280,23 @@ mod tests {
         let (v4, v6, took) = both(ready(found(&[])), pending()).await;
         assert_eq!((v4, v6), (Some(vec![]), None));
         assert!(took >= LOOKUP_TIMEOUT && took < LOOKUP_TIMEOUT + second, "{took:?}");
+    }
+
+    fn missing() -> FamilyResult<u32> {
+        let query = Query::query(Name::root(), RecordType::A);
+        Err(NetError::Dns(DnsError::NoRecordsFound(NoRecords::new(query, ResponseCode::NXDomain))))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_name_that_does_not_exist_is_not_waited_for() {
+        let second = Duration::from_secs(1);
+        let (v4, v6, took) = both(ready(missing()), pending()).await;
+        assert!(v4.is_none() && v6.is_none() && took < second, "{took:?}");
+        // A server that denies a name for which it has an A record.
+        let (v4, _, took) = both(later(second / 2, found(&[4])), ready(missing())).await;
+        assert_eq!(v4, Some(vec![4]));
+        assert!(took < second);
+        let (.., took) = both(pending(), ready(missing())).await;
+        assert!(took < 2 * second, "{took:?}");
     }
 }
