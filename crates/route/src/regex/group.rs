@@ -145,7 +145,8 @@ impl RegexGroup {
         memory: &mut RegexMemory,
         work: &RegexWork,
     ) {
-        if memory.group != self.id {
+        // A search that panicked has left no caches.
+        if memory.group != self.id || memory.caches.len() != self.parts.len() {
             let caches = self.parts.iter().map(|part| match &part.automaton {
                 Automaton::Lazy(dfa) => Some(dfa.create_cache()),
                 Automaton::Table(_) | Automaton::None => None,
@@ -153,10 +154,8 @@ impl RegexGroup {
             memory.adopt(self.id, caches.collect(), self.patterns);
         }
         memory.begin();
-        // Borrowed apart from the rest of the memory; an empty vector needs none. If the search panics, the memory belongs to no
-        // group, and the next search makes others.
+        // Borrowed apart from the rest of the memory; an empty vector needs none.
         let mut caches = std::mem::take(&mut memory.caches);
-        memory.group = 0;
         let mut free_bytes = FREE_BYTES;
         for value in values {
             memory.next_value();
@@ -169,7 +168,7 @@ impl RegexGroup {
             // They are those of one text, however it is divided into values.
             free_bytes = free_bytes.saturating_sub(value.len());
         }
-        (memory.caches, memory.group) = (caches, self.id);
+        memory.caches = caches;
     }
 
     /// Heap memory, in bytes, without that of the patterns and of workers.
