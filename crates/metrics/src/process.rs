@@ -80,7 +80,7 @@ impl ProcessMetrics {
 }
 
 impl Metric {
-    /// Adds to a counter. Like the other changes, it is not counted where there is no memory for the thread or the series.
+    /// Adds to a counter. If there is no memory for the thread or the series, this and the other changes are lost.
     ///
     /// # Panics
     /// If there are not as many values as the family has labels.

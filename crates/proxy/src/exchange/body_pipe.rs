@@ -44,7 +44,7 @@ use tokio::time::Sleep;
 pub(super) const PIECE_BYTES_MAX: usize = 16 * 1024;
 /// CPU time that filters may take for a body, and what each byte of their input or output and each piece adds to it: a long body
 /// may take long, but a body may not cost more than others of its length. What pieces add is at most a quarter of the time that has
-/// passed: an endless stream of short ones never takes too much, and nobody buys time by sending short ones quickly.
+/// passed: an endless stream of short pieces stays within the bound, and a sender gains no time by sending many quickly.
 const CPU_MAX: Duration = Duration::from_millis(200);
 const CPU_NANOS_PER_BYTE: u64 = 50;
 const CPU_PER_PIECE: Duration = Duration::from_micros(100);

@@ -93,7 +93,7 @@ impl TurnShares {
         let free = of_client.free.clone();
         let mut share = TurnShare { key, of: self.clone(), permit: None };
         async move {
-            // A semaphore that nobody closes always gives a permit.
+            // The semaphore is never closed, so there is always a permit.
             share.permit = free.acquire_owned().await.ok();
             share
         }

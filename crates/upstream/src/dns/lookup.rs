@@ -27,7 +27,7 @@ use tokio::time::{Instant, sleep_until};
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the second family may take longer than the first one that has addresses.
 const SECOND_FAMILY_GRACE: Duration = Duration::from_millis(250);
-/// Time for A records after a server has said, asked for AAAA, that there is no such name.
+/// Grace for A records after the answer for AAAA was that the name does not exist.
 const MISSING_GRACE: Duration = Duration::from_secs(1);
 /// The longest wait for an answer of the servers that are asked together. It is over twice within the timeout of a
 /// lookup: servers that were silent are noted as such, and others are asked next.

@@ -441,14 +441,14 @@ fn one_that_goes_away_leaves_its_comparison_to_the_others() {
             let (Flow::Wait(future), _) = crowd.resumed(one) else { panic!("it does not wait") };
             drop(Waiting { head, future });
         }
-        // The queue is full: also then nobody waits in vain.
+        // If the queue is full, the requests that wait for the comparison are answered, too.
         let mut waiting = crowd.waiting("foo:password", 1);
         let (flow, _) = crowd.0.resumed(&head, |request| (offload.then)(Err(QueueFull), request));
         assert!(matches!(flow, Flow::Answer(answer) if answer.status == 503));
         let last = waiting.remove(0);
         assert!(matches!(crowd.resumed(last).0, Flow::Offload(_)));
     }
-    // One comparison has taken time of a thread, and nobody knows how it ended.
+    // A thread has worked on one comparison, whose result is lost.
     let begun: Vec<_> = (0..31).map(|at| crowd.comparing(&format!("foo:{at}"))).collect();
     assert_eq!(crowd.status("foo:password"), 429);
     drop(begun);
