@@ -81,6 +81,7 @@ impl Matcher {
     /// Fails with [`PathError::EncodedSlash`] if the path holds `%2F` and the result would differ if that were a slash:
     /// the server behind may read it either way. Fails with [`PathError::TooManyArguments`] if the query has more than
     /// [`crate::ARGUMENTS_MAX`] arguments that routes read, and with [`PathError::TooMuchWork`] if regexes take too long.
+    #[inline]
     pub fn find(&self, request: &MatchRequest<'_>, scratch: &mut Scratch) -> Result<Option<Match>, PathError> {
         let found = self.find_as_read(request, scratch)?;
         let found = match request.path.ambiguous() {
