@@ -1,1 +1,1 @@
-../../profiler/src/output/view.js
+../../profiler/page/view.js

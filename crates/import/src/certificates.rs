@@ -4,7 +4,6 @@ use crate::environment::lowercase;
 use crate::kong_file::{Certificate, Entity, KongFile};
 use crate::names::Ids;
 use crate::object::{Field, Object};
-use crate::upstreams::stamps;
 use crate::vaults::Vaults;
 use serde_json::{Map, Value as Json, json};
 use std::cell::RefCell;
@@ -100,7 +99,7 @@ fn pairs(index: usize, certificate: &Certificate, vaults: &Vaults) -> Pairs {
         .or_else(|| id.clone())
         .unwrap_or_else(|| format!("certificate-{}", index + 1));
     let mut times = Map::new();
-    stamps(object, &mut times);
+    object.stamp(&mut times);
     object.finish();
     Pairs {
         object: object.clone(),

@@ -5,7 +5,6 @@ use crate::names::Ids;
 use crate::object::Object;
 use crate::placement::{ANONYMOUS_LABEL, Placement, RouteIds, add_groups, refuse};
 use crate::plugins::TranslationContext;
-use crate::upstreams::stamps;
 use serde_json::{Map, Value as Json, json};
 use std::collections::HashMap;
 
@@ -65,7 +64,7 @@ pub(crate) fn documents(
         .map(|(index, group)| {
             let mut document = Map::new();
             document.insert("id".to_owned(), names[index].clone().into());
-            stamps(&group.object, &mut document);
+            group.object.stamp(&mut document);
             document.insert("plugins".to_owned(), of_groups[index].clone().into());
             group.object.finish();
             document.into()
@@ -147,7 +146,7 @@ fn one(
     let object = &consumer.entity.object;
     let mut document = Map::new();
     document.insert("username".to_owned(), username.into());
-    stamps(object, &mut document);
+    object.stamp(&mut document);
     let mut labels = document.remove("labels").unwrap_or_else(|| json!({}));
     if let Some(custom_id) = object.text("custom_id") {
         labels["custom_id"] = custom_id.into();

@@ -4,7 +4,6 @@
 //! up in the same lists here. What an entity's keys mean is read elsewhere.
 
 use crate::object::{Field, Object};
-use crate::routes::is_stream_protocol;
 use std::collections::HashMap;
 
 /// The format before Kong 3, whose paths of routes are read in another way.
@@ -520,4 +519,9 @@ fn members(groups: &[Entity], consumers: &mut [Consumer], names: &Names) {
             }
         }
     }
+}
+
+/// Whether a protocol is not for requests.
+pub(crate) fn is_stream_protocol(name: &str) -> bool {
+    matches!(name, "tcp" | "tls" | "udp" | "tls_passthrough")
 }

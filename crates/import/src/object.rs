@@ -5,7 +5,7 @@
 
 use crate::environment;
 use crate::losses::Losses;
-use serde_json::Value as Json;
+use serde_json::{Map, Value as Json, json};
 use std::cell::RefCell;
 use std::rc::Rc;
 use stillgate_yaml::scalar::Meaning;
@@ -197,6 +197,21 @@ impl Object {
             let path =
                 if self.path().is_empty() { entry.key.to_string() } else { format!("{}.{}", self.path(), entry.key) };
             self.0.losses.changed(path, entry.key_at, "the importer does not know this key; it is left out");
+        }
+    }
+
+    /// Writes times and tags, which have no effect, under their names here.
+    pub(crate) fn stamp(&self, document: &mut Map<String, Json>) {
+        const SECONDS_MAX: i64 = 10_000_000_000;
+        for (key, name) in [("created_at", "create_time"), ("updated_at", "update_time")] {
+            let seconds = self.number(key).map(|number| number as i64);
+            if let Some(seconds) = seconds.filter(|seconds| (0..SECONDS_MAX).contains(seconds)) {
+                document.insert(name.to_owned(), seconds.into());
+            }
+        }
+        let tags = self.texts("tags");
+        if !tags.is_empty() {
+            document.insert("labels".to_owned(), json!({"tags": tags.join(",")}));
         }
     }
 }

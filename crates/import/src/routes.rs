@@ -1,13 +1,13 @@
 //! Routes for requests: their conditions, their order, and the plugins that they need themselves.
 
 use crate::expression::{Conditions, Path, RoutePart};
-use crate::kong_file::{KongFile, Route};
+use crate::kong_file::{KongFile, Route, is_stream_protocol};
 use crate::names::Ids;
 use crate::object::{Field, Object};
 use crate::path_rewrite::path_rewrite;
 use crate::placement::{Effective, Placement, refusal};
 use crate::plugins::{IDENTITY_FIELDS, without_variables};
-use crate::upstreams::{Service, stamps};
+use crate::upstreams::Service;
 use serde_json::{Map, Value as Json, json};
 use stillgate_route::Expression;
 
@@ -108,7 +108,7 @@ fn read_one(index: usize, route: &Route, file: &KongFile, services: &[Service], 
     if let Some(name) = &route.entity.name {
         document.insert("name".to_owned(), name.clone().into());
     }
-    stamps(&object, &mut document);
+    object.stamp(&mut document);
     let read = ReadRoute {
         index,
         service: route.service,
@@ -144,11 +144,6 @@ fn report_incomplete(object: &Object) {
         object.at(),
         "not all conditions of the route can be read, and without them it would take more requests; it answers 503 until you complete its `expression` and remove its plugin `fault-injection`",
     );
-}
-
-/// Whether a protocol is not for requests.
-pub(crate) fn is_stream_protocol(name: &str) -> bool {
-    matches!(name, "tcp" | "tls" | "udp" | "tls_passthrough")
 }
 
 /// The protocols of a route.

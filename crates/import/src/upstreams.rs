@@ -162,7 +162,7 @@ fn service(
     if let Some(name) = &entity.name {
         document.insert("name".to_owned(), name.clone().into());
     }
-    stamps(object, &mut document);
+    object.stamp(&mut document);
     let host =
         address.host.clone().filter(|host| upstreams.contains_key(&**host) || is_host(host)).unwrap_or_else(|| {
             object.changed("the service has no host that can be used; its requests are answered 502");
@@ -360,7 +360,7 @@ impl Body {
             target.finish();
         }
         let mut label = Map::new();
-        stamps(&object, &mut label);
+        object.stamp(&mut label);
         let mut algorithm = algorithm(&object);
         algorithm.extend(label);
         Body {
@@ -475,21 +475,6 @@ fn algorithm(object: &Object) -> Map<String, Json> {
         Some(_) => object.lost("hash_fallback", "requests without the hashed value are hashed by the client's address"),
     }
     json_map(keys)
-}
-
-/// Times and tags, which have no effect, under their names here.
-pub(crate) fn stamps(object: &Object, document: &mut Map<String, Json>) {
-    const SECONDS_MAX: i64 = 10_000_000_000;
-    for (key, name) in [("created_at", "create_time"), ("updated_at", "update_time")] {
-        let seconds = object.number(key).map(|number| number as i64);
-        if let Some(seconds) = seconds.filter(|seconds| (0..SECONDS_MAX).contains(seconds)) {
-            document.insert(name.to_owned(), seconds.into());
-        }
-    }
-    let tags = object.texts("tags");
-    if !tags.is_empty() {
-        document.insert("labels".to_owned(), json!({"tags": tags.join(",")}));
-    }
 }
 
 pub(crate) fn json_map(value: Json) -> Map<String, Json> {

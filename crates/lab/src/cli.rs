@@ -4,14 +4,10 @@
 //! result files keep them, in `command_line`.
 
 use crate::commands::{Command, UNDECIDED};
-use crate::error::EXIT_FAILED;
+use crate::error::{EXIT_FAILED, EXIT_USAGE};
 use clap::Parser;
 use std::ffi::OsString;
 use std::process::ExitCode;
-
-/// Exit code for wrong usage (`EX_USAGE` of sysexits.h) for commands whose 2 means "undecided", after which a pipeline
-/// may measure again.
-pub(crate) const EXIT_USAGE: u8 = 64;
 
 /// The laboratory for HTTP gateways: load that keeps its schedule, experiments, and reports.
 ///

@@ -13,6 +13,10 @@ use stillgate_rig::proc::Status;
 /// Exit code of wrong usage and of failures.
 pub(crate) const EXIT_FAILED: u8 = 2;
 
+/// Exit code for wrong usage (`EX_USAGE` of sysexits.h) for commands whose 2 means "undecided", after which a pipeline
+/// may measure again.
+pub(crate) const EXIT_USAGE: u8 = 64;
+
 pub(crate) type Result<T = (), E = Error> = std::result::Result<T, E>;
 
 /// A message that says what, where and what to do, with an exit code.

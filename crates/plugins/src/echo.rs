@@ -2,7 +2,7 @@
 
 use crate::body_fields::{CONTENT_ENCODING, forget_old_body};
 use crate::decoding::{BodyCoding, Decoder};
-use crate::fields::{FieldMap, Fields};
+use crate::header_edits::{FieldMap, Fields};
 use std::sync::Arc;
 use stillgate_plugin_api::body::FILTER_BYTES_MAX;
 use stillgate_plugin_api::{BodyError, BodyFilter, Compile, Define, Phase, Phases, Plugin, Response};

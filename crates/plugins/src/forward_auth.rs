@@ -4,7 +4,7 @@
 //! message ends are the client's own business, and names of header fields are checked when the configuration is loaded. Bodies
 //! are held only where `POST` or `$post_arg` in `extra_headers` needs them.
 
-use crate::fields::{FieldMap, Fields};
+use crate::header_edits::{FieldMap, Fields};
 use crate::server_call::{FIELD_NAME, keepalive, url};
 use crate::variable_texts;
 use std::sync::Arc;

@@ -28,7 +28,6 @@ mod echo;
 mod encoding;
 mod error_page;
 mod fault_injection;
-mod fields;
 mod forward_auth;
 mod grpc_web;
 mod header_edits;

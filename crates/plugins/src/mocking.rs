@@ -1,6 +1,6 @@
 //! `mocking`: answers instead of a node, with an example or with data generated from a JSON Schema.
 
-use crate::fields::{FieldMap, Fields};
+use crate::header_edits::{FieldMap, Fields};
 use crate::random;
 use crate::variable_texts::{self, Unknown, warn_of_unknown};
 use std::io::Write;

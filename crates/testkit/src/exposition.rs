@@ -94,7 +94,7 @@ pub fn python_families(text: &str, openmetrics: bool) -> Result<Vec<ParsedFamily
     let format = if openmetrics { "openmetrics" } else { "text" };
     // Debian's interpreter, which finds Debian's modules.
     let mut command = Command::new("/usr/bin/python3");
-    let output = fed(command.args(["-c", include_str!("families.py"), format]), text);
+    let output = fed(command.args(["-c", include_str!("../assets/families.py"), format]), text);
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(
         !error.contains("No module named 'prometheus_client'"),

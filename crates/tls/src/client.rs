@@ -1,4 +1,4 @@
-//! TLS towards upstreams: the certificate that we present, and how the node's is verified.
+//! TLS towards upstreams and other servers: the certificate that we present, and how the server's is verified.
 
 use crate::identity::Identity;
 use crate::peer_chain::server_verifier;
@@ -6,7 +6,9 @@ use crate::provider::provider;
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, IpAddr, ServerName, UnixTime};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, IpAddr, PrivateKeyDer, ServerName, UnixTime};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 use std::net;
 use std::sync::Arc;
@@ -148,6 +150,75 @@ impl ServerCertVerifier for AnyCertificate {
     }
 }
 
+// TLS towards a server that is not a node of an upstream: of secrets, logs, authentication.
+
+/// Servers whose sessions are remembered.
+const SERVICE_SESSIONS_MAX: usize = 64;
+
+/// The roots that may have signed the certificate of a server.
+#[derive(Debug, Clone, Copy)]
+pub enum ServiceRoots<'a> {
+    /// These certificates, in DER: those that the system trusts.
+    Der(&'a [Vec<u8>]),
+    /// These certificates, in PEM.
+    Pem(&'a [u8]),
+    /// Anyone: the certificate is not verified.
+    Anyone,
+}
+
+/// The TLS configuration for connections to such a server. The server's name is that of its URL.
+///
+/// # Errors
+/// Why the roots cannot be used, with a suggestion.
+pub fn towards_service(roots: ServiceRoots<'_>) -> Result<Arc<ClientConfig>, String> {
+    let mut store = RootCertStore::empty();
+    match roots {
+        ServiceRoots::Anyone => {}
+        ServiceRoots::Der(certificates) => {
+            // Some systems carry one that is no longer accepted as valid DER; the others can still be used.
+            store.add_parsable_certificates(certificates.iter().map(|bytes| CertificateDer::from(&**bytes)));
+            if store.is_empty() {
+                return Err("the system trusts no certificates; install ca-certificates".to_owned());
+            }
+        }
+        ServiceRoots::Pem(text) => {
+            for certificate in CertificateDer::pem_slice_iter(text) {
+                let added = certificate.ok().and_then(|certificate| store.add(certificate).ok());
+                added.ok_or("a certificate of the roots cannot be read; write them as PEM")?;
+            }
+            if store.is_empty() {
+                return Err("the roots hold no certificate; write them as PEM".to_owned());
+            }
+        }
+    }
+    let roots = (!matches!(roots, ServiceRoots::Anyone)).then(|| Arc::new(store));
+    let mut config = ClientConfig::clone(&*config(roots, None, &[])?);
+    config.resumption = Resumption::in_memory_sessions(SERVICE_SESSIONS_MAX);
+    Ok(Arc::new(config))
+}
+
+/// The configuration for a server that requests a certificate from us. `pair`: PEM of it with its chain, and of its
+/// key.
+///
+/// # Errors
+/// Why the roots or the pair cannot be used, with a suggestion. The text of the key is never repeated.
+pub fn towards_service_as(roots: ServiceRoots<'_>, pair: (&[u8], &[u8])) -> Result<Arc<ClientConfig>, String> {
+    const CERT: &str = "the client certificate cannot be read; write it as PEM, with those that lead to its root";
+    const KEY: &str = "the client certificate's key cannot be read; write it as PEM, not encrypted";
+    let chain = CertificateDer::pem_slice_iter(pair.0).collect::<Result<Vec<_>, _>>().map_err(|_| CERT)?;
+    if chain.is_empty() {
+        return Err(CERT.to_owned());
+    }
+    let key = PrivateKeyDer::from_pem_slice(pair.1).map_err(|_| KEY)?;
+    let certified = CertifiedKey::from_der(chain, key, &provider()).map_err(|error| match error {
+        rustls::Error::InconsistentKeys(_) => "the key does not belong to the client certificate",
+        _ => KEY,
+    })?;
+    let mut config = ClientConfig::clone(&*towards_service(roots)?);
+    config.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(certified));
+    Ok(Arc::new(config))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -181,5 +252,42 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_pair_that_cannot_be_used_is_refused() {
+        let made = || {
+            let key = rcgen::KeyPair::generate().unwrap();
+            let certificate = rcgen::CertificateParams::new(vec!["a.test".to_owned()]).unwrap().self_signed(&key);
+            (certificate.unwrap().pem(), key.serialize_pem())
+        };
+        let ((cert, key), (_, other)) = (made(), made());
+        let check = |cert: &str, key: &str, expected: Result<(), &str>| {
+            let config = towards_service_as(ServiceRoots::Anyone, (cert.as_bytes(), key.as_bytes()));
+            match expected {
+                Ok(()) => assert!(config.unwrap().client_auth_cert_resolver.has_certs()),
+                Err(expected) => assert!(config.unwrap_err().contains(expected)),
+            }
+        };
+        check(&cert, &key, Ok(()));
+        check("", &key, Err("certificate cannot be read"));
+        check(&cert, "", Err("key cannot be read"));
+        check(&cert, &cert, Err("key cannot be read"));
+        check(&cert, &other, Err("does not belong"));
+    }
+
+    #[test]
+    fn roots_that_cannot_be_used_are_refused() {
+        let check = |roots, expected: &str| {
+            let error = towards_service(roots).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        };
+        check(ServiceRoots::Der(&[]), "install ca-certificates");
+        let unreadable = [b"no certificate".to_vec()];
+        check(ServiceRoots::Der(&unreadable), "install ca-certificates");
+        check(ServiceRoots::Pem(b""), "no certificate");
+        let broken = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        check(ServiceRoots::Pem(broken), "cannot be read");
+        assert!(towards_service(ServiceRoots::Anyone).is_ok());
     }
 }

@@ -30,18 +30,16 @@ mod server;
 #[cfg(test)]
 mod tests;
 
-pub use client::ClientTls;
+pub use client::{ClientTls, ServiceRoots, towards_service, towards_service_as};
 pub use client_auth::ClientCa;
 pub use client_certificate::{ClientCertificate, client_certificate};
 pub use handshake_failure::FailureReason;
 pub use handshake_failure::{Peer, handshake_failure};
 pub use material::{Inputs, Material, files_of};
-pub use ordered_certificate::OrderedCertificateInfo;
+pub use ordered_certificate::{ACME_TLS_ALPN, OrderedCertificateInfo, acme_challenge};
 pub use peer_chain::{client_verifier, server_verifier};
 pub use pem::{FILE_BYTES_MAX, Files};
 pub use problem::{Problem, TlsFindings, TlsProblems};
-pub use provider::{
-    ACME_TLS_ALPN, ServiceRoots, acme_challenge, provider, request, towards_service, towards_service_as,
-};
+pub use provider::{provider, request};
 pub use rustls;
 pub use server::{Offer, ServerChoice, ServerTls, UNRECOGNIZED_NAME};

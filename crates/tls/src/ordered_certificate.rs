@@ -9,7 +9,11 @@ use crate::loading::{Text, TlsLoad};
 use crate::pem::Files;
 use crate::problem::ConfigLocation;
 use crate::provider;
+use rcgen::CustomExtension;
+use rustls::ServerConfig;
 use rustls::pki_types::UnixTime;
+use rustls::server::NoServerSessionStorage;
+use rustls::version::{TLS12, TLS13};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -146,4 +150,25 @@ impl Files for NoFiles {
     fn system_roots(&self) -> io::Result<Vec<Vec<u8>>> {
         Ok(Vec::new())
     }
+}
+
+// The answer to an ACME server that checks by TLS whether a name is ours.
+
+/// The ALPN protocol of an ACME server's check (RFC 8737 section 6.2).
+pub const ACME_TLS_ALPN: &[u8] = b"acme-tls/1";
+
+/// The answer to an ACME server that checks `name` by [`ACME_TLS_ALPN`] (RFC 8737 section 3). `digest`: SHA-256 of the
+/// key authorization.
+pub fn acme_challenge(name: &str, digest: &[u8; 32]) -> Result<Arc<ServerConfig>, String> {
+    let key = provider::self_signed(&[name.to_owned()], |params| {
+        params.custom_extensions.push(CustomExtension::new_acme_identifier(digest));
+    })?;
+    let builder = ServerConfig::builder_with_provider(provider::provider()).with_protocol_versions(&[&TLS13, &TLS12]);
+    let builder = builder.map_err(|error| error.to_string())?.with_no_client_auth();
+    // Not `with_single_cert`: it reads the certificate, and refuses a critical extension that it does not know.
+    let mut config = builder.with_cert_resolver(Arc::new(Identity::single(key)));
+    config.alpn_protocols = vec![ACME_TLS_ALPN.to_vec()];
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(Arc::new(config))
 }

@@ -52,18 +52,18 @@ pub(super) struct HeartbeatResult {
 
 /// A script that compares connections.
 fn ordering(script: &str) -> Script {
-    Script::new(&format!("{}{script}", include_str!("scripts/order.lua")))
+    Script::new(&format!("{}{script}", include_str!("../../scripts/order.lua")))
 }
 
 impl Store {
     pub(super) fn new(address: &RedisAddress) -> Result<Store, StoreAddressError> {
         Ok(Store {
             link: RegistryLink::new(address)?,
-            connect: ordering(include_str!("scripts/connect.lua")),
-            disconnect: ordering(include_str!("scripts/disconnect.lua")),
-            register: ordering(include_str!("scripts/register.lua")),
-            heartbeat: Script::new(include_str!("scripts/heartbeat.lua")),
-            begin_era: Script::new(include_str!("scripts/begin_era.lua")),
+            connect: ordering(include_str!("../../scripts/connect.lua")),
+            disconnect: ordering(include_str!("../../scripts/disconnect.lua")),
+            register: ordering(include_str!("../../scripts/register.lua")),
+            heartbeat: Script::new(include_str!("../../scripts/heartbeat.lua")),
+            begin_era: Script::new(include_str!("../../scripts/begin_era.lua")),
         })
     }
 

@@ -22,7 +22,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Interval, interval, sleep};
 
 /// Appliances that live in a browser, for the demo with devices.
-const APPLIANCES: &str = include_str!("demo_appliances.html");
+const APPLIANCES: &str = include_str!("../../assets/demo_appliances.html");
 
 const SLOW: Duration = Duration::from_secs(2);
 const STREAM_LINES: u32 = 5;

@@ -1,6 +1,6 @@
 //! Plugins that answer in place of a node.
 
-use super::{Translation, TranslationContext, close, is_variable_name, without_variables};
+use super::translation::{Translation, TranslationContext, close, is_variable_name, without_variables};
 use crate::kong_file::Plugin;
 use serde_json::json;
 

@@ -3,7 +3,7 @@
 //! In Kong all of a route's must know the request, unless they name an anonymous consumer: then one is enough. Here
 //! the first is what several plugins do, the second is `multi-auth`.
 
-use super::{Chain, Translation, TranslationContext, close};
+use super::translation::{Chain, Translation, TranslationContext, close};
 use crate::environment::lowercase;
 use crate::kong_file::Plugin;
 use crate::object::Object;

@@ -1,6 +1,6 @@
 //! `cors`. Here the plugin answers every request with OPTIONS, in Kong only preflight requests: a filter says so.
 
-use super::{Translation, TranslationContext};
+use super::translation::{Translation, TranslationContext};
 use crate::environment::is_marked;
 use crate::expression::regex_problem;
 use crate::kong_file::Plugin;

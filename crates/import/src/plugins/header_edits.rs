@@ -3,7 +3,7 @@
 //! Kong removes, renames, replaces, adds and appends, in this order; here fields are added, set and removed. So the
 //! steps are played through for each field, and what comes out is written.
 
-use super::without_variables;
+use super::translation::without_variables;
 use crate::object::{Field, Object};
 use serde_json::{Map, Value as Json, json};
 

@@ -1,6 +1,6 @@
 //! Limits of requests and of the size of their bodies.
 
-use super::{Translation, TranslationContext, close, is_variable_name};
+use super::translation::{Translation, TranslationContext, close, is_variable_name};
 use crate::kong_file::Plugin;
 use crate::object::{Count, Field, Object};
 use serde_json::{Map, Value as Json, json};

@@ -1,6 +1,6 @@
 //! Loggers. They send entries with the members that loggers here have, which are not Kong's.
 
-use super::{Translation, TranslationContext, seconds};
+use super::translation::{Translation, TranslationContext, seconds};
 use crate::kong_file::Plugin;
 use crate::object::Object;
 use serde_json::{Map, Value as Json, json};

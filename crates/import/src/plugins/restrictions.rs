@@ -1,6 +1,6 @@
 //! Plugins that keep clients out by group, address or user agent.
 
-use super::{Translation, TranslationContext, close};
+use super::translation::{Translation, TranslationContext, close};
 use crate::expression::regex_problem;
 use crate::kong_file::Plugin;
 use crate::object::Object;

@@ -1,6 +1,6 @@
 //! Traces, metrics and ids of requests.
 
-use super::{Translation, TranslationContext, seconds};
+use super::translation::{Translation, TranslationContext, seconds};
 use crate::kong_file::Plugin;
 use crate::object::Object;
 use serde_json::{Map, Value as Json, json};

@@ -2,7 +2,7 @@
 //! the query stay as they are.
 
 use super::header_edits::{Of, header_edits, plain};
-use super::{Translation, TranslationContext, without_variables};
+use super::translation::{Translation, TranslationContext, without_variables};
 use crate::kong_file::Plugin;
 use crate::object::{Field, Object};
 use serde_json::{Value as Json, json};

@@ -1,6 +1,6 @@
 //! Plugins that have no counterpart here. Those that keep no request out are left out; all others close their routes.
 
-use super::{Translation, close};
+use super::translation::{Translation, close};
 use crate::kong_file::Plugin;
 
 /// Plugins without which requests are served as before but for what the text says.

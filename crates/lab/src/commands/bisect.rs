@@ -4,9 +4,8 @@ use super::measure::{figure, is_more_better};
 use crate::bisect::candidates::{self, Versions};
 use crate::bisect::checkouts::{CheckoutSource, Checkouts, Patch};
 use crate::bisect::{Bisection, Display, analysis};
-use crate::cli::EXIT_USAGE;
 use crate::command_line::{duration, own_arguments, percent, positive, probability, quoted_word};
-use crate::error::{EXIT_INTERRUPTED, Error, Result, stop_flag};
+use crate::error::{EXIT_INTERRUPTED, EXIT_USAGE, Error, Result, stop_flag};
 use crate::history::count_change;
 use crate::result::bisect::{
     Answer, Applied, BisectDesign, BisectEnd, BisectResult, BisectVerdict, CommitRecord, MergeOrder, PathPrior,

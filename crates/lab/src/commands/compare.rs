@@ -1,14 +1,13 @@
 //! `stillgate-lab compare`: which of two to six programs is slower, for people and for pipelines.
 
 use super::builds::Builds;
-use crate::cli::EXIT_USAGE;
 use crate::command_line::{Cpus, cpus, duration, own_arguments, percent, positive, probability, rate, seed_of_clock};
 use crate::compare::side::upstream_placement;
 use crate::compare::subject::ResolvedSide;
 use crate::compare::{Contest, Pairs, Pilot, analysis, instructions, measures, rules, tables};
 use crate::display::Progress;
 use crate::environment::{self, Stolen};
-use crate::error::{EXIT_INTERRUPTED, Error, Result, stop_flag};
+use crate::error::{EXIT_INTERRUPTED, EXIT_USAGE, Error, Result, stop_flag};
 use crate::hosts;
 use crate::output::{self, STANDARD_OUTPUT};
 use crate::result::compare::{CompareDesign, CompareResult, Crash, Decision, Instructions, Pair, Side};

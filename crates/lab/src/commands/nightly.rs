@@ -1,10 +1,9 @@
 //! `stillgate-lab nightly`: one night of a suite, kept in a store.
 
 use crate::bisect::checkouts::Checkouts;
-use crate::cli::EXIT_USAGE;
 use crate::command_line::{duration, percent, seed_of_clock};
 use crate::display::Progress;
-use crate::error::{EXIT_INTERRUPTED, Error, Result, stop_flag};
+use crate::error::{EXIT_INTERRUPTED, EXIT_USAGE, Error, Result, stop_flag};
 use crate::git::{self, git, short};
 use crate::nightly::analysis::{self, CommitCounts, NightReport, judge_night};
 use crate::nightly::counts::{Sweep, row_of_night};

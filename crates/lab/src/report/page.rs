@@ -10,7 +10,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest as _, Sha256};
 
-const STYLE: &str = include_str!("style.css");
+const STYLE: &str = include_str!("../../assets/report.css");
 
 /// A longer sentence is set in smaller type.
 const LARGE_CHARS_MAX: usize = 190;

@@ -92,7 +92,7 @@ pub(super) fn server(place: &LaunchInputs<'_>, lines: &str) -> String {
     format!("  server {{\n    listen {} backlog=4096;\n{lines}{tunnel}{locations}  }}\n", place.address)
 }
 
-const EXPOSITION: &str = include_str!("exposition.lua");
+const EXPOSITION: &str = include_str!("../../assets/exposition.lua");
 
 /// Memory of the dictionary: per series with room to spare, and the fixed part.
 const SERIES_BYTES: u64 = 256;

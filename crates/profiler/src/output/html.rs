@@ -10,9 +10,9 @@ use serde_json::{Value as Json, json};
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-const PAGE: &str = include_str!("page.html");
-const SCRIPT: &str = include_str!("view.js");
-const STYLE: &str = concat!(include_str!("page.css"), include_str!("view.css"));
+const PAGE: &str = include_str!("../../page/page.html");
+const SCRIPT: &str = include_str!("../../page/view.js");
+const STYLE: &str = concat!(include_str!("../../page/page.css"), include_str!("../../page/view.css"));
 
 /// Writes the page of one of a profile's values, compared with the corresponding one of `base`.
 pub fn write(profile: &Profile, value: usize, base: Option<&Profile>) -> String {
