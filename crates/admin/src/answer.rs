@@ -65,6 +65,8 @@ pub(crate) enum Content {
     Json(Json),
     /// APISIX answers a few errors with bare text, under the same content type.
     Text(String),
+    /// A text that was made once and is kept.
+    Kept(Bytes),
     /// The rest of a file from its position.
     File(File),
     Nothing,
@@ -124,7 +126,7 @@ impl Answer {
         match &self.content {
             Content::Json(json) => json["error_msg"].as_str().or_else(|| json["message"].as_str()).unwrap_or_default(),
             Content::Text(text) => text,
-            Content::File(_) | Content::Nothing => "",
+            Content::Kept(_) | Content::File(_) | Content::Nothing => "",
         }
     }
 
@@ -165,6 +167,7 @@ impl Answer {
         let body = match self.content {
             Content::Json(json) => Body::from(line_of(&json)),
             Content::Text(text) => Body::from(text),
+            Content::Kept(text) => Body::from(text),
             Content::File(file) => Body::new(FileBody::new(file)),
             Content::Nothing => Body::empty(),
         };
@@ -243,7 +246,7 @@ impl http_body::Body for FileBody {
 }
 
 /// Makes an answer that may be large. Its place is kept until it is made, even if the client has disconnected.
-pub(crate) async fn made_off_thread(
+pub(crate) async fn answer_off_thread(
     place: Option<OwnedSemaphorePermit>,
     make: impl FnOnce() -> Answer + Send + 'static,
 ) -> Answer {
@@ -269,7 +272,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_text_of_a_large_answer_is_made_with_it() {
-        let answer = made_off_thread(None, || Answer::json(StatusCode::OK, json!({ "list": [1] }))).await;
+        let answer = answer_off_thread(None, || Answer::json(StatusCode::OK, json!({ "list": [1] }))).await;
         let Content::Text(text) = answer.content else { panic!("{:?}", answer.content) };
         assert_eq!(text, "{\"list\":[1]}\n");
     }

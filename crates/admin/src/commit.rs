@@ -1,6 +1,6 @@
 //! Turns planned writes into one transaction, which is committed and logged, or only checked.
 
-use crate::answer::{Answer, made_off_thread, off_thread};
+use crate::answer::{Answer, answer_off_thread, off_thread};
 use crate::control::{Outcome, WriteError};
 use crate::endpoints::{Api, ParsedRequest};
 use crate::masks::hide_private_keys;
@@ -121,7 +121,7 @@ pub(crate) async fn dry_run(api: &Api, view: View, transaction: Transaction) -> 
         WriteError::Conflict { key, modified } => precondition_failed(&key, modified),
         error => Answer::refused(&error),
     })?;
-    let answer = made_off_thread(None, move || {
+    let answer = answer_off_thread(None, move || {
         let effect = |(key, effect): &(Key, String)| json!({ "key": key.as_str(), "effect": effect });
         let effects: Vec<Json> = checked.effects.iter().map(effect).collect();
         let mut body = json!({

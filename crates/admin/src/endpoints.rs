@@ -21,7 +21,7 @@ use serde_json::Value as Json;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use stillgate_door::{Caller, Guard, Peer};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -320,6 +320,8 @@ pub(crate) struct Api {
     lists: Arc<Semaphore>,
     /// The endpoints of the OpenAPI description that are not hidden: method, path, action, summary.
     pub(crate) described: Vec<Endpoint>,
+    /// The OpenAPI description as text, once it was asked for.
+    pub(crate) openapi: OnceLock<Bytes>,
 }
 
 impl Api {
@@ -332,11 +334,12 @@ impl Api {
             long_reads: Semaphore::new(READ_AT_ONCE_MAX),
             lists: Arc::new(Semaphore::new(LISTS_AT_ONCE_MAX)),
             described,
+            openapi: OnceLock::new(),
         }
     }
 
     /// Waits until another list may be made.
-    pub(crate) async fn place_of_list(&self) -> OwnedSemaphorePermit {
+    pub(crate) async fn list_permit(&self) -> OwnedSemaphorePermit {
         self.lists.clone().acquire_owned().await.expect("the semaphore is never closed")
     }
 }

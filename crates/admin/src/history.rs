@@ -3,7 +3,7 @@
 //!
 //! A backup is made by POST, because viewers must not get it: it contains secrets and history.
 
-use crate::answer::{Answer, Content, made_off_thread};
+use crate::answer::{Answer, Content, answer_off_thread};
 use crate::commit::{audit, author, change as change_of, check_writable, precondition_failed, with_outcome};
 use crate::control::{Backup, Change, ChangeSummary, Edit, WriteError};
 use crate::endpoints::{Api, ParsedRequest};
@@ -42,8 +42,8 @@ pub(crate) async fn change(api: Arc<Api>, asked: ParsedRequest) -> Answer {
     match api.control.change(revision).await {
         // A change may have very many documents; only a few are shown at once.
         Ok(Some(change)) => {
-            let place = api.place_of_list().await;
-            let shown = made_off_thread(Some(place), move || {
+            let place = api.list_permit().await;
+            let shown = answer_off_thread(Some(place), move || {
                 Answer::text(StatusCode::OK, change_json(&api, asked.caller.role, &change))
             });
             shown.await
@@ -68,8 +68,8 @@ pub(crate) async fn roll_back(api: &Api, asked: &ParsedRequest) -> Result<Answer
     if asked.query.dry_run()? {
         let writes = api.control.writes_back_to(to).await.map_err(|error| refusal_answer(&error))?;
         let view = crate::resource::references::View::new(api.control.documents());
-        let place = api.place_of_list().await;
-        let shown = made_off_thread(Some(place), move || {
+        let place = api.list_permit().await;
+        let shown = answer_off_thread(Some(place), move || {
             let changes: Vec<Json> = writes.iter().map(|write| change_of(&view, write)).collect();
             let mut body = json!({ "dry_run": true });
             // Moved; `json!` would copy them.

@@ -1,6 +1,6 @@
 //! The router: every endpoint of the table behind the guard, and the answers for unknown paths.
 
-use crate::answer::{Answer, made_off_thread, off_thread};
+use crate::answer::{Answer, answer_off_thread, off_thread};
 use crate::control::{Control, WriteError};
 use crate::endpoints::{self, Action, Api, Page, ParsedRequest, endpoints, writes_documents};
 use crate::resource::serve::{self, refuse_conditions};
@@ -94,8 +94,8 @@ async fn answer(api: Arc<Api>, action: Action, asked: ParsedRequest) -> Answer {
             }
         }
         Action::Configs => {
-            let place = api.place_of_list().await;
-            made_off_thread(Some(place), move || standalone::get(&api, &asked)).await
+            let place = api.list_permit().await;
+            answer_off_thread(Some(place), move || standalone::get(&api, &asked)).await
         }
         Action::ConfigsReplace => into_answer(standalone::replace(api, asked).await),
         Action::ConfigsValidate => into_answer(standalone::validate(api, asked).await),
@@ -107,7 +107,10 @@ async fn answer(api: Arc<Api>, action: Action, asked: ParsedRequest) -> Answer {
         Action::SessionShow => ui::show_session(&api, &asked),
         Action::SessionOpen => ui::open_session(&api, asked).await,
         Action::SessionClose => ui::close_session(&api, &asked),
-        Action::OpenApi => schemas::describe_api(&api),
+        Action::OpenApi => {
+            let place = api.list_permit().await;
+            answer_off_thread(Some(place), move || schemas::describe_api(&api)).await
+        }
         // They are routed to their own handlers.
         Action::Index | Action::Page(_) => Answer::empty(StatusCode::NOT_FOUND),
     }

@@ -2,7 +2,7 @@
 //! and resources, and validate against them. `GET /v1/openapi.json` is a description generated from the router's table and
 //! from the schemas that validate resources.
 
-use crate::answer::Answer;
+use crate::answer::{Answer, Content};
 use crate::collections::COLLECTIONS;
 use crate::control::Plugin;
 use crate::endpoints::{Action, Api, Endpoint, ParsedRequest};
@@ -129,7 +129,13 @@ const OF_LISTS: [(&str, &str); 7] = [
     ("search", "text anywhere in the document"),
 ];
 
+/// The OpenAPI description, which takes long to make and stays the same.
 pub(crate) fn describe_api(api: &Api) -> Answer {
+    let text = api.openapi.get_or_init(|| format!("{}\n", openapi(api)).into()).clone();
+    Answer { status: StatusCode::OK, content: Content::Kept(text), headers: Vec::new() }
+}
+
+fn openapi(api: &Api) -> Json {
     let mut paths: Map<String, Json> = Map::new();
     for endpoint in &api.described {
         let path = endpoint.path.replace("{*", "{");
@@ -145,7 +151,7 @@ pub(crate) fn describe_api(api: &Api) -> Answer {
         Some((name.to_owned(), schema))
     };
     let schemas: Map<String, Json> = COLLECTIONS.iter().filter_map(|collection| schema(collection.name)).collect();
-    let body = json!({
+    json!({
         "openapi": "3.1.0",
         "info": {
             "title": "Stillgate Admin API",
@@ -158,8 +164,7 @@ pub(crate) fn describe_api(api: &Api) -> Answer {
             "securitySchemes": { "key": { "type": "apiKey", "in": "header", "name": "X-API-KEY" } },
         },
         "security": [{ "key": [] }],
-    });
-    Answer::json(StatusCode::OK, body)
+    })
 }
 
 fn operation(endpoint: &Endpoint) -> Json {

@@ -18,6 +18,7 @@ pub mod arguments;
 pub mod body;
 pub mod calls;
 pub mod chain;
+pub mod client_bound;
 pub mod consumers;
 pub mod custom;
 pub mod definition;

@@ -111,7 +111,7 @@ impl<'a> Request<'a> {
         Ok(())
     }
 
-    /// Removes the arguments of a name from the query for the node and from [`RequestState::shown_target`]. Everything around
+    /// Removes the arguments of a name from the query for the node and from [`RequestState::redacted_target`]. Everything around
     /// them is unchanged. `buffer`: for its work.
     pub fn hide_argument(&mut self, name: &[u8], buffer: &mut Vec<u8>) {
         // The target may have been rewritten, with the query or without.
@@ -130,11 +130,11 @@ impl<'a> Request<'a> {
         if buffer.len() < query.len() {
             self.settled.query = Some(buffer.clone());
         }
-        let shown = self.settled.shown_target(&self.facts);
+        let shown = self.settled.redacted_target(&self.facts);
         buffer.clear();
         write_without(shown, name, buffer);
         if buffer.len() < shown.len() {
-            self.settled.shown_target = Some(buffer.clone());
+            self.settled.redacted_target = Some(buffer.clone());
         }
     }
 

@@ -32,7 +32,7 @@ pub struct RequestState {
     /// The query as plugins have left it: without hidden credentials, or with arguments of a function. `None`: as it came.
     pub(crate) query: Option<Vec<u8>>,
     /// The client's path and query without hidden credentials. `None`: none were hidden.
-    pub(crate) shown_target: Option<Vec<u8>>,
+    pub(crate) redacted_target: Option<Vec<u8>>,
 }
 
 /// A span of the gateway, from its start to the end of the response.
@@ -65,7 +65,7 @@ impl RequestState {
         self.request_id.clear();
         self.arguments.clear();
         self.query = None;
-        self.shown_target = None;
+        self.redacted_target = None;
     }
 
     /// Whether the state contains nothing that the end of the request needs.
@@ -80,7 +80,7 @@ impl RequestState {
             request_id,
             arguments: _,
             query: _,
-            shown_target: _,
+            redacted_target: _,
         } = self;
         let is_unnamed = trace.is_none() && spans.is_empty() && request_id.is_empty();
         held.is_empty() && client.is_none() && upstream.is_empty() && is_unnamed
@@ -88,8 +88,8 @@ impl RequestState {
 
     /// Path and query as the client sent them, without the credentials that plugins have hidden: for servers other than nodes,
     /// such as those of loggers.
-    pub fn shown_target<'a>(&'a self, facts: &Facts<'a>) -> &'a [u8] {
-        self.shown_target.as_deref().unwrap_or_else(|| facts.path_and_query())
+    pub fn redacted_target<'a>(&'a self, facts: &Facts<'a>) -> &'a [u8] {
+        self.redacted_target.as_deref().unwrap_or_else(|| facts.path_and_query())
     }
 
     /// Chooses an upstream; `None`: that of the route, whatever was chosen before.

@@ -149,7 +149,7 @@ impl ForwardAuthConfig {
         (call.timeout, call.keep) = (self.timeout, self.keep);
         let client = request.facts.client.to_string();
         let facts = &request.facts;
-        let target = request.settled.shown_target(facts);
+        let target = request.settled.redacted_target(facts);
         let own = [facts.scheme.as_bytes(), facts.method(), facts.host, target, client.as_bytes()];
         let is_extra =
             |name: FieldName<'_>| self.extra_headers.iter().any(|(other, _)| is_same_name(other.name(), name));

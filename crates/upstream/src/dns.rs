@@ -6,15 +6,16 @@
 //! again with growing pauses. The caller decides how to use the addresses.
 //!
 //! The resolver owns the hosts file ([`HostsFile`]), the order in which names are looked up and the bounds of the lookups
-//! under way ([`LookupTurns`]), and one task for each of these lookups ([`NameServers::lookup`]). Tasks return their
+//! under way ([`LookupQueue`]), and one task for each of these lookups ([`NameServers::lookup`]). Tasks return their
 //! results through their `JoinSet`; there are no channels.
 
 mod hosts;
 mod lookup;
-mod turns;
+mod queue;
 
 use hosts::HostsFile;
 use lookup::{FamilyLookup, LookupAnswer, NameServers};
+use queue::{LookupQueue, NextLookup, Pace, QUICK_ANSWER_MAX};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -23,7 +24,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
-use turns::{LookupTurns, NextTurn, Pace, QUICK_ANSWER_MAX};
 
 /// Lookups in a row with addresses of one family and no answer for the other, after which the next one waits for it.
 const UNANSWERED_MAX: u32 = 10;
@@ -93,7 +93,7 @@ pub struct Resolver {
     settings: ResolverSettings,
     names: BTreeMap<Arc<str>, DnsEntry>,
     /// Every name of `names`, waiting for its lookup or with a lookup under way.
-    turns: LookupTurns,
+    turns: LookupQueue,
     /// Names that [`Resolver::resolve_all`] waits for ([`DnsEntry::is_awaited`]).
     awaited: usize,
     /// Names whose addresses changed and were not returned yet.
@@ -173,7 +173,7 @@ impl Resolver {
             hosts: HostsFile::new(settings.hosts_file.clone()),
             settings,
             names: BTreeMap::new(),
-            turns: LookupTurns::default(),
+            turns: LookupQueue::default(),
             awaited: 0,
             changed: BTreeSet::new(),
             lookups: JoinSet::new(),
@@ -286,8 +286,8 @@ impl Resolver {
         }
         loop {
             let (name, instead_of) = match self.turns.next(now) {
-                NextTurn::Begin { name, instead_of } => (name, instead_of),
-                NextTurn::Wait(wake) => return wake,
+                NextLookup::Begin { name, instead_of } => (name, instead_of),
+                NextLookup::Wait(wake) => return wake,
             };
             if let Some(entry) = instead_of.and_then(|other| self.names.get_mut(&other)) {
                 end_task(entry, &mut self.tasks);
@@ -443,7 +443,7 @@ mod tests {
         let mut resolver =
             Resolver::new(ResolverSettings { servers, hosts_file, ..ResolverSettings::default() }).unwrap();
         // The names are more than there are places: there are due names that cannot begin.
-        let count = 2 * turns::PLACES_MAX;
+        let count = 2 * queue::PLACES_MAX;
         resolver.set_names(names(count));
         assert_eq!(resolver.resolve_all(Duration::from_secs(1)).await.len(), count);
         // Places become free in few steps, as turns last for a tenth of a second or more.

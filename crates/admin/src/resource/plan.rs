@@ -266,7 +266,7 @@ impl Plan {
         match &self.answer.content {
             Content::Json(json) => json.to_string(),
             Content::Text(text) => Json::from(text.as_str()).to_string(),
-            Content::File(_) | Content::Nothing => Json::Null.to_string(),
+            Content::Kept(_) | Content::File(_) | Content::Nothing => Json::Null.to_string(),
         }
     }
 }

@@ -6,7 +6,7 @@
 use super::address::{Address, key_of_stored};
 use super::plan::{Operation, PREFIX, Plan, plan};
 use super::references::{CommitConditions, StateAfter, View, has_escapes, parse_document, text_of};
-use crate::answer::{Answer, made_off_thread, off_thread};
+use crate::answer::{Answer, answer_off_thread, off_thread};
 use crate::collections::{Collection, Verb};
 use crate::commit::{
     ATTEMPTS_MAX, caught_up, check_writable, commit, dry_run, precondition_failed, transaction, unix_seconds,
@@ -38,9 +38,9 @@ pub(crate) async fn get(api: Arc<Api>, asked: ParsedRequest, collection: &'stati
     // Lists may be long, and their filters expensive: only a few run at once.
     let place = match address.id {
         Some(_) => None,
-        None => Some(api.place_of_list().await),
+        None => Some(api.list_permit().await),
     };
-    let found = made_off_thread(place, move || match address.id {
+    let found = answer_off_thread(place, move || match address.id {
         Some(_) => read_one(&*api.control, role, collection, &address),
         None => read_list(&*api.control, role, collection, &address, &asked.query),
     });

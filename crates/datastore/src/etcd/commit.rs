@@ -25,7 +25,7 @@ impl Etcd {
     ///
     /// # Errors
     /// As for [`Etcd::commit`].
-    pub async fn commit_arrived(&self, transaction: &Transaction, arrived: Instant) -> Result<Batch, CommitError> {
+    pub async fn commit_queued(&self, transaction: &Transaction, arrived: Instant) -> Result<Batch, CommitError> {
         // Each endpoint has been asked once: one of several may hang alone.
         let is_silent = self.unanswered_writes.load(Ordering::Relaxed) >= self.caller.endpoints();
         let waited = arrived.elapsed();

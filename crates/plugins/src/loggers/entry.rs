@@ -103,7 +103,7 @@ fn write_request(
     out: &mut Vec<u8>,
 ) {
     let facts = &finished.response.facts;
-    let target = finished.response.settled.shown_target(facts);
+    let target = finished.response.settled.redacted_target(facts);
     let mut object = Object::begin(out);
     let url = &mut scratch.value;
     url.clear();

@@ -544,7 +544,7 @@ impl OpenTelemetry {
         writer.attribute(b"net.host.name", facts.host);
         writer.attribute(b"http.method", facts.method());
         writer.attribute(b"http.scheme", facts.scheme.as_bytes());
-        writer.attribute(b"http.target", response.settled.shown_target(facts));
+        writer.attribute(b"http.target", response.settled.redacted_target(facts));
         let agent =
             facts.request.fields.iter().find(|field| field.name.of(facts.head).eq_ignore_ascii_case(b"user-agent"));
         if let Some(agent) = agent {

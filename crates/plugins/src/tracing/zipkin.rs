@@ -291,7 +291,7 @@ impl Zipkin {
             out.extend_from_slice(b"\"component\":\"apisix\",\"http.method\":");
             push_json_string(facts.method(), usize::MAX, out);
             out.extend_from_slice(b",\"http.url\":");
-            push_json_string(response.settled.shown_target(facts), usize::MAX, out);
+            push_json_string(response.settled.redacted_target(facts), usize::MAX, out);
             if let Some(status) = record.tries.last().map(|last| last.status).filter(|status| *status != 0) {
                 out.extend_from_slice(b",\"http.status_code\":\"");
                 push_number(status, out);

@@ -15,7 +15,7 @@ mod message;
 use crate::connection::http2::NodeConnection;
 use crate::connection::stream::{Stream, Tls};
 use addresses::{Resolve, resolve_by_system};
-use breaker::{ConnectFailure, Pool, Trial, UnderWay};
+use breaker::{ConnectFailure, Pool, Trial};
 pub(crate) use message::exchange;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -24,6 +24,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use stillgate_plugin_api::client_bound::Lease;
 use stillgate_plugin_api::{Call, CallError, CallOrigin, Exchange, Keep, Link, LinkReply, LinkTo, LocalFuture, Reply};
 use stillgate_tls::rustls::ClientConfig;
 use stillgate_tls::rustls::pki_types::ServerName;
@@ -60,7 +61,7 @@ impl Calls {
     /// Makes a call.
     pub(crate) async fn call(self: Rc<Self>, mut call: Call) -> Result<Reply, CallError> {
         let pool = self.pool(&call.origin);
-        let _under_way = UnderWay::begin(pool.clone(), call.client)?;
+        let _under_way = pool.under_way.take_place(call.client).map_err(|_| CallError::Busy)?;
         self.exchange(&pool, &mut call).await
     }
 
@@ -93,7 +94,7 @@ impl Calls {
             return pool.clone();
         }
         if pools.len() >= ORIGINS_MAX {
-            pools.retain(|_, pool| pool.under_way.count() > 0);
+            pools.retain(|_, pool| pool.under_way.used() > 0);
         }
         let pool = Rc::new(Pool::new(origin.clone(), self.resolve.clone()));
         if pools.len() < ORIGINS_MAX {
@@ -311,7 +312,7 @@ struct ActiveLink {
     reused: u32,
     key: Key,
     calls: Rc<Calls>,
-    _under_way: UnderWay,
+    _under_way: Lease,
 }
 
 impl Calls {
@@ -319,7 +320,7 @@ impl Calls {
     pub(crate) async fn link(self: Rc<Self>, to: LinkTo) -> Result<Box<dyn Link>, CallError> {
         let pool = self.pool(&to.origin);
         let key = (to.origin, to.pool);
-        let under_way = UnderWay::begin(pool.clone(), to.client)?;
+        let under_way = pool.under_way.take_place(to.client).map_err(|_| CallError::Busy)?;
         if let Some((stream, reused)) = self.links.take(&key, Instant::now()) {
             return Ok(Box::new(ActiveLink { stream, reused, key, calls: self, _under_way: under_way }));
         }

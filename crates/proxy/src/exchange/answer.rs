@@ -11,12 +11,12 @@ use super::sender::{BodyDelimiting, COPY_BYTES_MAX};
 use super::{ConnectionNext, RequestContext};
 use crate::basics::min_rate::{MinRate, client_bytes_min};
 use crate::connection::grpc;
-use crate::worker::body_memory::BodyLease;
 use std::borrow::Cow;
 use std::future::poll_fn;
 use std::io::Write;
 use std::sync::Arc;
 use std::task::Poll;
+use stillgate_plugin_api::client_bound::Lease;
 use stillgate_plugin_api::{Answer, AnswerBody, Device};
 use stillgate_wire::{ChunkError, Fault, FieldName, FieldValue, Method, RequestError, reason};
 use tokio::net::TcpStream;
@@ -177,14 +177,14 @@ pub(crate) async fn stage(serving: &mut RequestContext<'_>, own: LocalReply) -> 
 pub(crate) struct StagedReply {
     /// The body, sent after the head.
     body: AnswerBody,
-    _held: Option<BodyLease>,
+    _held: Option<Lease>,
     /// Whether the client's connection is kept after it.
     keep_alive: bool,
 }
 
 /// Counts a body that was made for this request as held, until the client has taken it. If that is too much, an error takes its
 /// place.
-fn hold_body(serving: &mut RequestContext<'_>, own: ReplyDraft) -> (ReplyDraft, Option<BodyLease>) {
+fn hold_body(serving: &mut RequestContext<'_>, own: ReplyDraft) -> (ReplyDraft, Option<Lease>) {
     let RequestContext { worker, client, exchange, .. } = serving;
     let status = own.answer.status;
     let has_body = !matches!(status, 204 | 304) && exchange.request.method != Method::Head;

@@ -24,7 +24,6 @@ use crate::basics::buffer::Buffers;
 use crate::basics::clock::thread_cpu_time;
 use crate::connection::stream::Stream;
 use crate::worker::Worker;
-use crate::worker::body_memory::{BodyLease, Full};
 use crate::worker::plugins::{PluginRefusal, Plugins, call_guarded};
 use filters::{Filters, OffloadState, PieceEnd};
 use std::borrow::Cow;
@@ -36,6 +35,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use stillgate_plugin_api::BodyChanges;
 use stillgate_plugin_api::body::BodyChange;
+use stillgate_plugin_api::client_bound::{Full, Lease};
 use stillgate_plugin_api::work::Output;
 use stillgate_wire::Edits;
 use tokio::time::Sleep;
@@ -86,11 +86,11 @@ pub(crate) struct FilteredBody {
     /// There was something to send.
     has_begun: bool,
     dropped: u64,
-    held: Option<BodyLease>,
+    held: Option<Lease>,
     /// Memory held for a body that was awaited as a whole.
-    kept: Option<BodyLease>,
+    kept: Option<Lease>,
     /// Memory held for the part kept for the log.
-    captured: Option<BodyLease>,
+    captured: Option<Lease>,
     /// Input and output of the filters in bytes, and the time that they took.
     seen_bytes: u64,
     cpu: Duration,
@@ -194,7 +194,7 @@ impl FilteredBody {
     }
 
     /// The body is about to be sent. `keeps`: it may have to be sent again.
-    pub(crate) fn start(&mut self, keeps: bool, held: BodyLease) {
+    pub(crate) fn start(&mut self, keeps: bool, held: Lease) {
         self.keeps = keeps;
         self.piece_bytes = self.changes.piece_bytes_max().clamp(1, PIECE_BYTES_MAX);
         self.held = Some(held);
@@ -202,7 +202,7 @@ impl FilteredBody {
     }
 
     /// Accounts for a body that replaces the one received.
-    pub(crate) fn hold(&mut self, bytes: usize, begin: impl FnOnce() -> BodyLease) -> Result<(), BrokenBody> {
+    pub(crate) fn hold(&mut self, bytes: usize, begin: impl FnOnce() -> Lease) -> Result<(), BrokenBody> {
         let kept = self.kept.get_or_insert_with(begin);
         let plugin = self.changes.plugin;
         kept.set(bytes).map_err(|full| BrokenBody { plugin, cause: BreakCause::Refused(full.into()) })
@@ -210,7 +210,7 @@ impl FilteredBody {
 
     /// Like `hold`, for what plugins have put in place of the body, if anything.
     #[inline]
-    pub(crate) fn hold_replaced(&mut self, begin: impl FnOnce() -> BodyLease) -> Result<(), BrokenBody> {
+    pub(crate) fn hold_replaced(&mut self, begin: impl FnOnce() -> Lease) -> Result<(), BrokenBody> {
         match self.changes.replaced_bytes() {
             0 => Ok(()),
             bytes => self.hold(bytes, begin),
@@ -630,7 +630,7 @@ impl BodyPipe<'_> {
 impl FilteredBody {
     /// Begins to keep the body, as it is passed on, for the log, if plugins require that.
     #[inline]
-    pub(crate) fn start_capture(&mut self, begin: impl FnOnce() -> BodyLease) {
+    pub(crate) fn start_capture(&mut self, begin: impl FnOnce() -> Lease) {
         if self.changes.captured().is_on() {
             self.captured = Some(begin());
         }

@@ -11,22 +11,20 @@ use super::relay::PROBE;
 use super::{ConnectionNext, Exchange, RequestContext};
 use crate::basics::clock::TICK_MS;
 use crate::worker::Worker;
+use crate::worker::client_shares::{SharePlace, WorkOwner};
 use crate::worker::offload::OffloadResult;
 use crate::worker::plugins::{PluginPanic, call, report_panic};
-use crate::worker::turns::{TurnKey, TurnShare};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use stillgate_config::Measure;
+use stillgate_plugin_api::client_bound::Full;
 use stillgate_plugin_api::flow::{Offload, Resume};
 use stillgate_plugin_api::work::{Output, Work};
 use stillgate_plugin_api::{Answer, Flow, LocalFuture, QueueFull};
 use stillgate_wire::{FieldName, Framing};
 use tokio::sync::oneshot;
-
-/// Requests of a worker that may wait for plugins: each keeps its buffers.
-const WAITING_MAX: usize = 8 * 1024;
 
 /// Waits, and continues with the phases, as often as plugins need it. `Some`: the client is gone.
 pub(super) async fn run(
@@ -34,9 +32,16 @@ pub(super) async fn run(
     mut paused: PausedChain,
 ) -> Result<Option<ConnectionNext>, LocalReply> {
     let worker = serving.worker.clone();
-    let Some(_place) = WaitingPlace::begin(&worker) else {
-        count(serving, paused.at, Measure::PluginWaitsRefused);
-        return Err(LocalReply::overload("as many requests wait for plugins as may"));
+    // Given up even if the request's task is dropped.
+    let _place = match worker.plugins.waiting.take_place(serving.client.address) {
+        Ok(place) => place,
+        Err(full) => {
+            count(serving, paused.at, Measure::PluginWaitsRefused);
+            return Err(LocalReply::overload(match full {
+                Full::Worker => "as many requests wait for plugins as may",
+                Full::Client => "as many requests of one client wait for plugins as may",
+            }));
+        }
     };
     loop {
         count(serving, paused.at, Measure::PluginWaits);
@@ -48,26 +53,6 @@ pub(super) async fn run(
             Some(again) => paused = again,
             None => return Ok(None),
         }
-    }
-}
-
-/// A place among the waiting requests, which is given up even if the request's task is dropped.
-struct WaitingPlace<'a>(&'a Worker);
-
-impl<'a> WaitingPlace<'a> {
-    fn begin(worker: &'a Worker) -> Option<WaitingPlace<'a>> {
-        let waiting = &worker.plugins.waiting;
-        (waiting.get() < WAITING_MAX).then(|| {
-            waiting.set(waiting.get() + 1);
-            WaitingPlace(worker)
-        })
-    }
-}
-
-impl Drop for WaitingPlace<'_> {
-    fn drop(&mut self) {
-        let waiting = &self.0.plugins.waiting;
-        waiting.set(waiting.get() - 1);
     }
 }
 
@@ -107,8 +92,8 @@ async fn run_offloaded(
 ) -> Result<Result<Resume, WaitLost>, LocalReply> {
     let plugin = chain::with_paused(serving, at, |entry, _| entry.name);
     let route = serving.route.map_or("", |route| &*route.route.spec.id);
-    let turn = TurnKey::of(route, serving.client.address);
-    let submit = submit_work(serving.worker.clone(), plugin, turn, work);
+    let owner = WorkOwner::of(route, serving.client.address);
+    let submit = submit_work(serving.worker.clone(), plugin, owner, work);
     let output: Result<Output, QueueFull> = match until_client_leaves(serving, submit).await {
         Err(lost) => return Ok(Err(lost)),
         Ok(Err(full)) => {
@@ -135,11 +120,11 @@ async fn run_offloaded(
 async fn submit_work(
     worker: Rc<Worker>,
     plugin: &'static str,
-    turn: TurnKey,
+    owner: WorkOwner,
     work: Work,
-) -> Result<(TurnShare, oneshot::Receiver<OffloadResult>), QueueFull> {
-    let share = worker.plugins.turns.admit(plugin, turn)?.await;
-    let done = worker.plugins.offloading.submit(plugin, turn, work)?;
+) -> Result<(SharePlace, oneshot::Receiver<OffloadResult>), QueueFull> {
+    let share = worker.plugins.shares.admit(plugin, owner)?.await;
+    let done = worker.plugins.offloading.submit(plugin, owner, work)?;
     Ok((share, done))
 }
 

@@ -3,14 +3,13 @@
 //! Only the Plan's pointer, which it reads, and its counters, which it writes, are shared. It does not know how connections are
 //! served; the thread that runs it is in `fleet`.
 
-pub(crate) mod body_memory;
+pub(crate) mod client_shares;
 pub(crate) mod devices;
 pub(crate) mod draining;
 pub(crate) mod event_queues;
 pub(crate) mod offload;
 pub(crate) mod plugins;
 pub(crate) mod report_settings;
-pub(crate) mod turns;
 pub(crate) mod watches;
 
 use crate::basics::buffer::Buffers;

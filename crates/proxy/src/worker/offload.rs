@@ -10,8 +10,8 @@
 //!  worker ─┘          and route             └▶ thread
 //! ```
 
+use super::client_shares::WorkOwner;
 use super::plugins::{PluginPanic, call_guarded};
-use super::turns::TurnKey;
 use crate::basics::clock::thread_cpu_time;
 use crossbeam_channel::{Receiver, Sender, bounded, select};
 use std::collections::VecDeque;
@@ -63,7 +63,7 @@ pub(crate) struct OffloadPlace(OwnedSemaphorePermit);
 
 struct Job {
     work: Work,
-    turn: TurnKey,
+    owner: WorkOwner,
     done: oneshot::Sender<OffloadResult>,
     /// Returned when a thread takes the job.
     place: OffloadPlace,
@@ -74,12 +74,12 @@ impl OffloadPools {
     pub(crate) fn submit(
         &self,
         plugin: &'static str,
-        turn: TurnKey,
+        owner: WorkOwner,
         work: Work,
     ) -> Result<oneshot::Receiver<OffloadResult>, QueueFull> {
         let pool = self.pool_of(plugin).ok_or(QueueFull)?;
         let place = pool.places.clone().try_acquire_owned().map_err(|_| QueueFull)?;
-        pool.submit(turn, work, OffloadPlace(place))
+        pool.submit(owner, work, OffloadPlace(place))
     }
 
     /// Waits for a place in the queue.
@@ -92,11 +92,11 @@ impl OffloadPools {
     pub(crate) fn submit_at(
         &self,
         plugin: &'static str,
-        turn: TurnKey,
+        owner: WorkOwner,
         work: Work,
         place: OffloadPlace,
     ) -> Result<oneshot::Receiver<OffloadResult>, QueueFull> {
-        self.pool_of(plugin).ok_or(QueueFull)?.submit(turn, work, place)
+        self.pool_of(plugin).ok_or(QueueFull)?.submit(owner, work, place)
     }
 
     fn pool_of(&self, plugin: &'static str) -> Option<&Pool> {
@@ -119,14 +119,14 @@ impl Pool {
 
     fn submit(
         &self,
-        turn: TurnKey,
+        owner: WorkOwner,
         work: Work,
         place: OffloadPlace,
     ) -> Result<oneshot::Receiver<OffloadResult>, QueueFull> {
         let queue = self.queue.as_ref().ok_or(QueueFull)?;
         let (done, receiver) = oneshot::channel();
         // A job was taken out of the queue before its place was returned: there is room.
-        queue.try_send(Job { work, turn, done, place }).map_err(|_| QueueFull)?;
+        queue.try_send(Job { work, owner, done, place }).map_err(|_| QueueFull)?;
         Ok(receiver)
     }
 }
@@ -159,7 +159,7 @@ struct ClientTurn {
 
 impl Turns {
     fn add(&mut self, job: Job) {
-        let TurnKey { client, route } = job.turn;
+        let WorkOwner { client, route } = job.owner;
         let known = self.0.iter().position(|turn| turn.client == client);
         let at = known.unwrap_or_else(|| {
             self.0.push_back(ClientTurn { client, routes: VecDeque::new() });
@@ -224,7 +224,7 @@ fn serve(jobs: &Receiver<Job>) {
     let _profiled = Registration::of_current();
     // For this thread only. If it is refused, the work is still done.
     let _ = rustix::process::setpriority_process(None, NICE);
-    for Job { work, turn: _, done, place: OffloadPlace(place) } in jobs {
+    for Job { work, owner: _, done, place: OffloadPlace(place) } in jobs {
         drop(place);
         if !done.is_closed() {
             let began = thread_cpu_time();
@@ -242,7 +242,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    const ANYBODY: TurnKey = TurnKey { client: IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), route: 0 };
+    const ANYBODY: WorkOwner = WorkOwner { client: IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), route: 0 };
 
     fn work<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Box<dyn FnOnce() -> Output + Send> {
         Box::new(move || Box::new(work()) as Output)
@@ -328,11 +328,11 @@ mod tests {
         };
         let (first, second) = (IpAddr::from([192, 0, 2, 1]), IpAddr::from([192, 0, 2, 2]));
         let much: Vec<_> =
-            (0..100).map(|_| offloading.submit("a", TurnKey::of("r", first), position()).unwrap()).collect();
-        let little = offloading.submit("a", TurnKey::of("r", second), position()).unwrap();
-        let elsewhere = offloading.submit("a", TurnKey::of("s", first), position()).unwrap();
+            (0..100).map(|_| offloading.submit("a", WorkOwner::of("r", first), position()).unwrap()).collect();
+        let little = offloading.submit("a", WorkOwner::of("r", second), position()).unwrap();
+        let elsewhere = offloading.submit("a", WorkOwner::of("s", first), position()).unwrap();
         let other_routes: Vec<_> = (0..50)
-            .map(|route| offloading.submit("a", TurnKey::of(&route.to_string(), first), position()).unwrap())
+            .map(|route| offloading.submit("a", WorkOwner::of(&route.to_string(), first), position()).unwrap())
             .collect();
         drop(hold);
         // The dispatcher holds one job in its hand for each thread, and two threads may end in another order.
@@ -367,7 +367,7 @@ mod tests {
         // looked.
         for number in 0..8 * QUEUE_MAX {
             let route = if number < 4 * QUEUE_MAX { 0 } else { number as u64 % 50 };
-            let client = TurnKey { route, ..TurnKey::of("r", IpAddr::from([192, 0, 2, 1])) };
+            let client = WorkOwner { route, ..WorkOwner::of("r", IpAddr::from([192, 0, 2, 1])) };
             while offloading.submit("a", client, work(|| 0_u32)).is_err() {
                 std::thread::yield_now();
             }

@@ -3,9 +3,8 @@
 //! A panic is a bug of the plugin: its call has no result, and the panic message is not repeated, since it may contain secrets.
 
 use super::Worker;
-use super::body_memory::BodyMemory;
+use super::client_shares::ClientShares;
 use super::offload::OffloadPools;
-use super::turns::TurnShares;
 use crate::basics::counters::{Counters, WorkerTally};
 use crate::calls::{BeginHttp2, Calls};
 use crate::plan::Plan;
@@ -19,6 +18,7 @@ use std::time::{Duration, Instant};
 use stillgate_config::Measure;
 use stillgate_limits::Limits;
 use stillgate_plugin_api::chain::TooLong;
+use stillgate_plugin_api::client_bound::ClientBound;
 use stillgate_plugin_api::{
     Call, CallError, Chain, ChainEntry, ConsumerRef, Consumers, Io, Link, LinkTo, LocalFuture, LogLevel, Outbox, Phase,
     ProcessTotals, Reply, ServingProcess,
@@ -29,22 +29,44 @@ const TIMED_OF: u32 = 1_000;
 /// Merged chains with a consumer's plugins that a worker keeps.
 const MERGED_MAX: usize = 1_024;
 
+/// How much filters of bodies may hold, including their output that was not yet taken.
+pub(crate) const WORKER_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// How much of it is for the bodies of one client if more than half is in use.
+const CLIENT_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Requests of a worker that may wait for plugins: each keeps its buffers.
+const WAITING_MAX: usize = 8 * 1024;
+/// How many of one client may if more than half of them do.
+const CLIENT_WAITING_MAX: usize = 512;
+
 /// What a worker has for running plugins.
-#[derive(Default)]
 pub(crate) struct Plugins {
     /// The part that plugins themselves see.
     pub(crate) own: stillgate_plugin_api::Worker,
     /// Memory held by filters of bodies.
-    pub(crate) held: Rc<BodyMemory>,
+    pub(crate) held: Rc<ClientBound>,
     /// Work on other threads that requests wait for.
-    pub(crate) turns: Rc<TurnShares>,
+    pub(crate) shares: Rc<ClientShares>,
     /// Chains of routes joined by plugins of consumers, by the addresses of both. Those that a new Plan does not have are dropped.
     merged: RefCell<HashMap<(usize, usize), MergedChain>>,
     requests: Cell<u32>,
     /// Threads for work that would take too long here.
     pub(crate) offloading: Arc<OffloadPools>,
     /// Requests that wait for plugins.
-    pub(crate) waiting: Cell<usize>,
+    pub(crate) waiting: Rc<ClientBound>,
+}
+
+impl Default for Plugins {
+    fn default() -> Plugins {
+        Plugins {
+            own: stillgate_plugin_api::Worker::default(),
+            held: ClientBound::new(WORKER_BYTES_MAX, CLIENT_BYTES_MAX),
+            shares: Rc::default(),
+            merged: RefCell::default(),
+            requests: Cell::default(),
+            offloading: Arc::default(),
+            waiting: ClientBound::new(WAITING_MAX, CLIENT_WAITING_MAX),
+        }
+    }
 }
 
 /// A chain and its sources, which stay at their addresses as long as these are keys.
@@ -81,7 +103,7 @@ impl Plugins {
         (outbox, process): (Outbox, Arc<ServingProcess>),
         begin_http2: BeginHttp2,
     ) -> Plugins {
-        let turns = Rc::new(TurnShares::new(tally.0.len()));
+        let shares = Rc::new(ClientShares::new(tally.0.len()));
         let io = PluginIo { worker, calls: Rc::new(Calls::new(begin_http2)) };
         let counts = move || {
             let Counters { connections_open, connections_total, requests_in_flight, requests_total, .. } = tally.read();
@@ -90,7 +112,7 @@ impl Plugins {
         let own = stillgate_plugin_api::Worker::new(limits).with_io(Rc::new(io)).with_counts(Rc::new(counts));
         own.seed(random::number());
         let own = own.with_outbox(outbox, process, [random::number(), random::number()]);
-        Plugins { own, turns, offloading, ..Plugins::default() }
+        Plugins { own, shares, offloading, ..Plugins::default() }
     }
 
     /// The chain of a route, which the Plan has at this position, merged with a consumer's plugins.

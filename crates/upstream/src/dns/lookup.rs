@@ -8,7 +8,7 @@
 //! and a server that fails for one of them can be distinguished from a name without such addresses. hickory's own cache
 //! is off: the caller alone decides when an answer is stale.
 
-use super::turns::PLACES_MAX;
+use super::queue::PLACES_MAX;
 use hickory_resolver::config::{
     ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts,
 };

@@ -166,7 +166,7 @@ fn writes_that_wait_while_etcd_hangs_are_refused_together() {
     let etcd = Etcd::new(EtcdOptions { request_timeout, ..options(endpoints) }).unwrap();
     let change = transaction(&[], vec![put("routes/1", "{}")]);
     let arrived = Instant::now();
-    let told = |arrived| run(etcd.commit_arrived(&change, arrived)).unwrap_err().to_string();
+    let told = |arrived| run(etcd.commit_queued(&change, arrived)).unwrap_err().to_string();
     let told_all = [(); 8].map(|()| told(arrived));
     let sent = told_all.iter().take_while(|told| told.contains("no answer within")).count();
     assert!((1..=2).contains(&sent), "until each endpoint was silent: {told_all:?}");

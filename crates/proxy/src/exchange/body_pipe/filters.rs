@@ -2,16 +2,16 @@
 //! nothing more of the body is read.
 
 use super::{BreakCause, BrokenBody, FilteredBody, OffloadedFilter, PIECE_BYTES_MAX, Stopwatch};
-use crate::worker::body_memory::BodyLease;
+use crate::worker::client_shares::{SharePlace, WorkOwner};
 use crate::worker::offload::{FinishedWork, OffloadPlace, OffloadResult};
 use crate::worker::plugins::{PluginRefusal, Plugins};
-use crate::worker::turns::{TurnKey, TurnShare};
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::net::{IpAddr, Ipv4Addr};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use stillgate_plugin_api::client_bound::Lease;
 use stillgate_plugin_api::work::{Output, Work};
 use stillgate_plugin_api::{BodyChanges, BodyError, LocalFuture, QueueFull};
 use tokio::sync::oneshot;
@@ -31,9 +31,9 @@ pub(super) enum OffloadState {
     /// Still with the filter's pipe.
     NotBegun(Work),
     /// It waits for the share of its client, or for a place in the queue, which is full.
-    Queueing(Work, LocalFuture<Result<(TurnShare, OffloadPlace), QueueFull>>),
+    Queueing(Work, LocalFuture<Result<(SharePlace, OffloadPlace), QueueFull>>),
     /// The share is the client's until the work is done.
-    Elsewhere(oneshot::Receiver<OffloadResult>, TurnShare),
+    Elsewhere(oneshot::Receiver<OffloadResult>, SharePlace),
 }
 
 impl OffloadState {
@@ -43,7 +43,7 @@ impl OffloadState {
         cx: &mut Context<'_>,
         plugins: &Plugins,
         plugin: &'static str,
-        turn: TurnKey,
+        owner: WorkOwner,
     ) -> Result<Result<FinishedWork, OffloadState>, BreakCause> {
         let busy = |_| BreakCause::Refused(PluginRefusal::Busy);
         let (work, mut place) = match self {
@@ -55,7 +55,7 @@ impl OffloadState {
                 };
             }
             OffloadState::NotBegun(work) => {
-                let share = plugins.turns.wait(plugin, turn);
+                let share = plugins.shares.wait(plugin, owner);
                 let place = plugins.offloading.place(plugin);
                 let place: LocalFuture<_> = Box::pin(async move { Ok((share.await, place.await?)) });
                 (work, place)
@@ -66,8 +66,8 @@ impl OffloadState {
             Poll::Pending => Ok(Err(OffloadState::Queueing(work, place))),
             Poll::Ready(place) => {
                 let (share, place) = place.map_err(busy)?;
-                let receiver = plugins.offloading.submit_at(plugin, turn, work, place).map_err(busy)?;
-                OffloadState::Elsewhere(receiver, share).poll(cx, plugins, plugin, turn)
+                let receiver = plugins.offloading.submit_at(plugin, owner, work, place).map_err(busy)?;
+                OffloadState::Elsewhere(receiver, share).poll(cx, plugins, plugin, owner)
             }
         }
     }
@@ -78,7 +78,7 @@ impl FilteredBody {
     #[cold]
     pub(super) fn poll_work(&mut self, cx: &mut Context<'_>, plugins: &Plugins) -> Poll<Result<(), BrokenBody>> {
         while let Some(OffloadedFilter { at, plugin, step, doing, limit }) = self.waiting.take() {
-            match doing.poll(cx, plugins, plugin, self.turn()).map_err(|why| BrokenBody { plugin, cause: why })? {
+            match doing.poll(cx, plugins, plugin, self.owner()).map_err(|why| BrokenBody { plugin, cause: why })? {
                 Ok(worked) => self.worked(at, plugin, worked, step)?,
                 Err(doing) => {
                     let mut limit = limit.unwrap_or_else(|| Box::pin(sleep(WAIT_MAX)));
@@ -96,8 +96,8 @@ impl FilteredBody {
         Poll::Ready(Ok(()))
     }
 
-    fn turn(&self) -> TurnKey {
-        TurnKey::of_bodies(self.held.as_ref().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), BodyLease::client))
+    fn owner(&self) -> WorkOwner {
+        WorkOwner::of_bodies(self.held.as_ref().and_then(Lease::client).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)))
     }
 
     /// Whether the body waits for work on other threads, and so neither for the node nor for the client.

@@ -5,14 +5,15 @@ use super::*;
 use crate::basics::clock::thread_cpu_time;
 use stillgate_plugin_api::{BodyError, BodyFilter};
 
-use crate::worker::body_memory::{BodyMemory, WORKER_BYTES_MAX};
+use crate::worker::client_shares::WorkOwner;
 use crate::worker::offload::{QUEUE_MAX, THREADS};
-use crate::worker::turns::TurnKey;
+use crate::worker::plugins::WORKER_BYTES_MAX;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::mpsc;
 use std::thread::{self, ThreadId};
 use stillgate_plugin_api::QueueFull;
+use stillgate_plugin_api::client_bound::ClientBound;
 use stillgate_plugin_api::work::Work;
 use stillgate_wire::{BodyDecoder, Framing};
 
@@ -56,7 +57,7 @@ impl BodyFilter for HoldingFilter {
     }
 }
 
-fn filtered(worker: &Rc<BodyMemory>, cpu: Duration, parts: usize) -> FilteredBody {
+fn filtered(worker: &Rc<ClientBound>, cpu: Duration, parts: usize) -> FilteredBody {
     let mut filtered = FilteredBody::default();
     filtered.changes.plugin = "holding";
     filtered.changes.filter(Box::new(HoldingFilter { bytes: 0, cpu, parts }));
@@ -74,7 +75,7 @@ fn refused(refusal: PluginRefusal) -> Result<(), BrokenBody> {
 
 #[test]
 fn what_filters_of_a_worker_hold_is_bounded() {
-    let worker = Rc::default();
+    let worker = Plugins::default().held;
     let start = || filtered(&worker, Duration::ZERO, 0);
     let piece = vec![0; 1024 * 1024];
     let mut bodies: Vec<FilteredBody> = Vec::new();
@@ -96,7 +97,7 @@ fn what_filters_of_a_worker_hold_is_bounded() {
 
 #[test]
 fn the_time_that_filters_take_is_bounded() {
-    let worker = Rc::default();
+    let worker = Plugins::default().held;
     let plugins = Plugins::default();
     let end = |mut filtered: FilteredBody| {
         let ran = block_on(async {
@@ -146,7 +147,7 @@ fn slow(cpu: Duration, is_of_bounded_cost: bool) -> FilteredBody {
     let mut filtered = FilteredBody::default();
     filtered.changes.plugin = "holding";
     filtered.changes.filter(Box::new(SlowFilter { cpu, is_of_bounded_cost }));
-    filtered.start(false, Rc::<BodyMemory>::default().begin(CLIENT));
+    filtered.start(false, Plugins::default().held.begin(CLIENT));
     filtered
 }
 
@@ -214,7 +215,7 @@ fn the_end_goes_with_the_last_piece() {
     for (length, expected, is_ended) in [(5, &b"hello."[..], true), (6, b"hello", false)] {
         let mut filtered = FilteredBody::default();
         filtered.changes.filter(Box::new(DotFilter));
-        filtered.start(false, Rc::<BodyMemory>::default().begin(CLIENT));
+        filtered.start(false, Plugins::default().held.begin(CLIENT));
         let mut receiver = Receiver::of(b"hello");
         receiver.start_body(0, BodyDecoder::new(Framing::Length(length))).unwrap();
         filtered.advance(&mut receiver).unwrap();
@@ -251,7 +252,7 @@ fn working() -> (FilteredBody, mpsc::Receiver<ThreadId>) {
     let mut filtered = FilteredBody::default();
     filtered.changes.plugin = "working";
     filtered.changes.filter(Box::new(OffloadingFilter(Some(told))));
-    filtered.start(false, Rc::<BodyMemory>::default().begin(CLIENT));
+    filtered.start(false, Plugins::default().held.begin(CLIENT));
     filtered.run(b"a", PieceEnd::End).unwrap();
     (filtered, hears)
 }
@@ -264,7 +265,7 @@ fn fill(plugins: &Plugins) -> crossbeam_channel::Sender<()> {
         let held = held.clone();
         match plugins.offloading.submit(
             "working",
-            TurnKey::of("", [192, 0, 2, 1].into()),
+            WorkOwner::of("", [192, 0, 2, 1].into()),
             Box::new(move || Box::new(held.recv().is_err())),
         ) {
             // The receiver is leaked, as work without a waiting receiver is not begun.

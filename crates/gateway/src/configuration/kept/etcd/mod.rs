@@ -192,7 +192,7 @@ impl Backend for FollowedEtcd {
         arrived: Instant,
     ) -> Pending<'static, Result<Batch, WriteFailure>> {
         let etcd = self.etcd.clone();
-        Box::pin(async move { Ok(etcd.commit_arrived(&change, arrived).await?) })
+        Box::pin(async move { Ok(etcd.commit_queued(&change, arrived).await?) })
     }
 
     fn write_many(&mut self, _keeper: &Keeper, change: &Transaction, _now: SystemTime) -> Result<Batch, WriteFailure> {

@@ -1,6 +1,6 @@
 //! Decides which name is looked up next, so that names whose servers are slow or silent do not keep others waiting.
 //!
-//! [`LookupTurns`] knows of each name either when its next lookup is due or since when its lookup is under way. It does
+//! [`LookupQueue`] knows of each name either when its next lookup is due or since when its lookup is under way. It does
 //! no IO and reads no clock; the resolver owns it, begins and ends what it says, and reports every end. Beginning a
 //! lookup costs O(log n) for n names.
 //!
@@ -106,7 +106,7 @@ impl Pace {
 
 /// What is to be done next.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum NextTurn {
+pub(super) enum NextLookup {
     /// Begin the lookup of the name, after ending that of the other name, if there is one; it is queued again.
     Begin { name: Arc<str>, instead_of: Option<Arc<str>> },
     /// Nothing is to be done before that time, or before a lookup ends.
@@ -115,7 +115,7 @@ pub(super) enum NextTurn {
 
 /// Names that wait and names whose lookups are under way, by pace.
 #[derive(Debug, Default)]
-pub(super) struct LookupTurns {
+pub(super) struct LookupQueue {
     paces: [PaceTurns; Pace::ALL.len()],
     /// Each name, with its item in `paces`.
     names: HashMap<Arc<str>, Turn>,
@@ -148,7 +148,7 @@ enum TurnState {
     UnderWay,
 }
 
-impl LookupTurns {
+impl LookupQueue {
     /// Queues a name. If it has a turn already, that ends.
     pub(super) fn queue(&mut self, name: Arc<str>, pace: Pace, due: Instant) {
         self.set(name, Turn { pace, state: TurnState::Waiting, at: due });
@@ -177,7 +177,7 @@ impl LookupTurns {
     }
 
     /// What is to be done next. Where that is to begin a lookup, it counts as begun.
-    pub(super) fn next(&mut self, now: Instant) -> NextTurn {
+    pub(super) fn next(&mut self, now: Instant) -> NextLookup {
         let allowed = self.taken_until.and_then(|end| end.checked_sub(BEGIN_INTERVAL * BURST)).unwrap_or(now);
         let mut wake = None::<Instant>;
         // The longest due is first. Where quick names alone take all that may begin, others would never have a turn.
@@ -198,12 +198,12 @@ impl LookupTurns {
                 Ok(instead_of) => {
                     self.taken_until = Some(self.taken_until.map_or(now, |end| end.max(now)) + BEGIN_INTERVAL);
                     self.set(name.clone(), Turn { pace, state: TurnState::UnderWay, at: now });
-                    return NextTurn::Begin { name, instead_of };
+                    return NextLookup::Begin { name, instead_of };
                 }
                 Err(later) => wake = wake.into_iter().chain(later).min(),
             }
         }
-        NextTurn::Wait(wake)
+        NextLookup::Wait(wake)
     }
 
     /// Takes the place of the lookup that has had one of this pace for the longest. Returns its name if it must end, and

@@ -22,7 +22,7 @@ const WITHOUT_V6: Server = Server::Answers(Duration::from_millis(251));
 /// Names, their servers, and what the resolver does: it begins lookups and handles their ends.
 #[derive(Debug)]
 struct World {
-    turns: LookupTurns,
+    turns: LookupQueue,
     began: Instant,
     now: Instant,
     /// The server of a name by the name's first letter, which is its zone.
@@ -44,7 +44,7 @@ impl World {
     fn new(zones: &[(char, usize, Server)]) -> Self {
         let now = Instant::now();
         let mut world = Self {
-            turns: LookupTurns::default(),
+            turns: LookupQueue::default(),
             began: now,
             now,
             servers: zones.iter().map(|&(zone, _, server)| (zone, server)).collect(),
@@ -75,7 +75,7 @@ impl World {
         loop {
             self.calls += 1;
             match self.turns.next(self.now) {
-                NextTurn::Begin { name, instead_of } => {
+                NextLookup::Begin { name, instead_of } => {
                     if let Some(other) = instead_of {
                         self.given_up += 1;
                         self.under_way.remove(&other).expect("it was under way");
@@ -86,7 +86,7 @@ impl World {
                     assert!(self.under_way.len() <= PLACES_MAX);
                     self.ends.insert((self.end(&name, self.now), name));
                 }
-                NextTurn::Wait(wake) => {
+                NextLookup::Wait(wake) => {
                     let end = self.ends.first().map(|(end, _)| *end);
                     let next = end.into_iter().chain(wake).min().expect("there are names");
                     if next > until {
@@ -298,8 +298,8 @@ fn a_hastened_name_is_next_and_a_removed_one_is_gone() {
     let mut world = World::new(&[('r', 2, Server::Refuses)]);
     world.run(ms(100));
     world.turns.hasten(&"r0".into(), world.now);
-    assert!(matches!(world.turns.next(world.now), NextTurn::Begin { name, instead_of: None } if &*name == "r0"));
+    assert!(matches!(world.turns.next(world.now), NextLookup::Begin { name, instead_of: None } if &*name == "r0"));
     world.turns.remove("r0");
     world.turns.remove("r1");
-    assert_eq!(world.turns.next(world.now + RETRY_MAX), NextTurn::Wait(None));
+    assert_eq!(world.turns.next(world.now + RETRY_MAX), NextLookup::Wait(None));
 }
