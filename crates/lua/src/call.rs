@@ -253,6 +253,14 @@ pub struct PausedRun {
     pub(crate) usage: RunUsage,
 }
 
+impl PausedRun {
+    /// By how much the VM's memory has grown at most between two of its waits: an estimate of what it holds while it waits. A sum
+    /// would count garbage, in functions that wait again and again.
+    pub fn memory_bytes(&self) -> usize {
+        self.usage.bytes
+    }
+}
+
 /// What a run has used so far: its limits are for all of it, however often it waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RunUsage {
@@ -260,6 +268,8 @@ pub(crate) struct RunUsage {
     pub(crate) time: Duration,
     /// Number of waits. Their cost for the worker is not part of the function's CPU time.
     pub(crate) waits: u32,
+    /// See [`PausedRun::memory_bytes`].
+    pub(crate) bytes: usize,
 }
 
 /// Most waits of one run.

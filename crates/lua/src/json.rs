@@ -7,10 +7,12 @@
 //! limited by the VM. LuaJIT's hook cannot interrupt this code, so both directions check the time themselves.
 
 use crate::watchdog::is_doomed;
+use mlua::ffi::{self, lua_State};
 use mlua::{Error, Lua, Result, Table, Value};
 use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value as Json;
 use std::cell::Cell;
+use std::ffi::c_int;
 use std::fmt;
 
 /// Most levels of nested tables; cjson's limit is 1000.
@@ -50,22 +52,21 @@ pub(crate) fn to_lua(lua: &Lua, json: &Json, array_mt: &Table) -> Result<Value> 
 /// Converts a text to Lua's values directly: they are in the VM's memory, which is limited. `None`: it took too long,
 /// and the function is being stopped.
 pub(crate) fn read(lua: &Lua, text: &[u8], array_mt: &Table) -> std::result::Result<Option<Value>, serde_json::Error> {
-    let reader = JsonReader { lua, array_mt, values: &Cell::new(0) };
+    let mut build = TableBuilder {
+        lua,
+        array_mt,
+        open: None,
+        levels: Levels::default(),
+        tokens: Tokens::default(),
+        values: Cell::new(0),
+    };
     let mut json = serde_json::Deserializer::from_slice(text);
-    match reader.deserialize(&mut json).and_then(|value| json.end().map(|()| value)) {
+    let read = JsonReader(&mut build).deserialize(&mut json).and_then(|()| json.end());
+    match read.and_then(|()| build.finish().map_err(|error| to_serde_error(&error))) {
         Ok(value) => Ok(Some(value)),
         Err(_) if is_doomed() => Ok(None),
         Err(error) => Err(error),
     }
-}
-
-/// Reads one value.
-#[derive(Clone, Copy)]
-struct JsonReader<'a> {
-    lua: &'a Lua,
-    array_mt: &'a Table,
-    /// Number of values read so far.
-    values: &'a Cell<u32>,
 }
 
 /// Passes an error of the VM, such as one for want of memory, through serde.
@@ -85,66 +86,256 @@ fn is_late(values: &Cell<u32>) -> bool {
 /// Number of values between two checks of the time.
 const VALUES_A_LOOK: u32 = 256;
 
-impl<'de> DeserializeSeed<'de> for JsonReader<'_> {
-    type Value = Value;
+// Each call into the VM that may fail has a price of its own, which is many times that of a small table. So what is read becomes
+// tokens first, and one call makes tables of many of them.
 
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> std::result::Result<Value, D::Error> {
-        if is_late(self.values) {
+/// Tokens that are collected before the VM is called.
+const TOKENS_MAX: usize = 1024;
+/// Bytes of their texts, but for the last one.
+const TEXTS_BYTES_MAX: usize = 64 * 1024;
+/// Deepest nesting that serde_json reads, and one more.
+const LEVELS_MAX: usize = 129;
+
+#[derive(Debug, Clone, Copy)]
+enum Token {
+    Null,
+    Boolean(bool),
+    Number(f64),
+    /// A text or key of this length, after those before it.
+    Text(usize),
+    OpenArray,
+    OpenObject,
+    /// The innermost container ends.
+    Close,
+}
+
+#[derive(Debug, Default)]
+struct Tokens {
+    list: Vec<Token>,
+    texts: Vec<u8>,
+}
+
+/// A container that has not ended.
+#[derive(Debug, Clone, Copy)]
+enum Level {
+    /// With this many items.
+    Array(c_int),
+    Object {
+        /// Its next token is a value.
+        has_key: bool,
+    },
+}
+
+/// Containers that have not ended, the outermost first.
+#[derive(Debug)]
+struct Levels {
+    list: [Level; LEVELS_MAX],
+    count: usize,
+}
+
+impl Default for Levels {
+    fn default() -> Levels {
+        Levels { list: [Level::Array(0); LEVELS_MAX], count: 0 }
+    }
+}
+
+/// Makes tables of tokens.
+struct TableBuilder<'a> {
+    lua: &'a Lua,
+    array_mt: &'a Table,
+    /// The containers of `levels`, with a key behind an object that has one, between two calls.
+    open: Option<Table>,
+    levels: Levels,
+    tokens: Tokens,
+    /// Number of values read so far.
+    values: Cell<u32>,
+}
+
+impl TableBuilder<'_> {
+    fn push(&mut self, token: Token) -> Result<()> {
+        self.tokens.list.push(token);
+        match self.tokens.list.len() < TOKENS_MAX && self.tokens.texts.len() < TEXTS_BYTES_MAX {
+            true => Ok(()),
+            false => self.build(),
+        }
+    }
+
+    fn push_text(&mut self, text: &str) -> Result<()> {
+        self.tokens.texts.extend_from_slice(text.as_bytes());
+        self.push(Token::Text(text.len()))
+    }
+
+    /// Makes tables of the tokens so far, and keeps those that have not ended.
+    fn build(&mut self) -> Result<()> {
+        let open = match &self.open {
+            Some(open) => open.clone(),
+            None => self.open.insert(self.lua.create_table()?).clone(),
+        };
+        let Tokens { list, texts } = &self.tokens;
+        let levels = &mut self.levels;
+        // SAFETY: `stack_tokens` needs the two tables on an otherwise empty stack; it owns nothing that an error of the VM, which
+        // leaves it at once, would have to drop.
+        unsafe {
+            self.lua.exec_raw::<()>((open, self.array_mt), |state| stack_tokens(state, list, texts, levels, false))
+        }?;
+        self.tokens.list.clear();
+        self.tokens.texts.clear();
+        Ok(())
+    }
+
+    /// The value, once all of it was read.
+    fn finish(mut self) -> Result<Value> {
+        let open = match self.open.take() {
+            Some(open) => open,
+            None => self.lua.create_table()?,
+        };
+        let Tokens { list, texts } = &self.tokens;
+        let levels = &mut self.levels;
+        // SAFETY: as above.
+        unsafe { self.lua.exec_raw((open, self.array_mt), |state| stack_tokens(state, list, texts, levels, true)) }
+    }
+}
+
+/// The place of the table of open containers on the stack.
+const OPEN: c_int = 1;
+/// The place of the metatable of arrays.
+const ARRAY_MT: c_int = 2;
+
+/// Turns tokens into values: open containers are on the stack, each in the field of the one before it once it has ended. Leaves
+/// nothing on the stack, or the value if this is the end.
+///
+/// # Safety
+/// The stack holds a table with the containers of `levels`, and the metatable of arrays. Errors of the VM leave this function
+/// without unwinding: it must not own anything.
+unsafe fn stack_tokens(state: *mut lua_State, tokens: &[Token], texts: &[u8], levels: &mut Levels, is_end: bool) {
+    // SAFETY: there is room for two values a level and those that are handled; each index is of a value that was pushed.
+    unsafe {
+        ffi::luaL_checkstack(state, 2 * LEVELS_MAX as c_int + 8, std::ptr::null());
+        for at in 1..=ffi::lua_rawlen(state, OPEN) {
+            ffi::lua_rawgeti(state, OPEN, at as _);
+        }
+        let mut text_at = 0;
+        for token in tokens {
+            match *token {
+                Token::Null => ffi::lua_pushlightuserdata(state, std::ptr::null_mut()),
+                Token::Boolean(value) => ffi::lua_pushboolean(state, c_int::from(value)),
+                Token::Number(value) => ffi::lua_pushnumber(state, value),
+                Token::Text(length) => {
+                    ffi::lua_pushlstring(state, texts.as_ptr().add(text_at).cast(), length);
+                    text_at += length;
+                }
+                Token::OpenArray | Token::OpenObject => {
+                    ffi::lua_createtable(state, 0, 0);
+                    levels.list[levels.count] = match token {
+                        Token::OpenArray => Level::Array(0),
+                        _ => Level::Object { has_key: false },
+                    };
+                    levels.count += 1;
+                    continue;
+                }
+                Token::Close => {
+                    levels.count -= 1;
+                    if let Level::Array(_) = levels.list[levels.count] {
+                        ffi::lua_pushvalue(state, ARRAY_MT);
+                        ffi::lua_setmetatable(state, -2);
+                    }
+                }
+            }
+            // The value on top is an item, a key, the value of a key, or all.
+            match levels.list[..levels.count].last_mut() {
+                Some(Level::Array(items)) => {
+                    *items += 1;
+                    ffi::lua_rawseti(state, -2, (*items).into());
+                }
+                Some(Level::Object { has_key: has_key @ false }) => *has_key = true,
+                Some(Level::Object { has_key }) => {
+                    *has_key = false;
+                    ffi::lua_rawset(state, -3);
+                }
+                None => {}
+            }
+        }
+        if is_end {
+            ffi::lua_replace(state, OPEN);
+            ffi::lua_settop(state, OPEN);
+            return;
+        }
+        for at in (1..=ffi::lua_rawlen(state, OPEN)).rev() {
+            ffi::lua_pushnil(state);
+            ffi::lua_rawseti(state, OPEN, at as _);
+        }
+        for at in (1..=ffi::lua_gettop(state) - ARRAY_MT).rev() {
+            ffi::lua_rawseti(state, OPEN, at.into());
+        }
+        ffi::lua_settop(state, 0);
+    }
+}
+
+/// Reads one value into tokens.
+struct JsonReader<'a, 'b>(&'a mut TableBuilder<'b>);
+
+impl JsonReader<'_, '_> {
+    fn push<E: de::Error>(self, token: Token) -> std::result::Result<(), E> {
+        self.0.push(token).map_err(|error| to_serde_error(&error))
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for JsonReader<'_, '_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> std::result::Result<(), D::Error> {
+        if is_late(&self.0.values) {
             return Err(de::Error::custom("it took too long"));
         }
         from.deserialize_any(self)
     }
 }
 
-impl<'de> Visitor<'de> for JsonReader<'_> {
-    type Value = Value;
+impl<'de> Visitor<'de> for JsonReader<'_, '_> {
+    type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a value")
     }
 
-    fn visit_unit<E>(self) -> std::result::Result<Value, E> {
-        Ok(Value::NULL)
+    fn visit_unit<E: de::Error>(self) -> std::result::Result<(), E> {
+        self.push(Token::Null)
     }
 
-    fn visit_bool<E>(self, value: bool) -> std::result::Result<Value, E> {
-        Ok(Value::Boolean(value))
+    fn visit_bool<E: de::Error>(self, value: bool) -> std::result::Result<(), E> {
+        self.push(Token::Boolean(value))
     }
 
-    fn visit_u64<E>(self, value: u64) -> std::result::Result<Value, E> {
-        Ok(Value::Number(value as f64))
+    fn visit_u64<E: de::Error>(self, value: u64) -> std::result::Result<(), E> {
+        self.push(Token::Number(value as f64))
     }
 
-    fn visit_i64<E>(self, value: i64) -> std::result::Result<Value, E> {
-        Ok(Value::Number(value as f64))
+    fn visit_i64<E: de::Error>(self, value: i64) -> std::result::Result<(), E> {
+        self.push(Token::Number(value as f64))
     }
 
-    fn visit_f64<E>(self, value: f64) -> std::result::Result<Value, E> {
-        Ok(Value::Number(value))
+    fn visit_f64<E: de::Error>(self, value: f64) -> std::result::Result<(), E> {
+        self.push(Token::Number(value))
     }
 
-    fn visit_str<E: de::Error>(self, value: &str) -> std::result::Result<Value, E> {
-        self.lua.create_string(value).map(Value::String).map_err(|error| to_serde_error(&error))
+    fn visit_str<E: de::Error>(self, value: &str) -> std::result::Result<(), E> {
+        self.0.push_text(value).map_err(|error| to_serde_error(&error))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> std::result::Result<Value, A::Error> {
-        let table = self.lua.create_table().map_err(|error| to_serde_error(&error))?;
-        let mut at = 0;
-        while let Some(item) = items.next_element_seed(self)? {
-            at += 1;
-            table.raw_set(at, item).map_err(|error| to_serde_error(&error))?;
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> std::result::Result<(), A::Error> {
+        let JsonReader(build) = self;
+        JsonReader(build).push(Token::OpenArray)?;
+        while items.next_element_seed(JsonReader(build))?.is_some() {}
+        JsonReader(build).push(Token::Close)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> std::result::Result<(), A::Error> {
+        let JsonReader(build) = self;
+        JsonReader(build).push(Token::OpenObject)?;
+        while entries.next_key_seed(JsonReader(build))?.is_some() {
+            entries.next_value_seed(JsonReader(build))?;
         }
-        table.set_metatable(Some(self.array_mt.clone())).map_err(|error| to_serde_error(&error))?;
-        Ok(Value::Table(table))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> std::result::Result<Value, A::Error> {
-        let table = self.lua.create_table().map_err(|error| to_serde_error(&error))?;
-        while let Some(key) = entries.next_key_seed(self)? {
-            let value = entries.next_value_seed(self)?;
-            table.raw_set(key, value).map_err(|error| to_serde_error(&error))?;
-        }
-        Ok(Value::Table(table))
+        JsonReader(build).push(Token::Close)
     }
 }
 
@@ -450,5 +641,91 @@ mod tests {
         ] {
             assert_eq!(String::from_utf8(digits(number, significant)).unwrap(), expected, "{number} {significant}");
         }
+    }
+
+    /// Whether two values are the same, with the metatables of arrays.
+    fn is_same(a: &Value, b: &Value) -> bool {
+        let (Value::Table(a), Value::Table(b)) = (a, b) else { return a == b };
+        let entries = |table: &Table| table.pairs::<Value, Value>().map(|pair| pair.unwrap()).collect::<Vec<_>>();
+        let (of_a, of_b) = (entries(a), entries(b));
+        a.metatable().is_some() == b.metatable().is_some()
+            && of_a.len() == of_b.len()
+            && of_a.iter().all(|(key, value)| is_same(value, &b.raw_get(key.clone()).unwrap()))
+    }
+
+    /// A document of about so many values, from a number.
+    fn document(seed: &mut u64, values: &mut usize, depth: usize) -> Json {
+        *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let drawn = (*seed >> 33) as usize;
+        *values = values.saturating_sub(1);
+        match (drawn % 8, depth) {
+            (0, _) => Json::Null,
+            (1, _) => Json::Bool(drawn.is_multiple_of(3)),
+            (2, _) => Json::from(drawn as f64 / 7.0),
+            (3, _) => Json::from("ä".repeat(drawn % 200)),
+            (_, 0) => Json::from(drawn),
+            (4 | 5, _) => {
+                (0..drawn % 40).map_while(|_| (*values > 0).then(|| document(seed, values, depth - 1))).collect()
+            }
+            _ => {
+                let mut entries = serde_json::Map::new();
+                for at in 0..drawn % 40 {
+                    if *values > 0 {
+                        entries.insert(format!("{at}"), document(seed, values, depth - 1));
+                    }
+                }
+                Json::Object(entries)
+            }
+        }
+    }
+
+    #[test]
+    fn a_text_becomes_the_tables_of_its_document() {
+        let lua = Lua::new();
+        let array_mt = lua.create_table().unwrap();
+        let check = |json: &Json| {
+            let text = json.to_string();
+            let read = read(&lua, text.as_bytes(), &array_mt).unwrap().unwrap();
+            // Read again, as texts of numbers are not exact.
+            let json: Json = serde_json::from_str(&text).unwrap();
+            assert!(is_same(&read, &to_lua(&lua, &json, &array_mt).unwrap()), "{}", &text[..text.len().min(2000)]);
+        };
+        let mut seed = 1;
+        for _ in 0..200 {
+            let made: Vec<Json> = (0..4).map(|_| document(&mut seed, &mut 2_000, 6)).collect();
+            check(&Json::from(made));
+        }
+        // Around the number of tokens and bytes after which the VM is called, with a key before the border or behind it.
+        for items in TOKENS_MAX - 4..TOKENS_MAX + 4 {
+            check(&Json::from(vec![1; items]));
+            let entries = (0..items).map(|at| (at.to_string(), Json::from(format!("{at}"))));
+            check(&Json::Object(entries.collect()));
+            check(
+                &serde_json::json!({ "a": vec![Json::Null; items], "b": [[], {}, { "c": "d".repeat(TEXTS_BYTES_MAX) }, {}] }),
+            );
+        }
+        let deepest = |levels: usize| format!("{}1{}", "[".repeat(levels), "]".repeat(levels));
+        assert!(read(&lua, deepest(127).as_bytes(), &array_mt).is_ok());
+        for text in [deepest(128), "[1,2".into(), "{\"a\":1,}".into(), "[1] 2".into(), String::new(), deepest(100_000)]
+        {
+            assert!(read(&lua, text.as_bytes(), &array_mt).is_err(), "{}", &text[..text.len().min(100)]);
+        }
+        // Of equal keys the last counts, as in cjson.
+        let Some(Value::Table(table)) = read(&lua, br#"{"a":1,"a":2}"#, &array_mt).unwrap() else { panic!() };
+        assert_eq!(table.get::<f64>("a").unwrap(), 2.0);
+    }
+
+    #[test]
+    fn memory_that_runs_out_is_an_error_and_returns() {
+        let lua = Lua::new();
+        let array_mt = lua.create_table().unwrap();
+        let before = lua.used_memory();
+        lua.set_memory_limit(before + 4 * 1024 * 1024).unwrap();
+        let text = format!("[{}1]", "{\"a\":[]},".repeat(100_000));
+        let error = read(&lua, text.as_bytes(), &array_mt).unwrap_err();
+        assert!(error.to_string().starts_with(VM_ERROR), "{error}");
+        lua.gc_collect().unwrap();
+        assert!(lua.used_memory() < before + 256 * 1024, "{} of {before}", lua.used_memory());
+        assert!(read(&lua, b"[1,[2]]", &array_mt).is_ok());
     }
 }

@@ -310,7 +310,8 @@ impl Vm {
         host: &mut dyn Host,
         context: &mut Context,
     ) -> RunOutcome {
-        let waits = usage.map_or(0, |spent| spent.waits);
+        let (waits, bytes_before) = usage.map_or((0, 0), |spent| (spent.waits, spent.bytes));
+        let used_before = self.lua.used_memory();
         let resume = || thread.resume::<YieldedValues>(arguments);
         let (yielded, is_stopped, used) = self.bridge.run_with_host(host, || match usage.map(|spent| spent.time) {
             None => {
@@ -323,7 +324,9 @@ impl Vm {
             }
         });
         self.bridge.trim();
-        self.monitor.publish(self.lua.used_memory());
+        let used_after = self.lua.used_memory();
+        self.monitor.publish(used_after);
+        let bytes = bytes_before.max(used_after.saturating_sub(used_before));
         let (kind, id, number, text) = match yielded {
             Ok(yielded) => yielded,
             Err(error) => {
@@ -337,7 +340,7 @@ impl Vm {
             let text = format!("it waited more than {WAITS_MAX} times and was stopped");
             return RunOutcome::Failed(RunFailure { kind: FailureKind::Time, text }.of(program));
         }
-        let used = used.map(|time| RunUsage { time, waits: waits + 1 });
+        let used = || RunUsage { time: used.unwrap_or_else(|| self.watched.used_by_last()), waits: waits + 1, bytes };
         match kind {
             0 => {
                 self.idle = Some(thread);
@@ -355,9 +358,9 @@ impl Vm {
             }
             2 => {
                 let time = Duration::try_from_secs_f64(number.unwrap_or_default()).unwrap_or(Duration::MAX);
-                RunOutcome::Wait(RunWait::Sleep(time), self.pause(thread, program, used))
+                RunOutcome::Wait(RunWait::Sleep(time), self.pause(thread, program, used()))
             }
-            3 => RunOutcome::Wait(RunWait::Body, self.pause(thread, program, used)),
+            3 => RunOutcome::Wait(RunWait::Body, self.pause(thread, program, used())),
             5..=7 => {
                 let message = text.map_or_else(Vec::new, |text| text.as_bytes().to_vec());
                 let wait = match kind {
@@ -366,7 +369,7 @@ impl Vm {
                     _ => LinkCall::read(&message).map(|call| RunWait::Link(Box::new(call))),
                 };
                 match wait {
-                    Some(wait) => RunOutcome::Wait(wait, self.pause(thread, program, used)),
+                    Some(wait) => RunOutcome::Wait(wait, self.pause(thread, program, used())),
                     None => failed_outcome(FailureKind::Error, "no call; this is a bug of the gateway".to_owned()),
                 }
             }
@@ -374,9 +377,8 @@ impl Vm {
         }
     }
 
-    fn pause(&self, thread: Thread, program: &Arc<Program>, usage: Option<RunUsage>) -> PausedRun {
-        let spent = usage.unwrap_or_else(|| RunUsage { time: self.watched.used_by_last(), waits: 1 });
-        PausedRun { thread, program: Arc::clone(program), generation: self.generation, usage: spent }
+    fn pause(&self, thread: Thread, program: &Arc<Program>, usage: RunUsage) -> PausedRun {
+        PausedRun { thread, program: Arc::clone(program), generation: self.generation, usage }
     }
 
     /// Forgets programs that were dropped.

@@ -21,9 +21,9 @@ pub struct ClientBound {
 /// The bound that is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Full {
-    /// That of the worker.
+    /// The bound of the worker.
     Worker,
-    /// That of one client.
+    /// The bound of one client.
     Client,
 }
 
@@ -87,8 +87,8 @@ impl Lease {
         self.amount = amount;
         match () {
             () if !has_grown => Ok(()),
-            () if all > *max => Err(Full::Worker),
             () if all > max / 2 && of_client > *client_max => Err(Full::Client),
+            () if all > *max => Err(Full::Worker),
             () => Ok(()),
         }
     }

@@ -43,7 +43,7 @@ impl<'a> TlsLoad<'a> {
         match self.read(file) {
             Ok(bytes) => Some(bytes),
             Err(error) => {
-                if is_private(path) && !is_file_name(file) {
+                if !is_file_name(file) {
                     let place = ConfigLocation { path, file: None };
                     let message = "it is neither PEM nor a file that can be read";
                     self.problems.error(place, message, "write a text that begins with -----BEGIN, or a path");
@@ -78,11 +78,6 @@ impl<'a> TlsLoad<'a> {
         self.read.insert(file.to_owned(), read.clone());
         read
     }
-}
-
-/// Whether a key of the configuration contains a private key.
-fn is_private(path: &str) -> bool {
-    path.ends_with("key") || path.contains(".keys[")
 }
 
 /// Whether a text is meant as the name of a file. Any other may be a private key that lacks its first line, which no message

@@ -50,7 +50,29 @@ fn the_gateway_answers_calls_in_their_own_form() {
 #[test]
 fn the_deadline_of_a_call_is_kept() {
     let silent = Upstream::bind();
-    let gateway = Gateway::start(STILLGATE, &Setup::to(silent.addr()).upstream("scheme: grpc"));
+    // Time in plugins counts, too: in one that waits, in one that waits for the body, and after a wait.
+    let function = |code: &str| {
+        format!(
+            "plugins: {{serverless-pre-function: {{phase: access, functions: [\"return function() {code} end\"]}}}}"
+        )
+    };
+    let routes = [
+        String::new(),
+        "plugins: {fault-injection: {delay: {duration: 3}}}".to_owned(),
+        function("ngx.sleep(3)"),
+        function("ngx.sleep(0.2)"),
+    ];
+    for route in routes {
+        let setup = Setup::to(silent.addr()).upstream("scheme: grpc").route(&route);
+        call_until_deadline(&Gateway::start(STILLGATE, &setup), END_STREAM);
+    }
+    let setup = Setup::to(silent.addr()).upstream("scheme: grpc").route(&function("ngx.req.read_body()"));
+    call_until_deadline(&Gateway::start(STILLGATE, &setup), 0);
+}
+
+/// Makes a call with a deadline of 400 ms to a node that is silent. `flags`: of the body's frame.
+#[track_caller]
+fn call_until_deadline(gateway: &Gateway, flags: u8) {
     // Measured from before the connection: the gateway's clock cannot be behind that.
     let began = Instant::now();
     let mut client = Http2::connect(gateway.addr());
@@ -64,10 +86,11 @@ fn the_deadline_of_a_call_is_kept() {
         ("grpc-timeout", "400m"),
     ];
     client.send_head(1, &fields, 0);
-    client.send(kind::DATA, END_STREAM, 1, &[0, 0, 0, 0, 0]);
+    client.send(kind::DATA, flags, 1, &[0, 0, 0, 0, 0]);
     let (heads, body, end) = client.finish(1);
-    // The deadline may come early by a tick of the gateway's clock.
-    assert!(began.elapsed() >= Duration::from_millis(350));
+    // The deadline may come early by a tick of the gateway's clock. Plugins wait for 3 s.
+    let took = began.elapsed();
+    assert!((Duration::from_millis(350)..Duration::from_millis(2500)).contains(&took), "{took:?}");
     assert_eq!((heads.len(), heads[0].status(), body.len(), end), (1, 200, 0, StreamEnd::Whole));
     // `grpc-status: 4` as a literal: h2 does not shorten one digit by Huffman's code.
     let block = &heads[0].payload;

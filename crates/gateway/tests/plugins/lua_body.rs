@@ -181,3 +181,41 @@ fn requests_are_served_between_timers() {
     assert!(stopped() < 40, "all timers ran before a request was served");
     eventually("all timers", || stopped() == 40);
 }
+
+/// What the functions of one client hold while they wait leaves memory to those of others, and to what functions keep.
+#[test]
+fn functions_that_wait_leave_memory_to_other_clients() {
+    let holding = "return function() ngx.req.read_body() local held = require('cjson').decode(ngx.req.get_body_data()) ngx.sleep(4) ngx.req.set_header('X-Held', #held) end";
+    let counting = "local n = 0 return function() n = n + 1 ngx.say(n, ' ', #string.rep('a', 100000)) end";
+    let node = reflecting();
+    let routes = format!("routes:\n{}{}", pre("/hold", "access", holding), pre("/count", "access", counting));
+    let setup = setup(node.addr(), &routes).gateway("trusted_proxies: [127.0.0.1]");
+    let gateway = Gateway::start(STILLGATE, &setup);
+    let of_client = |client: u8| format!("X-Forwarded-For: 192.0.2.{client}");
+    let count = || text(&ask(&mut gateway.client(), "GET /count", &[&of_client(2)])).trim_end().to_owned();
+    assert_eq!(count(), "1 100000");
+
+    // Some 3 MB each while they are held.
+    let body = format!("[{}1]", "{},".repeat(40_000));
+    let mut holders: Vec<_> = (0..40).map(|_| gateway.client()).collect();
+    for holder in &mut holders {
+        let head =
+            format!("POST /hold HTTP/1.1\r\nHost: h\r\n{}\r\nContent-Length: {}\r\n\r\n", of_client(1), body.len());
+        holder.send([head.as_bytes(), body.as_bytes()].concat());
+    }
+    let full = || gateway.log().contains("functions that wait for one client hold as much memory as they may");
+    eventually("a client with as much as it may have", full);
+    assert_eq!(count(), "2 100000");
+    let mut statuses: Vec<u16> =
+        holders.iter_mut().map(|holder| holder.expect_response("POST").head.status()).collect();
+    statuses.sort_unstable();
+    statuses.dedup();
+    assert_eq!(statuses, [200, 503]);
+    // The VM was not replaced, and the client may hold again.
+    assert_eq!(count(), "3 100000");
+    let holder = &mut holders[0];
+    holder.send(
+        format!("POST /hold HTTP/1.1\r\nHost: h\r\n{}\r\nContent-Length: 5\r\n\r\n[1,2]", of_client(1)).into_bytes(),
+    );
+    assert_eq!(holder.expect_response("POST").head.status(), 200);
+}

@@ -252,4 +252,8 @@ impl BodyFilter for BrotliFilter {
         }
         Ok(())
     }
+
+    fn is_of_bounded_cost(&self) -> bool {
+        true
+    }
 }

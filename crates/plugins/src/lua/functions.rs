@@ -11,14 +11,16 @@ use super::timers::ScheduledTimers;
 use crate::body_fields::{CONTENT_ENCODING, CONTENT_TYPE, forget_old_body};
 use crate::decoding::{BodyCoding, Decoder, STREAMED_BYTES};
 use std::cell::{OnceCell, RefCell};
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_lua::{
-    CallReply, Context, FailureKind, HttpCall, PausedRun, Program, RunFailure, RunOutcome, RunWait, WorkCall, resume,
-    resume_with, run_part,
+    CallReply, Context, FailureKind, HttpCall, MEMORY_BYTES_MAX, PausedRun, Program, RunFailure, RunOutcome, RunWait,
+    WorkCall, resume, resume_with, run_part,
 };
 use stillgate_plugin_api::body::FILTER_BYTES_MAX;
+use stillgate_plugin_api::client_bound::{ClientBound, Full, Lease};
 use stillgate_plugin_api::{
     Answer, BodyError, BodyFilter, Flow, Io, Phase, Plugin, QueueFull, Request, RequestState, Response,
 };
@@ -29,6 +31,32 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 
 /// Longest sleep of a function.
 pub(super) const SLEEP_MAX: Duration = Duration::from_secs(3600);
+
+thread_local! {
+    /// Memory that runs hold while they wait: of the VM, which each worker has.
+    static HELD: Rc<ClientBound> = ClientBound::new(MEMORY_BYTES_MAX, CLIENT_MEMORY_BYTES_MAX);
+}
+
+/// How much of it runs of one client may hold while more than half is held.
+const CLIENT_MEMORY_BYTES_MAX: usize = MEMORY_BYTES_MAX / 8;
+
+/// A run that waits, and its memory.
+struct HeldRun {
+    paused: PausedRun,
+    _memory: Lease,
+}
+
+impl HeldRun {
+    /// Fails with a message for the log.
+    fn begin(paused: PausedRun, client: IpAddr) -> Result<HeldRun, &'static str> {
+        let mut memory = HELD.with(|held| held.begin(client));
+        match memory.set(paused.memory_bytes()) {
+            // Beyond that of the worker, the VM refuses what does not fit.
+            Ok(()) | Err(Full::Worker) => Ok(HeldRun { paused, _memory: memory }),
+            Err(Full::Client) => Err("functions that wait for one client hold as much memory as they may"),
+        }
+    }
+}
 
 /// Functions, and their owner; shared with the requests that wait.
 pub(super) struct Functions {
@@ -61,7 +89,7 @@ impl Functions {
         outcome
     }
 
-    fn go_on(self: &Arc<Self>, phase: Phase, paused: PausedRun, request: &mut Request<'_>) -> Flow {
+    fn go_on(self: &Arc<Self>, phase: Phase, HeldRun { paused, _memory }: HeldRun, request: &mut Request<'_>) -> Flow {
         let outcome = with_context(request, |request, context| {
             let mut host = RequestHost::new(request, phase, self.plugin);
             let outcome = resume(paused, &mut host, context);
@@ -74,7 +102,7 @@ impl Functions {
     fn resume_with_reply(
         self: &Arc<Self>,
         phase: Phase,
-        paused: PausedRun,
+        HeldRun { paused, _memory }: HeldRun,
         reply: Result<CallReply, String>,
         request: &mut Request<'_>,
     ) -> Flow {
@@ -99,24 +127,13 @@ impl Functions {
                 }
                 Flow::Answer(answer)
             }
-            RunOutcome::Wait(RunWait::Sleep(time), paused) => {
-                let own = self.clone();
-                let sleep = request.worker.io().sleep(time.min(SLEEP_MAX));
-                Flow::wait(sleep, move |(), request| own.go_on(phase, paused, request))
-            }
-            RunOutcome::Wait(RunWait::Body, paused) => {
-                let own = self.clone();
-                Flow::body(FILTER_BYTES_MAX, move |request| own.go_on(phase, paused, request))
-            }
-            RunOutcome::Wait(RunWait::Call(call), paused) => self.call(phase, *call, paused, request),
-            RunOutcome::Wait(RunWait::Work(asked), paused) => self.work(phase, *asked, paused),
-            RunOutcome::Wait(RunWait::Link(call), paused) => {
-                let (own, links) = (self.clone(), Links::of(request.settled));
-                let performed = links.perform(*call, request.worker.io().clone(), Some(request.facts.client));
-                Flow::wait(performed, move |done, request| {
-                    own.resume_with_reply(phase, paused, done.map(CallReply::Link), request)
-                })
-            }
+            RunOutcome::Wait(wait, paused) => match HeldRun::begin(paused, request.facts.client) {
+                Ok(held) => self.wait(phase, wait, held, request),
+                Err(full) => {
+                    request.worker.io().fail(self.plugin, full);
+                    Flow::Answer(Answer::page(503))
+                }
+            },
             RunOutcome::Failed(failure) => {
                 request.worker.io().fail(self.plugin, &failure.text);
                 match self.goes_on(&failure) {
@@ -127,8 +144,32 @@ impl Functions {
         }
     }
 
+    /// Waits for what a run needs.
+    fn wait(self: &Arc<Self>, phase: Phase, wait: RunWait, held: HeldRun, request: &mut Request<'_>) -> Flow {
+        match wait {
+            RunWait::Sleep(time) => {
+                let own = self.clone();
+                let sleep = request.worker.io().sleep(time.min(SLEEP_MAX));
+                Flow::wait(sleep, move |(), request| own.go_on(phase, held, request))
+            }
+            RunWait::Body => {
+                let own = self.clone();
+                Flow::body(FILTER_BYTES_MAX, move |request| own.go_on(phase, held, request))
+            }
+            RunWait::Call(call) => self.call(phase, *call, held, request),
+            RunWait::Work(asked) => self.work(phase, *asked, held),
+            RunWait::Link(call) => {
+                let (own, links) = (self.clone(), Links::of(request.settled));
+                let performed = links.perform(*call, request.worker.io().clone(), Some(request.facts.client));
+                Flow::wait(performed, move |done, request| {
+                    own.resume_with_reply(phase, held, done.map(CallReply::Link), request)
+                })
+            }
+        }
+    }
+
     /// Calls another server.
-    fn call(self: &Arc<Self>, phase: Phase, call: HttpCall, paused: PausedRun, request: &mut Request<'_>) -> Flow {
+    fn call(self: &Arc<Self>, phase: Phase, call: HttpCall, held: HeldRun, request: &mut Request<'_>) -> Flow {
         let own = self.clone();
         let call = call_of(call).map(|call| request.call(call));
         // A function may repeat a call that cannot be made for ever: this lets others run.
@@ -142,11 +183,11 @@ impl Functions {
                 }
             }
         };
-        Flow::wait(answered, move |reply, request| own.resume_with_reply(phase, paused, reply, request))
+        Flow::wait(answered, move |reply, request| own.resume_with_reply(phase, held, reply, request))
     }
 
     /// Calls another thread.
-    fn work(self: &Arc<Self>, phase: Phase, asked: WorkCall, paused: PausedRun) -> Flow {
+    fn work(self: &Arc<Self>, phase: Phase, asked: WorkCall, held: HeldRun) -> Flow {
         let own = self.clone();
         let module = self.program.module().and_then(|module| module.find(&asked.module));
         let work = move || match module {
@@ -156,11 +197,11 @@ impl Functions {
             }
         };
         Flow::offload(work, move |done, request| match done {
-            Ok(reply) => own.resume_with_reply(phase, paused, reply.map(CallReply::Work), request),
+            Ok(reply) => own.resume_with_reply(phase, held, reply.map(CallReply::Work), request),
             Err(QueueFull) => {
                 let pause = request.worker.io().sleep(REFUSED_PAUSE);
                 let why = || Err("too many calls are waiting already; try again later".to_owned());
-                Flow::wait(pause, move |(), request| own.resume_with_reply(phase, paused, why(), request))
+                Flow::wait(pause, move |(), request| own.resume_with_reply(phase, held, why(), request))
             }
         })
     }

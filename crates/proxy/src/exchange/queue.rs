@@ -36,6 +36,8 @@ pub(super) enum WaitLost {
     ClientGone,
     /// The request's body is malformed.
     BadBody(ChunkError),
+    /// The client's deadline for its call has passed.
+    Deadline,
 }
 
 impl WaitLost {
@@ -43,6 +45,7 @@ impl WaitLost {
     pub(super) fn end(self, exchange: &mut Exchange) -> Result<Option<ConnectionNext>, LocalReply> {
         match self {
             WaitLost::BadBody(malformed) => Err(malformed.into()),
+            WaitLost::Deadline => Err(LocalReply::deadline()),
             WaitLost::ClientGone => {
                 exchange.outcome.status = STATUS_CLIENT_GONE;
                 Ok(Some(ConnectionNext::Close))

@@ -72,6 +72,8 @@ pub(crate) struct Exchange {
     pub(crate) outcome: RequestOutcome,
     /// How long the request has waited for a place at its upstream; set only if the outcome's timing says that it has.
     pub(crate) queued: Duration,
+    /// When the client's deadline for its call passes, once the request has waited for a plugin.
+    pub(crate) call_deadline_ms: Option<u64>,
     /// Its id, once a log contains it.
     pub(crate) id: RequestId,
     /// The rest of the exchange if it has turned the connection into something else.
@@ -123,6 +125,7 @@ impl Exchange {
             body.end_capture();
         }
         self.request_edits.clear();
+        self.call_deadline_ms = None;
     }
 
     /// The known facts of the request.

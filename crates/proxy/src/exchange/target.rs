@@ -81,7 +81,9 @@ impl<'a> ExchangeTarget<'a> {
         // Without HTTP/2 there can be no gRPC except gRPC-Web.
         let is_grpc = serving.client.stream.is_http2() || upstream.planned.link.grpc;
         let exchange = &*serving.exchange;
-        if is_grpc && let Some(timeout_ms) = grpc::timeout_ms(&exchange.request, exchange.from_client.head()) {
+        if let Some(deadline_ms) = exchange.call_deadline_ms {
+            bounds.deadline_ms = deadline_ms;
+        } else if is_grpc && let Some(timeout_ms) = grpc::timeout_ms(&exchange.request, exchange.from_client.head()) {
             bounds.deadline_ms = serving.worker.clock.now_ms().saturating_add(timeout_ms);
         }
         Ok(ExchangeTarget { upstream, bounds })

@@ -10,6 +10,7 @@ use super::queue::{WaitLost, watch_client};
 use super::relay::PROBE;
 use super::{ConnectionNext, Exchange, RequestContext};
 use crate::basics::clock::TICK_MS;
+use crate::connection::grpc;
 use crate::worker::Worker;
 use crate::worker::client_shares::{SharePlace, WorkOwner};
 use crate::worker::offload::OffloadResult;
@@ -32,6 +33,7 @@ pub(super) async fn run(
     mut paused: PausedChain,
 ) -> Result<Option<ConnectionNext>, LocalReply> {
     let worker = serving.worker.clone();
+    note_deadline(serving);
     // Given up even if the request's task is dropped.
     let _place = match worker.plugins.waiting.take_place(serving.client.address) {
         Ok(place) => place,
@@ -53,6 +55,16 @@ pub(super) async fn run(
             Some(again) => paused = again,
             None => return Ok(None),
         }
+    }
+}
+
+/// Notes when the client's deadline passes: it counts from the arrival of the call, which was just now.
+fn note_deadline(serving: &mut RequestContext<'_>) {
+    let (exchange, now_ms) = (&mut *serving.exchange, serving.worker.clock.now_ms());
+    let head = exchange.from_client.head();
+    if grpc::call(&exchange.request, head).is_some() {
+        let timeout_ms = grpc::timeout_ms(&exchange.request, head);
+        exchange.call_deadline_ms = timeout_ms.map(|timeout_ms| now_ms.saturating_add(timeout_ms));
     }
 }
 
@@ -141,14 +153,19 @@ async fn until_client_leaves<T>(
     .await
 }
 
-/// Ready when the client has gone.
+/// Ready when the client has gone, or waits no longer.
 fn poll_client(serving: &mut RequestContext<'_>, cx: &mut Context<'_>) -> Poll<WaitLost> {
     let RequestContext { worker, client, exchange, .. } = serving;
     if let Err(lost) = watch_client(worker, client, exchange, cx) {
         return Poll::Ready(lost);
     }
-    if client.eof {
-        client.timer.set(&worker.clock, worker.clock.now_ms() + TICK_MS, cx);
+    let (now_ms, deadline_ms) = (worker.clock.now_ms(), exchange.call_deadline_ms);
+    if deadline_ms.is_some_and(|deadline_ms| now_ms >= deadline_ms) {
+        return Poll::Ready(WaitLost::Deadline);
+    }
+    let look_ms = client.eof.then_some(now_ms + TICK_MS);
+    if let Some(next_ms) = look_ms.into_iter().chain(deadline_ms).min() {
+        client.timer.set(&worker.clock, next_ms, cx);
     }
     Poll::Pending
 }
@@ -276,12 +293,17 @@ fn poll_body(
         {
             return Poll::Ready(Err(BodyLoss::Lost(WaitLost::ClientGone)));
         }
+        let now_ms = worker.clock.now_ms();
+        let call_deadline_ms = exchange.call_deadline_ms.unwrap_or(u64::MAX);
+        if now_ms >= call_deadline_ms {
+            return Poll::Ready(Err(BodyLoss::Lost(WaitLost::Deadline)));
+        }
         let deadline_ms = *moved_ms + snapshot.plan.settings.body_ms;
-        if worker.clock.now_ms() >= deadline_ms {
+        if now_ms >= deadline_ms {
             let late = LocalReply::closing(408, "the request body did not come in time");
             return Poll::Ready(Err(BodyLoss::Answered(late)));
         }
-        client.timer.set(&worker.clock, deadline_ms, cx);
+        client.timer.set(&worker.clock, deadline_ms.min(call_deadline_ms), cx);
         return Poll::Pending;
     }
 }

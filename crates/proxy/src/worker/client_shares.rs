@@ -1,4 +1,4 @@
-//! Who has work done by other threads, and each client's share of that work.
+//! Owners of work that other threads do, and each client's share of that work.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ const SHARE_MAX: usize = 8;
 /// Pieces of one client's work that may wait for its share of one worker.
 pub(crate) const WAITING_MAX: usize = 256;
 
-/// Who has work done: clients take turns, and so do the routes of one client. Work of one owner is done in its order.
+/// The owner of a piece of work: clients take turns, and so do the routes of one client. Work of one owner is done in its order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WorkOwner {
     /// Its address, or the beginning of it.

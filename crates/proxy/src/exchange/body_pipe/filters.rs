@@ -11,6 +11,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use stillgate_plugin_api::BodyFilter;
 use stillgate_plugin_api::client_bound::Lease;
 use stillgate_plugin_api::work::{Output, Work};
 use stillgate_plugin_api::{BodyChanges, BodyError, LocalFuture, QueueFull};
@@ -113,7 +114,10 @@ impl FilteredBody {
         worked: FinishedWork,
         step: PieceEnd,
     ) -> Result<(), BrokenBody> {
-        self.offloaded_cpu += worked.cpu;
+        let is_of_bounded_cost = |(_, filter): (&str, &mut Box<dyn BodyFilter>)| filter.is_of_bounded_cost();
+        if !self.changes.filters_mut().nth(at).is_some_and(is_of_bounded_cost) {
+            self.offloaded_cpu += worked.cpu;
+        }
         let per_byte = Duration::from_nanos(self.seen_bytes.saturating_mul(OFFLOADED_CPU_NANOS_PER_BYTE));
         if self.offloaded_cpu > OFFLOADED_CPU_MAX + per_byte {
             return Err(BrokenBody { plugin, cause: BreakCause::Refused(PluginRefusal::Time) });

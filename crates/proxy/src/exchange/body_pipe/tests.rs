@@ -24,6 +24,7 @@ struct HoldingFilter {
     bytes: usize,
     cpu: Duration,
     parts: usize,
+    is_of_bounded_cost: bool,
 }
 
 fn take(cpu: Duration) {
@@ -55,12 +56,16 @@ impl BodyFilter for HoldingFilter {
     fn held_bytes(&self) -> usize {
         self.bytes
     }
+
+    fn is_of_bounded_cost(&self) -> bool {
+        self.is_of_bounded_cost
+    }
 }
 
 fn filtered(worker: &Rc<ClientBound>, cpu: Duration, parts: usize) -> FilteredBody {
     let mut filtered = FilteredBody::default();
     filtered.changes.plugin = "holding";
-    filtered.changes.filter(Box::new(HoldingFilter { bytes: 0, cpu, parts }));
+    filtered.changes.filter(Box::new(HoldingFilter { bytes: 0, cpu, parts, is_of_bounded_cost: false }));
     filtered.start(false, worker.begin(CLIENT));
     filtered
 }
@@ -112,6 +117,13 @@ fn the_time_that_filters_take_is_bounded() {
     let (ran, long) = end(filtered(&worker, CPU_MAX / 2, 10_000));
     assert_eq!(ran, refused(PluginRefusal::Time));
     assert!(long.offloaded_cpu < OFFLOADED_CPU_MAX + CPU_MAX * 2, "{:?}", long.offloaded_cpu);
+    // Codings may take as long as their input does, however short its pieces are.
+    let mut coded = FilteredBody::default();
+    coded.start(false, worker.begin(CLIENT));
+    let coding = HoldingFilter { bytes: 0, cpu: CPU_MAX / 2, parts: 15, is_of_bounded_cost: true };
+    coded.changes.filter(Box::new(coding));
+    assert!(CPU_MAX / 2 * 14 > OFFLOADED_CPU_MAX);
+    assert_eq!(end(coded).0, Ok(()));
     // A long body may take longer.
     let seen_bytes = CPU_MAX.as_nanos() as u64 * 2 / CPU_NANOS_PER_BYTE;
     assert_eq!(end(FilteredBody { seen_bytes, ..filtered(&worker, CPU_MAX * 2, 1) }).0, Ok(()));
