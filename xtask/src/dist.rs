@@ -5,13 +5,15 @@
 
 use crate::Result;
 use crate::args::Args;
+use crate::function_order;
 use crate::step::{self, target_dir};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Packages with their programs.
-pub(crate) const PROGRAMS: [(&str, &str); 2] = [("stillgate-gateway", "stillgate"), ("stillgate-lab", "stillgate-lab")];
+pub(crate) const PROGRAMS: [(&str, &str); 2] = [("stillgate-gateway", GATEWAY), ("stillgate-lab", "stillgate-lab")];
+const GATEWAY: &str = "stillgate";
 
 pub(crate) fn run(args: Args) -> Result {
     args.finish()?;
@@ -90,8 +92,14 @@ pub(crate) fn check_publishable() -> Result {
 
 /// Builds one program; returns its path.
 pub(crate) fn build(package: &str, name: &str) -> Result<PathBuf> {
-    step::run(&mut step::cargo(["build", "--profile", "dist", "--package", package, "--bin", name]))?;
-    let built = target_dir().join("dist").join(name);
+    let built = match name {
+        // The linker of other machines takes no order.
+        GATEWAY if cfg!(target_arch = "x86_64") => function_order::build(package, name)?,
+        _ => {
+            step::run(&mut step::cargo(["build", "--profile", "dist", "--package", package, "--bin", name]))?;
+            target_dir().join("dist").join(name)
+        }
+    };
     let folder = target_dir().join("dist/bin");
     let program = folder.join(name);
     let is_newer =

@@ -14,6 +14,7 @@ mod deny;
 mod dist;
 mod documents;
 mod envoy;
+mod function_order;
 mod functions;
 mod fuzz;
 mod go_peers;
