@@ -49,6 +49,7 @@ const ORDER: &[&str] = &[
     "stillgate-yaml",
     "stillgate-wire",
     "stillgate-files",
+    "stillgate-terminal",
 ];
 
 /// Crates outside the order: no shipped crate depends on them; tests may.

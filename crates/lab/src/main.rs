@@ -5,7 +5,6 @@
 
 mod bisect;
 mod churn;
-mod cli;
 mod client;
 pub(crate) mod command_line;
 mod commands;
@@ -33,7 +32,7 @@ mod tail;
 mod target;
 mod websocket;
 
-use cli::Cli;
+use commands::Cli;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

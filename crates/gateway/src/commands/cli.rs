@@ -4,9 +4,11 @@
 //! 2 the arguments cannot be used (clap's own code for that too), 3 `diff` found differences, `lua check` no proof.
 
 use super::starter::{ListenArgument, UpstreamNodeArgument, parse_host};
+use super::stdout::show;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap_complete::{Shell, generate};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use stillgate_replay::explain::request_head::{ClientAddress, HeaderArgument, RequestLine};
 
 /// Everything was right.
@@ -84,6 +86,10 @@ pub(crate) enum Command {
     Apply(Apply),
     /// Take a profile of a running gateway, or show one that was taken
     Profile(Profile),
+    /// Show the state of a running gateway, and what needs attention: exit code 0 is nothing, 1 something, 2 unknown
+    Status(GatewayStatus),
+    /// List the slowest requests of the last 15 minutes
+    Slow(Slow),
     /// Check functions in Lua
     #[command(subcommand)]
     Lua(LuaCommand),
@@ -384,6 +390,29 @@ pub(crate) struct Profile {
     pub(crate) asking: AdminApiArguments,
 }
 
+/// `stillgate status`.
+#[derive(Debug, Args)]
+pub(crate) struct GatewayStatus {
+    /// The admin address of the gateway
+    #[arg(long, value_name = "URL", default_value = ADMIN_URL)]
+    pub(crate) admin: String,
+    #[command(flatten)]
+    pub(crate) asking: AdminApiArguments,
+}
+
+/// `stillgate slow`.
+#[derive(Debug, Args)]
+pub(crate) struct Slow {
+    /// The admin address of the gateway, which needs gateway.debug.slow
+    #[arg(long, value_name = "URL", default_value = ADMIN_URL)]
+    pub(crate) admin: String,
+    /// How many at most
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 20)]
+    pub(crate) count: usize,
+    #[command(flatten)]
+    pub(crate) asking: AdminApiArguments,
+}
+
 /// What a profile is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ProfileKind {
@@ -449,6 +478,27 @@ fn parse_path(text: &str) -> Result<String, String> {
         true => Ok(text.to_owned()),
         false => {
             Err("write a slash and printable ASCII without spaces, \"?\" and \"#\", as in \"/metrics\"".to_owned())
+        }
+    }
+}
+
+// What packages bring along, made of the definition of the commands: `stillgate completions` and `stillgate man-pages`.
+
+/// Prints completion of commands and options for a shell; returns the exit code.
+pub(crate) fn completions(shell: Shell) -> u8 {
+    let mut text = Vec::new();
+    generate(shell, &mut Cli::command(), "stillgate", &mut text);
+    show(String::from_utf8_lossy(&text));
+    EXIT_GOOD
+}
+
+/// Writes a page of each command into a folder; returns the exit code.
+pub(crate) fn man_pages(folder: &Path) -> u8 {
+    match clap_mangen::generate_to(Cli::command(), folder) {
+        Ok(()) => EXIT_GOOD,
+        Err(error) => {
+            eprintln!("stillgate: cannot write into {}: {error}", folder.display());
+            EXIT_ERRORS
         }
     }
 }

@@ -1,12 +1,14 @@
 //! The output and the exit codes of the commands: the contract with scripts outside the project.
 
+use crate::shared::STILLGATE;
 use crate::shared::folder::{Folder, KINDS, SHOP, WRONG};
 use expect_test::{Expect, expect};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::time::Duration;
 use stillgate_datastore::embedded::{EmbeddedStore, HistoryBounds};
-use stillgate_testkit::{END_PATIENCE, Process, eventually};
+use stillgate_testkit::{END_PATIENCE, Gateway, Process, Setup, Upstream, eventually};
 
 /// Debian's user and group that own nothing.
 const NOBODY: u32 = 65534;
@@ -505,4 +507,31 @@ fn a_store_that_another_process_has_is_waited_for_and_that_is_said() {
     eventually("the gateway to serve", || running.log().contains("\"message\":\"serving\""));
     running.signal("TERM");
     assert!(running.wait_within(END_PATIENCE).success());
+}
+
+/// `status` says what needs attention, and its exit code does, too; `slow` lists requests.
+#[test]
+fn a_look_at_a_running_gateway() {
+    let node = Upstream::echo();
+    let gateway = Gateway::start(STILLGATE, &Setup::to(node.addr()).gateway("debug: {slow: true}"));
+    assert_eq!(gateway.get("/seen").head.status(), 200);
+    let run = |arguments: &[&str]| {
+        let url = format!("http://{}", gateway.admin_addr());
+        let output = Command::new(STILLGATE).args(arguments).args(["--admin", &url]).output().expect("run stillgate");
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8_lossy(&text).into_owned())
+    };
+    let (code, text) = run(&["status"]);
+    assert_eq!((code, text.lines().last()), (Some(0), Some("nothing needs attention")), "{text}");
+    let (code, text) = run(&["slow"]);
+    assert!(code == Some(0) && text.contains("GET /seen"), "{text}");
+
+    // A file that cannot be read is a finding.
+    let config = gateway.dir().join("stillgate.yaml");
+    std::fs::write(&config, "gateway: [").expect("write the configuration");
+    eventually("the refusal", || run(&["status"]).0 == Some(1));
+    assert!(run(&["status"]).1.contains("! the last change was refused: "));
+
+    let elsewhere = Command::new(STILLGATE).args(["status", "--admin", &format!("http://{}", node.addr())]).output();
+    assert_eq!(elsewhere.expect("run stillgate").status.code(), Some(2));
 }

@@ -1,6 +1,6 @@
 //! `stillgate-lab completions`: completion of commands and options for a shell.
 
-use crate::cli::Cli;
+use super::Cli;
 use crate::error::{Error, Result};
 use crate::output;
 use clap::{Args, CommandFactory as _};

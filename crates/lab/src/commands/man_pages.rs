@@ -1,6 +1,6 @@
 //! `stillgate-lab man-pages`: a man page of each command, for packages.
 
-use crate::cli::Cli;
+use super::Cli;
 use crate::error::{Error, Result};
 use clap::{Args, CommandFactory as _};
 use std::path::PathBuf;

@@ -1,4 +1,5 @@
-//! One file per command: its arguments, what it does with them, its exit code. The table below is all that knows them by name.
+//! The command line of `stillgate-lab`, and how wrong usage ends. One file per command: its arguments, what it does with them, its
+//! exit code. The table below is all that knows them by name.
 //!
 //! Each has `run(&Arguments) -> Result<u8>`: the exit code if the command was carried out, an error if it could not be.
 
@@ -22,11 +23,13 @@ mod respond;
 mod tail;
 mod verify;
 
-use crate::error::Result;
-use clap::Subcommand;
+use crate::error::{EXIT_FAILED, EXIT_USAGE, Result};
+use clap::{Parser, Subcommand};
+use std::ffi::OsString;
+use std::process::ExitCode;
 
 /// Commands whose exit code 2 means "undecided": wrong usage of them has another one.
-pub(crate) const UNDECIDED: [&str; 3] = ["bisect", "compare", "nightly"];
+const UNDECIDED: [&str; 3] = ["bisect", "compare", "nightly"];
 
 macro_rules! commands {
     ($($(#[$about:meta])* $name:ident: $module:ident::$arguments:ident,)*) => {
@@ -86,4 +89,42 @@ commands! {
     Tail: tail::Tail,
     /// Recompute the analysis of result files from their raw data, and compare
     Verify: verify::Verify,
+}
+
+/// The laboratory for HTTP gateways: load that keeps its schedule, experiments, and reports.
+///
+/// It serves any gateway: a target is an address, or a command that starts one.
+#[derive(Debug, Parser)]
+#[command(name = "stillgate-lab", version, arg_required_else_help = true, max_term_width = 100)]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+impl Cli {
+    /// Parses the process's arguments; on failure the text is already shown, and the exit code is returned.
+    pub(crate) fn from_process() -> Result<Cli, ExitCode> {
+        let arguments: Vec<OsString> = std::env::args_os().collect();
+        Cli::try_parse_from(&arguments).map_err(|error| {
+            // Output may be closed; the exit code still reports it.
+            let _ = error.print();
+            match (error.use_stderr(), arguments.get(1)) {
+                (false, _) => ExitCode::SUCCESS,
+                (true, Some(command)) if UNDECIDED.iter().any(|has| command == has) => ExitCode::from(EXIT_USAGE),
+                (true, _) => ExitCode::from(EXIT_FAILED),
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
 }

@@ -16,8 +16,8 @@
 mod decided;
 mod load;
 
+use super::Cli;
 use crate::bisect::analysis as bisect_analysis;
-use crate::cli::Cli;
 use crate::compare::alone::RawReading;
 use crate::compare::analysis as compare_analysis;
 use crate::devices::analysis as devices_analysis;

@@ -33,7 +33,7 @@ pub(super) enum TransferFailure {
 }
 
 impl TransferFailure {
-    fn message(&self) -> &str {
+    pub(super) fn message(&self) -> &str {
         match self {
             TransferFailure::Unusable(message) | TransferFailure::Failed(message) => message,
         }
