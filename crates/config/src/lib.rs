@@ -61,7 +61,7 @@ pub use resources::{PluginSet, ReadPluginFiles};
 pub use schemas::{PluginSchemas, Schemas, schema};
 pub use stillgate_schema::text::diagnostic::{DIAGNOSTICS_MAX, Diagnostic, Errors, Severity};
 pub use stillgate_schema::text::environment::Lookup;
-pub use stillgate_schema::text::locate::locate;
+pub use stillgate_schema::text::tree::locate;
 pub use store::{Attempt, Change, DocumentChecker, ELSEWHERE, ENCRYPTED_WITH, Store, path_of};
 pub use values::*;
 

@@ -11,8 +11,6 @@ pub mod cuts;
 pub mod diagnostic;
 pub mod environment;
 mod hidden_texts;
-pub mod locate;
-pub mod nearest;
 pub mod scalar;
 pub mod tree;
 pub mod writer;

@@ -671,3 +671,32 @@ fn line_of(error: &ScanError) -> Option<usize> {
     matches!(error.info(), "invalid indentation" | "invalid indentation in flow construct")
         .then(|| error.marker().line())
 }
+
+// A key's place in a configuration's text, for findings that are made after parsing.
+
+/// Line and column, both from 1, of the value at a path such as `gateway.listeners[1].address`, or of the nearest value
+/// above it that is in the text. `None` if the text is not a configuration.
+pub fn locate(text: &[u8], environment: Lookup<'_>, path: &str) -> Option<(u32, u32)> {
+    let text = std::str::from_utf8(text).ok()?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let tree = parse(0, text, Some(environment), &mut Sink::default()).filter(|tree| !tree.root.is_null())?;
+    let Position { line, column } = within(&tree.root, path);
+    Some((line, column))
+}
+
+/// Finds the place in a tree, or in the part of one in which the path begins.
+pub fn within(root: &Node, path: &str) -> Position {
+    let mut node = root;
+    for step in path.split(['.', '[']) {
+        let below = match (&node.value, step.strip_suffix(']')) {
+            (Value::List(items), Some(index)) => index.parse().ok().and_then(|index: usize| items.get(index)),
+            (Value::Map(entries), None) => entries.iter().find(|entry| &*entry.key == step).map(|entry| &entry.value),
+            _ => None,
+        };
+        match below {
+            Some(below) => node = below,
+            None => break,
+        }
+    }
+    node.at
+}

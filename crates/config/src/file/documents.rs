@@ -18,8 +18,8 @@ use stillgate_schema::kind::read;
 use stillgate_schema::object::map;
 use stillgate_schema::text::diagnostic::{Errors, Fault, Path, Position, Sink};
 use stillgate_schema::text::environment::Lookup;
-use stillgate_schema::text::locate::within;
 use stillgate_schema::text::scalar::{Meaning, Scalar, Style};
+use stillgate_schema::text::tree::within;
 use stillgate_schema::text::tree::{Entry, Node, Value};
 
 /// One resource of a file.

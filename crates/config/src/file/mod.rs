@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use stillgate_schema::text::diagnostic::{Errors, Fault, Path, Position, Sink};
 use stillgate_schema::text::environment::{Lookup, expand};
-use stillgate_schema::text::locate::within;
+use stillgate_schema::text::tree::within;
 use stillgate_schema::text::tree::{self, Node, Value};
 use stillgate_schema::{kind, object};
 

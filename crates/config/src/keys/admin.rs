@@ -12,8 +12,8 @@ use stillgate_schema::matching::{NETWORK, OWN_NAME};
 use stillgate_schema::object;
 use stillgate_schema::object::map;
 use stillgate_schema::text::diagnostic::{Fault, Path, Sink};
-use stillgate_schema::text::locate::within;
 use stillgate_schema::text::tree::Node;
+use stillgate_schema::text::tree::within;
 
 /// What the holder of the short form of a key is called.
 pub const SHORT_KEY_NAME: &str = "admin";

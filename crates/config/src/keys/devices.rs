@@ -15,7 +15,7 @@ use stillgate_schema::object;
 use stillgate_schema::object::map;
 use stillgate_schema::quantity::{Size, size};
 use stillgate_schema::text::diagnostic::{Fault, Path, Sink, shortened};
-use stillgate_schema::text::locate::within;
+use stillgate_schema::text::tree::within;
 use stillgate_schema::text::tree::{Node, Value};
 
 /// The largest `gateway.devices.limits.devices`.

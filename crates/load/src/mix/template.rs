@@ -135,7 +135,7 @@ pub(super) fn in_target(byte: u8) -> bool {
 
 fn undefined(name: &str, variables: &[Variable]) -> String {
     let name_shown = super::errors::quoted(name);
-    match stillgate_yaml::nearest::nearest(name, variables.iter().map(|variable| variable.name.as_str())) {
+    match stillgate_yaml::diagnostic::nearest(name, variables.iter().map(|variable| variable.name.as_str())) {
         Some(known) => format!("no variable is called {name_shown}; did you mean `${{{known}}}`?"),
         None => format!(
             "no variable is called {name_shown}; define it under `variables`, or write `$${{` for the characters `${{`"

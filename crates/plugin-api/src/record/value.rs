@@ -3,8 +3,8 @@
 use super::Tracer;
 use stillgate_route::{HeaderName, Variable};
 use stillgate_schema::Fault;
+use stillgate_schema::text::diagnostic::nearest;
 use stillgate_schema::text::diagnostic::shortened;
-use stillgate_schema::text::nearest::nearest;
 
 /// A value for logs.
 #[derive(Debug, Clone, PartialEq)]

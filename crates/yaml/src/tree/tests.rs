@@ -88,3 +88,16 @@ fn flow_collections_may_end_left_of_their_key() {
     let many = "a:\n  b: [\n".to_owned() + &"1,\n".repeat(3000) + "]\n";
     check(&many, "not valid YAML");
 }
+
+#[test]
+fn the_nearest_value_is_found() {
+    let text = "gateway:\n  listeners:\n    - address: \"a\"\n    - {address: \"b\"}\n  access_log:\n    path: /x\n";
+    let check = |path: &str, expected| assert_eq!(locate(text.as_bytes(), &|_| None, path), expected, "{path}");
+    check("gateway.listeners[0].address", Some((3, 16)));
+    check("gateway.listeners[1].address", Some((4, 17)));
+    check("gateway.access_log.path", Some((6, 11)));
+    check("gateway.access_log.format", Some((6, 5)));
+    check("gateway.metrics.shared", Some((2, 3)));
+    check("elsewhere", Some((1, 1)));
+    assert_eq!(locate(b"", &|_| None, "gateway"), None);
+}

@@ -5,7 +5,7 @@ use crate::mix::errors::{Findings, quoted};
 use crate::mix::template::{HEX_DIGITS_MAX, ValueSource, Variable};
 use std::path::Path;
 use std::str::FromStr;
-use stillgate_yaml::nearest::nearest;
+use stillgate_yaml::diagnostic::nearest;
 use stillgate_yaml::scalar::{Scalar, Style};
 use stillgate_yaml::{Entry as Pair, Node, Value};
 
