@@ -7,15 +7,19 @@
 //!
 //! The resolver owns the hosts file ([`HostsFile`]), the order in which names are looked up and the bounds of the lookups
 //! under way ([`LookupQueue`]), and one task for each of these lookups ([`NameServers::lookup`]). Tasks return their
-//! results through their `JoinSet`; there are no channels.
+//! results through their `JoinSet`; there are no channels. A lookup waits shortly for the second address family. A family
+//! that is not answered is waited for by a patient lookup beside the usual ones ([`PatientLookups`]), which changes nothing
+//! else.
 
 mod hosts;
 mod lookup;
+mod patient;
 mod queue;
 
 use hosts::HostsFile;
-use lookup::{FamilyLookup, LookupAnswer, NameServers};
-use queue::{LookupQueue, NextLookup, Pace, QUICK_ANSWER_MAX};
+use lookup::{FamilyLookup, FirstAnswer, Graces, LookupAnswer, NameServers};
+use patient::PatientLookups;
+use queue::{LookupHistory, LookupQueue, NextLookup, Pace};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -25,7 +29,10 @@ use std::time::Duration;
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// Lookups in a row with addresses of one family and no answer for the other, after which the next one waits for it.
+/// Lookups in a row with addresses of one family and no answer for the other, after which the next ones wait for it but
+/// shortly, and a patient one looks for it. One packet may be lost.
+const UNANSWERED_WITH_GRACE: u32 = 2;
+/// The same, after which its addresses are not used any more, if a patient lookup has none either.
 const UNANSWERED_MAX: u32 = 10;
 /// Most addresses used of one name; further ones (in ascending order) are left out with a warning.
 const ADDRESSES_MAX: usize = 256;
@@ -101,6 +108,7 @@ pub struct Resolver {
     lookups: JoinSet<LookupEnd>,
     /// The name that each task looks up. Tasks that were ended are not included.
     tasks: HashMap<Id, Arc<str>>,
+    patient: PatientLookups,
 }
 
 #[derive(Debug, Default)]
@@ -108,17 +116,22 @@ struct DnsEntry {
     answer: Addresses,
     /// The present union of the answer's families, sorted.
     addresses: Vec<IpAddr>,
-    /// Failed lookups in a row.
-    failures: u32,
-    /// Slow answers in a row; failures between them do not count.
-    slow_answers: u32,
+    history: LookupHistory,
     /// Why the last lookup failed; `None` before the first and after a good one.
     failure: Option<String>,
-    /// The next lookup waits for both families.
+    /// It has a patient lookup, which waits or is under way.
     is_patient: bool,
     /// It was waited for once without success, and is not waited for again.
     was_waited_for: bool,
-    task: Option<AbortHandle>,
+    task: Option<LookupTask>,
+}
+
+/// A lookup under way.
+#[derive(Debug)]
+struct LookupTask {
+    handle: AbortHandle,
+    began: Instant,
+    first: FirstAnswer,
 }
 
 /// Addresses by family.
@@ -132,28 +145,61 @@ struct Addresses {
 #[derive(Debug)]
 struct FamilyMemory<A> {
     addresses: Vec<A>,
-    /// It was answered once, or a patient lookup was in vain.
-    is_tried: bool,
+    state: FamilyState,
     /// Lookups in a row that had addresses of the other family, and no answer for this one.
     unanswered: u32,
 }
 
+/// What was seen of a family last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FamilyState {
+    /// Nothing yet.
+    New,
+    Answered,
+    /// A patient lookup was in vain.
+    Silent,
+}
+
 impl<A> Default for FamilyMemory<A> {
     fn default() -> Self {
-        Self { addresses: Vec::new(), is_tried: false, unanswered: 0 }
+        Self { addresses: Vec::new(), state: FamilyState::New, unanswered: 0 }
     }
 }
 
 impl<A> FamilyMemory<A> {
-    /// Takes a result. Without one the addresses stay until a patient lookup has none either: they may have moved. Returns whether
-    /// the next lookup has to be patient, so that one that is lost or late does not hide the family.
-    fn update(&mut self, found: FamilyLookup<A>, was_patient: bool) -> bool {
+    /// Takes the result of a lookup. Without one the addresses stay until a patient lookup has none either: they may have
+    /// moved.
+    fn update(&mut self, found: FamilyLookup<A>) {
         match found {
-            FamilyLookup::Known(addresses) => *self = Self { addresses, is_tried: true, unanswered: 0 },
-            FamilyLookup::Unknown if was_patient => *self = Self { is_tried: true, ..Self::default() },
-            FamilyLookup::Unknown => self.unanswered += 1,
+            FamilyLookup::Known(addresses) => *self = Self { addresses, state: FamilyState::Answered, unanswered: 0 },
+            FamilyLookup::Unknown => self.unanswered = self.unanswered.saturating_add(1),
         }
-        self.unanswered > 0 && (!self.is_tried || self.unanswered >= UNANSWERED_MAX)
+    }
+
+    /// Takes the result of a patient lookup. It is old where another lookup had an answer meanwhile.
+    fn update_patiently(&mut self, found: FamilyLookup<A>) {
+        if self.unanswered == 0 {
+            return;
+        }
+        match found {
+            FamilyLookup::Known(_) => self.update(found),
+            FamilyLookup::Unknown if self.state == FamilyState::Answered && self.unanswered < UNANSWERED_MAX => {}
+            FamilyLookup::Unknown => *self = Self { state: FamilyState::Silent, ..Self::default() },
+        }
+    }
+
+    /// Whether it needs a patient lookup, so that answers that are late or often lost do not hide the family.
+    fn needs_patience(&self) -> bool {
+        match self.state {
+            FamilyState::New => self.unanswered > 0,
+            FamilyState::Answered if self.unanswered == UNANSWERED_WITH_GRACE => true,
+            FamilyState::Answered | FamilyState::Silent => self.unanswered >= UNANSWERED_MAX,
+        }
+    }
+
+    /// Whether no answer is to be expected.
+    fn seems_silent(&self) -> bool {
+        self.state == FamilyState::Silent || self.unanswered >= UNANSWERED_WITH_GRACE
     }
 }
 
@@ -178,6 +224,7 @@ impl Resolver {
             changed: BTreeSet::new(),
             lookups: JoinSet::new(),
             tasks: HashMap::new(),
+            patient: PatientLookups::default(),
         })
     }
 
@@ -198,8 +245,9 @@ impl Resolver {
         for (name, mut entry) in old {
             self.changed.remove(&name);
             self.turns.remove(&name);
-            end_task(&mut entry, &mut self.tasks);
+            entry.end_task(&mut self.tasks);
         }
+        self.patient.retain(|name| self.names.contains_key(name));
         self.awaited = self.names.values().filter(|entry| entry.is_awaited()).count();
     }
 
@@ -269,10 +317,14 @@ impl Resolver {
         };
         tokio::select! {
             Some(ended) = self.lookups.join_next_with_id() => self.on_task_end(ended),
+            Some((name, answer)) = self.patient.next_end() => self.on_patient_end(&name, answer),
             () = due => {}
         }
         while let Some(ended) = self.lookups.try_join_next_with_id() {
             self.on_task_end(ended);
+        }
+        while let Some((name, answer)) = self.patient.try_next_end() {
+            self.on_patient_end(&name, answer);
         }
     }
 
@@ -284,25 +336,29 @@ impl Resolver {
             let in_file = self.names.keys().filter(|name| self.hosts.lookup(name).is_some());
             in_file.for_each(|name| self.turns.hasten(name, now));
         }
+        self.patient.begin(&self.servers);
         loop {
             let (name, instead_of) = match self.turns.next(now) {
                 NextLookup::Begin { name, instead_of } => (name, instead_of),
                 NextLookup::Wait(wake) => return wake,
             };
-            if let Some(entry) = instead_of.and_then(|other| self.names.get_mut(&other)) {
-                end_task(entry, &mut self.tasks);
+            if let Some(other) = instead_of
+                && let Some(end) = self.names.get_mut(&other).and_then(|entry| entry.end_task(&mut self.tasks))
+            {
+                self.on_lookup_end(&other, end);
             }
             if let Some(answer) = self.hosts.lookup(&name) {
                 self.on_lookup_end(&name, LookupEnd { took: Duration::ZERO, result: Ok(answer) });
             } else if let Some(entry) = self.names.get_mut(&name) {
-                let lookup = self.servers.clone().lookup(name.clone(), entry.is_patient);
-                let task = self.lookups.spawn(async move {
+                let (began, first) = (Instant::now(), FirstAnswer::default());
+                let lookup = self.servers.clone().lookup(name.clone(), entry.graces(), first.clone());
+                let handle = self.lookups.spawn(async move {
                     let began = Instant::now();
                     let result = lookup.await;
                     LookupEnd { took: began.elapsed(), result }
                 });
-                self.tasks.insert(task.id(), name);
-                entry.task = Some(task);
+                self.tasks.insert(handle.id(), name);
+                entry.task = Some(LookupTask { handle, began, first });
             }
         }
     }
@@ -327,40 +383,50 @@ impl Resolver {
         self.awaited -= usize::from(entry.is_awaited());
         let (pace, pause) = match end.result {
             Ok(answer) => {
-                entry.failures = 0;
                 entry.failure = None;
-                let ttl = answer.ttl;
-                if entry.update(name, answer) {
+                let ttl = answer.ttl.clamp(self.settings.ttl_min, self.settings.ttl_max);
+                entry.answer.v4.update(answer.v4);
+                entry.answer.v6.update(answer.v6);
+                if entry.refresh(name) {
                     self.changed.insert(name.clone());
                 }
-                let is_slow = end.took > QUICK_ANSWER_MAX;
-                entry.slow_answers = if is_slow { entry.slow_answers.saturating_add(1) } else { 0 };
-                let ttl = ttl.clamp(self.settings.ttl_min, self.settings.ttl_max);
-                let pause = if entry.is_patient { ttl.min(self.settings.retry_min) } else { ttl };
-                (Pace::of_answers(entry.slow_answers), pause)
+                let begins_to_wait = !entry.is_patient && entry.needs_patience();
+                if begins_to_wait {
+                    entry.is_patient = true;
+                    self.patient.queue(name.clone());
+                }
+                // An answer that was lost is there again before a patient lookup has had its place.
+                let pause = if begins_to_wait { ttl.min(self.settings.retry_min) } else { ttl };
+                (entry.history.answered(end.took), pause)
             }
             Err(reason) => {
-                if entry.failures == 0 {
+                if !entry.history.has_failed() {
                     let kept = entry.addresses.len();
                     tracing::warn!(%name, reason, kept, "name not resolved; keeping its last addresses");
                 }
-                let doublings = entry.failures.min(31);
-                entry.failures = entry.failures.saturating_add(1);
                 entry.failure = Some(reason);
-                let pause = self.settings.retry_min.saturating_mul(1 << doublings);
-                (Pace::of_failures(entry.failures), pause.min(self.settings.retry_max))
+                entry.history.failed(self.settings.retry_min, self.settings.retry_max)
             }
         };
         let now = Instant::now();
         self.turns.end(name.clone(), pace, now + pause, now);
     }
-}
 
-/// Ends the lookup of a name, if one is under way, without a result.
-fn end_task(entry: &mut DnsEntry, tasks: &mut HashMap<Id, Arc<str>>) {
-    if let Some(task) = entry.task.take() {
-        tasks.remove(&task.id());
-        task.abort();
+    /// Adds what a patient lookup has found of families that had no answer. One without any answer changes nothing.
+    fn on_patient_end(&mut self, name: &Arc<str>, answer: Option<LookupAnswer>) {
+        let Some(entry) = self.names.get_mut(name) else { return };
+        entry.is_patient = false;
+        let Some(answer) = answer else { return };
+        let families =
+            [("A", entry.answer.v4.state, answer.v4.is_known()), ("AAAA", entry.answer.v6.state, answer.v6.is_known())];
+        for (records, ..) in families.iter().filter(|(_, state, is_known)| *state == FamilyState::New && !is_known) {
+            tracing::warn!(%name, records, "no answer for these records of the name; using the others");
+        }
+        entry.answer.v4.update_patiently(answer.v4);
+        entry.answer.v6.update_patiently(answer.v6);
+        if entry.refresh(name) {
+            self.changed.insert(name.clone());
+        }
     }
 }
 
@@ -370,18 +436,25 @@ impl DnsEntry {
         self.addresses.is_empty() && self.failure.is_none() && !self.was_waited_for
     }
 
-    /// Updates the addresses of each family that the answer has, and keeps the other. Returns whether the set changed.
-    fn update(&mut self, name: &str, answer: LookupAnswer) -> bool {
-        let was_patient = std::mem::take(&mut self.is_patient);
-        let families = [
-            ("A", self.answer.v4.is_tried, answer.v4.is_known()),
-            ("AAAA", self.answer.v6.is_tried, answer.v6.is_known()),
-        ];
-        for (records, _, _) in families.iter().filter(|(_, is_tried, is_known)| was_patient && !is_tried && !is_known) {
-            tracing::warn!(name, records, "no answer for these records of the name; using the others");
-        }
-        self.is_patient = self.answer.v4.update(answer.v4, was_patient);
-        self.is_patient |= self.answer.v6.update(answer.v6, was_patient);
+    /// Ends the lookup under way, if there is one. Returns what its first family has answered.
+    fn end_task(&mut self, tasks: &mut HashMap<Id, Arc<str>>) -> Option<LookupEnd> {
+        let task = self.task.take()?;
+        tasks.remove(&task.handle.id());
+        task.handle.abort();
+        let answer = task.first.get()?.clone();
+        Some(LookupEnd { took: task.began.elapsed(), result: Ok(answer) })
+    }
+
+    fn graces(&self) -> Graces {
+        Graces::new(self.answer.v4.seems_silent(), self.answer.v6.seems_silent())
+    }
+
+    fn needs_patience(&self) -> bool {
+        self.answer.v4.needs_patience() || self.answer.v6.needs_patience()
+    }
+
+    /// Makes the union of the families again. Returns whether the set changed.
+    fn refresh(&mut self, name: &str) -> bool {
         let v4 = self.answer.v4.addresses.iter().copied().map(IpAddr::V4);
         let v6 = self.answer.v6.addresses.iter().copied().map(IpAddr::V6);
         let mut addresses: Vec<IpAddr> = v4.chain(v6).collect();
@@ -401,66 +474,4 @@ impl DnsEntry {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_family_without_answers_is_waited_for_and_then_not_used() {
-        let known = || FamilyLookup::Known(vec![Ipv4Addr::LOCALHOST]);
-        let mut family = FamilyMemory::default();
-        // Nothing is known of it: at once.
-        assert!(family.update(FamilyLookup::Unknown, false));
-        assert!(!family.update(known(), true));
-        for _ in 1..UNANSWERED_MAX {
-            assert!(!family.update(FamilyLookup::Unknown, false));
-        }
-        assert!(family.update(FamilyLookup::Unknown, false));
-        assert_eq!(family.addresses, [Ipv4Addr::LOCALHOST]);
-        assert!(!family.update(FamilyLookup::Unknown, true));
-        assert!(family.addresses.is_empty());
-        // Now and then it is waited for again.
-        for _ in 1..UNANSWERED_MAX {
-            assert!(!family.update(FamilyLookup::Unknown, false));
-        }
-        assert!(family.update(FamilyLookup::Unknown, false));
-        assert!(!family.update(known(), true));
-        assert_eq!(family.addresses, [Ipv4Addr::LOCALHOST]);
-    }
-
-    /// No test takes as long, even on a busy machine.
-    const PATIENCE: Duration = Duration::from_secs(120);
-
-    fn names(count: usize) -> Vec<String> {
-        (0..count).map(|n| format!("n{n}.test")).collect()
-    }
-
-    #[tokio::test]
-    async fn the_hosts_file_is_checked_once_a_step() {
-        // It is silent.
-        let server = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let servers = vec![server.local_addr().unwrap()];
-        let hosts_file = PathBuf::from("/nonexistent/hosts");
-        let mut resolver =
-            Resolver::new(ResolverSettings { servers, hosts_file, ..ResolverSettings::default() }).unwrap();
-        // The names are more than there are places: there are due names that cannot begin.
-        let count = 2 * queue::PLACES_MAX;
-        resolver.set_names(names(count));
-        assert_eq!(resolver.resolve_all(Duration::from_secs(1)).await.len(), count);
-        // Places become free in few steps, as turns last for a tenth of a second or more.
-        assert!(resolver.hosts.checks <= count / 4, "{} checks", resolver.hosts.checks);
-    }
-
-    #[tokio::test]
-    async fn names_in_the_hosts_file_take_one_step() {
-        let count = 4000;
-        let hosts_file = std::env::temp_dir().join(format!("stillgate-many-hosts-{}", std::process::id()));
-        let lines = names(count).iter().map(|name| format!("192.0.2.7 {name}\n")).collect::<String>();
-        std::fs::write(&hosts_file, lines).unwrap();
-        let settings = ResolverSettings { hosts_file: hosts_file.clone(), ..ResolverSettings::default() };
-        let mut resolver = Resolver::new(settings).unwrap();
-        resolver.set_names(names(count));
-        assert_eq!(resolver.resolve_all(PATIENCE).await, []);
-        assert_eq!(resolver.hosts.checks, 1);
-        std::fs::remove_file(&hosts_file).unwrap();
-    }
-}
+mod tests;

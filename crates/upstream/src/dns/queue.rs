@@ -13,7 +13,10 @@
 //!
 //! So a quick name waits for about a tenth of a second for every 256 other names that turn out to be silent, and not at
 //! all for those that were silent before. A name that is not answered in the time of its turn loses only its turn: its
-//! addresses stay in use, and it gets more time in the turn that follows.
+//! addresses stay in use, and it gets more time in the turn that follows. A lookup that waits only for its second family
+//! has had its answer when it is ended.
+//!
+//! Lookups that wait for a silent family to the end have no place here ([`super::patient`]).
 //!
 //! All paces together begin at most 2,000 lookups a second over a longer time ([`BEGIN_INTERVAL`], [`BURST`]).
 //!
@@ -44,7 +47,7 @@ const DOUBTFUL: PaceBounds =
 const FAILING: PaceBounds = PaceBounds { places: 64, turn: Duration::MAX, turn_if_none_ends: Duration::MAX };
 
 /// Answers that take longer are slow.
-pub(super) const QUICK_ANSWER_MAX: Duration = Duration::from_millis(200);
+const QUICK_ANSWER_MAX: Duration = Duration::from_millis(200);
 /// A name has become slow after this number of slow answers, and fails after this number of failures, in a row.
 const IN_A_ROW: u32 = 2;
 
@@ -76,12 +79,12 @@ impl Pace {
     const ALL: [Self; 4] = [Self::Quick, Self::Slow, Self::Doubtful, Self::Failing];
 
     /// The pace of a name whose last lookup had an answer, by its slow answers in a row.
-    pub(super) fn of_answers(slow: u32) -> Self {
+    fn of_answers(slow: u32) -> Self {
         if slow < IN_A_ROW { Self::Quick } else { Self::Slow }
     }
 
     /// The pace of a name whose last lookup failed, by its failures in a row.
-    pub(super) fn of_failures(failures: u32) -> Self {
+    fn of_failures(failures: u32) -> Self {
         if failures < IN_A_ROW { Self::Doubtful } else { Self::Failing }
     }
 
@@ -104,10 +107,41 @@ impl Pace {
     }
 }
 
+/// How the last lookups of a name ended.
+#[derive(Debug, Default)]
+pub(super) struct LookupHistory {
+    /// Failed lookups in a row.
+    failures: u32,
+    /// Slow answers in a row; failures between them do not count.
+    slow_answers: u32,
+}
+
+impl LookupHistory {
+    /// Counts an answer, and returns the pace of the next lookup.
+    pub(super) fn answered(&mut self, took: Duration) -> Pace {
+        self.failures = 0;
+        self.slow_answers = if took > QUICK_ANSWER_MAX { self.slow_answers.saturating_add(1) } else { 0 };
+        Pace::of_answers(self.slow_answers)
+    }
+
+    /// Counts a failure, and returns the pace of the next lookup and the pause until then, which doubles each time.
+    pub(super) fn failed(&mut self, pause_min: Duration, pause_max: Duration) -> (Pace, Duration) {
+        let pause = pause_min.saturating_mul(1 << self.failures.min(31)).min(pause_max);
+        self.failures = self.failures.saturating_add(1);
+        (Pace::of_failures(self.failures), pause)
+    }
+
+    /// Whether the last lookup failed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failures > 0
+    }
+}
+
 /// What is to be done next.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NextLookup {
-    /// Begin the lookup of the name, after ending that of the other name, if there is one; it is queued again.
+    /// Begin the lookup of the name, after ending that of the other name, if there is one; it is queued again. If it has
+    /// found something, that is its end.
     Begin { name: Arc<str>, instead_of: Option<Arc<str>> },
     /// Nothing is to be done before that time, or before a lookup ends.
     Wait(Option<Instant>),

@@ -16,8 +16,8 @@ enum Server {
 }
 
 const AT_ONCE: Server = Server::Answers(Duration::from_millis(1));
-/// An A record at once and never an AAAA record, with the grace for the second family.
-const WITHOUT_V6: Server = Server::Answers(Duration::from_millis(251));
+/// One family takes as long as it may, or its answer was lost.
+const LATE: Server = Server::Answers(Duration::from_millis(251));
 
 /// Names, their servers, and what the resolver does: it begins lookups and handles their ends.
 #[derive(Debug)]
@@ -27,8 +27,7 @@ struct World {
     now: Instant,
     /// The server of a name by the name's first letter, which is its zone.
     servers: HashMap<char, Server>,
-    failures: HashMap<Arc<str>, u32>,
-    slow_answers: HashMap<Arc<str>, u32>,
+    histories: HashMap<Arc<str>, LookupHistory>,
     /// When the lookups under way began.
     under_way: HashMap<Arc<str>, Instant>,
     ends: BTreeSet<(Instant, Arc<str>)>,
@@ -48,8 +47,7 @@ impl World {
             began: now,
             now,
             servers: zones.iter().map(|&(zone, _, server)| (zone, server)).collect(),
-            failures: HashMap::new(),
-            slow_answers: HashMap::new(),
+            histories: HashMap::new(),
             under_way: HashMap::new(),
             ends: BTreeSet::new(),
             begins: HashMap::new(),
@@ -114,16 +112,13 @@ impl World {
     fn end_lookup(&mut self, name: &Arc<str>) {
         let (end, name) = self.ends.pop_first().filter(|(_, first)| first == name).unwrap();
         let began = self.under_way.remove(&name).unwrap();
-        let failures = self.failures.entry(name.clone()).or_default();
-        let (pace, pause) = if matches!(self.servers[&name.chars().next().unwrap()], Server::Answers(_)) {
-            *failures = 0;
+        let is_answered = matches!(self.server(&name), Server::Answers(_));
+        let history = self.histories.entry(name.clone()).or_default();
+        let (pace, pause) = if is_answered {
             self.answers.entry(name.clone()).or_default().push(end - self.began);
-            let slow = self.slow_answers.entry(name.clone()).or_default();
-            *slow = if end - began > QUICK_ANSWER_MAX { *slow + 1 } else { 0 };
-            (Pace::of_answers(*slow), TTL)
+            (history.answered(end - began), TTL)
         } else {
-            *failures += 1;
-            (Pace::of_failures(*failures), (TTL * 2u32.pow((*failures - 1).min(10))).min(RETRY_MAX))
+            history.failed(TTL, RETRY_MAX)
         };
         self.turns.end(name, pace, self.now + pause, self.now);
     }
@@ -174,7 +169,7 @@ fn many_quick_names_cost_one_turn_each() {
 
 #[test]
 fn no_pace_starves_beside_too_many_quick_names() {
-    let mut world = World::new(&[('a', 6000, AT_ONCE), ('r', 100, Server::Refuses), ('s', 10, WITHOUT_V6)]);
+    let mut world = World::new(&[('a', 6000, AT_ONCE), ('r', 100, Server::Refuses), ('s', 10, LATE)]);
     world.run(ms(30_000));
     world.change('r', AT_ONCE);
     world.run(RETRY_MAX);
@@ -235,9 +230,9 @@ fn names_that_fall_silent_do_not_keep_others_waiting() {
 }
 
 #[test]
-fn names_without_answers_for_v6_do_not_keep_others_waiting() {
+fn late_answers_do_not_keep_others_waiting() {
     for (count, bound_ms) in [(300, 160), (1000, 400), (4000, 1600)] {
-        let mut world = World::new(&[('s', count, WITHOUT_V6), ('z', 1, AT_ONCE)]);
+        let mut world = World::new(&[('s', count, LATE), ('z', 1, AT_ONCE)]);
         world.run(ms(60_000));
         assert!(world.first_begin("z0") <= ms(bound_ms), "{:?} beside {count}", world.first_begin("z0"));
         let gap = world.longest_gap("z0", Duration::ZERO);
@@ -266,7 +261,7 @@ fn a_slow_answer_is_waited_for_beside_silent_names() {
 
 #[test]
 fn one_lost_packet_is_not_held_against_a_name() {
-    for (bad, lost) in [(WITHOUT_V6, Server::Answers(ms(600))), (Server::Silent, Server::Silent)] {
+    for (bad, lost) in [(LATE, Server::Answers(ms(600))), (Server::Silent, Server::Silent)] {
         let mut world = World::new(&[('s', 2000, bad), ('z', 1, AT_ONCE)]);
         world.run(ms(90_000));
         world.change('z', lost);
