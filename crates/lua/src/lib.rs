@@ -43,5 +43,5 @@ pub use call::{
 };
 pub use host::{HeaderChange, Host, MessageSide, NginxLevel, RequestDocument};
 pub use program::{CallKind, Description, Module, PHASES, Program, check};
-pub use vm::{Context, fields_in_context, resume, resume_with, run, run_part, run_timer, timer_number};
+pub use vm::{Context, fields_in_context, memory_in_use, resume, resume_with, run, run_part, run_timer, timer_number};
 pub use watchdog::{RUN_TIME_MAX, WORK_TIME_MAX};

@@ -219,3 +219,24 @@ fn functions_that_wait_leave_memory_to_other_clients() {
     );
     assert_eq!(holder.expect_response("POST").head.status(), 200);
 }
+
+/// A function that waits again and again is counted once, and what it has dropped does not count while the VM has room.
+#[test]
+fn functions_that_hold_little_wait_as_often_as_they_like() {
+    let again = "return function() ngx.req.read_body() local held = require('cjson').decode(ngx.req.get_body_data()) for _ = 1, 4 do ngx.sleep(0.2) end ngx.say(#held) end";
+    let dropping = "return function() ngx.req.read_body() local held = #require('cjson').decode(ngx.req.get_body_data()) ngx.sleep(1) ngx.say(held) end";
+    let node = reflecting();
+    let routes = format!("routes:\n{}{}", pre("/again", "access", again), pre("/dropping", "access", dropping));
+    let gateway = gateway(node.addr(), &routes);
+    for (uri, clients, items) in [("/again", 5, 40_000), ("/dropping", 60, 20_000)] {
+        let body = format!("[{}1]", "{},".repeat(items));
+        let mut holders: Vec<_> = (0..clients).map(|_| gateway.client()).collect();
+        for holder in &mut holders {
+            let head = format!("POST {uri} HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n", body.len());
+            holder.send([head.as_bytes(), body.as_bytes()].concat());
+        }
+        for holder in &mut holders {
+            assert_eq!(text(&holder.expect_response("POST")).trim_end(), (items + 1).to_string(), "{uri}");
+        }
+    }
+}

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use stillgate_lua::{
     CallReply, Context, FailureKind, HttpCall, MEMORY_BYTES_MAX, PausedRun, Program, RunFailure, RunOutcome, RunWait,
-    WorkCall, resume, resume_with, run_part,
+    WorkCall, memory_in_use, resume, resume_with, run_part,
 };
 use stillgate_plugin_api::body::FILTER_BYTES_MAX;
 use stillgate_plugin_api::client_bound::{ClientBound, Full, Lease};
@@ -43,7 +43,7 @@ const CLIENT_MEMORY_BYTES_MAX: usize = MEMORY_BYTES_MAX / 8;
 /// A run that waits, and its memory.
 struct HeldRun {
     paused: PausedRun,
-    _memory: Lease,
+    memory: Lease,
 }
 
 impl HeldRun {
@@ -51,9 +51,12 @@ impl HeldRun {
     fn begin(paused: PausedRun, client: IpAddr) -> Result<HeldRun, &'static str> {
         let mut memory = HELD.with(|held| held.begin(client));
         match memory.set(paused.memory_bytes()) {
-            // Beyond that of the worker, the VM refuses what does not fit.
-            Ok(()) | Err(Full::Worker) => Ok(HeldRun { paused, _memory: memory }),
-            Err(Full::Client) => Err("functions that wait for one client hold as much memory as they may"),
+            // What is counted has garbage in it. While the VM has room, it does not matter.
+            Err(Full::Client) if memory_in_use() > MEMORY_BYTES_MAX / 2 => {
+                Err("functions that wait for one client hold as much memory as they may")
+            }
+            // Beyond the bound of the worker, the VM refuses what does not fit.
+            Ok(()) | Err(Full::Client | Full::Worker) => Ok(HeldRun { paused, memory }),
         }
     }
 }
@@ -89,12 +92,14 @@ impl Functions {
         outcome
     }
 
-    fn go_on(self: &Arc<Self>, phase: Phase, HeldRun { paused, _memory }: HeldRun, request: &mut Request<'_>) -> Flow {
+    fn go_on(self: &Arc<Self>, phase: Phase, HeldRun { paused, memory }: HeldRun, request: &mut Request<'_>) -> Flow {
         let outcome = with_context(request, |request, context| {
             let mut host = RequestHost::new(request, phase, self.plugin);
             let outcome = resume(paused, &mut host, context);
             self.ran(host, outcome)
         });
+        // If it waits again, it is counted again.
+        drop(memory);
         self.flow(phase, outcome, request)
     }
 
@@ -102,7 +107,7 @@ impl Functions {
     fn resume_with_reply(
         self: &Arc<Self>,
         phase: Phase,
-        HeldRun { paused, _memory }: HeldRun,
+        HeldRun { paused, memory }: HeldRun,
         reply: Result<CallReply, String>,
         request: &mut Request<'_>,
     ) -> Flow {
@@ -111,6 +116,7 @@ impl Functions {
             let outcome = resume_with(paused, reply, &mut host, context);
             self.ran(host, outcome)
         });
+        drop(memory);
         self.flow(phase, outcome, request)
     }
 
