@@ -51,6 +51,7 @@ fn main() {
         (Scatter::Bimodal, 0.95),
         (Scatter::Quiet, 0.95),
         (Scatter::Compilers, 0.95),
+        (Scatter::Periodic(3), 0.95),
     ] {
         let name = format!("{scatter:?}, {confidence}");
         if name.contains(&wanted) {

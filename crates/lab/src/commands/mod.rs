@@ -12,7 +12,6 @@ mod connections;
 mod devices;
 mod explain;
 mod history;
-mod host_agent;
 mod load;
 mod man_pages;
 mod measure;
@@ -24,6 +23,7 @@ mod tail;
 mod verify;
 
 use crate::error::{EXIT_FAILED, EXIT_USAGE, Result};
+use crate::hosts;
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -69,7 +69,7 @@ commands! {
     History: history::History,
     /// Serve `--hosts` of a laboratory on another machine
     #[command(hide = true)]
-    HostAgent: host_agent::HostAgent,
+    HostAgent: hosts::HostAgent,
     /// Put load on a server and report what its clients would see
     Load: load::LoadArguments,
     /// Write a man page of each command into a folder

@@ -26,6 +26,15 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tempfile::TempDir;
 
+/// `stillgate-lab host-agent`: the agent that `--hosts` runs on other machines.
+#[derive(Debug, clap::Args)]
+pub(crate) struct HostAgent {}
+
+/// Runs the agent; returns the exit code.
+pub(crate) fn run(_: &HostAgent) -> Result<u8> {
+    serve().map(|()| 0)
+}
+
 /// A machine with its agent.
 #[derive(Debug)]
 pub(crate) struct Host {

@@ -3,11 +3,13 @@
 //!
 //! The levels of the places are a hidden chain: none, one or two steps anywhere between the first place and the last.
 //! Its posterior is summed exactly over a grid of levels and a grid of noise models ([`chain`]), so nothing
-//! is assumed to be normal that is not, and a probability may be looked at any number of times. Drift over time is
-//! subtracted first ([`walk`]). [`choice`] chooses the place to read next and decides when to stop.
+//! is assumed to be normal that is not, and a probability may be looked at any number of times. A period of the machine
+//! ([`period`]) and drift over time ([`walk`]) are subtracted first. [`choice`] chooses the place to read next and
+//! decides when to stop.
 
 mod chain;
 mod choice;
+mod period;
 #[cfg(test)]
 mod tests;
 mod walk;
@@ -74,11 +76,11 @@ pub struct Steps {
     /// How much better a step explains the readings than no step does, as a logarithm. If there is no step, the
     /// probability that this ever exceeds ln(1 / a) is at most a, under any number of looks (Ville's inequality).
     pub log_evidence: f64,
-    /// The drift that was subtracted from each reading.
+    /// The drift that was subtracted from each reading, besides a period.
     pub drift: Vec<f64>,
     /// The places in the order they were read.
     order: Vec<usize>,
-    /// The values in that order, without the drift.
+    /// The values in that order, without the drift and a period.
     values: Vec<f64>,
     /// Number of readings of each place.
     counts: Vec<usize>,
@@ -103,6 +105,7 @@ pub fn steps(readings: &[Reading], prior: &StepPrior) -> Option<Steps> {
     if readings.len() < 3 || !sound || !is_prior(prior) || !read(0) || !read(places - 1) {
         return None;
     }
+    let readings = &period::without_period(readings)[..];
     let still = without_drift(readings, vec![0.0; readings.len()], prior)?;
     let mut drifting: Option<Steps> = None;
     for _ in 0..DRIFT_ROUNDS_MAX {

@@ -108,6 +108,21 @@ fn two_steps_are_both_named() {
 }
 
 #[test]
+fn a_machine_with_a_period_is_not_taken_for_a_step() {
+    let (mut invented, mut right, mut runs) = (0, 0, 0);
+    for (period, seed) in (2..=7).flat_map(|period| (0..12).map(move |seed| (period, seed))) {
+        let mut still = PlantedHistory::new(8, None, Scatter::Periodic(period), 7000 + seed);
+        invented += u64::from(matches!(search(&mut still, 0.95).1, Conclusion::Found(_)));
+        let before = (seed as usize * 5 + period) % 8;
+        let mut planted = PlantedHistory::new(8, Some((before, NOISE)), Scatter::Periodic(period), 8000 + seed);
+        right += u64::from(ours(&mut planted, 0.95).is_right(&planted));
+        runs += 1;
+    }
+    assert!(invented * 20 <= runs, "{invented} of {runs} name a commit, and none differs");
+    assert!(right * 20 >= runs * 19, "{right} of {runs} right");
+}
+
+#[test]
 fn stated_probabilities_hold() {
     for scatter in [Scatter::Normal, Scatter::Compilers] {
         let tally = calibration(scatter, 0.8, 0..60);

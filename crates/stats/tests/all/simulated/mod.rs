@@ -67,6 +67,8 @@ pub(crate) enum Scatter {
     SomewhatMoreOften,
     /// As [`Scatter::MoreOften`], with none and 3 in ten.
     Appearing,
+    /// One in so many is slow, at equal distances, whatever is measured.
+    Periodic(usize),
 }
 
 pub(crate) const SCATTERS: [Scatter; 6] =
@@ -90,6 +92,10 @@ pub(crate) const OF_STATES: [Scatter; 11] = [
 /// Readings of a bisection whose states are far apart.
 const READINGS_OF_STATES_MAX: usize = 150;
 
+/// By how much the logarithm of a slow measurement of [`Scatter::Periodic`] is higher, and the scatter of each.
+const PERIODIC_SLOW: f64 = 0.05;
+const PERIODIC_NOISE: f64 = 0.005;
+
 /// The recording of `data/record.py`, in the order of the runs.
 const RECORDED: &str = include_str!("../../data/recorded.json");
 
@@ -102,6 +108,8 @@ pub(crate) struct PlantedHistory {
     pub(crate) unbuildable: Vec<usize>,
     pub(crate) scatter: Scatter,
     pub(crate) random: Random,
+    /// Readings so far.
+    taken: usize,
     walk: f64,
     /// `None` for a scatter without states.
     states: Option<States>,
@@ -162,7 +170,18 @@ impl PlantedHistory {
         let states = States::of(scatter, &mut random);
         let readings_max = if states.is_some() { READINGS_OF_STATES_MAX } else { READINGS_MAX };
         let (steps, unbuildable) = (steps.into_iter().collect(), Vec::new());
-        PlantedHistory { commits, steps, unbuildable, scatter, random, walk: 0.0, states, readings_max, recording }
+        PlantedHistory {
+            commits,
+            steps,
+            unbuildable,
+            scatter,
+            random,
+            taken: 0,
+            walk: 0.0,
+            states,
+            readings_max,
+            recording,
+        }
     }
 
     /// Makes five commits unbuildable: two before the commit that has the step, three after it.
@@ -179,6 +198,7 @@ impl PlantedHistory {
             Some(_) => 0.0,
             None => self.steps.iter().filter(|(before, _)| place > *before).map(|(_, size)| size).sum(),
         };
+        self.taken += 1;
         level
             + match self.scatter {
                 Scatter::Normal => self.normal(),
@@ -190,6 +210,10 @@ impl PlantedHistory {
                 }
                 Scatter::Bimodal => self.normal() * 0.5 + if self.random.below(10) < 3 { 1.8 * NOISE } else { 0.0 },
                 Scatter::Quiet | Scatter::Compilers => self.recording.next(),
+                Scatter::Periodic(period) => {
+                    let slow = if self.taken % period == 1 { PERIODIC_SLOW } else { 0.0 };
+                    slow + PERIODIC_NOISE * self.random.normal()
+                }
                 _ => self.of_states(is_behind),
             }
     }
