@@ -17,8 +17,6 @@ use stillgate_rig::{Running, Signal, callgrind, ports};
 
 /// How long the gateway may take to start under callgrind.
 const START_MAX: Duration = Duration::from_secs(180);
-/// How many requests it serves there.
-const REQUESTS: usize = 200;
 /// How long it is idle there.
 const IDLE: Duration = Duration::from_secs(5);
 
@@ -32,23 +30,26 @@ pub(crate) fn build(package: &str, name: &str) -> Result<PathBuf> {
     let built = target_dir().join("dist").join(name);
     let folder = target_dir().join("dist/ordered");
     let program = folder.join(name);
-    let Some(link) = printed.lines().find(|line| line.contains("\"-o\" \"")) else {
-        return match program.is_file() {
-            // Cargo had nothing to do.
-            true => Ok(program),
-            false => Err(format!("{}: cargo did not link it; remove it, and try again", built.display()).into()),
-        };
-    };
     fs::create_dir_all(&folder)?;
+    let last_link = folder.join("link.txt");
+    match printed.lines().find(|line| line.contains("\"-o\" \"")) {
+        Some(link) => fs::write(&last_link, link)?,
+        // Cargo had nothing to do. With the file, the second link was interrupted.
+        None if !last_link.is_file() && program.is_file() => return Ok(program),
+        None => {}
+    }
+    let link = fs::read_to_string(&last_link).map_err(|_| {
+        format!("{}: how it was linked is not known; `cargo clean --profile dist -p {package}`", built.display())
+    })?;
     let profile = folder.join("callgrind.out");
     run_for_profile(&built, &folder, &profile)?;
-    let counted = fs::read_to_string(&profile)?;
-    let order = folder.join("functions.txt");
+    let (counted, order) = (fs::read_to_string(&profile)?, folder.join("functions.txt"));
     let functions = callgrind::functions_run(&counted);
     println!("{} functions run between the start and a served request", functions.len());
     fs::write(&order, functions.join("\n"))?;
-    relink(link, &order, &program)?;
-    remove_temporary(link)?;
+    relink(&link, &order, &program)?;
+    remove_temporary(&link)?;
+    fs::remove_file(last_link)?;
     Ok(program)
 }
 
@@ -61,8 +62,8 @@ fn run_for_profile(program: &Path, folder: &Path, profile: &Path) -> Result {
         "valgrind\n--tool=callgrind\n--demangle=no\n--callgrind-out-file={profile}\n{program}\n\
          proxy\n--to\n{to}\n--listen\n{address}"
     );
-    let words: Vec<String> = command.lines().map(str::to_owned).collect();
     thread::spawn(move || node.incoming().flatten().for_each(|connection| drop(thread::spawn(|| serve(connection)))));
+    let words: Vec<String> = command.lines().map(str::to_owned).collect();
     let mut running = Running::spawn("callgrind", &words, &[], &folder.join("callgrind.log"), Stdio::null())?;
     running.wait_for(address, START_MAX).map_err(|error| format!("the gateway under callgrind: {error}"))?;
     ask(address).map_err(|error| format!("a request to the gateway under callgrind: {error}"))?;
@@ -82,17 +83,14 @@ fn serve(mut connection: TcpStream) {
     while connection.read(&mut buffer).is_ok_and(|read| read > 0) && connection.write_all(ANSWER).is_ok() {}
 }
 
-/// Makes the requests, each half of them on a connection of its own.
+/// Makes a few hundred requests, one after the other.
 fn ask(address: SocketAddr) -> std::io::Result<()> {
-    for _ in 0..2 {
-        let mut connection = TcpStream::connect(address)?;
-        let mut buffer = [0; 4096];
-        for _ in 0..REQUESTS / 2 {
-            connection.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nUser-Agent: a\r\nAccept: */*\r\n\r\n")?;
-            let read = connection.read(&mut buffer)?;
-            if !buffer[..read].starts_with(b"HTTP/1.1 200 ") {
-                return Err(std::io::Error::other(String::from_utf8_lossy(&buffer[..read]).into_owned()));
-            }
+    let (mut connection, mut buffer) = (TcpStream::connect(address)?, [0; 4096]);
+    for _ in 0..200 {
+        connection.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nUser-Agent: a\r\nAccept: */*\r\n\r\n")?;
+        let read = connection.read(&mut buffer)?;
+        if !buffer[..read].starts_with(b"HTTP/1.1 200 ") {
+            return Err(std::io::Error::other(String::from_utf8_lossy(&buffer[..read]).into_owned()));
         }
     }
     Ok(())

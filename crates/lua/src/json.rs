@@ -710,7 +710,7 @@ mod tests {
         {
             assert!(read(&lua, text.as_bytes(), &array_mt).is_err(), "{}", &text[..text.len().min(100)]);
         }
-        // Of equal keys the last counts, as in cjson.
+        // If a key is repeated, its last value counts, as in cjson.
         let Some(Value::Table(table)) = read(&lua, br#"{"a":1,"a":2}"#, &array_mt).unwrap() else { panic!() };
         assert_eq!(table.get::<f64>("a").unwrap(), 2.0);
     }

@@ -80,7 +80,7 @@ impl ProcessMetrics {
 }
 
 impl Metric {
-    /// Adds to a counter. If there is no memory for the thread or the series, this and the other changes are lost.
+    /// Adds to a counter. If there is no memory for the thread or the series, the change is lost, as with the other methods.
     ///
     /// # Panics
     /// If there are not as many values as the family has labels.

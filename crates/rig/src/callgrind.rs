@@ -66,15 +66,15 @@ pub fn of_run(program: &Path, arguments: &[&str]) -> Result<u64> {
     total.ok_or_else(|| format!("callgrind printed no total:\n{log}").into())
 }
 
-/// The functions that have run, by the names that the linker knows, the one with most instructions of its own first. `profile`: a file
-/// of callgrind's that was written with `--demangle=no`.
+/// The functions that have run, by the names that the linker knows; the function with the most instructions of its own comes first.
+/// `profile`: the text of a file that callgrind wrote with `--demangle=no`.
 pub fn functions_run(profile: &str) -> Vec<&str> {
     let mut names: HashMap<&str, &str> = HashMap::new();
     let mut own: HashMap<&str, u64> = HashMap::new();
     let (mut current, mut is_of_call) = ("", false);
     for line in profile.lines() {
         if let Some((kind, function)) = line.split_once("fn=").filter(|(kind, _)| matches!(*kind, "" | "c")) {
-            // A name is written once, with a number that stands for it from then on.
+            // The first mention of a name defines a number for it; later ones have only the number.
             let (number, name) = function.split_once(' ').unwrap_or((function, ""));
             if !name.is_empty() {
                 // Recursive calls have names of their own.

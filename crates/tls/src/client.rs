@@ -175,7 +175,7 @@ pub fn towards_service(roots: ServiceRoots<'_>) -> Result<Arc<ClientConfig>, Str
     match roots {
         ServiceRoots::Anyone => {}
         ServiceRoots::Der(certificates) => {
-            // Some systems carry one that is no longer accepted as valid DER; the others can still be used.
+            // Some systems include a certificate that is not valid DER any more; the others can still be used.
             store.add_parsable_certificates(certificates.iter().map(|bytes| CertificateDer::from(&**bytes)));
             if store.is_empty() {
                 return Err("the system trusts no certificates; install ca-certificates".to_owned());

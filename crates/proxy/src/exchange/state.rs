@@ -110,6 +110,8 @@ impl Exchange {
         self.tries.clear();
         self.fields.clear();
         self.id.take();
+        // Even if the last request had plugins that are with its tunnel now.
+        self.call_deadline_ms = None;
         self.outcome = RequestOutcome { timing, ..RequestOutcome::default() };
         if self.from_client.has_leftover() {
             self.outcome.note_arrival();
@@ -125,7 +127,6 @@ impl Exchange {
             body.end_capture();
         }
         self.request_edits.clear();
-        self.call_deadline_ms = None;
     }
 
     /// The known facts of the request.
@@ -237,5 +238,19 @@ impl Exchange {
     /// Drops free exchanges above this number.
     pub(crate) fn keep(count: usize) {
         FREE.with_borrow_mut(|free| free.truncate(count));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A tunnel keeps the plugins of its request, so that these are not forgotten here.
+    #[test]
+    fn a_request_has_no_deadline_of_the_one_before() {
+        let mut exchange = Exchange { call_deadline_ms: Some(1), ..Exchange::default() };
+        assert!(!exchange.chains.is_on());
+        exchange.begin(Timing::default());
+        assert_eq!(exchange.call_deadline_ms, None);
     }
 }

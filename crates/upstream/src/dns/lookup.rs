@@ -256,7 +256,7 @@ async fn both_families<A, B>(
     (found_v4.unwrap_or(Err(NetError::Timeout)), found_v6.unwrap_or(Err(NetError::Timeout)))
 }
 
-/// Whether a server has answered that there is no such name.
+/// Whether a server answered that the name does not exist.
 fn is_missing<A>(found: &FamilyResult<A>) -> bool {
     let Err(NetError::Dns(DnsError::NoRecordsFound(records))) = found else { return false };
     records.response_code == ResponseCode::NXDomain
