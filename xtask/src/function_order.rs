@@ -32,10 +32,11 @@ pub(crate) fn build(package: &str, name: &str) -> Result<PathBuf> {
     let program = folder.join(name);
     fs::create_dir_all(&folder)?;
     let last_link = folder.join("link.txt");
+    let modified = |path: &Path| fs::metadata(path).and_then(|found| found.modified()).ok();
     match printed.lines().find(|line| line.contains("\"-o\" \"")) {
         Some(link) => fs::write(&last_link, link)?,
         // Cargo had nothing to do. With the file, the second link was interrupted.
-        None if !last_link.is_file() && program.is_file() => return Ok(program),
+        None if !last_link.is_file() && modified(&program) >= modified(&built) => return Ok(program),
         None => {}
     }
     let link = fs::read_to_string(&last_link).map_err(|_| {
