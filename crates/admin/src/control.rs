@@ -19,8 +19,8 @@ pub trait Control: Send + Sync + 'static {
     /// All documents, with secrets in plain text. They may change while a caller holds them.
     fn documents(&self) -> Arc<dyn Documents>;
 
-    /// Whether the documents are known; `Err`: why they have not been read yet.
-    fn readable(&self) -> Result<(), String>;
+    /// Waits until the documents are known; `Err`: why they are not.
+    fn readable(&self) -> Pending<Result<(), String>>;
 
     /// Whether resources can be written here; `Err`: why not, for example because they come from a file.
     fn writable(&self) -> Result<(), String>;

@@ -69,7 +69,7 @@ async fn index_page(State(api): State<Arc<Api>>, headers: HeaderMap) -> Response
 async fn answer(api: Arc<Api>, action: Action, asked: ParsedRequest) -> Answer {
     // Documents that have not been read yet are not absent.
     if action.needs_documents()
-        && let Err(why) = api.control.readable()
+        && let Err(why) = api.control.readable().await
     {
         return Answer::refused(&WriteError::Unavailable(why));
     }

@@ -1,8 +1,11 @@
-//! The last 15 minutes, second by second, for all viewers: the content of `GET /v1/live`. The slowest requests are in `slow`.
+//! The last 15 minutes, second by second, for all viewers: the content of `GET /v1/live`, and what routes and consumers did lately.
+//! The slowest requests are in `slow`.
 //!
 //! ```text
-//!  exporter's thread: Sampler reads the segments ─▶ Second ─▶ ring of 900 ─▶ first event of a stream
+//!  exporter's thread: Sampler reads the segments ─┬▶ second ─▶ ring of 900 ─▶ first event of a stream
 //!  control thread:    connections, generation    ─┘       └▶ one text, shared by all streams
+//!                                                 ├▶ history: each route, 12 bytes a second
+//!                                                 └▶ recent: percentiles of the last minute, consumers
 //! ```
 //!
 //! Workers take no part: their counters are read in place. A second is computed once for all viewers, on the exporter's thread of
@@ -10,15 +13,20 @@
 
 #![forbid(unsafe_code)]
 
+mod history;
+mod recent;
 mod sampler;
 mod second;
 mod slow;
+pub mod traffic;
 
-use second::{ProcessFigures, Second, SecondFigures};
+use history::RouteHistory;
+use recent::Recent;
+use second::{OfRequests, ProcessFigures, SecondFigures, route_text, second_text, unix_s};
 use slow::Slow;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::Bytes;
 use sampler::Sampler;
@@ -30,7 +38,7 @@ use tokio::time::{Instant, sleep_until};
 /// Number of seconds that are kept.
 const SECONDS_MAX: usize = 900;
 
-/// The most routes whose own figures are sent on request.
+/// The most routes that are measured because somebody asks for them, however few requests they have.
 const FOLLOWED_MAX: usize = 32;
 
 /// The longest id of such a route, in bytes.
@@ -46,10 +54,14 @@ const EVERY_MAX: Duration = Duration::from_secs(60);
 
 /// The recent figures and their viewers.
 pub struct Live {
-    /// Whether requests are measured.
-    has_metrics: bool,
+    /// When this began, in seconds since 1970.
+    since_unix_s: u64,
+    /// Reads the metrics; `None`: nothing is measured.
+    reader: Option<CollectorReader>,
     /// Locked for a few instructions, by the control side only.
     known: Mutex<Seconds>,
+    /// Written once a second by the exporter's thread.
+    recent: Arc<Mutex<Recent>>,
     /// The last second.
     last: watch::Sender<Option<Arc<Tick>>>,
     /// The slowest requests.
@@ -59,19 +71,28 @@ pub struct Live {
 #[derive(Default)]
 struct Seconds {
     ring: VecDeque<Arc<Tick>>,
+    routes: RouteHistory,
     /// Routes with the number of streams that request them.
     followed: BTreeMap<Arc<str>, usize>,
 }
 
 /// A second in the form in which it is sent.
 struct Tick {
+    /// Number of the reading.
+    number: u64,
+    /// Seconds since 1970.
+    t: u64,
+    /// The time since the reading before.
+    elapsed_s: f64,
+    /// Whether routes that are not in the history had no requests.
+    is_complete: bool,
+    /// Whether errors are counted.
+    has_codes: bool,
     /// JSON without the closing brace.
     text: Bytes,
-    /// The followed routes of that second, as JSON.
-    routes: BTreeMap<Arc<str>, String>,
 }
 
-/// While this is held, the figures of a route are sent.
+/// While this is held, a route is measured, and its figures are sent.
 pub struct RouteInterest {
     live: Arc<Live>,
     route: Arc<str>,
@@ -86,24 +107,26 @@ impl Live {
         give_back: fn(),
     ) -> Arc<Live> {
         let live = Arc::new(Live {
-            has_metrics: reader.is_some(),
+            since_unix_s: unix_s(),
+            reader,
             known: Mutex::default(),
+            recent: Arc::default(),
             last: watch::Sender::default(),
             slow: Slow::start(&plans, tally.clone(), give_back),
         });
         let task = live.clone();
-        tokio::spawn(async move { task.run(reader, tally, plans).await });
+        tokio::spawn(async move { task.run(tally, plans).await });
         live
     }
 
-    async fn run(&self, reader: Option<CollectorReader>, tally: WorkerTally, plans: Arc<PlanCell>) {
-        let mut sampler = Some(Sampler::default());
+    async fn run(&self, tally: WorkerTally, plans: Arc<PlanCell>) {
+        let mut sampler = Some(Sampler::new(self.recent.clone()));
         let mut due = Instant::now();
         let mut before: Option<(Instant, u64)> = None;
         loop {
             sleep_until(due).await;
             let wanted: Vec<Arc<str>> = self.lock().followed.keys().cloned().collect();
-            let figures = match (&reader, sampler.take()) {
+            let figures = match (&self.reader, sampler.take()) {
                 (Some(reader), Some(mut of)) => {
                     let sampled = reader.read(move |collector| {
                         let figures = of.sample(collector, &wanted);
@@ -128,21 +151,28 @@ impl Live {
             if let Some((last, requests)) = before {
                 let elapsed_s = (at - last).as_secs_f64();
                 let counted = counters.requests_total.saturating_sub(requests);
-                self.add(Second::new(&known, &figures, counted, elapsed_s));
+                self.add(&known, &figures, counted, elapsed_s);
             }
             before = Some((at, counters.requests_total));
             due = (due + EVERY).max(at + (figures.took * REST).min(EVERY_MAX));
         }
     }
 
-    fn add(&self, second: Second) {
-        let Second { text, routes } = second;
-        let tick = Arc::new(Tick { text, routes });
+    /// Adds a second; see [`second_text`].
+    fn add(&self, now: &ProcessFigures, figures: &SecondFigures, counted: u64, elapsed_s: f64) {
+        let text = second_text(now, figures, counted, elapsed_s);
         let mut known = self.lock();
+        let number = known.ring.back().map_or(0, |last| last.number + 1);
+        let SecondFigures { is_complete, has_codes, .. } = *figures;
+        let tick = Arc::new(Tick { number, t: now.t, elapsed_s, is_complete, has_codes, text });
         if known.ring.len() == SECONDS_MAX {
             known.ring.pop_front();
         }
         known.ring.push_back(tick.clone());
+        let kept_from = known.ring.front().map_or(0, |first| first.number);
+        for (route, of) in &figures.active {
+            known.routes.add(number, kept_from, route, of);
+        }
         drop(known);
         self.last.send_replace(Some(tick));
     }
@@ -151,7 +181,7 @@ impl Live {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Requests a route's own figures from now on; `None`: the maximum number of routes is already requested.
+    /// Measures a route from now on, however few requests it has; `None`: as many routes as possible are already requested.
     pub fn follow(self: &Arc<Self>, route: &str) -> Option<RouteInterest> {
         let mut known = self.lock();
         let is_known = known.followed.contains_key(route);
@@ -163,53 +193,64 @@ impl Live {
         Some(RouteInterest { live: self.clone(), route })
     }
 
-    /// Returns a receiver that changes with every later second.
-    pub fn seconds(&self) -> LastSecond {
-        let mut last = self.last.subscribe();
-        last.mark_unchanged();
-        LastSecond(last)
-    }
-
     /// The first event of a stream: all kept seconds, in pieces that streams share.
     pub fn history(&self, followed: Option<&RouteInterest>) -> Vec<Bytes> {
-        let ring: Vec<Arc<Tick>> = self.lock().ring.iter().cloned().collect();
-        let has_metrics = self.has_metrics;
+        let has_metrics = self.reader.is_some();
         let mut pieces = vec![Bytes::from(format!("retry: 1000\ndata: {{\"metrics\":{has_metrics},\"history\":["))];
-        for (index, tick) in ring.iter().enumerate() {
+        let known = self.lock();
+        for (index, tick) in known.ring.iter().enumerate() {
             if index > 0 {
                 pieces.push(Bytes::from_static(b","));
             }
-            pieces.extend(tick.pieces(followed));
+            pieces.extend(tick.pieces(&known.routes, followed));
         }
         pieces.push(Bytes::from_static(b"]}\n\n"));
         pieces
     }
+
+    /// Returns a receiver that changes with every later second.
+    pub fn seconds(self: &Arc<Self>) -> LastSecond {
+        let mut last = self.last.subscribe();
+        last.mark_unchanged();
+        LastSecond { live: self.clone(), last }
+    }
 }
 
 /// A stream's receiver for the next second.
-pub struct LastSecond(watch::Receiver<Option<Arc<Tick>>>);
+pub struct LastSecond {
+    live: Arc<Live>,
+    last: watch::Receiver<Option<Arc<Tick>>>,
+}
 
 impl LastSecond {
     /// The next event, in pieces; a caller that is too slow misses seconds. `None`: the stream has ended.
     pub async fn next(&mut self, followed: Option<&RouteInterest>) -> Option<Vec<Bytes>> {
         loop {
-            self.0.changed().await.ok()?;
-            let tick = self.0.borrow_and_update().clone();
+            self.last.changed().await.ok()?;
+            let tick = self.last.borrow_and_update().clone();
             if let Some(tick) = tick {
-                let end = Bytes::from_static(b"\n\n");
-                return Some(
-                    [Bytes::from_static(b"data: ")].into_iter().chain(tick.pieces(followed)).chain([end]).collect(),
-                );
+                let mut pieces = vec![Bytes::from_static(b"data: ")];
+                pieces.extend(tick.pieces(&self.live.lock().routes, followed));
+                pieces.push(Bytes::from_static(b"\n\n"));
+                return Some(pieces);
             }
         }
     }
 }
 
 impl Tick {
-    fn pieces(&self, followed: Option<&RouteInterest>) -> [Bytes; 2] {
-        let own = followed.and_then(|followed| self.routes.get(&followed.route));
-        let end = own.map_or(Bytes::from_static(b"}"), |own| Bytes::from(format!(",\"route\":{own}}}")));
+    fn pieces(&self, routes: &RouteHistory, followed: Option<&RouteInterest>) -> [Bytes; 2] {
+        let own = followed.and_then(|followed| Some((&followed.route, self.route(routes, &followed.route)?)));
+        let end = own.map_or(Bytes::from_static(b"}"), |(id, of)| {
+            Bytes::from(format!(",\"route\":{}}}", route_text(id, &of, self.elapsed_s)))
+        });
         [self.text.clone(), end]
+    }
+
+    /// What a route did in this second; `None`: unknown.
+    fn route(&self, routes: &RouteHistory, id: &str) -> Option<OfRequests> {
+        let of = routes.get(self.number, id, self.has_codes)?;
+        (of.requests > 0 || self.is_complete).then_some(of)
     }
 }
 
@@ -225,30 +266,33 @@ impl Drop for RouteInterest {
     }
 }
 
-/// A clock before 1970 counts as 1970.
-fn unix_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
-}
-
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use serde_json::Value as Json;
 
-    fn live() -> Arc<Live> {
+    pub(crate) fn live() -> Arc<Live> {
         Arc::new(Live {
-            has_metrics: true,
+            since_unix_s: 0,
+            reader: None,
             known: Mutex::default(),
+            recent: Arc::default(),
             last: watch::Sender::default(),
             slow: Slow::unfed(),
         })
     }
 
-    fn second(t: u64, routes: &[&str]) -> Second {
-        let known = ProcessFigures { t, connections: 2, tunnels: 1, generation: 4 };
-        let mut second = Second::new(&known, &SecondFigures::default(), 3, 1.0);
-        second.routes.extend(routes.iter().map(|route| ((*route).into(), format!("{{\"id\":\"{route}\"}}"))));
-        second
+    fn requests(requests: u64) -> OfRequests {
+        OfRequests { requests, errors: Some(1), client_errors: Some(0), timed: requests, ..OfRequests::default() }
+    }
+
+    impl Live {
+        pub(crate) fn add_second(&self, t: u64, active: &[(&str, u64)]) {
+            let known = ProcessFigures { t, connections: 2, tunnels: 1, generation: 4 };
+            let active = active.iter().map(|(id, count)| ((*id).into(), requests(*count))).collect();
+            let figures = SecondFigures { active, is_complete: true, has_codes: true, ..SecondFigures::default() };
+            self.add(&known, &figures, 3, 1.0);
+        }
     }
 
     fn event(pieces: &[Bytes]) -> Json {
@@ -262,28 +306,42 @@ mod tests {
     async fn a_stream_begins_with_what_was_and_goes_on() {
         let live = live();
         let none = event(&live.history(None));
-        assert_eq!((&none["metrics"], &none["history"]), (&Json::Bool(true), &Json::Array(Vec::new())));
-        (0..1000).for_each(|t| live.add(second(t, &[])));
+        assert_eq!((&none["metrics"], &none["history"]), (&Json::Bool(false), &Json::Array(Vec::new())));
+        (0..1000).for_each(|t| live.add_second(t, &[]));
         let history = event(&live.history(None));
         let ring = history["history"].as_array().unwrap();
         assert_eq!((ring.len(), &ring[0]["t"], &ring[899]["t"]), (900, &100.into(), &999.into()));
         assert_eq!((&ring[0]["requests"], &ring[0]["generation"]), (&3.0.into(), &4.into()));
 
         let mut seconds = live.seconds();
-        live.add(second(1000, &[]));
+        live.add_second(1000, &[]);
         assert_eq!(event(&seconds.next(None).await.unwrap())["t"], 1000);
     }
 
+    /// The history of a route does not begin when somebody first looks at it.
     #[tokio::test]
-    async fn a_route_that_is_followed_comes_with_it() {
+    async fn a_route_has_all_seconds_from_before_it_is_followed() {
+        let live = live();
+        (0..200).for_each(|t| live.add_second(t, &[("a", t + 1), ("b", 1)]));
+        live.add_second(200, &[]);
+        let followed = live.follow("a").unwrap();
+        let history = event(&live.history(Some(&followed)));
+        for t in 0..200 {
+            assert_eq!(history["history"][t]["route"]["requests"], (t + 1) as f64, "{t}");
+        }
+        assert_eq!(history["history"][200]["route"]["requests"], 0.0);
+        assert_eq!(event(&live.history(None))["history"][0]["route"], Json::Null);
+        let mut seconds = live.seconds();
+        live.add_second(201, &[("a", 7)]);
+        let next = event(&seconds.next(Some(&followed)).await.unwrap());
+        assert_eq!((&next["route"]["id"], &next["route"]["requests"]), (&"a".into(), &7.0.into()));
+    }
+
+    #[test]
+    fn so_many_routes_are_followed_and_no_more() {
         let live = live();
         let followed = live.follow("a").unwrap();
         let twice = live.follow("a").unwrap();
-        let mut seconds = live.seconds();
-        live.add(second(1, &["a"]));
-        assert_eq!(event(&seconds.next(Some(&followed)).await.unwrap())["route"]["id"], "a");
-        assert_eq!(event(&live.history(Some(&followed)))["history"][0]["route"]["id"], "a");
-        assert_eq!(event(&live.history(None))["history"][0]["route"], Json::Null);
         drop(followed);
         assert_eq!(live.lock().followed.len(), 1);
         drop(twice);

@@ -2,9 +2,8 @@
 
 use bytes::Bytes;
 use serde::Serialize;
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Significant digits of a figure: more are noise, and nine hundred seconds are sent at once.
 const DIGITS: i32 = 4;
@@ -16,8 +15,12 @@ pub(super) struct SecondFigures {
     pub(super) all: Option<OfRequests>,
     /// The busiest routes and those with the most errors.
     pub(super) routes: Vec<(Arc<str>, OfRequests)>,
-    /// The followed routes.
-    pub(super) followed: Vec<(Arc<str>, OfRequests)>,
+    /// Routes with requests: all of them, or the busiest where there are very many.
+    pub(super) active: Vec<(Arc<str>, OfRequests)>,
+    /// Whether `active` has all.
+    pub(super) is_complete: bool,
+    /// Whether errors are counted.
+    pub(super) has_codes: bool,
     /// The time that the reading took.
     pub(super) took: Duration,
 }
@@ -26,6 +29,8 @@ pub(super) struct SecondFigures {
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(super) struct OfRequests {
     pub(super) requests: u64,
+    /// Responses with a status of 4xx; `None`: the metrics have no label `code`.
+    pub(super) client_errors: Option<u64>,
     /// Responses with a status of 5xx; `None`: the metrics have no label `code`.
     pub(super) errors: Option<u64>,
     /// Requests with a known latency.
@@ -47,18 +52,11 @@ pub(super) struct ProcessFigures {
     pub(super) generation: u64,
 }
 
-/// A second in the form in which it is sent.
-pub(super) struct Second {
-    /// JSON without the closing brace.
-    pub(super) text: Bytes,
-    /// The followed routes, as JSON.
-    pub(super) routes: BTreeMap<Arc<str>, String>,
-}
-
 #[derive(Serialize)]
 struct SecondMessage<'a> {
     t: u64,
     requests: f64,
+    client_errors: Option<f64>,
     errors: Option<f64>,
     timed: u64,
     p50: Option<f64>,
@@ -75,6 +73,7 @@ struct SecondMessage<'a> {
 struct SentRoute<'a> {
     id: &'a str,
     requests: f64,
+    client_errors: Option<f64>,
     errors: Option<f64>,
     timed: u64,
     p50: Option<f64>,
@@ -82,38 +81,43 @@ struct SentRoute<'a> {
     max: Option<f64>,
 }
 
-impl Second {
-    /// `counted`: requests as the workers count them, used if nothing is measured; `elapsed_s`: the time since the last second.
-    pub(super) fn new(known: &ProcessFigures, figures: &SecondFigures, counted: u64, elapsed_s: f64) -> Second {
-        let counted = OfRequests { requests: counted, ..OfRequests::default() };
-        let all = figures.all.as_ref().unwrap_or(&counted);
-        let rate = |count| rate(count, elapsed_s);
-        let sent = SecondMessage {
-            t: known.t,
-            requests: rate(all.requests),
-            errors: all.errors.map(rate),
-            timed: all.timed,
-            p50: all.p50.map(rounded),
-            p99: all.p99.map(rounded),
-            p999: all.p999.map(rounded),
-            max: all.max.map(rounded),
-            connections: known.connections,
-            tunnels: known.tunnels,
-            generation: known.generation,
-            routes: figures.routes.iter().map(|of| SentRoute::new(of, elapsed_s)).collect(),
-        };
-        let mut text = json(&sent);
-        text.pop();
-        let routes = figures.followed.iter().map(|of| (of.0.clone(), json(&SentRoute::new(of, elapsed_s)))).collect();
-        Second { text: text.into(), routes }
-    }
+/// The form in which a second is sent: JSON without the closing brace. `counted`: requests as the workers count them, used if
+/// nothing is measured; `elapsed_s`: the time since the last second.
+pub(super) fn second_text(known: &ProcessFigures, figures: &SecondFigures, counted: u64, elapsed_s: f64) -> Bytes {
+    let counted = OfRequests { requests: counted, ..OfRequests::default() };
+    let all = figures.all.as_ref().unwrap_or(&counted);
+    let rate = |count| rate(count, elapsed_s);
+    let sent = SecondMessage {
+        t: known.t,
+        requests: rate(all.requests),
+        client_errors: all.client_errors.map(rate),
+        errors: all.errors.map(rate),
+        timed: all.timed,
+        p50: all.p50.map(rounded),
+        p99: all.p99.map(rounded),
+        p999: all.p999.map(rounded),
+        max: all.max.map(rounded),
+        connections: known.connections,
+        tunnels: known.tunnels,
+        generation: known.generation,
+        routes: figures.routes.iter().map(|(id, of)| SentRoute::new(id, of, elapsed_s)).collect(),
+    };
+    let mut text = json(&sent);
+    text.pop();
+    text.into()
+}
+
+/// A route's own figures of a second, as JSON.
+pub(super) fn route_text(id: &str, of: &OfRequests, elapsed_s: f64) -> String {
+    json(&SentRoute::new(id, of, elapsed_s))
 }
 
 impl<'a> SentRoute<'a> {
-    fn new((id, of): &'a (Arc<str>, OfRequests), elapsed_s: f64) -> SentRoute<'a> {
+    fn new(id: &'a str, of: &OfRequests, elapsed_s: f64) -> SentRoute<'a> {
         SentRoute {
             id,
             requests: rate(of.requests, elapsed_s),
+            client_errors: of.client_errors.map(|errors| rate(errors, elapsed_s)),
             errors: of.errors.map(|errors| rate(errors, elapsed_s)),
             timed: of.timed,
             p50: of.p50.map(rounded),
@@ -123,8 +127,13 @@ impl<'a> SentRoute<'a> {
     }
 }
 
+/// A clock before 1970 counts as 1970.
+pub(super) fn unix_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
 /// Returns the rate per second.
-fn rate(count: u64, elapsed_s: f64) -> f64 {
+pub(super) fn rate(count: u64, elapsed_s: f64) -> f64 {
     rounded(count as f64 / elapsed_s.max(0.001))
 }
 
@@ -133,7 +142,7 @@ fn json(value: &impl Serialize) -> String {
 }
 
 /// Rounds to a few significant digits.
-fn rounded(value: f64) -> f64 {
+pub(super) fn rounded(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return 0.0;
     }
@@ -150,6 +159,7 @@ mod tests {
     fn the_shape_is_a_contract() {
         let of = |requests, errors| OfRequests {
             requests,
+            client_errors: Some(1),
             errors: Some(errors),
             timed: requests,
             p50: Some(0.001_234_56),
@@ -161,17 +171,16 @@ mod tests {
         let figures = SecondFigures {
             all: Some(of(1000, 20)),
             routes: vec![("orders \"<b>\"".into(), of(333, 2)), ("b".into(), OfRequests::default())],
-            followed: vec![("b".into(), of(1, 0))],
-            took: Duration::ZERO,
+            ..SecondFigures::default()
         };
-        let second = Second::new(&known, &figures, 0, 3.0);
-        expect![[r#"{"t":1795220833,"requests":333.3,"errors":6.667,"timed":1000,"p50":0.001235,"p99":0.25,"p999":1.0,"max":1.5,"connections":7,"tunnels":1,"generation":3,"routes":[{"id":"orders \"<b>\"","requests":111.0,"errors":0.6667,"timed":333,"p50":0.001235,"p99":0.25,"max":1.5},{"id":"b","requests":0.0,"errors":null,"timed":0,"p50":null,"p99":null,"max":null}]"#]]
-        .assert_eq(str::from_utf8(&second.text).unwrap());
-        expect![[r#"{"id":"b","requests":0.3333,"errors":0.0,"timed":1,"p50":0.001235,"p99":0.25,"max":1.5}"#]]
-            .assert_eq(&second.routes["b"]);
-        let without = Second::new(&known, &SecondFigures::default(), 5, 1.0);
-        expect![[r#"{"t":1795220833,"requests":5.0,"errors":null,"timed":0,"p50":null,"p99":null,"p999":null,"max":null,"connections":7,"tunnels":1,"generation":3,"routes":[]"#]]
-        .assert_eq(str::from_utf8(&without.text).unwrap());
+        let text = second_text(&known, &figures, 0, 3.0);
+        expect![[r#"{"t":1795220833,"requests":333.3,"client_errors":0.3333,"errors":6.667,"timed":1000,"p50":0.001235,"p99":0.25,"p999":1.0,"max":1.5,"connections":7,"tunnels":1,"generation":3,"routes":[{"id":"orders \"<b>\"","requests":111.0,"client_errors":0.3333,"errors":0.6667,"timed":333,"p50":0.001235,"p99":0.25,"max":1.5},{"id":"b","requests":0.0,"client_errors":null,"errors":null,"timed":0,"p50":null,"p99":null,"max":null}]"#]]
+        .assert_eq(str::from_utf8(&text).unwrap());
+        expect![[r#"{"id":"b","requests":0.3333,"client_errors":0.3333,"errors":0.0,"timed":1,"p50":0.001235,"p99":0.25,"max":1.5}"#]]
+            .assert_eq(&route_text("b", &of(1, 0), 3.0));
+        let without = second_text(&known, &SecondFigures::default(), 5, 1.0);
+        expect![[r#"{"t":1795220833,"requests":5.0,"client_errors":null,"errors":null,"timed":0,"p50":null,"p99":null,"p999":null,"max":null,"connections":7,"tunnels":1,"generation":3,"routes":[]"#]]
+        .assert_eq(str::from_utf8(&without).unwrap());
     }
 
     #[test]

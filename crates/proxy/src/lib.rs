@@ -50,6 +50,7 @@ mod worker;
 pub use basics::counters::{Counters, WorkerTally};
 pub use basics::slow_request as slow;
 pub use fleet::{Commander, Fleet, FleetMetrics, WORKER_NAME, raise_fd_limit, worker_count};
+pub use node::health::describe_failure;
 pub use plan::caching::MatchCost;
 pub use plan::challenges::{Challenges, LiveChallenges};
 pub use plan::metrics::{LIVE_DURATION, LIVE_SERIES_BYTES, MetricsPlan, declare_live};

@@ -142,13 +142,17 @@ impl Balancer {
         debug_assert!(slot.active > 0, "on_finish without on_start");
         slot.active = slot.active.saturating_sub(1);
         if let Some(latency_us) = latency_us {
-            slot.latency.observe(latency_us, now_ms);
+            slot.figures.answered_us += u64::from(latency_us);
+            if matches!(self.balance, Balance::Ewma) {
+                slot.latency.observe(latency_us, now_ms);
+            }
         }
     }
 
     /// Handles the result of a try for the endpoint; returns a change of its state.
     #[inline]
     pub fn report(&mut self, index: usize, report: TryReport, now_ms: u64) -> Option<News> {
+        self.slots[index].figures.add(report);
         if matches!(report, TryReport::Status(_) | TryReport::Opened) {
             self.slots[index].unanswered.end();
         }

@@ -23,5 +23,5 @@ pub use health::{Circuit, HealthVerdict, News, SET_ASIDE_FIRST_MS, SET_ASIDE_MAX
 pub use names::{NAMES_MAX, NameFault};
 pub use pool::{ConnMeta, Fit, Pool};
 pub use retry::{Attempt, Decision, Failure, decide};
-pub use slot::{UNANSWERED_MS, UNANSWERED_REQUESTS};
+pub use slot::{NodeFigures, UNANSWERED_MS, UNANSWERED_REQUESTS};
 pub use state::{EndpointStatus, Ticket, UpstreamState};

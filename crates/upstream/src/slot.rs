@@ -6,7 +6,7 @@
 
 use crate::balancer::TriedEndpoints;
 use crate::endpoint::Endpoint;
-use crate::health::Health;
+use crate::health::{Health, TryReport};
 use std::collections::HashMap;
 
 /// One endpoint and its changing state.
@@ -25,6 +25,7 @@ pub(crate) struct Slot {
     pub(crate) latency: Latency,
     pub(crate) health: Health,
     pub(crate) unanswered: UnansweredRequests,
+    pub(crate) figures: NodeFigures,
     /// Share of its weight in hundredths; less than the whole only while it grows after a recovery.
     share: u64,
     growing_since_ms: Option<u64>,
@@ -51,6 +52,7 @@ impl Slot {
             latency: Latency::default(),
             health: Health::default(),
             unanswered: UnansweredRequests::default(),
+            figures: NodeFigures::default(),
             share: SHARE_WHOLE,
             growing_since_ms: None,
             resorted: 0,
@@ -154,6 +156,36 @@ const DECAY_MS: f32 = 10_000.0;
 /// some it must not attract all traffic before its first answer. Linkerd's default.
 const LATENCY_DEFAULT_US: f32 = 30_000.0;
 
+/// What an endpoint has done since its slot was made, for the status.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct NodeFigures {
+    /// Tries that ended with a response or a failure of the endpoint.
+    pub requests: u64,
+    /// Of these, responses with a status of 5xx, and failures.
+    pub errors: u64,
+    /// The sum of the times to a response's head, in microseconds.
+    pub answered_us: u64,
+    /// The last error.
+    pub last_error: Option<TryReport>,
+}
+
+impl NodeFigures {
+    #[inline]
+    pub(crate) fn add(&mut self, report: TryReport) {
+        let is_error = match report {
+            TryReport::Status(status) => status >= 500,
+            TryReport::Failed(_) => true,
+            TryReport::Opened => false,
+            TryReport::Connected | TryReport::Inconclusive => return,
+        };
+        self.requests += 1;
+        if is_error {
+            self.errors += 1;
+            self.last_error = Some(report);
+        }
+    }
+}
+
 /// One endpoint's latency estimate.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Latency {
@@ -191,11 +223,6 @@ impl Latency {
 
     fn keep(&self, now_ms: u64) -> f32 {
         (-(now_ms.saturating_sub(self.seen_ms) as f32) / DECAY_MS).exp()
-    }
-
-    /// The estimate in microseconds, for the status.
-    pub(crate) fn average_us(&self) -> u32 {
-        self.average_us as u32
     }
 }
 

@@ -8,7 +8,7 @@ use crate::endpoint::Endpoint;
 use crate::health::{Circuit, News, TryReport};
 use crate::names::{NameFault, Names};
 use crate::pool::{ConnMeta, Fit, Pool};
-use crate::slot::Slot;
+use crate::slot::{NodeFigures, Slot};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -48,8 +48,8 @@ pub struct EndpointStatus {
     pub failures: u32,
     /// The rest of the present set-aside period; zero if it is in use.
     pub set_aside_ms: u64,
-    /// Latency average, zero before the first answer.
-    pub latency_us: u32,
+    /// What it has done so far.
+    pub figures: NodeFigures,
 }
 
 impl<C> UpstreamState<C> {
@@ -305,7 +305,7 @@ impl<C> UpstreamState<C> {
             idle: self.pool.idle(index),
             failures: slot.health.failures,
             set_aside_ms: slot.health.set_aside_ms(now_ms),
-            latency_us: slot.latency.average_us(),
+            figures: slot.figures,
         })
     }
 }

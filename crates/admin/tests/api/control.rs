@@ -143,8 +143,8 @@ fn changing(writes: Vec<Write>, author: Author) -> Transaction {
 }
 
 impl Control for Memory {
-    fn readable(&self) -> Result<(), String> {
-        Ok(())
+    fn readable(&self) -> Pending<Result<(), String>> {
+        Box::pin(async { Ok(()) })
     }
 
     fn documents(&self) -> Arc<dyn Documents> {

@@ -7,6 +7,7 @@ use super::status::StatusPage;
 use super::upstreams::UpstreamsSnapshot;
 use crate::configuration::kept::OpenStore;
 use crate::configuration::reload::ServedPlan;
+use crate::configuration::source::ConfigSource;
 use axum::body::Body;
 use axum::response::Response;
 use hyper::StatusCode;
@@ -52,6 +53,8 @@ pub(crate) struct PageContext {
     /// [`EXPLAINED_MAX`] places.
     pub(super) explaining: Arc<Semaphore>,
     pub(super) lists: Arc<RouteListCache>,
+    /// What the configuration is read from.
+    pub(super) source: ConfigSource,
     /// The datastore; `None`: resources come from the file.
     pub(crate) kept: Option<OpenStore>,
     pub(super) live: Arc<Live>,
@@ -66,6 +69,7 @@ pub(crate) struct PageContext {
 impl PageContext {
     pub(crate) fn new(
         questions: mpsc::Sender<Question>,
+        source: &ConfigSource,
         kept: Option<OpenStore>,
         live: Arc<Live>,
         recent: Option<Arc<RecentLines>>,
@@ -74,7 +78,17 @@ impl PageContext {
     ) -> PageContext {
         let exposition = metering.map(MetricsRuntime::admin_scrapes);
         let explaining = Arc::new(Semaphore::new(EXPLAINED_MAX));
-        PageContext { questions, explaining, lists: Arc::default(), kept, live, recent, exposition, give_back }
+        PageContext {
+            questions,
+            explaining,
+            lists: Arc::default(),
+            source: source.clone(),
+            kept,
+            live,
+            recent,
+            exposition,
+            give_back,
+        }
     }
 
     /// Sends a question to the control loop; `None`: the gateway is shutting down.

@@ -46,7 +46,16 @@ pub(crate) fn pages(api: &PageContext) -> Vec<Page> {
             page_without_query(api, cardinality),
         ),
         page("/v1/explain", "Explain which route a request takes, and why", explain_page(api)),
-        page("/v1/routes", "Search the routes that are served (search, page, page_size)", search(api)),
+        page(
+            "/v1/routes",
+            "Search the routes that are served, with their traffic (search, status, sort, order, page, page_size)",
+            search(api),
+        ),
+        page(
+            "/v1/consumers",
+            "Get when consumers last sent requests, and to which routes (search, name, page, page_size)",
+            page_with_query(api, live::consumers),
+        ),
         page("/v1/routes/{id}", "Get a route that is served, with its plugins and where each comes from", route(api)),
         page(
             "/v1/live",
@@ -181,7 +190,8 @@ async fn upstreams(api: PageContext) -> Response {
         return refuse(&PageRefusal::Ending);
     };
     let answered = spawn_blocking(move || {
-        let answer = json(StatusCode::OK, &Upstreams::new(&snapshot, answers));
+        let name_of = |_: &str| None;
+        let answer = json(StatusCode::OK, &Upstreams::new(&snapshot, answers, name_of));
         drop(place);
         answer
     });

@@ -1,5 +1,8 @@
 //! The Admin API's access to its data: the datastore behind its keeper, and the tables of keys and plugins.
 //!
+//! Where resources come from the file, its documents are read when somebody asks for them, and dropped a minute later: they take as
+//! much memory as the file, and few look at them.
+//!
 //! For a dry run it also tells which of the last requests a change would send to another route, or through other plugins.
 
 use super::context::{PageContext, Question};
@@ -7,16 +10,17 @@ use crate::configuration::kept::{
     CommittedChange, FollowedRevision, Keeper, OpenStore, StoreCopy, StoreRequest, Trial, WriteFailure,
 };
 use crate::configuration::reload::ServedPlan;
+use crate::configuration::source::{ConfigSource, plugins};
 use serde_json::{Value as Json, json};
 use std::future::Future;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use stillgate_admin::control::{Change, ChangeSummary, Edit, Pending};
 use stillgate_admin::{Backup, Control, Outcome, Plugin, PluginSchema, Wait, WriteConsequences, WriteError};
 use stillgate_config::secret_fields::each_possible_secret;
-use stillgate_config::{AccessFormat, Config, Gateway, ResourceKind, Schemas};
+use stillgate_config::{AccessFormat, Config, DigestedText, Gateway, ResourceKind, Schemas, documents};
 use stillgate_datastore::transaction::WRITES_MAX;
-use stillgate_datastore::{Author, CommitError, DocumentTable, Documents, Transaction, Write};
+use stillgate_datastore::{Author, CommitError, Document, DocumentTable, Documents, Key, Snapshot, Transaction, Write};
 use stillgate_plugin_api::CustomPlugins;
 use stillgate_plugin_api::secrets::references_in;
 use stillgate_replay::replay::{self, Comparison, RoutedConfig};
@@ -46,12 +50,12 @@ pub(crate) struct ControlSide {
     api: PageContext,
     /// `None`: resources come from the file.
     kept: Option<OpenStore>,
-    nothing: Arc<DocumentTable>,
+    of_file: Arc<FileDocuments>,
 }
 
 impl ControlSide {
     pub(crate) fn new(api: PageContext) -> ControlSide {
-        ControlSide { kept: api.kept.clone(), api, nothing: Arc::default() }
+        ControlSide { kept: api.kept.clone(), api, of_file: Arc::default() }
     }
 
     /// Sends a request to the thread of the datastore.
@@ -134,16 +138,18 @@ impl Control for ControlSide {
     fn documents(&self) -> Arc<dyn Documents> {
         match &self.kept {
             Some(kept) => kept.keeper.clone(),
-            None => self.nothing.clone(),
+            None => self.of_file.table.clone(),
         }
     }
 
-    fn readable(&self) -> Result<(), String> {
-        let stored = self.kept.as_ref().map(|kept| kept.keeper.stored.borrow().clone());
-        match stored.filter(|stored| stored.revision.is_none()) {
-            Some(stored) => Err(format!("etcd has not been read yet: {}", stored.error().unwrap_or_default())),
-            None => Ok(()),
-        }
+    fn readable(&self) -> Pending<Result<(), String>> {
+        let Some(kept) = &self.kept else { return Box::pin(self.of_file.clone().read(self.api.clone())) };
+        let stored = kept.keeper.stored.borrow().clone();
+        let known = match stored.revision {
+            None => Err(format!("etcd has not been read yet: {}", stored.error().unwrap_or_default())),
+            Some(_) => Ok(()),
+        };
+        Box::pin(async { known })
     }
 
     fn writable(&self) -> Result<(), String> {
@@ -297,6 +303,106 @@ const NOT_COMPILED: &str = "not known: the routes cannot be compiled";
 const ENDING: &str = "not known: the gateway is shutting down";
 
 /// The last requests with the served configuration and with `next`: the shape of `stillgate check --requests`, or a reason.
+/// The documents of the file that is served.
+#[derive(Default)]
+struct FileDocuments {
+    table: Arc<DocumentTable>,
+    state: Mutex<FileState>,
+}
+
+#[derive(Default)]
+struct FileState {
+    /// Digest of the configuration that `table` is of; empty: it is of none.
+    digest: String,
+    /// Counts the uses.
+    uses: u64,
+    is_watched: bool,
+}
+
+/// Documents that nobody has asked for in this time are dropped.
+const FILE_IDLE: Duration = Duration::from_secs(60);
+
+impl FileDocuments {
+    /// Reads the file, unless its documents are known.
+    async fn read(self: Arc<Self>, api: PageContext) -> Result<(), String> {
+        let place = api.explaining.clone().acquire_owned().await.expect("the semaphore is never closed");
+        let Some(served) = api.ask(Question::Served).await else {
+            return Err("the gateway is shutting down".to_owned());
+        };
+        let digest = served.loaded.config.digest.clone();
+        if !self.is_known(&digest) {
+            let (documents, source) = (self.clone(), api.source.clone());
+            let read = spawn_blocking(move || {
+                let read = documents.fill(&source, &digest);
+                drop(place);
+                read
+            });
+            read.await.unwrap_or_else(|_| Err("reading the file failed, which is a bug; see the log".to_owned()))?;
+        }
+        self.drop_when_idle(api.give_back);
+        Ok(())
+    }
+
+    fn is_known(&self, digest: &str) -> bool {
+        let mut state = self.lock();
+        state.uses += 1;
+        state.digest == digest
+    }
+
+    fn fill(&self, source: &ConfigSource, served: &str) -> Result<(), String> {
+        let text = DigestedText::new(source.read().map_err(|error| error.to_string())?);
+        if !served.starts_with(text.digest()) {
+            let why = "the file has changed since the configuration that is served was read; GET /v1/status says why";
+            return Err(why.to_owned());
+        }
+        let environment = |name: &str| std::env::var(name).ok();
+        let (found, _) = documents(text.bytes(), &environment, plugins(), []);
+        let documents = found.into_iter().enumerate().map(|(place, found)| {
+            let place = place as u64 + 1;
+            let value = found.document.to_string().into();
+            (key_of(found.kind, &found.id), Document { value, created: place, modified: place })
+        });
+        self.table.replace(Snapshot { revision: 0, documents: documents.collect() });
+        served.clone_into(&mut self.lock().digest);
+        Ok(())
+    }
+
+    fn drop_when_idle(self: Arc<Self>, give_back: fn()) {
+        let mut uses = {
+            let mut state = self.lock();
+            if std::mem::replace(&mut state.is_watched, true) {
+                return;
+            }
+            state.uses
+        };
+        tokio::spawn(async move {
+            loop {
+                sleep(FILE_IDLE).await;
+                let mut state = self.lock();
+                if state.uses == uses {
+                    *state = FileState::default();
+                    self.table.replace(Snapshot::default());
+                    break give_back();
+                }
+                uses = state.uses;
+            }
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, FileState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn key_of(kind: ResourceKind, id: &str) -> Key {
+    match (kind, id.split_once('/')) {
+        (ResourceKind::Credentials, Some((consumer, id))) => {
+            Key::from_etcd_path(&format!("consumers/{consumer}/credentials/{id}"))
+        }
+        _ => Key::from_etcd_path(&format!("{}/{id}", kind.name())),
+    }
+}
+
 async fn compared_requests(api: &PageContext, next: Config) -> Json {
     let Some(recent) = api.recent.clone() else { return reason(NO_LOG) };
     // A comparison takes as long as an explanation, and one runs at a time.

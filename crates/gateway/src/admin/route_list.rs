@@ -6,6 +6,7 @@
 
 use memchr::memmem::Finder;
 use serde_json::{Value as Json, json};
+use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 use std::fmt::{Display, Write as _};
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use stillgate_admin::MASK;
 use stillgate_config::secret_fields::{each_possible_secret, masked_expression};
 use stillgate_config::{LoadedConfig, RejectedResource, Replacement, ResourceKind, Route, Target};
 use stillgate_datastore::Documents;
+use stillgate_live::traffic::RouteTraffic;
 use stillgate_route::RouteMatch;
 
 /// Maximum number of routes on one page.
@@ -20,6 +22,72 @@ pub(super) const PAGE_MAX: usize = 500;
 
 /// Longest expression that is shown and searched, in characters.
 const EXPRESSION_CHARS_MAX: usize = 2000;
+
+/// The routes that are wanted, and in which order.
+pub(super) struct RouteQuery {
+    pub(super) search: String,
+    pub(super) status: Option<RouteStatus>,
+    /// `None`: the order of the configuration.
+    pub(super) sort: Option<RouteSort>,
+    pub(super) is_descending: bool,
+    /// The page, numbered from 1, and its size.
+    pub(super) page: (usize, usize),
+    pub(super) sees_secrets: bool,
+}
+
+/// What routes are sorted by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RouteSort {
+    Id,
+    Requests,
+    ClientErrors,
+    Errors,
+    P99,
+    /// The share of the summed time of all requests.
+    Time,
+}
+
+impl RouteSort {
+    pub(super) const ALL: [(&str, RouteSort); 6] = [
+        ("id", RouteSort::Id),
+        ("requests", RouteSort::Requests),
+        ("client_errors", RouteSort::ClientErrors),
+        ("errors", RouteSort::Errors),
+        ("p99", RouteSort::P99),
+        ("time", RouteSort::Time),
+    ];
+
+    /// `None`: unknown.
+    fn figure(self, traffic: Option<&RouteTraffic>) -> Option<f64> {
+        let traffic = traffic?;
+        match self {
+            RouteSort::Id => None,
+            RouteSort::Requests => Some(traffic.requests),
+            RouteSort::ClientErrors => traffic.client_errors,
+            RouteSort::Errors => traffic.errors,
+            RouteSort::P99 => traffic.p99,
+            RouteSort::Time => traffic.time_share,
+        }
+    }
+}
+
+/// A number with an order.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct TotalOrder(f64);
+
+impl Eq for TotalOrder {}
+
+impl PartialOrd for TotalOrder {
+    fn partial_cmp(&self, other: &TotalOrder) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for TotalOrder {
+    fn cmp(&self, other: &TotalOrder) -> Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
 
 /// Typical length of a route's text, so that it need not grow.
 const TEXT_BYTES: usize = 128;
@@ -50,7 +118,7 @@ enum RouteContent {
 
 /// The state of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum RouteStatus {
+pub(super) enum RouteStatus {
     Served,
     /// Something else is served, or nothing.
     Rejected,
@@ -59,7 +127,9 @@ enum RouteStatus {
 }
 
 impl RouteStatus {
-    fn name(self) -> &'static str {
+    pub(super) const ALL: [RouteStatus; 3] = [RouteStatus::Served, RouteStatus::Rejected, RouteStatus::Off];
+
+    pub(super) fn name(self) -> &'static str {
         match self {
             RouteStatus::Served => "served",
             RouteStatus::Rejected => "rejected",
@@ -108,18 +178,31 @@ impl RouteList {
         self.version.0 == generation && self.version.1 == loaded.config.digest
     }
 
-    /// A page, numbered from 1, of the routes that contain a text; and the number of all of them.
-    pub(super) fn page(&self, search: &str, (page, page_size): (usize, usize), sees_secrets: bool) -> Json {
-        let search = search.trim().to_lowercase();
-        let found: Vec<&ListedRoute> = match search.is_empty() {
-            true => self.routes.iter().collect(),
-            false => {
-                let finder = Finder::new(&search);
-                self.routes.iter().filter(|listed| finder.find(listed.text.as_bytes()).is_some()).collect()
-            }
+    /// A page of the routes that a query finds, and the number of all of them. `traffic`: figures by route.
+    pub(super) fn page(&self, query: &RouteQuery, traffic: &HashMap<Arc<str>, RouteTraffic>) -> Json {
+        let search = query.search.trim().to_lowercase();
+        let finder = Finder::new(&search);
+        let is_found = |listed: &&ListedRoute| {
+            query.status.is_none_or(|status| listed.status == status)
+                && (search.is_empty() || finder.find(listed.text.as_bytes()).is_some())
         };
+        let mut found: Vec<&ListedRoute> = self.routes.iter().filter(is_found).collect();
+        if let Some(sort) = query.sort {
+            let key = |listed: &&ListedRoute| sort.figure(traffic.get(&listed.id));
+            match (sort, query.is_descending) {
+                (RouteSort::Id, false) => found.sort_by(|a, b| a.id.cmp(&b.id)),
+                (RouteSort::Id, true) => found.sort_by(|a, b| b.id.cmp(&a.id)),
+                // What is unknown comes last in both directions.
+                (_, is_descending) => found.sort_by_cached_key(|listed| {
+                    let figure = key(listed);
+                    let rank = if is_descending { -figure.unwrap_or(0.0) } else { figure.unwrap_or(0.0) };
+                    (figure.is_none(), TotalOrder(rank))
+                }),
+            }
+        }
+        let (page, page_size) = query.page;
         let shown = found.iter().skip(page.saturating_sub(1).saturating_mul(page_size)).take(page_size);
-        let list: Vec<Json> = shown.map(|listed| listed.summary(sees_secrets)).collect();
+        let list: Vec<Json> = shown.map(|listed| listed.summary(query.sees_secrets)).collect();
         json!({ "total": found.len(), "list": list })
     }
 
@@ -307,6 +390,49 @@ mod tests {
         stillgate_config::load(&text, &|_| None).unwrap()
     }
 
+    fn query(search: &str, page: (usize, usize)) -> RouteQuery {
+        let search = search.to_owned();
+        RouteQuery { search, status: None, sort: None, is_descending: false, page, sees_secrets: false }
+    }
+
+    fn page(list: &RouteList, search: &str, page: (usize, usize)) -> Json {
+        list.page(&query(search, page), &HashMap::new())
+    }
+
+    #[test]
+    fn routes_are_sorted_by_their_traffic() {
+        let loaded = loaded(
+            "  - {id: b, uri: /b, upstream_id: u}\n  - {id: quiet, uri: /q, upstream_id: u}\n  - {id: a, uri: /a, upstream_id: u}\n  - {id: c, uri: /c, upstream_id: u}\n",
+        );
+        let list = RouteList::new(1, &loaded, None, None);
+        let traffic = |requests, p99, errors| RouteTraffic {
+            requests,
+            client_errors: Some(0.0),
+            errors,
+            timed: 1,
+            p50: p99,
+            p99,
+            max: p99,
+            time_share: None,
+        };
+        let known: HashMap<Arc<str>, RouteTraffic> = HashMap::from([
+            ("a".into(), traffic(5.0, Some(0.2), Some(0.0))),
+            ("b".into(), traffic(50.0, Some(0.01), Some(1.0))),
+            ("c".into(), traffic(1.0, None, Some(0.5))),
+        ]);
+        let check = |sort, is_descending, expected: &[&str]| {
+            let query = RouteQuery { sort: Some(sort), is_descending, ..query("", (1, 50)) };
+            assert_eq!(ids(&list.page(&query, &known)), expected, "{sort:?}");
+        };
+        check(RouteSort::Id, false, &["a", "b", "c", "quiet"]);
+        check(RouteSort::Id, true, &["quiet", "c", "b", "a"]);
+        check(RouteSort::Requests, true, &["b", "a", "c", "quiet"]);
+        check(RouteSort::Errors, true, &["b", "c", "a", "quiet"]);
+        // Unknown figures come last, whichever way.
+        check(RouteSort::P99, true, &["a", "b", "quiet", "c"]);
+        check(RouteSort::P99, false, &["b", "a", "quiet", "c"]);
+    }
+
     fn ids(page: &Json) -> Vec<&str> {
         page["list"].as_array().unwrap().iter().map(|route| route["id"].as_str().unwrap()).collect()
     }
@@ -321,7 +447,7 @@ mod tests {
         );
         let list = RouteList::new(1, &loaded, None, None);
         let check =
-            |search: &str, expected: &[&str]| assert_eq!(ids(&list.page(search, (1, 50), false)), expected, "{search}");
+            |search: &str, expected: &[&str]| assert_eq!(ids(&page(&list, search, (1, 50))), expected, "{search}");
         check("", &["a", "b", "c"]);
         check("ORDERS", &["a"]);
         check("shop.example", &["a"]);
@@ -329,7 +455,7 @@ mod tests {
         check("/kong", &["c"]);
         check("put", &["a"]);
         check("no such thing", &[]);
-        let page = list.page("", (2, 2), false);
+        let page = page(&list, "", (2, 2));
         assert_eq!((ids(&page), &page["total"]), (vec!["c"], &json!(3)));
         let a = list.get("a").unwrap().summary(false);
         assert_eq!(
@@ -360,7 +486,7 @@ mod tests {
         let list = RouteList::new(1, &loaded, None, None);
         let made = began.elapsed();
         let began = Instant::now();
-        let page = list.page("area-1999", (1, 50), false);
+        let page = page(&list, "area-1999", (1, 50));
         println!("20,000 routes: listed in {made:?}, searched in {:?}", began.elapsed());
         assert_eq!(page["total"], 11);
     }

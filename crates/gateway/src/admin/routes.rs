@@ -4,20 +4,24 @@
 //! plugins they go and where each of those is written.
 
 use super::context::{PageContext, PageRefusal, Question, error, json, refuse};
-use super::route_list::{PAGE_MAX, RouteList, refusal};
+use super::route_list::{PAGE_MAX, RouteList, RouteQuery, RouteSort, RouteStatus, refusal};
 use crate::configuration::reload::ServedPlan;
 use axum::response::Response;
 use hyper::StatusCode;
 use serde_json::{Value as Json, json};
 use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
 use stillgate_datastore::Documents;
+use stillgate_live::Live;
+use stillgate_live::traffic::RouteTraffic;
 use stillgate_replay::explain::chain;
 use stillgate_replay::explain::explanation::upstream_of;
 use tokio::task::spawn_blocking;
 use tracing::warn;
 
 /// Default number of routes on a page.
-const PAGE_DEFAULT: usize = 50;
+pub(super) const PAGE_DEFAULT: usize = 50;
 
 /// A page of the search results. `sees_secrets`: whether expressions show all values that they compare with.
 pub(super) async fn search(api: PageContext, query: &str, sees_secrets: bool) -> Response {
@@ -28,15 +32,60 @@ pub(super) async fn search(api: PageContext, query: &str, sees_secrets: bool) ->
         let message = format!("page must be a number from 1, and page_size a number from 1 to {PAGE_MAX}");
         return error(StatusCode::BAD_REQUEST, message.into());
     };
-    let search = argument("search").unwrap_or_default().to_owned();
-    answer(api, move |list, _| Some(list.page(&search, (page, size), sees_secrets))).await
+    let of_table = |name: &'static str, known: Vec<&'static str>| match argument(name) {
+        None | Some("") => Ok(None),
+        Some(wanted) => match known.iter().position(|known| *known == wanted) {
+            Some(place) => Ok(Some(place)),
+            None => Err(format!("{name}: one of {}", known.join(", "))),
+        },
+    };
+    let status = of_table("status", RouteStatus::ALL.map(RouteStatus::name).to_vec());
+    let sort = of_table("sort", RouteSort::ALL.map(|(name, _)| name).to_vec());
+    let order = of_table("order", vec!["asc", "desc"]);
+    let (status, sort, order) = match (status, sort, order) {
+        (Ok(status), Ok(sort), Ok(order)) => (status, sort, order),
+        (Err(wrong), ..) | (_, Err(wrong), _) | (.., Err(wrong)) => {
+            return error(StatusCode::BAD_REQUEST, wrong.into());
+        }
+    };
+    let query = RouteQuery {
+        search: argument("search").unwrap_or_default().to_owned(),
+        status: status.map(|place| RouteStatus::ALL[place]),
+        sort: sort.map(|place| RouteSort::ALL[place].1),
+        is_descending: order == Some(1),
+        page: (page, size),
+        sees_secrets,
+    };
+    let live = api.live.clone();
+    answer(api, move |list, _| {
+        let traffic = live.traffic();
+        let mut found = list.page(&query, &traffic);
+        found["has_traffic"] = json!(live.has_metrics());
+        for route in found["list"].as_array_mut().into_iter().flatten() {
+            add_traffic(route, &live, &traffic);
+        }
+        Some(found)
+    })
+    .await
+}
+
+/// Adds a route's figures of the last minute, and its requests over fifteen.
+fn add_traffic(route: &mut Json, live: &Live, traffic: &HashMap<Arc<str>, RouteTraffic>) {
+    let id = route["id"].as_str().unwrap_or_default().to_owned();
+    let figures = traffic.get(&*id).and_then(|figures| serde_json::to_value(figures).ok());
+    route["traffic"] = figures.map_or(Json::Null, |mut figures| {
+        figures["spark"] = json!(live.points(&id));
+        figures
+    });
 }
 
 /// One route.
 pub(super) async fn route(api: PageContext, id: String, sees_secrets: bool) -> Response {
+    let live = api.live.clone();
     answer(api, move |list, served| {
         let listed = list.get(&id)?;
         let mut route = listed.summary(sees_secrets);
+        add_traffic(&mut route, &live, &live.traffic());
         if let Some((reason, serving)) = refusal(&served.loaded, &id) {
             route["reason"] = json!(reason);
             route["serving"] = json!(serving.to_string());

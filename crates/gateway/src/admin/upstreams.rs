@@ -7,11 +7,11 @@ use serde::Serialize;
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use stillgate_config::{Host, Upstream};
+use stillgate_config::{Balance, Host, Upstream};
 use stillgate_health::{CheckOutcome, CheckRecord};
 use stillgate_proxy::access_log::rfc3339;
-use stillgate_proxy::{Plan, UpstreamOverview};
-use stillgate_upstream::{Circuit, Endpoint, EndpointStatus};
+use stillgate_proxy::{Plan, UpstreamOverview, describe_failure};
+use stillgate_upstream::{Circuit, Endpoint, EndpointStatus, NodeFigures, TryReport};
 
 /// The part that is known before workers are asked.
 pub(crate) struct UpstreamsSnapshot {
@@ -36,6 +36,10 @@ pub(crate) struct Upstreams {
 struct UpstreamStatus {
     /// Its id, or `routes/ID` or `services/ID` for one written inline.
     id: String,
+    /// Its `name`; null where it has none.
+    name: Option<String>,
+    /// How a node is chosen, as `type` of an upstream.
+    r#type: &'static str,
     /// Requests that wait for a place among those in flight.
     requests_waiting: usize,
     endpoints: Vec<NodeStatus>,
@@ -62,6 +66,14 @@ struct NodeStatus {
     set_aside: Vec<SetAside>,
     requests_in_flight: u64,
     idle_connections: u64,
+    /// Responses and failed tries since the workers know the node.
+    requests_total: u64,
+    /// Of these, responses with a status of 5xx and failed tries.
+    errors_total: u64,
+    /// The sum of the times to a response's head.
+    response_seconds_total: f64,
+    /// Why it gets no requests, or fewer; null while it is healthy.
+    out_reason: Option<String>,
 }
 
 /// The worst known state of a node.
@@ -112,7 +124,13 @@ struct SetAside {
 
 impl Upstreams {
     /// `answers`: each worker's, as [`stillgate_proxy::Inquiry::ask`] returns them.
-    pub(crate) fn new(snapshot: &UpstreamsSnapshot, answers: Vec<Option<Vec<UpstreamOverview>>>) -> Upstreams {
+    /// `name_of`: the name of the upstream with an id.
+    pub(crate) fn new(
+        snapshot: &UpstreamsSnapshot,
+        answers: Vec<Option<Vec<UpstreamOverview>>>,
+        name_of: impl Fn(&str) -> Option<String>,
+    ) -> Upstreams {
+        let workers = answers.len();
         let silent_workers = (0..answers.len()).filter(|worker| answers[*worker].is_none()).collect();
         let mut by_peer: HashMap<Peer, Vec<(usize, EndpointStatus)>> = HashMap::new();
         let mut by_upstream: HashMap<String, usize> = HashMap::new();
@@ -127,10 +145,13 @@ impl Upstreams {
         }
         let node = |key: &str, endpoint: &Endpoint| {
             let peer = (key.to_owned(), endpoint.address, endpoint.host.clone());
-            NodeStatus::new(endpoint, snapshot.records.get(&peer), by_peer.get(&peer).map_or(&[][..], Vec::as_slice))
+            let known = by_peer.get(&peer).map_or(&[][..], Vec::as_slice);
+            NodeStatus::new(endpoint, snapshot.records.get(&peer), known, workers)
         };
         let upstreams = snapshot.plan.upstreams().map(|(definition, endpoints)| UpstreamStatus {
             id: definition.key.clone(),
+            name: name_of(&definition.key),
+            r#type: type_of(&definition.balance),
             requests_waiting: by_upstream.get(&definition.key).copied().unwrap_or_default(),
             endpoints: endpoints.iter().map(|endpoint| node(&definition.key, endpoint)).collect(),
             unresolved: unresolved_of(definition, &snapshot.unresolved),
@@ -150,8 +171,48 @@ fn unresolved_of(upstream: &Upstream, unresolved: &HashMap<String, String>) -> V
     found.map(|(name, reason)| UnresolvedName { name: name.clone(), reason: reason.clone() }).collect()
 }
 
+fn type_of(balance: &Balance) -> &'static str {
+    match balance {
+        Balance::RoundRobin => "roundrobin",
+        Balance::LeastConn => "least_conn",
+        Balance::ConsistentHash(_) => "chash",
+        Balance::Ewma => "ewma",
+    }
+}
+
+/// Why a node gets no requests, or fewer.
+fn out_reason(
+    checks: Option<&ActiveChecks>,
+    set_aside: &[SetAside],
+    nodes: &[(usize, EndpointStatus)],
+    workers: usize,
+) -> Option<String> {
+    if let Some(checks) = checks.filter(|checks| !checks.healthy) {
+        let reason = checks.reason.as_deref().unwrap_or("no result yet");
+        return Some(format!("active checks fail: {reason}"));
+    }
+    let longest = set_aside.iter().max_by_key(|of| of.periods)?;
+    let last = nodes.iter().filter(|(_, node)| node.failures > 0).find_map(|(_, node)| node.figures.last_error);
+    let last = last.map_or_else(String::new, |last| format!("; last: {}", error_words(last)));
+    let times = if longest.periods == 1 { "once".to_owned() } else { format!("{} times in a row", longest.periods) };
+    Some(format!("set aside {times} after failures, by {} of {workers} workers{last}", set_aside.len()))
+}
+
+fn error_words(error: TryReport) -> String {
+    match error {
+        TryReport::Status(status) => format!("status {status}"),
+        TryReport::Failed(failure) => describe_failure(failure).to_owned(),
+        TryReport::Connected | TryReport::Opened | TryReport::Inconclusive => "unknown".to_owned(),
+    }
+}
+
 impl NodeStatus {
-    fn new(endpoint: &Endpoint, record: Option<&CheckRecord>, workers: &[(usize, EndpointStatus)]) -> NodeStatus {
+    fn new(
+        endpoint: &Endpoint,
+        record: Option<&CheckRecord>,
+        nodes: &[(usize, EndpointStatus)],
+        workers: usize,
+    ) -> NodeStatus {
         let active_checks = endpoint.verdict.as_ref().map(|verdict| ActiveChecks::new(verdict.is_healthy(), record));
         let is_away = |(worker, node): &(usize, EndpointStatus)| {
             let circuit = match node.circuit {
@@ -167,13 +228,15 @@ impl NodeStatus {
                 requests_in_flight: node.active,
             })
         };
-        let set_aside: Vec<SetAside> = workers.iter().filter_map(is_away).collect();
+        let set_aside: Vec<SetAside> = nodes.iter().filter_map(is_away).collect();
         let state = match &active_checks {
             Some(checks) if !checks.healthy => NodeState::Unhealthy,
             _ if !set_aside.is_empty() => NodeState::SetAside,
             _ => NodeState::Healthy,
         };
+        let sum = |of: fn(&NodeFigures) -> u64| nodes.iter().map(|(_, node)| of(&node.figures)).sum::<u64>();
         NodeStatus {
+            out_reason: out_reason(active_checks.as_ref(), &set_aside, nodes, workers),
             address: endpoint.address,
             host: endpoint.host.to_string(),
             weight: endpoint.weight,
@@ -181,8 +244,11 @@ impl NodeStatus {
             state,
             active_checks,
             set_aside,
-            requests_in_flight: workers.iter().map(|(_, node)| u64::from(node.active)).sum(),
-            idle_connections: workers.iter().map(|(_, node)| node.idle as u64).sum(),
+            requests_in_flight: nodes.iter().map(|(_, node)| u64::from(node.active)).sum(),
+            idle_connections: nodes.iter().map(|(_, node)| node.idle as u64).sum(),
+            requests_total: sum(|figures| figures.requests),
+            errors_total: sum(|figures| figures.errors),
+            response_seconds_total: sum(|figures| figures.answered_us) as f64 / 1e6,
         }
     }
 }
@@ -230,7 +296,12 @@ mod tests {
             circuit,
             failures,
             set_aside_ms: if circuit == Circuit::Open { 800 } else { 0 },
-            latency_us: 0,
+            figures: NodeFigures {
+                requests: 10,
+                errors: 3,
+                answered_us: 1_500_000,
+                last_error: Some(TryReport::Status(502)),
+            },
         };
         Some(vec![UpstreamOverview { upstream: "u".to_owned(), waiting: 2, nodes: vec![node] }])
     }
@@ -255,11 +326,13 @@ mod tests {
         };
         let answers =
             vec![overview(&endpoints[1], Circuit::Open, 1), None, overview(&endpoints[1], Circuit::Closed, 3)];
-        let shown = serde_json::to_string(&Upstreams::new(&snapshot, answers)).unwrap().replace("},{", "},\n{");
+        let shown = serde_json::to_string(&Upstreams::new(&snapshot, answers, |key| Some(format!("name of {key}"))))
+            .unwrap()
+            .replace("},{", "},\n{");
         expect![[r#"
-            {"upstreams":[{"id":"u","requests_waiting":4,"endpoints":[{"address":"10.0.0.1:81","host":"10.0.0.1:81","weight":1,"priority":0,"state":"unhealthy","active_checks":{"healthy":false,"since":"1970-01-01T00:01:00.500Z","reason":"3 timeouts: timed out","checks":7,"failures":3,"last":{"at":"1970-01-01T00:01:00.500Z","latency_ms":1000.5,"status":null,"error":"timed out"}},"set_aside":[],"requests_in_flight":0,"idle_connections":0},
-            {"address":"10.0.0.2:81","host":"10.0.0.2:81","weight":2,"priority":0,"state":"set_aside","active_checks":{"healthy":true,"since":null,"reason":null,"checks":0,"failures":0,"last":null},"set_aside":[{"worker":0,"circuit":"open","for_ms":800,"periods":1,"requests_in_flight":1}],"requests_in_flight":4,"idle_connections":4},
-            {"address":"10.0.0.3:81","host":"10.0.0.3:81","weight":0,"priority":0,"state":"healthy","active_checks":{"healthy":true,"since":null,"reason":null,"checks":0,"failures":0,"last":null},"set_aside":[],"requests_in_flight":0,"idle_connections":0}],"unresolved":[]}],"silent_workers":[1]}"#]].assert_eq(&shown);
+            {"upstreams":[{"id":"u","name":"name of u","type":"roundrobin","requests_waiting":4,"endpoints":[{"address":"10.0.0.1:81","host":"10.0.0.1:81","weight":1,"priority":0,"state":"unhealthy","active_checks":{"healthy":false,"since":"1970-01-01T00:01:00.500Z","reason":"3 timeouts: timed out","checks":7,"failures":3,"last":{"at":"1970-01-01T00:01:00.500Z","latency_ms":1000.5,"status":null,"error":"timed out"}},"set_aside":[],"requests_in_flight":0,"idle_connections":0,"requests_total":0,"errors_total":0,"response_seconds_total":0.0,"out_reason":"active checks fail: 3 timeouts: timed out"},
+            {"address":"10.0.0.2:81","host":"10.0.0.2:81","weight":2,"priority":0,"state":"set_aside","active_checks":{"healthy":true,"since":null,"reason":null,"checks":0,"failures":0,"last":null},"set_aside":[{"worker":0,"circuit":"open","for_ms":800,"periods":1,"requests_in_flight":1}],"requests_in_flight":4,"idle_connections":4,"requests_total":20,"errors_total":6,"response_seconds_total":3.0,"out_reason":"set aside once after failures, by 1 of 3 workers; last: status 502"},
+            {"address":"10.0.0.3:81","host":"10.0.0.3:81","weight":0,"priority":0,"state":"healthy","active_checks":{"healthy":true,"since":null,"reason":null,"checks":0,"failures":0,"last":null},"set_aside":[],"requests_in_flight":0,"idle_connections":0,"requests_total":0,"errors_total":0,"response_seconds_total":0.0,"out_reason":null}],"unresolved":[]}],"silent_workers":[1]}"#]].assert_eq(&shown);
     }
 
     #[test]
@@ -271,7 +344,7 @@ mod tests {
         let plan = Arc::new(Plan::build(1, &config, &addresses, None, None, None).unwrap());
         let unresolved = HashMap::from([("a.test".to_owned(), "no such name".to_owned())]);
         let snapshot = UpstreamsSnapshot { plan, records: HashMap::new(), unresolved };
-        let shown = serde_json::to_value(Upstreams::new(&snapshot, Vec::new())).unwrap();
+        let shown = serde_json::to_value(Upstreams::new(&snapshot, Vec::new(), |_| None)).unwrap();
         assert_eq!(
             shown["upstreams"][0]["unresolved"],
             serde_json::json!([{"name": "a.test", "reason": "no such name"}])

@@ -115,9 +115,9 @@ impl<'a> AttemptGuard<'a> {
         }
         exchange.tries.on_answered(status);
         let now = self.began.map(|_| Instant::now());
+        let elapsed_us = self.began.zip(now).map(|(began, now)| now.duration_since(began).as_micros() as u64);
+        self.latency_us = elapsed_us.map(|us| u32::try_from(us).unwrap_or(u32::MAX));
         if exchange.outcome.timing.head {
-            let elapsed_us = self.began.zip(now).map(|(began, now)| now.duration_since(began).as_micros() as u64);
-            self.latency_us = elapsed_us.map(|us| u32::try_from(us).unwrap_or(u32::MAX));
             exchange.outcome.upstream_us = elapsed_us;
         }
         // Right if the whole response has come with its head; for any other, the time is set where its end is read.

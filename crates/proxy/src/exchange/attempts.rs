@@ -209,6 +209,6 @@ impl Attempts<'_> {
 fn describe(failure: Failure, bad_response: Option<ResponseError>) -> Cow<'static, str> {
     match (failure, bad_response) {
         (Failure::BadResponse, Some(error)) => format!("the node's response is invalid: {error}").into(),
-        _ => health::describe(failure).into(),
+        _ => health::describe_failure(failure).into(),
     }
 }

@@ -289,7 +289,8 @@ async fn answer_overview(worker: Rc<Worker>, question: Question) {
         if at % UPSTREAMS_AT_ONCE == UPSTREAMS_AT_ONCE - 1 {
             yield_now().await;
         }
-        let has_news = |node: &EndpointStatus| node.failures > 0 || node.active > 0 || node.idle > 0;
+        let has_news =
+            |node: &EndpointStatus| node.figures.requests > 0 || node.failures > 0 || node.active > 0 || node.idle > 0;
         let state = upstream.state.borrow();
         let nodes: Vec<_> = state.status(worker.clock.now_ms()).filter(has_news).collect();
         let waiting = state.waiting_count();

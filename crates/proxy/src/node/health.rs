@@ -22,7 +22,7 @@ pub(crate) fn report(
 /// [`report`] of a try that failed after it had a connection. A reused connection that was closed shows nothing about the node.
 pub(crate) fn report_failure(worker: &Worker, upstream: &WorkerUpstream, index: usize, failure: Failure, reused: bool) {
     if !(reused && failure == Failure::Reset) {
-        report(worker, upstream, index, TryReport::Failed(failure), || describe(failure).to_owned());
+        report(worker, upstream, index, TryReport::Failed(failure), || describe_failure(failure).to_owned());
     }
 }
 
@@ -41,7 +41,7 @@ fn log_news(worker: &Worker, upstream: &WorkerUpstream, index: usize, news: News
 }
 
 /// Description for the log, and for the client if it gets no other answer.
-pub(crate) fn describe(failure: Failure) -> &'static str {
+pub fn describe_failure(failure: Failure) -> &'static str {
     match failure {
         Failure::Connect => "the node could not be connected to",
         Failure::ConnectTimeout => "connecting to the node took too long",
